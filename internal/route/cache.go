@@ -1,0 +1,90 @@
+package route
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+)
+
+const (
+	cachePages = 64
+	cacheSets  = 16 // in a page
+	cacheWays  = 8  // in a set
+)
+
+// cache holds the results for some types under one state of the table. It never
+// holds more than cachePages*cacheSets*cacheWays = 8,192 of them. It begins empty
+// with each state and allocates its pages when they are used, because states may
+// follow each other quickly.
+type cache[R any] struct {
+	pages [cachePages]atomic.Pointer[cachePage[R]]
+}
+
+// A type can be in any way of the one set that its hash chooses.
+type cachePage[R any] [cacheSets][cacheWays]atomic.Pointer[cached[R]]
+
+type cached[R any] struct {
+	hash   uint64
+	typ    string
+	result R
+}
+
+func (c *cache[R]) get(hash uint64, typ string) (result R, ok bool) {
+	page := c.pages[hash%cachePages].Load()
+	if page == nil {
+		return result, false
+	}
+	set := &page[hash/cachePages%cacheSets]
+	for i := range set {
+		e := set[i].Load()
+		if e == nil {
+			break
+		}
+		if e.hash == hash && e.typ == typ {
+			return e.result, true
+		}
+	}
+	return result, false
+}
+
+// put stores a result, in place of a random one if the set is full. Sets fill
+// from the front and never have a gap.
+func (c *cache[R]) put(e *cached[R]) {
+	slot := &c.pages[e.hash%cachePages]
+	page := slot.Load()
+	if page == nil {
+		slot.CompareAndSwap(nil, new(cachePage[R]))
+		page = slot.Load()
+	}
+	set := &page[e.hash/cachePages%cacheSets]
+	for i := range set {
+		if set[i].CompareAndSwap(nil, e) {
+			return
+		}
+		if old := set[i].Load(); old.hash == e.hash && old.typ == e.typ {
+			return
+		}
+	}
+	set[rand.IntN(cacheWays)].Store(e)
+}
+
+// doorkeeper remembers the last types that were asked for and not found in the
+// cache, so that only a type that comes again is admitted: a flood of types that
+// come once evicts nothing. It forgets nothing when the table changes.
+//
+// A word holds sixteen bits of the hash of each of the last four types that fell
+// on it, so that types that share a word do not hide each other.
+type doorkeeper [4096]atomic.Uint64
+
+// knows reports whether the type with this hash has been here lately, and
+// remembers it. It may be wrong, seldom, and no harm is done.
+func (d *doorkeeper) knows(hash uint64) bool {
+	word := &d[hash%uint64(len(d))]
+	tags, tag := word.Load(), hash>>48|1 // 0 is no type
+	for t := tags; t != 0; t >>= 16 {
+		if t&0xffff == tag {
+			return true
+		}
+	}
+	word.Store(tags<<16 | tag)
+	return false
+}

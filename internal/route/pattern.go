@@ -1,0 +1,210 @@
+package route
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gobwas/glob"
+)
+
+// Pattern is a parsed pattern. It is immutable and safe for concurrent use.
+//
+// A pattern is a type in which segments, or parts of them, are left open:
+//
+//   - alone between dots: exactly one segment
+//     cre*  a*b    within a segment: any run of characters, also none
+//     **           alone between dots: any number of segments, also none
+//     ?            exactly one character
+//     [ab] [a-z0-9_] [!ab]
+//     one character of the class, or one that is not in it; a dash
+//     that is first or last stands for itself
+//     {a,b.c}      alternatives, which may be nested and span dots
+//
+// The pattern "*" and the empty one match every type, as "**" does.
+type Pattern struct {
+	source   string
+	variants []variant
+}
+
+// variant is one of the patterns without braces that a pattern stands for.
+type variant []segment
+
+type segmentKind uint8
+
+const (
+	literal segmentKind = iota
+	anyOne              // *
+	anyMany             // **, never twice in a row
+	partial             // matched by glob
+)
+
+type segment struct {
+	kind segmentKind
+	text string // of a literal or partial one; classes are in gobwas's syntax
+	hash uint64 // of a literal one
+	glob *glob.Pattern
+}
+
+// seed makes hashes unpredictable: nobody can choose types that collide.
+var seed = maphash.MakeSeed()
+
+// Parse reads a pattern, or says what is wrong with it and where.
+//
+// It refuses what could never match a type (an empty segment, white space, a
+// backslash: types hold nothing that would need an escape), what is ambiguous
+// (** with other characters in its segment, [^a]) and what is not bounded: more
+// than [MaxPatternBytes], more than [MaxAlternatives], or classes and
+// alternatives of a size of their own.
+func Parse(pattern string) (*Pattern, *Offence) {
+	if len(pattern) > MaxPatternBytes {
+		return nil, offence(MaxPatternBytes, "it is longer than %d bytes", MaxPatternBytes)
+	}
+	pattern = strings.Clone(pattern) // its parts are kept, and must not keep more than it
+	if pattern == "" || pattern == "*" {
+		return &Pattern{pattern, []variant{{{kind: anyMany}}}}, nil
+	}
+	for i := 0; i < len(pattern); {
+		r, size := utf8.DecodeRuneInString(pattern[i:])
+		if r == '\\' {
+			return nil, offence(i, "a backslash is not allowed: event types hold no character that needs an escape")
+		}
+		if reason := badRune(r, size); reason != "" {
+			return nil, offence(i, "%s", reason)
+		}
+		i += size
+	}
+	x := expander{pattern: pattern}
+	expansions, off := x.sequence(false)
+	if off != nil {
+		return nil, off
+	}
+	p := &Pattern{source: pattern}
+	for _, e := range expansions {
+		v, off := e.parse(pattern)
+		if off != nil {
+			return nil, off
+		}
+		if !slices.ContainsFunc(p.variants, v.equal) {
+			p.variants = append(p.variants, v)
+		}
+	}
+	return p, nil
+}
+
+// parse splits an expansion into segments.
+func (e expansion) parse(pattern string) (variant, *Offence) {
+	var v variant
+	for begin := 0; begin <= len(e.text); {
+		text, next := cutSegment(e.text, begin)
+		if text == "" {
+			return nil, e.emptySegment(pattern, begin)
+		}
+		s := segment{text: text}
+		switch stars := begin + strings.Index(text, "**"); {
+		case text == "*":
+			s = segment{kind: anyOne}
+		case stars >= begin && e.at[stars]+1 != e.at[stars+1]:
+			return nil, offence(int(e.at[stars+1]), "two stars meet where alternatives join: write out the patterns")
+		case text == "**":
+			s = segment{kind: anyMany}
+		case stars >= begin:
+			return nil, offence(int(e.at[stars]), "** must be a whole segment: put dots around it, or use *")
+		case strings.ContainsAny(text, "*?["):
+			g, err := glob.Compile(text)
+			if err != nil {
+				return nil, offence(int(e.at[begin]), "the segment is not a glob: %v", err)
+			}
+			s.kind, s.glob = partial, g
+		default:
+			s.hash = maphash.String(seed, text)
+		}
+		if s.kind != anyMany || len(v) == 0 || v[len(v)-1].kind != anyMany {
+			v = append(v, s)
+		}
+		begin = next
+	}
+	return v, nil
+}
+
+// emptySegment blames a dot beside the empty segment at i of the expansion.
+func (e expansion) emptySegment(pattern string, i int) *Offence {
+	if i < len(e.text) { // a dot, with a dot or nothing before it
+		at := int(e.at[i])
+		if i == 0 && at == 0 || i > 0 && int(e.at[i-1]) == at-1 {
+			return offence(at, "a segment is empty: %s", dotRemedy(pattern, at))
+		}
+		return offence(at, "with these alternatives, the segment before this dot is empty")
+	}
+	if e.text == "" {
+		return offence(0, "with these alternatives, the pattern is empty: use * for every type")
+	}
+	at := int(e.at[i-1])
+	if at == len(pattern)-1 {
+		return offence(at, "the last segment is empty: remove the dot at the end")
+	}
+	return offence(at, "with these alternatives, the segment after this dot is empty")
+}
+
+func (v variant) equal(w variant) bool {
+	return slices.EqualFunc(v, w, func(a, b segment) bool { return a.kind == b.kind && a.text == b.text })
+}
+
+// String returns the pattern as it was given to [Parse].
+func (p *Pattern) String() string { return p.source }
+
+// Match reports whether typ, a valid type, matches the pattern. It is for a
+// single pattern; for many there is [Table]. It takes time polynomial in the
+// lengths of both and allocates nothing in the steady state.
+func (p *Pattern) Match(typ string) bool {
+	for _, v := range p.variants {
+		if v.match(typ) {
+			return true
+		}
+	}
+	return false
+}
+
+// match goes from left to right, and back only to the last ** it has met, to
+// give it one more segment: what an earlier ** could do, the last one can too.
+func (v variant) match(typ string) bool {
+	at, i := 0, 0           // next segment begins at typ[at], is for v[i]
+	retryAt, retry := 0, -1 // v[retry] is the last **, which ends before typ[retryAt]
+	for at <= len(typ) {
+		text, next := cutSegment(typ, at)
+		switch {
+		case i < len(v) && v[i].kind == anyMany:
+			retryAt, retry = at, i
+			i++
+		case i < len(v) && v[i].matches(text):
+			at = next
+			i++
+		case retry >= 0:
+			_, retryAt = cutSegment(typ, retryAt)
+			at, i = retryAt, retry+1
+		default:
+			return false
+		}
+	}
+	return i == len(v) || i == len(v)-1 && v[i].kind == anyMany
+}
+
+func (s *segment) matches(text string) bool {
+	switch s.kind {
+	case literal:
+		return s.text == text
+	case partial:
+		return s.glob.Match(text)
+	}
+	return true
+}
+
+// cutSegment returns the segment of typ that begins at i, and where the next one
+// begins: beyond the end if there is none.
+func cutSegment(typ string, i int) (text string, next int) {
+	if n := strings.IndexByte(typ[i:], '.'); n >= 0 {
+		return typ[i : i+n], i + n + 1
+	}
+	return typ[i:], len(typ) + 1
+}

@@ -1,0 +1,113 @@
+package route
+
+import (
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Table indexes values of type S, the subscriptions, by pattern. For an event
+// type it has a value of type R, the result, which is built from the
+// subscriptions whose patterns match, in the order in which they were added, and
+// cached for types that are asked for more than once.
+//
+// All methods are safe for concurrent use, and reading takes no lock: a change
+// makes a new state beside the old one and then puts it in its place, and every
+// reader works on the state that it found when it began. So a lookup sees every
+// Add and every removal that returned before it began. It must not be copied.
+type Table[S comparable, R any] struct {
+	build func(typ string, subs []S) R
+	state atomic.Pointer[state[S, R]]
+	seen  doorkeeper
+
+	mu  sync.Mutex // held by changes, one at a time
+	seq uint64     // of the last entry; guarded by mu
+}
+
+// state is the table at one moment. Only the cache changes, and belongs to it: no
+// result can outlive the state that it was built from.
+type state[S comparable, R any] struct {
+	version uint64
+	root    *node[S]
+	len     int
+	cache   cache[R]
+}
+
+// NewTable returns an empty table. Lookup calls build for a type that is not in
+// the cache; build owns subs, which is nil if no pattern matches. It is called
+// without a lock, perhaps concurrently, and more than once for the same type.
+func NewTable[S comparable, R any](build func(typ string, subs []S) R) *Table[S, R] {
+	t := &Table[S, R]{build: build}
+	t.state.Store(&state[S, R]{})
+	return t
+}
+
+// Add subscribes s to the types that match p. Every lookup that begins after Add
+// has returned sees it. The same s may be added more than once, and then counts
+// as several.
+//
+// The function that Add returns takes the subscription away: no lookup that
+// begins after it has returned sees it. It may be called more than once.
+func (t *Table[S, R]) Add(p *Pattern, s S) (remove func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.seq++
+	e := entry[S]{t.seq, s, new(atomic.Uint64)}
+	t.edit(p, +1, func(n *node[S]) { n.entries = append(n.entries, e) })
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if e.removedAt.Load() != 0 {
+			return
+		}
+		e.removedAt.Store(t.state.Load().version + 1)
+		t.edit(p, -1, (*node[S]).drop)
+	}
+}
+
+// edit publishes the next state, in which leaf has changed the nodes at which p
+// ends. t.mu is held.
+func (t *Table[S, R]) edit(p *Pattern, add int, leaf func(*node[S])) {
+	old := t.state.Load()
+	next := &state[S, R]{version: old.version + 1, root: old.root, len: old.len + add}
+	for _, v := range p.variants {
+		next.root = next.root.edit(v, false, leaf)
+	}
+	t.state.Store(next)
+}
+
+// Len returns the number of subscriptions.
+func (t *Table[S, R]) Len() int { return t.state.Load().len }
+
+// Cached returns the result for typ if it is in the cache. It builds nothing and
+// allocates nothing. A type that is in the cache was given to Lookup before.
+func (t *Table[S, R]) Cached(typ string) (R, bool) {
+	return t.state.Load().cache.get(maphash.String(seed, typ), typ)
+}
+
+// Lookup returns the result for typ, a valid type (see [CheckType]), from the
+// cache or built anew. It is the result for one state of the table that existed
+// during the call. At the second sight of a type it goes into the cache.
+func (t *Table[S, R]) Lookup(typ string) R {
+	st := t.state.Load()
+	hash := maphash.String(seed, typ)
+	if r, ok := st.cache.get(hash, typ); ok {
+		return r
+	}
+	var space [8]entry[S]
+	entries := st.root.match(typ, st.version, space[:0])
+	var subs []S
+	if len(entries) > 0 {
+		subs = make([]S, len(entries))
+		for i := range entries {
+			subs[i] = entries[i].value
+		}
+	}
+	r := t.build(typ, subs)
+	if t.seen.knows(hash) && len(typ) <= MaxTypeBytes {
+		// The clone keeps whatever typ is a part of from being kept with it.
+		st.cache.put(&cached[R]{hash, strings.Clone(typ), r})
+	}
+	return r
+}

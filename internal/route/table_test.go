@@ -1,0 +1,411 @@
+package route_test
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/surebus/eventbus/internal/route"
+)
+
+var long = flag.Bool("long", false, "run the tests that take minutes")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func names(r *result) (names []string) {
+	for _, s := range r.subs {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func TestR4_SubscriptionsComeInTheOrderInWhichTheyWereAdded(t *testing.T) {
+	table := newTable()
+	patterns := []string{"**", "order.placed", "*", "order.*", "**.placed", "order.pl*", "{order.*,*.placed}", "*.*ed", "order.?laced", "order.placed"}
+	for i, p := range patterns {
+		table.Add(mustParse(t, p), &sub{strconv.Itoa(i)})
+	}
+	require.Equal(t, strings.Fields("0 1 2 3 4 5 6 7 8 9"), names(table.Lookup("order.placed")))
+	require.Equal(t, strings.Fields("0 2"), names(table.Lookup("x")))
+	require.Equal(t, 10, table.Len())
+}
+
+func TestR1_SeveralAlternativesThatMatchYieldOneSubscription(t *testing.T) {
+	table := newTable()
+	table.Add(mustParse(t, "{a.*,*.b,**,a.b}"), &sub{"x"})
+	require.Equal(t, []string{"x"}, names(table.Lookup("a.b")))
+	require.Equal(t, 1, table.Len())
+}
+
+func TestR5_RemoveIsIdempotentAndTakesOnlyItsOwn(t *testing.T) {
+	table, p, s := newTable(), mustParse(t, "a.*"), &sub{"s"}
+	first, second := table.Add(p, s), table.Add(p, s)
+	require.Len(t, table.Lookup("a.b").subs, 2)
+	first()
+	first()
+	require.Len(t, table.Lookup("a.b").subs, 1)
+	require.Equal(t, 1, table.Len())
+	second()
+	require.Nil(t, table.Lookup("a.b").subs)
+	require.Zero(t, table.Len())
+}
+
+func TestR6_AChangeIsSeenThoughTheTypeIsCached(t *testing.T) {
+	table := newTable()
+	for range 3 {
+		table.Lookup("a.b")
+	}
+	r, ok := table.Cached("a.b")
+	require.True(t, ok, "a type that is asked for again must be cached")
+	require.Empty(t, r.subs)
+	remove := table.Add(mustParse(t, "a.*"), &sub{"s"})
+	_, ok = table.Cached("a.b")
+	require.False(t, ok)
+	require.Len(t, table.Lookup("a.b").subs, 1)
+	require.Same(t, table.Lookup("a.b"), table.Lookup("a.b"))
+	remove()
+	require.Empty(t, table.Lookup("a.b").subs)
+}
+
+func TestR6_ATypeIsAdmittedAtItsSecondSight(t *testing.T) {
+	built := 0
+	table := route.NewTable(func(string, []*sub) *result { built++; return &result{} })
+	_, ok := table.Cached("a.b")
+	require.False(t, ok)
+	for want := range 2 {
+		table.Lookup("a.b")
+		require.Equal(t, want+1, built)
+		_, ok = table.Cached("a.b")
+		require.Equal(t, want == 1, ok)
+	}
+	table.Lookup("a.b")
+	require.Equal(t, 2, built)
+}
+
+func TestR6_BuildOwnsAFreshExactSlice(t *testing.T) {
+	table := newTable()
+	for i := range 5 {
+		table.Add(mustParse(t, "a"), &sub{strconv.Itoa(i)})
+	}
+	first := table.Lookup("a").subs
+	require.Equal(t, len(first), cap(first))
+	clear(first)
+	require.Equal(t, strings.Fields("0 1 2 3 4"), names(table.Lookup("a")))
+}
+
+func TestR6_NothingKeepsWhatAStringIsAPartOf(t *testing.T) {
+	table := route.NewTable(func(string, []*sub) string { return "" })
+	freed := make(chan struct{}, 2)
+	// part returns text as a piece of a large string.
+	part := func(text string) string {
+		page := make([]byte, 1<<20)
+		copy(page, text)
+		runtime.AddCleanup(&page[0], func(done chan struct{}) { done <- struct{}{} }, freed)
+		return unsafe.String(&page[0], len(text))
+	}
+	table.Add(mustParse(t, part("a.b*")), &sub{})
+	typ := part("a.bc")
+	for range 3 {
+		table.Lookup(typ)
+	}
+	_, ok := table.Cached(typ)
+	require.True(t, ok)
+	typ = ""
+	requireFreed(t, freed)
+	requireFreed(t, freed)
+	runtime.KeepAlive(table)
+}
+
+func TestR6_AFullCacheStillAdmits(t *testing.T) {
+	table := newTable()
+	for i := range 40_000 {
+		typ := strconv.Itoa(i)
+		table.Lookup(typ)
+		table.Lookup(typ)
+		_, ok := table.Cached(typ)
+		require.True(t, ok, typ)
+	}
+}
+
+func TestR5_ARemovedSubscriptionIsNotKept(t *testing.T) {
+	table := newTable()
+	freed := make(chan struct{})
+	func() {
+		s := &sub{"s"}
+		runtime.AddCleanup(s, func(done chan struct{}) { close(done) }, freed)
+		remove := table.Add(mustParse(t, "{a.*,*.b}"), s)
+		for range 3 {
+			require.Len(t, table.Lookup("a.b").subs, 1)
+		}
+		remove()
+	}()
+	requireFreed(t, freed)
+	runtime.KeepAlive(table)
+}
+
+func requireFreed(t *testing.T, freed <-chan struct{}) {
+	t.Helper()
+	for range 100 {
+		runtime.GC()
+		runtime.Gosched() // cleanups run in a goroutine of the runtime
+		select {
+		case <-freed:
+			return
+		default:
+		}
+	}
+	t.Fatal("something still holds it")
+}
+
+func TestR6_AFloodOfUniqueTypesEvictsNothing(t *testing.T) {
+	table := newTable()
+	table.Add(mustParse(t, "hot.*"), &sub{"s"})
+	for range 2 {
+		for i := range 100 {
+			table.Lookup("hot." + strconv.Itoa(i))
+		}
+	}
+	for i := range 300_000 {
+		table.Lookup("cold." + strconv.Itoa(i))
+	}
+	cached := 0
+	for i := range 100 {
+		if _, ok := table.Cached("hot." + strconv.Itoa(i)); ok {
+			cached++
+		}
+	}
+	require.GreaterOrEqual(t, cached, 95)
+}
+
+func TestR6_AThousandHotTypesAreAllCached(t *testing.T) {
+	table := newTable()
+	for range 4 {
+		for i := range 1_000 {
+			table.Lookup("hot." + strconv.Itoa(i))
+		}
+	}
+	cached := 0
+	for i := range 1_000 {
+		if _, ok := table.Cached("hot." + strconv.Itoa(i)); ok {
+			cached++
+		}
+	}
+	require.GreaterOrEqual(t, cached, 980)
+}
+
+func TestR6_HeapStaysFlatWithUniqueTypes(t *testing.T) {
+	count := 1_000_000
+	switch {
+	case *long:
+		count = 10_000_000
+	case testing.Short() || raceEnabled:
+		count = 100_000
+	}
+	table := newTable()
+	for i := range 1_000 {
+		table.Add(mustParse(t, fmt.Sprintf("svc%d.*", i)), &sub{})
+	}
+	var key [32]byte
+	lookup := func(from, to int) {
+		for i := from; i < to; i++ {
+			k := append(key[:0], "svc7."...)
+			typ := string(strconv.AppendInt(k, int64(i), 10))
+			table.Lookup(typ)
+			table.Lookup(typ) // even those that come twice
+		}
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	lookup(0, 50_000) // until the cache is full
+	before := heap()
+	lookup(50_000, 50_000+count)
+	after := heap()
+	t.Logf("heap %d kB before, %d kB after %d unique types", before>>10, after>>10, count)
+	require.Less(t, int64(after)-int64(before), int64(1<<20))
+	runtime.KeepAlive(table)
+}
+
+func TestR6_CachedAndCachedLookupAllocateNothing(t *testing.T) {
+	table := newTable()
+	table.Add(mustParse(t, "a.*"), &sub{})
+	for range 3 {
+		table.Lookup("a.b")
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		_, _ = table.Cached("a.b")
+		_ = table.Lookup("a.b")
+		_, _ = table.Cached("not.there")
+	}))
+}
+
+func TestR6_AUniqueTypeAllocatesOnlyItsResult(t *testing.T) {
+	nothing := &result{}
+	table := route.NewTable(func(string, []*sub) *result { return nothing })
+	for _, p := range []string{"a.*.c", "a.x*.c", "a.**", "*.*z.*"} {
+		table.Add(mustParse(t, p), &sub{})
+	}
+	var types []string
+	for i := range 200 {
+		types = append(types, fmt.Sprintf("a.xy%dz.c", i))
+	}
+	i := 0
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
+		i++
+		_ = table.Lookup(types[i])
+	}), 1.0)
+}
+
+// The bound is a generous multiple of what it takes, to fail only if a change
+// copies the table; the benchmark has the figures.
+func TestR6_AHundredThousandSubscriptions(t *testing.T) {
+	count, bound := 100_000, 30*time.Second
+	if testing.Short() || raceEnabled {
+		count = 10_000
+	}
+	for name, pattern := range shapes100k {
+		t.Run(name, func(t *testing.T) {
+			table := newTable()
+			removes := make([]func(), count)
+			begin := time.Now()
+			for i := range removes {
+				removes[i] = table.Add(mustParse(t, pattern(i)), &sub{strconv.Itoa(i)})
+			}
+			require.Equal(t, count, table.Len())
+			for _, i := range []int{0, 1, count / 2, count - 1} {
+				typ := strings.NewReplacer("*", "q", "{a,b"+strconv.Itoa(i)+"}", "a", "{x,y}", "x", "[0-9]", "5", "**", "q").Replace(pattern(i))
+				require.Contains(t, names(table.Lookup(typ)), strconv.Itoa(i), typ)
+			}
+			for _, remove := range removes {
+				remove()
+			}
+			require.Zero(t, table.Len())
+			require.Less(t, time.Since(begin), bound)
+			for _, typ := range []string{"order.q", "type1.done", "svc2.q", "a.x", "b", "a.qx7q.b"} {
+				require.Empty(t, table.Lookup(typ).subs)
+			}
+		})
+	}
+}
+
+func TestR6_TheTableAgreesWithANaiveList(t *testing.T) {
+	segments := []string{"a", "b", "ab", "*", "**", "a*", "*b", "?", "[ab]", "[!a]", "{a,b}", "{a,b.a}", "{**,b}", "*a*", "a?"}
+	types := []string{"a", "b", "ab", "c", "a.b", "b.a", "a.a", "ab.b", "a.b.a", "b.b.b.a", "a.ab.b.c", "aa.bb"}
+	rapid.Check(t, func(t *rapid.T) {
+		type naive struct {
+			pattern string
+			s       *sub
+			remove  func()
+		}
+		var list []naive
+		table := newTable()
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch op := rapid.IntRange(0, 9).Draw(t, "op"); {
+			case op < 4 || len(list) == 0:
+				pattern := strings.Join(rapid.SliceOfN(rapid.SampledFrom(segments), 1, 4).Draw(t, "pattern"), ".")
+				p, off := route.Parse(pattern)
+				require.Nil(t, off, pattern)
+				for range rapid.IntRange(1, 40).Draw(t, "times")/10*10 + 1 {
+					n := naive{pattern: pattern, s: &sub{strconv.Itoa(len(list))}}
+					n.remove = table.Add(p, n.s)
+					list = append(list, n)
+				}
+			case op < 7:
+				i := rapid.IntRange(0, len(list)-1).Draw(t, "victim")
+				list[i].remove()
+				if rapid.Bool().Draw(t, "twice") {
+					list[i].remove()
+				}
+				list = slices.Delete(list, i, i+1)
+			}
+			typ := rapid.SampledFrom(types).Draw(t, "type")
+			var want []*sub
+			for _, n := range list {
+				match, ok := oracle(n.pattern, typ)
+				require.True(t, ok)
+				if match {
+					want = append(want, n.s)
+				}
+			}
+			require.Equal(t, want, table.Lookup(typ).subs, typ)
+			require.Equal(t, want, table.Lookup(typ).subs, "%s again, perhaps from the cache", typ)
+			require.Equal(t, len(list), table.Len())
+		}
+	})
+}
+
+// Writers add and remove in a known order; readers check that what they see is
+// one state between the last change before and the first one after the lookup.
+func TestR6_LookupsBesideChangesAreLinearizable(t *testing.T) {
+	rounds := 30_000
+	if testing.Short() || raceEnabled {
+		rounds = 4_000
+	}
+	type counted struct{ n int }
+	table := route.NewTable(func(_ string, subs []*counted) []*counted { return subs })
+	p, err := route.Parse("{order.*,*.placed}")
+	require.Nil(t, err)
+	// The table holds a window of numbers: n is added, then n-40 is removed. So
+	// every state is an unbroken run that changes at one end at a time.
+	const window = 40
+	var added, removing, addingNow, removed atomic.Int64 // last number whose change has returned or begun
+	var wg sync.WaitGroup
+	var done atomic.Bool
+	for range 4 {
+		wg.Go(func() {
+			for !done.Load() {
+				mustHave, mustNot := added.Load(), removed.Load()
+				subs, ok := table.Cached("order.placed")
+				if !ok {
+					subs = table.Lookup("order.placed")
+				}
+				mayHave, mayLack := addingNow.Load(), removing.Load()
+				for i, s := range subs {
+					if i > 0 && s.n != subs[i-1].n+1 {
+						t.Errorf("a gap between %d and %d", subs[i-1].n, s.n)
+						return
+					}
+				}
+				first, last := int64(0), int64(0)
+				if len(subs) > 0 {
+					first, last = int64(subs[0].n), int64(subs[len(subs)-1].n)
+				}
+				if last < mustHave || last > mayHave || (mustHave > 0 && (first <= mustNot || first > mayLack+1)) || len(subs) > window+1 ||
+					(mustHave >= window && len(subs) < window) {
+					t.Errorf("saw %d to %d; added %d to %d, removed %d to %d", first, last, mustHave, mayHave, mustNot, mayLack)
+					return
+				}
+			}
+		})
+	}
+	removes := map[int]func(){}
+	for n := 1; n <= rounds; n++ {
+		addingNow.Store(int64(n))
+		removes[n] = table.Add(p, &counted{n})
+		added.Store(int64(n))
+		if old := n - window; old > 0 {
+			removing.Store(int64(old))
+			removes[old]()
+			removed.Store(int64(old))
+			delete(removes, old)
+		}
+	}
+	done.Store(true)
+	wg.Wait()
+}
