@@ -1,0 +1,214 @@
+// Package delay keeps things that wait for an instant: one timer over a heap of
+// due times. A waiting entry is data, some tens of bytes; it holds no goroutine
+// and no timer of its own, and an empty queue holds no timer at all.
+//
+// The package knows nothing of events. Time is what its Clock says.
+package delay
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// batchMax bounds one call of due, and so the time that the lock is held
+	// to pop and the scratch memory that stays behind after a burst.
+	batchMax = 256
+
+	// drift is how far the clock may move while the timer is being set before
+	// it is set again. Only a mock clock stepped at that moment, or a goroutine
+	// held up for long, gets there.
+	drift = time.Millisecond
+
+	// earlyPause is the least wait after a timer fired before anything was due,
+	// so that a clock coarser than its timers is not polled in a busy loop.
+	earlyPause = 50 * time.Microsecond
+)
+
+// Clock is the part of a clock that a Queue needs. It is called with the
+// queue's lock held, so it must not call back into the queue on the caller's
+// goroutine.
+type Clock interface {
+	// Nanos returns nanoseconds since an origin that stays the same.
+	Nanos() int64
+	// AfterFunc runs f on a goroutine of its own once d has passed.
+	AfterFunc(d time.Duration, f func()) Timer
+}
+
+// Timer is what Clock.AfterFunc returns, with the meaning of time.Timer: a
+// stopped or reset timer may still run its function once if it was firing.
+type Timer interface {
+	Reset(d time.Duration) bool
+	Stop() bool
+}
+
+// Queue holds items until they are due. Its methods are safe for concurrent
+// use, also from within due. Make one with New.
+type Queue[T any] struct {
+	clock Clock
+	due   func([]T)
+
+	mu      sync.Mutex // protects following fields; never held while due runs
+	waiting heap[T]
+	seq     uint64 // of the entry added last
+	timer   Timer  // nil until first needed
+	handing int    // items in the hands of a due call
+	running bool   // a goroutine is in deliver; it sees to the timer when it ends
+	closed  bool
+
+	batch []T // scratch of the goroutine in deliver
+}
+
+// New returns an empty queue. What has come due is handed to due in order of
+// due time, then of Add.
+//
+// Calls of due are made one at a time, on a goroutine of the timer or of the
+// queue, without a lock held. Whatever comes due during a call waits for it to
+// return, so due should hand on and not work. The slice is valid until due
+// returns.
+func New[T any](clock Clock, due func([]T)) *Queue[T] {
+	return &Queue[T]{clock: clock, due: due}
+}
+
+// Add puts item in the queue until at, in the units of Clock.Nanos. When at has
+// passed already, item is due at once, but due is never called by Add itself.
+// Add reports false, and has kept nothing, when the queue is closed.
+func (q *Queue[T]) Add(at int64, item T) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.seq++
+	q.waiting.push(entry[T]{at: at, seq: q.seq, item: item})
+	isHead := q.waiting[0].seq == q.seq
+	if isHead && !q.running && !q.armLocked(0) {
+		// Not by a timer of zero: a mock clock fires that only when it is
+		// next moved.
+		q.running = true
+		go q.deliver()
+	}
+	return true
+}
+
+// Len returns how many items are waiting. An item counts until the due call
+// that got it has returned: whoever sees it gone finds it where due put it.
+func (q *Queue[T]) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting) + q.handing
+}
+
+// Drain removes and returns, in due order, everything that has not been handed
+// to due. It works on a closed queue too.
+func (q *Queue[T]) Drain() []T {
+	q.mu.Lock()
+	entries := q.waiting
+	q.waiting = nil
+	q.stopLocked()
+	q.mu.Unlock()
+
+	slices.SortFunc(entries, compare)
+	items := make([]T, len(entries))
+	for i := range entries {
+		items[i] = entries[i].item
+	}
+	return items
+}
+
+// Close stops the timer and makes Add refuse. No call of due starts after Close
+// has returned; one may still be running, and Close does not wait for it. What
+// is left stays for Drain. Closing again does nothing.
+func (q *Queue[T]) Close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.stopLocked()
+}
+
+// fire is the timer's function. A call that is late, early or twice does no
+// harm: it hands over what is due by the clock, if anything, and sets the timer
+// again.
+func (q *Queue[T]) fire() {
+	q.mu.Lock()
+	if q.running {
+		q.mu.Unlock()
+		return
+	}
+	q.running = true
+	q.mu.Unlock()
+	q.deliver()
+}
+
+// deliver hands over everything that is due and sets the timer for the rest.
+// Its caller has set running.
+func (q *Queue[T]) deliver() {
+	pause := earlyPause
+	q.mu.Lock()
+	for !q.closed && len(q.waiting) > 0 {
+		q.takeDueLocked()
+		if len(q.batch) == 0 {
+			if q.armLocked(pause) {
+				break
+			}
+			continue
+		}
+		pause = 0
+		q.handing = len(q.batch)
+		q.mu.Unlock()
+		q.due(q.batch)
+		clear(q.batch)
+		q.mu.Lock()
+		q.handing = 0
+	}
+	if len(q.waiting) == 0 {
+		q.stopLocked()
+	}
+	q.running = false
+	q.mu.Unlock()
+}
+
+// takeDueLocked moves what is due, up to batchMax items, from the heap to
+// q.batch.
+func (q *Queue[T]) takeDueLocked() {
+	now := q.clock.Nanos()
+	q.batch = q.batch[:0]
+	for len(q.waiting) > 0 && q.waiting[0].at <= now && len(q.batch) < batchMax {
+		q.batch = append(q.batch, q.waiting.pop())
+	}
+}
+
+// armLocked sets the timer for the head of the heap, at least pause from now.
+// It reports false if the head is due already.
+func (q *Queue[T]) armLocked(pause time.Duration) bool {
+	at := q.waiting[0].at
+	for {
+		now := q.clock.Nanos()
+		if at <= now {
+			return false
+		}
+		d := time.Duration(at - now)
+		if d < 0 { // overflow
+			d = math.MaxInt64
+		}
+		d = max(d, pause)
+		if q.timer == nil {
+			q.timer = q.clock.AfterFunc(d, q.fire)
+		} else {
+			q.timer.Reset(d)
+		}
+		// A clock that was moved after now was read has left the timer late
+		// by as much, for good if it is a mock clock and stands still again.
+		if q.clock.Nanos()-now < int64(drift) {
+			return true
+		}
+	}
+}
+
+func (q *Queue[T]) stopLocked() {
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
