@@ -1,0 +1,224 @@
+// Package deadline watches running calls and ends those that overrun.
+//
+// A protected call costs no goroutine and no timer: whoever runs it shows it in
+// a slot, and one timer, set to the earliest deadline of all slots, looks at
+// them. Whoever moves a call's state first, the caller by ending it or the
+// watch by overrunning it, has decided the race.
+package deadline
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// State is what has become of a call.
+type State = uint32
+
+// The states of a call. It leaves Running once, for one of the others.
+const (
+	Running State = iota
+	Ended         // by itself
+	Overran       // its deadline has passed
+	Stopped       // by StopAll
+)
+
+// Call is one run with a deadline. It is made for one run and never reused, so
+// that a stale pointer to it can do no harm.
+type Call struct {
+	due   atomic.Int64 // 0: not known yet
+	state atomic.Uint32
+}
+
+// Start sets the deadline of a call that starts now and may take timeout, unless
+// it has one, and returns it. Times are the watch's nanoseconds. A call that is
+// not given its deadline by whoever runs it gets it from the watch, when that
+// first looks at it.
+func (c *Call) Start(now int64, timeout time.Duration) int64 {
+	due := now + int64(timeout)
+	if due < now {
+		due = never - 1
+	}
+	if due == 0 {
+		due = 1
+	}
+	c.due.CompareAndSwap(0, due)
+	return c.due.Load()
+}
+
+// End reports whether the call ended before the watch gave it up. It is called
+// once, by whoever ran the call.
+func (c *Call) End() bool { return c.state.CompareAndSwap(Running, Ended) }
+
+// Running reports whether the call has neither ended nor been given up.
+func (c *Call) Running() bool { return c.State() == Running }
+
+// State is what has become of the call so far.
+func (c *Call) State() State { return c.state.Load() }
+
+// Timer is what the watch needs of a timer.
+type Timer interface {
+	Reset(d time.Duration) bool
+	Stop() bool
+}
+
+// Slot shows the watch what one goroutine runs at the moment.
+type Slot[T any] struct {
+	current atomic.Pointer[T]
+
+	// guarded by Watch.mu
+	index int // in Watch.slots
+	seen  *T  // at the last look
+}
+
+// never is later than every deadline.
+const never = math.MaxInt64
+
+// Watch overruns the calls that pass their deadlines. T is what a slot shows; it
+// has a Call in it, and knows its timeout.
+type Watch[T any] struct {
+	call     func(*T) (*Call, time.Duration)
+	overrun  func(*T)
+	nanos    func() int64
+	schedule func(time.Duration, func()) Timer
+
+	// armed is when the timer will look next. It is written under mu and read
+	// without: a call that is due earlier sets the timer itself.
+	armed atomic.Int64
+
+	mu    sync.Mutex // guards the following
+	slots []*Slot[T]
+	timer Timer
+}
+
+// New makes a watch on the time of nanos and the timers of schedule, which runs
+// its function on a goroutine of its own. overrun is called, without a lock,
+// once for each call that the watch has given up.
+func New[T any](
+	call func(*T) (*Call, time.Duration),
+	overrun func(*T),
+	nanos func() int64,
+	schedule func(time.Duration, func()) Timer,
+) *Watch[T] {
+	w := &Watch[T]{call: call, overrun: overrun, nanos: nanos, schedule: schedule}
+	w.armed.Store(never)
+	return w
+}
+
+// Open adds a slot for a goroutine that is going to run calls.
+func (w *Watch[T]) Open() *Slot[T] {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := &Slot[T]{index: len(w.slots)}
+	w.slots = append(w.slots, s)
+	return s
+}
+
+// Close removes a slot.
+func (w *Watch[T]) Close(s *Slot[T]) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := len(w.slots) - 1
+	w.slots[s.index] = w.slots[last]
+	w.slots[s.index].index = s.index
+	w.slots[last] = nil
+	w.slots = w.slots[:last]
+}
+
+// Begin shows the watch that t runs from now on. Its deadline is not watched
+// before the next Look, or Arm.
+func (w *Watch[T]) Begin(s *Slot[T], t *T) { s.current.Store(t) }
+
+// Arm has the watch look at a deadline when it is due, or earlier.
+//
+// A call is in its slot before armed is read here, while Look writes armed before
+// it reads the slots: a call cannot slip between the two.
+func (w *Watch[T]) Arm(due int64) {
+	if due >= w.armed.Load() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.armLocked(due)
+}
+
+// Clear forgets what the slot showed last, so that a resting goroutine keeps
+// nothing alive.
+func (w *Watch[T]) Clear(s *Slot[T]) { s.current.Store(nil) }
+
+// Rest stops the timer if nothing runs.
+func (w *Watch[T]) Rest() {
+	if w.armed.Load() != never {
+		w.Look()
+	}
+}
+
+// StopAll gives up every running call, whatever its deadline, and returns them.
+func (w *Watch[T]) StopAll() []*T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*T
+	for _, s := range w.slots {
+		t := s.current.Load()
+		if t == nil {
+			continue
+		}
+		if c, _ := w.call(t); c.state.CompareAndSwap(Running, Stopped) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// Look overruns what is due, and sets the timer to what is due next. It reports
+// whether any slot shows something that it did not show at the last look.
+func (w *Watch[T]) Look() (changed bool) {
+	w.mu.Lock()
+	w.armed.Store(never)
+	now, earliest := w.nanos(), int64(never)
+	var late []*T
+	for _, s := range w.slots {
+		t := s.current.Load()
+		if t != s.seen {
+			s.seen, changed = t, true
+		}
+		if t == nil {
+			continue
+		}
+		c, timeout := w.call(t)
+		if !c.Running() {
+			continue
+		}
+		if due := c.Start(now, timeout); due > now {
+			earliest = min(earliest, due)
+		} else if c.state.CompareAndSwap(Running, Overran) {
+			late = append(late, t)
+		}
+	}
+	if earliest == never {
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+	} else {
+		w.armLocked(earliest)
+	}
+	w.mu.Unlock()
+	for _, t := range late {
+		w.overrun(t)
+	}
+	return changed
+}
+
+func (w *Watch[T]) armLocked(due int64) {
+	if due >= w.armed.Load() {
+		return
+	}
+	w.armed.Store(due)
+	d := time.Duration(due - w.nanos())
+	if w.timer == nil {
+		w.timer = w.schedule(d, func() { w.Look() })
+		return
+	}
+	w.timer.Reset(d)
+}

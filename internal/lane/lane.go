@@ -1,0 +1,583 @@
+// Package lane hands work from those who bring it to goroutines that run it.
+//
+// Work lies in a chain of chunks. Bringing takes a short mutex; taking is one
+// compare-and-swap on the chunk's cursor, so a goroutine that is stuck holds up
+// its own item and no other. The number of goroutines follows the work: while
+// some waits and those at work are slow, it doubles, up to a limit; who finds
+// nothing to do rests or leaves.
+package lane
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+var (
+	// ErrFull is returned by Push when there is no room and it may not wait.
+	ErrFull = errors.New("lane: full")
+	// ErrClosed is returned by Push after Refuse, or Close.
+	ErrClosed = errors.New("lane: closed")
+)
+
+const (
+	// chunkItems is how many items a chunk has; a power of 2.
+	chunkItems = 64
+	// maxSpares is how many empty chunks are kept for later.
+	maxSpares = 16
+	// tick is how long work waits behind busy workers before there are more of
+	// them. It is the runtime's time: this is scheduling, and nothing that a
+	// user can observe on a clock.
+	tick = time.Millisecond
+	// fast is the number of items that a worker takes in a tick when its items
+	// are too short for another worker to be worth its switches.
+	fast = 64
+	// deep is how many items make a queue deep, for items that are short: they
+	// leave the processors' caches before they are taken.
+	deep = 1024
+	// spins is how often a worker looks again before it rests: waking one that
+	// rests costs more than an item does.
+	spins = 16
+)
+
+// Config is what a pool is made of. W is what its user keeps for each worker, a
+// goroutine that runs items.
+type Config[T, W any] struct {
+	// Open makes what belongs to a worker, Close ends it.
+	Open  func() W
+	Close func(W)
+	// Place is where a worker's items are put, one after the other.
+	Place func(W) *T
+	// Run runs the item in the worker's place. It may end its goroutine with
+	// runtime.Goexit.
+	Run func(W)
+	// Lost reports whether Replace was called for the worker's run. Its
+	// goroutine is no longer the pool's then, and ends when the run does.
+	Lost func(W) bool
+	// After is called when what the worker ran no longer counts as running.
+	After func(W)
+	// Rest is called when nothing runs and nothing waits.
+	Rest func()
+	// Concurrency is the most workers that run at a time.
+	Concurrency int
+	// Capacity is the most items that wait at a time.
+	Capacity int
+	// Wait says that Push waits for room.
+	Wait bool
+}
+
+// chunk is a piece of the queue. Positions are counted from the pool's beginning,
+// and never come again, though chunks do: a worker that comes back to a chunk that
+// has been refilled meanwhile finds its position gone.
+type chunk[T any] struct {
+	items  [chunkItems]T
+	_      cacheLine    // the two ends of a chunk are written by different cores
+	next   *chunk[T]    // guarded by Pool.mu
+	spare  bool         // guarded by Pool.mu
+	end    atomic.Int64 // the position after the last one
+	filled atomic.Int64 // the next position to fill; written under Pool.mu
+	_      cacheLine
+	cursor atomic.Int64 // the next position to take
+	left   atomic.Int64 // items that are still to be taken out
+	_      cacheLine
+}
+
+// cacheLine keeps apart what different cores write.
+type cacheLine [64]byte
+
+// begin makes an empty chunk of c, whose items have all been taken out.
+func (c *chunk[T]) begin(position int64) {
+	c.next, c.spare = nil, false
+	c.left.Store(chunkItems)
+	// In this order: an old position must not pass for a new one.
+	c.cursor.Store(position)
+	c.filled.Store(position)
+	c.end.Store(position + chunkItems)
+}
+
+// waiter is a caller of Push. It is told nil when there is room for it.
+type waiter struct{ told chan error }
+
+// Pool is a queue and the workers that empty it.
+type Pool[T, W any] struct {
+	cfg      Config[T, W]
+	thirsty  atomic.Bool  // somebody waits for room
+	put      atomic.Int64 // items that are in the chunks before the tail
+	_        cacheLine
+	head     atomic.Pointer[chunk[T]] // where workers take
+	finished atomic.Int64             // taken items that have left again
+	_        cacheLine
+
+	mu       sync.Mutex // guards the following
+	rested   sync.Cond
+	tail     *chunk[T]
+	spares   []*chunk[T]
+	admitted int64 // items of Push
+	over     int64 // those of them that exceeded the capacity
+	room     int   // items that surely fit; recounted when used up
+	promised int   // items that waiters have been told there is room for
+	waiters  []*waiter
+	workers  int // alive, neither replaced nor blocked
+	resting  int // of these, without those that have been woken
+	woken    int // wake-ups that nobody has taken yet
+	blocked  int // workers that wait for other items to be run
+	started  bool
+	refusing bool
+	closed   bool
+	gone     chan struct{} // closed when the last worker has left
+	ticking  bool
+	ticker   *time.Timer
+	seen     int64 // taken at the last tick
+	seenAt   time.Time
+}
+
+// New makes a pool. It runs nothing before Start.
+func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
+	p := &Pool[T, W]{cfg: cfg, tail: &chunk[T]{}, gone: make(chan struct{})}
+	p.tail.begin(0)
+	p.head.Store(p.tail)
+	p.rested.L = &p.mu
+	return p
+}
+
+// Push lets an item in.
+//
+// When the queue is full, Push waits for room, for ctx or for Refuse, if it may
+// wait and the pool has been started; else it is ErrFull. With over it does not
+// wait, and exceeds the capacity, also after Refuse.
+func (p *Pool[T, W]) Push(ctx context.Context, item T, over bool) error {
+	p.mu.Lock()
+	fits := (over || len(p.waiters) == 0) && p.hasRoomLocked()
+	switch {
+	case p.closed || p.refusing && !over:
+		p.mu.Unlock()
+		return ErrClosed
+	case fits:
+	case over:
+		p.over++
+	case !p.cfg.Wait || !p.started:
+		p.mu.Unlock()
+		return ErrFull
+	default:
+		if err := p.waitLocked(ctx); err != nil {
+			p.mu.Unlock()
+			return err
+		}
+	}
+	p.admitted++
+	boundary := p.putLocked(item)
+	p.mu.Unlock()
+	if boundary && !over {
+		p.yield()
+	}
+	return nil
+}
+
+// yield holds up a caller that is faster than the workers, while these make
+// progress: both do better on a queue that is not deep.
+func (p *Pool[T, W]) yield() {
+	taken := int64(-1)
+	for range chunkItems {
+		head := p.head.Load()
+		now := head.cursor.Load()
+		if now == taken || p.put.Load()-now < deep {
+			return
+		}
+		taken = now
+		runtime.Gosched()
+	}
+}
+
+// Return brings back an item that had been let in before. It never waits and is
+// never refused.
+func (p *Pool[T, W]) Return(item T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.room--
+	p.putLocked(item)
+}
+
+// waitLocked waits for room, unlocked meanwhile.
+func (p *Pool[T, W]) waitLocked(ctx context.Context) error {
+	w := &waiter{told: make(chan error, 1)}
+	p.waiters = append(p.waiters, w)
+	p.thirsty.Store(true)
+	// A worker that took an item before it could see thirsty has not looked for
+	// waiters, and may have been the last to take one for a long time.
+	p.tellWaitersLocked()
+	p.mu.Unlock()
+	var err error
+	select {
+	case err = <-w.told:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	p.mu.Lock()
+	if i := slices.Index(p.waiters, w); i >= 0 {
+		p.waiters = slices.Delete(p.waiters, i, i+1)
+		p.thirsty.Store(len(p.waiters) > 0)
+		return err // the context's
+	}
+	if err != nil && len(w.told) > 0 { // told just before the context ended
+		err = <-w.told
+	}
+	if err == nil {
+		p.promised--
+		if p.refusing { // after it was told
+			err = ErrClosed
+		}
+	}
+	return err
+}
+
+// tellWaitersLocked tells those that have waited longest, if there is room.
+func (p *Pool[T, W]) tellWaitersLocked() {
+	n := 0
+	for n < len(p.waiters) && p.hasRoomLocked() {
+		p.promised++
+		p.waiters[n].told <- nil
+		n++
+	}
+	p.waiters = slices.Delete(p.waiters, 0, n)
+	p.thirsty.Store(len(p.waiters) > 0)
+}
+
+// hasRoomLocked uses up room for an item. Counting takes a look at what the
+// workers write, so it is put off until the room that was counted last is used
+// up.
+func (p *Pool[T, W]) hasRoomLocked() bool {
+	if p.room <= 0 {
+		p.room = p.cfg.Capacity - p.lenLocked() - p.promised
+	}
+	p.room--
+	return p.room >= 0
+}
+
+// putLocked shows an item to the workers, and sees to it that there are some. It
+// reports whether the item begins a chunk.
+func (p *Pool[T, W]) putLocked(item T) (begins bool) {
+	c := p.tail
+	position := c.filled.Load()
+	if begins = position == c.end.Load(); begins {
+		c = p.chunkAfterLocked(c)
+		p.put.Store(position)
+	}
+	c.items[position%chunkItems] = item
+	c.filled.Store(position + 1)
+	switch {
+	case !p.started || p.closed:
+	case p.resting == p.workers:
+		p.addWorkersLocked(1)
+	case !p.ticking:
+		p.startTickingLocked()
+	}
+	return begins
+}
+
+// chunkAfterLocked makes the chunk that comes after the full tail; the tail
+// itself, if it has been emptied.
+func (p *Pool[T, W]) chunkAfterLocked(tail *chunk[T]) *chunk[T] {
+	end := tail.end.Load()
+	if tail.left.Load() == 0 && p.head.Load() == tail {
+		tail.begin(end)
+		return tail
+	}
+	var c *chunk[T]
+	if n := len(p.spares); n > 0 {
+		c, p.spares = p.spares[n-1], p.spares[:n-1]
+	} else {
+		c = new(chunk[T])
+	}
+	c.begin(end)
+	tail.next, p.tail = c, c
+	return c
+}
+
+// addWorkersLocked wakes or makes up to n workers.
+func (p *Pool[T, W]) addWorkersLocked(n int) {
+	for ; n > 0 && p.resting > 0; n-- {
+		p.resting--
+		p.woken++
+		p.rested.Signal()
+	}
+	for ; n > 0 && p.workers < p.cfg.Concurrency; n-- {
+		p.workers++
+		go p.work(p.cfg.Open())
+	}
+}
+
+func (p *Pool[T, W]) startTickingLocked() {
+	p.ticking = true
+	p.seen, p.seenAt = p.takenLocked(), time.Now()
+	if p.ticker == nil {
+		p.ticker = time.AfterFunc(tick, p.tick)
+		return
+	}
+	p.ticker.Reset(tick)
+}
+
+// tick adds workers while work waits behind those that there are.
+//
+// Short items are left to those at work. If the tick itself comes late while
+// items do get done, it is processors that are short, and more goroutines would
+// only make every item slower, until all of them overran their deadlines.
+func (p *Pool[T, W]) tick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken, now := p.takenLocked(), time.Now()
+	progress, elapsed := taken-p.seen, now.Sub(p.seenAt)
+	p.seen, p.seenAt = taken, now
+	if p.lenLocked() == 0 {
+		p.ticking = false
+		return
+	}
+	atWork := p.workers - p.resting
+	slow := progress < int64(atWork)*fast
+	starved := progress > 0 && elapsed > 4*tick && atWork >= runtime.GOMAXPROCS(0)
+	if slow && !starved {
+		p.addWorkersLocked(max(atWork, 1))
+	}
+	p.ticker.Reset(tick)
+}
+
+// work is a worker's life.
+func (p *Pool[T, W]) work(w W) {
+	// Set while an item runs: if it is set when the deferred function runs, the
+	// item has ended its goroutine, and the pool goes on with another one.
+	exited := false
+	defer func() {
+		p.cfg.Close(w)
+		if exited && !p.cfg.Lost(w) {
+			p.finish(w)
+			go p.work(p.cfg.Open())
+		}
+	}()
+	place := p.cfg.Place(w)
+	for p.take(place) {
+		exited = true
+		p.cfg.Run(w)
+		exited = false
+		if p.cfg.Lost(w) {
+			return
+		}
+		p.finish(w)
+	}
+}
+
+func (p *Pool[T, W]) finish(w W) {
+	p.finished.Add(1)
+	p.cfg.After(w)
+}
+
+// take puts the next item into place, resting until there is one; false tells the
+// worker to leave.
+func (p *Pool[T, W]) take(place *T) bool {
+	for {
+		for range spins {
+			if p.TryTake(place) {
+				return true
+			}
+			runtime.Gosched()
+		}
+		p.mu.Lock()
+		if p.lenLocked() > 0 {
+			p.mu.Unlock()
+			continue
+		}
+		if p.closed || p.resting >= 4*runtime.GOMAXPROCS(0) || p.workers > p.cfg.Concurrency {
+			p.leaveLocked()
+			p.mu.Unlock()
+			return false
+		}
+		p.resting++
+		if p.resting == p.workers && p.blocked == 0 {
+			p.mu.Unlock()
+			p.cfg.Rest()
+			p.mu.Lock()
+		}
+		for p.woken == 0 && !p.closed {
+			p.rested.Wait()
+		}
+		if p.woken > 0 {
+			p.woken--
+		} else {
+			p.resting--
+		}
+		p.mu.Unlock()
+	}
+}
+
+func (p *Pool[T, W]) leaveLocked() {
+	p.workers--
+	if p.closed && p.workers == 0 && p.blocked == 0 {
+		close(p.gone)
+	}
+}
+
+// TryTake puts the next item into place, if there is one. Whoever took it outside
+// of a worker calls Finish when it is done with it.
+func (p *Pool[T, W]) TryTake(place *T) bool {
+	for {
+		c := p.head.Load()
+		position := c.cursor.Load()
+		if position >= c.filled.Load() {
+			if position == c.end.Load() && p.advance(c) {
+				continue
+			}
+			return false
+		}
+		if !c.cursor.CompareAndSwap(position, position+1) {
+			continue
+		}
+		var none T
+		item := &c.items[position%chunkItems]
+		*place = *item
+		*item = none
+		if c.left.Add(-1) == 0 {
+			p.emptied(c)
+		}
+		if p.thirsty.Load() {
+			p.mu.Lock()
+			p.tellWaitersLocked()
+			p.mu.Unlock()
+		}
+		return true
+	}
+}
+
+// advance goes past a chunk from which everything has been taken. It reports
+// whether there is another one.
+func (p *Pool[T, W]) advance(c *chunk[T]) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.head.Load() == c && c.cursor.Load() == c.end.Load() && c.next != nil {
+		p.head.Store(c.next)
+	}
+	return p.head.Load() != c
+}
+
+// emptied keeps a chunk for later. Since the last item was taken out it may have
+// been begun again, even filled, and emptied by somebody else.
+func (p *Pool[T, W]) emptied(c *chunk[T]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	head := p.head.Load()
+	switch {
+	case c.left.Load() > 0 || c.spare:
+		return
+	case c == p.tail:
+		return // chunkAfterLocked may begin it again
+	case c == head:
+		p.head.Store(c.next)
+	case c.end.Load() > head.end.Load():
+		return // still to come: workers that were late have emptied it early
+	}
+	if len(p.spares) < maxSpares {
+		c.spare = true
+		p.spares = append(p.spares, c)
+	}
+}
+
+// Finish counts an item of TryTake as no longer running.
+func (p *Pool[T, W]) Finish() { p.finished.Add(1) }
+
+// Replace gives up the worker of a run that is stuck: a fresh one takes over,
+// and first does what is left to do for the item. The run's item is finished
+// when that returns.
+func (p *Pool[T, W]) Replace(left func(W)) {
+	go func() {
+		w := p.cfg.Open()
+		left(w)
+		p.finish(w)
+		p.work(w)
+	}()
+}
+
+// Block says that a running item waits for others to be run: it no longer counts
+// against the concurrency until Unblock.
+func (p *Pool[T, W]) Block() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workers--
+	p.blocked++
+	if p.resting == p.workers && p.lenLocked() > 0 {
+		p.addWorkersLocked(1)
+	}
+}
+
+// Unblock ends Block.
+func (p *Pool[T, W]) Unblock() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.blocked--
+	p.workers++
+}
+
+// Start begins to run what has been let in.
+func (p *Pool[T, W]) Start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started = true
+	if p.lenLocked() > 0 {
+		p.addWorkersLocked(1)
+		p.startTickingLocked()
+	}
+}
+
+// Refuse makes Reserve, and whoever waits in it, return ErrClosed.
+func (p *Pool[T, W]) Refuse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refusing = true
+	for _, w := range p.waiters {
+		w.told <- ErrClosed
+	}
+	p.waiters = nil
+	p.thirsty.Store(false)
+}
+
+// Close lets the workers leave when nothing is left to do. The channel is closed
+// when the last one has left, replaced ones aside.
+func (p *Pool[T, W]) Close() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.refusing, p.closed = true, true
+		if p.workers == 0 && p.blocked == 0 {
+			close(p.gone)
+		}
+		p.rested.Broadcast()
+	}
+	return p.gone
+}
+
+// Stats is what a pool has at an instant.
+type Stats struct {
+	Admitted, Over           int64
+	Queued, Running, Workers int
+}
+
+// Stats counts.
+func (p *Pool[T, W]) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	finished := p.finished.Load()
+	taken := p.takenLocked()
+	return Stats{
+		Admitted: p.admitted,
+		Over:     p.over,
+		Queued:   int(p.putsLocked() - taken),
+		Running:  int(max(taken-finished, 0)),
+		Workers:  p.workers,
+	}
+}
+
+func (p *Pool[T, W]) lenLocked() int { return int(p.putsLocked() - p.takenLocked()) }
+
+func (p *Pool[T, W]) putsLocked() int64 { return p.tail.filled.Load() }
+
+func (p *Pool[T, W]) takenLocked() int64 { return p.head.Load().cursor.Load() }
