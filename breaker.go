@@ -1,0 +1,364 @@
+package eventbus
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+// CircuitState is the state of a subscription's circuit.
+type CircuitState int
+
+const (
+	// CircuitClosed lets every delivery through.
+	CircuitClosed CircuitState = iota
+	// CircuitOpen skips the subscription.
+	CircuitOpen
+	// CircuitHalfOpen lets one delivery through at a time, to probe.
+	CircuitHalfOpen
+	// CircuitDisabled lets every delivery through and counts nothing.
+	CircuitDisabled
+)
+
+// String names it: "closed", "open", "half-open", "disabled".
+func (s CircuitState) String() string {
+	return [...]string{"closed", "open", "half-open", "disabled"}[s]
+}
+
+// MarshalText is String.
+func (s CircuitState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// circuitConfig is when a circuit opens and for how long.
+type circuitConfig struct {
+	failureRatio float64
+	minEvents    int
+	window       time.Duration
+	openFor      time.Duration
+	disabled     bool
+	err          error
+}
+
+func defaultCircuit() circuitConfig {
+	return circuitConfig{failureRatio: 0.5, minEvents: 4, window: time.Minute, openFor: 30 * time.Second}
+}
+
+// CircuitOption sets one of a circuit's numbers.
+type CircuitOption interface {
+	applyCircuit(*circuitConfig)
+}
+
+type circuitOption func(*circuitConfig)
+
+func (o circuitOption) applyCircuit(c *circuitConfig) { o(c) }
+
+// FailureRatio opens a circuit when more than this part of the events of the
+// window failed. At least 0, less than 1; 0.5 by default.
+func FailureRatio(ratio float64) CircuitOption {
+	return circuitOption(func(c *circuitConfig) { c.failureRatio = ratio })
+}
+
+// MinEvents is how many events the window must have for the circuit to open. At
+// least 1; 4 by default.
+func MinEvents(n int) CircuitOption {
+	return circuitOption(func(c *circuitConfig) { c.minEvents = n })
+}
+
+// Window is how far back a circuit looks; it moves in twelve steps. At least
+// 12 ms; a minute by default.
+func Window(d time.Duration) CircuitOption {
+	return circuitOption(func(c *circuitConfig) { c.window = d })
+}
+
+// OpenFor is how long a circuit stays open before it lets a probe through. At
+// least 1 ms; 30 s by default.
+func OpenFor(d time.Duration) CircuitOption {
+	return circuitOption(func(c *circuitConfig) { c.openFor = d })
+}
+
+// NoCircuit disables the circuit.
+func NoCircuit() CircuitOption {
+	return circuitOption(func(c *circuitConfig) { c.disabled = true })
+}
+
+func (c *circuitConfig) validate(in string) error {
+	refuse := func(field string, value any, reason string) error {
+		return &OptionError{Option: in + "." + field, Value: fmt.Sprint(value), Reason: reason}
+	}
+	switch {
+	case !(c.failureRatio >= 0 && c.failureRatio < 1):
+		return refuse("FailureRatio", c.failureRatio, "must be at least 0 and less than 1; NoCircuit() disables the circuit")
+	case c.minEvents < 1 || c.minEvents > math.MaxInt32:
+		return refuse("MinEvents", c.minEvents, "must be at least 1")
+	case c.window < windowSteps*time.Millisecond:
+		return refuse("Window", c.window, "must be at least 12ms")
+	case c.openFor < time.Millisecond:
+		return refuse("OpenFor", c.openFor, "must be at least 1ms")
+	}
+	return nil
+}
+
+// What a circuit's gate word says. The rest of it is the generation, which
+// changes with every change of state.
+const (
+	gateShut       = 1 << iota // ask before going through
+	gateRemoved                // the subscription is no more
+	gateGeneration             // the lowest bit of the generation
+)
+
+// windowSteps is how many steps a window moves in.
+const windowSteps = 12
+
+// errNoOutcome tells gobreaker that a probe ended without telling anything.
+var errNoOutcome = errors.New("no outcome")
+
+// errFailure is any failure, for gobreaker.
+var errFailure = errors.New("failure")
+
+// circuit is the breaker of one subscription.
+//
+// The window is ours and the states are gobreaker's: its breaker lives for one
+// outage, so none means closed, and a healthy subscription costs a load and a
+// counter. It is given its permits by our clock and every probe's result exactly
+// once; its own clock, its counts and its callbacks, which run under its lock,
+// have no part in it.
+type circuit struct {
+	config circuitConfig
+	step   int64 // nanoseconds of a step of the window
+
+	gate      atomic.Uint64
+	successes atomic.Uint64 // since ever
+	failing   atomic.Bool   // the window has failures
+	stepEnds  atomic.Int64  // when the window's youngest step is over
+
+	mu        sync.Mutex          // guards the following
+	current   int64               // number of the window's youngest step
+	before    [windowSteps]uint64 // successes at the beginning of each step
+	failures  [windowSteps]uint32 // in each step
+	breaker   *gobreaker.TwoStepCircuitBreaker[any]
+	openUntil int64
+	halfOpen  bool
+	probe     func(error) // gobreaker's, for the result of the probe that runs
+	opened    uint64      // how often it has opened
+}
+
+func newCircuit(config circuitConfig, now int64) *circuit {
+	c := &circuit{config: config, step: int64(config.window) / windowSteps}
+	c.moveToLocked(c.stepAt(now))
+	return c
+}
+
+// stepAt is the number of the step that an instant falls into.
+func (c *circuit) stepAt(now int64) int64 {
+	if now < 0 { // a clock that was set back to before the bus was made
+		return (now+1)/c.step - 1
+	}
+	return now / c.step
+}
+
+// counted says where an event's latest outcome at a subscription stands in the
+// window, so that the next one can take its place: an event counts once. The
+// zero value is nowhere.
+type counted struct {
+	failed     bool
+	generation uint64
+	step       int64
+}
+
+// circuitChange is a change of state, to be told when no lock is held.
+type circuitChange struct{ from, to CircuitState }
+
+// enter asks a shut gate for a pass; open ones are not asked. False skips.
+//
+// A pass is the gate word as it was on the way in, shut for a probe. Its result
+// is told to the circuit exactly once, by succeeded, failed or released.
+func (c *circuit) enter(now int64) (pass uint64, ok bool, change circuitChange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pass = c.gate.Load()
+	if pass&gateRemoved != 0 {
+		return pass, false, change
+	}
+	if c.breaker == nil { // it has closed since the gate was read
+		return pass, true, change
+	}
+	if !c.halfOpen {
+		if now < c.openUntil {
+			return pass, false, change
+		}
+		c.halfOpen = true
+		change = circuitChange{CircuitOpen, CircuitHalfOpen}
+	}
+	if c.probe != nil {
+		return pass, false, change
+	}
+	done, err := c.breaker.Allow()
+	if err != nil {
+		return pass, false, change
+	}
+	c.probe = done
+	return pass, true, change
+}
+
+// succeeded records that a handler was done with an event.
+func (c *circuit) succeeded(pass uint64, now int64, was counted) circuitChange {
+	c.successes.Add(1)
+	if c.config.disabled {
+		return circuitChange{}
+	}
+	// Nothing to be decided, and nothing but the counter to be changed.
+	if pass&gateShut == 0 && pass == c.gate.Load() && !was.failed && !c.failing.Load() && now < c.stepEnds.Load() {
+		return circuitChange{}
+	}
+	_, change := c.record(pass, now, was, nil)
+	return change
+}
+
+// failed records that a handler failed at an event, and returns where that
+// stands.
+func (c *circuit) failed(pass uint64, now int64, was counted) (counted, circuitChange) {
+	if c.config.disabled {
+		return counted{}, circuitChange{}
+	}
+	return c.record(pass, now, was, errFailure)
+}
+
+// released gives a pass back without an outcome.
+func (c *circuit) released(pass uint64) {
+	if pass&gateShut != 0 {
+		c.record(pass, 0, counted{}, errNoOutcome)
+	}
+}
+
+func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (counted, circuitChange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	generation := c.gate.Load() / gateGeneration
+	if pass/gateGeneration != generation {
+		// It belongs to an earlier state of the circuit. The successes that
+		// closed windows look back at must not show it.
+		if outcome == nil {
+			for i := range c.before {
+				c.before[i]++
+			}
+		}
+		return counted{}, circuitChange{}
+	}
+	if pass&gateShut != 0 {
+		return counted{}, c.probedLocked(now, outcome)
+	}
+	c.advanceLocked(now)
+	oldest := c.current - windowSteps + 1
+	if was.failed && was.generation == generation && was.step >= oldest {
+		c.failures[index(was.step)]--
+	}
+	var is counted
+	if outcome != nil {
+		is = counted{failed: true, generation: generation, step: c.current}
+		c.failures[index(is.step)]++
+	}
+	var failures uint64
+	for _, n := range c.failures {
+		failures += uint64(n)
+	}
+	c.failing.Store(failures > 0)
+	total := failures + c.successes.Load() - c.before[index(oldest)]
+	if failures > 0 && total >= uint64(c.config.minEvents) && float64(failures) > c.config.failureRatio*float64(total) {
+		return is, c.openLocked(now)
+	}
+	return is, circuitChange{}
+}
+
+func index(step int64) int { return int((step%windowSteps + windowSteps) % windowSteps) }
+
+// advanceLocked moves the window's end to now. A clock that was set back leaves
+// it where it is.
+func (c *circuit) advanceLocked(now int64) {
+	to := c.stepAt(now)
+	for s := max(c.current+1, to-windowSteps+1); s <= to; s++ {
+		c.before[index(s)] = c.successes.Load()
+		c.failures[index(s)] = 0
+	}
+	c.moveToLocked(max(c.current, to))
+}
+
+func (c *circuit) moveToLocked(step int64) {
+	c.current = step
+	c.stepEnds.Store((step + 1) * c.step)
+}
+
+// openLocked makes a breaker that is open.
+func (c *circuit) openLocked(now int64) circuitChange {
+	c.breaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		MaxRequests: 1,
+		Timeout:     1, // ours decides when it is half-open
+		ReadyToTrip: func(gobreaker.Counts) bool { return true },
+		IsExcluded:  func(err error) bool { return err == errNoOutcome },
+	})
+	if done, err := c.breaker.Allow(); err == nil {
+		done(errFailure)
+	}
+	c.shutLocked(now)
+	return circuitChange{CircuitClosed, CircuitOpen}
+}
+
+func (c *circuit) shutLocked(now int64) {
+	c.openUntil = now + int64(c.config.openFor)
+	if c.openUntil < now {
+		c.openUntil = math.MaxInt64
+	}
+	c.halfOpen, c.probe = false, nil
+	c.opened++
+	c.gate.Add(gateGeneration)
+	c.gate.Or(gateShut)
+}
+
+// probedLocked is what follows from a probe.
+func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
+	c.probe(outcome)
+	c.probe = nil
+	switch outcome {
+	case errNoOutcome:
+		return circuitChange{}
+	case nil:
+		c.breaker = nil
+		c.halfOpen = false
+		c.failing.Store(false)
+		c.failures = [windowSteps]uint32{}
+		for i := range c.before {
+			c.before[i] = c.successes.Load()
+		}
+		c.moveToLocked(max(c.current, c.stepAt(now)))
+		c.gate.Add(gateGeneration)
+		c.gate.And(^uint64(gateShut))
+		return circuitChange{CircuitHalfOpen, CircuitClosed}
+	default:
+		c.shutLocked(now)
+		return circuitChange{CircuitHalfOpen, CircuitOpen}
+	}
+}
+
+// remove shuts the gate for ever.
+func (c *circuit) remove() { c.gate.Or(gateRemoved) }
+
+func (c *circuit) removed() bool { return c.gate.Load()&gateRemoved != 0 }
+
+// state is what the circuit shows, and how often it has opened.
+func (c *circuit) state() (CircuitState, uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.config.disabled:
+		return CircuitDisabled, 0
+	case c.breaker == nil:
+		return CircuitClosed, c.opened
+	case c.halfOpen:
+		return CircuitHalfOpen, c.opened
+	default:
+		return CircuitOpen, c.opened
+	}
+}

@@ -1,0 +1,504 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/deadline"
+	"github.com/surebus/eventbus/internal/delay"
+	"github.com/surebus/eventbus/internal/lane"
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// Bus is an in-process event bus. It is made with New; its methods are safe for
+// concurrent use, and may be called from handlers.
+//
+// Lock order: cancellation.mu and letterQueue.mu before lane's mutex; Bus.mu
+// before the route table's. The others are leaves. Nothing of the user's runs
+// under any of them: handlers, middleware, observers, log sinks.
+type Bus struct {
+	// Immutable after New.
+	config *config
+	time   *timeline
+	log    *zap.Logger
+	ids    *idSource
+	routes *route.Table[*Subscription, *targets]
+	lanes  *lane.Pool[opening, *worker]
+	delay  *delay.Queue[*dispatch]
+	watch  *deadline.Watch[call]
+	store  store
+	types  typeTable
+	random func() float64 // in [0, 1)
+
+	ledger    ledger
+	abandoned abandonedCalls
+	seenIDs   uint64 // of busy
+
+	ending  atomic.Bool   // Shutdown has been called
+	cutting atomic.Bool   // its context has ended
+	drained chan struct{} // closed when, ending, nothing is unsettled
+	closed  chan struct{} // closed when Shutdown is done
+
+	mu            sync.Mutex // guards the following
+	started       bool
+	made          uint64                   // subscriptions, ever
+	subscriptions map[string]*Subscription // by id
+	drainedOnce   bool
+	cause         error        // of cutting
+	unfinished    []DeadLetter // of a cut
+	shutdownErr   error        // valid once closed is closed
+}
+
+// New makes a bus. It starts no goroutine; events wait until Start. The error is
+// an *OptionError.
+func New(opts ...Option) (*Bus, error) {
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, fmt.Errorf("New: %w", err)
+	}
+	b := &Bus{
+		config:        c,
+		time:          newTimeline(c.clock),
+		log:           c.logger.Named("eventbus"),
+		ids:           newIDSource(),
+		random:        rand.Float64,
+		drained:       make(chan struct{}),
+		closed:        make(chan struct{}),
+		subscriptions: make(map[string]*Subscription),
+	}
+	b.routes = route.NewTable(b.newTargets)
+	b.lanes = lane.New(lane.Config[opening, *worker]{
+		Open:        b.openWorker,
+		Close:       b.closeWorker,
+		Place:       func(w *worker) *opening { return &w.dispatch.opening },
+		Run:         b.run,
+		Lost:        func(w *worker) bool { return w.lost },
+		After:       (*worker).tell,
+		Rest:        func() { b.watch.Rest() },
+		Concurrency: c.concurrency,
+		Capacity:    c.queue,
+		Wait:        !c.refuse,
+	})
+	b.delay = delay.New(delayClock{b.time}, func(due []*dispatch) {
+		for _, d := range due {
+			b.lanes.Return(opening{resumed: d})
+		}
+	})
+	b.watch = deadline.New(
+		func(c *call) (*deadline.Call, time.Duration) { return &c.Call, c.subscription.timeout },
+		b.overran,
+		b.time.nanos,
+		func(d time.Duration, f func()) deadline.Timer { return b.time.afterFunc(d, f) },
+	)
+	b.time.busy, b.time.rest = b.busy, func() { b.watch.Look() }
+	b.store = memory{b.lanes, &letterQueue{
+		capacity: c.deadLetters,
+		newID:    func() LetterID { return b.ids.next(b.time.now().utc) },
+		evicted:  b.letterEvicted,
+	}}
+	b.abandoned.calls = make(map[*call]time.Time)
+	return b, nil
+}
+
+// busy reports whether something has been published, or a handler begun, since
+// the last call. The handlers that have begun get their deadlines by it.
+func (b *Bus) busy() bool {
+	made := b.ids.counter.Load()
+	published := made != b.seenIDs
+	b.seenIDs = made
+	return b.watch.Look() || published
+}
+
+// delayClock is the timeline, as the delay queue sees it.
+type delayClock struct{ *timeline }
+
+func (c delayClock) Nanos() int64 { return c.nanos() }
+
+func (c delayClock) AfterFunc(d time.Duration, f func()) delay.Timer { return c.afterFunc(d, f) }
+
+var _ delay.Timer = (*clock.Timer)(nil)
+
+// Start begins to dispatch, with the events that were published before. The
+// context bounds taking up what an earlier process left unfinished, and not the
+// bus's life. Errors: ErrAlreadyStarted, ErrShutdown, the context's.
+func (b *Bus) Start(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return fmt.Errorf("Start: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.ending.Load():
+		return fmt.Errorf("Start: %w", ErrShutdown)
+	case b.started:
+		return fmt.Errorf("Start: %w", ErrAlreadyStarted)
+	}
+	left, err := b.store.claim(ctx)
+	if err != nil {
+		return fmt.Errorf("Start: %w", err)
+	}
+	b.started = true
+	for _, d := range left {
+		b.lanes.Return(opening{resumed: d})
+	}
+	b.lanes.Start()
+	return nil
+}
+
+// Publish accepts an event: when it returns nil, the event is queued, and every
+// subscription that matches its type now will handle it or be named in a dead
+// letter. The payload is handed over as it is.
+//
+// When the queue is full, Publish waits until there is room, ctx ends, or the bus
+// shuts down; with RefuseWhenFull, and before Start, it is ErrQueueFull. Called
+// by a handler, with its context or one derived from it, it never waits.
+//
+// The context bounds the acceptance only: its values reach the handlers, its
+// cancellation and deadline do not. A chain of handlers that publish with derived
+// contexts, each from within the one before, starts afresh, without values, after
+// a hundred links.
+//
+// Errors: *EventError, ErrQueueFull, ErrShutdown, the context's. With an error
+// nothing was accepted.
+func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
+	if err := b.ready(ctx); err != nil {
+		return EventID{}, fmt.Errorf("Publish: %w", err)
+	}
+	id, err := b.accept(ctx, callFrom(ctx), eventType, payload, opts, nil)
+	if err != nil {
+		return EventID{}, fmt.Errorf("Publish(%q): %w", shorten(eventType), err)
+	}
+	return id, nil
+}
+
+// Outcome is how a dispatch stands.
+type Outcome int
+
+const (
+	// Waiting for its next attempt. A Result is never Waiting.
+	Waiting Outcome = iota
+	// Handled by all of its subscriptions that were not skipped.
+	Handled
+	// Unrouted: no subscription matched.
+	Unrouted
+	// DeadLettered: it ended in a dead letter.
+	DeadLettered
+	// Dropped: its only subscription was skipped, and drops what it is skipped
+	// for.
+	Dropped
+)
+
+// String names it: "waiting", "handled", "unrouted", "dead-lettered", "dropped".
+func (o Outcome) String() string {
+	return [...]string{"waiting", "handled", "unrouted", "dead-lettered", "dropped"}[o]
+}
+
+// Result is how an event has settled.
+type Result struct {
+	ID       EventID
+	Outcome  Outcome
+	Attempts int
+	// Letters are the dead letters that it ended in: of the dispatch itself, and
+	// of the subscriptions that it skipped.
+	Letters []LetterID
+}
+
+// PublishAndWait publishes an event and waits until it has settled, retries
+// included. The error is a *DeliveryError if anything died.
+//
+// The context bounds the wait too: if it ends first, the result has only the id,
+// the error is the context's, and the event goes on. A handler that waits does
+// not count against WithConcurrency.
+//
+// Errors: those of Publish, ErrNotStarted, *DeliveryError.
+func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (Result, error) {
+	if err := b.ready(ctx); err != nil {
+		return Result{}, fmt.Errorf("PublishAndWait: %w", err)
+	}
+	refuse := func(err error) (Result, error) {
+		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
+	}
+	b.mu.Lock()
+	started := b.started
+	b.mu.Unlock()
+	if !started && !b.ending.Load() {
+		return refuse(ErrNotStarted)
+	}
+	from := callFrom(ctx)
+	if b.running(from) {
+		defer from.waiting()()
+	}
+	w := &waiter{done: make(chan struct{})}
+	id, err := b.accept(ctx, from, eventType, payload, opts, w)
+	if err != nil {
+		return refuse(err)
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		select {
+		case <-w.done:
+		default:
+			return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
+				shorten(eventType), id, context.Cause(ctx))
+		}
+	}
+	r := Result{ID: id, Outcome: w.outcome, Attempts: w.attempts}
+	if len(w.letters) == 0 {
+		return r, nil
+	}
+	for i := range w.letters {
+		r.Letters = append(r.Letters, w.letters[i].ID)
+	}
+	return r, &DeliveryError{ID: id, EventType: eventType, Letters: w.letters}
+}
+
+// waiter is somebody who waits for an event to settle. Its other fields are
+// written before done is closed.
+type waiter struct {
+	done     chan struct{}
+	outcome  Outcome
+	attempts int
+	letters  []DeadLetter
+}
+
+// maxValueLinks is how many contexts of handlers the values of a context may
+// come through. Each keeps the one before it alive, and its event.
+const maxValueLinks = 100
+
+// accept opens a dispatch for what is published. from is the call that publishes,
+// if it is a handler's.
+func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload any, opts []PublishOption, w *waiter) (EventID, error) {
+	to, known := b.routes.Cached(eventType)
+	if !known {
+		if offence := route.CheckType(eventType); offence != nil {
+			return EventID{}, typeError(eventType, offence)
+		}
+		to = b.routes.Lookup(eventType)
+	}
+	if ctx.Err() != nil {
+		return EventID{}, context.Cause(ctx)
+	}
+	inside := b.running(from)
+	if b.cutting.Load() || b.ending.Load() && !inside {
+		return EventID{}, ErrShutdown
+	}
+	now, _ := b.time.recent()
+	o := opening{id: b.ids.next(now.utc), payload: payload, values: ctx, to: to, time: now.utc}
+	if from != nil || w != nil || len(opts) > 0 || b.config.metadataFrom != nil {
+		metadata, err := b.metadata(ctx, opts)
+		if err != nil {
+			return EventID{}, err
+		}
+		o.rare = &opened{metadata: metadata, waiter: w, inside: inside}
+		if from != nil {
+			o.values, o.rare.links = from.valuesFor(ctx)
+		}
+	}
+	if len(to.subscriptions) == 0 {
+		b.unrouted(o)
+		return o.id, nil
+	}
+	to.counters.events.Add(1)
+	err := b.store.append(ctx, o)
+	if err == nil {
+		return o.id, nil
+	}
+	to.counters.events.Add(-1)
+	switch {
+	case errors.Is(err, lane.ErrFull):
+		return EventID{}, ErrQueueFull
+	case errors.Is(err, lane.ErrClosed):
+		return EventID{}, ErrShutdown
+	}
+	return EventID{}, err
+}
+
+// running reports whether c is a call of this bus that has not ended.
+func (b *Bus) running(c *call) bool {
+	return c != nil && c.subscription.bus == b && c.Running()
+}
+
+// metadata is what the options and the bus say of an event.
+func (b *Bus) metadata(ctx context.Context, opts []PublishOption) (EventMetadata, error) {
+	var p publication
+	for i, o := range opts {
+		if o == nil {
+			return p.metadata, nilOption("Publish", i)
+		}
+		if o(&p); p.err != nil {
+			return p.metadata, p.err
+		}
+	}
+	if b.config.metadataFrom == nil {
+		return p.metadata, nil
+	}
+	for name, value := range b.config.metadataFrom(ctx) {
+		if _, given := p.metadata.Lookup(name); given {
+			continue
+		}
+		if err := p.metadata.set(name, value); err != nil {
+			return p.metadata, err
+		}
+	}
+	return p.metadata, nil
+}
+
+// valuesFor is where the handlers of an event that is published by c's handler,
+// with ctx, find their values, and the number of links in that.
+func (c *call) valuesFor(ctx context.Context) (context.Context, int) {
+	switch {
+	case ctx == context.Context(c):
+		return c.values, int(c.links) // nothing was added to them
+	case c.links >= maxValueLinks:
+		return context.Background(), 0
+	default:
+		return ctx, int(c.links) + 1
+	}
+}
+
+// usable reports whether New made the bus.
+func (b *Bus) usable() bool { return b != nil && b.config != nil }
+
+// ready is what is wrong with a call, if anything.
+func (b *Bus) ready(ctx context.Context) error {
+	switch {
+	case !b.usable():
+		return ErrUninitialized
+	case ctx == nil:
+		return ErrNilContext
+	}
+	return nil
+}
+
+// Shutdown ends the bus. It refuses new work from outside, and waits until what
+// runs, is queued or waits for a retry has settled; what handlers publish
+// meanwhile is accepted. When ctx ends first, running handlers are cancelled with
+// the cause ErrShutdown and not waited for, and what is unfinished is
+// dead-lettered with the reason shutdown, logged, and returned in a
+// *ShutdownError. A bus that was not started does so at once.
+//
+// It can be called again, and from anywhere: every call waits, the end of any
+// call's context cuts all short, and all return the same error. Called by a
+// handler with its context, it begins and returns nil at once.
+//
+// Afterwards nothing of the bus runs, handlers that ignore their cancellation
+// aside. Dead letters and metrics can still be read.
+func (b *Bus) Shutdown(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return fmt.Errorf("Shutdown: %w", err)
+	}
+	b.mu.Lock()
+	first := !b.ending.Swap(true)
+	started := b.started
+	b.mu.Unlock()
+	if first {
+		b.lanes.Refuse()
+		b.checkDrained()
+		go b.finish()
+	}
+	if b.running(callFrom(ctx)) {
+		return nil
+	}
+	if !started {
+		b.cut(ErrNotStarted)
+	}
+	select {
+	case <-b.closed:
+	case <-ctx.Done():
+		b.cut(context.Cause(ctx))
+		<-b.closed
+	}
+	return b.shutdownErr
+}
+
+// finish waits until nothing is unsettled, and ends the goroutines.
+func (b *Bus) finish() {
+	<-b.drained
+	b.delay.Close()
+	<-b.lanes.Close()
+	b.time.stop()
+	b.watch.Rest()
+	b.mu.Lock()
+	if len(b.unfinished) > 0 {
+		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: b.abandoned.list(), Cause: b.cause}
+	}
+	b.mu.Unlock()
+	close(b.closed)
+}
+
+// cut settles what is unfinished as dead.
+//
+// Whoever begins something after cutting is set sees it, and what had begun
+// before is found here: the queues are emptied, and the calls stopped.
+func (b *Bus) cut(cause error) {
+	b.mu.Lock()
+	if b.cutting.Load() {
+		b.mu.Unlock()
+		return
+	}
+	b.cause = cause
+	b.cutting.Store(true)
+	b.mu.Unlock()
+	for _, c := range b.watch.StopAll() {
+		b.giveUp(c, func(w *worker) {
+			c.subscription.circuit.released(c.dispatch.pass)
+			c.dispatch.attempt--
+			b.bury(w, c.dispatch, ReasonShutdown)
+		})
+	}
+	b.lanes.Start() // what is queued from now on is settled by the workers
+	b.delay.Close()
+	w := &worker{}
+	for _, d := range b.delay.Drain() {
+		b.bury(w, d, ReasonShutdown)
+		w.tell()
+	}
+	for {
+		if !b.lanes.TryTake(&w.dispatch.opening) {
+			return
+		}
+		b.bury(w, w.taken(), ReasonShutdown)
+		b.lanes.Finish()
+		w.tell()
+	}
+}
+
+// noteUnfinished keeps a letter of a cut for the error of Shutdown.
+func (b *Bus) noteUnfinished(l *DeadLetter) {
+	if l.Reason != ReasonShutdown {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unfinished = append(b.unfinished, l.clone())
+}
+
+// checkDrained lets Shutdown go on when nothing is unsettled.
+func (b *Bus) checkDrained() {
+	if !b.ending.Load() || b.unsettled() != 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.drainedOnce {
+		b.drainedOnce = true
+		close(b.drained)
+	}
+}
+
+// unsettled is how many dispatches have been opened and not settled. It may be
+// too large while some settle, and is never too small.
+func (b *Bus) unsettled() int64 {
+	l := &b.ledger
+	settled := l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load()
+	return b.lanes.Stats().Admitted + l.direct.Load() + l.splits.Load() + l.replays.Load() - settled
+}

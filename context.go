@@ -1,0 +1,258 @@
+package eventbus
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/surebus/eventbus/internal/deadline"
+)
+
+// Delivery is what a handler can ask of its context.
+type Delivery struct {
+	Event        Event
+	Subscription string // its name, or what stands for one
+	Attempt      int    // 1 for the first
+	Replays      int    // how often the event has been replayed from a dead letter
+}
+
+// FromContext tells what is being delivered to the handler that ctx, or the
+// context that it was derived from, was given to. It reports false for another
+// context, and for one that a handler has kept after it returned, unless it was
+// asked before.
+func FromContext(ctx context.Context) (Delivery, bool) {
+	c := callFrom(ctx)
+	if c == nil {
+		return Delivery{}, false
+	}
+	a := c.ask()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.delivery == nil {
+		if !c.Running() {
+			return Delivery{}, false
+		}
+		// The dispatch stays what it is while the lock is held: whoever ends
+		// the call takes it in cancel, before anything else.
+		a.delivery = c.delivery()
+	}
+	return *a.delivery, true
+}
+
+func (c *call) delivery() *Delivery {
+	return &Delivery{
+		Event:        c.dispatch.event(),
+		Subscription: c.subscription.id,
+		Attempt:      int(c.attempt),
+		Replays:      c.dispatch.replays(),
+	}
+}
+
+// remember keeps what FromContext tells beyond the end of a call that has not
+// been cancelled yet.
+func (a *cancellation) remember(c *call) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.delivery == nil {
+		a.delivery = c.delivery()
+	}
+}
+
+// call is one run of a handler, and the context that the handler is given. It is
+// made for one run and never reused: handlers keep their contexts.
+type call struct {
+	deadline.Call
+	attempt      int32
+	links        int32     // contexts of handlers that values comes through
+	dispatch     *dispatch // while it runs; the worker's next one is in the same place
+	subscription *Subscription
+	values       context.Context // given to Publish
+	asked        atomic.Pointer[cancellation]
+}
+
+var _ context.Context = (*call)(nil)
+
+// cancellation is what a call needs once its handler has asked for Done, derived
+// a context, or waited for an event.
+type cancellation struct {
+	endedLate bool // guarded by abandonedCalls.mu
+
+	mu       sync.Mutex // guards the following
+	delivery *Delivery  // once it was asked for
+	done     chan struct{}
+	err      error
+	onDone   map[*func()]func()
+	waits    int // of PublishAndWait
+	released bool
+}
+
+// The standard library reads a cause only from its own contexts, so these stand
+// for ours.
+var (
+	endedContext    = cancelled(context.Canceled)
+	overranContext  = cancelled(context.DeadlineExceeded)
+	shutdownContext = cancelled(ErrShutdown)
+)
+
+func cancelled(cause error) context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	return ctx
+}
+
+type callKey struct{}
+
+func callFrom(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// Deadline is when the handler has overrun its timeout.
+func (c *call) Deadline() (time.Time, bool) {
+	time := c.subscription.bus.time
+	return time.at(c.Start(time.nanos(), c.subscription.timeout)), true
+}
+
+// Done is closed when the handler has returned, overrun, or been cut short.
+func (c *call) Done() <-chan struct{} {
+	a := c.ask()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done == nil {
+		a.done = make(chan struct{})
+		if a.err != nil {
+			if a.done != nil {
+				close(a.done)
+			}
+		}
+	}
+	return a.done
+}
+
+// Err is context.DeadlineExceeded after the deadline, context.Canceled after
+// another end.
+func (c *call) Err() error {
+	if c.Running() {
+		return nil
+	}
+	a := c.asked.Load()
+	if a == nil {
+		err, _ := c.ending()
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err // nil until Done is closed
+}
+
+// Value asks the context given to Publish.
+func (c *call) Value(key any) any {
+	if key == (callKey{}) {
+		return c
+	}
+	if !c.Running() {
+		// For context.Cause, which asks for a key that only it knows.
+		_, end := c.ending()
+		if v := end.Value(key); v != nil {
+			return v
+		}
+	}
+	return c.values.Value(key)
+}
+
+// AfterFunc runs f on a goroutine of its own when the context is done. With it
+// the standard library needs no goroutine for a context derived from this one.
+func (c *call) AfterFunc(f func()) (stop func() bool) {
+	a := c.ask()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	if a.onDone == nil {
+		a.onDone = make(map[*func()]func())
+	}
+	key := &f
+	a.onDone[key] = f
+	return func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		_, pending := a.onDone[key]
+		delete(a.onDone, key)
+		return pending
+	}
+}
+
+// ending is the error of a call that has ended, and a context that ended so.
+func (c *call) ending() (error, context.Context) {
+	switch c.State() {
+	case deadline.Overran:
+		return context.DeadlineExceeded, overranContext
+	case deadline.Stopped:
+		return context.Canceled, shutdownContext
+	default:
+		return context.Canceled, endedContext
+	}
+}
+
+func (c *call) ask() *cancellation {
+	if a := c.asked.Load(); a != nil {
+		return a
+	}
+	c.asked.CompareAndSwap(nil, &cancellation{})
+	if !c.Running() {
+		// Whoever ended it may have looked before there was anything to cancel.
+		c.cancel()
+	}
+	return c.asked.Load()
+}
+
+// cancel tells those who asked that the call is over, however it ended.
+func (c *call) cancel() {
+	a := c.asked.Load()
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err != nil {
+		return
+	}
+	a.err, _ = c.ending()
+	if a.done != nil {
+		close(a.done)
+	}
+	for _, f := range a.onDone {
+		go f()
+	}
+	a.onDone = nil
+	if a.waits > 0 {
+		c.subscription.bus.lanes.Unblock()
+	}
+	a.released = true
+}
+
+// waiting says that the handler waits for another event to be handled, and so
+// does not count against the concurrency until the function it returns is
+// called, or the call is over.
+func (c *call) waiting() (resume func()) {
+	a := c.ask()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.released {
+		return func() {}
+	}
+	lanes := c.subscription.bus.lanes
+	if a.waits++; a.waits == 1 {
+		lanes.Block()
+	}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.waits--; a.waits == 0 && !a.released {
+			lanes.Unblock()
+		}
+	}
+}

@@ -1,0 +1,595 @@
+package eventbus
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/surebus/eventbus/internal/deadline"
+)
+
+// opening is what a dispatch begins with. It is what queues hold, so it is small.
+type opening struct {
+	id      EventID
+	payload any
+	values  context.Context // for the handlers' contexts
+	to      *targets
+	time    time.Time // of publication, in UTC
+	rare    *opened
+	resumed *dispatch // one that goes on; nothing else is set then
+}
+
+// opened is what most openings do not have.
+type opened struct {
+	metadata EventMetadata
+	waiter   *waiter
+	replays  int
+	links    int  // contexts of handlers that values comes through
+	inside   bool // a handler has published it
+}
+
+// dispatch is an event on its way to its subscriptions. It belongs to one
+// goroutine at a time: whoever opened it, a worker, or nobody while it is queued
+// or waits.
+//
+// A worker runs one dispatch after another in the same piece of memory. One that
+// has to wait moves out of there.
+type dispatch struct {
+	opening
+	story   *story // nil until there is something to tell
+	attempt int32
+	next    int32 // where to go on in to.subscriptions
+	started int64 // when the running call has: exactly if timed, else up to a tick before
+	pass    uint64
+	timed   bool
+	moved   bool // out, to an allocation of its own
+}
+
+// event is what the handlers get.
+func (d *dispatch) event() Event {
+	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Time: d.time}
+	if d.rare != nil {
+		e.Metadata = d.rare.metadata
+	}
+	return e
+}
+
+// replays is how often the event has been replayed.
+func (d *dispatch) replays() int {
+	if d.opening.rare == nil {
+		return 0
+	}
+	return d.opening.rare.replays
+}
+
+// waiter is who waits for it to settle, if anybody.
+func (d *dispatch) waiter() *waiter {
+	if d.opening.rare == nil {
+		return nil
+	}
+	return d.opening.rare.waiter
+}
+
+// story is what most dispatches do not have.
+type story struct {
+	failures []failure
+	previous time.Duration // the delay before this attempt, without RetryAfter
+	counted  counted       // the last failure, in the window of the subscription that is next
+	rare     *rarities
+}
+
+// rarities is what even most stories do not have.
+type rarities struct {
+	omitted        int       // failures left out of story.failures
+	skipped        []int32   // subscriptions that have been split off
+	succeeded      []string  // in the dispatches before this replay
+	history        []Failure // of those
+	historyOmitted int
+}
+
+// failure is a Failure in fewer bytes: many wait in retries.
+type failure struct {
+	err          error
+	subscription *Subscription
+	at           int64
+	duration     time.Duration
+	attempt      int32
+}
+
+// retried reports whether an attempt of this dispatch has failed.
+func (d *dispatch) retried() bool { return d.story != nil && len(d.story.failures) > 0 }
+
+func (d *dispatch) tale() *story {
+	if d.story == nil {
+		d.story = &story{}
+	}
+	return d.story
+}
+
+func (d *dispatch) rarities() *rarities {
+	s := d.tale()
+	if s.rare == nil {
+		s.rare = &rarities{}
+	}
+	return s.rare
+}
+
+// worker is what a goroutine of the lanes keeps.
+type worker struct {
+	slot     *deadline.Slot[call]
+	dispatch dispatch // that it runs, unless it has moved out
+	calls    []call   // for the next runs of handlers
+	called   uint     // how often it has run one
+	lost     bool     // the watch has given up its call, and somebody else goes on
+	settled  *waiter  // to be told once the run no longer counts
+}
+
+// workerCalls is how many calls share an allocation: their contexts, which
+// handlers may keep, keep the others in memory.
+const workerCalls = 32
+
+func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open()} }
+
+func (b *Bus) closeWorker(w *worker) { b.watch.Close(w.slot) }
+
+// tell lets whoever waits for what the worker has settled go on.
+func (w *worker) tell() {
+	if w.settled != nil {
+		close(w.settled.done)
+		w.settled = nil
+	}
+}
+
+// taken is the dispatch that the worker has taken: a new one, in its own place, or
+// one that goes on.
+func (w *worker) taken() *dispatch {
+	d := &w.dispatch
+	if d.resumed != nil {
+		return d.resumed
+	}
+	d.story, d.attempt, d.next = nil, 0, 0
+	return d
+}
+
+// run is a dispatch's next attempt: its handlers in order, from the subscription
+// that it has come to, until the first failure.
+func (b *Bus) run(w *worker) {
+	d := w.taken()
+	var c *call
+	inHandler := false
+	defer func() {
+		if inHandler { // which has ended this goroutine
+			b.conclude(w, c, ErrHandlerExited)
+		}
+	}()
+	d.attempt++
+	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
+		s := d.to.subscriptions[d.next]
+		if !b.enter(d, s) {
+			if b.passOver(w, d, s) {
+				return
+			}
+			continue
+		}
+		c = b.begin(w, d, s)
+		// Whoever sets one of these looks for running calls only afterwards.
+		if b.cutting.Load() || s.circuit.removed() {
+			if b.withdraw(w, c) {
+				return
+			}
+			continue
+		}
+		inHandler = true
+		err := invoke(c)
+		inHandler = false
+		if !b.conclude(w, c, err) {
+			return
+		}
+	}
+	b.settle(w, d, settlement{outcome: Handled})
+}
+
+// enter asks at the subscription's door, immediately before it is its turn: one
+// that an attempt does not reach holds no permit.
+func (b *Bus) enter(d *dispatch, s *Subscription) bool {
+	d.pass = s.circuit.gate.Load()
+	if d.pass&(gateShut|gateRemoved) == 0 {
+		return true
+	}
+	pass, ok, change := s.circuit.enter(b.time.nanos())
+	d.pass = pass
+	b.circuitChanged(s, change)
+	return ok
+}
+
+// begin makes the call of a subscription, and shows the watch that it begins now.
+//
+// While the timeline ticks, the watch looks at every tick, and gives the call its
+// deadline then; a tick late, but never too early, as a reading that is a tick
+// old would be. If the ticking has ended after recent was asked, the last look
+// may have been too early to see the slot.
+func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
+	if len(w.calls) == 0 {
+		w.calls = make([]call, workerCalls)
+	}
+	c := &w.calls[0]
+	w.calls = w.calls[1:]
+	c.dispatch, c.subscription, c.values, c.attempt = d, s, d.values, d.attempt
+	if d.rare != nil {
+		c.links = int32(d.rare.links)
+	}
+
+	now, exact := b.time.recent()
+	d.started, d.timed = now.nanos, exact
+	if w.called++; w.called%latencySample == 1 && !exact {
+		d.started, d.timed = b.time.nanos(), true
+	}
+	if d.timed {
+		c.Start(d.started, s.timeout)
+	}
+	b.watch.Begin(w.slot, c)
+	if !b.time.ticks() || s.timeout < 2*tick {
+		b.watch.Arm(c.Start(b.time.nanos(), s.timeout))
+	}
+	return c
+}
+
+// later is the instant d after another, or the end of time.
+func later(nanos int64, d time.Duration) int64 {
+	if due := nanos + int64(d); due >= nanos {
+		return due
+	}
+	return math.MaxInt64
+}
+
+// invoke calls the handler. What it panics with is its error.
+func invoke(c *call) (err error) {
+	finished := false
+	defer func() {
+		if finished {
+			return
+		}
+		r := recover()
+		if r == nil {
+			// Either panic(nil) under GODEBUG=panicnil=1, which recover has
+			// stopped, or runtime.Goexit, after which this error is nobody's.
+			r = new(runtime.PanicNilError)
+		}
+		err = &PanicError{Value: r, Stack: debug.Stack()}
+	}()
+	err = c.subscription.handler(c, c.dispatch.event())
+	finished = true
+	return err
+}
+
+// conclude takes the result of a call. It reports whether the attempt goes on.
+func (b *Bus) conclude(w *worker, c *call, err error) bool {
+	if !c.End() {
+		b.endedLate(w, c, err)
+		return false
+	}
+	c.cancel()
+	if err != nil {
+		b.failed(w, c, err)
+		return false
+	}
+	d, s := c.dispatch, c.subscription
+	var was counted
+	if d.story != nil {
+		was, d.story.counted = d.story.counted, counted{}
+	}
+	now, _ := b.time.recent()
+	if d.timed {
+		s.counters.latency.observe(time.Duration(b.time.nanos() - d.started))
+	}
+	b.circuitChanged(s, s.circuit.succeeded(d.pass, now.nanos, was))
+	return true
+}
+
+// failed is what follows from a failure: a retry, or a dead letter.
+func (b *Bus) failed(w *worker, c *call, err error) {
+	d, s, now := c.dispatch, c.subscription, b.time.now()
+	duration := time.Duration(now.nanos - d.started)
+	story := d.tale()
+	var omitted int
+	story.failures, omitted = keepFailure(story.failures, failure{err, s, now.nanos, duration, d.attempt})
+	if omitted > 0 {
+		d.rarities().omitted += omitted
+	}
+	s.counters.failed(err, duration)
+	policy := d.to.policy(b.config.retry)
+	next := policy.decide(failedAttempt{
+		number:   int(d.attempt),
+		err:      err,
+		elapsed:  now.utc.Sub(d.time),
+		previous: story.previous,
+		at:       &s.retry,
+	}, b.random())
+	var change circuitChange
+	if isPermanent(err) {
+		s.circuit.released(d.pass)
+	} else {
+		story.counted, change = s.circuit.failed(d.pass, now.nanos, story.counted)
+	}
+	b.logFailure(d, s, policy, next.delay, err)
+	b.circuitChanged(s, change)
+	if !next.retry {
+		b.bury(w, d, next.reason)
+		return
+	}
+	d.to.counters.retries.Add(1)
+	if d.attempt == 1 {
+		d.to.counters.retried.Add(1)
+	}
+	story.previous = next.scheduled
+	due := later(now.nanos, next.delay)
+	b.store.settle(d, settlement{outcome: Waiting, due: due})
+	d = d.moveOut()
+	if !b.delay.Add(due, d) {
+		b.bury(w, d, ReasonShutdown)
+	}
+}
+
+// moveOut gives a dispatch an allocation of its own.
+func (d *dispatch) moveOut() *dispatch {
+	if d.moved {
+		return d
+	}
+	return &dispatch{opening: d.opening, story: d.story, attempt: d.attempt, next: d.next, moved: true}
+}
+
+// passOver goes past a subscription whose door is shut: what was for it becomes a
+// dispatch of its own, which ends here. It reports whether that was all there was
+// to the dispatch itself.
+func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription) bool {
+	reason, dropped := ReasonCircuitOpen, s.whenOpen == DropWhenOpen
+	if s.circuit.removed() {
+		reason, dropped = ReasonUnsubscribed, false
+	}
+	s.counters.skipped.Add(1)
+	end := func(d *dispatch) {
+		if dropped {
+			b.settle(w, d, settlement{outcome: Dropped})
+		} else {
+			b.bury(w, d, reason)
+		}
+	}
+	if int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0 {
+		d.attempt-- // being skipped spends none
+		end(d)
+		return true
+	}
+	b.ledger.splits.Add(1)
+	split := d.splitOff(s)
+	end(split)
+	// The waiter of the whole has been told of the letter, and goes on waiting.
+	w.settled = nil
+	return false
+}
+
+// splitOff makes a dispatch for the next subscription alone, with the attempts and
+// failures that it has there.
+func (d *dispatch) splitOff(s *Subscription) *dispatch {
+	split := &dispatch{opening: d.opening, moved: true}
+	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
+	if d.story != nil {
+		for _, f := range d.story.failures {
+			if f.subscription == s {
+				split.tale().failures = append(split.tale().failures, f)
+				split.attempt = f.attempt
+			}
+		}
+		d.story.counted, d.story.previous = counted{}, 0
+	}
+	if d.story != nil && d.story.rare != nil {
+		split.rarities().history = d.story.rare.history
+		split.rarities().historyOmitted = d.story.rare.historyOmitted
+	}
+	d.rarities().skipped = append(d.rarities().skipped, d.next)
+	return split
+}
+
+// succeeded is how many subscriptions have handled the event in this dispatch.
+func (d *dispatch) succeeded() int {
+	n := int(d.next)
+	if d.story != nil && d.story.rare != nil {
+		n -= len(d.story.rare.skipped)
+	}
+	return n
+}
+
+// withdraw takes back a call that must not start any more. It reports whether
+// the attempt is over.
+func (b *Bus) withdraw(w *worker, c *call) bool {
+	if !c.End() {
+		b.endedLate(w, c, nil)
+		return true
+	}
+	d, s := c.dispatch, c.subscription
+	s.circuit.released(d.pass)
+	if !b.cutting.Load() {
+		return b.passOver(w, d, s)
+	}
+	d.attempt--
+	b.bury(w, d, ReasonShutdown)
+	return true
+}
+
+// overran is told by the watch of a call that it has given up. It runs on the
+// watch's goroutine, so the rest is left to a fresh worker.
+func (b *Bus) overran(c *call) {
+	b.giveUp(c, func(w *worker) {
+		b.failed(w, c, &TimeoutError{Subscription: c.subscription.id, Timeout: c.subscription.timeout})
+	})
+}
+
+// giveUp leaves a call to itself, and what is left to do to a fresh worker.
+func (b *Bus) giveUp(c *call, rest func(*worker)) {
+	c.ask().remember(c)
+	b.abandoned.add(c, b.time.now().utc)
+	c.cancel()
+	b.lanes.Replace(rest)
+}
+
+// endedLate notes the end of a call that had been given up.
+func (b *Bus) endedLate(w *worker, c *call, err error) {
+	w.lost = true
+	b.abandoned.remove(c)
+	c.subscription.counters.lateEnds.Add(1)
+	b.logLateEnd(c, err)
+}
+
+// bury makes a dead letter of a dispatch that has ended at its next subscription.
+func (b *Bus) bury(w *worker, d *dispatch, reason Reason) {
+	b.settle(w, d, settlement{outcome: DeadLettered, letter: b.letter(d, reason)})
+}
+
+// settle ends a dispatch. It is counted last, since Shutdown goes on when all
+// have been.
+func (b *Bus) settle(w *worker, d *dispatch, s settlement) {
+	letter := b.store.settle(d, s)
+	count := &b.ledger.handled
+	switch s.outcome {
+	case Dropped:
+		count = &b.ledger.dropped
+	case DeadLettered:
+		count = &b.ledger.deadLettered
+		d.to.counters.deadLetters.Add(1)
+		b.logDeadLetter(d, letter)
+		b.noteUnfinished(letter)
+	case Handled:
+		if d.attempt > 1 && d.retried() {
+			d.to.counters.recovered.Add(1)
+		}
+	}
+	if waiter := d.waiter(); waiter != nil {
+		waiter.outcome, waiter.attempts = s.outcome, int(d.attempt)
+		if letter != nil {
+			waiter.letters = append(waiter.letters, letter.clone())
+		}
+		w.settled = waiter
+	}
+	count.Add(1)
+	if b.ending.Load() {
+		b.checkDrained()
+	}
+}
+
+// unrouted settles an event that nothing matches.
+func (b *Bus) unrouted(o opening) {
+	d := &dispatch{opening: o}
+	b.ledger.direct.Add(1)
+	d.to.counters.events.Add(1)
+	b.store.settle(d, settlement{outcome: Unrouted})
+	if f := b.config.observer.Unrouted; f != nil {
+		b.observe("Unrouted", func() { f(d.event()) })
+	}
+	b.ledger.unrouted.Add(1)
+	if waiter := d.waiter(); waiter != nil {
+		waiter.outcome = Unrouted
+		close(waiter.done)
+	}
+	if b.ending.Load() {
+		b.checkDrained()
+	}
+}
+
+// letter is the whole story of a dispatch that has died.
+func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
+	l := &DeadLetter{
+		Event:        d.event(),
+		Reason:       reason,
+		Subscription: d.to.subscriptions[d.next].id,
+		Attempts:     int(d.attempt),
+		DiedAt:       b.time.now().utc,
+		Replays:      d.replays(),
+	}
+	rare := &rarities{}
+	if d.story != nil && d.story.rare != nil {
+		rare = d.story.rare
+	}
+	l.Succeeded = slices.Clone(rare.succeeded)
+	for i, s := range d.to.subscriptions[:d.next] {
+		if !slices.Contains(rare.skipped, int32(i)) {
+			l.Succeeded = append(l.Succeeded, s.id)
+		}
+	}
+	for _, s := range d.to.subscriptions[d.next+1:] {
+		l.NotReached = append(l.NotReached, s.id)
+	}
+	l.Failures = slices.Clone(rare.history)
+	l.FailuresOmitted = rare.historyOmitted + rare.omitted
+	if d.story == nil {
+		return l
+	}
+	for _, f := range d.story.failures {
+		var omitted int
+		l.Failures, omitted = keepFailure(l.Failures, Failure{
+			Attempt:      int(f.attempt),
+			Replays:      d.replays(),
+			Subscription: f.subscription.id,
+			Time:         b.time.at(f.at),
+			Duration:     f.duration,
+			Error:        textOf(f.err),
+			Err:          f.err,
+		})
+		l.FailuresOmitted += omitted
+	}
+	return l
+}
+
+// replay consumes a letter and opens a dispatch of it.
+func (b *Bus) replay(id LetterID) error {
+	// Counted before ending is read: if it is not set, Shutdown waits for this.
+	b.ledger.replays.Add(1)
+	err := ErrShutdown
+	if !b.ending.Load() {
+		var found bool
+		if found, err = b.store.consume(id, b.reopen); !found {
+			err = ErrNotFound
+		}
+	}
+	if err != nil {
+		b.ledger.replays.Add(-1)
+		b.checkDrained()
+	}
+	return err
+}
+
+// reopen queues a fresh dispatch for the subscriptions of a letter that did not
+// succeed.
+func (b *Bus) reopen(l *DeadLetter) error {
+	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
+		s := b.subscriptions[id]
+		if s == nil {
+			return fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
+		}
+		to.subscriptions = append(to.subscriptions, s)
+	}
+	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
+	b.lanes.Return(opening{resumed: &dispatch{
+		opening: opening{
+			id:      l.Event.ID,
+			payload: l.Event.Payload,
+			values:  context.Background(),
+			to:      to,
+			time:    l.Event.Time,
+			rare:    &opened{metadata: l.Event.Metadata, replays: l.Replays + 1},
+		},
+		story: &story{rare: &rarities{
+			history:        l.Failures,
+			historyOmitted: l.FailuresOmitted,
+			succeeded:      l.Succeeded,
+		}},
+		moved: true,
+	}})
+	return nil
+}

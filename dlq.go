@@ -1,0 +1,538 @@
+package eventbus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// Reason is why a dispatch died.
+type Reason string
+
+const (
+	// ReasonExhausted: the last attempt of the retry policy failed.
+	ReasonExhausted Reason = "exhausted"
+	// ReasonPermanent: the error was marked Permanent, or RetryIf refused it.
+	ReasonPermanent Reason = "permanent"
+	// ReasonCircuitOpen: the subscription was skipped, its circuit being open.
+	ReasonCircuitOpen Reason = "circuit_open"
+	// ReasonExpired: the next retry would have come at or past MaxElapsed.
+	ReasonExpired Reason = "expired"
+	// ReasonUnsubscribed: the subscription ended before the event reached it.
+	ReasonUnsubscribed Reason = "unsubscribed"
+	// ReasonShutdown: Shutdown's context ended before the dispatch did.
+	ReasonShutdown Reason = "shutdown"
+)
+
+var reasons = []Reason{
+	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen,
+	ReasonExpired, ReasonUnsubscribed, ReasonShutdown,
+}
+
+// LetterID identifies a dead letter: a UUID of version 7. Later letters have
+// larger ones.
+type LetterID [16]byte
+
+// String is the UUID's usual form, in lower case.
+func (id LetterID) String() string { return formatUUID(id) }
+
+// IsZero reports whether the id is not set.
+func (id LetterID) IsZero() bool { return id == LetterID{} }
+
+// MarshalText is String.
+func (id LetterID) MarshalText() ([]byte, error) { return []byte(formatUUID(id)), nil }
+
+// UnmarshalText is ParseLetterID.
+func (id *LetterID) UnmarshalText(text []byte) error {
+	parsed, err := ParseLetterID(string(text))
+	if err == nil {
+		*id = parsed
+	}
+	return err
+}
+
+// ParseLetterID reads a UUID in its usual form. The error matches ErrNotFound:
+// there is no letter of that id.
+func ParseLetterID(s string) (LetterID, error) {
+	id, ok := parseUUID(s)
+	if !ok {
+		return LetterID{}, fmt.Errorf("%w: %q is not a UUID of the form 8-4-4-4-12 hexadecimal digits", ErrNotFound, shorten(s))
+	}
+	return id, nil
+}
+
+// DeadLetter is the record of a dispatch that will not be tried again by itself.
+type DeadLetter struct {
+	ID     LetterID `json:"id"`
+	Event  Event    `json:"event"`
+	Reason Reason   `json:"reason"`
+	// Subscription is where it ended.
+	Subscription string `json:"subscription"`
+	// Succeeded are the subscriptions that handled the event, in this dispatch
+	// or, if it is a replay, in one before.
+	Succeeded []string `json:"succeeded,omitempty"`
+	// NotReached are the subscriptions that were to come after Subscription.
+	NotReached []string `json:"not_reached,omitempty"`
+	// Attempts is how many attempts the dispatch had.
+	Attempts int `json:"attempts"`
+	// Failures are the failures of all attempts, also of those before a replay,
+	// in order. Of more than 100, the first 10 and the last 90 are kept.
+	Failures []Failure `json:"failures,omitempty"`
+	// FailuresOmitted is how many were left out after the first 10.
+	FailuresOmitted int `json:"failures_omitted,omitempty"`
+	// DiedAt is when it died, in UTC.
+	DiedAt time.Time `json:"died_at"`
+	// Replays is how often the event had been replayed.
+	Replays int `json:"replays,omitempty"`
+}
+
+// Failure is one failed attempt.
+type Failure struct {
+	Attempt      int           `json:"attempt"`
+	Replays      int           `json:"replays,omitempty"` // of the event, at the time
+	Subscription string        `json:"subscription"`
+	Time         time.Time     `json:"time"` // when it failed, in UTC
+	Duration     time.Duration `json:"duration"`
+	// Error is the error's text, of which at most 8 KiB are kept.
+	Error string `json:"error"`
+	// Err is the error itself: a *PanicError has the stack of a panic.
+	Err error `json:"-"`
+}
+
+func (l *DeadLetter) summary() string {
+	s := fmt.Sprintf("%s at %s (letter %s)", l.Reason, l.Subscription, l.ID)
+	if n := len(l.Failures); n > 0 {
+		s += ": " + l.Failures[n-1].Error
+	}
+	return s
+}
+
+func (l *DeadLetter) clone() DeadLetter {
+	c := *l
+	c.Succeeded = slices.Clone(l.Succeeded)
+	c.NotReached = slices.Clone(l.NotReached)
+	c.Failures = slices.Clone(l.Failures)
+	return c
+}
+
+// What is kept of the failures of a dispatch.
+const (
+	firstFailures = 10
+	lastFailures  = 90
+)
+
+// keepFailure appends to the failures that are kept, and returns how many it
+// left out.
+func keepFailure[F any](kept []F, f F) ([]F, int) {
+	if len(kept) < firstFailures+lastFailures {
+		return append(kept, f), 0
+	}
+	copy(kept[firstFailures:], kept[firstFailures+1:])
+	kept[len(kept)-1] = f
+	return kept, 1
+}
+
+// LetterQuery says which dead letters: those that match every field that is set.
+type LetterQuery struct {
+	// Type is a pattern of event types, as for Subscribe.
+	Type string
+	// Subscription is where they ended.
+	Subscription string
+	// Reason is why.
+	Reason Reason
+	// Error is a part of the text of one of the errors.
+	Error string
+	// Since and Until bound when they died; both instants are included.
+	Since, Until time.Time
+	// All must be set for ReplayMatching and PurgeMatching to take a query
+	// without any of the fields above.
+	All bool
+
+	// Limit is how many letters a page has: 100 if 0, at most 10,000. List only.
+	Limit int
+	// Before continues with the letters older than this one: the Next of the
+	// page before. List only.
+	Before LetterID
+	// ExactTotal counts beyond 10,000. List only.
+	ExactTotal bool
+}
+
+// LetterPage is a page of dead letters, newest first.
+type LetterPage struct {
+	Letters []DeadLetter
+	// Next is the Before of the next page; zero if this is the last one.
+	Next LetterID
+	// Total is how many letters match, on all pages. If TotalIsMore is set
+	// there are more than that.
+	Total       int
+	TotalIsMore bool
+}
+
+const (
+	defaultPage = 100
+	maxPage     = 10_000
+	maxTotal    = 10_000
+)
+
+// DLQ is the dead letter queue of a bus. Its methods are safe for concurrent
+// use, before Start and after Shutdown too.
+type DLQ struct{ bus *Bus }
+
+// DLQ returns the dead letter queue.
+func (b *Bus) DLQ() *DLQ { return &DLQ{b} }
+
+// List returns a page of the letters that match a query, newest first. It does
+// not block; the context is only asked whether it has ended. Errors:
+// *PatternError, *OptionError, the context's.
+func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
+	f, err := q.filter(ctx, query)
+	if err != nil {
+		return LetterPage{}, fmt.Errorf("List: %w", err)
+	}
+	return q.bus.store.list(f), nil
+}
+
+// Get returns a letter. The error matches ErrNotFound if there is none.
+func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
+	if err := q.bus.ready(ctx); err != nil {
+		return DeadLetter{}, fmt.Errorf("Get: %w", err)
+	}
+	l, ok := q.bus.store.get(id)
+	if !ok {
+		return DeadLetter{}, fmt.Errorf("Get: %w: %s", ErrNotFound, id)
+	}
+	return l, nil
+}
+
+// Replay consumes a letter and opens, in one step, a dispatch of its event, with
+// the same id, for the subscriptions that did not succeed, with fresh attempts.
+// Dying again makes a new letter with the whole history. It returns when the
+// dispatch is queued, and does not wait for room.
+//
+// Errors: ErrNotFound if the letter is unknown or has been replayed or purged;
+// ErrNoSubscription, naming it, if one of its subscriptions does not exist;
+// ErrShutdown. With any of them the letter is where it was.
+func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
+	if err := q.bus.ready(ctx); err != nil {
+		return fmt.Errorf("Replay: %w", err)
+	}
+	if err := q.bus.replay(id); err != nil {
+		return fmt.Errorf("Replay(%s): %w", id, err)
+	}
+	return nil
+}
+
+// ReplayReport tells what became of the letters of ReplayMatching.
+type ReplayReport struct {
+	Replayed int
+	// Gone were replayed or purged by somebody else meanwhile.
+	Gone int
+	// Stayed are the letters that could not be replayed, and why.
+	Stayed []StayedLetter
+}
+
+// StayedLetter is a letter that could not be replayed.
+type StayedLetter struct {
+	ID  LetterID
+	Err error
+}
+
+// ReplayMatching replays the letters that match a query, as Replay does, oldest
+// first. The set is fixed when it begins: letters that come to match while it
+// runs, such as those that die again, stay. It goes on after a letter that cannot
+// be replayed, and stops when ctx ends or the bus is shut down; the report
+// counts what was done also then. Errors: those of List, ErrShutdown.
+func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery) (ReplayReport, error) {
+	var report ReplayReport
+	f, err := q.bulkFilter(ctx, query)
+	if err != nil {
+		return report, fmt.Errorf("ReplayMatching: %w", err)
+	}
+	for _, id := range q.bus.store.match(f) {
+		if err := ctx.Err(); err != nil {
+			return report, fmt.Errorf("ReplayMatching: %w", context.Cause(ctx))
+		}
+		switch err := q.bus.replay(id); {
+		case err == nil:
+			report.Replayed++
+		case errors.Is(err, ErrNotFound):
+			report.Gone++
+		case errors.Is(err, ErrShutdown):
+			return report, fmt.Errorf("ReplayMatching: %w", err)
+		default:
+			report.Stayed = append(report.Stayed, StayedLetter{id, err})
+		}
+	}
+	return report, nil
+}
+
+// Purge deletes a letter. The error matches ErrNotFound if there is none.
+func (q *DLQ) Purge(ctx context.Context, id LetterID) error {
+	if err := q.bus.ready(ctx); err != nil {
+		return fmt.Errorf("Purge: %w", err)
+	}
+	ok, _ := q.bus.store.consume(id, func(*DeadLetter) error { return nil })
+	if !ok {
+		return fmt.Errorf("Purge: %w: %s", ErrNotFound, id)
+	}
+	return nil
+}
+
+// PurgeMatching deletes the letters that match a query, and returns how many.
+// Errors: those of List.
+func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery) (int, error) {
+	f, err := q.bulkFilter(ctx, query)
+	if err != nil {
+		return 0, fmt.Errorf("PurgeMatching: %w", err)
+	}
+	return q.bus.store.purge(f), nil
+}
+
+// PurgeUntil deletes the letters that died at or before an instant, and returns
+// how many.
+func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
+	if err := q.bus.ready(ctx); err != nil {
+		return 0, fmt.Errorf("PurgeUntil: %w", err)
+	}
+	return q.bus.store.purge(&letterFilter{until: instant, bounded: true}), nil
+}
+
+// letterFilter is a LetterQuery that has been checked.
+type letterFilter struct {
+	LetterQuery
+	pattern *route.Pattern
+	bounded bool // until holds, even if it is the zero time
+	until   time.Time
+	limit   int // of a page
+}
+
+func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
+	if err := q.bus.ready(ctx); err != nil {
+		return nil, err
+	}
+	refuse := func(field string, value any, reason string) (*letterFilter, error) {
+		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: reason}
+	}
+	f := &letterFilter{LetterQuery: query, limit: query.Limit, until: query.Until, bounded: !query.Until.IsZero()}
+	if query.Type != "" {
+		pattern, offence := route.Parse(query.Type)
+		if offence != nil {
+			return nil, patternError(query.Type, offence)
+		}
+		f.pattern = pattern
+	}
+	if query.Limit == 0 {
+		f.limit = defaultPage
+	}
+	switch {
+	case query.Reason != "" && !slices.Contains(reasons, query.Reason):
+		return refuse("Reason", query.Reason, "is none of the Reason constants")
+	case query.Limit < 0 || query.Limit > maxPage:
+		return refuse("Limit", query.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
+	case f.bounded && query.Since.After(query.Until):
+		return refuse("Since", query.Since, "is after Until")
+	}
+	return f, nil
+}
+
+func (q *DLQ) bulkFilter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
+	refuse := func(field string, value any, reason string) (*letterFilter, error) {
+		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: reason}
+	}
+	switch {
+	case query.Limit != 0:
+		return refuse("Limit", query.Limit, "is for List; a bulk operation takes all that match")
+	case !query.Before.IsZero():
+		return refuse("Before", query.Before, "is for List; a bulk operation takes all that match")
+	case !query.All && query == (LetterQuery{ExactTotal: query.ExactTotal}):
+		return refuse("All", false, "an empty query matches every letter; set All to mean that")
+	}
+	return q.filter(ctx, query)
+}
+
+// any reports whether the filter lets everything through.
+func (f *letterFilter) any() bool {
+	return f.pattern == nil && f.Subscription == "" && f.Reason == "" && f.Error == "" && f.Since.IsZero() && !f.bounded
+}
+
+func (f *letterFilter) matches(l *DeadLetter) bool {
+	return (f.Subscription == "" || f.Subscription == l.Subscription) &&
+		(f.Reason == "" || f.Reason == l.Reason) &&
+		!l.DiedAt.Before(f.Since) &&
+		(!f.bounded || !l.DiedAt.After(f.until)) &&
+		(f.pattern == nil || f.pattern.Match(l.Event.Type)) &&
+		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
+}
+
+// letterQueue is the bounded dead letter queue in memory: letters by id, oldest
+// first, with holes where letters have left.
+type letterQueue struct {
+	capacity int
+	newID    func() LetterID
+	evicted  func(*DeadLetter) // called without the lock
+
+	mu      sync.RWMutex // guards the following
+	places  []letterPlace
+	letters int // places that are not holes
+	counted int // of these, those that the capacity counts
+	fallen  int64
+}
+
+type letterPlace struct {
+	id     LetterID
+	letter *DeadLetter // nil in a hole
+}
+
+// add gives a letter its id and a place. What has to make room for it goes to
+// evicted. Letters of a shutdown are not counted, so as not to push each other
+// out.
+func (q *letterQueue) add(l *DeadLetter) {
+	q.mu.Lock()
+	l.ID = q.newID()
+	q.places = append(q.places, letterPlace{l.ID, l})
+	q.letters++
+	var out *DeadLetter
+	if l.Reason != ReasonShutdown {
+		q.counted++
+		if q.counted > q.capacity {
+			i := slices.IndexFunc(q.places, func(p letterPlace) bool {
+				return p.letter != nil && p.letter.Reason != ReasonShutdown
+			})
+			out = q.removeLocked(i)
+			q.fallen++
+		}
+	}
+	q.compactLocked()
+	q.mu.Unlock()
+	if out != nil {
+		q.evicted(out)
+	}
+}
+
+func (q *letterQueue) removeLocked(i int) *DeadLetter {
+	l := q.places[i].letter
+	q.places[i].letter = nil
+	q.letters--
+	if l.Reason != ReasonShutdown {
+		q.counted--
+	}
+	return l
+}
+
+// compactLocked gives back the holes: those at the old end, where letters fall
+// out, at once, and the others when they are as many as the letters.
+func (q *letterQueue) compactLocked() {
+	for len(q.places) > 0 && q.places[0].letter == nil {
+		q.places = q.places[1:]
+	}
+	if len(q.places) > 2*q.letters+64 {
+		q.places = slices.DeleteFunc(slices.Clone(q.places), func(p letterPlace) bool { return p.letter == nil })
+	}
+}
+
+// findLocked returns the place of an id, or where it would be.
+func (q *letterQueue) findLocked(id LetterID) (int, bool) {
+	i, ok := slices.BinarySearchFunc(q.places, id, func(p letterPlace, id LetterID) int {
+		return bytes.Compare(p.id[:], id[:])
+	})
+	return i, ok && q.places[i].letter != nil
+}
+
+func (q *letterQueue) list(f *letterFilter) LetterPage {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	end := len(q.places)
+	if !f.Before.IsZero() {
+		end, _ = q.findLocked(f.Before)
+	}
+	var page LetterPage
+	for _, p := range slices.Backward(q.places[:end]) {
+		if p.letter == nil || !f.matches(p.letter) {
+			continue
+		}
+		if len(page.Letters) == f.limit {
+			page.Next = page.Letters[f.limit-1].ID
+			break
+		}
+		page.Letters = append(page.Letters, p.letter.clone())
+	}
+	if f.any() {
+		page.Total = q.letters
+		return page
+	}
+	for _, p := range slices.Backward(q.places) {
+		if p.letter == nil || !f.matches(p.letter) {
+			continue
+		}
+		if page.Total == maxTotal && !f.ExactTotal {
+			page.TotalIsMore = true
+			break
+		}
+		page.Total++
+	}
+	return page
+}
+
+func (q *letterQueue) match(f *letterFilter) []LetterID {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	var ids []LetterID
+	for _, p := range q.places {
+		if p.letter != nil && f.matches(p.letter) {
+			ids = append(ids, p.id)
+		}
+	}
+	return ids
+}
+
+func (q *letterQueue) get(id LetterID) (DeadLetter, bool) {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	i, ok := q.findLocked(id)
+	if !ok {
+		return DeadLetter{}, false
+	}
+	return q.places[i].letter.clone(), true
+}
+
+func (q *letterQueue) consume(id LetterID, open func(*DeadLetter) error) (bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i, ok := q.findLocked(id)
+	if !ok {
+		return false, nil
+	}
+	if err := open(q.places[i].letter); err != nil {
+		return true, err
+	}
+	q.removeLocked(i)
+	q.compactLocked()
+	return true, nil
+}
+
+func (q *letterQueue) purge(f *letterFilter) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for i, p := range q.places {
+		if p.letter != nil && f.matches(p.letter) {
+			q.removeLocked(i)
+			n++
+		}
+	}
+	q.compactLocked()
+	return n
+}
+
+func (q *letterQueue) count() (int, int64) {
+	q.mu.RLock()
+	defer q.mu.RUnlock()
+	return q.letters, q.fallen
+}

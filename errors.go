@@ -1,0 +1,283 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// Sentinels, for errors.Is. The typed errors below match the one that names
+// their kind.
+var (
+	// ErrInvalidEvent is matched by every *EventError: Publish refused a type,
+	// a metadata key or another part of an event.
+	ErrInvalidEvent = errors.New("eventbus: invalid event")
+	// ErrInvalidPattern is matched by every *PatternError.
+	ErrInvalidPattern = errors.New("eventbus: invalid pattern")
+	// ErrInvalidOption is matched by every *OptionError.
+	ErrInvalidOption = errors.New("eventbus: invalid option")
+	// ErrNilHandler is returned by Subscribe for a nil handler, or a middleware
+	// that makes one.
+	ErrNilHandler = errors.New("eventbus: nil handler; give Subscribe a function")
+	// ErrNilContext is returned by every method that was given a nil context.
+	ErrNilContext = errors.New("eventbus: nil context; use context.Background()")
+	// ErrDuplicateName is returned by Subscribe for a name that a subscription
+	// of the bus has already.
+	ErrDuplicateName = errors.New("eventbus: duplicate subscription name")
+	// ErrNotStarted is returned by PublishAndWait before Start.
+	ErrNotStarted = errors.New("eventbus: bus is not started; call Start first")
+	// ErrAlreadyStarted is returned by a second Start.
+	ErrAlreadyStarted = errors.New("eventbus: bus is already started")
+	// ErrShutdown is returned for what comes after Shutdown. It is also the
+	// cause of the cancellation of handlers that Shutdown cut short.
+	ErrShutdown = errors.New("eventbus: bus is shut down")
+	// ErrUninitialized is returned by the methods of a Bus that New did not make.
+	ErrUninitialized = errors.New("eventbus: bus was not made with New")
+	// ErrQueueFull is returned by Publish when the queue is full and the bus
+	// refuses (RefuseWhenFull) or has not been started.
+	ErrQueueFull = errors.New("eventbus: queue is full")
+	// ErrNotFound is returned for a dead letter that is not there: unknown,
+	// purged, or replayed already.
+	ErrNotFound = errors.New("eventbus: no such dead letter")
+	// ErrNoSubscription is returned by Replay when a subscription that the
+	// letter is for does not exist; the letter stays.
+	ErrNoSubscription = errors.New("eventbus: no such subscription")
+	// ErrHandlerExited is the failure of a handler that ended its goroutine
+	// with runtime.Goexit, as testing's FailNow does.
+	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
+)
+
+// EventError says what is wrong with an event. It matches ErrInvalidEvent.
+type EventError struct {
+	Field  string // the part of the event: "type", "metadata"
+	Value  string // the offending value, shortened
+	Offset int    // byte offset of the offence in it
+	Reason string // what is wrong, and what would be right
+}
+
+func (e *EventError) Error() string {
+	return fmt.Sprintf("eventbus: invalid event %s %q at byte %d: %s", e.Field, e.Value, e.Offset, e.Reason)
+}
+
+func typeError(eventType string, o *route.Offence) error {
+	return &EventError{Field: "type", Value: shorten(eventType), Offset: o.Offset, Reason: o.Reason}
+}
+
+// Is reports whether target is ErrInvalidEvent.
+func (e *EventError) Is(target error) bool { return target == ErrInvalidEvent }
+
+// PatternError says what is wrong with a pattern. It matches ErrInvalidPattern.
+type PatternError struct {
+	Pattern string // the pattern, shortened
+	Offset  int    // byte offset of the offence in it
+	Reason  string // what is wrong, and what would be right
+}
+
+func (e *PatternError) Error() string {
+	return fmt.Sprintf("eventbus: invalid pattern %q at byte %d: %s", e.Pattern, e.Offset, e.Reason)
+}
+
+func patternError(pattern string, o *route.Offence) error {
+	return &PatternError{Pattern: shorten(pattern), Offset: o.Offset, Reason: o.Reason}
+}
+
+// Is reports whether target is ErrInvalidPattern.
+func (e *PatternError) Is(target error) bool { return target == ErrInvalidPattern }
+
+// OptionError says what is wrong with an option. It matches ErrInvalidOption.
+type OptionError struct {
+	Option string // the option's name, as it is written: "Timeout", "WithConcurrency"
+	Value  string // the offending value
+	Reason string // what is wrong, and what would be right
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("eventbus: invalid option %s(%s): %s", e.Option, e.Value, e.Reason)
+}
+
+// Is reports whether target is ErrInvalidOption.
+func (e *OptionError) Is(target error) bool { return target == ErrInvalidOption }
+
+// TimeoutError is the failure of a handler that overran its timeout. It matches
+// context.DeadlineExceeded.
+type TimeoutError struct {
+	Subscription string
+	Timeout      time.Duration
+}
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("eventbus: handler of %s overran its timeout of %s", e.Subscription, e.Timeout)
+}
+
+// Is reports whether target is context.DeadlineExceeded.
+func (e *TimeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// PanicError is the failure of a handler that panicked.
+type PanicError struct {
+	Value any    // what it panicked with; a *runtime.PanicNilError for panic(nil)
+	Stack []byte // the goroutine's stack, as runtime/debug.Stack formats it
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("eventbus: handler panicked: %v", e.Value) }
+
+// Unwrap returns the panic's value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// PayloadTypeError is the failure of a typed handler whose event's payload
+// cannot become its type. It is permanent.
+type PayloadTypeError struct {
+	EventType string
+	Want, Got string // Go types
+}
+
+func (e *PayloadTypeError) Error() string {
+	return fmt.Sprintf("eventbus: payload of %s is a %s, and cannot become a %s", e.EventType, e.Got, e.Want)
+}
+
+// DeliveryError is returned by PublishAndWait when an event was not handled by
+// every subscription. errors.Is and errors.As see the last failures.
+type DeliveryError struct {
+	ID        EventID
+	EventType string
+	Letters   []DeadLetter // what died, in the order in which it died
+}
+
+func (e *DeliveryError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "eventbus: event %s %s was not handled by all:", e.EventType, e.ID)
+	for i := range e.Letters {
+		if i > 0 {
+			b.WriteByte(';')
+		}
+		b.WriteByte(' ')
+		b.WriteString(e.Letters[i].summary())
+	}
+	return b.String()
+}
+
+// Unwrap returns the last failure of each dead letter that has one.
+func (e *DeliveryError) Unwrap() []error {
+	var errs []error
+	for i := range e.Letters {
+		if f := e.Letters[i].Failures; len(f) > 0 {
+			errs = append(errs, f[len(f)-1].Err)
+		}
+	}
+	return errs
+}
+
+// ShutdownError is returned by Shutdown when its context ended before the work
+// did. It matches the context's error.
+type ShutdownError struct {
+	// Unfinished has a dead letter for each dispatch that had not settled. They
+	// are in the dead letter queue too.
+	Unfinished []DeadLetter
+	// Abandoned names the handlers that were still running.
+	Abandoned []AbandonedHandler
+	// Cause is why Shutdown did not wait longer: the context's error, or
+	// ErrNotStarted.
+	Cause error
+}
+
+func (e *ShutdownError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "eventbus: shutdown was cut short (%v): %d unfinished, %d handlers still running",
+		e.Cause, len(e.Unfinished), len(e.Abandoned))
+	const shown = 10
+	for i := range e.Unfinished {
+		if i == shown {
+			b.WriteString("; and " + strconv.Itoa(len(e.Unfinished)-shown) + " more")
+			break
+		}
+		b.WriteString("; ")
+		b.WriteString(e.Unfinished[i].summary())
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *ShutdownError) Unwrap() error { return e.Cause }
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// Permanent marks an error as one that no retry can mend: the dispatch is
+// dead-lettered at once, with the reason permanent. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+func isPermanent(err error) bool {
+	_, ok := asError[*permanentError](err)
+	return ok
+}
+
+type retryAfterError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryAfterError) Error() string { return e.err.Error() }
+func (e *retryAfterError) Unwrap() error { return e.err }
+
+// RetryAfter gives an error the delay before the next attempt, which is used as
+// it is, without jitter or cap, for that one gap. The attempts are counted as
+// usual. A negative delay is none. RetryAfter(nil, d) is nil.
+func RetryAfter(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryAfterError{err, max(delay, 0)}
+}
+
+// maxErrorText bounds what is kept of an error's text, in bytes.
+const maxErrorText = 8 << 10
+
+// textOf is err.Error(), whatever it does: handlers return errors whose methods
+// panic (a nil pointer in an error, say) or write novels.
+func textOf(err error) (text string) {
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprintf("%T, whose Error method panicked", err)
+		}
+	}()
+	text = err.Error()
+	if len(text) > maxErrorText {
+		text = strings.ToValidUTF8(text[:maxErrorText], "") +
+			fmt.Sprintf("… (%d bytes more)", len(text)-maxErrorText)
+	}
+	return text
+}
+
+// asError is errors.As, whatever the methods of the errors in the chain do.
+func asError[E error](err error) (found E, ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	ok = errors.As(err, &found)
+	return found, ok
+}
+
+// shorten bounds what an error message repeats of a user's input.
+func shorten(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}

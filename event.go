@@ -1,0 +1,313 @@
+package eventbus
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Event is one fact: something that happened, as its publisher saw it.
+//
+// Handlers get a copy of the struct; what its payload points to is shared by
+// all of them, and with the publisher.
+type Event struct {
+	// ID is unique, and later events of a process have larger ones.
+	ID EventID `json:"id"`
+	// Type is what subscriptions match: dot-separated segments, "order.placed".
+	Type string `json:"type"`
+	// Payload is what was given to Publish, as it is.
+	Payload any `json:"payload,omitempty"`
+	// Metadata is what accompanies the payload.
+	Metadata EventMetadata `json:"metadata,omitzero"`
+	// Time is when Publish was called, in UTC.
+	Time time.Time `json:"time"`
+}
+
+// Handler handles an event. Returning nil means that it is done; an error, a
+// panic and runtime.Goexit are failures, and so is returning after the
+// subscription's timeout.
+//
+// Handlers are called concurrently, for different events. ctx is cancelled at
+// the timeout, when the handler returns, and when Shutdown's own context ends
+// (with the cause ErrShutdown); it has the values of the context given to
+// Publish, and FromContext asks it what is being delivered. Handlers steer with
+// Permanent and RetryAfter.
+type Handler func(ctx context.Context, e Event) error
+
+// Typed makes a handler of a function that takes the payload as a T. A *T is
+// accepted for a T and the other way round; nil for a T that can be nil. A
+// payload of another type is a permanent failure, a *PayloadTypeError.
+func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
+	if handle == nil {
+		return nil
+	}
+	return func(ctx context.Context, e Event) error {
+		payload, ok := payloadAs[T](e.Payload)
+		if !ok {
+			return Permanent(&PayloadTypeError{
+				EventType: e.Type,
+				Want:      reflect.TypeFor[T]().String(),
+				Got:       fmt.Sprintf("%T", e.Payload),
+			})
+		}
+		return handle(ctx, payload)
+	}
+}
+
+func payloadAs[T any](payload any) (T, bool) {
+	if v, ok := payload.(T); ok {
+		return v, true
+	}
+	if p, ok := payload.(*T); ok && p != nil {
+		return *p, true
+	}
+	var none T
+	want := reflect.TypeFor[T]()
+	if payload == nil {
+		switch want.Kind() {
+		case reflect.Interface, reflect.Pointer, reflect.Map, reflect.Slice, reflect.Chan, reflect.Func:
+			return none, true
+		}
+		return none, false
+	}
+	if want.Kind() == reflect.Pointer && reflect.TypeOf(payload) == want.Elem() {
+		p := reflect.New(want.Elem())
+		p.Elem().Set(reflect.ValueOf(payload))
+		return p.Interface().(T), true
+	}
+	return none, false
+}
+
+// EventID identifies an event: a UUID of version 7 (RFC 9562).
+type EventID [16]byte
+
+// String is the UUID's usual form, in lower case.
+func (id EventID) String() string { return formatUUID(id) }
+
+// IsZero reports whether the id is not set.
+func (id EventID) IsZero() bool { return id == EventID{} }
+
+// MarshalText is String.
+func (id EventID) MarshalText() ([]byte, error) { return []byte(formatUUID(id)), nil }
+
+// UnmarshalText is ParseEventID.
+func (id *EventID) UnmarshalText(text []byte) error {
+	parsed, err := ParseEventID(string(text))
+	if err == nil {
+		*id = parsed
+	}
+	return err
+}
+
+// ParseEventID reads a UUID in its usual form, of 36 characters. The error is an
+// *EventError.
+func ParseEventID(s string) (EventID, error) {
+	id, ok := parseUUID(s)
+	if !ok {
+		return EventID{}, &EventError{Field: "id", Value: shorten(s), Reason: "not a UUID of the form 8-4-4-4-12 hexadecimal digits"}
+	}
+	return id, nil
+}
+
+func formatUUID(id [16]byte) string {
+	var b [36]byte
+	hex.Encode(b[:8], id[:4])
+	hex.Encode(b[9:13], id[4:6])
+	hex.Encode(b[14:18], id[6:8])
+	hex.Encode(b[19:23], id[8:10])
+	hex.Encode(b[24:], id[10:])
+	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
+	return string(b[:])
+}
+
+func parseUUID(s string) (id [16]byte, ok bool) {
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return id, false
+	}
+	_, err := hex.Decode(id[:], []byte(s[:8]+s[9:13]+s[14:18]+s[19:23]+s[24:]))
+	return id, err == nil
+}
+
+// idSource makes UUIDs of version 7 without a system call each: the time in
+// milliseconds, then a counter of 42 bits that begins at random, so that ids of
+// the same millisecond are in order too, then 32 bits that no other process
+// makes.
+type idSource struct {
+	millis  atomic.Int64
+	counter atomic.Uint64
+	secret  uint64
+}
+
+func newIDSource() *idSource {
+	var seed [16]byte
+	rand.Read(seed[:]) // never fails: crypto/rand ends the program instead
+	s := &idSource{secret: binary.LittleEndian.Uint64(seed[8:])}
+	s.counter.Store(binary.LittleEndian.Uint64(seed[:]) >> (64 - 41))
+	return s
+}
+
+func (s *idSource) next(now time.Time) [16]byte {
+	millis := now.UnixMilli()
+	for {
+		// A clock that was set back must not set back the order of ids.
+		last := s.millis.Load()
+		if millis <= last {
+			millis = last
+			break
+		}
+		if s.millis.CompareAndSwap(last, millis) {
+			break
+		}
+	}
+	n := s.counter.Add(1)
+	// The finalizer of MurmurHash3, so that neighbours have nothing in common.
+	mix := n ^ s.secret
+	mix = (mix ^ mix>>33) * 0xff51afd7ed558ccd
+	mix = (mix ^ mix>>33) * 0xc4ceb9fe1a85ec53
+	mix ^= mix >> 33
+	var id [16]byte
+	binary.BigEndian.PutUint64(id[:8], uint64(millis)<<16|0x7000|n>>30&0x0fff)
+	binary.BigEndian.PutUint64(id[8:], 0x8000000000000000|n&0x3fffffff<<32|mix&0xffffffff)
+	return id
+}
+
+// EventMetadata are the name-value pairs of an event. It cannot be changed, so
+// handlers share it. The zero value is empty.
+type EventMetadata struct {
+	pairs *[]metadataPair
+}
+
+type metadataPair struct{ name, value string }
+
+// Limits of an event's metadata.
+const (
+	maxMetadataPairs = 64
+	maxMetadataName  = 255
+	maxMetadataValue = 8 << 10
+	reservedPrefix   = "eventbus."
+)
+
+// Get returns the value of a name, "" if there is none.
+func (m EventMetadata) Get(name string) string {
+	v, _ := m.Lookup(name)
+	return v
+}
+
+// Lookup returns the value of a name, and whether there is one.
+func (m EventMetadata) Lookup(name string) (string, bool) {
+	for n, v := range m.All() {
+		if n == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// All ranges over the names and values, in the order in which they were given.
+func (m EventMetadata) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		if m.pairs == nil {
+			return
+		}
+		for _, p := range *m.pairs {
+			if !yield(p.name, p.value) {
+				return
+			}
+		}
+	}
+}
+
+// Len is the number of names.
+func (m EventMetadata) Len() int {
+	if m.pairs == nil {
+		return 0
+	}
+	return len(*m.pairs)
+}
+
+// IsZero reports whether there is none.
+func (m EventMetadata) IsZero() bool { return m.Len() == 0 }
+
+// MarshalJSON makes an object of it.
+func (m EventMetadata) MarshalJSON() ([]byte, error) {
+	object := make(map[string]string, m.Len())
+	for n, v := range m.All() {
+		object[n] = v
+	}
+	return json.Marshal(object)
+}
+
+// set adds a pair, or replaces the one of that name.
+func (m *EventMetadata) set(name, value string) error {
+	if err := checkMetadata(name, value); err != nil {
+		return err
+	}
+	if m.pairs == nil {
+		m.pairs = new([]metadataPair)
+	}
+	for i, p := range *m.pairs {
+		if p.name == name {
+			(*m.pairs)[i].value = value
+			return nil
+		}
+	}
+	if len(*m.pairs) == maxMetadataPairs {
+		return &EventError{Field: "metadata", Value: shorten(name),
+			Reason: fmt.Sprintf("more than %d names; put what belongs to the event into its payload", maxMetadataPairs)}
+	}
+	*m.pairs = append(*m.pairs, metadataPair{name, value})
+	return nil
+}
+
+func checkMetadata(name, value string) error {
+	refuse := func(of string, offset int, reason string, args ...any) error {
+		return &EventError{Field: "metadata", Value: shorten(of), Offset: offset, Reason: fmt.Sprintf(reason, args...)}
+	}
+	switch {
+	case name == "":
+		return refuse(name, 0, "a name is empty")
+	case len(name) > maxMetadataName:
+		return refuse(name, maxMetadataName, "a name is longer than %d bytes", maxMetadataName)
+	case strings.HasPrefix(name, reservedPrefix):
+		return refuse(name, 0, "names that begin with %q are reserved; use another prefix", reservedPrefix)
+	case !utf8.ValidString(name):
+		return refuse(name, 0, "a name is not valid UTF-8")
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return refuse(name, strings.IndexFunc(name, unicode.IsControl), "a name has a control character")
+	case len(value) > maxMetadataValue:
+		return refuse(name, 0, "its value is longer than %d bytes; put it into the payload", maxMetadataValue)
+	case !utf8.ValidString(value):
+		return refuse(name, 0, "its value is not valid UTF-8")
+	}
+	return nil
+}
+
+// PublishOption is an option of Publish and PublishAndWait.
+type PublishOption func(*publication)
+
+type publication struct {
+	metadata EventMetadata
+	err      error
+}
+
+// Metadata gives an event a name and a value, which outlive the process where
+// the bus does. A name given again replaces its value. At most 64 names of up to
+// 255 bytes, with values of up to 8 KiB, in UTF-8; names that begin with
+// "eventbus." are reserved.
+func Metadata(name, value string) PublishOption {
+	return func(p *publication) {
+		if err := p.metadata.set(name, value); err != nil && p.err == nil {
+			p.err = err
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package eventbus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// Plan is what becomes of an event of a type that is published now.
+type Plan struct {
+	EventType string
+	// Targets are the subscriptions that get it, in the order in which they are
+	// visited. None: it is unrouted.
+	Targets []Target
+	// Policy is the retry policy of the dispatch, merged from the targets'
+	// overrides. Its Jitter and RetryIf are the bus's; a target that sets its
+	// own says so in Overrides.
+	Policy RetryPolicy
+	// Origins says where each value of Policy comes from: by the field's name,
+	// the subscription, or BusDefault.
+	Origins map[string]string
+	// Err is why there is no plan: an *EventError for a type that Publish would
+	// refuse, or ErrUninitialized.
+	Err error
+}
+
+// BusDefault is the origin of a value of the bus's own retry policy.
+const BusDefault = "bus default"
+
+// Target is a subscription that gets an event.
+type Target struct {
+	Subscription string
+	Pattern      string
+	Timeout      time.Duration
+	// Overrides are the fields of the retry policy that the subscription sets,
+	// as text.
+	Overrides map[string]string
+	Circuit   CircuitState
+}
+
+// Explain tells who gets an event of a type, under which retry policy, and where
+// each value of that comes from. It changes nothing.
+func (b *Bus) Explain(eventType string) Plan {
+	if !b.usable() {
+		return Plan{EventType: eventType, Err: ErrUninitialized}
+	}
+	if offence := route.CheckType(eventType); offence != nil {
+		return Plan{EventType: eventType, Err: typeError(eventType, offence)}
+	}
+	to := b.routes.Lookup(eventType)
+	merged := to.policy(b.config.retry)
+	p := Plan{EventType: eventType, Policy: merged.RetryPolicy, Origins: make(map[string]string)}
+	for _, s := range to.subscriptions {
+		state, _ := s.circuit.state()
+		p.Targets = append(p.Targets, Target{
+			Subscription: s.id,
+			Pattern:      s.Pattern(),
+			Timeout:      s.timeout,
+			Overrides:    s.retry.texts(),
+			Circuit:      state,
+		})
+	}
+	for field, i := range merged.origins() {
+		p.Origins[field] = BusDefault
+		if i >= 0 {
+			p.Origins[field] = to.subscriptions[i].id
+		}
+	}
+	return p
+}
+
+// String is the plan as a few lines of text.
+func (p Plan) String() string {
+	if p.Err != nil {
+		return p.Err.Error()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s goes to %d subscriptions\n", p.EventType, len(p.Targets))
+	for i, t := range p.Targets {
+		fmt.Fprintf(&b, "%3d. %s  pattern %q, timeout %s, circuit %s\n", i+1, t.Subscription, t.Pattern, t.Timeout, t.Circuit)
+	}
+	for _, field := range retryFields {
+		if origin, ok := p.Origins[field.name]; ok {
+			fmt.Fprintf(&b, "     %s = %s  (%s)\n", field.name, field.text(&p.Policy), origin)
+		}
+	}
+	return b.String()
+}
+
+// list is the subscriptions, in the order in which they were made.
+func (b *Bus) list() []*Subscription {
+	b.mu.Lock()
+	all := make([]*Subscription, 0, len(b.subscriptions))
+	for _, s := range b.subscriptions {
+		all = append(all, s)
+	}
+	b.mu.Unlock()
+	slices.SortFunc(all, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
+	return all
+}
+
+// Abandoned names the handlers that have been given up, at their timeouts or by
+// Shutdown, and have not come back.
+func (b *Bus) Abandoned() []AbandonedHandler {
+	if !b.usable() {
+		return nil
+	}
+	return b.abandoned.list()
+}

@@ -1,0 +1,483 @@
+package eventbus
+
+import (
+	"math"
+	"math/bits"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Observer is called at what happens on the bus. Its functions may be nil. They
+// run where it happens, in Publish or on a worker, so they must be quick; none
+// runs under a lock of the bus, and one that panics is logged and does no harm.
+type Observer struct {
+	// Unrouted is called with each event that no subscription matched.
+	Unrouted func(Event)
+	// LetterEvicted is called with each dead letter that fell out of the full
+	// queue. It is the last to see it.
+	LetterEvicted func(DeadLetter)
+}
+
+// Metrics is a snapshot of what the bus counts.
+type Metrics struct {
+	// Types has the event types; those beyond the first 1,000 share OtherTypes.
+	Types map[string]TypeMetrics
+	// Subscriptions has the subscriptions that are, in the order in which they
+	// were made.
+	Subscriptions []SubscriptionMetrics
+
+	// Retries is how many retries have been scheduled.
+	Retries int64
+	// QueueDepth is how many events wait for a worker, and QueueOverflows how
+	// many have been let in beyond the capacity, published by handlers.
+	QueueDepth     int
+	QueueOverflows int64
+	// WaitingRetries is how many dispatches wait for their next attempt.
+	WaitingRetries int
+	// RunningDispatches is how many dispatches are on a worker, and
+	// AbandonedHandlers how many handlers have been given up and go on.
+	RunningDispatches int
+	AbandonedHandlers int
+	// Workers is how many goroutines there are to run handlers.
+	Workers int
+	// DeadLetters is how many letters there are, and LettersEvicted how many
+	// have fallen out of the full queue.
+	DeadLetters    int
+	LettersEvicted int64
+
+	Ledger Ledger
+}
+
+// OtherTypes is the name under which Metrics has the event types that are too
+// many to be told apart. It is no event type.
+const OtherTypes = "*"
+
+// maxTypes is how many event types are counted apart.
+const maxTypes = 1000
+
+// TypeMetrics are the counters of an event type, since the bus was made.
+type TypeMetrics struct {
+	Events      int64 // published
+	Retries     int64 // retries scheduled
+	Retried     int64 // dispatches with a retry
+	Recovered   int64 // dispatches that were handled after a retry
+	DeadLetters int64
+}
+
+// SuccessAfterRetryRate is which part of the retried dispatches has been handled
+// in the end, from 0 to 1; 0 if none was retried.
+func (m TypeMetrics) SuccessAfterRetryRate() float64 { return rate(m.Recovered, m.Retried) }
+
+// DeadLetterRate is dead letters by events; 0 if there was no event. Replays that
+// die, and events that die at several subscriptions, can take it beyond 1.
+func (m TypeMetrics) DeadLetterRate() float64 { return rate(m.DeadLetters, m.Events) }
+
+func rate(part, whole int64) float64 {
+	if whole == 0 {
+		return 0
+	}
+	return float64(part) / float64(whole)
+}
+
+// SubscriptionMetrics are the counters of a subscription, since it was made.
+type SubscriptionMetrics struct {
+	Subscription string // its name, or what stands for one
+	Pattern      string
+	Successes    int64
+	Failures     int64 // of these:
+	Timeouts     int64
+	Panics       int64 // runtime.Goexit too
+	LateEnds     int64 // handlers that came back after they had been given up
+	Skipped      int64 // deliveries, for an open circuit or as unsubscribed
+	Circuit      CircuitState
+	CircuitOpens int64 // how often it has opened
+	Latency      Latency
+}
+
+// Latency is how long handlers took: all that failed, and one in 16 of those that
+// did not. The quantiles are right to within a quarter.
+type Latency struct {
+	Samples            int64
+	P50, P90, P99, Max time.Duration
+}
+
+// Ledger counts dispatches. What has come in is what has gone out and what is
+// still there. Each number is counted where it happens, and none is derived from
+// the others.
+type Ledger struct {
+	// What has come in.
+	Accepted int64 // by Publish and PublishAndWait
+	Splits   int64 // split off for a subscription that was skipped
+	Replays  int64
+
+	// What has gone out.
+	Handled      int64
+	Unrouted     int64
+	DeadLettered int64
+	Dropped      int64
+
+	// What is there.
+	Queued  int64
+	Running int64
+	Waiting int64
+}
+
+// Balanced reports whether the books balance. At rest they always do; under load
+// they may be off by what is on its way while they are read.
+func (l Ledger) Balanced() bool {
+	return l.Accepted+l.Splits+l.Replays ==
+		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Queued+l.Running+l.Waiting
+}
+
+// ledger has the terms that are not counted by the queues themselves.
+type ledger struct {
+	direct  atomic.Int64 // accepted without being queued
+	splits  atomic.Int64
+	replays atomic.Int64
+
+	// Written by workers, apart from what publishers write and all read.
+	_            [64]byte
+	handled      atomic.Int64
+	unrouted     atomic.Int64
+	deadLettered atomic.Int64
+	dropped      atomic.Int64
+	_            [64]byte
+}
+
+// Metrics takes a snapshot. It does not block dispatching; a zero Metrics is
+// returned by a bus that New did not make.
+func (b *Bus) Metrics() Metrics {
+	if !b.usable() {
+		return Metrics{}
+	}
+	lanes, waiting := b.lanes.Stats(), b.delay.Len()
+	m := Metrics{
+		Types:             make(map[string]TypeMetrics),
+		QueueDepth:        lanes.Queued,
+		QueueOverflows:    lanes.Over,
+		WaitingRetries:    waiting,
+		RunningDispatches: lanes.Running,
+		AbandonedHandlers: len(b.abandoned.list()),
+		Workers:           lanes.Workers,
+		Ledger: Ledger{
+			Accepted:     lanes.Admitted + b.ledger.direct.Load(),
+			Splits:       b.ledger.splits.Load(),
+			Replays:      b.ledger.replays.Load(),
+			Handled:      b.ledger.handled.Load(),
+			Unrouted:     b.ledger.unrouted.Load(),
+			DeadLettered: b.ledger.deadLettered.Load(),
+			Dropped:      b.ledger.dropped.Load(),
+			Queued:       int64(lanes.Queued),
+			Running:      int64(lanes.Running),
+			Waiting:      int64(waiting),
+		},
+	}
+	m.DeadLetters, m.LettersEvicted = b.store.count()
+	b.types.each(func(name string, c *typeCounters) {
+		t := c.snapshot()
+		m.Types[name] = t
+		m.Retries += t.Retries
+	})
+	for _, s := range b.list() {
+		m.Subscriptions = append(m.Subscriptions, s.metrics())
+	}
+	return m
+}
+
+func (s *Subscription) metrics() SubscriptionMetrics {
+	state, opens := s.circuit.state()
+	c := &s.counters
+	return SubscriptionMetrics{
+		Subscription: s.id,
+		Pattern:      s.Pattern(),
+		Successes:    int64(s.circuit.successes.Load()),
+		Failures:     c.failures.Load(),
+		Timeouts:     c.timeouts.Load(),
+		Panics:       c.panics.Load(),
+		LateEnds:     c.lateEnds.Load(),
+		Skipped:      c.skipped.Load(),
+		Circuit:      state,
+		CircuitOpens: int64(opens),
+		Latency:      c.latency.snapshot(),
+	}
+}
+
+// typeCounters are those of an event type.
+type typeCounters struct {
+	events, retries, retried, recovered, deadLetters atomic.Int64
+}
+
+func (c *typeCounters) snapshot() TypeMetrics {
+	return TypeMetrics{
+		Events:      c.events.Load(),
+		Retries:     c.retries.Load(),
+		Retried:     c.retried.Load(),
+		Recovered:   c.recovered.Load(),
+		DeadLetters: c.deadLetters.Load(),
+	}
+}
+
+// typeTable has the counters of each type, up to maxTypes of them.
+type typeTable struct {
+	known  sync.Map // string to *typeCounters
+	number atomic.Int64
+	others typeCounters
+}
+
+func (t *typeTable) of(eventType string) *typeCounters {
+	if c, ok := t.known.Load(eventType); ok {
+		return c.(*typeCounters)
+	}
+	if t.number.Load() >= maxTypes {
+		return &t.others
+	}
+	// Cloned: the type may be a piece of something large.
+	c, loaded := t.known.LoadOrStore(strings.Clone(eventType), &typeCounters{})
+	if !loaded {
+		t.number.Add(1)
+	}
+	return c.(*typeCounters)
+}
+
+func (t *typeTable) each(f func(string, *typeCounters)) {
+	t.known.Range(func(name, c any) bool {
+		f(name.(string), c.(*typeCounters))
+		return true
+	})
+	if t.others.events.Load() > 0 {
+		f(OtherTypes, &t.others)
+	}
+}
+
+func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
+	return &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType)}
+}
+
+// subscriptionCounters are those of a subscription; the circuit counts the
+// successes.
+type subscriptionCounters struct {
+	failures, timeouts, panics, lateEnds, skipped atomic.Int64
+
+	latency latencies
+}
+
+func (c *subscriptionCounters) failed(err error, took time.Duration) {
+	c.failures.Add(1)
+	c.latency.observe(took)
+	// The bus's own errors, not those that a handler wraps and passes on.
+	switch err.(type) { //nolint:errorlint // see above
+	case *TimeoutError:
+		c.timeouts.Add(1)
+	case *PanicError:
+		c.panics.Add(1)
+	default:
+		if err == ErrHandlerExited { //nolint:errorlint // see above
+			c.panics.Add(1)
+		}
+	}
+}
+
+// latencySample is one in how many successes is timed.
+const latencySample = 16
+
+// latencies is a histogram whose classes grow by a quarter or less: four for
+// each power of two nanoseconds. It is made when first needed.
+type latencies struct {
+	classes atomic.Pointer[[4 * 64]atomic.Uint32]
+	max     atomic.Int64
+}
+
+func (l *latencies) observe(d time.Duration) {
+	classes := l.classes.Load()
+	if classes == nil {
+		l.classes.CompareAndSwap(nil, new([4 * 64]atomic.Uint32))
+		classes = l.classes.Load()
+	}
+	classes[latencyClass(d)].Add(1)
+	for {
+		most := l.max.Load()
+		if int64(d) <= most || l.max.CompareAndSwap(most, int64(d)) {
+			return
+		}
+	}
+}
+
+// latencyClass is the class of a duration: its highest bit, and the two below.
+func latencyClass(d time.Duration) int {
+	n := uint64(max(d, 4))
+	high := bits.Len64(n) - 1
+	return 4*high + int(n>>(high-2)&3)
+}
+
+// latencyBound is the upper bound of a class.
+func latencyBound(class int) time.Duration {
+	bound := math.Ldexp(float64(4+class%4+1), class/4-2)
+	return clampDuration(bound, math.MaxInt64)
+}
+
+func (l *latencies) snapshot() Latency {
+	classes := l.classes.Load()
+	if classes == nil {
+		return Latency{}
+	}
+	var counts [4 * 64]uint32
+	out := Latency{Max: time.Duration(l.max.Load())}
+	for i := range classes {
+		counts[i] = classes[i].Load()
+		out.Samples += int64(counts[i])
+	}
+	quantile := func(q float64) time.Duration {
+		seen := int64(0)
+		for i, n := range counts {
+			seen += int64(n)
+			if n > 0 && float64(seen) >= q*float64(out.Samples) {
+				return min(latencyBound(i), out.Max)
+			}
+		}
+		return out.Max
+	}
+	out.P50, out.P90, out.P99 = quantile(0.5), quantile(0.9), quantile(0.99)
+	return out
+}
+
+// AbandonedHandler is a handler that has been given up, at its timeout or by
+// Shutdown, and has not come back.
+type AbandonedHandler struct {
+	Subscription string
+	EventID      EventID
+	EventType    string
+	Since        time.Time
+}
+
+// abandonedCalls are the calls that have been given up and go on.
+type abandonedCalls struct {
+	mu    sync.Mutex // guards the following, and cancellation.endedLate
+	calls map[*call]time.Time
+}
+
+func (a *abandonedCalls) add(c *call, since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !c.ask().endedLate { // it may have ended before it was noted
+		a.calls[c] = since
+	}
+}
+
+func (a *abandonedCalls) remove(c *call) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c.ask().endedLate = true
+	delete(a.calls, c)
+}
+
+func (a *abandonedCalls) list() []AbandonedHandler {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []AbandonedHandler
+	for c, since := range a.calls {
+		d, _ := FromContext(c)
+		all = append(all, AbandonedHandler{
+			Subscription: d.Subscription,
+			EventID:      d.Event.ID,
+			EventType:    d.Event.Type,
+			Since:        since,
+		})
+	}
+	return all
+}
+
+// observe calls an observer.
+func (b *Bus) observe(name string, call func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r), zap.Stack("stack"))
+		}
+	}()
+	call()
+}
+
+// logFailure is the entry of a failed attempt; delay is 0 after the last.
+func (b *Bus) logFailure(d *dispatch, s *Subscription, p *mergedPolicy, delay time.Duration, err error) {
+	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
+		entry.Write(
+			zap.Stringer("event_id", d.id),
+			zap.String("event_type", d.to.eventType),
+			zap.String("subscription_id", s.id),
+			zap.Int("attempt", int(d.attempt)),
+			zap.Int("max_attempts", p.maxAttempts()),
+			zap.Int64("delay_ms", (delay+time.Millisecond-1).Milliseconds()),
+			zap.String("error", textOf(err)),
+		)
+	}
+}
+
+func (b *Bus) logDeadLetter(d *dispatch, l *DeadLetter) {
+	if entry := b.log.Check(zap.WarnLevel, "event dead-lettered"); entry != nil {
+		entry.Write(append(l.fields(), zap.Int("max_attempts", d.to.policy(b.config.retry).maxAttempts()))...)
+	}
+}
+
+// fields are those of a letter, without the payload.
+func (l *DeadLetter) fields() []zap.Field {
+	fields := []zap.Field{
+		zap.Stringer("event_id", l.Event.ID),
+		zap.String("event_type", l.Event.Type),
+		zap.String("subscription_id", l.Subscription),
+		zap.Int("attempt", l.Attempts),
+		zap.String("reason", string(l.Reason)),
+		zap.Stringer("letter_id", l.ID),
+		zap.Time("died_at", l.DiedAt),
+	}
+	if n := len(l.Failures); n > 0 {
+		fields = append(fields, zap.String("error", l.Failures[n-1].Error))
+	}
+	return fields
+}
+
+func (b *Bus) logLateEnd(c *call, err error) {
+	if entry := b.log.Check(zap.InfoLevel, "handler ended after it had been given up"); entry != nil {
+		d, _ := FromContext(c)
+		fields := []zap.Field{
+			zap.Stringer("event_id", d.Event.ID),
+			zap.String("event_type", d.Event.Type),
+			zap.String("subscription_id", d.Subscription),
+			zap.Int("attempt", d.Attempt),
+		}
+		if err != nil {
+			fields = append(fields, zap.String("error", textOf(err)))
+		}
+		entry.Write(fields...)
+	}
+}
+
+// circuitChanged tells of a circuit's change of state, if there was one.
+func (b *Bus) circuitChanged(s *Subscription, change circuitChange) {
+	if change.from == change.to {
+		return
+	}
+	level := zap.InfoLevel
+	if change.to == CircuitOpen {
+		level = zap.WarnLevel
+	}
+	if entry := b.log.Check(level, "circuit "+change.to.String()); entry != nil {
+		entry.Write(
+			zap.String("subscription_id", s.id),
+			zap.Stringer("from", change.from),
+			zap.Stringer("to", change.to),
+		)
+	}
+}
+
+// letterEvicted tells of a letter that has fallen out of the queue.
+func (b *Bus) letterEvicted(l *DeadLetter) {
+	if entry := b.log.Check(zap.ErrorLevel, "dead letter queue is full: oldest letter evicted"); entry != nil {
+		entry.Write(l.fields()...)
+	}
+	if f := b.config.observer.LetterEvicted; f != nil {
+		b.observe("LetterEvicted", func() { f(*l) })
+	}
+}

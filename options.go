@@ -1,0 +1,311 @@
+package eventbus
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"go.uber.org/zap"
+)
+
+// What a bus does unless it is told otherwise.
+const (
+	// DefaultTimeout is how long a handler may take.
+	DefaultTimeout = 30 * time.Second
+	// DefaultConcurrency is how many handlers may run at a time.
+	DefaultConcurrency = 10_000
+	// DefaultQueueCapacity is how many events may wait for a handler.
+	DefaultQueueCapacity = 65_536
+	// DefaultDeadLetterCapacity is how many dead letters memory keeps.
+	DefaultDeadLetterCapacity = 10_000
+)
+
+// Option is an option of New.
+type Option interface {
+	applyBus(*config)
+}
+
+type config struct {
+	clock        clock.Clock
+	logger       *zap.Logger
+	retry        RetryPolicy
+	circuit      circuitConfig
+	timeout      time.Duration
+	concurrency  int
+	queue        int
+	refuse       bool
+	deadLetters  int
+	middleware   []Middleware
+	metadataFrom func(context.Context) map[string]string
+	observer     Observer
+	err          error
+}
+
+type option func(*config)
+
+func (o option) applyBus(c *config) { o(c) }
+
+func newConfig(opts []Option) (*config, error) {
+	c := &config{
+		clock:       clock.New(),
+		logger:      zap.NewNop(),
+		retry:       DefaultRetryPolicy(),
+		circuit:     defaultCircuit(),
+		timeout:     DefaultTimeout,
+		concurrency: DefaultConcurrency,
+		queue:       DefaultQueueCapacity,
+		deadLetters: DefaultDeadLetterCapacity,
+	}
+	for i, o := range opts {
+		if o == nil {
+			return nil, nilOption("New", i)
+		}
+		o.applyBus(c)
+		if c.err != nil {
+			return nil, c.err
+		}
+	}
+	return c, nil
+}
+
+func nilOption(in string, i int) error {
+	return &OptionError{Option: in, Value: "nil", Reason: fmt.Sprintf("option %d is nil; leave it out", i+1)}
+}
+
+func (c *config) refuseIf(bad bool, name string, value any, reason string) {
+	if bad && c.err == nil {
+		c.err = &OptionError{Option: name, Value: fmt.Sprint(value), Reason: reason}
+	}
+}
+
+// WithLogger gives the bus a logger; without one it is silent. Every failed
+// attempt is a warn entry, every dead letter another one. A logger that samples,
+// as zap.NewProductionConfig's does, drops repeated entries: set its Sampling to
+// nil to see them all.
+func WithLogger(l *zap.Logger) Option {
+	return option(func(c *config) {
+		c.refuseIf(l == nil, "WithLogger", "nil", "leave the option out for a silent bus")
+		c.logger = l
+	})
+}
+
+// WithRetry changes the default retry policy: the fields that the options name,
+// or all with a RetryPolicy.
+func WithRetry(opts ...RetryOption) Option {
+	return option(func(c *config) {
+		r, err := newRetryOverride("WithRetry", opts)
+		if err != nil {
+			c.err = err
+			return
+		}
+		c.retry = r.over(c.retry)
+	})
+}
+
+// WithCircuit changes the circuits of the subscriptions that do not set their
+// own.
+func WithCircuit(opts ...CircuitOption) Option {
+	return option(func(c *config) { c.err = applyCircuit("WithCircuit", &c.circuit, opts) })
+}
+
+func applyCircuit(in string, c *circuitConfig, opts []CircuitOption) error {
+	for i, o := range opts {
+		if o == nil {
+			return nilOption(in, i)
+		}
+		o.applyCircuit(c)
+	}
+	return c.validate(in)
+}
+
+// WithTimeout is how long the handlers of subscriptions without a Timeout of
+// their own may take: 30 s by default.
+func WithTimeout(d time.Duration) Option {
+	return option(func(c *config) {
+		c.refuseIf(d <= 0, "WithTimeout", d, "must be more than 0")
+		c.timeout = d
+	})
+}
+
+// WithConcurrency is how many handlers may run at a time, 10,000 by default.
+// Handlers that have overrun their timeouts do not count, nor do those that wait
+// in PublishAndWait.
+func WithConcurrency(n int) Option {
+	return option(func(c *config) {
+		c.refuseIf(n < 1, "WithConcurrency", n, "must be at least 1")
+		c.concurrency = n
+	})
+}
+
+// WithQueueCapacity is how many events may wait for a handler, 65,536 by
+// default. When so many wait, Publish does.
+func WithQueueCapacity(n int) Option {
+	return option(func(c *config) {
+		c.refuseIf(n < 1, "WithQueueCapacity", n, "must be at least 1")
+		c.queue = n
+	})
+}
+
+// RefuseWhenFull makes Publish return ErrQueueFull, rather than wait, when the
+// queue is full.
+func RefuseWhenFull() Option {
+	return option(func(c *config) { c.refuse = true })
+}
+
+// WithDeadLetterCapacity is how many dead letters are kept in memory, 10,000 by
+// default. Beyond that the oldest falls out: whole to Observer.LetterEvicted,
+// without its payload to an error entry of the log, and counted.
+func WithDeadLetterCapacity(n int) Option {
+	return option(func(c *config) {
+		c.refuseIf(n < 1, "WithDeadLetterCapacity", n, "must be at least 1")
+		c.deadLetters = n
+	})
+}
+
+// WithClock replaces the clock that every time a user can observe comes from:
+// stamps, timeouts, delays, circuits, letters. A clock.Mock drives them all.
+func WithClock(c clock.Clock) Option {
+	return option(func(cfg *config) {
+		cfg.refuseIf(c == nil, "WithClock", "nil", "leave the option out for the real clock")
+		cfg.clock = c
+	})
+}
+
+// WithMiddleware wraps every handler of the bus, around the middleware of its
+// subscription: the first one is the outermost.
+func WithMiddleware(mw ...Middleware) Option {
+	return option(func(c *config) {
+		for i, m := range mw {
+			c.refuseIf(m == nil, "WithMiddleware", "nil", fmt.Sprintf("middleware %d is nil", i+1))
+		}
+		c.middleware = append(c.middleware, mw...)
+	})
+}
+
+// WithMetadataFrom fills the metadata of each event from the context given to
+// Publish: a trace id, say, that is to be kept where the context's values are
+// not. Metadata given to Publish itself comes before it. It runs in Publish.
+func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
+	return option(func(c *config) {
+		c.refuseIf(from == nil, "WithMetadataFrom", "nil", "must be a function")
+		c.metadataFrom = from
+	})
+}
+
+// WithObserver has functions called at what happens on the bus.
+func WithObserver(o Observer) Option {
+	return option(func(c *config) { c.observer = o })
+}
+
+// SubscribeOption is an option of Subscribe.
+type SubscribeOption interface {
+	applySubscription(*subscriptionConfig)
+}
+
+type subscriptionConfig struct {
+	name       string
+	named      bool
+	timeout    time.Duration
+	retry      retryOverride
+	circuit    circuitConfig
+	whenOpen   WhenOpen
+	middleware []Middleware
+	err        error
+}
+
+type subscribeOption func(*subscriptionConfig)
+
+func (o subscribeOption) applySubscription(c *subscriptionConfig) { o(c) }
+
+func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
+	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit}
+	for i, o := range opts {
+		if o == nil {
+			return nil, nilOption("Subscribe", i)
+		}
+		o.applySubscription(c)
+		if c.err != nil {
+			return nil, c.err
+		}
+	}
+	return c, nil
+}
+
+// Named gives a subscription its durable identity: what log entries, metrics and
+// dead letters call it, and what a replay looks for. 1 to 255 bytes of UTF-8
+// without control characters, and one of a kind. Without a name, the pattern and
+// a number serve: "order.*#3".
+func Named(name string) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		c.name, c.named = name, true
+		if reason := checkName(name); reason != "" {
+			c.err = &OptionError{Option: "Named", Value: fmt.Sprintf("%q", shorten(name)), Reason: reason}
+		}
+	})
+}
+
+// Timeout is how long the subscription's handler may take for one event. More
+// than 0; the bus's, 30 s, by default.
+func Timeout(d time.Duration) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if d <= 0 {
+			c.err = &OptionError{Option: "Timeout", Value: d.String(), Reason: "must be more than 0; every handler has a timeout, long as it may be"}
+		}
+		c.timeout = d
+	})
+}
+
+// Retry overrides fields of the bus's retry policy for a subscription. When an
+// event goes to several subscriptions, the most permissive value of each field
+// holds, among those that set it.
+func Retry(opts ...RetryOption) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		r, err := newRetryOverride("Retry", opts)
+		if err != nil {
+			c.err = err
+			return
+		}
+		r.RetryPolicy = r.over(c.retry.RetryPolicy)
+		r.set |= c.retry.set
+		c.retry = r
+	})
+}
+
+// Circuit changes the numbers of a subscription's circuit.
+func Circuit(opts ...CircuitOption) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
+}
+
+// WhenOpen is what becomes of the deliveries that a subscription is skipped for
+// because its circuit is open. It is a SubscribeOption.
+type WhenOpen int
+
+const (
+	// DeadLetterWhenOpen dead-letters them with the reason circuit_open. It is
+	// the default.
+	DeadLetterWhenOpen WhenOpen = iota
+	// DropWhenOpen drops them, counted.
+	DropWhenOpen
+)
+
+func (w WhenOpen) applySubscription(c *subscriptionConfig) {
+	if w < DeadLetterWhenOpen || w > DropWhenOpen {
+		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants"}
+	}
+	c.whenOpen = w
+}
+
+// Use wraps a subscription's handler in middleware: the first one is the
+// outermost.
+func Use(mw ...Middleware) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		for i, m := range mw {
+			if m == nil {
+				c.err = &OptionError{Option: "Use", Value: "nil", Reason: fmt.Sprintf("middleware %d is nil", i+1)}
+				return
+			}
+		}
+		c.middleware = append(c.middleware, mw...)
+	})
+}

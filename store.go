@@ -1,0 +1,72 @@
+package eventbus
+
+import (
+	"context"
+
+	"github.com/surebus/eventbus/internal/lane"
+)
+
+// store is where dispatches live until they have settled. It is asked three
+// things: to append what is published, what there is to claim, and to settle
+// what has become of a dispatch; and it keeps the dead letters.
+//
+// What is not in memory alone is plugged in here: nothing else records what has
+// been accepted, how far it has come and how it ended.
+type store interface {
+	// append accepts what is published, and queues it. It waits for room, unless
+	// it is published by a handler, and returns lane.ErrFull, lane.ErrClosed or
+	// the context's error if there is none.
+	append(ctx context.Context, o opening) error
+	// claim returns what is due and held by nobody: what an earlier process
+	// left.
+	claim(ctx context.Context) ([]*dispatch, error)
+	// settle records what an attempt has led to. It returns the dead letter with
+	// its id for a settlement that has one.
+	settle(d *dispatch, s settlement) *DeadLetter
+
+	letterStore
+}
+
+// settlement is what an attempt has led to.
+type settlement struct {
+	outcome Outcome     // Waiting, or how the dispatch ended
+	due     int64       // with Waiting: when the next attempt is due
+	letter  *DeadLetter // with DeadLettered
+}
+
+// letterStore keeps dead letters.
+type letterStore interface {
+	// list is a page of the letters that match, newest first.
+	list(f *letterFilter) LetterPage
+	// match returns the ids of the letters that match, oldest first.
+	match(f *letterFilter) []LetterID
+	// get returns a letter.
+	get(id LetterID) (DeadLetter, bool)
+	// consume removes a letter if open, which makes a dispatch of it and must
+	// not block, returns nil. False: there is no such letter.
+	consume(id LetterID, open func(*DeadLetter) error) (bool, error)
+	// purge removes the letters that match, and returns how many.
+	purge(f *letterFilter) int
+	// count is how many letters there are, and how many have fallen out.
+	count() (letters int, evicted int64)
+}
+
+// memory is the store of a bus that has no other: what is accepted lives in the
+// bus's own queues, so there is nothing to write and nothing to find.
+type memory struct {
+	lanes *lane.Pool[opening, *worker]
+	*letterQueue
+}
+
+func (m memory) append(ctx context.Context, o opening) error {
+	return m.lanes.Push(ctx, o, o.rare != nil && o.rare.inside)
+}
+
+func (m memory) claim(context.Context) ([]*dispatch, error) { return nil, nil }
+
+func (m memory) settle(_ *dispatch, s settlement) *DeadLetter {
+	if s.letter != nil {
+		m.add(s.letter)
+	}
+	return s.letter
+}

@@ -1,0 +1,199 @@
+package eventbus_test
+
+import (
+	"bytes"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/surebus/eventbus"
+
+// allowedImports says, for each package of the root module, what it may import
+// besides the standard library, tests aside. Importers of the root come after
+// it, the root after internal; nothing points back. Whoever extends this list
+// takes a decision about every user's dependencies: say why in the commit.
+var allowedImports = map[string][]string{
+	".": {
+		"github.com/benbjohnson/clock",
+		"github.com/sony/gobreaker/v2", // and see allowedFiles
+		"go.uber.org/zap",
+		"go.uber.org/zap/zapcore",
+		modulePath + "/internal/deadline",
+		modulePath + "/internal/delay",
+		modulePath + "/internal/lane",
+		modulePath + "/internal/route",
+	},
+	"internal/deadline": {},
+	"internal/delay":    {},
+	"internal/lane":     {},
+	"internal/route":    {"github.com/gobwas/glob"},
+
+	"eventbustest": {modulePath},
+	"retryspec":    {modulePath},
+	"storetest":    {modulePath},
+}
+
+// allowedFiles narrows an import to one file.
+var allowedFiles = map[string]string{
+	"github.com/sony/gobreaker/v2": "breaker.go",
+}
+
+// allowedTestImports are what tests may import as well, sub-packages included.
+var allowedTestImports = []string{
+	modulePath,
+	"github.com/benbjohnson/clock",
+	"github.com/stretchr/testify",
+	"go.uber.org/goleak",
+	"go.uber.org/zap",
+	"pgregory.net/rapid",
+}
+
+func TestStructure_Imports(t *testing.T) {
+	for _, f := range goFiles(t) {
+		allowed, known := allowedImports[f.pkg]
+		if !known && !f.test {
+			t.Errorf("%s: package %s is not in allowedImports of structure_test.go: add it there, with what it may import", f.name, f.pkg)
+			continue
+		}
+		for _, spec := range f.ast.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatalf("%s: %v", f.name, err)
+			}
+			if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
+				continue // standard library
+			}
+			switch file, narrowed := allowedFiles[imported]; {
+			case f.test && strings.HasPrefix(f.pkg, "internal/") && imported == modulePath:
+				t.Errorf("%s imports the root: internal packages never do, their tests included", f.name)
+			case f.test && isUnderAny(imported, allowedTestImports):
+			case !slices.Contains(allowed, imported):
+				t.Errorf("%s imports %s, which package %s may not (allowedImports in structure_test.go)", f.name, imported, f.pkg)
+			case narrowed && !f.test && path.Base(f.name) != file:
+				t.Errorf("%s imports %s, which only %s may", f.name, imported, file)
+			}
+		}
+	}
+}
+
+func TestStructure_PackageDocs(t *testing.T) {
+	documented := make(map[string]bool)
+	for _, f := range goFiles(t) {
+		if !f.test {
+			documented[f.pkg] = documented[f.pkg] || strings.TrimSpace(f.ast.Doc.Text()) != ""
+		}
+	}
+	for pkg, ok := range documented {
+		if !ok {
+			t.Errorf("package %s has no package comment: say in one file, above its package clause, what it is for", pkg)
+		}
+	}
+}
+
+// What is published must mean something to whoever has only the repository.
+func TestStructure_NoForeignPaths(t *testing.T) {
+	needles := []string{".." + "/shared", "/work" + "/shared", ".lib" + "rary"}
+	walk(t, func(name string, d fs.DirEntry) error {
+		if d.IsDir() {
+			if name == ".git" || name == ".ci" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil || !info.Mode().IsRegular() || info.Size() > 1<<20 {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if err != nil || bytes.IndexByte(text, 0) >= 0 {
+			return err
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			for _, needle := range needles {
+				if strings.Contains(line, needle) {
+					t.Errorf("%s:%d mentions %q, which exists on the author's machine only", name, i+1, needle)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+type goFile struct {
+	name string // slash-separated, from the root of the module
+	pkg  string // directory, "." for the root
+	test bool
+	ast  *ast.File
+}
+
+// goFiles parses all Go files of the root module, whatever their build tags.
+func goFiles(t *testing.T) []goFile {
+	t.Helper()
+	var files []goFile
+	walk(t, func(name string, d fs.DirEntry) error {
+		if d.IsDir() {
+			if name == "." {
+				return nil
+			}
+			base := d.Name()
+			if base == "testdata" || base[0] == '.' || base[0] == '_' {
+				return fs.SkipDir
+			}
+			if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
+				return fs.SkipDir // another module
+			}
+			return nil
+		}
+		if path.Ext(name) != ".go" {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		slashed := filepath.ToSlash(name)
+		files = append(files, goFile{
+			name: slashed,
+			pkg:  path.Dir(slashed),
+			test: strings.HasSuffix(slashed, "_test.go"),
+			ast:  parsed,
+		})
+		return nil
+	})
+	if len(files) == 0 {
+		t.Fatal("found no Go file: the test does not run in the root of the module")
+	}
+	return files
+}
+
+func walk(t *testing.T, visit func(name string, d fs.DirEntry) error) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = visit(name, d)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // other packages' tests make and remove files meanwhile
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func isUnderAny(imported string, roots []string) bool {
+	return slices.ContainsFunc(roots, func(root string) bool {
+		return imported == root || strings.HasPrefix(imported, root+"/")
+	})
+}

@@ -1,0 +1,166 @@
+package eventbus
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// Middleware wraps a handler: it returns one that does something before or
+// after it, or instead. It is called once for each subscription, by Subscribe;
+// what it returns is called for each attempt, and is watched, retried and timed
+// out as the handler is.
+type Middleware func(Handler) Handler
+
+// Subscription is a pattern, a handler and its options. Its methods are safe for
+// concurrent use.
+type Subscription struct {
+	bus      *Bus
+	number   uint64 // in the order of Subscribe
+	id       string
+	pattern  *route.Pattern
+	handler  Handler
+	timeout  time.Duration
+	retry    retryOverride
+	whenOpen WhenOpen
+	circuit  *circuit
+	counters subscriptionCounters
+	leave    func() // removes it from the routes
+	left     atomic.Bool
+}
+
+// Subscribe has handler called with the events that are published from now on
+// and whose type matches pattern.
+//
+// A pattern is a dotted glob: * is one segment or a part of one ("user.*",
+// "user.cre*"), ** any number of segments, ? one character, [ab], [!ab] and
+// [a-z] one of a class, {a,b} alternatives. The pattern "*", and the empty one,
+// match every type. Of several subscriptions an event visits the one first that
+// was made first.
+//
+// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName,
+// ErrShutdown. After one the bus is as it was. Subscribe does not block, and may
+// be called at any time, from handlers too.
+func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption) (*Subscription, error) {
+	s, err := b.subscribe(pattern, handler, opts)
+	if err != nil {
+		return nil, fmt.Errorf("Subscribe(%q): %w", shorten(pattern), err)
+	}
+	return s, nil
+}
+
+func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption) (*Subscription, error) {
+	if !b.usable() {
+		return nil, ErrUninitialized
+	}
+	parsed, offence := route.Parse(pattern)
+	if offence != nil {
+		return nil, patternError(pattern, offence)
+	}
+	if handler == nil {
+		return nil, ErrNilHandler
+	}
+	c, err := newSubscriptionConfig(b.config, opts)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range slices.Backward(slices.Concat(b.config.middleware, c.middleware)) {
+		if handler = m(handler); handler == nil {
+			return nil, fmt.Errorf("a middleware returned none: %w", ErrNilHandler)
+		}
+	}
+	s := &Subscription{
+		bus:      b,
+		pattern:  parsed,
+		handler:  handler,
+		timeout:  c.timeout,
+		retry:    c.retry,
+		whenOpen: c.whenOpen,
+		circuit:  newCircuit(c.circuit, b.time.nanos()),
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending.Load() {
+		return nil, ErrShutdown
+	}
+	b.made++
+	s.number, s.id = b.made, c.name
+	if c.named {
+		if b.subscriptions[s.id] != nil {
+			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, s.id)
+		}
+	} else {
+		// A user may have given somebody just this name.
+		for n := b.made; s.id == "" || b.subscriptions[s.id] != nil; n++ {
+			s.id = fmt.Sprintf("%s#%d", pattern, n)
+		}
+	}
+	b.subscriptions[s.id] = s
+	s.leave = b.routes.Add(parsed, s)
+	return s, nil
+}
+
+// ID is the subscription's name, or what stands for one.
+func (s *Subscription) ID() string { return s.id }
+
+// Pattern is the pattern as it was given to Subscribe.
+func (s *Subscription) Pattern() string { return s.pattern.String() }
+
+// Unsubscribe ends the subscription. After it has returned no further call of
+// the handler starts; one that runs may end, and is not waited for. What was
+// published before and has not reached the handler is dead-lettered with the
+// reason unsubscribed. Its name is free again. Further calls do nothing.
+func (s *Subscription) Unsubscribe() {
+	if s == nil || s.left.Swap(true) {
+		return
+	}
+	s.circuit.remove()
+	b := s.bus
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.leave()
+	delete(b.subscriptions, s.id)
+}
+
+func checkName(name string) string {
+	switch {
+	case name == "":
+		return "must not be empty; leave the option out for a name made of the pattern"
+	case len(name) > 255:
+		return "must be at most 255 bytes long"
+	case !utf8.ValidString(name):
+		return "must be valid UTF-8"
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return "must not have control characters"
+	}
+	return ""
+}
+
+// targets are the subscriptions of a dispatch, in the order of visit, and what
+// follows from them.
+type targets struct {
+	eventType     string
+	subscriptions []*Subscription
+	counters      *typeCounters
+	merged        atomic.Pointer[mergedPolicy]
+}
+
+// policy is the merged policy. It is made at the first failure: what it is made
+// of does not change.
+func (t *targets) policy(def RetryPolicy) *mergedPolicy {
+	if m := t.merged.Load(); m != nil {
+		return m
+	}
+	overrides := make([]*retryOverride, len(t.subscriptions))
+	for i, s := range t.subscriptions {
+		overrides[i] = &s.retry
+	}
+	t.merged.CompareAndSwap(nil, mergePolicies(def, overrides))
+	return t.merged.Load()
+}
