@@ -1,0 +1,249 @@
+// Command orders is a few days of a shop, whose services subscribe to its events.
+// Billing is flaky, mail is slow, and the warehouse is down until it is repaired;
+// then what it missed is replayed, and the books must balance.
+//
+//	go run ./examples/orders [file | -] 2>orders.log
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/term"
+
+	"github.com/surebus/eventbus"
+)
+
+//go:embed orders.jsonl
+var bundled []byte
+
+// Order is what the services need of a line of the input: the payload of its event.
+type Order struct {
+	Type        string         `json:"type"`
+	ID          string         `json:"order"`
+	Customer    string         `json:"customer"`
+	AmountCents int64          `json:"amount_cents"`
+	Items       map[string]int `json:"items"` // how many of each
+}
+
+const warehousePause = 300 * time.Millisecond // between two looks whether it is up again
+
+type shop struct {
+	mu                          sync.Mutex // for out and err
+	out, err                    io.Writer
+	terminal                    bool // out is one
+	bus                         *eventbus.Bus
+	warehouseUp                 atomic.Bool
+	published, refused, audited atomic.Int64
+}
+
+// subscribe is who gets what. An event visits its subscriptions in this order, and
+// a failure ends the attempt; the next one goes on at the subscription that
+// failed. So what must see everything comes first, and what is often down last.
+func (s *shop) subscribe() error {
+	audit := func(context.Context, eventbus.Event) error { s.audited.Add(1); return nil }
+	_, err1 := s.bus.Subscribe("**", audit, eventbus.Named("audit"))
+	_, err2 := s.bus.Subscribe("{order.paid,payment.*}", eventbus.Typed(bill), eventbus.Named("billing"),
+		eventbus.Timeout(50*time.Millisecond), eventbus.Retry(eventbus.MaxRetries(5), eventbus.BaseDelay(20*time.Millisecond)))
+	mail := func(context.Context, Order) error { time.Sleep(20 * time.Millisecond); return nil } // delays no other event
+	_, err3 := s.bus.Subscribe("order.*", eventbus.Typed(mail), eventbus.Named("mail"))
+	reserve := func(context.Context, Order) error {
+		if !s.warehouseUp.Load() {
+			return errors.New("the warehouse does not answer")
+		}
+		return nil
+	}
+	_, err4 := s.bus.Subscribe("order.{placed,cancelled}", eventbus.Typed(reserve), eventbus.Named("stock"),
+		eventbus.Circuit(eventbus.OpenFor(warehousePause)))
+	return errors.Join(err1, err2, err3, err4)
+}
+
+// bill fails once for every tenth order, and for good at what makes no sense.
+func bill(ctx context.Context, o Order) error {
+	if o.Type == "payment.refunded" && o.AmountCents <= 0 {
+		return eventbus.Permanent(fmt.Errorf("a refund of %d cents", o.AmountCents))
+	}
+	if d, _ := eventbus.FromContext(ctx); d.Attempt > 1 || !strings.HasSuffix(o.ID, "7") {
+		return nil
+	}
+	if strings.HasSuffix(o.ID, "57") {
+		<-ctx.Done() // no answer before the timeout
+	}
+	return errors.New("the bank is busy")
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program, up to its exit status: 0 if every event was handled.
+func run(ctx context.Context, args []string, in io.Reader, stdout, stderr io.Writer) int {
+	f, ok := stdout.(*os.File)
+	s := &shop{out: stdout, err: stderr, terminal: ok && term.IsTerminal(int(f.Fd()))}
+	var pause time.Duration
+	if len(args) == 0 {
+		in, pause = bytes.NewReader(bundled), 2*time.Millisecond // slow enough to watch
+	} else if args[0] != "-" {
+		file, err := os.ReadFile(args[0])
+		if err != nil {
+			s.printf(s.err, "orders: %v (usage: orders [file | -])\n", err)
+			return 2
+		}
+		in = bytes.NewReader(file)
+	}
+	if err := s.trade(ctx, in, pause); err != nil {
+		s.printf(s.err, "orders: %v\n", err)
+		return 1
+	}
+	s.printf(s.out, "OK: events handled or purged: %d; lines refused: %d\n", s.published.Load(), s.refused.Load())
+	return 0
+}
+
+func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (err error) {
+	// A core that does not sample: every failed attempt is an entry.
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(s), zap.WarnLevel)
+	s.bus, err = eventbus.New(eventbus.WithLogger(zap.New(core)), eventbus.WithRetry(eventbus.BaseDelay(50*time.Millisecond)),
+		eventbus.WithDeadLetterCapacity(1_000_000)) // for larger inputs
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(s.subscribe(), s.bus.Start(ctx)); err == nil {
+		done := make(chan error, 1) // reading a terminal cannot be interrupted
+		go func() { done <- s.publish(ctx, in, pause) }()
+		select {
+		case err = <-done:
+		case <-ctx.Done():
+		}
+	}
+	if err = errors.Join(err, s.settle(ctx)); err == nil {
+		s.report("Settled, and the warehouse is still down:")
+		err = s.repair(ctx)
+	}
+	// What was accepted is handled before the end, after Ctrl-C too.
+	err = errors.Join(err, s.bus.Shutdown(context.WithoutCancel(ctx)))
+	m := s.report("At the end:")
+	if left := int64(m.DeadLetters) + m.LettersEvicted; err == nil && (left > 0 || !settled(m.Ledger) || s.audited.Load() != s.published.Load()) {
+		err = fmt.Errorf("%d dead letters are left, or the books do not balance", left)
+	}
+	return err
+}
+
+// publish makes an event of each line, and tells of those that are none.
+func (s *shop) publish(ctx context.Context, in io.Reader, pause time.Duration) error {
+	lines, number := bufio.NewScanner(in), 0
+	lines.Buffer(nil, 1<<20)
+	for ; lines.Scan() && ctx.Err() == nil; time.Sleep(pause) {
+		number++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var o Order
+		err := json.Unmarshal(lines.Bytes(), &o)
+		if err == nil {
+			_, err = s.bus.Publish(ctx, o.Type, o, eventbus.Metadata("line", fmt.Sprint(number)))
+		}
+		if err != nil {
+			s.refused.Add(1)
+			s.printf(s.err, "line %d: %v\n", number, err)
+		} else if n := s.published.Add(1); n%100 == 0 || s.terminal && n%5 == 0 {
+			s.progress()
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("line %d: %w", number+1, err)
+	}
+	return nil
+}
+
+// settle waits until nothing is queued, runs or waits for a retry.
+func (s *shop) settle(ctx context.Context) error {
+	for !settled(s.bus.Metrics().Ledger) && ctx.Err() == nil {
+		time.Sleep(20 * time.Millisecond)
+	}
+	return context.Cause(ctx)
+}
+
+// settled asks for the balance, too: what moves while it is counted can be missed.
+func settled(l eventbus.Ledger) bool { return l.Balanced() && l.Queued+l.Running+l.Waiting == 0 }
+
+// repair sees to what is broken, and to the dead letters.
+func (s *shop) repair(ctx context.Context) error {
+	dlq := s.bus.DLQ()
+	hopeless, err := dlq.List(ctx, eventbus.LetterQuery{Reason: eventbus.ReasonPermanent, Limit: 10_000})
+	for _, l := range hopeless.Letters {
+		s.printf(s.out, "purging line %s, %s\n", l.Event.Metadata.Get("line"), l.Failures[0].Error)
+		err = errors.Join(err, dlq.Purge(ctx, l.ID))
+	}
+	s.printf(s.out, "the warehouse is up again; its circuit lets a delivery through after %s\n", warehousePause)
+	s.warehouseUp.Store(true)
+	time.Sleep(warehousePause)
+	// Until that one has succeeded, the others are skipped: so one letter goes ahead.
+	stock := eventbus.LetterQuery{Subscription: "stock", Limit: 1}
+	first, listErr := dlq.List(ctx, stock)
+	for _, l := range first.Letters {
+		err = errors.Join(err, dlq.Replay(ctx, l.ID), s.settle(ctx))
+	}
+	stock.Limit = 0
+	rest, replayErr := dlq.ReplayMatching(ctx, stock)
+	s.printf(s.out, "replayed %d dead letter of stock, then %d\n", len(first.Letters), rest.Replayed)
+	return errors.Join(err, listErr, replayErr, s.settle(ctx))
+}
+
+// progress is a line that the next one takes the place of, on a terminal.
+func (s *shop) progress() {
+	m, end := s.bus.Metrics(), "\n"
+	if s.terminal {
+		end = ""
+	}
+	for _, x := range m.Subscriptions {
+		if x.Circuit != eventbus.CircuitClosed {
+			end = fmt.Sprintf(", circuit of %s %s%s", x.Subscription, x.Circuit, end)
+		}
+	}
+	s.printf(s.out, "%5d events, %5d handled, %3d to be retried, %3d dead letters%s",
+		m.Ledger.Accepted, m.Ledger.Handled, m.Ledger.Waiting, m.DeadLetters, end)
+}
+
+// report is the table and the ledger.
+func (s *shop) report(title string) eventbus.Metrics {
+	const row = "  %-8s %-24s %9v %8v %8v %7v  %-9v %8v\n"
+	s.printf(s.out, "\n%s\n"+row, title, "", "PATTERN", "SUCCESSES", "FAILURES", "TIMEOUTS", "SKIPPED", "CIRCUIT", "P99")
+	m := s.bus.Metrics()
+	for _, x := range m.Subscriptions {
+		s.printf(s.out, row, x.Subscription, x.Pattern, x.Successes, x.Failures, x.Timeouts, x.Skipped, x.Circuit, x.Latency.P99.Round(time.Microsecond))
+	}
+	s.printf(s.out, "  in:  %d accepted + %d split off + %d replayed\n", m.Ledger.Accepted, m.Ledger.Splits, m.Ledger.Replays)
+	s.printf(s.out, "  out: %d handled + %d dead-lettered; %d dead letters are left\n\n", m.Ledger.Handled, m.Ledger.DeadLettered, m.DeadLetters)
+	return m
+}
+
+// printf prints below what has been printed, and over the progress of a terminal.
+func (s *shop) printf(to io.Writer, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.terminal {
+		_, _ = io.WriteString(s.out, "\r\x1b[K")
+	}
+	_, _ = fmt.Fprintf(to, format, args...)
+}
+
+func (s *shop) Write(entry []byte) (int, error) {
+	s.printf(s.err, "%s", entry)
+	return len(entry), nil
+}
