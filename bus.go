@@ -89,7 +89,7 @@ func New(opts ...Option) (*Bus, error) {
 	})
 	b.delay = delay.New(delayClock{b.time}, func(due []*dispatch) {
 		for _, d := range due {
-			b.lanes.Return(opening{resumed: d})
+			b.lanes.Return(&opening{resumed: d})
 		}
 	})
 	b.watch = deadline.New(
@@ -147,7 +147,7 @@ func (b *Bus) Start(ctx context.Context) error {
 	}
 	b.started = true
 	for _, d := range left {
-		b.lanes.Return(opening{resumed: d})
+		b.lanes.Return(&opening{resumed: d})
 	}
 	b.lanes.Start()
 	return nil

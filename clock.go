@@ -57,21 +57,26 @@ func (t *timeline) nanos() int64 {
 }
 
 // now is now, exactly.
-func (t *timeline) now() instant {
+func (t *timeline) now() *instant {
 	now := t.clock.Now()
-	return instant{nanos: int64(now.Sub(t.origin)), utc: now.Round(0).UTC()}
+	return &instant{nanos: int64(now.Sub(t.origin)), utc: now.Round(0).UTC()}
 }
 
 // recent is now, or up to a tick before, and whether it is exact.
-func (t *timeline) recent() (now instant, exact bool) {
+func (t *timeline) recent() (now *instant, exact bool) {
 	if last := t.last.Load(); last != nil {
-		return *last, false
+		return last, false
 	}
-	now = t.now()
+	return t.begin(), true
+}
+
+// begin reads the clock, and has it read at every tick from now on.
+func (t *timeline) begin() *instant {
+	now := t.now()
 	if t.real {
 		t.startTicking(now)
 	}
-	return now, true
+	return now
 }
 
 // ticks reports whether readings are refreshed at every tick.
@@ -83,13 +88,13 @@ func (t *timeline) at(nanos int64) time.Time {
 	return now.utc.Add(time.Duration(nanos - now.nanos))
 }
 
-func (t *timeline) startTicking(now instant) {
+func (t *timeline) startTicking(now *instant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped || t.last.Load() != nil {
 		return
 	}
-	t.last.Store(&now)
+	t.last.Store(now)
 	if t.ticker == nil {
 		t.ticker = t.clock.AfterFunc(tick, t.tick)
 	} else {
@@ -101,8 +106,7 @@ func (t *timeline) tick() {
 	busy := t.busy()
 	t.mu.Lock()
 	if busy && !t.stopped {
-		now := t.now()
-		t.last.Store(&now)
+		t.last.Store(t.now())
 		t.ticker.Reset(tick)
 	} else {
 		t.last.Store(nil)

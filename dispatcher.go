@@ -575,7 +575,7 @@ func (b *Bus) reopen(l *DeadLetter) error {
 		to.subscriptions = append(to.subscriptions, s)
 	}
 	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	b.lanes.Return(opening{resumed: &dispatch{
+	b.lanes.Return(&opening{resumed: &dispatch{
 		opening: opening{
 			id:      l.Event.ID,
 			payload: l.Event.Payload,

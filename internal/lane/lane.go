@@ -149,7 +149,7 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 // When the queue is full, Push waits for room, for ctx or for Refuse, if it may
 // wait and the pool has been started; else it is ErrFull. With over it does not
 // wait, and exceeds the capacity, also after Refuse.
-func (p *Pool[T, W]) Push(ctx context.Context, item T, over bool) error {
+func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool) error {
 	p.mu.Lock()
 	fits := (over || len(p.waiters) == 0) && p.hasRoomLocked()
 	switch {
@@ -194,7 +194,7 @@ func (p *Pool[T, W]) yield() {
 
 // Return brings back an item that had been let in before. It never waits and is
 // never refused.
-func (p *Pool[T, W]) Return(item T) {
+func (p *Pool[T, W]) Return(item *T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.room--
@@ -259,14 +259,14 @@ func (p *Pool[T, W]) hasRoomLocked() bool {
 
 // putLocked shows an item to the workers, and sees to it that there are some. It
 // reports whether the item begins a chunk.
-func (p *Pool[T, W]) putLocked(item T) (begins bool) {
+func (p *Pool[T, W]) putLocked(item *T) (begins bool) {
 	c := p.tail
 	position := c.filled.Load()
 	if begins = position == c.end.Load(); begins {
 		c = p.chunkAfterLocked(c)
 		p.put.Store(position)
 	}
-	c.items[position%chunkItems] = item
+	c.items[position%chunkItems] = *item
 	c.filled.Store(position + 1)
 	switch {
 	case !p.started || p.closed:
