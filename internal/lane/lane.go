@@ -3,7 +3,7 @@
 // Work lies in a chain of chunks. Bringing takes a short mutex; taking is one
 // compare-and-swap on the chunk's cursor, so a goroutine that is stuck holds up
 // its own item and no other. The number of goroutines follows the work: while
-// some waits and those at work are slow, it doubles, up to a limit; who finds
+// some waits and those at work are slow, it multiplies, up to a limit; who finds
 // nothing to do rests or leaves.
 package lane
 
@@ -32,10 +32,12 @@ const (
 	// tick is how long work waits behind busy workers before there are more of
 	// them. It is the runtime's time: this is scheduling, and nothing that a
 	// user can observe on a clock.
-	tick = time.Millisecond
+	tick = 500 * time.Microsecond
+	// growth is what the number of workers is multiplied by at a tick.
+	growth = 4
 	// fast is the number of items that a worker takes in a tick when its items
 	// are too short for another worker to be worth its switches.
-	fast = 64
+	fast = 32
 	// deep is how many items make a queue deep, for items that are short: they
 	// leave the processors' caches before they are taken.
 	deep = 1024
@@ -337,9 +339,9 @@ func (p *Pool[T, W]) tick() {
 	}
 	atWork := p.workers - p.resting
 	slow := progress < int64(atWork)*fast
-	starved := progress > 0 && elapsed > 4*tick && atWork >= runtime.GOMAXPROCS(0)
+	starved := progress > 0 && elapsed > 8*tick && atWork >= runtime.GOMAXPROCS(0)
 	if slow && !starved {
-		p.addWorkersLocked(max(atWork, 1))
+		p.addWorkersLocked(max(atWork, 1) * (growth - 1))
 	}
 	p.ticker.Reset(tick)
 }
