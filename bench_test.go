@@ -3,6 +3,7 @@ package eventbus_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/route"
 )
 
 // interleave runs two workloads in turns, so that a machine that slows down
@@ -193,4 +195,118 @@ func BenchmarkSlowBesideFast(b *testing.B) {
 	b.ReportMetric(float64(worst)/1e6, "ms-slow-worst")
 	b.ReportMetric(float64(all[len(all)*99/100])/1e6, "ms-fast-p99")
 	require.NoError(b, bus.Shutdown(ctx))
+}
+
+// globs10k are 10,000 patterns as a large monolith has them: per service, per
+// event, some with partial segments, a few that match everything of a kind.
+func globs10k() []string {
+	var patterns []string
+	for i := range 10_000 {
+		switch i % 5 {
+		case 0:
+			patterns = append(patterns, fmt.Sprintf("svc%d.*", i))
+		case 1:
+			patterns = append(patterns, fmt.Sprintf("svc%d.order.*", i))
+		case 2:
+			patterns = append(patterns, fmt.Sprintf("svc%d.*.shipped", i))
+		case 3:
+			patterns = append(patterns, fmt.Sprintf("svc%d.ord*.placed", i))
+		case 4:
+			patterns = append(patterns, fmt.Sprintf("svc%d.**.failed", i))
+		}
+	}
+	return patterns
+}
+
+// typeFor is a type that one of globs10k matches.
+func typeFor(i int) string {
+	switch i %= 10_000; i % 5 {
+	case 0:
+		return fmt.Sprintf("svc%d.started", i)
+	case 1:
+		return fmt.Sprintf("svc%d.order.placed", i)
+	case 2:
+		return fmt.Sprintf("svc%d.order.shipped", i)
+	case 3:
+		return fmt.Sprintf("svc%d.order.placed", i)
+	default:
+		return fmt.Sprintf("svc%d.order.charge.failed", i)
+	}
+}
+
+type routed struct{ subscriptions []int }
+
+var sink *routed
+
+// routing is a table with 10,000 globs, the 10,000 types that they are for, and
+// the yardstick: these types in a map behind an atomic pointer.
+func routing(b *testing.B) (*route.Table[int, *routed], []string, *atomic.Pointer[map[string]*routed]) {
+	b.Helper()
+	table := route.NewTable(func(_ string, s []int) *routed { return &routed{s} })
+	byType := make(map[string]*routed)
+	var types []string
+	for i, glob := range globs10k() {
+		pattern, offence := route.Parse(glob)
+		require.Nil(b, offence)
+		table.Add(pattern, i)
+		types = append(types, typeFor(i))
+		byType[typeFor(i)] = &routed{}
+	}
+	yardstick := new(atomic.Pointer[map[string]*routed])
+	yardstick.Store(&byType)
+	return table, types, yardstick
+}
+
+// BenchmarkRoutingRepeatedTypes is routing 1,000 types again and again.
+func BenchmarkRoutingRepeatedTypes(b *testing.B) {
+	table, types, yardstick := routing(b)
+	types = types[:1000]
+	for range 3 { // a type is remembered at the second sight
+		for _, t := range types {
+			table.Lookup(t)
+		}
+	}
+	interleave(b, 10_000, func(n int) {
+		for i := range n {
+			sink, _ = table.Cached(types[i%len(types)])
+		}
+	}, func(n int) {
+		for i := range n {
+			sink = (*yardstick.Load())[types[i%len(types)]]
+		}
+	})
+}
+
+// BenchmarkRoutingUniqueTypes is routing types that come once, and match one of
+// the globs each.
+func BenchmarkRoutingUniqueTypes(b *testing.B) {
+	for _, kind := range []struct {
+		name, format string
+		offset       int
+	}{
+		{"two-segments", "svc%d.u%d", 0},
+		{"three-segments", "svc%d.u%d.shipped", 2},
+	} {
+		b.Run(kind.name, func(b *testing.B) {
+			table, types, yardstick := routing(b)
+			// More than the table remembers, made beforehand: each is new to it
+			// when it comes round again.
+			const chunk = 4000
+			var unique []string
+			for i := range 50 * chunk {
+				unique = append(unique, fmt.Sprintf(kind.format, i%2000*5+kind.offset, i))
+			}
+			next := 0
+			interleave(b, chunk, func(n int) {
+				for range n {
+					sink = table.Lookup(unique[next%len(unique)])
+					next++
+				}
+			}, func(n int) {
+				for i := range n {
+					sink = (*yardstick.Load())[types[(next+i)*5%len(types)]]
+				}
+			})
+		})
+	}
 }

@@ -298,9 +298,9 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 		if err != nil {
 			return EventID{}, err
 		}
-		o.rare = &opened{metadata: metadata, waiter: w, inside: inside}
+		o.extras = &extras{metadata: metadata, waiter: w, inside: inside}
 		if from != nil {
-			o.values, o.rare.links = from.valuesFor(ctx)
+			o.values, o.extras.links = from.valuesFor(ctx)
 		}
 	}
 	if len(to.subscriptions) == 0 {

@@ -20,12 +20,12 @@ type opening struct {
 	values  context.Context // for the handlers' contexts
 	to      *targets
 	time    time.Time // of publication, in UTC
-	rare    *opened
+	extras  *extras
 	resumed *dispatch // one that goes on; nothing else is set then
 }
 
-// opened is what most openings do not have.
-type opened struct {
+// extras is what most openings do not have.
+type extras struct {
 	metadata EventMetadata
 	waiter   *waiter
 	replays  int
@@ -53,26 +53,26 @@ type dispatch struct {
 // event is what the handlers get.
 func (d *dispatch) event() Event {
 	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Time: d.time}
-	if d.rare != nil {
-		e.Metadata = d.rare.metadata
+	if d.extras != nil {
+		e.Metadata = d.extras.metadata
 	}
 	return e
 }
 
 // replays is how often the event has been replayed.
 func (d *dispatch) replays() int {
-	if d.opening.rare == nil {
+	if d.opening.extras == nil {
 		return 0
 	}
-	return d.opening.rare.replays
+	return d.opening.extras.replays
 }
 
 // waiter is who waits for it to settle, if anybody.
 func (d *dispatch) waiter() *waiter {
-	if d.opening.rare == nil {
+	if d.opening.extras == nil {
 		return nil
 	}
-	return d.opening.rare.waiter
+	return d.opening.extras.waiter
 }
 
 // story is what most dispatches do not have.
@@ -220,8 +220,8 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	c := &w.calls[0]
 	w.calls = w.calls[1:]
 	c.dispatch, c.subscription, c.values, c.attempt = d, s, d.values, d.attempt
-	if d.rare != nil {
-		c.links = int32(d.rare.links)
+	if d.extras != nil {
+		c.links = int32(d.extras.links)
 	}
 
 	now, exact := b.time.recent()
@@ -582,7 +582,7 @@ func (b *Bus) reopen(l *DeadLetter) error {
 			values:  context.Background(),
 			to:      to,
 			time:    l.Event.Time,
-			rare:    &opened{metadata: l.Event.Metadata, replays: l.Replays + 1},
+			extras:  &extras{metadata: l.Event.Metadata, replays: l.Replays + 1},
 		},
 		story: &story{rare: &rarities{
 			history:        l.Failures,

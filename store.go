@@ -59,7 +59,7 @@ type memory struct {
 }
 
 func (m memory) append(ctx context.Context, o opening) error {
-	return m.lanes.Push(ctx, &o, o.rare != nil && o.rare.inside)
+	return m.lanes.Push(ctx, &o, o.extras != nil && o.extras.inside)
 }
 
 func (m memory) claim(context.Context) ([]*dispatch, error) { return nil, nil }

@@ -19,8 +19,18 @@ type cache[R any] struct {
 	pages [cachePages]atomic.Pointer[cachePage[R]]
 }
 
-// A type can be in any way of the one set that its hash chooses.
-type cachePage[R any] [cacheSets][cacheWays]atomic.Pointer[cached[R]]
+type cachePage[R any] [cacheSets]cacheSet[R]
+
+// cacheSet is where the types are whose hashes choose it, each in any of the
+// ways. The tags, a part of each one's hash, spare a type that is not here the
+// look at all those that are: each lies elsewhere in memory.
+type cacheSet[R any] struct {
+	tags [cacheWays]atomic.Uint32
+	ways [cacheWays]atomic.Pointer[cached[R]]
+}
+
+// tag is never that of an empty way.
+func tag(hash uint64) uint32 { return uint32(hash>>32) | 1 }
 
 type cached[R any] struct {
 	hash   uint64
@@ -34,12 +44,11 @@ func (c *cache[R]) get(hash uint64, typ string) (result R, ok bool) {
 		return result, false
 	}
 	set := &page[hash/cachePages%cacheSets]
-	for i := range set {
-		e := set[i].Load()
-		if e == nil {
-			break
+	for i := range set.tags {
+		if set.tags[i].Load() != tag(hash) {
+			continue
 		}
-		if e.hash == hash && e.typ == typ {
+		if e := set.ways[i].Load(); e != nil && e.hash == hash && e.typ == typ {
 			return e.result, true
 		}
 	}
@@ -56,15 +65,18 @@ func (c *cache[R]) put(e *cached[R]) {
 		page = slot.Load()
 	}
 	set := &page[e.hash/cachePages%cacheSets]
-	for i := range set {
-		if set[i].CompareAndSwap(nil, e) {
+	for i := range set.ways {
+		if set.ways[i].CompareAndSwap(nil, e) {
+			set.tags[i].Store(tag(e.hash))
 			return
 		}
-		if old := set[i].Load(); old.hash == e.hash && old.typ == e.typ {
+		if old := set.ways[i].Load(); old.hash == e.hash && old.typ == e.typ {
 			return
 		}
 	}
-	set[rand.IntN(cacheWays)].Store(e)
+	i := rand.IntN(cacheWays)
+	set.ways[i].Store(e)
+	set.tags[i].Store(tag(e.hash))
 }
 
 // doorkeeper remembers the last types that were asked for and not found in the
