@@ -40,7 +40,6 @@ type circuitConfig struct {
 	window       time.Duration
 	openFor      time.Duration
 	disabled     bool
-	err          error
 }
 
 func defaultCircuit() circuitConfig {
@@ -297,7 +296,7 @@ func (c *circuit) openLocked(now int64) circuitChange {
 		MaxRequests: 1,
 		Timeout:     1, // ours decides when it is half-open
 		ReadyToTrip: func(gobreaker.Counts) bool { return true },
-		IsExcluded:  func(err error) bool { return err == errNoOutcome },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errNoOutcome) },
 	})
 	if done, err := c.breaker.Allow(); err == nil {
 		done(errFailure)
@@ -321,10 +320,10 @@ func (c *circuit) shutLocked(now int64) {
 func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
 	c.probe(outcome)
 	c.probe = nil
-	switch outcome {
-	case errNoOutcome:
+	switch {
+	case errors.Is(outcome, errNoOutcome):
 		return circuitChange{}
-	case nil:
+	case outcome == nil:
 		c.breaker = nil
 		c.halfOpen = false
 		c.failing.Store(false)

@@ -138,8 +138,7 @@ func (c *call) Err() error {
 	}
 	a := c.asked.Load()
 	if a == nil {
-		err, _ := c.ending()
-		return err
+		return c.endingErr()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,8 +152,7 @@ func (c *call) Value(key any) any {
 	}
 	if !c.Running() {
 		// For context.Cause, which asks for a key that only it knows.
-		_, end := c.ending()
-		if v := end.Value(key); v != nil {
+		if v := c.ending().Value(key); v != nil {
 			return v
 		}
 	}
@@ -185,16 +183,24 @@ func (c *call) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// ending is the error of a call that has ended, and a context that ended so.
-func (c *call) ending() (error, context.Context) {
+// ending is a context that has ended as the call has.
+func (c *call) ending() context.Context {
 	switch c.State() {
 	case deadline.Overran:
-		return context.DeadlineExceeded, overranContext
+		return overranContext
 	case deadline.Stopped:
-		return context.Canceled, shutdownContext
+		return shutdownContext
 	default:
-		return context.Canceled, endedContext
+		return endedContext
 	}
+}
+
+// endingErr is the error of a call that has ended.
+func (c *call) endingErr() error {
+	if c.State() == deadline.Overran {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
 }
 
 func (c *call) ask() *cancellation {
@@ -220,7 +226,7 @@ func (c *call) cancel() {
 	if a.err != nil {
 		return
 	}
-	a.err, _ = c.ending()
+	a.err = c.endingErr()
 	if a.done != nil {
 		close(a.done)
 	}
@@ -255,4 +261,50 @@ func (c *call) waiting() (resume func()) {
 			lanes.Unblock()
 		}
 	}
+}
+
+// AbandonedHandler is a handler that has been given up, at its timeout or by
+// Shutdown, and has not come back.
+type AbandonedHandler struct {
+	Subscription string
+	EventID      EventID
+	EventType    string
+	Since        time.Time
+}
+
+// abandonedCalls are the calls that have been given up and go on.
+type abandonedCalls struct {
+	mu    sync.Mutex // guards the following, and cancellation.endedLate
+	calls map[*call]time.Time
+}
+
+func (a *abandonedCalls) add(c *call, since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !c.ask().endedLate { // it may have ended before it was noted
+		a.calls[c] = since
+	}
+}
+
+func (a *abandonedCalls) remove(c *call) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c.ask().endedLate = true
+	delete(a.calls, c)
+}
+
+func (a *abandonedCalls) list() []AbandonedHandler {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []AbandonedHandler
+	for c, since := range a.calls {
+		d, _ := FromContext(c)
+		all = append(all, AbandonedHandler{
+			Subscription: d.Subscription,
+			EventID:      d.Event.ID,
+			EventType:    d.Event.Type,
+			Since:        since,
+		})
+	}
+	return all
 }

@@ -1,123 +1,13 @@
 package eventbus
 
 import (
-	"cmp"
-	"context"
-	"fmt"
 	"math"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/surebus/eventbus/internal/deadline"
 )
-
-// opening is what a dispatch begins with. It is what queues hold, so it is small.
-type opening struct {
-	id      EventID
-	payload any
-	values  context.Context // for the handlers' contexts
-	to      *targets
-	time    time.Time // of publication, in UTC
-	extras  *extras
-	resumed *dispatch // one that goes on; nothing else is set then
-}
-
-// extras is what most openings do not have.
-type extras struct {
-	metadata EventMetadata
-	waiter   *waiter
-	replays  int
-	links    int  // contexts of handlers that values comes through
-	inside   bool // a handler has published it
-}
-
-// dispatch is an event on its way to its subscriptions. It belongs to one
-// goroutine at a time: whoever opened it, a worker, or nobody while it is queued
-// or waits.
-//
-// A worker runs one dispatch after another in the same piece of memory. One that
-// has to wait moves out of there.
-type dispatch struct {
-	opening
-	story   *story // nil until there is something to tell
-	attempt int32
-	next    int32 // where to go on in to.subscriptions
-	started int64 // when the running call has: exactly if timed, else up to a tick before
-	pass    uint64
-	timed   bool
-	moved   bool // out, to an allocation of its own
-}
-
-// event is what the handlers get.
-func (d *dispatch) event() Event {
-	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Time: d.time}
-	if d.extras != nil {
-		e.Metadata = d.extras.metadata
-	}
-	return e
-}
-
-// replays is how often the event has been replayed.
-func (d *dispatch) replays() int {
-	if d.opening.extras == nil {
-		return 0
-	}
-	return d.opening.extras.replays
-}
-
-// waiter is who waits for it to settle, if anybody.
-func (d *dispatch) waiter() *waiter {
-	if d.opening.extras == nil {
-		return nil
-	}
-	return d.opening.extras.waiter
-}
-
-// story is what most dispatches do not have.
-type story struct {
-	failures []failure
-	previous time.Duration // the delay before this attempt, without RetryAfter
-	counted  counted       // the last failure, in the window of the subscription that is next
-	rare     *rarities
-}
-
-// rarities is what even most stories do not have.
-type rarities struct {
-	omitted        int       // failures left out of story.failures
-	skipped        []int32   // subscriptions that have been split off
-	succeeded      []string  // in the dispatches before this replay
-	history        []Failure // of those
-	historyOmitted int
-}
-
-// failure is a Failure in fewer bytes: many wait in retries.
-type failure struct {
-	err          error
-	subscription *Subscription
-	at           int64
-	duration     time.Duration
-	attempt      int32
-}
-
-// retried reports whether an attempt of this dispatch has failed.
-func (d *dispatch) retried() bool { return d.story != nil && len(d.story.failures) > 0 }
-
-func (d *dispatch) tale() *story {
-	if d.story == nil {
-		d.story = &story{}
-	}
-	return d.story
-}
-
-func (d *dispatch) rarities() *rarities {
-	s := d.tale()
-	if s.rare == nil {
-		s.rare = &rarities{}
-	}
-	return s.rare
-}
 
 // worker is what a goroutine of the lanes keeps.
 type worker struct {
@@ -335,14 +225,6 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	}
 }
 
-// moveOut gives a dispatch an allocation of its own.
-func (d *dispatch) moveOut() *dispatch {
-	if d.moved {
-		return d
-	}
-	return &dispatch{opening: d.opening, story: d.story, attempt: d.attempt, next: d.next, moved: true}
-}
-
 // passOver goes past a subscription whose door is shut: what was for it becomes a
 // dispatch of its own, which ends here. It reports whether that was all there was
 // to the dispatch itself.
@@ -370,37 +252,6 @@ func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription) bool {
 	// The waiter of the whole has been told of the letter, and goes on waiting.
 	w.settled = nil
 	return false
-}
-
-// splitOff makes a dispatch for the next subscription alone, with the attempts and
-// failures that it has there.
-func (d *dispatch) splitOff(s *Subscription) *dispatch {
-	split := &dispatch{opening: d.opening, moved: true}
-	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
-	if d.story != nil {
-		for _, f := range d.story.failures {
-			if f.subscription == s {
-				split.tale().failures = append(split.tale().failures, f)
-				split.attempt = f.attempt
-			}
-		}
-		d.story.counted, d.story.previous = counted{}, 0
-	}
-	if d.story != nil && d.story.rare != nil {
-		split.rarities().history = d.story.rare.history
-		split.rarities().historyOmitted = d.story.rare.historyOmitted
-	}
-	d.rarities().skipped = append(d.rarities().skipped, d.next)
-	return split
-}
-
-// succeeded is how many subscriptions have handled the event in this dispatch.
-func (d *dispatch) succeeded() int {
-	n := int(d.next)
-	if d.story != nil && d.story.rare != nil {
-		n -= len(d.story.rare.skipped)
-	}
-	return n
 }
 
 // withdraw takes back a call that must not start any more. It reports whether
@@ -497,99 +348,4 @@ func (b *Bus) unrouted(o opening) {
 	if b.ending.Load() {
 		b.checkDrained()
 	}
-}
-
-// letter is the whole story of a dispatch that has died.
-func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
-	l := &DeadLetter{
-		Event:        d.event(),
-		Reason:       reason,
-		Subscription: d.to.subscriptions[d.next].id,
-		Attempts:     int(d.attempt),
-		DiedAt:       b.time.now().utc,
-		Replays:      d.replays(),
-	}
-	rare := &rarities{}
-	if d.story != nil && d.story.rare != nil {
-		rare = d.story.rare
-	}
-	l.Succeeded = slices.Clone(rare.succeeded)
-	for i, s := range d.to.subscriptions[:d.next] {
-		if !slices.Contains(rare.skipped, int32(i)) {
-			l.Succeeded = append(l.Succeeded, s.id)
-		}
-	}
-	for _, s := range d.to.subscriptions[d.next+1:] {
-		l.NotReached = append(l.NotReached, s.id)
-	}
-	l.Failures = slices.Clone(rare.history)
-	l.FailuresOmitted = rare.historyOmitted + rare.omitted
-	if d.story == nil {
-		return l
-	}
-	for _, f := range d.story.failures {
-		var omitted int
-		l.Failures, omitted = keepFailure(l.Failures, Failure{
-			Attempt:      int(f.attempt),
-			Replays:      d.replays(),
-			Subscription: f.subscription.id,
-			Time:         b.time.at(f.at),
-			Duration:     f.duration,
-			Error:        textOf(f.err),
-			Err:          f.err,
-		})
-		l.FailuresOmitted += omitted
-	}
-	return l
-}
-
-// replay consumes a letter and opens a dispatch of it.
-func (b *Bus) replay(id LetterID) error {
-	// Counted before ending is read: if it is not set, Shutdown waits for this.
-	b.ledger.replays.Add(1)
-	err := ErrShutdown
-	if !b.ending.Load() {
-		var found bool
-		if found, err = b.store.consume(id, b.reopen); !found {
-			err = ErrNotFound
-		}
-	}
-	if err != nil {
-		b.ledger.replays.Add(-1)
-		b.checkDrained()
-	}
-	return err
-}
-
-// reopen queues a fresh dispatch for the subscriptions of a letter that did not
-// succeed.
-func (b *Bus) reopen(l *DeadLetter) error {
-	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
-		s := b.subscriptions[id]
-		if s == nil {
-			return fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
-		}
-		to.subscriptions = append(to.subscriptions, s)
-	}
-	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	b.lanes.Return(&opening{resumed: &dispatch{
-		opening: opening{
-			id:      l.Event.ID,
-			payload: l.Event.Payload,
-			values:  context.Background(),
-			to:      to,
-			time:    l.Event.Time,
-			extras:  &extras{metadata: l.Event.Metadata, replays: l.Replays + 1},
-		},
-		story: &story{rare: &rarities{
-			history:        l.Failures,
-			historyOmitted: l.FailuresOmitted,
-			succeeded:      l.Succeeded,
-		}},
-		moved: true,
-	}})
-	return nil
 }

@@ -1,13 +1,12 @@
 package eventbus
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/surebus/eventbus/internal/route"
@@ -371,168 +370,97 @@ func (f *letterFilter) matches(l *DeadLetter) bool {
 		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
 }
 
-// letterQueue is the bounded dead letter queue in memory: letters by id, oldest
-// first, with holes where letters have left.
-type letterQueue struct {
-	capacity int
-	newID    func() LetterID
-	evicted  func(*DeadLetter) // called without the lock
-
-	mu      sync.RWMutex // guards the following
-	places  []letterPlace
-	letters int // places that are not holes
-	counted int // of these, those that the capacity counts
-	fallen  int64
-}
-
-type letterPlace struct {
-	id     LetterID
-	letter *DeadLetter // nil in a hole
-}
-
-// add gives a letter its id and a place. What has to make room for it goes to
-// evicted. Letters of a shutdown are not counted, so as not to push each other
-// out.
-func (q *letterQueue) add(l *DeadLetter) {
-	q.mu.Lock()
-	l.ID = q.newID()
-	q.places = append(q.places, letterPlace{l.ID, l})
-	q.letters++
-	var out *DeadLetter
-	if l.Reason != ReasonShutdown {
-		q.counted++
-		if q.counted > q.capacity {
-			i := slices.IndexFunc(q.places, func(p letterPlace) bool {
-				return p.letter != nil && p.letter.Reason != ReasonShutdown
-			})
-			out = q.removeLocked(i)
-			q.fallen++
+// letter is the whole story of a dispatch that has died.
+func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
+	l := &DeadLetter{
+		Event:        d.event(),
+		Reason:       reason,
+		Subscription: d.to.subscriptions[d.next].id,
+		Attempts:     int(d.attempt),
+		DiedAt:       b.time.now().utc,
+		Replays:      d.replays(),
+	}
+	rare := &rarities{}
+	if d.story != nil && d.story.rare != nil {
+		rare = d.story.rare
+	}
+	l.Succeeded = slices.Clone(rare.succeeded)
+	for i, s := range d.to.subscriptions[:d.next] {
+		if !slices.Contains(rare.skipped, int32(i)) {
+			l.Succeeded = append(l.Succeeded, s.id)
 		}
 	}
-	q.compactLocked()
-	q.mu.Unlock()
-	if out != nil {
-		q.evicted(out)
+	for _, s := range d.to.subscriptions[d.next+1:] {
+		l.NotReached = append(l.NotReached, s.id)
 	}
-}
-
-func (q *letterQueue) removeLocked(i int) *DeadLetter {
-	l := q.places[i].letter
-	q.places[i].letter = nil
-	q.letters--
-	if l.Reason != ReasonShutdown {
-		q.counted--
+	l.Failures = slices.Clone(rare.history)
+	l.FailuresOmitted = rare.historyOmitted + rare.omitted
+	if d.story == nil {
+		return l
+	}
+	for _, f := range d.story.failures {
+		var omitted int
+		l.Failures, omitted = keepFailure(l.Failures, Failure{
+			Attempt:      int(f.attempt),
+			Replays:      d.replays(),
+			Subscription: f.subscription.id,
+			Time:         b.time.at(f.at),
+			Duration:     f.duration,
+			Error:        textOf(f.err),
+			Err:          f.err,
+		})
+		l.FailuresOmitted += omitted
 	}
 	return l
 }
 
-// compactLocked gives back the holes: those at the old end, where letters fall
-// out, at once, and the others when they are as many as the letters.
-func (q *letterQueue) compactLocked() {
-	for len(q.places) > 0 && q.places[0].letter == nil {
-		q.places = q.places[1:]
-	}
-	if len(q.places) > 2*q.letters+64 {
-		q.places = slices.DeleteFunc(slices.Clone(q.places), func(p letterPlace) bool { return p.letter == nil })
-	}
-}
-
-// findLocked returns the place of an id, or where it would be.
-func (q *letterQueue) findLocked(id LetterID) (int, bool) {
-	i, ok := slices.BinarySearchFunc(q.places, id, func(p letterPlace, id LetterID) int {
-		return bytes.Compare(p.id[:], id[:])
-	})
-	return i, ok && q.places[i].letter != nil
-}
-
-func (q *letterQueue) list(f *letterFilter) LetterPage {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	end := len(q.places)
-	if !f.Before.IsZero() {
-		end, _ = q.findLocked(f.Before)
-	}
-	var page LetterPage
-	for _, p := range slices.Backward(q.places[:end]) {
-		if p.letter == nil || !f.matches(p.letter) {
-			continue
-		}
-		if len(page.Letters) == f.limit {
-			page.Next = page.Letters[f.limit-1].ID
-			break
-		}
-		page.Letters = append(page.Letters, p.letter.clone())
-	}
-	if f.any() {
-		page.Total = q.letters
-		return page
-	}
-	for _, p := range slices.Backward(q.places) {
-		if p.letter == nil || !f.matches(p.letter) {
-			continue
-		}
-		if page.Total == maxTotal && !f.ExactTotal {
-			page.TotalIsMore = true
-			break
-		}
-		page.Total++
-	}
-	return page
-}
-
-func (q *letterQueue) match(f *letterFilter) []LetterID {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	var ids []LetterID
-	for _, p := range q.places {
-		if p.letter != nil && f.matches(p.letter) {
-			ids = append(ids, p.id)
+// replay consumes a letter and opens a dispatch of it.
+func (b *Bus) replay(id LetterID) error {
+	// Counted before ending is read: if it is not set, Shutdown waits for this.
+	b.ledger.replays.Add(1)
+	err := ErrShutdown
+	if !b.ending.Load() {
+		var found bool
+		if found, err = b.store.consume(id, b.reopen); !found {
+			err = ErrNotFound
 		}
 	}
-	return ids
+	if err != nil {
+		b.ledger.replays.Add(-1)
+		b.checkDrained()
+	}
+	return err
 }
 
-func (q *letterQueue) get(id LetterID) (DeadLetter, bool) {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	i, ok := q.findLocked(id)
-	if !ok {
-		return DeadLetter{}, false
-	}
-	return q.places[i].letter.clone(), true
-}
-
-func (q *letterQueue) consume(id LetterID, open func(*DeadLetter) error) (bool, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	i, ok := q.findLocked(id)
-	if !ok {
-		return false, nil
-	}
-	if err := open(q.places[i].letter); err != nil {
-		return true, err
-	}
-	q.removeLocked(i)
-	q.compactLocked()
-	return true, nil
-}
-
-func (q *letterQueue) purge(f *letterFilter) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n := 0
-	for i, p := range q.places {
-		if p.letter != nil && f.matches(p.letter) {
-			q.removeLocked(i)
-			n++
+// reopen queues a fresh dispatch for the subscriptions of a letter that did not
+// succeed.
+func (b *Bus) reopen(l *DeadLetter) error {
+	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
+		s := b.subscriptions[id]
+		if s == nil {
+			return fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
 		}
+		to.subscriptions = append(to.subscriptions, s)
 	}
-	q.compactLocked()
-	return n
-}
-
-func (q *letterQueue) count() (int, int64) {
-	q.mu.RLock()
-	defer q.mu.RUnlock()
-	return q.letters, q.fallen
+	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
+	b.lanes.Return(&opening{resumed: &dispatch{
+		opening: opening{
+			id:      l.Event.ID,
+			payload: l.Event.Payload,
+			values:  context.Background(),
+			to:      to,
+			time:    l.Event.Time,
+			extras:  &extras{metadata: l.Event.Metadata, replays: l.Replays + 1},
+		},
+		story: &story{rare: &rarities{
+			history:        l.Failures,
+			historyOmitted: l.FailuresOmitted,
+			succeeded:      l.Succeeded,
+		}},
+		moved: true,
+	}})
+	return nil
 }

@@ -144,7 +144,6 @@ type RetryOption interface {
 type retryOverride struct {
 	RetryPolicy
 	set retryField
-	err error
 }
 
 // retryField is a set of the fields of a RetryPolicy.
@@ -414,9 +413,9 @@ func (r *retryOverride) texts() map[string]string {
 	return texts
 }
 
-// origins is m.origin by the fields' names.
-func (m *mergedPolicy) origins() map[string]int {
-	o := &m.origin
+// origins is p.origin by the fields' names.
+func (p *mergedPolicy) origins() map[string]int {
+	o := &p.origin
 	return map[string]int{
 		"MaxRetries":        o.maxRetries,
 		"BaseDelay":         o.baseDelay,

@@ -2,8 +2,6 @@ package eventbus
 
 import (
 	"context"
-
-	"github.com/surebus/eventbus/internal/lane"
 )
 
 // store is where dispatches live until they have settled. It is asked three
@@ -49,24 +47,4 @@ type letterStore interface {
 	purge(f *letterFilter) int
 	// count is how many letters there are, and how many have fallen out.
 	count() (letters int, evicted int64)
-}
-
-// memory is the store of a bus that has no other: what is accepted lives in the
-// bus's own queues, so there is nothing to write and nothing to find.
-type memory struct {
-	lanes *lane.Pool[opening, *worker]
-	*letterQueue
-}
-
-func (m memory) append(ctx context.Context, o opening) error {
-	return m.lanes.Push(ctx, &o, o.extras != nil && o.extras.inside)
-}
-
-func (m memory) claim(context.Context) ([]*dispatch, error) { return nil, nil }
-
-func (m memory) settle(_ *dispatch, s settlement) *DeadLetter {
-	if s.letter != nil {
-		m.add(s.letter)
-	}
-	return s.letter
 }

@@ -1,0 +1,151 @@
+package eventbus
+
+import (
+	"context"
+	"time"
+)
+
+// opening is what a dispatch begins with. It is what queues hold, so it is small.
+type opening struct {
+	id      EventID
+	payload any
+	values  context.Context // for the handlers' contexts
+	to      *targets
+	time    time.Time // of publication, in UTC
+	extras  *extras
+	resumed *dispatch // one that goes on; nothing else is set then
+}
+
+// extras is what most openings do not have.
+type extras struct {
+	metadata EventMetadata
+	waiter   *waiter
+	replays  int
+	links    int  // contexts of handlers that values comes through
+	inside   bool // a handler has published it
+}
+
+// dispatch is an event on its way to its subscriptions. It belongs to one
+// goroutine at a time: whoever opened it, a worker, or nobody while it is queued
+// or waits.
+//
+// A worker runs one dispatch after another in the same piece of memory. One that
+// has to wait moves out of there.
+type dispatch struct {
+	opening
+	story   *story // nil until there is something to tell
+	attempt int32
+	next    int32 // where to go on in to.subscriptions
+	started int64 // when the running call has: exactly if timed, else up to a tick before
+	pass    uint64
+	timed   bool
+	moved   bool // out, to an allocation of its own
+}
+
+// event is what the handlers get.
+func (d *dispatch) event() Event {
+	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Time: d.time}
+	if d.extras != nil {
+		e.Metadata = d.extras.metadata
+	}
+	return e
+}
+
+// replays is how often the event has been replayed.
+func (d *dispatch) replays() int {
+	if d.opening.extras == nil {
+		return 0
+	}
+	return d.opening.extras.replays
+}
+
+// waiter is who waits for it to settle, if anybody.
+func (d *dispatch) waiter() *waiter {
+	if d.opening.extras == nil {
+		return nil
+	}
+	return d.opening.extras.waiter
+}
+
+// story is what most dispatches do not have.
+type story struct {
+	failures []failure
+	previous time.Duration // the delay before this attempt, without RetryAfter
+	counted  counted       // the last failure, in the window of the subscription that is next
+	rare     *rarities
+}
+
+// rarities is what even most stories do not have.
+type rarities struct {
+	omitted        int       // failures left out of story.failures
+	skipped        []int32   // subscriptions that have been split off
+	succeeded      []string  // in the dispatches before this replay
+	history        []Failure // of those
+	historyOmitted int
+}
+
+// failure is a Failure in fewer bytes: many wait in retries.
+type failure struct {
+	err          error
+	subscription *Subscription
+	at           int64
+	duration     time.Duration
+	attempt      int32
+}
+
+// retried reports whether an attempt of this dispatch has failed.
+func (d *dispatch) retried() bool { return d.story != nil && len(d.story.failures) > 0 }
+
+func (d *dispatch) tale() *story {
+	if d.story == nil {
+		d.story = &story{}
+	}
+	return d.story
+}
+
+func (d *dispatch) rarities() *rarities {
+	s := d.tale()
+	if s.rare == nil {
+		s.rare = &rarities{}
+	}
+	return s.rare
+}
+
+// moveOut gives a dispatch an allocation of its own.
+func (d *dispatch) moveOut() *dispatch {
+	if d.moved {
+		return d
+	}
+	return &dispatch{opening: d.opening, story: d.story, attempt: d.attempt, next: d.next, moved: true}
+}
+
+// splitOff makes a dispatch for the next subscription alone, with the attempts and
+// failures that it has there.
+func (d *dispatch) splitOff(s *Subscription) *dispatch {
+	split := &dispatch{opening: d.opening, moved: true}
+	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
+	if d.story != nil {
+		for _, f := range d.story.failures {
+			if f.subscription == s {
+				split.tale().failures = append(split.tale().failures, f)
+				split.attempt = f.attempt
+			}
+		}
+		d.story.counted, d.story.previous = counted{}, 0
+	}
+	if d.story != nil && d.story.rare != nil {
+		split.rarities().history = d.story.rare.history
+		split.rarities().historyOmitted = d.story.rare.historyOmitted
+	}
+	d.rarities().skipped = append(d.rarities().skipped, d.next)
+	return split
+}
+
+// succeeded is how many subscriptions have handled the event in this dispatch.
+func (d *dispatch) succeeded() int {
+	n := int(d.next)
+	if d.story != nil && d.story.rare != nil {
+		n -= len(d.story.rare.skipped)
+	}
+	return n
+}

@@ -1,0 +1,157 @@
+package eventbus
+
+import (
+	"context"
+	"fmt"
+)
+
+// Start begins to dispatch, with the events that were published before. The
+// context bounds taking up what an earlier process left unfinished, and not the
+// bus's life. Errors: ErrAlreadyStarted, ErrShutdown, the context's.
+func (b *Bus) Start(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return fmt.Errorf("Start: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.ending.Load():
+		return fmt.Errorf("Start: %w", ErrShutdown)
+	case b.started:
+		return fmt.Errorf("Start: %w", ErrAlreadyStarted)
+	}
+	left, err := b.store.claim(ctx)
+	if err != nil {
+		return fmt.Errorf("Start: %w", err)
+	}
+	b.started = true
+	for _, d := range left {
+		b.lanes.Return(&opening{resumed: d})
+	}
+	b.lanes.Start()
+	return nil
+}
+
+// Shutdown ends the bus. It refuses new work from outside, and waits until what
+// runs, is queued or waits for a retry has settled; what handlers publish
+// meanwhile is accepted. When ctx ends first, running handlers are cancelled with
+// the cause ErrShutdown and not waited for, and what is unfinished is
+// dead-lettered with the reason shutdown, logged, and returned in a
+// *ShutdownError. A bus that was not started does so at once.
+//
+// It can be called again, and from anywhere: every call waits, the end of any
+// call's context cuts all short, and all return the same error. Called by a
+// handler with its context, it begins and returns nil at once.
+//
+// Afterwards nothing of the bus runs, handlers that ignore their cancellation
+// aside. Dead letters and metrics can still be read.
+func (b *Bus) Shutdown(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return fmt.Errorf("Shutdown: %w", err)
+	}
+	b.mu.Lock()
+	first := !b.ending.Swap(true)
+	started := b.started
+	b.mu.Unlock()
+	if first {
+		b.lanes.Refuse()
+		b.checkDrained()
+		go b.finish()
+	}
+	if b.running(callFrom(ctx)) {
+		return nil
+	}
+	if !started {
+		b.cut(ErrNotStarted)
+	}
+	select {
+	case <-b.closed:
+	case <-ctx.Done():
+		b.cut(context.Cause(ctx))
+		<-b.closed
+	}
+	return b.shutdownErr
+}
+
+// finish waits until nothing is unsettled, and ends the goroutines.
+func (b *Bus) finish() {
+	<-b.drained
+	b.delay.Close()
+	<-b.lanes.Close()
+	b.time.stop()
+	b.watch.Rest()
+	b.mu.Lock()
+	if len(b.unfinished) > 0 {
+		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: b.abandoned.list(), Cause: b.cause}
+	}
+	b.mu.Unlock()
+	close(b.closed)
+}
+
+// cut settles what is unfinished as dead.
+//
+// Whoever begins something after cutting is set sees it, and what had begun
+// before is found here: the queues are emptied, and the calls stopped.
+func (b *Bus) cut(cause error) {
+	b.mu.Lock()
+	if b.cutting.Load() {
+		b.mu.Unlock()
+		return
+	}
+	b.cause = cause
+	b.cutting.Store(true)
+	b.mu.Unlock()
+	for _, c := range b.watch.StopAll() {
+		b.giveUp(c, func(w *worker) {
+			c.subscription.circuit.released(c.dispatch.pass)
+			c.dispatch.attempt--
+			b.bury(w, c.dispatch, ReasonShutdown)
+		})
+	}
+	b.lanes.Start() // what is queued from now on is settled by the workers
+	b.delay.Close()
+	w := &worker{}
+	for _, d := range b.delay.Drain() {
+		b.bury(w, d, ReasonShutdown)
+		w.tell()
+	}
+	for {
+		if !b.lanes.TryTake(&w.dispatch.opening) {
+			return
+		}
+		b.bury(w, w.taken(), ReasonShutdown)
+		b.lanes.Finish()
+		w.tell()
+	}
+}
+
+// noteUnfinished keeps a letter of a cut for the error of Shutdown.
+func (b *Bus) noteUnfinished(l *DeadLetter) {
+	if l.Reason != ReasonShutdown {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unfinished = append(b.unfinished, l.clone())
+}
+
+// checkDrained lets Shutdown go on when nothing is unsettled.
+func (b *Bus) checkDrained() {
+	if !b.ending.Load() || b.unsettled() != 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.drainedOnce {
+		b.drainedOnce = true
+		close(b.drained)
+	}
+}
+
+// unsettled is how many dispatches have been opened and not settled. It may be
+// too large while some settle, and is never too small.
+func (b *Bus) unsettled() int64 {
+	l := &b.ledger
+	settled := l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load()
+	return b.lanes.Stats().Admitted + l.direct.Load() + l.splits.Load() + l.replays.Load() - settled
+}

@@ -1,0 +1,99 @@
+package eventbus
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// observe calls an observer.
+func (b *Bus) observe(name string, call func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r), zap.Stack("stack"))
+		}
+	}()
+	call()
+}
+
+// logFailure is the entry of a failed attempt; delay is 0 after the last.
+func (b *Bus) logFailure(d *dispatch, s *Subscription, p *mergedPolicy, delay time.Duration, err error) {
+	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
+		entry.Write(
+			zap.Stringer("event_id", d.id),
+			zap.String("event_type", d.to.eventType),
+			zap.String("subscription_id", s.id),
+			zap.Int("attempt", int(d.attempt)),
+			zap.Int("max_attempts", p.maxAttempts()),
+			zap.Int64("delay_ms", (delay+time.Millisecond-1).Milliseconds()),
+			zap.String("error", textOf(err)),
+		)
+	}
+}
+
+func (b *Bus) logDeadLetter(d *dispatch, l *DeadLetter) {
+	if entry := b.log.Check(zap.WarnLevel, "event dead-lettered"); entry != nil {
+		entry.Write(append(l.fields(), zap.Int("max_attempts", d.to.policy(b.config.retry).maxAttempts()))...)
+	}
+}
+
+// fields are those of a letter, without the payload.
+func (l *DeadLetter) fields() []zap.Field {
+	fields := []zap.Field{
+		zap.Stringer("event_id", l.Event.ID),
+		zap.String("event_type", l.Event.Type),
+		zap.String("subscription_id", l.Subscription),
+		zap.Int("attempt", l.Attempts),
+		zap.String("reason", string(l.Reason)),
+		zap.Stringer("letter_id", l.ID),
+		zap.Time("died_at", l.DiedAt),
+	}
+	if n := len(l.Failures); n > 0 {
+		fields = append(fields, zap.String("error", l.Failures[n-1].Error))
+	}
+	return fields
+}
+
+func (b *Bus) logLateEnd(c *call, err error) {
+	if entry := b.log.Check(zap.InfoLevel, "handler ended after it had been given up"); entry != nil {
+		d, _ := FromContext(c)
+		fields := []zap.Field{
+			zap.Stringer("event_id", d.Event.ID),
+			zap.String("event_type", d.Event.Type),
+			zap.String("subscription_id", d.Subscription),
+			zap.Int("attempt", d.Attempt),
+		}
+		if err != nil {
+			fields = append(fields, zap.String("error", textOf(err)))
+		}
+		entry.Write(fields...)
+	}
+}
+
+// circuitChanged tells of a circuit's change of state, if there was one.
+func (b *Bus) circuitChanged(s *Subscription, change circuitChange) {
+	if change.from == change.to {
+		return
+	}
+	level := zap.InfoLevel
+	if change.to == CircuitOpen {
+		level = zap.WarnLevel
+	}
+	if entry := b.log.Check(level, "circuit "+change.to.String()); entry != nil {
+		entry.Write(
+			zap.String("subscription_id", s.id),
+			zap.Stringer("from", change.from),
+			zap.Stringer("to", change.to),
+		)
+	}
+}
+
+// letterEvicted tells of a letter that has fallen out of the queue.
+func (b *Bus) letterEvicted(l *DeadLetter) {
+	if entry := b.log.Check(zap.ErrorLevel, "dead letter queue is full: oldest letter evicted"); entry != nil {
+		entry.Write(l.fields()...)
+	}
+	if f := b.config.observer.LetterEvicted; f != nil {
+		b.observe("LetterEvicted", func() { f(*l) })
+	}
+}
