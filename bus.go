@@ -21,9 +21,10 @@ import (
 // Bus is an in-process event bus. It is made with New; its methods are safe for
 // concurrent use, and may be called from handlers.
 //
-// Lock order: cancellation.mu and letterQueue.mu before lane's mutex; Bus.mu
-// before the route table's. The others are leaves. Nothing of the user's runs
-// under any of them: handlers, middleware, observers, log sinks.
+// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu,
+// cancellation.mu; then lane's, which may come after any of these. The others are
+// leaves. Nothing of the user's runs under any of them: handlers, middleware,
+// observers, options, methods of errors, log sinks.
 type Bus struct {
 	// Immutable after New.
 	config *config
