@@ -27,7 +27,7 @@ const (
 
 // String names it: "closed", "open", "half-open", "disabled".
 func (s CircuitState) String() string {
-	return [...]string{"closed", "open", "half-open", "disabled"}[s]
+	return nameOf("CircuitState", []string{"closed", "open", "half-open", "disabled"}, int(s))
 }
 
 // MarshalText is String.
@@ -197,7 +197,9 @@ func (c *circuit) enter(now int64) (pass uint64, ok bool, change circuitChange) 
 	}
 	done, err := c.breaker.Allow()
 	if err != nil {
-		return pass, false, change
+		// The runtime's clock, which is its clock, has not moved since it
+		// opened. Ours has: the probe runs, and its result is ours to draw.
+		done = func(error) {}
 	}
 	c.probe = done
 	return pass, true, change

@@ -172,7 +172,7 @@ const (
 
 // String names it: "waiting", "handled", "unrouted", "dead-lettered", "dropped".
 func (o Outcome) String() string {
-	return [...]string{"waiting", "handled", "unrouted", "dead-lettered", "dropped"}[o]
+	return nameOf("Outcome", []string{"waiting", "handled", "unrouted", "dead-lettered", "dropped"}, int(o))
 }
 
 // Result is how an event has settled.

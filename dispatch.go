@@ -71,13 +71,31 @@ func (d *dispatch) waiter() *waiter {
 type story struct {
 	failures []failure
 	previous time.Duration // the delay before this attempt, without RetryAfter
-	counted  counted       // the last failure, in the window of the subscription that is next
+	counted  counted       // the last failure, in the window of at
+	at       *Subscription
 	rare     *rarities
+}
+
+// countedAt is where the event's last failure stands in the window of s.
+func (s *story) countedAt(at *Subscription) counted {
+	if s.at != at {
+		return counted{}
+	}
+	return s.counted
+}
+
+// passed notes that the dispatch goes on to its next subscription.
+func (s *story) passed() {
+	s.counted, s.at = counted{}, nil
+	if s.rare != nil {
+		s.rare.omittedHere = 0
+	}
 }
 
 // rarities is what even most stories do not have.
 type rarities struct {
 	omitted        int       // failures left out of story.failures
+	omittedHere    int       // of these, those at the subscription that is next
 	skipped        []int32   // subscriptions that have been split off
 	succeeded      []string  // in the dispatches before this replay
 	history        []Failure // of those
@@ -87,6 +105,7 @@ type rarities struct {
 // failure is a Failure in fewer bytes: many wait in retries.
 type failure struct {
 	err          error
+	text         string
 	subscription *Subscription
 	at           int64
 	duration     time.Duration
@@ -119,23 +138,38 @@ func (d *dispatch) moveOut() *dispatch {
 	return &dispatch{opening: d.opening, story: d.story, attempt: d.attempt, next: d.next, moved: true}
 }
 
+// keep adds a failure to the story.
+func (d *dispatch) keep(f failure) {
+	s := d.tale()
+	if len(s.failures) == firstFailures+lastFailures {
+		r := d.rarities()
+		r.omitted++
+		if s.failures[firstFailures].subscription == f.subscription {
+			r.omittedHere++
+		}
+	}
+	s.failures, _ = keepFailure(s.failures, f)
+}
+
 // splitOff makes a dispatch for the next subscription alone, with the attempts and
 // failures that it has there.
-func (d *dispatch) splitOff(s *Subscription) *dispatch {
+func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy) *dispatch {
 	split := &dispatch{opening: d.opening, moved: true}
 	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
+	split.to.merged.Store(policy)
 	if d.story != nil {
+		story := split.tale()
 		for _, f := range d.story.failures {
 			if f.subscription == s {
-				split.tale().failures = append(split.tale().failures, f)
+				story.failures = append(story.failures, f)
 				split.attempt = f.attempt
 			}
 		}
-		d.story.counted, d.story.previous = counted{}, 0
-	}
-	if d.story != nil && d.story.rare != nil {
-		split.rarities().history = d.story.rare.history
-		split.rarities().historyOmitted = d.story.rare.historyOmitted
+		story.counted, story.at = d.story.countedAt(s), s
+		if old := d.story.rare; old != nil {
+			story.rare = &rarities{omitted: old.omittedHere, history: old.history, historyOmitted: old.historyOmitted}
+		}
+		d.story.passed()
 	}
 	d.rarities().skipped = append(d.rarities().skipped, d.next)
 	return split

@@ -171,7 +171,8 @@ func (b *Bus) conclude(w *worker, c *call, err error) bool {
 	d, s := c.dispatch, c.subscription
 	var was counted
 	if d.story != nil {
-		was, d.story.counted = d.story.counted, counted{}
+		was = d.story.countedAt(s)
+		d.story.passed()
 	}
 	now, _ := b.time.recent()
 	if d.timed {
@@ -184,29 +185,26 @@ func (b *Bus) conclude(w *worker, c *call, err error) bool {
 // failed is what follows from a failure: a retry, or a dead letter.
 func (b *Bus) failed(w *worker, c *call, err error) {
 	d, s, now := c.dispatch, c.subscription, b.time.now()
-	duration := time.Duration(now.nanos - d.started)
-	story := d.tale()
-	var omitted int
-	story.failures, omitted = keepFailure(story.failures, failure{err, s, now.nanos, duration, d.attempt})
-	if omitted > 0 {
-		d.rarities().omitted += omitted
-	}
-	s.counters.failed(err, duration)
-	policy := d.to.policy(b.config.retry)
-	next := policy.decide(failedAttempt{
+	duration := max(time.Duration(now.nanos-d.started), 0)
+	policy, story := d.to.policy(b.config.retry), d.tale()
+	attempt := failedAttempt{
 		number:   int(d.attempt),
-		err:      err,
 		elapsed:  now.utc.Sub(d.time),
 		previous: story.previous,
 		at:       &s.retry,
-	}, b.random())
+	}
+	guarded(func() { attempt.judge(err, policy.retryIf(&s.retry)) })
+	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt})
+	s.counters.failed(err, duration)
+	next := policy.decide(attempt, b.random())
 	var change circuitChange
-	if isPermanent(err) {
+	if attempt.permanent {
 		s.circuit.released(d.pass)
 	} else {
-		story.counted, change = s.circuit.failed(d.pass, now.nanos, story.counted)
+		story.counted, change = s.circuit.failed(d.pass, now.nanos, story.countedAt(s))
+		story.at = s
 	}
-	b.logFailure(d, s, policy, next.delay, err)
+	b.logFailure(d, s, policy, next.delay, attempt.text)
 	b.circuitChanged(s, change)
 	if !next.retry {
 		b.bury(w, d, next.reason)
@@ -247,7 +245,7 @@ func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription) bool {
 		return true
 	}
 	b.ledger.splits.Add(1)
-	split := d.splitOff(s)
+	split := d.splitOff(s, d.to.policy(b.config.retry))
 	end(split)
 	// The waiter of the whole has been told of the letter, and goes on waiting.
 	w.settled = nil

@@ -90,6 +90,11 @@ type DeadLetter struct {
 	DiedAt time.Time `json:"died_at"`
 	// Replays is how often the event had been replayed.
 	Replays int `json:"replays,omitempty"`
+
+	// Where the event's last failure stands in the window of a subscription: a
+	// replay is of the same event, and takes its place.
+	counted counted
+	at      *Subscription
 }
 
 // Failure is one failed attempt.
@@ -398,6 +403,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 	if d.story == nil {
 		return l
 	}
+	l.counted, l.at = d.story.counted, d.story.at
 	for _, f := range d.story.failures {
 		var omitted int
 		l.Failures, omitted = keepFailure(l.Failures, Failure{
@@ -406,7 +412,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 			Subscription: f.subscription.id,
 			Time:         b.time.at(f.at),
 			Duration:     f.duration,
-			Error:        textOf(f.err),
+			Error:        f.text,
 			Err:          f.err,
 		})
 		l.FailuresOmitted += omitted
@@ -455,11 +461,15 @@ func (b *Bus) reopen(l *DeadLetter) error {
 			time:    l.Event.Time,
 			extras:  &extras{metadata: l.Event.Metadata, replays: l.Replays + 1},
 		},
-		story: &story{rare: &rarities{
-			history:        l.Failures,
-			historyOmitted: l.FailuresOmitted,
-			succeeded:      l.Succeeded,
-		}},
+		story: &story{
+			counted: l.counted,
+			at:      l.at,
+			rare: &rarities{
+				history:        l.Failures,
+				historyOmitted: l.FailuresOmitted,
+				succeeded:      l.Succeeded,
+			},
+		},
 		moved: true,
 	}})
 	return nil

@@ -220,11 +220,6 @@ func Permanent(err error) error {
 	return &permanentError{err}
 }
 
-func isPermanent(err error) bool {
-	_, ok := asError[*permanentError](err)
-	return ok
-}
-
 type retryAfterError struct {
 	err   error
 	delay time.Duration
@@ -260,6 +255,21 @@ func textOf(err error) (text string) {
 			fmt.Sprintf("… (%d bytes more)", len(text)-maxErrorText)
 	}
 	return text
+}
+
+// guarded runs code of the user's that is neither a handler nor called by the
+// user: methods of errors, RetryIf, observers. It may panic, and even end its
+// goroutine, without ending ours, which has a dispatch in its hands. It returns
+// what the code panicked with.
+func guarded(f func()) (panicked any) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { panicked = recover() }()
+		f()
+	}()
+	<-done
+	return panicked
 }
 
 // asError is errors.As, whatever the methods of the errors in the chain do.

@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -8,16 +9,13 @@ import (
 
 // observe calls an observer.
 func (b *Bus) observe(name string, call func()) {
-	defer func() {
-		if r := recover(); r != nil {
-			b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r), zap.Stack("stack"))
-		}
-	}()
-	call()
+	if r := guarded(call); r != nil {
+		b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r))
+	}
 }
 
 // logFailure is the entry of a failed attempt; delay is 0 after the last.
-func (b *Bus) logFailure(d *dispatch, s *Subscription, p *mergedPolicy, delay time.Duration, err error) {
+func (b *Bus) logFailure(d *dispatch, s *Subscription, p *mergedPolicy, delay time.Duration, text string) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
 		entry.Write(
 			zap.Stringer("event_id", d.id),
@@ -25,8 +23,8 @@ func (b *Bus) logFailure(d *dispatch, s *Subscription, p *mergedPolicy, delay ti
 			zap.String("subscription_id", s.id),
 			zap.Int("attempt", int(d.attempt)),
 			zap.Int("max_attempts", p.maxAttempts()),
-			zap.Int64("delay_ms", (delay+time.Millisecond-1).Milliseconds()),
-			zap.String("error", textOf(err)),
+			zap.Int64("delay_ms", int64(math.Ceil(float64(delay)/float64(time.Millisecond)))),
+			zap.String("error", text),
 		)
 	}
 }
@@ -64,7 +62,7 @@ func (b *Bus) logLateEnd(c *call, err error) {
 			zap.Int("attempt", d.Attempt),
 		}
 		if err != nil {
-			fields = append(fields, zap.String("error", textOf(err)))
+			guarded(func() { fields = append(fields, zap.String("error", textOf(err))) })
 		}
 		entry.Write(fields...)
 	}

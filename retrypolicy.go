@@ -101,10 +101,15 @@ var jitterNames = [...]string{"proportional", "none", "full", "equal", "decorrel
 
 // String names it: "proportional", "none", "full", "equal", "decorrelated".
 func (j Jitter) String() string {
-	if j < 0 || int(j) >= len(jitterNames) {
-		return fmt.Sprintf("Jitter(%d)", int(j))
+	return nameOf("Jitter", jitterNames[:], int(j))
+}
+
+// nameOf is the name of a constant, or what it would be if it were one.
+func nameOf(typ string, names []string, i int) string {
+	if i < 0 || i >= len(names) {
+		return fmt.Sprintf("%s(%d)", typ, i)
 	}
-	return jitterNames[j]
+	return names[i]
 }
 
 // spread applies jitter j to the delay before an attempt. previous is what it
@@ -289,10 +294,40 @@ func permits[N int | time.Duration](a, b, unbounded N) bool {
 // failedAttempt is what the policy is asked about.
 type failedAttempt struct {
 	number   int
-	err      error
 	elapsed  time.Duration // since publication
 	previous time.Duration // the scheduled delay before this attempt
 	at       *retryOverride
+	verdict
+}
+
+// verdict is what an error says, and what RetryIf says of it.
+type verdict struct {
+	text       string
+	permanent  bool
+	worthIt    bool
+	retryAfter *retryAfterError
+}
+
+// judge asks an error, and RetryIf, what they say. It must be called where the
+// user's code may do anything (see guarded): what it has not come to when that
+// breaks off is left at what v was.
+func (v *verdict) judge(err error, retryIf func(error) bool) {
+	*v = verdict{text: fmt.Sprintf("%T, whose methods broke off", err), worthIt: true}
+	v.text = textOf(err)
+	_, v.permanent = asError[*permanentError](err)
+	v.retryAfter, _ = asError[*retryAfterError](err)
+	if retryIf != nil && !v.permanent {
+		v.worthIt = retryIf(err)
+	}
+}
+
+// retryIf is the RetryIf for the failures of a subscription, nil if all are worth
+// a retry.
+func (p *mergedPolicy) retryIf(at *retryOverride) func(error) bool {
+	if at.set&fieldRetryIf != 0 {
+		return at.RetryPolicy.RetryIf
+	}
+	return p.RetryIf
 }
 
 // decision is what follows from a failed attempt: another one after delay, or
@@ -305,43 +340,26 @@ type decision struct {
 
 // decide is what follows from f. random is in [0, 1).
 func (p *mergedPolicy) decide(f failedAttempt, random float64) decision {
-	if isPermanent(f.err) {
+	if f.permanent || !f.worthIt {
 		return decision{reason: ReasonPermanent}
 	}
-	jitter, worthIt := p.Jitter, p.RetryIf
+	jitter := p.Jitter
 	if f.at.set&fieldJitter != 0 {
 		jitter = f.at.Jitter
-	}
-	if f.at.set&fieldRetryIf != 0 {
-		worthIt = f.at.RetryPolicy.RetryIf
-	}
-	if worthIt != nil && !ask(worthIt, f.err) {
-		return decision{reason: ReasonPermanent}
 	}
 	if last := p.maxAttempts(); last != 0 && f.number >= last {
 		return decision{reason: ReasonExhausted}
 	}
 	scheduled := p.spread(jitter, f.number+1, f.previous, random)
 	delay := scheduled
-	if after, ok := asError[*retryAfterError](f.err); ok {
-		delay = after.delay
+	if f.retryAfter != nil {
+		delay = f.retryAfter.delay
 	}
 	// Written so that neither side can overflow.
-	if p.MaxElapsed != 0 && delay >= p.MaxElapsed-f.elapsed {
+	if p.MaxElapsed != 0 && delay >= p.MaxElapsed-max(f.elapsed, 0) {
 		return decision{reason: ReasonExpired}
 	}
 	return decision{retry: true, delay: delay, scheduled: scheduled}
-}
-
-// ask calls a user's RetryIf. One that panics has no opinion, and without one
-// every error is worth a retry.
-func ask(worthIt func(error) bool, err error) (yes bool) {
-	defer func() {
-		if recover() != nil {
-			yes = true
-		}
-	}()
-	return worthIt(err)
 }
 
 // over is p with the fields that r sets.

@@ -89,18 +89,18 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.ending.Load() {
 		return nil, ErrShutdown
 	}
-	b.made++
-	s.number, s.id = b.made, c.name
+	s.number, s.id = b.made+1, c.name
 	if c.named {
 		if b.subscriptions[s.id] != nil {
 			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, s.id)
 		}
 	} else {
 		// A user may have given somebody just this name.
-		for n := b.made; s.id == "" || b.subscriptions[s.id] != nil; n++ {
+		for n := s.number; s.id == "" || b.subscriptions[s.id] != nil; n++ {
 			s.id = fmt.Sprintf("%s#%d", pattern, n)
 		}
 	}
+	b.made++
 	b.subscriptions[s.id] = s
 	s.leave = b.routes.Add(parsed, s)
 	return s, nil

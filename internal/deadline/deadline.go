@@ -215,10 +215,24 @@ func (w *Watch[T]) armLocked(due int64) {
 		return
 	}
 	w.armed.Store(due)
-	d := time.Duration(due - w.nanos())
-	if w.timer == nil {
-		w.timer = w.schedule(d, func() { w.Look() })
-		return
+	for {
+		now := w.nanos()
+		d := time.Duration(due - now)
+		if d <= 0 {
+			// Not by the timer: a mock clock fires one of 0 only when it is next
+			// moved.
+			go w.Look()
+			return
+		}
+		if w.timer == nil {
+			w.timer = w.schedule(d, func() { w.Look() })
+		} else {
+			w.timer.Reset(d)
+		}
+		// A clock that was moved after now was read has left the timer late by
+		// as much, for good if it is a mock clock and stands still again.
+		if moved := w.nanos() - now; moved <= int64(d)/16 {
+			return
+		}
 	}
-	w.timer.Reset(d)
 }

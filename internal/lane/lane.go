@@ -108,6 +108,7 @@ type waiter struct{ told chan error }
 type Pool[T, W any] struct {
 	cfg      Config[T, W]
 	thirsty  atomic.Bool  // somebody waits for room
+	crowded  atomic.Bool  // there are more workers than there may be
 	put      atomic.Int64 // items that are in the chunks before the tail
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
@@ -380,6 +381,9 @@ func (p *Pool[T, W]) finish(w W) {
 func (p *Pool[T, W]) take(place *T) bool {
 	for {
 		for range spins {
+			if p.crowded.Load() && p.leaveCrowd() {
+				return false
+			}
 			if p.TryTake(place) {
 				return true
 			}
@@ -390,17 +394,14 @@ func (p *Pool[T, W]) take(place *T) bool {
 			p.mu.Unlock()
 			continue
 		}
-		if p.closed || p.resting >= 4*runtime.GOMAXPROCS(0) || p.workers > p.cfg.Concurrency {
+		if p.closed || p.resting >= 4*runtime.GOMAXPROCS(0) {
 			p.leaveLocked()
+			p.restLocked()
 			p.mu.Unlock()
 			return false
 		}
 		p.resting++
-		if p.resting == p.workers && p.blocked == 0 {
-			p.mu.Unlock()
-			p.cfg.Rest()
-			p.mu.Lock()
-		}
+		p.restLocked()
 		for p.woken == 0 && !p.closed {
 			p.rested.Wait()
 		}
@@ -413,8 +414,30 @@ func (p *Pool[T, W]) take(place *T) bool {
 	}
 }
 
+// restLocked tells the user of the pool if nothing runs, unlocked meanwhile.
+func (p *Pool[T, W]) restLocked() {
+	if p.resting == p.workers && p.blocked == 0 {
+		p.mu.Unlock()
+		p.cfg.Rest()
+		p.mu.Lock()
+	}
+}
+
+// leaveCrowd reports whether the worker that asks is one too many. It is when
+// another one has come back from Block.
+func (p *Pool[T, W]) leaveCrowd() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.workers <= p.cfg.Concurrency {
+		return false
+	}
+	p.leaveLocked()
+	return true
+}
+
 func (p *Pool[T, W]) leaveLocked() {
 	p.workers--
+	p.crowded.Store(p.workers > p.cfg.Concurrency)
 	if p.closed && p.workers == 0 && p.blocked == 0 {
 		close(p.gone)
 	}
@@ -517,6 +540,7 @@ func (p *Pool[T, W]) Unblock() {
 	defer p.mu.Unlock()
 	p.blocked--
 	p.workers++
+	p.crowded.Store(p.workers > p.cfg.Concurrency)
 }
 
 // Start begins to run what has been let in.
