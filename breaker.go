@@ -207,12 +207,10 @@ func (c *circuit) enter(now int64) (pass uint64, ok bool, change circuitChange) 
 
 // succeeded records that a handler was done with an event.
 func (c *circuit) succeeded(pass uint64, now int64, was counted) circuitChange {
-	c.successes.Add(1)
-	if c.config.disabled {
-		return circuitChange{}
-	}
-	// Nothing to be decided, and nothing but the counter to be changed.
-	if pass&gateShut == 0 && pass == c.gate.Load() && !was.failed && !c.failing.Load() && now < c.stepEnds.Load() {
+	quiet := pass&gateShut == 0 && pass == c.gate.Load() && !was.failed && !c.failing.Load() && now < c.stepEnds.Load()
+	if quiet || c.config.disabled {
+		// Nothing to be decided, and nothing but the counter to be changed.
+		c.successes.Add(1)
 		return circuitChange{}
 	}
 	_, change := c.record(pass, now, was, nil)
@@ -240,19 +238,23 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 	defer c.mu.Unlock()
 	generation := c.gate.Load() / gateGeneration
 	if pass/gateGeneration != generation {
-		// It belongs to an earlier state of the circuit. The successes that
-		// closed windows look back at must not show it.
+		// It belongs to an earlier state of the circuit: counted, but not in the
+		// window.
 		if outcome == nil {
+			c.successes.Add(1)
 			for i := range c.before {
 				c.before[i]++
 			}
 		}
 		return counted{}, circuitChange{}
 	}
+	c.advanceLocked(now)
+	if outcome == nil {
+		c.successes.Add(1) // not before, or it would count for the step before
+	}
 	if pass&gateShut != 0 {
 		return counted{}, c.probedLocked(now, outcome)
 	}
-	c.advanceLocked(now)
 	oldest := c.current - windowSteps + 1
 	if was.failed && was.generation == generation && was.step >= oldest {
 		c.failures[index(was.step)]--

@@ -355,8 +355,11 @@ func (p *mergedPolicy) decide(f failedAttempt, random float64) decision {
 	if f.retryAfter != nil {
 		delay = f.retryAfter.delay
 	}
-	// Written so that neither side can overflow.
-	if p.MaxElapsed != 0 && delay >= p.MaxElapsed-max(f.elapsed, 0) {
+	left := p.MaxElapsed - f.elapsed
+	if left < 0 && f.elapsed < 0 { // a clock that was set back, and an overflow
+		left = math.MaxInt64
+	}
+	if p.MaxElapsed != 0 && delay >= left {
 		return decision{reason: ReasonExpired}
 	}
 	return decision{retry: true, delay: delay, scheduled: scheduled}
