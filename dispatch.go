@@ -167,7 +167,7 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy) *dispatch {
 		}
 		story.counted, story.at = d.story.countedAt(s), s
 		if old := d.story.rare; old != nil {
-			story.rare = &rarities{omitted: old.omittedHere, history: old.history, historyOmitted: old.historyOmitted}
+			story.rare = &rarities{omitted: old.omittedHere, succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted}
 		}
 		d.story.passed()
 	}

@@ -224,32 +224,28 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 }
 
 // passOver goes past a subscription whose door is shut: what was for it becomes a
-// dispatch of its own, which ends here. It reports whether that was all there was
-// to the dispatch itself.
+// dispatch of its own, which ends here; being skipped spends no attempt. It reports
+// whether that was all there was to the dispatch.
 func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription) bool {
 	reason, dropped := ReasonCircuitOpen, s.whenOpen == DropWhenOpen
 	if s.circuit.removed() {
 		reason, dropped = ReasonUnsubscribed, false
 	}
 	s.counters.skipped.Add(1)
-	end := func(d *dispatch) {
-		if dropped {
-			b.settle(w, d, settlement{outcome: Dropped})
-		} else {
-			b.bury(w, d, reason)
-		}
+	all := int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0
+	if !all {
+		b.ledger.splits.Add(1)
 	}
-	if int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0 {
-		d.attempt-- // being skipped spends none
-		end(d)
-		return true
-	}
-	b.ledger.splits.Add(1)
 	split := d.splitOff(s, d.to.policy(b.config.retry))
-	end(split)
-	// The waiter of the whole has been told of the letter, and goes on waiting.
-	w.settled = nil
-	return false
+	if dropped {
+		b.settle(w, split, settlement{outcome: Dropped})
+	} else {
+		b.bury(w, split, reason)
+	}
+	if !all {
+		w.settled = nil // who waits for the whole has been told of the letter only
+	}
+	return all
 }
 
 // withdraw takes back a call that must not start any more. It reports whether

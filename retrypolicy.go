@@ -356,10 +356,8 @@ func (p *mergedPolicy) decide(f failedAttempt, random float64) decision {
 		delay = f.retryAfter.delay
 	}
 	left := p.MaxElapsed - f.elapsed
-	if left < 0 && f.elapsed < 0 { // a clock that was set back, and an overflow
-		left = math.MaxInt64
-	}
-	if p.MaxElapsed != 0 && delay >= left {
+	overflow := left < 0 && f.elapsed < 0 // by a clock that was set back
+	if p.MaxElapsed != 0 && !overflow && delay >= left {
 		return decision{reason: ReasonExpired}
 	}
 	return decision{retry: true, delay: delay, scheduled: scheduled}
