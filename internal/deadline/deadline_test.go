@@ -1,0 +1,425 @@
+package deadline_test
+
+import (
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/internal/deadline"
+)
+
+// task is what runs in these tests.
+type task struct {
+	deadline.Call
+	timeout time.Duration
+}
+
+// handClock moves only by hand, and fires its timer when it is moved past it.
+type handClock struct {
+	mu     sync.Mutex
+	now    int64
+	due    int64 // 0: the timer is stopped
+	f      func()
+	arms   int
+	made   int
+	onArm  func() // called, once, just before the timer is set
+	onTime []time.Duration
+}
+
+func (c *handClock) nanos() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *handClock) schedule(d time.Duration, f func()) deadline.Timer {
+	c.made++
+	c.f = f
+	c.Reset(d)
+	return c
+}
+
+func (c *handClock) Reset(d time.Duration) bool {
+	if hook := c.onArm; hook != nil {
+		c.onArm = nil
+		hook()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.due != 0
+	c.due = c.now + int64(d)
+	if c.due < c.now {
+		c.due = math.MaxInt64
+	}
+	c.arms++
+	c.onTime = append(c.onTime, d)
+	return was
+}
+
+func (c *handClock) Stop() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.due != 0
+	c.due = 0
+	return was
+}
+
+func (c *handClock) armedFor() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.due
+}
+
+func (c *handClock) moveTo(now int64) {
+	c.mu.Lock()
+	c.now = now
+	fire := c.due != 0 && c.due <= now
+	if fire {
+		c.due = 0
+	}
+	c.mu.Unlock()
+	if fire {
+		c.f()
+	}
+}
+
+func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
+	late = &[]*task{}
+	w = deadline.New(
+		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func(t *task) { *late = append(*late, t) },
+		c.nanos, c.schedule,
+	)
+	return w, late
+}
+
+// begin runs a task in a slot of its own, armed.
+func begin(w *deadline.Watch[task], c *handClock, timeout time.Duration) (*task, *deadline.Slot[task]) {
+	t, s := &task{timeout: timeout}, w.Open()
+	w.Begin(s, t)
+	w.Arm(t.Start(c.nanos(), timeout))
+	return t, s
+}
+
+func TestACallOverrunsAtItsDeadline(t *testing.T) {
+	c := &handClock{now: 100}
+	w, late := newWatch(c)
+	x, _ := begin(w, c, 50)
+	require.True(t, x.Running())
+	c.moveTo(149)
+	require.Empty(t, *late)
+	require.Equal(t, deadline.Running, x.State())
+	c.moveTo(150)
+	require.Equal(t, []*task{x}, *late)
+	require.Equal(t, deadline.Overran, x.State())
+	require.False(t, x.End(), "it has been decided")
+	require.Equal(t, deadline.Overran, x.State())
+	require.Zero(t, c.armedFor())
+	w.Look()
+	require.Len(t, *late, 1, "once")
+}
+
+func TestACallThatEndsInTimeDoesNot(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	x, _ := begin(w, c, 50)
+	require.True(t, x.End())
+	require.Equal(t, deadline.Ended, x.State())
+	c.moveTo(1000)
+	require.Empty(t, *late)
+	require.Empty(t, w.StopAll())
+	require.Zero(t, c.armedFor())
+}
+
+func TestTheTimerIsSetToTheEarliest(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	a, _ := begin(w, c, 100)
+	require.EqualValues(t, 100, c.armedFor())
+	b, _ := begin(w, c, 30)
+	require.EqualValues(t, 30, c.armedFor())
+	third, _ := begin(w, c, 60)
+	require.EqualValues(t, 30, c.armedFor())
+	arms := c.arms
+	for range 10 {
+		begin(w, c, time.Hour)
+	}
+	require.Equal(t, arms, c.arms, "later ones cost nothing")
+	c.moveTo(30)
+	require.Equal(t, []*task{b}, *late)
+	require.EqualValues(t, 60, c.armedFor())
+	third.End()
+	c.moveTo(60)
+	require.EqualValues(t, 100, c.armedFor())
+	c.moveTo(100)
+	require.Equal(t, []*task{b, a}, *late)
+	require.EqualValues(t, time.Hour, c.armedFor())
+	require.Equal(t, 1, c.made, "one timer for all")
+}
+
+func TestSeveralAreLateAtOnce(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	for i := range 5 {
+		begin(w, c, time.Duration(10+i))
+	}
+	c.moveTo(1000)
+	require.Len(t, *late, 5)
+	require.Zero(t, c.armedFor())
+}
+
+// A call that nobody gave a deadline gets it when it is first looked at.
+func TestLookGivesADeadline(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	x, s := &task{timeout: 50}, w.Open()
+	w.Begin(s, x)
+	require.Zero(t, c.armedFor())
+	c.moveTo(7)
+	require.True(t, w.Look())
+	require.EqualValues(t, 57, c.armedFor())
+	require.False(t, w.Look(), "nothing new")
+	c.moveTo(20)
+	require.False(t, w.Look())
+	require.EqualValues(t, 57, c.armedFor(), "it keeps its deadline")
+	require.EqualValues(t, 57, x.Start(30, 50))
+	c.moveTo(57)
+	require.Len(t, *late, 1)
+	y := &task{timeout: 50}
+	w.Begin(s, y)
+	require.True(t, w.Look())
+	w.Clear(s)
+	require.True(t, w.Look())
+	require.False(t, w.Look())
+}
+
+func TestDeadlinesAtTheEdges(t *testing.T) {
+	for name, c := range map[string]struct {
+		now     int64
+		timeout time.Duration
+	}{
+		"the end of time":        {1000, math.MaxInt64},
+		"long past the end":      {math.MaxInt64 - 5, math.MaxInt64},
+		"zero, which is no time": {-50, 50},
+	} {
+		var call deadline.Call
+		due := call.Start(c.now, c.timeout)
+		require.NotZero(t, due, name)
+		require.Greater(t, due, c.now, name)
+		require.Less(t, due, int64(math.MaxInt64), name)
+		require.Equal(t, due, call.Start(c.now+1, c.timeout), "%s: it is set once", name)
+	}
+}
+
+func TestRestStopsTheTimer(t *testing.T) {
+	c := &handClock{}
+	w, _ := newWatch(c)
+	x, _ := begin(w, c, 50)
+	y, _ := begin(w, c, 80)
+	x.End()
+	w.Rest()
+	require.EqualValues(t, 80, c.armedFor(), "one still runs")
+	y.End()
+	w.Rest()
+	require.Zero(t, c.armedFor())
+	w.Rest()
+	begin(w, c, 20)
+	require.EqualValues(t, 20, c.armedFor(), "and it is set again")
+	require.Equal(t, 1, c.made)
+}
+
+func TestStopAllGivesUpWhatRuns(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	a, _ := begin(w, c, 10)
+	b, _ := begin(w, c, 500)
+	ended, _ := begin(w, c, 500)
+	ended.End()
+	w.Open()
+	c.moveTo(10)
+	d, _ := begin(w, c, 20)
+	require.ElementsMatch(t, []*task{b, d}, w.StopAll())
+	require.Empty(t, w.StopAll())
+	require.Equal(t, deadline.Stopped, b.State())
+	require.Equal(t, deadline.Stopped, d.State())
+	require.Equal(t, deadline.Overran, a.State())
+	require.False(t, b.End())
+	c.moveTo(10_000)
+	require.Equal(t, []*task{a}, *late)
+	w.Rest()
+	require.Zero(t, c.armedFor())
+}
+
+func TestCloseRemovesASlot(t *testing.T) {
+	for closed := range 3 {
+		c := &handClock{}
+		w, late := newWatch(c)
+		var tasks []*task
+		var slots []*deadline.Slot[task]
+		for range 3 {
+			x, s := begin(w, c, 10)
+			tasks, slots = append(tasks, x), append(slots, s)
+		}
+		w.Close(slots[closed])
+		c.moveTo(10)
+		require.Len(t, *late, 2)
+		require.NotContains(t, *late, tasks[closed])
+		for i, s := range slots { // the others can be closed still
+			if i != closed {
+				w.Close(s)
+			}
+		}
+		require.Empty(t, w.StopAll())
+		begin(w, c, 5)
+		c.moveTo(15)
+		require.Len(t, *late, 3)
+	}
+}
+
+func TestATimeThatIsSetBack(t *testing.T) {
+	c := &handClock{now: 1000}
+	w, late := newWatch(c)
+	x, _ := begin(w, c, 50)
+	c.moveTo(10)
+	y, _ := begin(w, c, 50) // earlier than what the timer is set to
+	require.EqualValues(t, 60, c.armedFor())
+	c.moveTo(60)
+	require.Equal(t, []*task{y}, *late)
+	require.EqualValues(t, 1050, c.armedFor())
+	c.moveTo(1050)
+	require.Equal(t, []*task{y, x}, *late)
+}
+
+// Early, late and twice: only the clock decides.
+func TestATimerThatLies(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	x, _ := begin(w, c, 50)
+	c.f()
+	require.Empty(t, *late)
+	require.EqualValues(t, 50, c.armedFor())
+	c.moveTo(50)
+	c.f()
+	require.Equal(t, []*task{x}, *late)
+}
+
+// A mock clock may be moved between being read and being asked for a timer. If it
+// stands still afterwards, a timer that is late by as much never fires.
+func TestAClockThatMovesWhileTheTimerIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &handClock{}
+		w, late := newWatch(c)
+		c.onArm = func() { c.mu.Lock(); c.now = 100; c.mu.Unlock() }
+		x, _ := begin(w, c, 50)
+		// 100 now, and the call was due at 50.
+		synctest.Wait()
+		require.Equal(t, []*task{x}, *late, "the timer is late for good")
+	})
+}
+
+// The watch and the caller race for each call's end: exactly one of them wins.
+func TestEndOrOverrunAndNeverBoth(t *testing.T) {
+	const workers, each = 8, 2000
+	var overran, ended, lost atomic.Int64
+	origin := time.Now()
+	w := deadline.New(
+		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func(*task) { overran.Add(1) },
+		func() int64 { return int64(time.Since(origin)) },
+		func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
+	)
+	var stopped atomic.Int64
+	var wg, stopper sync.WaitGroup
+	done := make(chan struct{})
+	stopper.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			w.Look()
+			stopped.Add(int64(len(w.StopAll())))
+			w.Rest()
+			runtime.Gosched()
+		}
+	})
+	for range workers {
+		wg.Go(func() {
+			s := w.Open()
+			for i := range each {
+				x := &task{timeout: time.Duration(1 + i%7*500)}
+				w.Begin(s, x)
+				w.Arm(x.Start(int64(time.Since(origin)), x.timeout))
+				for range i % 5 {
+					runtime.Gosched()
+				}
+				if x.End() {
+					ended.Add(1)
+				} else {
+					lost.Add(1)
+				}
+				if i%100 == 99 {
+					w.Close(s)
+					s = w.Open()
+				}
+			}
+			w.Close(s)
+		})
+	}
+	wg.Wait()
+	close(done)
+	stopper.Wait()
+	w.Rest()
+	require.EqualValues(t, workers*each, ended.Load()+lost.Load())
+	require.Equal(t, lost.Load(), overran.Load()+stopped.Load())
+	require.Positive(t, lost.Load())
+}
+
+// Nothing slips between a call that begins and the watch that goes to rest.
+func TestNoCallIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const workers, each = 50, 40
+		var overran atomic.Int64
+		origin := time.Now()
+		w := deadline.New(
+			func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+			func(*task) { overran.Add(1) },
+			func() int64 { return int64(time.Since(origin)) },
+			func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
+		)
+		var wg sync.WaitGroup
+		var wrong, want atomic.Int64
+		for worker := range workers {
+			wg.Go(func() {
+				s := w.Open()
+				defer w.Close(s)
+				for i := range each {
+					x := &task{timeout: time.Duration(1+(worker*7+i*13)%29) * time.Millisecond}
+					w.Begin(s, x)
+					w.Arm(x.Start(int64(time.Since(origin)), x.timeout))
+					slow := (worker+i)%3 == 0
+					if slow {
+						want.Add(1)
+						time.Sleep(x.timeout + 1)
+					} else {
+						time.Sleep(x.timeout - 1)
+					}
+					if x.End() == slow {
+						wrong.Add(1)
+					}
+					w.Rest()
+				}
+			})
+		}
+		wg.Wait()
+		require.Zero(t, wrong.Load())
+		require.Equal(t, want.Load(), overran.Load())
+	})
+}

@@ -1,0 +1,547 @@
+package eventbus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/metrics"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus"
+)
+
+// ended is a context that has ended.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func TestS1_EventsWaitForStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := newBus(t)
+		var got []any
+		mustSubscribe(t, bus, "x", func(_ context.Context, e eventbus.Event) error { got = append(got, e.Payload); return nil })
+		for i := range 3 {
+			mustPublish(t, bus, "x", i)
+		}
+		time.Sleep(time.Hour)
+		require.Empty(t, got)
+		require.EqualValues(t, 3, bus.Metrics().Ledger.Queued)
+		ctx, cancel := context.WithCancel(t.Context())
+		require.NoError(t, bus.Start(ctx))
+		cancel() // bounds Start only
+		require.ErrorIs(t, bus.Start(t.Context()), eventbus.ErrAlreadyStarted)
+		synctest.Wait()
+		require.Equal(t, []any{0, 1, 2}, got)
+		shutdown(t, bus)
+		require.ErrorIs(t, bus.Start(t.Context()), eventbus.ErrShutdown)
+	})
+}
+
+func TestS2_ShutdownWaitsAndRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(1, time.Minute)))
+		handled := map[any]int{}
+		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+			time.Sleep(time.Second)
+			if handled[e.Payload]++; handled[e.Payload] == 1 && e.Payload == "retrying" {
+				return errBoom
+			}
+			if e.Payload == "running" {
+				_, err := bus.Publish(ctx, "x", "published meanwhile")
+				return err
+			}
+			return ctx.Err()
+		})
+		mustPublish(t, bus, "x", "retrying")
+		time.Sleep(2 * time.Second)
+		mustPublish(t, bus, "x", "running")
+		synctest.Wait()
+		mustPublish(t, bus, "x", "queued")
+		shut := make(chan error, 1)
+		go func() { shut <- bus.Shutdown(context.Background()) }()
+		synctest.Wait()
+		for _, eventType := range []string{"x", "nobody.listens"} {
+			_, err := bus.Publish(t.Context(), eventType, nil)
+			require.ErrorIs(t, err, eventbus.ErrShutdown)
+			_, err = bus.PublishAndWait(t.Context(), eventType, nil)
+			require.ErrorIs(t, err, eventbus.ErrShutdown)
+		}
+		_, err := bus.Subscribe("x", ok)
+		require.ErrorIs(t, err, eventbus.ErrShutdown)
+		require.NoError(t, <-shut)
+		require.Equal(t, map[any]int{"retrying": 2, "running": 1, "queued": 1, "published meanwhile": 1}, handled)
+		require.Empty(t, letters(t, bus))
+		requireBalanced(t, bus)
+		require.Zero(t, bus.Metrics().Workers)
+	})
+}
+
+func TestS2_TheEndOfItsContextCutsAllShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, logs := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(3, time.Hour)), eventbus.WithTimeout(time.Hour),
+			eventbus.WithDeadLetterCapacity(1))
+		var err, cause, late error
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+			if e.Payload == "retrying" {
+				return errBoom
+			}
+			<-ctx.Done()
+			err, cause = ctx.Err(), context.Cause(ctx)
+			_, late = bus.Publish(context.WithoutCancel(ctx), "x", nil)
+			<-release
+			return errBoom
+		}, eventbus.Named("s"))
+		retrying := mustPublish(t, bus, "x", "retrying")
+		synctest.Wait()
+		running := mustPublish(t, bus, "x", "running")
+		synctest.Wait()
+		queued := mustPublish(t, bus, "x", "queued")
+		before := metricsOf(t, bus, "s")
+
+		why := errors.New("enough")
+		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, why)
+		defer cancel()
+		begin := time.Now()
+		shut := bus.Shutdown(ctx)
+		require.Equal(t, time.Minute, time.Since(begin))
+		synctest.Wait()
+		require.Equal(t, context.Canceled, err)
+		require.Equal(t, eventbus.ErrShutdown, cause)
+		require.ErrorIs(t, late, eventbus.ErrShutdown)
+
+		var cut *eventbus.ShutdownError
+		require.ErrorAs(t, shut, &cut)
+		require.ErrorIs(t, shut, why)
+		attempts := map[eventbus.EventID]int{}
+		for _, l := range cut.Unfinished {
+			require.Equal(t, eventbus.ReasonShutdown, l.Reason)
+			require.Equal(t, "s", l.Subscription)
+			require.Equal(t, begin.Add(time.Minute).UTC(), l.DiedAt)
+			require.ErrorContains(t, shut, l.ID.String())
+			attempts[l.Event.ID] = l.Attempts
+		}
+		require.Equal(t, map[eventbus.EventID]int{retrying: 1, running: 0, queued: 0}, attempts)
+		require.Len(t, cut.Abandoned, 1)
+		require.Equal(t, running, cut.Abandoned[0].EventID)
+		require.ElementsMatch(t, cut.Unfinished, letters(t, bus), "beyond the capacity too")
+		require.Len(t, logs.FilterField(zap.String("reason", "shutdown")).All(), 3)
+		require.Same(t, shut, bus.Shutdown(t.Context()))
+		requireBalanced(t, bus)
+
+		close(release)
+		synctest.Wait()
+		require.Empty(t, bus.Abandoned())
+		after := metricsOf(t, bus, "s")
+		require.EqualValues(t, 1, after.LateEnds)
+		after.LateEnds, after.Latency, before.Latency = 0, eventbus.Latency{}, eventbus.Latency{}
+		require.Equal(t, before, after, "neither outcome nor attempt")
+		require.Len(t, letters(t, bus), 3)
+	})
+}
+
+func TestS2_WaitersAreToldOfACut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(1, time.Hour)))
+		mustSubscribe(t, bus, "waiting", failing(errBoom))
+		mustSubscribe(t, bus, "running", func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil })
+		var results journal[eventbus.Result]
+		for _, eventType := range []string{"waiting", "running", "running"} { // the last one is queued
+			go func() {
+				r, err := bus.PublishAndWait(context.Background(), eventType, nil)
+				var died *eventbus.DeliveryError
+				if errors.As(err, &died) && died.Letters[0].Reason == eventbus.ReasonShutdown {
+					results.add(r)
+				}
+			}()
+			synctest.Wait()
+		}
+		require.Error(t, bus.Shutdown(ended()))
+		synctest.Wait()
+		require.Equal(t, 3, results.len())
+		for _, r := range results.all() {
+			require.Equal(t, eventbus.DeadLettered, r.Outcome)
+		}
+	})
+}
+
+func TestS2_ShutdownIsIdempotentAndConcurrent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { time.Sleep(time.Second); return nil })
+		mustPublish(t, bus, "x", nil)
+		var wg sync.WaitGroup
+		begin := time.Now()
+		var ends journal[string]
+		for range 16 {
+			wg.Go(func() { ends.add(fmt.Sprint(bus.Shutdown(context.Background()), time.Since(begin))) })
+		}
+		wg.Wait()
+		require.Equal(t, slices.Repeat([]string{"<nil> 1s"}, 16), ends.all(), "all wait")
+		shutdown(t, bus)
+		require.NoError(t, bus.Shutdown(ended()))
+	})
+}
+
+// One caller's impatience ends the wait of all.
+func TestS2_AnyContextCutsShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil })
+		mustPublish(t, bus, "x", nil)
+		patient := make(chan error, 1)
+		go func() { patient <- bus.Shutdown(context.Background()) }()
+		synctest.Wait()
+		impatient := bus.Shutdown(ended())
+		require.ErrorIs(t, impatient, context.Canceled)
+		require.Same(t, impatient, <-patient)
+	})
+}
+
+// Fault 29.
+func TestS2_ShutdownFromAHandlerReturnsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1))
+		var took time.Duration
+		var shut, inside, outside error
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			begin := time.Now()
+			derived, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			shut = bus.Shutdown(derived)
+			took = time.Since(begin)
+			_, inside = bus.Publish(ctx, "y", nil)
+			_, outside = bus.Publish(context.Background(), "y", nil)
+			return nil
+		})
+		handled := 0
+		mustSubscribe(t, bus, "y", func(context.Context, eventbus.Event) error { handled++; return nil })
+		mustPublish(t, bus, "x", nil)
+		mustPublish(t, bus, "y", nil)
+		synctest.Wait()
+		shutdown(t, bus)
+		require.NoError(t, shut)
+		require.Zero(t, took)
+		require.NoError(t, inside)
+		require.ErrorIs(t, outside, eventbus.ErrShutdown)
+		require.Equal(t, 2, handled)
+	})
+}
+
+func TestS2_ABusThatWasNotStarted(t *testing.T) {
+	bus, _ := newBus(t)
+	mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { panic("called") })
+	id := mustPublish(t, bus, "x", nil)
+	err := bus.Shutdown(context.Background())
+	var cut *eventbus.ShutdownError
+	require.ErrorAs(t, err, &cut)
+	require.ErrorIs(t, err, eventbus.ErrNotStarted)
+	require.Len(t, cut.Unfinished, 1)
+	require.Equal(t, id, cut.Unfinished[0].Event.ID)
+	require.Equal(t, eventbus.ReasonShutdown, oneLetter(t, bus).Reason)
+	require.ErrorIs(t, bus.Start(t.Context()), eventbus.ErrShutdown)
+	requireBalanced(t, bus)
+
+	empty, _ := newBus(t)
+	require.NoError(t, empty.Shutdown(context.Background()))
+}
+
+// Fault 38.
+func TestFault38_ShutdownWithMuchToDo(t *testing.T) {
+	for _, patient := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t, eventbus.WithRetry(retry(1, time.Hour)), eventbus.WithCircuit(eventbus.NoCircuit()))
+			mustSubscribe(t, bus, "running", func(ctx context.Context, _ eventbus.Event) error {
+				select {
+				case <-time.After(10 * time.Second):
+				case <-ctx.Done():
+				}
+				return nil
+			})
+			mustSubscribe(t, bus, "failing", failing(errBoom))
+			for range 2000 {
+				mustPublish(t, bus, "failing", nil)
+			}
+			time.Sleep(time.Second)
+			for range 1000 {
+				mustPublish(t, bus, "running", nil)
+			}
+			time.Sleep(time.Second)
+			if patient {
+				shutdown(t, bus)
+				require.EqualValues(t, 1000, bus.Metrics().Ledger.Handled)
+				require.Len(t, letters(t, bus), 2000)
+				return
+			}
+			var cut *eventbus.ShutdownError
+			require.ErrorAs(t, bus.Shutdown(ended()), &cut)
+			require.Len(t, cut.Unfinished, 3000)
+			require.Less(t, len(cut.Error()), 10_000)
+			requireBalanced(t, bus)
+			synctest.Wait()
+			require.Empty(t, bus.Abandoned())
+		})
+	}
+}
+
+// Whatever is accepted is handled or dead, however Shutdown falls into it.
+func TestS2_ShutdownUnderLoadLosesNothing(t *testing.T) {
+	for round := range 30 {
+		bus, _ := startBus(t, eventbus.WithConcurrency(4), eventbus.WithQueueCapacity(64),
+			eventbus.WithRetry(retry(2, 100*time.Microsecond)), eventbus.WithCircuit(eventbus.NoCircuit()))
+		var accepted, handled atomic.Int64
+		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+			n := e.Payload.(int)
+			if d, _ := eventbus.FromContext(ctx); n%5 == 0 && d.Attempt == 1 {
+				return errBoom
+			}
+			if n%7 == 0 {
+				if _, err := bus.Publish(ctx, "x", 1); err == nil {
+					accepted.Add(1)
+				}
+			}
+			return nil
+		})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { handled.Add(1); return nil })
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					if _, err := bus.Publish(context.Background(), "x", n); err != nil {
+						return
+					}
+					accepted.Add(1)
+				}
+			})
+		}
+		for bus.Metrics().Ledger.Handled < int64(100+50*round) {
+			time.Sleep(50 * time.Microsecond) //nolint:forbidigo // waits for progress on the real clock
+		}
+		ctx := context.Background()
+		if round%2 == 1 {
+			ctx = ended()
+		}
+		_ = bus.Shutdown(ctx)
+		wg.Wait()
+		l := bus.Metrics().Ledger
+		require.True(t, l.Balanced(), "%+v", l)
+		require.Equal(t, eventbus.Ledger{Accepted: accepted.Load(), Handled: l.Handled, DeadLettered: l.DeadLettered}, l)
+		require.Equal(t, accepted.Load(), l.Handled+l.DeadLettered)
+		require.GreaterOrEqual(t, handled.Load(), l.Handled)
+	}
+}
+
+// Fault 15.
+func TestFault15_AfterShutdown(t *testing.T) {
+	bus, _ := startBus(t)
+	s := mustSubscribe(t, bus, "x", failing(eventbus.Permanent(errBoom)))
+	mustPublish(t, bus, "x", nil)
+	shutdown(t, bus)
+	_, err := bus.Publish(t.Context(), "x", nil)
+	require.ErrorIs(t, err, eventbus.ErrShutdown)
+	_, err = bus.PublishAndWait(t.Context(), "x", nil)
+	require.ErrorIs(t, err, eventbus.ErrShutdown)
+	_, err = bus.Subscribe("x", ok)
+	require.ErrorIs(t, err, eventbus.ErrShutdown)
+	require.ErrorIs(t, bus.Start(t.Context()), eventbus.ErrShutdown)
+	require.ErrorIs(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID), eventbus.ErrShutdown)
+	require.Len(t, bus.Explain("x").Targets, 1)
+	s.Unsubscribe()
+	require.NoError(t, bus.Shutdown(t.Context()))
+	oneLetter(t, bus)
+	requireBalanced(t, bus)
+}
+
+func TestS4_AMockClockDrivesEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // of the real time, that is, which stands still
+		mock := clock.NewMock()
+		origin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+		mock.Set(origin)
+		bus, _ := startBus(t, eventbus.WithClock(mock), eventbus.WithRetry(retry(1, time.Hour)))
+		var deadline time.Time
+		var mu sync.Mutex
+		calls := 0
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			mu.Lock()
+			calls++
+			deadline, _ = ctx.Deadline()
+			mu.Unlock()
+			<-ctx.Done()
+			return nil
+		}, eventbus.Timeout(time.Minute))
+		mustPublish(t, bus, "x", nil)
+		synctest.Wait()
+		require.Equal(t, origin.Add(time.Minute), deadline)
+		mock.Add(time.Minute - 1)
+		synctest.Wait()
+		require.Zero(t, bus.Metrics().WaitingRetries)
+		mock.Add(1)
+		synctest.Wait()
+		require.Equal(t, 1, bus.Metrics().WaitingRetries)
+		mock.Add(time.Hour - 1)
+		synctest.Wait()
+		require.Equal(t, 1, calls)
+		mock.Add(1)
+		synctest.Wait()
+		require.Equal(t, 2, calls)
+		mock.Add(time.Minute)
+		synctest.Wait()
+		l := oneLetter(t, bus)
+		require.Equal(t, origin, l.Event.Time)
+		require.Equal(t, origin.Add(time.Hour+2*time.Minute), l.DiedAt)
+		require.Equal(t, origin.Add(time.Minute), l.Failures[0].Time)
+		require.Equal(t, time.Minute, l.Failures[0].Duration)
+		shutdown(t, bus)
+
+		// No timer is left: this one runs all there are.
+		at := mock.Now()
+		mock.WaitForAllTimers()
+		require.Equal(t, at, mock.Now())
+	})
+}
+
+// Retries without a delay need no move of the clock.
+func TestS4_AMockClockThatStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithClock(clock.NewMock()), eventbus.WithRetry(retry(3, 0)))
+		mustSubscribe(t, bus, "x", failing(errBoom))
+		_, err := bus.PublishAndWait(t.Context(), "x", nil)
+		require.ErrorIs(t, err, errBoom)
+		require.Equal(t, 4, oneLetter(t, bus).Attempts)
+		shutdown(t, bus)
+	})
+}
+
+func TestS4_AMockClockThatIsSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mock := clock.NewMock()
+		origin := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+		mock.Set(origin)
+		bus, _ := startBus(t, eventbus.WithClock(mock), eventbus.WithRetry(retry(1, time.Minute)), eventbus.WithTimeout(time.Minute))
+		calls := 0
+		var mu sync.Mutex
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if calls++; calls == 1 {
+				mock.Set(origin.Add(-time.Hour)) // while it runs
+			}
+			return errBoom
+		})
+		mustPublish(t, bus, "x", nil)
+		time.Sleep(time.Second) // the mock sleeps too
+		synctest.Wait()
+		require.Equal(t, 1, calls)
+		mock.Add(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 2, calls, "the delay begins when the failure was seen")
+		require.Len(t, oneLetter(t, bus).Failures, 2)
+		mustSubscribe(t, bus, "stuck", func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil },
+			eventbus.Retry(eventbus.MaxRetries(0)))
+		mustPublish(t, bus, "stuck", nil)
+		synctest.Wait()
+		mock.Add(time.Minute)
+		synctest.Wait()
+		require.Len(t, letters(t, bus), 2, "and so does the timeout")
+		shutdown(t, bus)
+	})
+}
+
+func TestF5_ADurationIsNeverNegative(t *testing.T) {
+	mock := clock.NewMock()
+	bus, _ := startBus(t, eventbus.WithClock(mock), eventbus.WithRetry(eventbus.MaxRetries(0)))
+	mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error {
+		mock.Set(mock.Now().Add(-time.Hour))
+		return errBoom
+	})
+	_, err := bus.PublishAndWait(t.Context(), "x", nil)
+	require.Error(t, err)
+	require.GreaterOrEqual(t, oneLetter(t, bus).Failures[0].Duration, time.Duration(0))
+	shutdown(t, bus)
+}
+
+func TestS5_AnIdleBusHasNoTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mock := clock.NewMock()
+		bus, _ := startBus(t, eventbus.WithClock(mock))
+		for i := range 1000 {
+			mustSubscribe(t, bus, fmt.Sprintf("type.%d", i), ok)
+		}
+		for range 3 {
+			for i := range 1000 {
+				mustPublish(t, bus, fmt.Sprintf("type.%d", i), nil)
+			}
+			synctest.Wait()
+			time.Sleep(time.Second)
+			at := mock.Now()
+			mock.WaitForAllTimers()
+			require.Equal(t, at, mock.Now())
+		}
+		shutdown(t, bus)
+	})
+}
+
+// The last of many workers to be done leaves, and does not rest.
+func TestS5_AnIdleBusHasNoTimerAfterManyWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mock := clock.NewMock()
+		bus, _ := startBus(t, eventbus.WithClock(mock))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { return hold(release) })
+		for range 200 {
+			mustPublish(t, bus, "x", nil)
+		}
+		time.Sleep(time.Second)
+		running := bus.Metrics().RunningDispatches
+		close(release)
+		time.Sleep(time.Second)
+		at := mock.Now()
+		mock.WaitForAllTimers()
+		idle := mock.Now().Sub(at)
+		shutdown(t, bus)
+		require.Equal(t, 200, running)
+		require.Zero(t, idle, "a timer was outstanding")
+	})
+}
+
+// On the real clock a timer cannot be seen, but what it wakes can: in a bubble,
+// where a day is nothing unless somebody wakes in it.
+func TestS5_AnIdleBusWakesNobody(t *testing.T) {
+	const name = "/sched/goroutines-created:goroutines"
+	created := func() uint64 {
+		sample := []metrics.Sample{{Name: name}}
+		metrics.Read(sample)
+		if sample[0].Value.Kind() != metrics.KindUint64 {
+			t.Skip("this Go does not count goroutines")
+		}
+		return sample[0].Value.Uint64()
+	}
+	created()
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		for i := range 1000 {
+			mustSubscribe(t, bus, fmt.Sprintf("type.%d", i), ok)
+		}
+		for range 3 {
+			for i := range 1000 {
+				mustPublish(t, bus, fmt.Sprintf("type.%d", i), nil)
+			}
+			time.Sleep(time.Minute)
+			before := created()
+			time.Sleep(10 * time.Second) // ten thousand ticks
+			require.Less(t, created()-before, uint64(1000))
+		}
+		shutdown(t, bus)
+	})
+}
