@@ -811,7 +811,7 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 			}
 			id := mustPublish(t, bus, "a", bFail)
 			time.Sleep(15 * time.Second) // two attempts
-			for range 3 { // the event itself is the fourth that has failed there
+			for range 3 {                // the event itself is the fourth that has failed there
 				mustPublish(t, bus, sick, failing(eventbus.RetryAfter(errBroken, time.Hour)))
 			}
 			time.Sleep(10 * time.Second)

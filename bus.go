@@ -83,6 +83,7 @@ func New(opts ...Option) (*Bus, error) {
 		Run:         b.run,
 		Lost:        func(w *worker) bool { return w.lost },
 		After:       (*worker).tell,
+		Idle:        b.idle,
 		Rest:        func() { b.watch.Rest() },
 		Concurrency: c.concurrency,
 		Capacity:    c.queue,

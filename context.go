@@ -101,6 +101,26 @@ func cancelled(cause error) context.Context {
 	return ctx
 }
 
+// causeKey is the key that context.Cause asks a context's Value for, which only
+// the standard library knows.
+var causeKey = func() any {
+	var c keyCatcher
+	context.Cause(&c)
+	return c.key
+}()
+
+type keyCatcher struct {
+	context.Context
+	key any
+}
+
+func (*keyCatcher) Err() error { return context.Canceled }
+
+func (c *keyCatcher) Value(key any) any {
+	c.key = key
+	return nil
+}
+
 type callKey struct{}
 
 func callFrom(ctx context.Context) *call {
@@ -150,11 +170,12 @@ func (c *call) Value(key any) any {
 	if key == (callKey{}) {
 		return c
 	}
-	if !c.Running() {
-		// For context.Cause, which asks for a key that only it knows.
-		if v := c.ending().Value(key); v != nil {
-			return v
+	if key == causeKey {
+		// Not the publisher's: its cancellation does not reach the handlers.
+		if c.Running() {
+			return nil
 		}
+		return c.ending().Value(key)
 	}
 	return c.values.Value(key)
 }

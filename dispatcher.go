@@ -27,6 +27,12 @@ func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open()} }
 
 func (b *Bus) closeWorker(w *worker) { b.watch.Close(w.slot) }
 
+// idle lets go of the event that a worker has run last.
+func (b *Bus) idle(w *worker) {
+	b.watch.Clear(w.slot)
+	w.dispatch = dispatch{}
+}
+
 // tell lets whoever waits for what the worker has settled go on.
 func (w *worker) tell() {
 	if w.settled != nil {

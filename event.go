@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -245,6 +247,22 @@ func (m EventMetadata) MarshalJSON() ([]byte, error) {
 		object[n] = v
 	}
 	return json.Marshal(object)
+}
+
+// UnmarshalJSON reads an object of strings, in the order of the names.
+func (m *EventMetadata) UnmarshalJSON(data []byte) error {
+	var object map[string]string
+	if err := json.Unmarshal(data, &object); err != nil {
+		return err
+	}
+	var read EventMetadata
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if err := read.set(name, object[name]); err != nil {
+			return err
+		}
+	}
+	*m = read
+	return nil
 }
 
 // set adds a pair, or replaces the one of that name.

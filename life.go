@@ -12,6 +12,9 @@ func (b *Bus) Start(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("Start: %w", context.Cause(ctx))
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {

@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -167,7 +168,8 @@ func WithDeadLetterCapacity(n int) Option {
 // stamps, timeouts, delays, circuits, letters. A clock.Mock drives them all.
 func WithClock(c clock.Clock) Option {
 	return option(func(cfg *config) {
-		cfg.refuseIf(c == nil, "WithClock", "nil", "leave the option out for the real clock")
+		v := reflect.ValueOf(c)
+		cfg.refuseIf(c == nil || v.Kind() == reflect.Pointer && v.IsNil(), "WithClock", "nil", "leave the option out for the real clock")
 		cfg.clock = c
 	})
 }

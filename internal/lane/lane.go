@@ -62,6 +62,8 @@ type Config[T, W any] struct {
 	Lost func(W) bool
 	// After is called when what the worker ran no longer counts as running.
 	After func(W)
+	// Idle is called when a worker is about to rest, to let go of what it has run.
+	Idle func(W)
 	// Rest is called when nothing runs and nothing waits.
 	Rest func()
 	// Concurrency is the most workers that run at a time.
@@ -360,7 +362,7 @@ func (p *Pool[T, W]) work(w W) {
 		}
 	}()
 	place := p.cfg.Place(w)
-	for p.take(place) {
+	for p.take(w, place) {
 		exited = true
 		p.cfg.Run(w)
 		exited = false
@@ -378,7 +380,7 @@ func (p *Pool[T, W]) finish(w W) {
 
 // take puts the next item into place, resting until there is one; false tells the
 // worker to leave.
-func (p *Pool[T, W]) take(place *T) bool {
+func (p *Pool[T, W]) take(w W, place *T) bool {
 	for {
 		for range spins {
 			if p.crowded.Load() && p.leaveCrowd() {
@@ -389,6 +391,7 @@ func (p *Pool[T, W]) take(place *T) bool {
 			}
 			runtime.Gosched()
 		}
+		p.cfg.Idle(w)
 		p.mu.Lock()
 		if p.lenLocked() > 0 {
 			p.mu.Unlock()

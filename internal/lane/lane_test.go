@@ -47,6 +47,7 @@ func newPool(s settings) *pool {
 		Run:         func(w *worker) { s.run(p, w, w.item) },
 		Lost:        func(w *worker) bool { return w.lost },
 		After:       func(*worker) { p.after.Add(1) },
+		Idle:        func(*worker) {},
 		Rest:        func() { p.rests.Add(1) },
 		Concurrency: s.concurrency,
 		Capacity:    s.capacity,
