@@ -29,7 +29,7 @@ var bEndings = map[string]eventbus.Handler{
 	"permanent": failing(eventbus.Permanent(errBroken)),
 	"panic":     func(context.Context, eventbus.Event) error { panic("at the handler") },
 	"nil panic": func(context.Context, eventbus.Event) error {
-		panic(nil) //nolint:govet // as a hostile handler does
+		panic(nil) // as a hostile handler does
 	},
 	"exit": func(context.Context, eventbus.Event) error {
 		runtime.Goexit()
@@ -198,7 +198,7 @@ func TestC1_AnEventCountsOnceByItsLatestOutcome(t *testing.T) {
 		mustPublish(t, bus, "a", failing(eventbus.RetryAfter(errBroken, time.Hour)))
 		synctest.Wait()
 		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s))
-		bCut(t, bus)
+		_ = bCut(t, bus)
 	})
 }
 
@@ -502,7 +502,7 @@ func TestC3_AProbeCutShortByShutdownHasNoOutcome(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		bCut(t, bus)
+		_ = bCut(t, bus)
 		synctest.Wait()
 		m := metricsOf(t, bus, s.ID())
 		require.Equal(t, int64(1), m.CircuitOpens)
@@ -535,7 +535,7 @@ func TestC3_AProbeThatIsRetriedKeepsTheCircuitOpenAndNothingStuck(t *testing.T) 
 		require.Equal(t, 4, n, "each retry came when the circuit was half-open again")
 		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
 		require.Equal(t, int64(4), metricsOf(t, bus, s.ID()).CircuitOpens)
-		bCut(t, bus)
+		_ = bCut(t, bus)
 	})
 }
 
@@ -671,7 +671,7 @@ func TestC4_AnEventsOutcomeFromBeforeTheOutageIsForgotten(t *testing.T) {
 		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "4 of 8")
 		bPublish(t, bus, "a", late)
 		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s), "5 of 9")
-		bCut(t, bus)
+		_ = bCut(t, bus)
 	})
 }
 
@@ -836,7 +836,7 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 				wantMax = 6
 			}
 			require.Equal(t, wantMax, logs.FilterMessage("handler failed").All()[0].ContextMap()["max_attempts"])
-			bCut(t, bus)
+			_ = bCut(t, bus)
 		})
 	}
 }
@@ -857,7 +857,7 @@ func TestC5_ASplitKeepsThePolicyOfItsDispatch(t *testing.T) {
 		e := logs.FilterMessage("event dead-lettered").All()
 		require.Len(t, e, 1)
 		require.Equal(t, int64(8), e[0].ContextMap()["max_attempts"])
-		bCut(t, bus)
+		_ = bCut(t, bus)
 	})
 }
 
@@ -890,7 +890,7 @@ func TestC5_FailuresElsewhereAreNotTheirs(t *testing.T) {
 			require.Len(t, got["x"].Failures, 1)
 			require.Zero(t, got["y"].Attempts, "behind: %v", behind)
 			require.Empty(t, got["y"].Failures, "behind: %v", behind)
-			bCut(t, bus)
+			_ = bCut(t, bus)
 		})
 	}
 }
@@ -912,7 +912,7 @@ func TestC5_ASplitSaysHowManyFailuresItLeavesOut(t *testing.T) {
 		require.Equal(t, 150, l.Attempts)
 		require.Len(t, l.Failures, 100)
 		require.Equal(t, 50, l.FailuresOmitted)
-		bCut(t, bus)
+		_ = bCut(t, bus)
 	})
 }
 

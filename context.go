@@ -105,7 +105,7 @@ func cancelled(cause error) context.Context {
 // the standard library knows.
 var causeKey = func() any {
 	var c keyCatcher
-	context.Cause(&c)
+	_ = context.Cause(&c)
 	return c.key
 }()
 

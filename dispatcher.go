@@ -305,7 +305,7 @@ func (b *Bus) bury(w *worker, d *dispatch, reason Reason) {
 func (b *Bus) settle(w *worker, d *dispatch, s settlement) {
 	letter := b.store.settle(d, s)
 	count := &b.ledger.handled
-	switch s.outcome {
+	switch s.outcome { //nolint:exhaustive // those that end an attempt
 	case Dropped:
 		count = &b.ledger.dropped
 	case DeadLettered:

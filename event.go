@@ -280,8 +280,10 @@ func (m *EventMetadata) set(name, value string) error {
 		}
 	}
 	if len(*m.pairs) == maxMetadataPairs {
-		return &EventError{Field: "metadata", Value: shorten(name),
-			Reason: fmt.Sprintf("more than %d names; put what belongs to the event into its payload", maxMetadataPairs)}
+		return &EventError{
+			Field: "metadata", Value: shorten(name),
+			Reason: fmt.Sprintf("more than %d names; put what belongs to the event into its payload", maxMetadataPairs),
+		}
 	}
 	*m.pairs = append(*m.pairs, metadataPair{name, value})
 	return nil

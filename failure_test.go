@@ -112,7 +112,7 @@ func TestF1_AbandonedSinceIsUTC(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		require.Len(t, abandoned, 1)
 		since := abandoned[0].Since
-		require.True(t, since == since.Round(0).UTC(), "in UTC, without a monotonic reading: %#v", since)
+		require.Equal(t, since.Round(0).UTC(), since, "in UTC, without a monotonic reading: %#v", since)
 	})
 }
 
@@ -486,7 +486,7 @@ func TestF3_EveryFailureIsOne(t *testing.T) {
 		"panic of an error":  {func() error { panic(errBoom) }, "eventbus: handler panicked: boom", true},
 		"panic of nil":       {func() error { panic(nil) }, "eventbus: handler panicked: panic called with nil argument", true}, //nolint:govet // on purpose
 		"panic of bad error": {func() error { panic(&badError{}) }, "eventbus: handler panicked: ", true},
-		"runtime error":      {func() error { var m map[string]int; m["x"]++; return nil }, "assignment to entry in nil map", true},
+		"runtime error":      {func() error { var m map[string]int; m["x"]++; return nil }, "assignment to entry in nil map", true}, //nolint:govet,staticcheck // on purpose
 		"panic in defer": {func() error {
 			defer func() { panic("second") }()
 			panic("first")

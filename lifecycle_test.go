@@ -326,7 +326,7 @@ func TestS2_ShutdownUnderLoadLosesNothing(t *testing.T) {
 			})
 		}
 		for bus.Metrics().Ledger.Handled < int64(100+50*round) {
-			time.Sleep(50 * time.Microsecond) //nolint:forbidigo // waits for progress on the real clock
+			time.Sleep(50 * time.Microsecond) // waits for progress on the real clock
 		}
 		ctx := context.Background()
 		if round%2 == 1 {

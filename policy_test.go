@@ -308,25 +308,49 @@ func TestP5_TheMostPermissiveOfEachField(t *testing.T) {
 		want      eventbus.RetryPolicy
 	}{
 		{"no override at all", []options{nil, nil}, def},
-		{"a default never overrides what is lower on purpose", []options{{eventbus.MaxRetries(1), eventbus.MaxDelay(time.Second), eventbus.BackoffMultiplier(1)}, nil},
-			merged(func(p *eventbus.RetryPolicy) { p.MaxRetries, p.MaxDelay, p.BackoffMultiplier = 1, time.Second, 1 })},
-		{"nor what is slower", []options{{eventbus.BaseDelay(time.Minute)}, nil},
-			merged(func(p *eventbus.RetryPolicy) { p.BaseDelay = time.Minute })},
-		{"nor what gives up earlier", []options{{eventbus.MaxElapsed(time.Minute)}, nil},
-			merged(func(p *eventbus.RetryPolicy) { p.MaxElapsed = time.Minute })},
-		{"no retries and five", []options{{eventbus.MaxRetries(0)}, {eventbus.MaxRetries(5)}},
-			merged(func(p *eventbus.RetryPolicy) { p.MaxRetries = 5 })},
-		{"unlimited wins", []options{{eventbus.MaxRetries(math.MaxInt32 - 1)}, {eventbus.MaxRetries(eventbus.Unlimited)}, {eventbus.MaxRetries(5)}},
-			merged(func(p *eventbus.RetryPolicy) { p.MaxRetries = eventbus.Unlimited })},
-		{"unbounded wins", []options{{eventbus.MaxElapsed(math.MaxInt64)}, {eventbus.MaxElapsed(0)}, {eventbus.MaxElapsed(1)}},
-			merged(func(p *eventbus.RetryPolicy) { p.MaxElapsed = 0 })},
-		{"each field from another", []options{{eventbus.MaxRetries(9), eventbus.BaseDelay(5)}, {eventbus.BaseDelay(4), eventbus.MaxDelay(8)}, {eventbus.MaxDelay(7), eventbus.BackoffMultiplier(3)}, {eventbus.BackoffMultiplier(1)}},
+		{
+			"a default never overrides what is lower on purpose",
+			[]options{{eventbus.MaxRetries(1), eventbus.MaxDelay(time.Second), eventbus.BackoffMultiplier(1)}, nil},
+			merged(func(p *eventbus.RetryPolicy) { p.MaxRetries, p.MaxDelay, p.BackoffMultiplier = 1, time.Second, 1 }),
+		},
+		{
+			"nor what is slower",
+			[]options{{eventbus.BaseDelay(time.Minute)}, nil},
+			merged(func(p *eventbus.RetryPolicy) { p.BaseDelay = time.Minute }),
+		},
+		{
+			"nor what gives up earlier",
+			[]options{{eventbus.MaxElapsed(time.Minute)}, nil},
+			merged(func(p *eventbus.RetryPolicy) { p.MaxElapsed = time.Minute }),
+		},
+		{
+			"no retries and five",
+			[]options{{eventbus.MaxRetries(0)}, {eventbus.MaxRetries(5)}},
+			merged(func(p *eventbus.RetryPolicy) { p.MaxRetries = 5 }),
+		},
+		{
+			"unlimited wins",
+			[]options{{eventbus.MaxRetries(math.MaxInt32 - 1)}, {eventbus.MaxRetries(eventbus.Unlimited)}, {eventbus.MaxRetries(5)}},
+			merged(func(p *eventbus.RetryPolicy) { p.MaxRetries = eventbus.Unlimited }),
+		},
+		{
+			"unbounded wins",
+			[]options{{eventbus.MaxElapsed(math.MaxInt64)}, {eventbus.MaxElapsed(0)}, {eventbus.MaxElapsed(1)}},
+			merged(func(p *eventbus.RetryPolicy) { p.MaxElapsed = 0 }),
+		},
+		{
+			"each field from another",
+			[]options{{eventbus.MaxRetries(9), eventbus.BaseDelay(5)}, {eventbus.BaseDelay(4), eventbus.MaxDelay(8)}, {eventbus.MaxDelay(7), eventbus.BackoffMultiplier(3)}, {eventbus.BackoffMultiplier(1)}},
 			merged(func(p *eventbus.RetryPolicy) {
 				p.MaxRetries, p.BaseDelay, p.MaxDelay, p.BackoffMultiplier = 9, 4, 8, 3
-			})},
+			}),
+		},
 		{"jitter is nobody else's", []options{{eventbus.FullJitter}, nil}, def},
-		{"a whole policy sets every field", []options{{eventbus.RetryPolicy{BackoffMultiplier: 1}}, nil},
-			merged(func(p *eventbus.RetryPolicy) { *p = eventbus.RetryPolicy{BackoffMultiplier: 1} })},
+		{
+			"a whole policy sets every field",
+			[]options{{eventbus.RetryPolicy{BackoffMultiplier: 1}}, nil},
+			merged(func(p *eventbus.RetryPolicy) { *p = eventbus.RetryPolicy{BackoffMultiplier: 1} }),
+		},
 	} {
 		for range 2 {
 			bus, _ := newBus(t)

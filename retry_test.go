@@ -491,7 +491,7 @@ func TestP8_TheLargestRetryAfterDoesNotWrapAround(t *testing.T) {
 			require.Equal(t, bSeconds(0), calls.all())
 			require.Equal(t, 1, bus.Metrics().WaitingRetries)
 			require.InDelta(t, float64(after.Milliseconds()), float64(bDelays(logs)[0]), 1)
-			bCut(t, bus)
+			_ = bCut(t, bus)
 			require.Equal(t, eventbus.ReasonShutdown, oneLetter(t, bus).Reason)
 		})
 	}

@@ -196,8 +196,9 @@ func (s *segment) matches(text string) bool {
 		return s.text == text
 	case partial:
 		return s.glob.Match(text)
+	default:
+		return true
 	}
-	return true
 }
 
 // cutSegment returns the segment of typ that begins at i, and where the next one

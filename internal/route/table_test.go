@@ -122,7 +122,7 @@ func TestR6_NothingKeepsWhatAStringIsAPartOf(t *testing.T) {
 	}
 	_, ok := table.Cached(typ)
 	require.True(t, ok)
-	typ = ""
+	typ = "" //nolint:ineffassign // the last reference
 	requireFreed(t, freed)
 	requireFreed(t, freed)
 	runtime.KeepAlive(table)

@@ -1,0 +1,193 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/internal/lane"
+)
+
+// spyStore is the store in memory, and notes what passes the seam.
+type spyStore struct {
+	memory
+	seen   []string
+	refuse error       // of append
+	left   []*dispatch // for claim
+}
+
+func (s *spyStore) append(ctx context.Context, o opening) error {
+	if s.refuse != nil {
+		return s.refuse
+	}
+	s.seen = append(s.seen, "append "+o.to.eventType)
+	return s.memory.append(ctx, o)
+}
+
+func (s *spyStore) claim(ctx context.Context) ([]*dispatch, error) {
+	s.seen = append(s.seen, "claim")
+	_, err := s.memory.claim(ctx)
+	return s.left, err
+}
+
+func (s *spyStore) settle(d *dispatch, what settlement) *DeadLetter {
+	note := fmt.Sprintf("settle %s %s", d.to.eventType, what.outcome)
+	if what.outcome == Waiting {
+		note += fmt.Sprintf(" at subscription %d", d.next)
+	}
+	s.seen = append(s.seen, note)
+	return s.memory.settle(d, what)
+}
+
+func newSpied(t *testing.T, opts ...Option) (*Bus, *spyStore) {
+	t.Helper()
+	b, err := New(append([]Option{WithRetry(MaxRetries(1), NoJitter)}, opts...)...)
+	require.NoError(t, err)
+	s := &spyStore{memory: b.store.(memory)}
+	b.store = s
+	return b, s
+}
+
+// Whatever becomes of an event passes the seam where a durable store will be.
+func TestA8_EverythingPassesTheSeam(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := newSpied(t)
+		ctx := t.Context()
+		boom := errors.New("boom")
+		fails := 1
+		subscribe := func(pattern string, h Handler, opts ...SubscribeOption) {
+			_, err := b.Subscribe(pattern, h, opts...)
+			require.NoError(t, err)
+		}
+		subscribe("{ok,flaky}", func(context.Context, Event) error { return nil })
+		subscribe("flaky", func(context.Context, Event) error {
+			if fails--; fails >= 0 {
+				return boom
+			}
+			return nil
+		})
+		subscribe("dead", func(context.Context, Event) error { return boom }, Circuit(MinEvents(1)), DropWhenOpen)
+		require.NoError(t, b.Start(ctx))
+		for _, eventType := range []string{"ok", "flaky", "dead", "dead", "nobody"} {
+			_, _ = b.PublishAndWait(ctx, eventType, nil)
+		}
+		page, err := b.DLQ().List(ctx, LetterQuery{})
+		require.NoError(t, err)
+		require.Empty(t, page.Letters, "the circuit was open at the second attempt, and drops")
+		require.NoError(t, b.Shutdown(ctx))
+		require.Equal(t, []string{
+			"claim",
+			"append ok", "settle ok handled",
+			"append flaky", "settle flaky waiting at subscription 1", "settle flaky handled",
+			"append dead", "settle dead waiting at subscription 0", "settle dead dropped",
+			"append dead", "settle dead dropped",
+			"settle nobody unrouted",
+		}, s.seen)
+	})
+}
+
+func TestA8_ALetterPassesTheSeam(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := newSpied(t)
+		_, err := b.Subscribe("dead", func(context.Context, Event) error { return Permanent(errors.New("boom")) })
+		require.NoError(t, err)
+		require.NoError(t, b.Start(t.Context()))
+		_, err = b.PublishAndWait(t.Context(), "dead", nil)
+		var died *DeliveryError
+		require.ErrorAs(t, err, &died)
+		got, ok := s.get(died.Letters[0].ID)
+		require.True(t, ok)
+		require.Equal(t, ReasonPermanent, got.Reason)
+		require.NoError(t, b.Shutdown(t.Context()))
+		require.Equal(t, []string{"claim", "append dead", "settle dead dead-lettered"}, s.seen)
+	})
+}
+
+// A store that does not append accepts nothing.
+func TestD7_WhatTheStoreRefusesIsNotAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := newSpied(t)
+		_, err := b.Subscribe("*", func(context.Context, Event) error { return nil })
+		require.NoError(t, err)
+		require.NoError(t, b.Start(t.Context()))
+		full := errors.New("disk is full")
+		for refusal, want := range map[error]error{full: full, lane.ErrFull: ErrQueueFull, lane.ErrClosed: ErrShutdown} {
+			s.refuse = refusal
+			_, err = b.Publish(t.Context(), "order.placed", nil)
+			require.ErrorIs(t, err, want)
+		}
+		require.Equal(t, Ledger{}, b.Metrics().Ledger)
+		require.Zero(t, b.Metrics().Types["order.placed"].Events)
+		require.NoError(t, b.Shutdown(t.Context()))
+	})
+}
+
+// What an earlier process has left goes on where it was.
+func TestS1_StartTakesUpWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, s := newSpied(t)
+		var ran []string
+		for _, name := range []string{"first", "second"} {
+			_, err := b.Subscribe("a", func(ctx context.Context, e Event) error {
+				d, _ := FromContext(ctx)
+				ran = append(ran, fmt.Sprintf("%s attempt %d", name, d.Attempt))
+				return nil
+			}, Named(name))
+			require.NoError(t, err)
+		}
+		s.left = []*dispatch{{
+			opening: opening{id: b.ids.next(time.Now()), values: context.Background(), to: b.routes.Lookup("a"), time: time.Now()},
+			attempt: 1,
+			next:    1,
+			moved:   true,
+		}}
+		require.NoError(t, b.Start(t.Context()))
+		synctest.Wait()
+		require.Equal(t, []string{"second attempt 2"}, ran)
+	})
+}
+
+// A dispatch that is lost between two places is in no term of the ledger.
+func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
+	for name, lose := range map[string]func(*Bus, *worker){
+		"by a worker": func(b *Bus, w *worker) { w.taken() },
+		"in a wait": func(b *Bus, w *worker) {
+			b.store.settle(w.taken().moveOut(), settlement{outcome: Waiting})
+		},
+		"after its handlers": func(b *Bus, w *worker) {
+			d := w.taken()
+			d.attempt++
+			c := b.begin(w, d, d.to.subscriptions[0])
+			b.conclude(w, c, invoke(c))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, _ := newSpied(t)
+				_, err := b.Subscribe("a", func(context.Context, Event) error { return nil })
+				require.NoError(t, err)
+				for range 3 {
+					_, err = b.Publish(t.Context(), "a", nil)
+					require.NoError(t, err)
+				}
+				require.True(t, b.Metrics().Ledger.Balanced())
+				w := b.openWorker()
+				require.True(t, b.lanes.TryTake(&w.dispatch.opening))
+				lose(b, w)
+				b.lanes.Finish()
+				b.closeWorker(w)
+				require.False(t, b.Metrics().Ledger.Balanced())
+				require.NoError(t, b.Start(t.Context()))
+				synctest.Wait()
+				require.False(t, b.Metrics().Ledger.Balanced(), "the others have been handled")
+				b.ledger.handled.Add(1) // or Shutdown would wait for it
+				require.NoError(t, b.Shutdown(t.Context()))
+			})
+		})
+	}
+}
