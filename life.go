@@ -28,6 +28,7 @@ func (b *Bus) Start(ctx context.Context) error {
 		return fmt.Errorf("Start: %w", err)
 	}
 	b.started = true
+	b.ledger.recovered.Add(int64(len(left)))
 	for _, d := range left {
 		b.lanes.Return(&opening{resumed: d})
 	}
@@ -156,5 +157,5 @@ func (b *Bus) checkDrained() {
 func (b *Bus) unsettled() int64 {
 	l := &b.ledger
 	settled := l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load()
-	return b.lanes.Stats().Admitted + l.direct.Load() + l.splits.Load() + l.replays.Load() - settled
+	return b.lanes.Stats().Admitted + l.direct.Load() + l.splits.Load() + l.replays.Load() + l.recovered.Load() - settled
 }

@@ -111,6 +111,9 @@ type Ledger struct {
 	Accepted int64 // by Publish and PublishAndWait
 	Splits   int64 // split off for a subscription that was skipped
 	Replays  int64
+	// Recovered were left by an earlier process. There are none without a durable
+	// store.
+	Recovered int64
 
 	// What has gone out.
 	Handled      int64
@@ -127,15 +130,16 @@ type Ledger struct {
 // Balanced reports whether the books balance. At rest they always do; under load
 // they may be off by what is on its way while they are read.
 func (l Ledger) Balanced() bool {
-	return l.Accepted+l.Splits+l.Replays ==
+	return l.Accepted+l.Splits+l.Replays+l.Recovered ==
 		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Queued+l.Running+l.Waiting
 }
 
 // ledger has the terms that are not counted by the queues themselves.
 type ledger struct {
-	direct  atomic.Int64 // accepted without being queued
-	splits  atomic.Int64
-	replays atomic.Int64
+	direct    atomic.Int64 // accepted without being queued
+	splits    atomic.Int64
+	replays   atomic.Int64
+	recovered atomic.Int64
 
 	// Written by workers, apart from what publishers write and all read.
 	_            [64]byte
@@ -165,6 +169,7 @@ func (b *Bus) Metrics() Metrics {
 			Accepted:     lanes.Admitted + b.ledger.direct.Load(),
 			Splits:       b.ledger.splits.Load(),
 			Replays:      b.ledger.replays.Load(),
+			Recovered:    b.ledger.recovered.Load(),
 			Handled:      b.ledger.handled.Load(),
 			Unrouted:     b.ledger.unrouted.Load(),
 			DeadLettered: b.ledger.deadLettered.Load(),

@@ -149,6 +149,8 @@ func TestS1_StartTakesUpWhatIsLeft(t *testing.T) {
 		require.NoError(t, b.Start(t.Context()))
 		synctest.Wait()
 		require.Equal(t, []string{"second attempt 2"}, ran)
+		require.True(t, b.Metrics().Ledger.Balanced())
+		require.NoError(t, b.Shutdown(t.Context()))
 	})
 }
 
