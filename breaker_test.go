@@ -841,7 +841,6 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 	}
 }
 
-// bSplitLog is the entry of a split letter beside those of the failures before.
 func TestC5_ASplitKeepsThePolicyOfItsDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t, eventbus.WithRetry(retry(1, time.Second)))

@@ -12,7 +12,6 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"pgregory.net/rapid"
 
@@ -596,8 +595,4 @@ func bCut(t *testing.T, bus *eventbus.Bus) *eventbus.ShutdownError {
 	var s *eventbus.ShutdownError
 	require.ErrorAs(t, err, &s)
 	return s
-}
-
-func bSilent(opts ...eventbus.Option) []eventbus.Option {
-	return append(opts, eventbus.WithLogger(zap.NewNop()))
 }
