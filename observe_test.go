@@ -148,7 +148,7 @@ func TestO2_CountsOfATypeAndASubscription(t *testing.T) {
 		require.EqualValues(t, 3, s.LateEnds)
 		require.InDelta(t, time.Second, s.Latency.Max, float64(2*time.Millisecond)) // the watch may be a tick late
 		require.Equal(t, s.Latency.Max, s.Latency.P99)
-		require.Zero(t, s.Latency.P50)
+		require.Less(t, s.Latency.P50, time.Microsecond)
 		require.Equal(t, 3, m.DeadLetters)
 		require.Equal(t, eventbus.Ledger{Accepted: 9, Handled: 5, Unrouted: 1, DeadLettered: 3}, m.Ledger)
 		shutdown(t, bus)

@@ -1,0 +1,40 @@
+package eventbus_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The README's first program is the package's Example, which runs.
+func TestReadme_FirstProgramIsTheExample(t *testing.T) {
+	body := func(file, begin string) string {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		_, rest, found := strings.Cut(string(data), begin)
+		require.True(t, found, "%s has no %q", file, begin)
+		text, _, found := strings.Cut(rest, "\n}\n")
+		require.True(t, found)
+		text, _, _ = strings.Cut(text, "\t// Output:")
+		return strings.TrimSpace(text)
+	}
+	require.Equal(t, body("example_test.go", "func Example() {\n"), body("README.md", "func main() {\n"))
+}
+
+// What DESIGN.md names is there.
+func TestDesign_NamesWhatIs(t *testing.T) {
+	data, err := os.ReadFile("DESIGN.md")
+	require.NoError(t, err)
+	for _, file := range regexp.MustCompile("`([a-z_]+\\.go)`").FindAllStringSubmatch(string(data), -1) {
+		found := false
+		for _, dir := range []string{".", "internal/route", "internal/lane", "internal/delay", "internal/deadline"} {
+			if _, err := os.Stat(dir + "/" + file[1]); err == nil {
+				found = true
+			}
+		}
+		require.True(t, found, "DESIGN.md names %s", file[1])
+	}
+}
