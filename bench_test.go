@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -132,7 +133,8 @@ func BenchmarkWaitingRetries(b *testing.B) {
 			time.Sleep(time.Millisecond)
 		}
 		b.ReportMetric(float64(heap()-before)/waiting, "B/retry")
-		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines), "goroutines")
+		// Workers rest when there is nothing to do, whatever waits.
+		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines-bus.Metrics().Workers), "goroutines")
 		cut, cancel := context.WithCancel(ctx)
 		cancel()
 		_ = bus.Shutdown(cut)
@@ -308,5 +310,36 @@ func BenchmarkRoutingUniqueTypes(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// BenchmarkIdleBus is a bus with 1,000 subscriptions that has nothing to do any
+// more: the timers that it has outstanding, shown by a mock clock, which moves to
+// them if there are any, and the goroutines that rest.
+func BenchmarkIdleBus(b *testing.B) {
+	ctx := context.Background()
+	for b.Loop() {
+		mock := clock.NewMock()
+		before := runtime.NumGoroutine()
+		bus, err := eventbus.New(eventbus.WithClock(mock))
+		require.NoError(b, err)
+		for i := range 1000 {
+			_, err := bus.Subscribe(fmt.Sprintf("service%d.*", i), func(context.Context, eventbus.Event) error { return nil })
+			require.NoError(b, err)
+		}
+		require.NoError(b, bus.Start(ctx))
+		for i := range 1000 {
+			_, err := bus.Publish(ctx, fmt.Sprintf("service%d.started", i), nil)
+			require.NoError(b, err)
+		}
+		for l := bus.Metrics().Ledger; l.Handled < 1000; l = bus.Metrics().Ledger {
+			runtime.Gosched()
+		}
+		time.Sleep(10 * time.Millisecond)
+		at := mock.Now()
+		mock.WaitForAllTimers()
+		b.ReportMetric(float64(mock.Now().Sub(at)), "ns-to-a-timer")
+		b.ReportMetric(float64(runtime.NumGoroutine()-before), "goroutines-resting")
+		require.NoError(b, bus.Shutdown(ctx))
 	}
 }

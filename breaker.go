@@ -147,6 +147,7 @@ type circuit struct {
 
 func newCircuit(config circuitConfig, now int64) *circuit {
 	c := &circuit{config: config, step: int64(config.window) / windowSteps}
+	c.gate.Store(gateGeneration)
 	c.moveToLocked(c.stepAt(now))
 	return c
 }
@@ -163,8 +164,7 @@ func (c *circuit) stepAt(now int64) int64 {
 // window, so that the next one can take its place: an event counts once. The
 // zero value is nowhere.
 type counted struct {
-	failed     bool
-	generation uint64
+	generation uint64 // 0: nowhere
 	step       int64
 }
 
@@ -207,7 +207,7 @@ func (c *circuit) enter(now int64) (pass uint64, ok bool, change circuitChange) 
 
 // succeeded records that a handler was done with an event.
 func (c *circuit) succeeded(pass uint64, now int64, was counted) circuitChange {
-	quiet := pass&gateShut == 0 && pass == c.gate.Load() && !was.failed && !c.failing.Load() && now < c.stepEnds.Load()
+	quiet := pass&gateShut == 0 && pass == c.gate.Load() && was == (counted{}) && !c.failing.Load() && now < c.stepEnds.Load()
 	if quiet || c.config.disabled {
 		// Nothing to be decided, and nothing but the counter to be changed.
 		c.successes.Add(1)
@@ -256,12 +256,12 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 		return counted{}, c.probedLocked(now, outcome)
 	}
 	oldest := c.current - windowSteps + 1
-	if was.failed && was.generation == generation && was.step >= oldest {
+	if was.generation == generation && was.step >= oldest {
 		c.failures[index(was.step)]--
 	}
 	var is counted
 	if outcome != nil {
-		is = counted{failed: true, generation: generation, step: c.current}
+		is = counted{generation: generation, step: c.current}
 		c.failures[index(is.step)]++
 	}
 	var failures uint64

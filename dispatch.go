@@ -13,7 +13,9 @@ type opening struct {
 	to      *targets
 	time    time.Time // of publication, in UTC
 	extras  *extras
-	resumed *dispatch // one that goes on; nothing else is set then
+	// resumed is the dispatch itself if it has an allocation of its own, and if
+	// it is all that is queued.
+	resumed *dispatch
 }
 
 // extras is what most openings do not have.
@@ -36,10 +38,10 @@ type dispatch struct {
 	story   *story // nil until there is something to tell
 	attempt int32
 	next    int32 // where to go on in to.subscriptions
-	started int64 // when the running call has: exactly if timed, else up to a tick before
+	// Of the running call: when it began, exactly or up to a tick before, and how
+	// it came in.
+	started int64
 	pass    uint64
-	timed   bool
-	moved   bool // out, to an allocation of its own
 }
 
 // event is what the handlers get.
@@ -132,10 +134,12 @@ func (d *dispatch) rarities() *rarities {
 
 // moveOut gives a dispatch an allocation of its own.
 func (d *dispatch) moveOut() *dispatch {
-	if d.moved {
+	if d.resumed != nil {
 		return d
 	}
-	return &dispatch{opening: d.opening, story: d.story, attempt: d.attempt, next: d.next, moved: true}
+	out := &dispatch{opening: d.opening, story: d.story, attempt: d.attempt, next: d.next}
+	out.resumed = out
+	return out
 }
 
 // keep adds a failure to the story.
@@ -154,7 +158,8 @@ func (d *dispatch) keep(f failure) {
 // splitOff makes a dispatch for the next subscription alone, with the attempts and
 // failures that it has there.
 func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy) *dispatch {
-	split := &dispatch{opening: d.opening, moved: true}
+	split := &dispatch{opening: d.opening}
+	split.resumed = split
 	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
 	split.to.merged.Store(policy)
 	if d.story != nil {

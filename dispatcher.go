@@ -15,6 +15,7 @@ type worker struct {
 	dispatch dispatch // that it runs, unless it has moved out
 	calls    []call   // for the next runs of handlers
 	called   uint     // how often it has run one
+	timed    bool     // the running one has begun at an exact time
 	lost     bool     // the watch has given up its call, and somebody else goes on
 	settled  *waiter  // to be told once the run no longer counts
 }
@@ -121,11 +122,11 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	}
 
 	now, exact := b.time.recent()
-	d.started, d.timed = now.nanos, exact
+	d.started, w.timed = now.nanos, exact
 	if w.called++; w.called%latencySample == 1 && !exact {
-		d.started, d.timed = b.time.nanos(), true
+		d.started, w.timed = b.time.nanos(), true
 	}
-	if d.timed {
+	if w.timed {
 		c.Start(d.started, s.timeout)
 	}
 	b.watch.Begin(w.slot, c)
@@ -181,7 +182,7 @@ func (b *Bus) conclude(w *worker, c *call, err error) bool {
 		d.story.passed()
 	}
 	now, _ := b.time.recent()
-	if d.timed {
+	if w.timed {
 		s.counters.latency.observe(time.Duration(b.time.nanos() - d.started))
 	}
 	b.circuitChanged(s, s.circuit.succeeded(d.pass, now.nanos, was))

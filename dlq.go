@@ -452,7 +452,7 @@ func (b *Bus) reopen(l *DeadLetter) error {
 		to.subscriptions = append(to.subscriptions, s)
 	}
 	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	b.lanes.Return(&opening{resumed: &dispatch{
+	d := &dispatch{
 		opening: opening{
 			id:      l.Event.ID,
 			payload: l.Event.Payload,
@@ -470,7 +470,8 @@ func (b *Bus) reopen(l *DeadLetter) error {
 				succeeded:      l.Succeeded,
 			},
 		},
-		moved: true,
-	}})
+	}
+	d.resumed = d
+	b.lanes.Return(&opening{resumed: d})
 	return nil
 }

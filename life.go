@@ -81,6 +81,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 func (b *Bus) finish() {
 	<-b.drained
 	b.delay.Close()
+	b.delay.Wait() // what it has handed over counts as waiting until it returns
 	<-b.lanes.Close()
 	b.time.stop()
 	b.watch.Rest()

@@ -144,7 +144,6 @@ func TestS1_StartTakesUpWhatIsLeft(t *testing.T) {
 			opening: opening{id: b.ids.next(time.Now()), values: context.Background(), to: b.routes.Lookup("a"), time: time.Now()},
 			attempt: 1,
 			next:    1,
-			moved:   true,
 		}}
 		require.NoError(t, b.Start(t.Context()))
 		synctest.Wait()

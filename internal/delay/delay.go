@@ -52,10 +52,11 @@ type Queue[T any] struct {
 
 	mu      sync.Mutex // protects following fields; never held while due runs
 	waiting heap[T]
-	seq     uint64 // of the entry added last
-	timer   Timer  // nil until first needed
-	handing int    // items in the hands of a due call
-	running bool   // a goroutine is in deliver; it sees to the timer when it ends
+	seq     uint64    // of the entry added last
+	timer   Timer     // nil until first needed
+	handing int       // items in the hands of a due call
+	running bool      // a goroutine is in deliver; it sees to the timer when it ends
+	ended   sync.Cond // running has become false
 	closed  bool
 
 	batch []T // scratch of the goroutine in deliver
@@ -69,7 +70,9 @@ type Queue[T any] struct {
 // return, so due should hand on and not work. The slice is valid until due
 // returns.
 func New[T any](clock Clock, due func([]T)) *Queue[T] {
-	return &Queue[T]{clock: clock, due: due}
+	q := &Queue[T]{clock: clock, due: due}
+	q.ended.L = &q.mu
+	return q
 }
 
 // Add puts item in the queue until at, in the units of Clock.Nanos. When at has
@@ -128,6 +131,15 @@ func (q *Queue[T]) Close() {
 	q.stopLocked()
 }
 
+// Wait waits until no call of due is running. It must not be called by due.
+func (q *Queue[T]) Wait() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.running {
+		q.ended.Wait()
+	}
+}
+
 // fire is the timer's function. A call that is late, early or twice does no
 // harm: it hands over what is due by the clock, if anything, and sets the timer
 // again.
@@ -167,6 +179,7 @@ func (q *Queue[T]) deliver() {
 		q.stopLocked()
 	}
 	q.running = false
+	q.ended.Broadcast()
 	q.mu.Unlock()
 }
 

@@ -652,3 +652,30 @@ func BenchmarkAddAndHandOver(b *testing.B) {
 	}
 	require.Equal(b, b.N, handed)
 }
+
+// Wait returns when what has been handed over is in the hands that it was for.
+func TestWaitWaitsForDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		q := delay.New(newRealClock(), func([]int) { <-release })
+		q.Wait() // nothing runs
+		require.True(t, q.Add(0, 1))
+		synctest.Wait()
+		waited := make(chan struct{})
+		go func() {
+			q.Close()
+			q.Wait()
+			close(waited)
+		}()
+		synctest.Wait()
+		select {
+		case <-waited:
+			t.Fatal("did not wait")
+		default:
+		}
+		require.Equal(t, 1, q.Len())
+		close(release)
+		<-waited
+		require.Zero(t, q.Len())
+	})
+}
