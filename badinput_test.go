@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -183,4 +184,59 @@ func TestErrorsSayWhatTheyMatch(t *testing.T) {
 	require.NoError(t, errors.Unwrap(&eventbus.PanicError{Value: "text"}))
 	require.Equal(t, errBoom, errors.Unwrap(&eventbus.PanicError{Value: errBoom}))
 	require.NoError(t, eventbus.RetryAfter(nil, time.Second))
+}
+
+// An option by value is one by pointer too, and a pointer may be nil.
+func TestR3_NilPointersAsOptions(t *testing.T) {
+	bus, _ := newBus(t)
+	var (
+		policy *eventbus.RetryPolicy
+		jitter *eventbus.Jitter
+		open   *eventbus.WhenOpen
+		mock   *clock.Mock
+	)
+	for _, opts := range [][]eventbus.SubscribeOption{
+		{eventbus.Retry(policy)}, {eventbus.Retry(jitter)}, {open},
+	} {
+		_, err := bus.Subscribe("a", ok, opts...)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+	}
+	for _, opt := range []eventbus.Option{eventbus.WithRetry(policy), eventbus.WithClock(mock)} {
+		_, err := eventbus.New(opt)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+	}
+}
+
+// The context's error, and its cause.
+func TestE4_AnEndedContextSaysWhy(t *testing.T) {
+	bus, _ := startBus(t)
+	why := errors.New("why")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	for name, call := range map[string]func() error{
+		"Publish":        func() error { _, err := bus.Publish(ctx, "a", nil); return err },
+		"PublishAndWait": func() error { _, err := bus.PublishAndWait(ctx, "a", nil); return err },
+		"List":           func() error { _, err := bus.DLQ().List(ctx, eventbus.LetterQuery{}); return err },
+		"Get":            func() error { _, err := bus.DLQ().Get(ctx, eventbus.LetterID{}); return err },
+		"Replay":         func() error { return bus.DLQ().Replay(ctx, eventbus.LetterID{}) },
+		"Purge":          func() error { return bus.DLQ().Purge(ctx, eventbus.LetterID{}) },
+		"PurgeUntil":     func() error { _, err := bus.DLQ().PurgeUntil(ctx, time.Now()); return err },
+		"PurgeMatching":  func() error { _, err := bus.DLQ().PurgeMatching(ctx, eventbus.LetterQuery{All: true}); return err },
+		"ReplayMatching": func() error { _, err := bus.DLQ().ReplayMatching(ctx, eventbus.LetterQuery{All: true}); return err },
+	} {
+		err := call()
+		require.ErrorIs(t, err, context.Canceled, name)
+		require.ErrorIs(t, err, why, name)
+	}
+	_, ok := eventbus.FromContext(nil) //nolint:staticcheck // as a hostile user does
+	require.False(t, ok)
+	shutdown(t, bus)
+}
+
+func TestC1_ASubscriptionCanHaveACircuitOnABusWithout(t *testing.T) {
+	bus, _ := newBus(t, eventbus.WithCircuit(eventbus.NoCircuit()))
+	mustSubscribe(t, bus, "a", ok, eventbus.Named("none"))
+	mustSubscribe(t, bus, "a", ok, eventbus.Named("its own"), eventbus.Circuit(eventbus.MinEvents(2)))
+	require.Equal(t, eventbus.CircuitDisabled, metricsOf(t, bus, "none").Circuit)
+	require.Equal(t, eventbus.CircuitClosed, metricsOf(t, bus, "its own").Circuit)
 }

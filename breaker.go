@@ -62,7 +62,7 @@ func FailureRatio(ratio float64) CircuitOption {
 }
 
 // MinEvents is how many events the window must have for the circuit to open. At
-// least 1; 4 by default.
+// least 1, at most 2147483647; 4 by default.
 func MinEvents(n int) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.minEvents = n })
 }
@@ -92,7 +92,7 @@ func (c *circuitConfig) validate(in string) error {
 	case !(c.failureRatio >= 0 && c.failureRatio < 1):
 		return refuse("FailureRatio", c.failureRatio, "must be at least 0 and less than 1; NoCircuit() disables the circuit")
 	case c.minEvents < 1 || c.minEvents > math.MaxInt32:
-		return refuse("MinEvents", c.minEvents, "must be at least 1")
+		return refuse("MinEvents", c.minEvents, "must be from 1 to 2147483647")
 	case c.window < windowSteps*time.Millisecond:
 		return refuse("Window", c.window, "must be at least 12ms")
 	case c.openFor < time.Millisecond:

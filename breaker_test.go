@@ -774,7 +774,7 @@ func TestC5_AllTargetsOpen(t *testing.T) {
 			require.Equal(t, r.ID, l.Event.ID)
 		}
 		require.Len(t, got, 3, "one for each")
-		require.Equal(t, int64(3), bus.Metrics().Types["all"].DeadLetters)
+		require.Equal(t, int64(3), bus.Metrics().Types["all"].DeadLettered)
 
 		time.Sleep(30 * time.Second)
 		for _, l := range got {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,12 +22,12 @@ import (
 
 // Bus is an in-process event bus. It is made with New; its methods are safe for
 // concurrent use, and may be called from handlers.
-//
-// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu,
-// cancellation.mu; then lane's, which may come after any of these. The others are
-// leaves. Nothing of the user's runs under any of them: handlers, middleware,
-// observers, options, methods of errors, log sinks.
 type Bus struct {
+	// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu,
+	// cancellation.mu; then lane's, which may come after any of these. The others are
+	// leaves. Nothing of the user's runs under any of them: handlers, middleware,
+	// observers, options, methods of errors, log sinks.
+
 	// Immutable after New.
 	config *config
 	time   *timeline
@@ -223,7 +225,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		case <-w.done:
 		default:
 			return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
-				shorten(eventType), id, context.Cause(ctx))
+				shorten(eventType), id, contextError(ctx))
 		}
 	}
 	r := Result{ID: id, Outcome: w.outcome, Attempts: w.attempts}
@@ -257,14 +259,16 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 		if offence := route.CheckType(eventType); offence != nil {
 			return EventID{}, typeError(eventType, offence)
 		}
-		to = b.routes.Lookup(eventType)
 	}
 	if ctx.Err() != nil {
-		return EventID{}, context.Cause(ctx)
+		return EventID{}, contextError(ctx)
 	}
 	inside := b.running(from)
 	if b.cutting.Load() || b.ending.Load() && !inside {
 		return EventID{}, ErrShutdown
+	}
+	if !known {
+		to = b.routes.Lookup(eventType)
 	}
 	now, _ := b.time.recent()
 	o := opening{id: b.ids.next(now.utc), payload: payload, values: ctx, to: to, time: now.utc}
@@ -293,6 +297,8 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 		return EventID{}, ErrQueueFull
 	case errors.Is(err, lane.ErrClosed):
 		return EventID{}, ErrShutdown
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		return EventID{}, contextError(ctx)
 	}
 	return EventID{}, err
 }
@@ -316,11 +322,12 @@ func (b *Bus) metadata(ctx context.Context, opts []PublishOption) (EventMetadata
 	if b.config.metadataFrom == nil {
 		return p.metadata, nil
 	}
-	for name, value := range b.config.metadataFrom(ctx) {
+	more := b.config.metadataFrom(ctx)
+	for _, name := range slices.Sorted(maps.Keys(more)) {
 		if _, given := p.metadata.Lookup(name); given {
 			continue
 		}
-		if err := p.metadata.set(name, value); err != nil {
+		if err := p.metadata.set(name, more[name]); err != nil {
 			return p.metadata, err
 		}
 	}

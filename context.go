@@ -124,6 +124,9 @@ func (c *keyCatcher) Value(key any) any {
 type callKey struct{}
 
 func callFrom(ctx context.Context) *call {
+	if ctx == nil {
+		return nil
+	}
 	c, _ := ctx.Value(callKey{}).(*call)
 	return c
 }

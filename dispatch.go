@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -116,6 +117,22 @@ type failure struct {
 
 // retried reports whether an attempt of this dispatch has failed.
 func (d *dispatch) retried() bool { return d.story != nil && len(d.story.failures) > 0 }
+
+// recovered reports whether the subscriptions at which this dispatch has failed
+// have handled the event after all; one that was then skipped has not.
+func (d *dispatch) recovered() bool {
+	if !d.retried() {
+		return false
+	}
+	if d.story.rare == nil {
+		return true
+	}
+	return !slices.ContainsFunc(d.story.rare.skipped, func(i int32) bool {
+		return slices.ContainsFunc(d.story.failures, func(f failure) bool {
+			return f.subscription == d.to.subscriptions[i]
+		})
+	})
+}
 
 func (d *dispatch) tale() *story {
 	if d.story == nil {

@@ -2,9 +2,12 @@ package eventbus
 
 import (
 	"math"
+	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/deadline"
 )
@@ -14,7 +17,7 @@ type worker struct {
 	slot     *deadline.Slot[call]
 	dispatch dispatch // that it runs, unless it has moved out
 	calls    []call   // for the next runs of handlers
-	called   uint     // how often it has run one
+	called   uint32   // how often it has run one, from a random number on
 	timed    bool     // the running one has begun at an exact time
 	lost     bool     // the watch has given up its call, and somebody else goes on
 	settled  *waiter  // to be told once the run no longer counts
@@ -24,7 +27,7 @@ type worker struct {
 // handlers may keep, keep the others in memory.
 const workerCalls = 32
 
-func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open()} }
+func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open(), called: rand.Uint32()} }
 
 func (b *Bus) closeWorker(w *worker) { b.watch.Close(w.slot) }
 
@@ -123,7 +126,9 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 
 	now, exact := b.time.recent()
 	d.started, w.timed = now.nanos, exact
-	if w.called++; w.called%latencySample == 1 && !exact {
+	// A Weyl sequence: to take every 16th call would always be to take the same
+	// subscription, of an event that visits two.
+	if w.called++; w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
 		d.started, w.timed = b.time.nanos(), true
 	}
 	if w.timed {
@@ -200,7 +205,9 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 		previous: story.previous,
 		at:       &s.retry,
 	}
-	guarded(func() { attempt.judge(err, policy.retryIf(&s.retry)) })
+	if r := guarded(func() { attempt.judge(err, policy.retryIf(&s.retry)) }); r != nil {
+		b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", r))
+	}
 	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt})
 	s.counters.failed(err, duration)
 	next := policy.decide(attempt, b.random())
@@ -311,12 +318,12 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) {
 		count = &b.ledger.dropped
 	case DeadLettered:
 		count = &b.ledger.deadLettered
-		d.to.counters.deadLetters.Add(1)
+		d.to.counters.deadLettered.Add(1)
 		b.logDeadLetter(d, letter)
 		b.noteUnfinished(letter)
 	case Handled:
-		if d.attempt > 1 && d.retried() {
-			d.to.counters.recovered.Add(1)
+		if d.recovered() {
+			d.to.counters.succeededAfterRetry.Add(1)
 		}
 	}
 	if waiter := d.waiter(); waiter != nil {

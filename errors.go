@@ -23,7 +23,7 @@ var (
 	ErrInvalidOption = errors.New("eventbus: invalid option")
 	// ErrNilHandler is returned by Subscribe for a nil handler, or a middleware
 	// that makes one.
-	ErrNilHandler = errors.New("eventbus: nil handler; give Subscribe a function")
+	ErrNilHandler = errors.New("eventbus: nil handler")
 	// ErrNilContext is returned by every method that was given a nil context.
 	ErrNilContext = errors.New("eventbus: nil context; use context.Background()")
 	// ErrDuplicateName is returned by Subscribe for a name that a subscription
@@ -32,18 +32,18 @@ var (
 	// ErrNotStarted is returned by PublishAndWait before Start.
 	ErrNotStarted = errors.New("eventbus: bus is not started; call Start first")
 	// ErrAlreadyStarted is returned by a second Start.
-	ErrAlreadyStarted = errors.New("eventbus: bus is already started")
+	ErrAlreadyStarted = errors.New("eventbus: bus is already started; call Start once")
 	// ErrShutdown is returned for what comes after Shutdown. It is also the
 	// cause of the cancellation of handlers that Shutdown cut short.
-	ErrShutdown = errors.New("eventbus: bus is shut down")
+	ErrShutdown = errors.New("eventbus: bus is shut down; make a new one with New")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
 	// ErrQueueFull is returned by Publish when the queue is full and the bus
 	// refuses (RefuseWhenFull) or has not been started.
-	ErrQueueFull = errors.New("eventbus: queue is full")
+	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
 	// ErrNotFound is returned for a dead letter that is not there: unknown,
 	// purged, or replayed already.
-	ErrNotFound = errors.New("eventbus: no such dead letter")
+	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
 	// ErrNoSubscription is returned by Replay when a subscription that the
 	// letter is for does not exist; the letter stays.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
@@ -189,8 +189,12 @@ type ShutdownError struct {
 
 func (e *ShutdownError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "eventbus: shutdown was cut short (%v): %d unfinished, %d handlers still running",
-		e.Cause, len(e.Unfinished), len(e.Abandoned))
+	why := "was cut short (" + fmt.Sprint(e.Cause) + ")"
+	if errors.Is(e.Cause, ErrNotStarted) {
+		why = "came before Start"
+	}
+	fmt.Fprintf(&b, "eventbus: shutdown %s: %d unfinished, %d handlers still running",
+		why, len(e.Unfinished), len(e.Abandoned))
 	const shown = 10
 	for i := range e.Unfinished {
 		if i == shown {
@@ -281,6 +285,14 @@ func asError[E error](err error) (found E, ok bool) {
 	}()
 	ok = errors.As(err, &found)
 	return found, ok
+}
+
+// contextError is why a context has ended: its error, and its cause if it has one.
+func contextError(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // the very same is meant
+		return fmt.Errorf("%w: %w", ctx.Err(), cause)
+	}
+	return ctx.Err()
 }
 
 // shorten bounds what an error message repeats of a user's input.

@@ -215,7 +215,8 @@ func (m EventMetadata) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// All ranges over the names and values, in the order in which they were given.
+// All ranges over the names and values, in the order in which they were given,
+// those of WithMetadataFrom last and by name.
 func (m EventMetadata) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		if m.pairs == nil {

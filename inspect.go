@@ -51,7 +51,7 @@ func (b *Bus) Explain(eventType string) Plan {
 	if offence := route.CheckType(eventType); offence != nil {
 		return Plan{EventType: eventType, Err: typeError(eventType, offence)}
 	}
-	to := b.routes.Lookup(eventType)
+	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType)}
 	merged := to.policy(b.config.retry)
 	p := Plan{EventType: eventType, Policy: merged.RetryPolicy, Origins: make(map[string]string)}
 	for _, s := range to.subscriptions {
@@ -78,15 +78,26 @@ func (p Plan) String() string {
 	if p.Err != nil {
 		return p.Err.Error()
 	}
+	if len(p.Targets) == 0 {
+		return p.EventType + ": no subscription matches; it would be unrouted\n"
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s goes to %d subscriptions\n", p.EventType, len(p.Targets))
+	fmt.Fprintf(&b, "%s goes to %d subscription(s)\n", p.EventType, len(p.Targets))
 	for i, t := range p.Targets {
-		fmt.Fprintf(&b, "%3d. %s  pattern %q, timeout %s, circuit %s\n", i+1, t.Subscription, t.Pattern, t.Timeout, t.Circuit)
+		fmt.Fprintf(&b, "%3d. %s  pattern %q, timeout %s, circuit %s", i+1, t.Subscription, t.Pattern, t.Timeout, t.Circuit)
+		for _, field := range retryFields {
+			if text, ok := t.Overrides[field.name]; ok && field.set&unmergedFields != 0 {
+				fmt.Fprintf(&b, ", %s %s", field.name, text)
+			}
+		}
+		b.WriteByte('\n')
 	}
 	for _, field := range retryFields {
-		if origin, ok := p.Origins[field.name]; ok {
-			fmt.Fprintf(&b, "     %s = %s  (%s)\n", field.name, field.text(&p.Policy), origin)
+		origin, merged := p.Origins[field.name]
+		if !merged {
+			origin = BusDefault + ", for those that set none"
 		}
+		fmt.Fprintf(&b, "     %s = %s  (%s)\n", field.name, field.text(&p.Policy), origin)
 	}
 	return b.String()
 }

@@ -13,7 +13,7 @@ func (b *Bus) Start(ctx context.Context) error {
 		return fmt.Errorf("Start: %w", err)
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("Start: %w", context.Cause(ctx))
+		return fmt.Errorf("Start: %w", contextError(ctx))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +71,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	select {
 	case <-b.closed:
 	case <-ctx.Done():
-		b.cut(context.Cause(ctx))
+		b.cut(contextError(ctx))
 		<-b.closed
 	}
 	return b.shutdownErr

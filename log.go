@@ -53,7 +53,7 @@ func (l *DeadLetter) fields() []zap.Field {
 }
 
 func (b *Bus) logLateEnd(c *call, err error) {
-	if entry := b.log.Check(zap.InfoLevel, "handler ended after it had been given up"); entry != nil {
+	if entry := b.log.Check(zap.InfoLevel, "abandoned handler ended"); entry != nil {
 		d, _ := FromContext(c)
 		fields := []zap.Field{
 			zap.Stringer("event_id", d.Event.ID),

@@ -37,7 +37,7 @@ type Metrics struct {
 	// WaitingRetries is how many dispatches wait for their next attempt.
 	WaitingRetries int
 	// RunningDispatches is how many dispatches are on a worker, and
-	// AbandonedHandlers how many handlers have been given up and go on.
+	// AbandonedHandlers how many have overrun their timeouts and go on.
 	RunningDispatches int
 	AbandonedHandlers int
 	// Workers is how many goroutines there are to run handlers.
@@ -59,20 +59,22 @@ const maxTypes = 1000
 
 // TypeMetrics are the counters of an event type, since the bus was made.
 type TypeMetrics struct {
-	Events      int64 // published
-	Retries     int64 // retries scheduled
-	Retried     int64 // dispatches with a retry
-	Recovered   int64 // dispatches that were handled after a retry
-	DeadLetters int64
+	Events  int64 // published
+	Retries int64 // retries scheduled
+	Retried int64 // dispatches with a retry
+	// SucceededAfterRetry is how many of the retried dispatches were handled in
+	// the end.
+	SucceededAfterRetry int64
+	DeadLettered        int64
 }
 
 // SuccessAfterRetryRate is which part of the retried dispatches has been handled
 // in the end, from 0 to 1; 0 if none was retried.
-func (m TypeMetrics) SuccessAfterRetryRate() float64 { return rate(m.Recovered, m.Retried) }
+func (m TypeMetrics) SuccessAfterRetryRate() float64 { return rate(m.SucceededAfterRetry, m.Retried) }
 
 // DeadLetterRate is dead letters by events; 0 if there was no event. Replays that
 // die, and events that die at several subscriptions, can take it beyond 1.
-func (m TypeMetrics) DeadLetterRate() float64 { return rate(m.DeadLetters, m.Events) }
+func (m TypeMetrics) DeadLetterRate() float64 { return rate(m.DeadLettered, m.Events) }
 
 func rate(part, whole int64) float64 {
 	if whole == 0 {
@@ -89,7 +91,7 @@ type SubscriptionMetrics struct {
 	Failures     int64 // of these:
 	Timeouts     int64
 	Panics       int64 // runtime.Goexit too
-	LateEnds     int64 // handlers that came back after they had been given up
+	LateEnds     int64 // abandoned handlers that came back
 	Skipped      int64 // deliveries, for an open circuit or as unsubscribed
 	Circuit      CircuitState
 	CircuitOpens int64 // how often it has opened
@@ -211,16 +213,16 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 
 // typeCounters are those of an event type.
 type typeCounters struct {
-	events, retries, retried, recovered, deadLetters atomic.Int64
+	events, retries, retried, succeededAfterRetry, deadLettered atomic.Int64
 }
 
 func (c *typeCounters) snapshot() TypeMetrics {
 	return TypeMetrics{
-		Events:      c.events.Load(),
-		Retries:     c.retries.Load(),
-		Retried:     c.retried.Load(),
-		Recovered:   c.recovered.Load(),
-		DeadLetters: c.deadLetters.Load(),
+		Events:              c.events.Load(),
+		Retries:             c.retries.Load(),
+		Retried:             c.retried.Load(),
+		SucceededAfterRetry: c.succeededAfterRetry.Load(),
+		DeadLettered:        c.deadLettered.Load(),
 	}
 }
 

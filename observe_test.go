@@ -132,10 +132,10 @@ func TestO2_CountsOfATypeAndASubscription(t *testing.T) {
 		mustPublish(t, bus, "nobody", nil)
 		time.Sleep(time.Minute)
 		m := bus.Metrics()
-		require.Equal(t, eventbus.TypeMetrics{Events: 6, Retries: 8, Retried: 4, Recovered: 3, DeadLetters: 1}, m.Types["order.placed"])
+		require.Equal(t, eventbus.TypeMetrics{Events: 6, Retries: 8, Retried: 4, SucceededAfterRetry: 3, DeadLettered: 1}, m.Types["order.placed"])
 		require.InDelta(t, 0.75, m.Types["order.placed"].SuccessAfterRetryRate(), 1e-9)
 		require.InDelta(t, 1.0/6, m.Types["order.placed"].DeadLetterRate(), 1e-9)
-		require.Equal(t, eventbus.TypeMetrics{Events: 2, Retries: 4, Retried: 2, DeadLetters: 2}, m.Types["order.odd"])
+		require.Equal(t, eventbus.TypeMetrics{Events: 2, Retries: 4, Retried: 2, DeadLettered: 2}, m.Types["order.odd"])
 		require.Equal(t, eventbus.TypeMetrics{Events: 1}, m.Types["nobody"])
 		require.Zero(t, m.Types["nobody"].SuccessAfterRetryRate())
 		require.Zero(t, eventbus.TypeMetrics{}.DeadLetterRate())
@@ -314,6 +314,80 @@ func TestC6_StateChangesAreLogged(t *testing.T) {
 			"warn closed open", "info open half-open", "warn half-open open", "info open half-open", "info half-open closed",
 		}, changes), "%v", changes)
 		require.EqualValues(t, 2, metricsOf(t, bus, "s").CircuitOpens)
+		shutdown(t, bus)
+	})
+}
+
+// Every subscription of an event is timed now and then, not always the same.
+func TestO2_EverySubscriptionIsTimed(t *testing.T) {
+	for _, concurrency := range []int{1, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t, eventbus.WithConcurrency(concurrency))
+			for _, name := range []string{"first", "second", "third", "fourth"} {
+				mustSubscribe(t, bus, "a", ok, eventbus.Named(name))
+			}
+			for range 20_000 {
+				mustPublish(t, bus, "a", nil)
+			}
+			synctest.Wait()
+			for _, s := range bus.Metrics().Subscriptions {
+				require.EqualValues(t, 20_000, s.Successes)
+				require.InDelta(t, 20_000/16, s.Latency.Samples, 500, s.Subscription)
+			}
+			shutdown(t, bus)
+		})
+	}
+}
+
+// What was skipped in the end has not succeeded after a retry.
+func TestO2_ASkippedSubscriptionHasNotSucceeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(retry(3, time.Second)))
+		mustSubscribe(t, bus, "a", ok)
+		mustSubscribe(t, bus, "a", failing(errDead))
+		for range 4 {
+			mustPublish(t, bus, "a", nil)
+		}
+		time.Sleep(time.Minute)
+		m := bus.Metrics().Types["a"]
+		require.Equal(t, eventbus.TypeMetrics{Events: 4, Retries: 4, Retried: 4, DeadLettered: 4}, m)
+		require.Zero(t, m.SuccessAfterRetryRate())
+		shutdown(t, bus)
+	})
+}
+
+// Asking, and being refused, uses up none of the types that are told apart.
+func TestO2_OnlyPublishedTypesAreCounted(t *testing.T) {
+	bus, _ := newBus(t)
+	mustSubscribe(t, bus, "*", ok)
+	for i := range 1200 {
+		require.Len(t, bus.Explain(fmt.Sprintf("asked.t%d", i)).Targets, 1)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := bus.Publish(ended, "refused", nil)
+	require.ErrorIs(t, err, context.Canceled)
+	mustPublish(t, bus, "published", nil)
+	require.Equal(t, map[string]eventbus.TypeMetrics{"published": {Events: 1}}, bus.Metrics().Types)
+}
+
+func TestO5_ThePlanAsText(t *testing.T) {
+	bus, _ := newBus(t)
+	require.Equal(t, "nobody: no subscription matches; it would be unrouted\n", bus.Explain("nobody").String())
+	mustSubscribe(t, bus, "a", ok, eventbus.Named("s"), eventbus.Retry(eventbus.FullJitter, eventbus.RetryIf(func(error) bool { return true })))
+	text := bus.Explain("a").String()
+	require.Contains(t, text, "Jitter full, RetryIf a function")
+	require.Contains(t, text, "Jitter = proportional")
+}
+
+func TestP6_ARetryIfThatPanicsIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, logs := startBus(t, eventbus.WithRetry(retry(1, time.Second)))
+		mustSubscribe(t, bus, "a", failing(errDead), eventbus.Retry(eventbus.RetryIf(func(error) bool { panic("oh") })))
+		mustPublish(t, bus, "a", nil)
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, oneLetter(t, bus).Attempts)
+		require.Equal(t, 2, logs.FilterMessage("RetryIf panicked").Len())
 		shutdown(t, bus)
 	})
 }

@@ -59,7 +59,7 @@ func newConfig(opts []Option) (*config, error) {
 		deadLetters: DefaultDeadLetterCapacity,
 	}
 	for i, o := range opts {
-		if o == nil {
+		if isNil(o) {
 			return nil, nilOption("New", i)
 		}
 		o.applyBus(c)
@@ -68,6 +68,12 @@ func newConfig(opts []Option) (*config, error) {
 		}
 	}
 	return c, nil
+}
+
+// isNil reports whether what a user has given is nil, or holds a nil.
+func isNil(x any) bool {
+	v := reflect.ValueOf(x)
+	return x == nil || (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
 }
 
 func nilOption(in string, i int) error {
@@ -83,7 +89,8 @@ func (c *config) refuseIf(bad bool, name string, value any, reason string) {
 // WithLogger gives the bus a logger; without one it is silent. Every failed
 // attempt is a warn entry, every dead letter another one. A logger that samples,
 // as zap.NewProductionConfig's does, drops repeated entries: set its Sampling to
-// nil to see them all.
+// nil to see them all. Its core is called on the bus's goroutines: one that blocks
+// holds up a worker, and one that panics ends the program.
 func WithLogger(l *zap.Logger) Option {
 	return option(func(c *config) {
 		c.refuseIf(l == nil, "WithLogger", "nil", "leave the option out for a silent bus")
@@ -104,15 +111,16 @@ func WithRetry(opts ...RetryOption) Option {
 	})
 }
 
-// WithCircuit changes the circuits of the subscriptions that do not set their
-// own.
+// WithCircuit changes the circuits of all subscriptions; Circuit changes one of
+// them, from there.
 func WithCircuit(opts ...CircuitOption) Option {
 	return option(func(c *config) { c.err = applyCircuit("WithCircuit", &c.circuit, opts) })
 }
 
 func applyCircuit(in string, c *circuitConfig, opts []CircuitOption) error {
+	c.disabled = false
 	for i, o := range opts {
-		if o == nil {
+		if isNil(o) {
 			return nilOption(in, i)
 		}
 		o.applyCircuit(c)
@@ -121,7 +129,7 @@ func applyCircuit(in string, c *circuitConfig, opts []CircuitOption) error {
 }
 
 // WithTimeout is how long the handlers of subscriptions without a Timeout of
-// their own may take: 30 s by default.
+// their own may take: 30 s by default. More than 0.
 func WithTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.refuseIf(d <= 0, "WithTimeout", d, "must be more than 0")
@@ -131,7 +139,7 @@ func WithTimeout(d time.Duration) Option {
 
 // WithConcurrency is how many handlers may run at a time, 10,000 by default.
 // Handlers that have overrun their timeouts do not count, nor do those that wait
-// in PublishAndWait.
+// in PublishAndWait. At least 1.
 func WithConcurrency(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithConcurrency", n, "must be at least 1")
@@ -140,7 +148,7 @@ func WithConcurrency(n int) Option {
 }
 
 // WithQueueCapacity is how many events may wait for a handler, 65,536 by
-// default. When so many wait, Publish does.
+// default. When so many wait, Publish does. At least 1.
 func WithQueueCapacity(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithQueueCapacity", n, "must be at least 1")
@@ -149,14 +157,14 @@ func WithQueueCapacity(n int) Option {
 }
 
 // RefuseWhenFull makes Publish return ErrQueueFull, rather than wait, when the
-// queue is full.
+// queue is full. Handlers that publish are never refused for that.
 func RefuseWhenFull() Option {
 	return option(func(c *config) { c.refuse = true })
 }
 
 // WithDeadLetterCapacity is how many dead letters are kept in memory, 10,000 by
 // default. Beyond that the oldest falls out: whole to Observer.LetterEvicted,
-// without its payload to an error entry of the log, and counted.
+// without its payload to an error entry of the log, and counted. At least 1.
 func WithDeadLetterCapacity(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithDeadLetterCapacity", n, "must be at least 1")
@@ -168,8 +176,7 @@ func WithDeadLetterCapacity(n int) Option {
 // stamps, timeouts, delays, circuits, letters. A clock.Mock drives them all.
 func WithClock(c clock.Clock) Option {
 	return option(func(cfg *config) {
-		v := reflect.ValueOf(c)
-		cfg.refuseIf(c == nil || v.Kind() == reflect.Pointer && v.IsNil(), "WithClock", "nil", "leave the option out for the real clock")
+		cfg.refuseIf(isNil(c), "WithClock", "nil", "leave the option out for the real clock")
 		cfg.clock = c
 	})
 }
@@ -179,7 +186,7 @@ func WithClock(c clock.Clock) Option {
 func WithMiddleware(mw ...Middleware) Option {
 	return option(func(c *config) {
 		for i, m := range mw {
-			c.refuseIf(m == nil, "WithMiddleware", "nil", fmt.Sprintf("middleware %d is nil", i+1))
+			c.refuseIf(m == nil, "WithMiddleware", "nil", fmt.Sprintf("middleware %d is nil; leave it out", i+1))
 		}
 		c.middleware = append(c.middleware, mw...)
 	})
@@ -187,7 +194,8 @@ func WithMiddleware(mw ...Middleware) Option {
 
 // WithMetadataFrom fills the metadata of each event from the context given to
 // Publish: a trace id, say, that is to be kept where the context's values are
-// not. Metadata given to Publish itself comes before it. It runs in Publish.
+// not. Metadata given to Publish itself comes before it. It runs in Publish. Given
+// again, it replaces the one before.
 func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	return option(func(c *config) {
 		c.refuseIf(from == nil, "WithMetadataFrom", "nil", "must be a function")
@@ -195,7 +203,8 @@ func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	})
 }
 
-// WithObserver has functions called at what happens on the bus.
+// WithObserver has functions called at what happens on the bus. Given again, it
+// replaces the one before.
 func WithObserver(o Observer) Option {
 	return option(func(c *config) { c.observer = o })
 }
@@ -223,7 +232,7 @@ func (o subscribeOption) applySubscription(c *subscriptionConfig) { o(c) }
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
 	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit}
 	for i, o := range opts {
-		if o == nil {
+		if isNil(o) {
 			return nil, nilOption("Subscribe", i)
 		}
 		o.applySubscription(c)
@@ -248,7 +257,7 @@ func Named(name string) SubscribeOption {
 }
 
 // Timeout is how long the subscription's handler may take for one event. More
-// than 0; the bus's, 30 s, by default.
+// than 0. Without it, the bus's WithTimeout holds.
 func Timeout(d time.Duration) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if d <= 0 {
@@ -274,7 +283,9 @@ func Retry(opts ...RetryOption) SubscribeOption {
 	})
 }
 
-// Circuit changes the numbers of a subscription's circuit.
+// Circuit changes numbers of a subscription's circuit; the others are the bus's.
+// It enables the circuit that WithCircuit(NoCircuit()) has disabled, unless it says
+// NoCircuit itself.
 func Circuit(opts ...CircuitOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
 }
@@ -293,7 +304,7 @@ const (
 
 func (w WhenOpen) applySubscription(c *subscriptionConfig) {
 	if w < DeadLetterWhenOpen || w > DropWhenOpen {
-		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants"}
+		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants: DeadLetterWhenOpen, DropWhenOpen"}
 	}
 	c.whenOpen = w
 }
@@ -304,7 +315,7 @@ func Use(mw ...Middleware) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		for i, m := range mw {
 			if m == nil {
-				c.err = &OptionError{Option: "Use", Value: "nil", Reason: fmt.Sprintf("middleware %d is nil", i+1)}
+				c.err = &OptionError{Option: "Use", Value: "nil", Reason: fmt.Sprintf("middleware %d is nil; leave it out", i+1)}
 				return
 			}
 		}

@@ -39,7 +39,8 @@ type RetryPolicy struct {
 	// RetryIf says which errors are worth a retry; nil says all. The others end
 	// the dispatch with the reason permanent. Of several subscriptions, the
 	// failing one's is asked, and no other. It must be quick, and safe for
-	// concurrent use.
+	// concurrent use; if it panics, the error is worth a retry, and the panic is
+	// logged.
 	RetryIf func(error) bool
 }
 
@@ -64,10 +65,10 @@ func (p RetryPolicy) Delay(attempt int) time.Duration {
 	d := float64(p.BaseDelay) * math.Pow(p.BackoffMultiplier, float64(attempt-2))
 	// Compared as floats: beyond the cap lie infinity and what a Duration
 	// cannot hold.
-	if d >= float64(p.MaxDelay) {
+	if !(d < float64(p.MaxDelay)) { // nor a multiplier that is not a number
 		return p.MaxDelay
 	}
-	return time.Duration(d)
+	return time.Duration(max(d, 0))
 }
 
 // maxAttempts is the number of the last attempt, 0 for no last one.
@@ -164,6 +165,8 @@ const (
 	fieldRetryIf
 
 	allRetryFields = fieldRetryIf<<1 - 1
+	// unmergedFields are the failing subscription's own.
+	unmergedFields = fieldJitter | fieldRetryIf
 )
 
 type retryOption func(*retryOverride)
@@ -210,7 +213,7 @@ func (p RetryPolicy) applyRetry(r *retryOverride) { r.RetryPolicy, r.set = p, al
 func newRetryOverride(in string, opts []RetryOption) (retryOverride, error) {
 	var r retryOverride
 	for i, o := range opts {
-		if o == nil {
+		if isNil(o) {
 			return r, &OptionError{Option: in, Value: "nil", Reason: fmt.Sprintf("retry option %d is nil; leave it out", i+1)}
 		}
 		o.applyRetry(&r)
@@ -236,7 +239,7 @@ func (r *retryOverride) validate(in string) error {
 	case has(fieldMaxElapsed) && r.MaxElapsed < 0:
 		return refuse("MaxElapsed", r.MaxElapsed, "must not be negative; 0 is no bound")
 	case has(fieldJitter) && (r.Jitter < 0 || int(r.Jitter) >= len(jitterNames)):
-		return refuse("Jitter", int(r.Jitter), "is none of the Jitter constants")
+		return refuse("Jitter", int(r.Jitter), "is none of the Jitter constants: proportional, none, full, equal, decorrelated")
 	}
 	return nil
 }

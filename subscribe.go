@@ -64,15 +64,15 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		return nil, patternError(pattern, offence)
 	}
 	if handler == nil {
-		return nil, ErrNilHandler
+		return nil, fmt.Errorf("%w: give Subscribe a function", ErrNilHandler)
 	}
 	c, err := newSubscriptionConfig(b.config, opts)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range slices.Backward(slices.Concat(b.config.middleware, c.middleware)) {
+	for i, m := range slices.Backward(slices.Concat(b.config.middleware, c.middleware)) {
 		if handler = m(handler); handler == nil {
-			return nil, fmt.Errorf("a middleware returned none: %w", ErrNilHandler)
+			return nil, fmt.Errorf("%w: middleware %d, the bus's counted first, returned it", ErrNilHandler, i+1)
 		}
 	}
 	s := &Subscription{
@@ -107,17 +107,27 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 }
 
 // ID is the subscription's name, or what stands for one.
-func (s *Subscription) ID() string { return s.id }
+func (s *Subscription) ID() string {
+	if s == nil {
+		return ""
+	}
+	return s.id
+}
 
 // Pattern is the pattern as it was given to Subscribe.
-func (s *Subscription) Pattern() string { return s.pattern.String() }
+func (s *Subscription) Pattern() string {
+	if s == nil || s.pattern == nil {
+		return ""
+	}
+	return s.pattern.String()
+}
 
 // Unsubscribe ends the subscription. After it has returned no further call of
 // the handler starts; one that runs may end, and is not waited for. What was
 // published before and has not reached the handler is dead-lettered with the
 // reason unsubscribed. Its name is free again. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
-	if s == nil || s.left.Swap(true) {
+	if s == nil || s.bus == nil || s.left.Swap(true) {
 		return
 	}
 	s.circuit.remove()

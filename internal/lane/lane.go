@@ -557,7 +557,7 @@ func (p *Pool[T, W]) Start() {
 	}
 }
 
-// Refuse makes Reserve, and whoever waits in it, return ErrClosed.
+// Refuse makes Push, and whoever waits in it, return ErrClosed.
 func (p *Pool[T, W]) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -86,6 +86,17 @@ func (t *Table[S, R]) Cached(typ string) (R, bool) {
 	return t.state.Load().cache.get(maphash.String(seed, typ), typ)
 }
 
+// Match returns the subscriptions that match typ, a valid type, in the order in
+// which they were added. It builds and remembers nothing.
+func (t *Table[S, R]) Match(typ string) []S {
+	st := t.state.Load()
+	var subs []S
+	for _, e := range st.root.match(typ, st.version, nil) {
+		subs = append(subs, e.value)
+	}
+	return subs
+}
+
 // Lookup returns the result for typ, a valid type (see [CheckType]), from the
 // cache or built anew. It is the result for one state of the table that existed
 // during the call. At the second sight of a type it goes into the cache.
