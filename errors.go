@@ -35,7 +35,7 @@ var (
 	ErrAlreadyStarted = errors.New("eventbus: bus is already started; call Start once")
 	// ErrShutdown is returned for what comes after Shutdown. It is also the
 	// cause of the cancellation of handlers that Shutdown cut short.
-	ErrShutdown = errors.New("eventbus: bus is shut down; make a new one with New")
+	ErrShutdown = errors.New("eventbus: bus is shut down")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
 	// ErrQueueFull is returned by Publish when the queue is full and the bus

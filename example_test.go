@@ -272,7 +272,7 @@ func ExampleBus_Explain() {
 	}
 	fmt.Print(bus.Explain("order.placed"))
 	// Output:
-	// order.placed goes to 2 subscriptions
+	// order.placed goes to 2 subscription(s)
 	//   1. billing  pattern "order.*", timeout 30s, circuit closed
 	//   2. mail  pattern "**", timeout 5s, circuit closed
 	//      MaxRetries = 5  (billing)
@@ -280,6 +280,8 @@ func ExampleBus_Explain() {
 	//      MaxDelay = 1m0s  (bus default)
 	//      BackoffMultiplier = 2  (bus default)
 	//      MaxElapsed = unbounded  (bus default)
+	//      Jitter = proportional  (bus default, for those that set none)
+	//      RetryIf = every error  (bus default, for those that set none)
 }
 
 // An event that a service did not handle is replayed once that is repaired.

@@ -101,8 +101,8 @@ func run(ctx context.Context, args []string, in io.Reader, stdout, stderr io.Wri
 		in, pause = bytes.NewReader(bundled), 2*time.Millisecond // slow enough to watch
 	} else if args[0] != "-" {
 		file, err := os.ReadFile(args[0])
-		if err != nil {
-			s.printf(s.err, "orders: %v (usage: orders [file | -])\n", err)
+		if err != nil || len(args) > 1 {
+			s.printf(s.err, "usage: orders [file | -]: %v %v\n", err, args[1:])
 			return 2
 		}
 		in = bytes.NewReader(file)
@@ -201,7 +201,7 @@ func (s *shop) repair(ctx context.Context) error {
 	}
 	stock.Limit = 0
 	rest, replayErr := dlq.ReplayMatching(ctx, stock)
-	s.printf(s.out, "replayed %d dead letter of stock, then %d\n", len(first.Letters), rest.Replayed)
+	s.printf(s.out, "replayed %d dead letter of stock to close its circuit, then the other %d\n", len(first.Letters), rest.Replayed)
 	return errors.Join(err, listErr, replayErr, s.settle(ctx))
 }
 
@@ -228,7 +228,7 @@ func (s *shop) report(title string) eventbus.Metrics {
 	for _, x := range m.Subscriptions {
 		s.printf(s.out, row, x.Subscription, x.Pattern, x.Successes, x.Failures, x.Timeouts, x.Skipped, x.Circuit, x.Latency.P99.Round(time.Microsecond))
 	}
-	s.printf(s.out, "  in:  %d accepted + %d split off + %d replayed\n", m.Ledger.Accepted, m.Ledger.Splits, m.Ledger.Replays)
+	s.printf(s.out, "  in:  %d accepted + %d split off (skipped deliveries) + %d replayed\n", m.Ledger.Accepted, m.Ledger.Splits, m.Ledger.Replays)
 	s.printf(s.out, "  out: %d handled + %d dead-lettered; %d dead letters are left\n\n", m.Ledger.Handled, m.Ledger.DeadLettered, m.DeadLetters)
 	return m
 }
