@@ -92,6 +92,6 @@ func (b *Bus) letterEvicted(l *DeadLetter) {
 		entry.Write(l.fields()...)
 	}
 	if f := b.config.observer.LetterEvicted; f != nil {
-		b.observe("LetterEvicted", func() { f(*l) })
+		b.observe("LetterEvicted", func() { f(l.clone()) })
 	}
 }

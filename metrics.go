@@ -237,13 +237,18 @@ func (t *typeTable) of(eventType string) *typeCounters {
 	if c, ok := t.known.Load(eventType); ok {
 		return c.(*typeCounters)
 	}
+	// Taken before it is used, so that many at once do not exceed it.
 	if t.number.Load() >= maxTypes {
+		return &t.others
+	}
+	if t.number.Add(1) > maxTypes {
+		t.number.Add(-1)
 		return &t.others
 	}
 	// Cloned: the type may be a piece of something large.
 	c, loaded := t.known.LoadOrStore(strings.Clone(eventType), &typeCounters{})
-	if !loaded {
-		t.number.Add(1)
+	if loaded {
+		t.number.Add(-1)
 	}
 	return c.(*typeCounters)
 }
