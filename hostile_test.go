@@ -307,7 +307,7 @@ func TestO4_TheBooksBalanceWhateverHappens(t *testing.T) {
 			}
 			check("before the end")
 			if cut {
-				bCut(t, bus)
+				_ = bCut(t, bus)
 			} else if err := bus.Shutdown(context.Background()); err != nil {
 				problem = err.Error()
 			}
@@ -443,7 +443,7 @@ func TestL1_WhatASkippedAnUnsubscribedAndACutDispatchLeave(t *testing.T) {
 			diedAfter: 10 * time.Second,
 		},
 		eventbus.ReasonShutdown: {
-			during:    func(t *testing.T, bus *eventbus.Bus, _ *eventbus.Subscription) { bCut(t, bus) },
+			during:    func(t *testing.T, bus *eventbus.Bus, _ *eventbus.Subscription) { _ = bCut(t, bus) },
 			succeeded: []string{"first"}, notReached: []string{"last"}, diedAfter: 5 * time.Second,
 		},
 	} {
@@ -760,7 +760,7 @@ func TestL3_ReplayRacesShutdown(t *testing.T) {
 					}
 				})
 			}
-			wg.Go(func() { bCut(t, bus) })
+			wg.Go(func() { _ = bCut(t, bus) })
 			wg.Wait()
 			require.Len(t, letters(t, bus), 60, "each has stayed, or died again")
 			n := 0
