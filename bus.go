@@ -45,8 +45,8 @@ type Bus struct {
 	abandoned abandonedCalls
 	seenIDs   uint64 // of busy
 
-	ending  atomic.Bool   // Shutdown has been called
-	cutting atomic.Bool   // its context has ended
+	ending  atomic.Bool // Shutdown has been called
+	cutting cutting
 	drained chan struct{} // closed when, ending, nothing is unsettled
 	closed  chan struct{} // closed when Shutdown is done
 
@@ -55,9 +55,10 @@ type Bus struct {
 	made          uint64                   // subscriptions, ever
 	subscriptions map[string]*Subscription // by id
 	drainedOnce   bool
-	cause         error        // of cutting
-	unfinished    []DeadLetter // of a cut
-	shutdownErr   error        // valid once closed is closed
+	cause         error         // of cutting
+	cutEnded      chan struct{} // closed when cut is done; nil if there was none
+	unfinished    []DeadLetter  // of a cut
+	shutdownErr   error         // valid once closed is closed
 }
 
 // New makes a bus. It starts no goroutine; events wait until Start. The error is
@@ -73,6 +74,7 @@ func New(opts ...Option) (*Bus, error) {
 		log:           c.logger.Named("eventbus"),
 		ids:           newIDSource(),
 		random:        rand.Float64,
+		cutting:       cutting{done: make(chan struct{})},
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: make(map[string]*Subscription),
@@ -264,7 +266,7 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 		return EventID{}, contextError(ctx)
 	}
 	inside := b.running(from)
-	if b.cutting.Load() || b.ending.Load() && !inside {
+	if b.cutting.begun() || b.ending.Load() && !inside {
 		return EventID{}, ErrShutdown
 	}
 	if !known {

@@ -30,11 +30,12 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.delivery == nil {
-		if !c.Running() {
+		if c.State() == deadline.Ended {
 			return Delivery{}, false
 		}
 		// The dispatch stays what it is while the lock is held: whoever ends
-		// the call takes it in cancel, before anything else.
+		// the call takes it in cancel, before anything else. The worker of a
+		// call that has been given up does not take another one.
 		a.delivery = c.delivery()
 	}
 	return *a.delivery, true

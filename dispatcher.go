@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -17,6 +18,7 @@ type worker struct {
 	slot     *deadline.Slot[call]
 	dispatch dispatch // that it runs, unless it has moved out
 	calls    []call   // for the next runs of handlers
+	burst    int      // how many calls were made at once, more while there is more to do
 	called   uint32   // how often it has run one, from a random number on
 	timed    bool     // the running one has begun at an exact time
 	lost     bool     // the watch has given up its call, and somebody else goes on
@@ -25,7 +27,7 @@ type worker struct {
 
 // workerCalls is how many calls share an allocation: their contexts, which
 // handlers may keep, keep the others in memory.
-const workerCalls = 32
+const workerCalls = 31
 
 func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open(), called: rand.Uint32()} }
 
@@ -34,7 +36,7 @@ func (b *Bus) closeWorker(w *worker) { b.watch.Close(w.slot) }
 // idle lets go of the event that a worker has run last.
 func (b *Bus) idle(w *worker) {
 	b.watch.Clear(w.slot)
-	w.dispatch = dispatch{}
+	w.dispatch, w.calls, w.burst = dispatch{}, nil, 0
 }
 
 // tell lets whoever waits for what the worker has settled go on.
@@ -67,7 +69,7 @@ func (b *Bus) run(w *worker) {
 			b.conclude(w, c, ErrHandlerExited)
 		}
 	}()
-	d.attempt++
+	d.attempt = max(d.attempt, d.attempt+1) // or stays the last one that there is
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
 		if !b.enter(d, s) {
@@ -78,7 +80,7 @@ func (b *Bus) run(w *worker) {
 		}
 		c = b.begin(w, d, s)
 		// Whoever sets one of these looks for running calls only afterwards.
-		if b.cutting.Load() || s.circuit.removed() {
+		if b.cutting.begun() || s.circuit.removed() {
 			if b.withdraw(w, c) {
 				return
 			}
@@ -115,7 +117,8 @@ func (b *Bus) enter(d *dispatch, s *Subscription) bool {
 // may have been too early to see the slot.
 func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	if len(w.calls) == 0 {
-		w.calls = make([]call, workerCalls)
+		w.burst = min(2*w.burst+1, workerCalls)
+		w.calls = make([]call, w.burst)
 	}
 	c := &w.calls[0]
 	w.calls = w.calls[1:]
@@ -205,9 +208,7 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 		previous: story.previous,
 		at:       &s.retry,
 	}
-	if r := guarded(func() { attempt.judge(err, policy.retryIf(&s.retry)) }); r != nil {
-		b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", r))
-	}
+	attempt.verdict = b.judge(s, err, policy.retryIf(&s.retry))
 	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt})
 	s.counters.failed(err, duration)
 	next := policy.decide(attempt, b.random())
@@ -235,6 +236,19 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	if !b.delay.Add(due, d) {
 		b.bury(w, d, ReasonShutdown)
 	}
+}
+
+// judge asks an error, and RetryIf, what they say. A cut does not wait for them.
+func (b *Bus) judge(s *Subscription, err error, retryIf func(error) bool) verdict {
+	v := new(verdict)
+	panicked, done := guarded(b.cutting.done, func() { v.judge(err, retryIf) })
+	if !done {
+		return verdict{text: fmt.Sprintf("%T, whose methods did not return", err), worthIt: true}
+	}
+	if panicked != nil {
+		b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", panicked))
+	}
+	return *v
 }
 
 // passOver goes past a subscription whose door is shut: what was for it becomes a
@@ -271,7 +285,7 @@ func (b *Bus) withdraw(w *worker, c *call) bool {
 	}
 	d, s := c.dispatch, c.subscription
 	s.circuit.released(d.pass)
-	if !b.cutting.Load() {
+	if !b.cutting.begun() {
 		return b.passOver(w, d, s)
 	}
 	d.attempt--

@@ -264,16 +264,20 @@ func textOf(err error) (text string) {
 // guarded runs code of the user's that is neither a handler nor called by the
 // user: methods of errors, RetryIf, observers. It may panic, and even end its
 // goroutine, without ending ours, which has a dispatch in its hands. It returns
-// what the code panicked with.
-func guarded(f func()) (panicked any) {
-	done := make(chan struct{})
+// what the code panicked with, and whether it was waited for: not once stop is
+// closed.
+func guarded(stop <-chan struct{}, f func()) (panicked any, done bool) {
+	ended := make(chan any, 1)
 	go func() {
-		defer close(done)
-		defer func() { panicked = recover() }()
+		defer func() { ended <- recover() }()
 		f()
 	}()
-	<-done
-	return panicked
+	select {
+	case panicked = <-ended:
+		return panicked, true
+	case <-stop:
+		return nil, false
+	}
 }
 
 // asError is errors.As, whatever the methods of the errors in the chain do.

@@ -3,6 +3,8 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
+	"time"
 )
 
 // Start begins to dispatch, with the events that were published before. The
@@ -80,17 +82,41 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 // finish waits until nothing is unsettled, and ends the goroutines.
 func (b *Bus) finish() {
 	<-b.drained
+	b.lanes.Seal()
+	for b.unsettled() != 0 {
+		// An abandoned handler has published at the last moment.
+		time.Sleep(tick)
+	}
 	b.delay.Close()
 	b.delay.Wait() // what it has handed over counts as waiting until it returns
 	<-b.lanes.Close()
 	b.time.stop()
 	b.watch.Rest()
 	b.mu.Lock()
+	if ended := b.cutEnded; ended != nil {
+		b.mu.Unlock()
+		<-ended
+		b.mu.Lock()
+	}
 	if len(b.unfinished) > 0 {
 		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: b.abandoned.list(), Cause: b.cause}
 	}
 	b.mu.Unlock()
 	close(b.closed)
+}
+
+// cutting says whether Shutdown's context has ended.
+type cutting struct {
+	flag atomic.Bool   // what costs less to read
+	done chan struct{} // closed when it is set
+}
+
+func (c *cutting) begun() bool { return c.flag.Load() }
+
+// begin is called once.
+func (c *cutting) begin() {
+	c.flag.Store(true)
+	close(c.done)
 }
 
 // cut settles what is unfinished as dead.
@@ -99,13 +125,14 @@ func (b *Bus) finish() {
 // before is found here: the queues are emptied, and the calls stopped.
 func (b *Bus) cut(cause error) {
 	b.mu.Lock()
-	if b.cutting.Load() {
+	if b.cutEnded != nil {
 		b.mu.Unlock()
 		return
 	}
-	b.cause = cause
-	b.cutting.Store(true)
+	b.cause, b.cutEnded = cause, make(chan struct{})
+	b.cutting.begin()
 	b.mu.Unlock()
+	defer close(b.cutEnded)
 	for _, c := range b.watch.StopAll() {
 		b.giveUp(c, func(w *worker) {
 			c.subscription.circuit.released(c.dispatch.pass)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/metrics"
 	"slices"
 	"sync"
@@ -336,6 +337,8 @@ func TestS2_ShutdownUnderLoadLosesNothing(t *testing.T) {
 		wg.Wait()
 		l := bus.Metrics().Ledger
 		require.True(t, l.Balanced(), "%+v", l)
+		// A handler that was cut short may have published, and not counted it yet.
+		require.Eventually(t, func() bool { return len(bus.Abandoned()) == 0 }, 10*time.Second, time.Millisecond)
 		require.Equal(t, eventbus.Ledger{Accepted: accepted.Load(), Handled: l.Handled, DeadLettered: l.DeadLettered}, l)
 		require.Equal(t, accepted.Load(), l.Handled+l.DeadLettered)
 		require.GreaterOrEqual(t, handled.Load(), l.Handled)
@@ -544,4 +547,159 @@ func TestS5_AnIdleBusWakesNobody(t *testing.T) {
 		}
 		shutdown(t, bus)
 	})
+}
+
+// A handler's wait ends before what it waits for: nothing that is published then
+// waits for ever.
+func TestD7_AWaitThatEndsEarlyStrandsNothing(t *testing.T) {
+	for _, concurrency := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t, eventbus.WithConcurrency(concurrency), eventbus.WithRetry(retry(1, time.Hour)))
+			var after journal[string]
+			mustSubscribe(t, bus, "inner", failing(errBoom))
+			mustSubscribe(t, bus, "after", func(context.Context, eventbus.Event) error { after.add("ran"); return nil })
+			mustSubscribe(t, bus, "outer", func(ctx context.Context, _ eventbus.Event) error {
+				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				defer cancel()
+				_, _ = bus.PublishAndWait(short, "inner", nil)
+				_, err := bus.Publish(ctx, "after", nil)
+				return err
+			})
+			for range concurrency {
+				mustPublish(t, bus, "outer", nil)
+			}
+			time.Sleep(time.Second)
+			require.Equal(t, concurrency, after.len())
+			_ = bCut(t, bus)
+		})
+	}
+}
+
+// A handler that has just overrun can still ask what it is delivering, and its
+// late end names it.
+func TestF5_AHandlerThatHasOverrunKnowsItsEvent(t *testing.T) {
+	bus, logs := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithTimeout(3*time.Millisecond),
+		eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithConcurrency(64))
+	var unknown atomic.Int64
+	mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+		for ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		if _, ok := eventbus.FromContext(ctx); !ok {
+			unknown.Add(1)
+		}
+		return nil
+	})
+	mustSubscribe(t, bus, "b", func(ctx context.Context, _ eventbus.Event) error {
+		for ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		return nil
+	})
+	for range 100 {
+		mustPublish(t, bus, "a", nil)
+		mustPublish(t, bus, "b", nil)
+	}
+	shutdown(t, bus)
+	require.Zero(t, unknown.Load())
+	for _, e := range logs.FilterMessage("abandoned handler ended").All() {
+		require.NotEmpty(t, e.ContextMap()["event_type"])
+		require.NotEmpty(t, e.ContextMap()["subscription_id"])
+	}
+}
+
+// Who rests keeps neither the payload nor the context of what it has run.
+func TestE4_ARestingBusKeepsNothing(t *testing.T) {
+	bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(1, time.Millisecond)))
+	type big struct{ _ [1 << 20]byte }
+	type key struct{}
+	var freed atomic.Int32
+	failures := 1
+	mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+		if failures--; failures >= 0 {
+			return errBoom
+		}
+		return nil
+	})
+	func() {
+		payload, value := new(big), new(big)
+		for _, p := range []*big{payload, value} {
+			runtime.AddCleanup(p, func(int) { freed.Add(1) }, 0)
+		}
+		_, err := bus.PublishAndWait(context.WithValue(context.Background(), key{}, value), "a", payload)
+		require.NoError(t, err)
+	}()
+	require.Eventually(t, func() bool { runtime.GC(); return freed.Load() == 2 }, 10*time.Second, 10*time.Millisecond)
+	shutdown(t, bus)
+}
+
+// Whoever's Shutdown returns finds balanced books.
+func TestS2_TwoThatShutDownBothFindBalancedBooks(t *testing.T) {
+	for range 500 {
+		bus, _ := newBus(t)
+		mustSubscribe(t, bus, "a", ok)
+		mustPublish(t, bus, "a", nil)
+		var wg sync.WaitGroup
+		var unbalanced atomic.Int32
+		for range 2 {
+			wg.Go(func() {
+				_ = bus.Shutdown(context.Background())
+				if !bus.Metrics().Ledger.Balanced() {
+					unbalanced.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		require.Zero(t, unbalanced.Load())
+	}
+}
+
+// A RetryIf, or an error, that does not return holds up its own event, and not
+// the end of a Shutdown that has been cut short.
+func TestS2_ACutDoesNotWaitForRetryIf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "a", failing(errBoom), eventbus.Retry(eventbus.RetryIf(func(error) bool {
+			<-release
+			return true
+		})))
+		mustPublish(t, bus, "a", nil)
+		synctest.Wait()
+		cut := bCut(t, bus)
+		require.Len(t, cut.Unfinished, 1)
+		requireBalanced(t, bus)
+		close(release)
+	})
+}
+
+// The clock is moved while a timer is being set: the timeout is not late by as much.
+func TestS4_AMockClockThatMovesWhileATimerIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &movingClock{Mock: clock.NewMock()}
+		bus, _ := startBus(t, eventbus.WithClock(c), eventbus.WithRetry(eventbus.MaxRetries(0)))
+		mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, eventbus.Timeout(time.Second))
+		c.move.Store(int64(50 * time.Millisecond))
+		mustPublish(t, bus, "a", nil)
+		time.Sleep(time.Second)
+		c.Add(955 * time.Millisecond) // 5 ms past the deadline
+		time.Sleep(time.Second)
+		require.Len(t, letters(t, bus), 1)
+		shutdown(t, bus)
+	})
+}
+
+type movingClock struct {
+	*clock.Mock
+	move atomic.Int64
+}
+
+func (c *movingClock) AfterFunc(d time.Duration, f func()) *clock.Timer {
+	if by := c.move.Swap(0); by != 0 {
+		c.Add(time.Duration(by))
+	}
+	return c.Mock.AfterFunc(d, f)
 }

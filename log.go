@@ -9,7 +9,7 @@ import (
 
 // observe calls an observer.
 func (b *Bus) observe(name string, call func()) {
-	if r := guarded(call); r != nil {
+	if r, _ := guarded(b.cutting.done, call); r != nil {
 		b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r))
 	}
 }
@@ -62,7 +62,7 @@ func (b *Bus) logLateEnd(c *call, err error) {
 			zap.Int("attempt", d.Attempt),
 		}
 		if err != nil {
-			guarded(func() { fields = append(fields, zap.String("error", textOf(err))) })
+			fields = append(fields, zap.String("error", b.judge(c.subscription, err, nil).text))
 		}
 		entry.Write(fields...)
 	}

@@ -139,7 +139,8 @@ func WithTimeout(d time.Duration) Option {
 
 // WithConcurrency is how many handlers may run at a time, 10,000 by default.
 // Handlers that have overrun their timeouts do not count, nor do those that wait
-// in PublishAndWait. At least 1.
+// in PublishAndWait; those that have come back from there do, but may exceed the
+// number until as many others have ended. At least 1.
 func WithConcurrency(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithConcurrency", n, "must be at least 1")

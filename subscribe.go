@@ -123,7 +123,8 @@ func (s *Subscription) Pattern() string {
 }
 
 // Unsubscribe ends the subscription. After it has returned no further call of
-// the handler starts; one that runs may end, and is not waited for. What was
+// the handler is begun; one that a worker has begun may end, and is not waited
+// for. What was
 // published before and has not reached the handler is dead-lettered with the
 // reason unsubscribed. Its name is free again. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {

@@ -218,6 +218,9 @@ func (w *Watch[T]) armLocked(due int64) {
 	for {
 		now := w.nanos()
 		d := time.Duration(due - now)
+		if due > now && d < 0 { // overflow
+			d = math.MaxInt64
+		}
 		if d <= 0 {
 			// Not by the timer: a mock clock fires one of 0 only when it is next
 			// moved.
@@ -231,7 +234,7 @@ func (w *Watch[T]) armLocked(due int64) {
 		}
 		// A clock that was moved after now was read has left the timer late by
 		// as much, for good if it is a mock clock and stands still again.
-		if moved := w.nanos() - now; moved <= int64(d)/16 {
+		if moved := w.nanos() - now; moved <= min(int64(d)/16, int64(time.Millisecond)) {
 			return
 		}
 	}

@@ -132,6 +132,7 @@ type Pool[T, W any] struct {
 	blocked  int // workers that wait for other items to be run
 	started  bool
 	refusing bool
+	sealed   bool
 	closed   bool
 	gone     chan struct{} // closed when the last worker has left
 	ticking  bool
@@ -153,12 +154,12 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 //
 // When the queue is full, Push waits for room, for ctx or for Refuse, if it may
 // wait and the pool has been started; else it is ErrFull. With over it does not
-// wait, and exceeds the capacity, also after Refuse.
+// wait, and exceeds the capacity, also after Refuse, until Seal.
 func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool) error {
 	p.mu.Lock()
 	fits := (over || len(p.waiters) == 0) && p.hasRoomLocked()
 	switch {
-	case p.closed || p.refusing && !over:
+	case p.sealed || p.refusing && !over:
 		p.mu.Unlock()
 		return ErrClosed
 	case fits:
@@ -341,7 +342,7 @@ func (p *Pool[T, W]) tick() {
 		return
 	}
 	atWork := p.workers - p.resting
-	slow := progress < int64(atWork)*fast
+	slow := atWork == 0 || progress < int64(atWork)*fast
 	starved := progress > 0 && elapsed > 8*tick && atWork >= runtime.GOMAXPROCS(0)
 	if slow && !starved {
 		p.addWorkersLocked(max(atWork, 1) * (growth - 1))
@@ -435,6 +436,11 @@ func (p *Pool[T, W]) leaveCrowd() bool {
 		return false
 	}
 	p.leaveLocked()
+	// It may have been taken for one at work when the last item came.
+	if p.resting == p.workers && p.lenLocked() > 0 && !p.closed {
+		p.addWorkersLocked(1)
+	}
+	p.restLocked()
 	return true
 }
 
@@ -569,13 +575,21 @@ func (p *Pool[T, W]) Refuse() {
 	p.thirsty.Store(false)
 }
 
+// Seal makes Push return ErrClosed, whoever calls it.
+func (p *Pool[T, W]) Seal() {
+	p.Refuse()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sealed = true
+}
+
 // Close lets the workers leave when nothing is left to do. The channel is closed
 // when the last one has left, replaced ones aside.
 func (p *Pool[T, W]) Close() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
-		p.refusing, p.closed = true, true
+		p.refusing, p.sealed, p.closed = true, true, true
 		if p.workers == 0 && p.blocked == 0 {
 			close(p.gone)
 		}

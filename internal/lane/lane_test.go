@@ -642,3 +642,32 @@ func TestChunksAreBegunAgainUnderTheirLastTaker(t *testing.T) {
 		require.Zero(t, failed.Load())
 	}
 }
+
+// A worker that is one too many leaves, and another one is woken for the item that
+// came while it was taken for one at work.
+func TestLeavingACrowdStrandsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ran := make(chan struct{})
+		p := newPool(settings{concurrency: 1, run: func(p *pool, _ *worker, i int) {
+			switch i {
+			case 0:
+				p.Block()
+				p.push(t, 1) // which another worker runs, and then rests
+				time.Sleep(20 * time.Millisecond)
+				p.Unblock()
+				p.push(t, 2)
+			case 2:
+				close(ran)
+			}
+		}})
+		p.Start()
+		p.push(t, 0)
+		time.Sleep(time.Second)
+		select {
+		case <-ran:
+		default:
+			t.Errorf("stranded: %+v", p.Stats())
+		}
+		p.end(t)
+	})
+}
