@@ -187,14 +187,16 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool) error {
 // progress: both do better on a queue that is not deep.
 func (p *Pool[T, W]) yield() {
 	taken := int64(-1)
-	for range chunkItems {
-		head := p.head.Load()
-		now := head.cursor.Load()
+	for range 8 {
+		now := p.head.Load().cursor.Load()
 		if now == taken || p.put.Load()-now < deep {
 			return
 		}
 		taken = now
-		runtime.Gosched()
+		// Looking at what the workers write slows them down, so not at every turn.
+		for range 8 {
+			runtime.Gosched()
+		}
 	}
 }
 

@@ -78,7 +78,7 @@ func (m *hamt[V]) insert(shift uint, s hamtSlot[V]) *hamt[V] {
 	}
 	i, taken := m.find(shift, s.hash, s.key)
 	if !taken {
-		c := &hamt[V]{present: m.present, slots: make([]hamtSlot[V], len(m.slots)+1)}
+		c := newHAMT[V](m.present, len(m.slots)+1)
 		copy(c.slots, m.slots[:i])
 		c.slots[i] = s
 		copy(c.slots[i+1:], m.slots[i:])
@@ -95,6 +95,20 @@ func (m *hamt[V]) insert(shift uint, s hamtSlot[V]) *hamt[V] {
 		s = hamtSlot[V]{below: below.insert(shift+hamtBits, s)}
 	}
 	return m.replace(i, s)
+}
+
+// newHAMT returns a map with room for n slots: for one, as most nodes have it, next
+// to the map itself, where a walk finds it without another wait for memory.
+func newHAMT[V any](present uint32, n int) *hamt[V] {
+	if n > 1 {
+		return &hamt[V]{present: present, slots: make([]hamtSlot[V], n)}
+	}
+	one := &struct {
+		hamt[V]
+		slot [1]hamtSlot[V]
+	}{}
+	one.present, one.slots = present, one.slot[:]
+	return &one.hamt
 }
 
 // without returns a map that does not have key.
