@@ -129,7 +129,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 
 	now, exact := b.time.recent()
 	d.started, w.timed = now.nanos, exact
-	// A Weyl sequence: to take every 16th call would always be to take the same
+	// A Weyl sequence: to take every 64th call would always be to take the same
 	// subscription, of an event that visits two.
 	if w.called++; w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
 		d.started, w.timed = b.time.nanos(), true

@@ -98,7 +98,7 @@ type SubscriptionMetrics struct {
 	Latency      Latency
 }
 
-// Latency is how long handlers took: all that failed, and one in 16 of those that
+// Latency is how long handlers took: all that failed, and one in 64 of those that
 // did not. The quantiles are right to within a quarter.
 type Latency struct {
 	Samples            int64
@@ -292,7 +292,7 @@ func (c *subscriptionCounters) failed(err error, took time.Duration) {
 }
 
 // latencySample is one in how many successes is timed.
-const latencySample = 16
+const latencySample = 64
 
 // latencies is a histogram whose classes grow by a quarter or less: four for
 // each power of two nanoseconds. It is made when first needed.
