@@ -26,9 +26,9 @@ var (
 
 const (
 	// chunkItems is how many items a chunk has; a power of 2.
-	chunkItems = 64
+	chunkItems = 256
 	// maxSpares is how many empty chunks are kept for later.
-	maxSpares = 16
+	maxSpares = 8
 	// tick is how long work waits behind busy workers before there are more of
 	// them. It is the runtime's time: this is scheduling, and nothing that a
 	// user can observe on a clock.
@@ -40,7 +40,7 @@ const (
 	fast = 32
 	// deep is how many items make a queue deep, for items that are short: they
 	// leave the processors' caches before they are taken.
-	deep = 1024
+	deep = 2048
 	// spins is how often a worker looks again before it rests: waking one that
 	// rests costs more than an item does.
 	spins = 16
@@ -187,7 +187,7 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool) error {
 // progress: both do better on a queue that is not deep.
 func (p *Pool[T, W]) yield() {
 	taken := int64(-1)
-	for range 8 {
+	for range 32 {
 		now := p.head.Load().cursor.Load()
 		if now == taken || p.put.Load()-now < deep {
 			return
