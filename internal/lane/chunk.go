@@ -1,0 +1,121 @@
+package lane
+
+import "sync/atomic"
+
+// chunk is a piece of the queue. Positions are counted from the pool's beginning,
+// and never come again, though chunks do: a worker that comes back to a chunk that
+// has been refilled meanwhile finds its position gone.
+type chunk[T any] struct {
+	items  [chunkItems]T
+	_      cacheLine    // the two ends of a chunk are written by different cores
+	next   *chunk[T]    // guarded by Pool.mu
+	spare  bool         // guarded by Pool.mu
+	end    atomic.Int64 // the position after the last one
+	filled atomic.Int64 // the next position to fill; written under Pool.mu
+	_      cacheLine
+	cursor atomic.Int64 // the next position to take
+	left   atomic.Int64 // items that are still to be taken out
+	_      cacheLine
+}
+
+// cacheLine keeps apart what different cores write.
+type cacheLine [64]byte
+
+// begin makes an empty chunk of c, whose items have all been taken out.
+func (c *chunk[T]) begin(position int64) {
+	c.next, c.spare = nil, false
+	c.left.Store(chunkItems)
+	// In this order: an old position must not pass for a new one.
+	c.cursor.Store(position)
+	c.filled.Store(position)
+	c.end.Store(position + chunkItems)
+}
+
+// chunkAfterLocked makes the chunk that comes after the full tail; the tail
+// itself, if it has been emptied.
+func (p *Pool[T, W]) chunkAfterLocked(tail *chunk[T]) *chunk[T] {
+	end := tail.end.Load()
+	if tail.left.Load() == 0 && p.head.Load() == tail {
+		tail.begin(end)
+		return tail
+	}
+	var c *chunk[T]
+	if n := len(p.spares); n > 0 {
+		c, p.spares = p.spares[n-1], p.spares[:n-1]
+	} else {
+		c = new(chunk[T])
+	}
+	c.begin(end)
+	tail.next, p.tail = c, c
+	return c
+}
+
+// TryTake puts the next item into place, if there is one. Whoever took it outside
+// of a worker calls Finish when it is done with it.
+func (p *Pool[T, W]) TryTake(place *T) bool {
+	for {
+		c := p.head.Load()
+		position := c.cursor.Load()
+		if position >= c.filled.Load() {
+			if position == c.end.Load() && p.advance(c) {
+				continue
+			}
+			return false
+		}
+		if !c.cursor.CompareAndSwap(position, position+1) {
+			continue
+		}
+		var none T
+		item := &c.items[position%chunkItems]
+		*place = *item
+		*item = none
+		if c.left.Add(-1) == 0 {
+			p.emptied(c)
+		}
+		if p.thirsty.Load() {
+			p.mu.Lock()
+			p.tellWaitersLocked()
+			p.mu.Unlock()
+		}
+		return true
+	}
+}
+
+// advance goes past a chunk from which everything has been taken. It reports
+// whether there is another one.
+func (p *Pool[T, W]) advance(c *chunk[T]) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.head.Load() == c && c.cursor.Load() == c.end.Load() && c.next != nil {
+		p.head.Store(c.next)
+	}
+	return p.head.Load() != c
+}
+
+// emptied keeps a chunk for later. Since the last item was taken out it may have
+// been begun again, even filled, and emptied by somebody else.
+func (p *Pool[T, W]) emptied(c *chunk[T]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	head := p.head.Load()
+	switch {
+	case c.left.Load() > 0 || c.spare:
+		return
+	case c == p.tail:
+		return // chunkAfterLocked may begin it again
+	case c == head:
+		p.head.Store(c.next)
+	case c.end.Load() > head.end.Load():
+		return // still to come: workers that were late have emptied it early
+	}
+	if len(p.spares) < maxSpares {
+		c.spare = true
+		p.spares = append(p.spares, c)
+	}
+}
+
+func (p *Pool[T, W]) lenLocked() int { return int(p.putsLocked() - p.takenLocked()) }
+
+func (p *Pool[T, W]) putsLocked() int64 { return p.tail.filled.Load() }
+
+func (p *Pool[T, W]) takenLocked() int64 { return p.head.Load().cursor.Load() }
