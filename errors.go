@@ -264,8 +264,8 @@ func textOf(err error) (text string) {
 // guarded runs code of the user's that is neither a handler nor called by the
 // user: methods of errors, RetryIf, observers. It may panic, and even end its
 // goroutine, without ending ours, which has a dispatch in its hands. It returns
-// what the code panicked with, and whether it was waited for: not once stop is
-// closed.
+// what the code panicked with, and whether it has ended: once stop is closed it is
+// not waited for any longer than guardedGrace.
 func guarded(stop <-chan struct{}, f func()) (panicked any, done bool) {
 	ended := make(chan any, 1)
 	go func() {
@@ -276,9 +276,18 @@ func guarded(stop <-chan struct{}, f func()) (panicked any, done bool) {
 	case panicked = <-ended:
 		return panicked, true
 	case <-stop:
+	}
+	select {
+	case panicked = <-ended:
+		return panicked, true
+	case <-time.After(guardedGrace):
 		return nil, false
 	}
 }
+
+// guardedGrace is what the user's code is given when a Shutdown has been cut
+// short. It is the runtime's time.
+const guardedGrace = 100 * time.Millisecond
 
 // asError is errors.As, whatever the methods of the errors in the chain do.
 func asError[E error](err error) (found E, ok bool) {
