@@ -48,14 +48,22 @@ func digit(shift uint, hash uint64) uint32 {
 	return 1 << (hash >> shift & (1<<hamtBits - 1))
 }
 
-// get returns the value of key; ok is false if there is none.
+// get returns the value of key; ok is false if there is none. It is find in a loop,
+// written out because a walk of the index spends its time here.
 func (m *hamt[V]) get(hash uint64, key string) (value V, ok bool) {
 	for shift := uint(0); m != nil; shift += hamtBits {
-		i, taken := m.find(shift, hash, key)
-		if !taken {
+		var s *hamtSlot[V]
+		if shift < hamtBottom {
+			bit := digit(shift, hash)
+			if m.present&bit == 0 {
+				break
+			}
+			s = &m.slots[bits.OnesCount32(m.present&(bit-1))]
+		} else if i, taken := m.find(shift, hash, key); taken {
+			s = &m.slots[i]
+		} else {
 			break
 		}
-		s := &m.slots[i]
 		if s.below == nil {
 			if s.hash == hash && s.key == key {
 				return s.value, true
