@@ -145,8 +145,8 @@ var _ delay.Timer = (*clock.Timer)(nil)
 // contexts, each from within the one before, starts afresh, without values, after
 // a hundred links.
 //
-// Errors: *EventError, ErrQueueFull, ErrShutdown, the context's. With an error
-// nothing was accepted.
+// Errors: *EventError, ErrQueueFull, ErrShutdown, the context's, an *OptionError for
+// a nil option. With an error nothing was accepted.
 func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)

@@ -11,7 +11,9 @@ import (
 
 // Observer is called at what happens on the bus. Its functions may be nil. They
 // run where it happens, in Publish or on a worker, so they must be quick; none
-// runs under a lock of the bus, and one that panics is logged and does no harm.
+// runs under a lock of the bus, and one that panics is logged and does no harm. One
+// that waits for the bus, in Shutdown or PublishAndWait, may wait for itself: what
+// has to, does so on a goroutine of its own.
 type Observer struct {
 	// Unrouted is called with each event that no subscription matched.
 	Unrouted func(Event)

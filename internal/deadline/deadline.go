@@ -68,8 +68,9 @@ type Slot[T any] struct {
 	current atomic.Pointer[T]
 
 	// guarded by Watch.mu
-	index int // in Watch.slots
-	seen  *T  // at the last look
+	index   int  // in Watch.slots
+	seen    *T   // at the last look
+	cleared bool // since then, of what was seen
 }
 
 // never is later than every deadline.
@@ -143,9 +144,15 @@ func (w *Watch[T]) Arm(due int64) {
 	w.armLocked(due)
 }
 
-// Clear forgets what the slot showed last, so that a resting goroutine keeps
-// nothing alive.
-func (w *Watch[T]) Clear(s *Slot[T]) { s.current.Store(nil) }
+// Clear forgets what the slot showed last, and what a look saw there, so that a
+// resting goroutine keeps nothing alive.
+func (w *Watch[T]) Clear(s *Slot[T]) {
+	s.current.Store(nil)
+	w.mu.Lock()
+	s.cleared = s.cleared || s.seen != nil
+	s.seen = nil
+	w.mu.Unlock()
+}
 
 // Rest stops the timer if nothing runs.
 func (w *Watch[T]) Rest() {
@@ -180,8 +187,8 @@ func (w *Watch[T]) Look() (changed bool) {
 	var late []*T
 	for _, s := range w.slots {
 		t := s.current.Load()
-		if t != s.seen {
-			s.seen, changed = t, true
+		if t != s.seen || s.cleared {
+			s.seen, s.cleared, changed = t, false, true
 		}
 		if t == nil {
 			continue

@@ -425,3 +425,24 @@ func TestNoCallIsForgotten(t *testing.T) {
 		require.Equal(t, want.Load(), overran.Load())
 	})
 }
+
+// A slot that has been cleared keeps nothing alive, though the watch has looked.
+func TestClearLetsGoOfWhatWasSeen(t *testing.T) {
+	c := &handClock{}
+	w, _ := newWatch(c)
+	freed := make(chan struct{}, 1)
+	s := w.Open()
+	func() {
+		x := &task{timeout: 50}
+		runtime.AddCleanup(x, func(freed chan struct{}) { freed <- struct{}{} }, freed)
+		w.Begin(s, x)
+		w.Look()
+		require.True(t, x.End())
+	}()
+	w.Clear(s)
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return len(freed) == 1
+	}, 10*time.Second, time.Millisecond)
+	w.Close(s)
+}
