@@ -58,9 +58,7 @@ func NewUnstarted(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 // A bus is adopted once; New and NewUnstarted do it.
 func Adopt(t testing.TB, bus *eventbus.Bus) {
 	t.Helper()
-	if bus == nil {
-		t.Fatalf("eventbustest.Adopt: the bus is nil")
-	}
+	requireUsable(t, bus)
 	k := &kit{bus: bus, seen: make(map[eventbus.LetterID]bool)}
 	if _, adopted := kits.LoadOrStore(bus, k); adopted {
 		t.Fatalf("eventbustest.Adopt: the bus has been adopted already; New and NewUnstarted do it")
@@ -84,6 +82,15 @@ func AllowDeadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuer
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.allowed = append(k.allowed, query)
+}
+
+// requireUsable ends the test for a bus that eventbus.New did not make, which would
+// pass for one that is settled.
+func requireUsable(t testing.TB, bus *eventbus.Bus) {
+	t.Helper()
+	if err := bus.Explain("any").Err; err != nil {
+		t.Fatalf("eventbustest: %v", err)
+	}
 }
 
 // kits has what the kit knows of each bus until its test ends, so that tests and

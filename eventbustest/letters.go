@@ -51,7 +51,7 @@ func deadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery, wa
 	}
 	all := lettersOf(t, bus, eventbus.LetterQuery{})
 	var b strings.Builder
-	fmt.Fprintf(&b, "eventbustest: want %s that match %s, got %d", count(want, "dead letter"), queryText(query), len(found))
+	fmt.Fprintf(&b, "eventbustest: want %s for %s, got %d", count(want, "dead letter"), queryText(query), len(found))
 	if len(all) == 0 {
 		fmt.Fprintf(&b, "; there is none at all, with the ledger %+v", bus.Metrics().Ledger)
 	} else {
@@ -158,8 +158,9 @@ func story(b *strings.Builder, l *eventbus.DeadLetter) {
 // stackText is the part of a panic's stack that is the handler's.
 func stackText(stack []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(stack), []byte("\n"))
-	for i, line := range lines {
-		// What comes before is how the panic was caught; two lines a frame.
+	// What comes before is how it was caught, or raised again by a middleware; two
+	// lines a frame.
+	for i, line := range slices.Backward(lines) {
 		if bytes.HasPrefix(line, []byte("panic(")) && i+2 < len(lines) {
 			lines = lines[i+2:]
 			break

@@ -35,6 +35,7 @@ func WaitSettledWithin(t testing.TB, bus *eventbus.Bus, limit time.Duration) {
 
 func waitSettled(t testing.TB, bus *eventbus.Bus, limit time.Duration) {
 	t.Helper()
+	requireUsable(t, bus)
 	if !poll(limit, func() bool { return isSettled(bus) }) {
 		t.Fatalf("%s", unsettledText(bus.Metrics(), limit))
 	}
@@ -56,6 +57,7 @@ type Clock interface {
 // overrun. One that itself waits for the clock needs a test that advances it.
 func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 	t.Helper()
+	requireUsable(t, bus)
 	if clock == nil {
 		t.Fatalf("eventbustest.AdvanceUntilSettled: the clock is nil; WaitSettled needs none")
 	}
