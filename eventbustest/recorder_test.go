@@ -2,7 +2,6 @@ package eventbustest_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -50,7 +49,7 @@ func TestRecorder_RecordsDeliveries(t *testing.T) {
 
 		// What the recorder wraps is what the bus has seen.
 		m := bus.Metrics().Subscriptions[0]
-		assert.EqualValues(t, []int64{4, 2, 1, 1}, []int64{m.Failures, m.Panics, m.Timeouts, m.Successes})
+		assert.Equal(t, []int64{4, 2, 1, 1}, []int64{m.Failures, m.Panics, m.Timeouts, m.Successes})
 	})
 }
 
@@ -179,6 +178,6 @@ func TestAsserting_LeavesOtherResultsAlone(t *testing.T) {
 	require.NoError(t, call(ok))
 	require.Equal(t, errBank, call(eventbustest.Fail(errBank)))
 	var panicked *eventbus.PanicError
-	require.True(t, errors.As(call(eventbustest.Panic("oh")), &panicked))
+	require.ErrorAs(t, call(eventbustest.Panic("oh")), &panicked)
 	require.Equal(t, "oh", panicked.Value)
 }
