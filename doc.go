@@ -87,5 +87,6 @@
 //
 // Every time that can be observed comes from the injected clock. Tests run the
 // bus with the real clock under [testing/synctest], where a retry after 30
-// seconds takes no time, or with a clock.Mock of github.com/benbjohnson/clock.
+// seconds takes no time, or with a clock.Mock of github.com/benbjohnson/clock. The
+// package eventbustest is the kit for them.
 package eventbus
