@@ -78,6 +78,7 @@ func (b *Bus) run(w *worker) {
 			}
 			continue
 		}
+		b.attemptBegun(d)
 		c = b.begin(w, d, s)
 		// Whoever sets one of these looks for running calls only afterwards.
 		if b.cutting.begun() || s.circuit.removed() {
@@ -139,7 +140,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	}
 	b.watch.Begin(w.slot, c)
 	if !b.time.ticks() || s.timeout < 2*tick {
-		b.watch.Arm(c.Start(b.time.nanos(), s.timeout))
+		b.watch.Arm(c.Start(b.time.nanos(), s.timeout), s.timeout)
 	}
 	return c
 }
@@ -232,6 +233,8 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	story.previous = next.scheduled
 	due := later(now.nanos, next.delay)
 	b.store.settle(d, settlement{outcome: Waiting, due: due})
+	b.attemptEnded(d, Waiting, "")
+	b.retryScheduled(d, next.delay, due)
 	d = d.moveOut()
 	if !b.delay.Add(due, d) {
 		b.bury(w, d, ReasonShutdown)
@@ -265,6 +268,9 @@ func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription) bool {
 		b.ledger.splits.Add(1)
 	}
 	split := d.splitOff(s, d.to.policy(b.config.retry))
+	if all {
+		split.takeAttempt(d)
+	}
 	if dropped {
 		b.settle(w, split, settlement{outcome: Dropped})
 	} else {
@@ -326,6 +332,7 @@ func (b *Bus) bury(w *worker, d *dispatch, reason Reason) {
 // have been.
 func (b *Bus) settle(w *worker, d *dispatch, s settlement) {
 	letter := b.store.settle(d, s)
+	b.attemptEnded(d, s.outcome, s.reason())
 	count := &b.ledger.handled
 	switch s.outcome { //nolint:exhaustive // those that end an attempt
 	case Dropped:
@@ -334,6 +341,7 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) {
 		count = &b.ledger.deadLettered
 		d.to.counters.deadLettered.Add(1)
 		b.logDeadLetter(d, letter)
+		b.deadLettered(letter)
 		b.noteUnfinished(letter)
 	case Handled:
 		if d.recovered() {
@@ -359,6 +367,7 @@ func (b *Bus) unrouted(o opening) {
 	b.ledger.direct.Add(1)
 	d.to.counters.events.Add(1)
 	b.store.settle(d, settlement{outcome: Unrouted})
+	b.accepted(&o)
 	if f := b.config.observer.Unrouted; f != nil {
 		b.observe("Unrouted", func() { f(d.event()) })
 	}

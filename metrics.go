@@ -9,19 +9,6 @@ import (
 	"time"
 )
 
-// Observer is called at what happens on the bus. Its functions may be nil. They
-// run where it happens, in Publish or on a worker, so they must be quick; none
-// runs under a lock of the bus, and one that panics is logged and does no harm. One
-// that waits for the bus, in Shutdown or PublishAndWait, may wait for itself: what
-// has to, does so on a goroutine of its own.
-type Observer struct {
-	// Unrouted is called with each event that no subscription matched.
-	Unrouted func(Event)
-	// LetterEvicted is called with each dead letter that fell out of the full
-	// queue. It is the last to see it.
-	LetterEvicted func(DeadLetter)
-}
-
 // Metrics is a snapshot of what the bus counts.
 type Metrics struct {
 	// Types has the event types; those beyond the first 1,000 share OtherTypes.
@@ -94,6 +81,7 @@ type SubscriptionMetrics struct {
 	Timeouts     int64
 	Panics       int64 // runtime.Goexit too
 	LateEnds     int64 // abandoned handlers that came back
+	Slow         int64 // calls that still ran after a third of their timeouts
 	Skipped      int64 // deliveries, for an open circuit or as unsubscribed
 	Circuit      CircuitState
 	CircuitOpens int64 // how often it has opened
@@ -206,6 +194,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Timeouts:     c.timeouts.Load(),
 		Panics:       c.panics.Load(),
 		LateEnds:     c.lateEnds.Load(),
+		Slow:         c.slow.Load(),
 		Skipped:      c.skipped.Load(),
 		Circuit:      state,
 		CircuitOpens: int64(opens),
@@ -272,7 +261,7 @@ func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targe
 // subscriptionCounters are those of a subscription; the circuit counts the
 // successes.
 type subscriptionCounters struct {
-	failures, timeouts, panics, lateEnds, skipped atomic.Int64
+	failures, timeouts, panics, lateEnds, slow, skipped atomic.Int64
 
 	latency latencies
 }
