@@ -178,18 +178,17 @@ func TestS2_CallbacksMayEndTheBus(t *testing.T) {
 						end(bus, release)
 					}, name))...)
 					require.NoError(t, bus.Start(t.Context()))
-					done := make(chan struct{})
+					took := make(chan time.Duration)
 					go func() {
-						defer close(done)
-						obsEverything(t, bus)
+						time.Sleep(10 * time.Minute)
+						begin := time.Now()
+						_ = bus.Shutdown(ended)
+						close(release)
+						took <- time.Since(begin)
 					}()
-					time.Sleep(10 * time.Minute)
+					obsEverything(t, bus)
+					require.LessOrEqual(t, <-took, time.Second)
 					require.Positive(t, called.Load())
-					begin := time.Now()
-					_ = bus.Shutdown(ended)
-					require.LessOrEqual(t, time.Since(begin), time.Second)
-					close(release)
-					<-done
 					synctest.Wait()
 					requireBalanced(t, bus)
 				})
@@ -525,6 +524,19 @@ func TestO2_WhatCallbacksAreGiven(t *testing.T) {
 		_, err := bus.Publish(t.Context(), "x", nil)
 		require.ErrorIs(t, err, eventbus.ErrShutdown)
 		require.Equal(t, 1, accepted.len(), "what is refused is not accepted")
+	})
+}
+
+func TestD9_WhatIsUnroutedWasAcceptedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines journal[string]
+		bus, _ := startBus(t, eventbus.WithObserver(eventbus.Observer{
+			Accepted: func(e eventbus.Event) { lines.add("accepted " + e.ID.String()) },
+			Unrouted: func(e eventbus.Event) { lines.add("unrouted " + e.ID.String()) },
+		}))
+		id := mustPublish(t, bus, "nobody", nil).String()
+		require.Equal(t, []string{"accepted " + id, "unrouted " + id}, lines.all())
+		shutdown(t, bus)
 	})
 }
 
