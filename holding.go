@@ -181,7 +181,7 @@ func (h *holding) len() int {
 // hold keeps a delivery until the subscription's circuit lets it through. It
 // returns the letter if it cannot be kept.
 func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
-	o, hasPlace, attempts := d.opening, d.hasPlace(), int(d.attempt)
+	o, hasPlace, attempts, attempt := d.opening, d.hasPlace(), int(d.attempt), d.leaveAttempt()
 	d.dropWaiter()
 	d.dropPlace()
 	if refused := s.holding.sit(d); refused != "" {
@@ -189,9 +189,13 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 		if hasPlace {
 			d.story.rare.noPlace = false
 		}
+		d.rarities().attempt = attempt
 		return b.bury(w, d, refused)
 	}
 	// It is somebody else's from here on.
+	if attempt != nil {
+		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
+	}
 	if hasPlace {
 		b.store.leave(&o)
 	}
