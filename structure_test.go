@@ -37,6 +37,7 @@ var allowedImports = map[string][]string{
 	"internal/delay":    {},
 	"internal/lane":     {},
 	"internal/route":    {"github.com/gobwas/glob"},
+	"internal/sabotage": {},
 
 	"eventbustest": {modulePath},
 	"retryspec":    {modulePath},
