@@ -49,6 +49,7 @@ package sabotage
 import (
 	"embed"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
 	"slices"
@@ -141,8 +142,10 @@ func parse(name, text string) (Bug, error) {
 		return b, fmt.Errorf("breaks must begin with the clause of the name, %s", clause[1])
 	case slices.ContainsFunc(b.Clauses, func(c string) bool { return !clauseForm.MatchString(c) }):
 		return b, fmt.Errorf("breaks must be clauses, as in D3 C2, and is %q", b.Clauses)
-	case path.Clean(b.File) != b.File || path.Ext(b.File) != ".go" || strings.HasSuffix(b.File, "_test.go"):
+	case !fs.ValidPath(b.File) || path.Ext(b.File) != ".go" || strings.HasSuffix(b.File, "_test.go"):
 		return b, fmt.Errorf("file must be a source file, from the root of the module, and is %q", b.File)
+	case !fs.ValidPath(b.Package):
+		return b, fmt.Errorf("the package must be a directory, from the root of the module, and is %q", b.Package)
 	}
 	if _, err := regexp.Compile(b.Run); err != nil {
 		return b, err
