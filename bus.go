@@ -47,6 +47,7 @@ type Bus struct {
 
 	ending  atomic.Bool // Shutdown has been called
 	cutting cutting
+	leaving chan struct{} // closed when ending has been set
 	drained chan struct{} // closed when, ending, nothing is unsettled
 	closed  chan struct{} // closed when Shutdown is done
 
@@ -75,6 +76,7 @@ func New(opts ...Option) (*Bus, error) {
 		ids:           newIDSource(),
 		random:        rand.Float64,
 		cutting:       cutting{done: make(chan struct{})},
+		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: make(map[string]*Subscription),

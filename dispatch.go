@@ -21,11 +21,12 @@ type opening struct {
 
 // extras is what most openings do not have.
 type extras struct {
-	metadata EventMetadata
-	waiter   *waiter
-	replays  int
-	links    int  // contexts of handlers that values comes through
-	inside   bool // a handler has published it
+	metadata  EventMetadata
+	waiter    *waiter
+	replays   int
+	replaying *replaying // of the last of these, if it was asked for more than that
+	links     int        // contexts of handlers that values comes through
+	inside    bool       // a handler has published it
 }
 
 // dispatch is an event on its way to its subscriptions. It belongs to one
@@ -60,6 +61,14 @@ func (d *dispatch) replays() int {
 		return 0
 	}
 	return d.opening.extras.replays
+}
+
+// failedReplay notes a failure of a replay for the ReplayMatching that made it, if
+// one did.
+func (d *dispatch) failedReplay() {
+	if e := d.opening.extras; e != nil && e.replaying != nil {
+		e.replaying.run.failed()
+	}
 }
 
 // waiter is who waits for it to settle, if anybody.
@@ -103,6 +112,8 @@ type rarities struct {
 	succeeded      []string  // in the dispatches before this replay
 	history        []Failure // of those
 	historyOmitted int
+	edited         bool // the payload is another one than original, the event's own
+	original       any
 }
 
 // failure is a Failure in fewer bytes: many wait in retries.
@@ -189,7 +200,7 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy) *dispatch {
 		}
 		story.counted, story.at = d.story.countedAt(s), s
 		if old := d.story.rare; old != nil {
-			story.rare = &rarities{omitted: old.omittedHere, succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted}
+			story.rare = &rarities{omitted: old.omittedHere, succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
 		}
 		d.story.passed()
 	}
