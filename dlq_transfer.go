@@ -249,9 +249,6 @@ func decodedRaw(field any) (any, bool) {
 
 // invalid is why a letter that has been decoded is none, "" if it is one.
 func (l *DeadLetter) invalid() string {
-	if offence := route.CheckType(l.Event.Type); offence != nil {
-		return fmt.Sprintf("event.type %q: %s", shorten(l.Event.Type), offence.Reason)
-	}
 	const maxCount = math.MaxInt32
 	switch {
 	case l.ID.IsZero():
@@ -270,6 +267,9 @@ func (l *DeadLetter) invalid() string {
 		return fmt.Sprintf("attempts, replays and failures_omitted must be from 0 to %d", maxCount)
 	case !l.Edited && l.Original != nil:
 		return "has an original payload, and edited is not set; set it, or leave original out"
+	}
+	if offence := route.CheckType(l.Event.Type); offence != nil {
+		return fmt.Sprintf("event.type %q: %s", shorten(l.Event.Type), offence.Reason)
 	}
 	times := []*time.Time{&l.Event.Time, &l.DiedAt}
 	for i := range l.Failures {
