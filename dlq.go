@@ -171,8 +171,9 @@ func (q *DLQ) ready(ctx context.Context) error {
 }
 
 // List returns a page of the letters that match a query, newest first. It does
-// not block; the context is only asked whether it has ended. A query that few
-// letters match reads them all: about 0.1 µs a letter. Errors: *PatternError,
+// not block; the context is only asked whether it has ended. It reads only letters
+// of the query's Fingerprint, or else of its Subscription and Reason; by the other
+// fields it may read all of those, at about 0.2 µs a letter. Errors: *PatternError,
 // *OptionError, the context's.
 func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	f, err := q.filter(ctx, query)

@@ -226,29 +226,31 @@ func (q *letterQueue) list(f *letterFilter) LetterPage {
 		end, _ = s.find(f.Before)
 	}
 	var page LetterPage
-	for _, p := range slices.Backward(s.places[:end]) {
+	from, known := len(s.places), f.byShelf()
+	if known {
+		from, page.Total = end, s.letters
+	}
+	for i, p := range slices.Backward(s.places[:from]) {
 		if p.letter == nil || !f.matches(p.letter) {
 			continue
 		}
-		if len(page.Letters) == f.limit {
+		switch {
+		case i >= end || !page.Next.IsZero():
+		case len(page.Letters) == f.limit:
 			page.Next = page.Letters[f.limit-1].ID
-			break
+		default:
+			page.Letters = append(page.Letters, p.letter.clone())
 		}
-		page.Letters = append(page.Letters, p.letter.clone())
-	}
-	if f.byShelf() {
-		page.Total = s.letters
-		return page
-	}
-	for _, p := range slices.Backward(s.places) {
-		if p.letter == nil || !f.matches(p.letter) {
-			continue
-		}
-		if page.Total == maxTotal && !f.ExactTotal {
+		switch {
+		case known:
+		case page.Total == maxTotal && !f.ExactTotal:
 			page.TotalIsMore = true
+		default:
+			page.Total++
+		}
+		if !page.Next.IsZero() && (known || page.TotalIsMore) {
 			break
 		}
-		page.Total++
 	}
 	return page
 }
