@@ -138,7 +138,7 @@ var plainWrappers = []reflect.Type{
 // of the user's.
 func classOf(err error) string {
 	for {
-		inner := err
+		var inner error
 		switch e := err.(type) { //nolint:errorlint // it is about this error, not about what it wraps
 		case *permanentError:
 			inner = e.err
@@ -157,7 +157,7 @@ func classOf(err error) string {
 				}
 			}
 		}
-		if inner == nil || inner == err { // as in fmt.Errorf("%w", nil)
+		if inner == nil { // as in fmt.Errorf("%w", nil)
 			return reflect.TypeOf(err).String()
 		}
 		err = inner

@@ -172,10 +172,11 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 			return report, contextError(ctx)
 		}
 		line, err := readLine(in)
+		last := err == io.EOF //nolint:errorlint // io.Reader returns the very same
 		switch {
 		case errors.Is(err, bufio.ErrTooLong):
 			return report, &ImportError{Line: number, Reason: fmt.Sprintf("is longer than %d bytes", maxLetterLine)}
-		case err != nil && err != io.EOF: //nolint:errorlint // io.Reader returns the very same
+		case err != nil && !last:
 			return report, fmt.Errorf("line %d: %w", number, err)
 		}
 		if len(bytes.TrimSpace(line)) > 0 {
@@ -185,7 +186,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 			}
 			letters = append(letters, l)
 		}
-		if err != nil {
+		if last {
 			break
 		}
 	}
