@@ -3,6 +3,7 @@ package lane_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -268,4 +269,29 @@ func TestAWaiterBehindWhatAGateKeeps(t *testing.T) {
 		p.end(t)
 		require.Equal(t, []int{0, 1, 2, 1}, got.all())
 	})
+}
+
+func TestABacklogLeavesNoMemory(t *testing.T) {
+	const n = 1_000_000
+	var ran atomic.Int64
+	p := newPool(settings{capacity: n, run: func(*pool, *worker, int) { ran.Add(1) }})
+	before := heapBytes()
+	for i := range n {
+		require.NoError(t, p.Push(t.Context(), &i, false, nil))
+	}
+	require.Greater(t, heapBytes()-before, int64(8*n))
+	p.Start()
+	for ran.Load() < n {
+		runtime.Gosched()
+	}
+	require.Less(t, heapBytes()-before, int64(256<<10))
+	p.end(t)
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
