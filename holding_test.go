@@ -747,7 +747,7 @@ func TestS2_LetGoAtTheMomentOfShutdown(t *testing.T) {
 			died[l.Event.Payload]++
 		}
 		for i := range n {
-			require.EqualValues(t, 1, int(handled[i].Load())+died[i], "event %d: %v", i, err)
+			require.Equal(t, 1, int(handled[i].Load())+died[i], "event %d: %v", i, err)
 		}
 		require.Equal(t, published.Load(), more.Load()+diedLater)
 		var left *eventbus.ShutdownError

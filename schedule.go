@@ -124,6 +124,7 @@ func (b *Bus) putOff(o opening) {
 	if !b.scheduled.add(o) {
 		b.neverDue(o)
 	}
+	b.checkDrained() // Shutdown does not wait for it any more
 }
 
 // neverDue dead-letters an event that was published for later: what it would have
