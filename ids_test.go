@@ -23,10 +23,10 @@ func TestE6_AGivenIDIsTheEvents(t *testing.T) {
 		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { got.add(e.ID); return nil })
 		id := eventbus.NewEventID()
 		require.Equal(t, id, mustPublish(t, bus, "x", nil, eventbus.ID(eventbus.NewEventID()), eventbus.ID(id)))
-		any := eventbus.EventID{1}
-		require.Equal(t, any, mustPublish(t, bus, "x", nil, eventbus.ID(any)))
+		other := eventbus.EventID{1}
+		require.Equal(t, other, mustPublish(t, bus, "x", nil, eventbus.ID(other)))
 		shutdown(t, bus)
-		require.ElementsMatch(t, []eventbus.EventID{id, any}, got.all())
+		require.ElementsMatch(t, []eventbus.EventID{id, other}, got.all())
 	})
 }
 
@@ -119,7 +119,11 @@ func TestE6_ARefusedEventsIDIsNotKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))
 		var got journal[any]
-		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { got.add(e.Payload); time.Sleep(time.Second); return nil })
+		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error {
+			got.add(e.Payload)
+			time.Sleep(time.Second)
+			return nil
+		})
 		mustPublish(t, bus, "x", 1)
 		coreSettle()
 		mustPublish(t, bus, "x", 2)
