@@ -1,0 +1,541 @@
+package eventbus_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// simModel says what a bus must do: plain code without concurrency, told what the
+// driver does and when. Instants are durations since the bus was made. It checks
+// as it goes; what breaks a promise is a panic with a simViolation.
+type simModel struct {
+	policy      eventbus.RetryPolicy
+	concurrency int
+	capacity    int
+	random      func(at time.Duration) float64 // what the bus draws at an instant
+
+	started, ending, cut bool
+
+	events    []*simEvent
+	subs      []*simSub // that exist, in the order of Subscribe
+	queue     []*simDispatch
+	running   []*simDispatch
+	waiting   []*simDispatch
+	abandoned int
+	letters   []*simLetter
+	ledger    eventbus.Ledger
+	types     map[string]*eventbus.TypeMetrics
+	expected  map[string]*simDispatch // calls that must have begun at the next look, by name
+	arrived   map[string]bool         // calls that have begun
+	madeSubs  int
+	changes   int // letters made or removed
+}
+
+// unsettled is how many dispatches there are.
+func (m *simModel) unsettled() int { return len(m.queue) + len(m.running) + len(m.waiting) }
+
+type simViolation string
+
+func simFail(format string, args ...any) { panic(simViolation(fmt.Sprintf(format, args...))) }
+
+func simCheck(holds bool, format string, args ...any) {
+	if !holds {
+		simFail(format, args...)
+	}
+}
+
+// simEvent is an event, and where it stands at each subscription it is for.
+type simEvent struct {
+	number    int
+	eventType string
+	published time.Duration // when Publish returned
+	time      time.Duration // its own time, once a handler has seen it
+	pairs     map[string]string
+	waiter    *simWaiter
+}
+
+// simWaiter is what PublishAndWait must tell.
+type simWaiter struct {
+	settled  bool
+	outcome  eventbus.Outcome
+	attempts int
+	letters  int
+}
+
+func (e *simEvent) move(sub, from, to string) {
+	simCheck(e.pairs[sub] == from, "event %d at %s goes from %q to %q, and was %q", e.number, sub, from, to, e.pairs[sub])
+	e.pairs[sub] = to
+}
+
+type simSub struct {
+	name, pattern string
+	number        int
+	timeout       time.Duration
+	set           string // the fields that override, by their letters: R B M X E J
+	retry         eventbus.RetryPolicy
+	whenOpen      eventbus.WhenOpen
+	circuit       simCircuit
+	removed       bool
+	leave         func() // Unsubscribe
+	counts        eventbus.SubscriptionMetrics
+}
+
+type simFailure struct {
+	attempt, replays int
+	sub              string
+}
+
+type simDispatch struct {
+	event     *simEvent
+	subs      []*simSub
+	policy    eventbus.RetryPolicy
+	next      int
+	attempt   int
+	replays   int
+	failures  []simFailure
+	history   []simFailure // before the replay
+	succeeded []string     // before the replay
+	skipped   []int
+	waiter    *simWaiter
+
+	at       time.Duration // since when it is where it is
+	due      time.Duration // while waiting
+	deadline time.Duration // of the running call
+	pass     simPass
+	blocked  bool // its handler waits for another event
+}
+
+func (d *simDispatch) sub() *simSub { return d.subs[d.next] }
+
+func (d *simDispatch) name() string { return simCallName(d.event.number, d.sub().name, d.attempt, d.replays) }
+
+func simCallName(event int, sub string, attempt, replays int) string {
+	return fmt.Sprintf("e%d/%s#%d/%d", event, sub, attempt, replays)
+}
+
+type simLetter struct {
+	event                 *simEvent
+	reason                eventbus.Reason
+	sub                   string
+	succeeded, notReached []string
+	attempts, replays     int
+	failures              []simFailure
+	earliest, latest      time.Duration // when it died
+}
+
+// story is all that must be the same in the bus's letter.
+func (l *simLetter) story() string {
+	if n := len(l.failures); n > 100 {
+		l.failures = slices.Delete(l.failures, 10, n-90)
+	}
+	return fmt.Sprintf("e%d %s at %s, succeeded %v, not reached %v, attempts %d, replays %d, failures %v",
+		l.event.number, l.reason, l.sub, l.succeeded, l.notReached, l.attempts, l.replays, l.failures)
+}
+
+func (l *simLetter) key() string { return fmt.Sprintf("e%d/%s", l.event.number, l.sub) }
+
+// simMatches is the patterns that are used, written out.
+var simMatches = map[string]string{
+	"*": "a.x a.y b.x c nobody", "a.*": "a.x a.y", "b.x": "b.x", "*.x": "a.x b.x", "{a.y,c}": "a.y c",
+}
+
+func (m *simModel) subscribe(s *simSub) {
+	m.madeSubs++
+	s.number = m.madeSubs
+	m.subs = append(m.subs, s)
+}
+
+func (m *simModel) unsubscribe(s *simSub) {
+	s.removed = true
+	m.subs = slices.DeleteFunc(m.subs, func(x *simSub) bool { return x == s })
+}
+
+// refuses is why a publication is refused: inside by a running handler.
+func (m *simModel) refuses(eventType string, inside bool) error {
+	switch {
+	case m.cut || m.ending && !inside:
+		return eventbus.ErrShutdown
+	case !inside && len(m.queue) >= m.capacity && len(m.targets(eventType)) > 0:
+		return eventbus.ErrQueueFull
+	}
+	return nil
+}
+
+func (m *simModel) targets(eventType string) (subs []*simSub) {
+	for _, s := range m.subs {
+		if slices.Contains(strings.Fields(simMatches[s.pattern]), eventType) {
+			subs = append(subs, s)
+		}
+	}
+	return subs
+}
+
+func (m *simModel) publish(eventType string, at time.Duration, waiter *simWaiter) {
+	e := &simEvent{number: len(m.events), eventType: eventType, published: at, pairs: map[string]string{}}
+	m.events = append(m.events, e)
+	if m.types[eventType] == nil {
+		m.types[eventType] = &eventbus.TypeMetrics{}
+	}
+	m.types[eventType].Events++
+	m.ledger.Accepted++
+	d := &simDispatch{event: e, subs: m.targets(eventType), at: at, waiter: waiter}
+	if len(d.subs) == 0 {
+		m.settle(d, eventbus.Unrouted)
+		return
+	}
+	for _, s := range d.subs {
+		e.move(s.name, "", "pending")
+	}
+	d.policy = m.merge(d.subs)
+	m.queue = append(m.queue, d)
+}
+
+// merge is P5.
+func (m *simModel) merge(subs []*simSub) eventbus.RetryPolicy {
+	p, seen := m.policy, ""
+	for _, s := range subs {
+		r := s.retry
+		take := func(field string, better bool) bool {
+			return strings.Contains(s.set, field) && (better || !strings.Contains(seen, field))
+		}
+		unlimited := r.MaxRetries == eventbus.Unlimited || p.MaxRetries == eventbus.Unlimited
+		if take("R", unlimited && r.MaxRetries < p.MaxRetries || !unlimited && r.MaxRetries > p.MaxRetries) {
+			p.MaxRetries = r.MaxRetries
+		}
+		if take("B", r.BaseDelay < p.BaseDelay) {
+			p.BaseDelay = r.BaseDelay
+		}
+		if take("M", r.MaxDelay > p.MaxDelay) {
+			p.MaxDelay = r.MaxDelay
+		}
+		if take("X", r.BackoffMultiplier > p.BackoffMultiplier) {
+			p.BackoffMultiplier = r.BackoffMultiplier
+		}
+		if take("E", p.MaxElapsed != 0 && (r.MaxElapsed == 0 || r.MaxElapsed > p.MaxElapsed)) {
+			p.MaxElapsed = r.MaxElapsed
+		}
+		seen += s.set
+	}
+	return p
+}
+
+// nextInstant is when something happens by itself.
+func (m *simModel) nextInstant() time.Duration {
+	next := time.Duration(math.MaxInt64)
+	for _, d := range m.waiting {
+		next = min(next, d.due)
+	}
+	for _, d := range m.running {
+		next = min(next, d.deadline)
+	}
+	return next
+}
+
+// advance does what happens by itself until now, in the order of time.
+func (m *simModel) advance(now time.Duration) {
+	for at := m.nextInstant(); at <= now; at = m.nextInstant() {
+		if i := slices.IndexFunc(m.waiting, func(d *simDispatch) bool { return d.due == at }); i >= 0 {
+			d := m.waiting[i]
+			m.waiting = slices.Delete(m.waiting, i, i+1)
+			d.at = at
+			m.queue = append(m.queue, d)
+			continue
+		}
+		d := m.running[slices.IndexFunc(m.running, func(d *simDispatch) bool { return d.deadline == at })]
+		m.abandoned++
+		m.fail(d, "timeout", 0, at)
+	}
+}
+
+// look takes note of what is seen at rest: how many are queued, and the calls that
+// have begun since the look before. It returns whose calls these are.
+func (m *simModel) look(queued int, began map[string]bool, before, now time.Duration) map[string]*simDispatch {
+	taken := len(m.queue) - queued
+	simCheck(taken >= 0, "%d are queued, and %d should be at most", queued, len(m.queue))
+	m.arrived = began
+	batch := slices.Clone(m.queue[:taken])
+	m.queue = slices.Delete(m.queue, 0, taken)
+	for _, d := range batch {
+		d.attempt++
+	}
+	// Of those that are taken at once, which comes first to a door is open.
+	slices.SortStableFunc(batch, func(x, y *simDispatch) int {
+		if a, b := began[x.name()], began[y.name()]; a != b && a {
+			return -1
+		} else if a != b {
+			return 1
+		}
+		return 0
+	})
+	for _, d := range batch {
+		m.walk(d, max(d.at, before), now)
+	}
+	simCheck(len(batch) == 0 || m.active() <= m.concurrency, "%d run, with a concurrency of %d", m.active(), m.concurrency)
+	calls := m.expected
+	m.expected = make(map[string]*simDispatch)
+	for name := range began {
+		simCheck(calls[name] != nil, "call %s should not have begun", name)
+	}
+	for name := range calls {
+		simCheck(began[name], "call %s should have begun", name)
+	}
+	if m.started && len(m.queue) > 0 && m.active() < m.concurrency {
+		since := max(m.queue[0].at, before)
+		simCheck(now-m.queue[0].at < 3*time.Millisecond || now-since < 3*time.Millisecond,
+			"event %d has been queued since %s, with workers to spare", m.queue[0].event.number, m.queue[0].at)
+	}
+	return calls
+}
+
+// active is how many runs count against the concurrency.
+func (m *simModel) active() int {
+	n := len(m.running)
+	for _, d := range m.running {
+		if d.blocked {
+			n--
+		}
+	}
+	return n
+}
+
+// walk goes on with an attempt, at an instant between the two, until a call begins.
+func (m *simModel) walk(d *simDispatch, earliest, latest time.Duration) {
+	for ; d.next < len(d.subs); d.next++ {
+		s := d.sub()
+		reason := eventbus.ReasonUnsubscribed
+		if !s.removed {
+			reason = eventbus.ReasonCircuitOpen
+			var ok bool
+			if d.pass, ok = s.circuit.enter(earliest, latest, m.arrived[d.name()]); ok {
+				d.event.move(s.name, "pending", "running")
+				d.at, d.deadline = latest, math.MaxInt64 // until it is known
+				m.running = append(m.running, d)
+				m.expected[d.name()] = d
+				return
+			}
+		}
+		if m.passOver(d, s, reason, earliest, latest) {
+			return
+		}
+	}
+	t := m.types[d.event.eventType]
+	if len(d.failures) > 0 && !slices.ContainsFunc(d.skipped, func(i int) bool {
+		return slices.ContainsFunc(d.failures, func(f simFailure) bool { return f.sub == d.subs[i].name })
+	}) {
+		t.SucceededAfterRetry++
+	}
+	m.settle(d, eventbus.Handled)
+}
+
+// passOver splits off what is for a shut subscription, and reports whether that was
+// all.
+func (m *simModel) passOver(d *simDispatch, s *simSub, reason eventbus.Reason, earliest, latest time.Duration) bool {
+	s.counts.Skipped++
+	all := d.next == len(d.subs)-1 && len(d.skipped) == d.next
+	if !all {
+		m.ledger.Splits++
+	}
+	d.skipped = append(d.skipped, d.next)
+	split := &simDispatch{
+		event: d.event, subs: []*simSub{s}, policy: d.policy, replays: d.replays,
+		history: d.history, succeeded: d.succeeded, waiter: d.waiter,
+	}
+	for _, f := range d.failures {
+		if f.sub == s.name {
+			split.failures, split.attempt = append(split.failures, f), f.attempt
+		}
+	}
+	if reason == eventbus.ReasonCircuitOpen && s.whenOpen == eventbus.DropWhenOpen {
+		d.event.move(s.name, "pending", "dropped")
+		m.settle(split, eventbus.Dropped)
+	} else {
+		m.bury(split, reason, earliest, latest)
+	}
+	if w := d.waiter; w != nil && !all {
+		w.settled = false
+	}
+	return all
+}
+
+func (m *simModel) settle(d *simDispatch, outcome eventbus.Outcome) {
+	switch outcome {
+	case eventbus.Handled:
+		m.ledger.Handled++
+	case eventbus.Unrouted:
+		m.ledger.Unrouted++
+	case eventbus.Dropped:
+		m.ledger.Dropped++
+	case eventbus.DeadLettered:
+		m.ledger.DeadLettered++
+		m.types[d.event.eventType].DeadLettered++
+	}
+	if w := d.waiter; w != nil {
+		w.settled, w.outcome, w.attempts = true, outcome, d.attempt
+	}
+}
+
+// bury makes a letter of a dispatch that ends at its next subscription.
+func (m *simModel) bury(d *simDispatch, reason eventbus.Reason, earliest, latest time.Duration) {
+	l := &simLetter{
+		event: d.event, reason: reason, sub: d.sub().name, succeeded: slices.Clone(d.succeeded),
+		attempts: d.attempt, replays: d.replays, failures: slices.Concat(d.history, d.failures),
+		earliest: earliest, latest: latest,
+	}
+	for i, s := range d.subs {
+		switch {
+		case slices.Contains(d.skipped, i):
+		case i < d.next:
+			l.succeeded = append(l.succeeded, s.name)
+		default:
+			d.event.move(s.name, "pending", "letter")
+			if i > d.next {
+				l.notReached = append(l.notReached, s.name)
+			}
+		}
+	}
+	m.letters = append(m.letters, l)
+	m.changes++
+	if d.waiter != nil {
+		d.waiter.letters++
+	}
+	m.settle(d, eventbus.DeadLettered)
+}
+
+func (m *simModel) stop(d *simDispatch) {
+	m.running = slices.DeleteFunc(m.running, func(x *simDispatch) bool { return x == d })
+	d.blocked = false
+}
+
+// succeed is a handler's success.
+func (m *simModel) succeed(d *simDispatch, at time.Duration) {
+	s := d.sub()
+	m.stop(d)
+	d.event.move(s.name, "running", "done")
+	s.counts.Successes++
+	s.circuit.record(d.pass, d.event, at, "success")
+	d.next++
+	m.arrived = nil
+	m.walk(d, at, at)
+}
+
+// fail is a handler's failure: error, permanent, after, panic, exit, timeout.
+func (m *simModel) fail(d *simDispatch, kind string, after, at time.Duration) {
+	s, t := d.sub(), m.types[d.event.eventType]
+	m.stop(d)
+	d.event.move(s.name, "running", "pending")
+	d.failures = append(d.failures, simFailure{d.attempt, d.replays, s.name})
+	s.counts.Failures++
+	outcome := "failure"
+	switch kind {
+	case "timeout":
+		s.counts.Timeouts++
+	case "panic", "nil panic", "exit":
+		s.counts.Panics++
+	case "permanent":
+		outcome = ""
+	}
+	s.circuit.record(d.pass, d.event, at, outcome)
+	delay := m.delay(d.policy, s, d.attempt+1, at)
+	if kind == "after" {
+		delay = after
+	}
+	switch {
+	case kind == "permanent":
+		m.bury(d, eventbus.ReasonPermanent, at, at)
+	case d.policy.MaxRetries != eventbus.Unlimited && d.attempt > d.policy.MaxRetries:
+		m.bury(d, eventbus.ReasonExhausted, at, at)
+	case d.policy.MaxElapsed != 0 && at-d.event.time+delay >= d.policy.MaxElapsed:
+		m.bury(d, eventbus.ReasonExpired, at, at)
+	default:
+		t.Retries++
+		if d.attempt == 1 {
+			t.Retried++
+		}
+		d.at, d.due = at, at+delay
+		m.waiting = append(m.waiting, d)
+	}
+}
+
+// delay is P2 and P3.
+func (m *simModel) delay(p eventbus.RetryPolicy, s *simSub, attempt int, at time.Duration) time.Duration {
+	d := time.Duration(min(float64(p.BaseDelay)*math.Pow(p.BackoffMultiplier, float64(attempt-2)), float64(p.MaxDelay)))
+	jitter, r := m.policy.Jitter, m.random(at)
+	if strings.Contains(s.set, "J") {
+		jitter = s.retry.Jitter
+	}
+	switch jitter {
+	case eventbus.NoJitter:
+		return d
+	case eventbus.FullJitter:
+		return time.Duration(float64(d) * r)
+	case eventbus.EqualJitter:
+		return d - time.Duration(float64(d)/2*r)
+	default:
+		return time.Duration(float64(d) * (0.9 + 0.2*r))
+	}
+}
+
+// replay opens a dispatch of a letter, or says why it cannot.
+func (m *simModel) replay(l *simLetter, at time.Duration) error {
+	if m.ending {
+		return eventbus.ErrShutdown
+	}
+	d := &simDispatch{event: l.event, replays: l.replays + 1, history: l.failures, succeeded: l.succeeded, at: at}
+	for _, name := range append([]string{l.sub}, l.notReached...) {
+		i := slices.IndexFunc(m.subs, func(s *simSub) bool { return s.name == name })
+		if i < 0 {
+			return eventbus.ErrNoSubscription
+		}
+		d.subs = append(d.subs, m.subs[i])
+	}
+	slices.SortFunc(d.subs, func(x, y *simSub) int { return x.number - y.number })
+	d.policy = m.merge(d.subs)
+	m.remove(l, "pending")
+	m.ledger.Replays++
+	m.queue = append(m.queue, d)
+	return nil
+}
+
+// remove takes a letter out, replayed or purged.
+func (m *simModel) remove(l *simLetter, to string) {
+	for _, name := range append([]string{l.sub}, l.notReached...) {
+		l.event.move(name, "letter", to)
+	}
+	m.letters = slices.DeleteFunc(m.letters, func(x *simLetter) bool { return x == l })
+	m.changes++
+}
+
+// cutShort is the end of Shutdown's context. It returns the keys of the letters.
+func (m *simModel) cutShort(at time.Duration) map[string]bool {
+	m.cut = true
+	before := len(m.letters)
+	for _, d := range slices.Clone(m.running) {
+		m.abandoned++
+		m.stop(d)
+		d.attempt--
+		d.event.move(d.sub().name, "running", "pending")
+		d.sub().circuit.record(d.pass, d.event, at, "")
+		m.bury(d, eventbus.ReasonShutdown, at, at)
+	}
+	for _, d := range slices.Concat(m.waiting, m.queue) {
+		m.bury(d, eventbus.ReasonShutdown, at, at)
+	}
+	m.waiting, m.queue = nil, nil
+	keys := make(map[string]bool)
+	for _, l := range m.letters[before:] {
+		keys[l.key()] = true
+	}
+	return keys
+}
+
+// books are the ledger as it must be.
+func (m *simModel) books() eventbus.Ledger {
+	l := m.ledger
+	l.Queued, l.Running, l.Waiting = int64(len(m.queue)), int64(len(m.running)), int64(len(m.waiting))
+	return l
+}
