@@ -343,3 +343,104 @@ func BenchmarkIdleBus(b *testing.B) {
 		require.NoError(b, bus.Shutdown(ctx))
 	}
 }
+
+// benchBus is a bus whose handlers count, and a function that publishes n events
+// with publish and waits until handlers have been called perEvent times for each.
+func benchBus(b *testing.B, subscriptions int, opts ...eventbus.Option) func(n int, publish func(i int, bus *eventbus.Bus) error) {
+	b.Helper()
+	ctx := context.Background()
+	bus, err := eventbus.New(opts...)
+	require.NoError(b, err)
+	var handled, target atomic.Int64
+	done := make(chan struct{})
+	for range subscriptions {
+		_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+			if handled.Add(1) == target.Load() {
+				done <- struct{}{}
+			}
+			return nil
+		})
+		require.NoError(b, err)
+	}
+	require.NoError(b, bus.Start(ctx))
+	b.Cleanup(func() {
+		require.NoError(b, bus.Shutdown(ctx))
+		require.True(b, bus.Metrics().Ledger.Balanced())
+	})
+	return func(n int, publish func(i int, bus *eventbus.Bus) error) {
+		target.Store(handled.Load() + int64(n*subscriptions))
+		for i := range n {
+			if err := publish(i, bus); err != nil {
+				b.Fatal(err)
+			}
+		}
+		<-done
+	}
+}
+
+// BenchmarkKey is publishing until handled with a key, beside without one.
+func BenchmarkKey(b *testing.B) {
+	ctx := context.Background()
+	orders := make([]string, 1<<16)
+	for i := range orders {
+		orders[i] = fmt.Sprint("o-", i)
+	}
+	for _, keys := range []int{1, 100, len(orders)} {
+		b.Run(fmt.Sprint("keys=", keys), func(b *testing.B) {
+			keyed, plain := benchBus(b, 1), benchBus(b, 1)
+			interleave(b, 100_000, func(n int) {
+				keyed(n, func(i int, bus *eventbus.Bus) error {
+					_, err := bus.Publish(ctx, "order.placed", nil, eventbus.Key(orders[i%keys]))
+					return err
+				})
+			}, func(n int) {
+				plain(n, func(_ int, bus *eventbus.Bus) error {
+					_, err := bus.Publish(ctx, "order.placed", nil)
+					return err
+				})
+			})
+		})
+	}
+}
+
+// BenchmarkIsolated is an event for 10 subscriptions on a bus with isolation,
+// beside one without.
+func BenchmarkIsolated(b *testing.B) {
+	ctx := context.Background()
+	publish := func(_ int, bus *eventbus.Bus) error {
+		_, err := bus.Publish(ctx, "order.placed", nil)
+		return err
+	}
+	isolated, sequential := benchBus(b, 10, eventbus.WithIsolation()), benchBus(b, 10)
+	interleave(b, 20_000, func(n int) { isolated(n, publish) }, func(n int) { sequential(n, publish) })
+}
+
+// BenchmarkHeld is a delivery that is held and then handled, beside one that is
+// not held.
+func BenchmarkHeld(b *testing.B) {
+	ctx := context.Background()
+	const most = 10_000
+	publish := func(_ int, bus *eventbus.Bus) error {
+		_, err := bus.Publish(ctx, "order.placed", nil)
+		return err
+	}
+	var held *eventbus.Bus
+	hold, plain := benchBus(b, 1), benchBus(b, 1)
+	interleave(b, most, func(n int) {
+		hold(n, func(i int, bus *eventbus.Bus) error {
+			if held = bus; i == 0 {
+				if err := bus.Subscription("order.*#1").Pause(); err != nil {
+					return err
+				}
+			}
+			if err := publish(i, bus); err != nil || i < n-1 {
+				return err
+			}
+			for bus.Metrics().Held < n {
+				runtime.Gosched()
+			}
+			return bus.Subscription("order.*#1").Resume()
+		})
+	}, func(n int) { plain(n, publish) })
+	require.Zero(b, held.Metrics().Held)
+}

@@ -104,9 +104,12 @@ func (c *circuitConfig) validate(in string) error {
 // What a circuit's gate word says. The rest of it is the generation, which
 // changes with every change of state.
 const (
-	gateShut       = 1 << iota // ask before going through
+	gateShut       = 1 << iota // there is an outage
+	gatePaused                 // an operator has ordered so
 	gateRemoved                // the subscription is no more
 	gateGeneration             // the lowest bit of the generation
+
+	gateAsk = gateShut | gatePaused | gateRemoved // before going through
 )
 
 // windowSteps is how many steps a window moves in.
@@ -143,6 +146,8 @@ type circuit struct {
 	halfOpen  bool
 	probe     func(error) // gobreaker's, for the result of the probe that runs
 	opened    uint64      // how often it has opened
+
+	pausedUntil int64 // with gatePaused
 }
 
 func newCircuit(config circuitConfig, now int64) *circuit {
@@ -171,29 +176,33 @@ type counted struct {
 // circuitChange is a change of state, to be told when no lock is held.
 type circuitChange struct{ from, to CircuitState }
 
-// enter asks a shut gate for a pass; open ones are not asked. False skips.
+// enter asks a shut gate for a pass; open ones are not asked. It returns why there
+// is none, if there is none.
 //
 // A pass is the gate word as it was on the way in, shut for a probe. Its result
 // is told to the circuit exactly once, by succeeded, failed or released.
-func (c *circuit) enter(now int64) (pass uint64, ok bool, change circuitChange) {
+func (c *circuit) enter(now int64) (pass uint64, why skip, change circuitChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.endPauseLocked(now)
 	pass = c.gate.Load()
-	if pass&gateRemoved != 0 {
-		return pass, false, change
-	}
-	if c.breaker == nil { // it has closed since the gate was read
-		return pass, true, change
+	switch {
+	case pass&gateRemoved != 0:
+		return pass, skipRemoved, change
+	case pass&gatePaused != 0:
+		return pass, skipPaused, change
+	case c.breaker == nil: // it has closed since the gate was read
+		return pass, notSkipped, change
 	}
 	if !c.halfOpen {
 		if now < c.openUntil {
-			return pass, false, change
+			return pass, skipOpen, change
 		}
 		c.halfOpen = true
 		change = circuitChange{CircuitOpen, CircuitHalfOpen}
 	}
 	if c.probe != nil {
-		return pass, false, change
+		return pass, skipOpen, change
 	}
 	done, err := c.breaker.Allow()
 	if err != nil {
@@ -202,7 +211,87 @@ func (c *circuit) enter(now int64) (pass uint64, ok bool, change circuitChange) 
 		done = func(error) {}
 	}
 	c.probe = done
-	return pass, true, change
+	return pass, notSkipped, change
+}
+
+// admits is how many held deliveries may come to the door, and if there are
+// none, when that changes by itself.
+func (c *circuit) admits(now int64) (most int, again int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endPauseLocked(now)
+	switch gate := c.gate.Load(); {
+	case gate&gateRemoved != 0:
+		return letGo, 0
+	case gate&gatePaused != 0:
+		return 0, c.pausedUntil
+	case c.breaker == nil:
+		return letGo, 0
+	case !c.halfOpen && now < c.openUntil:
+		return 0, c.openUntil
+	case c.probe != nil:
+		return 0, math.MaxInt64
+	}
+	return 1, 0
+}
+
+// barred is why a handler must not be called whatever its circuit says.
+func (c *circuit) barred() skip {
+	switch gate := c.gate.Load(); {
+	case gate&gateRemoved != 0:
+		return skipRemoved
+	case gate&gatePaused != 0:
+		return skipPaused
+	}
+	return notSkipped
+}
+
+// pause bars the gate until an instant.
+func (c *circuit) pause(until int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pausedUntil = until
+	c.gate.Or(gatePaused)
+}
+
+func (c *circuit) endPauseLocked(now int64) {
+	if c.gate.Load()&gatePaused != 0 && now >= c.pausedUntil {
+		c.gate.And(^uint64(gatePaused))
+	}
+}
+
+// resume ends a pause.
+func (c *circuit) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gate.And(^uint64(gatePaused))
+}
+
+// paused reports until when the gate is barred.
+func (c *circuit) paused(now int64) (until int64, paused bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endPauseLocked(now)
+	return c.pausedUntil, c.gate.Load()&gatePaused != 0
+}
+
+// trip opens the circuit, whatever it has counted. What comes of the handlers that
+// run belongs to an earlier state.
+func (c *circuit) trip(now int64) circuitChange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.stateLocked()
+	c.openLocked(now)
+	return circuitChange{was, CircuitOpen}
+}
+
+// reset closes the circuit, with an empty window.
+func (c *circuit) reset(now int64) circuitChange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.stateLocked()
+	c.closeLocked(now)
+	return circuitChange{was, CircuitClosed}
 }
 
 // succeeded records that a handler was done with an event.
@@ -328,21 +417,25 @@ func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
 	case errors.Is(outcome, errNoOutcome):
 		return circuitChange{}
 	case outcome == nil:
-		c.breaker = nil
-		c.halfOpen = false
-		c.failing.Store(false)
-		c.failures = [windowSteps]uint32{}
-		for i := range c.before {
-			c.before[i] = c.successes.Load()
-		}
-		c.moveToLocked(max(c.current, c.stepAt(now)))
-		c.gate.Add(gateGeneration)
-		c.gate.And(^uint64(gateShut))
+		c.closeLocked(now)
 		return circuitChange{CircuitHalfOpen, CircuitClosed}
 	default:
 		c.shutLocked(now)
 		return circuitChange{CircuitHalfOpen, CircuitOpen}
 	}
+}
+
+// closeLocked ends the outage, with an empty window.
+func (c *circuit) closeLocked(now int64) {
+	c.breaker, c.probe, c.halfOpen = nil, nil, false
+	c.failing.Store(false)
+	c.failures = [windowSteps]uint32{}
+	for i := range c.before {
+		c.before[i] = c.successes.Load()
+	}
+	c.moveToLocked(max(c.current, c.stepAt(now)))
+	c.gate.Add(gateGeneration)
+	c.gate.And(^uint64(gateShut))
 }
 
 // remove shuts the gate for ever.
@@ -354,14 +447,18 @@ func (c *circuit) removed() bool { return c.gate.Load()&gateRemoved != 0 }
 func (c *circuit) state() (CircuitState, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.stateLocked(), c.opened
+}
+
+func (c *circuit) stateLocked() CircuitState {
 	switch {
 	case c.config.disabled:
-		return CircuitDisabled, 0
+		return CircuitDisabled
 	case c.breaker == nil:
-		return CircuitClosed, c.opened
+		return CircuitClosed
 	case c.halfOpen:
-		return CircuitHalfOpen, c.opened
+		return CircuitHalfOpen
 	default:
-		return CircuitOpen, c.opened
+		return CircuitOpen
 	}
 }

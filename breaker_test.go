@@ -122,7 +122,7 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 	} {
 		for _, ofTheBus := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				opts, own := []eventbus.Option{bOnce}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...)}
+				opts, own := []eventbus.Option{bOnce}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...), eventbus.DeadLetterWhenOpen}
 				if ofTheBus {
 					opts, own = append(opts, eventbus.WithCircuit(c.opts...)), nil
 				}
@@ -157,7 +157,7 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 func TestC1_OnePoisonousEventTripsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(100, time.Second)))
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		bPublish(t, bus, "a", bOK, bOK, bOK)
 		mustPublish(t, bus, "a", bFail)
 		for range 90 {
@@ -175,7 +175,7 @@ func TestC1_OnePoisonousEventTripsNothing(t *testing.T) {
 func TestC1_AnEventCountsOnceByItsLatestOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, time.Second)))
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		thirdTime := func() eventbus.Handler {
 			return func(ctx context.Context, _ eventbus.Event) error {
 				if d, _ := eventbus.FromContext(ctx); d.Attempt < 3 {
@@ -205,7 +205,7 @@ func TestC1_AnEventCountsOnceByItsLatestOutcome(t *testing.T) {
 func TestC1_ReplayingOnePoisonousEventTripsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, bOnce)
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		bPublish(t, bus, "a", bFail)
 		for range 5 {
 			require.NoError(t, bus.DLQ().Replay(t.Context(), letters(t, bus)[0].ID))
@@ -238,7 +238,7 @@ func (r *bRig) do(h eventbus.Handler) string {
 
 func bLifeCycle(r *bRig) {
 	t := r.t
-	s := mustSubscribe(t, r.bus, "a", bScripted, eventbus.Named("s"))
+	s := mustSubscribe(t, r.bus, "a", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
 	state := func() eventbus.CircuitState { return bState(t, r.bus, s) }
 	for range 4 {
 		require.Equal(t, "exhausted", r.do(bFail))
@@ -349,7 +349,7 @@ func TestC6_OnlyTheInjectedClockMatters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &bStillClock{Clock: clock.New(), now: time.Now()}
 		bus, _ := startBus(t, bOnce, eventbus.WithClock(c))
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		began := time.Now()
 		bTrip(t, bus, "a")
 		c.add(30 * time.Second)
@@ -368,7 +368,7 @@ func TestC6_OnlyTheInjectedClockMatters(t *testing.T) {
 func TestC2_ASingleProbeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, bOnce)
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		for round := range 3 {
 			bTrip(t, bus, "a")
 			time.Sleep(30 * time.Second)
@@ -418,7 +418,7 @@ func TestC3_NoEndingLeavesACircuitStuck(t *testing.T) {
 		for _, from := range []string{"closed", "about to open", "open", "half-open"} {
 			synctest.Test(t, func(t *testing.T) {
 				bus, _ := startBus(t, bOnce, eventbus.WithTimeout(time.Second))
-				s := mustSubscribe(t, bus, "a", bScripted)
+				s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 				switch from {
 				case "about to open":
 					bPublish(t, bus, "a", bFail, bFail, bFail)
@@ -455,7 +455,7 @@ func TestC3_AnEarlierSubscriptionThatFailsHoldsNoProbe(t *testing.T) {
 			}
 			return nil
 		}, eventbus.Circuit(eventbus.NoCircuit()))
-		later := mustSubscribe(t, bus, "*", bScripted)
+		later := mustSubscribe(t, bus, "*", bScripted, eventbus.DeadLetterWhenOpen)
 		bTrip(t, bus, "a")
 		time.Sleep(30 * time.Second)
 		for range 10 {
@@ -473,7 +473,7 @@ func TestC3_UnsubscribedDuringTheProbe(t *testing.T) {
 	for name, ending := range bEndings {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t, bOnce, eventbus.WithTimeout(time.Minute))
-			s := mustSubscribe(t, bus, "a", bScripted, eventbus.Named("s"))
+			s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
 			bTrip(t, bus, "a")
 			time.Sleep(30 * time.Second)
 			mustPublish(t, bus, "a", eventbus.Handler(func(ctx context.Context, e eventbus.Event) error {
@@ -482,7 +482,7 @@ func TestC3_UnsubscribedDuringTheProbe(t *testing.T) {
 			}))
 			synctest.Wait()
 			s.Unsubscribe()
-			fresh := mustSubscribe(t, bus, "a", bScripted, eventbus.Named("s"))
+			fresh := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
 			bPublish(t, bus, "a", bOK)
 			time.Sleep(20 * time.Minute)
 			require.Equal(t, eventbus.CircuitClosed, bState(t, bus, fresh), name)
@@ -495,7 +495,7 @@ func TestC3_UnsubscribedDuringTheProbe(t *testing.T) {
 func TestC3_AProbeCutShortByShutdownHasNoOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, bOnce)
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		bTrip(t, bus, "a")
 		time.Sleep(30 * time.Second)
 		bPublish(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
@@ -515,7 +515,7 @@ func TestC3_AProbeCutShortByShutdownHasNoOutcome(t *testing.T) {
 func TestC3_AProbeThatIsRetriedKeepsTheCircuitOpenAndNothingStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, 31*time.Second)))
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		bPublish(t, bus, "a", failing(eventbus.Permanent(errBroken)))
 		for range 4 {
 			mustPublish(t, bus, "a", failing(eventbus.RetryAfter(errBroken, time.Hour)))
@@ -563,7 +563,7 @@ func TestC4_OutcomesArePerSubscription(t *testing.T) {
 func TestC4_SuccessBeforeAFailureCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, bOnce)
-		first := mustSubscribe(t, bus, "*", bScripted)
+		first := mustSubscribe(t, bus, "*", bScripted, eventbus.DeadLetterWhenOpen)
 		mustSubscribe(t, bus, "b", failing(errBroken), eventbus.Circuit(eventbus.NoCircuit()))
 		bPublish(t, bus, "b", bOK, bOK, bOK)
 		bPublish(t, bus, "a", bFail, bFail, bFail)
@@ -580,7 +580,7 @@ func TestC4_OutcomesOfAnEarlierStateAreIgnored(t *testing.T) {
 	for _, ending := range []string{"ok", "error"} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t, bOnce, eventbus.WithTimeout(time.Hour))
-			s := mustSubscribe(t, bus, "a", bScripted)
+			s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 			release := make([]chan struct{}, 12)
 			stale := func(n int) eventbus.Handler {
 				release[n] = make(chan struct{})
@@ -648,7 +648,7 @@ func TestC4_OutcomesOfAnEarlierStateAreIgnored(t *testing.T) {
 func TestC4_AnEventsOutcomeFromBeforeTheOutageIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(1, 0)))
-		s := mustSubscribe(t, bus, "a", bScripted)
+		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
 		for range 4 {
 			mustPublish(t, bus, "a", eventbus.Handler(func(ctx context.Context, _ eventbus.Event) error {
 				if d, _ := eventbus.FromContext(ctx); d.Attempt == 1 {
@@ -679,7 +679,7 @@ func TestC5_DeadLetterWhenOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t, bOnce)
 		first := mustSubscribe(t, bus, "**", ok, eventbus.Named("first"))
-		mustSubscribe(t, bus, "{a,only.sick}", bScripted, eventbus.Named("sick"))
+		mustSubscribe(t, bus, "{a,only.sick}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
 		last := mustSubscribe(t, bus, "a", ok, eventbus.Named("last"))
 		for range 4 {
 			bPublish(t, bus, "only.sick", bFail)
@@ -752,7 +752,7 @@ func TestC5_AllTargetsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, bOnce)
 		for _, name := range []string{"x", "y", "z"} {
-			mustSubscribe(t, bus, "{all,"+name+"}", bScripted, eventbus.Named(name))
+			mustSubscribe(t, bus, "{all,"+name+"}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named(name))
 			bTrip(t, bus, name)
 		}
 		_, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{All: true})
@@ -798,7 +798,7 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 				names = []string{"only"}
 			}
 			for _, name := range names {
-				opts := []eventbus.SubscribeOption{eventbus.Named(name)}
+				opts := []eventbus.SubscribeOption{eventbus.Named(name), eventbus.DeadLetterWhenOpen}
 				if name != sick {
 					opts = append(opts, eventbus.Retry(eventbus.MaxRetries(7)))
 				}
@@ -844,7 +844,7 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 func TestC5_ASplitKeepsThePolicyOfItsDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t, eventbus.WithRetry(retry(1, time.Second)))
-		mustSubscribe(t, bus, "{a,sick}", bScripted, eventbus.Named("sick"))
+		mustSubscribe(t, bus, "{a,sick}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
 		mustSubscribe(t, bus, "a", ok, eventbus.Retry(eventbus.MaxRetries(7)))
 		bPublish(t, bus, "sick", failing(eventbus.Permanent(errBroken)))
 		for range 4 {
@@ -866,8 +866,8 @@ func TestC5_FailuresElsewhereAreNotTheirs(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t, eventbus.WithRetry(retry(5, time.Second)))
-			mustSubscribe(t, bus, "{a,x}", bScripted, eventbus.Named("x"))
-			mustSubscribe(t, bus, "{a,y}", bScripted, eventbus.Named("y"))
+			mustSubscribe(t, bus, "{a,x}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("x"))
+			mustSubscribe(t, bus, "{a,y}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("y"))
 			if behind {
 				mustSubscribe(t, bus, "a", ok, eventbus.Named("z"))
 			}
@@ -899,7 +899,7 @@ func TestC5_ASplitSaysHowManyFailuresItLeavesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(eventbus.Unlimited, time.Second)))
 		mustSubscribe(t, bus, "a", ok)
-		mustSubscribe(t, bus, "{a,sick}", bScripted, eventbus.Named("sick"))
+		mustSubscribe(t, bus, "{a,sick}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
 		mustPublish(t, bus, "a", bFail)
 		time.Sleep(149*time.Second + time.Second/2)
 		for range 3 { // the event itself is the fourth that has failed there
@@ -1085,7 +1085,7 @@ func bObserve(t *testing.T, events []bModelEvent) (calls, changes, dead []string
 				return eventbus.Permanent(errBroken)
 			}
 			return nil
-		})
+		}, eventbus.DeadLetterWhenOpen)
 		for i, e := range events {
 			time.Sleep(time.Duration(e.Pause)*bUnit + bStep)
 			_, _ = bus.Publish(t.Context(), "a", i)

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -266,20 +267,32 @@ func (c *call) cancel() {
 }
 
 // waiting says that the handler waits for another event to be handled, and so
-// does not count against the concurrency until the function it returns is
-// called, or the call is over.
-func (c *call) waiting() (resume func()) {
+// does not count against the concurrency until resume is called, or the call is
+// over. The places are those of the keys that stay taken until then.
+func (c *call) waiting() (places []keyPlace, resume func()) {
 	a := c.ask()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.released {
-		return func() {}
+		return nil, func() {}
+	}
+	// As in FromContext, the dispatch stays what it is while the lock is held.
+	d := c.dispatch
+	if w := d.waiter(); w != nil {
+		places = slices.Clone(w.places)
+	}
+	if d.hasPlace() {
+		place := keyPlace{key: d.key()}
+		if c.subscription.gate != nil {
+			place.at = c.subscription
+		}
+		places = append(places, place)
 	}
 	lanes := c.subscription.bus.lanes
 	if a.waits++; a.waits == 1 {
 		lanes.Block()
 	}
-	return func() {
+	return places, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.waits--; a.waits == 0 && !a.released {

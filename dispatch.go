@@ -22,10 +22,21 @@ type opening struct {
 // extras is what most openings do not have.
 type extras struct {
 	metadata EventMetadata
+	key      string
 	waiter   *waiter
+	due      int64 // when it is due, if it was published for later
 	replays  int
 	links    int  // contexts of handlers that values comes through
 	inside   bool // a handler has published it
+	given    bool // its id was given
+}
+
+// key is the event's key, if it has one.
+func (o *opening) key() string {
+	if o.extras == nil {
+		return ""
+	}
+	return o.extras.key
 }
 
 // dispatch is an event on its way to its subscriptions. It belongs to one
@@ -49,7 +60,7 @@ type dispatch struct {
 func (d *dispatch) event() Event {
 	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Time: d.time}
 	if d.extras != nil {
-		e.Metadata = d.extras.metadata
+		e.Key, e.Metadata = d.extras.key, d.extras.metadata
 	}
 	return e
 }
@@ -100,6 +111,8 @@ type rarities struct {
 	omitted        int       // failures left out of story.failures
 	omittedHere    int       // of these, those at the subscription that is next
 	skipped        []int32   // subscriptions that have been split off
+	seat           seat      // of one that has been held
+	noPlace        bool      // it does not have its key's place
 	succeeded      []string  // in the dispatches before this replay
 	history        []Failure // of those
 	historyOmitted int
@@ -173,8 +186,9 @@ func (d *dispatch) keep(f failure) {
 }
 
 // splitOff makes a dispatch for the next subscription alone, with the attempts and
-// failures that it has there.
-func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy) *dispatch {
+// failures that it has there. With all, that is all that is left of d, and takes
+// over its key's place and whoever waits for it.
+func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *dispatch {
 	split := &dispatch{opening: d.opening}
 	split.resumed = split
 	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
@@ -194,7 +208,35 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy) *dispatch {
 		d.story.passed()
 	}
 	d.rarities().skipped = append(d.rarities().skipped, d.next)
+	if !all {
+		split.dropWaiter()
+		split.dropPlace()
+	} else if !d.hasPlace() {
+		split.dropPlace()
+	}
 	return split
+}
+
+// hasPlace reports whether the dispatch has its key's place: the next one of the
+// key waits for it.
+func (d *dispatch) hasPlace() bool {
+	return d.key() != "" && (d.story == nil || d.story.rare == nil || !d.story.rare.noPlace)
+}
+
+func (d *dispatch) dropPlace() {
+	if d.key() != "" {
+		d.rarities().noPlace = true
+	}
+}
+
+// dropWaiter makes the dispatch one that nobody waits for.
+func (d *dispatch) dropWaiter() {
+	if d.waiter() != nil {
+		// Not in place: another dispatch has the same extras.
+		extras := *d.opening.extras
+		extras.waiter = nil
+		d.opening.extras = &extras
+	}
 }
 
 // succeeded is how many subscriptions have handled the event in this dispatch.

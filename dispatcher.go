@@ -39,6 +39,13 @@ func (b *Bus) idle(w *worker) {
 	w.dispatch, w.calls, w.burst = dispatch{}, nil, 0
 }
 
+// ended notes for whoever waits how a dispatch has ended.
+func (w *worker) ended(waiter *waiter, o Outcome, attempts int) {
+	if waiter.ended(o, attempts) {
+		w.settled = waiter
+	}
+}
+
 // tell lets whoever waits for what the worker has settled go on.
 func (w *worker) tell() {
 	if w.settled != nil {
@@ -72,15 +79,15 @@ func (b *Bus) run(w *worker) {
 	d.attempt = max(d.attempt, d.attempt+1) // or stays the last one that there is
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
-		if !b.enter(d, s) {
-			if b.passOver(w, d, s) {
+		if why := b.enter(d, s); why != notSkipped {
+			if b.passOver(w, d, s, why) {
 				return
 			}
 			continue
 		}
 		c = b.begin(w, d, s)
 		// Whoever sets one of these looks for running calls only afterwards.
-		if b.cutting.begun() || s.circuit.removed() {
+		if b.cutting.begun() || s.circuit.barred() != notSkipped {
 			if b.withdraw(w, c) {
 				return
 			}
@@ -98,15 +105,26 @@ func (b *Bus) run(w *worker) {
 
 // enter asks at the subscription's door, immediately before it is its turn: one
 // that an attempt does not reach holds no permit.
-func (b *Bus) enter(d *dispatch, s *Subscription) bool {
+func (b *Bus) enter(d *dispatch, s *Subscription) skip {
 	d.pass = s.circuit.gate.Load()
-	if d.pass&(gateShut|gateRemoved) == 0 {
-		return true
+	held := d.wasHeld()
+	behind := !held && d.key() != "" && s.holding.hasLine(d.key())
+	if d.pass&gateAsk == 0 && !behind {
+		if held {
+			s.holding.move(d, seatInside)
+		}
+		return notSkipped
 	}
-	pass, ok, change := s.circuit.enter(b.time.nanos())
+	if behind && !s.circuit.removed() {
+		return skipBehind
+	}
+	pass, why, change := s.circuit.enter(b.time.nanos())
 	d.pass = pass
 	b.circuitChanged(s, change)
-	return ok
+	if held && why == notSkipped {
+		s.holding.move(d, seatInside)
+	}
+	return why
 }
 
 // begin makes the call of a subscription, and shows the watch that it begins now.
@@ -193,7 +211,7 @@ func (b *Bus) conclude(w *worker, c *call, err error) bool {
 	if w.timed {
 		s.counters.latency.observe(time.Duration(b.time.nanos() - d.started))
 	}
-	b.circuitChanged(s, s.circuit.succeeded(d.pass, now.nanos, was))
+	b.probed(s, d.pass, s.circuit.succeeded(d.pass, now.nanos, was))
 	return true
 }
 
@@ -220,7 +238,7 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 		story.at = s
 	}
 	b.logFailure(d, s, policy, next.delay, attempt.text)
-	b.circuitChanged(s, change)
+	b.probed(s, d.pass, change)
 	if !next.retry {
 		b.bury(w, d, next.reason)
 		return
@@ -233,6 +251,10 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	due := later(now.nanos, next.delay)
 	b.store.settle(d, settlement{outcome: Waiting, due: due})
 	d = d.moveOut()
+	if d.wasHeld() {
+		s.holding.move(d, seatAway)
+		defer b.tend(s)
+	}
 	if !b.delay.Add(due, d) {
 		b.bury(w, d, ReasonShutdown)
 	}
@@ -251,29 +273,59 @@ func (b *Bus) judge(s *Subscription, err error, retryIf func(error) bool) verdic
 	return *v
 }
 
-// passOver goes past a subscription whose door is shut: what was for it becomes a
-// dispatch of its own, which ends here; being skipped spends no attempt. It reports
-// whether that was all there was to the dispatch.
-func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription) bool {
-	reason, dropped := ReasonCircuitOpen, s.whenOpen == DropWhenOpen
-	if s.circuit.removed() {
-		reason, dropped = ReasonUnsubscribed, false
+// skip is why a subscription is skipped.
+type skip int
+
+const (
+	notSkipped skip = iota
+	skipOpen        // its circuit is open
+	skipPaused
+	skipBehind // an earlier event of the key is held there
+	skipRemoved
+)
+
+// passOver goes past a subscription that is skipped: what was for it becomes a
+// dispatch of its own; being skipped spends no attempt. It reports whether that
+// was all there was to the dispatch.
+func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription, why skip) (all bool) {
+	if d.wasHeld() {
+		d.attempt--
+		b.skip(w, d, s, why)
+		return true
 	}
 	s.counters.skipped.Add(1)
-	all := int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0
+	all = int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0
 	if !all {
 		b.ledger.splits.Add(1)
 	}
-	split := d.splitOff(s, d.to.policy(b.config.retry))
-	if dropped {
-		b.settle(w, split, settlement{outcome: Dropped})
-	} else {
-		b.bury(w, split, reason)
-	}
-	if !all {
-		w.settled = nil // who waits for the whole has been told of the letter only
+	outcome, letter := b.skip(w, d.splitOff(s, d.to.policy(b.config.retry), all), s, why)
+	if waiter := d.waiter(); waiter != nil && !all {
+		// Nobody waits for the split; who waits for the whole is told of it.
+		switch {
+		case letter != nil:
+			waiter.died(letter)
+		case outcome == Held:
+			waiter.holds(s)
+		}
 	}
 	return all
+}
+
+// skip does with a dispatch to a subscription that is skipped what that wants.
+func (b *Bus) skip(w *worker, d *dispatch, s *Subscription, why skip) (Outcome, *DeadLetter) {
+	switch {
+	case why == skipRemoved:
+		return DeadLettered, b.bury(w, d, ReasonUnsubscribed)
+	case why == skipOpen && s.whenOpen == DropWhenOpen:
+		b.settle(w, d, settlement{outcome: Dropped})
+		return Dropped, nil
+	case why == skipOpen && s.whenOpen == DeadLetterWhenOpen:
+		return DeadLettered, b.bury(w, d, ReasonCircuitOpen)
+	}
+	if letter := b.hold(w, d, s); letter != nil {
+		return DeadLettered, letter
+	}
+	return Held, nil
 }
 
 // withdraw takes back a call that must not start any more. It reports whether
@@ -285,8 +337,9 @@ func (b *Bus) withdraw(w *worker, c *call) bool {
 	}
 	d, s := c.dispatch, c.subscription
 	s.circuit.released(d.pass)
+	b.probed(s, d.pass, circuitChange{})
 	if !b.cutting.begun() {
-		return b.passOver(w, d, s)
+		return b.passOver(w, d, s, s.circuit.barred())
 	}
 	d.attempt--
 	b.bury(w, d, ReasonShutdown)
@@ -318,13 +371,13 @@ func (b *Bus) endedLate(w *worker, c *call, err error) {
 }
 
 // bury makes a dead letter of a dispatch that has ended at its next subscription.
-func (b *Bus) bury(w *worker, d *dispatch, reason Reason) {
-	b.settle(w, d, settlement{outcome: DeadLettered, letter: b.letter(d, reason)})
+func (b *Bus) bury(w *worker, d *dispatch, reason Reason) *DeadLetter {
+	return b.settle(w, d, settlement{outcome: DeadLettered, letter: b.letter(d, reason)})
 }
 
 // settle ends a dispatch. It is counted last, since Shutdown goes on when all
 // have been.
-func (b *Bus) settle(w *worker, d *dispatch, s settlement) {
+func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 	letter := b.store.settle(d, s)
 	count := &b.ledger.handled
 	switch s.outcome { //nolint:exhaustive // those that end an attempt
@@ -341,16 +394,22 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) {
 		}
 	}
 	if waiter := d.waiter(); waiter != nil {
-		waiter.outcome, waiter.attempts = s.outcome, int(d.attempt)
 		if letter != nil {
-			waiter.letters = append(waiter.letters, letter.clone())
+			waiter.died(letter)
 		}
-		w.settled = waiter
+		w.ended(waiter, s.outcome, int(d.attempt))
+	}
+	if d.hasPlace() {
+		b.store.leave(&d.opening)
 	}
 	count.Add(1)
-	if b.ending.Load() {
-		b.checkDrained()
+	if d.wasHeld() {
+		at := d.to.subscriptions[0]
+		at.holding.leave(d)
+		b.tend(at)
 	}
+	b.checkDrained()
+	return letter
 }
 
 // unrouted settles an event that nothing matches.
@@ -364,10 +423,7 @@ func (b *Bus) unrouted(o opening) {
 	}
 	b.ledger.unrouted.Add(1)
 	if waiter := d.waiter(); waiter != nil {
-		waiter.outcome = Unrouted
-		close(waiter.done)
+		waiter.end(Unrouted)
 	}
-	if b.ending.Load() {
-		b.checkDrained()
-	}
+	b.checkDrained()
 }

@@ -461,39 +461,46 @@ func (b *Bus) replay(id LetterID) error {
 }
 
 // reopen queues a fresh dispatch for the subscriptions of a letter that did not
-// succeed.
+// succeed, or one for each on a bus with isolation.
 func (b *Bus) reopen(l *DeadLetter) error {
 	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
-		s := b.subscriptions[id]
+		s := b.findLocked(id)
 		if s == nil {
 			return fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
 		}
 		to.subscriptions = append(to.subscriptions, s)
 	}
 	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	d := &dispatch{
-		opening: opening{
-			id:      l.Event.ID,
-			payload: l.Event.Payload,
-			values:  context.Background(),
-			to:      to,
-			time:    l.Event.Time,
-			extras:  &extras{metadata: l.Event.Metadata, replays: l.Replays + 1},
-		},
-		story: &story{
-			counted: l.counted,
-			at:      l.at,
-			rare: &rarities{
-				history:        l.Failures,
-				historyOmitted: l.FailuresOmitted,
-				succeeded:      l.Succeeded,
+	to.subscriptions = slices.Compact(to.subscriptions) // one may have taken over the name of another
+	b.isolate(to)
+	for i, to := range to.copies() {
+		if i > 0 {
+			b.ledger.copies.Add(1)
+		}
+		d := &dispatch{
+			opening: opening{
+				id:      l.Event.ID,
+				payload: l.Event.Payload,
+				values:  context.Background(),
+				to:      to,
+				time:    l.Event.Time,
+				extras:  &extras{metadata: l.Event.Metadata, key: l.Event.Key, replays: l.Replays + 1},
 			},
-		},
+			story: &story{
+				counted: l.counted,
+				at:      l.at,
+				rare: &rarities{
+					history:        l.Failures,
+					historyOmitted: l.FailuresOmitted,
+					succeeded:      l.Succeeded,
+				},
+			},
+		}
+		d.resumed = d
+		b.store.open(&d.opening)
 	}
-	d.resumed = d
-	b.lanes.Return(&opening{resumed: d})
 	return nil
 }

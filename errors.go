@@ -41,6 +41,23 @@ var (
 	// ErrQueueFull is returned by Publish when the queue is full and the bus
 	// refuses (RefuseWhenFull) or has not been started.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
+	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue
+	// can have.
+	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
+	// ErrDuplicateID is returned by Publish for a given id that is known for an
+	// event of another type or key.
+	ErrDuplicateID = errors.New("eventbus: duplicate event id")
+	// ErrWouldDeadlock is returned by PublishAndWait in a handler for a key whose
+	// place the handler's own event has, or one that waits for it.
+	ErrWouldDeadlock = errors.New("eventbus: would wait for itself: the event that is being handled, or one that waits for it, has the place of the key; publish without waiting, or with another key")
+	// ErrNotScheduled is returned by Cancel for an event that does not wait to be
+	// due.
+	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
+	// ErrCancelled is returned by PublishAndWait for an event that was cancelled.
+	ErrCancelled = errors.New("eventbus: event was cancelled before it was due")
+	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with
+	// NoCircuit.
+	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
 	// ErrNotFound is returned for a dead letter that is not there: unknown,
 	// purged, or replayed already.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
@@ -54,7 +71,7 @@ var (
 
 // EventError says what is wrong with an event. It matches ErrInvalidEvent.
 type EventError struct {
-	Field  string // the part of the event: "type", "metadata"
+	Field  string // the part of the event: "type", "key", "id", "time", "metadata"
 	Value  string // the offending value, shortened
 	Offset int    // byte offset of the offence in it
 	Reason string // what is wrong, and what would be right
@@ -88,6 +105,20 @@ func patternError(pattern string, o *route.Offence) error {
 
 // Is reports whether target is ErrInvalidPattern.
 func (e *PatternError) Is(target error) bool { return target == ErrInvalidPattern }
+
+// BatchError says which event of a batch was refused, and why.
+type BatchError struct {
+	Index     int // in the batch, from 0
+	EventType string
+	Err       error
+}
+
+func (e *BatchError) Error() string {
+	return fmt.Sprintf("eventbus: event %d of the batch (%q): %v", e.Index, e.EventType, e.Err)
+}
+
+// Unwrap returns the error that Publish would have returned.
+func (e *BatchError) Unwrap() error { return e.Err }
 
 // OptionError says what is wrong with an option. It matches ErrInvalidOption.
 type OptionError struct {
@@ -175,7 +206,8 @@ func (e *DeliveryError) Unwrap() []error {
 }
 
 // ShutdownError is returned by Shutdown when its context ended before the work
-// did. It matches the context's error.
+// did, and when it has left what was held or published for later. It matches its
+// cause.
 type ShutdownError struct {
 	// Unfinished has a dead letter for each dispatch that had not settled. They
 	// are in the dead letter queue too.
@@ -183,14 +215,18 @@ type ShutdownError struct {
 	// Abandoned names the handlers that were still running.
 	Abandoned []AbandonedHandler
 	// Cause is why Shutdown did not wait longer: the context's error, or
-	// ErrNotStarted.
+	// ErrNotStarted; nil if it did, and what is left was held, paused, or
+	// published for later.
 	Cause error
 }
 
 func (e *ShutdownError) Error() string {
 	var b strings.Builder
 	why := "was cut short (" + fmt.Sprint(e.Cause) + ")"
-	if errors.Is(e.Cause, ErrNotStarted) {
+	switch {
+	case e.Cause == nil:
+		why = "left what was held or published for later"
+	case errors.Is(e.Cause, ErrNotStarted):
 		why = "came before Start"
 	}
 	fmt.Fprintf(&b, "eventbus: shutdown %s: %d unfinished, %d handlers still running",
@@ -207,7 +243,7 @@ func (e *ShutdownError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause, which may be nil.
 func (e *ShutdownError) Unwrap() error { return e.Cause }
 
 type permanentError struct{ err error }

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode"
@@ -29,6 +30,9 @@ type Event struct {
 	Type string `json:"type"`
 	// Payload is what was given to Publish, as it is.
 	Payload any `json:"payload,omitempty"`
+	// Key is what the event is ordered by: it comes after those with the same key
+	// that were published before. Empty: it has no order.
+	Key string `json:"key,omitempty"`
 	// Metadata is what accompanies the payload.
 	Metadata EventMetadata `json:"metadata,omitzero"`
 	// Time is when Publish was called, in UTC.
@@ -92,6 +96,11 @@ func payloadAs[T any](payload any) (T, bool) {
 
 // EventID identifies an event: a UUID of version 7 (RFC 9562).
 type EventID [16]byte
+
+// NewEventID makes an id, to be given to an event with the option ID.
+func NewEventID() EventID { return newEventIDs().next(time.Now()) }
+
+var newEventIDs = sync.OnceValue(newIDSource)
 
 // String is the UUID's usual form, in lower case.
 func (id EventID) String() string { return formatUUID(id) }
@@ -311,24 +320,4 @@ func checkMetadata(name, value string) error {
 		return refuse(name, 0, "its value is not valid UTF-8")
 	}
 	return nil
-}
-
-// PublishOption is an option of Publish and PublishAndWait.
-type PublishOption func(*publication)
-
-type publication struct {
-	metadata EventMetadata
-	err      error
-}
-
-// Metadata gives an event a name and a value, which outlive the process where
-// the bus does. A name given again replaces its value. At most 64 names of up to
-// 255 bytes, with values of up to 8 KiB, in UTF-8; names that begin with
-// "eventbus." are reserved.
-func Metadata(name, value string) PublishOption {
-	return func(p *publication) {
-		if err := p.metadata.set(name, value); err != nil && p.err == nil {
-			p.err = err
-		}
-	}
 }

@@ -415,10 +415,12 @@ func ExampleCircuit() {
 		log.Fatal(err)
 	}
 	var repaired atomic.Bool
-	_, err = bus.Subscribe("order.placed", func(context.Context, eventbus.Event) error {
+	placed := make(chan any, 1)
+	warehouse, err := bus.Subscribe("order.placed", func(_ context.Context, e eventbus.Event) error {
 		if !repaired.Load() {
 			return errors.New("the warehouse does not answer")
 		}
+		placed <- e.Payload
 		return nil
 	}, eventbus.Circuit(eventbus.MinEvents(2), eventbus.OpenFor(10*time.Second)))
 	if err != nil {
@@ -427,29 +429,23 @@ func ExampleCircuit() {
 	if err := bus.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	place := func(order string) {
-		result, err := bus.PublishAndWait(ctx, "order.placed", order)
-		reason := eventbus.Reason("-")
-		var undelivered *eventbus.DeliveryError
-		if errors.As(err, &undelivered) {
-			reason = undelivered.Letters[0].Reason
-		}
-		fmt.Println(order, result.Outcome, reason, bus.Metrics().Subscriptions[0].Circuit)
+	for _, order := range []string{"o-1", "o-2", "o-3"} {
+		result, _ := bus.PublishAndWait(ctx, "order.placed", order)
+		fmt.Println(order, result.Outcome, bus.Explain("order.placed").Targets[0].Circuit)
 	}
-	place("o-1")
-	place("o-2")
-	place("o-3") // is not tried
+	fmt.Println(bus.Metrics().Held, "held for", warehouse.ID())
 	repaired.Store(true)
-	watch.Add(10 * time.Second)
-	place("o-4") // is the probe
+	watch.Add(10 * time.Second) // what is held becomes the probe
+	fmt.Println("placed", <-placed)
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
 	// Output:
-	// o-1 dead-lettered exhausted closed
-	// o-2 dead-lettered exhausted open
-	// o-3 dead-lettered circuit_open open
-	// o-4 handled - closed
+	// o-1 dead-lettered closed
+	// o-2 dead-lettered open
+	// o-3 held open
+	// 1 held for order.placed#1
+	// placed o-3
 }
 
 // Middleware wraps a handler; it sees every attempt.

@@ -2,6 +2,7 @@ package eventbus_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,13 @@ func shutdown(t *testing.T, bus *eventbus.Bus) {
 	t.Helper()
 	require.NoError(t, bus.Shutdown(context.Background()))
 	requireBalanced(t, bus)
+}
+
+// leftHeld reports whether a shutdown was complete but for what was held, paused or
+// published for later.
+func leftHeld(err error) bool {
+	var left *eventbus.ShutdownError
+	return errors.As(err, &left) && left.Cause == nil
 }
 
 // requireBalanced is exact only at rest.

@@ -32,7 +32,8 @@ func (b *Bus) Start(ctx context.Context) error {
 	b.started = true
 	b.ledger.recovered.Add(int64(len(left)))
 	for _, d := range left {
-		b.lanes.Return(&opening{resumed: d})
+		d.resumed = d
+		b.store.open(&d.opening)
 	}
 	b.lanes.Start()
 	return nil
@@ -40,7 +41,9 @@ func (b *Bus) Start(ctx context.Context) error {
 
 // Shutdown ends the bus. It refuses new work from outside, and waits until what
 // runs, is queued or waits for a retry has settled; what handlers publish
-// meanwhile is accepted. When ctx ends first, running handlers are cancelled with
+// meanwhile is accepted. It does not wait for what is held, paused or published
+// for later: that is dead-lettered with the reason shutdown, logged, and returned
+// in a *ShutdownError. When ctx ends first, running handlers are cancelled with
 // the cause ErrShutdown and not waited for, and what is unfinished is
 // dead-lettered with the reason shutdown, logged, and returned in a
 // *ShutdownError. A bus that was not started does so at once.
@@ -79,14 +82,20 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	return b.shutdownErr
 }
 
-// finish waits until nothing is unsettled, and ends the goroutines.
+// finish waits until nothing is unsettled but what is held or published for
+// later, and ends the goroutines.
 func (b *Bus) finish() {
 	<-b.drained
+	b.leaveBehind()
 	b.lanes.Seal()
 	for b.unsettled() != 0 {
-		// An abandoned handler has published at the last moment.
+		// An abandoned handler has published at the last moment, or something held
+		// has been let go.
 		time.Sleep(tick)
 	}
+	b.scheduled.queue.Wait()
+	b.doors.Close()
+	b.doors.Wait()
 	b.delay.Close()
 	b.delay.Wait() // what it has handed over counts as waiting until it returns
 	<-b.lanes.Close()
@@ -147,12 +156,29 @@ func (b *Bus) cut(cause error) {
 		b.bury(w, d, ReasonShutdown)
 		w.tell()
 	}
+	b.leaveBehind()
 	for {
 		if !b.lanes.TryTake(&w.dispatch.opening) {
 			return
 		}
 		b.bury(w, w.taken(), ReasonShutdown)
 		b.lanes.Finish()
+		w.tell()
+	}
+}
+
+// leaveBehind dead-letters what is held or published for later: Shutdown does not
+// wait for that.
+func (b *Bus) leaveBehind() {
+	w := &worker{}
+	for _, s := range b.list() {
+		for _, d := range s.holding.close(ReasonShutdown) {
+			b.bury(w, d, ReasonShutdown)
+			w.tell()
+		}
+	}
+	for _, e := range b.scheduled.close() {
+		b.bury(w, &dispatch{opening: e.opening}, ReasonShutdown)
 		w.tell()
 	}
 }
@@ -167,7 +193,8 @@ func (b *Bus) noteUnfinished(l *DeadLetter) {
 	b.unfinished = append(b.unfinished, l.clone())
 }
 
-// checkDrained lets Shutdown go on when nothing is unsettled.
+// checkDrained lets Shutdown go on when nothing is unsettled but what it does not
+// wait for.
 func (b *Bus) checkDrained() {
 	if !b.ending.Load() || b.unsettled() != 0 {
 		return
@@ -180,10 +207,14 @@ func (b *Bus) checkDrained() {
 	}
 }
 
-// unsettled is how many dispatches have been opened and not settled. It may be
-// too large while some settle, and is never too small.
+// unsettled is how many dispatches have been opened and not settled, without those
+// that are held or published for later. It may be too large while some settle, and
+// is never too small: what has settled is read before what is held, and that
+// before what has been opened.
 func (b *Bus) unsettled() int64 {
 	l := &b.ledger
-	settled := l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load()
-	return b.lanes.Stats().Admitted + l.direct.Load() + l.splits.Load() + l.replays.Load() + l.recovered.Load() - settled
+	settled := l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
+	left := int64(b.scheduled.len()) + l.held.Load()
+	opened := b.lanes.Stats().Admitted + l.direct.Load() + l.copies.Load() + l.splits.Load() + l.replays.Load() + l.recovered.Load()
+	return opened - left - settled
 }

@@ -68,6 +68,15 @@ func (b *Bus) logLateEnd(c *call, err error) {
 	}
 }
 
+// probed follows up on what was told to a circuit: a delivery may have been held
+// meanwhile, or become the next probe.
+func (b *Bus) probed(s *Subscription, pass uint64, change circuitChange) {
+	b.circuitChanged(s, change)
+	if pass&gateShut != 0 || change.from != change.to {
+		b.tend(s)
+	}
+}
+
 // circuitChanged tells of a circuit's change of state, if there was one.
 func (b *Bus) circuitChanged(s *Subscription, change circuitChange) {
 	if change.from == change.to {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/surebus/eventbus/internal/lane"
 )
@@ -178,19 +179,79 @@ func (q *letterQueue) count() (int, int64) {
 // memory is the store of a bus that has no other: what is accepted lives in the
 // bus's own queues, so there is nothing to write and nothing to find.
 type memory struct {
-	lanes *lane.Pool[opening, *worker]
+	lanes  *lane.Pool[opening, *worker]
+	keys   *keyGate
+	given  givenIDs
+	copies *atomic.Int64 // beyond the first of an event
 	*letterQueue
 }
 
-func (m memory) append(ctx context.Context, o opening) error {
-	return m.lanes.Push(ctx, &o, o.extras != nil && o.extras.inside)
+func (m *memory) append(ctx context.Context, o opening) error {
+	return m.lanes.Push(ctx, &o, o.extras != nil && o.extras.inside, m.gate(&o))
 }
 
-func (m memory) claim(context.Context) ([]*dispatch, error) { return nil, nil }
+func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool) (fresh []opening, err error) {
+	choose := func() (a lane.Admission[opening], err error) {
+		if fresh, err = m.given.take(openings); err != nil {
+			return a, err
+		}
+		for i := range fresh {
+			if !fresh[i].queues() {
+				continue
+			}
+			a.Admitted++
+			copies := fresh[i].copies()
+			m.copies.Add(int64(len(copies)) - 1)
+			for _, o := range copies {
+				if gate := m.gate(&o); gate != nil && !gate.Enter(o) {
+					a.Parked++
+				} else {
+					a.Items = append(a.Items, o)
+				}
+			}
+		}
+		return a, nil
+	}
+	places := 0
+	for i := range openings {
+		if o := &openings[i]; o.queues() {
+			places += len(o.to.copies())
+		}
+	}
+	if places == 0 {
+		_, err = choose()
+		return fresh, err
+	}
+	return fresh, m.lanes.PushAll(ctx, places, inside, choose)
+}
 
-func (m memory) settle(_ *dispatch, s settlement) *DeadLetter {
+// gate is where a dispatch waits for its key, nil if it has none.
+func (m *memory) gate(o *opening) lane.Gate[opening] {
+	if o.key() == "" {
+		return nil
+	}
+	return o.to.gate(m.keys)
+}
+
+func (m *memory) open(o *opening) {
+	copies := o.copies()
+	m.copies.Add(int64(len(copies)) - 1)
+	for i := range copies {
+		m.lanes.Return(&copies[i], m.gate(&copies[i]))
+	}
+}
+
+func (m *memory) claim(context.Context) ([]*dispatch, error) { return nil, nil }
+
+func (m *memory) settle(d *dispatch, s settlement) *DeadLetter {
 	if s.letter != nil {
 		m.add(s.letter)
 	}
 	return s.letter
+}
+
+func (m *memory) leave(o *opening) {
+	if next, ok := o.to.gate(m.keys).keys.Leave(o.key()); ok {
+		m.lanes.Unpark(&next)
+	}
 }

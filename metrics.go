@@ -38,6 +38,10 @@ type Metrics struct {
 	QueueOverflows int64
 	// WaitingRetries is how many dispatches wait for their next attempt.
 	WaitingRetries int
+	// Scheduled is how many events have been published for later, and Held how
+	// many deliveries wait for subscriptions that are skipped.
+	Scheduled int
+	Held      int
 	// RunningDispatches is how many dispatches are on a worker, and
 	// AbandonedHandlers how many have overrun their timeouts and go on.
 	RunningDispatches int
@@ -94,10 +98,15 @@ type SubscriptionMetrics struct {
 	Timeouts     int64
 	Panics       int64 // runtime.Goexit too
 	LateEnds     int64 // abandoned handlers that came back
-	Skipped      int64 // deliveries, for an open circuit or as unsubscribed
+	Skipped      int64 // deliveries: for an open circuit, paused, behind a held one of their key, or unsubscribed
 	Circuit      CircuitState
 	CircuitOpens int64 // how often it has opened
-	Latency      Latency
+	Held         int   // deliveries that wait for the circuit, or for Resume
+	// Paused says that Pause or HoldUntil is in force, and PausedUntil until
+	// when: the zero time is until Resume.
+	Paused      bool
+	PausedUntil time.Time
+	Latency     Latency
 }
 
 // Latency is how long handlers took: all that failed, and one in 64 of those that
@@ -113,6 +122,7 @@ type Latency struct {
 type Ledger struct {
 	// What has come in.
 	Accepted int64 // by Publish and PublishAndWait
+	Copies   int64 // beyond the first, of events on a bus with isolation
 	Splits   int64 // split off for a subscription that was skipped
 	Replays  int64
 	// Recovered were left by an earlier process. There are none without a durable
@@ -124,23 +134,28 @@ type Ledger struct {
 	Unrouted     int64
 	DeadLettered int64
 	Dropped      int64
+	Cancelled    int64
 
 	// What is there.
-	Queued  int64
-	Running int64
-	Waiting int64
+	Scheduled int64 // published for later
+	Queued    int64 // for a worker, or behind their keys
+	Running   int64
+	Waiting   int64 // for their next attempt
+	Held      int64 // by a subscription that was skipped
 }
 
 // Balanced reports whether the books balance. At rest they always do; under load
 // they may be off by what is on its way while they are read.
 func (l Ledger) Balanced() bool {
-	return l.Accepted+l.Splits+l.Replays+l.Recovered ==
-		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Queued+l.Running+l.Waiting
+	return l.Accepted+l.Copies+l.Splits+l.Replays+l.Recovered ==
+		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+
+			l.Scheduled+l.Queued+l.Running+l.Waiting+l.Held
 }
 
 // ledger has the terms that are not counted by the queues themselves.
 type ledger struct {
 	direct    atomic.Int64 // accepted without being queued
+	copies    atomic.Int64
 	splits    atomic.Int64
 	replays   atomic.Int64
 	recovered atomic.Int64
@@ -151,6 +166,8 @@ type ledger struct {
 	unrouted     atomic.Int64
 	deadLettered atomic.Int64
 	dropped      atomic.Int64
+	cancelled    atomic.Int64
+	held         atomic.Int64
 	_            [64]byte
 }
 
@@ -171,6 +188,7 @@ func (b *Bus) Metrics() Metrics {
 		Workers:           lanes.Workers,
 		Ledger: Ledger{
 			Accepted:     lanes.Admitted + b.ledger.direct.Load(),
+			Copies:       b.ledger.copies.Load(),
 			Splits:       b.ledger.splits.Load(),
 			Replays:      b.ledger.replays.Load(),
 			Recovered:    b.ledger.recovered.Load(),
@@ -178,11 +196,15 @@ func (b *Bus) Metrics() Metrics {
 			Unrouted:     b.ledger.unrouted.Load(),
 			DeadLettered: b.ledger.deadLettered.Load(),
 			Dropped:      b.ledger.dropped.Load(),
+			Cancelled:    b.ledger.cancelled.Load(),
+			Scheduled:    int64(b.scheduled.len()),
 			Queued:       int64(lanes.Queued),
 			Running:      int64(lanes.Running),
 			Waiting:      int64(waiting),
+			Held:         b.ledger.held.Load(),
 		},
 	}
+	m.Scheduled, m.Held = int(m.Ledger.Scheduled), int(m.Ledger.Held)
 	m.DeadLetters, m.LettersEvicted = b.store.count()
 	b.types.each(func(name string, c *typeCounters) {
 		t := c.snapshot()
@@ -198,6 +220,7 @@ func (b *Bus) Metrics() Metrics {
 func (s *Subscription) metrics() SubscriptionMetrics {
 	state, opens := s.circuit.state()
 	c := &s.counters
+	paused, until := s.paused()
 	return SubscriptionMetrics{
 		Subscription: s.id,
 		Pattern:      s.Pattern(),
@@ -209,6 +232,9 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Skipped:      c.skipped.Load(),
 		Circuit:      state,
 		CircuitOpens: int64(opens),
+		Held:         s.holding.len(),
+		Paused:       paused,
+		PausedUntil:  until,
 		Latency:      c.latency.snapshot(),
 	}
 }
@@ -263,10 +289,6 @@ func (t *typeTable) each(f func(string, *typeCounters)) {
 	if t.others.events.Load() > 0 {
 		f(OtherTypes, &t.others)
 	}
-}
-
-func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
-	return &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType)}
 }
 
 // subscriptionCounters are those of a subscription; the circuit counts the

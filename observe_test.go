@@ -83,12 +83,12 @@ func TestO3_NoPayloadIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const canary = "4111-1111-1111-1111"
 		bus, logs := startBus(t, eventbus.WithRetry(retry(1, time.Second)), eventbus.WithDeadLetterCapacity(1), eventbus.WithTimeout(time.Second))
-		mustSubscribe(t, bus, "fails", failing(errDead))
-		mustSubscribe(t, bus, "panics", func(context.Context, eventbus.Event) error { panic("oh") })
+		mustSubscribe(t, bus, "fails", failing(errDead), eventbus.DeadLetterWhenOpen)
+		mustSubscribe(t, bus, "panics", func(context.Context, eventbus.Event) error { panic("oh") }, eventbus.DeadLetterWhenOpen)
 		mustSubscribe(t, bus, "hangs", func(ctx context.Context, _ eventbus.Event) error {
 			time.Sleep(3 * time.Second)
 			return errors.New("too late")
-		})
+		}, eventbus.DeadLetterWhenOpen)
 		for _, eventType := range []string{"fails", "panics", "hangs", "unrouted"} {
 			for range 6 {
 				mustPublish(t, bus, eventType, map[string]string{"card": canary})
@@ -344,7 +344,7 @@ func TestO2_ASkippedSubscriptionHasNotSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, time.Second)))
 		mustSubscribe(t, bus, "a", ok)
-		mustSubscribe(t, bus, "a", failing(errDead))
+		mustSubscribe(t, bus, "a", failing(errDead), eventbus.DeadLetterWhenOpen)
 		for range 4 {
 			mustPublish(t, bus, "a", nil)
 		}

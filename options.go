@@ -18,6 +18,8 @@ const (
 	DefaultConcurrency = 10_000
 	// DefaultQueueCapacity is how many events may wait for a handler.
 	DefaultQueueCapacity = 65_536
+	// DefaultHoldCapacity is how many deliveries a subscription holds.
+	DefaultHoldCapacity = 10_000
 	// DefaultDeadLetterCapacity is how many dead letters memory keeps.
 	DefaultDeadLetterCapacity = 10_000
 )
@@ -36,6 +38,7 @@ type config struct {
 	concurrency  int
 	queue        int
 	refuse       bool
+	isolation    bool
 	deadLetters  int
 	middleware   []Middleware
 	metadataFrom func(context.Context) map[string]string
@@ -163,6 +166,14 @@ func RefuseWhenFull() Option {
 	return option(func(c *config) { c.refuse = true })
 }
 
+// WithIsolation makes every matching subscription of an event a dispatch of its
+// own: with its own retry policy, attempts and dead letter, and its own order for
+// each key. None waits for another, and a failure at one has no part in the
+// others. Each dispatch takes a place in the queue.
+func WithIsolation() Option {
+	return option(func(c *config) { c.isolation = true })
+}
+
 // WithDeadLetterCapacity is how many dead letters are kept in memory, 10,000 by
 // default. Beyond that the oldest falls out: whole to Observer.LetterEvicted,
 // without its payload to an error entry of the log, and counted. At least 1.
@@ -218,10 +229,12 @@ type SubscribeOption interface {
 type subscriptionConfig struct {
 	name       string
 	named      bool
+	formerly   []string
 	timeout    time.Duration
 	retry      retryOverride
 	circuit    circuitConfig
 	whenOpen   WhenOpen
+	hold       int
 	middleware []Middleware
 	err        error
 }
@@ -231,7 +244,7 @@ type subscribeOption func(*subscriptionConfig)
 func (o subscribeOption) applySubscription(c *subscriptionConfig) { o(c) }
 
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
-	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit}
+	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, hold: DefaultHoldCapacity}
 	for i, o := range opts {
 		if isNil(o) {
 			return nil, nilOption("Subscribe", i)
@@ -296,18 +309,52 @@ func Circuit(opts ...CircuitOption) SubscribeOption {
 type WhenOpen int
 
 const (
-	// DeadLetterWhenOpen dead-letters them with the reason circuit_open. It is
-	// the default.
-	DeadLetterWhenOpen WhenOpen = iota
+	// HoldWhenOpen holds them until the circuit lets them through, oldest first;
+	// at most 64 of them are on their way or in the handler at a time. It is the
+	// default. Beyond HoldCapacity they are dead-lettered with the reason
+	// circuit_open, and at the end of Shutdown, which does not wait for them,
+	// with the reason shutdown. Later events with the key of one that is held
+	// are held behind it.
+	HoldWhenOpen WhenOpen = iota
+	// DeadLetterWhenOpen dead-letters them with the reason circuit_open.
+	DeadLetterWhenOpen
 	// DropWhenOpen drops them, counted.
 	DropWhenOpen
 )
 
 func (w WhenOpen) applySubscription(c *subscriptionConfig) {
-	if w < DeadLetterWhenOpen || w > DropWhenOpen {
-		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants: DeadLetterWhenOpen, DropWhenOpen"}
+	if w < HoldWhenOpen || w > DropWhenOpen {
+		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants: HoldWhenOpen, DeadLetterWhenOpen, DropWhenOpen"}
 	}
 	c.whenOpen = w
+}
+
+// HoldCapacity is how many deliveries the subscription holds while its circuit is
+// open, or it is paused: 10,000 by default. Those beyond are dead-lettered. At
+// least 1.
+func HoldCapacity(n int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if n < 1 {
+			c.err = &OptionError{Option: "HoldCapacity", Value: fmt.Sprint(n), Reason: "must be at least 1; DeadLetterWhenOpen holds nothing"}
+		}
+		c.hold = n
+	})
+}
+
+// Formerly makes the subscription take over names that it, or others that are no
+// more, had before: a replay that looks for one of them finds it. Each is as for
+// Named. The error is ErrDuplicateName for one that a subscription of the bus has,
+// or has taken over.
+func Formerly(names ...string) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		for _, name := range names {
+			if reason := checkName(name); reason != "" {
+				c.err = &OptionError{Option: "Formerly", Value: fmt.Sprintf("%q", shorten(name)), Reason: reason}
+				return
+			}
+		}
+		c.formerly = append(c.formerly, names...)
+	})
 }
 
 // Use wraps a subscription's handler in middleware: the first one is the

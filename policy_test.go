@@ -467,7 +467,7 @@ func TestC1_EveryNumberOfACircuitIsValidated(t *testing.T) {
 		require.Empty(t, bus.Metrics().Subscriptions, "the bus is unchanged")
 	}
 	bus, _ := newBus(t)
-	for _, w := range []eventbus.WhenOpen{-1, 2} {
+	for _, w := range []eventbus.WhenOpen{-1, 3} {
 		_, err := bus.Subscribe("a", ok, w)
 		bRequireOptionError(t, err, "WhenOpen")
 	}

@@ -15,7 +15,7 @@ import (
 
 // spyStore is the store in memory, and notes what passes the seam.
 type spyStore struct {
-	memory
+	*memory
 	seen   []string
 	refuse error       // of append
 	left   []*dispatch // for claim
@@ -48,7 +48,7 @@ func newSpied(t *testing.T, opts ...Option) (*Bus, *spyStore) {
 	t.Helper()
 	b, err := New(append([]Option{WithRetry(MaxRetries(1), NoJitter)}, opts...)...)
 	require.NoError(t, err)
-	s := &spyStore{memory: b.store.(memory)}
+	s := &spyStore{memory: b.store.(*memory)}
 	b.store = s
 	return b, s
 }

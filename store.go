@@ -15,6 +15,15 @@ type store interface {
 	// it is published by a handler, and returns lane.ErrFull, lane.ErrClosed or
 	// the context's error if there is none.
 	append(ctx context.Context, o opening) error
+	// appendAll accepts all openings, or none, and returns those whose ids were
+	// not known. What is due later, and what has no subscription, is the caller's;
+	// the others are queued.
+	appendAll(ctx context.Context, openings []opening, inside bool) (fresh []opening, err error)
+	// open queues what has been accepted before: what has come due, a letter that
+	// is replayed. It does not block.
+	open(o *opening)
+	// leave gives up the place of a dispatch's key, for the next one of the key.
+	leave(o *opening)
 	// claim returns what is due and held by nobody: what an earlier process
 	// left.
 	claim(ctx context.Context) ([]*dispatch, error)

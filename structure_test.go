@@ -30,11 +30,13 @@ var allowedImports = map[string][]string{
 		"go.uber.org/zap/zapcore",
 		modulePath + "/internal/deadline",
 		modulePath + "/internal/delay",
+		modulePath + "/internal/keys",
 		modulePath + "/internal/lane",
 		modulePath + "/internal/route",
 	},
 	"internal/deadline": {},
 	"internal/delay":    {},
+	"internal/keys":     {},
 	"internal/lane":     {},
 	"internal/route":    {"github.com/gobwas/glob"},
 

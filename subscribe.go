@@ -30,6 +30,9 @@ type Subscription struct {
 	retry    retryOverride
 	whenOpen WhenOpen
 	circuit  *circuit
+	gate     *keyGate // with isolation
+	holding  holding
+	formerly []string
 	counters subscriptionCounters
 	leave    func() // removes it from the routes
 	left     atomic.Bool
@@ -83,6 +86,11 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		retry:    c.retry,
 		whenOpen: c.whenOpen,
 		circuit:  newCircuit(c.circuit, b.time.nanos()),
+		holding:  holding{capacity: c.hold, total: &b.ledger.held},
+		formerly: c.formerly,
+	}
+	if b.config.isolation {
+		s.gate = newKeyGate(1)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,20 +98,34 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		return nil, ErrShutdown
 	}
 	s.number, s.id = b.made+1, c.name
+	taken := c.formerly
 	if c.named {
-		if b.subscriptions[s.id] != nil {
-			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, s.id)
+		taken = append([]string{s.id}, taken...)
+	}
+	for i, name := range taken {
+		if b.findLocked(name) != nil || slices.Contains(taken[:i], name) {
+			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, name)
 		}
-	} else {
-		// A user may have given somebody just this name.
-		for n := s.number; s.id == "" || b.subscriptions[s.id] != nil; n++ {
-			s.id = fmt.Sprintf("%s#%d", pattern, n)
-		}
+	}
+	// A user may have given somebody just this name.
+	for n := s.number; s.id == "" || !c.named && b.findLocked(s.id) != nil; n++ {
+		s.id = fmt.Sprintf("%s#%d", pattern, n)
 	}
 	b.made++
 	b.subscriptions[s.id] = s
+	for _, name := range c.formerly {
+		b.former[name] = s
+	}
 	s.leave = b.routes.Add(parsed, s)
 	return s, nil
+}
+
+// findLocked is the subscription that has a name, or has taken it over.
+func (b *Bus) findLocked(name string) *Subscription {
+	if s := b.subscriptions[name]; s != nil {
+		return s
+	}
+	return b.former[name]
 }
 
 // ID is the subscription's name, or what stands for one.
@@ -124,9 +146,9 @@ func (s *Subscription) Pattern() string {
 
 // Unsubscribe ends the subscription. After it has returned no further call of
 // the handler is begun; one that a worker has begun may end, and is not waited
-// for. What was
-// published before and has not reached the handler is dead-lettered with the
-// reason unsubscribed. Its name is free again. Further calls do nothing.
+// for. What was published before and has not reached the handler, held or waiting
+// for a retry, is dead-lettered with the reason unsubscribed. Its name is free
+// again. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.left.Swap(true) {
 		return
@@ -134,9 +156,16 @@ func (s *Subscription) Unsubscribe() {
 	s.circuit.remove()
 	b := s.bus
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	s.leave()
 	delete(b.subscriptions, s.id)
+	for _, name := range s.formerly {
+		delete(b.former, name)
+	}
+	b.mu.Unlock()
+	// Workers find them removed.
+	for _, d := range s.holding.close(ReasonUnsubscribed) {
+		b.lanes.Return(&d.opening, nil)
+	}
 }
 
 func checkName(name string) string {
@@ -160,6 +189,17 @@ type targets struct {
 	subscriptions []*Subscription
 	counters      *typeCounters
 	merged        atomic.Pointer[mergedPolicy]
+	// each has the targets of each subscription's own dispatch, if there are
+	// several: the bus has isolation.
+	each []*targets
+}
+
+// copies are the targets of the dispatches that an event is made into.
+func (t *targets) copies() []*targets {
+	if t.each == nil {
+		return []*targets{t}
+	}
+	return t.each
 }
 
 // policy is the merged policy. It is made at the first failure: what it is made
@@ -174,4 +214,24 @@ func (t *targets) policy(def RetryPolicy) *mergedPolicy {
 	}
 	t.merged.CompareAndSwap(nil, mergePolicies(def, overrides))
 	return t.merged.Load()
+}
+
+func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
+	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType)}
+	b.isolate(t)
+	return t
+}
+
+// isolate says which dispatches the event is made into on a bus with isolation.
+func (b *Bus) isolate(t *targets) {
+	if !b.config.isolation || len(t.subscriptions) < 2 {
+		return
+	}
+	each := make([]targets, len(t.subscriptions))
+	t.each = make([]*targets, len(each))
+	for i := range each {
+		each[i].eventType, each[i].counters = t.eventType, t.counters
+		each[i].subscriptions = t.subscriptions[i : i+1 : i+1]
+		t.each[i] = &each[i]
+	}
 }

@@ -121,6 +121,20 @@ func (q *Queue[T]) Drain() []T {
 	return items
 }
 
+// Prune removes the items that drop reports. It calls drop with the queue's lock
+// held. Items in the hands of a due call stay.
+func (q *Queue[T]) Prune(drop func(T) bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var kept heap[T]
+	for _, e := range q.waiting {
+		if !drop(e.item) {
+			kept.push(e)
+		}
+	}
+	q.waiting = kept
+}
+
 // Close stops the timer and makes Add refuse. No call of due starts after Close
 // has returned; one may still be running, and Close does not wait for it. What
 // is left stays for Drain. Closing again does nothing.

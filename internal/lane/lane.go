@@ -74,8 +74,19 @@ type Config[T, W any] struct {
 	Wait bool
 }
 
+// Gate lets items through to the workers, or keeps them for Unpark.
+type Gate[T any] interface {
+	// Enter reports whether the item may go on. One that may not is the gate's,
+	// and still takes its place in the queue. It is called with the pool's lock
+	// held, so it must not block, nor call the pool.
+	Enter(T) bool
+}
+
 // waiter is a caller of Push. It is told nil when there is room for it.
-type waiter struct{ told chan error }
+type waiter struct {
+	told chan error
+	need int
+}
 
 // Pool is a queue and the workers that empty it.
 type Pool[T, W any] struct {
@@ -96,6 +107,7 @@ type Pool[T, W any] struct {
 	over     int64 // those of them that exceeded the capacity
 	room     int   // items that surely fit; recounted when used up
 	promised int   // items that waiters have been told there is room for
+	parked   int   // items that gates keep
 	waiters  []*waiter
 	workers  int // alive, neither replaced nor blocked
 	resting  int // of these, without those that have been woken
@@ -121,37 +133,85 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	return p
 }
 
-// Push lets an item in.
+// Push lets an item in, past the gate if there is one.
 //
 // When the queue is full, Push waits for room, for ctx or for Refuse, if it may
 // wait and the pool has been started; else it is ErrFull. With over it does not
 // wait, and exceeds the capacity, also after Refuse, until Seal.
-func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool) error {
+func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool, gate Gate[T]) error {
 	p.mu.Lock()
-	fits := (over || len(p.waiters) == 0) && p.hasRoomLocked()
-	switch {
-	case p.sealed || p.refusing && !over:
+	if err := p.admitLocked(ctx, 1, over); err != nil {
 		p.mu.Unlock()
-		return ErrClosed
-	case fits:
-	case over:
-		p.over++
-	case !p.cfg.Wait || !p.started:
-		p.mu.Unlock()
-		return ErrFull
-	default:
-		if err := p.waitLocked(ctx); err != nil {
-			p.mu.Unlock()
-			return err
-		}
+		return err
 	}
 	p.admitted++
-	boundary := p.putLocked(item)
+	boundary := p.passLocked(item, gate)
 	p.mu.Unlock()
 	if boundary && !over {
 		p.yield()
 	}
 	return nil
+}
+
+// Admission is what PushAll lets in.
+type Admission[T any] struct {
+	Items    []T // for the workers
+	Parked   int // items that the caller keeps for Unpark
+	Admitted int // how many count as admitted
+}
+
+// PushAll lets several items in, or none: it waits for room for n, as Push does
+// for one, and then asks choose, with the pool's lock held, what to let in. If
+// that is an error, it is nothing. More than the capacity needs the queue empty,
+// and exceeds it.
+func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func() (Admission[T], error)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n = min(n, p.cfg.Capacity)
+	if err := p.admitLocked(ctx, n, over); err != nil {
+		return err
+	}
+	a, err := choose()
+	p.room += n - len(a.Items) - a.Parked
+	if err != nil {
+		p.tellWaitersLocked()
+		return err
+	}
+	p.admitted += int64(a.Admitted)
+	p.parked += a.Parked
+	for i := range a.Items {
+		p.putLocked(&a.Items[i])
+	}
+	p.tellWaitersLocked()
+	return nil
+}
+
+// admitLocked waits for n places, unlocked meanwhile.
+func (p *Pool[T, W]) admitLocked(ctx context.Context, n int, over bool) error {
+	if p.sealed || p.refusing && !over {
+		return ErrClosed
+	}
+	switch {
+	case (over || len(p.waiters) == 0) && p.hasRoomLocked(n):
+		return nil
+	case over:
+		p.over += int64(n)
+		p.room -= n
+		return nil
+	case !p.cfg.Wait || !p.started:
+		return ErrFull
+	}
+	return p.waitLocked(ctx, n)
+}
+
+// passLocked shows an item to the workers, unless the gate keeps it. It reports
+// whether the item begins a chunk.
+func (p *Pool[T, W]) passLocked(item *T, gate Gate[T]) (begins bool) {
+	if gate != nil && !gate.Enter(*item) {
+		p.parked++
+		return false
+	}
+	return p.putLocked(item)
 }
 
 // yield holds up a caller that is faster than the workers, while these make
@@ -171,18 +231,26 @@ func (p *Pool[T, W]) yield() {
 	}
 }
 
-// Return brings back an item that had been let in before. It never waits and is
-// never refused.
-func (p *Pool[T, W]) Return(item *T) {
+// Return brings back an item that had been let in before, past the gate if there
+// is one. It never waits and is never refused.
+func (p *Pool[T, W]) Return(item *T, gate Gate[T]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.room--
+	p.passLocked(item, gate)
+}
+
+// Unpark brings an item that a gate has kept.
+func (p *Pool[T, W]) Unpark(item *T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.parked--
 	p.putLocked(item)
 }
 
-// waitLocked waits for room, unlocked meanwhile.
-func (p *Pool[T, W]) waitLocked(ctx context.Context) error {
-	w := &waiter{told: make(chan error, 1)}
+// waitLocked waits for room for n, unlocked meanwhile.
+func (p *Pool[T, W]) waitLocked(ctx context.Context, n int) error {
+	w := &waiter{told: make(chan error, 1), need: n}
 	p.waiters = append(p.waiters, w)
 	p.thirsty.Store(true)
 	// A worker that took an item before it could see thirsty has not looked for
@@ -198,14 +266,15 @@ func (p *Pool[T, W]) waitLocked(ctx context.Context) error {
 	p.mu.Lock()
 	if i := slices.Index(p.waiters, w); i >= 0 {
 		p.waiters = slices.Delete(p.waiters, i, i+1)
-		p.thirsty.Store(len(p.waiters) > 0)
+		// It may have been the first, with need of more than those behind it.
+		p.tellWaitersLocked()
 		return err // the context's
 	}
 	if err != nil && len(w.told) > 0 { // told just before the context ended
 		err = <-w.told
 	}
 	if err == nil {
-		p.promised--
+		p.promised -= n
 		if p.refusing { // after it was told
 			err = ErrClosed
 		}
@@ -216,8 +285,8 @@ func (p *Pool[T, W]) waitLocked(ctx context.Context) error {
 // tellWaitersLocked tells those that have waited longest, if there is room.
 func (p *Pool[T, W]) tellWaitersLocked() {
 	n := 0
-	for n < len(p.waiters) && p.hasRoomLocked() {
-		p.promised++
+	for n < len(p.waiters) && p.hasRoomLocked(p.waiters[n].need) {
+		p.promised += p.waiters[n].need
 		p.waiters[n].told <- nil
 		n++
 	}
@@ -225,15 +294,18 @@ func (p *Pool[T, W]) tellWaitersLocked() {
 	p.thirsty.Store(len(p.waiters) > 0)
 }
 
-// hasRoomLocked uses up room for an item. Counting takes a look at what the
-// workers write, so it is put off until the room that was counted last is used
-// up.
-func (p *Pool[T, W]) hasRoomLocked() bool {
-	if p.room <= 0 {
-		p.room = p.cfg.Capacity - p.lenLocked() - p.promised
+// hasRoomLocked uses up room for n items, if there is. Counting takes a look at
+// what the workers write, so it is put off until the room that was counted last
+// is used up.
+func (p *Pool[T, W]) hasRoomLocked(n int) bool {
+	if p.room < n {
+		p.room = p.cfg.Capacity - p.lenLocked() - p.parked - p.promised
 	}
-	p.room--
-	return p.room >= 0
+	if p.room < n {
+		return false
+	}
+	p.room -= n
+	return true
 }
 
 // putLocked shows an item to the workers, and sees to it that there are some. It
@@ -503,7 +575,7 @@ func (p *Pool[T, W]) Stats() Stats {
 	return Stats{
 		Admitted: p.admitted,
 		Over:     p.over,
-		Queued:   int(p.putsLocked() - taken),
+		Queued:   int(p.putsLocked()-taken) + p.parked,
 		Running:  int(max(taken-finished, 0)),
 		Workers:  p.workers,
 	}

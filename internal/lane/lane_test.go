@@ -59,7 +59,7 @@ func newPool(s settings) *pool {
 func (p *pool) push(t *testing.T, items ...int) {
 	t.Helper()
 	for _, i := range items {
-		require.NoError(t, p.Push(context.Background(), &i, false))
+		require.NoError(t, p.Push(context.Background(), &i, false, nil))
 	}
 }
 
@@ -121,8 +121,8 @@ func TestNothingRunsBeforeStart(t *testing.T) {
 		p := newPool(settings{capacity: 2, run: func(_ *pool, _ *worker, i int) { got.add(i) }})
 		p.push(t, 0, 1)
 		two := 2
-		require.ErrorIs(t, p.Push(t.Context(), &two, false), lane.ErrFull, "waiting would be for ever")
-		require.NoError(t, p.Push(t.Context(), &two, true))
+		require.ErrorIs(t, p.Push(t.Context(), &two, false, nil), lane.ErrFull, "waiting would be for ever")
+		require.NoError(t, p.Push(t.Context(), &two, true, nil))
 		time.Sleep(time.Hour)
 		require.Empty(t, got.all())
 		require.Equal(t, lane.Stats{Admitted: 3, Over: 1, Queued: 3}, p.Stats())
@@ -143,9 +143,9 @@ func TestCapacity(t *testing.T) {
 			item := 1
 			for range 3 {
 				for p.Stats().Queued < capacity {
-					require.NoError(t, p.Push(t.Context(), &item, false))
+					require.NoError(t, p.Push(t.Context(), &item, false, nil))
 				}
-				require.ErrorIs(t, p.Push(t.Context(), &item, false), lane.ErrFull)
+				require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrFull)
 				release <- struct{}{}
 				synctest.Wait()
 			}
@@ -166,11 +166,11 @@ func TestReturnIsNeverRefusedAndTakesRoom(t *testing.T) {
 		synctest.Wait()
 		item := 1
 		for range 5 {
-			p.Return(&item)
+			p.Return(&item, nil)
 		}
-		require.ErrorIs(t, p.Push(t.Context(), &item, false), lane.ErrFull)
+		require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrFull)
 		p.Refuse()
-		p.Return(&item)
+		p.Return(&item, nil)
 		require.EqualValues(t, 1, p.Stats().Admitted)
 		close(release)
 		p.end(t)
@@ -188,7 +188,7 @@ func TestWaitersAreLetInInOrder(t *testing.T) {
 		var entered atomic.Int64
 		for i := range 4 + waiters {
 			go func() {
-				if p.Push(context.Background(), &i, false) == nil {
+				if p.Push(context.Background(), &i, false, nil) == nil {
 					entered.Add(1)
 				}
 			}()
@@ -219,7 +219,7 @@ func TestNobodyOvertakesAWaiter(t *testing.T) {
 		var order list
 		for i := range 3 {
 			go func() {
-				if p.Push(context.Background(), &i, false) == nil {
+				if p.Push(context.Background(), &i, false, nil) == nil {
 					order.add(i)
 				}
 			}()
@@ -254,7 +254,7 @@ func TestAWaiterGivesUp(t *testing.T) {
 				waits = context.Background()
 			}
 			item := 10 + i
-			wg.Go(func() { errs[i] = p.Push(waits, &item, false) })
+			wg.Go(func() { errs[i] = p.Push(waits, &item, false, nil) })
 			synctest.Wait()
 		}
 		cancel(cause)
@@ -280,7 +280,7 @@ func TestWaitersThatGiveUpTakeNoRoom(t *testing.T) {
 			for i := range 500 {
 				ctx, cancel := context.WithCancel(context.Background())
 				go cancel()
-				if p.Push(ctx, &i, false) == nil {
+				if p.Push(ctx, &i, false, nil) == nil {
 					in.Add(1)
 				}
 				cancel()
@@ -291,7 +291,7 @@ func TestWaitersThatGiveUpTakeNoRoom(t *testing.T) {
 	for range 100 { // if room had leaked away, this would wait for ever
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		item := 0
-		require.NoError(t, p.Push(ctx, &item, false))
+		require.NoError(t, p.Push(ctx, &item, false, nil))
 		in.Add(1)
 		cancel()
 	}
@@ -310,18 +310,18 @@ func TestRefuseReleasesWaiters(t *testing.T) {
 		p.push(t, 1)
 		errs := make(chan error, 2)
 		for i := range 2 {
-			go func() { errs <- p.Push(context.Background(), &i, false) }()
+			go func() { errs <- p.Push(context.Background(), &i, false, nil) }()
 		}
 		synctest.Wait()
 		p.Refuse()
 		require.ErrorIs(t, <-errs, lane.ErrClosed)
 		require.ErrorIs(t, <-errs, lane.ErrClosed)
 		item := 2
-		require.ErrorIs(t, p.Push(t.Context(), &item, false), lane.ErrClosed)
-		require.NoError(t, p.Push(t.Context(), &item, true), "from inside, until Close")
+		require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrClosed)
+		require.NoError(t, p.Push(t.Context(), &item, true, nil), "from inside, until Close")
 		close(release)
 		p.end(t)
-		require.ErrorIs(t, p.Push(t.Context(), &item, true), lane.ErrClosed)
+		require.ErrorIs(t, p.Push(t.Context(), &item, true, nil), lane.ErrClosed)
 		require.EqualValues(t, 3, p.after.Load())
 	})
 }
@@ -448,7 +448,7 @@ func TestABlockedWorkerDoesNotCount(t *testing.T) {
 			case 0:
 				p.Block()
 				one := 1
-				if p.Push(context.Background(), &one, true) == nil {
+				if p.Push(context.Background(), &one, true, nil) == nil {
 					<-inner
 				}
 				p.Unblock()
@@ -571,7 +571,7 @@ func TestEveryItemRunsOnce(t *testing.T) {
 			wg.Go(func() {
 				for i := range each {
 					item := producer*each + i
-					if p.Push(context.Background(), &item, i%11 == 0) != nil {
+					if p.Push(context.Background(), &item, i%11 == 0, nil) != nil {
 						failed.Add(1)
 					}
 					if i%97 == 0 {
@@ -604,7 +604,7 @@ func TestEveryItemComesBack(t *testing.T) {
 			done.Done()
 			return
 		}
-		p.Return(&i)
+		p.Return(&i, nil)
 	}})
 	for i := range left {
 		left[i].Store(rounds)
@@ -629,7 +629,7 @@ func TestChunksAreBegunAgainUnderTheirLastTaker(t *testing.T) {
 		for range producers {
 			wg.Go(func() {
 				for i := range each {
-					if p.Push(context.Background(), &i, false) != nil {
+					if p.Push(context.Background(), &i, false, nil) != nil {
 						failed.Add(1)
 					}
 				}

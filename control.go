@@ -1,0 +1,128 @@
+package eventbus
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Subscription returns the subscription of a name, or of the name that stands for
+// one; nil if there is none.
+func (b *Bus) Subscription(name string) *Subscription {
+	if !b.usable() {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.subscriptions[name]
+}
+
+// Trip opens the subscription's circuit, as if its events had failed: for OpenFor,
+// after which one delivery at a time probes. What handlers that run now come to
+// has no part in it. An open circuit is open for OpenFor from now.
+//
+// Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
+func (s *Subscription) Trip() error {
+	if err := s.controllable("Trip"); err != nil {
+		return err
+	}
+	if s.circuit.config.disabled {
+		return fmt.Errorf("Trip(%s): %w", s.id, ErrCircuitDisabled)
+	}
+	s.bus.circuitChanged(s, s.circuit.trip(s.bus.time.nanos()))
+	s.bus.tend(s)
+	return nil
+}
+
+// Reset closes the subscription's circuit, and forgets what it has counted. What
+// was held goes on.
+//
+// Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
+func (s *Subscription) Reset() error {
+	if err := s.controllable("Reset"); err != nil {
+		return err
+	}
+	if s.circuit.config.disabled {
+		return fmt.Errorf("Reset(%s): %w", s.id, ErrCircuitDisabled)
+	}
+	s.bus.circuitChanged(s, s.circuit.reset(s.bus.time.nanos()))
+	s.bus.tend(s)
+	return nil
+}
+
+// Pause holds the subscription's deliveries until Resume, whatever its circuit and
+// its WhenOpen say: no call of the handler is begun after Pause has returned. Calls
+// that have begun are not waited for, and their retries are held too. Of more than
+// HoldCapacity deliveries, those that come last are dead-lettered with the reason
+// circuit_open; Shutdown does not wait for any.
+//
+// The error is ErrNoSubscription after Unsubscribe.
+func (s *Subscription) Pause() error {
+	if err := s.controllable("Pause"); err != nil {
+		return err
+	}
+	s.pause(math.MaxInt64, zap.Skip())
+	return nil
+}
+
+// HoldUntil is Pause until an instant, or Resume. The last of Pause and HoldUntil
+// holds.
+//
+// Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is
+// not in the future.
+func (s *Subscription) HoldUntil(t time.Time) error {
+	if err := s.controllable("HoldUntil"); err != nil {
+		return err
+	}
+	now := s.bus.time.now()
+	d := t.Sub(now.utc)
+	if d <= 0 {
+		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
+	}
+	s.pause(later(now.nanos, d), zap.Time("until", t))
+	return nil
+}
+
+func (s *Subscription) pause(until int64, field zap.Field) {
+	s.circuit.pause(until)
+	s.bus.log.Info("subscription paused", zap.String("subscription_id", s.id), field)
+	s.bus.tend(s) // what is held already may have to wait longer, or less
+}
+
+// Resume ends Pause and HoldUntil: what was held goes on, oldest first, when the
+// circuit lets it through. It does nothing when the subscription is not paused.
+//
+// The error is ErrNoSubscription after Unsubscribe.
+func (s *Subscription) Resume() error {
+	if err := s.controllable("Resume"); err != nil {
+		return err
+	}
+	if _, paused := s.circuit.paused(s.bus.time.nanos()); paused {
+		s.circuit.resume()
+		s.bus.log.Info("subscription resumed", zap.String("subscription_id", s.id))
+	}
+	s.bus.tend(s)
+	return nil
+}
+
+func (s *Subscription) controllable(what string) error {
+	switch {
+	case s == nil || s.bus == nil:
+		return fmt.Errorf("%s: %w", what, ErrUninitialized)
+	case s.left.Load():
+		return fmt.Errorf("%s: %w: %q was unsubscribed", what, ErrNoSubscription, s.id)
+	}
+	return nil
+}
+
+// paused is whether the subscription is paused, and until when if that is known.
+func (s *Subscription) paused() (paused bool, until time.Time) {
+	time := s.bus.time
+	nanos, paused := s.circuit.paused(time.nanos())
+	if paused && nanos != math.MaxInt64 {
+		until = time.at(nanos)
+	}
+	return paused, until
+}

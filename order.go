@@ -1,0 +1,117 @@
+package eventbus
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/surebus/eventbus/internal/keys"
+)
+
+// keyGates is how many keys of a bus can pass at the same instant.
+const keyGates = 32
+
+// keyGate is where dispatches wait until those before them with the same key have
+// settled: one for the bus, or one for each subscription on a bus with isolation.
+type keyGate struct{ keys *keys.Gate[opening] }
+
+func newKeyGate(shards int) *keyGate { return &keyGate{keys.New[opening](shards)} }
+
+// Enter reports whether the dispatch may go on. If not, it is kept.
+func (g *keyGate) Enter(o opening) bool { return g.keys.Enter(o.key(), o) }
+
+// gate is the gate of a dispatch to these targets; the bus's, but for isolation.
+func (t *targets) gate(bus *keyGate) *keyGate {
+	if own := t.subscriptions[0].gate; own != nil {
+		return own
+	}
+	return bus
+}
+
+// queues reports whether the event has somewhere to go now.
+func (o *opening) queues() bool {
+	return len(o.to.subscriptions) > 0 && (o.extras == nil || o.extras.due == 0)
+}
+
+// copies are the dispatches that an event is made into.
+func (o *opening) copies() []opening {
+	if o.to.each == nil {
+		return []opening{*o}
+	}
+	all := make([]opening, len(o.to.each))
+	for i, to := range o.to.each {
+		all[i] = *o
+		all[i].to = to
+	}
+	return all
+}
+
+// maxGivenIDs is how many ids that publishers have given are known.
+const maxGivenIDs = 100_000
+
+// givenIDs remembers the ids that publishers have given.
+type givenIDs struct {
+	mu    sync.Mutex // guards the following
+	known map[EventID]content
+	ring  []EventID // in the order in which they came, from oldest on
+	old   int
+}
+
+// content is what an id stands for.
+type content struct{ eventType, key string }
+
+// take remembers the given ids of events, and returns the events whose ids were
+// not known. If an id is known for something else, it remembers none of them.
+func (g *givenIDs) take(openings []opening) (fresh []opening, err error) {
+	given := false
+	for i := range openings {
+		given = given || openings[i].given()
+	}
+	if !given {
+		return openings, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	batch := make(map[EventID]content)
+	for _, o := range openings {
+		if !o.given() {
+			fresh = append(fresh, o)
+			continue
+		}
+		is := content{o.to.eventType, o.key()}
+		was, known := g.known[o.id]
+		if !known {
+			was, known = batch[o.id]
+		}
+		switch {
+		case !known:
+			batch[o.id] = is
+			fresh = append(fresh, o)
+		case was != is:
+			return nil, fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
+				ErrDuplicateID, o.id, was.eventType, was.key, is.eventType, is.key)
+		}
+	}
+	for _, o := range fresh {
+		if o.given() {
+			g.rememberLocked(o.id, batch[o.id])
+		}
+	}
+	return fresh, nil
+}
+
+func (g *givenIDs) rememberLocked(id EventID, c content) {
+	if g.known == nil {
+		g.known = make(map[EventID]content)
+	}
+	if len(g.ring) < maxGivenIDs {
+		g.ring = append(g.ring, id)
+	} else {
+		delete(g.known, g.ring[g.old])
+		g.ring[g.old] = id
+		g.old = (g.old + 1) % maxGivenIDs
+	}
+	g.known[id] = c
+}
+
+// given reports whether the publisher has chosen the event's id.
+func (o *opening) given() bool { return o.extras != nil && o.extras.given }

@@ -1,0 +1,351 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/surebus/eventbus/internal/lane"
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// PublishOption is an option of Publish, PublishAndWait and a Publication.
+type PublishOption func(*publication)
+
+// publication is what the options say of an event.
+type publication struct {
+	extras
+	id   EventID
+	when dueOption
+	err  error
+}
+
+// dueOption is when an event is to be dispatched: a while after it is published,
+// or at an instant.
+type dueOption struct {
+	after time.Duration
+	at    time.Time
+}
+
+func (p *publication) refuse(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+// Metadata gives an event a name and a value, which outlive the process where
+// the bus does. A name given again replaces its value. At most 64 names of up to
+// 255 bytes, with values of up to 8 KiB, in UTF-8; names that begin with
+// "eventbus." are reserved.
+func Metadata(name, value string) PublishOption {
+	return func(p *publication) {
+		if err := p.metadata.set(name, value); err != nil {
+			p.refuse(err)
+		}
+	}
+}
+
+// Key orders an event after those that were published with the same key before:
+// it is dispatched when they have settled, their retries included. Events with
+// other keys, or none, do not wait for it. A delivery that is held (see
+// HoldWhenOpen) does not hold up its key at other subscriptions. On a bus with
+// isolation there is an order for each subscription.
+//
+// Up to 255 bytes of UTF-8 without control characters. An empty key is none. Of
+// several, the last holds.
+func Key(key string) PublishOption {
+	return func(p *publication) {
+		if reason := checkKey(key); reason != "" {
+			p.refuse(&EventError{Field: "key", Value: shorten(key), Reason: reason})
+		}
+		p.key = key
+	}
+}
+
+func checkKey(key string) string {
+	const most = 255
+	switch {
+	case len(key) > most:
+		return fmt.Sprintf("longer than %d bytes; use a digest of it", most)
+	case !utf8.ValidString(key):
+		return "not valid UTF-8"
+	case strings.ContainsFunc(key, unicode.IsControl):
+		return "has a control character"
+	}
+	return ""
+}
+
+// ID gives an event its id, so that publishing can be repeated when it is not
+// known whether it succeeded: an id that is known, with the same type and key, is
+// answered as the first time, and nothing is dispatched. With another type or key
+// it is ErrDuplicateID. The last 100,000 ids that were given are known.
+//
+// Not zero. Of several, the last holds. NewEventID makes one.
+func ID(id EventID) PublishOption {
+	return func(p *publication) {
+		if id.IsZero() {
+			p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; leave the option out, or take one of NewEventID"})
+		}
+		p.id, p.given = id, true
+	}
+}
+
+// After has an event dispatched no earlier than d from now. It is accepted at
+// once, for the subscriptions that there are now, and can be taken back with
+// Cancel until it is due. It takes its key's place when it is due. MaxElapsed
+// counts from Publish. Shutdown does not wait for it. Not more than 0 is at once.
+// Of several of After and At, the last holds.
+func After(d time.Duration) PublishOption {
+	return func(p *publication) { p.when = dueOption{after: d} }
+}
+
+// At is After for an instant; one that has passed is now. Not the zero time.
+func At(t time.Time) PublishOption {
+	return func(p *publication) {
+		if t.IsZero() {
+			p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; leave the option out for an event that is due now"})
+		}
+		p.when = dueOption{at: t}
+	}
+}
+
+// Publish accepts an event: when it returns nil, the event is queued, and every
+// subscription that matches its type now will handle it or be named in a dead
+// letter. The payload is handed over as it is.
+//
+// When the queue is full, Publish waits until there is room, ctx ends, or the bus
+// shuts down; with RefuseWhenFull, and before Start, it is ErrQueueFull. Called
+// by a handler, with its context or one derived from it, it never waits.
+//
+// The context bounds the acceptance only: its values reach the handlers, its
+// cancellation and deadline do not. A chain of handlers that publish with derived
+// contexts, each from within the one before, starts afresh, without values, after
+// a hundred links.
+//
+// Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, an
+// *OptionError for a nil option. With an error nothing was accepted.
+func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
+	if err := b.ready(ctx); err != nil {
+		return EventID{}, fmt.Errorf("Publish: %w", err)
+	}
+	id, err := b.accept(ctx, callFrom(ctx), eventType, payload, opts, nil)
+	if err != nil {
+		return EventID{}, fmt.Errorf("Publish(%q): %w", shorten(eventType), err)
+	}
+	return id, nil
+}
+
+// maxValueLinks is how many contexts of handlers the values of a context may
+// come through. Each keeps the one before it alive, and its event.
+const maxValueLinks = 100
+
+// Publication is an event that PublishBatch is to publish.
+type Publication struct {
+	Type    string
+	Payload any
+	Options []PublishOption
+}
+
+// PublishBatch accepts all of several events, in their order, or none of them.
+// The ids are those of the publications, in their order.
+//
+// It waits for room for all of them, as Publish does for one. An empty batch is
+// accepted and does nothing.
+//
+// Errors: ErrBatchTooLarge for more events than the queue can have, a *BatchError
+// that says which publication was refused with which of Publish's errors, and
+// those of Publish.
+func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID, error) {
+	refuse := func(err error) ([]EventID, error) { return nil, fmt.Errorf("PublishBatch: %w", err) }
+	if err := b.ready(ctx); err != nil {
+		return refuse(err)
+	}
+	if len(batch) > b.config.queue {
+		return refuse(fmt.Errorf("%w: %d events, and the queue has room for %d", ErrBatchTooLarge, len(batch), b.config.queue))
+	}
+	from := callFrom(ctx)
+	inside := b.running(from)
+	openings, ids := make([]opening, len(batch)), make([]EventID, len(batch))
+	for i, p := range batch {
+		o, err := b.opening(ctx, from, inside, p.Type, p.Payload, p.Options, nil)
+		if err != nil {
+			return refuse(&BatchError{Index: i, EventType: shorten(p.Type), Err: err})
+		}
+		openings[i], ids[i] = o, o.id
+	}
+	if err := b.acceptAll(ctx, openings, inside); err != nil {
+		return refuse(err)
+	}
+	return ids, nil
+}
+
+// accept opens a dispatch for what is published. from is the call that publishes,
+// if it is a handler's.
+func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload any, opts []PublishOption, w *waiter) (EventID, error) {
+	inside := b.running(from)
+	o, err := b.opening(ctx, from, inside, eventType, payload, opts, w)
+	if err != nil {
+		return EventID{}, err
+	}
+	if !o.simple() {
+		if err := b.acceptAll(ctx, []opening{o}, inside); err != nil {
+			return EventID{}, err
+		}
+		return o.id, nil
+	}
+	o.to.counters.events.Add(1)
+	if err := b.store.append(ctx, o); err != nil {
+		o.to.counters.events.Add(-1)
+		return EventID{}, appendError(ctx, err)
+	}
+	return o.id, nil
+}
+
+// opening is what a dispatch of an event that is published begins with.
+func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption, w *waiter) (opening, error) {
+	to, known := b.routes.Cached(eventType)
+	if !known {
+		if offence := route.CheckType(eventType); offence != nil {
+			return opening{}, typeError(eventType, offence)
+		}
+	}
+	if ctx.Err() != nil {
+		return opening{}, contextError(ctx)
+	}
+	if b.cutting.begun() || b.ending.Load() && !inside {
+		return opening{}, ErrShutdown
+	}
+	if !known {
+		to = b.routes.Lookup(eventType)
+	}
+	now, _ := b.time.recent()
+	o := opening{payload: payload, values: ctx, to: to, time: now.utc}
+	if from != nil || w != nil || len(opts) > 0 || b.config.metadataFrom != nil {
+		p, err := b.publication(ctx, opts)
+		if err != nil {
+			return opening{}, err
+		}
+		o.id, o.extras = p.id, &p.extras
+		p.waiter, p.inside = w, inside
+		if from != nil {
+			o.values, p.links = from.valuesFor(ctx)
+		}
+		if p.when != (dueOption{}) {
+			o.time, p.due = b.dueFrom(p.when)
+		}
+		if w != nil {
+			w.pending = len(to.copies())
+			if w.wouldDeadlock(&o) {
+				return opening{}, fmt.Errorf("%w %q", ErrWouldDeadlock, p.key)
+			}
+		}
+	}
+	if o.id.IsZero() {
+		o.id = b.ids.next(now.utc)
+	}
+	return o, nil
+}
+
+// simple reports whether to accept the event is to queue one dispatch.
+func (o *opening) simple() bool {
+	return len(o.to.subscriptions) > 0 && o.to.each == nil && (o.extras == nil || !o.extras.given && o.extras.due == 0)
+}
+
+// dueFrom is the time of publication of an event that is published now, and when
+// it is due: 0 for at once.
+func (b *Bus) dueFrom(when dueOption) (published time.Time, due int64) {
+	now := b.time.now()
+	delay := when.after
+	if !when.at.IsZero() {
+		delay = when.at.Sub(now.utc)
+	}
+	if delay <= 0 {
+		return now.utc, 0
+	}
+	return now.utc, max(later(now.nanos, delay), 1)
+}
+
+// acceptAll accepts all openings, or none.
+func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) error {
+	fresh, err := b.store.appendAll(ctx, openings, inside)
+	if err != nil {
+		return appendError(ctx, err)
+	}
+	for _, o := range fresh {
+		if len(o.to.subscriptions) == 0 {
+			b.unrouted(o)
+			continue
+		}
+		o.to.counters.events.Add(1)
+		if o.extras != nil && o.extras.due != 0 {
+			b.putOff(o)
+		}
+	}
+	if len(openings) == 1 && len(fresh) == 0 && openings[0].extras.waiter != nil {
+		openings[0].extras.waiter.end(Repeated)
+	}
+	return nil
+}
+
+// appendError is the error of Publish for one of the store.
+func appendError(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, lane.ErrFull):
+		return ErrQueueFull
+	case errors.Is(err, lane.ErrClosed):
+		return ErrShutdown
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		return contextError(ctx)
+	}
+	return err
+}
+
+// running reports whether c is a call of this bus that has not ended.
+func (b *Bus) running(c *call) bool {
+	return c != nil && c.subscription.bus == b && c.Running()
+}
+
+// publication is what the options and the bus say of an event.
+func (b *Bus) publication(ctx context.Context, opts []PublishOption) (*publication, error) {
+	p := &publication{}
+	for i, o := range opts {
+		if o == nil {
+			return nil, nilOption("Publish", i)
+		}
+		if o(p); p.err != nil {
+			return nil, p.err
+		}
+	}
+	if b.config.metadataFrom == nil {
+		return p, nil
+	}
+	more := b.config.metadataFrom(ctx)
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		if _, given := p.metadata.Lookup(name); given {
+			continue
+		}
+		if err := p.metadata.set(name, more[name]); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// valuesFor is where the handlers of an event that is published by c's handler,
+// with ctx, find their values, and the number of links in that.
+func (c *call) valuesFor(ctx context.Context) (context.Context, int) {
+	switch {
+	case ctx == context.Context(c):
+		return c.values, int(c.links) // nothing was added to them
+	case c.links >= maxValueLinks:
+		return context.Background(), 0
+	default:
+		return ctx, int(c.links) + 1
+	}
+}

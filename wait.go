@@ -1,0 +1,180 @@
+package eventbus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Outcome is how a dispatch stands.
+type Outcome int
+
+const (
+	// Waiting for its next attempt. A Result is never Waiting.
+	Waiting Outcome = iota
+	// Handled by all of its subscriptions that were not skipped.
+	Handled
+	// Unrouted: no subscription matched.
+	Unrouted
+	// DeadLettered: it ended in a dead letter.
+	DeadLettered
+	// Dropped: its only subscription was skipped, and drops what it is skipped
+	// for.
+	Dropped
+	// Held: its only subscription was skipped, and handles it later.
+	Held
+	// Cancelled by Cancel before it was due.
+	Cancelled
+	// Repeated: the id was given before, and nothing was dispatched.
+	Repeated
+)
+
+var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled", "repeated"}
+
+// String names it: "waiting", "handled", "unrouted", "dead-lettered", "dropped",
+// "held", "cancelled", "repeated".
+func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)) }
+
+// Result is how an event has settled.
+type Result struct {
+	ID EventID
+	// Outcome is that of the dispatch. On a bus with isolation it is the worst
+	// that one of the event's dispatches has come to, and Attempts the most that
+	// one of them has had.
+	Outcome  Outcome
+	Attempts int
+	// Letters are the dead letters that it ended in: of the dispatch itself, and
+	// of the subscriptions that it skipped.
+	Letters []LetterID
+	// Held are the subscriptions that were skipped and will handle it later.
+	// They are not waited for.
+	Held []string
+}
+
+// PublishAndWait publishes an event and waits until it has settled, its delay and
+// retries included, but not for what is held. The error is a *DeliveryError if
+// anything died.
+//
+// The context bounds the wait too: if it ends first, the result has only the id,
+// the error is the context's, and the event goes on. A handler that waits does
+// not count against WithConcurrency. One that would wait for itself, because its
+// own event, or one that it is waited for by, is in the place of the key, gets
+// ErrWouldDeadlock.
+//
+// Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled,
+// *DeliveryError.
+func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (Result, error) {
+	if err := b.ready(ctx); err != nil {
+		return Result{}, fmt.Errorf("PublishAndWait: %w", err)
+	}
+	refuse := func(err error) (Result, error) {
+		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
+	}
+	b.mu.Lock()
+	started := b.started
+	b.mu.Unlock()
+	if !started && !b.ending.Load() {
+		return refuse(ErrNotStarted)
+	}
+	w := &waiter{done: make(chan struct{})}
+	from := callFrom(ctx)
+	if b.running(from) {
+		var resume func()
+		w.places, resume = from.waiting()
+		defer resume()
+	}
+	id, err := b.accept(ctx, from, eventType, payload, opts, w)
+	if err != nil {
+		return refuse(err)
+	}
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		select {
+		case <-w.done:
+		default:
+			return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
+				shorten(eventType), id, contextError(ctx))
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := Result{ID: id, Outcome: w.outcome, Attempts: w.attempts, Held: w.held}
+	for i := range w.letters {
+		r.Letters = append(r.Letters, w.letters[i].ID)
+	}
+	switch {
+	case len(w.letters) > 0:
+		return r, &DeliveryError{ID: id, EventType: eventType, Letters: w.letters}
+	case w.outcome == Cancelled:
+		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), id, ErrCancelled)
+	}
+	return r, nil
+}
+
+// waiter is somebody who waits for an event to settle.
+type waiter struct {
+	done   chan struct{}
+	places []keyPlace // that are not free while it waits
+
+	mu       sync.Mutex // guards the following; no longer changed once done is closed
+	pending  int        // dispatches that have not settled
+	outcome  Outcome
+	attempts int
+	letters  []DeadLetter
+	held     []string
+}
+
+// died notes a dead letter.
+func (w *waiter) died(l *DeadLetter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.letters = append(w.letters, l.clone())
+}
+
+// holds notes that a subscription will handle the event later.
+func (w *waiter) holds(s *Subscription) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = append(w.held, s.id)
+}
+
+// severity orders outcomes: of several dispatches, the worst is the event's.
+var severity = []Outcome{Waiting, Repeated, Unrouted, Dropped, Handled, Held, Cancelled, DeadLettered}
+
+// ended notes how one of the event's dispatches has ended. It reports whether it
+// was the last one, after which done is to be closed.
+func (w *waiter) ended(o Outcome, attempts int) (all bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Index(severity, o) > slices.Index(severity, w.outcome) {
+		w.outcome = o
+	}
+	w.attempts = max(w.attempts, attempts)
+	w.pending--
+	return w.pending <= 0
+}
+
+// end notes the outcome of an event that has no dispatch any more.
+func (w *waiter) end(o Outcome) {
+	w.mu.Lock()
+	w.outcome, w.pending = o, 0
+	w.mu.Unlock()
+	close(w.done)
+}
+
+// keyPlace is the place of a key that a dispatch has taken: at one subscription
+// on a bus with isolation, at all of them otherwise.
+type keyPlace struct {
+	key string
+	at  *Subscription
+}
+
+// wouldDeadlock reports whether an event would come behind a dispatch that ends
+// only after the event has.
+func (w *waiter) wouldDeadlock(o *opening) bool {
+	return o.key() != "" && slices.ContainsFunc(w.places, func(p keyPlace) bool {
+		return p.key == o.key() && (p.at == nil || slices.Contains(o.to.subscriptions, p.at))
+	})
+}
