@@ -20,6 +20,9 @@ type simCircuit struct {
 	until      time.Duration
 	outcomes   []simOutcome
 	opens      int64
+
+	paused      bool
+	pausedUntil time.Duration
 }
 
 type simOutcome struct {
@@ -34,22 +37,34 @@ type simPass struct {
 	probe      bool
 }
 
-// enter asks for a pass at an instant between the two. Where the circuit may be
-// open still or not any more, what was seen decides.
-func (c *simCircuit) enter(earliest, latest time.Duration, seen bool) (simPass, bool) {
-	pass := simPass{c.generation, c.shut}
+// enter asks for a pass at an instant between the two, and returns why there is
+// none. Where the answer changes in between, what was seen decides.
+func (c *simCircuit) enter(earliest, latest time.Duration, seen bool) (pass simPass, why string) {
+	pass = simPass{c.generation, c.shut}
+	if c.paused && (latest < c.pausedUntil || earliest < c.pausedUntil && !seen) {
+		return pass, "paused"
+	}
+	c.paused = false
 	if !c.shut {
-		return pass, true
+		return pass, ""
 	}
 	if !c.half && (latest < c.until || earliest < c.until && !seen) {
-		return pass, false
+		return pass, "open"
 	}
 	c.half = true
 	if c.probing {
-		return pass, false
+		return pass, "open"
 	}
 	c.probing = true
-	return pass, true
+	return pass, ""
+}
+
+func (c *simCircuit) endPause(at time.Duration) { c.paused = c.paused && at < c.pausedUntil }
+
+// close ends an outage, with an empty window.
+func (c *simCircuit) close() {
+	c.generation++
+	c.shut, c.half, c.probing, c.outcomes = false, false, false, nil
 }
 
 // record takes a "success", a "failure", or "" for no outcome.
@@ -62,8 +77,7 @@ func (c *simCircuit) record(pass simPass, e *simEvent, at time.Duration, outcome
 		c.probing = false
 		switch outcome {
 		case "success":
-			c.generation++
-			c.shut, c.half, c.outcomes = false, false, nil
+			c.close()
 		case "failure":
 			c.open(at)
 		}
@@ -88,7 +102,7 @@ func (c *simCircuit) record(pass simPass, e *simEvent, at time.Duration, outcome
 
 func (c *simCircuit) open(at time.Duration) {
 	c.generation++
-	c.shut, c.half, c.until = true, false, at+c.openFor
+	c.shut, c.half, c.probing, c.until = true, false, false, at+c.openFor
 	c.opens++
 }
 

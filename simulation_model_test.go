@@ -17,13 +17,17 @@ type simModel struct {
 	policy      eventbus.RetryPolicy
 	concurrency int
 	capacity    int
+	isolation   bool
 	random      func(at time.Duration) float64 // what the bus draws at an instant
 
-	started, ending, cut bool
+	started, ending, drained, cut bool
 
 	events    []*simEvent
 	subs      []*simSub // that exist, in the order of Subscribe
 	queue     []*simDispatch
+	parked    int // behind their keys
+	keys      simKeys
+	scheduled []*simScheduled
 	running   []*simDispatch
 	waiting   []*simDispatch
 	abandoned int
@@ -36,8 +40,17 @@ type simModel struct {
 	changes   int // letters made or removed
 }
 
-// unsettled is how many dispatches there are.
-func (m *simModel) unsettled() int { return len(m.queue) + len(m.running) + len(m.waiting) }
+// unsettled is how many dispatches there are that Shutdown waits for.
+func (m *simModel) unsettled() int {
+	return len(m.queue) + m.parked + len(m.running) + len(m.waiting)
+}
+
+func (m *simModel) held() (n int) {
+	for _, s := range m.subs {
+		n += s.held()
+	}
+	return n
+}
 
 type simViolation string
 
@@ -53,6 +66,7 @@ func simCheck(holds bool, format string, args ...any) {
 type simEvent struct {
 	number    int
 	eventType string
+	key       string
 	published time.Duration // when Publish returned
 	time      time.Duration // its own time, once a handler has seen it
 	pairs     map[string]string
@@ -62,9 +76,25 @@ type simEvent struct {
 // simWaiter is what PublishAndWait must tell.
 type simWaiter struct {
 	settled  bool
+	pending  int
 	outcome  eventbus.Outcome
 	attempts int
 	letters  int
+	held     int
+	places   []simPlace // that are not free while it waits
+}
+
+func (w *simWaiter) ended(o eventbus.Outcome, attempts int) {
+	severity := []eventbus.Outcome{
+		eventbus.Waiting, eventbus.Unrouted, eventbus.Dropped, eventbus.Handled,
+		eventbus.Held, eventbus.Cancelled, eventbus.DeadLettered,
+	}
+	if slices.Index(severity, o) > slices.Index(severity, w.outcome) {
+		w.outcome = o
+	}
+	w.attempts = max(w.attempts, attempts)
+	w.pending--
+	w.settled = w.pending == 0
 }
 
 func (e *simEvent) move(sub, from, to string) {
@@ -80,8 +110,10 @@ type simSub struct {
 	retry         eventbus.RetryPolicy
 	whenOpen      eventbus.WhenOpen
 	circuit       simCircuit
+	simHolding
+	keys          simKeys // with isolation
 	removed       bool
-	leave         func() // Unsubscribe
+	made          *eventbus.Subscription
 	counts        eventbus.SubscriptionMetrics
 }
 
@@ -102,6 +134,9 @@ type simDispatch struct {
 	succeeded []string     // before the replay
 	skipped   []int
 	waiter    *simWaiter
+	place     bool   // it has its key's place
+	seat      int    // it has been held, as the so-manieth
+	where     string // with a seat: held, coming, inside, or away
 
 	at       time.Duration // since when it is where it is
 	due      time.Duration // while waiting
@@ -146,24 +181,56 @@ var simMatches = map[string]string{
 
 func (m *simModel) subscribe(s *simSub) {
 	m.madeSubs++
+	if m.isolation {
+		s.keys = simKeys{}
+	}
 	s.number = m.madeSubs
 	m.subs = append(m.subs, s)
 }
 
-func (m *simModel) unsubscribe(s *simSub) {
+func (m *simModel) unsubscribe(s *simSub, at time.Duration) {
 	s.removed = true
+	for _, d := range s.close(eventbus.ReasonUnsubscribed) {
+		d.at = at
+		m.queue = append(m.queue, d) // workers find it removed
+	}
 	m.subs = slices.DeleteFunc(m.subs, func(x *simSub) bool { return x == s })
 }
 
-// refuses is why a publication is refused: inside by a running handler.
-func (m *simModel) refuses(eventType string, inside bool) error {
+// refuses is why a publication is refused: inside by a running handler, for w to
+// wait for.
+func (m *simModel) refuses(p simPublication, inside bool, w *simWaiter) error {
+	need := min(len(m.dispatches(p.eventType)), m.capacity)
 	switch {
 	case m.cut || m.ending && !inside:
 		return eventbus.ErrShutdown
-	case !inside && len(m.queue) >= m.capacity && len(m.targets(eventType)) > 0:
+	case w != nil && p.key != "" && slices.ContainsFunc(w.places, func(x simPlace) bool {
+		return x.key == p.key && (x.at == nil || slices.Contains(m.targets(p.eventType), x.at))
+	}):
+		return eventbus.ErrWouldDeadlock
+	case !inside && p.delay == 0 && need > 0 && len(m.queue)+m.parked+need > m.capacity:
 		return eventbus.ErrQueueFull
 	}
 	return nil
+}
+
+// dispatches are the targets of each dispatch of an event.
+func (m *simModel) dispatches(eventType string) (all [][]*simSub) {
+	to := m.targets(eventType)
+	if len(to) == 0 {
+		return nil
+	}
+	return m.isolated(to)
+}
+
+func (m *simModel) isolated(to []*simSub) (all [][]*simSub) {
+	if !m.isolation {
+		return [][]*simSub{to}
+	}
+	for i := range to {
+		all = append(all, to[i:i+1])
+	}
+	return all
 }
 
 func (m *simModel) targets(eventType string) (subs []*simSub) {
@@ -175,24 +242,64 @@ func (m *simModel) targets(eventType string) (subs []*simSub) {
 	return subs
 }
 
-func (m *simModel) publish(eventType string, at time.Duration, waiter *simWaiter) {
-	e := &simEvent{number: len(m.events), eventType: eventType, published: at, pairs: map[string]string{}}
+func (m *simModel) publish(p simPublication, at time.Duration, waiter *simWaiter) {
+	eventType := p.eventType
+	e := &simEvent{number: len(m.events), eventType: eventType, key: p.key, published: at, pairs: map[string]string{}}
 	m.events = append(m.events, e)
 	if m.types[eventType] == nil {
 		m.types[eventType] = &eventbus.TypeMetrics{}
 	}
 	m.types[eventType].Events++
 	m.ledger.Accepted++
-	d := &simDispatch{event: e, subs: m.targets(eventType), at: at, waiter: waiter}
-	if len(d.subs) == 0 {
-		m.settle(d, eventbus.Unrouted)
+	all := m.dispatches(eventType)
+	if waiter != nil {
+		waiter.pending = max(1, len(all))
+	}
+	if len(all) == 0 {
+		m.settle(&simDispatch{event: e, waiter: waiter}, eventbus.Unrouted, at)
 		return
 	}
-	for _, s := range d.subs {
-		e.move(s.name, "", "pending")
+	later := &simScheduled{event: e, due: at + p.delay, waiter: waiter}
+	for _, subs := range all {
+		for _, s := range subs {
+			e.move(s.name, "", "pending")
+		}
+		later.dispatches = append(later.dispatches, &simDispatch{event: e, subs: subs, policy: m.merge(subs), waiter: waiter})
 	}
-	d.policy = m.merge(d.subs)
-	m.queue = append(m.queue, d)
+	if p.delay > 0 {
+		m.scheduled = append(m.scheduled, later)
+		return
+	}
+	m.open(later, at)
+}
+
+// simScheduled is an event for later.
+type simScheduled struct {
+	event      *simEvent
+	due        time.Duration
+	dispatches []*simDispatch
+	waiter     *simWaiter
+}
+
+// open queues the dispatches of an event.
+func (m *simModel) open(e *simScheduled, at time.Duration) {
+	m.ledger.Copies += int64(len(e.dispatches) - 1)
+	for _, d := range e.dispatches {
+		m.enqueue(d, at)
+	}
+}
+
+// cancel takes back an event for later.
+func (m *simModel) cancel(e *simScheduled) {
+	m.scheduled = slices.DeleteFunc(m.scheduled, func(x *simScheduled) bool { return x == e })
+	m.ledger.Cancelled++
+	for name := range e.event.pairs {
+		e.event.move(name, "pending", "cancelled")
+	}
+	if w := e.waiter; w != nil {
+		w.pending = 1
+		w.ended(eventbus.Cancelled, 0)
+	}
 }
 
 // merge is P5.
@@ -233,6 +340,12 @@ func (m *simModel) nextInstant() time.Duration {
 	for _, d := range m.running {
 		next = min(next, d.deadline)
 	}
+	for _, e := range m.scheduled {
+		next = min(next, e.due)
+	}
+	for _, s := range m.subs {
+		next = min(next, s.wakes())
+	}
 	return next
 }
 
@@ -246,6 +359,17 @@ func (m *simModel) advance(now time.Duration) {
 			m.queue = append(m.queue, d)
 			continue
 		}
+		if i := slices.IndexFunc(m.scheduled, func(e *simScheduled) bool { return e.due == at }); i >= 0 {
+			e := m.scheduled[i]
+			m.scheduled = slices.Delete(m.scheduled, i, i+1)
+			m.open(e, at)
+			continue
+		}
+		if i := slices.IndexFunc(m.subs, func(s *simSub) bool { return s.wakes() == at }); i >= 0 {
+			m.subs[i].circuit.endPause(at)
+			m.tend(m.subs[i], at)
+			continue
+		}
 		d := m.running[slices.IndexFunc(m.running, func(d *simDispatch) bool { return d.deadline == at })]
 		m.abandoned++
 		m.fail(d, "timeout", 0, at)
@@ -255,11 +379,34 @@ func (m *simModel) advance(now time.Duration) {
 // look takes note of what is seen at rest: how many are queued, and the calls that
 // have begun since the look before. It returns whose calls these are.
 func (m *simModel) look(queued int, began map[string]bool, before, now time.Duration) map[string]*simDispatch {
-	taken := len(m.queue) - queued
-	simCheck(taken >= 0, "%d are queued, and %d should be at most", queued, len(m.queue))
+	active := m.active()
 	m.arrived = began
-	batch := slices.Clone(m.queue[:taken])
-	m.queue = slices.Delete(m.queue, 0, taken)
+	for taken := len(m.queue) + m.parked - queued; taken > 0; taken = len(m.queue) + m.parked - queued {
+		simCheck(len(m.queue) > 0, "%d are queued, and %d should be, all behind their keys", queued, m.parked)
+		m.take(min(taken, len(m.queue)), began, before, now)
+	}
+	simCheck(queued == len(m.queue)+m.parked, "%d are queued, and %d should be at most", queued, len(m.queue)+m.parked)
+	simCheck(m.active() <= max(m.concurrency, active), "%d run, with a concurrency of %d", m.active(), m.concurrency)
+	calls := m.expected
+	m.expected = make(map[string]*simDispatch)
+	for name := range began {
+		simCheck(calls[name] != nil, "call %s should not have begun", name)
+	}
+	for name := range calls {
+		simCheck(began[name], "call %s should have begun", name)
+	}
+	if m.started && len(m.queue) > 0 && m.active() < m.concurrency {
+		since := max(m.queue[0].at, before)
+		simCheck(now-m.queue[0].at < 3*time.Millisecond || now-since < 3*time.Millisecond,
+			"event %d has been queued since %s, with workers to spare", m.queue[0].event.number, m.queue[0].at)
+	}
+	return calls
+}
+
+// take has workers take the first n of the queue.
+func (m *simModel) take(n int, began map[string]bool, before, now time.Duration) {
+	batch := slices.Clone(m.queue[:n])
+	m.queue = slices.Delete(m.queue, 0, n)
 	for _, d := range batch {
 		d.attempt++
 	}
@@ -275,21 +422,6 @@ func (m *simModel) look(queued int, began map[string]bool, before, now time.Dura
 	for _, d := range batch {
 		m.walk(d, max(d.at, before), now)
 	}
-	simCheck(len(batch) == 0 || m.active() <= m.concurrency, "%d run, with a concurrency of %d", m.active(), m.concurrency)
-	calls := m.expected
-	m.expected = make(map[string]*simDispatch)
-	for name := range began {
-		simCheck(calls[name] != nil, "call %s should not have begun", name)
-	}
-	for name := range calls {
-		simCheck(began[name], "call %s should have begun", name)
-	}
-	if m.started && len(m.queue) > 0 && m.active() < m.concurrency {
-		since := max(m.queue[0].at, before)
-		simCheck(now-m.queue[0].at < 3*time.Millisecond || now-since < 3*time.Millisecond,
-			"event %d has been queued since %s, with workers to spare", m.queue[0].event.number, m.queue[0].at)
-	}
-	return calls
 }
 
 // active is how many runs count against the concurrency.
@@ -307,19 +439,15 @@ func (m *simModel) active() int {
 func (m *simModel) walk(d *simDispatch, earliest, latest time.Duration) {
 	for ; d.next < len(d.subs); d.next++ {
 		s := d.sub()
-		reason := eventbus.ReasonUnsubscribed
-		if !s.removed {
-			reason = eventbus.ReasonCircuitOpen
-			var ok bool
-			if d.pass, ok = s.circuit.enter(earliest, latest, m.arrived[d.name()]); ok {
-				d.event.move(s.name, "pending", "running")
-				d.at, d.deadline = latest, math.MaxInt64 // until it is known
-				m.running = append(m.running, d)
-				m.expected[d.name()] = d
-				return
-			}
+		var why string
+		if d.pass, why = s.enter(d, earliest, latest, m.arrived[d.name()]); why == "" {
+			d.event.move(s.name, "pending", "running")
+			d.deadline = math.MaxInt64 // until it is known
+			m.running = append(m.running, d)
+			m.expected[d.name()] = d
+			return
 		}
-		if m.passOver(d, s, reason, earliest, latest) {
+		if m.passOver(d, s, why, earliest, latest) {
 			return
 		}
 	}
@@ -329,40 +457,75 @@ func (m *simModel) walk(d *simDispatch, earliest, latest time.Duration) {
 	}) {
 		t.SucceededAfterRetry++
 	}
-	m.settle(d, eventbus.Handled)
+	m.settle(d, eventbus.Handled, earliest)
 }
 
-// passOver splits off what is for a shut subscription, and reports whether that was
-// all.
-func (m *simModel) passOver(d *simDispatch, s *simSub, reason eventbus.Reason, earliest, latest time.Duration) bool {
+// passOver splits off what is for a subscription that is skipped, and reports
+// whether that was all.
+func (m *simModel) passOver(d *simDispatch, s *simSub, why string, earliest, latest time.Duration) bool {
+	if d.seat > 0 {
+		d.attempt--
+		m.skip(d, s, why, earliest, latest)
+		return true
+	}
 	s.counts.Skipped++
 	all := d.next == len(d.subs)-1 && len(d.skipped) == d.next
-	if !all {
-		m.ledger.Splits++
-	}
 	d.skipped = append(d.skipped, d.next)
 	split := &simDispatch{
 		event: d.event, subs: []*simSub{s}, policy: d.policy, replays: d.replays,
-		history: d.history, succeeded: d.succeeded, waiter: d.waiter,
+		history: d.history, succeeded: d.succeeded,
 	}
 	for _, f := range d.failures {
 		if f.sub == s.name {
 			split.failures, split.attempt = append(split.failures, f), f.attempt
 		}
 	}
-	if reason == eventbus.ReasonCircuitOpen && s.whenOpen == eventbus.DropWhenOpen {
-		d.event.move(s.name, "pending", "dropped")
-		m.settle(split, eventbus.Dropped)
+	if all {
+		split.place, split.waiter = d.place, d.waiter
 	} else {
-		m.bury(split, reason, earliest, latest)
+		m.ledger.Splits++
 	}
+	outcome := m.skip(split, s, why, earliest, latest)
 	if w := d.waiter; w != nil && !all {
-		w.settled = false
+		switch outcome {
+		case eventbus.DeadLettered:
+			w.letters++
+		case eventbus.Held:
+			w.held++
+		}
 	}
 	return all
 }
 
-func (m *simModel) settle(d *simDispatch, outcome eventbus.Outcome) {
+// skip does with a dispatch to a skipped subscription what that wants.
+func (m *simModel) skip(d *simDispatch, s *simSub, why string, earliest, latest time.Duration) eventbus.Outcome {
+	switch {
+	case why == "removed":
+		m.bury(d, eventbus.ReasonUnsubscribed, earliest, latest)
+	case why == "open" && s.whenOpen == eventbus.DropWhenOpen:
+		d.event.move(s.name, "pending", "dropped")
+		m.settle(d, eventbus.Dropped, earliest)
+		return eventbus.Dropped
+	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
+		m.bury(d, eventbus.ReasonCircuitOpen, earliest, latest)
+	default:
+		if refused := s.sit(d); refused != "" {
+			m.bury(d, refused, earliest, latest)
+			return eventbus.DeadLettered
+		}
+		m.leavePlace(d, earliest)
+		if w := d.waiter; w != nil {
+			d.waiter = nil
+			w.held++
+			w.ended(eventbus.Held, d.attempt)
+		}
+		m.tend(s, earliest)
+		return eventbus.Held
+	}
+	return eventbus.DeadLettered
+}
+
+func (m *simModel) settle(d *simDispatch, outcome eventbus.Outcome, at time.Duration) {
 	switch outcome {
 	case eventbus.Handled:
 		m.ledger.Handled++
@@ -374,8 +537,14 @@ func (m *simModel) settle(d *simDispatch, outcome eventbus.Outcome) {
 		m.ledger.DeadLettered++
 		m.types[d.event.eventType].DeadLettered++
 	}
-	if w := d.waiter; w != nil {
-		w.settled, w.outcome, w.attempts = true, outcome, d.attempt
+	if d.waiter != nil {
+		d.waiter.ended(outcome, d.attempt)
+	}
+	m.leavePlace(d, at)
+	if d.seat > 0 {
+		s := d.subs[0]
+		s.stand(d)
+		m.tend(s, at)
 	}
 }
 
@@ -403,7 +572,7 @@ func (m *simModel) bury(d *simDispatch, reason eventbus.Reason, earliest, latest
 	if d.waiter != nil {
 		d.waiter.letters++
 	}
-	m.settle(d, eventbus.DeadLettered)
+	m.settle(d, eventbus.DeadLettered, earliest)
 }
 
 func (m *simModel) stop(d *simDispatch) {
@@ -418,6 +587,7 @@ func (m *simModel) succeed(d *simDispatch, at time.Duration) {
 	d.event.move(s.name, "running", "done")
 	s.counts.Successes++
 	s.circuit.record(d.pass, d.event, at, "success")
+	m.tend(s, at)
 	d.next++
 	m.arrived = nil
 	m.walk(d, at, at)
@@ -440,6 +610,7 @@ func (m *simModel) fail(d *simDispatch, kind string, after, at time.Duration) {
 		outcome = ""
 	}
 	s.circuit.record(d.pass, d.event, at, outcome)
+	m.tend(s, at)
 	delay := m.delay(d.policy, s, d.attempt+1, at)
 	if kind == "after" {
 		delay = after
@@ -458,6 +629,10 @@ func (m *simModel) fail(d *simDispatch, kind string, after, at time.Duration) {
 		}
 		d.at, d.due = at, at+delay
 		m.waiting = append(m.waiting, d)
+		if d.seat > 0 {
+			d.where = "away"
+			m.tend(s, at)
+		}
 	}
 }
 
@@ -485,19 +660,24 @@ func (m *simModel) replay(l *simLetter, at time.Duration) error {
 	if m.ending {
 		return eventbus.ErrShutdown
 	}
-	d := &simDispatch{event: l.event, replays: l.replays + 1, history: l.failures, succeeded: l.succeeded, at: at}
+	var subs []*simSub
 	for _, name := range append([]string{l.sub}, l.notReached...) {
 		i := slices.IndexFunc(m.subs, func(s *simSub) bool { return s.name == name })
 		if i < 0 {
 			return eventbus.ErrNoSubscription
 		}
-		d.subs = append(d.subs, m.subs[i])
+		subs = append(subs, m.subs[i])
 	}
-	slices.SortFunc(d.subs, func(x, y *simSub) int { return x.number - y.number })
-	d.policy = m.merge(d.subs)
+	slices.SortFunc(subs, func(x, y *simSub) int { return x.number - y.number })
 	m.remove(l, "pending")
 	m.ledger.Replays++
-	m.queue = append(m.queue, d)
+	again := &simScheduled{}
+	for _, subs := range m.isolated(subs) {
+		again.dispatches = append(again.dispatches, &simDispatch{
+			event: l.event, subs: subs, policy: m.merge(subs), replays: l.replays + 1, history: l.failures, succeeded: l.succeeded,
+		})
+	}
+	m.open(again, at)
 	return nil
 }
 
@@ -510,10 +690,9 @@ func (m *simModel) remove(l *simLetter, to string) {
 	m.changes++
 }
 
-// cutShort is the end of Shutdown's context. It returns the keys of the letters.
-func (m *simModel) cutShort(at time.Duration) map[string]bool {
+// cutShort is the end of Shutdown's context.
+func (m *simModel) cutShort(at time.Duration) {
 	m.cut = true
-	before := len(m.letters)
 	for _, d := range slices.Clone(m.running) {
 		m.abandoned++
 		m.stop(d)
@@ -522,20 +701,44 @@ func (m *simModel) cutShort(at time.Duration) map[string]bool {
 		d.sub().circuit.record(d.pass, d.event, at, "")
 		m.bury(d, eventbus.ReasonShutdown, at, at)
 	}
-	for _, d := range slices.Concat(m.waiting, m.queue) {
+	for _, d := range m.waiting {
 		m.bury(d, eventbus.ReasonShutdown, at, at)
 	}
-	m.waiting, m.queue = nil, nil
-	keys := make(map[string]bool)
-	for _, l := range m.letters[before:] {
-		keys[l.key()] = true
+	m.waiting = nil
+	m.leaveBehind(at, at)
+	for len(m.queue) > 0 { // what is behind their keys comes there
+		d := m.queue[0]
+		m.queue = m.queue[1:]
+		m.bury(d, eventbus.ReasonShutdown, at, at)
 	}
-	return keys
+}
+
+// leaveBehind is the end of what Shutdown does not wait for.
+func (m *simModel) leaveBehind(earliest, latest time.Duration) {
+	m.drained = true
+	for _, s := range m.subs {
+		for _, d := range s.close(eventbus.ReasonShutdown) {
+			m.bury(d, eventbus.ReasonShutdown, earliest, latest)
+		}
+	}
+	for _, e := range m.scheduled {
+		m.bury(&simDispatch{event: e.event, subs: slices.Concat(m.of(e)...), waiter: e.waiter}, eventbus.ReasonShutdown, earliest, latest)
+	}
+	m.scheduled = nil
+}
+
+// of are the targets of an event for later.
+func (m *simModel) of(e *simScheduled) (all [][]*simSub) {
+	for _, d := range e.dispatches {
+		all = append(all, d.subs)
+	}
+	return all
 }
 
 // books are the ledger as it must be.
 func (m *simModel) books() eventbus.Ledger {
 	l := m.ledger
-	l.Queued, l.Running, l.Waiting = int64(len(m.queue)), int64(len(m.running)), int64(len(m.waiting))
+	l.Queued, l.Running, l.Waiting = int64(len(m.queue)+m.parked), int64(len(m.running)), int64(len(m.waiting))
+	l.Scheduled, l.Held = int64(len(m.scheduled)), int64(m.held())
 	return l
 }

@@ -134,9 +134,11 @@ type simulation struct {
 	books     eventbus.Ledger
 	compared  int // letters that the model had made or removed then
 	letters   map[string]eventbus.LetterID
+	ids       []eventbus.EventID // of the events; zero for those that somebody waits for
 	calls     []*simCall // at their gates, or in an order
 	waits     []*simWait
 	failing   float64 // which part of the handlers fails
+	keyed     float64 // which part of the events has a key
 	names     int     // of subscriptions
 	ended     chan error
 	violation string
@@ -185,14 +187,6 @@ func (s *simulation) logf(format string, args ...any) {
 // chance is true with a probability.
 func (s *simulation) chance(p float64) bool { return s.rng.Float64() < p }
 
-// eventType is one that some patterns match, or, seldom, only "*".
-func (s *simulation) eventType() string {
-	if s.chance(0.05) {
-		return "nobody"
-	}
-	return simPick(s, "a.x", "a.y", "b.x", "c")
-}
-
 func simPick[T any](s *simulation, of ...T) T { return of[s.rng.IntN(len(of))] }
 
 // odd is up to d, and no round number: nothing falls together by chance.
@@ -238,6 +232,13 @@ func (s *simulation) run() {
 		case nil:
 		case simViolation:
 			s.violation = string(r)
+			if s.bus != nil {
+				metrics := s.bus.Metrics()
+				s.logf("the bus: %+v %+v", metrics.Ledger, metrics.Subscriptions)
+			}
+			for _, sub := range s.model.subs {
+				s.logf("the model: %s, circuit %+v, holding %s", sub.name, sub.circuit, sub.simHolding.String())
+			}
 		default:
 			s.violation = fmt.Sprintf("panic: %v\n%s", r, debug.Stack())
 		}
@@ -278,20 +279,24 @@ func (s *simulation) setUp() {
 		},
 		concurrency: simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 2, 3),
 		capacity:    simPick(s, eventbus.DefaultQueueCapacity, eventbus.DefaultQueueCapacity, 3, 6),
-		random:      s.random, types: map[string]*eventbus.TypeMetrics{}, expected: map[string]*simDispatch{},
+		isolation:   s.chance(0.25), keys: simKeys{},
+		random: s.random, types: map[string]*eventbus.TypeMetrics{}, expected: map[string]*simDispatch{},
 	}
-	s.model, s.failing = m, simPick(s, 0.1, 0.4, 0.6, 0.9)
+	s.model, s.failing, s.keyed = m, simPick(s, 0.1, 0.4, 0.6, 0.9), simPick(s, 0, 0, 0.3, 0.8)
 	options := []eventbus.Option{
 		eventbus.WithRetry(m.policy), eventbus.WithConcurrency(m.concurrency), eventbus.WithQueueCapacity(m.capacity),
 	}
 	if m.capacity < eventbus.DefaultQueueCapacity {
 		options = append(options, eventbus.RefuseWhenFull())
 	}
+	if m.isolation {
+		options = append(options, eventbus.WithIsolation())
+	}
 	bus, err := eventbus.New(options...)
 	simCheck(err == nil, "New: %v", err)
 	eventbus.SetRandom(bus, func() float64 { return s.random(s.now()) })
 	s.bus = bus
-	s.logf("bus %+v, concurrency %d, capacity %d", m.policy, m.concurrency, m.capacity)
+	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v", m.policy, m.concurrency, m.capacity, m.isolation)
 	for range 1 + s.rng.IntN(4) {
 		s.subscribe()
 	}
@@ -345,15 +350,16 @@ func (s *simulation) subscribe() {
 	c := &sub.circuit
 	window := simPick(s, 12*time.Second, time.Minute, time.Minute)
 	c.ratio, c.minEvents, c.step = simPick(s, 0, 0.3, 0.5, 0.5), simPick(s, 1, 2, 3, 4), window/12
-	c.openFor = simPick(s, 5*time.Second, 30*time.Second)
+	c.openFor = simPick(s, 5*time.Second, 30*time.Second) + s.odd(time.Millisecond)
 	circuit := []eventbus.CircuitOption{
 		eventbus.FailureRatio(c.ratio), eventbus.MinEvents(c.minEvents), eventbus.Window(window), eventbus.OpenFor(c.openFor),
 	}
 	if c.disabled = s.chance(0.1); c.disabled {
 		circuit = append(circuit, eventbus.NoCircuit())
 	}
-	sub.whenOpen = simPick(s, eventbus.DeadLetterWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
-	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen)
+	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
+	sub.holds, sub.behind = simPick(s, eventbus.DefaultHoldCapacity, eventbus.DefaultHoldCapacity, 1, 3), map[string][]*simDispatch{}
+	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.HoldCapacity(sub.holds))
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
 	s.logf("subscribe %s %q timeout %s, overrides %q %+v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.set, sub.retry, c, err)
 	if s.model.ending {
@@ -361,7 +367,7 @@ func (s *simulation) subscribe() {
 		return
 	}
 	simCheck(err == nil, "Subscribe: %v", err)
-	sub.leave = made.Unsubscribe
+	sub.made = made
 	s.model.subscribe(sub)
 }
 
@@ -385,14 +391,14 @@ func (s *simulation) act() {
 		return n < 0
 	}
 	switch m := s.model; {
-	case does(250):
-		count := 1
-		if s.calm() && m.capacity == eventbus.DefaultQueueCapacity && s.chance(0.3) {
-			count += s.rng.IntN(4)
-		}
-		for range count {
-			s.publish(s.eventType())
-		}
+	case does(220):
+		s.publish()
+	case does(30) && s.calm() && m.capacity == eventbus.DefaultQueueCapacity:
+		s.publishBatch()
+	case does(30) && len(m.subs) > 0:
+		s.operate(m.subs[s.rng.IntN(len(m.subs))])
+	case does(15) && len(m.scheduled) > 0:
+		s.cancelScheduled()
 	case does(160):
 		s.advance()
 	case does(30):
@@ -438,7 +444,7 @@ func (s *simulation) act() {
 
 // calm reports whether it is all the same which of two deliveries comes first.
 func (s *simulation) calm() bool {
-	return !slices.ContainsFunc(s.model.subs, func(x *simSub) bool { return x.circuit.shut })
+	return !slices.ContainsFunc(s.model.subs, func(x *simSub) bool { return x.circuit.shut || x.circuit.paused || len(x.behind) > 0 })
 }
 
 // sleep lets time pass, and stops to look whenever something happens.
@@ -495,9 +501,9 @@ func (s *simulation) advance() {
 	case 0:
 		d = s.odd(2 * time.Second)
 	case 1:
-		d = 5*time.Second + s.odd(time.Millisecond)
+		d = 5*time.Second + s.odd(2*time.Millisecond)
 	case 2:
-		d = 30*time.Second + s.odd(time.Millisecond)
+		d = 30*time.Second + s.odd(2*time.Millisecond)
 	case 3:
 		if s.chance(0.3) {
 			d = time.Minute
@@ -542,6 +548,10 @@ func (s *simulation) look() {
 	for _, c := range arrived {
 		s.receive(c, calls[c.name])
 	}
+	if m.ending && !m.drained && m.started && m.unsettled() == 0 {
+		m.leaveBehind(before, s.last)
+		metrics = s.bus.Metrics()
+	}
 	s.lookAtWaits()
 	s.compare(&metrics)
 }
@@ -557,7 +567,7 @@ func (s *simulation) receive(c *simCall, d *simDispatch) {
 		e.time = at
 		simCheck(at <= e.published && at >= e.published-2*time.Millisecond, "event %d is of %s, published at %s", e.number, at, e.published)
 	}
-	simCheck(e.time == at && c.event.Type == e.eventType && d.sub() == c.sub, "%s was given %+v", c.name, c.event)
+	simCheck(e.time == at && c.event.Type == e.eventType && c.event.Key == e.key && d.sub() == c.sub, "%s was given %+v", c.name, c.event)
 	s.calls = append(s.calls, c)
 }
 
@@ -585,7 +595,8 @@ func (s *simulation) lookAtWaits() {
 			letters = len(died.Letters)
 		}
 		simCheck(w.result.Outcome == w.model.outcome && w.result.Attempts == w.model.attempts && len(w.result.Letters) == w.model.letters &&
-			letters == w.model.letters && (w.err == nil) == (letters == 0),
+			letters == w.model.letters && len(w.result.Held) == w.model.held &&
+			(w.err == nil) == (letters == 0 && w.model.outcome != eventbus.Cancelled),
 			"PublishAndWait of event %d returned %+v, %v, and should %+v", w.event, w.result, w.err, w.model)
 		return true
 	})
@@ -607,6 +618,13 @@ func (s *simulation) compare(metrics *eventbus.Metrics) {
 		is, should := metrics.Subscriptions[i], sub.counts
 		should.Subscription, should.Pattern = sub.name, sub.pattern
 		should.Circuit, should.CircuitOpens, should.Latency = sub.circuit.state(), sub.circuit.opens, is.Latency
+		should.Held = sub.held()
+		sub.circuit.endPause(s.last)
+		if should.Paused = sub.circuit.paused; should.Paused && sub.circuit.pausedUntil < math.MaxInt64 {
+			should.PausedUntil = s.origin.Add(sub.circuit.pausedUntil).UTC()
+			is.PausedUntil = is.PausedUntil.Round(0)
+			should.PausedUntil = should.PausedUntil.Round(0)
+		}
 		simCheck(is == should, "subscription\n%+v should be\n%+v", is, should)
 	}
 	for eventType, should := range m.types {
