@@ -406,7 +406,7 @@ func (s *simulation) checkShutdown(cut bool, letters int) {
 		key := fmt.Sprintf("e%d/%s", l.Event.Payload, l.Subscription)
 		simCheck(unfinished[key], "Shutdown: %s is not unfinished", key)
 	}
-	simCheck(len(short.Abandoned) == s.model.abandoned, "Shutdown: %d abandoned, and should be %d", len(short.Abandoned), s.model.abandoned)
+	simCheck(len(short.Abandoned) == s.model.atDrain, "Shutdown: %d abandoned, and should be %d", len(short.Abandoned), s.model.atDrain)
 }
 
 // quiesce ends all faults: everything must settle.

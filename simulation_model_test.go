@@ -31,6 +31,7 @@ type simModel struct {
 	running   []*simDispatch
 	waiting   []*simDispatch
 	abandoned int
+	atDrain   int // abandoned when nothing was left that Shutdown waits for
 	letters   []*simLetter
 	ledger    eventbus.Ledger
 	types     map[string]*eventbus.TypeMetrics
@@ -715,7 +716,7 @@ func (m *simModel) cutShort(at time.Duration) {
 
 // leaveBehind is the end of what Shutdown does not wait for.
 func (m *simModel) leaveBehind(earliest, latest time.Duration) {
-	m.drained = true
+	m.drained, m.atDrain = true, m.abandoned
 	for _, s := range m.subs {
 		for _, d := range s.close(eventbus.ReasonShutdown) {
 			m.bury(d, eventbus.ReasonShutdown, earliest, latest)

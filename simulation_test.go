@@ -106,7 +106,14 @@ func simulate(t *testing.T, seed uint64) (r simResult) {
 			r = simResult{s.steps, s.last, s.trace.Bytes(), s.violation}
 		}
 		if p != nil && r.violation == "" {
+			stacks := make([]byte, 1<<20)
+			stacks = stacks[:runtime.Stack(stacks, true)]
 			r.violation = fmt.Sprintf("at the end: %v", p)
+			for _, stack := range strings.Split(string(stacks), "\n\n") {
+				if strings.Contains(stack, "durable") {
+					r.violation += "\n" + stack
+				}
+			}
 		}
 	}()
 	synctest.Test(t, func(*testing.T) {
@@ -331,6 +338,10 @@ func (s *simulation) subscribe() {
 			override(field, eventbus.MaxRetries(p.MaxRetries))
 		case "B":
 			p.BaseDelay = simPick(s, 0, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
+			if s.model.concurrency < eventbus.DefaultConcurrency {
+				// At once is in a race for the worker with what its failure lets go.
+				p.BaseDelay += time.Millisecond + s.odd(time.Millisecond)
+			}
 			override(field, eventbus.BaseDelay(p.BaseDelay))
 		case "M":
 			p.MaxDelay = simPick(s, s.odd(10*time.Second), s.odd(time.Minute))
