@@ -202,6 +202,7 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 			}
 		}
 		story.counted, story.at = d.story.countedAt(s), s
+		story.previous = d.story.previous
 		if old := d.story.rare; old != nil {
 			story.rare = &rarities{omitted: old.omittedHere, succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted}
 		}

@@ -25,19 +25,24 @@
 // order, up to [WithConcurrency]. A slow handler holds up its own event and no
 // other. The queue is bounded: when it is full, Publish waits, or refuses with
 // [RefuseWhenFull]; a handler that publishes never waits. [Bus.PublishAndWait]
-// returns when the event has settled.
+// returns when the event has settled; [Bus.PublishBatch] accepts all or nothing.
+//
+// Events with the same [Key] are dispatched strictly one after another, their
+// retries included. With [WithIsolation] every matching subscription is a dispatch
+// of its own, and none waits for another. [ID] makes a publication repeatable;
+// [After] and [At] put it off, and [Bus.Cancel] takes it back.
 //
 // All of this lives in memory: it holds within the process, and within the bound
 // of the dead letter queue.
 //
 // # The way of an event
 //
-//	Publish ── which subscriptions? ── queue ── a free worker takes it
+//	Publish ── which subscriptions? ── its key's turn? ── queue ── a free worker
 //	                                              │
 //	              ┌───────────────────────────────┘
 //	              ▼
 //	   for each subscription in order:
-//	     circuit open? ── yes ── dead letter (circuit_open), or dropped
+//	     circuit open? ── yes ── held, until it closes
 //	        │ no
 //	     handler, watched ── nil ── next one ── … ── handled
 //	        │ error, panic, Goexit, timeout
@@ -59,7 +64,11 @@
 // Each subscription has a circuit. When more than half of at least four events
 // of the last minute failed there, it opens, and the subscription is skipped for
 // 30 seconds; then one delivery at a time probes. Being skipped spends no
-// attempt, and the other subscriptions of the event proceed as usual.
+// attempt, and the other subscriptions of the event proceed as usual. What is
+// skipped is held and goes on, oldest first, when the circuit lets it through;
+// [DeadLetterWhenOpen] and [DropWhenOpen] choose otherwise. Operators steer with
+// [Subscription.Pause], [Subscription.HoldUntil], [Subscription.Trip] and their
+// counterparts.
 //
 // What is not tried again becomes a [DeadLetter], with the event, the reason and
 // every failure. [Bus.DLQ] lists, replays and purges. A replay goes to the
@@ -78,5 +87,6 @@
 //
 // Every time that can be observed comes from the injected clock. Tests run the
 // bus with the real clock under [testing/synctest], where a retry after 30
-// seconds takes no time, or with a clock.Mock of github.com/benbjohnson/clock.
+// seconds takes no time, or with a clock.Mock of github.com/benbjohnson/clock. The
+// package eventbustest is the kit for them.
 package eventbus

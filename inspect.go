@@ -23,6 +23,9 @@ type Plan struct {
 	// Origins says where each value of Policy comes from: by the field's name,
 	// the subscription, or BusDefault.
 	Origins map[string]string
+	// Isolated says that every target is a dispatch of its own (WithIsolation):
+	// then Policy is the bus's, and each target's is that with its Overrides.
+	Isolated bool
 	// Err is why there is no plan: an *EventError for a type that Publish would
 	// refuse, or ErrUninitialized.
 	Err error
@@ -40,6 +43,9 @@ type Target struct {
 	// as text.
 	Overrides map[string]string
 	Circuit   CircuitState
+	WhenOpen  WhenOpen
+	Held      int  // deliveries that wait for it
+	Paused    bool // by Pause or HoldUntil
 }
 
 // Explain tells who gets an event of a type, under which retry policy, and where
@@ -53,15 +59,22 @@ func (b *Bus) Explain(eventType string) Plan {
 	}
 	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType)}
 	merged := to.policy(b.config.retry)
-	p := Plan{EventType: eventType, Policy: merged.RetryPolicy, Origins: make(map[string]string)}
+	if b.config.isolation {
+		merged = mergePolicies(b.config.retry, nil)
+	}
+	p := Plan{EventType: eventType, Policy: merged.RetryPolicy, Origins: make(map[string]string), Isolated: b.config.isolation}
 	for _, s := range to.subscriptions {
 		state, _ := s.circuit.state()
+		paused, _ := s.paused()
 		p.Targets = append(p.Targets, Target{
 			Subscription: s.id,
 			Pattern:      s.Pattern(),
 			Timeout:      s.timeout,
 			Overrides:    s.retry.texts(),
 			Circuit:      state,
+			WhenOpen:     s.whenOpen,
+			Held:         s.holding.len(),
+			Paused:       paused,
 		})
 	}
 	for field, i := range merged.origins() {
@@ -82,19 +95,29 @@ func (p Plan) String() string {
 		return p.EventType + ": no subscription matches; it would be unrouted\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s goes to %d subscription(s)\n", p.EventType, len(p.Targets))
+	fmt.Fprintf(&b, "%s goes to %d subscription(s)", p.EventType, len(p.Targets))
+	if p.Isolated {
+		b.WriteString(", each a dispatch of its own")
+	}
+	b.WriteByte('\n')
 	for i, t := range p.Targets {
 		fmt.Fprintf(&b, "%3d. %s  pattern %q, timeout %s, circuit %s", i+1, t.Subscription, t.Pattern, t.Timeout, t.Circuit)
 		for _, field := range retryFields {
-			if text, ok := t.Overrides[field.name]; ok && field.set&unmergedFields != 0 {
+			if text, ok := t.Overrides[field.name]; ok && (p.Isolated || field.set&unmergedFields != 0) {
 				fmt.Fprintf(&b, ", %s %s", field.name, text)
 			}
+		}
+		if t.Paused {
+			b.WriteString(", paused")
+		}
+		if t.Held > 0 {
+			fmt.Fprintf(&b, ", %d held", t.Held)
 		}
 		b.WriteByte('\n')
 	}
 	for _, field := range retryFields {
 		origin, merged := p.Origins[field.name]
-		if !merged {
+		if !merged || p.Isolated {
 			origin = BusDefault + ", for those that set none"
 		}
 		fmt.Fprintf(&b, "     %s = %s  (%s)\n", field.name, field.text(&p.Policy), origin)

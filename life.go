@@ -178,7 +178,7 @@ func (b *Bus) leaveBehind() {
 		}
 	}
 	for _, e := range b.scheduled.close() {
-		b.bury(w, &dispatch{opening: e.opening}, ReasonShutdown)
+		b.bury(w, e.dispatch(), ReasonShutdown)
 		w.tell()
 	}
 }

@@ -191,38 +191,42 @@ func (m *memory) append(ctx context.Context, o opening) error {
 }
 
 func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool) (fresh []opening, err error) {
-	choose := func() (a lane.Admission[opening], err error) {
+	choose := func(put func(opening, lane.Gate[opening])) (events int, err error) {
 		if fresh, err = m.given.take(openings); err != nil {
-			return a, err
+			return 0, err
 		}
-		for i := range fresh {
-			if !fresh[i].queues() {
-				continue
-			}
-			a.Admitted++
-			copies := fresh[i].copies()
-			m.copies.Add(int64(len(copies)) - 1)
-			for _, o := range copies {
-				if gate := m.gate(&o); gate != nil && !gate.Enter(o) {
-					a.Parked++
-				} else {
-					a.Items = append(a.Items, o)
-				}
+		for _, o := range fresh {
+			if o.queues() {
+				events++
+				m.split(o, put)
 			}
 		}
-		return a, nil
+		return events, nil
 	}
 	places := 0
 	for i := range openings {
 		if o := &openings[i]; o.queues() {
-			places += len(o.to.copies())
+			places += max(len(o.to.each), 1)
 		}
 	}
 	if places == 0 {
-		_, err = choose()
+		_, err = choose(nil)
 		return fresh, err
 	}
 	return fresh, m.lanes.PushAll(ctx, places, inside, choose)
+}
+
+// split puts the dispatches that an event is made into.
+func (m *memory) split(o opening, put func(opening, lane.Gate[opening])) {
+	if o.to.each == nil {
+		put(o, m.gate(&o))
+		return
+	}
+	m.copies.Add(int64(len(o.to.each)) - 1)
+	for _, to := range o.to.each {
+		o.to = to
+		put(o, m.gate(&o))
+	}
 }
 
 // gate is where a dispatch waits for its key, nil if it has none.
@@ -234,11 +238,7 @@ func (m *memory) gate(o *opening) lane.Gate[opening] {
 }
 
 func (m *memory) open(o *opening) {
-	copies := o.copies()
-	m.copies.Add(int64(len(copies)) - 1)
-	for i := range copies {
-		m.lanes.Return(&copies[i], m.gate(&copies[i]))
-	}
+	m.split(*o, func(o opening, gate lane.Gate[opening]) { m.lanes.Return(&o, gate) })
 }
 
 func (m *memory) claim(context.Context) ([]*dispatch, error) { return nil, nil }

@@ -322,6 +322,11 @@ const (
 	DropWhenOpen
 )
 
+// String names it: "hold", "dead-letter", "drop".
+func (w WhenOpen) String() string {
+	return nameOf("WhenOpen", []string{"hold", "dead-letter", "drop"}, int(w))
+}
+
 func (w WhenOpen) applySubscription(c *subscriptionConfig) {
 	if w < HoldWhenOpen || w > DropWhenOpen {
 		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants: HoldWhenOpen, DeadLetterWhenOpen, DropWhenOpen"}

@@ -240,7 +240,7 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 			o.time, p.due = b.dueFrom(p.when)
 		}
 		if w != nil {
-			w.pending = len(to.copies())
+			w.pending = max(len(to.each), 1)
 			if w.wouldDeadlock(&o) {
 				return opening{}, fmt.Errorf("%w %q", ErrWouldDeadlock, p.key)
 			}

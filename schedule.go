@@ -23,6 +23,13 @@ type scheduledEvent struct {
 	gone bool // due, or cancelled; guarded by schedule.mu
 }
 
+// dispatch is for an event that will not be due: it has not taken its key's place.
+func (e *scheduledEvent) dispatch() *dispatch {
+	d := &dispatch{opening: e.opening}
+	d.dropPlace()
+	return d
+}
+
 func newSchedule(clock delay.Clock, due func(*opening)) *schedule {
 	s := &schedule{byID: make(map[EventID]*scheduledEvent)}
 	s.queue = delay.New(clock, func(events []*scheduledEvent) {
@@ -114,7 +121,7 @@ func (b *Bus) putOff(o opening) {
 	b.ledger.direct.Add(1)
 	if !b.scheduled.add(o) {
 		w := &worker{}
-		b.bury(w, &dispatch{opening: o}, ReasonShutdown)
+		b.bury(w, (&scheduledEvent{opening: o}).dispatch(), ReasonShutdown)
 		w.tell()
 	}
 }

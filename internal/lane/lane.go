@@ -153,37 +153,25 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool, gate Gate[T])
 	return nil
 }
 
-// Admission is what PushAll lets in.
-type Admission[T any] struct {
-	Items    []T // for the workers
-	Parked   int // items that the caller keeps for Unpark
-	Admitted int // how many count as admitted
-}
-
 // PushAll lets several items in, or none: it waits for room for n, as Push does
-// for one, and then asks choose, with the pool's lock held, what to let in. If
-// that is an error, it is nothing. More than the capacity needs the queue empty,
-// and exceeds it.
-func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func() (Admission[T], error)) error {
+// for one, and then has choose put them, past their gates, with the pool's lock
+// held. choose returns how many count as admitted; if it returns an error, it has
+// put none. More than the capacity needs the queue empty, and exceeds it.
+func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func(put func(T, Gate[T])) (int, error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n = min(n, p.cfg.Capacity)
 	if err := p.admitLocked(ctx, n, over); err != nil {
 		return err
 	}
-	a, err := choose()
-	p.room += n - len(a.Items) - a.Parked
-	if err != nil {
-		p.tellWaitersLocked()
-		return err
-	}
-	p.admitted += int64(a.Admitted)
-	p.parked += a.Parked
-	for i := range a.Items {
-		p.putLocked(&a.Items[i])
-	}
-	p.tellWaitersLocked()
-	return nil
+	p.room += n
+	admitted, err := choose(func(item T, gate Gate[T]) {
+		p.room--
+		p.passLocked(&item, gate)
+	})
+	p.admitted += int64(admitted)
+	p.tellWaitersLocked() // there may be room left
+	return err
 }
 
 // admitLocked waits for n places, unlocked meanwhile.

@@ -1,0 +1,184 @@
+package eventbustest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// DeadLetter waits until the bus is settled (WaitSettled), and returns the one dead
+// letter that matches the query. If there is not exactly one, the test ends and
+// shows every letter that there is, with its story.
+//
+// The empty query matches all; Limit, Before and ExactTotal must not be set. Call
+// it on the test's goroutine.
+func DeadLetter(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) eventbus.DeadLetter {
+	t.Helper()
+	return deadLetters(t, bus, query, 1)[0]
+}
+
+// DeadLetters is DeadLetter for any number of them: it returns the letters that
+// match the query, in the order in which they died, if they are as many as wanted.
+func DeadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery, want int) []eventbus.DeadLetter {
+	t.Helper()
+	return deadLetters(t, bus, query, want)
+}
+
+// NoDeadLetters waits until the bus is settled (WaitSettled), and fails the test if
+// there is a dead letter, looked at or not. The test goes on.
+func NoDeadLetters(t testing.TB, bus *eventbus.Bus) {
+	t.Helper()
+	WaitSettled(t, bus)
+	if all := lettersOf(t, bus, eventbus.LetterQuery{}); len(all) > 0 {
+		t.Errorf("eventbustest: want no dead letter, there are %d:\n%s", len(all), stories(all))
+	}
+}
+
+func deadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery, want int) []eventbus.DeadLetter {
+	t.Helper()
+	WaitSettled(t, bus)
+	found := lettersOf(t, bus, query)
+	if len(found) == want {
+		kitOf(bus).saw(found)
+		return found
+	}
+	all := lettersOf(t, bus, eventbus.LetterQuery{})
+	var b strings.Builder
+	fmt.Fprintf(&b, "eventbustest: want %s for %s, got %d", count(want, "dead letter"), queryText(query), len(found))
+	if len(all) == 0 {
+		fmt.Fprintf(&b, "; there is none at all, with the ledger %+v", bus.Metrics().Ledger)
+	} else {
+		fmt.Fprintf(&b, ", of %d:\n%s", len(all), stories(all))
+	}
+	t.Fatalf("%s", b.String())
+	return nil
+}
+
+// lettersOf are all letters that match, oldest first. It ends the test at a bad
+// query.
+func lettersOf(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) []eventbus.DeadLetter {
+	t.Helper()
+	if query.Limit != 0 || !query.Before.IsZero() || query.ExactTotal {
+		t.Fatalf("eventbustest: %s: Limit, Before and ExactTotal are for pages; leave them out", queryText(query))
+	}
+	var all []eventbus.DeadLetter
+	for query.Limit = 10_000; ; {
+		page, err := bus.DLQ().List(context.Background(), query)
+		if err != nil {
+			t.Fatalf("eventbustest: %v", err)
+		}
+		all = append(all, page.Letters...)
+		if page.Next.IsZero() {
+			slices.Reverse(all)
+			return all
+		}
+		query.Before = page.Next
+	}
+}
+
+// queryText is the fields that are set.
+func queryText(q eventbus.LetterQuery) string {
+	var fields []string
+	add := func(set bool, format string, args ...any) {
+		if set {
+			fields = append(fields, fmt.Sprintf(format, args...))
+		}
+	}
+	add(q.Type != "", "Type: %q", q.Type)
+	add(q.Subscription != "", "Subscription: %q", q.Subscription)
+	add(q.Reason != "", "Reason: %q", q.Reason)
+	add(q.Error != "", "Error: %q", q.Error)
+	add(!q.Since.IsZero(), "Since: %s", q.Since)
+	add(!q.Until.IsZero(), "Until: %s", q.Until)
+	add(q.Limit != 0, "Limit: %d", q.Limit)
+	add(!q.Before.IsZero(), "Before: %s", q.Before)
+	add(q.ExactTotal, "ExactTotal: true")
+	return "LetterQuery{" + strings.Join(fields, ", ") + "}"
+}
+
+const (
+	clockLayout   = "15:04:05.000"
+	storiesShown  = 10
+	failuresShown = 20
+	stackShown    = 12  // lines
+	payloadShown  = 200 // bytes
+)
+
+// stories are the letters as a failing test shows them.
+func stories(letters []eventbus.DeadLetter) string {
+	var b strings.Builder
+	for i := range letters {
+		if i == storiesShown {
+			fmt.Fprintf(&b, "  and %d more\n", len(letters)-i)
+			break
+		}
+		story(&b, &letters[i])
+	}
+	return b.String()
+}
+
+func story(b *strings.Builder, l *eventbus.DeadLetter) {
+	fmt.Fprintf(b, "  %s %s: %s at %s after %s", l.Event.Type, l.Event.ID, l.Reason, l.Subscription, count(l.Attempts, "attempt"))
+	if l.Replays > 0 {
+		fmt.Fprintf(b, ", replayed %s", count(l.Replays, "time"))
+	}
+	payload := fmt.Sprintf("%+v", l.Event.Payload)
+	if len(payload) > payloadShown {
+		payload = strings.ToValidUTF8(payload[:payloadShown], "") + "…"
+	}
+	fmt.Fprintf(b, " (letter %s)\n    payload %T %s\n", l.ID, l.Event.Payload, payload)
+	if len(l.Succeeded) > 0 {
+		fmt.Fprintf(b, "    succeeded at %s\n", strings.Join(l.Succeeded, ", "))
+	}
+	if len(l.NotReached) > 0 {
+		fmt.Fprintf(b, "    did not reach %s\n", strings.Join(l.NotReached, ", "))
+	}
+	shown := l.Failures
+	if len(shown) > failuresShown {
+		fmt.Fprintf(b, "    the last %d of %d failures:\n", failuresShown, len(shown)+l.FailuresOmitted)
+		shown = shown[len(shown)-failuresShown:]
+	}
+	for _, f := range shown {
+		fmt.Fprintf(b, "    attempt %d, %s, %s, after %s: %s\n", f.Attempt, f.Subscription,
+			f.Time.Format(clockLayout), f.Duration.Round(time.Microsecond), indent(f.Error))
+		var panicked *eventbus.PanicError
+		if errors.As(f.Err, &panicked) {
+			b.WriteString(stackText(panicked.Stack))
+		}
+	}
+}
+
+// stackText is the part of a panic's stack that is the handler's.
+func stackText(stack []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(stack), []byte("\n"))
+	// What comes before is how it was caught, or raised again by a middleware; two
+	// lines a frame.
+	for i, line := range slices.Backward(lines) {
+		if bytes.HasPrefix(line, []byte("panic(")) && i+2 < len(lines) {
+			lines = lines[i+2:]
+			break
+		}
+	}
+	var b strings.Builder
+	for _, line := range lines[:min(len(lines), stackShown)] {
+		fmt.Fprintf(&b, "        %s\n", bytes.TrimSpace(line))
+	}
+	return b.String()
+}
+
+// indent lets the further lines of an error stand below its first.
+func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/eventbustest"
+)
+
+// start makes the service on a bus that ends with the test, and fails it for what
+// is unfinished or dead by then. The first recorder is around every handler, and can
+// make it fail; the second is the handler of what the service publishes.
+func start(t *testing.T) (bus *eventbus.Bus, billing, paid *eventbustest.Recorder) {
+	t.Helper()
+	billing, paid = new(eventbustest.Recorder), new(eventbustest.Recorder)
+	bus = eventbustest.New(t, eventbus.WithRetry(eventbus.NoJitter), eventbus.WithMiddleware(billing.Wrap))
+	require.NoError(t, (&Billing{bus, func(context.Context, Order) error { return nil }}).Subscribe())
+	_, err := bus.Subscribe("order.paid", paid.Handle)
+	require.NoError(t, err)
+	return bus, billing, paid
+}
+
+func place(t *testing.T, bus *eventbus.Bus, o Order) eventbus.EventID {
+	t.Helper()
+	id, err := bus.Publish(t.Context(), "order.placed", o)
+	require.NoError(t, err)
+	return id
+}
+
+func TestBilling_Pays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _, paid := start(t)
+		place(t, bus, Order{"o-17", 4200})
+		eventbustest.NoDeadLetters(t, bus) // once all has settled
+		require.Equal(t, []Order{{"o-17", 4200}}, eventbustest.Payloads[Order](paid))
+	})
+}
+
+func TestBilling_TriesAgainAfterAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, billing, paid := start(t)
+		billing.Script(eventbustest.Fail(errBankBusy), eventbustest.Overrun)
+		id := place(t, bus, Order{"o-17", 4200})
+		eventbustest.WaitSettled(t, bus) // minutes that take no time
+		require.Equal(t, []time.Duration{time.Minute, time.Minute}, billing.Delays(id))
+		require.Len(t, paid.Deliveries(), 1)
+	})
+}
+
+func TestBilling_GivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, billing, paid := start(t)
+		billing.FailNext(3, errBankBusy)
+		place(t, bus, Order{"o-17", 4200})
+		// Without the next lines, the test would fail for this letter.
+		letter := eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{Subscription: "billing"})
+		require.Equal(t, eventbus.ReasonExhausted, letter.Reason)
+		require.Equal(t, 3, letter.Attempts)
+		require.Empty(t, paid.Deliveries())
+	})
+}
+
+func TestBilling_RefusesWhatCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _, _ := start(t)
+		place(t, bus, Order{"o-18", 0})
+		letter := eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonPermanent})
+		require.Equal(t, "order o-18 costs 0 cents", letter.Failures[0].Error)
+	})
+}
+
+func TestRun(t *testing.T) {
+	require.NoError(t, run(t.Context()))
+}
