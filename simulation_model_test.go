@@ -723,6 +723,9 @@ func (m *simModel) leaveBehind(earliest, latest time.Duration) {
 		}
 	}
 	for _, e := range m.scheduled {
+		if e.waiter != nil {
+			e.waiter.pending = 1 // it never came to its dispatches
+		}
 		m.bury(&simDispatch{event: e.event, subs: slices.Concat(m.of(e)...), waiter: e.waiter}, eventbus.ReasonShutdown, earliest, latest)
 	}
 	m.scheduled = nil
