@@ -467,8 +467,10 @@ func (s *simulation) sleep(d time.Duration) {
 			s.look()
 			next = min(s.last+s.odd(time.Microsecond), s.model.nextInstant())
 		}
-		if s.model.started && len(s.model.queue) > 0 && s.model.active() < s.model.concurrency {
-			next = min(next, s.last+100*time.Microsecond)
+		if s.model.started && len(s.model.queue) > 0 {
+			if s.model.active() < s.model.concurrency {
+				next = min(next, s.last+100*time.Microsecond)
+			}
 			if before := s.model.nextInstant() - 2; next >= before && before > s.last {
 				next = before // what has been taken until then was taken before it
 			}
@@ -483,12 +485,18 @@ func (s *simulation) sleep(d time.Duration) {
 // lanes' ticks apart, so that their retries would come due at a tick: what comes
 // first then is nobody's decision.
 func (s *simulation) tied(target time.Duration) *simCall {
+	const tick = 500 * time.Microsecond
 	seen := map[time.Duration]bool{}
+	for _, d := range s.model.waiting {
+		if d.due <= target+10*tick {
+			seen[d.due%tick] = true
+		}
+	}
 	for _, c := range s.calls {
-		if c.dispatch == nil || c.dispatch.deadline > target {
+		if c.dispatch == nil || c.dispatch.deadline > target+10*tick {
 			continue
 		}
-		within := c.dispatch.deadline % (500 * time.Microsecond)
+		within := c.dispatch.deadline % tick
 		if seen[within] && c.wait == nil {
 			return c
 		}
