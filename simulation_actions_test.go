@@ -357,7 +357,7 @@ func (s *simulation) finish(how string) {
 		})
 	}) && m.parked == 0
 	letters := len(m.letters)
-	cut := m.unsettled() > 0 && (!m.started || how == "cut" && sure)
+	cut := !m.started && m.unsettled()+len(m.scheduled) > 0 || m.unsettled() > 0 && how == "cut" && sure
 	if cut {
 		s.logf("cut")
 		m.cutShort(s.last)

@@ -486,21 +486,24 @@ func (s *simulation) sleep(d time.Duration) {
 // first then is nobody's decision.
 func (s *simulation) tied(target time.Duration) *simCall {
 	const tick = 500 * time.Microsecond
-	seen := map[time.Duration]bool{}
+	seen := map[time.Duration]*simCall{}
 	for _, d := range s.model.waiting {
 		if d.due <= target+10*tick {
-			seen[d.due%tick] = true
+			seen[d.due%tick] = nil
 		}
 	}
 	for _, c := range s.calls {
 		if c.dispatch == nil || c.dispatch.deadline > target+10*tick {
 			continue
 		}
-		within := c.dispatch.deadline % tick
-		if seen[within] && c.wait == nil {
+		other, tied := seen[c.dispatch.deadline%tick]
+		switch {
+		case tied && c.wait == nil:
 			return c
+		case tied && other != nil && other.wait == nil:
+			return other
 		}
-		seen[within] = true
+		seen[c.dispatch.deadline%tick] = c
 	}
 	return nil
 }
