@@ -2,7 +2,6 @@ package eventbus_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,7 +31,7 @@ func TestD7_WhoWaitsForAnEventForLaterIsToldOfShutdown(t *testing.T) {
 		select {
 		case err := <-returned:
 			var died *eventbus.DeliveryError
-			require.True(t, errors.As(err, &died), "%v", err)
+			require.ErrorAs(t, err, &died)
 		default:
 			t.Fatal("PublishAndWait waits for ever")
 		}
