@@ -425,7 +425,7 @@ func (s *simulation) quiesce() {
 		simCheck(n < 10_000, "it does not settle: %+v", m.books())
 		if i := slices.IndexFunc(s.calls, func(c *simCall) bool { return c.wait == nil && c.dispatch != nil }); i >= 0 {
 			s.release(s.calls[i], false)
-			s.sleep(s.odd(2 * time.Microsecond))
+			s.sleep(s.gap + s.odd(2*time.Microsecond))
 			s.settle()
 			continue
 		}

@@ -34,9 +34,10 @@ type simulation struct {
 	ids       []eventbus.EventID // of the events; zero for those that somebody waits for
 	calls     []*simCall         // at their gates, or in an order
 	waits     []*simWait
-	failing   float64 // which part of the handlers fails
-	keyed     float64 // which part of the events has a key
-	names     int     // of subscriptions
+	failing   float64       // which part of the handlers fails
+	keyed     float64       // which part of the events has a key
+	names     int           // of subscriptions
+	gap       time.Duration // between two actions
 	ended     chan error
 	violation string
 	free      chan struct{} // closed: the gates are open
@@ -172,14 +173,20 @@ func (s *simulation) setUp() {
 		policy: eventbus.RetryPolicy{
 			MaxRetries: s.rng.IntN(4), BaseDelay: simPick(s, 0, 100*time.Millisecond, time.Second) + s.odd(time.Millisecond),
 			MaxDelay: simPick(s, time.Second, 30*time.Second), BackoffMultiplier: simPick(s, 1, 2, 3.5),
-			MaxElapsed: simPick(s, 0, 0, 20*time.Second), Jitter: simPick(s, eventbus.ProportionalJitter, eventbus.NoJitter),
+			MaxElapsed: simPick(s, 0, 0, 20*time.Second), Jitter: eventbus.ProportionalJitter,
 		},
-		concurrency: simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 2, 3),
+		concurrency: simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 1, 3),
 		capacity:    simPick(s, eventbus.DefaultQueueCapacity, eventbus.DefaultQueueCapacity, 3, 6),
 		isolation:   s.chance(0.25), keys: simKeys{},
 		random: s.random, types: map[string]*eventbus.TypeMetrics{}, expected: map[string]*simDispatch{},
 	}
 	s.model, s.failing, s.keyed = m, simPick(s, 0.1, 0.4, 0.6, 0.9), simPick(s, 0, 0, 0.3, 0.8)
+	// With one worker all is in the order of the queue. Of several that take something
+	// at once, it is open which comes first to a door; so they had better not.
+	if s.gap = 600 * time.Microsecond; m.concurrency == 1 {
+		s.gap = time.Microsecond
+		m.policy.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.NoJitter)
+	}
 	options := []eventbus.Option{
 		eventbus.WithRetry(m.policy), eventbus.WithConcurrency(m.concurrency), eventbus.WithQueueCapacity(m.capacity),
 	}
@@ -243,7 +250,10 @@ func (s *simulation) subscribe() {
 			p.MaxElapsed = simPick(s, 0, s.odd(time.Minute))
 			override(field, eventbus.MaxElapsed(p.MaxElapsed))
 		case "J":
-			p.Jitter = simPick(s, eventbus.NoJitter, eventbus.ProportionalJitter, eventbus.FullJitter, eventbus.EqualJitter)
+			p.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.FullJitter, eventbus.EqualJitter)
+			if s.model.concurrency == 1 && s.chance(0.3) {
+				p.Jitter = eventbus.NoJitter
+			}
 			override(field, p.Jitter)
 		}
 	}
@@ -259,7 +269,10 @@ func (s *simulation) subscribe() {
 		circuit = append(circuit, eventbus.NoCircuit())
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
-	sub.holds, sub.behind = simPick(s, eventbus.DefaultHoldCapacity, eventbus.DefaultHoldCapacity, 1, 3), map[string][]*simDispatch{}
+	sub.holds, sub.behind = eventbus.DefaultHoldCapacity, map[string][]*simDispatch{}
+	if s.model.concurrency == 1 {
+		sub.holds = simPick(s, 1, 3, eventbus.DefaultHoldCapacity)
+	}
 	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.HoldCapacity(sub.holds))
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
 	s.logf("subscribe %s %q timeout %s, overrides %q %+v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.set, sub.retry, c, err)
@@ -274,7 +287,7 @@ func (s *simulation) subscribe() {
 
 // act does one thing.
 func (s *simulation) act() {
-	s.sleep(s.odd(2 * time.Microsecond))
+	s.sleep(s.gap + s.odd(2*time.Microsecond))
 	var gated, late []*simCall
 	for _, c := range s.calls {
 		switch {
