@@ -43,10 +43,12 @@ type Bus struct {
 	scheduled *schedule
 	ledger    ledger
 	abandoned abandonedCalls
-	seenIDs   uint64 // of busy
+	seenIDs   uint64        // of busy
+	attempts  atomic.Uint64 // that observers were told of
 
 	ending  atomic.Bool // Shutdown has been called
 	cutting cutting
+	stuck   atomic.Bool   // an observer did not return in time for the cut
 	drained chan struct{} // closed when, ending, nothing is unsettled
 	closed  chan struct{} // closed when Shutdown is done
 
@@ -103,6 +105,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.doors = delay.New(delayClock{b.time}, b.wake)
 	b.watch = deadline.New(
 		func(c *call) (*deadline.Call, time.Duration) { return &c.Call, c.subscription.timeout },
+		b.slow,
 		b.overran,
 		b.time.nanos,
 		func(d time.Duration, f func()) deadline.Timer { return b.time.afterFunc(d, f) },

@@ -116,6 +116,7 @@ type rarities struct {
 	succeeded      []string  // in the dispatches before this replay
 	history        []Failure // of those
 	historyOmitted int
+	attempt        *Attempt // that observers know of, until they know of its end
 }
 
 // failure is a Failure in fewer bytes: many wait in retries.

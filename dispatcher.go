@@ -85,6 +85,7 @@ func (b *Bus) run(w *worker) {
 			}
 			continue
 		}
+		b.attemptBegun(d)
 		c = b.begin(w, d, s)
 		// Whoever sets one of these looks for running calls only afterwards.
 		if b.cutting.begun() || s.circuit.barred() != notSkipped {
@@ -157,7 +158,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	}
 	b.watch.Begin(w.slot, c)
 	if !b.time.ticks() || s.timeout < 2*tick {
-		b.watch.Arm(c.Start(b.time.nanos(), s.timeout))
+		b.watch.Arm(c.Start(b.time.nanos(), s.timeout), s.timeout)
 	}
 	return c
 }
@@ -250,6 +251,8 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	story.previous = next.scheduled
 	due := later(now.nanos, next.delay)
 	b.store.settle(d, settlement{outcome: Waiting, due: due})
+	b.attemptEnded(d, Waiting, "")
+	b.retryScheduled(d, next.delay, due)
 	d = d.moveOut()
 	if d.wasHeld() {
 		s.holding.move(d, seatAway)
@@ -298,7 +301,11 @@ func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription, why skip) (all b
 	if !all {
 		b.ledger.splits.Add(1)
 	}
-	outcome, letter := b.skip(w, d.splitOff(s, d.to.policy(b.config.retry), all), s, why)
+	split := d.splitOff(s, d.to.policy(b.config.retry), all)
+	if all {
+		split.takeAttempt(d)
+	}
+	outcome, letter := b.skip(w, split, s, why)
 	if waiter := d.waiter(); waiter != nil && !all {
 		// Nobody waits for the split; who waits for the whole is told of it.
 		switch {
@@ -379,6 +386,7 @@ func (b *Bus) bury(w *worker, d *dispatch, reason Reason) *DeadLetter {
 // have been.
 func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 	letter := b.store.settle(d, s)
+	b.attemptEnded(d, s.outcome, s.reason())
 	count := &b.ledger.handled
 	switch s.outcome { //nolint:exhaustive // those that end an attempt
 	case Dropped:
@@ -387,6 +395,7 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 		count = &b.ledger.deadLettered
 		d.to.counters.deadLettered.Add(1)
 		b.logDeadLetter(d, letter)
+		b.deadLettered(letter)
 		b.noteUnfinished(letter)
 	case Handled:
 		if d.recovered() {

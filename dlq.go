@@ -447,17 +447,21 @@ func (b *Bus) replay(id LetterID) error {
 	// Counted before ending is read: if it is not set, Shutdown waits for this.
 	b.ledger.replays.Add(1)
 	err := ErrShutdown
+	var letter *DeadLetter
 	if !b.ending.Load() {
 		var found bool
-		if found, err = b.store.consume(id, b.reopen); !found {
+		found, err = b.store.consume(id, func(l *DeadLetter) error { letter = l; return b.reopen(l) })
+		if !found {
 			err = ErrNotFound
 		}
 	}
 	if err != nil {
 		b.ledger.replays.Add(-1)
 		b.checkDrained()
+		return err
 	}
-	return err
+	b.replayed(letter)
+	return nil
 }
 
 // reopen queues a fresh dispatch for the subscriptions of a letter that did not

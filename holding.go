@@ -30,6 +30,7 @@ type holding struct {
 	lines  map[string]*heldLine // keys with a delivery that has not settled
 	at     [seatPlaces]int      // dispatches in each place; those away are not counted
 	seats  uint64               // that there have been
+	taken  int                  // seats of dispatches that have not settled
 	wakeAt int64                // when the circuit is to be asked again, 0 if that is not known
 	closed Reason               // why nothing is held any more
 }
@@ -76,12 +77,13 @@ func (h *holding) sit(d *dispatch) (refused Reason) {
 	switch {
 	case h.closed != "":
 		return h.closed
-	case first && h.at[seatHeld] >= h.capacity:
+	case first && h.taken >= h.capacity:
 		return ReasonCircuitOpen
 	}
 	key := d.key()
 	if first {
 		h.seats++
+		h.taken++
 		d.rarities().seat.number = h.seats
 	}
 	h.moveLocked(d, seatHeld)
@@ -132,6 +134,7 @@ func (h *holding) leave(d *dispatch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.moveLocked(d, seatAway)
+	h.taken--
 	line := h.lines[d.key()]
 	if line == nil {
 		return
@@ -181,7 +184,7 @@ func (h *holding) len() int {
 // hold keeps a delivery until the subscription's circuit lets it through. It
 // returns the letter if it cannot be kept.
 func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
-	o, hasPlace, attempts := d.opening, d.hasPlace(), int(d.attempt)
+	o, hasPlace, attempts, attempt := d.opening, d.hasPlace(), int(d.attempt), d.leaveAttempt()
 	d.dropWaiter()
 	d.dropPlace()
 	if refused := s.holding.sit(d); refused != "" {
@@ -189,9 +192,13 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 		if hasPlace {
 			d.story.rare.noPlace = false
 		}
+		d.rarities().attempt = attempt
 		return b.bury(w, d, refused)
 	}
 	// It is somebody else's from here on.
+	if attempt != nil {
+		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
+	}
 	if hasPlace {
 		b.store.leave(&o)
 	}

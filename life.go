@@ -101,6 +101,7 @@ func (b *Bus) finish() {
 	<-b.lanes.Close()
 	b.time.stop()
 	b.watch.Rest()
+	b.watch.Wait()
 	b.mu.Lock()
 	if ended := b.cutEnded; ended != nil {
 		b.mu.Unlock()

@@ -7,13 +7,6 @@ import (
 	"go.uber.org/zap"
 )
 
-// observe calls an observer.
-func (b *Bus) observe(name string, call func()) {
-	if r, _ := guarded(b.cutting.done, call); r != nil {
-		b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r))
-	}
-}
-
 // logFailure is the entry of a failed attempt; delay is 0 after the last.
 func (b *Bus) logFailure(d *dispatch, s *Subscription, p *mergedPolicy, delay time.Duration, text string) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
@@ -93,14 +86,26 @@ func (b *Bus) circuitChanged(s *Subscription, change circuitChange) {
 			zap.Stringer("to", change.to),
 		)
 	}
+	b.observeCircuit(s, change)
 }
 
-// letterEvicted tells of a letter that has fallen out of the queue.
-func (b *Bus) letterEvicted(l *DeadLetter) {
+// logSlow is the entry of a subscription's first slow call.
+func (b *Bus) logSlow(slow *SlowHandler) {
+	if entry := b.log.Check(zap.WarnLevel, "slow handler"); entry != nil {
+		entry.Write(
+			zap.Stringer("event_id", slow.Event.ID),
+			zap.String("event_type", slow.Event.Type),
+			zap.String("subscription_id", slow.Subscription),
+			zap.Int("attempt", slow.Attempt),
+			zap.Duration("timeout", slow.Timeout),
+			zap.String("made_at", slow.MadeAt),
+		)
+	}
+}
+
+// logEviction is the entry of a letter that has fallen out of the queue.
+func (b *Bus) logEviction(l *DeadLetter) {
 	if entry := b.log.Check(zap.ErrorLevel, "dead letter queue is full: oldest letter evicted"); entry != nil {
 		entry.Write(l.fields()...)
-	}
-	if f := b.config.observer.LetterEvicted; f != nil {
-		b.observe("LetterEvicted", func() { f(l.clone()) })
 	}
 }

@@ -9,19 +9,6 @@ import (
 	"time"
 )
 
-// Observer is called at what happens on the bus. Its functions may be nil. They
-// run where it happens, in Publish or on a worker, so they must be quick; none
-// runs under a lock of the bus, and one that panics is logged and does no harm. One
-// that waits for the bus, in Shutdown or PublishAndWait, may wait for itself: what
-// has to, does so on a goroutine of its own.
-type Observer struct {
-	// Unrouted is called with each event that no subscription matched.
-	Unrouted func(Event)
-	// LetterEvicted is called with each dead letter that fell out of the full
-	// queue. It is the last to see it.
-	LetterEvicted func(DeadLetter)
-}
-
 // Metrics is a snapshot of what the bus counts.
 type Metrics struct {
 	// Types has the event types; those beyond the first 1,000 share OtherTypes.
@@ -99,6 +86,7 @@ type SubscriptionMetrics struct {
 	Panics       int64 // runtime.Goexit too
 	LateEnds     int64 // abandoned handlers that came back
 	Skipped      int64 // deliveries: for an open circuit, paused, behind a held one of their key, or unsubscribed
+	Slow         int64 // calls that still ran after a third of their timeouts
 	Circuit      CircuitState
 	CircuitOpens int64 // how often it has opened
 	Held         int   // deliveries that wait for the circuit, or for Resume
@@ -229,6 +217,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Timeouts:     c.timeouts.Load(),
 		Panics:       c.panics.Load(),
 		LateEnds:     c.lateEnds.Load(),
+		Slow:         c.slow.Load(),
 		Skipped:      c.skipped.Load(),
 		Circuit:      state,
 		CircuitOpens: int64(opens),
@@ -294,7 +283,7 @@ func (t *typeTable) each(f func(string, *typeCounters)) {
 // subscriptionCounters are those of a subscription; the circuit counts the
 // successes.
 type subscriptionCounters struct {
-	failures, timeouts, panics, lateEnds, skipped atomic.Int64
+	failures, timeouts, panics, lateEnds, slow, skipped atomic.Int64
 
 	latency latencies
 }

@@ -204,6 +204,7 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 		o.to.counters.events.Add(-1)
 		return EventID{}, appendError(ctx, err)
 	}
+	b.accepted(&o)
 	return o.id, nil
 }
 
@@ -278,6 +279,7 @@ func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) er
 		return appendError(ctx, err)
 	}
 	for _, o := range fresh {
+		b.accepted(&o)
 		if len(o.to.subscriptions) == 0 {
 			b.unrouted(o)
 			continue

@@ -41,6 +41,14 @@ type settlement struct {
 	letter  *DeadLetter // with DeadLettered
 }
 
+// reason is why a dispatch has died, if it has.
+func (s *settlement) reason() Reason {
+	if s.letter == nil {
+		return ""
+	}
+	return s.letter.Reason
+}
+
 // letterStore keeps dead letters.
 type letterStore interface {
 	// list is a page of the letters that match, newest first.

@@ -39,6 +39,7 @@ var allowedImports = map[string][]string{
 	"internal/keys":     {},
 	"internal/lane":     {},
 	"internal/route":    {"github.com/gobwas/glob"},
+	"internal/sabotage": {},
 
 	"eventbustest": {modulePath},
 	"retryspec":    {modulePath},

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -34,7 +35,9 @@ type Subscription struct {
 	holding  holding
 	formerly []string
 	counters subscriptionCounters
-	leave    func() // removes it from the routes
+	madeAt   [1]uintptr  // who called Subscribe
+	slow     atomic.Bool // a call has been, and the log has it
+	leave    func()      // removes it from the routes
 	left     atomic.Bool
 }
 
@@ -92,6 +95,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.config.isolation {
 		s.gate = newKeyGate(1)
 	}
+	runtime.Callers(3, s.madeAt[:]) // past Callers, this, and Subscribe
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending.Load() {
@@ -142,6 +146,16 @@ func (s *Subscription) Pattern() string {
 		return ""
 	}
 	return s.pattern.String()
+}
+
+// MadeAt is where Subscribe was called: "/src/shop/mail.go:17", the file as the
+// compiler knows it.
+func (s *Subscription) MadeAt() string {
+	if s == nil || s.madeAt[0] == 0 {
+		return ""
+	}
+	frame, _ := runtime.CallersFrames(s.madeAt[:]).Next()
+	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
 }
 
 // Unsubscribe ends the subscription. After it has returned no further call of

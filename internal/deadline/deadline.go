@@ -1,9 +1,10 @@
-// Package deadline watches running calls and ends those that overrun.
+// Package deadline watches running calls, tells of those that are slow, and ends
+// those that overrun.
 //
 // A protected call costs no goroutine and no timer: whoever runs it shows it in
-// a slot, and one timer, set to the earliest deadline of all slots, looks at
-// them. Whoever moves a call's state first, the caller by ending it or the
-// watch by overrunning it, has decided the race.
+// a slot, and one timer, set to the earliest instant at which one of them becomes
+// slow or overruns, looks at them. Whoever moves a call's state first, the caller
+// by ending it or the watch by overrunning it, has decided the race.
 package deadline
 
 import (
@@ -29,6 +30,7 @@ const (
 type Call struct {
 	due   atomic.Int64 // 0: not known yet
 	state atomic.Uint32
+	slow  bool // it has been told of; guarded by Watch.mu
 }
 
 // Start sets the deadline of a call that starts now and may take timeout, unless
@@ -45,6 +47,13 @@ func (c *Call) Start(now int64, timeout time.Duration) int64 {
 	}
 	c.due.CompareAndSwap(0, due)
 	return c.due.Load()
+}
+
+// slowAt is when a call with this deadline has used up a third of its timeout. It
+// is told by what is left, which overflows nowhere: a deadline at the end of time
+// is not the timeout after its beginning.
+func slowAt(due int64, timeout time.Duration) int64 {
+	return due - int64(timeout/3*2+timeout%3*2/3)
 }
 
 // End reports whether the call ended before the watch gave it up. It is called
@@ -76,10 +85,12 @@ type Slot[T any] struct {
 // never is later than every deadline.
 const never = math.MaxInt64
 
-// Watch overruns the calls that pass their deadlines. T is what a slot shows; it
-// has a Call in it, and knows its timeout.
+// Watch tells of the calls that use up a third of their timeouts, and overruns
+// those that pass their deadlines. T is what a slot shows; it has a Call in it, and
+// knows its timeout.
 type Watch[T any] struct {
 	call     func(*T) (*Call, time.Duration)
+	slow     func([]*T)
 	overrun  func(*T)
 	nanos    func() int64
 	schedule func(time.Duration, func()) Timer
@@ -91,18 +102,25 @@ type Watch[T any] struct {
 	mu    sync.Mutex // guards the following
 	slots []*Slot[T]
 	timer Timer
+
+	telling sync.WaitGroup // runs of slow; added to under mu
 }
 
 // New makes a watch on the time of nanos and the timers of schedule, which runs
 // its function on a goroutine of its own. overrun is called, without a lock,
 // once for each call that the watch has given up.
+//
+// slow is called, without a lock, with calls that still ran when a third of their
+// timeouts had passed, each once: with all that one look has found, on a goroutine
+// of its own, so that it may take its time. They may have ended meanwhile.
 func New[T any](
 	call func(*T) (*Call, time.Duration),
+	slow func([]*T),
 	overrun func(*T),
 	nanos func() int64,
 	schedule func(time.Duration, func()) Timer,
 ) *Watch[T] {
-	w := &Watch[T]{call: call, overrun: overrun, nanos: nanos, schedule: schedule}
+	w := &Watch[T]{call: call, slow: slow, overrun: overrun, nanos: nanos, schedule: schedule}
 	w.armed.Store(never)
 	return w
 }
@@ -131,17 +149,19 @@ func (w *Watch[T]) Close(s *Slot[T]) {
 // before the next Look, or Arm.
 func (w *Watch[T]) Begin(s *Slot[T], t *T) { s.current.Store(t) }
 
-// Arm has the watch look at a deadline when it is due, or earlier.
+// Arm has the watch look at a call with this deadline and timeout when it becomes
+// slow, or earlier. That look sees to its deadline.
 //
 // A call is in its slot before armed is read here, while Look writes armed before
 // it reads the slots: a call cannot slip between the two.
-func (w *Watch[T]) Arm(due int64) {
-	if due >= w.armed.Load() {
+func (w *Watch[T]) Arm(due int64, timeout time.Duration) {
+	at := slowAt(due, timeout)
+	if at >= w.armed.Load() {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.armLocked(due)
+	w.armLocked(at)
 }
 
 // Clear forgets what the slot showed last, and what a look saw there, so that a
@@ -161,6 +181,13 @@ func (w *Watch[T]) Rest() {
 	}
 }
 
+// Wait waits until slow has returned, wherever it runs. No call may begin meanwhile.
+func (w *Watch[T]) Wait() {
+	w.mu.Lock()   // a look that goes on has added what it tells
+	w.mu.Unlock() //nolint:staticcheck // see above
+	w.telling.Wait()
+}
+
 // StopAll gives up every running call, whatever its deadline, and returns them.
 func (w *Watch[T]) StopAll() []*T {
 	w.mu.Lock()
@@ -178,13 +205,13 @@ func (w *Watch[T]) StopAll() []*T {
 	return all
 }
 
-// Look overruns what is due, and sets the timer to what is due next. It reports
-// whether any slot shows something that it did not show at the last look.
+// Look overruns what is due, has those told of that are slow, and sets the timer
+// to what is next. It reports whether any slot shows something that it did not show at the last look.
 func (w *Watch[T]) Look() (changed bool) {
 	w.mu.Lock()
 	w.armed.Store(never)
 	now, earliest := w.nanos(), int64(never)
-	var late []*T
+	var late, slow []*T
 	for _, s := range w.slots {
 		t := s.current.Load()
 		if t != s.seen || s.cleared {
@@ -197,11 +224,20 @@ func (w *Watch[T]) Look() (changed bool) {
 		if !c.Running() {
 			continue
 		}
-		if due := c.Start(now, timeout); due > now {
-			earliest = min(earliest, due)
-		} else if c.state.CompareAndSwap(Running, Overran) {
-			late = append(late, t)
+		due := c.Start(now, timeout)
+		if due <= now {
+			if c.state.CompareAndSwap(Running, Overran) {
+				late = append(late, t)
+			}
+			continue
 		}
+		if at := slowAt(due, timeout); !c.slow && at > now {
+			due = at
+		} else if !c.slow {
+			c.slow = true
+			slow = append(slow, t)
+		}
+		earliest = min(earliest, due)
 	}
 	if earliest == never {
 		if w.timer != nil {
@@ -209,6 +245,9 @@ func (w *Watch[T]) Look() (changed bool) {
 		}
 	} else {
 		w.armLocked(earliest)
+	}
+	if len(slow) > 0 {
+		w.telling.Go(func() { w.slow(slow) })
 	}
 	w.mu.Unlock()
 	for _, t := range late {

@@ -93,6 +93,7 @@ func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 	late = &[]*task{}
 	w = deadline.New(
 		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func([]*task) {},
 		func(t *task) { *late = append(*late, t) },
 		c.nanos, c.schedule,
 	)
@@ -103,7 +104,7 @@ func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 func begin(w *deadline.Watch[task], c *handClock, timeout time.Duration) (*task, *deadline.Slot[task]) {
 	t, s := &task{timeout: timeout}, w.Open()
 	w.Begin(s, t)
-	w.Arm(t.Start(c.nanos(), timeout))
+	w.Arm(t.Start(c.nanos(), timeout), timeout)
 	return t, s
 }
 
@@ -140,26 +141,31 @@ func TestACallThatEndsInTimeDoesNot(t *testing.T) {
 func TestTheTimerIsSetToTheEarliest(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
-	a, _ := begin(w, c, 100)
-	require.EqualValues(t, 100, c.armedFor())
+	a, _ := begin(w, c, 90)
+	require.EqualValues(t, 30, c.armedFor(), "when it is slow")
 	b, _ := begin(w, c, 30)
-	require.EqualValues(t, 30, c.armedFor())
+	require.EqualValues(t, 10, c.armedFor())
 	third, _ := begin(w, c, 60)
-	require.EqualValues(t, 30, c.armedFor())
+	require.EqualValues(t, 10, c.armedFor())
 	arms := c.arms
 	for range 10 {
 		begin(w, c, time.Hour)
 	}
 	require.Equal(t, arms, c.arms, "later ones cost nothing")
+	c.moveTo(10)
+	require.EqualValues(t, 20, c.armedFor())
+	c.moveTo(20)
+	require.EqualValues(t, 30, c.armedFor())
+	require.Empty(t, *late)
 	c.moveTo(30)
 	require.Equal(t, []*task{b}, *late)
 	require.EqualValues(t, 60, c.armedFor())
 	third.End()
 	c.moveTo(60)
-	require.EqualValues(t, 100, c.armedFor())
-	c.moveTo(100)
+	require.EqualValues(t, 90, c.armedFor())
+	c.moveTo(90)
 	require.Equal(t, []*task{b, a}, *late)
-	require.EqualValues(t, time.Hour, c.armedFor())
+	require.EqualValues(t, time.Hour/3, c.armedFor())
 	require.Equal(t, 1, c.made, "one timer for all")
 }
 
@@ -183,9 +189,9 @@ func TestLookGivesADeadline(t *testing.T) {
 	require.Zero(t, c.armedFor())
 	c.moveTo(7)
 	require.True(t, w.Look())
-	require.EqualValues(t, 57, c.armedFor())
+	require.EqualValues(t, 7+17, c.armedFor(), "a third of it")
 	require.False(t, w.Look(), "nothing new")
-	c.moveTo(20)
+	c.moveTo(30)
 	require.False(t, w.Look())
 	require.EqualValues(t, 57, c.armedFor(), "it keeps its deadline")
 	require.EqualValues(t, 57, x.Start(30, 50))
@@ -221,15 +227,15 @@ func TestRestStopsTheTimer(t *testing.T) {
 	c := &handClock{}
 	w, _ := newWatch(c)
 	x, _ := begin(w, c, 50)
-	y, _ := begin(w, c, 80)
+	y, _ := begin(w, c, 90)
 	x.End()
 	w.Rest()
-	require.EqualValues(t, 80, c.armedFor(), "one still runs")
+	require.EqualValues(t, 30, c.armedFor(), "one still runs")
 	y.End()
 	w.Rest()
 	require.Zero(t, c.armedFor())
 	w.Rest()
-	begin(w, c, 20)
+	begin(w, c, 60)
 	require.EqualValues(t, 20, c.armedFor(), "and it is set again")
 	require.Equal(t, 1, c.made)
 }
@@ -287,10 +293,14 @@ func TestATimeThatIsSetBack(t *testing.T) {
 	w, late := newWatch(c)
 	x, _ := begin(w, c, 50)
 	c.moveTo(10)
-	y, _ := begin(w, c, 50) // earlier than what the timer is set to
-	require.EqualValues(t, 60, c.armedFor())
-	c.moveTo(60)
+	y, _ := begin(w, c, 51) // earlier than what the timer is set to
+	require.EqualValues(t, 10+17, c.armedFor())
+	c.moveTo(10 + 17)
+	require.EqualValues(t, 61, c.armedFor())
+	c.moveTo(61)
 	require.Equal(t, []*task{y}, *late)
+	require.EqualValues(t, 1017, c.armedFor())
+	c.moveTo(1017)
 	require.EqualValues(t, 1050, c.armedFor())
 	c.moveTo(1050)
 	require.Equal(t, []*task{y, x}, *late)
@@ -301,6 +311,10 @@ func TestATimerThatLies(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
 	x, _ := begin(w, c, 50)
+	c.f()
+	require.Empty(t, *late)
+	require.EqualValues(t, 17, c.armedFor())
+	c.moveTo(17)
 	c.f()
 	require.Empty(t, *late)
 	require.EqualValues(t, 50, c.armedFor())
@@ -330,6 +344,7 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 	origin := time.Now()
 	w := deadline.New(
 		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func([]*task) {},
 		func(*task) { overran.Add(1) },
 		func() int64 { return int64(time.Since(origin)) },
 		func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
@@ -356,7 +371,7 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 			for i := range each {
 				x := &task{timeout: time.Duration(1 + i%7*500)}
 				w.Begin(s, x)
-				w.Arm(x.Start(int64(time.Since(origin)), x.timeout))
+				w.Arm(x.Start(int64(time.Since(origin)), x.timeout), x.timeout)
 				for range i % 5 {
 					runtime.Gosched()
 				}
@@ -392,6 +407,7 @@ func TestNoCallIsForgotten(t *testing.T) {
 		origin := time.Now()
 		w := deadline.New(
 			func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+			func([]*task) {},
 			func(*task) { overran.Add(1) },
 			func() int64 { return int64(time.Since(origin)) },
 			func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
@@ -405,7 +421,7 @@ func TestNoCallIsForgotten(t *testing.T) {
 				for i := range each {
 					x := &task{timeout: time.Duration(1+(worker*7+i*13)%29) * time.Millisecond}
 					w.Begin(s, x)
-					w.Arm(x.Start(int64(time.Since(origin)), x.timeout))
+					w.Arm(x.Start(int64(time.Since(origin)), x.timeout), x.timeout)
 					slow := (worker+i)%3 == 0
 					if slow {
 						want.Add(1)

@@ -19,15 +19,23 @@ type shard[T any] struct {
 	// lines has the keys that an item is through with, and what is behind it:
 	// nil if nothing is.
 	lines map[string]*line[T]
-	most  int // keys that there have been in this map
+	most  int      // keys that there have been in this map
+	spare *node[T] // to be used again
+	kept  int      // of those
 
-	_ [40]byte // shards are written by different cores
+	_ [24]byte // shards are written by different cores
 }
 
-type line[T any] struct {
-	items []T // from first on
-	first int
+// line is what waits, from the first to the last.
+type line[T any] struct{ first, last *node[T] }
+
+type node[T any] struct {
+	item T
+	next *node[T]
 }
+
+// maxSpares is how many empty nodes a shard keeps.
+const maxSpares = 64
 
 // New makes a gate for as many goroutines at a time as there are shards.
 func New[T any](shards int) *Gate[T] {
@@ -56,11 +64,18 @@ func (g *Gate[T]) Enter(key string, item T) bool {
 		s.most = max(s.most, len(s.lines))
 		return true
 	}
+	n := s.nodeLocked()
+	n.item = item
 	if l == nil {
-		l = &line[T]{}
-		s.lines[key] = l
+		s.lines[key] = &line[T]{n, n}
+		return false
 	}
-	l.items = append(l.items, item)
+	if l.first == nil {
+		l.first = n
+	} else {
+		l.last.next = n
+	}
+	l.last = n
 	return false
 }
 
@@ -71,21 +86,33 @@ func (g *Gate[T]) Leave(key string) (next T, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lines[key]
-	if l == nil {
+	if l == nil || l.first == nil {
 		delete(s.lines, key)
 		s.shrinkLocked()
 		return next, false
 	}
-	var none T
-	next = l.items[l.first]
-	l.items[l.first] = none
-	l.first++
-	if l.first == len(l.items) {
-		s.lines[key] = nil
-	} else if l.first > len(l.items)/2 && l.first > 32 {
-		l.items, l.first = append([]T(nil), l.items[l.first:]...), 0
-	}
+	n := l.first
+	next, l.first = n.item, n.next
+	s.keepLocked(n)
 	return next, true
+}
+
+func (s *shard[T]) nodeLocked() *node[T] {
+	n := s.spare
+	if n == nil {
+		return &node[T]{}
+	}
+	s.spare, n.next = n.next, nil
+	s.kept--
+	return n
+}
+
+func (s *shard[T]) keepLocked(n *node[T]) {
+	if s.kept < maxSpares {
+		*n = node[T]{next: s.spare}
+		s.spare = n
+		s.kept++
+	}
 }
 
 // shrinkLocked gives back the memory of keys that are gone, which a map does not

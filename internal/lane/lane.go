@@ -94,6 +94,7 @@ type Pool[T, W any] struct {
 	thirsty  atomic.Bool  // somebody waits for room
 	crowded  atomic.Bool  // there are more workers than there may be
 	put      atomic.Int64 // items that are in the chunks before the tail
+	parked   atomic.Int64 // items that gates keep; written under mu
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
 	finished atomic.Int64             // taken items that have left again
@@ -107,7 +108,6 @@ type Pool[T, W any] struct {
 	over     int64 // those of them that exceeded the capacity
 	room     int   // items that surely fit; recounted when used up
 	promised int   // items that waiters have been told there is room for
-	parked   int   // items that gates keep
 	waiters  []*waiter
 	workers  int // alive, neither replaced nor blocked
 	resting  int // of these, without those that have been woken
@@ -193,11 +193,10 @@ func (p *Pool[T, W]) admitLocked(ctx context.Context, n int, over bool) error {
 }
 
 // passLocked shows an item to the workers, unless the gate keeps it. It reports
-// whether the item begins a chunk.
+// whether the item begins a chunk, or is as many for the gates.
 func (p *Pool[T, W]) passLocked(item *T, gate Gate[T]) (begins bool) {
 	if gate != nil && !gate.Enter(*item) {
-		p.parked++
-		return false
+		return p.parked.Add(1)%chunkItems == 0
 	}
 	return p.putLocked(item)
 }
@@ -208,7 +207,7 @@ func (p *Pool[T, W]) yield() {
 	taken := int64(-1)
 	for range 32 {
 		now := p.head.Load().cursor.Load()
-		if now == taken || p.put.Load()-now < deep {
+		if now == taken || p.put.Load()+p.parked.Load()-now < deep {
 			return
 		}
 		taken = now
@@ -232,7 +231,7 @@ func (p *Pool[T, W]) Return(item *T, gate Gate[T]) {
 func (p *Pool[T, W]) Unpark(item *T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.parked--
+	p.parked.Add(-1)
 	p.putLocked(item)
 }
 
@@ -287,7 +286,7 @@ func (p *Pool[T, W]) tellWaitersLocked() {
 // is used up.
 func (p *Pool[T, W]) hasRoomLocked(n int) bool {
 	if p.room < n {
-		p.room = p.cfg.Capacity - p.lenLocked() - p.parked - p.promised
+		p.room = p.cfg.Capacity - p.lenLocked() - int(p.parked.Load()) - p.promised
 	}
 	if p.room < n {
 		return false
@@ -563,7 +562,7 @@ func (p *Pool[T, W]) Stats() Stats {
 	return Stats{
 		Admitted: p.admitted,
 		Over:     p.over,
-		Queued:   int(p.putsLocked()-taken) + p.parked,
+		Queued:   int(p.putsLocked() - taken + p.parked.Load()),
 		Running:  int(max(taken-finished, 0)),
 		Workers:  p.workers,
 	}

@@ -1,0 +1,96 @@
+package eventbus_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// What internal/sabotage found that no other test caught.
+
+// The letter that a page ends with stays where it is, and the next page begins
+// after it.
+func TestL2_TheNextPageBeginsAfterTheLastLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithCircuit(eventbus.NoCircuit()))
+		fill(t, bus, 5)
+		var all []any
+		q := eventbus.LetterQuery{Limit: 2}
+		for range 3 {
+			page := list(t, bus, q)
+			all = append(all, payloads(page.Letters)...)
+			q.Before = page.Next
+		}
+		require.Equal(t, []any{4, 3, 2, 1, 0}, all)
+		require.True(t, q.Before.IsZero(), "there is a fourth page")
+		shutdown(t, bus)
+	})
+}
+
+// Only what is there counts against the capacity, whether it was purged, one by
+// one or in bulk, or replayed.
+func TestL7_LettersThatHaveLeftTakeNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithDeadLetterCapacity(3), eventbus.WithCircuit(eventbus.NoCircuit()))
+		fill(t, bus, 3)
+		newest := letters(t, bus)[0].ID
+		require.NoError(t, bus.DLQ().Purge(t.Context(), newest))
+		mustPublish(t, bus, "a", 3)
+		synctest.Wait()
+		require.Len(t, letters(t, bus), 3)
+
+		n, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Type: "a"})
+		require.NoError(t, err)
+		require.Equal(t, 3, n)
+		for range 3 {
+			mustPublish(t, bus, "a", nil)
+		}
+		synctest.Wait()
+		require.Len(t, letters(t, bus), 3)
+
+		require.NoError(t, bus.DLQ().Replay(t.Context(), letters(t, bus)[0].ID))
+		synctest.Wait() // it has died again
+		require.Len(t, letters(t, bus), 3)
+		require.Zero(t, bus.Metrics().LettersEvicted)
+		shutdown(t, bus)
+	})
+}
+
+// A bulk replay looks at its context before each letter.
+func TestL4_ReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithCircuit(eventbus.NoCircuit()))
+		fill(t, bus, 10)
+		ctx, cancel := context.WithCancel(t.Context())
+		report, err := bus.DLQ().ReplayMatching(&gapContext{ctx, cancel, 5}, eventbus.LetterQuery{All: true})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotZero(t, report.Replayed, "it has ended before the first")
+		require.Less(t, report.Replayed, 6)
+		synctest.Wait()
+		replayed := 0
+		for _, l := range letters(t, bus) {
+			replayed += l.Replays
+		}
+		require.Equal(t, report.Replayed, replayed)
+		require.Len(t, letters(t, bus), 10)
+		shutdown(t, bus)
+	})
+}
+
+// gapContext ends when it has been asked a few times whether it has.
+type gapContext struct {
+	context.Context
+	cancel context.CancelFunc
+	left   int
+}
+
+func (c *gapContext) Err() error {
+	if c.left--; c.left < 0 {
+		c.cancel()
+	}
+	return c.Context.Err()
+}

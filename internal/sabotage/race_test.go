@@ -1,0 +1,5 @@
+//go:build race
+
+package sabotage_test
+
+const raceEnabled = true

@@ -1,0 +1,320 @@
+package eventbus
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Observer is called at what happens on the bus. Its functions may be nil; one
+// that is costs nothing.
+//
+// Each call runs on a goroutine of its own, under no lock of the bus, and where it
+// happened waits until the call has returned: in Publish, in Replay, or on the
+// worker that has the dispatch in its hands. So functions must be quick; they may
+// be called concurrently. A panic is logged and does no harm, nor does
+// runtime.Goexit. When a Shutdown is cut short they are waited for no longer than
+// a moment, 100 ms, and once that was too short, not at all.
+//
+// They may use the bus. A Publish there comes from outside, also if it happened in
+// a handler: on a full queue it waits for the workers, one of which may wait for
+// it. What waits for the bus, PublishAndWait or Shutdown, waits for itself: it
+// needs a goroutine of its own, or a context that ends.
+//
+// Of one dispatch, the calls come in the order in which things happen:
+// AttemptBegun, AttemptEnded, then RetryScheduled and the next AttemptBegun, or
+// DeadLettered. Between those of different dispatches there is no order.
+type Observer struct {
+	// Accepted is called by Publish and PublishAndWait, before they return, with
+	// each event that they accept. Its handlers may have begun by then: Accepted
+	// may come after any of the others, Unrouted aside. What is replayed is not
+	// accepted anew.
+	Accepted func(Event)
+	// Unrouted is called with each event that no subscription matched, by Publish,
+	// after Accepted.
+	Unrouted func(Event)
+
+	// AttemptBegun is called before the first handler of an attempt begins. A
+	// dispatch that only skips subscriptions makes no attempt.
+	AttemptBegun func(Attempt)
+	// AttemptEnded is called once for each AttemptBegun, when it is recorded what
+	// the attempt has led to, and before PublishAndWait returns. It is whatever has
+	// ended the attempt: a handler that overran, panicked or ended its goroutine, an
+	// Unsubscribe, an open circuit, or a Shutdown that was cut short. An abandoned
+	// handler may go on.
+	AttemptEnded func(EndedAttempt)
+	// RetryScheduled is called after an AttemptEnded with the outcome Waiting. The
+	// retry may still come to nothing: a Shutdown that is cut short dead-letters
+	// what waits.
+	RetryScheduled func(ScheduledRetry)
+
+	// DeadLettered is called with each dead letter, when it can be found in the
+	// dead letter queue: after the AttemptEnded of an attempt that has died, and
+	// before that of one that has only skipped a subscription.
+	DeadLettered func(DeadLetter)
+	// LetterEvicted is called with each dead letter that fell out of the full
+	// queue, by whoever added the next one. It is the last to see it; many workers
+	// at once may have it called before DeadLettered.
+	LetterEvicted func(DeadLetter)
+	// Replayed is called by Replay and ReplayMatching, before they return, with
+	// each letter that they have consumed. The handlers may have begun by then.
+	Replayed func(DeadLetter)
+
+	// CircuitChanged is called when the state of a subscription's circuit has
+	// changed: on the worker whose delivery has changed it, before that goes on. If
+	// one of its calls takes longer than the circuit's OpenFor, the next change may
+	// be told before it has returned.
+	CircuitChanged func(CircuitChange)
+	// SlowHandler is called once for each call of a handler that still runs when a
+	// third of its timeout has passed; if that is less than a millisecond, perhaps
+	// not. Nothing waits for it but Shutdown: it holds up neither the handler nor
+	// the deadlines of others, and the handler may have ended when it is called,
+	// and the attempt with it.
+	SlowHandler func(SlowHandler)
+}
+
+// Attempt is one pass of a dispatch over its subscriptions, from where it has come
+// to until the first failure.
+type Attempt struct {
+	// ID tells attempts apart: an AttemptBegun and its AttemptEnded have the same
+	// one, which is no other attempt's of the bus.
+	ID      uint64
+	Event   Event
+	Number  int       // 1 for the first
+	Replays int       // how often the event has been replayed from a dead letter
+	BeganAt time.Time // in UTC
+}
+
+// EndedAttempt is an attempt and what it has led to.
+type EndedAttempt struct {
+	Attempt
+	Duration time.Duration // from BeganAt on, observers included
+	// Outcome is how the dispatch stands: Waiting for its next attempt, or how it
+	// ended. One that was Handled may have skipped subscriptions.
+	Outcome Outcome
+	// Reason is why it died, with the outcome DeadLettered.
+	Reason Reason
+	// Failure is what has ended the attempt; nil if none of its handlers failed. One
+	// that was cut short by Shutdown has not.
+	Failure *Failure
+}
+
+// ScheduledRetry is a failed attempt that is going to be followed by another one.
+type ScheduledRetry struct {
+	Event   Event
+	Replays int // how often the event has been replayed from a dead letter
+	// Failure is the attempt's: its number, where it failed, and the error.
+	Failure Failure
+	Delay   time.Duration // 0 for at once
+	Due     time.Time     // when the next attempt is due, in UTC
+}
+
+// CircuitChange is a change of the state of a subscription's circuit.
+type CircuitChange struct {
+	Subscription string
+	From, To     CircuitState
+	At           time.Time // when it was noticed, in UTC
+}
+
+// SlowHandler is a call of a handler that has used up a third of its timeout, and
+// runs.
+type SlowHandler struct {
+	Subscription string
+	MadeAt       string // where the subscription was made: "/src/shop/mail.go:17"
+	Event        Event
+	Attempt      int
+	Replays      int // how often the event has been replayed from a dead letter
+	Timeout      time.Duration
+	Elapsed      time.Duration // since the handler began
+}
+
+// observe calls an observer.
+func (b *Bus) observe(name string, call func()) {
+	report := func(r any) {
+		if r != nil {
+			b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r))
+		}
+	}
+	if b.stuck.Load() {
+		// A cut may have thousands of letters to tell of, and each would be waited
+		// for a moment.
+		go func() {
+			defer func() { report(recover()) }()
+			call()
+		}()
+		return
+	}
+	r, done := guarded(b.cutting.done, call)
+	report(r)
+	if !done {
+		b.stuck.Store(true)
+	}
+}
+
+func (b *Bus) accepted(o *opening) {
+	if b.config.observer.Accepted != nil {
+		b.observeAccepted(*o)
+	}
+}
+
+func (b *Bus) observeAccepted(o opening) {
+	d := dispatch{opening: o}
+	b.observe("Accepted", func() { b.config.observer.Accepted(d.event()) })
+}
+
+// attemptBegun tells of an attempt unless that has been done.
+func (b *Bus) attemptBegun(d *dispatch) {
+	if o := &b.config.observer; o.AttemptBegun != nil || o.AttemptEnded != nil {
+		b.observeBegun(d)
+	}
+}
+
+func (b *Bus) observeBegun(d *dispatch) {
+	r := d.rarities()
+	if r.attempt != nil {
+		return
+	}
+	r.attempt = &Attempt{
+		ID:      b.attempts.Add(1),
+		Event:   d.event(),
+		Number:  int(d.attempt),
+		Replays: d.replays(),
+		BeganAt: b.time.now().utc,
+	}
+	if f := b.config.observer.AttemptBegun; f != nil {
+		attempt := *r.attempt
+		b.observe("AttemptBegun", func() { f(attempt) })
+	}
+}
+
+// takeAttempt makes a dispatch that was split off go on with the attempt of the
+// one that it is all of.
+func (d *dispatch) takeAttempt(of *dispatch) {
+	if a := of.rarities().attempt; a != nil {
+		d.rarities().attempt, of.rarities().attempt = a, nil
+	}
+}
+
+// leaveAttempt takes away the attempt that observers know of.
+func (d *dispatch) leaveAttempt() *Attempt {
+	if d.story == nil || d.story.rare == nil {
+		return nil
+	}
+	a := d.story.rare.attempt
+	d.story.rare.attempt = nil
+	return a
+}
+
+// attemptEnded tells of the end of an attempt, if there was one and its beginning
+// was told. It comes while the dispatch is still its owner's, and after the outcome
+// has passed the store.
+func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
+	if d.story != nil && d.story.rare != nil && d.story.rare.attempt != nil {
+		b.observeEnded(d, outcome, reason)
+	}
+}
+
+func (b *Bus) observeEnded(d *dispatch, outcome Outcome, reason Reason) {
+	ended := EndedAttempt{Attempt: *d.leaveAttempt(), Outcome: outcome, Reason: reason}
+	if n := len(d.story.failures); n > 0 && int(d.story.failures[n-1].attempt) == ended.Number {
+		failure := b.failureOf(d, &d.story.failures[n-1])
+		ended.Failure = &failure
+	}
+	b.observeEnd(ended)
+}
+
+func (b *Bus) observeEnd(ended EndedAttempt) {
+	if f := b.config.observer.AttemptEnded; f != nil {
+		ended.Duration = max(b.time.now().utc.Sub(ended.BeganAt), 0)
+		b.observe("AttemptEnded", func() { f(ended) })
+	}
+}
+
+// failureOf is a failure as users see it.
+func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
+	return Failure{
+		Attempt:      int(f.attempt),
+		Replays:      d.replays(),
+		Subscription: f.subscription.id,
+		Time:         b.time.at(f.at),
+		Duration:     f.duration,
+		Error:        f.text,
+		Err:          f.err,
+	}
+}
+
+// retryScheduled tells of the retry after a dispatch's last failure.
+func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
+	if f := b.config.observer.RetryScheduled; f != nil {
+		retry := ScheduledRetry{
+			Event:   d.event(),
+			Replays: d.replays(),
+			Failure: b.failureOf(d, &d.story.failures[len(d.story.failures)-1]),
+			Delay:   delay,
+			Due:     b.time.at(due),
+		}
+		b.observe("RetryScheduled", func() { f(retry) })
+	}
+}
+
+func (b *Bus) deadLettered(l *DeadLetter) {
+	if f := b.config.observer.DeadLettered; f != nil {
+		b.observe("DeadLettered", func() { f(l.clone()) })
+	}
+}
+
+// letterEvicted tells of a letter that has fallen out of the queue.
+func (b *Bus) letterEvicted(l *DeadLetter) {
+	b.logEviction(l)
+	if f := b.config.observer.LetterEvicted; f != nil {
+		b.observe("LetterEvicted", func() { f(l.clone()) })
+	}
+}
+
+func (b *Bus) replayed(l *DeadLetter) {
+	if f := b.config.observer.Replayed; f != nil {
+		b.observe("Replayed", func() { f(l.clone()) })
+	}
+}
+
+func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
+	if f := b.config.observer.CircuitChanged; f != nil {
+		told := CircuitChange{Subscription: s.id, From: change.from, To: change.to, At: b.time.now().utc}
+		b.observe("CircuitChanged", func() { f(told) })
+	}
+}
+
+// slow is told by the watch of calls that have used up a third of their timeouts.
+// It runs on a goroutine of its own. They may end at any moment, so what is told of
+// them is copied before anybody is waited for.
+func (b *Bus) slow(calls []*call) {
+	var told []SlowHandler
+	var first []bool
+	for _, c := range calls {
+		d, ok := FromContext(c)
+		if !ok || !c.Running() {
+			continue
+		}
+		s, now := c.subscription, b.time.nanos()
+		s.counters.slow.Add(1)
+		began := c.Start(now, s.timeout) - int64(s.timeout)
+		told = append(told, SlowHandler{
+			Subscription: s.id,
+			MadeAt:       s.MadeAt(),
+			Event:        d.Event,
+			Attempt:      d.Attempt,
+			Replays:      d.Replays,
+			Timeout:      s.timeout,
+			Elapsed:      max(time.Duration(now-began), 0),
+		})
+		first = append(first, !s.slow.Swap(true))
+	}
+	for i := range told {
+		if first[i] {
+			b.logSlow(&told[i])
+		}
+		if f := b.config.observer.SlowHandler; f != nil {
+			b.observe("SlowHandler", func() { f(told[i]) })
+		}
+	}
+}
