@@ -82,6 +82,7 @@ type simHolding struct {
 	behind map[string][]*simDispatch // by keys of which one has been held and has not settled
 	let    []*simDispatch            // coming, inside or away
 	seats  int
+	taken  int // seats of those that have not settled
 	closed eventbus.Reason
 }
 
@@ -123,11 +124,12 @@ func (h *simHolding) sit(d *simDispatch) (refused eventbus.Reason) {
 	switch {
 	case h.closed != "":
 		return h.closed
-	case first && h.held() >= h.holds:
+	case first && h.taken >= h.holds:
 		return eventbus.ReasonCircuitOpen
 	}
 	if first {
 		h.seats++
+		h.taken++
 		d.seat = h.seats
 	}
 	h.let = slices.DeleteFunc(h.let, func(x *simDispatch) bool { return x == d })
@@ -150,6 +152,7 @@ func (h *simHolding) makeReady(d *simDispatch) {
 
 // stand gives up a seat.
 func (h *simHolding) stand(d *simDispatch) {
+	h.taken--
 	h.let = slices.DeleteFunc(h.let, func(x *simDispatch) bool { return x == d })
 	line, taken := h.behind[d.event.key]
 	switch {

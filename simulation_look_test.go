@@ -111,6 +111,7 @@ func (s *simulation) compare(metrics *eventbus.Metrics) {
 		is, should := metrics.Subscriptions[i], sub.counts
 		should.Subscription, should.Pattern = sub.name, sub.pattern
 		should.Circuit, should.CircuitOpens, should.Latency = sub.circuit.state(), sub.circuit.opens, is.Latency
+		should.Slow = is.Slow
 		should.Held = sub.held()
 		sub.circuit.endPause(s.last)
 		if should.Paused = sub.circuit.paused; should.Paused && sub.circuit.pausedUntil < math.MaxInt64 {
