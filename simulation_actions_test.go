@@ -453,6 +453,7 @@ func (s *simulation) end() {
 	case <-ended:
 	case <-time.After(time.Minute):
 		// Its goroutines cannot be ended, and would tick for ever.
-		panic(fmt.Sprintf("seed %d: %s\nand Shutdown does not return\n%s", s.seed, s.violation, lastLines(s.trace.Bytes(), 40)))
+		s.violation += "\nand Shutdown does not return"
+		panic(simReport(s.seed, simResult{trace: s.trace.Bytes(), violation: s.violation}))
 	}
 }

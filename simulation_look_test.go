@@ -68,11 +68,11 @@ func (s *simulation) receive(c *simCall, d *simDispatch) {
 func (s *simulation) lookAtWaits() {
 	s.waits = slices.DeleteFunc(s.waits, func(w *simWait) bool {
 		broken := w.cancelled || w.call != nil && w.call.dispatch == nil
-		simCheck(w.done.Load() == (w.model.settled || broken), "PublishAndWait of event %d has returned: %v, with %+v, %v; the event has settled: %v",
-			w.event, w.done.Load(), w.result, w.err, w.model.settled)
-		if !w.done.Load() {
+		if !w.done.Load() { // what it returns is not there yet
+			simCheck(!w.model.settled && !broken, "PublishAndWait of event %d has not returned, and the event has settled: %v", w.event, w.model.settled)
 			return false
 		}
+		simCheck(w.model.settled || broken, "PublishAndWait of event %d has returned %+v, %v, and the event has not settled", w.event, w.result, w.err)
 		if w.call != nil {
 			if w.call.wait = nil; w.call.dispatch != nil {
 				w.call.dispatch.blocked = false

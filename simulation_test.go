@@ -57,8 +57,7 @@ func TestSimulation(t *testing.T) {
 					}
 					if r.violation != "" {
 						violations.Add(1)
-						t.Errorf("seed %d: %s\nthe last steps:\n%s\nto replay it: go test -count=1 -v -run '^TestSimulation$' . -args -seed=%d",
-							seed, r.violation, lastLines(r.trace, 40), seed)
+						t.Error(simReport(uint64(seed), r))
 					}
 				}
 			})
@@ -66,6 +65,11 @@ func TestSimulation(t *testing.T) {
 	})
 	t.Logf("%d schedules, %d steps, %s of virtual time, %d violations",
 		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), violations.Load())
+}
+
+func simReport(seed uint64, r simResult) string {
+	return fmt.Sprintf("seed %d: %s\nthe last steps:\n%s\nto replay it: go test -count=1 -v -run '^TestSimulation$' . -args -seed=%d",
+		seed, r.violation, lastLines(r.trace, 40), seed)
 }
 
 func lastLines(text []byte, n int) []byte {
@@ -94,6 +98,10 @@ type simResult struct {
 // simulate runs one schedule.
 func simulate(t *testing.T, seed uint64) (r simResult) {
 	var s *simulation
+	watchdog := time.AfterFunc(time.Minute, func() { // not the bubble's time
+		panic(fmt.Sprintf("seed %d does not come to an end", seed))
+	})
+	defer watchdog.Stop()
 	defer func() {
 		p := recover() // synctest's: goroutines are left, and can never end
 		if s != nil {
