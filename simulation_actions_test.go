@@ -356,7 +356,6 @@ func (s *simulation) finish(how string) {
 			return x.removed || x.circuit.shut || x.circuit.paused || len(x.behind) > 0
 		})
 	}) && m.parked == 0
-	letters := len(m.letters)
 	cut := !m.started && m.unsettled()+len(m.scheduled) > 0 || m.unsettled() > 0 && how == "cut" && sure
 	if cut {
 		s.logf("cut")
@@ -367,7 +366,7 @@ func (s *simulation) finish(how string) {
 		s.quiesce()
 		synctest.Wait()
 	}
-	s.checkShutdown(cut, letters)
+	s.checkShutdown()
 	for len(s.calls) > 0 {
 		s.release(s.calls[0], s.chance(0.5))
 		s.look()
@@ -382,19 +381,14 @@ func (s *simulation) finish(how string) {
 }
 
 // checkShutdown looks at the error of Shutdown.
-func (s *simulation) checkShutdown(cut bool, letters int) {
+func (s *simulation) checkShutdown() {
 	var err error
 	select {
 	case err = <-s.ended:
 	default:
 		simFail("Shutdown has not returned")
 	}
-	unfinished := make(map[string]bool)
-	for _, l := range s.model.letters {
-		if l.reason == eventbus.ReasonShutdown {
-			unfinished[l.key()] = true
-		}
-	}
+	unfinished := s.model.unfinished
 	if len(unfinished) == 0 {
 		simCheck(err == nil, "Shutdown: %v", err)
 		return

@@ -22,23 +22,24 @@ type simModel struct {
 
 	started, ending, drained, cut bool
 
-	events    []*simEvent
-	subs      []*simSub // that exist, in the order of Subscribe
-	queue     []*simDispatch
-	parked    int // behind their keys
-	keys      simKeys
-	scheduled []*simScheduled
-	running   []*simDispatch
-	waiting   []*simDispatch
-	abandoned int
-	atDrain   int // abandoned when nothing was left that Shutdown waits for
-	letters   []*simLetter
-	ledger    eventbus.Ledger
-	types     map[string]*eventbus.TypeMetrics
-	expected  map[string]*simDispatch // calls that must have begun at the next look, by name
-	arrived   map[string]bool         // calls that have begun
-	madeSubs  int
-	changes   int // letters made or removed
+	events     []*simEvent
+	subs       []*simSub // that exist, in the order of Subscribe
+	queue      []*simDispatch
+	parked     int // behind their keys
+	keys       simKeys
+	scheduled  []*simScheduled
+	running    []*simDispatch
+	waiting    []*simDispatch
+	abandoned  int
+	atDrain    int // abandoned when nothing was left that Shutdown waits for
+	letters    []*simLetter
+	ledger     eventbus.Ledger
+	types      map[string]*eventbus.TypeMetrics
+	expected   map[string]*simDispatch // calls that must have begun at the next look, by name
+	arrived    map[string]bool         // calls that have begun
+	madeSubs   int
+	changes    int             // letters made or removed
+	unfinished map[string]bool // what Shutdown must return, by the letters' keys
 }
 
 // unsettled is how many dispatches there are that Shutdown waits for.
@@ -299,6 +300,9 @@ func (m *simModel) bury(d *simDispatch, reason eventbus.Reason, earliest, latest
 		}
 	}
 	m.letters = append(m.letters, l)
+	if reason == eventbus.ReasonShutdown {
+		m.unfinished[l.key()] = true
+	}
 	m.changes++
 	if d.waiter != nil {
 		d.waiter.letters++
