@@ -153,8 +153,8 @@ func (s *simulation) cancelScheduled() {
 }
 
 // operate does something to a subscription.
-func (s *simulation) operate(sub *simSub) {
-	c, what := &sub.circuit, simPick(s, "trip", "reset", "pause", "hold", "resume", "resume")
+func (s *simulation) operate(sub *simSub, what string) {
+	c := &sub.circuit
 	s.logf("%s %s", what, sub.name)
 	var err, should error
 	if c.disabled && (what == "trip" || what == "reset") {
@@ -314,9 +314,9 @@ func (s *simulation) purge(l *simLetter) {
 
 func (s *simulation) purgeMatching() {
 	q, matching := s.query()
-	n, err := s.bus.DLQ().PurgeMatching(context.Background(), q)
+	report, err := s.bus.DLQ().PurgeMatching(context.Background(), q)
 	s.logf("purge %+v: %d", q, len(matching))
-	simCheck(err == nil && n == len(matching), "PurgeMatching: %d, %v, and should be %d", n, err, len(matching))
+	simCheck(err == nil && report.Purged == len(matching), "PurgeMatching: %+v, %v, and should be %d", report, err, len(matching))
 	for _, l := range matching {
 		s.model.remove(l, "purged")
 	}

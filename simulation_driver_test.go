@@ -310,7 +310,7 @@ func (s *simulation) act() {
 	case does(30) && s.calm() && m.capacity == eventbus.DefaultQueueCapacity:
 		s.publishBatch()
 	case does(30) && len(m.subs) > 0:
-		s.operate(m.subs[s.rng.IntN(len(m.subs))])
+		s.operate(m.subs[s.rng.IntN(len(m.subs))], simPick(s, "trip", "reset", "pause", "hold", "resume", "resume"))
 	case does(15) && len(m.scheduled) > 0:
 		s.cancelScheduled()
 	case does(160):
@@ -364,6 +364,7 @@ func (s *simulation) calm() bool {
 // sleep lets time pass, and stops to look whenever something happens.
 func (s *simulation) sleep(d time.Duration) {
 	for target := s.last + d; s.last < target; {
+		s.calmDown()
 		next := min(target, s.model.nextInstant())
 		if c := s.tied(target); c != nil {
 			s.conclude(c, simPick(s, "error", "permanent")) // or they could be tied for ever
@@ -381,6 +382,31 @@ func (s *simulation) sleep(d time.Duration) {
 		// A nanosecond later, so that what happens then has happened.
 		time.Sleep(next + 1 - s.now())
 		s.look()
+	}
+}
+
+// calmDown opens all doors when two retries are going to come due so close to each
+// other that workers take them at once: which comes first to a door is open.
+func (s *simulation) calmDown() {
+	m, near := s.model, 0
+	for _, d := range m.waiting {
+		if d.due < m.nextInstant()+time.Millisecond {
+			near++
+		}
+	}
+	if near+len(m.queue) < 2 || m.concurrency == 1 || s.calm() {
+		return
+	}
+	s.look() // a call may have been released just now
+	for _, sub := range m.subs {
+		if sub.circuit.shut {
+			s.operate(sub, "reset")
+			s.look()
+		}
+		if sub.circuit.paused {
+			s.operate(sub, "resume")
+			s.look()
+		}
 	}
 }
 

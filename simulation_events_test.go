@@ -152,7 +152,7 @@ func (m *simModel) refuses(p simPublication, inside bool, w *simWaiter) error {
 	switch {
 	case m.cut || m.ending && !inside:
 		return eventbus.ErrShutdown
-	case w != nil && p.key != "" && slices.ContainsFunc(w.places, func(x simPlace) bool {
+	case w != nil && p.key != "" && need > 0 && slices.ContainsFunc(w.places, func(x simPlace) bool {
 		return x.key == p.key && (x.at == nil || slices.Contains(m.targets(p.eventType), x.at))
 	}):
 		return eventbus.ErrWouldDeadlock
