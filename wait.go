@@ -174,7 +174,7 @@ type keyPlace struct {
 // wouldDeadlock reports whether an event would come behind a dispatch that ends
 // only after the event has.
 func (w *waiter) wouldDeadlock(o *opening) bool {
-	return o.key() != "" && slices.ContainsFunc(w.places, func(p keyPlace) bool {
+	return o.key() != "" && len(o.to.subscriptions) > 0 && slices.ContainsFunc(w.places, func(p keyPlace) bool {
 		return p.key == o.key() && (p.at == nil || slices.Contains(o.to.subscriptions, p.at))
 	})
 }

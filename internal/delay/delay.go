@@ -133,6 +133,9 @@ func (q *Queue[T]) Prune(drop func(T) bool) {
 		}
 	}
 	q.waiting = kept
+	if len(kept) == 0 {
+		q.stopLocked()
+	}
 }
 
 // Close stops the timer and makes Add refuse. No call of due starts after Close

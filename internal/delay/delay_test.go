@@ -679,3 +679,68 @@ func TestWaitWaitsForDue(t *testing.T) {
 		require.Zero(t, q.Len())
 	})
 }
+
+func TestPruneRemovesAndKeepsTheOrderOfTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRealClock()
+		var got []int
+		q := delay.New(c, func(items []int) { got = append(got, items...) })
+		var want []int
+		for i := range 300 {
+			q.Add(c.in(time.Duration(1+i%7)*time.Second), i)
+		}
+		q.Prune(func(i int) bool { return i%3 != 0 })
+		require.Equal(t, 100, q.Len())
+		for s := range 7 {
+			for i := 0; i < 300; i += 3 {
+				if i%7 == s {
+					want = append(want, i)
+				}
+			}
+		}
+		q.Add(c.in(time.Second/2), 1000) // earlier than the head
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, append([]int{1000}, want...), got)
+		require.Zero(t, q.Len())
+	})
+}
+
+func TestPruneGivesBackTheMemoryAndTheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100_000
+		c := &handClock{}
+		q := delay.New(c, func([]*[64]byte) {})
+		before := heapBytes()
+		for i := range n {
+			q.Add(int64(i+1), new([64]byte))
+		}
+		q.Prune(func(*[64]byte) bool { return true })
+		require.Less(t, heapBytes()-before, int64(64<<10))
+		require.Zero(t, q.Len())
+		require.False(t, c.armed.Load(), "an empty queue has no timer")
+		q.Add(5, nil)
+		require.True(t, c.armed.Load())
+		require.Len(t, q.Drain(), 1)
+	})
+}
+
+// What due has been given stays there, and what is behind it can go.
+func TestPruneDuringDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRealClock()
+		release := make(chan struct{})
+		var got []int
+		q := delay.New(c, func(items []int) { got = append(got, items...); <-release })
+		q.Add(c.in(time.Second), 1)
+		q.Add(c.in(2*time.Second), 2)
+		q.Add(c.in(3*time.Second), 3)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		q.Prune(func(i int) bool { return i < 3 })
+		require.Equal(t, 2, q.Len())
+		close(release)
+		time.Sleep(time.Minute)
+		require.Equal(t, []int{1, 3}, got)
+	})
+}

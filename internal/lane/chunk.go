@@ -108,6 +108,7 @@ func (p *Pool[T, W]) emptied(c *chunk[T]) {
 	case c.end.Load() > head.end.Load():
 		return // still to come: workers that were late have emptied it early
 	}
+	c.next = nil // or a spare would keep all that have come after it
 	if len(p.spares) < maxSpares {
 		c.spare = true
 		p.spares = append(p.spares, c)

@@ -1,0 +1,146 @@
+package keys_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/surebus/eventbus/internal/keys"
+)
+
+func TestOneOfAKeyAtATimeInTheirOrder(t *testing.T) {
+	g := keys.New[int](4)
+	require.True(t, g.Enter("a", 1))
+	require.False(t, g.Enter("a", 2))
+	require.False(t, g.Enter("a", 3))
+	require.True(t, g.Enter("b", 4), "another key does not wait")
+	require.Equal(t, 2, g.Len())
+	next, ok := g.Leave("a")
+	require.True(t, ok)
+	require.Equal(t, 2, next)
+	require.False(t, g.Enter("a", 5), "2 is through, and 3 is behind it")
+	for _, want := range []int{3, 5} {
+		next, ok = g.Leave("a")
+		require.True(t, ok)
+		require.Equal(t, want, next)
+	}
+	_, ok = g.Leave("a")
+	require.False(t, ok)
+	require.Equal(t, 1, g.Len())
+	require.True(t, g.Enter("a", 6), "the key is free again")
+}
+
+// A gate is, for each key, a list whose first item is through.
+func TestAGateIsListsByKey(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := keys.New[int](rapid.IntRange(1, 4).Draw(t, "shards"))
+		model := make(map[string][]int)
+		key := rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(rapid.IntRange(0, 200).Draw(t, "key")) })
+		few := rapid.SampledFrom([]string{"", "a", "b"})
+		either := rapid.OneOf(key, few, few)
+		n := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"enter": func(t *rapid.T) {
+				k := either.Draw(t, "key")
+				for range rapid.SampledFrom([]int{1, 1, 1, 90}).Draw(t, "times") {
+					n++
+					require.Equal(t, len(model[k]) == 0, g.Enter(k, n))
+					model[k] = append(model[k], n)
+				}
+			},
+			"leave": func(t *rapid.T) {
+				k := either.Draw(t, "key")
+				for range rapid.SampledFrom([]int{1, 1, 70}).Draw(t, "times") {
+					if len(model[k]) == 0 {
+						return
+					}
+					model[k] = model[k][1:]
+					next, ok := g.Leave(k)
+					require.Equal(t, len(model[k]) > 0, ok)
+					if ok {
+						require.Equal(t, model[k][0], next)
+					} else {
+						delete(model, k)
+					}
+				}
+			},
+			"": func(t *rapid.T) { require.Equal(t, len(model), g.Len()) },
+		})
+	})
+}
+
+func TestKeysThatAreGoneTakeNoMemory(t *testing.T) {
+	const n = 300_000
+	g := keys.New[int](32)
+	g.Enter("stays", 0)
+	before := heapBytes()
+	for i := range n {
+		g.Enter(fmt.Sprint("key-", i), i)
+	}
+	require.Greater(t, heapBytes()-before, int64(n*16))
+	for i := range n {
+		g.Leave(fmt.Sprint("key-", i))
+	}
+	require.Less(t, heapBytes()-before, int64(128<<10))
+	require.Equal(t, 1, g.Len())
+	require.False(t, g.Enter("stays", 1), "is not forgotten when the memory is given back")
+}
+
+func TestALongLineLetsGoOfWhatHasLeft(t *testing.T) {
+	const n = 10_000
+	g := keys.New[*[1 << 10]byte](1)
+	g.Enter("k", nil)
+	before := heapBytes()
+	for range n {
+		g.Enter("k", new([1 << 10]byte))
+	}
+	for range n - 10 {
+		_, ok := g.Leave("k")
+		require.True(t, ok)
+	}
+	require.Less(t, heapBytes()-before, int64(64<<10), "10 items, and a line that has shrunk")
+	runtime.KeepAlive(g)
+}
+
+func TestConcurrentItemsOfAKeyExcludeEachOther(t *testing.T) {
+	const goroutines, each, names = 8, 2000, 3
+	g := keys.New[chan struct{}](2)
+	inside := make([]int, names) // each guarded by its key
+	total := make([]int, names)
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		wg.Go(func() {
+			for j := range each {
+				n := (i + j) % names
+				turn := make(chan struct{})
+				if !g.Enter(fmt.Sprint(n), turn) {
+					<-turn
+				}
+				inside[n]++
+				if inside[n] != 1 {
+					panic("two are through")
+				}
+				total[n]++
+				inside[n]--
+				if next, ok := g.Leave(fmt.Sprint(n)); ok {
+					close(next)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, goroutines*each, total[0]+total[1]+total[2])
+	require.Zero(t, g.Len())
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,297 @@
+package lane_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/internal/lane"
+)
+
+// keeper is a gate that keeps the negative.
+type keeper struct{ kept []int }
+
+func (k *keeper) Enter(i int) bool {
+	if i >= 0 {
+		return true
+	}
+	k.kept = append(k.kept, i)
+	return false
+}
+
+func admit(items ...int) func() (lane.Admission[int], error) {
+	return func() (lane.Admission[int], error) {
+		return lane.Admission[int]{Items: items, Admitted: len(items)}, nil
+	}
+}
+
+// stuck is a started pool with one item in its worker, which takes the next one
+// for each value received from release.
+func stuck(t *testing.T, s settings) (p *pool, got *list, release chan struct{}) {
+	t.Helper()
+	got, release = &list{}, make(chan struct{})
+	s.run = func(_ *pool, _ *worker, i int) { <-release; got.add(i) }
+	p = newPool(s)
+	p.Start()
+	p.push(t, 0)
+	synctest.Wait()
+	return p, got, release
+}
+
+func TestPushAllIsInOrderAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 1000})
+		require.NoError(t, p.PushAll(t.Context(), 600, false, admit(upTo(601)[1:]...)))
+		require.Equal(t, int64(601), p.Stats().Admitted)
+		require.Equal(t, 600, p.Stats().Queued)
+		close(release)
+		p.end(t)
+		require.Equal(t, upTo(601), got.all())
+	})
+}
+
+func TestPushAllWaitsForRoomForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 4})
+		p.push(t, 1, 2)
+		var in atomic.Bool
+		go func() {
+			if p.PushAll(t.Context(), 3, false, admit(3, 4, 5)) == nil {
+				in.Store(true)
+			}
+		}()
+		synctest.Wait()
+		require.False(t, in.Load(), "there is room for 2")
+		require.Equal(t, 2, p.Stats().Queued, "nor is a part of it let in")
+		var behind atomic.Bool
+		go func() {
+			item := 6
+			if p.Push(t.Context(), &item, false, nil) == nil {
+				behind.Store(true)
+			}
+		}()
+		synctest.Wait()
+		require.False(t, behind.Load(), "there would be room, but somebody waits")
+		release <- struct{}{}
+		synctest.Wait()
+		require.True(t, in.Load())
+		require.False(t, behind.Load())
+		close(release)
+		synctest.Wait()
+		require.True(t, behind.Load())
+		p.end(t)
+		require.Equal(t, upTo(7), got.all())
+		require.Zero(t, p.Stats().Over)
+	})
+}
+
+// The first waiter needs much, the one behind it little: when the first gives up,
+// what it waited for is there for the other.
+func TestAWaiterInNeedOfMuchGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 4})
+		p.push(t, 1, 2)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cause := errors.New("cause")
+		first := make(chan error, 1)
+		go func() { first <- p.PushAll(ctx, 4, false, admit(9, 9, 9, 9)) }()
+		synctest.Wait()
+		second := make(chan error, 1)
+		go func() { second <- p.PushAll(t.Context(), 2, false, admit(3, 4)) }()
+		synctest.Wait()
+		require.Empty(t, second)
+		cancel(cause)
+		synctest.Wait()
+		require.ErrorIs(t, <-first, cause)
+		require.Len(t, second, 1, "nothing else will happen to wake it")
+		require.NoError(t, <-second)
+		close(release)
+		p.end(t)
+		require.Equal(t, upTo(5), got.all())
+	})
+}
+
+// More than the capacity is let in when nothing else is there, and takes its room.
+func TestPushAllOfMoreThanTheCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 2, refuse: true})
+		require.NoError(t, p.PushAll(t.Context(), 5, false, admit(1, 2, 3, 4, 5)))
+		item := 6
+		for range 4 {
+			require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrFull)
+			require.ErrorIs(t, p.PushAll(t.Context(), 5, false, admit(9)), lane.ErrFull)
+			release <- struct{}{}
+			synctest.Wait()
+		}
+		require.NoError(t, p.Push(t.Context(), &item, false, nil))
+		close(release)
+		p.end(t)
+		require.Equal(t, upTo(7), got.all())
+	})
+}
+
+// What choose does not let in leaves its room to others.
+func TestPushAllGivesBackWhatItDoesNotUse(t *testing.T) {
+	refused := errors.New("refused")
+	for _, c := range []struct {
+		name string
+		err  error
+	}{{"nothing", nil}, {"an error", refused}} {
+		synctest.Test(t, func(t *testing.T) {
+			p, got, release := stuck(t, settings{capacity: 3})
+			p.push(t, 1)
+			require.ErrorIs(t, p.PushAll(t.Context(), 2, false, func() (lane.Admission[int], error) {
+				return lane.Admission[int]{}, c.err
+			}), c.err, c.name)
+			require.Equal(t, int64(2), p.Stats().Admitted)
+			require.Equal(t, 1, p.Stats().Queued)
+			p.push(t, 2, 3) // would wait for ever
+
+			// Another one waits behind one that does not use what it was told of.
+			first, second := make(chan error, 1), make(chan error, 1)
+			go func() {
+				first <- p.PushAll(t.Context(), 1, false, func() (lane.Admission[int], error) {
+					return lane.Admission[int]{}, c.err
+				})
+			}()
+			synctest.Wait()
+			go func() {
+				item := 4
+				second <- p.Push(t.Context(), &item, false, nil)
+			}()
+			synctest.Wait()
+			require.Empty(t, second)
+			release <- struct{}{}
+			synctest.Wait()
+			require.ErrorIs(t, <-first, c.err)
+			require.Len(t, second, 1)
+			close(release)
+			p.end(t)
+			require.Equal(t, upTo(5), got.all())
+		})
+	}
+}
+
+func TestPushAllOverTheCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 2})
+		p.push(t, 1, 2)
+		require.NoError(t, p.PushAll(t.Context(), 2, true, admit(3, 4)))
+		require.EqualValues(t, 2, p.Stats().Over)
+		p.Refuse()
+		require.ErrorIs(t, p.PushAll(t.Context(), 1, false, admit(9)), lane.ErrClosed)
+		require.NoError(t, p.PushAll(t.Context(), 1, true, admit(5)), "from inside, until Seal")
+		p.Seal()
+		require.ErrorIs(t, p.PushAll(t.Context(), 1, true, admit(9)), lane.ErrClosed)
+		close(release)
+		p.end(t)
+		require.Equal(t, upTo(6), got.all())
+	})
+}
+
+func TestPushAllWhileItIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _, release := stuck(t, settings{capacity: 2})
+		p.push(t, 1, 2)
+		errs := make(chan error, 1)
+		go func() { errs <- p.PushAll(t.Context(), 2, false, admit(9, 9)) }()
+		synctest.Wait()
+		p.Refuse()
+		require.ErrorIs(t, <-errs, lane.ErrClosed)
+		close(release)
+		p.end(t)
+		require.EqualValues(t, 3, p.Stats().Admitted)
+	})
+}
+
+// What a gate keeps takes a place in the queue until it has come back and been
+// taken.
+func TestWhatAGateKeepsTakesItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 4, refuse: true})
+		gate := &keeper{}
+		item := -1
+		require.NoError(t, p.Push(t.Context(), &item, false, gate))
+		require.NoError(t, p.PushAll(t.Context(), 2, false, func() (lane.Admission[int], error) {
+			return lane.Admission[int]{Items: []int{1}, Parked: 1, Admitted: 2}, nil
+		}))
+		item = -2
+		p.Return(&item, gate)
+		require.Equal(t, []int{-1, -2}, gate.kept)
+		require.Equal(t, lane.Stats{Admitted: 4, Queued: 4, Running: 1, Workers: 1}, p.Stats())
+		item = 2
+		require.ErrorIs(t, p.Push(t.Context(), &item, false, gate), lane.ErrFull)
+
+		back := 3
+		p.Unpark(&back)
+		require.Equal(t, 4, p.Stats().Queued, "it is in another place")
+		require.ErrorIs(t, p.Push(t.Context(), &item, false, gate), lane.ErrFull)
+		release <- struct{}{}
+		synctest.Wait() // 1 has been taken
+		require.NoError(t, p.Push(t.Context(), &item, false, gate))
+		require.ErrorIs(t, p.Push(t.Context(), &item, false, gate), lane.ErrFull)
+		p.Unpark(&back)
+		p.Unpark(&back)
+		close(release)
+		p.end(t)
+		require.Equal(t, []int{0, 1, 3, 2, 3, 3}, got.all())
+	})
+}
+
+// Who waits for room is let in when what a gate kept has come back and been taken.
+func TestAWaiterBehindWhatAGateKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 2})
+		gate := &keeper{}
+		for range 2 {
+			item := -1
+			require.NoError(t, p.Push(t.Context(), &item, false, gate))
+		}
+		done := make(chan error, 1)
+		go func() {
+			item := 2
+			done <- p.Push(t.Context(), &item, false, nil)
+		}()
+		close(release)
+		time.Sleep(time.Hour)
+		require.Empty(t, done, "nothing runs, and both places are taken")
+		back := 1
+		p.Unpark(&back)
+		synctest.Wait()
+		require.NoError(t, <-done)
+		p.Unpark(&back)
+		p.end(t)
+		require.Equal(t, []int{0, 1, 2, 1}, got.all())
+	})
+}
+
+func TestABacklogLeavesNoMemory(t *testing.T) {
+	const n = 1_000_000
+	var ran atomic.Int64
+	p := newPool(settings{capacity: n, run: func(*pool, *worker, int) { ran.Add(1) }})
+	before := heapBytes()
+	for i := range n {
+		require.NoError(t, p.Push(t.Context(), &i, false, nil))
+	}
+	require.Greater(t, heapBytes()-before, int64(8*n))
+	p.Start()
+	for ran.Load() < n {
+		runtime.Gosched()
+	}
+	require.Less(t, heapBytes()-before, int64(256<<10))
+	p.end(t)
+}
+
+func heapBytes() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
