@@ -1,11 +1,14 @@
 package eventbus_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -443,4 +446,82 @@ func BenchmarkHeld(b *testing.B) {
 		})
 	}, func(n int) { plain(n, publish) })
 	require.Zero(b, held.Metrics().Held)
+}
+
+// lettersBus is a bus that was not started, with letters of which one in rare is
+// of another subscription and of another reason. EVENTBUS_LETTERS=1000000 in the
+// environment makes as many.
+func lettersBus(b *testing.B) (bus *eventbus.Bus, rare int) {
+	b.Helper()
+	n := 100_000
+	if s := os.Getenv("EVENTBUS_LETTERS"); s != "" {
+		var err error
+		n, err = strconv.Atoi(s)
+		require.NoError(b, err)
+	}
+	bus, err := eventbus.New(eventbus.WithDeadLetterCapacity(n))
+	require.NoError(b, err)
+	var lines bytes.Buffer
+	for i := range n {
+		subscription, reason := "common", "exhausted"
+		if i%10_000 == 0 {
+			subscription, reason = "rare", "expired"
+			rare++
+		}
+		fmt.Fprintf(&lines, `{"id":"00000000-0000-7000-8000-%012x","event":{"id":"00000000-0000-7000-8000-000000000001","type":"order.placed",`+
+			`"time":"2024-07-28T12:00:00Z"},"reason":%q,"subscription":%q,"failures":[{"error":"code %d"}],"died_at":"2024-07-28T12:00:00Z"}`+"\n",
+			i+1, reason, subscription, i)
+	}
+	report, err := bus.DLQ().Import(b.Context(), &lines)
+	require.NoError(b, err)
+	require.Equal(b, n, report.Imported)
+	runtime.GC()
+	b.ResetTimer()
+	return bus, rare
+}
+
+// BenchmarkLettersList is a page of 100, of all letters and of those that few are.
+func BenchmarkLettersList(b *testing.B) {
+	bus, rare := lettersBus(b)
+	for name, q := range map[string]eventbus.LetterQuery{
+		"all":                 {},
+		"subscription":        {Subscription: "common"},
+		"rare-subscription":   {Subscription: "rare"},
+		"rare-reason":         {Reason: eventbus.ReasonExpired},
+		"reason-and-time":     {Reason: eventbus.ReasonExpired, Until: time.Now(), ExactTotal: true},
+		"no-such":             {Subscription: "common", Reason: eventbus.ReasonExpired},
+		"type-without-a-home": {Type: "user.*"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				page, err := bus.DLQ().List(b.Context(), q)
+				if err != nil || q.Reason != "" && q.Subscription == "" && page.Total != rare {
+					b.Fatal(page.Total, err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkLettersGroups is grouping all.
+func BenchmarkLettersGroups(b *testing.B) {
+	bus, _ := lettersBus(b)
+	for b.Loop() {
+		groups, err := bus.DLQ().Groups(b.Context(), eventbus.LetterQuery{})
+		if err != nil || len(groups) != 2 {
+			b.Fatal(groups, err)
+		}
+	}
+}
+
+// BenchmarkLettersPurge is purging all, once.
+func BenchmarkLettersPurge(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		bus, _ := lettersBus(b)
+		b.StartTimer()
+		if _, err := bus.DLQ().PurgeMatching(b.Context(), eventbus.LetterQuery{All: true}); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

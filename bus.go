@@ -49,6 +49,7 @@ type Bus struct {
 	ending  atomic.Bool // Shutdown has been called
 	cutting cutting
 	stuck   atomic.Bool   // an observer did not return in time for the cut
+	leaving chan struct{} // closed when ending has been set
 	drained chan struct{} // closed when, ending, nothing is unsettled
 	closed  chan struct{} // closed when Shutdown is done
 
@@ -78,6 +79,7 @@ func New(opts ...Option) (*Bus, error) {
 		ids:           newIDSource(),
 		random:        rand.Float64,
 		cutting:       cutting{done: make(chan struct{})},
+		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: make(map[string]*Subscription),

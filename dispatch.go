@@ -21,14 +21,15 @@ type opening struct {
 
 // extras is what most openings do not have.
 type extras struct {
-	metadata EventMetadata
-	key      string
-	waiter   *waiter
-	due      int64 // when it is due, if it was published for later
-	replays  int
-	links    int  // contexts of handlers that values comes through
-	inside   bool // a handler has published it
-	given    bool // its id was given
+	metadata  EventMetadata
+	key       string
+	waiter    *waiter
+	due       int64 // when it is due, if it was published for later
+	replays   int
+	replaying *replaying // of the last of these, if it was asked for more than that
+	links     int        // contexts of handlers that values comes through
+	inside    bool       // a handler has published it
+	given     bool       // its id was given
 }
 
 // key is the event's key, if it has one.
@@ -71,6 +72,14 @@ func (d *dispatch) replays() int {
 		return 0
 	}
 	return d.opening.extras.replays
+}
+
+// failedReplay notes a failure of a replay for the ReplayMatching that made it, if
+// one did.
+func (d *dispatch) failedReplay() {
+	if e := d.opening.extras; e != nil && e.replaying != nil {
+		e.replaying.run.failed()
+	}
 }
 
 // waiter is who waits for it to settle, if anybody.
@@ -117,6 +126,8 @@ type rarities struct {
 	history        []Failure // of those
 	historyOmitted int
 	attempt        *Attempt // that observers know of, until they know of its end
+	edited         bool     // the payload is another one than original, the event's own
+	original       any
 }
 
 // failure is a Failure in fewer bytes: many wait in retries.
@@ -205,7 +216,7 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 		story.counted, story.at = d.story.countedAt(s), s
 		story.previous = d.story.previous
 		if old := d.story.rare; old != nil {
-			story.rare = &rarities{omitted: old.omittedHere, succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted}
+			story.rare = &rarities{omitted: old.omittedHere, succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
 		}
 		d.story.passed()
 	}

@@ -230,6 +230,7 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	attempt.verdict = b.judge(s, err, policy.retryIf(&s.retry))
 	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt})
 	s.counters.failed(err, duration)
+	d.failedReplay()
 	next := policy.decide(attempt, b.random())
 	var change circuitChange
 	if attempt.permanent {
@@ -394,6 +395,9 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 	case DeadLettered:
 		count = &b.ledger.deadLettered
 		d.to.counters.deadLettered.Add(1)
+		if !d.retried() { // or its failures have been noted
+			d.failedReplay()
+		}
 		b.logDeadLetter(d, letter)
 		b.deadLettered(letter)
 		b.noteUnfinished(letter)

@@ -61,6 +61,8 @@ var (
 	// ErrNotFound is returned for a dead letter that is not there: unknown,
 	// purged, or replayed already.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
+	// ErrInvalidLetter is matched by every *ImportError.
+	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
 	// ErrNoSubscription is returned by Replay when a subscription that the
 	// letter is for does not exist; the letter stays.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
@@ -167,11 +169,34 @@ func (e *PanicError) Unwrap() error {
 type PayloadTypeError struct {
 	EventType string
 	Want, Got string // Go types
+	// Err is why a json.RawMessage could not be decoded; nil for another payload.
+	Err error
 }
 
 func (e *PayloadTypeError) Error() string {
-	return fmt.Sprintf("eventbus: payload of %s is a %s, and cannot become a %s", e.EventType, e.Got, e.Want)
+	text := fmt.Sprintf("eventbus: payload of %s is a %s, and cannot become a %s", e.EventType, e.Got, e.Want)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
 }
+
+// Unwrap returns Err.
+func (e *PayloadTypeError) Unwrap() error { return e.Err }
+
+// ImportError says what is wrong with a line that DLQ.Import was given. It matches
+// ErrInvalidLetter.
+type ImportError struct {
+	Line   int    // 1 for the first
+	Reason string // what is wrong, and what would be right
+}
+
+func (e *ImportError) Error() string {
+	return fmt.Sprintf("eventbus: line %d is no dead letter: %s", e.Line, e.Reason)
+}
+
+// Is reports whether target is ErrInvalidLetter.
+func (e *ImportError) Is(target error) bool { return target == ErrInvalidLetter }
 
 // DeliveryError is returned by PublishAndWait when an event was not handled by
 // every subscription. errors.Is and errors.As see the last failures.
@@ -345,8 +370,9 @@ func contextError(ctx context.Context) error {
 }
 
 // shorten bounds what an error message repeats of a user's input.
-func shorten(s string) string {
-	const most = 80
+func shorten(s string) string { return shortenTo(s, 80) }
+
+func shortenTo(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

@@ -1,11 +1,13 @@
 package eventbus
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -51,47 +53,68 @@ type Event struct {
 type Handler func(ctx context.Context, e Event) error
 
 // Typed makes a handler of a function that takes the payload as a T. A *T is
-// accepted for a T and the other way round; nil for a T that can be nil. A
-// payload of another type is a permanent failure, a *PayloadTypeError.
+// accepted for a T and the other way round; nil for a T that can be nil; and a
+// json.RawMessage, as the events of imported dead letters have, is decoded into a T
+// for each call. A payload that cannot become a T is a permanent failure, a
+// *PayloadTypeError.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil
 	}
 	return func(ctx context.Context, e Event) error {
-		payload, ok := payloadAs[T](e.Payload)
-		if !ok {
+		payload, err := payloadAs[T](e.Payload)
+		if err != nil {
+			if err == errOtherType { //nolint:errorlint // the very same is meant
+				err = nil
+			}
 			return Permanent(&PayloadTypeError{
 				EventType: e.Type,
 				Want:      reflect.TypeFor[T]().String(),
 				Got:       fmt.Sprintf("%T", e.Payload),
+				Err:       err,
 			})
 		}
 		return handle(ctx, payload)
 	}
 }
 
-func payloadAs[T any](payload any) (T, bool) {
+// errOtherType says that a payload cannot become the type that is wanted.
+var errOtherType = errors.New("another type")
+
+// payloadAs returns errOtherType, or why the payload could not be decoded.
+func payloadAs[T any](payload any) (T, error) {
 	if v, ok := payload.(T); ok {
-		return v, true
+		return v, nil
 	}
 	if p, ok := payload.(*T); ok && p != nil {
-		return *p, true
+		return *p, nil
 	}
 	var none T
 	want := reflect.TypeFor[T]()
 	if payload == nil {
 		switch want.Kind() {
 		case reflect.Interface, reflect.Pointer, reflect.Map, reflect.Slice, reflect.Chan, reflect.Func:
-			return none, true
+			return none, nil
 		}
-		return none, false
+		return none, errOtherType
 	}
 	if want.Kind() == reflect.Pointer && reflect.TypeOf(payload) == want.Elem() {
 		p := reflect.New(want.Elem())
 		p.Elem().Set(reflect.ValueOf(payload))
-		return p.Interface().(T), true
+		return p.Interface().(T), nil
 	}
-	return none, false
+	raw, ok := payload.(json.RawMessage)
+	switch {
+	case !ok:
+		return none, errOtherType
+	case string(bytes.TrimSpace(raw)) == "null":
+		return payloadAs[T](nil)
+	}
+	decoded := new(T)
+	if err := json.Unmarshal(raw, decoded); err != nil {
+		return none, err
+	}
+	return *decoded, nil
 }
 
 // EventID identifies an event: a UUID of version 7 (RFC 9562).

@@ -43,9 +43,9 @@ func TestL7_LettersThatHaveLeftTakeNoRoom(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, letters(t, bus), 3)
 
-		n, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Type: "a"})
+		purged, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Type: "a"})
 		require.NoError(t, err)
-		require.Equal(t, 3, n)
+		require.Equal(t, 3, purged.Purged)
 		for range 3 {
 			mustPublish(t, bus, "a", nil)
 		}

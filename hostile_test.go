@@ -796,8 +796,8 @@ func TestL4_PurgeAndReplayRaceWithDying(t *testing.T) {
 				}
 				report, _ := bus.DLQ().ReplayMatching(ctx, eventbus.LetterQuery{Error: "broken"})
 				replayed.Add(int64(report.Replayed))
-				n, _ := bus.DLQ().PurgeMatching(ctx, eventbus.LetterQuery{Type: "a"})
-				purged.Add(int64(n))
+				gone, _ := bus.DLQ().PurgeMatching(ctx, eventbus.LetterQuery{Type: "a"})
+				purged.Add(int64(gone.Purged))
 				page, _ := bus.DLQ().List(ctx, eventbus.LetterQuery{Limit: 5})
 				for _, l := range page.Letters {
 					if bus.DLQ().Purge(ctx, l.ID) == nil {

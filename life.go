@@ -63,6 +63,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	started := b.started
 	b.mu.Unlock()
 	if first {
+		close(b.leaving)
 		b.lanes.Refuse()
 		b.checkDrained()
 		go b.finish()

@@ -60,8 +60,15 @@ type letterStore interface {
 	// consume removes a letter if open, which makes a dispatch of it and must
 	// not block, returns nil. False: there is no such letter.
 	consume(id LetterID, open func(*DeadLetter) error) (bool, error)
-	// purge removes the letters that match, and returns how many.
-	purge(f *letterFilter) int
+	// remove removes those of the letters that are there, and returns how many.
+	remove(ids []LetterID) int
+	// snapshot returns the letters that match, oldest first. They are shared, and
+	// must not be changed.
+	snapshot(f *letterFilter) []*DeadLetter
+	// insert adds letters that have their ids, in the place that these give them,
+	// and returns how many, and how many of the letters fell out to make room.
+	// Those whose ids are there already stay as they are.
+	insert(letters []*DeadLetter) (inserted, evicted int)
 	// count is how many letters there are, and how many have fallen out.
 	count() (letters int, evicted int64)
 }

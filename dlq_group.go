@@ -1,0 +1,221 @@
+package eventbus
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// LetterGroup is the dead letters that probably died of the same: at the same
+// subscription, of an error of the same class whose text is the same apart from
+// its numbers. Letters without a failure, such as those of an open circuit, are
+// grouped by their reason.
+type LetterGroup struct {
+	// Fingerprint names the group, in any process: LetterQuery takes it. It is
+	// empty for the group of the letters that were too many to tell apart.
+	Fingerprint  string `json:"fingerprint,omitempty"`
+	Subscription string `json:"subscription,omitempty"`
+	// Class is the Go type of the last failure's error, such as "*fs.PathError",
+	// without what only wraps it: fmt.Errorf, errors.Join (the first of several
+	// errors counts), Permanent, RetryAfter. It is empty without a failure.
+	Class string `json:"class,omitempty"`
+	// Message is the error's text, of which at most 1 KiB is kept, with # in
+	// place of numbers, UUIDs, and hexadecimal numbers from 8 digits on. It is the
+	// reason without a failure.
+	Message string `json:"message"`
+	Count   int    `json:"count"`
+	// First and Last are when the first and the last one died, in UTC.
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+	// Newest is one of them: the one with the largest id.
+	Newest LetterID `json:"newest"`
+}
+
+// Limits of what Groups returns.
+const (
+	maxGroups       = 10_000
+	maxGroupMessage = 1 << 10
+)
+
+// Groups counts the letters that match a query by what they died of. The largest
+// groups come first; of several of a size, the one that a letter was added to last,
+// by the letters' ids. An empty query groups all.
+//
+// At most 10,000 groups are told apart, those of the newest letters. Letters of
+// others are counted together in one more group, the last one, without fingerprint
+// and subscription.
+//
+// It holds no lock while it counts, about 0.2 µs a letter, and stops when ctx ends.
+// Errors: those of List; Limit and Before are an *OptionError.
+func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, error) {
+	f, err := q.wholeFilter(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("Groups: %w", err)
+	}
+	groups := make(map[string]*LetterGroup)
+	for i, l := range slices.Backward(q.bus.store.snapshot(f)) {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return nil, fmt.Errorf("Groups: %w", contextError(ctx))
+		}
+		key := l.Fingerprint
+		if groups[key] == nil && len(groups) >= maxGroups {
+			key = ""
+		}
+		g := groups[key]
+		if g == nil {
+			g = &LetterGroup{Message: fmt.Sprintf("(beyond %d groups)", maxGroups)}
+			if key != "" {
+				*g = l.group()
+			}
+			g.First, g.Last, g.Newest = l.DiedAt, l.DiedAt, l.ID
+			groups[key] = g
+		}
+		g.Count++
+		// An id is made after the death, by a clock that may have been set back.
+		if l.DiedAt.Before(g.First) {
+			g.First = l.DiedAt
+		}
+		if l.DiedAt.After(g.Last) {
+			g.Last = l.DiedAt
+		}
+	}
+	others := groups[""]
+	delete(groups, "")
+	all := make([]LetterGroup, 0, len(groups))
+	for _, g := range groups {
+		all = append(all, *g)
+	}
+	slices.SortFunc(all, func(x, y LetterGroup) int {
+		return cmp.Or(
+			cmp.Compare(y.Count, x.Count),
+			slices.Compare(y.Newest[:], x.Newest[:]),
+		)
+	})
+	if others != nil {
+		all = append(all, *others)
+	}
+	return all, nil
+}
+
+// group is the group of a letter, without what is counted.
+func (l *DeadLetter) group() LetterGroup {
+	g := LetterGroup{Subscription: l.Subscription, Message: string(l.Reason)}
+	if n := len(l.Failures); n > 0 {
+		g.Class, g.Message = l.Failures[n-1].Class, withoutNumbers(l.Failures[n-1].Error)
+	}
+	// A length before each part, so that no two groups are one text.
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %t %s",
+		len(g.Subscription), g.Subscription, len(g.Class), g.Class, len(l.Failures) > 0, g.Message))
+	g.Fingerprint = hex.EncodeToString(sum[:fingerprintSize])
+	if len(g.Message) > maxGroupMessage {
+		g.Message = strings.ToValidUTF8(g.Message[:maxGroupMessage], "") + "…"
+	}
+	return g
+}
+
+const fingerprintSize = 16
+
+func isFingerprint(s string) bool {
+	_, err := hex.DecodeString(s)
+	return err == nil && len(s) == 2*fingerprintSize && s == strings.ToLower(s)
+}
+
+// plainWrappers are the types of the standard library that only wrap errors.
+var plainWrappers = []reflect.Type{
+	reflect.TypeOf(fmt.Errorf("%w", ErrNotFound)),
+	reflect.TypeOf(fmt.Errorf("%w %w", ErrNotFound, ErrNotFound)),
+	reflect.TypeOf(errors.Join(ErrNotFound)),
+}
+
+// classOf is the class of an error, see LetterGroup. It calls no method of a type
+// of the user's.
+func classOf(err error) string {
+	for {
+		var inner error
+		switch e := err.(type) { //nolint:errorlint // it is about this error, not about what it wraps
+		case *permanentError:
+			inner = e.err
+		case *retryAfterError:
+			inner = e.err
+		default:
+			if !slices.Contains(plainWrappers, reflect.TypeOf(err)) {
+				return reflect.TypeOf(err).String()
+			}
+			switch e := err.(type) { //nolint:errorlint // see above
+			case interface{ Unwrap() error }:
+				inner = e.Unwrap()
+			case interface{ Unwrap() []error }:
+				if all := e.Unwrap(); len(all) > 0 {
+					inner = all[0]
+				}
+			}
+		}
+		if inner == nil { // as in fmt.Errorf("%w", nil)
+			return reflect.TypeOf(err).String()
+		}
+		err = inner
+	}
+}
+
+// withoutNumbers is a text with # in place of its numbers.
+func withoutNumbers(text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); {
+		n := 0
+		if i == 0 || !isWordByte(text[i-1]) {
+			n = hexNumber(text[i:])
+		}
+		if n == 0 {
+			n = digits(text[i:])
+		}
+		if n == 0 {
+			b.WriteByte(text[i])
+			i++
+			continue
+		}
+		b.WriteByte('#')
+		i += n
+	}
+	return b.String()
+}
+
+// hexNumber is the length of the UUID or hexadecimal number that a text begins
+// with, 0 if there is none. A word such as "defaced" is none.
+func hexNumber(text string) int {
+	if _, ok := parseUUID(text[:min(36, len(text))]); ok && (len(text) == 36 || !isWordByte(text[36])) {
+		return 36
+	}
+	word := 0
+	for word < len(text) && isWordByte(text[word]) {
+		word++
+	}
+	number, prefixed := strings.CutPrefix(text[:word], "0x")
+	if strings.Trim(number, "0123456789abcdefABCDEF") != "" || number == "" {
+		return 0
+	}
+	if prefixed || len(number) >= 8 && strings.ContainsAny(number, "0123456789") {
+		return word
+	}
+	return 0
+}
+
+// digits is the length of the digits that a text begins with, and of those after
+// points: of 17, 1.5 and 10.0.0.1 all.
+func digits(text string) int {
+	n := 0
+	for n < len(text) && (isDigit(text[n]) || n > 0 && text[n] == '.' && n+1 < len(text) && isDigit(text[n+1])) {
+		n++
+	}
+	return n
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func isWordByte(c byte) bool { return isDigit(c) || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }

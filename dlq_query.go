@@ -1,0 +1,127 @@
+package eventbus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// LetterQuery says which dead letters: those that match every field that is set.
+type LetterQuery struct {
+	// Type is a pattern of event types, as for Subscribe.
+	Type string
+	// Subscription is where they ended.
+	Subscription string
+	// Reason is why.
+	Reason Reason
+	// Fingerprint is that of the group that they belong to: see DLQ.Groups.
+	Fingerprint string
+	// Error is a part of the text of one of the errors.
+	Error string
+	// Since and Until bound when they died; both instants are included.
+	Since, Until time.Time
+	// All must be set for ReplayMatching and PurgeMatching to take a query
+	// without any of the fields above.
+	All bool
+
+	// Limit is how many letters a page has: 100 if 0, at most 10,000. List only.
+	Limit int
+	// Before continues with the letters older than this one: the Next of the
+	// page before. List only.
+	Before LetterID
+	// ExactTotal counts beyond 10,000. List only.
+	ExactTotal bool
+}
+
+// LetterPage is a page of dead letters, newest first.
+type LetterPage struct {
+	Letters []DeadLetter
+	// Next is the Before of the next page; zero if this is the last one.
+	Next LetterID
+	// Total is how many letters match, on all pages. If TotalIsMore is set
+	// there are more than that.
+	Total       int
+	TotalIsMore bool
+}
+
+const (
+	defaultPage = 100
+	maxPage     = 10_000
+	maxTotal    = 10_000
+)
+
+// letterFilter is a LetterQuery that has been checked.
+type letterFilter struct {
+	LetterQuery
+	pattern *route.Pattern
+	bounded bool // until holds, even if it is the zero time
+	until   time.Time
+	limit   int // of a page
+}
+
+func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
+	if err := q.ready(ctx); err != nil {
+		return nil, err
+	}
+	refuse := func(field string, value any, reason string) (*letterFilter, error) {
+		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: reason}
+	}
+	f := &letterFilter{LetterQuery: query, limit: query.Limit, until: query.Until, bounded: !query.Until.IsZero()}
+	if query.Type != "" {
+		pattern, offence := route.Parse(query.Type)
+		if offence != nil {
+			return nil, patternError(query.Type, offence)
+		}
+		f.pattern = pattern
+	}
+	if query.Limit == 0 {
+		f.limit = defaultPage
+	}
+	switch {
+	case query.Reason != "" && !slices.Contains(reasons, query.Reason):
+		return refuse("Reason", query.Reason, fmt.Sprintf("is none of %v", reasons))
+	case query.Fingerprint != "" && !isFingerprint(query.Fingerprint):
+		return refuse("Fingerprint", shorten(query.Fingerprint), "is not 32 hexadecimal digits in lower case; take it from DLQ.Groups or a letter")
+	case query.Limit < 0 || query.Limit > maxPage:
+		return refuse("Limit", query.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
+	case f.bounded && query.Since.After(query.Until):
+		return refuse("Since", query.Since, "is after Until")
+	}
+	return f, nil
+}
+
+// wholeFilter is filter, for what takes all letters that match.
+func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
+	refuse := func(field string, value any) (*letterFilter, error) {
+		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: "is for List; this takes all that match"}
+	}
+	switch {
+	case query.Limit != 0:
+		return refuse("Limit", query.Limit)
+	case !query.Before.IsZero():
+		return refuse("Before", query.Before)
+	}
+	return q.filter(ctx, query)
+}
+
+// byShelf reports whether the filter has nothing but what letters are found by
+// without being looked at: a subscription with or without a reason, a reason, a
+// fingerprint, or nothing.
+func (f *letterFilter) byShelf() bool {
+	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
+		(f.Fingerprint == "" || f.Subscription == "" && f.Reason == "")
+}
+
+func (f *letterFilter) matches(l *DeadLetter) bool {
+	return (f.Subscription == "" || f.Subscription == l.Subscription) &&
+		(f.Reason == "" || f.Reason == l.Reason) &&
+		(f.Fingerprint == "" || f.Fingerprint == l.Fingerprint) &&
+		!l.DiedAt.Before(f.Since) &&
+		(!f.bounded || !l.DiedAt.After(f.until)) &&
+		(f.pattern == nil || f.pattern.Match(l.Event.Type)) &&
+		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
+}

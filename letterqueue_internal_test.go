@@ -1,0 +1,197 @@
+package eventbus
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWithoutNumbers(t *testing.T) {
+	for text, want := range map[string]string{
+		"":            "",
+		"no numbers":  "no numbers",
+		"17":          "#",
+		"order o-17":  "order o-#",
+		"order17":     "order#",
+		"took 1.5s":   "took #s",
+		"version 1.":  "version #.",
+		"10.0.0.1:80": "#:#",
+		"-3":          "-#",
+		"id 0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa gone": "id # gone",
+		"abcdefab-abcd-abcd-abcd-abcdefabcdef":         "#",
+		"x0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa":        "x#f#fe-#c#-#a#-#aaa-aaaaaaaaaaaa",
+		"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaaa":        "#-#c#-#a#-#aaa-aaaaaaaaaaaaa",
+		"deadbee7 deadbeef defaced":                    "# deadbeef defaced",
+		"0xdeadbeef 0xg 0x":                            "# #xg #x",
+		"e3b0c44298fc1c149afbf4c8996fb924":             "#",
+		"id_deadbee7!":                                 "id_#!",
+		"größe 5 über":                                 "größe # über",
+	} {
+		require.Equal(t, want, withoutNumbers(text), text)
+	}
+}
+
+// Each of its parts makes another group, and where one ends and the next begins.
+func TestL2_FingerprintsTellGroupsApart(t *testing.T) {
+	seen := make(map[string]LetterGroup)
+	for _, l := range []DeadLetter{
+		{Subscription: "a", Reason: ReasonShutdown},
+		{Subscription: "a", Reason: ReasonExpired},
+		{Subscription: "b", Reason: ReasonExpired},
+		{Subscription: "a", Failures: []Failure{{Class: "c", Error: "expired"}}},
+		{Subscription: "a", Failures: []Failure{{Class: "", Error: "expired"}}},
+		{Subscription: "a", Failures: []Failure{{Class: "c", Error: "d"}}},
+		{Subscription: "a c", Failures: []Failure{{Class: "", Error: "d"}}},
+		{Subscription: "a", Failures: []Failure{{Class: "c d", Error: ""}}},
+		{Subscription: "a", Failures: []Failure{{Class: "c", Error: strings.Repeat("x", maxGroupMessage)}}},
+		{Subscription: "a", Failures: []Failure{{Class: "c", Error: strings.Repeat("x", maxGroupMessage) + "y"}}},
+	} {
+		g := l.group()
+		require.True(t, isFingerprint(g.Fingerprint))
+		require.LessOrEqual(t, len(g.Message), maxGroupMessage+len("…"))
+		require.NotContains(t, seen, g.Fingerprint, "%+v and %+v", g, seen[g.Fingerprint])
+		seen[g.Fingerprint] = g
+	}
+}
+
+// letterModel is the queue as a plain list.
+type letterModel []*DeadLetter
+
+func (m letterModel) check(t *testing.T, q *letterQueue) {
+	t.Helper()
+	require.True(t, slices.IsSortedFunc(m, func(x, y *DeadLetter) int { return slices.Compare(x.ID[:], y.ID[:]) }))
+	n, _ := q.count()
+	require.Equal(t, len(m), n)
+	keys := make(map[shelfKey]bool)
+	for _, subscription := range []string{"", "s0", "s1", "s2"} {
+		for _, reason := range append([]Reason{""}, reasons...) {
+			for _, fingerprint := range []string{"", "f0", "f1"} {
+				f := &letterFilter{LetterQuery: LetterQuery{Subscription: subscription, Reason: reason, Fingerprint: fingerprint}, limit: maxPage}
+				var want []LetterID
+				for _, l := range m {
+					if f.matches(l) {
+						want = append(want, l.ID)
+						keys[shelfKey{subscription: l.Subscription}] = true
+						keys[shelfKey{reason: l.Reason}] = true
+						keys[shelfKey{subscription: l.Subscription, reason: l.Reason}] = true
+						keys[shelfKey{fingerprint: l.Fingerprint}] = true
+					}
+				}
+				require.Equal(t, append([]LetterID{}, want...), append([]LetterID{}, q.match(f)...))
+				require.Len(t, q.snapshot(f), len(want))
+				page := q.list(f)
+				require.Equal(t, len(want), page.Total)
+				slices.Reverse(page.Letters)
+				for i, l := range page.Letters {
+					require.Equal(t, want[i], l.ID)
+				}
+			}
+		}
+	}
+	require.Len(t, q.shelves, len(keys), "nothing is left behind")
+	for _, s := range q.shelves {
+		require.LessOrEqual(t, len(s.places), 2*s.letters+64)
+	}
+}
+
+// Whatever comes and goes, in whatever order, the shelves hold what the queue does.
+func TestL2_ShelvesHoldWhatTheQueueDoes(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		ids := newIDSource()
+		now := time.Unix(1_000_000, 0)
+		var evicted []LetterID
+		q := &letterQueue{
+			capacity: 150,
+			newID:    func() LetterID { return ids.next(now) },
+			evicted:  func(l *DeadLetter) { evicted = append(evicted, l.ID) },
+		}
+		var m letterModel
+		letter := func() *DeadLetter {
+			return &DeadLetter{
+				Subscription: fmt.Sprintf("s%d", r.IntN(3)),
+				Reason:       reasons[r.IntN(len(reasons))],
+				Fingerprint:  fmt.Sprintf("f%d", r.IntN(2)),
+			}
+		}
+		settle := func() {
+			slices.SortFunc(m, func(x, y *DeadLetter) int { return slices.Compare(x.ID[:], y.ID[:]) })
+			counted := 0
+			for _, l := range slices.Backward(m) {
+				if l.Reason != ReasonShutdown {
+					counted++
+				}
+			}
+			var fell []LetterID
+			m = slices.DeleteFunc(m, func(l *DeadLetter) bool {
+				if l.Reason == ReasonShutdown || counted <= q.capacity {
+					return false
+				}
+				counted--
+				fell = append(fell, l.ID)
+				return true
+			})
+			require.Equal(t, fell, evicted, "the oldest, oldest first")
+			evicted = nil
+		}
+		for range 400 {
+			switch r.IntN(8) {
+			case 0, 1, 2, 3:
+				l := letter()
+				q.add(l)
+				m = append(m, l)
+			case 4: // older, newer and known ones
+				var in []*DeadLetter
+				want := 0
+				for range r.IntN(40) {
+					l := letter()
+					l.ID = newIDSource().next(now.Add(time.Duration(r.IntN(200)-100) * time.Second))
+					in = append(in, l)
+					m = append(m, l)
+					want++
+				}
+				if len(in) > 1 {
+					in = append(in, in[0])
+				}
+				if len(m) > len(in) {
+					in = append(in, &DeadLetter{ID: m[0].ID, Subscription: "another"})
+				}
+				inserted, fell := q.insert(in)
+				require.Equal(t, want, inserted)
+				require.Len(t, evicted, fell)
+			case 5: // some of them, and one that is not there
+				remove := []LetterID{{1}}
+				for range min(len(m), r.IntN(60)) {
+					remove = append(remove, m[r.IntN(len(m))].ID)
+				}
+				n := len(m)
+				m = slices.DeleteFunc(m, func(l *DeadLetter) bool { return slices.Contains(remove, l.ID) })
+				require.Equal(t, n-len(m), q.remove(remove))
+			case 6:
+				if len(m) > 0 {
+					i := r.IntN(len(m))
+					found, err := q.consume(m[i].ID, func(*DeadLetter) error { return nil })
+					require.True(t, found)
+					require.NoError(t, err)
+					m = slices.Delete(m, i, i+1)
+				}
+			case 7:
+				now = now.Add(time.Second)
+			}
+			settle()
+			if r.IntN(10) == 0 {
+				m.check(t, q)
+			}
+		}
+		q.remove(q.match(&letterFilter{}))
+		m = nil
+		m.check(t, q)
+		require.Empty(t, q.all.places)
+		require.Zero(t, q.counted)
+	}
+}
