@@ -34,10 +34,15 @@ func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool)
 		}
 		return events, nil
 	}
+	// What is known takes no place, and does not wait for one.
+	unknown, err := m.given.unknown(openings)
+	if err != nil || len(unknown) == 0 {
+		return nil, err
+	}
 	places := 0
-	for i := range openings {
-		if o := &openings[i]; o.queues() {
-			places += max(len(o.to.each), 1)
+	for i := range unknown {
+		if o := &unknown[i]; o.queues() {
+			places += len(o.to.copies())
 		}
 	}
 	if places == 0 {

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/surebus/eventbus/internal/keys"
@@ -47,19 +48,38 @@ type givenIDs struct {
 type content struct{ eventType, key string }
 
 // take remembers the given ids of events, and returns the events whose ids were
-// not known. If an id is known for something else, it remembers none of them.
+// not known. If an id is known for something else, which is a *BatchError, it
+// remembers none of them.
 func (g *givenIDs) take(openings []opening) (fresh []opening, err error) {
-	given := false
-	for i := range openings {
-		given = given || openings[i].given()
-	}
-	if !given {
+	if !anyGiven(openings) {
 		return openings, nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if fresh, err = g.unknownLocked(openings); err != nil {
+		return nil, err
+	}
+	for _, o := range fresh {
+		if o.given() {
+			g.rememberLocked(o.id, content{o.to.eventType, o.key()})
+		}
+	}
+	return fresh, nil
+}
+
+// unknown is what take would return now.
+func (g *givenIDs) unknown(openings []opening) ([]opening, error) {
+	if !anyGiven(openings) {
+		return openings, nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.unknownLocked(openings)
+}
+
+func (g *givenIDs) unknownLocked(openings []opening) (fresh []opening, err error) {
 	batch := make(map[EventID]content)
-	for _, o := range openings {
+	for i, o := range openings {
 		if !o.given() {
 			fresh = append(fresh, o)
 			continue
@@ -74,13 +94,9 @@ func (g *givenIDs) take(openings []opening) (fresh []opening, err error) {
 			batch[o.id] = is
 			fresh = append(fresh, o)
 		case was != is:
-			return nil, fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
-				ErrDuplicateID, o.id, was.eventType, was.key, is.eventType, is.key)
-		}
-	}
-	for _, o := range fresh {
-		if o.given() {
-			g.rememberLocked(o.id, batch[o.id])
+			return nil, &BatchError{Index: i, EventType: shorten(is.eventType), Err: fmt.Errorf(
+				"%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
+				ErrDuplicateID, o.id, was.eventType, was.key, is.eventType, is.key)}
 		}
 	}
 	return fresh, nil
@@ -98,6 +114,10 @@ func (g *givenIDs) rememberLocked(id EventID, c content) {
 		g.old = (g.old + 1) % maxGivenIDs
 	}
 	g.known[id] = c
+}
+
+func anyGiven(openings []opening) bool {
+	return slices.ContainsFunc(openings, func(o opening) bool { return o.given() })
 }
 
 // given reports whether the publisher has chosen the event's id.

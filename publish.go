@@ -195,6 +195,10 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 	}
 	if !o.simple() {
 		if err := b.acceptAll(ctx, []opening{o}, inside); err != nil {
+			var only *BatchError
+			if errors.As(err, &only) {
+				err = only.Err
+			}
 			return EventID{}, err
 		}
 		return o.id, nil
