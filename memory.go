@@ -42,7 +42,7 @@ func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool)
 	places := 0
 	for i := range unknown {
 		if o := &unknown[i]; o.queues() {
-			places += len(o.to.copies())
+			places += max(len(o.to.each), 1)
 		}
 	}
 	if places == 0 {

@@ -25,9 +25,15 @@ func (k *keeper) Enter(i int) bool {
 	return false
 }
 
-func admit(items ...int) func() (lane.Admission[int], error) {
-	return func() (lane.Admission[int], error) {
-		return lane.Admission[int]{Items: items, Admitted: len(items)}, nil
+// put is how what PushAll asks puts an item.
+type put = func(int, lane.Gate[int])
+
+func admit(items ...int) func(put) (int, error) {
+	return func(put put) (int, error) {
+		for _, i := range items {
+			put(i, nil)
+		}
+		return len(items), nil
 	}
 }
 
@@ -146,8 +152,8 @@ func TestPushAllGivesBackWhatItDoesNotUse(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p, got, release := stuck(t, settings{capacity: 3})
 			p.push(t, 1)
-			require.ErrorIs(t, p.PushAll(t.Context(), 2, false, func() (lane.Admission[int], error) {
-				return lane.Admission[int]{}, c.err
+			require.ErrorIs(t, p.PushAll(t.Context(), 2, false, func(put) (int, error) {
+				return 0, c.err
 			}), c.err, c.name)
 			require.Equal(t, int64(2), p.Stats().Admitted)
 			require.Equal(t, 1, p.Stats().Queued)
@@ -156,8 +162,8 @@ func TestPushAllGivesBackWhatItDoesNotUse(t *testing.T) {
 			// Another one waits behind one that does not use what it was told of.
 			first, second := make(chan error, 1), make(chan error, 1)
 			go func() {
-				first <- p.PushAll(t.Context(), 1, false, func() (lane.Admission[int], error) {
-					return lane.Admission[int]{}, c.err
+				first <- p.PushAll(t.Context(), 1, false, func(put) (int, error) {
+					return 0, c.err
 				})
 			}()
 			synctest.Wait()
@@ -218,8 +224,10 @@ func TestWhatAGateKeepsTakesItsPlace(t *testing.T) {
 		gate := &keeper{}
 		item := -1
 		require.NoError(t, p.Push(t.Context(), &item, false, gate))
-		require.NoError(t, p.PushAll(t.Context(), 2, false, func() (lane.Admission[int], error) {
-			return lane.Admission[int]{Items: []int{1}, Parked: 1, Admitted: 2}, nil
+		require.NoError(t, p.PushAll(t.Context(), 2, false, func(put put) (int, error) {
+			put(1, nil)
+			put(-2, &keeper{})
+			return 2, nil
 		}))
 		item = -2
 		p.Return(&item, gate)
