@@ -428,7 +428,6 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 // unrouted settles an event that nothing matches.
 func (b *Bus) unrouted(o opening) {
 	d := &dispatch{opening: o}
-	b.ledger.direct.Add(1)
 	d.to.counters.events.Add(1)
 	b.store.settle(d, settlement{outcome: Unrouted})
 	if f := b.config.observer.Unrouted; f != nil {

@@ -365,9 +365,12 @@ func TestC5_AFreshProbe(t *testing.T) {
 		end  eventbus.Handler
 		held string
 	}{
-		"success":   {coreSleep(10 * time.Second), "+50s"},
-		"failure":   {func(context.Context, eventbus.Event) error { time.Sleep(10 * time.Second); return errCore }, "+1m20s"},
-		"permanent": {func(context.Context, eventbus.Event) error { time.Sleep(10 * time.Second); return eventbus.Permanent(errCore) }, "+50s"},
+		"success": {coreSleep(10 * time.Second), "+50s"},
+		"failure": {func(context.Context, eventbus.Event) error { time.Sleep(10 * time.Second); return errCore }, "+1m20s"},
+		"permanent": {func(context.Context, eventbus.Event) error {
+			time.Sleep(10 * time.Second)
+			return eventbus.Permanent(errCore)
+		}, "+50s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -779,5 +782,42 @@ func TestS2_PublishingForLaterDuringShutdown(t *testing.T) {
 		require.Len(t, left, 1)
 		require.Equal(t, id, left[0].Event.ID)
 		require.Equal(t, eventbus.ReasonShutdown, left[0].Reason)
+	})
+}
+
+// What waits for a retry is neither on its way nor in the handler.
+func TestC5_WaitingRetriesHoldUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(retry(1, time.Hour)))
+		var called atomic.Int64
+		s := mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error {
+			called.Add(1)
+			return errCore
+		}, eventbus.Circuit(eventbus.NoCircuit()))
+		require.NoError(t, s.Pause())
+		holdUp(t, bus, 200)
+		require.NoError(t, s.Resume())
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 200, called.Load())
+		require.Zero(t, bus.Metrics().Held)
+		shutdown(t, bus)
+	})
+}
+
+// A probe that goes on after the circuit was tripped again is no longer the probe.
+func TestC5_AProbeOfAnEarlierOutageHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithTimeout(time.Hour))
+		calls := newCoreCalls()
+		s := mustSubscribe(t, bus, "*", calls.handler("s"))
+		require.NoError(t, s.Trip())
+		mustPublish(t, bus, "x", coreScripted("probe", coreSleep(10*time.Minute)))
+		coreSettle()
+		holdUp(t, bus, 1)
+		time.Sleep(31 * time.Second)
+		require.NoError(t, s.Trip())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"+30s s:probe", "+1m1s s:0"}, calls.all())
+		shutdown(t, bus)
 	})
 }

@@ -119,7 +119,11 @@ func TestE6_ARefusedEventsIDIsNotKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))
 		var got journal[any]
-		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { got.add(e.Payload); time.Sleep(time.Second); return nil })
+		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error {
+			got.add(e.Payload)
+			time.Sleep(time.Second)
+			return nil
+		})
 		mustPublish(t, bus, "x", 1)
 		coreSettle()
 		mustPublish(t, bus, "x", 2)

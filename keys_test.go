@@ -502,7 +502,7 @@ func TestD7_WaitingForOnesOwnKeyWouldDeadlock(t *testing.T) {
 		waits := func(eventType string, opts ...eventbus.PublishOption) eventbus.Handler {
 			return func(ctx context.Context, _ eventbus.Event) error {
 				ctx, cancel := context.WithCancel(ctx) // derived
-			defer cancel()
+				defer cancel()
 				_, err := bus.PublishAndWait(ctx, eventType, nil, opts...)
 				errs.add(err)
 				return nil
@@ -522,8 +522,14 @@ func TestD7_WaitingForOnesOwnKeyWouldDeadlock(t *testing.T) {
 			eventType, key string
 			refused, of    int // waits
 		}{
-			{"own", "k", 1, 1}, {"later", "k", 1, 1}, {"other", "k", 0, 1}, {"none", "k", 0, 1},
-			{"unrouted", "k", 0, 1}, {"chain", "k", 1, 4}, {"chain", "other", 0, 4}, {"nokey", "", 0, 1},
+			{"own", "k", 1, 1},
+			{"later", "k", 1, 1},
+			{"other", "k", 0, 1},
+			{"none", "k", 0, 1},
+			{"unrouted", "k", 0, 1},
+			{"chain", "k", 1, 4},
+			{"chain", "other", 0, 4},
+			{"nokey", "", 0, 1},
 		} {
 			before := errs.len()
 			mustPublish(t, bus, c.eventType, nil, eventbus.Key(c.key))

@@ -180,8 +180,7 @@ func (b *Bus) leaveBehind() {
 		}
 	}
 	for _, e := range b.scheduled.close() {
-		b.bury(w, e.dispatch(), ReasonShutdown)
-		w.tell()
+		b.neverDue(e.opening)
 	}
 }
 
@@ -211,12 +210,14 @@ func (b *Bus) checkDrained() {
 
 // unsettled is how many dispatches have been opened and not settled, without those
 // that are held or published for later. It may be too large while some settle, and
-// is never too small: what has settled is read before what is held, and that
-// before what has been opened.
+// is never too small: what has settled is read before what is held, that before
+// what is published for later and may come to be held, and that before what has
+// been opened.
 func (b *Bus) unsettled() int64 {
 	l := &b.ledger
 	settled := l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
-	left := int64(b.scheduled.len()) + l.held.Load()
+	left := l.held.Load()
+	left += int64(b.scheduled.len())
 	opened := b.lanes.Stats().Admitted + l.direct.Load() + l.copies.Load() + l.splits.Load() + l.replays.Load() + l.recovered.Load()
 	return opened - left - settled
 }

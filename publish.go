@@ -278,12 +278,32 @@ func (b *Bus) dueFrom(when dueOption) (published time.Time, due int64) {
 
 // acceptAll accepts all openings, or none.
 func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) error {
+	direct := int64(0) // those that are not queued
+	for i := range openings {
+		if !openings[i].queues() {
+			direct++
+		}
+	}
+	// Counted before ending is read: if it is not set, Shutdown waits for them.
+	b.ledger.direct.Add(direct)
+	defer func() {
+		if direct > 0 { // not accepted, or known
+			b.ledger.direct.Add(-direct)
+			b.checkDrained()
+		}
+	}()
+	if b.cutting.begun() || b.ending.Load() && !inside {
+		return ErrShutdown
+	}
 	fresh, err := b.store.appendAll(ctx, openings, inside)
 	if err != nil {
 		return appendError(ctx, err)
 	}
 	for _, o := range fresh {
 		b.accepted(&o)
+		if !o.queues() {
+			direct--
+		}
 		if len(o.to.subscriptions) == 0 {
 			b.unrouted(o)
 			continue

@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/surebus/eventbus/internal/delay"
@@ -14,6 +15,7 @@ type schedule struct {
 
 	mu      sync.Mutex // guards the following
 	byID    map[EventID]*scheduledEvent
+	most    int // events that there have been in this map
 	waiting int
 	left    int // entries of the queue that have been cancelled
 }
@@ -51,6 +53,7 @@ func (s *schedule) add(o opening) bool {
 		return false
 	}
 	s.byID[o.id] = e
+	s.most = max(s.most, len(s.byID))
 	s.waiting++
 	return true
 }
@@ -72,6 +75,13 @@ func (s *schedule) removeLocked(e *scheduledEvent) {
 	s.waiting--
 	if s.byID[e.id] == e {
 		delete(s.byID, e.id)
+	}
+	const small = 64
+	if s.most > small && len(s.byID) <= s.most/4 {
+		// A map does not give its memory back by itself.
+		byID := make(map[EventID]*scheduledEvent, len(s.byID))
+		maps.Copy(byID, s.byID)
+		s.byID, s.most = byID, len(byID)
 	}
 }
 
@@ -118,10 +128,21 @@ func (s *schedule) len() int {
 
 // putOff keeps an event until it is due.
 func (b *Bus) putOff(o opening) {
-	b.ledger.direct.Add(1)
 	if !b.scheduled.add(o) {
-		w := &worker{}
-		b.bury(w, (&scheduledEvent{opening: o}).dispatch(), ReasonShutdown)
+		b.neverDue(o)
+	}
+}
+
+// neverDue dead-letters an event that was published for later: what it would have
+// been made into when due. None of that has its key's place.
+func (b *Bus) neverDue(o opening) {
+	w := &worker{}
+	copies := o.copies()
+	b.ledger.copies.Add(int64(len(copies)) - 1)
+	for _, o := range copies {
+		d := &dispatch{opening: o}
+		d.dropPlace()
+		b.bury(w, d, ReasonShutdown)
 		w.tell()
 	}
 }
