@@ -2,8 +2,11 @@ package eventbus_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,7 +43,7 @@ func TestL7_LettersThatHaveLeftTakeNoRoom(t *testing.T) {
 		newest := letters(t, bus)[0].ID
 		require.NoError(t, bus.DLQ().Purge(t.Context(), newest))
 		mustPublish(t, bus, "a", 3)
-		synctest.Wait()
+		coreSettle()
 		require.Len(t, letters(t, bus), 3)
 
 		purged, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Type: "a"})
@@ -94,3 +97,42 @@ func (c *gapContext) Err() error {
 	}
 	return c.Context.Err()
 }
+
+// The bound is on what has been held and has not settled: a delivery that has been
+// let go may have to come back to its seat.
+func TestC5_WhatHasBeenLetGoCountsForTheBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(5), eventbus.NoJitter, eventbus.BaseDelay(time.Second)))
+		var mended atomic.Bool
+		s := mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+			time.Sleep(10 * time.Second)
+			if !mended.Load() {
+				return errGap
+			}
+			return nil
+		}, eventbus.Named("s"), eventbus.HoldCapacity(2), eventbus.Timeout(time.Minute))
+		require.NoError(t, s.Trip())
+		mustPublish(t, bus, "a", 1)
+		mustPublish(t, bus, "a", 2)
+		time.Sleep(35 * time.Second) // 1 is the probe, in its handler
+		require.Equal(t, 1, bus.Metrics().Held)
+		mustPublish(t, bus, "a", 3)
+		coreSettle()
+		require.Equal(t, 1, bus.Metrics().Held)
+		require.Len(t, letters(t, bus), 1)
+		require.Equal(t, eventbus.ReasonCircuitOpen, letters(t, bus)[0].Reason)
+		require.Equal(t, 3, letters(t, bus)[0].Event.Payload)
+
+		time.Sleep(10 * time.Second) // it has failed, and comes back
+		require.Equal(t, 2, bus.Metrics().Held)
+		mended.Store(true)
+		time.Sleep(time.Minute)
+		require.Zero(t, bus.Metrics().Held)
+		require.EqualValues(t, 2, bus.Metrics().Ledger.Handled)
+		mustPublish(t, bus, "a", 4) // there is room again
+		shutdown(t, bus)
+		require.Len(t, letters(t, bus), 1)
+	})
+}
+
+var errGap = errors.New("broken")
