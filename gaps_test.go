@@ -1,6 +1,7 @@
 package eventbus_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -136,3 +138,59 @@ func TestC5_WhatHasBeenLetGoCountsForTheBound(t *testing.T) {
 }
 
 var errGap = errors.New("broken")
+
+// A worker that was let through before Pause, and has not begun the call when it
+// returns, does not begin it.
+func TestC6_APauseIsSeenByWhoHasBeenLetThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s *eventbus.Subscription
+		bus, _ := startBus(t, eventbus.WithObserver(eventbus.Observer{AttemptBegun: func(a eventbus.Attempt) {
+			if a.ID == 1 {
+				assert.NoError(t, s.Pause())
+			}
+		}}))
+		calls := newCoreCalls()
+		s = mustSubscribe(t, bus, "a", calls.handler("s"))
+		mustPublish(t, bus, "a", "1")
+		coreSettle()
+		require.Zero(t, calls.len())
+		require.Equal(t, 1, bus.Metrics().Held)
+		require.NoError(t, s.Resume())
+		coreSettle()
+		require.Equal(t, 1, calls.len())
+		shutdown(t, bus)
+		require.Empty(t, letters(t, bus))
+	})
+}
+
+// A letter of a bus without isolation may be for several subscriptions. Replayed on
+// a bus with isolation, it is a dispatch for each.
+func TestD10_AnImportedLetterIsReplayedInIsolation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failing := func(context.Context, eventbus.Event) error { return errGap }
+		var export bytes.Buffer
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)))
+		mustSubscribe(t, bus, "a", failing, eventbus.Named("first"))
+		mustSubscribe(t, bus, "a", ok, eventbus.Named("second"))
+		mustPublish(t, bus, "a", 1)
+		coreSettle()
+		_, err := bus.DLQ().Export(t.Context(), &export, eventbus.LetterQuery{})
+		require.NoError(t, err)
+		shutdown(t, bus)
+
+		bus, _ = startBus(t, eventbus.WithIsolation(), eventbus.WithRetry(eventbus.MaxRetries(0)))
+		mustSubscribe(t, bus, "a", failing, eventbus.Named("first"))
+		calls := newCoreCalls()
+		mustSubscribe(t, bus, "a", calls.handler("second"), eventbus.Named("second"))
+		_, err = bus.DLQ().Import(t.Context(), &export)
+		require.NoError(t, err)
+		require.NoError(t, bus.DLQ().Replay(t.Context(), letters(t, bus)[0].ID))
+		coreSettle()
+		require.Equal(t, 1, calls.len(), "it does not wait for the first")
+		again := oneLetter(t, bus)
+		require.Equal(t, "first", again.Subscription)
+		require.Empty(t, again.NotReached)
+		require.EqualValues(t, 1, bus.Metrics().Ledger.Copies)
+		shutdown(t, bus)
+	})
+}
