@@ -151,7 +151,7 @@ func TestE6_ADuplicateOutsideABatchIsNoBatchError(t *testing.T) {
 	_, err := bus.Publish(t.Context(), "y", nil, eventbus.ID(id))
 	var batch *eventbus.BatchError
 	require.ErrorIs(t, err, eventbus.ErrDuplicateID)
-	require.False(t, errors.As(err, &batch))
+	require.NotErrorAs(t, err, &batch)
 	shutdown(t, bus)
 }
 

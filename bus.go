@@ -92,6 +92,7 @@ func New(opts ...Option) (*Bus, error) {
 		Place:       func(w *worker) *opening { return &w.dispatch.opening },
 		Run:         b.run,
 		Lost:        func(w *worker) bool { return w.lost },
+		Next:        (*worker).goOn,
 		After:       (*worker).tell,
 		Idle:        b.idle,
 		Rest:        func() { b.watch.Rest() },

@@ -263,6 +263,8 @@ func TestControl_PauseHoldsWhateverWhenOpenSays(t *testing.T) {
 				require.EqualValues(t, 1, l.Dropped)
 			case eventbus.DeadLetterWhenOpen:
 				require.EqualValues(t, 1, l.DeadLettered)
+			case eventbus.HoldWhenOpen:
+				require.Zero(t, l.DeadLettered+l.Dropped)
 			}
 			require.Equal(t, 4, int(l.Handled)-map[bool]int{true: 1}[how == eventbus.HoldWhenOpen])
 			shutdown(t, bus)

@@ -23,7 +23,14 @@ type worker struct {
 	timed    bool     // the running one has begun at an exact time
 	lost     bool     // the watch has given up its call, and somebody else goes on
 	settled  *waiter  // to be told once the run no longer counts
+	next     opening  // with hasNext: what the run has let through at its key's gate
+	hasNext  bool
+	handed   int // how many have come that way without a pause
 }
+
+// maxHanded is how many dispatches of a key a worker runs without looking at what
+// else there is to do.
+const maxHanded = 16
 
 // workerCalls is how many calls share an allocation: their contexts, which
 // handlers may keep, keep the others in memory.
@@ -31,7 +38,38 @@ const workerCalls = 31
 
 func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open(), called: rand.Uint32()} }
 
-func (b *Bus) closeWorker(w *worker) { b.watch.Close(w.slot) }
+func (b *Bus) closeWorker(w *worker) {
+	if w.hasNext { // the handler has ended the goroutine
+		b.lanes.Unpark(&w.next)
+	}
+	b.watch.Close(w.slot)
+}
+
+// leave gives up the place of a dispatch's key. The next one of the key is the
+// worker's next, or has its turn in the queue.
+func (b *Bus) leave(w *worker, o *opening) {
+	next, ok := b.store.leave(o)
+	switch {
+	case !ok:
+	case w.slot != nil && !w.hasNext && w.handed < maxHanded:
+		w.next, w.hasNext = next, true
+		w.handed++
+	default:
+		w.handed = 0
+		b.lanes.Unpark(&next)
+	}
+}
+
+// goOn puts into the worker's place what the run before has let through.
+func (w *worker) goOn() bool {
+	if !w.hasNext {
+		w.handed = 0
+		return false
+	}
+	w.dispatch.opening = w.next
+	w.next, w.hasNext = opening{}, false
+	return true
+}
 
 // idle lets go of the event that a worker has run last.
 func (b *Bus) idle(w *worker) {
@@ -143,7 +181,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	w.calls = w.calls[1:]
 	c.dispatch, c.subscription, c.values, c.attempt = d, s, d.values, d.attempt
 	if d.extras != nil {
-		c.links = int32(d.extras.links)
+		c.links = d.extras.links
 	}
 
 	now, exact := b.time.recent()
@@ -413,7 +451,7 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 		w.ended(waiter, s.outcome, int(d.attempt))
 	}
 	if d.hasPlace() {
-		b.store.leave(&d.opening)
+		b.leave(w, &d.opening)
 	}
 	count.Add(1)
 	if d.wasHeld() {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -361,7 +362,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				values:  context.Background(),
 				to:      to,
 				time:    l.Event.Time,
-				extras:  &extras{metadata: l.Event.Metadata, key: l.Event.Key, replays: l.Replays + 1, replaying: r},
+				extras:  &extras{metadata: l.Event.Metadata, key: l.Event.Key, replays: int32(min(l.Replays, math.MaxInt32-1)) + 1, replaying: r},
 			},
 			story: &story{
 				counted: l.counted,

@@ -191,6 +191,32 @@ func TestD10_AnImportedLetterIsReplayedInIsolation(t *testing.T) {
 		require.Equal(t, "first", again.Subscription)
 		require.Empty(t, again.NotReached)
 		require.EqualValues(t, 1, bus.Metrics().Ledger.Copies)
+// A circuit that a success has opened stays open as long as one that a failure
+// has: it takes the time exactly then, too.
+func TestC1_ACircuitThatASuccessOpensIsOpenForAllItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithCircuit(eventbus.OpenFor(10*time.Millisecond)))
+		mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
+			if e.Payload == nil {
+				return errors.New("down")
+			}
+			time.Sleep(600 * time.Microsecond) // into a tick
+			return nil
+		})
+		for range 3 {
+			mustPublish(t, bus, "a", nil)
+			synctest.Wait()
+		}
+		time.Sleep(time.Second) // until nothing ticks
+		mustPublish(t, bus, "a", "fine")
+		time.Sleep(600 * time.Microsecond)
+		synctest.Wait()
+		require.Equal(t, eventbus.CircuitOpen, bus.Metrics().Subscriptions[0].Circuit)
+		time.Sleep(9700 * time.Microsecond)
+		r, err := bus.PublishAndWait(t.Context(), "a", "fine")
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Held, r.Outcome)
+		time.Sleep(time.Second)
 		shutdown(t, bus)
 	})
 }

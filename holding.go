@@ -200,7 +200,7 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
 	}
 	if hasPlace {
-		b.store.leave(&o)
+		b.leave(w, &o)
 	}
 	if o.extras != nil && o.extras.waiter != nil {
 		o.extras.waiter.holds(s)

@@ -23,10 +23,10 @@ func TestE6_AGivenIDIsTheEvents(t *testing.T) {
 		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { got.add(e.ID); return nil })
 		id := eventbus.NewEventID()
 		require.Equal(t, id, mustPublish(t, bus, "x", nil, eventbus.ID(eventbus.NewEventID()), eventbus.ID(id)))
-		any := eventbus.EventID{1}
-		require.Equal(t, any, mustPublish(t, bus, "x", nil, eventbus.ID(any)))
+		other := eventbus.EventID{1}
+		require.Equal(t, other, mustPublish(t, bus, "x", nil, eventbus.ID(other)))
 		shutdown(t, bus)
-		require.ElementsMatch(t, []eventbus.EventID{id, any}, got.all())
+		require.ElementsMatch(t, []eventbus.EventID{id, other}, got.all())
 	})
 }
 

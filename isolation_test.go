@@ -2,7 +2,6 @@ package eventbus_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -227,7 +226,7 @@ func TestD10_CutShort(t *testing.T) {
 		left := bCut(t, bus)
 		require.Len(t, left.Unfinished, 3)
 		var died *eventbus.DeliveryError
-		require.True(t, errors.As(<-got, &died))
+		require.ErrorAs(t, <-got, &died)
 		require.Len(t, died.Letters, 3)
 		requireBalanced(t, bus)
 	})

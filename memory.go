@@ -86,8 +86,6 @@ func (m *memory) settle(d *dispatch, s settlement) *DeadLetter {
 	return s.letter
 }
 
-func (m *memory) leave(o *opening) {
-	if next, ok := o.to.gate(m.keys).keys.Leave(o.key()); ok {
-		m.lanes.Unpark(&next)
-	}
+func (m *memory) leave(o *opening) (opening, bool) {
+	return o.to.gate(m.keys).keys.Leave(o.key())
 }

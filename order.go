@@ -33,19 +33,6 @@ func (o *opening) queues() bool {
 	return len(o.to.subscriptions) > 0 && (o.extras == nil || o.extras.due == 0)
 }
 
-// copies are the dispatches that an event is made into.
-func (o *opening) copies() []opening {
-	if o.to.each == nil {
-		return []opening{*o}
-	}
-	all := make([]opening, len(o.to.each))
-	for i, to := range o.to.each {
-		all[i] = *o
-		all[i].to = to
-	}
-	return all
-}
-
 // maxGivenIDs is how many ids that publishers have given are known.
 const maxGivenIDs = 100_000
 

@@ -25,13 +25,6 @@ type scheduledEvent struct {
 	gone bool // due, or cancelled; guarded by schedule.mu
 }
 
-// dispatch is for an event that will not be due: it has not taken its key's place.
-func (e *scheduledEvent) dispatch() *dispatch {
-	d := &dispatch{opening: e.opening}
-	d.dropPlace()
-	return d
-}
-
 func newSchedule(clock delay.Clock, due func(*opening)) *schedule {
 	s := &schedule{byID: make(map[EventID]*scheduledEvent)}
 	s.queue = delay.New(clock, func(events []*scheduledEvent) {
@@ -131,15 +124,17 @@ func (b *Bus) putOff(o opening) {
 	if !b.scheduled.add(o) {
 		b.neverDue(o)
 	}
+	b.checkDrained() // Shutdown does not wait for it any more
 }
 
 // neverDue dead-letters an event that was published for later: what it would have
 // been made into when due. None of that has its key's place.
 func (b *Bus) neverDue(o opening) {
 	w := &worker{}
-	copies := o.copies()
+	copies := o.to.copies()
 	b.ledger.copies.Add(int64(len(copies)) - 1)
-	for _, o := range copies {
+	for _, to := range copies {
+		o.to = to
 		d := &dispatch{opening: o}
 		d.dropPlace()
 		b.bury(w, d, ReasonShutdown)

@@ -22,8 +22,9 @@ type store interface {
 	// open queues what has been accepted before: what has come due, a letter that
 	// is replayed. It does not block.
 	open(o *opening)
-	// leave gives up the place of a dispatch's key, for the next one of the key.
-	leave(o *opening)
+	// leave gives up the place of a dispatch's key, and returns the next one of the
+	// key, if there is one.
+	leave(o *opening) (next opening, ok bool)
 	// claim returns what is due and held by nobody: what an earlier process
 	// left.
 	claim(ctx context.Context) ([]*dispatch, error)

@@ -60,6 +60,10 @@ type Config[T, W any] struct {
 	// Lost reports whether Replace was called for the worker's run. Its
 	// goroutine is no longer the pool's then, and ends when the run does.
 	Lost func(W) bool
+	// Next puts an item into the worker's place that a gate has kept and that the
+	// run before has let through, if there is one. It saves the way through the
+	// queue.
+	Next func(W) bool
 	// After is called when what the worker ran no longer counts as running.
 	After func(W)
 	// Idle is called when a worker is about to rest, to let go of what it has run.
@@ -94,7 +98,9 @@ type Pool[T, W any] struct {
 	thirsty  atomic.Bool  // somebody waits for room
 	crowded  atomic.Bool  // there are more workers than there may be
 	put      atomic.Int64 // items that are in the chunks before the tail
-	parked   atomic.Int64 // items that gates keep; written under mu
+	parked   atomic.Int64 // items that gates keep
+	starting atomic.Int64 // workers that have not come to run yet
+	lag      atomic.Int64 // how long the last one that has took to
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
 	finished atomic.Int64             // taken items that have left again
@@ -325,7 +331,13 @@ func (p *Pool[T, W]) addWorkersLocked(n int) {
 	}
 	for ; n > 0 && p.workers < p.cfg.Concurrency; n-- {
 		p.workers++
-		go p.work(p.cfg.Open())
+		p.starting.Add(1)
+		added := time.Now()
+		go func() {
+			p.starting.Add(-1)
+			p.lag.Store(int64(time.Since(added)))
+			p.work(p.cfg.Open(), false)
+		}()
 	}
 }
 
@@ -341,9 +353,10 @@ func (p *Pool[T, W]) startTickingLocked() {
 
 // tick adds workers while work waits behind those that there are.
 //
-// Short items are left to those at work. If the tick itself comes late while
-// items do get done, it is processors that are short, and more goroutines would
-// only make every item slower, until all of them overran their deadlines.
+// Short items are left to those at work. If the tick itself comes late, or workers
+// that were added came to run late, it is processors that are short, and more
+// goroutines would only make every item slower, until all of them overran their
+// deadlines: there are none if items do get done, and only one if not.
 func (p *Pool[T, W]) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -356,15 +369,20 @@ func (p *Pool[T, W]) tick() {
 	}
 	atWork := p.workers - p.resting
 	slow := atWork == 0 || progress < int64(atWork)*fast
-	starved := progress > 0 && elapsed > 8*tick && atWork >= runtime.GOMAXPROCS(0)
-	if slow && !starved {
+	late := elapsed > 4*tick && atWork >= runtime.GOMAXPROCS(0)
+	starved := late || p.starting.Load() > 0 || time.Duration(p.lag.Swap(0)) > tick/2
+	switch {
+	case !slow || starved && progress > 0:
+	case starved: // and perhaps stuck, all of them
+		p.addWorkersLocked(1)
+	default:
 		p.addWorkersLocked(max(atWork, 1) * (growth - 1))
 	}
 	p.ticker.Reset(tick)
 }
 
-// work is a worker's life.
-func (p *Pool[T, W]) work(w W) {
+// work is a worker's life. It may begin when a run has just ended.
+func (p *Pool[T, W]) work(w W, ran bool) {
 	// Set while an item runs: if it is set when the deferred function runs, the
 	// item has ended its goroutine, and the pool goes on with another one.
 	exited := false
@@ -372,19 +390,43 @@ func (p *Pool[T, W]) work(w W) {
 		p.cfg.Close(w)
 		if exited && !p.cfg.Lost(w) {
 			p.finish(w)
-			go p.work(p.cfg.Open())
+			go p.work(p.cfg.Open(), false)
 		}
 	}()
 	place := p.cfg.Place(w)
-	for p.take(w, place) {
+	for {
+		switch {
+		case !ran:
+			if !p.take(w, place) {
+				return
+			}
+		case p.cfg.Next(w):
+			p.handedOver(w)
+		default:
+			p.finish(w)
+			ran = false
+			continue
+		}
 		exited = true
 		p.cfg.Run(w)
 		exited = false
 		if p.cfg.Lost(w) {
 			return
 		}
-		p.finish(w)
+		ran = true
 	}
+}
+
+// handedOver counts an item that was parked as the worker's running one, in place
+// of the one before.
+func (p *Pool[T, W]) handedOver(w W) {
+	p.parked.Add(-1)
+	if p.thirsty.Load() {
+		p.mu.Lock()
+		p.tellWaitersLocked()
+		p.mu.Unlock()
+	}
+	p.cfg.After(w)
 }
 
 func (p *Pool[T, W]) finish(w W) {
@@ -475,8 +517,7 @@ func (p *Pool[T, W]) Replace(left func(W)) {
 	go func() {
 		w := p.cfg.Open()
 		left(w)
-		p.finish(w)
-		p.work(w)
+		p.work(w, true)
 	}()
 }
 

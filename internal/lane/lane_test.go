@@ -46,6 +46,7 @@ func newPool(s settings) *pool {
 		Place:       func(w *worker) *int { return &w.item },
 		Run:         func(w *worker) { s.run(p, w, w.item) },
 		Lost:        func(w *worker) bool { return w.lost },
+		Next:        func(*worker) bool { return false },
 		After:       func(*worker) { p.after.Add(1) },
 		Idle:        func(*worker) {},
 		Rest:        func() { p.rests.Add(1) },

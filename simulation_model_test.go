@@ -1,0 +1,447 @@
+package eventbus_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// simModel says what a bus must do: plain code without concurrency, told what the
+// driver does and when. Instants are durations since the bus was made. It checks
+// as it goes; what breaks a promise is a panic with a simViolation.
+type simModel struct {
+	policy      eventbus.RetryPolicy
+	concurrency int
+	capacity    int
+	isolation   bool
+	random      func(at time.Duration) float64 // what the bus draws at an instant
+
+	started, ending, drained, cut bool
+
+	events     []*simEvent
+	subs       []*simSub // that exist, in the order of Subscribe
+	queue      []*simDispatch
+	parked     int // behind their keys
+	keys       simKeys
+	scheduled  []*simScheduled
+	running    []*simDispatch
+	waiting    []*simDispatch
+	abandoned  int
+	atDrain    int // abandoned when nothing was left that Shutdown waits for
+	letters    []*simLetter
+	ledger     eventbus.Ledger
+	types      map[string]*eventbus.TypeMetrics
+	expected   map[string]*simDispatch // calls that must have begun at the next look, by name
+	arrived    map[string]bool         // calls that have begun
+	madeSubs   int
+	changes    int             // letters made or removed
+	unfinished map[string]bool // what Shutdown must return, by the letters' keys
+}
+
+// unsettled is how many dispatches there are that Shutdown waits for.
+func (m *simModel) unsettled() int {
+	return len(m.queue) + m.parked + len(m.running) + len(m.waiting)
+}
+
+func (m *simModel) held() (n int) {
+	for _, s := range m.subs {
+		n += s.held()
+	}
+	return n
+}
+
+type simViolation string
+
+func simFail(format string, args ...any) { panic(simViolation(fmt.Sprintf(format, args...))) }
+
+func simCheck(holds bool, format string, args ...any) {
+	if !holds {
+		simFail(format, args...)
+	}
+}
+
+// nextInstant is when something happens by itself.
+func (m *simModel) nextInstant() time.Duration {
+	next := time.Duration(math.MaxInt64)
+	for _, d := range m.waiting {
+		next = min(next, d.due)
+	}
+	for _, d := range m.running {
+		next = min(next, d.deadline)
+	}
+	for _, e := range m.scheduled {
+		next = min(next, e.due)
+	}
+	for _, s := range m.subs {
+		next = min(next, s.wakes())
+	}
+	return next
+}
+
+// advance does what happens by itself until now, in the order of time.
+func (m *simModel) advance(now time.Duration) {
+	for at := m.nextInstant(); at <= now; at = m.nextInstant() {
+		if i := slices.IndexFunc(m.waiting, func(d *simDispatch) bool { return d.due == at }); i >= 0 {
+			d := m.waiting[i]
+			m.waiting = slices.Delete(m.waiting, i, i+1)
+			d.at = at
+			m.queue = append(m.queue, d)
+			continue
+		}
+		if i := slices.IndexFunc(m.scheduled, func(e *simScheduled) bool { return e.due == at }); i >= 0 {
+			e := m.scheduled[i]
+			m.scheduled = slices.Delete(m.scheduled, i, i+1)
+			m.open(e, at)
+			continue
+		}
+		if i := slices.IndexFunc(m.subs, func(s *simSub) bool { return s.wakes() == at }); i >= 0 {
+			m.subs[i].circuit.endPause(at)
+			m.tend(m.subs[i], at)
+			continue
+		}
+		d := m.running[slices.IndexFunc(m.running, func(d *simDispatch) bool { return d.deadline == at })]
+		m.abandoned++
+		m.fail(d, "timeout", 0, at)
+	}
+}
+
+// look takes note of what is seen at rest: how many are queued, and the calls that
+// have begun since the look before. It returns whose calls these are.
+func (m *simModel) look(queued int, began map[string]bool, before, now time.Duration) map[string]*simDispatch {
+	active := m.active()
+	m.arrived = began
+	for taken := len(m.queue) + m.parked - queued; taken > 0; taken = len(m.queue) + m.parked - queued {
+		simCheck(len(m.queue) > 0, "%d are queued, and %d should be, all behind their keys", queued, m.parked)
+		m.take(min(taken, len(m.queue)), began, before, now)
+	}
+	simCheck(queued == len(m.queue)+m.parked, "%d are queued, and %d should be at most", queued, len(m.queue)+m.parked)
+	simCheck(m.active() <= max(m.concurrency, active), "%d run, with a concurrency of %d", m.active(), m.concurrency)
+	calls := m.expected
+	m.expected = make(map[string]*simDispatch)
+	for name := range began {
+		simCheck(calls[name] != nil, "call %s should not have begun", name)
+	}
+	for name := range calls {
+		simCheck(began[name], "call %s should have begun", name)
+	}
+	if m.started && len(m.queue) > 0 && m.active() < m.concurrency {
+		since := max(m.queue[0].at, before)
+		simCheck(now-m.queue[0].at < 3*time.Millisecond || now-since < 3*time.Millisecond,
+			"event %d has been queued since %s, with workers to spare", m.queue[0].event.number, m.queue[0].at)
+	}
+	return calls
+}
+
+// take has workers take the first n of the queue.
+func (m *simModel) take(n int, began map[string]bool, before, now time.Duration) {
+	batch := slices.Clone(m.queue[:n])
+	m.queue = slices.Delete(m.queue, 0, n)
+	for _, d := range batch {
+		d.attempt++
+	}
+	// Of those that are taken at once, which comes first to a door is open.
+	slices.SortStableFunc(batch, func(x, y *simDispatch) int {
+		if a, b := began[x.name()], began[y.name()]; a != b && a {
+			return -1
+		} else if a != b {
+			return 1
+		}
+		return 0
+	})
+	for _, d := range batch {
+		m.walk(d, max(d.at, before), now)
+	}
+}
+
+// active is how many runs count against the concurrency.
+func (m *simModel) active() int {
+	n := len(m.running)
+	for _, d := range m.running {
+		if d.blocked {
+			n--
+		}
+	}
+	return n
+}
+
+// walk goes on with an attempt, at an instant between the two, until a call begins.
+func (m *simModel) walk(d *simDispatch, earliest, latest time.Duration) {
+	for ; d.next < len(d.subs); d.next++ {
+		s := d.sub()
+		var why string
+		if d.pass, why = s.enter(d, earliest, latest, m.arrived[d.name()]); why == "" {
+			d.event.move(s.name, "pending", "running")
+			d.deadline = math.MaxInt64 // until it is known
+			m.running = append(m.running, d)
+			m.expected[d.name()] = d
+			return
+		}
+		if m.passOver(d, s, why, earliest, latest) {
+			return
+		}
+	}
+	t := m.types[d.event.eventType]
+	if len(d.failures) > 0 && !slices.ContainsFunc(d.skipped, func(i int) bool {
+		return slices.ContainsFunc(d.failures, func(f simFailure) bool { return f.sub == d.subs[i].name })
+	}) {
+		t.SucceededAfterRetry++
+	}
+	m.settle(d, eventbus.Handled, earliest)
+}
+
+// passOver splits off what is for a subscription that is skipped, and reports
+// whether that was all.
+func (m *simModel) passOver(d *simDispatch, s *simSub, why string, earliest, latest time.Duration) bool {
+	if d.seat > 0 {
+		d.attempt--
+		m.skip(d, s, why, earliest, latest)
+		return true
+	}
+	s.counts.Skipped++
+	all := d.next == len(d.subs)-1 && len(d.skipped) == d.next
+	d.skipped = append(d.skipped, d.next)
+	split := &simDispatch{
+		event: d.event, subs: []*simSub{s}, policy: d.policy, replays: d.replays,
+		history: d.history, succeeded: d.succeeded,
+	}
+	for _, f := range d.failures {
+		if f.sub == s.name {
+			split.failures, split.attempt = append(split.failures, f), f.attempt
+		}
+	}
+	if all {
+		split.place, split.waiter = d.place, d.waiter
+	} else {
+		m.ledger.Splits++
+	}
+	outcome := m.skip(split, s, why, earliest, latest)
+	if w := d.waiter; w != nil && !all {
+		if outcome == eventbus.DeadLettered {
+			w.letters++
+		} else if outcome == eventbus.Held {
+			w.held++
+		}
+	}
+	return all
+}
+
+// skip does with a dispatch to a skipped subscription what that wants.
+func (m *simModel) skip(d *simDispatch, s *simSub, why string, earliest, latest time.Duration) eventbus.Outcome {
+	switch {
+	case why == "removed":
+		m.bury(d, eventbus.ReasonUnsubscribed, earliest, latest)
+	case why == "open" && s.whenOpen == eventbus.DropWhenOpen:
+		d.event.move(s.name, "pending", "dropped")
+		m.settle(d, eventbus.Dropped, earliest)
+		return eventbus.Dropped
+	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
+		m.bury(d, eventbus.ReasonCircuitOpen, earliest, latest)
+	default:
+		if refused := s.sit(d); refused != "" {
+			m.bury(d, refused, earliest, latest)
+			return eventbus.DeadLettered
+		}
+		m.leavePlace(d, earliest)
+		if w := d.waiter; w != nil {
+			d.waiter = nil
+			w.held++
+			w.ended(eventbus.Held, d.attempt)
+		}
+		m.tend(s, earliest)
+		return eventbus.Held
+	}
+	return eventbus.DeadLettered
+}
+
+func (m *simModel) settle(d *simDispatch, outcome eventbus.Outcome, at time.Duration) {
+	switch outcome { //nolint:exhaustive // those that a dispatch ends with
+	case eventbus.Handled:
+		m.ledger.Handled++
+	case eventbus.Unrouted:
+		m.ledger.Unrouted++
+	case eventbus.Dropped:
+		m.ledger.Dropped++
+	case eventbus.DeadLettered:
+		m.ledger.DeadLettered++
+		m.types[d.event.eventType].DeadLettered++
+	}
+	if d.waiter != nil {
+		d.waiter.ended(outcome, d.attempt)
+	}
+	m.leavePlace(d, at)
+	if d.seat > 0 {
+		s := d.subs[0]
+		s.stand(d)
+		m.tend(s, at)
+	}
+}
+
+// bury makes a letter of a dispatch that ends at its next subscription.
+func (m *simModel) bury(d *simDispatch, reason eventbus.Reason, earliest, latest time.Duration) {
+	l := &simLetter{
+		event: d.event, reason: reason, sub: d.sub().name, succeeded: slices.Clone(d.succeeded),
+		attempts: d.attempt, replays: d.replays, failures: slices.Concat(d.history, d.failures),
+		earliest: earliest, latest: latest,
+	}
+	for i, s := range d.subs {
+		switch {
+		case slices.Contains(d.skipped, i):
+		case i < d.next:
+			l.succeeded = append(l.succeeded, s.name)
+		default:
+			d.event.move(s.name, "pending", "letter")
+			if i > d.next {
+				l.notReached = append(l.notReached, s.name)
+			}
+		}
+	}
+	m.letters = append(m.letters, l)
+	if reason == eventbus.ReasonShutdown {
+		m.unfinished[l.key()] = true
+	}
+	m.changes++
+	if d.waiter != nil {
+		d.waiter.letters++
+	}
+	m.settle(d, eventbus.DeadLettered, earliest)
+}
+
+func (m *simModel) stop(d *simDispatch) {
+	m.running = slices.DeleteFunc(m.running, func(x *simDispatch) bool { return x == d })
+	d.blocked = false
+}
+
+// succeed is a handler's success.
+func (m *simModel) succeed(d *simDispatch, at time.Duration) {
+	s := d.sub()
+	m.stop(d)
+	d.event.move(s.name, "running", "done")
+	s.counts.Successes++
+	s.circuit.record(d.pass, d.event, at, "success")
+	m.tend(s, at)
+	d.next++
+	m.arrived = nil
+	m.walk(d, at, at)
+}
+
+// fail is a handler's failure: error, permanent, after, panic, exit, timeout.
+func (m *simModel) fail(d *simDispatch, kind string, after, at time.Duration) {
+	s, t := d.sub(), m.types[d.event.eventType]
+	m.stop(d)
+	d.event.move(s.name, "running", "pending")
+	d.failures = append(d.failures, simFailure{d.attempt, d.replays, s.name})
+	s.counts.Failures++
+	outcome := "failure"
+	switch kind {
+	case "timeout":
+		s.counts.Timeouts++
+	case "panic", "nil panic", "exit":
+		s.counts.Panics++
+	case "permanent":
+		outcome = ""
+	}
+	s.circuit.record(d.pass, d.event, at, outcome)
+	m.tend(s, at)
+	delay := m.delay(d.policy, s, d.attempt+1, at)
+	if kind == "after" {
+		delay = after
+	}
+	switch {
+	case kind == "permanent":
+		m.bury(d, eventbus.ReasonPermanent, at, at)
+	case d.policy.MaxRetries != eventbus.Unlimited && d.attempt > d.policy.MaxRetries:
+		m.bury(d, eventbus.ReasonExhausted, at, at)
+	case d.policy.MaxElapsed != 0 && at-d.event.time+delay >= d.policy.MaxElapsed:
+		m.bury(d, eventbus.ReasonExpired, at, at)
+	default:
+		t.Retries++
+		if d.attempt == 1 {
+			t.Retried++
+		}
+		d.at, d.due = at, at+delay
+		m.waiting = append(m.waiting, d)
+		if d.seat > 0 {
+			d.where = "away"
+			m.tend(s, at)
+		}
+	}
+}
+
+// delay is P2 and P3.
+func (m *simModel) delay(p eventbus.RetryPolicy, s *simSub, attempt int, at time.Duration) time.Duration {
+	d := time.Duration(min(float64(p.BaseDelay)*math.Pow(p.BackoffMultiplier, float64(attempt-2)), float64(p.MaxDelay)))
+	jitter, r := m.policy.Jitter, m.random(at)
+	if strings.Contains(s.set, "J") {
+		jitter = s.retry.Jitter
+	}
+	switch jitter {
+	case eventbus.NoJitter:
+		return d
+	case eventbus.FullJitter:
+		return time.Duration(float64(d) * r)
+	case eventbus.EqualJitter:
+		return d - time.Duration(float64(d)/2*r)
+	default:
+		return time.Duration(float64(d) * (0.9 + 0.2*r))
+	}
+}
+
+// cutShort is the end of Shutdown's context.
+func (m *simModel) cutShort(at time.Duration) {
+	m.cut = true
+	for _, d := range slices.Clone(m.running) {
+		m.abandoned++
+		m.stop(d)
+		d.attempt--
+		d.event.move(d.sub().name, "running", "pending")
+		d.sub().circuit.record(d.pass, d.event, at, "")
+		m.bury(d, eventbus.ReasonShutdown, at, at)
+	}
+	for _, d := range m.waiting {
+		m.bury(d, eventbus.ReasonShutdown, at, at)
+	}
+	m.waiting = nil
+	m.leaveBehind(at, at)
+	for len(m.queue) > 0 { // what is behind their keys comes there
+		d := m.queue[0]
+		m.queue = m.queue[1:]
+		m.bury(d, eventbus.ReasonShutdown, at, at)
+	}
+}
+
+// leaveBehind is the end of what Shutdown does not wait for.
+func (m *simModel) leaveBehind(earliest, latest time.Duration) {
+	m.drained, m.atDrain = true, m.abandoned
+	for _, s := range m.subs {
+		for _, d := range s.close(eventbus.ReasonShutdown) {
+			m.bury(d, eventbus.ReasonShutdown, earliest, latest)
+		}
+	}
+	for _, e := range m.scheduled {
+		if e.waiter != nil {
+			e.waiter.pending = 1 // it never came to its dispatches
+		}
+		m.bury(&simDispatch{event: e.event, subs: slices.Concat(m.of(e)...), waiter: e.waiter}, eventbus.ReasonShutdown, earliest, latest)
+	}
+	m.scheduled = nil
+}
+
+// of are the targets of an event for later.
+func (m *simModel) of(e *simScheduled) (all [][]*simSub) {
+	for _, d := range e.dispatches {
+		all = append(all, d.subs)
+	}
+	return all
+}
+
+// books are the ledger as it must be.
+func (m *simModel) books() eventbus.Ledger {
+	l := m.ledger
+	l.Queued, l.Running, l.Waiting = int64(len(m.queue)+m.parked), int64(len(m.running)), int64(len(m.waiting))
+	l.Scheduled, l.Held = int64(len(m.scheduled)), int64(m.held())
+	return l
+}

@@ -1,0 +1,129 @@
+package eventbus_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+var (
+	simSchedules = flag.Int("schedules", 0, "schedules of TestSimulation (20,000, or 1,000 with -short)")
+	simSeed      = flag.Int64("seed", -1, "the one schedule of TestSimulation to replay, and to print")
+)
+
+// TestSimulation runs the real bus in virtual time, with a gate in every handler.
+// At each step everything is at rest, and a seeded driver picks what happens next:
+// who goes on, fails, panics, exits or is given up, what is published, replayed,
+// unsubscribed; a model of plain code is told the same, and must agree on all that
+// can be seen. A seed makes the same schedule every time.
+func TestSimulation(t *testing.T) {
+	if *simSeed >= 0 {
+		r := simulate(t, uint64(*simSeed))
+		t.Logf("trace of seed %d:\n%s", *simSeed, r.trace)
+		if r.violation != "" {
+			t.Errorf("seed %d: %s", *simSeed, r.violation)
+		}
+		return
+	}
+	schedules := *simSchedules
+	if schedules == 0 {
+		if schedules = 20_000; testing.Short() {
+			schedules = 1_000
+		}
+	}
+	const compared = 50 // one schedule in so many is run twice
+	var next, steps, virtual, violations atomic.Int64
+	t.Run("schedules", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for seed := next.Add(1) - 1; seed < int64(schedules) && violations.Load() < 3; seed = next.Add(1) - 1 {
+					r := simulate(t, uint64(seed))
+					steps.Add(int64(r.steps))
+					virtual.Add(int64(r.virtual))
+					if r.violation == "" && seed%compared == 0 {
+						if again := simulate(t, uint64(seed)); !bytes.Equal(r.trace, again.trace) {
+							r.violation = "the same seed has made another trace" + firstDifference(r.trace, again.trace)
+						}
+					}
+					if r.violation != "" {
+						violations.Add(1)
+						t.Error(simReport(uint64(seed), r))
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d schedules, %d steps, %s of virtual time, %d violations",
+		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), violations.Load())
+}
+
+func simReport(seed uint64, r simResult) string {
+	return fmt.Sprintf("seed %d: %s\nthe last steps:\n%s\nto replay it: go test -count=1 -v -run '^TestSimulation$' . -args -seed=%d",
+		seed, r.violation, lastLines(r.trace, 40), seed)
+}
+
+func lastLines(text []byte, n int) []byte {
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	return bytes.Join(lines[max(0, len(lines)-n):], nil)
+}
+
+func firstDifference(x, y []byte) string {
+	a, b := bytes.Split(x, []byte("\n")), bytes.Split(y, []byte("\n"))
+	for i := range a {
+		if i >= len(b) || !bytes.Equal(a[i], b[i]) {
+			return fmt.Sprintf(" from line %d on:\n%s\nthe other:\n%s", i,
+				bytes.Join(a[max(0, i-10):min(len(a), i+4)], []byte("\n")), bytes.Join(b[max(0, min(i, len(b))-2):min(len(b), i+4)], []byte("\n")))
+		}
+	}
+	return ""
+}
+
+type simResult struct {
+	steps     int
+	virtual   time.Duration
+	trace     []byte
+	violation string
+}
+
+// simulate runs one schedule.
+func simulate(t *testing.T, seed uint64) (r simResult) {
+	var s *simulation
+	watchdog := time.AfterFunc(time.Minute, func() { // not the bubble's time
+		panic(fmt.Sprintf("seed %d does not come to an end", seed))
+	})
+	defer watchdog.Stop()
+	defer func() {
+		p := recover() // synctest's: goroutines are left, and can never end
+		if s != nil {
+			r = simResult{s.steps, s.last, s.trace.Bytes(), s.violation}
+		}
+		if p != nil && r.violation == "" {
+			stacks := make([]byte, 1<<20)
+			stacks = stacks[:runtime.Stack(stacks, true)]
+			r.violation = fmt.Sprintf("at the end: %v", p)
+			for _, stack := range strings.Split(string(stacks), "\n\n") {
+				if strings.Contains(stack, "durable") {
+					r.violation += "\n" + stack
+				}
+			}
+		}
+	}()
+	synctest.Test(t, func(*testing.T) {
+		s = &simulation{
+			rng: rand.New(rand.NewPCG(seed, 20)), seed: seed, origin: time.Now(), free: make(chan struct{}), letters: map[string]eventbus.LetterID{},
+		}
+		defer s.end()
+		s.run()
+	})
+	return r
+}
