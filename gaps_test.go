@@ -45,7 +45,7 @@ func TestL7_LettersThatHaveLeftTakeNoRoom(t *testing.T) {
 		newest := letters(t, bus)[0].ID
 		require.NoError(t, bus.DLQ().Purge(t.Context(), newest))
 		mustPublish(t, bus, "a", 3)
-		coreSettle()
+		synctest.Wait()
 		require.Len(t, letters(t, bus), 3)
 
 		purged, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Type: "a"})
@@ -98,6 +98,36 @@ func (c *gapContext) Err() error {
 		c.cancel()
 	}
 	return c.Context.Err()
+}
+
+// A circuit that a success has opened stays open as long as one that a failure
+// has: it takes the time exactly then, too.
+func TestC1_ACircuitThatASuccessOpensIsOpenForAllItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithCircuit(eventbus.OpenFor(10*time.Millisecond)))
+		mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
+			if e.Payload == nil {
+				return errors.New("down")
+			}
+			time.Sleep(600 * time.Microsecond) // into a tick
+			return nil
+		})
+		for range 3 {
+			mustPublish(t, bus, "a", nil)
+			synctest.Wait()
+		}
+		time.Sleep(time.Second) // until nothing ticks
+		mustPublish(t, bus, "a", "fine")
+		time.Sleep(600 * time.Microsecond)
+		synctest.Wait()
+		require.Equal(t, eventbus.CircuitOpen, bus.Metrics().Subscriptions[0].Circuit)
+		time.Sleep(9700 * time.Microsecond)
+		r, err := bus.PublishAndWait(t.Context(), "a", "fine")
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Held, r.Outcome)
+		time.Sleep(time.Second)
+		shutdown(t, bus)
+	})
 }
 
 // The bound is on what has been held and has not settled: a delivery that has been
@@ -191,32 +221,6 @@ func TestD10_AnImportedLetterIsReplayedInIsolation(t *testing.T) {
 		require.Equal(t, "first", again.Subscription)
 		require.Empty(t, again.NotReached)
 		require.EqualValues(t, 1, bus.Metrics().Ledger.Copies)
-// A circuit that a success has opened stays open as long as one that a failure
-// has: it takes the time exactly then, too.
-func TestC1_ACircuitThatASuccessOpensIsOpenForAllItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithCircuit(eventbus.OpenFor(10*time.Millisecond)))
-		mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
-			if e.Payload == nil {
-				return errors.New("down")
-			}
-			time.Sleep(600 * time.Microsecond) // into a tick
-			return nil
-		})
-		for range 3 {
-			mustPublish(t, bus, "a", nil)
-			synctest.Wait()
-		}
-		time.Sleep(time.Second) // until nothing ticks
-		mustPublish(t, bus, "a", "fine")
-		time.Sleep(600 * time.Microsecond)
-		synctest.Wait()
-		require.Equal(t, eventbus.CircuitOpen, bus.Metrics().Subscriptions[0].Circuit)
-		time.Sleep(9700 * time.Microsecond)
-		r, err := bus.PublishAndWait(t.Context(), "a", "fine")
-		require.NoError(t, err)
-		require.Equal(t, eventbus.Held, r.Outcome)
-		time.Sleep(time.Second)
 		shutdown(t, bus)
 	})
 }
