@@ -224,3 +224,24 @@ func TestD10_AnImportedLetterIsReplayedInIsolation(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A dispatch that is held whole gives up its key's place: events of the key for other
+// subscriptions go on.
+func TestD5_WhatIsHeldWholeHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		calls := newCoreCalls()
+		s := mustSubscribe(t, bus, "a", calls.handler("s"))
+		mustSubscribe(t, bus, "b", calls.handler("other"))
+		require.NoError(t, s.Pause())
+		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+		mustPublish(t, bus, "b", "2", eventbus.Key("k"))
+		coreSettle()
+		require.Equal(t, 1, calls.len())
+		require.Equal(t, 1, bus.Metrics().Held)
+		require.NoError(t, s.Resume())
+		coreSettle()
+		require.Equal(t, 2, calls.len())
+		shutdown(t, bus)
+	})
+}
