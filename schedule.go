@@ -23,10 +23,14 @@ type scheduledEvent struct {
 	gone bool // due, or cancelled; guarded by schedule.mu
 }
 
-// dispatch is for an event that will not be due: it has not taken its key's place.
+// dispatch is for an event that will not be due: it has not taken its key's place,
+// and it is one, also on a bus with isolation.
 func (e *scheduledEvent) dispatch() *dispatch {
 	d := &dispatch{opening: e.opening}
 	d.dropPlace()
+	if w := d.waiter(); w != nil {
+		w.only()
+	}
 	return d
 }
 

@@ -156,6 +156,13 @@ func (w *waiter) ended(o Outcome, attempts int) (all bool) {
 	return w.pending <= 0
 }
 
+// only says that the event has one dispatch after all.
+func (w *waiter) only() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending = 1
+}
+
 // end notes the outcome of an event that has no dispatch any more.
 func (w *waiter) end(o Outcome) {
 	w.mu.Lock()
