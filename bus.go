@@ -46,6 +46,8 @@ type Bus struct {
 	seenIDs   uint64        // of busy
 	attempts  atomic.Uint64 // that observers were told of
 
+	arriving atomic.Int64 // calls that publish for later, and have not done so
+
 	ending  atomic.Bool // Shutdown has been called
 	cutting cutting
 	stuck   atomic.Bool   // an observer did not return in time for the cut

@@ -210,13 +210,15 @@ func (b *Bus) checkDrained() {
 }
 
 // unsettled is how many dispatches have been opened and not settled, without those
-// that are held or published for later. It may be too large while some settle, and
-// is never too small: what has settled is read before what is held, and that
-// before what has been opened.
+// that are held or published for later, and with the calls that are about to publish
+// for later. It may be too large while some settle, and is never too small: what has
+// settled is read before what is held, that before what is scheduled, which may be
+// held once it is due, and that before what has been opened.
 func (b *Bus) unsettled() int64 {
 	l := &b.ledger
 	settled := l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
-	left := int64(b.scheduled.len()) + l.held.Load()
+	left := l.held.Load()
+	left += int64(b.scheduled.len())
 	opened := b.lanes.Stats().Admitted + l.direct.Load() + l.copies.Load() + l.splits.Load() + l.replays.Load() + l.recovered.Load()
-	return opened - left - settled
+	return opened + b.arriving.Load() - left - settled
 }

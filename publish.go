@@ -223,7 +223,7 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 	if ctx.Err() != nil {
 		return opening{}, contextError(ctx)
 	}
-	if b.cutting.begun() || b.ending.Load() && !inside {
+	if b.refuses(inside) {
 		return opening{}, ErrShutdown
 	}
 	if !known {
@@ -257,6 +257,16 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 	return o, nil
 }
 
+// refuses reports whether what is published comes after Shutdown.
+func (b *Bus) refuses(inside bool) bool {
+	return b.cutting.begun() || b.ending.Load() && !inside
+}
+
+// forLater reports whether the event is for the schedule.
+func (o *opening) forLater() bool {
+	return len(o.to.subscriptions) > 0 && o.extras != nil && o.extras.due != 0
+}
+
 // simple reports whether to accept the event is to queue one dispatch.
 func (o *opening) simple() bool {
 	return len(o.to.subscriptions) > 0 && o.to.each == nil && (o.extras == nil || !o.extras.given && o.extras.due == 0)
@@ -278,19 +288,39 @@ func (b *Bus) dueFrom(when dueOption) (published time.Time, due int64) {
 
 // acceptAll accepts all openings, or none.
 func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) error {
+	later := slices.ContainsFunc(openings, func(o opening) bool { return o.forLater() })
+	arrived := func() {}
+	if later {
+		// Counted before ending is read: if it is not set, Shutdown waits until they
+		// are where it looks for them.
+		b.arriving.Add(1)
+		arrived = func() {
+			b.arriving.Add(-1)
+			b.checkDrained()
+		}
+		if b.refuses(inside) {
+			arrived()
+			return ErrShutdown
+		}
+	}
 	fresh, err := b.store.appendAll(ctx, openings, inside)
 	if err != nil {
+		arrived()
 		return appendError(ctx, err)
 	}
+	for _, o := range fresh {
+		if len(o.to.subscriptions) > 0 {
+			o.to.counters.events.Add(1)
+		}
+		if o.forLater() {
+			b.putOff(o)
+		}
+	}
+	arrived() // before observers, who may wait for Shutdown
 	for _, o := range fresh {
 		b.accepted(&o)
 		if len(o.to.subscriptions) == 0 {
 			b.unrouted(o)
-			continue
-		}
-		o.to.counters.events.Add(1)
-		if o.extras != nil && o.extras.due != 0 {
-			b.putOff(o)
 		}
 	}
 	if len(openings) == 1 && len(fresh) == 0 && openings[0].extras.waiter != nil {

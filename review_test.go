@@ -2,6 +2,7 @@ package eventbus_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,68 @@ func TestD7_WaitingInIsolationForAnEventThatShutdownLeaves(t *testing.T) {
 		require.Len(t, died.Letters, 1)
 		require.Equal(t, []string{"second"}, died.Letters[0].NotReached)
 		require.Equal(t, eventbus.DeadLettered, result.Outcome)
+		requireBalanced(t, bus)
+	})
+}
+
+// Shutdown does not wait for what is published for later, nor for somebody who has
+// just published it.
+func TestS2_PublishingForLaterWhileShutdownBegins(t *testing.T) {
+	for range 30 {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "a", ok)
+		var publishers sync.WaitGroup
+		for range 8 {
+			publishers.Go(func() {
+				for range 300 {
+					if _, err := bus.Publish(context.Background(), "a", nil, eventbus.After(time.Hour)); err != nil {
+						return
+					}
+				}
+			})
+		}
+		for bus.Metrics().Scheduled < 10 {
+			time.Sleep(50 * time.Microsecond)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		err := bus.Shutdown(ctx)
+		cancel()
+		publishers.Wait()
+
+		var left *eventbus.ShutdownError
+		require.ErrorAs(t, err, &left)
+		require.NoError(t, left.Cause, "it was waited for")
+		require.Len(t, left.Unfinished, int(bus.Metrics().Ledger.Accepted))
+		requireBalanced(t, bus)
+	}
+}
+
+// What a batch publishes for later is there for Shutdown, and for Cancel, when the
+// first observer is told of it.
+func TestS2_AnObserverIsToldOfWhatIsPublishedForLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var bus *eventbus.Bus
+		told, goOn := 0, make(chan struct{})
+		bus, _ = startBus(t, eventbus.WithObserver(eventbus.Observer{Accepted: func(e eventbus.Event) {
+			if told++; told == 1 {
+				require.NoError(t, bus.Cancel(context.Background(), e.ID))
+				<-goOn
+			}
+		}}))
+		mustSubscribe(t, bus, "a", ok)
+		later := eventbus.Publication{Type: "a", Options: []eventbus.PublishOption{eventbus.After(time.Hour)}}
+		var err error
+		go func() {
+			_, err = bus.PublishBatch(context.Background(), []eventbus.Publication{later, later, later})
+		}()
+		synctest.Wait()
+		var left *eventbus.ShutdownError
+		require.ErrorAs(t, bus.Shutdown(context.Background()), &left)
+		require.Len(t, left.Unfinished, 2)
+		close(goOn)
+		synctest.Wait()
+		require.NoError(t, err)
+		require.Equal(t, 3, told)
 		requireBalanced(t, bus)
 	})
 }
