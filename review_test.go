@@ -98,3 +98,34 @@ func TestS2_AnObserverIsToldOfWhatIsPublishedForLater(t *testing.T) {
 		requireBalanced(t, bus)
 	})
 }
+
+// Who has given up waiting is waited for by nobody: the key that it had is free
+// when it is done.
+func TestD7_AGivenUpWaitIsNoDeadlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var outer, middle error
+		mustSubscribe(t, bus, "outer", func(ctx context.Context, _ eventbus.Event) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, outer = bus.PublishAndWait(ctx, "middle", nil)
+			return nil
+		})
+		mustSubscribe(t, bus, "middle", func(ctx context.Context, _ eventbus.Event) error {
+			_, err := bus.PublishAndWait(ctx, "inner", nil, eventbus.Key("k"))
+			require.ErrorIs(t, err, eventbus.ErrWouldDeadlock, "while it is waited for")
+			time.Sleep(2 * time.Second)
+			_, err = bus.PublishAndWait(ctx, "between", nil)
+			return err
+		})
+		mustSubscribe(t, bus, "between", func(ctx context.Context, _ eventbus.Event) error {
+			_, middle = bus.PublishAndWait(ctx, "inner", nil, eventbus.Key("k"))
+			return nil
+		})
+		mustSubscribe(t, bus, "inner", ok)
+		mustPublish(t, bus, "outer", nil, eventbus.Key("k"))
+		shutdown(t, bus)
+		require.ErrorIs(t, outer, context.DeadlineExceeded)
+		require.NoError(t, middle)
+	})
+}
