@@ -2,6 +2,8 @@ package eventbus_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -128,4 +130,23 @@ func TestD7_AGivenUpWaitIsNoDeadlock(t *testing.T) {
 		require.ErrorIs(t, outer, context.DeadlineExceeded)
 		require.NoError(t, middle)
 	})
+}
+
+// A letter whose event Publish would have refused is none.
+func TestL6_AnImportedKeyIsAsGoodAsAPublishedOne(t *testing.T) {
+	from, _ := startBus(t)
+	mustSubscribe(t, from, "a", failing(eventbus.Permanent(errors.New("bad"))))
+	_, err := from.PublishAndWait(t.Context(), "a", nil, eventbus.Key("its key"))
+	require.Error(t, err)
+	var exported strings.Builder
+	_, err = from.DLQ().Export(t.Context(), &exported, eventbus.LetterQuery{})
+	require.NoError(t, err)
+	for _, key := range []string{strings.Repeat("k", 256), `\u0000`} {
+		to, _ := newBus(t)
+		_, err = to.DLQ().Import(t.Context(), strings.NewReader(strings.Replace(exported.String(), "its key", key, 1)))
+		var wrong *eventbus.ImportError
+		require.ErrorAs(t, err, &wrong)
+		require.Contains(t, wrong.Reason, "event.key")
+		require.Empty(t, letters(t, to))
+	}
 }
