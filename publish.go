@@ -300,17 +300,21 @@ func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) er
 		return appendError(ctx, err)
 	}
 	for _, o := range fresh {
-		b.accepted(&o)
 		if !o.queues() {
-			direct--
+			direct-- // settled, or on the schedule, below
 		}
 		if len(o.to.subscriptions) == 0 {
-			b.unrouted(o)
 			continue
 		}
 		o.to.counters.events.Add(1)
 		if o.extras != nil && o.extras.due != 0 {
 			b.putOff(o)
+		}
+	}
+	for _, o := range fresh { // last, since observers may wait
+		b.accepted(&o)
+		if len(o.to.subscriptions) == 0 {
+			b.unrouted(o)
 		}
 	}
 	if len(openings) == 1 && len(fresh) == 0 && openings[0].extras.waiter != nil {
