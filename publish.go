@@ -84,7 +84,8 @@ func checkKey(key string) string {
 // ID gives an event its id, so that publishing can be repeated when it is not
 // known whether it succeeded: an id that is known, with the same type and key, is
 // answered as the first time, and nothing is dispatched. With another type or key
-// it is ErrDuplicateID. The last 100,000 ids that were given are known.
+// it is ErrDuplicateID. The last 100,000 ids that were given are known, those of
+// events that were cancelled aside.
 //
 // Not zero. Of several, the last holds. NewEventID makes one.
 func ID(id EventID) PublishOption {

@@ -3,6 +3,7 @@ package eventbus_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/surebus/eventbus"
 )
-
 
 // Shutdown does not wait for what is published for later, nor for somebody who has
 // just published it.
@@ -125,4 +125,88 @@ func TestL4_AnImportedKeyIsAsGoodAsAPublishedOne(t *testing.T) {
 		require.Contains(t, wrong.Reason, "event.key")
 		require.Empty(t, letters(t, to))
 	}
+}
+
+// Who puts off a reminder by cancelling it and publishing it again, under its id,
+// is not answered as if it were there.
+func TestE6_ACancelledIDCanBeGivenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var at []time.Duration
+		began := time.Now()
+		mustSubscribe(t, bus, "reminder", func(context.Context, eventbus.Event) error {
+			at = append(at, time.Since(began))
+			return nil
+		})
+		id := eventbus.NewEventID()
+		for _, after := range []time.Duration{time.Hour, 2 * time.Hour} {
+			mustPublish(t, bus, "reminder", nil, eventbus.ID(id), eventbus.After(after))
+			mustPublish(t, bus, "reminder", nil, eventbus.ID(id), eventbus.After(after)) // known
+			require.Equal(t, 1, bus.Metrics().Scheduled)
+			require.NoError(t, bus.Cancel(t.Context(), id))
+		}
+		mustPublish(t, bus, "reminder", nil, eventbus.ID(id), eventbus.After(3*time.Hour))
+		time.Sleep(4 * time.Hour)
+		require.Equal(t, []time.Duration{3 * time.Hour}, at)
+		shutdown(t, bus)
+	})
+}
+
+// An id that was forgotten and given again is not forgotten with its first entry.
+func TestE6_AnIDGivenAgainIsKnownForItsTime(t *testing.T) {
+	bus, _ := newBus(t) // not started: what nothing matches needs no worker
+	id := eventbus.NewEventID()
+	mustSubscribe(t, bus, "reminder", ok)
+	mustPublish(t, bus, "reminder", nil, eventbus.ID(id), eventbus.After(time.Hour))
+	require.NoError(t, bus.Cancel(t.Context(), id))
+	mustPublish(t, bus, "a", nil, eventbus.ID(id))
+	for range 99_999 {
+		mustPublish(t, bus, "a", nil, eventbus.ID(eventbus.NewEventID()))
+	}
+	_, err := bus.Publish(t.Context(), "b", nil, eventbus.ID(id))
+	require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+	mustPublish(t, bus, "a", nil, eventbus.ID(eventbus.NewEventID()))
+	mustPublish(t, bus, "b", nil, eventbus.ID(id))
+}
+
+func TestC6_ASubscriptionIsFoundByANameThatItHasTakenOver(t *testing.T) {
+	bus, _ := newBus(t)
+	s := mustSubscribe(t, bus, "a", ok, eventbus.Named("new"), eventbus.Formerly("old", "older"))
+	unnamed := mustSubscribe(t, bus, "b", ok)
+	for _, name := range []string{"new", "old", "older"} {
+		require.Same(t, s, bus.Subscription(name))
+	}
+	require.Same(t, unnamed, bus.Subscription(unnamed.ID()))
+	require.Nil(t, bus.Subscription("newer"))
+	s.Unsubscribe()
+	require.Nil(t, bus.Subscription("old"))
+}
+
+// What is held has ended its attempt before it begins the next one.
+func TestC5_TheAttemptEndsBeforeTheNextBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told journal[string]
+		var s *eventbus.Subscription
+		first := true
+		bus, _ := startBus(t, eventbus.WithObserver(eventbus.Observer{
+			AttemptBegun: func(a eventbus.Attempt) {
+				told.add(fmt.Sprintf("begun %d", a.Number))
+				if first {
+					first = false
+					_ = s.Pause() // after it has been let through
+				}
+			},
+			AttemptEnded: func(a eventbus.EndedAttempt) {
+				time.Sleep(time.Minute) // it is let go meanwhile
+				told.add(fmt.Sprintf("ended %d %s", a.Number, a.Outcome))
+			},
+		}))
+		s = mustSubscribe(t, bus, "a", ok)
+		mustPublish(t, bus, "a", nil)
+		time.Sleep(time.Second)
+		require.NoError(t, s.Resume())
+		time.Sleep(time.Hour)
+		shutdown(t, bus)
+		require.Equal(t, []string{"begun 1", "ended 1 held", "begun 1", "ended 1 handled"}, told.all())
+	})
 }
