@@ -397,7 +397,7 @@ func (s *simulation) checkShutdown() {
 	simCheck(errors.As(err, &short) && len(short.Unfinished) == len(unfinished), "Shutdown: %v, and should have unfinished %v", err, unfinished)
 	for i := range short.Unfinished {
 		l := &short.Unfinished[i]
-		key := fmt.Sprintf("e%d/%s", l.Event.Payload, l.Subscription)
+		key := simPair(l.Event.Payload.(int), l.Subscription)
 		simCheck(unfinished[key], "Shutdown: %s is not unfinished", key)
 	}
 	simCheck(len(short.Abandoned) == s.model.atDrain, "Shutdown: %d abandoned, and should be %d", len(short.Abandoned), s.model.atDrain)

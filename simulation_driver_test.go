@@ -178,7 +178,7 @@ func (s *simulation) setUp() {
 		concurrency: simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 1, 3),
 		capacity:    simPick(s, eventbus.DefaultQueueCapacity, eventbus.DefaultQueueCapacity, 3, 6),
 		isolation:   s.chance(0.25), keys: simKeys{},
-		random: s.random, types: map[string]*eventbus.TypeMetrics{}, unfinished: map[string]bool{}, expected: map[string]*simDispatch{},
+		random: s.random, types: map[string]*eventbus.TypeMetrics{}, unfinished: map[string]bool{}, idle: -1,
 	}
 	s.model, s.failing, s.keyed = m, simPick(s, 0.1, 0.4, 0.6, 0.9), simPick(s, 0, 0, 0.3, 0.8)
 	// With one worker all is in the order of the queue. Of several that take something

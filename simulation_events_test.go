@@ -81,8 +81,10 @@ type simDispatch struct {
 	skipped   []int
 	waiter    *simWaiter
 	place     bool   // it has its key's place
+	handed    bool   // it had to wait for that
 	seat      int    // it has been held, as the so-manieth
 	where     string // with a seat: held, coming, inside, or away
+	sat       int    // the look at which it was held last
 
 	at       time.Duration // since when it is where it is
 	due      time.Duration // while waiting
@@ -120,7 +122,11 @@ func (l *simLetter) story() string {
 		l.event.number, l.reason, l.sub, l.succeeded, l.notReached, l.attempts, l.replays, l.failures)
 }
 
-func (l *simLetter) key() string { return fmt.Sprintf("e%d/%s", l.event.number, l.sub) }
+// simPair names what is for one subscription of an event. It is in one place at a
+// time.
+func simPair(event int, sub string) string { return fmt.Sprintf("e%d/%s", event, sub) }
+
+func (l *simLetter) key() string { return simPair(l.event.number, l.sub) }
 
 // simMatches is the patterns that are used, written out.
 var simMatches = map[string]string{

@@ -11,8 +11,8 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// On a bus with isolation an event for later that Shutdown leaves behind ends in
-// one letter, though it was to be a dispatch for each subscription.
+// On a bus with isolation an event for later that Shutdown leaves behind ends in a
+// letter for each subscription.
 func TestD7_WhoWaitsForAnEventForLaterIsToldOfShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithIsolation())
@@ -26,12 +26,13 @@ func TestD7_WhoWaitsForAnEventForLaterIsToldOfShutdown(t *testing.T) {
 		synctest.Wait()
 		var unfinished *eventbus.ShutdownError
 		require.ErrorAs(t, bus.Shutdown(context.Background()), &unfinished)
-		require.Len(t, unfinished.Unfinished, 1)
+		require.Len(t, unfinished.Unfinished, 2)
 		synctest.Wait()
 		select {
 		case err := <-returned:
 			var died *eventbus.DeliveryError
 			require.ErrorAs(t, err, &died)
+			require.Len(t, died.Letters, 2)
 		default:
 			t.Fatal("PublishAndWait waits for ever")
 		}
