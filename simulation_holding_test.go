@@ -84,6 +84,8 @@ type simHolding struct {
 	seats  int
 	taken  int // seats of those that have not settled
 	closed eventbus.Reason
+	full   bool // one has found no room since the last look
+	left   int  // seats that have been given up since
 }
 
 func (h *simHolding) String() string {
@@ -126,13 +128,15 @@ func (s *simSub) enter(d *simDispatch, earliest, latest time.Duration, seen bool
 	return pass, why
 }
 
-// sit holds a dispatch, or tells why not.
-func (h *simHolding) sit(d *simDispatch, look int) (refused eventbus.Reason) {
-	first := d.seat == 0
+// sit holds a dispatch, or tells why not. Of several it is open who has found room.
+func (s *simSub) sit(d *simDispatch, look int, seen *simSeen) (refused eventbus.Reason) {
+	h, first, pair := &s.simHolding, d.seat == 0, simPair(d.event.number, s.name)
 	switch {
 	case h.closed != "":
 		return h.closed
-	case first && h.taken >= h.holds:
+	case !first || slices.Contains(seen.held[s], pair):
+	case seen.dead[pair] == eventbus.ReasonCircuitOpen || h.taken >= h.holds:
+		h.full = true
 		return eventbus.ReasonCircuitOpen
 	}
 	if first {
@@ -180,6 +184,8 @@ func (s *simSub) adopt(seen []string, look int) {
 		seats = append(seats, d.seat)
 	}
 	simCheck(len(seen) == len(all), "%s holds %v, and should %s", s.name, seen, s.simHolding.String())
+	simCheck(s.taken <= s.holds, "%s holds %d, with room for %d", s.name, s.taken, s.holds)
+	simCheck(!s.full || s.taken+s.left >= s.holds, "%s had room for %d, and took %d and no more", s.name, s.holds, s.taken)
 	last := map[string]int{}
 	for i, name := range seen {
 		d := byName[name]
@@ -198,6 +204,7 @@ func (s *simSub) adopt(seen []string, look int) {
 // stand gives up a seat.
 func (h *simHolding) stand(d *simDispatch) {
 	h.taken--
+	h.left++
 	h.let = slices.DeleteFunc(h.let, func(x *simDispatch) bool { return x == d })
 	line, taken := h.behind[d.event.key]
 	switch {

@@ -57,21 +57,22 @@ func (s *simulation) look() {
 		if !m.drained {
 			sub.adopt(seen.held[sub], m.looks)
 		}
+		sub.full, sub.left = false, 0
 	}
 	s.lookAtWaits()
 	s.compare(&metrics)
 }
 
 // newLetters are the letters that the model does not know of yet, by their keys.
-func (s *simulation) newLetters(metrics *eventbus.Metrics) map[string]bool {
+func (s *simulation) newLetters(metrics *eventbus.Metrics) map[string]eventbus.Reason {
 	if metrics.Ledger.DeadLettered == s.model.ledger.DeadLettered {
 		return nil
 	}
 	page, err := s.bus.DLQ().List(context.Background(), eventbus.LetterQuery{Limit: 10_000})
 	simCheck(err == nil, "List: %v", err)
-	all := make(map[string]bool)
+	all := make(map[string]eventbus.Reason)
 	for i := range page.Letters {
-		all[simPair(page.Letters[i].Event.Payload.(int), page.Letters[i].Subscription)] = true
+		all[simPair(page.Letters[i].Event.Payload.(int), page.Letters[i].Subscription)] = page.Letters[i].Reason
 	}
 	for _, l := range s.model.letters {
 		delete(all, l.key())

@@ -115,10 +115,10 @@ func (m *simModel) advance(now time.Duration) {
 // simSeen is what is seen at rest.
 type simSeen struct {
 	queued      int
-	began       map[string]bool      // calls since the look before, by name
-	held        map[*simSub][]string // deliveries, in the order of their seats
-	dead        map[string]bool      // letters that are new, by key
-	before, now time.Duration        // the look before, and this one
+	began       map[string]bool            // calls since the look before, by name
+	held        map[*simSub][]string       // deliveries, in the order of their seats
+	dead        map[string]eventbus.Reason // letters that are new, by key
+	before, now time.Duration              // the look before, and this one
 }
 
 // look explains what is seen at rest: who of those that were ready has gone on
@@ -189,7 +189,7 @@ func (m *simModel) evidence(d *simDispatch, goes bool) int {
 			return 9 // it would have called the handler
 		}
 		key := simPair(d.event.number, s.name)
-		seen = seen || m.seen.dead[key] || slices.Contains(m.seen.held[s], key)
+		seen = seen || slices.Contains(m.seen.held[s], key) || m.seen.dead[key] != ""
 	}
 	switch {
 	case goes:
@@ -286,7 +286,7 @@ func (m *simModel) skip(d *simDispatch, s *simSub, why string, earliest, latest 
 	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
 		m.bury(d, eventbus.ReasonCircuitOpen, earliest, latest)
 	default:
-		if refused := s.sit(d, m.looks); refused != "" {
+		if refused := s.sit(d, m.looks, m.seen); refused != "" {
 			m.bury(d, refused, earliest, latest)
 			return eventbus.DeadLettered
 		}
