@@ -134,6 +134,7 @@ func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
 		} else {
 			m.queue = slices.Delete(m.queue, slices.Index(m.queue, d), slices.Index(m.queue, d)+1)
 			d.attempt++
+			d.handed = false
 		}
 		m.walk(d, d.at, seen.now)
 	}
