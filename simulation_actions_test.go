@@ -385,9 +385,10 @@ func (s *simulation) checkShutdown() {
 	var err error
 	select {
 	case err = <-s.ended:
-	default:
+	case <-time.After(10 * time.Millisecond):
 		simFail("Shutdown has not returned")
 	}
+	s.look()
 	unfinished := s.model.unfinished
 	if len(unfinished) == 0 {
 		simCheck(err == nil, "Shutdown: %v", err)
@@ -419,7 +420,7 @@ func (s *simulation) quiesce() {
 		simCheck(n < 10_000, "it does not settle: %+v", m.books())
 		if i := slices.IndexFunc(s.calls, func(c *simCall) bool { return c.wait == nil && c.dispatch != nil }); i >= 0 {
 			s.release(s.calls[i], false)
-			s.sleep(s.gap + s.odd(2*time.Microsecond))
+			s.sleep(s.odd(3 * time.Microsecond))
 			s.settle()
 			continue
 		}

@@ -20,6 +20,7 @@ type simCircuit struct {
 	until      time.Duration
 	outcomes   []simOutcome
 	opens      int64
+	opened     bool // by itself, since the last look; was it closed, one may have come in before
 
 	paused      bool
 	pausedUntil time.Duration
@@ -43,6 +44,7 @@ func (c *simCircuit) refuses(earliest, latest time.Duration, seen bool) string {
 	switch {
 	case c.paused && c.before(c.pausedUntil, earliest, latest, seen):
 		return "paused"
+	case c.opened && seen:
 	case c.shut && (c.probing || !c.half && c.before(c.until, earliest, latest, seen)):
 		return "open"
 	}
@@ -60,6 +62,9 @@ func (c *simCircuit) enter(earliest, latest time.Duration, seen bool) simPass {
 		return pass
 	}
 	c.paused = false
+	if c.opened && seen {
+		return simPass{generation: c.generation - 1}
+	}
 	if c.shut && !c.before(c.until, earliest, latest, seen) {
 		c.half = true
 	}

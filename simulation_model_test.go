@@ -108,7 +108,10 @@ func (m *simModel) advance(now time.Duration) {
 		}
 		d := m.running[slices.IndexFunc(m.running, func(d *simDispatch) bool { return d.deadline == at })]
 		m.abandoned++
+		c := &d.sub().circuit
+		closed := !c.shut
 		m.fail(d, "timeout", 0, at)
+		c.opened = c.opened || closed && c.shut
 	}
 }
 
@@ -124,7 +127,7 @@ type simSeen struct {
 // look explains what is seen at rest: who of those that were ready has gone on
 // since the look before is the bus's to choose. It returns whose calls have begun.
 func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
-	active := m.active()
+	before := slices.Concat(m.running, m.going)
 	m.seen, m.calls = seen, make(map[string]*simDispatch)
 	m.looks++
 	for d := m.explain(); d != nil; d = m.explain() {
@@ -138,6 +141,9 @@ func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
 		}
 		m.walk(d, d.at, seen.now)
 	}
+	for _, s := range m.subs {
+		s.circuit.opened = false
+	}
 	for name := range seen.began {
 		simCheck(m.calls[name] != nil, "call %s should not have begun", name)
 	}
@@ -146,7 +152,8 @@ func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
 	}
 	simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be, %d of them behind their keys",
 		seen.queued, len(m.queue)+m.parked, m.parked)
-	simCheck(m.active() <= max(m.concurrency, active), "%d run, with a concurrency of %d", m.active(), m.concurrency)
+	fresh := slices.ContainsFunc(m.running, func(d *simDispatch) bool { return !slices.Contains(before, d) })
+	simCheck(!fresh || m.active() <= m.concurrency, "%d run, with a concurrency of %d", m.active(), m.concurrency)
 	if !m.started || len(m.queue) == 0 || m.active() >= m.concurrency {
 		m.idle = -1
 	} else if m.idle < 0 {

@@ -17,6 +17,8 @@ import (
 
 var (
 	simSchedules = flag.Int("schedules", 0, "schedules of TestSimulation (20,000, or 1,000 with -short)")
+	simBase      = flag.Int64("base", 0, "the first seed of TestSimulation")
+	simCompared  = flag.Int64("compared", 50, "of so many schedules of TestSimulation one is run twice, for the same trace")
 	simSeed      = flag.Int64("seed", -1, "the one schedule of TestSimulation to replay, and to print")
 )
 
@@ -40,17 +42,17 @@ func TestSimulation(t *testing.T) {
 			schedules = 1_000
 		}
 	}
-	const compared = 50 // one schedule in so many is run twice
 	var next, steps, virtual, violations atomic.Int64
 	t.Run("schedules", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
-				for seed := next.Add(1) - 1; seed < int64(schedules) && violations.Load() < 3; seed = next.Add(1) - 1 {
+				for n := next.Add(1) - 1; n < int64(schedules) && violations.Load() < 3; n = next.Add(1) - 1 {
+					seed := *simBase + n
 					r := simulate(t, uint64(seed))
 					steps.Add(int64(r.steps))
 					virtual.Add(int64(r.virtual))
-					if r.violation == "" && seed%compared == 0 {
+					if r.violation == "" && seed%*simCompared == 0 {
 						if again := simulate(t, uint64(seed)); !bytes.Equal(r.trace, again.trace) {
 							r.violation = "the same seed has made another trace" + firstDifference(r.trace, again.trace)
 						}
