@@ -187,17 +187,26 @@ func (m *simModel) evidence(d *simDispatch, goes bool) int {
 	if !goes {
 		attempt++
 	}
-	seen := false
+	seen, rank := false, 3
 	for _, s := range d.subs[d.next:] {
 		name := simCallName(d.event.number, s.name, attempt, d.replays)
-		if s.refuses(d, max(d.at, m.seen.before), m.seen.now, m.seen.began[name]) == "" {
-			if m.seen.began[name] {
-				return 1
-			}
-			return 9 // it would have called the handler
-		}
+		why := s.refuses(d, max(d.at, m.seen.before), m.seen.now, m.seen.began[name])
 		key := simPair(d.event.number, s.name)
-		seen = seen || slices.Contains(m.seen.held[s], key) || m.seen.dead[key] != ""
+		dead, held := m.seen.dead[key] != "", slices.Contains(m.seen.held[s], key)
+		seen = seen || dead || held
+		switch {
+		case why == "" && m.seen.began[name]:
+			return 1
+		case why == "":
+			return 9 // it would have called the handler
+		case why == "removed" || why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
+			if !dead && !goes {
+				return 9
+			}
+		case why == "open" && s.whenOpen == eventbus.DropWhenOpen: // of that nothing is seen
+		case !dead && !held:
+			rank = 5 // unless it has been let go again
+		}
 	}
 	switch {
 	case goes:
@@ -205,9 +214,9 @@ func (m *simModel) evidence(d *simDispatch, goes bool) int {
 	case seen:
 		return 2
 	case d.handed:
-		return 3
+		return rank
 	}
-	return 4
+	return rank + 1
 }
 
 // active is how many runs count against the concurrency.
