@@ -27,6 +27,7 @@ type simulation struct {
 	trace  bytes.Buffer
 
 	steps     int
+	ties      int
 	last      time.Duration // when the driver has looked last
 	books     eventbus.Ledger
 	compared  int // letters that the model had made or removed then
@@ -34,9 +35,9 @@ type simulation struct {
 	ids       []eventbus.EventID // of the events; zero for those that somebody waits for
 	calls     []*simCall         // at their gates, or in an order
 	waits     []*simWait
-	failing   float64       // which part of the handlers fails
-	keyed     float64       // which part of the events has a key
-	names     int           // of subscriptions
+	failing   float64 // which part of the handlers fails
+	keyed     float64 // which part of the events has a key
+	names     int     // of subscriptions
 	ended     chan error
 	violation string
 	free      chan struct{} // closed: the gates are open
@@ -344,6 +345,11 @@ func (s *simulation) act() {
 func (s *simulation) sleep(d time.Duration) {
 	for target := s.last + d; s.last < target; {
 		next := min(target, s.model.nextInstant())
+		if c := s.tied(target); c != nil {
+			s.conclude(c, simPick(s, "error", "permanent")) // or they could be tied for ever
+			s.look()
+			next = min(s.last+s.odd(time.Microsecond), s.model.nextInstant())
+		}
 		if s.model.started && len(s.model.queue) > 0 {
 			if s.model.active() < s.model.concurrency {
 				next = min(next, s.last+100*time.Microsecond)
@@ -356,6 +362,33 @@ func (s *simulation) sleep(d time.Duration) {
 		time.Sleep(next + 1 - s.now())
 		s.look()
 	}
+}
+
+// tied is a call that would overrun at the same instant as another, or some of the
+// lanes' ticks apart, so that their retries would come due at a tick: which of two
+// failures opens a circuit, and what is let in before, is nobody's decision then.
+func (s *simulation) tied(target time.Duration) *simCall {
+	const tick = 500 * time.Microsecond
+	seen := map[time.Duration]*simCall{}
+	for _, d := range s.model.waiting {
+		if d.due <= target+10*tick {
+			seen[d.due%tick] = nil
+		}
+	}
+	for _, c := range s.calls {
+		if c.dispatch == nil || c.dispatch.deadline > target+10*tick {
+			continue
+		}
+		other, tied := seen[c.dispatch.deadline%tick]
+		switch {
+		case tied && c.wait == nil:
+			return c
+		case tied && other != nil && other.wait == nil:
+			return other
+		}
+		seen[c.dispatch.deadline%tick] = c
+	}
+	return nil
 }
 
 // settle lets the workers take what they can.

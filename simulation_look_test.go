@@ -46,6 +46,10 @@ func (s *simulation) look() {
 		}
 	}
 	calls := m.look(seen)
+	if m.tie {
+		s.ties++
+		s.logf("a tie")
+	}
 	for _, c := range arrived {
 		s.receive(c, calls[c.name])
 	}

@@ -39,7 +39,9 @@ type simModel struct {
 	seen       *simSeen                // at the last look
 	calls      map[string]*simDispatch // that have begun since the look before, by name
 	looks      int
-	idle       time.Duration // since when there is something queued and a worker to spare, -1 if not
+	met        map[*simSub]int // how many have come to doors that are not open, since the last look
+	tie        bool            // whose turn it was at a door since the last look was nobody's decision
+	idle       time.Duration   // since when there is something queued and a worker to spare, -1 if not
 	madeSubs   int
 	changes    int             // letters made or removed
 	unfinished map[string]bool // what Shutdown must return, by the letters' keys
@@ -87,7 +89,9 @@ func (m *simModel) nextInstant() time.Duration {
 
 // advance does what happens by itself until now, in the order of time.
 func (m *simModel) advance(now time.Duration) {
-	for at := m.nextInstant(); at <= now; at = m.nextInstant() {
+	m.tie = false
+	for at, n := m.nextInstant(), 0; at <= now; at, n = m.nextInstant(), n+1 {
+		m.tie = n > 0
 		if i := slices.IndexFunc(m.waiting, func(d *simDispatch) bool { return d.due == at }); i >= 0 {
 			d := m.waiting[i]
 			m.waiting = slices.Delete(m.waiting, i, i+1)
@@ -128,6 +132,8 @@ type simSeen struct {
 // since the look before is the bus's to choose. It returns whose calls have begun.
 func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
 	before := slices.Concat(m.running, m.going)
+	moved := 0
+	m.met = map[*simSub]int{}
 	m.seen, m.calls = seen, make(map[string]*simDispatch)
 	m.looks++
 	for d := m.explain(); d != nil; d = m.explain() {
@@ -139,7 +145,11 @@ func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
 			d.attempt++
 			d.handed = false
 		}
+		moved++
 		m.walk(d, d.at, seen.now)
+	}
+	for _, n := range m.met {
+		m.tie = m.tie || n > 1 && moved > 1 && m.concurrency > 1
 	}
 	for _, s := range m.subs {
 		s.circuit.opened = false
@@ -235,6 +245,9 @@ func (m *simModel) walk(d *simDispatch, earliest, latest time.Duration) {
 	for ; d.next < len(d.subs); d.next++ {
 		s := d.sub()
 		var why string
+		if s.circuit.shut || s.circuit.paused || len(s.behind) > 0 {
+			m.met[s]++
+		}
 		if d.pass, why = s.enter(d, earliest, latest, m.seen.began[d.name()]); why == "" {
 			d.event.move(s.name, "pending", "running")
 			d.deadline = math.MaxInt64 // until it is known
