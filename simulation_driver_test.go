@@ -27,7 +27,8 @@ type simulation struct {
 	trace  bytes.Buffer
 
 	steps     int
-	ties      int
+	sure      int           // see simResult
+	looked    [4]int        // lengths of the trace at the last looks
 	last      time.Duration // when the driver has looked last
 	books     eventbus.Ledger
 	compared  int // letters that the model had made or removed then

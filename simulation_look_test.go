@@ -16,6 +16,7 @@ import (
 func (s *simulation) look() {
 	synctest.Wait()
 	m, before := s.model, s.last
+	s.looked = [4]int{s.looked[1], s.looked[2], s.looked[3], s.trace.Len()}
 	s.last = s.now()
 	m.advance(s.last)
 	for _, c := range s.calls {
@@ -47,7 +48,9 @@ func (s *simulation) look() {
 	}
 	calls := m.look(seen)
 	if m.tie {
-		s.ties++
+		if s.sure == math.MaxInt {
+			s.sure = s.looked[0]
+		}
 		s.logf("a tie")
 	}
 	for _, c := range arrived {

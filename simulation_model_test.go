@@ -128,6 +128,14 @@ type simSeen struct {
 	before, now time.Duration              // the look before, and this one
 }
 
+// moved reports whether it is seen that a dispatch has gone on.
+func (seen *simSeen) moved(d *simDispatch) bool {
+	return slices.ContainsFunc(d.subs[d.next:], func(s *simSub) bool {
+		key := simPair(d.event.number, s.name)
+		return seen.dead[key] != "" || slices.Contains(seen.held[s], key) || seen.began[simCallName(d.event.number, s.name, d.attempt+1, d.replays)]
+	})
+}
+
 // look explains what is seen at rest: who of those that were ready has gone on
 // since the look before is the bus's to choose. It returns whose calls have begun.
 func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
@@ -203,7 +211,7 @@ func (m *simModel) evidence(d *simDispatch, goes bool) int {
 		why := s.refuses(d, max(d.at, m.seen.before), m.seen.now, m.seen.began[name])
 		key := simPair(d.event.number, s.name)
 		dead, held := m.seen.dead[key] != "", slices.Contains(m.seen.held[s], key)
-		seen = seen || dead || held
+		seen = seen || dead || held || d.place && slices.ContainsFunc(m.keysOf(d)[d.event.key], m.seen.moved)
 		switch {
 		case why == "" && m.seen.began[name]:
 			return 1
