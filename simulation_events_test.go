@@ -3,6 +3,7 @@ package eventbus_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -100,7 +101,7 @@ func (d *simDispatch) name() string {
 }
 
 func simCallName(event int, sub string, attempt, replays int) string {
-	return fmt.Sprintf("e%d/%s#%d/%d", event, sub, attempt, replays)
+	return simPair(event, sub) + "#" + strconv.Itoa(attempt) + "/" + strconv.Itoa(replays)
 }
 
 type simLetter struct {
@@ -124,7 +125,7 @@ func (l *simLetter) story() string {
 
 // simPair names what is for one subscription of an event. It is in one place at a
 // time.
-func simPair(event int, sub string) string { return fmt.Sprintf("e%d/%s", event, sub) }
+func simPair(event int, sub string) string { return "e" + strconv.Itoa(event) + "/" + sub }
 
 func (l *simLetter) key() string { return simPair(l.event.number, l.sub) }
 

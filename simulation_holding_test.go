@@ -183,16 +183,16 @@ func (s *simSub) adopt(seen []string, look int) {
 		byName[simPair(d.event.number, s.name)] = d
 		seats = append(seats, d.seat)
 	}
-	simCheck(len(seen) == len(all), "%s holds %v, and should %s", s.name, seen, s.simHolding.String())
+	simCheck(len(seen) == len(all), "%s holds %v, and should %s", s.name, seen, &s.simHolding)
 	simCheck(s.taken <= s.holds, "%s holds %d, with room for %d", s.name, s.taken, s.holds)
 	simCheck(!s.full || s.taken+s.left >= s.holds, "%s had room for %d, and took %d and no more", s.name, s.holds, s.taken)
 	last := map[string]int{}
 	for i, name := range seen {
 		d := byName[name]
-		simCheck(d != nil, "%s holds %v, and should %s", s.name, seen, s.simHolding.String())
-		simCheck(d.seat == seats[i] || d.sat == look, "%s holds %v in another order than %s", s.name, seen, s.simHolding.String())
+		simCheck(d != nil, "%s holds %v, and should %s", s.name, seen, &s.simHolding)
+		simCheck(d.seat == seats[i] || d.sat == look, "%s holds %v in another order than %s", s.name, seen, &s.simHolding)
 		key := d.event.key
-		simCheck(key == "" || d.seat > last[key], "%s holds %s before what is older of its key: %v, %s", s.name, name, seen, s.simHolding.String())
+		simCheck(key == "" || d.seat > last[key], "%s holds %s before what is older of its key: %v, %s", s.name, name, seen, &s.simHolding)
 		last[key] = d.seat
 	}
 	for i, name := range seen {

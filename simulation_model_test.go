@@ -168,8 +168,11 @@ func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
 	for _, d := range m.going {
 		simFail("call %s should have begun", d.name())
 	}
-	simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be, %d of them behind their keys",
-		seen.queued, len(m.queue)+m.parked, m.parked)
+	for _, d := range m.queue {
+		simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be, %d of them behind their keys; %s is, %+v: %+v",
+			seen.queued, len(m.queue)+m.parked, m.parked, d.name(), d, seen)
+	}
+	simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be", seen.queued, len(m.queue)+m.parked)
 	fresh := slices.ContainsFunc(m.running, func(d *simDispatch) bool { return !slices.Contains(before, d) })
 	simCheck(!fresh || m.active() <= m.concurrency, "%d run, with a concurrency of %d", m.active(), m.concurrency)
 	if !m.started || len(m.queue) == 0 || m.active() >= m.concurrency {
