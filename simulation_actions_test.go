@@ -131,6 +131,7 @@ func (s *simulation) publishAndWait(c *simCall) {
 	}
 	if !s.published(p, eventbus.EventID{}, err, c, w.model) {
 		simCheck(w.done.Load(), "PublishAndWait waits for what was refused")
+		s.model.refused = c != nil
 		return
 	}
 	if c != nil {
