@@ -51,7 +51,7 @@ func (b *Bus) leave(w *worker, o *opening) {
 	next, ok := b.store.leave(o)
 	switch {
 	case !ok:
-	case w.slot != nil && !w.hasNext && w.handed < maxHanded:
+	case w.slot != nil && !w.hasNext && w.handed < maxHanded && !b.lanes.Crowded():
 		w.next, w.hasNext = next, true
 		w.handed++
 	default:

@@ -131,6 +131,7 @@ func (s *simulation) publishAndWait(c *simCall) {
 	}
 	if !s.published(p, eventbus.EventID{}, err, c, w.model) {
 		simCheck(w.done.Load(), "PublishAndWait waits for what was refused")
+		s.model.refused = c != nil
 		return
 	}
 	if c != nil {
@@ -385,9 +386,10 @@ func (s *simulation) checkShutdown() {
 	var err error
 	select {
 	case err = <-s.ended:
-	default:
+	case <-time.After(10 * time.Millisecond):
 		simFail("Shutdown has not returned")
 	}
+	s.look()
 	unfinished := s.model.unfinished
 	if len(unfinished) == 0 {
 		simCheck(err == nil, "Shutdown: %v", err)
@@ -397,7 +399,7 @@ func (s *simulation) checkShutdown() {
 	simCheck(errors.As(err, &short) && len(short.Unfinished) == len(unfinished), "Shutdown: %v, and should have unfinished %v", err, unfinished)
 	for i := range short.Unfinished {
 		l := &short.Unfinished[i]
-		key := fmt.Sprintf("e%d/%s", l.Event.Payload, l.Subscription)
+		key := simPair(l.Event.Payload.(int), l.Subscription)
 		simCheck(unfinished[key], "Shutdown: %s is not unfinished", key)
 	}
 	simCheck(len(short.Abandoned) == s.model.atDrain, "Shutdown: %d abandoned, and should be %d", len(short.Abandoned), s.model.atDrain)
@@ -419,7 +421,7 @@ func (s *simulation) quiesce() {
 		simCheck(n < 10_000, "it does not settle: %+v", m.books())
 		if i := slices.IndexFunc(s.calls, func(c *simCall) bool { return c.wait == nil && c.dispatch != nil }); i >= 0 {
 			s.release(s.calls[i], false)
-			s.sleep(s.gap + s.odd(2*time.Microsecond))
+			s.sleep(s.odd(3 * time.Microsecond))
 			s.settle()
 			continue
 		}

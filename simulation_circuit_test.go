@@ -20,6 +20,7 @@ type simCircuit struct {
 	until      time.Duration
 	outcomes   []simOutcome
 	opens      int64
+	opened     bool // by itself, since the last look; was it closed, one may have come in before
 
 	paused      bool
 	pausedUntil time.Duration
@@ -37,26 +38,38 @@ type simPass struct {
 	probe      bool
 }
 
-// enter asks for a pass at an instant between the two, and returns why there is
-// none. Where the answer changes in between, what was seen decides.
-func (c *simCircuit) enter(earliest, latest time.Duration, seen bool) (pass simPass, why string) {
-	pass = simPass{c.generation, c.shut}
-	if c.paused && (latest < c.pausedUntil || earliest < c.pausedUntil && !seen) {
-		return pass, "paused"
+// refuses is why there is no pass at an instant between the two, "" if there is
+// one. Where the answer changes in between, what was seen decides.
+func (c *simCircuit) refuses(earliest, latest time.Duration, seen bool) string {
+	switch {
+	case c.paused && c.before(c.pausedUntil, earliest, latest, seen):
+		return "paused"
+	case c.opened && seen:
+	case c.shut && (c.probing || !c.half && c.before(c.until, earliest, latest, seen)):
+		return "open"
+	}
+	return ""
+}
+
+func (c *simCircuit) before(instant, earliest, latest time.Duration, seen bool) bool {
+	return latest < instant || earliest < instant && !seen
+}
+
+// enter asks for a pass.
+func (c *simCircuit) enter(earliest, latest time.Duration, seen bool) simPass {
+	pass, why := simPass{c.generation, c.shut}, c.refuses(earliest, latest, seen)
+	if why == "paused" {
+		return pass
 	}
 	c.paused = false
-	if !c.shut {
-		return pass, ""
+	if c.opened && seen {
+		return simPass{generation: c.generation - 1}
 	}
-	if !c.half && (latest < c.until || earliest < c.until && !seen) {
-		return pass, "open"
+	if c.shut && !c.before(c.until, earliest, latest, seen) {
+		c.half = true
 	}
-	c.half = true
-	if c.probing {
-		return pass, "open"
-	}
-	c.probing = true
-	return pass, ""
+	c.probing = c.probing || c.shut && why == ""
+	return pass
 }
 
 func (c *simCircuit) endPause(at time.Duration) { c.paused = c.paused && at < c.pausedUntil }

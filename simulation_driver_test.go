@@ -27,6 +27,8 @@ type simulation struct {
 	trace  bytes.Buffer
 
 	steps     int
+	sure      int           // see simResult
+	looked    [4]int        // lengths of the trace at the last looks
 	last      time.Duration // when the driver has looked last
 	books     eventbus.Ledger
 	compared  int // letters that the model had made or removed then
@@ -34,10 +36,9 @@ type simulation struct {
 	ids       []eventbus.EventID // of the events; zero for those that somebody waits for
 	calls     []*simCall         // at their gates, or in an order
 	waits     []*simWait
-	failing   float64       // which part of the handlers fails
-	keyed     float64       // which part of the events has a key
-	names     int           // of subscriptions
-	gap       time.Duration // between two actions
+	failing   float64 // which part of the handlers fails
+	keyed     float64 // which part of the events has a key
+	names     int     // of subscriptions
 	ended     chan error
 	violation string
 	free      chan struct{} // closed: the gates are open
@@ -178,15 +179,10 @@ func (s *simulation) setUp() {
 		concurrency: simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 1, 3),
 		capacity:    simPick(s, eventbus.DefaultQueueCapacity, eventbus.DefaultQueueCapacity, 3, 6),
 		isolation:   s.chance(0.25), keys: simKeys{},
-		random: s.random, types: map[string]*eventbus.TypeMetrics{}, unfinished: map[string]bool{}, expected: map[string]*simDispatch{},
+		random: s.random, types: map[string]*eventbus.TypeMetrics{}, unfinished: map[string]bool{}, idle: -1,
 	}
 	s.model, s.failing, s.keyed = m, simPick(s, 0.1, 0.4, 0.6, 0.9), simPick(s, 0, 0, 0.3, 0.8)
-	// With one worker all is in the order of the queue. Of several that take something
-	// at once, it is open which comes first to a door; so they had better not.
-	if s.gap = 600 * time.Microsecond; m.concurrency == 1 {
-		s.gap = time.Microsecond
-		m.policy.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.NoJitter)
-	}
+	m.policy.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.NoJitter)
 	options := []eventbus.Option{
 		eventbus.WithRetry(m.policy), eventbus.WithConcurrency(m.concurrency), eventbus.WithQueueCapacity(m.capacity),
 	}
@@ -235,10 +231,6 @@ func (s *simulation) subscribe() {
 			override(field, eventbus.MaxRetries(p.MaxRetries))
 		case "B":
 			p.BaseDelay = simPick(s, 0, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
-			if s.model.concurrency < eventbus.DefaultConcurrency {
-				// At once is in a race for the worker with what its failure lets go.
-				p.BaseDelay += time.Millisecond + s.odd(time.Millisecond)
-			}
 			override(field, eventbus.BaseDelay(p.BaseDelay))
 		case "M":
 			p.MaxDelay = simPick(s, s.odd(10*time.Second), s.odd(time.Minute))
@@ -250,10 +242,7 @@ func (s *simulation) subscribe() {
 			p.MaxElapsed = simPick(s, 0, s.odd(time.Minute))
 			override(field, eventbus.MaxElapsed(p.MaxElapsed))
 		case "J":
-			p.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.FullJitter, eventbus.EqualJitter)
-			if s.model.concurrency == 1 && s.chance(0.3) {
-				p.Jitter = eventbus.NoJitter
-			}
+			p.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.FullJitter, eventbus.EqualJitter, eventbus.NoJitter)
 			override(field, p.Jitter)
 		}
 	}
@@ -269,10 +258,7 @@ func (s *simulation) subscribe() {
 		circuit = append(circuit, eventbus.NoCircuit())
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
-	sub.holds, sub.behind = eventbus.DefaultHoldCapacity, map[string][]*simDispatch{}
-	if s.model.concurrency == 1 {
-		sub.holds = simPick(s, 1, 3, eventbus.DefaultHoldCapacity)
-	}
+	sub.holds, sub.behind = simPick(s, 1, 3, eventbus.DefaultHoldCapacity, eventbus.DefaultHoldCapacity), map[string][]*simDispatch{}
 	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.HoldCapacity(sub.holds))
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
 	s.logf("subscribe %s %q timeout %s, overrides %q %+v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.set, sub.retry, c, err)
@@ -287,7 +273,7 @@ func (s *simulation) subscribe() {
 
 // act does one thing.
 func (s *simulation) act() {
-	s.sleep(s.gap + s.odd(2*time.Microsecond))
+	s.sleep(s.odd(3 * time.Microsecond))
 	var gated, late []*simCall
 	for _, c := range s.calls {
 		switch {
@@ -307,7 +293,7 @@ func (s *simulation) act() {
 	switch m := s.model; {
 	case does(220):
 		s.publish()
-	case does(30) && s.calm() && m.capacity == eventbus.DefaultQueueCapacity:
+	case does(30) && m.capacity == eventbus.DefaultQueueCapacity:
 		s.publishBatch()
 	case does(30) && len(m.subs) > 0:
 		s.operate(m.subs[s.rng.IntN(len(m.subs))], simPick(s, "trip", "reset", "pause", "hold", "resume", "resume"))
@@ -319,7 +305,7 @@ func (s *simulation) act() {
 		s.publishAndWait(nil)
 	case does(40) && len(m.letters) > 0:
 		s.replay(m.letters[s.rng.IntN(len(m.letters))])
-	case does(15) && s.calm():
+	case does(15):
 		s.replayMatching()
 	case does(10) && len(m.letters) > 0:
 		s.purge(m.letters[s.rng.IntN(len(m.letters))])
@@ -342,7 +328,7 @@ func (s *simulation) act() {
 		s.advance()
 	case does(40):
 		s.publishInside(call())
-	case does(30) && m.concurrency == eventbus.DefaultConcurrency:
+	case does(30):
 		s.publishAndWait(call())
 	case does(10) && !call().sub.removed:
 		if c := call(); !c.sub.removed {
@@ -356,15 +342,9 @@ func (s *simulation) act() {
 	s.settle()
 }
 
-// calm reports whether it is all the same which of two deliveries comes first.
-func (s *simulation) calm() bool {
-	return !slices.ContainsFunc(s.model.subs, func(x *simSub) bool { return x.circuit.shut || x.circuit.paused || len(x.behind) > 0 })
-}
-
 // sleep lets time pass, and stops to look whenever something happens.
 func (s *simulation) sleep(d time.Duration) {
 	for target := s.last + d; s.last < target; {
-		s.calmDown()
 		next := min(target, s.model.nextInstant())
 		if c := s.tied(target); c != nil {
 			s.conclude(c, simPick(s, "error", "permanent")) // or they could be tied for ever
@@ -385,34 +365,9 @@ func (s *simulation) sleep(d time.Duration) {
 	}
 }
 
-// calmDown opens all doors when two retries are going to come due so close to each
-// other that workers take them at once: which comes first to a door is open.
-func (s *simulation) calmDown() {
-	m, near := s.model, 0
-	for _, d := range m.waiting {
-		if d.due < m.nextInstant()+time.Millisecond {
-			near++
-		}
-	}
-	if near+len(m.queue) < 2 || m.concurrency == 1 || s.calm() {
-		return
-	}
-	s.look() // a call may have been released just now
-	for _, sub := range m.subs {
-		if sub.circuit.shut {
-			s.operate(sub, "reset")
-			s.look()
-		}
-		if sub.circuit.paused {
-			s.operate(sub, "resume")
-			s.look()
-		}
-	}
-}
-
 // tied is a call that would overrun at the same instant as another, or some of the
-// lanes' ticks apart, so that their retries would come due at a tick: what comes
-// first then is nobody's decision.
+// lanes' ticks apart, so that their retries would come due at a tick: which of two
+// failures opens a circuit, and what is let in before, is nobody's decision then.
 func (s *simulation) tied(target time.Duration) *simCall {
 	const tick = 500 * time.Microsecond
 	seen := map[time.Duration]*simCall{}

@@ -3,6 +3,7 @@ package eventbus_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -81,8 +82,10 @@ type simDispatch struct {
 	skipped   []int
 	waiter    *simWaiter
 	place     bool   // it has its key's place
+	handed    bool   // it had to wait for that
 	seat      int    // it has been held, as the so-manieth
 	where     string // with a seat: held, coming, inside, or away
+	sat       int    // the look at which it was held last
 
 	at       time.Duration // since when it is where it is
 	due      time.Duration // while waiting
@@ -98,7 +101,7 @@ func (d *simDispatch) name() string {
 }
 
 func simCallName(event int, sub string, attempt, replays int) string {
-	return fmt.Sprintf("e%d/%s#%d/%d", event, sub, attempt, replays)
+	return simPair(event, sub) + "#" + strconv.Itoa(attempt) + "/" + strconv.Itoa(replays)
 }
 
 type simLetter struct {
@@ -120,7 +123,11 @@ func (l *simLetter) story() string {
 		l.event.number, l.reason, l.sub, l.succeeded, l.notReached, l.attempts, l.replays, l.failures)
 }
 
-func (l *simLetter) key() string { return fmt.Sprintf("e%d/%s", l.event.number, l.sub) }
+// simPair names what is for one subscription of an event. It is in one place at a
+// time.
+func simPair(event int, sub string) string { return "e" + strconv.Itoa(event) + "/" + sub }
+
+func (l *simLetter) key() string { return simPair(l.event.number, l.sub) }
 
 // simMatches is the patterns that are used, written out.
 var simMatches = map[string]string{

@@ -2,6 +2,7 @@ package eventbus_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,8 +12,8 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// On a bus with isolation an event for later that Shutdown leaves behind ends in
-// one letter, though it was to be a dispatch for each subscription.
+// On a bus with isolation an event for later that Shutdown leaves behind ends in a
+// letter for each subscription.
 func TestD7_WhoWaitsForAnEventForLaterIsToldOfShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithIsolation())
@@ -26,14 +27,72 @@ func TestD7_WhoWaitsForAnEventForLaterIsToldOfShutdown(t *testing.T) {
 		synctest.Wait()
 		var unfinished *eventbus.ShutdownError
 		require.ErrorAs(t, bus.Shutdown(context.Background()), &unfinished)
-		require.Len(t, unfinished.Unfinished, 1)
+		require.Len(t, unfinished.Unfinished, 2)
 		synctest.Wait()
 		select {
 		case err := <-returned:
 			var died *eventbus.DeliveryError
 			require.ErrorAs(t, err, &died)
+			require.Len(t, died.Letters, 2)
 		default:
 			t.Fatal("PublishAndWait waits for ever")
 		}
+	})
+}
+
+// A handler that has come back from PublishAndWait may be one too many, until
+// another one has ended. The worker of that one does not go on with the next
+// event of its key.
+func TestD7_WhoComesBackFromWaitingMakesAnotherLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1))
+		wait, cancel := context.WithCancel(context.Background())
+		running, most := 0, 0
+		run := func() {
+			running++
+			most = max(most, running)
+		}
+		back, first := make(chan struct{}), make(chan struct{})
+		mustSubscribe(t, bus, "later", ok)
+		mustSubscribe(t, bus, "waits", func(ctx context.Context, _ eventbus.Event) error {
+			inside, stop := context.WithCancel(ctx)
+			context.AfterFunc(wait, stop)
+			_, err := bus.PublishAndWait(inside, "later", nil, eventbus.After(time.Minute))
+			running++
+			<-back
+			running--
+			if !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		})
+		mustSubscribe(t, bus, "keyed", func(_ context.Context, e eventbus.Event) error {
+			run()
+			if e.Payload == 1 {
+				<-first
+			}
+			running--
+			return nil
+		})
+		for _, p := range []eventbus.Publication{
+			{Type: "waits"},
+			{Type: "keyed", Payload: 1, Options: []eventbus.PublishOption{eventbus.Key("k")}},
+			{Type: "keyed", Payload: 2, Options: []eventbus.PublishOption{eventbus.Key("k")}},
+		} {
+			_, err := bus.Publish(context.Background(), p.Type, p.Payload, p.Options...)
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Second)
+		cancel()
+		synctest.Wait()
+		require.Equal(t, 2, running, "one has come back")
+		most = 0
+		close(first)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, running)
+		require.Zero(t, most, "the next of the key had to wait")
+		close(back)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, most)
 	})
 }

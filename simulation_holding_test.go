@@ -71,7 +71,7 @@ func (m *simModel) leavePlace(d *simDispatch, at time.Duration) {
 	next := keys[key][0]
 	keys[key] = keys[key][1:]
 	m.parked--
-	next.at = at
+	next.at, next.handed = at, true
 	m.queue = append(m.queue, next)
 }
 
@@ -84,6 +84,8 @@ type simHolding struct {
 	seats  int
 	taken  int // seats of those that have not settled
 	closed eventbus.Reason
+	full   bool // one has found no room since the last look
+	left   int  // seats that have been given up since
 }
 
 func (h *simHolding) String() string {
@@ -102,35 +104,45 @@ func (h *simHolding) held() int {
 	return n
 }
 
-// enter is what a dispatch finds at the door.
-func (s *simSub) enter(d *simDispatch, earliest, latest time.Duration, seen bool) (pass simPass, why string) {
+// refuses is why a dispatch is skipped at the door, "" if it is not.
+func (s *simSub) refuses(d *simDispatch, earliest, latest time.Duration, seen bool) string {
 	_, line := s.behind[d.event.key]
 	switch {
 	case s.removed:
-		return pass, "removed"
+		return "removed"
 	case d.seat == 0 && line:
-		return pass, "behind"
+		return "behind"
 	}
-	pass, why = s.circuit.enter(earliest, latest, seen)
+	return s.circuit.refuses(earliest, latest, seen)
+}
+
+// enter is what happens at the door.
+func (s *simSub) enter(d *simDispatch, earliest, latest time.Duration, seen bool) (pass simPass, why string) {
+	why = s.refuses(d, earliest, latest, seen)
+	if why != "removed" && why != "behind" {
+		pass = s.circuit.enter(earliest, latest, seen)
+	}
 	if d.seat > 0 && why == "" {
 		d.where = "inside"
 	}
 	return pass, why
 }
 
-// sit holds a dispatch, or tells why not.
-func (h *simHolding) sit(d *simDispatch) (refused eventbus.Reason) {
-	first := d.seat == 0
+// sit holds a dispatch, or tells why not. Of several it is open who has found room.
+func (s *simSub) sit(d *simDispatch, look int, seen *simSeen) (refused eventbus.Reason) {
+	h, first, pair := &s.simHolding, d.seat == 0, simPair(d.event.number, s.name)
 	switch {
 	case h.closed != "":
 		return h.closed
-	case first && h.taken >= h.holds:
+	case !first || slices.Contains(seen.held[s], pair):
+	case seen.dead[pair] == eventbus.ReasonCircuitOpen || h.taken >= h.holds:
+		h.full = true
 		return eventbus.ReasonCircuitOpen
 	}
 	if first {
 		h.seats++
 		h.taken++
-		d.seat = h.seats
+		d.seat, d.sat = h.seats, look
 	}
 	h.let = slices.DeleteFunc(h.let, func(x *simDispatch) bool { return x == d })
 	d.where = "held"
@@ -150,9 +162,49 @@ func (h *simHolding) makeReady(d *simDispatch) {
 	slices.SortFunc(h.ready, func(x, y *simDispatch) int { return x.seat - y.seat })
 }
 
+// all is what is held, oldest first.
+func (h *simHolding) all() []*simDispatch {
+	all := slices.Clone(h.ready)
+	for _, line := range h.behind {
+		all = append(all, line...)
+	}
+	slices.SortFunc(all, func(x, y *simDispatch) int { return x.seat - y.seat })
+	return all
+}
+
+// adopt checks what is held, and takes over the order of those that have come
+// since the look before: of several it is open who was first, but for those of a
+// key.
+func (s *simSub) adopt(seen []string, look int) {
+	all := s.all()
+	byName := make(map[string]*simDispatch, len(all))
+	seats := make([]int, 0, len(all))
+	for _, d := range all {
+		byName[simPair(d.event.number, s.name)] = d
+		seats = append(seats, d.seat)
+	}
+	simCheck(len(seen) == len(all), "%s holds %v, and should %s", s.name, seen, &s.simHolding)
+	simCheck(s.taken <= s.holds, "%s holds %d, with room for %d", s.name, s.taken, s.holds)
+	simCheck(!s.full || s.taken+s.left >= s.holds, "%s had room for %d, and took %d and no more", s.name, s.holds, s.taken)
+	last := map[string]int{}
+	for i, name := range seen {
+		d := byName[name]
+		simCheck(d != nil, "%s holds %v, and should %s", s.name, seen, &s.simHolding)
+		simCheck(d.seat == seats[i] || d.sat == look, "%s holds %v in another order than %s", s.name, seen, &s.simHolding)
+		key := d.event.key
+		simCheck(key == "" || d.seat > last[key], "%s holds %s before what is older of its key: %v, %s", s.name, name, seen, &s.simHolding)
+		last[key] = d.seat
+	}
+	for i, name := range seen {
+		byName[name].seat = seats[i]
+	}
+	slices.SortFunc(s.ready, func(x, y *simDispatch) int { return x.seat - y.seat })
+}
+
 // stand gives up a seat.
 func (h *simHolding) stand(d *simDispatch) {
 	h.taken--
+	h.left++
 	h.let = slices.DeleteFunc(h.let, func(x *simDispatch) bool { return x == d })
 	line, taken := h.behind[d.event.key]
 	switch {

@@ -3,7 +3,6 @@ package eventbus_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 func (s *simulation) look() {
 	synctest.Wait()
 	m, before := s.model, s.last
+	s.looked = [4]int{s.looked[1], s.looked[2], s.looked[3], s.trace.Len()}
 	s.last = s.now()
 	m.advance(s.last)
 	for _, c := range s.calls {
@@ -37,7 +37,22 @@ func (s *simulation) look() {
 		simCheck(!began[c.name], "two calls %s", c.name)
 		began[c.name] = true
 	}
-	calls := m.look(metrics.QueueDepth, began, before, s.last)
+	seen := &simSeen{
+		queued: metrics.QueueDepth, began: began, before: before, now: s.last,
+		held: map[*simSub][]string{}, dead: s.newLetters(&metrics),
+	}
+	for _, sub := range m.subs {
+		for _, e := range eventbus.HeldAt(sub.made) {
+			seen.held[sub] = append(seen.held[sub], simPair(e.Payload.(int), sub.name))
+		}
+	}
+	calls := m.look(seen)
+	if m.tie {
+		if s.sure == math.MaxInt {
+			s.sure = s.looked[0]
+		}
+		s.logf("a tie")
+	}
 	for _, c := range arrived {
 		s.receive(c, calls[c.name])
 	}
@@ -45,8 +60,31 @@ func (s *simulation) look() {
 		m.leaveBehind(before, s.last)
 		metrics = s.bus.Metrics()
 	}
+	for _, sub := range m.subs {
+		if !m.drained {
+			sub.adopt(seen.held[sub], m.looks)
+		}
+		sub.full, sub.left = false, 0
+	}
 	s.lookAtWaits()
 	s.compare(&metrics)
+}
+
+// newLetters are the letters that the model does not know of yet, by their keys.
+func (s *simulation) newLetters(metrics *eventbus.Metrics) map[string]eventbus.Reason {
+	if metrics.Ledger.DeadLettered == s.model.ledger.DeadLettered {
+		return nil
+	}
+	page, err := s.bus.DLQ().List(context.Background(), eventbus.LetterQuery{Limit: 10_000})
+	simCheck(err == nil, "List: %v", err)
+	all := make(map[string]eventbus.Reason)
+	for i := range page.Letters {
+		all[simPair(page.Letters[i].Event.Payload.(int), page.Letters[i].Subscription)] = page.Letters[i].Reason
+	}
+	for _, l := range s.model.letters {
+		delete(all, l.key())
+	}
+	return all
 }
 
 // receive checks what a call was given.
@@ -143,7 +181,7 @@ func (s *simulation) compareLetters() {
 	var younger time.Time
 	for i := range page.Letters {
 		l := &page.Letters[i]
-		key := fmt.Sprintf("e%d/%s", l.Event.Payload, l.Subscription)
+		key := simPair(l.Event.Payload.(int), l.Subscription)
 		s.letters[key] = l.ID
 		x := should[key]
 		simCheck(x != nil, "letter %s should not be", key)

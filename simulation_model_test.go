@@ -35,8 +35,14 @@ type simModel struct {
 	letters    []*simLetter
 	ledger     eventbus.Ledger
 	types      map[string]*eventbus.TypeMetrics
-	expected   map[string]*simDispatch // calls that must have begun at the next look, by name
-	arrived    map[string]bool         // calls that have begun
+	going      []*simDispatch          // whose worker has been let go on, until the next look
+	seen       *simSeen                // at the last look
+	calls      map[string]*simDispatch // that have begun since the look before, by name
+	looks      int
+	met        map[*simSub]int // how many have come to doors that are not open, since the last look
+	refused    bool            // a handler was, in PublishAndWait, and may have not counted for a moment
+	tie        bool            // whose turn it was at a door since the last look was nobody's decision
+	idle       time.Duration   // since when there is something queued and a worker to spare, -1 if not
 	madeSubs   int
 	changes    int             // letters made or removed
 	unfinished map[string]bool // what Shutdown must return, by the letters' keys
@@ -44,7 +50,7 @@ type simModel struct {
 
 // unsettled is how many dispatches there are that Shutdown waits for.
 func (m *simModel) unsettled() int {
-	return len(m.queue) + m.parked + len(m.running) + len(m.waiting)
+	return len(m.queue) + m.parked + len(m.going) + len(m.running) + len(m.waiting)
 }
 
 func (m *simModel) held() (n int) {
@@ -84,7 +90,9 @@ func (m *simModel) nextInstant() time.Duration {
 
 // advance does what happens by itself until now, in the order of time.
 func (m *simModel) advance(now time.Duration) {
-	for at := m.nextInstant(); at <= now; at = m.nextInstant() {
+	m.tie = false
+	for at, n := m.nextInstant(), 0; at <= now; at, n = m.nextInstant(), n+1 {
+		m.tie = n > 0
 		if i := slices.IndexFunc(m.waiting, func(d *simDispatch) bool { return d.due == at }); i >= 0 {
 			d := m.waiting[i]
 			m.waiting = slices.Delete(m.waiting, i, i+1)
@@ -105,56 +113,133 @@ func (m *simModel) advance(now time.Duration) {
 		}
 		d := m.running[slices.IndexFunc(m.running, func(d *simDispatch) bool { return d.deadline == at })]
 		m.abandoned++
+		c := &d.sub().circuit
+		closed := !c.shut
 		m.fail(d, "timeout", 0, at)
+		c.opened = c.opened || closed && c.shut
 	}
 }
 
-// look takes note of what is seen at rest: how many are queued, and the calls that
-// have begun since the look before. It returns whose calls these are.
-func (m *simModel) look(queued int, began map[string]bool, before, now time.Duration) map[string]*simDispatch {
-	active := m.active()
-	m.arrived = began
-	for taken := len(m.queue) + m.parked - queued; taken > 0; taken = len(m.queue) + m.parked - queued {
-		simCheck(len(m.queue) > 0, "%d are queued, and %d should be, all behind their keys", queued, m.parked)
-		m.take(min(taken, len(m.queue)), began, before, now)
-	}
-	simCheck(queued == len(m.queue)+m.parked, "%d are queued, and %d should be at most", queued, len(m.queue)+m.parked)
-	simCheck(m.active() <= max(m.concurrency, active), "%d run, with a concurrency of %d", m.active(), m.concurrency)
-	calls := m.expected
-	m.expected = make(map[string]*simDispatch)
-	for name := range began {
-		simCheck(calls[name] != nil, "call %s should not have begun", name)
-	}
-	for name := range calls {
-		simCheck(began[name], "call %s should have begun", name)
-	}
-	if m.started && len(m.queue) > 0 && m.active() < m.concurrency {
-		since := max(m.queue[0].at, before)
-		simCheck(now-m.queue[0].at < 3*time.Millisecond || now-since < 3*time.Millisecond,
-			"event %d has been queued since %s, with workers to spare", m.queue[0].event.number, m.queue[0].at)
-	}
-	return calls
+// simSeen is what is seen at rest.
+type simSeen struct {
+	queued      int
+	began       map[string]bool            // calls since the look before, by name
+	held        map[*simSub][]string       // deliveries, in the order of their seats
+	dead        map[string]eventbus.Reason // letters that are new, by key
+	before, now time.Duration              // the look before, and this one
 }
 
-// take has workers take the first n of the queue.
-func (m *simModel) take(n int, began map[string]bool, before, now time.Duration) {
-	batch := slices.Clone(m.queue[:n])
-	m.queue = slices.Delete(m.queue, 0, n)
-	for _, d := range batch {
-		d.attempt++
-	}
-	// Of those that are taken at once, which comes first to a door is open.
-	slices.SortStableFunc(batch, func(x, y *simDispatch) int {
-		if a, b := began[x.name()], began[y.name()]; a != b && a {
-			return -1
-		} else if a != b {
-			return 1
-		}
-		return 0
+// moved reports whether it is seen that a dispatch has gone on.
+func (seen *simSeen) moved(d *simDispatch) bool {
+	return slices.ContainsFunc(d.subs[d.next:], func(s *simSub) bool {
+		key := simPair(d.event.number, s.name)
+		return seen.dead[key] != "" || slices.Contains(seen.held[s], key) || seen.began[simCallName(d.event.number, s.name, d.attempt+1, d.replays)]
 	})
-	for _, d := range batch {
-		m.walk(d, max(d.at, before), now)
+}
+
+// look explains what is seen at rest: who of those that were ready has gone on
+// since the look before is the bus's to choose. It returns whose calls have begun.
+func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
+	before := slices.Concat(m.running, m.going)
+	moved := 0
+	m.met = map[*simSub]int{}
+	m.seen, m.calls = seen, make(map[string]*simDispatch)
+	m.looks++
+	for d := m.explain(); d != nil; d = m.explain() {
+		d.at = max(d.at, seen.before)
+		if i := slices.Index(m.going, d); i >= 0 {
+			m.going = slices.Delete(m.going, i, i+1)
+		} else {
+			m.queue = slices.Delete(m.queue, slices.Index(m.queue, d), slices.Index(m.queue, d)+1)
+			d.attempt++
+			d.handed = false
+		}
+		moved++
+		m.walk(d, d.at, seen.now)
 	}
+	for _, n := range m.met {
+		m.tie = m.tie || n > 1 && moved > 1 && m.concurrency > 1
+	}
+	for _, s := range m.subs {
+		s.circuit.opened = false
+	}
+	for name := range seen.began {
+		simCheck(m.calls[name] != nil, "call %s should not have begun", name)
+	}
+	for _, d := range m.going {
+		simFail("call %s should have begun", d.name())
+	}
+	for _, d := range m.queue {
+		simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be, %d of them behind their keys; %s is, %+v: %+v",
+			seen.queued, len(m.queue)+m.parked, m.parked, d.name(), d, seen)
+	}
+	simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be", seen.queued, len(m.queue)+m.parked)
+	fresh := slices.ContainsFunc(m.running, func(d *simDispatch) bool { return !slices.Contains(before, d) })
+	simCheck(!fresh || m.refused || m.active() <= m.concurrency, "%d run, with a concurrency of %d", m.active(), m.concurrency)
+	m.refused = false
+	if !m.started || len(m.queue) == 0 || m.active() >= m.concurrency {
+		m.idle = -1
+	} else if m.idle < 0 {
+		m.idle = seen.now
+	}
+	simCheck(m.idle < 0 || seen.now-m.idle < 3*time.Millisecond, "%d are queued since %s, with workers to spare", len(m.queue), m.idle)
+	return m.calls
+}
+
+// explain is who has gone on next, of those that were ready: one of which it is
+// seen before one of which it can be, and of these the one that has waited longest.
+func (m *simModel) explain() (best *simDispatch) {
+	const none = 9
+	rank := none
+	taken := m.started && len(m.queue)+m.parked > m.seen.queued
+	for i, d := range slices.Concat(m.going, m.queue) {
+		goes := i < len(m.going)
+		if !goes && !taken {
+			break
+		}
+		if r := m.evidence(d, goes); r < rank {
+			best, rank = d, r
+		}
+	}
+	return best
+}
+
+// evidence tells how sure it is that a ready dispatch has gone on: 9 if it has not.
+func (m *simModel) evidence(d *simDispatch, goes bool) int {
+	attempt := d.attempt
+	if !goes {
+		attempt++
+	}
+	seen, rank := false, 3
+	for _, s := range d.subs[d.next:] {
+		name := simCallName(d.event.number, s.name, attempt, d.replays)
+		why := s.refuses(d, max(d.at, m.seen.before), m.seen.now, m.seen.began[name])
+		key := simPair(d.event.number, s.name)
+		dead, held := m.seen.dead[key] != "", slices.Contains(m.seen.held[s], key)
+		seen = seen || dead || held || d.place && slices.ContainsFunc(m.keysOf(d)[d.event.key], m.seen.moved)
+		switch {
+		case why == "" && m.seen.began[name]:
+			return 1
+		case why == "":
+			return 9 // it would have called the handler
+		case why == "removed" || why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
+			if !dead && !goes {
+				return 9
+			}
+		case why == "open" && s.whenOpen == eventbus.DropWhenOpen: // of that nothing is seen
+		case !dead && !held:
+			rank = 5 // unless it has been let go again
+		}
+	}
+	switch {
+	case goes:
+		return 1
+	case seen:
+		return 2
+	case d.handed:
+		return rank
+	}
+	return rank + 1
 }
 
 // active is how many runs count against the concurrency.
@@ -173,11 +258,14 @@ func (m *simModel) walk(d *simDispatch, earliest, latest time.Duration) {
 	for ; d.next < len(d.subs); d.next++ {
 		s := d.sub()
 		var why string
-		if d.pass, why = s.enter(d, earliest, latest, m.arrived[d.name()]); why == "" {
+		if s.circuit.shut || s.circuit.paused || len(s.behind) > 0 {
+			m.met[s]++
+		}
+		if d.pass, why = s.enter(d, earliest, latest, m.seen.began[d.name()]); why == "" {
 			d.event.move(s.name, "pending", "running")
 			d.deadline = math.MaxInt64 // until it is known
 			m.running = append(m.running, d)
-			m.expected[d.name()] = d
+			m.calls[d.name()] = d
 			return
 		}
 		if m.passOver(d, s, why, earliest, latest) {
@@ -241,7 +329,7 @@ func (m *simModel) skip(d *simDispatch, s *simSub, why string, earliest, latest 
 	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
 		m.bury(d, eventbus.ReasonCircuitOpen, earliest, latest)
 	default:
-		if refused := s.sit(d); refused != "" {
+		if refused := s.sit(d, m.looks, m.seen); refused != "" {
 			m.bury(d, refused, earliest, latest)
 			return eventbus.DeadLettered
 		}
@@ -324,8 +412,8 @@ func (m *simModel) succeed(d *simDispatch, at time.Duration) {
 	s.circuit.record(d.pass, d.event, at, "success")
 	m.tend(s, at)
 	d.next++
-	m.arrived = nil
-	m.walk(d, at, at)
+	d.at = at
+	m.going = append(m.going, d)
 }
 
 // fail is a handler's failure: error, permanent, after, panic, exit, timeout.
@@ -333,7 +421,9 @@ func (m *simModel) fail(d *simDispatch, kind string, after, at time.Duration) {
 	s, t := d.sub(), m.types[d.event.eventType]
 	m.stop(d)
 	d.event.move(s.name, "running", "pending")
-	d.failures = append(d.failures, simFailure{d.attempt, d.replays, s.name})
+	if d.failures = append(d.failures, simFailure{d.attempt, d.replays, s.name}); len(d.failures) > 100 {
+		d.failures = slices.Delete(d.failures, 10, 11)
+	}
 	s.counts.Failures++
 	outcome := "failure"
 	switch kind {
@@ -422,20 +512,12 @@ func (m *simModel) leaveBehind(earliest, latest time.Duration) {
 		}
 	}
 	for _, e := range m.scheduled {
-		if e.waiter != nil {
-			e.waiter.pending = 1 // it never came to its dispatches
+		m.ledger.Copies += int64(len(e.dispatches) - 1)
+		for _, d := range e.dispatches {
+			m.bury(d, eventbus.ReasonShutdown, earliest, latest)
 		}
-		m.bury(&simDispatch{event: e.event, subs: slices.Concat(m.of(e)...), waiter: e.waiter}, eventbus.ReasonShutdown, earliest, latest)
 	}
 	m.scheduled = nil
-}
-
-// of are the targets of an event for later.
-func (m *simModel) of(e *simScheduled) (all [][]*simSub) {
-	for _, d := range e.dispatches {
-		all = append(all, d.subs)
-	}
-	return all
 }
 
 // books are the ledger as it must be.

@@ -487,6 +487,10 @@ func (p *Pool[T, W]) restLocked() {
 	}
 }
 
+// Crowded reports whether there are more workers than there may be: the next one
+// to look for an item leaves.
+func (p *Pool[T, W]) Crowded() bool { return p.crowded.Load() }
+
 // leaveCrowd reports whether the worker that asks is one too many. It is when
 // another one has come back from Block.
 func (p *Pool[T, W]) leaveCrowd() bool {
