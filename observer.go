@@ -23,7 +23,8 @@ import (
 //
 // Of one dispatch, the calls come in the order in which things happen:
 // AttemptBegun, AttemptEnded, then RetryScheduled and the next AttemptBegun, or
-// DeadLettered. Between those of different dispatches there is no order.
+// DeadLettered. Between those of different dispatches there is no order, and none
+// at all between those that a Shutdown that is cut short does not wait for.
 type Observer struct {
 	// Accepted is called by Publish and PublishAndWait, before they return, with
 	// each event that they accept. Its handlers may have begun by then: Accepted

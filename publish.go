@@ -99,9 +99,10 @@ func ID(id EventID) PublishOption {
 
 // After has an event dispatched no earlier than d from now. It is accepted at
 // once, for the subscriptions that there are now, and can be taken back with
-// Cancel until it is due. It takes its key's place when it is due. MaxElapsed
-// counts from Publish. Shutdown does not wait for it. Not more than 0 is at once.
-// Of several of After and At, the last holds.
+// Cancel until it is due. One that matches none is unrouted at once. It takes its
+// key's place when it is due. MaxElapsed counts from Publish. Shutdown does not
+// wait for it. Not more than 0 is at once. Of several of After and At, the last
+// holds.
 func After(d time.Duration) PublishOption {
 	return func(p *publication) { p.when = &dueOption{after: d} }
 }

@@ -119,12 +119,19 @@ func (r *Recorder) ByEvent(id eventbus.EventID) []Delivery {
 // bus's: they are measured with time.Now.
 func (r *Recorder) Delays(id eventbus.EventID) []time.Duration {
 	var delays []time.Duration
-	var before *Delivery
+	var last *Delivery
+	lastAt := make(map[string]*Delivery)
 	for _, d := range r.ByEvent(id) {
+		// An attempt begins where the one before has failed, unless it skips that
+		// subscription. Those of other dispatches of the event may come between.
+		before := lastAt[d.Subscription]
+		if before == nil {
+			before = last
+		}
 		if before != nil && d.Attempt > before.Attempt && before.Ended() {
 			delays = append(delays, d.Begun.Sub(before.EndedAt))
 		}
-		before = &d
+		last, lastAt[d.Subscription] = &d, &d
 	}
 	return delays
 }
