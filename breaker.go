@@ -130,7 +130,8 @@ var errFailure = errors.New("failure")
 // have no part in it.
 type circuit struct {
 	config circuitConfig
-	step   int64 // nanoseconds of a step of the window
+	nanos  func() int64 // now, exactly
+	step   int64        // nanoseconds of a step of the window
 
 	gate      atomic.Uint64
 	successes atomic.Uint64 // since ever
@@ -150,8 +151,9 @@ type circuit struct {
 	pausedUntil int64 // with gatePaused
 }
 
-func newCircuit(config circuitConfig, now int64) *circuit {
-	c := &circuit{config: config, step: int64(config.window) / windowSteps}
+func newCircuit(config circuitConfig, nanos func() int64) *circuit {
+	now := nanos()
+	c := &circuit{config: config, nanos: nanos, step: int64(config.window) / windowSteps}
 	c.gate.Store(gateGeneration)
 	c.moveToLocked(c.stepAt(now))
 	return c
@@ -360,7 +362,7 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 	c.failing.Store(failures > 0)
 	total := failures + c.successes.Load() - c.before[index(oldest)]
 	if failures > 0 && total >= uint64(c.config.minEvents) && float64(failures) > c.config.failureRatio*float64(total) {
-		return is, c.openLocked(now)
+		return is, c.openLocked(c.nanos()) // that of a success may be a tick old
 	}
 	return is, circuitChange{}
 }

@@ -2,7 +2,6 @@ package eventbus
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -268,31 +267,28 @@ func (c *call) cancel() {
 
 // waiting says that the handler waits for another event to be handled, and so
 // does not count against the concurrency until resume is called, or the call is
-// over. The places are those of the keys that stay taken until then.
-func (c *call) waiting() (places []keyPlace, resume func()) {
+// over. The place is that of the key that stays taken until then, if it has one, and
+// above is who waits for the handler's own event, if anybody.
+func (c *call) waiting() (place keyPlace, above *waiter, resume func()) {
 	a := c.ask()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.released {
-		return nil, func() {}
+		return place, nil, func() {}
 	}
 	// As in FromContext, the dispatch stays what it is while the lock is held.
 	d := c.dispatch
-	if w := d.waiter(); w != nil {
-		places = slices.Clone(w.places)
-	}
 	if d.hasPlace() {
-		place := keyPlace{key: d.key()}
+		place.key = d.key()
 		if c.subscription.gate != nil {
 			place.at = c.subscription
 		}
-		places = append(places, place)
 	}
 	lanes := c.subscription.bus.lanes
 	if a.waits++; a.waits == 1 {
 		lanes.Block()
 	}
-	return places, func() {
+	return place, d.waiter(), func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.waits--; a.waits == 0 && !a.released {

@@ -8,15 +8,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// Subscription returns the subscription of a name, or of the name that stands for
-// one; nil if there is none.
+// Subscription returns the subscription that has a name, also one that stands for a
+// name, or has taken it over (Formerly); nil if there is none.
 func (b *Bus) Subscription(name string) *Subscription {
 	if !b.usable() {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.subscriptions[name]
+	return b.findLocked(name)
 }
 
 // Trip opens the subscription's circuit, as if its events had failed: for OpenFor,
@@ -53,8 +53,8 @@ func (s *Subscription) Reset() error {
 }
 
 // Pause holds the subscription's deliveries until Resume, whatever its circuit and
-// its WhenOpen say: no call of the handler is begun after Pause has returned. Calls
-// that have begun are not waited for, and their retries are held too. Of more than
+// its WhenOpen say: no call of the handler is begun after Pause has returned. One that
+// a worker has begun may end, and is not waited for; its retries are held too. Of more than
 // HoldCapacity deliveries, those that come last are dead-lettered with the reason
 // circuit_open; Shutdown does not wait for any.
 //

@@ -25,9 +25,9 @@ type extras struct {
 	key       string
 	waiter    *waiter
 	due       int64 // when it is due, if it was published for later
-	replays   int
+	replays   int32
 	replaying *replaying // of the last of these, if it was asked for more than that
-	links     int        // contexts of handlers that values comes through
+	links     int32      // contexts of handlers that values comes through
 	inside    bool       // a handler has published it
 	given     bool       // its id was given
 }
@@ -71,7 +71,7 @@ func (d *dispatch) replays() int {
 	if d.opening.extras == nil {
 		return 0
 	}
-	return d.opening.extras.replays
+	return int(d.opening.extras.replays)
 }
 
 // failedReplay notes a failure of a replay for the ReplayMatching that made it, if

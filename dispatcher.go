@@ -181,7 +181,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	w.calls = w.calls[1:]
 	c.dispatch, c.subscription, c.values, c.attempt = d, s, d.values, d.attempt
 	if d.extras != nil {
-		c.links = int32(d.extras.links)
+		c.links = d.extras.links
 	}
 
 	now, exact := b.time.recent()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -107,7 +108,8 @@ type Failure struct {
 	Subscription string        `json:"subscription"`
 	Time         time.Time     `json:"time"`     // when it failed, in UTC
 	Duration     time.Duration `json:"duration"` // of the call; in JSON, nanoseconds
-	// Error is the error's text, of which at most 8 KiB are kept.
+	// Error is the error's text, of which at most 8 KiB are kept. What is no UTF-8
+	// in it is U+FFFD.
 	Error string `json:"error"`
 	// Class is the Go type of the error: see LetterGroup.
 	Class string `json:"class,omitempty"`
@@ -273,18 +275,9 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		return l
 	}
 	l.counted, l.at = d.story.counted, d.story.at
-	for _, f := range d.story.failures {
+	for i := range d.story.failures {
 		var omitted int
-		l.Failures, omitted = keepFailure(l.Failures, Failure{
-			Attempt:      int(f.attempt),
-			Replays:      d.replays(),
-			Subscription: f.subscription.id,
-			Time:         b.time.at(f.at),
-			Duration:     f.duration,
-			Error:        f.text,
-			Class:        classOf(f.err),
-			Err:          f.err,
-		})
+		l.Failures, omitted = keepFailure(l.Failures, b.failureOf(d, &d.story.failures[i]))
 		l.FailuresOmitted += omitted
 	}
 	l.Fingerprint = l.group().Fingerprint
@@ -361,7 +354,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				values:  context.Background(),
 				to:      to,
 				time:    l.Event.Time,
-				extras:  &extras{metadata: l.Event.Metadata, key: l.Event.Key, replays: l.Replays + 1, replaying: r},
+				extras:  &extras{metadata: l.Event.Metadata, key: l.Event.Key, replays: int32(min(l.Replays, math.MaxInt32-1)) + 1, replaying: r},
 			},
 			story: &story{
 				counted: l.counted,

@@ -272,6 +272,9 @@ func (l *DeadLetter) invalid() string {
 	if offence := route.CheckType(l.Event.Type); offence != nil {
 		return fmt.Sprintf("event.type %q: %s", shorten(l.Event.Type), offence.Reason)
 	}
+	if reason := checkKey(l.Event.Key); reason != "" {
+		return fmt.Sprintf("event.key %q: %s", shorten(l.Event.Key), reason)
+	}
 	times := []*time.Time{&l.Event.Time, &l.DiedAt}
 	for i := range l.Failures {
 		times = append(times, &l.Failures[i].Time)

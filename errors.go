@@ -319,7 +319,8 @@ func textOf(err error) (text string) {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") +
 			fmt.Sprintf("… (%d bytes more)", len(text)-maxErrorText)
 	}
-	return text
+	// As JSON will have it, or a letter's fingerprint would change on its way.
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 // guarded runs code of the user's that is neither a handler nor called by the

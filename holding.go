@@ -69,16 +69,30 @@ func (d *dispatch) wasHeld() bool {
 	return d.story != nil && d.story.rare != nil && d.story.rare.seat.number != 0
 }
 
+// refuses is why a dispatch cannot be held now, if it cannot.
+func (h *holding) refuses(d *dispatch) Reason {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refusesLocked(d)
+}
+
+func (h *holding) refusesLocked(d *dispatch) Reason {
+	switch {
+	case h.closed != "":
+		return h.closed
+	case !d.wasHeld() && h.taken >= h.capacity:
+		return ReasonCircuitOpen
+	}
+	return ""
+}
+
 // sit holds a dispatch. It reports why not, if not.
 func (h *holding) sit(d *dispatch) (refused Reason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	first := !d.wasHeld()
-	switch {
-	case h.closed != "":
-		return h.closed
-	case first && h.taken >= h.capacity:
-		return ReasonCircuitOpen
+	if refused = h.refusesLocked(d); refused != "" {
+		return refused
 	}
 	key := d.key()
 	if first {
@@ -187,6 +201,11 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 	o, hasPlace, attempts, attempt := d.opening, d.hasPlace(), int(d.attempt), d.leaveAttempt()
 	d.dropWaiter()
 	d.dropPlace()
+	if attempt != nil && s.holding.refuses(d) == "" {
+		// Before the next one can begin.
+		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
+		attempt = nil
+	}
 	if refused := s.holding.sit(d); refused != "" {
 		d.opening = o
 		if hasPlace {
@@ -196,9 +215,6 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 		return b.bury(w, d, refused)
 	}
 	// It is somebody else's from here on.
-	if attempt != nil {
-		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
-	}
 	if hasPlace {
 		b.leave(w, &o)
 	}

@@ -252,7 +252,7 @@ func TestE6_TheOldestOfManyIsForgotten(t *testing.T) {
 	require.False(t, known(1), "and made 1 the 100,001st")
 	before := heap()
 	publish(2*most, 5*most)
-	require.Less(t, heap()-before, int64(8<<20), "no more than so many are remembered")
+	require.Less(t, heap()-before, int64(16<<20), "no more than so many are remembered")
 	require.True(t, known(4*most))
 	require.True(t, known(5*most-1))
 	require.False(t, known(4*most-1))

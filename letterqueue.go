@@ -183,6 +183,9 @@ func (q *letterQueue) insert(letters []*DeadLetter) (inserted, evicted int) {
 		}
 	}
 	for s := range unsorted {
+		// Without holes: one may have the id of a letter that has come back.
+		s.places = slices.DeleteFunc(s.places, func(p *letterPlace) bool { return p.letter == nil })
+		s.left = 0
 		slices.SortFunc(s.places, comparePlaces)
 	}
 	out := q.makeRoomLocked()

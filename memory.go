@@ -73,6 +73,8 @@ func (m *memory) gate(o *opening) lane.Gate[opening] {
 	return o.to.gate(m.keys)
 }
 
+func (m *memory) cancelled(id EventID) { m.given.forget(id) }
+
 func (m *memory) open(o *opening) {
 	m.split(*o, func(o opening, gate lane.Gate[opening]) { m.lanes.Return(&o, gate) })
 }

@@ -239,6 +239,7 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 		Time:         b.time.at(f.at),
 		Duration:     f.duration,
 		Error:        f.text,
+		Class:        classOf(f.err),
 		Err:          f.err,
 	}
 }

@@ -3,6 +3,7 @@ package eventbus
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/surebus/eventbus/internal/keys"
@@ -39,13 +40,18 @@ const maxGivenIDs = 100_000
 // givenIDs remembers the ids that publishers have given.
 type givenIDs struct {
 	mu    sync.Mutex // guards the following
-	known map[EventID]content
+	known map[EventID]givenID
 	ring  []EventID // in the order in which they came, from oldest on
 	old   int
 }
 
 // content is what an id stands for.
 type content struct{ eventType, key string }
+
+type givenID struct {
+	content
+	place int // in the ring
+}
 
 // take remembers the given ids of events, and returns the events whose ids were
 // not known. If an id is known for something else, which is a *BatchError, it
@@ -85,7 +91,8 @@ func (g *givenIDs) unknownLocked(openings []opening) (fresh []opening, err error
 			continue
 		}
 		is := content{o.to.eventType, o.key()}
-		was, known := g.known[o.id]
+		before, known := g.known[o.id]
+		was := before.content
 		if !known {
 			was, known = batch[o.id]
 		}
@@ -104,16 +111,29 @@ func (g *givenIDs) unknownLocked(openings []opening) (fresh []opening, err error
 
 func (g *givenIDs) rememberLocked(id EventID, c content) {
 	if g.known == nil {
-		g.known = make(map[EventID]content)
+		g.known = make(map[EventID]givenID)
 	}
-	if len(g.ring) < maxGivenIDs {
+	place := len(g.ring)
+	if place < maxGivenIDs {
 		g.ring = append(g.ring, id)
 	} else {
-		delete(g.known, g.ring[g.old])
-		g.ring[g.old] = id
+		place = g.old
+		// One that was forgotten may be known again, in another place.
+		if oldest := g.ring[place]; g.known[oldest].place == place {
+			delete(g.known, oldest)
+		}
+		g.ring[place] = id
 		g.old = (g.old + 1) % maxGivenIDs
 	}
-	g.known[id] = c
+	c.key = strings.Clone(c.key) // it may be a piece of something large
+	g.known[id] = givenID{c, place}
+}
+
+// forget makes an id free to be given again.
+func (g *givenIDs) forget(id EventID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.known, id)
 }
 
 func anyGiven(openings []opening) bool {

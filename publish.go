@@ -22,7 +22,7 @@ type PublishOption func(*publication)
 type publication struct {
 	extras
 	id   EventID
-	when dueOption
+	when *dueOption // nil for now
 	err  error
 }
 
@@ -84,7 +84,8 @@ func checkKey(key string) string {
 // ID gives an event its id, so that publishing can be repeated when it is not
 // known whether it succeeded: an id that is known, with the same type and key, is
 // answered as the first time, and nothing is dispatched. With another type or key
-// it is ErrDuplicateID. The last 100,000 ids that were given are known.
+// it is ErrDuplicateID. The last 100,000 ids that were given are known, those of
+// events that were cancelled aside.
 //
 // Not zero. Of several, the last holds. NewEventID makes one.
 func ID(id EventID) PublishOption {
@@ -102,7 +103,7 @@ func ID(id EventID) PublishOption {
 // counts from Publish. Shutdown does not wait for it. Not more than 0 is at once.
 // Of several of After and At, the last holds.
 func After(d time.Duration) PublishOption {
-	return func(p *publication) { p.when = dueOption{after: d} }
+	return func(p *publication) { p.when = &dueOption{after: d} }
 }
 
 // At is After for an instant; one that has passed is now. Not the zero time.
@@ -111,7 +112,7 @@ func At(t time.Time) PublishOption {
 		if t.IsZero() {
 			p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; leave the option out for an event that is due now"})
 		}
-		p.when = dueOption{at: t}
+		p.when = &dueOption{at: t}
 	}
 }
 
@@ -241,7 +242,7 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 		if from != nil {
 			o.values, p.links = from.valuesFor(ctx)
 		}
-		if p.when != (dueOption{}) {
+		if p.when != nil {
 			o.time, p.due = b.dueFrom(p.when)
 		}
 		if w != nil {
@@ -264,7 +265,7 @@ func (o *opening) simple() bool {
 
 // dueFrom is the time of publication of an event that is published now, and when
 // it is due: 0 for at once.
-func (b *Bus) dueFrom(when dueOption) (published time.Time, due int64) {
+func (b *Bus) dueFrom(when *dueOption) (published time.Time, due int64) {
 	now := b.time.now()
 	delay := when.after
 	if !when.at.IsZero() {
@@ -300,17 +301,21 @@ func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) er
 		return appendError(ctx, err)
 	}
 	for _, o := range fresh {
-		b.accepted(&o)
 		if !o.queues() {
-			direct--
+			direct-- // settled, or on the schedule, below
 		}
 		if len(o.to.subscriptions) == 0 {
-			b.unrouted(o)
 			continue
 		}
 		o.to.counters.events.Add(1)
 		if o.extras != nil && o.extras.due != 0 {
 			b.putOff(o)
+		}
+	}
+	for _, o := range fresh { // last, since observers may wait
+		b.accepted(&o)
+		if len(o.to.subscriptions) == 0 {
+			b.unrouted(o)
 		}
 	}
 	if len(openings) == 1 && len(fresh) == 0 && openings[0].extras.waiter != nil {
@@ -365,13 +370,13 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (*publicati
 
 // valuesFor is where the handlers of an event that is published by c's handler,
 // with ctx, find their values, and the number of links in that.
-func (c *call) valuesFor(ctx context.Context) (context.Context, int) {
+func (c *call) valuesFor(ctx context.Context) (context.Context, int32) {
 	switch {
 	case ctx == context.Context(c):
-		return c.values, int(c.links) // nothing was added to them
+		return c.values, c.links // nothing was added to them
 	case c.links >= maxValueLinks:
 		return context.Background(), 0
 	default:
-		return ctx, int(c.links) + 1
+		return ctx, c.links + 1
 	}
 }

@@ -143,7 +143,7 @@ func (b *Bus) neverDue(o opening) {
 }
 
 // Cancel takes back an event that was published with After or At and is not due
-// yet: nobody will see it. It does not block.
+// yet: nobody will see it, and its id may be given again. It does not block.
 //
 // Errors: ErrNotScheduled for an id that no such event has, also when it is due
 // or cancelled already; the context's.
@@ -161,6 +161,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	if o.extras.waiter != nil {
 		o.extras.waiter.end(Cancelled)
 	}
+	b.store.cancelled(id)
 	b.ledger.cancelled.Add(1)
 	b.checkDrained()
 	return nil

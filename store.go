@@ -19,6 +19,9 @@ type store interface {
 	// not known. What is due later, and what has no subscription, is the caller's;
 	// the others are queued.
 	appendAll(ctx context.Context, openings []opening, inside bool) (fresh []opening, err error)
+	// cancelled is told of an event for later that was taken back: its id may be
+	// given again.
+	cancelled(id EventID)
 	// open queues what has been accepted before: what has come due, a letter that
 	// is replayed. It does not block.
 	open(o *opening)

@@ -202,7 +202,7 @@ func TestStorm_AHandlerPublishesToItselfForEver(t *testing.T) {
 // Subscribe and Unsubscribe, Pause and Resume, from many goroutines under load.
 func TestStorm_SubscribeAndUnsubscribeUnderLoad(t *testing.T) {
 	bus, _ := startBus(t, eventbus.WithDeadLetterCapacity(1_000_000))
-	rounds := unlessShort(200, 30)
+	rounds := unlessShort(60, 20)
 	var published, called atomic.Int64
 	mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { called.Add(1); return nil })
 	stop := make(chan struct{})

@@ -88,7 +88,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		timeout:  c.timeout,
 		retry:    c.retry,
 		whenOpen: c.whenOpen,
-		circuit:  newCircuit(c.circuit, b.time.nanos()),
+		circuit:  newCircuit(c.circuit, b.time.nanos),
 		holding:  holding{capacity: c.hold, total: &b.ledger.held},
 		formerly: c.formerly,
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Outcome is how a dispatch stands.
@@ -81,7 +82,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	from := callFrom(ctx)
 	if b.running(from) {
 		var resume func()
-		w.places, resume = from.waiting()
+		w.place, w.above, resume = from.waiting()
 		defer resume()
 	}
 	id, err := b.accept(ctx, from, eventType, payload, opts, w)
@@ -94,6 +95,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		select {
 		case <-w.done:
 		default:
+			w.gaveUp.Store(true)
 			return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 				shorten(eventType), id, contextError(ctx))
 		}
@@ -116,7 +118,9 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 // waiter is somebody who waits for an event to settle.
 type waiter struct {
 	done   chan struct{}
-	places []keyPlace // that are not free while it waits
+	place  keyPlace    // that is not free while it waits, if it is a handler with one
+	above  *waiter     // who waits for that handler's event, if anybody
+	gaveUp atomic.Bool // it no longer waits
 
 	mu       sync.Mutex // guards the following; no longer changed once done is closed
 	pending  int        // dispatches that have not settled
@@ -165,7 +169,7 @@ func (w *waiter) end(o Outcome) {
 }
 
 // keyPlace is the place of a key that a dispatch has taken: at one subscription
-// on a bus with isolation, at all of them otherwise.
+// on a bus with isolation, at all of them otherwise. The zero value is none.
 type keyPlace struct {
 	key string
 	at  *Subscription
@@ -174,7 +178,13 @@ type keyPlace struct {
 // wouldDeadlock reports whether an event would come behind a dispatch that ends
 // only after the event has.
 func (w *waiter) wouldDeadlock(o *opening) bool {
-	return o.key() != "" && len(o.to.subscriptions) > 0 && slices.ContainsFunc(w.places, func(p keyPlace) bool {
-		return p.key == o.key() && (p.at == nil || slices.Contains(o.to.subscriptions, p.at))
-	})
+	if o.key() == "" || len(o.to.subscriptions) == 0 {
+		return false
+	}
+	for ; w != nil && !w.gaveUp.Load(); w = w.above {
+		if p := w.place; p.key == o.key() && (p.at == nil || slices.Contains(o.to.subscriptions, p.at)) {
+			return true
+		}
+	}
+	return false
 }

@@ -47,7 +47,7 @@ func NewUnstarted(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 // WaitSettled would wait; once the test has failed, not for longer than a second.
 // Then the test fails for
 //
-//   - events that were not finished,
+//   - events that were not finished, those held or published for later included,
 //   - dead letters that DeadLetter or DeadLetters have not returned and
 //     AllowDeadLetters does not allow: a letter that nobody expects is a bug,
 //   - dead letters that have fallen out of the queue unseen,
@@ -229,6 +229,8 @@ func unfinishedText(unfinished []eventbus.DeadLetter, cut *eventbus.ShutdownErro
 	switch {
 	case cut != nil && errors.Is(cut.Cause, eventbus.ErrNotStarted):
 		why = "the bus was never started"
+	case cut != nil && cut.Cause == nil:
+		why = "they were held, paused or published for later; resume the subscription, let the time pass, or allow them with AllowDeadLetters and the reason shutdown"
 	case cut != nil:
 		why = fmt.Sprintf("Shutdown was cut short (%v); let blocked handlers go, and advance a mock clock with AdvanceUntilSettled", cut.Cause)
 	}

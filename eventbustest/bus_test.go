@@ -212,3 +212,27 @@ func TestAllowDeadLetters_Refuses(t *testing.T) {
 		eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{})
 	}, "Adopt it")
 }
+
+func TestNew_WhatIsHeldOrForLaterIsUnfinished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leave := func(t testing.TB) *eventbus.Bus {
+			bus := eventbustest.New(t)
+			subscribe(t, bus, ok, eventbus.Named("mail"))
+			require.NoError(t, bus.Subscription("mail").Pause())
+			publish(t, bus, "order.placed", nil)
+			_, err := bus.Publish(context.Background(), "order.placed", nil, eventbus.After(time.Hour))
+			require.NoError(t, err)
+			eventbustest.WaitSettled(t, bus) // does not wait for them
+			return bus
+		}
+		oneFailure(t, func(t testing.TB) { leave(t) }, "2 events unfinished", "held, paused or published for later", "AllowDeadLetters")
+		passes(t, func(t testing.TB) {
+			eventbustest.AllowDeadLetters(t, leave(t), eventbus.LetterQuery{Reason: eventbus.ReasonShutdown})
+		})
+		passes(t, func(t testing.TB) {
+			bus := leave(t)
+			require.NoError(t, bus.Subscription("mail").Resume())
+			time.Sleep(2 * time.Hour)
+		})
+	})
+}

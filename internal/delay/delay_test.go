@@ -741,6 +741,7 @@ func TestPruneDuringDue(t *testing.T) {
 		require.Equal(t, 2, q.Len())
 		close(release)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Equal(t, []int{1, 3}, got)
 	})
 }

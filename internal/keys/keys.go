@@ -9,6 +9,10 @@ import (
 
 // Gate is the gate of many keys. Its methods are safe for concurrent use, and
 // none blocks. A key that nobody is through with takes no memory.
+//
+// Keys are told apart by 64 bits of a hash with a secret seed: that two that are in
+// use at the same time have the same is as good as impossible, and would only make
+// one of them wait for the other.
 type Gate[T any] struct {
 	seed   maphash.Seed
 	shards []shard[T]
@@ -18,7 +22,7 @@ type shard[T any] struct {
 	mu sync.Mutex // guards the following
 	// lines has the keys that an item is through with, and what is behind it:
 	// nil if nothing is.
-	lines map[string]*line[T]
+	lines map[uint64]*line[T]
 	most  int      // keys that there have been in this map
 	spare *node[T] // to be used again
 	kept  int      // of those
@@ -42,32 +46,31 @@ func New[T any](shards int) *Gate[T] {
 	return &Gate[T]{seed: maphash.MakeSeed(), shards: make([]shard[T], shards)}
 }
 
-func (g *Gate[T]) shard(key string) *shard[T] {
-	if len(g.shards) == 1 {
-		return &g.shards[0]
-	}
-	return &g.shards[maphash.String(g.seed, key)%uint64(len(g.shards))]
+// shard returns what is known of a key, and the hash that stands for it there.
+func (g *Gate[T]) shard(key string) (*shard[T], uint64) {
+	hash := maphash.String(g.seed, key)
+	return &g.shards[hash%uint64(len(g.shards))], hash
 }
 
 // Enter reports whether an item may go through at once. If not, it is kept until
 // Leave returns it.
 func (g *Gate[T]) Enter(key string, item T) bool {
-	s := g.shard(key)
+	s, hash := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l, taken := s.lines[key]
+	l, taken := s.lines[hash]
 	if !taken {
 		if s.lines == nil {
-			s.lines = make(map[string]*line[T])
+			s.lines = make(map[uint64]*line[T])
 		}
-		s.lines[key] = nil
+		s.lines[hash] = nil
 		s.most = max(s.most, len(s.lines))
 		return true
 	}
 	n := s.nodeLocked()
 	n.item = item
 	if l == nil {
-		s.lines[key] = &line[T]{n, n}
+		s.lines[hash] = &line[T]{n, n}
 		return false
 	}
 	if l.first == nil {
@@ -82,12 +85,12 @@ func (g *Gate[T]) Enter(key string, item T) bool {
 // Leave says that the item of a key that went through is done with. The next one
 // of the key, if there is one, goes through by that, and is returned.
 func (g *Gate[T]) Leave(key string) (next T, ok bool) {
-	s := g.shard(key)
+	s, hash := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lines[key]
+	l := s.lines[hash]
 	if l == nil || l.first == nil {
-		delete(s.lines, key)
+		delete(s.lines, hash)
 		s.shrinkLocked()
 		return next, false
 	}
@@ -122,9 +125,9 @@ func (s *shard[T]) shrinkLocked() {
 	if s.most <= small || len(s.lines) > s.most/4 {
 		return
 	}
-	lines := make(map[string]*line[T], len(s.lines))
-	for key, l := range s.lines {
-		lines[key] = l
+	lines := make(map[uint64]*line[T], len(s.lines))
+	for hash, l := range s.lines {
+		lines[hash] = l
 	}
 	s.lines, s.most = lines, len(lines)
 }

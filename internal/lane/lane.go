@@ -164,19 +164,24 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool, gate Gate[T])
 // held. choose returns how many count as admitted; if it returns an error, it has
 // put none. More than the capacity needs the queue empty, and exceeds it.
 func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func(put func(T, Gate[T])) (int, error)) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	n = min(n, p.cfg.Capacity)
+	p.mu.Lock()
 	if err := p.admitLocked(ctx, n, over); err != nil {
+		p.mu.Unlock()
 		return err
 	}
 	p.room += n
+	boundary := false
 	admitted, err := choose(func(item T, gate Gate[T]) {
 		p.room--
-		p.passLocked(&item, gate)
+		boundary = p.passLocked(&item, gate) || boundary
 	})
 	p.admitted += int64(admitted)
 	p.tellWaitersLocked() // there may be room left
+	p.mu.Unlock()
+	if boundary && !over {
+		p.yield()
+	}
 	return err
 }
 
