@@ -122,6 +122,7 @@ func (s *simulation) lookAtWaits() {
 			}
 		}
 		if broken {
+			w.model.gaveUp = true
 			return true
 		}
 		s.logf("e%d has settled for who waits: %v", w.event, w.result.Outcome)
