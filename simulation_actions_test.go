@@ -122,7 +122,7 @@ func (s *simulation) publishAndWait(c *simCall) {
 		synctest.Wait()
 	} else {
 		ctx = c.ctx
-		w.model.places = c.dispatch.places(s.model.isolation)
+		w.model.place, w.model.above = c.dispatch.keyPlace(s.model.isolation), c.dispatch.waiter
 		s.order(c, do)
 	}
 	var err error

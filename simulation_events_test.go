@@ -28,7 +28,9 @@ type simWaiter struct {
 	attempts int
 	letters  int
 	held     int
-	places   []simPlace // that are not free while it waits
+	place    simPlace   // that is not free while it waits, if it has a key
+	above    *simWaiter // who waits for the event of the handler that waits
+	gaveUp   bool
 }
 
 func (w *simWaiter) ended(o eventbus.Outcome, attempts int) {
@@ -42,6 +44,17 @@ func (w *simWaiter) ended(o eventbus.Outcome, attempts int) {
 	w.attempts = max(w.attempts, attempts)
 	w.pending--
 	w.settled = w.pending == 0
+}
+
+// deadlocks reports whether a key at these subscriptions is free only when it no
+// longer waits.
+func (w *simWaiter) deadlocks(key string, to []*simSub) bool {
+	for ; w != nil && !w.gaveUp; w = w.above {
+		if w.place.key == key && (w.place.at == nil || slices.Contains(to, w.place.at)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (e *simEvent) move(sub, from, to string) {
@@ -159,9 +172,7 @@ func (m *simModel) refuses(p simPublication, inside bool, w *simWaiter) error {
 	switch {
 	case m.cut || m.ending && !inside:
 		return eventbus.ErrShutdown
-	case w != nil && p.key != "" && need > 0 && slices.ContainsFunc(w.places, func(x simPlace) bool {
-		return x.key == p.key && (x.at == nil || slices.Contains(m.targets(p.eventType), x.at))
-	}):
+	case p.key != "" && need > 0 && w.deadlocks(p.key, m.targets(p.eventType)):
 		return eventbus.ErrWouldDeadlock
 	case !inside && p.delay == 0 && need > 0 && len(m.queue)+m.parked+need > m.capacity:
 		return eventbus.ErrQueueFull

@@ -3,6 +3,7 @@ package eventbus_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,31 +48,27 @@ func TestD7_WhoComesBackFromWaitingMakesAnotherLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1))
 		wait, cancel := context.WithCancel(context.Background())
-		running, most := 0, 0
-		run := func() {
-			running++
-			most = max(most, running)
-		}
+		var running, most atomic.Int32
 		back, first := make(chan struct{}), make(chan struct{})
 		mustSubscribe(t, bus, "later", ok)
 		mustSubscribe(t, bus, "waits", func(ctx context.Context, _ eventbus.Event) error {
 			inside, stop := context.WithCancel(ctx)
 			context.AfterFunc(wait, stop)
 			_, err := bus.PublishAndWait(inside, "later", nil, eventbus.After(time.Minute))
-			running++
+			running.Add(1)
 			<-back
-			running--
+			running.Add(-1)
 			if !errors.Is(err, context.Canceled) {
 				return err
 			}
 			return nil
 		})
 		mustSubscribe(t, bus, "keyed", func(_ context.Context, e eventbus.Event) error {
-			run()
+			most.Store(max(most.Load(), running.Add(1)))
 			if e.Payload == 1 {
 				<-first
 			}
-			running--
+			running.Add(-1)
 			return nil
 		})
 		for _, p := range []eventbus.Publication{
@@ -85,14 +82,14 @@ func TestD7_WhoComesBackFromWaitingMakesAnotherLeave(t *testing.T) {
 		time.Sleep(time.Second)
 		cancel()
 		synctest.Wait()
-		require.Equal(t, 2, running, "one has come back")
-		most = 0
+		require.EqualValues(t, 2, running.Load(), "one has come back")
+		most.Store(0)
 		close(first)
 		time.Sleep(time.Second)
-		require.Equal(t, 1, running)
-		require.Zero(t, most, "the next of the key had to wait")
+		require.EqualValues(t, 1, running.Load())
+		require.Zero(t, most.Load(), "the next of the key had to wait")
 		close(back)
 		time.Sleep(time.Second)
-		require.Equal(t, 1, most)
+		require.EqualValues(t, 1, most.Load())
 	})
 }

@@ -26,19 +26,15 @@ type simPlace struct {
 	at  *simSub
 }
 
-// places are those that are not free before a dispatch has settled.
-func (d *simDispatch) places(isolation bool) (all []simPlace) {
-	if d.waiter != nil {
-		all = slices.Clone(d.waiter.places)
-	}
+// keyPlace is the place that a dispatch has, if it has one.
+func (d *simDispatch) keyPlace(isolation bool) (p simPlace) {
 	if d.place {
-		place := simPlace{key: d.event.key}
+		p.key = d.event.key
 		if isolation {
-			place.at = d.sub()
+			p.at = d.sub()
 		}
-		all = append(all, place)
 	}
-	return all
+	return p
 }
 
 // enqueue queues a dispatch, or has it wait for its key.

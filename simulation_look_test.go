@@ -48,10 +48,7 @@ func (s *simulation) look() {
 	}
 	calls := m.look(seen)
 	if m.tie {
-		if s.sure == math.MaxInt {
-			s.sure = s.looked[0]
-		}
-		s.logf("a tie")
+		s.tie()
 	}
 	for _, c := range arrived {
 		s.receive(c, calls[c.name])
@@ -68,6 +65,13 @@ func (s *simulation) look() {
 	}
 	s.lookAtWaits()
 	s.compare(&metrics)
+}
+
+// tie notes that things at the same instant have come in an order that is nobody's
+// decision.
+func (s *simulation) tie() {
+	s.sure = min(s.sure, s.looked[0])
+	s.logf("a tie")
 }
 
 // newLetters are the letters that the model does not know of yet, by their keys.
@@ -112,11 +116,13 @@ func (s *simulation) lookAtWaits() {
 		}
 		simCheck(w.model.settled || broken, "PublishAndWait of event %d has returned %+v, %v, and the event has not settled", w.event, w.result, w.err)
 		if w.call != nil {
+			s.tie() // the worker that leaves for it may have taken something before
 			if w.call.wait = nil; w.call.dispatch != nil {
 				w.call.dispatch.blocked = false
 			}
 		}
 		if broken {
+			w.model.gaveUp = true
 			return true
 		}
 		s.logf("e%d has settled for who waits: %v", w.event, w.result.Outcome)

@@ -26,8 +26,10 @@ var (
 // TestSimulation runs the real bus in virtual time, with a gate in every handler.
 // At each step everything is at rest, and a seeded driver picks what happens next:
 // who goes on, fails, panics, exits or is given up, what is published, replayed,
-// unsubscribed; a model of plain code is told the same, and must agree on all that
-// can be seen. A seed makes the same schedule every time.
+// unsubscribed; a model of plain code is told the same. Which of those that are ready
+// goes first is the bus's to choose: the model looks for an order that explains all
+// that can be seen, and there must be one. A seed makes the same schedule every time,
+// until things at the same instant come in an order that is nobody's decision.
 func TestSimulation(t *testing.T) {
 	if *simSeed >= 0 {
 		r := simulate(t, uint64(*simSeed))
