@@ -352,6 +352,9 @@ func HoldCapacity(n int) SubscribeOption {
 // or has taken over.
 func Formerly(names ...string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
+		if len(names) == 0 {
+			c.err = &OptionError{Option: "Formerly", Reason: "names nothing; leave it out"}
+		}
 		for _, name := range names {
 			if reason := checkName(name); reason != "" {
 				c.err = &OptionError{Option: "Formerly", Value: fmt.Sprintf("%q", shorten(name)), Reason: reason}
