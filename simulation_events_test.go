@@ -31,6 +31,7 @@ type simWaiter struct {
 	place    simPlace   // that is not free while it waits, if it has a key
 	above    *simWaiter // who waits for the event of the handler that waits
 	gaveUp   bool
+	returned bool // it is seen to have: all that it waits for has settled
 }
 
 func (w *simWaiter) ended(o eventbus.Outcome, attempts int) {

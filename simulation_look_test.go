@@ -46,6 +46,10 @@ func (s *simulation) look() {
 			seen.held[sub] = append(seen.held[sub], simPair(e.Payload.(int), sub.name))
 		}
 	}
+	for _, w := range s.waits {
+		broken := w.cancelled || w.call != nil && w.call.dispatch == nil
+		w.model.returned = w.done.Load() && !broken
+	}
 	calls := m.look(seen)
 	if m.tie {
 		s.tie()

@@ -210,7 +210,7 @@ func (m *simModel) evidence(d *simDispatch, goes bool) int {
 	if !goes {
 		attempt++
 	}
-	seen, rank := false, 3
+	seen, rank := d.waiter != nil && d.waiter.returned, 3
 	for _, s := range d.subs[d.next:] {
 		name := simCallName(d.event.number, s.name, attempt, d.replays)
 		why := s.refuses(d, max(d.at, m.seen.before), m.seen.now, m.seen.began[name])
