@@ -38,8 +38,8 @@
 // # The way of an event
 //
 //	Publish ── which subscriptions? ── its key's turn? ── queue ── a free worker
-//	                                              │
-//	              ┌───────────────────────────────┘
+//	                                                                 │
+//	              ┌──────────────────────────────────────────────────┘
 //	              ▼
 //	   for each subscription in order:
 //	     circuit open? ── yes ── held, until it closes
