@@ -499,7 +499,8 @@ func TestO2_WhatCallbacksAreGiven(t *testing.T) {
 		require.Equal(t, "payload", event.Payload)
 		require.Equal(t, eventbus.Attempt{ID: 1, Event: event, Number: 1, BeganAt: start}, begun.all()[0])
 		failure := eventbus.Failure{
-			Attempt: 1, Subscription: "s", Time: start.Add(3 * time.Second), Duration: 3 * time.Second, Error: "dead", Err: errDead,
+			Attempt: 1, Subscription: "s", Time: start.Add(3 * time.Second), Duration: 3 * time.Second,
+			Error: "dead", Class: "*errors.errorString", Err: errDead,
 		}
 		require.Equal(t, eventbus.EndedAttempt{
 			Attempt: begun.all()[0], Duration: 3 * time.Second, Outcome: eventbus.Waiting, Failure: &failure,
