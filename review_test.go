@@ -147,6 +147,7 @@ func TestE6_ACancelledIDCanBeGivenAgain(t *testing.T) {
 		}
 		mustPublish(t, bus, "reminder", nil, eventbus.ID(id), eventbus.After(3*time.Hour))
 		time.Sleep(4 * time.Hour)
+		synctest.Wait()
 		require.Equal(t, []time.Duration{3 * time.Hour}, at)
 		shutdown(t, bus)
 	})
