@@ -147,10 +147,10 @@ func TestControl_EveryStateAndControl(t *testing.T) {
 		{"paused", resume, "Resume", closed, false, 0},
 	} {
 		for _, held := range []bool{false, true} { // before the control
+			if held && (c.state == "half-open, idle" || c.state == "closed") {
+				continue // there is no such state: nothing is held then
+			}
 			t.Run(fmt.Sprintf("%s when %s, held %t", c.name, c.state, held), func(t *testing.T) {
-				if held && c.state == "half-open, idle" || held && c.state == "closed" {
-					t.Skip("nothing is held then")
-				}
 				synctest.Test(t, func(t *testing.T) {
 					bus, _ := startBus(t)
 					var at journal[time.Time]

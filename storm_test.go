@@ -252,7 +252,7 @@ func TestStorm_SubscribeAndUnsubscribeUnderLoad(t *testing.T) {
 // Ten million events, and what is left of them.
 func TestLong_MemoryIsFlatOverManyEvents(t *testing.T) {
 	if !*long {
-		t.Skip("only with -long")
+		t.Skip("SKIP: only with -long")
 	}
 	bus, _ := startBus(t, eventbus.WithDeadLetterCapacity(100), eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithLogger(zap.NewNop()))
 	mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error {
@@ -276,7 +276,7 @@ func TestLong_MemoryIsFlatOverManyEvents(t *testing.T) {
 			}
 		}
 		for l := bus.Metrics().Ledger; l.Queued+l.Running+l.Waiting > 0; l = bus.Metrics().Ledger {
-			time.Sleep(time.Millisecond)
+			runtime.Gosched()
 		}
 	}
 	for range 3 { // until the ids and the types that are remembered are as many as there may be
@@ -293,7 +293,7 @@ func TestLong_MemoryIsFlatOverManyEvents(t *testing.T) {
 
 func TestLong_MemoryIsFlatOverManyBuses(t *testing.T) {
 	if !*long {
-		t.Skip("only with -long")
+		t.Skip("SKIP: only with -long")
 	}
 	run := func(n int) {
 		for range n {
