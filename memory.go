@@ -67,7 +67,7 @@ func (m *memory) split(o opening, put func(opening, lane.Gate[opening])) {
 
 // gate is where a dispatch waits for its key, nil if it has none.
 func (m *memory) gate(o *opening) lane.Gate[opening] {
-	if o.key() == "" {
+	if o.key == "" {
 		return nil
 	}
 	return o.to.gate(m.keys)
@@ -89,5 +89,5 @@ func (m *memory) settle(d *dispatch, s settlement) *DeadLetter {
 }
 
 func (m *memory) leave(o *opening) (opening, bool) {
-	return o.to.gate(m.keys).keys.Leave(o.key())
+	return o.to.gate(m.keys).keys.Leave(o.key)
 }

@@ -19,7 +19,7 @@ type keyGate struct{ keys *keys.Gate[opening] }
 func newKeyGate(shards int) *keyGate { return &keyGate{keys.New[opening](shards)} }
 
 // Enter reports whether the dispatch may go on. If not, it is kept.
-func (g *keyGate) Enter(o opening) bool { return g.keys.Enter(o.key(), o) }
+func (g *keyGate) Enter(o opening) bool { return g.keys.Enter(o.key, o) }
 
 // gate is the gate of a dispatch to these targets; the bus's, but for isolation.
 func (t *targets) gate(bus *keyGate) *keyGate {
@@ -67,7 +67,7 @@ func (g *givenIDs) take(openings []opening) (fresh []opening, err error) {
 	}
 	for _, o := range fresh {
 		if o.given() {
-			g.rememberLocked(o.id, content{o.to.eventType, o.key()})
+			g.rememberLocked(o.id, content{o.to.eventType, o.key})
 		}
 	}
 	return fresh, nil
@@ -90,7 +90,7 @@ func (g *givenIDs) unknownLocked(openings []opening) (fresh []opening, err error
 			fresh = append(fresh, o)
 			continue
 		}
-		is := content{o.to.eventType, o.key()}
+		is := content{o.to.eventType, o.key}
 		before, known := g.known[o.id]
 		was := before.content
 		if !known {

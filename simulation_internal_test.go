@@ -23,7 +23,7 @@ func HeldAt(s *Subscription) []Event {
 	})
 	events := make([]Event, len(all))
 	for i, d := range all {
-		events[i] = d.event()
+		events[i] = d.event(d.to.subscriptions[0].bus.time)
 	}
 	return events
 }
