@@ -91,6 +91,7 @@ func New(opts ...Option) (*Bus, error) {
 		Close:       b.closeWorker,
 		Place:       func(w *worker) *opening { return &w.dispatch.opening },
 		Run:         b.run,
+		Enter:       func(o *opening) bool { return b.store.enter(o) },
 		Lost:        func(w *worker) bool { return w.lost },
 		Next:        (*worker).goOn,
 		After:       (*worker).tell,
@@ -102,7 +103,7 @@ func New(opts ...Option) (*Bus, error) {
 	})
 	b.delay = delay.New(delayClock{b.time}, func(due []*dispatch) {
 		for _, d := range due {
-			b.lanes.Return(&d.opening, nil)
+			b.lanes.Return(&d.opening, false)
 		}
 	})
 	b.doors = delay.New(delayClock{b.time}, b.wake)
