@@ -335,7 +335,6 @@ func (s *simulation) conclude(c *simCall, how string) {
 		}
 		return true, nil
 	}
-	s.look()
 }
 
 func (s *simulation) unsubscribe(sub *simSub, inside *simCall) {
@@ -490,6 +489,7 @@ func (s *simulation) finish(how string) {
 	s.checkShutdown()
 	for len(s.calls) > 0 {
 		s.release(s.calls[0], s.chance(0.5))
+		s.look()
 	}
 	s.look()
 	s.compareLetters()
@@ -543,8 +543,8 @@ func (s *simulation) quiesce() {
 		simCheck(n < 10_000, "it does not settle: %+v", m.books())
 		if i := slices.IndexFunc(s.calls, func(c *simCall) bool { return c.wait == nil && c.dispatch != nil }); i >= 0 {
 			s.release(s.calls[i], false)
-			s.sleep(s.odd(3 * time.Microsecond))
 			s.settle()
+			s.sleep(s.odd(3 * time.Microsecond))
 			continue
 		}
 		next := s.nextInstant()

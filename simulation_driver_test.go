@@ -490,8 +490,11 @@ func (s *simulation) nextInstant() time.Duration {
 			next = min(next, d.due)
 		}
 	}
-	for _, s := range m.subs {
-		for _, at := range []time.Duration{s.pausedUntil, s.circuit.until} {
+	for _, d := range m.open {
+		if d.state != "held" {
+			continue
+		}
+		for _, at := range []time.Duration{d.rest[0].pausedUntil, d.rest[0].circuit.until} {
 			if at > m.now {
 				next = min(next, at)
 			}
@@ -508,7 +511,7 @@ func (s *simulation) sleep(d time.Duration) {
 	for target := s.last + d; s.last < target; s.look() {
 		next := min(target, s.nextInstant())
 		if s.spare() {
-			next = min(next, s.last+100*time.Microsecond)
+			next = min(next, s.last+500*time.Microsecond)
 		}
 		time.Sleep(next - s.now())
 	}
@@ -539,7 +542,7 @@ func (s *simulation) settle() {
 	for {
 		switch {
 		case s.spare():
-			s.sleep(100 * time.Microsecond)
+			s.sleep(500 * time.Microsecond)
 		case len(s.runs) > 0 && (s.hasty || !s.chance(0.1)):
 			s.goOn(s.runs[s.rng.IntN(len(s.runs))])
 			s.sleep(s.odd(time.Microsecond)) // no two calls have the same deadline
@@ -578,7 +581,7 @@ func (s *simulation) advance() {
 		}
 	}
 	if s.model.in("queued") > 0 && !s.chance(0.02) {
-		d = min(d, s.odd(50*time.Millisecond)) // the lanes tick all the while
+		d = min(d, s.odd(10*time.Millisecond)) // the lanes tick all the while
 	}
 	s.logf("advance %s", d)
 	s.sleep(d)
