@@ -33,6 +33,9 @@ type config struct {
 	clock        clock.Clock
 	logger       *zap.Logger
 	retry        RetryPolicy
+	rules        *ruleSet
+	names        errorNames
+	random       func() float64 // nil: math/rand
 	circuit      circuitConfig
 	timeout      time.Duration
 	concurrency  int
@@ -193,6 +196,17 @@ func WithClock(c clock.Clock) Option {
 	})
 }
 
+// WithRandom replaces the source of the random numbers that jitter is made of. It must
+// return numbers in [0, 1), as rand.Float64 does; another is taken for the nearest of
+// these, and a panic, which is logged, for 0. It must be quick, and safe for concurrent
+// use.
+func WithRandom(random func() float64) Option {
+	return option(func(c *config) {
+		c.refuseIf(random == nil, "WithRandom", "nil", "leave the option out for math/rand")
+		c.random = random
+	})
+}
+
 // WithMiddleware wraps every handler of the bus, around the middleware of its
 // subscription: the first one is the outermost.
 func WithMiddleware(mw ...Middleware) Option {
@@ -231,7 +245,7 @@ type subscriptionConfig struct {
 	named      bool
 	formerly   []string
 	timeout    time.Duration
-	retry      retryOverride
+	retry      retrySettings
 	circuit    circuitConfig
 	whenOpen   WhenOpen
 	hold       int
@@ -293,7 +307,7 @@ func Retry(opts ...RetryOption) SubscribeOption {
 		}
 		r.RetryPolicy = r.over(c.retry.RetryPolicy)
 		r.set |= c.retry.set
-		c.retry = r
+		c.retry.retryOverride = r
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 
 // SetRandom replaces what the bus draws its jitter from, for tests in package
 // eventbus_test. It must be called before Start.
-func SetRandom(b *Bus, random func() float64) { b.random = random }
+func SetRandom(b *Bus, random func() float64) { b.config.random = random }
 
 // SetGates makes workers ask before they run what they have taken, and before they
 // take more when somebody has waited for what they ran. It must be called before
