@@ -107,12 +107,21 @@ func (w *worker) taken() *dispatch {
 // that it has come to, until the first failure.
 func (b *Bus) run(w *worker) {
 	d := w.taken()
-	var c *call
-	inHandler := false
+	var (
+		c         *call
+		err       error
+		v         *verdict
+		inHandler bool
+	)
 	defer func() {
-		if inHandler { // which has ended this goroutine
-			b.conclude(w, c, ErrHandlerExited)
+		if !inHandler {
+			return
 		}
+		// The handler has ended this goroutine, or a method of its error has.
+		if err == nil {
+			err = ErrHandlerExited
+		}
+		b.conclude(w, c, err, v)
 	}()
 	d.attempt = max(d.attempt, d.attempt+1) // or stays the last one that there is
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
@@ -132,10 +141,13 @@ func (b *Bus) run(w *worker) {
 			}
 			continue
 		}
-		inHandler = true
-		err := invoke(c)
+		inHandler, err, v = true, nil, nil
+		if err = invoke(c); err != nil && c.Running() {
+			v = &verdict{}
+			b.judgeInside(c, err, v)
+		}
 		inHandler = false
-		if !b.conclude(w, c, err) {
+		if !b.conclude(w, c, err, v) {
 			return
 		}
 	}
@@ -229,15 +241,16 @@ func invoke(c *call) (err error) {
 	return err
 }
 
-// conclude takes the result of a call. It reports whether the attempt goes on.
-func (b *Bus) conclude(w *worker, c *call, err error) bool {
+// conclude takes the result of a call, with the verdict on an error if there is one
+// already. It reports whether the attempt goes on.
+func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 	if !c.End() {
 		b.endedLate(w, c, err)
 		return false
 	}
 	c.cancel()
 	if err != nil {
-		b.failed(w, c, err)
+		b.failed(w, c, err, v)
 		return false
 	}
 	d, s := c.dispatch, c.subscription
@@ -255,11 +268,14 @@ func (b *Bus) conclude(w *worker, c *call, err error) bool {
 }
 
 // failed is what follows from a failure: a retry, or a dead letter.
-func (b *Bus) failed(w *worker, c *call, err error) {
+func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	d, s, now := c.dispatch, c.subscription, b.time.now()
 	duration := max(time.Duration(now.nanos-d.started), 0)
 	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
-	attempt := failedAttempt{elapsed: now.utc.Sub(d.published(b.time)), bound: by.policy.MaxElapsed, verdict: b.judge(s, err, &by)}
+	if v == nil {
+		v = b.judge(s, err, &by)
+	}
+	attempt := failedAttempt{elapsed: now.utc.Sub(d.published(b.time)), bound: by.policy.MaxElapsed, verdict: *v}
 	policy := by.deciding(&attempt.verdict)
 	failures, previous := by.count(d, &attempt.verdict)
 	attempt.number, attempt.previous = failures, *previous
@@ -318,18 +334,34 @@ func (b *Bus) randomly() float64 {
 	return *given
 }
 
-// judge asks an error, and what decides on it, what they say. A cut does not wait for
-// them.
-func (b *Bus) judge(s *Subscription, err error, by *judgement) verdict {
+// judgeInside asks a handler's error, and what decides on it, what they say, as a
+// part of the call: whatever they do, it can be given up.
+func (b *Bus) judgeInside(c *call, err error, v *verdict) {
+	s := c.subscription
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			b.logRetryIfPanic(s, panicked)
+		}
+	}()
+	by := b.policy(c.dispatch.to).at(s, &b.config.names)
+	v.judge(err, &by)
+}
+
+// judge is judgeInside when the call is over. A cut does not wait for what is asked.
+func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 	v := new(verdict)
 	panicked, done := guarded(b.cutting.done, func() { v.judge(err, by) })
 	if !done {
-		return verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
+		return &verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
 	}
 	if panicked != nil {
-		b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", panicked))
+		b.logRetryIfPanic(s, panicked)
 	}
-	return *v
+	return v
+}
+
+func (b *Bus) logRetryIfPanic(s *Subscription, panicked any) {
+	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", panicked))
 }
 
 // skip is why a subscription is skipped.
@@ -413,7 +445,7 @@ func (b *Bus) withdraw(w *worker, c *call) bool {
 // watch's goroutine, so the rest is left to a fresh worker.
 func (b *Bus) overran(c *call) {
 	b.giveUp(c, func(w *worker) {
-		b.failed(w, c, &TimeoutError{Subscription: c.subscription.id, Timeout: c.subscription.timeout})
+		b.failed(w, c, &TimeoutError{Subscription: c.subscription.id, Timeout: c.subscription.timeout}, nil)
 	})
 }
 
