@@ -45,7 +45,7 @@ func (c *call) delivery() *Delivery {
 	return &Delivery{
 		Event:        c.dispatch.event(c.subscription.bus.time),
 		Subscription: c.subscription.id,
-		Attempt:      int(c.attempt),
+		Attempt:      int(c.dispatch.attempt),
 		Replays:      c.dispatch.replays(),
 	}
 }
@@ -64,8 +64,6 @@ func (a *cancellation) remember(c *call) {
 // made for one run and never reused: handlers keep their contexts.
 type call struct {
 	deadline.Call
-	attempt      int32
-	links        int32     // contexts of handlers that values comes through
 	dispatch     *dispatch // while it runs; the worker's next one is in the same place
 	subscription *Subscription
 	values       context.Context // given to Publish

@@ -34,7 +34,7 @@ const maxHanded = 16
 
 // workerCalls is how many calls share an allocation: their contexts, which
 // handlers may keep, keep the others in memory.
-const workerCalls = 31
+const workerCalls = 36
 
 func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open(), called: rand.Uint32()} }
 
@@ -109,6 +109,7 @@ func (b *Bus) run(w *worker) {
 	d := w.taken()
 	var (
 		c         *call
+		event     Event // the same for all handlers
 		err       error
 		v         *verdict
 		inHandler bool
@@ -141,8 +142,11 @@ func (b *Bus) run(w *worker) {
 			}
 			continue
 		}
+		if event.Type == "" {
+			event = d.event(b.time)
+		}
 		inHandler, err, v = true, nil, nil
-		if err = invoke(c); err != nil && c.Running() {
+		if err = invoke(c, event); err != nil && c.Running() {
 			v = &verdict{}
 			b.judgeInside(c, err, v)
 		}
@@ -191,11 +195,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	}
 	c := &w.calls[0]
 	w.calls = w.calls[1:]
-	c.dispatch, c.subscription, c.values, c.attempt = d, s, d.values, d.attempt
-	if d.extras != nil {
-		c.links = d.extras.links
-	}
-
+	c.dispatch, c.subscription, c.values = d, s, d.values
 	now, exact := b.time.recent()
 	d.started, w.timed = now.nanos, exact
 	// A Weyl sequence: to take every 64th call would always be to take the same
@@ -222,7 +222,7 @@ func later(nanos int64, d time.Duration) int64 {
 }
 
 // invoke calls the handler. What it panics with is its error.
-func invoke(c *call) (err error) {
+func invoke(c *call, event Event) (err error) {
 	finished := false
 	defer func() {
 		if finished {
@@ -236,7 +236,7 @@ func invoke(c *call) (err error) {
 		}
 		err = &PanicError{Value: r, Stack: debug.Stack()}
 	}()
-	err = c.subscription.handler(c, c.dispatch.event(c.subscription.bus.time))
+	err = c.subscription.handler(c, event)
 	finished = true
 	return err
 }

@@ -263,7 +263,7 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 		}
 		o.extras.waiter, o.extras.inside = w, inside
 		if from != nil {
-			o.values, o.extras.links = from.valuesFor(ctx)
+			o.values = from.valuesFor(ctx)
 		}
 	}
 	if w != nil {
@@ -388,14 +388,23 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publicat
 }
 
 // valuesFor is where the handlers of an event that is published by c's handler,
-// with ctx, find their values, and the number of links in that.
-func (c *call) valuesFor(ctx context.Context) (context.Context, int32) {
-	switch {
-	case ctx == context.Context(c):
-		return c.values, c.links // nothing was added to them
-	case c.links >= maxValueLinks:
-		return context.Background(), 0
-	default:
-		return ctx, c.links + 1
+// with ctx, find their values.
+func (c *call) valuesFor(ctx context.Context) context.Context {
+	if ctx == context.Context(c) {
+		return c.values // nothing was added to them
 	}
+	links := 1
+	if before, ok := c.values.(*linkedValues); ok {
+		links += before.links
+	}
+	if links > maxValueLinks {
+		return context.Background()
+	}
+	return &linkedValues{ctx, links}
+}
+
+// linkedValues are values that come through the contexts of handlers.
+type linkedValues struct {
+	context.Context
+	links int // how many those are
 }
