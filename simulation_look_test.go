@@ -126,7 +126,9 @@ func (s *simulation) look() {
 			}
 		}
 	}
-	if m.ending && !m.drained && s.started && s.unsettled() == 0 {
+	if m.cut {
+		m.end()
+	} else if m.ending && !m.drained && s.started && s.unsettled() == 0 {
 		m.end()
 		s.atDrain = m.abandoned
 	}

@@ -101,7 +101,8 @@ func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
 }
 
 // enqueue makes an event into its dispatches, which take their keys' places.
-func (m *simModel) enqueue(d *simDispatch) (all []*simDispatch) {
+func (m *simModel) enqueue(d *simDispatch) {
+	var all []*simDispatch
 	n := len(d.rest)
 	if m.isolation {
 		n = 1
@@ -114,7 +115,6 @@ func (m *simModel) enqueue(d *simDispatch) (all []*simDispatch) {
 	}
 	m.ledger.Copies += int64(len(all) - 1)
 	m.open = append(slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d }), all...)
-	return all
 }
 
 // run is an attempt, of a dispatch that was taken.
@@ -296,7 +296,7 @@ func (m *simModel) unsubscribe(s *simSub) {
 }
 
 // end makes letters of what Shutdown does not wait for: of all but what a worker is
-// about to run.
+// about to run, and what is behind that.
 func (m *simModel) end() {
 	m.drained = true
 	for _, d := range slices.Clone(m.open) {
@@ -310,7 +310,7 @@ func (m *simModel) end() {
 			d.attempt--
 			d.rest[0].circuit.release(d.pass)
 		}
-		if d.state != "taken" {
+		if d.state != "taken" && !m.behind(d) {
 			m.bury(d, eventbus.ReasonShutdown)
 		}
 	}
