@@ -65,14 +65,14 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	if first {
 		close(b.leaving)
 		b.lanes.Refuse()
+		if !started {
+			b.cut(ErrNotStarted) // before finish, which would leave the same without a cause
+		}
 		b.checkDrained()
 		go b.finish()
 	}
 	if b.running(callFrom(ctx)) {
 		return nil
-	}
-	if !started {
-		b.cut(ErrNotStarted)
 	}
 	select {
 	case <-b.closed:
