@@ -3,7 +3,6 @@ package eventbus
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +37,8 @@ type Bus struct {
 	watch  *deadline.Watch[call]
 	store  store
 	types  typeTable
+	retry  atomic.Pointer[retrySettings] // of subscriptions that have none; see retryset.go
+	era    atomic.Pointer[era]
 	random func() float64 // in [0, 1)
 
 	scheduled *schedule
@@ -77,7 +78,7 @@ func New(opts ...Option) (*Bus, error) {
 		time:          newTimeline(c.clock),
 		log:           c.logger.Named("eventbus"),
 		ids:           newIDSource(),
-		random:        rand.Float64,
+		random:        c.random,
 		cutting:       cutting{done: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
@@ -85,6 +86,8 @@ func New(opts ...Option) (*Bus, error) {
 		subscriptions: make(map[string]*Subscription),
 		former:        make(map[string]*Subscription),
 	}
+	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
+	b.era.Store(&era{})
 	b.routes = route.NewTable(b.newTargets)
 	b.lanes = lane.New(lane.Config[opening, *worker]{
 		Open:        b.openWorker,

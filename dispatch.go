@@ -119,6 +119,7 @@ func (s *story) passed() {
 type rarities struct {
 	omitted        int       // failures left out of story.failures
 	omittedHere    int       // of these, those at the subscription that is next
+	spent          []spent   // on rules
 	skipped        []int32   // subscriptions that have been split off
 	seat           seat      // of one that has been held
 	noPlace        bool      // it does not have its key's place
@@ -130,6 +131,34 @@ type rarities struct {
 	original       any
 }
 
+// spent is what a dispatch has spent of a rule's budget, and where it is in its delays.
+type spent struct {
+	of       *Subscription // whose rule; nil for one of the bus's
+	rule     int32         // its position
+	failures int32
+	previous time.Duration // the last delay, without RetryAfter
+}
+
+// spentOn is what has been spent on a rule.
+func (r *rarities) spentOn(of *Subscription, rule int32) *spent {
+	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
+	if i < 0 {
+		i = len(r.spent)
+		r.spent = append(r.spent, spent{of: of, rule: rule})
+	}
+	return &r.spent[i]
+}
+
+// ruled is how many failures rules have decided on.
+func (s *story) ruled() (failures int) {
+	if s.rare != nil {
+		for i := range s.rare.spent {
+			failures += int(s.rare.spent[i].failures)
+		}
+	}
+	return failures
+}
+
 // failure is a Failure in fewer bytes: many wait in retries.
 type failure struct {
 	err          error
@@ -138,6 +167,7 @@ type failure struct {
 	at           int64
 	duration     time.Duration
 	attempt      int32
+	rule         int32 // that has decided on it, from 1; 0: the policy
 }
 
 // retried reports whether an attempt of this dispatch has failed.
@@ -216,7 +246,7 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 		story.counted, story.at = d.story.countedAt(s), s
 		story.previous = d.story.previous
 		if old := d.story.rare; old != nil {
-			story.rare = &rarities{omitted: old.omittedHere, succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
+			story.rare = &rarities{omitted: old.omittedHere, spent: split.spentOf(old), succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
 		}
 		d.story.passed()
 	}
@@ -228,6 +258,15 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 		split.dropPlace()
 	}
 	return split
+}
+
+// spentOf is what a dispatch that was split off another one has spent: all, as its
+// attempts are counted on from there; if it has none, nothing.
+func (d *dispatch) spentOf(other *rarities) []spent {
+	if d.attempt == 0 {
+		return nil
+	}
+	return slices.Clone(other.spent)
 }
 
 // hasPlace reports whether the dispatch has its key's place: the next one of the

@@ -258,18 +258,15 @@ func (b *Bus) conclude(w *worker, c *call, err error) bool {
 func (b *Bus) failed(w *worker, c *call, err error) {
 	d, s, now := c.dispatch, c.subscription, b.time.now()
 	duration := max(time.Duration(now.nanos-d.started), 0)
-	policy, story := d.to.policy(b.config.retry), d.tale()
-	attempt := failedAttempt{
-		number:   int(d.attempt),
-		elapsed:  now.utc.Sub(d.time),
-		previous: story.previous,
-		at:       &s.retry,
-	}
-	attempt.verdict = b.judge(s, err, policy.retryIf(&s.retry))
-	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt})
+	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
+	attempt := failedAttempt{elapsed: now.utc.Sub(d.time), bound: by.policy.MaxElapsed, verdict: b.judge(s, err, &by)}
+	policy := by.deciding(&attempt.verdict)
+	failures, previous := by.count(d, &attempt.verdict)
+	attempt.number, attempt.previous = failures, *previous
+	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt, int32(attempt.rule + 1)})
 	s.counters.failed(err, duration)
 	d.failedReplay()
-	next := policy.decide(attempt, b.random())
+	next := policy.decide(attempt, b.randomly())
 	var change circuitChange
 	if attempt.permanent {
 		s.circuit.released(d.pass)
@@ -277,7 +274,7 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 		story.counted, change = s.circuit.failed(d.pass, now.nanos, story.countedAt(s))
 		story.at = s
 	}
-	b.logFailure(d, s, policy, next.delay, attempt.text)
+	b.logFailure(d, policy, next.delay)
 	b.probed(s, d.pass, change)
 	if !next.retry {
 		b.bury(w, d, next.reason)
@@ -287,7 +284,7 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	if d.attempt == 1 {
 		d.to.counters.retried.Add(1)
 	}
-	story.previous = next.scheduled
+	*previous = next.scheduled
 	due := later(now.nanos, next.delay)
 	b.store.settle(d, settlement{outcome: Waiting, due: due})
 	b.attemptEnded(d, Waiting, "")
@@ -302,12 +299,22 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	}
 }
 
-// judge asks an error, and RetryIf, what they say. A cut does not wait for them.
-func (b *Bus) judge(s *Subscription, err error, retryIf func(error) bool) verdict {
+// randomly is a number for jitter, in [0, 1).
+func (b *Bus) randomly() float64 {
+	random := b.random()
+	if random >= 1 {
+		return math.Nextafter(1, 0)
+	}
+	return max(random, 0)
+}
+
+// judge asks an error, and what decides on it, what they say. A cut does not wait for
+// them.
+func (b *Bus) judge(s *Subscription, err error, by *judgement) verdict {
 	v := new(verdict)
-	panicked, done := guarded(b.cutting.done, func() { v.judge(err, retryIf) })
+	panicked, done := guarded(b.cutting.done, func() { v.judge(err, by) })
 	if !done {
-		return verdict{text: fmt.Sprintf("%T, whose methods did not return", err), worthIt: true}
+		return verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
 	}
 	if panicked != nil {
 		b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", panicked))
@@ -340,7 +347,7 @@ func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription, why skip) (all b
 	if !all {
 		b.ledger.splits.Add(1)
 	}
-	split := d.splitOff(s, d.to.policy(b.config.retry), all)
+	split := d.splitOff(s, b.policy(d.to), all)
 	if all {
 		split.takeAttempt(d)
 	}

@@ -13,9 +13,10 @@ import (
 type Reason string
 
 const (
-	// ReasonExhausted: the last attempt of the retry policy failed.
+	// ReasonExhausted: the last attempt of the retry policy, or of a rule, failed.
 	ReasonExhausted Reason = "exhausted"
-	// ReasonPermanent: the error was marked Permanent, or RetryIf refused it.
+	// ReasonPermanent: the error was marked Permanent, or RetryIf or a list of names
+	// refused it.
 	ReasonPermanent Reason = "permanent"
 	// ReasonCircuitOpen: the subscription was skipped, its circuit being open.
 	ReasonCircuitOpen Reason = "circuit_open"
@@ -94,6 +95,8 @@ type DeadLetter struct {
 	// is the payload that it was published with. A payload may be nil.
 	Edited   bool `json:"edited,omitempty"`
 	Original any  `json:"original,omitempty"`
+	// Rule is the rule that was exhausted; nil if none was.
+	Rule *RuleRef `json:"rule,omitempty"`
 
 	// Where the event's last failure stands in the window of a subscription: a
 	// replay is of the same event, and takes its place.
@@ -113,6 +116,8 @@ type Failure struct {
 	Error string `json:"error"`
 	// Class is the Go type of the error: see LetterGroup.
 	Class string `json:"class,omitempty"`
+	// Rule is the rule that decided on it; nil if the retry policy did.
+	Rule *RuleRef `json:"rule,omitempty"`
 	// Err is the error itself: a *PanicError has the stack of a panic. Of an
 	// imported letter it is an error that has the text, and nothing else.
 	Err error `json:"-"`
@@ -120,6 +125,9 @@ type Failure struct {
 
 func (l *DeadLetter) summary() string {
 	s := fmt.Sprintf("%s at %s (letter %s)", l.Reason, l.Subscription, l.ID)
+	if l.Rule != nil {
+		s = fmt.Sprintf("%s by %s at %s (letter %s)", l.Reason, l.Rule, l.Subscription, l.ID)
+	}
 	if n := len(l.Failures); n > 0 {
 		s += ": " + l.Failures[n-1].Error
 	}
@@ -131,6 +139,10 @@ func (l *DeadLetter) clone() DeadLetter {
 	c.Succeeded = slices.Clone(l.Succeeded)
 	c.NotReached = slices.Clone(l.NotReached)
 	c.Failures = slices.Clone(l.Failures)
+	c.Rule = l.Rule.clone()
+	for i := range c.Failures {
+		c.Failures[i].Rule = c.Failures[i].Rule.clone()
+	}
 	return c
 }
 
@@ -280,6 +292,9 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		l.Failures, omitted = keepFailure(l.Failures, b.failureOf(d, &d.story.failures[i]))
 		l.FailuresOmitted += omitted
 	}
+	if n := len(l.Failures); reason == ReasonExhausted && n > 0 {
+		l.Rule = l.Failures[n-1].Rule.clone()
+	}
 	l.Fingerprint = l.group().Fingerprint
 	return l
 }
@@ -330,7 +345,7 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 // reopen queues a fresh dispatch for the subscriptions of a letter that did not
 // succeed, or one for each on a bus with isolation.
 func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
-	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
+	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type), era: b.era.Load()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range append([]string{l.Subscription}, l.NotReached...) {

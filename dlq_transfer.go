@@ -266,6 +266,8 @@ func (l *DeadLetter) invalid() string {
 		return fmt.Sprintf("reason %q is none of %v", shorten(string(l.Reason)), reasons)
 	case min(l.Attempts, l.Replays, l.FailuresOmitted) < 0 || max(l.Attempts, l.Replays, l.FailuresOmitted) > maxCount:
 		return fmt.Sprintf("attempts, replays and failures_omitted must be from 0 to %d", maxCount)
+	case l.Rule.invalid() || slices.ContainsFunc(l.Failures, func(f Failure) bool { return f.Rule.invalid() }):
+		return fmt.Sprintf("the position of a rule must be from 0 to %d", maxCount)
 	case !l.Edited && l.Original != nil:
 		return "has an original payload, and edited is not set; set it, or leave original out"
 	}

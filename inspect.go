@@ -17,8 +17,8 @@ type Plan struct {
 	// visited. None: it is unrouted.
 	Targets []Target
 	// Policy is the retry policy of the dispatch, merged from the targets'
-	// overrides. Its Jitter and RetryIf are the bus's; a target that sets its
-	// own says so in Overrides.
+	// overrides. Its Jitter, RetryIf, IncludeErrors and ExcludeErrors are the bus's; a
+	// target that sets its own says so in Overrides.
 	Policy RetryPolicy
 	// Origins says where each value of Policy comes from: by the field's name,
 	// the subscription, or BusDefault.
@@ -42,10 +42,14 @@ type Target struct {
 	// Overrides are the fields of the retry policy that the subscription sets,
 	// as text.
 	Overrides map[string]string
-	Circuit   CircuitState
-	WhenOpen  WhenOpen
-	Held      int  // deliveries that wait for it
-	Paused    bool // by Pause or HoldUntil
+	// Rules are asked first, in order, about each failure of the subscription.
+	Rules []RetryRule
+	// RulesOrigin is whose they are: the subscription, or BusDefault; "" without any.
+	RulesOrigin string
+	Circuit     CircuitState
+	WhenOpen    WhenOpen
+	Held        int  // deliveries that wait for it
+	Paused      bool // by Pause or HoldUntil
 }
 
 // Explain tells who gets an event of a type, under which retry policy, and where
@@ -57,20 +61,24 @@ func (b *Bus) Explain(eventType string) Plan {
 	if offence := route.CheckType(eventType); offence != nil {
 		return Plan{EventType: eventType, Err: typeError(eventType, offence)}
 	}
-	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType)}
-	merged := to.policy(b.config.retry)
+	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType), era: b.era.Load()}
+	merged := b.policy(to)
+	all := merged
 	if b.config.isolation {
-		merged = mergePolicies(b.config.retry, nil)
+		merged = mergePolicies(b.settingsIn(to.era, nil), nil)
 	}
-	p := Plan{EventType: eventType, Policy: merged.RetryPolicy, Origins: make(map[string]string), Isolated: b.config.isolation}
+	p := Plan{EventType: eventType, Policy: merged.clone(), Origins: make(map[string]string), Isolated: b.config.isolation}
 	for _, s := range to.subscriptions {
 		state, _ := s.circuit.state()
 		paused, _ := s.paused()
+		rules, rulesOf := all.rulesAt(s)
 		p.Targets = append(p.Targets, Target{
 			Subscription: s.id,
 			Pattern:      s.Pattern(),
 			Timeout:      s.timeout,
-			Overrides:    s.retry.texts(),
+			Overrides:    all.ownOf(s).texts(),
+			Rules:        rules.list(),
+			RulesOrigin:  rules.origin(rulesOf),
 			Circuit:      state,
 			WhenOpen:     s.whenOpen,
 			Held:         s.holding.len(),
@@ -114,8 +122,14 @@ func (p Plan) String() string {
 			fmt.Fprintf(&b, ", %d held", t.Held)
 		}
 		b.WriteByte('\n')
+		for i, rule := range t.Rules {
+			fmt.Fprintf(&b, "     rule %d  %s  (%s)\n", i, rule, t.RulesOrigin)
+		}
 	}
 	for _, field := range retryFields {
+		if field.set == fieldIncludeErrors && p.Policy.IncludeErrors == nil || field.set == fieldExcludeErrors && len(p.Policy.ExcludeErrors) == 0 {
+			continue
+		}
 		origin, merged := p.Origins[field.name]
 		if !merged || p.Isolated {
 			origin = BusDefault + ", for those that set none"

@@ -7,25 +7,44 @@ import (
 	"go.uber.org/zap"
 )
 
-// logFailure is the entry of a failed attempt; delay is 0 after the last.
-func (b *Bus) logFailure(d *dispatch, s *Subscription, p *mergedPolicy, delay time.Duration, text string) {
+// logFailure is the entry of a failed attempt; p has
+// decided on it, and delay is 0 after the last.
+func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
-		entry.Write(
+		f := &d.story.failures[len(d.story.failures)-1]
+		entry.Write(append(b.policy(d.to).ruleRef(f).fields(),
 			zap.Stringer("event_id", d.id),
 			zap.String("event_type", d.to.eventType),
-			zap.String("subscription_id", s.id),
+			zap.String("subscription_id", f.subscription.id),
 			zap.Int("attempt", int(d.attempt)),
 			zap.Int("max_attempts", p.maxAttempts()),
 			zap.Int64("delay_ms", int64(math.Ceil(float64(delay)/float64(time.Millisecond)))),
-			zap.String("error", text),
-		)
+			zap.String("error", f.text),
+		)...)
 	}
 }
 
 func (b *Bus) logDeadLetter(d *dispatch, l *DeadLetter) {
 	if entry := b.log.Check(zap.WarnLevel, "event dead-lettered"); entry != nil {
-		entry.Write(append(l.fields(), zap.Int("max_attempts", d.to.policy(b.config.retry).maxAttempts()))...)
+		merged := b.policy(d.to)
+		policy := &merged.RetryPolicy
+		if d.retried() {
+			policy = merged.decider(&d.story.failures[len(d.story.failures)-1])
+		}
+		entry.Write(append(l.fields(), zap.Int("max_attempts", policy.maxAttempts()))...)
 	}
+}
+
+// fields are those of the rule that has decided, none for nil.
+func (r *RuleRef) fields() []zap.Field {
+	if r == nil {
+		return nil
+	}
+	fields := []zap.Field{zap.Int("rule", r.Position)}
+	if r.Name != "" {
+		fields = append(fields, zap.String("rule_name", r.Name))
+	}
+	return fields
 }
 
 // fields are those of a letter, without the payload.
@@ -39,6 +58,7 @@ func (l *DeadLetter) fields() []zap.Field {
 		zap.Stringer("letter_id", l.ID),
 		zap.Time("died_at", l.DiedAt),
 	}
+	fields = append(fields, l.Rule.fields()...)
 	if n := len(l.Failures); n > 0 {
 		fields = append(fields, zap.String("error", l.Failures[n-1].Error))
 	}

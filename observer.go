@@ -241,6 +241,7 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 		Duration:     f.duration,
 		Error:        f.text,
 		Class:        classOf(f.err),
+		Rule:         b.policy(d.to).ruleRef(f),
 		Err:          f.err,
 	}
 }

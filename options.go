@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"time"
 
@@ -33,6 +34,9 @@ type config struct {
 	clock        clock.Clock
 	logger       *zap.Logger
 	retry        RetryPolicy
+	rules        *ruleSet
+	names        errorNames
+	random       func() float64
 	circuit      circuitConfig
 	timeout      time.Duration
 	concurrency  int
@@ -55,6 +59,7 @@ func newConfig(opts []Option) (*config, error) {
 		clock:       clock.New(),
 		logger:      zap.NewNop(),
 		retry:       DefaultRetryPolicy(),
+		random:      rand.Float64,
 		circuit:     defaultCircuit(),
 		timeout:     DefaultTimeout,
 		concurrency: DefaultConcurrency,
@@ -193,6 +198,16 @@ func WithClock(c clock.Clock) Option {
 	})
 }
 
+// WithRandom replaces the source of the random numbers that jitter is made of. It must
+// return numbers in [0, 1), as rand.Float64 does; others are taken for the nearest of
+// these. It must be quick, and safe for concurrent use.
+func WithRandom(random func() float64) Option {
+	return option(func(c *config) {
+		c.refuseIf(random == nil, "WithRandom", "nil", "leave the option out for math/rand")
+		c.random = random
+	})
+}
+
 // WithMiddleware wraps every handler of the bus, around the middleware of its
 // subscription: the first one is the outermost.
 func WithMiddleware(mw ...Middleware) Option {
@@ -231,7 +246,7 @@ type subscriptionConfig struct {
 	named      bool
 	formerly   []string
 	timeout    time.Duration
-	retry      retryOverride
+	retry      retrySettings
 	circuit    circuitConfig
 	whenOpen   WhenOpen
 	hold       int
@@ -293,7 +308,7 @@ func Retry(opts ...RetryOption) SubscribeOption {
 		}
 		r.RetryPolicy = r.over(c.retry.RetryPolicy)
 		r.set |= c.retry.set
-		c.retry = r
+		c.retry.retryOverride = r
 	})
 }
 

@@ -37,7 +37,8 @@ func TestP3_JitterKeepsItsBoundsForEveryPolicyAndAttempt(t *testing.T) {
 			EqualJitter:        {d / 2, d},
 			DecorrelatedJitter: {base, min(3*max(float64(previous), base), float64(p.MaxDelay))},
 		} {
-			got := p.spread(j, attempt, previous, random)
+			p.Jitter = j
+			got := p.spread(attempt, previous, random)
 			if got < 0 || float64(got) < bounds[0]-slack || float64(got) > bounds[1]+slack {
 				t.Fatalf("%s of %s: %s is out of [%g, %g]", j, time.Duration(d), got, bounds[0], bounds[1])
 			}
@@ -57,7 +58,8 @@ func TestP3_JitterReachesItsEnds(t *testing.T) {
 		{EqualJitter, 500 * time.Millisecond, time.Second},
 		{DecorrelatedJitter, time.Second, 3 * time.Second},
 	} {
-		a, b := p.spread(c.jitter, 2, 0, 0), p.spread(c.jitter, 2, 0, almostOne)
+		p.Jitter = c.jitter
+		a, b := p.spread(2, 0, 0), p.spread(2, 0, almostOne)
 		require.InDelta(t, float64(c.low), float64(min(a, b)), 2, c.jitter)
 		require.InDelta(t, float64(c.high), float64(max(a, b)), 2, c.jitter)
 	}
@@ -65,21 +67,21 @@ func TestP3_JitterReachesItsEnds(t *testing.T) {
 
 func TestP3_ProportionalJitterIsAppliedAfterTheCap(t *testing.T) {
 	p := DefaultRetryPolicy()
-	require.InDelta(t, float64(33*time.Second), float64(p.spread(ProportionalJitter, 100, 0, almostOne)), 1e3)
-	require.InDelta(t, float64(27*time.Second), float64(p.spread(ProportionalJitter, 100, 0, 0)), 1e3)
+	require.InDelta(t, float64(33*time.Second), float64(p.spread(100, 0, almostOne)), 1e3)
+	require.InDelta(t, float64(27*time.Second), float64(p.spread(100, 0, 0)), 1e3)
 }
 
 func TestP6_NothingOverflowsHoweverLargeTheNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		extreme := rapid.SampledFrom([]time.Duration{0, 1, time.Second, math.MaxInt64 - 1, math.MaxInt64})
-		p := mergedPolicy{RetryPolicy: RetryPolicy{
+		p := RetryPolicy{
 			MaxRetries:        Unlimited,
 			BaseDelay:         extreme.Draw(t, "BaseDelay"),
 			MaxDelay:          extreme.Draw(t, "MaxDelay"),
 			BackoffMultiplier: rapid.SampledFrom([]float64{1, 2, math.MaxFloat64}).Draw(t, "BackoffMultiplier"),
 			MaxElapsed:        extreme.Draw(t, "MaxElapsed"),
 			Jitter:            NoJitter,
-		}}
+		}
 		err := errors.New("broken")
 		elapsed := extreme.Draw(t, "elapsed")
 		if rapid.Bool().Draw(t, "clock set back") {
@@ -90,7 +92,7 @@ func TestP6_NothingOverflowsHoweverLargeTheNumbers(t *testing.T) {
 			delay = extreme.Draw(t, "after")
 			err = RetryAfter(err, delay)
 		}
-		f := failedAttempt{number: 1, elapsed: elapsed, at: &retryOverride{}}
+		f := failedAttempt{number: 1, elapsed: elapsed, bound: p.MaxElapsed}
 		f.judge(err, nil)
 		d := p.decide(f, 0.5)
 		// In floats, which are not exact here but never wrap around.
@@ -108,9 +110,9 @@ func TestP6_NothingOverflowsHoweverLargeTheNumbers(t *testing.T) {
 
 // Budgets are 32 bits wide inside.
 func TestD4_TheLastAttemptOfTheLargestBudgetIsReached(t *testing.T) {
-	p := mergedPolicy{RetryPolicy: DefaultRetryPolicy()}
+	p := DefaultRetryPolicy()
 	p.MaxRetries = maxMaxRetries
-	f := failedAttempt{number: math.MaxInt32 - 1, at: &retryOverride{}}
+	f := failedAttempt{number: math.MaxInt32 - 1}
 	f.judge(errors.New("broken"), nil)
 	require.True(t, p.decide(f, 0).retry)
 	f.number++

@@ -3,7 +3,9 @@ package eventbus
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -42,6 +44,14 @@ type RetryPolicy struct {
 	// concurrent use; if it panics, the error is worth a retry, and the panic is
 	// logged.
 	RetryIf func(error) bool
+	// IncludeErrors are the names of the errors that are worth a retry, as
+	// ErrorTraits has them: one of an error's names must be in the list, exactly. An
+	// empty list retries nothing; nil is no list, and all are.
+	IncludeErrors []string
+	// ExcludeErrors are the names of those that are not, and comes before
+	// IncludeErrors. An error must pass both lists and RetryIf; like that, they are
+	// the failing subscription's.
+	ExcludeErrors []string
 }
 
 // DefaultRetryPolicy returns the policy of a bus that was not given another: 3
@@ -113,11 +123,11 @@ func nameOf(typ string, names []string, i int) string {
 	return names[i]
 }
 
-// spread applies jitter j to the delay before an attempt. previous is what it
+// spread applies the jitter to the delay before an attempt. previous is what it
 // returned for the attempt before, 0 if there was none; random is in [0, 1).
-func (p *RetryPolicy) spread(j Jitter, attempt int, previous time.Duration, random float64) time.Duration {
+func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64) time.Duration {
 	d := p.Delay(attempt)
-	switch j {
+	switch p.Jitter {
 	case NoJitter:
 		return d
 	case FullJitter:
@@ -153,7 +163,7 @@ type retryOverride struct {
 }
 
 // retryField is a set of the fields of a RetryPolicy.
-type retryField uint8
+type retryField uint16
 
 const (
 	fieldMaxRetries retryField = 1 << iota
@@ -163,10 +173,12 @@ const (
 	fieldMaxElapsed
 	fieldJitter
 	fieldRetryIf
+	fieldIncludeErrors
+	fieldExcludeErrors
 
-	allRetryFields = fieldRetryIf<<1 - 1
+	allRetryFields = fieldExcludeErrors<<1 - 1
 	// unmergedFields are the failing subscription's own.
-	unmergedFields = fieldJitter | fieldRetryIf
+	unmergedFields = fieldJitter | fieldRetryIf | fieldIncludeErrors | fieldExcludeErrors
 )
 
 type retryOption func(*retryOverride)
@@ -204,9 +216,27 @@ func RetryIf(worthIt func(error) bool) RetryOption {
 	return retryOption(func(r *retryOverride) { r.RetryPolicy.RetryIf, r.set = worthIt, r.set|fieldRetryIf })
 }
 
+// IncludeErrors sets RetryPolicy.IncludeErrors. IncludeErrors() retries nothing.
+func IncludeErrors(names ...string) RetryOption {
+	names = append([]string{}, names...)
+	return retryOption(func(r *retryOverride) { r.RetryPolicy.IncludeErrors, r.set = names, r.set|fieldIncludeErrors })
+}
+
+// ExcludeErrors sets RetryPolicy.ExcludeErrors. ExcludeErrors() excludes nothing.
+func ExcludeErrors(names ...string) RetryOption {
+	names = append([]string{}, names...)
+	return retryOption(func(r *retryOverride) { r.RetryPolicy.ExcludeErrors, r.set = names, r.set|fieldExcludeErrors })
+}
+
 func (j Jitter) applyRetry(r *retryOverride) { r.Jitter, r.set = j, r.set|fieldJitter }
 
-func (p RetryPolicy) applyRetry(r *retryOverride) { r.RetryPolicy, r.set = p, allRetryFields }
+func (p RetryPolicy) applyRetry(r *retryOverride) { r.RetryPolicy, r.set = p.clone(), allRetryFields }
+
+// clone shares no list with p.
+func (p RetryPolicy) clone() RetryPolicy {
+	p.IncludeErrors, p.ExcludeErrors = slices.Clone(p.IncludeErrors), slices.Clone(p.ExcludeErrors)
+	return p
+}
 
 // newRetryOverride applies and validates the options; in names the option that
 // they were given to.
@@ -239,15 +269,34 @@ func (r *retryOverride) validate(in string) error {
 	case has(fieldMaxElapsed) && r.MaxElapsed < 0:
 		return refuse("MaxElapsed", r.MaxElapsed, "must not be negative; 0 is no bound")
 	case has(fieldJitter) && (r.Jitter < 0 || int(r.Jitter) >= len(jitterNames)):
-		return refuse("Jitter", int(r.Jitter), "is none of the Jitter constants: proportional, none, full, equal, decorrelated")
+		return refuse("Jitter", int(r.Jitter), noSuchJitter)
+	}
+	for _, list := range []struct {
+		field retryField
+		name  string
+		names []string
+	}{
+		{fieldIncludeErrors, "IncludeErrors", r.RetryPolicy.IncludeErrors},
+		{fieldExcludeErrors, "ExcludeErrors", r.RetryPolicy.ExcludeErrors},
+	} {
+		for i, name := range list.names {
+			if reason := checkErrorName(name); has(list.field) && reason != "" {
+				return refuse(fmt.Sprintf("%s[%d]", list.name, i), strconv.Quote(shorten(name)), reason)
+			}
+		}
 	}
 	return nil
 }
 
-// mergedPolicy is the policy of a dispatch to several subscriptions. Its Jitter
-// and RetryIf are the bus's, for the subscriptions that have none of their own.
+const noSuchJitter = "is none of the Jitter constants: proportional, none, full, equal, decorrelated"
+
+// mergedPolicy is the policy of a dispatch to several subscriptions. Its Jitter,
+// RetryIf and names are the bus's, for the subscriptions that have none of their own.
 type mergedPolicy struct {
 	RetryPolicy
+	rules *ruleSet // the bus's, likewise
+	// own are what the subscriptions had of their own when the dispatch was opened.
+	own []ownRetry
 	// origin says, for each merged field, which of the subscriptions its value
 	// came from, or -1 for the bus's default policy.
 	origin struct{ maxRetries, baseDelay, maxDelay, backoffMultiplier, maxElapsed int }
@@ -257,11 +306,12 @@ type mergedPolicy struct {
 // overrides that set it. A field that none sets is the default's, so a default
 // never overrides what was chosen lower on purpose. Of equal values the first
 // override's is named the origin: that alone depends on their order.
-func mergePolicies(def RetryPolicy, overrides []*retryOverride) *mergedPolicy {
-	m := &mergedPolicy{RetryPolicy: def}
+func mergePolicies(def *retrySettings, own []ownRetry) *mergedPolicy {
+	m := &mergedPolicy{RetryPolicy: def.RetryPolicy, rules: def.rules, own: own}
 	o := &m.origin
 	o.maxRetries, o.baseDelay, o.maxDelay, o.backoffMultiplier, o.maxElapsed = -1, -1, -1, -1, -1
-	for i, r := range overrides {
+	for i := range own {
+		r := &own[i].settings.retryOverride
 		take := func(f retryField, origin *int, better bool) bool {
 			if r.set&f == 0 || *origin >= 0 && !better {
 				return false
@@ -294,43 +344,111 @@ func permits[N int | time.Duration](a, b, unbounded N) bool {
 	return b != unbounded && (a == unbounded || a > b)
 }
 
-// failedAttempt is what the policy is asked about.
-type failedAttempt struct {
-	number   int
-	elapsed  time.Duration // since publication
-	previous time.Duration // the scheduled delay before this attempt
-	at       *retryOverride
-	verdict
+// retrySettings are what a subscription has of its own for its failures.
+type retrySettings struct {
+	retryOverride
+	rules *ruleSet // nil: the bus's
 }
 
-// verdict is what an error says, and what RetryIf says of it.
+// ownRetry is what one subscription has.
+type ownRetry struct {
+	of       *Subscription
+	settings *retrySettings
+}
+
+// judgement is what decides on the failures of a subscription.
+type judgement struct {
+	rules   *ruleSet      // nil: none
+	rulesOf *Subscription // nil: the bus's
+	policy  RetryPolicy   // the merged one, with what is not merged
+	names   *errorNames
+}
+
+// at is what decides on the failures of one of the dispatch's subscriptions.
+func (p *mergedPolicy) at(s *Subscription, names *errorNames) judgement {
+	j := judgement{policy: p.RetryPolicy, names: names}
+	if own := p.ownOf(s); own != nil {
+		unmerged := own.retryOverride
+		unmerged.set &= unmergedFields
+		j.policy = unmerged.over(j.policy)
+	}
+	j.rules, j.rulesOf = p.rulesAt(s)
+	return j
+}
+
+// ownOf is what a subscription has of its own, nil if it is none of the dispatch's.
+func (p *mergedPolicy) ownOf(s *Subscription) *retrySettings {
+	for i := range p.own {
+		if p.own[i].of == s {
+			return p.own[i].settings
+		}
+	}
+	return nil
+}
+
+// verdict is what an error says, and what is said of it.
 type verdict struct {
 	text       string
 	permanent  bool
+	rule       int // that decides, by its position; -1: the policy does
 	worthIt    bool
 	retryAfter *retryAfterError
 }
 
-// judge asks an error, and RetryIf, what they say. It must be called where the
-// user's code may do anything (see guarded): what it has not come to when that
-// breaks off is left at what v was.
-func (v *verdict) judge(err error, retryIf func(error) bool) {
-	*v = verdict{text: fmt.Sprintf("%T, whose methods broke off", err), worthIt: true}
+// judge asks an error, and the rules or the policy about it, what they say. It must be
+// called where the user's code may do anything (see guarded): what it has not come to
+// when that breaks off is left at what v was.
+func (v *verdict) judge(err error, by *judgement) {
+	*v = verdict{text: fmt.Sprintf("%T, whose methods broke off", err), rule: -1, worthIt: true}
 	v.text = textOf(err)
 	_, v.permanent = asError[*permanentError](err)
 	v.retryAfter, _ = asError[*retryAfterError](err)
-	if retryIf != nil && !v.permanent {
-		v.worthIt = retryIf(err)
+	if v.permanent || by == nil {
+		return
+	}
+	if v.rule = by.rules.decides(err); v.rule < 0 {
+		v.worthIt = by.worthIt(err)
 	}
 }
 
-// retryIf is the RetryIf for the failures of a subscription, nil if all are worth
-// a retry.
-func (p *mergedPolicy) retryIf(at *retryOverride) func(error) bool {
-	if at.set&fieldRetryIf != 0 {
-		return at.RetryPolicy.RetryIf
+// worthIt reports whether the policy finds an error worth a retry.
+func (j *judgement) worthIt(err error) bool {
+	p := &j.policy
+	if p.IncludeErrors != nil || len(p.ExcludeErrors) > 0 {
+		if !passes(j.names.of(err), p.IncludeErrors, p.ExcludeErrors) {
+			return false
+		}
 	}
-	return p.RetryIf
+	return p.RetryIf == nil || p.RetryIf(err)
+}
+
+// deciding is the policy that decides by a verdict: the rule's, or the dispatch's.
+func (j *judgement) deciding(v *verdict) *RetryPolicy {
+	if v.rule >= 0 {
+		return &j.rules.policies[v.rule]
+	}
+	return &j.policy
+}
+
+// count counts a failure for what decides on it: how many that are of the dispatch's
+// failures, and where its last delay is kept.
+func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
+	s := d.tale()
+	if v.rule < 0 {
+		return max(int(d.attempt)-s.ruled(), 1), &s.previous
+	}
+	spent := d.rarities().spentOn(j.rulesOf, int32(v.rule))
+	spent.failures = max(spent.failures, spent.failures+1) // or stays the last one that there is
+	return int(spent.failures), &spent.previous
+}
+
+// failedAttempt is what a policy is asked about.
+type failedAttempt struct {
+	number   int           // of the failures that the policy has decided
+	elapsed  time.Duration // since publication
+	previous time.Duration // the scheduled delay after the one before
+	bound    time.Duration // of elapsed, 0 for none
+	verdict
 }
 
 // decision is what follows from a failed attempt: another one after delay, or
@@ -342,25 +460,21 @@ type decision struct {
 }
 
 // decide is what follows from f. random is in [0, 1).
-func (p *mergedPolicy) decide(f failedAttempt, random float64) decision {
+func (p *RetryPolicy) decide(f failedAttempt, random float64) decision {
 	if f.permanent || !f.worthIt {
 		return decision{reason: ReasonPermanent}
-	}
-	jitter := p.Jitter
-	if f.at.set&fieldJitter != 0 {
-		jitter = f.at.Jitter
 	}
 	if last := p.maxAttempts(); last != 0 && f.number >= last {
 		return decision{reason: ReasonExhausted}
 	}
-	scheduled := p.spread(jitter, f.number+1, f.previous, random)
+	scheduled := p.spread(f.number+1, f.previous, random)
 	delay := scheduled
 	if f.retryAfter != nil {
 		delay = f.retryAfter.delay
 	}
-	left := p.MaxElapsed - f.elapsed
+	left := f.bound - f.elapsed
 	overflow := left < 0 && f.elapsed < 0 // by a clock that was set back
-	if p.MaxElapsed != 0 && !overflow && delay >= left {
+	if f.bound != 0 && !overflow && delay >= left {
 		return decision{reason: ReasonExpired}
 	}
 	return decision{retry: true, delay: delay, scheduled: scheduled}
@@ -388,6 +502,12 @@ func (r *retryOverride) over(p RetryPolicy) RetryPolicy {
 	}
 	if r.set&fieldRetryIf != 0 {
 		p.RetryIf = r.RetryPolicy.RetryIf
+	}
+	if r.set&fieldIncludeErrors != 0 {
+		p.IncludeErrors = r.RetryPolicy.IncludeErrors
+	}
+	if r.set&fieldExcludeErrors != 0 {
+		p.ExcludeErrors = r.RetryPolicy.ExcludeErrors
 	}
 	return p
 }
@@ -421,6 +541,21 @@ var retryFields = []struct {
 			return "every error"
 		}
 		return "a function"
+	}},
+	{fieldIncludeErrors, "IncludeErrors", func(p *RetryPolicy) string {
+		switch {
+		case p.IncludeErrors == nil:
+			return "every error"
+		case len(p.IncludeErrors) == 0:
+			return "no error"
+		}
+		return strings.Join(p.IncludeErrors, ", ")
+	}},
+	{fieldExcludeErrors, "ExcludeErrors", func(p *RetryPolicy) string {
+		if len(p.ExcludeErrors) == 0 {
+			return "no error"
+		}
+		return strings.Join(p.ExcludeErrors, ", ")
 	}},
 }
 

@@ -28,7 +28,7 @@ type Subscription struct {
 	pattern  *route.Pattern
 	handler  Handler
 	timeout  time.Duration
-	retry    retryOverride
+	retry    atomic.Pointer[retrySettings]
 	whenOpen WhenOpen
 	circuit  *circuit
 	gate     *keyGate // with isolation
@@ -86,12 +86,12 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		pattern:  parsed,
 		handler:  handler,
 		timeout:  c.timeout,
-		retry:    c.retry,
 		whenOpen: c.whenOpen,
 		circuit:  newCircuit(c.circuit, b.time.nanos),
 		holding:  holding{capacity: c.hold, total: &b.ledger.held},
 		formerly: c.formerly,
 	}
+	s.retry.Store(&c.retry)
 	if b.config.isolation {
 		s.gate = newKeyGate(1)
 	}
@@ -206,6 +206,7 @@ type targets struct {
 	// each has the targets of each subscription's own dispatch, if there are
 	// several: the bus has isolation.
 	each []*targets
+	era  *era // whose retry settings hold
 }
 
 // copies are the targets of the dispatches that an event is made into.
@@ -218,20 +219,20 @@ func (t *targets) copies() []*targets {
 
 // policy is the merged policy. It is made at the first failure: what it is made
 // of does not change.
-func (t *targets) policy(def RetryPolicy) *mergedPolicy {
+func (b *Bus) policy(t *targets) *mergedPolicy {
 	if m := t.merged.Load(); m != nil {
 		return m
 	}
-	overrides := make([]*retryOverride, len(t.subscriptions))
+	own := make([]ownRetry, len(t.subscriptions))
 	for i, s := range t.subscriptions {
-		overrides[i] = &s.retry
+		own[i] = ownRetry{s, b.settingsIn(t.era, s)}
 	}
-	t.merged.CompareAndSwap(nil, mergePolicies(def, overrides))
+	t.merged.CompareAndSwap(nil, mergePolicies(b.settingsIn(t.era, nil), own))
 	return t.merged.Load()
 }
 
 func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
-	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType)}
+	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType), era: b.era.Load()}
 	b.isolate(t)
 	return t
 }
@@ -244,7 +245,7 @@ func (b *Bus) isolate(t *targets) {
 	each := make([]targets, len(t.subscriptions))
 	t.each = make([]*targets, len(each))
 	for i := range each {
-		each[i].eventType, each[i].counters = t.eventType, t.counters
+		each[i].eventType, each[i].counters, each[i].era = t.eventType, t.counters, t.era
 		each[i].subscriptions = t.subscriptions[i : i+1 : i+1]
 		t.each[i] = &each[i]
 	}

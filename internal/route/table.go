@@ -77,6 +77,15 @@ func (t *Table[S, R]) edit(p *Pattern, add int, leaf func(*node[S])) {
 	t.state.Store(next)
 }
 
+// Renew has results built anew: no lookup that begins after it has returned finds one
+// that was built before.
+func (t *Table[S, R]) Renew() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.state.Load()
+	t.state.Store(&state[S, R]{version: old.version + 1, root: old.root, len: old.len})
+}
+
 // Len returns the number of subscriptions.
 func (t *Table[S, R]) Len() int { return t.state.Load().len }
 

@@ -1,0 +1,448 @@
+package eventbus
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RetryRule gives the errors that it matches a budget and delays of their own. It
+// takes nothing from a retry policy but MaxElapsed, which bounds rules too.
+type RetryRule struct {
+	// Name says what the rule is for, in dead letters, log entries and Explain. It
+	// may be empty; otherwise it is at most 255 bytes of UTF-8 without control
+	// characters.
+	Name string
+	// Match says which errors. At least one of its members must be set.
+	Match ErrorMatch
+	// Attempts is the rule's budget, with the first run counted: the failure of that
+	// number, of those of a dispatch that the rule decides, ends it. 3 are 2 retries,
+	// 1 is none. From 1 to 2,147,483,647, or Unlimited.
+	Attempts int
+	// BaseDelay is the delay before the rule's first retry. 0 is at once.
+	BaseDelay time.Duration
+	// BackoffMultiplier is what the delay grows by with each further retry of the
+	// rule. 0 is 1, which keeps it constant; otherwise it is at least 1.
+	BackoffMultiplier float64
+	// MaxDelay caps every delay, before jitter. 0 is no cap.
+	MaxDelay time.Duration
+	// Jitter spreads the delays. Its zero value is ±10 %.
+	Jitter Jitter
+}
+
+// ErrorMatch says which errors a RetryRule is for. Each member that is set must
+// match, nil is not set; ErrorTraits says what they go by. Lists must not be empty.
+type ErrorMatch struct {
+	// Codes are patterns, one of which the error's code must match: "Payment.Declined"
+	// is that code, "Payment.*" all codes that begin with "Payment." and go on, and "*"
+	// every error, with or without a code. A * is nothing but the last segment.
+	Codes []string
+	// Types are result types, one of which the error's must be: "error", "timeout",
+	// "cancellation", or what errors of your own say. "success" is refused.
+	Types []string
+	// Retryable is what the error must say of itself. One that says nothing matches
+	// neither value.
+	Retryable *bool
+	// Is are targets of errors.Is, one of which the error must match.
+	Is []error
+	// As are targets of errors.As, one of which the error must match: pointers to a
+	// type that is an error, or to an interface, such as new(*net.OpError). They are
+	// not written to.
+	As []any
+}
+
+// Matches reports whether the members that are set all match. nil matches nothing, and
+// is matched by nothing; neither does an ErrorMatch of which no member is set. It runs
+// the error's methods; what panics does not match.
+func (m ErrorMatch) Matches(err error) bool {
+	if err == nil || m.isZero() {
+		return false
+	}
+	return (m.Codes == nil || m.matchesCode(err)) &&
+		(m.Types == nil || slices.Contains(m.Types, resultTypeOf(err))) &&
+		(m.Retryable == nil || m.matchesRetryable(err)) &&
+		(m.Is == nil || slices.ContainsFunc(m.Is, func(target error) bool { return target != nil && isError(err, target) })) &&
+		(m.As == nil || slices.ContainsFunc(m.As, func(target any) bool {
+			return asTargetProblem(target) == "" && isErrorOf(err, reflect.TypeOf(target).Elem())
+		}))
+}
+
+func (m *ErrorMatch) isZero() bool {
+	return m.Codes == nil && m.Types == nil && m.Retryable == nil && m.Is == nil && m.As == nil
+}
+
+func (m *ErrorMatch) matchesCode(err error) bool {
+	code := codeOf(err)
+	return slices.ContainsFunc(m.Codes, func(pattern string) bool { return matchesCode(pattern, code) })
+}
+
+func (m *ErrorMatch) matchesRetryable(err error) bool {
+	said := retryableOf(err)
+	return said != nil && *said == *m.Retryable
+}
+
+// matchesCode reports whether a code matches a pattern. "" is no code.
+func matchesCode(pattern, code string) bool {
+	if pattern == "*" {
+		return true
+	}
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return len(code) > len(prefix) && strings.HasPrefix(code, prefix)
+	}
+	return code != "" && code == pattern
+}
+
+// checkCodePattern is what is wrong with a pattern of codes, "" if nothing is.
+func checkCodePattern(pattern string) string {
+	switch {
+	case pattern == "":
+		return `must not be empty; "*" matches every error`
+	case pattern == "*":
+		return ""
+	}
+	for _, segment := range strings.Split(strings.TrimSuffix(pattern, ".*"), ".") {
+		switch {
+		case segment == "":
+			return `has an empty segment; write a code, as in "Payment.Declined", or a prefix of codes, as in "Payment.*"`
+		case strings.Contains(segment, "*"):
+			return `has a * that is not its whole last segment; a pattern is a code, a prefix of codes, as in "Payment.*", or "*"`
+		}
+	}
+	return ""
+}
+
+// asTargetProblem is what is wrong with a target of errors.As, "" if nothing is.
+func asTargetProblem(target any) string {
+	const want = "must be a pointer to a type that is an error, or to an interface, as in new(*net.OpError)"
+	t := reflect.TypeOf(target)
+	if t == nil || t.Kind() != reflect.Pointer || reflect.ValueOf(target).IsNil() {
+		return want
+	}
+	if e := t.Elem(); e.Kind() != reflect.Interface && !e.Implements(reflect.TypeFor[error]()) {
+		return want
+	}
+	return ""
+}
+
+// Delay is the delay before an attempt, without jitter, where all attempts before have
+// failed by the rule: none before attempt 1, BaseDelay before attempt 2.
+func (r RetryRule) Delay(attempt int) time.Duration {
+	p := r.policy()
+	return p.Delay(attempt)
+}
+
+// policy is the rule's budget and delays.
+func (r *RetryRule) policy() RetryPolicy {
+	p := RetryPolicy{
+		MaxRetries:        r.Attempts - 1,
+		BaseDelay:         r.BaseDelay,
+		MaxDelay:          r.MaxDelay,
+		BackoffMultiplier: r.BackoffMultiplier,
+		Jitter:            r.Jitter,
+	}
+	if r.Attempts == Unlimited {
+		p.MaxRetries = Unlimited
+	}
+	if r.MaxDelay == 0 {
+		p.MaxDelay = math.MaxInt64
+	}
+	if r.BackoffMultiplier == 0 {
+		p.BackoffMultiplier = 1
+	}
+	return p
+}
+
+// String is the rule as a line of text.
+func (r RetryRule) String() string {
+	var b strings.Builder
+	if r.Name != "" {
+		fmt.Fprintf(&b, "%q: ", r.Name)
+	}
+	b.WriteString(r.Match.String())
+	switch r.Attempts {
+	case Unlimited:
+		b.WriteString(": unlimited attempts")
+	case 1:
+		b.WriteString(": 1 attempt")
+	default:
+		fmt.Fprintf(&b, ": %d attempts", r.Attempts)
+	}
+	if r.Attempts == 1 {
+		return b.String()
+	}
+	if r.BaseDelay == 0 {
+		return b.String() + " at once"
+	}
+	fmt.Fprintf(&b, " after %s", r.BaseDelay)
+	if p := r.policy(); p.BackoffMultiplier != 1 {
+		fmt.Fprintf(&b, " × %s", strconv.FormatFloat(p.BackoffMultiplier, 'g', -1, 64))
+	}
+	if r.MaxDelay != 0 {
+		fmt.Fprintf(&b, ", at most %s", r.MaxDelay)
+	}
+	fmt.Fprintf(&b, ", jitter %s", r.Jitter)
+	return b.String()
+}
+
+// String is what is set, as text.
+func (m ErrorMatch) String() string {
+	var parts []string
+	if m.Codes != nil {
+		parts = append(parts, "code "+strings.Join(m.Codes, " or "))
+	}
+	if m.Types != nil {
+		parts = append(parts, "type "+strings.Join(m.Types, " or "))
+	}
+	if m.Retryable != nil {
+		parts = append(parts, fmt.Sprint("retryable ", *m.Retryable))
+	}
+	if m.Is != nil {
+		texts := make([]string, len(m.Is))
+		for i, target := range m.Is {
+			texts[i] = "nil"
+			if !isNil(target) {
+				texts[i] = strconv.Quote(shorten(textOf(target)))
+			}
+		}
+		parts = append(parts, "is "+strings.Join(texts, " or "))
+	}
+	if m.As != nil {
+		texts := make([]string, len(m.As))
+		for i, target := range m.As {
+			texts[i] = strings.TrimPrefix(fmt.Sprintf("%T", target), "*")
+		}
+		parts = append(parts, "as "+strings.Join(texts, " or "))
+	}
+	if parts == nil {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// RuleRef says which rule has decided.
+type RuleRef struct {
+	// Position is the rule's among those that it was given with, from 0.
+	Position int `json:"position"`
+	// Name is the rule's, if it has one.
+	Name string `json:"name,omitempty"`
+	// Subscription is whose rule it is; empty for one of the bus's.
+	Subscription string `json:"subscription,omitempty"`
+}
+
+// String names it: rule 1 of billing, "bank is busy".
+func (r RuleRef) String() string {
+	s := fmt.Sprintf("rule %d of %s", r.Position, r.Subscription)
+	if r.Subscription == "" {
+		s = fmt.Sprintf("rule %d of the bus", r.Position)
+	}
+	if r.Name != "" {
+		s += fmt.Sprintf(", %q", r.Name)
+	}
+	return s
+}
+
+func (r *RuleRef) clone() *RuleRef {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	return &c
+}
+
+// invalid reports whether it cannot have been one.
+func (r *RuleRef) invalid() bool { return r != nil && (r.Position < 0 || r.Position > math.MaxInt32) }
+
+// rulesAt are the rules for the failures of a subscription, and whose they are: nil
+// for the bus.
+func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
+	if own := p.ownOf(s); own != nil && own.rules != nil {
+		return own.rules, s
+	}
+	return p.rules, nil
+}
+
+// ruleRef is the rule that has decided on a failure, nil if none has.
+func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
+	if f.rule == 0 {
+		return nil
+	}
+	rules, of := p.rulesAt(f.subscription)
+	position := int(f.rule) - 1
+	ref := &RuleRef{Position: position, Subscription: of.ID()}
+	if rules != nil && position < len(rules.rules) { // not of an earlier process, whose rules were others
+		ref.Name = rules.rules[position].Name
+	}
+	return ref
+}
+
+// decider is the policy of the rule that has decided on a failure, or of the dispatch
+// if none has.
+func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
+	rules, _ := p.rulesAt(f.subscription)
+	if position := int(f.rule) - 1; rules != nil && position >= 0 && position < len(rules.policies) {
+		return &rules.policies[position]
+	}
+	return &p.RetryPolicy
+}
+
+// RetryRules gives a subscription ordered rules for its failures. The first one that
+// matches an error decides whether and when there is another attempt, by the number of
+// failures of the dispatch that it has decided; such failures spend no other budget. A
+// failure that no rule matches is the retry policy's, MaxRetries counts those alone,
+// and so do IncludeErrors, ExcludeErrors and RetryIf apply to them alone. Permanent
+// comes before the rules, MaxElapsed bounds them, RetryAfter gives the delay of its
+// gap.
+//
+// Without RetryRules, the bus's WithRetryRules hold; RetryRules() without a rule has
+// none. Given again, it replaces those before. The error of a rule that is refused
+// names it by its position, from 0: RetryRules[1].Match.Codes[0].
+func RetryRules(rules ...RetryRule) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		c.retry.rules, c.err = newRuleSet("RetryRules", rules)
+	})
+}
+
+// WithRetryRules are the rules of the subscriptions that have no RetryRules. All
+// subscriptions of a dispatch that go by them share their budgets.
+func WithRetryRules(rules ...RetryRule) Option {
+	return option(func(c *config) {
+		c.rules, c.err = newRuleSet("WithRetryRules", rules)
+	})
+}
+
+// ruleSet are the rules of a subscription or a bus. It does not change.
+type ruleSet struct {
+	rules    []RetryRule
+	policies []RetryPolicy // of the rules
+}
+
+// newRuleSet checks rules and copies them; in names what they were given to.
+func newRuleSet(in string, rules []RetryRule) (*ruleSet, error) {
+	set := &ruleSet{rules: cloneRules(rules)}
+	if len(rules) > math.MaxInt32 {
+		return nil, &OptionError{Option: in, Value: fmt.Sprint(len(rules)), Reason: "are too many rules"}
+	}
+	for i := range set.rules {
+		if err := set.rules[i].validate(fmt.Sprintf("%s[%d]", in, i)); err != nil {
+			return nil, err
+		}
+		set.policies = append(set.policies, set.rules[i].policy())
+	}
+	return set, nil
+}
+
+// decides is the position of the first rule that matches, -1 if none does.
+func (s *ruleSet) decides(err error) int {
+	if s == nil {
+		return -1
+	}
+	return slices.IndexFunc(s.rules, func(r RetryRule) bool { return r.Match.Matches(err) })
+}
+
+func (s *ruleSet) list() []RetryRule {
+	if s == nil {
+		return nil
+	}
+	return cloneRules(s.rules)
+}
+
+// origin is whose the rules are, by its name: of is nil for the bus.
+func (s *ruleSet) origin(of *Subscription) string {
+	switch {
+	case s == nil || len(s.rules) == 0:
+		return ""
+	case of == nil:
+		return BusDefault
+	}
+	return of.id
+}
+
+func cloneRules(rules []RetryRule) []RetryRule {
+	rules = slices.Clone(rules)
+	for i := range rules {
+		m := &rules[i].Match
+		m.Codes, m.Types, m.Is, m.As = slices.Clone(m.Codes), slices.Clone(m.Types), slices.Clone(m.Is), slices.Clone(m.As)
+		if m.Retryable != nil {
+			retryable := *m.Retryable
+			m.Retryable = &retryable
+		}
+	}
+	return rules
+}
+
+func (r *RetryRule) validate(in string) error {
+	refuse := func(member string, value any, reason string) error {
+		return &OptionError{Option: in + "." + member, Value: fmt.Sprint(value), Reason: reason}
+	}
+	if r.Name != "" {
+		if reason := checkName(r.Name); reason != "" {
+			return refuse("Name", strconv.Quote(shorten(r.Name)), reason)
+		}
+	}
+	if err := r.Match.validate(in + ".Match"); err != nil {
+		return err
+	}
+	switch {
+	case r.Attempts != Unlimited && (r.Attempts < 1 || r.Attempts > math.MaxInt32):
+		return refuse("Attempts", r.Attempts, fmt.Sprintf("must be from 1 to %d, the first run counted, or Unlimited", math.MaxInt32))
+	case r.BaseDelay < 0:
+		return refuse("BaseDelay", r.BaseDelay, "must not be negative; 0 retries at once")
+	case r.BackoffMultiplier != 0 && !(r.BackoffMultiplier >= 1 && r.BackoffMultiplier <= math.MaxFloat64):
+		return refuse("BackoffMultiplier", r.BackoffMultiplier, "must be a finite number of at least 1, or 0 for 1")
+	case r.MaxDelay < 0:
+		return refuse("MaxDelay", r.MaxDelay, "must not be negative; 0 is no cap")
+	case r.Jitter < 0 || int(r.Jitter) >= len(jitterNames):
+		return refuse("Jitter", int(r.Jitter), noSuchJitter)
+	}
+	return nil
+}
+
+func (m *ErrorMatch) validate(in string) error {
+	refuse := func(member string, value any, reason string) error {
+		return &OptionError{Option: in + member, Value: fmt.Sprint(value), Reason: reason}
+	}
+	if m.isZero() {
+		return refuse("", "nothing", `no member is set; to match every error, set Codes to "*"`)
+	}
+	for _, list := range []struct {
+		member string
+		empty  bool
+	}{
+		{".Codes", m.Codes != nil && len(m.Codes) == 0},
+		{".Types", m.Types != nil && len(m.Types) == 0},
+		{".Is", m.Is != nil && len(m.Is) == 0},
+		{".As", m.As != nil && len(m.As) == 0},
+	} {
+		if list.empty {
+			return refuse(list.member, "empty", "matches nothing; leave it nil if it is not to be asked")
+		}
+	}
+	for i, pattern := range m.Codes {
+		if reason := checkCodePattern(pattern); reason != "" {
+			return refuse(fmt.Sprintf(".Codes[%d]", i), strconv.Quote(shorten(pattern)), reason)
+		}
+	}
+	for i, t := range m.Types {
+		switch t {
+		case "":
+			return refuse(fmt.Sprintf(".Types[%d]", i), `""`, `must not be empty; errors that say nothing else are of the type "error"`)
+		case "success":
+			return refuse(fmt.Sprintf(".Types[%d]", i), t, "no failure is a success; leave it out")
+		}
+	}
+	for i, target := range m.Is {
+		if isNil(target) {
+			return refuse(fmt.Sprintf(".Is[%d]", i), "nil", "no failure is nil; leave it out")
+		}
+	}
+	for i, target := range m.As {
+		if reason := asTargetProblem(target); reason != "" {
+			return refuse(fmt.Sprintf(".As[%d]", i), fmt.Sprintf("%T", target), reason)
+		}
+	}
+	return nil
+}
