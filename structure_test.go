@@ -55,6 +55,7 @@ var allowedFiles = map[string]string{
 var allowedTestImports = []string{
 	modulePath,
 	"github.com/benbjohnson/clock",
+	"github.com/santhosh-tekuri/jsonschema/v6", // the schemas of retryspec against its parsers
 	"github.com/stretchr/testify",
 	"go.uber.org/goleak",
 	"go.uber.org/zap",

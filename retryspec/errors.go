@@ -24,6 +24,8 @@ type Error struct {
 	// Line and Column are where that is, from 1, in bytes. 0 in the error of
 	// Validate, which sees no text.
 	Line, Column int
+
+	hasPath bool // which may be of one member, with the empty name
 }
 
 func (e *Error) Error() string {
@@ -63,10 +65,10 @@ func shorten(s string) string {
 
 // below puts a name, or an index, in front of the path.
 func (e *Error) below(name string) *Error {
-	if e.Path != "" && !strings.HasPrefix(e.Path, "[") {
+	if e.hasPath && !strings.HasPrefix(e.Path, "[") {
 		name += "."
 	}
-	e.Path = name + e.Path
+	e.Path, e.hasPath = name+e.Path, true
 	return e
 }
 

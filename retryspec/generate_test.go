@@ -110,7 +110,7 @@ func (g generator) duration() string {
 		if g.IntN(3) > 0 {
 			return
 		}
-		fmt.Fprintf(&b, "%d", g.IntN(pick(g, 3, 100, 1e9)))
+		fmt.Fprintf(&b, "%d", g.IntN(pick(g, 3, 100, 1_000_000_000)))
 		if g.IntN(8) == 0 {
 			fmt.Fprintf(&b, "%s%d", pick(g, ".", ",", ".."), g.IntN(1e9))
 		}

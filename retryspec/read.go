@@ -48,11 +48,8 @@ func (r reader) unknown(m member, fields []field) *Error {
 	for i, f := range fields {
 		names[i] = f.name
 	}
-	return (&Error{
-		Path:     m.name,
-		Value:    "a member that is unknown here",
-		Expected: suggest(oneOf(names), m.name, names),
-	}).at(r.text, m.offset)
+	err := &Error{Value: "a member that is unknown here", Expected: suggest(oneOf(names), m.name, names)}
+	return err.below(m.name).at(r.text, m.offset)
 }
 
 // require is the error for a member that is missing.
@@ -60,7 +57,7 @@ func (r reader) require(n *node, name, expected string) *Error {
 	if slices.ContainsFunc(n.members, func(m member) bool { return m.name == name }) {
 		return nil
 	}
-	return (&Error{Path: name, Value: "nothing", Expected: expected}).at(r.text, n.offset)
+	return (&Error{Value: "nothing", Expected: expected}).below(name).at(r.text, n.offset)
 }
 
 // array reads every item. There must be at least as many.

@@ -216,7 +216,11 @@ func (rules Rules) Validate() error {
 func toWire(rule eventbus.RetryRule) (wireRule, *Error) {
 	var w wireRule
 	no := func(path string, value any, expected string) (wireRule, *Error) {
-		return w, &Error{Path: path, Value: shorten(fmt.Sprint(value)), Expected: expected}
+		err := &Error{Value: shorten(fmt.Sprint(value)), Expected: expected}
+		if path != "" {
+			err.below(path)
+		}
+		return w, err
 	}
 	m := rule.Match
 	jitter := slices.IndexFunc(jitterNames, func(name string) bool { return jitters[name] == rule.Jitter })

@@ -137,11 +137,8 @@ func (d *decoder) object(n *node, depth int) *Error {
 			return err.below(m.name)
 		}
 		if seen[m.name] {
-			return (&Error{
-				Path:     m.name,
-				Value:    "the name a second time",
-				Expected: "each name once in an object",
-			}).at(d.data, m.offset)
+			err := &Error{Value: "the name a second time", Expected: "each name once in an object"}
+			return err.below(m.name).at(d.data, m.offset)
 		}
 		seen[m.name] = true
 		var err *Error
