@@ -41,9 +41,10 @@ var allowedImports = map[string][]string{
 	"internal/route":    {"github.com/gobwas/glob"},
 	"internal/sabotage": {},
 
-	"eventbustest": {modulePath},
-	"retryspec":    {modulePath},
-	"storetest":    {modulePath},
+	"eventbustest":    {modulePath},
+	"retryspec":       {modulePath},
+	"retryspec/check": {modulePath + "/retryspec"},
+	"storetest":       {modulePath},
 }
 
 // allowedFiles narrows an import to one file.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/surebus/eventbus"
 )
 
 // Attempts are counted from 0 here, as the format does: the first run is attempt
@@ -68,4 +70,35 @@ func clamp(nanos float64) time.Duration {
 		return math.MaxInt64
 	}
 	return time.Duration(nanos)
+}
+
+// RuleBounds are the least and the most that a rule's delay before an attempt can be,
+// where all attempts before have failed by the rule. Attempts are counted as on the
+// bus, the first run being 1.
+func RuleBounds(rule eventbus.RetryRule, attempt int) (least, most time.Duration) {
+	d := rule.Delay(attempt)
+	if attempt <= 1 {
+		return 0, 0
+	}
+	switch rule.Jitter {
+	case eventbus.NoJitter:
+		return d, d
+	case eventbus.FullJitter:
+		return 0, d
+	case eventbus.EqualJitter:
+		return d - d/2, d
+	case eventbus.DecorrelatedJitter:
+		// Each is at most three times the one before.
+		limit := clamp(math.Inf(1))
+		if rule.MaxDelay > 0 {
+			limit = rule.MaxDelay
+		}
+		least = min(rule.BaseDelay, limit)
+		if least == 0 {
+			return 0, 0
+		}
+		return least, min(clamp(float64(least)*math.Pow(3, float64(attempt-1))), limit)
+	default: // proportional
+		return clamp(0.9 * float64(d)), clamp(1.1 * float64(d))
+	}
 }

@@ -56,7 +56,9 @@ func (g generator) object(always int, members ...string) string {
 	return "{" + strings.Join(once, pick(g, ",", ", ", ",\n\t")) + "}"
 }
 
-func (g generator) member(name, value string) string { return strconv.Quote(name) + ":" + g.usually(value) }
+func (g generator) member(name, value string) string {
+	return strconv.Quote(name) + ":" + g.usually(value)
+}
 
 func (g generator) array(least, most int, item func() string) string {
 	items := make([]string, least+g.IntN(most-least+1))
