@@ -2,7 +2,6 @@ package retryspec
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/surebus/eventbus"
@@ -26,8 +25,8 @@ func (d Document) Policy() eventbus.RetryPolicy {
 		MaxDelay:          duration(d.Wait.MaxDelay),
 		BackoffMultiplier: d.Wait.Multiplier,
 		Jitter:            eventbus.FullJitter,
-		IncludeErrors:     named(d.Retry.IncludeErrors),
-		ExcludeErrors:     named(d.Retry.ExcludeErrors),
+		IncludeErrors:     append([]string{}, d.Retry.IncludeErrors...),
+		ExcludeErrors:     append([]string{}, d.Retry.ExcludeErrors...),
 	}
 	switch d.Wait.Strategy {
 	case Fixed:
@@ -49,9 +48,4 @@ func (d Document) Policy() eventbus.RetryPolicy {
 		}
 	}
 	return p
-}
-
-// named are the names that an error can have: one of no letters is none.
-func named(names []string) []string {
-	return slices.DeleteFunc(append([]string{}, names...), func(name string) bool { return name == "" })
 }
