@@ -39,7 +39,6 @@ type Bus struct {
 	types  typeTable
 	retry  atomic.Pointer[retrySettings] // of subscriptions that have none; see retryset.go
 	era    atomic.Pointer[era]
-	random func() float64 // in [0, 1)
 
 	scheduled *schedule
 	ledger    ledger
@@ -78,7 +77,6 @@ func New(opts ...Option) (*Bus, error) {
 		time:          newTimeline(c.clock),
 		log:           c.logger.Named("eventbus"),
 		ids:           newIDSource(),
-		random:        c.random,
 		cutting:       cutting{done: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),

@@ -301,11 +301,21 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 
 // randomly is a number for jitter, in [0, 1).
 func (b *Bus) randomly() float64 {
-	random := b.random()
-	if random >= 1 {
+	if b.config.random == nil {
+		return rand.Float64()
+	}
+	given := new(float64)
+	panicked, done := guarded(b.cutting.done, func() { *given = b.config.random() })
+	if panicked != nil {
+		b.log.Error("WithRandom panicked", zap.Any("panic", panicked))
+	}
+	switch {
+	case !done || !(*given >= 0): // nor if it is not a number
+		return 0
+	case *given >= 1:
 		return math.Nextafter(1, 0)
 	}
-	return max(random, 0)
+	return *given
 }
 
 // judge asks an error, and what decides on it, what they say. A cut does not wait for

@@ -303,8 +303,8 @@ func WithErrorName(target error, name string) Option {
 	})
 }
 
-// WithErrorTypeName is WithErrorName for the errors of a type, or those that have the
-// methods of an interface, as errors.As finds them.
+// WithErrorTypeName is WithErrorName for the errors of a type, or of an interface, as
+// errors.As finds them.
 //
 //	eventbus.WithErrorTypeName[*net.OpError]("ConnectionError")
 func WithErrorTypeName[E error](name string) Option {

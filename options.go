@@ -3,7 +3,6 @@ package eventbus
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"time"
 
@@ -36,7 +35,7 @@ type config struct {
 	retry        RetryPolicy
 	rules        *ruleSet
 	names        errorNames
-	random       func() float64
+	random       func() float64 // nil: math/rand
 	circuit      circuitConfig
 	timeout      time.Duration
 	concurrency  int
@@ -59,7 +58,6 @@ func newConfig(opts []Option) (*config, error) {
 		clock:       clock.New(),
 		logger:      zap.NewNop(),
 		retry:       DefaultRetryPolicy(),
-		random:      rand.Float64,
 		circuit:     defaultCircuit(),
 		timeout:     DefaultTimeout,
 		concurrency: DefaultConcurrency,
@@ -199,8 +197,9 @@ func WithClock(c clock.Clock) Option {
 }
 
 // WithRandom replaces the source of the random numbers that jitter is made of. It must
-// return numbers in [0, 1), as rand.Float64 does; others are taken for the nearest of
-// these. It must be quick, and safe for concurrent use.
+// return numbers in [0, 1), as rand.Float64 does; another is taken for the nearest of
+// these, and a panic, which is logged, for 0. It must be quick, and safe for concurrent
+// use.
 func WithRandom(random func() float64) Option {
 	return option(func(c *config) {
 		c.refuseIf(random == nil, "WithRandom", "nil", "leave the option out for math/rand")

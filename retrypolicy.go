@@ -271,20 +271,6 @@ func (r *retryOverride) validate(in string) error {
 	case has(fieldJitter) && (r.Jitter < 0 || int(r.Jitter) >= len(jitterNames)):
 		return refuse("Jitter", int(r.Jitter), noSuchJitter)
 	}
-	for _, list := range []struct {
-		field retryField
-		name  string
-		names []string
-	}{
-		{fieldIncludeErrors, "IncludeErrors", r.RetryPolicy.IncludeErrors},
-		{fieldExcludeErrors, "ExcludeErrors", r.RetryPolicy.ExcludeErrors},
-	} {
-		for i, name := range list.names {
-			if reason := checkErrorName(name); has(list.field) && reason != "" {
-				return refuse(fmt.Sprintf("%s[%d]", list.name, i), strconv.Quote(shorten(name)), reason)
-			}
-		}
-	}
 	return nil
 }
 

@@ -7,7 +7,7 @@ import (
 
 // SetRandom replaces what the bus draws its jitter from, for tests in package
 // eventbus_test. It must be called before Start.
-func SetRandom(b *Bus, random func() float64) { b.random = random }
+func SetRandom(b *Bus, random func() float64) { b.config.random = random }
 
 // HeldAt is what a subscription holds, oldest first.
 func HeldAt(s *Subscription) []Event {
