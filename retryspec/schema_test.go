@@ -24,9 +24,9 @@ func compileSchema(t *testing.T, text []byte) *jsonschema.Schema {
 
 // The schemas accept what the parsers accept, and nothing else.
 func TestSchemas_AgreeWithTheParsers(t *testing.T) {
-	documents := 20_000
+	documents := 10_000
 	if testing.Short() {
-		documents = 4_000
+		documents = 3_000
 	}
 	for _, format := range []struct {
 		name     string
