@@ -3,9 +3,11 @@ package retryspec_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,4 +208,55 @@ func TestFile_SwappedWhileTheBusRuns(t *testing.T) {
 		require.NoError(t, <-watched)
 		require.NoError(t, bus.Shutdown(t.Context()))
 	})
+}
+
+// While others publish, who has changed the file and then publishes gets the new one.
+func TestFile_SwappedUnderLoad(t *testing.T) {
+	document := func(n int) string {
+		return fmt.Sprintf(`{"stop": {"max_attempts": %d}, "wait": {"strategy": "fixed", "delay": 0}}`, n)
+	}
+	name, f := open(t, document(1))
+	bus, err := eventbus.New(eventbus.WithDeadLetterCapacity(1))
+	require.NoError(t, err)
+	sub, err := bus.Subscribe("*", func(context.Context, eventbus.Event) error { return ValueError{} }, eventbus.Circuit(eventbus.NoCircuit()))
+	require.NoError(t, err)
+	require.NoError(t, f.Follow(func(d retryspec.Document) error { return sub.SetRetry(d.Policy()) }))
+	require.NoError(t, bus.Start(t.Context()))
+	publish := func(eventType string) int {
+		result, err := bus.PublishAndWait(t.Context(), eventType, nil)
+		var died *eventbus.DeliveryError
+		if !errors.As(err, &died) {
+			t.Errorf("%v", err)
+			return 0
+		}
+		return result.Attempts
+	}
+
+	var others sync.WaitGroup
+	done := make(chan struct{})
+	for range 3 {
+		others.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if n := publish("other"); n < 1 || n > 4 {
+					t.Errorf("%d attempts", n)
+				}
+			}
+		})
+	}
+	for i := range 40 {
+		n := i%4 + 1
+		write(t, name, document(n))
+		require.NoError(t, f.Reload())
+		for _, eventType := range []string{"mine", "other", fmt.Sprint("new", i)} {
+			require.Equal(t, n, publish(eventType))
+		}
+	}
+	close(done)
+	others.Wait()
+	require.NoError(t, bus.Shutdown(t.Context()))
 }
