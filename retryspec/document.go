@@ -90,10 +90,10 @@ func Default() Document {
 // Parse reads a policy document. Members that are absent have their defaults,
 // each for itself. The error is an *Error.
 //
-// Beyond what the format says: an integer may be written as 5.0; a name that occurs
-// twice in an object is refused, and so are null for a whole document, numbers
-// that a 64-bit float cannot hold, MaxAttempts above 2^53−1, text that is not UTF-8,
-// and objects in each other more than 100 deep, in members that are ignored too.
+// Beyond what the format says: an integer may be written as 5.0, and more attempts
+// than 2^63−1 are so many; a name that occurs twice in an object is refused, and so are
+// null for a whole document, delays that a 64-bit float cannot hold, text that is not
+// UTF-8, and objects in each other more than 100 deep, in members that are ignored too.
 func Parse(data []byte) (Document, error) {
 	root, err := decode(data)
 	if err != nil {

@@ -62,6 +62,29 @@ func TestParse_SurrogatePairsThatAreWhole(t *testing.T) {
 	require.Equal(t, []string{"😀", `\ud800`, "\ufffd", "é"}, d.Retry.IncludeErrors)
 }
 
+// Of the largest integers every one is read as it is, and more as the largest.
+func TestParse_LargeIntegers(t *testing.T) {
+	for text, want := range map[string]int64{
+		"9007199254740993":     1<<53 + 1,
+		"9223372036854775807":  math.MaxInt64,
+		"9223372036854775808":  math.MaxInt64,
+		"123456789012345678e1": 1234567890123456768, // through a float
+		"1e300":                math.MaxInt64,
+		"1e400":                math.MaxInt64,
+		"1.5e1":                15,
+	} {
+		d, err := retryspec.Parse([]byte(`{"stop": {"max_attempts": ` + text + `}}`))
+		require.NoError(t, err, text)
+		require.Equal(t, want, d.Stop.MaxAttempts, text)
+		require.Equal(t, int(min(want, math.MaxInt32))-1, d.Policy().MaxRetries, text)
+	}
+	for _, text := range []string{"-1e400", "1e-400", "-9223372036854775809", "0.9999999"} {
+		require.Error(t, parse([]byte(`{"stop": {"max_attempts": `+text+`}}`)), text)
+		require.Error(t, parse([]byte(`{"version": `+text+`}`)), text)
+	}
+	require.Error(t, parse([]byte(`{"version": 1e400}`)))
+}
+
 func TestParse_DepthIsBounded(t *testing.T) {
 	nested := func(depth int) []byte {
 		return []byte(`{"x":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`)

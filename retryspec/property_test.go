@@ -28,7 +28,7 @@ func documents() *rapid.Generator[retryspec.Document] {
 	return rapid.Custom(func(t *rapid.T) retryspec.Document {
 		return retryspec.Document{
 			Stop: retryspec.Stop{
-				MaxAttempts: rapid.OneOf(rapid.Just[int64](retryspec.NoLimit), rapid.Int64Range(1, 20), rapid.Int64Range(1, 1<<53-1)).Draw(t, "max_attempts"),
+				MaxAttempts: rapid.OneOf(rapid.Just[int64](retryspec.NoLimit), rapid.Int64Range(1, 20), rapid.Int64Min(1)).Draw(t, "max_attempts"),
 				MaxDelay:    limit(seconds).Draw(t, "stop.max_delay"),
 			},
 			Wait: retryspec.Wait{

@@ -9,9 +9,6 @@ import (
 	"strconv"
 )
 
-// maxInteger is the largest integer that every reader of JSON can represent.
-const maxInteger = 1<<53 - 1
-
 // reader takes the values of nodes, and says what is wrong with them. The paths of
 // its errors begin at the node.
 type reader struct{ text []byte }
@@ -101,12 +98,21 @@ func (r reader) number(n *node, least float64, expected string) (float64, *Error
 }
 
 // integer reads a number without a fraction, however it is written: 5, 5.0, 5e0.
+// More than 2^63−1 is that.
 func (r reader) integer(n *node, least int64, expected string) (int64, *Error) {
-	if n.kind == isNumber {
-		f, err := strconv.ParseFloat(n.text, 64)
-		if err == nil && f == math.Trunc(f) && f >= float64(least) && f <= maxInteger {
-			return int64(f), nil
-		}
+	if n.kind != isNumber {
+		return 0, r.refuse(n, expected)
+	}
+	if i, err := strconv.ParseInt(n.text, 10, 64); err == nil && i >= least {
+		return i, nil
+	}
+	// It is infinite if it does not fit.
+	f, _ := strconv.ParseFloat(n.text, 64)
+	switch {
+	case f >= math.MaxInt64:
+		return math.MaxInt64, nil
+	case f == math.Trunc(f) && f >= float64(least):
+		return int64(f), nil
 	}
 	return 0, r.refuse(n, expected)
 }
