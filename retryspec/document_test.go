@@ -40,7 +40,7 @@ func TestParse_Errors(t *testing.T) {
 		"{\"stop\":\n\t{\"max_attempts\":\n0}}":            `retryspec: line 3, column 1: stop.max_attempts: got 0, want an integer of at least 1, or null`,
 		`{"wait": {"max_delay": 1e400}}`:                   `retryspec: line 1, column 24: wait.max_delay: got 1e400, want a number of at least 0`,
 		`{"wait": {"strategy": "exponentail"}}`:            `retryspec: line 1, column 23: wait.strategy: got "exponentail", want one of "fixed", "exponential", "exponential_jitter"; did you mean exponential?`,
-		`{"wait": {"inital_delay": 3}}`:                    `retryspec: line 1, column 11: wait.inital_delay: got a member that is unknown here, want one of strategy, delay, initial_delay, multiplier, max_delay; did you mean initial_delay?`,
+		`{"wait": {"initial_dely": 3}}`:                    `retryspec: line 1, column 11: wait.initial_dely: got a member that is unknown here, want one of strategy, delay, initial_delay, multiplier, max_delay; did you mean initial_delay?`,
 		`{"retry": {"include_errors": ["A", 5]}}`:          `retryspec: line 1, column 36: retry.include_errors: got 5 as item 2, want an array of strings, the names of errors`,
 		`{"stop": {"max_delay": 1, "max_delay": 2}}`:       `retryspec: line 1, column 27: stop.max_delay: got the name a second time, want each name once in an object`,
 		`{"stop": {}, "st\u006fp": {}}`:                    `retryspec: line 1, column 14: stop: got the name a second time, want each name once in an object`,
@@ -117,9 +117,10 @@ func TestDocument_JSON(t *testing.T) {
 	require.NoError(t, err)
 	text, err := json.Marshal(d)
 	require.NoError(t, err)
-	require.Equal(t, `{"version":1,"stop":{"max_attempts":null,"max_delay":null},`+
-		`"wait":{"strategy":"fixed","delay":0,"initial_delay":1,"multiplier":2,"max_delay":60.5},`+
-		`"retry":{"include_errors":["ValueError"],"exclude_errors":[]}}`, string(text))
+	want := `{"version":1,"stop":{"max_attempts":null,"max_delay":null},` +
+		`"wait":{"strategy":"fixed","delay":0,"initial_delay":1,"multiplier":2,"max_delay":60.5},` +
+		`"retry":{"include_errors":["ValueError"],"exclude_errors":[]}}`
+	require.Equal(t, []byte(want), text, "to the byte")
 
 	var in struct{ Policy retryspec.Document }
 	require.NoError(t, json.Unmarshal([]byte(`{"policy": `+string(text)+`}`), &in))

@@ -149,7 +149,7 @@ func TestPolicy_HasTheDelaysOfTheDocument(t *testing.T) {
 		_, most := d.Bounds(attempt)
 		got := p.Delay(attempt + 1) // the first run is 1 there
 		// The bus counts whole nanoseconds, of which an initial delay may have few.
-		if error := 1 / (1 + d.Wait.InitialDelay*1e9); d.Wait.Strategy == retryspec.Fixed || error < 1e-6 {
+		if rounding := 1 / (1 + d.Wait.InitialDelay*1e9); d.Wait.Strategy == retryspec.Fixed || rounding < 1e-6 {
 			require.InDelta(t, float64(most), float64(got), 2+1e-6*float64(most))
 		}
 		require.LessOrEqual(t, got, max(p.MaxDelay, 0))

@@ -217,10 +217,10 @@ func toWire(rule eventbus.RetryRule) (wireRule, *Error) {
 	var w wireRule
 	no := func(path string, value any, expected string) (wireRule, *Error) {
 		err := &Error{Value: shorten(fmt.Sprint(value)), Expected: expected}
-		if path != "" {
-			err.below(path)
+		if path == "" {
+			return w, err
 		}
-		return w, err
+		return w, err.below(path)
 	}
 	m := rule.Match
 	jitter := slices.IndexFunc(jitterNames, func(name string) bool { return jitters[name] == rule.Jitter })

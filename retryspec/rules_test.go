@@ -38,10 +38,11 @@ func TestParseRules_AllThereIs(t *testing.T) {
 
 	text, err := json.Marshal(rules)
 	require.NoError(t, err)
-	require.Equal(t, `{"policies":[`+
-		`{"match":{"codes":["Bank.Busy","Bank.*","*"],"types":["timeout","error"],"retryable":false},"attempts":3,`+
-		`"backoff":{"initial":"PT1.5S","rate":1.25,"max":"PT24H1M","jitter":"decorrelated"}},`+
-		`{"match":{"retryable":true},"attempts":1,"backoff":{"initial":"PT0S","rate":1,"jitter":"none"}}]}`, string(text))
+	want := `{"policies":[` +
+		`{"match":{"codes":["Bank.Busy","Bank.*","*"],"types":["timeout","error"],"retryable":false},"attempts":3,` +
+		`"backoff":{"initial":"PT1.5S","rate":1.25,"max":"PT24H1M","jitter":"decorrelated"}},` +
+		`{"match":{"retryable":true},"attempts":1,"backoff":{"initial":"PT0S","rate":1,"jitter":"none"}}]}`
+	require.Equal(t, []byte(want), text, "to the byte")
 
 	_, err = eventbus.New(eventbus.WithRetryRules(rules...))
 	require.NoError(t, err)

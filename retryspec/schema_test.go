@@ -1,7 +1,6 @@
 package retryspec_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -72,7 +71,7 @@ func parseRules(text []byte) error {
 // requireHelpful looks whether an error says where, what, and what would be right.
 func requireHelpful(t require.TestingT, err error) {
 	var e *retryspec.Error
-	require.True(t, errors.As(err, &e), "%T", err)
+	require.ErrorAs(t, err, &e)
 	require.ErrorIs(t, err, retryspec.ErrInvalid)
 	require.NotEmpty(t, e.Value)
 	require.NotEmpty(t, e.Expected)

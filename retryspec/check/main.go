@@ -12,8 +12,8 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
+	"log"
 	"os"
 	"slices"
 
@@ -36,8 +36,9 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	flags.SetOutput(errs)
 	policy := flags.Bool("policy", false, "the files are policy documents")
 	rules := flags.Bool("rules", false, "the files are ordered rules")
+	say := log.New(errs, "", 0)
 	flags.Usage = func() {
-		fmt.Fprintln(errs, "usage: check [-policy | -rules] FILE...\nFILE may be -, the standard input.")
+		say.Print("usage: check [-policy | -rules] FILE...\nFILE may be -, the standard input.")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -51,15 +52,20 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 		return misused
 	}
 	for i, name := range flags.Args() {
-		if i > 0 {
-			fmt.Fprintln(out)
-		}
 		text, err := read(name, in)
+		shown := ""
 		if err == nil {
-			err = check(out, name, text, *rules || !*policy && hasRules(text))
+			shown, err = check(name, text, *rules || !*policy && hasRules(text))
 		}
 		if err != nil {
-			fmt.Fprintf(errs, "%s: %v\n", name, err)
+			say.Printf("%s: %v", name, err)
+			return bad
+		}
+		if i > 0 {
+			shown = "\n" + shown
+		}
+		if _, err := io.WriteString(out, shown); err != nil {
+			say.Print(err)
 			return bad
 		}
 	}
@@ -92,17 +98,18 @@ func hasRules(text []byte) bool {
 	return has("policies") && !slices.ContainsFunc(sections, has)
 }
 
-func check(out io.Writer, name string, text []byte, isRules bool) error {
+// check is what there is to show of a file.
+func check(name string, text []byte, isRules bool) (string, error) {
 	if isRules {
 		rules, err := retryspec.ParseRules(text)
 		if err != nil {
-			return err
+			return "", err
 		}
-		return showRules(out, name, rules)
+		return showRules(name, rules)
 	}
 	document, err := retryspec.Parse(text)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return showPolicy(out, name, text, document)
+	return showPolicy(name, text, document)
 }

@@ -148,3 +148,13 @@ func TestCheck_AnInputThatBreaksOff(t *testing.T) {
 	require.Equal(t, bad, run([]string{"-"}, brokenReader{}, &out, &errs))
 	require.Equal(t, "-: the line is dead\n", errs.String())
 }
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("nobody listens") }
+
+func TestCheck_AnOutputThatBreaksOff(t *testing.T) {
+	var errs bytes.Buffer
+	require.Equal(t, bad, run([]string{"-"}, strings.NewReader("{}"), brokenWriter{}, &errs))
+	require.Equal(t, "nobody listens\n", errs.String())
+}

@@ -21,13 +21,22 @@ const (
 	width = 40
 )
 
-func showPolicy(out io.Writer, name string, text []byte, d retryspec.Document) error {
-	fmt.Fprintf(out, "%s: a policy document\n", name)
-	if names := ignored(text); len(names) > 0 {
-		fmt.Fprintf(out, "Ignored: %s.\n", strings.Join(names, ", "))
+func showPolicy(name string, text []byte, d retryspec.Document) (string, error) {
+	printed, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return "", err
 	}
-	if err := showJSON(out, d); err != nil {
-		return err
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: a policy document\n", name)
+	if names := ignored(text); len(names) > 0 {
+		fmt.Fprintf(&b, "Ignored: %s.\n", strings.Join(names, ", "))
+	}
+	fmt.Fprintf(&b, "%s\n", printed)
+	if d.Stop.MaxDelay != retryspec.NoLimit {
+		fmt.Fprintf(&b, "No attempt begins %v s after the task was made, or later.\n", d.Stop.MaxDelay)
+	}
+	if len(d.Retry.IncludeErrors) == 0 {
+		b.WriteString("No error is retried: include_errors is empty.\n")
 	}
 	rows := make([]row, shown)
 	elapsed := time.Duration(0) // at least
@@ -36,41 +45,30 @@ func showPolicy(out io.Writer, name string, text []byte, d retryspec.Document) e
 		rows[i] = row{least, most, d.Stopped(i, elapsed)}
 		elapsed = sum(elapsed, least)
 	}
-	if d.Stop.MaxDelay != retryspec.NoLimit {
-		fmt.Fprintf(out, "No attempt begins %v s after the task was made, or later.\n", d.Stop.MaxDelay)
-	}
-	if len(d.Retry.IncludeErrors) == 0 {
-		fmt.Fprintln(out, "No error is retried: include_errors is empty.")
-	}
-	return showDelays(out, rows)
+	table, err := showDelays(rows)
+	return b.String() + table, err
 }
 
-func showRules(out io.Writer, name string, rules retryspec.Rules) error {
-	fmt.Fprintf(out, "%s: ordered rules, %d of them\n", name, len(rules))
-	if err := showJSON(out, rules); err != nil {
-		return err
+func showRules(name string, rules retryspec.Rules) (string, error) {
+	printed, err := json.MarshalIndent(rules, "", "  ")
+	if err != nil {
+		return "", err
 	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: ordered rules, %d of them\n%s\n", name, len(rules), printed)
 	for i, rule := range rules {
-		fmt.Fprintf(out, "\npolicies[%d]: %s\n", i, rule)
 		rows := make([]row, shown)
 		for i := range rows {
 			least, most := retryspec.RuleBounds(rule, i+2)
 			rows[i] = row{least, most, i+1 >= rule.Attempts}
 		}
-		if err := showDelays(out, rows); err != nil {
-			return err
+		table, err := showDelays(rows)
+		if err != nil {
+			return "", err
 		}
+		fmt.Fprintf(&b, "\npolicies[%d]: %s\n%s", i, rule, table)
 	}
-	return nil
-}
-
-func showJSON(out io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "%s\n", text)
-	return err
+	return b.String(), nil
 }
 
 // row is a delay before a retry. Beyond the last attempt there is none.
@@ -81,22 +79,29 @@ type row struct {
 
 // showDelays is a table, and a bar for each delay: # is what is always waited, - what
 // may be.
-func showDelays(out io.Writer, rows []row) error {
+func showDelays(rows []row) (string, error) {
 	longest, total := time.Duration(0), time.Duration(0)
 	for _, r := range rows {
 		longest = max(longest, r.most)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "retry\tfrom\tto\tin all, at most\t")
+	var cells, table strings.Builder
+	cells.WriteString("retry\tfrom\tto\tin all, at most\t\n")
 	for i, r := range rows {
 		total = sum(total, r.most)
 		all := total.String()
 		if r.beyond {
 			all = "not reached"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", i+1, r.least, r.most, all, bar(r, longest))
+		fmt.Fprintf(&cells, "%d\t%s\t%s\t%s\t%s\n", i+1, r.least, r.most, all, bar(r, longest))
 	}
-	return w.Flush()
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
+	if _, err := io.WriteString(w, cells.String()); err != nil {
+		return "", err
+	}
+	if err := w.Flush(); err != nil {
+		return "", err
+	}
+	return table.String(), nil
 }
 
 func bar(r row, longest time.Duration) string {
