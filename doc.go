@@ -59,7 +59,8 @@
 // again. Attempts are counted for the event, not for each subscription, and the
 // policy is merged from the subscriptions' overrides, the most permissive value
 // of each field: [Bus.Explain] shows the result. A waiting retry is data, and
-// holds no goroutine. Handlers steer with [Permanent] and [RetryAfter].
+// holds no goroutine. Handlers steer with [Permanent] and [RetryAfter]. [RetryRules]
+// give kinds of errors budgets and delays of their own.
 //
 // Each subscription has a circuit. When more than half of at least four events
 // of the last minute failed there, it opens, and the subscription is skipped for

@@ -43,6 +43,18 @@ func TestP7_EveryMemberMustMatch(t *testing.T) {
 	require.False(t, eventbus.ErrorMatch{As: []any{nil, 5, new(int)}, Is: []error{nil}}.Matches(busy), "no targets at all")
 }
 
+func TestP7_WhoSaysNothingMatchesNeither(t *testing.T) {
+	for _, err := range []error{errBroken, &ruleError{}, flagError(true), flagError(false), &ruleError{inner: flagError(true)}} {
+		said := (&eventbus.Bus{}).ErrorTraits(err).Retryable
+		for _, asked := range []bool{true, false} {
+			want := said != nil && *said == asked
+			require.Equal(t, want, eventbus.ErrorMatch{Retryable: &asked}.Matches(err), "%#v, %t", err, asked)
+		}
+	}
+	require.False(t, eventbus.ErrorMatch{Retryable: ptr(false)}.Matches(errBroken))
+	require.False(t, eventbus.ErrorMatch{Retryable: ptr(true)}.Matches(errBroken))
+}
+
 func TestP7_CodePatterns(t *testing.T) {
 	for pattern, want := range map[string]map[string]bool{
 		"*":         {"": true, "A": true, "A.B": true},
