@@ -238,18 +238,20 @@ func (d Document) encode() ([]byte, error) {
 			return nil, &Error{Path: f.path, Value: fmt.Sprint(f.value), Expected: "a finite number"}
 		}
 	}
+	// Adding 0 makes 0 of -0.
 	w := wireDocument{Version: Version}
 	if d.Stop.MaxAttempts != NoLimit {
 		w.Stop.MaxAttempts = &d.Stop.MaxAttempts
 	}
 	if d.Stop.MaxDelay != NoLimit {
-		w.Stop.MaxDelay = positiveZero(&d.Stop.MaxDelay)
+		bound := d.Stop.MaxDelay + 0
+		w.Stop.MaxDelay = &bound
 	}
 	w.Wait.Strategy = d.Wait.Strategy
-	w.Wait.Delay = *positiveZero(&d.Wait.Delay)
-	w.Wait.InitialDelay = *positiveZero(&d.Wait.InitialDelay)
+	w.Wait.Delay = d.Wait.Delay + 0
+	w.Wait.InitialDelay = d.Wait.InitialDelay + 0
 	w.Wait.Multiplier = d.Wait.Multiplier
-	w.Wait.MaxDelay = *positiveZero(&d.Wait.MaxDelay)
+	w.Wait.MaxDelay = d.Wait.MaxDelay + 0
 	var err *Error
 	if w.Retry.IncludeErrors, err = listed("retry.include_errors", d.Retry.IncludeErrors); err != nil {
 		return nil, err
@@ -268,12 +270,6 @@ func (d *Document) UnmarshalJSON(text []byte) error {
 	}
 	*d = parsed
 	return nil
-}
-
-// positiveZero is f, or 0 for -0, which JSON can write too.
-func positiveZero(f *float64) *float64 {
-	sum := *f + 0
-	return &sum
 }
 
 // listed are names as an array, never null.

@@ -158,9 +158,16 @@ func TestDocument_Validate(t *testing.T) {
 	require.Error(t, retryspec.Document{}.Validate())
 
 	d := retryspec.Default()
+	minus := math.Copysign(0, -1)
+	d.Stop.MaxDelay, d.Wait.Delay, d.Wait.InitialDelay, d.Wait.MaxDelay = minus, minus, minus, minus
+	text, err := json.Marshal(d)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "-")
+
+	d = retryspec.Default()
 	d.Retry = retryspec.Retry{}
 	require.NoError(t, d.Validate(), "no list is an empty one")
-	text, err := json.Marshal(d)
+	text, err = json.Marshal(d)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `{"include_errors":[],"exclude_errors":[]}`)
 }

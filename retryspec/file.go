@@ -72,7 +72,8 @@ func (f *File[T]) Err() error {
 // Follow calls apply with what is current, now and whenever Reload finds another
 // text that is good:
 //
-//	file.Follow(func(d retryspec.Document) error { return sub.SetRetry(d.Policy()) })
+//	policy.Follow(func(d retryspec.Document) error { return sub.SetRetry(d.Policy()) })
+//	rules.Follow(func(r retryspec.Rules) error { return sub.SetRetryRules(r...) })
 //
 // It returns what apply does; after an error apply is not called again. Followers
 // are called one at a time, in the order of Follow, and must not call methods of the
