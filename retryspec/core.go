@@ -15,6 +15,10 @@ import (
 // MaxElapsed, from publication; the bus looks ahead, and makes no retry that could
 // begin only then. A bound of 0 is no retry at all, and so is less than a
 // nanosecond. More attempts than the bus counts, 2^31−1, are so many.
+//
+// An event that goes to several subscriptions has their policies merged, as it would
+// with others; which errors are retried, and with which jitter, the failing
+// subscription's says.
 func (d Document) Policy() eventbus.RetryPolicy {
 	if d.Validate() != nil {
 		return eventbus.RetryPolicy{}
