@@ -5,6 +5,18 @@ import (
 	"sync/atomic"
 )
 
+// retrySettings are what a subscription has of its own for its failures.
+type retrySettings struct {
+	retryOverride
+	rules *ruleSet // nil: the bus's
+}
+
+// ownRetry is what one subscription has.
+type ownRetry struct {
+	of       *Subscription
+	settings *retrySettings
+}
+
 // era is the time between two changes of retry settings. A dispatch goes by those of
 // the era in which it was opened. Eras know the later ones, never the earlier, so that
 // one is forgotten with its last dispatch.

@@ -256,39 +256,6 @@ func (r *RuleRef) clone() *RuleRef {
 // invalid reports whether it cannot have been one.
 func (r *RuleRef) invalid() bool { return r != nil && (r.Position < 0 || r.Position > math.MaxInt32) }
 
-// rulesAt are the rules for the failures of a subscription, and whose they are: nil
-// for the bus.
-func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
-	if own := p.ownOf(s); own != nil && own.rules != nil {
-		return own.rules, s
-	}
-	return p.rules, nil
-}
-
-// ruleRef is the rule that has decided on a failure, nil if none has.
-func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
-	if f.rule == 0 {
-		return nil
-	}
-	rules, of := p.rulesAt(f.subscription)
-	position := int(f.rule) - 1
-	ref := &RuleRef{Position: position, Subscription: of.ID()}
-	if rules != nil && position < len(rules.rules) { // not of an earlier process, whose rules were others
-		ref.Name = rules.rules[position].Name
-	}
-	return ref
-}
-
-// decider is the policy of the rule that has decided on a failure, or of the dispatch
-// if none has.
-func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
-	rules, _ := p.rulesAt(f.subscription)
-	if position := int(f.rule) - 1; rules != nil && position >= 0 && position < len(rules.policies) {
-		return &rules.policies[position]
-	}
-	return &p.RetryPolicy
-}
-
 // RetryRules gives a subscription ordered rules for its failures. The first one that
 // matches an error decides whether and when there is another attempt, by the number of
 // failures of the dispatch that it has decided; such failures spend no other budget. A

@@ -41,9 +41,10 @@ var allowedImports = map[string][]string{
 	"internal/route":    {"github.com/gobwas/glob"},
 	"internal/sabotage": {},
 
-	"eventbustest": {modulePath},
-	"retryspec":    {modulePath},
-	"storetest":    {modulePath},
+	"eventbustest":    {modulePath},
+	"retryspec":       {modulePath},
+	"retryspec/check": {modulePath + "/retryspec"},
+	"storetest":       {modulePath},
 }
 
 // allowedFiles narrows an import to one file.
@@ -55,6 +56,7 @@ var allowedFiles = map[string]string{
 var allowedTestImports = []string{
 	modulePath,
 	"github.com/benbjohnson/clock",
+	"github.com/santhosh-tekuri/jsonschema/v6", // the schemas of retryspec against its parsers
 	"github.com/stretchr/testify",
 	"go.uber.org/goleak",
 	"go.uber.org/zap",

@@ -1,0 +1,163 @@
+package eventbus
+
+import (
+	"fmt"
+	"time"
+)
+
+// judgement is what decides on the failures of a subscription.
+type judgement struct {
+	rules   *ruleSet      // nil: none
+	rulesOf *Subscription // nil: the bus's
+	policy  RetryPolicy   // the merged one, with what is not merged
+	names   *errorNames
+}
+
+// at is what decides on the failures of one of the dispatch's subscriptions.
+func (p *mergedPolicy) at(s *Subscription, names *errorNames) judgement {
+	j := judgement{policy: p.RetryPolicy, names: names}
+	if own := p.ownOf(s); own != nil {
+		unmerged := own.retryOverride
+		unmerged.set &= unmergedFields
+		j.policy = unmerged.over(j.policy)
+	}
+	j.rules, j.rulesOf = p.rulesAt(s)
+	return j
+}
+
+// ownOf is what a subscription has of its own, nil if it is none of the dispatch's.
+func (p *mergedPolicy) ownOf(s *Subscription) *retrySettings {
+	for i := range p.own {
+		if p.own[i].of == s {
+			return p.own[i].settings
+		}
+	}
+	return nil
+}
+
+// verdict is what an error says, and what is said of it.
+type verdict struct {
+	text       string
+	permanent  bool
+	rule       int // that decides, by its position; -1: the policy does
+	worthIt    bool
+	retryAfter *retryAfterError
+}
+
+// judge asks an error, and the rules or the policy about it, what they say. It must be
+// called where the user's code may do anything (see guarded): what it has not come to
+// when that breaks off is left at what v was.
+func (v *verdict) judge(err error, by *judgement) {
+	*v = verdict{text: fmt.Sprintf("%T, whose methods broke off", err), rule: -1, worthIt: true}
+	v.text = textOf(err)
+	_, v.permanent = asError[*permanentError](err)
+	v.retryAfter, _ = asError[*retryAfterError](err)
+	if v.permanent || by == nil {
+		return
+	}
+	if v.rule = by.rules.decides(err); v.rule < 0 {
+		v.worthIt = by.worthIt(err)
+	}
+}
+
+// worthIt reports whether the policy finds an error worth a retry.
+func (j *judgement) worthIt(err error) bool {
+	p := &j.policy
+	if p.IncludeErrors != nil || len(p.ExcludeErrors) > 0 {
+		if !passes(j.names.of(err), p.IncludeErrors, p.ExcludeErrors) {
+			return false
+		}
+	}
+	return p.RetryIf == nil || p.RetryIf(err)
+}
+
+// deciding is the policy that decides by a verdict: the rule's, or the dispatch's.
+func (j *judgement) deciding(v *verdict) *RetryPolicy {
+	if v.rule >= 0 {
+		return &j.rules.policies[v.rule]
+	}
+	return &j.policy
+}
+
+// count counts a failure for what decides on it: how many that are of the dispatch's
+// failures, and where its last delay is kept.
+func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
+	s := d.tale()
+	if v.rule < 0 {
+		return max(int(d.attempt)-s.ruled(), 1), &s.previous
+	}
+	spent := d.rarities().spentOn(j.rulesOf, int32(v.rule))
+	spent.failures = max(spent.failures, spent.failures+1) // or stays the last one that there is
+	return int(spent.failures), &spent.previous
+}
+
+// failedAttempt is what a policy is asked about.
+type failedAttempt struct {
+	number   int           // of the failures that the policy has decided
+	elapsed  time.Duration // since publication
+	previous time.Duration // the scheduled delay after the one before
+	bound    time.Duration // of elapsed, 0 for none
+	verdict
+}
+
+// decision is what follows from a failed attempt: another one after delay, or
+// death for a reason. scheduled is what the delay would be without RetryAfter.
+type decision struct {
+	retry            bool
+	delay, scheduled time.Duration
+	reason           Reason
+}
+
+// decide is what follows from f. random is in [0, 1).
+func (p *RetryPolicy) decide(f failedAttempt, random float64) decision {
+	if f.permanent || !f.worthIt {
+		return decision{reason: ReasonPermanent}
+	}
+	if last := p.maxAttempts(); last != 0 && f.number >= last {
+		return decision{reason: ReasonExhausted}
+	}
+	scheduled := p.spread(f.number+1, f.previous, random)
+	delay := scheduled
+	if f.retryAfter != nil {
+		delay = f.retryAfter.delay
+	}
+	left := f.bound - f.elapsed
+	overflow := left < 0 && f.elapsed < 0 // by a clock that was set back
+	if f.bound != 0 && !overflow && delay >= left {
+		return decision{reason: ReasonExpired}
+	}
+	return decision{retry: true, delay: delay, scheduled: scheduled}
+}
+
+// rulesAt are the rules for the failures of a subscription, and whose they are: nil
+// for the bus.
+func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
+	if own := p.ownOf(s); own != nil && own.rules != nil {
+		return own.rules, s
+	}
+	return p.rules, nil
+}
+
+// ruleRef is the rule that has decided on a failure, nil if none has.
+func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
+	if f.rule == 0 {
+		return nil
+	}
+	rules, of := p.rulesAt(f.subscription)
+	position := int(f.rule) - 1
+	ref := &RuleRef{Position: position, Subscription: of.ID()}
+	if rules != nil && position < len(rules.rules) { // not of an earlier process, whose rules were others
+		ref.Name = rules.rules[position].Name
+	}
+	return ref
+}
+
+// decider is the policy of the rule that has decided on a failure, or of the dispatch
+// if none has.
+func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
+	rules, _ := p.rulesAt(f.subscription)
+	if position := int(f.rule) - 1; rules != nil && position >= 0 && position < len(rules.policies) {
+		return &rules.policies[position]
+	}
+	return &p.RetryPolicy
+}

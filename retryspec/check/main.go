@@ -1,0 +1,115 @@
+// Check reads files of retry policies, tells what they say, and shows their first ten
+// delays:
+//
+//	go run github.com/surebus/eventbus/retryspec/check [-policy | -rules] FILE...
+//
+// A file that is "-" is the standard input. Whether a file is a policy document or
+// ordered rules, it tells by their members, unless it is told. At the first file that
+// is neither, or not a good one, it says why, and ends with the exit status 1.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"log"
+	"os"
+	"slices"
+
+	"github.com/surebus/eventbus/retryspec"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// The exit statuses.
+const (
+	good = iota
+	bad
+	misused
+)
+
+func run(args []string, in io.Reader, out, errs io.Writer) int {
+	flags := flag.NewFlagSet("check", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	policy := flags.Bool("policy", false, "the files are policy documents")
+	rules := flags.Bool("rules", false, "the files are ordered rules")
+	say := log.New(errs, "", 0)
+	flags.Usage = func() {
+		say.Print("usage: check [-policy | -rules] FILE...\nFILE may be -, the standard input.")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return good
+		}
+		return misused
+	}
+	if flags.NArg() == 0 || *policy && *rules {
+		flags.Usage()
+		return misused
+	}
+	for i, name := range flags.Args() {
+		text, err := read(name, in)
+		shown := ""
+		if err == nil {
+			shown, err = check(name, text, *rules || !*policy && hasRules(text))
+		}
+		if err != nil {
+			say.Printf("%s: %v", name, err)
+			return bad
+		}
+		if i > 0 {
+			shown = "\n" + shown
+		}
+		if _, err := io.WriteString(out, shown); err != nil {
+			say.Print(err)
+			return bad
+		}
+	}
+	return good
+}
+
+func read(name string, in io.Reader) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(in)
+	}
+	text, err := os.ReadFile(name)
+	var path *os.PathError
+	if errors.As(err, &path) {
+		err = path.Err // the name is told anyway
+	}
+	return text, err
+}
+
+// sections are the members of a policy document that mean something.
+var sections = []string{"version", "stop", "wait", "retry"}
+
+// hasRules reports whether a text is ordered rules rather than a policy document: it
+// has a member that only they have, and none that only the other one has.
+func hasRules(text []byte) bool {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(text, &members) != nil {
+		return false
+	}
+	has := func(name string) bool { return members[name] != nil }
+	return has("policies") && !slices.ContainsFunc(sections, has)
+}
+
+// check is what there is to show of a file.
+func check(name string, text []byte, isRules bool) (string, error) {
+	if isRules {
+		rules, err := retryspec.ParseRules(text)
+		if err != nil {
+			return "", err
+		}
+		return showRules(name, rules)
+	}
+	document, err := retryspec.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	return showPolicy(name, text, document)
+}

@@ -1,0 +1,134 @@
+package retryspec
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// reader takes the values of nodes, and says what is wrong with them. The paths of
+// its errors begin at the node.
+type reader struct{ text []byte }
+
+// field is a member of an object, and how to read it.
+type field struct {
+	name string
+	read func(*node) *Error
+}
+
+// object reads the members that there are, in their order. Others are an error
+// if the object is closed.
+func (r reader) object(n *node, closed bool, fields []field) *Error {
+	if n.kind != isObject {
+		return r.refuse(n, "an object")
+	}
+	for _, m := range n.members {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.name == m.name })
+		if i < 0 {
+			if closed {
+				return r.unknown(m, fields)
+			}
+			continue
+		}
+		if err := fields[i].read(m.value); err != nil {
+			return err.below(m.name)
+		}
+	}
+	return nil
+}
+
+func (r reader) unknown(m member, fields []field) *Error {
+	names := make([]string, len(fields))
+	for i, f := range fields {
+		names[i] = f.name
+	}
+	err := &Error{Value: "a member that is unknown here", Expected: suggest(oneOf(names), m.name, names)}
+	return err.below(m.name).at(r.text, m.offset)
+}
+
+// require is the error for a member that is missing.
+func (r reader) require(n *node, name, expected string) *Error {
+	if slices.ContainsFunc(n.members, func(m member) bool { return m.name == name }) {
+		return nil
+	}
+	return (&Error{Value: "nothing", Expected: expected}).below(name).at(r.text, n.offset)
+}
+
+// array reads every item. There must be at least as many.
+func (r reader) array(n *node, least int, expected string, item func(*node) *Error) *Error {
+	if n.kind != isArray || len(n.items) < least {
+		return r.refuse(n, expected)
+	}
+	for i, it := range n.items {
+		if err := item(it); err != nil {
+			return err.below(index(i))
+		}
+	}
+	return nil
+}
+
+// texts reads an array of strings, each of which check has no objection to. The
+// path of an error is that of the array.
+func (r reader) texts(n *node, least int, expected string, check func(string) bool) ([]string, *Error) {
+	if n.kind != isArray || len(n.items) < least {
+		return nil, r.refuse(n, expected)
+	}
+	texts := make([]string, len(n.items))
+	for i, item := range n.items {
+		if item.kind != isString || check != nil && !check(item.text) {
+			err := r.refuse(item, expected)
+			err.Value += " as item " + strconv.Itoa(i+1)
+			return nil, err
+		}
+		texts[i] = item.text
+	}
+	return texts, nil
+}
+
+func (r reader) number(n *node, least float64, expected string) (float64, *Error) {
+	if n.kind == isNumber {
+		if f, err := strconv.ParseFloat(n.text, 64); err == nil && f >= least {
+			return f + 0, nil // which makes 0 of -0
+		}
+	}
+	return 0, r.refuse(n, expected)
+}
+
+// integer reads a number without a fraction, however it is written: 5, 5.0, 5e0.
+// More than 2^63−1 is that.
+func (r reader) integer(n *node, least int64, expected string) (int64, *Error) {
+	if n.kind != isNumber {
+		return 0, r.refuse(n, expected)
+	}
+	if i, err := strconv.ParseInt(n.text, 10, 64); err == nil && i >= least {
+		return i, nil
+	}
+	// It is infinite if it does not fit.
+	f, _ := strconv.ParseFloat(n.text, 64)
+	switch {
+	case f >= math.MaxInt64:
+		return math.MaxInt64, nil
+	case f == math.Trunc(f) && f >= float64(least):
+		return int64(f), nil
+	}
+	return 0, r.refuse(n, expected)
+}
+
+func (r reader) refuse(n *node, expected string) *Error {
+	return (&Error{Value: r.quote(n), Expected: expected}).at(r.text, n.offset)
+}
+
+// quote is a value on one line.
+func (r reader) quote(n *node) string {
+	var b bytes.Buffer
+	if err := json.Compact(&b, r.text[n.offset:n.end]); err != nil {
+		return string(n.kind)
+	}
+	if s := shorten(b.String()); b.Len() == len(s) {
+		return s
+	}
+	return fmt.Sprintf("%s: %s", n.kind, shorten(b.String()))
+}
