@@ -209,6 +209,8 @@ func (s *simulation) lookAtRuns() {
 
 // lookAtObservers checks what observers were told.
 func (s *simulation) lookAtObservers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	slices.Sort(s.told)
 	for _, told := range s.told {
 		if !s.model.cut { // whether attempts begin that do not count is open then
@@ -256,6 +258,8 @@ func (s *simulation) lookAtWaits() {
 // compare compares the books, the counters, the circuits, what is held and the
 // letters.
 func (s *simulation) compare() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	m, metrics := s.model, s.bus.Metrics()
 	books := m.books()
 	simCheck(metrics.Ledger.Balanced(), "the books do not balance: %+v", metrics.Ledger)
