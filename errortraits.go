@@ -114,7 +114,7 @@ func eachError(err error, f func(error) bool) bool {
 		if f(err) {
 			return true
 		}
-		inner, joined := unwrapped(err)
+		joined, inner := unwrapped(err)
 		for _, e := range joined {
 			if eachError(e, f) {
 				return true
@@ -125,10 +125,10 @@ func eachError(err error, f func(error) bool) bool {
 	return false
 }
 
-func unwrapped(err error) (inner error, joined []error) {
+func unwrapped(err error) (joined []error, inner error) {
 	defer func() {
 		if recover() != nil {
-			inner, joined = nil, nil
+			joined, inner = nil, nil
 		}
 	}()
 	switch e := err.(type) { //nolint:errorlint // one step of the chain
@@ -137,7 +137,7 @@ func unwrapped(err error) (inner error, joined []error) {
 	case interface{ Unwrap() []error }:
 		joined = e.Unwrap()
 	}
-	return inner, joined
+	return joined, inner
 }
 
 // tells calls f with the errors of a chain that have the methods I, until it returns
@@ -158,7 +158,7 @@ func tellsItself[I any](err error, f func(I) bool) (told bool) {
 		return f(i)
 	}
 	var i I
-	as, ok := err.(interface{ As(any) bool }) //nolint:errorlint // one step of the chain
+	as, ok := err.(interface{ As(any) bool })
 	return ok && as.As(&i) && f(i)
 }
 
@@ -242,7 +242,7 @@ func (n *errorNames) ofOne(err error) (name string) {
 			name = typeName(err)
 		}
 	}()
-	if e, ok := err.(interface{ Name() string }); ok { //nolint:errorlint // one step of the chain
+	if e, ok := err.(interface{ Name() string }); ok {
 		name = e.Name()
 	}
 	if name == "" {
@@ -271,7 +271,7 @@ func typeName(err error) string {
 	return name
 }
 
-// pass reports whether errors of these names are worth a retry by the lists of a
+// passes reports whether errors of these names are worth a retry by the lists of a
 // policy.
 func passes(names, include, exclude []string) bool {
 	in := func(list []string) bool {
@@ -292,12 +292,12 @@ func WithErrorName(target error, name string) Option {
 			c.err = &OptionError{Option: "WithErrorName", Value: "nil", Reason: "the target must be an error, to be matched by errors.Is"}
 			return
 		}
-		comparable := reflect.TypeOf(target).Comparable()
+		canCompare := reflect.TypeOf(target).Comparable()
 		c.err = c.names.add("WithErrorName", name, func(err error) bool {
-			if comparable && err == target { //nolint:errorlint // one step of the chain
+			if canCompare && err == target { //nolint:errorlint // one step of the chain
 				return true
 			}
-			is, ok := err.(interface{ Is(error) bool }) //nolint:errorlint // one step of the chain
+			is, ok := err.(interface{ Is(error) bool })
 			return ok && is.Is(target)
 		})
 	})

@@ -220,14 +220,14 @@ func TestP7_HowAHandlerEndsIsMatched(t *testing.T) {
 // and the lists decide by them.
 func TestP7_NamesOfAnyTree(t *testing.T) {
 	names := []string{"A", "B", "C", "D"}
-	var tree func(t *rapid.T, depth int) (error, []string)
-	tree = func(t *rapid.T, depth int) (error, []string) {
+	var tree func(t *rapid.T, depth int) ([]string, error)
+	tree = func(t *rapid.T, depth int) ([]string, error) {
 		name := rapid.SampledFrom(names).Draw(t, "name")
 		e, all := &ruleError{name: name}, []string{name}
 		var joined []error
 		if depth > 0 {
 			for range rapid.IntRange(0, 3).Draw(t, "children") {
-				child, below := tree(t, depth-1)
+				below, child := tree(t, depth-1)
 				joined, all = append(joined, child), append(all, below...)
 			}
 		}
@@ -237,11 +237,11 @@ func TestP7_NamesOfAnyTree(t *testing.T) {
 			e.inner = errors.Join(joined...)
 			all = slices.Insert(all, 1, "joinError")
 		}
-		return e, all
+		return all, e
 	}
 	bus, _ := newBus(t)
 	rapid.Check(t, func(t *rapid.T) {
-		err, want := tree(t, 3)
+		want, err := tree(t, 3)
 		if got := bus.ErrorTraits(err).Names; !slices.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
 		}

@@ -161,7 +161,8 @@ func TestP4_WhatCannotBeSetChangesNothing(t *testing.T) {
 // Whoever publishes while settings are changed gets the ones or the others, and whoever
 // publishes afterwards the new ones.
 func TestP5_SettingWhileManyPublish(t *testing.T) {
-	bus, _ := startBus(t, eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithDeadLetterCapacity(100_000), eventbus.WithRetry(retry(0, 0)))
+	// Few workers: each failure waits a moment for a goroutine, and a loaded machine would be given thousands.
+	bus, _ := startBus(t, eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithConcurrency(8), eventbus.WithRetry(retry(0, 0)))
 	type round struct{ atLeast, atMost int }
 	handler := func(context.Context, eventbus.Event) error { return errBroken }
 	s := mustSubscribe(t, bus, "**", handler, eventbus.Retry(eventbus.MaxRetries(0)))
@@ -170,19 +171,18 @@ func TestP5_SettingWhileManyPublish(t *testing.T) {
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
-			for i := range 300 {
+			for i := range 60 {
 				mu.RLock()
 				r := round{set, 0}
 				mu.RUnlock()
-				id := mustPublish(t, bus, fmt.Sprintf("a.b%d", (g+i)%7), &r)
-				_ = id
+				mustPublish(t, bus, fmt.Sprintf("a.b%d", (g+i)%7), &r)
 				mu.RLock()
 				r.atMost = setting
 				mu.RUnlock()
 			}
 		})
 	}
-	for n := 1; n <= 20; n++ {
+	for n := 1; n <= 10; n++ {
 		mu.Lock()
 		setting = n
 		mu.Unlock()
@@ -194,7 +194,7 @@ func TestP5_SettingWhileManyPublish(t *testing.T) {
 	wg.Wait()
 	shutdown(t, bus)
 	all := letters(t, bus)
-	require.Len(t, all, 1200)
+	require.Len(t, all, 240)
 	for _, l := range all {
 		r := l.Event.Payload.(*round)
 		require.GreaterOrEqual(t, l.Attempts-1, r.atLeast)

@@ -101,16 +101,17 @@ func TestP5_EarlierSettingsAreNotKept(t *testing.T) {
 	require.NoError(t, err)
 	s, err := b.Subscribe("a", func(context.Context, Event) error { return nil })
 	require.NoError(t, err)
-	first := b.routes.Lookup("a")
 	var eras []weak.Pointer[era]
-	for i := range 5 {
-		eras = append(eras, weak.Make(b.era.Load()))
-		require.NoError(t, s.SetRetry(MaxRetries(i)))
-	}
-	runtime.GC()
-	require.NotNil(t, eras[0].Value(), "a dispatch may go by it")
-	require.Equal(t, 3, b.policy(first).MaxRetries)
-	first = nil
+	func() {
+		first := b.routes.Lookup("a")
+		for i := range 5 {
+			eras = append(eras, weak.Make(b.era.Load()))
+			require.NoError(t, s.SetRetry(MaxRetries(i)))
+		}
+		runtime.GC()
+		require.NotNil(t, eras[0].Value(), "a dispatch may go by it")
+		require.Equal(t, 3, b.policy(first).MaxRetries)
+	}()
 	runtime.GC()
 	for i := range eras {
 		require.Nil(t, eras[i].Value(), "era %d", i)

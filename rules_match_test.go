@@ -217,8 +217,8 @@ func TestP7_ExplainShowsTheRules(t *testing.T) {
 
 func TestP7_DelayOfARule(t *testing.T) {
 	r := eventbus.RetryRule{BaseDelay: time.Second, BackoffMultiplier: 2, MaxDelay: 5 * time.Second}
-	for attempt, want := range []time.Duration{0, 0, 1, 2, 4, 5, 5} {
-		require.Equal(t, want*time.Second, r.Delay(attempt))
+	for attempt, seconds := range []int{0, 0, 1, 2, 4, 5, 5} {
+		require.Equal(t, time.Duration(seconds)*time.Second, r.Delay(attempt))
 	}
 	require.Equal(t, time.Second, eventbus.RetryRule{BaseDelay: time.Second}.Delay(1_000_000), "a multiplier of 1, and no cap")
 	require.Equal(t, time.Duration(math.MaxInt64), eventbus.RetryRule{BaseDelay: 1, BackoffMultiplier: 2}.Delay(1_000_000))
