@@ -90,6 +90,19 @@ func run(b *testing.B, workload string, f func(b *testing.B, kase, rival string)
 	}
 }
 
+var kept sync.Map
+
+// keep is what make makes the first time that a process asks for key. A benchmark
+// function is called with larger and larger numbers, and some have a lot to make.
+func keep[T any](key string, make func() T) T {
+	if v, ok := kept.Load(key); ok {
+		return v.(T)
+	}
+	v := make()
+	kept.Store(key, v)
+	return v
+}
+
 // tally counts what handlers have done, and tells when it is all.
 type tally struct {
 	done   atomic.Int64

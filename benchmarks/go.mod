@@ -1,6 +1,6 @@
 module github.com/surebus/eventbus/benchmarks
 
-go 1.26.8
+go 1.26.6
 
 replace github.com/surebus/eventbus => ../
 
@@ -49,3 +49,5 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 )
+
+tool golang.org/x/perf/cmd/benchstat

@@ -67,6 +67,32 @@ var (
 // each is new to it when it comes round again.
 const uniqueTypes = 200_000
 
+// routing is a matcher with its types.
+type routing struct {
+	match func(typ string)
+	types []string
+}
+
+func newRouting(globs int, unique bool, shapes []shape, matcher func(patterns []string) func(typ string)) routing {
+	patterns := make([]string, globs)
+	for i := range patterns {
+		patterns[i] = fmt.Sprintf(shapes[i%len(shapes)].pattern, i)
+	}
+	r := routing{match: matcher(patterns)}
+	order := rand.New(rand.NewPCG(1, 2)).Perm(globs)
+	if unique {
+		for k := range uniqueTypes {
+			i := order[k%globs]
+			r.types = append(r.types, fmt.Sprintf(shapes[i%len(shapes)].unique, i, k))
+		}
+		return r
+	}
+	for _, i := range order[:1000] {
+		r.types = append(r.types, fmt.Sprintf(shapes[i%len(shapes)].typ, i))
+	}
+	return r
+}
+
 // BenchmarkRouting is finding the subscriptions of a type.
 func BenchmarkRouting(b *testing.B) {
 	run(b, "Routing", func(b *testing.B, kase, rival string) {
@@ -79,28 +105,12 @@ func BenchmarkRouting(b *testing.B) {
 		if rival == "eventbus-all-globs" {
 			shapes = allShapes
 		}
-		patterns := make([]string, globs)
-		for i := range patterns {
-			patterns[i] = fmt.Sprintf(shapes[i%len(shapes)].pattern, i)
-		}
-		order := rand.New(rand.NewPCG(1, 2)).Perm(globs)
-		var types []string
-		if kind == "unique" {
-			for k := range uniqueTypes {
-				i := order[k%globs]
-				types = append(types, fmt.Sprintf(shapes[i%len(shapes)].unique, i, k))
-			}
-		} else {
-			for _, i := range order[:1000] {
-				types = append(types, fmt.Sprintf(shapes[i%len(shapes)].typ, i))
-			}
-		}
-		match := matchers[rival](patterns)
+		r := keep(b.Name(), func() routing { return newRouting(globs, kind == "unique", shapes, matchers[rival]) })
 		next := 0
 		lookUp := func(n int) {
 			for range n {
-				match(types[next])
-				if next++; next == len(types) {
+				r.match(r.types[next])
+				if next++; next == len(r.types) {
 					next = 0
 				}
 			}

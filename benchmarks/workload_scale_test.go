@@ -14,19 +14,23 @@ import (
 func BenchmarkNonMatching(b *testing.B) {
 	run(b, "NonMatching", func(b *testing.B, kase, rival string) {
 		const topic = "order.placed"
-		t := newTally()
-		subscriptions := same(1, topic, t.handle)
-		for i := range number(b, kase) - 1 {
-			subscriptions = append(subscriptions, subscription{fmt.Sprintf("service%d.started", i), t.handle})
+		type made struct {
+			system
+			*tally
 		}
-		s := systems[rival](b, setup{subscriptions: subscriptions})
-		publish := s.publisher(topic)
-		t.drive(warmUp(b.N), 1, 1, s, publish)
+		m := keep(b.Name(), func() made {
+			t := newTally()
+			subscriptions := same(1, topic, t.handle)
+			for i := range number(b, kase) - 1 {
+				subscriptions = append(subscriptions, subscription{fmt.Sprintf("service%d.started", i), t.handle})
+			}
+			return made{systems[rival](b, setup{subscriptions: subscriptions}), t}
+		})
+		publish := m.publisher(topic)
+		m.drive(warmUp(b.N), 1, 1, m.system, publish)
 		b.ReportAllocs()
 		b.ResetTimer()
-		t.drive(b.N, 1, 1, s, publish)
-		b.StopTimer()
-		s.close()
+		m.drive(b.N, 1, 1, m.system, publish)
 	})
 }
 

@@ -36,7 +36,7 @@ func BenchmarkStartup(b *testing.B) {
 // are many of it, so that it shows beside what the process itself holds.
 func BenchmarkIdle(b *testing.B) {
 	run(b, "Idle", func(b *testing.B, _, rival string) {
-		const many = 100
+		const many = 20
 		for range b.N {
 			const topic, events = "order.placed", 1000
 			before, goroutines := held(), runtime.NumGoroutine()
