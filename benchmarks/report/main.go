@@ -1,5 +1,5 @@
 // The command report runs the benchmarks, each rival in a process of its own, and
-// writes RESULTS.md and a chart for each workload.
+// writes RESULTS.md, a chart for each workload, and the table of the README.
 //
 //	go run ./report          # six rounds
 //	go run ./report -quick   # three, in a few minutes
@@ -100,10 +100,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fmt.Fprintf(stderr, "measured in %s\n", time.Since(begin).Round(time.Second))
 	verdicts := judge(r)
 	if *bench == "" {
-		if err := write(dir, r, describe(r, modules), verdicts, benchtime); err != nil {
+		m := describe(r, modules)
+		if err := write(dir, r, m, verdicts, benchtime); err != nil {
 			return err
 		}
-		fmt.Fprintln(stderr, "wrote RESULTS.md and charts")
+		if err := writeReadme(filepath.Join(dir, "..", "README.md"), readmeTable(r, m)); err != nil {
+			return err
+		}
+		fmt.Fprintln(stderr, "wrote RESULTS.md, charts, and the table of README.md")
 	} else {
 		printTables(stdout, r)
 	}

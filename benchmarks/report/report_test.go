@@ -278,6 +278,25 @@ func TestWrite_ReportsEveryRivalAndDrawsEveryWorkload(t *testing.T) {
 	}
 }
 
+func TestReadme_OnlyTheTableIsReplaced(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "README.md")
+	require.NoError(t, os.WriteFile(name, []byte("before\n"+readmeBegin+"\n\nold\n\n"+readmeEnd+"\nafter\n"), 0o644))
+	r := newResults(1)
+	r.set(publish(1, plan.Us), plan.Time, 0, 100e-9)
+	r.set(publish(1, "cskr"), plan.Time, 0, 250e-9)
+	for range 2 {
+		require.NoError(t, writeReadme(name, readmeTable(r, describe(r, nil))))
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "old")
+		require.Contains(t, string(text), "| cskr/pubsub | 250 ns (2.5 ×) |  |  |  |  |  |\n")
+		require.True(t, strings.HasPrefix(string(text), "before\n"+readmeBegin+"\n"))
+		require.True(t, strings.HasSuffix(string(text), readmeEnd+"\nafter\n"))
+	}
+	_, err := between("nothing", "table")
+	require.ErrorContains(t, err, readmeBegin)
+}
+
 func TestTable_RatiosByThisBus(t *testing.T) {
 	w, _ := plan.WorkloadNamed("Publish")
 	r := newResults(1)
