@@ -92,13 +92,14 @@ func run(b *testing.B, workload string, f func(b *testing.B, kase, rival string)
 
 var kept sync.Map
 
-// keep is what make makes the first time that a process asks for key. A benchmark
-// function is called with larger and larger numbers, and some have a lot to make.
-func keep[T any](key string, make func() T) T {
+// keep is what build returns the first time that a process asks for key. A
+// benchmark function is called with larger and larger numbers, and some have a lot
+// to build.
+func keep[T any](key string, build func() T) T {
 	if v, ok := kept.Load(key); ok {
 		return v.(T)
 	}
-	v := make()
+	v := build()
 	kept.Store(key, v)
 	return v
 }

@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { _ = os.RemoveAll(scratch) }() // a temporary file more or less
 	fmt.Fprintln(stderr, "building the benchmarks")
 	binary, err := build(ctx, dir, scratch)
 	if err != nil {
