@@ -30,7 +30,7 @@ var Rivals = []Rival{
 		Can: Abilities{yes, yes, yes, yes, yes, yes, yes, yes, yes},
 	},
 	{
-		Name: "eventbus-all-globs", Title: "**this bus**, with partial segments and `**` inside too", Module: "github.com/surebus/eventbus",
+		Name: "eventbus-all-globs", Title: "**this bus**, partial segments and inner `**` too", Module: "github.com/surebus/eventbus",
 	},
 	{Name: "call", Title: "plain function call", Can: Abilities{Errors: yes, Bounded: "nothing waits", Wait: yes}},
 	{Name: "channel", Title: "Go channel (1,024), one receiver each", Can: Abilities{Bounded: yes, Wait: "by a reply channel"}},

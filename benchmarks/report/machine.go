@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,8 +18,11 @@ import (
 // machine is where and with what was measured.
 type machine struct {
 	date, cpu, os, goVersion string
-	cores                    int
-	modules                  []module
+	// load is the load average before the first run, "unknown" where it cannot be
+	// asked for.
+	load    string
+	cores   int
+	modules []module
 }
 
 // module is one that rivals come from.
@@ -61,13 +65,14 @@ func said(err error) string {
 const ours = "github.com/surebus/eventbus"
 
 // describe says where the results come from.
-func describe(r *results, modules []module) machine {
+func describe(r *results, modules []module, load string) machine {
 	return machine{
 		date:      time.Now().UTC().Format(time.DateOnly),
 		cpu:       r.about["cpu"],
 		os:        system(),
 		goVersion: runtime.Version(),
 		cores:     runtime.NumCPU(),
+		load:      load,
 		modules:   modules,
 	}
 }
@@ -87,6 +92,23 @@ func system() string {
 	return name
 }
 
+// loadAverage is how many processes were running or waiting for a processor during
+// the last minute.
+func loadAverage() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	load, _, _ := strings.Cut(string(text), " ")
+	return load
+}
+
+// busy reports whether others had a part of the processors that shows.
+func busy(load string, cores int) bool {
+	n, err := strconv.ParseFloat(load, 64)
+	return err == nil && n > float64(cores)/4
+}
+
 // commit is the library's, if git knows it.
 func commit(ctx context.Context, dir string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", dir, "describe", "--always", "--dirty").Output()
@@ -99,7 +121,7 @@ func commit(ctx context.Context, dir string) string {
 func (m machine) markdown() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "| machine | |\n| --- | --- |\n")
-	fmt.Fprintf(&s, "| processor | %s, %d cores |\n| system | %s |\n| Go | %s |\n", m.cpu, m.cores, m.os, m.goVersion)
+	fmt.Fprintf(&s, "| processor | %s, %d cores |\n| system | %s |\n| load before | %s |\n| Go | %s |\n", m.cpu, m.cores, m.os, m.load, m.goVersion)
 	for _, v := range m.modules {
 		fmt.Fprintf(&s, "| %s | %s |\n", v.path, v.version)
 	}

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"time"
 
@@ -83,6 +84,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(scratch) }() // a temporary file more or less
+	load := loadAverage()                        // building adds to it
 	fmt.Fprintln(stderr, "building the benchmarks")
 	binary, err := build(ctx, dir, scratch)
 	if err != nil {
@@ -92,6 +94,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if busy(load, runtime.NumCPU()) {
+		fmt.Fprintf(stderr, "the load average is %s on %d cores: what is measured now is rough\n", load, runtime.NumCPU())
+	}
 	begin := time.Now()
 	r, err := measure(ctx, binary, all, n, stderr)
 	if err != nil {
@@ -100,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fmt.Fprintf(stderr, "measured in %s\n", time.Since(begin).Round(time.Second))
 	verdicts := judge(r)
 	if *bench == "" {
-		m := describe(r, modules)
+		m := describe(r, modules, load)
 		if err := write(dir, r, m, verdicts, benchtime); err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ func report(r *results, m machine, verdicts []verdict, benchtime string) string 
 	line := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
 	line("# Measured beside what else one would use")
 	line("")
-	line("Made by `(cd benchmarks && GOWORK=off go run ./report)` on %s; do not edit. Every figure is the median of %d rounds; in a round", m.date, r.rounds)
+	line("Made by `(cd benchmarks && GOWORK=off go run ./report)` on %s; do not edit. Every figure is the median of %s; in a round", m.date, r.said())
 	line("each rival runs once, in a process of its own, for %s where nothing else is said. Ratios are formed within each round, and are the", benchtime)
 	line("medians of the rounds' ratios. ± is how far off the median may be (95 %% confidence; with fewer than six rounds, the extremes).")
 	line("Of this bus everything is on: timeouts, retries, circuits, counters, ledger, ids. Nothing is left out because it flatters nobody.")
@@ -60,7 +60,7 @@ func report(r *results, m machine, verdicts []verdict, benchtime string) string 
 // table is that of one case.
 func table(r *results, w plan.Workload, c plan.Case) string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "| %s | %s | ± | by this bus |", c.Title, columns[c.Unit])
+	fmt.Fprintf(&s, "| %s | %s | ± | × this bus |", c.Title, columns[c.Unit])
 	for _, unit := range c.More {
 		fmt.Fprintf(&s, " %s |", columns[unit])
 	}

@@ -242,14 +242,23 @@ func TestChart_IsWellFormedAndToScale(t *testing.T) {
 	require.Greater(t, svg.Rects[0].Width, 10.0)
 }
 
+func TestChart_LabelsFitAndHaveNoMarks(t *testing.T) {
+	for _, r := range plan.Rivals {
+		require.LessOrEqual(t, len(label(r)), 45, label(r))
+		require.NotContains(t, label(r), "`")
+	}
+	us, _ := plan.RivalNamed(plan.Us)
+	require.Equal(t, "this bus", label(us))
+}
+
 func TestWrite_ReportsEveryRivalAndDrawsEveryWorkload(t *testing.T) {
 	dir := t.TempDir()
 	r := everything(3)
-	m := describe(r, []module{{"example.org/rival", "v1.2.3"}})
+	m := describe(r, []module{{"example.org/rival", "v1.2.3"}}, "0.31")
 	require.NoError(t, write(dir, r, m, judge(r), "500ms"))
 	text, err := os.ReadFile(filepath.Join(dir, "RESULTS.md"))
 	require.NoError(t, err)
-	for _, want := range []string{"A Processor", "example.org/rival | v1.2.3", "500ms", "3 rounds", m.goVersion, "≤ 1.75 ×"} {
+	for _, want := range []string{"A Processor", "example.org/rival | v1.2.3", "500ms", "3 rounds", "load before | 0.31", m.goVersion, "≤ 1.75 ×"} {
 		require.Contains(t, string(text), want)
 	}
 	for _, w := range plan.Workloads {
@@ -285,7 +294,7 @@ func TestReadme_OnlyTheTableIsReplaced(t *testing.T) {
 	r.set(publish(1, plan.Us), plan.Time, 0, 100e-9)
 	r.set(publish(1, "cskr"), plan.Time, 0, 250e-9)
 	for range 2 {
-		require.NoError(t, writeReadme(name, readmeTable(r, describe(r, nil))))
+		require.NoError(t, writeReadme(name, readmeTable(r, describe(r, nil, "0.1"))))
 		text, err := os.ReadFile(name)
 		require.NoError(t, err)
 		require.NotContains(t, string(text), "old")
@@ -303,7 +312,7 @@ func TestTable_RatiosByThisBus(t *testing.T) {
 	r.set(publish(1, plan.Us), plan.Time, 0, 100e-9)
 	r.set(publish(1, "cskr"), plan.Time, 0, 250e-9)
 	require.Equal(t, ""+
-		"| 1 subscriber | time | ± | by this bus | allocations | allocated |\n"+
+		"| 1 subscriber | time | ± | × this bus | allocations | allocated |\n"+
 		"| --- | --- | --- | --- | --- | --- |\n"+
 		"| **this bus** | 100 ns | 0 % | | | |\n"+
 		"| cskr/pubsub | 250 ns | 0 % | 2.5 × | | |\n", table(r, w, w.Cases[0]))
@@ -321,6 +330,12 @@ func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
 	require.Len(t, some, 1)
 	require.Equal(t, "1x", some[0].benchtime)
 	require.Empty(t, steps(regexp.MustCompile("no such"), "150ms"))
+}
+
+func TestBusy(t *testing.T) {
+	require.False(t, busy("0.31", 2))
+	require.True(t, busy("0.51", 2))
+	require.False(t, busy("unknown", 2))
 }
 
 func TestETA_FromWhatTheSameStepsTook(t *testing.T) {

@@ -25,6 +25,14 @@ func newResults(rounds int) *results {
 	return &results{rounds: rounds, values: make(map[plan.Run]map[string][]float64), about: make(map[string]string)}
 }
 
+// said is how many rounds there were, in words.
+func (r *results) said() string {
+	if r.rounds == 1 {
+		return "1 round"
+	}
+	return fmt.Sprintf("%d rounds", r.rounds)
+}
+
 // add takes in what the process of a run printed in a round, from 0.
 func (r *results) add(run plan.Run, round int, output []byte) error {
 	reader := benchfmt.NewReader(bytes.NewReader(output), run.String())

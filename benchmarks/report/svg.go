@@ -25,7 +25,7 @@ type group struct {
 
 // A chart's measures, in pixels.
 const (
-	chartWidth, labelWidth, textWidth = 760, 250, 90
+	chartWidth, labelWidth, textWidth = 820, 300, 90
 	barHeight, barGap, groupGap, top  = 16, 6, 30, 46
 )
 
@@ -100,6 +100,11 @@ func escape(s string) string {
 	return out.String()
 }
 
+// label is a rival's title without the marks for bold and code.
+func label(r plan.Rival) string {
+	return strings.NewReplacer("**this bus**", "this bus", "`", "").Replace(r.Title)
+}
+
 // chartOf is the chart of a workload; empty if nothing of it was measured.
 func chartOf(r *results, w plan.Workload) string {
 	var groups []group
@@ -112,7 +117,7 @@ func chartOf(r *results, w plan.Workload) string {
 			}
 			rival, _ := plan.RivalNamed(name)
 			g.bars = append(g.bars, bar{
-				label: strings.NewReplacer("*", "", "`", "").Replace(strings.ReplaceAll(rival.Title, "`**`", "stars")),
+				label: label(rival),
 				text:  quantity(s.median, c.Unit),
 				value: s.median,
 				ours:  name == plan.Us,
