@@ -1,0 +1,233 @@
+// Package plan says what is measured: the workloads, their cases, and who takes
+// part in each. The benchmarks and the report both follow it.
+package plan
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Workload is a benchmark function with its cases.
+type Workload struct {
+	// Name is the function's, without Benchmark.
+	Name string
+	// Title and Text are the heading and the introduction in the report.
+	Title, Text string
+	Cases       []Case
+}
+
+// Case is a variant of a workload.
+type Case struct {
+	// Name is the middle part of the benchmark's name, and Title what readers see.
+	Name, Title string
+	// Rivals are those who take part, by name.
+	Rivals []string
+	// Benchtime is how much is done in a run, as for go test; empty for the
+	// default, which is a time.
+	Benchtime string
+	// Unit is what the chart shows. Smaller is better.
+	Unit string
+	// More are further columns of the table.
+	More []string
+}
+
+// Units, as the benchmark format has them after its tidying.
+const (
+	Time              = "sec/op"
+	Allocs            = "allocs/op"
+	Bytes             = "B/op"
+	P50               = "p50-sec"
+	P99               = "p99-sec"
+	Waiting           = "B/waiting"
+	Goroutines        = "goroutines"
+	GoroutinesWaiting = "goroutines/waiting"
+	Drain             = "x-backoff"
+	Retained          = "B-retained"
+	Growth            = "B-heap-growth"
+)
+
+// Publishers are how many publish at a time, in the cases of their workload.
+var Publishers = []int{1, 2, 4, 8, 16, 32, 64}
+
+// NonMatching are how many subscriptions there are that do not match.
+var NonMatching = []int{1, 100, 10_000, 100_000}
+
+// Queued are how many events wait.
+var Queued = []int{1_000, 10_000, 100_000, 1_000_000}
+
+// StormEvents is how many events fail once, and StormBackoffMillis what they wait.
+const (
+	StormEvents        = 100_000
+	StormBackoffMillis = 1_000
+)
+
+// StartupSubscriptions is how many there are at start-up.
+const StartupSubscriptions = 10_000
+
+var (
+	asynchronous = []string{Us, "call", "channel", "kelindar", "goroutine", "cskr", "nats", "asaskevich", "tailscale", "watermill", "watermill-router"}
+	waited       = []string{Us, "call", "channel", "goroutine", "nats", "asaskevich", "watermill", "watermill-router"}
+	matchers     = []string{Us, "eventbus-all-globs", "sublist-cache", "sublist", "globloop"}
+	neighbours   = []string{Us, "channel", "goroutine", "kelindar", "cskr", "nats", "asaskevich", "tailscale", "watermill-router"}
+	starters     = []string{Us, "channel", "cskr", "nats", "asaskevich", "tailscale", "watermill", "watermill-router"}
+)
+
+// Workloads are all that is measured, in the order of the report.
+var Workloads = []Workload{
+	{
+		Name:  "Publish",
+		Title: "Publish, not waited for",
+		Text:  "An event published until all its subscribers have handled it, by one publisher that does not wait for each. Who has no bound of his own gets at most 4,096 events on their way.",
+		Cases: []Case{
+			{Name: "subscribers=1", Title: "1 subscriber", Rivals: asynchronous, Unit: Time, More: []string{Allocs, Bytes}},
+			{Name: "subscribers=10", Title: "10 subscribers", Rivals: asynchronous, Unit: Time, More: []string{Allocs, Bytes}},
+		},
+	},
+	{
+		Name:  "Wait",
+		Title: "Publish and wait for the outcome",
+		Text:  "The publisher goes on when all subscribers have handled the event. This bus also tells what came of it: handled, dead-lettered, held.",
+		Cases: []Case{
+			{Name: "subscribers=1", Title: "1 subscriber", Rivals: waited, Unit: Time, More: []string{Allocs, Bytes}},
+			{Name: "subscribers=10", Title: "10 subscribers", Rivals: waited, Unit: Time, More: []string{Allocs, Bytes}},
+		},
+	},
+	{
+		Name:  "Publishers",
+		Title: "Many publishers",
+		Text:  "One subscriber, several publishers at a time.",
+		Cases: publishers(),
+	},
+	{
+		Name:  "Routing",
+		Title: "Routing",
+		Text:  "Finding the subscriptions of a type: 1,000 types again and again, or types of which each is new. The globs are those that all can do: `svc7.*`, `svc7.order.*`, `svc7.*.shipped`, `svc7.**`.",
+		Cases: routing(),
+	},
+	{
+		Name:  "Protected",
+		Title: "A protected call",
+		Text:  "A handler that succeeds, with timeout, retry and circuit breaker around it. The row of this bus is a whole event: published, routed, queued, handled under protection, counted.",
+		Cases: []Case{{
+			Name: "success", Title: "success", Unit: Time, More: []string{Allocs, Bytes},
+			Rivals: []string{Us, "call", "withtimeout", "failsafe", "gobreaker", "watermill-middleware"},
+		}},
+	},
+	{
+		Name:  "Storm",
+		Title: "A retry storm",
+		Text:  "100,000 events that fail once and wait 1 s for their retry, without jitter: what one holds while it waits (heap and stacks), how many goroutines, and from the first publication to the last success as a multiple of the backoff. The circuits count, with thresholds that this does not reach.",
+		Cases: []Case{{
+			Name: "fails-once", Title: "100,000 events", Unit: Waiting, More: []string{GoroutinesWaiting, Drain}, Benchtime: "1x",
+			Rivals: []string{Us, "goroutine", "failsafe", "watermill-router"},
+		}},
+	},
+	{
+		Name:  "Neighbour",
+		Title: "A fast subscriber beside a slow one",
+		Text:  "10,000 events a second for one that is fast, from the call of publish to that of the handler; alone, and beside one that sleeps 50 ms for each of its 20 events a second.",
+		Cases: []Case{
+			{Name: "alone", Title: "alone", Rivals: neighbours, Unit: P99, More: []string{P50}, Benchtime: "3000x"},
+			{Name: "beside", Title: "beside a slow one", Rivals: neighbours, Unit: P99, More: []string{P50}, Benchtime: "3000x"},
+		},
+	},
+	{
+		Name:  "NonMatching",
+		Title: "Subscriptions that do not match",
+		Text:  "Publishing until handled, one subscription that matches, and others that do not.",
+		Cases: numbered("subscriptions", "subscription", NonMatching, "", Us),
+	},
+	{
+		Name:  "Backlog",
+		Title: "Events that wait",
+		Text:  "So many events published while the only worker is busy, then handled: what one costs from publication to the end of its handler.",
+		Cases: numbered("queued", "event", Queued, "1000000x", Us, "channel"),
+	},
+	{
+		Name:  "Startup",
+		Title: "Start-up",
+		Text:  "Making a bus with 10,000 subscriptions, of as many types, and starting it; and what it holds then. Tailscale's bus has a Go type for each kind of event, so there it is 10,000 clients that subscribe to one.",
+		Cases: []Case{{
+			Name: "subscriptions=10000", Title: "10,000 subscriptions", Rivals: starters, Unit: Time,
+			More: []string{Retained, Goroutines}, Benchtime: "1x",
+		}},
+	},
+	{
+		Name:  "Idle",
+		Title: "An idle bus",
+		Text:  "What a bus with one subscription holds after it has handled 1,000 events.",
+		Cases: []Case{{
+			Name: "subscriptions=1", Title: "1 subscription", Rivals: starters, Unit: Retained,
+			More: []string{Goroutines}, Benchtime: "1x",
+		}},
+	},
+}
+
+func publishers() []Case {
+	var cases []Case
+	for _, n := range Publishers {
+		c := Case{Name: fmt.Sprint("publishers=", n), Title: count(n, "publisher"), Rivals: []string{Us, "channel"}, Unit: Time, More: []string{Allocs}}
+		if n == 64 {
+			c.Rivals = asynchronous
+		}
+		cases = append(cases, c)
+	}
+	return cases
+}
+
+func routing() []Case {
+	var cases []Case
+	for _, types := range []string{"repeated", "unique"} {
+		for _, globs := range []int{1_000, 10_000} {
+			cases = append(cases, Case{
+				Name: RoutingCase(globs, types), Title: fmt.Sprintf("%s, %s types", count(globs, "glob"), types),
+				Rivals: matchers, Unit: Time, More: []string{Allocs, Growth},
+			})
+		}
+	}
+	return cases
+}
+
+// RoutingCase is the name of a case of the workload Routing.
+func RoutingCase(globs int, types string) string {
+	return fmt.Sprintf("globs=%d,types=%s", globs, types)
+}
+
+func numbered(name, noun string, numbers []int, benchtime string, rivals ...string) []Case {
+	var cases []Case
+	for _, n := range numbers {
+		cases = append(cases, Case{
+			Name: fmt.Sprintf("%s=%d", name, n), Title: count(n, noun), Rivals: rivals,
+			Benchtime: benchtime, Unit: Time, More: []string{Allocs},
+		})
+	}
+	return cases
+}
+
+// count is a number with its noun: "10,000 globs".
+func count(n int, noun string) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	if n != 1 {
+		noun += "s"
+	}
+	return s + " " + noun
+}
+
+// Run is one benchmark: a rival at a case of a workload.
+type Run struct{ Workload, Case, Rival string }
+
+// String is the benchmark's name, without Benchmark.
+func (r Run) String() string { return strings.Join([]string{r.Workload, r.Case, r.Rival}, "/") }
+
+// WorkloadNamed is the workload with a name.
+func WorkloadNamed(name string) (Workload, bool) {
+	for _, w := range Workloads {
+		if w.Name == name {
+			return w, true
+		}
+	}
+	return Workload{}, false
+}

@@ -1,0 +1,164 @@
+// The command report runs the benchmarks, each rival in a process of its own, and
+// writes RESULTS.md, a chart for each workload, and the table of the README.
+//
+//	go run ./report          # six rounds
+//	go run ./report -quick   # three, in a few minutes
+//	go run ./report -check   # and fail when a bound is missed
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/surebus/eventbus/benchmarks/plan"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	switch {
+	case err == nil:
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	default:
+		fmt.Fprintln(os.Stderr, "report:", err)
+		os.Exit(1)
+	}
+}
+
+// How much is measured unless the flags say otherwise.
+const (
+	fullRounds, quickRounds       = 6, 3
+	fullBenchtime, quickBenchtime = "500ms", "150ms"
+)
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("report", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	quick := flags.Bool("quick", false, fmt.Sprintf("%d rounds of short runs", quickRounds))
+	check := flags.Bool("check", false, "fail when a bound is missed, naming it")
+	bench := flags.String("bench", "", "measure only the `benchmarks` whose names match, as Publish/subscribers=1/channel does, and write no files")
+	rounds := flags.Int("rounds", 0, fmt.Sprintf("so many `rounds` instead of %d", fullRounds))
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; the flags are -quick, -check, -bench and -rounds", flags.Arg(0))
+	}
+	only, err := regexp.Compile(*bench)
+	if err != nil {
+		return fmt.Errorf("-bench: %w", err)
+	}
+	n, benchtime := fullRounds, fullBenchtime
+	if *quick {
+		n, benchtime = quickRounds, quickBenchtime
+	}
+	if *rounds < 0 {
+		return fmt.Errorf("-rounds %d: must be at least 1", *rounds)
+	}
+	if *rounds > 0 {
+		n = *rounds
+	}
+	all := steps(only, benchtime)
+	if len(all) == 0 {
+		return fmt.Errorf("-bench %s matches nothing; the names are such as %s", *bench, steps(regexp.MustCompile(""), "")[0].Run)
+	}
+
+	dir, err := moduleDir(ctx)
+	if err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp("", "eventbus-benchmarks-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }() // a temporary file more or less
+	load := loadAverage()                        // building adds to it
+	fmt.Fprintln(stderr, "building the benchmarks")
+	binary, err := build(ctx, dir, scratch)
+	if err != nil {
+		return err
+	}
+	modules, err := versions(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if busy(load, runtime.NumCPU()) {
+		fmt.Fprintf(stderr, "the load average is %s on %d cores: what is measured now is rough\n", load, runtime.NumCPU())
+	}
+	begin := time.Now()
+	r, err := measure(ctx, binary, all, n, stderr)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stderr, "measured in %s\n", time.Since(begin).Round(time.Second))
+	verdicts := judge(r)
+	if *bench == "" {
+		m := describe(r, modules, load)
+		if err := write(dir, r, m, verdicts, benchtime); err != nil {
+			return err
+		}
+		if err := writeReadme(filepath.Join(dir, "..", "README.md"), readmeTable(r, m)); err != nil {
+			return err
+		}
+		fmt.Fprintln(stderr, "wrote RESULTS.md, charts, and the table of README.md")
+	} else {
+		printTables(stdout, r)
+	}
+	return conclude(stdout, verdicts, *check)
+}
+
+// write writes RESULTS.md and the charts.
+func write(dir string, r *results, m machine, verdicts []verdict, benchtime string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "charts"), 0o755); err != nil {
+		return err
+	}
+	for _, w := range plan.Workloads {
+		if err := os.WriteFile(filepath.Join(dir, chartFile(w)), []byte(chartOf(r, w)), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, "RESULTS.md"), []byte(report(r, m, verdicts, benchtime)), 0o644)
+}
+
+// printTables prints the cases of which something was measured.
+func printTables(to io.Writer, r *results) {
+	for _, w := range plan.Workloads {
+		for _, c := range w.Cases {
+			if t := table(r, w, c); strings.Count(t, "\n") > 2 {
+				fmt.Fprintf(to, "%s: %s\n", w.Title, t)
+			}
+		}
+	}
+}
+
+// conclude prints the bounds that were measured; with check, missing one is an
+// error.
+func conclude(to io.Writer, verdicts []verdict, check bool) error {
+	var missed []string
+	for _, v := range verdicts {
+		if !v.known {
+			continue
+		}
+		says := strings.Trim(v.says(), "*")
+		fmt.Fprintf(to, "%-7s %s, %s: %s, measured %s\n", says, v.work, v.against, v.demand(), v.got())
+		if !v.kept {
+			missed = append(missed, fmt.Sprintf("%s, %s: %s, measured %s", v.work, v.against, v.demand(), v.got()))
+		}
+	}
+	if check && len(missed) > 0 {
+		return fmt.Errorf("missed %d of the bounds:\n  %s", len(missed), strings.Join(missed, "\n  "))
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/surebus/eventbus/benchmarks/plan"
+)
+
+// The README's table stands between these lines.
+const (
+	readmeBegin = "<!-- measured: written by benchmarks/report -->"
+	readmeEnd   = "<!-- end of what is measured -->"
+)
+
+// readmeTable is what the README shows: what an event costs with each rival, and
+// what one gets for it.
+func readmeTable(r *results, m machine) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s, %d cores, %s, %s. Medians of %s, each rival in a process of its own; in brackets, as multiples of this bus.\n\n", m.cpu, m.cores, m.goVersion, m.date, r.said())
+	s.WriteString("| an event, until handled | 1 subscriber | 10 subscribers | 1, waited for | wildcards | errors | retries |\n")
+	s.WriteString("| --- | --- | --- | --- | --- | --- | --- |\n")
+	for _, rival := range plan.Rivals {
+		async := publish(1, rival.Name)
+		if _, err := r.of(async, plan.Time); err != nil {
+			continue
+		}
+		fmt.Fprintf(&s, "| %s | %s | %s | %s | %s | %s | %s |\n", rival.Title,
+			besideUs(r, async), besideUs(r, publish(10, rival.Name)), besideUs(r, wait(rival.Name)),
+			rival.Can.Wildcards, rival.Can.Errors, rival.Can.Retry)
+	}
+	return s.String()
+}
+
+// besideUs is the time of a run, and how many times ours it is.
+func besideUs(r *results, run plan.Run) string {
+	v, err := r.of(run, plan.Time)
+	if err != nil {
+		return ""
+	}
+	by := run
+	by.Rival = plan.Us
+	ratio, err := r.ratio(run, by, plan.Time)
+	if err != nil || run == by {
+		return quantity(v.median, plan.Time)
+	}
+	return fmt.Sprintf("%s (%s)", quantity(v.median, plan.Time), factor(ratio.median))
+}
+
+// between is a text with what stands between the README's marks replaced.
+func between(text, table string) (string, error) {
+	before, rest, begins := strings.Cut(text, readmeBegin+"\n")
+	_, after, ends := strings.Cut(rest, readmeEnd)
+	if !begins || !ends {
+		return "", fmt.Errorf("README.md must have the lines %q and %q, between which the table goes", readmeBegin, readmeEnd)
+	}
+	return before + readmeBegin + "\n\n" + table + "\n" + readmeEnd + after, nil
+}
+
+// writeReadme puts the table in a README.
+func writeReadme(name, table string) error {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	changed, err := between(string(text), table)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, []byte(changed), 0o644)
+}

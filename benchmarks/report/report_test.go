@@ -1,0 +1,404 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/benchmarks/plan"
+)
+
+const printed = `goos: linux
+goarch: amd64
+pkg: github.com/surebus/eventbus/benchmarks
+cpu: A Processor
+BenchmarkPublish/subscribers=1/channel-2   	 1914458	        59.82 ns/op	       0 B/op	       0 allocs/op
+PASS
+`
+
+func TestResults_ReadWhatABenchmarkPrints(t *testing.T) {
+	r := newResults(2)
+	run := publish(1, "channel")
+	require.NoError(t, r.add(run, 1, []byte(printed)))
+	require.InDelta(t, 59.82e-9, r.at(1, run, plan.Time), 1e-15)
+	require.Zero(t, r.at(1, run, plan.Allocs))
+	require.True(t, math.IsNaN(r.at(0, run, plan.Time)), "nothing was measured in round 0")
+	require.True(t, math.IsNaN(r.at(1, run, "no-unit")))
+	require.Equal(t, map[string]string{"cpu": "A Processor", "goos": "linux", "goarch": "amd64"}, r.about)
+}
+
+func TestResults_OwnUnitsComeTidied(t *testing.T) {
+	r := newResults(1)
+	run := neighbour("alone")
+	require.NoError(t, r.add(run, 0, []byte("BenchmarkNeighbour/alone/eventbus-2 \t 3000\t 100000 ns/op\t 4158 p50-ns\t 45744 p99-ns\n")))
+	require.InDelta(t, 45744e-9, r.at(0, run, plan.P99), 1e-12)
+	require.InDelta(t, 4158e-9, r.at(0, run, plan.P50), 1e-12)
+}
+
+func TestResults_RefuseWhatIsNotOneResult(t *testing.T) {
+	r := newResults(1)
+	require.ErrorContains(t, r.add(publish(1, "channel"), 0, []byte("PASS\n")), "Publish/subscribers=1/channel: 0 results")
+	require.ErrorContains(t, r.add(publish(1, "channel"), 0, []byte(printed+printed)), "2 results")
+	require.Error(t, r.add(publish(1, "channel"), 0, []byte("BenchmarkX 1 nonsense ns/op\n")))
+}
+
+func TestSummarize_MedianWithItsSpread(t *testing.T) {
+	s, err := summarize([]float64{3, 1, 2})
+	require.NoError(t, err)
+	require.Equal(t, summary{2, 1, 3}, s, "too few for an interval: the extremes")
+	require.InDelta(t, 50, s.spread(), 1e-9)
+
+	s, err = summarize([]float64{1, 2, 3, 4, 5, 6, math.NaN()})
+	require.NoError(t, err)
+	require.InDelta(t, 3.5, s.median, 1e-9)
+	require.LessOrEqual(t, s.low, 3.0)
+	require.GreaterOrEqual(t, s.high, 4.0)
+
+	_, err = summarize([]float64{math.NaN()})
+	require.ErrorIs(t, err, errNothing)
+	require.Zero(t, summary{}.spread())
+}
+
+// A machine that is half as fast in one round changes no ratio.
+func TestResults_RatiosAreFormedWithinARound(t *testing.T) {
+	r := newResults(3)
+	for round, slower := range []float64{1, 10, 2} {
+		r.set(publish(1, plan.Us), plan.Time, round, 100*slower)
+		r.set(publish(1, "channel"), plan.Time, round, 50*slower)
+	}
+	s, err := r.ratio(publish(1, plan.Us), publish(1, "channel"), plan.Time)
+	require.NoError(t, err)
+	require.Equal(t, summary{2, 2, 2}, s)
+	_, err = r.ratio(publish(1, plan.Us), publish(1, "cskr"), plan.Time)
+	require.ErrorIs(t, err, errNothing)
+}
+
+// everything has a value for all that the plan measures: 1, but for what keeping
+// the bounds demands.
+func everything(rounds int) *results {
+	r := newResults(rounds)
+	r.about["cpu"] = "A Processor"
+	for _, w := range plan.Workloads {
+		for _, c := range w.Cases {
+			for _, rival := range c.Rivals {
+				run := plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}
+				for round := range rounds {
+					for _, unit := range append([]string{c.Unit}, c.More...) {
+						v := 1.0
+						switch {
+						case unit == plan.Allocs || unit == plan.Growth || unit == plan.GoroutinesWaiting:
+							v = 0
+						case rival == "globloop":
+							v = 2000
+						case rival != plan.Us && rival != "channel":
+							v = 200
+						}
+						r.set(run, unit, round, v)
+					}
+				}
+			}
+		}
+	}
+	return r
+}
+
+func TestBounds_AllAreJudged(t *testing.T) {
+	for _, v := range judge(everything(3)) {
+		require.True(t, v.known, "%s, %s", v.work, v.against)
+		require.True(t, v.kept, "%s, %s: %s", v.work, v.against, v.got())
+	}
+	for _, v := range judge(newResults(3)) {
+		require.False(t, v.known)
+		require.False(t, v.kept)
+		require.Equal(t, "not measured", v.says())
+	}
+}
+
+// Each bound is missed when this bus does worse where it speaks of.
+func TestBounds_EachCanBeMissed(t *testing.T) {
+	worse := []struct {
+		work, against string
+		run           plan.Run
+		unit          string
+		value         float64
+	}{
+		{"publish, 1 subscriber", "channel", publish(1, plan.Us), plan.Time, 1.76},
+		{"publish, 1 subscriber", "allocations", publish(1, plan.Us), plan.Allocs, 1},
+		{"2 publishers", "channel", publishers(2, plan.Us), plan.Time, 2.01},
+		{"publish, 1 subscriber", "cskr", publish(1, "cskr"), plan.Time, 2.4},
+		{"publish, 1 subscriber", "NATS", publish(1, "nats"), plan.Time, 3.4},
+		{"publish, 1 subscriber", "tailscale", publish(1, "tailscale"), plan.Time, 14.9},
+		{"publish, 1 subscriber", "watermill", publish(1, "watermill-router"), plan.Time, 99},
+		{"each further", "channel hop", publish(10, plan.Us), plan.Time, 1 + 9*0.71},
+		{"wait", "watermill", wait("watermill-router"), plan.Time, 14.9},
+		{"protected handler", "failsafe", protected("failsafe"), plan.Time, 9.9},
+		{"protected handler", "gobreaker", protected("gobreaker"), plan.Time, 11.9},
+		{"repeated types", "sublist", routing(10_000, "repeated", "sublist-cache"), plan.Time, 1.9},
+		{"repeated types", "allocations", routing(10_000, "repeated", plan.Us), plan.Allocs, 1},
+		{"unique types", "sublist", routing(10_000, "unique", "sublist"), plan.Time, 2.4},
+		{"unique types", "loop", routing(10_000, "unique", "globloop"), plan.Time, 999},
+		{"unique types", "heap", routing(10_000, "unique", plan.Us), plan.Growth, 1 << 20},
+		{"unique types", "1,000 globs", routing(1_000, "unique", plan.Us), plan.Time, 0.79},
+		{"storm", "bytes", storm("watermill-router"), plan.Waiting, 24},
+		{"storm", "goroutines", storm(plan.Us), plan.GoroutinesWaiting, 1},
+		{"storm", "backoff", storm(plan.Us), plan.Drain, 1.06},
+		{"fast subscriber", "p99", neighbour("beside"), plan.P99, 1.006},
+		{"64 publishers", "throughput", publishers(16, plan.Us), plan.Time, 1.12},
+		{"do not match", "most", sized("NonMatching", "subscriptions", 100_000), plan.Time, 1.26},
+		{"queued", "most", sized("Backlog", "queued", 100_000), plan.Time, 1.26},
+	}
+	require.Len(t, worse, len(bounds()), "a case for each bound")
+	for i, c := range worse {
+		r := everything(3)
+		for round := range 3 {
+			r.set(c.run, c.unit, round, c.value)
+		}
+		v := judge(r)[i]
+		require.Contains(t, v.work, c.work)
+		require.Contains(t, v.against, c.against)
+		require.False(t, v.kept, "%s, %s: measured %s", v.work, v.against, v.got())
+
+		var out bytes.Buffer
+		err := conclude(&out, []verdict{v}, true)
+		require.ErrorContains(t, err, v.against)
+		require.ErrorContains(t, err, v.got())
+		require.Contains(t, out.String(), "missed ")
+		require.NoError(t, conclude(io.Discard, []verdict{v}, false), "without -check it is only told")
+	}
+}
+
+func TestBounds_AsReadersSeeThem(t *testing.T) {
+	b := bounds()
+	require.Equal(t, "≤ 1.75 ×", b[0].demand())
+	require.Equal(t, "0", b[1].demand())
+	require.Equal(t, "≥ 2.5 ×", b[3].demand())
+	v := verdict{bound: b[0], measured: summary{2.5, 2.25, 3}, known: true}
+	require.Equal(t, "2.5 × (2.25 × to 3 ×)", v.got())
+	require.Equal(t, "**missed**", v.says())
+	require.Equal(t, "2 ×", verdict{bound: b[0], measured: summary{2, 2, 2}, known: true}.got())
+}
+
+func TestQuantity(t *testing.T) {
+	for _, c := range []struct {
+		value float64
+		unit  string
+		want  string
+	}{
+		{59.82e-9, plan.Time, "59.8 ns"},
+		{9.999e-9, plan.Time, "10 ns"},
+		{999.9e-9, plan.Time, "1 µs"},
+		{1.234e-3, plan.P99, "1.23 ms"},
+		{161_000, plan.Retained, "161 kB"},
+		{1.01e9, plan.Retained, "1.01 GB"},
+		{-22_456, plan.Retained, "-22.5 kB"},
+		{0, plan.Allocs, "0"},
+		{10_013, plan.Goroutines, "10,013"},
+		{0.00009, plan.GoroutinesWaiting, "9e-05"},
+		{1.05, plan.Drain, "1.05 ×"},
+		{2300, plan.Time, "2,300 s"},
+	} {
+		require.Equal(t, c.want, quantity(c.value, c.unit))
+	}
+	require.Equal(t, "1,234,567", figures(1234567))
+}
+
+func TestChart_IsWellFormedAndToScale(t *testing.T) {
+	type rect struct {
+		Width float64 `xml:"width,attr"`
+		Class string  `xml:"class,attr"`
+	}
+	var svg struct {
+		XMLName xml.Name `xml:"http://www.w3.org/2000/svg svg"`
+		Texts   []string `xml:"text"`
+		Rects   []rect   `xml:"rect"`
+	}
+	require.NoError(t, xml.Unmarshal([]byte(chart("Title & <more>", []group{{"case", []bar{
+		{"us", "10 ns", 10, true}, {"them", "20 ns", 20, false}, {"none", "0", 0, false},
+	}}})), &svg))
+	require.Contains(t, svg.Texts, "Title & <more>")
+	require.Contains(t, svg.Texts, "shorter is better, linear scale")
+	require.Len(t, svg.Rects, 3)
+	require.Equal(t, "ours", svg.Rects[0].Class)
+	require.InDelta(t, svg.Rects[1].Width, 2*svg.Rects[0].Width, 0.2)
+	require.Zero(t, svg.Rects[2].Width)
+
+	svg.Texts, svg.Rects = nil, nil
+	require.NoError(t, xml.Unmarshal([]byte(chart("t", []group{{"case", []bar{{"a", "", 1, false}, {"b", "", 10, false}, {"c", "", 100, false}}}})), &svg))
+	require.Contains(t, svg.Texts, "shorter is better, logarithmic scale")
+	step := svg.Rects[1].Width - svg.Rects[0].Width
+	require.InDelta(t, step, svg.Rects[2].Width-svg.Rects[1].Width, 0.2, "a decade is as long as the next")
+	require.Greater(t, svg.Rects[0].Width, 10.0)
+}
+
+func TestChart_LabelsFitAndHaveNoMarks(t *testing.T) {
+	for _, r := range plan.Rivals {
+		require.LessOrEqual(t, len(label(r)), 45, label(r))
+		require.NotContains(t, label(r), "`")
+	}
+	us, _ := plan.RivalNamed(plan.Us)
+	require.Equal(t, "this bus", label(us))
+}
+
+func TestWrite_ReportsEveryRivalAndDrawsEveryWorkload(t *testing.T) {
+	dir := t.TempDir()
+	r := everything(3)
+	m := describe(r, []module{{"example.org/rival", "v1.2.3"}}, "0.31")
+	require.NoError(t, write(dir, r, m, judge(r), "500ms"))
+	text, err := os.ReadFile(filepath.Join(dir, "RESULTS.md"))
+	require.NoError(t, err)
+	for _, want := range []string{"A Processor", "example.org/rival | v1.2.3", "500ms", "3 rounds", "load before | 0.31", m.goVersion, "≤ 1.75 ×"} {
+		require.Contains(t, string(text), want)
+	}
+	for _, w := range plan.Workloads {
+		require.Contains(t, string(text), "## "+w.Title+"\n")
+		drawn, err := os.ReadFile(filepath.Join(dir, chartFile(w)))
+		require.NoError(t, err)
+		require.NoError(t, xml.Unmarshal(drawn, new(struct{})), chartFile(w))
+		for _, c := range w.Cases {
+			rows := table(r, w, c)
+			require.Contains(t, string(text), rows)
+			require.Equal(t, 2+len(c.Rivals), strings.Count(rows, "\n"), "a row each:\n%s", rows)
+		}
+	}
+	// Tables keep their columns.
+	columns := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "|") {
+			columns = 0
+			continue
+		}
+		n := strings.Count(line, "|")
+		if columns == 0 {
+			columns = n
+		}
+		require.Equal(t, columns, n, "%s", line)
+	}
+}
+
+func TestReadme_OnlyTheTableIsReplaced(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "README.md")
+	require.NoError(t, os.WriteFile(name, []byte("before\n"+readmeBegin+"\n\nold\n\n"+readmeEnd+"\nafter\n"), 0o644))
+	r := newResults(1)
+	r.set(publish(1, plan.Us), plan.Time, 0, 100e-9)
+	r.set(publish(1, "cskr"), plan.Time, 0, 250e-9)
+	for range 2 {
+		require.NoError(t, writeReadme(name, readmeTable(r, describe(r, nil, "0.1"))))
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "old")
+		require.Contains(t, string(text), "| cskr/pubsub | 250 ns (2.5 ×) |  |  |  |  |  |\n")
+		require.True(t, strings.HasPrefix(string(text), "before\n"+readmeBegin+"\n"))
+		require.True(t, strings.HasSuffix(string(text), readmeEnd+"\nafter\n"))
+	}
+	_, err := between("nothing", "table")
+	require.ErrorContains(t, err, readmeBegin)
+}
+
+func TestTable_RatiosByThisBus(t *testing.T) {
+	w, _ := plan.WorkloadNamed("Publish")
+	r := newResults(1)
+	r.set(publish(1, plan.Us), plan.Time, 0, 100e-9)
+	r.set(publish(1, "cskr"), plan.Time, 0, 250e-9)
+	require.Equal(t, ""+
+		"| 1 subscriber | time | ± | × this bus | allocations | allocated |\n"+
+		"| --- | --- | --- | --- | --- | --- |\n"+
+		"| **this bus** | 100 ns | 0 % | | | |\n"+
+		"| cskr/pubsub | 250 ns | 0 % | 2.5 × | | |\n", table(r, w, w.Cases[0]))
+}
+
+func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
+	all := steps(regexp.MustCompile(""), "150ms")
+	names := make(map[string]bool)
+	for _, s := range all {
+		require.NotEmpty(t, s.benchtime)
+		require.False(t, names[s.String()], "%s comes twice", s)
+		names[s.String()] = true
+	}
+	some := steps(regexp.MustCompile("^Storm/.*/eventbus$"), "150ms")
+	require.Len(t, some, 1)
+	require.Equal(t, "1x", some[0].benchtime)
+	require.Empty(t, steps(regexp.MustCompile("no such"), "150ms"))
+}
+
+func TestBusy(t *testing.T) {
+	require.False(t, busy("0.31", 2))
+	require.True(t, busy("0.51", 2))
+	require.False(t, busy("unknown", 2))
+}
+
+func TestETA_FromWhatTheSameStepsTook(t *testing.T) {
+	e := newETA(2, 3)
+	require.Zero(t, e.left())
+	e.took(0, 4*time.Second)
+	require.Equal(t, (2*4+3*4)*time.Second, e.left(), "the other step is taken for an average one")
+	e.took(1, time.Second)
+	require.Equal(t, (2*4+2*1)*time.Second, e.left())
+}
+
+func TestRun_RefusesWhatItDoesNotUnderstand(t *testing.T) {
+	for args, want := range map[string]string{
+		"-bench [":      "-bench",
+		"-bench nobody": "matches nothing",
+		"-rounds -1":    "at least 1",
+		"quick":         `unexpected argument "quick"`,
+		"-nonsense":     "not defined",
+	} {
+		err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard)
+		require.ErrorContains(t, err, want)
+	}
+	require.Empty(t, said(errors.New("no process")))
+}
+
+// script is a program that stands for the benchmarks.
+func script(t *testing.T, lines ...string) string {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("needs a shell")
+	}
+	name := filepath.Join(t.TempDir(), "benchmarks.test")
+	require.NoError(t, os.WriteFile(name, []byte("#!/bin/sh\n"+strings.Join(lines, "\n")+"\n"), 0o755))
+	return name
+}
+
+// A benchmark that fails ends the report with what it printed.
+func TestMeasure_AFailedBenchmarkIsTold(t *testing.T) {
+	failing := script(t, "echo 'it was said' >&2", "exit 3")
+	var progress bytes.Buffer
+	_, err := measure(t.Context(), failing, []step{{publish(1, "channel"), "1x", plan.Time}}, 1, &progress)
+	require.ErrorContains(t, err, "Publish/subscribers=1/channel")
+	require.ErrorContains(t, err, "it was said")
+}
+
+// Rounds take turns, and every other one goes backwards.
+func TestMeasure_TellsHowFarItIs(t *testing.T) {
+	binary := script(t, "echo 'BenchmarkX 10 5 ns/op'")
+	two := []step{{publish(1, "channel"), "1x", plan.Time}, {publish(1, "cskr"), "1x", plan.Time}}
+	var progress bytes.Buffer
+	r, err := measure(t.Context(), binary, two, 2, &progress)
+	require.NoError(t, err)
+	var told []string
+	for line := range strings.Lines(progress.String()) {
+		told = append(told, strings.Split(line, ";")[0])
+	}
+	require.Equal(t, []string{
+		"round 1 of 2,   1 of 2, Publish/subscribers=1/channel: 5 ns",
+		"round 1 of 2,   2 of 2, Publish/subscribers=1/cskr: 5 ns",
+		"round 2 of 2,   1 of 2, Publish/subscribers=1/cskr: 5 ns",
+		"round 2 of 2,   2 of 2, Publish/subscribers=1/channel: 5 ns",
+	}, told)
+	s, err := r.of(two[0].Run, plan.Time)
+	require.NoError(t, err)
+	require.Equal(t, "5 ns", fmt.Sprint(quantity(s.median, plan.Time)))
+}

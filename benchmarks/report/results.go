@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"golang.org/x/perf/benchfmt"
+	"golang.org/x/perf/benchmath"
+
+	"github.com/surebus/eventbus/benchmarks/plan"
+)
+
+// results has what was measured: for each run and unit, a value for each round.
+type results struct {
+	rounds int
+	values map[plan.Run]map[string][]float64
+	// about is what the benchmarks say of where they ran: cpu, goos, goarch.
+	about map[string]string
+}
+
+func newResults(rounds int) *results {
+	return &results{rounds: rounds, values: make(map[plan.Run]map[string][]float64), about: make(map[string]string)}
+}
+
+// said is how many rounds there were, in words.
+func (r *results) said() string {
+	if r.rounds == 1 {
+		return "1 round"
+	}
+	return fmt.Sprintf("%d rounds", r.rounds)
+}
+
+// add takes in what the process of a run printed in a round, from 0.
+func (r *results) add(run plan.Run, round int, output []byte) error {
+	reader := benchfmt.NewReader(bytes.NewReader(output), run.String())
+	found := 0
+	for reader.Scan() {
+		switch record := reader.Result().(type) {
+		case *benchfmt.SyntaxError:
+			return record
+		case *benchfmt.Result:
+			found++
+			for _, key := range []string{"cpu", "goos", "goarch"} {
+				if v := record.GetConfig(key); v != "" {
+					r.about[key] = v
+				}
+			}
+			for _, v := range record.Values {
+				r.set(run, v.Unit, round, v.Value)
+			}
+		}
+	}
+	if err := reader.Err(); err != nil {
+		return err
+	}
+	if found != 1 {
+		return fmt.Errorf("%s: %d results, want 1; it printed:\n%s", run, found, output)
+	}
+	return nil
+}
+
+func (r *results) set(run plan.Run, unit string, round int, value float64) {
+	units := r.values[run]
+	if units == nil {
+		units = make(map[string][]float64)
+		r.values[run] = units
+	}
+	if units[unit] == nil {
+		units[unit] = slices.Repeat([]float64{math.NaN()}, r.rounds)
+	}
+	units[unit][round] = value
+}
+
+// at is a value of a round: not a number if it was not measured.
+func (r *results) at(round int, run plan.Run, unit string) float64 {
+	if values := r.values[run][unit]; values != nil {
+		return values[round]
+	}
+	return math.NaN()
+}
+
+// summary is the median of values with its spread.
+type summary struct {
+	median, low, high float64
+}
+
+var errNothing = errors.New("nothing measured")
+
+// summarize takes the median, with the interval in which it lies with 95 %
+// confidence, or all values if they are too few for one: benchstat's numbers.
+func summarize(values []float64) (summary, error) {
+	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
+	if len(values) == 0 {
+		return summary{}, errNothing
+	}
+	sample := benchmath.NewSample(values, &benchmath.DefaultThresholds)
+	s := benchmath.AssumeNothing.Summary(sample, 0.95)
+	out := summary{s.Center, s.Lo, s.Hi}
+	if math.IsInf(s.Lo, 0) || math.IsInf(s.Hi, 0) {
+		out.low, out.high = slices.Min(values), slices.Max(values)
+	}
+	return out, nil
+}
+
+// spread is how far off the median it may be, in percent; 0 for a median of 0.
+func (s summary) spread() float64 {
+	if s.median == 0 {
+		return 0
+	}
+	return 100 * max(s.high-s.median, s.median-s.low) / math.Abs(s.median)
+}
+
+// of is the summary of a run.
+func (r *results) of(run plan.Run, unit string) (summary, error) {
+	return summarize(r.values[run][unit])
+}
+
+// ratio is one run's value by another's: formed within each round, so that a
+// machine that slows down slows both.
+func (r *results) ratio(run, by plan.Run, unit string) (summary, error) {
+	return r.perRound(func(at lookup) float64 { return at(run, unit) / at(by, unit) })
+}
+
+// lookup finds a value of one round.
+type lookup func(run plan.Run, unit string) float64
+
+// perRound computes a figure in each round.
+func (r *results) perRound(figure func(lookup) float64) (summary, error) {
+	var figures []float64
+	for round := range r.rounds {
+		figures = append(figures, figure(func(run plan.Run, unit string) float64 { return r.at(round, run, unit) }))
+	}
+	return summarize(figures)
+}

@@ -1,0 +1,21 @@
+package benchmarks
+
+import "github.com/gobwas/glob"
+
+// globLoop tries one compiled glob after the other.
+func globLoop(patterns []string) func(typ string) {
+	var globs []*glob.Pattern
+	for _, p := range patterns {
+		globs = append(globs, glob.MustCompile(p, '.'))
+	}
+	return func(typ string) {
+		matches = matches[:0]
+		for i, g := range globs {
+			if g.Match(typ) {
+				matches = append(matches, i)
+			}
+		}
+	}
+}
+
+var matches []int

@@ -1,0 +1,126 @@
+package benchmarks
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/surebus/eventbus/benchmarks/plan"
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// matchers make, of patterns, the function that finds those that match a type.
+var matchers = map[string]func(patterns []string) func(typ string){
+	plan.Us:              eventbusMatcher,
+	"eventbus-all-globs": eventbusMatcher,
+	"sublist-cache":      sublistMatcher(true),
+	"sublist":            sublistMatcher(false),
+	"globloop":           globLoop,
+}
+
+type found struct{ subscriptions []int }
+
+var routed *found
+
+// eventbusMatcher is what Publish does to find the subscriptions of a type.
+func eventbusMatcher(patterns []string) func(typ string) {
+	table := route.NewTable(func(_ string, s []int) *found { return &found{s} })
+	for i, p := range patterns {
+		pattern, offence := route.Parse(p)
+		if offence != nil {
+			panic(offence)
+		}
+		table.Add(pattern, i)
+	}
+	return func(typ string) {
+		var known bool
+		if routed, known = table.Cached(typ); known {
+			return
+		}
+		if offence := route.CheckType(typ); offence != nil {
+			panic(offence)
+		}
+		routed = table.Lookup(typ)
+	}
+}
+
+// shape is a kind of pattern, and types that it matches: one that is always the
+// same, and ones of which each is new. The first number is the service's.
+type shape struct{ pattern, typ, unique string }
+
+var (
+	// commonShapes are what all rivals can do, allShapes what this bus can do too.
+	commonShapes = []shape{
+		{"svc%d.*", "svc%d.started", "svc%d.u%d"},
+		{"svc%d.order.*", "svc%d.order.placed", "svc%d.order.u%d"},
+		{"svc%d.*.shipped", "svc%d.order.shipped", "svc%d.u%d.shipped"},
+		{"svc%d.**", "svc%d.order.charge.failed", "svc%d.u%d.failed"},
+	}
+	allShapes = append(commonShapes[:3:3], []shape{
+		{"svc%d.ord*.placed", "svc%d.order.placed", "svc%d.ord%d.placed"},
+		{"svc%d.**.failed", "svc%d.order.charge.failed", "svc%d.u%d.charge.failed"},
+	}...)
+)
+
+// uniqueTypes is how many types are made: more than any rival remembers, so that
+// each is new to it when it comes round again.
+const uniqueTypes = 200_000
+
+// routing is a matcher with its types.
+type routing struct {
+	match func(typ string)
+	types []string
+}
+
+func newRouting(globs int, unique bool, shapes []shape, matcher func(patterns []string) func(typ string)) routing {
+	patterns := make([]string, globs)
+	for i := range patterns {
+		patterns[i] = fmt.Sprintf(shapes[i%len(shapes)].pattern, i)
+	}
+	r := routing{match: matcher(patterns)}
+	order := rand.New(rand.NewPCG(1, 2)).Perm(globs)
+	if unique {
+		for k := range uniqueTypes {
+			i := order[k%globs]
+			r.types = append(r.types, fmt.Sprintf(shapes[i%len(shapes)].unique, i, k))
+		}
+		return r
+	}
+	for _, i := range order[:1000] {
+		r.types = append(r.types, fmt.Sprintf(shapes[i%len(shapes)].typ, i))
+	}
+	return r
+}
+
+// BenchmarkRouting is finding the subscriptions of a type.
+func BenchmarkRouting(b *testing.B) {
+	run(b, "Routing", func(b *testing.B, kase, rival string) {
+		var globs int
+		var kind string
+		if _, err := fmt.Sscanf(strings.ReplaceAll(kase, ",", " "), "globs=%d types=%s", &globs, &kind); err != nil {
+			b.Fatal(err)
+		}
+		shapes := commonShapes
+		if rival == "eventbus-all-globs" {
+			shapes = allShapes
+		}
+		r := keep(b.Name(), func() routing { return newRouting(globs, kind == "unique", shapes, matchers[rival]) })
+		next := 0
+		lookUp := func(n int) {
+			for range n {
+				r.match(r.types[next])
+				if next++; next == len(r.types) {
+					next = 0
+				}
+			}
+		}
+		lookUp(min(b.N, 50_000))
+		before := held()
+		b.ReportAllocs()
+		b.ResetTimer()
+		lookUp(b.N)
+		b.StopTimer()
+		b.ReportMetric(float64(max(held()-before, 0)), plan.Growth)
+	})
+}
