@@ -61,10 +61,10 @@ func (t *timeline) nanos() int64 {
 }
 
 // now is now, exactly.
-func (t *timeline) now() *instant {
+func (t *timeline) now() instant {
 	now := t.clock.Now()
 	utc := wallTime(now)
-	return &instant{nanos: int64(now.Sub(t.origin)), utc: utc, wall: int64(utc.Sub(t.began))}
+	return instant{nanos: int64(now.Sub(t.origin)), utc: utc, wall: int64(utc.Sub(t.began))}
 }
 
 // wallTime is a time without its monotonic reading, in UTC.
@@ -85,9 +85,9 @@ func (t *timeline) recent() (now *instant, exact bool) {
 func (t *timeline) begin() *instant {
 	now := t.now()
 	if t.real {
-		t.startTicking(now)
+		t.startTicking(&now)
 	}
-	return now
+	return &now
 }
 
 // ticks reports whether readings are refreshed at every tick.
@@ -117,7 +117,8 @@ func (t *timeline) tick() {
 	busy := t.busy()
 	t.mu.Lock()
 	if busy && !t.stopped {
-		t.last.Store(t.now())
+		now := t.now()
+		t.last.Store(&now)
 		t.ticker.Reset(tick)
 	} else {
 		t.last.Store(nil)
