@@ -1,0 +1,166 @@
+package strictjson
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Kind is the JSON type of a node.
+type Kind uint8
+
+// The six types of JSON values.
+const (
+	Null Kind = iota
+	Bool
+	Number
+	String
+	Array
+	Object
+)
+
+var kindNames = [...]string{"null", "boolean", "number", "string", "array", "object"}
+
+// String names the type as JSON does.
+func (k Kind) String() string { return kindNames[k] }
+
+// A Node is one value of a document. It is immutable.
+type Node struct {
+	// Kind says which of the fields below hold the value.
+	Kind Kind
+	// Bool is the value of a boolean.
+	Bool bool
+	// Number is the float64 that is nearest to what the document says.
+	Number float64
+	// Exact reports whether Number is what the document says: its exact decimal
+	// value or its shortest decimal form, as 0.1 is the shortest of its float64.
+	// It is false for 9007199254740993.
+	Exact bool
+	// Text is the value of a string with its escapes resolved, or a number as it
+	// is written.
+	Text string
+	// Items are the elements of an array.
+	Items []*Node
+	// Members are those of an object, in document order. Their names are unique.
+	Members []Member
+	// Offset is the index of the value's first byte in the document.
+	Offset int
+
+	doc    *document
+	parent *Node
+	// index is the node's place among its parent's items or members.
+	index int
+	// end is the index after the value's last byte.
+	end int
+}
+
+// A Member is one name and value of an object.
+type Member struct {
+	Name  string
+	Value *Node
+	// NameOffset is the index of the name's opening quote in the document.
+	NameOffset int
+}
+
+// Member returns the value of the named member, nil when the node has none.
+func (n *Node) Member(name string) *Node {
+	for i := range n.Members {
+		if n.Members[i].Name == name {
+			return n.Members[i].Value
+		}
+	}
+	return nil
+}
+
+// Pointer returns the node's JSON pointer (RFC 6901) in the document; the root's
+// is empty.
+func (n *Node) Pointer() string {
+	var tokens []string
+	for ; n.parent != nil; n = n.parent {
+		if n.parent.Kind == Array {
+			tokens = append(tokens, strconv.Itoa(n.index))
+		} else {
+			tokens = append(tokens, n.parent.Members[n.index].Name)
+		}
+	}
+	pointer := ""
+	for i := len(tokens) - 1; i >= 0; i-- {
+		pointer = AppendToken(pointer, tokens[i])
+	}
+	return pointer
+}
+
+var tokenEscaper = strings.NewReplacer("~", "~0", "/", "~1")
+
+// AppendToken returns the pointer extended by one reference token.
+func AppendToken(pointer, token string) string {
+	return pointer + "/" + tokenEscaper.Replace(token)
+}
+
+// Position returns the line and the column of the value's first character, both
+// counted from 1, columns in Unicode characters.
+func (n *Node) Position() (line, column int) { return n.doc.position(n.Offset) }
+
+// PositionAt is Position for any byte of the node's document.
+func (n *Node) PositionAt(offset int) (line, column int) { return n.doc.position(offset) }
+
+// Value returns the node as Go values: nil, bool, float64, string, []any and
+// map[string]any. The caller owns what it gets.
+func (n *Node) Value() any {
+	switch n.Kind {
+	case Bool:
+		return n.Bool
+	case Number:
+		return n.Number
+	case String:
+		return n.Text
+	case Array:
+		items := make([]any, len(n.Items))
+		for i, item := range n.Items {
+			items[i] = item.Value()
+		}
+		return items
+	case Object:
+		members := make(map[string]any, len(n.Members))
+		for _, m := range n.Members {
+			members[m.Name] = m.Value.Value()
+		}
+		return members
+	default:
+		return nil
+	}
+}
+
+// Source returns the bytes of the document that the value stands for, as they
+// are written. They must not be altered.
+func (n *Node) Source() []byte { return n.doc.data[n.Offset:n.end] }
+
+// document is what the nodes of one document share.
+type document struct {
+	data []byte
+	// lines are the offsets of the first byte of every line.
+	lines []int
+}
+
+func newDocument(data []byte) *document {
+	d := &document{data: data, lines: []int{0}}
+	for i, b := range data {
+		if b == '\n' || b == '\r' && (i+1 == len(data) || data[i+1] != '\n') {
+			d.lines = append(d.lines, i+1)
+		}
+	}
+	return d
+}
+
+func (d *document) position(offset int) (line, column int) {
+	offset = min(offset, len(d.data))
+	low, high := 0, len(d.lines)
+	for high-low > 1 {
+		if middle := (low + high) / 2; d.lines[middle] <= offset {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low + 1, utf8.RuneCount(d.data[d.lines[low]:offset]) + 1
+}
