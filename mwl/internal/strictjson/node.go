@@ -3,6 +3,7 @@ package strictjson
 import (
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -163,4 +164,78 @@ func (d *document) position(offset int) (line, column int) {
 		}
 	}
 	return low + 1, utf8.RuneCount(d.data[d.lines[low]:offset]) + 1
+}
+
+// At returns the node that the JSON pointer leads to from n, nil when there is
+// none.
+func (n *Node) At(pointer string) *Node {
+	if pointer == "" {
+		return n
+	}
+	for _, token := range strings.Split(pointer[1:], "/") {
+		if n = n.child(tokenUnescaper.Replace(token)); n == nil {
+			return nil
+		}
+	}
+	return n
+}
+
+var tokenUnescaper = strings.NewReplacer("~1", "/", "~0", "~")
+
+func (n *Node) child(token string) *Node {
+	if n.Kind == Object {
+		return n.Member(token)
+	}
+	if i, err := strconv.Atoi(token); err == nil && n.Kind == Array && 0 <= i && i < len(n.Items) {
+		return n.Items[i]
+	}
+	return nil
+}
+
+// TextOffset returns where in the document the byte of a string's Text at the
+// index is written.
+func (n *Node) TextOffset(index int) int {
+	raw := n.doc.data[n.Offset+1 : n.end-1]
+	for read, written := 0, 0; read < len(raw); {
+		size, length := 1, 1
+		if raw[read] == '\\' {
+			size, length = escaped(raw[read:])
+		}
+		if index < written+length {
+			return n.Offset + 1 + read
+		}
+		read, written = read+size, written+length
+	}
+	return n.end - 1
+}
+
+// escaped returns how many bytes an escape takes and how many it stands for.
+func escaped(raw []byte) (size, length int) {
+	if raw[1] != 'u' {
+		return 2, 1
+	}
+	unit := func(at int) rune {
+		u, _ := strconv.ParseUint(string(raw[at+2:at+6]), 16, 16)
+		return rune(u)
+	}
+	r := unit(0)
+	if utf16.IsSurrogate(r) {
+		if len(raw) >= 12 && raw[6] == '\\' && raw[7] == 'u' {
+			if pair := utf16.DecodeRune(r, unit(6)); pair != utf8.RuneError {
+				return 12, utf8.RuneLen(pair)
+			}
+		}
+		r = utf8.RuneError
+	}
+	return 6, utf8.RuneLen(r)
+}
+
+// LineText returns the text of the line that the offset of the document is in.
+func (n *Node) LineText(offset int) string {
+	line, _ := n.doc.position(offset)
+	end := len(n.doc.data)
+	if line < len(n.doc.lines) {
+		end = n.doc.lines[line]
+	}
+	return strings.TrimRight(string(n.doc.data[n.doc.lines[line-1]:end]), "\r\n")
 }
