@@ -230,12 +230,31 @@ func escaped(raw []byte) (size, length int) {
 	return 6, utf8.RuneLen(r)
 }
 
-// LineText returns the text of the line that the offset of the document is in.
-func (n *Node) LineText(offset int) string {
-	line, _ := n.doc.position(offset)
-	end := len(n.doc.data)
-	if line < len(n.doc.lines) {
-		end = n.doc.lines[line]
+// Excerpt returns the text of the line that the offset of the document is in,
+// without its indentation, or the part around the offset if the line is long.
+func (n *Node) Excerpt(offset int) string { return n.doc.excerpt(offset) }
+
+// excerptBytes is about how much an excerpt shows on each side of its offset.
+const excerptBytes = 60
+
+func (d *document) excerpt(offset int) string {
+	line, _ := d.position(offset)
+	start, end := d.lines[line-1], len(d.data)
+	if line < len(d.lines) {
+		end = d.lines[line]
 	}
-	return strings.TrimRight(string(n.doc.data[n.doc.lines[line-1]:end]), "\r\n")
+	prefix, suffix := "", ""
+	if start < offset-excerptBytes {
+		prefix, start = "…", offset-excerptBytes
+	}
+	if end > offset+2*excerptBytes {
+		suffix, end = "…", offset+2*excerptBytes
+	}
+	for start < end && !utf8.RuneStart(d.data[start]) {
+		start++
+	}
+	for end > start && end < len(d.data) && !utf8.RuneStart(d.data[end]) {
+		end--
+	}
+	return prefix + strings.TrimSpace(strings.ToValidUTF8(string(d.data[start:end]), "\ufffd")) + suffix
 }

@@ -27,6 +27,8 @@ type Problem struct {
 	Line, Column int
 	// Offset is the index of the byte where the problem is.
 	Offset int
+	// Source is the text of the line, or the part around the problem.
+	Source string
 	// Message says what is wrong.
 	Message string
 	// Remedy says what to do about it.
@@ -74,7 +76,7 @@ func (p *parser) report(at *Node, offset int, remedy, format string, args ...any
 		p.more++
 		return
 	}
-	problem := Problem{Offset: offset, Message: fmt.Sprintf(format, args...), Remedy: remedy}
+	problem := Problem{Offset: offset, Source: p.doc.excerpt(offset), Message: fmt.Sprintf(format, args...), Remedy: remedy}
 	problem.Line, problem.Column = p.doc.position(offset)
 	if at != nil {
 		problem.Pointer = at.Pointer()
