@@ -50,14 +50,14 @@ func (l *loader) compile(n *strictjson.Node, value any, roots expr.Root) definit
 	template, problems := l.options.Compiler.Template(value, roots)
 	for _, p := range problems {
 		at := n.At(p.Pointer)
-		l.problems.add(at.Pointer(), at.TextOffset(p.Err.Offset), "correct the expression", "%s", p.Err.Text)
+		l.problems.add(at.Pointer(), at.TextOffset(p.Err.Offset), "", "the expression cannot be read: %s", p.Err.Text)
 	}
 	if template == nil {
 		return definition.Field{}
 	}
-	for _, w := range template.Names() {
+	for _, w := range template.Unresolved() {
 		at := n.At(w.Pointer)
-		l.warnings.add(at.Pointer(), at.TextOffset(w.Name.Offset), "correct the name", "%s", w.Name.Message)
+		l.warnings.add(at.Pointer(), at.TextOffset(w.Offset), "", "%s", w.Text)
 	}
 	return definition.Field{Pointer: n.Pointer(), Template: template}
 }

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
@@ -127,7 +128,12 @@ func (l *loader) parameters(n *strictjson.Node, f *flowSite) {
 	}
 	compiled, err := schema.Compile(n.Value())
 	if err != nil {
-		l.schemaProblem(n, err)
+		at := n
+		var problem *schema.Error
+		if errors.As(err, &problem) && n.At(problem.Pointer) != nil {
+			at, err = n.At(problem.Pointer), errors.New(problem.Text)
+		}
+		l.refuse(at, "", "parameters is no JSON Schema: %s", err)
 		return
 	}
 	f.flow.Parameters = compiled
