@@ -1,0 +1,107 @@
+package mwl
+
+import (
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/surebus/eventbus/mwl/internal/definition"
+)
+
+// Definition is a loaded workflow definition. It is immutable and may be executed
+// by many goroutines at once.
+type Definition struct {
+	root     *definition.Root
+	settings settings
+}
+
+type settings struct {
+	catalog *Catalog
+	clock   clock.Clock
+	limits  Limits
+	random  func() float64
+}
+
+// LoadOption is an option of [Load].
+type LoadOption func(*settings) error
+
+// WithCatalog says what the definition can call and be wrapped by. Without it,
+// that is what every catalog has.
+func WithCatalog(catalog *Catalog) LoadOption {
+	return func(s *settings) error {
+		if catalog == nil {
+			return &OptionError{"WithCatalog", "the catalog is nil; make one with NewCatalog, or leave the option out"}
+		}
+		s.catalog = catalog
+		return nil
+	}
+}
+
+// WithClock has executions take all their time from the clock: Sleep, Timeout,
+// delays, now() and the instants of the records. Without it they take the real
+// time.
+func WithClock(c clock.Clock) LoadOption {
+	return func(s *settings) error {
+		if c == nil {
+			return &OptionError{"WithClock", "the clock is nil; pass one, or leave the option out"}
+		}
+		s.clock = c
+		return nil
+	}
+}
+
+// WithRandom has Retry take its jitter from the function, which returns numbers
+// from 0 up to, but not including, 1, and may be called by several goroutines at
+// once. Without it, jitter is random.
+func WithRandom(random func() float64) LoadOption {
+	return func(s *settings) error {
+		if random == nil {
+			return &OptionError{"WithRandom", "the function is nil; pass one, or leave the option out"}
+		}
+		s.random = random
+		return nil
+	}
+}
+
+// WithLimits sets the limits. Without it they are [DefaultLimits].
+func WithLimits(limits Limits) LoadOption {
+	return func(s *settings) error {
+		s.limits = limits
+		return limits.check()
+	}
+}
+
+// Limits bound what a definition, and one execution of it, may take. A limit of
+// zero is the default; a negative one is no limit.
+type Limits struct {
+	// DefinitionBytes, Depth (of nested JSON), FlowNesting, Steps, Expressions and
+	// ExpressionBytes (of one expression) bound the definition: what exceeds them
+	// does not load.
+	DefinitionBytes, Depth, FlowNesting, Steps, Expressions, ExpressionBytes int
+	// StepRuns bounds how many Steps and re-runs one execution makes, subflows
+	// included. What exceeds it is cancelled: System.Cancelled.
+	StepRuns int
+	// FanOut bounds the dispatches of one Gather. One that exceeds it fails before
+	// it dispatches anything, with Mwl.FanOutLimitExceeded.
+	FanOut int
+	// Cleanup is how long the cleanup of a cancelled execution may take, all of it
+	// together.
+	Cleanup time.Duration
+}
+
+// DefaultLimits are the limits that hold when nothing else is said.
+func DefaultLimits() Limits {
+	return Limits{
+		DefinitionBytes: 1 << 20,
+		Depth:           128,
+		FlowNesting:     16,
+		Steps:           2000,
+		Expressions:     5000,
+		ExpressionBytes: 8 << 10,
+		StepRuns:        100_000,
+		FanOut:          10_000,
+		Cleanup:         30 * time.Second,
+	}
+}
+
+func (l Limits) check() error { return nil }
