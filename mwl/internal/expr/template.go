@@ -186,6 +186,17 @@ func (t *Template) Eval(ctx context.Context, s Scope) (any, error) {
 	return t.literal, nil
 }
 
+// Bool evaluates a predicate; see [Program.Bool]. A literal is one when it is a boolean.
+func (t *Template) Bool(ctx context.Context, s Scope) (bool, error) {
+	if t.program != nil {
+		return t.program.Bool(ctx, s)
+	}
+	if b, ok := t.literal.(bool); ok {
+		return b, nil
+	}
+	return false, &Fault{Code: EvaluationError, Text: "a predicate must be true or false: write an expression that gives one", Source: clip(value.JSON(t.literal), 160)}
+}
+
 func within(err error, token string) error {
 	var f *Fault
 	if errors.As(err, &f) {
