@@ -17,8 +17,8 @@ type Name struct {
 	Function bool
 	// Offset counts the bytes of the string, delimiters included, before the name.
 	Offset int
-	// Text names the offence and the remedy.
-	Text string
+	// Message names the offence and the remedy.
+	Message string
 }
 
 // analysis is what a walk over the syntax tree finds.
@@ -32,8 +32,9 @@ type analysis struct {
 	types      map[int64]*types.Type
 	unresolved []Name
 	// counted is set when the expression's work is not bounded by its text and data.
-	counted   bool
-	additions int
+	counted        bool
+	additions      int
+	depth, deepest int
 	// local counts the variables of enclosing comprehensions.
 	local map[string]int
 }
@@ -52,6 +53,9 @@ func (e *environment) analyze(tree *ast.AST, roots Root) *analysis {
 }
 
 func (a *analysis) walk(x ast.Expr) {
+	a.depth++
+	a.deepest = max(a.deepest, a.depth)
+	defer func() { a.depth-- }()
 	switch x.Kind() {
 	case ast.IdentKind:
 		a.ident(x, x.AsIdent())
@@ -161,7 +165,7 @@ func (a *analysis) report(x ast.Expr, name string, function bool, text string) {
 	if at, ok := a.info.GetOffsetRange(x.ID()); ok {
 		offset = int(at.Start)
 	}
-	a.unresolved = append(a.unresolved, Name{Name: name, Function: function, Offset: offset, Text: text})
+	a.unresolved = append(a.unresolved, Name{Name: name, Function: function, Offset: offset, Message: text})
 }
 
 // qualified returns the dotted name that a chain of selections from an identifier spells.

@@ -17,6 +17,8 @@ import (
 type Limits struct {
 	// Length is how many bytes a string with an expression may have: 8 KiB.
 	Length int
+	// Depth is how deep its syntax may nest: 200.
+	Depth int
 	// Cost is how much work one evaluation may do, in CEL's units of cost; about a million take 0.1 s: 1,000,000. Expressions that neither loop nor call a function
 	// whose work may grow beyond its arguments are not counted: their text and data bound them.
 	Cost uint64
@@ -27,6 +29,9 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	if l.Length <= 0 {
 		l.Length = 8 << 10
+	}
+	if l.Depth <= 0 {
+		l.Depth = 200
 	}
 	if l.Cost == 0 {
 		l.Cost = 1_000_000
@@ -88,7 +93,7 @@ var shared = sync.OnceValues(func() (*environment, error) {
 })
 
 // Compile compiles one expression, written with its delimiters, for a site that sees the given roots. The error is a *SyntaxError. A name that does not resolve is no
-// error: it faults when an evaluation reaches it; see [Program.Unresolved].
+// error: it faults when an evaluation reaches it; see [Program.Names].
 func (c *Compiler) Compile(s string, roots Root) (*Program, error) {
 	p, err := c.compile(s, roots)
 	if err != nil {
@@ -118,6 +123,9 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 	p := &Program{source: strings.TrimSpace(body), roots: roots, messageLimit: c.limits.Message}
 	tree := parsed.NativeRep()
 	seen := c.env.analyze(tree, roots)
+	if seen.deepest > c.limits.Depth {
+		return nil, at(s, len(opening), fmt.Sprintf("it nests deeper than the %d levels that are allowed: compute parts in earlier Steps", c.limits.Depth))
+	}
 	for i := range seen.unresolved {
 		seen.unresolved[i].Offset = len(opening) + offsetOf(body, seen.unresolved[i].Offset)
 	}

@@ -24,7 +24,7 @@ func (a adapter) NativeToValue(v any) ref.Val {
 	case []any:
 		return types.NewDynamicList(a, v)
 	case Fields:
-		return &object{Fields: v, adapter: a}
+		return &object{v}
 	}
 	return a.Adapter.NativeToValue(v)
 }
@@ -85,7 +85,7 @@ func (l *leaving) convert(v ref.Val, depth int) (any, error) {
 	case types.Null:
 		return nil, nil
 	case *object:
-		return l.materialize(v.Fields, depth)
+		return l.materialize(v.fields, depth)
 	}
 	return l.aggregate(v, depth)
 }
@@ -142,7 +142,7 @@ func (l *leaving) materialize(f Fields, depth int) (any, error) {
 	names := f.FieldNames()
 	out := make(map[string]any, len(names))
 	for _, name := range names {
-		part, ok := f.FindStringKey(name)
+		part, ok := f.Field(name)
 		if !ok {
 			continue
 		}
@@ -159,25 +159,34 @@ func (l *leaving) materialize(f Fields, depth int) (any, error) {
 }
 
 // object is Fields as CEL sees them: a map with string keys.
-type object struct {
-	Fields
-	adapter types.Adapter
+type object struct{ fields Fields }
+
+// FindStringKey is what CEL asks for the member that a selection names.
+func (o *object) FindStringKey(name string) (any, bool) {
+	v, ok := o.fields.Field(name)
+	if f, nested := v.(Fields); nested {
+		return &object{f}, ok
+	}
+	return v, ok
 }
 
 // whole is the object with all members in hand, for the uses that need more than one.
 func (o *object) whole() traits.Mapper {
-	names := o.FieldNames()
+	names := o.fields.FieldNames()
 	m := make(map[string]any, len(names))
 	for _, name := range names {
 		if part, ok := o.FindStringKey(name); ok {
 			m[name] = part
 		}
 	}
-	return &members{types.NewStringInterfaceMap(o.adapter, m)}
+	return &members{types.NewStringInterfaceMap(o.adapter(), m)}
 }
 
 // members hides the map of an object, whose members may be Fields, from the way out that takes a wrapped map for a value.
 type members struct{ traits.Mapper }
+
+// adapter takes the members into CEL, which needs no registry for them.
+func (o *object) adapter() types.Adapter { return adapter{types.DefaultTypeAdapter} }
 
 func (o *object) Find(key ref.Val) (ref.Val, bool) {
 	name, ok := key.(types.String)
@@ -188,7 +197,7 @@ func (o *object) Find(key ref.Val) (ref.Val, bool) {
 	if !ok {
 		return nil, false
 	}
-	return o.adapter.NativeToValue(part), true
+	return o.adapter().NativeToValue(part), true
 }
 
 func (o *object) Get(key ref.Val) ref.Val {
@@ -208,7 +217,7 @@ func (o *object) Contains(key ref.Val) ref.Val {
 	return types.Bool(ok)
 }
 
-func (o *object) Size() ref.Val                    { return types.Int(len(o.FieldNames())) }
+func (o *object) Size() ref.Val                    { return types.Int(len(o.fields.FieldNames())) }
 func (o *object) Iterator() traits.Iterator        { return o.whole().Iterator() }
 func (o *object) Equal(other ref.Val) ref.Val      { return o.whole().Equal(other) }
 func (o *object) Type() ref.Type                   { return types.MapType }

@@ -20,7 +20,7 @@ type scope struct {
 
 func (s scope) Root(r expr.Root) any { return s.roots[r] }
 func (s scope) Now() time.Time       { return s.now }
-func (s scope) WallTime() time.Time  { return s.wall() }
+func (s scope) Clock() time.Time     { return s.wall() }
 
 func object(pairs ...any) map[string]any {
 	m := map[string]any{}

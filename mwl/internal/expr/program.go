@@ -24,8 +24,8 @@ type Program struct {
 // Source is the expression without its delimiters.
 func (p *Program) Source() string { return p.source }
 
-// Unresolved lists the names that resolve to nothing at the expression's site: worth a warning.
-func (p *Program) Unresolved() []Name { return p.unresolved }
+// Names lists the names that resolve to nothing at the expression's site: worth a warning.
+func (p *Program) Names() []Name { return p.unresolved }
 
 // Eval evaluates the expression and returns a value, which may share its parts with what the scope gave. The error is a *[Fault], or wraps [ErrInterrupted] when ctx ended
 // first; ctx is looked at only within loops of the expression.

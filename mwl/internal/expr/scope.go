@@ -76,14 +76,14 @@ type Scope interface {
 	Root(r Root) any
 	// Now is the clock pin, the instant at which the construct was entered.
 	Now() time.Time
-	// WallTime reads the clock.
-	WallTime() time.Time
+	// Clock reads the clock, for wallTime().
+	Clock() time.Time
 }
 
 // Fields is an object whose members are made when they are read. A member is a value or Fields again.
 type Fields interface {
-	// FindStringKey returns a member, and false for one that is not there now. cel-go looks for a method of this name.
-	FindStringKey(name string) (any, bool)
+	// Field returns a member, and false for one that is not there now.
+	Field(name string) (v any, ok bool)
 	// FieldNames lists the members that are there now. It is asked only when the object is used as a whole.
 	FieldNames() []string
 }
@@ -107,13 +107,17 @@ func (a *activation) ResolveName(name string) (any, bool) {
 		if a.roots&r == 0 {
 			return nil, false
 		}
-		return a.scope.Root(r), true
+		v := a.scope.Root(r)
+		if f, ok := v.(Fields); ok {
+			return &object{f}, true
+		}
+		return v, true
 	}
 	switch name {
 	case nowName:
 		return types.Timestamp{Time: a.scope.Now().UTC()}, true
 	case wallName:
-		return types.Timestamp{Time: a.scope.WallTime().UTC()}, true
+		return types.Timestamp{Time: a.scope.Clock().UTC()}, true
 	}
 	return nil, false
 }

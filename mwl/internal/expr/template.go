@@ -29,13 +29,15 @@ type Problem struct {
 	// Pointer leads from the field to the string, as a JSON pointer; "" is the field itself.
 	Pointer string
 	Err     *SyntaxError
+	// Source is the string.
+	Source string
 }
 
 // Warning is a name of an expression of a field that resolves to nothing.
 type Warning struct {
 	// Pointer leads from the field to the string, as a JSON pointer; "" is the field itself.
 	Pointer string
-	Name
+	Name    Name
 }
 
 // Template compiles a field for a site that sees the given roots. It looks at every string and returns all problems; with any there is no template.
@@ -59,7 +61,7 @@ func (c *Compiler) template(v any, roots Root, pointer string, problems *[]Probl
 		}
 		p, err := c.compile(v, roots)
 		if err != nil {
-			*problems = append(*problems, Problem{Pointer: pointer, Err: err})
+			*problems = append(*problems, Problem{Pointer: pointer, Err: err, Source: v})
 			return t
 		}
 		return &Template{program: p}
@@ -109,6 +111,9 @@ func (t *Template) Literal() (v any, ok bool) {
 	return t.literal, true
 }
 
+// Whole reports whether one expression spans the whole field.
+func (t *Template) Whole() bool { return t.program != nil }
+
 // Program returns the one expression that spans the whole field, or nil.
 func (t *Template) Program() *Program { return t.program }
 
@@ -130,24 +135,24 @@ func (t *Template) Member(name string) *Template {
 	return nil
 }
 
-// Unresolved lists the names in the field's expressions that resolve to nothing at their site.
-func (t *Template) Unresolved() []Warning {
+// Names lists the names in the field's expressions that resolve to nothing at their site.
+func (t *Template) Names() []Warning {
 	var out []Warning
-	t.unresolved("", &out)
+	t.names("", &out)
 	return out
 }
 
-func (t *Template) unresolved(pointer string, out *[]Warning) {
+func (t *Template) names(pointer string, out *[]Warning) {
 	if t.program != nil {
 		for _, n := range t.program.unresolved {
 			*out = append(*out, Warning{Pointer: pointer, Name: n})
 		}
 	}
 	for i, e := range t.elements {
-		e.unresolved(pointer+"/"+strconv.Itoa(i), out)
+		e.names(pointer+"/"+strconv.Itoa(i), out)
 	}
 	for _, m := range t.members {
-		m.part.unresolved(pointer+"/"+value.Escape(m.name), out)
+		m.part.names(pointer+"/"+value.Escape(m.name), out)
 	}
 }
 
@@ -179,6 +184,17 @@ func (t *Template) Eval(ctx context.Context, s Scope) (any, error) {
 		return out, nil
 	}
 	return t.literal, nil
+}
+
+// Bool evaluates a predicate; see [Program.Bool]. A literal is one when it is a boolean.
+func (t *Template) Bool(ctx context.Context, s Scope) (bool, error) {
+	if t.program != nil {
+		return t.program.Bool(ctx, s)
+	}
+	if b, ok := t.literal.(bool); ok {
+		return b, nil
+	}
+	return false, &Fault{Code: EvaluationError, Text: "a predicate must be true or false: write an expression that gives one", Source: clip(value.JSON(t.literal), 160)}
 }
 
 func within(err error, token string) error {
