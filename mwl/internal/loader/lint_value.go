@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"maps"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
@@ -20,51 +19,66 @@ func (l *loader) lintCall(c *callSite) {
 	} else {
 		parameters = c.call.Provider.Parameters
 	}
-	arguments := map[string]any{}
-	at := c.node
-	if with := c.node.Member("with"); with != nil {
-		literal, ok := c.call.With.Template.Literal()
-		if !ok {
-			return
-		}
-		at = with
-		arguments = literal.(map[string]any) // an expression is the only other shape
-	}
-	l.lintArguments(at, parameters, arguments)
+	l.lintWith(c.node, c.node.Member("with"), c.call.With, parameters, map[string]any{})
 }
 
 // lintPhaseWith is lintCall for a phase of a middleware entry.
-func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *definition.Block, n *strictjson.Node) {
-	arguments := map[string]any{}
-	at := n
-	if with := n.At("/" + phase.String() + "/with"); with != nil {
-		literal, ok := b.With.Template.Literal()
-		if !ok {
+func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *definition.Block, entry *strictjson.Node) {
+	structural := map[string]any{}
+	for name, s := range b.Structural {
+		structural[name] = s.Source
+	}
+	at := entry
+	if block := entry.Member(phase.String()); block != nil {
+		at = block
+	}
+	l.lintWith(at, at.At("/with"), b.With, e.Contract.Phases[phase].Parameters, structural)
+}
+
+// lintWith warns of arguments that the parameters do not allow. The node of with
+// is nil if it is not written. With some arguments that are computed, only the
+// others are judged, each by itself.
+func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, parameters *schema.Schema, arguments map[string]any) {
+	whole := true
+	if with != nil {
+		if with.Kind != strictjson.Object {
 			return
 		}
 		at = with
-		maps.Copy(arguments, literal.(map[string]any))
-		for name, s := range b.Structural {
-			arguments[name] = s.Source
+		for _, m := range with.Members {
+			part := field.Template.Member(m.Name)
+			if part == nil { // structural, and among the arguments already
+				continue
+			}
+			literal, ok := part.Literal()
+			if !ok {
+				whole = false
+				continue
+			}
+			arguments[m.Name] = literal
 		}
-	} else if e.Contract.Phases[phase].Kind == 0 {
-		return
 	}
-	l.lintArguments(at, e.Contract.Phases[phase].Parameters, arguments)
-}
-
-func (l *loader) lintArguments(with *strictjson.Node, parameters *schema.Schema, arguments map[string]any) {
 	violation := parameters.Validate(arguments)
 	if violation == nil {
 		return
 	}
-	at := with
-	if path, ok := violation.Details()["instancePath"].(string); ok {
-		if inner := with.At(path); inner != nil {
-			at = inner
-		}
+	details := violation.Details()
+	list, ok := details["errors"].([]any)
+	if !ok {
+		list = []any{details}
 	}
-	l.warn(at, violation.Message(), "the arguments are not valid, %s", atRunTime)
+	for _, v := range list {
+		v := v.(map[string]any)
+		path, message := v["instancePath"].(string), v["message"].(string)
+		if path == "" && !whole {
+			continue // what is computed may make up for it
+		}
+		place := at
+		if with != nil && with.At(path) != nil {
+			place = with.At(path)
+		}
+		l.warn(place, message, "an argument is not valid, %s", atRunTime)
+	}
 }
 
 // lintDuration warns of a literal that is no duration.
