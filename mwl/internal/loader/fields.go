@@ -55,9 +55,9 @@ func (l *loader) compile(n *strictjson.Node, value any, roots expr.Root) definit
 	if template == nil {
 		return definition.Field{}
 	}
-	for _, w := range template.Unresolved() {
+	for _, w := range template.Names() {
 		at := n.At(w.Pointer)
-		l.warnings.add(at.Pointer(), at.TextOffset(w.Offset), "", "%s", w.Text)
+		l.warnings.add(at.Pointer(), at.TextOffset(w.Name.Offset), "", "%s", w.Name.Message)
 	}
 	return definition.Field{Pointer: n.Pointer(), Template: template}
 }

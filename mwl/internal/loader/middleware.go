@@ -11,16 +11,18 @@ import (
 type stackSite struct {
 	entries []*definition.Entry
 	nodes   []*strictjson.Node
-	// flow is the Flow that it stands in, and step the Step whose stack it is; nil
-	// for a Flow's own, and for one around a cleanup call.
+	// flow is the Flow that it stands in.
 	flow *flowSite
-	step *definition.Step
+	// level is where it is attached. A stack at the level of Steps is a Step's, or
+	// it wraps a call that is part of a phase.
+	level definition.Level
+	step  *definition.Step
 }
 
 // stack reads a middleware array. The roots are those that its place has without
 // the middleware itself.
 func (l *loader) stack(n *strictjson.Node, f *flowSite, level definition.Level, roots expr.Root) *stackSite {
-	s := &stackSite{flow: f}
+	s := &stackSite{flow: f, level: level}
 	l.stacks = append(l.stacks, s)
 	l.array(n, "middleware", 0, func(n *strictjson.Node) {
 		s.entries = append(s.entries, l.entry(n, f, level, roots))

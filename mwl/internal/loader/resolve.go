@@ -37,7 +37,7 @@ func (l *loader) resolveJump(f *flowSite, j *jump) {
 		return
 	}
 	remedy := meant(j.node.Text, f.order)
-	if outer := f.outer; remedy != "" && outer != nil && outer.flow.Steps[j.node.Text] != nil {
+	if outer := f.outer; outer != nil && outer.flow.Steps[j.node.Text] != nil {
 		remedy = "a Step of an outer Flow cannot be reached; return to it with a Return, or " + remedy
 	}
 	l.refuse(j.node, remedy, "there is no Step %q in this Flow", j.node.Text)
@@ -56,7 +56,7 @@ func (l *loader) resolveFlow(c *callSite) {
 	switch {
 	case strings.HasPrefix(c.name.Text, "mwl:"):
 		remedy = `name providers with "provider"`
-	case remedy == "":
+	case len(visible) == 0:
 		remedy = `declare it in "flows"`
 	}
 	l.refuse(c.name, remedy, "there is no Flow %q in the flows of this Flow or of those around it", c.name.Text)

@@ -14,7 +14,7 @@ func meant(name string, names []string) string {
 	}
 	switch {
 	case len(names) == 0:
-		return ""
+		return "there is none"
 	case len(names) > 12:
 		return fmt.Sprintf("there are %s and %d others", quoted(names[:8]), len(names)-8)
 	default:
