@@ -13,7 +13,7 @@ import (
 // goProvider runs a Go function as a call provider.
 type goProvider struct {
 	contract *definition.CallContract
-	function    func(ctx context.Context, request CallRequest) (CallResponse, error)
+	function func(ctx context.Context, request CallRequest) (CallResponse, error)
 	// errorCode is that of failures which the function did not name.
 	errorCode string
 }
