@@ -15,3 +15,7 @@ func (s *Schema) Defaults() map[string]any                         { return nil 
 func (s *Schema) Bind(map[string]any) (map[string]any, *Violation) { return nil, nil }
 func (v *Violation) Message() string                               { return "" }
 func (v *Violation) Details() map[string]any                       { return nil }
+
+type Error struct{ Pointer, Text string }
+
+func (e *Error) Error() string { return e.Text }
