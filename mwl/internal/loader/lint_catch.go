@@ -74,7 +74,11 @@ func (l *loader) lintPattern(n *strictjson.Node, declared []string, known bool) 
 		}
 	case strings.HasPrefix(pattern, "Provider.") && known:
 		if !meets(pattern, declared) {
-			l.warn(n, meant(pattern, declared), "nothing in this Step emits a code %q", pattern)
+			remedy := "delete it"
+			if len(declared) > 0 {
+				remedy = meant(pattern, declared)
+			}
+			l.warn(n, remedy, "nothing in this Step emits a code %q", pattern)
 		}
 	}
 }
