@@ -11,7 +11,6 @@ import (
 // The binding roots, as objects whose members are made when an expression reads
 // them.
 
-
 var (
 	executionNames = []string{"id", "metadata", "platform"}
 	frameNames     = []string{"input", "metadata"}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
-	"github.com/surebus/eventbus/mwl/internal/temporal"
 )
 
 // operation is what a stack wraps: a dispatch, or a Flow's graph.
@@ -56,8 +55,8 @@ type actor interface {
 // verdict is what an action decides; the zero verdict passes.
 type verdict struct {
 	kind     decisionKind
-	value    any      // decideReplace
-	outcome  outcome  // decideSubstitute
+	value    any     // decideReplace
+	outcome  outcome // decideSubstitute
 	rerun    RerunOptions
 	due      time.Time // decideBound
 	exceeded *failure  // decideBound

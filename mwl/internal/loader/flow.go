@@ -37,7 +37,7 @@ type jump struct {
 	from *definition.Step
 	// to is the Step that is referred to; nil when there is none.
 	to  *definition.Step
-	set  func(*definition.Step)
+	set func(*definition.Step)
 }
 
 // flow reads a Flow object; outer is nil for the root.

@@ -182,8 +182,8 @@ func TestNumbersAreExactOrSaidNotToBe(t *testing.T) {
 		"9007199254740992": true, "9007199254740993": false, "9007199254740994": true,
 		"1152921504606846976": true, "1152921504606847000": true, "1152921504606846977": false,
 		"0.1000000000000000055511151231257827021181583404541015625": true, // the float64 itself
-		"0.10000000000000000555": false,
-		"1.7976931348623157e308": true, "5e-324": true, "4e-324": false, "1e-400": false, "1e-9999999999999": false,
+		"0.10000000000000000555":                                    false,
+		"1.7976931348623157e308":                                    true, "5e-324": true, "4e-324": false, "1e-400": false, "1e-9999999999999": false,
 	} {
 		n := parse(t, text)
 		require.Equal(t, exact, n.Exact, text)
