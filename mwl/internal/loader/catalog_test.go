@@ -56,16 +56,16 @@ func parameters(t testing.TB, text string) *schema.Schema {
 
 func newCatalog(t testing.TB) catalog {
 	c := catalog{map[string]*definition.CallContract{}, map[string]*definition.MiddlewareContract{}}
-	call := func(uri, parametersText string, closed ...string) {
+	call := func(uri, prefix, parametersText string, closed ...string) {
 		c.calls[uri] = &definition.CallContract{
-			URI: uri, Parameters: parameters(t, parametersText), Failures: definition.FailureCatalog{Closed: closed},
+			URI: uri, CodePrefix: prefix, Parameters: parameters(t, parametersText), Failures: definition.FailureCatalog{Closed: closed},
 		}
 	}
-	call("mwl:provider.call/mwl/mock/v1", `{"type":"object","properties":{
+	call("mwl:provider.call/mwl/mock/v1", "Mock", `{"type":"object","properties":{
 		"value":{}, "failure":{"type":["object","null"],"required":["code"]}, "delay":{"type":"string","format":"duration"}, "metadata":{"type":"object"}}}`)
 	c.calls["mwl:provider.call/mwl/mock/v1"].Failures = definition.FailureCatalog{Open: []string{"*"}}
-	call("mwl:provider.call/shop/charge/v1", `{"type":"object","required":["amount"],"properties":{"amount":{"type":"number","minimum":1},"note":{"type":"string"}}}`,
-		"Provider.Call.Charge.Declined", "Provider.Call.Charge.Error")
+	call("mwl:provider.call/shop/charge/v1", "Charge", `{"type":"object","required":["amount"],"properties":{"amount":{"type":"number","minimum":1},"note":{"type":"string"}}}`,
+		"Provider.Call.Charge.Declined")
 	middleware := func(m definition.MiddlewareContract, phases map[definition.Phase]string) {
 		for phase := range definition.PhaseCount {
 			m.Phases[phase].Parameters = schema.Empty
@@ -82,7 +82,7 @@ func newCatalog(t testing.TB) catalog {
 		c.middlewares[m.URI] = &m
 	}
 	middleware(definition.MiddlewareContract{
-		URI: "mwl:provider.middleware/mwl/retry/v1", Reruns: true,
+		URI: "mwl:provider.middleware/mwl/retry/v1", CodePrefix: "Retry", Reruns: true,
 		Failures: definition.FailureCatalog{Closed: []string{"Provider.Middleware.Retry.Exhausted"}},
 	}, map[definition.Phase]string{
 		definition.OnEntry: `{"type":"object","required":["policies"],"properties":{"policies":{"type":"array","minItems":1,"items":{
@@ -92,14 +92,14 @@ func newCatalog(t testing.TB) catalog {
 		definition.OnFailure: `{"type":"object","properties":{"delay":{"type":["string","null"],"format":"duration"}}}`,
 	})
 	middleware(definition.MiddlewareContract{
-		URI: "mwl:provider.middleware/mwl/timeout/v1", Failures: definition.FailureCatalog{Closed: []string{"Provider.Middleware.Timeout.Exceeded"}},
+		URI: "mwl:provider.middleware/mwl/timeout/v1", CodePrefix: "Timeout", Failures: definition.FailureCatalog{Closed: []string{"Provider.Middleware.Timeout.Exceeded"}},
 	}, map[definition.Phase]string{
 		definition.OnEntry: `{"type":"object","required":["duration"],"properties":{"duration":{"type":"string","format":"duration"}}}`,
 	})
 	middleware(definition.MiddlewareContract{
-		URI: "mwl:provider.middleware/mwl/loop/v1", Reruns: true, OwnsRuns: true, NeedsContinuation: true,
+		URI: "mwl:provider.middleware/mwl/loop/v1", CodePrefix: "Loop", Reruns: true, OwnsRuns: true, NeedsContinuation: true,
 	}, map[definition.Phase]string{definition.OnEntry: "", definition.OnSuccess: ""})
-	finally := definition.MiddlewareContract{URI: "mwl:provider.middleware/mwl/finally/v1"}
+	finally := definition.MiddlewareContract{URI: "mwl:provider.middleware/mwl/finally/v1", CodePrefix: "Finally"}
 	finally.Phases[definition.OnAlways].Structural = map[string]definition.StructureKind{
 		"call": definition.CallStructure, "middleware": definition.MiddlewareStructure,
 	}
@@ -107,7 +107,7 @@ func newCatalog(t testing.TB) catalog {
 		definition.OnAlways: `{"type":"object","required":["call"],"properties":{"call":{"type":"object"},"middleware":{"type":"array"}}}`,
 	})
 	middleware(definition.MiddlewareContract{
-		URI: "mwl:provider.middleware/shop/cache/v1", Levels: definition.FlowLevel,
+		URI: "mwl:provider.middleware/shop/cache/v1", CodePrefix: "Cache", Levels: definition.FlowLevel,
 		Failures: definition.FailureCatalog{Open: []string{"Provider.Middleware.Cache.*"}},
 	}, map[definition.Phase]string{definition.OnEntry: `{"type":"object","properties":{"key":{"type":"string"}}}`})
 	return c

@@ -99,8 +99,11 @@ func declaredCodes(s *definition.Step) (codes []string, known bool) {
 	if s.Call.Provider == nil {
 		return nil, false
 	}
-	codes = append(slices.Clone(s.Call.Provider.Failures.Closed), s.Call.Provider.Failures.Open...)
+	// Every provider can end in the error of its prefix.
+	codes = append(codes, "Provider.Call."+s.Call.Provider.CodePrefix+".Error")
+	codes = append(append(codes, s.Call.Provider.Failures.Closed...), s.Call.Provider.Failures.Open...)
 	for _, e := range s.Middleware {
+		codes = append(codes, "Provider.Middleware."+e.Contract.CodePrefix+".Error")
 		codes = append(append(codes, e.Contract.Failures.Closed...), e.Contract.Failures.Open...)
 		for _, b := range e.Blocks {
 			if len(b.Structural) > 0 {
