@@ -82,7 +82,7 @@ func TestExpressions_EvaluationErrors(t *testing.T) {
 		"durationToIso8601('PT1S')", "durationFromIso8601('P300Y')", "toJson(b'x')", "toJson(now())", "toJson({1: 2})", "toJson(0.0 / 0.0)", "now(1)", "wallTime(1)", "google.protobuf.Nope{}",
 		"9223372036854775807 + 1", "-9223372036854775807 - 2", "9223372036854775807 * 2", "18446744073709551615u + 1u", "0u - 1u", "5 / 0", "5 % 0", "5u / 0u", "int(1e30)", "int(0.0 / 0.0)", "uint(-1)",
 		"'%d'.format(['x'])", "'abc'.substring(5)", "'abc'.substring(vars.n)", "lists.range(5.0)", "[1].slice(2, 1)", "base64.decode('*')", "math.greatest(step.input.l, 1)",
-		"[1, 'a'].sort()", "{'a': 1}.b", "dyn(1) + 2.0", "b'\\xff' + 'a'", "string(b'\\xff')",
+		"[1, 'a'].sort()", "{'a': 1}.b", "dyn(1) + 2.0", "b'\\xff' + 'a'", "{b'': 1}", "{b'x': [now()]}", "string(b'\\xff')",
 	} {
 		f := requireFault(t, expr.EvaluationError, body, s)
 		require.Less(t, len(f.Error()), 1500, body)
