@@ -9,20 +9,25 @@ import (
 // in the order of the source.
 type DefinitionError struct {
 	Problems []Problem
+	// More is how many further problems were left out of the list.
+	More int
 }
 
 // Error has one problem per line.
 func (e *DefinitionError) Error() string {
 	var b strings.Builder
-	if len(e.Problems) == 1 {
+	if len(e.Problems) == 1 && e.More == 0 {
 		b.WriteString("mwl: the definition has a problem: ")
 		writeProblem(&b, e.Problems[0])
 		return b.String()
 	}
-	fmt.Fprintf(&b, "mwl: the definition has %d problems:", len(e.Problems))
+	fmt.Fprintf(&b, "mwl: the definition has %d problems:", len(e.Problems)+e.More)
 	for _, p := range e.Problems {
 		b.WriteString("\n\t")
 		writeProblem(&b, p)
+	}
+	if e.More > 0 {
+		fmt.Fprintf(&b, "\n\tand %d more", e.More)
 	}
 	return b.String()
 }

@@ -1,12 +1,70 @@
 package mwl
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/benbjohnson/clock"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/expr"
+	"github.com/surebus/eventbus/mwl/internal/loader"
 )
+
+// Load reads a definition. The error is a [*DefinitionError] that lists what is
+// wrong with it, or an [*OptionError]. The source is copied.
+func Load(source []byte, options ...LoadOption) (*Definition, error) {
+	d := &Definition{settings: settings{catalog: ownProviders(), clock: realClock, random: rand.Float64}}
+	for i, option := range options {
+		if option == nil {
+			return nil, &OptionError{"Load", fmt.Sprintf("option %d is nil; leave it out", i+1)}
+		}
+		if err := option(&d.settings); err != nil {
+			return nil, err
+		}
+	}
+	limits := d.settings.limits.orDefault()
+	d.settings.limits = limits
+	compiler, err := expr.NewCompiler(expr.Limits{Length: limits.ExpressionBytes})
+	if err != nil {
+		return nil, err
+	}
+	root, problems, more := loader.Load(slices.Clone(source), loader.Options{
+		Catalog:        contracts{d.settings.catalog},
+		Compiler:       compiler,
+		MaxBytes:       limits.DefinitionBytes,
+		MaxDepth:       limits.Depth,
+		MaxFlowNesting: limits.FlowNesting,
+		MaxSteps:       limits.Steps,
+		MaxExpressions: limits.Expressions,
+		MaxProblems:    maxProblems,
+	})
+	if len(problems) > 0 {
+		return nil, &DefinitionError{Problems: problemsOf(problems), More: more}
+	}
+	d.root = root
+	return d, nil
+}
+
+// maxProblems is how many problems an error lists.
+const maxProblems = 100
+
+func problemsOf(found []definition.Problem) []Problem {
+	problems := make([]Problem, len(found))
+	for i, p := range found {
+		problems[i] = Problem(p)
+	}
+	return problems
+}
+
+// Warnings are what the definition may contain, but is likely a mistake, in the
+// order of the source.
+func (d *Definition) Warnings() []Problem { return problemsOf(d.root.Warnings) }
+
+// Source is the document as it was loaded.
+func (d *Definition) Source() []byte { return slices.Clone(d.root.Source) }
 
 // Definition is a loaded workflow definition. It is immutable and may be executed
 // by many goroutines at once.
@@ -67,7 +125,7 @@ func WithRandom(random func() float64) LoadOption {
 func WithLimits(limits Limits) LoadOption {
 	return func(s *settings) error {
 		s.limits = limits
-		return limits.check()
+		return nil
 	}
 }
 
@@ -104,4 +162,28 @@ func DefaultLimits() Limits {
 	}
 }
 
-func (l Limits) check() error { return nil }
+// orDefault has the defaults where the limits are zero.
+func (l Limits) orDefault() Limits {
+	d := DefaultLimits()
+	for _, limit := range []struct {
+		value   *int
+		initial int
+	}{
+		{&l.DefinitionBytes, d.DefinitionBytes},
+		{&l.Depth, d.Depth},
+		{&l.FlowNesting, d.FlowNesting},
+		{&l.Steps, d.Steps},
+		{&l.Expressions, d.Expressions},
+		{&l.ExpressionBytes, d.ExpressionBytes},
+		{&l.StepRuns, d.StepRuns},
+		{&l.FanOut, d.FanOut},
+	} {
+		if *limit.value == 0 {
+			*limit.value = limit.initial
+		}
+	}
+	if l.Cleanup == 0 {
+		l.Cleanup = d.Cleanup
+	}
+	return l
+}

@@ -148,10 +148,10 @@ type Problem struct {
 	Pointer string
 	// Line and Column are where the value begins in the source, both from 1.
 	Line, Column int
-	// Message says what is wrong.
-	Message string
-	// Remedy says what to do about it.
-	Remedy string
+	// Source is the text of the line, or the part around the column if it is long.
+	Source string
+	// Message says what is wrong, and Remedy what to do about it.
+	Message, Remedy string
 }
 
 // String is the problem on one line: where, what, and the remedy.

@@ -90,6 +90,8 @@ type Problem struct {
 	Pointer string
 	// Line and Column are where it begins in the source, both from 1.
 	Line, Column int
+	// Source is the text of the line, or the part around the column if it is long.
+	Source string
 	// Message says what is wrong, and Remedy what to do about it.
 	Message, Remedy string
 }

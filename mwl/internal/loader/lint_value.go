@@ -1,0 +1,160 @@
+package loader
+
+import (
+	"strings"
+
+	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/schema"
+	"github.com/surebus/eventbus/mwl/internal/strictjson"
+	"github.com/surebus/eventbus/mwl/internal/temporal"
+)
+
+const atRunTime = "so that it fails with " + definition.CodeParameterValidationFailed
+
+// lintCall warns of literal arguments that the target does not take.
+func (l *loader) lintCall(c *callSite) {
+	parameters := schema.Empty
+	if c.target != nil {
+		parameters = c.target.flow.Parameters
+	} else {
+		parameters = c.call.Provider.Parameters
+	}
+	l.lintWith(c.node, c.node.Member("with"), c.call.With, parameters, map[string]any{})
+}
+
+// lintPhaseWith is lintCall for a phase of a middleware entry.
+func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *definition.Block, entry *strictjson.Node) {
+	structural := map[string]any{}
+	for name, s := range b.Structural {
+		structural[name] = s.Source
+	}
+	at := entry
+	if block := entry.Member(phase.String()); block != nil {
+		at = block
+	}
+	l.lintWith(at, at.At("/with"), b.With, e.Contract.Phases[phase].Parameters, structural)
+}
+
+// lintWith warns of arguments that the parameters do not allow. The node of with
+// is nil if it is not written. With some arguments that are computed, only the
+// others are judged, each by itself.
+func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, parameters *schema.Schema, arguments map[string]any) {
+	whole := true
+	if with != nil {
+		if with.Kind != strictjson.Object {
+			return
+		}
+		at = with
+		for _, m := range with.Members {
+			part := field.Template.Member(m.Name)
+			if part == nil { // structural, and among the arguments already
+				continue
+			}
+			literal, ok := part.Literal()
+			if !ok {
+				whole = false
+				continue
+			}
+			arguments[m.Name] = literal
+		}
+	}
+	violation := parameters.Validate(arguments)
+	if violation == nil {
+		return
+	}
+	details := violation.Details()
+	list, ok := details["errors"].([]any)
+	if !ok {
+		list = []any{details}
+	}
+	for _, v := range list {
+		v := v.(map[string]any)
+		path, message := v["instancePath"].(string), v["message"].(string)
+		if path == "" && !whole {
+			continue // what is computed may make up for it
+		}
+		place := at
+		if with != nil && with.At(path) != nil {
+			place = with.At(path)
+		}
+		l.warn(place, message, "an argument is not valid, %s", atRunTime)
+	}
+}
+
+// lintDuration warns of a literal that is no duration.
+func (l *loader) lintDuration(f definition.Field, n *strictjson.Node) {
+	text, ok := literalText(f)
+	if !ok {
+		return
+	}
+	if _, err := temporal.ParseDuration(text); err != nil {
+		l.warn(n, err.Error(), "for is no duration, %s", atRunTime)
+	}
+}
+
+func (l *loader) lintInstant(f definition.Field, n *strictjson.Node) {
+	text, ok := literalText(f)
+	if !ok {
+		return
+	}
+	if _, err := temporal.ParseInstant(text); err != nil {
+		l.warn(n, err.Error(), "until is no timestamp, %s", atRunTime)
+	}
+}
+
+func literalText(f definition.Field) (string, bool) {
+	if !f.Written() {
+		return "", false
+	}
+	literal, ok := f.Template.Literal()
+	if !ok {
+		return "", false
+	}
+	text, ok := literal.(string)
+	return text, ok
+}
+
+// lintEnvelope warns of failures that misrepresent where they come from.
+func (l *loader) lintEnvelope(e *definition.Envelope, n *strictjson.Node) {
+	if code, ok := literalText(e.Code); ok {
+		at := n.Member("code")
+		switch namespace, _, _ := strings.Cut(code, "."); {
+		case code == "":
+			l.warn(at, `write a dotted code such as "Orders.Rejected"`, "the code is empty")
+		case namespace == "System":
+			l.warn(at, "take a namespace of your own", "the namespace System is the engine's, but the code %q is minted by the definition", code)
+		case namespace == "Provider":
+			l.warn(at, "take a namespace of your own", "the namespace Provider is that of providers, but the code %q is minted by the definition", code)
+		}
+	}
+	if typ, ok := literalText(e.Type); ok {
+		l.lintType(typ, n.Member("type"))
+	}
+	if previous := n.Member("previous"); previous != nil && previous.Kind == strictjson.Object {
+		for _, name := range []string{"type", "code"} {
+			if member := previous.Member(name); member == nil || member.Kind != strictjson.String || name == "type" && member.Text == "success" {
+				l.warn(previous, "write the type and the code of a failure, or null to drop what went before", "previous is no failure, %s", atRunTime)
+				break
+			}
+		}
+	}
+}
+
+var resultTypes = []string{"error", "cancellation", "timeout", "skipped"}
+
+// lintType warns of types that are likely misspelled.
+func (l *loader) lintType(typ string, n *strictjson.Node) {
+	for _, known := range resultTypes {
+		if typ == known {
+			return
+		}
+	}
+	switch similar, ok := closest(typ, resultTypes); {
+	case ok:
+		l.warn(n, "did you mean \""+similar+"\"?", "the language has no type %q", typ)
+	case typ == "":
+		l.warn(n, `write a type such as "error"`, "the type is empty")
+	case typ[0] < 'A' || typ[0] > 'Z':
+		l.warn(n, "begin types of your own with a capital letter", "the language has no type %q, and lower case is kept for those that it has", typ)
+	}
+}
