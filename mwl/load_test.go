@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -179,6 +182,35 @@ func TestLoadRefusesNoDocument(t *testing.T) {
 	}
 	_, err := mwl.Load(nil)
 	require.NotEmpty(t, problemsOf(t, err))
+}
+
+// TestLoadAlteredDefinitions loads what changes make of valid definitions.
+func TestLoadAlteredDefinitions(t *testing.T) {
+	catalog := shop(t)
+	m := mutator{rand: rand.New(rand.NewPCG(3, 4))} //nolint:gosec // no secrecy is needed
+	valid := sources(t, "valid")
+	for _, name := range slices.Sorted(maps.Keys(valid)) {
+		m.documents = append(m.documents, decode(t, valid[name]))
+	}
+	m.learn()
+	loaded := 0
+	const rounds = 1000
+	for range rounds {
+		source := m.next(t)
+		def, err := mwl.Load(source, mwl.WithCatalog(catalog))
+		if err != nil {
+			requirePlaced(t, source, problemsOf(t, err))
+			continue
+		}
+		loaded++
+		requirePlaced(t, source, def.Warnings())
+		again, err := mwl.Load(source, mwl.WithCatalog(catalog))
+		require.NoError(t, err)
+		require.Equal(t, def.Warnings(), again.Warnings())
+	}
+	t.Logf("%d of %d loaded", loaded, rounds)
+	require.Greater(t, loaded, rounds/50)
+	require.Less(t, loaded, rounds*9/10)
 }
 
 func ExampleDefinitionError() {
