@@ -36,7 +36,7 @@ func FuzzLoad(f *testing.F) {
 		f.Add([]byte(source), uint64(0))
 		f.Add([]byte(source), uint64(1))
 	}
-	catalog := shop(f)
+	catalog := testCatalog(f)
 	learned := mutator{}
 	for _, source := range sources(f, "valid") {
 		learned.documents = append(learned.documents, decode(f, source))

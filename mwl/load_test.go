@@ -18,8 +18,8 @@ import (
 	"github.com/surebus/eventbus/mwl"
 )
 
-// shop is the catalog that the definitions of testdata are written for.
-func shop(t testing.TB) *mwl.Catalog {
+// testCatalog is the catalog that the definitions of testdata are written for.
+func testCatalog(t testing.TB) *mwl.Catalog {
 	t.Helper()
 	catalog, err := mwl.NewCatalog(
 		mwl.CallProvider{
@@ -68,7 +68,7 @@ func problemsOf(t testing.TB, err error) []mwl.Problem {
 
 func TestLoadAcceptsWhatIsValid(t *testing.T) {
 	for name, source := range sources(t, "valid") {
-		def, err := mwl.Load(source, mwl.WithCatalog(shop(t)))
+		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)))
 		require.NoError(t, err, name)
 		require.Equal(t, source, def.Source(), "comments and all")
 		require.Equal(t, name == "odd.json" || name == "nested.json", len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
@@ -77,7 +77,7 @@ func TestLoadAcceptsWhatIsValid(t *testing.T) {
 
 func TestLoadListsAllProblems(t *testing.T) {
 	for name, source := range sources(t, "invalid") {
-		def, err := mwl.Load(source, mwl.WithCatalog(shop(t)))
+		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)))
 		require.Nil(t, def, name)
 		problems := problemsOf(t, err)
 		require.Greater(t, len(problems), 1, name)
@@ -186,7 +186,7 @@ func TestLoadRefusesNoDocument(t *testing.T) {
 
 // TestLoadAlteredDefinitions loads what changes make of valid definitions.
 func TestLoadAlteredDefinitions(t *testing.T) {
-	catalog := shop(t)
+	catalog := testCatalog(t)
 	m := mutator{rand: rand.New(rand.NewPCG(3, 4))} //nolint:gosec // no secrecy is needed
 	valid := sources(t, "valid")
 	for _, name := range slices.Sorted(maps.Keys(valid)) {
