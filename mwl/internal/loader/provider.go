@@ -42,7 +42,7 @@ type ProviderPhase struct {
 // there are problems; more is how many were left out because of MaxProblems. Of
 // the options only MaxBytes, MaxDepth and MaxProblems matter.
 func LoadProvider(source []byte, o Options) (p *Provider, problems []definition.Problem, more int) {
-	l := &loader{options: o}
+	l := &loader{options: o, effort: utmost}
 	document, broken := l.parse(source)
 	if document == nil {
 		return nil, broken, l.problems.more
@@ -57,7 +57,7 @@ func LoadProvider(source []byte, o Options) (p *Provider, problems []definition.
 // ProviderShape checks only what the language's published schema for provider
 // documents can say.
 func ProviderShape(source []byte, o Options) (problems []definition.Problem, more int) {
-	l := &loader{options: o, shapeOnly: true}
+	l := &loader{options: o, effort: utmost, shapeOnly: true}
 	document, broken := l.parse(source)
 	if document == nil {
 		return broken, l.problems.more
@@ -142,6 +142,26 @@ func (l *loader) objectSchema(n *strictjson.Node, what string) []byte {
 	return n.Source()
 }
 
+// maxSchemaValues bounds a JSON Schema: compiling takes the square of its size.
+const maxSchemaValues = 5000
+
+// values returns how many values there may still be after those of the node, less
+// than zero when it has too many.
+func values(n *strictjson.Node, most int) int {
+	most--
+	for _, item := range n.Items {
+		if most >= 0 {
+			most = values(item, most)
+		}
+	}
+	for _, m := range n.Members {
+		if most >= 0 {
+			most = values(m.Value, most)
+		}
+	}
+	return most
+}
+
 // compileSchema returns nil if the node holds no schema for objects.
 func (l *loader) compileSchema(n *strictjson.Node, what string) *schema.Schema {
 	remedy := `write a JSON Schema with "type": "object"`
@@ -158,6 +178,10 @@ func (l *loader) compileSchema(n *strictjson.Node, what string) *schema.Schema {
 		return nil
 	}
 	if l.shapeOnly {
+		return nil
+	}
+	if values(n, maxSchemaValues) < 0 {
+		l.refuse(n, "make it smaller", "%s has more than %d values", what, maxSchemaValues)
 		return nil
 	}
 	compiled, err := schema.Compile(n.Value())
