@@ -102,7 +102,7 @@ func read(t *testing.T, kind string, source []byte) []definition.Problem {
 	case "flow":
 		_, problems, _ = loader.Load(source, options)
 	case "provider":
-		_, problems, _ = loader.LoadProvider(source, options)
+		_, problems, _ = loader.LoadProvider(source, loader.AnyProvider, options)
 	default:
 		t.Fatalf("there are no documents of the kind %q", kind)
 	}
