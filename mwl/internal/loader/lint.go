@@ -169,11 +169,11 @@ func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
 	if e.Contract.NeedsContinuation {
 		when := n.At("/onSuccess/when")
 		if goesOn, ok := literalOf(e.Blocks[definition.OnSuccess].When); ok {
-			what := "once"
+			what := "the loop runs once"
 			if goesOn == true {
-				what = "for ever"
+				what = "only a failure or an interruption ends the loop"
 			}
-			l.warn(when, "write an expression", "the loop runs %s, because onSuccess.when is %v", what, goesOn)
+			l.warn(when, "write an expression", "%s, because onSuccess.when is %v", what, goesOn)
 		}
 	}
 }
