@@ -81,6 +81,7 @@ func (a *analysis) walk(x ast.Expr) {
 		}
 	case ast.ComprehensionKind:
 		a.comprehension(x.AsComprehension())
+	case ast.LiteralKind, ast.UnspecifiedExprKind:
 	}
 }
 
@@ -180,8 +181,9 @@ func qualified(x ast.Expr) (string, bool) {
 		}
 		prefix, ok := qualified(s.Operand())
 		return prefix + "." + s.FieldName(), ok
+	default:
+		return "", false
 	}
-	return "", false
 }
 
 // bounded holds the functions whose work and result are bounded by their arguments: linear, and not bigger.
