@@ -155,10 +155,7 @@ func (a *analysis) call(x ast.Expr) {
 }
 
 func (a *analysis) isFunction(name string) bool {
-	if _, ok := a.env.Functions()[strings.TrimPrefix(name, ".")]; ok {
-		return true
-	}
-	return name == operators.OptSelect || name == operators.OptIndex
+	return a.env.functions[strings.TrimPrefix(name, ".")]
 }
 
 func (a *analysis) report(x ast.Expr, name string, function bool, text string) {
