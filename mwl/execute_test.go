@@ -22,6 +22,21 @@ import (
 
 const oneCall = `"entrypoint": "a", "steps": {"a": {"action": "Call", "call": {$DO}, "next": "b"}, "b": {"action": "Return"}}`
 
+// hostile panics wherever it can.
+type hostile struct{}
+
+func (hostile) Error() string                { panic("Error") }
+func (hostile) Is(error) bool                { panic("Is") }
+func (hostile) As(any) bool                  { panic("As") }
+func (hostile) Unwrap() error                { panic("Unwrap") }
+func (hostile) MarshalJSON() ([]byte, error) { panic("MarshalJSON") }
+
+func circular() *mwl.Failure {
+	f := &mwl.Failure{Code: "App.F"}
+	f.Previous = f
+	return f
+}
+
 // Call providers, The dispatch contract: a dispatch has exactly one Result,
 // whatever the Go function does.
 func TestProviderOutcomes(t *testing.T) {
@@ -47,6 +62,11 @@ func TestProviderOutcomes(t *testing.T) {
 		"channel":            {func() (any, error) { return make(chan int), nil }, []string{"error Provider.Call.Do.Error"}},
 		"not a number":       {func() (any, error) { return []any{math.NaN()}, nil }, []string{"error Provider.Call.Do.Error"}},
 		"infinity":           {func() (any, error) { return map[string]float64{"x": math.Inf(1)}, nil }, []string{"error Provider.Call.Do.Error"}},
+		"panicking text":     {func() (any, error) { return 1, hostile{} }, []string{"error Provider.Call.Do.Error"}},
+		"panicking value":    {func() (any, error) { return hostile{}, nil }, []string{"error Provider.Call.Do.Error"}},
+		"panicking details":  {func() (any, error) { return nil, &mwl.Failure{Code: "App.F", Details: hostile{}} }, []string{"error Provider.Call.Do.Error"}},
+		"panicking chain":    {func() (any, error) { return nil, fmt.Errorf("outer: %w", hostile{}) }, []string{"error Provider.Call.Do.Error"}},
+		"its own previous":   {func() (any, error) { return nil, circular() }, []string{"error App.F"}},
 		"function in detail": {func() (any, error) { return nil, &mwl.Failure{Code: "App.F", Details: func() {}} }, []string{"error Provider.Call.Do.Error"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,6 +359,24 @@ func TestStepRunsLimit(t *testing.T) {
 	}
 }
 
+// The limit leaves cleanup that is a Flow the Steps it needs.
+func TestStepRunsLimitCleanupFlow(t *testing.T) {
+	j := &journal{}
+	def := load(t, `
+"flows": {"Clean": {"entrypoint": "a", "steps": {"a": {"action": "Pass", "next": "b"}, "b": {"action": "Call", "call": {$DO, "with": {"name": "cleanup"}}, "next": "c"}, "c": {"action": "Return"}}}},
+"middleware": [{$FINALLY, "onAlways": {"with": {"call": {"flow": "Clean"}, "middleware": [{$RETRY, "onEntry": {"with": {"policies": [{"match": {"codes": ["*"]}, "attempts": 2}]}}}]}}}],
+"entrypoint": "a",
+"steps": {"a": {"action": "Pass", "next": "a"}}`, []mwl.CatalogEntry{j.entry()}, mwl.WithLimits(mwl.Limits{StepRuns: 500}))
+	require.Equal(t, []string{cancelled}, envelope(def.Execute(t.Context(), nil).Failure))
+	require.Equal(t, []string{"cleanup"}, j.all())
+
+	def = load(t, `
+"middleware": [{$FINALLY, "onAlways": {"with": {"call": {"flow": {"entrypoint": "a", "steps": {"a": {"action": "Pass", "next": "a"}}}}}}}],
+"entrypoint": "a",
+"steps": {"a": {"action": "Pass", "next": "a"}}`, nil, mwl.WithLimits(mwl.Limits{StepRuns: 500}))
+	require.Equal(t, "cancellation", def.Execute(t.Context(), nil).Failure.Type, "a cleanup that never ends")
+}
+
 // Step actions, Gather: a fan-out beyond the platform's bound fails before any
 // dispatch, with a code that is not of System; it is not cut short.
 func TestFanOutLimit(t *testing.T) {
@@ -359,7 +397,7 @@ func TestConcurrentExecutions(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	def := load(t, `
 "parameters": {"type": "object", "properties": {"log": {"default": []}, "id": {}}},
-"middleware": [{$LOOP, "onSuccess": {"when": "{{ middleware.metadata.iteration < 3 }}", "value": "{{ middleware.input }}"}}],
+"middleware": [{$LOOP, "onSuccess": {"when": "{{ middleware.metadata.iteration < 3 }}", "value": "{{ middleware.metadata.iteration < 3 ? middleware.input : vars.log }}"}}],
 "entrypoint": "fan",
 "steps": {
 	"fan": {"action": "Gather", "over": "{{ step.input }}", "concurrency": 3,
