@@ -55,7 +55,10 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 		ctx = context.Background()
 	}
 	var r request
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			return Result{Failure: newError(CodeParameterValidationFailed, fmt.Sprintf("option %d is nil; leave it out", i+1)).export()}
+		}
 		option(&r)
 	}
 	in, arguments, platform, invalidInput := r.values(input)

@@ -1,6 +1,7 @@
 package mwl
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -16,7 +17,10 @@ import (
 // wrong with it, or an [*OptionError]. The source is copied.
 func Load(source []byte, options ...LoadOption) (*Definition, error) {
 	d := &Definition{settings: settings{catalog: ownProviders(), clock: realClock, random: rand.Float64}}
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			return nil, &OptionError{"Load", fmt.Sprintf("option %d is nil; leave it out", i+1)}
+		}
 		if err := option(&d.settings); err != nil {
 			return nil, err
 		}
