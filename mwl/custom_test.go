@@ -14,11 +14,11 @@ import (
 	"github.com/surebus/eventbus/mwl"
 )
 
-type action = func(context.Context, *mwl.PhaseRun) (mwl.Decision, error)
+type phaseFunc = func(context.Context, *mwl.PhaseRun) (mwl.Decision, error)
 
 // own is a middleware with the given actions, all of one kind, that takes any
 // arguments.
-func own(kind mwl.ActionKind, actions map[string]action) mwl.Middleware {
+func ownMiddleware(kind mwl.ActionKind, actions map[string]phaseFunc) mwl.Middleware {
 	phase := func(name string) *mwl.PhaseAction {
 		if actions[name] == nil {
 			return nil
@@ -119,88 +119,88 @@ const wrapped = `
 // Middleware mechanics, Author shaping and the middleware action: what actions of
 // each kind may do, and what the stack sees of it.
 func TestCustomActions(t *testing.T) {
-	always := func(d mwl.Decision, err error) action {
+	always := func(d mwl.Decision, err error) phaseFunc {
 		return func(context.Context, *mwl.PhaseRun) (mwl.Decision, error) { return d, err }
 	}
 	refused := &mwl.Failure{Code: "Provider.Middleware.Own.Refused", Message: "no"}
 	ran := []string{"entry outer", "entry inner", "work", "success inner", "always inner", "success outer", "always outer"}
 	for name, test := range map[string]struct {
 		kind    mwl.ActionKind
-		actions map[string]action
+		actions map[string]phaseFunc
 		input   string
 		value   any
 		failure []string
 		journal []string
 	}{
 		"side effect": {
-			kind: mwl.SideEffect, actions: map[string]action{"onEntry": always(mwl.Decision{}, nil), "onAlways": always(mwl.Decision{}, nil)},
+			kind: mwl.SideEffect, actions: map[string]phaseFunc{"onEntry": always(mwl.Decision{}, nil), "onAlways": always(mwl.Decision{}, nil)},
 			input: "in", value: map[string]any{"shaped": []any{"in"}}, journal: ran,
 		},
 		"cached success": {
-			kind: mwl.Control, actions: map[string]action{"onEntry": always(mwl.Substitute(mwl.Result{Value: []int{7}}), nil)},
+			kind: mwl.Control, actions: map[string]phaseFunc{"onEntry": always(mwl.Substitute(mwl.Result{Value: []int{7}}), nil)},
 			input: "in", value: []any{7.0}, journal: []string{"entry outer", "success outer", "always outer"},
 		},
 		"refusal at entry": {
-			kind: mwl.Control, actions: map[string]action{"onEntry": always(mwl.Substitute(mwl.Result{Failure: refused}), nil)},
+			kind: mwl.Control, actions: map[string]phaseFunc{"onEntry": always(mwl.Substitute(mwl.Result{Failure: refused}), nil)},
 			input: "in", failure: []string{"error Provider.Middleware.Own.Refused"}, journal: []string{"entry outer", "failure outer", "always outer"},
 		},
 		"action fails at entry": {
-			kind: mwl.SideEffect, actions: map[string]action{"onEntry": always(mwl.Decision{}, refused)},
+			kind: mwl.SideEffect, actions: map[string]phaseFunc{"onEntry": always(mwl.Decision{}, refused)},
 			input: "in", failure: []string{"error Provider.Middleware.Own.Refused"}, journal: []string{"entry outer", "failure outer", "always outer"},
 		},
 		"action panics at entry": {
-			kind: mwl.SideEffect, actions: map[string]action{"onEntry": func(context.Context, *mwl.PhaseRun) (mwl.Decision, error) { panic("broken") }},
+			kind: mwl.SideEffect, actions: map[string]phaseFunc{"onEntry": func(context.Context, *mwl.PhaseRun) (mwl.Decision, error) { panic("broken") }},
 			input: "in", failure: []string{"error Provider.Middleware.Own.Error"}, journal: []string{"entry outer", "failure outer", "always outer"},
 		},
 		"transform down": {
-			kind: mwl.Transform, actions: map[string]action{"onEntry": func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
+			kind: mwl.Transform, actions: map[string]phaseFunc{"onEntry": func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
 				return mwl.Replace(r.Input.(string) + " decrypted"), nil
 			}},
 			input: "in", value: map[string]any{"shaped": []any{"in decrypted"}}, journal: ran,
 		},
 		"transform up": {
-			kind: mwl.Transform, actions: map[string]action{"onSuccess": func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
+			kind: mwl.Transform, actions: map[string]phaseFunc{"onSuccess": func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
 				return mwl.Replace(map[string]any{"was": r.Result.Value}), nil
 			}},
 			input: "in", value: map[string]any{"shaped": map[string]any{"was": []any{"in"}}}, journal: ran,
 		},
 		"substituted failure": {
-			kind: mwl.Control, actions: map[string]action{"onFailure": always(mwl.Substitute(mwl.Result{Failure: refused}), nil)},
+			kind: mwl.Control, actions: map[string]phaseFunc{"onFailure": always(mwl.Substitute(mwl.Result{Failure: refused}), nil)},
 			input: "fail", failure: []string{"error Provider.Middleware.Own.Refused", "error Provider.Middleware.Own.Refused", "error App.F"},
 			journal: []string{"entry outer", "entry inner", "work", "failure inner", "always inner", "failure outer", "always outer"},
 		},
 		"no success from a failure": {
-			kind: mwl.Control, actions: map[string]action{"onFailure": always(mwl.Substitute(mwl.Result{Value: 1}), nil)},
+			kind: mwl.Control, actions: map[string]phaseFunc{"onFailure": always(mwl.Substitute(mwl.Result{Value: 1}), nil)},
 			input: "fail", failure: []string{"error Provider.Middleware.Own.Error", "error App.F"},
 			journal: []string{"entry outer", "entry inner", "work", "failure inner", "always inner", "failure outer", "always outer"},
 		},
 		"no substitution by a side effect": {
-			kind: mwl.SideEffect, actions: map[string]action{"onSuccess": always(mwl.Substitute(mwl.Result{Value: 1}), nil)},
+			kind: mwl.SideEffect, actions: map[string]phaseFunc{"onSuccess": always(mwl.Substitute(mwl.Result{Value: 1}), nil)},
 			input: "in", failure: []string{"error Provider.Middleware.Own.Error"},
 			journal: []string{"entry outer", "entry inner", "work", "success inner", "always inner", "failure outer", "always outer"},
 		},
 		"action fails on a failure": {
-			kind: mwl.SideEffect, actions: map[string]action{"onFailure": always(mwl.Decision{}, errors.New("broken"))},
+			kind: mwl.SideEffect, actions: map[string]phaseFunc{"onFailure": always(mwl.Decision{}, errors.New("broken"))},
 			input: "fail", failure: []string{"error Provider.Middleware.Own.Error", "error App.F"},
 			journal: []string{"entry outer", "entry inner", "work", "failure inner", "always inner", "failure outer", "always outer"},
 		},
 		"action fails always": {
-			kind: mwl.SideEffect, actions: map[string]action{"onAlways": always(mwl.Decision{}, refused)},
+			kind: mwl.SideEffect, actions: map[string]phaseFunc{"onAlways": always(mwl.Decision{}, refused)},
 			input: "in", failure: []string{"error Provider.Middleware.Own.Refused"},
 			journal: []string{"entry outer", "entry inner", "work", "success inner", "always inner", "failure outer", "always outer"},
 		},
 		"undeclared code": {
-			kind: mwl.SideEffect, actions: map[string]action{"onEntry": always(mwl.Decision{}, &mwl.Failure{Code: "Other.Code"})},
+			kind: mwl.SideEffect, actions: map[string]phaseFunc{"onEntry": always(mwl.Decision{}, &mwl.Failure{Code: "Other.Code"})},
 			input: "in", failure: []string{"error Provider.Middleware.Own.Error", "error Other.Code"}, journal: []string{"entry outer", "failure outer", "always outer"},
 		},
 		"no value": {
-			kind: mwl.Transform, actions: map[string]action{"onEntry": always(mwl.Replace(func() {}), nil)},
+			kind: mwl.Transform, actions: map[string]phaseFunc{"onEntry": always(mwl.Replace(func() {}), nil)},
 			input: "in", failure: []string{"error Provider.Middleware.Own.Error"}, journal: []string{"entry outer", "failure outer", "always outer"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journal{}
-			def := load(t, wrapped, []mwl.CatalogEntry{j.entry(), j.trace(), own(test.kind, test.actions)})
+			def := load(t, wrapped, []mwl.CatalogEntry{j.entry(), j.trace(), ownMiddleware(test.kind, test.actions)})
 			result := def.Execute(t.Context(), test.input)
 			require.Equal(t, test.value, result.Value)
 			require.Equal(t, test.failure, envelope(result.Failure))
@@ -213,7 +213,7 @@ func TestCustomActions(t *testing.T) {
 // and Loop do, with delays, feeds and restored variables.
 func TestCustomRerun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		again := func(limit int, options mwl.RerunOptions) action {
+		again := func(limit int, options mwl.RerunOptions) phaseFunc {
 			return func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
 				n, _ := r.State.(int)
 				r.State = n + 1
@@ -237,7 +237,7 @@ func TestCustomRerun(t *testing.T) {
 		"next": "b"},
 	"b": {"action": "Return"}
 }`
-		def := load(t, members, []mwl.CatalogEntry{j.entry(), own(mwl.Control, map[string]action{
+		def := load(t, members, []mwl.CatalogEntry{j.entry(), ownMiddleware(mwl.Control, map[string]phaseFunc{
 			"onSuccess": again(3, mwl.RerunOptions{Feed: true, Delay: time.Minute}),
 			"onFailure": again(3, mwl.RerunOptions{RestoreVariables: true}),
 		})})
@@ -254,7 +254,7 @@ func TestCustomRerun(t *testing.T) {
 func TestCustomBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{}
-		bound := own(mwl.Control, map[string]action{
+		bound := ownMiddleware(mwl.Control, map[string]phaseFunc{
 			"onEntry": func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
 				return mwl.Bound(time.Duration(r.With["ms"].(float64))*time.Millisecond, &mwl.Failure{Type: "timeout", Code: "Provider.Middleware.Own.Refused"}), nil
 			},
@@ -286,7 +286,7 @@ func TestCustomBound(t *testing.T) {
 // contributes is read in the entry's own blocks, and must be declared.
 func TestCustomGateAndMetadata(t *testing.T) {
 	runs := 0
-	middleware := own(mwl.SideEffect, map[string]action{
+	middleware := ownMiddleware(mwl.SideEffect, map[string]phaseFunc{
 		"onEntry": func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
 			runs++
 			for name, v := range r.With {
@@ -320,7 +320,7 @@ func TestCustomActionInterrupted(t *testing.T) {
 		t.Run(phase, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := &journal{}
-				slow := own(mwl.SideEffect, map[string]action{phase: func(ctx context.Context, _ *mwl.PhaseRun) (mwl.Decision, error) {
+				slow := ownMiddleware(mwl.SideEffect, map[string]phaseFunc{phase: func(ctx context.Context, _ *mwl.PhaseRun) (mwl.Decision, error) {
 					select {
 					case <-ctx.Done():
 						j.add("interrupted")
