@@ -111,7 +111,7 @@ func evaluations(b *testing.B) func() {
 func BenchmarkLoad(b *testing.B) {
 	source, err := os.ReadFile(filepath.Join("testdata", "order.json"))
 	require.NoError(b, err)
-	catalog := shop(b, "shop")
+	catalog := httpCatalog(b)
 	if dir := os.Getenv("MWL_REFERENCE_DIR"); dir != "" {
 		text, err := os.ReadFile(filepath.Join(dir, "guide", "end-to-end-example.md"))
 		require.NoError(b, err)
@@ -127,10 +127,10 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// shop is a catalog with a provider that takes a method and a path.
-func shop(tb testing.TB, namespace string) *mwl.Catalog {
+// httpCatalog is a catalog with a provider that takes a method and a path.
+func httpCatalog(tb testing.TB) *mwl.Catalog {
 	catalog, err := mwl.NewCatalog(mwl.CallProvider{
-		URI: "mwl:provider.call/" + namespace + "/http/v1", CodePrefix: "Http",
+		URI: "mwl:provider.call/shop/http/v1", CodePrefix: "Http",
 		Parameters: []byte(`{"type":"object","required":["method","path"],"properties":{"method":{"type":"string"},"path":{"type":"string"}}}`),
 		Metadata:   []byte(`{"type":"object","properties":{"requestId":{"type":"string"}}}`),
 		Failures:   mwl.FailureCatalog{Closed: []string{"Provider.Call.Http.Throttled", "Provider.Call.Http.ConnectionFailed"}},
@@ -191,7 +191,7 @@ func inUse() uint64 {
 func BenchmarkCall(b *testing.B) {
 	d, err := mwl.Load([]byte(`{"$schema":"https://mwl.dev/v0.1/flow/schema.json","entrypoint":"call","steps":{
 		"call":{"action":"Call","call":{"provider":"mwl:provider.call/shop/http/v1","with":{"method":"GET","path":"/"}},"next":"done"},
-		"done":{"action":"Return"}}}`), mwl.WithCatalog(shop(b, "shop")))
+		"done":{"action":"Return"}}}`), mwl.WithCatalog(httpCatalog(b)))
 	require.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -3,12 +3,15 @@ package mwl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"math"
 	"time"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/expr"
 	"github.com/surebus/eventbus/mwl/internal/schema"
+	"github.com/surebus/eventbus/mwl/internal/value"
 )
 
 // frame is one run of a Flow. All of it happens on one goroutine; while dispatches
@@ -67,11 +70,37 @@ func (f *frame) graph(ctx context.Context, input any) outcome {
 // eval computes a field that is written.
 func (f *frame) eval(ctx context.Context, field definition.Field, scope expr.Scope) (any, *outcome) {
 	v, err := field.Template.Eval(ctx, scope)
-	if err == nil {
-		return v, nil
+	if err != nil {
+		return nil, f.faulted(ctx, field, err)
 	}
-	return nil, f.faulted(ctx, field, err)
+	if i := f.x.measure(field.Pointer, v); i != nil {
+		unwound := i.unwound()
+		return nil, &unwound
+	}
+	return v, nil
 }
+
+// measure cancels the execution when a value is too large. Parts that are shared
+// count each time, because whoever walks the value meets them each time: a value
+// that doubles at every Step takes no memory to speak of, and for ever to copy.
+func (x *execution) measure(pointer string, v any) *interruption {
+	switch v.(type) {
+	case []any, map[string]any:
+	default:
+		return nil
+	}
+	limit := x.limits.ValueBytes
+	if limit < 0 {
+		limit = math.MaxInt
+	}
+	if _, ok := value.Measure(v, limit, valueDepth); ok {
+		return nil
+	}
+	return x.cancel(fmt.Sprintf("the value of %s takes more than %d bytes, or is nested deeper than %d", pointer, limit, valueDepth))
+}
+
+// valueDepth is how deep a value may be nested.
+const valueDepth = 500
 
 func (f *frame) faulted(ctx context.Context, field definition.Field, err error) *outcome {
 	if fault, ok := errors.AsType[*expr.Fault](err); ok {

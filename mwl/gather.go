@@ -65,6 +65,10 @@ func (s *stepRun) gather(ctx context.Context) *outcome {
 	}
 	g.arms(ctx)
 	s.results = g.collect()
+	if i := s.f.x.measure(s.step.Pointer, s.results); i != nil {
+		unwound := i.unwound()
+		return &unwound
+	}
 	return s.gathered(g.verdict())
 }
 

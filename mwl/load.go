@@ -142,6 +142,9 @@ type Limits struct {
 	// FanOut bounds the dispatches of one Gather. One that exceeds it fails before
 	// it dispatches anything, with Mwl.FanOutLimitExceeded.
 	FanOut int
+	// ValueBytes bounds a value that an execution makes, roughly as JSON, and the
+	// Results of a Gather. What exceeds it is cancelled.
+	ValueBytes int
 	// Cleanup is how long the cleanup of a cancelled execution may take, all of it
 	// together.
 	Cleanup time.Duration
@@ -158,6 +161,7 @@ func DefaultLimits() Limits {
 		ExpressionBytes: 8 << 10,
 		StepRuns:        100_000,
 		FanOut:          10_000,
+		ValueBytes:      16 << 20,
 		Cleanup:         30 * time.Second,
 	}
 }
@@ -177,6 +181,7 @@ func (l Limits) orDefault() Limits {
 		{&l.ExpressionBytes, d.ExpressionBytes},
 		{&l.StepRuns, d.StepRuns},
 		{&l.FanOut, d.FanOut},
+		{&l.ValueBytes, d.ValueBytes},
 	} {
 		if *limit.value == 0 {
 			*limit.value = limit.initial

@@ -356,3 +356,17 @@ func TestLimitsOfExecution(t *testing.T) {
 	require.Equal(t, []any{"ran", "ran"}, wide.Execute(t.Context(), []int{1, 2}).Value)
 	require.Equal(t, []any{mwl.CodeFanOutLimitExceeded, 3.0}, wide.Execute(t.Context(), []int{1, 2, 3}).Value)
 }
+
+func TestValuesThatGrow(t *testing.T) {
+	for _, steps := range []string{
+		`"a": {"action": "Pass", "assign": {"x": "{{ vars }}", "y": "{{ vars }}"}, "next": "a"}`,
+		`"a": {"action": "Pass", "output": {"x": "{{ step.input }}", "y": "{{ step.input }}"}, "next": "a"}`,
+		`"a": {"action": "Pass", "output": "{{ {'x': step.input} }}", "next": "a"}`,
+		`"a": {"action": "Gather", "over": [1, 2], "call": {$MOCK, "input": "{{ step.input }}"}, "next": "a"}`,
+	} {
+		def := load(t, `"entrypoint": "a", "steps": {`+steps+`}`, nil, mwl.WithLimits(mwl.Limits{ValueBytes: 1 << 16}))
+		f := def.Execute(t.Context(), "seed").Failure
+		require.Equal(t, []string{cancelled}, envelope(f), steps)
+		require.Contains(t, f.Message, "bytes")
+	}
+}

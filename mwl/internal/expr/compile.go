@@ -141,10 +141,20 @@ func (e *environment) plan(tree *ast.AST, limits Limits, counted bool) (cel.Prog
 	if counted {
 		options = append(options, cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100))
 	}
-	program, err := e.PlanProgram(tree, append(options, cel.EvalOptions(cel.OptOptimize))...)
+	program, err := e.tryPlan(tree, append(options, cel.EvalOptions(cel.OptOptimize)))
 	if err == nil {
 		return program, nil
 	}
+	return e.tryPlan(tree, options)
+}
+
+// tryPlan survives what CEL does not: it evaluates constant parts while it plans, and panics at a map with a key of bytes.
+func (e *environment) tryPlan(tree *ast.AST, options []cel.ProgramOption) (program cel.Program, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("CEL cannot plan it: %v", r)
+		}
+	}()
 	return e.PlanProgram(tree, options...)
 }
 

@@ -168,10 +168,17 @@ func (l *loader) providerURI(n *strictjson.Node, typ string) bool {
 
 func (l *loader) unknownProvider(n *strictjson.Node) {
 	remedy := ""
-	namespace := strings.Split(n.Text, "/")[1]
+	typ, name, _ := strings.Cut(n.Text, "/")
+	namespace, _, _ := strings.Cut(name, "/")
 	if listing, ok := l.options.Catalog.(interface{ URIs() []string }); ok {
-		if closest, ok := closest(n.Text, listing.URIs()); ok {
-			remedy = fmt.Sprintf("did you mean %q?", closest)
+		var names []string
+		for _, uri := range listing.URIs() {
+			if known, isOfType := strings.CutPrefix(uri, typ+"/"); isOfType {
+				names = append(names, known)
+			}
+		}
+		if closest, ok := closest(name, names); ok {
+			remedy = fmt.Sprintf("did you mean %q?", typ+"/"+closest)
 		}
 	}
 	switch {

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
@@ -34,7 +35,7 @@ func (l *loader) survey(n *strictjson.Node) {
 		}
 	case strictjson.Number:
 		if !n.Exact {
-			l.warn(n, "carry it as a string", "the number %s is read as %v, the nearest that a double can hold", n.Text, n.Number)
+			l.warn(n, "carry it as a string", "the number %s is read as %s, the nearest that a double can hold", n.Text, strconv.FormatFloat(n.Number, 'f', -1, 64))
 		}
 	}
 	for _, item := range n.Items {

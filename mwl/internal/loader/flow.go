@@ -1,7 +1,6 @@
 package loader
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
@@ -64,7 +63,11 @@ func (l *loader) flow(n *strictjson.Node, outer *flowSite, name string) *flowSit
 				f.stack = l.stack(n, f, definition.FlowLevel, expr.Everywhere)
 				f.flow.Middleware = f.stack.entries
 			}},
-			{"parameters", func(n *strictjson.Node) { l.parameters(n, f) }},
+			{"parameters", func(n *strictjson.Node) {
+				if compiled := l.compileSchema(n, "parameters"); compiled != nil {
+					f.flow.Parameters = compiled
+				}
+			}},
 			{"steps", func(n *strictjson.Node) { l.stepMap(n, f) }},
 		},
 		strangers: func(name string) string {
@@ -107,36 +110,6 @@ func (l *loader) namedFlows(n *strictjson.Node, f *flowSite) {
 	for _, m := range n.Members {
 		f.names[m.Name] = l.flow(m.Value, f, m.Name)
 	}
-}
-
-func (l *loader) parameters(n *strictjson.Node, f *flowSite) {
-	remedy := `write a JSON Schema with "type": "object"`
-	if n.Kind != strictjson.Object {
-		l.misshapen(n, remedy, "parameters is a JSON Schema object, not %s", kind(n))
-		return
-	}
-	switch typ := n.Member("type"); {
-	case typ == nil:
-		l.misshapen(n, remedy, `parameters lacks "type": "object"`)
-		return
-	case typ.Kind != strictjson.String || typ.Text != "object":
-		l.misshapen(typ, `write "object"`, `the type of parameters is "object"; its properties are the parameters`)
-		return
-	}
-	if l.shapeOnly {
-		return
-	}
-	compiled, err := schema.Compile(n.Value())
-	if err != nil {
-		at := n
-		var problem *schema.Error
-		if errors.As(err, &problem) && n.At(problem.Pointer) != nil {
-			at, err = n.At(problem.Pointer), errors.New(problem.Text)
-		}
-		l.refuse(at, "", "parameters is no JSON Schema: %s", err)
-		return
-	}
-	f.flow.Parameters = compiled
 }
 
 func (l *loader) stepMap(n *strictjson.Node, f *flowSite) {

@@ -74,7 +74,11 @@ func (l *loader) lintPattern(n *strictjson.Node, declared []string, known bool) 
 		}
 	case strings.HasPrefix(pattern, "Provider.") && known:
 		if !meets(pattern, declared) {
-			l.warn(n, meant(pattern, declared), "nothing in this Step emits a code %q", pattern)
+			remedy := "delete it"
+			if len(declared) > 0 {
+				remedy = meant(pattern, declared)
+			}
+			l.warn(n, remedy, "nothing in this Step emits a code %q", pattern)
 		}
 	}
 }
@@ -95,8 +99,11 @@ func declaredCodes(s *definition.Step) (codes []string, known bool) {
 	if s.Call.Provider == nil {
 		return nil, false
 	}
-	codes = append(slices.Clone(s.Call.Provider.Failures.Closed), s.Call.Provider.Failures.Open...)
+	// Every provider can end in the error of its prefix.
+	codes = append(codes, "Provider.Call."+s.Call.Provider.CodePrefix+".Error")
+	codes = append(append(codes, s.Call.Provider.Failures.Closed...), s.Call.Provider.Failures.Open...)
 	for _, e := range s.Middleware {
+		codes = append(codes, "Provider.Middleware."+e.Contract.CodePrefix+".Error")
 		codes = append(append(codes, e.Contract.Failures.Closed...), e.Contract.Failures.Open...)
 		for _, b := range e.Blocks {
 			if len(b.Structural) > 0 {

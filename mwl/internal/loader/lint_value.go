@@ -1,6 +1,8 @@
 package loader
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
@@ -36,10 +38,10 @@ func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *d
 }
 
 // lintWith warns of arguments that the parameters do not allow. The node of with
-// is nil if it is not written. With some arguments that are computed, only the
-// others are judged, each by itself.
+// is nil if it is not written. Of arguments that are computed only the names are
+// judged.
 func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, parameters *schema.Schema, arguments map[string]any) {
-	whole := true
+	computed := map[string]bool{}
 	if with != nil {
 		if with.Kind != strictjson.Object {
 			return
@@ -51,10 +53,7 @@ func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, par
 				continue
 			}
 			literal, ok := part.Literal()
-			if !ok {
-				whole = false
-				continue
-			}
+			computed[m.Name] = !ok
 			arguments[m.Name] = literal
 		}
 	}
@@ -69,16 +68,32 @@ func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, par
 	}
 	for _, v := range list {
 		v := v.(map[string]any)
-		path, message := v["instancePath"].(string), v["message"].(string)
-		if path == "" && !whole {
-			continue // what is computed may make up for it
-		}
+		path, keyword, message := v["instancePath"].(string), v["schemaPath"].(string), v["message"].(string)
 		place := at
 		if with != nil && with.At(path) != nil {
 			place = with.At(path)
 		}
+		if dependsOn(computed, path, keyword) {
+			continue
+		}
 		l.warn(place, message, "an argument is not valid, %s", atRunTime)
 	}
+}
+
+// dependsOn reports whether a violation at the path may be due to the value of
+// an argument that is computed.
+func dependsOn(computed map[string]bool, path, keyword string) bool {
+	if path != "" {
+		for name := range computed {
+			token := strictjson.AppendToken("", name)
+			if computed[name] && (path == token || strings.HasPrefix(path, token+"/")) {
+				return true
+			}
+		}
+		return false
+	}
+	// Which names there are depends on no value.
+	return slices.Contains(slices.Collect(maps.Values(computed)), true) && keyword != "/required" && keyword != "/additionalProperties"
 }
 
 // lintDuration warns of a literal that is no duration.

@@ -36,7 +36,10 @@ func (l *loader) resolveJump(f *flowSite, j *jump) {
 		j.set(step)
 		return
 	}
-	remedy := meant(j.node.Text, f.order)
+	remedy := "add it"
+	if len(f.order) > 0 {
+		remedy = meant(j.node.Text, f.order)
+	}
 	if outer := f.outer; outer != nil && outer.flow.Steps[j.node.Text] != nil {
 		remedy = "a Step of an outer Flow cannot be reached; return to it with a Return, or " + remedy
 	}

@@ -13,8 +13,6 @@ func meant(name string, names []string) string {
 		return fmt.Sprintf("did you mean %q?", closest)
 	}
 	switch {
-	case len(names) == 0:
-		return "there is none"
 	case len(names) > 12:
 		return fmt.Sprintf("there are %s and %d others", quoted(names[:8]), len(names)-8)
 	default:

@@ -137,10 +137,7 @@ func compileError(err error) *Error {
 	}
 	var regex *jsonschema.InvalidRegexError
 	if errors.As(err, &regex) {
-		return &Error{
-			Pointer: fragment(regex.URL),
-			Text:    fmt.Sprintf("the pattern %q does not compile: %v; patterns are RE2, without look-around and back-references", regex.Regex, regex.Err),
-		}
+		return &Error{Pointer: fragment(regex.URL), Text: notRE2(regex.Regex, regex.Err)}
 	}
 	var load *jsonschema.LoadURLError
 	if errors.As(err, &load) {

@@ -146,7 +146,11 @@ func describe(e *jsonschema.ValidationError) string {
 	case *kind.Required:
 		return fmt.Sprintf("%s is required and missing", quoted(slices.Sorted(slices.Values(k.Missing))))
 	case *kind.Format:
-		if k.Err != nil && (k.Want == "duration" || k.Want == "date-time") {
+		switch {
+		case k.Err == nil:
+		case k.Want == "regex":
+			return notRE2(k.Got, k.Err)
+		case k.Want == "duration" || k.Want == "date-time":
 			return k.Err.Error()
 		}
 	case *kind.Type:
@@ -155,6 +159,10 @@ func describe(e *jsonschema.ValidationError) string {
 		return "nothing is allowed here"
 	}
 	return e.ErrorKind.LocalizedString(english)
+}
+
+func notRE2(pattern any, err error) string {
+	return fmt.Sprintf("the pattern %q does not compile: %v; patterns are RE2, without look-around and back-references", pattern, err)
 }
 
 func quoted(names []string) string {

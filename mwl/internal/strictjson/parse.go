@@ -355,10 +355,13 @@ func (p *parser) text(at *Node) (string, bool) {
 			p.offset++
 		default:
 			r, size := utf8.DecodeRune(p.data[p.offset:])
-			if r == utf8.RuneError && size <= 1 {
-				p.report(at, p.offset, "save the document as UTF-8", "a string has the byte 0x%02x, which is not valid UTF-8", c)
-			}
 			p.offset += size
+			if r == utf8.RuneError && size == 1 {
+				p.report(at, p.offset-1, "save the document as UTF-8", "a string has the byte 0x%02x, which is not valid UTF-8", c)
+				b.Write(p.data[chunk : p.offset-1])
+				b.WriteRune(utf8.RuneError)
+				chunk = p.offset
+			}
 		}
 	}
 	return "", p.fail(at, start, `close it with "`, "a string does not end")

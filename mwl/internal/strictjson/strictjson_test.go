@@ -107,6 +107,7 @@ func TestParseRefuses(t *testing.T) {
 		{`{"a":"x`, "/a", 1, 6, "does not end", "close it", false},
 		{`{"a":"\x"}`, "/a", 1, 7, "backslash is followed by 'x'", `write a backslash as \\`, false},
 		{`{"a":"\u12"}`, "/a", 1, 7, "four hexadecimal digits", "write four", false},
+		{"{\"\xe6\" 1}", "", 1, 3, "0xe6, which is not valid UTF-8", "UTF-8", false},
 		{`{"a":"\ud800"}`, "/a", 1, 7, "lone surrogate", "both halves", true},
 		{`{"a":"\udc00\ud800"}`, "/a", 1, 7, "lone surrogate", "both halves", true},
 		{`{"a":"` + "\xff" + `"}`, "/a", 1, 7, "0xff, which is not valid UTF-8", "UTF-8", true},
@@ -217,7 +218,7 @@ func FuzzParse(f *testing.F) {
 		for i, p := range problems {
 			require.NotEmpty(t, p.Message)
 			require.NotEmpty(t, p.Remedy)
-			require.True(t, utf8.ValidString(p.Message), "%q", p.Message)
+			require.True(t, utf8.ValidString(p.Pointer+p.Message+p.Source), "%q", p)
 			if i > 0 {
 				require.GreaterOrEqual(t, p.Line, problems[i-1].Line)
 			}
