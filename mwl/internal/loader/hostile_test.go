@@ -45,6 +45,7 @@ func TestHostileDefinitions(t *testing.T) {
 		"parameters that are required":      flow(`"p":{"action":"Raise"}`, `,"parameters":{"type":"object","required":[`+many(15_000, `"p%d"`)+`],"properties":{`+many(20_000, `"p%d":{"default":0}`)+`}}`),
 		"long names of steps":               flow(`"`+strings.Repeat("n", most/2)+`":{"action":"Pass","next":"s","assign":{`+many(most/2, `"v%d":0`)+`}}`, ""),
 		"long names of steps with problems": flow(`"`+strings.Repeat("n", most/2)+`":{"action":"Pass","next":"s",`+many(most/2, `"v%d":0`)+`}`, ""),
+		"long names of values":              flow(`"p":{"action":"Return","value":{"`+strings.Repeat("n", most/2)+`":[`+many(most/2, `%d`)+`]}}`, ""),
 		"calls in a circle":                 flow(`"p":{"action":"Raise"}`, `,"flows":{"f":{"entrypoint":"s","steps":{"s":{"action":"Gather","next":"s","calls":[`+many(most, `{"flow":"f","comment":"%d"}`)+`]}}}}`),
 		"middleware":                        flow(`"p":{"action":"Raise"}`, `,"middleware":[`+many(most, `{"provider":"mwl:provider.middleware/mwl/retry/v1","comment":"%d"}`)+`]`),
 		"arrays":                            flow(`"p":{"action":"Return","value":`+strings.Repeat("[", 120)+many(most, `%d`)+strings.Repeat("]", 120)+`}`, ""),
