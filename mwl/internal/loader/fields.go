@@ -49,6 +49,9 @@ func (l *loader) survey(n *strictjson.Node) {
 
 // compile is field for a value that lacks some of the node's members.
 func (l *loader) compile(n *strictjson.Node, value any, roots expr.Root) definition.Field {
+	if most := l.options.MaxExpressions; most > 0 && l.expressions > most {
+		return definition.Field{} // refused already
+	}
 	template, problems := l.options.Compiler.Template(value, roots)
 	for _, p := range problems {
 		at := n.At(p.Pointer)

@@ -46,6 +46,8 @@ func TestHostileDefinitions(t *testing.T) {
 		"long names of steps":               flow(`"`+strings.Repeat("n", most/2)+`":{"action":"Pass","next":"s","assign":{`+many(most/2, `"v%d":0`)+`}}`, ""),
 		"long names of steps with problems": flow(`"`+strings.Repeat("n", most/2)+`":{"action":"Pass","next":"s",`+many(most/2, `"v%d":0`)+`}`, ""),
 		"long names of values":              flow(`"p":{"action":"Return","value":{"`+strings.Repeat("n", most/2)+`":[`+many(most/2, `%d`)+`]}}`, ""),
+		"long names of wrong expressions":   flow(`"p":{"action":"Return","value":{"`+strings.Repeat("n", most/2)+`":[`+many(most/2, `"{{%d+}}"`)+`]}}`, ""),
+		"long names of unknown names":       flow(`"p":{"action":"Return","value":{"`+strings.Repeat("n", most/2)+`":[`+many(most/20, `"{{a%d}}"`)+`]}}`, ""),
 		"calls in a circle":                 flow(`"p":{"action":"Raise"}`, `,"flows":{"f":{"entrypoint":"s","steps":{"s":{"action":"Gather","next":"s","calls":[`+many(most, `{"flow":"f","comment":"%d"}`)+`]}}}}`),
 		"middleware":                        flow(`"p":{"action":"Raise"}`, `,"middleware":[`+many(most, `{"provider":"mwl:provider.middleware/mwl/retry/v1","comment":"%d"}`)+`]`),
 		"arrays":                            flow(`"p":{"action":"Return","value":`+strings.Repeat("[", 120)+many(most, `%d`)+strings.Repeat("]", 120)+`}`, ""),
