@@ -519,6 +519,11 @@ func TestEval_CostIsLimited(t *testing.T) {
 	for _, body := range []string{
 		"lists.range(100000).map(a, lists.range(100000).map(b, a * b))",
 		"lists.range(100000).all(a, lists.range(100000).all(b, true))",
+		"lists.range(100000).all(a, vars.text.matches('x*'))",
+		"lists.range(100000).all(a, !vars.text.contains('y'))",
+		"lists.range(100000).all(a, vars.text == vars.text + '')",
+		"lists.range(100000).all(a, !(1 in vars.list))",
+		"lists.range(100000).all(a, vars.list == vars.list)",
 		"[1,2,3,4,5,6,7,8,9].map(a, [1,2,3,4,5,6,7,8,9].map(b, [1,2,3,4,5,6,7,8,9].map(c, [1,2,3,4,5,6,7,8,9].map(d, [1,2,3,4,5,6,7,8,9].map(e, [1,2,3,4,5,6,7,8,9].map(f, [1,2,3,4,5,6,7,8,9].map(g, g)))))))",
 		"vars.text.replace('', vars.text)",
 		"'x'.replace('', vars.text).replace('', vars.text)",
@@ -546,6 +551,29 @@ func TestEval_CostIsLimited(t *testing.T) {
 	}
 	requireFault(t, expr.Unrepresentable, "lists.range(100).map(i, lists.range(100).map(j, vars.text))", s)
 	require.Less(t, time.Since(start), 20*time.Second)
+}
+
+func TestEval_WhatWorkflowsDoIsWithinTheLimits(t *testing.T) {
+	items := make([]any, 10_000)
+	for i := range items {
+		items[i] = object("id", float64(i), "name", "item", "tags", []any{"a", "b"})
+	}
+	s := vars("items", items, "text", strings.Repeat("word ", 100_000))
+	for _, body := range []string{
+		"size(vars.items.filter(i, i.id > 5.0 && i.name == 'item').map(i, {'id': i.id, 'label': i.name + '-' + string(i.id)}))",
+		"size(vars.items.map(i, i.tags).flatten())",
+		"size(vars.text.split(' '))",
+		"size(toJson(vars.items))",
+		"size(vars.items.map(i, i.name).join(','))",
+		"vars.items.all(i, i.name.matches('^[a-z]+$'))",
+		"size(vars.text.replace('word', 'words'))",
+		"size(vars.items.sortBy(i, i.id))",
+		"size(lists.range(10000).map(i, i * 2).reverse().slice(0, 100))",
+		"size(vars.items + vars.items)",
+	} {
+		_, err := eval(t, body, s)
+		require.NoError(t, err, body)
+	}
 }
 
 func TestEval_IsInterruptedByItsContext(t *testing.T) {
