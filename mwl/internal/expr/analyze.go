@@ -81,6 +81,7 @@ func (a *analysis) walk(x ast.Expr) {
 		}
 	case ast.ComprehensionKind:
 		a.comprehension(x.AsComprehension())
+	case ast.LiteralKind, ast.UnspecifiedExprKind:
 	}
 }
 
@@ -154,10 +155,7 @@ func (a *analysis) call(x ast.Expr) {
 }
 
 func (a *analysis) isFunction(name string) bool {
-	if _, ok := a.env.Functions()[strings.TrimPrefix(name, ".")]; ok {
-		return true
-	}
-	return name == operators.OptSelect || name == operators.OptIndex
+	return a.env.functions[strings.TrimPrefix(name, ".")]
 }
 
 func (a *analysis) report(x ast.Expr, name string, function bool, text string) {
@@ -180,8 +178,9 @@ func qualified(x ast.Expr) (string, bool) {
 		}
 		prefix, ok := qualified(s.Operand())
 		return prefix + "." + s.FieldName(), ok
+	default:
+		return "", false
 	}
-	return "", false
 }
 
 // bounded holds the functions whose work and result are bounded by their arguments: linear, and not bigger.

@@ -62,6 +62,8 @@ func NewCompiler(limits Limits) (*Compiler, error) {
 type environment struct {
 	*cel.Env
 	guarded []*functions.Overload
+	// functions holds the names of all functions.
+	functions map[string]bool
 }
 
 var shared = sync.OnceValues(func() (*environment, error) {
@@ -89,7 +91,11 @@ var shared = sync.OnceValues(func() (*environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &environment{Env: env, guarded: g}, nil
+	names := map[string]bool{}
+	for name := range env.Functions() {
+		names[name] = true
+	}
+	return &environment{Env: env, guarded: g, functions: names}, nil
 })
 
 // Compile compiles one expression, written with its delimiters, for a site that sees the given roots. The error is a *SyntaxError. A name that does not resolve is no
@@ -120,7 +126,7 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 	if err := issues.Err(); err != nil {
 		return nil, syntaxError(s, body, issues)
 	}
-	p := &Program{source: strings.TrimSpace(body), roots: roots, messageLimit: c.limits.Message}
+	p := &Program{source: strings.TrimSpace(body), roots: roots, messageLimit: c.limits.Message, costLimit: c.limits.Cost}
 	tree := parsed.NativeRep()
 	seen := c.env.analyze(tree, roots)
 	if seen.deepest > c.limits.Depth {

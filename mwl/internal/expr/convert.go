@@ -54,14 +54,14 @@ func result(v ref.Val) (any, error) {
 func (l *leaving) convert(v ref.Val, depth int) (any, error) {
 	l.nodes++
 	if l.nodes > maxResultNodes || depth > maxResultDepth {
-		return nil, tooBig
+		return nil, errTooBig
 	}
 	switch v := v.(type) {
 	case types.Bool:
 		return bool(v), nil
 	case types.String:
 		if l.bytes += len(v); l.bytes > maxResultBytes {
-			return nil, tooBig
+			return nil, errTooBig
 		}
 		if !utf8.ValidString(string(v)) {
 			return nil, fmt.Errorf("the string is not valid UTF-8; use base64.encode() on the bytes")
@@ -90,7 +90,7 @@ func (l *leaving) convert(v ref.Val, depth int) (any, error) {
 	return l.aggregate(v, depth)
 }
 
-var tooBig = fmt.Errorf("the result is too big: more than %d parts, %d bytes of text or %d levels", maxResultNodes, maxResultBytes, maxResultDepth)
+var errTooBig = fmt.Errorf("the result is too big: more than %d parts, %d bytes of text or %d levels", maxResultNodes, maxResultBytes, maxResultDepth)
 
 func (l *leaving) aggregate(v ref.Val, depth int) (any, error) {
 	switch v := v.(type) {

@@ -13,7 +13,7 @@ import (
 
 // Bounds on what one call of a function may make or do. CEL's own cost is counted after a call, too late for those whose result is a product of their arguments.
 const (
-	maxTextBytes   = 16 << 20
+	maxTextBytes   = 8 << 20
 	maxListSize    = 1 << 20
 	maxComparisons = 1 << 24
 )
@@ -22,7 +22,11 @@ const (
 var guards = map[string]func(args []ref.Val) error{
 	"replace":         guardReplace,
 	"join":            guardJoin,
-	"format":          guardFormat,
+	"format":          guardText,
+	"split":           guardSplit,
+	"strings.quote":   guardText,
+	"base64.encode":   guardText,
+	"json.encode":     guardText,
 	"flatten":         guardFlatten,
 	"distinct":        guardDistinct,
 	"sets.contains":   guardPairs,
@@ -120,17 +124,6 @@ func guardJoin(args []ref.Val) error {
 	return nil
 }
 
-func guardFormat(args []ref.Val) error {
-	text, _ := textOf(args, 0)
-	total := len(text)
-	for _, arg := range args[1:] {
-		if !measure(arg, &total, 0) {
-			return fmt.Errorf("the result is longer than %d bytes", maxTextBytes)
-		}
-	}
-	return nil
-}
-
 // measure adds what v takes as text, and gives up beyond the bound.
 func measure(v ref.Val, total *int, depth int) bool {
 	if depth > maxResultDepth {
@@ -157,6 +150,27 @@ func measure(v ref.Val, total *int, depth int) bool {
 	}
 	*total += 8
 	return *total <= maxTextBytes
+}
+
+// guardText is for functions that make a text of the size of their arguments, or a few times that: format uses each of them once. The arguments may share parts,
+// and the function be applied to its own result.
+func guardText(args []ref.Val) error {
+	total := 0
+	for _, arg := range args {
+		if !measure(arg, &total, 0) {
+			return fmt.Errorf("the result is longer than %d bytes", maxTextBytes)
+		}
+	}
+	return nil
+}
+
+func guardSplit(args []ref.Val) error {
+	s, _ := textOf(args, 0)
+	separator, _ := textOf(args, 1)
+	if strings.Count(s, separator) > maxListSize {
+		return fmt.Errorf("the result has more than %d elements", maxListSize)
+	}
+	return nil
 }
 
 func guardFlatten(args []ref.Val) error {

@@ -2,7 +2,6 @@ package expr_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -62,12 +61,11 @@ func requireValue(t testing.TB, want any, body string, s scope) {
 	require.Equal(t, want, got, body)
 }
 
-func requireFault(t testing.TB, code, body string, s scope) *expr.Fault {
+func requireFault(t testing.TB, code, body string, s scope) (message string) {
 	_, err := eval(t, body, s)
-	require.Error(t, err, body)
 	var f *expr.Fault
-	require.True(t, errors.As(err, &f), "%s: %v", body, err)
+	require.ErrorAs(t, err, &f, body)
 	require.Equal(t, code, f.Code, "%s: %v", body, err)
 	require.NotEmpty(t, f.Text)
-	return f
+	return f.Error()
 }

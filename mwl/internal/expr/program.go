@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types/ref"
@@ -19,6 +20,7 @@ type Program struct {
 	counted      bool
 	unresolved   []Name
 	messageLimit int
+	costLimit    uint64
 }
 
 // Source is the expression without its delimiters.
@@ -75,7 +77,27 @@ func (p *Program) eval(ctx context.Context, s Scope) (ref.Val, error) {
 	if errors.Is(err, interpreter.InterruptError{}) && ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 	}
-	return nil, p.fault(EvaluationError, err)
+	return nil, p.fault(EvaluationError, p.explain(err))
+}
+
+// explain adds to CEL's words what its author needs to know here.
+func (p *Program) explain(err error) error {
+	text := err.Error()
+	for _, n := range p.unresolved {
+		if n.Function && strings.HasPrefix(text, "no such overload: "+n.Name) || !n.Function && strings.HasPrefix(text, "no such attribute(s): "+n.Name) {
+			return errors.New(n.Message)
+		}
+	}
+	var cancelled interpreter.EvalCancelledError
+	switch {
+	case errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded:
+		return fmt.Errorf("it does more work than the %d units of cost that one evaluation may: do less in one expression", p.costLimit)
+	case strings.HasPrefix(text, "no such key: "):
+		return fmt.Errorf("%w; guard a member that may be absent with has()", err)
+	case strings.HasPrefix(text, "no such overload"):
+		return fmt.Errorf("%w for the types of the operands; numbers of the data are doubles, literals without a point are ints, and the two do not mix: write 1.0, or convert with double() or int()", err)
+	}
+	return err
 }
 
 func (p *Program) fault(code string, err error) *Fault {

@@ -177,7 +177,7 @@ func (l *loader) unknownProvider(n *strictjson.Node) {
 				names = append(names, known)
 			}
 		}
-		if closest, ok := closest(name, names); ok {
+		if closest, ok := l.effort.closest(name, names); ok {
 			remedy = fmt.Sprintf("did you mean %q?", typ+"/"+closest)
 		}
 	}

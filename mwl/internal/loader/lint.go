@@ -41,23 +41,20 @@ func (l *loader) lintFlow(f *flowSite) {
 	l.lintReach(f)
 }
 
-// lintParameters warns of parameters whose default can never be taken, or does
-// not fit.
+// lintParameters warns of parameters whose default can never be taken.
 func (l *loader) lintParameters(f *flowSite) {
 	parameters := f.node.Member("parameters")
 	if parameters == nil {
 		return
 	}
 	required := parameters.Member("required")
-	for name := range f.flow.Parameters.Defaults() {
-		at := parameters.Member("properties").Member(name).Member("default")
-		if required == nil || required.Kind != strictjson.Array {
-			continue
-		}
-		for _, item := range required.Items {
-			if item.Kind == strictjson.String && item.Text == name {
-				l.warn(at, "delete the default, or do not require the parameter", "the default of %q is never taken, because the parameter is required", name)
-			}
+	if required == nil {
+		return
+	}
+	for _, item := range required.Items {
+		if _, ok := f.flow.Parameters.Defaults()[item.Text]; ok {
+			at := parameters.Member("properties").Member(item.Text).Member("default")
+			l.warn(at, "delete the default, or do not require the parameter", "the default of %q is never taken, because the parameter is required", item.Text)
 		}
 	}
 }
@@ -172,11 +169,11 @@ func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
 	if e.Contract.NeedsContinuation {
 		when := n.At("/onSuccess/when")
 		if goesOn, ok := literalOf(e.Blocks[definition.OnSuccess].When); ok {
-			what := "once"
+			what := "the loop runs once"
 			if goesOn == true {
-				what = "for ever"
+				what = "only a failure or an interruption ends the loop"
 			}
-			l.warn(when, "write an expression", "the loop runs %s, because onSuccess.when is %v", what, goesOn)
+			l.warn(when, "write an expression", "%s, because onSuccess.when is %v", what, goesOn)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (l *loader) step(n *strictjson.Node, name string, f *flowSite) *definition.
 	}
 	action := n.Member("action")
 	if action == nil {
-		l.misshapen(n, `add "action"; `+meant("", actions), "a Step lacks the member %q", "action")
+		l.misshapen(n, `add "action"; `+l.effort.meant("", actions), "a Step lacks the member %q", "action")
 		return s
 	}
 	text, ok := l.text(action, "action")
@@ -33,7 +33,7 @@ func (l *loader) step(n *strictjson.Node, name string, f *flowSite) *definition.
 		return s
 	}
 	if s.Action, ok = definition.ActionByName(text); !ok {
-		l.misshapen(action, meant(text, actions), "there is no action %q", text)
+		l.misshapen(action, l.effort.meant(text, actions), "there is no action %q", text)
 		return s
 	}
 	r := stepReader{loader: l, step: s, flow: f}

@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,7 +127,7 @@ func TestFlowObject_Parameters_WhatIsNoParameterSchema(t *testing.T) {
 		s, err := schema.Compile(parse(t, text))
 		require.Nil(t, s, text)
 		var e *schema.Error
-		require.True(t, errors.As(err, &e), "%s: %v", text, err)
+		require.ErrorAs(t, err, &e, text)
 		require.Contains(t, e.Error(), want, text)
 	}
 }
@@ -225,7 +224,7 @@ func TestFlowObject_ParameterValidationFailed_Details(t *testing.T) {
 
 	v = s.Validate(args(t, `{"a":["x",5],"b/c":{},"d":1}`))
 	details := v.Details()
-	require.Equal(t, "", details["instancePath"])
+	require.Empty(t, details["instancePath"])
 	require.Equal(t, `"d" is not declared: remove it, or declare it in the schema`, details["message"])
 	require.Equal(t, args(t, `{"a":["x",5],"b/c":{},"d":1}`), details["value"])
 	var seen []string

@@ -2,7 +2,6 @@ package value_test
 
 import (
 	"encoding/json"
-	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -93,7 +92,7 @@ func TestDataModel_JSONDataModel_WhatCannotBeAValue(t *testing.T) {
 	} {
 		_, err := value.Of(tc.in)
 		var e *value.Error
-		require.True(t, errors.As(err, &e), "%#v: %v", tc.in, err)
+		require.ErrorAs(t, err, &e, "%#v", tc.in)
 		require.Equal(t, tc.path, e.Path)
 		require.Contains(t, e.Error(), tc.problem)
 	}
