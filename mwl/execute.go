@@ -148,21 +148,29 @@ type execution struct {
 	cleaning cleaning
 }
 
-// proceed counts a Step or a re-run, and reports what interrupts the scope. The
-// cleanup of a cancelled execution may make as many again.
+// proceed counts a Step or a re-run, and reports what interrupts the scope.
 func (x *execution) proceed(ctx context.Context) *interruption {
 	if i := x.interrupted(ctx); i != nil {
 		return i
 	}
-	limit := x.limits.StepRuns
-	if limit < 0 || x.runs.Add(1) <= int64(limit) {
+	limit := int64(x.limits.StepRuns)
+	if limit <= 0 {
 		return nil
 	}
-	if x.ctx.Err() != nil {
-		return x.giveUpCleanup("the cleanup after the cancellation has made more than " + strconv.Itoa(limit) + " Steps and re-runs")
+	runs := x.runs.Add(1)
+	if runs <= limit {
+		return nil
 	}
-	x.runs.Store(0)
-	return x.cancel("the execution has made more than " + strconv.Itoa(limit) + " Steps and re-runs")
+	reason := "the execution has made more than " + strconv.FormatInt(limit, 10) + " Steps and re-runs"
+	x.cancel(reason)
+	if i := x.interrupted(ctx); i != nil {
+		return i
+	}
+	// This is cleanup, which has as many again.
+	if runs > 2*limit {
+		x.abandonCleanup(reason + ", and its cleanup as many again")
+	}
+	return x.interrupted(ctx)
 }
 
 // instant reads the clock.

@@ -102,17 +102,14 @@ func (x *execution) limitCleanup() {
 		return
 	}
 	c.timer = x.clock.AfterFunc(x.limits.Cleanup, func() {
-		x.giveUpCleanup("the cleanup after the cancellation took longer than " + temporal.FormatDuration(x.limits.Cleanup))
+		x.abandonCleanup("the cleanup after the cancellation took longer than " + temporal.FormatDuration(x.limits.Cleanup))
 	})
 }
 
-// giveUpCleanup interrupts the cleanup itself.
-func (x *execution) giveUpCleanup(reason string) *interruption {
-	i := &interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, reason, nil, nil)}
-	x.cleaning.mu.Lock()
-	defer x.cleaning.mu.Unlock()
-	x.cleaning.cancel(i)
-	return i
+// abandonCleanup interrupts the cleanup that runs and all that would follow.
+func (x *execution) abandonCleanup(reason string) {
+	x.cleanup()
+	x.cleaning.cancel(&interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, reason, nil, nil)})
 }
 
 func (c *cleaning) finish() {

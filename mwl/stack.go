@@ -218,20 +218,21 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 }
 
 // always runs onAlways, which sees what is in flight and supersedes it only by
-// failing. An interruption that comes meanwhile waits; a failure of the phase is
-// then part of the teardown, and not hidden by it.
+// failing, or by being given up. An interruption of the scope around that arrives
+// meanwhile takes effect when the phase has ended.
 func (e *entryRun) always(ctx context.Context, o outcome) outcome {
-	cleanup := e.f.x.cleanup()
+	x := e.f.x
+	cleanup := x.cleanup()
 	p := e.phase(definition.OnAlways, &o)
 	_, _, stop := p.act(cleanup)
 	if stop == nil {
 		stop = e.f.assign(cleanup, p.block.Assign, p, e.f.vars)
 	}
+	if i := x.interrupted(ctx); i != nil && o.unwinding == nil {
+		o = i.unwound()
+	}
 	if stop == nil {
 		return o
-	}
-	if i := e.f.x.interrupted(ctx); i != nil && o.unwinding == nil {
-		o = i.unwound()
 	}
 	return outcome{failure: stop.failure.superseding(o.failure), unwinding: o.unwinding}
 }
