@@ -105,6 +105,7 @@ func (m *goMiddleware) verdict(p *phaseRun, d Decision, given *failure, exported
 	}
 	v := verdict{kind: d.kind, rerun: d.rerun}
 	switch d.kind {
+	case decidePass:
 	case decideSubstitute:
 		return m.substitute(p, v, d.result, given, exported)
 	case decideReplace:
@@ -131,15 +132,15 @@ func (m *goMiddleware) substitute(p *phaseRun, v verdict, r Result, given *failu
 	if p.phase != definition.OnEntry && (r.Failure != nil) != (given != nil) {
 		return verdict{}, fmt.Errorf("its Substitute would turn a failure into a success or back at %s", p.phase)
 	}
-	if r.Failure != nil {
+	if r.Failure == nil {
+		substitute, err := value.Of(r.Value)
+		if err != nil {
+			return verdict{}, fmt.Errorf("the value of its Substitute has no JSON form: %w", err)
+		}
+		v.outcome = succeeded(substitute)
+	} else {
 		v.outcome = failed(failureOf(r.Failure, m.errorCode, m.contract.Failures, given, exported).superseding(given))
-		return v, nil
 	}
-	substitute, err := value.Of(r.Value)
-	if err != nil {
-		return verdict{}, fmt.Errorf("the value of its Substitute has no JSON form: %w", err)
-	}
-	v.outcome = succeeded(substitute)
 	return v, nil
 }
 

@@ -202,6 +202,7 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 		rising.value = v.value
 	case decideRerun:
 		again = &v.rerun
+	case decidePass, decideBound:
 	}
 	emitted, stop = p.shape(ctx, again)
 	if stop != nil {
