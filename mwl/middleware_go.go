@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/temporal"
@@ -44,6 +45,10 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		}
 		var refused error
 		run.contribute = func(name string, member any) {
+			if isUniversal(name) {
+				refused = fmt.Errorf("its metadata has %s, which every record has: use another name", name)
+				return
+			}
 			member, err := value.Of(member)
 			if err != nil {
 				refused = fmt.Errorf("its metadata %s has no JSON form: %w", name, err)
@@ -100,7 +105,7 @@ var allowed = map[ActionKind][definition.PhaseCount][]decisionKind{
 // the phase does not allow is an error.
 func (m *goMiddleware) verdict(p *phaseRun, d Decision, given *failure, exported *Failure) (verdict, error) {
 	kind := m.actions[p.phase].Kind
-	if d.kind != decidePass && !contains(allowed[kind][p.phase], d.kind) {
+	if d.kind != decidePass && !slices.Contains(allowed[kind][p.phase], d.kind) {
 		return verdict{}, fmt.Errorf("a %s action cannot decide %s at %s", kind, d.kind, p.phase)
 	}
 	v := verdict{kind: d.kind, rerun: d.rerun}
@@ -142,15 +147,6 @@ func (m *goMiddleware) substitute(p *phaseRun, v verdict, r Result, given *failu
 		v.outcome = failed(failureOf(r.Failure, m.errorCode, m.contract.Failures, given, exported).superseding(given))
 	}
 	return v, nil
-}
-
-func contains(kinds []decisionKind, kind decisionKind) bool {
-	for _, k := range kinds {
-		if k == kind {
-			return true
-		}
-	}
-	return false
 }
 
 // String names the kind of an action.

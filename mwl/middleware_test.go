@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus/mwl"
@@ -297,7 +298,10 @@ func TestOptionErrors(t *testing.T) {
 		require.ErrorAs(t, err, &refused)
 		require.Equal(t, name, refused.Option)
 	}
-	_, err := mwl.Load(source, nil)
+	var noClock *clock.Mock
+	_, err := mwl.Load(source, mwl.WithClock(noClock))
+	require.Error(t, err)
+	_, err = mwl.Load(source, nil)
 	require.ErrorContains(t, err, "option 1")
 	def, err := mwl.Load(source)
 	require.NoError(t, err)
