@@ -23,10 +23,7 @@ type Catalog struct {
 }
 
 // CatalogEntry is a [CallProvider] or a [Middleware].
-type CatalogEntry interface {
-	uri() string
-	register(c *Catalog) error
-}
+type CatalogEntry interface{ register(c *Catalog) error }
 
 // NewCatalog makes a catalog of the entries and the language's own providers. The
 // error is a [*CatalogError].
@@ -68,9 +65,6 @@ func (c contracts) Middleware(uri string) (*definition.MiddlewareContract, bool)
 	contract, ok := c.middlewares[uri]
 	return contract, ok
 }
-
-func (p CallProvider) uri() string { return p.URI }
-func (m Middleware) uri() string   { return m.URI }
 
 func (p CallProvider) register(c *Catalog) error {
 	prefix := "Provider.Call." + p.CodePrefix
@@ -253,6 +247,7 @@ var ownProviders = sync.OnceValue(func() *Catalog {
 			URI:        "mwl:provider.middleware/mwl/" + strings.ToLower(name) + "/v1",
 			CodePrefix: name,
 			Levels:     definition.StepLevel | definition.FlowLevel,
+			Metadata:   schema.Empty,
 			Phases:     phases, Implementation: behavior,
 		}
 	}
@@ -281,7 +276,7 @@ var ownProviders = sync.OnceValue(func() *Catalog {
 		c.middlewares[contract.URI] = contract
 	}
 	mock := &definition.CallContract{
-		URI: "mwl:provider.call/mwl/mock/v1", CodePrefix: "Mock", Parameters: own(mockArguments),
+		URI: "mwl:provider.call/mwl/mock/v1", CodePrefix: "Mock", Parameters: own(mockArguments), Metadata: schema.Empty,
 		Failures: definition.FailureCatalog{Open: []string{"*"}}, Implementation: mockProvider{},
 	}
 	c.calls = map[string]*definition.CallContract{mock.URI: mock}

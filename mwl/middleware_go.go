@@ -67,7 +67,7 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		if refused != nil {
 			return refused
 		}
-		if violation := validate(m.contract.Metadata, contributed); violation != nil {
+		if violation := m.contract.Metadata.Validate(contributed); violation != nil {
 			return fmt.Errorf("its metadata is not what it declares: %s", violation.Message())
 		}
 		v, err = m.verdict(p, decision, given, exported)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
-	"github.com/surebus/eventbus/mwl/internal/schema"
 	"github.com/surebus/eventbus/mwl/internal/value"
 )
 
@@ -66,18 +65,10 @@ func (g *goProvider) report(members map[string]any) (map[string]any, error) {
 		return nil, fmt.Errorf("its metadata has no JSON form: %w", err)
 	}
 	reported, _ := v.(map[string]any)
-	if violation := validate(g.contract.Metadata, reported); violation != nil {
+	if violation := g.contract.Metadata.Validate(reported); violation != nil {
 		return nil, fmt.Errorf("its metadata is not what it declares: %s", violation.Message())
 	}
 	return reported, nil
-}
-
-// validate checks members against a schema; nil declares none.
-func validate(s *schema.Schema, members map[string]any) *schema.Violation {
-	if s == nil {
-		s = schema.Empty
-	}
-	return s.Validate(members)
 }
 
 // failureOf is the failure that an error of somebody else's function is. A failure

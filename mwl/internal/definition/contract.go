@@ -20,7 +20,7 @@ type CallContract struct {
 	CodePrefix string
 	// Parameters is schema.Empty when the provider takes no arguments.
 	Parameters *schema.Schema
-	// Metadata is nil when the provider exposes none.
+	// Metadata is schema.Empty when the provider exposes none.
 	Metadata *schema.Schema
 	Failures FailureCatalog
 	// Implementation is the interpreter's.
@@ -61,7 +61,7 @@ type MiddlewareContract struct {
 	CodePrefix string
 	Levels     Level
 	Phases     [PhaseCount]PhaseContract
-	// Metadata is nil when the middleware contributes none.
+	// Metadata is schema.Empty when the middleware contributes none.
 	Metadata *schema.Schema
 	Failures FailureCatalog
 	// OwnsRuns: with onEntry gated off the scope does not run at all, as for Loop.
