@@ -114,7 +114,7 @@ func (m Middleware) register(c *Catalog) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"enteredAt", "exitedAt"} {
+	for _, name := range universal {
 		if declares(m.Metadata, name) {
 			return &CatalogError{m.URI, "Metadata", "declares " + name + ", which every record has; use another name"}
 		}
@@ -213,6 +213,11 @@ func compileSchema(uri, field string, source json.RawMessage) (*schema.Schema, e
 	}
 	return compiled, nil
 }
+
+// universal are the members of every metadata record.
+var universal = []string{"enteredAt", "exitedAt"}
+
+func isUniversal(name string) bool { return slices.Contains(universal, name) }
 
 // declares reports whether a schema, which compiles, declares the property.
 func declares(source json.RawMessage, property string) bool {

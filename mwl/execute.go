@@ -153,10 +153,23 @@ func (x *execution) proceed(ctx context.Context) *interruption {
 	if i := x.interrupted(ctx); i != nil {
 		return i
 	}
-	if limit := x.limits.StepRuns; limit > 0 && x.runs.Add(1) > int64(limit) {
-		return x.cancel("the execution has made more than " + strconv.Itoa(limit) + " Steps and re-runs")
+	limit := int64(x.limits.StepRuns)
+	if limit <= 0 {
+		return nil
 	}
-	return nil
+	runs := x.runs.Add(1)
+	if runs <= limit {
+		return nil
+	}
+	reason := "the execution has made more than " + strconv.FormatInt(limit, 10) + " Steps and re-runs"
+	if i := x.cancel(reason); x.interrupted(ctx) != nil {
+		return i
+	}
+	// This is cleanup, which has as many again.
+	if runs > 2*limit {
+		x.abandonCleanup(reason + ", and its cleanup as many again")
+	}
+	return x.interrupted(ctx)
 }
 
 // instant reads the clock.

@@ -69,6 +69,9 @@ func (f *frame) graph(ctx context.Context, input any) outcome {
 
 // eval computes a field that is written.
 func (f *frame) eval(ctx context.Context, field definition.Field, scope expr.Scope) (any, *outcome) {
+	if literal, ok := field.Template.Literal(); ok {
+		return literal, nil
+	}
 	v, err := field.Template.Eval(ctx, scope)
 	if err != nil {
 		return nil, f.faulted(ctx, field, err)
@@ -118,14 +121,9 @@ func (f *frame) holds(ctx context.Context, when definition.Field, scope expr.Sco
 	if !when.Written() {
 		return true, nil
 	}
-	v, stop := f.eval(ctx, when, scope)
-	if stop != nil {
-		return false, stop
-	}
-	holds, ok := v.(bool)
-	if !ok {
-		return false, stopped(newError(CodeExpressionEvaluationError,
-			when.Pointer+" must give a boolean, not "+describe(v)+"; compare it with something"))
+	holds, err := when.Template.Bool(ctx, scope)
+	if err != nil {
+		return false, f.faulted(ctx, when, err)
 	}
 	return holds, nil
 }

@@ -102,9 +102,14 @@ func (x *execution) limitCleanup() {
 		return
 	}
 	c.timer = x.clock.AfterFunc(x.limits.Cleanup, func() {
-		c.cancel(&interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled,
-			"the cleanup after the cancellation took longer than "+temporal.FormatDuration(x.limits.Cleanup), nil, nil)})
+		x.abandonCleanup("the cleanup after the cancellation took longer than " + temporal.FormatDuration(x.limits.Cleanup))
 	})
+}
+
+// abandonCleanup interrupts the cleanup that runs and all that would follow.
+func (x *execution) abandonCleanup(reason string) {
+	x.cleanup()
+	x.cleaning.cancel(&interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, reason, nil, nil)})
 }
 
 func (c *cleaning) finish() {

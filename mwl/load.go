@@ -3,6 +3,7 @@ package mwl
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"time"
 
@@ -100,7 +101,7 @@ func WithCatalog(catalog *Catalog) LoadOption {
 // time.
 func WithClock(c clock.Clock) LoadOption {
 	return func(s *settings) error {
-		if c == nil {
+		if v := reflect.ValueOf(c); c == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 			return &OptionError{"WithClock", "the clock is nil; pass one, or leave the option out"}
 		}
 		s.clock = c

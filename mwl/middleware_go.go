@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/temporal"
@@ -26,6 +27,7 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		v        verdict
 		given    *failure
 		exported *Failure
+		refusal  *failure
 	)
 	contributed := maps.Clone(e.contributed)
 	run := &PhaseRun{EnteredAt: p.enteredAt, ExecutionID: e.f.x.id, State: e.state}
@@ -43,6 +45,10 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		}
 		var refused error
 		run.contribute = func(name string, member any) {
+			if isUniversal(name) {
+				refused = fmt.Errorf("its metadata has %s, which every record has: use another name", name)
+				return
+			}
 			member, err := value.Of(member)
 			if err != nil {
 				refused = fmt.Errorf("its metadata %s has no JSON form: %w", name, err)
@@ -55,7 +61,8 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		}
 		var err error
 		if decision, err = m.actions[p.phase].Run(ctx, run); err != nil {
-			return err
+			refusal = failureOf(err, m.errorCode, m.contract.Failures, given, exported)
+			return nil
 		}
 		if refused != nil {
 			return refused
@@ -71,7 +78,10 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		return verdict{}, &unwound
 	}
 	if err != nil {
-		return verdict{}, stopped(failureOf(err, m.errorCode, m.contract.Failures, given, exported))
+		refusal = failureOf(err, m.errorCode, m.contract.Failures, given, exported)
+	}
+	if refusal != nil {
+		return verdict{}, stopped(refusal)
 	}
 	e.state, e.contributed = run.State, contributed
 	return v, nil
@@ -95,11 +105,12 @@ var allowed = map[ActionKind][definition.PhaseCount][]decisionKind{
 // the phase does not allow is an error.
 func (m *goMiddleware) verdict(p *phaseRun, d Decision, given *failure, exported *Failure) (verdict, error) {
 	kind := m.actions[p.phase].Kind
-	if d.kind != decidePass && !contains(allowed[kind][p.phase], d.kind) {
+	if d.kind != decidePass && !slices.Contains(allowed[kind][p.phase], d.kind) {
 		return verdict{}, fmt.Errorf("a %s action cannot decide %s at %s", kind, d.kind, p.phase)
 	}
 	v := verdict{kind: d.kind, rerun: d.rerun}
 	switch d.kind {
+	case decidePass:
 	case decideSubstitute:
 		return m.substitute(p, v, d.result, given, exported)
 	case decideReplace:
@@ -126,25 +137,16 @@ func (m *goMiddleware) substitute(p *phaseRun, v verdict, r Result, given *failu
 	if p.phase != definition.OnEntry && (r.Failure != nil) != (given != nil) {
 		return verdict{}, fmt.Errorf("its Substitute would turn a failure into a success or back at %s", p.phase)
 	}
-	if r.Failure != nil {
-		v.outcome = failed(failureOf(r.Failure, m.errorCode, m.contract.Failures, given, exported).superseding(given))
-		return v, nil
-	}
-	substitute, err := value.Of(r.Value)
-	if err != nil {
-		return verdict{}, fmt.Errorf("the value of its Substitute has no JSON form: %w", err)
-	}
-	v.outcome = succeeded(substitute)
-	return v, nil
-}
-
-func contains(kinds []decisionKind, kind decisionKind) bool {
-	for _, k := range kinds {
-		if k == kind {
-			return true
+	if r.Failure == nil {
+		substitute, err := value.Of(r.Value)
+		if err != nil {
+			return verdict{}, fmt.Errorf("the value of its Substitute has no JSON form: %w", err)
 		}
+		v.outcome = succeeded(substitute)
+	} else {
+		v.outcome = failed(failureOf(r.Failure, m.errorCode, m.contract.Failures, given, exported).superseding(given))
 	}
-	return false
+	return v, nil
 }
 
 // String names the kind of an action.

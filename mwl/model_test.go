@@ -380,7 +380,7 @@ func (m *model) execute(root *modelFlow) (chain []string, log string, end int) {
 	if m.external != nil {
 		bounds = scope{m.external}
 	}
-	f, r, now := m.flow(root, bounds, 0, true)
+	f, r, now := m.flow(root, bounds, 0)
 	return r.chain, f.value, now
 }
 
@@ -415,9 +415,9 @@ func (m *model) wait(bounds scope, now, then int) (int, *modelBound) {
 	return max(now, first.at), first
 }
 
-func (m *model) flow(flow *modelFlow, bounds scope, now int, outermost bool) (*modelFrame, modelResult, int) {
+func (m *model) flow(flow *modelFlow, bounds scope, now int) (*modelFrame, modelResult, int) {
 	f := &modelFrame{}
-	r, now := m.wrap(f, flow.stack, bounds, now, outermost, func(bounds scope, now int) (modelResult, int) {
+	r, now := m.wrap(f, flow.stack, bounds, now, func(bounds scope, now int) (modelResult, int) {
 		return m.graph(f, flow, bounds, now)
 	})
 	return f, r, now
@@ -447,7 +447,7 @@ func (m *model) graph(f *modelFrame, flow *modelFlow, bounds scope, now int) (mo
 			}
 			return modelResult{chain: f.failure}, now
 		case "call":
-			r, now = m.wrap(f, s.stack, bounds, now, false, func(bounds scope, now int) (modelResult, int) {
+			r, now = m.wrap(f, s.stack, bounds, now, func(bounds scope, now int) (modelResult, int) {
 				return m.call(f, &s.targets[0], bounds, now)
 			})
 		case "gather":
@@ -488,7 +488,7 @@ func (m *model) target(f *modelFrame, g *modelTarget, bounds scope, now int) (in
 		return nil, modelResult{b.chain, b}, now
 	}
 	if g.flow != nil {
-		return m.flow(g.flow, bounds, now, false)
+		return m.flow(g.flow, bounds, now)
 	}
 	m.note(now, g.name+" begins")
 	now, by := m.wait(bounds, now, now+g.ms)
@@ -640,8 +640,8 @@ func (m *model) decided(s *modelStep, dispatches []modelDispatch, now int) (int,
 type modelOperation func(bounds scope, now int) (modelResult, int)
 
 // wrap runs an operation in a stack. An interruption that came while a cleanup ran
-// takes effect after that; the outermost cleanup of all has no such after.
-func (m *model) wrap(f *modelFrame, stack []modelEntry, bounds scope, now int, outermost bool, op modelOperation) (modelResult, int) {
+// takes effect after that.
+func (m *model) wrap(f *modelFrame, stack []modelEntry, bounds scope, now int, op modelOperation) (modelResult, int) {
 	if len(stack) == 0 {
 		return op(bounds, now)
 	}
@@ -650,7 +650,7 @@ func (m *model) wrap(f *modelFrame, stack []modelEntry, bounds scope, now int, o
 	}
 	e := &stack[0]
 	inner := func(bounds scope, now int) (modelResult, int) {
-		return m.wrap(f, stack[1:], bounds, now, false, op)
+		return m.wrap(f, stack[1:], bounds, now, op)
 	}
 	var r modelResult
 	switch e.kind {
@@ -679,12 +679,12 @@ func (m *model) wrap(f *modelFrame, stack []modelEntry, bounds scope, now int, o
 	case "finally":
 		r, now = inner(bounds, now)
 		var c modelResult
-		c, now = m.wrap(f, e.around, nil, now, false, func(bounds scope, now int) (modelResult, int) {
+		c, now = m.wrap(f, e.around, nil, now, func(bounds scope, now int) (modelResult, int) {
 			return m.call(f, &e.cleanup, bounds, now)
 		})
 		if c.failed() {
 			if b := m.struck(bounds, now); b != nil && r.by == nil {
-				m.unsettled = "FAULT2"
+				// The cancellation was in flight when the cleanup failed.
 				r = modelResult{b.chain, b}
 			}
 			r.chain = slices.Concat(c.chain, r.chain)
@@ -694,10 +694,6 @@ func (m *model) wrap(f *modelFrame, stack []modelEntry, bounds scope, now int, o
 		return r, now
 	}
 	if b := m.struck(bounds, now); b != nil {
-		m.unsettled = "FAULT7"
-		if outermost {
-			m.unsettled = "a cancellation in the root's outermost cleanup"
-		}
 		return modelResult{b.chain, b}, now
 	}
 	return r, now

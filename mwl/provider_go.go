@@ -39,7 +39,9 @@ func (g *goProvider) call(ctx context.Context, c *callRun, with map[string]any) 
 		}
 		metadata = reported
 		if err != nil {
-			return err
+			// Here, because the methods of an error are somebody else's, too.
+			o = failed(failureOf(err, g.errorCode, g.contract.Failures, nil, nil))
+			return nil
 		}
 		v, err := value.Of(response.Value)
 		if err != nil {
@@ -79,11 +81,20 @@ func validate(s *schema.Schema, members map[string]any) *schema.Violation {
 }
 
 // failureOf is the failure that an error of somebody else's function is. A failure
-// whose code is not declared is the cause of one that is.
-func failureOf(err error, errorCode string, declared definition.FailureCatalog, given *failure, exported *Failure) *failure {
+// whose code is not declared is the cause of one that is. The error's own methods
+// may panic.
+func failureOf(err error, errorCode string, declared definition.FailureCatalog, given *failure, exported *Failure) (read *failure) {
+	defer func() {
+		if p := recover(); p != nil {
+			read = newError(errorCode, fmt.Sprintf("its error of type %T panicked: %v", err, p))
+		}
+	}()
 	named, ok := errors.AsType[*Failure](err)
-	if !ok || named == nil {
+	switch {
+	case !ok:
 		return newError(errorCode, err.Error())
+	case named == nil:
+		return newError(errorCode, "its error is a nil *mwl.Failure")
 	}
 	f, err := importFailure(named, given, exported)
 	switch {

@@ -103,7 +103,7 @@ func (e *entryRun) run(ctx context.Context) outcome {
 	if admitted {
 		o = e.scope(ctx)
 	}
-	return e.always(o)
+	return e.always(ctx, o)
 }
 
 // enter runs onEntry. It tells whether the scope runs; if not, what the entry
@@ -202,6 +202,7 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 		rising.value = v.value
 	case decideRerun:
 		again = &v.rerun
+	case decidePass, decideBound:
 	}
 	emitted, stop = p.shape(ctx, again)
 	if stop != nil {
@@ -218,13 +219,18 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 }
 
 // always runs onAlways, which sees what is in flight and supersedes it only by
-// failing.
-func (e *entryRun) always(o outcome) outcome {
-	ctx := e.f.x.cleanup()
+// failing, or by being given up. An interruption of the scope around that arrives
+// meanwhile takes effect when the phase has ended.
+func (e *entryRun) always(ctx context.Context, o outcome) outcome {
+	x := e.f.x
+	cleanup := x.cleanup()
 	p := e.phase(definition.OnAlways, &o)
-	_, _, stop := p.act(ctx)
+	_, _, stop := p.act(cleanup)
 	if stop == nil {
-		stop = e.f.assign(ctx, p.block.Assign, p, e.f.vars)
+		stop = e.f.assign(cleanup, p.block.Assign, p, e.f.vars)
+	}
+	if i := x.interrupted(ctx); i != nil && o.unwinding == nil {
+		o = i.unwound()
 	}
 	if stop == nil {
 		return o

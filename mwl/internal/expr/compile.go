@@ -145,7 +145,7 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 func (e *environment) plan(tree *ast.AST, limits Limits, counted bool) (cel.Program, error) {
 	options := []cel.ProgramOption{replaced(e.guarded)}
 	if counted {
-		options = append(options, cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100))
+		options = append(options, cel.CostTracking(work{}), cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100))
 	}
 	program, err := e.tryPlan(tree, append(options, cel.EvalOptions(cel.OptOptimize)))
 	if err == nil {

@@ -199,6 +199,8 @@ func TestCompile_NamesThatDoNotResolve(t *testing.T) {
 		"{{ [1].map(x, x + y) }}":                           {"y"},
 		"{{ [1].map(call, call + 1) }}":                     nil,
 		"{{ [1].map(vars, vars + 1) + vars.a }}":            nil,
+		"{{ [1].map(vars, .vars.a + vars) }}":               nil,
+		"{{ [1].map(call, .call.input) }}":                  {"call"},
 		"{{ [call].map(call, call + 1) }}":                  {"call"},
 		"{{ type(vars.a) == int }}":                         nil,
 		"{{ type(now()) == google.protobuf.Timestamp }}":    nil,
