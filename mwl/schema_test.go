@@ -109,14 +109,16 @@ func read(t *testing.T, kind string, source []byte) []definition.Problem {
 	return problems
 }
 
-// TestShapeAgreesWithThePublishedSchema alters valid documents in many ways, and
-// compares the verdict of the published schema with ours about the shape.
+// TestShapeAgreesWithThePublishedSchema makes every change of many kinds to valid
+// documents, and some several at once, and compares the verdict of the published
+// schema with ours about the shape.
 func TestShapeAgreesWithThePublishedSchema(t *testing.T) {
 	dir, ok := os.LookupEnv(schemaDir)
 	if !ok {
 		t.Skipf("%s names no directory with the published schemas", schemaDir)
 	}
 	own := map[string]string{"flow": filepath.Join("testdata", "definitions", "valid"), "provider": filepath.Join("testdata", "schema", "valid", "provider")}
+	whole := map[string]int{"flow": 1, "provider": 2} // of everything.json, and of both kinds of providers
 	check := map[string]func([]byte, loader.Options) ([]definition.Problem, int){"flow": loader.Shape, "provider": loader.ProviderShape}
 	for kind := range own {
 		t.Run(kind, func(t *testing.T) {
@@ -129,27 +131,87 @@ func TestShapeAgreesWithThePublishedSchema(t *testing.T) {
 				require.NoError(t, err)
 				documents = append(documents, decode(t, source))
 			}
-			m := mutator{rand: rand.New(rand.NewPCG(1, 2)), documents: documents} //nolint:gosec // mutations need no secrecy
+			c := comparison{oracle: oracle, check: check[kind]}
+			m := mutator{rand: rand.New(rand.NewPCG(1, 2)), documents: documents} //nolint:gosec // no secrecy is needed
 			m.learn()
-			rounds := 5_000
-			if testing.Short() {
-				rounds = 500
-			}
-			accepted := 0
-			for range rounds {
-				source := m.next(t)
-				verdict := oracle.Validate(decode(t, source))
-				problems, _ := check[kind](source, loader.Options{})
-				if verdict == nil {
-					accepted++
+			for _, document := range documents[:whole[kind]] {
+				for _, part := range pieces(document) {
+					m.each(t, part, func(source []byte) {
+						if !testing.Short() || m.rand.IntN(20) == 0 {
+							c.compare(t, source)
+						}
+					})
 				}
-				require.Equal(t, verdict == nil, len(problems) == 0, "%s\nthe schema: %v\nwe: %v", source, verdict, problems)
 			}
-			t.Logf("%d of %d documents were accepted", accepted, rounds)
-			require.Greater(t, accepted, rounds/50)
-			require.Greater(t, rounds-accepted, rounds/50)
+			for range 500 {
+				c.compare(t, m.next(t))
+			}
+			t.Logf("%d documents were accepted and %d refused", c.accepted, c.refused)
+			require.Greater(t, c.accepted, 500)
+			require.Greater(t, c.refused, 500)
 		})
 	}
+}
+
+// comparison compares verdicts, and counts them.
+type comparison struct {
+	oracle            *jsonschema.Schema
+	check             func([]byte, loader.Options) ([]definition.Problem, int)
+	accepted, refused int
+}
+
+func (c *comparison) compare(t *testing.T, source []byte) {
+	verdict := c.oracle.Validate(decode(t, source))
+	problems, _ := c.check(source, loader.Options{})
+	if (verdict == nil) != (len(problems) == 0) { // require builds its message even if all is well
+		t.Fatalf("%s\nthe schema: %v\nwe: %v", source, verdict, problems)
+	}
+	if verdict == nil {
+		c.accepted++
+	} else {
+		c.refused++
+	}
+}
+
+// pieces returns small documents that together have what the document has. Names
+// do not resolve in them, which shapes are not about.
+func pieces(document any) []any {
+	whole, ok := document.(map[string]any)
+	if !ok || whole["steps"] == nil {
+		return []any{document}
+	}
+	var parts []any
+	part := func(members map[string]any) {
+		p := map[string]any{"$schema": whole["$schema"], "entrypoint": "s", "steps": map[string]any{"s": map[string]any{"action": "Return"}}}
+		maps.Copy(p, members)
+		parts = append(parts, p)
+	}
+	part(map[string]any{"comment": "c", "parameters": map[string]any{"type": "object"}, "flows": map[string]any{}, "middleware": []any{}})
+	steps := func(flow map[string]any) {
+		for _, name := range sortedNames(flow["steps"].(map[string]any)) {
+			part(map[string]any{"steps": map[string]any{"s": flow["steps"].(map[string]any)[name]}})
+		}
+	}
+	steps(whole)
+	if stack, ok := whole["middleware"].([]any); ok {
+		for _, entry := range stack {
+			part(map[string]any{"middleware": []any{entry}})
+		}
+	}
+	if flows, ok := whole["flows"].(map[string]any); ok {
+		for _, name := range sortedNames(flows) {
+			flow := flows[name].(map[string]any)
+			steps(flow)
+			part(map[string]any{"flows": map[string]any{"F": map[string]any{
+				"comment": "c", "entrypoint": "s", "steps": map[string]any{"s": map[string]any{"action": "Raise"}},
+			}}})
+		}
+	}
+	return parts
+}
+
+func sortedNames(object map[string]any) []string {
+	return slices.Sorted(maps.Keys(object))
 }
 
 func compile(t *testing.T, source []byte) *jsonschema.Schema {
@@ -173,10 +235,11 @@ func decode(t testing.TB, source []byte) any {
 type mutator struct {
 	rand      *rand.Rand
 	documents []any
-	// names are those of members anywhere, values what stands anywhere, and byName
-	// what stands under a name.
+	// names are those of members anywhere, values what stands anywhere, byName what
+	// stands under a name, and odd what is right at few places.
 	names  []string
 	values []any
+	odd    []any
 	byName map[string][]any
 }
 
@@ -201,6 +264,7 @@ func (m *mutator) learn() {
 		if err != nil {
 			panic(fmt.Sprint(text, err))
 		}
+		m.odd = append(m.odd, v)
 		m.values = append(m.values, v)
 	}
 	var walk func(v any)
@@ -222,6 +286,8 @@ func (m *mutator) learn() {
 	for _, d := range m.documents {
 		walk(d)
 	}
+	slices.Sort(m.names)
+	m.names = slices.Compact(m.names)
 }
 
 // next returns a document that has been altered at one to three places.
@@ -236,6 +302,57 @@ func (m *mutator) next(t testing.TB) []byte {
 	source, err := json.Marshal(document[0])
 	require.NoError(t, err)
 	return source
+}
+
+// each gives all documents that one change makes of the document.
+func (m *mutator) each(t testing.TB, document any, give func([]byte)) {
+	root := []any{copied(document)}
+	changed := func() {
+		source, err := json.Marshal(root[0])
+		require.NoError(t, err)
+		give(source)
+	}
+	changed()
+	var visit func(v any)
+	visit = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for i, was := range v {
+				for _, other := range m.odd {
+					v[i] = other
+					changed()
+				}
+				v[i] = was
+				visit(was)
+			}
+		case map[string]any:
+			for _, name := range sortedNames(v) {
+				was := v[name]
+				delete(v, name)
+				changed()
+				v["x"+name] = was
+				changed()
+				delete(v, "x"+name)
+				for _, other := range m.odd {
+					v[name] = other
+					changed()
+				}
+				v[name] = was
+				visit(was)
+			}
+			for _, name := range m.names {
+				if _, has := v[name]; has {
+					continue
+				}
+				for _, other := range append([]any{nil, map[string]any{}}, m.byName[name][:min(2, len(m.byName[name]))]...) {
+					v[name] = other
+					changed()
+				}
+				delete(v, name)
+			}
+		}
+	}
+	visit(root)
 }
 
 // places lists what may be altered in v.
