@@ -169,23 +169,23 @@ func TestExpressions_CEL_CoreLanguage(t *testing.T) {
 		"timestamp('2024-01-15T09:30:00Z').getHours()":        9.0,
 		"timestamp('2024-01-15T23:30:00Z').getDate('+02:00')": 16.0,
 		"string(duration('300s'))":                            "300s",
-		"timestamp('2024-01-15T09:30:00Z') + duration('1h') > timestamp('2024-01-15T09:30:00Z')": true,
-		"google.protobuf.Int32Value{value: 5}":                                                   5.0,
-		"google.protobuf.Struct{fields: {'a': google.protobuf.Value{string_value: 'x'}}}":        object("a", "x"),
-		"[[1], [2]].map(x, x[0])":               []any{1.0, 2.0},
-		"{'a': [1, {'b': null}]}":               object("a", []any{1.0, object("b", nil)}),
-		".vars.m.a":                             1.0,
-		"[5.0].map(vars, .vars.m.a + vars)":     []any{6.0},
-		"[{'m': {'a': 7}}].map(vars, vars.m.a)": []any{7.0},
-		"vars['m']['a']":                        1.0,
-		"r'\\d+'":                               `\d+`,
-		`"\u00e9"`:                              "é",
-		"0x10":                                  16.0,
-		"1 // a comment":                        1.0,
-		"[1, 2, 3].map(i, [4].map(j, i + j))":   []any{[]any{5.0}, []any{6.0}, []any{7.0}},
+		"google.protobuf.Int32Value{value: 5}":                5.0,
+		"[[1], [2]].map(x, x[0])":                             []any{1.0, 2.0},
+		"{'a': [1, {'b': null}]}":                             object("a", []any{1.0, object("b", nil)}),
+		".vars.m.a":                                           1.0,
+		"[5.0].map(vars, .vars.m.a + vars)":                   []any{6.0},
+		"[{'m': {'a': 7}}].map(vars, vars.m.a)":               []any{7.0},
+		"vars['m']['a']":                                      1.0,
+		"r'\\d+'":                                             `\d+`,
+		`"\u00e9"`:                                            "é",
+		"0x10":                                                16.0,
+		"1 // a comment":                                      1.0,
+		"[1, 2, 3].map(i, [4].map(j, i + j))":                 []any{[]any{5.0}, []any{6.0}, []any{7.0}},
 	} {
 		requireValue(t, want, body, s)
 	}
+	requireValue(t, true, "timestamp('2024-01-15T09:30:00Z') + duration('1h') > timestamp('2024-01-15T09:30:00Z')", s)
+	requireValue(t, object("a", "x"), "google.protobuf.Struct{fields: {'a': google.protobuf.Value{string_value: 'x'}}}", s)
 }
 
 func TestExpressions_CEL_RecommendedExtensions(t *testing.T) {
