@@ -3,6 +3,7 @@ package mwl_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -261,7 +262,7 @@ func TestTimeoutDuringCleanup(t *testing.T) {
 }
 
 // The cleanup of a cancelled execution has a limit (Limits.Cleanup): then it is
-// given up, and there is still one Result.
+// given up, which the Result tells, and there is still one.
 func TestCancelCleanupLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{}
@@ -274,7 +275,8 @@ func TestCancelCleanupLimit(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		result := def.Execute(ctx, nil)
-		require.Error(t, result.Err())
+		require.Equal(t, []string{cancelled, cancelled}, envelope(result.Failure))
+		require.Contains(t, result.Failure.Message, "PT10S")
 		require.Equal(t, 11*time.Second, time.Since(start))
 		require.Equal(t, []string{"cleanup", "cleanup stopped"}, j.all())
 	})
@@ -352,4 +354,52 @@ func TestTimeoutRefusesLateResult(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Execution model, The conversion seam: a failed cleanup is never hidden, be it one
+// that was under way already when the interruption came.
+func TestInterruptedDuringFailingCleanup(t *testing.T) {
+	const work = `
+	"entrypoint": "work",
+	"steps": {
+		"work": {
+			"action": "Call",
+			"call": {$MOCK},
+			"middleware": [%s {$FINALLY, "onAlways": {"with": {"call": {$MOCK, "with": {"delay": "PT5S", "failure": {"code": "Cleanup.Failed"}}}}}}],
+			"next": "after"
+		},
+		"after": {"action": "Sleep", "for": "P1D", "next": "done"},
+		"done": {"action": "Return"}
+	}`
+	t.Run("timeout", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			def := load(t, fmt.Sprintf(work, `{$TIMEOUT, "onEntry": {"with": {"duration": "PT1S"}}},`), nil)
+			require.Equal(t, []string{"error Cleanup.Failed", cancelled, "timeout " + mwl.CodeTimeoutExceeded}, envelope(def.Execute(t.Context(), nil).Failure))
+		})
+	})
+	t.Run("external", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			def := load(t, fmt.Sprintf(work, ""), nil)
+			require.Equal(t, []string{"error Cleanup.Failed", cancelled}, envelope(def.Execute(ctx, nil).Failure))
+		})
+	})
+	t.Run("gather", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			def := load(t, `
+			"entrypoint": "fan",
+			"steps": {
+				"fan": {
+					"action": "Gather",
+					"calls": [{$MOCK, "with": {"delay": "PT2S"}}, {"flow": {`+fmt.Sprintf(work, "")+`}}],
+					"completion": {"successes": 1, "wait": false},
+					"output": "{{ step.results[1] }}",
+					"next": "raise"
+				},
+				"raise": {"action": "Raise", "result": {"code": "{{ step.input.code }}", "previous": "{{ has(step.input.previous) ? step.input.previous : null }}"}}
+			}`, nil)
+			require.Equal(t, []string{"error Cleanup.Failed", "cancellation " + mwl.CodeGatherDispatchCancelled}, envelope(def.Execute(t.Context(), nil).Failure))
+		})
+	})
 }

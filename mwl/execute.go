@@ -148,15 +148,21 @@ type execution struct {
 	cleaning cleaning
 }
 
-// proceed counts a Step or a re-run, and reports what interrupts the scope.
+// proceed counts a Step or a re-run, and reports what interrupts the scope. The
+// cleanup of a cancelled execution may make as many again.
 func (x *execution) proceed(ctx context.Context) *interruption {
 	if i := x.interrupted(ctx); i != nil {
 		return i
 	}
-	if limit := x.limits.StepRuns; limit > 0 && x.runs.Add(1) > int64(limit) {
-		return x.cancel("the execution has made more than " + strconv.Itoa(limit) + " Steps and re-runs")
+	limit := x.limits.StepRuns
+	if limit < 0 || x.runs.Add(1) <= int64(limit) {
+		return nil
 	}
-	return nil
+	if x.ctx.Err() != nil {
+		return x.giveUpCleanup("the cleanup after the cancellation has made more than " + strconv.Itoa(limit) + " Steps and re-runs")
+	}
+	x.runs.Store(0)
+	return x.cancel("the execution has made more than " + strconv.Itoa(limit) + " Steps and re-runs")
 }
 
 // instant reads the clock.

@@ -102,9 +102,17 @@ func (x *execution) limitCleanup() {
 		return
 	}
 	c.timer = x.clock.AfterFunc(x.limits.Cleanup, func() {
-		c.cancel(&interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled,
-			"the cleanup after the cancellation took longer than "+temporal.FormatDuration(x.limits.Cleanup), nil, nil)})
+		x.giveUpCleanup("the cleanup after the cancellation took longer than " + temporal.FormatDuration(x.limits.Cleanup))
 	})
+}
+
+// giveUpCleanup interrupts the cleanup itself.
+func (x *execution) giveUpCleanup(reason string) *interruption {
+	i := &interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, reason, nil, nil)}
+	x.cleaning.mu.Lock()
+	defer x.cleaning.mu.Unlock()
+	x.cleaning.cancel(i)
+	return i
 }
 
 func (c *cleaning) finish() {

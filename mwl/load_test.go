@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,8 +18,8 @@ import (
 	"github.com/surebus/eventbus/mwl"
 )
 
-// shop is the catalog that the definitions of testdata are written for.
-func shop(t testing.TB) *mwl.Catalog {
+// testCatalog is the catalog that the definitions of testdata are written for.
+func testCatalog(t testing.TB) *mwl.Catalog {
 	t.Helper()
 	catalog, err := mwl.NewCatalog(
 		mwl.CallProvider{
@@ -65,7 +68,7 @@ func problemsOf(t testing.TB, err error) []mwl.Problem {
 
 func TestLoadAcceptsWhatIsValid(t *testing.T) {
 	for name, source := range sources(t, "valid") {
-		def, err := mwl.Load(source, mwl.WithCatalog(shop(t)))
+		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)))
 		require.NoError(t, err, name)
 		require.Equal(t, source, def.Source(), "comments and all")
 		require.Equal(t, name == "odd.json" || name == "nested.json", len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
@@ -74,7 +77,7 @@ func TestLoadAcceptsWhatIsValid(t *testing.T) {
 
 func TestLoadListsAllProblems(t *testing.T) {
 	for name, source := range sources(t, "invalid") {
-		def, err := mwl.Load(source, mwl.WithCatalog(shop(t)))
+		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)))
 		require.Nil(t, def, name)
 		problems := problemsOf(t, err)
 		require.Greater(t, len(problems), 1, name)
@@ -133,24 +136,28 @@ func TestLimitsOfDefinitions(t *testing.T) {
 	}{
 		{
 			"bytes", fmt.Sprintf(minimal, "null"),
-			mwl.Limits{DefinitionBytes: 123}, mwl.Limits{DefinitionBytes: 124},
+			mwl.Limits{DefinitionBytes: 123},
+			mwl.Limits{DefinitionBytes: 124},
 			"the document has 124 bytes, more than the limit of 123",
 		},
 		{
 			"depth", fmt.Sprintf(minimal, "[[[]]]"),
-			mwl.Limits{Depth: 5}, mwl.Limits{Depth: 6},
+			mwl.Limits{Depth: 5},
+			mwl.Limits{Depth: 6},
 			"values nest deeper than the limit of 5",
 		},
 		{"flow nesting", nested, mwl.Limits{FlowNesting: 3}, mwl.Limits{FlowNesting: 4}, "Flows nest deeper than the limit of 3"},
 		{"steps", nested, mwl.Limits{Steps: 6}, mwl.Limits{Steps: 7}, "the definition has more Steps than the limit of 6"},
 		{
 			"expressions", fmt.Sprintf(minimal, `["{{ 1 }}", {"a": "{{ 2 }}"}, "{{ 3 }}"]`),
-			mwl.Limits{Expressions: 2}, mwl.Limits{Expressions: 3},
+			mwl.Limits{Expressions: 2},
+			mwl.Limits{Expressions: 3},
 			"the definition has more expressions than the limit of 2",
 		},
 		{
 			"expression bytes", fmt.Sprintf(minimal, `"{{ 1 + 1 }}"`),
-			mwl.Limits{ExpressionBytes: 10}, mwl.Limits{ExpressionBytes: 11},
+			mwl.Limits{ExpressionBytes: 10},
+			mwl.Limits{ExpressionBytes: 11},
 			"",
 		},
 	} {
@@ -179,6 +186,35 @@ func TestLoadRefusesNoDocument(t *testing.T) {
 	}
 	_, err := mwl.Load(nil)
 	require.NotEmpty(t, problemsOf(t, err))
+}
+
+// TestLoadAlteredDefinitions loads what changes make of valid definitions.
+func TestLoadAlteredDefinitions(t *testing.T) {
+	catalog := testCatalog(t)
+	m := mutator{rand: rand.New(rand.NewPCG(3, 4))} //nolint:gosec // no secrecy is needed
+	valid := sources(t, "valid")
+	for _, name := range slices.Sorted(maps.Keys(valid)) {
+		m.documents = append(m.documents, decode(t, valid[name]))
+	}
+	m.learn()
+	loaded := 0
+	const rounds = 1000
+	for range rounds {
+		source := m.next(t)
+		def, err := mwl.Load(source, mwl.WithCatalog(catalog))
+		if err != nil {
+			requirePlaced(t, source, problemsOf(t, err))
+			continue
+		}
+		loaded++
+		requirePlaced(t, source, def.Warnings())
+		again, err := mwl.Load(source, mwl.WithCatalog(catalog))
+		require.NoError(t, err)
+		require.Equal(t, def.Warnings(), again.Warnings())
+	}
+	t.Logf("%d of %d loaded", loaded, rounds)
+	require.Greater(t, loaded, rounds/50)
+	require.Less(t, loaded, rounds*9/10)
 }
 
 func ExampleDefinitionError() {

@@ -26,6 +26,7 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		v        verdict
 		given    *failure
 		exported *Failure
+		refusal  *failure
 	)
 	contributed := maps.Clone(e.contributed)
 	run := &PhaseRun{EnteredAt: p.enteredAt, ExecutionID: e.f.x.id, State: e.state}
@@ -55,7 +56,8 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		}
 		var err error
 		if decision, err = m.actions[p.phase].Run(ctx, run); err != nil {
-			return err
+			refusal = failureOf(err, m.errorCode, m.contract.Failures, given, exported)
+			return nil
 		}
 		if refused != nil {
 			return refused
@@ -71,7 +73,10 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		return verdict{}, &unwound
 	}
 	if err != nil {
-		return verdict{}, stopped(failureOf(err, m.errorCode, m.contract.Failures, given, exported))
+		refusal = failureOf(err, m.errorCode, m.contract.Failures, given, exported)
+	}
+	if refusal != nil {
+		return verdict{}, stopped(refusal)
 	}
 	e.state, e.contributed = run.State, contributed
 	return v, nil

@@ -102,7 +102,7 @@ func read(t *testing.T, kind string, source []byte) []definition.Problem {
 	case "flow":
 		_, problems, _ = loader.Load(source, options)
 	case "provider":
-		_, problems, _ = loader.LoadProvider(source, options)
+		_, problems, _ = loader.LoadProvider(source, loader.AnyProvider, options)
 	default:
 		t.Fatalf("there are no documents of the kind %q", kind)
 	}
@@ -162,7 +162,7 @@ func compile(t *testing.T, source []byte) *jsonschema.Schema {
 	return compiled
 }
 
-func decode(t *testing.T, source []byte) any {
+func decode(t testing.TB, source []byte) any {
 	t.Helper()
 	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ var odd = []string{
 	`"Aa1"`, `"aA"`, `"control"`, `{"entrypoint":"a","steps":{"a":{"action":"Return"}}}`, `{"action":"Raise"}`, `{"provider":"mwl:provider.call/a/b"}`,
 }
 
-var extraNames = []string{"$schema", "comment", "x", "Next", "wehn", "parameters", "attachment", "phases", "calls", "over", "until", "for", "flow", "provider", "previous", "type", "retryable", "concurrency"}
+var extraNames = []string{"$schema", "comment", "x", "Next", "whenn", "parameters", "attachment", "phases", "calls", "over", "until", "for", "flow", "provider", "previous", "type", "retryable", "concurrency"}
 
 func (m *mutator) learn() {
 	m.byName = map[string][]any{}
@@ -225,7 +225,7 @@ func (m *mutator) learn() {
 }
 
 // next returns a document that has been altered at one to three places.
-func (m *mutator) next(t *testing.T) []byte {
+func (m *mutator) next(t testing.TB) []byte {
 	t.Helper()
 	document := []any{copied(pick(m.rand, m.documents))} // in a list, so that the root has a place, too
 	for range 1 + m.rand.IntN(3) {

@@ -103,7 +103,7 @@ func (e *entryRun) run(ctx context.Context) outcome {
 	if admitted {
 		o = e.scope(ctx)
 	}
-	return e.always(o)
+	return e.always(ctx, o)
 }
 
 // enter runs onEntry. It tells whether the scope runs; if not, what the entry
@@ -218,16 +218,20 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 }
 
 // always runs onAlways, which sees what is in flight and supersedes it only by
-// failing.
-func (e *entryRun) always(o outcome) outcome {
-	ctx := e.f.x.cleanup()
+// failing. An interruption that comes meanwhile waits; a failure of the phase is
+// then part of the teardown, and not hidden by it.
+func (e *entryRun) always(ctx context.Context, o outcome) outcome {
+	cleanup := e.f.x.cleanup()
 	p := e.phase(definition.OnAlways, &o)
-	_, _, stop := p.act(ctx)
+	_, _, stop := p.act(cleanup)
 	if stop == nil {
-		stop = e.f.assign(ctx, p.block.Assign, p, e.f.vars)
+		stop = e.f.assign(cleanup, p.block.Assign, p, e.f.vars)
 	}
 	if stop == nil {
 		return o
+	}
+	if i := e.f.x.interrupted(ctx); i != nil && o.unwinding == nil {
+		o = i.unwound()
 	}
 	return outcome{failure: stop.failure.superseding(o.failure), unwinding: o.unwinding}
 }

@@ -210,7 +210,7 @@ func syntaxError(s, body string, issues *cel.Issues) *SyntaxError {
 		_, size := utf8.DecodeRuneInString(body[offset:])
 		offset += size
 	}
-	return at(s, len(opening)+offset, clip(strings.TrimPrefix(first.Message, "Syntax error: "), 512))
+	return at(s, len(opening)+offset, clip(plainly(strings.TrimPrefix(first.Message, "Syntax error: ")), 512))
 }
 
 func before(a, b *cel.Error) bool {

@@ -27,7 +27,7 @@ type callSite struct {
 // call reads a call object. The roots are those that its place has without the
 // call itself.
 func (l *loader) call(n *strictjson.Node, f *flowSite, roots expr.Root) *definition.Call {
-	c := &callSite{call: &definition.Call{Pointer: n.Pointer()}, node: n, flow: f}
+	c := &callSite{call: &definition.Call{Pointer: l.pointer(n)}, node: n, flow: f}
 	roots |= expr.Call
 	window := expr.Provider
 	if n.Member("flow") != nil {
@@ -177,7 +177,7 @@ func (l *loader) unknownProvider(n *strictjson.Node) {
 				names = append(names, known)
 			}
 		}
-		if closest, ok := closest(name, names); ok {
+		if closest, ok := l.effort.closest(name, names); ok {
 			remedy = fmt.Sprintf("did you mean %q?", typ+"/"+closest)
 		}
 	}

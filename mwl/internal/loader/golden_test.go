@@ -56,7 +56,7 @@ func TestProviderDocuments(t *testing.T) {
 			t.Run(dir+"/"+filepath.Base(file), func(t *testing.T) {
 				source, err := os.ReadFile(file)
 				require.NoError(t, err)
-				provider, problems, more := loader.LoadProvider(source, options(t))
+				provider, problems, more := loader.LoadProvider(source, loader.AnyProvider, options(t))
 				require.Zero(t, more)
 				require.Equal(t, dir == "valid", provider != nil)
 				require.Equal(t, dir == "valid", len(problems) == 0)
@@ -70,7 +70,7 @@ func TestProviderDocumentsAreReadWhole(t *testing.T) {
 	read := func(name string) *loader.Provider {
 		source, err := os.ReadFile(filepath.Join("../../testdata/schema/valid/provider", name))
 		require.NoError(t, err)
-		provider, problems, _ := loader.LoadProvider(source, options(t))
+		provider, problems, _ := loader.LoadProvider(source, loader.AnyProvider, options(t))
 		require.Empty(t, problems)
 		return provider
 	}

@@ -1,8 +1,6 @@
 package loader
 
 import (
-	"strings"
-
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
 )
@@ -41,23 +39,20 @@ func (l *loader) lintFlow(f *flowSite) {
 	l.lintReach(f)
 }
 
-// lintParameters warns of parameters whose default can never be taken, or does
-// not fit.
+// lintParameters warns of parameters whose default can never be taken.
 func (l *loader) lintParameters(f *flowSite) {
 	parameters := f.node.Member("parameters")
 	if parameters == nil {
 		return
 	}
 	required := parameters.Member("required")
-	for name := range f.flow.Parameters.Defaults() {
-		at := parameters.Member("properties").Member(name).Member("default")
-		if required == nil || required.Kind != strictjson.Array {
-			continue
-		}
-		for _, item := range required.Items {
-			if item.Kind == strictjson.String && item.Text == name {
-				l.warn(at, "delete the default, or do not require the parameter", "the default of %q is never taken, because the parameter is required", name)
-			}
+	if required == nil {
+		return
+	}
+	for _, item := range required.Items {
+		if _, ok := f.flow.Parameters.Defaults()[item.Text]; ok {
+			at := parameters.Member("properties").Member(item.Text).Member("default")
+			l.warn(at, "delete the default, or do not require the parameter", "the default of %q is never taken, because the parameter is required", item.Text)
 		}
 	}
 }
@@ -102,6 +97,7 @@ func (l *loader) lintStep(f *flowSite, s *definition.Step, n *strictjson.Node) {
 		}
 	case definition.ActionGather:
 		l.lintGather(s, n)
+	default:
 	}
 	if catch := n.Member("catch"); catch != nil {
 		l.lintCatch(f, s, catch)
@@ -116,7 +112,7 @@ func (l *loader) lintMatch(s *definition.Step, n *strictjson.Node) {
 	seen := map[string]bool{}
 	always := false
 	for i, c := range s.Match.Cases {
-		source := strings.TrimSpace(c.When.Template.Program().Source())
+		source := c.When.Template.Program().Source()
 		switch {
 		case always || seen[source]:
 			l.warn(cases.Items[i], "delete it, or put it further up", "the case is never selected, because an earlier one is")
@@ -172,11 +168,11 @@ func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
 	if e.Contract.NeedsContinuation {
 		when := n.At("/onSuccess/when")
 		if goesOn, ok := literalOf(e.Blocks[definition.OnSuccess].When); ok {
-			what := "once"
+			what := "the loop runs once"
 			if goesOn == true {
-				what = "for ever"
+				what = "only a failure or an interruption ends the loop"
 			}
-			l.warn(when, "write an expression", "the loop runs %s, because onSuccess.when is %v", what, goesOn)
+			l.warn(when, "write an expression", "%s, because onSuccess.when is %v", what, goesOn)
 		}
 	}
 }
@@ -187,7 +183,7 @@ func literalOf(f definition.Field) (any, bool) {
 		return nil, false
 	}
 	if p := f.Template.Program(); p != nil {
-		switch strings.TrimSpace(p.Source()) {
+		switch p.Source() {
 		case "true":
 			return true, true
 		case "false":

@@ -15,6 +15,9 @@ func (l *loader) lintCatch(f *flowSite, s *definition.Step, catch *strictjson.No
 	for i, c := range s.Catch {
 		n := catch.Items[i]
 		for _, earlier := range s.Catch[:i] {
+			if !l.effort.spend(4 * size(earlier.Matcher) * size(c.Matcher)) {
+				break
+			}
 			if covers(earlier.Matcher, c.Matcher) {
 				l.warn(n, "delete it, or put it further up", "the clause is never selected, because an earlier one selects all that it would")
 				break
@@ -32,6 +35,8 @@ func (l *loader) lintCatch(f *flowSite, s *definition.Step, catch *strictjson.No
 		}
 	}
 }
+
+func size(m *definition.Matcher) int { return 1 + len(m.Codes) + len(m.Types) }
 
 // covers reports whether a selects every failure that b selects.
 func covers(a, b *definition.Matcher) bool {
@@ -70,13 +75,13 @@ func (l *loader) lintPattern(n *strictjson.Node, declared []string, known bool) 
 		l.warn(n, `write a code, "Prefix.*" or "*"`, "the pattern %q is neither a code nor a prefix: it matches only itself", pattern)
 	case strings.HasPrefix(pattern, "System."):
 		if !meets(pattern, systemCodes) {
-			l.warn(n, meant(pattern, systemCodes), "the engine emits no code %q", pattern)
+			l.warn(n, l.effort.meant(pattern, systemCodes), "the engine emits no code %q", pattern)
 		}
 	case strings.HasPrefix(pattern, "Provider.") && known:
 		if !meets(pattern, declared) {
 			remedy := "delete it"
 			if len(declared) > 0 {
-				remedy = meant(pattern, declared)
+				remedy = l.effort.meant(pattern, declared)
 			}
 			l.warn(n, remedy, "nothing in this Step emits a code %q", pattern)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/expr"
 	"github.com/surebus/eventbus/mwl/internal/schema"
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
 	"github.com/surebus/eventbus/mwl/internal/temporal"
@@ -15,13 +16,13 @@ const atRunTime = "so that it fails with " + definition.CodeParameterValidationF
 
 // lintCall warns of literal arguments that the target does not take.
 func (l *loader) lintCall(c *callSite) {
-	parameters := schema.Empty
+	var parameters *schema.Schema
 	if c.target != nil {
 		parameters = c.target.flow.Parameters
 	} else {
 		parameters = c.call.Provider.Parameters
 	}
-	l.lintWith(c.node, c.node.Member("with"), c.call.With, parameters, map[string]any{})
+	l.lintWith(c.node, c.node.Member("with"), parameters, map[string]any{})
 }
 
 // lintPhaseWith is lintCall for a phase of a middleware entry.
@@ -34,13 +35,13 @@ func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *d
 	if block := entry.Member(phase.String()); block != nil {
 		at = block
 	}
-	l.lintWith(at, at.At("/with"), b.With, e.Contract.Phases[phase].Parameters, structural)
+	l.lintWith(at, at.At("/with"), e.Contract.Phases[phase].Parameters, structural)
 }
 
 // lintWith warns of arguments that the parameters do not allow. The node of with
 // is nil if it is not written. Of arguments that are computed only the names are
 // judged.
-func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, parameters *schema.Schema, arguments map[string]any) {
+func (l *loader) lintWith(at, with *strictjson.Node, parameters *schema.Schema, arguments map[string]any) {
 	computed := map[string]bool{}
 	if with != nil {
 		if with.Kind != strictjson.Object {
@@ -48,13 +49,14 @@ func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, par
 		}
 		at = with
 		for _, m := range with.Members {
-			part := field.Template.Member(m.Name)
-			if part == nil { // structural, and among the arguments already
+			if _, structural := arguments[m.Name]; structural {
 				continue
 			}
-			literal, ok := part.Literal()
-			computed[m.Name] = !ok
-			arguments[m.Name] = literal
+			if computed[m.Name] = hasExpression(m.Value); computed[m.Name] {
+				arguments[m.Name] = nil
+			} else {
+				arguments[m.Name] = m.Value.Value()
+			}
 		}
 	}
 	violation := parameters.Validate(arguments)
@@ -78,6 +80,16 @@ func (l *loader) lintWith(at, with *strictjson.Node, field definition.Field, par
 		}
 		l.warn(place, message, "an argument is not valid, %s", atRunTime)
 	}
+}
+
+// hasExpression reports whether any string of a value is an expression.
+func hasExpression(n *strictjson.Node) bool {
+	if n.Kind == strictjson.String {
+		_, ok := expr.Body(n.Text)
+		return ok
+	}
+	return slices.ContainsFunc(n.Items, hasExpression) ||
+		slices.ContainsFunc(n.Members, func(m strictjson.Member) bool { return hasExpression(m.Value) })
 }
 
 // dependsOn reports whether a violation at the path may be due to the value of
@@ -164,7 +176,7 @@ func (l *loader) lintType(typ string, n *strictjson.Node) {
 			return
 		}
 	}
-	switch similar, ok := closest(typ, resultTypes); {
+	switch similar, ok := l.effort.closest(typ, resultTypes); {
 	case ok:
 		l.warn(n, "did you mean \""+similar+"\"?", "the language has no type %q", typ)
 	case typ == "":

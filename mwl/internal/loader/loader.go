@@ -34,7 +34,7 @@ type Options struct {
 // problems were left out because of MaxProblems. Problems and warnings are in
 // document order. Loading is deterministic.
 func Load(source []byte, o Options) (root *definition.Root, problems []definition.Problem, more int) {
-	l := &loader{options: o}
+	l := &loader{options: o, effort: utmost}
 	document, broken := l.parse(source)
 	if document == nil {
 		return nil, broken, l.problems.more
@@ -52,7 +52,7 @@ func Load(source []byte, o Options) (root *definition.Root, problems []definitio
 // Shape checks only what the language's published schema for definitions can
 // say: neither names nor provider URIs are resolved, and no expression is read.
 func Shape(source []byte, o Options) (problems []definition.Problem, more int) {
-	l := &loader{options: o, shapeOnly: true}
+	l := &loader{options: o, effort: utmost, shapeOnly: true}
 	document, broken := l.parse(source)
 	if document == nil {
 		return broken, l.problems.more
@@ -73,10 +73,11 @@ type loader struct {
 	// calls are all call objects, and stacks all middleware arrays.
 	calls  []*callSite
 	stacks []*stackSite
-	// fields are the templates whose literal values are to be judged.
-	fields map[*strictjson.Node]definition.Field
 
 	steps, expressions int
+	// pointers counts the bytes of those in the tree.
+	pointers int
+	effort   effort
 }
 
 func (l *loader) parse(source []byte) (*strictjson.Node, []definition.Problem) {

@@ -41,7 +41,7 @@ func (l *loader) object(n *strictjson.Node, s shape) bool {
 			remedy = s.strangers(m.Name)
 		}
 		if remedy == "" {
-			remedy = meantMember(m.Name, n, s)
+			remedy = l.meantMember(m.Name, n, s)
 		}
 		l.misnamed(n, m, remedy, "%s has no member %q", s.what, m.Name)
 	}
@@ -54,7 +54,7 @@ func (l *loader) object(n *strictjson.Node, s shape) bool {
 }
 
 // meantMember says which member was meant, of those that the object lacks.
-func meantMember(name string, n *strictjson.Node, s shape) string {
+func (l *loader) meantMember(name string, n *strictjson.Node, s shape) string {
 	var names, free []string
 	for _, m := range s.members {
 		names = append(names, m.name)
@@ -62,7 +62,7 @@ func meantMember(name string, n *strictjson.Node, s shape) string {
 			free = append(free, m.name)
 		}
 	}
-	if closest, ok := closest(name, free); ok {
+	if closest, ok := l.effort.closest(name, free); ok {
 		return fmt.Sprintf("did you mean %q?", closest)
 	}
 	return "delete it; the members are " + strings.Join(names, ", ")

@@ -38,26 +38,58 @@ type ProviderPhase struct {
 	Structural []string
 }
 
+// ProviderKind says which provider documents are wanted.
+type ProviderKind uint8
+
+// The kinds of providers. Middleware of Go functions has no structural parameters.
+const (
+	AnyProvider ProviderKind = iota
+	CallProvider
+	GoMiddleware
+)
+
 // LoadProvider reads a provider document. The provider is nil if and only if
 // there are problems; more is how many were left out because of MaxProblems. Of
 // the options only MaxBytes, MaxDepth and MaxProblems matter.
-func LoadProvider(source []byte, o Options) (p *Provider, problems []definition.Problem, more int) {
-	l := &loader{options: o}
+func LoadProvider(source []byte, kind ProviderKind, o Options) (p *Provider, problems []definition.Problem, more int) {
+	l := &loader{options: o, effort: utmost}
 	document, broken := l.parse(source)
 	if document == nil {
 		return nil, broken, l.problems.more
 	}
 	p = l.provider(document)
+	l.wanted(document, p, kind)
 	if problems, more = l.problems.list(document, broken, o.MaxProblems); len(problems) > 0 {
 		return nil, problems, more
 	}
 	return p, nil, 0
 }
 
+// wanted refuses providers of another kind.
+func (l *loader) wanted(n *strictjson.Node, p *Provider, kind ProviderKind) {
+	uri := n.Member("uri")
+	switch {
+	case kind == AnyProvider || p.URI == "":
+	case kind == CallProvider && p.Middleware:
+		l.refuse(uri, "read it as middleware", "%q is no call provider", p.URI)
+	case kind == GoMiddleware && !p.Middleware:
+		l.refuse(uri, "read it as a call provider", "%q is no middleware", p.URI)
+	}
+	if kind != GoMiddleware {
+		return
+	}
+	for phase, declared := range p.Phases {
+		if declared != nil && len(declared.Structural) > 0 {
+			l.refuse(n.At(fmt.Sprintf("/phases/%s/structural", definition.Phase(phase))), //nolint:gosec // there are four
+				"declare them as values", "structural parameters are for the language's own middleware")
+		}
+	}
+}
+
 // ProviderShape checks only what the language's published schema for provider
 // documents can say.
 func ProviderShape(source []byte, o Options) (problems []definition.Problem, more int) {
-	l := &loader{options: o, shapeOnly: true}
+	l := &loader{options: o, effort: utmost, shapeOnly: true}
 	document, broken := l.parse(source)
 	if document == nil {
 		return broken, l.problems.more
@@ -142,6 +174,26 @@ func (l *loader) objectSchema(n *strictjson.Node, what string) []byte {
 	return n.Source()
 }
 
+// maxSchemaValues bounds a JSON Schema: compiling takes the square of its size.
+const maxSchemaValues = 5000
+
+// values returns how many values there may still be after those of the node, less
+// than zero when it has too many.
+func values(n *strictjson.Node, most int) int {
+	most--
+	for _, item := range n.Items {
+		if most >= 0 {
+			most = values(item, most)
+		}
+	}
+	for _, m := range n.Members {
+		if most >= 0 {
+			most = values(m.Value, most)
+		}
+	}
+	return most
+}
+
 // compileSchema returns nil if the node holds no schema for objects.
 func (l *loader) compileSchema(n *strictjson.Node, what string) *schema.Schema {
 	remedy := `write a JSON Schema with "type": "object"`
@@ -158,6 +210,10 @@ func (l *loader) compileSchema(n *strictjson.Node, what string) *schema.Schema {
 		return nil
 	}
 	if l.shapeOnly {
+		return nil
+	}
+	if values(n, maxSchemaValues) < 0 {
+		l.refuse(n, "make it smaller", "%s has more than %d values", what, maxSchemaValues)
 		return nil
 	}
 	compiled, err := schema.Compile(n.Value())
@@ -247,7 +303,7 @@ func (l *loader) phase(n *strictjson.Node) *ProviderPhase {
 					what: "an action", required: []string{"kind", "description"},
 					members: []member{
 						{"kind", func(n *strictjson.Node) {
-							ok := false
+							var ok bool
 							if p.Kind, ok = actionKinds[n.Text]; !ok || n.Kind != strictjson.String {
 								l.misshapen(n, `write "side-effect", "control" or "transform"`, "the kind of an action is none of the three")
 							}

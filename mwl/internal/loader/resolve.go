@@ -38,7 +38,7 @@ func (l *loader) resolveJump(f *flowSite, j *jump) {
 	}
 	remedy := "add it"
 	if len(f.order) > 0 {
-		remedy = meant(j.node.Text, f.order)
+		remedy = l.effort.meant(j.node.Text, f.order)
 	}
 	if outer := f.outer; outer != nil && outer.flow.Steps[j.node.Text] != nil {
 		remedy = "a Step of an outer Flow cannot be reached; return to it with a Return, or " + remedy
@@ -53,9 +53,11 @@ func (l *loader) resolveFlow(c *callSite) {
 			c.target, c.call.Flow = target, target.flow
 			return
 		}
-		visible = append(visible, slices.Sorted(maps.Keys(f.names))...)
+		if l.effort.spend(16 * len(f.names)) {
+			visible = append(visible, slices.Sorted(maps.Keys(f.names))...)
+		}
 	}
-	remedy := meant(c.name.Text, visible)
+	remedy := l.effort.meant(c.name.Text, visible)
 	switch {
 	case strings.HasPrefix(c.name.Text, "mwl:"):
 		remedy = `name providers with "provider"`
@@ -94,11 +96,18 @@ func (l *loader) findCycles() {
 
 func (c *callSite) targetNode() *strictjson.Node { return c.node.Member("flow") }
 
-// cycle is the part of the path that begins with the Flow, and the Flow again.
+// cycle is the part of the path that begins with the Flow, and the Flow again; a
+// long one without its middle.
 func cycle(path []*flowSite, start *flowSite) string {
 	var names []string
-	for _, f := range path[slices.Index(path, start):] {
-		names = append(names, f.String())
+	path = path[slices.Index(path, start):]
+	for i, f := range path {
+		switch {
+		case i < 6 || i == len(path)-1:
+			names = append(names, f.String())
+		case i == 6:
+			names = append(names, "…")
+		}
 	}
 	return strings.Join(append(names, start.String()), " calls ")
 }

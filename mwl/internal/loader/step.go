@@ -18,14 +18,14 @@ var actions = []string{"Call", "Gather", "Match", "Pass", "Sleep", "Return", "Ra
 // step reads a Step. What it returns has the name even if all else is wrong, so
 // that references to it are not reported as well.
 func (l *loader) step(n *strictjson.Node, name string, f *flowSite) *definition.Step {
-	s := &definition.Step{Name: name, Pointer: n.Pointer()}
+	s := &definition.Step{Name: name, Pointer: l.pointer(n)}
 	if n.Kind != strictjson.Object {
 		l.misshapen(n, "write an object", "a Step is an object, not %s", kind(n))
 		return s
 	}
 	action := n.Member("action")
 	if action == nil {
-		l.misshapen(n, `add "action"; `+meant("", actions), "a Step lacks the member %q", "action")
+		l.misshapen(n, `add "action"; `+l.effort.meant("", actions), "a Step lacks the member %q", "action")
 		return s
 	}
 	text, ok := l.text(action, "action")
@@ -33,7 +33,7 @@ func (l *loader) step(n *strictjson.Node, name string, f *flowSite) *definition.
 		return s
 	}
 	if s.Action, ok = definition.ActionByName(text); !ok {
-		l.misshapen(action, meant(text, actions), "there is no action %q", text)
+		l.misshapen(action, l.effort.meant(text, actions), "there is no action %q", text)
 		return s
 	}
 	r := stepReader{loader: l, step: s, flow: f}
@@ -49,6 +49,7 @@ func (l *loader) step(n *strictjson.Node, name string, f *flowSite) *definition.
 		l.gatherForm(n)
 	case definition.ActionSleep:
 		l.exactlyOne(n, "a Sleep Step", "for", "until")
+	default:
 	}
 	return s
 }

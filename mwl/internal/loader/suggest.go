@@ -7,9 +7,26 @@ import (
 	"unicode/utf8"
 )
 
+// effort bounds what is done for one document beyond reading it, so that no
+// document takes long: comparing names, and clauses with clauses. What exceeds it
+// is left undone.
+type effort int
+
+const utmost effort = 5_000_000
+
+// spend reports whether there is effort left for so many steps.
+func (e *effort) spend(steps int) bool {
+	if steps < 0 || effort(steps) > *e {
+		*e = 0
+		return false
+	}
+	*e -= effort(steps)
+	return true
+}
+
 // meant says which of the names was likely meant, or which there are.
-func meant(name string, names []string) string {
-	if closest, ok := closest(name, names); ok {
+func (e *effort) meant(name string, names []string) string {
+	if closest, ok := e.closest(name, names); ok {
 		return fmt.Sprintf("did you mean %q?", closest)
 	}
 	switch {
@@ -23,18 +40,27 @@ func meant(name string, names []string) string {
 func quoted(names []string) string {
 	q := make([]string, len(names))
 	for i, name := range names {
-		q[i] = fmt.Sprintf("%q", name)
+		q[i] = fmt.Sprintf("%q", clip(name, 60))
 	}
 	return strings.Join(q, ", ")
 }
 
 // closest returns the name that is most like the given one, unless none is much
 // like it.
-func closest(name string, names []string) (string, bool) {
+func (e *effort) closest(name string, names []string) (string, bool) {
+	if len(name) > 200 {
+		return "", false
+	}
 	best, distance := "", max(1, utf8.RuneCountInString(name)/3)+1
 	for _, candidate := range names {
+		if !e.spend(len(name) + 1) {
+			return "", false
+		}
 		if strings.EqualFold(candidate, name) {
 			return candidate, true
+		}
+		if !near(len(name), len(candidate), 4*distance) || !e.spend(len(name)*len(candidate)) {
+			continue
 		}
 		if d := edits(name, candidate, distance); d < distance {
 			best, distance = candidate, d
@@ -43,11 +69,14 @@ func closest(name string, names []string) (string, bool) {
 	return best, best != ""
 }
 
+// near reports whether two lengths differ by less than limit.
+func near(a, b, limit int) bool { return a-b < limit && b-a < limit }
+
 // edits is the number of insertions, deletions, replacements and swaps of
 // neighbours that make b of a, or a number that is at least limit.
 func edits(a, b string, limit int) int {
 	x, y := []rune(a), []rune(b)
-	if len(x)-len(y) >= limit || len(y)-len(x) >= limit {
+	if !near(len(x), len(y), limit) {
 		return limit
 	}
 	rows := [3][]int{make([]int, len(y)+1), make([]int, len(y)+1), make([]int, len(y)+1)}

@@ -53,6 +53,8 @@ type Node struct {
 	index int
 	// end is the index after the value's last byte.
 	end int
+	// places has the index of every member by its name, when there are many.
+	places map[string]int
 }
 
 // A Member is one name and value of an object.
@@ -65,12 +67,29 @@ type Member struct {
 
 // Member returns the value of the named member, nil when the node has none.
 func (n *Node) Member(name string) *Node {
-	for i := range n.Members {
-		if n.Members[i].Name == name {
-			return n.Members[i].Value
-		}
+	if i := n.find(name); i >= 0 {
+		return n.Members[i].Value
 	}
 	return nil
+}
+
+// few is the number of members up to which a name is searched for one by one.
+const few = 8
+
+// find returns the index of the member with the name, -1 for none.
+func (n *Node) find(name string) int {
+	if n.places != nil {
+		if i, ok := n.places[name]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range n.Members {
+		if n.Members[i].Name == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // Pointer returns the node's JSON pointer (RFC 6901) in the document; the root's

@@ -12,7 +12,8 @@ import (
 type Limits struct {
 	// Bytes is the size of the document.
 	Bytes int
-	// Depth is how deep arrays and objects may nest; 1 allows no nesting.
+	// Depth is how deep arrays and objects may nest; 1 allows no nesting. They may
+	// never nest deeper than 10,000, so that reading cannot exhaust the stack.
 	Depth int
 	// Problems is how many problems are returned. Parse counts the others.
 	Problems int
@@ -53,6 +54,9 @@ func Parse(data []byte, limits Limits) (root *Node, problems []Problem, more int
 			Remedy:  "make it smaller, or raise the limit",
 		}}, 0
 	}
+	if limits.Depth <= 0 || limits.Depth > deepest {
+		limits.Depth = deepest
+	}
 	p := parser{doc: newDocument(data), data: data, limits: limits}
 	root, ok := p.document()
 	if !ok {
@@ -60,6 +64,8 @@ func Parse(data []byte, limits Limits) (root *Node, problems []Problem, more int
 	}
 	return root, p.problems, p.more
 }
+
+const deepest = 10_000
 
 type parser struct {
 	doc      *document
@@ -150,10 +156,10 @@ func (p *parser) found() string {
 // can go on.
 func (p *parser) value(n *Node, depth int) bool {
 	n.Offset = p.offset
-	ok := false
+	var ok bool
 	switch c := p.peek(); {
 	case c == '{' || c == '[':
-		if p.limits.Depth > 0 && depth > p.limits.Depth {
+		if depth > p.limits.Depth {
 			return p.fail(n, p.offset, "nest less, or raise the limit", "values nest deeper than the limit of %d", p.limits.Depth)
 		}
 		if c == '{' {
@@ -240,7 +246,6 @@ func (p *parser) object(n *Node, depth int) bool {
 		p.offset++
 		return true
 	}
-	var seen map[string]int
 	for {
 		if p.peek() != '"' {
 			if p.peek() == '}' {
@@ -257,16 +262,16 @@ func (p *parser) object(n *Node, depth int) bool {
 		if !ok {
 			return false
 		}
-		first := n.find(name, seen)
+		first := n.find(name)
 		value := &Node{doc: p.doc, parent: n, index: len(n.Members)}
 		n.Members = append(n.Members, Member{Name: name, Value: value, NameOffset: nameOffset})
 		if first >= 0 {
 			line, _ := p.doc.position(n.Members[first].NameOffset)
-			p.report(value, nameOffset, "keep one of them", "the name %q repeats within the object; it stands in line %d already", name, line)
+			p.report(value, nameOffset, "keep one of them", "the name %q repeats within the object; it stands in line %d already", shortened(name), line)
 		}
 		p.space()
 		if p.peek() != ':' {
-			return p.fail(value, p.offset, "put a colon between name and value", "%s follows the name %q", p.found(), name)
+			return p.fail(value, p.offset, "put a colon between name and value", "%s follows the name %q", p.found(), shortened(name))
 		}
 		p.offset++
 		p.space()
@@ -276,7 +281,7 @@ func (p *parser) object(n *Node, depth int) bool {
 		if first >= 0 {
 			n.Members = n.Members[:len(n.Members)-1]
 		} else {
-			seen = n.remember(seen)
+			n.remember()
 		}
 		p.space()
 		switch p.peek() {
@@ -292,38 +297,18 @@ func (p *parser) object(n *Node, depth int) bool {
 	}
 }
 
-// few is the number of members up to which a name is searched for one by one.
-const few = 8
-
-// find returns the index of the member with the name, -1 for none.
-func (n *Node) find(name string, seen map[string]int) int {
-	if seen != nil {
-		if i, ok := seen[name]; ok {
-			return i
-		}
-		return -1
-	}
-	for i := range n.Members {
-		if n.Members[i].Name == name {
-			return i
-		}
-	}
-	return -1
-}
-
-// remember adds the last member to the names that were seen.
-func (n *Node) remember(seen map[string]int) map[string]int {
+// remember adds the last member to the places of the names, when there are many.
+func (n *Node) remember() {
 	last := len(n.Members) - 1
 	switch {
-	case seen != nil:
-		seen[n.Members[last].Name] = last
+	case n.places != nil:
+		n.places[n.Members[last].Name] = last
 	case len(n.Members) > few:
-		seen = make(map[string]int, 2*len(n.Members))
+		n.places = make(map[string]int, 2*len(n.Members))
 		for i := range n.Members {
-			seen[n.Members[i].Name] = i
+			n.places[n.Members[i].Name] = i
 		}
 	}
-	return seen
 }
 
 // text reads the string at the offset. The value that is being read, at, is the

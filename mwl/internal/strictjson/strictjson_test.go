@@ -168,6 +168,13 @@ func TestLimits(t *testing.T) {
 	require.Contains(t, problems[0].Message, "deeper than the limit of 7")
 	require.Equal(t, "/0/0/0/0/0/0/0", problems[0].Pointer)
 
+	for _, none := range []int{0, -1, 1 << 30} {
+		_, problems, _ = strictjson.Parse(nested(10_000), strictjson.Limits{Depth: none})
+		require.Empty(t, problems)
+		_, problems, _ = strictjson.Parse(nested(10_001), strictjson.Limits{Depth: none})
+		require.Contains(t, problems[0].Message, "deeper than the limit of 10000")
+	}
+
 	root, problems, _ = strictjson.Parse([]byte("[1,2]"), strictjson.Limits{Bytes: 5})
 	require.Empty(t, problems)
 	require.NotNil(t, root)
