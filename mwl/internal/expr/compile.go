@@ -76,9 +76,9 @@ var shared = sync.OnceValues(func() (*environment, error) {
 		cel.CustomTypeAdapter(a),
 		cel.CustomTypeProvider(registry),
 		cel.CrossTypeNumericComparisons(true),
-		// Versions are pinned: another one brings other functions, and those of encoders from 2 on need optional values.
+		// The versions of github.com/google/cel-go/ext, which the profiles name. Later ones have functions that are not portable, and need optional values.
 		ext.Strings(ext.StringsVersion(5)),
-		ext.Lists(ext.ListsVersion(5)),
+		ext.Lists(ext.ListsVersion(3)),
 		ext.Sets(),
 		ext.Encoders(ext.EncodersVersion(1)),
 		ext.Math(ext.MathVersion(3)),

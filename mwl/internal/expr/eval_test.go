@@ -169,23 +169,23 @@ func TestExpressions_CEL_CoreLanguage(t *testing.T) {
 		"timestamp('2024-01-15T09:30:00Z').getHours()":        9.0,
 		"timestamp('2024-01-15T23:30:00Z').getDate('+02:00')": 16.0,
 		"string(duration('300s'))":                            "300s",
-		"timestamp('2024-01-15T09:30:00Z') + duration('1h') > timestamp('2024-01-15T09:30:00Z')": true,
-		"google.protobuf.Int32Value{value: 5}":                                                   5.0,
-		"google.protobuf.Struct{fields: {'a': google.protobuf.Value{string_value: 'x'}}}":        object("a", "x"),
-		"[[1], [2]].map(x, x[0])":                                                                []any{1.0, 2.0},
-		"{'a': [1, {'b': null}]}":                                                                object("a", []any{1.0, object("b", nil)}),
-		".vars.m.a":                                                                              1.0,
-		"[5.0].map(vars, .vars.m.a + vars)":                                                      []any{6.0},
-		"[{'m': {'a': 7}}].map(vars, vars.m.a)":                                                  []any{7.0},
-		"vars['m']['a']":                                                                         1.0,
-		"r'\\d+'":                                                                                `\d+`,
-		`"\u00e9"`:                                                                               "é",
-		"0x10":                                                                                   16.0,
-		"1 // a comment":                                                                         1.0,
-		"[1, 2, 3].map(i, [4].map(j, i + j))":                                                    []any{[]any{5.0}, []any{6.0}, []any{7.0}},
+		"google.protobuf.Int32Value{value: 5}":                5.0,
+		"[[1], [2]].map(x, x[0])":                             []any{1.0, 2.0},
+		"{'a': [1, {'b': null}]}":                             object("a", []any{1.0, object("b", nil)}),
+		".vars.m.a":                                           1.0,
+		"[5.0].map(vars, .vars.m.a + vars)":                   []any{6.0},
+		"[{'m': {'a': 7}}].map(vars, vars.m.a)":               []any{7.0},
+		"vars['m']['a']":                                      1.0,
+		"r'\\d+'":                                             `\d+`,
+		`"\u00e9"`:                                            "é",
+		"0x10":                                                16.0,
+		"1 // a comment":                                      1.0,
+		"[1, 2, 3].map(i, [4].map(j, i + j))":                 []any{[]any{5.0}, []any{6.0}, []any{7.0}},
 	} {
 		requireValue(t, want, body, s)
 	}
+	requireValue(t, true, "timestamp('2024-01-15T09:30:00Z') + duration('1h') > timestamp('2024-01-15T09:30:00Z')", s)
+	requireValue(t, object("a", "x"), "google.protobuf.Struct{fields: {'a': google.protobuf.Value{string_value: 'x'}}}", s)
 }
 
 func TestExpressions_CEL_RecommendedExtensions(t *testing.T) {
@@ -215,8 +215,6 @@ func TestExpressions_CEL_RecommendedExtensions(t *testing.T) {
 		"vars.items.distinct()":               []any{3.0, 1.0, 2.0},
 		"vars.items.reverse()":                []any{1.0, 2.0, 1.0, 3.0},
 		"[{'a': 2}, {'a': 1}].sortBy(x, x.a)": []any{object("a", 1.0), object("a", 2.0)},
-		"[1, 2].hasAny([2])":                  true,
-		"[1, 2].hasAll([2])":                  true,
 		"sets.contains([1, 2], [2.0])":        true,
 		"sets.equivalent([1, 1], [1])":        true,
 		"sets.intersects([1], [2])":           false,
@@ -236,7 +234,7 @@ func TestExpressions_CEL_RecommendedExtensions(t *testing.T) {
 }
 
 func TestExpressions_CEL_NothingBeyondTheProfiles(t *testing.T) {
-	for _, body := range []string{"optional.of(1)", "cel.bind(x, 1, x)", "regex.extract('a', 'a')", "yaml.parse('a: 1')", "json.parse('1')", "ip('127.0.0.1')", "env('HOME')", "uuid()", "random()"} {
+	for _, body := range []string{"optional.of(1)", "cel.bind(x, 1, x)", "regex.extract('a', 'a')", "yaml.parse('a: 1')", "json.parse('1')", "[1].hasAny([1])", "base64.decodeUrl('')", "ip('127.0.0.1')", "env('HOME')", "uuid()", "random()"} {
 		p, err := compiler(t).Compile("{{ "+body+" }}", expr.Everywhere)
 		if err != nil {
 			continue
@@ -533,7 +531,6 @@ func TestEval_CostIsLimited(t *testing.T) {
 		"lists.range(1000).map(i, vars.list).flatten()",
 		"lists.range(100000).distinct()",
 		"sets.contains(lists.range(100000), lists.range(100000))",
-		"lists.range(100000).hasAll(lists.range(100000))",
 		"toJson(lists.range(100).map(i, vars.text))",
 		"lists.range(100000000)",
 		"lists.range(3).map(i, vars.text).join('').split('').map(i, i + i).join('').split('')",

@@ -32,10 +32,6 @@ var guards = map[string]func(args []ref.Val) error{
 	"sets.contains":   guardPairs,
 	"sets.equivalent": guardPairs,
 	"sets.intersects": guardPairs,
-	"hasOnly":         guardPairs,
-	"hasAny":          guardPairs,
-	"hasAll":          guardPairs,
-	"hasExactly":      guardPairs,
 }
 
 // guarded returns, for each guarded function of the environment, an overload that takes the place of its own.
