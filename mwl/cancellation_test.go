@@ -262,7 +262,7 @@ func TestTimeoutDuringCleanup(t *testing.T) {
 }
 
 // The cleanup of a cancelled execution has a limit (Limits.Cleanup): then it is
-// given up, and there is still one Result.
+// given up, which the Result tells, and there is still one.
 func TestCancelCleanupLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{}
@@ -275,7 +275,8 @@ func TestCancelCleanupLimit(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		result := def.Execute(ctx, nil)
-		require.Equal(t, []string{cancelled}, envelope(result.Failure))
+		require.Equal(t, []string{cancelled, cancelled}, envelope(result.Failure))
+		require.Contains(t, result.Failure.Message, "PT10S")
 		require.Equal(t, 11*time.Second, time.Since(start))
 		require.Equal(t, []string{"cleanup", "cleanup stopped"}, j.all())
 	})

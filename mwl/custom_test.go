@@ -256,8 +256,7 @@ func TestCustomBound(t *testing.T) {
 		j := &journal{}
 		bound := ownMiddleware(mwl.Control, map[string]phaseFunc{
 			"onEntry": func(_ context.Context, r *mwl.PhaseRun) (mwl.Decision, error) {
-				ms, _ := r.With["ms"].(float64)
-				return mwl.Bound(time.Duration(ms*float64(time.Millisecond)), &mwl.Failure{Type: "timeout", Code: "Provider.Middleware.Own.Refused"}), nil
+				return mwl.Bound(time.Duration(r.With["ms"].(float64)*float64(time.Millisecond)), &mwl.Failure{Type: "timeout", Code: "Provider.Middleware.Own.Refused"}), nil
 			},
 			"onFailure": func(context.Context, *mwl.PhaseRun) (mwl.Decision, error) {
 				j.add("own failure")

@@ -162,8 +162,7 @@ func (x *execution) proceed(ctx context.Context) *interruption {
 		return nil
 	}
 	reason := "the execution has made more than " + strconv.FormatInt(limit, 10) + " Steps and re-runs"
-	x.cancel(reason)
-	if i := x.interrupted(ctx); i != nil {
+	if i := x.cancel(reason); x.interrupted(ctx) != nil {
 		return i
 	}
 	// This is cleanup, which has as many again.

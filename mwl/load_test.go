@@ -136,24 +136,28 @@ func TestLimitsOfDefinitions(t *testing.T) {
 	}{
 		{
 			"bytes", fmt.Sprintf(minimal, "null"),
-			mwl.Limits{DefinitionBytes: 123}, mwl.Limits{DefinitionBytes: 124},
+			mwl.Limits{DefinitionBytes: 123},
+			mwl.Limits{DefinitionBytes: 124},
 			"the document has 124 bytes, more than the limit of 123",
 		},
 		{
 			"depth", fmt.Sprintf(minimal, "[[[]]]"),
-			mwl.Limits{Depth: 5}, mwl.Limits{Depth: 6},
+			mwl.Limits{Depth: 5},
+			mwl.Limits{Depth: 6},
 			"values nest deeper than the limit of 5",
 		},
 		{"flow nesting", nested, mwl.Limits{FlowNesting: 3}, mwl.Limits{FlowNesting: 4}, "Flows nest deeper than the limit of 3"},
 		{"steps", nested, mwl.Limits{Steps: 6}, mwl.Limits{Steps: 7}, "the definition has more Steps than the limit of 6"},
 		{
 			"expressions", fmt.Sprintf(minimal, `["{{ 1 }}", {"a": "{{ 2 }}"}, "{{ 3 }}"]`),
-			mwl.Limits{Expressions: 2}, mwl.Limits{Expressions: 3},
+			mwl.Limits{Expressions: 2},
+			mwl.Limits{Expressions: 3},
 			"the definition has more expressions than the limit of 2",
 		},
 		{
 			"expression bytes", fmt.Sprintf(minimal, `"{{ 1 + 1 }}"`),
-			mwl.Limits{ExpressionBytes: 10}, mwl.Limits{ExpressionBytes: 11},
+			mwl.Limits{ExpressionBytes: 10},
+			mwl.Limits{ExpressionBytes: 11},
 			"",
 		},
 	} {

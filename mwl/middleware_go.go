@@ -26,6 +26,7 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		v        verdict
 		given    *failure
 		exported *Failure
+		refusal  *failure
 	)
 	contributed := maps.Clone(e.contributed)
 	run := &PhaseRun{EnteredAt: p.enteredAt, ExecutionID: e.f.x.id, State: e.state}
@@ -55,7 +56,8 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		}
 		var err error
 		if decision, err = m.actions[p.phase].Run(ctx, run); err != nil {
-			return err
+			refusal = failureOf(err, m.errorCode, m.contract.Failures, given, exported)
+			return nil
 		}
 		if refused != nil {
 			return refused
@@ -71,7 +73,10 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 		return verdict{}, &unwound
 	}
 	if err != nil {
-		return verdict{}, stopped(failureOf(err, m.errorCode, m.contract.Failures, given, exported))
+		refusal = failureOf(err, m.errorCode, m.contract.Failures, given, exported)
+	}
+	if refusal != nil {
+		return verdict{}, stopped(refusal)
 	}
 	e.state, e.contributed = run.State, contributed
 	return v, nil
@@ -100,6 +105,7 @@ func (m *goMiddleware) verdict(p *phaseRun, d Decision, given *failure, exported
 	}
 	v := verdict{kind: d.kind, rerun: d.rerun}
 	switch d.kind {
+	case decidePass:
 	case decideSubstitute:
 		return m.substitute(p, v, d.result, given, exported)
 	case decideReplace:
@@ -126,15 +132,15 @@ func (m *goMiddleware) substitute(p *phaseRun, v verdict, r Result, given *failu
 	if p.phase != definition.OnEntry && (r.Failure != nil) != (given != nil) {
 		return verdict{}, fmt.Errorf("its Substitute would turn a failure into a success or back at %s", p.phase)
 	}
-	if r.Failure != nil {
+	if r.Failure == nil {
+		substitute, err := value.Of(r.Value)
+		if err != nil {
+			return verdict{}, fmt.Errorf("the value of its Substitute has no JSON form: %w", err)
+		}
+		v.outcome = succeeded(substitute)
+	} else {
 		v.outcome = failed(failureOf(r.Failure, m.errorCode, m.contract.Failures, given, exported).superseding(given))
-		return v, nil
 	}
-	substitute, err := value.Of(r.Value)
-	if err != nil {
-		return verdict{}, fmt.Errorf("the value of its Substitute has no JSON form: %w", err)
-	}
-	v.outcome = succeeded(substitute)
 	return v, nil
 }
 

@@ -39,7 +39,9 @@ func (g *goProvider) call(ctx context.Context, c *callRun, with map[string]any) 
 		}
 		metadata = reported
 		if err != nil {
-			return err
+			// Here, because the methods of an error are somebody else's, too.
+			o = failed(failureOf(err, g.errorCode, g.contract.Failures, nil, nil))
+			return nil
 		}
 		v, err := value.Of(response.Value)
 		if err != nil {

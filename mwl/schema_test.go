@@ -191,7 +191,7 @@ var odd = []string{
 	`"Aa1"`, `"aA"`, `"control"`, `{"entrypoint":"a","steps":{"a":{"action":"Return"}}}`, `{"action":"Raise"}`, `{"provider":"mwl:provider.call/a/b"}`,
 }
 
-var extraNames = []string{"$schema", "comment", "x", "Next", "wehn", "parameters", "attachment", "phases", "calls", "over", "until", "for", "flow", "provider", "previous", "type", "retryable", "concurrency"}
+var extraNames = []string{"$schema", "comment", "x", "Next", "whenn", "parameters", "attachment", "phases", "calls", "over", "until", "for", "flow", "provider", "previous", "type", "retryable", "concurrency"}
 
 func (m *mutator) learn() {
 	m.byName = map[string][]any{}

@@ -202,6 +202,7 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 		rising.value = v.value
 	case decideRerun:
 		again = &v.rerun
+	case decidePass, decideBound:
 	}
 	emitted, stop = p.shape(ctx, again)
 	if stop != nil {
@@ -218,8 +219,8 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 }
 
 // always runs onAlways, which sees what is in flight and supersedes it only by
-// failing. An interruption of the scope around that arrives meanwhile takes effect
-// when the phase has ended.
+// failing, or by being given up. An interruption of the scope around that arrives
+// meanwhile takes effect when the phase has ended.
 func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 	x := e.f.x
 	cleanup := x.cleanup()
@@ -231,8 +232,7 @@ func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 	if i := x.interrupted(ctx); i != nil && o.unwinding == nil {
 		o = i.unwound()
 	}
-	if stop == nil || stop.unwinding != nil {
-		// A cleanup that was given up is no failure of it.
+	if stop == nil {
 		return o
 	}
 	return outcome{failure: stop.failure.superseding(o.failure), unwinding: o.unwinding}

@@ -110,8 +110,11 @@ func (a *analysis) ident(x ast.Expr, name string) {
 	if a.local[name] > 0 {
 		return
 	}
+	// A leading dot goes around the variables of comprehensions; CEL sees to that.
+	name, global := strings.CutPrefix(name, ".")
 	root := rootOf(name)
 	switch {
+	case global && root != 0 && a.roots&root != 0:
 	case root != 0 && a.roots&root != 0, name == nowName, name == wallName:
 		a.references[x.ID()] = ast.NewIdentReference(name, nil)
 		a.types[x.ID()] = types.DynType

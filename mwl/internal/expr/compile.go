@@ -145,7 +145,7 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 func (e *environment) plan(tree *ast.AST, limits Limits, counted bool) (cel.Program, error) {
 	options := []cel.ProgramOption{replaced(e.guarded)}
 	if counted {
-		options = append(options, cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100))
+		options = append(options, cel.CostTracking(work{}), cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100))
 	}
 	program, err := e.tryPlan(tree, append(options, cel.EvalOptions(cel.OptOptimize)))
 	if err == nil {
@@ -210,7 +210,7 @@ func syntaxError(s, body string, issues *cel.Issues) *SyntaxError {
 		_, size := utf8.DecodeRuneInString(body[offset:])
 		offset += size
 	}
-	return at(s, len(opening)+offset, clip(strings.TrimPrefix(first.Message, "Syntax error: "), 512))
+	return at(s, len(opening)+offset, clip(plainly(strings.TrimPrefix(first.Message, "Syntax error: ")), 512))
 }
 
 func before(a, b *cel.Error) bool {

@@ -151,8 +151,8 @@ func TestCompile_PositionsOfSyntaxErrors(t *testing.T) {
 		offset, line, column int
 		text                 string
 	}{
-		{"{{ vars.a + }}", 12, 1, 13, "mismatched input"},
-		{"{{ 'é' + + 1 }}", 10, 1, 10, "extraneous input"},
+		{"{{ vars.a + }}", 12, 1, 13, "it ends where a value should follow"},
+		{"{{ 'é' + + 1 }}", 10, 1, 10, "'+' stands where a value should"},
 		{"{{ vars.a\n  ? 1 }}", 16, 2, 7, ""},
 		{"{{ }}", 2, 1, 3, "empty"},
 		{"{{ vars['a }}", 8, 1, 9, ""},
@@ -199,6 +199,8 @@ func TestCompile_NamesThatDoNotResolve(t *testing.T) {
 		"{{ [1].map(x, x + y) }}":                           {"y"},
 		"{{ [1].map(call, call + 1) }}":                     nil,
 		"{{ [1].map(vars, vars + 1) + vars.a }}":            nil,
+		"{{ [1].map(vars, .vars.a + vars) }}":               nil,
+		"{{ [1].map(call, .call.input) }}":                  {"call"},
 		"{{ [call].map(call, call + 1) }}":                  {"call"},
 		"{{ type(vars.a) == int }}":                         nil,
 		"{{ type(now()) == google.protobuf.Timestamp }}":    nil,

@@ -89,7 +89,7 @@ func TestExpressions_EvaluationErrors(t *testing.T) {
 }
 
 func TestExpressions_EvaluationErrors_MessagesNameTheRemedy(t *testing.T) {
-	s := vars("ratio", 0.5, "text", strings.Repeat("x", 10_000))
+	s := vars("ratio", 0.5)
 	for body, want := range map[string]string{
 		"1 + vars.ratio":    "no such overload for the types of the operands; numbers of the data are doubles",
 		"vars.ratio.x":      "no such key: x; guard a member that may be absent with has()",
@@ -98,7 +98,7 @@ func TestExpressions_EvaluationErrors_MessagesNameTheRemedy(t *testing.T) {
 		"nope(1)":           "there is no function nope()",
 		"vars.ratio.nope()": "there is no function nope()",
 		"[1][5]":            "index out of bounds: 5",
-		"lists.range(1000).all(a, lists.range(1000).all(b, vars.text.matches('x*')))": "more work than the 1000000 units of cost",
+		"lists.range(1000).all(a, lists.range(1000).all(b, true))": "more work than the 1000000 units of cost",
 	} {
 		require.Contains(t, requireFault(t, expr.EvaluationError, body, s), want, body)
 	}
@@ -172,14 +172,17 @@ func TestExpressions_CEL_CoreLanguage(t *testing.T) {
 		"timestamp('2024-01-15T09:30:00Z') + duration('1h') > timestamp('2024-01-15T09:30:00Z')": true,
 		"google.protobuf.Int32Value{value: 5}":                                                   5.0,
 		"google.protobuf.Struct{fields: {'a': google.protobuf.Value{string_value: 'x'}}}":        object("a", "x"),
-		"[[1], [2]].map(x, x[0])":             []any{1.0, 2.0},
-		"{'a': [1, {'b': null}]}":             object("a", []any{1.0, object("b", nil)}),
-		"vars['m']['a']":                      1.0,
-		"r'\\d+'":                             `\d+`,
-		`"\u00e9"`:                            "é",
-		"0x10":                                16.0,
-		"1 // a comment":                      1.0,
-		"[1, 2, 3].map(i, [4].map(j, i + j))": []any{[]any{5.0}, []any{6.0}, []any{7.0}},
+		"[[1], [2]].map(x, x[0])":                                                                []any{1.0, 2.0},
+		"{'a': [1, {'b': null}]}":                                                                object("a", []any{1.0, object("b", nil)}),
+		".vars.m.a":                                                                              1.0,
+		"[5.0].map(vars, .vars.m.a + vars)":                                                      []any{6.0},
+		"[{'m': {'a': 7}}].map(vars, vars.m.a)":                                                  []any{7.0},
+		"vars['m']['a']":                                                                         1.0,
+		"r'\\d+'":                                                                                `\d+`,
+		`"\u00e9"`:                                                                               "é",
+		"0x10":                                                                                   16.0,
+		"1 // a comment":                                                                         1.0,
+		"[1, 2, 3].map(i, [4].map(j, i + j))":                                                    []any{[]any{5.0}, []any{6.0}, []any{7.0}},
 	} {
 		requireValue(t, want, body, s)
 	}
@@ -516,6 +519,11 @@ func TestEval_CostIsLimited(t *testing.T) {
 	for _, body := range []string{
 		"lists.range(100000).map(a, lists.range(100000).map(b, a * b))",
 		"lists.range(100000).all(a, lists.range(100000).all(b, true))",
+		"lists.range(100000).all(a, vars.text.matches('x*'))",
+		"lists.range(100000).all(a, !vars.text.contains('y'))",
+		"lists.range(100000).all(a, vars.text == vars.text + '')",
+		"lists.range(100000).all(a, !(1 in vars.list))",
+		"lists.range(100000).all(a, vars.list == vars.list)",
 		"[1,2,3,4,5,6,7,8,9].map(a, [1,2,3,4,5,6,7,8,9].map(b, [1,2,3,4,5,6,7,8,9].map(c, [1,2,3,4,5,6,7,8,9].map(d, [1,2,3,4,5,6,7,8,9].map(e, [1,2,3,4,5,6,7,8,9].map(f, [1,2,3,4,5,6,7,8,9].map(g, g)))))))",
 		"vars.text.replace('', vars.text)",
 		"'x'.replace('', vars.text).replace('', vars.text)",
@@ -543,6 +551,29 @@ func TestEval_CostIsLimited(t *testing.T) {
 	}
 	requireFault(t, expr.Unrepresentable, "lists.range(100).map(i, lists.range(100).map(j, vars.text))", s)
 	require.Less(t, time.Since(start), 20*time.Second)
+}
+
+func TestEval_WhatWorkflowsDoIsWithinTheLimits(t *testing.T) {
+	items := make([]any, 10_000)
+	for i := range items {
+		items[i] = object("id", float64(i), "name", "item", "tags", []any{"a", "b"})
+	}
+	s := vars("items", items, "text", strings.Repeat("word ", 100_000))
+	for _, body := range []string{
+		"size(vars.items.filter(i, i.id > 5.0 && i.name == 'item').map(i, {'id': i.id, 'label': i.name + '-' + string(i.id)}))",
+		"size(vars.items.map(i, i.tags).flatten())",
+		"size(vars.text.split(' '))",
+		"size(toJson(vars.items))",
+		"size(vars.items.map(i, i.name).join(','))",
+		"vars.items.all(i, i.name.matches('^[a-z]+$'))",
+		"size(vars.text.replace('word', 'words'))",
+		"size(vars.items.sortBy(i, i.id))",
+		"size(lists.range(10000).map(i, i * 2).reverse().slice(0, 100))",
+		"size(vars.items + vars.items)",
+	} {
+		_, err := eval(t, body, s)
+		require.NoError(t, err, body)
+	}
 }
 
 func TestEval_IsInterruptedByItsContext(t *testing.T) {

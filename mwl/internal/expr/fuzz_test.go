@@ -8,6 +8,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/ext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus/mwl/internal/expr"
@@ -98,4 +101,58 @@ func FuzzBody(f *testing.F) {
 			require.Contains(t, s[2:len(s)-2], "}}")
 		}
 	})
+}
+
+// FuzzAgainstCEL compares with CEL as it comes: without the roots resolved ahead, the guards and the limits, what an expression gives is the same.
+func FuzzAgainstCEL(f *testing.F) {
+	for _, bm := range benchmarks {
+		f.Add(bm.body)
+	}
+	for _, s := range []string{"vars.d.e.f", ".vars.a", "[vars].map(vars, vars.a)", "has(vars.d.e)", "vars.a == 1 && nope", "vars['d']['e']", "step.missing", "vars.c[1] + 'x'", "type(vars) == map", "int", "{'a': vars}.a.b"} {
+		f.Add(s)
+	}
+	env, err := cel.NewEnv(ext.Strings(ext.StringsVersion(5)), ext.Lists(ext.ListsVersion(5)), ext.Sets(), ext.Encoders(ext.EncodersVersion(1)), ext.Math(ext.MathVersion(3)))
+	require.NoError(f, err)
+	c, err := expr.NewCompiler(expr.Limits{})
+	require.NoError(f, err)
+	bindings := map[string]any{"vars": fuzzScope().roots[expr.Vars], "step": object("input", object("a", 1.0), "name", "s"), "failure": nil}
+	s := fuzzScope()
+	s.roots[expr.Step] = bindings["step"]
+	f.Fuzz(func(t *testing.T, body string) {
+		for _, own := range []string{"now", "wallTime", "Json", "Iso8601", "execution", "frame", "replace", "join", "format", "flatten", "range", "split", "matches"} {
+			if strings.Contains(body, own) {
+				return
+			}
+		}
+		p, err := c.Compile("{{ "+body+" }}", expr.Vars|expr.Step|expr.Failure)
+		tree, issues := env.Parse(body)
+		if err != nil {
+			return
+		}
+		require.NoError(t, issues.Err())
+		raw := planned(env, tree)
+		if raw == nil {
+			return
+		}
+		got, err := p.Eval(context.Background(), s)
+		want, _, rawErr := raw.Eval(bindings)
+		var fault *expr.Fault
+		if errors.As(err, &fault) && (fault.Code == expr.Unrepresentable || strings.Contains(fault.Text, "units of cost")) {
+			return
+		}
+		require.Equal(t, rawErr == nil, err == nil, "%v, %v", rawErr, err)
+		if err == nil {
+			require.Equal(t, types.True, types.DefaultTypeAdapter.NativeToValue(got).Equal(want), "%v, %v", got, want)
+		}
+	})
+}
+
+// planned is the program of CEL alone, or nil when CEL panics.
+func planned(env *cel.Env, tree *cel.Ast) (p cel.Program) {
+	defer func() { _ = recover() }()
+	p, err := env.Program(tree)
+	if err != nil {
+		return nil
+	}
+	return p
 }

@@ -40,18 +40,40 @@ type Warning struct {
 	Name    Name
 }
 
-// Template compiles a field for a site that sees the given roots. It looks at every string and returns all problems; with any there is no template.
+// maxFindings is how many problems, and how many names, a template reports.
+const maxFindings = 100
+
+// place is where a part of a field stands. Its pointer is made only when there is something to say about the part: names can be long.
+type place struct {
+	outer *place
+	// name is that of a member; index that of an element, -1 for a member.
+	name  string
+	index int
+}
+
+func (p *place) pointer() string {
+	if p == nil {
+		return ""
+	}
+	token := value.Escape(p.name)
+	if p.index >= 0 {
+		token = strconv.Itoa(p.index)
+	}
+	return p.outer.pointer() + "/" + token
+}
+
+// Template compiles a field for a site that sees the given roots. It looks at every string and returns all problems, though no more than 100; with any there is no template.
 // The template keeps v.
 func (c *Compiler) Template(v any, roots Root) (*Template, []Problem) {
 	var problems []Problem
-	t := c.template(v, roots, "", &problems)
+	t := c.template(v, roots, nil, &problems)
 	if problems != nil {
 		return nil, problems
 	}
 	return t, nil
 }
 
-func (c *Compiler) template(v any, roots Root, pointer string, problems *[]Problem) *Template {
+func (c *Compiler) template(v any, roots Root, at *place, problems *[]Problem) *Template {
 	t := &Template{literal: v}
 	dynamic := false
 	switch v := v.(type) {
@@ -61,14 +83,16 @@ func (c *Compiler) template(v any, roots Root, pointer string, problems *[]Probl
 		}
 		p, err := c.compile(v, roots)
 		if err != nil {
-			*problems = append(*problems, Problem{Pointer: pointer, Err: err, Source: v})
+			if len(*problems) < maxFindings {
+				*problems = append(*problems, Problem{Pointer: at.pointer(), Err: err, Source: v})
+			}
 			return t
 		}
 		return &Template{program: p}
 	case []any:
 		elements := make([]*Template, len(v))
 		for i, e := range v {
-			elements[i] = c.template(e, roots, pointer+"/"+strconv.Itoa(i), problems)
+			elements[i] = c.template(e, roots, &place{outer: at, index: i}, problems)
 			dynamic = dynamic || elements[i].dynamic()
 		}
 		if dynamic {
@@ -81,7 +105,7 @@ func (c *Compiler) template(v any, roots Root, pointer string, problems *[]Probl
 		}
 		slices.SortFunc(members, func(a, b member) int { return compare(a.name, b.name) })
 		for i, m := range members {
-			members[i].part = c.template(v[m.name], roots, pointer+"/"+value.Escape(m.name), problems)
+			members[i].part = c.template(v[m.name], roots, &place{outer: at, name: m.name, index: -1}, problems)
 			dynamic = dynamic || members[i].part.dynamic()
 		}
 		if dynamic {
@@ -138,21 +162,23 @@ func (t *Template) Member(name string) *Template {
 // Names lists the names in the field's expressions that resolve to nothing at their site.
 func (t *Template) Names() []Warning {
 	var out []Warning
-	t.names("", &out)
+	t.names(nil, &out)
 	return out
 }
 
-func (t *Template) names(pointer string, out *[]Warning) {
+func (t *Template) names(at *place, out *[]Warning) {
 	if t.program != nil {
 		for _, n := range t.program.unresolved {
-			*out = append(*out, Warning{Pointer: pointer, Name: n})
+			if len(*out) < maxFindings {
+				*out = append(*out, Warning{Pointer: at.pointer(), Name: n})
+			}
 		}
 	}
 	for i, e := range t.elements {
-		e.names(pointer+"/"+strconv.Itoa(i), out)
+		e.names(&place{outer: at, index: i}, out)
 	}
 	for _, m := range t.members {
-		m.part.names(pointer+"/"+value.Escape(m.name), out)
+		m.part.names(&place{outer: at, name: m.name, index: -1}, out)
 	}
 }
 

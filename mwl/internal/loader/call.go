@@ -27,7 +27,7 @@ type callSite struct {
 // call reads a call object. The roots are those that its place has without the
 // call itself.
 func (l *loader) call(n *strictjson.Node, f *flowSite, roots expr.Root) *definition.Call {
-	c := &callSite{call: &definition.Call{Pointer: n.Pointer()}, node: n, flow: f}
+	c := &callSite{call: &definition.Call{Pointer: l.pointer(n)}, node: n, flow: f}
 	roots |= expr.Call
 	window := expr.Provider
 	if n.Member("flow") != nil {

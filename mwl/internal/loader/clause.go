@@ -8,7 +8,7 @@ import (
 
 // matchClause reads a case of a Match, or its default.
 func (r stepReader) matchClause(n *strictjson.Node, isCase bool) *definition.Clause {
-	c := &definition.Clause{Pointer: n.Pointer()}
+	c := &definition.Clause{Pointer: r.pointer(n)}
 	s := r.clause(c, stepRoots|expr.Match)
 	if isCase {
 		s.what, s.required = "a case", []string{"when", "next"}
@@ -32,7 +32,7 @@ func (r stepReader) matchClause(n *strictjson.Node, isCase bool) *definition.Cla
 
 // catchClause reads a clause of a catch.
 func (r stepReader) catchClause(n *strictjson.Node) *definition.Clause {
-	c := &definition.Clause{Pointer: n.Pointer()}
+	c := &definition.Clause{Pointer: r.pointer(n)}
 	s := r.clause(c, stepRoots)
 	s.what, s.required = "a catch clause", []string{"match", "next"}
 	s.members = append(s.members, member{"match", func(n *strictjson.Node) { c.Matcher = r.matcher(n) }})

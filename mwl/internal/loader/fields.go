@@ -1,8 +1,8 @@
 package loader
 
 import (
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
@@ -35,32 +35,36 @@ func (l *loader) survey(n *strictjson.Node) {
 		}
 	case strictjson.Number:
 		if !n.Exact {
-			l.warn(n, "carry it as a string", "the number %s is read as %s, the nearest that a double can hold", n.Text, strconv.FormatFloat(n.Number, 'f', -1, 64))
+			l.warn(n, "carry it as a string", "the number %s is read as %s, the nearest that a double can hold", n.Text, strings.Replace(fmt.Sprintf("%.17g", n.Number), "e+", "e", 1))
 		}
-	}
-	for _, item := range n.Items {
-		l.survey(item)
-	}
-	for _, m := range n.Members {
-		l.survey(m.Value)
+	default:
+		for _, item := range n.Items {
+			l.survey(item)
+		}
+		for _, m := range n.Members {
+			l.survey(m.Value)
+		}
 	}
 }
 
 // compile is field for a value that lacks some of the node's members.
 func (l *loader) compile(n *strictjson.Node, value any, roots expr.Root) definition.Field {
+	if most := l.options.MaxExpressions; most > 0 && l.expressions > most {
+		return definition.Field{} // refused already
+	}
 	template, problems := l.options.Compiler.Template(value, roots)
 	for _, p := range problems {
 		at := n.At(p.Pointer)
-		l.problems.add(at.Pointer(), at.TextOffset(p.Err.Offset), "", "the expression cannot be read: %s", p.Err.Text)
+		l.problems.add(at, at.TextOffset(p.Err.Offset), "", "the expression cannot be read: %s", p.Err.Text)
 	}
 	if template == nil {
 		return definition.Field{}
 	}
 	for _, w := range template.Names() {
 		at := n.At(w.Pointer)
-		l.warnings.add(at.Pointer(), at.TextOffset(w.Name.Offset), "", "%s", w.Name.Message)
+		l.warnings.add(at, at.TextOffset(w.Name.Offset), "", "%s", w.Name.Message)
 	}
-	return definition.Field{Pointer: n.Pointer(), Template: template}
+	return definition.Field{Pointer: l.pointer(n), Template: template}
 }
 
 // textField is field for a value that is written as a string.
@@ -115,7 +119,7 @@ func (l *loader) assign(n *strictjson.Node, roots expr.Root) definition.Assign {
 
 // raise reads the result of a Raise.
 func (r stepReader) raise(n *strictjson.Node) *definition.Envelope {
-	e := &definition.Envelope{Pointer: n.Pointer()}
+	e := &definition.Envelope{Pointer: r.pointer(n)}
 	r.object(n, shape{
 		what: "a result", required: []string{"code"}, members: r.envelope(e, stepRoots),
 		strangers: func(name string) string {

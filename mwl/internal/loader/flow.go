@@ -42,7 +42,7 @@ type jump struct {
 // flow reads a Flow object; outer is nil for the root.
 func (l *loader) flow(n *strictjson.Node, outer *flowSite, name string) *flowSite {
 	f := &flowSite{
-		flow:  &definition.Flow{Name: name, Pointer: n.Pointer(), Parameters: schema.Empty, Steps: map[string]*definition.Step{}},
+		flow:  &definition.Flow{Name: name, Pointer: l.pointer(n), Parameters: schema.Empty, Steps: map[string]*definition.Step{}},
 		node:  n,
 		outer: outer,
 		depth: 1,

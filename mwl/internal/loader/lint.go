@@ -1,8 +1,6 @@
 package loader
 
 import (
-	"strings"
-
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
 )
@@ -99,6 +97,7 @@ func (l *loader) lintStep(f *flowSite, s *definition.Step, n *strictjson.Node) {
 		}
 	case definition.ActionGather:
 		l.lintGather(s, n)
+	default:
 	}
 	if catch := n.Member("catch"); catch != nil {
 		l.lintCatch(f, s, catch)
@@ -113,7 +112,7 @@ func (l *loader) lintMatch(s *definition.Step, n *strictjson.Node) {
 	seen := map[string]bool{}
 	always := false
 	for i, c := range s.Match.Cases {
-		source := strings.TrimSpace(c.When.Template.Program().Source())
+		source := c.When.Template.Program().Source()
 		switch {
 		case always || seen[source]:
 			l.warn(cases.Items[i], "delete it, or put it further up", "the case is never selected, because an earlier one is")
@@ -184,7 +183,7 @@ func literalOf(f definition.Field) (any, bool) {
 		return nil, false
 	}
 	if p := f.Template.Program(); p != nil {
-		switch strings.TrimSpace(p.Source()) {
+		switch p.Source() {
 		case "true":
 			return true, true
 		case "false":

@@ -16,7 +16,7 @@ const atRunTime = "so that it fails with " + definition.CodeParameterValidationF
 
 // lintCall warns of literal arguments that the target does not take.
 func (l *loader) lintCall(c *callSite) {
-	parameters := schema.Empty
+	var parameters *schema.Schema
 	if c.target != nil {
 		parameters = c.target.flow.Parameters
 	} else {

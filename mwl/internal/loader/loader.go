@@ -75,7 +75,9 @@ type loader struct {
 	stacks []*stackSite
 
 	steps, expressions int
-	effort             effort
+	// pointers counts the bytes of those in the tree.
+	pointers int
+	effort   effort
 }
 
 func (l *loader) parse(source []byte) (*strictjson.Node, []definition.Problem) {

@@ -32,7 +32,7 @@ func (l *loader) stack(n *strictjson.Node, f *flowSite, level definition.Level, 
 }
 
 func (l *loader) entry(n *strictjson.Node, f *flowSite, level definition.Level, roots expr.Root) *definition.Entry {
-	e := &definition.Entry{Pointer: n.Pointer()}
+	e := &definition.Entry{Pointer: l.pointer(n)}
 	if uri := n.Member("provider"); uri != nil {
 		e.Contract = l.middlewareProvider(uri)
 	}
@@ -79,7 +79,7 @@ func (l *loader) entry(n *strictjson.Node, f *flowSite, level definition.Level, 
 
 // block reads the block of a phase. The contract is nil when it is not known.
 func (l *loader) block(n *strictjson.Node, f *flowSite, phase definition.Phase, contract *definition.MiddlewareContract, roots expr.Root) *definition.Block {
-	b := &definition.Block{Pointer: n.Pointer()}
+	b := &definition.Block{Pointer: l.pointer(n)}
 	inner := roots | expr.Middleware
 	s := shape{
 		what: "the phase " + phase.String(),
@@ -105,7 +105,7 @@ func (l *loader) block(n *strictjson.Node, f *flowSite, phase definition.Phase, 
 		s.members = append(s.members, member{"value", func(n *strictjson.Node) { b.Value = l.field(n, inner) }})
 		s.strangers = otherwise("output", `what onSuccess passes up is "value"`)
 	case definition.OnFailure:
-		e := &definition.Envelope{Pointer: n.Pointer()}
+		e := &definition.Envelope{Pointer: l.pointer(n)}
 		for _, m := range l.envelope(e, inner) {
 			s.members = append(s.members, member{m.name, func(n *strictjson.Node) {
 				b.Envelope = e

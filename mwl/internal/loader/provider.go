@@ -303,7 +303,7 @@ func (l *loader) phase(n *strictjson.Node) *ProviderPhase {
 					what: "an action", required: []string{"kind", "description"},
 					members: []member{
 						{"kind", func(n *strictjson.Node) {
-							ok := false
+							var ok bool
 							if p.Kind, ok = actionKinds[n.Text]; !ok || n.Kind != strictjson.String {
 								l.misshapen(n, `write "side-effect", "control" or "transform"`, "the kind of an action is none of the three")
 							}

@@ -18,7 +18,7 @@ var actions = []string{"Call", "Gather", "Match", "Pass", "Sleep", "Return", "Ra
 // step reads a Step. What it returns has the name even if all else is wrong, so
 // that references to it are not reported as well.
 func (l *loader) step(n *strictjson.Node, name string, f *flowSite) *definition.Step {
-	s := &definition.Step{Name: name, Pointer: n.Pointer()}
+	s := &definition.Step{Name: name, Pointer: l.pointer(n)}
 	if n.Kind != strictjson.Object {
 		l.misshapen(n, "write an object", "a Step is an object, not %s", kind(n))
 		return s
@@ -49,6 +49,7 @@ func (l *loader) step(n *strictjson.Node, name string, f *flowSite) *definition.
 		l.gatherForm(n)
 	case definition.ActionSleep:
 		l.exactlyOne(n, "a Sleep Step", "for", "until")
+	default:
 	}
 	return s
 }

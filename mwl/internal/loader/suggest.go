@@ -40,7 +40,7 @@ func (e *effort) meant(name string, names []string) string {
 func quoted(names []string) string {
 	q := make([]string, len(names))
 	for i, name := range names {
-		q[i] = fmt.Sprintf("%q", name)
+		q[i] = fmt.Sprintf("%q", clip(name, 60))
 	}
 	return strings.Join(q, ", ")
 }

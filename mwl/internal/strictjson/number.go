@@ -56,7 +56,7 @@ func (p *parser) digits() int {
 
 func shortened(text string) string {
 	if len(text) > 40 {
-		return text[:40] + "…"
+		return strings.ToValidUTF8(text[:40], "") + "…"
 	}
 	return text
 }

@@ -156,7 +156,7 @@ func (p *parser) found() string {
 // can go on.
 func (p *parser) value(n *Node, depth int) bool {
 	n.Offset = p.offset
-	ok := false
+	var ok bool
 	switch c := p.peek(); {
 	case c == '{' || c == '[':
 		if depth > p.limits.Depth {
@@ -267,11 +267,11 @@ func (p *parser) object(n *Node, depth int) bool {
 		n.Members = append(n.Members, Member{Name: name, Value: value, NameOffset: nameOffset})
 		if first >= 0 {
 			line, _ := p.doc.position(n.Members[first].NameOffset)
-			p.report(value, nameOffset, "keep one of them", "the name %q repeats within the object; it stands in line %d already", name, line)
+			p.report(value, nameOffset, "keep one of them", "the name %q repeats within the object; it stands in line %d already", shortened(name), line)
 		}
 		p.space()
 		if p.peek() != ':' {
-			return p.fail(value, p.offset, "put a colon between name and value", "%s follows the name %q", p.found(), name)
+			return p.fail(value, p.offset, "put a colon between name and value", "%s follows the name %q", p.found(), shortened(name))
 		}
 		p.offset++
 		p.space()
