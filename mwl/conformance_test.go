@@ -6,6 +6,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -172,8 +173,12 @@ func wellFormed(result any) error {
 	if kind == mwl.TypeSuccess {
 		return nil
 	}
-	if _, ok := o["code"].(string); !ok {
+	code, ok := o["code"].(string)
+	if !ok {
 		return fmt.Errorf("code is %v", o["code"])
+	}
+	if strings.HasPrefix(code, "System.") && !slices.Contains(systemCodes, code) {
+		return fmt.Errorf("the language has no code %s", code)
 	}
 	if message, present := o["message"]; present {
 		if _, ok := message.(string); !ok {
@@ -193,6 +198,13 @@ func wellFormed(result any) error {
 		return fmt.Errorf("previous is a success")
 	}
 	return wellFormed(previous)
+}
+
+// systemCodes are all that may be emitted in the engine's namespace.
+var systemCodes = []string{
+	mwl.CodeCancelled, mwl.CodeGatherDispatchCancelled, mwl.CodeGatherDispatchSkipped, mwl.CodeGatherCompletionUnmet,
+	mwl.CodeExpressionEvaluationError, mwl.CodeParameterValidationFailed, mwl.CodeUnrepresentableValue,
+	mwl.CodeEmptyRaise, mwl.CodeFailureChainTruncated,
 }
 
 func object(v any) map[string]any {
