@@ -2,6 +2,7 @@ package mwl
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -37,15 +38,16 @@ func (x *execution) interrupted(ctx context.Context) *interruption {
 	if i, ok := cause.(*interruption); ok && i.x == x { //nolint:errorlint // a cause of another execution, however wrapped, is external here
 		return i
 	}
-	return x.cancelled(cause.Error())
+	return x.cancelled(cause)
 }
 
-// cancelled is the one external cancellation of the execution.
-func (x *execution) cancelled(reason string) *interruption {
+// cancelled is the one external cancellation of the execution; the reason is a text
+// or somebody's error.
+func (x *execution) cancelled(reason any) *interruption {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.external == nil {
-		x.external = &interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, reason, nil, nil)}
+		x.external = &interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, fmt.Sprint(reason), nil, nil)}
 	}
 	return x.external
 }

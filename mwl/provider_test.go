@@ -370,3 +370,19 @@ func TestValuesThatGrow(t *testing.T) {
 		require.Contains(t, f.Message, "bytes")
 	}
 }
+
+// rude is an error whose method panics.
+type rude struct{}
+
+func (rude) Error() string { panic("no text") }
+
+func TestReasonsOfCancellation(t *testing.T) {
+	def := load(t, `"entrypoint": "nap", "steps": {"nap": {"action": "Sleep", "for": "P1D", "next": "done"}, "done": {"action": "Return"}}`, nil)
+	for _, cause := range []error{errors.New("the operator said so"), rude{}} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		f := def.Execute(ctx, nil).Failure
+		require.Equal(t, []string{cancelled}, envelope(f))
+		require.NotEmpty(t, f.Message)
+	}
+}
