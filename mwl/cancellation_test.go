@@ -275,7 +275,7 @@ func TestCancelCleanupLimit(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		result := def.Execute(ctx, nil)
-		require.Equal(t, []string{cancelled, cancelled}, envelope(result.Failure))
+		require.Equal(t, []string{cancelled}, envelope(result.Failure))
 		require.Contains(t, result.Failure.Message, "PT10S")
 		require.Equal(t, 11*time.Second, time.Since(start))
 		require.Equal(t, []string{"cleanup", "cleanup stopped"}, j.all())

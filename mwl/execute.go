@@ -76,11 +76,14 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 	}
 	x.ctx, x.stop = context.WithCancelCause(ctx)
 	defer x.stop(nil)
-	defer x.cleaning.finish()
-
 	_, o := x.run(x.ctx, d.root.Flow, in, arguments, x.now)
+	abandoned := x.cleaning.finish()
 	if o.failure != nil {
-		return Result{Failure: o.failure.export()}
+		f := o.failure.export()
+		if abandoned != "" {
+			f.Message += "; " + abandoned
+		}
+		return Result{Failure: f}
 	}
 	return Result{Value: value.Copy(o.value)}
 }

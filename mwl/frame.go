@@ -103,7 +103,7 @@ func (x *execution) measure(pointer string, v any) *interruption {
 }
 
 // valueDepth is how deep a value may be nested.
-const valueDepth = 500
+const valueDepth = value.MaxDepth
 
 func (f *frame) faulted(ctx context.Context, field definition.Field, err error) *outcome {
 	if fault, ok := errors.AsType[*expr.Fault](err); ok {

@@ -63,7 +63,9 @@ func (s *stepRun) gather(ctx context.Context) *outcome {
 	if torn := g.run(ctx); torn != nil {
 		return torn
 	}
-	g.arms(ctx)
+	if torn := g.arms(ctx); torn != nil {
+		return torn
+	}
 	s.results = g.collect()
 	if i := s.f.x.measure(s.step.Pointer, s.results); i != nil {
 		unwound := i.unwound()
@@ -276,14 +278,20 @@ func (g *gathering) decideLocked() {
 	g.stop(g.imposed)
 }
 
-// arms runs the arms of the dispatches that settled, in order.
-func (g *gathering) arms(ctx context.Context) {
+// arms runs the arms of the dispatches that settled, in order. What it returns is
+// the teardown that an arm ran into.
+func (g *gathering) arms(ctx context.Context) *outcome {
 	for i := range g.dispatches {
 		d := &g.dispatches[i]
-		if d.state == dispatchAccepted && d.settled {
-			d.final = d.arm(ctx)
+		if d.state != dispatchAccepted || !d.settled {
+			continue
+		}
+		d.final = d.arm(ctx)
+		if d.final.unwinding != nil {
+			return &d.final
 		}
 	}
+	return nil
 }
 
 // collect gives every dispatch's Result as a value.

@@ -81,6 +81,8 @@ type cleaning struct {
 	unwatch  func() bool
 	timer    *clock.Timer
 	finished bool
+	// abandoned is why cleanup was given up; "" when it was not.
+	abandoned string
 }
 
 func (x *execution) cleanup() context.Context {
@@ -111,15 +113,19 @@ func (x *execution) limitCleanup() {
 // abandonCleanup interrupts the cleanup that runs and all that would follow.
 func (x *execution) abandonCleanup(reason string) {
 	x.cleanup()
+	x.cleaning.mu.Lock()
+	defer x.cleaning.mu.Unlock()
+	x.cleaning.abandoned = reason
 	x.cleaning.cancel(&interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, reason, nil, nil)})
 }
 
-func (c *cleaning) finish() {
+// finish ends the time of cleanup, and tells why it was given up, if it was.
+func (c *cleaning) finish() (abandoned string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.finished = true
 	if c.ctx == nil {
-		return
+		return ""
 	}
 	if c.unwatch != nil {
 		c.unwatch()
@@ -128,6 +134,7 @@ func (c *cleaning) finish() {
 		c.timer.Stop()
 	}
 	c.cancel(nil)
+	return c.abandoned
 }
 
 // bound races a scope. It fires, or the scope's Result is accepted, whichever is

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -385,4 +386,21 @@ func TestReasonsOfCancellation(t *testing.T) {
 		require.Equal(t, []string{cancelled}, envelope(f))
 		require.NotEmpty(t, f.Message)
 	}
+}
+
+func TestLargeValueInAnArm(t *testing.T) {
+	def := load(t, `"entrypoint": "all", "steps": {
+		"all": {"action": "Gather", "calls": [{$MOCK, "onSuccess": {"assign": {"v": "{{ lists.range(200).map(i, call.input) }}"}}}],
+			"catch": [{"match": {"codes": ["*"]}, "next": "done"}], "next": "done"},
+		"done": {"action": "Return"}}`, nil, mwl.WithLimits(mwl.Limits{ValueBytes: 100_000}))
+	require.Equal(t, []string{cancelled}, envelope(def.Execute(t.Context(), strings.Repeat("x", 1000)).Failure))
+}
+
+// Execution context, step: the Result that a Call Step resolved to, whatever it is.
+func TestResultOfAFaultBeforeTheCall(t *testing.T) {
+	def := load(t, `"entrypoint": "call", "steps": {
+		"call": {"action": "Call", "input": "{{ step.input.missing }}", "call": {$MOCK},
+			"catch": [{"match": {"codes": ["*"]}, "output": "{{ step.result == failure ? step.result.code : 'no' }}", "next": "done"}], "next": "done"},
+		"done": {"action": "Return"}}`, nil)
+	require.Equal(t, mwl.Result{Value: mwl.CodeExpressionEvaluationError}, def.Execute(t.Context(), map[string]any{}))
 }

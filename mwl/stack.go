@@ -219,7 +219,7 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 }
 
 // always runs onAlways, which sees what is in flight and supersedes it only by
-// failing, or by being given up. An interruption of the scope around that arrives
+// failing. An interruption of the scope around that arrives
 // meanwhile takes effect when the phase has ended.
 func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 	x := e.f.x
@@ -232,7 +232,8 @@ func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 	if i := x.interrupted(ctx); i != nil && o.unwinding == nil {
 		o = i.unwound()
 	}
-	if stop == nil {
+	if stop == nil || stop.unwinding != nil {
+		// Cleanup that was given up is the platform's doing, and no failure of it.
 		return o
 	}
 	return outcome{failure: stop.failure.superseding(o.failure), unwinding: o.unwinding}

@@ -100,6 +100,9 @@ func (s *stepRun) fail(ctx context.Context, stop *outcome) (*definition.Step, an
 	}
 	f := s.f
 	f.failure = stop.failure.superseding(f.failure)
+	if s.step.Action == definition.ActionCall && s.result == nil {
+		s.result = &outcome{failure: f.failure} // a fault before the call
+	}
 	for _, clause := range s.step.Catch {
 		if !clause.Matcher.Match(f.failure.typ, f.failure.code, f.failure.retryable) {
 			continue
