@@ -198,7 +198,10 @@ func TestLoadAlteredDefinitions(t *testing.T) {
 	}
 	m.learn()
 	loaded := 0
-	const rounds = 1000
+	rounds := 300
+	if testing.Short() {
+		rounds = 50
+	}
 	for range rounds {
 		source := m.next(t)
 		def, err := mwl.Load(source, mwl.WithCatalog(catalog))
@@ -213,7 +216,7 @@ func TestLoadAlteredDefinitions(t *testing.T) {
 		require.Equal(t, def.Warnings(), again.Warnings())
 	}
 	t.Logf("%d of %d loaded", loaded, rounds)
-	require.Greater(t, loaded, rounds/50)
+	require.Positive(t, loaded)
 	require.Less(t, loaded, rounds*9/10)
 }
 

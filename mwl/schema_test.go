@@ -137,18 +137,18 @@ func TestShapeAgreesWithThePublishedSchema(t *testing.T) {
 			for _, document := range documents[:whole[kind]] {
 				for _, part := range pieces(document) {
 					m.each(t, part, func(source []byte) {
-						if !testing.Short() || m.rand.IntN(20) == 0 {
+						if !testing.Short() || m.rand.IntN(40) == 0 {
 							c.compare(t, source)
 						}
 					})
 				}
 			}
-			for range 500 {
+			for range 100 {
 				c.compare(t, m.next(t))
 			}
 			t.Logf("%d documents were accepted and %d refused", c.accepted, c.refused)
-			require.Greater(t, c.accepted, 500)
-			require.Greater(t, c.refused, 500)
+			require.Greater(t, c.accepted, 50)
+			require.Greater(t, c.refused, 50)
 		})
 	}
 }
