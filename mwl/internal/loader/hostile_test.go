@@ -65,7 +65,7 @@ func TestHostileDefinitions(t *testing.T) {
 			took := time.Since(began)
 			t.Log(took.Round(time.Millisecond), root != nil, len(problems))
 			require.LessOrEqual(t, len(problems), 100)
-			require.Less(t, took, 10*time.Second)
+			require.Less(t, took, time.Minute) // a busy machine, with the race detector
 		})
 	}
 }
