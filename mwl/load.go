@@ -2,6 +2,7 @@ package mwl
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -28,7 +29,11 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 	}
 	limits := d.settings.limits.orDefault()
 	d.settings.limits = limits
-	compiler, err := expr.NewCompiler(expr.Limits{Length: limits.ExpressionBytes})
+	length := limits.ExpressionBytes
+	if length < 0 {
+		length = math.MaxInt
+	}
+	compiler, err := expr.NewCompiler(expr.Limits{Length: length})
 	if err != nil {
 		return nil, err
 	}

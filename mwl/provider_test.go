@@ -404,3 +404,13 @@ func TestResultOfAFaultBeforeTheCall(t *testing.T) {
 		"done": {"action": "Return"}}`, nil)
 	require.Equal(t, mwl.Result{Value: mwl.CodeExpressionEvaluationError}, def.Execute(t.Context(), map[string]any{}))
 }
+
+func TestNoLimits(t *testing.T) {
+	none := mwl.Limits{DefinitionBytes: -1, Depth: -1, FlowNesting: -1, Steps: -1, Expressions: -1, ExpressionBytes: -1, StepRuns: -1, FanOut: -1, ValueBytes: -1, Cleanup: -1}
+	long := "{{ '" + strings.Repeat("x", 20_000) + "' }}"
+	def := load(t, `"entrypoint":"a","steps":{"a":{"action":"Return","value":"`+long+`"}}`, nil, mwl.WithLimits(none))
+	require.NoError(t, def.Execute(t.Context(), nil).Err())
+	deep := strings.Repeat("[", 200) + strings.Repeat("]", 200)
+	def = load(t, `"entrypoint":"a","steps":{"a":{"action":"Return","value":`+deep+`}}`, nil, mwl.WithLimits(none))
+	require.NoError(t, def.Execute(t.Context(), nil).Err())
+}
