@@ -219,17 +219,17 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 }
 
 // always runs onAlways, which sees what is in flight and supersedes it only by
-// failing. An interruption of the scope around that arrives
-// meanwhile takes effect when the phase has ended.
+// failing. An interruption of the scope around that arrives meanwhile takes effect
+// when the phase has ended.
 func (e *entryRun) always(ctx context.Context, o outcome) outcome {
-	x := e.f.x
-	cleanup := x.cleanup()
-	p := e.phase(definition.OnAlways, &o)
-	_, _, stop := p.act(cleanup)
-	if stop == nil {
-		stop = e.f.assign(cleanup, p.block.Assign, p, e.f.vars)
+	var stop *outcome
+	if !e.idle() {
+		cleanup, p := e.f.x.cleanup(), e.phase(definition.OnAlways, &o)
+		if _, _, stop = p.act(cleanup); stop == nil {
+			stop = e.f.assign(cleanup, p.block.Assign, p, e.f.vars)
+		}
 	}
-	if i := x.interrupted(ctx); i != nil && o.unwinding == nil {
+	if i := e.f.x.interrupted(ctx); i != nil && o.unwinding == nil {
 		o = i.unwound()
 	}
 	if stop == nil || stop.unwinding != nil {
@@ -237,6 +237,12 @@ func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 		return o
 	}
 	return outcome{failure: stop.failure.superseding(o.failure), unwinding: o.unwinding}
+}
+
+// idle reports whether onAlways has nothing to do.
+func (e *entryRun) idle() bool {
+	block := e.entry.Blocks[definition.OnAlways]
+	return e.entry.Contract.Phases[definition.OnAlways].Kind == 0 && !block.When.Written() && !block.With.Written() && len(block.Assign) == 0
 }
 
 // displace is the outcome of a phase on the way up that stopped: its failure takes
