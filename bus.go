@@ -86,23 +86,10 @@ func New(opts ...Option) (*Bus, error) {
 		former:        make(map[string]*Subscription),
 	}
 	b.routes = route.NewTable(b.newTargets)
-	b.lanes = lane.New(lane.Config[opening, *worker]{
-		Open:        b.openWorker,
-		Close:       b.closeWorker,
-		Place:       func(w *worker) *opening { return &w.dispatch.opening },
-		Run:         b.run,
-		Lost:        func(w *worker) bool { return w.lost },
-		Next:        (*worker).goOn,
-		After:       (*worker).tell,
-		Idle:        b.idle,
-		Rest:        func() { b.watch.Rest() },
-		Concurrency: c.concurrency,
-		Capacity:    c.queue,
-		Wait:        !c.refuse,
-	})
+	b.lanes = lane.New(b.workers())
 	b.delay = delay.New(delayClock{b.time}, func(due []*dispatch) {
 		for _, d := range due {
-			b.lanes.Return(&d.opening, nil)
+			b.lanes.Return(&d.opening, false)
 		}
 	})
 	b.doors = delay.New(delayClock{b.time}, b.wake)
@@ -127,6 +114,25 @@ func New(opts ...Option) (*Bus, error) {
 	b.scheduled = newSchedule(delayClock{b.time}, func(o *opening) { b.store.open(o) })
 	b.abandoned.calls = make(map[*call]time.Time)
 	return b, nil
+}
+
+// workers says what the lanes run, and how.
+func (b *Bus) workers() lane.Config[opening, *worker] {
+	return lane.Config[opening, *worker]{
+		Open:        b.openWorker,
+		Close:       b.closeWorker,
+		Place:       func(w *worker) *opening { return &w.dispatch.opening },
+		Run:         b.run,
+		Enter:       func(o *opening) bool { return b.store.enter(o) },
+		Lost:        func(w *worker) bool { return w.lost },
+		Next:        (*worker).goOn,
+		After:       (*worker).tell,
+		Idle:        b.idle,
+		Rest:        func() { b.watch.Rest() },
+		Concurrency: b.config.concurrency,
+		Capacity:    b.config.queue,
+		Wait:        !b.config.refuse,
+	}
 }
 
 // busy reports whether something has been published, or a handler begun, since

@@ -19,6 +19,7 @@ type timeline struct {
 	clock  clock.Clock
 	real   bool // the clock is the package's wrapper around time
 	origin time.Time
+	began  time.Time // origin on the wall clock, in UTC
 	// last is the reading of the running tick; nil while nothing ticks.
 	last atomic.Pointer[instant]
 	// busy reports whether there has been work since its last call; rest is
@@ -35,16 +36,19 @@ type timeline struct {
 type instant struct {
 	nanos int64
 	utc   time.Time
+	wall  int64 // utc, in nanoseconds since the bus was made, by the wall clock
 }
 
 // tick is how old a reading may be.
 const tick = time.Millisecond
 
 func newTimeline(c clock.Clock) *timeline {
+	origin := c.Now()
 	return &timeline{
 		clock:  c,
 		real:   reflect.TypeOf(c) == reflect.TypeOf(clock.New()),
-		origin: c.Now(),
+		origin: origin,
+		began:  wallTime(origin),
 	}
 }
 
@@ -59,8 +63,15 @@ func (t *timeline) nanos() int64 {
 // now is now, exactly.
 func (t *timeline) now() *instant {
 	now := t.clock.Now()
-	return &instant{nanos: int64(now.Sub(t.origin)), utc: now.Round(0).UTC()}
+	utc := wallTime(now)
+	return &instant{nanos: int64(now.Sub(t.origin)), utc: utc, wall: int64(utc.Sub(t.began))}
 }
+
+// wallTime is a time without its monotonic reading, in UTC.
+func wallTime(t time.Time) time.Time { return t.Round(0).UTC() }
+
+// utc is the time that an instant's wall stands for: a third of its size.
+func (t *timeline) utc(wall int64) time.Time { return t.began.Add(time.Duration(wall)) }
 
 // recent is now, or up to a tick before, and whether it is exact.
 func (t *timeline) recent() (now *instant, exact bool) {

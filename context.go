@@ -43,7 +43,7 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 
 func (c *call) delivery() *Delivery {
 	return &Delivery{
-		Event:        c.dispatch.event(),
+		Event:        c.dispatch.event(c.subscription.bus.time),
 		Subscription: c.subscription.id,
 		Attempt:      int(c.attempt),
 		Replays:      c.dispatch.replays(),
@@ -279,7 +279,7 @@ func (c *call) waiting() (place keyPlace, above *waiter, resume func()) {
 	// As in FromContext, the dispatch stays what it is while the lock is held.
 	d := c.dispatch
 	if d.hasPlace() {
-		place.key = d.key()
+		place.key = d.key
 		if c.subscription.gate != nil {
 			place.at = c.subscription
 		}

@@ -12,7 +12,8 @@ type opening struct {
 	payload any
 	values  context.Context // for the handlers' contexts
 	to      *targets
-	time    time.Time // of publication, in UTC
+	key     string
+	wall    int64 // the time of publication, see timeline.utc
 	extras  *extras
 	// resumed is the dispatch itself if it has an allocation of its own, and if
 	// it is all that is queued.
@@ -22,7 +23,6 @@ type opening struct {
 // extras is what most openings do not have.
 type extras struct {
 	metadata  EventMetadata
-	key       string
 	waiter    *waiter
 	due       int64 // when it is due, if it was published for later
 	replays   int32
@@ -30,14 +30,7 @@ type extras struct {
 	links     int32      // contexts of handlers that values comes through
 	inside    bool       // a handler has published it
 	given     bool       // its id was given
-}
-
-// key is the event's key, if it has one.
-func (o *opening) key() string {
-	if o.extras == nil {
-		return ""
-	}
-	return o.extras.key
+	published time.Time  // exactly, of one that did not begin on this timeline
 }
 
 // dispatch is an event on its way to its subscriptions. It belongs to one
@@ -58,12 +51,20 @@ type dispatch struct {
 }
 
 // event is what the handlers get.
-func (d *dispatch) event() Event {
-	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Time: d.time}
+func (d *dispatch) event(t *timeline) Event {
+	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Key: d.key, Time: d.published(t)}
 	if d.extras != nil {
-		e.Key, e.Metadata = d.extras.key, d.extras.metadata
+		e.Metadata = d.extras.metadata
 	}
 	return e
+}
+
+// published is the time of publication, in UTC.
+func (o *opening) published(t *timeline) time.Time {
+	if o.extras != nil && !o.extras.published.IsZero() {
+		return o.extras.published
+	}
+	return t.utc(o.wall)
 }
 
 // replays is how often the event has been replayed.
@@ -233,11 +234,11 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 // hasPlace reports whether the dispatch has its key's place: the next one of the
 // key waits for it.
 func (d *dispatch) hasPlace() bool {
-	return d.key() != "" && (d.story == nil || d.story.rare == nil || !d.story.rare.noPlace)
+	return d.key != "" && (d.story == nil || d.story.rare == nil || !d.story.rare.noPlace)
 }
 
 func (d *dispatch) dropPlace() {
-	if d.key() != "" {
+	if d.key != "" {
 		d.rarities().noPlace = true
 	}
 }

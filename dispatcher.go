@@ -147,7 +147,7 @@ func (b *Bus) run(w *worker) {
 func (b *Bus) enter(d *dispatch, s *Subscription) skip {
 	d.pass = s.circuit.gate.Load()
 	held := d.wasHeld()
-	behind := !held && d.key() != "" && s.holding.hasLine(d.key())
+	behind := !held && d.key != "" && s.holding.hasLine(d.key)
 	if d.pass&gateAsk == 0 && !behind {
 		if held {
 			s.holding.move(d, seatInside)
@@ -224,7 +224,7 @@ func invoke(c *call) (err error) {
 		}
 		err = &PanicError{Value: r, Stack: debug.Stack()}
 	}()
-	err = c.subscription.handler(c, c.dispatch.event())
+	err = c.subscription.handler(c, c.dispatch.event(c.subscription.bus.time))
 	finished = true
 	return err
 }
@@ -261,7 +261,7 @@ func (b *Bus) failed(w *worker, c *call, err error) {
 	policy, story := d.to.policy(b.config.retry), d.tale()
 	attempt := failedAttempt{
 		number:   int(d.attempt),
-		elapsed:  now.utc.Sub(d.time),
+		elapsed:  now.utc.Sub(d.published(b.time)),
 		previous: story.previous,
 		at:       &s.retry,
 	}
@@ -469,7 +469,7 @@ func (b *Bus) unrouted(o opening) {
 	d.to.counters.events.Add(1)
 	b.store.settle(d, settlement{outcome: Unrouted})
 	if f := b.config.observer.Unrouted; f != nil {
-		b.observe("Unrouted", func() { f(d.event()) })
+		b.observe("Unrouted", func() { f(d.event(b.time)) })
 	}
 	b.ledger.unrouted.Add(1)
 	if waiter := d.waiter(); waiter != nil {

@@ -247,7 +247,7 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID) error {
 // letter is the whole story of a dispatch that has died.
 func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 	l := &DeadLetter{
-		Event:        d.event(),
+		Event:        d.event(b.time),
 		Reason:       reason,
 		Subscription: d.to.subscriptions[d.next].id,
 		Attempts:     int(d.attempt),
@@ -353,8 +353,13 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				payload: l.Event.Payload,
 				values:  context.Background(),
 				to:      to,
-				time:    l.Event.Time,
-				extras:  &extras{metadata: l.Event.Metadata, key: l.Event.Key, replays: int32(min(l.Replays, math.MaxInt32-1)) + 1, replaying: r},
+				key:     l.Event.Key,
+				extras: &extras{
+					metadata:  l.Event.Metadata,
+					published: l.Event.Time,
+					replays:   int32(min(l.Replays, math.MaxInt32-1)) + 1,
+					replaying: r,
+				},
 			},
 			story: &story{
 				counted: l.counted,

@@ -94,7 +94,7 @@ func (h *holding) sit(d *dispatch) (refused Reason) {
 	if refused = h.refusesLocked(d); refused != "" {
 		return refused
 	}
-	key := d.key()
+	key := d.key
 	if first {
 		h.seats++
 		h.taken++
@@ -149,7 +149,7 @@ func (h *holding) leave(d *dispatch) {
 	defer h.mu.Unlock()
 	h.moveLocked(d, seatAway)
 	h.taken--
-	line := h.lines[d.key()]
+	line := h.lines[d.key]
 	if line == nil {
 		return
 	}
@@ -159,7 +159,7 @@ func (h *holding) leave(d *dispatch) {
 		line.behind = line.behind[1:]
 		return
 	}
-	delete(h.lines, d.key())
+	delete(h.lines, d.key)
 	if len(h.lines) == 0 {
 		h.lines = nil // a map keeps its memory
 	}
@@ -250,7 +250,7 @@ func (b *Bus) tend(s *Subscription) {
 		h.ready[0] = nil
 		h.ready = h.ready[1:]
 		h.moveLocked(d, seatComing)
-		b.lanes.Return(&d.opening, nil)
+		b.lanes.Return(&d.opening, false)
 	}
 }
 

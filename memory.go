@@ -18,11 +18,11 @@ type memory struct {
 }
 
 func (m *memory) append(ctx context.Context, o opening) error {
-	return m.lanes.Push(ctx, &o, o.extras != nil && o.extras.inside, m.gate(&o))
+	return m.lanes.Push(ctx, &o, o.extras != nil && o.extras.inside, o.key != "")
 }
 
 func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool) (fresh []opening, err error) {
-	choose := func(put func(opening, lane.Gate[opening])) (events int, err error) {
+	choose := func(put func(opening, bool)) (events int, err error) {
 		if fresh, err = m.given.take(openings); err != nil {
 			return 0, err
 		}
@@ -53,30 +53,32 @@ func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool)
 }
 
 // split puts the dispatches that an event is made into.
-func (m *memory) split(o opening, put func(opening, lane.Gate[opening])) {
+func (m *memory) split(o opening, put func(o opening, gated bool)) {
 	if o.to.each == nil {
-		put(o, m.gate(&o))
+		put(o, o.key != "")
 		return
 	}
 	m.copies.Add(int64(len(o.to.each)) - 1)
 	for _, to := range o.to.each {
 		o.to = to
-		put(o, m.gate(&o))
+		put(o, o.key != "")
 	}
 }
 
-// gate is where a dispatch waits for its key, nil if it has none.
-func (m *memory) gate(o *opening) lane.Gate[opening] {
-	if o.key() == "" {
-		return nil
+// gate is where a dispatch waits for its key: the bus's, but for isolation.
+func (m *memory) gate(o *opening) *keyGate {
+	if own := o.to.subscriptions[0].gate; own != nil {
+		return own
 	}
-	return o.to.gate(m.keys)
+	return m.keys
 }
+
+func (m *memory) enter(o *opening) bool { return m.gate(o).Enter(o.key, o) }
 
 func (m *memory) cancelled(id EventID) { m.given.forget(id) }
 
 func (m *memory) open(o *opening) {
-	m.split(*o, func(o opening, gate lane.Gate[opening]) { m.lanes.Return(&o, gate) })
+	m.split(*o, func(o opening, gated bool) { m.lanes.Return(&o, gated) })
 }
 
 func (m *memory) claim(context.Context) ([]*dispatch, error) { return nil, nil }
@@ -89,5 +91,5 @@ func (m *memory) settle(d *dispatch, s settlement) *DeadLetter {
 }
 
 func (m *memory) leave(o *opening) (opening, bool) {
-	return o.to.gate(m.keys).keys.Leave(o.key())
+	return m.gate(o).Leave(o.key)
 }

@@ -160,7 +160,7 @@ func (b *Bus) accepted(o *opening) {
 
 func (b *Bus) observeAccepted(o opening) {
 	d := dispatch{opening: o}
-	b.observe("Accepted", func() { b.config.observer.Accepted(d.event()) })
+	b.observe("Accepted", func() { b.config.observer.Accepted(d.event(b.time)) })
 }
 
 // attemptBegun tells of an attempt unless that has been done.
@@ -177,7 +177,7 @@ func (b *Bus) observeBegun(d *dispatch) {
 	}
 	r.attempt = &Attempt{
 		ID:      b.attempts.Add(1),
-		Event:   d.event(),
+		Event:   d.event(b.time),
 		Number:  int(d.attempt),
 		Replays: d.replays(),
 		BeganAt: b.time.now().utc,
@@ -249,7 +249,7 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 	if f := b.config.observer.RetryScheduled; f != nil {
 		retry := ScheduledRetry{
-			Event:   d.event(),
+			Event:   d.event(b.time),
 			Replays: d.replays(),
 			Failure: b.failureOf(d, &d.story.failures[len(d.story.failures)-1]),
 			Delay:   delay,

@@ -14,20 +14,9 @@ const keyGates = 32
 
 // keyGate is where dispatches wait until those before them with the same key have
 // settled: one for the bus, or one for each subscription on a bus with isolation.
-type keyGate struct{ keys *keys.Gate[opening] }
+type keyGate = keys.Gate[opening]
 
-func newKeyGate(shards int) *keyGate { return &keyGate{keys.New[opening](shards)} }
-
-// Enter reports whether the dispatch may go on. If not, it is kept.
-func (g *keyGate) Enter(o opening) bool { return g.keys.Enter(o.key(), o) }
-
-// gate is the gate of a dispatch to these targets; the bus's, but for isolation.
-func (t *targets) gate(bus *keyGate) *keyGate {
-	if own := t.subscriptions[0].gate; own != nil {
-		return own
-	}
-	return bus
-}
+func newKeyGate(shards int) *keyGate { return keys.New[opening](shards) }
 
 // queues reports whether the event has somewhere to go now.
 func (o *opening) queues() bool {
@@ -67,7 +56,7 @@ func (g *givenIDs) take(openings []opening) (fresh []opening, err error) {
 	}
 	for _, o := range fresh {
 		if o.given() {
-			g.rememberLocked(o.id, content{o.to.eventType, o.key()})
+			g.rememberLocked(o.id, content{o.to.eventType, o.key})
 		}
 	}
 	return fresh, nil
@@ -90,7 +79,7 @@ func (g *givenIDs) unknownLocked(openings []opening) (fresh []opening, err error
 			fresh = append(fresh, o)
 			continue
 		}
-		is := content{o.to.eventType, o.key()}
+		is := content{o.to.eventType, o.key}
 		before, known := g.known[o.id]
 		was := before.content
 		if !known {

@@ -16,14 +16,17 @@ import (
 )
 
 // PublishOption is an option of Publish, PublishAndWait and a Publication.
-type PublishOption func(*publication)
+type PublishOption func(publication) publication
 
-// publication is what the options say of an event.
+// publication is what the options say of an event. They pass it on by value, so
+// that it needs no allocation.
 type publication struct {
-	extras
-	id   EventID
-	when *dueOption // nil for now
-	err  error
+	metadata EventMetadata
+	key      string
+	id       EventID
+	given    bool
+	when     *dueOption // nil for now
+	err      error      // of the first option that is refused
 }
 
 // dueOption is when an event is to be dispatched: a while after it is published,
@@ -33,10 +36,11 @@ type dueOption struct {
 	at    time.Time
 }
 
-func (p *publication) refuse(err error) {
+func (p publication) refuse(err error) publication {
 	if p.err == nil {
 		p.err = err
 	}
+	return p
 }
 
 // Metadata gives an event a name and a value, which outlive the process where
@@ -44,10 +48,11 @@ func (p *publication) refuse(err error) {
 // 255 bytes, with values of up to 8 KiB, in UTF-8; names that begin with
 // "eventbus." are reserved.
 func Metadata(name, value string) PublishOption {
-	return func(p *publication) {
+	return func(p publication) publication {
 		if err := p.metadata.set(name, value); err != nil {
-			p.refuse(err)
+			return p.refuse(err)
 		}
+		return p
 	}
 }
 
@@ -60,11 +65,12 @@ func Metadata(name, value string) PublishOption {
 // Up to 255 bytes of UTF-8 without control characters. An empty key is none. Of
 // several, the last holds.
 func Key(key string) PublishOption {
-	return func(p *publication) {
+	return func(p publication) publication {
 		if reason := checkKey(key); reason != "" {
-			p.refuse(&EventError{Field: "key", Value: shorten(key), Reason: reason})
+			return p.refuse(&EventError{Field: "key", Value: shorten(key), Reason: reason})
 		}
 		p.key = key
+		return p
 	}
 }
 
@@ -89,11 +95,12 @@ func checkKey(key string) string {
 //
 // Not zero. Of several, the last holds. NewEventID makes one.
 func ID(id EventID) PublishOption {
-	return func(p *publication) {
+	return func(p publication) publication {
 		if id.IsZero() {
-			p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; leave the option out, or take one of NewEventID"})
+			return p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; leave the option out, or take one of NewEventID"})
 		}
 		p.id, p.given = id, true
+		return p
 	}
 }
 
@@ -104,16 +111,20 @@ func ID(id EventID) PublishOption {
 // wait for it. Not more than 0 is at once. Of several of After and At, the last
 // holds.
 func After(d time.Duration) PublishOption {
-	return func(p *publication) { p.when = &dueOption{after: d} }
+	return func(p publication) publication {
+		p.when = &dueOption{after: d}
+		return p
+	}
 }
 
 // At is After for an instant; one that has passed is now. Not the zero time.
 func At(t time.Time) PublishOption {
-	return func(p *publication) {
+	return func(p publication) publication {
 		if t.IsZero() {
-			p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; leave the option out for an event that is due now"})
+			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; leave the option out for an event that is due now"})
 		}
 		p.when = &dueOption{at: t}
+		return p
 	}
 }
 
@@ -232,25 +243,33 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 		to = b.routes.Lookup(eventType)
 	}
 	now, _ := b.time.recent()
-	o := opening{payload: payload, values: ctx, to: to, time: now.utc}
-	if from != nil || w != nil || len(opts) > 0 || b.config.metadataFrom != nil {
+	o := opening{payload: payload, values: ctx, to: to, wall: now.wall}
+	if len(opts) > 0 || b.config.metadataFrom != nil {
 		p, err := b.publication(ctx, opts)
 		if err != nil {
 			return opening{}, err
 		}
-		o.id, o.extras = p.id, &p.extras
-		p.waiter, p.inside = w, inside
-		if from != nil {
-			o.values, p.links = from.valuesFor(ctx)
+		o.id, o.key = p.id, p.key
+		if p.metadata.Len() > 0 || p.given || p.when != nil {
+			o.extras = &extras{metadata: p.metadata, given: p.given}
 		}
 		if p.when != nil {
-			o.time, p.due = b.dueFrom(p.when)
+			o.wall, o.extras.due = b.dueFrom(p.when)
 		}
-		if w != nil {
-			w.pending = max(len(to.each), 1)
-			if w.wouldDeadlock(&o) {
-				return opening{}, fmt.Errorf("%w %q", ErrWouldDeadlock, p.key)
-			}
+	}
+	if from != nil || w != nil {
+		if o.extras == nil {
+			o.extras = &extras{}
+		}
+		o.extras.waiter, o.extras.inside = w, inside
+		if from != nil {
+			o.values, o.extras.links = from.valuesFor(ctx)
+		}
+	}
+	if w != nil {
+		w.pending = max(len(to.each), 1)
+		if w.wouldDeadlock(&o) {
+			return opening{}, fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
 		}
 	}
 	if o.id.IsZero() {
@@ -266,16 +285,16 @@ func (o *opening) simple() bool {
 
 // dueFrom is the time of publication of an event that is published now, and when
 // it is due: 0 for at once.
-func (b *Bus) dueFrom(when *dueOption) (published time.Time, due int64) {
+func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
 	now := b.time.now()
 	delay := when.after
 	if !when.at.IsZero() {
 		delay = when.at.Sub(now.utc)
 	}
 	if delay <= 0 {
-		return now.utc, 0
+		return now.wall, 0
 	}
-	return now.utc, max(later(now.nanos, delay), 1)
+	return now.wall, max(later(now.nanos, delay), 1)
 }
 
 // acceptAll accepts all openings, or none.
@@ -344,14 +363,13 @@ func (b *Bus) running(c *call) bool {
 }
 
 // publication is what the options and the bus say of an event.
-func (b *Bus) publication(ctx context.Context, opts []PublishOption) (*publication, error) {
-	p := &publication{}
+func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publication, err error) {
 	for i, o := range opts {
 		if o == nil {
-			return nil, nilOption("Publish", i)
+			return p, nilOption("Publish", i)
 		}
-		if o(p); p.err != nil {
-			return nil, p.err
+		if p = o(p); p.err != nil {
+			return p, p.err
 		}
 	}
 	if b.config.metadataFrom == nil {
@@ -363,7 +381,7 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (*publicati
 			continue
 		}
 		if err := p.metadata.set(name, more[name]); err != nil {
-			return nil, err
+			return p, err
 		}
 	}
 	return p, nil

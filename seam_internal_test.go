@@ -141,7 +141,7 @@ func TestS1_StartTakesUpWhatIsLeft(t *testing.T) {
 			require.NoError(t, err)
 		}
 		s.left = []*dispatch{{
-			opening: opening{id: b.ids.next(time.Now()), values: context.Background(), to: b.routes.Lookup("a"), time: time.Now()},
+			opening: opening{id: b.ids.next(time.Now()), values: context.Background(), to: b.routes.Lookup("a"), wall: b.time.now().wall},
 			attempt: 1,
 			next:    1,
 		}}

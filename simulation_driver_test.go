@@ -10,14 +10,14 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus"
 )
 
 // simulation is one schedule. The driver is the only goroutine that decides
-// anything; handlers wait at their gates for its orders.
+// anything: handlers wait at their gates for its orders, and so do workers before
+// each run, so that one of them goes on at a time.
 type simulation struct {
 	rng    *rand.Rand
 	seed   uint64
@@ -26,18 +26,30 @@ type simulation struct {
 	model  *simModel
 	trace  bytes.Buffer
 
+	policy                simPolicy
+	jitter                eventbus.Jitter
+	concurrency, capacity int
+	started               bool
+
 	steps     int
-	sure      int           // see simResult
-	looked    [4]int        // lengths of the trace at the last looks
 	last      time.Duration // when the driver has looked last
 	books     eventbus.Ledger
-	compared  int // letters that the model had made or removed then
+	idle      time.Duration // since when there is something queued and a worker to spare, -1 if not
+	refused   bool          // a handler was, in PublishAndWait, and did not count for a moment
+	atDrain   int           // abandoned when nothing was left that Shutdown waits for
+	compared  int           // letters that had been made or removed then
+	removed   int           // letters
+	owed      int           // deliveries: subscriptions of events that were accepted
+	paid      int           // of these, those handled, cancelled or purged
+	types     map[string]*eventbus.TypeMetrics
 	letters   map[string]eventbus.LetterID
-	ids       []eventbus.EventID // of the events; zero for those that somebody waits for
-	calls     []*simCall         // at their gates, or in an order
+	events    []*simEvent
+	calls     []*simCall // at their gates, or in an order
+	runs      []*simRun  // at their gates
 	waits     []*simWait
 	failing   float64 // which part of the handlers fails
 	keyed     float64 // which part of the events has a key
+	hasty     bool    // no run is left at its gate
 	names     int     // of subscriptions
 	ended     chan error
 	violation string
@@ -45,6 +57,10 @@ type simulation struct {
 
 	mu      sync.Mutex
 	arrived []*simCall
+	taken   []*simRun
+	next    []chan struct{} // gates of workers that have told somebody who waits
+	retries []eventbus.ScheduledRetry
+	told    []string // by observers, in the trace
 }
 
 // simCall is a call of a handler, which waits at its gate for orders.
@@ -63,16 +79,47 @@ type simCall struct {
 // simOrder is what a handler does next. It returns when it says that it is done.
 type simOrder func() (done bool, err error)
 
-// simWait is a PublishAndWait.
-type simWait struct {
-	event     int
-	model     *simWaiter
-	call      *simCall // whose handler it is
-	cancel    context.CancelFunc
-	cancelled bool
-	done      atomic.Bool
-	result    eventbus.Result
-	err       error
+// simRun is what a worker has taken, and waits at its gate to run.
+type simRun struct {
+	name     string
+	gate     chan struct{}
+	dispatch *simDispatch
+}
+
+// simSub is a subscription.
+type simSub struct {
+	name, pattern string
+	number        int
+	timeout       time.Duration
+	retry         simPolicy
+	jitter        eventbus.Jitter
+	retryIf       bool
+	whenOpen      eventbus.WhenOpen
+	holds         int
+	circuit       simCircuit
+	pausedUntil   time.Duration
+	removed       bool
+	skipped       int64
+	made          *eventbus.Subscription
+	counts        eventbus.SubscriptionMetrics // of how calls have ended
+}
+
+// simEvent is an event that was accepted.
+type simEvent struct {
+	simPublication
+	number    int
+	id        eventbus.EventID
+	published time.Duration   // when Publish returned
+	time      time.Duration   // its own time, once a handler has seen it
+	handled   map[string]bool // by which subscriptions
+}
+
+type simViolation string
+
+func simCheck(holds bool, format string, args ...any) {
+	if !holds {
+		panic(simViolation(fmt.Sprintf(format, args...)))
+	}
 }
 
 func (s *simulation) now() time.Duration { return time.Since(s.origin) }
@@ -131,12 +178,11 @@ func (s *simulation) run() {
 		case nil:
 		case simViolation:
 			s.violation = string(r)
-			if s.bus != nil {
-				metrics := s.bus.Metrics()
-				s.logf("the bus: %+v %+v", metrics.Ledger, metrics.Subscriptions)
-			}
 			for _, sub := range s.model.subs {
-				s.logf("the model: %s, circuit %+v, holding %s", sub.name, sub.circuit, sub.simHolding.String())
+				s.logf("the model: %s, circuit %+v", sub.name, sub.circuit)
+			}
+			for _, d := range s.model.open {
+				s.logf("the model: %s is %s until %s, place %v, held %v, coming %v", d.name(), d.state, d.due, d.place, d.seated, d.coming)
 			}
 		default:
 			s.violation = fmt.Sprintf("panic: %v\n%s", r, debug.Stack())
@@ -154,39 +200,44 @@ func (s *simulation) run() {
 	}
 	for s.steps = 0; s.steps < steps && !s.model.ending; s.steps++ {
 		if s.steps == start {
-			s.logf("start")
-			simCheck(s.bus.Start(context.Background()) == nil, "Start failed")
-			s.model.started = true
-			s.settle()
+			s.start()
 		}
 		s.act()
 	}
-	if !s.model.started && start >= 0 {
-		simCheck(s.bus.Start(context.Background()) == nil, "Start failed")
-		s.model.started = true
-		s.settle()
+	if !s.started && start >= 0 {
+		s.start()
 	}
 	s.finish(end)
 }
 
+func (s *simulation) start() {
+	s.logf("start")
+	simCheck(s.bus.Start(context.Background()) == nil, "Start failed")
+	s.started = true
+	s.settle()
+}
+
 func (s *simulation) setUp() {
+	policy := eventbus.RetryPolicy{
+		MaxRetries: s.rng.IntN(4), BaseDelay: simPick(s, 0, 100*time.Millisecond, time.Second) + s.odd(time.Millisecond),
+		MaxDelay: simPick(s, time.Second, 30*time.Second), BackoffMultiplier: simPick(s, 1, 2, 3.5),
+		MaxElapsed: simPick(s, 0, 0, 20*time.Second), Jitter: simPick(s, eventbus.ProportionalJitter, eventbus.NoJitter),
+	}
+	s.jitter, s.policy = policy.Jitter, simPolicy{
+		"R": float64(policy.MaxRetries), "B": -float64(policy.BaseDelay), "M": float64(policy.MaxDelay),
+		"X": policy.BackoffMultiplier, "E": simBound(policy.MaxElapsed, 0),
+	}
 	m := &simModel{
-		policy: eventbus.RetryPolicy{
-			MaxRetries: s.rng.IntN(4), BaseDelay: simPick(s, 0, 100*time.Millisecond, time.Second) + s.odd(time.Millisecond),
-			MaxDelay: simPick(s, time.Second, 30*time.Second), BackoffMultiplier: simPick(s, 1, 2, 3.5),
-			MaxElapsed: simPick(s, 0, 0, 20*time.Second), Jitter: eventbus.ProportionalJitter,
-		},
-		concurrency: simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 1, 3),
-		capacity:    simPick(s, eventbus.DefaultQueueCapacity, eventbus.DefaultQueueCapacity, 3, 6),
-		isolation:   s.chance(0.25), keys: simKeys{},
-		random: s.random, types: map[string]*eventbus.TypeMetrics{}, unfinished: map[string]bool{}, idle: -1,
+		isolation: s.chance(0.25), random: s.random, merge: s.merge, ended: map[eventbus.Outcome]int64{},
 	}
 	s.model, s.failing, s.keyed = m, simPick(s, 0.1, 0.4, 0.6, 0.9), simPick(s, 0, 0, 0.3, 0.8)
-	m.policy.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.NoJitter)
+	s.concurrency = simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 1, 3)
+	s.capacity = simPick(s, eventbus.DefaultQueueCapacity, eventbus.DefaultQueueCapacity, 3, 6)
 	options := []eventbus.Option{
-		eventbus.WithRetry(m.policy), eventbus.WithConcurrency(m.concurrency), eventbus.WithQueueCapacity(m.capacity),
+		eventbus.WithRetry(policy), eventbus.WithConcurrency(s.concurrency), eventbus.WithQueueCapacity(s.capacity),
+		eventbus.WithObserver(s.observer()),
 	}
-	if m.capacity < eventbus.DefaultQueueCapacity {
+	if s.capacity < eventbus.DefaultQueueCapacity {
 		options = append(options, eventbus.RefuseWhenFull())
 	}
 	if m.isolation {
@@ -195,19 +246,101 @@ func (s *simulation) setUp() {
 	bus, err := eventbus.New(options...)
 	simCheck(err == nil, "New: %v", err)
 	eventbus.SetRandom(bus, func() float64 { return s.random(s.now()) })
+	eventbus.SetGates(bus, s.gateRun, s.gateNext)
 	s.bus = bus
-	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v", m.policy, m.concurrency, m.capacity, m.isolation)
+	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v", policy, s.concurrency, s.capacity, m.isolation)
 	for range 1 + s.rng.IntN(4) {
 		s.subscribe()
 	}
+}
+
+// simBound is a bound, or infinity if it is what says that there is none.
+func simBound[N int | time.Duration](n, none N) float64 {
+	if n == none {
+		return math.Inf(1)
+	}
+	return float64(n)
+}
+
+// gateRun is where workers wait before they run what they have taken.
+func (s *simulation) gateRun(e eventbus.Event, subscription string, attempt int) {
+	r := &simRun{name: fmt.Sprintf("%s#%d", simPair(e.Payload.(int), subscription), attempt), gate: make(chan struct{})}
+	s.mu.Lock()
+	s.taken = append(s.taken, r)
+	s.mu.Unlock()
+	s.waitAt(r.gate)
+}
+
+// gateNext is where they wait when they have told somebody who waits.
+func (s *simulation) gateNext() {
+	gate := make(chan struct{})
+	s.mu.Lock()
+	s.next = append(s.next, gate)
+	s.mu.Unlock()
+	s.waitAt(gate)
+}
+
+func (s *simulation) waitAt(gate chan struct{}) {
+	select {
+	case <-gate:
+	case <-s.free:
+	}
+}
+
+// observer notes what it is told.
+func (s *simulation) observer() eventbus.Observer {
+	tell := func(note func(*eventbus.TypeMetrics), e eventbus.Event, format string, args ...any) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.told = append(s.told, fmt.Sprintf("%v ", e.Payload)+fmt.Sprintf(format, args...))
+		if note != nil {
+			note(s.typeOf(e.Type))
+		}
+	}
+	return eventbus.Observer{
+		Accepted:     func(e eventbus.Event) { tell(func(m *eventbus.TypeMetrics) { m.Events++ }, e, "is accepted") },
+		Unrouted:     func(e eventbus.Event) { tell(nil, e, "is unrouted") },
+		AttemptBegun: func(a eventbus.Attempt) { tell(nil, a.Event, "attempt %d begins", a.Number) },
+		AttemptEnded: func(a eventbus.EndedAttempt) {
+			tell(func(m *eventbus.TypeMetrics) {
+				if a.Outcome == eventbus.Handled && a.Number > 1 {
+					m.SucceededAfterRetry++ // or the one that has failed was skipped
+				}
+			}, a.Event, "attempt %d has ended: %s %s", a.Number, a.Outcome, a.Reason)
+		},
+		RetryScheduled: func(r eventbus.ScheduledRetry) {
+			tell(func(m *eventbus.TypeMetrics) {
+				s.retries = append(s.retries, r)
+				m.Retries++
+				if r.Failure.Attempt == 1 {
+					m.Retried++
+				}
+			}, r.Event, "is tried again at %s", r.Due.Sub(s.origin))
+		},
+		DeadLettered: func(l eventbus.DeadLetter) {
+			tell(func(m *eventbus.TypeMetrics) { m.DeadLettered++ }, l.Event, "has died at %s: %s", l.Subscription, l.Reason)
+		},
+		Replayed: func(l eventbus.DeadLetter) { tell(nil, l.Event, "is replayed for %s", l.Subscription) },
+		CircuitChanged: func(c eventbus.CircuitChange) {
+			tell(nil, eventbus.Event{}, "%s: %s to %s", c.Subscription, c.From, c.To)
+		},
+	}
+}
+
+// typeOf is what has been told of an event type.
+func (s *simulation) typeOf(eventType string) *eventbus.TypeMetrics {
+	if s.types[eventType] == nil {
+		s.types[eventType] = &eventbus.TypeMetrics{}
+	}
+	return s.types[eventType]
 }
 
 // subscribe makes a subscription, sometimes under the name of one that is no more.
 func (s *simulation) subscribe() {
 	s.names++
 	sub := &simSub{
-		name: fmt.Sprintf("s%d", s.names), pattern: simPick(s, "*", "a.*", "b.x", "*.x", "{a.y,c}"),
-		timeout: simPick(s, time.Second, 10*time.Second, 30*time.Second) + s.odd(time.Millisecond),
+		name: fmt.Sprintf("s%d", s.names), number: s.names, pattern: simPick(s, "*", "a.*", "b.x", "*.x", "{a.y,c}"),
+		timeout: simPick(s, time.Second, 10*time.Second, 30*time.Second) + s.odd(time.Millisecond), retry: simPolicy{}, jitter: s.jitter,
 	}
 	if s.names > 1 && s.chance(0.3) {
 		old := fmt.Sprintf("s%d", 1+s.rng.IntN(s.names-1))
@@ -217,33 +350,37 @@ func (s *simulation) subscribe() {
 	}
 	options := []eventbus.SubscribeOption{eventbus.Named(sub.name), eventbus.Timeout(sub.timeout)}
 	var retry []eventbus.RetryOption
-	override := func(field string, o eventbus.RetryOption) {
-		sub.set += field
+	override := func(field string, value float64, o eventbus.RetryOption) {
+		sub.retry[field] = value
 		retry = append(retry, o)
 	}
-	for _, field := range []string{"R", "B", "M", "X", "E", "J"} {
+	for _, field := range []string{"R", "B", "M", "X", "E", "J", "I"} {
 		if s.chance(0.8) {
 			continue
 		}
-		switch p := &sub.retry; field {
+		switch field {
 		case "R":
-			p.MaxRetries = simPick(s, 0, 1, 2, 2, 3, 5, eventbus.Unlimited)
-			override(field, eventbus.MaxRetries(p.MaxRetries))
+			n := simPick(s, 0, 1, 2, 2, 3, 5, eventbus.Unlimited)
+			override(field, simBound(n, eventbus.Unlimited), eventbus.MaxRetries(n))
 		case "B":
-			p.BaseDelay = simPick(s, 0, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
-			override(field, eventbus.BaseDelay(p.BaseDelay))
+			d := simPick(s, 0, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
+			override(field, -float64(d), eventbus.BaseDelay(d))
 		case "M":
-			p.MaxDelay = simPick(s, s.odd(10*time.Second), s.odd(time.Minute))
-			override(field, eventbus.MaxDelay(p.MaxDelay))
+			d := simPick(s, s.odd(10*time.Second), s.odd(time.Minute))
+			override(field, float64(d), eventbus.MaxDelay(d))
 		case "X":
-			p.BackoffMultiplier = simPick(s, 1, 1.5, 3)
-			override(field, eventbus.BackoffMultiplier(p.BackoffMultiplier))
+			x := simPick(s, 1, 1.5, 3)
+			override(field, x, eventbus.BackoffMultiplier(x))
 		case "E":
-			p.MaxElapsed = simPick(s, 0, s.odd(time.Minute))
-			override(field, eventbus.MaxElapsed(p.MaxElapsed))
+			d := simPick(s, 0, s.odd(time.Minute))
+			override(field, simBound(d, 0), eventbus.MaxElapsed(d))
 		case "J":
-			p.Jitter = simPick(s, eventbus.ProportionalJitter, eventbus.FullJitter, eventbus.EqualJitter, eventbus.NoJitter)
-			override(field, p.Jitter)
+			j := simPick(s, eventbus.ProportionalJitter, eventbus.FullJitter, eventbus.EqualJitter, eventbus.NoJitter)
+			sub.jitter = j
+			retry = append(retry, j)
+		case "I":
+			sub.retryIf = true
+			retry = append(retry, eventbus.RetryIf(func(err error) bool { return !errors.Is(err, errPointless) }))
 		}
 	}
 	options = append(options, eventbus.Retry(retry...))
@@ -251,24 +388,26 @@ func (s *simulation) subscribe() {
 	window := simPick(s, 12*time.Second, time.Minute, time.Minute)
 	c.ratio, c.minEvents, c.step = simPick(s, 0, 0.3, 0.5, 0.5), simPick(s, 1, 2, 3, 4), window/12
 	c.openFor = simPick(s, 5*time.Second, 30*time.Second) + s.odd(time.Millisecond)
+	c.outcomes = map[*simEvent]simOutcome{}
 	circuit := []eventbus.CircuitOption{
 		eventbus.FailureRatio(c.ratio), eventbus.MinEvents(c.minEvents), eventbus.Window(window), eventbus.OpenFor(c.openFor),
 	}
-	if c.disabled = s.chance(0.1); c.disabled {
+	if s.chance(0.1) {
+		c.state = eventbus.CircuitDisabled
 		circuit = append(circuit, eventbus.NoCircuit())
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
-	sub.holds, sub.behind = simPick(s, 1, 3, eventbus.DefaultHoldCapacity, eventbus.DefaultHoldCapacity), map[string][]*simDispatch{}
+	sub.holds = simPick(s, 1, 3, 60, 60) // no more than the bus lets go at a time
 	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.HoldCapacity(sub.holds))
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
-	s.logf("subscribe %s %q timeout %s, overrides %q %+v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.set, sub.retry, c, err)
+	s.logf("subscribe %s %q timeout %s, overrides %v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.retry, c, err)
 	if s.model.ending {
 		simCheck(errors.Is(err, eventbus.ErrShutdown), "Subscribe: %v", err)
 		return
 	}
 	simCheck(err == nil, "Subscribe: %v", err)
 	sub.made = made
-	s.model.subscribe(sub)
+	s.model.subs = append(s.model.subs, sub)
 }
 
 // act does one thing.
@@ -293,11 +432,11 @@ func (s *simulation) act() {
 	switch m := s.model; {
 	case does(220):
 		s.publish()
-	case does(30) && m.capacity == eventbus.DefaultQueueCapacity:
+	case does(30) && s.capacity == eventbus.DefaultQueueCapacity:
 		s.publishBatch()
 	case does(30) && len(m.subs) > 0:
 		s.operate(m.subs[s.rng.IntN(len(m.subs))], simPick(s, "trip", "reset", "pause", "hold", "resume", "resume"))
-	case does(15) && len(m.scheduled) > 0:
+	case does(15) && m.in("scheduled") > 0:
 		s.cancelScheduled()
 	case does(160):
 		s.advance()
@@ -330,7 +469,7 @@ func (s *simulation) act() {
 		s.publishInside(call())
 	case does(30):
 		s.publishAndWait(call())
-	case does(10) && !call().sub.removed:
+	case does(10):
 		if c := call(); !c.sub.removed {
 			s.unsubscribe(c.sub, c)
 		}
@@ -342,62 +481,84 @@ func (s *simulation) act() {
 	s.settle()
 }
 
-// sleep lets time pass, and stops to look whenever something happens.
-func (s *simulation) sleep(d time.Duration) {
-	for target := s.last + d; s.last < target; {
-		next := min(target, s.model.nextInstant())
-		if c := s.tied(target); c != nil {
-			s.conclude(c, simPick(s, "error", "permanent")) // or they could be tied for ever
-			s.look()
-			next = min(s.last+s.odd(time.Microsecond), s.model.nextInstant())
-		}
-		if s.model.started && len(s.model.queue) > 0 {
-			if s.model.active() < s.model.concurrency {
-				next = min(next, s.last+100*time.Microsecond)
-			}
-			if before := s.model.nextInstant() - 2; next >= before && before > s.last {
-				next = before // what has been taken until then was taken before it
-			}
-		}
-		// A nanosecond later, so that what happens then has happened.
-		time.Sleep(next + 1 - s.now())
-		s.look()
-	}
-}
-
-// tied is a call that would overrun at the same instant as another, or some of the
-// lanes' ticks apart, so that their retries would come due at a tick: which of two
-// failures opens a circuit, and what is let in before, is nobody's decision then.
-func (s *simulation) tied(target time.Duration) *simCall {
-	const tick = 500 * time.Microsecond
-	seen := map[time.Duration]*simCall{}
-	for _, d := range s.model.waiting {
-		if d.due <= target+10*tick {
-			seen[d.due%tick] = nil
+// nextInstant is when something may happen by itself.
+func (s *simulation) nextInstant() time.Duration {
+	m := s.model
+	next := time.Duration(math.MaxInt64)
+	for _, d := range m.open {
+		if d.due > m.now {
+			next = min(next, d.due)
 		}
 	}
-	for _, c := range s.calls {
-		if c.dispatch == nil || c.dispatch.deadline > target+10*tick {
+	for _, d := range m.open {
+		if d.state != "held" {
 			continue
 		}
-		other, tied := seen[c.dispatch.deadline%tick]
-		switch {
-		case tied && c.wait == nil:
-			return c
-		case tied && other != nil && other.wait == nil:
-			return other
+		for _, at := range []time.Duration{d.rest[0].pausedUntil, d.rest[0].circuit.until} {
+			if at > m.now {
+				next = min(next, at)
+			}
 		}
-		seen[c.dispatch.deadline%tick] = c
 	}
-	return nil
+	return next
 }
 
-// settle lets the workers take what they can.
+// unsettled is how many there are that Shutdown waits for.
+func (s *simulation) unsettled() int64 { return s.model.in("queued", "taken", "running", "waiting") }
+
+// sleep lets time pass, and stops to look whenever something happens.
+func (s *simulation) sleep(d time.Duration) {
+	for target := s.last + d; s.last < target; s.look() {
+		next := min(target, s.nextInstant())
+		if s.spare() {
+			next = min(next, s.last+500*time.Microsecond)
+		}
+		time.Sleep(next - s.now())
+	}
+}
+
+// active is how many runs count against the concurrency.
+func (s *simulation) active() int {
+	n := int(s.model.in("taken", "running"))
+	for _, c := range s.calls {
+		if c.dispatch != nil && c.wait != nil {
+			n--
+		}
+	}
+	return n
+}
+
+// spare reports whether there is something for a worker to take, and a worker.
+func (s *simulation) spare() bool {
+	m := s.model
+	return s.started && s.active() < s.concurrency && slices.ContainsFunc(m.open, func(d *simDispatch) bool {
+		return d.state == "queued" && !m.behind(d)
+	})
+}
+
+// settle lets the workers take what they can, and go on, one at a time.
 func (s *simulation) settle() {
 	s.look()
-	for s.model.started && len(s.model.queue) > 0 && s.model.active() < s.model.concurrency {
-		s.sleep(100 * time.Microsecond)
+	for {
+		switch {
+		case s.spare():
+			s.sleep(500 * time.Microsecond)
+		case len(s.runs) > 0 && (s.hasty || !s.chance(0.1)):
+			s.goOn(s.runs[s.rng.IntN(len(s.runs))])
+			s.sleep(s.odd(time.Microsecond)) // no two calls have the same deadline
+		default:
+			return
+		}
 	}
+}
+
+// goOn opens the gate of a worker.
+func (s *simulation) goOn(r *simRun) {
+	s.logf("go on with %s", r.name)
+	s.runs = slices.DeleteFunc(s.runs, func(x *simRun) bool { return x == r })
+	s.model.run(r.dispatch)
+	close(r.gate)
+	s.look()
 }
 
 // advance lets some time pass.
@@ -415,12 +576,12 @@ func (s *simulation) advance() {
 			d = time.Minute
 		}
 	case 4:
-		if next := s.model.nextInstant(); next < math.MaxInt64 {
+		if next := s.nextInstant(); next < math.MaxInt64 {
 			d = next - s.last + 1
 		}
 	}
-	if len(s.model.queue) > 0 && !s.chance(0.05) {
-		d = min(d, s.odd(2*time.Second)) // the lanes tick all the while
+	if s.model.in("queued") > 0 && !s.chance(0.02) {
+		d = min(d, s.odd(10*time.Millisecond)) // the lanes tick all the while
 	}
 	s.logf("advance %s", d)
 	s.sleep(d)

@@ -3,130 +3,239 @@ package eventbus_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
 	"github.com/surebus/eventbus"
 )
 
+// simPair names what is for one subscription of an event. It is in one place at a
+// time.
+func simPair(event int, sub string) string { return "e" + strconv.Itoa(event) + "/" + sub }
+
+func (d *simDispatch) pair() string { return simPair(d.event.number, d.rest[0].name) }
+
+func simCallName(event int, sub string, attempt, replays int) string {
+	return simPair(event, sub) + "#" + strconv.Itoa(attempt) + "/" + strconv.Itoa(replays)
+}
+
+func (d *simDispatch) name() string {
+	return simCallName(d.event.number, d.rest[0].name, d.attempt, d.replays)
+}
+
+func simStory(pair string, reason eventbus.Reason, died time.Duration, succeeded, notReached []string, attempts, replays int, failures []simFailure) string {
+	if n := len(failures); n > 100 {
+		failures = slices.Delete(slices.Clone(failures), 10, n-90)
+	}
+	return fmt.Sprintf("%s died at %s: %s, succeeded %v, not reached %v, attempts %d, replays %d, failures %v",
+		pair, died, reason, succeeded, notReached, attempts, replays, failures)
+}
+
+type simFailure struct {
+	sub              string
+	attempt, replays int
+}
+
+// simWait is a PublishAndWait, and what it must tell.
+type simWait struct {
+	event     int
+	call      *simCall     // whose handler it is
+	of        *simDispatch // of that
+	cancel    context.CancelFunc
+	cancelled bool
+	gaveUp    bool
+	done      atomic.Bool
+	result    eventbus.Result
+	err       error
+
+	pending, attempts, letters, held int
+	outcome                          eventbus.Outcome
+}
+
+// note adds a dispatch that was held or has died.
+func (w *simWait) note(d *simDispatch) {
+	switch {
+	case w == nil:
+	case d.state == "held":
+		w.held++
+	case d.reason != "":
+		w.letters++
+	}
+}
+
+// ended notes how a dispatch of the event has ended: the worst is the event's.
+func (w *simWait) ended(d *simDispatch, o eventbus.Outcome) {
+	if w == nil {
+		return
+	}
+	severity := []eventbus.Outcome{
+		eventbus.Waiting, eventbus.Unrouted, eventbus.Dropped, eventbus.Handled,
+		eventbus.Held, eventbus.Cancelled, eventbus.DeadLettered,
+	}
+	if slices.Index(severity, o) > slices.Index(severity, w.outcome) {
+		w.outcome = o
+	}
+	w.attempts = max(w.attempts, d.attempt)
+	w.pending--
+	w.note(d)
+}
+
+// broken reports whether it no longer waits for the event.
+func (w *simWait) broken() bool { return w.cancelled || w.call != nil && w.call.dispatch == nil }
+
+// story is all that must be the same in the bus's letter.
+func (d *simDispatch) story() string {
+	var notReached []string
+	for _, s := range d.rest[1:] {
+		notReached = append(notReached, s.name)
+	}
+	return simStory(d.pair(), d.reason, d.due, d.handled, notReached, d.attempt, d.replays, d.failures)
+}
+
+// books are the ledger as it must be.
+func (m *simModel) books() eventbus.Ledger {
+	l := m.ledger
+	l.Handled, l.Unrouted, l.Dropped = m.ended[eventbus.Handled], m.ended[eventbus.Unrouted], m.ended[eventbus.Dropped]
+	l.DeadLettered, l.Cancelled = m.ended[eventbus.DeadLettered], m.ended[eventbus.Cancelled]
+	l.Scheduled, l.Queued, l.Running = m.in("scheduled"), m.in("queued"), m.in("taken", "running")
+	l.Waiting, l.Held = m.in("waiting"), m.in("held")
+	return l
+}
+
 // look compares everything that can be seen with the model. Everything is at rest.
 func (s *simulation) look() {
-	synctest.Wait()
-	m, before := s.model, s.last
-	s.looked = [4]int{s.looked[1], s.looked[2], s.looked[3], s.trace.Len()}
+	for again := true; again; again = s.openGates() {
+		synctest.Wait()
+	}
+	m := s.model
 	s.last = s.now()
 	m.advance(s.last)
 	for _, c := range s.calls {
-		if c.dispatch != nil && !slices.Contains(m.running, c.dispatch) {
+		if c.dispatch != nil && c.dispatch.state != "running" {
 			s.logf("gave up %s", c.name)
 			c.dispatch = nil
+			if !m.cut {
+				c.sub.counts.Timeouts++
+				c.sub.counts.Failures++
+			}
 		}
 	}
-	metrics := s.bus.Metrics()
+	if m.ending && !m.drained && s.started && s.unsettled() == 0 {
+		m.end()
+		s.atDrain = m.abandoned
+	}
+	s.lookAtCalls()
+	s.lookAtRuns()
+	s.lookAtWaits() // last: who has come back may be one too many
+	s.lookAtObservers()
+	s.compare()
+}
+
+// openGates opens those that are nobody's decision, and reports whether there were
+// any: what is taken after a cut dies as if it had not been.
+func (s *simulation) openGates() bool {
 	s.mu.Lock()
-	arrived := s.arrived
+	defer s.mu.Unlock()
+	gates := s.next
+	if s.model.cut {
+		for _, r := range s.taken {
+			gates = append(gates, r.gate)
+		}
+		s.taken = nil
+	}
+	for _, gate := range gates {
+		close(gate)
+	}
+	s.next = nil
+	return len(gates) > 0
+}
+
+// lookAtCalls checks which calls have begun, and what they were given.
+func (s *simulation) lookAtCalls() {
+	m, arrived := s.model, s.arrived
 	s.arrived = nil
-	s.mu.Unlock()
-	slices.SortFunc(arrived, func(x, y *simCall) int { return strings.Compare(x.name, y.name) })
-	began := make(map[string]bool, len(arrived))
-	for _, c := range arrived {
+	simCheck(len(arrived) == len(m.begun), "%d calls have begun, and %d should", len(arrived), len(m.begun))
+	for i, c := range arrived { // one at a time
+		d := m.begun[i]
 		s.logf("began %s", c.name)
-		simCheck(!began[c.name], "two calls %s", c.name)
-		began[c.name] = true
+		e, at := d.event, c.event.Time.Sub(s.origin)
+		if e.time == 0 {
+			e.time = at
+			simCheck(at <= e.published && at >= e.published-2*time.Millisecond, "event %d is of %s, published at %s", e.number, at, e.published)
+		}
+		simCheck(c.name == d.name() && c.sub == d.rest[0], "%s should not have begun, but %s", c.name, d.name())
+		simCheck(c.deadline.Sub(s.origin) == d.due, "%s has until %s, and not %s", c.name, c.deadline.Sub(s.origin), d.due)
+		simCheck(e.time == at && c.event.Type == e.eventType && c.event.Key == e.key, "%s was given %+v", c.name, c.event)
+		simCheck(!e.handled[c.sub.name], "%s was handled before", c.name)
+		c.dispatch = d
+		s.calls = append(s.calls, c)
 	}
-	seen := &simSeen{
-		queued: metrics.QueueDepth, began: began, before: before, now: s.last,
-		held: map[*simSub][]string{}, dead: s.newLetters(&metrics),
+	m.begun = nil
+}
+
+// lookAtRuns checks what workers have taken, and whether they have left something.
+func (s *simulation) lookAtRuns() {
+	m, taken := s.model, s.taken
+	s.taken = nil
+	slices.SortFunc(taken, func(x, y *simRun) int { return strings.Compare(x.name, y.name) })
+	for _, r := range taken {
+		i := slices.IndexFunc(m.open, func(d *simDispatch) bool {
+			return d.state == "queued" && r.name == fmt.Sprintf("%s#%d", d.pair(), d.attempt+1)
+		})
+		simCheck(i >= 0, "%s should not be taken", r.name)
+		s.logf("took %s", r.name)
+		r.dispatch = m.open[i]
+		simCheck(!m.behind(r.dispatch), "%s is taken before one of its key", r.name)
+		r.dispatch.state = "taken"
 	}
-	for _, sub := range m.subs {
-		for _, e := range eventbus.HeldAt(sub.made) {
-			seen.held[sub] = append(seen.held[sub], simPair(e.Payload.(int), sub.name))
+	s.runs = append(s.runs, taken...)
+	simCheck(len(taken) == 0 || s.refused || s.active() <= s.concurrency, "%d run, with a concurrency of %d", s.active(), s.concurrency)
+	s.refused = false
+	if !s.spare() {
+		s.idle = -1
+	} else if s.idle < 0 {
+		s.idle = s.last
+	}
+	simCheck(s.idle < 0 || s.last-s.idle < 3*time.Millisecond, "something is queued since %s, with workers to spare", s.idle)
+}
+
+// lookAtObservers checks what observers were told.
+func (s *simulation) lookAtObservers() {
+	slices.Sort(s.told)
+	for _, told := range s.told {
+		if !s.model.cut { // whether attempts begin that do not count is open then
+			s.logf("e%s", told)
 		}
 	}
-	for _, w := range s.waits {
-		broken := w.cancelled || w.call != nil && w.call.dispatch == nil
-		w.model.returned = w.done.Load() && !broken
+	for _, r := range s.retries {
+		i := slices.IndexFunc(s.model.open, func(d *simDispatch) bool {
+			return d.event.number == r.Event.Payload.(int) && d.rest[0].name == r.Failure.Subscription
+		})
+		simCheck(s.model.cut || i >= 0 && r.Due.Sub(s.origin) == s.model.open[i].due, "the retry of %+v is due at %s", r, r.Due.Sub(s.origin))
 	}
-	calls := m.look(seen)
-	if m.tie {
-		s.tie()
-	}
-	for _, c := range arrived {
-		s.receive(c, calls[c.name])
-	}
-	if m.ending && !m.drained && m.started && m.unsettled() == 0 {
-		m.leaveBehind(before, s.last)
-		metrics = s.bus.Metrics()
-	}
-	for _, sub := range m.subs {
-		if !m.drained {
-			sub.adopt(seen.held[sub], m.looks)
-		}
-		sub.full, sub.left = false, 0
-	}
-	s.lookAtWaits()
-	s.compare(&metrics)
-}
-
-// tie notes that things at the same instant have come in an order that is nobody's
-// decision.
-func (s *simulation) tie() {
-	s.sure = min(s.sure, s.looked[0])
-	s.logf("a tie")
-}
-
-// newLetters are the letters that the model does not know of yet, by their keys.
-func (s *simulation) newLetters(metrics *eventbus.Metrics) map[string]eventbus.Reason {
-	if metrics.Ledger.DeadLettered == s.model.ledger.DeadLettered {
-		return nil
-	}
-	page, err := s.bus.DLQ().List(context.Background(), eventbus.LetterQuery{Limit: 10_000})
-	simCheck(err == nil, "List: %v", err)
-	all := make(map[string]eventbus.Reason)
-	for i := range page.Letters {
-		all[simPair(page.Letters[i].Event.Payload.(int), page.Letters[i].Subscription)] = page.Letters[i].Reason
-	}
-	for _, l := range s.model.letters {
-		delete(all, l.key())
-	}
-	return all
-}
-
-// receive checks what a call was given.
-func (s *simulation) receive(c *simCall, d *simDispatch) {
-	c.dispatch = d
-	d.deadline = c.deadline.Sub(s.origin)
-	timeout := c.deadline.Sub(c.start)
-	simCheck(timeout >= c.sub.timeout && timeout <= c.sub.timeout+2*time.Millisecond, "%s may take %s", c.name, timeout)
-	e, at := d.event, c.event.Time.Sub(s.origin)
-	if e.time == 0 {
-		e.time = at
-		simCheck(at <= e.published && at >= e.published-2*time.Millisecond, "event %d is of %s, published at %s", e.number, at, e.published)
-	}
-	simCheck(e.time == at && c.event.Type == e.eventType && c.event.Key == e.key && d.sub() == c.sub, "%s was given %+v", c.name, c.event)
-	s.calls = append(s.calls, c)
+	s.told, s.retries = nil, nil
 }
 
 // lookAtWaits checks who has come back from PublishAndWait.
 func (s *simulation) lookAtWaits() {
 	s.waits = slices.DeleteFunc(s.waits, func(w *simWait) bool {
-		broken := w.cancelled || w.call != nil && w.call.dispatch == nil
+		settled := w.pending == 0
 		if !w.done.Load() { // what it returns is not there yet
-			simCheck(!w.model.settled && !broken, "PublishAndWait of event %d has not returned, and the event has settled: %v", w.event, w.model.settled)
+			simCheck(!settled && !w.broken(), "PublishAndWait of event %d has not returned, and the event has settled: %v", w.event, settled)
 			return false
 		}
-		simCheck(w.model.settled || broken, "PublishAndWait of event %d has returned %+v, %v, and the event has not settled", w.event, w.result, w.err)
+		simCheck(settled || w.broken(), "PublishAndWait of event %d has returned %+v, %v, and the event has not settled", w.event, w.result, w.err)
+		w.gaveUp = w.broken()
 		if w.call != nil {
-			s.tie() // the worker that leaves for it may have taken something before
-			if w.call.wait = nil; w.call.dispatch != nil {
-				w.call.dispatch.blocked = false
-			}
+			w.call.wait = nil
 		}
-		if broken {
-			w.model.gaveUp = true
+		if w.gaveUp {
 			return true
 		}
 		s.logf("e%d has settled for who waits: %v", w.event, w.result.Outcome)
@@ -135,20 +244,20 @@ func (s *simulation) lookAtWaits() {
 		if errors.As(w.err, &died) {
 			letters = len(died.Letters)
 		}
-		simCheck(w.result.Outcome == w.model.outcome && w.result.Attempts == w.model.attempts && len(w.result.Letters) == w.model.letters &&
-			letters == w.model.letters && len(w.result.Held) == w.model.held &&
-			(w.err == nil) == (letters == 0 && w.model.outcome != eventbus.Cancelled),
-			"PublishAndWait of event %d returned %+v, %v, and should %+v", w.event, w.result, w.err, w.model)
+		simCheck(w.result.Outcome == w.outcome && w.result.Attempts == w.attempts && len(w.result.Letters) == w.letters &&
+			letters == w.letters && len(w.result.Held) == w.held && (w.err == nil) == (letters == 0 && w.outcome != eventbus.Cancelled),
+			"PublishAndWait of event %d returned %+v, %v, and should %+v", w.event, w.result, w.err, w)
 		return true
 	})
 }
 
-// compare compares the books, the counters, the circuits and the letters.
-func (s *simulation) compare(metrics *eventbus.Metrics) {
-	m := s.model
+// compare compares the books, the counters, the circuits, what is held and the
+// letters.
+func (s *simulation) compare() {
+	m, metrics := s.model, s.bus.Metrics()
 	books := m.books()
+	simCheck(metrics.Ledger.Balanced(), "the books do not balance: %+v", metrics.Ledger)
 	simCheck(metrics.Ledger == books, "the ledger is\n%+v and should be\n%+v", metrics.Ledger, books)
-	simCheck(books.Balanced(), "the model's books do not balance: %+v", books)
 	if books != s.books {
 		s.books = books
 		s.logf("%+v", books)
@@ -156,57 +265,59 @@ func (s *simulation) compare(metrics *eventbus.Metrics) {
 	simCheck(metrics.AbandonedHandlers == m.abandoned, "%d abandoned, and should be %d", metrics.AbandonedHandlers, m.abandoned)
 	simCheck(len(metrics.Subscriptions) == len(m.subs), "%d subscriptions, and should be %d", len(metrics.Subscriptions), len(m.subs))
 	for i, sub := range m.subs {
+		var held []string
+		for _, d := range m.seated(sub) {
+			if d.state == "held" {
+				held = append(held, simPair(d.event.number, ""))
+			}
+		}
+		var seen []string
+		for _, e := range eventbus.HeldAt(sub.made) {
+			seen = append(seen, simPair(e.Payload.(int), ""))
+		}
+		simCheck(slices.Equal(seen, held), "%s holds %v, and should %v", sub.name, seen, held)
 		is, should := metrics.Subscriptions[i], sub.counts
-		should.Subscription, should.Pattern = sub.name, sub.pattern
-		should.Circuit, should.CircuitOpens, should.Latency = sub.circuit.state(), sub.circuit.opens, is.Latency
-		should.Slow = is.Slow
-		should.Held = sub.held()
-		sub.circuit.endPause(s.last)
-		if should.Paused = sub.circuit.paused; should.Paused && sub.circuit.pausedUntil < math.MaxInt64 {
-			should.PausedUntil = s.origin.Add(sub.circuit.pausedUntil).UTC()
+		should.Subscription, should.Pattern, should.Skipped, should.Held = sub.name, sub.pattern, sub.skipped, len(held)
+		should.Circuit, should.CircuitOpens, should.Latency, should.Slow = sub.circuit.state, sub.circuit.opens, is.Latency, is.Slow
+		if should.Paused = m.now < sub.pausedUntil; should.Paused && sub.pausedUntil < math.MaxInt64 {
 			is.PausedUntil = is.PausedUntil.Round(0)
-			should.PausedUntil = should.PausedUntil.Round(0)
+			should.PausedUntil = s.origin.Add(sub.pausedUntil).UTC().Round(0)
 		}
 		simCheck(is == should, "subscription\n%+v should be\n%+v", is, should)
 	}
-	for eventType, should := range m.types {
-		simCheck(metrics.Types[eventType] == *should, "type %s is\n%+v and should be\n%+v", eventType, metrics.Types[eventType], *should)
+	for eventType, should := range s.types {
+		is := metrics.Types[eventType]
+		simCheck(is.SucceededAfterRetry <= should.SucceededAfterRetry, "type %s is %+v and %d were handled after a retry", eventType, is, should.SucceededAfterRetry)
+		is.SucceededAfterRetry = should.SucceededAfterRetry
+		simCheck(is == *should, "type %s is\n%+v and should be\n%+v", eventType, is, *should)
 	}
-	simCheck(metrics.DeadLetters == len(m.letters), "%d letters, and should be %d", metrics.DeadLetters, len(m.letters))
-	if m.changes != s.compared {
+	if n := len(m.letters) + 2*s.removed; n != s.compared {
 		s.compareLetters()
+		s.compared = n
 	}
 }
 
 func (s *simulation) compareLetters() {
-	m := s.model
 	page, err := s.bus.DLQ().List(context.Background(), eventbus.LetterQuery{Limit: 10_000})
 	simCheck(err == nil, "List: %v", err)
-	simCheck(len(page.Letters) == len(m.letters) && page.Total == len(m.letters), "%d letters of %d, and should be %d", len(page.Letters), page.Total, len(m.letters))
-	should := make(map[string]*simLetter, len(m.letters))
-	for _, l := range m.letters {
-		should[l.key()] = l
-	}
+	simCheck(len(page.Letters) == page.Total, "%d letters of %d", len(page.Letters), page.Total)
 	clear(s.letters)
-	var younger time.Time
+	var is, should []string
 	for i := range page.Letters {
 		l := &page.Letters[i]
-		key := simPair(l.Event.Payload.(int), l.Subscription)
-		s.letters[key] = l.ID
-		x := should[key]
-		simCheck(x != nil, "letter %s should not be", key)
-		is := simLetter{
-			event: x.event, reason: l.Reason, sub: l.Subscription, succeeded: l.Succeeded, notReached: l.NotReached,
-			attempts: l.Attempts, replays: l.Replays,
-		}
+		simCheck(i == 0 || !l.DiedAt.After(page.Letters[i-1].DiedAt), "letter %d is younger than the one before", i)
+		pair := simPair(l.Event.Payload.(int), l.Subscription)
+		s.letters[pair] = l.ID
+		var failures []simFailure
 		for _, f := range l.Failures {
-			is.failures = append(is.failures, simFailure{f.Attempt, f.Replays, f.Subscription})
+			failures = append(failures, simFailure{f.Subscription, f.Attempt, f.Replays})
 		}
-		simCheck(is.story() == x.story(), "the letter is\n%s and should be\n%s", is.story(), x.story())
-		died := l.DiedAt.Sub(s.origin)
-		simCheck(died >= x.earliest && died <= x.latest, "letter %s died at %s, and should between %s and %s", key, died, x.earliest, x.latest)
-		simCheck(younger.IsZero() || !l.DiedAt.After(younger), "letter %s is younger than the one before", key)
-		younger = l.DiedAt
+		is = append(is, simStory(pair, l.Reason, l.DiedAt.Sub(s.origin), l.Succeeded, l.NotReached, l.Attempts, l.Replays, failures))
 	}
-	s.compared = m.changes
+	for _, l := range s.model.letters {
+		should = append(should, l.story())
+	}
+	slices.Sort(is)
+	slices.Sort(should)
+	simCheck(slices.Equal(is, should), "the letters are\n%s\nand should be\n%s", strings.Join(is, "\n"), strings.Join(should, "\n"))
 }

@@ -1,529 +1,397 @@
 package eventbus_test
 
 import (
-	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/surebus/eventbus"
 )
 
-// simModel says what a bus must do: plain code without concurrency, told what the
-// driver does and when. Instants are durations since the bus was made. It checks
-// as it goes; what breaks a promise is a panic with a simViolation.
+// simModel says what a bus must do: plain code without concurrency. The driver tells
+// it what it does, and which of the dispatches that are ready a worker has taken and
+// goes on with, since that is the bus's to choose. All the rest follows, and at every
+// step what can be seen of the bus must be as it is here.
 type simModel struct {
-	policy      eventbus.RetryPolicy
-	concurrency int
-	capacity    int
-	isolation   bool
-	random      func(at time.Duration) float64 // what the bus draws at an instant
+	isolation bool
+	merge     func([]*simSub) simPolicy      // of a dispatch to them
+	random    func(at time.Duration) float64 // what the bus draws at an instant
 
-	started, ending, drained, cut bool
+	ending, drained, cut bool
 
-	events     []*simEvent
-	subs       []*simSub // that exist, in the order of Subscribe
-	queue      []*simDispatch
-	parked     int // behind their keys
-	keys       simKeys
-	scheduled  []*simScheduled
-	running    []*simDispatch
-	waiting    []*simDispatch
-	abandoned  int
-	atDrain    int // abandoned when nothing was left that Shutdown waits for
-	letters    []*simLetter
-	ledger     eventbus.Ledger
-	types      map[string]*eventbus.TypeMetrics
-	going      []*simDispatch          // whose worker has been let go on, until the next look
-	seen       *simSeen                // at the last look
-	calls      map[string]*simDispatch // that have begun since the look before, by name
-	looks      int
-	met        map[*simSub]int // how many have come to doors that are not open, since the last look
-	refused    bool            // a handler was, in PublishAndWait, and may have not counted for a moment
-	tie        bool            // whose turn it was at a door since the last look was nobody's decision
-	idle       time.Duration   // since when there is something queued and a worker to spare, -1 if not
-	madeSubs   int
-	changes    int             // letters made or removed
-	unfinished map[string]bool // what Shutdown must return, by the letters' keys
+	now       time.Duration              // since the bus was made
+	subs      []*simSub                  // that exist, in the order of Subscribe
+	open      []*simDispatch             // in the order of queueing; those held since, in that of holding
+	begun     []*simDispatch             // whose calls must have begun since the driver looked
+	letters   []*simDispatch             // oldest first
+	ledger    eventbus.Ledger            // what has come in
+	ended     map[eventbus.Outcome]int64 // what has gone out
+	abandoned int
 }
 
-// unsettled is how many dispatches there are that Shutdown waits for.
-func (m *simModel) unsettled() int {
-	return len(m.queue) + m.parked + len(m.going) + len(m.running) + len(m.waiting)
+type simDispatch struct {
+	event    *simEvent
+	state    string    // scheduled, queued, taken, running, waiting, held; or settled
+	rest     []*simSub // to be visited, beginning with the next
+	policy   simPolicy
+	attempt  int
+	replays  int
+	failures []simFailure
+	handled  []string // where it was, in this dispatch and before
+	before   int      // of these, those before the last replay
+	place    bool     // later ones of its key wait for it
+	seated   bool     // it has been held
+	coming   bool     // it was, and has been let go
+	pass     int      // the circuit's generation when the call began
+	due      time.Duration
+	reason   eventbus.Reason // of a letter
+	wait     *simWait
 }
 
-func (m *simModel) held() (n int) {
-	for _, s := range m.subs {
-		n += s.held()
-	}
-	return n
+// all are the dispatches that something is true of, in their order.
+func (m *simModel) all(is func(*simDispatch) bool) []*simDispatch {
+	return slices.DeleteFunc(slices.Clone(m.open), func(d *simDispatch) bool { return !is(d) })
 }
 
-type simViolation string
-
-func simFail(format string, args ...any) { panic(simViolation(fmt.Sprintf(format, args...))) }
-
-func simCheck(holds bool, format string, args ...any) {
-	if !holds {
-		simFail(format, args...)
-	}
+// in is how many are in one of the states.
+func (m *simModel) in(states ...string) int64 {
+	return int64(len(m.all(func(d *simDispatch) bool { return slices.Contains(states, d.state) })))
 }
 
-// nextInstant is when something happens by itself.
-func (m *simModel) nextInstant() time.Duration {
-	next := time.Duration(math.MaxInt64)
-	for _, d := range m.waiting {
-		next = min(next, d.due)
-	}
-	for _, d := range m.running {
-		next = min(next, d.deadline)
-	}
-	for _, e := range m.scheduled {
-		next = min(next, e.due)
-	}
-	for _, s := range m.subs {
-		next = min(next, s.wakes())
-	}
-	return next
-}
-
-// advance does what happens by itself until now, in the order of time.
-func (m *simModel) advance(now time.Duration) {
-	m.tie = false
-	for at, n := m.nextInstant(), 0; at <= now; at, n = m.nextInstant(), n+1 {
-		m.tie = n > 0
-		if i := slices.IndexFunc(m.waiting, func(d *simDispatch) bool { return d.due == at }); i >= 0 {
-			d := m.waiting[i]
-			m.waiting = slices.Delete(m.waiting, i, i+1)
-			d.at = at
-			m.queue = append(m.queue, d)
-			continue
-		}
-		if i := slices.IndexFunc(m.scheduled, func(e *simScheduled) bool { return e.due == at }); i >= 0 {
-			e := m.scheduled[i]
-			m.scheduled = slices.Delete(m.scheduled, i, i+1)
-			m.open(e, at)
-			continue
-		}
-		if i := slices.IndexFunc(m.subs, func(s *simSub) bool { return s.wakes() == at }); i >= 0 {
-			m.subs[i].circuit.endPause(at)
-			m.tend(m.subs[i], at)
-			continue
-		}
-		d := m.running[slices.IndexFunc(m.running, func(d *simDispatch) bool { return d.deadline == at })]
-		m.abandoned++
-		c := &d.sub().circuit
-		closed := !c.shut
-		m.fail(d, "timeout", 0, at)
-		c.opened = c.opened || closed && c.shut
-	}
-}
-
-// simSeen is what is seen at rest.
-type simSeen struct {
-	queued      int
-	began       map[string]bool            // calls since the look before, by name
-	held        map[*simSub][]string       // deliveries, in the order of their seats
-	dead        map[string]eventbus.Reason // letters that are new, by key
-	before, now time.Duration              // the look before, and this one
-}
-
-// moved reports whether it is seen that a dispatch has gone on.
-func (seen *simSeen) moved(d *simDispatch) bool {
-	return slices.ContainsFunc(d.subs[d.next:], func(s *simSub) bool {
-		key := simPair(d.event.number, s.name)
-		return seen.dead[key] != "" || slices.Contains(seen.held[s], key) || seen.began[simCallName(d.event.number, s.name, d.attempt+1, d.replays)]
+// behind reports whether a dispatch has to wait for one before it of its key.
+func (m *simModel) behind(d *simDispatch) bool {
+	return slices.ContainsFunc(m.open[:slices.Index(m.open, d)], func(x *simDispatch) bool {
+		return d.place && x.place && x.event.key == d.event.key && (!m.isolation || x.rest[0] == d.rest[0])
 	})
 }
 
-// look explains what is seen at rest: who of those that were ready has gone on
-// since the look before is the bus's to choose. It returns whose calls have begun.
-func (m *simModel) look(seen *simSeen) map[string]*simDispatch {
-	before := slices.Concat(m.running, m.going)
-	moved := 0
-	m.met = map[*simSub]int{}
-	m.seen, m.calls = seen, make(map[string]*simDispatch)
-	m.looks++
-	for d := m.explain(); d != nil; d = m.explain() {
-		d.at = max(d.at, seen.before)
-		if i := slices.Index(m.going, d); i >= 0 {
-			m.going = slices.Delete(m.going, i, i+1)
-		} else {
-			m.queue = slices.Delete(m.queue, slices.Index(m.queue, d), slices.Index(m.queue, d)+1)
-			d.attempt++
-			d.handed = false
-		}
-		moved++
-		m.walk(d, d.at, seen.now)
-	}
-	for _, n := range m.met {
-		m.tie = m.tie || n > 1 && moved > 1 && m.concurrency > 1
-	}
-	for _, s := range m.subs {
-		s.circuit.opened = false
-	}
-	for name := range seen.began {
-		simCheck(m.calls[name] != nil, "call %s should not have begun", name)
-	}
-	for _, d := range m.going {
-		simFail("call %s should have begun", d.name())
-	}
-	for _, d := range m.queue {
-		simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be, %d of them behind their keys; %s is, %+v: %+v",
-			seen.queued, len(m.queue)+m.parked, m.parked, d.name(), d, seen)
-	}
-	simCheck(seen.queued == len(m.queue)+m.parked, "%d are queued, and %d should be", seen.queued, len(m.queue)+m.parked)
-	fresh := slices.ContainsFunc(m.running, func(d *simDispatch) bool { return !slices.Contains(before, d) })
-	simCheck(!fresh || m.refused || m.active() <= m.concurrency, "%d run, with a concurrency of %d", m.active(), m.concurrency)
-	m.refused = false
-	if !m.started || len(m.queue) == 0 || m.active() >= m.concurrency {
-		m.idle = -1
-	} else if m.idle < 0 {
-		m.idle = seen.now
-	}
-	simCheck(m.idle < 0 || seen.now-m.idle < 3*time.Millisecond, "%d are queued since %s, with workers to spare", len(m.queue), m.idle)
-	return m.calls
+// seated are those that a subscription has held and that have not settled.
+func (m *simModel) seated(s *simSub) []*simDispatch {
+	return m.all(func(d *simDispatch) bool { return d.seated && d.rest[0] == s })
 }
 
-// explain is who has gone on next, of those that were ready: one of which it is
-// seen before one of which it can be, and of these the one that has waited longest.
-func (m *simModel) explain() (best *simDispatch) {
-	const none = 9
-	rank := none
-	taken := m.started && len(m.queue)+m.parked > m.seen.queued
-	for i, d := range slices.Concat(m.going, m.queue) {
-		goes := i < len(m.going)
-		if !goes && !taken {
-			break
-		}
-		if r := m.evidence(d, goes); r < rank {
-			best, rank = d, r
-		}
-	}
-	return best
-}
-
-// evidence tells how sure it is that a ready dispatch has gone on: 9 if it has not.
-func (m *simModel) evidence(d *simDispatch, goes bool) int {
-	attempt := d.attempt
-	if !goes {
-		attempt++
-	}
-	seen, rank := d.waiter != nil && d.waiter.returned, 3
-	for _, s := range d.subs[d.next:] {
-		name := simCallName(d.event.number, s.name, attempt, d.replays)
-		why := s.refuses(d, max(d.at, m.seen.before), m.seen.now, m.seen.began[name])
-		key := simPair(d.event.number, s.name)
-		dead, held := m.seen.dead[key] != "", slices.Contains(m.seen.held[s], key)
-		seen = seen || dead || held || d.place && slices.ContainsFunc(m.keysOf(d)[d.event.key], m.seen.moved)
+// advance does what happens by itself at an instant.
+func (m *simModel) advance(now time.Duration) {
+	m.now = now
+	for _, d := range slices.Clone(m.open) {
 		switch {
-		case why == "" && m.seen.began[name]:
-			return 1
-		case why == "":
-			return 9 // it would have called the handler
-		case why == "removed" || why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
-			if !dead && !goes {
-				return 9
-			}
-		case why == "open" && s.whenOpen == eventbus.DropWhenOpen: // of that nothing is seen
-		case !dead && !held:
-			rank = 5 // unless it has been let go again
+		case d.due > now:
+		case d.state == "scheduled":
+			m.enqueue(d)
+		case d.state == "waiting":
+			d.state = "queued"
+		case d.state == "running":
+			m.abandoned++
+			m.fail(d, "timeout", m.delay(d))
 		}
 	}
-	switch {
-	case goes:
-		return 1
-	case seen:
-		return 2
-	case d.handed:
-		return rank
-	}
-	return rank + 1
+	m.tend()
 }
 
-// active is how many runs count against the concurrency.
-func (m *simModel) active() int {
-	n := len(m.running)
-	for _, d := range m.running {
-		if d.blocked {
-			n--
-		}
+// publish accepts an event for some subscriptions.
+func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
+	m.ledger.Accepted++
+	d := &simDispatch{event: e, state: "scheduled", rest: to, due: m.now + e.delay, wait: wait}
+	m.open = append(m.open, d)
+	if len(to) == 0 {
+		m.settle(d, eventbus.Unrouted)
+	} else if e.delay == 0 {
+		m.enqueue(d)
 	}
-	return n
 }
 
-// walk goes on with an attempt, at an instant between the two, until a call begins.
-func (m *simModel) walk(d *simDispatch, earliest, latest time.Duration) {
-	for ; d.next < len(d.subs); d.next++ {
-		s := d.sub()
-		var why string
-		if s.circuit.shut || s.circuit.paused || len(s.behind) > 0 {
-			m.met[s]++
-		}
-		if d.pass, why = s.enter(d, earliest, latest, m.seen.began[d.name()]); why == "" {
-			d.event.move(s.name, "pending", "running")
-			d.deadline = math.MaxInt64 // until it is known
-			m.running = append(m.running, d)
-			m.calls[d.name()] = d
-			return
-		}
-		if m.passOver(d, s, why, earliest, latest) {
-			return
-		}
+// enqueue makes an event into its dispatches, which take their keys' places.
+func (m *simModel) enqueue(d *simDispatch) (all []*simDispatch) {
+	n := len(d.rest)
+	if m.isolation {
+		n = 1
 	}
-	t := m.types[d.event.eventType]
-	if len(d.failures) > 0 && !slices.ContainsFunc(d.skipped, func(i int) bool {
-		return slices.ContainsFunc(d.failures, func(f simFailure) bool { return f.sub == d.subs[i].name })
-	}) {
-		t.SucceededAfterRetry++
+	for to := range slices.Chunk(d.rest, n) {
+		one := *d
+		one.state, one.rest, one.policy, one.place, one.due = "queued", to, m.merge(to), d.event.key != "", 0
+		one.failures, one.handled = slices.Clip(d.failures), slices.Clip(d.handled)
+		all = append(all, &one)
 	}
-	m.settle(d, eventbus.Handled, earliest)
-}
-
-// passOver splits off what is for a subscription that is skipped, and reports
-// whether that was all.
-func (m *simModel) passOver(d *simDispatch, s *simSub, why string, earliest, latest time.Duration) bool {
-	if d.seat > 0 {
-		d.attempt--
-		m.skip(d, s, why, earliest, latest)
-		return true
-	}
-	s.counts.Skipped++
-	all := d.next == len(d.subs)-1 && len(d.skipped) == d.next
-	d.skipped = append(d.skipped, d.next)
-	split := &simDispatch{
-		event: d.event, subs: []*simSub{s}, policy: d.policy, replays: d.replays,
-		history: d.history, succeeded: d.succeeded,
-	}
-	for _, f := range d.failures {
-		if f.sub == s.name {
-			split.failures, split.attempt = append(split.failures, f), f.attempt
-		}
-	}
-	if all {
-		split.place, split.waiter = d.place, d.waiter
-	} else {
-		m.ledger.Splits++
-	}
-	outcome := m.skip(split, s, why, earliest, latest)
-	if w := d.waiter; w != nil && !all {
-		if outcome == eventbus.DeadLettered {
-			w.letters++
-		} else if outcome == eventbus.Held {
-			w.held++
-		}
-	}
+	m.ledger.Copies += int64(len(all) - 1)
+	m.open = append(slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d }), all...)
 	return all
 }
 
-// skip does with a dispatch to a skipped subscription what that wants.
-func (m *simModel) skip(d *simDispatch, s *simSub, why string, earliest, latest time.Duration) eventbus.Outcome {
+// run is an attempt, of a dispatch that was taken.
+func (m *simModel) run(d *simDispatch) {
+	d.attempt++
+	d.coming = false
+	m.visit(d)
+}
+
+// visit goes on until a call begins. What is for a subscription that is skipped is
+// split off, unless that is all there is.
+func (m *simModel) visit(d *simDispatch) {
+	for ; len(d.rest) > 0; d.rest = d.rest[1:] {
+		s := d.rest[0]
+		why := m.refuses(d, s)
+		switch {
+		case why == "":
+			m.begin(d, s)
+			return
+		case d.seated:
+			d.attempt--
+			m.skip(d, s, why)
+			return
+		}
+		s.skipped++
+		split := *d
+		split.rest, split.handled, split.attempt = d.rest[:1], slices.Clip(d.handled[:d.before]), 0
+		split.failures = slices.DeleteFunc(slices.Clone(d.failures), func(f simFailure) bool {
+			return f.replays == d.replays && f.sub != s.name
+		})
+		if n := len(split.failures); n > 0 && split.failures[n-1].replays == d.replays {
+			split.attempt = split.failures[n-1].attempt
+		}
+		if len(d.rest) == 1 && len(d.handled) == d.before {
+			m.open[slices.Index(m.open, d)] = &split
+			m.skip(&split, s, why)
+			return
+		}
+		m.ledger.Splits++
+		split.place, split.wait = false, nil
+		m.open = append(m.open, &split)
+		m.skip(&split, s, why)
+		d.wait.note(&split)
+	}
+	m.settle(d, eventbus.Handled)
+}
+
+// refuses is why a dispatch skips a subscription, "" if it does not.
+func (m *simModel) refuses(d *simDispatch, s *simSub) string {
+	sameKey := func(x *simDispatch) bool { return x.event.key == d.event.key }
+	switch {
+	case s.removed:
+		return "removed"
+	case !d.seated && d.event.key != "" && slices.ContainsFunc(m.seated(s), sameKey):
+		return "behind"
+	case m.now < s.pausedUntil:
+		return "paused"
+	case s.circuit.admits(m.now) == 0:
+		return "open"
+	}
+	return ""
+}
+
+// skip does with what is for a skipped subscription what that wants.
+func (m *simModel) skip(d *simDispatch, s *simSub, why string) {
 	switch {
 	case why == "removed":
-		m.bury(d, eventbus.ReasonUnsubscribed, earliest, latest)
+		m.bury(d, eventbus.ReasonUnsubscribed)
 	case why == "open" && s.whenOpen == eventbus.DropWhenOpen:
-		d.event.move(s.name, "pending", "dropped")
-		m.settle(d, eventbus.Dropped, earliest)
-		return eventbus.Dropped
-	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
-		m.bury(d, eventbus.ReasonCircuitOpen, earliest, latest)
+		m.settle(d, eventbus.Dropped)
+	case m.drained && (why != "open" || s.whenOpen == eventbus.HoldWhenOpen):
+		m.bury(d, eventbus.ReasonShutdown)
+	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen, !d.seated && len(m.seated(s)) >= s.holds:
+		m.bury(d, eventbus.ReasonCircuitOpen)
 	default:
-		if refused := s.sit(d, m.looks, m.seen); refused != "" {
-			m.bury(d, refused, earliest, latest)
-			return eventbus.DeadLettered
+		if !d.seated {
+			m.open = append(slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d }), d)
 		}
-		m.leavePlace(d, earliest)
-		if w := d.waiter; w != nil {
-			d.waiter = nil
-			w.held++
-			w.ended(eventbus.Held, d.attempt)
-		}
-		m.tend(s, earliest)
-		return eventbus.Held
-	}
-	return eventbus.DeadLettered
-}
-
-func (m *simModel) settle(d *simDispatch, outcome eventbus.Outcome, at time.Duration) {
-	switch outcome { //nolint:exhaustive // those that a dispatch ends with
-	case eventbus.Handled:
-		m.ledger.Handled++
-	case eventbus.Unrouted:
-		m.ledger.Unrouted++
-	case eventbus.Dropped:
-		m.ledger.Dropped++
-	case eventbus.DeadLettered:
-		m.ledger.DeadLettered++
-		m.types[d.event.eventType].DeadLettered++
-	}
-	if d.waiter != nil {
-		d.waiter.ended(outcome, d.attempt)
-	}
-	m.leavePlace(d, at)
-	if d.seat > 0 {
-		s := d.subs[0]
-		s.stand(d)
-		m.tend(s, at)
+		d.state, d.seated, d.place = "held", true, false
+		d.wait.ended(d, eventbus.Held)
+		d.wait = nil
 	}
 }
 
-// bury makes a letter of a dispatch that ends at its next subscription.
-func (m *simModel) bury(d *simDispatch, reason eventbus.Reason, earliest, latest time.Duration) {
-	l := &simLetter{
-		event: d.event, reason: reason, sub: d.sub().name, succeeded: slices.Clone(d.succeeded),
-		attempts: d.attempt, replays: d.replays, failures: slices.Concat(d.history, d.failures),
-		earliest: earliest, latest: latest,
-	}
-	for i, s := range d.subs {
-		switch {
-		case slices.Contains(d.skipped, i):
-		case i < d.next:
-			l.succeeded = append(l.succeeded, s.name)
-		default:
-			d.event.move(s.name, "pending", "letter")
-			if i > d.next {
-				l.notReached = append(l.notReached, s.name)
+// tend lets go what is held, oldest first and one of a key at a time: as many as the
+// circuit admits.
+func (m *simModel) tend() {
+	for _, s := range m.subs {
+		keys := map[string]bool{}
+		coming := len(m.all(func(d *simDispatch) bool { return d.coming && d.rest[0] == s }))
+		for _, d := range m.seated(s) {
+			if d.state == "held" && !keys[d.event.key] && m.now >= s.pausedUntil && coming < s.circuit.admits(m.now) {
+				d.state, d.coming = "queued", true
+				coming++
 			}
+			keys[d.event.key] = d.event.key != ""
 		}
 	}
-	m.letters = append(m.letters, l)
-	if reason == eventbus.ReasonShutdown {
-		m.unfinished[l.key()] = true
-	}
-	m.changes++
-	if d.waiter != nil {
-		d.waiter.letters++
-	}
-	m.settle(d, eventbus.DeadLettered, earliest)
 }
 
-func (m *simModel) stop(d *simDispatch) {
-	m.running = slices.DeleteFunc(m.running, func(x *simDispatch) bool { return x == d })
-	d.blocked = false
+func (m *simModel) begin(d *simDispatch, s *simSub) {
+	d.pass = s.circuit.enter(m.now)
+	if m.cut {
+		s.circuit.release(d.pass)
+		d.attempt--
+		m.bury(d, eventbus.ReasonShutdown)
+		return
+	}
+	d.state, d.due = "running", m.now+s.timeout
+	m.begun = append(m.begun, d)
 }
 
-// succeed is a handler's success.
-func (m *simModel) succeed(d *simDispatch, at time.Duration) {
-	s := d.sub()
-	m.stop(d)
-	d.event.move(s.name, "running", "done")
-	s.counts.Successes++
-	s.circuit.record(d.pass, d.event, at, "success")
-	m.tend(s, at)
-	d.next++
-	d.at = at
-	m.going = append(m.going, d)
+func (m *simModel) succeed(d *simDispatch) {
+	s := d.rest[0]
+	s.circuit.record(d.pass, d.event, m.now, false)
+	d.due, d.handled, d.rest = 0, append(d.handled, s.name), d.rest[1:]
+	m.visit(d)
 }
 
-// fail is a handler's failure: error, permanent, after, panic, exit, timeout.
-func (m *simModel) fail(d *simDispatch, kind string, after, at time.Duration) {
-	s, t := d.sub(), m.types[d.event.eventType]
-	m.stop(d)
-	d.event.move(s.name, "running", "pending")
-	if d.failures = append(d.failures, simFailure{d.attempt, d.replays, s.name}); len(d.failures) > 100 {
-		d.failures = slices.Delete(d.failures, 10, 11)
+// fail is a failure: error, pointless, permanent, after, panic, exit, timeout.
+func (m *simModel) fail(d *simDispatch, kind string, delay time.Duration) {
+	s := d.rest[0]
+	d.failures = append(d.failures, simFailure{s.name, d.attempt, d.replays})
+	if kind != "permanent" {
+		s.circuit.record(d.pass, d.event, m.now, true)
 	}
-	s.counts.Failures++
-	outcome := "failure"
-	switch kind {
-	case "timeout":
-		s.counts.Timeouts++
-	case "panic", "nil panic", "exit":
-		s.counts.Panics++
-	case "permanent":
-		outcome = ""
-	}
-	s.circuit.record(d.pass, d.event, at, outcome)
-	m.tend(s, at)
-	delay := m.delay(d.policy, s, d.attempt+1, at)
-	if kind == "after" {
-		delay = after
-	}
-	switch {
-	case kind == "permanent":
-		m.bury(d, eventbus.ReasonPermanent, at, at)
-	case d.policy.MaxRetries != eventbus.Unlimited && d.attempt > d.policy.MaxRetries:
-		m.bury(d, eventbus.ReasonExhausted, at, at)
-	case d.policy.MaxElapsed != 0 && at-d.event.time+delay >= d.policy.MaxElapsed:
-		m.bury(d, eventbus.ReasonExpired, at, at)
+	s.circuit.release(d.pass)
+	m.tend() // before the next of its key can be let go
+	switch d.due = m.now + delay; {
+	case kind == "permanent" || kind == "pointless" && s.retryIf:
+		m.bury(d, eventbus.ReasonPermanent)
+	case float64(d.attempt) > d.policy["R"]:
+		m.bury(d, eventbus.ReasonExhausted)
+	case float64(d.due-d.event.time) >= d.policy["E"]:
+		m.bury(d, eventbus.ReasonExpired)
+	case delay == 0:
+		d.state = "queued"
 	default:
-		t.Retries++
-		if d.attempt == 1 {
-			t.Retried++
-		}
-		d.at, d.due = at, at+delay
-		m.waiting = append(m.waiting, d)
-		if d.seat > 0 {
-			d.where = "away"
-			m.tend(s, at)
-		}
+		d.state = "waiting"
 	}
 }
 
 // delay is P2 and P3.
-func (m *simModel) delay(p eventbus.RetryPolicy, s *simSub, attempt int, at time.Duration) time.Duration {
-	d := time.Duration(min(float64(p.BaseDelay)*math.Pow(p.BackoffMultiplier, float64(attempt-2)), float64(p.MaxDelay)))
-	jitter, r := m.policy.Jitter, m.random(at)
-	if strings.Contains(s.set, "J") {
-		jitter = s.retry.Jitter
-	}
-	switch jitter {
+func (m *simModel) delay(d *simDispatch) time.Duration {
+	full := math.Trunc(min(-d.policy["B"]*math.Pow(d.policy["X"], float64(d.attempt-1)), d.policy["M"]))
+	r := m.random(m.now)
+	switch d.rest[0].jitter {
 	case eventbus.NoJitter:
-		return d
+		return time.Duration(full)
 	case eventbus.FullJitter:
-		return time.Duration(float64(d) * r)
+		return time.Duration(full * r)
 	case eventbus.EqualJitter:
-		return d - time.Duration(float64(d)/2*r)
-	default:
-		return time.Duration(float64(d) * (0.9 + 0.2*r))
+		return time.Duration(full) - time.Duration(full/2*r)
 	}
+	return time.Duration(full * (0.9 + 0.2*r))
 }
 
-// cutShort is the end of Shutdown's context.
-func (m *simModel) cutShort(at time.Duration) {
-	m.cut = true
-	for _, d := range slices.Clone(m.running) {
-		m.abandoned++
-		m.stop(d)
-		d.attempt--
-		d.event.move(d.sub().name, "running", "pending")
-		d.sub().circuit.record(d.pass, d.event, at, "")
-		m.bury(d, eventbus.ReasonShutdown, at, at)
-	}
-	for _, d := range m.waiting {
-		m.bury(d, eventbus.ReasonShutdown, at, at)
-	}
-	m.waiting = nil
-	m.leaveBehind(at, at)
-	for len(m.queue) > 0 { // what is behind their keys comes there
-		d := m.queue[0]
-		m.queue = m.queue[1:]
-		m.bury(d, eventbus.ReasonShutdown, at, at)
-	}
+func (m *simModel) settle(d *simDispatch, o eventbus.Outcome) {
+	m.open = slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d })
+	m.ended[o]++
+	d.state = "settled"
+	d.wait.ended(d, o)
 }
 
-// leaveBehind is the end of what Shutdown does not wait for.
-func (m *simModel) leaveBehind(earliest, latest time.Duration) {
-	m.drained, m.atDrain = true, m.abandoned
-	for _, s := range m.subs {
-		for _, d := range s.close(eventbus.ReasonShutdown) {
-			m.bury(d, eventbus.ReasonShutdown, earliest, latest)
+func (m *simModel) bury(d *simDispatch, reason eventbus.Reason) {
+	d.reason, d.due = reason, m.now
+	m.letters = append(m.letters, d)
+	m.settle(d, eventbus.DeadLettered)
+}
+
+func (m *simModel) unsubscribe(s *simSub) {
+	s.removed = true
+	m.subs = slices.DeleteFunc(m.subs, func(x *simSub) bool { return x == s })
+	for _, d := range m.seated(s) {
+		if d.state == "held" {
+			d.state = "queued" // workers find it removed
 		}
 	}
-	for _, e := range m.scheduled {
-		m.ledger.Copies += int64(len(e.dispatches) - 1)
-		for _, d := range e.dispatches {
-			m.bury(d, eventbus.ReasonShutdown, earliest, latest)
-		}
-	}
-	m.scheduled = nil
 }
 
-// books are the ledger as it must be.
-func (m *simModel) books() eventbus.Ledger {
-	l := m.ledger
-	l.Queued, l.Running, l.Waiting = int64(len(m.queue)+m.parked), int64(len(m.running)), int64(len(m.waiting))
-	l.Scheduled, l.Held = int64(len(m.scheduled)), int64(m.held())
-	return l
+// end makes letters of what Shutdown does not wait for: of all but what a worker is
+// about to run.
+func (m *simModel) end() {
+	m.drained = true
+	for _, d := range slices.Clone(m.open) {
+		if d.state == "scheduled" {
+			m.enqueue(d)
+		}
+	}
+	for _, d := range slices.Clone(m.open) {
+		if d.state == "running" {
+			m.abandoned++
+			d.attempt--
+			d.rest[0].circuit.release(d.pass)
+		}
+		if d.state != "taken" {
+			m.bury(d, eventbus.ReasonShutdown)
+		}
+	}
+}
+
+// simCircuit is a circuit, by C1 to C4.
+type simCircuit struct {
+	ratio      float64
+	minEvents  int
+	step       time.Duration // a twelfth of the window
+	openFor    time.Duration
+	state      eventbus.CircuitState
+	generation int // of the state
+	probing    bool
+	until      time.Duration
+	outcomes   map[*simEvent]simOutcome // the latest: an event counts once
+	opens      int64
+}
+
+type simOutcome struct {
+	step   time.Duration
+	failed bool
+}
+
+// admits is how many deliveries may come at a time.
+func (c *simCircuit) admits(now time.Duration) int {
+	switch {
+	case c.probing || c.state == eventbus.CircuitOpen && now < c.until:
+		return 0
+	case c.state == eventbus.CircuitOpen || c.state == eventbus.CircuitHalfOpen:
+		return 1
+	}
+	return math.MaxInt
+}
+
+func (c *simCircuit) turn(to eventbus.CircuitState, now time.Duration) {
+	c.state, c.probing, c.outcomes = to, false, map[*simEvent]simOutcome{}
+	c.generation++
+	if to == eventbus.CircuitOpen {
+		c.opens++
+		c.until = now + c.openFor
+	}
+}
+
+// enter returns the generation that an outcome must be of.
+func (c *simCircuit) enter(now time.Duration) int {
+	if c.state == eventbus.CircuitOpen {
+		c.turn(eventbus.CircuitHalfOpen, now)
+	}
+	c.probing = c.state == eventbus.CircuitHalfOpen
+	return c.generation
+}
+
+// release ends a call without an outcome.
+func (c *simCircuit) release(pass int) {
+	c.probing = c.probing && pass != c.generation
+}
+
+// record takes an outcome.
+func (c *simCircuit) record(pass int, e *simEvent, now time.Duration, failed bool) {
+	switch {
+	case c.state == eventbus.CircuitDisabled || pass != c.generation:
+		return
+	case c.state == eventbus.CircuitHalfOpen && !failed:
+		c.turn(eventbus.CircuitClosed, now)
+		return
+	case c.state == eventbus.CircuitHalfOpen:
+		c.turn(eventbus.CircuitOpen, now)
+		return
+	}
+	c.outcomes[e] = simOutcome{now / c.step, failed}
+	events, failures := 0, 0
+	for _, o := range c.outcomes {
+		if o.step > now/c.step-12 {
+			events++
+			if o.failed {
+				failures++
+			}
+		}
+	}
+	if events >= c.minEvents && float64(failures) > c.ratio*float64(events) {
+		c.turn(eventbus.CircuitOpen, now)
+	}
 }

@@ -25,6 +25,9 @@ type store interface {
 	// open queues what has been accepted before: what has come due, a letter that
 	// is replayed. It does not block.
 	open(o *opening)
+	// enter reports whether a dispatch with a key may go on, and has its place from
+	// then on. If not, it is kept for the leave of the one before. It must not block.
+	enter(o *opening) bool
 	// leave gives up the place of a dispatch's key, and returns the next one of the
 	// key, if there is one.
 	leave(o *opening) (next opening, ok bool)

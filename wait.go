@@ -178,11 +178,11 @@ type keyPlace struct {
 // wouldDeadlock reports whether an event would come behind a dispatch that ends
 // only after the event has.
 func (w *waiter) wouldDeadlock(o *opening) bool {
-	if o.key() == "" || len(o.to.subscriptions) == 0 {
+	if o.key == "" || len(o.to.subscriptions) == 0 {
 		return false
 	}
 	for ; w != nil && !w.gaveUp.Load(); w = w.above {
-		if p := w.place; p.key == o.key() && (p.at == nil || slices.Contains(o.to.subscriptions, p.at)) {
+		if p := w.place; p.key == o.key && (p.at == nil || slices.Contains(o.to.subscriptions, p.at)) {
 			return true
 		}
 	}

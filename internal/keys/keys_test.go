@@ -12,17 +12,19 @@ import (
 	"github.com/surebus/eventbus/internal/keys"
 )
 
+func enter[T any](g *keys.Gate[T], key string, item T) bool { return g.Enter(key, &item) }
+
 func TestOneOfAKeyAtATimeInTheirOrder(t *testing.T) {
 	g := keys.New[int](4)
-	require.True(t, g.Enter("a", 1))
-	require.False(t, g.Enter("a", 2))
-	require.False(t, g.Enter("a", 3))
-	require.True(t, g.Enter("b", 4), "another key does not wait")
+	require.True(t, enter(g, "a", 1))
+	require.False(t, enter(g, "a", 2))
+	require.False(t, enter(g, "a", 3))
+	require.True(t, enter(g, "b", 4), "another key does not wait")
 	require.Equal(t, 2, g.Len())
 	next, ok := g.Leave("a")
 	require.True(t, ok)
 	require.Equal(t, 2, next)
-	require.False(t, g.Enter("a", 5), "2 is through, and 3 is behind it")
+	require.False(t, enter(g, "a", 5), "2 is through, and 3 is behind it")
 	for _, want := range []int{3, 5} {
 		next, ok = g.Leave("a")
 		require.True(t, ok)
@@ -31,7 +33,7 @@ func TestOneOfAKeyAtATimeInTheirOrder(t *testing.T) {
 	_, ok = g.Leave("a")
 	require.False(t, ok)
 	require.Equal(t, 1, g.Len())
-	require.True(t, g.Enter("a", 6), "the key is free again")
+	require.True(t, enter(g, "a", 6), "the key is free again")
 }
 
 // A gate is, for each key, a list whose first item is through.
@@ -48,7 +50,7 @@ func TestAGateIsListsByKey(t *testing.T) {
 				k := either.Draw(t, "key")
 				for range rapid.SampledFrom([]int{1, 1, 1, 90}).Draw(t, "times") {
 					n++
-					require.Equal(t, len(model[k]) == 0, g.Enter(k, n))
+					require.Equal(t, len(model[k]) == 0, enter(g, k, n))
 					model[k] = append(model[k], n)
 				}
 			},
@@ -76,10 +78,10 @@ func TestAGateIsListsByKey(t *testing.T) {
 func TestKeysThatAreGoneTakeNoMemory(t *testing.T) {
 	const n = 300_000
 	g := keys.New[int](32)
-	g.Enter("stays", 0)
+	enter(g, "stays", 0)
 	before := heapBytes()
 	for i := range n {
-		g.Enter(fmt.Sprint("key-", i), i)
+		enter(g, fmt.Sprint("key-", i), i)
 	}
 	require.Greater(t, heapBytes()-before, int64(n*16))
 	for i := range n {
@@ -87,16 +89,16 @@ func TestKeysThatAreGoneTakeNoMemory(t *testing.T) {
 	}
 	require.Less(t, heapBytes()-before, int64(128<<10))
 	require.Equal(t, 1, g.Len())
-	require.False(t, g.Enter("stays", 1), "is not forgotten when the memory is given back")
+	require.False(t, enter(g, "stays", 1), "is not forgotten when the memory is given back")
 }
 
 func TestALongLineLetsGoOfWhatHasLeft(t *testing.T) {
 	const n = 10_000
 	g := keys.New[*[1 << 10]byte](1)
-	g.Enter("k", nil)
+	enter(g, "k", nil)
 	before := heapBytes()
 	for range n {
-		g.Enter("k", new([1 << 10]byte))
+		enter(g, "k", new([1 << 10]byte))
 	}
 	for range n - 10 {
 		_, ok := g.Leave("k")
@@ -117,7 +119,7 @@ func TestConcurrentItemsOfAKeyExcludeEachOther(t *testing.T) {
 			for j := range each {
 				n := (i + j) % names
 				turn := make(chan struct{})
-				if !g.Enter(fmt.Sprint(n), turn) {
+				if !enter(g, fmt.Sprint(n), turn) {
 					<-turn
 				}
 				inside[n]++

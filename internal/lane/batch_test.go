@@ -14,24 +14,16 @@ import (
 	"github.com/surebus/eventbus/internal/lane"
 )
 
-// keeper is a gate that keeps the negative.
-type keeper struct{ kept []int }
-
-func (k *keeper) Enter(i int) bool {
-	if i >= 0 {
-		return true
-	}
-	k.kept = append(k.kept, i)
-	return false
-}
+// keepNegative is a settings.enter.
+func keepNegative(i int) bool { return i >= 0 }
 
 // put is how what PushAll asks puts an item.
-type put = func(int, lane.Gate[int])
+type put = func(item int, gated bool)
 
 func admit(items ...int) func(put) (int, error) {
 	return func(put put) (int, error) {
 		for _, i := range items {
-			put(i, nil)
+			put(i, false)
 		}
 		return len(items), nil
 	}
@@ -78,7 +70,7 @@ func TestPushAllWaitsForRoomForAll(t *testing.T) {
 		var behind atomic.Bool
 		go func() {
 			item := 6
-			if p.Push(t.Context(), &item, false, nil) == nil {
+			if p.Push(t.Context(), &item, false, false) == nil {
 				behind.Store(true)
 			}
 		}()
@@ -130,12 +122,12 @@ func TestPushAllOfMoreThanTheCapacity(t *testing.T) {
 		require.NoError(t, p.PushAll(t.Context(), 5, false, admit(1, 2, 3, 4, 5)))
 		item := 6
 		for range 4 {
-			require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrFull)
+			require.ErrorIs(t, p.Push(t.Context(), &item, false, false), lane.ErrFull)
 			require.ErrorIs(t, p.PushAll(t.Context(), 5, false, admit(9)), lane.ErrFull)
 			release <- struct{}{}
 			synctest.Wait()
 		}
-		require.NoError(t, p.Push(t.Context(), &item, false, nil))
+		require.NoError(t, p.Push(t.Context(), &item, false, false))
 		close(release)
 		p.end(t)
 		require.Equal(t, upTo(7), got.all())
@@ -169,7 +161,7 @@ func TestPushAllGivesBackWhatItDoesNotUse(t *testing.T) {
 			synctest.Wait()
 			go func() {
 				item := 4
-				second <- p.Push(t.Context(), &item, false, nil)
+				second <- p.Push(t.Context(), &item, false, false)
 			}()
 			synctest.Wait()
 			require.Empty(t, second)
@@ -216,55 +208,113 @@ func TestPushAllWhileItIsRefused(t *testing.T) {
 	})
 }
 
-// What a gate keeps takes a place in the queue until it has come back and been
+// What Enter keeps takes a place in the queue until it has come back and been
 // taken.
-func TestWhatAGateKeepsTakesItsPlace(t *testing.T) {
+func TestWhatEnterKeepsTakesItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, got, release := stuck(t, settings{capacity: 4, refuse: true})
-		gate := &keeper{}
-		item := -1
-		require.NoError(t, p.Push(t.Context(), &item, false, gate))
+		p, got, release := stuck(t, settings{capacity: 4, refuse: true, enter: keepNegative})
+		item, back := -1, 3
+		full := func() {
+			t.Helper()
+			require.ErrorIs(t, p.Push(t.Context(), &back, false, false), lane.ErrFull)
+		}
+		require.NoError(t, p.Push(t.Context(), &item, false, true))
 		require.NoError(t, p.PushAll(t.Context(), 2, false, func(put put) (int, error) {
-			put(1, nil)
-			put(-2, &keeper{})
+			put(1, false)
+			put(-2, true)
 			return 2, nil
 		}))
-		item = -2
-		p.Return(&item, gate)
-		require.Equal(t, []int{-1, -2}, gate.kept)
+		item = -3
+		p.Return(&item, true)
 		require.Equal(t, lane.Stats{Admitted: 4, Queued: 4, Running: 1, Workers: 1}, p.Stats())
-		item = 2
-		require.ErrorIs(t, p.Push(t.Context(), &item, false, gate), lane.ErrFull)
+		full()
 
-		back := 3
+		release <- struct{}{}
+		synctest.Wait() // -1 has been kept, 1 taken
+		require.Equal(t, lane.Stats{Admitted: 4, Queued: 3, Running: 1, Workers: 1}, p.Stats())
+		item = 2
+		require.NoError(t, p.Push(t.Context(), &item, false, true))
+		full()
 		p.Unpark(&back)
 		require.Equal(t, 4, p.Stats().Queued, "it is in another place")
-		require.ErrorIs(t, p.Push(t.Context(), &item, false, gate), lane.ErrFull)
+		full()
 		release <- struct{}{}
-		synctest.Wait() // 1 has been taken
-		require.NoError(t, p.Push(t.Context(), &item, false, gate))
-		require.ErrorIs(t, p.Push(t.Context(), &item, false, gate), lane.ErrFull)
+		synctest.Wait() // -2 and -3 have been kept, 2 taken
+		require.Equal(t, 3, p.Stats().Queued)
 		p.Unpark(&back)
 		p.Unpark(&back)
 		close(release)
 		p.end(t)
-		require.Equal(t, []int{0, 1, 3, 2, 3, 3}, got.all())
+		require.Equal(t, []int{0, 1, 2, 3, 3, 3}, got.all())
+		require.Equal(t, 0, p.Stats().Queued+p.Stats().Running)
 	})
 }
 
-// Who waits for room is let in when what a gate kept has come back and been taken.
-func TestAWaiterBehindWhatAGateKeeps(t *testing.T) {
+// An item that is not gated is not shown to Enter.
+func TestOnlyGatedItemsAreShownToEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, got, release := stuck(t, settings{capacity: 2})
-		gate := &keeper{}
+		p, got, release := stuck(t, settings{enter: keepNegative})
+		item := -1
+		require.NoError(t, p.Push(t.Context(), &item, false, false))
+		p.Return(&item, false)
+		close(release)
+		p.end(t)
+		require.Equal(t, []int{0, -1, -1}, got.all())
+	})
+}
+
+// Gated items are shown to Enter once each, in the order of the queue, however many
+// workers take them.
+func TestEnterIsAskedInOrder(t *testing.T) {
+	const n = 20_000
+	var shown []int // by Enter, which is called one at a time
+	var ran atomic.Int64
+	p := newPool(settings{
+		concurrency: 8,
+		enter: func(i int) bool {
+			shown = append(shown, i)
+			return i%3 != 0
+		},
+		run: func(*pool, *worker, int) { ran.Add(1); runtime.Gosched() },
+	})
+	p.Start()
+	var want []int
+	for i := range n {
+		if gated := i%5 != 0; gated {
+			want = append(want, i)
+		}
+		require.NoError(t, p.Push(t.Context(), &i, false, i%5 != 0))
+	}
+	kept := 0
+	for _, i := range want {
+		if i%3 == 0 {
+			kept++
+		}
+	}
+	for ran.Load() < int64(n-kept) {
+		runtime.Gosched()
+	}
+	item := 1
+	for range kept {
+		p.Unpark(&item)
+	}
+	p.end(t)
+	require.Equal(t, want, shown)
+	require.EqualValues(t, n, ran.Load())
+}
+
+// Who waits for room is let in when what Enter kept has come back and been taken.
+func TestAWaiterBehindWhatEnterKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, got, release := stuck(t, settings{capacity: 2, enter: keepNegative})
 		for range 2 {
 			item := -1
-			require.NoError(t, p.Push(t.Context(), &item, false, gate))
+			require.NoError(t, p.Push(t.Context(), &item, false, true))
 		}
 		done := make(chan error, 1)
 		go func() {
 			item := 2
-			done <- p.Push(t.Context(), &item, false, nil)
+			done <- p.Push(t.Context(), &item, false, false)
 		}()
 		close(release)
 		time.Sleep(time.Hour)
@@ -285,7 +335,7 @@ func TestABacklogLeavesNoMemory(t *testing.T) {
 	p := newPool(settings{capacity: n, run: func(*pool, *worker, int) { ran.Add(1) }})
 	before := heapBytes()
 	for i := range n {
-		require.NoError(t, p.Push(t.Context(), &i, false, nil))
+		require.NoError(t, p.Push(t.Context(), &i, false, false))
 	}
 	require.Greater(t, heapBytes()-before, int64(8*n))
 	p.Start()

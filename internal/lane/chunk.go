@@ -12,6 +12,8 @@ type chunk[T any] struct {
 	spare  bool         // guarded by Pool.mu
 	end    atomic.Int64 // the position after the last one
 	filled atomic.Int64 // the next position to fill; written under Pool.mu
+	// gated has a bit for each item that is to be shown to Enter.
+	gated  [chunkItems / 64]atomic.Uint64
 	_      cacheLine
 	cursor atomic.Int64 // the next position to take
 	left   atomic.Int64 // items that are still to be taken out
@@ -25,10 +27,24 @@ type cacheLine [64]byte
 func (c *chunk[T]) begin(position int64) {
 	c.next, c.spare = nil, false
 	c.left.Store(chunkItems)
+	for i := range c.gated {
+		c.gated[i].Store(0)
+	}
 	// In this order: an old position must not pass for a new one.
 	c.cursor.Store(position)
 	c.filled.Store(position)
 	c.end.Store(position + chunkItems)
+}
+
+func (c *chunk[T]) setGated(position int64) {
+	i := position % chunkItems
+	word := &c.gated[i/64]
+	word.Store(word.Load() | 1<<(i%64))
+}
+
+func (c *chunk[T]) isGated(position int64) bool {
+	i := position % chunkItems
+	return c.gated[i/64].Load()>>(i%64)&1 != 0
 }
 
 // chunkAfterLocked makes the chunk that comes after the full tail; the tail
@@ -52,25 +68,37 @@ func (p *Pool[T, W]) chunkAfterLocked(tail *chunk[T]) *chunk[T] {
 
 // TryTake puts the next item into place, if there is one. Whoever took it outside
 // of a worker calls Finish when it is done with it.
-func (p *Pool[T, W]) TryTake(place *T) bool {
+func (p *Pool[T, W]) TryTake(place *T) bool { return p.tryTake(place, &seen[T]{}) }
+
+// seen is how far a worker knows a chunk to be filled: looking again at what the
+// publishers write slows down both.
+type seen[T any] struct {
+	chunk  *chunk[T]
+	filled int64
+}
+
+func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 	for {
 		c := p.head.Load()
 		position := c.cursor.Load()
-		if position >= c.filled.Load() {
+		if c != seen.chunk || position >= seen.filled {
+			seen.chunk, seen.filled = c, c.filled.Load()
+		}
+		if position >= seen.filled {
 			if position == c.end.Load() && p.advance(c) {
 				continue
 			}
 			return false
 		}
-		if !c.cursor.CompareAndSwap(position, position+1) {
-			continue
-		}
-		var none T
-		item := &c.items[position%chunkItems]
-		*place = *item
-		*item = none
-		if c.left.Add(-1) == 0 {
-			p.emptied(c)
+		if c.isGated(position) {
+			if !p.enter(c, position, place) {
+				continue
+			}
+		} else {
+			if !c.cursor.CompareAndSwap(position, position+1) {
+				continue
+			}
+			p.takeOut(c, position, place)
 		}
 		if p.thirsty.Load() {
 			p.mu.Lock()
@@ -78,6 +106,43 @@ func (p *Pool[T, W]) TryTake(place *T) bool {
 			p.mu.Unlock()
 		}
 		return true
+	}
+}
+
+// enter takes a gated item, if nobody else does and Enter lets it through.
+//
+// Two workers that took two items of a key one after the other could ask Enter in
+// the other order, so they ask before they take, one at a time.
+func (p *Pool[T, W]) enter(c *chunk[T], position int64, place *T) (through bool) {
+	p.gate.Lock()
+	if c.cursor.Load() != position {
+		p.gate.Unlock()
+		return false
+	}
+	if through = p.cfg.Enter(&c.items[position%chunkItems]); !through {
+		p.parked.Add(1) // first, or there would seem to be room for one more
+	}
+	c.cursor.Store(position + 1)
+	p.gate.Unlock()
+	if !through {
+		p.finished.Add(1)
+		place = nil
+	}
+	p.takeOut(c, position, place)
+	return through
+}
+
+// takeOut moves the item of a position that has been taken into place, if there is
+// one.
+func (p *Pool[T, W]) takeOut(c *chunk[T], position int64, place *T) {
+	var none T
+	item := &c.items[position%chunkItems]
+	if place != nil {
+		*place = *item
+	}
+	*item = none
+	if c.left.Add(-1) == 0 {
+		p.emptied(c)
 	}
 }
 

@@ -57,10 +57,15 @@ type Config[T, W any] struct {
 	// Run runs the item in the worker's place. It may end its goroutine with
 	// runtime.Goexit.
 	Run func(W)
+	// Enter is asked for an item that was put gated when its turn has come, in the
+	// order of the queue and one at a time. If it returns false it has kept the
+	// item, which still takes its place in the queue, for Unpark or Next. It is
+	// called with a lock of the pool held, so it must not block, nor call the pool.
+	Enter func(*T) bool
 	// Lost reports whether Replace was called for the worker's run. Its
 	// goroutine is no longer the pool's then, and ends when the run does.
 	Lost func(W) bool
-	// Next puts an item into the worker's place that a gate has kept and that the
+	// Next puts an item into the worker's place that Enter has kept and that the
 	// run before has let through, if there is one. It saves the way through the
 	// queue.
 	Next func(W) bool
@@ -78,14 +83,6 @@ type Config[T, W any] struct {
 	Wait bool
 }
 
-// Gate lets items through to the workers, or keeps them for Unpark.
-type Gate[T any] interface {
-	// Enter reports whether the item may go on. One that may not is the gate's,
-	// and still takes its place in the queue. It is called with the pool's lock
-	// held, so it must not block, nor call the pool.
-	Enter(T) bool
-}
-
 // waiter is a caller of Push. It is told nil when there is room for it.
 type waiter struct {
 	told chan error
@@ -98,12 +95,13 @@ type Pool[T, W any] struct {
 	thirsty  atomic.Bool  // somebody waits for room
 	crowded  atomic.Bool  // there are more workers than there may be
 	put      atomic.Int64 // items that are in the chunks before the tail
-	parked   atomic.Int64 // items that gates keep
+	parked   atomic.Int64 // items that Enter has kept
 	starting atomic.Int64 // workers that have not come to run yet
 	lag      atomic.Int64 // how long the last one that has took to
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
 	finished atomic.Int64             // taken items that have left again
+	gate     sync.Mutex               // held while a gated item is taken
 	_        cacheLine
 
 	mu       sync.Mutex // guards the following
@@ -139,19 +137,19 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	return p
 }
 
-// Push lets an item in, past the gate if there is one.
+// Push lets an item in. A gated one is shown to Enter before it is run.
 //
 // When the queue is full, Push waits for room, for ctx or for Refuse, if it may
 // wait and the pool has been started; else it is ErrFull. With over it does not
 // wait, and exceeds the capacity, also after Refuse, until Seal.
-func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool, gate Gate[T]) error {
+func (p *Pool[T, W]) Push(ctx context.Context, item *T, over, gated bool) error {
 	p.mu.Lock()
 	if err := p.admitLocked(ctx, 1, over); err != nil {
 		p.mu.Unlock()
 		return err
 	}
 	p.admitted++
-	boundary := p.passLocked(item, gate)
+	boundary := p.putLocked(item, gated)
 	p.mu.Unlock()
 	if boundary && !over {
 		p.yield()
@@ -160,10 +158,9 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over bool, gate Gate[T])
 }
 
 // PushAll lets several items in, or none: it waits for room for n, as Push does
-// for one, and then has choose put them, past their gates, with the pool's lock
-// held. choose returns how many count as admitted; if it returns an error, it has
+// for one, and then has choose put them, with the pool's lock held. choose returns how many count as admitted; if it returns an error, it has
 // put none. More than the capacity needs the queue empty, and exceeds it.
-func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func(put func(T, Gate[T])) (int, error)) error {
+func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func(put func(item T, gated bool)) (int, error)) error {
 	n = min(n, p.cfg.Capacity)
 	p.mu.Lock()
 	if err := p.admitLocked(ctx, n, over); err != nil {
@@ -172,9 +169,9 @@ func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func(
 	}
 	p.room += n
 	boundary := false
-	admitted, err := choose(func(item T, gate Gate[T]) {
+	admitted, err := choose(func(item T, gated bool) {
 		p.room--
-		boundary = p.passLocked(&item, gate) || boundary
+		boundary = p.putLocked(&item, gated) || boundary
 	})
 	p.admitted += int64(admitted)
 	p.tellWaitersLocked() // there may be room left
@@ -203,15 +200,6 @@ func (p *Pool[T, W]) admitLocked(ctx context.Context, n int, over bool) error {
 	return p.waitLocked(ctx, n)
 }
 
-// passLocked shows an item to the workers, unless the gate keeps it. It reports
-// whether the item begins a chunk, or is as many for the gates.
-func (p *Pool[T, W]) passLocked(item *T, gate Gate[T]) (begins bool) {
-	if gate != nil && !gate.Enter(*item) {
-		return p.parked.Add(1)%chunkItems == 0
-	}
-	return p.putLocked(item)
-}
-
 // yield holds up a caller that is faster than the workers, while these make
 // progress: both do better on a queue that is not deep.
 func (p *Pool[T, W]) yield() {
@@ -229,21 +217,21 @@ func (p *Pool[T, W]) yield() {
 	}
 }
 
-// Return brings back an item that had been let in before, past the gate if there
-// is one. It never waits and is never refused.
-func (p *Pool[T, W]) Return(item *T, gate Gate[T]) {
+// Return brings back an item that had been let in before. It never waits and is
+// never refused.
+func (p *Pool[T, W]) Return(item *T, gated bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.room--
-	p.passLocked(item, gate)
+	p.putLocked(item, gated)
 }
 
-// Unpark brings an item that a gate has kept.
+// Unpark brings an item that Enter has kept.
 func (p *Pool[T, W]) Unpark(item *T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.parked.Add(-1)
-	p.putLocked(item)
+	p.putLocked(item, false)
 }
 
 // waitLocked waits for room for n, unlocked meanwhile.
@@ -308,7 +296,7 @@ func (p *Pool[T, W]) hasRoomLocked(n int) bool {
 
 // putLocked shows an item to the workers, and sees to it that there are some. It
 // reports whether the item begins a chunk.
-func (p *Pool[T, W]) putLocked(item *T) (begins bool) {
+func (p *Pool[T, W]) putLocked(item *T, gated bool) (begins bool) {
 	c := p.tail
 	position := c.filled.Load()
 	if begins = position == c.end.Load(); begins {
@@ -316,6 +304,9 @@ func (p *Pool[T, W]) putLocked(item *T) (begins bool) {
 		p.put.Store(position)
 	}
 	c.items[position%chunkItems] = *item
+	if gated {
+		c.setGated(position)
+	}
 	c.filled.Store(position + 1)
 	switch {
 	case !p.started || p.closed:
@@ -399,10 +390,11 @@ func (p *Pool[T, W]) work(w W, ran bool) {
 		}
 	}()
 	place := p.cfg.Place(w)
+	var seen seen[T]
 	for {
 		switch {
 		case !ran:
-			if !p.take(w, place) {
+			if !p.take(w, place, &seen) {
 				return
 			}
 		case p.cfg.Next(w):
@@ -441,13 +433,13 @@ func (p *Pool[T, W]) finish(w W) {
 
 // take puts the next item into place, resting until there is one; false tells the
 // worker to leave.
-func (p *Pool[T, W]) take(w W, place *T) bool {
+func (p *Pool[T, W]) take(w W, place *T, seen *seen[T]) bool {
 	for {
 		for range spins {
 			if p.crowded.Load() && p.leaveCrowd() {
 				return false
 			}
-			if p.TryTake(place) {
+			if p.tryTake(place, seen) {
 				return true
 			}
 			runtime.Gosched()

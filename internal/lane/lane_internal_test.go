@@ -12,7 +12,7 @@ func TestAReportThatIsLateDropsNoChunk(t *testing.T) {
 	p := New(Config[int, struct{}]{Capacity: 3 * chunkItems})
 	push := func(n int) {
 		for i := range n {
-			require.NoError(t, p.Push(t.Context(), &i, false, nil))
+			require.NoError(t, p.Push(t.Context(), &i, false, false))
 		}
 	}
 	take := func() (n int) {

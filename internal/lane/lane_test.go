@@ -30,6 +30,7 @@ type settings struct {
 	concurrency, capacity int
 	refuse                bool
 	run                   func(p *pool, w *worker, item int)
+	enter                 func(item int) bool
 }
 
 func newPool(s settings) *pool {
@@ -45,6 +46,7 @@ func newPool(s settings) *pool {
 		Close:       func(*worker) { p.open.Add(-1); p.closed.Add(1) },
 		Place:       func(w *worker) *int { return &w.item },
 		Run:         func(w *worker) { s.run(p, w, w.item) },
+		Enter:       func(item *int) bool { return s.enter(*item) },
 		Lost:        func(w *worker) bool { return w.lost },
 		Next:        func(*worker) bool { return false },
 		After:       func(*worker) { p.after.Add(1) },
@@ -60,7 +62,7 @@ func newPool(s settings) *pool {
 func (p *pool) push(t *testing.T, items ...int) {
 	t.Helper()
 	for _, i := range items {
-		require.NoError(t, p.Push(context.Background(), &i, false, nil))
+		require.NoError(t, p.Push(context.Background(), &i, false, false))
 	}
 }
 
@@ -122,8 +124,8 @@ func TestNothingRunsBeforeStart(t *testing.T) {
 		p := newPool(settings{capacity: 2, run: func(_ *pool, _ *worker, i int) { got.add(i) }})
 		p.push(t, 0, 1)
 		two := 2
-		require.ErrorIs(t, p.Push(t.Context(), &two, false, nil), lane.ErrFull, "waiting would be for ever")
-		require.NoError(t, p.Push(t.Context(), &two, true, nil))
+		require.ErrorIs(t, p.Push(t.Context(), &two, false, false), lane.ErrFull, "waiting would be for ever")
+		require.NoError(t, p.Push(t.Context(), &two, true, false))
 		time.Sleep(time.Hour)
 		require.Empty(t, got.all())
 		require.Equal(t, lane.Stats{Admitted: 3, Over: 1, Queued: 3}, p.Stats())
@@ -144,9 +146,9 @@ func TestCapacity(t *testing.T) {
 			item := 1
 			for range 3 {
 				for p.Stats().Queued < capacity {
-					require.NoError(t, p.Push(t.Context(), &item, false, nil))
+					require.NoError(t, p.Push(t.Context(), &item, false, false))
 				}
-				require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrFull)
+				require.ErrorIs(t, p.Push(t.Context(), &item, false, false), lane.ErrFull)
 				release <- struct{}{}
 				synctest.Wait()
 			}
@@ -167,11 +169,11 @@ func TestReturnIsNeverRefusedAndTakesRoom(t *testing.T) {
 		synctest.Wait()
 		item := 1
 		for range 5 {
-			p.Return(&item, nil)
+			p.Return(&item, false)
 		}
-		require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrFull)
+		require.ErrorIs(t, p.Push(t.Context(), &item, false, false), lane.ErrFull)
 		p.Refuse()
-		p.Return(&item, nil)
+		p.Return(&item, false)
 		require.EqualValues(t, 1, p.Stats().Admitted)
 		close(release)
 		p.end(t)
@@ -189,7 +191,7 @@ func TestWaitersAreLetInInOrder(t *testing.T) {
 		var entered atomic.Int64
 		for i := range 4 + waiters {
 			go func() {
-				if p.Push(context.Background(), &i, false, nil) == nil {
+				if p.Push(context.Background(), &i, false, false) == nil {
 					entered.Add(1)
 				}
 			}()
@@ -220,7 +222,7 @@ func TestNobodyOvertakesAWaiter(t *testing.T) {
 		var order list
 		for i := range 3 {
 			go func() {
-				if p.Push(context.Background(), &i, false, nil) == nil {
+				if p.Push(context.Background(), &i, false, false) == nil {
 					order.add(i)
 				}
 			}()
@@ -255,7 +257,7 @@ func TestAWaiterGivesUp(t *testing.T) {
 				waits = context.Background()
 			}
 			item := 10 + i
-			wg.Go(func() { errs[i] = p.Push(waits, &item, false, nil) })
+			wg.Go(func() { errs[i] = p.Push(waits, &item, false, false) })
 			synctest.Wait()
 		}
 		cancel(cause)
@@ -281,7 +283,7 @@ func TestWaitersThatGiveUpTakeNoRoom(t *testing.T) {
 			for i := range 500 {
 				ctx, cancel := context.WithCancel(context.Background())
 				go cancel()
-				if p.Push(ctx, &i, false, nil) == nil {
+				if p.Push(ctx, &i, false, false) == nil {
 					in.Add(1)
 				}
 				cancel()
@@ -292,7 +294,7 @@ func TestWaitersThatGiveUpTakeNoRoom(t *testing.T) {
 	for range 100 { // if room had leaked away, this would wait for ever
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		item := 0
-		require.NoError(t, p.Push(ctx, &item, false, nil))
+		require.NoError(t, p.Push(ctx, &item, false, false))
 		in.Add(1)
 		cancel()
 	}
@@ -311,18 +313,18 @@ func TestRefuseReleasesWaiters(t *testing.T) {
 		p.push(t, 1)
 		errs := make(chan error, 2)
 		for i := range 2 {
-			go func() { errs <- p.Push(context.Background(), &i, false, nil) }()
+			go func() { errs <- p.Push(context.Background(), &i, false, false) }()
 		}
 		synctest.Wait()
 		p.Refuse()
 		require.ErrorIs(t, <-errs, lane.ErrClosed)
 		require.ErrorIs(t, <-errs, lane.ErrClosed)
 		item := 2
-		require.ErrorIs(t, p.Push(t.Context(), &item, false, nil), lane.ErrClosed)
-		require.NoError(t, p.Push(t.Context(), &item, true, nil), "from inside, until Close")
+		require.ErrorIs(t, p.Push(t.Context(), &item, false, false), lane.ErrClosed)
+		require.NoError(t, p.Push(t.Context(), &item, true, false), "from inside, until Close")
 		close(release)
 		p.end(t)
-		require.ErrorIs(t, p.Push(t.Context(), &item, true, nil), lane.ErrClosed)
+		require.ErrorIs(t, p.Push(t.Context(), &item, true, false), lane.ErrClosed)
 		require.EqualValues(t, 3, p.after.Load())
 	})
 }
@@ -449,7 +451,7 @@ func TestABlockedWorkerDoesNotCount(t *testing.T) {
 			case 0:
 				p.Block()
 				one := 1
-				if p.Push(context.Background(), &one, true, nil) == nil {
+				if p.Push(context.Background(), &one, true, false) == nil {
 					<-inner
 				}
 				p.Unblock()
@@ -572,7 +574,7 @@ func TestEveryItemRunsOnce(t *testing.T) {
 			wg.Go(func() {
 				for i := range each {
 					item := producer*each + i
-					if p.Push(context.Background(), &item, i%11 == 0, nil) != nil {
+					if p.Push(context.Background(), &item, i%11 == 0, false) != nil {
 						failed.Add(1)
 					}
 					if i%97 == 0 {
@@ -605,7 +607,7 @@ func TestEveryItemComesBack(t *testing.T) {
 			done.Done()
 			return
 		}
-		p.Return(&i, nil)
+		p.Return(&i, false)
 	}})
 	for i := range left {
 		left[i].Store(rounds)
@@ -630,7 +632,7 @@ func TestChunksAreBegunAgainUnderTheirLastTaker(t *testing.T) {
 		for range producers {
 			wg.Go(func() {
 				for i := range each {
-					if p.Push(context.Background(), &i, false, nil) != nil {
+					if p.Push(context.Background(), &i, false, false) != nil {
 						failed.Add(1)
 					}
 				}
