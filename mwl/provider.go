@@ -26,9 +26,8 @@ type CallProvider struct {
 	// Failures are the codes that the provider emits. Provider.Call.<CodePrefix>.Error,
 	// for errors that are no [*Failure] and for panics, is always one of them.
 	Failures FailureCatalog
-	// Call does the work, on the goroutine of the execution, or of the dispatch
-	// under a Gather. It must return soon after ctx is done: the execution waits
-	// for it. Several dispatches may call it at once. What it is given and what it
+	// Call does the work. It must return soon after ctx is done: the execution waits
+	// for it. It has a goroutine of its own, so that runtime.Goexit is survived. Several dispatches may call it at once. What it is given and what it
 	// returns are copied. An error that is or wraps a *Failure is the Result as it
 	// stands; any other, a panic included, becomes Provider.Call.<CodePrefix>.Error.
 	Call func(ctx context.Context, request CallRequest) (CallResponse, error)
@@ -52,7 +51,8 @@ type CallRequest struct {
 	// Input is the payload.
 	Input any
 	// ExecutionID and StepID together identify the Step's pass, the same for every
-	// attempt of a retry: the parts of an idempotency key.
+	// attempt of a retry: the parts of an idempotency key. In the cleanup of a Flow's
+	// own Finally there is no Step, and StepID is "".
 	ExecutionID, StepID string
 	// Index is the position of a Gather's dispatch, -1 for a Call.
 	Index int
