@@ -1,0 +1,310 @@
+package mwl
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/schema"
+	"github.com/surebus/eventbus/mwl/internal/value"
+)
+
+// Catalog is what definitions can call and be wrapped by. Every catalog has the
+// language's own providers: mock, and the middlewares Retry, Timeout, Loop and
+// Finally. It is immutable and may be shared by definitions and goroutines.
+type Catalog struct {
+	calls       map[string]*definition.CallContract
+	middlewares map[string]*definition.MiddlewareContract
+}
+
+// CatalogEntry is a [CallProvider] or a [Middleware].
+type CatalogEntry interface{ register(c *Catalog) error }
+
+// NewCatalog makes a catalog of the entries and the language's own providers. The
+// error is a [*CatalogError].
+func NewCatalog(entries ...CatalogEntry) (*Catalog, error) {
+	own := ownProviders()
+	c := &Catalog{calls: maps.Clone(own.calls), middlewares: maps.Clone(own.middlewares)}
+	for i, entry := range entries {
+		if entry == nil {
+			return nil, &CatalogError{Field: fmt.Sprintf("entry %d", i), Message: "is nil; pass a CallProvider or a Middleware"}
+		}
+		if err := entry.register(c); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// URIs are those of all entries, sorted.
+func (c *Catalog) URIs() []string {
+	uris := slices.Collect(maps.Keys(c.calls))
+	return slices.Sorted(func(yield func(string) bool) {
+		for _, uri := range slices.AppendSeq(uris, maps.Keys(c.middlewares)) {
+			if !yield(uri) {
+				return
+			}
+		}
+	})
+}
+
+// contracts is the catalog as the loader asks it.
+type contracts struct{ *Catalog }
+
+func (c contracts) CallProvider(uri string) (*definition.CallContract, bool) {
+	contract, ok := c.calls[uri]
+	return contract, ok
+}
+
+func (c contracts) Middleware(uri string) (*definition.MiddlewareContract, bool) {
+	contract, ok := c.middlewares[uri]
+	return contract, ok
+}
+
+func (p CallProvider) register(c *Catalog) error {
+	prefix := "Provider.Call." + p.CodePrefix
+	if err := checkEntry(p.URI, "provider.call", p.CodePrefix, prefix, p.Failures); err != nil {
+		return err
+	}
+	if p.Call == nil {
+		return &CatalogError{p.URI, "Call", "is nil; set the function that does the work"}
+	}
+	if _, taken := c.calls[p.URI]; taken {
+		return &CatalogError{p.URI, "URI", "is there twice; leave one of the two out"}
+	}
+	parameters, err := compileSchema(p.URI, "Parameters", p.Parameters)
+	if err != nil {
+		return err
+	}
+	metadata, err := compileSchema(p.URI, "Metadata", p.Metadata)
+	if err != nil {
+		return err
+	}
+	contract := &definition.CallContract{
+		URI: p.URI, CodePrefix: p.CodePrefix, Parameters: parameters, Metadata: metadata, Failures: p.Failures.contract(),
+	}
+	contract.Implementation = &goProvider{contract: contract, function: p.Call, errorCode: prefix + ".Error"}
+	c.calls[p.URI] = contract
+	return nil
+}
+
+func (m Middleware) register(c *Catalog) error {
+	prefix := "Provider.Middleware." + m.CodePrefix
+	if err := checkEntry(m.URI, "provider.middleware", m.CodePrefix, prefix, m.Failures); err != nil {
+		return err
+	}
+	if _, taken := c.middlewares[m.URI]; taken {
+		return &CatalogError{m.URI, "URI", "is there twice; leave one of the two out"}
+	}
+	if m.Attach&^(AttachStep|AttachFlow) != 0 {
+		return &CatalogError{m.URI, "Attach", "has an unknown level; use AttachStep and AttachFlow, or zero for both"}
+	}
+	metadata, err := compileSchema(m.URI, "Metadata", m.Metadata)
+	if err != nil {
+		return err
+	}
+	for _, name := range universal {
+		if declares(m.Metadata, name) {
+			return &CatalogError{m.URI, "Metadata", "declares " + name + ", which every record has; use another name"}
+		}
+	}
+	levels := definition.StepLevel | definition.FlowLevel
+	if m.Attach != 0 {
+		levels = definition.Level(m.Attach)
+	}
+	implementation := &goMiddleware{
+		actions:   [definition.PhaseCount]*PhaseAction{m.OnEntry, m.OnSuccess, m.OnFailure, m.OnAlways},
+		errorCode: prefix + ".Error",
+	}
+	contract := &definition.MiddlewareContract{
+		URI: m.URI, CodePrefix: m.CodePrefix, Levels: levels, Metadata: metadata, Failures: m.Failures.contract(),
+		Implementation: implementation,
+	}
+	implementation.contract = contract
+	acts := false
+	for phase, action := range implementation.actions {
+		contract.Phases[phase].Parameters = schema.Empty
+		if action == nil {
+			continue
+		}
+		acts = true
+		if contract.Phases[phase], err = action.contract(m.URI, definition.Phase(phase)); err != nil {
+			return err
+		}
+	}
+	if !acts {
+		return &CatalogError{m.URI, "OnEntry, OnSuccess, OnFailure, OnAlways", "are all nil; set an action"}
+	}
+	c.middlewares[m.URI] = contract
+	return nil
+}
+
+func (a *PhaseAction) contract(uri string, phase definition.Phase) (definition.PhaseContract, error) {
+	field := strings.ToUpper(phase.String()[:1]) + phase.String()[1:]
+	if a.Kind < SideEffect || a.Kind > Transform {
+		return definition.PhaseContract{}, &CatalogError{uri, field + ".Kind", "is not set; use SideEffect, Control or Transform"}
+	}
+	if a.Run == nil {
+		return definition.PhaseContract{}, &CatalogError{uri, field + ".Run", "is nil; set the function that does the work"}
+	}
+	parameters, err := compileSchema(uri, field+".Parameters", a.Parameters)
+	return definition.PhaseContract{Kind: definition.ActionKind(a.Kind), Parameters: parameters}, err
+}
+
+func (f FailureCatalog) contract() definition.FailureCatalog {
+	return definition.FailureCatalog{Closed: slices.Clone(f.Closed), Open: slices.Clone(f.Open)}
+}
+
+var (
+	entryURI   = regexp.MustCompile(`^mwl:([A-Za-z0-9._-]+)/([A-Za-z0-9._-]+)(/[A-Za-z0-9._-]+)+$`)
+	codePrefix = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+)
+
+// checkEntry checks what the entries of both kinds have.
+func checkEntry(uri, typ, prefix, codes string, failures FailureCatalog) error {
+	parts := entryURI.FindStringSubmatch(uri)
+	switch {
+	case parts == nil || parts[1] != typ || slices.ContainsFunc(strings.Split(uri, "/"), isDots):
+		return &CatalogError{uri, "URI", "is not of the form mwl:" + typ + "/<namespace>/<name>, of letters, digits, -, _ and ."}
+	case parts[2] == "mwl":
+		return &CatalogError{uri, "URI", "is in the namespace mwl, which is the language's own; use yours"}
+	case parts[2] == "example":
+		return &CatalogError{uri, "URI", "is in the namespace example, which is for documentation; use your own"}
+	case !codePrefix.MatchString(prefix):
+		return &CatalogError{uri, "CodePrefix", fmt.Sprintf("is %q; set one segment of a code, such as Payments", prefix)}
+	}
+	for _, code := range failures.Closed {
+		if !strings.HasPrefix(code, codes+".") || strings.HasSuffix(code, "*") {
+			return &CatalogError{uri, "Failures.Closed", fmt.Sprintf("has %q; write codes that begin with %s., without a pattern", code, codes)}
+		}
+	}
+	for _, pattern := range failures.Open {
+		if pattern != "*" && (!strings.HasPrefix(pattern, codes+".") || !strings.HasSuffix(pattern, ".*")) {
+			return &CatalogError{uri, "Failures.Open", fmt.Sprintf(`has %q; write "*", or patterns such as %s.Errors.*`, pattern, codes)}
+		}
+	}
+	return nil
+}
+
+func isDots(segment string) bool { return segment == "." || segment == ".." }
+
+func compileSchema(uri, field string, source json.RawMessage) (*schema.Schema, error) {
+	if len(source) == 0 {
+		return schema.Empty, nil
+	}
+	document, err := value.Parse(source)
+	if err != nil {
+		return nil, &CatalogError{uri, field, "is not JSON: " + err.Error()}
+	}
+	compiled, err := schema.Compile(document)
+	if err != nil {
+		return nil, &CatalogError{uri, field, "is no usable JSON Schema: " + err.Error()}
+	}
+	return compiled, nil
+}
+
+// universal are the members of every metadata record.
+var universal = []string{"enteredAt", "exitedAt"}
+
+func isUniversal(name string) bool { return slices.Contains(universal, name) }
+
+// declares reports whether a schema, which compiles, declares the property.
+func declares(source json.RawMessage, property string) bool {
+	var declared struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if json.Unmarshal(source, &declared) != nil {
+		return false
+	}
+	_, ok := declared.Properties[property]
+	return ok
+}
+
+// ownProviders are those that the language defines.
+var ownProviders = sync.OnceValue(func() *Catalog {
+	own := func(source string) *schema.Schema {
+		if source == "" {
+			return schema.Empty
+		}
+		compiled, err := compileSchema("", "", json.RawMessage(source))
+		if err != nil {
+			panic(err) // a mistake in the sources below
+		}
+		return compiled
+	}
+	middleware := func(name string, behavior actor, phases [definition.PhaseCount]definition.PhaseContract) *definition.MiddlewareContract {
+		for i := range phases {
+			if phases[i].Parameters == nil {
+				phases[i].Parameters = schema.Empty
+			}
+		}
+		return &definition.MiddlewareContract{
+			URI:        "mwl:provider.middleware/mwl/" + strings.ToLower(name) + "/v1",
+			CodePrefix: name,
+			Levels:     definition.StepLevel | definition.FlowLevel,
+			Metadata:   schema.Empty,
+			Phases:     phases, Implementation: behavior,
+		}
+	}
+	retry := middleware("Retry", retryMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
+		definition.OnEntry:   {Kind: definition.Control, Parameters: own(retryPolicies)},
+		definition.OnFailure: {Kind: definition.Control, Parameters: own(retryDelay)},
+	})
+	retry.Reruns, retry.Failures.Closed = true, []string{CodeRetryExhausted}
+	timeout := middleware("Timeout", timeoutMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
+		definition.OnEntry: {Kind: definition.Control, Parameters: own(timeoutDuration)},
+	})
+	timeout.Failures.Closed = []string{CodeTimeoutExceeded}
+	loop := middleware("Loop", loopMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
+		definition.OnEntry:   {Kind: definition.Control},
+		definition.OnSuccess: {Kind: definition.Control},
+	})
+	loop.Reruns, loop.OwnsRuns, loop.NeedsContinuation = true, true, true
+	finally := middleware("Finally", finallyMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
+		definition.OnAlways: {
+			Kind: definition.SideEffect, Parameters: own(finallyCall),
+			Structural: map[string]definition.StructureKind{"call": definition.CallStructure, "middleware": definition.MiddlewareStructure},
+		},
+	})
+	c := &Catalog{middlewares: map[string]*definition.MiddlewareContract{}}
+	for _, contract := range []*definition.MiddlewareContract{retry, timeout, loop, finally} {
+		c.middlewares[contract.URI] = contract
+	}
+	mock := &definition.CallContract{
+		URI: "mwl:provider.call/mwl/mock/v1", CodePrefix: "Mock", Parameters: own(mockArguments), Metadata: schema.Empty,
+		Failures: definition.FailureCatalog{Open: []string{"*"}}, Implementation: mockProvider{},
+	}
+	c.calls = map[string]*definition.CallContract{mock.URI: mock}
+	return c
+})
+
+// The parameters of the language's own providers.
+const (
+	retryPolicies = `{"type":"object","required":["policies"],"properties":{"policies":{"type":"array","minItems":1,"items":{
+		"type":"object","required":["match","attempts"],"additionalProperties":false,"properties":{
+			"match":{"type":"object","minProperties":1,"additionalProperties":false,"properties":{
+				"codes":{"type":"array","minItems":1,"items":{"type":"string"}},
+				"types":{"type":"array","minItems":1,"items":{"type":"string","not":{"const":"success"}}},
+				"retryable":{"type":"boolean"}}},
+			"attempts":{"type":"integer","minimum":1},
+			"backoff":{"type":"object","required":["initial"],"additionalProperties":false,"properties":{
+				"initial":{"type":"string","format":"duration"},
+				"rate":{"type":"number","minimum":1},
+				"max":{"type":"string","format":"duration"},
+				"jitter":{"enum":["none","full","equal","decorrelated"]}}}}}}}}`
+	retryDelay      = `{"type":"object","properties":{"delay":{"type":["string","null"],"format":"duration"}}}`
+	timeoutDuration = `{"type":"object","required":["duration"],"properties":{"duration":{"type":"string","format":"duration"}}}`
+	finallyCall     = `{"type":"object","required":["call"],"properties":{"call":{"type":"object"},"middleware":{"type":"array","items":{"type":"object"}}}}`
+	mockArguments   = `{"type":"object","properties":{
+		"value":{},
+		"failure":{"type":["object","null"],"required":["code"],"additionalProperties":false,"properties":{
+			"type":{"type":"string","not":{"const":"success"}},"code":{"type":"string"},"message":{"type":"string"},
+			"details":{},"retryable":{"type":["boolean","null"]},"previous":{"type":["object","null"]}}},
+		"delay":{"type":"string","format":"duration"},
+		"metadata":{"type":"object"}}}`
+)

@@ -1,0 +1,74 @@
+package mwl
+
+import (
+	"fmt"
+	"strings"
+)
+
+// DefinitionError says why a definition cannot be loaded. It lists all problems,
+// in the order of the source.
+type DefinitionError struct {
+	Problems []Problem
+	// More is how many further problems were left out of the list.
+	More int
+}
+
+// Error has one problem per line.
+func (e *DefinitionError) Error() string {
+	var b strings.Builder
+	if len(e.Problems) == 1 && e.More == 0 {
+		b.WriteString("mwl: the definition has a problem: ")
+		writeProblem(&b, e.Problems[0])
+		return b.String()
+	}
+	fmt.Fprintf(&b, "mwl: the definition has %d problems:", len(e.Problems)+e.More)
+	for _, p := range e.Problems {
+		b.WriteString("\n\t")
+		writeProblem(&b, p)
+	}
+	if e.More > 0 {
+		fmt.Fprintf(&b, "\n\tand %d more", e.More)
+	}
+	return b.String()
+}
+
+func writeProblem(b *strings.Builder, p Problem) {
+	if p.Line > 0 {
+		fmt.Fprintf(b, "line %d, column %d: ", p.Line, p.Column)
+	}
+	if p.Pointer != "" {
+		fmt.Fprintf(b, "%s: ", p.Pointer)
+	}
+	b.WriteString(p.Message)
+	if p.Remedy != "" {
+		fmt.Fprintf(b, "; %s", p.Remedy)
+	}
+}
+
+// CatalogError says why an entry cannot be in a catalog.
+type CatalogError struct {
+	// URI is the entry's.
+	URI string
+	// Field is the offending field of the entry.
+	Field string
+	// Message says what is wrong and what to do about it.
+	Message string
+}
+
+// Error names the entry, the field and the remedy.
+func (e *CatalogError) Error() string {
+	return fmt.Sprintf("mwl: provider %q: %s: %s", e.URI, e.Field, e.Message)
+}
+
+// OptionError says why an option of [Load] or of [NewCatalog] cannot be used.
+type OptionError struct {
+	// Option is the function that made the option.
+	Option string
+	// Message says what is wrong and what to do about it.
+	Message string
+}
+
+// Error names the option and the remedy.
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("mwl: %s: %s", e.Option, e.Message)
+}

@@ -1,0 +1,181 @@
+package mwl
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/surebus/eventbus/mwl/internal/value"
+)
+
+// ExecuteOption is an option of [Definition.Execute].
+type ExecuteOption func(*request)
+
+type request struct {
+	arguments, platform map[string]any
+	id                  string
+}
+
+// WithArguments supplies the root Flow's parameters. They are validated as any
+// caller's are: required ones must be there, undeclared ones are refused.
+func WithArguments(arguments map[string]any) ExecuteOption {
+	return func(r *request) { r.arguments = arguments }
+}
+
+// WithExecutionID sets execution.id. Without it, or if it is "", the id is random.
+func WithExecutionID(id string) ExecuteOption {
+	return func(r *request) { r.id = id }
+}
+
+// WithPlatform sets the members of execution.platform; without it there are none.
+func WithPlatform(members map[string]any) ExecuteOption {
+	return func(r *request) { r.platform = members }
+}
+
+// Execute runs the definition and returns its one Result. It blocks until then.
+//
+// Input, arguments and platform members are copied; they may be any Go values that
+// have a JSON form. If one has none, the Result is System.ParameterValidationFailed.
+//
+// When ctx is done the execution is cancelled: what runs is interrupted, the cleanup
+// of what has been established runs, for no longer than [Limits] allow, and the
+// Result is System.Cancelled, or the failure of a cleanup before that. Providers get
+// a context that carries ctx's values.
+//
+// Execute starts goroutines for the dispatches of a Gather and for the calls of Go
+// functions, and has waited for all of them when it returns.
+func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteOption) Result {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	var r request
+	for i, option := range options {
+		if option == nil {
+			return Result{Failure: newError(CodeParameterValidationFailed, fmt.Sprintf("option %d is nil; leave it out", i+1)).export()}
+		}
+		option(&r)
+	}
+	in, arguments, platform, invalidInput := r.values(input)
+	if invalidInput != nil {
+		return Result{Failure: invalidInput.export()}
+	}
+	if r.id == "" {
+		r.id = rand.Text()
+	}
+	x := &execution{
+		settings: &d.settings,
+		id:       r.id,
+		platform: platform,
+		now:      d.settings.clock.Now(),
+	}
+	x.ctx, x.stop = context.WithCancelCause(ctx)
+	defer x.stop(nil)
+	_, o := x.run(x.ctx, d.root.Flow, in, arguments, x.now)
+	abandoned := x.cleaning.finish()
+	if o.failure != nil {
+		f := o.failure.export()
+		if abandoned != "" {
+			f.Message += "; " + abandoned
+		}
+		return Result{Failure: f}
+	}
+	return Result{Value: value.Copy(o.value)}
+}
+
+// values are the caller's values as the engine's own.
+func (r *request) values(input any) (in any, arguments, platform map[string]any, invalid *failure) {
+	in, invalid = importValue("the input", input)
+	if invalid != nil {
+		return nil, nil, nil, invalid
+	}
+	arguments, invalid = importObject("the arguments", r.arguments)
+	if invalid != nil {
+		return nil, nil, nil, invalid
+	}
+	platform, invalid = importObject("execution.platform", r.platform)
+	return in, arguments, platform, invalid
+}
+
+func importObject(what string, members map[string]any) (map[string]any, *failure) {
+	v, invalid := importValue(what, members)
+	object, _ := v.(map[string]any)
+	if object == nil {
+		object = map[string]any{}
+	}
+	return object, invalid
+}
+
+// importValue copies a Go value. A MarshalJSON of the caller's may panic.
+func importValue(what string, v any) (imported any, invalid *failure) {
+	defer func() {
+		if p := recover(); p != nil {
+			imported, invalid = nil, noValue(what, fmt.Errorf("its conversion panicked: %v", p))
+		}
+	}()
+	imported, err := value.Of(v)
+	if err != nil {
+		return nil, noValue(what, err)
+	}
+	return imported, nil
+}
+
+func noValue(what string, err error) *failure {
+	return newFailure(TypeError, CodeParameterValidationFailed, what+" has no JSON form: "+err.Error(),
+		map[string]any{"schemaPath": "", "value": nil}, nil)
+}
+
+// execution is one run of a root Flow.
+type execution struct {
+	*settings
+	id       string
+	platform map[string]any
+	// now is the instant of the root frame's entry.
+	now time.Time
+
+	// ctx is the scope of the root frame, which stop ends.
+	ctx  context.Context
+	stop context.CancelCauseFunc
+
+	// runs counts Steps and re-runs; steps numbers the Steps.
+	runs, steps atomic.Int64
+
+	mu       sync.Mutex
+	external *interruption
+
+	cleaning cleaning
+}
+
+// proceed counts a Step or a re-run, and reports what interrupts the scope.
+func (x *execution) proceed(ctx context.Context) *interruption {
+	if i := x.interrupted(ctx); i != nil {
+		return i
+	}
+	limit := int64(x.limits.StepRuns)
+	if limit <= 0 {
+		return nil
+	}
+	runs := x.runs.Add(1)
+	if runs <= limit {
+		return nil
+	}
+	reason := "the execution has made more than " + strconv.FormatInt(limit, 10) + " Steps and re-runs"
+	if i := x.cancel(reason); x.interrupted(ctx) != nil {
+		return i
+	}
+	// This is cleanup, which has as many again.
+	if runs > 2*limit {
+		x.abandonCleanup(reason + ", and its cleanup as many again")
+	}
+	return x.interrupted(ctx)
+}
+
+// instant reads the clock.
+func (x *execution) instant() time.Time { return x.clock.Now() }
+
+var realClock = clock.New()

@@ -1,0 +1,207 @@
+package expr
+
+import (
+	"fmt"
+	"strings"
+
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+)
+
+// Name is a name in an expression that resolves to nothing at its site. An evaluation that reaches it faults; one that goes around it does not.
+type Name struct {
+	// Name is the root or the function.
+	Name string
+	// Function tells a function from a root.
+	Function bool
+	// Offset counts the bytes of the string, delimiters included, before the name.
+	Offset int
+	// Message names the offence and the remedy.
+	Message string
+}
+
+// analysis is what a walk over the syntax tree finds.
+type analysis struct {
+	env   *environment
+	info  *ast.SourceInfo
+	roots Root
+
+	// references and types tell CEL which names are roots, so that it need not try what else they could be at each evaluation.
+	references map[int64]*ast.ReferenceInfo
+	types      map[int64]*types.Type
+	unresolved []Name
+	// counted is set when the expression's work is not bounded by its text and data.
+	counted        bool
+	additions      int
+	depth, deepest int
+	// local counts the variables of enclosing comprehensions.
+	local map[string]int
+}
+
+// maxAdditions is how many + an expression may have without being counted: each can make a text as long as all before it together.
+const maxAdditions = 8
+
+func (e *environment) analyze(tree *ast.AST, roots Root) *analysis {
+	a := &analysis{
+		env: e, info: tree.SourceInfo(), roots: roots,
+		references: map[int64]*ast.ReferenceInfo{}, types: map[int64]*types.Type{}, local: map[string]int{},
+	}
+	a.walk(tree.Expr())
+	a.counted = a.counted || a.additions > maxAdditions
+	return a
+}
+
+func (a *analysis) walk(x ast.Expr) {
+	a.depth++
+	a.deepest = max(a.deepest, a.depth)
+	defer func() { a.depth-- }()
+	switch x.Kind() {
+	case ast.IdentKind:
+		a.ident(x, x.AsIdent())
+	case ast.SelectKind:
+		if name, ok := qualified(x); !ok || !a.isIdent(name) {
+			a.walk(x.AsSelect().Operand())
+		}
+	case ast.CallKind:
+		a.call(x)
+	case ast.ListKind:
+		for _, e := range x.AsList().Elements() {
+			a.walk(e)
+		}
+	case ast.MapKind:
+		for _, entry := range x.AsMap().Entries() {
+			a.walk(entry.AsMapEntry().Key())
+			a.walk(entry.AsMapEntry().Value())
+		}
+	case ast.StructKind:
+		a.counted = true
+		for _, field := range x.AsStruct().Fields() {
+			a.walk(field.AsStructField().Value())
+		}
+	case ast.ComprehensionKind:
+		a.comprehension(x.AsComprehension())
+	case ast.LiteralKind, ast.UnspecifiedExprKind:
+	}
+}
+
+func (a *analysis) comprehension(c ast.ComprehensionExpr) {
+	a.counted = true
+	a.walk(c.IterRange())
+	a.walk(c.AccuInit())
+	a.local[c.AccuVar()]++
+	names := []string{c.IterVar()}
+	if c.HasIterVar2() {
+		names = append(names, c.IterVar2())
+	}
+	for _, name := range names {
+		a.local[name]++
+	}
+	a.walk(c.LoopCondition())
+	a.walk(c.LoopStep())
+	for _, name := range names {
+		a.local[name]--
+	}
+	a.walk(c.Result())
+	a.local[c.AccuVar()]--
+}
+
+func (a *analysis) ident(x ast.Expr, name string) {
+	if a.local[name] > 0 {
+		return
+	}
+	// A leading dot goes around the variables of comprehensions; CEL sees to that.
+	name, global := strings.CutPrefix(name, ".")
+	root := rootOf(name)
+	switch {
+	case global && root != 0 && a.roots&root != 0:
+	case root != 0 && a.roots&root != 0, name == nowName, name == wallName:
+		a.references[x.ID()] = ast.NewIdentReference(name, nil)
+		a.types[x.ID()] = types.DynType
+	case root != 0:
+		a.report(x, name, false, fmt.Sprintf("%s is not in scope here: the roots are %s", name, a.roots))
+	case !a.isIdent(name):
+		a.report(x, name, false, fmt.Sprintf("%s is not defined: the roots here are %s", name, a.roots))
+	}
+}
+
+// isIdent reports whether CEL knows the name by itself, as that of a type for example.
+func (a *analysis) isIdent(name string) bool {
+	_, ok := a.env.CELTypeProvider().FindIdent(strings.TrimPrefix(name, "."))
+	return ok
+}
+
+func (a *analysis) call(x ast.Expr) {
+	call := x.AsCall()
+	name := call.FunctionName()
+	walkTarget := call.IsMemberFunction()
+	if walkTarget {
+		if prefix, ok := qualified(call.Target()); ok && a.isFunction(prefix+"."+name) {
+			name, walkTarget = prefix+"."+name, false
+		}
+	}
+	if walkTarget {
+		a.walk(call.Target())
+	}
+	for _, arg := range call.Args() {
+		a.walk(arg)
+	}
+	switch {
+	case name == operators.Add:
+		a.additions++
+	case !bounded[name]:
+		a.counted = true
+	}
+	if !a.isFunction(name) {
+		a.report(x, name, true, fmt.Sprintf("there is no function %s()", name))
+	}
+}
+
+func (a *analysis) isFunction(name string) bool {
+	return a.env.functions[strings.TrimPrefix(name, ".")]
+}
+
+func (a *analysis) report(x ast.Expr, name string, function bool, text string) {
+	offset := 0
+	if at, ok := a.info.GetOffsetRange(x.ID()); ok {
+		offset = int(at.Start)
+	}
+	a.unresolved = append(a.unresolved, Name{Name: name, Function: function, Offset: offset, Message: text})
+}
+
+// qualified returns the dotted name that a chain of selections from an identifier spells.
+func qualified(x ast.Expr) (string, bool) {
+	switch x.Kind() {
+	case ast.IdentKind:
+		return x.AsIdent(), true
+	case ast.SelectKind:
+		s := x.AsSelect()
+		if s.IsTestOnly() {
+			return "", false
+		}
+		prefix, ok := qualified(s.Operand())
+		return prefix + "." + s.FieldName(), ok
+	default:
+		return "", false
+	}
+}
+
+// bounded holds the functions whose work and result are bounded by their arguments: linear, and not bigger.
+var bounded = func() map[string]bool {
+	m := map[string]bool{}
+	for _, name := range []string{
+		operators.Conditional, operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot,
+		operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
+		operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate, operators.Index, operators.In,
+		"size", "int", "uint", "double", "bool", "string", "bytes", "type", "dyn", "timestamp", "duration",
+		"contains", "startsWith", "endsWith",
+		"getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds", "getMilliseconds",
+		"charAt", "indexOf", "lastIndexOf", "lowerAscii", "upperAscii", "substring", "trim", "reverse", "split",
+		"math.@max", "math.@min", "math.ceil", "math.floor", "math.round", "math.trunc", "math.abs", "math.sign", "math.isNaN", "math.isInf", "math.isFinite", "math.sqrt",
+		"base64.decode",
+		"fromJson", "durationToIso8601", "durationFromIso8601",
+	} {
+		m[name] = true
+	}
+	return m
+}()

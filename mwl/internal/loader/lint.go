@@ -1,0 +1,195 @@
+package loader
+
+import (
+	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/strictjson"
+)
+
+// lint warns of what a valid definition likely does not mean. It runs only when
+// there are no problems, so that the tree is whole.
+func (l *loader) lint() {
+	for _, f := range l.flows {
+		l.lintFlow(f)
+		for _, name := range f.order {
+			l.lintStep(f, f.flow.Steps[name], f.steps[name])
+		}
+	}
+	for _, c := range l.calls {
+		l.lintCall(c)
+	}
+	for _, s := range l.stacks {
+		l.lintStack(s)
+	}
+	l.lintReruns()
+}
+
+func (l *loader) lintFlow(f *flowSite) {
+	if f.outer != nil && f.flow.Name != "" {
+		if !f.called {
+			l.warn(f.node, "call it, or delete it", "no call targets the Flow %q", f.flow.Name)
+		}
+		for outer := f.outer.outer; outer != nil; outer = outer.outer {
+			if outer.names[f.flow.Name] != nil {
+				l.warn(f.node, "give it another name, unless it is to stand for the other one here", "the Flow %q shadows one of an outer Flow", f.flow.Name)
+				break
+			}
+		}
+	}
+	l.lintParameters(f)
+	l.lintReach(f)
+}
+
+// lintParameters warns of parameters whose default can never be taken.
+func (l *loader) lintParameters(f *flowSite) {
+	parameters := f.node.Member("parameters")
+	if parameters == nil {
+		return
+	}
+	required := parameters.Member("required")
+	if required == nil {
+		return
+	}
+	for _, item := range required.Items {
+		if _, ok := f.flow.Parameters.Defaults()[item.Text]; ok {
+			at := parameters.Member("properties").Member(item.Text).Member("default")
+			l.warn(at, "delete the default, or do not require the parameter", "the default of %q is never taken, because the parameter is required", item.Text)
+		}
+	}
+}
+
+// lintReach warns of Steps that cannot be reached, and of graphs that cannot end.
+func (l *loader) lintReach(f *flowSite) {
+	next := map[*definition.Step][]*definition.Step{}
+	for _, j := range f.jumps {
+		next[j.from] = append(next[j.from], j.to)
+	}
+	reached := map[*definition.Step]bool{}
+	ends := false
+	for open := next[nil]; len(open) > 0; {
+		step := open[len(open)-1]
+		open = open[:len(open)-1]
+		if !reached[step] {
+			reached[step] = true
+			ends = ends || step.Action == definition.ActionReturn || step.Action == definition.ActionRaise
+			open = append(open, next[step]...)
+		}
+	}
+	for _, name := range f.order {
+		if !reached[f.flow.Steps[name]] {
+			l.warn(f.steps[name], "route to it, or delete it", "no way leads from the entrypoint to the Step %q", name)
+		}
+	}
+	if !ends {
+		l.warn(f.node.Member("entrypoint"), "route to a Return or a Raise", "no way leads from the entrypoint to an end, so that only a failure or a cancellation ends the Flow")
+	}
+}
+
+func (l *loader) lintStep(f *flowSite, s *definition.Step, n *strictjson.Node) {
+	switch s.Action {
+	case definition.ActionMatch:
+		l.lintMatch(s, n)
+	case definition.ActionSleep:
+		l.lintDuration(s.For, n.Member("for"))
+		l.lintInstant(s.Until, n.Member("until"))
+	case definition.ActionRaise:
+		if s.Raise != nil {
+			l.lintEnvelope(s.Raise, n.Member("result"))
+		}
+	case definition.ActionGather:
+		l.lintGather(s, n)
+	default:
+	}
+	if catch := n.Member("catch"); catch != nil {
+		l.lintCatch(f, s, catch)
+	}
+}
+
+func (l *loader) lintMatch(s *definition.Step, n *strictjson.Node) {
+	cases := n.Member("cases")
+	if len(cases.Items) == 0 {
+		l.warn(cases, "use a Pass Step", "a Match without cases always takes its default")
+	}
+	seen := map[string]bool{}
+	always := false
+	for i, c := range s.Match.Cases {
+		source := c.When.Template.Program().Source()
+		switch {
+		case always || seen[source]:
+			l.warn(cases.Items[i], "delete it, or put it further up", "the case is never selected, because an earlier one is")
+		case source == "false":
+			l.warn(cases.Items[i], "delete it", "the case is never selected")
+		case source == "true":
+			always = true
+			l.warn(cases.Items[i].Member("when"), "make it the default", "the case is always selected")
+		}
+		seen[source] = true
+	}
+}
+
+func (l *loader) lintGather(s *definition.Step, n *strictjson.Node) {
+	if !s.Gather.Successes.Written() {
+		return
+	}
+	successes := n.At("/completion/successes")
+	count, literal := s.Gather.Successes.Template.Literal()
+	number, ok := count.(float64)
+	switch {
+	case !literal || !ok:
+	case number <= 0:
+		l.warn(successes, "write how many dispatches must succeed", "a Gather that needs %v successes succeeds whatever happens", number)
+	case s.Gather.Calls != nil && number > float64(len(s.Gather.Calls)):
+		l.warn(successes, "ask for less", "%v successes cannot be had from %d calls", number, len(s.Gather.Calls))
+	}
+}
+
+func (l *loader) lintStack(s *stackSite) {
+	for i, e := range s.entries {
+		l.lintEntry(e, s.nodes[i])
+	}
+}
+
+func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
+	for phase := range definition.PhaseCount {
+		contract, block := &e.Contract.Phases[phase], e.Blocks[phase]
+		at := n.Member(phase.String())
+		if at != nil && block.When.Written() && contract.Kind == 0 {
+			l.warn(at.Member("when"), "delete it", "when has no effect: %s does nothing at %s", e.Contract.URI, phase)
+		}
+		if block.When.Written() {
+			if gate, ok := block.When.Template.Literal(); ok && gate == false {
+				continue // its with is not looked at
+			}
+		}
+		if at != nil && block.Envelope != nil {
+			l.lintEnvelope(block.Envelope, at)
+		}
+		l.lintPhaseWith(e, phase, block, n)
+	}
+	if e.Contract.NeedsContinuation {
+		when := n.At("/onSuccess/when")
+		if goesOn, ok := literalOf(e.Blocks[definition.OnSuccess].When); ok {
+			what := "the loop runs once"
+			if goesOn == true {
+				what = "only a failure or an interruption ends the loop"
+			}
+			l.warn(when, "write an expression", "%s, because onSuccess.when is %v", what, goesOn)
+		}
+	}
+}
+
+// literalOf is the value of a field that is written and has no expression.
+func literalOf(f definition.Field) (any, bool) {
+	if !f.Written() {
+		return nil, false
+	}
+	if p := f.Template.Program(); p != nil {
+		switch p.Source() {
+		case "true":
+			return true, true
+		case "false":
+			return false, true
+		}
+		return nil, false
+	}
+	return f.Template.Literal()
+}

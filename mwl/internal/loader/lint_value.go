@@ -1,0 +1,187 @@
+package loader
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/expr"
+	"github.com/surebus/eventbus/mwl/internal/schema"
+	"github.com/surebus/eventbus/mwl/internal/strictjson"
+	"github.com/surebus/eventbus/mwl/internal/temporal"
+)
+
+const atRunTime = "so that it fails with " + definition.CodeParameterValidationFailed
+
+// lintCall warns of literal arguments that the target does not take.
+func (l *loader) lintCall(c *callSite) {
+	var parameters *schema.Schema
+	if c.target != nil {
+		parameters = c.target.flow.Parameters
+	} else {
+		parameters = c.call.Provider.Parameters
+	}
+	l.lintWith(c.node, c.node.Member("with"), parameters, map[string]any{})
+}
+
+// lintPhaseWith is lintCall for a phase of a middleware entry.
+func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *definition.Block, entry *strictjson.Node) {
+	structural := map[string]any{}
+	for name, s := range b.Structural {
+		structural[name] = s.Source
+	}
+	at := entry
+	if block := entry.Member(phase.String()); block != nil {
+		at = block
+	}
+	l.lintWith(at, at.At("/with"), e.Contract.Phases[phase].Parameters, structural)
+}
+
+// lintWith warns of arguments that the parameters do not allow. The node of with
+// is nil if it is not written. Of arguments that are computed only the names are
+// judged.
+func (l *loader) lintWith(at, with *strictjson.Node, parameters *schema.Schema, arguments map[string]any) {
+	computed := map[string]bool{}
+	if with != nil {
+		if with.Kind != strictjson.Object {
+			return
+		}
+		at = with
+		for _, m := range with.Members {
+			if _, structural := arguments[m.Name]; structural {
+				continue
+			}
+			if computed[m.Name] = hasExpression(m.Value); computed[m.Name] {
+				arguments[m.Name] = nil
+			} else {
+				arguments[m.Name] = m.Value.Value()
+			}
+		}
+	}
+	violation := parameters.Validate(arguments)
+	if violation == nil {
+		return
+	}
+	details := violation.Details()
+	list, ok := details["errors"].([]any)
+	if !ok {
+		list = []any{details}
+	}
+	for _, v := range list {
+		v := v.(map[string]any)
+		path, keyword, message := v["instancePath"].(string), v["schemaPath"].(string), v["message"].(string)
+		place := at
+		if with != nil && with.At(path) != nil {
+			place = with.At(path)
+		}
+		if dependsOn(computed, path, keyword) {
+			continue
+		}
+		l.warn(place, message, "an argument is not valid, %s", atRunTime)
+	}
+}
+
+// hasExpression reports whether any string of a value is an expression.
+func hasExpression(n *strictjson.Node) bool {
+	if n.Kind == strictjson.String {
+		_, ok := expr.Body(n.Text)
+		return ok
+	}
+	return slices.ContainsFunc(n.Items, hasExpression) ||
+		slices.ContainsFunc(n.Members, func(m strictjson.Member) bool { return hasExpression(m.Value) })
+}
+
+// dependsOn reports whether a violation at the path may be due to the value of
+// an argument that is computed.
+func dependsOn(computed map[string]bool, path, keyword string) bool {
+	if path != "" {
+		for name := range computed {
+			token := strictjson.AppendToken("", name)
+			if computed[name] && (path == token || strings.HasPrefix(path, token+"/")) {
+				return true
+			}
+		}
+		return false
+	}
+	// Which names there are depends on no value.
+	return slices.Contains(slices.Collect(maps.Values(computed)), true) && keyword != "/required" && keyword != "/additionalProperties"
+}
+
+// lintDuration warns of a literal that is no duration.
+func (l *loader) lintDuration(f definition.Field, n *strictjson.Node) {
+	text, ok := literalText(f)
+	if !ok {
+		return
+	}
+	if _, err := temporal.ParseDuration(text); err != nil {
+		l.warn(n, err.Error(), "for is no duration, %s", atRunTime)
+	}
+}
+
+func (l *loader) lintInstant(f definition.Field, n *strictjson.Node) {
+	text, ok := literalText(f)
+	if !ok {
+		return
+	}
+	if _, err := temporal.ParseInstant(text); err != nil {
+		l.warn(n, err.Error(), "until is no timestamp, %s", atRunTime)
+	}
+}
+
+func literalText(f definition.Field) (string, bool) {
+	if !f.Written() {
+		return "", false
+	}
+	literal, ok := f.Template.Literal()
+	if !ok {
+		return "", false
+	}
+	text, ok := literal.(string)
+	return text, ok
+}
+
+// lintEnvelope warns of failures that misrepresent where they come from.
+func (l *loader) lintEnvelope(e *definition.Envelope, n *strictjson.Node) {
+	if code, ok := literalText(e.Code); ok {
+		at := n.Member("code")
+		switch namespace, _, _ := strings.Cut(code, "."); {
+		case code == "":
+			l.warn(at, `write a dotted code such as "Orders.Rejected"`, "the code is empty")
+		case namespace == "System":
+			l.warn(at, "take a namespace of your own", "the namespace System is the engine's, but the code %q is minted by the definition", code)
+		case namespace == "Provider":
+			l.warn(at, "take a namespace of your own", "the namespace Provider is that of providers, but the code %q is minted by the definition", code)
+		}
+	}
+	if typ, ok := literalText(e.Type); ok {
+		l.lintType(typ, n.Member("type"))
+	}
+	if previous := n.Member("previous"); previous != nil && previous.Kind == strictjson.Object {
+		for _, name := range []string{"type", "code"} {
+			if member := previous.Member(name); member == nil || member.Kind != strictjson.String || name == "type" && member.Text == "success" {
+				l.warn(previous, "write the type and the code of a failure, or null to drop what went before", "previous is no failure, %s", atRunTime)
+				break
+			}
+		}
+	}
+}
+
+var resultTypes = []string{"error", "cancellation", "timeout", "skipped"}
+
+// lintType warns of types that are likely misspelled.
+func (l *loader) lintType(typ string, n *strictjson.Node) {
+	for _, known := range resultTypes {
+		if typ == known {
+			return
+		}
+	}
+	switch similar, ok := l.effort.closest(typ, resultTypes); {
+	case ok:
+		l.warn(n, "did you mean \""+similar+"\"?", "the language has no type %q", typ)
+	case typ == "":
+		l.warn(n, `write a type such as "error"`, "the type is empty")
+	case typ[0] < 'A' || typ[0] > 'Z':
+		l.warn(n, "begin types of your own with a capital letter", "the language has no type %q, and lower case is kept for those that it has", typ)
+	}
+}

@@ -1,0 +1,180 @@
+// Package schema validates arguments against the parameter schemas of the language: JSON Schema 2020-12, closed at the top unless it says otherwise, with formats that are
+// asserted and no reference to anything outside of the schema.
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/surebus/eventbus/mwl/internal/value"
+)
+
+// Dialect is the only dialect in which a schema may be written.
+const Dialect = "https://json-schema.org/draft/2020-12/schema"
+
+// Schema is a compiled parameter schema. It is immutable and safe for concurrent use.
+type Schema struct {
+	compiled *jsonschema.Schema
+	defaults map[string]any
+}
+
+// Empty is the schema of what declares no parameters: it takes no argument.
+var Empty = &Schema{}
+
+// Error says why a parameter schema is not acceptable.
+type Error struct {
+	// Pointer leads to the offence in the schema, as a JSON pointer; "" is the schema itself.
+	Pointer string
+	// Text names the offence and the remedy.
+	Text string
+}
+
+func (e *Error) Error() string {
+	if e.Pointer == "" {
+		return "the parameter schema: " + e.Text
+	}
+	return fmt.Sprintf("the parameter schema, at %s: %s", e.Pointer, e.Text)
+}
+
+// base is where a schema without an $id stands. The name can belong to nobody.
+const base = "https://parameters.invalid/schema"
+
+// Compile compiles a schema from its JSON value, which it keeps. The error is an *Error.
+func Compile(doc any) (*Schema, error) {
+	object, ok := doc.(map[string]any)
+	if !ok {
+		return nil, &Error{Text: fmt.Sprintf("it is %s, not an object: write one with \"type\": \"object\" and \"properties\"", article(doc))}
+	}
+	if object["type"] != "object" {
+		return nil, &Error{Pointer: "/type", Text: `it must be "object": each property is a named parameter`}
+	}
+	if err := inspect(object, ""); err != nil {
+		return nil, err
+	}
+	if _, written := object["additionalProperties"]; !written {
+		object = maps.Clone(object)
+		object["additionalProperties"] = false
+	}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.AssertFormat()
+	c.UseLoader(outside{})
+	for _, f := range formats {
+		c.RegisterFormat(f)
+	}
+	if err := c.AddResource(base, object); err != nil {
+		return nil, compileError(err)
+	}
+	compiled, err := c.Compile(base)
+	if err != nil {
+		return nil, compileError(err)
+	}
+	return &Schema{compiled: compiled, defaults: defaultsOf(object)}, nil
+}
+
+func defaultsOf(object map[string]any) map[string]any {
+	defaults := map[string]any{}
+	properties, _ := object["properties"].(map[string]any)
+	for name, p := range properties {
+		if property, ok := p.(map[string]any); ok {
+			if v, ok := property["default"]; ok {
+				defaults[name] = v
+			}
+		}
+	}
+	return defaults
+}
+
+// Validate checks arguments as the caller gave them, before any default. It returns nil when they are fine.
+func (s *Schema) Validate(args map[string]any) *Violation {
+	if args == nil {
+		args = map[string]any{}
+	}
+	if s.compiled == nil {
+		return closed(args)
+	}
+	var invalid *jsonschema.ValidationError
+	if err := s.compiled.Validate(args); errors.As(err, &invalid) {
+		return violation(invalid, args)
+	} else if err != nil {
+		return &Violation{violations: []unit{{text: err.Error(), value: args}}}
+	}
+	return nil
+}
+
+// Defaults returns the defaults of the parameters that have one. It is shared: nobody may write to it.
+func (s *Schema) Defaults() map[string]any { return s.defaults }
+
+// Bind validates arguments and lays them over the defaults, which are not validated. The map is the caller's.
+func (s *Schema) Bind(args map[string]any) (map[string]any, *Violation) {
+	if v := s.Validate(args); v != nil {
+		return nil, v
+	}
+	bound := make(map[string]any, len(s.defaults)+len(args))
+	maps.Copy(bound, s.defaults)
+	maps.Copy(bound, args)
+	return bound, nil
+}
+
+// outside refuses every reference that leaves the schema. The metaschemas of JSON Schema are in the library.
+type outside struct{}
+
+func (outside) Load(string) (any, error) {
+	return nil, errors.New("a schema may refer only to its own parts: copy what you need below $defs")
+}
+
+func compileError(err error) *Error {
+	var mismatch *jsonschema.SchemaValidationError
+	var invalid *jsonschema.ValidationError
+	if errors.As(err, &mismatch) && errors.As(mismatch.Err, &invalid) {
+		first := units(invalid)[0]
+		return &Error{Pointer: first.instance, Text: first.text}
+	}
+	var regex *jsonschema.InvalidRegexError
+	if errors.As(err, &regex) {
+		return &Error{Pointer: fragment(regex.URL), Text: notRE2(regex.Regex, regex.Err)}
+	}
+	var load *jsonschema.LoadURLError
+	if errors.As(err, &load) {
+		return &Error{Text: fmt.Sprintf("it refers to %s: %v", load.URL, load.Err)}
+	}
+	var missing *jsonschema.JSONPointerNotFoundError
+	if errors.As(err, &missing) {
+		return &Error{Text: fmt.Sprintf("a reference leads to %s, where there is nothing", orRoot(fragment(missing.URL)))}
+	}
+	return &Error{Text: strings.ReplaceAll(err.Error(), base, "")}
+}
+
+// fragment is the JSON pointer that a location ends in.
+func fragment(location string) string {
+	_, pointer, _ := strings.Cut(location, "#")
+	if decoded, err := url.PathUnescape(pointer); err == nil {
+		return decoded
+	}
+	return pointer
+}
+
+func orRoot(pointer string) string {
+	if pointer == "" {
+		return "the root"
+	}
+	return pointer
+}
+
+func article(v any) string {
+	switch kind := value.Kind(v); kind {
+	case "null":
+		return kind
+	case "array", "object":
+		return "an " + kind
+	case "":
+		return "no value"
+	default:
+		return "a " + kind
+	}
+}

@@ -1,0 +1,213 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+
+	"github.com/surebus/eventbus/mwl/internal/value"
+)
+
+// Violation says in what arguments fail their schema.
+type Violation struct{ violations []unit }
+
+// unit is one failed keyword.
+type unit struct {
+	// schema and instance are JSON pointers, into the schema and into the arguments.
+	schema, instance string
+	text             string
+	value            any
+}
+
+// maxReported is how many violations a report lists: the first ones say what is wrong, and a failure travels.
+const maxReported = 20
+
+// Message is one line for the failure's message.
+func (v *Violation) Message() string {
+	first := v.violations[0]
+	text := "the arguments are not valid: "
+	if first.instance != "" {
+		text += "at " + first.instance + ": "
+	}
+	text += first.text
+	if more := len(v.violations) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more)", more)
+	}
+	return text
+}
+
+func (v *Violation) Error() string { return v.Message() }
+
+// Details is the structured form for the failure's details: schemaPath, instancePath, value and message of the first violation, and with more than one all of them in
+// errors. It is a value; the arguments in it are shared.
+func (v *Violation) Details() map[string]any {
+	details := v.violations[0].details()
+	details["value"] = v.violations[0].value
+	if len(v.violations) > 1 {
+		list := make([]any, 0, len(v.violations))
+		for _, u := range v.violations[:min(len(v.violations), maxReported)] {
+			list = append(list, u.details())
+		}
+		details["errors"] = list
+	}
+	return details
+}
+
+func (u unit) details() map[string]any {
+	return map[string]any{"schemaPath": u.schema, "instancePath": u.instance, "message": u.text}
+}
+
+// closed is the verdict of no schema.
+func closed(args map[string]any) *Violation {
+	if len(args) == 0 {
+		return nil
+	}
+	names := make([]string, 0, len(args))
+	for name := range args {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return &Violation{violations: []unit{{
+		schema: "/additionalProperties",
+		text:   fmt.Sprintf("it takes no arguments, and %s was given", quoted(names)),
+		value:  args,
+	}}}
+}
+
+func violation(e *jsonschema.ValidationError, args map[string]any) *Violation {
+	found := units(e)
+	for i := range found {
+		found[i].value = lookup(args, found[i].instance)
+	}
+	return &Violation{violations: found}
+}
+
+var english = message.NewPrinter(language.English)
+
+// units lists the keywords that failed, by their place in the arguments. Branches of anyOf and oneOf are one unit together: none of them alone is what is wrong.
+func units(e *jsonschema.ValidationError) []unit {
+	var found []unit
+	collect(e, &found)
+	slices.SortStableFunc(found, func(a, b unit) int {
+		if c := strings.Compare(a.instance, b.instance); c != 0 {
+			return c
+		}
+		return strings.Compare(a.schema, b.schema)
+	})
+	return found
+}
+
+func collect(e *jsonschema.ValidationError, found *[]unit) {
+	switch e.ErrorKind.(type) {
+	case *kind.AnyOf, *kind.OneOf:
+		if len(e.Causes) == 0 {
+			break
+		}
+		var reasons []string
+		for _, cause := range e.Causes {
+			var below []unit
+			collect(cause, &below)
+			if len(below) > 0 && !slices.Contains(reasons, below[0].text) {
+				reasons = append(reasons, below[0].text)
+			}
+		}
+		*found = append(*found, unitOf(e, "none of the alternatives fits: "+strings.Join(reasons, "; or ")))
+		return
+	}
+	if len(e.Causes) > 0 {
+		for _, cause := range e.Causes {
+			collect(cause, found)
+		}
+		return
+	}
+	*found = append(*found, unitOf(e, describe(e)))
+}
+
+func unitOf(e *jsonschema.ValidationError, text string) unit {
+	return unit{
+		schema:   fragment(e.SchemaURL) + pointer(e.ErrorKind.KeywordPath()),
+		instance: pointer(e.InstanceLocation),
+		text:     text,
+	}
+}
+
+// describe says in the words of this language what the library says in those of JSON Schema, where its own do not name the remedy.
+func describe(e *jsonschema.ValidationError) string {
+	switch k := e.ErrorKind.(type) {
+	case *kind.AdditionalProperties:
+		names := slices.Sorted(slices.Values(k.Properties))
+		return fmt.Sprintf("%s is not declared: remove it, or declare it in the schema", quoted(names))
+	case *kind.Required:
+		return fmt.Sprintf("%s is required and missing", quoted(slices.Sorted(slices.Values(k.Missing))))
+	case *kind.Format:
+		switch {
+		case k.Err == nil:
+		case k.Want == "regex":
+			return notRE2(k.Got, k.Err)
+		case k.Want == "duration" || k.Want == "date-time":
+			return k.Err.Error()
+		}
+	case *kind.Type:
+		return fmt.Sprintf("it is %s, and must be %s", k.Got, strings.Join(k.Want, " or "))
+	case *kind.FalseSchema:
+		return "nothing is allowed here"
+	}
+	return e.ErrorKind.LocalizedString(english)
+}
+
+func notRE2(pattern any, err error) string {
+	return fmt.Sprintf("the pattern %q does not compile: %v; patterns are RE2, without look-around and back-references", pattern, err)
+}
+
+func quoted(names []string) string {
+	parts := make([]string, 0, 6)
+	for i, name := range names {
+		if i == 5 {
+			parts = append(parts, fmt.Sprintf("%d more", len(names)-i))
+			break
+		}
+		parts = append(parts, strconv.Quote(name))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func pointer(tokens []string) string {
+	var b strings.Builder
+	for _, token := range tokens {
+		b.WriteByte('/')
+		b.WriteString(value.Escape(token))
+	}
+	return b.String()
+}
+
+// lookup returns the part of the arguments at a pointer.
+func lookup(v any, pointer string) any {
+	for pointer != "" {
+		token, rest, more := strings.Cut(pointer[1:], "/")
+		if more {
+			pointer = "/" + rest
+		} else {
+			pointer = ""
+		}
+		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+		switch container := v.(type) {
+		case map[string]any:
+			v = container[token]
+		case []any:
+			i, err := strconv.Atoi(token)
+			if err != nil || i < 0 || i >= len(container) {
+				return nil
+			}
+			v = container[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}

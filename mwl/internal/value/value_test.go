@@ -1,0 +1,284 @@
+package value_test
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/surebus/eventbus/mwl/internal/value"
+)
+
+type named string
+
+type order struct {
+	ID     int64     `json:"id"`
+	Note   string    `json:"note,omitempty"`
+	At     time.Time `json:"at"`
+	hidden int
+}
+
+func TestDataModel_JSONDataModel_WhatGoValuesBecome(t *testing.T) {
+	n := 7
+	var none *int
+	for _, tc := range []struct{ in, want any }{
+		{nil, nil},
+		{true, true},
+		{"x", "x"},
+		{1.5, 1.5},
+		{float32(0.5), 0.5},
+		{7, 7.0},
+		{int8(-7), -7.0},
+		{int64(1 << 53), float64(1 << 53)},
+		{uint16(7), 7.0},
+		{uint64(1 << 53), float64(1 << 53)},
+		{json.Number("12.5"), 12.5},
+		{json.Number("9007199254740993"), 9007199254740992.0},
+		{named("x"), "x"},
+		{&n, 7.0},
+		{none, nil},
+		{[]string{"a"}, []any{"a"}},
+		{[2]int{1, 2}, []any{1.0, 2.0}},
+		{[]string(nil), nil},
+		{map[string]int{"a": 1}, map[string]any{"a": 1.0}},
+		{map[named][]int{"a": {1}}, map[string]any{"a": []any{1.0}}},
+		{map[string]int(nil), nil},
+		{map[int]string{1: "a"}, map[string]any{"1": "a"}},
+		{[]byte("hi"), "aGk="},
+		{json.RawMessage(`{"a":[1,null]}`), map[string]any{"a": []any{1.0, nil}}},
+		{time.Date(2024, 1, 15, 9, 30, 0, 0, time.UTC), "2024-01-15T09:30:00Z"},
+		{order{ID: 5, At: time.Date(2024, 1, 15, 9, 30, 0, 0, time.UTC), hidden: 1}, map[string]any{"id": 5.0, "at": "2024-01-15T09:30:00Z"}},
+		{[]any{1, map[string]any{"a": uint8(2)}}, []any{1.0, map[string]any{"a": 2.0}}},
+		{[]any{}, []any{}},
+	} {
+		got, err := value.Of(tc.in)
+		require.NoError(t, err, "%#v", tc.in)
+		require.Equal(t, tc.want, got, "%#v", tc.in)
+	}
+}
+
+func TestDataModel_JSONDataModel_WhatCannotBeAValue(t *testing.T) {
+	cycle := map[string]any{}
+	cycle["self"] = cycle
+	for _, tc := range []struct {
+		in            any
+		path, problem string
+	}{
+		{math.NaN(), "", "NaN is not a number in JSON"},
+		{math.Inf(-1), "", "-Inf is not a number in JSON"},
+		{float32(math.Inf(1)), "", "+Inf"},
+		{[]any{1, math.NaN()}, "/1", "NaN"},
+		{int64(1<<53) + 1, "", "beyond ±2^53"},
+		{-(int64(1<<53) + 1), "", "carry it as a string"},
+		{uint64(1<<53) + 1, "", "beyond 2^53"},
+		{map[string]any{"a/b": []any{uint64(math.MaxUint64)}}, "/a~1b/0", "beyond 2^53"},
+		{order{ID: 1 << 62}, "", "carry it as a string"},
+		{"\xff", "", "not valid UTF-8"},
+		{map[string]any{"\xff": 1}, "/\xff", "not valid UTF-8"},
+		{named("\xff"), "", "not valid UTF-8"},
+		{make(chan int), "", "unsupported type"},
+		{func() {}, "", "unsupported type"},
+		{complex(1, 2), "", "unsupported type"},
+		{json.RawMessage(`{"a":1,"a":2}`), "", "repeats"},
+		{json.RawMessage(`{`), "", "JSON"},
+		{json.Number("1e999"), "", "not a number"},
+		{json.Number("x"), "", "not a number"},
+		{json.Number("true"), "", "not a number"},
+		{cycle, strings.Repeat("/self", 1001), "break the cycle"},
+	} {
+		_, err := value.Of(tc.in)
+		var e *value.Error
+		require.ErrorAs(t, err, &e, "%#v", tc.in)
+		require.Equal(t, tc.path, e.Path)
+		require.Contains(t, e.Error(), tc.problem)
+	}
+}
+
+func TestOfSharesNothing(t *testing.T) {
+	in := map[string]any{"a": []any{1.0}}
+	out, err := value.Of(in)
+	require.NoError(t, err)
+	in["a"].([]any)[0] = 2.0
+	require.Equal(t, map[string]any{"a": []any{1.0}}, out)
+
+	c := value.Copy(out).(map[string]any)
+	c["a"].([]any)[0] = 3.0
+	require.Equal(t, map[string]any{"a": []any{1.0}}, out)
+}
+
+func TestDataModel_SingleNumberType(t *testing.T) {
+	five, err := value.Parse([]byte("5"))
+	require.NoError(t, err)
+	alsoFive, err := value.Parse([]byte("5.0"))
+	require.NoError(t, err)
+	require.Equal(t, five, alsoFive)
+	require.True(t, value.Equal(0.0, math.Copysign(0, -1)), "negative zero")
+	require.Equal(t, "5", value.JSON(alsoFive))
+}
+
+func TestDataModel_JSONDataModel_Equality(t *testing.T) {
+	require.True(t, value.Equal(map[string]any{"a": 1.0, "b": nil}, map[string]any{"b": nil, "a": 1.0}), "member order")
+	require.False(t, value.Equal(map[string]any{"a": nil}, map[string]any{"b": nil}))
+	require.False(t, value.Equal([]any{1.0, 2.0}, []any{2.0, 1.0}))
+	require.False(t, value.Equal("é", "e\u0301"), "no normalization")
+	require.False(t, value.Equal("1", 1.0))
+	require.False(t, value.Equal(nil, false))
+	require.False(t, value.Equal(false, nil))
+	require.False(t, value.Equal([]any{}, map[string]any{}))
+	require.True(t, value.Equal([]any{}, []any{}))
+}
+
+func TestKind(t *testing.T) {
+	for want, v := range map[string]any{"null": nil, "boolean": true, "number": 1.0, "string": "", "array": []any{}, "object": map[string]any{}, "": 1} {
+		require.Equal(t, want, value.Kind(v))
+	}
+}
+
+func TestParse(t *testing.T) {
+	for s, want := range map[string]any{
+		`null`:                                  nil,
+		` true `:                                true,
+		`-0.5e+2`:                               -50.0,
+		`1E3`:                                   1000.0,
+		`""`:                                    "",
+		`"a\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00"`: "a\"\\/\b\f\n\r\té😀",
+		`"é😀"`:                                  "é😀",
+		`[]`:                                    []any{},
+		`[ 1 , [ ] ]`:                           []any{1.0, []any{}},
+		`{}`:                                    map[string]any{},
+		"{\n\"a\"\t: {\"\": null}\r}":           map[string]any{"a": map[string]any{"": nil}},
+		`"\u0000"`:                              "\x00",
+		`1e-400`:                                0.0,
+	} {
+		got, err := value.Parse([]byte(s))
+		require.NoError(t, err, s)
+		require.Equal(t, want, got, s)
+	}
+}
+
+func TestParse_Strict(t *testing.T) {
+	for s, problem := range map[string]string{
+		``: "ends", ` `: "ends", `tru`: "cannot begin", `True`: "cannot begin", `nul`: "cannot begin", `+1`: "cannot begin", `.5`: "cannot begin", `NaN`: "cannot begin", `'a'`: "cannot begin",
+		`01`: "zero", `-01`: "zero", `-`: "digit", `1.`: "digit", `1e`: "digit", `1e+`: "digit", `1e999`: "range", `-1e999`: "range",
+		`"`: "does not end", `"a`: "does not end", `"\`: "escape", `"\x"`: "escape", `"\u12"`: "hexadecimal", `"\u12g4"`: "hexadecimal", "\"\n\"": "control", "\"\\n\t\"": "control",
+		`"\ud800"`: "surrogate", `"\ud800\u0041"`: "surrogate", `"\udc00"`: "surrogate", `"\ud800\n"`: "surrogate", "\"\xff\"": "UTF-8", "\"\\n\xff\"": "UTF-8",
+		`[`: "ends", `[1`: "','", `[1 2]`: "','", `[1,]`: "cannot begin", `[,1]`: "cannot begin",
+		`{`: "member name", `{a:1}`: "member name", `{"a"}`: "':'", `{"a":1`: "','", `{"a":1,}`: "member name", `{"a":1,"a":2}`: "repeats", `{"a":1,"\u0061":2}`: "repeats",
+		`1 2`: "follows", `{} x`: "follows", "\ufeff{}": "cannot begin",
+		strings.Repeat("[", 2000): "nested deeper",
+	} {
+		_, err := value.Parse([]byte(s))
+		require.ErrorContains(t, err, problem, s)
+		var syntax *value.SyntaxError
+		require.ErrorAs(t, err, &syntax)
+		require.LessOrEqual(t, syntax.Offset, len(s))
+	}
+}
+
+// The examples of RFC 8785, section 3.2 and appendix B.
+func TestExpressions_MWLFunctions_CanonicalJSON(t *testing.T) {
+	for want, v := range map[string]any{
+		`{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"string":"€$\u000f\nA'B\"\\\\\"/"}`: map[string]any{
+			"numbers": []any{333333333.33333329, 1e30, 4.50, 2e-3, 0.000000000000000000000000001}, "string": "€$\u000f\nA'B\"\\\\\"/", "literals": []any{nil, true, false},
+		},
+		"{\"\\r\":\"Carriage Return\",\"1\":\"One\",\"\u0080\":\"Control\",\"\u00f6\":\"Latin Small Letter O With Diaeresis\",\"\u20ac\":\"Euro Sign\",\"\U0001f600\":\"Emoji: Grinning Face\",\"\ufb33\":\"Hebrew Letter Dalet With Dagesh\"}": map[string]any{
+			"\u20ac": "Euro Sign", "\r": "Carriage Return", "\ufb33": "Hebrew Letter Dalet With Dagesh", "1": "One", "\U0001f600": "Emoji: Grinning Face",
+			"\u0080": "Control", "\u00f6": "Latin Small Letter O With Diaeresis",
+		},
+		`0`:                       math.Copysign(0, -1),
+		`5e-324`:                  5e-324,
+		`-5e-324`:                 -5e-324,
+		`1.7976931348623157e+308`: math.MaxFloat64,
+		`9007199254740992`:        9007199254740992.0,
+		`295147905179352830000`:   295147905179352830000.0,
+		`9.999999999999997e+22`:   9.999999999999997e22,
+		`1e+23`:                   1e23,
+		`999999999999999700000`:   999999999999999700000.0,
+		`1e+21`:                   1e21,
+		`9.999999999999997e-7`:    9.999999999999997e-7,
+		`0.000001`:                0.000001,
+		`333333333.3333332`:       333333333.3333332,
+		"\"<>&\u2028\u2029\x7f\"": "<>&\u2028\u2029\x7f",
+		`"\u0000\b\t\n\f\r"`:      "\x00\b\t\n\f\r",
+		`[]`:                      []any{},
+		`{}`:                      map[string]any{},
+		`1.5`:                     1.5,
+		`-1`:                      -1.0,
+	} {
+		require.Equal(t, want, value.JSON(v))
+	}
+}
+
+// anyValue draws a value.
+func anyValue(depth int) *rapid.Generator[any] {
+	kinds := []*rapid.Generator[any]{
+		rapid.Just[any](nil),
+		rapid.Bool().AsAny(),
+		rapid.Float64().AsAny(),
+		rapid.String().AsAny(),
+	}
+	if depth > 0 {
+		kinds = append(kinds,
+			rapid.Map(rapid.SliceOfN(anyValue(depth-1), 0, 4), func(s []any) any { return append([]any{}, s...) }),
+			rapid.Map(rapid.MapOfN(rapid.String(), anyValue(depth-1), 0, 4), func(m map[string]any) any { return m }))
+	}
+	return rapid.OneOf(kinds...)
+}
+
+func TestValuesReadBackAsWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := anyValue(3).Draw(t, "value")
+		text := value.JSON(v)
+		back, err := value.Parse([]byte(text))
+		require.NoError(t, err, text)
+		require.True(t, value.Equal(v, back), text)
+		require.Equal(t, text, value.JSON(back))
+		require.True(t, value.Equal(v, value.Copy(v)))
+		again, err := value.Of(v)
+		require.NoError(t, err)
+		require.True(t, value.Equal(v, again))
+	})
+}
+
+func TestMeasure(t *testing.T) {
+	small := map[string]any{"a": []any{1.0, "xyz", nil}}
+	n, ok := value.Measure(small, 1000, 10)
+	require.True(t, ok)
+	require.InDelta(t, len(value.JSON(small)), n, 15)
+	_, ok = value.Measure(small, 5, 10)
+	require.False(t, ok)
+	_, ok = value.Measure(small, 1000, 1)
+	require.False(t, ok, "too deep")
+	_, ok = value.Measure(small, 1000, 2)
+	require.True(t, ok)
+
+	var v any = "x"
+	for range 200 {
+		v = []any{v, v}
+	}
+	_, ok = value.Measure(v, 1<<20, 1000)
+	require.False(t, ok, "shared parts count each time")
+}
+
+// FuzzParse compares with encoding/json, which takes more.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{`{"a":[1,"\ud83d\ude00",null,true,-1e5]}`, `{"a":1,"a":2}`, `"\ud800"`, `[[[]]]`, `01`, `1e999`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		v, err := value.Parse(data)
+		if err != nil {
+			return
+		}
+		var other any
+		require.NoError(t, json.Unmarshal(data, &other))
+		require.True(t, value.Equal(v, other), "%s", data)
+		back, err := value.Parse(value.AppendJSON(nil, v))
+		require.NoError(t, err)
+		require.True(t, value.Equal(v, back))
+	})
+}

@@ -1,0 +1,57 @@
+package mwl
+
+import (
+	"slices"
+
+	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/loader"
+)
+
+// ParseCallProvider reads a provider definition document: the JSON form in which
+// the contract of a provider is published. It returns the catalog entry with all
+// that the document says; Call is left to be set. The error is a
+// [*DefinitionError] that lists what is wrong with the document. The limits are
+// those of [DefaultLimits].
+func ParseCallProvider(document []byte) (CallProvider, error) {
+	p, err := parseProvider(document, loader.CallProvider)
+	if err != nil {
+		return CallProvider{}, err
+	}
+	return CallProvider{
+		URI: p.URI, CodePrefix: p.CodePrefix, Description: p.Description,
+		Parameters: p.Parameters, Metadata: p.Metadata, Failures: FailureCatalog(p.Failures),
+	}, nil
+}
+
+// ParseMiddleware is [ParseCallProvider] for middleware. The actions that the
+// document declares are set, and their Run is left to be set. A document that
+// declares structural parameters is refused, because middleware of Go functions
+// has none.
+func ParseMiddleware(document []byte) (Middleware, error) {
+	p, err := parseProvider(document, loader.GoMiddleware)
+	if err != nil {
+		return Middleware{}, err
+	}
+	m := Middleware{
+		URI: p.URI, CodePrefix: p.CodePrefix, Description: p.Description, Attach: Level(p.Levels),
+		Metadata: p.Metadata, Failures: FailureCatalog(p.Failures),
+	}
+	actions := [definition.PhaseCount]**PhaseAction{&m.OnEntry, &m.OnSuccess, &m.OnFailure, &m.OnAlways}
+	for phase, declared := range p.Phases {
+		if declared != nil {
+			*actions[phase] = &PhaseAction{Kind: ActionKind(declared.Kind), Parameters: declared.Parameters}
+		}
+	}
+	return m, nil
+}
+
+func parseProvider(document []byte, kind loader.ProviderKind) (*loader.Provider, error) {
+	limits := DefaultLimits()
+	p, problems, more := loader.LoadProvider(slices.Clone(document), kind, loader.Options{
+		MaxBytes: limits.DefinitionBytes, MaxDepth: limits.Depth, MaxProblems: maxProblems,
+	})
+	if len(problems) > 0 {
+		return nil, &DefinitionError{Problems: problemsOf(problems), More: more}
+	}
+	return p, nil
+}

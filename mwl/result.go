@@ -1,0 +1,162 @@
+package mwl
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// Result is the outcome of an execution: a value, or a failure.
+type Result struct {
+	// Value is what a successful execution returned: nil, bool, float64, string,
+	// []any or map[string]any. It is the caller's own.
+	Value any
+	// Failure is nil when the execution succeeded.
+	Failure *Failure
+}
+
+// Err is the failure as an error: nil, or a [*Failure].
+func (r Result) Err() error {
+	if r.Failure == nil {
+		return nil
+	}
+	return r.Failure
+}
+
+// MarshalJSON writes the Result as the language defines it: an object with type
+// "success" and a value, or the failure's envelope.
+func (r Result) MarshalJSON() ([]byte, error) {
+	if r.Failure != nil {
+		return r.Failure.MarshalJSON()
+	}
+	return json.Marshal(struct {
+		Type  string `json:"type"`
+		Value any    `json:"value"`
+	}{TypeSuccess, r.Value})
+}
+
+// The types of Results that the language defines. Every type but TypeSuccess is a
+// failure's; a definition may use types of its own, by convention in PascalCase.
+const (
+	TypeSuccess      = "success"
+	TypeError        = "error"
+	TypeCancellation = "cancellation"
+	TypeTimeout      = "timeout"
+	TypeSkipped      = "skipped"
+)
+
+// Failure is the language's failure envelope, and a Go error. A provider returns
+// one to say how it failed; any other error becomes one.
+type Failure struct {
+	// Type is one of the failure types; "" means [TypeError].
+	Type string
+	// Code identifies the failure, a dotted name such as Provider.Call.Http.Throttled.
+	Code string
+	// Message is for people; "" is none.
+	Message string
+	// Details is any JSON value; nil is none.
+	Details any
+	// Retryable is advice to whoever retries; nil gives none.
+	Retryable *bool
+	// Previous is the failure that this one superseded; nil when there is none.
+	Previous *Failure
+
+	// What the fields above cannot tell apart from absence.
+	emptyMessage, nullDetails bool
+}
+
+// Error is the code and the message.
+func (f *Failure) Error() string {
+	if f.Message == "" {
+		return f.Code
+	}
+	return f.Code + ": " + f.Message
+}
+
+// Unwrap is the failure that this one superseded, so that errors.As finds those
+// further down the chain.
+func (f *Failure) Unwrap() error {
+	if f.Previous == nil {
+		return nil
+	}
+	return f.Previous
+}
+
+// MarshalJSON writes the envelope; members that the failure does not have are
+// left out.
+func (f *Failure) MarshalJSON() ([]byte, error) {
+	type envelope struct {
+		Type      string          `json:"type"`
+		Code      string          `json:"code"`
+		Message   *string         `json:"message,omitempty"`
+		Details   json.RawMessage `json:"details,omitempty"`
+		Retryable *bool           `json:"retryable,omitempty"`
+		Previous  *Failure        `json:"previous,omitempty"`
+	}
+	e := envelope{Type: f.kind(), Code: f.Code, Retryable: f.Retryable, Previous: f.Previous}
+	if f.Message != "" || f.emptyMessage {
+		e.Message = &f.Message
+	}
+	if f.Details != nil || f.nullDetails {
+		details, err := json.Marshal(f.Details)
+		if err != nil {
+			return nil, err
+		}
+		e.Details = details
+	}
+	return json.Marshal(e)
+}
+
+func (f *Failure) kind() string {
+	if f.Type == "" {
+		return TypeError
+	}
+	return f.Type
+}
+
+// The failure codes that the engine and the language's own middleware emit.
+const (
+	// CodeCancelled: the execution, or a scope of it, was cancelled.
+	CodeCancelled = "System.Cancelled"
+	// CodeGatherDispatchCancelled: a Gather cancelled the dispatch.
+	CodeGatherDispatchCancelled = "System.GatherDispatchCancelled"
+	// CodeGatherDispatchSkipped: a Gather never started the dispatch.
+	CodeGatherDispatchSkipped = "System.GatherDispatchSkipped"
+	// CodeGatherCompletionUnmet: too few dispatches of a Gather succeeded.
+	CodeGatherCompletionUnmet = "System.GatherCompletionUnmet"
+	// CodeExpressionEvaluationError: an expression could not be evaluated.
+	CodeExpressionEvaluationError = "System.ExpressionEvaluationError"
+	// CodeParameterValidationFailed: a value does not satisfy its schema or type.
+	CodeParameterValidationFailed = "System.ParameterValidationFailed"
+	// CodeUnrepresentableValue: an expression's value has no JSON form.
+	CodeUnrepresentableValue = "System.UnrepresentableValue"
+	// CodeEmptyRaise: a bare Raise had no failure to raise again.
+	CodeEmptyRaise = "System.EmptyRaise"
+	// CodeFailureChainTruncated stands for the rest of a chain that was too long.
+	CodeFailureChainTruncated = "System.FailureChainTruncated"
+	// CodeRetryExhausted: a Retry policy has no attempt left.
+	CodeRetryExhausted = "Provider.Middleware.Retry.Exhausted"
+	// CodeTimeoutExceeded: a Timeout's bound elapsed.
+	CodeTimeoutExceeded = "Provider.Middleware.Timeout.Exceeded"
+	// CodeFanOutLimitExceeded: a Gather would have made more dispatches than
+	// [Limits] allow.
+	CodeFanOutLimitExceeded = "Mwl.FanOutLimitExceeded"
+)
+
+// Problem is one finding about a definition.
+type Problem struct {
+	// Pointer is the JSON pointer (RFC 6901) of the offending value.
+	Pointer string
+	// Line and Column are where the value begins in the source, both from 1.
+	Line, Column int
+	// Source is the text of the line, or the part around the column if it is long.
+	Source string
+	// Message says what is wrong, and Remedy what to do about it.
+	Message, Remedy string
+}
+
+// String is the problem on one line: where, what, and the remedy.
+func (p Problem) String() string {
+	var b strings.Builder
+	writeProblem(&b, p)
+	return b.String()
+}
