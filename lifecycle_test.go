@@ -228,8 +228,9 @@ func TestS2_ShutdownFromAHandlerReturnsAtOnce(t *testing.T) {
 		})
 		handled := 0
 		mustSubscribe(t, bus, "y", func(context.Context, eventbus.Event) error { handled++; return nil })
-		mustPublish(t, bus, "x", nil)
-		mustPublish(t, bus, "y", nil)
+		// Both before x is handled, which ends the bus.
+		_, err := bus.PublishBatch(t.Context(), []eventbus.Publication{{Type: "x"}, {Type: "y"}})
+		require.NoError(t, err)
 		synctest.Wait()
 		shutdown(t, bus)
 		require.NoError(t, shut)
