@@ -27,9 +27,11 @@ type CallProvider struct {
 	// for errors that are no [*Failure] and for panics, is always one of them.
 	Failures FailureCatalog
 	// Call does the work. It must return soon after ctx is done: the execution waits
-	// for it. It has a goroutine of its own, so that runtime.Goexit is survived. Several dispatches may call it at once. What it is given and what it
-	// returns are copied. An error that is or wraps a *Failure is the Result as it
-	// stands; any other, a panic included, becomes Provider.Call.<CodePrefix>.Error.
+	// for it. It has a goroutine of its own, so that runtime.Goexit is survived.
+	// Several dispatches may call it at once. What it is given and what it returns are
+	// copied. An error that is or wraps a *Failure is the Result as it stands; any
+	// other, a panic and runtime.Goexit included, becomes
+	// Provider.Call.<CodePrefix>.Error.
 	Call func(ctx context.Context, request CallRequest) (CallResponse, error)
 }
 
