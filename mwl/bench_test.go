@@ -105,11 +105,11 @@ func evaluations(b *testing.B) func() {
 	}
 }
 
-// BenchmarkLoad loads an order workflow of the size that the language's guide
+// BenchmarkLoad loads a workflow of the size that the language's guide
 // shows end to end; with MWL_REFERENCE_DIR, the directory of the reference, that
 // very one. Its metric "best-ms" is the fastest of the runs, in milliseconds; the bar is 5.
 func BenchmarkLoad(b *testing.B) {
-	source, err := os.ReadFile(filepath.Join("testdata", "order.json"))
+	source, err := os.ReadFile(filepath.Join("testdata", "newsletter.json"))
 	require.NoError(b, err)
 	catalog := httpCatalog(b)
 	if dir := os.Getenv("MWL_REFERENCE_DIR"); dir != "" {
