@@ -547,6 +547,10 @@ func (s *simulation) quiesce() {
 			s.sleep(s.odd(3 * time.Microsecond))
 			continue
 		}
+		if len(s.runs) > 0 { // one was taken in the last sleep
+			s.settle()
+			continue
+		}
 		next := s.nextInstant()
 		simCheck(next < math.MaxInt64 || s.spare(), "nothing goes on by itself, and not all has settled: %+v", m.books())
 		s.sleep(min(max(next-s.last, 100*time.Microsecond), time.Hour))

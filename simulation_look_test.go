@@ -285,6 +285,9 @@ func (s *simulation) compare() {
 		is, should := metrics.Subscriptions[i], sub.counts
 		should.Subscription, should.Pattern, should.Skipped, should.Held = sub.name, sub.pattern, sub.skipped, len(held)
 		should.Circuit, should.CircuitOpens, should.Latency, should.Slow = sub.circuit.state, sub.circuit.opens, is.Latency, is.Slow
+		if m.cut && is.Circuit == eventbus.CircuitHalfOpen && should.Circuit == eventbus.CircuitOpen && m.now >= sub.circuit.until {
+			should.Circuit = is.Circuit // a worker has come to its door, or has left that to the cut
+		}
 		if should.Paused = m.now < sub.pausedUntil; should.Paused && sub.pausedUntil < math.MaxInt64 {
 			is.PausedUntil = is.PausedUntil.Round(0)
 			should.PausedUntil = s.origin.Add(sub.pausedUntil).UTC().Round(0)

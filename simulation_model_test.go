@@ -299,10 +299,9 @@ func (m *simModel) unsubscribe(s *simSub) {
 // about to run, and what is behind that.
 func (m *simModel) end() {
 	m.drained = true
-	for _, d := range slices.Clone(m.open) {
-		if d.state == "scheduled" {
-			m.enqueue(d)
-		}
+	scheduled := m.all(func(d *simDispatch) bool { return d.state == "scheduled" })
+	for _, d := range scheduled {
+		m.enqueue(d)
 	}
 	for _, d := range slices.Clone(m.open) {
 		if d.state == "running" {
@@ -310,7 +309,8 @@ func (m *simModel) end() {
 			d.attempt--
 			d.rest[0].circuit.release(d.pass)
 		}
-		if d.state != "taken" && !m.behind(d) {
+		never := slices.ContainsFunc(scheduled, func(x *simDispatch) bool { return x.event == d.event })
+		if d.state != "taken" && (never || !m.behind(d)) {
 			m.bury(d, eventbus.ReasonShutdown)
 		}
 	}
