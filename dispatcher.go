@@ -322,8 +322,8 @@ func (b *Bus) randomly() float64 {
 	}
 	given := new(float64)
 	panicked, done := guarded(b.cutting.done, func() { *given = b.config.random() })
-	if panicked != nil {
-		b.log.Error("WithRandom panicked", zap.Any("panic", panicked))
+	if panicked != "" {
+		b.log.Error("WithRandom panicked", zap.String("panic", panicked))
 	}
 	switch {
 	case !done || !(*given >= 0): // nor if it is not a number
@@ -340,7 +340,7 @@ func (b *Bus) judgeInside(c *call, err error, v *verdict) {
 	s := c.subscription
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			b.logRetryIfPanic(s, panicked)
+			b.logRetryIfPanic(s, panicText(panicked))
 		}
 	}()
 	by := b.policy(c.dispatch.to).at(s, &b.config.names)
@@ -354,14 +354,14 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 	if !done {
 		return &verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
 	}
-	if panicked != nil {
+	if panicked != "" {
 		b.logRetryIfPanic(s, panicked)
 	}
 	return v
 }
 
-func (b *Bus) logRetryIfPanic(s *Subscription, panicked any) {
-	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", panicked))
+func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {
+	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.String("panic", panicked))
 }
 
 // skip is why a subscription is skipped.
