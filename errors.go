@@ -327,8 +327,8 @@ func textOf(err error) (text string) {
 // user: methods of errors, RetryIf, observers. It may panic, and even end its
 // goroutine, without ending ours, which has a dispatch in its hands. It returns
 // what the code panicked with, as text and "" for nothing, and whether it has ended:
-// once stop is closed it is not waited for any longer than guardedGrace.
-func guarded(stop <-chan struct{}, f func()) (panicked string, done bool) {
+// once stop or late is closed it is not waited for any longer than guardedGrace.
+func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) {
 	ended := make(chan string, 1)
 	go func() {
 		text := ""
@@ -345,6 +345,7 @@ func guarded(stop <-chan struct{}, f func()) (panicked string, done bool) {
 	case panicked = <-ended:
 		return panicked, true
 	case <-stop:
+	case <-late:
 	}
 	select {
 	case panicked = <-ended:
@@ -364,7 +365,7 @@ func panicText(value any) string {
 }
 
 // guardedGrace is what the user's code is given when a Shutdown has been cut
-// short. It is the runtime's time.
+// short, or it is late. It is the runtime's time.
 const guardedGrace = 100 * time.Millisecond
 
 // asError is errors.As, whatever the methods of the errors in the chain do.

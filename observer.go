@@ -140,12 +140,12 @@ func (b *Bus) observe(name string, call func()) {
 		// A cut may have thousands of letters to tell of, and each would be waited
 		// for a moment.
 		go func() {
-			panicked, _ := guarded(nil, call)
+			panicked, _ := guarded(nil, nil, call)
 			report(panicked)
 		}()
 		return
 	}
-	panicked, done := guarded(b.cutting.done, call)
+	panicked, done := guarded(b.cutting.done, nil, call)
 	report(panicked)
 	if !done {
 		b.stuck.Store(true)

@@ -86,3 +86,26 @@ func TestP3_ASplitDoesNotGoOnFromTheDelaysOfOthers(t *testing.T) {
 		require.InDelta(t, 3*time.Second, calls[1].Sub(calls[0]), float64(time.Millisecond))
 	})
 }
+
+// What decides on a failure is given up as a handler is, also when it is asked about
+// that handler's timeout.
+func TestP6_ARetryIfThatHangsHoldsUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		bus, logs := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(eventbus.MaxRetries(1)),
+			eventbus.WithRandom(func() float64 { <-release; return 0 }))
+		mustSubscribe(t, bus, "a", failing(errBroken), eventbus.Timeout(time.Second),
+			eventbus.Retry(eventbus.RetryIf(func(error) bool { <-release; return false })))
+		mustSubscribe(t, bus, "b", ok)
+		mustPublish(t, bus, "a", nil, eventbus.Key("k"))
+		mustPublish(t, bus, "b", nil, eventbus.Key("k"))
+		shutdown(t, bus)
+		l := oneLetter(t, bus)
+		require.Equal(t, eventbus.ReasonExhausted, l.Reason)
+		require.Equal(t, 2, l.Attempts)
+		require.Contains(t, l.Failures[0].Error, "1s")
+		require.EqualValues(t, 1, bus.Metrics().Ledger.Handled)
+		require.Equal(t, 2, logs.FilterMessage("RetryIf did not return").Len())
+	})
+}
