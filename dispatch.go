@@ -244,7 +244,9 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 			}
 		}
 		story.counted, story.at = d.story.countedAt(s), s
-		story.previous = d.story.previous
+		if split.attempt > 0 { // its attempts are counted on, and so are its delays
+			story.previous = d.story.previous
+		}
 		if old := d.story.rare; old != nil {
 			story.rare = &rarities{omitted: old.omittedHere, spent: split.spentOf(old), succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
 		}

@@ -282,7 +282,7 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt, int32(attempt.rule + 1)})
 	s.counters.failed(err, duration)
 	d.failedReplay()
-	next := policy.decide(attempt, b.randomly())
+	next := policy.decide(attempt, b.randomly(s))
 	var change circuitChange
 	if attempt.permanent {
 		s.circuit.released(d.pass)
@@ -315,15 +315,15 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	}
 }
 
-// randomly is a number for jitter, in [0, 1).
-func (b *Bus) randomly() float64 {
+// randomly is a number for the jitter of a subscription's retry, in [0, 1).
+func (b *Bus) randomly(s *Subscription) float64 {
 	if b.config.random == nil {
 		return rand.Float64()
 	}
 	given := new(float64)
-	panicked, done := guarded(b.cutting.done, func() { *given = b.config.random() })
-	if panicked != nil {
-		b.log.Error("WithRandom panicked", zap.Any("panic", panicked))
+	panicked, done := b.guardedFor(s, func() { *given = b.config.random() })
+	if panicked != "" {
+		b.log.Error("WithRandom panicked", zap.String("panic", panicked))
 	}
 	switch {
 	case !done || !(*given >= 0): // nor if it is not a number
@@ -340,28 +340,42 @@ func (b *Bus) judgeInside(c *call, err error, v *verdict) {
 	s := c.subscription
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			b.logRetryIfPanic(s, panicked)
+			b.logRetryIfPanic(s, panicText(panicked))
 		}
 	}()
 	by := b.policy(c.dispatch.to).at(s, &b.config.names)
 	v.judge(err, &by)
 }
 
-// judge is judgeInside when the call is over. A cut does not wait for what is asked.
+// judge is judgeInside when the call is over.
 func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 	v := new(verdict)
-	panicked, done := guarded(b.cutting.done, func() { v.judge(err, by) })
+	panicked, done := b.guardedFor(s, func() { v.judge(err, by) })
 	if !done {
-		return &verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
+		v = &verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
+		if by == nil {
+			return v
+		}
+		v.text = textOf(err) // it is the bus's own
+		b.log.Error("RetryIf did not return", zap.String("subscription_id", s.id))
 	}
-	if panicked != nil {
+	if panicked != "" {
 		b.logRetryIfPanic(s, panicked)
 	}
 	return v
 }
 
-func (b *Bus) logRetryIfPanic(s *Subscription, panicked any) {
-	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.Any("panic", panicked))
+// guardedFor runs code of the user's that decides on a subscription's failure, for no
+// longer than its handler may take. A cut does not wait for it.
+func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
+	late := make(chan struct{})
+	timer := b.time.afterFunc(s.timeout, func() { close(late) })
+	defer timer.Stop()
+	return guarded(b.cutting.done, late, f)
+}
+
+func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {
+	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.String("panic", panicked))
 }
 
 // skip is why a subscription is skipped.

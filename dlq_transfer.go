@@ -102,7 +102,7 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 		line []byte
 		err  error
 	})
-	_, done := guarded(ctx.Done(), func() {
+	_, done := guarded(ctx.Done(), nil, func() {
 		defer func() {
 			if p := recover(); p != nil {
 				r.err = fmt.Errorf("a method of the payload panicked: %v", p)

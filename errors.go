@@ -326,29 +326,46 @@ func textOf(err error) (text string) {
 // guarded runs code of the user's that is neither a handler nor called by the
 // user: methods of errors, RetryIf, observers. It may panic, and even end its
 // goroutine, without ending ours, which has a dispatch in its hands. It returns
-// what the code panicked with, and whether it has ended: once stop is closed it is
-// not waited for any longer than guardedGrace.
-func guarded(stop <-chan struct{}, f func()) (panicked any, done bool) {
-	ended := make(chan any, 1)
+// what the code panicked with, as text and "" for nothing, and whether it has ended:
+// once stop or late is closed it is not waited for any longer than guardedGrace.
+func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) {
+	ended := make(chan string, 1)
 	go func() {
-		defer func() { ended <- recover() }()
+		text := ""
+		defer func() { ended <- text }()
+		defer func() {
+			if r := recover(); r != nil {
+				text = fmt.Sprintf("%T, whose methods broke off", r)
+				text = panicText(r)
+			}
+		}()
 		f()
 	}()
 	select {
 	case panicked = <-ended:
 		return panicked, true
 	case <-stop:
+	case <-late:
 	}
 	select {
 	case panicked = <-ended:
 		return panicked, true
 	case <-time.After(guardedGrace):
-		return nil, false
+		return "", false
 	}
 }
 
+// panicText is what the user's code panicked with, for a log entry: its methods are
+// the user's code too, so the logger must not call them. It is never empty.
+func panicText(value any) string {
+	if text := fmt.Sprint(value); text != "" {
+		return shortenTo(text, maxErrorText)
+	}
+	return fmt.Sprintf("%#v", value)
+}
+
 // guardedGrace is what the user's code is given when a Shutdown has been cut
-// short. It is the runtime's time.
+// short, or it is late. It is the runtime's time.
 const guardedGrace = 100 * time.Millisecond
 
 // asError is errors.As, whatever the methods of the errors in the chain do.

@@ -131,22 +131,22 @@ type SlowHandler struct {
 
 // observe calls an observer.
 func (b *Bus) observe(name string, call func()) {
-	report := func(r any) {
-		if r != nil {
-			b.log.Error("observer panicked", zap.String("observer", name), zap.Any("panic", r))
+	report := func(panicked string) {
+		if panicked != "" {
+			b.log.Error("observer panicked", zap.String("observer", name), zap.String("panic", panicked))
 		}
 	}
 	if b.stuck.Load() {
 		// A cut may have thousands of letters to tell of, and each would be waited
 		// for a moment.
 		go func() {
-			defer func() { report(recover()) }()
-			call()
+			panicked, _ := guarded(nil, nil, call)
+			report(panicked)
 		}()
 		return
 	}
-	r, done := guarded(b.cutting.done, call)
-	report(r)
+	panicked, done := guarded(b.cutting.done, nil, call)
+	report(panicked)
 	if !done {
 		b.stuck.Store(true)
 	}

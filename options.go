@@ -199,7 +199,7 @@ func WithClock(c clock.Clock) Option {
 // WithRandom replaces the source of the random numbers that jitter is made of. It must
 // return numbers in [0, 1), as rand.Float64 does; another is taken for the nearest of
 // these, and a panic, which is logged, for 0. It must be quick, and safe for concurrent
-// use.
+// use; what takes longer than the subscription's timeout is taken for 0 too.
 func WithRandom(random func() float64) Option {
 	return option(func(c *config) {
 		c.refuseIf(random == nil, "WithRandom", "nil", "leave the option out for math/rand")

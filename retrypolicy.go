@@ -40,9 +40,9 @@ type RetryPolicy struct {
 	Jitter Jitter
 	// RetryIf says which errors are worth a retry; nil says all. The others end
 	// the dispatch with the reason permanent. Of several subscriptions, the
-	// failing one's is asked, and no other. It must be quick, and safe for
-	// concurrent use; if it panics, the error is worth a retry, and the panic is
-	// logged.
+	// failing one's is asked, and no other. It must be quick, as it is a part of
+	// the handler's time, and safe for concurrent use; if it panics, or does not
+	// return, the error is worth a retry, and that is logged.
 	RetryIf func(error) bool
 	// IncludeErrors are the names of the errors that are worth a retry, as
 	// ErrorTraits has them: one of an error's names must be in the list, exactly. An

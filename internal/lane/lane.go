@@ -158,8 +158,9 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over, gated bool) error 
 }
 
 // PushAll lets several items in, or none: it waits for room for n, as Push does
-// for one, and then has choose put them, with the pool's lock held. choose returns how many count as admitted; if it returns an error, it has
-// put none. More than the capacity needs the queue empty, and exceeds it.
+// for one, and then has choose put them, with the pool's lock held. choose returns
+// how many count as admitted; if it returns an error, it has put none. More than the
+// capacity needs the queue empty, and exceeds it.
 func (p *Pool[T, W]) PushAll(ctx context.Context, n int, over bool, choose func(put func(item T, gated bool)) (int, error)) error {
 	n = min(n, p.cfg.Capacity)
 	p.mu.Lock()
