@@ -112,10 +112,12 @@ func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 // enter takes a gated item, if nobody else does and Enter lets it through.
 //
 // Two workers that took two items of a key one after the other could ask Enter in
-// the other order, so they ask before they take, one at a time.
+// the other order, so they ask before they take, one at a time. And a worker that
+// comes late from a chunk may find that it has been begun again, behind others: what
+// is in these comes first. The head stays the head while its item is not taken.
 func (p *Pool[T, W]) enter(c *chunk[T], position int64, place *T) (through bool) {
 	p.gate.Lock()
-	if c.cursor.Load() != position {
+	if p.head.Load() != c || c.cursor.Load() != position {
 		p.gate.Unlock()
 		return false
 	}

@@ -33,3 +33,37 @@ func TestAReportThatIsLateDropsNoChunk(t *testing.T) {
 	require.Equal(t, chunkItems+1, take())
 	require.Zero(t, p.Stats().Queued)
 }
+
+// A worker has found a chunk at the head, and is held up before it looks at the
+// cursor. Meanwhile the chunk is emptied, and begun again behind another one.
+func TestD5_AWorkerThatIsLateTakesNothingBeforeItsTurn(t *testing.T) {
+	var shown []int
+	p := New(Config[int, struct{}]{Capacity: 3 * chunkItems, Enter: func(item *int) bool {
+		shown = append(shown, *item)
+		return true
+	}})
+	next := 0
+	push := func(n int) {
+		for range n {
+			require.NoError(t, p.Push(t.Context(), &next, false, true))
+			next++
+		}
+	}
+	push(chunkItems + 1)
+	late := p.head.Load()
+	item := new(int)
+	for range chunkItems {
+		require.True(t, p.TryTake(item))
+		p.Finish()
+	}
+	push(chunkItems)
+	require.Same(t, late, p.tail)
+	require.NotSame(t, late, p.head.Load())
+
+	require.False(t, p.enter(late, late.cursor.Load(), item), "what is at the head comes first")
+	for p.TryTake(item) {
+		p.Finish()
+	}
+	require.Len(t, shown, next)
+	require.IsIncreasing(t, shown)
+}
