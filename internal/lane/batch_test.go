@@ -266,24 +266,33 @@ func TestOnlyGatedItemsAreShownToEnter(t *testing.T) {
 // Gated items are shown to Enter once each, in the order of the queue, however many
 // workers take them.
 func TestEnterIsAskedInOrder(t *testing.T) {
-	const n = 20_000
+	const n, workers = 20_000, 8
 	var shown []int // by Enter, which is called one at a time
-	var ran atomic.Int64
+	var ran, waiting atomic.Int64
 	p := newPool(settings{
-		concurrency: 8,
+		concurrency: workers,
 		enter: func(i int) bool {
 			shown = append(shown, i)
 			return i%3 != 0
 		},
-		run: func(*pool, *worker, int) { ran.Add(1); runtime.Gosched() },
+		run: func(_ *pool, _ *worker, i int) {
+			if i < workers { // each for a worker of its own
+				for waiting.Add(1); waiting.Load() < workers; {
+					runtime.Gosched()
+				}
+			}
+			ran.Add(1)
+			runtime.Gosched()
+		},
 	})
 	p.Start()
 	var want []int
 	for i := range n {
-		if gated := i%5 != 0; gated {
+		gated := i >= workers && i%5 != 0
+		if gated {
 			want = append(want, i)
 		}
-		require.NoError(t, p.Push(t.Context(), &i, false, i%5 != 0))
+		require.NoError(t, p.Push(t.Context(), &i, false, gated))
 	}
 	kept := 0
 	for _, i := range want {
