@@ -363,7 +363,9 @@ func (s *simulation) subscribe() {
 			n := simPick(s, 0, 1, 2, 2, 3, 5, eventbus.Unlimited)
 			override(field, simBound(n, eventbus.Unlimited), eventbus.MaxRetries(n))
 		case "B":
-			d := simPick(s, 0, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
+			// Not 0: whether a worker still looks for more when what has failed comes
+			// back in the same instant is nobody's to decide.
+			d := simPick(s, 1, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
 			override(field, -float64(d), eventbus.BaseDelay(d))
 		case "M":
 			d := simPick(s, s.odd(10*time.Second), s.odd(time.Minute))
