@@ -261,7 +261,7 @@ func (m *simModel) fail(d *simDispatch, kind string, delay time.Duration) {
 func (m *simModel) delay(d *simDispatch) time.Duration {
 	full := math.Trunc(min(-d.policy["B"]*math.Pow(d.policy["X"], float64(d.attempt-1)), d.policy["M"]))
 	r := m.random(m.now)
-	switch d.rest[0].jitter {
+	switch d.rest[0].jitter { //nolint:exhaustive // proportional comes last, decorrelated is not tried
 	case eventbus.NoJitter:
 		return time.Duration(full)
 	case eventbus.FullJitter:
