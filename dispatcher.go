@@ -109,7 +109,6 @@ func (b *Bus) run(w *worker) {
 	d := w.taken()
 	var (
 		c         *call
-		event     Event // the same for all handlers
 		err       error
 		v         *verdict
 		inHandler bool
@@ -142,11 +141,8 @@ func (b *Bus) run(w *worker) {
 			}
 			continue
 		}
-		if event.Type == "" {
-			event = d.event(b.time)
-		}
 		inHandler, err, v = true, nil, nil
-		if err = invoke(c, event); err != nil && c.Running() {
+		if err = invoke(c); err != nil && c.Running() {
 			v = &verdict{}
 			b.judgeInside(c, err, v)
 		}
@@ -222,7 +218,7 @@ func later(nanos int64, d time.Duration) int64 {
 }
 
 // invoke calls the handler. What it panics with is its error.
-func invoke(c *call, event Event) (err error) {
+func invoke(c *call) (err error) {
 	finished := false
 	defer func() {
 		if finished {
@@ -236,7 +232,7 @@ func invoke(c *call, event Event) (err error) {
 		}
 		err = &PanicError{Value: r, Stack: debug.Stack()}
 	}()
-	err = c.subscription.handler(c, event)
+	err = c.subscription.handler(c, c.dispatch.event(c.subscription.bus.time))
 	finished = true
 	return err
 }
