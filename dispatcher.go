@@ -1,14 +1,11 @@
 package eventbus
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/deadline"
 )
@@ -309,69 +306,6 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	if !b.delay.Add(due, d) {
 		b.bury(w, d, ReasonShutdown)
 	}
-}
-
-// randomly is a number for the jitter of a subscription's retry, in [0, 1).
-func (b *Bus) randomly(s *Subscription) float64 {
-	if b.config.random == nil {
-		return rand.Float64()
-	}
-	given := new(float64)
-	panicked, done := b.guardedFor(s, func() { *given = b.config.random() })
-	if panicked != "" {
-		b.log.Error("WithRandom panicked", zap.String("panic", panicked))
-	}
-	switch {
-	case !done || !(*given >= 0): // nor if it is not a number
-		return 0
-	case *given >= 1:
-		return math.Nextafter(1, 0)
-	}
-	return *given
-}
-
-// judgeInside asks a handler's error, and what decides on it, what they say, as a
-// part of the call: whatever they do, it can be given up.
-func (b *Bus) judgeInside(c *call, err error, v *verdict) {
-	s := c.subscription
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			b.logRetryIfPanic(s, panicText(panicked))
-		}
-	}()
-	by := b.policy(c.dispatch.to).at(s, &b.config.names)
-	v.judge(err, &by)
-}
-
-// judge is judgeInside when the call is over.
-func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
-	v := new(verdict)
-	panicked, done := b.guardedFor(s, func() { v.judge(err, by) })
-	if !done {
-		v = &verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
-		if by == nil {
-			return v
-		}
-		v.text = textOf(err) // it is the bus's own
-		b.log.Error("RetryIf did not return", zap.String("subscription_id", s.id))
-	}
-	if panicked != "" {
-		b.logRetryIfPanic(s, panicked)
-	}
-	return v
-}
-
-// guardedFor runs code of the user's that decides on a subscription's failure, for no
-// longer than its handler may take. A cut does not wait for it.
-func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
-	late := make(chan struct{})
-	timer := b.time.afterFunc(s.timeout, func() { close(late) })
-	defer timer.Stop()
-	return guarded(b.cutting.done, late, f)
-}
-
-func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {
-	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.String("panic", panicked))
 }
 
 // skip is why a subscription is skipped.
