@@ -61,13 +61,21 @@ func (a *cancellation) remember(c *call) {
 }
 
 // call is one run of a handler, and the context that the handler is given. It is
-// made for one run and never reused: handlers keep their contexts.
+// made for one run and never reused: handlers keep their contexts. So it is small.
 type call struct {
-	deadline.Call
-	dispatch     *dispatch // while it runs; the worker's next one is in the same place
+	*visit
 	subscription *Subscription
-	values       context.Context // given to Publish
-	asked        atomic.Pointer[cancellation]
+	deadline.Call
+}
+
+// visit is what calls have in common: those of an event in one attempt, and those
+// of the events after it in the same worker, if these were published without values
+// and no handler has asked its context for anything that outlives the call.
+type visit struct {
+	dispatch *dispatch       // while they run; the worker's next one is in the same place
+	values   context.Context // given to Publish
+	slot     *deadline.Slot[call]
+	asked    atomic.Pointer[cancellation] // of the calls, each with the one before
 }
 
 var _ context.Context = (*call)(nil)
@@ -75,10 +83,13 @@ var _ context.Context = (*call)(nil)
 // cancellation is what a call needs once its handler has asked for Done, derived
 // a context, or waited for an event.
 type cancellation struct {
+	call      *call
+	before    *cancellation
 	endedLate bool // guarded by abandonedCalls.mu
 
 	mu       sync.Mutex // guards the following
 	delivery *Delivery  // once it was asked for
+	deadline time.Time  // likewise
 	done     chan struct{}
 	err      error
 	onDone   map[*func()]func()
@@ -132,8 +143,14 @@ func callFrom(ctx context.Context) *call {
 
 // Deadline is when the handler has overrun its timeout.
 func (c *call) Deadline() (time.Time, bool) {
-	time := c.subscription.bus.time
-	return time.at(c.Start(time.nanos(), c.subscription.timeout)), true
+	a := c.ask()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.deadline.IsZero() {
+		bus := c.subscription.bus
+		a.deadline = bus.time.at(bus.watch.Deadline(c.slot, c))
+	}
+	return a.deadline, true
 }
 
 // Done is closed when the handler has returned, overrun, or been cut short.
@@ -158,7 +175,7 @@ func (c *call) Err() error {
 	if c.Running() {
 		return nil
 	}
-	a := c.asked.Load()
+	a := c.cancellation()
 	if a == nil {
 		return c.endingErr()
 	}
@@ -226,21 +243,39 @@ func (c *call) endingErr() error {
 	return context.Canceled
 }
 
-func (c *call) ask() *cancellation {
-	if a := c.asked.Load(); a != nil {
-		return a
+// cancellation is the call's, nil if it has not been asked for.
+func (c *call) cancellation() *cancellation {
+	a := c.asked.Load()
+	for a != nil && a.call != c {
+		a = a.before
 	}
-	c.asked.CompareAndSwap(nil, &cancellation{})
+	return a
+}
+
+func (c *call) ask() *cancellation {
+	mine := &cancellation{call: c}
+	for {
+		first := c.asked.Load()
+		if a := c.cancellation(); a != nil {
+			return a
+		}
+		if mine.before = first; c.asked.CompareAndSwap(first, mine) {
+			break
+		}
+	}
 	if !c.Running() {
 		// Whoever ended it may have looked before there was anything to cancel.
 		c.cancel()
 	}
-	return c.asked.Load()
+	return mine
 }
 
 // cancel tells those who asked that the call is over, however it ended.
 func (c *call) cancel() {
-	a := c.asked.Load()
+	if c.asked.Load() == nil {
+		return
+	}
+	a := c.cancellation()
 	if a == nil {
 		return
 	}

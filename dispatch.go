@@ -50,12 +50,19 @@ type dispatch struct {
 }
 
 // event is what the handlers get.
-func (d *dispatch) event(t *timeline) Event {
-	e := Event{ID: d.id, Type: d.to.eventType, Payload: d.payload, Key: d.key, Time: d.published(t)}
+func (d *dispatch) event(t *timeline) (e Event) {
+	d.put(&e, t)
+	return e
+}
+
+// put puts the event into place.
+func (d *dispatch) put(e *Event, t *timeline) {
+	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
 	if d.extras != nil {
 		e.Metadata = d.extras.metadata
+	} else {
+		e.Metadata = EventMetadata{}
 	}
-	return e
 }
 
 // published is the time of publication, in UTC.

@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -14,7 +15,10 @@ import (
 type worker struct {
 	slot     *deadline.Slot[call]
 	dispatch dispatch // that it runs, unless it has moved out
+	event    Event    // of that, for its handlers
 	calls    []call   // for the next runs of handlers
+	visit    *visit   // of the last one
+	visits   []visit  // for the next ones
 	burst    int      // how many calls were made at once, more while there is more to do
 	called   uint32   // how often it has run one, from a random number on
 	timed    bool     // the running one has begun at an exact time
@@ -71,7 +75,8 @@ func (w *worker) goOn() bool {
 // idle lets go of the event that a worker has run last.
 func (b *Bus) idle(w *worker) {
 	b.watch.Clear(w.slot)
-	w.dispatch, w.calls, w.burst = dispatch{}, nil, 0
+	w.dispatch, w.event = dispatch{}, Event{}
+	w.calls, w.visit, w.visits, w.burst = nil, nil, nil, 0
 }
 
 // ended notes for whoever waits how a dispatch has ended.
@@ -100,6 +105,22 @@ func (w *worker) taken() *dispatch {
 	return d
 }
 
+// visiting is what the calls of the dispatch's next attempt have in common.
+func (w *worker) visiting(d *dispatch) *visit {
+	plain := d.values == context.Background()
+	if v := w.visit; v != nil && plain && v.dispatch == d && v.values == context.Background() && v.asked.Load() == nil {
+		return v
+	}
+	if len(w.visits) == 0 {
+		w.visits = make([]visit, min(w.burst+1, workerCalls))
+	}
+	v := &w.visits[0]
+	w.visits = w.visits[1:]
+	v.dispatch, v.values, v.slot = d, d.values, w.slot
+	w.visit = v
+	return v
+}
+
 // run is a dispatch's next attempt: its handlers in order, from the subscription
 // that it has come to, until the first failure.
 func (b *Bus) run(w *worker) {
@@ -121,6 +142,8 @@ func (b *Bus) run(w *worker) {
 		b.conclude(w, c, err, v)
 	}()
 	d.attempt = max(d.attempt, d.attempt+1) // or stays the last one that there is
+	at := w.visiting(d)
+	d.put(&w.event, b.time)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
 		if why := b.enter(d, s); why != notSkipped {
@@ -130,7 +153,7 @@ func (b *Bus) run(w *worker) {
 			continue
 		}
 		b.attemptBegun(d)
-		c = b.begin(w, d, s)
+		c = b.begin(w, at, s)
 		// Whoever sets one of these looks for running calls only afterwards.
 		if b.cutting.begun() || s.circuit.barred() != notSkipped {
 			if b.withdraw(w, c) {
@@ -139,7 +162,7 @@ func (b *Bus) run(w *worker) {
 			continue
 		}
 		inHandler, err, v = true, nil, nil
-		if err = invoke(c); err != nil && c.Running() {
+		if err = invoke(c, &w.event); err != nil && c.Running() {
 			v = &verdict{}
 			b.judgeInside(c, err, v)
 		}
@@ -181,14 +204,15 @@ func (b *Bus) enter(d *dispatch, s *Subscription) skip {
 // deadline then; a tick late, but never too early, as a reading that is a tick
 // old would be. If the ticking has ended after recent was asked, the last look
 // may have been too early to see the slot.
-func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
+func (b *Bus) begin(w *worker, at *visit, s *Subscription) *call {
 	if len(w.calls) == 0 {
 		w.burst = min(2*w.burst+1, workerCalls)
 		w.calls = make([]call, w.burst)
 	}
 	c := &w.calls[0]
 	w.calls = w.calls[1:]
-	c.dispatch, c.subscription, c.values = d, s, d.values
+	c.visit, c.subscription = at, s
+	d := at.dispatch
 	now, exact := b.time.recent()
 	d.started, w.timed = now.nanos, exact
 	// A Weyl sequence: to take every 64th call would always be to take the same
@@ -196,12 +220,9 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription) *call {
 	if w.called++; w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
 		d.started, w.timed = b.time.nanos(), true
 	}
-	if w.timed {
-		c.Start(d.started, s.timeout)
-	}
 	b.watch.Begin(w.slot, c)
 	if !b.time.ticks() || s.timeout < 2*tick {
-		b.watch.Arm(c.Start(b.time.nanos(), s.timeout), s.timeout)
+		b.watch.Arm(w.slot, c)
 	}
 	return c
 }
@@ -215,7 +236,7 @@ func later(nanos int64, d time.Duration) int64 {
 }
 
 // invoke calls the handler. What it panics with is its error.
-func invoke(c *call) (err error) {
+func invoke(c *call, e *Event) (err error) {
 	finished := false
 	defer func() {
 		if finished {
@@ -229,7 +250,7 @@ func invoke(c *call) (err error) {
 		}
 		err = &PanicError{Value: r, Stack: debug.Stack()}
 	}()
-	err = c.subscription.handler(c, c.dispatch.event(c.subscription.bus.time))
+	err = c.subscription.handler(c, *e)
 	finished = true
 	return err
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/deadline"
 )
 
 // Observer is called at what happens on the bus. Its functions may be nil; one
@@ -290,17 +292,17 @@ func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
 // slow is told by the watch of calls that have used up a third of their timeouts.
 // It runs on a goroutine of its own. They may end at any moment, so what is told of
 // them is copied before anybody is waited for.
-func (b *Bus) slow(calls []*call) {
+func (b *Bus) slow(calls []deadline.Slow[call]) {
 	var told []SlowHandler
 	var first []bool
-	for _, c := range calls {
+	for _, slow := range calls {
+		c := slow.Call
 		d, ok := FromContext(c)
 		if !ok || !c.Running() {
 			continue
 		}
-		s, now := c.subscription, b.time.nanos()
+		s := c.subscription
 		s.counters.slow.Add(1)
-		began := c.Start(now, s.timeout) - int64(s.timeout)
 		told = append(told, SlowHandler{
 			Subscription: s.id,
 			MadeAt:       s.MadeAt(),
@@ -308,7 +310,7 @@ func (b *Bus) slow(calls []*call) {
 			Attempt:      d.Attempt,
 			Replays:      d.Replays,
 			Timeout:      s.timeout,
-			Elapsed:      max(time.Duration(now-began), 0),
+			Elapsed:      max(time.Duration(b.time.nanos()-slow.Began), 0),
 		})
 		first = append(first, !s.slow.Swap(true))
 	}

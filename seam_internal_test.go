@@ -163,8 +163,8 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 		"after its handlers": func(b *Bus, w *worker) {
 			d := w.taken()
 			d.attempt++
-			c := b.begin(w, d, d.to.subscriptions[0])
-			b.conclude(w, c, invoke(c), nil)
+			c := b.begin(w, w.visiting(d), d.to.subscriptions[0])
+			b.conclude(w, c, invoke(c, &w.event), nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,25 +28,16 @@ const (
 // Call is one run with a deadline. It is made for one run and never reused, so
 // that a stale pointer to it can do no harm.
 type Call struct {
-	due   atomic.Int64 // 0: not known yet
 	state atomic.Uint32
-	slow  bool // it has been told of; guarded by Watch.mu
 }
 
-// Start sets the deadline of a call that starts now and may take timeout, unless
-// it has one, and returns it. Times are the watch's nanoseconds. A call that is
-// not given its deadline by whoever runs it gets it from the watch, when that
-// first looks at it.
-func (c *Call) Start(now int64, timeout time.Duration) int64 {
-	due := now + int64(timeout)
-	if due < now {
-		due = never - 1
+// after is the deadline of a call that begins now. Times are the watch's
+// nanoseconds.
+func after(now int64, timeout time.Duration) int64 {
+	if due := now + int64(timeout); due >= now {
+		return due
 	}
-	if due == 0 {
-		due = 1
-	}
-	c.due.CompareAndSwap(0, due)
-	return c.due.Load()
+	return never - 1
 }
 
 // slowAt is when a call with this deadline has used up a third of its timeout. It
@@ -80,6 +71,15 @@ type Slot[T any] struct {
 	index   int  // in Watch.slots
 	seen    *T   // at the last look
 	cleared bool // since then, of what was seen
+	timed   *T   // what the following is about
+	due     int64
+	slow    bool // it has been told of
+}
+
+// Slow is a call that has used up a third of its timeout, and when it began.
+type Slow[T any] struct {
+	Call  *T
+	Began int64
 }
 
 // never is later than every deadline.
@@ -90,13 +90,13 @@ const never = math.MaxInt64
 // knows its timeout.
 type Watch[T any] struct {
 	call     func(*T) (*Call, time.Duration)
-	slow     func([]*T)
+	slow     func([]Slow[T])
 	overrun  func(*T)
 	nanos    func() int64
 	schedule func(time.Duration, func()) Timer
 
 	// armed is when the timer will look next. It is written under mu and read
-	// without: a call that is due earlier sets the timer itself.
+	// without, by Rest.
 	armed atomic.Int64
 
 	mu    sync.Mutex // guards the following
@@ -115,7 +115,7 @@ type Watch[T any] struct {
 // of its own, so that it may take its time. They may have ended meanwhile.
 func New[T any](
 	call func(*T) (*Call, time.Duration),
-	slow func([]*T),
+	slow func([]Slow[T]),
 	overrun func(*T),
 	nanos func() int64,
 	schedule func(time.Duration, func()) Timer,
@@ -145,23 +145,39 @@ func (w *Watch[T]) Close(s *Slot[T]) {
 	w.slots = w.slots[:last]
 }
 
-// Begin shows the watch that t runs from now on. Its deadline is not watched
-// before the next Look, or Arm.
+// Begin shows the watch that t runs from now on. It gets its deadline at the next
+// Look, unless Arm gives it one.
 func (w *Watch[T]) Begin(s *Slot[T], t *T) { s.current.Store(t) }
 
-// Arm has the watch look at a call with this deadline and timeout when it becomes
-// slow, or earlier. That look sees to its deadline.
-//
-// A call is in its slot before armed is read here, while Look writes armed before
-// it reads the slots: a call cannot slip between the two.
-func (w *Watch[T]) Arm(due int64, timeout time.Duration) {
-	at := slowAt(due, timeout)
-	if at >= w.armed.Load() {
-		return
-	}
+// Arm gives t, which the slot shows and which begins now, its deadline, and has the
+// watch look when it becomes slow, or earlier.
+func (w *Watch[T]) Arm(s *Slot[T], t *T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.armLocked(at)
+	due, timeout := w.dueLocked(s, t, w.nanos())
+	w.armLocked(slowAt(due, timeout))
+}
+
+// Deadline is when t, which was shown in the slot, is due. If it has no deadline yet,
+// it gets one as if it began now.
+func (w *Watch[T]) Deadline(s *Slot[T], t *T) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s.current.Load() != t {
+		_, timeout := w.call(t)
+		return after(w.nanos(), timeout)
+	}
+	due, _ := w.dueLocked(s, t, w.nanos())
+	return due
+}
+
+// dueLocked is the deadline of what the slot shows; one that has none began now.
+func (w *Watch[T]) dueLocked(s *Slot[T], t *T, now int64) (due int64, timeout time.Duration) {
+	_, timeout = w.call(t)
+	if s.timed != t {
+		s.timed, s.due, s.slow = t, after(now, timeout), false
+	}
+	return s.due, timeout
 }
 
 // Clear forgets what the slot showed last, and what a look saw there, so that a
@@ -170,7 +186,7 @@ func (w *Watch[T]) Clear(s *Slot[T]) {
 	s.current.Store(nil)
 	w.mu.Lock()
 	s.cleared = s.cleared || s.seen != nil
-	s.seen = nil
+	s.seen, s.timed = nil, nil
 	w.mu.Unlock()
 }
 
@@ -211,7 +227,8 @@ func (w *Watch[T]) Look() (changed bool) {
 	w.mu.Lock()
 	w.armed.Store(never)
 	now, earliest := w.nanos(), int64(never)
-	var late, slow []*T
+	var late []*T
+	var slow []Slow[T]
 	for _, s := range w.slots {
 		t := s.current.Load()
 		if t != s.seen || s.cleared {
@@ -220,22 +237,22 @@ func (w *Watch[T]) Look() (changed bool) {
 		if t == nil {
 			continue
 		}
-		c, timeout := w.call(t)
+		c, _ := w.call(t)
 		if !c.Running() {
 			continue
 		}
-		due := c.Start(now, timeout)
+		due, timeout := w.dueLocked(s, t, now)
 		if due <= now {
 			if c.state.CompareAndSwap(Running, Overran) {
 				late = append(late, t)
 			}
 			continue
 		}
-		if at := slowAt(due, timeout); !c.slow && at > now {
+		if at := slowAt(due, timeout); !s.slow && at > now {
 			due = at
-		} else if !c.slow {
-			c.slow = true
-			slow = append(slow, t)
+		} else if !s.slow {
+			s.slow = true
+			slow = append(slow, Slow[T]{t, due - int64(timeout)})
 		}
 		earliest = min(earliest, due)
 	}

@@ -93,7 +93,7 @@ func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 	late = &[]*task{}
 	w = deadline.New(
 		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
-		func([]*task) {},
+		func([]deadline.Slow[task]) {},
 		func(t *task) { *late = append(*late, t) },
 		c.nanos, c.schedule,
 	)
@@ -104,7 +104,7 @@ func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 func begin(w *deadline.Watch[task], c *handClock, timeout time.Duration) (*task, *deadline.Slot[task]) {
 	t, s := &task{timeout: timeout}, w.Open()
 	w.Begin(s, t)
-	w.Arm(t.Start(c.nanos(), timeout), timeout)
+	w.Arm(s, t)
 	return t, s
 }
 
@@ -194,7 +194,7 @@ func TestLookGivesADeadline(t *testing.T) {
 	c.moveTo(30)
 	require.False(t, w.Look())
 	require.EqualValues(t, 57, c.armedFor(), "it keeps its deadline")
-	require.EqualValues(t, 57, x.Start(30, 50))
+	require.EqualValues(t, 57, w.Deadline(s, x))
 	c.moveTo(57)
 	require.Len(t, *late, 1)
 	y := &task{timeout: 50}
@@ -210,17 +210,38 @@ func TestDeadlinesAtTheEdges(t *testing.T) {
 		now     int64
 		timeout time.Duration
 	}{
-		"the end of time":        {1000, math.MaxInt64},
-		"long past the end":      {math.MaxInt64 - 5, math.MaxInt64},
-		"zero, which is no time": {-50, 50},
+		"the end of time":      {1000, math.MaxInt64},
+		"long past the end":    {math.MaxInt64 - 5, math.MaxInt64},
+		"before the beginning": {-50, 50},
 	} {
-		var call deadline.Call
-		due := call.Start(c.now, c.timeout)
-		require.NotZero(t, due, name)
+		clock := &handClock{now: c.now}
+		w, _ := newWatch(clock)
+		x, s := begin(w, clock, c.timeout)
+		due := w.Deadline(s, x)
 		require.Greater(t, due, c.now, name)
 		require.Less(t, due, int64(math.MaxInt64), name)
-		require.Equal(t, due, call.Start(c.now+1, c.timeout), "%s: it is set once", name)
+		clock.now++
+		require.Equal(t, due, w.Deadline(s, x), "%s: it is set once", name)
 	}
+}
+
+// A call that has no deadline yet gets one when it is asked for, and so does another
+// one that the slot shows after it.
+func TestDeadlineIsThatOfTheCall(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	x, y, s := &task{timeout: 50}, &task{timeout: 20}, w.Open()
+	w.Begin(s, x)
+	c.moveTo(10)
+	require.EqualValues(t, 60, w.Deadline(s, x))
+	require.True(t, x.End())
+	w.Begin(s, y)
+	c.moveTo(15)
+	require.EqualValues(t, 65, w.Deadline(s, x), "it is not shown any more")
+	require.EqualValues(t, 35, w.Deadline(s, y))
+	w.Look()
+	c.moveTo(35)
+	require.Equal(t, []*task{y}, *late)
 }
 
 func TestRestStopsTheTimer(t *testing.T) {
@@ -344,7 +365,7 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 	origin := time.Now()
 	w := deadline.New(
 		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
-		func([]*task) {},
+		func([]deadline.Slow[task]) {},
 		func(*task) { overran.Add(1) },
 		func() int64 { return int64(time.Since(origin)) },
 		func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
@@ -371,7 +392,7 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 			for i := range each {
 				x := &task{timeout: time.Duration(1 + i%7*500)}
 				w.Begin(s, x)
-				w.Arm(x.Start(int64(time.Since(origin)), x.timeout), x.timeout)
+				w.Arm(s, x)
 				for range i % 5 {
 					runtime.Gosched()
 				}
@@ -407,7 +428,7 @@ func TestNoCallIsForgotten(t *testing.T) {
 		origin := time.Now()
 		w := deadline.New(
 			func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
-			func([]*task) {},
+			func([]deadline.Slow[task]) {},
 			func(*task) { overran.Add(1) },
 			func() int64 { return int64(time.Since(origin)) },
 			func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
@@ -421,7 +442,7 @@ func TestNoCallIsForgotten(t *testing.T) {
 				for i := range each {
 					x := &task{timeout: time.Duration(1+(worker*7+i*13)%29) * time.Millisecond}
 					w.Begin(s, x)
-					w.Arm(x.Start(int64(time.Since(origin)), x.timeout), x.timeout)
+					w.Arm(s, x)
 					slow := (worker+i)%3 == 0
 					if slow {
 						want.Add(1)

@@ -22,10 +22,14 @@ func newSlowWatch(c *handClock) (w *deadline.Watch[task], slow func() [][]*task,
 	late = &[]*task{}
 	w = deadline.New(
 		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
-		func(s []*task) {
+		func(slow []deadline.Slow[task]) {
 			mu.Lock()
 			defer mu.Unlock()
-			all = append(all, s)
+			var tasks []*task
+			for _, s := range slow {
+				tasks = append(tasks, s.Call)
+			}
+			all = append(all, tasks)
 		},
 		func(t *task) { *late = append(*late, t) },
 		c.nanos, c.schedule,
@@ -113,7 +117,7 @@ func TestSlowAtTheEdges(t *testing.T) {
 		{0, 3, 1},
 		{0, 4, 2},
 		{0, time.Second, 333_333_334},
-		{-50, 50, 18}, // the deadline 0 is no deadline, and becomes 1
+		{-50, 50, 17},
 		{0, math.MaxInt64 - 1, (math.MaxInt64 - 1) / 3},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -160,15 +164,16 @@ func TestTellingHoldsUpNobody(t *testing.T) {
 		var overran, told atomic.Int64
 		w := deadline.New(
 			func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
-			func(s []*task) { <-release; told.Add(int64(len(s))) },
+			func(s []deadline.Slow[task]) { <-release; told.Add(int64(len(s))) },
 			func(*task) { overran.Add(1) },
 			nanos,
 			func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
 		)
 		for range 3 {
 			x := &task{timeout: 3 * time.Second}
-			w.Begin(w.Open(), x)
-			w.Arm(x.Start(nanos(), x.timeout), x.timeout)
+			s := w.Open()
+			w.Begin(s, x)
+			w.Arm(s, x)
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Second)
@@ -196,7 +201,7 @@ func TestWaitWaitsForALookThatGoesOn(t *testing.T) {
 	var told atomic.Bool
 	w := deadline.New(
 		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
-		func([]*task) { told.Store(true) },
+		func([]deadline.Slow[task]) { told.Store(true) },
 		func(*task) {},
 		c.nanos, c.schedule,
 	)
