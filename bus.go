@@ -108,7 +108,7 @@ func New(opts ...Option) (*Bus, error) {
 		copies: &b.ledger.copies,
 		letterQueue: &letterQueue{
 			capacity: c.deadLetters,
-			newID:    func() LetterID { return b.ids.next(b.time.now().utc) },
+			newID:    func() LetterID { return b.ids.next(b.time.now().millis) },
 			evicted:  b.letterEvicted,
 		},
 	}

@@ -34,9 +34,10 @@ type timeline struct {
 
 // instant is a reading of the clock.
 type instant struct {
-	nanos int64
-	utc   time.Time
-	wall  int64 // utc, in nanoseconds since the bus was made, by the wall clock
+	nanos  int64
+	utc    time.Time
+	wall   int64 // utc, in nanoseconds since the bus was made, by the wall clock
+	millis int64 // utc, in milliseconds since 1970
 }
 
 // tick is how old a reading may be.
@@ -64,7 +65,7 @@ func (t *timeline) nanos() int64 {
 func (t *timeline) now() instant {
 	now := t.clock.Now()
 	utc := wallTime(now)
-	return instant{nanos: int64(now.Sub(t.origin)), utc: utc, wall: int64(utc.Sub(t.began))}
+	return instant{nanos: int64(now.Sub(t.origin)), utc: utc, wall: int64(utc.Sub(t.began)), millis: utc.UnixMilli()}
 }
 
 // wallTime is a time without its monotonic reading, in UTC.

@@ -121,7 +121,7 @@ func payloadAs[T any](payload any) (T, error) {
 type EventID [16]byte
 
 // NewEventID makes an id, to be given to an event with the option ID.
-func NewEventID() EventID { return newEventIDs().next(time.Now()) }
+func NewEventID() EventID { return newEventIDs().next(time.Now().UnixMilli()) }
 
 var newEventIDs = sync.OnceValue(newIDSource)
 
@@ -190,8 +190,8 @@ func newIDSource() *idSource {
 	return s
 }
 
-func (s *idSource) next(now time.Time) [16]byte {
-	millis := now.UnixMilli()
+// next is the next id, at a time in milliseconds.
+func (s *idSource) next(millis int64) [16]byte {
 	for {
 		// A clock that was set back must not set back the order of ids.
 		last := s.millis.Load()

@@ -108,7 +108,7 @@ func TestL2_ShelvesHoldWhatTheQueueDoes(t *testing.T) {
 		var evicted []LetterID
 		q := &letterQueue{
 			capacity: 150,
-			newID:    func() LetterID { return ids.next(now) },
+			newID:    func() LetterID { return ids.next(now.UnixMilli()) },
 			evicted:  func(l *DeadLetter) { evicted = append(evicted, l.ID) },
 		}
 		var m letterModel
@@ -150,7 +150,7 @@ func TestL2_ShelvesHoldWhatTheQueueDoes(t *testing.T) {
 				want := 0
 				for range r.IntN(40) {
 					l := letter()
-					l.ID = newIDSource().next(now.Add(time.Duration(r.IntN(200)-100) * time.Second))
+					l.ID = newIDSource().next(now.Add(time.Duration(r.IntN(200)-100) * time.Second).UnixMilli())
 					in = append(in, l)
 					m = append(m, l)
 					want++

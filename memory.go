@@ -17,9 +17,11 @@ type memory struct {
 	*letterQueue
 }
 
-func (m *memory) append(ctx context.Context, o opening) error {
-	return m.lanes.Push(ctx, &o, o.extras != nil && o.extras.inside, o.key != "")
+func (m *memory) reserve(ctx context.Context, inside bool) (*opening, error) {
+	return m.lanes.Reserve(ctx, inside)
 }
+
+func (m *memory) commit(o *opening) { m.lanes.Commit(o.key != "") }
 
 func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool) (fresh []opening, err error) {
 	choose := func(put func(opening, bool)) (events int, err error) {

@@ -186,11 +186,10 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	inside := b.running(from)
 	openings, ids := make([]opening, len(batch)), make([]EventID, len(batch))
 	for i, p := range batch {
-		o, err := b.opening(ctx, from, inside, p.Type, p.Payload, p.Options, nil)
-		if err != nil {
+		if err := b.open(ctx, &openings[i], from, inside, p.Type, p.Payload, p.Options, nil); err != nil {
 			return refuse(&BatchError{Index: i, EventType: shorten(p.Type), Err: err})
 		}
-		openings[i], ids[i] = o, o.id
+		ids[i] = openings[i].id
 	}
 	if err := b.acceptAll(ctx, openings, inside); err != nil {
 		return refuse(err)
@@ -202,8 +201,8 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 // if it is a handler's.
 func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload any, opts []PublishOption, w *waiter) (EventID, error) {
 	inside := b.running(from)
-	o, err := b.opening(ctx, from, inside, eventType, payload, opts, w)
-	if err != nil {
+	var o opening
+	if err := b.open(ctx, &o, from, inside, eventType, payload, opts, w); err != nil {
 		return EventID{}, err
 	}
 	if !o.simple() {
@@ -216,38 +215,40 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 		}
 		return o.id, nil
 	}
-	o.to.counters.events.Add(1)
-	if err := b.store.append(ctx, o); err != nil {
-		o.to.counters.events.Add(-1)
+	place, err := b.store.reserve(ctx, inside)
+	if err != nil {
 		return EventID{}, appendError(ctx, err)
 	}
+	*place = o
+	o.to.counters.events.Add(1)
+	b.store.commit(place)
 	b.accepted(&o)
 	return o.id, nil
 }
 
-// opening is what a dispatch of an event that is published begins with.
-func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption, w *waiter) (opening, error) {
+// open puts into place what a dispatch of an event that is published begins with.
+func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eventType string, payload any, opts []PublishOption, w *waiter) error {
 	to, known := b.routes.Cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
-			return opening{}, typeError(eventType, offence)
+			return typeError(eventType, offence)
 		}
 	}
 	if ctx.Err() != nil {
-		return opening{}, contextError(ctx)
+		return contextError(ctx)
 	}
 	if b.cutting.begun() || b.ending.Load() && !inside {
-		return opening{}, ErrShutdown
+		return ErrShutdown
 	}
 	if !known {
 		to = b.routes.Lookup(eventType)
 	}
 	now, _ := b.time.recent()
-	o := opening{payload: payload, values: ctx, to: to, wall: now.wall}
+	o.payload, o.values, o.to, o.wall = payload, ctx, to, now.wall
 	if len(opts) > 0 || b.config.metadataFrom != nil {
 		p, err := b.publication(ctx, opts)
 		if err != nil {
-			return opening{}, err
+			return err
 		}
 		o.id, o.key = p.id, p.key
 		if p.metadata.Len() > 0 || p.given || p.when != nil {
@@ -268,14 +269,14 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 	}
 	if w != nil {
 		w.pending = max(len(to.each), 1)
-		if w.wouldDeadlock(&o) {
-			return opening{}, fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
+		if w.wouldDeadlock(o) {
+			return fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
 		}
 	}
 	if o.id.IsZero() {
-		o.id = b.ids.next(now.utc)
+		o.id = b.ids.next(now.millis)
 	}
-	return o, nil
+	return nil
 }
 
 // simple reports whether to accept the event is to queue one dispatch.

@@ -17,16 +17,20 @@ import (
 type spyStore struct {
 	*memory
 	seen   []string
-	refuse error       // of append
+	refuse error       // of reserve
 	left   []*dispatch // for claim
 }
 
-func (s *spyStore) append(ctx context.Context, o opening) error {
+func (s *spyStore) reserve(ctx context.Context, inside bool) (*opening, error) {
 	if s.refuse != nil {
-		return s.refuse
+		return nil, s.refuse
 	}
-	s.seen = append(s.seen, "append "+o.to.eventType)
-	return s.memory.append(ctx, o)
+	return s.memory.reserve(ctx, inside)
+}
+
+func (s *spyStore) commit(o *opening) {
+	s.seen = append(s.seen, "commit "+o.to.eventType)
+	s.memory.commit(o)
 }
 
 func (s *spyStore) claim(ctx context.Context) ([]*dispatch, error) {
@@ -82,10 +86,10 @@ func TestA8_EverythingPassesTheSeam(t *testing.T) {
 		require.NoError(t, b.Shutdown(ctx))
 		require.Equal(t, []string{
 			"claim",
-			"append ok", "settle ok handled",
-			"append flaky", "settle flaky waiting at subscription 1", "settle flaky handled",
-			"append dead", "settle dead waiting at subscription 0", "settle dead dropped",
-			"append dead", "settle dead dropped",
+			"commit ok", "settle ok handled",
+			"commit flaky", "settle flaky waiting at subscription 1", "settle flaky handled",
+			"commit dead", "settle dead waiting at subscription 0", "settle dead dropped",
+			"commit dead", "settle dead dropped",
 			"settle nobody unrouted",
 		}, s.seen)
 	})
@@ -104,7 +108,7 @@ func TestA8_ALetterPassesTheSeam(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, ReasonPermanent, got.Reason)
 		require.NoError(t, b.Shutdown(t.Context()))
-		require.Equal(t, []string{"claim", "append dead", "settle dead dead-lettered"}, s.seen)
+		require.Equal(t, []string{"claim", "commit dead", "settle dead dead-lettered"}, s.seen)
 	})
 }
 
@@ -141,7 +145,7 @@ func TestS1_StartTakesUpWhatIsLeft(t *testing.T) {
 			require.NoError(t, err)
 		}
 		s.left = []*dispatch{{
-			opening: opening{id: b.ids.next(time.Now()), values: context.Background(), to: b.routes.Lookup("a"), wall: b.time.now().wall},
+			opening: opening{id: b.ids.next(time.Now().UnixMilli()), values: context.Background(), to: b.routes.Lookup("a"), wall: b.time.now().wall},
 			attempt: 1,
 			next:    1,
 		}}

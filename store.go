@@ -11,10 +11,13 @@ import (
 // What is not in memory alone is plugged in here: nothing else records what has
 // been accepted, how far it has come and how it ended.
 type store interface {
-	// append accepts what is published, and queues it. It waits for room, unless
-	// it is published by a handler, and returns lane.ErrFull, lane.ErrClosed or
-	// the context's error if there is none.
-	append(ctx context.Context, o opening) error
+	// reserve waits for room for what is published, unless it is published by a
+	// handler, and returns where it is to be put: nobody else can publish until
+	// commit. The error is lane.ErrFull, lane.ErrClosed or the context's.
+	reserve(ctx context.Context, inside bool) (*opening, error)
+	// commit accepts what has been put into the place of reserve, and queues it. The
+	// place is not the caller's any more.
+	commit(o *opening)
 	// appendAll accepts all openings, or none, and returns those whose ids were
 	// not known. What is due later, and what has no subscription, is the caller's;
 	// the others are queued.

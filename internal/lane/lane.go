@@ -109,6 +109,7 @@ type Pool[T, W any] struct {
 	tail     *chunk[T]
 	spares   []*chunk[T]
 	admitted int64 // items of Push
+	hurries  bool  // what is being put begins a chunk
 	over     int64 // those of them that exceeded the capacity
 	room     int   // items that surely fit; recounted when used up
 	promised int   // items that waiters have been told there is room for
@@ -137,24 +138,44 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	return p
 }
 
-// Push lets an item in. A gated one is shown to Enter before it is run.
+// Push lets an item in, as Reserve and Commit do.
+func (p *Pool[T, W]) Push(ctx context.Context, item *T, over, gated bool) error {
+	place, err := p.Reserve(ctx, over)
+	if err != nil {
+		return err
+	}
+	*place = *item
+	p.Commit(gated)
+	return nil
+}
+
+// Reserve returns a place at the end of the queue, with the pool's lock held until
+// Commit: to put an item there spares it a copy.
 //
-// When the queue is full, Push waits for room, for ctx or for Refuse, if it may
+// When the queue is full, it waits for room, for ctx or for Refuse, if it may
 // wait and the pool has been started; else it is ErrFull. With over it does not
 // wait, and exceeds the capacity, also after Refuse, until Seal.
-func (p *Pool[T, W]) Push(ctx context.Context, item *T, over, gated bool) error {
+func (p *Pool[T, W]) Reserve(ctx context.Context, over bool) (*T, error) {
 	p.mu.Lock()
 	if err := p.admitLocked(ctx, 1, over); err != nil {
 		p.mu.Unlock()
-		return err
+		return nil, err
 	}
 	p.admitted++
-	boundary := p.putLocked(item, gated)
+	place, begins := p.placeLocked()
+	p.hurries = begins && !over
+	return place, nil
+}
+
+// Commit lets in what was put into the place of Reserve. A gated item is shown to
+// Enter before it is run.
+func (p *Pool[T, W]) Commit(gated bool) {
+	p.showLocked(gated)
+	hurries := p.hurries
 	p.mu.Unlock()
-	if boundary && !over {
+	if hurries {
 		p.yield()
 	}
-	return nil
 }
 
 // PushAll lets several items in, or none: it waits for room for n, as Push does
@@ -295,16 +316,31 @@ func (p *Pool[T, W]) hasRoomLocked(n int) bool {
 	return true
 }
 
-// putLocked shows an item to the workers, and sees to it that there are some. It
-// reports whether the item begins a chunk.
+// putLocked shows an item to the workers. It reports whether the item begins a
+// chunk.
 func (p *Pool[T, W]) putLocked(item *T, gated bool) (begins bool) {
+	place, begins := p.placeLocked()
+	*place = *item
+	p.showLocked(gated)
+	return begins
+}
+
+// placeLocked is where the next item is put, and whether it begins a chunk.
+func (p *Pool[T, W]) placeLocked() (place *T, begins bool) {
 	c := p.tail
 	position := c.filled.Load()
 	if begins = position == c.end.Load(); begins {
 		c = p.chunkAfterLocked(c)
 		p.put.Store(position)
 	}
-	c.items[position%chunkItems] = *item
+	return &c.items[position%chunkItems], begins
+}
+
+// showLocked shows what has been put into the place to the workers, and sees to it
+// that there are some.
+func (p *Pool[T, W]) showLocked(gated bool) {
+	c := p.tail
+	position := c.filled.Load()
 	if gated {
 		c.setGated(position)
 	}
@@ -316,7 +352,6 @@ func (p *Pool[T, W]) putLocked(item *T, gated bool) (begins bool) {
 	case !p.ticking:
 		p.startTickingLocked()
 	}
-	return begins
 }
 
 // addWorkersLocked wakes or makes up to n workers.
