@@ -17,11 +17,25 @@ type memory struct {
 	*letterQueue
 }
 
-func (m *memory) reserve(ctx context.Context, inside bool) (*opening, error) {
-	return m.lanes.Reserve(ctx, inside)
+func (m *memory) reserve(ctx context.Context, to *targets, inside bool) (*opening, error) {
+	return m.lanes.Reserve(ctx, max(len(to.each), 1), inside)
 }
 
-func (m *memory) commit(o *opening) { m.lanes.Commit(o.key != "") }
+func (m *memory) commit(place *opening) {
+	gated := place.key != ""
+	if each := place.to.each; each != nil {
+		o := *place
+		m.copies.Add(int64(len(each)) - 1)
+		for i, to := range each {
+			if i > 0 {
+				place = m.lanes.Add(gated)
+			}
+			o.to = to
+			*place = o
+		}
+	}
+	m.lanes.Commit(gated)
+}
 
 func (m *memory) appendAll(ctx context.Context, openings []opening, inside bool) (fresh []opening, err error) {
 	choose := func(put func(opening, bool)) (events int, err error) {

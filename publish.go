@@ -215,7 +215,7 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 		}
 		return o.id, nil
 	}
-	place, err := b.store.reserve(ctx, inside)
+	place, err := b.store.reserve(ctx, o.to, inside)
 	if err != nil {
 		return EventID{}, appendError(ctx, err)
 	}
@@ -279,9 +279,9 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 	return nil
 }
 
-// simple reports whether to accept the event is to queue one dispatch.
+// simple reports whether to accept the event is to queue it.
 func (o *opening) simple() bool {
-	return len(o.to.subscriptions) > 0 && o.to.each == nil && (o.extras == nil || !o.extras.given && o.extras.due == 0)
+	return len(o.to.subscriptions) > 0 && (o.extras == nil || !o.extras.given && o.extras.due == 0)
 }
 
 // dueFrom is the time of publication of an event that is published now, and when

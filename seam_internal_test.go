@@ -21,11 +21,11 @@ type spyStore struct {
 	left   []*dispatch // for claim
 }
 
-func (s *spyStore) reserve(ctx context.Context, inside bool) (*opening, error) {
+func (s *spyStore) reserve(ctx context.Context, to *targets, inside bool) (*opening, error) {
 	if s.refuse != nil {
 		return nil, s.refuse
 	}
-	return s.memory.reserve(ctx, inside)
+	return s.memory.reserve(ctx, to, inside)
 }
 
 func (s *spyStore) commit(o *opening) {

@@ -11,10 +11,10 @@ import (
 // What is not in memory alone is plugged in here: nothing else records what has
 // been accepted, how far it has come and how it ended.
 type store interface {
-	// reserve waits for room for what is published, unless it is published by a
-	// handler, and returns where it is to be put: nobody else can publish until
-	// commit. The error is lane.ErrFull, lane.ErrClosed or the context's.
-	reserve(ctx context.Context, inside bool) (*opening, error)
+	// reserve waits for room for what is published for the targets, unless it is
+	// published by a handler, and returns where it is to be put: nobody else can
+	// publish until commit. The error is lane.ErrFull, lane.ErrClosed or the context's.
+	reserve(ctx context.Context, to *targets, inside bool) (*opening, error)
 	// commit accepts what has been put into the place of reserve, and queues it. The
 	// place is not the caller's any more.
 	commit(o *opening)

@@ -68,37 +68,59 @@ func (p *Pool[T, W]) chunkAfterLocked(tail *chunk[T]) *chunk[T] {
 
 // TryTake puts the next item into place, if there is one. Whoever took it outside
 // of a worker calls Finish when it is done with it.
-func (p *Pool[T, W]) TryTake(place *T) bool { return p.tryTake(place, &seen[T]{}) }
+func (p *Pool[T, W]) TryTake(place *T) bool {
+	var s seen[T]
+	defer p.report(&s)
+	return p.tryTake(place, &s)
+}
 
-// seen is how far a worker knows a chunk to be filled: looking again at what the
-// publishers write slows down both.
+// seen is what a worker knows of a chunk.
 type seen[T any] struct {
 	chunk  *chunk[T]
-	filled int64
+	filled int64 // to look again at what the publishers write slows down both
+	out    int64 // items that it has taken out, and not reported
+}
+
+// report says how many items have been taken out of the chunk that a worker has seen
+// last. That of a worker that is stuck is not used again.
+func (p *Pool[T, W]) report(s *seen[T]) {
+	if s.out > 0 && s.chunk.left.Add(-s.out) == 0 {
+		p.emptied(s.chunk)
+	}
+	s.out = 0
 }
 
 func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 	for {
 		c := p.head.Load()
 		position := c.cursor.Load()
+		if c != seen.chunk {
+			p.report(seen)
+		}
 		if c != seen.chunk || position >= seen.filled {
 			seen.chunk, seen.filled = c, c.filled.Load()
 		}
 		if position >= seen.filled {
+			p.report(seen)
 			if position == c.end.Load() && p.advance(c) {
 				continue
 			}
 			return false
 		}
 		if c.isGated(position) {
-			if !p.enter(c, position, place) {
+			taken, through := p.enter(c, position, place)
+			if taken {
+				seen.out++
+			}
+			if !through {
 				continue
 			}
 		} else {
 			if !c.cursor.CompareAndSwap(position, position+1) {
 				continue
 			}
-			p.takeOut(c, position, place)
+			c.takeOut(position, place)
+			seen.out++
 		}
 		if p.thirsty.Load() {
 			p.mu.Lock()
@@ -115,11 +137,11 @@ func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 // the other order, so they ask before they take, one at a time. And a worker that
 // comes late from a chunk may find that it has been begun again, behind others: what
 // is in these comes first. The head stays the head while its item is not taken.
-func (p *Pool[T, W]) enter(c *chunk[T], position int64, place *T) (through bool) {
+func (p *Pool[T, W]) enter(c *chunk[T], position int64, place *T) (taken, through bool) {
 	p.gate.Lock()
 	if p.head.Load() != c || c.cursor.Load() != position {
 		p.gate.Unlock()
-		return false
+		return false, false
 	}
 	if through = p.cfg.Enter(&c.items[position%chunkItems]); !through {
 		p.parked.Add(1) // first, or there would seem to be room for one more
@@ -130,22 +152,19 @@ func (p *Pool[T, W]) enter(c *chunk[T], position int64, place *T) (through bool)
 		p.finished.Add(1)
 		place = nil
 	}
-	p.takeOut(c, position, place)
-	return through
+	c.takeOut(position, place)
+	return true, through
 }
 
 // takeOut moves the item of a position that has been taken into place, if there is
 // one.
-func (p *Pool[T, W]) takeOut(c *chunk[T], position int64, place *T) {
+func (c *chunk[T]) takeOut(position int64, place *T) {
 	var none T
 	item := &c.items[position%chunkItems]
 	if place != nil {
 		*place = *item
 	}
 	*item = none
-	if c.left.Add(-1) == 0 {
-		p.emptied(c)
-	}
 }
 
 // advance goes past a chunk from which everything has been taken. It reports

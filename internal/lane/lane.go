@@ -109,7 +109,8 @@ type Pool[T, W any] struct {
 	tail     *chunk[T]
 	spares   []*chunk[T]
 	admitted int64 // items of Push
-	hurries  bool  // what is being put begins a chunk
+	begins   bool  // a part of what is being put begins a chunk
+	waits    bool  // who puts it may be held up
 	over     int64 // those of them that exceeded the capacity
 	room     int   // items that surely fit; recounted when used up
 	promised int   // items that waiters have been told there is room for
@@ -140,7 +141,7 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 
 // Push lets an item in, as Reserve and Commit do.
 func (p *Pool[T, W]) Push(ctx context.Context, item *T, over, gated bool) error {
-	place, err := p.Reserve(ctx, over)
+	place, err := p.Reserve(ctx, 1, over)
 	if err != nil {
 		return err
 	}
@@ -150,28 +151,40 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over, gated bool) error 
 }
 
 // Reserve returns a place at the end of the queue, with the pool's lock held until
-// Commit: to put an item there spares it a copy.
+// Commit: to put an item there spares it a copy. What is put there and, after Add, in
+// n-1 more places, counts as one that is admitted.
 //
-// When the queue is full, it waits for room, for ctx or for Refuse, if it may
+// When the queue is full, it waits for room for all n, for ctx or for Refuse, if it may
 // wait and the pool has been started; else it is ErrFull. With over it does not
-// wait, and exceeds the capacity, also after Refuse, until Seal.
-func (p *Pool[T, W]) Reserve(ctx context.Context, over bool) (*T, error) {
+// wait, and exceeds the capacity, also after Refuse, until Seal. More than the capacity
+// needs the queue empty, and exceeds it.
+func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) (*T, error) {
 	p.mu.Lock()
-	if err := p.admitLocked(ctx, 1, over); err != nil {
+	fit := min(n, p.cfg.Capacity)
+	if err := p.admitLocked(ctx, fit, over); err != nil {
 		p.mu.Unlock()
 		return nil, err
 	}
+	p.room -= n - fit
 	p.admitted++
 	place, begins := p.placeLocked()
-	p.hurries = begins && !over
+	p.begins, p.waits = begins, !over
 	return place, nil
 }
 
-// Commit lets in what was put into the place of Reserve. A gated item is shown to
-// Enter before it is run.
+// Add lets in what was put into the place, and returns another one.
+func (p *Pool[T, W]) Add(gated bool) *T {
+	p.showLocked(gated)
+	place, begins := p.placeLocked()
+	p.begins = p.begins || begins
+	return place
+}
+
+// Commit lets in what was put into the last place. A gated item is shown to Enter
+// before it is run.
 func (p *Pool[T, W]) Commit(gated bool) {
 	p.showLocked(gated)
-	hurries := p.hurries
+	hurries := p.begins && p.waits
 	p.mu.Unlock()
 	if hurries {
 		p.yield()

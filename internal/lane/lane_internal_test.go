@@ -60,7 +60,8 @@ func TestD5_AWorkerThatIsLateTakesNothingBeforeItsTurn(t *testing.T) {
 	require.Same(t, late, p.tail)
 	require.NotSame(t, late, p.head.Load())
 
-	require.False(t, p.enter(late, late.cursor.Load(), item), "what is at the head comes first")
+	taken, _ := p.enter(late, late.cursor.Load(), item)
+	require.False(t, taken, "what is at the head comes first")
 	for p.TryTake(item) {
 		p.Finish()
 	}
