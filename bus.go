@@ -127,6 +127,8 @@ func (b *Bus) workers() lane.Config[opening, *worker] {
 		Enter:       func(o *opening) bool { return b.store.enter(o) },
 		Lost:        func(w *worker) bool { return w.lost },
 		Next:        (*worker).goOn,
+		Counted:     (*worker).counted,
+		Ended:       func() int64 { return b.ledger.handled.Load() },
 		After:       (*worker).tell,
 		Idle:        b.idle,
 		Rest:        func() { b.watch.Rest() },

@@ -23,6 +23,7 @@ type worker struct {
 	called   uint32   // how often it has run one, from a random number on
 	timed    bool     // the running one has begun at an exact time
 	lost     bool     // the watch has given up its call, and somebody else goes on
+	handled  bool     // the run has ended as the ledger has it under handled
 	settled  *waiter  // to be told once the run no longer counts
 	next     opening  // with hasNext: what the run has let through at its key's gate
 	hasNext  bool
@@ -77,6 +78,13 @@ func (b *Bus) idle(w *worker) {
 	b.watch.Clear(w.slot)
 	w.dispatch, w.event = dispatch{}, Event{}
 	w.calls, w.visit, w.visits, w.burst = nil, nil, nil, 0
+}
+
+// counted reports whether the worker's last run is in the ledger as handled.
+func (w *worker) counted() bool {
+	handled := w.handled
+	w.handled = false
+	return handled
 }
 
 // ended notes for whoever waits how a dispatch has ended.
@@ -171,6 +179,7 @@ func (b *Bus) run(w *worker) {
 			return
 		}
 	}
+	w.handled = true
 	b.settle(w, d, settlement{outcome: Handled})
 }
 

@@ -69,6 +69,10 @@ type Config[T, W any] struct {
 	// run before has let through, if there is one. It saves the way through the
 	// queue.
 	Next func(W) bool
+	// Counted reports whether the end of the worker's run is among those of Ended,
+	// which the user of the pool counts itself.
+	Counted func(W) bool
+	Ended   func() int64
 	// After is called when what the worker ran no longer counts as running.
 	After func(W)
 	// Idle is called when a worker is about to rest, to let go of what it has run.
@@ -100,7 +104,7 @@ type Pool[T, W any] struct {
 	lag      atomic.Int64 // how long the last one that has took to
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
-	finished atomic.Int64             // taken items that have left again
+	finished atomic.Int64             // taken items that have left again, those of Ended aside
 	gate     sync.Mutex               // held while a gated item is taken
 	_        cacheLine
 
@@ -467,6 +471,9 @@ func (p *Pool[T, W]) work(w W, ran bool) {
 // of the one before.
 func (p *Pool[T, W]) handedOver(w W) {
 	p.parked.Add(-1)
+	if p.cfg.Counted(w) {
+		p.finished.Add(-1) // it is running again
+	}
 	if p.thirsty.Load() {
 		p.mu.Lock()
 		p.tellWaitersLocked()
@@ -476,7 +483,9 @@ func (p *Pool[T, W]) handedOver(w W) {
 }
 
 func (p *Pool[T, W]) finish(w W) {
-	p.finished.Add(1)
+	if !p.cfg.Counted(w) {
+		p.finished.Add(1)
+	}
 	p.cfg.After(w)
 }
 
@@ -648,7 +657,7 @@ type Stats struct {
 func (p *Pool[T, W]) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	finished := p.finished.Load()
+	finished := p.finished.Load() + p.cfg.Ended()
 	taken := p.takenLocked()
 	return Stats{
 		Admitted: p.admitted,

@@ -23,7 +23,7 @@ type worker struct {
 
 type pool struct {
 	*lane.Pool[int, *worker]
-	open, opened, closed, after, rests atomic.Int64
+	open, opened, closed, after, runs, ended, rests atomic.Int64
 }
 
 type settings struct {
@@ -49,6 +49,8 @@ func newPool(s settings) *pool {
 		Enter:       func(item *int) bool { return s.enter(*item) },
 		Lost:        func(w *worker) bool { return w.lost },
 		Next:        func(*worker) bool { return false },
+		Counted:     func(*worker) bool { return p.counted() },
+		Ended:       p.ended.Load,
 		After:       func(*worker) { p.after.Add(1) },
 		Idle:        func(*worker) {},
 		Rest:        func() { p.rests.Add(1) },
@@ -57,6 +59,15 @@ func newPool(s settings) *pool {
 		Wait:        !s.refuse,
 	})
 	return p
+}
+
+// counted says of every third run that its end has been counted.
+func (p *pool) counted() bool {
+	if p.runs.Add(1)%3 != 0 {
+		return false
+	}
+	p.ended.Add(1)
+	return true
 }
 
 func (p *pool) push(t *testing.T, items ...int) {
