@@ -27,12 +27,7 @@ type worker struct {
 	settled  *waiter  // to be told once the run no longer counts
 	next     opening  // with hasNext: what the run has let through at its key's gate
 	hasNext  bool
-	handed   int // how many have come that way without a pause
 }
-
-// maxHanded is how many dispatches of a key a worker runs without looking at what
-// else there is to do.
-const maxHanded = 16
 
 // workerCalls is how many calls share an allocation: their contexts, which
 // handlers may keep, keep the others in memory.
@@ -53,11 +48,9 @@ func (b *Bus) leave(w *worker, o *opening) {
 	next, ok := b.store.leave(o)
 	switch {
 	case !ok:
-	case w.slot != nil && !w.hasNext && w.handed < maxHanded && !b.lanes.Crowded():
+	case w.slot != nil && !w.hasNext && !b.lanes.Crowded():
 		w.next, w.hasNext = next, true
-		w.handed++
 	default:
-		w.handed = 0
 		b.lanes.Unpark(&next)
 	}
 }
@@ -65,7 +58,6 @@ func (b *Bus) leave(w *worker, o *opening) {
 // goOn puts into the worker's place what the run before has let through.
 func (w *worker) goOn() bool {
 	if !w.hasNext {
-		w.handed = 0
 		return false
 	}
 	w.dispatch.opening = w.next

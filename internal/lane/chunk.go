@@ -71,7 +71,12 @@ func (p *Pool[T, W]) chunkAfterLocked(tail *chunk[T]) *chunk[T] {
 func (p *Pool[T, W]) TryTake(place *T) bool {
 	var s seen[T]
 	defer p.report(&s)
-	return p.tryTake(place, &s)
+	for !p.tryTake(place, &s) {
+		if !s.behind {
+			return false
+		}
+	}
+	return true
 }
 
 // seen is what a worker knows of a chunk.
@@ -79,6 +84,7 @@ type seen[T any] struct {
 	chunk  *chunk[T]
 	filled int64 // to look again at what the publishers write slows down both
 	out    int64 // items that it has taken out, and not reported
+	behind bool  // Enter has kept the last item, or is being asked by another worker
 }
 
 // report says how many items have been taken out of the chunk that a worker has seen
@@ -91,6 +97,7 @@ func (p *Pool[T, W]) report(s *seen[T]) {
 }
 
 func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
+	seen.behind = false
 	for {
 		c := p.head.Load()
 		position := c.cursor.Load()
@@ -111,6 +118,11 @@ func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 			taken, through := p.enter(c, position, place)
 			if taken {
 				seen.out++
+			}
+			if !through && !p.sifting.Load() {
+				p.report(seen)
+				seen.behind = true
+				return false
 			}
 			if !through {
 				continue
@@ -138,7 +150,12 @@ func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 // comes late from a chunk may find that it has been begun again, behind others: what
 // is in these comes first. The head stays the head while its item is not taken.
 func (p *Pool[T, W]) enter(c *chunk[T], position int64, place *T) (taken, through bool) {
-	p.gate.Lock()
+	if !p.gate.TryLock() {
+		if !p.sifting.Load() {
+			return false, false
+		}
+		p.gate.Lock()
+	}
 	if p.head.Load() != c || c.cursor.Load() != position {
 		p.gate.Unlock()
 		return false, false

@@ -98,6 +98,7 @@ type Pool[T, W any] struct {
 	cfg      Config[T, W]
 	thirsty  atomic.Bool  // somebody waits for room
 	crowded  atomic.Bool  // there are more workers than there may be
+	sifting  atomic.Bool  // items are slow: what is behind those that Enter keeps is worth looking for
 	put      atomic.Int64 // items that are in the chunks before the tail
 	parked   atomic.Int64 // items that Enter has kept
 	starting atomic.Int64 // workers that have not come to run yet
@@ -130,7 +131,8 @@ type Pool[T, W any] struct {
 	gone     chan struct{} // closed when the last worker has left
 	ticking  bool
 	ticker   *time.Timer
-	seen     int64 // taken at the last tick
+	unparked int64 // items that have come back from Enter to the queue
+	seen     int64 // begun at the last tick
 	seenAt   time.Time
 }
 
@@ -270,6 +272,7 @@ func (p *Pool[T, W]) Unpark(item *T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.parked.Add(-1)
+	p.unparked++
 	p.putLocked(item, false)
 }
 
@@ -392,13 +395,17 @@ func (p *Pool[T, W]) addWorkersLocked(n int) {
 
 func (p *Pool[T, W]) startTickingLocked() {
 	p.ticking = true
-	p.seen, p.seenAt = p.takenLocked(), time.Now()
+	p.seen, p.seenAt = p.begunLocked(), time.Now()
 	if p.ticker == nil {
 		p.ticker = time.AfterFunc(tick, p.tick)
 		return
 	}
 	p.ticker.Reset(tick)
 }
+
+// begunLocked is how many items have been taken and not kept by Enter, or come from
+// there.
+func (p *Pool[T, W]) begunLocked() int64 { return p.takenLocked() - p.parked.Load() - p.unparked }
 
 // tick adds workers while work waits behind those that there are.
 //
@@ -409,16 +416,18 @@ func (p *Pool[T, W]) startTickingLocked() {
 func (p *Pool[T, W]) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	taken, now := p.takenLocked(), time.Now()
-	progress, elapsed := taken-p.seen, now.Sub(p.seenAt)
-	p.seen, p.seenAt = taken, now
+	begun, now := p.begunLocked(), time.Now()
+	progress, elapsed := begun-p.seen, now.Sub(p.seenAt)
+	p.seen, p.seenAt = begun, now
 	if p.lenLocked() == 0 {
 		p.ticking = false
+		p.sifting.Store(false)
 		return
 	}
 	atWork := p.workers - p.resting
 	slow := atWork == 0 || progress < int64(atWork)*fast
 	late := elapsed > 4*tick && atWork >= runtime.GOMAXPROCS(0)
+	p.sifting.Store(slow)
 	starved := late || p.starting.Load() > 0 || time.Duration(p.lag.Swap(0)) > tick/2
 	switch {
 	case !slow || starved && progress > 0:
@@ -500,13 +509,22 @@ func (p *Pool[T, W]) take(w W, place *T, seen *seen[T]) bool {
 			if p.tryTake(place, seen) {
 				return true
 			}
-			runtime.Gosched()
+			if !seen.behind {
+				runtime.Gosched()
+			} else if p.outpaced() {
+				break
+			}
 		}
 		p.cfg.Idle(w)
 		p.mu.Lock()
 		if p.lenLocked() > 0 {
-			p.mu.Unlock()
-			continue
+			if !seen.behind || !p.outpacedLocked() {
+				p.mu.Unlock()
+				continue
+			}
+			if !p.ticking { // which sees to it that somebody comes back
+				p.startTickingLocked()
+			}
 		}
 		if p.closed || p.resting >= 4*runtime.GOMAXPROCS(0) {
 			p.leaveLocked()
@@ -526,6 +544,18 @@ func (p *Pool[T, W]) take(w W, place *T, seen *seen[T]) bool {
 		}
 		p.mu.Unlock()
 	}
+}
+
+// outpaced reports whether a worker whose items Enter keeps does better to rest: the
+// others get on, and will come to these items themselves without their being kept.
+func (p *Pool[T, W]) outpaced() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.outpacedLocked()
+}
+
+func (p *Pool[T, W]) outpacedLocked() bool {
+	return !p.sifting.Load() && p.workers-p.resting > 1
 }
 
 // restLocked tells the user of the pool if nothing runs, unlocked meanwhile.
