@@ -18,7 +18,7 @@ func TestHamtKeepsKeysWhoseHashesCollide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const n = 300
-			var m, half *hamt[int]
+			var m, half hamt[int]
 			for i := range n {
 				if i == n/2 {
 					half = m
@@ -37,7 +37,7 @@ func TestHamtKeepsKeysWhoseHashesCollide(t *testing.T) {
 			require.False(t, ok)
 			require.Equal(t, m, m.without(hash(1), "absent"))
 			for i := range n {
-				require.NotNil(t, m)
+				require.False(t, m.empty())
 				m = m.without(hash(i), strconv.Itoa(i))
 				_, ok := m.get(hash(i), strconv.Itoa(i))
 				require.False(t, ok)
@@ -47,7 +47,7 @@ func TestHamtKeepsKeysWhoseHashesCollide(t *testing.T) {
 					require.Equal(t, 1-n, v)
 				}
 			}
-			require.Nil(t, m)
+			require.Equal(t, hamt[int]{}, m, "no empty level must stay")
 			_, ok = half.get(hash(3), "3")
 			require.True(t, ok)
 		})

@@ -22,7 +22,7 @@ type Table[S comparable, R any] struct {
 	seen  doorkeeper
 
 	mu  sync.Mutex // held by changes, one at a time
-	seq uint64     // of the last entry; guarded by mu
+	seq uint64     // of the last stamp; guarded by mu
 }
 
 // state is the table at one moment. Only the cache changes, and belongs to it: no
@@ -35,8 +35,9 @@ type state[S comparable, R any] struct {
 }
 
 // NewTable returns an empty table. Lookup calls build for a type that is not in
-// the cache; build owns subs, which is nil if no pattern matches. It is called
-// without a lock, perhaps concurrently, and more than once for the same type.
+// the cache; it may keep subs, which is nil if no pattern matches, but must not
+// change them. It is called without a lock, perhaps concurrently, and more than
+// once for the same type.
 func NewTable[S comparable, R any](build func(typ string, subs []S) R) *Table[S, R] {
 	t := &Table[S, R]{build: build}
 	t.state.Store(&state[S, R]{})
@@ -53,26 +54,26 @@ func (t *Table[S, R]) Add(p *Pattern, s S) (remove func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.seq++
-	e := entry[S]{t.seq, s, new(atomic.Uint64)}
-	t.edit(p, +1, func(n *node[S]) { n.entries = append(n.entries, e) })
+	st := stamp{t.seq, new(atomic.Uint64)}
+	t.edit(p, +1, func(n *node[S]) { n.add(s, st) })
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if e.removedAt.Load() != 0 {
+		if st.removedAt.Load() != 0 {
 			return
 		}
-		e.removedAt.Store(t.state.Load().version + 1)
+		st.removedAt.Store(t.state.Load().version + 1)
 		t.edit(p, -1, (*node[S]).drop)
 	}
 }
 
-// edit publishes the next state, in which leaf has changed the nodes at which p
-// ends. t.mu is held.
-func (t *Table[S, R]) edit(p *Pattern, add int, leaf func(*node[S])) {
+// edit publishes the next state, in which change has been made to the nodes at which
+// p ends. t.mu is held.
+func (t *Table[S, R]) edit(p *Pattern, add int, change func(*node[S])) {
 	old := t.state.Load()
 	next := &state[S, R]{version: old.version + 1, root: old.root, len: old.len + add}
 	for _, v := range p.variants {
-		next.root = next.root.edit(v, false, leaf)
+		next.root = next.root.edit(v, false, change)
 	}
 	t.state.Store(next)
 }
@@ -96,14 +97,10 @@ func (t *Table[S, R]) Cached(typ string) (R, bool) {
 }
 
 // Match returns the subscriptions that match typ, a valid type, in the order in
-// which they were added. It builds and remembers nothing.
+// which they were added. It builds and remembers nothing. They must not be changed.
 func (t *Table[S, R]) Match(typ string) []S {
 	st := t.state.Load()
-	var subs []S
-	for _, e := range st.root.match(typ, st.version, nil) {
-		subs = append(subs, e.value)
-	}
-	return subs
+	return subscriptions(st.root.match(typ, nil), st.version)
 }
 
 // Lookup returns the result for typ, a valid type (see [CheckType]), from the
@@ -115,16 +112,8 @@ func (t *Table[S, R]) Lookup(typ string) R {
 	if r, ok := st.cache.get(hash, typ); ok {
 		return r
 	}
-	var space [8]entry[S]
-	entries := st.root.match(typ, st.version, space[:0])
-	var subs []S
-	if len(entries) > 0 {
-		subs = make([]S, len(entries))
-		for i := range entries {
-			subs[i] = entries[i].value
-		}
-	}
-	r := t.build(typ, subs)
+	var space [8]*node[S]
+	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))
 	if t.seen.knows(hash) && len(typ) <= MaxTypeBytes {
 		// The clone keeps whatever typ is a part of from being kept with it.
 		st.cache.put(&cached[R]{hash, strings.Clone(typ), r})

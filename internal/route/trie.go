@@ -9,32 +9,47 @@ import (
 	"sync/atomic"
 )
 
-// entry is a subscription in the index. One of a pattern with alternatives is at
-// several nodes.
-type entry[S any] struct {
-	seq   uint64 // position in the order of Add
-	value S
-	// removedAt is the version of the table from which on the entry is gone, or
-	// 0. It lets a long list drop an entry without being copied, while readers
-	// of older versions still see it.
+// node is a place in the trie of segments: all patterns that begin with the same
+// segments meet there. It is immutable; a change copies the nodes on the way to it
+// and shares all others. A nil node is an empty one. A walk spends its time waiting
+// for memory, so a node is one cache line, with the rare parts elsewhere.
+type node[S any] struct {
+	// tail is what the patterns of subs have after this node. It is not empty only
+	// if that is the only pattern here and is simple (see segment): then the nodes
+	// on the way to its end are left out.
+	tail string
+
+	// subs are the subscriptions whose pattern ends here or, after tail, below, in
+	// the order in which they were added. Later versions append to the same array.
+	subs  []S
+	about *about // subs; nil if there are none
+	holes bool   // some of subs are gone
+
+	branch *branch[S] // nil if nothing follows
+}
+
+// about is what there is to know of a node's subscriptions, apart from them because
+// it is seldom looked at.
+type about struct {
+	stamps  []stamp // of each; later versions append to the same array
+	removed int     // how many are gone
+}
+
+// stamp belongs to one call of Add. A pattern with alternatives has it at several
+// nodes.
+type stamp struct {
+	seq uint64 // position in the order of Add
+	// removedAt is the version of the table from which on the subscription is gone,
+	// or 0. It lets a long list drop one without being copied, while readers of
+	// older versions still see it.
 	removedAt *atomic.Uint64
 }
 
-// node is a place in the trie of segments: the end of all patterns that begin
-// with the same segments. It is immutable; a change copies the nodes on the way
-// to it and shares all others. A nil node is an empty one. A walk spends its time
-// waiting for memory, so a node is one cache line, with the rare parts elsewhere.
-type node[S any] struct {
-	// What may follow.
-	literals *hamt[*node[S]]
+// branch is what may follow a node.
+type branch[S any] struct {
+	literals hamt[*node[S]]
 	one      *node[S] // *
 	rare     *rare[S] // nil if it has none
-
-	// entries are the subscriptions whose pattern ends here, in order of seq.
-	// Later versions append to the same array; removed counts those in it that
-	// are gone.
-	entries []entry[S]
-	removed int
 }
 
 type rare[S any] struct {
@@ -44,46 +59,85 @@ type rare[S any] struct {
 	suffixed *affixes[S]
 }
 
-// edit returns the node with the entries at the end of path changed by leaf; nil
-// if nothing is left of it. nested tells that a ** is above.
-func (n *node[S]) edit(path variant, nested bool, leaf func(*node[S])) *node[S] {
+// edit returns the node with the subscriptions at the end of path changed; nil if
+// nothing is left of it. nested tells that a ** is above.
+func (n *node[S]) edit(path variant, nested bool, change func(*node[S])) *node[S] {
+	tail := ""
+	// Below another **, one that ends a tail could be met at many segments.
+	if len(path) > 0 && !(nested && path[len(path)-1].kind == anyMany) {
+		tail = path[0].tail
+	}
 	var c node[S]
-	if n != nil {
+	switch {
+	case n == nil:
+		c.tail = tail
+	case n.tail != tail && n.tail != "":
+		c = n.unfold()
+	default:
 		c = *n
 	}
-	if len(path) == 0 {
-		leaf(&c)
+	if c.tail == tail && (tail != "" || len(path) == 0) {
+		change(&c)
 	} else {
-		switch s, rest := &path[0], path[1:]; s.kind {
-		case literal:
-			child, _ := c.literals.get(s.hash, s.text)
-			c.literals = put(c.literals, s.hash, s.text, child.edit(rest, nested, leaf))
-		case anyOne:
-			c.one = c.one.edit(rest, nested, leaf)
-		default:
-			c.rare = c.rare.edit(s, rest, nested, leaf)
-		}
+		c.branch = c.branch.edit(path, nested, change)
 	}
-	if c.literals == nil && c.one == nil && c.rare == nil && len(c.entries) == 0 {
+	if c.branch == nil && len(c.subs) == 0 {
 		return nil
 	}
 	return &c
 }
 
-func (r *rare[S]) edit(s *segment, rest variant, nested bool, leaf func(*node[S])) *rare[S] {
+// unfold returns the same without a tail: with the node below.
+func (n *node[S]) unfold() node[S] {
+	below := *n
+	text, next := cutSegment(n.tail, 0)
+	below.tail = n.tail[min(next, len(n.tail)):]
+	var b branch[S]
+	switch text {
+	case "**":
+		b.rare = &rare[S]{many: &below}
+	case "*":
+		b.one = &below
+	default:
+		b.literals = b.literals.with(maphash.String(seed, text), text, &below)
+	}
+	return node[S]{branch: &b}
+}
+
+func (b *branch[S]) edit(path variant, nested bool, change func(*node[S])) *branch[S] {
+	var c branch[S]
+	if b != nil {
+		c = *b
+	}
+	switch s, rest := &path[0], path[1:]; s.kind {
+	case literal:
+		child, _ := c.literals.get(s.hash, s.text)
+		c.literals = put(c.literals, s.hash, s.text, child.edit(rest, nested, change))
+	case anyOne:
+		c.one = c.one.edit(rest, nested, change)
+	default:
+		c.rare = c.rare.edit(s, rest, nested, change)
+	}
+	if c.literals.empty() && c.one == nil && c.rare == nil {
+		return nil
+	}
+	return &c
+}
+
+func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*node[S])) *rare[S] {
 	var c rare[S]
 	if r != nil {
 		c = *r
 	}
 	if s.kind == anyMany {
-		c.many, c.nested = c.many.edit(rest, true, leaf), nested
+		c.many, c.nested = c.many.edit(rest, true, change), nested
 	} else if prefix := s.text[:strings.IndexAny(s.text, "*?[")]; prefix != "" {
 		prefix = prefix[:min(len(prefix), maxAffix)]
-		c.prefixed = c.prefixed.edit(prefix, s, rest, nested, leaf)
+		c.prefixed = c.prefixed.edit(prefix, s, rest, nested, change)
 	} else {
 		suffix := s.text[strings.LastIndexAny(s.text, "*?]")+1:]
 		suffix = suffix[max(len(suffix)-maxAffix, 0):]
-		c.suffixed = c.suffixed.edit(suffix, s, rest, nested, leaf)
+		c.suffixed = c.suffixed.edit(suffix, s, rest, nested, change)
 	}
 	if c.many == nil && c.prefixed == nil && c.suffixed == nil {
 		return nil
@@ -92,28 +146,39 @@ func (r *rare[S]) edit(s *segment, rest variant, nested bool, leaf func(*node[S]
 }
 
 // put sets key to value in m, or removes it if value is nil.
-func put[V any](m *hamt[*V], hash uint64, key string, value *V) *hamt[*V] {
+func put[V any](m hamt[*V], hash uint64, key string, value *V) hamt[*V] {
 	if value == nil {
 		return m.without(hash, key)
 	}
 	return m.with(hash, key, value)
 }
 
-// drop takes note that one of the entries has been removed. A list is copied
+func (n *node[S]) add(s S, st stamp) {
+	var c about
+	if n.about != nil {
+		c = *n.about
+	}
+	c.stamps = append(c.stamps, st)
+	n.subs, n.about = append(n.subs, s), &c
+}
+
+// drop takes note that one of the subscriptions has been removed. A list is copied
 // only when a thirty-second of it is gone, so a removal costs little however
 // long the list is, and what is removed does not linger.
 func (n *node[S]) drop() {
-	n.removed++
-	if n.removed*32 < len(n.entries) {
+	c := *n.about
+	c.removed++
+	if n.about, n.holes = &c, true; c.removed*32 < len(n.subs) {
 		return
 	}
-	kept := make([]entry[S], 0, len(n.entries)-n.removed)
-	for _, e := range n.entries {
-		if e.removedAt.Load() == 0 {
-			kept = append(kept, e)
+	left := len(n.subs) - c.removed
+	old := *n
+	n.subs, n.about, n.holes = make([]S, 0, left), &about{stamps: make([]stamp, 0, left)}, false
+	for i, st := range c.stamps {
+		if st.removedAt.Load() == 0 {
+			n.subs, n.about.stamps = append(n.subs, old.subs[i]), append(n.about.stamps, st)
 		}
 	}
-	n.entries, n.removed = kept, 0
 }
 
 // affixes indexes segments that gobwas/glob matches by the literal text that they
@@ -124,8 +189,10 @@ type affixes[S any] struct {
 	// lengths has bit n set if an affix of n bytes may exist. Bits stay when the
 	// last affix of a length goes, which costs a vain look.
 	lengths uint64
-	groups  *hamt[*hamt[*edge[S]]]
+	groups  hamt[*group[S]]
 }
+
+type group[S any] struct{ edges hamt[*edge[S]] }
 
 // maxAffix is the length to which affixes are cut.
 const maxAffix = 63
@@ -136,91 +203,97 @@ type edge[S any] struct {
 	next    *node[S]
 }
 
-func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, leaf func(*node[S])) *affixes[S] {
+func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, change func(*node[S])) *affixes[S] {
 	var c affixes[S]
 	if a != nil {
 		c = *a
 	}
 	affixHash, hash := maphash.String(seed, affix), maphash.String(seed, s.text)
-	group, _ := c.groups.get(affixHash, affix)
+	g := &group[S]{}
+	if old, ok := c.groups.get(affixHash, affix); ok {
+		*g = *old
+	}
 	e := edge[S]{segment: s}
-	if old, ok := group.get(hash, s.text); ok {
+	if old, ok := g.edges.get(hash, s.text); ok {
 		e = *old
 	}
-	if e.next = e.next.edit(rest, nested, leaf); e.next != nil {
-		group = group.with(hash, s.text, &e)
-	} else {
-		group = group.without(hash, s.text)
+	if e.next = e.next.edit(rest, nested, change); e.next != nil {
+		g.edges = g.edges.with(hash, s.text, &e)
+	} else if g.edges = g.edges.without(hash, s.text); g.edges.empty() {
+		g = nil
 	}
-	if c.groups = put(c.groups, affixHash, affix, group); c.groups == nil {
+	if c.groups = put(c.groups, affixHash, affix, g); c.groups.empty() {
 		return nil
 	}
 	c.lengths |= 1 << len(affix)
 	return &c
 }
 
-// match appends to buf the entries of the version whose patterns match typ, each
-// once and in order. It takes one segment of typ at a time, with all the nodes
-// that the segments so far lead to, so its cost is bounded by their number,
-// whatever the patterns are.
-func (n *node[S]) match(typ string, version uint64, buf []entry[S]) []entry[S] {
-	if n == nil {
-		return buf
+// match appends to ends the nodes of whose patterns typ matches one, each node once,
+// in no order.
+func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
+	// As long as nothing but literals can follow, there is one way to go.
+	for at := 0; n != nil; {
+		if n.branch != nil && (n.branch.one != nil || n.branch.rare != nil) {
+			return n.matchAll(typ, at, ends)
+		}
+		if len(n.subs) > 0 && matchTail(n.tail, typ, at) {
+			ends = append(ends, n)
+		}
+		if n.branch == nil || at > len(typ) {
+			break
+		}
+		var text string
+		text, at = cutSegment(typ, at)
+		n, _ = n.branch.literals.get(maphash.String(seed, text), text)
 	}
+	return ends
+}
+
+// matchAll is match from the segment at at on. It takes one segment at a time, with
+// all the nodes that the segments so far lead to, so its cost is bounded by their
+// number, whatever the patterns are.
+func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 	// many holds the nodes of **, of which any further segment is a part: once
 	// there, always there. All others are in here. What fits is on the stack.
 	var space [3][8]*node[S]
 	here, many, spare := append(space[0][:0], n), space[1][:0], space[2][:0]
-	many = enterMany(many, here)
-	for i := 0; i <= len(typ) && len(here)+len(many) > 0; {
+	for {
+		many = enterMany(many, here)
+		for _, nodes := range [2][]*node[S]{here, many} {
+			for _, n := range nodes {
+				if len(n.subs) > 0 && matchTail(n.tail, typ, at) {
+					ends = append(ends, n)
+				}
+			}
+		}
+		if at > len(typ) || len(here)+len(many) == 0 {
+			return ends
+		}
 		var text string
-		text, i = cutSegment(typ, i)
+		text, at = cutSegment(typ, at)
 		hash := maphash.String(seed, text)
 		next := spare[:0]
 		for _, nodes := range [2][]*node[S]{here, many} {
 			for _, n := range nodes {
-				if child, ok := n.literals.get(hash, text); ok {
-					next = append(next, child)
-				}
-				if n.one != nil {
-					next = append(next, n.one)
-				}
-				if n.rare != nil {
-					next = n.rare.prefixed.follow(next, text, false)
-					next = n.rare.suffixed.follow(next, text, true)
+				if n.branch != nil {
+					next = n.branch.follow(next, hash, text)
 				}
 			}
 		}
-		many = enterMany(many, next)
 		here, spare = next, here
 	}
-	sorted := true
-	for _, nodes := range [2][]*node[S]{here, many} {
-		for _, n := range nodes {
-			for i := range n.entries {
-				e := &n.entries[i]
-				if n.removed > 0 {
-					if at := e.removedAt.Load(); at != 0 && at <= version {
-						continue
-					}
-				}
-				sorted = sorted && (len(buf) == 0 || buf[len(buf)-1].seq < e.seq)
-				buf = append(buf, *e)
-			}
-		}
-	}
-	if sorted {
-		return buf
-	}
-	slices.SortFunc(buf, func(a, b entry[S]) int { return cmp.Compare(a.seq, b.seq) })
-	return slices.CompactFunc(buf, func(a, b entry[S]) bool { return a.seq == b.seq })
 }
 
 // enterMany appends to many the ** that may follow nodes, which have just been
 // reached. Only below another ** can one be reached more than once.
 func enterMany[S any](many, nodes []*node[S]) []*node[S] {
 	for _, n := range nodes {
-		if r := n.rare; r != nil && r.many != nil && !(r.nested && slices.Contains(many, r.many)) {
+		if n.branch == nil || n.branch.rare == nil {
+			continue
+		}
+		r := n.branch.rare
+		if r.many != nil && !(r.nested && slices.Contains(many, r.many)) {
 			many = append(many, r.many)
 		}
 	}
@@ -228,6 +301,20 @@ func enterMany[S any](many, nodes []*node[S]) []*node[S] {
 }
 
 // follow appends to next the nodes behind the segments that match text.
+func (b *branch[S]) follow(next []*node[S], hash uint64, text string) []*node[S] {
+	if child, ok := b.literals.get(hash, text); ok {
+		next = append(next, child)
+	}
+	if b.one != nil {
+		next = append(next, b.one)
+	}
+	if b.rare != nil {
+		next = b.rare.prefixed.follow(next, text, false)
+		next = b.rare.suffixed.follow(next, text, true)
+	}
+	return next
+}
+
 func (a *affixes[S]) follow(next []*node[S], text string, suffix bool) []*node[S] {
 	if a == nil {
 		return next
@@ -241,20 +328,63 @@ func (a *affixes[S]) follow(next []*node[S], text string, suffix bool) []*node[S
 		if suffix {
 			affix = text[len(text)-n:]
 		}
-		if group, ok := a.groups.get(maphash.String(seed, affix), affix); ok {
-			next = followAll(group, next, text)
+		if g, ok := a.groups.get(maphash.String(seed, affix), affix); ok {
+			next = followAll(&g.edges, next, text)
 		}
 	}
 	return next
 }
 
-func followAll[S any](group *hamt[*edge[S]], next []*node[S], text string) []*node[S] {
-	for i := range group.slots {
-		if s := &group.slots[i]; s.below != nil {
-			next = followAll(s.below, next, text)
-		} else if s.value.segment.glob.Match(text) {
-			next = append(next, s.value.next)
+func followAll[S any](edges *hamt[*edge[S]], next []*node[S], text string) []*node[S] {
+	if edges.below != nil {
+		for i := range edges.below {
+			next = followAll(&edges.below[i], next, text)
+		}
+	}
+	for i := range edges.items {
+		if e := edges.items[i].value; e.segment.glob.Match(text) {
+			next = append(next, e.next)
 		}
 	}
 	return next
+}
+
+// subscriptions returns those of the nodes that the version has, each once and in
+// order. They must not be changed.
+func subscriptions[S any](ends []*node[S], version uint64) []S {
+	// Those of one node, as they mostly are, are taken as they are, but not if later
+	// versions append to the array: nobody is to keep what he has not got.
+	if len(ends) == 1 && !ends[0].holes && len(ends[0].subs) == cap(ends[0].subs) {
+		return ends[0].subs
+	}
+	type found struct {
+		seq  uint64
+		node *node[S]
+		i    int
+	}
+	var space [8]found
+	all, sorted := space[:0], true
+	for _, n := range ends {
+		for i, st := range n.about.stamps {
+			if n.holes {
+				if at := st.removedAt.Load(); at != 0 && at <= version {
+					continue
+				}
+			}
+			sorted = sorted && (len(all) == 0 || all[len(all)-1].seq < st.seq)
+			all = append(all, found{st.seq, n, i})
+		}
+	}
+	if !sorted {
+		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
+		all = slices.CompactFunc(all, func(a, b found) bool { return a.seq == b.seq })
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	subs := make([]S, len(all))
+	for i, f := range all {
+		subs[i] = f.node.subs[f.i]
+	}
+	return subs
 }
