@@ -90,12 +90,14 @@ type doorkeeper [4096]atomic.Uint64
 // knows reports whether the type with this hash has been here lately, and
 // remembers it. It may be wrong, seldom, and no harm is done.
 func (d *doorkeeper) knows(hash uint64) bool {
+	const each = 0x0001_0001_0001_0001 // a one for each of the four
 	word := &d[hash%uint64(len(d))]
 	tags, tag := word.Load(), hash>>48|1 // 0 is no type
-	for t := tags; t != 0; t >>= 16 {
-		if t&0xffff == tag {
-			return true
-		}
+	// Where a tag is the same the difference is 0, and only from 0 is a one borrowed
+	// without the highest bit having been set.
+	differences := tags ^ tag*each
+	if (differences-each)&^differences&(each<<15) != 0 {
+		return true
 	}
 	word.Store(tags<<16 | tag)
 	return false

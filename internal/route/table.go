@@ -112,9 +112,12 @@ func (t *Table[S, R]) Lookup(typ string) R {
 	if r, ok := st.cache.get(hash, typ); ok {
 		return r
 	}
+	// The doorkeeper writes, for which a processor waits until all it has asked of
+	// memory is there: so this comes before the walk, not behind it.
+	admit := t.seen.knows(hash) && len(typ) <= MaxTypeBytes
 	var space [8]*node[S]
 	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))
-	if t.seen.knows(hash) && len(typ) <= MaxTypeBytes {
+	if admit {
 		// The clone keeps whatever typ is a part of from being kept with it.
 		st.cache.put(&cached[R]{hash, strings.Clone(typ), r})
 	}
