@@ -1,22 +1,28 @@
 package route
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // hamt is a persistent map from string to V (a hash array mapped trie): with
 // and without return a new map that shares all but a few small arrays with the
 // old one, which stays as it was. So a change of the index costs microseconds
 // however large it is, and readers of an older state are never disturbed.
 //
-// The zero value is empty. The caller hashes; two keys may have the same hash.
+// The zero value is empty. The caller hashes, always in the same way; two keys may
+// have the same hash.
 type hamt[V any] struct {
 	// below has the map for each value of the hash's next digit. It is nil as long
 	// as there are few items; then they are here, in no order.
 	below *[hamtWidth]hamt[V]
 	items []hamtItem[V]
+	// tags has a byte for each of the items, the first in the lowest: a part of its
+	// hash, which spares a look at the others. Each lies on a cache line of its own.
+	tags uint64
 }
 
 type hamtItem[V any] struct {
-	hash  uint64
 	key   string
 	value V
 }
@@ -24,91 +30,106 @@ type hamtItem[V any] struct {
 const (
 	hamtBits   = 4
 	hamtWidth  = 1 << hamtBits
-	hamtBottom = 64 // shift at which the hash is used up, and items can be many
-	// hamtFew items are kept together: enough that the levels below are not mostly
-	// empty, few enough that their hashes are in a cache line or two.
-	hamtFew = 8
+	hamtBottom = 64 // shift at which the hash is used up, and items may be many
+	hamtFew    = 8  // as many as there are tags
+
+	eachByte = 0x0101_0101_0101_0101
+	highBits = 0x80 * eachByte
 )
 
-func hamtDigit(shift uint, hash uint64) uint64 { return hash >> shift % hamtWidth }
+// hamtTag has its highest bit set, as no byte of tags that belongs to no item has.
+func hamtTag(hash uint64) uint64 { return hash>>56 | 0x80 }
 
 func (m *hamt[V]) empty() bool { return m.below == nil && len(m.items) == 0 }
 
-// get returns the value of key; ok is false if there is none.
-func (m *hamt[V]) get(hash uint64, key string) (value V, ok bool) {
+// get returns where the value of key is, not to be changed, or nil.
+func (m *hamt[V]) get(hash uint64, key string) *V {
 	for digits := hash; m.below != nil; digits >>= hamtBits {
 		m = &m.below[digits%hamtWidth]
 	}
 	if i := m.index(hash, key); i >= 0 {
-		return m.items[i].value, true
+		return &m.items[i].value
 	}
-	return value, false
+	return nil
 }
 
 // index returns where key is among the items, or -1.
 func (m *hamt[V]) index(hash uint64, key string) int {
-	for i := range m.items {
-		if it := &m.items[i]; it.hash == hash && it.key == key {
+	if len(m.items) > hamtFew {
+		return slices.IndexFunc(m.items, func(it hamtItem[V]) bool { return it.key == key })
+	}
+	// A byte of differences is 0 where the tag is the same. Only there, or right above,
+	// does the subtraction set a highest bit that was not set.
+	differences := m.tags ^ hamtTag(hash)*eachByte
+	for same := (differences - eachByte) &^ differences & highBits; same != 0; same &= same - 1 {
+		if i := bits.TrailingZeros64(same) / 8; m.items[i].key == key {
 			return i
 		}
 	}
 	return -1
 }
 
-// with returns a map in which key has value.
-func (m hamt[V]) with(hash uint64, key string, value V) hamt[V] {
-	return m.insert(0, hamtItem[V]{hash, key, value})
+// with returns a map in which key has value. hash is what the caller hashes with.
+func (m hamt[V]) with(hash func(string) uint64, key string, value V) hamt[V] {
+	return m.insert(0, hash, hamtItem[V]{key, value})
 }
 
-func (m hamt[V]) insert(shift uint, it hamtItem[V]) hamt[V] {
+func (m hamt[V]) insert(shift uint, hash func(string) uint64, it hamtItem[V]) hamt[V] {
+	h := hash(it.key)
 	if m.below != nil {
 		below := *m.below
-		b := &below[hamtDigit(shift, it.hash)]
-		*b = b.insert(shift+hamtBits, it)
+		b := &below[h>>shift%hamtWidth]
+		*b = b.insert(shift+hamtBits, hash, it)
 		return hamt[V]{below: &below}
 	}
-	if i := m.index(it.hash, it.key); i >= 0 {
-		items := slices.Clone(m.items)
-		items[i] = it
-		return hamt[V]{items: items}
+	if i := m.index(h, it.key); i >= 0 {
+		m.items = slices.Clone(m.items)
+		m.items[i] = it
+		return m
 	}
-	if len(m.items) < hamtFew || shift >= hamtBottom {
-		items := make([]hamtItem[V], len(m.items)+1)
-		items[copy(items, m.items)] = it
-		return hamt[V]{items: items}
+	n := len(m.items)
+	if n < hamtFew || shift >= hamtBottom {
+		items := make([]hamtItem[V], n+1)
+		copy(items, m.items)
+		items[n] = it
+		return hamt[V]{items: items, tags: m.tags | hamtTag(h)<<(8*n)}
 	}
-	var below [hamtWidth]hamt[V]
-	for _, it := range append(m.items[:len(m.items):len(m.items)], it) {
-		b := &below[hamtDigit(shift, it.hash)]
-		*b = b.insert(shift+hamtBits, it)
+	split := hamt[V]{below: new([hamtWidth]hamt[V])}
+	for _, old := range m.items {
+		split = split.insert(shift, hash, old)
 	}
-	return hamt[V]{below: &below}
+	return split.insert(shift, hash, it)
 }
 
 // without returns a map that does not have key.
-func (m hamt[V]) without(hash uint64, key string) hamt[V] {
-	if _, ok := m.get(hash, key); !ok {
-		return m
+func (m hamt[V]) without(hash func(string) uint64, key string) hamt[V] {
+	if h := hash(key); m.get(h, key) != nil {
+		return m.remove(0, hash, h, key)
 	}
-	return m.remove(0, hash, key)
+	return m
 }
 
-// remove is without for a key that the map has.
-func (m hamt[V]) remove(shift uint, hash uint64, key string) hamt[V] {
-	if m.below == nil {
-		i := m.index(hash, key)
-		return hamt[V]{items: slices.Concat(m.items[:i], m.items[i+1:])}
-	}
-	below := *m.below
-	b := &below[hamtDigit(shift, hash)]
-	*b = b.remove(shift+hamtBits, hash, key)
-	// Half of what made it split, so that coming and going at the limit is cheap.
+// remove is without for a key that the map has, with the hash h.
+func (m hamt[V]) remove(shift uint, hash func(string) uint64, h uint64, key string) hamt[V] {
 	var left []hamtItem[V]
-	for i := range below {
-		if below[i].below != nil || len(left)+len(below[i].items) > hamtFew/2 {
-			return hamt[V]{below: &below}
+	if m.below == nil {
+		i := m.index(h, key)
+		left = slices.Concat(m.items[:i], m.items[i+1:])
+	} else {
+		below := *m.below
+		b := &below[h>>shift%hamtWidth]
+		*b = b.remove(shift+hamtBits, hash, h, key)
+		// Half of what made it split, so that coming and going at the limit is cheap.
+		for i := range below {
+			if below[i].below != nil || len(left)+len(below[i].items) > hamtFew/2 {
+				return hamt[V]{below: &below}
+			}
+			left = append(left, below[i].items...)
 		}
-		left = append(left, below[i].items...)
 	}
-	return hamt[V]{items: left}
+	c := hamt[V]{items: left}
+	for i := range left {
+		c.tags |= hamtTag(hash(left[i].key)) << (8 * i)
+	}
+	return c
 }

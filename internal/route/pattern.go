@@ -43,7 +43,6 @@ const (
 type segment struct {
 	kind segmentKind
 	text string // of a literal or partial one; classes are in gobwas's syntax
-	hash uint64 // of a literal one
 	glob *glob.Pattern
 	// tail is the text of the variant from here on if it is simple: literals and *,
 	// and perhaps a ** at the end. It is empty if it is not.
@@ -52,6 +51,8 @@ type segment struct {
 
 // seed makes hashes unpredictable: nobody can choose types that collide.
 var seed = maphash.MakeSeed()
+
+func hashOf(text string) uint64 { return maphash.String(seed, text) }
 
 // Parse reads a pattern, or says what is wrong with it and where.
 //
@@ -122,8 +123,6 @@ func (e expansion) parse(pattern string) (variant, *Offence) {
 				return nil, offence(int(e.at[begin]), "the segment is not a glob: %v", err)
 			}
 			s.kind, s.glob = partial, g
-		default:
-			s.hash = maphash.String(seed, text)
 		}
 		if s.kind != anyMany || len(v) == 0 || v[len(v)-1].kind != anyMany {
 			v, begins, end = append(v, s), append(begins, begin), begin+len(text)

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"hash/maphash"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +28,7 @@ type Table[S comparable, R any] struct {
 // result can outlive the state that it was built from.
 type state[S comparable, R any] struct {
 	version uint64
-	root    *node[S]
+	root    node[S]
 	len     int
 	cache   cache[R]
 }
@@ -93,7 +92,7 @@ func (t *Table[S, R]) Len() int { return t.state.Load().len }
 // Cached returns the result for typ if it is in the cache. It builds nothing and
 // allocates nothing. A type that is in the cache was given to Lookup before.
 func (t *Table[S, R]) Cached(typ string) (R, bool) {
-	return t.state.Load().cache.get(maphash.String(seed, typ), typ)
+	return t.state.Load().cache.get(hashOf(typ), typ)
 }
 
 // Match returns the subscriptions that match typ, a valid type, in the order in
@@ -108,7 +107,7 @@ func (t *Table[S, R]) Match(typ string) []S {
 // during the call. At the second sight of a type it goes into the cache.
 func (t *Table[S, R]) Lookup(typ string) R {
 	st := t.state.Load()
-	hash := maphash.String(seed, typ)
+	hash := hashOf(typ)
 	if r, ok := st.cache.get(hash, typ); ok {
 		return r
 	}

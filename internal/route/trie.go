@@ -2,7 +2,6 @@ package route
 
 import (
 	"cmp"
-	"hash/maphash"
 	"math/bits"
 	"slices"
 	"strings"
@@ -11,28 +10,24 @@ import (
 
 // node is a place in the trie of segments: all patterns that begin with the same
 // segments meet there. It is immutable; a change copies the nodes on the way to it
-// and shares all others. A nil node is an empty one. A walk spends its time waiting
-// for memory, so a node is one cache line, with the rare parts elsewhere.
+// and shares all others. A walk spends its time waiting for memory, so a node is a
+// cache line together with its key in a hamt, with what is seldom wanted elsewhere.
 type node[S any] struct {
 	// tail is what the patterns of subs have after this node. It is not empty only
 	// if that is the only pattern here and is simple (see segment): then the nodes
 	// on the way to its end are left out.
 	tail string
-
 	// subs are the subscriptions whose pattern ends here or, after tail, below, in
 	// the order in which they were added. Later versions append to the same array.
-	subs  []S
-	about *about // subs; nil if there are none
-	holes bool   // some of subs are gone
-
-	branch *branch[S] // nil if nothing follows
+	subs []S
+	more *more[S] // nil if the node is empty
 }
 
-// about is what there is to know of a node's subscriptions, apart from them because
-// it is seldom looked at.
-type about struct {
-	stamps  []stamp // of each; later versions append to the same array
-	removed int     // how many are gone
+type more[S any] struct {
+	stamps  []stamp // of each of subs; later versions append to the same array
+	removed int     // how many of subs are gone; there is room behind subs then
+
+	branch *branch[S] // nil if nothing follows
 }
 
 // stamp belongs to one call of Add. A pattern with alternatives has it at several
@@ -47,8 +42,8 @@ type stamp struct {
 
 // branch is what may follow a node.
 type branch[S any] struct {
-	literals hamt[*node[S]]
-	one      *node[S] // *
+	literals hamt[node[S]]
+	one      node[S]  // *
 	rare     *rare[S] // nil if it has none
 }
 
@@ -59,49 +54,48 @@ type rare[S any] struct {
 	suffixed *affixes[S]
 }
 
-// edit returns the node with the subscriptions at the end of path changed; nil if
-// nothing is left of it. nested tells that a ** is above.
-func (n *node[S]) edit(path variant, nested bool, change func(*node[S])) *node[S] {
+func (n *node[S]) empty() bool { return n.more == nil }
+
+// edit returns the node with the subscriptions at the end of path changed. nested
+// tells that a ** is above.
+func (n node[S]) edit(path variant, nested bool, change func(*node[S])) node[S] {
 	tail := ""
 	// Below another **, one that ends a tail could be met at many segments.
 	if len(path) > 0 && !(nested && path[len(path)-1].kind == anyMany) {
 		tail = path[0].tail
 	}
-	var c node[S]
-	switch {
-	case n == nil:
-		c.tail = tail
-	case n.tail != tail && n.tail != "":
-		c = n.unfold()
-	default:
-		c = *n
+	if n.empty() {
+		n = node[S]{tail: tail, more: &more[S]{}}
+	} else if n.tail != "" && n.tail != tail {
+		n = n.unfold()
 	}
-	if c.tail == tail && (tail != "" || len(path) == 0) {
-		change(&c)
+	m := *n.more
+	n.more = &m
+	if n.tail == tail && (tail != "" || len(path) == 0) {
+		change(&n)
 	} else {
-		c.branch = c.branch.edit(path, nested, change)
+		m.branch = m.branch.edit(path, nested, change)
 	}
-	if c.branch == nil && len(c.subs) == 0 {
-		return nil
+	if len(n.subs) == 0 && m.branch == nil {
+		return node[S]{}
 	}
-	return &c
+	return n
 }
 
 // unfold returns the same without a tail: with the node below.
-func (n *node[S]) unfold() node[S] {
-	below := *n
+func (n node[S]) unfold() node[S] {
 	text, next := cutSegment(n.tail, 0)
-	below.tail = n.tail[min(next, len(n.tail)):]
+	n.tail = n.tail[min(next, len(n.tail)):]
 	var b branch[S]
 	switch text {
 	case "**":
-		b.rare = &rare[S]{many: &below}
+		b.rare = &rare[S]{many: &n}
 	case "*":
-		b.one = &below
+		b.one = n
 	default:
-		b.literals = b.literals.with(maphash.String(seed, text), text, &below)
+		b.literals = b.literals.with(hashOf, text, n)
 	}
-	return node[S]{branch: &b}
+	return node[S]{more: &more[S]{branch: &b}}
 }
 
 func (b *branch[S]) edit(path variant, nested bool, change func(*node[S])) *branch[S] {
@@ -111,14 +105,21 @@ func (b *branch[S]) edit(path variant, nested bool, change func(*node[S])) *bran
 	}
 	switch s, rest := &path[0], path[1:]; s.kind {
 	case literal:
-		child, _ := c.literals.get(s.hash, s.text)
-		c.literals = put(c.literals, s.hash, s.text, child.edit(rest, nested, change))
+		var child node[S]
+		if old := c.literals.get(hashOf(s.text), s.text); old != nil {
+			child = *old
+		}
+		if child = child.edit(rest, nested, change); child.empty() {
+			c.literals = c.literals.without(hashOf, s.text)
+		} else {
+			c.literals = c.literals.with(hashOf, s.text, child)
+		}
 	case anyOne:
 		c.one = c.one.edit(rest, nested, change)
 	default:
 		c.rare = c.rare.edit(s, rest, nested, change)
 	}
-	if c.literals.empty() && c.one == nil && c.rare == nil {
+	if c.literals.empty() && c.one.empty() && c.rare == nil {
 		return nil
 	}
 	return &c
@@ -130,7 +131,14 @@ func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*node[
 		c = *r
 	}
 	if s.kind == anyMany {
-		c.many, c.nested = c.many.edit(rest, true, change), nested
+		var many node[S]
+		if c.many != nil {
+			many = *c.many
+		}
+		c.many, c.nested = nil, nested
+		if many = many.edit(rest, true, change); !many.empty() {
+			c.many = &many
+		}
 	} else if prefix := s.text[:strings.IndexAny(s.text, "*?[")]; prefix != "" {
 		prefix = prefix[:min(len(prefix), maxAffix)]
 		c.prefixed = c.prefixed.edit(prefix, s, rest, nested, change)
@@ -145,40 +153,28 @@ func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*node[
 	return &c
 }
 
-// put sets key to value in m, or removes it if value is nil.
-func put[V any](m hamt[*V], hash uint64, key string, value *V) hamt[*V] {
-	if value == nil {
-		return m.without(hash, key)
-	}
-	return m.with(hash, key, value)
-}
-
 func (n *node[S]) add(s S, st stamp) {
-	var c about
-	if n.about != nil {
-		c = *n.about
-	}
-	c.stamps = append(c.stamps, st)
-	n.subs, n.about = append(n.subs, s), &c
+	n.subs, n.more.stamps = append(n.subs, s), append(n.more.stamps, st)
 }
 
 // drop takes note that one of the subscriptions has been removed. A list is copied
 // only when a thirty-second of it is gone, so a removal costs little however
 // long the list is, and what is removed does not linger.
 func (n *node[S]) drop() {
-	c := *n.about
-	c.removed++
-	if n.about, n.holes = &c, true; c.removed*32 < len(n.subs) {
+	m := n.more
+	m.removed++
+	if m.removed*32 < len(n.subs) {
+		n.subs = slices.Grow(n.subs, 1)
 		return
 	}
-	left := len(n.subs) - c.removed
-	old := *n
-	n.subs, n.about, n.holes = make([]S, 0, left), &about{stamps: make([]stamp, 0, left)}, false
-	for i, st := range c.stamps {
+	left := len(n.subs) - m.removed
+	subs, stamps := make([]S, 0, left), make([]stamp, 0, left)
+	for i, st := range m.stamps {
 		if st.removedAt.Load() == 0 {
-			n.subs, n.about.stamps = append(n.subs, old.subs[i]), append(n.about.stamps, st)
+			subs, stamps = append(subs, n.subs[i]), append(stamps, st)
 		}
 	}
+	n.subs, m.stamps, m.removed = subs, stamps, 0
 }
 
 // affixes indexes segments that gobwas/glob matches by the literal text that they
@@ -189,10 +185,8 @@ type affixes[S any] struct {
 	// lengths has bit n set if an affix of n bytes may exist. Bits stay when the
 	// last affix of a length goes, which costs a vain look.
 	lengths uint64
-	groups  hamt[*group[S]]
+	groups  hamt[hamt[edge[S]]]
 }
-
-type group[S any] struct{ edges hamt[*edge[S]] }
 
 // maxAffix is the length to which affixes are cut.
 const maxAffix = 63
@@ -200,7 +194,7 @@ const maxAffix = 63
 // edge leads to the node below a segment that gobwas/glob matches.
 type edge[S any] struct {
 	segment *segment
-	next    *node[S]
+	next    node[S]
 }
 
 func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, change func(*node[S])) *affixes[S] {
@@ -208,21 +202,25 @@ func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, c
 	if a != nil {
 		c = *a
 	}
-	affixHash, hash := maphash.String(seed, affix), maphash.String(seed, s.text)
-	g := &group[S]{}
-	if old, ok := c.groups.get(affixHash, affix); ok {
-		*g = *old
+	var group hamt[edge[S]]
+	if old := c.groups.get(hashOf(affix), affix); old != nil {
+		group = *old
 	}
 	e := edge[S]{segment: s}
-	if old, ok := g.edges.get(hash, s.text); ok {
+	if old := group.get(hashOf(s.text), s.text); old != nil {
 		e = *old
 	}
-	if e.next = e.next.edit(rest, nested, change); e.next != nil {
-		g.edges = g.edges.with(hash, s.text, &e)
-	} else if g.edges = g.edges.without(hash, s.text); g.edges.empty() {
-		g = nil
+	if e.next = e.next.edit(rest, nested, change); e.next.empty() {
+		group = group.without(hashOf, s.text)
+	} else {
+		group = group.with(hashOf, s.text, e)
 	}
-	if c.groups = put(c.groups, affixHash, affix, g); c.groups.empty() {
+	if group.empty() {
+		c.groups = c.groups.without(hashOf, affix)
+	} else {
+		c.groups = c.groups.with(hashOf, affix, group)
+	}
+	if c.groups.empty() {
 		return nil
 	}
 	c.lengths |= 1 << len(affix)
@@ -234,20 +232,38 @@ func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, c
 func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
 	// As long as nothing but literals can follow, there is one way to go.
 	for at := 0; n != nil; {
-		if n.branch != nil && (n.branch.one != nil || n.branch.rare != nil) {
+		if n.tail != "" {
+			if matchTail(n.tail, typ, at) {
+				ends = append(ends, n)
+			}
+			break
+		}
+		b := n.branch()
+		if b != nil && (!b.one.empty() || b.rare != nil) {
 			return n.matchAll(typ, at, ends)
 		}
-		if len(n.subs) > 0 && matchTail(n.tail, typ, at) {
-			ends = append(ends, n)
+		if at > len(typ) {
+			if len(n.subs) > 0 {
+				ends = append(ends, n)
+			}
+			break
 		}
-		if n.branch == nil || at > len(typ) {
+		if b == nil {
 			break
 		}
 		var text string
 		text, at = cutSegment(typ, at)
-		n, _ = n.branch.literals.get(maphash.String(seed, text), text)
+		n = b.literals.get(hashOf(text), text)
 	}
 	return ends
+}
+
+// branch returns what follows the node, or nil.
+func (n *node[S]) branch() *branch[S] {
+	if n.tail != "" || n.more == nil {
+		return nil // without a look at more, which is on another cache line
+	}
+	return n.more.branch
 }
 
 // matchAll is match from the segment at at on. It takes one segment at a time, with
@@ -272,12 +288,12 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 		}
 		var text string
 		text, at = cutSegment(typ, at)
-		hash := maphash.String(seed, text)
+		hash := hashOf(text)
 		next := spare[:0]
 		for _, nodes := range [2][]*node[S]{here, many} {
 			for _, n := range nodes {
-				if n.branch != nil {
-					next = n.branch.follow(next, hash, text)
+				if b := n.branch(); b != nil {
+					next = b.follow(next, hash, text)
 				}
 			}
 		}
@@ -289,11 +305,11 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 // reached. Only below another ** can one be reached more than once.
 func enterMany[S any](many, nodes []*node[S]) []*node[S] {
 	for _, n := range nodes {
-		if n.branch == nil || n.branch.rare == nil {
+		b := n.branch()
+		if b == nil || b.rare == nil {
 			continue
 		}
-		r := n.branch.rare
-		if r.many != nil && !(r.nested && slices.Contains(many, r.many)) {
+		if r := b.rare; r.many != nil && !(r.nested && slices.Contains(many, r.many)) {
 			many = append(many, r.many)
 		}
 	}
@@ -302,11 +318,11 @@ func enterMany[S any](many, nodes []*node[S]) []*node[S] {
 
 // follow appends to next the nodes behind the segments that match text.
 func (b *branch[S]) follow(next []*node[S], hash uint64, text string) []*node[S] {
-	if child, ok := b.literals.get(hash, text); ok {
+	if child := b.literals.get(hash, text); child != nil {
 		next = append(next, child)
 	}
-	if b.one != nil {
-		next = append(next, b.one)
+	if !b.one.empty() {
+		next = append(next, &b.one)
 	}
 	if b.rare != nil {
 		next = b.rare.prefixed.follow(next, text, false)
@@ -328,22 +344,22 @@ func (a *affixes[S]) follow(next []*node[S], text string, suffix bool) []*node[S
 		if suffix {
 			affix = text[len(text)-n:]
 		}
-		if g, ok := a.groups.get(maphash.String(seed, affix), affix); ok {
-			next = followAll(&g.edges, next, text)
+		if group := a.groups.get(hashOf(affix), affix); group != nil {
+			next = followAll(group, next, text)
 		}
 	}
 	return next
 }
 
-func followAll[S any](edges *hamt[*edge[S]], next []*node[S], text string) []*node[S] {
+func followAll[S any](edges *hamt[edge[S]], next []*node[S], text string) []*node[S] {
 	if edges.below != nil {
 		for i := range edges.below {
 			next = followAll(&edges.below[i], next, text)
 		}
 	}
 	for i := range edges.items {
-		if e := edges.items[i].value; e.segment.glob.Match(text) {
-			next = append(next, e.next)
+		if e := &edges.items[i].value; e.segment.glob.Match(text) {
+			next = append(next, &e.next)
 		}
 	}
 	return next
@@ -354,7 +370,7 @@ func followAll[S any](edges *hamt[*edge[S]], next []*node[S], text string) []*no
 func subscriptions[S any](ends []*node[S], version uint64) []S {
 	// Those of one node, as they mostly are, are taken as they are, but not if later
 	// versions append to the array: nobody is to keep what he has not got.
-	if len(ends) == 1 && !ends[0].holes && len(ends[0].subs) == cap(ends[0].subs) {
+	if len(ends) == 1 && len(ends[0].subs) == cap(ends[0].subs) {
 		return ends[0].subs
 	}
 	type found struct {
@@ -365,8 +381,8 @@ func subscriptions[S any](ends []*node[S], version uint64) []S {
 	var space [8]found
 	all, sorted := space[:0], true
 	for _, n := range ends {
-		for i, st := range n.about.stamps {
-			if n.holes {
+		for i, st := range n.more.stamps {
+			if n.more.removed > 0 {
 				if at := st.removedAt.Load(); at != 0 && at <= version {
 					continue
 				}
