@@ -214,8 +214,13 @@ func matchTail(tail, typ string, at int) bool {
 	if at > len(typ) {
 		return tail == "" || tail == "**"
 	}
-	if tail == "" {
+	switch tail { // the most frequent ones first
+	case "":
 		return false
+	case "*":
+		return strings.IndexByte(typ[at:], '.') < 0
+	case "**":
+		return true
 	}
 	for i := 0; i < len(tail); i++ {
 		switch {
