@@ -1,9 +1,6 @@
 package route
 
-import (
-	"math/bits"
-	"slices"
-)
+import "slices"
 
 // hamt is a persistent map from string to V (a hash array mapped trie): with
 // and without return a new map that shares all but a few small arrays with the
@@ -17,9 +14,9 @@ type hamt[V any] struct {
 	// as there are few items; then they are here, in no order.
 	below *[hamtWidth]hamt[V]
 	items []hamtItem[V]
-	// tags has a byte for each of the items, the first in the lowest: a part of its
-	// hash, which spares a look at the others. Each lies on a cache line of its own.
-	tags uint64
+	// tags of the items spare a look at those that lie beside what is looked for, each
+	// on a cache line of its own.
+	tags tags
 }
 
 type hamtItem[V any] struct {
@@ -32,13 +29,7 @@ const (
 	hamtWidth  = 1 << hamtBits
 	hamtBottom = 64 // shift at which the hash is used up, and items may be many
 	hamtFew    = 8  // as many as there are tags
-
-	eachByte = 0x0101_0101_0101_0101
-	highBits = 0x80 * eachByte
 )
-
-// hamtTag has its highest bit set, as no byte of tags that belongs to no item has.
-func hamtTag(hash uint64) uint64 { return hash>>56 | 0x80 }
 
 func (m *hamt[V]) empty() bool { return m.below == nil && len(m.items) == 0 }
 
@@ -58,11 +49,8 @@ func (m *hamt[V]) index(hash uint64, key string) int {
 	if len(m.items) > hamtFew {
 		return slices.IndexFunc(m.items, func(it hamtItem[V]) bool { return it.key == key })
 	}
-	// A byte of differences is 0 where the tag is the same. Only there, or right above,
-	// does the subtraction set a highest bit that was not set.
-	differences := m.tags ^ hamtTag(hash)*eachByte
-	for same := (differences - eachByte) &^ differences & highBits; same != 0; same &= same - 1 {
-		if i := bits.TrailingZeros64(same) / 8; m.items[i].key == key {
+	for p := m.tags.places(hash); p != 0; p = p.others() {
+		if i := p.first(); m.items[i].key == key {
 			return i
 		}
 	}
@@ -92,7 +80,7 @@ func (m hamt[V]) insert(shift uint, hash func(string) uint64, it hamtItem[V]) ha
 		items := make([]hamtItem[V], n+1)
 		copy(items, m.items)
 		items[n] = it
-		return hamt[V]{items: items, tags: m.tags | hamtTag(h)<<(8*n)}
+		return hamt[V]{items: items, tags: m.tags.with(n, h)}
 	}
 	split := hamt[V]{below: new([hamtWidth]hamt[V])}
 	for _, old := range m.items {
@@ -129,7 +117,7 @@ func (m hamt[V]) remove(shift uint, hash func(string) uint64, h uint64, key stri
 	}
 	c := hamt[V]{items: left}
 	for i := range left {
-		c.tags |= hamtTag(hash(left[i].key)) << (8 * i)
+		c.tags = c.tags.with(i, hash(left[i].key))
 	}
 	return c
 }

@@ -118,7 +118,7 @@ func (t *Table[S, R]) Lookup(typ string) R {
 	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))
 	if admit {
 		// The clone keeps whatever typ is a part of from being kept with it.
-		st.cache.put(&cached[R]{hash, strings.Clone(typ), r})
+		st.cache.put(hash, &cached[R]{strings.Clone(typ), r})
 	}
 	return r
 }
