@@ -227,7 +227,7 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 
 // opening is what a dispatch of an event that is published begins with.
 func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption, w *waiter) (opening, error) {
-	to, known := b.routes.Cached(eventType)
+	to, hash, known := b.routes.Cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
 			return opening{}, typeError(eventType, offence)
@@ -240,7 +240,7 @@ func (b *Bus) opening(ctx context.Context, from *call, inside bool, eventType st
 		return opening{}, ErrShutdown
 	}
 	if !known {
-		to = b.routes.Lookup(eventType)
+		to = b.routes.Find(eventType, hash)
 	}
 	now, _ := b.time.recent()
 	o := opening{payload: payload, values: ctx, to: to, wall: now.wall}

@@ -5,7 +5,7 @@
 //
 // The way of a type: [Table.Cached] finds it in the cache of the current state;
 // if it is not there, [CheckType] says whether it is a type at all and
-// [Table.Lookup] walks the index.
+// [Table.Find] walks the index. [Table.Lookup] is both.
 package route
 
 import (

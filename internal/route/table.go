@@ -90,10 +90,16 @@ func (t *Table[S, R]) Renew() {
 func (t *Table[S, R]) Len() int { return t.state.Load().len }
 
 // Cached returns the result for typ if it is in the cache. It builds nothing and
-// allocates nothing. A type that is in the cache was given to Lookup before.
-func (t *Table[S, R]) Cached(typ string) (R, bool) {
-	return t.state.Load().cache.get(hashOf(typ), typ)
+// allocates nothing. A type that is in the cache was given to Find or Lookup before;
+// one that is not can be given to Find, with the hash, once it is known to be valid.
+func (t *Table[S, R]) Cached(typ string) (r R, hash Hash, ok bool) {
+	hash = Hash(hashOf(typ))
+	r, ok = t.state.Load().cache.get(uint64(hash), typ)
+	return r, hash, ok
 }
+
+// Hash is that of a type: see [Table.Cached].
+type Hash uint64
 
 // Match returns the subscriptions that match typ, a valid type, in the order in
 // which they were added. It builds and remembers nothing. They must not be changed.
@@ -106,19 +112,24 @@ func (t *Table[S, R]) Match(typ string) []S {
 // cache or built anew. It is the result for one state of the table that existed
 // during the call. At the second sight of a type it goes into the cache.
 func (t *Table[S, R]) Lookup(typ string) R {
-	st := t.state.Load()
-	hash := hashOf(typ)
-	if r, ok := st.cache.get(hash, typ); ok {
-		return r
+	r, hash, ok := t.Cached(typ)
+	if !ok {
+		r = t.Find(typ, hash)
 	}
+	return r
+}
+
+// Find is Lookup for a type that Cached has not found; hash is what it returned.
+func (t *Table[S, R]) Find(typ string, hash Hash) R {
+	st := t.state.Load()
 	// The doorkeeper writes, for which a processor waits until all it has asked of
 	// memory is there: so this comes before the walk, not behind it.
-	admit := t.seen.knows(hash) && len(typ) <= MaxTypeBytes
+	admit := t.seen.knows(uint64(hash)) && len(typ) <= MaxTypeBytes
 	var space [8]*node[S]
 	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))
 	if admit {
 		// The clone keeps whatever typ is a part of from being kept with it.
-		st.cache.put(hash, &cached[R]{strings.Clone(typ), r})
+		st.cache.put(uint64(hash), &cached[R]{strings.Clone(typ), r})
 	}
 	return r
 }
