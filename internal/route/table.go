@@ -54,7 +54,7 @@ func (t *Table[S, R]) Add(p *Pattern, s S) (remove func()) {
 	defer t.mu.Unlock()
 	t.seq++
 	st := stamp{t.seq, new(atomic.Uint64)}
-	t.edit(p, +1, func(n *node[S]) { n.add(s, st) })
+	t.edit(p, +1, func(m *more[S]) { m.add(s, st) })
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -62,13 +62,13 @@ func (t *Table[S, R]) Add(p *Pattern, s S) (remove func()) {
 			return
 		}
 		st.removedAt.Store(t.state.Load().version + 1)
-		t.edit(p, -1, (*node[S]).drop)
+		t.edit(p, -1, (*more[S]).drop)
 	}
 }
 
 // edit publishes the next state, in which change has been made to the nodes at which
 // p ends. t.mu is held.
-func (t *Table[S, R]) edit(p *Pattern, add int, change func(*node[S])) {
+func (t *Table[S, R]) edit(p *Pattern, add int, change func(*more[S])) {
 	old := t.state.Load()
 	next := &state[S, R]{version: old.version + 1, root: old.root, len: old.len + add}
 	for _, v := range p.variants {

@@ -10,21 +10,29 @@ import (
 
 // node is a place in the trie of segments: all patterns that begin with the same
 // segments meet there. It is immutable; a change copies the nodes on the way to it
-// and shares all others. A walk spends its time waiting for memory, so a node is a
-// cache line together with its key in a hamt, with what is seldom wanted elsewhere.
+// and shares all others. A walk spends its time waiting for memory, so a node is
+// small, and lies beside its key in a hamt. The zero value is an empty node.
 type node[S any] struct {
-	// tail is what the patterns of subs have after this node. It is not empty only
-	// if that is the only pattern here and is simple (see segment): then the nodes
-	// on the way to its end are left out.
+	// tail is what the patterns of subscriptions have after this node. It is not
+	// empty only if that is the only pattern here and is simple (see segment): then
+	// the nodes on the way to its end are left out.
 	tail string
-	// subs are the subscriptions whose pattern ends here or, after tail, below, in
-	// the order in which they were added. Later versions append to the same array.
-	subs []S
-	more *more[S] // nil if the node is empty
+	only *only[S] // if there is one subscription and nothing else
+	more *more[S] // if there is anything else
 }
 
+// only is a single subscription.
+type only[S any] struct {
+	subs  [1]S
+	stamp stamp
+}
+
+// more is what there is at a node.
 type more[S any] struct {
-	stamps  []stamp // of each of subs; later versions append to the same array
+	// subs are the subscriptions whose pattern ends here or, after tail, below, in
+	// the order in which they were added. Later versions append to the same array.
+	subs    []S
+	stamps  []stamp // of each of subs, likewise
 	removed int     // how many of subs are gone; there is room behind subs then
 
 	branch *branch[S] // nil if nothing follows
@@ -54,32 +62,45 @@ type rare[S any] struct {
 	suffixed *affixes[S]
 }
 
-func (n *node[S]) empty() bool { return n.more == nil }
+func (n *node[S]) empty() bool { return n.only == nil && n.more == nil }
 
 // edit returns the node with the subscriptions at the end of path changed. nested
 // tells that a ** is above.
-func (n node[S]) edit(path variant, nested bool, change func(*node[S])) node[S] {
+func (n node[S]) edit(path variant, nested bool, change func(*more[S])) node[S] {
 	tail := ""
 	// Below another **, one that ends a tail could be met at many segments.
 	if len(path) > 0 && !(nested && path[len(path)-1].kind == anyMany) {
 		tail = path[0].tail
 	}
 	if n.empty() {
-		n = node[S]{tail: tail, more: &more[S]{}}
+		n.tail = tail
 	} else if n.tail != "" && n.tail != tail {
 		n = n.unfold()
 	}
-	m := *n.more
-	n.more = &m
+	m := n.open()
 	if n.tail == tail && (tail != "" || len(path) == 0) {
-		change(&n)
+		change(&m)
 	} else {
 		m.branch = m.branch.edit(path, nested, change)
 	}
-	if len(n.subs) == 0 && m.branch == nil {
+	switch {
+	case len(m.subs) == 0 && m.branch == nil:
 		return node[S]{}
+	case len(m.subs) == 1 && m.branch == nil:
+		return node[S]{tail: n.tail, only: &only[S]{[1]S{m.subs[0]}, m.stamps[0]}}
 	}
-	return n
+	return node[S]{tail: n.tail, more: &m}
+}
+
+// open returns a copy of what there is at the node.
+func (n *node[S]) open() more[S] {
+	switch {
+	case n.more != nil:
+		return *n.more
+	case n.only != nil:
+		return more[S]{subs: n.only.subs[:], stamps: []stamp{n.only.stamp}}
+	}
+	return more[S]{}
 }
 
 // unfold returns the same without a tail: with the node below.
@@ -98,7 +119,7 @@ func (n node[S]) unfold() node[S] {
 	return node[S]{more: &more[S]{branch: &b}}
 }
 
-func (b *branch[S]) edit(path variant, nested bool, change func(*node[S])) *branch[S] {
+func (b *branch[S]) edit(path variant, nested bool, change func(*more[S])) *branch[S] {
 	var c branch[S]
 	if b != nil {
 		c = *b
@@ -125,7 +146,7 @@ func (b *branch[S]) edit(path variant, nested bool, change func(*node[S])) *bran
 	return &c
 }
 
-func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*node[S])) *rare[S] {
+func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*more[S])) *rare[S] {
 	var c rare[S]
 	if r != nil {
 		c = *r
@@ -153,28 +174,27 @@ func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*node[
 	return &c
 }
 
-func (n *node[S]) add(s S, st stamp) {
-	n.subs, n.more.stamps = append(n.subs, s), append(n.more.stamps, st)
+func (m *more[S]) add(s S, st stamp) {
+	m.subs, m.stamps = append(m.subs, s), append(m.stamps, st)
 }
 
 // drop takes note that one of the subscriptions has been removed. A list is copied
 // only when a thirty-second of it is gone, so a removal costs little however
 // long the list is, and what is removed does not linger.
-func (n *node[S]) drop() {
-	m := n.more
+func (m *more[S]) drop() {
 	m.removed++
-	if m.removed*32 < len(n.subs) {
-		n.subs = slices.Grow(n.subs, 1)
+	if m.removed*32 < len(m.subs) {
+		m.subs = slices.Grow(m.subs, 1)
 		return
 	}
-	left := len(n.subs) - m.removed
+	left := len(m.subs) - m.removed
 	subs, stamps := make([]S, 0, left), make([]stamp, 0, left)
 	for i, st := range m.stamps {
 		if st.removedAt.Load() == 0 {
-			subs, stamps = append(subs, n.subs[i]), append(stamps, st)
+			subs, stamps = append(subs, m.subs[i]), append(stamps, st)
 		}
 	}
-	n.subs, m.stamps, m.removed = subs, stamps, 0
+	m.subs, m.stamps, m.removed = subs, stamps, 0
 }
 
 // affixes indexes segments that gobwas/glob matches by the literal text that they
@@ -197,7 +217,7 @@ type edge[S any] struct {
 	next    node[S]
 }
 
-func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, change func(*node[S])) *affixes[S] {
+func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, change func(*more[S])) *affixes[S] {
 	var c affixes[S]
 	if a != nil {
 		c = *a
@@ -243,7 +263,7 @@ func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
 			return n.matchAll(typ, at, ends)
 		}
 		if at > len(typ) {
-			if len(n.subs) > 0 {
+			if n.ends() {
 				ends = append(ends, n)
 			}
 			break
@@ -258,10 +278,15 @@ func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
 	return ends
 }
 
+// ends reports whether the patterns of any subscriptions end here or after the tail.
+func (n *node[S]) ends() bool {
+	return n.only != nil || n.more != nil && len(n.more.subs) > 0
+}
+
 // branch returns what follows the node, or nil.
 func (n *node[S]) branch() *branch[S] {
-	if n.tail != "" || n.more == nil {
-		return nil // without a look at more, which is on another cache line
+	if n.more == nil {
+		return nil
 	}
 	return n.more.branch
 }
@@ -278,7 +303,7 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 		many = enterMany(many, here)
 		for _, nodes := range [2][]*node[S]{here, many} {
 			for _, n := range nodes {
-				if len(n.subs) > 0 && matchTail(n.tail, typ, at) {
+				if n.ends() && matchTail(n.tail, typ, at) {
 					ends = append(ends, n)
 				}
 			}
@@ -370,37 +395,41 @@ func followAll[S any](edges *hamt[edge[S]], next []*node[S], text string) []*nod
 func subscriptions[S any](ends []*node[S], version uint64) []S {
 	// Those of one node, as they mostly are, are taken as they are, but not if later
 	// versions append to the array: nobody is to keep what he has not got.
-	if len(ends) == 1 && len(ends[0].subs) == cap(ends[0].subs) {
-		return ends[0].subs
+	if len(ends) == 1 {
+		if n := ends[0]; n.only != nil {
+			return n.only.subs[:]
+		} else if subs := n.more.subs; len(subs) == cap(subs) {
+			return subs
+		}
 	}
 	type found struct {
-		seq  uint64
-		node *node[S]
-		i    int
+		stamp stamp
+		sub   S
 	}
 	var space [8]found
 	all, sorted := space[:0], true
 	for _, n := range ends {
-		for i, st := range n.more.stamps {
-			if n.more.removed > 0 {
+		m := n.open()
+		for i, st := range m.stamps {
+			if m.removed > 0 {
 				if at := st.removedAt.Load(); at != 0 && at <= version {
 					continue
 				}
 			}
-			sorted = sorted && (len(all) == 0 || all[len(all)-1].seq < st.seq)
-			all = append(all, found{st.seq, n, i})
+			sorted = sorted && (len(all) == 0 || all[len(all)-1].stamp.seq < st.seq)
+			all = append(all, found{st, m.subs[i]})
 		}
 	}
 	if !sorted {
-		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
-		all = slices.CompactFunc(all, func(a, b found) bool { return a.seq == b.seq })
+		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.stamp.seq, b.stamp.seq) })
+		all = slices.CompactFunc(all, func(a, b found) bool { return a.stamp.seq == b.stamp.seq })
 	}
 	if len(all) == 0 {
 		return nil
 	}
 	subs := make([]S, len(all))
 	for i, f := range all {
-		subs[i] = f.node.subs[f.i]
+		subs[i] = f.sub
 	}
 	return subs
 }
