@@ -14,8 +14,8 @@ type hamt[V any] struct {
 	// as there are few items; then they are here, in no order.
 	below *[hamtWidth]hamt[V]
 	items []hamtItem[V]
-	// tags of the items spare a look at those that lie beside what is looked for, each
-	// on a cache line of its own.
+	// tags of the items spare a look at those beside the one that is looked for: at
+	// their cache lines, and at their keys, which are elsewhere.
 	tags tags
 }
 
@@ -28,7 +28,7 @@ const (
 	hamtBits   = 4
 	hamtWidth  = 1 << hamtBits
 	hamtBottom = 64 // shift at which the hash is used up, and items may be many
-	hamtFew    = 8  // as many as there are tags
+	hamtFew    = 8  // as many as have tags
 )
 
 func (m *hamt[V]) empty() bool { return m.below == nil && len(m.items) == 0 }

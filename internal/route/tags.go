@@ -14,7 +14,7 @@ const (
 // tag has its highest bit set, as no byte of a free place has.
 func tag(hash uint64) uint64 { return hash>>56 | 0x80 }
 
-// with returns the tags with that of hash at place i, or the same if there is none.
+// with returns the tags with that of hash at place i. Beyond the eighth there is none.
 func (t tags) with(i int, hash uint64) tags {
 	return t&^(0xff<<(8*i)) | tags(tag(hash)<<(8*i))
 }
