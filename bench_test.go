@@ -273,7 +273,7 @@ func BenchmarkRoutingRepeatedTypes(b *testing.B) {
 	}
 	interleave(b, 10_000, func(n int) {
 		for i := range n {
-			sink, _ = table.Cached(types[i%len(types)])
+			sink, _, _ = table.Cached(types[i%len(types)])
 		}
 	}, func(n int) {
 		for i := range n {

@@ -228,7 +228,7 @@ func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload 
 
 // open puts into place what a dispatch of an event that is published begins with.
 func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eventType string, payload any, opts []PublishOption, w *waiter) error {
-	to, known := b.routes.Cached(eventType)
+	to, hash, known := b.routes.Cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
 			return typeError(eventType, offence)
@@ -241,7 +241,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		return ErrShutdown
 	}
 	if !known {
-		to = b.routes.Lookup(eventType)
+		to = b.routes.Find(eventType, hash)
 	}
 	now, _ := b.time.recent()
 	o.payload, o.values, o.to, o.wall = payload, ctx, to, now.wall

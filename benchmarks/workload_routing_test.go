@@ -34,14 +34,15 @@ func eventbusMatcher(patterns []string) func(typ string) {
 		table.Add(pattern, i)
 	}
 	return func(typ string) {
-		var known bool
-		if routed, known = table.Cached(typ); known {
+		result, hash, known := table.Cached(typ)
+		if known {
+			routed = result
 			return
 		}
 		if offence := route.CheckType(typ); offence != nil {
 			panic(offence)
 		}
-		routed = table.Lookup(typ)
+		routed = table.Find(typ, hash)
 	}
 }
 

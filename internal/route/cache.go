@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	cachePages = 64
-	cacheSets  = 16 // in a page
-	cacheWays  = 8  // in a set
+	cachePages = 128
+	cacheSets  = 8 // in a page
+	cacheWays  = 7 // in a set, which is a cache line with its tags
 )
 
 // cache holds the results for some types under one state of the table. It never
-// holds more than cachePages*cacheSets*cacheWays = 8,192 of them. It begins empty
+// holds more than cachePages*cacheSets*cacheWays = 7,168 of them. It begins empty
 // with each state and allocates its pages when they are used, because states may
 // follow each other quickly.
 type cache[R any] struct {
@@ -22,18 +22,13 @@ type cache[R any] struct {
 type cachePage[R any] [cacheSets]cacheSet[R]
 
 // cacheSet is where the types are whose hashes choose it, each in any of the
-// ways. The tags, a part of each one's hash, spare a type that is not here the
-// look at all those that are: each lies elsewhere in memory.
+// ways. The tags spare a type that is not here the look at all those that are.
 type cacheSet[R any] struct {
-	tags [cacheWays]atomic.Uint32
+	tags atomic.Uint64 // of type tags
 	ways [cacheWays]atomic.Pointer[cached[R]]
 }
 
-// tag is never that of an empty way.
-func tag(hash uint64) uint32 { return uint32(hash>>32) | 1 }
-
 type cached[R any] struct {
-	hash   uint64
 	typ    string
 	result R
 }
@@ -44,11 +39,12 @@ func (c *cache[R]) get(hash uint64, typ string) (result R, ok bool) {
 		return result, false
 	}
 	set := &page[hash/cachePages%cacheSets]
-	for i := range set.tags {
-		if set.tags[i].Load() != tag(hash) {
+	// One after the other: it is mostly the first, and a branch is foretold.
+	for i, tags := 0, set.tags.Load(); i < cacheWays; i, tags = i+1, tags>>8 {
+		if tags&0xff != tag(hash) {
 			continue
 		}
-		if e := set.ways[i].Load(); e != nil && e.hash == hash && e.typ == typ {
+		if e := set.ways[i].Load(); e.typ == typ {
 			return e.result, true
 		}
 	}
@@ -57,26 +53,36 @@ func (c *cache[R]) get(hash uint64, typ string) (result R, ok bool) {
 
 // put stores a result, in place of a random one if the set is full. Sets fill
 // from the front and never have a gap.
-func (c *cache[R]) put(e *cached[R]) {
-	slot := &c.pages[e.hash%cachePages]
+func (c *cache[R]) put(hash uint64, e *cached[R]) {
+	slot := &c.pages[hash%cachePages]
 	page := slot.Load()
 	if page == nil {
 		slot.CompareAndSwap(nil, new(cachePage[R]))
 		page = slot.Load()
 	}
-	set := &page[e.hash/cachePages%cacheSets]
+	set := &page[hash/cachePages%cacheSets]
 	for i := range set.ways {
 		if set.ways[i].CompareAndSwap(nil, e) {
-			set.tags[i].Store(tag(e.hash))
+			set.tag(i, hash)
 			return
 		}
-		if old := set.ways[i].Load(); old.hash == e.hash && old.typ == e.typ {
+		if set.ways[i].Load().typ == e.typ {
 			return
 		}
 	}
 	i := rand.IntN(cacheWays)
 	set.ways[i].Store(e)
-	set.tags[i].Store(tag(e.hash))
+	set.tag(i, hash)
+}
+
+// tag lets a type that has been stored be found.
+func (s *cacheSet[R]) tag(way int, hash uint64) {
+	for {
+		old := s.tags.Load()
+		if s.tags.CompareAndSwap(old, uint64(tags(old).with(way, hash))) {
+			return
+		}
+	}
 }
 
 // doorkeeper remembers the last types that were asked for and not found in the
@@ -90,12 +96,14 @@ type doorkeeper [4096]atomic.Uint64
 // knows reports whether the type with this hash has been here lately, and
 // remembers it. It may be wrong, seldom, and no harm is done.
 func (d *doorkeeper) knows(hash uint64) bool {
+	const each = 0x0001_0001_0001_0001 // a one for each of the four
 	word := &d[hash%uint64(len(d))]
 	tags, tag := word.Load(), hash>>48|1 // 0 is no type
-	for t := tags; t != 0; t >>= 16 {
-		if t&0xffff == tag {
-			return true
-		}
+	// Where a tag is the same the difference is 0, and only from 0 is a one borrowed
+	// without the highest bit having been set.
+	differences := tags ^ tag*each
+	if (differences-each)&^differences&(each<<15) != 0 {
+		return true
 	}
 	word.Store(tags<<16 | tag)
 	return false

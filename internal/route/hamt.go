@@ -1,156 +1,123 @@
 package route
 
-import (
-	"math/bits"
-	"slices"
-)
+import "slices"
 
 // hamt is a persistent map from string to V (a hash array mapped trie): with
 // and without return a new map that shares all but a few small arrays with the
 // old one, which stays as it was. So a change of the index costs microseconds
 // however large it is, and readers of an older state are never disturbed.
 //
-// The empty map is nil. The caller hashes; two keys may have the same hash.
+// The zero value is empty. The caller hashes, always in the same way; two keys may
+// have the same hash.
 type hamt[V any] struct {
-	// present has one bit for each of 32 values of five bits of the hash. The
-	// slot of a value is the number of smaller values that are present. At the
-	// bottom, where the hash is used up, it is not used, and every slot is
-	// compared.
-	present uint32
-	slots   []hamtSlot[V]
+	// below has the map for each value of the hash's next digit. It is nil as long
+	// as there are few items; then they are here, in no order.
+	below *[hamtWidth]hamt[V]
+	items []hamtItem[V]
+	// tags of the items spare a look at those beside the one that is looked for: at
+	// their cache lines, and at their keys, which are elsewhere.
+	tags tags
 }
 
-// hamtSlot is a key with its value or, if below is not nil, a further level.
-type hamtSlot[V any] struct {
-	below *hamt[V]
-	hash  uint64
+type hamtItem[V any] struct {
 	key   string
 	value V
 }
 
 const (
-	hamtBits   = 5
-	hamtBottom = 64 / hamtBits * hamtBits // shift at which no whole digit is left
+	hamtBits   = 4
+	hamtWidth  = 1 << hamtBits
+	hamtBottom = 64 // shift at which the hash is used up, and items may be many
+	hamtFew    = 8  // as many as have tags
 )
 
-// find returns the slot of the hash's digit at shift, and whether it is taken.
-// At the bottom it looks for the key itself.
-func (m *hamt[V]) find(shift uint, hash uint64, key string) (slot int, taken bool) {
-	if shift >= hamtBottom {
-		i := slices.IndexFunc(m.slots, func(s hamtSlot[V]) bool { return s.key == key })
-		return max(i, 0), i >= 0
+func (m *hamt[V]) empty() bool { return m.below == nil && len(m.items) == 0 }
+
+// get returns where the value of key is, not to be changed, or nil.
+func (m *hamt[V]) get(hash uint64, key string) *V {
+	for digits := hash; m.below != nil; digits >>= hamtBits {
+		m = &m.below[digits%hamtWidth]
 	}
-	bit := digit(shift, hash)
-	return bits.OnesCount32(m.present & (bit - 1)), m.present&bit != 0
+	if i := m.index(hash, key); i >= 0 {
+		return &m.items[i].value
+	}
+	return nil
 }
 
-func digit(shift uint, hash uint64) uint32 {
-	return 1 << (hash >> shift & (1<<hamtBits - 1))
-}
-
-// get returns the value of key; ok is false if there is none. It is find in a loop,
-// written out because a walk of the index spends its time here.
-func (m *hamt[V]) get(hash uint64, key string) (value V, ok bool) {
-	for shift := uint(0); m != nil; shift += hamtBits {
-		var s *hamtSlot[V]
-		if shift < hamtBottom {
-			bit := digit(shift, hash)
-			if m.present&bit == 0 {
-				break
-			}
-			s = &m.slots[bits.OnesCount32(m.present&(bit-1))]
-		} else if i, taken := m.find(shift, hash, key); taken {
-			s = &m.slots[i]
-		} else {
-			break
+// index returns where key is among the items, or -1.
+func (m *hamt[V]) index(hash uint64, key string) int {
+	if len(m.items) > hamtFew {
+		return slices.IndexFunc(m.items, func(it hamtItem[V]) bool { return it.key == key })
+	}
+	for p := m.tags.places(hash); p != 0; p = p.others() {
+		if i := p.first(); m.items[i].key == key {
+			return i
 		}
-		if s.below == nil {
-			if s.hash == hash && s.key == key {
-				return s.value, true
-			}
-			break
-		}
-		m = s.below
 	}
-	return value, false
+	return -1
 }
 
-// with returns a map in which key has value.
-func (m *hamt[V]) with(hash uint64, key string, value V) *hamt[V] {
-	return m.insert(0, hamtSlot[V]{hash: hash, key: key, value: value})
+// with returns a map in which key has value. hash is what the caller hashes with.
+func (m hamt[V]) with(hash func(string) uint64, key string, value V) hamt[V] {
+	return m.insert(0, hash, hamtItem[V]{key, value})
 }
 
-func (m *hamt[V]) insert(shift uint, s hamtSlot[V]) *hamt[V] {
-	if m == nil {
-		m = &hamt[V]{}
+func (m hamt[V]) insert(shift uint, hash func(string) uint64, it hamtItem[V]) hamt[V] {
+	h := hash(it.key)
+	if m.below != nil {
+		below := *m.below
+		b := &below[h>>shift%hamtWidth]
+		*b = b.insert(shift+hamtBits, hash, it)
+		return hamt[V]{below: &below}
 	}
-	i, taken := m.find(shift, s.hash, s.key)
-	if !taken {
-		c := newHAMT[V](m.present, len(m.slots)+1)
-		copy(c.slots, m.slots[:i])
-		c.slots[i] = s
-		copy(c.slots[i+1:], m.slots[i:])
-		if shift < hamtBottom {
-			c.present |= digit(shift, s.hash)
-		}
-		return c
+	if i := m.index(h, it.key); i >= 0 {
+		m.items = slices.Clone(m.items)
+		m.items[i] = it
+		return m
 	}
-	old := m.slots[i]
-	if below := old.below; below != nil {
-		s = hamtSlot[V]{below: below.insert(shift+hamtBits, s)}
-	} else if old.key != s.key {
-		below = below.insert(shift+hamtBits, old)
-		s = hamtSlot[V]{below: below.insert(shift+hamtBits, s)}
+	n := len(m.items)
+	if n < hamtFew || shift >= hamtBottom {
+		items := make([]hamtItem[V], n+1)
+		copy(items, m.items)
+		items[n] = it
+		return hamt[V]{items: items, tags: m.tags.with(n, h)}
 	}
-	return m.replace(i, s)
-}
-
-// newHAMT returns a map with room for n slots: for one, as most nodes have it, next
-// to the map itself, where a walk finds it without another wait for memory.
-func newHAMT[V any](present uint32, n int) *hamt[V] {
-	if n > 1 {
-		return &hamt[V]{present: present, slots: make([]hamtSlot[V], n)}
+	split := hamt[V]{below: new([hamtWidth]hamt[V])}
+	for _, old := range m.items {
+		split = split.insert(shift, hash, old)
 	}
-	one := &struct {
-		hamt[V]
-		slot [1]hamtSlot[V]
-	}{}
-	one.present, one.slots = present, one.slot[:]
-	return &one.hamt
+	return split.insert(shift, hash, it)
 }
 
 // without returns a map that does not have key.
-func (m *hamt[V]) without(hash uint64, key string) *hamt[V] {
-	return m.remove(0, hash, key)
+func (m hamt[V]) without(hash func(string) uint64, key string) hamt[V] {
+	if h := hash(key); m.get(h, key) != nil {
+		return m.remove(0, hash, h, key)
+	}
+	return m
 }
 
-func (m *hamt[V]) remove(shift uint, hash uint64, key string) *hamt[V] {
-	if m == nil {
-		return nil
-	}
-	i, taken := m.find(shift, hash, key)
-	if !taken {
-		return m
-	}
-	if s := &m.slots[i]; s.below != nil {
-		if below := s.below.remove(shift+hamtBits, hash, key); below != nil {
-			return m.replace(i, hamtSlot[V]{below: below})
+// remove is without for a key that the map has, with the hash h.
+func (m hamt[V]) remove(shift uint, hash func(string) uint64, h uint64, key string) hamt[V] {
+	var left []hamtItem[V]
+	if m.below == nil {
+		i := m.index(h, key)
+		left = slices.Concat(m.items[:i], m.items[i+1:])
+	} else {
+		below := *m.below
+		b := &below[h>>shift%hamtWidth]
+		*b = b.remove(shift+hamtBits, hash, h, key)
+		// Half of what made it split, so that coming and going at the limit is cheap.
+		for i := range below {
+			if below[i].below != nil || len(left)+len(below[i].items) > hamtFew/2 {
+				return hamt[V]{below: &below}
+			}
+			left = append(left, below[i].items...)
 		}
-	} else if s.key != key {
-		return m
 	}
-	if len(m.slots) == 1 {
-		return nil
+	c := hamt[V]{items: left}
+	for i := range left {
+		c.tags = c.tags.with(i, hash(left[i].key))
 	}
-	c := &hamt[V]{present: m.present, slots: slices.Concat(m.slots[:i], m.slots[i+1:])}
-	if shift < hamtBottom {
-		c.present &^= digit(shift, hash)
-	}
-	return c
-}
-
-func (m *hamt[V]) replace(i int, s hamtSlot[V]) *hamt[V] {
-	c := &hamt[V]{present: m.present, slots: slices.Clone(m.slots)}
-	c.slots[i] = s
 	return c
 }

@@ -43,12 +43,16 @@ const (
 type segment struct {
 	kind segmentKind
 	text string // of a literal or partial one; classes are in gobwas's syntax
-	hash uint64 // of a literal one
 	glob *glob.Pattern
+	// tail is the text of the variant from here on if it is simple: literals and *,
+	// and perhaps a ** at the end. It is empty if it is not.
+	tail string
 }
 
 // seed makes hashes unpredictable: nobody can choose types that collide.
 var seed = maphash.MakeSeed()
+
+func hashOf(text string) uint64 { return maphash.String(seed, text) }
 
 // Parse reads a pattern, or says what is wrong with it and where.
 //
@@ -63,7 +67,7 @@ func Parse(pattern string) (*Pattern, *Offence) {
 	}
 	pattern = strings.Clone(pattern) // its parts are kept, and must not keep more than it
 	if pattern == "" || pattern == "*" {
-		return &Pattern{pattern, []variant{{{kind: anyMany}}}}, nil
+		return &Pattern{pattern, []variant{{{kind: anyMany, tail: "**"}}}}, nil
 	}
 	for i := 0; i < len(pattern); {
 		r, size := utf8.DecodeRuneInString(pattern[i:])
@@ -96,6 +100,8 @@ func Parse(pattern string) (*Pattern, *Offence) {
 // parse splits an expansion into segments.
 func (e expansion) parse(pattern string) (variant, *Offence) {
 	var v variant
+	var begins []int // of the segments in e.text
+	end := 0         // of the last segment
 	for begin := 0; begin <= len(e.text); {
 		text, next := cutSegment(e.text, begin)
 		if text == "" {
@@ -117,13 +123,14 @@ func (e expansion) parse(pattern string) (variant, *Offence) {
 				return nil, offence(int(e.at[begin]), "the segment is not a glob: %v", err)
 			}
 			s.kind, s.glob = partial, g
-		default:
-			s.hash = maphash.String(seed, text)
 		}
 		if s.kind != anyMany || len(v) == 0 || v[len(v)-1].kind != anyMany {
-			v = append(v, s)
+			v, begins, end = append(v, s), append(begins, begin), begin+len(text)
 		}
 		begin = next
+	}
+	for i := len(v) - 1; i >= 0 && v[i].kind != partial && (v[i].kind != anyMany || i == len(v)-1); i-- {
+		v[i].tail = e.text[begins[i]:end]
 	}
 	return v, nil
 }
@@ -199,6 +206,38 @@ func (s *segment) matches(text string) bool {
 	default:
 		return true
 	}
+}
+
+// matchTail reports whether what typ is from at on matches a simple tail (see
+// segment). at is where a segment begins, or beyond the end if there is none.
+func matchTail(tail, typ string, at int) bool {
+	if at > len(typ) {
+		return tail == "" || tail == "**"
+	}
+	switch tail { // the most frequent ones first
+	case "":
+		return false
+	case "*":
+		return strings.IndexByte(typ[at:], '.') < 0
+	case "**":
+		return true
+	}
+	for i := 0; i < len(tail); i++ {
+		switch {
+		case tail[i] == '*':
+			if i+1 < len(tail) && tail[i+1] == '*' {
+				return true
+			}
+			for at < len(typ) && typ[at] != '.' {
+				at++
+			}
+		case at < len(typ) && typ[at] == tail[i]:
+			at++
+		default:
+			return at == len(typ) && tail[i:] == ".**"
+		}
+	}
+	return at == len(typ)
 }
 
 // cutSegment returns the segment of typ that begins at i, and where the next one

@@ -5,7 +5,7 @@
 //
 // The way of a type: [Table.Cached] finds it in the cache of the current state;
 // if it is not there, [CheckType] says whether it is a type at all and
-// [Table.Lookup] walks the index.
+// [Table.Find] walks the index. [Table.Lookup] is both.
 package route
 
 import (
@@ -45,7 +45,7 @@ func offence(offset int, format string, args ...any) *Offence {
 
 // What a byte is to a type. The zero value is an ordinary character.
 const (
-	byteDot = iota + 1
+	byteDot = 1 << iota
 	byteMeta
 	byteOther // not ASCII, white space or a control character
 )
@@ -75,6 +75,23 @@ func CheckType(typ string) *Offence {
 	case len(typ) > MaxTypeBytes:
 		return offence(MaxTypeBytes, "it is longer than %d bytes", MaxTypeBytes)
 	}
+	// Most are ordinary characters with a dot between them now and then, which is
+	// found out without a branch for each.
+	last, odd := uint8(byteDot), uint8(0)
+	for i := 0; i < len(typ); i++ {
+		kind := byteKind[typ[i]]
+		odd |= kind&last | kind&^byteDot
+		last = kind
+	}
+	if odd|last == 0 {
+		return nil
+	}
+	return findOffence(typ)
+}
+
+// findOffence is CheckType for one that has other characters, or does not end with
+// an ordinary one, or has an empty segment.
+func findOffence(typ string) *Offence {
 	segment := 0 // where the current one begins
 	for i := 0; i < len(typ); i++ {
 		switch byteKind[typ[i]] {

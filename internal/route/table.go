@@ -1,7 +1,6 @@
 package route
 
 import (
-	"hash/maphash"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,21 +21,22 @@ type Table[S comparable, R any] struct {
 	seen  doorkeeper
 
 	mu  sync.Mutex // held by changes, one at a time
-	seq uint64     // of the last entry; guarded by mu
+	seq uint64     // of the last stamp; guarded by mu
 }
 
 // state is the table at one moment. Only the cache changes, and belongs to it: no
 // result can outlive the state that it was built from.
 type state[S comparable, R any] struct {
 	version uint64
-	root    *node[S]
+	root    node[S]
 	len     int
 	cache   cache[R]
 }
 
 // NewTable returns an empty table. Lookup calls build for a type that is not in
-// the cache; build owns subs, which is nil if no pattern matches. It is called
-// without a lock, perhaps concurrently, and more than once for the same type.
+// the cache; it may keep subs, which is nil if no pattern matches, but must not
+// change them. It is called without a lock, perhaps concurrently, and more than
+// once for the same type.
 func NewTable[S comparable, R any](build func(typ string, subs []S) R) *Table[S, R] {
 	t := &Table[S, R]{build: build}
 	t.state.Store(&state[S, R]{})
@@ -53,26 +53,26 @@ func (t *Table[S, R]) Add(p *Pattern, s S) (remove func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.seq++
-	e := entry[S]{t.seq, s, new(atomic.Uint64)}
-	t.edit(p, +1, func(n *node[S]) { n.entries = append(n.entries, e) })
+	st := stamp{t.seq, new(atomic.Uint64)}
+	t.edit(p, +1, func(m *more[S]) { m.add(s, st) })
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if e.removedAt.Load() != 0 {
+		if st.removedAt.Load() != 0 {
 			return
 		}
-		e.removedAt.Store(t.state.Load().version + 1)
-		t.edit(p, -1, (*node[S]).drop)
+		st.removedAt.Store(t.state.Load().version + 1)
+		t.edit(p, -1, (*more[S]).drop)
 	}
 }
 
-// edit publishes the next state, in which leaf has changed the nodes at which p
-// ends. t.mu is held.
-func (t *Table[S, R]) edit(p *Pattern, add int, leaf func(*node[S])) {
+// edit publishes the next state, in which change has been made to the nodes at which
+// p ends. t.mu is held.
+func (t *Table[S, R]) edit(p *Pattern, add int, change func(*more[S])) {
 	old := t.state.Load()
 	next := &state[S, R]{version: old.version + 1, root: old.root, len: old.len + add}
 	for _, v := range p.variants {
-		next.root = next.root.edit(v, false, leaf)
+		next.root = next.root.edit(v, false, change)
 	}
 	t.state.Store(next)
 }
@@ -90,44 +90,46 @@ func (t *Table[S, R]) Renew() {
 func (t *Table[S, R]) Len() int { return t.state.Load().len }
 
 // Cached returns the result for typ if it is in the cache. It builds nothing and
-// allocates nothing. A type that is in the cache was given to Lookup before.
-func (t *Table[S, R]) Cached(typ string) (R, bool) {
-	return t.state.Load().cache.get(maphash.String(seed, typ), typ)
+// allocates nothing. A type that is in the cache was given to Find or Lookup before;
+// one that is not can be given to Find, with the hash, once it is known to be valid.
+func (t *Table[S, R]) Cached(typ string) (r R, hash Hash, ok bool) {
+	hash = Hash(hashOf(typ))
+	r, ok = t.state.Load().cache.get(uint64(hash), typ)
+	return r, hash, ok
 }
 
+// Hash is that of a type: see [Table.Cached].
+type Hash uint64
+
 // Match returns the subscriptions that match typ, a valid type, in the order in
-// which they were added. It builds and remembers nothing.
+// which they were added. It builds and remembers nothing. They must not be changed.
 func (t *Table[S, R]) Match(typ string) []S {
 	st := t.state.Load()
-	var subs []S
-	for _, e := range st.root.match(typ, st.version, nil) {
-		subs = append(subs, e.value)
-	}
-	return subs
+	return subscriptions(st.root.match(typ, nil), st.version)
 }
 
 // Lookup returns the result for typ, a valid type (see [CheckType]), from the
 // cache or built anew. It is the result for one state of the table that existed
 // during the call. At the second sight of a type it goes into the cache.
 func (t *Table[S, R]) Lookup(typ string) R {
+	r, hash, ok := t.Cached(typ)
+	if !ok {
+		r = t.Find(typ, hash)
+	}
+	return r
+}
+
+// Find is Lookup for a type that Cached has not found; hash is what it returned.
+func (t *Table[S, R]) Find(typ string, hash Hash) R {
 	st := t.state.Load()
-	hash := maphash.String(seed, typ)
-	if r, ok := st.cache.get(hash, typ); ok {
-		return r
-	}
-	var space [8]entry[S]
-	entries := st.root.match(typ, st.version, space[:0])
-	var subs []S
-	if len(entries) > 0 {
-		subs = make([]S, len(entries))
-		for i := range entries {
-			subs[i] = entries[i].value
-		}
-	}
-	r := t.build(typ, subs)
-	if t.seen.knows(hash) && len(typ) <= MaxTypeBytes {
+	// The doorkeeper writes, for which a processor waits until all it has asked of
+	// memory is there: so this comes before the walk, not behind it.
+	admit := t.seen.knows(uint64(hash)) && len(typ) <= MaxTypeBytes
+	var space [8]*node[S]
+	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))
+	if admit {
 		// The clone keeps whatever typ is a part of from being kept with it.
-		st.cache.put(&cached[R]{hash, strings.Clone(typ), r})
+		st.cache.put(uint64(hash), &cached[R]{strings.Clone(typ), r})
 	}
 	return r
 }

@@ -2,39 +2,57 @@ package route
 
 import (
 	"cmp"
-	"hash/maphash"
 	"math/bits"
 	"slices"
 	"strings"
 	"sync/atomic"
 )
 
-// entry is a subscription in the index. One of a pattern with alternatives is at
-// several nodes.
-type entry[S any] struct {
-	seq   uint64 // position in the order of Add
-	value S
-	// removedAt is the version of the table from which on the entry is gone, or
-	// 0. It lets a long list drop an entry without being copied, while readers
-	// of older versions still see it.
+// node is a place in the trie of segments: all patterns that begin with the same
+// segments meet there. It is immutable; a change copies the nodes on the way to it
+// and shares all others. A walk spends its time waiting for memory, so a node is
+// small, and lies beside its key in a hamt. The zero value is an empty node.
+type node[S any] struct {
+	// tail is what the patterns of subscriptions have after this node. It is not
+	// empty only if that is the only pattern here and is simple (see segment): then
+	// the nodes on the way to its end are left out.
+	tail string
+	only *only[S] // if there is one subscription and nothing else
+	more *more[S] // if there is anything else
+}
+
+// only is a single subscription.
+type only[S any] struct {
+	subs  [1]S
+	stamp stamp
+}
+
+// more is what there is at a node.
+type more[S any] struct {
+	// subs are the subscriptions whose pattern ends here or, after tail, below, in
+	// the order in which they were added. Later versions append to the same array.
+	subs    []S
+	stamps  []stamp // of each of subs, likewise
+	removed int     // how many of subs are gone; there is room behind subs then
+
+	branch *branch[S] // nil if nothing follows
+}
+
+// stamp belongs to one call of Add. A pattern with alternatives has it at several
+// nodes.
+type stamp struct {
+	seq uint64 // position in the order of Add
+	// removedAt is the version of the table from which on the subscription is gone,
+	// or 0. It lets a long list drop one without being copied, while readers of
+	// older versions still see it.
 	removedAt *atomic.Uint64
 }
 
-// node is a place in the trie of segments: the end of all patterns that begin
-// with the same segments. It is immutable; a change copies the nodes on the way
-// to it and shares all others. A nil node is an empty one. A walk spends its time
-// waiting for memory, so a node is one cache line, with the rare parts elsewhere.
-type node[S any] struct {
-	// What may follow.
-	literals *hamt[*node[S]]
-	one      *node[S] // *
+// branch is what may follow a node.
+type branch[S any] struct {
+	literals hamt[node[S]]
+	one      node[S]  // *
 	rare     *rare[S] // nil if it has none
-
-	// entries are the subscriptions whose pattern ends here, in order of seq.
-	// Later versions append to the same array; removed counts those in it that
-	// are gone.
-	entries []entry[S]
-	removed int
 }
 
 type rare[S any] struct {
@@ -44,46 +62,111 @@ type rare[S any] struct {
 	suffixed *affixes[S]
 }
 
-// edit returns the node with the entries at the end of path changed by leaf; nil
-// if nothing is left of it. nested tells that a ** is above.
-func (n *node[S]) edit(path variant, nested bool, leaf func(*node[S])) *node[S] {
-	var c node[S]
-	if n != nil {
-		c = *n
+func (n *node[S]) empty() bool { return n.only == nil && n.more == nil }
+
+// edit returns the node with the subscriptions at the end of path changed. nested
+// tells that a ** is above.
+func (n node[S]) edit(path variant, nested bool, change func(*more[S])) node[S] {
+	tail := ""
+	// Below another **, one that ends a tail could be met at many segments.
+	if len(path) > 0 && !(nested && path[len(path)-1].kind == anyMany) {
+		tail = path[0].tail
 	}
-	if len(path) == 0 {
-		leaf(&c)
+	if n.empty() {
+		n.tail = tail
+	} else if n.tail != "" && n.tail != tail {
+		n = n.unfold()
+	}
+	m := n.open()
+	if n.tail == tail && (tail != "" || len(path) == 0) {
+		change(&m)
 	} else {
-		switch s, rest := &path[0], path[1:]; s.kind {
-		case literal:
-			child, _ := c.literals.get(s.hash, s.text)
-			c.literals = put(c.literals, s.hash, s.text, child.edit(rest, nested, leaf))
-		case anyOne:
-			c.one = c.one.edit(rest, nested, leaf)
-		default:
-			c.rare = c.rare.edit(s, rest, nested, leaf)
-		}
+		m.branch = m.branch.edit(path, nested, change)
 	}
-	if c.literals == nil && c.one == nil && c.rare == nil && len(c.entries) == 0 {
+	switch {
+	case len(m.subs) == 0 && m.branch == nil:
+		return node[S]{}
+	case len(m.subs) == 1 && m.branch == nil:
+		return node[S]{tail: n.tail, only: &only[S]{[1]S{m.subs[0]}, m.stamps[0]}}
+	}
+	return node[S]{tail: n.tail, more: &m}
+}
+
+// open returns a copy of what there is at the node.
+func (n *node[S]) open() more[S] {
+	switch {
+	case n.more != nil:
+		return *n.more
+	case n.only != nil:
+		return more[S]{subs: n.only.subs[:], stamps: []stamp{n.only.stamp}}
+	}
+	return more[S]{}
+}
+
+// unfold returns the same without a tail: with the node below.
+func (n node[S]) unfold() node[S] {
+	text, next := cutSegment(n.tail, 0)
+	n.tail = n.tail[min(next, len(n.tail)):]
+	var b branch[S]
+	switch text {
+	case "**":
+		b.rare = &rare[S]{many: &n}
+	case "*":
+		b.one = n
+	default:
+		b.literals = b.literals.with(hashOf, text, n)
+	}
+	return node[S]{more: &more[S]{branch: &b}}
+}
+
+func (b *branch[S]) edit(path variant, nested bool, change func(*more[S])) *branch[S] {
+	var c branch[S]
+	if b != nil {
+		c = *b
+	}
+	switch s, rest := &path[0], path[1:]; s.kind {
+	case literal:
+		var child node[S]
+		if old := c.literals.get(hashOf(s.text), s.text); old != nil {
+			child = *old
+		}
+		if child = child.edit(rest, nested, change); child.empty() {
+			c.literals = c.literals.without(hashOf, s.text)
+		} else {
+			c.literals = c.literals.with(hashOf, s.text, child)
+		}
+	case anyOne:
+		c.one = c.one.edit(rest, nested, change)
+	default:
+		c.rare = c.rare.edit(s, rest, nested, change)
+	}
+	if c.literals.empty() && c.one.empty() && c.rare == nil {
 		return nil
 	}
 	return &c
 }
 
-func (r *rare[S]) edit(s *segment, rest variant, nested bool, leaf func(*node[S])) *rare[S] {
+func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*more[S])) *rare[S] {
 	var c rare[S]
 	if r != nil {
 		c = *r
 	}
 	if s.kind == anyMany {
-		c.many, c.nested = c.many.edit(rest, true, leaf), nested
+		var many node[S]
+		if c.many != nil {
+			many = *c.many
+		}
+		c.many, c.nested = nil, nested
+		if many = many.edit(rest, true, change); !many.empty() {
+			c.many = &many
+		}
 	} else if prefix := s.text[:strings.IndexAny(s.text, "*?[")]; prefix != "" {
 		prefix = prefix[:min(len(prefix), maxAffix)]
-		c.prefixed = c.prefixed.edit(prefix, s, rest, nested, leaf)
+		c.prefixed = c.prefixed.edit(prefix, s, rest, nested, change)
 	} else {
 		suffix := s.text[strings.LastIndexAny(s.text, "*?]")+1:]
 		suffix = suffix[max(len(suffix)-maxAffix, 0):]
-		c.suffixed = c.suffixed.edit(suffix, s, rest, nested, leaf)
+		c.suffixed = c.suffixed.edit(suffix, s, rest, nested, change)
 	}
 	if c.many == nil && c.prefixed == nil && c.suffixed == nil {
 		return nil
@@ -91,29 +174,27 @@ func (r *rare[S]) edit(s *segment, rest variant, nested bool, leaf func(*node[S]
 	return &c
 }
 
-// put sets key to value in m, or removes it if value is nil.
-func put[V any](m *hamt[*V], hash uint64, key string, value *V) *hamt[*V] {
-	if value == nil {
-		return m.without(hash, key)
-	}
-	return m.with(hash, key, value)
+func (m *more[S]) add(s S, st stamp) {
+	m.subs, m.stamps = append(m.subs, s), append(m.stamps, st)
 }
 
-// drop takes note that one of the entries has been removed. A list is copied
+// drop takes note that one of the subscriptions has been removed. A list is copied
 // only when a thirty-second of it is gone, so a removal costs little however
 // long the list is, and what is removed does not linger.
-func (n *node[S]) drop() {
-	n.removed++
-	if n.removed*32 < len(n.entries) {
+func (m *more[S]) drop() {
+	m.removed++
+	if m.removed*32 < len(m.subs) {
+		m.subs = slices.Grow(m.subs, 1)
 		return
 	}
-	kept := make([]entry[S], 0, len(n.entries)-n.removed)
-	for _, e := range n.entries {
-		if e.removedAt.Load() == 0 {
-			kept = append(kept, e)
+	left := len(m.subs) - m.removed
+	subs, stamps := make([]S, 0, left), make([]stamp, 0, left)
+	for i, st := range m.stamps {
+		if st.removedAt.Load() == 0 {
+			subs, stamps = append(subs, m.subs[i]), append(stamps, st)
 		}
 	}
-	n.entries, n.removed = kept, 0
+	m.subs, m.stamps, m.removed = subs, stamps, 0
 }
 
 // affixes indexes segments that gobwas/glob matches by the literal text that they
@@ -124,7 +205,7 @@ type affixes[S any] struct {
 	// lengths has bit n set if an affix of n bytes may exist. Bits stay when the
 	// last affix of a length goes, which costs a vain look.
 	lengths uint64
-	groups  *hamt[*hamt[*edge[S]]]
+	groups  hamt[hamt[edge[S]]]
 }
 
 // maxAffix is the length to which affixes are cut.
@@ -133,94 +214,127 @@ const maxAffix = 63
 // edge leads to the node below a segment that gobwas/glob matches.
 type edge[S any] struct {
 	segment *segment
-	next    *node[S]
+	next    node[S]
 }
 
-func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, leaf func(*node[S])) *affixes[S] {
+func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, change func(*more[S])) *affixes[S] {
 	var c affixes[S]
 	if a != nil {
 		c = *a
 	}
-	affixHash, hash := maphash.String(seed, affix), maphash.String(seed, s.text)
-	group, _ := c.groups.get(affixHash, affix)
+	var group hamt[edge[S]]
+	if old := c.groups.get(hashOf(affix), affix); old != nil {
+		group = *old
+	}
 	e := edge[S]{segment: s}
-	if old, ok := group.get(hash, s.text); ok {
+	if old := group.get(hashOf(s.text), s.text); old != nil {
 		e = *old
 	}
-	if e.next = e.next.edit(rest, nested, leaf); e.next != nil {
-		group = group.with(hash, s.text, &e)
+	if e.next = e.next.edit(rest, nested, change); e.next.empty() {
+		group = group.without(hashOf, s.text)
 	} else {
-		group = group.without(hash, s.text)
+		group = group.with(hashOf, s.text, e)
 	}
-	if c.groups = put(c.groups, affixHash, affix, group); c.groups == nil {
+	if group.empty() {
+		c.groups = c.groups.without(hashOf, affix)
+	} else {
+		c.groups = c.groups.with(hashOf, affix, group)
+	}
+	if c.groups.empty() {
 		return nil
 	}
 	c.lengths |= 1 << len(affix)
 	return &c
 }
 
-// match appends to buf the entries of the version whose patterns match typ, each
-// once and in order. It takes one segment of typ at a time, with all the nodes
-// that the segments so far lead to, so its cost is bounded by their number,
-// whatever the patterns are.
-func (n *node[S]) match(typ string, version uint64, buf []entry[S]) []entry[S] {
-	if n == nil {
-		return buf
+// match appends to ends the nodes of whose patterns typ matches one, each node once,
+// in no order.
+func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
+	// As long as nothing but literals can follow, there is one way to go.
+	for at := 0; n != nil; {
+		if n.tail != "" {
+			if matchTail(n.tail, typ, at) {
+				ends = append(ends, n)
+			}
+			break
+		}
+		b := n.branch()
+		if b != nil && (!b.one.empty() || b.rare != nil) {
+			return n.matchAll(typ, at, ends)
+		}
+		if at > len(typ) {
+			if n.ends() {
+				ends = append(ends, n)
+			}
+			break
+		}
+		if b == nil {
+			break
+		}
+		var text string
+		text, at = cutSegment(typ, at)
+		n = b.literals.get(hashOf(text), text)
 	}
+	return ends
+}
+
+// ends reports whether the patterns of any subscriptions end here or after the tail.
+func (n *node[S]) ends() bool {
+	return n.only != nil || n.more != nil && len(n.more.subs) > 0
+}
+
+// branch returns what follows the node, or nil.
+func (n *node[S]) branch() *branch[S] {
+	if n.more == nil {
+		return nil
+	}
+	return n.more.branch
+}
+
+// matchAll is match from the segment at at on. It takes one segment at a time, with
+// all the nodes that the segments so far lead to, so its cost is bounded by their
+// number, whatever the patterns are.
+func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 	// many holds the nodes of **, of which any further segment is a part: once
 	// there, always there. All others are in here. What fits is on the stack.
 	var space [3][8]*node[S]
 	here, many, spare := append(space[0][:0], n), space[1][:0], space[2][:0]
-	many = enterMany(many, here)
-	for i := 0; i <= len(typ) && len(here)+len(many) > 0; {
+	for {
+		many = enterMany(many, here)
+		for _, nodes := range [2][]*node[S]{here, many} {
+			for _, n := range nodes {
+				if n.ends() && matchTail(n.tail, typ, at) {
+					ends = append(ends, n)
+				}
+			}
+		}
+		if at > len(typ) || len(here)+len(many) == 0 {
+			return ends
+		}
 		var text string
-		text, i = cutSegment(typ, i)
-		hash := maphash.String(seed, text)
+		text, at = cutSegment(typ, at)
+		hash := hashOf(text)
 		next := spare[:0]
 		for _, nodes := range [2][]*node[S]{here, many} {
 			for _, n := range nodes {
-				if child, ok := n.literals.get(hash, text); ok {
-					next = append(next, child)
-				}
-				if n.one != nil {
-					next = append(next, n.one)
-				}
-				if n.rare != nil {
-					next = n.rare.prefixed.follow(next, text, false)
-					next = n.rare.suffixed.follow(next, text, true)
+				if b := n.branch(); b != nil {
+					next = b.follow(next, hash, text)
 				}
 			}
 		}
-		many = enterMany(many, next)
 		here, spare = next, here
 	}
-	sorted := true
-	for _, nodes := range [2][]*node[S]{here, many} {
-		for _, n := range nodes {
-			for i := range n.entries {
-				e := &n.entries[i]
-				if n.removed > 0 {
-					if at := e.removedAt.Load(); at != 0 && at <= version {
-						continue
-					}
-				}
-				sorted = sorted && (len(buf) == 0 || buf[len(buf)-1].seq < e.seq)
-				buf = append(buf, *e)
-			}
-		}
-	}
-	if sorted {
-		return buf
-	}
-	slices.SortFunc(buf, func(a, b entry[S]) int { return cmp.Compare(a.seq, b.seq) })
-	return slices.CompactFunc(buf, func(a, b entry[S]) bool { return a.seq == b.seq })
 }
 
 // enterMany appends to many the ** that may follow nodes, which have just been
 // reached. Only below another ** can one be reached more than once.
 func enterMany[S any](many, nodes []*node[S]) []*node[S] {
 	for _, n := range nodes {
-		if r := n.rare; r != nil && r.many != nil && !(r.nested && slices.Contains(many, r.many)) {
+		b := n.branch()
+		if b == nil || b.rare == nil {
+			continue
+		}
+		if r := b.rare; r.many != nil && !(r.nested && slices.Contains(many, r.many)) {
 			many = append(many, r.many)
 		}
 	}
@@ -228,6 +342,20 @@ func enterMany[S any](many, nodes []*node[S]) []*node[S] {
 }
 
 // follow appends to next the nodes behind the segments that match text.
+func (b *branch[S]) follow(next []*node[S], hash uint64, text string) []*node[S] {
+	if child := b.literals.get(hash, text); child != nil {
+		next = append(next, child)
+	}
+	if !b.one.empty() {
+		next = append(next, &b.one)
+	}
+	if b.rare != nil {
+		next = b.rare.prefixed.follow(next, text, false)
+		next = b.rare.suffixed.follow(next, text, true)
+	}
+	return next
+}
+
 func (a *affixes[S]) follow(next []*node[S], text string, suffix bool) []*node[S] {
 	if a == nil {
 		return next
@@ -241,20 +369,67 @@ func (a *affixes[S]) follow(next []*node[S], text string, suffix bool) []*node[S
 		if suffix {
 			affix = text[len(text)-n:]
 		}
-		if group, ok := a.groups.get(maphash.String(seed, affix), affix); ok {
+		if group := a.groups.get(hashOf(affix), affix); group != nil {
 			next = followAll(group, next, text)
 		}
 	}
 	return next
 }
 
-func followAll[S any](group *hamt[*edge[S]], next []*node[S], text string) []*node[S] {
-	for i := range group.slots {
-		if s := &group.slots[i]; s.below != nil {
-			next = followAll(s.below, next, text)
-		} else if s.value.segment.glob.Match(text) {
-			next = append(next, s.value.next)
+func followAll[S any](edges *hamt[edge[S]], next []*node[S], text string) []*node[S] {
+	if edges.below != nil {
+		for i := range edges.below {
+			next = followAll(&edges.below[i], next, text)
+		}
+	}
+	for i := range edges.items {
+		if e := &edges.items[i].value; e.segment.glob.Match(text) {
+			next = append(next, &e.next)
 		}
 	}
 	return next
+}
+
+// subscriptions returns those of the nodes that the version has, each once and in
+// order. They must not be changed.
+func subscriptions[S any](ends []*node[S], version uint64) []S {
+	// Those of one node, as they mostly are, are taken as they are, but not if later
+	// versions append to the array: nobody is to keep what he has not got.
+	if len(ends) == 1 {
+		if n := ends[0]; n.only != nil {
+			return n.only.subs[:]
+		} else if subs := n.more.subs; len(subs) == cap(subs) {
+			return subs
+		}
+	}
+	type found struct {
+		stamp stamp
+		sub   S
+	}
+	var space [8]found
+	all, sorted := space[:0], true
+	for _, n := range ends {
+		m := n.open()
+		for i, st := range m.stamps {
+			if m.removed > 0 {
+				if at := st.removedAt.Load(); at != 0 && at <= version {
+					continue
+				}
+			}
+			sorted = sorted && (len(all) == 0 || all[len(all)-1].stamp.seq < st.seq)
+			all = append(all, found{st, m.subs[i]})
+		}
+	}
+	if !sorted {
+		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.stamp.seq, b.stamp.seq) })
+		all = slices.CompactFunc(all, func(a, b found) bool { return a.stamp.seq == b.stamp.seq })
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	subs := make([]S, len(all))
+	for i, f := range all {
+		subs[i] = f.sub
+	}
+	return subs
 }

@@ -1,0 +1,34 @@
+package route
+
+import "math/bits"
+
+// tags has a byte for each of eight places, the first in the lowest: a part of the
+// hash of what is there, or 0. So one look tells which places are worth one.
+type tags uint64
+
+const (
+	eachByte = 0x0101_0101_0101_0101
+	highBits = 0x80 * eachByte
+)
+
+// tag has its highest bit set, as no byte of a free place has.
+func tag(hash uint64) uint64 { return hash>>56 | 0x80 }
+
+// with returns the tags with that of hash at place i. Beyond the eighth there is none.
+func (t tags) with(i int, hash uint64) tags {
+	return t&^(0xff<<(8*i)) | tags(tag(hash)<<(8*i))
+}
+
+// places returns those whose tag is that of hash, and seldom another that is taken.
+func (t tags) places(hash uint64) places {
+	// A byte of differences is 0 where the tag is the same. Only there, or right above,
+	// does the subtraction set a highest bit that was not set.
+	differences := uint64(t) ^ tag(hash)*eachByte
+	return places((differences - eachByte) &^ differences & highBits)
+}
+
+// places has the highest bit of a byte set for each place. It is 0 if there is none.
+type places uint64
+
+func (p places) first() int     { return bits.TrailingZeros64(uint64(p)) / 8 }
+func (p places) others() places { return p & (p - 1) }
