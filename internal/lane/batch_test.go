@@ -362,3 +362,56 @@ func heapBytes() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// An item that is stuck has followers that Enter keeps, many of them: what is behind
+// those is found.
+func TestD5_WhatIsBehindKeptItemsIsFound(t *testing.T) {
+	for _, workers := range []int{2, 4, 100} {
+		synctest.Test(t, func(t *testing.T) {
+			var got list
+			release := make(chan struct{})
+			p := newPool(settings{concurrency: workers, enter: keepNegative, run: func(_ *pool, _ *worker, i int) {
+				if i == 0 {
+					<-release
+				}
+				got.add(i)
+			}})
+			p.Start()
+			p.push(t, 0)
+			synctest.Wait()
+			item := -1
+			for range 3000 {
+				require.NoError(t, p.Push(t.Context(), &item, false, true))
+			}
+			p.push(t, 7)
+			time.Sleep(10 * time.Millisecond)
+			require.Equal(t, []int{7}, got.all())
+			for range 3000 {
+				p.Unpark(&item)
+			}
+			close(release)
+			p.end(t)
+		})
+	}
+}
+
+// A worker that is alone goes through what Enter keeps, however much that is: the
+// one that they wait for may not be at work at all.
+func TestD5_WhoIsAloneGoesThroughKeptItems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got list
+		p := newPool(settings{concurrency: 4, enter: keepNegative, run: func(_ *pool, _ *worker, i int) { got.add(i) }})
+		item := -1
+		for range 1000 {
+			require.NoError(t, p.Push(t.Context(), &item, false, true))
+		}
+		p.push(t, 7)
+		p.Start()
+		synctest.Wait()
+		require.Equal(t, []int{7}, got.all())
+		for range 1000 {
+			p.Unpark(&item)
+		}
+		p.end(t)
+	})
+}
