@@ -89,7 +89,7 @@ func (w *worker) ended(waiter *waiter, o Outcome, attempts int) {
 // tell lets whoever waits for what the worker has settled go on.
 func (w *worker) tell() {
 	if w.settled != nil {
-		close(w.settled.done)
+		w.settled.finish()
 		w.settled = nil
 	}
 }

@@ -259,7 +259,11 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		}
 	}
 	if from != nil || w != nil {
-		if o.extras == nil {
+		switch {
+		case o.extras != nil:
+		case w != nil:
+			o.extras = &w.extras
+		default:
 			o.extras = &extras{}
 		}
 		o.extras.waiter, o.extras.inside = w, inside

@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,7 +79,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if !started && !b.ending.Load() {
 		return refuse(ErrNotStarted)
 	}
-	w := &waiter{done: make(chan struct{})}
+	w := &waiter{}
 	from := callFrom(ctx)
 	if b.running(from) {
 		var resume func()
@@ -89,16 +90,10 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if err != nil {
 		return refuse(err)
 	}
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		select {
-		case <-w.done:
-		default:
-			w.gaveUp.Store(true)
-			return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
-				shorten(eventType), id, contextError(ctx))
-		}
+	if !w.wait(ctx) {
+		w.gaveUp.Store(true)
+		return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
+			shorten(eventType), id, contextError(ctx))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,17 +112,58 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 
 // waiter is somebody who waits for an event to settle.
 type waiter struct {
-	done   chan struct{}
+	extras extras      // of the event, if it has no others
 	place  keyPlace    // that is not free while it waits, if it is a handler with one
 	above  *waiter     // who waits for that handler's event, if anybody
 	gaveUp atomic.Bool // it no longer waits
+	over   atomic.Bool // what follows does not change any more
 
-	mu       sync.Mutex // guards the following; no longer changed once done is closed
-	pending  int        // dispatches that have not settled
+	mu       sync.Mutex    // guards the following
+	asleep   chan struct{} // closed when it is over; nil if nobody sleeps
+	pending  int           // dispatches that have not settled
 	outcome  Outcome
 	attempts int
 	letters  []DeadLetter
 	held     []string
+}
+
+// turns is how often a waiter looks before it sleeps: most events are handled in less
+// time than it takes to be woken.
+const turns = 64
+
+// wait waits until it is over. It reports false if the context has ended before.
+func (w *waiter) wait(ctx context.Context) bool {
+	for turn := range turns {
+		if w.over.Load() {
+			return true
+		}
+		if turn%8 == 7 {
+			runtime.Gosched()
+		}
+	}
+	w.mu.Lock()
+	if w.over.Load() {
+		w.mu.Unlock()
+		return true
+	}
+	w.asleep = make(chan struct{})
+	w.mu.Unlock()
+	select {
+	case <-w.asleep:
+		return true
+	case <-ctx.Done():
+		return w.over.Load()
+	}
+}
+
+// finish lets who waits go on.
+func (w *waiter) finish() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over.Store(true)
+	if w.asleep != nil {
+		close(w.asleep)
+	}
 }
 
 // died notes a dead letter.
@@ -148,7 +184,7 @@ func (w *waiter) holds(s *Subscription) {
 var severity = []Outcome{Waiting, Repeated, Unrouted, Dropped, Handled, Held, Cancelled, DeadLettered}
 
 // ended notes how one of the event's dispatches has ended. It reports whether it
-// was the last one, after which done is to be closed.
+// was the last one, after which it is to be finished.
 func (w *waiter) ended(o Outcome, attempts int) (all bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,7 +201,7 @@ func (w *waiter) end(o Outcome) {
 	w.mu.Lock()
 	w.outcome, w.pending = o, 0
 	w.mu.Unlock()
-	close(w.done)
+	w.finish()
 }
 
 // keyPlace is the place of a key that a dispatch has taken: at one subscription
