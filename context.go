@@ -66,6 +66,7 @@ type call struct {
 	*visit
 	subscription *Subscription
 	deadline.Call
+	number uint32 // tells it from others of its visit
 }
 
 // visit is what calls have in common: those of an event in one attempt, and those
@@ -83,7 +84,7 @@ var _ context.Context = (*call)(nil)
 // cancellation is what a call needs once its handler has asked for Done, derived
 // a context, or waited for an event.
 type cancellation struct {
-	call      *call
+	number    uint32 // of the call; a pointer would keep the calls beside it, and so on
 	before    *cancellation
 	endedLate bool // guarded by abandonedCalls.mu
 
@@ -246,14 +247,14 @@ func (c *call) endingErr() error {
 // cancellation is the call's, nil if it has not been asked for.
 func (c *call) cancellation() *cancellation {
 	a := c.asked.Load()
-	for a != nil && a.call != c {
+	for a != nil && a.number != c.number {
 		a = a.before
 	}
 	return a
 }
 
 func (c *call) ask() *cancellation {
-	mine := &cancellation{call: c}
+	mine := &cancellation{number: c.number}
 	for {
 		first := c.asked.Load()
 		if a := c.cancellation(); a != nil {

@@ -209,16 +209,18 @@ func (b *Bus) begin(w *worker, at *visit, s *Subscription) *call {
 	if len(w.calls) == 0 {
 		w.burst = min(2*w.burst+1, workerCalls)
 		w.calls = make([]call, w.burst)
+		w.visit = nil // before numbers come round again
 	}
 	c := &w.calls[0]
 	w.calls = w.calls[1:]
-	c.visit, c.subscription = at, s
+	w.called++
+	c.visit, c.subscription, c.number = at, s, w.called
 	d := at.dispatch
 	now, exact := b.time.recent()
 	d.started, w.timed = now.nanos, exact
 	// A Weyl sequence: to take every 64th call would always be to take the same
 	// subscription, of an event that visits two.
-	if w.called++; w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
+	if w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
 		d.started, w.timed = b.time.nanos(), true
 	}
 	b.watch.Begin(w.slot, c)

@@ -634,6 +634,43 @@ func TestE4_ARestingBusKeepsNothing(t *testing.T) {
 	shutdown(t, bus)
 }
 
+// What handlers ask of their contexts does not keep the events of earlier calls, while
+// their worker goes on.
+func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
+	for name, ctx := range map[string]context.Context{
+		"with values":    context.WithValue(context.Background(), struct{ key int }{}, "value"),
+		"without values": context.Background(),
+	} {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1))
+		type big struct{ _ [1 << 10]byte }
+		var freed atomic.Int32
+		reached, release := make(chan struct{}), make(chan struct{})
+		mustSubscribe(t, bus, "a", func(ctx context.Context, e eventbus.Event) error {
+			_, ok := eventbus.FromContext(ctx)
+			require.True(t, ok)
+			require.NotNil(t, ctx.Done())
+			if e.Payload == "last" {
+				close(reached)
+				<-release
+			}
+			return nil
+		})
+		const events = 500
+		for range events {
+			payload := new(big)
+			runtime.AddCleanup(payload, func(int) { freed.Add(1) }, 0)
+			_, err := bus.Publish(ctx, "a", payload)
+			require.NoError(t, err)
+		}
+		_, err := bus.Publish(ctx, "a", "last")
+		require.NoError(t, err)
+		<-reached
+		require.Eventually(t, func() bool { runtime.GC(); return freed.Load() > events*3/4 }, 10*time.Second, 10*time.Millisecond, name)
+		close(release)
+		shutdown(t, bus)
+	}
+}
+
 // Whoever's Shutdown returns finds balanced books.
 func TestS2_TwoThatShutDownBothFindBalancedBooks(t *testing.T) {
 	for range 500 {
