@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,4 +196,11 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What there is of for each run of a handler, and for each event that is queued, is
+// small: it is most of what the bus costs.
+func TestD7_SizesOfWhatThereIsMuchOf(t *testing.T) {
+	require.LessOrEqual(t, reflect.TypeFor[call]().Size(), uintptr(24))
+	require.LessOrEqual(t, reflect.TypeFor[opening]().Size(), uintptr(96))
 }
