@@ -93,7 +93,7 @@ func (t *Table[S, R]) Len() int { return t.state.Load().len }
 // allocates nothing. A type that is in the cache was given to Find or Lookup before;
 // one that is not can be given to Find, with the hash, once it is known to be valid.
 func (t *Table[S, R]) Cached(typ string) (r R, hash Hash, ok bool) {
-	hash = Hash(hashOf(typ))
+	hash = Hash(hashType(typ))
 	r, ok = t.state.Load().cache.get(uint64(hash), typ)
 	return r, hash, ok
 }
