@@ -372,6 +372,9 @@ func index(step int64) int { return int((step%windowSteps + windowSteps) % windo
 // advanceLocked moves the window's end to now. A clock that was set back leaves
 // it where it is.
 func (c *circuit) advanceLocked(now int64) {
+	if now < c.stepEnds.Load() {
+		return
+	}
 	to := c.stepAt(now)
 	for s := max(c.current+1, to-windowSteps+1); s <= to; s++ {
 		c.before[index(s)] = c.successes.Load()

@@ -9,27 +9,25 @@ import (
 type judgement struct {
 	rules   *ruleSet      // nil: none
 	rulesOf *Subscription // nil: the bus's
-	policy  RetryPolicy   // the merged one, with what is not merged
+	policy  *RetryPolicy  // the merged one, with what is not merged
 	names   *errorNames
 }
 
 // at is what decides on the failures of one of the dispatch's subscriptions.
 func (p *mergedPolicy) at(s *Subscription, names *errorNames) judgement {
-	j := judgement{policy: p.RetryPolicy, names: names}
-	if own := p.ownOf(s); own != nil {
-		unmerged := own.retryOverride
-		unmerged.set &= unmergedFields
-		j.policy = unmerged.over(j.policy)
+	j := judgement{policy: &p.RetryPolicy, names: names}
+	if own := p.ownOf(s); own != nil && own.policy != nil {
+		j.policy = own.policy
 	}
 	j.rules, j.rulesOf = p.rulesAt(s)
 	return j
 }
 
 // ownOf is what a subscription has of its own, nil if it is none of the dispatch's.
-func (p *mergedPolicy) ownOf(s *Subscription) *retrySettings {
+func (p *mergedPolicy) ownOf(s *Subscription) *ownRetry {
 	for i := range p.own {
 		if p.own[i].of == s {
-			return p.own[i].settings
+			return &p.own[i]
 		}
 	}
 	return nil
@@ -48,8 +46,15 @@ type verdict struct {
 // called where the user's code may do anything (see guarded): what it has not come to
 // when that breaks off is left at what v was.
 func (v *verdict) judge(err error, by *judgement) {
-	*v = verdict{text: fmt.Sprintf("%T, whose methods broke off", err), rule: -1, worthIt: true}
+	*v = verdict{rule: -1, worthIt: true}
+	told := false
+	defer func() {
+		if !told { // it has ended the goroutine
+			v.text = fmt.Sprintf("%T, whose methods broke off", err)
+		}
+	}()
 	v.text = textOf(err)
+	told = true
 	_, v.permanent = asError[*permanentError](err)
 	v.retryAfter, _ = asError[*retryAfterError](err)
 	if v.permanent || by == nil {
@@ -62,7 +67,7 @@ func (v *verdict) judge(err error, by *judgement) {
 
 // worthIt reports whether the policy finds an error worth a retry.
 func (j *judgement) worthIt(err error) bool {
-	p := &j.policy
+	p := j.policy
 	if p.IncludeErrors != nil || len(p.ExcludeErrors) > 0 {
 		if !passes(j.names.of(err), p.IncludeErrors, p.ExcludeErrors) {
 			return false
@@ -76,7 +81,7 @@ func (j *judgement) deciding(v *verdict) *RetryPolicy {
 	if v.rule >= 0 {
 		return &j.rules.policies[v.rule]
 	}
-	return &j.policy
+	return j.policy
 }
 
 // count counts a failure for what decides on it: how many that are of the dispatch's
@@ -132,8 +137,8 @@ func (p *RetryPolicy) decide(f failedAttempt, random float64) decision {
 // rulesAt are the rules for the failures of a subscription, and whose they are: nil
 // for the bus.
 func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
-	if own := p.ownOf(s); own != nil && own.rules != nil {
-		return own.rules, s
+	if own := p.ownOf(s); own != nil && own.settings.rules != nil {
+		return own.settings.rules, s
 	}
 	return p.rules, nil
 }

@@ -211,14 +211,26 @@ func (d *dispatch) rarities() *rarities {
 	return s.rare
 }
 
-// moveOut gives a dispatch an allocation of its own.
+// outlier is a dispatch that has moved out, in one allocation with the beginning of
+// its story: most of those that wait have failed once.
+type outlier struct {
+	dispatch
+	told  story
+	first [1]failure
+}
+
+// moveOut gives a dispatch an allocation of its own, and a story.
 func (d *dispatch) moveOut() *dispatch {
 	if d.resumed != nil {
 		return d
 	}
-	out := &dispatch{opening: d.opening, story: d.story, attempt: d.attempt, next: d.next}
-	out.resumed = out
-	return out
+	out := &outlier{dispatch: *d}
+	out.resumed = &out.dispatch
+	if out.story == nil {
+		out.told.failures = out.first[:0]
+		out.story = &out.told
+	}
+	return out.resumed
 }
 
 // keep adds a failure to the story.

@@ -19,6 +19,7 @@ type worker struct {
 	calls    []call   // for the next runs of handlers
 	visit    *visit   // of the last one
 	visits   []visit  // for the next ones
+	verdict  verdict  // on the last error
 	burst    int      // how many calls were made at once, more while there is more to do
 	called   uint32   // how often it has run one, from a random number on
 	timed    bool     // the running one has begun at an exact time
@@ -70,6 +71,7 @@ func (b *Bus) idle(w *worker) {
 	b.watch.Clear(w.slot)
 	w.dispatch, w.event = dispatch{}, Event{}
 	w.calls, w.visit, w.visits, w.burst = nil, nil, nil, 0
+	w.verdict = verdict{}
 }
 
 // counted reports whether the worker's last run is in the ledger as handled.
@@ -163,7 +165,7 @@ func (b *Bus) run(w *worker) {
 		}
 		inHandler, err, v = true, nil, nil
 		if err = invoke(c, &w.event); err != nil && c.Running() {
-			v = &verdict{}
+			v = &w.verdict
 			b.judgeInside(c, err, v)
 		}
 		inHandler = false
@@ -286,17 +288,23 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 
 // failed is what follows from a failure: a retry, or a dead letter.
 func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
-	d, s, now := c.dispatch, c.subscription, b.time.now()
-	duration := max(time.Duration(now.nanos-d.started), 0)
+	// It is likely to wait, and has something to tell in any case.
+	d, s, now := c.dispatch.moveOut(), c.subscription, b.time.nanos()
+	duration := max(time.Duration(now-d.started), 0)
 	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
-	if v == nil {
-		v = b.judge(s, err, &by)
+	attempt := failedAttempt{bound: by.policy.MaxElapsed}
+	if attempt.bound != 0 {
+		attempt.elapsed = b.time.now().utc.Sub(d.published(b.time))
 	}
-	attempt := failedAttempt{elapsed: now.utc.Sub(d.published(b.time)), bound: by.policy.MaxElapsed, verdict: *v}
+	if v == nil {
+		asked := by // what a goroutine gets is on the heap
+		v = b.judge(s, err, &asked)
+	}
+	attempt.verdict = *v
 	policy := by.deciding(&attempt.verdict)
 	failures, previous := by.count(d, &attempt.verdict)
 	attempt.number, attempt.previous = failures, *previous
-	d.keep(failure{err, attempt.text, s, now.nanos, duration, d.attempt, int32(attempt.rule + 1)})
+	d.keep(failure{err, attempt.text, s, now, duration, d.attempt, int32(attempt.rule + 1)})
 	s.counters.failed(err, duration)
 	d.failedReplay()
 	next := policy.decide(attempt, b.randomly(s))
@@ -304,7 +312,7 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	if attempt.permanent {
 		s.circuit.released(d.pass)
 	} else {
-		story.counted, change = s.circuit.failed(d.pass, now.nanos, story.countedAt(s))
+		story.counted, change = s.circuit.failed(d.pass, now, story.countedAt(s))
 		story.at = s
 	}
 	b.logFailure(d, policy, next.delay)
@@ -318,11 +326,10 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 		d.to.counters.retried.Add(1)
 	}
 	*previous = next.scheduled
-	due := later(now.nanos, next.delay)
+	due := later(now, next.delay)
 	b.store.settle(d, settlement{outcome: Waiting, due: due})
 	b.attemptEnded(d, Waiting, "")
 	b.retryScheduled(d, next.delay, due)
-	d = d.moveOut()
 	if d.wasHeld() {
 		s.holding.move(d, seatAway)
 		defer b.tend(s)

@@ -370,6 +370,18 @@ const guardedGrace = 100 * time.Millisecond
 
 // asError is errors.As, whatever the methods of the errors in the chain do.
 func asError[E error](err error) (found E, ok bool) {
+	if found, ok = err.(E); ok { //nolint:errorlint // the rest of the chain comes below
+		return found, true
+	}
+	// Most errors are a chain of one, and errors.As allocates and reflects.
+	switch err.(type) { //nolint:errorlint // see above
+	case interface{ Unwrap() error }, interface{ Unwrap() []error }, interface{ As(target any) bool }:
+		return asChained[E](err)
+	}
+	return found, false
+}
+
+func asChained[E error](err error) (found E, ok bool) {
 	defer func() {
 		if recover() != nil {
 			ok = false

@@ -637,6 +637,7 @@ func TestF4_PermanentIsNeverRetried(t *testing.T) {
 		"joined":            errors.Join(errors.New("first"), eventbus.Permanent(errBoom)),
 		"with a RetryAfter": eventbus.RetryAfter(eventbus.Permanent(errBoom), time.Second),
 		"twice":             eventbus.Permanent(eventbus.Permanent(errBoom)),
+		"by its own word":   spokesman{eventbus.Permanent(errBoom)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t)
@@ -657,6 +658,26 @@ func TestF4_PermanentIsNeverRetried(t *testing.T) {
 }
 
 // A panic with a permanent error is as permanent as the error.
+// spokesman is an error that wraps nothing, and says itself what it is.
+type spokesman struct{ of error }
+
+func (spokesman) Error() string          { return "spokesman" }
+func (e spokesman) Is(target error) bool { return errors.Is(e.of, target) }
+func (e spokesman) As(target any) bool   { return errors.As(e.of, target) }
+
+func TestF4_ErrorThatEndsItsGoroutineHasAText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(1)))
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { return exitingError{} })
+		r, _ := bus.PublishAndWait(t.Context(), "x", nil)
+		require.Equal(t, 2, r.Attempts)
+		for _, f := range oneLetter(t, bus).Failures {
+			require.Equal(t, "eventbus_test.exitingError, whose methods broke off", f.Error)
+		}
+		shutdown(t, bus)
+	})
+}
+
 func TestF4_PanicWithAPermanentError(t *testing.T) {
 	bus, _ := startBus(t)
 	mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { panic(eventbus.Permanent(errBoom)) })

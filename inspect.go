@@ -76,7 +76,7 @@ func (b *Bus) Explain(eventType string) Plan {
 			Subscription: s.id,
 			Pattern:      s.Pattern(),
 			Timeout:      s.timeout,
-			Overrides:    all.ownOf(s).texts(),
+			Overrides:    all.ownOf(s).settings.texts(),
 			Rules:        rules.list(),
 			RulesOrigin:  rules.origin(rulesOf),
 			Circuit:      state,

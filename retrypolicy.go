@@ -321,6 +321,13 @@ func mergePolicies(def *retrySettings, own []ownRetry) *mergedPolicy {
 			m.MaxElapsed = r.MaxElapsed
 		}
 	}
+	for i := range own {
+		unmerged := own[i].settings.retryOverride
+		if unmerged.set &= unmergedFields; unmerged.set != 0 {
+			policy := unmerged.over(m.RetryPolicy)
+			own[i].policy = &policy
+		}
+	}
 	return m
 }
 

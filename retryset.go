@@ -15,6 +15,7 @@ type retrySettings struct {
 type ownRetry struct {
 	of       *Subscription
 	settings *retrySettings
+	policy   *RetryPolicy // the merged one, with what it has of what is not merged; nil if that is nothing
 }
 
 // era is the time between two changes of retry settings. A dispatch goes by those of

@@ -225,7 +225,7 @@ func (b *Bus) policy(t *targets) *mergedPolicy {
 	}
 	own := make([]ownRetry, len(t.subscriptions))
 	for i, s := range t.subscriptions {
-		own[i] = ownRetry{s, b.settingsIn(t.era, s)}
+		own[i] = ownRetry{of: s, settings: b.settingsIn(t.era, s)}
 	}
 	t.merged.CompareAndSwap(nil, mergePolicies(b.settingsIn(t.era, nil), own))
 	return t.merged.Load()

@@ -1,5 +1,5 @@
-// Package delay keeps things that wait for an instant: one timer over a heap of
-// due times. A waiting entry is data, some tens of bytes; it holds no goroutine
+// Package delay keeps things that wait for an instant: one timer over their due
+// times. A waiting entry is data, some tens of bytes; it holds no goroutine
 // and no timer of its own, and an empty queue holds no timer at all.
 //
 // The package knows nothing of events. Time is what its Clock says.
@@ -51,7 +51,7 @@ type Queue[T any] struct {
 	due   func([]T)
 
 	mu      sync.Mutex // protects following fields; never held while due runs
-	waiting heap[T]
+	waiting agenda[T]
 	seq     uint64    // of the entry added last
 	timer   Timer     // nil until first needed
 	handing int       // items in the hands of a due call
@@ -86,7 +86,7 @@ func (q *Queue[T]) Add(at int64, item T) bool {
 	}
 	q.seq++
 	q.waiting.push(entry[T]{at: at, seq: q.seq, item: item})
-	isHead := q.waiting[0].seq == q.seq
+	isHead := q.waiting.head().seq == q.seq
 	if isHead && !q.running && !q.armLocked(0) {
 		// Not by a timer of zero: a mock clock fires that only when it is
 		// next moved.
@@ -101,15 +101,15 @@ func (q *Queue[T]) Add(at int64, item T) bool {
 func (q *Queue[T]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.waiting) + q.handing
+	return q.waiting.len() + q.handing
 }
 
 // Drain removes and returns, in due order, everything that has not been handed
 // to due. It works on a closed queue too.
 func (q *Queue[T]) Drain() []T {
 	q.mu.Lock()
-	entries := q.waiting
-	q.waiting = nil
+	entries := q.waiting.entries()
+	q.waiting = agenda[T]{}
 	q.stopLocked()
 	q.mu.Unlock()
 
@@ -126,14 +126,14 @@ func (q *Queue[T]) Drain() []T {
 func (q *Queue[T]) Prune(drop func(T) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var kept heap[T]
-	for _, e := range q.waiting {
+	var kept agenda[T]
+	for _, e := range q.waiting.entries() {
 		if !drop(e.item) {
 			kept.push(e)
 		}
 	}
 	q.waiting = kept
-	if len(kept) == 0 {
+	if kept.len() == 0 {
 		q.stopLocked()
 	}
 }
@@ -176,7 +176,7 @@ func (q *Queue[T]) fire() {
 func (q *Queue[T]) deliver() {
 	pause := earlyPause
 	q.mu.Lock()
-	for !q.closed && len(q.waiting) > 0 {
+	for !q.closed && q.waiting.len() > 0 {
 		q.takeDueLocked()
 		if len(q.batch) == 0 {
 			if q.armLocked(pause) {
@@ -192,7 +192,7 @@ func (q *Queue[T]) deliver() {
 		q.mu.Lock()
 		q.handing = 0
 	}
-	if len(q.waiting) == 0 {
+	if q.waiting.len() == 0 {
 		q.stopLocked()
 	}
 	q.running = false
@@ -200,20 +200,20 @@ func (q *Queue[T]) deliver() {
 	q.mu.Unlock()
 }
 
-// takeDueLocked moves what is due, up to batchMax items, from the heap to
-// q.batch.
+// takeDueLocked moves what is due, up to batchMax items, from the agenda
+// to q.batch.
 func (q *Queue[T]) takeDueLocked() {
 	now := q.clock.Nanos()
 	q.batch = q.batch[:0]
-	for len(q.waiting) > 0 && q.waiting[0].at <= now && len(q.batch) < batchMax {
+	for q.waiting.len() > 0 && q.waiting.head().at <= now && len(q.batch) < batchMax {
 		q.batch = append(q.batch, q.waiting.pop())
 	}
 }
 
-// armLocked sets the timer for the head of the heap, at least pause from now.
+// armLocked sets the timer for the head of the agenda, at least pause from now.
 // It reports false if the head is due already.
 func (q *Queue[T]) armLocked(pause time.Duration) bool {
-	at := q.waiting[0].at
+	at := q.waiting.head().at
 	for {
 		now := q.clock.Nanos()
 		if at <= now {

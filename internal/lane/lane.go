@@ -267,6 +267,17 @@ func (p *Pool[T, W]) Return(item *T, gated bool) {
 	p.putLocked(item, gated)
 }
 
+// ReturnAll brings back n items, none of them gated, as Return does one. It calls item
+// with the pool's lock held.
+func (p *Pool[T, W]) ReturnAll(n int, item func(i int) *T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.room -= n
+	for i := range n {
+		p.putLocked(item(i), false)
+	}
+}
+
 // Unpark brings an item that Enter has kept.
 func (p *Pool[T, W]) Unpark(item *T) {
 	p.mu.Lock()

@@ -192,6 +192,27 @@ func TestReturnIsNeverRefusedAndTakesRoom(t *testing.T) {
 	})
 }
 
+func TestReturnAllComesInOrderAndTakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 700 // more than a chunk
+		release := make(chan struct{})
+		var got list
+		p := newPool(settings{capacity: n, refuse: true, run: func(_ *pool, _ *worker, i int) { <-release; got.add(i) }})
+		p.Start()
+		var items, want []int
+		for i := range n {
+			items, want = append(items, i), append(want, i)
+		}
+		p.ReturnAll(n, func(i int) *int { return &items[i] })
+		p.ReturnAll(n, func(i int) *int { return &items[i] })
+		require.ErrorIs(t, p.Push(t.Context(), &items[0], false, false), lane.ErrFull)
+		require.Zero(t, p.Stats().Admitted)
+		close(release)
+		p.end(t)
+		require.Equal(t, append(want, want...), got.all())
+	})
+}
+
 func TestWaitersAreLetInInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 200
