@@ -28,7 +28,12 @@ type worker struct {
 	settled  *waiter  // to be told once the run no longer counts
 	next     opening  // with hasNext: what the run has let through at its key's gate
 	hasNext  bool
+	handed   int // how many have come that way without a pause
 }
+
+// maxHanded is how many dispatches of a key a worker runs before somebody looks at
+// what else there is to do.
+const maxHanded = 32
 
 // workerCalls is how many calls share an allocation: their contexts, which
 // handlers may keep, keep the others in memory.
@@ -47,11 +52,16 @@ func (b *Bus) closeWorker(w *worker) {
 // worker's next, or has its turn in the queue.
 func (b *Bus) leave(w *worker, o *opening) {
 	next, ok := b.store.leave(o)
+	if w.handed >= maxHanded && b.lanes.Share() {
+		w.handed = 0
+	}
 	switch {
 	case !ok:
-	case w.slot != nil && !w.hasNext && !b.lanes.Crowded():
+	case w.slot != nil && !w.hasNext && w.handed < maxHanded && !b.lanes.Crowded():
 		w.next, w.hasNext = next, true
+		w.handed++
 	default:
+		w.handed = 0
 		b.lanes.Unpark(&next)
 	}
 }
@@ -59,6 +69,7 @@ func (b *Bus) leave(w *worker, o *opening) {
 // goOn puts into the worker's place what the run before has let through.
 func (w *worker) goOn() bool {
 	if !w.hasNext {
+		w.handed = 0
 		return false
 	}
 	w.dispatch.opening = w.next
@@ -113,6 +124,10 @@ func (w *worker) visiting(d *dispatch) *visit {
 	if v := w.visit; v != nil && plain && v.dispatch == d && v.values == context.Background() && v.asked.Load() == nil {
 		return v
 	}
+	if linked(d.values) {
+		w.visit = &visit{dispatch: d, values: d.values, slot: w.slot}
+		return w.visit
+	}
 	if len(w.visits) == 0 {
 		w.visits = make([]visit, min(w.burst+1, workerCalls))
 	}
@@ -155,6 +170,9 @@ func (b *Bus) run(w *worker) {
 			continue
 		}
 		b.attemptBegun(d)
+		if at.asked.Load() != nil {
+			at = w.visiting(d) // so that what is asked is soon found
+		}
 		c = b.begin(w, at, s)
 		// Whoever sets one of these looks for running calls only afterwards.
 		if b.cutting.begun() || s.circuit.barred() != notSkipped {
@@ -214,7 +232,11 @@ func (b *Bus) begin(w *worker, at *visit, s *Subscription) *call {
 		w.visit = nil // before numbers come round again
 	}
 	c := &w.calls[0]
-	w.calls = w.calls[1:]
+	if linked(at.values) {
+		c = &call{}
+	} else {
+		w.calls = w.calls[1:]
+	}
 	w.called++
 	c.visit, c.subscription, c.number = at, s, w.called
 	d := at.dispatch

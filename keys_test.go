@@ -661,3 +661,34 @@ func TestS2_AGracefulShutdownWaitsForALineBehindAKey(t *testing.T) {
 		require.Equal(t, "+1m39s s:99", calls.all()[99])
 	})
 }
+
+// What has come behind a busy key has its turn before all of the key has been run,
+// also where there is one worker only.
+func TestD5_ABusyKeyHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(eventbus.NoJitter))
+		var ran atomic.Int64
+		mustSubscribe(t, bus, "busy", func(context.Context, eventbus.Event) error {
+			if ran.Add(1) == 1 {
+				return errBoom // all others wait behind it
+			}
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		})
+		begun := make(chan time.Time, 1)
+		mustSubscribe(t, bus, "other", func(context.Context, eventbus.Event) error {
+			begun <- time.Now()
+			return nil
+		})
+		for range 1000 {
+			mustPublish(t, bus, "busy", nil, eventbus.Key("k"))
+		}
+		for ran.Load() < 2 {
+			time.Sleep(time.Millisecond)
+		}
+		published := time.Now()
+		mustPublish(t, bus, "other", nil)
+		require.Less(t, (<-begun).Sub(published), time.Second)
+		shutdown(t, bus)
+	})
+}

@@ -671,6 +671,44 @@ func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
 	}
 }
 
+// A chain of handlers that publish with contexts derived from their own keeps a bounded
+// part of what was published.
+func TestE4_AChainOfDerivedContextsKeepsNoEvents(t *testing.T) {
+	type key struct{}
+	type big struct {
+		link int
+		_    [4096]byte
+	}
+	const links = 20_000
+	for _, ask := range []bool{false, true} {
+		bus, _ := startBus(t)
+		var freed atomic.Int32
+		done := make(chan struct{})
+		mustSubscribe(t, bus, "a", func(ctx context.Context, e eventbus.Event) error {
+			if ask {
+				eventbus.FromContext(ctx)
+			}
+			link := e.Payload.(*big).link
+			if link == links {
+				runtime.GC()
+				runtime.GC()
+				close(done)
+				return nil
+			}
+			payload, value := &big{link: link + 1}, &big{}
+			for _, p := range []*big{payload, value} {
+				runtime.AddCleanup(p, func(int) { freed.Add(1) }, 0)
+			}
+			_, err := bus.Publish(context.WithValue(ctx, key{}, value), "a", payload)
+			return err
+		})
+		mustPublish(t, bus, "a", &big{})
+		<-done
+		require.Eventually(t, func() bool { return freed.Load() > 2*links*9/10 }, 10*time.Second, time.Millisecond, "of %d: %d", 2*links, freed.Load())
+		shutdown(t, bus)
+	}
+}
+
 // Whoever's Shutdown returns finds balanced books.
 func TestS2_TwoThatShutDownBothFindBalancedBooks(t *testing.T) {
 	for range 500 {

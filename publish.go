@@ -413,3 +413,11 @@ type linkedValues struct {
 	context.Context
 	links int // how many those are
 }
+
+// linked reports whether values come through the context of a handler. What is
+// allocated for such a dispatch is not allocated with anything else: from there one
+// would come to the handler's dispatch, what is beside that, and so on.
+func linked(values context.Context) bool {
+	_, is := values.(*linkedValues)
+	return is
+}

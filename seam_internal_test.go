@@ -204,3 +204,28 @@ func TestD7_SizesOfWhatThereIsMuchOf(t *testing.T) {
 	require.LessOrEqual(t, reflect.TypeFor[call]().Size(), uintptr(24))
 	require.LessOrEqual(t, reflect.TypeFor[opening]().Size(), uintptr(96))
 }
+
+// What handlers ask of their contexts is found at once, however many subscriptions
+// the event has.
+func TestE4_WhatIsAskedIsSoonFound(t *testing.T) {
+	b, err := New()
+	require.NoError(t, err)
+	var calls []*call
+	for range 100 {
+		_, err := b.Subscribe("a", func(ctx context.Context, _ Event) error {
+			_ = ctx.Done()
+			calls = append(calls, callFrom(ctx))
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	require.NoError(t, b.Start(t.Context()))
+	_, err = b.PublishAndWait(t.Context(), "a", nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Shutdown(context.Background()))
+	require.Len(t, calls, 100)
+	for _, c := range calls {
+		require.NotNil(t, c.cancellation())
+		require.Nil(t, c.asked.Load().before)
+	}
+}

@@ -20,7 +20,7 @@ func TestQueue_InOrderAndOutOfOrderTogether(t *testing.T) {
 		for i := range n {
 			q.Add(int64(10*i+10), 10*i+10)
 			q.Add(int64(10*i+5), 10*i+5) // before the one before
-			if i%3 == 0 { // and out again, so that a piece is used in parts
+			if i%3 == 0 {                // and out again, so that a piece is used in parts
 				c.now.Store(int64(10 * (i / 3)))
 				c.fire()
 			}

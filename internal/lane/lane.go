@@ -404,6 +404,20 @@ func (p *Pool[T, W]) addWorkersLocked(n int) {
 	}
 }
 
+// Share has another worker look for something to do, for one that goes on with what
+// Enter has kept and does not look itself. It reports false if there may be none.
+func (p *Pool[T, W]) Share() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lenLocked() > 0 {
+		if p.resting == 0 && p.workers >= p.cfg.Concurrency {
+			return false
+		}
+		p.addWorkersLocked(1)
+	}
+	return true
+}
+
 func (p *Pool[T, W]) startTickingLocked() {
 	p.ticking = true
 	p.seen, p.seenAt = p.begunLocked(), time.Now()
@@ -515,6 +529,7 @@ func (p *Pool[T, W]) take(w W, place *T, seen *seen[T]) bool {
 	for {
 		for range spins {
 			if p.crowded.Load() && p.leaveCrowd() {
+				p.report(seen)
 				return false
 			}
 			if p.tryTake(place, seen) {
