@@ -415,3 +415,32 @@ func TestD5_WhoIsAloneGoesThroughKeptItems(t *testing.T) {
 		p.end(t)
 	})
 }
+
+// Who goes on with what Enter has kept can have another worker look at the queue, at
+// once, unless there may be none.
+func TestD5_ShareHasAnotherWorkerLook(t *testing.T) {
+	for _, workers := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var got list
+			release := make(chan struct{})
+			p := newPool(settings{concurrency: workers, run: func(_ *pool, _ *worker, i int) {
+				if i == 0 {
+					<-release
+				}
+				got.add(i)
+			}})
+			p.Start()
+			p.push(t, 0)
+			synctest.Wait()
+			require.True(t, p.Share(), "there is nothing to look for")
+			p.push(t, 7)
+			synctest.Wait()
+			require.Empty(t, got.all(), "it waits for a tick")
+			require.Equal(t, workers > 1, p.Share())
+			synctest.Wait()
+			require.Equal(t, workers > 1, len(got.all()) == 1)
+			close(release)
+			p.end(t)
+		})
+	}
+}
