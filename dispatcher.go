@@ -13,22 +13,23 @@ import (
 
 // worker is what a goroutine of the lanes keeps.
 type worker struct {
-	slot     *deadline.Slot[call]
+	slot    *deadline.Slot[call]
+	calls   []call  // for the next runs of handlers
+	visit   *visit  // of the last one
+	visits  []visit // for the next ones
+	burst   int     // how many calls were made at once, more while there is more to do
+	called  uint32  // how often it has run one, from a random number on
+	timed   bool    // the running one has begun at an exact time
+	lost    bool    // the watch has given up its call, and somebody else goes on
+	handled bool    // the run has ended as the ledger has it under handled
+	hasNext bool    // there is next
+	settled *waiter // to be told once the run no longer counts
+	handed  int     // how many next there have been without a pause
+
 	dispatch dispatch // that it runs, unless it has moved out
 	event    Event    // of that, for its handlers
-	calls    []call   // for the next runs of handlers
-	visit    *visit   // of the last one
-	visits   []visit  // for the next ones
 	verdict  verdict  // on the last error
-	burst    int      // how many calls were made at once, more while there is more to do
-	called   uint32   // how often it has run one, from a random number on
-	timed    bool     // the running one has begun at an exact time
-	lost     bool     // the watch has given up its call, and somebody else goes on
-	handled  bool     // the run has ended as the ledger has it under handled
-	settled  *waiter  // to be told once the run no longer counts
-	next     opening  // with hasNext: what the run has let through at its key's gate
-	hasNext  bool
-	handed   int // how many have come that way without a pause
+	next     opening  // what the run has let through at its key's gate
 }
 
 // maxHanded is how many dispatches of a key a worker runs before somebody looks at
