@@ -42,8 +42,9 @@ func (b *Bus) judgeInside(c *call, err error, v *verdict) {
 
 // judge is judgeInside when the call is over.
 func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
-	v := new(verdict)
-	panicked, done := b.guardedFor(s, func() { v.judge(err, by) })
+	asked := new(verdict) // not v: it may be used at any time, if the code hangs
+	panicked, done := b.guardedFor(s, func() { asked.judge(err, by) })
+	v := asked
 	if !done {
 		v = &verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
 		if by == nil {
