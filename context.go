@@ -71,7 +71,7 @@ type call struct {
 
 // visit is what calls have in common: those of an event in one attempt, and those
 // of the events after it in the same worker, if these were published without values
-// and no handler has asked its context for anything that outlives the call.
+// and nothing has been asked of it yet (see ask).
 type visit struct {
 	dispatch *dispatch       // while they run; the worker's next one is in the same place
 	values   context.Context // given to Publish
