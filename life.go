@@ -87,6 +87,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 // later, and ends the goroutines.
 func (b *Bus) finish() {
 	<-b.drained
+	b.awaitCut() // or it would be met halfway in what it leaves behind, and waited for in ticks
 	b.leaveBehind()
 	b.lanes.Seal()
 	for b.unsettled() != 0 {
@@ -103,12 +104,8 @@ func (b *Bus) finish() {
 	b.time.stop()
 	b.watch.Rest()
 	b.watch.Wait()
+	b.awaitCut()
 	b.mu.Lock()
-	if ended := b.cutEnded; ended != nil {
-		b.mu.Unlock()
-		<-ended
-		b.mu.Lock()
-	}
 	if len(b.unfinished) > 0 {
 		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: b.abandoned.list(), Cause: b.cause}
 	}
@@ -166,6 +163,16 @@ func (b *Bus) cut(cause error) {
 		b.bury(w, w.taken(), ReasonShutdown)
 		b.lanes.Finish()
 		w.tell()
+	}
+}
+
+// awaitCut returns when no cut is under way.
+func (b *Bus) awaitCut() {
+	b.mu.Lock()
+	ended := b.cutEnded
+	b.mu.Unlock()
+	if ended != nil {
+		<-ended
 	}
 }
 
