@@ -299,16 +299,14 @@ func (c *call) cancel() {
 	a.released = true
 }
 
-// waiting says that the handler waits for another event to be handled, and so
-// does not count against the concurrency until resume is called, or the call is
-// over. The place is that of the key that stays taken until then, if it has one, and
-// above is who waits for the handler's own event, if anybody.
-func (c *call) waiting() (place keyPlace, above *waiter, resume func()) {
+// stands is what waits for the handler: the place of its event's key, which stays
+// taken until then, if it has one, and who waits for the event, if anybody.
+func (c *call) stands() (place keyPlace, above *waiter) {
 	a := c.ask()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.released {
-		return place, nil, func() {}
+		return place, nil
 	}
 	// As in FromContext, the dispatch stays what it is while the lock is held.
 	d := c.dispatch
@@ -318,11 +316,23 @@ func (c *call) waiting() (place keyPlace, above *waiter, resume func()) {
 			place.at = c.subscription
 		}
 	}
+	return place, d.waiter()
+}
+
+// waits says that the handler waits for another event to be handled, and so does
+// not count against the concurrency until resume is called, or the call is over.
+func (c *call) waits() (resume func()) {
+	a := c.ask()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.released {
+		return func() {}
+	}
 	lanes := c.subscription.bus.lanes
 	if a.waits++; a.waits == 1 {
 		lanes.Block()
 	}
-	return place, d.waiter(), func() {
+	return func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.waits--; a.waits == 0 && !a.released {

@@ -35,7 +35,6 @@ type simulation struct {
 	last      time.Duration // when the driver has looked last
 	books     eventbus.Ledger
 	idle      time.Duration // since when there is something queued and a worker to spare, -1 if not
-	refused   bool          // a handler was, in PublishAndWait, and did not count for a moment
 	atDrain   int           // abandoned when nothing was left that Shutdown waits for
 	compared  int           // letters that had been made or removed then
 	removed   int           // letters
@@ -365,7 +364,7 @@ func (s *simulation) subscribe() {
 		case "B":
 			// Not 0: whether a worker still looks for more when what has failed comes
 			// back in the same instant is nobody's to decide.
-			d := simPick(s, 1, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
+			d := simPick(s, time.Microsecond, 20*time.Millisecond+s.odd(time.Second), s.odd(10*time.Second))
 			override(field, -float64(d), eventbus.BaseDelay(d))
 		case "M":
 			d := simPick(s, s.odd(10*time.Second), s.odd(time.Minute))

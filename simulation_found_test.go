@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -38,6 +39,41 @@ func TestD7_WhoWaitsForAnEventForLaterIsToldOfShutdown(t *testing.T) {
 		default:
 			t.Fatal("PublishAndWait waits for ever")
 		}
+	})
+}
+
+// What is refused, or unrouted, is not waited for: nothing else runs meanwhile.
+func TestD7_WhoNeedNotWaitCountsAgainstTheConcurrency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1))
+		var running, most atomic.Int32
+		run := func(during func()) {
+			most.Store(max(most.Load(), running.Add(1)))
+			during()
+			running.Add(-1)
+		}
+		mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+			run(func() {
+				for range 1_000 {
+					_, err := bus.PublishAndWait(ctx, "a", nil, eventbus.Key("k"))
+					assert.ErrorIs(t, err, eventbus.ErrWouldDeadlock)
+					r, err := bus.PublishAndWait(ctx, "nobody's", nil)
+					assert.NoError(t, err)
+					assert.Equal(t, eventbus.Unrouted, r.Outcome)
+				}
+			})
+			return nil
+		})
+		mustSubscribe(t, bus, "b", func(context.Context, eventbus.Event) error {
+			run(func() {})
+			return nil
+		})
+		_, err := bus.PublishBatch(context.Background(), []eventbus.Publication{
+			{Type: "a", Options: []eventbus.PublishOption{eventbus.Key("k")}}, {Type: "b"},
+		})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.EqualValues(t, 1, most.Load())
 	})
 }
 

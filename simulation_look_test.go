@@ -197,8 +197,7 @@ func (s *simulation) lookAtRuns() {
 		r.dispatch.state = "taken"
 	}
 	s.runs = append(s.runs, taken...)
-	simCheck(len(taken) == 0 || s.refused || s.active() <= s.concurrency, "%d run, with a concurrency of %d", s.active(), s.concurrency)
-	s.refused = false
+	simCheck(len(taken) == 0 || s.active() <= s.concurrency, "%d run, with a concurrency of %d", s.active(), s.concurrency)
 	if !s.spare() {
 		s.idle = -1
 	} else if s.idle < 0 {

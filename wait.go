@@ -81,14 +81,16 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	}
 	w := &waiter{}
 	from := callFrom(ctx)
-	if b.running(from) {
-		var resume func()
-		w.place, w.above, resume = from.waiting()
-		defer resume()
+	inside := b.running(from)
+	if inside {
+		w.place, w.above = from.stands()
 	}
 	id, err := b.accept(ctx, from, eventType, payload, opts, w)
 	if err != nil {
 		return refuse(err)
+	}
+	if inside && !w.over.Load() { // not before: what is refused is not waited for
+		defer from.waits()()
 	}
 	if !w.wait(ctx) {
 		w.gaveUp.Store(true)
