@@ -197,6 +197,9 @@ func (c *call) Value(key any) any {
 		}
 		return c.ending().Value(key)
 	}
+	if c.values == nil {
+		return nil
+	}
 	return c.values.Value(key)
 }
 

@@ -10,7 +10,7 @@ import (
 type opening struct {
 	id      EventID
 	payload any
-	values  context.Context // for the handlers' contexts
+	values  context.Context // for the handlers' contexts; nil for none
 	to      *targets
 	key     string
 	wall    int64 // the time of publication, see timeline.utc

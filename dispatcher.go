@@ -1,7 +1,6 @@
 package eventbus
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -28,6 +27,7 @@ type worker struct {
 
 	dispatch dispatch // that it runs, unless it has moved out
 	event    Event    // of that, for its handlers
+	extras   *extras  // of that
 	verdict  verdict  // on the last error
 	next     opening  // what the run has let through at its key's gate
 }
@@ -81,7 +81,7 @@ func (w *worker) goOn() bool {
 // idle lets go of the event that a worker has run last.
 func (b *Bus) idle(w *worker) {
 	b.watch.Clear(w.slot)
-	w.dispatch, w.event = dispatch{}, Event{}
+	w.dispatch, w.event, w.extras = dispatch{}, Event{}, nil
 	w.calls, w.visit, w.visits, w.burst = nil, nil, nil, 0
 	w.verdict = verdict{}
 }
@@ -119,10 +119,19 @@ func (w *worker) taken() *dispatch {
 	return d
 }
 
+// putEvent puts the event of a dispatch into the worker's place, if it is not there
+// from another copy. An id stands for one payload, but for what was replayed with
+// another, or published with an id that was given before: these have extras.
+func (w *worker) putEvent(d *dispatch, t *timeline) {
+	if d.id != w.event.ID || d.extras != w.extras {
+		d.put(&w.event, t)
+		w.extras = d.extras
+	}
+}
+
 // visiting is what the calls of the dispatch's next attempt have in common.
 func (w *worker) visiting(d *dispatch) *visit {
-	plain := d.values == context.Background()
-	if v := w.visit; v != nil && plain && v.dispatch == d && v.values == context.Background() && v.asked.Load() == nil {
+	if v := w.visit; v != nil && d.values == nil && v.dispatch == d && v.values == nil && v.asked.Load() == nil {
 		return v
 	}
 	if linked(d.values) {
@@ -161,7 +170,7 @@ func (b *Bus) run(w *worker) {
 	}()
 	d.attempt = max(d.attempt, d.attempt+1) // or stays the last one that there is
 	at := w.visiting(d)
-	d.put(&w.event, b.time)
+	w.putEvent(d, b.time)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
 		if why := b.enter(d, s); why != notSkipped {

@@ -366,7 +366,6 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 			opening: opening{
 				id:      l.Event.ID,
 				payload: l.Event.Payload,
-				values:  context.Background(),
 				to:      to,
 				key:     l.Event.Key,
 				extras: &extras{

@@ -482,6 +482,39 @@ func TestL3_ReplayEditedKeepsANilPayloadAndALetterThatStays(t *testing.T) {
 	})
 }
 
+// Replays of one event that come one after the other, with payloads of their own.
+func TestL3_AnEditIsThatOfOneReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithConcurrency(1), eventbus.WithIsolation())
+		seen := map[string][]any{}
+		for _, name := range []string{"first", "second", "third"} {
+			mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
+				seen[name] = append(seen[name], e.Payload)
+				if e.Payload == "original" && len(seen[name]) == 1 {
+					return eventbus.Permanent(errDead)
+				}
+				return nil
+			}, eventbus.Named(name))
+		}
+		mustPublish(t, bus, "a", "original")
+		synctest.Wait()
+		release := dlqBlock(t, bus)
+		for _, l := range letters(t, bus) {
+			if l.Subscription == "third" {
+				require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
+			} else {
+				require.NoError(t, bus.DLQ().ReplayEdited(t.Context(), l.ID, "edited for "+l.Subscription))
+			}
+		}
+		release()
+		synctest.Wait()
+		require.Equal(t, map[string][]any{
+			"first": {"original", "edited for first"}, "second": {"original", "edited for second"}, "third": {"original", "original"},
+		}, seen)
+		shutdown(t, bus)
+	})
+}
+
 // What a shut door skips becomes a letter of its own, with the edit.
 func TestL3_ReplayEditedSurvivesASplit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -244,7 +244,10 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		to = b.routes.Find(eventType, hash)
 	}
 	now, _ := b.time.recent()
-	o.payload, o.values, o.to, o.wall = payload, ctx, to, now.wall
+	o.payload, o.to, o.wall = payload, to, now.wall
+	if ctx != context.Background() {
+		o.values = ctx
+	}
 	if len(opts) > 0 || b.config.metadataFrom != nil {
 		p, err := b.publication(ctx, opts)
 		if err != nil {
@@ -403,7 +406,7 @@ func (c *call) valuesFor(ctx context.Context) context.Context {
 		links += before.links
 	}
 	if links > maxValueLinks {
-		return context.Background()
+		return nil
 	}
 	return &linkedValues{ctx, links}
 }

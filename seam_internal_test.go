@@ -146,7 +146,7 @@ func TestS1_StartTakesUpWhatIsLeft(t *testing.T) {
 			require.NoError(t, err)
 		}
 		s.left = []*dispatch{{
-			opening: opening{id: b.ids.next(time.Now().UnixMilli()), values: context.Background(), to: b.routes.Lookup("a"), wall: b.time.now().wall},
+			opening: opening{id: b.ids.next(time.Now().UnixMilli()), to: b.routes.Lookup("a"), wall: b.time.now().wall},
 			attempt: 1,
 			next:    1,
 		}}
