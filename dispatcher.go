@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/deadline"
+	"github.com/surebus/eventbus/internal/lane"
 )
 
 // worker is what a goroutine of the lanes keeps.
@@ -68,14 +69,9 @@ func (b *Bus) leave(w *worker, o *opening) {
 }
 
 // goOn puts into the worker's place what the run before has let through.
-func (w *worker) goOn() bool {
-	if !w.hasNext {
-		w.handed = 0
-		return false
-	}
+func (w *worker) goOn() {
 	w.dispatch.opening = w.next
 	w.next, w.hasNext = opening{}, false
-	return true
 }
 
 // idle lets go of the event that a worker has run last.
@@ -86,11 +82,23 @@ func (b *Bus) idle(w *worker) {
 	w.verdict = verdict{}
 }
 
-// counted reports whether the worker's last run is in the ledger as handled.
-func (w *worker) counted() bool {
-	handled := w.handled
-	w.handled = false
-	return handled
+// ending says what the lanes have to do after a run.
+func (w *worker) ending() (end lane.Ending) {
+	if w.lost {
+		return lane.Lost
+	}
+	if w.handled {
+		end, w.handled = lane.Counted, false
+	}
+	if w.hasNext {
+		end |= lane.LetsThrough
+	} else {
+		w.handed = 0
+	}
+	if w.settled != nil {
+		end |= lane.Tells
+	}
+	return end
 }
 
 // ended notes for whoever waits how a dispatch has ended.

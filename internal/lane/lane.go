@@ -62,18 +62,14 @@ type Config[T, W any] struct {
 	// item, which still takes its place in the queue, for Unpark or Next. It is
 	// called with a lock of the pool held, so it must not block, nor call the pool.
 	Enter func(*T) bool
-	// Lost reports whether Replace was called for the worker's run. Its
-	// goroutine is no longer the pool's then, and ends when the run does.
-	Lost func(W) bool
-	// Next puts an item into the worker's place that Enter has kept and that the
-	// run before has let through, if there is one. It saves the way through the
-	// queue.
-	Next func(W) bool
-	// Counted reports whether the end of the worker's run is among those of Ended,
-	// which the user of the pool counts itself.
-	Counted func(W) bool
-	Ended   func() int64
-	// After is called when what the worker ran no longer counts as running.
+	// Ending says what there is to do when the worker's run has ended.
+	Ending func(W) Ending
+	// Next puts the item that LetsThrough is about into the worker's place.
+	Next func(W)
+	// Counted is how many ends of runs the user of the pool has counted itself.
+	Counted func() int64
+	// After is called when what the worker ran no longer counts as running, if
+	// that Tells somebody.
 	After func(W)
 	// Idle is called when a worker is about to rest, to let go of what it has run.
 	Idle func(W)
@@ -86,6 +82,23 @@ type Config[T, W any] struct {
 	// Wait says that Push waits for room.
 	Wait bool
 }
+
+// Ending is how a run has ended, asked for at once: a call for each of these would
+// cost as much as taking an item.
+type Ending uint8
+
+const (
+	// Lost is a run that Replace was called for. Its goroutine is no longer the
+	// pool's, and ends when the run does.
+	Lost Ending = 1 << iota
+	// Counted is a run whose end is among those of Config.Counted.
+	Counted
+	// LetsThrough is a run after which an item that Enter has kept comes next. It
+	// saves the way through the queue.
+	LetsThrough
+	// Tells is a run after which After is called.
+	Tells
+)
 
 // waiter is a caller of Push. It is told nil when there is room for it.
 type waiter struct {
@@ -105,7 +118,7 @@ type Pool[T, W any] struct {
 	lag      atomic.Int64 // how long the last one that has took to
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
-	finished atomic.Int64             // taken items that have left again, those of Ended aside
+	finished atomic.Int64             // taken items that have left again, those of Counted aside
 	gate     sync.Mutex               // held while a gated item is taken
 	_        cacheLine
 
@@ -466,13 +479,20 @@ func (p *Pool[T, W]) tick() {
 
 // work is a worker's life. It may begin when a run has just ended.
 func (p *Pool[T, W]) work(w W, ran bool) {
+	var end Ending
+	if ran {
+		end = p.cfg.Ending(w)
+	}
 	// Set while an item runs: if it is set when the deferred function runs, the
 	// item has ended its goroutine, and the pool goes on with another one.
 	exited := false
 	defer func() {
 		p.cfg.Close(w)
-		if exited && !p.cfg.Lost(w) {
-			p.finish(w)
+		if !exited {
+			return
+		}
+		if end := p.cfg.Ending(w); end&Lost == 0 {
+			p.finish(w, end)
 			go p.work(p.cfg.Open(), false)
 		}
 	}()
@@ -484,17 +504,18 @@ func (p *Pool[T, W]) work(w W, ran bool) {
 			if !p.take(w, place, &seen) {
 				return
 			}
-		case p.cfg.Next(w):
-			p.handedOver(w)
+		case end&LetsThrough != 0:
+			p.cfg.Next(w)
+			p.handedOver(w, end)
 		default:
-			p.finish(w)
+			p.finish(w, end)
 			ran = false
 			continue
 		}
 		exited = true
 		p.cfg.Run(w)
 		exited = false
-		if p.cfg.Lost(w) {
+		if end = p.cfg.Ending(w); end&Lost != 0 {
 			return
 		}
 		ran = true
@@ -503,9 +524,9 @@ func (p *Pool[T, W]) work(w W, ran bool) {
 
 // handedOver counts an item that was parked as the worker's running one, in place
 // of the one before.
-func (p *Pool[T, W]) handedOver(w W) {
+func (p *Pool[T, W]) handedOver(w W, end Ending) {
 	p.parked.Add(-1)
-	if p.cfg.Counted(w) {
+	if end&Counted != 0 {
 		p.finished.Add(-1) // it is running again
 	}
 	if p.thirsty.Load() {
@@ -513,14 +534,18 @@ func (p *Pool[T, W]) handedOver(w W) {
 		p.tellWaitersLocked()
 		p.mu.Unlock()
 	}
-	p.cfg.After(w)
+	if end&Tells != 0 {
+		p.cfg.After(w)
+	}
 }
 
-func (p *Pool[T, W]) finish(w W) {
-	if !p.cfg.Counted(w) {
+func (p *Pool[T, W]) finish(w W, end Ending) {
+	if end&Counted == 0 {
 		p.finished.Add(1)
 	}
-	p.cfg.After(w)
+	if end&Tells != 0 {
+		p.cfg.After(w)
+	}
 }
 
 // take puts the next item into place, resting until there is one; false tells the
@@ -713,7 +738,7 @@ type Stats struct {
 func (p *Pool[T, W]) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	finished := p.finished.Load() + p.cfg.Ended()
+	finished := p.finished.Load() + p.cfg.Counted()
 	taken := p.takenLocked()
 	return Stats{
 		Admitted: p.admitted,

@@ -9,7 +9,7 @@ import (
 // A worker has taken the last item of a chunk, and is held up before it reports
 // the chunk empty. Meanwhile the chunk is begun again and filled.
 func TestAReportThatIsLateDropsNoChunk(t *testing.T) {
-	p := New(Config[int, struct{}]{Capacity: 3 * chunkItems, Ended: func() int64 { return 0 }})
+	p := New(Config[int, struct{}]{Capacity: 3 * chunkItems, Counted: func() int64 { return 0 }})
 	push := func(n int) {
 		for i := range n {
 			require.NoError(t, p.Push(t.Context(), &i, false, false))

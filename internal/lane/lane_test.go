@@ -47,10 +47,9 @@ func newPool(s settings) *pool {
 		Place:       func(w *worker) *int { return &w.item },
 		Run:         func(w *worker) { s.run(p, w, w.item) },
 		Enter:       func(item *int) bool { return s.enter(*item) },
-		Lost:        func(w *worker) bool { return w.lost },
-		Next:        func(*worker) bool { return false },
-		Counted:     func(*worker) bool { return p.counted() },
-		Ended:       p.ended.Load,
+		Ending:      func(w *worker) lane.Ending { return p.ending(w) },
+		Next:        func(*worker) {},
+		Counted:     p.ended.Load,
 		After:       func(*worker) { p.after.Add(1) },
 		Idle:        func(*worker) {},
 		Rest:        func() { p.rests.Add(1) },
@@ -61,13 +60,16 @@ func newPool(s settings) *pool {
 	return p
 }
 
-// counted says of every third run that its end has been counted.
-func (p *pool) counted() bool {
+// ending counts the end of every third run itself.
+func (p *pool) ending(w *worker) lane.Ending {
+	if w.lost {
+		return lane.Lost
+	}
 	if p.runs.Add(1)%3 != 0 {
-		return false
+		return lane.Tells
 	}
 	p.ended.Add(1)
-	return true
+	return lane.Tells | lane.Counted
 }
 
 func (p *pool) push(t *testing.T, items ...int) {
