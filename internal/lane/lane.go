@@ -38,6 +38,11 @@ const (
 	// fast is the number of items that a worker takes in a tick when its items
 	// are too short for another worker to be worth its switches.
 	fast = 32
+	// turns is how often who would add workers lets others run first: one turn may
+	// come before those that have waited for longer, on another processor.
+	turns = 8
+	// slice is how long the runtime lets who does not let others run.
+	slice = 10 * time.Millisecond
 	// deep is how many items make a queue deep, for items that are short: they
 	// leave the processors' caches before they are taken.
 	deep = 2048
@@ -114,8 +119,6 @@ type Pool[T, W any] struct {
 	sifting  atomic.Bool  // items are slow: what is behind those that Enter keeps is worth looking for
 	put      atomic.Int64 // items that are in the chunks before the tail
 	parked   atomic.Int64 // items that Enter has kept
-	starting atomic.Int64 // workers that have not come to run yet
-	lag      atomic.Int64 // how long the last one that has took to
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
 	finished atomic.Int64             // taken items that have left again, those of Counted aside
@@ -146,7 +149,6 @@ type Pool[T, W any] struct {
 	ticker   *time.Timer
 	unparked int64 // items that have come back from Enter to the queue
 	seen     int64 // begun at the last tick
-	seenAt   time.Time
 }
 
 // New makes a pool. It runs nothing before Start.
@@ -407,13 +409,7 @@ func (p *Pool[T, W]) addWorkersLocked(n int) {
 	}
 	for ; n > 0 && p.workers < p.cfg.Concurrency; n-- {
 		p.workers++
-		p.starting.Add(1)
-		added := time.Now()
-		go func() {
-			p.starting.Add(-1)
-			p.lag.Store(int64(time.Since(added)))
-			p.work(p.cfg.Open(), false)
-		}()
+		go func() { p.work(p.cfg.Open(), false) }()
 	}
 }
 
@@ -433,7 +429,7 @@ func (p *Pool[T, W]) Share() bool {
 
 func (p *Pool[T, W]) startTickingLocked() {
 	p.ticking = true
-	p.seen, p.seenAt = p.begunLocked(), time.Now()
+	p.seen = p.begunLocked()
 	if p.ticker == nil {
 		p.ticker = time.AfterFunc(tick, p.tick)
 		return
@@ -445,36 +441,55 @@ func (p *Pool[T, W]) startTickingLocked() {
 // there.
 func (p *Pool[T, W]) begunLocked() int64 { return p.takenLocked() - p.parked.Load() - p.unparked }
 
-// tick adds workers while work waits behind those that there are.
-//
-// Short items are left to those at work. If the tick itself comes late, or workers
-// that were added came to run late, it is processors that are short, and more
-// goroutines would only make every item slower, until all of them overran their
-// deadlines: there are none if items do get done, and only one if not.
+// tick sees to it that there are more workers while work waits behind those that
+// there are. Short items are left to these.
 func (p *Pool[T, W]) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	begun, now := p.begunLocked(), time.Now()
-	progress, elapsed := begun-p.seen, now.Sub(p.seenAt)
-	p.seen, p.seenAt = begun, now
+	begun := p.begunLocked()
+	progress := begun - p.seen
+	p.seen = begun
 	if p.lenLocked() == 0 {
 		p.ticking = false
 		p.sifting.Store(false)
 		return
 	}
-	atWork := p.workers - p.resting
-	slow := atWork == 0 || progress < int64(atWork)*fast
-	late := elapsed > 4*tick && atWork >= runtime.GOMAXPROCS(0)
-	p.sifting.Store(slow)
-	starved := late || p.starting.Load() > 0 || time.Duration(p.lag.Swap(0)) > tick/2
-	switch {
-	case !slow || starved && progress > 0:
-	case starved: // and perhaps stuck, all of them
-		p.addWorkersLocked(1)
-	default:
-		p.addWorkersLocked(max(atWork, 1) * (growth - 1))
+	if atWork := p.workers - p.resting; atWork == 0 || progress < int64(atWork)*fast {
+		go p.grow()
+		return
 	}
+	p.sifting.Store(false)
 	p.ticker.Reset(tick)
+}
+
+// grow adds workers if items are slow.
+//
+// Little is done as well when processors are short, and then more goroutines would
+// only make every item slower, until all of them overran their deadlines. So it waits
+// for its turn behind whoever can run, the workers among them. If these have done
+// much meanwhile, they are enough. If it took long, there is one more of them at most:
+// none if all have come to a next item, or if they are many, and it is they who have
+// the processors.
+func (p *Pool[T, W]) grow() {
+	asked := time.Now()
+	for turn := 0; turn < turns && time.Since(asked) < 2*slice; turn++ {
+		runtime.Gosched()
+	}
+	took := time.Since(asked)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.ticker.Reset(tick)
+	processors := runtime.GOMAXPROCS(0)
+	atWork, progress := max(p.workers-p.resting, 1), p.begunLocked()-p.seen
+	switch {
+	case progress >= int64(atWork)*fast:
+	case took <= tick/2:
+		p.sifting.Store(true)
+		p.addWorkersLocked(atWork * (growth - 1))
+	case progress < 2*int64(atWork) && (atWork < 8*processors || took < slice*time.Duration(atWork)/time.Duration(2*processors)):
+		p.sifting.Store(true)
+		p.addWorkersLocked(1)
+	}
 }
 
 // work is a worker's life. It may begin when a run has just ended.

@@ -414,6 +414,26 @@ func TestWorkersFollowTheWork(t *testing.T) {
 	})
 }
 
+// Goroutines that bring items may be so many that the worker seldom has its turn. That
+// is not a slow worker, and others would not do more.
+func TestManyWhoBringDoNotMultiplyTheWorkers(t *testing.T) {
+	const bringers, each = 64, 20_000
+	var most atomic.Int64
+	p := newPool(settings{concurrency: 10_000, run: func(p *pool, _ *worker, item int) {
+		if n := p.open.Load(); item%1_000 == 0 && n > most.Load() {
+			most.Store(n)
+		}
+	}})
+	p.Start()
+	var wg sync.WaitGroup
+	for range bringers {
+		wg.Go(func() { p.push(t, upTo(each)...) })
+	}
+	wg.Wait()
+	p.end(t)
+	require.Less(t, most.Load(), int64(5_000))
+}
+
 func TestARunMayEndItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got list
