@@ -454,11 +454,13 @@ func (p *Pool[T, W]) tick() {
 		p.sifting.Store(false)
 		return
 	}
-	if atWork := p.workers - p.resting; atWork == 0 || progress < int64(atWork)*fast {
+	atWork := p.workers - p.resting
+	slow := atWork == 0 || progress < int64(atWork)*fast
+	if slow && atWork < p.cfg.Concurrency {
 		go p.grow()
 		return
 	}
-	p.sifting.Store(false)
+	p.sifting.Store(slow)
 	p.ticker.Reset(tick)
 }
 
