@@ -1,0 +1,189 @@
+package eventbus
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/surebus/eventbus/internal/deadline"
+	"github.com/surebus/eventbus/internal/lane"
+)
+
+// worker is what a goroutine of the lanes keeps.
+type worker struct {
+	slot    *deadline.Slot[call]
+	calls   []call  // for the next runs of handlers
+	visit   *visit  // of the last one
+	visits  []visit // for the next ones
+	burst   int     // how many calls were made at once, more while there is more to do
+	called  uint32  // how often it has run one, from a random number on
+	timed   bool    // the running one has begun at an exact time
+	lost    bool    // the watch has given up its call, and somebody else goes on
+	handled bool    // the run has ended as the ledger has it under handled
+	hasNext bool    // there is next
+	settled *waiter // to be told once the run no longer counts
+	handed  int     // how many next there have been without a pause
+
+	dispatch dispatch // that it runs, unless it has moved out
+	event    Event    // of that, for its handlers
+	extras   *extras  // of that
+	verdict  verdict  // on the last error
+	next     opening  // what the run has let through at its key's gate
+}
+
+// maxHanded is how many dispatches of a key a worker runs before somebody looks at
+// what else there is to do.
+const maxHanded = 32
+
+// workerCalls is how many calls share an allocation: their contexts, which
+// handlers may keep, keep the others in memory.
+const workerCalls = 36
+
+func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open(), called: rand.Uint32()} }
+
+func (b *Bus) closeWorker(w *worker) {
+	if w.hasNext { // the handler has ended the goroutine
+		b.lanes.Unpark(&w.next)
+	}
+	b.watch.Close(w.slot)
+}
+
+// leave gives up the place of a dispatch's key. The next one of the key is the
+// worker's next, or has its turn in the queue.
+func (b *Bus) leave(w *worker, o *opening) {
+	next, ok := b.store.leave(o)
+	if w.handed >= maxHanded && b.lanes.Share() {
+		w.handed = 0
+	}
+	switch {
+	case !ok:
+	case w.slot != nil && !w.hasNext && w.handed < maxHanded && !b.lanes.Crowded():
+		w.next, w.hasNext = next, true
+		w.handed++
+	default:
+		w.handed = 0
+		b.lanes.Unpark(&next)
+	}
+}
+
+// goOn puts into the worker's place what the run before has let through.
+func (w *worker) goOn() {
+	w.dispatch.opening = w.next
+	w.next, w.hasNext = opening{}, false
+}
+
+// idle lets go of the event that a worker has run last.
+func (b *Bus) idle(w *worker) {
+	b.watch.Clear(w.slot)
+	w.dispatch, w.event, w.extras = dispatch{}, Event{}, nil
+	w.calls, w.visit, w.visits, w.burst = nil, nil, nil, 0
+	w.verdict = verdict{}
+}
+
+// ending says what the lanes have to do after a run.
+func (w *worker) ending() (end lane.Ending) {
+	if w.lost {
+		return lane.Lost
+	}
+	if w.handled {
+		end, w.handled = lane.Counted, false
+	}
+	if w.hasNext {
+		end |= lane.LetsThrough
+	} else {
+		w.handed = 0
+	}
+	if w.settled != nil {
+		end |= lane.Tells
+	}
+	return end
+}
+
+// ended notes for whoever waits how a dispatch has ended.
+func (w *worker) ended(waiter *waiter, o Outcome, attempts int) {
+	if waiter.ended(o, attempts) {
+		w.settled = waiter
+	}
+}
+
+// tell lets whoever waits for what the worker has settled go on.
+func (w *worker) tell() {
+	if w.settled != nil {
+		w.settled.finish()
+		w.settled = nil
+	}
+}
+
+// taken is the dispatch that the worker has taken: a new one, in its own place, or
+// one that goes on.
+func (w *worker) taken() *dispatch {
+	d := &w.dispatch
+	if d.resumed != nil {
+		return d.resumed
+	}
+	d.story, d.attempt, d.next = nil, 0, 0
+	return d
+}
+
+// putEvent puts the event of a dispatch into the worker's place, if it is not there
+// from another copy. An id stands for one payload, but for what was replayed with
+// another, or published with an id that was given before: these have extras.
+func (w *worker) putEvent(d *dispatch, t *timeline) {
+	if d.id != w.event.ID || d.extras != w.extras {
+		d.put(&w.event, t)
+		w.extras = d.extras
+	}
+}
+
+// visiting is what the calls of the dispatch's next attempt have in common.
+func (w *worker) visiting(d *dispatch) *visit {
+	if v := w.visit; v != nil && d.values == nil && v.dispatch == d && v.values == nil && v.asked.Load() == nil {
+		return v
+	}
+	if linked(d.values) {
+		w.visit = &visit{dispatch: d, values: d.values, slot: w.slot}
+		return w.visit
+	}
+	if len(w.visits) == 0 {
+		w.visits = make([]visit, min(w.burst+1, workerCalls))
+	}
+	v := &w.visits[0]
+	w.visits = w.visits[1:]
+	v.dispatch, v.values, v.slot = d, d.values, w.slot
+	w.visit = v
+	return v
+}
+
+// begin makes the call of a subscription, and shows the watch that it begins now.
+//
+// While the timeline ticks, the watch looks at every tick, and gives the call its
+// deadline then; a tick late, but never too early, as a reading that is a tick
+// old would be. If the ticking has ended after recent was asked, the last look
+// may have been too early to see the slot.
+func (b *Bus) begin(w *worker, at *visit, s *Subscription) *call {
+	if len(w.calls) == 0 {
+		w.burst = min(2*w.burst+1, workerCalls)
+		w.calls = make([]call, w.burst)
+		w.visit = nil // before numbers come round again
+	}
+	c := &w.calls[0]
+	if linked(at.values) {
+		c = &call{}
+	} else {
+		w.calls = w.calls[1:]
+	}
+	w.called++
+	c.visit, c.subscription, c.number = at, s, w.called
+	d := at.dispatch
+	now, exact := b.time.recent()
+	d.started, w.timed = now.nanos, exact
+	// A Weyl sequence: to take every 64th call would always be to take the same
+	// subscription, of an event that visits two.
+	if w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
+		d.started, w.timed = b.time.nanos(), true
+	}
+	b.watch.Begin(w.slot, c)
+	if !b.time.ticks() || s.timeout < 2*tick {
+		b.watch.Arm(w.slot, c)
+	}
+	return c
+}
