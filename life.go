@@ -87,7 +87,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 // later, and ends the goroutines.
 func (b *Bus) finish() {
 	<-b.drained
-	b.awaitCut() // or it would be met halfway in what it leaves behind, and waited for in ticks
+	b.awaitCut() // it leaves the same behind, and would be met halfway and waited for in ticks
 	b.leaveBehind()
 	b.lanes.Seal()
 	for b.unsettled() != 0 {

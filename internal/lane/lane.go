@@ -38,9 +38,12 @@ const (
 	// fast is the number of items that a worker takes in a tick when its items
 	// are too short for another worker to be worth its switches.
 	fast = 32
-	// turns is how often who would add workers lets others run first: one turn may
-	// come before those that have waited for longer, on another processor.
+	// turns is how often who would add workers lets others run first, unless it takes
+	// two slices: one turn may pass over those that wait at another processor.
 	turns = 8
+	// crowded is how many workers a processor there may be for sure if processors are
+	// short.
+	crowded = 16
 	// slice is how long the runtime lets who does not let others run.
 	slice = 10 * time.Millisecond
 	// deep is how many items make a queue deep, for items that are short: they
@@ -67,9 +70,11 @@ type Config[T, W any] struct {
 	// item, which still takes its place in the queue, for Unpark or Next. It is
 	// called with a lock of the pool held, so it must not block, nor call the pool.
 	Enter func(*T) bool
-	// Ending says what there is to do when the worker's run has ended.
+	// Ending says what there is to do when the worker's run has ended. It is called
+	// once a run; after Close if the run has ended its goroutine.
 	Ending func(W) Ending
-	// Next puts the item that LetsThrough is about into the worker's place.
+	// Next puts the item into the worker's place that a run LetsThrough. It is only
+	// called after such a run.
 	Next func(W)
 	// Counted is how many ends of runs the user of the pool has counted itself.
 	Counted func() int64
@@ -145,7 +150,8 @@ type Pool[T, W any] struct {
 	sealed   bool
 	closed   bool
 	gone     chan struct{} // closed when the last worker has left
-	ticking  bool
+	ticking  bool          // the ticker is set, or growing
+	growing  bool          // a goroutine is about to add workers, and keeps the pool from being gone
 	ticker   *time.Timer
 	unparked int64 // items that have come back from Enter to the queue
 	seen     int64 // begun at the last tick
@@ -446,32 +452,41 @@ func (p *Pool[T, W]) begunLocked() int64 { return p.takenLocked() - p.parked.Loa
 func (p *Pool[T, W]) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.doneTickingLocked() {
+		return
+	}
 	begun := p.begunLocked()
 	progress := begun - p.seen
 	p.seen = begun
-	if p.lenLocked() == 0 {
-		p.ticking = false
-		p.sifting.Store(false)
-		return
-	}
 	atWork := p.workers - p.resting
 	slow := atWork == 0 || progress < int64(atWork)*fast
 	if slow && atWork < p.cfg.Concurrency {
-		go p.grow()
+		p.growing = true
+		go p.grow() // which ticks on
 		return
 	}
 	p.sifting.Store(slow)
 	p.ticker.Reset(tick)
 }
 
+// doneTickingLocked ends the ticking if nothing waits.
+func (p *Pool[T, W]) doneTickingLocked() bool {
+	if p.lenLocked() > 0 {
+		return false
+	}
+	p.ticking = false
+	p.sifting.Store(false)
+	return true
+}
+
 // grow adds workers if items are slow.
 //
 // Little is done as well when processors are short, and then more goroutines would
-// only make every item slower, until all of them overran their deadlines. So it waits
-// for its turn behind whoever can run, the workers among them. If these have done
-// much meanwhile, they are enough. If it took long, there is one more of them at most:
-// none if all have come to a next item, or if they are many, and it is they who have
-// the processors.
+// only make every item slower, until all of them overran their deadlines. So it lets
+// whoever can run have a turn, the workers among them. If these have done much
+// meanwhile, they are enough. If that took long, there is one more of them at most, and
+// none while items do get done and either the turns were enough for an item a slice or
+// there is a crowd of workers, which may be what takes so long.
 func (p *Pool[T, W]) grow() {
 	asked := time.Now()
 	for turn := 0; turn < turns && time.Since(asked) < 2*slice; turn++ {
@@ -480,18 +495,23 @@ func (p *Pool[T, W]) grow() {
 	took := time.Since(asked)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.ticker.Reset(tick)
-	processors := runtime.GOMAXPROCS(0)
+	p.growing = false
+	defer p.closeGoneLocked()
+	if p.doneTickingLocked() {
+		return
+	}
 	atWork, progress := max(p.workers-p.resting, 1), p.begunLocked()-p.seen
+	crowd := atWork > crowded*runtime.GOMAXPROCS(0) && took > slice*time.Duration(atWork)/time.Duration(2*runtime.GOMAXPROCS(0))
 	switch {
 	case progress >= int64(atWork)*fast:
 	case took <= tick/2:
 		p.sifting.Store(true)
 		p.addWorkersLocked(atWork * (growth - 1))
-	case progress < 2*int64(atWork) && (atWork < 8*processors || took < slice*time.Duration(atWork)/time.Duration(2*processors)):
+	case progress == 0, progress < int64(atWork)*int64(1+took/slice) && !crowd:
 		p.sifting.Store(true)
 		p.addWorkersLocked(1)
 	}
+	p.ticker.Reset(tick)
 }
 
 // work is a worker's life. It may begin when a run has just ended.
@@ -659,7 +679,12 @@ func (p *Pool[T, W]) leaveCrowd() bool {
 func (p *Pool[T, W]) leaveLocked() {
 	p.workers--
 	p.crowded.Store(p.workers > p.cfg.Concurrency)
-	if p.closed && p.workers == 0 && p.blocked == 0 {
+	p.closeGoneLocked()
+}
+
+// closeGoneLocked says that the pool is closed and nothing of it is left.
+func (p *Pool[T, W]) closeGoneLocked() {
+	if p.closed && p.workers == 0 && p.blocked == 0 && !p.growing {
 		close(p.gone)
 	}
 }
@@ -706,7 +731,9 @@ func (p *Pool[T, W]) Start() {
 	p.started = true
 	if p.lenLocked() > 0 {
 		p.addWorkersLocked(1)
-		p.startTickingLocked()
+		if !p.ticking {
+			p.startTickingLocked()
+		}
 	}
 }
 
@@ -737,9 +764,7 @@ func (p *Pool[T, W]) Close() <-chan struct{} {
 	defer p.mu.Unlock()
 	if !p.closed {
 		p.refusing, p.sealed, p.closed = true, true, true
-		if p.workers == 0 && p.blocked == 0 {
-			close(p.gone)
-		}
+		p.closeGoneLocked()
 		p.rested.Broadcast()
 	}
 	return p.gone

@@ -434,6 +434,49 @@ func TestManyWhoBringDoNotMultiplyTheWorkers(t *testing.T) {
 	require.Less(t, most.Load(), int64(5_000))
 }
 
+// Handlers that wait for what another event brings are joined by as many as it takes,
+// however much their neighbours compute.
+func TestStuckWorkersAreJoinedBesideBusyNeighbours(t *testing.T) {
+	items := 20 * runtime.GOMAXPROCS(0)
+	var stop atomic.Bool
+	defer stop.Store(true)
+	for range 2 * runtime.GOMAXPROCS(0) {
+		go func() {
+			for !stop.Load() {
+			}
+		}()
+	}
+	free := make(chan struct{})
+	p := newPool(settings{concurrency: 10_000, run: func(_ *pool, _ *worker, item int) {
+		if item == items-1 {
+			close(free)
+		}
+		<-free
+	}})
+	p.Start()
+	p.push(t, upTo(items)...)
+	<-free
+	stop.Store(true)
+	p.end(t)
+}
+
+// Who is about to add workers when the last item has been run adds none, and the pool
+// is gone only afterwards.
+func TestClosedWhileWorkersAreToBeAdded(t *testing.T) {
+	for range 2_000 {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPool(settings{concurrency: 4, run: func(_ *pool, _ *worker, item int) {
+				if item == 0 {
+					time.Sleep(500 * time.Microsecond) // until the first tick
+				}
+			}})
+			p.Start()
+			p.push(t, 0, 1)
+			p.end(t)
+		})
+	}
+}
+
 func TestARunMayEndItsGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got list
