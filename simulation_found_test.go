@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -55,11 +54,12 @@ func TestD7_WhoNeedNotWaitCountsAgainstTheConcurrency(t *testing.T) {
 		mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
 			run(func() {
 				for range 1_000 {
-					_, err := bus.PublishAndWait(ctx, "a", nil, eventbus.Key("k"))
-					assert.ErrorIs(t, err, eventbus.ErrWouldDeadlock)
-					r, err := bus.PublishAndWait(ctx, "nobody's", nil)
-					assert.NoError(t, err)
-					assert.Equal(t, eventbus.Unrouted, r.Outcome)
+					if _, err := bus.PublishAndWait(ctx, "a", nil, eventbus.Key("k")); !errors.Is(err, eventbus.ErrWouldDeadlock) {
+						t.Errorf("it would wait for itself: %v", err)
+					}
+					if r, err := bus.PublishAndWait(ctx, "nobody's", nil); err != nil || r.Outcome != eventbus.Unrouted {
+						t.Errorf("%s, %v", r.Outcome, err)
+					}
 				}
 			})
 			return nil
