@@ -644,17 +644,21 @@ func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1))
 		type big struct{ _ [1 << 10]byte }
 		var freed atomic.Int32
-		reached, release := make(chan struct{}), make(chan struct{})
+		begin, reached, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		mustSubscribe(t, bus, "a", func(ctx context.Context, e eventbus.Event) error {
 			_, ok := eventbus.FromContext(ctx)
 			require.True(t, ok)
 			require.NotNil(t, ctx.Done())
-			if e.Payload == "last" {
+			switch e.Payload {
+			case "first": // until all is queued, or the worker would rest, and let go, in between
+				<-begin
+			case "last":
 				close(reached)
 				<-release
 			}
 			return nil
 		})
+		mustPublish(t, bus, "a", "first")
 		const events = 500
 		for range events {
 			payload := new(big)
@@ -664,6 +668,7 @@ func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
 		}
 		_, err := bus.Publish(ctx, "a", "last")
 		require.NoError(t, err)
+		close(begin)
 		<-reached
 		require.Eventually(t, func() bool { runtime.GC(); return freed.Load() > events*3/4 }, 10*time.Second, 10*time.Millisecond, name)
 		close(release)
