@@ -363,22 +363,29 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// stuckPool is a pool whose first item, 0, is stuck until release is closed. Enter
+// keeps the negative ones; the others are got.
+func stuckPool(t *testing.T, workers int) (p *pool, got *list, release chan struct{}) {
+	t.Helper()
+	got, release = &list{}, make(chan struct{})
+	p = newPool(settings{concurrency: workers, enter: keepNegative, run: func(_ *pool, _ *worker, i int) {
+		if i == 0 {
+			<-release
+		}
+		got.add(i)
+	}})
+	p.Start()
+	p.push(t, 0)
+	synctest.Wait()
+	return p, got, release
+}
+
 // An item that is stuck has followers that Enter keeps, many of them: what is behind
 // those is found.
 func TestD5_WhatIsBehindKeptItemsIsFound(t *testing.T) {
 	for _, workers := range []int{2, 4, 100} {
 		synctest.Test(t, func(t *testing.T) {
-			var got list
-			release := make(chan struct{})
-			p := newPool(settings{concurrency: workers, enter: keepNegative, run: func(_ *pool, _ *worker, i int) {
-				if i == 0 {
-					<-release
-				}
-				got.add(i)
-			}})
-			p.Start()
-			p.push(t, 0)
-			synctest.Wait()
+			p, got, release := stuckPool(t, workers)
 			item := -1
 			for range 3000 {
 				require.NoError(t, p.Push(t.Context(), &item, false, true))
@@ -421,17 +428,7 @@ func TestD5_WhoIsAloneGoesThroughKeptItems(t *testing.T) {
 func TestD5_ShareHasAnotherWorkerLook(t *testing.T) {
 	for _, workers := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
-			var got list
-			release := make(chan struct{})
-			p := newPool(settings{concurrency: workers, run: func(_ *pool, _ *worker, i int) {
-				if i == 0 {
-					<-release
-				}
-				got.add(i)
-			}})
-			p.Start()
-			p.push(t, 0)
-			synctest.Wait()
+			p, got, release := stuckPool(t, workers)
 			require.True(t, p.Share(), "there is nothing to look for")
 			p.push(t, 7)
 			synctest.Wait()

@@ -41,9 +41,9 @@ const (
 	// turns is how often who would add workers lets others run first, unless it takes
 	// two slices: one turn may pass over those that wait at another processor.
 	turns = 8
-	// crowded is how many workers a processor there may be for sure if processors are
+	// many is how many workers a processor there may be for sure while processors are
 	// short.
-	crowded = 16
+	many = 16
 	// slice is how long the runtime lets who does not let others run.
 	slice = 10 * time.Millisecond
 	// deep is how many items make a queue deep, for items that are short: they
@@ -485,8 +485,8 @@ func (p *Pool[T, W]) doneTickingLocked() bool {
 // only make every item slower, until all of them overran their deadlines. So it lets
 // whoever can run have a turn, the workers among them. If these have done much
 // meanwhile, they are enough. If that took long, there is one more of them at most, and
-// none while items do get done and either the turns were enough for an item a slice or
-// there is a crowd of workers, which may be what takes so long.
+// none while items do get done and either each worker has done one a slice, or they are
+// many and may be themselves what takes so long.
 func (p *Pool[T, W]) grow() {
 	asked := time.Now()
 	for turn := 0; turn < turns && time.Since(asked) < 2*slice; turn++ {
@@ -501,13 +501,14 @@ func (p *Pool[T, W]) grow() {
 		return
 	}
 	atWork, progress := max(p.workers-p.resting, 1), p.begunLocked()-p.seen
-	crowd := atWork > crowded*runtime.GOMAXPROCS(0) && took > slice*time.Duration(atWork)/time.Duration(2*runtime.GOMAXPROCS(0))
+	processors := runtime.GOMAXPROCS(0)
+	enough := atWork > many*processors && took > slice*time.Duration(atWork)/time.Duration(2*processors)
 	switch {
 	case progress >= int64(atWork)*fast:
 	case took <= tick/2:
 		p.sifting.Store(true)
 		p.addWorkersLocked(atWork * (growth - 1))
-	case progress == 0, progress < int64(atWork)*int64(1+took/slice) && !crowd:
+	case progress == 0, progress < int64(atWork)*int64(1+took/slice) && !enough:
 		p.sifting.Store(true)
 		p.addWorkersLocked(1)
 	}
