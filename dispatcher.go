@@ -33,6 +33,10 @@ func (b *Bus) run(w *worker) {
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
 		if why := b.enter(d, s); why != notSkipped {
+			if b.cutting.begun() {
+				b.cutShort(w, d)
+				return
+			}
 			if b.passOver(w, d, s, why) {
 				return
 			}
@@ -267,9 +271,15 @@ func (b *Bus) withdraw(w *worker, c *call) bool {
 	if !b.cutting.begun() {
 		return b.passOver(w, d, s, s.circuit.barred())
 	}
+	b.cutShort(w, d)
+	return true
+}
+
+// cutShort settles what a cut has met before its attempt has had a result: as one
+// letter, whether a worker or the cut itself has come to it first.
+func (b *Bus) cutShort(w *worker, d *dispatch) {
 	d.attempt--
 	b.bury(w, d, ReasonShutdown)
-	return true
 }
 
 // overran is told by the watch of a call that it has given up. It runs on the

@@ -144,8 +144,7 @@ func (b *Bus) cut(cause error) {
 	for _, c := range b.watch.StopAll() {
 		b.giveUp(c, func(w *worker) {
 			c.subscription.circuit.released(c.dispatch.pass)
-			c.dispatch.attempt--
-			b.bury(w, c.dispatch, ReasonShutdown)
+			b.cutShort(w, c.dispatch)
 		})
 	}
 	b.lanes.Start() // what is queued from now on is settled by the workers

@@ -468,18 +468,13 @@ func (s *simulation) finish(how string) {
 			s.act()
 		}
 	}
-	// What a cut takes out of the queue dies, and what a worker takes and passes over
-	// first is skipped: who comes first is not told beforehand.
-	sure := !slices.ContainsFunc(m.open, func(d *simDispatch) bool {
-		return d.state == "queued" && slices.ContainsFunc(d.rest, func(x *simSub) bool { return m.refuses(d, x) != "" })
-	})
 	s.hasty = true
 	// A handler that waits is given up by a cut, and there is a worker too many. Which
 	// one leaves, and returns what it would go on with, is not told beforehand either.
 	if s.started && slices.ContainsFunc(s.calls, func(c *simCall) bool { return c.dispatch != nil && c.wait != nil }) {
 		s.settle()
 	}
-	if !s.started && len(m.open) > 0 || s.unsettled() > 0 && how == "cut" && sure {
+	if !s.started && len(m.open) > 0 || s.unsettled() > 0 && how == "cut" {
 		s.logf("cut")
 		m.cut = true
 		m.end()

@@ -134,7 +134,7 @@ func (m *simModel) visit(d *simDispatch) {
 		case why == "":
 			m.begin(d, s)
 			return
-		case d.seated:
+		case m.cut, d.seated:
 			d.attempt--
 			m.skip(d, s, why)
 			return
@@ -181,6 +181,8 @@ func (m *simModel) refuses(d *simDispatch, s *simSub) string {
 // skip does with what is for a skipped subscription what that wants.
 func (m *simModel) skip(d *simDispatch, s *simSub, why string) {
 	switch {
+	case m.cut:
+		m.bury(d, eventbus.ReasonShutdown)
 	case why == "removed":
 		m.bury(d, eventbus.ReasonUnsubscribed)
 	case why == "open" && s.whenOpen == eventbus.DropWhenOpen:
