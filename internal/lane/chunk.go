@@ -84,6 +84,7 @@ type seen[T any] struct {
 	chunk  *chunk[T]
 	filled int64 // to look again at what the publishers write slows down both
 	out    int64 // items that it has taken out, and not reported
+	period int64 // in which it has looked last
 	behind bool  // Enter has kept the last item, or is being asked by another worker
 }
 
@@ -106,6 +107,7 @@ func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 		}
 		if c != seen.chunk || position >= seen.filled {
 			seen.chunk, seen.filled = c, c.filled.Load()
+			p.looks(seen)
 		}
 		if position >= seen.filled {
 			p.report(seen)

@@ -29,23 +29,6 @@ const (
 	chunkItems = 256
 	// maxSpares is how many empty chunks are kept for later.
 	maxSpares = 8
-	// tick is how long work waits behind busy workers before there are more of
-	// them. It is the runtime's time: this is scheduling, and nothing that a
-	// user can observe on a clock.
-	tick = 500 * time.Microsecond
-	// growth is what the number of workers is multiplied by at a tick.
-	growth = 4
-	// fast is the number of items that a worker takes in a tick when its items
-	// are too short for another worker to be worth its switches.
-	fast = 32
-	// turns is how often who would add workers lets others run first, unless it takes
-	// two slices: one turn may pass over those that wait at another processor.
-	turns = 8
-	// many is how many workers a processor there may be for sure while processors are
-	// short.
-	many = 16
-	// slice is how long the runtime lets who does not let others run.
-	slice = 10 * time.Millisecond
 	// deep is how many items make a queue deep, for items that are short: they
 	// leave the processors' caches before they are taken.
 	deep = 2048
@@ -120,7 +103,9 @@ type waiter struct {
 type Pool[T, W any] struct {
 	cfg      Config[T, W]
 	thirsty  atomic.Bool  // somebody waits for room
-	crowded  atomic.Bool  // there are more workers than there may be
+	crowded  atomic.Bool  // there are more workers than there are to be
+	period   atomic.Int64 // number of the one that is under way, see reviewLocked
+	active   atomic.Int64 // workers that have looked for items in it
 	sifting  atomic.Bool  // items are slow: what is behind those that Enter keeps is worth looking for
 	put      atomic.Int64 // items that are in the chunks before the tail
 	parked   atomic.Int64 // items that Enter has kept
@@ -154,7 +139,12 @@ type Pool[T, W any] struct {
 	growing  bool          // a goroutine is about to add workers, and keeps the pool from being gone
 	ticker   *time.Timer
 	unparked int64 // items that have come back from Enter to the queue
-	seen     int64 // begun at the last tick
+
+	seen     int64     // begun at the last tick
+	began    time.Time // the period
+	reviewed int64     // begun at its beginning
+	short    bool      // the items of the one before were too short to be shared out
+	surplus  int       // workers that are to leave, fewer doing as well
 }
 
 // New makes a pool. It runs nothing before Start.
@@ -433,88 +423,6 @@ func (p *Pool[T, W]) Share() bool {
 	return true
 }
 
-func (p *Pool[T, W]) startTickingLocked() {
-	p.ticking = true
-	p.seen = p.begunLocked()
-	if p.ticker == nil {
-		p.ticker = time.AfterFunc(tick, p.tick)
-		return
-	}
-	p.ticker.Reset(tick)
-}
-
-// begunLocked is how many items have been taken and not kept by Enter, or come from
-// there.
-func (p *Pool[T, W]) begunLocked() int64 { return p.takenLocked() - p.parked.Load() - p.unparked }
-
-// tick sees to it that there are more workers while work waits behind those that
-// there are. Short items are left to these.
-func (p *Pool[T, W]) tick() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.doneTickingLocked() {
-		return
-	}
-	begun := p.begunLocked()
-	progress := begun - p.seen
-	p.seen = begun
-	atWork := p.workers - p.resting
-	slow := atWork == 0 || progress < int64(atWork)*fast
-	if slow && atWork < p.cfg.Concurrency {
-		p.growing = true
-		go p.grow() // which ticks on
-		return
-	}
-	p.sifting.Store(slow)
-	p.ticker.Reset(tick)
-}
-
-// doneTickingLocked ends the ticking if nothing waits.
-func (p *Pool[T, W]) doneTickingLocked() bool {
-	if p.lenLocked() > 0 {
-		return false
-	}
-	p.ticking = false
-	p.sifting.Store(false)
-	return true
-}
-
-// grow adds workers if items are slow.
-//
-// Little is done as well when processors are short, and then more goroutines would
-// only make every item slower, until all of them overran their deadlines. So it lets
-// whoever can run have a turn, the workers among them. If these have done much
-// meanwhile, they are enough. If that took long, there is one more of them at most, and
-// none while items do get done and either each worker has done one a slice, or they are
-// many and may be themselves what takes so long.
-func (p *Pool[T, W]) grow() {
-	asked := time.Now()
-	for turn := 0; turn < turns && time.Since(asked) < 2*slice; turn++ {
-		runtime.Gosched()
-	}
-	took := time.Since(asked)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.growing = false
-	defer p.closeGoneLocked()
-	if p.doneTickingLocked() {
-		return
-	}
-	atWork, progress := max(p.workers-p.resting, 1), p.begunLocked()-p.seen
-	processors := runtime.GOMAXPROCS(0)
-	enough := atWork > many*processors && took > slice*time.Duration(atWork)/time.Duration(2*processors)
-	switch {
-	case progress >= int64(atWork)*fast:
-	case took <= tick/2:
-		p.sifting.Store(true)
-		p.addWorkersLocked(atWork * (growth - 1))
-	case progress == 0, progress < int64(atWork)*int64(1+took/slice) && !enough:
-		p.sifting.Store(true)
-		p.addWorkersLocked(1)
-	}
-	p.ticker.Reset(tick)
-}
-
 // work is a worker's life. It may begin when a run has just ended.
 func (p *Pool[T, W]) work(w W, ran bool) {
 	var end Ending
@@ -656,17 +564,20 @@ func (p *Pool[T, W]) restLocked() {
 	}
 }
 
-// Crowded reports whether there are more workers than there may be: the next one
+// Crowded reports whether there are more workers than there are to be: the next one
 // to look for an item leaves.
 func (p *Pool[T, W]) Crowded() bool { return p.crowded.Load() }
 
 // leaveCrowd reports whether the worker that asks is one too many. It is when
-// another one has come back from Block.
+// another one has come back from Block, or fewer do as well.
 func (p *Pool[T, W]) leaveCrowd() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.workers <= p.cfg.Concurrency {
-		return false
+		if p.surplus == 0 {
+			return false
+		}
+		p.surplus--
 	}
 	p.leaveLocked()
 	// It may have been taken for one at work when the last item came.
@@ -679,8 +590,12 @@ func (p *Pool[T, W]) leaveCrowd() bool {
 
 func (p *Pool[T, W]) leaveLocked() {
 	p.workers--
-	p.crowded.Store(p.workers > p.cfg.Concurrency)
+	p.countCrowdLocked()
 	p.closeGoneLocked()
+}
+
+func (p *Pool[T, W]) countCrowdLocked() {
+	p.crowded.Store(p.workers > p.cfg.Concurrency || p.surplus > 0)
 }
 
 // closeGoneLocked says that the pool is closed and nothing of it is left.
@@ -722,7 +637,7 @@ func (p *Pool[T, W]) Unblock() {
 	defer p.mu.Unlock()
 	p.blocked--
 	p.workers++
-	p.crowded.Store(p.workers > p.cfg.Concurrency)
+	p.countCrowdLocked()
 }
 
 // Start begins to run what has been let in.

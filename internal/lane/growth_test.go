@@ -1,0 +1,118 @@
+package lane_test
+
+import (
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// timed is a pool whose items are the microseconds that they take; push them before
+// Start. most is how many workers there have been at a time, and last how many at the
+// end of the last item.
+func timed(concurrency int, first func()) (p *pool, most, last *atomic.Int64) {
+	most, last = new(atomic.Int64), new(atomic.Int64)
+	p = newPool(settings{concurrency: concurrency, run: func(p *pool, _ *worker, item int) {
+		if item < 0 {
+			first()
+			return
+		}
+		time.Sleep(time.Duration(item) * time.Microsecond)
+		n := p.open.Load()
+		last.Store(n)
+		most.Store(max(most.Load(), n))
+	}})
+	return p, most, last
+}
+
+func onProcessors(t *testing.T, n int) {
+	t.Helper()
+	before := runtime.GOMAXPROCS(n)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
+// A worker that gets on well is joined all the same while it leaves processors idle.
+func TestItemsThatAreNotShortHaveAWorkerAProcessor(t *testing.T) {
+	onProcessors(t, 4)
+	synctest.Test(t, func(t *testing.T) {
+		p, most, _ := timed(100, nil)
+		p.push(t, slices.Repeat([]int{10}, 10_000)...)
+		p.Start()
+		begin := time.Now()
+		p.end(t)
+		require.EqualValues(t, 4, most.Load())
+		require.Less(t, time.Since(begin), 60*time.Millisecond)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p, most, _ := timed(2, nil)
+		p.push(t, slices.Repeat([]int{10}, 5_000)...)
+		p.Start()
+		p.end(t)
+		require.EqualValues(t, 2, most.Load(), "not more than the concurrency")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p, most, _ := timed(100, nil)
+		p.push(t, slices.Repeat([]int{2}, 20_000)...)
+		p.Start()
+		p.end(t)
+		require.EqualValues(t, 1, most.Load(), "nor for short items")
+	})
+}
+
+// Short items cost more where several workers share them out.
+func TestShortItemsAreLeftToOneWorker(t *testing.T) {
+	onProcessors(t, 4)
+	synctest.Test(t, func(t *testing.T) {
+		p, most, last := timed(4, nil)
+		p.push(t, slices.Repeat([]int{1_000}, 8)...)
+		p.push(t, slices.Repeat([]int{2}, 60_000)...)
+		p.Start()
+		p.end(t)
+		require.EqualValues(t, 4, most.Load())
+		require.EqualValues(t, 1, last.Load())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		free := make(chan struct{})
+		p, _, _ := timed(4, func() { <-free })
+		p.push(t, -1)
+		p.push(t, slices.Repeat([]int{1_000}, 8)...)
+		p.push(t, slices.Repeat([]int{2}, 60_000)...)
+		p.Start()
+		time.Sleep(time.Second)
+		require.EqualValues(t, 4, p.opened.Load(), "not while one of them is stuck")
+		close(free)
+		p.end(t)
+	})
+}
+
+// One tick without progress is the collector's, if the items before were short.
+func TestShortItemsMakeNoWorkersForAHiccup(t *testing.T) {
+	onProcessors(t, 4)
+	synctest.Test(t, func(t *testing.T) {
+		p, most, _ := timed(100, nil)
+		short := slices.Repeat([]int{2}, 10_000)
+		p.push(t, short...)
+		p.push(t, 700)
+		p.push(t, short...)
+		p.Start()
+		p.end(t)
+		require.EqualValues(t, 1, most.Load())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		began := make(chan time.Time, 2)
+		p, _, _ := timed(100, func() {
+			began <- time.Now()
+			time.Sleep(time.Second)
+		})
+		p.push(t, slices.Repeat([]int{2}, 10_000)...)
+		p.push(t, -1, -1)
+		p.Start()
+		p.end(t)
+		first, second := <-began, <-began
+		require.Less(t, second.Sub(first), 2*time.Millisecond, "a stuck worker is joined")
+	})
+}
