@@ -46,6 +46,7 @@ type Bus struct {
 	seenIDs   uint64        // of busy
 	attempts  atomic.Uint64 // that observers were told of
 
+	started atomic.Bool // Start has been called; set under mu
 	ending  atomic.Bool // Shutdown has been called
 	cutting cutting
 	stuck   atomic.Bool   // an observer did not return in time for the cut
@@ -53,8 +54,7 @@ type Bus struct {
 	drained chan struct{} // closed when, ending, nothing is unsettled
 	closed  chan struct{} // closed when Shutdown is done
 
-	mu            sync.Mutex // guards the following
-	started       bool
+	mu            sync.Mutex               // guards the following
 	made          uint64                   // subscriptions, ever
 	subscriptions map[string]*Subscription // by id
 	former        map[string]*Subscription // by the names that they have taken over

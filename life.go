@@ -22,14 +22,14 @@ func (b *Bus) Start(ctx context.Context) error {
 	switch {
 	case b.ending.Load():
 		return fmt.Errorf("Start: %w", ErrShutdown)
-	case b.started:
+	case b.started.Load():
 		return fmt.Errorf("Start: %w", ErrAlreadyStarted)
 	}
 	left, err := b.store.claim(ctx)
 	if err != nil {
 		return fmt.Errorf("Start: %w", err)
 	}
-	b.started = true
+	b.started.Store(true)
 	b.ledger.recovered.Add(int64(len(left)))
 	for _, d := range left {
 		d.resumed = d
@@ -60,7 +60,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	first := !b.ending.Swap(true)
-	started := b.started
+	started := b.started.Load()
 	b.mu.Unlock()
 	if first {
 		close(b.leaving)

@@ -73,10 +73,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	refuse := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
 	}
-	b.mu.Lock()
-	started := b.started
-	b.mu.Unlock()
-	if !started && !b.ending.Load() {
+	if !b.started.Load() && !b.ending.Load() {
 		return refuse(ErrNotStarted)
 	}
 	w := &waiter{}
@@ -97,8 +94,6 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 			shorten(eventType), id, contextError(ctx))
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	r := Result{ID: id, Outcome: w.outcome, Attempts: w.attempts, Held: w.held}
 	for i := range w.letters {
 		r.Letters = append(r.Letters, w.letters[i].ID)
@@ -129,19 +124,15 @@ type waiter struct {
 	held     []string
 }
 
-// turns is how often a waiter looks before it sleeps: most events are handled in less
-// time than it takes to be woken.
-const turns = 64
-
 // wait waits until it is over. It reports false if the context has ended before.
 func (w *waiter) wait(ctx context.Context) bool {
-	for turn := range turns {
-		if w.over.Load() {
-			return true
-		}
-		if turn%8 == 7 {
-			runtime.Gosched()
-		}
+	// Most events are handled in one turn of the worker that is at hand, in less time
+	// than it takes to be woken. To let others have more turns costs more than that.
+	if !w.over.Load() {
+		runtime.Gosched()
+	}
+	if w.over.Load() {
+		return true
 	}
 	w.mu.Lock()
 	if w.over.Load() {
