@@ -302,24 +302,25 @@ func (c *call) cancel() {
 	a.released = true
 }
 
-// stands is what waits for the handler: the place of its event's key, which stays
-// taken until then, if it has one, and who waits for the event, if anybody.
-func (c *call) stands() (place keyPlace, above *waiter) {
+// stands is what stands while the handler runs.
+func (c *call) stands() *standing {
+	s := &standing{}
 	a := c.ask()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.released {
-		return place, nil
+		return s
 	}
 	// As in FromContext, the dispatch stays what it is while the lock is held.
 	d := c.dispatch
+	s.above = d.waiter()
 	if d.hasPlace() {
-		place.key = d.key
+		s.place.key = d.key
 		if c.subscription.gate != nil {
-			place.at = c.subscription
+			s.place.at = c.subscription
 		}
 	}
-	return place, d.waiter()
+	return s
 }
 
 // waits says that the handler waits for another event to be handled, and so does

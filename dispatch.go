@@ -24,12 +24,12 @@ type opening struct {
 type extras struct {
 	metadata  EventMetadata
 	waiter    *waiter
-	due       int64 // when it is due, if it was published for later
+	due       int64      // when it is due, if it was published for later
+	replaying *replaying // of the last replay, if it was asked for more than that
 	replays   int32
-	replaying *replaying // of the last of these, if it was asked for more than that
-	inside    bool       // a handler has published it
-	given     bool       // its id was given
-	published time.Time  // exactly, of one that did not begin on this timeline
+	inside    bool      // a handler has published it
+	given     bool      // its id was given
+	published time.Time // exactly, of one that did not begin on this timeline
 }
 
 // dispatch is an event on its way to its subscriptions. It belongs to one

@@ -275,7 +275,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		}
 	}
 	if w != nil {
-		w.pending = max(len(to.each), 1)
+		w.pending = int32(max(len(to.each), 1))
 		if w.wouldDeadlock(o) {
 			return fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
 		}

@@ -80,7 +80,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	from := callFrom(ctx)
 	inside := b.running(from)
 	if inside {
-		w.place, w.above = from.stands()
+		w.stands = from.stands()
 	}
 	id, err := b.accept(ctx, from, eventType, payload, opts, w)
 	if err != nil {
@@ -94,13 +94,17 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 			shorten(eventType), id, contextError(ctx))
 	}
-	r := Result{ID: id, Outcome: w.outcome, Attempts: w.attempts, Held: w.held}
-	for i := range w.letters {
-		r.Letters = append(r.Letters, w.letters[i].ID)
+	r := Result{ID: id, Outcome: w.outcome, Attempts: int(w.attempts)}
+	var letters []DeadLetter
+	if w.trouble != nil {
+		letters, r.Held = w.trouble.letters, w.trouble.held
+	}
+	for i := range letters {
+		r.Letters = append(r.Letters, letters[i].ID)
 	}
 	switch {
-	case len(w.letters) > 0:
-		return r, &DeliveryError{ID: id, EventType: eventType, Letters: w.letters}
+	case len(letters) > 0:
+		return r, &DeliveryError{ID: id, EventType: eventType, Letters: letters}
 	case w.outcome == Cancelled:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), id, ErrCancelled)
 	}
@@ -110,18 +114,35 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 // waiter is somebody who waits for an event to settle.
 type waiter struct {
 	extras extras      // of the event, if it has no others
-	place  keyPlace    // that is not free while it waits, if it is a handler with one
-	above  *waiter     // who waits for that handler's event, if anybody
+	stands *standing   // while it waits; nil if it is no handler
 	gaveUp atomic.Bool // it no longer waits
 	over   atomic.Bool // what follows does not change any more
 
 	mu       sync.Mutex    // guards the following
 	asleep   chan struct{} // closed when it is over; nil if nobody sleeps
-	pending  int           // dispatches that have not settled
+	pending  int32         // dispatches that have not settled
+	attempts int32
 	outcome  Outcome
-	attempts int
-	letters  []DeadLetter
-	held     []string
+	trouble  *trouble // nil if there was none
+}
+
+// standing is what stands while a handler waits for an event.
+type standing struct {
+	place keyPlace // that is not free, if the handler's event has one
+	above *waiter  // who waits for that event, if anybody
+}
+
+// trouble is what most events do not have.
+type trouble struct {
+	letters []DeadLetter
+	held    []string
+}
+
+func (w *waiter) troubleLocked() *trouble {
+	if w.trouble == nil {
+		w.trouble = &trouble{}
+	}
+	return w.trouble
 }
 
 // wait waits until it is over. It reports false if the context has ended before.
@@ -163,14 +184,16 @@ func (w *waiter) finish() {
 func (w *waiter) died(l *DeadLetter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.letters = append(w.letters, l.clone())
+	t := w.troubleLocked()
+	t.letters = append(t.letters, l.clone())
 }
 
 // holds notes that a subscription will handle the event later.
 func (w *waiter) holds(s *Subscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.held = append(w.held, s.id)
+	t := w.troubleLocked()
+	t.held = append(t.held, s.id)
 }
 
 // severity orders outcomes: of several dispatches, the worst is the event's.
@@ -184,7 +207,7 @@ func (w *waiter) ended(o Outcome, attempts int) (all bool) {
 	if slices.Index(severity, o) > slices.Index(severity, w.outcome) {
 		w.outcome = o
 	}
-	w.attempts = max(w.attempts, attempts)
+	w.attempts = max(w.attempts, int32(attempts))
 	w.pending--
 	return w.pending <= 0
 }
@@ -210,8 +233,8 @@ func (w *waiter) wouldDeadlock(o *opening) bool {
 	if o.key == "" || len(o.to.subscriptions) == 0 {
 		return false
 	}
-	for ; w != nil && !w.gaveUp.Load(); w = w.above {
-		if p := w.place; p.key == o.key && (p.at == nil || slices.Contains(o.to.subscriptions, p.at)) {
+	for ; w != nil && !w.gaveUp.Load() && w.stands != nil; w = w.stands.above {
+		if p := w.stands.place; p.key == o.key && (p.at == nil || slices.Contains(o.to.subscriptions, p.at)) {
 			return true
 		}
 	}
