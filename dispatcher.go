@@ -275,8 +275,8 @@ func (b *Bus) withdraw(w *worker, c *call) bool {
 	return true
 }
 
-// cutShort settles what a cut has met before its attempt has had a result: as one
-// letter, whether a worker or the cut itself has come to it first.
+// cutShort settles what a cut has met before its attempt has had a result: what is left
+// of it is one letter, whether a worker or the cut itself has come to it first.
 func (b *Bus) cutShort(w *worker, d *dispatch) {
 	d.attempt--
 	b.bury(w, d, ReasonShutdown)

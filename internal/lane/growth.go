@@ -13,7 +13,7 @@ const (
 	// growth is what the number of workers is multiplied by at a tick.
 	growth = 4
 	// fast is the number of items that a worker takes in a tick when its items
-	// are too short for another worker to be worth its switches.
+	// are too short for more workers than processors.
 	fast = 32
 	// short is what an item takes that is too short to be shared out to other processors.
 	short = 3 * time.Microsecond
@@ -58,6 +58,9 @@ func (p *Pool[T, W]) tick() {
 	p.seen = begun
 	atWork := p.workers - p.resting
 	slow := atWork == 0 || progress < int64(atWork)*fast
+	if slow {
+		p.keepWorkersLocked()
+	}
 	switch {
 	case !slow:
 		p.reviewLocked()
@@ -73,10 +76,11 @@ func (p *Pool[T, W]) tick() {
 	p.ticker.Reset(tick)
 }
 
-// reviewLocked gives items that are not short a worker for each processor, and takes
-// away from short ones those that were added while a processor was busy elsewhere:
-// workers that share out short items spend their time on what the others write. While
-// one of them is stuck, all stay: the next one may be soon.
+// reviewLocked gives items that are not short more workers, up to one for each
+// processor, and takes away from short ones those that were added while a processor was
+// busy elsewhere: workers that share out short items spend their time on what the others
+// write. While one of them has been stuck for all the period, they stay: the next one
+// may be soon.
 func (p *Pool[T, W]) reviewLocked() {
 	took := time.Since(p.began)
 	if took < period {
@@ -97,8 +101,8 @@ func (p *Pool[T, W]) reviewLocked() {
 
 func (p *Pool[T, W]) beginPeriodLocked() {
 	p.began, p.reviewed = time.Now(), p.begunLocked()
-	p.active.Store(0)
 	p.period.Add(1)
+	p.active.Store(0) // after that, or a worker might count twice
 }
 
 // looks notes that a worker looks for items.
@@ -116,8 +120,7 @@ func (p *Pool[T, W]) doneTickingLocked() bool {
 	}
 	p.ticking, p.short = false, false
 	p.sifting.Store(false)
-	p.surplus = 0
-	p.countCrowdLocked()
+	p.keepWorkersLocked()
 	return true
 }
 

@@ -116,3 +116,64 @@ func TestShortItemsMakeNoWorkersForAHiccup(t *testing.T) {
 		require.Less(t, second.Sub(first), 2*time.Millisecond, "a stuck worker is joined")
 	})
 }
+
+// Workers that were to leave and are stuck now do not leave in the shape of those that
+// are added for them.
+func TestWorkersThatAreAddedStay(t *testing.T) {
+	onProcessors(t, 4)
+	synctest.Test(t, func(t *testing.T) {
+		const workers = 64
+		free := make(chan struct{})
+		var stuck, went atomic.Int64
+		p := newPool(settings{concurrency: workers, run: func(p *pool, _ *worker, item int) {
+			time.Sleep(time.Duration(item) * time.Microsecond)
+			switch {
+			case stuck.Load() == workers-1:
+				went.Add(1)
+			case item == 1 && p.Crowded() && stuck.Add(1) < workers:
+				<-free
+			}
+		}})
+		p.push(t, slices.Repeat([]int{1_000}, 4*workers)...)
+		p.push(t, slices.Repeat([]int{1}, 1_000_000)...)
+		p.Start()
+		for stuck.Load() < workers-1 {
+			time.Sleep(100 * time.Microsecond)
+		}
+		time.Sleep(2 * time.Millisecond)
+		before := went.Load()
+		time.Sleep(time.Millisecond)
+		require.Greater(t, went.Load(), before, "nothing runs, with a worker to spare")
+		close(free)
+		p.end(t)
+	})
+}
+
+// Nobody is there to come back for what the last worker of a closed pool leaves.
+func TestTheLastWorkerOfAClosedPoolIsNoneTooMany(t *testing.T) {
+	onProcessors(t, 4)
+	synctest.Test(t, func(t *testing.T) {
+		const review = 16 * time.Millisecond
+		begin := time.Now()
+		p := newPool(settings{concurrency: 2, run: func(p *pool, _ *worker, item int) {
+			now := time.Since(begin)
+			switch {
+			case item < 0: // so that there are three workers for two right at the review
+				p.Block()
+				time.Sleep(review - 500*time.Nanosecond - now)
+				p.Unblock()
+				time.Sleep(time.Microsecond)
+			case now > review-10*time.Microsecond && now < review:
+				time.Sleep(review + 500*time.Nanosecond - now)
+			default:
+				time.Sleep(time.Duration(item) * time.Microsecond)
+			}
+		}})
+		p.push(t, -1)
+		p.push(t, slices.Repeat([]int{1_000}, 6)...)
+		p.push(t, slices.Repeat([]int{1}, 60_000)...)
+		p.Start()
+		p.end(t)
+		time.Sleep(time.Second)
+	})
+}

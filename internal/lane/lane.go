@@ -4,7 +4,7 @@
 // compare-and-swap on the chunk's cursor, so a goroutine that is stuck holds up
 // its own item and no other. The number of goroutines follows the work: while
 // some waits and those at work are slow, it multiplies, up to a limit; who finds
-// nothing to do rests or leaves.
+// nothing to do, or only what others do as fast alone, rests or leaves.
 package lane
 
 import (
@@ -143,7 +143,7 @@ type Pool[T, W any] struct {
 	seen     int64     // begun at the last tick
 	began    time.Time // the period
 	reviewed int64     // begun at its beginning
-	short    bool      // the items of the one before were too short to be shared out
+	short    bool      // the items of the one before, and since, were too short to be shared out
 	surplus  int       // workers that are to leave, fewer doing as well
 }
 
@@ -574,7 +574,8 @@ func (p *Pool[T, W]) leaveCrowd() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.workers <= p.cfg.Concurrency {
-		if p.surplus == 0 {
+		if p.surplus == 0 || p.workers-p.resting <= 1 {
+			p.keepWorkersLocked()
 			return false
 		}
 		p.surplus--
@@ -592,6 +593,13 @@ func (p *Pool[T, W]) leaveLocked() {
 	p.workers--
 	p.countCrowdLocked()
 	p.closeGoneLocked()
+}
+
+// keepWorkersLocked has all workers stay that there may be: what was seen of their
+// items holds no more.
+func (p *Pool[T, W]) keepWorkersLocked() {
+	p.surplus = 0
+	p.countCrowdLocked()
 }
 
 func (p *Pool[T, W]) countCrowdLocked() {
