@@ -87,8 +87,8 @@ func (p *Pool[T, W]) reviewLocked() {
 		return
 	}
 	atWork, processors := max(p.workers-p.resting, 1), runtime.GOMAXPROCS(0)
-	done := time.Duration(p.begunLocked() - p.reviewed)
-	p.short = done*short > took*time.Duration(min(atWork, processors))
+	done := p.begunLocked() - p.reviewed
+	p.short = done*int64(short) > int64(min(atWork, processors))*int64(took)
 	switch {
 	case p.short && atWork > 1 && p.active.Load() >= int64(atWork):
 		p.surplus = atWork - 1
