@@ -302,7 +302,7 @@ func (c *call) cancel() {
 	a.released = true
 }
 
-// stands is what stands while the handler runs.
+// stands is what stays as it is until the handler returns: nothing, if it has.
 func (c *call) stands() *standing {
 	s := &standing{}
 	a := c.ask()

@@ -114,7 +114,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 // waiter is somebody who waits for an event to settle.
 type waiter struct {
 	extras extras      // of the event, if it has no others
-	stands *standing   // while it waits; nil if it is no handler
+	stands *standing   // what stays as it is while it waits; nil if it is no handler
 	gaveUp atomic.Bool // it no longer waits
 	over   atomic.Bool // what follows does not change any more
 
@@ -126,7 +126,7 @@ type waiter struct {
 	trouble  *trouble // nil if there was none
 }
 
-// standing is what stands while a handler waits for an event.
+// standing is what stays as it is while a handler waits for an event.
 type standing struct {
 	place keyPlace // that is not free, if the handler's event has one
 	above *waiter  // who waits for that event, if anybody

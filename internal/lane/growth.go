@@ -64,9 +64,9 @@ func (p *Pool[T, W]) tick() {
 	switch {
 	case !slow:
 		p.reviewLocked()
-	case p.short:
+	case p.areShort:
 		// One such tick among short items is more likely to be the garbage collector's.
-		p.short, slow = false, false
+		p.areShort, slow = false, false
 	case atWork < p.cfg.Concurrency:
 		p.growing = true
 		go p.grow() // which ticks on
@@ -88,12 +88,12 @@ func (p *Pool[T, W]) reviewLocked() {
 	}
 	atWork, processors := max(p.workers-p.resting, 1), runtime.GOMAXPROCS(0)
 	done := p.begunLocked() - p.reviewed
-	p.short = done*int64(short) > int64(min(atWork, processors))*int64(took)
+	p.areShort = done*int64(short) > int64(min(atWork, processors))*int64(took)
 	switch {
-	case p.short && atWork > 1 && p.active.Load() >= int64(atWork):
+	case p.areShort && atWork > 1 && p.active.Load() >= int64(atWork):
 		p.surplus = atWork - 1
 		p.countCrowdLocked()
-	case !p.short && atWork < processors:
+	case !p.areShort && atWork < processors:
 		p.addWorkersLocked(min(atWork, processors-atWork))
 	}
 	p.beginPeriodLocked()
@@ -118,7 +118,7 @@ func (p *Pool[T, W]) doneTickingLocked() bool {
 	if p.lenLocked() > 0 {
 		return false
 	}
-	p.ticking, p.short = false, false
+	p.ticking, p.areShort = false, false
 	p.sifting.Store(false)
 	p.keepWorkersLocked()
 	return true

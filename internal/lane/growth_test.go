@@ -82,10 +82,10 @@ func TestShortItemsAreLeftToOneWorker(t *testing.T) {
 		p.push(t, slices.Repeat([]int{1_000}, 8)...)
 		p.push(t, slices.Repeat([]int{2}, 60_000)...)
 		p.Start()
+		defer p.end(t)
+		defer close(free)
 		time.Sleep(time.Second)
 		require.EqualValues(t, 4, p.opened.Load(), "not while one of them is stuck")
-		close(free)
-		p.end(t)
 	})
 }
 
@@ -137,15 +137,16 @@ func TestWorkersThatAreAddedStay(t *testing.T) {
 		p.push(t, slices.Repeat([]int{1_000}, 4*workers)...)
 		p.push(t, slices.Repeat([]int{1}, 1_000_000)...)
 		p.Start()
-		for stuck.Load() < workers-1 {
+		defer p.end(t)
+		defer close(free)
+		for waited := 0; stuck.Load() < workers-1; waited++ {
+			require.Less(t, waited, 1000, "no worker of short items is to leave")
 			time.Sleep(100 * time.Microsecond)
 		}
 		time.Sleep(2 * time.Millisecond)
 		before := went.Load()
 		time.Sleep(time.Millisecond)
 		require.Greater(t, went.Load(), before, "nothing runs, with a worker to spare")
-		close(free)
-		p.end(t)
 	})
 }
 

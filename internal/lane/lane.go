@@ -143,7 +143,7 @@ type Pool[T, W any] struct {
 	seen     int64     // begun at the last tick
 	began    time.Time // the period
 	reviewed int64     // begun at its beginning
-	short    bool      // the items of the one before, and since, were too short to be shared out
+	areShort bool      // items were too short to be shared out in the one before, and no tick slow since
 	surplus  int       // workers that are to leave, fewer doing as well
 }
 
