@@ -8,7 +8,7 @@ import "slices"
 // however large it is, and readers of an older state are never disturbed.
 //
 // The zero value is empty. The caller hashes, always in the same way; two keys may
-// have the same hash.
+// have the same hash, but not if they are short and equally long (see hashOf).
 type hamt[V any] struct {
 	// below has the map for each value of the hash's next digit. It is nil as long
 	// as there are few items; then they are here, in no order.
@@ -20,8 +20,15 @@ type hamt[V any] struct {
 }
 
 type hamtItem[V any] struct {
+	hash  uint64
 	key   string
 	value V
+}
+
+// has reports whether the item is that of key. The text of a short one, which would be
+// waited for because it is elsewhere in memory, is not looked at: its hash says it all.
+func (it *hamtItem[V]) has(hash uint64, key string) bool {
+	return it.hash == hash && len(it.key) == len(key) && (len(key) <= shortKey || it.key == key)
 }
 
 const (
@@ -47,30 +54,29 @@ func (m *hamt[V]) get(hash uint64, key string) *V {
 // index returns where key is among the items, or -1.
 func (m *hamt[V]) index(hash uint64, key string) int {
 	if len(m.items) > hamtFew {
-		return slices.IndexFunc(m.items, func(it hamtItem[V]) bool { return it.key == key })
+		return slices.IndexFunc(m.items, func(it hamtItem[V]) bool { return it.has(hash, key) })
 	}
 	for p := m.tags.places(hash); p != 0; p = p.others() {
-		if i := p.first(); m.items[i].key == key {
+		if i := p.first(); m.items[i].has(hash, key) {
 			return i
 		}
 	}
 	return -1
 }
 
-// with returns a map in which key has value. hash is what the caller hashes with.
-func (m hamt[V]) with(hash func(string) uint64, key string, value V) hamt[V] {
-	return m.insert(0, hash, hamtItem[V]{key, value})
+// with returns a map in which key has value.
+func (m hamt[V]) with(hash uint64, key string, value V) hamt[V] {
+	return m.insert(0, hamtItem[V]{hash, key, value})
 }
 
-func (m hamt[V]) insert(shift uint, hash func(string) uint64, it hamtItem[V]) hamt[V] {
-	h := hash(it.key)
+func (m hamt[V]) insert(shift uint, it hamtItem[V]) hamt[V] {
 	if m.below != nil {
 		below := *m.below
-		b := &below[h>>shift%hamtWidth]
-		*b = b.insert(shift+hamtBits, hash, it)
+		b := &below[it.hash>>shift%hamtWidth]
+		*b = b.insert(shift+hamtBits, it)
 		return hamt[V]{below: &below}
 	}
-	if i := m.index(h, it.key); i >= 0 {
+	if i := m.index(it.hash, it.key); i >= 0 {
 		m.items = slices.Clone(m.items)
 		m.items[i] = it
 		return m
@@ -80,33 +86,33 @@ func (m hamt[V]) insert(shift uint, hash func(string) uint64, it hamtItem[V]) ha
 		items := make([]hamtItem[V], n+1)
 		copy(items, m.items)
 		items[n] = it
-		return hamt[V]{items: items, tags: m.tags.with(n, h)}
+		return hamt[V]{items: items, tags: m.tags.with(n, it.hash)}
 	}
 	split := hamt[V]{below: new([hamtWidth]hamt[V])}
 	for _, old := range m.items {
-		split = split.insert(shift, hash, old)
+		split = split.insert(shift, old)
 	}
-	return split.insert(shift, hash, it)
+	return split.insert(shift, it)
 }
 
 // without returns a map that does not have key.
-func (m hamt[V]) without(hash func(string) uint64, key string) hamt[V] {
-	if h := hash(key); m.get(h, key) != nil {
-		return m.remove(0, hash, h, key)
+func (m hamt[V]) without(hash uint64, key string) hamt[V] {
+	if m.get(hash, key) != nil {
+		return m.remove(0, hash, key)
 	}
 	return m
 }
 
-// remove is without for a key that the map has, with the hash h.
-func (m hamt[V]) remove(shift uint, hash func(string) uint64, h uint64, key string) hamt[V] {
+// remove is without for a key that the map has.
+func (m hamt[V]) remove(shift uint, hash uint64, key string) hamt[V] {
 	var left []hamtItem[V]
 	if m.below == nil {
-		i := m.index(h, key)
+		i := m.index(hash, key)
 		left = slices.Concat(m.items[:i], m.items[i+1:])
 	} else {
 		below := *m.below
-		b := &below[h>>shift%hamtWidth]
-		*b = b.remove(shift+hamtBits, hash, h, key)
+		b := &below[hash>>shift%hamtWidth]
+		*b = b.remove(shift+hamtBits, hash, key)
 		// Half of what made it split, so that coming and going at the limit is cheap.
 		for i := range below {
 			if below[i].below != nil || len(left)+len(below[i].items) > hamtFew/2 {
@@ -117,7 +123,7 @@ func (m hamt[V]) remove(shift uint, hash func(string) uint64, h uint64, key stri
 	}
 	c := hamt[V]{items: left}
 	for i := range left {
-		c.tags = c.tags.with(i, hash(left[i].key))
+		c.tags = c.tags.with(i, left[i].hash)
 	}
 	return c
 }

@@ -18,29 +18,26 @@ func TestHamtKeepsKeysWhoseHashesCollide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const n = 300
-			hash := func(key string) uint64 {
-				i, _ := strconv.Atoi(key)
-				return spread(i)
-			}
+			key := func(i int) string { return "a long key " + strconv.Itoa(i) }
 			var m, half hamt[int]
 			for i := range n {
 				if i == n/2 {
 					half = m
 				}
-				m = m.with(hash, strconv.Itoa(i), i)
-				m = m.with(hash, strconv.Itoa(i), -i)
+				m = m.with(spread(i), key(i), i)
+				m = m.with(spread(i), key(i), -i)
 			}
-			at := func(m hamt[int], i int) *int { return m.get(spread(i), strconv.Itoa(i)) }
+			at := func(m hamt[int], i int) *int { return m.get(spread(i), key(i)) }
 			for i := range n {
 				require.NotNil(t, at(m, i))
 				require.Equal(t, -i, *at(m, i))
 				require.Equal(t, i < n/2, at(half, i) != nil, "an older map must stay as it was")
 			}
-			require.Nil(t, m.get(hash("0"), "absent"))
-			require.Equal(t, m, m.without(hash, "absent"))
+			require.Nil(t, m.get(spread(0), "a long key that is absent"))
+			require.Equal(t, m, m.without(spread(0), "a long key that is absent"))
 			for i := range n {
 				require.False(t, m.empty())
-				m = m.without(hash, strconv.Itoa(i))
+				m = m.without(spread(i), key(i))
 				require.Nil(t, at(m, i))
 				if i+1 < n {
 					require.NotNil(t, at(m, n-1))

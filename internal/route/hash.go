@@ -5,7 +5,36 @@ import (
 	"math/bits"
 )
 
-var typeStart, typeFactor = maphash.String(seed, "start"), maphash.String(seed, "factor") | 1
+// seed makes hashes unpredictable: nobody can choose types that collide.
+var seed = maphash.MakeSeed()
+
+var hashStart, hashFactor = maphash.String(seed, "start"), maphash.String(seed, "factor") | 1
+
+// shortKey is the length up to which no two keys of the same length have the same hash.
+const shortKey = 8
+
+// hashOf is that of a key of a hamt.
+func hashOf(key string) uint64 {
+	if len(key) > shortKey {
+		return maphash.String(seed, key)
+	}
+	// Each step can be undone, so nothing is lost. A product spreads the bits upwards: the
+	// second one begins with what was highest.
+	h := (short(key) ^ hashStart ^ uint64(len(key))*hashFactor) * hashFactor
+	return bits.ReverseBytes64(h) * hashFactor
+}
+
+// short returns all the bytes of a short key in one word: another one for each that is
+// as long.
+func short(key string) uint64 {
+	switch n := len(key); {
+	case n >= 4: // the halves may overlap
+		return uint64(half(key, 0)) | uint64(half(key, n-4))<<32
+	case n > 0:
+		return uint64(key[0]) | uint64(key[n/2])<<8 | uint64(key[n-1])<<16
+	}
+	return 0
+}
 
 // hashType is that of a type for the cache and the doorkeeper, in half the time that
 // hashOf takes. Types that collide, which nobody can choose without knowing the seed,
@@ -14,7 +43,7 @@ func hashType(typ string) uint64 {
 	if len(typ) < 8 {
 		return hashOf(typ)
 	}
-	h, last := typeStart^uint64(len(typ))*typeFactor, len(typ)-8
+	h, last := hashStart^uint64(len(typ))*hashFactor, len(typ)-8
 	for i := 0; i < last; i += 8 {
 		h = fold(h ^ word(typ, i))
 	}
@@ -24,7 +53,7 @@ func hashType(typ string) uint64 {
 // fold multiplies, and adds what overflows to the rest: so that each bit of the result
 // depends on each of x.
 func fold(x uint64) uint64 {
-	high, low := bits.Mul64(x, typeFactor)
+	high, low := bits.Mul64(x, hashFactor)
 	return high ^ low
 }
 
@@ -33,4 +62,9 @@ func word(text string, i int) uint64 {
 	b := text[i : i+8]
 	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
 		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
+}
+
+func half(text string, i int) uint32 {
+	b := text[i : i+4]
+	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 func TestR6_TypesThatDifferInOneByteHaveHashesThatDifferWhereTheyAreUsed(t *testing.T) {
@@ -27,4 +28,26 @@ func TestR6_TypesThatDifferInOneByteHaveHashesThatDifferWhereTheyAreUsed(t *test
 	for tag, times := range seenTags {
 		require.Less(t, times, 2*len(seen)/128, "tag %x", tag)
 	}
+}
+
+// The text of a short key is not compared.
+func TestR1_ShortKeysOfTheSameLengthHaveHashesThatDiffer(t *testing.T) {
+	seen := map[uint64]string{}
+	for n := range shortKey + 1 {
+		for i := range n {
+			for c := range 256 {
+				key := strings.Repeat("z", i) + string([]byte{byte(c)}) + strings.Repeat("z", n-i-1)
+				if old, ok := seen[hashOf(key)]; ok && len(old) == n {
+					require.Equal(t, old, key)
+				}
+				seen[hashOf(key)] = key
+			}
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, shortKey).Draw(t, "n")
+		keys := rapid.SliceOfN(rapid.Byte(), n, n)
+		a, b := string(keys.Draw(t, "a")), string(keys.Draw(t, "b"))
+		require.Equal(t, a == b, hashOf(a) == hashOf(b))
+	})
 }

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"hash/maphash"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -48,11 +47,6 @@ type segment struct {
 	// and perhaps a ** at the end. It is empty if it is not.
 	tail string
 }
-
-// seed makes hashes unpredictable: nobody can choose types that collide.
-var seed = maphash.MakeSeed()
-
-func hashOf(text string) uint64 { return maphash.String(seed, text) }
 
 // Parse reads a pattern, or says what is wrong with it and where.
 //

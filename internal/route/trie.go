@@ -114,7 +114,7 @@ func (n node[S]) unfold() node[S] {
 	case "*":
 		b.one = n
 	default:
-		b.literals = b.literals.with(hashOf, text, n)
+		b.literals = b.literals.with(hashOf(text), text, n)
 	}
 	return node[S]{more: &more[S]{branch: &b}}
 }
@@ -127,13 +127,14 @@ func (b *branch[S]) edit(path variant, nested bool, change func(*more[S])) *bran
 	switch s, rest := &path[0], path[1:]; s.kind {
 	case literal:
 		var child node[S]
-		if old := c.literals.get(hashOf(s.text), s.text); old != nil {
+		hash := hashOf(s.text)
+		if old := c.literals.get(hash, s.text); old != nil {
 			child = *old
 		}
 		if child = child.edit(rest, nested, change); child.empty() {
-			c.literals = c.literals.without(hashOf, s.text)
+			c.literals = c.literals.without(hash, s.text)
 		} else {
-			c.literals = c.literals.with(hashOf, s.text, child)
+			c.literals = c.literals.with(hash, s.text, child)
 		}
 	case anyOne:
 		c.one = c.one.edit(rest, nested, change)
@@ -223,22 +224,23 @@ func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, c
 		c = *a
 	}
 	var group hamt[edge[S]]
-	if old := c.groups.get(hashOf(affix), affix); old != nil {
+	ofAffix, ofText := hashOf(affix), hashOf(s.text)
+	if old := c.groups.get(ofAffix, affix); old != nil {
 		group = *old
 	}
 	e := edge[S]{segment: s}
-	if old := group.get(hashOf(s.text), s.text); old != nil {
+	if old := group.get(ofText, s.text); old != nil {
 		e = *old
 	}
 	if e.next = e.next.edit(rest, nested, change); e.next.empty() {
-		group = group.without(hashOf, s.text)
+		group = group.without(ofText, s.text)
 	} else {
-		group = group.with(hashOf, s.text, e)
+		group = group.with(ofText, s.text, e)
 	}
 	if group.empty() {
-		c.groups = c.groups.without(hashOf, affix)
+		c.groups = c.groups.without(ofAffix, affix)
 	} else {
-		c.groups = c.groups.with(hashOf, affix, group)
+		c.groups = c.groups.with(ofAffix, affix, group)
 	}
 	if c.groups.empty() {
 		return nil
