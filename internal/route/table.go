@@ -20,8 +20,9 @@ type Table[S comparable, R any] struct {
 	state atomic.Pointer[state[S, R]]
 	seen  doorkeeper
 
-	mu  sync.Mutex // held by changes, one at a time
-	seq uint64     // of the last stamp; guarded by mu
+	mu    sync.Mutex // held by changes, one at a time
+	seq   uint64     // of the last stamp; guarded by mu
+	tails tails      // guarded by mu
 }
 
 // state is the table at one moment. Only the cache changes, and belongs to it: no
@@ -38,7 +39,7 @@ type state[S comparable, R any] struct {
 // change them. It is called without a lock, perhaps concurrently, and more than
 // once for the same type.
 func NewTable[S comparable, R any](build func(typ string, subs []S) R) *Table[S, R] {
-	t := &Table[S, R]{build: build}
+	t := &Table[S, R]{build: build, tails: tails{}}
 	t.state.Store(&state[S, R]{})
 	return t
 }
@@ -66,11 +67,12 @@ func (t *Table[S, R]) Add(p *Pattern, s S) (remove func()) {
 	}
 }
 
-// edit publishes the next state, in which change has been made to the nodes at which
-// p ends. t.mu is held.
-func (t *Table[S, R]) edit(p *Pattern, add int, change func(*more[S])) {
+// edit publishes the next state, in which apply has changed the nodes at which p
+// ends. t.mu is held.
+func (t *Table[S, R]) edit(p *Pattern, add int, apply func(*more[S])) {
 	old := t.state.Load()
 	next := &state[S, R]{version: old.version + 1, root: old.root, len: old.len + add}
+	change := &change[S]{apply, t.tails}
 	for _, v := range p.variants {
 		next.root = next.root.edit(v, false, change)
 	}

@@ -62,24 +62,49 @@ type rare[S any] struct {
 	suffixed *affixes[S]
 }
 
+// change is what an edit does to the nodes at which a pattern ends.
+type change[S any] struct {
+	apply func(*more[S])
+	tails tails
+}
+
+// tails has one copy of each of the tails that were used lately. Many nodes have the
+// same; if each had its own, each walk would have to wait for another one.
+type tails map[string]string
+
+// maxTails is more than are used often.
+const maxTails = 256
+
+func (t tails) shared(tail string) string {
+	if s, ok := t[tail]; ok {
+		return s
+	}
+	if len(t) == maxTails {
+		clear(t)
+	}
+	tail = strings.Clone(tail) // and not all of its pattern
+	t[tail] = tail
+	return tail
+}
+
 func (n *node[S]) empty() bool { return n.only == nil && n.more == nil }
 
 // edit returns the node with the subscriptions at the end of path changed. nested
 // tells that a ** is above.
-func (n node[S]) edit(path variant, nested bool, change func(*more[S])) node[S] {
+func (n node[S]) edit(path variant, nested bool, change *change[S]) node[S] {
 	tail := ""
 	// Below another **, one that ends a tail could be met at many segments.
 	if len(path) > 0 && !(nested && path[len(path)-1].kind == anyMany) {
 		tail = path[0].tail
 	}
 	if n.empty() {
-		n.tail = tail
+		n.tail = change.tails.shared(tail)
 	} else if n.tail != "" && n.tail != tail {
 		n = n.unfold()
 	}
 	m := n.open()
 	if n.tail == tail && (tail != "" || len(path) == 0) {
-		change(&m)
+		change.apply(&m)
 	} else {
 		m.branch = m.branch.edit(path, nested, change)
 	}
@@ -119,7 +144,7 @@ func (n node[S]) unfold() node[S] {
 	return node[S]{more: &more[S]{branch: &b}}
 }
 
-func (b *branch[S]) edit(path variant, nested bool, change func(*more[S])) *branch[S] {
+func (b *branch[S]) edit(path variant, nested bool, change *change[S]) *branch[S] {
 	var c branch[S]
 	if b != nil {
 		c = *b
@@ -147,7 +172,7 @@ func (b *branch[S]) edit(path variant, nested bool, change func(*more[S])) *bran
 	return &c
 }
 
-func (r *rare[S]) edit(s *segment, rest variant, nested bool, change func(*more[S])) *rare[S] {
+func (r *rare[S]) edit(s *segment, rest variant, nested bool, change *change[S]) *rare[S] {
 	var c rare[S]
 	if r != nil {
 		c = *r
@@ -218,7 +243,7 @@ type edge[S any] struct {
 	next    node[S]
 }
 
-func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, change func(*more[S])) *affixes[S] {
+func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, change *change[S]) *affixes[S] {
 	var c affixes[S]
 	if a != nil {
 		c = *a
