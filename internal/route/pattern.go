@@ -237,6 +237,11 @@ func matchTail(tail, typ string, at int) bool {
 // cutSegment returns the segment of typ that begins at i, and where the next one
 // begins: beyond the end if there is none.
 func cutSegment(typ string, i int) (text string, next int) {
+	if i+8 <= len(typ) { // eight bytes at once, which is enough for most
+		if n := zeros(word(typ, i) ^ '.'*eachByte).first(); n < 8 {
+			return typ[i : i+n], i + n + 1
+		}
+	}
 	if n := strings.IndexByte(typ[i:], '.'); n >= 0 {
 		return typ[i : i+n], i + n + 1
 	}

@@ -21,14 +21,17 @@ func (t tags) with(i int, hash uint64) tags {
 
 // places returns those whose tag is that of hash, and seldom another that is taken.
 func (t tags) places(hash uint64) places {
-	// A byte of differences is 0 where the tag is the same. Only there, or right above,
-	// does the subtraction set a highest bit that was not set.
-	differences := uint64(t) ^ tag(hash)*eachByte
-	return places((differences - eachByte) &^ differences & highBits)
+	return zeros(uint64(t) ^ tag(hash)*eachByte)
 }
+
+// zeros returns the places of the bytes that are 0, and seldom of one above them: only
+// there does the subtraction set a highest bit that was not set. The first is right.
+func zeros(word uint64) places { return places((word - eachByte) &^ word & highBits) }
 
 // places has the highest bit of a byte set for each place. It is 0 if there is none.
 type places uint64
 
-func (p places) first() int     { return bits.TrailingZeros64(uint64(p)) / 8 }
+// first returns 8 if there is none.
+func (p places) first() int { return bits.TrailingZeros64(uint64(p)) / 8 }
+
 func (p places) others() places { return p & (p - 1) }
