@@ -130,18 +130,17 @@ var errFailure = errors.New("failure")
 // have no part in it.
 type circuit struct {
 	config circuitConfig
-	nanos  func() int64 // now, exactly
-	step   int64        // nanoseconds of a step of the window
+	time   *timeline
+	step   int64 // nanoseconds of a step of the window
 
 	gate      atomic.Uint64
 	successes atomic.Uint64 // since ever
 	failing   atomic.Bool   // the window has failures
 	stepEnds  atomic.Int64  // when the window's youngest step is over
 
-	mu        sync.Mutex          // guards the following
-	current   int64               // number of the window's youngest step
-	before    [windowSteps]uint64 // successes at the beginning of each step
-	failures  [windowSteps]uint32 // in each step
+	mu        sync.Mutex // guards the following
+	current   int64      // number of the window's youngest step
+	window    *window    // nil as long as it would be all zeros
 	breaker   *gobreaker.TwoStepCircuitBreaker[any]
 	openUntil int64
 	halfOpen  bool
@@ -151,12 +150,18 @@ type circuit struct {
 	pausedUntil int64 // with gatePaused
 }
 
-func newCircuit(config circuitConfig, nanos func() int64) *circuit {
-	now := nanos()
-	c := &circuit{config: config, nanos: nanos, step: int64(config.window) / windowSteps}
+// window is what a circuit has counted. Most subscriptions of a large bus are seldom
+// met, and do without.
+type window struct {
+	before   [windowSteps]uint64 // successes at the beginning of each step
+	failures [windowSteps]uint32 // in each step
+}
+
+// open makes a new circuit ready.
+func (c *circuit) open(config circuitConfig, time *timeline) {
+	c.config, c.time, c.step = config, time, int64(config.window)/windowSteps
 	c.gate.Store(gateGeneration)
-	c.moveToLocked(c.stepAt(now))
-	return c
+	c.moveToLocked(c.stepAt(time.nanos()))
 }
 
 // stepAt is the number of the step that an instant falls into.
@@ -327,19 +332,20 @@ func (c *circuit) released(pass uint64) {
 func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (counted, circuitChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	w := c.windowLocked()
 	generation := c.gate.Load() / gateGeneration
 	if pass/gateGeneration != generation {
 		// It belongs to an earlier state of the circuit: counted, but not in the
 		// window.
 		if outcome == nil {
 			c.successes.Add(1)
-			for i := range c.before {
-				c.before[i]++
+			for i := range w.before {
+				w.before[i]++
 			}
 		}
 		return counted{}, circuitChange{}
 	}
-	c.advanceLocked(now)
+	c.advanceLocked(w, now)
 	if outcome == nil {
 		c.successes.Add(1) // not before, or it would count for the step before
 	}
@@ -348,37 +354,44 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 	}
 	oldest := c.current - windowSteps + 1
 	if was.generation == generation && was.step >= oldest {
-		c.failures[index(was.step)]--
+		w.failures[index(was.step)]--
 	}
 	var is counted
 	if outcome != nil {
 		is = counted{generation: generation, step: c.current}
-		c.failures[index(is.step)]++
+		w.failures[index(is.step)]++
 	}
 	var failures uint64
-	for _, n := range c.failures {
+	for _, n := range w.failures {
 		failures += uint64(n)
 	}
 	c.failing.Store(failures > 0)
-	total := failures + c.successes.Load() - c.before[index(oldest)]
+	total := failures + c.successes.Load() - w.before[index(oldest)]
 	if failures > 0 && total >= uint64(c.config.minEvents) && float64(failures) > c.config.failureRatio*float64(total) {
-		return is, c.openLocked(c.nanos()) // that of a success may be a tick old
+		return is, c.openLocked(c.time.nanos()) // that of a success may be a tick old
 	}
 	return is, circuitChange{}
+}
+
+func (c *circuit) windowLocked() *window {
+	if c.window == nil {
+		c.window = new(window)
+	}
+	return c.window
 }
 
 func index(step int64) int { return int((step%windowSteps + windowSteps) % windowSteps) }
 
 // advanceLocked moves the window's end to now. A clock that was set back leaves
 // it where it is.
-func (c *circuit) advanceLocked(now int64) {
+func (c *circuit) advanceLocked(w *window, now int64) {
 	if now < c.stepEnds.Load() {
 		return
 	}
 	to := c.stepAt(now)
 	for s := max(c.current+1, to-windowSteps+1); s <= to; s++ {
-		c.before[index(s)] = c.successes.Load()
-		c.failures[index(s)] = 0
+		w.before[index(s)] = c.successes.Load()
+		w.failures[index(s)] = 0
 	}
 	c.moveToLocked(max(c.current, to))
 }
@@ -434,9 +447,10 @@ func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
 func (c *circuit) closeLocked(now int64) {
 	c.breaker, c.probe, c.halfOpen = nil, nil, false
 	c.failing.Store(false)
-	c.failures = [windowSteps]uint32{}
-	for i := range c.before {
-		c.before[i] = c.successes.Load()
+	w := c.windowLocked()
+	w.failures = [windowSteps]uint32{}
+	for i := range w.before {
+		w.before[i] = c.successes.Load()
 	}
 	c.moveToLocked(max(c.current, c.stepAt(now)))
 	c.gate.Add(gateGeneration)

@@ -257,6 +257,18 @@ type subscribeOption func(*subscriptionConfig)
 
 func (o subscribeOption) applySubscription(c *subscriptionConfig) { o(c) }
 
+// noRetry is what subscriptions have that were given nothing for their failures.
+var noRetry retrySettings
+
+// ownRetry does not point into c, or the subscription would keep all of that.
+func (c *subscriptionConfig) ownRetry() *retrySettings {
+	if c.retry.set == 0 && c.retry.rules == nil {
+		return &noRetry
+	}
+	own := c.retry
+	return &own
+}
+
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
 	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, hold: DefaultHoldCapacity}
 	for i, o := range opts {

@@ -30,7 +30,7 @@ type Subscription struct {
 	timeout  time.Duration
 	retry    atomic.Pointer[retrySettings]
 	whenOpen WhenOpen
-	circuit  *circuit
+	circuit  circuit
 	gate     *keyGate // with isolation
 	holding  holding
 	formerly []string
@@ -87,11 +87,11 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		handler:  handler,
 		timeout:  c.timeout,
 		whenOpen: c.whenOpen,
-		circuit:  newCircuit(c.circuit, b.time.nanos),
 		holding:  holding{capacity: c.hold, total: &b.ledger.held},
 		formerly: c.formerly,
 	}
-	s.retry.Store(&c.retry)
+	s.circuit.open(c.circuit, b.time)
+	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
 		s.gate = newKeyGate(1)
 	}

@@ -163,6 +163,9 @@ func (b *Bus) begin(w *worker, at *visit, s *Subscription) *call {
 	if len(w.calls) == 0 {
 		w.burst = min(2*w.burst+1, workerCalls)
 		w.calls = make([]call, w.burst)
+		// Its last page is written before pointers are: while the collector marks, the
+		// first of these would read it, and the system then maps new memory twice.
+		w.calls[w.burst-1].number = w.called
 		w.visit = nil // before numbers come round again
 	}
 	c := &w.calls[0]

@@ -60,6 +60,7 @@ func (p *Pool[T, W]) chunkAfterLocked(tail *chunk[T]) *chunk[T] {
 		c, p.spares = p.spares[n-1], p.spares[:n-1]
 	} else {
 		c = new(chunk[T])
+		c.touch()
 	}
 	c.begin(end)
 	tail.next, p.tail = c, c

@@ -25,6 +25,10 @@ import (
 type Pattern struct {
 	source   string
 	variants []variant
+	// Where most patterns have room: the garbage collector visits one piece of memory
+	// for each, not three.
+	variant  [1]variant
+	segments [2]segment
 }
 
 // variant is one of the patterns without braces that a pattern stands for.
@@ -61,7 +65,7 @@ func Parse(pattern string) (*Pattern, *Offence) {
 	}
 	pattern = strings.Clone(pattern) // its parts are kept, and must not keep more than it
 	if pattern == "" || pattern == "*" {
-		return &Pattern{pattern, []variant{{{kind: anyMany, tail: "**"}}}}, nil
+		return &Pattern{source: pattern, variants: []variant{{{kind: anyMany, tail: "**"}}}}, nil
 	}
 	for i := 0; i < len(pattern); {
 		r, size := utf8.DecodeRuneInString(pattern[i:])
@@ -79,8 +83,13 @@ func Parse(pattern string) (*Pattern, *Offence) {
 		return nil, off
 	}
 	p := &Pattern{source: pattern}
-	for _, e := range expansions {
-		v, off := e.parse(pattern)
+	p.variants = p.variant[:0]
+	for i, e := range expansions {
+		var v variant
+		if i == 0 {
+			v = p.segments[:0]
+		}
+		v, off := e.parse(pattern, v)
 		if off != nil {
 			return nil, off
 		}
@@ -91,9 +100,8 @@ func Parse(pattern string) (*Pattern, *Offence) {
 	return p, nil
 }
 
-// parse splits an expansion into segments.
-func (e expansion) parse(pattern string) (variant, *Offence) {
-	var v variant
+// parse splits an expansion into segments, which are appended to v.
+func (e expansion) parse(pattern string, v variant) (variant, *Offence) {
 	var begins []int // of the segments in e.text
 	end := 0         // of the last segment
 	for begin := 0; begin <= len(e.text); {
