@@ -7,7 +7,6 @@ package delay
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"time"
 )
@@ -52,7 +51,6 @@ type Queue[T any] struct {
 
 	mu      sync.Mutex // protects following fields; never held while due runs
 	waiting agenda[T]
-	seq     uint64    // of the entry added last
 	timer   Timer     // nil until first needed
 	handing int       // items in the hands of a due call
 	running bool      // a goroutine is in deliver; it sees to the timer when it ends
@@ -84,9 +82,8 @@ func (q *Queue[T]) Add(at int64, item T) bool {
 	if q.closed {
 		return false
 	}
-	q.seq++
-	q.waiting.push(entry[T]{at: at, seq: q.seq, item: item})
-	isHead := q.waiting.head().seq == q.seq
+	isHead := q.waiting.len() == 0 || at < q.waiting.next()
+	q.waiting.push(at, item)
 	if isHead && !q.running && !q.armLocked(0) {
 		// Not by a timer of zero: a mock clock fires that only when it is
 		// next moved.
@@ -108,15 +105,14 @@ func (q *Queue[T]) Len() int {
 // to due. It works on a closed queue too.
 func (q *Queue[T]) Drain() []T {
 	q.mu.Lock()
-	entries := q.waiting.entries()
+	waiting := q.waiting
 	q.waiting = agenda[T]{}
 	q.stopLocked()
 	q.mu.Unlock()
 
-	slices.SortFunc(entries, compare)
-	items := make([]T, len(entries))
-	for i := range entries {
-		items[i] = entries[i].item
+	items := make([]T, 0, waiting.len())
+	for waiting.len() > 0 {
+		items = append(items, waiting.pop())
 	}
 	return items
 }
@@ -127,9 +123,10 @@ func (q *Queue[T]) Prune(drop func(T) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var kept agenda[T]
-	for _, e := range q.waiting.entries() {
-		if !drop(e.item) {
-			kept.push(e)
+	for q.waiting.len() > 0 {
+		at := q.waiting.next()
+		if item := q.waiting.pop(); !drop(item) {
+			kept.push(at, item)
 		}
 	}
 	q.waiting = kept
@@ -205,7 +202,7 @@ func (q *Queue[T]) deliver() {
 func (q *Queue[T]) takeDueLocked() {
 	now := q.clock.Nanos()
 	q.batch = q.batch[:0]
-	for q.waiting.len() > 0 && q.waiting.head().at <= now && len(q.batch) < batchMax {
+	for q.waiting.len() > 0 && q.waiting.next() <= now && len(q.batch) < batchMax {
 		q.batch = append(q.batch, q.waiting.pop())
 	}
 }
@@ -213,7 +210,7 @@ func (q *Queue[T]) takeDueLocked() {
 // armLocked sets the timer for the head of the agenda, at least pause from now.
 // It reports false if the head is due already.
 func (q *Queue[T]) armLocked(pause time.Duration) bool {
-	at := q.waiting.head().at
+	at := q.waiting.next()
 	for {
 		now := q.clock.Nanos()
 		if at <= now {

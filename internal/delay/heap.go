@@ -1,7 +1,5 @@
 package delay
 
-import "cmp"
-
 // shrinkFloor is the capacity below which a heap's memory is not given back.
 const shrinkFloor = 64
 
@@ -9,13 +7,6 @@ type entry[T any] struct {
 	at   int64
 	seq  uint64 // breaks ties: first added, first due
 	item T
-}
-
-func compare[T any](a, b entry[T]) int {
-	if c := cmp.Compare(a.at, b.at); c != 0 {
-		return c
-	}
-	return cmp.Compare(a.seq, b.seq)
 }
 
 func (e *entry[T]) before(o *entry[T]) bool {
