@@ -77,6 +77,10 @@ type visit struct {
 	values   context.Context // given to Publish
 	slot     *deadline.Slot[call]
 	asked    atomic.Pointer[cancellation] // of the calls, each with the one before
+	// Of the running call: when it began, exactly or up to a tick before, and how
+	// it came in.
+	started int64
+	pass    uint64
 }
 
 var _ context.Context = (*call)(nil)

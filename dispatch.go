@@ -43,10 +43,6 @@ type dispatch struct {
 	story   *story // nil until there is something to tell
 	attempt int32
 	next    int32 // where to go on in to.subscriptions
-	// Of the running call: when it began, exactly or up to a tick before, and how
-	// it came in.
-	started int64
-	pass    uint64
 }
 
 // event is what the handlers get.

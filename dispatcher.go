@@ -32,7 +32,10 @@ func (b *Bus) run(w *worker) {
 	w.putEvent(d, b.time)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
-		if why := b.enter(d, s); why != notSkipped {
+		if at.asked.Load() != nil {
+			at = w.visiting(d) // so that what is asked is soon found
+		}
+		if why := b.enter(at, s); why != notSkipped {
 			if b.cutting.begun() {
 				b.cutShort(w, d)
 				return
@@ -43,9 +46,6 @@ func (b *Bus) run(w *worker) {
 			continue
 		}
 		b.attemptBegun(d)
-		if at.asked.Load() != nil {
-			at = w.visiting(d) // so that what is asked is soon found
-		}
 		c = b.begin(w, at, s)
 		// Whoever sets one of these looks for running calls only afterwards.
 		if b.cutting.begun() || s.circuit.barred() != notSkipped {
@@ -70,11 +70,12 @@ func (b *Bus) run(w *worker) {
 
 // enter asks at the subscription's door, immediately before it is its turn: one
 // that an attempt does not reach holds no permit.
-func (b *Bus) enter(d *dispatch, s *Subscription) skip {
-	d.pass = s.circuit.gate.Load()
+func (b *Bus) enter(at *visit, s *Subscription) skip {
+	d := at.dispatch
+	at.pass = s.circuit.gate.Load()
 	held := d.wasHeld()
 	behind := !held && d.key != "" && s.holding.hasLine(d.key)
-	if d.pass&gateAsk == 0 && !behind {
+	if at.pass&gateAsk == 0 && !behind {
 		if held {
 			s.holding.move(d, seatInside)
 		}
@@ -84,7 +85,7 @@ func (b *Bus) enter(d *dispatch, s *Subscription) skip {
 		return skipBehind
 	}
 	pass, why, change := s.circuit.enter(b.time.nanos())
-	d.pass = pass
+	at.pass = pass
 	b.circuitChanged(s, change)
 	if held && why == notSkipped {
 		s.holding.move(d, seatInside)
@@ -140,9 +141,9 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 	}
 	now, _ := b.time.recent()
 	if w.timed {
-		s.counters.latency.observe(time.Duration(b.time.nanos() - d.started))
+		s.counters.latency.observe(time.Duration(b.time.nanos() - c.started))
 	}
-	b.probed(s, d.pass, s.circuit.succeeded(d.pass, now.nanos, was))
+	b.probed(s, c.pass, s.circuit.succeeded(c.pass, now.nanos, was))
 	return true
 }
 
@@ -150,7 +151,7 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	// It is likely to wait, and has something to tell in any case.
 	d, s, now := c.dispatch.moveOut(), c.subscription, b.time.nanos()
-	duration := max(time.Duration(now-d.started), 0)
+	duration := max(time.Duration(now-c.started), 0)
 	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
 	attempt := failedAttempt{bound: by.policy.MaxElapsed}
 	if attempt.bound != 0 {
@@ -170,13 +171,13 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	next := policy.decide(attempt, b.randomly(s))
 	var change circuitChange
 	if attempt.permanent {
-		s.circuit.released(d.pass)
+		s.circuit.released(c.pass)
 	} else {
-		story.counted, change = s.circuit.failed(d.pass, now, story.countedAt(s))
+		story.counted, change = s.circuit.failed(c.pass, now, story.countedAt(s))
 		story.at = s
 	}
 	b.logFailure(d, policy, next.delay)
-	b.probed(s, d.pass, change)
+	b.probed(s, c.pass, change)
 	if !next.retry {
 		b.bury(w, d, next.reason)
 		return
@@ -266,8 +267,8 @@ func (b *Bus) withdraw(w *worker, c *call) bool {
 		return true
 	}
 	d, s := c.dispatch, c.subscription
-	s.circuit.released(d.pass)
-	b.probed(s, d.pass, circuitChange{})
+	s.circuit.released(c.pass)
+	b.probed(s, c.pass, circuitChange{})
 	if !b.cutting.begun() {
 		return b.passOver(w, d, s, s.circuit.barred())
 	}

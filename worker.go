@@ -176,13 +176,12 @@ func (b *Bus) begin(w *worker, at *visit, s *Subscription) *call {
 	}
 	w.called++
 	c.visit, c.subscription, c.number = at, s, w.called
-	d := at.dispatch
 	now, exact := b.time.recent()
-	d.started, w.timed = now.nanos, exact
+	at.started, w.timed = now.nanos, exact
 	// A Weyl sequence: to take every 64th call would always be to take the same
 	// subscription, of an event that visits two.
 	if w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
-		d.started, w.timed = b.time.nanos(), true
+		at.started, w.timed = b.time.nanos(), true
 	}
 	b.watch.Begin(w.slot, c)
 	if !b.time.ticks() || s.timeout < 2*tick {
