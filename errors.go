@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/surebus/eventbus/internal/route"
 )
@@ -318,6 +319,9 @@ func textOf(err error) (text string) {
 	if len(text) > maxErrorText {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") +
 			fmt.Sprintf("… (%d bytes more)", len(text)-maxErrorText)
+	}
+	if utf8.ValidString(text) { // nearly always, and soon found
+		return text
 	}
 	// As JSON will have it, or a letter's fingerprint would change on its way.
 	return strings.ToValidUTF8(text, "\uFFFD")
