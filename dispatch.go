@@ -27,7 +27,6 @@ type extras struct {
 	due       int64      // when it is due, if it was published for later
 	replaying *replaying // of the last replay, if it was asked for more than that
 	replays   int32
-	inside    bool      // a handler has published it
 	given     bool      // its id was given
 	published time.Time // exactly, of one that did not begin on this timeline
 }

@@ -261,18 +261,14 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 			o.wall, o.extras.due = b.dueFrom(p.when)
 		}
 	}
-	if from != nil || w != nil {
-		switch {
-		case o.extras != nil:
-		case w != nil:
+	if from != nil {
+		o.values = from.valuesFor(ctx)
+	}
+	if w != nil {
+		if o.extras == nil {
 			o.extras = &w.extras
-		default:
-			o.extras = &extras{}
 		}
-		o.extras.waiter, o.extras.inside = w, inside
-		if from != nil {
-			o.values = from.valuesFor(ctx)
-		}
+		o.extras.waiter = w
 	}
 	if w != nil {
 		w.pending = int32(max(len(to.each), 1))
