@@ -15,9 +15,6 @@ type opening struct {
 	key     string
 	wall    int64 // the time of publication, see timeline.utc
 	extras  *extras
-	// resumed is the dispatch itself if it has an allocation of its own, and if
-	// it is all that is queued.
-	resumed *dispatch
 }
 
 // extras is what most openings do not have.
@@ -42,11 +39,16 @@ type dispatch struct {
 	story   *story // nil until there is something to tell
 	attempt int32
 	next    int32 // where to go on in to.subscriptions
+	apart   bool  // it has an allocation of its own
 	// Of the running call: when it began, exactly or up to a tick before, and how
 	// it came in.
 	started int64
 	pass    uint64
 }
+
+// ticket is what a queue holds of a dispatch that goes on: the dispatch itself, in
+// place of a payload.
+func (d *dispatch) ticket() *opening { return &opening{payload: d, to: d.to, key: d.key} }
 
 // event is what the handlers get.
 func (d *dispatch) event(t *timeline) (e Event) {
@@ -220,16 +222,16 @@ type outlier struct {
 
 // moveOut gives a dispatch an allocation of its own, and a story.
 func (d *dispatch) moveOut() *dispatch {
-	if d.resumed != nil {
+	if d.apart {
 		return d
 	}
 	out := &outlier{dispatch: *d}
-	out.resumed = &out.dispatch
+	out.apart = true
 	if out.story == nil {
 		out.told.failures = out.first[:0]
 		out.story = &out.told
 	}
-	return out.resumed
+	return &out.dispatch
 }
 
 // keep adds a failure to the story.
@@ -249,8 +251,7 @@ func (d *dispatch) keep(f failure) {
 // failures that it has there. With all, that is all that is left of d, and takes
 // over its key's place and whoever waits for it.
 func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *dispatch {
-	split := &dispatch{opening: d.opening}
-	split.resumed = split
+	split := &dispatch{opening: d.opening, apart: true}
 	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
 	split.to.merged.Store(policy)
 	if d.story != nil {

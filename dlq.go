@@ -363,6 +363,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 			b.ledger.copies.Add(1)
 		}
 		d := &dispatch{
+			apart: true,
 			opening: opening{
 				id:      l.Event.ID,
 				payload: l.Event.Payload,
@@ -387,8 +388,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				},
 			},
 		}
-		d.resumed = d
-		b.store.open(&d.opening)
+		b.store.open(d.ticket())
 	}
 	return nil
 }

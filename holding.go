@@ -250,7 +250,7 @@ func (b *Bus) tend(s *Subscription) {
 		h.ready[0] = nil
 		h.ready = h.ready[1:]
 		h.moveLocked(d, seatComing)
-		b.lanes.Return(&d.opening, false)
+		b.lanes.Return(d.ticket(), false)
 	}
 }
 

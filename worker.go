@@ -117,8 +117,8 @@ func (w *worker) tell() {
 // one that goes on.
 func (w *worker) taken() *dispatch {
 	d := &w.dispatch
-	if d.resumed != nil {
-		return d.resumed
+	if apart, is := d.payload.(*dispatch); is {
+		return apart
 	}
 	d.story, d.attempt, d.next = nil, 0, 0
 	return d
