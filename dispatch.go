@@ -10,22 +10,38 @@ import (
 type opening struct {
 	id      EventID
 	payload any
-	values  context.Context // for the handlers' contexts; nil for none
+	with    context.Context // the values, or the extras that have them; nil for neither
 	to      *targets
 	key     string
 	wall    int64 // the time of publication, see timeline.utc
-	extras  *extras
 }
 
-// extras is what most openings do not have.
+// extras is what most openings do not have. It stands where the values do, so that
+// those that have neither need no room for both.
 type extras struct {
+	context.Context // the values; nil for none
+
 	metadata  EventMetadata
 	waiter    *waiter
 	due       int64      // when it is due, if it was published for later
+	published *time.Time // exactly, of one that did not begin on this timeline
 	replaying *replaying // of the last replay, if it was asked for more than that
 	replays   int32
-	given     bool      // its id was given
-	published time.Time // exactly, of one that did not begin on this timeline
+	given     bool // its id was given
+}
+
+// extras are the opening's, nil if it has none.
+func (o *opening) extras() *extras {
+	e, _ := o.with.(*extras)
+	return e
+}
+
+// values are for the handlers' contexts; nil for none.
+func (o *opening) values() context.Context {
+	if e := o.extras(); e != nil {
+		return e.Context
+	}
+	return o.with
 }
 
 // dispatch is an event on its way to its subscriptions. It belongs to one
@@ -46,8 +62,8 @@ type dispatch struct {
 	pass    uint64
 }
 
-// ticket is what a queue holds of a dispatch that goes on: the dispatch itself, in
-// place of a payload.
+// ticket is what a queue holds of a dispatch that goes on and is apart: the dispatch
+// itself, in place of a payload.
 func (d *dispatch) ticket() *opening { return &opening{payload: d, to: d.to, key: d.key} }
 
 // event is what the handlers get.
@@ -59,8 +75,8 @@ func (d *dispatch) event(t *timeline) (e Event) {
 // put puts the event into place.
 func (d *dispatch) put(e *Event, t *timeline) {
 	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
-	if d.extras != nil {
-		e.Metadata = d.extras.metadata
+	if extras := d.extras(); extras != nil {
+		e.Metadata = extras.metadata
 	} else {
 		e.Metadata = EventMetadata{}
 	}
@@ -68,34 +84,34 @@ func (d *dispatch) put(e *Event, t *timeline) {
 
 // published is the time of publication, in UTC.
 func (o *opening) published(t *timeline) time.Time {
-	if o.extras != nil && !o.extras.published.IsZero() {
-		return o.extras.published
+	if e := o.extras(); e != nil && e.published != nil {
+		return *e.published
 	}
 	return t.utc(o.wall)
 }
 
 // replays is how often the event has been replayed.
 func (d *dispatch) replays() int {
-	if d.opening.extras == nil {
-		return 0
+	if e := d.extras(); e != nil {
+		return int(e.replays)
 	}
-	return int(d.opening.extras.replays)
+	return 0
 }
 
 // failedReplay notes a failure of a replay for the ReplayMatching that made it, if
 // one did.
 func (d *dispatch) failedReplay() {
-	if e := d.opening.extras; e != nil && e.replaying != nil {
+	if e := d.extras(); e != nil && e.replaying != nil {
 		e.replaying.run.failed()
 	}
 }
 
 // waiter is who waits for it to settle, if anybody.
-func (d *dispatch) waiter() *waiter {
-	if d.opening.extras == nil {
-		return nil
+func (o *opening) waiter() *waiter {
+	if e := o.extras(); e != nil {
+		return e.waiter
 	}
-	return d.opening.extras.waiter
+	return nil
 }
 
 // story is what most dispatches do not have.
@@ -306,9 +322,9 @@ func (d *dispatch) dropPlace() {
 func (d *dispatch) dropWaiter() {
 	if d.waiter() != nil {
 		// Not in place: another dispatch has the same extras.
-		extras := *d.opening.extras
+		extras := *d.extras()
 		extras.waiter = nil
-		d.opening.extras = &extras
+		d.with = &extras
 	}
 }
 

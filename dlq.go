@@ -369,9 +369,9 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				payload: l.Event.Payload,
 				to:      to,
 				key:     l.Event.Key,
-				extras: &extras{
+				with: &extras{
 					metadata:  l.Event.Metadata,
-					published: l.Event.Time,
+					published: &l.Event.Time,
 					replays:   int32(min(l.Replays, math.MaxInt32-1)) + 1,
 					replaying: r,
 				},

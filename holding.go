@@ -218,9 +218,9 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 	if hasPlace {
 		b.leave(w, &o)
 	}
-	if o.extras != nil && o.extras.waiter != nil {
-		o.extras.waiter.holds(s)
-		w.ended(o.extras.waiter, Held, attempts)
+	if waiter := o.waiter(); waiter != nil {
+		waiter.holds(s)
+		w.ended(waiter, Held, attempts)
 	}
 	b.checkDrained()
 	b.tend(s)
