@@ -89,7 +89,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.routes = route.NewTable(b.newTargets)
 	b.lanes = lane.New(b.workers())
 	b.delay = delay.New(delayClock{b.time}, func(due []*dispatch) {
-		b.lanes.ReturnAll(len(due), func(i int) *opening { return &due[i].opening })
+		b.lanes.ReturnAll(len(due), func(i int) opening { return *due[i].ticket() })
 	})
 	b.doors = delay.New(delayClock{b.time}, b.wake)
 	b.watch = deadline.New(

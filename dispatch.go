@@ -10,26 +10,38 @@ import (
 type opening struct {
 	id      EventID
 	payload any
-	values  context.Context // for the handlers' contexts; nil for none
+	with    context.Context // the values, or the extras that have them; nil for neither
 	to      *targets
 	key     string
 	wall    int64 // the time of publication, see timeline.utc
-	extras  *extras
-	// resumed is the dispatch itself if it has an allocation of its own, and if
-	// it is all that is queued.
-	resumed *dispatch
 }
 
-// extras is what most openings do not have.
+// extras is what most openings do not have. It stands where the values do, so that
+// those that have neither need no room for both.
 type extras struct {
+	context.Context // the values; nil for none
+
 	metadata  EventMetadata
 	waiter    *waiter
 	due       int64      // when it is due, if it was published for later
+	published *time.Time // exactly, of one that did not begin on this timeline
 	replaying *replaying // of the last replay, if it was asked for more than that
 	replays   int32
-	inside    bool      // a handler has published it
-	given     bool      // its id was given
-	published time.Time // exactly, of one that did not begin on this timeline
+	given     bool // its id was given
+}
+
+// extras are the opening's, nil if it has none.
+func (o *opening) extras() *extras {
+	e, _ := o.with.(*extras)
+	return e
+}
+
+// values are for the handlers' contexts; nil for none.
+func (o *opening) values() context.Context {
+	if e := o.extras(); e != nil {
+		return e.Context
+	}
+	return o.with
 }
 
 // dispatch is an event on its way to its subscriptions. It belongs to one
@@ -43,7 +55,12 @@ type dispatch struct {
 	story   *story // nil until there is something to tell
 	attempt int32
 	next    int32 // where to go on in to.subscriptions
+	apart   bool  // it has an allocation of its own
 }
+
+// ticket is what a queue holds of a dispatch that goes on and is apart: the dispatch
+// itself, in place of a payload.
+func (d *dispatch) ticket() *opening { return &opening{payload: d, to: d.to, key: d.key} }
 
 // event is what the handlers get.
 func (d *dispatch) event(t *timeline) (e Event) {
@@ -54,8 +71,8 @@ func (d *dispatch) event(t *timeline) (e Event) {
 // put puts the event into place.
 func (d *dispatch) put(e *Event, t *timeline) {
 	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
-	if d.extras != nil {
-		e.Metadata = d.extras.metadata
+	if extras := d.extras(); extras != nil {
+		e.Metadata = extras.metadata
 	} else {
 		e.Metadata = EventMetadata{}
 	}
@@ -63,34 +80,34 @@ func (d *dispatch) put(e *Event, t *timeline) {
 
 // published is the time of publication, in UTC.
 func (o *opening) published(t *timeline) time.Time {
-	if o.extras != nil && !o.extras.published.IsZero() {
-		return o.extras.published
+	if e := o.extras(); e != nil && e.published != nil {
+		return *e.published
 	}
 	return t.utc(o.wall)
 }
 
 // replays is how often the event has been replayed.
 func (d *dispatch) replays() int {
-	if d.opening.extras == nil {
-		return 0
+	if e := d.extras(); e != nil {
+		return int(e.replays)
 	}
-	return int(d.opening.extras.replays)
+	return 0
 }
 
 // failedReplay notes a failure of a replay for the ReplayMatching that made it, if
 // one did.
 func (d *dispatch) failedReplay() {
-	if e := d.opening.extras; e != nil && e.replaying != nil {
+	if e := d.extras(); e != nil && e.replaying != nil {
 		e.replaying.run.failed()
 	}
 }
 
 // waiter is who waits for it to settle, if anybody.
-func (d *dispatch) waiter() *waiter {
-	if d.opening.extras == nil {
-		return nil
+func (o *opening) waiter() *waiter {
+	if e := o.extras(); e != nil {
+		return e.waiter
 	}
-	return d.opening.extras.waiter
+	return nil
 }
 
 // story is what most dispatches do not have.
@@ -217,16 +234,16 @@ type outlier struct {
 
 // moveOut gives a dispatch an allocation of its own, and a story.
 func (d *dispatch) moveOut() *dispatch {
-	if d.resumed != nil {
+	if d.apart {
 		return d
 	}
 	out := &outlier{dispatch: *d}
-	out.resumed = &out.dispatch
+	out.apart = true
 	if out.story == nil {
 		out.told.failures = out.first[:0]
 		out.story = &out.told
 	}
-	return out.resumed
+	return &out.dispatch
 }
 
 // keep adds a failure to the story.
@@ -246,8 +263,7 @@ func (d *dispatch) keep(f failure) {
 // failures that it has there. With all, that is all that is left of d, and takes
 // over its key's place and whoever waits for it.
 func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *dispatch {
-	split := &dispatch{opening: d.opening}
-	split.resumed = split
+	split := &dispatch{opening: d.opening, apart: true}
 	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
 	split.to.merged.Store(policy)
 	if d.story != nil {
@@ -302,9 +318,9 @@ func (d *dispatch) dropPlace() {
 func (d *dispatch) dropWaiter() {
 	if d.waiter() != nil {
 		// Not in place: another dispatch has the same extras.
-		extras := *d.opening.extras
+		extras := *d.extras()
 		extras.waiter = nil
-		d.opening.extras = &extras
+		d.with = &extras
 	}
 }
 

@@ -363,14 +363,15 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 			b.ledger.copies.Add(1)
 		}
 		d := &dispatch{
+			apart: true,
 			opening: opening{
 				id:      l.Event.ID,
 				payload: l.Event.Payload,
 				to:      to,
 				key:     l.Event.Key,
-				extras: &extras{
+				with: &extras{
 					metadata:  l.Event.Metadata,
-					published: l.Event.Time,
+					published: &l.Event.Time,
 					replays:   int32(min(l.Replays, math.MaxInt32-1)) + 1,
 					replaying: r,
 				},
@@ -387,8 +388,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				},
 			},
 		}
-		d.resumed = d
-		b.store.open(&d.opening)
+		b.store.open(d.ticket())
 	}
 	return nil
 }

@@ -218,9 +218,9 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 	if hasPlace {
 		b.leave(w, &o)
 	}
-	if o.extras != nil && o.extras.waiter != nil {
-		o.extras.waiter.holds(s)
-		w.ended(o.extras.waiter, Held, attempts)
+	if waiter := o.waiter(); waiter != nil {
+		waiter.holds(s)
+		w.ended(waiter, Held, attempts)
 	}
 	b.checkDrained()
 	b.tend(s)
@@ -250,7 +250,7 @@ func (b *Bus) tend(s *Subscription) {
 		h.ready[0] = nil
 		h.ready = h.ready[1:]
 		h.moveLocked(d, seatComing)
-		b.lanes.Return(&d.opening, false)
+		b.lanes.Return(d.ticket(), false)
 	}
 }
 

@@ -32,8 +32,8 @@ func (b *Bus) Start(ctx context.Context) error {
 	b.started.Store(true)
 	b.ledger.recovered.Add(int64(len(left)))
 	for _, d := range left {
-		d.resumed = d
-		b.store.open(&d.opening)
+		d.apart = true
+		b.store.open(d.ticket())
 	}
 	b.lanes.Start()
 	return nil

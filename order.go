@@ -20,7 +20,7 @@ func newKeyGate(shards int) *keyGate { return keys.New[opening](shards) }
 
 // queues reports whether the event has somewhere to go now.
 func (o *opening) queues() bool {
-	return len(o.to.subscriptions) > 0 && (o.extras == nil || o.extras.due == 0)
+	return len(o.to.subscriptions) > 0 && o.due() == 0
 }
 
 // maxGivenIDs is how many ids that publishers have given are known.
@@ -130,4 +130,15 @@ func anyGiven(openings []opening) bool {
 }
 
 // given reports whether the publisher has chosen the event's id.
-func (o *opening) given() bool { return o.extras != nil && o.extras.given }
+func (o *opening) given() bool {
+	e := o.extras()
+	return e != nil && e.given
+}
+
+// due is when an event that was published for later is due; 0 for one that was not.
+func (o *opening) due() int64 {
+	if e := o.extras(); e != nil {
+		return e.due
+	}
+	return 0
+}

@@ -245,9 +245,13 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 	}
 	now, _ := b.time.recent()
 	o.payload, o.to, o.wall = payload, to, now.wall
-	if ctx != context.Background() {
-		o.values = ctx
+	switch {
+	case from != nil:
+		o.with = from.valuesFor(ctx)
+	case ctx != context.Background():
+		o.with = ctx
 	}
+	var more *extras
 	if len(opts) > 0 || b.config.metadataFrom != nil {
 		p, err := b.publication(ctx, opts)
 		if err != nil {
@@ -255,24 +259,20 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		}
 		o.id, o.key = p.id, p.key
 		if p.metadata.Len() > 0 || p.given || p.when != nil {
-			o.extras = &extras{metadata: p.metadata, given: p.given}
+			more = &extras{metadata: p.metadata, given: p.given}
 		}
 		if p.when != nil {
-			o.wall, o.extras.due = b.dueFrom(p.when)
+			o.wall, more.due = b.dueFrom(p.when)
 		}
 	}
-	if from != nil || w != nil {
-		switch {
-		case o.extras != nil:
-		case w != nil:
-			o.extras = &w.extras
-		default:
-			o.extras = &extras{}
+	if w != nil {
+		if more == nil {
+			more = &w.extras
 		}
-		o.extras.waiter, o.extras.inside = w, inside
-		if from != nil {
-			o.values = from.valuesFor(ctx)
-		}
+		more.waiter = w
+	}
+	if more != nil {
+		more.Context, o.with = o.with, more
 	}
 	if w != nil {
 		w.pending = int32(max(len(to.each), 1))
@@ -288,7 +288,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 
 // simple reports whether to accept the event is to queue it.
 func (o *opening) simple() bool {
-	return len(o.to.subscriptions) > 0 && (o.extras == nil || !o.extras.given && o.extras.due == 0)
+	return len(o.to.subscriptions) > 0 && !o.given() && o.due() == 0
 }
 
 // dueFrom is the time of publication of an event that is published now, and when
@@ -336,7 +336,7 @@ func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) er
 			continue
 		}
 		o.to.counters.events.Add(1)
-		if o.extras != nil && o.extras.due != 0 {
+		if o.due() != 0 {
 			b.putOff(o)
 		}
 	}
@@ -346,8 +346,10 @@ func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) er
 			b.unrouted(o)
 		}
 	}
-	if len(openings) == 1 && len(fresh) == 0 && openings[0].extras.waiter != nil {
-		openings[0].extras.waiter.end(Repeated)
+	if len(openings) == 1 && len(fresh) == 0 {
+		if w := openings[0].waiter(); w != nil {
+			w.end(Repeated)
+		}
 	}
 	return nil
 }

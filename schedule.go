@@ -42,7 +42,7 @@ func (s *schedule) add(o opening) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := &scheduledEvent{opening: o}
-	if !s.queue.Add(o.extras.due, e) {
+	if !s.queue.Add(o.due(), e) {
 		return false
 	}
 	s.byID[o.id] = e
@@ -158,8 +158,8 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	if !ok {
 		return fmt.Errorf("Cancel(%s): %w", id, ErrNotScheduled)
 	}
-	if o.extras.waiter != nil {
-		o.extras.waiter.end(Cancelled)
+	if waiter := o.waiter(); waiter != nil {
+		waiter.end(Cancelled)
 	}
 	b.store.cancelled(id)
 	b.ledger.cancelled.Add(1)

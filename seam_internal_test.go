@@ -202,7 +202,7 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 // small: it is most of what the bus costs.
 func TestD7_SizesOfWhatThereIsMuchOf(t *testing.T) {
 	require.LessOrEqual(t, reflect.TypeFor[call]().Size(), uintptr(24))
-	require.LessOrEqual(t, reflect.TypeFor[opening]().Size(), uintptr(96))
+	require.LessOrEqual(t, reflect.TypeFor[opening]().Size(), uintptr(80))
 }
 
 // What handlers ask of their contexts is found at once, however many subscriptions

@@ -178,7 +178,7 @@ func (s *Subscription) Unsubscribe() {
 	b.mu.Unlock()
 	// Workers find them removed.
 	for _, d := range s.holding.close(ReasonUnsubscribed) {
-		b.lanes.Return(&d.opening, false)
+		b.lanes.Return(d.ticket(), false)
 	}
 }
 

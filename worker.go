@@ -117,8 +117,8 @@ func (w *worker) tell() {
 // one that goes on.
 func (w *worker) taken() *dispatch {
 	d := &w.dispatch
-	if d.resumed != nil {
-		return d.resumed
+	if apart, is := d.payload.(*dispatch); is {
+		return apart
 	}
 	d.story, d.attempt, d.next = nil, 0, 0
 	return d
@@ -128,19 +128,20 @@ func (w *worker) taken() *dispatch {
 // from another copy. An id stands for one payload, but for what was replayed with
 // another, or published with an id that was given before: these have extras.
 func (w *worker) putEvent(d *dispatch, t *timeline) {
-	if d.id != w.event.ID || d.extras != w.extras {
+	if d.id != w.event.ID || d.extras() != w.extras {
 		d.put(&w.event, t)
-		w.extras = d.extras
+		w.extras = d.extras()
 	}
 }
 
 // visiting is what the calls of the dispatch's next attempt have in common.
 func (w *worker) visiting(d *dispatch) *visit {
-	if v := w.visit; v != nil && d.values == nil && v.dispatch == d && v.values == nil && v.asked.Load() == nil {
+	values := d.values()
+	if v := w.visit; v != nil && values == nil && v.dispatch == d && v.values == nil && v.asked.Load() == nil {
 		return v
 	}
-	if linked(d.values) {
-		w.visit = &visit{dispatch: d, values: d.values, slot: w.slot}
+	if linked(values) {
+		w.visit = &visit{dispatch: d, values: values, slot: w.slot}
 		return w.visit
 	}
 	if len(w.visits) == 0 {
@@ -148,7 +149,7 @@ func (w *worker) visiting(d *dispatch) *visit {
 	}
 	v := &w.visits[0]
 	w.visits = w.visits[1:]
-	v.dispatch, v.values, v.slot = d, d.values, w.slot
+	v.dispatch, v.values, v.slot = d, values, w.slot
 	w.visit = v
 	return v
 }

@@ -280,12 +280,13 @@ func (p *Pool[T, W]) Return(item *T, gated bool) {
 
 // ReturnAll brings back n items, none of them gated, as Return does one. It calls item
 // with the pool's lock held.
-func (p *Pool[T, W]) ReturnAll(n int, item func(i int) *T) {
+func (p *Pool[T, W]) ReturnAll(n int, item func(i int) T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.room -= n
 	for i := range n {
-		p.putLocked(item(i), false)
+		item := item(i)
+		p.putLocked(&item, false)
 	}
 }
 

@@ -205,8 +205,8 @@ func TestReturnAllComesInOrderAndTakesRoom(t *testing.T) {
 		for i := range n {
 			items, want = append(items, i), append(want, i)
 		}
-		p.ReturnAll(n, func(i int) *int { return &items[i] })
-		p.ReturnAll(n, func(i int) *int { return &items[i] })
+		p.ReturnAll(n, func(i int) int { return items[i] })
+		p.ReturnAll(n, func(i int) int { return items[i] })
 		require.ErrorIs(t, p.Push(t.Context(), &items[0], false, false), lane.ErrFull)
 		require.Zero(t, p.Stats().Admitted)
 		close(release)
