@@ -237,7 +237,11 @@ func (d *dispatch) moveOut() *dispatch {
 	if d.apart {
 		return d
 	}
-	out := &outlier{dispatch: *d}
+	out := &outlier{}
+	// Before any pointer: while the collector marks, to put one into memory reads it
+	// first, and the system then maps what is new twice.
+	out.first[0].attempt = d.attempt
+	out.dispatch = *d
 	out.apart = true
 	if out.story == nil {
 		out.told.failures = out.first[:0]
