@@ -97,8 +97,8 @@ func TestSystems_RetryAfterTheDelay(t *testing.T) {
 // All matchers find the one pattern that a type of the routing workload matches.
 func TestMatchers_FindTheSubscription(t *testing.T) {
 	found := map[string]func() int{
-		plan.Us:              func() int { return len(routed.subscriptions) },
-		"eventbus-all-globs": func() int { return len(routed.subscriptions) },
+		plan.Us:              func() int { return len(routed) },
+		"eventbus-all-globs": func() int { return len(routed) },
 		"sublist-cache":      inSublist,
 		"sublist":            inSublist,
 		"globloop":           func() int { return len(matches) },

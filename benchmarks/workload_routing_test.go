@@ -19,13 +19,12 @@ var matchers = map[string]func(patterns []string) func(typ string){
 	"globloop":           globLoop,
 }
 
-type found struct{ subscriptions []int }
+var routed []int
 
-var routed *found
-
-// eventbusMatcher is what Publish does to find the subscriptions of a type.
+// eventbusMatcher is what Publish does to find the subscriptions of a type. The answer
+// is their list, as it is for the loop: what Publish puts beside it is not routing.
 func eventbusMatcher(patterns []string) func(typ string) {
-	table := route.NewTable(func(_ string, s []int) *found { return &found{s} })
+	table := route.NewTable(func(_ string, s []int) []int { return s })
 	for i, p := range patterns {
 		pattern, offence := route.Parse(p)
 		if offence != nil {
