@@ -129,9 +129,9 @@ var errFailure = errors.New("failure")
 // once; its own clock, its counts and its callbacks, which run under its lock,
 // have no part in it.
 type circuit struct {
-	config circuitConfig
-	time   *timeline
-	step   int64 // nanoseconds of a step of the window
+	config   circuitConfig
+	timeline *timeline
+	step     int64 // nanoseconds of a step of the window
 
 	gate      atomic.Uint64
 	successes atomic.Uint64 // since ever
@@ -140,7 +140,7 @@ type circuit struct {
 
 	mu        sync.Mutex // guards the following
 	current   int64      // number of the window's youngest step
-	window    *window    // nil as long as it would be all zeros
+	window    *window    // nil until something is recorded
 	breaker   *gobreaker.TwoStepCircuitBreaker[any]
 	openUntil int64
 	halfOpen  bool
@@ -157,11 +157,11 @@ type window struct {
 	failures [windowSteps]uint32 // in each step
 }
 
-// open makes a new circuit ready.
-func (c *circuit) open(config circuitConfig, time *timeline) {
-	c.config, c.time, c.step = config, time, int64(config.window)/windowSteps
+// init makes a new circuit ready.
+func (c *circuit) init(config circuitConfig, t *timeline) {
+	c.config, c.timeline, c.step = config, t, int64(config.window)/windowSteps
 	c.gate.Store(gateGeneration)
-	c.moveToLocked(c.stepAt(time.nanos()))
+	c.moveToLocked(c.stepAt(t.nanos()))
 }
 
 // stepAt is the number of the step that an instant falls into.
@@ -368,7 +368,7 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 	c.failing.Store(failures > 0)
 	total := failures + c.successes.Load() - w.before[index(oldest)]
 	if failures > 0 && total >= uint64(c.config.minEvents) && float64(failures) > c.config.failureRatio*float64(total) {
-		return is, c.openLocked(c.time.nanos()) // that of a success may be a tick old
+		return is, c.openLocked(c.timeline.nanos()) // that of a success may be a tick old
 	}
 	return is, circuitChange{}
 }

@@ -77,8 +77,8 @@ type visit struct {
 	values   context.Context // given to Publish
 	slot     *deadline.Slot[call]
 	asked    atomic.Pointer[cancellation] // of the calls, each with the one before
-	// Of the running call: when it began, exactly or up to a tick before, and how
-	// it came in.
+	// Of the call that runs, or was given up, which its worker's last one is then: when it
+	// began, exactly or up to a tick before, and how it came in.
 	started int64
 	pass    uint64
 }

@@ -362,6 +362,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 		if i > 0 {
 			b.ledger.copies.Add(1)
 		}
+		published := l.Event.Time // not a pointer into the letter, which it would keep
 		d := &dispatch{
 			apart: true,
 			opening: opening{
@@ -371,7 +372,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				key:     l.Event.Key,
 				with: &extras{
 					metadata:  l.Event.Metadata,
-					published: &l.Event.Time,
+					published: &published,
 					replays:   int32(min(l.Replays, math.MaxInt32-1)) + 1,
 					replaying: r,
 				},

@@ -90,7 +90,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		holding:  holding{capacity: c.hold, total: &b.ledger.held},
 		formerly: c.formerly,
 	}
-	s.circuit.open(c.circuit, b.time)
+	s.circuit.init(c.circuit, b.time)
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
 		s.gate = newKeyGate(1)

@@ -80,7 +80,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	from := callFrom(ctx)
 	inside := b.running(from)
 	if inside {
-		w.stands = from.stands()
+		w.stands.Store(from.stands())
 	}
 	id, err := b.accept(ctx, from, eventType, payload, opts, w)
 	if err != nil {
@@ -90,7 +90,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		defer from.waits()()
 	}
 	if !w.wait(ctx) {
-		w.gaveUp.Store(true)
+		w.stands.Store(nil) // nobody waits behind it any more, and the chain above is let go
 		return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 			shorten(eventType), id, contextError(ctx))
 	}
@@ -113,10 +113,9 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 
 // waiter is somebody who waits for an event to settle.
 type waiter struct {
-	extras extras      // of the event, if it has no others
-	stands *standing   // what stays as it is while it waits; nil if it is no handler
-	gaveUp atomic.Bool // it no longer waits
-	over   atomic.Bool // what follows does not change any more
+	extras extras                   // of the event, if it has no others
+	stands atomic.Pointer[standing] // nil if it is no handler, or no longer waits
+	over   atomic.Bool              // what follows does not change any more
 
 	mu       sync.Mutex    // guards the following
 	asleep   chan struct{} // closed when it is over; nil if nobody sleeps
@@ -233,8 +232,13 @@ func (w *waiter) wouldDeadlock(o *opening) bool {
 	if o.key == "" || len(o.to.subscriptions) == 0 {
 		return false
 	}
-	for ; w != nil && !w.gaveUp.Load() && w.stands != nil; w = w.stands.above {
-		if p := w.stands.place; p.key == o.key && (p.at == nil || slices.Contains(o.to.subscriptions, p.at)) {
+	for w != nil {
+		stands := w.stands.Load()
+		if stands == nil {
+			return false
+		}
+		w = stands.above
+		if p := stands.place; p.key == o.key && (p.at == nil || slices.Contains(o.to.subscriptions, p.at)) {
 			return true
 		}
 	}
