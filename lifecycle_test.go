@@ -709,39 +709,42 @@ func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
 // part of what was published.
 // Each handler waits for the next one's event, and gives that up when it has begun.
 func TestE4_AChainOfWaitsThatWereGivenUpIsBounded(t *testing.T) {
-	bus, _ := startBus(t)
-	const links = 1000
-	var values []weak.Pointer[[1024]byte]
-	alive := 0
-	finished := make(chan struct{})
-	mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
-		if giveUp, is := e.Payload.(context.CancelFunc); is {
-			giveUp()
-		}
-		if len(values) == links {
-			runtime.GC()
-			for _, v := range values {
-				if v.Value() != nil {
-					alive++
-				}
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		const links = 1000
+		var values []weak.Pointer[[1024]byte]
+		alive := 0
+		finished := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+			if giveUp, is := e.Payload.(context.CancelFunc); is {
+				giveUp()
 			}
-			close(finished)
+			if len(values) == links {
+				synctest.Wait() // the others have returned, and their workers rest or have left
+				runtime.GC()
+				for _, v := range values {
+					if v.Value() != nil {
+						alive++
+					}
+				}
+				close(finished)
+				return nil
+			}
+			value := new([1024]byte)
+			values = append(values, weak.Make(value))
+			waiting, giveUp := context.WithCancel(context.WithValue(ctx, key("link"), value))
+			defer giveUp()
+			_, err := bus.PublishAndWait(waiting, "x", giveUp)
+			if !errors.Is(err, context.Canceled) {
+				return err
+			}
 			return nil
-		}
-		value := new([1024]byte)
-		values = append(values, weak.Make(value))
-		waiting, giveUp := context.WithCancel(context.WithValue(ctx, key("link"), value))
-		defer giveUp()
-		_, err := bus.PublishAndWait(waiting, "x", giveUp)
-		if !errors.Is(err, context.Canceled) {
-			return err
-		}
-		return nil
+		})
+		mustPublish(t, bus, "x", nil)
+		<-finished
+		shutdown(t, bus)
+		require.LessOrEqual(t, alive, 250)
 	})
-	mustPublish(t, bus, "x", nil)
-	<-finished
-	shutdown(t, bus)
-	require.LessOrEqual(t, alive, 250)
 }
 
 func TestE4_AChainOfDerivedContextsKeepsNoEvents(t *testing.T) {
