@@ -705,8 +705,6 @@ func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
 	}
 }
 
-// A chain of handlers that publish with contexts derived from their own keeps a bounded
-// part of what was published.
 // Each handler waits for the next one's event, and gives that up when it has begun.
 func TestE4_AChainOfWaitsThatWereGivenUpIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -747,6 +745,8 @@ func TestE4_AChainOfWaitsThatWereGivenUpIsBounded(t *testing.T) {
 	})
 }
 
+// A chain of handlers that publish with contexts derived from their own keeps a bounded
+// part of what was published.
 func TestE4_AChainOfDerivedContextsKeepsNoEvents(t *testing.T) {
 	type key struct{}
 	type big struct {

@@ -51,3 +51,16 @@ func TestR1_ShortKeysOfTheSameLengthHaveHashesThatDiffer(t *testing.T) {
 		require.Equal(t, a == b, hashOf(a) == hashOf(b))
 	})
 }
+
+// Eight bytes at once or one after the other, whatever they are.
+func TestR1_SegmentsEndAtTheFirstDot(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := rapid.SliceOfN(rapid.SampledFrom([]byte{0, '-', '.', '/', 'a', 0x80, 0xae, 0xff}), 0, 24).Draw(t, "type")
+		i := rapid.IntRange(0, len(b)).Draw(t, "i")
+		typ := string(b)
+		want, _, _ := strings.Cut(typ[i:], ".")
+		text, next := cutSegment(typ, i)
+		require.Equal(t, want, text)
+		require.Equal(t, i+len(want)+1, next)
+	})
+}
