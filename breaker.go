@@ -301,11 +301,17 @@ func (c *circuit) reset(now int64) circuitChange {
 	return circuitChange{was, CircuitClosed}
 }
 
+// quiet reports whether a success decides nothing, and changes nothing but the counter.
+func (c *circuit) quiet(pass uint64, now int64) bool {
+	if c.config.disabled {
+		return true
+	}
+	return pass&gateShut == 0 && pass == c.gate.Load() && !c.failing.Load() && now < c.stepEnds.Load()
+}
+
 // succeeded records that a handler was done with an event.
 func (c *circuit) succeeded(pass uint64, now int64, was counted) circuitChange {
-	quiet := pass&gateShut == 0 && pass == c.gate.Load() && was == (counted{}) && !c.failing.Load() && now < c.stepEnds.Load()
-	if quiet || c.config.disabled {
-		// Nothing to be decided, and nothing but the counter to be changed.
+	if c.quiet(pass, now) && (was == counted{} || c.config.disabled) {
 		c.successes.Add(1)
 		return circuitChange{}
 	}

@@ -93,7 +93,7 @@ func New(opts ...Option) (*Bus, error) {
 	})
 	b.doors = delay.New(delayClock{b.time}, b.wake)
 	b.watch = deadline.New(
-		func(c *call) (*deadline.Call, time.Duration) { return &c.Call, c.subscription.timeout },
+		func(c *call) time.Duration { return c.subscription.timeout },
 		b.slow,
 		b.overran,
 		b.time.nanos,

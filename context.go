@@ -30,7 +30,7 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.delivery == nil {
-		if c.State() == deadline.Ended {
+		if c.state() == deadline.Ended {
 			return Delivery{}, false
 		}
 		// The dispatch stays what it is while the lock is held: whoever ends
@@ -65,8 +65,8 @@ func (a *cancellation) remember(c *call) {
 type call struct {
 	*visit
 	subscription *Subscription
-	deadline.Call
-	number uint32 // tells it from others of its visit
+	number       uint32 // tells it from others of its visit
+	position     int32  // of its subscription, in those of the dispatch
 }
 
 // visit is what calls have in common: those of an event in one attempt, and those
@@ -78,12 +78,28 @@ type visit struct {
 	slot     *deadline.Slot[call]
 	asked    atomic.Pointer[cancellation] // of the calls, each with the one before
 	// Of the call that runs, or was given up, which its worker's last one is then: when it
-	// began, exactly or up to a tick before, and how it came in.
+	// began, exactly or up to a tick before.
 	started int64
-	pass    uint64
+	// How it came in, and how the next one does, which is written while it can still be
+	// given up: those with an even number in the first, the others in the second.
+	passes [2]uint64
 }
 
 var _ context.Context = (*call)(nil)
+
+func (c *call) running() bool { return c.slot.Runs(c) }
+
+func (c *call) state() deadline.State { return c.slot.State(c) }
+
+// pass is how the call came through its circuit's gate.
+func (c *call) pass() uint64 { return c.passes[c.number%2] }
+
+// takeBack is the dispatch of a call, at its subscription, for whoever has ended it or
+// given it up.
+func (c *call) takeBack() *dispatch {
+	c.dispatch.next = c.position
+	return c.dispatch
+}
 
 // cancellation is what a call needs once its handler has asked for Done, derived
 // a context, or waited for an event.
@@ -177,7 +193,7 @@ func (c *call) Done() <-chan struct{} {
 // Err is context.DeadlineExceeded after the deadline, context.Canceled after
 // another end.
 func (c *call) Err() error {
-	if c.Running() {
+	if c.running() {
 		return nil
 	}
 	a := c.cancellation()
@@ -196,7 +212,7 @@ func (c *call) Value(key any) any {
 	}
 	if key == causeKey {
 		// Not the publisher's: its cancellation does not reach the handlers.
-		if c.Running() {
+		if c.running() {
 			return nil
 		}
 		return c.ending().Value(key)
@@ -233,7 +249,7 @@ func (c *call) AfterFunc(f func()) (stop func() bool) {
 
 // ending is a context that has ended as the call has.
 func (c *call) ending() context.Context {
-	switch c.State() {
+	switch c.state() {
 	case deadline.Overran:
 		return overranContext
 	case deadline.Stopped:
@@ -245,7 +261,7 @@ func (c *call) ending() context.Context {
 
 // endingErr is the error of a call that has ended.
 func (c *call) endingErr() error {
-	if c.State() == deadline.Overran {
+	if c.state() == deadline.Overran {
 		return context.DeadlineExceeded
 	}
 	return context.Canceled
@@ -271,7 +287,7 @@ func (c *call) ask() *cancellation {
 			break
 		}
 	}
-	if !c.Running() {
+	if !c.running() {
 		// Whoever ended it may have looked before there was anything to cancel.
 		c.cancel()
 	}

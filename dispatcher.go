@@ -35,7 +35,8 @@ func (b *Bus) run(w *worker) {
 		if at.asked.Load() != nil {
 			at = w.visiting(d) // so that what is asked is soon found
 		}
-		if why := b.enter(at, s); why != notSkipped {
+		pass, why := b.enter(d, s)
+		if why != notSkipped {
 			if b.cutting.begun() {
 				b.cutShort(w, d)
 				return
@@ -46,20 +47,20 @@ func (b *Bus) run(w *worker) {
 			continue
 		}
 		b.attemptBegun(d)
-		c = b.begin(w, at, s)
-		// Whoever sets one of these looks for running calls only afterwards.
-		if b.cutting.begun() || s.circuit.barred() != notSkipped {
+		c = b.begin(w, at, s, pass)
+		inHandler, err, v = true, nil, nil
+		var may bool
+		if may, err = b.handle(w, &c); err != nil && c.running() {
+			v = &w.verdict
+			b.judgeInside(c, err, v)
+		}
+		inHandler = false
+		if !may {
 			if b.withdraw(w, c) {
 				return
 			}
 			continue
 		}
-		inHandler, err, v = true, nil, nil
-		if err = invoke(c, &w.event); err != nil && c.Running() {
-			v = &w.verdict
-			b.judgeInside(c, err, v)
-		}
-		inHandler = false
 		if !b.conclude(w, c, err, v) {
 			return
 		}
@@ -70,27 +71,25 @@ func (b *Bus) run(w *worker) {
 
 // enter asks at the subscription's door, immediately before it is its turn: one
 // that an attempt does not reach holds no permit.
-func (b *Bus) enter(at *visit, s *Subscription) skip {
-	d := at.dispatch
-	at.pass = s.circuit.gate.Load()
+func (b *Bus) enter(d *dispatch, s *Subscription) (pass uint64, why skip) {
+	pass = s.circuit.gate.Load()
 	held := d.wasHeld()
 	behind := !held && d.key != "" && s.holding.hasLine(d.key)
-	if at.pass&gateAsk == 0 && !behind {
+	if pass&gateAsk == 0 && !behind {
 		if held {
 			s.holding.move(d, seatInside)
 		}
-		return notSkipped
+		return pass, notSkipped
 	}
 	if behind && !s.circuit.removed() {
-		return skipBehind
+		return pass, skipBehind
 	}
 	pass, why, change := s.circuit.enter(b.time.nanos())
-	at.pass = pass
 	b.circuitChanged(s, change)
 	if held && why == notSkipped {
 		s.holding.move(d, seatInside)
 	}
-	return why
+	return pass, why
 }
 
 // later is the instant d after another, or the end of time.
@@ -101,11 +100,13 @@ func later(nanos int64, d time.Duration) int64 {
 	return math.MaxInt64
 }
 
-// invoke calls the handler. What it panics with is its error.
-func invoke(c *call, e *Event) (err error) {
-	finished := false
+// handle runs the handler of c, and as far as one call can be passed on to the next,
+// those after it. c is then the last one, and err what its handler has returned, or
+// panicked with. With false, the handler must not be called any more.
+func (b *Bus) handle(w *worker, c **call) (may bool, err error) {
+	inHandler := false
 	defer func() {
-		if finished {
+		if !inHandler {
 			return
 		}
 		r := recover()
@@ -114,43 +115,64 @@ func invoke(c *call, e *Event) (err error) {
 			// stopped, or runtime.Goexit, after which this error is nobody's.
 			r = new(runtime.PanicNilError)
 		}
-		err = &PanicError{Value: r, Stack: debug.Stack()}
+		may, err = true, &PanicError{Value: r, Stack: debug.Stack()}
 	}()
-	err = c.subscription.handler(c, *e)
-	finished = true
-	return err
+	for {
+		s := (*c).subscription
+		// Whoever sets one of these looks for running calls only afterwards.
+		if b.cutting.begun() || s.circuit.barred() != notSkipped {
+			return false, nil
+		}
+		inHandler = true
+		err = s.handler(*c, w.event)
+		inHandler = false
+		if err != nil {
+			return true, err
+		}
+		next := b.passOn(w, *c)
+		if next == nil {
+			return true, nil
+		}
+		*c = next
+	}
 }
 
 // conclude takes the result of a call, with the verdict on an error if there is one
 // already. It reports whether the attempt goes on.
 func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
-	if !c.End() {
+	if !w.slot.End(c) {
 		b.endedLate(w, c, err)
 		return false
 	}
-	c.cancel()
+	if c.asked.Load() != nil {
+		c.cancel()
+	}
 	if err != nil {
 		b.failed(w, c, err, v)
 		return false
 	}
-	d, s := c.dispatch, c.subscription
+	d, s := c.takeBack(), c.subscription
+	now, _ := b.time.recent()
+	if d.story == nil && !w.timed && s.circuit.quiet(c.pass(), now.nanos) {
+		s.circuit.successes.Add(1)
+		return true
+	}
 	var was counted
 	if d.story != nil {
 		was = d.story.countedAt(s)
 		d.story.passed()
 	}
-	now, _ := b.time.recent()
 	if w.timed {
 		s.counters.latency.observe(time.Duration(b.time.nanos() - c.started))
 	}
-	b.probed(s, c.pass, s.circuit.succeeded(c.pass, now.nanos, was))
+	b.probed(s, c.pass(), s.circuit.succeeded(c.pass(), now.nanos, was))
 	return true
 }
 
 // failed is what follows from a failure: a retry, or a dead letter.
 func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	// It is likely to wait, and has something to tell in any case.
-	d, s, now := c.dispatch.moveOut(), c.subscription, b.time.nanos()
+	d, s, now := c.takeBack().moveOut(), c.subscription, b.time.nanos()
 	duration := max(time.Duration(now-c.started), 0)
 	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
 	attempt := failedAttempt{bound: by.policy.MaxElapsed}
@@ -171,13 +193,13 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	next := policy.decide(attempt, b.randomly(s))
 	var change circuitChange
 	if attempt.permanent {
-		s.circuit.released(c.pass)
+		s.circuit.released(c.pass())
 	} else {
-		story.counted, change = s.circuit.failed(c.pass, now, story.countedAt(s))
+		story.counted, change = s.circuit.failed(c.pass(), now, story.countedAt(s))
 		story.at = s
 	}
 	b.logFailure(d, policy, next.delay)
-	b.probed(s, c.pass, change)
+	b.probed(s, c.pass(), change)
 	if !next.retry {
 		b.bury(w, d, next.reason)
 		return
@@ -262,13 +284,13 @@ func (b *Bus) skip(w *worker, d *dispatch, s *Subscription, why skip) (Outcome, 
 // withdraw takes back a call that must not start any more. It reports whether
 // the attempt is over.
 func (b *Bus) withdraw(w *worker, c *call) bool {
-	if !c.End() {
+	if !w.slot.End(c) {
 		b.endedLate(w, c, nil)
 		return true
 	}
-	d, s := c.dispatch, c.subscription
-	s.circuit.released(c.pass)
-	b.probed(s, c.pass, circuitChange{})
+	d, s := c.takeBack(), c.subscription
+	s.circuit.released(c.pass())
+	b.probed(s, c.pass(), circuitChange{})
 	if !b.cutting.begun() {
 		return b.passOver(w, d, s, s.circuit.barred())
 	}

@@ -143,8 +143,8 @@ func (b *Bus) cut(cause error) {
 	defer close(b.cutEnded)
 	for _, c := range b.watch.StopAll() {
 		b.giveUp(c, func(w *worker) {
-			c.subscription.circuit.released(c.pass)
-			b.cutShort(w, c.dispatch)
+			c.subscription.circuit.released(c.pass())
+			b.cutShort(w, c.takeBack())
 		})
 	}
 	b.lanes.Start() // what is queued from now on is settled by the workers

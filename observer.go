@@ -298,7 +298,7 @@ func (b *Bus) slow(calls []deadline.Slow[call]) {
 	for _, slow := range calls {
 		c := slow.Call
 		d, ok := FromContext(c)
-		if !ok || !c.Running() {
+		if !ok || !c.running() {
 			continue
 		}
 		s := c.subscription

@@ -168,8 +168,9 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 		"after its handlers": func(b *Bus, w *worker) {
 			d := w.taken()
 			d.attempt++
-			c := b.begin(w, w.visiting(d), d.to.subscriptions[0])
-			b.conclude(w, c, invoke(c, &w.event), nil)
+			c := b.begin(w, w.visiting(d), d.to.subscriptions[0], gateGeneration)
+			_, err := b.handle(w, &c)
+			b.conclude(w, c, err, nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 // worker is what a goroutine of the lanes keeps.
 type worker struct {
 	slot    *deadline.Slot[call]
-	calls   []call  // for the next runs of handlers
+	calls   []call  // for runs of handlers
+	made    int     // of these
 	visit   *visit  // of the last one
 	visits  []visit // for the next ones
 	burst   int     // how many calls were made at once, more while there is more to do
@@ -75,7 +76,7 @@ func (w *worker) goOn() {
 func (b *Bus) idle(w *worker) {
 	b.watch.Clear(w.slot)
 	w.dispatch, w.event, w.extras = dispatch{}, Event{}, nil
-	w.calls, w.visit, w.visits, w.burst = nil, nil, nil, 0
+	w.calls, w.made, w.visit, w.visits, w.burst = nil, 0, nil, nil, 0
 	w.verdict = verdict{}
 }
 
@@ -154,39 +155,85 @@ func (w *worker) visiting(d *dispatch) *visit {
 	return v
 }
 
-// begin makes the call of a subscription, and shows the watch that it begins now.
+// newCall makes the next call.
+func (w *worker) newCall(at *visit, s *Subscription, position int32, pass uint64) *call {
+	if w.made == len(w.calls) {
+		w.burst = min(2*w.burst+1, workerCalls)
+		w.calls, w.made = make([]call, w.burst), 0
+		// Its last page is written before pointers are: while the collector marks, the
+		// first of these would read it, and the system then maps new memory twice.
+		w.calls[w.burst-1].number = w.called
+		if w.called%(1<<20) < workerCalls {
+			w.visit = nil // before numbers come round again
+		}
+	}
+	c := &w.calls[w.made]
+	if linked(at.values) {
+		c = &call{}
+	} else {
+		w.made++
+	}
+	w.called++
+	c.visit, c.subscription, c.number, c.position = at, s, w.called, position
+	at.passes[w.called%2] = pass
+	return c
+}
+
+// samples reports whether the call with a number is one of those that are timed.
+//
+// By a Weyl sequence: to take every 64th call would always be to take the same
+// subscription, of an event that visits two.
+func samples(number uint32) bool { return number*0x9e3779b9 < math.MaxUint32/latencySample }
+
+// begin makes the call of the dispatch's next subscription, and shows the watch that it
+// begins now.
 //
 // While the timeline ticks, the watch looks at every tick, and gives the call its
 // deadline then; a tick late, but never too early, as a reading that is a tick
 // old would be. If the ticking has ended after recent was asked, the last look
 // may have been too early to see the slot.
-func (b *Bus) begin(w *worker, at *visit, s *Subscription) *call {
-	if len(w.calls) == 0 {
-		w.burst = min(2*w.burst+1, workerCalls)
-		w.calls = make([]call, w.burst)
-		// Its last page is written before pointers are: while the collector marks, the
-		// first of these would read it, and the system then maps new memory twice.
-		w.calls[w.burst-1].number = w.called
-		w.visit = nil // before numbers come round again
-	}
-	c := &w.calls[0]
-	if linked(at.values) {
-		c = &call{}
-	} else {
-		w.calls = w.calls[1:]
-	}
-	w.called++
-	c.visit, c.subscription, c.number = at, s, w.called
+func (b *Bus) begin(w *worker, at *visit, s *Subscription, pass uint64) *call {
+	c := w.newCall(at, s, at.dispatch.next, pass)
 	now, exact := b.time.recent()
 	at.started, w.timed = now.nanos, exact
-	// A Weyl sequence: to take every 64th call would always be to take the same
-	// subscription, of an event that visits two.
-	if w.called*0x9e3779b9 < math.MaxUint32/latencySample && !exact {
+	if samples(c.number) && !exact {
 		at.started, w.timed = b.time.nanos(), true
 	}
-	b.watch.Begin(w.slot, c)
+	w.slot.Begin(c)
 	if !b.time.ticks() || s.timeout < 2*tick {
 		b.watch.Arm(w.slot, c)
 	}
 	return c
+}
+
+// passOn begins the call after c, which has succeeded, in the step that ends c. It does
+// so if between the two there is nothing to decide, record or tell but a success, and
+// no time to be read; otherwise it is nil, and nothing has happened, or c has been given
+// up.
+func (b *Bus) passOn(w *worker, c *call) *call {
+	d, at := c.dispatch, c.visit
+	position := c.position + 1
+	if int(position) == len(d.to.subscriptions) || d.story != nil || at.asked.Load() != nil ||
+		w.timed || samples(w.called+1) {
+		return nil
+	}
+	now, s := b.time.last.Load(), d.to.subscriptions[position]
+	pass := s.circuit.gate.Load()
+	if now == nil || now.nanos != at.started || s.timeout < 2*tick ||
+		pass&gateAsk != 0 || d.key != "" && s.holding.hasLine(d.key) ||
+		!c.subscription.circuit.quiet(c.pass(), now.nanos) {
+		return nil
+	}
+	next := w.newCall(at, s, position, pass)
+	if !w.slot.Pass(c, next) {
+		return nil
+	}
+	c.subscription.circuit.successes.Add(1)
+	if at.asked.Load() != nil { // at the last moment
+		c.cancel()
+	}
+	if !b.time.ticks() {
+		b.watch.Arm(w.slot, next)
+	}
+	return next
 }

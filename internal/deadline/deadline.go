@@ -3,8 +3,8 @@
 //
 // A protected call costs no goroutine and no timer: whoever runs it shows it in
 // a slot, and one timer, set to the earliest instant at which one of them becomes
-// slow or overruns, looks at them. Whoever moves a call's state first, the caller
-// by ending it or the watch by overrunning it, has decided the race.
+// slow or overruns, looks at them. Whoever takes a call out of its slot first, the
+// caller by ending it or the watch by giving it up, has decided the race.
 package deadline
 
 import (
@@ -17,19 +17,14 @@ import (
 // State is what has become of a call.
 type State = uint32
 
-// The states of a call. It leaves Running once, for one of the others.
+// The states of a call that a slot has shown. It leaves Running once, for one of the
+// others.
 const (
 	Running State = iota
 	Ended         // by itself
 	Overran       // its deadline has passed
 	Stopped       // by StopAll
 )
-
-// Call is one run with a deadline. It is made for one run and never reused, so
-// that a stale pointer to it can do no harm.
-type Call struct {
-	state atomic.Uint32
-}
 
 // after is the deadline of a call that begins now. Times are the watch's
 // nanoseconds.
@@ -47,25 +42,23 @@ func slowAt(due int64, timeout time.Duration) int64 {
 	return due - int64(timeout/3*2+timeout%3*2/3)
 }
 
-// End reports whether the call ended before the watch gave it up. It is called
-// once, by whoever ran the call.
-func (c *Call) End() bool { return c.state.CompareAndSwap(Running, Ended) }
-
-// Running reports whether the call has neither ended nor been given up.
-func (c *Call) Running() bool { return c.State() == Running }
-
-// State is what has become of the call so far.
-func (c *Call) State() State { return c.state.Load() }
-
 // Timer is what the watch needs of a timer.
 type Timer interface {
 	Reset(d time.Duration) bool
 	Stop() bool
 }
 
-// Slot shows the watch what one goroutine runs at the moment.
+// Slot shows the watch what one goroutine runs at the moment. A call is shown once,
+// so that a stale pointer to it can do no harm. Once one has been given up, nothing is
+// shown there any more.
 type Slot[T any] struct {
+	// current is what runs; nil between two calls, and &mark when one has been given
+	// up, which is the last one.
 	current atomic.Pointer[T]
+	mark    T
+	// Written under Watch.mu before the mark is set, and read by those who have seen it.
+	givenUp *T
+	as      State
 
 	// guarded by Watch.mu
 	index   int  // in Watch.slots
@@ -74,6 +67,45 @@ type Slot[T any] struct {
 	timed   *T   // what the following is about
 	due     int64
 	slow    bool // it has been told of
+}
+
+// Begin shows the watch that t runs from now on. It gets its deadline at the next
+// Look, unless Arm gives it one.
+func (s *Slot[T]) Begin(t *T) { s.current.Store(t) }
+
+// End ends t, which was begun. It reports false if the watch gave it up before.
+func (s *Slot[T]) End(t *T) bool { return s.current.CompareAndSwap(t, nil) }
+
+// Pass is End of one call and Begin of the next one in one step. With false neither
+// has happened.
+func (s *Slot[T]) Pass(from, to *T) bool { return s.current.CompareAndSwap(from, to) }
+
+// Runs reports whether t, which was begun, has neither ended nor been given up.
+func (s *Slot[T]) Runs(t *T) bool { return s.current.Load() == t }
+
+// State is what has become so far of t, which was begun.
+func (s *Slot[T]) State(t *T) State {
+	switch current := s.current.Load(); {
+	case current == t:
+		return Running
+	case current == &s.mark && s.givenUp == t:
+		return s.as
+	}
+	return Ended
+}
+
+// giveUpLocked takes t from its caller. It reports false if it has ended.
+func (s *Slot[T]) giveUpLocked(t *T, as State) bool {
+	s.givenUp, s.as = t, as
+	return s.current.CompareAndSwap(t, &s.mark)
+}
+
+// runningLocked is what the slot shows, if that has not been given up.
+func (s *Slot[T]) runningLocked() *T {
+	if t := s.current.Load(); t != &s.mark {
+		return t
+	}
+	return nil
 }
 
 // Slow is a call that has used up a third of its timeout, and when it began.
@@ -86,10 +118,9 @@ type Slow[T any] struct {
 const never = math.MaxInt64
 
 // Watch tells of the calls that use up a third of their timeouts, and overruns
-// those that pass their deadlines. T is what a slot shows; it has a Call in it, and
-// knows its timeout.
+// those that pass their deadlines. T is what a slot shows, and not of size zero.
 type Watch[T any] struct {
-	call     func(*T) (*Call, time.Duration)
+	timeout  func(*T) time.Duration
 	slow     func([]Slow[T])
 	overrun  func(*T)
 	nanos    func() int64
@@ -114,13 +145,13 @@ type Watch[T any] struct {
 // timeouts had passed, each once: with all that one look has found, on a goroutine
 // of its own, so that it may take its time. They may have ended meanwhile.
 func New[T any](
-	call func(*T) (*Call, time.Duration),
+	timeout func(*T) time.Duration,
 	slow func([]Slow[T]),
 	overrun func(*T),
 	nanos func() int64,
 	schedule func(time.Duration, func()) Timer,
 ) *Watch[T] {
-	w := &Watch[T]{call: call, slow: slow, overrun: overrun, nanos: nanos, schedule: schedule}
+	w := &Watch[T]{timeout: timeout, slow: slow, overrun: overrun, nanos: nanos, schedule: schedule}
 	w.armed.Store(never)
 	return w
 }
@@ -145,10 +176,6 @@ func (w *Watch[T]) Close(s *Slot[T]) {
 	w.slots = w.slots[:last]
 }
 
-// Begin shows the watch that t runs from now on. It gets its deadline at the next
-// Look, unless Arm gives it one.
-func (w *Watch[T]) Begin(s *Slot[T], t *T) { s.current.Store(t) }
-
 // Arm gives t, which the slot shows and which begins now, its deadline, and has the
 // watch look when it becomes slow, or earlier.
 func (w *Watch[T]) Arm(s *Slot[T], t *T) {
@@ -158,14 +185,13 @@ func (w *Watch[T]) Arm(s *Slot[T], t *T) {
 	w.armLocked(slowAt(due, timeout))
 }
 
-// Deadline is when t, which was shown in the slot, is due. If it has no deadline yet,
-// it gets one as if it began now.
+// Deadline is when t, which was shown in the slot, is due. If it has no deadline yet, or
+// that has been forgotten, it is as if it began now.
 func (w *Watch[T]) Deadline(s *Slot[T], t *T) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s.current.Load() != t {
-		_, timeout := w.call(t)
-		return after(w.nanos(), timeout)
+	if s.timed != t && !s.Runs(t) {
+		return after(w.nanos(), w.timeout(t))
 	}
 	due, _ := w.dueLocked(s, t, w.nanos())
 	return due
@@ -173,7 +199,7 @@ func (w *Watch[T]) Deadline(s *Slot[T], t *T) int64 {
 
 // dueLocked is the deadline of what the slot shows; one that has none began now.
 func (w *Watch[T]) dueLocked(s *Slot[T], t *T, now int64) (due int64, timeout time.Duration) {
-	_, timeout = w.call(t)
+	timeout = w.timeout(t)
 	if s.timed != t {
 		s.timed, s.due, s.slow = t, after(now, timeout), false
 	}
@@ -210,11 +236,7 @@ func (w *Watch[T]) StopAll() []*T {
 	defer w.mu.Unlock()
 	var all []*T
 	for _, s := range w.slots {
-		t := s.current.Load()
-		if t == nil {
-			continue
-		}
-		if c, _ := w.call(t); c.state.CompareAndSwap(Running, Stopped) {
+		if t := s.runningLocked(); t != nil && s.giveUpLocked(t, Stopped) {
 			all = append(all, t)
 		}
 	}
@@ -230,20 +252,16 @@ func (w *Watch[T]) Look() (changed bool) {
 	var late []*T
 	var slow []Slow[T]
 	for _, s := range w.slots {
-		t := s.current.Load()
+		t := s.runningLocked()
 		if t != s.seen || s.cleared {
 			s.seen, s.cleared, changed = t, false, true
 		}
 		if t == nil {
 			continue
 		}
-		c, _ := w.call(t)
-		if !c.Running() {
-			continue
-		}
 		due, timeout := w.dueLocked(s, t, now)
 		if due <= now {
-			if c.state.CompareAndSwap(Running, Overran) {
+			if s.giveUpLocked(t, Overran) {
 				late = append(late, t)
 			}
 			continue

@@ -3,6 +3,7 @@ package deadline_test
 import (
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,8 +17,8 @@ import (
 
 // task is what runs in these tests.
 type task struct {
-	deadline.Call
 	timeout time.Duration
+	_       *task // it is not allocated with others, as what has no pointers is
 }
 
 // handClock moves only by hand, and fires its timer when it is moved past it.
@@ -92,7 +93,7 @@ func (c *handClock) moveTo(now int64) {
 func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 	late = &[]*task{}
 	w = deadline.New(
-		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func(t *task) time.Duration { return t.timeout },
 		func([]deadline.Slow[task]) {},
 		func(t *task) { *late = append(*late, t) },
 		c.nanos, c.schedule,
@@ -103,7 +104,7 @@ func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 // begin runs a task in a slot of its own, armed.
 func begin(w *deadline.Watch[task], c *handClock, timeout time.Duration) (*task, *deadline.Slot[task]) {
 	t, s := &task{timeout: timeout}, w.Open()
-	w.Begin(s, t)
+	s.Begin(t)
 	w.Arm(s, t)
 	return t, s
 }
@@ -111,16 +112,18 @@ func begin(w *deadline.Watch[task], c *handClock, timeout time.Duration) (*task,
 func TestACallOverrunsAtItsDeadline(t *testing.T) {
 	c := &handClock{now: 100}
 	w, late := newWatch(c)
-	x, _ := begin(w, c, 50)
-	require.True(t, x.Running())
+	x, s := begin(w, c, 50)
+	require.True(t, s.Runs(x))
 	c.moveTo(149)
 	require.Empty(t, *late)
-	require.Equal(t, deadline.Running, x.State())
+	require.Equal(t, deadline.Running, s.State(x))
 	c.moveTo(150)
 	require.Equal(t, []*task{x}, *late)
-	require.Equal(t, deadline.Overran, x.State())
-	require.False(t, x.End(), "it has been decided")
-	require.Equal(t, deadline.Overran, x.State())
+	require.Equal(t, deadline.Overran, s.State(x))
+	require.False(t, s.End(x), "it has been decided")
+	require.False(t, s.Pass(x, &task{}), "it has been decided")
+	require.Equal(t, deadline.Overran, s.State(x))
+	require.False(t, s.Runs(x))
 	require.Zero(t, c.armedFor())
 	w.Look()
 	require.Len(t, *late, 1, "once")
@@ -129,13 +132,38 @@ func TestACallOverrunsAtItsDeadline(t *testing.T) {
 func TestACallThatEndsInTimeDoesNot(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
-	x, _ := begin(w, c, 50)
-	require.True(t, x.End())
-	require.Equal(t, deadline.Ended, x.State())
+	x, s := begin(w, c, 50)
+	require.True(t, s.End(x))
+	require.Equal(t, deadline.Ended, s.State(x))
+	require.False(t, s.End(x), "once")
 	c.moveTo(1000)
 	require.Empty(t, *late)
 	require.Empty(t, w.StopAll())
 	require.Zero(t, c.armedFor())
+}
+
+// One step ends a call and begins the next, which has a deadline of its own.
+func TestPassGoesOnToTheNextCall(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	x, s := begin(w, c, 50)
+	y, other := &task{timeout: 50}, &task{timeout: 50}
+	c.moveTo(40)
+	require.False(t, s.Pass(other, y), "it does not run")
+	require.True(t, s.Pass(x, y))
+	require.False(t, s.Runs(x))
+	require.Equal(t, deadline.Ended, s.State(x))
+	require.True(t, s.Runs(y))
+	require.Equal(t, deadline.Running, s.State(y))
+	require.False(t, s.End(x))
+	c.moveTo(45)
+	require.True(t, w.Look(), "it shows another one")
+	c.moveTo(50)
+	require.Empty(t, *late)
+	c.moveTo(95)
+	require.Equal(t, []*task{y}, *late)
+	require.Equal(t, deadline.Overran, s.State(y))
+	require.Equal(t, deadline.Ended, s.State(x))
 }
 
 func TestTheTimerIsSetToTheEarliest(t *testing.T) {
@@ -145,7 +173,7 @@ func TestTheTimerIsSetToTheEarliest(t *testing.T) {
 	require.EqualValues(t, 30, c.armedFor(), "when it is slow")
 	b, _ := begin(w, c, 30)
 	require.EqualValues(t, 10, c.armedFor())
-	third, _ := begin(w, c, 60)
+	third, thirds := begin(w, c, 60)
 	require.EqualValues(t, 10, c.armedFor())
 	arms := c.arms
 	for range 10 {
@@ -160,7 +188,7 @@ func TestTheTimerIsSetToTheEarliest(t *testing.T) {
 	c.moveTo(30)
 	require.Equal(t, []*task{b}, *late)
 	require.EqualValues(t, 60, c.armedFor())
-	third.End()
+	thirds.End(third)
 	c.moveTo(60)
 	require.EqualValues(t, 90, c.armedFor())
 	c.moveTo(90)
@@ -185,7 +213,7 @@ func TestLookGivesADeadline(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
 	x, s := &task{timeout: 50}, w.Open()
-	w.Begin(s, x)
+	s.Begin(x)
 	require.Zero(t, c.armedFor())
 	c.moveTo(7)
 	require.True(t, w.Look())
@@ -197,8 +225,9 @@ func TestLookGivesADeadline(t *testing.T) {
 	require.EqualValues(t, 57, w.Deadline(s, x))
 	c.moveTo(57)
 	require.Len(t, *late, 1)
-	y := &task{timeout: 50}
-	w.Begin(s, y)
+	require.EqualValues(t, 57, w.Deadline(s, x), "for good")
+	y, s := &task{timeout: 50}, w.Open()
+	s.Begin(y)
 	require.True(t, w.Look())
 	w.Clear(s)
 	require.True(t, w.Look())
@@ -231,14 +260,15 @@ func TestDeadlineIsThatOfTheCall(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
 	x, y, s := &task{timeout: 50}, &task{timeout: 20}, w.Open()
-	w.Begin(s, x)
+	s.Begin(x)
 	c.moveTo(10)
 	require.EqualValues(t, 60, w.Deadline(s, x))
-	require.True(t, x.End())
-	w.Begin(s, y)
+	require.True(t, s.End(x))
+	s.Begin(y)
 	c.moveTo(15)
-	require.EqualValues(t, 65, w.Deadline(s, x), "it is not shown any more")
+	require.EqualValues(t, 60, w.Deadline(s, x), "it had one")
 	require.EqualValues(t, 35, w.Deadline(s, y))
+	require.EqualValues(t, 65, w.Deadline(s, x), "it is not known any more")
 	w.Look()
 	c.moveTo(35)
 	require.Equal(t, []*task{y}, *late)
@@ -247,12 +277,12 @@ func TestDeadlineIsThatOfTheCall(t *testing.T) {
 func TestRestStopsTheTimer(t *testing.T) {
 	c := &handClock{}
 	w, _ := newWatch(c)
-	x, _ := begin(w, c, 50)
-	y, _ := begin(w, c, 90)
-	x.End()
+	x, xs := begin(w, c, 50)
+	y, ys := begin(w, c, 90)
+	xs.End(x)
 	w.Rest()
 	require.EqualValues(t, 30, c.armedFor(), "one still runs")
-	y.End()
+	ys.End(y)
 	w.Rest()
 	require.Zero(t, c.armedFor())
 	w.Rest()
@@ -264,19 +294,20 @@ func TestRestStopsTheTimer(t *testing.T) {
 func TestStopAllGivesUpWhatRuns(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
-	a, _ := begin(w, c, 10)
-	b, _ := begin(w, c, 500)
-	ended, _ := begin(w, c, 500)
-	ended.End()
+	a, as := begin(w, c, 10)
+	b, bs := begin(w, c, 500)
+	ended, es := begin(w, c, 500)
+	es.End(ended)
 	w.Open()
 	c.moveTo(10)
-	d, _ := begin(w, c, 20)
+	d, ds := begin(w, c, 20)
 	require.ElementsMatch(t, []*task{b, d}, w.StopAll())
 	require.Empty(t, w.StopAll())
-	require.Equal(t, deadline.Stopped, b.State())
-	require.Equal(t, deadline.Stopped, d.State())
-	require.Equal(t, deadline.Overran, a.State())
-	require.False(t, b.End())
+	require.Equal(t, deadline.Stopped, bs.State(b))
+	require.Equal(t, deadline.Stopped, ds.State(d))
+	require.Equal(t, deadline.Overran, as.State(a))
+	require.Equal(t, deadline.Ended, es.State(ended))
+	require.False(t, bs.End(b))
 	c.moveTo(10_000)
 	require.Equal(t, []*task{a}, *late)
 	w.Rest()
@@ -296,7 +327,7 @@ func TestCloseRemovesASlot(t *testing.T) {
 		w.Close(slots[closed])
 		c.moveTo(10)
 		require.Len(t, *late, 2)
-		require.NotContains(t, *late, tasks[closed])
+		require.False(t, slices.Contains(*late, tasks[closed]))
 		for i, s := range slots { // the others can be closed still
 			if i != closed {
 				w.Close(s)
@@ -361,10 +392,10 @@ func TestAClockThatMovesWhileTheTimerIsSet(t *testing.T) {
 // The watch and the caller race for each call's end: exactly one of them wins.
 func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 	const workers, each = 8, 2000
-	var overran, ended, lost atomic.Int64
+	var overran, ended, passed, lost atomic.Int64
 	origin := time.Now()
 	w := deadline.New(
-		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func(t *task) time.Duration { return t.timeout },
 		func([]deadline.Slow[task]) {},
 		func(*task) { overran.Add(1) },
 		func() int64 { return int64(time.Since(origin)) },
@@ -391,20 +422,26 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 			s := w.Open()
 			for i := range each {
 				x := &task{timeout: time.Duration(1 + i%7*500)}
-				w.Begin(s, x)
+				s.Begin(x)
 				w.Arm(s, x)
 				for range i % 5 {
 					runtime.Gosched()
 				}
-				if x.End() {
+				mine := true
+				if i%2 == 0 {
+					y := &task{timeout: time.Hour}
+					if mine = s.Pass(x, y); mine {
+						passed.Add(1)
+						x = y
+					}
+				}
+				if mine && s.End(x) {
 					ended.Add(1)
-				} else {
-					lost.Add(1)
+					continue
 				}
-				if i%100 == 99 {
-					w.Close(s)
-					s = w.Open()
-				}
+				lost.Add(1)
+				w.Close(s) // nothing is shown there any more
+				s = w.Open()
 			}
 			w.Close(s)
 		})
@@ -418,6 +455,7 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 	require.Eventually(t, func() bool { return lost.Load() == overran.Load()+stopped.Load() }, 10*time.Second, time.Millisecond,
 		"%d lost, %d told", lost.Load(), overran.Load()+stopped.Load())
 	require.Positive(t, lost.Load())
+	require.Positive(t, passed.Load())
 }
 
 // Nothing slips between a call that begins and the watch that goes to rest.
@@ -427,7 +465,7 @@ func TestNoCallIsForgotten(t *testing.T) {
 		var overran atomic.Int64
 		origin := time.Now()
 		w := deadline.New(
-			func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+			func(t *task) time.Duration { return t.timeout },
 			func([]deadline.Slow[task]) {},
 			func(*task) { overran.Add(1) },
 			func() int64 { return int64(time.Since(origin)) },
@@ -438,10 +476,10 @@ func TestNoCallIsForgotten(t *testing.T) {
 		for worker := range workers {
 			wg.Go(func() {
 				s := w.Open()
-				defer w.Close(s)
+				defer func() { w.Close(s) }()
 				for i := range each {
 					x := &task{timeout: time.Duration(1+(worker*7+i*13)%29) * time.Millisecond}
-					w.Begin(s, x)
+					s.Begin(x)
 					w.Arm(s, x)
 					slow := (worker+i)%3 == 0
 					if slow {
@@ -450,8 +488,13 @@ func TestNoCallIsForgotten(t *testing.T) {
 					} else {
 						time.Sleep(x.timeout - 1)
 					}
-					if x.End() == slow {
+					ended := s.End(x)
+					if ended == slow {
 						wrong.Add(1)
+					}
+					if !ended {
+						w.Close(s)
+						s = w.Open()
 					}
 					w.Rest()
 				}
@@ -472,9 +515,9 @@ func TestClearLetsGoOfWhatWasSeen(t *testing.T) {
 	func() {
 		x := &task{timeout: 50}
 		runtime.AddCleanup(x, func(freed chan struct{}) { freed <- struct{}{} }, freed)
-		w.Begin(s, x)
+		s.Begin(x)
 		w.Look()
-		require.True(t, x.End())
+		require.True(t, s.End(x))
 	}()
 	w.Clear(s)
 	require.Eventually(t, func() bool {

@@ -21,7 +21,7 @@ func newSlowWatch(c *handClock) (w *deadline.Watch[task], slow func() [][]*task,
 	var all [][]*task
 	late = &[]*task{}
 	w = deadline.New(
-		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func(t *task) time.Duration { return t.timeout },
 		func(slow []deadline.Slow[task]) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -69,10 +69,10 @@ func TestCallsThatEndInTimeAreNotSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &handClock{}
 		w, slow, _ := newSlowWatch(c)
-		ended, _ := begin(w, c, 300)
+		ended, s := begin(w, c, 300)
 		stopped, _ := begin(w, c, 300)
 		c.moveTo(99)
-		require.True(t, ended.End())
+		require.True(t, s.End(ended))
 		require.Equal(t, []*task{stopped}, w.StopAll())
 		c.moveTo(100)
 		c.moveTo(1000)
@@ -163,7 +163,7 @@ func TestTellingHoldsUpNobody(t *testing.T) {
 		release := make(chan struct{})
 		var overran, told atomic.Int64
 		w := deadline.New(
-			func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+			func(t *task) time.Duration { return t.timeout },
 			func(s []deadline.Slow[task]) { <-release; told.Add(int64(len(s))) },
 			func(*task) { overran.Add(1) },
 			nanos,
@@ -172,7 +172,7 @@ func TestTellingHoldsUpNobody(t *testing.T) {
 		for range 3 {
 			x := &task{timeout: 3 * time.Second}
 			s := w.Open()
-			w.Begin(s, x)
+			s.Begin(x)
 			w.Arm(s, x)
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -200,15 +200,15 @@ func TestWaitWaitsForALookThatGoesOn(t *testing.T) {
 	c := &handClock{}
 	var told atomic.Bool
 	w := deadline.New(
-		func(t *task) (*deadline.Call, time.Duration) { return &t.Call, t.timeout },
+		func(t *task) time.Duration { return t.timeout },
 		func([]deadline.Slow[task]) { told.Store(true) },
 		func(*task) {},
 		c.nanos, c.schedule,
 	)
-	x, _ := begin(w, c, 300)
+	x, s := begin(w, c, 300)
 	waited := make(chan bool)
 	c.onArm = func() {
-		x.End()
+		s.End(x)
 		go func() {
 			w.Wait()
 			waited <- told.Load()
