@@ -140,6 +140,7 @@ type circuit struct {
 
 	mu        sync.Mutex // guards the following
 	current   int64      // number of the window's youngest step
+	marks     int64      // from a step's number to its mark, see counted
 	window    *window    // nil until something is recorded
 	breaker   *gobreaker.TwoStepCircuitBreaker[any]
 	openUntil int64
@@ -162,6 +163,7 @@ func (c *circuit) init(config circuitConfig, t *timeline) {
 	c.config, c.timeline, c.step = config, t, int64(config.window)/windowSteps
 	c.gate.Store(gateGeneration)
 	c.moveToLocked(c.stepAt(t.nanos()))
+	c.marks = windowSteps - c.current // of a step that a window has: more than 0
 }
 
 // stepAt is the number of the step that an instant falls into.
@@ -176,8 +178,7 @@ func (c *circuit) stepAt(now int64) int64 {
 // window, so that the next one can take its place: an event counts once. The
 // zero value is nowhere.
 type counted struct {
-	generation uint64 // 0: nowhere
-	step       int64
+	mark int64 // the step's number, counted on past the windows that have been emptied; 0: nowhere
 }
 
 // circuitChange is a change of state, to be told when no lock is held.
@@ -359,13 +360,13 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 		return counted{}, c.probedLocked(now, outcome)
 	}
 	oldest := c.current - windowSteps + 1
-	if was.generation == generation && was.step >= oldest {
-		w.failures[index(was.step)]--
+	if step := was.mark - c.marks; was != (counted{}) && step >= oldest {
+		w.failures[index(step)]--
 	}
 	var is counted
 	if outcome != nil {
-		is = counted{generation: generation, step: c.current}
-		w.failures[index(is.step)]++
+		is.mark = c.current + c.marks
+		w.failures[index(c.current)]++
 	}
 	var failures uint64
 	for _, n := range w.failures {
@@ -459,6 +460,7 @@ func (c *circuit) closeLocked(now int64) {
 		w.before[i] = c.successes.Load()
 	}
 	c.moveToLocked(max(c.current, c.stepAt(now)))
+	c.marks += windowSteps // what has been marked before is older than the window
 	c.gate.Add(gateGeneration)
 	c.gate.And(^uint64(gateShut))
 }

@@ -46,7 +46,7 @@ type verdict struct {
 // called where the user's code may do anything (see guarded): what it has not come to
 // when that breaks off is left at what v was.
 func (v *verdict) judge(err error, by *judgement) {
-	*v = verdict{rule: -1, worthIt: true}
+	v.text, v.permanent, v.rule, v.worthIt, v.retryAfter = "", false, -1, true, nil
 	told := false
 	defer func() {
 		if !told { // it has ended the goroutine

@@ -112,11 +112,35 @@ func (o *opening) waiter() *waiter {
 
 // story is what most dispatches do not have.
 type story struct {
-	failures []failure
+	first    failure       // of no subscription: none
+	more     *[]failure    // after it; a pointer, as most that wait have failed once
 	previous time.Duration // the delay before this attempt, without RetryAfter
 	counted  counted       // the last failure, in the window of at
 	at       *Subscription
 	rare     *rarities
+}
+
+// failures goes through those that are kept, oldest first.
+func (s *story) failures(yield func(*failure) bool) {
+	if s.last() == nil || !yield(&s.first) || s.more == nil {
+		return
+	}
+	for i := range *s.more {
+		if !yield(&(*s.more)[i]) {
+			return
+		}
+	}
+}
+
+// last is the last failure, nil if there is none.
+func (s *story) last() *failure {
+	switch {
+	case s.first.subscription == nil:
+		return nil
+	case s.more == nil:
+		return &s.first
+	}
+	return &(*s.more)[len(*s.more)-1]
 }
 
 // countedAt is where the event's last failure stands in the window of s.
@@ -137,7 +161,7 @@ func (s *story) passed() {
 
 // rarities is what even most stories do not have.
 type rarities struct {
-	omitted        int       // failures left out of story.failures
+	omitted        int       // failures that are not kept
 	omittedHere    int       // of these, those at the subscription that is next
 	spent          []spent   // on rules
 	skipped        []int32   // subscriptions that have been split off
@@ -191,7 +215,7 @@ type failure struct {
 }
 
 // retried reports whether an attempt of this dispatch has failed.
-func (d *dispatch) retried() bool { return d.story != nil && len(d.story.failures) > 0 }
+func (d *dispatch) retried() bool { return d.story != nil && d.story.last() != nil }
 
 // recovered reports whether the subscriptions at which this dispatch has failed
 // have handled the event after all; one that was then skipped has not.
@@ -202,11 +226,12 @@ func (d *dispatch) recovered() bool {
 	if d.story.rare == nil {
 		return true
 	}
-	return !slices.ContainsFunc(d.story.rare.skipped, func(i int32) bool {
-		return slices.ContainsFunc(d.story.failures, func(f failure) bool {
-			return f.subscription == d.to.subscriptions[i]
-		})
-	})
+	for f := range d.story.failures {
+		if slices.ContainsFunc(d.story.rare.skipped, func(i int32) bool { return f.subscription == d.to.subscriptions[i] }) {
+			return false
+		}
+	}
+	return true
 }
 
 func (d *dispatch) tale() *story {
@@ -224,12 +249,10 @@ func (d *dispatch) rarities() *rarities {
 	return s.rare
 }
 
-// outlier is a dispatch that has moved out, in one allocation with the beginning of
-// its story: most of those that wait have failed once.
+// outlier is a dispatch that has moved out, in one allocation with its story.
 type outlier struct {
 	dispatch
-	told  story
-	first [1]failure
+	told story
 }
 
 // moveOut gives a dispatch an allocation of its own, and a story.
@@ -240,11 +263,10 @@ func (d *dispatch) moveOut() *dispatch {
 	out := &outlier{}
 	// Before any pointer: while the collector marks, to put one into memory reads it
 	// first, and the system then maps what is new twice.
-	out.first[0].attempt = d.attempt
+	out.told.first.attempt = d.attempt
 	out.dispatch = *d
 	out.apart = true
 	if out.story == nil {
-		out.told.failures = out.first[:0]
 		out.story = &out.told
 	}
 	return &out.dispatch
@@ -253,14 +275,22 @@ func (d *dispatch) moveOut() *dispatch {
 // keep adds a failure to the story.
 func (d *dispatch) keep(f failure) {
 	s := d.tale()
-	if len(s.failures) == firstFailures+lastFailures {
+	if s.first.subscription == nil {
+		s.first = f
+		return
+	}
+	if s.more == nil {
+		s.more = new([]failure)
+	}
+	const first = firstFailures - 1
+	if more := *s.more; len(more) == first+lastFailures {
 		r := d.rarities()
 		r.omitted++
-		if s.failures[firstFailures].subscription == f.subscription {
+		if more[first].subscription == f.subscription {
 			r.omittedHere++
 		}
 	}
-	s.failures, _ = keepFailure(s.failures, f)
+	*s.more, _ = keepFailure(*s.more, first, f)
 }
 
 // splitOff makes a dispatch for the next subscription alone, with the attempts and
@@ -272,9 +302,9 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 	split.to.merged.Store(policy)
 	if d.story != nil {
 		story := split.tale()
-		for _, f := range d.story.failures {
+		for f := range d.story.failures {
 			if f.subscription == s {
-				story.failures = append(story.failures, f)
+				split.keep(*f)
 				split.attempt = f.attempt
 			}
 		}

@@ -190,7 +190,7 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	d.keep(failure{err, attempt.text, s, now, duration, d.attempt, int32(attempt.rule + 1)})
 	s.counters.failed(err, duration)
 	d.failedReplay()
-	next := policy.decide(attempt, b.randomly(s))
+	next := policy.decide(attempt, b.randomly(policy, s))
 	var change circuitChange
 	if attempt.permanent {
 		s.circuit.released(c.pass())

@@ -152,13 +152,13 @@ const (
 	lastFailures  = 90
 )
 
-// keepFailure appends to the failures that are kept, and returns how many it
-// left out.
-func keepFailure[F any](kept []F, f F) ([]F, int) {
-	if len(kept) < firstFailures+lastFailures {
+// keepFailure appends to the failures that are kept, the first and the last ones, and
+// returns how many it left out.
+func keepFailure[F any](kept []F, first int, f F) ([]F, int) {
+	if len(kept) < first+lastFailures {
 		return append(kept, f), 0
 	}
-	copy(kept[firstFailures:], kept[firstFailures+1:])
+	copy(kept[first:], kept[first+1:])
 	kept[len(kept)-1] = f
 	return kept, 1
 }
@@ -287,9 +287,9 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		return l
 	}
 	l.counted, l.at = d.story.counted, d.story.at
-	for i := range d.story.failures {
+	for f := range d.story.failures {
 		var omitted int
-		l.Failures, omitted = keepFailure(l.Failures, b.failureOf(d, &d.story.failures[i]))
+		l.Failures, omitted = keepFailure(l.Failures, firstFailures, b.failureOf(d, f))
 		l.FailuresOmitted += omitted
 	}
 	if n := len(l.Failures); reason == ReasonExhausted && n > 0 {

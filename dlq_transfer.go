@@ -231,7 +231,7 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 	for _, f := range kept {
 		f.Err = errors.New(f.Error)
 		var omitted int
-		l.Failures, omitted = keepFailure(l.Failures, f)
+		l.Failures, omitted = keepFailure(l.Failures, firstFailures, f)
 		l.FailuresOmitted += omitted
 	}
 	l.Fingerprint = l.group().Fingerprint

@@ -9,8 +9,11 @@ import (
 )
 
 // randomly is a number for the jitter of a subscription's retry, in [0, 1).
-func (b *Bus) randomly(s *Subscription) float64 {
-	if b.config.random == nil {
+func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
+	switch {
+	case p.Jitter == NoJitter:
+		return 0
+	case b.config.random == nil:
 		return rand.Float64()
 	}
 	given := new(float64)

@@ -11,7 +11,7 @@ import (
 // after the last.
 func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
-		f := &d.story.failures[len(d.story.failures)-1]
+		f := d.story.last()
 		entry.Write(append(b.policy(d.to).ruleRef(f).fields(),
 			zap.Stringer("event_id", d.id),
 			zap.String("event_type", d.to.eventType),
@@ -29,7 +29,7 @@ func (b *Bus) logDeadLetter(d *dispatch, l *DeadLetter) {
 		merged := b.policy(d.to)
 		policy := &merged.RetryPolicy
 		if d.retried() {
-			policy = merged.decider(&d.story.failures[len(d.story.failures)-1])
+			policy = merged.decider(d.story.last())
 		}
 		entry.Write(append(l.fields(), zap.Int("max_attempts", policy.maxAttempts()))...)
 	}

@@ -230,7 +230,10 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 
 // typeCounters are those of an event type.
 type typeCounters struct {
-	events, retries, retried, succeededAfterRetry, deadLettered atomic.Int64
+	events atomic.Int64
+	_      [56]byte // publishers write the events, workers the others
+
+	retries, retried, succeededAfterRetry, deadLettered atomic.Int64
 }
 
 func (c *typeCounters) snapshot() TypeMetrics {

@@ -219,8 +219,8 @@ func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
 
 func (b *Bus) observeEnded(d *dispatch, outcome Outcome, reason Reason) {
 	ended := EndedAttempt{Attempt: *d.leaveAttempt(), Outcome: outcome, Reason: reason}
-	if n := len(d.story.failures); n > 0 && int(d.story.failures[n-1].attempt) == ended.Number {
-		failure := b.failureOf(d, &d.story.failures[n-1])
+	if last := d.story.last(); last != nil && int(last.attempt) == ended.Number {
+		failure := b.failureOf(d, last)
 		ended.Failure = &failure
 	}
 	b.observeEnd(ended)
@@ -254,7 +254,7 @@ func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 		retry := ScheduledRetry{
 			Event:   d.event(b.time),
 			Replays: d.replays(),
-			Failure: b.failureOf(d, &d.story.failures[len(d.story.failures)-1]),
+			Failure: b.failureOf(d, d.story.last()),
 			Delay:   delay,
 			Due:     b.time.at(due),
 		}

@@ -161,6 +161,24 @@ func TestP3_JitterOfTheBus(t *testing.T) {
 	}
 }
 
+func TestP3_WithoutJitterNobodyIsAskedForRandomNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		bus, _ := startBus(t, eventbus.WithRetry(retry(1, time.Second)),
+			eventbus.WithRandom(func() float64 { asked++; return 0 }))
+		mustSubscribe(t, bus, "a", failing(errBroken))
+		mustSubscribe(t, bus, "b", failing(errBroken), eventbus.Retry(eventbus.FullJitter))
+		mustPublish(t, bus, "a", nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, letters(t, bus), 1)
+		require.Zero(t, asked)
+		mustPublish(t, bus, "b", nil)
+		shutdown(t, bus)
+		require.Positive(t, asked)
+	})
+}
+
 // Every delay is drawn from the one before, not from the attempt's number.
 func TestP3_DecorrelatedJitterGrowsFromThePreviousDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -68,7 +68,9 @@ func DefaultRetryPolicy() RetryPolicy {
 // Delay is the delay before an attempt, without jitter: none before attempt 1,
 // and min(BaseDelay × BackoffMultiplier^(attempt−2), MaxDelay) before the others.
 // With the default policy: 0, 1 s, 2 s, 4 s, 8 s, 16 s, 30 s.
-func (p RetryPolicy) Delay(attempt int) time.Duration {
+func (p RetryPolicy) Delay(attempt int) time.Duration { return p.delay(attempt) }
+
+func (p *RetryPolicy) delay(attempt int) time.Duration {
 	if attempt <= 1 || p.BaseDelay == 0 {
 		return 0
 	}
@@ -126,7 +128,7 @@ func nameOf(typ string, names []string, i int) string {
 // spread applies the jitter to the delay before an attempt. previous is what it
 // returned for the attempt before, 0 if there was none; random is in [0, 1).
 func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64) time.Duration {
-	d := p.Delay(attempt)
+	d := p.delay(attempt)
 	switch p.Jitter {
 	case NoJitter:
 		return d

@@ -25,7 +25,7 @@ type Subscription struct {
 	bus      *Bus
 	number   uint64 // in the order of Subscribe
 	id       string
-	pattern  *route.Pattern
+	pattern  string // parsed again when it is removed
 	handler  Handler
 	timeout  time.Duration
 	retry    atomic.Pointer[retrySettings]
@@ -37,7 +37,7 @@ type Subscription struct {
 	counters subscriptionCounters
 	madeAt   [1]uintptr  // who called Subscribe
 	slow     atomic.Bool // a call has been, and the log has it
-	leave    func()      // removes it from the routes
+	place    *route.Place[*Subscription]
 	left     atomic.Bool
 }
 
@@ -83,7 +83,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	s := &Subscription{
 		bus:      b,
-		pattern:  parsed,
+		pattern:  parsed.String(),
 		handler:  handler,
 		timeout:  c.timeout,
 		whenOpen: c.whenOpen,
@@ -120,7 +120,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	for _, name := range c.formerly {
 		b.former[name] = s
 	}
-	s.leave = b.routes.Add(parsed, s)
+	s.place = b.routes.Add(parsed, s)
 	return s, nil
 }
 
@@ -142,10 +142,10 @@ func (s *Subscription) ID() string {
 
 // Pattern is the pattern as it was given to Subscribe.
 func (s *Subscription) Pattern() string {
-	if s == nil || s.pattern == nil {
+	if s == nil {
 		return ""
 	}
-	return s.pattern.String()
+	return s.pattern
 }
 
 // MadeAt is where Subscribe was called: "/src/shop/mail.go:17", the file as the
@@ -169,8 +169,9 @@ func (s *Subscription) Unsubscribe() {
 	}
 	s.circuit.remove()
 	b := s.bus
+	parsed, _ := route.Parse(s.pattern)
 	b.mu.Lock()
-	s.leave()
+	b.routes.Remove(parsed, s.place)
 	delete(b.subscriptions, s.id)
 	for _, name := range s.formerly {
 		delete(b.former, name)

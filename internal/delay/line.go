@@ -1,8 +1,8 @@
 package delay
 
 // pieceEntries is how many entries of a line share an allocation: with pointers as
-// items, one of 1,024 bytes, with what the runtime adds.
-const pieceEntries = 63
+// items, one of 512 bytes. To more the runtime adds a pointer, see newPiece.
+const pieceEntries = 31
 
 // line is a queue of entries, each due after those before it. It grows without
 // moving what it has, and gives its memory back as it empties, but for one piece.
@@ -24,6 +24,13 @@ type lineEntry[T any] struct {
 	item T
 }
 
+// newPiece makes a piece for what is due at an instant.
+func newPiece[T any](at int64) *piece[T] {
+	p := new(piece[T])
+	p.entries[0].at = at // before any pointer, which may read the memory that is new
+	return p
+}
+
 // takes reports whether what is due at an instant is due after all that the line has.
 func (l *line[T]) takes(at int64) bool {
 	return l.n == 0 || at >= l.last.entries[l.used-1].at
@@ -32,10 +39,10 @@ func (l *line[T]) takes(at int64) bool {
 func (l *line[T]) push(at int64, item T) {
 	switch {
 	case l.last == nil:
-		l.first = new(piece[T])
+		l.first = newPiece[T](at)
 		l.last = l.first
 	case l.used == pieceEntries:
-		l.last.next = new(piece[T])
+		l.last.next = newPiece[T](at)
 		l.last, l.used = l.last.next, 0
 	}
 	l.last.entries[l.used] = lineEntry[T]{at, item}

@@ -44,7 +44,7 @@ func BenchmarkR6_Subscribe100k(b *testing.B) {
 				table := newTable()
 				begin := time.Now()
 				for i, p := range patterns {
-					removes[i] = table.Add(p, &subs[i])
+					removes[i] = subscribe(table, p, &subs[i])
 				}
 				added += time.Since(begin)
 				begin = time.Now()
@@ -69,7 +69,7 @@ func BenchmarkR6_ChurnBeside100k(b *testing.B) {
 			n := 0
 			for b.Loop() {
 				n++
-				remove := table.Add(mustParse(b, pattern(n)), &sub{})
+				remove := subscribe(table, mustParse(b, pattern(n)), &sub{})
 				sink = table.Lookup("churn.x" + strconv.Itoa(n))
 				remove()
 			}

@@ -25,10 +25,6 @@ import (
 type Pattern struct {
 	source   string
 	variants []variant
-	// Where most patterns have room: the garbage collector visits one piece of memory
-	// for each, not three.
-	variant  [1]variant
-	segments [2]segment
 }
 
 // variant is one of the patterns without braces that a pattern stands for.
@@ -83,13 +79,8 @@ func Parse(pattern string) (*Pattern, *Offence) {
 		return nil, off
 	}
 	p := &Pattern{source: pattern}
-	p.variants = p.variant[:0]
-	for i, e := range expansions {
-		var v variant
-		if i == 0 {
-			v = p.segments[:0]
-		}
-		v, off := e.parse(pattern, v)
+	for _, e := range expansions {
+		v, off := e.parse(pattern)
 		if off != nil {
 			return nil, off
 		}
@@ -100,8 +91,8 @@ func Parse(pattern string) (*Pattern, *Offence) {
 	return p, nil
 }
 
-// parse splits an expansion into segments, which are appended to v.
-func (e expansion) parse(pattern string, v variant) (variant, *Offence) {
+// parse splits an expansion into segments.
+func (e expansion) parse(pattern string) (v variant, off *Offence) {
 	var begins []int // of the segments in e.text
 	end := 0         // of the last segment
 	for begin := 0; begin <= len(e.text); {

@@ -334,7 +334,7 @@ func FuzzMatch(f *testing.F) {
 			t.Fatalf("Match(%q, %q) = %v, the oracle says %v", pattern, typ, got, want)
 		}
 		table := newTable()
-		remove := table.Add(p, &sub{})
+		remove := subscribe(table, p, &sub{})
 		if n := len(table.Lookup(typ).subs); n != map[bool]int{true: 1}[got] {
 			t.Fatalf("Match(%q, %q) = %v, but the table yields %d", pattern, typ, got, n)
 		}

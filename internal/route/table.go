@@ -21,7 +21,7 @@ type Table[S comparable, R any] struct {
 	seen  doorkeeper
 
 	mu    sync.Mutex // held by changes, one at a time
-	seq   uint64     // of the last stamp; guarded by mu
+	seq   uint64     // of the last place; guarded by mu
 	tails tails      // guarded by mu
 }
 
@@ -46,25 +46,27 @@ func NewTable[S comparable, R any](build func(typ string, subs []S) R) *Table[S,
 
 // Add subscribes s to the types that match p. Every lookup that begins after Add
 // has returned sees it. The same s may be added more than once, and then counts
-// as several.
-//
-// The function that Add returns takes the subscription away: no lookup that
-// begins after it has returned sees it. It may be called more than once.
-func (t *Table[S, R]) Add(p *Pattern, s S) (remove func()) {
+// as several. The pattern is not kept.
+func (t *Table[S, R]) Add(p *Pattern, s S) *Place[S] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.seq++
-	st := stamp{t.seq, new(atomic.Uint64)}
-	t.edit(p, +1, func(m *more[S]) { m.add(s, st) })
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if st.removedAt.Load() != 0 {
-			return
-		}
-		st.removedAt.Store(t.state.Load().version + 1)
-		t.edit(p, -1, (*more[S]).drop)
+	place := &Place[S]{subs: [1]S{s}, seq: t.seq}
+	t.edit(p, +1, func(m *more[S]) { m.add(place) })
+	return place
+}
+
+// Remove takes away what Add has given a place for p, or for one parsed from the same
+// text: no lookup that begins after it has returned sees it. It may be called more than
+// once.
+func (t *Table[S, R]) Remove(p *Pattern, place *Place[S]) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if place.removedAt.Load() != 0 {
+		return
 	}
+	place.removedAt.Store(t.state.Load().version + 1)
+	t.edit(p, -1, (*more[S]).drop)
 }
 
 // edit publishes the next state, in which apply has changed the nodes at which p

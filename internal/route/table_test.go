@@ -31,6 +31,16 @@ func names(r *result) (names []string) {
 	return names
 }
 
+// subscribe adds s to the table, and returns what removes it: with another pattern of
+// the same text, as the bus does.
+func subscribe[S comparable, R any](table *route.Table[S, R], p *route.Pattern, s S) (remove func()) {
+	place := table.Add(p, s)
+	return func() {
+		again, _ := route.Parse(p.String())
+		table.Remove(again, place)
+	}
+}
+
 func TestR4_SubscriptionsComeInTheOrderInWhichTheyWereAdded(t *testing.T) {
 	table := newTable()
 	patterns := []string{"**", "order.placed", "*", "order.*", "**.placed", "order.pl*", "{order.*,*.placed}", "*.*ed", "order.?laced", "order.placed"}
@@ -51,7 +61,7 @@ func TestR1_SeveralAlternativesThatMatchYieldOneSubscription(t *testing.T) {
 
 func TestR5_RemoveIsIdempotentAndTakesOnlyItsOwn(t *testing.T) {
 	table, p, s := newTable(), mustParse(t, "a.*"), &sub{"s"}
-	first, second := table.Add(p, s), table.Add(p, s)
+	first, second := subscribe(table, p, s), subscribe(table, p, s)
 	require.Len(t, table.Lookup("a.b").subs, 2)
 	first()
 	first()
@@ -70,7 +80,7 @@ func TestR6_AChangeIsSeenThoughTheTypeIsCached(t *testing.T) {
 	r, _, ok := table.Cached("a.b")
 	require.True(t, ok, "a type that is asked for again must be cached")
 	require.Empty(t, r.subs)
-	remove := table.Add(mustParse(t, "a.*"), &sub{"s"})
+	remove := subscribe(table, mustParse(t, "a.*"), &sub{"s"})
 	_, _, ok = table.Cached("a.b")
 	require.False(t, ok)
 	require.Len(t, table.Lookup("a.b").subs, 1)
@@ -150,7 +160,7 @@ func TestR5_ARemovedSubscriptionIsNotKept(t *testing.T) {
 	func() {
 		s := &sub{"s"}
 		runtime.AddCleanup(s, func(done chan struct{}) { close(done) }, freed)
-		remove := table.Add(mustParse(t, "{a.*,*.b}"), s)
+		remove := subscribe(table, mustParse(t, "{a.*,*.b}"), s)
 		for range 3 {
 			require.Len(t, table.Lookup("a.b").subs, 1)
 		}
@@ -290,7 +300,7 @@ func TestR6_AHundredThousandSubscriptions(t *testing.T) {
 			removes := make([]func(), count)
 			begin := time.Now()
 			for i := range removes {
-				removes[i] = table.Add(mustParse(t, pattern(i)), &sub{strconv.Itoa(i)})
+				removes[i] = subscribe(table, mustParse(t, pattern(i)), &sub{strconv.Itoa(i)})
 			}
 			require.Equal(t, count, table.Len())
 			for _, i := range []int{0, 1, count / 2, count - 1} {
@@ -328,7 +338,7 @@ func TestR6_TheTableAgreesWithANaiveList(t *testing.T) {
 				require.Nil(t, off, pattern)
 				for range rapid.IntRange(1, 40).Draw(t, "times")/10*10 + 1 {
 					n := naive{pattern: pattern, s: &sub{strconv.Itoa(len(list))}}
-					n.remove = table.Add(p, n.s)
+					n.remove = subscribe(table, p, n.s)
 					list = append(list, n)
 				}
 			case op < 7:
@@ -402,7 +412,7 @@ func TestR6_LookupsBesideChangesAreLinearizable(t *testing.T) {
 	removes := map[int]func(){}
 	for n := 1; n <= rounds; n++ {
 		addingNow.Store(int64(n))
-		removes[n] = table.Add(p, &counted{n})
+		removes[n] = subscribe(table, p, &counted{n})
 		added.Store(int64(n))
 		if old := n - window; old > 0 {
 			removing.Store(int64(old))

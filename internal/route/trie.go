@@ -17,14 +17,19 @@ type node[S any] struct {
 	// empty only if that is the only pattern here and is simple (see segment): then
 	// the nodes on the way to its end are left out.
 	tail string
-	only *only[S] // if there is one subscription and nothing else
-	more *more[S] // if there is anything else
+	only *Place[S] // if there is one subscription and nothing else
+	more *more[S]  // if there is anything else
 }
 
-// only is a single subscription.
-type only[S any] struct {
-	subs  [1]S
-	stamp stamp
+// Place is that of a subscription in a [Table]. A pattern with alternatives has it at
+// several nodes.
+type Place[S any] struct {
+	subs [1]S
+	seq  uint64 // in the order of Add
+	// removedAt is the version of the table from which on the subscription is gone,
+	// or 0. It lets a long list drop one without being copied, while readers of
+	// older versions still see it.
+	removedAt atomic.Uint64
 }
 
 // more is what there is at a node.
@@ -32,20 +37,10 @@ type more[S any] struct {
 	// subs are the subscriptions whose pattern ends here or, after tail, below, in
 	// the order in which they were added. Later versions append to the same array.
 	subs    []S
-	stamps  []stamp // of each of subs, likewise
-	removed int     // how many of subs are gone; there is room behind subs then
+	places  []*Place[S] // of each of subs, likewise
+	removed int         // how many of subs are gone; there is room behind subs then
 
 	branch *branch[S] // nil if nothing follows
-}
-
-// stamp belongs to one call of Add. A pattern with alternatives has it at several
-// nodes.
-type stamp struct {
-	seq uint64 // position in the order of Add
-	// removedAt is the version of the table from which on the subscription is gone,
-	// or 0. It lets a long list drop one without being copied, while readers of
-	// older versions still see it.
-	removedAt *atomic.Uint64
 }
 
 // branch is what may follow a node.
@@ -112,7 +107,7 @@ func (n node[S]) edit(path variant, nested bool, change *change[S]) node[S] {
 	case len(m.subs) == 0 && m.branch == nil:
 		return node[S]{}
 	case len(m.subs) == 1 && m.branch == nil:
-		return node[S]{tail: n.tail, only: &only[S]{[1]S{m.subs[0]}, m.stamps[0]}}
+		return node[S]{tail: n.tail, only: m.places[0]}
 	}
 	return node[S]{tail: n.tail, more: &m}
 }
@@ -123,7 +118,7 @@ func (n *node[S]) open() more[S] {
 	case n.more != nil:
 		return *n.more
 	case n.only != nil:
-		return more[S]{subs: n.only.subs[:], stamps: []stamp{n.only.stamp}}
+		return more[S]{subs: n.only.subs[:], places: []*Place[S]{n.only}}
 	}
 	return more[S]{}
 }
@@ -200,8 +195,8 @@ func (r *rare[S]) edit(s *segment, rest variant, nested bool, change *change[S])
 	return &c
 }
 
-func (m *more[S]) add(s S, st stamp) {
-	m.subs, m.stamps = append(m.subs, s), append(m.stamps, st)
+func (m *more[S]) add(p *Place[S]) {
+	m.subs, m.places = append(m.subs, p.subs[0]), append(m.places, p)
 }
 
 // drop takes note that one of the subscriptions has been removed. A list is copied
@@ -214,13 +209,13 @@ func (m *more[S]) drop() {
 		return
 	}
 	left := len(m.subs) - m.removed
-	subs, stamps := make([]S, 0, left), make([]stamp, 0, left)
-	for i, st := range m.stamps {
-		if st.removedAt.Load() == 0 {
-			subs, stamps = append(subs, m.subs[i]), append(stamps, st)
+	kept := more[S]{subs: make([]S, 0, left), places: make([]*Place[S], 0, left), branch: m.branch}
+	for _, p := range m.places {
+		if p.removedAt.Load() == 0 {
+			kept.add(p)
 		}
 	}
-	m.subs, m.stamps, m.removed = subs, stamps, 0
+	*m = kept
 }
 
 // affixes indexes segments that gobwas/glob matches by the literal text that they
@@ -429,34 +424,30 @@ func subscriptions[S any](ends []*node[S], version uint64) []S {
 			return subs
 		}
 	}
-	type found struct {
-		stamp stamp
-		sub   S
-	}
-	var space [8]found
+	var space [8]*Place[S]
 	all, sorted := space[:0], true
 	for _, n := range ends {
 		m := n.open()
-		for i, st := range m.stamps {
+		for _, p := range m.places {
 			if m.removed > 0 {
-				if at := st.removedAt.Load(); at != 0 && at <= version {
+				if at := p.removedAt.Load(); at != 0 && at <= version {
 					continue
 				}
 			}
-			sorted = sorted && (len(all) == 0 || all[len(all)-1].stamp.seq < st.seq)
-			all = append(all, found{st, m.subs[i]})
+			sorted = sorted && (len(all) == 0 || all[len(all)-1].seq < p.seq)
+			all = append(all, p)
 		}
 	}
 	if !sorted {
-		slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.stamp.seq, b.stamp.seq) })
-		all = slices.CompactFunc(all, func(a, b found) bool { return a.stamp.seq == b.stamp.seq })
+		slices.SortFunc(all, func(a, b *Place[S]) int { return cmp.Compare(a.seq, b.seq) })
+		all = slices.Compact(all)
 	}
 	if len(all) == 0 {
 		return nil
 	}
 	subs := make([]S, len(all))
-	for i, f := range all {
-		subs[i] = f.sub
+	for i, p := range all {
+		subs[i] = p.subs[0]
 	}
 	return subs
 }

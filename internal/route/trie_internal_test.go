@@ -37,9 +37,9 @@ func TestR6_OlderStatesStayAsTheyWere(t *testing.T) {
 	words := strings.Fields("a b c d e f g h i j k l m n o p q r s t u v w x y z * ** a* *b")
 	types := strings.Fields("a a.b a.b.c b.a z.a k.b q.r.s.t ab.cb m.n.a.b x")
 	type added struct {
-		p      *Pattern
-		n      int
-		remove func()
+		p     *Pattern
+		n     int
+		place *Place[int]
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		table := NewTable(func(_ string, subs []int) []int { return subs })
@@ -72,7 +72,7 @@ func TestR6_OlderStatesStayAsTheyWere(t *testing.T) {
 				list = append(list, added{p, n, table.Add(p, n)})
 			} else {
 				i := rapid.IntRange(0, len(list)-1).Draw(t, "victim")
-				list[i].remove()
+				table.Remove(list[i].p, list[i].place)
 				list = slices.Delete(list, i, i+1)
 			}
 			typ := rapid.SampledFrom(types).Draw(t, "type")
@@ -83,7 +83,7 @@ func TestR6_OlderStatesStayAsTheyWere(t *testing.T) {
 			}
 		}
 		for _, a := range list {
-			a.remove()
+			table.Remove(a.p, a.place)
 		}
 		require.True(t, table.state.Load().root.empty())
 	})
