@@ -275,7 +275,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		more.Context, o.with = o.with, more
 	}
 	if w != nil {
-		w.pending = int32(max(len(to.each), 1))
+		w.expect(len(to.each))
 		if w.wouldDeadlock(o) {
 			return fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
 		}
