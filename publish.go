@@ -281,7 +281,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		}
 	}
 	if o.id.IsZero() {
-		o.id = b.ids.next(now.millis)
+		b.ids.put((*[16]byte)(&o.id), now.millis)
 	}
 	return nil
 }
