@@ -66,9 +66,9 @@ type Result struct {
 //
 // Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled,
 // *DeliveryError.
-func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (Result, error) {
+func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
-		return Result{}, fmt.Errorf("PublishAndWait: %w", err)
+		return r, fmt.Errorf("PublishAndWait: %w", err)
 	}
 	refuse := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
@@ -82,19 +82,24 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if inside {
 		w.stands.Store(from.stands())
 	}
-	id, err := b.accept(ctx, from, eventType, payload, opts, w)
+	r.ID, err = b.accept(ctx, from, eventType, payload, opts, w)
 	if err != nil {
 		return refuse(err)
 	}
 	if inside && !w.isOver() { // not before: what is refused is not waited for
 		defer from.waits()()
 	}
-	if !w.wait(ctx) {
-		w.stands.Store(nil) // nobody waits behind it any more, and the chain above is let go
-		return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
-			shorten(eventType), id, contextError(ctx))
+	// Most events are handled in one turn of the worker that is at hand, in less time
+	// than it takes to be woken. To let others have more turns costs more than that.
+	if !w.isOver() {
+		runtime.Gosched()
 	}
-	r := Result{ID: id, Outcome: w.outcome, Attempts: int(w.attempts)}
+	if !w.isOver() && !w.sleep(ctx) {
+		w.stands.Store(nil) // nobody waits behind it any more, and the chain above is let go
+		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
+			shorten(eventType), r.ID, contextError(ctx))
+	}
+	r.Outcome, r.Attempts = w.outcome, int(w.attempts)
 	var letters []DeadLetter
 	if w.tally != nil {
 		letters, r.Held = w.tally.letters, w.tally.held
@@ -104,9 +109,9 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	}
 	switch {
 	case len(letters) > 0:
-		return r, &DeliveryError{ID: id, EventType: eventType, Letters: letters}
+		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: letters}
 	case w.outcome == Cancelled:
-		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), id, ErrCancelled)
+		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
 	}
 	return r, nil
 }
@@ -162,16 +167,8 @@ func (w *waiter) noting() *tally {
 	return w.tally
 }
 
-// wait waits until it is over. It reports false if the context has ended before.
-func (w *waiter) wait(ctx context.Context) bool {
-	// Most events are handled in one turn of the worker that is at hand, in less time
-	// than it takes to be woken. To let others have more turns costs more than that.
-	if !w.isOver() {
-		runtime.Gosched()
-	}
-	if w.isOver() {
-		return true
-	}
+// sleep waits until it is over. It reports false if the context has ended before.
+func (w *waiter) sleep(ctx context.Context) bool {
 	w.woken = make(chan struct{})
 	if !w.state.CompareAndSwap(waitAwake, waitAsleep) {
 		return true
