@@ -21,13 +21,18 @@ type opening struct {
 type extras struct {
 	context.Context // the values; nil for none
 
-	metadata  EventMetadata
-	waiter    *waiter
-	due       int64      // when it is due, if it was published for later
-	published *time.Time // exactly, of one that did not begin on this timeline
-	replaying *replaying // of the last replay, if it was asked for more than that
-	replays   int32
-	given     bool // its id was given
+	metadata EventMetadata
+	waiter   *waiter
+	replay   *replay // the last one, if it was replayed
+	due      int64   // when it is due, if it was published for later
+	given    bool    // its id was given
+}
+
+// replay is what an event has that was replayed.
+type replay struct {
+	published time.Time  // exactly: it may not have begun on this timeline
+	asked     *replaying // if more was asked for than the replay
+	count     int32      // how often it has been replayed
 }
 
 // extras are the opening's, nil if it has none.
@@ -80,16 +85,16 @@ func (d *dispatch) put(e *Event, t *timeline) {
 
 // published is the time of publication, in UTC.
 func (o *opening) published(t *timeline) time.Time {
-	if e := o.extras(); e != nil && e.published != nil {
-		return *e.published
+	if e := o.extras(); e != nil && e.replay != nil {
+		return e.replay.published
 	}
 	return t.utc(o.wall)
 }
 
 // replays is how often the event has been replayed.
 func (d *dispatch) replays() int {
-	if e := d.extras(); e != nil {
-		return int(e.replays)
+	if e := d.extras(); e != nil && e.replay != nil {
+		return int(e.replay.count)
 	}
 	return 0
 }
@@ -97,8 +102,8 @@ func (d *dispatch) replays() int {
 // failedReplay notes a failure of a replay for the ReplayMatching that made it, if
 // one did.
 func (d *dispatch) failedReplay() {
-	if e := d.extras(); e != nil && e.replaying != nil {
-		e.replaying.run.failed()
+	if e := d.extras(); e != nil && e.replay != nil && e.replay.asked != nil {
+		e.replay.asked.run.failed()
 	}
 }
 

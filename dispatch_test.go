@@ -574,6 +574,57 @@ func TestD7_TheWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// Who comes to sleep at the very instant at which the event settles is not left asleep.
+func TestD7_NobodySleepsOverTheEnd(t *testing.T) {
+	bus, err := eventbus.New()
+	require.NoError(t, err)
+	require.NoError(t, bus.Start(t.Context()))
+	mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error {
+		for range e.Payload.(int) { // as long as it takes to lie down, more or less
+			runtime.Gosched()
+		}
+		return nil
+	})
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for i := range unlessShort(20_000, 5_000) {
+				r, err := bus.PublishAndWait(context.Background(), "x", i%4)
+				if err != nil || r.Outcome != eventbus.Handled || r.Attempts != 1 {
+					t.Errorf("%+v, %v", r, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	shutdown(t, bus)
+}
+
+// On a bus with isolation each of the event's dispatches is one to wait for.
+func TestD7_TwoDispatchesAreWaitedFor(t *testing.T) {
+	for _, subscriptions := range []int{1, 2, 3} {
+		bus, err := eventbus.New(eventbus.WithIsolation())
+		require.NoError(t, err)
+		require.NoError(t, bus.Start(t.Context()))
+		var handled atomic.Int64
+		for range subscriptions {
+			mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error {
+				runtime.Gosched()
+				handled.Add(1)
+				return nil
+			})
+		}
+		for i := range unlessShort(5_000, 1_000) {
+			r, err := bus.PublishAndWait(t.Context(), "x", nil)
+			require.NoError(t, err)
+			require.Equal(t, eventbus.Handled, r.Outcome)
+			require.Equal(t, 1, r.Attempts)
+			require.EqualValues(t, (i+1)*subscriptions, handled.Load())
+		}
+		shutdown(t, bus)
+	}
+}
+
 func TestD7_PublishAndWaitBeforeStart(t *testing.T) {
 	bus, _ := newBus(t)
 	_, err := bus.PublishAndWait(t.Context(), "x", nil)

@@ -362,7 +362,6 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 		if i > 0 {
 			b.ledger.copies.Add(1)
 		}
-		published := l.Event.Time // not a pointer into the letter, which it would keep
 		d := &dispatch{
 			apart: true,
 			opening: opening{
@@ -371,10 +370,12 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 				to:      to,
 				key:     l.Event.Key,
 				with: &extras{
-					metadata:  l.Event.Metadata,
-					published: &published,
-					replays:   int32(min(l.Replays, math.MaxInt32-1)) + 1,
-					replaying: r,
+					metadata: l.Event.Metadata,
+					replay: &replay{
+						published: l.Event.Time,
+						asked:     r,
+						count:     int32(min(l.Replays, math.MaxInt32-1)) + 1,
+					},
 				},
 			},
 			story: &story{

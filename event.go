@@ -191,7 +191,14 @@ func newIDSource() *idSource {
 }
 
 // next is the next id, at a time in milliseconds.
-func (s *idSource) next(millis int64) [16]byte {
+func (s *idSource) next(millis int64) (id [16]byte) {
+	s.put(&id, millis)
+	return id
+}
+
+// put puts the next id into place. It is written in halves, and to copy it whole
+// right after that would wait for both.
+func (s *idSource) put(id *[16]byte, millis int64) {
 	for {
 		// A clock that was set back must not set back the order of ids.
 		last := s.millis.Load()
@@ -209,10 +216,8 @@ func (s *idSource) next(millis int64) [16]byte {
 	mix = (mix ^ mix>>33) * 0xff51afd7ed558ccd
 	mix = (mix ^ mix>>33) * 0xc4ceb9fe1a85ec53
 	mix ^= mix >> 33
-	var id [16]byte
 	binary.BigEndian.PutUint64(id[:8], uint64(millis)<<16|0x7000|n>>30&0x0fff)
 	binary.BigEndian.PutUint64(id[8:], 0x8000000000000000|n&0x3fffffff<<32|mix&0xffffffff)
-	return id
 }
 
 // EventMetadata are the name-value pairs of an event. It cannot be changed, so

@@ -275,13 +275,13 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		more.Context, o.with = o.with, more
 	}
 	if w != nil {
-		w.pending = int32(max(len(to.each), 1))
+		w.expect(len(to.each))
 		if w.wouldDeadlock(o) {
 			return fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
 		}
 	}
 	if o.id.IsZero() {
-		o.id = b.ids.next(now.millis)
+		b.ids.put((*[16]byte)(&o.id), now.millis)
 	}
 	return nil
 }

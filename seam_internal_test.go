@@ -199,11 +199,12 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 	}
 }
 
-// What there is of for each run of a handler, and for each event that is queued, is
-// small: it is most of what the bus costs.
+// What there is of for each run of a handler, for each event that is queued, and for
+// each that is waited for, is small: it is most of what the bus costs.
 func TestD7_SizesOfWhatThereIsMuchOf(t *testing.T) {
 	require.LessOrEqual(t, reflect.TypeFor[call]().Size(), uintptr(24))
 	require.LessOrEqual(t, reflect.TypeFor[opening]().Size(), uintptr(80))
+	require.LessOrEqual(t, reflect.TypeFor[waiter]().Size(), uintptr(96))
 }
 
 // What handlers ask of their contexts is found at once, however many subscriptions

@@ -66,9 +66,9 @@ type Result struct {
 //
 // Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled,
 // *DeliveryError.
-func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (Result, error) {
+func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
-		return Result{}, fmt.Errorf("PublishAndWait: %w", err)
+		return r, fmt.Errorf("PublishAndWait: %w", err)
 	}
 	refuse := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
@@ -82,31 +82,36 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if inside {
 		w.stands.Store(from.stands())
 	}
-	id, err := b.accept(ctx, from, eventType, payload, opts, w)
+	r.ID, err = b.accept(ctx, from, eventType, payload, opts, w)
 	if err != nil {
 		return refuse(err)
 	}
-	if inside && !w.over.Load() { // not before: what is refused is not waited for
+	if inside && !w.isOver() { // not before: what is refused is not waited for
 		defer from.waits()()
 	}
-	if !w.wait(ctx) {
-		w.stands.Store(nil) // nobody waits behind it any more, and the chain above is let go
-		return Result{ID: id}, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
-			shorten(eventType), id, contextError(ctx))
+	// Most events are handled in one turn of the worker that is at hand, in less time
+	// than it takes to be woken. To let others have more turns costs more than that.
+	if !w.isOver() {
+		runtime.Gosched()
 	}
-	r := Result{ID: id, Outcome: w.outcome, Attempts: int(w.attempts)}
+	if !w.isOver() && !w.sleep(ctx) {
+		w.stands.Store(nil) // nobody waits behind it any more, and the chain above is let go
+		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
+			shorten(eventType), r.ID, contextError(ctx))
+	}
+	r.Outcome, r.Attempts = w.outcome, int(w.attempts)
 	var letters []DeadLetter
-	if w.trouble != nil {
-		letters, r.Held = w.trouble.letters, w.trouble.held
+	if w.tally != nil {
+		letters, r.Held = w.tally.letters, w.tally.held
 	}
 	for i := range letters {
 		r.Letters = append(r.Letters, letters[i].ID)
 	}
 	switch {
 	case len(letters) > 0:
-		return r, &DeliveryError{ID: id, EventType: eventType, Letters: letters}
+		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: letters}
 	case w.outcome == Cancelled:
-		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), id, ErrCancelled)
+		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
 	}
 	return r, nil
 }
@@ -115,14 +120,29 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 type waiter struct {
 	extras extras                   // of the event, if it has no others
 	stands atomic.Pointer[standing] // nil if it is no handler, or no longer waits
-	over   atomic.Bool              // what follows does not change any more
+	woken  chan struct{}            // closed when it is over, if it was asleep before
+	state  atomic.Uint32            // waitAwake and so on
 
-	mu       sync.Mutex    // guards the following
-	asleep   chan struct{} // closed when it is over; nil if nobody sleeps
-	pending  int32         // dispatches that have not settled
+	// What follows is the dispatch's, if the event has one only, and does not change
+	// any more when it is over.
 	attempts int32
 	outcome  Outcome
-	trouble  *trouble // nil if there was none
+	tally    *tally // nil if there is one dispatch, and nothing has gone wrong
+}
+
+// States of a waiter.
+const (
+	waitAwake  = iota
+	waitAsleep // who ends it wakes it
+	waitOver
+)
+
+// tally is what most waiters do not need.
+type tally struct {
+	mu      sync.Mutex // guards the following, and the waiter's outcome and attempts
+	pending int32      // dispatches that have not settled
+	letters []DeadLetter
+	held    []string
 }
 
 // standing is what stays as it is while a handler waits for an event.
@@ -131,91 +151,85 @@ type standing struct {
 	above *waiter  // who waits for that event, if anybody
 }
 
-// trouble is what most events do not have.
-type trouble struct {
-	letters []DeadLetter
-	held    []string
+// expect says how many dispatches there are to wait for.
+func (w *waiter) expect(dispatches int) {
+	if dispatches > 1 {
+		w.tally = &tally{pending: int32(dispatches)}
+	}
 }
 
-func (w *waiter) troubleLocked() *trouble {
-	if w.trouble == nil {
-		w.trouble = &trouble{}
+// noting is the tally, to note something in. To make one needs no lock: several
+// dispatches have it from the beginning.
+func (w *waiter) noting() *tally {
+	if w.tally == nil {
+		w.tally = &tally{pending: 1}
 	}
-	return w.trouble
+	return w.tally
 }
 
-// wait waits until it is over. It reports false if the context has ended before.
-func (w *waiter) wait(ctx context.Context) bool {
-	// Most events are handled in one turn of the worker that is at hand, in less time
-	// than it takes to be woken. To let others have more turns costs more than that.
-	if !w.over.Load() {
-		runtime.Gosched()
-	}
-	if w.over.Load() {
+// sleep waits until it is over. It reports false if the context has ended before.
+func (w *waiter) sleep(ctx context.Context) bool {
+	w.woken = make(chan struct{})
+	if !w.state.CompareAndSwap(waitAwake, waitAsleep) {
 		return true
 	}
-	w.mu.Lock()
-	if w.over.Load() {
-		w.mu.Unlock()
-		return true
-	}
-	w.asleep = make(chan struct{})
-	w.mu.Unlock()
 	select {
-	case <-w.asleep:
+	case <-w.woken:
 		return true
 	case <-ctx.Done():
-		return w.over.Load()
+		return w.isOver()
 	}
 }
+
+func (w *waiter) isOver() bool { return w.state.Load() == waitOver }
 
 // finish lets who waits go on.
 func (w *waiter) finish() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over.Store(true)
-	if w.asleep != nil {
-		close(w.asleep)
+	if w.state.Swap(waitOver) == waitAsleep {
+		close(w.woken)
 	}
 }
 
 // died notes a dead letter.
 func (w *waiter) died(l *DeadLetter) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	t := w.troubleLocked()
+	t := w.noting()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.letters = append(t.letters, l.clone())
 }
 
 // holds notes that a subscription will handle the event later.
 func (w *waiter) holds(s *Subscription) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	t := w.troubleLocked()
+	t := w.noting()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.held = append(t.held, s.id)
 }
 
 // severity orders outcomes: of several dispatches, the worst is the event's.
-var severity = []Outcome{Waiting, Repeated, Unrouted, Dropped, Handled, Held, Cancelled, DeadLettered}
+var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, DeadLettered: 7}
 
 // ended notes how one of the event's dispatches has ended. It reports whether it
 // was the last one, after which it is to be finished.
 func (w *waiter) ended(o Outcome, attempts int) (all bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if slices.Index(severity, o) > slices.Index(severity, w.outcome) {
+	t := w.tally
+	if t == nil {
+		w.outcome, w.attempts = o, int32(attempts)
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if severity[o] > severity[w.outcome] {
 		w.outcome = o
 	}
 	w.attempts = max(w.attempts, int32(attempts))
-	w.pending--
-	return w.pending <= 0
+	t.pending--
+	return t.pending == 0
 }
 
 // end notes the outcome of an event that has no dispatch any more.
 func (w *waiter) end(o Outcome) {
-	w.mu.Lock()
-	w.outcome, w.pending = o, 0
-	w.mu.Unlock()
+	w.outcome = o
 	w.finish()
 }
 
