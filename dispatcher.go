@@ -47,12 +47,15 @@ func (b *Bus) run(w *worker) {
 			continue
 		}
 		b.attemptBegun(d)
+		// What is somebody else's as soon as the call is given up is read before it begins.
+		to := d.to
+		w.steps = d.story == nil && !d.apart
 		c = b.begin(w, at, s, pass)
 		inHandler, err, v = true, nil, nil
 		var may bool
 		if may, err = b.handle(w, &c); err != nil && c.running() {
 			v = &w.verdict
-			b.judgeInside(c, err, v)
+			b.judgeInside(c.subscription, to, err, v)
 		}
 		inHandler = false
 		if !may {
@@ -288,6 +291,7 @@ func (b *Bus) withdraw(w *worker, c *call) bool {
 		b.endedLate(w, c, nil)
 		return true
 	}
+	c.cancel()
 	d, s := c.takeBack(), c.subscription
 	s.circuit.released(c.pass())
 	b.probed(s, c.pass(), circuitChange{})

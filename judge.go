@@ -32,14 +32,13 @@ func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
 
 // judgeInside asks a handler's error, and what decides on it, what they say, as a
 // part of the call: whatever they do, it can be given up.
-func (b *Bus) judgeInside(c *call, err error, v *verdict) {
-	s := c.subscription
+func (b *Bus) judgeInside(s *Subscription, to *targets, err error, v *verdict) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			b.logRetryIfPanic(s, panicText(panicked))
 		}
 	}()
-	by := b.policy(c.dispatch.to).at(s, &b.config.names)
+	by := b.policy(to).at(s, &b.config.names)
 	v.judge(err, &by)
 }
 

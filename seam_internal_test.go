@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,5 +231,92 @@ func TestE4_WhatIsAskedIsSoonFound(t *testing.T) {
 	for _, c := range calls {
 		require.NotNil(t, c.cancellation())
 		require.Nil(t, c.asked.Load().before)
+	}
+}
+
+// Contexts that handlers have kept can be asked long after: what one is asked is found
+// among that of few others.
+func TestE4_WhatIsAskedLateIsSoonFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New()
+		require.NoError(t, err)
+		var calls []*call
+		_, err = b.Subscribe("a", func(ctx context.Context, _ Event) error {
+			calls = append(calls, callFrom(ctx))
+			return nil
+		})
+		require.NoError(t, err)
+		for range 5000 {
+			_, err := b.Publish(context.Background(), "a", nil)
+			require.NoError(t, err)
+		}
+		require.NoError(t, b.Start(t.Context()))
+		synctest.Wait()
+		require.Len(t, calls, 5000)
+		for _, c := range calls {
+			<-c.Done()
+			require.ErrorIs(t, c.Err(), context.Canceled)
+		}
+		for _, c := range calls {
+			others := 0
+			for a := c.asked.Load(); a != nil; a = a.before {
+				others++
+			}
+			require.LessOrEqual(t, others, visitCalls+workerCalls)
+		}
+		require.NoError(t, b.Shutdown(t.Context()))
+	})
+}
+
+// Who asks for a context's end between the last look and the step that ends it learns
+// of it: here, while the step waits for the key's line at the next subscription.
+func TestE4_AskedAtTheLastMomentAContextEnds(t *testing.T) {
+	b, err := New()
+	require.NoError(t, err)
+	var handled atomic.Int32
+	second := make(chan *call, 1)
+	var subscriptions []*Subscription
+	for i := range 4 {
+		s, err := b.Subscribe("a", func(ctx context.Context, e Event) error {
+			if i == 2 && e.Key != "" {
+				second <- callFrom(ctx)
+			}
+			handled.Add(1)
+			return nil
+		})
+		require.NoError(t, err)
+		subscriptions = append(subscriptions, s)
+	}
+	require.NoError(t, b.Start(t.Context()))
+	last := &subscriptions[3].holding
+	last.keyed.Store(1)
+	last.mu.Lock()
+	_, err = b.Publish(t.Context(), "a", nil, Key("k"))
+	require.NoError(t, err)
+	c := <-second
+	for range 1000 {
+		runtime.Gosched() // the handler returns, and the step begins
+	}
+	done := c.Done()
+	last.mu.Unlock()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "it has not ended")
+	}
+	last.keyed.Store(0)
+	require.NoError(t, b.Shutdown(t.Context()))
+	require.EqualValues(t, 4, handled.Load())
+}
+
+// The gate word of a call that can still be given up stays when the next one is made.
+func TestC4_TheNextCallLeavesThePassOfTheOneBefore(t *testing.T) {
+	w := &worker{}
+	at := &visit{}
+	for range 100 {
+		c := w.newCall(at, nil, 0, uint64(w.called))
+		pass := c.pass()
+		w.newCall(at, nil, 1, ^uint64(0))
+		require.Equal(t, pass, c.pass())
 	}
 }

@@ -18,6 +18,7 @@ type worker struct {
 	burst   int     // how many calls were made at once, more while there is more to do
 	called  uint32  // how often it has run one, from a random number on
 	timed   bool    // the running one has begun at an exact time
+	steps   bool    // its dispatch is in place and has no story: see passOn
 	lost    bool    // the watch has given up its call, and somebody else goes on
 	handled bool    // the run has ended as the ledger has it under handled
 	hasNext bool    // there is next
@@ -39,6 +40,10 @@ const maxHanded = 32
 // handlers may keep, keep the others in memory. And what is larger than 512 bytes and
 // has pointers begins with one that the runtime writes: see newCall.
 const workerCalls = 21
+
+// visitCalls is for about how many calls there is a visit, at most. What is asked of
+// their contexts when they have long ended stays with it, and is looked through.
+const visitCalls = 64
 
 func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open(), called: rand.Uint32()} }
 
@@ -164,8 +169,8 @@ func (w *worker) newCall(at *visit, s *Subscription, position int32, pass uint64
 		// Its last page is written before pointers are: while the collector marks, the
 		// first of these would read it, and the system then maps new memory twice.
 		w.calls[w.burst-1].number = w.called
-		if w.called%(1<<20) < workerCalls {
-			w.visit = nil // before numbers come round again
+		if w.called%visitCalls < workerCalls {
+			w.visit = nil
 		}
 	}
 	c := &w.calls[w.made]
@@ -212,10 +217,14 @@ func (b *Bus) begin(w *worker, at *visit, s *Subscription, pass uint64) *call {
 // no time to be read; otherwise it is nil, and nothing has happened, or c has been given
 // up.
 func (b *Bus) passOn(w *worker, c *call) *call {
+	if !w.steps || w.timed || samples(w.called+1) {
+		return nil
+	}
+	// In place, the dispatch has what is read here until the worker takes the next one,
+	// also if the call has been given up.
 	d, at := c.dispatch, c.visit
 	position := c.position + 1
-	if int(position) == len(d.to.subscriptions) || d.story != nil || at.asked.Load() != nil ||
-		w.timed || samples(w.called+1) {
+	if int(position) == len(d.to.subscriptions) || at.asked.Load() != nil {
 		return nil
 	}
 	now, s := b.time.last.Load(), d.to.subscriptions[position]
