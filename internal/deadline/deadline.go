@@ -52,9 +52,12 @@ type Timer interface {
 // so that a stale pointer to it can do no harm. Once one has been given up, nothing is
 // shown there any more.
 type Slot[T any] struct {
+	// Written with every call: no other core is to find it beside what it reads.
+	_ [64]byte
 	// current is what runs; nil between two calls, and &mark when one has been given
 	// up, which is the last one.
 	current atomic.Pointer[T]
+	_       [64]byte
 	mark    T
 	// Written under Watch.mu before the mark is set, and read by those who have seen it.
 	givenUp *T
