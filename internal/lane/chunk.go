@@ -55,10 +55,8 @@ func (p *Pool[T, W]) chunkAfterLocked(tail *chunk[T]) *chunk[T] {
 		tail.begin(end)
 		return tail
 	}
-	var c *chunk[T]
-	if n := len(p.spares); n > 0 {
-		c, p.spares = p.spares[n-1], p.spares[:n-1]
-	} else {
+	c, _ := p.spares.Get().(*chunk[T])
+	if c == nil {
 		c = new(chunk[T])
 		c.touch()
 	}
@@ -215,10 +213,8 @@ func (p *Pool[T, W]) emptied(c *chunk[T]) {
 		return // still to come: workers that were late have emptied it early
 	}
 	c.next = nil // or a spare would keep all that have come after it
-	if len(p.spares) < maxSpares {
-		c.spare = true
-		p.spares = append(p.spares, c)
-	}
+	c.spare = true
+	p.spares.Put(c)
 }
 
 func (p *Pool[T, W]) lenLocked() int { return int(p.putsLocked() - p.takenLocked()) }

@@ -27,8 +27,6 @@ var (
 const (
 	// chunkItems is how many items a chunk has; a power of 2.
 	chunkItems = 256
-	// maxSpares is how many empty chunks are kept for later.
-	maxSpares = 8
 	// deep is how many items make a queue deep, for items that are short: they
 	// leave the processors' caches before they are taken.
 	deep = 2048
@@ -118,13 +116,13 @@ type Pool[T, W any] struct {
 	mu       sync.Mutex // guards the following
 	rested   sync.Cond
 	tail     *chunk[T]
-	spares   []*chunk[T]
-	admitted int64 // items of Push
-	begins   bool  // a part of what is being put begins a chunk
-	waits    bool  // who puts it may be held up
-	over     int64 // those of them that exceeded the capacity
-	room     int   // items that surely fit; recounted when used up
-	promised int   // items that waiters have been told there is room for
+	spares   sync.Pool // of empty chunks
+	admitted int64     // items of Push
+	begins   bool      // a part of what is being put begins a chunk
+	waits    bool      // who puts it may be held up
+	over     int64     // those of them that exceeded the capacity
+	room     int       // items that surely fit; recounted when used up
+	promised int       // items that waiters have been told there is room for
 	waiters  []*waiter
 	workers  int // alive, neither replaced nor blocked
 	resting  int // of these, without those that have been woken
