@@ -156,6 +156,7 @@ type circuit struct {
 type window struct {
 	before   [windowSteps]uint64 // successes at the beginning of each step
 	failures [windowSteps]uint32 // in each step
+	failed   uint64              // the sum of these
 }
 
 // init makes a new circuit ready.
@@ -362,19 +363,19 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 	oldest := c.current - windowSteps + 1
 	if step := was.mark - c.marks; was != (counted{}) && step >= oldest {
 		w.failures[index(step)]--
+		w.failed--
 	}
 	var is counted
 	if outcome != nil {
 		is.mark = c.current + c.marks
 		w.failures[index(c.current)]++
+		w.failed++
 	}
-	var failures uint64
-	for _, n := range w.failures {
-		failures += uint64(n)
+	if failing := w.failed > 0; failing != c.failing.Load() { // to store costs more
+		c.failing.Store(failing)
 	}
-	c.failing.Store(failures > 0)
-	total := failures + c.successes.Load() - w.before[index(oldest)]
-	if failures > 0 && total >= uint64(c.config.minEvents) && float64(failures) > c.config.failureRatio*float64(total) {
+	total := w.failed + c.successes.Load() - w.before[index(oldest)]
+	if w.failed > 0 && total >= uint64(c.config.minEvents) && float64(w.failed) > c.config.failureRatio*float64(total) {
 		return is, c.openLocked(c.timeline.nanos()) // that of a success may be a tick old
 	}
 	return is, circuitChange{}
@@ -398,6 +399,7 @@ func (c *circuit) advanceLocked(w *window, now int64) {
 	to := c.stepAt(now)
 	for s := max(c.current+1, to-windowSteps+1); s <= to; s++ {
 		w.before[index(s)] = c.successes.Load()
+		w.failed -= uint64(w.failures[index(s)])
 		w.failures[index(s)] = 0
 	}
 	c.moveToLocked(max(c.current, to))
@@ -455,7 +457,7 @@ func (c *circuit) closeLocked(now int64) {
 	c.breaker, c.probe, c.halfOpen = nil, nil, false
 	c.failing.Store(false)
 	w := c.windowLocked()
-	w.failures = [windowSteps]uint32{}
+	w.failures, w.failed = [windowSteps]uint32{}, 0
 	for i := range w.before {
 		w.before[i] = c.successes.Load()
 	}
