@@ -89,7 +89,7 @@ func (j *judgement) deciding(v *verdict) *RetryPolicy {
 func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
 	s := d.tale()
 	if v.rule < 0 {
-		return max(int(d.attempt)-s.ruled(), 1), &s.previous
+		return max(int(d.attempt)-d.ruled(), 1), &s.previous
 	}
 	spent := d.rarities().spentOn(j.rulesOf, int32(v.rule))
 	spent.failures = max(spent.failures, spent.failures+1) // or stays the last one that there is

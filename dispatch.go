@@ -118,20 +118,24 @@ func (o *opening) waiter() *waiter {
 // story is what most dispatches do not have.
 type story struct {
 	first    failure       // of no subscription: none
-	more     *[]failure    // after it; a pointer, as most that wait have failed once
 	previous time.Duration // the delay before this attempt, without RetryAfter
-	counted  counted       // the last failure, in the window of at
-	at       *Subscription
-	rare     *rarities
+	counted  counted       // the last failure, in the window of the next subscription
+	rest     *rest         // a pointer, as most that wait have failed once
+}
+
+// rest is what follows the first failure, and what most stories do not have.
+type rest struct {
+	more []failure
+	rare *rarities
 }
 
 // failures goes through those that are kept, oldest first.
 func (s *story) failures(yield func(*failure) bool) {
-	if s.last() == nil || !yield(&s.first) || s.more == nil {
+	if s.last() == nil || !yield(&s.first) || s.rest == nil {
 		return
 	}
-	for i := range *s.more {
-		if !yield(&(*s.more)[i]) {
+	for i := range s.rest.more {
+		if !yield(&s.rest.more[i]) {
 			return
 		}
 	}
@@ -142,25 +146,24 @@ func (s *story) last() *failure {
 	switch {
 	case s.first.subscription == nil:
 		return nil
-	case s.more == nil:
+	case s.rest == nil || len(s.rest.more) == 0:
 		return &s.first
 	}
-	return &(*s.more)[len(*s.more)-1]
+	return &s.rest.more[len(s.rest.more)-1]
 }
 
-// countedAt is where the event's last failure stands in the window of s.
-func (s *story) countedAt(at *Subscription) counted {
-	if s.at != at {
-		return counted{}
+func (s *story) others() *rest {
+	if s.rest == nil {
+		s.rest = &rest{}
 	}
-	return s.counted
+	return s.rest
 }
 
 // passed notes that the dispatch goes on to its next subscription.
-func (s *story) passed() {
-	s.counted, s.at = counted{}, nil
-	if s.rare != nil {
-		s.rare.omittedHere = 0
+func (d *dispatch) passed() {
+	d.story.counted = counted{}
+	if rare := d.rare(); rare != nil {
+		rare.omittedHere = 0
 	}
 }
 
@@ -199,10 +202,10 @@ func (r *rarities) spentOn(of *Subscription, rule int32) *spent {
 }
 
 // ruled is how many failures rules have decided on.
-func (s *story) ruled() (failures int) {
-	if s.rare != nil {
-		for i := range s.rare.spent {
-			failures += int(s.rare.spent[i].failures)
+func (d *dispatch) ruled() (failures int) {
+	if rare := d.rare(); rare != nil {
+		for i := range rare.spent {
+			failures += int(rare.spent[i].failures)
 		}
 	}
 	return failures
@@ -228,11 +231,12 @@ func (d *dispatch) recovered() bool {
 	if !d.retried() {
 		return false
 	}
-	if d.story.rare == nil {
+	rare := d.rare()
+	if rare == nil {
 		return true
 	}
 	for f := range d.story.failures {
-		if slices.ContainsFunc(d.story.rare.skipped, func(i int32) bool { return f.subscription == d.to.subscriptions[i] }) {
+		if slices.ContainsFunc(rare.skipped, func(i int32) bool { return f.subscription == d.to.subscriptions[i] }) {
 			return false
 		}
 	}
@@ -246,8 +250,16 @@ func (d *dispatch) tale() *story {
 	return d.story
 }
 
+// rare are its rarities, nil if it has none.
+func (d *dispatch) rare() *rarities {
+	if d.story == nil || d.story.rest == nil {
+		return nil
+	}
+	return d.story.rest.rare
+}
+
 func (d *dispatch) rarities() *rarities {
-	s := d.tale()
+	s := d.tale().others()
 	if s.rare == nil {
 		s.rare = &rarities{}
 	}
@@ -284,18 +296,16 @@ func (d *dispatch) keep(f failure) {
 		s.first = f
 		return
 	}
-	if s.more == nil {
-		s.more = new([]failure)
-	}
+	rest := s.others()
 	const first = firstFailures - 1
-	if more := *s.more; len(more) == first+lastFailures {
+	if len(rest.more) == first+lastFailures {
 		r := d.rarities()
 		r.omitted++
-		if more[first].subscription == f.subscription {
+		if rest.more[first].subscription == f.subscription {
 			r.omittedHere++
 		}
 	}
-	*s.more, _ = keepFailure(*s.more, first, f)
+	rest.more, _ = keepFailure(rest.more, first, f)
 }
 
 // splitOff makes a dispatch for the next subscription alone, with the attempts and
@@ -313,14 +323,14 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 				split.attempt = f.attempt
 			}
 		}
-		story.counted, story.at = d.story.countedAt(s), s
+		story.counted = d.story.counted
 		if split.attempt > 0 { // its attempts are counted on, and so are its delays
 			story.previous = d.story.previous
 		}
-		if old := d.story.rare; old != nil {
-			story.rare = &rarities{omitted: old.omittedHere, spent: split.spentOf(old), succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
+		if old := d.rare(); old != nil {
+			story.others().rare = &rarities{omitted: old.omittedHere, spent: split.spentOf(old), succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
 		}
-		d.story.passed()
+		d.passed()
 	}
 	d.rarities().skipped = append(d.rarities().skipped, d.next)
 	if !all {
@@ -344,7 +354,7 @@ func (d *dispatch) spentOf(other *rarities) []spent {
 // hasPlace reports whether the dispatch has its key's place: the next one of the
 // key waits for it.
 func (d *dispatch) hasPlace() bool {
-	return d.key != "" && (d.story == nil || d.story.rare == nil || !d.story.rare.noPlace)
+	return d.key != "" && (d.rare() == nil || !d.rare().noPlace)
 }
 
 func (d *dispatch) dropPlace() {
@@ -366,8 +376,8 @@ func (d *dispatch) dropWaiter() {
 // succeeded is how many subscriptions have handled the event in this dispatch.
 func (d *dispatch) succeeded() int {
 	n := int(d.next)
-	if d.story != nil && d.story.rare != nil {
-		n -= len(d.story.rare.skipped)
+	if rare := d.rare(); rare != nil {
+		n -= len(rare.skipped)
 	}
 	return n
 }

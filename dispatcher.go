@@ -162,8 +162,8 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 	}
 	var was counted
 	if d.story != nil {
-		was = d.story.countedAt(s)
-		d.story.passed()
+		was = d.story.counted
+		d.passed()
 	}
 	if w.timed {
 		s.counters.latency.observe(time.Duration(b.time.nanos() - c.started))
@@ -198,8 +198,7 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	if attempt.permanent {
 		s.circuit.released(c.pass())
 	} else {
-		story.counted, change = s.circuit.failed(c.pass(), now, story.countedAt(s))
-		story.at = s
+		story.counted, change = s.circuit.failed(c.pass(), now, story.counted)
 	}
 	b.logFailure(d, policy, next.delay)
 	b.probed(s, c.pass(), change)

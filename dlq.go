@@ -266,9 +266,9 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		DiedAt:       b.time.now().utc,
 		Replays:      d.replays(),
 	}
-	rare := &rarities{}
-	if d.story != nil && d.story.rare != nil {
-		rare = d.story.rare
+	rare := d.rare()
+	if rare == nil {
+		rare = &rarities{}
 	}
 	l.Succeeded = slices.Clone(rare.succeeded)
 	for i, s := range d.to.subscriptions[:d.next] {
@@ -286,7 +286,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		l.Fingerprint = l.group().Fingerprint
 		return l
 	}
-	l.counted, l.at = d.story.counted, d.story.at
+	l.counted, l.at = d.story.counted, d.to.subscriptions[d.next]
 	for f := range d.story.failures {
 		var omitted int
 		l.Failures, omitted = keepFailure(l.Failures, firstFailures, b.failureOf(d, f))
@@ -378,17 +378,16 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 					},
 				},
 			},
-			story: &story{
-				counted: l.counted,
-				at:      l.at,
-				rare: &rarities{
-					history:        l.Failures,
-					historyOmitted: l.FailuresOmitted,
-					succeeded:      l.Succeeded,
-					edited:         l.Edited,
-					original:       l.Original,
-				},
-			},
+			story: &story{rest: &rest{rare: &rarities{
+				history:        l.Failures,
+				historyOmitted: l.FailuresOmitted,
+				succeeded:      l.Succeeded,
+				edited:         l.Edited,
+				original:       l.Original,
+			}}},
+		}
+		if to.subscriptions[0] == l.at {
+			d.story.counted = l.counted
 		}
 		b.store.open(d.ticket())
 	}

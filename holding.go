@@ -55,7 +55,7 @@ const (
 )
 
 func (h *holding) moveLocked(d *dispatch, to seatPlace) {
-	s := &d.story.rare.seat
+	s := &d.rare().seat
 	held := h.at[seatHeld]
 	h.at[s.place]--
 	h.at[to]++
@@ -66,7 +66,7 @@ func (h *holding) moveLocked(d *dispatch, to seatPlace) {
 
 // wasHeld reports whether the dispatch has a seat.
 func (d *dispatch) wasHeld() bool {
-	return d.story != nil && d.story.rare != nil && d.story.rare.seat.number != 0
+	return d.rare() != nil && d.rare().seat.number != 0
 }
 
 // refuses is why a dispatch cannot be held now, if it cannot.
@@ -119,7 +119,7 @@ func (h *holding) sit(d *dispatch) (refused Reason) {
 // readyLocked puts a dispatch where its number says. New ones have the highest.
 func (h *holding) readyLocked(d *dispatch) {
 	i, _ := slices.BinarySearchFunc(h.ready, d, func(x, y *dispatch) int {
-		return cmp.Compare(x.story.rare.seat.number, y.story.rare.seat.number)
+		return cmp.Compare(x.rare().seat.number, y.rare().seat.number)
 	})
 	h.ready = slices.Insert(h.ready, i, d)
 }
@@ -180,7 +180,7 @@ func (h *holding) close(why Reason) []*dispatch {
 		line.behind = nil
 	}
 	slices.SortFunc(all, func(x, y *dispatch) int {
-		return cmp.Compare(x.story.rare.seat.number, y.story.rare.seat.number)
+		return cmp.Compare(x.rare().seat.number, y.rare().seat.number)
 	})
 	for _, d := range all {
 		h.moveLocked(d, seatAway)
@@ -209,7 +209,7 @@ func (b *Bus) hold(w *worker, d *dispatch, s *Subscription) *DeadLetter {
 	if refused := s.holding.sit(d); refused != "" {
 		d.opening = o
 		if hasPlace {
-			d.story.rare.noPlace = false
+			d.rare().noPlace = false
 		}
 		d.rarities().attempt = attempt
 		return b.bury(w, d, refused)

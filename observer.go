@@ -200,11 +200,11 @@ func (d *dispatch) takeAttempt(of *dispatch) {
 
 // leaveAttempt takes away the attempt that observers know of.
 func (d *dispatch) leaveAttempt() *Attempt {
-	if d.story == nil || d.story.rare == nil {
+	if d.rare() == nil {
 		return nil
 	}
-	a := d.story.rare.attempt
-	d.story.rare.attempt = nil
+	a := d.rare().attempt
+	d.rare().attempt = nil
 	return a
 }
 
@@ -212,7 +212,7 @@ func (d *dispatch) leaveAttempt() *Attempt {
 // was told. It comes while the dispatch is still its owner's, and after the outcome
 // has passed the store.
 func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
-	if d.story != nil && d.story.rare != nil && d.story.rare.attempt != nil {
+	if d.rare() != nil && d.rare().attempt != nil {
 		b.observeEnded(d, outcome, reason)
 	}
 }

@@ -25,8 +25,8 @@ type spentStore struct {
 
 func (s *spentStore) settle(d *dispatch, what settlement) *DeadLetter {
 	var now []spent
-	if d.story != nil && d.story.rare != nil {
-		now = append(now, d.story.rare.spent...)
+	if d.story != nil && d.rare() != nil {
+		now = append(now, d.rare().spent...)
 	}
 	s.spent = append(s.spent, now)
 	return s.spyStore.settle(d, what)
@@ -57,7 +57,7 @@ func TestA8_WhatRulesHaveSpentPassesTheSeam(t *testing.T) {
 			return &dispatch{
 				opening: opening{id: b.ids.next(began.UnixMilli()), to: b.routes.Lookup(eventType), wall: 0},
 				attempt: attempt,
-				story:   &story{rare: &rarities{spent: what}},
+				story:   &story{rest: &rest{rare: &rarities{spent: what}}},
 			}
 		}
 		spy.left = []*dispatch{

@@ -43,7 +43,7 @@ func HeldAt(s *Subscription) []Event {
 		all = append(all, line.behind...)
 	}
 	slices.SortFunc(all, func(x, y *dispatch) int {
-		return cmp.Compare(x.story.rare.seat.number, y.story.rare.seat.number)
+		return cmp.Compare(x.rare().seat.number, y.rare().seat.number)
 	})
 	events := make([]Event, len(all))
 	for i, d := range all {
