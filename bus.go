@@ -120,7 +120,7 @@ func (b *Bus) workers() lane.Config[opening, *worker] {
 	return lane.Config[opening, *worker]{
 		Open:        b.openWorker,
 		Close:       b.closeWorker,
-		Place:       func(w *worker) *opening { return &w.dispatch.opening },
+		Place:       func(w *worker) *opening { return &w.places[0].opening },
 		Run:         b.run,
 		Enter:       func(o *opening) bool { return b.store.enter(o) },
 		Ending:      (*worker).ending,

@@ -7,10 +7,29 @@ import (
 	"time"
 )
 
-// run is a dispatch's next attempt: its handlers in order, from the subscription
-// that it has come to, until the first failure.
-func (b *Bus) run(w *worker) {
-	d := w.taken()
+// run runs what the worker has taken, and with next what it takes ahead.
+func (b *Bus) run(w *worker, next func(*opening) bool) {
+	w.place, w.takeNext = 0, next
+	for {
+		b.attempt(w, w.taken())
+		switch {
+		case w.lost: // and what it ran is somebody else's
+			return
+		case !w.ahead:
+			if w.place != 0 {
+				w.places[w.place].opening = opening{} // what is taken next comes into the other one
+			}
+			return
+		}
+		w.ahead, w.handled = false, false
+		w.places[1-w.place].opening = opening{} // or the worker keeps it as long as this one runs
+	}
+}
+
+// attempt is a dispatch's next attempt: its handlers in order, from the subscription
+// that it has come to, until the first failure. It ends with that of another dispatch if
+// one call has been passed on to the next.
+func (b *Bus) attempt(w *worker, d *dispatch) {
 	var (
 		c         *call
 		err       error
@@ -48,16 +67,16 @@ func (b *Bus) run(w *worker) {
 		}
 		b.attemptBegun(d)
 		// What is somebody else's as soon as the call is given up is read before it begins.
-		to := d.to
-		w.steps = d.story == nil && !d.apart
+		w.to, w.steps = d.to, d.story == nil && !d.apart
 		c = b.begin(w, at, s, pass)
 		inHandler, err, v = true, nil, nil
 		var may bool
 		if may, err = b.handle(w, &c); err != nil && c.running() {
 			v = &w.verdict
-			b.judgeInside(c.subscription, to, err, v)
+			b.judgeInside(c.subscription, w.to, err, v)
 		}
 		inHandler = false
+		d, at = c.dispatch, c.visit // what is in there may be somebody else's
 		if !may {
 			if b.withdraw(w, c) {
 				return
@@ -104,8 +123,8 @@ func later(nanos int64, d time.Duration) int64 {
 }
 
 // handle runs the handler of c, and as far as one call can be passed on to the next,
-// those after it. c is then the last one, and err what its handler has returned, or
-// panicked with. With false, the handler must not be called any more.
+// those after it. c is then the last one, also if its handler ends the goroutine, and err
+// what it has returned, or panicked with. With false, it must not be called any more.
 func (b *Bus) handle(w *worker, c **call) (may bool, err error) {
 	inHandler := false
 	defer func() {
@@ -144,6 +163,7 @@ func (b *Bus) handle(w *worker, c **call) (may bool, err error) {
 // already. It reports whether the attempt goes on.
 func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 	if !w.slot.End(c) {
+		b.putBack(w)
 		b.endedLate(w, c, err)
 		return false
 	}
@@ -160,6 +180,7 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 		s.circuit.successes.Add(1)
 		return true
 	}
+	b.putBack(w) // what follows may take its time
 	var was counted
 	if d.story != nil {
 		was = d.story.counted

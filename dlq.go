@@ -286,7 +286,9 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		l.Fingerprint = l.group().Fingerprint
 		return l
 	}
-	l.counted, l.at = d.story.counted, d.to.subscriptions[d.next]
+	if l.counted = d.story.counted; l.counted != (counted{}) {
+		l.at = d.to.subscriptions[d.next]
+	}
 	for f := range d.story.failures {
 		var omitted int
 		l.Failures, omitted = keepFailure(l.Failures, firstFailures, b.failureOf(d, f))

@@ -156,7 +156,7 @@ func (b *Bus) cut(cause error) {
 	}
 	b.leaveBehind()
 	for {
-		if !b.lanes.TryTake(&w.dispatch.opening) {
+		if !b.lanes.TryTake(&w.places[0].opening) {
 			return
 		}
 		b.bury(w, w.taken(), ReasonShutdown)

@@ -29,8 +29,10 @@ type Metrics struct {
 	// many deliveries wait for subscriptions that are skipped.
 	Scheduled int
 	Held      int
-	// RunningDispatches is how many dispatches are on a worker, and
-	// AbandonedHandlers how many have overrun their timeouts and go on.
+	// RunningDispatches is how many dispatches are on a worker: for an instant one
+	// more than its handler runs for, as it takes the next one before it counts
+	// that as handled. AbandonedHandlers is how many handlers have overrun their
+	// timeouts and go on.
 	RunningDispatches int
 	AbandonedHandlers int
 	// Workers is how many goroutines there are to run handlers.

@@ -139,8 +139,8 @@ func publishAllocs(t *testing.T, opts ...Option) float64 {
 	w := b.openWorker()
 	defer b.closeWorker(w)
 	return testing.AllocsPerRun(5000, func() {
-		if b.lanes.TryTake(&w.dispatch.opening) {
-			b.run(w)
+		if b.lanes.TryTake(&w.places[0].opening) {
+			b.run(w, func(*opening) bool { return false })
 		}
 	})
 }

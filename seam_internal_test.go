@@ -186,7 +186,7 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 				}
 				require.True(t, b.Metrics().Ledger.Balanced())
 				w := b.openWorker()
-				require.True(t, b.lanes.TryTake(&w.dispatch.opening))
+				require.True(t, b.lanes.TryTake(&w.places[0].opening))
 				lose(b, w)
 				b.lanes.Finish()
 				b.closeWorker(w)
@@ -201,12 +201,13 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 	}
 }
 
-// What there is of for each run of a handler, for each event that is queued, and for
-// each that is waited for, is small: it is most of what the bus costs.
+// What there is of for each run of a handler, for each event that is queued, for each
+// that is waited for, and for each that waits for a retry, is small: it is most of what the bus costs.
 func TestD7_SizesOfWhatThereIsMuchOf(t *testing.T) {
 	require.LessOrEqual(t, reflect.TypeFor[call]().Size(), uintptr(24))
 	require.LessOrEqual(t, reflect.TypeFor[opening]().Size(), uintptr(80))
 	require.LessOrEqual(t, reflect.TypeFor[waiter]().Size(), uintptr(96))
+	require.LessOrEqual(t, reflect.TypeFor[outlier]().Size(), uintptr(192))
 }
 
 // What handlers ask of their contexts is found at once, however many subscriptions

@@ -17,10 +17,10 @@ func SetRandom(b *Bus, random func() float64) { b.config.random = random }
 func SetGates(b *Bus, run func(e Event, subscription string, attempt int), next func()) {
 	workers := b.workers()
 	goOn, tell := workers.Run, workers.After
-	workers.Run = func(w *worker) {
+	workers.Run = func(w *worker, _ func(*opening) bool) {
 		d := w.taken()
 		run(d.event(d.to.subscriptions[0].bus.time), d.to.subscriptions[d.next].id, int(d.attempt)+1)
-		goOn(w)
+		goOn(w, func(*opening) bool { return false }) // each has a gate
 	}
 	workers.After = func(w *worker) {
 		told := w.settled != nil

@@ -11,25 +11,29 @@ import (
 // worker is what a goroutine of the lanes keeps.
 type worker struct {
 	slot    *deadline.Slot[call]
-	calls   []call  // for runs of handlers
-	made    int     // of these
-	visit   *visit  // of the last one
-	visits  []visit // for the next ones
-	burst   int     // how many calls were made at once, more while there is more to do
-	called  uint32  // how often it has run one, from a random number on
-	timed   bool    // the running one has begun at an exact time
-	steps   bool    // its dispatch is in place and has no story: see passOn
-	lost    bool    // the watch has given up its call, and somebody else goes on
-	handled bool    // the run has ended as the ledger has it under handled
-	hasNext bool    // there is next
-	settled *waiter // to be told once the run no longer counts
-	handed  int     // how many next there have been without a pause
+	calls   []call    // for runs of handlers
+	made    int       // of these
+	visit   [2]*visit // of the last one for what is in each place
+	visits  []visit   // for the next ones
+	burst   int       // how many calls were made at once, more while there is more to do
+	called  uint32    // how often it has run one, from a random number on
+	timed   bool      // the running one has begun at an exact time
+	steps   bool      // its dispatch is in place and has no story: see passOn
+	lost    bool      // the watch has given up its call, and somebody else goes on
+	handled bool      // the run has ended as the ledger has it under handled
+	hasNext bool      // there is next
+	settled *waiter   // to be told once the run no longer counts
+	handed  int       // how many next there have been without a pause
 
-	dispatch dispatch // that it runs, unless it has moved out
-	event    Event    // of that, for its handlers
-	extras   *extras  // of that
-	verdict  verdict  // on the last error
-	next     opening  // what the run has let through at its key's gate
+	places   [2]dispatch         // of what it runs, unless that has moved out, and what it takes ahead
+	place    int                 // what it has taken last
+	ahead    bool                // which has not begun, but comes next
+	takeNext func(*opening) bool // takes ahead
+	to       *targets            // of what it runs
+	event    Event               // of that, for its handlers
+	extras   *extras             // of that
+	verdict  verdict             // on the last error
+	next     opening             // what the run has let through at its key's gate
 }
 
 // maxHanded is how many dispatches of a key a worker runs before somebody looks at
@@ -52,6 +56,11 @@ func (b *Bus) closeWorker(w *worker) {
 		b.lanes.Unpark(&w.next)
 	}
 	b.watch.Close(w.slot)
+	// Contexts that handlers have kept may keep the worker.
+	w.takeNext, w.next = nil, opening{}
+	if !w.lost { // or somebody else has what it ran
+		w.letGo()
+	}
 }
 
 // leave gives up the place of a dispatch's key. The next one of the key is the
@@ -74,15 +83,20 @@ func (b *Bus) leave(w *worker, o *opening) {
 
 // goOn puts into the worker's place what the run before has let through.
 func (w *worker) goOn() {
-	w.dispatch.opening = w.next
+	w.places[0].opening = w.next
 	w.next, w.hasNext = opening{}, false
 }
 
-// idle lets go of the event that a worker has run last.
+// letGo lets go of the event that a worker has run last.
+func (w *worker) letGo() {
+	w.places, w.to, w.event, w.extras = [2]dispatch{}, nil, Event{}, nil
+}
+
+// idle lets go of what a worker has used for what it has run.
 func (b *Bus) idle(w *worker) {
 	b.watch.Clear(w.slot)
-	w.dispatch, w.event, w.extras = dispatch{}, Event{}, nil
-	w.calls, w.made, w.visit, w.visits, w.burst = nil, 0, nil, nil, 0
+	w.letGo()
+	w.calls, w.made, w.visit, w.visits, w.burst = nil, 0, [2]*visit{}, nil, 0
 	w.verdict = verdict{}
 }
 
@@ -123,7 +137,7 @@ func (w *worker) tell() {
 // taken is the dispatch that the worker has taken: a new one, in its own place, or
 // one that goes on.
 func (w *worker) taken() *dispatch {
-	d := &w.dispatch
+	d := &w.places[w.place]
 	if apart, is := d.payload.(*dispatch); is {
 		return apart
 	}
@@ -144,12 +158,11 @@ func (w *worker) putEvent(d *dispatch, t *timeline) {
 // visiting is what the calls of the dispatch's next attempt have in common.
 func (w *worker) visiting(d *dispatch) *visit {
 	values := d.values()
-	if v := w.visit; v != nil && values == nil && v.dispatch == d && v.values == nil && v.asked.Load() == nil {
+	if v := w.visit[w.place]; v != nil && values == nil && v.dispatch == d && v.asked.Load() == nil {
 		return v
 	}
 	if linked(values) {
-		w.visit = &visit{dispatch: d, values: values, slot: w.slot}
-		return w.visit
+		return &visit{dispatch: d, values: values, slot: w.slot}
 	}
 	if len(w.visits) == 0 {
 		w.visits = make([]visit, min(w.burst+1, workerCalls))
@@ -157,7 +170,9 @@ func (w *worker) visiting(d *dispatch) *visit {
 	v := &w.visits[0]
 	w.visits = w.visits[1:]
 	v.dispatch, v.values, v.slot = d, values, w.slot
-	w.visit = v
+	if values == nil {
+		w.visit[w.place] = v
+	}
 	return v
 }
 
@@ -170,7 +185,7 @@ func (w *worker) newCall(at *visit, s *Subscription, position int32, pass uint64
 		// first of these would read it, and the system then maps new memory twice.
 		w.calls[w.burst-1].number = w.called
 		if w.called%visitCalls < workerCalls {
-			w.visit = nil
+			w.visit = [2]*visit{}
 		}
 	}
 	c := &w.calls[w.made]
@@ -212,38 +227,95 @@ func (b *Bus) begin(w *worker, at *visit, s *Subscription, pass uint64) *call {
 	return c
 }
 
-// passOn begins the call after c, which has succeeded, in the step that ends c. It does
-// so if between the two there is nothing to decide, record or tell but a success, and
-// no time to be read; otherwise it is nil, and nothing has happened, or c has been given
-// up.
+// passOn begins the call after c, which has succeeded, in the step that ends c: that of
+// the next subscription, or of the first one of an event that is taken ahead. It does so
+// if between the two there is nothing to decide, record or tell but a success, and no
+// time to be read; otherwise it is nil, and c has not ended, or has been given up.
 func (b *Bus) passOn(w *worker, c *call) *call {
 	if !w.steps || w.timed || samples(w.called+1) {
 		return nil
 	}
-	// In place, the dispatch has what is read here until the worker takes the next one,
-	// also if the call has been given up.
+	// In place, the dispatch has what is read here until the worker takes the next one
+	// there, also if the call has been given up.
 	d, at := c.dispatch, c.visit
-	position := c.position + 1
-	if int(position) == len(d.to.subscriptions) || at.asked.Load() != nil {
+	now := b.time.last.Load()
+	if now == nil || at.asked.Load() != nil || !c.subscription.circuit.quiet(c.pass(), now.nanos) {
 		return nil
 	}
-	now, s := b.time.last.Load(), d.to.subscriptions[position]
-	pass := s.circuit.gate.Load()
-	if now == nil || now.nanos != at.started || s.timeout < 2*tick ||
-		pass&gateAsk != 0 || d.key != "" && s.holding.hasLine(d.key) ||
-		!c.subscription.circuit.quiet(c.pass(), now.nanos) {
-		return nil
+	var next *call
+	ends := int(c.position)+1 == len(d.to.subscriptions)
+	if ends {
+		next = b.callAhead(w, c, now)
+	} else {
+		next = b.callBeside(w, c, now)
 	}
-	next := w.newCall(at, s, position, pass)
-	if !w.slot.Pass(c, next) {
+	if next == nil || !w.slot.Pass(c, next) {
 		return nil
 	}
 	c.subscription.circuit.successes.Add(1)
 	if at.asked.Load() != nil { // at the last moment
 		c.cancel()
 	}
+	if ends {
+		w.ahead = false
+		b.settle(w, d, settlement{outcome: Handled})
+		d.opening = opening{} // or the worker keeps it as long as the next one runs
+	}
 	if !b.time.ticks() {
 		b.watch.Arm(w.slot, next)
 	}
 	return next
+}
+
+// callBeside is the call of the subscription after that of c, nil if that must not begin
+// without being asked for.
+func (b *Bus) callBeside(w *worker, c *call, now *instant) *call {
+	d, at := c.dispatch, c.visit
+	position := c.position + 1
+	s := d.to.subscriptions[position]
+	pass := s.circuit.gate.Load()
+	if now.nanos != at.started || s.timeout < 2*tick ||
+		pass&gateAsk != 0 || d.key != "" && s.holding.hasLine(d.key) {
+		return nil
+	}
+	return w.newCall(at, s, position, pass)
+}
+
+// callAhead takes what comes next, for when the dispatch of c has been handled, and is
+// its first call, nil if that must not begin without being asked for.
+func (b *Bus) callAhead(w *worker, c *call, now *instant) *call {
+	if c.dispatch.key != "" || c.dispatch.extras() != nil || !c.running() {
+		return nil
+	}
+	other := &w.places[1-w.place]
+	if !w.takeNext(&other.opening) {
+		return nil
+	}
+	w.place, w.ahead = 1-w.place, true
+	d := w.taken()
+	s := d.to.subscriptions[0]
+	pass := s.circuit.gate.Load()
+	if d != other || d.key != "" || s.timeout < 2*tick || pass&gateAsk != 0 {
+		return nil
+	}
+	d.attempt = 1
+	at := w.visiting(d)
+	w.to = d.to
+	w.putEvent(d, b.time)
+	at.started = now.nanos
+	next := w.newCall(at, s, 0, pass)
+	if !c.subscription.circuit.quiet(c.pass(), now.nanos) { // any more
+		return nil
+	}
+	return next
+}
+
+// putBack gives to others what was taken ahead.
+func (b *Bus) putBack(w *worker) {
+	if w.ahead {
+		w.ahead = false
+		place := &w.places[w.place].opening
+		b.lanes.PutBack(place)
+		*place = opening{}
+	}
 }

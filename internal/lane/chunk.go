@@ -84,7 +84,19 @@ type seen[T any] struct {
 	filled int64 // to look again at what the publishers write slows down both
 	out    int64 // items that it has taken out, and not reported
 	period int64 // in which it has looked last
+	empty  int64 // the position when there was nothing to take
+	streak int64 // items between that and the time before
 	behind bool  // Enter has kept the last item, or is being asked by another worker
+}
+
+// turns is how often others are to run before a worker that has found nothing looks
+// again. Looking takes the line of memory from whoever is about to write it: a worker
+// that is as fast as the publishers, and at their heels, held up both for each item.
+func (s *seen[T]) turns() int {
+	if s.streak >= streak {
+		return streakTurns
+	}
+	return 1
 }
 
 // report says how many items have been taken out of the chunk that a worker has seen
@@ -113,6 +125,7 @@ func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 			if position == c.end.Load() && p.advance(c) {
 				continue
 			}
+			seen.empty, seen.streak = position, position-seen.empty
 			return false
 		}
 		if c.isGated(position) {
@@ -142,6 +155,25 @@ func (p *Pool[T, W]) tryTake(place *T, seen *seen[T]) bool {
 		}
 		return true
 	}
+}
+
+// takeAhead puts the next item into place if it is at hand. Who takes ahead has not ended
+// yet what it runs, and must not wait for a lock, nor look through what Enter keeps.
+func (p *Pool[T, W]) takeAhead(place *T, seen *seen[T]) bool {
+	c := p.head.Load()
+	position := c.cursor.Load()
+	if c != seen.chunk || p.thirsty.Load() {
+		return false
+	}
+	if position >= seen.filled {
+		seen.filled = c.filled.Load()
+	}
+	if position >= seen.filled || c.isGated(position) || !c.cursor.CompareAndSwap(position, position+1) {
+		return false
+	}
+	c.takeOut(position, place)
+	seen.out++
+	return true
 }
 
 // enter takes a gated item, if nobody else does and Enter lets it through.

@@ -30,6 +30,12 @@ const (
 	// deep is how many items make a queue deep, for items that are short: they
 	// leave the processors' caches before they are taken.
 	deep = 2048
+	// lockTries is how often somebody who brings an item tries to get the lock in each
+	// of lockTurns, before he waits for it.
+	lockTries, lockTurns = 20, 4
+	// streak is how many items in a row make a worker that finds no more let others run
+	// for streakTurns before it looks again.
+	streak, streakTurns = 32, 4
 	// spins is how often a worker looks again before it rests: waking one that
 	// rests costs more than an item does.
 	spins = 16
@@ -44,8 +50,10 @@ type Config[T, W any] struct {
 	// Place is where a worker's items are put, one after the other.
 	Place func(W) *T
 	// Run runs the item in the worker's place. It may end its goroutine with
-	// runtime.Goexit.
-	Run func(W)
+	// runtime.Goexit. With next it takes another item ahead, into a place of its own,
+	// if one that is not gated is at hand: as soon as the one before has ended, and been
+	// Counted, that is what it runs. PutBack is for what it then cannot run at once.
+	Run func(w W, next func(place *T) bool)
 	// Enter is asked for an item that was put gated when its turn has come, in the
 	// order of the queue and one at a time. If it returns false it has kept the
 	// item, which still takes its place in the queue, for Unpark or Next. It is
@@ -136,7 +144,7 @@ type Pool[T, W any] struct {
 	ticking  bool          // the ticker is set, or growing
 	growing  bool          // a goroutine is about to add workers, and keeps the pool from being gone
 	ticker   *time.Timer
-	unparked int64 // items that have come back from Enter to the queue
+	unparked int64 // items that have come back to the queue, from Enter or PutBack
 
 	seen     int64     // begun at the last tick
 	began    time.Time // the period
@@ -174,7 +182,7 @@ func (p *Pool[T, W]) Push(ctx context.Context, item *T, over, gated bool) error 
 // wait, and exceeds the capacity, also after Refuse, until Seal. More than the capacity
 // needs the queue empty, and exceeds it.
 func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) (*T, error) {
-	p.mu.Lock()
+	p.lock()
 	fit := min(n, p.cfg.Capacity)
 	if err := p.admitLocked(ctx, fit, over); err != nil {
 		p.mu.Unlock()
@@ -185,6 +193,21 @@ func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) (*T, error) 
 	place, begins := p.placeLocked()
 	p.begins, p.waits = begins, !over
 	return place, nil
+}
+
+// lock is for those who bring items. They hold it for less time than it takes to go to
+// sleep and be woken, which is what Mutex.Lock does where other goroutines are ready to
+// run. So who finds it taken tries again, and lets others run who may hold it.
+func (p *Pool[T, W]) lock() {
+	for range lockTurns {
+		for range lockTries {
+			if p.mu.TryLock() {
+				return
+			}
+		}
+		runtime.Gosched()
+	}
+	p.mu.Lock()
 }
 
 // Add lets in what was put into the place, and returns another one.
@@ -294,6 +317,16 @@ func (p *Pool[T, W]) Unpark(item *T) {
 	defer p.mu.Unlock()
 	p.parked.Add(-1)
 	p.unparked++
+	p.putLocked(item, false)
+}
+
+// PutBack brings back an item that was taken ahead.
+func (p *Pool[T, W]) PutBack(item *T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.finished.Add(1)
+	p.unparked++
+	p.room--
 	p.putLocked(item, false)
 }
 
@@ -443,6 +476,7 @@ func (p *Pool[T, W]) work(w W, ran bool) {
 	}()
 	place := p.cfg.Place(w)
 	var seen seen[T]
+	next := func(place *T) bool { return !p.crowded.Load() && p.takeAhead(place, &seen) }
 	for {
 		switch {
 		case !ran:
@@ -458,7 +492,7 @@ func (p *Pool[T, W]) work(w W, ran bool) {
 			continue
 		}
 		exited = true
-		p.cfg.Run(w)
+		p.cfg.Run(w, next)
 		exited = false
 		if end = p.cfg.Ending(w); end&Lost != 0 {
 			return
@@ -506,7 +540,9 @@ func (p *Pool[T, W]) take(w W, place *T, seen *seen[T]) bool {
 				return true
 			}
 			if !seen.behind {
-				runtime.Gosched()
+				for range seen.turns() {
+					runtime.Gosched()
+				}
 			} else if p.outpaced() {
 				break
 			}

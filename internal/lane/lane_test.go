@@ -19,6 +19,7 @@ import (
 type worker struct {
 	item int
 	lost bool
+	next func(*int) bool
 }
 
 type pool struct {
@@ -42,10 +43,13 @@ func newPool(s settings) *pool {
 		s.capacity = 1 << 20
 	}
 	p.Pool = lane.New(lane.Config[int, *worker]{
-		Open:        func() *worker { p.open.Add(1); p.opened.Add(1); return &worker{} },
-		Close:       func(*worker) { p.open.Add(-1); p.closed.Add(1) },
-		Place:       func(w *worker) *int { return &w.item },
-		Run:         func(w *worker) { s.run(p, w, w.item) },
+		Open:  func() *worker { p.open.Add(1); p.opened.Add(1); return &worker{} },
+		Close: func(*worker) { p.open.Add(-1); p.closed.Add(1) },
+		Place: func(w *worker) *int { return &w.item },
+		Run: func(w *worker, next func(*int) bool) {
+			w.next = next
+			s.run(p, w, w.item)
+		},
 		Enter:       func(item *int) bool { return s.enter(*item) },
 		Ending:      func(w *worker) lane.Ending { return p.ending(w) },
 		Next:        func(*worker) {},
