@@ -238,12 +238,15 @@ func (b *Bus) passOn(w *worker, c *call) *call {
 	// In place, the dispatch has what is read here until the worker takes the next one
 	// there, also if the call has been given up.
 	d, at := c.dispatch, c.visit
+	ends := int(c.position)+1 == len(d.to.subscriptions)
+	if ends && (d.key != "" || d.extras() != nil) { // somebody may wait for its end
+		return nil
+	}
 	now := b.time.last.Load()
 	if now == nil || at.asked.Load() != nil || !c.subscription.circuit.quiet(c.pass(), now.nanos) {
 		return nil
 	}
 	var next *call
-	ends := int(c.position)+1 == len(d.to.subscriptions)
 	if ends {
 		next = b.callAhead(w, c, now)
 	} else {
@@ -284,7 +287,7 @@ func (b *Bus) callBeside(w *worker, c *call, now *instant) *call {
 // callAhead takes what comes next, for when the dispatch of c has been handled, and is
 // its first call, nil if that must not begin without being asked for.
 func (b *Bus) callAhead(w *worker, c *call, now *instant) *call {
-	if c.dispatch.key != "" || c.dispatch.extras() != nil || !c.running() {
+	if !c.running() {
 		return nil
 	}
 	other := &w.places[1-w.place]
