@@ -480,3 +480,60 @@ func TestE4_AHandledEventIsLetGo(t *testing.T) {
 		})
 	}
 }
+
+// Two chains of handlers that publish with their contexts, of which one ends its
+// goroutine each time: what a worker has run last in its other place is not kept by the
+// contexts of the chains.
+func TestE4_ChainsOfHandlersKeepLittle(t *testing.T) {
+	bus, _ := newBus(t, eventbus.WithConcurrency(1), eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithLogger(zap.NewNop()),
+		eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithDeadLetterCapacity(1))
+	const rounds, startsLate = 1500, 50
+	type link struct {
+		n       int
+		payload *[4096]byte
+	}
+	type key struct{}
+	var payloads []weak.Pointer[[4096]byte]
+	next := func(n int) *link {
+		payload := new([4096]byte)
+		payloads = append(payloads, weak.Make(payload))
+		return &link{n, payload}
+	}
+	publish := func(ctx context.Context, e eventbus.Event) {
+		l := e.Payload.(*link)
+		ctx = context.WithValue(ctx, key{}, l.n)
+		if e.Type == "b" && l.n < startsLate { // so that the chains start afresh at different times
+			ctx = t.Context()
+		}
+		if l.n < rounds {
+			_, err := bus.Publish(ctx, e.Type, next(l.n+1))
+			require.NoError(t, err)
+		}
+	}
+	kept := make(chan int, 1)
+	mustSubscribe(t, bus, "a", func(ctx context.Context, e eventbus.Event) error {
+		publish(ctx, e)
+		return nil
+	})
+	mustSubscribe(t, bus, "b", func(ctx context.Context, e eventbus.Event) error {
+		publish(ctx, e)
+		if e.Payload.(*link).n < rounds {
+			runtime.Goexit()
+		}
+		runtime.GC()
+		runtime.GC()
+		n := 0
+		for _, p := range payloads {
+			if p.Value() != nil {
+				n++
+			}
+		}
+		kept <- n
+		return nil
+	})
+	mustPublish(t, bus, "a", next(0))
+	mustPublish(t, bus, "b", next(0))
+	require.NoError(t, bus.Start(t.Context()))
+	require.Less(t, <-kept, rounds/2)
+	shutdown(t, bus)
+}
