@@ -2,9 +2,11 @@ package eventbus
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -229,4 +231,47 @@ func TestC4_AResetWhileTheNextEventIsTaken(t *testing.T) {
 		require.Equal(t, CircuitOpen, state())
 		require.NoError(t, b.Shutdown(t.Context()))
 	})
+}
+
+// An event that has been handled is let go of, also if what was taken ahead of its end has
+// been put back.
+func TestE4_AHandledEventIsLetGoThoughTheNextIsPutBack(t *testing.T) {
+	b, err := New(WithConcurrency(1))
+	require.NoError(t, err)
+	var s *Subscription
+	taken := 0
+	hookAhead(b, func(any) {
+		if taken++; taken%2 == 0 { // it is in the first place, and the one before in the second
+			require.NoError(t, s.Trip())
+			require.NoError(t, s.Reset())
+		}
+	})
+	in, release := make(chan struct{}), make(chan struct{})
+	s, err = b.Subscribe("order.*", func(context.Context, Event) error { return nil })
+	require.NoError(t, err)
+	_, err = b.Subscribe("last", func(context.Context, Event) error {
+		close(in)
+		<-release
+		return nil
+	})
+	require.NoError(t, err)
+	var payloads []weak.Pointer[[4096]byte]
+	for range 2 {
+		payload := new([4096]byte)
+		payloads = append(payloads, weak.Make(payload))
+		_, err = b.Publish(t.Context(), "order.placed", payload)
+		require.NoError(t, err)
+	}
+	_, err = b.Publish(t.Context(), "last", nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Start(t.Context()))
+	<-in
+	for range 3 {
+		runtime.GC()
+	}
+	for i, p := range payloads {
+		require.Nil(t, p.Value(), i)
+	}
+	close(release)
+	require.NoError(t, b.Shutdown(context.Background()))
 }

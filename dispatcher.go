@@ -16,8 +16,8 @@ func (b *Bus) run(w *worker, next func(*opening) bool) {
 		case w.lost: // and what it ran is somebody else's
 			return
 		case !w.ahead:
-			if w.place != 0 {
-				w.places[w.place].opening = opening{} // what is taken next comes into the other one
+			if w.places[1].to != nil {
+				w.places[1].opening = opening{} // what is taken next comes into the other one
 			}
 			return
 		}

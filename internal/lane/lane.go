@@ -195,7 +195,7 @@ func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) (*T, error) 
 	return place, nil
 }
 
-// lock is for those who bring items. They hold it for less time than it takes to go to
+// lock is for those who bring new items. They hold it for less time than it takes to go to
 // sleep and be woken, which is what Mutex.Lock does where other goroutines are ready to
 // run. So who finds it taken tries again, and lets others run who may hold it.
 func (p *Pool[T, W]) lock() {
