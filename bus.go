@@ -54,10 +54,8 @@ type Bus struct {
 	drained chan struct{} // closed when, ending, nothing is unsettled
 	closed  chan struct{} // closed when Shutdown is done
 
-	mu            sync.Mutex               // guards the following
-	made          uint64                   // subscriptions, ever
-	subscriptions map[string]*Subscription // by id
-	former        map[string]*Subscription // by the names that they have taken over
+	mu            sync.Mutex // guards the following
+	subscriptions registry
 	drainedOnce   bool
 	cause         error         // of cutting
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
@@ -81,8 +79,7 @@ func New(opts ...Option) (*Bus, error) {
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
-		subscriptions: make(map[string]*Subscription),
-		former:        make(map[string]*Subscription),
+		subscriptions: registry{named: make(map[string]*Subscription)},
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
 	b.era.Store(&era{})

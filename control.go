@@ -16,7 +16,7 @@ func (b *Bus) Subscription(name string) *Subscription {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.findLocked(name)
+	return b.subscriptions.find(name)
 }
 
 // Trip opens the subscription's circuit, as if its events had failed: for OpenFor,

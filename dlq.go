@@ -351,7 +351,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
-		s := b.findLocked(id)
+		s := b.subscriptions.find(id)
 		if s == nil {
 			return fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
 		}

@@ -1,9 +1,7 @@
 package eventbus
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -142,13 +140,8 @@ func (p Plan) String() string {
 // list is the subscriptions, in the order in which they were made.
 func (b *Bus) list() []*Subscription {
 	b.mu.Lock()
-	all := make([]*Subscription, 0, len(b.subscriptions))
-	for _, s := range b.subscriptions {
-		all = append(all, s)
-	}
-	b.mu.Unlock()
-	slices.SortFunc(all, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	return all
+	defer b.mu.Unlock()
+	return b.subscriptions.list()
 }
 
 // Abandoned names the handlers that have been given up, at their timeouts or by

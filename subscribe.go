@@ -101,35 +101,23 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.ending.Load() {
 		return nil, ErrShutdown
 	}
-	s.number, s.id = b.made+1, c.name
+	s.number, s.id = b.subscriptions.made+1, c.name
 	taken := c.formerly
 	if c.named {
 		taken = append([]string{s.id}, taken...)
 	}
 	for i, name := range taken {
-		if b.findLocked(name) != nil || slices.Contains(taken[:i], name) {
+		if b.subscriptions.find(name) != nil || slices.Contains(taken[:i], name) {
 			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, name)
 		}
 	}
 	// A user may have given somebody just this name.
-	for n := s.number; s.id == "" || !c.named && b.findLocked(s.id) != nil; n++ {
+	for n := s.number; s.id == "" || !c.named && b.subscriptions.find(s.id) != nil; n++ {
 		s.id = fmt.Sprintf("%s#%d", pattern, n)
 	}
-	b.made++
-	b.subscriptions[s.id] = s
-	for _, name := range c.formerly {
-		b.former[name] = s
-	}
+	b.subscriptions.add(s)
 	s.place = b.routes.Add(parsed, s)
 	return s, nil
-}
-
-// findLocked is the subscription that has a name, or has taken it over.
-func (b *Bus) findLocked(name string) *Subscription {
-	if s := b.subscriptions[name]; s != nil {
-		return s
-	}
-	return b.former[name]
 }
 
 // ID is the subscription's name, or what stands for one.
@@ -172,10 +160,7 @@ func (s *Subscription) Unsubscribe() {
 	parsed, _ := route.Parse(s.pattern)
 	b.mu.Lock()
 	b.routes.Remove(parsed, s.place)
-	delete(b.subscriptions, s.id)
-	for _, name := range s.formerly {
-		delete(b.former, name)
-	}
+	b.subscriptions.remove(s)
 	b.mu.Unlock()
 	// Workers find them removed.
 	for _, d := range s.holding.close(ReasonUnsubscribed) {
