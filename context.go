@@ -333,7 +333,9 @@ func (c *call) stands() *standing {
 	}
 	// As in FromContext, the dispatch stays what it is while the lock is held.
 	d := c.dispatch
-	s.above = d.waiter()
+	if s.above = d.waiter(); s.above != nil {
+		s.above.lent.Store(true)
+	}
 	if d.hasPlace() {
 		s.place.key = d.key
 		if c.subscription.gate != nil {

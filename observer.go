@@ -162,7 +162,8 @@ func (b *Bus) accepted(o *opening) {
 
 func (b *Bus) observeAccepted(o opening) {
 	d := dispatch{opening: o}
-	b.observe("Accepted", func() { b.config.observer.Accepted(d.event(b.time)) })
+	event := d.event(b.time) // now: its extras may be somebody else's when it has been handled
+	b.observe("Accepted", func() { b.config.observer.Accepted(event) })
 }
 
 // attemptBegun tells of an attempt unless that has been done.

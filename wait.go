@@ -76,7 +76,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if !b.started.Load() && !b.ending.Load() {
 		return refuse(ErrNotStarted)
 	}
-	w := &waiter{}
+	w := freeWaiters.Get().(*waiter)
 	from := callFrom(ctx)
 	inside := b.running(from)
 	if inside {
@@ -99,7 +99,12 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 			shorten(eventType), r.ID, contextError(ctx))
 	}
-	r.Outcome, r.Attempts = w.outcome, int(w.attempts)
+	r.Outcome, r.Attempts = Outcome(w.outcome), int(w.attempts)
+	if w.isFree() {
+		*w = waiter{}
+		freeWaiters.Put(w)
+		return r, nil
+	}
 	var letters []DeadLetter
 	if w.tally != nil {
 		letters, r.Held = w.tally.letters, w.tally.held
@@ -110,7 +115,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	switch {
 	case len(letters) > 0:
 		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: letters}
-	case w.outcome == Cancelled:
+	case r.Outcome == Cancelled:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
 	}
 	return r, nil
@@ -122,12 +127,24 @@ type waiter struct {
 	stands atomic.Pointer[standing] // nil if it is no handler, or no longer waits
 	woken  chan struct{}            // closed when it is over, if it was asleep before
 	state  atomic.Uint32            // waitAwake and so on
+	lent   atomic.Bool              // somebody who stands knows it
 
 	// What follows is the dispatch's, if the event has one only, and does not change
 	// any more when it is over.
 	attempts int32
-	outcome  Outcome
+	outcome  int32  // an Outcome
 	tally    *tally // nil if there is one dispatch, and nothing has gone wrong
+}
+
+// freeWaiters are those that only the pool knows.
+var freeWaiters = sync.Pool{New: func() any { return &waiter{} }}
+
+// isFree reports whether only the caller, who has waited, knows a waiter that is over. Of an
+// event that was handled at once, without extras besides the waiter's, nothing is kept, and
+// who tells of its end is done with the waiter when he has said so, if nobody slept.
+func (w *waiter) isFree() bool {
+	return w.extras.waiter == w && w.outcome == int32(Handled) && w.attempts == 1 &&
+		w.tally == nil && w.woken == nil && !w.lent.Load()
 }
 
 // States of a waiter.
@@ -214,13 +231,13 @@ var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handl
 func (w *waiter) ended(o Outcome, attempts int) (all bool) {
 	t := w.tally
 	if t == nil {
-		w.outcome, w.attempts = o, int32(attempts)
+		w.outcome, w.attempts = int32(o), int32(attempts)
 		return true
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if severity[o] > severity[w.outcome] {
-		w.outcome = o
+		w.outcome = int32(o)
 	}
 	w.attempts = max(w.attempts, int32(attempts))
 	t.pending--
@@ -229,7 +246,7 @@ func (w *waiter) ended(o Outcome, attempts int) (all bool) {
 
 // end notes the outcome of an event that has no dispatch any more.
 func (w *waiter) end(o Outcome) {
-	w.outcome = o
+	w.outcome = int32(o)
 	w.finish()
 }
 
