@@ -30,6 +30,11 @@ const (
 	// deep is how many items make a queue deep, for items that are short: they
 	// leave the processors' caches before they are taken.
 	deep = 2048
+	// hold is for how long somebody who fills a chunk of a deep queue lets others run at
+	// most, in holdLooks times holdTurns turns: a few times what items take to empty one
+	// that are worth waiting for.
+	hold                 = 2 * time.Millisecond
+	holdLooks, holdTurns = 32, 32
 	// lockTries is how often somebody who brings an item tries to get the lock in each
 	// of lockTurns, before he waits for it.
 	lockTries, lockTurns = 20, 4
@@ -276,15 +281,22 @@ func (p *Pool[T, W]) admitLocked(ctx context.Context, n int, over bool) error {
 // yield holds up a caller that is faster than the workers, while these make
 // progress: both do better on a queue that is not deep.
 func (p *Pool[T, W]) yield() {
+	var began time.Time
 	taken := int64(-1)
-	for range 32 {
+	for look := range holdLooks {
 		now := p.head.Load().cursor.Load()
 		if now == taken || p.put.Load()+p.parked.Load()-now < deep {
 			return
 		}
 		taken = now
-		// Looking at what the workers write slows them down, so not at every turn.
-		for range 8 {
+		if look == 0 {
+			began = time.Now()
+		} else if time.Since(began) > hold { // where processors are short
+			return
+		}
+		// Looking at what the workers write slows them down, so not at every turn; and an item
+		// takes more than a few, if it is not very short.
+		for range holdTurns {
 			runtime.Gosched()
 		}
 	}
