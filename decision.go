@@ -46,17 +46,19 @@ type verdict struct {
 // called where the user's code may do anything (see guarded): what it has not come to
 // when that breaks off is left at what v was.
 func (v *verdict) judge(err error, by *judgement) {
+	before, told := v.text, false
 	v.text, v.permanent, v.rule, v.worthIt, v.retryAfter = "", false, -1, true, nil
-	told := false
 	defer func() {
 		if !told { // it has ended the goroutine
 			v.text = fmt.Sprintf("%T, whose methods broke off", err)
 		}
 	}()
-	v.text = textOf(err)
+	v.text = textOf(err, before)
 	told = true
-	_, v.permanent = asError[*permanentError](err)
-	v.retryAfter, _ = asError[*retryAfterError](err)
+	if wraps(err) { // as both of these do
+		_, v.permanent = asError[*permanentError](err)
+		v.retryAfter, _ = asError[*retryAfterError](err)
+	}
 	if v.permanent || by == nil {
 		return
 	}
@@ -102,7 +104,7 @@ type failedAttempt struct {
 	elapsed  time.Duration // since publication
 	previous time.Duration // the scheduled delay after the one before
 	bound    time.Duration // of elapsed, 0 for none
-	verdict
+	*verdict
 }
 
 // decision is what follows from a failed attempt: another one after delay, or
@@ -114,7 +116,7 @@ type decision struct {
 }
 
 // decide is what follows from f. random is in [0, 1).
-func (p *RetryPolicy) decide(f failedAttempt, random float64) decision {
+func (p *RetryPolicy) decide(f *failedAttempt, random float64) decision {
 	if f.permanent || !f.worthIt {
 		return decision{reason: ReasonPermanent}
 	}

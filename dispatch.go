@@ -289,23 +289,24 @@ func (d *dispatch) moveOut() *dispatch {
 	return &out.dispatch
 }
 
-// keep adds a failure to the story.
-func (d *dispatch) keep(f failure) {
+// keep adds a failure at a subscription to the story.
+func (d *dispatch) keep(at *Subscription) *failure {
 	s := d.tale()
 	if s.first.subscription == nil {
-		s.first = f
-		return
+		s.first.subscription = at
+		return &s.first
 	}
 	rest := s.others()
 	const first = firstFailures - 1
 	if len(rest.more) == first+lastFailures {
 		r := d.rarities()
 		r.omitted++
-		if rest.more[first].subscription == f.subscription {
+		if rest.more[first].subscription == at {
 			r.omittedHere++
 		}
 	}
-	rest.more, _ = keepFailure(rest.more, first, f)
+	rest.more, _ = keepFailure(rest.more, first, failure{subscription: at})
+	return &rest.more[len(rest.more)-1]
 }
 
 // splitOff makes a dispatch for the next subscription alone, with the attempts and
@@ -319,7 +320,7 @@ func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *di
 		story := split.tale()
 		for f := range d.story.failures {
 			if f.subscription == s {
-				split.keep(*f)
+				*split.keep(s) = *f
 				split.attempt = f.attempt
 			}
 		}

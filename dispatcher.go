@@ -207,14 +207,16 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 		asked := by // what a goroutine gets is on the heap
 		v = b.judge(s, err, &asked)
 	}
-	attempt.verdict = *v
-	policy := by.deciding(&attempt.verdict)
-	failures, previous := by.count(d, &attempt.verdict)
+	attempt.verdict = v
+	policy := by.deciding(v)
+	failures, previous := by.count(d, v)
 	attempt.number, attempt.previous = failures, *previous
-	d.keep(failure{err, attempt.text, s, now, duration, d.attempt, int32(attempt.rule + 1)})
+	kept := d.keep(s)
+	kept.err, kept.text, kept.at, kept.duration = err, attempt.text, now, duration
+	kept.attempt, kept.rule = d.attempt, int32(attempt.rule+1)
 	s.counters.failed(err, duration)
 	d.failedReplay()
-	next := policy.decide(attempt, b.randomly(policy, s))
+	next := policy.decide(&attempt, b.randomly(policy, s))
 	var change circuitChange
 	if attempt.permanent {
 		s.circuit.released(c.pass())
@@ -227,9 +229,10 @@ func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 		b.bury(w, d, next.reason)
 		return
 	}
-	d.to.counters.retries.Add(1)
 	if d.attempt == 1 {
 		d.to.counters.retried.Add(1)
+	} else {
+		d.to.counters.again.Add(1)
 	}
 	*previous = next.scheduled
 	due := later(now, next.delay)

@@ -308,14 +308,17 @@ func RetryAfter(err error, delay time.Duration) error {
 const maxErrorText = 8 << 10
 
 // textOf is err.Error(), whatever it does: handlers return errors whose methods
-// panic (a nil pointer in an error, say) or write novels.
-func textOf(err error) (text string) {
+// panic (a nil pointer in an error, say) or write novels. A text that it has been before
+// is known to be valid: a handler's errors are mostly the same.
+func textOf(err error, before string) (text string) {
 	defer func() {
 		if r := recover(); r != nil {
 			text = fmt.Sprintf("%T, whose Error method panicked", err)
 		}
 	}()
-	text = err.Error()
+	if text = err.Error(); text == before {
+		return text
+	}
 	if len(text) > maxErrorText {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") +
 			fmt.Sprintf("… (%d bytes more)", len(text)-maxErrorText)
@@ -372,20 +375,21 @@ func panicText(value any) string {
 // short, or it is late. It is the runtime's time.
 const guardedGrace = 100 * time.Millisecond
 
+// wraps reports whether there may be others in the chain of an error. Most are alone, and
+// errors.As allocates and reflects.
+func wraps(err error) bool {
+	switch err.(type) { //nolint:errorlint // its own methods are meant
+	case interface{ Unwrap() error }, interface{ Unwrap() []error }, interface{ As(target any) bool }:
+		return true
+	}
+	return false
+}
+
 // asError is errors.As, whatever the methods of the errors in the chain do.
 func asError[E error](err error) (found E, ok bool) {
 	if found, ok = err.(E); ok { //nolint:errorlint // the rest of the chain comes below
 		return found, true
 	}
-	// Most errors are a chain of one, and errors.As allocates and reflects.
-	switch err.(type) { //nolint:errorlint // see above
-	case interface{ Unwrap() error }, interface{ Unwrap() []error }, interface{ As(target any) bool }:
-		return asChained[E](err)
-	}
-	return found, false
-}
-
-func asChained[E error](err error) (found E, ok bool) {
 	defer func() {
 		if recover() != nil {
 			ok = false

@@ -52,7 +52,7 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 		if by == nil {
 			return v
 		}
-		v.text = textOf(err) // it is the bus's own
+		v.text = textOf(err, "") // it is the bus's own
 		b.log.Error("RetryIf did not return", zap.String("subscription_id", s.id))
 	}
 	if panicked != "" {

@@ -235,14 +235,18 @@ type typeCounters struct {
 	events atomic.Int64
 	_      [56]byte // publishers write the events, workers the others
 
-	retries, retried, succeededAfterRetry, deadLettered atomic.Int64
+	retried atomic.Int64 // dispatches, at their first retries
+	again   atomic.Int64 // further retries of these
+
+	succeededAfterRetry, deadLettered atomic.Int64
 }
 
 func (c *typeCounters) snapshot() TypeMetrics {
+	retried := c.retried.Load()
 	return TypeMetrics{
 		Events:              c.events.Load(),
-		Retries:             c.retries.Load(),
-		Retried:             c.retried.Load(),
+		Retries:             retried + c.again.Load(),
+		Retried:             retried,
 		SucceededAfterRetry: c.succeededAfterRetry.Load(),
 		DeadLettered:        c.deadLettered.Load(),
 	}

@@ -92,9 +92,9 @@ func TestP6_NothingOverflowsHoweverLargeTheNumbers(t *testing.T) {
 			delay = extreme.Draw(t, "after")
 			err = RetryAfter(err, delay)
 		}
-		f := failedAttempt{number: 1, elapsed: elapsed, bound: p.MaxElapsed}
+		f := failedAttempt{number: 1, elapsed: elapsed, bound: p.MaxElapsed, verdict: &verdict{}}
 		f.judge(err, nil)
-		d := p.decide(f, 0.5)
+		d := p.decide(&f, 0.5)
 		// In floats, which are not exact here but never wrap around.
 		sum, bound := float64(elapsed)+float64(delay), float64(p.MaxElapsed)
 		switch {
@@ -112,9 +112,9 @@ func TestP6_NothingOverflowsHoweverLargeTheNumbers(t *testing.T) {
 func TestD4_TheLastAttemptOfTheLargestBudgetIsReached(t *testing.T) {
 	p := DefaultRetryPolicy()
 	p.MaxRetries = maxMaxRetries
-	f := failedAttempt{number: math.MaxInt32 - 1}
+	f := failedAttempt{number: math.MaxInt32 - 1, verdict: &verdict{}}
 	f.judge(errors.New("broken"), nil)
-	require.True(t, p.decide(f, 0).retry)
+	require.True(t, p.decide(&f, 0).retry)
 	f.number++
-	require.Equal(t, decision{reason: ReasonExhausted}, p.decide(f, 0))
+	require.Equal(t, decision{reason: ReasonExhausted}, p.decide(&f, 0))
 }

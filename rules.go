@@ -205,7 +205,7 @@ func (m ErrorMatch) String() string {
 		for i, target := range m.Is {
 			texts[i] = "nil"
 			if !isNil(target) {
-				texts[i] = strconv.Quote(shorten(textOf(target)))
+				texts[i] = strconv.Quote(shorten(textOf(target, "")))
 			}
 		}
 		parts = append(parts, "is "+strings.Join(texts, " or "))
