@@ -119,6 +119,7 @@ type Pool[T, W any] struct {
 	active   atomic.Int64 // workers that have looked for items in it
 	sifting  atomic.Bool  // items are slow: what is behind those that Enter keeps is worth looking for
 	put      atomic.Int64 // items that are in the chunks before the tail
+	yielded  atomic.Int64 // items that were taken when somebody was held up last
 	parked   atomic.Int64 // items that Enter has kept
 	_        cacheLine
 	head     atomic.Pointer[chunk[T]] // where workers take
@@ -282,17 +283,17 @@ func (p *Pool[T, W]) admitLocked(ctx context.Context, n int, over bool) error {
 // progress: both do better on a queue that is not deep.
 func (p *Pool[T, W]) yield() {
 	var began time.Time
-	taken := int64(-1)
+	taken := p.yielded.Load()
 	for look := range holdLooks {
 		now := p.head.Load().cursor.Load()
 		if now == taken || p.put.Load()+p.parked.Load()-now < deep {
-			return
+			break
 		}
 		taken = now
 		if look == 0 {
 			began = time.Now()
 		} else if time.Since(began) > hold { // where processors are short
-			return
+			break
 		}
 		// Looking at what the workers write slows them down, so not at every turn; and an item
 		// takes more than a few, if it is not very short.
@@ -300,6 +301,7 @@ func (p *Pool[T, W]) yield() {
 			runtime.Gosched()
 		}
 	}
+	p.yielded.Store(taken)
 }
 
 // Return brings back an item that had been let in before. It never waits and is
