@@ -177,7 +177,7 @@ func bounds() []bound {
 		{work: retryStorm, against: "bytes a waiting event, less than watermill", limit: 25, least: true, figure: times(storm("watermill-router"), storm(us), plan.Waiting)},
 		// Workers that rest are there whatever waits: a few for 100,000 events.
 		{work: retryStorm, against: "goroutines a waiting event", limit: 0.001, unit: plan.GoroutinesWaiting, figure: value(storm(us), plan.GoroutinesWaiting)},
-		{work: retryStorm, against: "first publication to last success, against the backoff", limit: 1.05, figure: value(storm(us), plan.Drain)},
+		{work: retryStorm, against: "failure to success of the slowest, against the backoff", limit: 1.05, figure: value(storm(us), plan.Drain)},
 		{work: "a fast subscriber beside a slow one", against: "p99 beyond its p99 alone", limit: 5e-3, unit: plan.P99, figure: func(at lookup) float64 {
 			return at(neighbour("beside"), plan.P99) - at(neighbour("alone"), plan.P99)
 		}},

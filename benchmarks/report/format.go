@@ -16,7 +16,7 @@ func quantity(v float64, unit string) string {
 		return scaled(v*1e9, []string{" ns", " µs", " ms", " s"})
 	case plan.Bytes, plan.Waiting, plan.Retained, plan.Growth:
 		return scaled(v, []string{" B", " kB", " MB", " GB"})
-	case plan.Drain:
+	case plan.Drain, plan.Whole:
 		return factor(v)
 	default:
 		return figures(v)
@@ -33,7 +33,8 @@ var columns = map[string]string{
 	plan.Waiting:           "a waiting event",
 	plan.Goroutines:        "goroutines",
 	plan.GoroutinesWaiting: "goroutines a waiting event",
-	plan.Drain:             "duration by backoff",
+	plan.Drain:             "failure to success by backoff",
+	plan.Whole:             "whole storm by backoff",
 	plan.Retained:          "held",
 	plan.Growth:            "heap growth",
 }
