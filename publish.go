@@ -136,6 +136,9 @@ func At(t time.Time) PublishOption {
 // shuts down; with RefuseWhenFull, and before Start, it is ErrQueueFull. Called
 // by a handler, with its context or one derived from it, it never waits.
 //
+// While thousands of events wait for workers that get on with them, a publisher that
+// is faster lets others run now and then, for a few milliseconds at most.
+//
 // The context bounds the acceptance only: its values reach the handlers, its
 // cancellation and deadline do not. A chain of handlers that publish with derived
 // contexts, each from within the one before, starts afresh, without values, after
