@@ -328,7 +328,8 @@ func (c *call) stands() *standing {
 	a := c.ask()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.released {
+	// Not released may also be one that somebody else has asked for just after the end.
+	if a.released || c.state() == deadline.Ended {
 		return s
 	}
 	// As in FromContext, the dispatch stays what it is while the lock is held.

@@ -316,14 +316,12 @@ func textOf(err error, before string) (text string) {
 			text = fmt.Sprintf("%T, whose Error method panicked", err)
 		}
 	}()
-	if text = err.Error(); text == before {
-		return text
-	}
+	text = err.Error()
 	if len(text) > maxErrorText {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") +
 			fmt.Sprintf("… (%d bytes more)", len(text)-maxErrorText)
 	}
-	if utf8.ValidString(text) { // nearly always, and soon found
+	if text == before || utf8.ValidString(text) { // nearly always
 		return text
 	}
 	// As JSON will have it, or a letter's fingerprint would change on its way.

@@ -31,10 +31,10 @@ const (
 	// leave the processors' caches before they are taken.
 	deep = 2048
 	// hold is for how long somebody who fills a chunk of a deep queue lets others run at
-	// most, in holdLooks times holdTurns turns: a few times what items take to empty one
-	// that are worth waiting for.
+	// most, and the turn that is under way then; holdTurns is how often, since time may be
+	// virtual. He looks every lookTurns whether that is still worth while.
 	hold                 = 2 * time.Millisecond
-	holdLooks, holdTurns = 32, 32
+	holdTurns, lookTurns = 1024, 32
 	// lockTries is how often somebody who brings an item tries to get the lock in each
 	// of lockTurns, before he waits for it.
 	lockTries, lockTurns = 20, 4
@@ -284,21 +284,22 @@ func (p *Pool[T, W]) admitLocked(ctx context.Context, n int, over bool) error {
 func (p *Pool[T, W]) yield() {
 	var began time.Time
 	taken := p.yielded.Load()
-	for look := range holdLooks {
-		now := p.head.Load().cursor.Load()
-		if now == taken || p.put.Load()+p.parked.Load()-now < deep {
-			break
-		}
-		taken = now
-		if look == 0 {
-			began = time.Now()
-		} else if time.Since(began) > hold { // where processors are short
-			break
-		}
+	for turn := range holdTurns {
 		// Looking at what the workers write slows them down, so not at every turn; and an item
 		// takes more than a few, if it is not very short.
-		for range holdTurns {
-			runtime.Gosched()
+		if turn%lookTurns == 0 {
+			now := p.head.Load().cursor.Load()
+			if now == taken || p.put.Load()+p.parked.Load()-now < deep {
+				break
+			}
+			taken = now
+		}
+		if turn == 0 {
+			began = time.Now()
+		}
+		runtime.Gosched()
+		if time.Since(began) > hold { // a turn may be long where processors are short
+			break
 		}
 	}
 	p.yielded.Store(taken)
