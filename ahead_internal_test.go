@@ -15,10 +15,16 @@ import (
 )
 
 // hookAhead has between called by workers that have taken something ahead, before the
-// call that runs has ended.
+// call that runs has ended. None of a worker's first calls is timed: nothing is taken ahead
+// before or after one that is.
 func hookAhead(b *Bus, between func(payload any)) {
 	workers := b.workers()
-	run := workers.Run
+	open, run := workers.Open, workers.Run
+	workers.Open = func() *worker {
+		w := open()
+		w.called = 0
+		return w
+	}
 	workers.Run = func(w *worker, next func(*opening) bool) {
 		run(w, func(place *opening) bool {
 			if !next(place) {
