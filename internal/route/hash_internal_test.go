@@ -1,6 +1,8 @@
 package route
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -63,4 +65,28 @@ func TestR1_SegmentsEndAtTheFirstDot(t *testing.T) {
 		require.Equal(t, want, text)
 		require.Equal(t, i+len(want)+1, next)
 	})
+}
+
+// Types that differ in a number find room in the sets of the cache, whatever the seed is.
+func TestR6_TypesThatAreAlikeSpreadOverTheSets(t *testing.T) {
+	defer func(start, factor uint64) { hashStart, hashFactor = start, factor }(hashStart, hashFactor)
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, prefix := range []string{"a.", "order.placed", "service.customer.placed."} {
+		var types []string
+		for i := range 1000 {
+			types = append(types, fmt.Sprint(prefix, i))
+		}
+		for range 1000 {
+			hashStart, hashFactor = random.Uint64(), random.Uint64()|1
+			var sets [cachePages * cacheSets]int
+			without := 0
+			for _, typ := range types {
+				set := &sets[hashType(typ)%uint64(len(sets))]
+				if *set++; *set > cacheWays {
+					without++
+				}
+			}
+			require.LessOrEqual(t, without, 20, "%s, start %#x, factor %#x", prefix, hashStart, hashFactor)
+		}
+	}
 }
