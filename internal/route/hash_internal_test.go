@@ -81,8 +81,8 @@ func TestR6_TypesThatAreAlikeSpreadOverTheSets(t *testing.T) {
 			var sets [cachePages * cacheSets]int
 			without := 0
 			for _, typ := range types {
-				set := &sets[hashType(typ)%uint64(len(sets))]
-				if *set++; *set > cacheWays {
+				set := hashType(typ) % uint64(len(sets))
+				if sets[set]++; sets[set] > cacheWays {
 					without++
 				}
 			}
