@@ -137,7 +137,8 @@ func At(t time.Time) PublishOption {
 // by a handler, with its context or one derived from it, it never waits.
 //
 // While thousands of events wait for workers that get on with them, a publisher that
-// is faster lets others run now and then, for a few milliseconds at most.
+// is faster lets other goroutines run now and then: for two milliseconds, and until it
+// has its turn again, which may be longer where processors are short.
 //
 // The context bounds the acceptance only: its values reach the handlers, its
 // cancellation and deadline do not. A chain of handlers that publish with derived
