@@ -170,6 +170,27 @@ func TestR5_ARemovedSubscriptionIsNotKept(t *testing.T) {
 	runtime.KeepAlive(table)
 }
 
+// A list that has lost one is not copied at once, and those that are added next fill
+// the room behind it.
+func TestR5_ARemovedSubscriptionStaysAwayWhenTheListGrows(t *testing.T) {
+	table, p := newTable(), mustParse(t, "a")
+	var want []*sub
+	add := func() func() {
+		want = append(want, &sub{strconv.Itoa(len(want))})
+		return subscribe(table, p, want[len(want)-1])
+	}
+	remove := add()
+	for range 40 {
+		add()
+	}
+	remove()
+	want = want[1:]
+	for range 200 {
+		add()
+		require.Equal(t, want, table.Lookup("a").subs)
+	}
+}
+
 func requireFreed(t *testing.T, freed <-chan struct{}) {
 	t.Helper()
 	for range 100 {

@@ -38,7 +38,7 @@ type more[S any] struct {
 	// the order in which they were added. Later versions append to the same array.
 	subs    []S
 	places  []*Place[S] // of each of subs, likewise
-	removed int         // how many of subs are gone; there is room behind subs then
+	removed int         // how many of subs are gone
 
 	branch *branch[S] // nil if nothing follows
 }
@@ -205,7 +205,6 @@ func (m *more[S]) add(p *Place[S]) {
 func (m *more[S]) drop() {
 	m.removed++
 	if m.removed*32 < len(m.subs) {
-		m.subs = slices.Grow(m.subs, 1)
 		return
 	}
 	left := len(m.subs) - m.removed
@@ -415,13 +414,13 @@ func followAll[S any](edges *hamt[edge[S]], next []*node[S], text string) []*nod
 // subscriptions returns those of the nodes that the version has, each once and in
 // order. They must not be changed.
 func subscriptions[S any](ends []*node[S], version uint64) []S {
-	// Those of one node, as they mostly are, are taken as they are, but not if later
-	// versions append to the array: nobody is to keep what he has not got.
+	// Those of one node, as they mostly are, are taken as they are, but not if some are
+	// gone, or later versions append to the array: nobody is to keep what he has not got.
 	if len(ends) == 1 {
 		if n := ends[0]; n.only != nil {
 			return n.only.subs[:]
-		} else if subs := n.more.subs; len(subs) == cap(subs) {
-			return subs
+		} else if m := n.more; m.removed == 0 && len(m.subs) == cap(m.subs) {
+			return m.subs
 		}
 	}
 	var space [8]*Place[S]
