@@ -10,28 +10,32 @@ var seed = maphash.MakeSeed()
 
 var hashStart, hashFactor = maphash.String(seed, "start"), maphash.String(seed, "factor") | 1
 
-// shortKey is the length up to which no two keys of the same length have the same hash.
-const shortKey = 8
+// shortText is the length up to which no two texts have the same hash.
+const shortText = 8
 
-// hashOf is that of a key of a hamt.
-func hashOf(key string) uint64 {
-	if len(key) > shortKey {
-		return maphash.String(seed, key)
+// hashOf is that of a text in a byText.
+func hashOf(text string) uint64 {
+	return hashSegment(text, short(text)) // which is not looked at if text is not short
+}
+
+// hashSegment is hashOf for what cutSegment has returned.
+func hashSegment(text string, bytes uint64) uint64 {
+	if len(text) > shortText {
+		return maphash.String(seed, text)
 	}
 	// Each step can be undone, so nothing is lost. A product spreads the bits upwards: the
 	// second one begins with what was highest.
-	h := (short(key) ^ hashStart ^ uint64(len(key))*hashFactor) * hashFactor
-	return bits.ReverseBytes64(h) * hashFactor
+	return bits.ReverseBytes64((bytes^hashStart)*hashFactor) * hashFactor
 }
 
-// short returns all the bytes of a short key in one word: another one for each that is
-// as long.
-func short(key string) uint64 {
-	switch n := len(key); {
-	case n >= 4: // the halves may overlap
-		return uint64(half(key, 0)) | uint64(half(key, n-4))<<32
+// short returns the bytes of a short text in one word, the first in the lowest: another
+// one for each text, as none has a byte that is 0.
+func short(text string) uint64 {
+	switch n := len(text); {
+	case n >= 4: // the halves may overlap, and agree where they do
+		return uint64(half(text, 0)) | uint64(half(text, n-4))<<(8*(n-4))
 	case n > 0:
-		return uint64(key[0]) | uint64(key[n/2])<<8 | uint64(key[n-1])<<16
+		return uint64(text[0]) | uint64(text[n/2])<<(8*(n/2)) | uint64(text[n-1])<<(8*(n-1))
 	}
 	return 0
 }
@@ -44,8 +48,11 @@ func hashType(typ string) uint64 {
 	if n := len(typ); n < 8 {
 		h ^= short(typ)
 	} else {
+		// How long types are is hard to foretell, so most take the same way.
 		last := n - 8
-		for i := 0; i < last; i += 8 {
+		h = fold(h ^ word(typ, 0))
+		h = fold(h ^ word(typ, min(8, last)))
+		for i := 16; i < last; i += 8 {
 			h = fold(h ^ word(typ, i))
 		}
 		h ^= word(typ, last) // it may overlap the one before

@@ -96,7 +96,7 @@ func (e expansion) parse(pattern string) (v variant, off *Offence) {
 	var begins []int // of the segments in e.text
 	end := 0         // of the last segment
 	for begin := 0; begin <= len(e.text); {
-		text, next := cutSegment(e.text, begin)
+		text, _, next := cutSegment(e.text, begin)
 		if text == "" {
 			return nil, e.emptySegment(pattern, begin)
 		}
@@ -172,7 +172,7 @@ func (v variant) match(typ string) bool {
 	at, i := 0, 0           // next segment begins at typ[at], is for v[i]
 	retryAt, retry := 0, -1 // v[retry] is the last **, which ends before typ[retryAt]
 	for at <= len(typ) {
-		text, next := cutSegment(typ, at)
+		text, _, next := cutSegment(typ, at)
 		switch {
 		case i < len(v) && v[i].kind == anyMany:
 			retryAt, retry = at, i
@@ -181,7 +181,7 @@ func (v variant) match(typ string) bool {
 			at = next
 			i++
 		case retry >= 0:
-			_, retryAt = cutSegment(typ, retryAt)
+			_, _, retryAt = cutSegment(typ, retryAt)
 			at, i = retryAt, retry+1
 		default:
 			return false
@@ -201,48 +201,26 @@ func (s *segment) matches(text string) bool {
 	}
 }
 
-// matchTail reports whether what typ is from at on matches a simple tail (see
-// segment). at is where a segment begins, or beyond the end if there is none.
-func matchTail(tail, typ string, at int) bool {
-	if at > len(typ) {
-		return tail == "" || tail == "**"
+// cutSegment returns the segment of typ that begins at i, its bytes in a word (see
+// short) or 0 if it is longer, and where the next one begins: beyond the end if there is
+// none. Types are of all lengths, so it has hardly a branch that depends on them.
+func cutSegment(typ string, i int) (text string, bytes uint64, next int) {
+	if last := len(typ) - 8; last >= 0 {
+		begin := min(i, last)
+		bytes = word(typ, begin) >> (8 * (i - begin))
+	} else {
+		bytes = short(typ) >> (8 * i)
 	}
-	switch tail { // the most frequent ones first
-	case "":
-		return false
-	case "*":
-		return strings.IndexByte(typ[at:], '.') < 0
-	case "**":
-		return true
+	n := min(zeros(bytes^'.'*eachByte).first(), len(typ)-i)
+	if n < 8 {
+		return typ[i : i+n], bytes & (1<<(8*n) - 1), i + n + 1
 	}
-	for i := 0; i < len(tail); i++ {
-		switch {
-		case tail[i] == '*':
-			if i+1 < len(tail) && tail[i+1] == '*' {
-				return true
-			}
-			for at < len(typ) && typ[at] != '.' {
-				at++
-			}
-		case at < len(typ) && typ[at] == tail[i]:
-			at++
-		default:
-			return at == len(typ) && tail[i:] == ".**"
-		}
+	text = typ[i:]
+	if n := strings.IndexByte(text, '.'); n >= 0 {
+		text = text[:n]
 	}
-	return at == len(typ)
-}
-
-// cutSegment returns the segment of typ that begins at i, and where the next one
-// begins: beyond the end if there is none.
-func cutSegment(typ string, i int) (text string, next int) {
-	if i+8 <= len(typ) { // eight bytes at once, which is enough for most
-		if n := zeros(word(typ, i) ^ '.'*eachByte).first(); n < 8 {
-			return typ[i : i+n], i + n + 1
-		}
+	if len(text) > 8 {
+		bytes = 0
 	}
-	if n := strings.IndexByte(typ[i:], '.'); n >= 0 {
-		return typ[i : i+n], i + n + 1
-	}
-	return typ[i:], len(typ) + 1
+	return text, bytes, i + len(text) + 1
 }

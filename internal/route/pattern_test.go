@@ -58,6 +58,26 @@ func TestE2_TypesAreDotSeparatedSegmentsWithoutMetacharacters(t *testing.T) {
 	}
 }
 
+// Eight bytes at once or one after the other, whatever they are and wherever.
+func TestE2_EveryByteIsCheckedWhereverItIs(t *testing.T) {
+	for n := 1; n <= 25; n++ {
+		for at := range n {
+			typ := []byte(strings.Repeat("k", n))
+			for c := range 256 {
+				for _, next := range []byte{'k', '.', byte(c)} {
+					typ[at] = byte(c)
+					if at+1 < n {
+						typ[at+1] = next
+					}
+					if off := route.CheckType(string(typ)); validType(string(typ)) != (off == nil) {
+						t.Fatalf("CheckType(%q) = %v", typ, off)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestE2_CheckingAValidTypeAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		_ = route.CheckType("order.eu.placed")

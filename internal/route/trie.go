@@ -11,12 +11,12 @@ import (
 // node is a place in the trie of segments: all patterns that begin with the same
 // segments meet there. It is immutable; a change copies the nodes on the way to it
 // and shares all others. A walk spends its time waiting for memory, so a node is
-// small, and lies beside its key in a hamt. The zero value is an empty node.
+// small, and lies beside its hash in a hamt. The zero value is an empty node.
 type node[S any] struct {
 	// tail is what the patterns of subscriptions have after this node. It is not
-	// empty only if that is the only pattern here and is simple (see segment): then
+	// nil only if that is the only pattern here and is simple (see segment): then
 	// the nodes on the way to its end are left out.
-	tail string
+	tail *tail
 	only *Place[S] // if there is one subscription and nothing else
 	more *more[S]  // if there is anything else
 }
@@ -45,7 +45,7 @@ type more[S any] struct {
 
 // branch is what may follow a node.
 type branch[S any] struct {
-	literals hamt[node[S]]
+	literals byText[node[S]]
 	one      node[S]  // *
 	rare     *rare[S] // nil if it has none
 }
@@ -63,25 +63,6 @@ type change[S any] struct {
 	tails tails
 }
 
-// tails has one copy of each of the tails that were used lately. Many nodes have the
-// same; if each had its own, each walk would have to wait for another one.
-type tails map[string]string
-
-// maxTails is more than are used often.
-const maxTails = 256
-
-func (t tails) shared(tail string) string {
-	if s, ok := t[tail]; ok {
-		return s
-	}
-	if len(t) == maxTails {
-		clear(t)
-	}
-	tail = strings.Clone(tail) // and not all of its pattern
-	t[tail] = tail
-	return tail
-}
-
 func (n *node[S]) empty() bool { return n.only == nil && n.more == nil }
 
 // edit returns the node with the subscriptions at the end of path changed. nested
@@ -94,11 +75,11 @@ func (n node[S]) edit(path variant, nested bool, change *change[S]) node[S] {
 	}
 	if n.empty() {
 		n.tail = change.tails.shared(tail)
-	} else if n.tail != "" && n.tail != tail {
-		n = n.unfold()
+	} else if n.tail != nil && n.tail.text != tail {
+		n = n.unfold(change.tails)
 	}
 	m := n.open()
-	if n.tail == tail && (tail != "" || len(path) == 0) {
+	if n.tail != nil || len(path) == 0 {
 		change.apply(&m)
 	} else {
 		m.branch = m.branch.edit(path, nested, change)
@@ -124,9 +105,10 @@ func (n *node[S]) open() more[S] {
 }
 
 // unfold returns the same without a tail: with the node below.
-func (n node[S]) unfold() node[S] {
-	text, next := cutSegment(n.tail, 0)
-	n.tail = n.tail[min(next, len(n.tail)):]
+func (n node[S]) unfold(tails tails) node[S] {
+	tail := n.tail.text
+	text, _, next := cutSegment(tail, 0)
+	n.tail = tails.shared(tail[min(next, len(tail)):])
 	var b branch[S]
 	switch text {
 	case "**":
@@ -225,7 +207,7 @@ type affixes[S any] struct {
 	// lengths has bit n set if an affix of n bytes may exist. Bits stay when the
 	// last affix of a length goes, which costs a vain look.
 	lengths uint64
-	groups  hamt[hamt[edge[S]]]
+	groups  byText[byText[edge[S]]]
 }
 
 // maxAffix is the length to which affixes are cut.
@@ -242,7 +224,7 @@ func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, c
 	if a != nil {
 		c = *a
 	}
-	var group hamt[edge[S]]
+	var group byText[edge[S]]
 	ofAffix, ofText := hashOf(affix), hashOf(s.text)
 	if old := c.groups.get(ofAffix, affix); old != nil {
 		group = *old
@@ -273,8 +255,8 @@ func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, c
 func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
 	// As long as nothing but literals can follow, there is one way to go.
 	for at := 0; n != nil; {
-		if n.tail != "" {
-			if matchTail(n.tail, typ, at) {
+		if n.tail != nil {
+			if n.tail.match(typ, at) {
 				ends = append(ends, n)
 			}
 			break
@@ -292,9 +274,8 @@ func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
 		if b == nil {
 			break
 		}
-		var text string
-		text, at = cutSegment(typ, at)
-		n = b.literals.get(hashOf(text), text)
+		text, bytes, next := cutSegment(typ, at)
+		n, at = b.literals.get(hashSegment(text, bytes), text), next
 	}
 	return ends
 }
@@ -324,7 +305,7 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 		many = enterMany(many, here)
 		for _, nodes := range [2][]*node[S]{here, many} {
 			for _, n := range nodes {
-				if n.ends() && matchTail(n.tail, typ, at) {
+				if n.ends() && n.tail.match(typ, at) {
 					ends = append(ends, n)
 				}
 			}
@@ -332,9 +313,8 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 		if at > len(typ) || len(here)+len(many) == 0 {
 			return ends
 		}
-		var text string
-		text, at = cutSegment(typ, at)
-		hash := hashOf(text)
+		text, bytes, behind := cutSegment(typ, at)
+		hash := hashSegment(text, bytes)
 		next := spare[:0]
 		for _, nodes := range [2][]*node[S]{here, many} {
 			for _, n := range nodes {
@@ -343,7 +323,7 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 				}
 			}
 		}
-		here, spare = next, here
+		here, spare, at = next, here, behind
 	}
 }
 
@@ -397,14 +377,9 @@ func (a *affixes[S]) follow(next []*node[S], text string, suffix bool) []*node[S
 	return next
 }
 
-func followAll[S any](edges *hamt[edge[S]], next []*node[S], text string) []*node[S] {
-	if edges.below != nil {
-		for i := range edges.below {
-			next = followAll(&edges.below[i], next, text)
-		}
-	}
-	for i := range edges.items {
-		if e := &edges.items[i].value; e.segment.glob.Match(text) {
+func followAll[S any](edges *byText[edge[S]], next []*node[S], text string) []*node[S] {
+	for e := range edges.all {
+		if e.segment.glob.Match(text) {
 			next = append(next, &e.next)
 		}
 	}
