@@ -2,9 +2,11 @@ package route
 
 // byText is a persistent map from texts, segments or parts of them, to V. The caller
 // hashes (see hashOf), always in the same way. The zero value is empty.
+//
+// No text has a byte that is 0: with one it could be taken for another one.
 type byText[V any] struct {
-	// A short text is not kept: its hash says it all. So an item is small, and to
-	// compare it needs no look at a text, which would be elsewhere in memory.
+	// A short text is not kept, as no other one has its hash. So an item is small, and
+	// it needs no look at a text, which would be elsewhere in memory.
 	short hamt[V]
 	long  hamt[named[V]]
 }

@@ -16,8 +16,8 @@ type hamt[V any] struct {
 	// as there are few items; then they are here, in no order.
 	below *[hamtWidth]hamt[V]
 	items []hamtItem[V]
-	// tags of the items spare a look at those beside the one that is looked for: at
-	// their cache lines, and a branch that is hard to foretell for each.
+	// tags of the items spare the look at those beside the one that is looked for, which
+	// costs cache lines, and branches that are hard to foretell.
 	tags [2]tags
 }
 
@@ -47,7 +47,7 @@ func (m *hamt[V]) get(hash uint64) *V {
 
 // index returns where hash is among the items, or -1.
 func (m *hamt[V]) index(hash uint64) int {
-	// Both words at once: in which of them it is is hard to foretell.
+	// Both at once: in which of them it is found is hard to foretell.
 	for p := m.tags[0].places(hash)>>1 | m.tags[1].places(hash); p != 0; p = p.others() {
 		bit := bits.TrailingZeros64(uint64(p))
 		if i := bit/8 + bit%2*8; m.items[i].hash == hash {
@@ -81,11 +81,12 @@ func (m hamt[V]) insert(shift uint, it hamtItem[V]) hamt[V] {
 		m.tags[n/8] = m.tags[n/8].with(n%8, it.hash)
 		return hamt[V]{items: items, tags: m.tags}
 	}
-	split := hamt[V]{below: new([hamtWidth]hamt[V])}
-	for _, old := range m.items {
-		split = split.insert(shift, old)
+	below := new([hamtWidth]hamt[V])
+	for _, each := range append(m.items[:len(m.items):len(m.items)], it) {
+		b := &below[each.hash>>shift%hamtWidth]
+		*b = b.insert(shift+hamtBits, each)
 	}
-	return split.insert(shift, it)
+	return hamt[V]{below: below}
 }
 
 // without returns a map that does not have hash.

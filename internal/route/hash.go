@@ -10,34 +10,19 @@ var seed = maphash.MakeSeed()
 
 var hashStart, hashFactor = maphash.String(seed, "start"), maphash.String(seed, "factor") | 1
 
-// shortText is the length up to which no two texts have the same hash.
-const shortText = 8
-
 // hashOf is that of a text in a byText.
-func hashOf(text string) uint64 {
-	return hashSegment(text, short(text)) // which is not looked at if text is not short
-}
+func hashOf(text string) uint64 { return hashSegment(text, short(text)) }
 
 // hashSegment is hashOf for what cutSegment has returned.
-func hashSegment(text string, bytes uint64) uint64 {
+func hashSegment(text string, packed uint64) uint64 {
 	if len(text) > shortText {
 		return maphash.String(seed, text)
 	}
-	// Each step can be undone, so nothing is lost. A product spreads the bits upwards: the
-	// second one begins with what was highest.
-	return bits.ReverseBytes64((bytes^hashStart)*hashFactor) * hashFactor
-}
-
-// short returns the bytes of a short text in one word, the first in the lowest: another
-// one for each text, as none has a byte that is 0.
-func short(text string) uint64 {
-	switch n := len(text); {
-	case n >= 4: // the halves may overlap, and agree where they do
-		return uint64(half(text, 0)) | uint64(half(text, n-4))<<(8*(n-4))
-	case n > 0:
-		return uint64(text[0]) | uint64(text[n/2])<<(8*(n/2)) | uint64(text[n-1])<<(8*(n-1))
-	}
-	return 0
+	// Each step can be undone, so nothing is lost. A product spreads the bits upwards, and
+	// what is chosen by the lowest and told by the highest needs all of them.
+	h := (packed ^ hashStart) * hashFactor
+	h = (h ^ h>>32) * hashFactor
+	return h ^ h>>32
 }
 
 // hashType is that of a type for the cache and the doorkeeper, in less time than
@@ -67,16 +52,4 @@ func hashType(typ string) uint64 {
 func fold(x uint64) uint64 {
 	high, low := bits.Mul64(x, hashFactor)
 	return high ^ low
-}
-
-// word returns the eight bytes of text from i on, with one load from memory.
-func word(text string, i int) uint64 {
-	b := text[i : i+8]
-	return uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
-		uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
-}
-
-func half(text string, i int) uint32 {
-	b := text[i : i+4]
-	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 }

@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -60,12 +61,12 @@ func TestR1_SegmentsEndAtTheFirstDot(t *testing.T) {
 		i := rapid.IntRange(0, len(b)).Draw(t, "i")
 		typ := string(b)
 		want, _, _ := strings.Cut(typ[i:], ".")
-		text, bytes, next := cutSegment(typ, i)
+		text, packed, next := cutSegment(typ, i)
 		require.Equal(t, want, text)
 		if len(want) > shortText {
-			require.Zero(t, bytes)
+			require.Zero(t, packed)
 		} else {
-			require.Equal(t, short(want), bytes)
+			require.Equal(t, short(want), packed)
 		}
 		require.Equal(t, i+len(want)+1, next)
 	})
@@ -91,6 +92,40 @@ func TestR6_TypesThatAreAlikeSpreadOverTheSets(t *testing.T) {
 				}
 			}
 			require.LessOrEqual(t, without, 20, "%s, start %#x, factor %#x", prefix, hashStart, hashFactor)
+		}
+	}
+}
+
+// Whatever the seed is, the index is as deep as it must be, and few items are looked at in
+// vain.
+func TestR6_ShortTextsThatAreAlikeSpreadOverTheIndex(t *testing.T) {
+	defer func(start, factor uint64) { hashStart, hashFactor = start, factor }(hashStart, hashFactor)
+	random := rand.New(rand.NewPCG(1, 2))
+	seeds := 60
+	if testing.Short() {
+		seeds = 15
+	}
+	for _, format := range []string{"%d", "%dx", "svc%d", "s%05d"} {
+		for range seeds {
+			hashStart, hashFactor = random.Uint64(), random.Uint64()|1
+			const n = 2000
+			var m hamt[int]
+			for i := range n {
+				m = m.with(hashOf(fmt.Sprintf(format, i)), i)
+			}
+			deepest, vain := 0, 0
+			for i := n; i < 2*n; i++ {
+				hash, depth, leaf := hashOf(fmt.Sprintf(format, i)), 0, &m
+				for digits := hash; leaf.below != nil; digits >>= hamtBits {
+					leaf, depth = &leaf.below[digits%hamtWidth], depth+1
+				}
+				deepest = max(deepest, depth)
+				for _, word := range leaf.tags {
+					vain += bits.OnesCount64(uint64(word.places(hash)))
+				}
+			}
+			require.LessOrEqual(t, deepest, 3, "%s, start %#x, factor %#x", format, hashStart, hashFactor)
+			require.LessOrEqual(t, vain, n/30, "%s, start %#x, factor %#x", format, hashStart, hashFactor)
 		}
 	}
 }

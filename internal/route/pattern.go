@@ -200,27 +200,3 @@ func (s *segment) matches(text string) bool {
 		return true
 	}
 }
-
-// cutSegment returns the segment of typ that begins at i, its bytes in a word (see
-// short) or 0 if it is longer, and where the next one begins: beyond the end if there is
-// none. Types are of all lengths, so it has hardly a branch that depends on them.
-func cutSegment(typ string, i int) (text string, bytes uint64, next int) {
-	if last := len(typ) - 8; last >= 0 {
-		begin := min(i, last)
-		bytes = word(typ, begin) >> (8 * (i - begin))
-	} else {
-		bytes = short(typ) >> (8 * i)
-	}
-	n := min(zeros(bytes^'.'*eachByte).first(), len(typ)-i)
-	if n < 8 {
-		return typ[i : i+n], bytes & (1<<(8*n) - 1), i + n + 1
-	}
-	text = typ[i:]
-	if n := strings.IndexByte(text, '.'); n >= 0 {
-		text = text[:n]
-	}
-	if len(text) > 8 {
-		bytes = 0
-	}
-	return text, bytes, i + len(text) + 1
-}

@@ -76,21 +76,6 @@ func CheckType(typ string) *Offence {
 	return findOffence(typ)
 }
 
-// notPlain returns 0 if each byte of text is one of - . / : ; < = > @ ^ _ ` or an ASCII
-// letter or digit, with no two dots in a row. There may be more that a type can have.
-func notPlain(text uint64) uint64 {
-	x := text &^ highBits // so that no sum reaches the next byte
-	// The highest bit of a byte is set where it is:
-	const from, not = 0x80, 0x7f
-	notBelow := x + (from-'-')*eachByte
-	above := x + (from-'z'-1)*eachByte
-	bracket := (x + (from-'[')*eachByte) &^ (x + (from-'^')*eachByte)
-	notQuestion := (x ^ '?'*eachByte) + not*eachByte
-	notDot := (x ^ '.'*eachByte) + not*eachByte
-	odd := text | above | bracket | ^(notBelow & notQuestion) | ^(notDot|notDot<<8)&^0xff
-	return odd & highBits
-}
-
 // findOffence is CheckType for one that is not plain, or begins or ends with a dot.
 func findOffence(typ string) *Offence {
 	segment := 0 // where the current one begins

@@ -46,7 +46,7 @@ func NewTable[S comparable, R any](build func(typ string, subs []S) R) *Table[S,
 
 // Add subscribes s to the types that match p. Every lookup that begins after Add
 // has returned sees it. The same s may be added more than once, and then counts
-// as several. The pattern is not kept.
+// as several. The pattern is not kept, its text may be.
 func (t *Table[S, R]) Add(p *Pattern, s S) *Place[S] {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,20 +1,13 @@
 package route
 
-import "math/bits"
-
 // tags has a byte for each of eight places, the first in the lowest: a part of the
 // hash of what is there, or 0. So one look tells which places are worth one.
 type tags uint64
 
-const (
-	eachByte = 0x0101_0101_0101_0101
-	highBits = 0x80 * eachByte
-)
-
 // tag has its highest bit set, as no byte of a free place has.
 func tag(hash uint64) uint64 { return hash>>56 | 0x80 }
 
-// with returns the tags with that of hash at place i. Beyond the eighth there is none.
+// with returns the tags with that of hash at place i.
 func (t tags) with(i int, hash uint64) tags {
 	return t&^(0xff<<(8*i)) | tags(tag(hash)<<(8*i))
 }
@@ -24,14 +17,7 @@ func (t tags) places(hash uint64) places {
 	return zeros(uint64(t) ^ tag(hash)*eachByte)
 }
 
-// zeros returns the places of the bytes that are 0, and seldom of one above them: only
-// there does the subtraction set a highest bit that was not set. The first is right.
-func zeros(word uint64) places { return places((word - eachByte) &^ word & highBits) }
-
 // places has the highest bit of a byte set for each place. It is 0 if there is none.
 type places uint64
-
-// first returns 8 if there is none.
-func (p places) first() int { return bits.TrailingZeros64(uint64(p)) / 8 }
 
 func (p places) others() places { return p & (p - 1) }

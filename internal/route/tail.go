@@ -12,22 +12,22 @@ type tail struct {
 // tailSegment is a literal or a *. All that are short are compared in the same way: which
 // of them comes next is hard to foretell.
 type tailSegment struct {
-	bytes, mask uint64 // see cutSegment; the mask of a * is 0
-	long        string // a literal that is not short
+	packed, mask uint64 // see cutSegment; the mask of a * is 0
+	long         string // a literal that is not short
 }
 
 func newTail(text string) *tail {
 	t := &tail{text: text}
-	for text := range strings.SplitSeq(text, ".") {
+	for segment := range strings.SplitSeq(text, ".") {
 		switch {
-		case text == "**":
+		case segment == "**":
 			t.many = true
-		case text == "*":
+		case segment == "*":
 			t.segments = append(t.segments, tailSegment{})
-		case len(text) > shortText:
-			t.segments = append(t.segments, tailSegment{mask: ^uint64(0), long: text})
+		case len(segment) > shortText:
+			t.segments = append(t.segments, tailSegment{mask: ^uint64(0), long: segment})
 		default:
-			t.segments = append(t.segments, tailSegment{bytes: short(text), mask: ^uint64(0)})
+			t.segments = append(t.segments, tailSegment{packed: short(segment), mask: ^uint64(0)})
 		}
 	}
 	return t
@@ -43,9 +43,9 @@ func (t *tail) match(typ string, at int) bool {
 		if at > len(typ) {
 			return false
 		}
-		text, bytes, next := cutSegment(typ, at)
+		text, packed, next := cutSegment(typ, at)
 		s := &t.segments[i]
-		if (bytes^s.bytes)&s.mask != 0 || s.long != "" && s.long != text {
+		if (packed^s.packed)&s.mask != 0 || s.long != "" && s.long != text {
 			return false
 		}
 		at = next

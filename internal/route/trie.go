@@ -107,7 +107,7 @@ func (n *node[S]) open() more[S] {
 // unfold returns the same without a tail: with the node below.
 func (n node[S]) unfold(tails tails) node[S] {
 	tail := n.tail.text
-	text, _, next := cutSegment(tail, 0)
+	text, packed, next := cutSegment(tail, 0)
 	n.tail = tails.shared(tail[min(next, len(tail)):])
 	var b branch[S]
 	switch text {
@@ -116,7 +116,7 @@ func (n node[S]) unfold(tails tails) node[S] {
 	case "*":
 		b.one = n
 	default:
-		b.literals = b.literals.with(hashOf(text), text, n)
+		b.literals = b.literals.with(hashSegment(text, packed), text, n)
 	}
 	return node[S]{more: &more[S]{branch: &b}}
 }
@@ -274,8 +274,8 @@ func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
 		if b == nil {
 			break
 		}
-		text, bytes, next := cutSegment(typ, at)
-		n, at = b.literals.get(hashSegment(text, bytes), text), next
+		text, packed, next := cutSegment(typ, at)
+		n, at = b.literals.get(hashSegment(text, packed), text), next
 	}
 	return ends
 }
@@ -313,8 +313,8 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 		if at > len(typ) || len(here)+len(many) == 0 {
 			return ends
 		}
-		text, bytes, behind := cutSegment(typ, at)
-		hash := hashSegment(text, bytes)
+		text, packed, behind := cutSegment(typ, at)
+		hash := hashSegment(text, packed)
 		next := spare[:0]
 		for _, nodes := range [2][]*node[S]{here, many} {
 			for _, n := range nodes {
@@ -401,6 +401,9 @@ func subscriptions[S any](ends []*node[S], version uint64) []S {
 	var space [8]*Place[S]
 	all, sorted := space[:0], true
 	for _, n := range ends {
+		if n.more != nil {
+			all = slices.Grow(all, len(n.more.places))
+		}
 		m := n.open()
 		for _, p := range m.places {
 			if m.removed > 0 {

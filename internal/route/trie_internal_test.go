@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A tail is compared as text, without its segments; it must mean the same.
+// A tail is compared by words, without its segments; it must mean the same.
 func TestTailsMeanWhatTheirSegmentsMean(t *testing.T) {
 	words := []string{"a", "ab", "b", "*", "**", "customer", "customers"}
 	segments := []string{"a", "ab", "b", "c", "customer", "customers", "customary"}
