@@ -239,6 +239,39 @@ func TestC4_AResetWhileTheNextEventIsTaken(t *testing.T) {
 	})
 }
 
+// An event waits for the one before it with its key, also if it comes to a worker that has
+// not ended the call before.
+func TestD5_WhatIsTakenAheadWaitsForItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := New(WithConcurrency(1), WithRetry(MaxRetries(1), BaseDelay(time.Second), NoJitter))
+		require.NoError(t, err)
+		hookAhead(b, func(any) {})
+		var got []any
+		_, err = b.Subscribe("order.*", func(_ context.Context, e Event) error {
+			if got = append(got, e.Payload); len(got) == 1 {
+				return context.Canceled
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		for _, e := range []struct{ payload, key string }{{"first", "k"}, {"plain", ""}, {"second", "k"}, {"other", ""}, {"third", "k"}} {
+			var options []PublishOption
+			if e.key != "" {
+				options = append(options, Key(e.key))
+			}
+			_, err = b.Publish(t.Context(), "order.placed", e.payload, options...)
+			require.NoError(t, err)
+		}
+		require.NoError(t, b.Start(t.Context()))
+		synctest.Wait()
+		require.Equal(t, []any{"first", "plain", "other"}, got)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []any{"first", "plain", "other", "first", "second", "third"}, got)
+		require.NoError(t, b.Shutdown(t.Context()))
+	})
+}
+
 // An event that has been handled is let go of, also if what was taken ahead of its end has
 // been put back.
 func TestE4_AHandledEventIsLetGoThoughTheNextIsPutBack(t *testing.T) {
