@@ -329,6 +329,11 @@ func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
 	some := steps(regexp.MustCompile("^Storm/.*/eventbus$"), "150ms")
 	require.Len(t, some, 1)
 	require.Equal(t, "1x", some[0].benchtime)
+	require.False(t, some[0].twice)
+	some = steps(regexp.MustCompile("^Publish/subscribers=1/eventbus$"), "150ms")
+	require.Len(t, some, 1)
+	require.Equal(t, "150ms", some[0].benchtime)
+	require.True(t, some[0].twice)
 	require.Empty(t, steps(regexp.MustCompile("no such"), "150ms"))
 }
 
@@ -339,12 +344,12 @@ func TestBusy(t *testing.T) {
 }
 
 func TestETA_FromWhatTheSameStepsTook(t *testing.T) {
-	e := newETA(2, 3)
+	e := newETA([]step{{}, {twice: true}}, 3)
 	require.Zero(t, e.left())
 	e.took(0, 4*time.Second)
-	require.Equal(t, (2*4+3*4)*time.Second, e.left(), "the other step is taken for an average one")
+	require.Equal(t, (2*4+6*4)*time.Second, e.left(), "the other step is taken for an average one")
 	e.took(1, time.Second)
-	require.Equal(t, (2*4+2*1)*time.Second, e.left())
+	require.Equal(t, (2*4+5*1)*time.Second, e.left())
 }
 
 func TestRun_RefusesWhatItDoesNotUnderstand(t *testing.T) {
@@ -376,29 +381,51 @@ func script(t *testing.T, lines ...string) string {
 func TestMeasure_AFailedBenchmarkIsTold(t *testing.T) {
 	failing := script(t, "echo 'it was said' >&2", "exit 3")
 	var progress bytes.Buffer
-	_, err := measure(t.Context(), failing, []step{{publish(1, "channel"), "1x", plan.Time}}, 1, &progress)
+	_, err := measure(t.Context(), failing, []step{{publish(1, "channel"), "1x", plan.Time, false}}, 1, &progress)
 	require.ErrorContains(t, err, "Publish/subscribers=1/channel")
 	require.ErrorContains(t, err, "it was said")
 }
 
-// Rounds take turns, and every other one goes backwards.
+// Rounds go there and back, and every other one begins at the end.
 func TestMeasure_TellsHowFarItIs(t *testing.T) {
 	binary := script(t, "echo 'BenchmarkX 10 5 ns/op'")
-	two := []step{{publish(1, "channel"), "1x", plan.Time}, {publish(1, "cskr"), "1x", plan.Time}}
+	all := []step{
+		{publish(1, "channel"), "1s", plan.Time, true},
+		{publish(1, "cskr"), "1x", plan.Time, false},
+		{publish(1, "nats"), "1s", plan.Time, true},
+	}
 	var progress bytes.Buffer
-	r, err := measure(t.Context(), binary, two, 2, &progress)
+	r, err := measure(t.Context(), binary, all, 2, &progress)
 	require.NoError(t, err)
 	var told []string
 	for line := range strings.Lines(progress.String()) {
 		told = append(told, strings.Split(line, ";")[0])
 	}
 	require.Equal(t, []string{
-		"round 1 of 2,   1 of 2, Publish/subscribers=1/channel: 5 ns",
-		"round 1 of 2,   2 of 2, Publish/subscribers=1/cskr: 5 ns",
-		"round 2 of 2,   1 of 2, Publish/subscribers=1/cskr: 5 ns",
-		"round 2 of 2,   2 of 2, Publish/subscribers=1/channel: 5 ns",
+		"round 1 of 2,   1 of 5, Publish/subscribers=1/channel: 5 ns",
+		"round 1 of 2,   2 of 5, Publish/subscribers=1/cskr: 5 ns",
+		"round 1 of 2,   3 of 5, Publish/subscribers=1/nats: 5 ns",
+		"round 1 of 2,   4 of 5, Publish/subscribers=1/nats: 5 ns",
+		"round 1 of 2,   5 of 5, Publish/subscribers=1/channel: 5 ns",
+		"round 2 of 2,   1 of 5, Publish/subscribers=1/nats: 5 ns",
+		"round 2 of 2,   2 of 5, Publish/subscribers=1/cskr: 5 ns",
+		"round 2 of 2,   3 of 5, Publish/subscribers=1/channel: 5 ns",
+		"round 2 of 2,   4 of 5, Publish/subscribers=1/channel: 5 ns",
+		"round 2 of 2,   5 of 5, Publish/subscribers=1/nats: 5 ns",
 	}, told)
-	s, err := r.of(two[0].Run, plan.Time)
+	s, err := r.of(all[0].Run, plan.Time)
 	require.NoError(t, err)
 	require.Equal(t, "5 ns", fmt.Sprint(quantity(s.median, plan.Time)))
+}
+
+// Of two runs in a round the faster one counts, with all that it printed.
+func TestResults_TheFasterRunOfARoundCounts(t *testing.T) {
+	r := newResults(2)
+	run := publish(1, "channel")
+	for _, printed := range []string{"7 ns/op 1 B/op", "5 ns/op 2 B/op", "6 ns/op 3 B/op"} {
+		require.NoError(t, r.add(run, 1, []byte("BenchmarkX 10 "+printed+"\n")))
+	}
+	require.InDelta(t, 5e-9, r.at(1, run, plan.Time), 1e-12)
+	require.InDelta(t, 2, r.at(1, run, "B/op"), 0)
+	require.True(t, math.IsNaN(r.at(0, run, plan.Time)))
 }

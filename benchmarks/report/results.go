@@ -33,7 +33,8 @@ func (r *results) said() string {
 	return fmt.Sprintf("%d rounds", r.rounds)
 }
 
-// add takes in what the process of a run printed in a round, from 0.
+// add takes in what the process of a run printed in a round, from 0. Of two in the same
+// round the faster one stays: whatever else the machine does can only slow one down.
 func (r *results) add(run plan.Run, round int, output []byte) error {
 	reader := benchfmt.NewReader(bytes.NewReader(output), run.String())
 	found := 0
@@ -47,6 +48,9 @@ func (r *results) add(run plan.Run, round int, output []byte) error {
 				if v := record.GetConfig(key); v != "" {
 					r.about[key] = v
 				}
+			}
+			if took, _ := record.Value(plan.Time); r.at(round, run, plan.Time) < took {
+				continue
 			}
 			for _, v := range record.Values {
 				r.set(run, v.Unit, round, v.Value)

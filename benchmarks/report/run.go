@@ -42,10 +42,11 @@ func build(ctx context.Context, dir, into string) (binary string, err error) {
 	return binary, nil
 }
 
-// step is a run with how much is done in it.
+// step is a run with how much is done in it, and whether it comes twice in a round.
 type step struct {
 	plan.Run
 	benchtime, unit string
+	twice           bool
 }
 
 // steps are those of a round whose names match.
@@ -54,9 +55,9 @@ func steps(only *regexp.Regexp, benchtime string) []step {
 	for _, w := range plan.Workloads {
 		for _, c := range w.Cases {
 			for _, rival := range c.Rivals {
-				s := step{plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, c.Benchtime, c.Unit}
+				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: c.Benchtime, unit: c.Unit}
 				if s.benchtime == "" {
-					s.benchtime = benchtime
+					s.benchtime, s.twice = benchtime, true
 				}
 				if only.MatchString(s.String()) {
 					all = append(all, s)
@@ -74,16 +75,10 @@ const limit = 2 * time.Minute
 // goes backwards, so that what slows a machine down gradually favours nobody.
 func measure(ctx context.Context, binary string, steps []step, rounds int, progress io.Writer) (*results, error) {
 	r := newResults(rounds)
-	clock := newETA(len(steps), rounds)
+	clock := newETA(steps, rounds)
 	for round := range rounds {
-		order := make([]int, len(steps))
-		for i := range order {
-			order[i] = i
-		}
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for done, i := range order {
+		way := thereAndBack(steps, round%2 == 1)
+		for done, i := range way {
 			s := steps[i]
 			begin := time.Now()
 			out, err := runStep(ctx, binary, s)
@@ -94,11 +89,30 @@ func measure(ctx context.Context, binary string, steps []step, rounds int, progr
 				return nil, err
 			}
 			clock.took(i, time.Since(begin))
-			fmt.Fprintf(progress, "round %d of %d, %3d of %d, %s: %s; %s to go\n", round+1, rounds, done+1, len(steps), s.Run,
+			fmt.Fprintf(progress, "round %d of %d, %3d of %d, %s: %s; %s to go\n", round+1, rounds, done+1, len(way), s.Run,
 				quantity(r.at(round, s.Run, s.unit), s.unit), clock.left().Round(time.Second))
 		}
 	}
 	return r, nil
+}
+
+// thereAndBack is the order of a round: all steps, and then those that come twice in the
+// opposite order. A neighbour that takes a part of the machine does so for seconds, and
+// the two are further apart: it seldom meets both.
+func thereAndBack(steps []step, backwards bool) []int {
+	var way []int
+	for i := range steps {
+		way = append(way, i)
+	}
+	if backwards {
+		slices.Reverse(way)
+	}
+	for _, i := range slices.Backward(way) {
+		if steps[i].twice {
+			way = append(way, i)
+		}
+	}
+	return way
 }
 
 // runStep runs one benchmark in a process of its own.
@@ -120,25 +134,30 @@ func runStep(ctx context.Context, binary string, s step) ([]byte, error) {
 
 // eta estimates what is left from what the same steps took before.
 type eta struct {
-	rounds int
-	last   []time.Duration // of each step, 0 if it has not run
-	times  []int           // how often it has run
+	last []time.Duration // of each step, 0 if it has not run
+	runs []int           // of each step, that are left
 }
 
-func newETA(steps, rounds int) *eta {
-	return &eta{rounds: rounds, last: make([]time.Duration, steps), times: make([]int, steps)}
+func newETA(steps []step, rounds int) *eta {
+	e := &eta{last: make([]time.Duration, len(steps)), runs: make([]int, len(steps))}
+	for range rounds {
+		for _, i := range thereAndBack(steps, false) {
+			e.runs[i]++
+		}
+	}
+	return e
 }
 
 func (e *eta) took(step int, d time.Duration) {
 	e.last[step] = d
-	e.times[step]++
+	e.runs[step]--
 }
 
 func (e *eta) left() time.Duration {
 	var known time.Duration
 	ran := 0
-	for i, d := range e.last {
-		if e.times[i] > 0 {
+	for _, d := range e.last {
+		if d > 0 {
 			known += d
 			ran++
 		}
@@ -149,10 +168,10 @@ func (e *eta) left() time.Duration {
 	average := known / time.Duration(ran)
 	var left time.Duration
 	for i, d := range e.last {
-		if e.times[i] == 0 {
+		if d == 0 {
 			d = average
 		}
-		left += d * time.Duration(e.rounds-e.times[i])
+		left += d * time.Duration(e.runs[i])
 	}
 	return left
 }
