@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
@@ -16,6 +15,9 @@ type bound struct {
 	// unit is how the figure is written: a factor unless it is one of the plan's.
 	unit   string
 	figure func(lookup) float64
+	// figures are there instead if each of them must keep to the limit. The medians of all
+	// are taken before the worst of them: the worst of each round is that of its noise.
+	figures []func(lookup) float64
 }
 
 // verdict is a bound with what was measured.
@@ -27,12 +29,30 @@ type verdict struct {
 }
 
 func (b bound) judge(r *results) verdict {
-	s, err := r.perRound(b.figure)
-	kept := s.median <= b.limit
-	if b.least {
-		kept = s.median >= b.limit
+	figures := b.figures
+	if b.figure != nil {
+		figures = append(figures, b.figure)
 	}
-	return verdict{bound: b, measured: s, known: err == nil, kept: err == nil && kept}
+	v := verdict{bound: b}
+	for _, figure := range figures {
+		s, err := r.perRound(figure)
+		if err != nil {
+			return verdict{bound: b}
+		}
+		if !v.known || b.worse(s.median, v.measured.median) {
+			v.measured, v.known = s, true
+		}
+	}
+	v.kept = v.known && !b.worse(v.measured.median, b.limit)
+	return v
+}
+
+// worse reports whether the bound is farther from being kept with a than with the other.
+func (b bound) worse(a, than float64) bool {
+	if b.least {
+		return a < than
+	}
+	return a > than
 }
 
 // demand is the bound as readers see it.
@@ -119,17 +139,22 @@ func value(run plan.Run, unit string) func(lookup) float64 {
 	return func(at lookup) float64 { return at(run, unit) }
 }
 
-// worst is the largest of what the runs cost, by what the first one does.
-func worst(runs []plan.Run) func(lookup) float64 {
-	return func(at lookup) float64 {
-		most := math.NaN()
-		for _, run := range runs[1:] {
-			if f := at(run, plan.Time) / at(runs[0], plan.Time); !(f <= most) {
-				most = f
-			}
-		}
-		return most
+// againstFirst has what each run costs, by what the first one does.
+func againstFirst(runs []plan.Run) []func(lookup) float64 {
+	var figures []func(lookup) float64
+	for _, run := range runs[1:] {
+		figures = append(figures, times(run, runs[0], plan.Time))
 	}
+	return figures
+}
+
+// firstAgainst has what the first run costs, by what each of the others does.
+func firstAgainst(runs []plan.Run) []func(lookup) float64 {
+	var figures []func(lookup) float64
+	for _, run := range runs[1:] {
+		figures = append(figures, times(runs[0], run, plan.Time))
+	}
+	return figures
 }
 
 func runsOf(numbers []int, run func(n int) plan.Run) []plan.Run {
@@ -181,11 +206,9 @@ func bounds() []bound {
 		{work: "a fast subscriber beside a slow one", against: "p99 beyond its p99 alone", limit: 5e-3, unit: plan.P99, figure: func(at lookup) float64 {
 			return at(neighbour("beside"), plan.P99) - at(neighbour("alone"), plan.P99)
 		}},
-		{work: "2 to 64 publishers", against: "least throughput, against 1 publisher", limit: 0.9, least: true, figure: func(at lookup) float64 {
-			return 1 / worst(runsOf(plan.Publishers, func(n int) plan.Run { return publishers(n, us) }))(at)
-		}},
-		{work: "1 to 100,000 subscriptions that do not match", against: "most that an event costs, against 1", limit: 1.25, figure: worst(runsOf(plan.NonMatching, func(n int) plan.Run { return sized("NonMatching", "subscriptions", n) }))},
-		{work: "1,000 to 1,000,000 events queued", against: "most that an event costs, against 1,000", limit: 1.25, figure: worst(runsOf(plan.Queued, func(n int) plan.Run { return sized("Backlog", "queued", n) }))},
+		{work: "2 to 64 publishers", against: "least throughput, against 1 publisher", limit: 0.9, least: true, figures: firstAgainst(runsOf(plan.Publishers, func(n int) plan.Run { return publishers(n, us) }))},
+		{work: "1 to 100,000 subscriptions that do not match", against: "most that an event costs, against 1", limit: 1.25, figures: againstFirst(runsOf(plan.NonMatching, func(n int) plan.Run { return sized("NonMatching", "subscriptions", n) }))},
+		{work: "1,000 to 1,000,000 events queued", against: "most that an event costs, against 1,000", limit: 1.25, figures: againstFirst(runsOf(plan.Queued, func(n int) plan.Run { return sized("Backlog", "queued", n) }))},
 	}
 }
 

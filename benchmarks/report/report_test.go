@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,24 @@ func TestBounds_AllAreJudged(t *testing.T) {
 		require.False(t, v.kept)
 		require.Equal(t, "not measured", v.says())
 	}
+}
+
+// What is slow in one round, here and there, is no bound missed; what is slow in most is.
+func TestBounds_TheWorstOfTheMediansCounts(t *testing.T) {
+	r := everything(3)
+	sizes := plan.NonMatching[1:]
+	for round := range 3 {
+		r.set(sized("NonMatching", "subscriptions", sizes[round%len(sizes)]), plan.Time, round, 2)
+	}
+	judged := func() verdict {
+		i := slices.IndexFunc(bounds(), func(b bound) bool { return strings.Contains(b.work, "do not match") })
+		return bounds()[i].judge(r)
+	}
+	require.True(t, judged().kept)
+	require.InDelta(t, 1, judged().measured.median, 0)
+	r.set(sized("NonMatching", "subscriptions", sizes[0]), plan.Time, 1, 3)
+	require.False(t, judged().kept)
+	require.InDelta(t, 2, judged().measured.median, 0)
 }
 
 // Each bound is missed when this bus does worse where it speaks of.
