@@ -348,11 +348,12 @@ func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
 	some := steps(regexp.MustCompile("^Storm/.*/eventbus$"), "150ms")
 	require.Len(t, some, 1)
 	require.Equal(t, "1x", some[0].benchtime)
-	require.False(t, some[0].twice)
+	require.Equal(t, 1, some[0].times)
 	some = steps(regexp.MustCompile("^Publish/subscribers=1/eventbus$"), "150ms")
 	require.Len(t, some, 1)
 	require.Equal(t, "150ms", some[0].benchtime)
-	require.True(t, some[0].twice)
+	require.Equal(t, 4, some[0].times)
+	require.Equal(t, 2, steps(regexp.MustCompile("^Publish/subscribers=10/eventbus$"), "150ms")[0].times)
 	require.Empty(t, steps(regexp.MustCompile("no such"), "150ms"))
 }
 
@@ -363,7 +364,7 @@ func TestBusy(t *testing.T) {
 }
 
 func TestETA_FromWhatTheSameStepsTook(t *testing.T) {
-	e := newETA([]step{{}, {twice: true}}, 3)
+	e := newETA([]step{{times: 1}, {times: 2}}, 3)
 	require.Zero(t, e.left())
 	e.took(0, 4*time.Second)
 	require.Equal(t, (2*4+6*4)*time.Second, e.left(), "the other step is taken for an average one")
@@ -400,7 +401,7 @@ func script(t *testing.T, lines ...string) string {
 func TestMeasure_AFailedBenchmarkIsTold(t *testing.T) {
 	failing := script(t, "echo 'it was said' >&2", "exit 3")
 	var progress bytes.Buffer
-	_, err := measure(t.Context(), failing, []step{{publish(1, "channel"), "1x", plan.Time, false}}, 1, &progress)
+	_, err := measure(t.Context(), failing, []step{{publish(1, "channel"), "1x", plan.Time, 1}}, 1, &progress)
 	require.ErrorContains(t, err, "Publish/subscribers=1/channel")
 	require.ErrorContains(t, err, "it was said")
 }
@@ -409,9 +410,9 @@ func TestMeasure_AFailedBenchmarkIsTold(t *testing.T) {
 func TestMeasure_TellsHowFarItIs(t *testing.T) {
 	binary := script(t, "echo 'BenchmarkX 10 5 ns/op'")
 	all := []step{
-		{publish(1, "channel"), "1s", plan.Time, true},
-		{publish(1, "cskr"), "1x", plan.Time, false},
-		{publish(1, "nats"), "1s", plan.Time, true},
+		{publish(1, "channel"), "1s", plan.Time, 3},
+		{publish(1, "cskr"), "1x", plan.Time, 1},
+		{publish(1, "nats"), "1s", plan.Time, 2},
 	}
 	var progress bytes.Buffer
 	r, err := measure(t.Context(), binary, all, 2, &progress)
@@ -421,16 +422,18 @@ func TestMeasure_TellsHowFarItIs(t *testing.T) {
 		told = append(told, strings.Split(line, ";")[0])
 	}
 	require.Equal(t, []string{
-		"round 1 of 2,   1 of 5, Publish/subscribers=1/channel: 5 ns",
-		"round 1 of 2,   2 of 5, Publish/subscribers=1/cskr: 5 ns",
-		"round 1 of 2,   3 of 5, Publish/subscribers=1/nats: 5 ns",
-		"round 1 of 2,   4 of 5, Publish/subscribers=1/nats: 5 ns",
-		"round 1 of 2,   5 of 5, Publish/subscribers=1/channel: 5 ns",
-		"round 2 of 2,   1 of 5, Publish/subscribers=1/nats: 5 ns",
-		"round 2 of 2,   2 of 5, Publish/subscribers=1/cskr: 5 ns",
-		"round 2 of 2,   3 of 5, Publish/subscribers=1/channel: 5 ns",
-		"round 2 of 2,   4 of 5, Publish/subscribers=1/channel: 5 ns",
-		"round 2 of 2,   5 of 5, Publish/subscribers=1/nats: 5 ns",
+		"round 1 of 2,   1 of 6, Publish/subscribers=1/channel: 5 ns",
+		"round 1 of 2,   2 of 6, Publish/subscribers=1/cskr: 5 ns",
+		"round 1 of 2,   3 of 6, Publish/subscribers=1/nats: 5 ns",
+		"round 1 of 2,   4 of 6, Publish/subscribers=1/nats: 5 ns",
+		"round 1 of 2,   5 of 6, Publish/subscribers=1/channel: 5 ns",
+		"round 1 of 2,   6 of 6, Publish/subscribers=1/channel: 5 ns",
+		"round 2 of 2,   1 of 6, Publish/subscribers=1/nats: 5 ns",
+		"round 2 of 2,   2 of 6, Publish/subscribers=1/cskr: 5 ns",
+		"round 2 of 2,   3 of 6, Publish/subscribers=1/channel: 5 ns",
+		"round 2 of 2,   4 of 6, Publish/subscribers=1/channel: 5 ns",
+		"round 2 of 2,   5 of 6, Publish/subscribers=1/nats: 5 ns",
+		"round 2 of 2,   6 of 6, Publish/subscribers=1/channel: 5 ns",
 	}, told)
 	s, err := r.of(all[0].Run, plan.Time)
 	require.NoError(t, err)

@@ -33,8 +33,8 @@ func (r *results) said() string {
 	return fmt.Sprintf("%d rounds", r.rounds)
 }
 
-// add takes in what the process of a run printed in a round, from 0. Of two in the same
-// round the faster one stays: whatever else the machine does can only slow one down.
+// add takes in what the process of a run printed in a round, from 0. Of those in the
+// same round the fastest stays: whatever else the machine does can only slow one down.
 func (r *results) add(run plan.Run, round int, output []byte) error {
 	reader := benchfmt.NewReader(bytes.NewReader(output), run.String())
 	found := 0

@@ -42,11 +42,11 @@ func build(ctx context.Context, dir, into string) (binary string, err error) {
 	return binary, nil
 }
 
-// step is a run with how much is done in it, and whether it comes twice in a round.
+// step is a run with how much is done in it, and how many times it comes in a round.
 type step struct {
 	plan.Run
 	benchtime, unit string
-	twice           bool
+	times           int
 }
 
 // steps are those of a round whose names match.
@@ -55,9 +55,12 @@ func steps(only *regexp.Regexp, benchtime string) []step {
 	for _, w := range plan.Workloads {
 		for _, c := range w.Cases {
 			for _, rival := range c.Rivals {
-				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: c.Benchtime, unit: c.Unit}
+				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: c.Benchtime, unit: c.Unit, times: 1}
 				if s.benchtime == "" {
-					s.benchtime, s.twice = benchtime, true
+					s.benchtime, s.times = benchtime, 2
+				}
+				if c.Often {
+					s.times *= 2
 				}
 				if only.MatchString(s.String()) {
 					all = append(all, s)
@@ -96,21 +99,22 @@ func measure(ctx context.Context, binary string, steps []step, rounds int, progr
 	return r, nil
 }
 
-// thereAndBack is the order of a round: all steps, and then those that come twice in the
-// opposite order. A neighbour that takes a part of the machine does so for seconds, and
-// the two are further apart: it seldom meets both.
+// thereAndBack is the order of a round: all steps, then those that come again in the
+// opposite order, and so on. A neighbour that takes a part of the machine does so for
+// seconds, and those of a step are further apart: it seldom meets all.
 func thereAndBack(steps []step, backwards bool) []int {
 	var way []int
-	for i := range steps {
-		way = append(way, i)
-	}
-	if backwards {
-		slices.Reverse(way)
-	}
-	for _, i := range slices.Backward(way) {
-		if steps[i].twice {
-			way = append(way, i)
+	for turn := range slices.MaxFunc(steps, func(a, b step) int { return a.times - b.times }).times {
+		var these []int
+		for i, s := range steps {
+			if s.times > turn {
+				these = append(these, i)
+			}
 		}
+		if backwards != (turn%2 == 1) {
+			slices.Reverse(these)
+		}
+		way = append(way, these...)
 	}
 	return way
 }
