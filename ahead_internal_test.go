@@ -3,6 +3,8 @@ package eventbus
 import (
 	"context"
 	"runtime"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,8 +248,16 @@ func TestD5_WhatIsTakenAheadWaitsForItsKey(t *testing.T) {
 		b, err := New(WithConcurrency(1), WithRetry(MaxRetries(1), BaseDelay(time.Second), NoJitter))
 		require.NoError(t, err)
 		hookAhead(b, func(any) {})
-		var got []any
+		var mu sync.Mutex
+		var got []any // guarded by mu
+		handled := func() []any {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(got)
+		}
 		_, err = b.Subscribe("order.*", func(_ context.Context, e Event) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if got = append(got, e.Payload); len(got) == 1 {
 				return context.Canceled
 			}
@@ -264,10 +274,10 @@ func TestD5_WhatIsTakenAheadWaitsForItsKey(t *testing.T) {
 		}
 		require.NoError(t, b.Start(t.Context()))
 		synctest.Wait()
-		require.Equal(t, []any{"first", "plain", "other"}, got)
+		require.Equal(t, []any{"first", "plain", "other"}, handled())
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		require.Equal(t, []any{"first", "plain", "other", "first", "second", "third"}, got)
+		require.Equal(t, []any{"first", "plain", "other", "first", "second", "third"}, handled())
 		require.NoError(t, b.Shutdown(t.Context()))
 	})
 }
