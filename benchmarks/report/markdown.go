@@ -15,7 +15,7 @@ func report(r *results, m machine, verdicts []verdict, benchtime string) string 
 	line("")
 	line("Made by `(cd benchmarks && GOWORK=off go run ./report)` on %s; do not edit. Every figure is the median of %s; in a round", m.date, r.said())
 	line("each rival runs twice for %s, in processes of its own, once on the way through all of them and once on the way back (four times where", benchtime)
-	line("many bounds rest on it), and the fastest run counts, as neighbours can only slow one down; where something else is said, it runs once.")
+	line("many bounds rest on it), and its shortest time counts, as neighbours can only slow one down, and the most of everything else; where something else is said, it runs once.")
 	line("Ratios are formed within each round, and are the medians of the rounds' ratios. ± is how far off the median may be (95 %% confidence; with fewer than six rounds, the extremes).")
 	line("Of this bus everything is on: timeouts, retries, circuits, counters, ledger, ids. Nothing is left out because it flatters nobody.")
 	line("")

@@ -34,7 +34,8 @@ func (r *results) said() string {
 }
 
 // add takes in what the process of a run printed in a round, from 0. Of those in the
-// same round the fastest stays: whatever else the machine does can only slow one down.
+// same round the shortest time stays, as whatever else the machine does can only slow one
+// down, and the most of everything else, or a slow run that allocates would not be seen.
 func (r *results) add(run plan.Run, round int, output []byte) error {
 	reader := benchfmt.NewReader(bytes.NewReader(output), run.String())
 	found := 0
@@ -49,11 +50,11 @@ func (r *results) add(run plan.Run, round int, output []byte) error {
 					r.about[key] = v
 				}
 			}
-			if took, _ := record.Value(plan.Time); r.at(round, run, plan.Time) < took {
-				continue
-			}
 			for _, v := range record.Values {
-				r.set(run, v.Unit, round, v.Value)
+				old := r.at(round, run, v.Unit)
+				if math.IsNaN(old) || v.Unit == plan.Time && v.Value < old || v.Unit != plan.Time && v.Value > old {
+					r.set(run, v.Unit, round, v.Value)
+				}
 			}
 		}
 	}
