@@ -290,17 +290,19 @@ func TestC6_AnEventMayStopTheNextOne(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				q := newQueue(t)
-				q.subscribe(t, "order.*")
-				s := q.subscribe(t, "bill.*")
-				q.handle[3] = func(context.Context, eventbus.Event) error { return c.stop(s) }
-				for i := range n {
-					mustPublish(t, q.bus, []string{"order.placed", "bill.sent"}[i/4], i)
+				for range 4 { // some runs are timed, and have no step to the next one
+					q := newQueue(t)
+					q.subscribe(t, "order.*")
+					s := q.subscribe(t, "bill.*")
+					q.handle[3] = func(context.Context, eventbus.Event) error { return c.stop(s) }
+					for i := range n {
+						mustPublish(t, q.bus, []string{"order.placed", "bill.sent"}[i/4], i)
+					}
+					require.NoError(t, q.bus.Start(t.Context()))
+					synctest.Wait()
+					c.then(t, q, s)
+					shutdown(t, q.bus)
 				}
-				require.NoError(t, q.bus.Start(t.Context()))
-				synctest.Wait()
-				c.then(t, q, s)
-				shutdown(t, q.bus)
 			})
 		})
 	}
