@@ -266,13 +266,16 @@ func TestC2_AProbeBetweenOtherHandlersClosesItsCircuit(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []int{0, 1, 3, 4, 2}, s.ran.all())
 		require.Equal(t, eventbus.CircuitClosed, metricsOf(t, s.bus, "2").Circuit)
-		require.NoError(t, s.subscriptions[2].Trip())
-		time.Sleep(2 * time.Second)
-		s.publish(t)
-		require.Equal(t, []int{0, 1, 2, 3, 4}, s.ran.all()[5:], "the event is the probe itself")
-		require.Equal(t, eventbus.CircuitClosed, metricsOf(t, s.bus, "2").Circuit)
+		const probes = 4 // some runs are timed, and have no step to the next one
+		for i := range probes {
+			require.NoError(t, s.subscriptions[2].Trip())
+			time.Sleep(2 * time.Second)
+			s.publish(t)
+			require.Equal(t, []int{0, 1, 2, 3, 4}, s.ran.all()[5*(i+1):], "the event is the probe itself")
+			require.Equal(t, eventbus.CircuitClosed, metricsOf(t, s.bus, "2").Circuit)
+		}
 		for i := range s.handle {
-			require.EqualValues(t, 2, metricsOf(t, s.bus, fmt.Sprint(i)).Successes, i)
+			require.EqualValues(t, 1+probes, metricsOf(t, s.bus, fmt.Sprint(i)).Successes, i)
 		}
 		shutdown(t, s.bus)
 	})
