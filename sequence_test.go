@@ -302,33 +302,35 @@ func TestC1_SuccessesBetweenOtherHandlersAreInTheWindow(t *testing.T) {
 
 func TestD5_ALaterEventOfAKeyStaysBehindWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence(t, nil)
-		var got journal[string]
-		release := make(chan struct{})
-		s.handle[3] = func(_ context.Context, e eventbus.Event) error {
-			who, _ := e.Metadata.Lookup("who")
-			got.add(who)
-			if who == "first" {
-				<-release
+		for range 4 { // some runs are timed, and have no step to the next one
+			s := newSequence(t, nil)
+			var got journal[string]
+			release := make(chan struct{})
+			s.handle[3] = func(_ context.Context, e eventbus.Event) error {
+				who, _ := e.Metadata.Lookup("who")
+				got.add(who)
+				if who == "first" {
+					<-release
+				}
+				return nil
 			}
-			return nil
+			require.NoError(t, s.subscriptions[3].Trip())
+			s.publish(t, eventbus.Key("k"), eventbus.Metadata("who", "first"))
+			require.NoError(t, s.subscriptions[3].Reset())
+			synctest.Wait()
+			require.Equal(t, []string{"first"}, got.all())
+			s.publish(t, eventbus.Key("k"), eventbus.Metadata("who", "second"))
+			time.Sleep(time.Second) // for another worker
+			require.Equal(t, []string{"first"}, got.all())
+			require.Len(t, s.ran.all(), 9, "the others have had both")
+			s.publish(t, eventbus.Metadata("who", "another"))
+			time.Sleep(time.Second)
+			require.Equal(t, []string{"first", "another"}, got.all(), "it has no key")
+			close(release)
+			synctest.Wait()
+			require.Equal(t, []string{"first", "another", "second"}, got.all())
+			shutdown(t, s.bus)
 		}
-		require.NoError(t, s.subscriptions[3].Trip())
-		s.publish(t, eventbus.Key("k"), eventbus.Metadata("who", "first"))
-		require.NoError(t, s.subscriptions[3].Reset())
-		synctest.Wait()
-		require.Equal(t, []string{"first"}, got.all())
-		s.publish(t, eventbus.Key("k"), eventbus.Metadata("who", "second"))
-		time.Sleep(time.Second) // for another worker
-		require.Equal(t, []string{"first"}, got.all())
-		require.Len(t, s.ran.all(), 9, "the others have had both")
-		s.publish(t, eventbus.Metadata("who", "another"))
-		time.Sleep(time.Second)
-		require.Equal(t, []string{"first", "another"}, got.all(), "it has no key")
-		close(release)
-		synctest.Wait()
-		require.Equal(t, []string{"first", "another", "second"}, got.all())
-		shutdown(t, s.bus)
 	})
 }
 
