@@ -58,6 +58,30 @@ func TestD7_WhoStandsBehindAnEndedWaitStandsBehindNobody(t *testing.T) {
 	})
 }
 
+// Most events settle before their publisher has begun to wait, and he is told of what was
+// held and what died all the same.
+func TestD7_WhatSettlesBeforeTheWaitIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithObserver(eventbus.Observer{
+			Accepted: func(eventbus.Event) { synctest.Wait() }, // the wait begins after that
+		}))
+		s := mustSubscribe(t, bus, "x", ok, eventbus.Named("s"), eventbus.HoldCapacity(1))
+		mustSubscribe(t, bus, "x", ok)
+		require.NoError(t, s.Pause())
+		r, err := bus.PublishAndWait(t.Context(), "x", nil)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Result{ID: r.ID, Outcome: eventbus.Handled, Attempts: 1, Held: []string{"s"}}, r)
+		r, err = bus.PublishAndWait(t.Context(), "x", nil) // there is no room for it
+		l := oneLetter(t, bus)
+		require.Equal(t, eventbus.Result{ID: r.ID, Outcome: eventbus.Handled, Attempts: 1, Letters: []eventbus.LetterID{l.ID}}, r)
+		var died *eventbus.DeliveryError
+		require.ErrorAs(t, err, &died)
+		require.Equal(t, []eventbus.DeadLetter{l}, died.Letters)
+		require.NoError(t, s.Resume())
+		shutdown(t, bus)
+	})
+}
+
 // Whoever waits is told of his own event, however others end.
 func TestD7_EveryWaitHasItsOwnResult(t *testing.T) {
 	bus, _ := startBus(t)
