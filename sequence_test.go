@@ -162,48 +162,52 @@ func TestF1_AnAbandonedHandlerReadsNothingOfItsDispatch(t *testing.T) {
 
 func TestF1_AShortTimeoutIsExactAlsoAfterOtherHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence(t, map[int]eventbus.SubscribeOption{3: eventbus.Timeout(1500 * time.Microsecond)}, eventbus.WithRetry(retry(0, 0)))
-		var took time.Duration
-		s.handle[2] = func(context.Context, eventbus.Event) error {
-			time.Sleep(300 * time.Microsecond) // between two ticks
-			return nil
+		for range 4 { // some runs are timed, and have no step to the next one
+			s := newSequence(t, map[int]eventbus.SubscribeOption{3: eventbus.Timeout(1500 * time.Microsecond)}, eventbus.WithRetry(retry(0, 0)))
+			var took time.Duration
+			s.handle[2] = func(context.Context, eventbus.Event) error {
+				time.Sleep(300 * time.Microsecond) // between two ticks
+				return nil
+			}
+			s.handle[3] = func(ctx context.Context, _ eventbus.Event) error {
+				began := time.Now()
+				<-ctx.Done()
+				took = time.Since(began)
+				return nil
+			}
+			s.publish(t)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			require.Equal(t, 1500*time.Microsecond, took)
+			require.Equal(t, "3", oneLetter(t, s.bus).Subscription)
+			shutdown(t, s.bus)
 		}
-		s.handle[3] = func(ctx context.Context, _ eventbus.Event) error {
-			began := time.Now()
-			<-ctx.Done()
-			took = time.Since(began)
-			return nil
-		}
-		s.publish(t)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		require.Equal(t, 1500*time.Microsecond, took)
-		require.Equal(t, "3", oneLetter(t, s.bus).Subscription)
-		shutdown(t, s.bus)
 	})
 }
 
 // A failure lasts since its own handler began.
 func TestF5_TheDurationOfAFailureIsItsHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSequence(t, nil, eventbus.WithRetry(retry(0, 0)))
-		mustSubscribe(t, s.bus, "tick", ok)
-		for i := range 3 {
-			s.handle[i] = func(context.Context, eventbus.Event) error {
-				for range 50 { // there is work, so that the clock is read at every tick, and only then
-					time.Sleep(time.Millisecond)
-					mustPublish(t, s.bus, "tick", nil)
+		for range 4 { // some runs are timed, and have no step to the next one
+			s := newSequence(t, nil, eventbus.WithRetry(retry(0, 0)))
+			mustSubscribe(t, s.bus, "tick", ok)
+			for i := range 3 {
+				s.handle[i] = func(context.Context, eventbus.Event) error {
+					for range 50 { // there is work, so that the clock is read at every tick, and only then
+						time.Sleep(time.Millisecond)
+						mustPublish(t, s.bus, "tick", nil)
+					}
+					return nil
 				}
-				return nil
 			}
+			s.handle[3] = func(context.Context, eventbus.Event) error { time.Sleep(5 * time.Millisecond); return errBoom }
+			s.publish(t)
+			time.Sleep(time.Second)
+			l := oneLetter(t, s.bus)
+			require.Equal(t, "3", l.Subscription)
+			require.InDelta(t, 5*time.Millisecond, l.Failures[0].Duration, float64(time.Millisecond))
+			shutdown(t, s.bus)
 		}
-		s.handle[3] = func(context.Context, eventbus.Event) error { time.Sleep(5 * time.Millisecond); return errBoom }
-		s.publish(t)
-		time.Sleep(time.Second)
-		l := oneLetter(t, s.bus)
-		require.Equal(t, "3", l.Subscription)
-		require.InDelta(t, 5*time.Millisecond, l.Failures[0].Duration, float64(time.Millisecond))
-		shutdown(t, s.bus)
 	})
 }
 
