@@ -13,6 +13,6 @@
 //
 // The module is apart from the workspace, so that what the rivals need never
 // touches the library's versions. It is not released and always builds with the
-// library beside it; for routing it reaches into the library's internals, which is
-// what a publish does there and no more.
+// library beside it; for routing it reaches into the library's internals, for how a
+// publish finds the subscriptions, and no more.
 package benchmarks

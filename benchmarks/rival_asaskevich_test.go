@@ -23,6 +23,7 @@ func openAsaskevich(_ testing.TB, s setup) system {
 			return func(x *note) { bus.Publish(topic, x) }
 		},
 		unbounded: true,
+		few:       4,
 		close:     bus.WaitAsync,
 	}
 }

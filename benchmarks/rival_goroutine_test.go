@@ -40,6 +40,7 @@ func openGoroutine(_ testing.TB, s setup) system {
 			}
 		},
 		unbounded: true,
+		few:       16,
 		close:     func() {},
 	}
 }

@@ -32,6 +32,7 @@ func openWatermill(_ testing.TB, s setup) system {
 	return system{
 		publisher: watermillPublisher(channel),
 		unbounded: true,
+		few:       16,
 		close: func() {
 			check(channel.Close())
 			receivers.Wait()
@@ -57,6 +58,7 @@ func openWatermillRouter(_ testing.TB, s setup) system {
 	return system{
 		publisher: watermillPublisher(channel),
 		unbounded: true,
+		few:       4,
 		close: func() {
 			check(router.Close())
 			check(<-ended)

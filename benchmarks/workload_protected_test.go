@@ -26,7 +26,7 @@ var calls = map[string]func(handle func(context.Context) error) (call func()){
 func BenchmarkProtected(b *testing.B) {
 	run(b, "Protected", func(b *testing.B, _, rival string) {
 		if rival == plan.Us {
-			publishUntilHandled(b, rival, 1, 1)
+			publishUntilHandled(b, rival, 1, 1, false)
 			return
 		}
 		var handled atomic.Int64
@@ -34,12 +34,11 @@ func BenchmarkProtected(b *testing.B) {
 			handled.Add(1)
 			return nil
 		})
-		b.ReportAllocs()
-		b.ResetTimer()
-		for range b.N {
-			call()
-		}
-		b.StopTimer()
+		measure(b, func() {
+			for range b.N {
+				call()
+			}
+		})
 		require.EqualValues(b, b.N, handled.Load())
 	})
 }

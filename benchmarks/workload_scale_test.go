@@ -21,16 +21,14 @@ func BenchmarkNonMatching(b *testing.B) {
 		m := keep(b.Name(), func() made {
 			t := newTally()
 			subscriptions := same(1, topic, t.handle)
-			for i := range number(b, kase) - 1 {
+			for i := range number(b, kase) {
 				subscriptions = append(subscriptions, subscription{fmt.Sprintf("service%d.started", i), t.handle})
 			}
 			return made{systems[rival](b, setup{subscriptions: subscriptions}), t}
 		})
 		publish := m.publisher(topic)
 		m.drive(warmUp(b.N), 1, 1, m.system, publish)
-		b.ReportAllocs()
-		b.ResetTimer()
-		m.drive(b.N, 1, 1, m.system, publish)
+		measure(b, func() { m.drive(b.N, 1, 1, m.system, publish) })
 	})
 }
 
@@ -60,12 +58,11 @@ func BenchmarkBacklog(b *testing.B) {
 			<-t.all
 		}
 		fill(min(queued, b.N))
-		b.ReportAllocs()
-		b.ResetTimer()
-		for done := 0; done < b.N; done += queued {
-			fill(min(queued, b.N-done))
-		}
-		b.StopTimer()
+		measure(b, func() {
+			for done := 0; done < b.N; done += queued {
+				fill(min(queued, b.N-done))
+			}
+		})
 		end()
 	})
 }

@@ -12,29 +12,49 @@ import (
 
 var errOnce = errors.New("the first attempt fails")
 
-// BenchmarkStorm is 100,000 events that fail once and wait for their retry.
+// BenchmarkStorm is 100,000 events that fail once and wait for their retry: how long
+// that takes, and what they hold when all of them wait.
 func BenchmarkStorm(b *testing.B) {
-	run(b, "Storm", func(b *testing.B, _, rival string) {
+	run(b, "Storm", func(b *testing.B, kase, rival string) {
 		for range b.N {
-			w := newStorm(b, rival)
-			before, goroutines := held(), runtime.NumGoroutine()
-			w.publish()
-			<-w.allFailed
-			time.Sleep(backoff / 10) // who has nothing to do any more ends, or rests
-			// Those that are through already hold nothing more.
-			waiting := plan.StormEvents - w.done.Load()
-			more := runtime.NumGoroutine() - goroutines
-			b.ReportMetric(float64(held()-before)/float64(waiting), plan.Waiting)
-			b.ReportMetric(float64(more)/float64(waiting), plan.GoroutinesWaiting)
-			<-w.allDone
-			b.ReportMetric(time.Since(w.begin).Seconds()/backoff.Seconds(), plan.Whole)
-			b.ReportMetric(time.Duration(w.slowest.Load()).Seconds()/backoff.Seconds(), plan.Drain)
-			w.system.close()
+			if kase == "waiting" {
+				stormWaits(b, rival)
+			} else {
+				stormDrains(b, rival)
+			}
 		}
 	})
 }
 
-const backoff = plan.StormBackoffMillis * time.Millisecond
+func stormDrains(b *testing.B, rival string) {
+	const backoff = plan.StormBackoff
+	w := newStorm(b, rival, backoff)
+	w.publish()
+	<-w.allDone
+	b.ReportMetric(time.Since(w.begin).Seconds()/backoff.Seconds(), plan.Whole)
+	b.ReportMetric(time.Duration(w.slowest.Load()).Seconds()/backoff.Seconds(), plan.Drain)
+	w.system.close()
+}
+
+func stormWaits(b *testing.B, rival string) {
+	for backoff := plan.StormPatience(rival); ; backoff *= 2 {
+		w := newStorm(b, rival, backoff)
+		before, goroutines := held(), runtime.NumGoroutine()
+		w.publish()
+		<-w.allFailed
+		time.Sleep(100 * time.Millisecond) // who has nothing to do any more ends, or rests
+		more := runtime.NumGoroutine() - goroutines
+		holds := held() - before
+		back := w.done.Load()
+		<-w.allDone
+		w.system.close()
+		if back <= plan.StormEvents/1000 {
+			b.ReportMetric(float64(holds)/plan.StormEvents, plan.Waiting)
+			b.ReportMetric(float64(more)/plan.StormEvents, plan.GoroutinesWaiting)
+			return
+		}
+	}
+}
 
 type storm struct {
 	system             system
@@ -45,7 +65,7 @@ type storm struct {
 	allFailed, allDone chan struct{}
 }
 
-func newStorm(tb testing.TB, rival string) *storm {
+func newStorm(tb testing.TB, rival string, backoff time.Duration) *storm {
 	w := &storm{allFailed: make(chan struct{}), allDone: make(chan struct{})}
 	for n := range plan.StormEvents {
 		w.notes = append(w.notes, newNote(uint64(n)))

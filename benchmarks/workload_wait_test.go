@@ -20,12 +20,11 @@ func BenchmarkWait(b *testing.B) {
 		for range warm {
 			publish(x)
 		}
-		b.ReportAllocs()
-		b.ResetTimer()
-		for range b.N {
-			publish(x)
-		}
-		b.StopTimer()
+		measure(b, func() {
+			for range b.N {
+				publish(x)
+			}
+		})
 		require.EqualValues(b, (warm+b.N)*subscribers, t.done.Load(), "it did not wait")
 		s.close()
 	})

@@ -40,7 +40,7 @@ func main() {
 // How much is measured unless the flags say otherwise.
 const (
 	fullRounds, quickRounds       = 6, 3
-	fullBenchtime, quickBenchtime = "250ms", "75ms" // twice in a round or more
+	fullBenchtime, quickBenchtime = 250 * time.Millisecond, 50 * time.Millisecond // twice in a round or more
 )
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	all := steps(only, benchtime)
 	if len(all) == 0 {
-		return fmt.Errorf("-bench %s matches nothing; the names are such as %s", *bench, steps(regexp.MustCompile(""), "")[0].Run)
+		return fmt.Errorf("-bench %s matches nothing; the names are such as %s", *bench, steps(regexp.MustCompile(""), 0)[0].Run)
 	}
 
 	dir, err := moduleDir(ctx)
@@ -106,7 +106,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	verdicts := judge(r)
 	if *bench == "" {
 		m := describe(r, modules, load)
-		if err := write(dir, r, m, verdicts, benchtime); err != nil {
+		how := settings{command: strings.Join(append([]string{"go run ./report"}, args...), " "), benchtime: benchtime}
+		if err := write(dir, r, m, verdicts, how); err != nil {
 			return err
 		}
 		if err := writeReadme(filepath.Join(dir, "..", "README.md"), readmeTable(r, m)); err != nil {
@@ -116,11 +117,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	} else {
 		printTables(stdout, r)
 	}
-	return conclude(stdout, verdicts, *check)
+	return conclude(stdout, verdicts, *check, *bench == "")
+}
+
+// settings are how it was measured.
+type settings struct {
+	command   string
+	benchtime time.Duration
 }
 
 // write writes RESULTS.md and the charts.
-func write(dir string, r *results, m machine, verdicts []verdict, benchtime string) error {
+func write(dir string, r *results, m machine, verdicts []verdict, how settings) error {
 	if err := os.MkdirAll(filepath.Join(dir, "charts"), 0o755); err != nil {
 		return err
 	}
@@ -129,7 +136,7 @@ func write(dir string, r *results, m machine, verdicts []verdict, benchtime stri
 			return err
 		}
 	}
-	return os.WriteFile(filepath.Join(dir, "RESULTS.md"), []byte(report(r, m, verdicts, benchtime)), 0o644)
+	return os.WriteFile(filepath.Join(dir, "RESULTS.md"), []byte(report(r, m, verdicts, how)), 0o644)
 }
 
 // printTables prints the cases of which something was measured.
@@ -143,22 +150,33 @@ func printTables(to io.Writer, r *results) {
 	}
 }
 
-// conclude prints the bounds that were measured; with check, missing one is an
-// error.
-func conclude(to io.Writer, verdicts []verdict, check bool) error {
-	var missed []string
+// conclude prints the bounds. With check, missing one is an error; so is one that was
+// not measured, when everything was to be.
+func conclude(to io.Writer, verdicts []verdict, check, everything bool) error {
+	var missed, unknown []string
 	for _, v := range verdicts {
+		name := fmt.Sprintf("%s, %s: %s", v.work, v.against, v.demand())
 		if !v.known {
+			if everything {
+				fmt.Fprintf(to, "unknown %s\n", name)
+			}
+			unknown = append(unknown, name)
 			continue
 		}
 		says := strings.Trim(v.says(), "*")
-		fmt.Fprintf(to, "%-7s %s, %s: %s, measured %s\n", says, v.work, v.against, v.demand(), v.got())
+		fmt.Fprintf(to, "%-7s %s, measured %s\n", says, name, v.got())
 		if !v.kept {
-			missed = append(missed, fmt.Sprintf("%s, %s: %s, measured %s", v.work, v.against, v.demand(), v.got()))
+			missed = append(missed, fmt.Sprintf("%s, measured %s", name, v.got()))
 		}
 	}
-	if check && len(missed) > 0 {
+	switch {
+	case !check:
+	case len(missed) > 0:
 		return fmt.Errorf("missed %d of the bounds:\n  %s", len(missed), strings.Join(missed, "\n  "))
+	case everything && len(unknown) > 0:
+		return fmt.Errorf("not measured in each round, of the bounds:\n  %s", strings.Join(unknown, "\n  "))
+	case len(unknown) == len(verdicts):
+		return errors.New("nothing that -bench names is bounded")
 	}
 	return nil
 }

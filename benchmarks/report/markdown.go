@@ -2,27 +2,30 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
 // report is RESULTS.md.
-func report(r *results, m machine, verdicts []verdict, benchtime string) string {
+func report(r *results, m machine, verdicts []verdict, how settings) string {
 	var s strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
 	line("# Measured beside what else one would use")
 	line("")
-	line("Made by `(cd benchmarks && GOWORK=off go run ./report)` on %s; do not edit. Every figure is the median of %s; in a round", m.date, r.said())
-	line("each rival runs twice for %s, in processes of its own, once on the way through all of them and once on the way back (four times where", benchtime)
-	line("many bounds rest on it), and its shortest time counts, as neighbours can only slow one down, and the most of everything else; where something else is said, it runs once.")
+	line("Made by `(cd benchmarks && GOWORK=off %s)` on %s; do not edit. Every figure is the median of %s; in a round", how.command, m.date, r.said())
+	line("each rival runs twice for %s, in processes of its own, once on the way through all of them and once on the way back (%s).", how.benchtime, otherwise())
+	line("Of the runs in a round the shortest time counts, as neighbours can only slow one down (how a process happened to lay out its memory goes with that), and the most of everything else.")
 	line("Ratios are formed within each round, and are the medians of the rounds' ratios. ± is how far off the median may be (95 %% confidence; with fewer than six rounds, the extremes).")
-	line("Of this bus everything is on: timeouts, retries, circuits, counters, ledger, ids. Nothing is left out because it flatters nobody.")
+	line("Of this bus everything is on: timeouts, retries, circuits, counters, ledger, ids. The rows that do not flatter it stay in.")
 	line("")
 	line("%s", m.markdown())
 	line("## Bounds")
 	line("")
-	line("`go run ./report -check` fails when one is missed.")
+	line("`go run ./report -check` fails when one is missed, or not measured in each round. Of several sizes the one counts whose median is the worst; the")
+	line("spread is that size's. The storm's bound is from an event's failure to its own success; the time to publish them all, which comes first, is in the")
+	line("column of the whole storm below.")
 	line("")
 	line("| work | what | bound | measured | |")
 	line("| --- | --- | --- | --- | --- |")
@@ -32,7 +35,7 @@ func report(r *results, m machine, verdicts []verdict, benchtime string) string 
 	line("")
 	line("## What they can do")
 	line("")
-	line("Without code of the user's own. Empty is no.")
+	line("Empty is no. In words it is how: by what the library does, or what its users write for it here.")
 	line("")
 	line("| | wildcards | errors of handlers | panics | timeout | retry | circuit breaker | dead letters | bounded queue | waiting for handlers |")
 	line("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -90,6 +93,29 @@ func table(r *results, w plan.Workload, c plan.Case) string {
 		s.WriteString("\n")
 	}
 	return s.String()
+}
+
+// otherwise says which cases do not run twice in a round.
+func otherwise() string {
+	var often, once []string
+	for _, w := range plan.Workloads {
+		for _, c := range w.Cases {
+			name := fmt.Sprintf("%s, %s", w.Title, c.Title)
+			switch {
+			case c.Often:
+				often = append(often, name)
+			case c.Benchtime != "" && !slices.Contains(once, w.Title):
+				once = append(once, w.Title)
+			}
+		}
+	}
+	said := fmt.Sprintf("four times, as many bounds rest on it: %s; once, with as many events as they say: %s", strings.Join(often, "; "), strings.Join(once, ", "))
+	for _, r := range plan.Rivals {
+		if r.Settles > 0 {
+			said += fmt.Sprintf("; for at least %s, before which its queues are still filling: %s", r.Settles, r.Title)
+		}
+	}
+	return said
 }
 
 // chartFile is where a workload's chart is, from where RESULTS.md is.

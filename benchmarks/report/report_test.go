@@ -34,7 +34,7 @@ func TestResults_ReadWhatABenchmarkPrints(t *testing.T) {
 	run := publish(1, "channel")
 	require.NoError(t, r.add(run, 1, []byte(printed)))
 	require.InDelta(t, 59.82e-9, r.at(1, run, plan.Time), 1e-15)
-	require.Zero(t, r.at(1, run, plan.Allocs))
+	require.Zero(t, r.at(1, run, plan.Bytes))
 	require.True(t, math.IsNaN(r.at(0, run, plan.Time)), "nothing was measured in round 0")
 	require.True(t, math.IsNaN(r.at(1, run, "no-unit")))
 	require.Equal(t, map[string]string{"cpu": "A Processor", "goos": "linux", "goarch": "amd64"}, r.about)
@@ -154,7 +154,7 @@ func TestBounds_EachCanBeMissed(t *testing.T) {
 		value         float64
 	}{
 		{"publish, 1 subscriber", "channel", publish(1, plan.Us), plan.Time, 1.76},
-		{"publish, 1 subscriber", "allocations", publish(1, plan.Us), plan.Allocs, 1},
+		{"publish, 1 subscriber", "allocations", publish(1, plan.Us), plan.Allocs, 0.11},
 		{"2 publishers", "channel", publishers(2, plan.Us), plan.Time, 2.01},
 		{"publish, 1 subscriber", "cskr", publish(1, "cskr"), plan.Time, 2.4},
 		{"publish, 1 subscriber", "NATS", publish(1, "nats"), plan.Time, 3.4},
@@ -165,14 +165,14 @@ func TestBounds_EachCanBeMissed(t *testing.T) {
 		{"protected handler", "failsafe", protected("failsafe"), plan.Time, 9.9},
 		{"protected handler", "gobreaker", protected("gobreaker"), plan.Time, 11.9},
 		{"repeated types", "sublist", routing(10_000, "repeated", "sublist-cache"), plan.Time, 1.9},
-		{"repeated types", "allocations", routing(10_000, "repeated", plan.Us), plan.Allocs, 1},
+		{"repeated types", "allocations", routing(10_000, "repeated", plan.Us), plan.Allocs, 0.002},
 		{"unique types", "sublist", routing(10_000, "unique", "sublist"), plan.Time, 2.4},
 		{"unique types", "loop", routing(10_000, "unique", "globloop"), plan.Time, 999},
-		{"unique types", "heap", routing(10_000, "unique", plan.Us), plan.Growth, 1 << 20},
+		{"unique types", "heap", routing(10_000, "unique", plan.Us), plan.Growth, 257 << 10},
 		{"unique types", "1,000 globs", routing(1_000, "unique", plan.Us), plan.Time, 0.79},
-		{"storm", "bytes", storm("watermill-router"), plan.Waiting, 24},
-		{"storm", "goroutines", storm(plan.Us), plan.GoroutinesWaiting, 1},
-		{"storm", "backoff", storm(plan.Us), plan.Drain, 1.06},
+		{"storm", "bytes", storm("waiting", "watermill-router"), plan.Waiting, 24},
+		{"storm", "goroutines", storm("waiting", plan.Us), plan.GoroutinesWaiting, 0.002},
+		{"storm", "backoff", storm("fails-once", plan.Us), plan.Drain, 1.06},
 		{"fast subscriber", "p99", neighbour("beside"), plan.P99, 1.006},
 		{"64 publishers", "throughput", publishers(16, plan.Us), plan.Time, 1.12},
 		{"do not match", "most", sized("NonMatching", "subscriptions", 100_000), plan.Time, 1.26},
@@ -190,18 +190,78 @@ func TestBounds_EachCanBeMissed(t *testing.T) {
 		require.False(t, v.kept, "%s, %s: measured %s", v.work, v.against, v.got())
 
 		var out bytes.Buffer
-		err := conclude(&out, []verdict{v}, true)
+		err := conclude(&out, []verdict{v}, true, true)
 		require.ErrorContains(t, err, v.against)
 		require.ErrorContains(t, err, v.got())
 		require.Contains(t, out.String(), "missed ")
-		require.NoError(t, conclude(io.Discard, []verdict{v}, false), "without -check it is only told")
+		require.NoError(t, conclude(io.Discard, []verdict{v}, false, true), "without -check it is only told")
+	}
+}
+
+// A bound over several sizes is missed when one of them is, whichever.
+func TestBounds_EverySizeIsJudged(t *testing.T) {
+	for work, runs := range map[string][]plan.Run{
+		"publishers":   runsOf(plan.Publishers[1:], func(n int) plan.Run { return publishers(n, plan.Us) }),
+		"do not match": runsOf(plan.NonMatching[1:], func(n int) plan.Run { return sized("NonMatching", "subscriptions", n) }),
+		"queued":       runsOf(plan.Queued[1:], func(n int) plan.Run { return sized("Backlog", "queued", n) }),
+	} {
+		i := slices.IndexFunc(bounds(), func(b bound) bool { return b.figures != nil && strings.Contains(b.work, work) })
+		for _, run := range runs {
+			r := everything(3)
+			for round := range 3 {
+				r.set(run, plan.Time, round, 1.26)
+			}
+			v := bounds()[i].judge(r)
+			require.True(t, v.known, "%s", run)
+			require.False(t, v.kept, "%s", run)
+		}
+	}
+}
+
+// What is not measured in each round is not taken for kept.
+func TestConclude_ABoundThatIsNotMeasuredIsNotKept(t *testing.T) {
+	for name, spoil := range map[string]func(r *results){
+		"no such unit":      func(r *results) { delete(r.values[routing(10_000, "unique", plan.Us)], plan.Growth) },
+		"not in each round": func(r *results) { r.set(routing(10_000, "unique", plan.Us), plan.Growth, 1, math.NaN()) },
+		"no number":         func(r *results) { r.set(routing(10_000, "unique", plan.Us), plan.Growth, 1, math.Inf(-1)) },
+	} {
+		r := everything(3)
+		spoil(r)
+		var out bytes.Buffer
+		require.ErrorContains(t, conclude(&out, judge(r), true, true), "heap that grows", name)
+		require.Contains(t, out.String(), "unknown ", name)
+		require.NoError(t, conclude(io.Discard, judge(r), false, true), name)
+		require.NoError(t, conclude(io.Discard, judge(r), true, false), "only some were to be measured")
+	}
+	require.ErrorContains(t, conclude(io.Discard, judge(newResults(1)), true, false), "-bench")
+}
+
+// Benchmarks measure what the tables and the bounds ask for, under the same names.
+func TestMeasure_EveryUnitOfThePlanIsPrinted(t *testing.T) {
+	dir, err := moduleDir(t.Context())
+	require.NoError(t, err)
+	binary, err := build(t.Context(), dir, t.TempDir())
+	require.NoError(t, err)
+	ours := steps(regexp.MustCompile("/"+plan.Us+"$"), time.Second)
+	for i := range ours {
+		ours[i].benchtime, ours[i].times = "1x", 1
+	}
+	r, err := measure(t.Context(), binary, ours, 1, io.Discard)
+	require.NoError(t, err)
+	for _, w := range plan.Workloads {
+		for _, c := range w.Cases {
+			run := plan.Run{Workload: w.Name, Case: c.Name, Rival: plan.Us}
+			for _, unit := range append([]string{c.Unit}, c.More...) {
+				require.Contains(t, r.values[run], unit, "%s", run)
+			}
+		}
 	}
 }
 
 func TestBounds_AsReadersSeeThem(t *testing.T) {
 	b := bounds()
 	require.Equal(t, "≤ 1.75 ×", b[0].demand())
-	require.Equal(t, "0", b[1].demand())
+	require.Equal(t, "≤ 0.1", b[1].demand())
 	require.Equal(t, "≥ 2.5 ×", b[3].demand())
 	v := verdict{bound: b[0], measured: summary{2.5, 2.25, 3}, known: true}
 	require.Equal(t, "2.5 × (2.25 × to 3 ×)", v.got())
@@ -274,10 +334,10 @@ func TestWrite_ReportsEveryRivalAndDrawsEveryWorkload(t *testing.T) {
 	dir := t.TempDir()
 	r := everything(3)
 	m := describe(r, []module{{"example.org/rival", "v1.2.3"}}, "0.31")
-	require.NoError(t, write(dir, r, m, judge(r), "500ms"))
+	require.NoError(t, write(dir, r, m, judge(r), settings{"go run ./report -rounds 3", 500 * time.Millisecond}))
 	text, err := os.ReadFile(filepath.Join(dir, "RESULTS.md"))
 	require.NoError(t, err)
-	for _, want := range []string{"A Processor", "example.org/rival | v1.2.3", "500ms", "3 rounds", "load before | 0.31", m.goVersion, "≤ 1.75 ×"} {
+	for _, want := range []string{"A Processor", "example.org/rival | v1.2.3", "500ms", "3 rounds", "go run ./report -rounds 3", "load before | 0.31", m.goVersion, "≤ 1.75 ×"} {
 		require.Contains(t, string(text), want)
 	}
 	for _, w := range plan.Workloads {
@@ -338,23 +398,26 @@ func TestTable_RatiosByThisBus(t *testing.T) {
 }
 
 func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
-	all := steps(regexp.MustCompile(""), "150ms")
+	all := steps(regexp.MustCompile(""), 60*time.Millisecond)
 	names := make(map[string]bool)
 	for _, s := range all {
 		require.NotEmpty(t, s.benchtime)
 		require.False(t, names[s.String()], "%s comes twice", s)
 		names[s.String()] = true
 	}
-	some := steps(regexp.MustCompile("^Storm/.*/eventbus$"), "150ms")
+	some := steps(regexp.MustCompile("^Storm/waiting/eventbus$"), 60*time.Millisecond)
 	require.Len(t, some, 1)
 	require.Equal(t, "1x", some[0].benchtime)
 	require.Equal(t, 1, some[0].times)
-	some = steps(regexp.MustCompile("^Publish/subscribers=1/eventbus$"), "150ms")
+	some = steps(regexp.MustCompile("^Publish/subscribers=1/eventbus$"), 60*time.Millisecond)
 	require.Len(t, some, 1)
-	require.Equal(t, "150ms", some[0].benchtime)
+	require.Equal(t, "60ms", some[0].benchtime)
 	require.Equal(t, 4, some[0].times)
-	require.Equal(t, 2, steps(regexp.MustCompile("^Publish/subscribers=10/eventbus$"), "150ms")[0].times)
-	require.Empty(t, steps(regexp.MustCompile("no such"), "150ms"))
+	require.Equal(t, 2, steps(regexp.MustCompile("^Publish/subscribers=10/eventbus$"), 60*time.Millisecond)[0].times)
+	slow := regexp.MustCompile("^Publish/subscribers=1/watermill-router$")
+	require.Equal(t, "150ms", steps(slow, 60*time.Millisecond)[0].benchtime, "it takes that long to settle")
+	require.Equal(t, "250ms", steps(slow, 250*time.Millisecond)[0].benchtime)
+	require.Empty(t, steps(regexp.MustCompile("no such"), 60*time.Millisecond))
 }
 
 func TestBusy(t *testing.T) {

@@ -132,11 +132,15 @@ func (r *results) ratio(run, by plan.Run, unit string) (summary, error) {
 // lookup finds a value of one round.
 type lookup func(run plan.Run, unit string) float64
 
-// perRound computes a figure in each round.
+// perRound computes a figure in each round. One that cannot be had in each is an error.
 func (r *results) perRound(figure func(lookup) float64) (summary, error) {
 	var figures []float64
 	for round := range r.rounds {
-		figures = append(figures, figure(func(run plan.Run, unit string) float64 { return r.at(round, run, unit) }))
+		v := figure(func(run plan.Run, unit string) float64 { return r.at(round, run, unit) })
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return summary{}, errNothing
+		}
+		figures = append(figures, v)
 	}
 	return summarize(figures)
 }

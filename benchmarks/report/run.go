@@ -50,14 +50,15 @@ type step struct {
 }
 
 // steps are those of a round whose names match.
-func steps(only *regexp.Regexp, benchtime string) []step {
+func steps(only *regexp.Regexp, benchtime time.Duration) []step {
 	var all []step
 	for _, w := range plan.Workloads {
 		for _, c := range w.Cases {
 			for _, rival := range c.Rivals {
 				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: c.Benchtime, unit: c.Unit, times: 1}
 				if s.benchtime == "" {
-					s.benchtime, s.times = benchtime, 2
+					r, _ := plan.RivalNamed(rival)
+					s.benchtime, s.times = max(benchtime, r.Settles).String(), 2
 				}
 				if c.Often {
 					s.times *= 2
@@ -101,7 +102,7 @@ func measure(ctx context.Context, binary string, steps []step, rounds int, progr
 
 // thereAndBack is the order of a round: all steps, then those that come again in the
 // opposite order, and so on. A neighbour that takes a part of the machine does so for
-// seconds, and those of a step are further apart: it seldom meets all.
+// seconds, and most steps' runs are further apart: it seldom meets all.
 func thereAndBack(steps []step, backwards bool) []int {
 	var way []int
 	for turn := range slices.MaxFunc(steps, func(a, b step) int { return a.times - b.times }).times {
