@@ -476,7 +476,6 @@ func lettersBus(b *testing.B) (bus *eventbus.Bus, rare int) {
 	require.NoError(b, err)
 	require.Equal(b, n, report.Imported)
 	runtime.GC()
-	b.ResetTimer()
 	return bus, rare
 }
 
