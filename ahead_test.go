@@ -79,6 +79,7 @@ func TestE4_EachOfManyEventsHasItsOwnContext(t *testing.T) {
 				require.Equal(t, want[i].ID, e.ID)
 				require.Equal(t, want[i].Type, e.Type)
 				require.Equal(t, want[i].Key, e.Key)
+				require.WithinDuration(t, want[i].Time, e.Time, time.Millisecond)
 				note, _ := e.Metadata.Lookup("note")
 				require.Equal(t, i%5 == 2, note == fmt.Sprint(i))
 				if i%7 == 3 {
@@ -124,6 +125,10 @@ func TestE4_EachOfManyEventsHasItsOwnContext(t *testing.T) {
 			if i%17 == 9 {
 				opts = append(opts, eventbus.ID(eventbus.NewEventID()))
 			}
+			if i%3 == 2 {
+				time.Sleep(5 * time.Millisecond)
+			}
+			e.Time = time.Now()
 			var err error
 			e.ID, err = q.bus.Publish(ctx, e.Type, i, opts...)
 			require.NoError(t, err)

@@ -403,6 +403,14 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 	return letter
 }
 
+// settleHandled is settle for a dispatch that has been handled, and has neither a story nor
+// extras nor a key: nobody is to be told of its end, and nothing lets another one in.
+func (b *Bus) settleHandled(d *dispatch) {
+	b.store.settle(d, settlement{outcome: Handled})
+	b.ledger.handled.Add(1)
+	b.checkDrained()
+}
+
 // unrouted settles an event that nothing matches.
 func (b *Bus) unrouted(o opening) {
 	d := &dispatch{opening: o}

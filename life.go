@@ -203,7 +203,14 @@ func (b *Bus) noteUnfinished(l *DeadLetter) {
 // checkDrained lets Shutdown go on when nothing is unsettled but what it does not
 // wait for.
 func (b *Bus) checkDrained() {
-	if !b.ending.Load() || b.unsettled() != 0 {
+	if b.ending.Load() {
+		b.lookWhetherDrained()
+	}
+}
+
+// lookWhetherDrained is apart, so that checkDrained costs a look after each event.
+func (b *Bus) lookWhetherDrained() {
+	if b.unsettled() != 0 {
 		return
 	}
 	b.mu.Lock()

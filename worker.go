@@ -31,6 +31,7 @@ type worker struct {
 	takeNext func(*opening) bool // takes ahead
 	to       *targets            // of what it runs
 	event    Event               // of that, for its handlers
+	wall     int64               // when that was published, as its opening has it
 	extras   *extras             // of that
 	verdict  verdict             // on the last error
 	next     opening             // what the run has let through at its key's gate
@@ -149,9 +150,16 @@ func (w *worker) taken() *dispatch {
 // from another copy. An id stands for one payload, but for what was replayed with
 // another, or published with an id that was given before: these have extras.
 func (w *worker) putEvent(d *dispatch, t *timeline) {
-	if d.id != w.event.ID || d.extras() != w.extras {
-		d.put(&w.event, t)
-		w.extras = d.extras()
+	e, extras := &w.event, d.extras()
+	switch {
+	case d.id == e.ID && extras == w.extras:
+		return
+	case extras == nil && w.extras == nil && d.wall == w.wall && !e.Time.IsZero():
+		// Most are published in the same tick as the one before: its time stands.
+		e.ID, e.Type, e.Payload, e.Key = d.id, d.to.eventType, d.payload, d.key
+	default:
+		d.put(e, t)
+		w.extras, w.wall = extras, d.wall
 	}
 }
 
@@ -261,7 +269,7 @@ func (b *Bus) passOn(w *worker, c *call) *call {
 	}
 	if ends {
 		w.ahead = false
-		b.settle(w, d, settlement{outcome: Handled})
+		b.settleHandled(d)
 		d.opening = opening{} // or the worker keeps it as long as the next one runs
 	}
 	if !b.time.ticks() {

@@ -2,7 +2,9 @@ package route
 
 import (
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
+	"unsafe"
 )
 
 const (
@@ -31,24 +33,39 @@ type cacheSet[R any] struct {
 type cached[R any] struct {
 	typ    string
 	result R
+	text   [40]byte // of the type, if it is not longer
 }
 
-func (c *cache[R]) get(hash uint64, typ string) (result R, ok bool) {
-	page := c.pages[hash%cachePages].Load()
-	if page == nil {
-		return result, false
+// newCached copies the text of typ, or whatever that is a part of would be kept: to beside
+// the result, since elsewhere it would be one more thing to wait for in memory.
+func newCached[R any](typ string, result R) *cached[R] {
+	e := &cached[R]{result: result}
+	if n := copy(e.text[:], typ); n == len(typ) {
+		e.typ = unsafe.String(&e.text[0], n)
+	} else {
+		e.typ = strings.Clone(typ)
 	}
-	set := &page[hash/cachePages%cacheSets]
+	return e
+}
+
+// get returns the hash of a type too, by which it has looked for it.
+func (c *cache[R]) get(typ string) (result R, hash Hash, ok bool) {
+	h := hashType(typ)
+	page := c.pages[h%cachePages].Load()
+	if page == nil {
+		return result, Hash(h), false
+	}
+	set := &page[h/cachePages%cacheSets]
 	// One after the other: it is mostly the first, and a branch is foretold.
 	for i, tags := 0, set.tags.Load(); i < cacheWays; i, tags = i+1, tags>>8 {
-		if tags&0xff != tag(hash) {
+		if tags&0xff != tag(h) {
 			continue
 		}
 		if e := set.ways[i].Load(); e.typ == typ {
-			return e.result, true
+			return e.result, Hash(h), true
 		}
 	}
-	return result, false
+	return result, Hash(h), false
 }
 
 // put stores a result, in place of a random one if the set is full. Sets fill

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -97,9 +96,7 @@ func (t *Table[S, R]) Len() int { return t.state.Load().len }
 // allocates nothing. A type that is in the cache was given to Find or Lookup before;
 // one that is not can be given to Find, with the hash, once it is known to be valid.
 func (t *Table[S, R]) Cached(typ string) (r R, hash Hash, ok bool) {
-	hash = Hash(hashType(typ))
-	r, ok = t.state.Load().cache.get(uint64(hash), typ)
-	return r, hash, ok
+	return t.state.Load().cache.get(typ)
 }
 
 // Hash is that of a type: see [Table.Cached].
@@ -132,8 +129,7 @@ func (t *Table[S, R]) Find(typ string, hash Hash) R {
 	var space [8]*node[S]
 	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))
 	if admit {
-		// The clone keeps whatever typ is a part of from being kept with it.
-		st.cache.put(uint64(hash), &cached[R]{strings.Clone(typ), r})
+		st.cache.put(uint64(hash), newCached(typ, r))
 	}
 	return r
 }
