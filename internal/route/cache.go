@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
-	"unsafe"
 )
 
 const (
@@ -31,26 +30,24 @@ type cacheSet[R any] struct {
 }
 
 type cached[R any] struct {
-	typ    string
+	name   name
+	length int
 	result R
-	text   [40]byte // of the type, if it is not longer
+	typ    string // if it is longer than its name
 }
 
-// newCached copies the text of typ, or whatever that is a part of would be kept: to beside
-// the result, since elsewhere it would be one more thing to wait for in memory.
 func newCached[R any](typ string, result R) *cached[R] {
-	e := &cached[R]{result: result}
-	if n := copy(e.text[:], typ); n == len(typ) {
-		e.typ = unsafe.String(&e.text[0], n)
-	} else {
-		e.typ = strings.Clone(typ)
+	e := &cached[R]{length: len(typ), result: result}
+	e.name, _ = nameOf(typ)
+	if len(typ) > maxName {
+		e.typ = strings.Clone(typ) // or whatever it is a part of would be kept with it
 	}
 	return e
 }
 
 // get returns the hash of a type too, by which it has looked for it.
 func (c *cache[R]) get(typ string) (result R, hash Hash, ok bool) {
-	h := hashType(typ)
+	name, h := nameOf(typ)
 	page := c.pages[h%cachePages].Load()
 	if page == nil {
 		return result, Hash(h), false
@@ -61,7 +58,8 @@ func (c *cache[R]) get(typ string) (result R, hash Hash, ok bool) {
 		if tags&0xff != tag(h) {
 			continue
 		}
-		if e := set.ways[i].Load(); e.typ == typ {
+		e := set.ways[i].Load()
+		if e.length == len(typ) && e.name == name && (len(typ) <= maxName || e.typ == typ) {
 			return e.result, Hash(h), true
 		}
 	}
@@ -83,7 +81,7 @@ func (c *cache[R]) put(hash uint64, e *cached[R]) {
 			set.tag(i, hash)
 			return
 		}
-		if set.ways[i].Load().typ == e.typ {
+		if old := set.ways[i].Load(); old.length == e.length && old.name == e.name && old.typ == e.typ {
 			return
 		}
 	}

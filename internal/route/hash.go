@@ -25,31 +25,37 @@ func hashSegment(text string, packed uint64) uint64 {
 	return h ^ h>>32
 }
 
-// hashType is that of a type for the cache and the doorkeeper, in less time than
-// hashOf takes. Types that collide, which nobody can choose without knowing the seed,
-// would do no more than push each other out there.
-func hashType(typ string) uint64 {
-	h := hashStart ^ uint64(len(typ))*hashFactor
-	if n := len(typ); n < 8 {
-		h ^= short(typ)
+// name is what the cache knows a type by, beside its length: all of one of up to maxName
+// bytes, as much of a longer one. It has no more than four fields, or it would not be kept
+// in registers.
+type name struct{ first, second, third, last uint64 }
+
+// maxName is the length up to which types of the same length and name are the same.
+const maxName = 32
+
+// nameOf returns the name of a type, and its hash for the cache and the doorkeeper, which
+// takes less time than hashOf does. Types that collide, which nobody can choose without
+// knowing the seed, would do no more than push each other out there.
+func nameOf(typ string) (n name, hash uint64) {
+	if len(typ) < 8 {
+		n.first = short(typ)
 	} else {
-		// How long types are is hard to foretell, so most take the same way.
-		last := n - 8
-		h = fold(h ^ word(typ, 0))
-		h = fold(h ^ word(typ, min(8, last)))
-		for i := 16; i < last; i += 8 {
-			h = fold(h ^ word(typ, i))
-		}
-		h ^= word(typ, last) // it may overlap the one before
+		// How long types are is hard to foretell, so most take the same way. Words overlap.
+		last := len(typ) - 8
+		n = name{word(typ, 0), word(typ, min(8, last)), word(typ, min(16, last)), word(typ, last)}
 	}
-	// Twice: with one seed of fifty, types that differ in three digits fell into a few sets
-	// of the cache, as those are chosen by few bits, into which few of a product come.
-	return fold(fold(h))
+	h := mix(n.first^hashStart, n.second^uint64(len(typ))*hashFactor)
+	for i := 24; i < len(typ)-8; i += 8 {
+		h = mix(h^word(typ, i), hashFactor)
+	}
+	// Twice: what chooses the sets of the cache are few bits, into which few of one product
+	// come.
+	return n, mix(h^mix(n.third^hashFactor, n.last^hashStart), hashFactor)
 }
 
-// fold multiplies, and adds what overflows to the rest: so that each bit of the result
-// depends on each of x.
-func fold(x uint64) uint64 {
-	high, low := bits.Mul64(x, hashFactor)
+// mix multiplies, and adds what overflows to the rest: so that each bit of the result
+// depends on each of both.
+func mix(x, y uint64) uint64 {
+	high, low := bits.Mul64(x, y)
 	return high ^ low
 }
