@@ -404,7 +404,9 @@ func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
 }
 
 // settleHandled is settle for a dispatch that has been handled, and has neither a story nor
-// extras nor a key: nobody is to be told of its end, and nothing lets another one in.
+// extras nor a key: nobody is to be told of its end, and nothing lets another one in. It may
+// be the last one all the same: what follows it in the step may have been given up, and
+// settled by somebody else, before this is counted.
 func (b *Bus) settleHandled(d *dispatch) {
 	b.store.settle(d, settlement{outcome: Handled})
 	b.ledger.handled.Add(1)

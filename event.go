@@ -37,7 +37,8 @@ type Event struct {
 	Key string `json:"key,omitempty"`
 	// Metadata is what accompanies the payload.
 	Metadata EventMetadata `json:"metadata,omitzero"`
-	// Time is when Publish was called, in UTC.
+	// Time is when Publish was called, in UTC: up to a millisecond before, while there is
+	// work, and further before where no processor is free for the bus to read the clock.
 	Time time.Time `json:"time"`
 }
 

@@ -155,7 +155,8 @@ func (w *worker) putEvent(d *dispatch, t *timeline) {
 	case d.id == e.ID && extras == w.extras:
 		return
 	case extras == nil && w.extras == nil && d.wall == w.wall && !e.Time.IsZero():
-		// Most are published in the same tick as the one before: its time stands.
+		// Most are published in the same tick as the one before: its time stands, if it
+		// is there (see letGo), and there is no metadata, as it has no extras.
 		e.ID, e.Type, e.Payload, e.Key = d.id, d.to.eventType, d.payload, d.key
 	default:
 		d.put(e, t)

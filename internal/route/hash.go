@@ -38,7 +38,7 @@ const maxName = 32
 // knowing the seed, would do no more than push each other out there.
 func nameOf(typ string) (n name, hash uint64) {
 	if len(typ) < 8 {
-		n.first = short(typ)
+		n.first = short(typ) // bytes that are 0 count, as it is compared with the length
 	} else {
 		// How long types are is hard to foretell, so most take the same way. Words overlap.
 		last := len(typ) - 8
