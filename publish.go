@@ -284,7 +284,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 			return fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
 		}
 	}
-	if len(opts) == 0 || o.id.IsZero() {
+	if len(opts) == 0 || o.id.IsZero() { // only options give one, and to look at it costs more
 		b.ids.put((*[16]byte)(&o.id), now.millis)
 	}
 	return nil
