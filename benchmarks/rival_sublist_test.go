@@ -9,8 +9,8 @@ import (
 
 // sublistMatcher is what a NATS server routes with. Its subscriptions can be made
 // by the server only, so their subject is set by reflection.
-func sublistMatcher(cache bool) func(patterns []string) func(typ string) {
-	return func(patterns []string) func(typ string) {
+func sublistMatcher(cache bool) func(patterns []string) func(types []string) {
+	return func(patterns []string) func(types []string) {
 		list := server.NewSublist(cache)
 		for _, p := range patterns {
 			if p[len(p)-2:] == "**" {
@@ -18,7 +18,11 @@ func sublistMatcher(cache bool) func(patterns []string) func(typ string) {
 			}
 			check(insert(list.Insert, p))
 		}
-		return func(typ string) { matched = list.Match(typ) }
+		return func(types []string) {
+			for _, typ := range types {
+				matched = list.Match(typ)
+			}
+		}
 	}
 }
 

@@ -111,11 +111,11 @@ func TestMatchers_FindTheSubscription(t *testing.T) {
 		for _, unique := range []bool{false, true} {
 			r := newRouting(1000, unique, shapes, matcher)
 			for _, typ := range r.types[:1000] {
-				r.match(typ)
+				r.match([]string{typ})
 				require.Equal(t, 1, found[rival](), "%s: %s", rival, typ)
 			}
 		}
-		newRouting(1000, false, shapes, matcher).match("nothing.of.the.kind")
+		newRouting(1000, false, shapes, matcher).match([]string{"nothing.of.the.kind"})
 		require.Zero(t, found[rival](), rival)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// matchers make, of patterns, the function that finds those that match a type.
-var matchers = map[string]func(patterns []string) func(typ string){
+// matchers make, of patterns, the function that finds those that match each of some types.
+var matchers = map[string]func(patterns []string) func(types []string){
 	plan.Us:              eventbusMatcher,
 	"eventbus-all-globs": eventbusMatcher,
 	"sublist-cache":      sublistMatcher(true),
@@ -24,7 +24,7 @@ var routed []int
 
 // eventbusMatcher is what Publish does to find the subscriptions of a type. The answer
 // is their list, as it is for the loop: what Publish puts beside it is not routing.
-func eventbusMatcher(patterns []string) func(typ string) {
+func eventbusMatcher(patterns []string) func(types []string) {
 	table := route.NewTable(func(_ string, s []int) []int { return s })
 	for i, p := range patterns {
 		pattern, offence := route.Parse(p)
@@ -33,16 +33,17 @@ func eventbusMatcher(patterns []string) func(typ string) {
 		}
 		table.Add(pattern, i)
 	}
-	return func(typ string) {
-		result, hash, known := table.Cached(typ)
-		if known {
+	return func(types []string) {
+		for _, typ := range types {
+			result, hash, known := table.Cached(typ)
+			if !known {
+				if offence := route.CheckType(typ); offence != nil {
+					panic(offence)
+				}
+				result = table.Find(typ, hash)
+			}
 			routed = result
-			return
 		}
-		if offence := route.CheckType(typ); offence != nil {
-			panic(offence)
-		}
-		routed = table.Find(typ, hash)
 	}
 }
 
@@ -73,7 +74,7 @@ const remembered = 20_000
 
 // routing is a matcher with its types.
 type routing struct {
-	match func(typ string)
+	match func(types []string)
 	types []string
 	next  int
 	// before is what the process held when the matcher had remembered all it can, but
@@ -82,15 +83,15 @@ type routing struct {
 }
 
 func (r *routing) lookUp(n int) {
-	for range n {
-		r.match(r.types[r.next])
-		if r.next++; r.next == len(r.types) {
-			r.next = 0
-		}
+	for n > 0 {
+		types := r.types[r.next:min(r.next+n, len(r.types))]
+		r.match(types)
+		n -= len(types)
+		r.next = (r.next + len(types)) % len(r.types)
 	}
 }
 
-func newRouting(globs int, unique bool, shapes []shape, matcher func(patterns []string) func(typ string)) *routing {
+func newRouting(globs int, unique bool, shapes []shape, matcher func(patterns []string) func(types []string)) *routing {
 	patterns := make([]string, globs)
 	for i := range patterns {
 		patterns[i] = fmt.Sprintf(shapes[i%len(shapes)].pattern, i)

@@ -17,15 +17,17 @@ func BenchmarkTypes(b *testing.B) {
 		t := newTally()
 		bus, err := eventbus.New()
 		check(err)
-		r := newRouting(globs, strings.HasSuffix(kase, "unique"), commonShapes, func(patterns []string) func(string) {
+		r := newRouting(globs, strings.HasSuffix(kase, "unique"), commonShapes, func(patterns []string) func([]string) {
 			for _, pattern := range patterns {
 				_, err := bus.Subscribe(pattern, func(_ context.Context, e eventbus.Event) error { return t.handle(e.Payload.(*note).n) })
 				check(err)
 			}
 			x := newNote(1)
-			return func(typ string) {
-				_, err := bus.Publish(ctx, typ, x)
-				check(err)
+			return func(types []string) {
+				for _, typ := range types {
+					_, err := bus.Publish(ctx, typ, x)
+					check(err)
+				}
 			}
 		})
 		check(bus.Start(ctx))

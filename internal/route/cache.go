@@ -9,92 +9,121 @@ import (
 const (
 	cachePages = 128
 	cacheSets  = 8 // in a page
-	cacheWays  = 7 // in a set, which is a cache line with its tags
+	cacheWays  = 8 // in a set
 )
 
 // cache holds the results for some types under one state of the table. It never
-// holds more than cachePages*cacheSets*cacheWays = 7,168 of them. It begins empty
+// holds more than cachePages*cacheSets*cacheWays = 8,192 of them. It begins empty
 // with each state and allocates its pages when they are used, because states may
 // follow each other quickly.
 type cache[R any] struct {
 	pages [cachePages]atomic.Pointer[cachePage[R]]
 }
 
-type cachePage[R any] [cacheSets]cacheSet[R]
-
-// cacheSet is where the types are whose hashes choose it, each in any of the
-// ways. The tags spare a type that is not here the look at all those that are.
-type cacheSet[R any] struct {
-	tags atomic.Uint64 // of type tags
-	ways [cacheWays]atomic.Pointer[cached[R]]
+// cachePage has a home for each of its types, chosen by the hash. One whose home is
+// taken is in another place of the same set, where tags spare it the look at others.
+type cachePage[R any] struct {
+	places [cacheSets * cacheWays]atomic.Pointer[cached[R]]
+	tags   [cacheSets]atomic.Uint64 // of type tags
 }
+
+// home returns the index of the place at which a type is looked for first.
+func home(hash uint64) uint64 { return hash / cachePages % (cacheSets * cacheWays) }
 
 type cached[R any] struct {
 	name   name
 	length int
 	result R
-	typ    string // if it is longer than its name
+	typ    string // if it is longer than maxUsual
 }
 
 func newCached[R any](typ string, result R) *cached[R] {
-	e := &cached[R]{length: len(typ), result: result}
-	e.name, _ = nameOf(typ)
-	if len(typ) > maxName {
+	e := &cached[R]{name: nameOf(typ), length: len(typ), result: result}
+	if len(typ) > maxUsual {
 		e.typ = strings.Clone(typ) // or whatever it is a part of would be kept with it
 	}
 	return e
 }
 
-// get returns the hash of a type too, by which it has looked for it.
-func (c *cache[R]) get(typ string) (result R, hash Hash, ok bool) {
-	name, h := nameOf(typ)
-	page := c.pages[h%cachePages].Load()
-	if page == nil {
-		return result, Hash(h), false
+// Cached returns the result for typ if it is in the cache. It builds nothing and
+// allocates nothing. A type that is in the cache was given to Find or Lookup before;
+// one that is not can be given to Find, with the hash, once it is known to be valid.
+func (t *Table[S, R]) Cached(typ string) (r R, hash Hash, ok bool) {
+	if !usual(typ) {
+		return t.cachedUnusual(typ)
 	}
-	set := &page[h/cachePages%cacheSets]
-	// One after the other: it is mostly the first, and a branch is foretold.
-	for i, tags := 0, set.tags.Load(); i < cacheWays; i, tags = i+1, tags>>8 {
-		if tags&0xff != tag(h) {
-			continue
+	// All in this function: a call would be a tenth of what it takes.
+	name := usualName(typ)
+	h := name.hash(len(typ))
+	page := t.state.Load().cache.pages[h%cachePages].Load()
+	if page == nil {
+		return r, Hash(h), false
+	}
+	e := page.places[home(h)].Load()
+	if e == nil || e.length != len(typ) || e.name != name {
+		if e = page.find(h, name, typ); e == nil {
+			return r, Hash(h), false
 		}
-		e := set.ways[i].Load()
-		if e.length == len(typ) && e.name == name && (len(typ) <= maxName || e.typ == typ) {
+	}
+	return e.result, Hash(h), true
+}
+
+func (t *Table[S, R]) cachedUnusual(typ string) (r R, hash Hash, ok bool) {
+	name := nameOf(typ)
+	h := name.hash(len(typ))
+	if page := t.state.Load().cache.pages[h%cachePages].Load(); page != nil {
+		if e := page.find(h, name, typ); e != nil {
 			return e.result, Hash(h), true
 		}
 	}
-	return result, Hash(h), false
+	return r, Hash(h), false
 }
 
-// put stores a result, in place of a random one if the set is full. Sets fill
-// from the front and never have a gap.
-func (c *cache[R]) put(hash uint64, e *cached[R]) {
+// find looks for a type in all places of its set.
+func (p *cachePage[R]) find(hash uint64, name name, typ string) *cached[R] {
+	set := home(hash) / cacheWays
+	for like := tags(p.tags[set].Load()).places(hash); like != 0; like = like.others() {
+		e := p.places[set*cacheWays+like.first()].Load()
+		if e.is(name, typ) {
+			return e
+		}
+	}
+	return nil
+}
+
+func (e *cached[R]) is(name name, typ string) bool {
+	return e.length == len(typ) && e.name == name && (len(typ) <= maxUsual || e.typ == typ)
+}
+
+// put stores the result for a type: at its home, else elsewhere in its set, in place of a
+// random one if the set is full.
+func (c *cache[R]) put(hash uint64, typ string, result R) {
 	slot := &c.pages[hash%cachePages]
 	page := slot.Load()
 	if page == nil {
 		slot.CompareAndSwap(nil, new(cachePage[R]))
 		page = slot.Load()
 	}
-	set := &page[hash/cachePages%cacheSets]
-	for i := range set.ways {
-		if set.ways[i].CompareAndSwap(nil, e) {
-			set.tag(i, hash)
-			return
-		}
-		if old := set.ways[i].Load(); old.length == e.length && old.name == e.name && old.typ == e.typ {
+	e := newCached(typ, result)
+	for i := range uint64(cacheWays) {
+		at := home(hash) ^ i // all of the set, in the same order for whoever puts the type
+		if page.places[at].CompareAndSwap(nil, e) || page.places[at].Load().is(e.name, typ) {
+			page.tag(at, hash)
 			return
 		}
 	}
-	i := rand.IntN(cacheWays)
-	set.ways[i].Store(e)
-	set.tag(i, hash)
+	at := home(hash) ^ rand.Uint64N(cacheWays)
+	page.places[at].Store(e)
+	page.tag(at, hash)
 }
 
-// tag lets a type that has been stored be found.
-func (s *cacheSet[R]) tag(way int, hash uint64) {
+// tag lets a type that has been stored be found. If two are stored in one place at the same
+// time, the tag may be that of the other, until the one is put again.
+func (p *cachePage[R]) tag(at uint64, hash uint64) {
+	word := &p.tags[at/cacheWays]
 	for {
-		old := s.tags.Load()
-		if s.tags.CompareAndSwap(old, uint64(tags(old).with(way, hash))) {
+		old := word.Load()
+		if word.CompareAndSwap(old, uint64(tags(old).with(int(at%cacheWays), hash))) {
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"encoding/binary"
 	"hash/maphash"
 	"math/bits"
 )
@@ -25,32 +26,54 @@ func hashSegment(text string, packed uint64) uint64 {
 	return h ^ h>>32
 }
 
-// name is what the cache knows a type by, beside its length: all of one of up to maxName
-// bytes, as much of a longer one. It has no more than four fields, or it would not be kept
-// in registers.
+// name is what the cache knows a type by, beside its length. It has no more than four
+// fields, or it would not be kept in registers.
 type name struct{ first, second, third, last uint64 }
 
-// maxName is the length up to which types of the same length and name are the same.
-const maxName = 32
+// Types of a usual length are the same if their names and lengths are, as shorter ones are;
+// longer ones may not be.
+const minUsual, maxUsual = 8, 32
 
-// nameOf returns the name of a type, and its hash for the cache and the doorkeeper, which
-// takes less time than hashOf does. Types that collide, which nobody can choose without
-// knowing the seed, would do no more than push each other out there.
-func nameOf(typ string) (n name, hash uint64) {
-	if len(typ) < 8 {
-		n.first = short(typ) // bytes that are 0 count, as it is compared with the length
-	} else {
-		// How long types are is hard to foretell, so most take the same way. Words overlap.
-		last := len(typ) - 8
-		n = name{word(typ, 0), word(typ, min(8, last)), word(typ, min(16, last)), word(typ, last)}
+func usual(typ string) bool { return len(typ) >= minUsual && len(typ) <= maxUsual }
+
+// usualName and hash are small enough to be inlined, and have no branch: how long types are
+// is hard to foretell.
+func usualName(typ string) name {
+	// Two words from the front and two from the end, which overlap; up to 16 bytes twice the
+	// same one.
+	apart := (len(typ) - 1) & 16 / 2
+	third, last := len(typ)-8-apart, len(typ)-8
+	text, from := []byte(typ), binary.LittleEndian
+	return name{
+		from.Uint64(text),
+		from.Uint64(text[apart : apart+8 : apart+8]),
+		from.Uint64(text[third : third+8 : third+8]),
+		from.Uint64(text[last:]),
 	}
-	h := mix(n.first^hashStart, n.second^uint64(len(typ))*hashFactor)
-	for i := 24; i < len(typ)-8; i += 8 {
-		h = mix(h^word(typ, i), hashFactor)
+}
+
+func nameOf(typ string) (n name) {
+	switch {
+	case usual(typ):
+		return usualName(typ)
+	case len(typ) < minUsual:
+		return name{first: short(typ)} // bytes that are 0 count, as the length is compared too
 	}
-	// Twice: what chooses the sets of the cache are few bits, into which few of one product
-	// come.
-	return n, mix(h^mix(n.third^hashFactor, n.last^hashStart), hashFactor)
+	n.first, n.last = word(typ, 0), word(typ, len(typ)-8)
+	for i := 8; i < len(typ)-8; i += 8 {
+		n.second = mix(n.second^word(typ, i), hashFactor)
+	}
+	return n
+}
+
+// hash is that of a type for the cache and the doorkeeper, and takes less time than hashOf
+// does. Types that collide, which nobody can choose without knowing the seed, would do no
+// more than push each other out there.
+func (n name) hash(length int) uint64 {
+	h := mix(n.first^hashStart, n.second^uint64(length)*hashFactor)
+	// Once more, as what chooses the place in the cache are few bits, into which few of one
+	// product come: the lowest, where the upper half is put, which depends on most.
+	return bits.RotateLeft64((h^mix(n.third^hashFactor, n.last^hashStart))*hashFactor, 32)
 }
 
 // mix multiplies, and adds what overflows to the rest: so that each bit of the result

@@ -92,13 +92,6 @@ func (t *Table[S, R]) Renew() {
 // Len returns the number of subscriptions.
 func (t *Table[S, R]) Len() int { return t.state.Load().len }
 
-// Cached returns the result for typ if it is in the cache. It builds nothing and
-// allocates nothing. A type that is in the cache was given to Find or Lookup before;
-// one that is not can be given to Find, with the hash, once it is known to be valid.
-func (t *Table[S, R]) Cached(typ string) (r R, hash Hash, ok bool) {
-	return t.state.Load().cache.get(typ)
-}
-
 // Hash is that of a type: see [Table.Cached].
 type Hash uint64
 
@@ -129,7 +122,7 @@ func (t *Table[S, R]) Find(typ string, hash Hash) R {
 	var space [8]*node[S]
 	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))
 	if admit {
-		st.cache.put(uint64(hash), newCached(typ, r))
+		st.cache.put(uint64(hash), typ, r)
 	}
 	return r
 }

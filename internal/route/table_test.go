@@ -226,19 +226,31 @@ func TestR6_AFloodOfUniqueTypesEvictsNothing(t *testing.T) {
 }
 
 func TestR6_AThousandHotTypesAreAllCached(t *testing.T) {
-	table := newTable()
-	for range 4 {
-		for i := range 1_000 {
-			table.Lookup("hot." + strconv.Itoa(i))
+	for _, prefix := range []string{"hot.", "types.that.are.hot.", "types.that.are.hot.and.have.long.names."} {
+		for name, before := range map[string]int{"in a new cache": 0, "in a full one": 20_000} {
+			t.Run(prefix+" "+name, func(t *testing.T) {
+				table := newTable()
+				for i := range 2 * before {
+					table.Lookup("cold." + strconv.Itoa(i/2))
+				}
+				hot := func(look func(typ string)) {
+					for i := range 1_000 {
+						look(prefix + strconv.Itoa(i))
+					}
+				}
+				for range 10 {
+					hot(func(typ string) { table.Lookup(typ) })
+				}
+				cached := 0
+				hot(func(typ string) {
+					if _, _, ok := table.Cached(typ); ok {
+						cached++
+					}
+				})
+				require.GreaterOrEqual(t, cached, 980)
+			})
 		}
 	}
-	cached := 0
-	for i := range 1_000 {
-		if _, _, ok := table.Cached("hot." + strconv.Itoa(i)); ok {
-			cached++
-		}
-	}
-	require.GreaterOrEqual(t, cached, 980)
 }
 
 func TestR6_HeapStaysFlatWithUniqueTypes(t *testing.T) {
@@ -281,14 +293,17 @@ func TestR6_HeapStaysFlatWithUniqueTypes(t *testing.T) {
 func TestR6_CachedAndCachedLookupAllocateNothing(t *testing.T) {
 	table := newTable()
 	table.Add(mustParse(t, "a.*"), &sub{})
-	for range 3 {
-		table.Lookup("a.b")
+	for n := range 50 {
+		typ, other := "a.b"+strings.Repeat("b", n), "a.c"+strings.Repeat("c", n)
+		for range 3 {
+			table.Lookup(typ)
+		}
+		require.Zero(t, testing.AllocsPerRun(10, func() {
+			_, _, _ = table.Cached(typ)
+			_ = table.Lookup(typ)
+			_, _, _ = table.Cached(other)
+		}), typ)
 	}
-	require.Zero(t, testing.AllocsPerRun(100, func() {
-		_, _, _ = table.Cached("a.b")
-		_ = table.Lookup("a.b")
-		_, _, _ = table.Cached("not.there")
-	}))
 }
 
 func TestR6_AUniqueTypeAllocatesOnlyItsResult(t *testing.T) {

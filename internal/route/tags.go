@@ -1,5 +1,7 @@
 package route
 
+import "math/bits"
+
 // tags has a byte for each of eight places, the first in the lowest: a part of the
 // hash of what is there, or 0. So one look tells which places are worth one.
 type tags uint64
@@ -19,5 +21,7 @@ func (t tags) places(hash uint64) places {
 
 // places has the highest bit of a byte set for each place. It is 0 if there is none.
 type places uint64
+
+func (p places) first() uint64 { return uint64(bits.TrailingZeros64(uint64(p))) / 8 }
 
 func (p places) others() places { return p & (p - 1) }
