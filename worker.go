@@ -41,10 +41,10 @@ type worker struct {
 // what else there is to do.
 const maxHanded = 32
 
-// workerCalls is how many calls share an allocation, of a kilobyte: their contexts, which
-// handlers may keep, keep the others in memory. Half as many take a twentieth of the worker's
-// time more.
-const workerCalls = 42
+// workerCalls is how many calls share an allocation: their contexts, which
+// handlers may keep, keep the others in memory. And what is larger than 512 bytes and
+// has pointers begins with one that the runtime writes: see newCall.
+const workerCalls = 21
 
 // visitCalls is for about how many calls there is a visit, at most. What is asked of
 // their contexts when they have long ended stays with it, and is looked through.

@@ -16,7 +16,7 @@ func newInts() *Table[int, int] { return NewTable(func(string, []int) int { retu
 
 // Types whose hashes are the same, which are not to be had, are told apart all the same.
 func TestR6_TypesThatCollideAreToldApart(t *testing.T) {
-	differs := func(there, typ string) {
+	differs := func(t *testing.T, there, typ string) {
 		t.Helper()
 		table := newInts()
 		table.state.Load().cache.put(cacheHash(typ), there, 1)
@@ -26,13 +26,13 @@ func TestR6_TypesThatCollideAreToldApart(t *testing.T) {
 	all := func(t *testing.T) {
 		for n := range 60 {
 			typ := strings.Repeat("z", n)
-			differs(typ, typ)
-			differs(typ, typ+"z")
-			differs(typ, typ+"\x00")
-			differs(typ+"\x00", typ)
+			differs(t, typ, typ)
+			differs(t, typ, typ+"z")
+			differs(t, typ, typ+"\x00")
+			differs(t, typ+"\x00", typ)
 			for i := range n {
-				differs(typ, typ[:i]+"y"+typ[i+1:])
-				differs(typ, typ[:i]+"\x00"+typ[i+1:])
+				differs(t, typ, typ[:i]+"y"+typ[i+1:])
+				differs(t, typ, typ[:i]+"\x00"+typ[i+1:])
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func TestR6_NothingIsEvictedFromASetThatHasRoom(t *testing.T) {
 
 // Several publishers that meet a new type at the same time all put it into the cache, and
 // tags may be mixed up then.
-func TestR6_ATypeThatIsPutAgainIsThereOnceAndFound(t *testing.T) {
+func TestR6_ATypeThatIsPutAgainIsFound(t *testing.T) {
 	for _, typ := range []string{"a.b", "order.placed", "order.placed." + strings.Repeat("z", 40)} {
 		table := newInts()
 		c := &table.state.Load().cache

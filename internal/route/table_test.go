@@ -121,6 +121,12 @@ func TestR6_WhatBuildIsGivenHasNoRoomForMore(t *testing.T) {
 }
 
 func TestR6_NothingKeepsWhatAStringIsAPartOf(t *testing.T) {
+	for n := range 50 {
+		nothingKeepsWhatATypeIsAPartOf(t, "a.bc"+strings.Repeat("c", n))
+	}
+}
+
+func nothingKeepsWhatATypeIsAPartOf(t *testing.T, text string) {
 	table := route.NewTable(func(string, []*sub) string { return "" })
 	freed := make(chan struct{}, 2)
 	// part returns text as a piece of a large string.
@@ -131,7 +137,7 @@ func TestR6_NothingKeepsWhatAStringIsAPartOf(t *testing.T) {
 		return unsafe.String(&page[0], len(text))
 	}
 	table.Add(mustParse(t, part("a.b*")), &sub{})
-	typ := part("a.bc")
+	typ := part(text)
 	for range 3 {
 		table.Lookup(typ)
 	}
