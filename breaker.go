@@ -133,10 +133,9 @@ type circuit struct {
 	timeline *timeline
 	step     int64 // nanoseconds of a step of the window
 
-	gate      atomic.Uint64
-	successes atomic.Uint64 // since ever
-	failing   atomic.Bool   // the window has failures
-	stepEnds  atomic.Int64  // when the window's youngest step is over
+	gate       atomic.Uint64
+	successes  atomic.Uint64 // since ever
+	quietUntil atomic.Int64  // the end of the window's youngest step, or of time if disabled; its beginning with failures
 
 	mu        sync.Mutex // guards the following
 	current   int64      // number of the window's youngest step
@@ -163,7 +162,10 @@ type window struct {
 func (c *circuit) init(config circuitConfig, t *timeline) {
 	c.config, c.timeline, c.step = config, t, int64(config.window)/windowSteps
 	c.gate.Store(gateGeneration)
-	c.moveToLocked(c.stepAt(t.nanos()))
+	c.current = c.stepAt(t.nanos())
+	if c.quietUntil.Store(c.stepEndsLocked()); config.disabled {
+		c.quietUntil.Store(math.MaxInt64)
+	}
 	c.marks = windowSteps - c.current // of a step that a window has: more than 0
 }
 
@@ -303,17 +305,25 @@ func (c *circuit) reset(now int64) circuitChange {
 	return circuitChange{was, CircuitClosed}
 }
 
-// quiet reports whether a success decides nothing, and changes nothing but the counter.
+// quiet reports that a success decides nothing, and changes nothing but the counter.
 func (c *circuit) quiet(pass uint64, now int64) bool {
-	if c.config.disabled {
-		return true
+	return pass&gateShut == 0 && pass == c.gate.Load() && now < c.quietUntil.Load()
+}
+
+// quietLocked sets until when successes are quiet.
+func (c *circuit) quietLocked() {
+	until := c.stepEndsLocked()
+	if c.window.failed > 0 {
+		until = math.MinInt64
 	}
-	return pass&gateShut == 0 && pass == c.gate.Load() && !c.failing.Load() && now < c.stepEnds.Load()
+	if c.quietUntil.Load() != until { // to store costs more
+		c.quietUntil.Store(until)
+	}
 }
 
 // succeeded records that a handler was done with an event.
 func (c *circuit) succeeded(pass uint64, now int64, was counted) circuitChange {
-	if c.quiet(pass, now) && (was == counted{} || c.config.disabled) {
+	if c.config.disabled || was == (counted{}) && c.quiet(pass, now) {
 		c.successes.Add(1)
 		return circuitChange{}
 	}
@@ -371,9 +381,7 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 		w.failures[index(c.current)]++
 		w.failed++
 	}
-	if failing := w.failed > 0; failing != c.failing.Load() { // to store costs more
-		c.failing.Store(failing)
-	}
+	c.quietLocked()
 	total := w.failed + c.successes.Load() - w.before[index(oldest)]
 	if w.failed > 0 && total >= uint64(c.config.minEvents) && float64(w.failed) > c.config.failureRatio*float64(total) {
 		return is, c.openLocked(c.timeline.nanos()) // that of a success may be a tick old
@@ -393,7 +401,7 @@ func index(step int64) int { return int((step%windowSteps + windowSteps) % windo
 // advanceLocked moves the window's end to now. A clock that was set back leaves
 // it where it is.
 func (c *circuit) advanceLocked(w *window, now int64) {
-	if now < c.stepEnds.Load() {
+	if now < c.stepEndsLocked() {
 		return
 	}
 	to := c.stepAt(now)
@@ -402,13 +410,11 @@ func (c *circuit) advanceLocked(w *window, now int64) {
 		w.failed -= uint64(w.failures[index(s)])
 		w.failures[index(s)] = 0
 	}
-	c.moveToLocked(max(c.current, to))
+	c.current = max(c.current, to)
 }
 
-func (c *circuit) moveToLocked(step int64) {
-	c.current = step
-	c.stepEnds.Store((step + 1) * c.step)
-}
+// stepEndsLocked is when the window's youngest step is over.
+func (c *circuit) stepEndsLocked() int64 { return (c.current + 1) * c.step }
 
 // openLocked makes a breaker that is open.
 func (c *circuit) openLocked(now int64) circuitChange {
@@ -455,13 +461,13 @@ func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
 // closeLocked ends the outage, with an empty window.
 func (c *circuit) closeLocked(now int64) {
 	c.breaker, c.probe, c.halfOpen = nil, nil, false
-	c.failing.Store(false)
 	w := c.windowLocked()
 	w.failures, w.failed = [windowSteps]uint32{}, 0
 	for i := range w.before {
 		w.before[i] = c.successes.Load()
 	}
-	c.moveToLocked(max(c.current, c.stepAt(now)))
+	c.current = max(c.current, c.stepAt(now))
+	c.quietLocked()
 	c.marks += windowSteps // what has been marked before is older than the window
 	c.gate.Add(gateGeneration)
 	c.gate.And(^uint64(gateShut))

@@ -90,7 +90,6 @@ func New(opts ...Option) (*Bus, error) {
 	})
 	b.doors = delay.New(delayClock{b.time}, b.wake)
 	b.watch = deadline.New(
-		func(c *call) time.Duration { return c.subscription.timeout },
 		b.slow,
 		b.overran,
 		b.time.nanos,
@@ -124,7 +123,7 @@ func (b *Bus) workers() lane.Config[opening, *worker] {
 		Next:        (*worker).goOn,
 		Counted:     func() int64 { return b.ledger.handled.Load() },
 		After:       (*worker).tell,
-		Idle:        b.idle,
+		Idle:        (*worker).idle,
 		Rest:        func() { b.watch.Rest() },
 		Concurrency: b.config.concurrency,
 		Capacity:    b.config.queue,

@@ -26,28 +26,26 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 	if c == nil {
 		return Delivery{}, false
 	}
+	d, at := c.delivery()
+	return d, at != nil
+}
+
+// delivery is what FromContext tells, and the subscription of that, nil if the call has
+// ended and was not asked before.
+func (c *call) delivery() (Delivery, *Subscription) {
 	a := c.ask()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.delivery == nil {
 		if c.state() == deadline.Ended {
-			return Delivery{}, false
+			return Delivery{}, nil
 		}
 		// The dispatch stays what it is while the lock is held: whoever ends
 		// the call takes it in cancel, before anything else. The worker of a
 		// call that has been given up does not take another one.
-		a.delivery = c.delivery()
+		a.rememberLocked(c)
 	}
-	return *a.delivery, true
-}
-
-func (c *call) delivery() *Delivery {
-	return &Delivery{
-		Event:        c.dispatch.event(c.subscription.bus.time),
-		Subscription: c.subscription.id,
-		Attempt:      int(c.dispatch.attempt),
-		Replays:      c.dispatch.replays(),
-	}
+	return *a.delivery, a.at
 }
 
 // remember keeps what FromContext tells beyond the end of a call that has not
@@ -56,7 +54,17 @@ func (a *cancellation) remember(c *call) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.delivery == nil {
-		a.delivery = c.delivery()
+		a.rememberLocked(c)
+	}
+}
+
+func (a *cancellation) rememberLocked(c *call) {
+	a.at = c.subscription()
+	a.delivery = &Delivery{
+		Event:        c.dispatch.event(c.bus().time),
+		Subscription: a.at.id,
+		Attempt:      int(c.dispatch.attempt),
+		Replays:      c.dispatch.replays(),
 	}
 }
 
@@ -64,53 +72,63 @@ func (a *cancellation) remember(c *call) {
 // made for one run and never reused: handlers keep their contexts. So it is small.
 type call struct {
 	*visit
-	subscription *Subscription
-	number       uint32 // tells it from others of its visit
-	position     int32  // of its subscription, in those of the dispatch
+	number uint64 // tells it from the others of its worker; the first is 1 or more
 }
 
 // visit is what calls have in common: those of an event in one attempt, and those
 // of the events after it in the same worker, if these were published without values
 // and nothing has been asked of it yet (see ask).
 type visit struct {
-	dispatch *dispatch       // while they run; the worker's next one is in the same place
-	values   context.Context // given to Publish
-	slot     *deadline.Slot[call]
+	worker   *worker
+	dispatch *dispatch                    // while they run; the worker's next one is in the same place
+	values   context.Context              // given to Publish
 	asked    atomic.Pointer[cancellation] // of the calls, each with the one before
 	// Of the call that runs, or was given up, which its worker's last one is then: when it
 	// began, exactly or up to a tick before.
 	started int64
-	// How it came in, and how the next one does, which is written while it can still be
-	// given up: those with an even number in the first, the others in the second.
-	passes [2]uint64
+	// How it came in, and where its subscription is in those of the dispatch; and the same of
+	// the next one, which is written while it can still be given up: those with an even number
+	// in the first, the others in the second.
+	passes    [2]uint64
+	positions [2]int32
 }
 
 var _ context.Context = (*call)(nil)
 
-func (c *call) running() bool { return c.slot.Runs(c) }
+func (c *call) bus() *Bus { return c.worker.bus }
 
-func (c *call) state() deadline.State { return c.slot.State(c) }
+func (c *call) running() bool { return c.worker.slot.Runs(c.number) }
 
-// pass is how the call came through its circuit's gate.
+func (c *call) state() deadline.State { return c.worker.slot.State(c.number) }
+
+// pass is how the call came through its circuit's gate. It is known, as are position and
+// subscription, while the call runs, to whoever has ended it or given it up, and under
+// its cancellation's lock until that is cancelled.
 func (c *call) pass() uint64 { return c.passes[c.number%2] }
+
+// position is where its subscription is in those of the dispatch.
+func (c *call) position() int32 { return c.positions[c.number%2] }
+
+func (c *call) subscription() *Subscription { return c.dispatch.to.subscriptions[c.position()] }
 
 // takeBack is the dispatch of a call, at its subscription, for whoever has ended it or
 // given it up.
 func (c *call) takeBack() *dispatch {
-	c.dispatch.next = c.position
+	c.dispatch.next = c.position()
 	return c.dispatch
 }
 
 // cancellation is what a call needs once its handler has asked for Done, derived
 // a context, or waited for an event.
 type cancellation struct {
-	number    uint32 // of the call; a pointer would keep the calls beside it, and so on
+	number    uint64 // of the call; a pointer would keep the calls beside it, and so on
 	before    *cancellation
 	endedLate bool // guarded by abandonedCalls.mu
 
-	mu       sync.Mutex // guards the following
-	delivery *Delivery  // once it was asked for
-	deadline time.Time  // likewise
+	mu       sync.Mutex    // guards the following
+	delivery *Delivery     // once it was asked for
+	at       *Subscription // of that
+	deadline time.Time     // likewise
 	done     chan struct{}
 	err      error
 	onDone   map[*func()]func()
@@ -168,8 +186,8 @@ func (c *call) Deadline() (time.Time, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.deadline.IsZero() {
-		bus := c.subscription.bus
-		a.deadline = bus.time.at(bus.watch.Deadline(c.slot, c))
+		bus := c.bus()
+		a.deadline = bus.time.at(bus.watch.Deadline(c.worker.slot, c.number))
 	}
 	return a.deadline, true
 }
@@ -317,7 +335,7 @@ func (c *call) cancel() {
 	}
 	a.onDone = nil
 	if a.waits > 0 {
-		c.subscription.bus.lanes.Unblock()
+		c.bus().lanes.Unblock()
 	}
 	a.released = true
 }
@@ -339,8 +357,8 @@ func (c *call) stands() *standing {
 	}
 	if d.hasPlace() {
 		s.place.key = d.key
-		if c.subscription.gate != nil {
-			s.place.at = c.subscription
+		if at := c.subscription(); at.gate != nil {
+			s.place.at = at
 		}
 	}
 	return s
@@ -355,7 +373,7 @@ func (c *call) waits() (resume func()) {
 	if a.released {
 		return func() {}
 	}
-	lanes := c.subscription.bus.lanes
+	lanes := c.bus().lanes
 	if a.waits++; a.waits == 1 {
 		lanes.Block()
 	}

@@ -73,7 +73,7 @@ func (b *Bus) attempt(w *worker, d *dispatch) {
 		var may bool
 		if may, err = b.handle(w, &c); err != nil && c.running() {
 			v = &w.verdict
-			b.judgeInside(c.subscription, w.to, err, v)
+			b.judgeInside(c.subscription(), w.to, err, v)
 		}
 		inHandler = false
 		d, at = c.dispatch, c.visit // what is in there may be somebody else's
@@ -139,21 +139,24 @@ func (b *Bus) handle(w *worker, c **call) (may bool, err error) {
 		}
 		may, err = true, &PanicError{Value: r, Stack: debug.Stack()}
 	}()
+	s, event := (*c).subscription(), w.event // here, that is copied once a call and not twice
 	for {
-		s := (*c).subscription
 		// Whoever sets one of these looks for running calls only afterwards.
 		if b.cutting.begun() || s.circuit.barred() != notSkipped {
 			return false, nil
 		}
 		inHandler = true
-		err = s.handler(*c, w.event)
+		err = s.handler(*c, event)
 		inHandler = false
 		if err != nil {
 			return true, err
 		}
-		next := b.passOn(w, *c)
-		if next == nil {
+		var next *call
+		if next, s = b.passOn(w, *c, s); next == nil {
 			return true, nil
+		}
+		if next.visit != (*c).visit {
+			event = w.event
 		}
 		*c = next
 	}
@@ -162,7 +165,7 @@ func (b *Bus) handle(w *worker, c **call) (may bool, err error) {
 // conclude takes the result of a call, with the verdict on an error if there is one
 // already. It reports whether the attempt goes on.
 func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
-	if !w.slot.End(c) {
+	if !w.slot.End(c.number) {
 		b.putBack(w)
 		b.endedLate(w, c, err)
 		return false
@@ -174,7 +177,7 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 		b.failed(w, c, err, v)
 		return false
 	}
-	d, s := c.takeBack(), c.subscription
+	d, s := c.takeBack(), c.subscription()
 	now, _ := b.time.recent()
 	if d.story == nil && !w.timed && s.circuit.quiet(c.pass(), now.nanos) {
 		s.circuit.successes.Add(1)
@@ -196,7 +199,7 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 // failed is what follows from a failure: a retry, or a dead letter.
 func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	// It is likely to wait, and has something to tell in any case.
-	d, s, now := c.takeBack().moveOut(), c.subscription, b.time.nanos()
+	d, s, now := c.takeBack().moveOut(), c.subscription(), b.time.nanos()
 	duration := max(time.Duration(now-c.started), 0)
 	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
 	attempt := failedAttempt{bound: by.policy.MaxElapsed}
@@ -310,12 +313,12 @@ func (b *Bus) skip(w *worker, d *dispatch, s *Subscription, why skip) (Outcome, 
 // withdraw takes back a call that must not start any more. It reports whether
 // the attempt is over.
 func (b *Bus) withdraw(w *worker, c *call) bool {
-	if !w.slot.End(c) {
+	if !w.slot.End(c.number) {
 		b.endedLate(w, c, nil)
 		return true
 	}
 	c.cancel()
-	d, s := c.takeBack(), c.subscription
+	d, s := c.takeBack(), c.subscription()
 	s.circuit.released(c.pass())
 	b.probed(s, c.pass(), circuitChange{})
 	if !b.cutting.begun() {
@@ -336,7 +339,8 @@ func (b *Bus) cutShort(w *worker, d *dispatch) {
 // watch's goroutine, so the rest is left to a fresh worker.
 func (b *Bus) overran(c *call) {
 	b.giveUp(c, func(w *worker) {
-		b.failed(w, c, &TimeoutError{Subscription: c.subscription.id, Timeout: c.subscription.timeout}, nil)
+		s := c.subscription()
+		b.failed(w, c, &TimeoutError{Subscription: s.id, Timeout: s.timeout}, nil)
 	})
 }
 
@@ -352,7 +356,7 @@ func (b *Bus) giveUp(c *call, rest func(*worker)) {
 func (b *Bus) endedLate(w *worker, c *call, err error) {
 	w.lost = true
 	b.abandoned.remove(c)
-	c.subscription.counters.lateEnds.Add(1)
+	c.subscription().counters.lateEnds.Add(1)
 	b.logLateEnd(c, err)
 }
 

@@ -143,7 +143,7 @@ func (b *Bus) cut(cause error) {
 	defer close(b.cutEnded)
 	for _, c := range b.watch.StopAll() {
 		b.giveUp(c, func(w *worker) {
-			c.subscription.circuit.released(c.pass())
+			c.subscription().circuit.released(c.pass())
 			b.cutShort(w, c.takeBack())
 		})
 	}

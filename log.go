@@ -75,7 +75,7 @@ func (b *Bus) logLateEnd(c *call, err error) {
 			zap.Int("attempt", d.Attempt),
 		}
 		if err != nil {
-			fields = append(fields, zap.String("error", b.judge(c.subscription, err, nil).text))
+			fields = append(fields, zap.String("error", b.judge(c.subscription(), err, nil).text))
 		}
 		entry.Write(fields...)
 	}

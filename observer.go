@@ -297,12 +297,10 @@ func (b *Bus) slow(calls []deadline.Slow[call]) {
 	var told []SlowHandler
 	var first []bool
 	for _, slow := range calls {
-		c := slow.Call
-		d, ok := FromContext(c)
-		if !ok || !c.running() {
+		d, s := slow.Call.delivery()
+		if s == nil || !slow.Call.running() {
 			continue
 		}
-		s := c.subscription
 		s.counters.slow.Add(1)
 		told = append(told, SlowHandler{
 			Subscription: s.id,

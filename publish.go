@@ -373,7 +373,7 @@ func appendError(ctx context.Context, err error) error {
 
 // running reports whether c is a call of this bus that has not ended.
 func (b *Bus) running(c *call) bool {
-	return c != nil && c.subscription.bus == b && c.running()
+	return c != nil && c.bus() == b && c.running()
 }
 
 // publication is what the options and the bus say of an event.

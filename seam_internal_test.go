@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/lane"
 )
 
@@ -312,12 +313,13 @@ func TestE4_AskedAtTheLastMomentAContextEnds(t *testing.T) {
 
 // The gate word of a call that can still be given up stays when the next one is made.
 func TestC4_TheNextCallLeavesThePassOfTheOneBefore(t *testing.T) {
-	w := &worker{}
+	w := &worker{slot: new(deadline.Slot[call])}
 	at := &visit{}
-	for range 100 {
-		c := w.newCall(at, nil, 0, uint64(w.called))
+	for i := range int32(100) {
+		c := w.newCall(at, i, w.called)
 		pass := c.pass()
-		w.newCall(at, nil, 1, ^uint64(0))
+		w.newCall(at, -1, ^uint64(0))
 		require.Equal(t, pass, c.pass())
+		require.Equal(t, i, c.position())
 	}
 }

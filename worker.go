@@ -10,13 +10,15 @@ import (
 
 // worker is what a goroutine of the lanes keeps.
 type worker struct {
+	bus     *Bus
 	slot    *deadline.Slot[call]
 	calls   []call    // for runs of handlers
 	made    int       // of these
 	visit   [2]*visit // of the last one for what is in each place
 	visits  []visit   // for the next ones
 	burst   int       // how many calls were made at once, more while there is more to do
-	called  uint32    // how often it has run one, from a random number on
+	renewed uint64    // called, when the visits were
+	called  uint64    // how often it has run one, from a random number on
 	timed   bool      // the running one has begun at an exact time
 	steps   bool      // its dispatch is in place and has no story: see passOn
 	lost    bool      // the watch has given up its call, and somebody else goes on
@@ -44,13 +46,15 @@ const maxHanded = 32
 // workerCalls is how many calls share an allocation: their contexts, which
 // handlers may keep, keep the others in memory. And what is larger than 512 bytes and
 // has pointers begins with one that the runtime writes: see newCall.
-const workerCalls = 21
+const workerCalls = 32
 
 // visitCalls is for about how many calls there is a visit, at most. What is asked of
 // their contexts when they have long ended stays with it, and is looked through.
 const visitCalls = 64
 
-func (b *Bus) openWorker() *worker { return &worker{slot: b.watch.Open(), called: rand.Uint32()} }
+func (b *Bus) openWorker() *worker {
+	return &worker{bus: b, slot: b.watch.Open(), called: uint64(rand.Uint32())}
+}
 
 func (b *Bus) closeWorker(w *worker) {
 	if w.hasNext { // the handler has ended the goroutine
@@ -59,6 +63,7 @@ func (b *Bus) closeWorker(w *worker) {
 	b.watch.Close(w.slot)
 	// Contexts that handlers have kept may keep the worker.
 	w.takeNext, w.next = nil, opening{}
+	w.forget()
 	if !w.lost { // or somebody else has what it ran
 		w.letGo()
 	}
@@ -94,9 +99,14 @@ func (w *worker) letGo() {
 }
 
 // idle lets go of what a worker has used for what it has run.
-func (b *Bus) idle(w *worker) {
-	b.watch.Clear(w.slot)
+func (w *worker) idle() {
+	w.forget()
 	w.letGo()
+}
+
+// forget drops the memory of a worker's calls, and what a method of an error has said.
+func (w *worker) forget() {
+	w.slot.Clear()
 	w.calls, w.made, w.visit, w.visits, w.burst = nil, 0, [2]*visit{}, nil, 0
 	w.verdict = verdict{}
 }
@@ -171,49 +181,54 @@ func (w *worker) visiting(d *dispatch) *visit {
 		return v
 	}
 	if linked(values) {
-		return &visit{dispatch: d, values: values, slot: w.slot}
+		return &visit{worker: w, dispatch: d, values: values}
 	}
 	if len(w.visits) == 0 {
 		w.visits = make([]visit, min(w.burst+1, workerCalls))
 	}
 	v := &w.visits[0]
 	w.visits = w.visits[1:]
-	v.dispatch, v.values, v.slot = d, values, w.slot
+	v.worker, v.dispatch, v.values = w, d, values
 	if values == nil {
 		w.visit[w.place] = v
 	}
 	return v
 }
 
-// newCall makes the next call.
-func (w *worker) newCall(at *visit, s *Subscription, position int32, pass uint64) *call {
-	if w.made == len(w.calls) {
-		w.burst = min(2*w.burst+1, workerCalls)
-		w.calls, w.made = make([]call, w.burst), 0
-		// Its last page is written before pointers are: while the collector marks, the
-		// first of these would read it, and the system then maps new memory twice.
-		w.calls[w.burst-1].number = w.called
-		if w.called%visitCalls < workerCalls {
-			w.visit = [2]*visit{}
-		}
+// newCall makes the next call, to the subscription at a position of the dispatch.
+func (w *worker) newCall(at *visit, position int32, pass uint64) *call {
+	w.called++
+	if w.made == len(w.calls) || linked(at.values) {
+		w.moreCalls(linked(at.values))
 	}
 	c := &w.calls[w.made]
-	if linked(at.values) {
-		c = &call{}
-	} else {
-		w.made++
-	}
-	w.called++
-	c.visit, c.subscription, c.number, c.position = at, s, w.called, position
-	at.passes[w.called%2] = pass
+	w.made++
+	c.visit, c.number = at, w.called
+	at.passes[w.called%2], at.positions[w.called%2] = pass, position
 	return c
+}
+
+// moreCalls makes room for the next call alone, or for others too, and the more the
+// longer it was for others too.
+func (w *worker) moreCalls(alone bool) {
+	if w.burst = min(2*w.burst+1, workerCalls); alone {
+		w.burst = 1
+	}
+	w.calls, w.made = make([]call, w.burst), 0
+	// Its last page is written before pointers are: while the collector marks, the
+	// first of these would read it, and the system then maps new memory twice.
+	w.calls[w.burst-1].number = w.called
+	w.slot.Provide(w.called, w.calls)
+	if w.called-w.renewed > visitCalls-workerCalls {
+		w.visit, w.renewed = [2]*visit{}, w.called
+	}
 }
 
 // samples reports whether the call with a number is one of those that are timed.
 //
 // By a Weyl sequence: to take every 64th call would always be to take the same
 // subscription, of an event that visits two.
-func samples(number uint32) bool { return number*0x9e3779b9 < math.MaxUint32/latencySample }
+func samples(number uint64) bool { return uint32(number)*0x9e3779b9 < math.MaxUint32/latencySample }
 
 // begin makes the call of the dispatch's next subscription, and shows the watch that it
 // begins now.
@@ -223,48 +238,58 @@ func samples(number uint32) bool { return number*0x9e3779b9 < math.MaxUint32/lat
 // old would be. If the ticking has ended after recent was asked, the last look
 // may have been too early to see the slot.
 func (b *Bus) begin(w *worker, at *visit, s *Subscription, pass uint64) *call {
-	c := w.newCall(at, s, at.dispatch.next, pass)
+	c := w.newCall(at, at.dispatch.next, pass)
 	now, exact := b.time.recent()
 	at.started, w.timed = now.nanos, exact
 	if samples(c.number) && !exact {
 		at.started, w.timed = b.time.nanos(), true
 	}
-	w.slot.Begin(c)
+	w.slot.Begin(c.number, s.timeout)
 	if !b.time.ticks() || s.timeout < 2*tick {
-		b.watch.Arm(w.slot, c)
+		b.watch.Arm(w.slot, c.number)
 	}
 	return c
 }
 
 // passOn begins the call after c, which has succeeded, in the step that ends c: that of
-// the next subscription, or of the first one of an event that is taken ahead. It does so
-// if between the two there is nothing to decide, record or tell but a success, and no
-// time to be read; otherwise it is nil, and c has not ended, or has been given up.
-func (b *Bus) passOn(w *worker, c *call) *call {
+// the next subscription, or of the first one of an event that is taken ahead, which it
+// returns too. It does so if between the two there is nothing to decide, record or tell but
+// a success, and no time to be read; otherwise it is nil, and c has not ended, or has been
+// given up.
+func (b *Bus) passOn(w *worker, c *call, s *Subscription) (next *call, to *Subscription) {
 	if !w.steps || w.timed || samples(w.called+1) {
-		return nil
+		return nil, nil
 	}
 	// In place, the dispatch has what is read here until the worker takes the next one
 	// there, also if the call has been given up.
 	d, at := c.dispatch, c.visit
-	ends := int(c.position)+1 == len(d.to.subscriptions)
+	position := c.position() + 1
+	ends := int(position) == len(d.to.subscriptions)
 	if ends && (d.key != "" || d.extras() != nil) { // somebody may wait for its end
-		return nil
+		return nil, nil
 	}
 	now := b.time.last.Load()
-	if now == nil || at.asked.Load() != nil || !c.subscription.circuit.quiet(c.pass(), now.nanos) {
-		return nil
+	if now == nil || at.asked.Load() != nil {
+		return nil, nil
 	}
-	var next *call
+	if !s.circuit.quiet(c.pass(), now.nanos) {
+		return nil, nil
+	}
 	if ends {
-		next = b.callAhead(w, c, now)
+		next, to = b.callAhead(w, c, s, now)
 	} else {
-		next = b.callBeside(w, c, now)
+		to = d.to.subscriptions[position]
+		pass := to.circuit.gate.Load()
+		if now.nanos != at.started || to.timeout < 2*tick ||
+			pass&gateAsk != 0 || d.key != "" && to.holding.hasLine(d.key) {
+			return nil, nil
+		}
+		next = w.newCall(at, position, pass)
 	}
-	if next == nil || !w.slot.Pass(c, next) {
-		return nil
+	if next == nil || !w.slot.Pass(c.number, to.timeout) {
+		return nil, nil
 	}
-	c.subscription.circuit.successes.Add(1)
+	s.circuit.successes.Add(1)
 	if at.asked.Load() != nil { // at the last moment
 		c.cancel()
 	}
@@ -274,52 +299,39 @@ func (b *Bus) passOn(w *worker, c *call) *call {
 		d.opening = opening{} // or the worker keeps it as long as the next one runs
 	}
 	if !b.time.ticks() {
-		b.watch.Arm(w.slot, next)
+		b.watch.Arm(w.slot, next.number)
 	}
-	return next
+	return next, to
 }
 
-// callBeside is the call of the subscription after that of c, nil if that must not begin
-// without being asked for.
-func (b *Bus) callBeside(w *worker, c *call, now *instant) *call {
-	d, at := c.dispatch, c.visit
-	position := c.position + 1
-	s := d.to.subscriptions[position]
-	pass := s.circuit.gate.Load()
-	if now.nanos != at.started || s.timeout < 2*tick ||
-		pass&gateAsk != 0 || d.key != "" && s.holding.hasLine(d.key) {
-		return nil
-	}
-	return w.newCall(at, s, position, pass)
-}
-
-// callAhead takes what comes next, for when the dispatch of c has been handled, and is
-// its first call, nil if that must not begin without being asked for.
-func (b *Bus) callAhead(w *worker, c *call, now *instant) *call {
+// callAhead takes what comes next, for when the dispatch of c, at its last subscription, has
+// been handled, and is its first call, with the subscription of that; nil if that must not
+// begin without being asked for.
+func (b *Bus) callAhead(w *worker, c *call, last *Subscription, now *instant) (*call, *Subscription) {
 	if !c.running() {
-		return nil
+		return nil, nil
 	}
 	other := &w.places[1-w.place]
 	if !w.takeNext(&other.opening) {
-		return nil
+		return nil, nil
 	}
 	w.place, w.ahead = 1-w.place, true
 	d := w.taken()
 	s := d.to.subscriptions[0]
 	pass := s.circuit.gate.Load()
 	if d != other || d.key != "" || s.timeout < 2*tick || pass&gateAsk != 0 {
-		return nil
+		return nil, nil
 	}
 	d.attempt = 1
 	at := w.visiting(d)
 	w.to = d.to
 	w.putEvent(d, b.time)
 	at.started = now.nanos
-	next := w.newCall(at, s, 0, pass)
-	if !c.subscription.circuit.quiet(c.pass(), now.nanos) { // any more
-		return nil
+	next := w.newCall(at, 0, pass)
+	if !last.circuit.quiet(c.pass(), now.nanos) { // any more
+		return nil, nil
 	}
-	return next
+	return next, s
 }
 
 // putBack gives to others what was taken ahead.

@@ -48,67 +48,115 @@ type Timer interface {
 	Stop() bool
 }
 
-// Slot shows the watch what one goroutine runs at the moment. A call is shown once,
-// so that a stale pointer to it can do no harm. Once one has been given up, nothing is
-// shown there any more.
+// Slot shows the watch what one goroutine runs at the moment: a call, by its number.
+// Numbers go up and come once, so that a stale one can do no harm. Once a call has been
+// given up, nothing is shown there any more.
 type Slot[T any] struct {
-	// Written with every call: no other core is to find it beside what it reads.
+	// Written with every call: no other core is to find it beside what it reads. And not a
+	// pointer, which would cost as much again while the collector marks.
 	_ [64]byte
-	// current is what runs; nil between two calls, and &mark when one has been given
-	// up, which is the last one.
-	current atomic.Pointer[T]
+	// current is the number of what runs; 0 between two calls, and gone when one has been
+	// given up, which is the last one.
+	current atomic.Uint64
 	_       [64]byte
-	mark    T
-	// Written under Watch.mu before the mark is set, and read by those who have seen it.
-	givenUp *T
+
+	// Of the calls with even numbers, and with odd ones: that of one which runs stands,
+	// whatever has been prepared for the next one.
+	timeouts [2]atomic.Int64
+	batch    atomic.Pointer[batch[T]]
+	// Written under Watch.mu before current is gone, and read by those who have seen that.
+	givenUp uint64
 	as      State
 
 	// guarded by Watch.mu
-	index   int  // in Watch.slots
-	seen    *T   // at the last look
-	cleared bool // since then, of what was seen
-	timed   *T   // what the following is about
-	due     int64
-	slow    bool // it has been told of
+	index int    // in Watch.slots
+	seen  uint64 // at the last look
+	timed uint64 // what the following is about
+	due   int64
+	slow  bool // it has been told of
 }
 
-// Begin shows the watch that t runs from now on. It gets its deadline at the next
-// Look, unless Arm gives it one.
-func (s *Slot[T]) Begin(t *T) { s.current.Store(t) }
+// gone is the number of no call.
+const gone = math.MaxUint64
 
-// End ends t, which was begun. It reports false if the watch gave it up before.
-func (s *Slot[T]) End(t *T) bool { return s.current.CompareAndSwap(t, nil) }
+// batch is where some calls are, which have consecutive numbers.
+type batch[T any] struct {
+	first uint64
+	calls []T
+}
 
-// Pass is End of one call and Begin of the next one in one step. With false neither
-// has happened.
-func (s *Slot[T]) Pass(from, to *T) bool { return s.current.CompareAndSwap(from, to) }
+// Provide says where the calls are that have the numbers from first on, which is neither
+// 0 nor less than what was ever shown. While another one is shown that function has
+// returned to its caller, which is going to end it: the watch does not find it any more.
+func (s *Slot[T]) Provide(first uint64, calls []T) {
+	s.batch.Store(&batch[T]{first: first, calls: calls})
+}
 
-// Runs reports whether t, which was begun, has neither ended nor been given up.
-func (s *Slot[T]) Runs(t *T) bool { return s.current.Load() == t }
+// call is where the call with a number is, that was shown; nil for one that is going to end.
+func (s *Slot[T]) call(number uint64) *T {
+	if b := s.batch.Load(); b != nil && number-b.first < uint64(len(b.calls)) {
+		return &b.calls[number-b.first]
+	}
+	return nil
+}
 
-// State is what has become so far of t, which was begun.
-func (s *Slot[T]) State(t *T) State {
+// Begin shows the watch that a call, of those provided, runs from now on. It gets its
+// deadline at the next Look, unless Arm gives it one.
+func (s *Slot[T]) Begin(number uint64, timeout time.Duration) {
+	s.allow(number, timeout)
+	s.current.Store(number)
+}
+
+// End ends a call, which was begun. It reports false if the watch gave it up before.
+func (s *Slot[T]) End(number uint64) bool { return s.current.CompareAndSwap(number, 0) }
+
+// Pass is End of one call and Begin of the one with the next number in one step. With
+// false neither has happened.
+func (s *Slot[T]) Pass(number uint64, timeout time.Duration) bool {
+	s.allow(number+1, timeout)
+	return s.current.CompareAndSwap(number, number+1)
+}
+
+// allow gives a call its timeout. Most have that of the one before.
+func (s *Slot[T]) allow(number uint64, timeout time.Duration) {
+	if t := &s.timeouts[number%2]; t.Load() != int64(timeout) {
+		t.Store(int64(timeout))
+	}
+}
+
+// Runs reports whether a call, which was begun, has neither ended nor been given up.
+func (s *Slot[T]) Runs(number uint64) bool { return s.current.Load() == number }
+
+// State is what has become so far of a call, which was begun.
+func (s *Slot[T]) State(number uint64) State {
 	switch current := s.current.Load(); {
-	case current == t:
+	case current == number:
 		return Running
-	case current == &s.mark && s.givenUp == t:
+	case current == gone && s.givenUp == number:
 		return s.as
 	}
 	return Ended
 }
 
-// giveUpLocked takes t from its caller. It reports false if it has ended.
-func (s *Slot[T]) giveUpLocked(t *T, as State) bool {
-	s.givenUp, s.as = t, as
-	return s.current.CompareAndSwap(t, &s.mark)
+// giveUpLocked takes a call from its caller, and returns it; nil if it has ended.
+func (s *Slot[T]) giveUpLocked(number uint64, as State) *T {
+	t := s.call(number)
+	if t == nil {
+		return nil
+	}
+	s.givenUp, s.as = number, as
+	if !s.current.CompareAndSwap(number, gone) {
+		return nil
+	}
+	return t
 }
 
-// runningLocked is what the slot shows, if that has not been given up.
-func (s *Slot[T]) runningLocked() *T {
-	if t := s.current.Load(); t != &s.mark {
-		return t
+// runningLocked is the number of what the slot shows, 0 if that has been given up.
+func (s *Slot[T]) runningLocked() uint64 {
+	if number := s.current.Load(); number != gone {
+		return number
 	}
-	return nil
+	return 0
 }
 
 // Slow is a call that has used up a third of its timeout, and when it began.
@@ -121,9 +169,8 @@ type Slow[T any] struct {
 const never = math.MaxInt64
 
 // Watch tells of the calls that use up a third of their timeouts, and overruns
-// those that pass their deadlines. T is what a slot shows, and not of size zero.
+// those that pass their deadlines. T is a call.
 type Watch[T any] struct {
-	timeout  func(*T) time.Duration
 	slow     func([]Slow[T])
 	overrun  func(*T)
 	nanos    func() int64
@@ -148,13 +195,12 @@ type Watch[T any] struct {
 // timeouts had passed, each once: with all that one look has found, on a goroutine
 // of its own, so that it may take its time. They may have ended meanwhile.
 func New[T any](
-	timeout func(*T) time.Duration,
 	slow func([]Slow[T]),
 	overrun func(*T),
 	nanos func() int64,
 	schedule func(time.Duration, func()) Timer,
 ) *Watch[T] {
-	w := &Watch[T]{timeout: timeout, slow: slow, overrun: overrun, nanos: nanos, schedule: schedule}
+	w := &Watch[T]{slow: slow, overrun: overrun, nanos: nanos, schedule: schedule}
 	w.armed.Store(never)
 	return w
 }
@@ -179,45 +225,41 @@ func (w *Watch[T]) Close(s *Slot[T]) {
 	w.slots = w.slots[:last]
 }
 
-// Arm gives t, which the slot shows and which begins now, its deadline, and has the
+// Arm gives the call that the slot shows, and that begins now, its deadline, and has the
 // watch look when it becomes slow, or earlier.
-func (w *Watch[T]) Arm(s *Slot[T], t *T) {
+func (w *Watch[T]) Arm(s *Slot[T], number uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	due, timeout := w.dueLocked(s, t, w.nanos())
+	due, timeout := s.dueLocked(number, w.nanos())
 	w.armLocked(slowAt(due, timeout))
 }
 
-// Deadline is when t, which was shown in the slot, is due. If it has no deadline yet, or
-// that has been forgotten, it is as if it began now.
-func (w *Watch[T]) Deadline(s *Slot[T], t *T) int64 {
+// Deadline is when a call, which was shown in the slot, is due. One that has no deadline
+// yet is given it as if it began now; that of one that has ended may have been forgotten,
+// and is now.
+func (w *Watch[T]) Deadline(s *Slot[T], number uint64) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s.timed != t && !s.Runs(t) {
-		return after(w.nanos(), w.timeout(t))
+	if s.timed != number && !s.Runs(number) {
+		return w.nanos()
 	}
-	due, _ := w.dueLocked(s, t, w.nanos())
+	due, _ := s.dueLocked(number, w.nanos())
 	return due
 }
 
-// dueLocked is the deadline of what the slot shows; one that has none began now.
-func (w *Watch[T]) dueLocked(s *Slot[T], t *T, now int64) (due int64, timeout time.Duration) {
-	timeout = w.timeout(t)
-	if s.timed != t {
-		s.timed, s.due, s.slow = t, after(now, timeout), false
+// dueLocked is the deadline of a call that the slot shows; one that has none began now. If
+// it has ended meanwhile, the timeout may be another one's.
+func (s *Slot[T]) dueLocked(number uint64, now int64) (due int64, timeout time.Duration) {
+	timeout = time.Duration(s.timeouts[number%2].Load())
+	if s.timed != number {
+		s.timed, s.due, s.slow = number, after(now, timeout), false
 	}
 	return s.due, timeout
 }
 
-// Clear forgets what the slot showed last, and what a look saw there, so that a
-// resting goroutine keeps nothing alive.
-func (w *Watch[T]) Clear(s *Slot[T]) {
-	s.current.Store(nil)
-	w.mu.Lock()
-	s.cleared = s.cleared || s.seen != nil
-	s.seen, s.timed = nil, nil
-	w.mu.Unlock()
-}
+// Clear forgets where the calls are that the slot has shown, so that a resting goroutine
+// keeps nothing alive. Before the next Begin there is to be a Provide.
+func (s *Slot[T]) Clear() { s.batch.Store(nil) }
 
 // Rest stops the timer if nothing runs.
 func (w *Watch[T]) Rest() {
@@ -239,8 +281,10 @@ func (w *Watch[T]) StopAll() []*T {
 	defer w.mu.Unlock()
 	var all []*T
 	for _, s := range w.slots {
-		if t := s.runningLocked(); t != nil && s.giveUpLocked(t, Stopped) {
-			all = append(all, t)
+		if number := s.runningLocked(); number != 0 {
+			if t := s.giveUpLocked(number, Stopped); t != nil {
+				all = append(all, t)
+			}
 		}
 	}
 	return all
@@ -255,16 +299,16 @@ func (w *Watch[T]) Look() (changed bool) {
 	var late []*T
 	var slow []Slow[T]
 	for _, s := range w.slots {
-		t := s.runningLocked()
-		if t != s.seen || s.cleared {
-			s.seen, s.cleared, changed = t, false, true
+		number := s.runningLocked()
+		if number != s.seen {
+			s.seen, changed = number, true
 		}
-		if t == nil {
+		if number == 0 {
 			continue
 		}
-		due, timeout := w.dueLocked(s, t, now)
+		due, timeout := s.dueLocked(number, now)
 		if due <= now {
-			if s.giveUpLocked(t, Overran) {
+			if t := s.giveUpLocked(number, Overran); t != nil {
 				late = append(late, t)
 			}
 			continue
@@ -273,7 +317,9 @@ func (w *Watch[T]) Look() (changed bool) {
 			due = at
 		} else if !s.slow {
 			s.slow = true
-			slow = append(slow, Slow[T]{t, due - int64(timeout)})
+			if t := s.call(number); t != nil && s.Runs(number) { // and so the timeout is its own
+				slow = append(slow, Slow[T]{t, due - int64(timeout)})
+			}
 		}
 		earliest = min(earliest, due)
 	}

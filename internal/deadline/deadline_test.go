@@ -17,8 +17,32 @@ import (
 
 // task is what runs in these tests.
 type task struct {
+	number  uint64
 	timeout time.Duration
 	_       *task // it is not allocated with others, as what has no pointers is
+}
+
+var numbers atomic.Uint64
+
+// provide makes tasks with consecutive numbers, for a slot to show.
+func provide(s *deadline.Slot[task], timeouts ...time.Duration) []*task {
+	n := uint64(len(timeouts))
+	first := numbers.Add(n) - n + 1
+	tasks := make([]task, n)
+	s.Provide(first, tasks)
+	var all []*task
+	for i, timeout := range timeouts {
+		tasks[i].number, tasks[i].timeout = first+uint64(i), timeout
+		all = append(all, &tasks[i])
+	}
+	return all
+}
+
+// show has a slot show a task that begins.
+func show(s *deadline.Slot[task], timeout time.Duration) *task {
+	t := provide(s, timeout)[0]
+	s.Begin(t.number, timeout)
+	return t
 }
 
 // handClock moves only by hand, and fires its timer when it is moved past it.
@@ -93,7 +117,6 @@ func (c *handClock) moveTo(now int64) {
 func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 	late = &[]*task{}
 	w = deadline.New(
-		func(t *task) time.Duration { return t.timeout },
 		func([]deadline.Slow[task]) {},
 		func(t *task) { *late = append(*late, t) },
 		c.nanos, c.schedule,
@@ -103,9 +126,9 @@ func newWatch(c *handClock) (w *deadline.Watch[task], late *[]*task) {
 
 // begin runs a task in a slot of its own, armed.
 func begin(w *deadline.Watch[task], c *handClock, timeout time.Duration) (*task, *deadline.Slot[task]) {
-	t, s := &task{timeout: timeout}, w.Open()
-	s.Begin(t)
-	w.Arm(s, t)
+	s := w.Open()
+	t := show(s, timeout)
+	w.Arm(s, t.number)
 	return t, s
 }
 
@@ -113,17 +136,17 @@ func TestACallOverrunsAtItsDeadline(t *testing.T) {
 	c := &handClock{now: 100}
 	w, late := newWatch(c)
 	x, s := begin(w, c, 50)
-	require.True(t, s.Runs(x))
+	require.True(t, s.Runs(x.number))
 	c.moveTo(149)
 	require.Empty(t, *late)
-	require.Equal(t, deadline.Running, s.State(x))
+	require.Equal(t, deadline.Running, s.State(x.number))
 	c.moveTo(150)
 	require.Equal(t, []*task{x}, *late)
-	require.Equal(t, deadline.Overran, s.State(x))
-	require.False(t, s.End(x), "it has been decided")
-	require.False(t, s.Pass(x, &task{}), "it has been decided")
-	require.Equal(t, deadline.Overran, s.State(x))
-	require.False(t, s.Runs(x))
+	require.Equal(t, deadline.Overran, s.State(x.number))
+	require.False(t, s.End(x.number), "it has been decided")
+	require.False(t, s.Pass(x.number, time.Hour), "it has been decided")
+	require.Equal(t, deadline.Overran, s.State(x.number))
+	require.False(t, s.Runs(x.number))
 	require.Zero(t, c.armedFor())
 	w.Look()
 	require.Len(t, *late, 1, "once")
@@ -133,9 +156,9 @@ func TestACallThatEndsInTimeDoesNot(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
 	x, s := begin(w, c, 50)
-	require.True(t, s.End(x))
-	require.Equal(t, deadline.Ended, s.State(x))
-	require.False(t, s.End(x), "once")
+	require.True(t, s.End(x.number))
+	require.Equal(t, deadline.Ended, s.State(x.number))
+	require.False(t, s.End(x.number), "once")
 	c.moveTo(1000)
 	require.Empty(t, *late)
 	require.Empty(t, w.StopAll())
@@ -146,24 +169,27 @@ func TestACallThatEndsInTimeDoesNot(t *testing.T) {
 func TestPassGoesOnToTheNextCall(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
-	x, s := begin(w, c, 50)
-	y, other := &task{timeout: 50}, &task{timeout: 50}
+	s := w.Open()
+	tasks := provide(s, 50, 50)
+	x, y := tasks[0], tasks[1]
+	s.Begin(x.number, 50)
+	w.Arm(s, x.number)
 	c.moveTo(40)
-	require.False(t, s.Pass(other, y), "it does not run")
-	require.True(t, s.Pass(x, y))
-	require.False(t, s.Runs(x))
-	require.Equal(t, deadline.Ended, s.State(x))
-	require.True(t, s.Runs(y))
-	require.Equal(t, deadline.Running, s.State(y))
-	require.False(t, s.End(x))
+	require.False(t, s.Pass(y.number, 50), "it does not run")
+	require.True(t, s.Pass(x.number, 50))
+	require.False(t, s.Runs(x.number))
+	require.Equal(t, deadline.Ended, s.State(x.number))
+	require.True(t, s.Runs(y.number))
+	require.Equal(t, deadline.Running, s.State(y.number))
+	require.False(t, s.End(x.number))
 	c.moveTo(45)
 	require.True(t, w.Look(), "it shows another one")
 	c.moveTo(50)
 	require.Empty(t, *late)
 	c.moveTo(95)
 	require.Equal(t, []*task{y}, *late)
-	require.Equal(t, deadline.Overran, s.State(y))
-	require.Equal(t, deadline.Ended, s.State(x))
+	require.Equal(t, deadline.Overran, s.State(y.number))
+	require.Equal(t, deadline.Ended, s.State(x.number))
 }
 
 func TestTheTimerIsSetToTheEarliest(t *testing.T) {
@@ -188,7 +214,7 @@ func TestTheTimerIsSetToTheEarliest(t *testing.T) {
 	c.moveTo(30)
 	require.Equal(t, []*task{b}, *late)
 	require.EqualValues(t, 60, c.armedFor())
-	thirds.End(third)
+	thirds.End(third.number)
 	c.moveTo(60)
 	require.EqualValues(t, 90, c.armedFor())
 	c.moveTo(90)
@@ -212,8 +238,8 @@ func TestSeveralAreLateAtOnce(t *testing.T) {
 func TestLookGivesADeadline(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
-	x, s := &task{timeout: 50}, w.Open()
-	s.Begin(x)
+	s := w.Open()
+	x := show(s, 50)
 	require.Zero(t, c.armedFor())
 	c.moveTo(7)
 	require.True(t, w.Look())
@@ -222,14 +248,15 @@ func TestLookGivesADeadline(t *testing.T) {
 	c.moveTo(30)
 	require.False(t, w.Look())
 	require.EqualValues(t, 57, c.armedFor(), "it keeps its deadline")
-	require.EqualValues(t, 57, w.Deadline(s, x))
+	require.EqualValues(t, 57, w.Deadline(s, x.number))
 	c.moveTo(57)
 	require.Len(t, *late, 1)
-	require.EqualValues(t, 57, w.Deadline(s, x), "for good")
-	y, s := &task{timeout: 50}, w.Open()
-	s.Begin(y)
+	require.EqualValues(t, 57, w.Deadline(s, x.number), "for good")
+	s = w.Open()
+	y := show(s, 50)
 	require.True(t, w.Look())
-	w.Clear(s)
+	require.True(t, s.End(y.number))
+	s.Clear()
 	require.True(t, w.Look())
 	require.False(t, w.Look())
 }
@@ -246,11 +273,13 @@ func TestDeadlinesAtTheEdges(t *testing.T) {
 		clock := &handClock{now: c.now}
 		w, _ := newWatch(clock)
 		x, s := begin(w, clock, c.timeout)
-		due := w.Deadline(s, x)
+		due := w.Deadline(s, x.number)
 		require.Greater(t, due, c.now, name)
 		require.Less(t, due, int64(math.MaxInt64), name)
+		clock.mu.Lock()
 		clock.now++
-		require.Equal(t, due, w.Deadline(s, x), "%s: it is set once", name)
+		clock.mu.Unlock()
+		require.Equal(t, due, w.Deadline(s, x.number), "%s: it is set once", name)
 	}
 }
 
@@ -259,16 +288,16 @@ func TestDeadlinesAtTheEdges(t *testing.T) {
 func TestDeadlineIsThatOfTheCall(t *testing.T) {
 	c := &handClock{}
 	w, late := newWatch(c)
-	x, y, s := &task{timeout: 50}, &task{timeout: 20}, w.Open()
-	s.Begin(x)
+	s := w.Open()
+	x := show(s, 50)
 	c.moveTo(10)
-	require.EqualValues(t, 60, w.Deadline(s, x))
-	require.True(t, s.End(x))
-	s.Begin(y)
+	require.EqualValues(t, 60, w.Deadline(s, x.number))
+	require.True(t, s.End(x.number))
+	y := show(s, 20)
 	c.moveTo(15)
-	require.EqualValues(t, 60, w.Deadline(s, x), "it had one")
-	require.EqualValues(t, 35, w.Deadline(s, y))
-	require.EqualValues(t, 65, w.Deadline(s, x), "it is not known any more")
+	require.EqualValues(t, 60, w.Deadline(s, x.number), "it had one")
+	require.EqualValues(t, 35, w.Deadline(s, y.number))
+	require.EqualValues(t, 15, w.Deadline(s, x.number), "it is not known any more")
 	w.Look()
 	c.moveTo(35)
 	require.Equal(t, []*task{y}, *late)
@@ -279,10 +308,10 @@ func TestRestStopsTheTimer(t *testing.T) {
 	w, _ := newWatch(c)
 	x, xs := begin(w, c, 50)
 	y, ys := begin(w, c, 90)
-	xs.End(x)
+	xs.End(x.number)
 	w.Rest()
 	require.EqualValues(t, 30, c.armedFor(), "one still runs")
-	ys.End(y)
+	ys.End(y.number)
 	w.Rest()
 	require.Zero(t, c.armedFor())
 	w.Rest()
@@ -297,17 +326,17 @@ func TestStopAllGivesUpWhatRuns(t *testing.T) {
 	a, as := begin(w, c, 10)
 	b, bs := begin(w, c, 500)
 	ended, es := begin(w, c, 500)
-	es.End(ended)
+	es.End(ended.number)
 	w.Open()
 	c.moveTo(10)
 	d, ds := begin(w, c, 20)
 	require.ElementsMatch(t, []*task{b, d}, w.StopAll())
 	require.Empty(t, w.StopAll())
-	require.Equal(t, deadline.Stopped, bs.State(b))
-	require.Equal(t, deadline.Stopped, ds.State(d))
-	require.Equal(t, deadline.Overran, as.State(a))
-	require.Equal(t, deadline.Ended, es.State(ended))
-	require.False(t, bs.End(b))
+	require.Equal(t, deadline.Stopped, bs.State(b.number))
+	require.Equal(t, deadline.Stopped, ds.State(d.number))
+	require.Equal(t, deadline.Overran, as.State(a.number))
+	require.Equal(t, deadline.Ended, es.State(ended.number))
+	require.False(t, bs.End(b.number))
 	c.moveTo(10_000)
 	require.Equal(t, []*task{a}, *late)
 	w.Rest()
@@ -395,7 +424,6 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 	var overran, ended, passed, lost atomic.Int64
 	origin := time.Now()
 	w := deadline.New(
-		func(t *task) time.Duration { return t.timeout },
 		func([]deadline.Slow[task]) {},
 		func(*task) { overran.Add(1) },
 		func() int64 { return int64(time.Since(origin)) },
@@ -421,21 +449,21 @@ func TestEndOrOverrunAndNeverBoth(t *testing.T) {
 		wg.Go(func() {
 			s := w.Open()
 			for i := range each {
-				x := &task{timeout: time.Duration(1 + i%7*500)}
-				s.Begin(x)
-				w.Arm(s, x)
+				tasks := provide(s, time.Duration(1+i%7*500), time.Hour)
+				x := tasks[0]
+				s.Begin(x.number, x.timeout)
+				w.Arm(s, x.number)
 				for range i % 5 {
 					runtime.Gosched()
 				}
 				mine := true
 				if i%2 == 0 {
-					y := &task{timeout: time.Hour}
-					if mine = s.Pass(x, y); mine {
+					if mine = s.Pass(x.number, time.Hour); mine {
 						passed.Add(1)
-						x = y
+						x = tasks[1]
 					}
 				}
-				if mine && s.End(x) {
+				if mine && s.End(x.number) {
 					ended.Add(1)
 					continue
 				}
@@ -465,7 +493,6 @@ func TestNoCallIsForgotten(t *testing.T) {
 		var overran atomic.Int64
 		origin := time.Now()
 		w := deadline.New(
-			func(t *task) time.Duration { return t.timeout },
 			func([]deadline.Slow[task]) {},
 			func(*task) { overran.Add(1) },
 			func() int64 { return int64(time.Since(origin)) },
@@ -478,9 +505,8 @@ func TestNoCallIsForgotten(t *testing.T) {
 				s := w.Open()
 				defer func() { w.Close(s) }()
 				for i := range each {
-					x := &task{timeout: time.Duration(1+(worker*7+i*13)%29) * time.Millisecond}
-					s.Begin(x)
-					w.Arm(s, x)
+					x := show(s, time.Duration(1+(worker*7+i*13)%29)*time.Millisecond)
+					w.Arm(s, x.number)
 					slow := (worker+i)%3 == 0
 					if slow {
 						want.Add(1)
@@ -488,7 +514,7 @@ func TestNoCallIsForgotten(t *testing.T) {
 					} else {
 						time.Sleep(x.timeout - 1)
 					}
-					ended := s.End(x)
+					ended := s.End(x.number)
 					if ended == slow {
 						wrong.Add(1)
 					}
@@ -513,16 +539,41 @@ func TestClearLetsGoOfWhatWasSeen(t *testing.T) {
 	freed := make(chan struct{}, 1)
 	s := w.Open()
 	func() {
-		x := &task{timeout: 50}
+		x := show(s, 50)
 		runtime.AddCleanup(x, func(freed chan struct{}) { freed <- struct{}{} }, freed)
-		s.Begin(x)
 		w.Look()
-		require.True(t, s.End(x))
+		require.True(t, s.End(x.number))
 	}()
-	w.Clear(s)
+	s.Clear()
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		return len(freed) == 1
 	}, 10*time.Second, time.Millisecond)
 	w.Close(s)
+}
+
+// Calls with other numbers are provided only when the function of the one that runs has
+// returned: it is about to end, whenever that is.
+func TestACallIsLeftAloneOnceOthersAreProvided(t *testing.T) {
+	c := &handClock{}
+	w, late := newWatch(c)
+	s := w.Open()
+	x := show(s, 50)
+	require.True(t, w.Look())
+	next := provide(s, 60, 60)
+	c.moveTo(1000)
+	require.Empty(t, w.StopAll())
+	require.Empty(t, *late)
+	require.True(t, s.Runs(x.number))
+	require.Zero(t, c.armedFor())
+	require.True(t, s.Pass(x.number, 60))
+	w.Arm(s, next[0].number)
+	c.moveTo(1060)
+	require.Equal(t, next[:1], *late)
+
+	s = w.Open()
+	y := show(s, 50)
+	require.Equal(t, []*task{y}, w.StopAll())
+	s.Clear() // what is given up stays so
+	require.Equal(t, deadline.Stopped, s.State(y.number))
 }

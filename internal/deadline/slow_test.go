@@ -21,7 +21,6 @@ func newSlowWatch(c *handClock) (w *deadline.Watch[task], slow func() [][]*task,
 	var all [][]*task
 	late = &[]*task{}
 	w = deadline.New(
-		func(t *task) time.Duration { return t.timeout },
 		func(slow []deadline.Slow[task]) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -72,7 +71,7 @@ func TestCallsThatEndInTimeAreNotSlow(t *testing.T) {
 		ended, s := begin(w, c, 300)
 		stopped, _ := begin(w, c, 300)
 		c.moveTo(99)
-		require.True(t, s.End(ended))
+		require.True(t, s.End(ended.number))
 		require.Equal(t, []*task{stopped}, w.StopAll())
 		c.moveTo(100)
 		c.moveTo(1000)
@@ -163,17 +162,14 @@ func TestTellingHoldsUpNobody(t *testing.T) {
 		release := make(chan struct{})
 		var overran, told atomic.Int64
 		w := deadline.New(
-			func(t *task) time.Duration { return t.timeout },
 			func(s []deadline.Slow[task]) { <-release; told.Add(int64(len(s))) },
 			func(*task) { overran.Add(1) },
 			nanos,
 			func(d time.Duration, f func()) deadline.Timer { return time.AfterFunc(d, f) },
 		)
 		for range 3 {
-			x := &task{timeout: 3 * time.Second}
 			s := w.Open()
-			s.Begin(x)
-			w.Arm(s, x)
+			w.Arm(s, show(s, 3*time.Second).number)
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Second)
@@ -200,7 +196,6 @@ func TestWaitWaitsForALookThatGoesOn(t *testing.T) {
 	c := &handClock{}
 	var told atomic.Bool
 	w := deadline.New(
-		func(t *task) time.Duration { return t.timeout },
 		func([]deadline.Slow[task]) { told.Store(true) },
 		func(*task) {},
 		c.nanos, c.schedule,
@@ -208,7 +203,7 @@ func TestWaitWaitsForALookThatGoesOn(t *testing.T) {
 	x, s := begin(w, c, 300)
 	waited := make(chan bool)
 	c.onArm = func() {
-		s.End(x)
+		s.End(x.number)
 		go func() {
 			w.Wait()
 			waited <- told.Load()
