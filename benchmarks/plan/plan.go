@@ -26,7 +26,8 @@ type Case struct {
 	// Benchtime is how much is done in a run, as for go test; empty for the
 	// default, which is a time.
 	Benchtime string
-	// Often is for what many bounds rest on: it runs twice as often.
+	// Often is for what most bounds rest on: it runs twice as often. What one bound compares
+	// runs equally often, or the shortest of fewer runs would be compared with that of more.
 	Often bool
 	// Unit is what the chart shows. Smaller is better.
 	Unit string
@@ -104,7 +105,7 @@ var Workloads = []Workload{
 		Text:  "An event published until all its subscribers have handled it, by one publisher that does not wait for each. Who has no bound of his own gets at most 4,096 events on their way. Fewer suit some of them better, as they have a goroutine for each: in the last table these get as many as suit them best, 4 or 16, which their users would have to see to themselves.",
 		Cases: []Case{
 			{Name: "subscribers=1", Title: "1 subscriber", Rivals: asynchronous, Often: true, Unit: Time, More: []string{Allocs, Bytes}},
-			{Name: "subscribers=10", Title: "10 subscribers", Rivals: asynchronous, Unit: Time, More: []string{Allocs, Bytes}},
+			{Name: "subscribers=10", Title: "10 subscribers", Rivals: asynchronous, Often: true, Unit: Time, More: []string{Allocs, Bytes}},
 			{Name: "subscribers=1" + Few, Title: "1 subscriber, few events on their way", Rivals: few, Unit: Time, More: []string{Allocs, Bytes}},
 		},
 	},

@@ -28,13 +28,17 @@ type verdict struct {
 	kept     bool
 }
 
-func (b bound) judge(r *results) verdict {
-	figures := b.figures
+// all are its figures.
+func (b bound) all() []func(lookup) float64 {
 	if b.figure != nil {
-		figures = append(figures, b.figure)
+		return []func(lookup) float64{b.figure}
 	}
+	return b.figures
+}
+
+func (b bound) judge(r *results) verdict {
 	v := verdict{bound: b}
-	for _, figure := range figures {
+	for _, figure := range b.all() {
 		s, err := r.perRound(figure)
 		if err != nil {
 			return verdict{bound: b}
@@ -208,6 +212,20 @@ func bounds() []bound {
 		{work: "1 to 100,000 subscriptions that do not match", against: "most that an event costs, against 1", limit: 1.25, figures: againstFirst(runsOf(plan.NonMatching, func(n int) plan.Run { return sized("NonMatching", "subscriptions", n) }))},
 		{work: "1,000 to 1,000,000 events queued", against: "most that an event costs, against 1,000", limit: 1.25, figures: againstFirst(runsOf(plan.Queued, func(n int) plan.Run { return sized("Backlog", "queued", n) }))},
 	}
+}
+
+// judged are the runs that bounds rest on.
+func judged() map[plan.Run]bool {
+	runs := make(map[plan.Run]bool)
+	for _, b := range bounds() {
+		for _, figure := range b.all() {
+			figure(func(run plan.Run, _ string) float64 {
+				runs[run] = true
+				return 1
+			})
+		}
+	}
+	return runs
 }
 
 // judge judges all bounds.

@@ -70,9 +70,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *rounds > 0 {
 		n = *rounds
 	}
-	all := steps(only, benchtime)
+	all := steps(only, benchtime, *quick)
 	if len(all) == 0 {
-		return fmt.Errorf("-bench %s matches nothing; the names are such as %s", *bench, steps(regexp.MustCompile(""), 0)[0].Run)
+		return fmt.Errorf("-bench %s matches nothing; the names are such as %s", *bench, steps(regexp.MustCompile(""), 0, false)[0].Run)
 	}
 
 	dir, err := moduleDir(ctx)
@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	verdicts := judge(r)
 	if *bench == "" {
 		m := describe(r, modules, load)
-		how := settings{command: strings.Join(append([]string{"go run ./report"}, args...), " "), benchtime: benchtime}
+		how := settings{command: strings.Join(append([]string{"go run ./report"}, args...), " "), benchtime: benchtime, quick: *quick}
 		if err := write(dir, r, m, verdicts, how); err != nil {
 			return err
 		}
@@ -124,6 +124,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type settings struct {
 	command   string
 	benchtime time.Duration
+	quick     bool
 }
 
 // write writes RESULTS.md and the charts.

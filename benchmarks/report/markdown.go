@@ -15,7 +15,7 @@ func report(r *results, m machine, verdicts []verdict, how settings) string {
 	line("# Measured beside what else one would use")
 	line("")
 	line("Made by `(cd benchmarks && GOWORK=off %s)` on %s; do not edit. Every figure is the median of %s; in a round", how.command, m.date, r.said())
-	line("each rival runs twice for %s, in processes of its own, once on the way through all of them and once on the way back (%s).", how.benchtime, otherwise())
+	line("each rival runs twice for %s, in processes of its own, once on the way through all of them and once on the way back (%s).", how.benchtime, otherwise(how.quick))
 	line("Of the runs in a round the shortest time counts, as neighbours can only slow one down (how a process happened to lay out its memory goes with that), and the most of everything else.")
 	line("Ratios are formed within each round, and are the medians of the rounds' ratios. ± is how far off the median may be (95 %% confidence; with fewer than six rounds, the extremes).")
 	line("Of this bus everything is on: timeouts, retries, circuits, counters, ledger, ids. The rows that do not flatter it stay in.")
@@ -96,7 +96,7 @@ func table(r *results, w plan.Workload, c plan.Case) string {
 }
 
 // otherwise says which cases do not run twice in a round.
-func otherwise() string {
+func otherwise(quick bool) string {
 	var often, once []string
 	for _, w := range plan.Workloads {
 		for _, c := range w.Cases {
@@ -109,7 +109,10 @@ func otherwise() string {
 			}
 		}
 	}
-	said := fmt.Sprintf("four times, as many bounds rest on it: %s; once, with as many events as they say: %s", strings.Join(often, "; "), strings.Join(once, ", "))
+	said := fmt.Sprintf("four times, as most bounds rest on it: %s; once, with as many events as they say: %s", strings.Join(often, "; "), strings.Join(once, ", "))
+	if quick {
+		said += ", and what no bound rests on"
+	}
 	for _, r := range plan.Rivals {
 		if r.Settles > 0 {
 			said += fmt.Sprintf("; for at least %s, before which its queues are still filling: %s", r.Settles, r.Title)

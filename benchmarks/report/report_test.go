@@ -242,7 +242,7 @@ func TestMeasure_EveryUnitOfThePlanIsPrinted(t *testing.T) {
 	require.NoError(t, err)
 	binary, err := build(t.Context(), dir, t.TempDir())
 	require.NoError(t, err)
-	ours := steps(regexp.MustCompile("/"+plan.Us+"$"), time.Second)
+	ours := steps(regexp.MustCompile("/"+plan.Us+"$"), time.Second, false)
 	for i := range ours {
 		ours[i].benchtime, ours[i].times = "1x", 1
 	}
@@ -334,7 +334,7 @@ func TestWrite_ReportsEveryRivalAndDrawsEveryWorkload(t *testing.T) {
 	dir := t.TempDir()
 	r := everything(3)
 	m := describe(r, []module{{"example.org/rival", "v1.2.3"}}, "0.31")
-	require.NoError(t, write(dir, r, m, judge(r), settings{"go run ./report -rounds 3", 500 * time.Millisecond}))
+	require.NoError(t, write(dir, r, m, judge(r), settings{"go run ./report -rounds 3", 500 * time.Millisecond, false}))
 	text, err := os.ReadFile(filepath.Join(dir, "RESULTS.md"))
 	require.NoError(t, err)
 	for _, want := range []string{"A Processor", "example.org/rival | v1.2.3", "500ms", "3 rounds", "go run ./report -rounds 3", "load before | 0.31", m.goVersion, "≤ 1.75 ×"} {
@@ -398,26 +398,41 @@ func TestTable_RatiosByThisBus(t *testing.T) {
 }
 
 func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
-	all := steps(regexp.MustCompile(""), 60*time.Millisecond)
+	all := steps(regexp.MustCompile(""), 60*time.Millisecond, false)
 	names := make(map[string]bool)
 	for _, s := range all {
 		require.NotEmpty(t, s.benchtime)
 		require.False(t, names[s.String()], "%s comes twice", s)
 		names[s.String()] = true
 	}
-	some := steps(regexp.MustCompile("^Storm/waiting/eventbus$"), 60*time.Millisecond)
+	some := steps(regexp.MustCompile("^Storm/waiting/eventbus$"), 60*time.Millisecond, false)
 	require.Len(t, some, 1)
 	require.Equal(t, "1x", some[0].benchtime)
 	require.Equal(t, 1, some[0].times)
-	some = steps(regexp.MustCompile("^Publish/subscribers=1/eventbus$"), 60*time.Millisecond)
+	some = steps(regexp.MustCompile("^Publish/subscribers=1/eventbus$"), 60*time.Millisecond, false)
 	require.Len(t, some, 1)
 	require.Equal(t, "60ms", some[0].benchtime)
 	require.Equal(t, 4, some[0].times)
-	require.Equal(t, 2, steps(regexp.MustCompile("^Publish/subscribers=10/eventbus$"), 60*time.Millisecond)[0].times)
+	require.Equal(t, 4, steps(regexp.MustCompile("^Publish/subscribers=10/eventbus$"), 60*time.Millisecond, false)[0].times)
+	require.Equal(t, 2, steps(regexp.MustCompile("^Wait/subscribers=10/eventbus$"), 60*time.Millisecond, false)[0].times)
+	for name, times := range map[string]int{
+		"Publish/subscribers=1/channel":        4,
+		"Publish/subscribers=10/eventbus":      4,
+		"Publish/subscribers=10/channel":       1, // no bound rests on it
+		"Publishers/publishers=2/channel":      2,
+		"Publishers/publishers=64/channel":     1,
+		"NonMatching/subscriptions=1/eventbus": 2,
+	} {
+		quick := steps(regexp.MustCompile("^"+name+"$"), 60*time.Millisecond, true)
+		require.Len(t, quick, 1, name)
+		require.Equal(t, times, quick[0].times, name)
+	}
+	require.Contains(t, otherwise(true), "and what no bound rests on")
+	require.NotContains(t, otherwise(false), "and what no bound rests on")
 	slow := regexp.MustCompile("^Publish/subscribers=1/watermill-router$")
-	require.Equal(t, "150ms", steps(slow, 60*time.Millisecond)[0].benchtime, "it takes that long to settle")
-	require.Equal(t, "250ms", steps(slow, 250*time.Millisecond)[0].benchtime)
-	require.Empty(t, steps(regexp.MustCompile("no such"), 60*time.Millisecond))
+	require.Equal(t, "150ms", steps(slow, 60*time.Millisecond, false)[0].benchtime, "it takes that long to settle")
+	require.Equal(t, "250ms", steps(slow, 250*time.Millisecond, false)[0].benchtime)
+	require.Empty(t, steps(regexp.MustCompile("no such"), 60*time.Millisecond, false))
 }
 
 func TestBusy(t *testing.T) {
