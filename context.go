@@ -101,14 +101,15 @@ func (c *call) running() bool { return c.worker.slot.Runs(c.number) }
 
 func (c *call) state() deadline.State { return c.worker.slot.State(c.number) }
 
-// pass is how the call came through its circuit's gate. It is known, as are position and
-// subscription, while the call runs, to whoever has ended it or given it up, and under
-// its cancellation's lock until that is cancelled.
+// pass is how the call came through its circuit's gate, for its worker, and for whoever
+// has ended it or given it up.
 func (c *call) pass() uint64 { return c.passes[c.number%2] }
 
-// position is where its subscription is in those of the dispatch.
+// position is where its subscription is in those of the dispatch, for the same.
 func (c *call) position() int32 { return c.positions[c.number%2] }
 
+// subscription is whose handler it runs, for whoever has ended it or given it up, until
+// its dispatch goes on, and under its cancellation's lock until that is cancelled.
 func (c *call) subscription() *Subscription { return c.dispatch.to.subscriptions[c.position()] }
 
 // takeBack is the dispatch of a call, at its subscription, for whoever has ended it or

@@ -71,9 +71,9 @@ func (b *Bus) attempt(w *worker, d *dispatch) {
 		c = b.begin(w, at, s, pass)
 		inHandler, err, v = true, nil, nil
 		var may bool
-		if may, err = b.handle(w, &c); err != nil && c.running() {
+		if may, err = b.handle(w, &c, s); err != nil && c.running() {
 			v = &w.verdict
-			b.judgeInside(c.subscription(), w.to, err, v)
+			b.judgeInside(w.to.subscriptions[c.position()], w.to, err, v)
 		}
 		inHandler = false
 		d, at = c.dispatch, c.visit // what is in there may be somebody else's
@@ -122,10 +122,11 @@ func later(nanos int64, d time.Duration) int64 {
 	return math.MaxInt64
 }
 
-// handle runs the handler of c, and as far as one call can be passed on to the next,
-// those after it. c is then the last one, also if its handler ends the goroutine, and err
-// what it has returned, or panicked with. With false, it must not be called any more.
-func (b *Bus) handle(w *worker, c **call) (may bool, err error) {
+// handle runs the handler of c, which is that of s, and as far as one call can be passed
+// on to the next, those after it. c is then the last one, also if its handler ends the
+// goroutine, and err what it has returned, or panicked with. With false, it must not be
+// called any more.
+func (b *Bus) handle(w *worker, c **call, s *Subscription) (may bool, err error) {
 	inHandler := false
 	defer func() {
 		if !inHandler {
@@ -139,7 +140,7 @@ func (b *Bus) handle(w *worker, c **call) (may bool, err error) {
 		}
 		may, err = true, &PanicError{Value: r, Stack: debug.Stack()}
 	}()
-	s, event := (*c).subscription(), w.event // here, that is copied once a call and not twice
+	event := w.event // here, it is copied once a call and not twice
 	for {
 		// Whoever sets one of these looks for running calls only afterwards.
 		if b.cutting.begun() || s.circuit.barred() != notSkipped {
@@ -356,8 +357,9 @@ func (b *Bus) giveUp(c *call, rest func(*worker)) {
 func (b *Bus) endedLate(w *worker, c *call, err error) {
 	w.lost = true
 	b.abandoned.remove(c)
-	c.subscription().counters.lateEnds.Add(1)
-	b.logLateEnd(c, err)
+	_, s := c.delivery() // as its dispatch may have gone on by now
+	s.counters.lateEnds.Add(1)
+	b.logLateEnd(c, s, err)
 }
 
 // bury makes a dead letter of a dispatch that has ended at its next subscription.

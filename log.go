@@ -65,7 +65,7 @@ func (l *DeadLetter) fields() []zap.Field {
 	return fields
 }
 
-func (b *Bus) logLateEnd(c *call, err error) {
+func (b *Bus) logLateEnd(c *call, s *Subscription, err error) {
 	if entry := b.log.Check(zap.InfoLevel, "abandoned handler ended"); entry != nil {
 		d, _ := FromContext(c)
 		fields := []zap.Field{
@@ -75,7 +75,7 @@ func (b *Bus) logLateEnd(c *call, err error) {
 			zap.Int("attempt", d.Attempt),
 		}
 		if err != nil {
-			fields = append(fields, zap.String("error", b.judge(c.subscription(), err, nil).text))
+			fields = append(fields, zap.String("error", b.judge(s, err, nil).text))
 		}
 		entry.Write(fields...)
 	}

@@ -172,7 +172,7 @@ func TestO4_ALostEventUnbalancesTheBooks(t *testing.T) {
 			d := w.taken()
 			d.attempt++
 			c := b.begin(w, w.visiting(d), d.to.subscriptions[0], gateGeneration)
-			_, err := b.handle(w, &c)
+			_, err := b.handle(w, &c, d.to.subscriptions[0])
 			b.conclude(w, c, err, nil)
 		},
 	} {
