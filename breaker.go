@@ -305,7 +305,7 @@ func (c *circuit) reset(now int64) circuitChange {
 	return circuitChange{was, CircuitClosed}
 }
 
-// quiet reports that a success decides nothing, and changes nothing but the counter.
+// quiet reports whether a success decides nothing, and changes nothing but the counter.
 func (c *circuit) quiet(pass uint64, now int64) bool {
 	return pass&gateShut == 0 && pass == c.gate.Load() && now < c.quietUntil.Load()
 }

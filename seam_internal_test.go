@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -322,4 +323,82 @@ func TestC4_TheNextCallLeavesThePassOfTheOneBefore(t *testing.T) {
 		require.Equal(t, pass, c.pass())
 		require.Equal(t, i, c.position())
 	}
+}
+
+// A worker that has ended, or has been given up, keeps nothing for those who keep a context
+// of it, but what it ran then, which is somebody else's.
+func TestE4_AClosedWorkerKeepsNoCalls(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		b, err := New()
+		require.NoError(t, err)
+		s, err := b.Subscribe("a", func(context.Context, Event) error { return nil })
+		require.NoError(t, err)
+		_, err = b.Publish(context.WithValue(t.Context(), callKey{}, 1), "a", nil, Metadata("k", "v"))
+		require.NoError(t, err)
+		w := b.openWorker()
+		require.True(t, b.lanes.TryTake(&w.places[0].opening))
+		d := w.taken()
+		w.putEvent(d, b.time)
+		w.to, w.lost = d.to, lost
+		c := b.begin(w, w.visiting(d), s, gateGeneration)
+		require.True(t, w.slot.End(c.number))
+		b.closeWorker(w)
+		left := *w
+		left.bus, left.slot, left.called, left.renewed, left.wall = nil, nil, 0, 0, 0
+		if lost {
+			require.NotNil(t, left.places[0].to)
+			left.places, left.lost = [2]dispatch{}, false
+		}
+		require.Equal(t, worker{}, left)
+		require.Nil(t, b.watch.StopAll())
+	}
+}
+
+// Calls to the subscribers of an event that was published with another handler's context
+// share an allocation with nothing but each other, and leave the others' as it was.
+func TestE4_LinkedCallsAreApart(t *testing.T) {
+	w := &worker{slot: new(deadline.Slot[call])}
+	targets := &targets{subscriptions: make([]*Subscription, 8)}
+	visitTo := func(values context.Context) *visit {
+		return &visit{worker: w, dispatch: &dispatch{opening: opening{to: targets}}, values: values}
+	}
+	plain := visitTo(nil)
+	seen := make(map[*batch]*visit)
+	whole := 0
+	for range 100 {
+		for _, at := range []*visit{plain, visitTo(&linkedValues{}), visitTo(&linkedValues{}), plain} {
+			for i := range int32(8) {
+				c := w.newCall(at, i, 0)
+				require.Same(t, c, &w.batch.Calls[c.number-w.batch.First])
+				require.Same(t, at, c.visit)
+				if of := seen[w.batch]; of != nil {
+					require.Same(t, of, at)
+				} else if seen[w.batch] = at; len(w.batch.Calls) == workerCalls {
+					whole++
+				}
+			}
+			if at != plain {
+				require.Len(t, w.batch.Calls, 14, "for eight")
+			}
+		}
+	}
+	require.InDelta(t, 100*16/workerCalls, whole, 3, "nothing is left over")
+}
+
+// Calls and what the watch has to know of them fill an allocation.
+func TestE4_BatchesFillTheirAllocations(t *testing.T) {
+	for calls, size := range map[int]int{1: 48, 6: 128, 14: 256, workerCalls: 512} {
+		require.Len(t, newBatch(calls).Calls, calls)
+		require.EqualValues(t, size, unsafe.Sizeof(batch{})+uintptr(calls)*unsafe.Sizeof(call{}))
+	}
+	require.Len(t, newBatch(1000).Calls, workerCalls)
+}
+
+// Nothing is ever decided about the success of one that has no circuit.
+func TestC1_WithoutACircuitSuccessesAreQuietForGood(t *testing.T) {
+	b, err := New(WithCircuit(NoCircuit()))
+	require.NoError(t, err)
+	s, err := b.Subscribe("a", func(context.Context, Event) error { return nil })
+	require.NoError(t, err)
+	require.True(t, s.circuit.quiet(gateGeneration, int64(1000*time.Hour)))
 }

@@ -12,11 +12,12 @@ import (
 type worker struct {
 	bus     *Bus
 	slot    *deadline.Slot[call]
-	calls   []call    // for runs of handlers
-	made    int       // of these
+	batch   *batch    // of calls, for runs of handlers
+	only    *visit    // whose calls alone these are; nil: those of all visits
+	rest    []call    // of a batch before, for all visits
 	visit   [2]*visit // of the last one for what is in each place
 	visits  []visit   // for the next ones
-	burst   int       // how many calls were made at once, more while there is more to do
+	burst   int       // how many calls share the last one's allocation, more while there is more to do
 	renewed uint64    // called, when the visits were
 	called  uint64    // how often it has run one, from a random number on
 	timed   bool      // the running one has begun at an exact time
@@ -43,10 +44,17 @@ type worker struct {
 // what else there is to do.
 const maxHanded = 32
 
-// workerCalls is how many calls share an allocation: their contexts, which
+// batch is memory for calls, and what the watch has to know of it, in one allocation.
+type batch = deadline.Batch[call]
+
+// workerCalls is how many calls share an allocation at most: their contexts, which
 // handlers may keep, keep the others in memory. And what is larger than 512 bytes and
-// has pointers begins with one that the runtime writes: see newCall.
-const workerCalls = 32
+// has pointers begins with one that the runtime writes: see newBatch.
+const workerCalls = 30
+
+// workerVisits is how many visits do: one is for many calls, but for those of events that
+// were published with values.
+const workerVisits = 12
 
 // visitCalls is for about how many calls there is a visit, at most. What is asked of
 // their contexts when they have long ended stays with it, and is looked through.
@@ -65,7 +73,7 @@ func (b *Bus) closeWorker(w *worker) {
 	w.takeNext, w.next = nil, opening{}
 	w.forget()
 	if !w.lost { // or somebody else has what it ran
-		w.letGo()
+		w.places = [2]dispatch{}
 	}
 }
 
@@ -93,22 +101,17 @@ func (w *worker) goOn() {
 	w.next, w.hasNext = opening{}, false
 }
 
-// letGo lets go of the event that a worker has run last.
-func (w *worker) letGo() {
-	w.places, w.to, w.event, w.extras = [2]dispatch{}, nil, Event{}, nil
-}
-
 // idle lets go of what a worker has used for what it has run.
 func (w *worker) idle() {
 	w.forget()
-	w.letGo()
+	w.places = [2]dispatch{}
 }
 
-// forget drops the memory of a worker's calls, and what a method of an error has said.
+// forget drops the memory of a worker's calls, and what the last of them were about.
 func (w *worker) forget() {
 	w.slot.Clear()
-	w.calls, w.made, w.visit, w.visits, w.burst = nil, 0, [2]*visit{}, nil, 0
-	w.verdict = verdict{}
+	w.batch, w.only, w.rest, w.visit, w.visits, w.burst = nil, nil, nil, [2]*visit{}, nil, 0
+	w.to, w.event, w.extras, w.verdict = nil, Event{}, nil, verdict{}
 }
 
 // ending says what the lanes have to do after a run.
@@ -166,7 +169,7 @@ func (w *worker) putEvent(d *dispatch, t *timeline) {
 		return
 	case extras == nil && w.extras == nil && d.wall == w.wall && !e.Time.IsZero():
 		// Most are published in the same tick as the one before: its time stands, if it
-		// is there (see letGo), and there is no metadata, as it has no extras.
+		// is there (see forget), and there is no metadata, as it has no extras.
 		e.ID, e.Type, e.Payload, e.Key = d.id, d.to.eventType, d.payload, d.key
 	default:
 		d.put(e, t)
@@ -184,7 +187,7 @@ func (w *worker) visiting(d *dispatch) *visit {
 		return &visit{worker: w, dispatch: d, values: values}
 	}
 	if len(w.visits) == 0 {
-		w.visits = make([]visit, min(w.burst+1, workerCalls))
+		w.visits = make([]visit, min(w.burst+1, workerVisits))
 	}
 	v := &w.visits[0]
 	w.visits = w.visits[1:]
@@ -198,30 +201,78 @@ func (w *worker) visiting(d *dispatch) *visit {
 // newCall makes the next call, to the subscription at a position of the dispatch.
 func (w *worker) newCall(at *visit, position int32, pass uint64) *call {
 	w.called++
-	if w.made == len(w.calls) || linked(at.values) {
-		w.moreCalls(linked(at.values))
+	var only *visit
+	if linked(at.values) {
+		only = at
 	}
-	c := &w.calls[w.made]
-	w.made++
+	if w.batch == nil || w.called-w.batch.First >= uint64(len(w.batch.Calls)) || w.only != only {
+		w.moreCalls(only, position)
+	}
+	c := &w.batch.Calls[w.called-w.batch.First]
 	c.visit, c.number = at, w.called
 	at.passes[w.called%2], at.positions[w.called%2] = pass, position
 	return c
 }
 
-// moreCalls makes room for the next call alone, or for others too, and the more the
-// longer it was for others too.
-func (w *worker) moreCalls(alone bool) {
-	if w.burst = min(2*w.burst+1, workerCalls); alone {
-		w.burst = 1
+// moreCalls makes room for the next calls: those of one visit from a position on, or
+// those of all that are not linked.
+func (w *worker) moreCalls(only *visit, position int32) {
+	if w.only == nil && only != nil && w.batch != nil {
+		w.rest = w.batch.Calls[min(w.called-w.batch.First, uint64(len(w.batch.Calls))):]
 	}
-	w.calls, w.made = make([]call, w.burst), 0
-	// Its last page is written before pointers are: while the collector marks, the
-	// first of these would read it, and the system then maps new memory twice.
-	w.calls[w.burst-1].number = w.called
-	w.slot.Provide(w.called, w.calls)
+	switch {
+	case only != nil:
+		w.batch = newBatch(len(only.dispatch.to.subscriptions) - int(position))
+	case len(w.rest) > 0:
+		w.batch, w.rest = &batch{Calls: w.rest}, nil
+	default:
+		w.batch = newBatch(2*w.burst + 1)
+		w.burst = len(w.batch.Calls)
+	}
+	w.batch.First, w.only = w.called, only
+	w.slot.Provide(w.batch)
 	if w.called-w.renewed > visitCalls-workerCalls {
 		w.visit, w.renewed = [2]*visit{}, w.called
 	}
+}
+
+// newBatch makes a batch of at least so many calls, or of workerCalls, that fills its
+// allocation.
+func newBatch(calls int) *batch {
+	switch {
+	case calls <= 1:
+		b := new(struct {
+			batch
+			calls [1]call
+		})
+		return withCalls(&b.batch, b.calls[:])
+	case calls <= 6:
+		b := new(struct {
+			batch
+			calls [6]call
+		})
+		return withCalls(&b.batch, b.calls[:])
+	case calls <= 14:
+		b := new(struct {
+			batch
+			calls [14]call
+		})
+		return withCalls(&b.batch, b.calls[:])
+	default:
+		b := new(struct {
+			batch
+			calls [workerCalls]call
+		})
+		return withCalls(&b.batch, b.calls[:])
+	}
+}
+
+func withCalls(b *batch, calls []call) *batch {
+	// Before any pointer is written: while the collector marks, to write one reads what
+	// was there first, and the system then maps new memory twice.
+	calls[len(calls)-1].number = 1
+	b.Calls = calls
+	return b
 }
 
 // samples reports whether the call with a number is one of those that are timed.

@@ -63,7 +63,7 @@ type Slot[T any] struct {
 	// Of the calls with even numbers, and with odd ones: that of one which runs stands,
 	// whatever has been prepared for the next one.
 	timeouts [2]atomic.Int64
-	batch    atomic.Pointer[batch[T]]
+	batch    atomic.Pointer[Batch[T]]
 	// Written under Watch.mu before current is gone, and read by those who have seen that.
 	givenUp uint64
 	as      State
@@ -79,23 +79,22 @@ type Slot[T any] struct {
 // gone is the number of no call.
 const gone = math.MaxUint64
 
-// batch is where some calls are, which have consecutive numbers.
-type batch[T any] struct {
-	first uint64
-	calls []T
+// Batch is where some calls are that have consecutive numbers, from First on. It stays as
+// it is once it has been provided.
+type Batch[T any] struct {
+	First uint64
+	Calls []T
 }
 
-// Provide says where the calls are that have the numbers from first on, which is neither
-// 0 nor less than what was ever shown. While another one is shown that function has
-// returned to its caller, which is going to end it: the watch does not find it any more.
-func (s *Slot[T]) Provide(first uint64, calls []T) {
-	s.batch.Store(&batch[T]{first: first, calls: calls})
-}
+// Provide says where the calls are that come next. Their numbers are not 0, and greater
+// than what was ever shown. If another one is shown meanwhile, its function has returned to
+// its caller, which is going to end it: the watch does not find that one any more.
+func (s *Slot[T]) Provide(b *Batch[T]) { s.batch.Store(b) }
 
 // call is where the call with a number is, that was shown; nil for one that is going to end.
 func (s *Slot[T]) call(number uint64) *T {
-	if b := s.batch.Load(); b != nil && number-b.first < uint64(len(b.calls)) {
-		return &b.calls[number-b.first]
+	if b := s.batch.Load(); b != nil && number-b.First < uint64(len(b.Calls)) {
+		return &b.Calls[number-b.First]
 	}
 	return nil
 }
@@ -138,7 +137,8 @@ func (s *Slot[T]) State(number uint64) State {
 	return Ended
 }
 
-// giveUpLocked takes a call from its caller, and returns it; nil if it has ended.
+// giveUpLocked takes a call from its caller, and returns it; nil if it has ended, or is
+// going to.
 func (s *Slot[T]) giveUpLocked(number uint64, as State) *T {
 	t := s.call(number)
 	if t == nil {
@@ -230,8 +230,9 @@ func (w *Watch[T]) Close(s *Slot[T]) {
 func (w *Watch[T]) Arm(s *Slot[T], number uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	due, timeout := s.dueLocked(number, w.nanos())
-	w.armLocked(slowAt(due, timeout))
+	if due, timeout, runs := s.dueLocked(number, w.nanos()); runs {
+		w.armLocked(slowAt(due, timeout))
+	}
 }
 
 // Deadline is when a call, which was shown in the slot, is due. One that has no deadline
@@ -240,21 +241,27 @@ func (w *Watch[T]) Arm(s *Slot[T], number uint64) {
 func (w *Watch[T]) Deadline(s *Slot[T], number uint64) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s.timed != number && !s.Runs(number) {
-		return w.nanos()
+	now := w.nanos()
+	if s.timed == number {
+		return s.due
 	}
-	due, _ := s.dueLocked(number, w.nanos())
-	return due
+	if due, _, runs := s.dueLocked(number, now); runs {
+		return due
+	}
+	return now
 }
 
-// dueLocked is the deadline of a call that the slot shows; one that has none began now. If
-// it has ended meanwhile, the timeout may be another one's.
-func (s *Slot[T]) dueLocked(number uint64, now int64) (due int64, timeout time.Duration) {
+// dueLocked is the deadline and the timeout of a call that the slot has shown, if it still
+// runs; one that has no deadline yet began now.
+func (s *Slot[T]) dueLocked(number uint64, now int64) (due int64, timeout time.Duration, runs bool) {
 	timeout = time.Duration(s.timeouts[number%2].Load())
+	if !s.Runs(number) { // and the timeout may be another one's
+		return 0, 0, false
+	}
 	if s.timed != number {
 		s.timed, s.due, s.slow = number, after(now, timeout), false
 	}
-	return s.due, timeout
+	return s.due, timeout, true
 }
 
 // Clear forgets where the calls are that the slot has shown, so that a resting goroutine
@@ -306,7 +313,13 @@ func (w *Watch[T]) Look() (changed bool) {
 		if number == 0 {
 			continue
 		}
-		due, timeout := s.dueLocked(number, now)
+		if s.timed != number {
+			now = w.nanos() // it may have begun after the last reading
+		}
+		due, timeout, runs := s.dueLocked(number, now)
+		if !runs {
+			continue
+		}
 		if due <= now {
 			if t := s.giveUpLocked(number, Overran); t != nil {
 				late = append(late, t)
@@ -317,7 +330,7 @@ func (w *Watch[T]) Look() (changed bool) {
 			due = at
 		} else if !s.slow {
 			s.slow = true
-			if t := s.call(number); t != nil && s.Runs(number) { // and so the timeout is its own
+			if t := s.call(number); t != nil {
 				slow = append(slow, Slow[T]{t, due - int64(timeout)})
 			}
 		}

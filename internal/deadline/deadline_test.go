@@ -29,7 +29,7 @@ func provide(s *deadline.Slot[task], timeouts ...time.Duration) []*task {
 	n := uint64(len(timeouts))
 	first := numbers.Add(n) - n + 1
 	tasks := make([]task, n)
-	s.Provide(first, tasks)
+	s.Provide(&deadline.Batch[task]{First: first, Calls: tasks})
 	var all []*task
 	for i, timeout := range timeouts {
 		tasks[i].number, tasks[i].timeout = first+uint64(i), timeout
