@@ -222,7 +222,7 @@ func routing() []Case {
 		for _, globs := range []int{1_000, 10_000} {
 			cases = append(cases, Case{
 				Name: RoutingCase(globs, types), Title: fmt.Sprintf("%s, %s types", count(globs, "glob"), types),
-				Rivals: matchers, Unit: Time, More: []string{Allocs, Growth},
+				Rivals: matchers, Often: types == "unique", Unit: Time, More: []string{Allocs, Growth},
 			})
 		}
 	}
