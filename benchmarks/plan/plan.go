@@ -26,8 +26,9 @@ type Case struct {
 	// Benchtime is how much is done in a run, as for go test; empty for the
 	// default, which is a time.
 	Benchtime string
-	// Often is for what most bounds rest on: it runs twice as often. What one bound compares
-	// runs equally often, or the shortest of fewer runs would be compared with that of more.
+	// Often is for what bounds rest on that compare much alike: that runs twice as often. And
+	// what one bound compares runs equally often, or the shortest of fewer runs would be
+	// compared with that of more.
 	Often bool
 	// Unit is what the chart shows. Smaller is better.
 	Unit string
@@ -207,7 +208,7 @@ var Workloads = []Workload{
 func publishers() []Case {
 	var cases []Case
 	for _, n := range Publishers {
-		c := Case{Name: fmt.Sprint("publishers=", n), Title: count(n, "publisher"), Rivals: []string{Us, "channel"}, Unit: Time, More: []string{Allocs}}
+		c := Case{Name: fmt.Sprint("publishers=", n), Title: count(n, "publisher"), Rivals: []string{Us, "channel"}, Often: true, Unit: Time, More: []string{Allocs}}
 		if n == 64 {
 			c.Rivals = asynchronous
 		}

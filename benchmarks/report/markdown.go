@@ -109,7 +109,7 @@ func otherwise(quick bool) string {
 			}
 		}
 	}
-	said := fmt.Sprintf("four times, as most bounds rest on it: %s; once, with as many events as they say: %s", strings.Join(often, "; "), strings.Join(once, ", "))
+	said := fmt.Sprintf("four times, where a bound rests on it: %s; once, with as many events as they say: %s", strings.Join(often, "; "), strings.Join(once, ", "))
 	if quick {
 		said += ", and what no bound rests on"
 	}

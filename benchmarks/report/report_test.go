@@ -419,7 +419,7 @@ func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
 		"Publish/subscribers=1/channel":        4,
 		"Publish/subscribers=10/eventbus":      4,
 		"Publish/subscribers=10/channel":       1, // no bound rests on it
-		"Publishers/publishers=2/channel":      2,
+		"Publishers/publishers=2/channel":      4,
 		"Publishers/publishers=64/channel":     1,
 		"NonMatching/subscriptions=1/eventbus": 2,
 	} {

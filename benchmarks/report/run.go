@@ -61,7 +61,7 @@ func steps(only *regexp.Regexp, benchtime time.Duration, quick bool) []step {
 					r, _ := plan.RivalNamed(rival)
 					s.benchtime, s.times = max(benchtime, r.Settles).String(), 2
 				}
-				if c.Often {
+				if c.Often && needed[s.Run] {
 					s.times *= 2
 				}
 				if quick && !needed[s.Run] {
