@@ -133,9 +133,11 @@ type circuit struct {
 	timeline *timeline
 	step     int64 // nanoseconds of a step of the window
 
-	gate       atomic.Uint64
-	successes  atomic.Uint64 // since ever
-	quietUntil atomic.Int64  // the end of the window's youngest step, or of time if disabled; its beginning with failures
+	gate      atomic.Uint64
+	successes atomic.Uint64 // since ever
+	// From when on a success may decide something: the end of the window's youngest step;
+	// ever, while that has failures; never, if it is disabled.
+	quietUntil atomic.Int64
 
 	mu        sync.Mutex // guards the following
 	current   int64      // number of the window's youngest step
@@ -163,9 +165,11 @@ func (c *circuit) init(config circuitConfig, t *timeline) {
 	c.config, c.timeline, c.step = config, t, int64(config.window)/windowSteps
 	c.gate.Store(gateGeneration)
 	c.current = c.stepAt(t.nanos())
-	if c.quietUntil.Store(c.stepEndsLocked()); config.disabled {
-		c.quietUntil.Store(math.MaxInt64)
+	until := c.stepEndsLocked()
+	if config.disabled {
+		until = math.MaxInt64
 	}
+	c.quietUntil.Store(until)
 	c.marks = windowSteps - c.current // of a step that a window has: more than 0
 }
 
