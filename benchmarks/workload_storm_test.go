@@ -37,22 +37,21 @@ func stormDrains(b *testing.B, rival string) {
 }
 
 func stormWaits(b *testing.B, rival string) {
-	for backoff := plan.StormPatience(rival); ; backoff *= 2 {
-		w := newStorm(b, rival, backoff)
-		before, goroutines := held(), runtime.NumGoroutine()
-		w.publish()
-		<-w.allFailed
-		time.Sleep(100 * time.Millisecond) // who has nothing to do any more ends, or rests
-		more := runtime.NumGoroutine() - goroutines
-		holds := held() - before
-		back := w.done.Load()
+	w := newStorm(b, rival, plan.StormPatience)
+	before, goroutines := held(), runtime.NumGoroutine()
+	w.publish()
+	<-w.allFailed
+	time.Sleep(100 * time.Millisecond) // who has nothing to do any more ends, or rests
+	more := runtime.NumGoroutine() - goroutines
+	holds := held() - before
+	if back := w.done.Load(); back > 0 {
+		b.Fatalf("%d events were back before all were seen to wait", back)
+	}
+	b.ReportMetric(float64(holds)/plan.StormEvents, plan.Waiting)
+	b.ReportMetric(float64(more)/plan.StormEvents, plan.GoroutinesWaiting)
+	leftover = func() {
 		<-w.allDone
 		w.system.close()
-		if back <= plan.StormEvents/1000 {
-			b.ReportMetric(float64(holds)/plan.StormEvents, plan.Waiting)
-			b.ReportMetric(float64(more)/plan.StormEvents, plan.GoroutinesWaiting)
-			return
-		}
 	}
 }
 

@@ -23,13 +23,10 @@ type Case struct {
 	Name, Title string
 	// Rivals are those who take part, by name.
 	Rivals []string
-	// Benchtime is how much is done in a run, as for go test; empty for the
-	// default, which is a time.
-	Benchtime string
-	// Often is for what bounds rest on that compare much alike: that runs twice as often. And
-	// what one bound compares runs equally often, or the shortest of fewer runs would be
-	// compared with that of more.
-	Often bool
+	// Count is how much is done in a run; 0 for what takes a certain time.
+	Count int
+	// Often are those of the rivals whose figures come close to a bound: these are measured more often.
+	Often []string
 	// Unit is what the chart shows. Smaller is better.
 	Unit string
 	// More are further columns of the table.
@@ -65,25 +62,13 @@ var NonMatching = []int{1, 100, 10_000, 100_000}
 // Queued are how many events wait.
 var Queued = []int{1_000, 10_000, 100_000, 1_000_000}
 
-// StormEvents is how many events fail once, and StormBackoff what they wait.
+// StormEvents is how many events fail once, and StormBackoff what they wait. It is StormPatience
+// where it is measured what they hold: so long that none is back before the last has failed.
 const (
-	StormEvents  = 100_000
-	StormBackoff = time.Second
+	StormEvents   = 100_000
+	StormBackoff  = time.Second
+	StormPatience = 20 * time.Second
 )
-
-// StormPatience is what they wait where it is measured what they hold: mostly so long
-// that none is back before the last has failed and the memory is read. If not, it is
-// measured again with twice that.
-func StormPatience(rival string) time.Duration {
-	switch rival {
-	case "watermill-router":
-		return 6 * time.Second
-	case "failsafe":
-		return 3 * time.Second
-	default:
-		return StormBackoff
-	}
-}
 
 // StartupSubscriptions is how many there are at start-up.
 const StartupSubscriptions = 10_000
@@ -105,8 +90,8 @@ var Workloads = []Workload{
 		Title: "Publish, not waited for",
 		Text:  "An event published until all its subscribers have handled it, by one publisher that does not wait for each. Who has no bound of his own gets at most 4,096 events on their way. Fewer suit some of them better, as they have a goroutine for each: in the last table these get as many as suit them best, 4 or 16, which their users would have to see to themselves.",
 		Cases: []Case{
-			{Name: "subscribers=1", Title: "1 subscriber", Rivals: asynchronous, Often: true, Unit: Time, More: []string{Allocs, Bytes}},
-			{Name: "subscribers=10", Title: "10 subscribers", Rivals: asynchronous, Often: true, Unit: Time, More: []string{Allocs, Bytes}},
+			{Name: "subscribers=1", Title: "1 subscriber", Rivals: asynchronous, Often: []string{Us, "channel"}, Unit: Time, More: []string{Allocs, Bytes}},
+			{Name: "subscribers=10", Title: "10 subscribers", Rivals: asynchronous, Often: []string{Us}, Unit: Time, More: []string{Allocs, Bytes}},
 			{Name: "subscribers=1" + Few, Title: "1 subscriber, few events on their way", Rivals: few, Unit: Time, More: []string{Allocs, Bytes}},
 		},
 	},
@@ -115,7 +100,7 @@ var Workloads = []Workload{
 		Title: "Publish and wait for the outcome",
 		Text:  "The publisher goes on when all subscribers have handled the event. This bus also tells what came of it: handled, dead-lettered, held.",
 		Cases: []Case{
-			{Name: "subscribers=1", Title: "1 subscriber", Rivals: waited, Often: true, Unit: Time, More: []string{Allocs, Bytes}},
+			{Name: "subscribers=1", Title: "1 subscriber", Rivals: waited, Unit: Time, More: []string{Allocs, Bytes}},
 			{Name: "subscribers=10", Title: "10 subscribers", Rivals: waited, Unit: Time, More: []string{Allocs, Bytes}},
 		},
 	},
@@ -152,14 +137,14 @@ var Workloads = []Workload{
 	{
 		Name:  "Storm",
 		Title: "A retry storm",
-		Text:  "100,000 events that fail once and wait for their retry, without jitter. With a backoff of 1 s, as multiples of it: how long the slowest event took from its failure to its success, and all of them from the first publication to the last success. And what one holds while all of them wait (heap and stacks), and how many goroutines; who takes longer than 1 s to have them all fail is given as long as that takes. The circuits count, with thresholds that this does not reach.",
+		Text:  "100,000 events that fail once and wait for their retry, without jitter. With a backoff of 1 s, as multiples of it: how long the slowest event took from its failure to its success, and all of them from the first publication to the last success. And with one of 20 s, what one holds while all of them wait (heap and stacks), and how many goroutines. The circuits count, with thresholds that this does not reach.",
 		Cases: []Case{
 			{
-				Name: "fails-once", Title: "100,000 events, drained", Unit: Drain, More: []string{Whole}, Benchtime: "1x",
+				Name: "fails-once", Title: "100,000 events, drained", Unit: Drain, More: []string{Whole}, Count: 1,
 				Rivals: stormy,
 			},
 			{
-				Name: "waiting", Title: "100,000 events, waiting", Unit: Waiting, More: []string{GoroutinesWaiting}, Benchtime: "1x",
+				Name: "waiting", Title: "100,000 events, waiting", Unit: Waiting, More: []string{GoroutinesWaiting}, Count: 1,
 				Rivals: stormy,
 			},
 		},
@@ -169,21 +154,21 @@ var Workloads = []Workload{
 		Title: "A fast subscriber beside a slow one",
 		Text:  "10,000 events a second for one that is fast, from when an event is due (or its publisher awake) to the call of its handler, so what publish holds up is late; alone, and beside one that sleeps 50 ms for each of its 20 events a second.",
 		Cases: []Case{
-			{Name: "alone", Title: "alone", Rivals: neighbours, Unit: P99, More: []string{P50}, Benchtime: "2000x"},
-			{Name: "beside", Title: "beside a slow one", Rivals: neighbours, Unit: P99, More: []string{P50}, Benchtime: "2000x"},
+			{Name: "alone", Title: "alone", Rivals: neighbours, Unit: P99, More: []string{P50}, Count: 2000},
+			{Name: "beside", Title: "beside a slow one", Rivals: neighbours, Unit: P99, More: []string{P50}, Count: 2000},
 		},
 	},
 	{
 		Name:  "NonMatching",
 		Title: "Subscriptions that do not match",
 		Text:  "Publishing until handled, one subscription that matches, and others that do not.",
-		Cases: numbered("subscriptions", "subscription", NonMatching, "", Us),
+		Cases: nonMatching(),
 	},
 	{
 		Name:  "Backlog",
 		Title: "Events that wait",
 		Text:  "So many events published while the only worker is busy, then handled: what one costs from publication to the end of its handler.",
-		Cases: numbered("queued", "event", Queued, "1000000x", Us, "channel"),
+		Cases: numbered("queued", "event", Queued, 1_000_000, Us, "channel"),
 	},
 	{
 		Name:  "Startup",
@@ -191,7 +176,7 @@ var Workloads = []Workload{
 		Text:  "Making a bus with 10,000 subscriptions, of as many types, and starting it; and what it holds then. Tailscale's bus has a Go type for each kind of event, so there it is 10,000 clients that subscribe to one. kelindar/event has a ticker of 500 µs for each type: 10,000 of them leave no time for anything else, so it has no row.",
 		Cases: []Case{{
 			Name: "subscriptions=10000", Title: "10,000 subscriptions", Rivals: starters, Unit: Time,
-			More: []string{Retained, Goroutines}, Benchtime: "1x",
+			More: []string{Retained, Goroutines}, Count: 1,
 		}},
 	},
 	{
@@ -200,7 +185,7 @@ var Workloads = []Workload{
 		Text:  "What a bus with one subscription holds after it has handled 1,000 events.",
 		Cases: []Case{{
 			Name: "subscriptions=1", Title: "1 subscription", Rivals: append(starters[:len(starters):len(starters)], "kelindar"), Unit: Retained,
-			More: []string{Goroutines}, Benchtime: "1x",
+			More: []string{Goroutines}, Count: 1,
 		}},
 	},
 }
@@ -208,8 +193,11 @@ var Workloads = []Workload{
 func publishers() []Case {
 	var cases []Case
 	for _, n := range Publishers {
-		c := Case{Name: fmt.Sprint("publishers=", n), Title: count(n, "publisher"), Rivals: []string{Us, "channel"}, Often: true, Unit: Time, More: []string{Allocs}}
-		if n == 64 {
+		c := Case{Name: fmt.Sprint("publishers=", n), Title: count(n, "publisher"), Rivals: []string{Us, "channel"}, Often: []string{Us}, Unit: Time, More: []string{Allocs}}
+		switch n {
+		case 2:
+			c.Often = c.Rivals
+		case 64:
 			c.Rivals = asynchronous
 		}
 		cases = append(cases, c)
@@ -221,10 +209,17 @@ func routing() []Case {
 	var cases []Case
 	for _, types := range []string{"repeated", "unique"} {
 		for _, globs := range []int{1_000, 10_000} {
-			cases = append(cases, Case{
+			c := Case{
 				Name: RoutingCase(globs, types), Title: fmt.Sprintf("%s, %s types", count(globs, "glob"), types),
-				Rivals: matchers, Often: types == "unique", Unit: Time, More: []string{Allocs, Growth},
-			})
+				Rivals: matchers, Unit: Time, More: []string{Allocs, Growth},
+			}
+			switch {
+			case types == "unique":
+				c.Often = []string{Us}
+			case globs == 10_000:
+				c.Often = []string{Us, "sublist-cache"}
+			}
+			cases = append(cases, c)
 		}
 	}
 	return cases
@@ -235,12 +230,20 @@ func RoutingCase(globs int, types string) string {
 	return fmt.Sprintf("globs=%d,types=%s", globs, types)
 }
 
-func numbered(name, noun string, numbers []int, benchtime string, rivals ...string) []Case {
+func nonMatching() []Case {
+	cases := numbered("subscriptions", "subscription", NonMatching, 0, Us)
+	for i := range cases[:len(cases)-1] { // the last takes long to make
+		cases[i].Often = []string{Us}
+	}
+	return cases
+}
+
+func numbered(name, noun string, numbers []int, each int, rivals ...string) []Case {
 	var cases []Case
 	for _, n := range numbers {
 		cases = append(cases, Case{
 			Name: fmt.Sprintf("%s=%d", name, n), Title: count(n, noun), Rivals: rivals,
-			Benchtime: benchtime, Unit: Time, More: []string{Allocs},
+			Count: each, Unit: Time, More: []string{Allocs},
 		})
 	}
 	return cases

@@ -214,8 +214,8 @@ func bounds() []bound {
 	}
 }
 
-// judged are the runs that bounds rest on.
-func judged() map[plan.Run]bool {
+// underBounds are the runs that bounds rest on.
+func underBounds() map[plan.Run]bool {
 	runs := make(map[plan.Run]bool)
 	for _, b := range bounds() {
 		for _, figure := range b.all() {

@@ -40,7 +40,7 @@ func main() {
 // How much is measured unless the flags say otherwise.
 const (
 	fullRounds, quickRounds       = 6, 3
-	fullBenchtime, quickBenchtime = 250 * time.Millisecond, 30 * time.Millisecond // of a run, see steps
+	fullBenchtime, quickBenchtime = 250 * time.Millisecond, 60 * time.Millisecond // of a part of a run, see steps
 )
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {

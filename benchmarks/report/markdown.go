@@ -15,8 +15,8 @@ func report(r *results, m machine, verdicts []verdict, how settings) string {
 	line("# Measured beside what else one would use")
 	line("")
 	line("Made by `(cd benchmarks && GOWORK=off %s)` on %s; do not edit. Every figure is the median of %s; in a round", how.command, m.date, r.said())
-	line("each rival runs twice for %s, in processes of its own, once on the way through all of them and once on the way back (%s).", how.benchtime, otherwise(how.quick))
-	line("Of the runs in a round the shortest time counts, as neighbours can only slow one down (how a process happened to lay out its memory goes with that), and the most of everything else.")
+	line("each rival runs %s, in processes of its own, spread over the round: %s.", how.benchtime, parts(how.quick))
+	line("A round has the average of their times, as one long run would have, of what else the machine does as much as the others; and the most of everything else.")
 	line("Ratios are formed within each round, and are the medians of the rounds' ratios. ± is how far off the median may be (95 %% confidence; with fewer than six rounds, the extremes).")
 	line("Of this bus everything is on: timeouts, retries, circuits, counters, ledger, ids. The rows that do not flatter it stay in.")
 	line("")
@@ -95,30 +95,27 @@ func table(r *results, w plan.Workload, c plan.Case) string {
 	return s.String()
 }
 
-// otherwise says which cases do not run twice in a round.
-func otherwise(quick bool) string {
-	var often, once []string
+// parts says how often what runs in a round.
+func parts(quick bool) string {
+	var counted []string
 	for _, w := range plan.Workloads {
 		for _, c := range w.Cases {
-			name := fmt.Sprintf("%s, %s", w.Title, c.Title)
-			switch {
-			case c.Often:
-				often = append(often, name)
-			case c.Benchtime != "" && !slices.Contains(once, w.Title):
-				once = append(once, w.Title)
+			if c.Count > 0 && !slices.Contains(counted, w.Title) {
+				counted = append(counted, w.Title)
 			}
 		}
 	}
-	said := fmt.Sprintf("four times, where a bound rests on it: %s; once, with as many events as they say: %s", strings.Join(often, "; "), strings.Join(once, ", "))
+	rest := other
 	if quick {
-		said += ", and what no bound rests on"
+		rest = 1
 	}
+	said := fmt.Sprintf("%d times what comes close to a bound, %d times what else one rests on, %d times the rest; once, with as many events as they say, %s", often, judged, rest, strings.Join(counted, ", "))
 	for _, r := range plan.Rivals {
 		if r.Settles > 0 {
-			said += fmt.Sprintf("; for at least %s, before which its queues are still filling: %s", r.Settles, r.Title)
+			said += fmt.Sprintf("; for at least %s, before which its queues are still filling, %s", r.Settles, r.Title)
 		}
 	}
-	return said
+	return strings.ReplaceAll(said, " 1 times", " once")
 }
 
 // chartFile is where a workload's chart is, from where RESULTS.md is.

@@ -18,7 +18,7 @@ const (
 // what one gets for it.
 func readmeTable(r *results, m machine) string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s, %d cores, %s, %s. Medians of %s, of each the shortest time of a round, each run in a process of its own; in brackets, as multiples of this bus.\n\n", m.cpu, m.cores, m.goVersion, m.date, r.said())
+	fmt.Fprintf(&s, "%s, %d cores, %s, %s. Medians of %s, each run in processes of its own, spread over the round; in brackets, as multiples of this bus.\n\n", m.cpu, m.cores, m.goVersion, m.date, r.said())
 	s.WriteString("| an event, until handled | 1 subscriber | 10 subscribers | 1, waited for | wildcards | errors | retries |\n")
 	s.WriteString("| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, rival := range plan.Rivals {

@@ -244,7 +244,7 @@ func TestMeasure_EveryUnitOfThePlanIsPrinted(t *testing.T) {
 	require.NoError(t, err)
 	ours := steps(regexp.MustCompile("/"+plan.Us+"$"), time.Second, false)
 	for i := range ours {
-		ours[i].benchtime, ours[i].times = "1x", 1
+		ours[i].count, ours[i].times = 1, 1
 	}
 	r, err := measure(t.Context(), binary, ours, 1, io.Discard)
 	require.NoError(t, err)
@@ -397,42 +397,74 @@ func TestTable_RatiosByThisBus(t *testing.T) {
 		"| cskr/pubsub | 250 ns | 0 % | 2.5 × | | |\n", table(r, w, w.Cases[0]))
 }
 
-func TestSteps_WithTheirOwnTimeOrTheDefault(t *testing.T) {
-	all := steps(regexp.MustCompile(""), 60*time.Millisecond, false)
+func TestSteps_AsOftenAsBoundsNeed(t *testing.T) {
 	names := make(map[string]bool)
-	for _, s := range all {
-		require.NotEmpty(t, s.benchtime)
+	for _, s := range steps(regexp.MustCompile(""), 60*time.Millisecond, false) {
+		require.GreaterOrEqual(t, s.benchtime, 60*time.Millisecond, s)
 		require.False(t, names[s.String()], "%s comes twice", s)
 		names[s.String()] = true
 	}
-	some := steps(regexp.MustCompile("^Storm/waiting/eventbus$"), 60*time.Millisecond, false)
-	require.Len(t, some, 1)
-	require.Equal(t, "1x", some[0].benchtime)
-	require.Equal(t, 1, some[0].times)
-	some = steps(regexp.MustCompile("^Publish/subscribers=1/eventbus$"), 60*time.Millisecond, false)
-	require.Len(t, some, 1)
-	require.Equal(t, "60ms", some[0].benchtime)
-	require.Equal(t, 4, some[0].times)
-	require.Equal(t, 4, steps(regexp.MustCompile("^Publish/subscribers=10/eventbus$"), 60*time.Millisecond, false)[0].times)
-	require.Equal(t, 2, steps(regexp.MustCompile("^Wait/subscribers=10/eventbus$"), 60*time.Millisecond, false)[0].times)
-	for name, times := range map[string]int{
-		"Publish/subscribers=1/channel":        4,
-		"Publish/subscribers=10/eventbus":      4,
-		"Publish/subscribers=10/channel":       1, // no bound rests on it
-		"Publishers/publishers=2/channel":      4,
-		"Publishers/publishers=64/channel":     1,
-		"NonMatching/subscriptions=1/eventbus": 2,
+	for name, times := range map[string][2]int{
+		"Publish/subscribers=1/eventbus":            {10, 10},
+		"Publish/subscribers=1/channel":             {10, 10},
+		"Publish/subscribers=1/cskr":                {3, 3},
+		"Publish/subscribers=1/kelindar":            {2, 1}, // no bound rests on it
+		"Publish/subscribers=10/eventbus":           {10, 10},
+		"Publish/subscribers=10/channel":            {2, 1},
+		"Publishers/publishers=2/channel":           {10, 10},
+		"Publishers/publishers=64/eventbus":         {10, 10},
+		"Publishers/publishers=64/channel":          {2, 1},
+		"NonMatching/subscriptions=1/eventbus":      {10, 10},
+		"NonMatching/subscriptions=100000/eventbus": {3, 3},
+		"Wait/subscribers=1/eventbus":               {3, 3},
+		"Storm/waiting/eventbus":                    {1, 1},
+		"Storm/waiting/goroutine":                   {1, 1},
 	} {
-		quick := steps(regexp.MustCompile("^"+name+"$"), 60*time.Millisecond, true)
-		require.Len(t, quick, 1, name)
-		require.Equal(t, times, quick[0].times, name)
+		for i, quick := range []bool{false, true} {
+			some := steps(regexp.MustCompile("^"+name+"$"), 60*time.Millisecond, quick)
+			require.Len(t, some, 1, name)
+			require.Equal(t, times[i], some[0].times, "%s, quick %t", name, quick)
+		}
 	}
-	require.Contains(t, otherwise(true), "and what no bound rests on")
-	require.NotContains(t, otherwise(false), "and what no bound rests on")
+	require.Contains(t, parts(true), "once the rest")
+	require.Contains(t, parts(false), "2 times the rest")
 	slow := regexp.MustCompile("^Publish/subscribers=1/watermill-router$")
-	require.Equal(t, "150ms", steps(slow, 60*time.Millisecond, false)[0].benchtime, "it takes that long to settle")
-	require.Equal(t, "250ms", steps(slow, 250*time.Millisecond, false)[0].benchtime)
+	require.Equal(t, 150*time.Millisecond, steps(slow, 60*time.Millisecond, false)[0].benchtime, "it takes that long to settle")
+	require.Equal(t, 250*time.Millisecond, steps(slow, 250*time.Millisecond, false)[0].benchtime)
+	require.Equal(t, 1, steps(regexp.MustCompile("^Storm/waiting/eventbus$"), time.Second, false)[0].count)
 	require.Empty(t, steps(regexp.MustCompile("no such"), 60*time.Millisecond, false))
+}
+
+// What runs more often than others is what a bound rests on.
+func TestSteps_OftenIsForBounds(t *testing.T) {
+	needed := underBounds()
+	for _, w := range plan.Workloads {
+		for _, c := range w.Cases {
+			for _, rival := range c.Often {
+				require.Contains(t, needed, plan.Run{Workload: w.Name, Case: c.Name, Rival: rival})
+				require.Zero(t, c.Count, "%s runs once", c.Name)
+			}
+		}
+	}
+}
+
+// What comes often is dealt out over the round, what comes twice meets what it is compared
+// with, and what comes once lies between.
+func TestDealtOut(t *testing.T) {
+	some := []step{{times: 4}, {times: 1}, {times: 2}, {times: 1}, {times: 4}, {times: 2}, {times: 1}}
+	require.Equal(t, []int{
+		0, 1, 2, 4, 5,
+		4, 3, 0,
+		0, 2, 4, 5, 6,
+		4, 0,
+	}, dealtOut(some, false))
+	require.Equal(t, []int{
+		5, 4, 2, 1, 0,
+		0, 3, 4,
+		6, 5, 4, 2, 0,
+		0, 4,
+	}, dealtOut(some, true))
+	require.Equal(t, []int{0}, dealtOut([]step{{times: 1}}, true))
 }
 
 func TestBusy(t *testing.T) {
@@ -479,7 +511,7 @@ func script(t *testing.T, lines ...string) string {
 func TestMeasure_AFailedBenchmarkIsTold(t *testing.T) {
 	failing := script(t, "echo 'it was said' >&2", "exit 3")
 	var progress bytes.Buffer
-	_, err := measure(t.Context(), failing, []step{{publish(1, "channel"), "1x", plan.Time, 1}}, 1, &progress)
+	_, err := measure(t.Context(), failing, []step{{publish(1, "channel"), 0, 1, plan.Time, 1}}, 1, &progress)
 	require.ErrorContains(t, err, "Publish/subscribers=1/channel")
 	require.ErrorContains(t, err, "it was said")
 }
@@ -488,9 +520,9 @@ func TestMeasure_AFailedBenchmarkIsTold(t *testing.T) {
 func TestMeasure_TellsHowFarItIs(t *testing.T) {
 	binary := script(t, "echo 'BenchmarkX 10 5 ns/op'")
 	all := []step{
-		{publish(1, "channel"), "1s", plan.Time, 3},
-		{publish(1, "cskr"), "1x", plan.Time, 1},
-		{publish(1, "nats"), "1s", plan.Time, 2},
+		{publish(1, "channel"), time.Second, 0, plan.Time, 3},
+		{publish(1, "cskr"), 0, 1, plan.Time, 1},
+		{publish(1, "nats"), time.Second, 0, plan.Time, 2},
 	}
 	var progress bytes.Buffer
 	r, err := measure(t.Context(), binary, all, 2, &progress)
@@ -518,14 +550,32 @@ func TestMeasure_TellsHowFarItIs(t *testing.T) {
 	require.Equal(t, "5 ns", fmt.Sprint(quantity(s.median, plan.Time)))
 }
 
-// Of the runs in a round the shortest time counts, and the most of what else they took.
-func TestResults_TheShortestTimeAndTheMostOfTheRestCount(t *testing.T) {
+// A run comes in parts: a round has the average of the times, and the most of what else they took.
+func TestResults_AverageTimeAndTheMostOfTheRest(t *testing.T) {
 	r := newResults(2)
 	run := publish(1, "channel")
-	for _, printed := range []string{"7 ns/op 1 B/op", "5 ns/op 2 B/op", "6 ns/op 3 B/op", "8 ns/op 2 B/op"} {
+	for _, printed := range []string{"7 ns/op 1 B/op", "5 ns/op 2 B/op", "4 ns/op 3 B/op", "8 ns/op 2 B/op"} {
 		require.NoError(t, r.add(run, 1, []byte("BenchmarkX 10 "+printed+"\n")))
 	}
-	require.InDelta(t, 5e-9, r.at(1, run, plan.Time), 1e-12)
+	require.InDelta(t, 6e-9, r.at(1, run, plan.Time), 1e-12)
 	require.InDelta(t, 3, r.at(1, run, "B/op"), 0)
 	require.True(t, math.IsNaN(r.at(0, run, plan.Time)))
+	require.NoError(t, r.add(run, 0, []byte("BenchmarkX 10 9 ns/op\n")))
+	require.InDelta(t, 9e-9, r.at(0, run, plan.Time), 1e-12)
+	require.InDelta(t, 6e-9, r.at(1, run, plan.Time), 1e-12)
+}
+
+// A time to run becomes a number of operations once it is known how long one takes.
+func TestMeasure_WhatThePaceIsIsFoundOutOnce(t *testing.T) {
+	asked := filepath.Join(t.TempDir(), "asked")
+	binary := script(t, `for last; do :; done; echo "$last" >> '`+asked+`'`, "echo 'BenchmarkX 10 4000000 ns/op'")
+	_, err := measure(t.Context(), binary, []step{
+		{publish(1, "channel"), time.Second, 0, plan.Time, 2},
+		{publish(1, "cskr"), time.Millisecond, 0, plan.Time, 1},
+		{publish(1, "nats"), time.Second, 7, plan.Time, 1},
+	}, 2, io.Discard)
+	require.NoError(t, err)
+	told, err := os.ReadFile(asked)
+	require.NoError(t, err)
+	require.Equal(t, []string{"1s", "1ms", "7x", "250x", "1x", "250x", "250x", "7x"}, strings.Fields(string(told)))
 }

@@ -17,12 +17,13 @@ import (
 type results struct {
 	rounds int
 	values map[plan.Run]map[string][]float64
+	parts  map[plan.Run][]int // how many there have been in a round
 	// about is what the benchmarks say of where they ran: cpu, goos, goarch.
 	about map[string]string
 }
 
 func newResults(rounds int) *results {
-	return &results{rounds: rounds, values: make(map[plan.Run]map[string][]float64), about: make(map[string]string)}
+	return &results{rounds: rounds, values: make(map[plan.Run]map[string][]float64), parts: make(map[plan.Run][]int), about: make(map[string]string)}
 }
 
 // said is how many rounds there were, in words.
@@ -33,10 +34,15 @@ func (r *results) said() string {
 	return fmt.Sprintf("%d rounds", r.rounds)
 }
 
-// add takes in what the process of a run printed in a round, from 0. Of those in the
-// same round the shortest time stays, as whatever else the machine does can only slow one
-// down, and the most of everything else, or a slow run that allocates would not be seen.
+// add takes in what the process of a part of a run printed, in a round, from 0. A round has the
+// average of the times, as one run that takes as long would have, and the most of everything else,
+// or a part that allocates would not be seen.
 func (r *results) add(run plan.Run, round int, output []byte) error {
+	if r.parts[run] == nil {
+		r.parts[run] = make([]int, r.rounds)
+	}
+	r.parts[run][round]++
+	parts := r.parts[run][round]
 	reader := benchfmt.NewReader(bytes.NewReader(output), run.String())
 	found := 0
 	for reader.Scan() {
@@ -51,10 +57,15 @@ func (r *results) add(run plan.Run, round int, output []byte) error {
 				}
 			}
 			for _, v := range record.Values {
-				old := r.at(round, run, v.Unit)
-				if math.IsNaN(old) || v.Unit == plan.Time && v.Value < old || v.Unit != plan.Time && v.Value > old {
-					r.set(run, v.Unit, round, v.Value)
+				value, old := v.Value, r.at(round, run, v.Unit)
+				switch {
+				case math.IsNaN(old):
+				case v.Unit == plan.Time:
+					value = old + (value-old)/float64(parts)
+				default:
+					value = max(value, old)
 				}
+				r.set(run, v.Unit, round, value)
 			}
 		}
 	}

@@ -42,30 +42,41 @@ func build(ctx context.Context, dir, into string) (binary string, err error) {
 	return binary, nil
 }
 
-// step is a run with how much is done in it, and how many times it comes in a round.
+// step is a run, and in how many parts it comes in a round.
 type step struct {
 	plan.Run
-	benchtime, unit string
-	times           int
+	// benchtime is how long a part takes, and count, unless it is 0, how much is done instead.
+	benchtime time.Duration
+	count     int
+	unit      string
+	times     int
 }
 
-// steps are those of a round whose names match. Quick, what no bound rests on comes once.
+// In how many parts a run comes.
+const (
+	often  = 10 // what is close to a bound
+	judged = 3  // what a bound rests on
+	other  = 2  // or 1, if it is to be quick
+)
+
+// steps are those of a round whose names match.
 func steps(only *regexp.Regexp, benchtime time.Duration, quick bool) []step {
 	var all []step
-	needed := judged()
+	needed := underBounds()
 	for _, w := range plan.Workloads {
 		for _, c := range w.Cases {
 			for _, rival := range c.Rivals {
-				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: c.Benchtime, unit: c.Unit, times: 1}
-				if s.benchtime == "" {
-					r, _ := plan.RivalNamed(rival)
-					s.benchtime, s.times = max(benchtime, r.Settles).String(), 2
-				}
-				if c.Often && needed[s.Run] {
-					s.times *= 2
-				}
-				if quick && !needed[s.Run] {
+				r, _ := plan.RivalNamed(rival)
+				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: max(benchtime, r.Settles), count: c.Count, unit: c.Unit}
+				switch {
+				case c.Count > 0 || quick && !needed[s.Run]:
 					s.times = 1
+				case slices.Contains(c.Often, rival):
+					s.times = often
+				case needed[s.Run]:
+					s.times = judged
+				default:
+					s.times = other
 				}
 				if only.MatchString(s.String()) {
 					all = append(all, s)
@@ -84,12 +95,13 @@ const limit = 2 * time.Minute
 func measure(ctx context.Context, binary string, steps []step, rounds int, progress io.Writer) (*results, error) {
 	r := newResults(rounds)
 	clock := newETA(steps, rounds)
+	paces := make([]float64, len(steps)) // seconds an operation, 0 if not known
 	for round := range rounds {
-		way := thereAndBack(steps, round%2 == 1)
-		for done, i := range way {
+		order := dealtOut(steps, round%2 == 1)
+		for done, i := range order {
 			s := steps[i]
 			begin := time.Now()
-			out, err := runStep(ctx, binary, s)
+			out, err := runStep(ctx, binary, s, paces[i])
 			if err == nil {
 				err = r.add(s.Run, round, out)
 			}
@@ -97,40 +109,57 @@ func measure(ctx context.Context, binary string, steps []step, rounds int, progr
 				return nil, err
 			}
 			clock.took(i, time.Since(begin))
-			fmt.Fprintf(progress, "round %d of %d, %3d of %d, %s: %s; %s to go\n", round+1, rounds, done+1, len(way), s.Run,
+			paces[i] = r.at(round, s.Run, plan.Time)
+			fmt.Fprintf(progress, "round %d of %d, %3d of %d, %s: %s; %s to go\n", round+1, rounds, done+1, len(order), s.Run,
 				quantity(r.at(round, s.Run, s.unit), s.unit), clock.left().Round(time.Second))
 		}
 	}
 	return r, nil
 }
 
-// thereAndBack is the order of a round: all steps, then those that come again in the
-// opposite order, and so on. A neighbour that takes a part of the machine does so for
-// seconds, and most steps' runs are further apart: it seldom meets all.
-func thereAndBack(steps []step, backwards bool) []int {
-	var way []int
-	for turn := range slices.MaxFunc(steps, func(a, b step) int { return a.times - b.times }).times {
-		var these []int
-		for i, s := range steps {
-			if s.times > turn {
-				these = append(these, i)
-			}
+// dealtOut is the order of a round. It has as many turns as there are parts of the runs that have
+// most, some forwards and some backwards, and what has fewer lies between: what slows a machine
+// down comes and goes, within seconds or a minute, and is to meet all runs alike.
+func dealtOut(steps []step, backwards bool) []int {
+	most := slices.MaxFunc(steps, func(a, b step) int { return a.times - b.times }).times
+	turns := make([][]int, most)
+	once := 0
+	for i, s := range steps {
+		first := 0
+		if s.times == 1 {
+			first = once % most
+			once++
 		}
-		if backwards != (turn%2 == 1) {
-			slices.Reverse(these)
+		for n := range s.times {
+			turn := first + n*most/s.times
+			turns[turn] = append(turns[turn], i)
 		}
-		way = append(way, these...)
 	}
-	return way
+	var order []int
+	for n, turn := range turns {
+		if backwards != (n%2 == 1) {
+			slices.Reverse(turn)
+		}
+		order = append(order, turn...)
+	}
+	return order
 }
 
-// runStep runs one benchmark in a process of its own.
-func runStep(ctx context.Context, binary string, s step) ([]byte, error) {
+// runStep runs one benchmark in a process of its own. Where the pace is known, the benchmark need
+// not spend as much time again to find out how often it is to do its work.
+func runStep(ctx context.Context, binary string, s step, pace float64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	exactly := func(name string) string { return "^" + regexp.QuoteMeta(name) + "$" }
 	pattern := exactly("Benchmark"+s.Workload) + "/" + exactly(s.Case) + "/" + exactly(s.Rival)
-	cmd := exec.CommandContext(ctx, binary, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", s.benchtime)
+	benchtime := s.benchtime.String()
+	switch {
+	case s.count > 0:
+		benchtime = fmt.Sprintf("%dx", s.count)
+	case pace > 0:
+		benchtime = fmt.Sprintf("%.0fx", max(1, s.benchtime.Seconds()/pace))
+	}
+	cmd := exec.CommandContext(ctx, binary, "-test.run", "^$", "-test.bench", pattern, "-test.benchtime", benchtime)
 	cmd.WaitDelay = time.Second
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
@@ -150,7 +179,7 @@ type eta struct {
 func newETA(steps []step, rounds int) *eta {
 	e := &eta{last: make([]time.Duration, len(steps)), runs: make([]int, len(steps))}
 	for range rounds {
-		for _, i := range thereAndBack(steps, false) {
+		for _, i := range dealtOut(steps, false) {
 			e.runs[i]++
 		}
 	}
