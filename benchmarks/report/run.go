@@ -54,9 +54,9 @@ type step struct {
 
 // In how many parts a run comes.
 const (
-	often  = 10 // what is close to a bound
-	judged = 3  // what a bound rests on
-	other  = 2  // or 1, if it is to be quick
+	often  = 9 // what is close to a bound
+	judged = 3 // what a bound rests on
+	other  = 2 // or 1, if it is to be quick
 )
 
 // steps are those of a round whose names match.
