@@ -55,7 +55,7 @@ type system struct {
 	publisher func(topic string) func(*note)
 	// unbounded: it takes whatever it is given, and must not be given all at once.
 	unbounded bool
-	// few is how many events at a time suit it best, if that is fewer than inFlight.
+	// few is how many events at a time suit it better than inFlight, where that has been seen.
 	few   int
 	close func()
 }
@@ -76,9 +76,16 @@ var systems = map[string]func(testing.TB, setup) system{
 	"failsafe":         openFailsafe,
 }
 
-// leftover waits until a benchmark that has measured what it is for has come to its end. The
-// next one does so first; in a process of its own there is none.
+// leftover waits until a benchmark that has measured what it is for has come to its end. What is
+// measured next does so first; in a process of its own that does it once, there is none.
 var leftover func()
+
+func endLeftover() {
+	if leftover != nil {
+		leftover()
+		leftover = nil
+	}
+}
 
 // run runs a benchmark for each case and rival of a workload.
 func run(b *testing.B, workload string, f func(b *testing.B, kase, rival string)) {
@@ -91,10 +98,7 @@ func run(b *testing.B, workload string, f func(b *testing.B, kase, rival string)
 		b.Run(c.Name, func(b *testing.B) {
 			for _, rival := range c.Rivals {
 				b.Run(rival, func(b *testing.B) {
-					if leftover != nil {
-						leftover()
-						leftover = nil
-					}
+					endLeftover()
 					f(b, c.Name, rival)
 				})
 			}

@@ -37,6 +37,7 @@ func stormDrains(b *testing.B, rival string) {
 }
 
 func stormWaits(b *testing.B, rival string) {
+	endLeftover()
 	w := newStorm(b, rival, plan.StormPatience)
 	before, goroutines := held(), runtime.NumGoroutine()
 	w.publish()

@@ -88,7 +88,7 @@ var Workloads = []Workload{
 	{
 		Name:  "Publish",
 		Title: "Publish, not waited for",
-		Text:  "An event published until all its subscribers have handled it, by one publisher that does not wait for each. Who has no bound of his own gets at most 4,096 events on their way. Fewer suit some of them better, as they have a goroutine for each: in the last table these get as many as suit them best, 4 or 16, which their users would have to see to themselves.",
+		Text:  "An event published until all its subscribers have handled it, by one publisher that does not wait for each. Who has no bound of his own gets at most 4,096 events on their way. Fewer may suit those better that have a goroutine for each: in the last table these get 4 or 16, which their users would have to see to themselves. Which of them that makes faster, and by how much, changes with the machine.",
 		Cases: []Case{
 			{Name: "subscribers=1", Title: "1 subscriber", Rivals: asynchronous, Often: []string{Us, "channel"}, Unit: Time, More: []string{Allocs, Bytes}},
 			{Name: "subscribers=10", Title: "10 subscribers", Rivals: asynchronous, Often: []string{Us}, Unit: Time, More: []string{Allocs, Bytes}},

@@ -14,7 +14,7 @@ type Rival struct {
 	// Module is the path of the module that it comes from; empty for what is made
 	// of the language and the standard library only.
 	Module string
-	// Settles is how long a run takes at least that shows what an event costs for long; in
+	// Settles is about how long a run takes at least that shows what an event costs for long; in
 	// less, its queues are still filling, and events seem to cost a quarter less.
 	Settles time.Duration
 	// Can says what its users have without writing it themselves.

@@ -419,6 +419,10 @@ func TestSteps_AsOftenAsBoundsNeed(t *testing.T) {
 		"Wait/subscribers=1/eventbus":               {3, 3},
 		"Storm/waiting/eventbus":                    {1, 1},
 		"Storm/waiting/goroutine":                   {1, 1},
+		"Neighbour/beside/eventbus":                 {1, 1}, // a quantile, not a time to average
+		"Backlog/queued=1000/eventbus":              {3, 3}, // counted, but a time
+		"Backlog/queued=1000/channel":               {2, 1},
+		"Startup/subscriptions=10000/eventbus":      {2, 1},
 	} {
 		for i, quick := range []bool{false, true} {
 			some := steps(regexp.MustCompile("^"+name+"$"), 60*time.Millisecond, quick)
@@ -427,6 +431,7 @@ func TestSteps_AsOftenAsBoundsNeed(t *testing.T) {
 		}
 	}
 	require.Contains(t, parts(true), "once the rest")
+	require.Contains(t, parts(true), "as they say: a retry storm, a fast subscriber beside a slow one, an idle bus.")
 	require.Contains(t, parts(false), "2 times the rest")
 	slow := regexp.MustCompile("^Publish/subscribers=1/watermill-router$")
 	require.Equal(t, 150*time.Millisecond, steps(slow, 60*time.Millisecond, false)[0].benchtime, "it takes that long to settle")

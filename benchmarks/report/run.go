@@ -69,7 +69,7 @@ func steps(only *regexp.Regexp, benchtime time.Duration, quick bool) []step {
 				r, _ := plan.RivalNamed(rival)
 				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: max(benchtime, r.Settles), count: c.Count, unit: c.Unit}
 				switch {
-				case c.Count > 0 || quick && !needed[s.Run]:
+				case countedOnce(c) || quick && !needed[s.Run]:
 					s.times = 1
 				case slices.Contains(c.Often, rival):
 					s.times = often
@@ -86,6 +86,10 @@ func steps(only *regexp.Regexp, benchtime time.Duration, quick bool) []step {
 	}
 	return all
 }
+
+// countedOnce: a case that does as much as it says, and is not about time, of which the parts'
+// average would count.
+func countedOnce(c plan.Case) bool { return c.Count > 0 && c.Unit != plan.Time }
 
 // limit is how long a process may take.
 const limit = 2 * time.Minute
