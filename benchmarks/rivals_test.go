@@ -110,13 +110,35 @@ func TestMatchers_FindTheSubscription(t *testing.T) {
 		}
 		for _, unique := range []bool{false, true} {
 			r := newRouting(1000, unique, shapes, matcher)
-			for _, typ := range r.types[:1000] {
+			for range 1000 {
+				typ := r.some(1)[0]
 				r.match([]string{typ})
 				require.Equal(t, 1, found[rival](), "%s: %s", rival, typ)
 			}
 		}
 		newRouting(1000, false, shapes, matcher).match([]string{"nothing.of.the.kind"})
 		require.Zero(t, found[rival](), rival)
+	}
+}
+
+// The types of the routing workload come all in turn, however many are asked for at a time.
+func TestRouting_AllTypesInTurn(t *testing.T) {
+	const count = 1000
+	name := func(k int) string { return fmt.Sprint("type", k%count) }
+	var types []string
+	for k := range count {
+		types = append(types, name(k))
+	}
+	for kind, some := range map[string]func(int) []string{"again": again(types), "many": manyTypes(count, name)} {
+		for met, n := 0, 1; met < 5*count; n = n*7%1009 + 1 {
+			handed := some(n)
+			require.NotEmpty(t, handed, kind)
+			require.LessOrEqual(t, len(handed), n, kind)
+			for _, typ := range handed {
+				require.Equal(t, name(met), typ, kind)
+				met++
+			}
+		}
 	}
 }
 

@@ -75,8 +75,7 @@ const remembered = 20_000
 // routing is a matcher with its types.
 type routing struct {
 	match func(types []string)
-	types []string
-	next  int
+	some  func(n int) []string // the next types, from 1 to n of them
 	// before is what the process held when the matcher had remembered all it can, but
 	// met few of the types.
 	before int64
@@ -84,10 +83,42 @@ type routing struct {
 
 func (r *routing) lookUp(n int) {
 	for n > 0 {
-		types := r.types[r.next:min(r.next+n, len(r.types))]
+		types := r.some(n)
 		r.match(types)
 		n -= len(types)
-		r.next = (r.next + len(types)) % len(r.types)
+	}
+}
+
+// again has the same types come again and again.
+func again(types []string) func(n int) []string {
+	next := 0
+	return func(n int) []string {
+		some := types[next:min(next+n, len(types))]
+		next = (next + len(some)) % len(types)
+		return some
+	}
+}
+
+// manyTypes does so with types of which each is made from its number. Their texts lie one
+// behind the other: a list of them would take the cache that a rival's index could have.
+func manyTypes(count int, typ func(k int) string) func(n int) []string {
+	var texts strings.Builder
+	ends := make([]uint32, count)
+	for k := range ends {
+		texts.WriteString(typ(k))
+		ends[k] = uint32(texts.Len())
+	}
+	all, next, begin := texts.String(), 0, uint32(0)
+	var space [256]string
+	return func(n int) []string {
+		some := space[:min(n, len(space), len(ends)-next)]
+		for i, end := range ends[next : next+len(some)] {
+			some[i], begin = all[begin:end], end
+		}
+		if next += len(some); next == len(ends) {
+			next, begin = 0, 0
+		}
+		return some
 	}
 }
 
@@ -96,19 +127,18 @@ func newRouting(globs int, unique bool, shapes []shape, matcher func(patterns []
 	for i := range patterns {
 		patterns[i] = fmt.Sprintf(shapes[i%len(shapes)].pattern, i)
 	}
-	r := &routing{match: matcher(patterns)}
 	order := rand.New(rand.NewPCG(1, 2)).Perm(globs)
 	if unique {
-		for k := range uniqueTypes {
+		return &routing{match: matcher(patterns), some: manyTypes(uniqueTypes, func(k int) string {
 			i := order[k%globs]
-			r.types = append(r.types, fmt.Sprintf(shapes[i%len(shapes)].unique, i, k))
-		}
-		return r
+			return fmt.Sprintf(shapes[i%len(shapes)].unique, i, k)
+		})}
 	}
+	var types []string
 	for _, i := range order[:1000] {
-		r.types = append(r.types, fmt.Sprintf(shapes[i%len(shapes)].typ, i))
+		types = append(types, fmt.Sprintf(shapes[i%len(shapes)].typ, i))
 	}
-	return r
+	return &routing{match: matcher(patterns), some: again(types)}
 }
 
 // BenchmarkRouting is finding the subscriptions of a type.
@@ -125,7 +155,8 @@ func BenchmarkRouting(b *testing.B) {
 		}
 		r := keep(b.Name(), func() *routing {
 			r := newRouting(globs, kind == "unique", shapes, matchers[rival])
-			for begin := time.Now(); r.next < remembered && time.Since(begin) < 50*time.Millisecond; {
+			begin := time.Now()
+			for met := 0; met < remembered && time.Since(begin) < 50*time.Millisecond; met += 100 {
 				r.lookUp(100)
 			}
 			r.before = held()
