@@ -142,6 +142,14 @@ func TestRouting_AllTypesInTurn(t *testing.T) {
 	}
 }
 
+// Events that are back too early are not counted among those that wait: they wait longer then.
+func TestStorm_AllWaitWhenTheyAreCounted(t *testing.T) {
+	waiting := testing.Benchmark(func(b *testing.B) { stormWaits(b, "goroutine", 20*time.Millisecond) })
+	endLeftover()
+	require.InDelta(t, 1, waiting.Extra[plan.GoroutinesWaiting], 0.001, "each has a goroutine")
+	require.Greater(t, waiting.Extra[plan.Waiting], 1000.0, "and its stack")
+}
+
 func inSublist() int { return reflect.ValueOf(*matched).FieldByName("psubs").Len() }
 
 // What the plan names is there.

@@ -63,7 +63,7 @@ var NonMatching = []int{1, 100, 10_000, 100_000}
 var Queued = []int{1_000, 10_000, 100_000, 1_000_000}
 
 // StormEvents is how many events fail once, and StormBackoff what they wait. It is StormPatience
-// where it is measured what they hold: so long that none is back before the last has failed.
+// where it is measured what they hold: mostly so long that none is back before the last has failed.
 const (
 	StormEvents   = 100_000
 	StormBackoff  = time.Second
@@ -137,7 +137,7 @@ var Workloads = []Workload{
 	{
 		Name:  "Storm",
 		Title: "A retry storm",
-		Text:  "100,000 events that fail once and wait for their retry, without jitter. With a backoff of 1 s, as multiples of it: how long the slowest event took from its failure to its success, and all of them from the first publication to the last success. And with one of 20 s, what one holds while all of them wait (heap and stacks), and how many goroutines. The circuits count, with thresholds that this does not reach.",
+		Text:  "100,000 events that fail once and wait for their retry, without jitter. With a backoff of 1 s, as multiples of it: how long the slowest event took from its failure to its success, and all of them from the first publication to the last success. And with one of 20 s, or twice that where a machine is too slow for it, what one holds while all of them wait (heap and stacks), and how many goroutines. The circuits count, with thresholds that this does not reach.",
 		Cases: []Case{
 			{
 				Name: "fails-once", Title: "100,000 events, drained", Unit: Drain, More: []string{Whole}, Count: 1,
