@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // CircuitState is the state of a subscription's circuit.
@@ -130,7 +132,7 @@ var errFailure = errors.New("failure")
 // have no part in it.
 type circuit struct {
 	config   circuitConfig
-	timeline *timeline
+	timeline *timeline.Timeline
 	step     int64 // nanoseconds of a step of the window
 
 	gate      atomic.Uint64
@@ -161,10 +163,10 @@ type window struct {
 }
 
 // init makes a new circuit ready.
-func (c *circuit) init(config circuitConfig, t *timeline) {
+func (c *circuit) init(config circuitConfig, t *timeline.Timeline) {
 	c.config, c.timeline, c.step = config, t, int64(config.window)/windowSteps
 	c.gate.Store(gateGeneration)
-	c.current = c.stepAt(t.nanos())
+	c.current = c.stepAt(t.Nanos())
 	until := c.stepEndsLocked()
 	if config.disabled {
 		until = math.MaxInt64
@@ -388,7 +390,7 @@ func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (co
 	c.quietLocked()
 	total := w.failed + c.successes.Load() - w.before[index(oldest)]
 	if w.failed > 0 && total >= uint64(c.config.minEvents) && float64(w.failed) > c.config.failureRatio*float64(total) {
-		return is, c.openLocked(c.timeline.nanos()) // that of a success may be a tick old
+		return is, c.openLocked(c.timeline.Nanos()) // that of a success may be a tick old
 	}
 	return is, circuitChange{}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/surebus/eventbus/internal/delay"
 	"github.com/surebus/eventbus/internal/lane"
 	"github.com/surebus/eventbus/internal/route"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Bus is an in-process event bus. It is made with New; its methods are safe for
@@ -27,7 +28,7 @@ type Bus struct {
 
 	// Immutable after New.
 	config *config
-	time   *timeline
+	time   *timeline.Timeline
 	log    *zap.Logger
 	ids    *idSource
 	routes *route.Table[*Subscription, *targets]
@@ -72,7 +73,7 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b := &Bus{
 		config:        c,
-		time:          newTimeline(c.clock),
+		time:          timeline.New(c.clock),
 		log:           c.logger.Named("eventbus"),
 		ids:           newIDSource(),
 		cutting:       cutting{done: make(chan struct{})},
@@ -92,17 +93,17 @@ func New(opts ...Option) (*Bus, error) {
 	b.watch = deadline.New(
 		b.slow,
 		b.overran,
-		b.time.nanos,
-		func(d time.Duration, f func()) deadline.Timer { return b.time.afterFunc(d, f) },
+		b.time.Nanos,
+		func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
 	)
-	b.time.busy, b.time.rest = b.busy, func() { b.watch.Look() }
+	b.time.SetHooks(b.busy, func() { b.watch.Look() })
 	b.store = &memory{
 		lanes:  b.lanes,
 		keys:   newKeyGate(keyGates),
 		copies: &b.ledger.copies,
 		letterQueue: &letterQueue{
 			capacity: c.deadLetters,
-			newID:    func() LetterID { return b.ids.next(b.time.now().millis) },
+			newID:    func() LetterID { return b.ids.next(b.time.Now().Millis) },
 			evicted:  b.letterEvicted,
 		},
 	}
@@ -141,11 +142,11 @@ func (b *Bus) busy() bool {
 }
 
 // delayClock is the timeline, as the delay queue sees it.
-type delayClock struct{ *timeline }
+type delayClock struct{ *timeline.Timeline }
 
-func (c delayClock) Nanos() int64 { return c.nanos() }
-
-func (c delayClock) AfterFunc(d time.Duration, f func()) delay.Timer { return c.afterFunc(d, f) }
+func (c delayClock) AfterFunc(d time.Duration, f func()) delay.Timer {
+	return c.Timeline.AfterFunc(d, f)
+}
 
 var _ delay.Timer = (*clock.Timer)(nil)
 

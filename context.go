@@ -188,7 +188,7 @@ func (c *call) Deadline() (time.Time, bool) {
 	defer a.mu.Unlock()
 	if a.deadline.IsZero() {
 		bus := c.bus()
-		a.deadline = bus.time.at(bus.watch.Deadline(c.worker.slot, c.number))
+		a.deadline = bus.time.At(bus.watch.Deadline(c.worker.slot, c.number))
 	}
 	return a.deadline, true
 }

@@ -31,7 +31,7 @@ func (s *Subscription) Trip() error {
 	if s.circuit.config.disabled {
 		return fmt.Errorf("Trip(%s): %w", s.id, ErrCircuitDisabled)
 	}
-	s.bus.circuitChanged(s, s.circuit.trip(s.bus.time.nanos()))
+	s.bus.circuitChanged(s, s.circuit.trip(s.bus.time.Nanos()))
 	s.bus.tend(s)
 	return nil
 }
@@ -47,7 +47,7 @@ func (s *Subscription) Reset() error {
 	if s.circuit.config.disabled {
 		return fmt.Errorf("Reset(%s): %w", s.id, ErrCircuitDisabled)
 	}
-	s.bus.circuitChanged(s, s.circuit.reset(s.bus.time.nanos()))
+	s.bus.circuitChanged(s, s.circuit.reset(s.bus.time.Nanos()))
 	s.bus.tend(s)
 	return nil
 }
@@ -76,12 +76,12 @@ func (s *Subscription) HoldUntil(t time.Time) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
 	}
-	now := s.bus.time.now()
-	d := t.Sub(now.utc)
+	now := s.bus.time.Now()
+	d := t.Sub(now.UTC)
 	if d <= 0 {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
 	}
-	s.pause(later(now.nanos, d), zap.Time("until", t))
+	s.pause(later(now.Nanos, d), zap.Time("until", t))
 	return nil
 }
 
@@ -99,7 +99,7 @@ func (s *Subscription) Resume() error {
 	if err := s.controllable("Resume"); err != nil {
 		return err
 	}
-	if _, paused := s.circuit.paused(s.bus.time.nanos()); paused {
+	if _, paused := s.circuit.paused(s.bus.time.Nanos()); paused {
 		s.circuit.resume()
 		s.bus.log.Info("subscription resumed", zap.String("subscription_id", s.id))
 	}
@@ -119,10 +119,10 @@ func (s *Subscription) controllable(what string) error {
 
 // paused is whether the subscription is paused, and until when if that is known.
 func (s *Subscription) paused() (paused bool, until time.Time) {
-	time := s.bus.time
-	nanos, paused := s.circuit.paused(time.nanos())
+	line := s.bus.time
+	nanos, paused := s.circuit.paused(line.Nanos())
 	if paused && nanos != math.MaxInt64 {
-		until = time.at(nanos)
+		until = line.At(nanos)
 	}
 	return paused, until
 }

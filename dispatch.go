@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // opening is what a dispatch begins with. It is what queues hold, so it is small.
@@ -13,7 +15,7 @@ type opening struct {
 	with    context.Context // the values, or the extras that have them; nil for neither
 	to      *targets
 	key     string
-	wall    int64 // the time of publication, see timeline.utc
+	wall    int64 // the time of publication, see Timeline.UTC
 }
 
 // extras is what most openings do not have. It stands where the values do, so that
@@ -68,13 +70,13 @@ type dispatch struct {
 func (d *dispatch) ticket() *opening { return &opening{payload: d, to: d.to, key: d.key} }
 
 // event is what the handlers get.
-func (d *dispatch) event(t *timeline) (e Event) {
+func (d *dispatch) event(t *timeline.Timeline) (e Event) {
 	d.put(&e, t)
 	return e
 }
 
 // put puts the event into place.
-func (d *dispatch) put(e *Event, t *timeline) {
+func (d *dispatch) put(e *Event, t *timeline.Timeline) {
 	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
 	if extras := d.extras(); extras != nil {
 		e.Metadata = extras.metadata
@@ -84,11 +86,11 @@ func (d *dispatch) put(e *Event, t *timeline) {
 }
 
 // published is the time of publication, in UTC.
-func (o *opening) published(t *timeline) time.Time {
+func (o *opening) published(t *timeline.Timeline) time.Time {
 	if e := o.extras(); e != nil && e.replay != nil {
 		return e.replay.published
 	}
-	return t.utc(o.wall)
+	return t.UTC(o.wall)
 }
 
 // replays is how often the event has been replayed.

@@ -106,7 +106,7 @@ func (b *Bus) enter(d *dispatch, s *Subscription) (pass uint64, why skip) {
 	if behind && !s.circuit.removed() {
 		return pass, skipBehind
 	}
-	pass, why, change := s.circuit.enter(b.time.nanos())
+	pass, why, change := s.circuit.enter(b.time.Nanos())
 	b.circuitChanged(s, change)
 	if held && why == notSkipped {
 		s.holding.move(d, seatInside)
@@ -179,8 +179,8 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 		return false
 	}
 	d, s := c.takeBack(), c.subscription()
-	now, _ := b.time.recent()
-	if d.story == nil && !w.timed && s.circuit.quiet(c.pass(), now.nanos) {
+	now, _ := b.time.Recent()
+	if d.story == nil && !w.timed && s.circuit.quiet(c.pass(), now.Nanos) {
 		s.circuit.successes.Add(1)
 		return true
 	}
@@ -191,21 +191,21 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 		d.passed()
 	}
 	if w.timed {
-		s.counters.latency.observe(time.Duration(b.time.nanos() - c.started))
+		s.counters.latency.observe(time.Duration(b.time.Nanos() - c.started))
 	}
-	b.probed(s, c.pass(), s.circuit.succeeded(c.pass(), now.nanos, was))
+	b.probed(s, c.pass(), s.circuit.succeeded(c.pass(), now.Nanos, was))
 	return true
 }
 
 // failed is what follows from a failure: a retry, or a dead letter.
 func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
 	// It is likely to wait, and has something to tell in any case.
-	d, s, now := c.takeBack().moveOut(), c.subscription(), b.time.nanos()
+	d, s, now := c.takeBack().moveOut(), c.subscription(), b.time.Nanos()
 	duration := max(time.Duration(now-c.started), 0)
 	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
 	attempt := failedAttempt{bound: by.policy.MaxElapsed}
 	if attempt.bound != 0 {
-		attempt.elapsed = b.time.now().utc.Sub(d.published(b.time))
+		attempt.elapsed = b.time.Now().UTC.Sub(d.published(b.time))
 	}
 	if v == nil {
 		asked := by // what a goroutine gets is on the heap
@@ -348,7 +348,7 @@ func (b *Bus) overran(c *call) {
 // giveUp leaves a call to itself, and what is left to do to a fresh worker.
 func (b *Bus) giveUp(c *call, rest func(*worker)) {
 	c.ask().remember(c)
-	b.abandoned.add(c, b.time.now().utc)
+	b.abandoned.add(c, b.time.Now().UTC)
 	c.cancel()
 	b.lanes.Replace(rest)
 }

@@ -263,7 +263,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		Reason:       reason,
 		Subscription: d.to.subscriptions[d.next].id,
 		Attempts:     int(d.attempt),
-		DiedAt:       b.time.now().utc,
+		DiedAt:       b.time.Now().UTC,
 		Replays:      d.replays(),
 	}
 	rare := d.rare()

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // BulkOption is an option of ReplayMatching and PurgeMatching.
@@ -261,7 +263,7 @@ func (r *bulkRun) count() int { return int(r.failures.Load()) }
 // pace spreads what a bulk operation does. It waits on the caller's goroutine, with
 // one timer and without a lock.
 type pace struct {
-	time      *timeline
+	time      *timeline.Timeline
 	perSecond float64
 	shutdown  <-chan struct{} // ends it with ErrShutdown
 	stopped   <-chan struct{} // ends it with errStopped
@@ -280,7 +282,7 @@ func (p *pace) wait(ctx context.Context) error {
 	if err := p.ended(ctx); err != nil || p.perSecond == 0 {
 		return err
 	}
-	now := p.time.nanos()
+	now := p.time.Nanos()
 	if !p.begun {
 		p.begun, p.due = true, now
 		return nil
@@ -290,7 +292,7 @@ func (p *pace) wait(ctx context.Context) error {
 		return nil
 	}
 	fired := make(chan struct{})
-	timer := p.time.afterFunc(time.Duration(p.due-now), func() { close(fired) })
+	timer := p.time.AfterFunc(time.Duration(p.due-now), func() { close(fired) })
 	defer timer.Stop()
 	select {
 	case <-fired:

@@ -234,7 +234,7 @@ func (b *Bus) tend(s *Subscription) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for len(h.ready) > 0 {
-		now := b.time.nanos()
+		now := b.time.Nanos()
 		most, again := s.circuit.admits(now)
 		if most == 1 && h.at[seatComing] > 0 || most > 1 && h.at[seatComing]+h.at[seatInside] >= most {
 			return // who comes tends when it has come

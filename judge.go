@@ -65,7 +65,7 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 // longer than its handler may take. A cut does not wait for it.
 func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
 	late := make(chan struct{})
-	timer := b.time.afterFunc(s.timeout, func() { close(late) })
+	timer := b.time.AfterFunc(s.timeout, func() { close(late) })
 	defer timer.Stop()
 	return guarded(b.cutting.done, late, f)
 }

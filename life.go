@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Start begins to dispatch, with the events that were published before. The
@@ -93,7 +95,7 @@ func (b *Bus) finish() {
 	for b.unsettled() != 0 {
 		// An abandoned handler has published at the last moment, or something held
 		// has been let go.
-		time.Sleep(tick)
+		time.Sleep(timeline.Tick)
 	}
 	b.scheduled.queue.Wait()
 	b.doors.Close()
@@ -101,7 +103,7 @@ func (b *Bus) finish() {
 	b.delay.Close()
 	b.delay.Wait() // what it has handed over counts as waiting until it returns
 	<-b.lanes.Close()
-	b.time.stop()
+	b.time.Stop()
 	b.watch.Rest()
 	b.watch.Wait()
 	b.awaitCut()

@@ -183,7 +183,7 @@ func (b *Bus) observeBegun(d *dispatch) {
 		Event:   d.event(b.time),
 		Number:  int(d.attempt),
 		Replays: d.replays(),
-		BeganAt: b.time.now().utc,
+		BeganAt: b.time.Now().UTC,
 	}
 	if f := b.config.observer.AttemptBegun; f != nil {
 		attempt := *r.attempt
@@ -229,7 +229,7 @@ func (b *Bus) observeEnded(d *dispatch, outcome Outcome, reason Reason) {
 
 func (b *Bus) observeEnd(ended EndedAttempt) {
 	if f := b.config.observer.AttemptEnded; f != nil {
-		ended.Duration = max(b.time.now().utc.Sub(ended.BeganAt), 0)
+		ended.Duration = max(b.time.Now().UTC.Sub(ended.BeganAt), 0)
 		b.observe("AttemptEnded", func() { f(ended) })
 	}
 }
@@ -240,7 +240,7 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 		Attempt:      int(f.attempt),
 		Replays:      d.replays(),
 		Subscription: f.subscription.id,
-		Time:         b.time.at(f.at),
+		Time:         b.time.At(f.at),
 		Duration:     f.duration,
 		Error:        f.text,
 		Class:        classOf(f.err),
@@ -257,7 +257,7 @@ func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 			Replays: d.replays(),
 			Failure: b.failureOf(d, d.story.last()),
 			Delay:   delay,
-			Due:     b.time.at(due),
+			Due:     b.time.At(due),
 		}
 		b.observe("RetryScheduled", func() { f(retry) })
 	}
@@ -285,7 +285,7 @@ func (b *Bus) replayed(l *DeadLetter) {
 
 func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
 	if f := b.config.observer.CircuitChanged; f != nil {
-		told := CircuitChange{Subscription: s.id, From: change.from, To: change.to, At: b.time.now().utc}
+		told := CircuitChange{Subscription: s.id, From: change.from, To: change.to, At: b.time.Now().UTC}
 		b.observe("CircuitChanged", func() { f(told) })
 	}
 }
@@ -309,7 +309,7 @@ func (b *Bus) slow(calls []deadline.Slow[call]) {
 			Attempt:      d.Attempt,
 			Replays:      d.Replays,
 			Timeout:      s.timeout,
-			Elapsed:      max(time.Duration(b.time.nanos()-slow.Began), 0),
+			Elapsed:      max(time.Duration(b.time.Nanos()-slow.Began), 0),
 		})
 		first = append(first, !s.slow.Swap(true))
 	}

@@ -247,8 +247,8 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 	if !known {
 		to = b.routes.Find(eventType, hash)
 	}
-	now, _ := b.time.recent()
-	o.payload, o.to, o.wall = payload, to, now.wall
+	now, _ := b.time.Recent()
+	o.payload, o.to, o.wall = payload, to, now.Wall
 	switch {
 	case from != nil:
 		o.with = from.valuesFor(ctx)
@@ -285,7 +285,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		}
 	}
 	if len(opts) == 0 || o.id.IsZero() { // only options give one, and to look at it costs more
-		b.ids.put((*[16]byte)(&o.id), now.millis)
+		b.ids.put((*[16]byte)(&o.id), now.Millis)
 	}
 	return nil
 }
@@ -298,15 +298,15 @@ func (o *opening) simple() bool {
 // dueFrom is the time of publication of an event that is published now, and when
 // it is due: 0 for at once.
 func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
-	now := b.time.now()
+	now := b.time.Now()
 	delay := when.after
 	if !when.at.IsZero() {
-		delay = when.at.Sub(now.utc)
+		delay = when.at.Sub(now.UTC)
 	}
 	if delay <= 0 {
-		return now.wall, 0
+		return now.Wall, 0
 	}
-	return now.wall, max(later(now.nanos, delay), 1)
+	return now.Wall, max(later(now.Nanos, delay), 1)
 }
 
 // acceptAll accepts all openings, or none.

@@ -33,6 +33,7 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/keys",
 		modulePath + "/internal/lane",
 		modulePath + "/internal/route",
+		modulePath + "/internal/timeline",
 	},
 	"internal/deadline": {},
 	"internal/delay":    {},
@@ -40,6 +41,7 @@ var allowedImports = map[string][]string{
 	"internal/lane":     {},
 	"internal/route":    {"github.com/gobwas/glob"},
 	"internal/sabotage": {},
+	"internal/timeline": {"github.com/benbjohnson/clock"},
 
 	"eventbustest":    {modulePath},
 	"retryspec":       {modulePath},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/lane"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // worker is what a goroutine of the lanes keeps.
@@ -162,7 +163,7 @@ func (w *worker) taken() *dispatch {
 // putEvent puts the event of a dispatch into the worker's place, if it is not there
 // from another copy. An id stands for one payload, but for what was replayed with
 // another, or published with an id that was given before: these have extras.
-func (w *worker) putEvent(d *dispatch, t *timeline) {
+func (w *worker) putEvent(d *dispatch, t *timeline.Timeline) {
 	e, extras := &w.event, d.extras()
 	switch {
 	case d.id == e.ID && extras == w.extras:
@@ -290,13 +291,13 @@ func samples(number uint64) bool { return uint32(number)*0x9e3779b9 < math.MaxUi
 // may have been too early to see the slot.
 func (b *Bus) begin(w *worker, at *visit, s *Subscription, pass uint64) *call {
 	c := w.newCall(at, at.dispatch.next, pass)
-	now, exact := b.time.recent()
-	at.started, w.timed = now.nanos, exact
+	now, exact := b.time.Recent()
+	at.started, w.timed = now.Nanos, exact
 	if samples(c.number) && !exact {
-		at.started, w.timed = b.time.nanos(), true
+		at.started, w.timed = b.time.Nanos(), true
 	}
 	w.slot.Begin(c.number, s.timeout)
-	if !b.time.ticks() || s.timeout < 2*tick {
+	if !b.time.Ticks() || s.timeout < 2*timeline.Tick {
 		b.watch.Arm(w.slot, c.number)
 	}
 	return c
@@ -319,11 +320,11 @@ func (b *Bus) passOn(w *worker, c *call, s *Subscription) (next *call, to *Subsc
 	if ends && (d.key != "" || d.extras() != nil) { // somebody may wait for its end
 		return nil, nil
 	}
-	now := b.time.last.Load()
+	now := b.time.Shared()
 	if now == nil || at.asked.Load() != nil {
 		return nil, nil
 	}
-	if !s.circuit.quiet(c.pass(), now.nanos) {
+	if !s.circuit.quiet(c.pass(), now.Nanos) {
 		return nil, nil
 	}
 	if ends {
@@ -331,7 +332,7 @@ func (b *Bus) passOn(w *worker, c *call, s *Subscription) (next *call, to *Subsc
 	} else {
 		to = d.to.subscriptions[position]
 		pass := to.circuit.gate.Load()
-		if now.nanos != at.started || to.timeout < 2*tick ||
+		if now.Nanos != at.started || to.timeout < 2*timeline.Tick ||
 			pass&gateAsk != 0 || d.key != "" && to.holding.hasLine(d.key) {
 			return nil, nil
 		}
@@ -349,7 +350,7 @@ func (b *Bus) passOn(w *worker, c *call, s *Subscription) (next *call, to *Subsc
 		b.settleHandled(d)
 		d.opening = opening{} // or the worker keeps it as long as the next one runs
 	}
-	if !b.time.ticks() {
+	if !b.time.Ticks() {
 		b.watch.Arm(w.slot, next.number)
 	}
 	return next, to
@@ -358,7 +359,7 @@ func (b *Bus) passOn(w *worker, c *call, s *Subscription) (next *call, to *Subsc
 // callAhead takes what comes next, for when the dispatch of c, at its last subscription, has
 // been handled, and is its first call, with the subscription of that; nil if that must not
 // begin without being asked for.
-func (b *Bus) callAhead(w *worker, c *call, last *Subscription, now *instant) (*call, *Subscription) {
+func (b *Bus) callAhead(w *worker, c *call, last *Subscription, now *timeline.Instant) (*call, *Subscription) {
 	if !c.running() {
 		return nil, nil
 	}
@@ -370,16 +371,16 @@ func (b *Bus) callAhead(w *worker, c *call, last *Subscription, now *instant) (*
 	d := w.taken()
 	s := d.to.subscriptions[0]
 	pass := s.circuit.gate.Load()
-	if d != other || d.key != "" || s.timeout < 2*tick || pass&gateAsk != 0 {
+	if d != other || d.key != "" || s.timeout < 2*timeline.Tick || pass&gateAsk != 0 {
 		return nil, nil
 	}
 	d.attempt = 1
 	at := w.visiting(d)
 	w.to = d.to
 	w.putEvent(d, b.time)
-	at.started = now.nanos
+	at.started = now.Nanos
 	next := w.newCall(at, 0, pass)
-	if !last.circuit.quiet(c.pass(), now.nanos) { // any more
+	if !last.circuit.quiet(c.pass(), now.Nanos) { // any more
 		return nil, nil
 	}
 	return next, s
