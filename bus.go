@@ -15,6 +15,7 @@ import (
 	"github.com/surebus/eventbus/internal/lane"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/timeline"
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 // Bus is an in-process event bus. It is made with New; its methods are safe for
@@ -30,7 +31,7 @@ type Bus struct {
 	config *config
 	time   *timeline.Timeline
 	log    *zap.Logger
-	ids    *idSource
+	ids    *uuid7.Source
 	routes *route.Table[*Subscription, *targets]
 	lanes  *lane.Pool[opening, *worker]
 	delay  *delay.Queue[*dispatch]     // retries
@@ -75,7 +76,7 @@ func New(opts ...Option) (*Bus, error) {
 		config:        c,
 		time:          timeline.New(c.clock),
 		log:           c.logger.Named("eventbus"),
-		ids:           newIDSource(),
+		ids:           uuid7.NewSource(),
 		cutting:       cutting{done: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
@@ -103,7 +104,7 @@ func New(opts ...Option) (*Bus, error) {
 		copies: &b.ledger.copies,
 		letterQueue: &letterQueue{
 			capacity: c.deadLetters,
-			newID:    func() LetterID { return b.ids.next(b.time.Now().Millis) },
+			newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
 			evicted:  b.letterEvicted,
 		},
 	}
@@ -135,7 +136,7 @@ func (b *Bus) workers() lane.Config[opening, *worker] {
 // busy reports whether something has been published, or a handler begun, since
 // the last call. The handlers that have begun get their deadlines by it.
 func (b *Bus) busy() bool {
-	made := b.ids.counter.Load()
+	made := b.ids.Count()
 	published := made != b.seenIDs
 	b.seenIDs = made
 	return b.watch.Look() || published

@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 // Reason is why a dispatch died.
@@ -38,13 +40,13 @@ var reasons = []Reason{
 type LetterID [16]byte
 
 // String is the UUID's usual form, in lower case.
-func (id LetterID) String() string { return formatUUID(id) }
+func (id LetterID) String() string { return uuid7.Format(id) }
 
 // IsZero reports whether the id is not set.
 func (id LetterID) IsZero() bool { return id == LetterID{} }
 
 // MarshalText is String.
-func (id LetterID) MarshalText() ([]byte, error) { return []byte(formatUUID(id)), nil }
+func (id LetterID) MarshalText() ([]byte, error) { return []byte(uuid7.Format(id)), nil }
 
 // UnmarshalText is ParseLetterID.
 func (id *LetterID) UnmarshalText(text []byte) error {
@@ -58,7 +60,7 @@ func (id *LetterID) UnmarshalText(text []byte) error {
 // ParseLetterID reads a UUID in its usual form. The error matches ErrNotFound:
 // there is no letter of that id.
 func ParseLetterID(s string) (LetterID, error) {
-	id, ok := parseUUID(s)
+	id, ok := uuid7.Parse(s)
 	if !ok {
 		return LetterID{}, fmt.Errorf("%w: %q is not a UUID of the form 8-4-4-4-12 hexadecimal digits", ErrNotFound, shorten(s))
 	}

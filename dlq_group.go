@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 // LetterGroup is the dead letters that probably died of the same: at the same
@@ -189,7 +191,7 @@ func withoutNumbers(text string) string {
 // hexNumber is the length of the UUID or hexadecimal number that a text begins
 // with, 0 if there is none. A word such as "defaced" is none.
 func hexNumber(text string) int {
-	if _, ok := parseUUID(text[:min(36, len(text))]); ok && (len(text) == 36 || !isWordByte(text[36])) {
+	if _, ok := uuid7.Parse(text[:min(36, len(text))]); ok && (len(text) == 36 || !isWordByte(text[36])) {
 		return 36
 	}
 	word := 0

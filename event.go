@@ -3,9 +3,6 @@ package eventbus
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,10 +12,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 // Event is one fact: something that happened, as its publisher saw it.
@@ -122,18 +120,18 @@ func payloadAs[T any](payload any) (T, error) {
 type EventID [16]byte
 
 // NewEventID makes an id, to be given to an event with the option ID.
-func NewEventID() EventID { return newEventIDs().next(time.Now().UnixMilli()) }
+func NewEventID() EventID { return newEventIDs().Next(time.Now().UnixMilli()) }
 
-var newEventIDs = sync.OnceValue(newIDSource)
+var newEventIDs = sync.OnceValue(uuid7.NewSource)
 
 // String is the UUID's usual form, in lower case.
-func (id EventID) String() string { return formatUUID(id) }
+func (id EventID) String() string { return uuid7.Format(id) }
 
 // IsZero reports whether the id is not set.
 func (id EventID) IsZero() bool { return id == EventID{} }
 
 // MarshalText is String.
-func (id EventID) MarshalText() ([]byte, error) { return []byte(formatUUID(id)), nil }
+func (id EventID) MarshalText() ([]byte, error) { return []byte(uuid7.Format(id)), nil }
 
 // UnmarshalText is ParseEventID.
 func (id *EventID) UnmarshalText(text []byte) error {
@@ -147,78 +145,11 @@ func (id *EventID) UnmarshalText(text []byte) error {
 // ParseEventID reads a UUID in its usual form, of 36 characters. The error is an
 // *EventError.
 func ParseEventID(s string) (EventID, error) {
-	id, ok := parseUUID(s)
+	id, ok := uuid7.Parse(s)
 	if !ok {
 		return EventID{}, &EventError{Field: "id", Value: shorten(s), Reason: "not a UUID of the form 8-4-4-4-12 hexadecimal digits"}
 	}
 	return id, nil
-}
-
-func formatUUID(id [16]byte) string {
-	var b [36]byte
-	hex.Encode(b[:8], id[:4])
-	hex.Encode(b[9:13], id[4:6])
-	hex.Encode(b[14:18], id[6:8])
-	hex.Encode(b[19:23], id[8:10])
-	hex.Encode(b[24:], id[10:])
-	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
-	return string(b[:])
-}
-
-func parseUUID(s string) (id [16]byte, ok bool) {
-	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
-		return id, false
-	}
-	_, err := hex.Decode(id[:], []byte(s[:8]+s[9:13]+s[14:18]+s[19:23]+s[24:]))
-	return id, err == nil
-}
-
-// idSource makes UUIDs of version 7 without a system call each: the time in
-// milliseconds, then a counter of 42 bits that begins at random, so that ids of
-// the same millisecond are in order too, then 32 bits that no other process
-// makes.
-type idSource struct {
-	millis  atomic.Int64
-	counter atomic.Uint64
-	secret  uint64
-}
-
-func newIDSource() *idSource {
-	var seed [16]byte
-	rand.Read(seed[:]) // never fails: crypto/rand ends the program instead
-	s := &idSource{secret: binary.LittleEndian.Uint64(seed[8:])}
-	s.counter.Store(binary.LittleEndian.Uint64(seed[:]) >> (64 - 41))
-	return s
-}
-
-// next is the next id, at a time in milliseconds.
-func (s *idSource) next(millis int64) (id [16]byte) {
-	s.put(&id, millis)
-	return id
-}
-
-// put puts the next id into place. It is written in halves, and to copy it whole
-// right after that would wait for both.
-func (s *idSource) put(id *[16]byte, millis int64) {
-	for {
-		// A clock that was set back must not set back the order of ids.
-		last := s.millis.Load()
-		if millis <= last {
-			millis = last
-			break
-		}
-		if s.millis.CompareAndSwap(last, millis) {
-			break
-		}
-	}
-	n := s.counter.Add(1)
-	// The finalizer of MurmurHash3, so that neighbours have nothing in common.
-	mix := n ^ s.secret
-	mix = (mix ^ mix>>33) * 0xff51afd7ed558ccd
-	mix = (mix ^ mix>>33) * 0xc4ceb9fe1a85ec53
-	mix ^= mix >> 33
-	binary.BigEndian.PutUint64(id[:8], uint64(millis)<<16|0x7000|n>>30&0x0fff)
-	binary.BigEndian.PutUint64(id[8:], 0x8000000000000000|n&0x3fffffff<<32|mix&0xffffffff)
 }
 
 // EventMetadata are the name-value pairs of an event. It cannot be changed, so

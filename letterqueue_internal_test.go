@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 func TestWithoutNumbers(t *testing.T) {
@@ -103,12 +105,12 @@ func (m letterModel) check(t *testing.T, q *letterQueue) {
 func TestL2_ShelvesHoldWhatTheQueueDoes(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		ids := newIDSource()
+		ids := uuid7.NewSource()
 		now := time.Unix(1_000_000, 0)
 		var evicted []LetterID
 		q := &letterQueue{
 			capacity: 150,
-			newID:    func() LetterID { return ids.next(now.UnixMilli()) },
+			newID:    func() LetterID { return ids.Next(now.UnixMilli()) },
 			evicted:  func(l *DeadLetter) { evicted = append(evicted, l.ID) },
 		}
 		var m letterModel
@@ -150,7 +152,7 @@ func TestL2_ShelvesHoldWhatTheQueueDoes(t *testing.T) {
 				want := 0
 				for range r.IntN(40) {
 					l := letter()
-					l.ID = newIDSource().next(now.Add(time.Duration(r.IntN(200)-100) * time.Second).UnixMilli())
+					l.ID = uuid7.NewSource().Next(now.Add(time.Duration(r.IntN(200)-100) * time.Second).UnixMilli())
 					in = append(in, l)
 					m = append(m, l)
 					want++

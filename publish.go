@@ -285,7 +285,7 @@ func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eve
 		}
 	}
 	if len(opts) == 0 || o.id.IsZero() { // only options give one, and to look at it costs more
-		b.ids.put((*[16]byte)(&o.id), now.Millis)
+		b.ids.Put((*[16]byte)(&o.id), now.Millis)
 	}
 	return nil
 }

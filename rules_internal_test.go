@@ -55,7 +55,7 @@ func TestA8_WhatRulesHaveSpentPassesTheSeam(t *testing.T) {
 		began := time.Now()
 		left := func(eventType string, attempt int32, what ...spent) *dispatch {
 			return &dispatch{
-				opening: opening{id: b.ids.next(began.UnixMilli()), to: b.routes.Lookup(eventType), wall: 0},
+				opening: opening{id: b.ids.Next(began.UnixMilli()), to: b.routes.Lookup(eventType), wall: 0},
 				attempt: attempt,
 				story:   &story{rest: &rest{rare: &rarities{spent: what}}},
 			}

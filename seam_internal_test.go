@@ -150,7 +150,7 @@ func TestS1_StartTakesUpWhatIsLeft(t *testing.T) {
 			require.NoError(t, err)
 		}
 		s.left = []*dispatch{{
-			opening: opening{id: b.ids.next(time.Now().UnixMilli()), to: b.routes.Lookup("a"), wall: b.time.Now().Wall},
+			opening: opening{id: b.ids.Next(time.Now().UnixMilli()), to: b.routes.Lookup("a"), wall: b.time.Now().Wall},
 			attempt: 1,
 			next:    1,
 		}}

@@ -34,6 +34,7 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/lane",
 		modulePath + "/internal/route",
 		modulePath + "/internal/timeline",
+		modulePath + "/internal/uuid7",
 	},
 	"internal/deadline": {},
 	"internal/delay":    {},
@@ -42,6 +43,7 @@ var allowedImports = map[string][]string{
 	"internal/route":    {"github.com/gobwas/glob"},
 	"internal/sabotage": {},
 	"internal/timeline": {"github.com/benbjohnson/clock"},
+	"internal/uuid7":    {},
 
 	"eventbustest":    {modulePath},
 	"retryspec":       {modulePath},
