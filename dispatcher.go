@@ -180,7 +180,7 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 	}
 	d, s := c.takeBack(), c.subscription()
 	now, _ := b.time.Recent()
-	if d.story == nil && !w.timed && s.circuit.quiet(c.pass(), now.Nanos) {
+	if d.story == nil && w.weight == 0 && s.circuit.quiet(c.pass(), now.Nanos) {
 		s.circuit.successes.Add(1)
 		return true
 	}
@@ -190,8 +190,8 @@ func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
 		was = d.story.counted
 		d.passed()
 	}
-	if w.timed {
-		s.counters.latency.observe(time.Duration(b.time.Nanos() - c.started))
+	if w.weight > 0 {
+		s.counters.latency.Observe(time.Duration(b.time.Nanos()-c.started), w.weight)
 	}
 	b.probed(s, c.pass(), s.circuit.succeeded(c.pass(), now.Nanos, was))
 	return true

@@ -1,12 +1,12 @@
 package eventbus
 
 import (
-	"math"
-	"math/bits"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/surebus/eventbus/internal/histogram"
 )
 
 // Metrics is a snapshot of what the bus counts.
@@ -99,9 +99,12 @@ type SubscriptionMetrics struct {
 	Latency     Latency
 }
 
-// Latency is how long handlers took: all that failed, and one in 64 of those that
-// did not. The quantiles are right to within a quarter.
+// Latency is how long handlers ran. The bus times every failure, and one success in 64
+// while it is busy. The quantiles weigh a timed success by the number of successes that it
+// stands for. A quantile is at most a quarter too large.
 type Latency struct {
+	// Samples is the number of calls that were timed: the failures, and the sampled
+	// successes, each counted once.
 	Samples            int64
 	P50, P90, P99, Max time.Duration
 }
@@ -226,7 +229,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Held:         s.holding.len(),
 		Paused:       paused,
 		PausedUntil:  until,
-		Latency:      c.latency.snapshot(),
+		Latency:      Latency(c.latency.Summary()),
 	}
 }
 
@@ -294,12 +297,12 @@ func (t *typeTable) each(f func(string, *typeCounters)) {
 type subscriptionCounters struct {
 	failures, timeouts, panics, lateEnds, slow, skipped atomic.Int64
 
-	latency latencies
+	latency histogram.Histogram
 }
 
 func (c *subscriptionCounters) failed(err error, took time.Duration) {
 	c.failures.Add(1)
-	c.latency.observe(took)
+	c.latency.Observe(took, 1)
 	// The bus's own errors, not those that a handler wraps and passes on.
 	switch err.(type) { //nolint:errorlint // see above
 	case *TimeoutError:
@@ -313,65 +316,5 @@ func (c *subscriptionCounters) failed(err error, took time.Duration) {
 	}
 }
 
-// latencySample is one in how many successes is timed.
+// latencySample is how many successes one timed success stands for.
 const latencySample = 64
-
-// latencies is a histogram whose classes grow by a quarter or less: four for
-// each power of two nanoseconds. It is made when first needed.
-type latencies struct {
-	classes atomic.Pointer[[4 * 64]atomic.Uint32]
-	max     atomic.Int64
-}
-
-func (l *latencies) observe(d time.Duration) {
-	classes := l.classes.Load()
-	if classes == nil {
-		l.classes.CompareAndSwap(nil, new([4 * 64]atomic.Uint32))
-		classes = l.classes.Load()
-	}
-	classes[latencyClass(d)].Add(1)
-	for {
-		most := l.max.Load()
-		if int64(d) <= most || l.max.CompareAndSwap(most, int64(d)) {
-			return
-		}
-	}
-}
-
-// latencyClass is the class of a duration: its highest bit, and the two below.
-func latencyClass(d time.Duration) int {
-	n := uint64(max(d, 4))
-	high := bits.Len64(n) - 1
-	return 4*high + int(n>>(high-2)&3)
-}
-
-// latencyBound is the upper bound of a class.
-func latencyBound(class int) time.Duration {
-	bound := math.Ldexp(float64(4+class%4+1), class/4-2)
-	return clampDuration(bound, math.MaxInt64)
-}
-
-func (l *latencies) snapshot() Latency {
-	classes := l.classes.Load()
-	if classes == nil {
-		return Latency{}
-	}
-	var counts [4 * 64]uint32
-	out := Latency{Max: time.Duration(l.max.Load())}
-	for i := range classes {
-		counts[i] = classes[i].Load()
-		out.Samples += int64(counts[i])
-	}
-	quantile := func(q float64) time.Duration {
-		seen := int64(0)
-		for i, n := range counts {
-			seen += int64(n)
-			if n > 0 && float64(seen) >= q*float64(out.Samples) {
-				return min(latencyBound(i), out.Max)
-			}
-		}
-		return out.Max
-	}
-	out.P50, out.P90, out.P99 = quantile(0.5), quantile(0.9), quantile(0.99)
-	return out
-}

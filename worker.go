@@ -21,7 +21,7 @@ type worker struct {
 	burst   int       // how many calls share the last one's allocation, more while there is more to do
 	renewed uint64    // called, when the visits were
 	called  uint64    // how often it has run one, from a random number on
-	timed   bool      // the running one has begun at an exact time
+	weight  uint32    // of the running one in the latency histogram; 0: not timed
 	steps   bool      // its dispatch is in place and has no story: see passOn
 	lost    bool      // the watch has given up its call, and somebody else goes on
 	handled bool      // the run has ended as the ledger has it under handled
@@ -292,9 +292,11 @@ func samples(number uint64) bool { return uint32(number)*0x9e3779b9 < math.MaxUi
 func (b *Bus) begin(w *worker, at *visit, s *Subscription, pass uint64) *call {
 	c := w.newCall(at, at.dispatch.next, pass)
 	now, exact := b.time.Recent()
-	at.started, w.timed = now.Nanos, exact
-	if samples(c.number) && !exact {
-		at.started, w.timed = b.time.Nanos(), true
+	switch at.started, w.weight = now.Nanos, 0; {
+	case exact:
+		w.weight = 1
+	case samples(c.number):
+		at.started, w.weight = b.time.Nanos(), latencySample
 	}
 	w.slot.Begin(c.number, s.timeout)
 	if !b.time.Ticks() || s.timeout < 2*timeline.Tick {
@@ -309,7 +311,7 @@ func (b *Bus) begin(w *worker, at *visit, s *Subscription, pass uint64) *call {
 // a success, and no time to be read; otherwise it is nil, and c has not ended, or has been
 // given up.
 func (b *Bus) passOn(w *worker, c *call, s *Subscription) (next *call, to *Subscription) {
-	if !w.steps || w.timed || samples(w.called+1) {
+	if !w.steps || w.weight > 0 || samples(w.called+1) {
 		return nil, nil
 	}
 	// In place, the dispatch has what is read here until the worker takes the next one
