@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -25,11 +24,6 @@ type genericError[T any] struct{}
 
 func (*genericError[T]) Error() string { return "generic" }
 
-type flagError bool
-
-func (e flagError) Error() string   { return "flag" }
-func (e flagError) Retryable() bool { return bool(e) }
-
 // disguisedError shows what it is for by As alone.
 type disguisedError struct{ as *ruleError }
 
@@ -41,6 +35,13 @@ func (e disguisedError) As(target any) bool {
 		return true
 	}
 	return false
+}
+
+// emptyFS is a directory in which nothing is.
+type emptyFS struct{}
+
+func (emptyFS) Open(name string) (fs.File, error) {
+	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
 
 func TestP7_WhatAnErrorTells(t *testing.T) {
@@ -106,12 +107,9 @@ func TestP7_WhatAnErrorTells(t *testing.T) {
 	require.Equal(t, []string{"errorString"}, nobody.ErrorTraits(errBroken).Names)
 }
 
-// emptyFS is a directory in which nothing is.
-type emptyFS struct{}
+type manyErrors []error
 
-func (emptyFS) Open(name string) (fs.File, error) {
-	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-}
+func (manyErrors) Error() string { return "many" }
 
 func TestP7_RegisteredNames(t *testing.T) {
 	for says, opt := range map[string]eventbus.Option{
@@ -132,88 +130,6 @@ func TestP7_RegisteredNames(t *testing.T) {
 	bus, _ := newBus(t, eventbus.WithErrorName(manyErrors{errBroken}, "Many"), eventbus.WithErrorName(errBroken, "First"), eventbus.WithErrorName(errBroken, "Second"))
 	require.Equal(t, []string{"manyErrors"}, bus.ErrorTraits(manyErrors{errBroken}).Names)
 	require.Equal(t, []string{"First"}, bus.ErrorTraits(errBroken).Names)
-}
-
-type manyErrors []error
-
-func (manyErrors) Error() string { return "many" }
-
-// named is an error of a name, around others.
-func named(name string, inner ...error) error {
-	return &ruleError{name: name, inner: errors.Join(inner...)}
-}
-
-func TestP6_NamesDecideWhatIsWorthARetry(t *testing.T) {
-	include, exclude := eventbus.IncludeErrors, eventbus.ExcludeErrors
-	deep := fmt.Errorf("a: %w", errors.Join(errBroken, named("Outer", named("Inner"))))
-	for name, c := range map[string]struct {
-		err     error
-		opts    []eventbus.RetryOption
-		retried bool
-	}{
-		"no list":                        {named("X"), nil, true},
-		"nil is no list":                 {named("X"), []eventbus.RetryOption{include("X"), retry(1, 0)}, true},
-		"included":                       {named("X"), []eventbus.RetryOption{include("Y", "X")}, true},
-		"not included":                   {named("X"), []eventbus.RetryOption{include("Y")}, false},
-		"exactly":                        {named("X"), []eventbus.RetryOption{include("x", "XY", "")}, false},
-		"an empty list includes nothing": {named("X"), []eventbus.RetryOption{include()}, false},
-		"excluded":                       {named("X"), []eventbus.RetryOption{exclude("X")}, false},
-		"not excluded":                   {named("X"), []eventbus.RetryOption{exclude("Y")}, true},
-		"an empty list excludes nothing": {named("X"), []eventbus.RetryOption{exclude()}, true},
-		"exclusion comes first":          {named("X"), []eventbus.RetryOption{include("X"), exclude("X")}, false},
-		"the whole chain":                {deep, []eventbus.RetryOption{include("Inner")}, true},
-		"the outer one":                  {deep, []eventbus.RetryOption{include("Outer")}, true},
-		"what is joined":                 {deep, []eventbus.RetryOption{include("errorString")}, true},
-		"an inner one that is excluded":  {deep, []eventbus.RetryOption{include("Outer"), exclude("Inner")}, false},
-		"an outer one that is excluded":  {deep, []eventbus.RetryOption{include("Inner"), exclude("Outer")}, false},
-		"registered":                     {fmt.Errorf("a: %w", fs.ErrExist), []eventbus.RetryOption{include("ExistError")}, true},
-		"RetryIf must agree":             {named("X"), []eventbus.RetryOption{include("X"), eventbus.RetryIf(func(error) bool { return false })}, false},
-		"RetryIf is not enough":          {named("X"), []eventbus.RetryOption{include("Y"), eventbus.RetryIf(func(error) bool { return true })}, false},
-	} {
-		for where, opts := range map[string]func() ([]eventbus.Option, []eventbus.SubscribeOption){
-			"subscription": func() ([]eventbus.Option, []eventbus.SubscribeOption) {
-				return nil, []eventbus.SubscribeOption{eventbus.Retry(c.opts...)}
-			},
-			"bus": func() ([]eventbus.Option, []eventbus.SubscribeOption) {
-				return []eventbus.Option{eventbus.WithRetry(c.opts...)}, nil
-			},
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				ofBus, ofSub := opts()
-				bus, _ := startBus(t, append([]eventbus.Option{
-					eventbus.WithRetry(retry(1, 0)), eventbus.WithErrorName(fs.ErrExist, "ExistError"),
-				}, ofBus...)...)
-				mustSubscribe(t, bus, "a", ok, eventbus.Retry(include(), exclude("X", "Outer")))
-				mustSubscribe(t, bus, "a", failing(c.err), ofSub...)
-				mustPublish(t, bus, "a", nil)
-				shutdown(t, bus)
-				l := oneLetter(t, bus)
-				want := map[bool]eventbus.Reason{true: eventbus.ReasonExhausted, false: eventbus.ReasonPermanent}[c.retried]
-				require.Equal(t, want, l.Reason, "%s, of the %s", name, where)
-				require.Equal(t, map[bool]int{true: 2, false: 1}[c.retried], l.Attempts, "%s, of the %s", name, where)
-			})
-		}
-	}
-}
-
-// A timeout, a panic and an exit have names and types as any error has.
-func TestP7_HowAHandlerEndsIsMatched(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, eventbus.WithTimeout(time.Second), eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithRetryRules(
-			eventbus.RetryRule{Match: eventbus.ErrorMatch{Types: []string{"timeout"}}, Attempts: 2},
-			eventbus.RetryRule{Match: eventbus.ErrorMatch{As: []any{new(*eventbus.PanicError)}}, Attempts: 3},
-			eventbus.RetryRule{Match: eventbus.ErrorMatch{Is: []error{eventbus.ErrHandlerExited}}, Attempts: 4},
-		))
-		mustSubscribe(t, bus, "*", bScripted)
-		for i, ending := range []string{"timeout", "panic", "exit"} {
-			_, err := bus.PublishAndWait(t.Context(), ending, bEndings[ending])
-			var died *eventbus.DeliveryError
-			require.ErrorAs(t, err, &died, ending)
-			require.Equal(t, i+2, died.Letters[0].Attempts, ending)
-			require.Equal(t, &eventbus.RuleRef{Position: i}, died.Letters[0].Rule, ending)
-		}
-		shutdown(t, bus)
-	})
 }
 
 // The names of a random tree of errors are those of its nodes, the outermost first,

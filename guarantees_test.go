@@ -255,8 +255,8 @@ func anchorOf(heading string) string {
 	}, strings.TrimSpace(heading))
 }
 
-// guaranteeTests are the tests and fuzz targets of the workspace, as
-// "internal/route.TestX"; those of the root by their names alone.
+// guaranteeTests returns the tests and fuzz targets of the workspace, as
+// "internal/route.TestX". The names in the root and in contractTests are unqualified.
 func guaranteeTests(t *testing.T) []string {
 	t.Helper()
 	var tests []string
@@ -277,7 +277,7 @@ func guaranteeTests(t *testing.T) []string {
 				continue
 			}
 			qualified := f.Name.Name
-			if dir := path.Dir(filepath.ToSlash(name)); dir != "." {
+			if dir := path.Dir(filepath.ToSlash(name)); dir != "." && dir != contractTests {
 				qualified = dir + "." + qualified
 			}
 			tests = append(tests, qualified)

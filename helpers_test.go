@@ -3,9 +3,7 @@ package eventbus_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -45,97 +43,30 @@ func mustSubscribe(t *testing.T, bus *eventbus.Bus, pattern string, h eventbus.H
 	return s
 }
 
-func mustPublish(t *testing.T, bus *eventbus.Bus, eventType string, payload any, opts ...eventbus.PublishOption) eventbus.EventID {
-	t.Helper()
-	id, err := bus.Publish(t.Context(), eventType, payload, opts...)
-	require.NoError(t, err)
-	require.False(t, id.IsZero())
-	return id
-}
-
-// shutdown ends the bus without cutting anything short, and looks at its books.
-func shutdown(t *testing.T, bus *eventbus.Bus) {
-	t.Helper()
-	require.NoError(t, bus.Shutdown(context.Background()))
-	requireBalanced(t, bus)
-}
-
-// leftHeld reports whether a shutdown was complete but for what was held, paused or
-// published for later.
-func leftHeld(err error) bool {
-	var left *eventbus.ShutdownError
-	return errors.As(err, &left) && left.Cause == nil
-}
-
-// requireBalanced is exact only at rest.
-func requireBalanced(t *testing.T, bus *eventbus.Bus) {
-	t.Helper()
-	l := bus.Metrics().Ledger
-	require.True(t, l.Balanced(), "%+v", l)
-}
-
-// letters are all dead letters, newest first.
-func letters(t *testing.T, bus *eventbus.Bus) []eventbus.DeadLetter {
-	t.Helper()
-	page, err := bus.DLQ().List(context.Background(), eventbus.LetterQuery{Limit: 10_000})
-	require.NoError(t, err)
-	return page.Letters
-}
-
-// oneLetter is the only dead letter there is.
-func oneLetter(t *testing.T, bus *eventbus.Bus) eventbus.DeadLetter {
-	t.Helper()
-	all := letters(t, bus)
-	require.Len(t, all, 1)
-	return all[0]
-}
-
-// metricsOf are those of a subscription.
-func metricsOf(t *testing.T, bus *eventbus.Bus, subscription string) eventbus.SubscriptionMetrics {
-	t.Helper()
-	for _, s := range bus.Metrics().Subscriptions {
-		if s.Subscription == subscription {
-			return s
-		}
-	}
-	require.Fail(t, "no metrics", subscription)
-	return eventbus.SubscriptionMetrics{}
-}
-
-// retry is a policy without jitter that tries n times more, d apart.
-func retry(n int, d time.Duration) eventbus.RetryPolicy {
-	return eventbus.RetryPolicy{
-		MaxRetries: n, BaseDelay: d, MaxDelay: d, BackoffMultiplier: 1, Jitter: eventbus.NoJitter,
-	}
-}
-
-// journal collects from many goroutines, in order.
-type journal[T any] struct {
-	mu      sync.Mutex
-	entries []T
-}
-
-func (j *journal[T]) add(entry T) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.entries = append(j.entries, entry)
-}
-
-func (j *journal[T]) all() []T {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return append([]T(nil), j.entries...)
-}
-
-func (j *journal[T]) len() int {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.entries)
-}
-
 func ok(context.Context, eventbus.Event) error { return nil }
 
-// failing is a handler that always returns err.
-func failing(err error) eventbus.Handler {
-	return func(context.Context, eventbus.Event) error { return err }
+type flagError bool
+
+func (e flagError) Error() string   { return "flag" }
+func (e flagError) Retryable() bool { return bool(e) }
+
+var errBroken = errors.New("broken")
+
+// ruleError is an error that tells what it is told to.
+type ruleError struct {
+	code, name, resultType string
+	retryable              *bool
+	inner                  error
 }
+
+func (e *ruleError) Error() string      { return "code " + e.code }
+func (e *ruleError) Code() string       { return e.code }
+func (e *ruleError) Name() string       { return e.name }
+func (e *ruleError) ResultType() string { return e.resultType }
+func (e *ruleError) Unwrap() error      { return e.inner }
+
+func (e *ruleError) Retryable() (bool, bool) {
+	return e.retryable != nil && *e.retryable, e.retryable != nil
+}
+
+func ptr[T any](v T) *T { return &v }

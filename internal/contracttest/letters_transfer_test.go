@@ -1,0 +1,564 @@
+package contracttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+func dlqImport(t *testing.T, bus *eventbus.Bus, lines []byte) eventbus.ImportReport {
+	t.Helper()
+	report, err := bus.DLQ().Import(t.Context(), bytes.NewReader(lines))
+	require.NoError(t, err)
+	return report
+}
+
+const dlqLine = `{"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",` +
+	`"event":{"id":"0190f5fe-7c00-7a00-8bbb-bbbbbbbbbbbb","type":"a","payload":{"number":1},"time":"2024-07-28T12:00:00Z"},` +
+	`"reason":"exhausted","subscription":"s","attempts":1,` +
+	`"failures":[{"attempt":1,"subscription":"s","time":"2024-07-28T12:00:01+02:00","duration":5,"error":"dead"}],` +
+	`"died_at":"2024-07-28T14:00:02+02:00"}`
+
+// Letters of a process whose clock is ahead are newer than those that come now.
+func TestL2_ImportedLettersOfTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, dlqNoCircuit)
+		mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)), eventbus.Named("s"))
+		future := strings.Replace(dlqLine, "0190f5fe-7c00-7a00-8aaa", "f190f5fe-7c00-7a00-8aaa", 1)
+		require.Equal(t, 2, dlqImport(t, bus, []byte(future+"\n"+dlqLine)).Imported)
+		newest := letters(t, bus)[0].ID
+		for i := range 3 {
+			mustPublish(t, bus, "a", i)
+			synctest.Wait()
+		}
+		all := letters(t, bus)
+		require.Equal(t, newest, all[0].ID)
+		require.Equal(t, []any{2, 1, 0}, payloads(all[2:]), "both are, by the clock here")
+		for _, q := range []eventbus.LetterQuery{{Subscription: "s"}, {Reason: eventbus.ReasonPermanent}, {Fingerprint: all[2].Fingerprint}} {
+			page := list(t, bus, q)
+			var mine []any
+			for _, p := range payloads(page.Letters) {
+				if _, raw := p.(json.RawMessage); !raw {
+					mine = append(mine, p)
+				}
+			}
+			require.Equal(t, []any{2, 1, 0}, mine)
+		}
+		for _, l := range all {
+			require.NoError(t, bus.DLQ().Purge(t.Context(), l.ID))
+		}
+		shutdown(t, bus)
+	})
+}
+
+// A group has one fingerprint in any process, also if its text is no UTF-8.
+func TestL2_FingerprintsSurviveAnExport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		bus := review2Letters(t, 1, errors.New("bad byte \xff in \xc3"))
+		var out bytes.Buffer
+		_, err := bus.DLQ().Export(ctx, &out, eventbus.LetterQuery{})
+		require.NoError(t, err)
+		other, _ := newBus(t)
+		_, err = other.DLQ().Import(ctx, &out)
+		require.NoError(t, err)
+		require.Equal(t, oneLetter(t, bus).Fingerprint, oneLetter(t, other).Fingerprint)
+		shutdown(t, bus)
+	})
+}
+
+type dlqOrder struct {
+	Number int    `json:"number"`
+	Name   string `json:"name"`
+}
+
+// dlqExport is what Export writes of all letters.
+func dlqExport(t *testing.T, bus *eventbus.Bus) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	report, err := bus.DLQ().Export(t.Context(), &out, eventbus.LetterQuery{})
+	require.NoError(t, err)
+	require.Equal(t, eventbus.ExportReport{Matched: report.Matched, Exported: report.Matched}, report)
+	require.Equal(t, report.Exported, bytes.Count(out.Bytes(), []byte("\n")))
+	return out.Bytes()
+}
+
+func dlqPairs(m eventbus.EventMetadata) []string {
+	var all []string
+	for n, v := range m.All() {
+		all = append(all, n+"="+v)
+	}
+	return all
+}
+
+// dlqSameLetter compares what is exported of two letters.
+func dlqSameLetter(t *testing.T, want, got eventbus.DeadLetter) {
+	t.Helper()
+	w, g := reflect.ValueOf(want), reflect.ValueOf(got)
+	for i := range w.NumField() {
+		if f := w.Type().Field(i); f.IsExported() {
+			require.Equal(t, w.Field(i).Interface(), g.Field(i).Interface(), f.Name)
+		}
+	}
+}
+
+func TestL4_LettersOutliveTheBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, _ := startBus(t, eventbus.WithRetry(retry(1, time.Second)), dlqNoCircuit)
+		mustSubscribe(t, old, "order.*", ok, eventbus.Named("first"))
+		mustSubscribe(t, old, "order.*", failing(fmt.Errorf("wrapped: %w", errDead)), eventbus.Named("second"))
+		mustSubscribe(t, old, "order.*", ok, eventbus.Named("third"))
+		for i := range 3 {
+			mustPublish(t, old, "order.placed", &dlqOrder{i, "<ä>"}, eventbus.Metadata("k", "v"), eventbus.Metadata("a", ""))
+		}
+		mustPublish(t, old, "order.nil", nil)
+		time.Sleep(time.Minute)
+		require.NoError(t, old.DLQ().Replay(t.Context(), letters(t, old)[3].ID))
+		time.Sleep(time.Minute)
+		require.NoError(t, old.DLQ().ReplayEdited(t.Context(), letters(t, old)[0].ID, dlqOrder{Number: 17}))
+		time.Sleep(time.Minute)
+		before := letters(t, old)
+		lines := dlqExport(t, old)
+		shutdown(t, old)
+
+		bus, _ := newBus(t)
+		require.Equal(t, eventbus.ImportReport{Imported: 4}, dlqImport(t, bus, lines))
+		require.Equal(t, eventbus.ImportReport{Skipped: 4}, dlqImport(t, bus, lines), "it can be repeated")
+		require.Equal(t, lines, dlqExport(t, bus))
+		after := letters(t, bus)
+		require.Len(t, after, 4)
+		for i, l := range after {
+			require.Len(t, l.Failures, len(before[i].Failures))
+			for j := range l.Failures {
+				require.EqualError(t, l.Failures[j].Err, "wrapped: dead")
+				l.Failures[j].Err = before[i].Failures[j].Err
+			}
+			require.ElementsMatch(t, dlqPairs(before[i].Event.Metadata), dlqPairs(l.Event.Metadata))
+			l.Event.Metadata = before[i].Event.Metadata
+			for _, payload := range []struct{ was, is *any }{
+				{&before[i].Event.Payload, &l.Event.Payload}, {&before[i].Original, &l.Original},
+			} {
+				if *payload.was != nil {
+					want, err := json.Marshal(*payload.was)
+					require.NoError(t, err)
+					require.IsType(t, json.RawMessage{}, *payload.is)
+					require.JSONEq(t, string(want), string((*payload.is).(json.RawMessage)))
+					*payload.is = *payload.was
+				}
+			}
+			dlqSameLetter(t, before[i], l)
+		}
+		require.Equal(t, 2, after[0].Replays)
+		require.True(t, after[0].Edited)
+
+		// And they can be handled here.
+		require.NoError(t, bus.Start(t.Context()))
+		var handled journal[string]
+		for _, name := range []string{"first", "second", "third"} {
+			mustSubscribe(t, bus, "order.*", eventbus.Typed(func(ctx context.Context, o *dlqOrder) error {
+				d, _ := eventbus.FromContext(ctx)
+				handled.add(fmt.Sprintf("%s %v %s %d", d.Subscription, o, d.Event.Metadata.Get("k"), d.Replays))
+				return nil
+			}), eventbus.Named(name))
+		}
+		report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.ReplayReport{Matched: 4, Replayed: 4}, report)
+		synctest.Wait()
+		require.ElementsMatch(t, []string{
+			"second &{1 <ä>} v 1", "third &{1 <ä>} v 1",
+			"second &{2 <ä>} v 1", "third &{2 <ä>} v 1",
+			"second <nil>  1", "third <nil>  1",
+			"second &{17 } v 3", "third &{17 } v 3",
+		}, handled.all(), "second and third, not first")
+		require.Empty(t, letters(t, bus))
+		shutdown(t, bus)
+	})
+}
+
+type dlqPayload func() ([]byte, error)
+
+func (p dlqPayload) MarshalJSON() ([]byte, error) { return p() }
+
+type dlqRing struct{ Next *dlqRing }
+
+// What cannot be encoded is named, and does not stop the others.
+func TestL4_ExportNamesWhatDoesNotEncode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, dlqNoCircuit)
+		mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)))
+		ring := &dlqRing{}
+		ring.Next = ring
+		boom := errors.New("boom")
+		var want []string
+		for _, payload := range []any{
+			1,
+			make(chan int),
+			ring,
+			dlqPayload(func() ([]byte, error) { panic(boom) }),
+			dlqPayload(func() ([]byte, error) { runtime.Goexit(); return nil, nil }),
+			dlqPayload(func() ([]byte, error) { return nil, boom }),
+			dlqPayload(func() ([]byte, error) { return []byte("not JSON"), nil }),
+			strings.Repeat("x", 16<<20),
+			// The bus is not locked meanwhile.
+			dlqPayload(func() ([]byte, error) { return fmt.Append(nil, bus.Metrics().DeadLetters), nil }),
+		} {
+			mustPublish(t, bus, "a", payload)
+			synctest.Wait()
+		}
+		for _, l := range letters(t, bus)[1:8] {
+			want = append(want, l.ID.String())
+		}
+		var out bytes.Buffer
+		report, err := bus.DLQ().Export(t.Context(), &out, eventbus.LetterQuery{})
+		require.NoError(t, err)
+		require.Equal(t, 9, report.Matched)
+		require.Equal(t, 2, report.Exported)
+		require.Len(t, report.Unexported, 7)
+		for i, u := range report.Unexported {
+			require.Equal(t, want[6-i], u.ID.String())
+			require.Error(t, u.Err)
+		}
+		require.ErrorContains(t, report.Unexported[2].Err, "panicked: boom")
+		require.ErrorContains(t, report.Unexported[3].Err, "exited its goroutine")
+		require.ErrorIs(t, report.Unexported[4].Err, boom)
+		require.ErrorContains(t, report.Unexported[6].Err, "16777216")
+		require.Equal(t, 2, strings.Count(out.String(), "\n"))
+		require.Contains(t, out.String(), `"payload":9`)
+		require.Len(t, letters(t, bus), 9, "they stay")
+
+		into, _ := newBus(t)
+		require.Equal(t, eventbus.ImportReport{Imported: 2}, dlqImport(t, into, out.Bytes()))
+		shutdown(t, bus)
+	})
+}
+
+func TestL4_ExportEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, dlqNoCircuit)
+		mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)))
+		release := make(chan struct{})
+		mustPublish(t, bus, "a", 1)
+		synctest.Wait()
+		mustPublish(t, bus, "a", dlqPayload(func() ([]byte, error) { <-release; return []byte("1"), nil }))
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var out bytes.Buffer
+		report, err := bus.DLQ().Export(ctx, &out, eventbus.LetterQuery{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, letters(t, bus)[0].ID.String(), "the one that blocks is named")
+		require.Equal(t, eventbus.ExportReport{Matched: 2, Exported: 1}, report)
+		close(release)
+		shutdown(t, bus)
+	})
+}
+
+type dlqWriter func([]byte) (int, error)
+
+func (w dlqWriter) Write(p []byte) (int, error) { return w(p) }
+
+func TestL4_ExportAndItsWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, dlqNoCircuit)
+		fill(t, bus, 5)
+		full := errors.New("disk is full")
+		for _, c := range []struct {
+			n    int
+			err  error
+			want error
+		}{{0, full, full}, {7, nil, io.ErrShortWrite}} {
+			n := 0
+			report, err := bus.DLQ().Export(t.Context(), dlqWriter(func(p []byte) (int, error) {
+				if n++; n == 3 {
+					return c.n, c.err
+				}
+				require.Equal(t, 1, bytes.Count(p, []byte("\n")))
+				return len(p), nil
+			}), eventbus.LetterQuery{Subscription: "s"})
+			require.ErrorIs(t, err, c.want)
+			require.Equal(t, eventbus.ExportReport{Matched: 5, Exported: 2}, report)
+		}
+		// A writer may use the queue, and what it removes is not written any more.
+		all := letters(t, bus)
+		report, err := bus.DLQ().Export(t.Context(), dlqWriter(func(p []byte) (int, error) {
+			_ = bus.DLQ().Purge(t.Context(), all[0].ID)
+			return len(p), nil
+		}), eventbus.LetterQuery{})
+		require.NoError(t, err)
+		require.Equal(t, eventbus.ExportReport{Matched: 5, Exported: 4, Gone: 1}, report)
+		_, err = bus.DLQ().Export(t.Context(), nil, eventbus.LetterQuery{})
+		bRequireOptionError(t, err, "Export")
+		_, err = bus.DLQ().Export(t.Context(), (*bytes.Buffer)(nil), eventbus.LetterQuery{})
+		bRequireOptionError(t, err, "Export")
+		_, err = bus.DLQ().Export(t.Context(), io.Discard, eventbus.LetterQuery{Limit: 1})
+		bRequireOptionError(t, err, "LetterQuery.Limit")
+		shutdown(t, bus)
+	})
+}
+
+// dlqReader calls a function when it is read, and has nothing.
+type dlqReader func()
+
+func (r dlqReader) Read([]byte) (int, error) {
+	r()
+	return 0, io.EOF
+}
+
+func TestL4_ImportTakesAllOrNothing(t *testing.T) {
+	bus, _ := newBus(t)
+	good := strings.Replace(dlqLine, "aaaaaaaaaaaa", "aaaaaaaaaaab", 1)
+	with := func(old, replacement string) string {
+		require.Contains(t, dlqLine, old)
+		return strings.Replace(dlqLine, old, replacement, 1)
+	}
+	for name, c := range map[string]struct{ line, reason string }{
+		"no JSON":            {"{", "unexpected end of JSON input; give Import what Export has written"},
+		"null":               {"null", "has no id"},
+		"an array":           {"[]", "cannot unmarshal array"},
+		"two":                {dlqLine + dlqLine, "invalid character '{' after top-level value"},
+		"no id":              {with(`"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",`, ""), "has no id"},
+		"a zero id":          {with("0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa", "00000000-0000-0000-0000-000000000000"), "has no id"},
+		"a bad id":           {with("aaaaaaaaaaaa", "aa"), "not a UUID"},
+		"no event id":        {with(`"id":"0190f5fe-7c00-7a00-8bbb-bbbbbbbbbbbb",`, ""), "has no event.id"},
+		"a bad type":         {with(`"type":"a"`, `"type":"a..b"`), `event.type "a..b"`},
+		"no type":            {with(`"type":"a",`, ``), `event.type ""`},
+		"an unknown reason":  {with("exhausted", "bored"), `reason "bored" is none of`},
+		"no subscription":    {with(`"subscription":"s","attempts"`, `"attempts"`), "a subscription's name is empty"},
+		"an empty one":       {with(`"attempts":1,"f`, `"not_reached":[""],"attempts":1,"f`), "a subscription's name is empty"},
+		"negative attempts":  {with(`"attempts":1,"f`, `"attempts":-1,"f`), "attempts, replays"},
+		"too many replays":   {with(`"attempts":1,"f`, `"replays":2147483648,"f`), "attempts, replays"},
+		"no time of death":   {with(`"died_at":"2024-07-28T14:00:02+02:00"`, `"replays":1`), "has no died_at"},
+		"no time":            {with(`,"time":"2024-07-28T12:00:00Z"`, ""), "has no event.time"},
+		"no time in UTC":     {with("2024-07-28T14:00:02+02:00", "9999-12-31T23:00:00-02:00"), "years 0 and 9999"},
+		"bad metadata":       {with(`"type":"a"`, `"type":"a","metadata":{"eventbus.x":"1"}`), "reserved"},
+		"an original only":   {with(`"attempts":1,"f`, `"original":1,"f`), "edited is not set"},
+		"a payload too many": {with(`"payload":{"number":1}`, `"payload":null,"payload":{"number":1}`), "names a payload twice"},
+		"a wrong kind":       {with(`"attempts":1,"f`, `"attempts":"`+strings.Repeat("1", 1000)+`","f`), "attempts"},
+		"too long":           {with(`{"number":1}`, `"`+strings.Repeat("x", 16<<20)+`"`), "is longer than 16777216 bytes"},
+	} {
+		report, err := bus.DLQ().Import(t.Context(), strings.NewReader(good+"\r\n\n"+c.line+"\n"+good))
+		var bad *eventbus.ImportError
+		require.ErrorAs(t, err, &bad, name)
+		require.ErrorIs(t, err, eventbus.ErrInvalidLetter)
+		require.NotErrorIs(t, err, eventbus.ErrNotFound)
+		require.Equal(t, 3, bad.Line, name)
+		require.Contains(t, bad.Reason, c.reason, name)
+		require.Less(t, len(bad.Reason), 600)
+		require.Zero(t, report)
+		require.Zero(t, bus.Metrics().DeadLetters, name)
+	}
+	broken := errors.New("connection lost")
+	_, err := bus.DLQ().Import(t.Context(), io.MultiReader(strings.NewReader(good+"\n"), iotest.ErrReader(broken)))
+	require.ErrorIs(t, err, broken)
+	require.ErrorContains(t, err, "line 2")
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = bus.DLQ().Import(ctx, io.MultiReader(strings.NewReader(good+"\n"), dlqReader(func() { cancel() }), strings.NewReader(good+"\n")))
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = bus.DLQ().Import(t.Context(), nil)
+	bRequireOptionError(t, err, "Import")
+	require.Zero(t, bus.Metrics().DeadLetters)
+
+	tolerated := with(`"attempts":1,"f`, `"from_the_future":{"a":[1]},"f`)
+	require.Equal(t, eventbus.ImportReport{Imported: 2, Skipped: 1}, dlqImport(t, bus, []byte(good+"\n"+tolerated+"\n"+good)))
+	require.Zero(t, dlqImport(t, bus, nil))
+	l := letters(t, bus)[1]
+	require.Equal(t, time.Date(2024, 7, 28, 12, 0, 2, 0, time.UTC), l.DiedAt)
+	require.NotEmpty(t, l.Fingerprint)
+	require.Equal(t, 2, list(t, bus, eventbus.LetterQuery{Fingerprint: l.Fingerprint}).Total)
+}
+
+// A letter whose event Publish would have refused is none.
+func TestL4_AnImportedKeyIsAsGoodAsAPublishedOne(t *testing.T) {
+	from, _ := startBus(t)
+	mustSubscribe(t, from, "a", failing(eventbus.Permanent(errors.New("bad"))))
+	_, err := from.PublishAndWait(t.Context(), "a", nil, eventbus.Key("its key"))
+	require.Error(t, err)
+	var exported strings.Builder
+	_, err = from.DLQ().Export(t.Context(), &exported, eventbus.LetterQuery{})
+	require.NoError(t, err)
+	for _, key := range []string{strings.Repeat("k", 256), `\u0000`} {
+		to, _ := newBus(t)
+		_, err = to.DLQ().Import(t.Context(), strings.NewReader(strings.Replace(exported.String(), "its key", key, 1)))
+		var wrong *eventbus.ImportError
+		require.ErrorAs(t, err, &wrong)
+		require.Contains(t, wrong.Reason, "event.key")
+		require.Empty(t, letters(t, to))
+	}
+}
+
+// A payload that the new code cannot decode dies again, permanently, and stays.
+func TestE5_WhatCannotBeDecodedStaysReplayable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, dlqNoCircuit)
+		var got journal[any]
+		s := mustSubscribe(t, bus, "a", eventbus.Typed(func(_ context.Context, v []string) error { got.add(v); return nil }), eventbus.Named("s"))
+		dlqImport(t, bus, []byte(dlqLine))
+		for replays := 1; replays <= 2; replays++ {
+			require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
+			synctest.Wait()
+			l := oneLetter(t, bus)
+			require.Equal(t, eventbus.ReasonPermanent, l.Reason)
+			require.Equal(t, replays, l.Replays)
+			require.JSONEq(t, `{"number":1}`, string(l.Event.Payload.(json.RawMessage)))
+			last := l.Failures[len(l.Failures)-1]
+			require.Equal(t, "*eventbus.PayloadTypeError", last.Class)
+			var cause *json.UnmarshalTypeError
+			require.ErrorAs(t, last.Err, &cause)
+			var typed *eventbus.PayloadTypeError
+			require.ErrorAs(t, last.Err, &typed)
+			require.Equal(t, "json.RawMessage", typed.Got)
+			require.Equal(t, "[]string", typed.Want)
+			require.ErrorContains(t, last.Err, "cannot unmarshal object")
+		}
+		s.Unsubscribe()
+		mustSubscribe(t, bus, "a", eventbus.Typed(func(_ context.Context, v dlqOrder) error { got.add(v); return nil }), eventbus.Named("s"))
+		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
+		synctest.Wait()
+		require.Equal(t, []any{dlqOrder{Number: 1}}, got.all())
+		require.Empty(t, letters(t, bus))
+		shutdown(t, bus)
+	})
+}
+
+func TestE5_RawPayloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, dlqNoCircuit)
+		var got journal[any]
+		take := func(v any) error { got.add(v); return nil }
+		mustSubscribe(t, bus, "struct", eventbus.Typed(func(_ context.Context, v dlqOrder) error { return take(v) }))
+		mustSubscribe(t, bus, "pointer", eventbus.Typed(func(_ context.Context, v *dlqOrder) error { return take(v) }))
+		mustSubscribe(t, bus, "bytes", eventbus.Typed(func(_ context.Context, v []byte) error { return take(v) }))
+		mustSubscribe(t, bus, "raw", eventbus.Typed(func(_ context.Context, v json.RawMessage) error { return take(v) }))
+		mustSubscribe(t, bus, "any", eventbus.Typed(func(_ context.Context, v any) error { return take(v) }))
+		mustSubscribe(t, bus, "int", eventbus.Typed(func(_ context.Context, v int) error { return take(v) }))
+		for _, c := range []struct {
+			eventType, payload string
+			want               any
+		}{
+			{"struct", `{"number":2,"new":1}`, dlqOrder{Number: 2}},
+			{"pointer", `{"number":2}`, &dlqOrder{Number: 2}},
+			{"pointer", ` null `, (*dlqOrder)(nil)},
+			{"bytes", `"aGk="`, []byte("hi")},
+			{"raw", `{}`, json.RawMessage(`{}`)},
+			{"any", `{}`, json.RawMessage(`{}`)},
+			{"int", `7`, 7},
+			{"int", `null`, nil},
+			{"int", `"7"`, nil},
+			{"int", ``, nil},
+			{"int", `7.5`, nil},
+		} {
+			_, err := bus.PublishAndWait(t.Context(), c.eventType, json.RawMessage(c.payload))
+			if c.want == nil {
+				var typed *eventbus.PayloadTypeError
+				require.ErrorAs(t, err, &typed)
+				require.Equal(t, "int", typed.Want)
+				require.Equal(t, 1, letters(t, bus)[0].Attempts)
+				continue
+			}
+			require.NoError(t, err)
+			all := got.all()
+			require.Equal(t, c.want, all[len(all)-1])
+		}
+		shutdown(t, bus)
+	})
+}
+
+// The bound holds, and what falls out is seen.
+func TestL7_ImportKeepsTheBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, _ := startBus(t, dlqNoCircuit)
+		fill(t, old, 10)
+		lines := dlqExport(t, old)
+		all := letters(t, old)
+		shutdown(t, old)
+		time.Sleep(time.Second)
+		var evicted journal[eventbus.DeadLetter]
+		bus, logs := startBus(t, dlqNoCircuit, eventbus.WithDeadLetterCapacity(5),
+			eventbus.WithObserver(eventbus.Observer{LetterEvicted: func(l eventbus.DeadLetter) { evicted.add(l) }}))
+		fill(t, bus, 3)
+		require.Equal(t, eventbus.ImportReport{Imported: 10, Evicted: 8}, dlqImport(t, bus, lines))
+		require.Len(t, letters(t, bus), 5)
+		for i, l := range evicted.all() {
+			require.Equal(t, all[9-i].ID, l.ID, "the oldest first")
+		}
+		require.Equal(t, 8, evicted.len())
+		require.Equal(t, 8, logs.FilterMessageSnippet("evicted").Len())
+		require.EqualValues(t, 8, bus.Metrics().LettersEvicted)
+		shutdown(t, bus)
+		require.Equal(t, eventbus.ImportReport{Imported: 8, Skipped: 2, Evicted: 8}, dlqImport(t, bus, lines), "after Shutdown too")
+	})
+}
+
+// A matcher that goes by segments agrees, for patterns that are taken and codes that
+// are made of them.
+// What is given can be changed afterwards, and so can what is returned.
+// A letter's rule is in its JSON, and comes back.
+func TestP7_LettersWithRulesAreExportedAndImported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		_, handler := ruleCalls(errBroken, coded("X"))
+		mustSubscribe(t, bus, "a", handler, eventbus.Named("s"), eventbus.Retry(retry(1, 0)),
+			eventbus.RetryRules(onCodes(1, "Y"), eventbus.RetryRule{Name: "bank", Match: codes("X"), Attempts: 2}))
+		mustPublish(t, bus, "a", "payload")
+		shutdown(t, bus)
+		lines := dlqExport(t, bus)
+		require.Equal(t, 3, strings.Count(string(lines), `"rule":{"position":1,"name":"bank","subscription":"s"}`), "%s", lines)
+		other, _ := newBus(t)
+		require.Equal(t, 1, dlqImport(t, other, lines).Imported)
+		want, got := oneLetter(t, bus), oneLetter(t, other)
+		require.Equal(t, want.Rule, got.Rule)
+		require.Nil(t, got.Failures[0].Rule)
+		require.Equal(t, want.Failures[1].Rule, got.Failures[1].Rule)
+		for _, bad := range []string{`"position":-1`, `"position":2147483648`} {
+			_, err := other.DLQ().Import(t.Context(), strings.NewReader(strings.Replace(string(lines), `"position":1`, bad, 1)))
+			require.ErrorContains(t, err, "position of a rule")
+		}
+
+		// Nor does a change of one copy reach another.
+		got.Rule.Position, got.Failures[1].Rule.Name = 77, "spoiled"
+		require.Equal(t, want.Rule, oneLetter(t, other).Rule)
+		require.Equal(t, want.Failures[1].Rule, oneLetter(t, other).Failures[1].Rule)
+	})
+}
+
+// Whatever is imported can be exported and imported again; what is refused changes
+// nothing.
+func FuzzImport(f *testing.F) {
+	f.Add([]byte(dlqLine))
+	f.Add([]byte(dlqLine + "\n" + strings.Replace(dlqLine, "aaaaaaaaaaaa", "aaaaaaaaaaab", 1) + "\n"))
+	f.Add([]byte(strings.Replace(dlqLine, `"attempts":1,"f`, `"edited":true,"original":[1,"<"],"fingerprint":"x","f`, 1)))
+	f.Add([]byte(strings.Replace(dlqLine, `"payload"`, `"metadata":{"k":"v"},"payload":null,"Payload"`, 1)))
+	f.Add([]byte("{}\n\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		bus, err := eventbus.New()
+		require.NoError(t, err)
+		report, err := bus.DLQ().Import(t.Context(), bytes.NewReader(in))
+		n := bus.Metrics().DeadLetters
+		if err != nil {
+			require.ErrorIs(t, err, eventbus.ErrInvalidLetter)
+			require.Zero(t, n)
+			return
+		}
+		require.Equal(t, report.Imported, n)
+		lines := dlqExport(t, bus)
+		again, err := eventbus.New()
+		require.NoError(t, err)
+		require.Equal(t, eventbus.ImportReport{Imported: n}, dlqImport(t, again, lines))
+		require.Equal(t, string(lines), string(dlqExport(t, again)))
+	})
+}
