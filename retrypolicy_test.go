@@ -44,8 +44,8 @@ func TestP2_TheEdgesOfAPolicy(t *testing.T) {
 	}
 }
 
-// bDuration is a duration of any size, and often of one that matters.
-func bDuration() *rapid.Generator[time.Duration] {
+// anyDuration is a duration of any size, and often of one that matters.
+func anyDuration() *rapid.Generator[time.Duration] {
 	return rapid.OneOf(
 		rapid.SampledFrom([]time.Duration{0, 1, time.Millisecond, time.Second, 30 * time.Second, math.MaxInt64 - 1, math.MaxInt64}),
 		rapid.Custom(func(t *rapid.T) time.Duration {
@@ -54,7 +54,7 @@ func bDuration() *rapid.Generator[time.Duration] {
 	)
 }
 
-func bMultiplier() *rapid.Generator[float64] {
+func anyMultiplier() *rapid.Generator[float64] {
 	return rapid.OneOf(
 		rapid.SampledFrom([]float64{1, 1.0000000000000002, 1.5, 2, 10, 1e300, math.MaxFloat64}),
 		rapid.Float64Range(1, 4),
@@ -62,24 +62,24 @@ func bMultiplier() *rapid.Generator[float64] {
 	)
 }
 
-func bPolicy() *rapid.Generator[eventbus.RetryPolicy] {
+func anyPolicy() *rapid.Generator[eventbus.RetryPolicy] {
 	return rapid.Custom(func(t *rapid.T) eventbus.RetryPolicy {
 		return eventbus.RetryPolicy{
 			MaxRetries:        rapid.SampledFrom([]int{0, 1, 3, eventbus.Unlimited, math.MaxInt32 - 1}).Draw(t, "MaxRetries"),
-			BaseDelay:         bDuration().Draw(t, "BaseDelay"),
-			MaxDelay:          bDuration().Draw(t, "MaxDelay"),
-			BackoffMultiplier: bMultiplier().Draw(t, "BackoffMultiplier"),
-			MaxElapsed:        bDuration().Draw(t, "MaxElapsed"),
-			Jitter:            rapid.SampledFrom(bJitters).Draw(t, "Jitter"),
+			BaseDelay:         anyDuration().Draw(t, "BaseDelay"),
+			MaxDelay:          anyDuration().Draw(t, "MaxDelay"),
+			BackoffMultiplier: anyMultiplier().Draw(t, "BackoffMultiplier"),
+			MaxElapsed:        anyDuration().Draw(t, "MaxElapsed"),
+			Jitter:            rapid.SampledFrom(jitters).Draw(t, "Jitter"),
 		}
 	})
 }
 
-var bJitters = []eventbus.Jitter{
+var jitters = []eventbus.Jitter{
 	eventbus.ProportionalJitter, eventbus.NoJitter, eventbus.FullJitter, eventbus.EqualJitter, eventbus.DecorrelatedJitter,
 }
 
-func bAttempt() *rapid.Generator[int] {
+func anyAttempt() *rapid.Generator[int] {
 	return rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 1_000_000))
 }
 
@@ -87,8 +87,8 @@ func bAttempt() *rapid.Generator[int] {
 // rounding is the same as in the code.
 func TestP2_DelayAgreesWithTheFormulaForEveryPolicyAndAttempt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := bPolicy().Draw(t, "policy")
-		attempt := bAttempt().Draw(t, "attempt")
+		p := anyPolicy().Draw(t, "policy")
+		attempt := anyAttempt().Draw(t, "attempt")
 		got := p.Delay(attempt)
 		if attempt == 1 {
 			if got != 0 {
@@ -124,7 +124,7 @@ func TestP2_DelayAgreesWithTheFormulaForEveryPolicyAndAttempt(t *testing.T) {
 
 func TestP3_JitterNames(t *testing.T) {
 	var names []string
-	for _, j := range bJitters {
+	for _, j := range jitters {
 		names = append(names, j.String())
 	}
 	require.Equal(t, []string{"proportional", "none", "full", "equal", "decorrelated"}, names)

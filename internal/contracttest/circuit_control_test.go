@@ -61,7 +61,7 @@ func TestControl_SubscriptionByName(t *testing.T) {
 func TestControl_WithoutACircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"), eventbus.Circuit(eventbus.NoCircuit()))
 		require.ErrorIs(t, s.Trip(), eventbus.ErrCircuitDisabled)
 		require.ErrorIs(t, s.Reset(), eventbus.ErrCircuitDisabled)
@@ -71,7 +71,7 @@ func TestControl_WithoutACircuit(t *testing.T) {
 		require.Zero(t, calls.len())
 		require.Equal(t, eventbus.CircuitDisabled, metricsOf(t, bus, "s").Circuit)
 		require.NoError(t, s.Resume())
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 3, calls.len())
 		require.NoError(t, s.HoldUntil(time.Now().Add(time.Minute)))
 		holdUp(t, bus, 1)
@@ -95,14 +95,14 @@ func TestControl_EveryStateAndControl(t *testing.T) {
 		"half-open, probing": func(t *testing.T, bus *eventbus.Bus, s *eventbus.Subscription) {
 			require.NoError(t, s.Trip())
 			time.Sleep(30 * time.Second)
-			mustPublish(t, bus, "x", coreScripted("probe", coreSleep(5*time.Second)))
-			coreSettle()
+			mustPublish(t, bus, "x", scripted("probe", sleepFor(5*time.Second)))
+			settleWorkers()
 		},
 		"half-open, idle": func(t *testing.T, bus *eventbus.Bus, s *eventbus.Subscription) {
 			require.NoError(t, s.Trip())
 			time.Sleep(30 * time.Second)
-			mustPublish(t, bus, "x", coreScripted("probe", failing(eventbus.Permanent(errCore))))
-			coreSettle()
+			mustPublish(t, bus, "x", scripted("probe", failing(eventbus.Permanent(errBoom))))
+			settleWorkers()
 		},
 		"paused": func(t *testing.T, _ *eventbus.Bus, s *eventbus.Subscription) { require.NoError(t, s.Pause()) },
 	}
@@ -159,12 +159,12 @@ func TestControl_EveryStateAndControl(t *testing.T) {
 							at.add(time.Now())
 							return nil
 						}
-						return e.Payload.(*coreScript).run(ctx, e)
+						return e.Payload.(*stepScript).run(ctx, e)
 					}, eventbus.Named("s"))
 					states[c.state](t, bus, s)
 					if held {
 						mustPublish(t, bus, "x", "it")
-						coreSettle()
+						settleWorkers()
 						require.Zero(t, at.len())
 					}
 					began := time.Now()
@@ -184,7 +184,7 @@ func TestControl_EveryStateAndControl(t *testing.T) {
 					if c.after == never {
 						require.Zero(t, at.len())
 						require.NoError(t, s.Resume())
-						coreSettle()
+						settleWorkers()
 						require.Equal(t, 1, at.len())
 					} else {
 						require.Equal(t, 1, at.len())
@@ -203,21 +203,21 @@ func TestControl_EveryStateAndControl(t *testing.T) {
 func TestControl_RunningCallsHaveNoPartInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(0, 0)), eventbus.WithCircuit(eventbus.MinEvents(1)))
-		s := mustSubscribe(t, bus, "*", bScripted, eventbus.Named("s"))
+		s := mustSubscribe(t, bus, "*", runScript, eventbus.Named("s"))
 		state := func() eventbus.CircuitState { return metricsOf(t, bus, "s").Circuit }
 		slow := func(err error) eventbus.Handler {
 			return func(context.Context, eventbus.Event) error { time.Sleep(time.Second); return err }
 		}
 		// A success that began before the trip does not close it.
 		mustPublish(t, bus, "x", slow(nil))
-		coreSettle()
+		settleWorkers()
 		require.NoError(t, s.Trip())
 		time.Sleep(2 * time.Second)
 		require.Equal(t, eventbus.CircuitOpen, state())
 		// A failure that began before the reset does not open it.
 		require.NoError(t, s.Reset())
-		mustPublish(t, bus, "x", slow(errCore))
-		coreSettle()
+		mustPublish(t, bus, "x", slow(errBoom))
+		settleWorkers()
 		require.NoError(t, s.Reset())
 		time.Sleep(2 * time.Second)
 		require.Equal(t, eventbus.CircuitClosed, state())
@@ -225,7 +225,7 @@ func TestControl_RunningCallsHaveNoPartInIt(t *testing.T) {
 		require.NoError(t, s.Trip())
 		time.Sleep(30 * time.Second)
 		mustPublish(t, bus, "x", slow(nil))
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, eventbus.CircuitHalfOpen, state())
 		require.NoError(t, s.Trip())
 		time.Sleep(2 * time.Second)
@@ -244,7 +244,7 @@ func TestControl_PauseHoldsWhateverWhenOpenSays(t *testing.T) {
 	for _, how := range []eventbus.WhenOpen{eventbus.HoldWhenOpen, eventbus.DropWhenOpen, eventbus.DeadLetterWhenOpen} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t)
-			calls := newCoreCalls()
+			calls := newCallLog()
 			s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"), how)
 			require.NoError(t, s.Pause())
 			holdUp(t, bus, 2)
@@ -253,7 +253,7 @@ func TestControl_PauseHoldsWhateverWhenOpenSays(t *testing.T) {
 			require.Equal(t, 4, metricsOf(t, bus, "s").Held)
 			require.Zero(t, calls.len())
 			require.NoError(t, s.Resume())
-			coreSettle()
+			settleWorkers()
 			require.Equal(t, 4, metricsOf(t, bus, "s").Held, "they wait for the circuit")
 			mustPublish(t, bus, "x", "skipped")
 			time.Sleep(time.Minute)
@@ -277,15 +277,15 @@ func TestControl_PauseHoldsWhateverWhenOpenSays(t *testing.T) {
 func TestControl_PauseDuringACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t, eventbus.WithRetry(retry(1, time.Second)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			d, _ := eventbus.FromContext(ctx)
 			calls.note("%d", d.Attempt)
 			time.Sleep(time.Second)
-			return errCore
+			return errBoom
 		}, eventbus.Named("s"))
 		mustPublish(t, bus, "x", nil)
-		coreSettle()
+		settleWorkers()
 		began := time.Now()
 		require.NoError(t, s.Pause())
 		require.Zero(t, time.Since(began))
@@ -306,7 +306,7 @@ func TestControl_PauseDuringACall(t *testing.T) {
 func TestControl_HoldUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"))
 		for _, bad := range []time.Time{{}, time.Now(), time.Now().Add(-time.Hour), time.Unix(0, math.MinInt64)} {
 			var refused *eventbus.OptionError
@@ -339,7 +339,7 @@ func TestControl_HoldUntil(t *testing.T) {
 		require.Equal(t, 2, calls.len())
 		require.True(t, metricsOf(t, bus, "s").Paused)
 		require.NoError(t, s.Resume())
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 3, calls.len())
 
 		// New ones get through when the time has come, though nothing was held.
@@ -355,7 +355,7 @@ func TestControl_HoldUntil(t *testing.T) {
 func TestControl_HoldUntilWithinTheCircuitsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"))
 		require.NoError(t, s.Trip())
 		require.NoError(t, s.HoldUntil(time.Now().Add(10*time.Second)))
@@ -370,7 +370,7 @@ func TestControl_HoldUntilWithinTheCircuitsTime(t *testing.T) {
 func TestControl_FromInsideTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		var s *eventbus.Subscription
 		s = mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			calls.note("%v", e.Payload)

@@ -19,19 +19,19 @@ import (
 
 func TestC5_DeadLetterWhenOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, logs := startBus(t, bOnce)
+		bus, logs := startBus(t, oneAttempt)
 		first := mustSubscribe(t, bus, "**", ok, eventbus.Named("first"))
-		mustSubscribe(t, bus, "{a,only.sick}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
+		mustSubscribe(t, bus, "{a,only.sick}", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
 		last := mustSubscribe(t, bus, "a", ok, eventbus.Named("last"))
 		for range 4 {
-			bPublish(t, bus, "only.sick", bFail)
+			publishScripts(t, bus, "only.sick", failBroken)
 		}
 		report, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{All: true})
 		require.NoError(t, err)
 		require.Equal(t, 4, report.Purged)
 		logs.TakeAll()
 
-		r, err := bus.PublishAndWait(t.Context(), "a", bOK, eventbus.Metadata("k", "v"))
+		r, err := bus.PublishAndWait(t.Context(), "a", succeed, eventbus.Metadata("k", "v"))
 		var d *eventbus.DeliveryError
 		require.ErrorAs(t, err, &d)
 		require.Equal(t, eventbus.Handled, r.Outcome)
@@ -64,20 +64,20 @@ func TestC5_DeadLetterWhenOpen(t *testing.T) {
 
 func TestC5_DropWhenOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		mustSubscribe(t, bus, "*", bScripted, eventbus.Named("sick"), eventbus.DropWhenOpen)
+		bus, _ := startBus(t, oneAttempt)
+		mustSubscribe(t, bus, "*", runScript, eventbus.Named("sick"), eventbus.DropWhenOpen)
 		well := mustSubscribe(t, bus, "b", ok)
-		bTrip(t, bus, "a")
+		tripCircuit(t, bus, "a")
 		dead := len(letters(t, bus))
 
-		r, err := bus.PublishAndWait(t.Context(), "a", bOK)
+		r, err := bus.PublishAndWait(t.Context(), "a", succeed)
 		require.NoError(t, err)
 		require.Equal(t, eventbus.Dropped, r.Outcome)
 		require.Zero(t, r.Attempts)
 		require.Equal(t, int64(1), bus.Metrics().Ledger.Dropped)
 		require.Zero(t, bus.Metrics().Ledger.Splits)
 
-		r, err = bus.PublishAndWait(t.Context(), "b", bOK)
+		r, err = bus.PublishAndWait(t.Context(), "b", succeed)
 		require.NoError(t, err)
 		require.Equal(t, eventbus.Handled, r.Outcome)
 		l := bus.Metrics().Ledger
@@ -92,15 +92,15 @@ func TestC5_DropWhenOpen(t *testing.T) {
 
 func TestC5_AllTargetsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
+		bus, _ := startBus(t, oneAttempt)
 		for _, name := range []string{"x", "y", "z"} {
-			mustSubscribe(t, bus, "{all,"+name+"}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named(name))
-			bTrip(t, bus, name)
+			mustSubscribe(t, bus, "{all,"+name+"}", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named(name))
+			tripCircuit(t, bus, name)
 		}
 		_, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{All: true})
 		require.NoError(t, err)
 
-		r, err := bus.PublishAndWait(t.Context(), "all", bOK)
+		r, err := bus.PublishAndWait(t.Context(), "all", succeed)
 		require.Error(t, err)
 		require.Equal(t, eventbus.DeadLettered, r.Outcome)
 		require.Zero(t, r.Attempts)
@@ -148,10 +148,10 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 					if name != sick {
 						return nil
 					}
-					return bScripted(ctx, e)
+					return runScript(ctx, e)
 				}, opts...)
 			}
-			id := mustPublish(t, bus, "a", bFail)
+			id := mustPublish(t, bus, "a", failBroken)
 			time.Sleep(15 * time.Second) // two attempts
 			for range 3 {                // the event itself is the fourth that has failed there
 				mustPublish(t, bus, sick, failing(eventbus.RetryAfter(errBroken, time.Hour)))
@@ -178,7 +178,7 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 				wantMax = 6
 			}
 			require.Equal(t, wantMax, logs.FilterMessage("handler failed").All()[0].ContextMap()["max_attempts"])
-			_ = bCut(t, bus)
+			_ = cutShort(t, bus)
 		})
 	}
 }
@@ -186,19 +186,19 @@ func TestC5_TheLetterKeepsTheAttemptsAndFailuresAtThatSubscription(t *testing.T)
 func TestC5_ASplitKeepsThePolicyOfItsDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t, eventbus.WithRetry(retry(1, time.Second)))
-		mustSubscribe(t, bus, "{a,sick}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
+		mustSubscribe(t, bus, "{a,sick}", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
 		mustSubscribe(t, bus, "a", ok, eventbus.Retry(eventbus.MaxRetries(7)))
-		bPublish(t, bus, "sick", failing(eventbus.Permanent(errBroken)))
+		publishScripts(t, bus, "sick", failing(eventbus.Permanent(errBroken)))
 		for range 4 {
 			mustPublish(t, bus, "sick", failing(eventbus.RetryAfter(errBroken, time.Hour)))
 		}
 		synctest.Wait()
 		logs.TakeAll()
-		bPublish(t, bus, "a", bOK)
+		publishScripts(t, bus, "a", succeed)
 		e := logs.FilterMessage("event dead-lettered").All()
 		require.Len(t, e, 1)
 		require.Equal(t, int64(8), e[0].ContextMap()["max_attempts"])
-		_ = bCut(t, bus)
+		_ = cutShort(t, bus)
 	})
 }
 
@@ -208,12 +208,12 @@ func TestC5_FailuresElsewhereAreNotTheirs(t *testing.T) {
 	for _, behind := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t, eventbus.WithRetry(retry(5, time.Second)))
-			mustSubscribe(t, bus, "{a,x}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("x"))
-			mustSubscribe(t, bus, "{a,y}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("y"))
+			mustSubscribe(t, bus, "{a,x}", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("x"))
+			mustSubscribe(t, bus, "{a,y}", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("y"))
 			if behind {
 				mustSubscribe(t, bus, "a", ok, eventbus.Named("z"))
 			}
-			id := mustPublish(t, bus, "a", bFail)
+			id := mustPublish(t, bus, "a", failBroken)
 			synctest.Wait()
 			for sick, n := range map[string]int{"x": 3, "y": 4} { // it has failed at x itself
 				for range n {
@@ -231,7 +231,7 @@ func TestC5_FailuresElsewhereAreNotTheirs(t *testing.T) {
 			require.Len(t, got["x"].Failures, 1)
 			require.Zero(t, got["y"].Attempts, "behind: %v", behind)
 			require.Empty(t, got["y"].Failures, "behind: %v", behind)
-			_ = bCut(t, bus)
+			_ = cutShort(t, bus)
 		})
 	}
 }
@@ -241,8 +241,8 @@ func TestC5_ASplitSaysHowManyFailuresItLeavesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(eventbus.Unlimited, time.Second)))
 		mustSubscribe(t, bus, "a", ok)
-		mustSubscribe(t, bus, "{a,sick}", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
-		mustPublish(t, bus, "a", bFail)
+		mustSubscribe(t, bus, "{a,sick}", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("sick"))
+		mustPublish(t, bus, "a", failBroken)
 		time.Sleep(149*time.Second + time.Second/2)
 		for range 3 { // the event itself is the fourth that has failed there
 			mustPublish(t, bus, "sick", failing(eventbus.RetryAfter(errBroken, time.Hour)))
@@ -253,7 +253,7 @@ func TestC5_ASplitSaysHowManyFailuresItLeavesOut(t *testing.T) {
 		require.Equal(t, 150, l.Attempts)
 		require.Len(t, l.Failures, 100)
 		require.Equal(t, 50, l.FailuresOmitted)
-		_ = bCut(t, bus)
+		_ = cutShort(t, bus)
 	})
 }
 
@@ -266,7 +266,7 @@ func TestC5_WhatHasBeenLetGoCountsForTheBound(t *testing.T) {
 		s := mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
 			time.Sleep(10 * time.Second)
 			if !mended.Load() {
-				return errGap
+				return errBroken
 			}
 			return nil
 		}, eventbus.Named("s"), eventbus.HoldCapacity(2), eventbus.Timeout(time.Minute))
@@ -276,7 +276,7 @@ func TestC5_WhatHasBeenLetGoCountsForTheBound(t *testing.T) {
 		time.Sleep(35 * time.Second) // 1 is the probe, in its handler
 		require.Equal(t, 1, bus.Metrics().Held)
 		mustPublish(t, bus, "a", 3)
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 1, bus.Metrics().Held)
 		require.Len(t, letters(t, bus), 1)
 		require.Equal(t, eventbus.ReasonCircuitOpen, letters(t, bus)[0].Reason)
@@ -297,7 +297,7 @@ func TestC5_WhatHasBeenLetGoCountsForTheBound(t *testing.T) {
 func TestC5_WhatIsSkippedIsHeldAndGoesOnOldestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t, eventbus.WithConcurrency(1))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"))
 		require.NoError(t, s.Trip())
 		holdUp(t, bus, 5)
@@ -324,11 +324,11 @@ func TestC5_WhatIsSkippedIsHeldAndGoesOnOldestFirst(t *testing.T) {
 func TestC5_TheFirstOneIsTheProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"))
 		require.NoError(t, s.Trip())
-		mustPublish(t, bus, "x", coreScripted("first", coreSleep(time.Second)))
-		coreSettle()
+		mustPublish(t, bus, "x", scripted("first", sleepFor(time.Second)))
+		settleWorkers()
 		holdUp(t, bus, 5)
 		time.Sleep(30500 * time.Millisecond)
 		require.Equal(t, []string{"+30s s:first"}, calls.all())
@@ -342,18 +342,18 @@ func TestC5_TheFirstOneIsTheProbe(t *testing.T) {
 func TestC5_TheNextOldestOfAnotherKeyProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(5, 100*time.Second)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"))
 		require.NoError(t, s.Trip())
 		for _, p := range []struct {
-			script *coreScript
+			script *stepScript
 			key    string
 		}{
-			{coreScripted("k1", failing(errCore)), "k"},
-			{coreScripted("k2"), "k"},
-			{coreScripted("l1", failing(errCore)), "l"},
-			{coreScripted("l2"), "l"},
-			{coreScripted("free"), ""},
+			{scripted("k1", failing(errBoom)), "k"},
+			{scripted("k2"), "k"},
+			{scripted("l1", failing(errBoom)), "l"},
+			{scripted("l2"), "l"},
+			{scripted("free"), ""},
 		} {
 			mustPublish(t, bus, "x", p.script, eventbus.Key(p.key))
 		}
@@ -370,18 +370,18 @@ func TestC5_TheNextOldestOfAnotherKeyProbes(t *testing.T) {
 func TestC5_AFailedProbeKeepsItsSeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(5, time.Second)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			d, _ := eventbus.FromContext(ctx)
-			calls.note("%s %d", coreName(e), d.Attempt)
-			if sc, ok := e.Payload.(*coreScript); ok {
+			calls.note("%s %d", payloadName(e), d.Attempt)
+			if sc, ok := e.Payload.(*stepScript); ok {
 				return sc.run(ctx, e)
 			}
 			return nil
 		})
 		require.NoError(t, s.Trip())
-		mustPublish(t, bus, "x", coreScripted("a", failing(errCore), failing(errCore)))
-		coreSettle()
+		mustPublish(t, bus, "x", scripted("a", failing(errBoom), failing(errBoom)))
+		settleWorkers()
 		holdUp(t, bus, 2)
 		time.Sleep(10 * time.Minute)
 		require.Equal(t, []string{"+30s a 1", "+1m0s a 2", "+1m30s a 3", "+1m30s 0 1", "+1m30s 1 1"}, calls.all())
@@ -392,15 +392,15 @@ func TestC5_AFailedProbeKeepsItsSeat(t *testing.T) {
 func TestC5_AHeldDeliveryKeepsAttemptsFailuresAndPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(0, time.Second)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		a := mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			d, _ := eventbus.FromContext(ctx)
 			calls.note("%d", d.Attempt)
-			return fmt.Errorf("%w %d", errCore, d.Attempt)
+			return fmt.Errorf("%w %d", errBoom, d.Attempt)
 		}, eventbus.Named("a"))
 		mustSubscribe(t, bus, "*", ok, eventbus.Named("b"), eventbus.Retry(eventbus.MaxRetries(3)))
 		mustPublish(t, bus, "x", nil, eventbus.Metadata("m", "v"))
-		coreSettle()
+		settleWorkers()
 		require.NoError(t, a.Trip())
 		time.Sleep(time.Hour)
 		require.Equal(t, []string{"+0s 1", "+30s 2", "+1m0s 3", "+1m30s 4"}, calls.all())
@@ -421,7 +421,7 @@ func TestC5_AHeldDeliveryKeepsAttemptsFailuresAndPolicy(t *testing.T) {
 func TestC5_HoldingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"), eventbus.HoldCapacity(2))
 		mustSubscribe(t, bus, "*", ok, eventbus.Named("other"))
 		require.NoError(t, s.Trip())
@@ -442,7 +442,7 @@ func TestC5_HoldingIsBounded(t *testing.T) {
 		time.Sleep(31 * time.Second)
 		require.Equal(t, []string{"+30s s:0", "+30s s:1"}, calls.all())
 		mustPublish(t, bus, "x", "4", eventbus.Key("k"))
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 3, calls.len(), "neither held nor behind its key")
 		shutdown(t, bus)
 	})
@@ -484,17 +484,17 @@ func TestC5_EveryEndOfAProbeLetsTheNextOneGo(t *testing.T) {
 		otherDeath eventbus.Reason
 	}{
 		"success":            {end: ok, others: "+30s"},
-		"error":              {end: failing(errCore), others: "+1m0s", reason: eventbus.ReasonExhausted},
-		"permanent":          {end: failing(eventbus.Permanent(errCore)), others: "+30s", reason: eventbus.ReasonPermanent},
+		"error":              {end: failing(errBoom), others: "+1m0s", reason: eventbus.ReasonExhausted},
+		"permanent":          {end: failing(eventbus.Permanent(errBoom)), others: "+30s", reason: eventbus.ReasonPermanent},
 		"panic":              {end: func(context.Context, eventbus.Event) error { panic("p") }, others: "+1m0s", reason: eventbus.ReasonExhausted},
 		"goexit":             {end: func(context.Context, eventbus.Event) error { runtime.Goexit(); return nil }, others: "+1m0s", reason: eventbus.ReasonExhausted},
 		"timeout":            {end: func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil }, others: "+1m5s", reason: eventbus.ReasonExhausted},
-		"abandoned":          {end: coreSleep(10 * time.Minute), others: "+1m5s", reason: eventbus.ReasonExhausted},
+		"abandoned":          {end: sleepFor(10 * time.Minute), others: "+1m5s", reason: eventbus.ReasonExhausted},
 		"unsubscribed":       {end: func(context.Context, eventbus.Event) error { s.Unsubscribe(); return nil }, otherDeath: eventbus.ReasonUnsubscribed},
-		"unsubscribed, died": {end: func(context.Context, eventbus.Event) error { s.Unsubscribe(); return errCore }, reason: eventbus.ReasonExhausted, otherDeath: eventbus.ReasonUnsubscribed},
+		"unsubscribed, died": {end: func(context.Context, eventbus.Event) error { s.Unsubscribe(); return errBoom }, reason: eventbus.ReasonExhausted, otherDeath: eventbus.ReasonUnsubscribed},
 		"tripped":            {end: func(context.Context, eventbus.Event) error { return s.Trip() }, others: "+1m0s"},
 		"reset":              {end: func(context.Context, eventbus.Event) error { return s.Reset() }, others: "+30s"},
-		"reset, died":        {end: func(context.Context, eventbus.Event) error { _ = s.Reset(); return errCore }, others: "+30s", reason: eventbus.ReasonExhausted},
+		"reset, died":        {end: func(context.Context, eventbus.Event) error { _ = s.Reset(); return errBoom }, others: "+30s", reason: eventbus.ReasonExhausted},
 		"paused a while":     {end: func(context.Context, eventbus.Event) error { return s.HoldUntil(time.Now().Add(time.Minute)) }, others: "+1m30s"},
 	}
 	for name, c := range endings {
@@ -503,12 +503,12 @@ func TestC5_EveryEndOfAProbeLetsTheNextOneGo(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, %d retries, key %q", name, retries, key), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						bus, _ := startBus(t, eventbus.WithTimeout(5*time.Second), eventbus.WithRetry(retry(retries, 3*time.Second)))
-						calls := newCoreCalls()
+						calls := newCallLog()
 						s = mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"))
 						require.NoError(t, s.Trip())
 						steps := []eventbus.Handler{c.end}
-						mustPublish(t, bus, "x", coreScripted("probe", steps...), eventbus.Key(key))
-						coreSettle()
+						mustPublish(t, bus, "x", scripted("probe", steps...), eventbus.Key(key))
+						settleWorkers()
 						holdUp(t, bus, 4, eventbus.Key(key))
 						time.Sleep(time.Hour)
 						var others []string
@@ -551,11 +551,11 @@ func TestC5_EveryEndOfAProbeLetsTheNextOneGo(t *testing.T) {
 func TestC5_RetryAfterOfAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"))
 		require.NoError(t, s.Trip())
-		mustPublish(t, bus, "x", coreScripted("probe", failing(eventbus.RetryAfter(errCore, 10*time.Minute))))
-		coreSettle()
+		mustPublish(t, bus, "x", scripted("probe", failing(eventbus.RetryAfter(errBoom, 10*time.Minute))))
+		settleWorkers()
 		holdUp(t, bus, 2)
 		time.Sleep(time.Hour)
 		require.Equal(t, []string{"+30s s:probe", "+1m0s s:0", "+1m0s s:1", "+10m30s s:probe"}, calls.all())
@@ -580,7 +580,7 @@ func TestC5_TheCircuitTripsWhileManyAreLetGo(t *testing.T) {
 		require.NoError(t, s.Pause())
 		holdUp(t, bus, n)
 		require.NoError(t, s.Resume())
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, []string{"0"}, got.all())
 		require.Equal(t, n-1, bus.Metrics().Held, "all are back")
 		time.Sleep(time.Hour)
@@ -615,7 +615,7 @@ func TestC5_AtMost64AreLetGoAtATime(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		require.EqualValues(t, 64, running.Load())
 		mustPublish(t, bus, "x", "fresh")
-		coreSettle()
+		settleWorkers()
 		require.EqualValues(t, 1, fresh.Load(), "new ones do not wait for those that were held")
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 64, most.Load())
@@ -630,22 +630,22 @@ func TestC5_AFreshProbe(t *testing.T) {
 		end  eventbus.Handler
 		held string
 	}{
-		"success": {coreSleep(10 * time.Second), "+50s"},
-		"failure": {func(context.Context, eventbus.Event) error { time.Sleep(10 * time.Second); return errCore }, "+1m20s"},
+		"success": {sleepFor(10 * time.Second), "+50s"},
+		"failure": {func(context.Context, eventbus.Event) error { time.Sleep(10 * time.Second); return errBoom }, "+1m20s"},
 		"permanent": {func(context.Context, eventbus.Event) error {
 			time.Sleep(10 * time.Second)
-			return eventbus.Permanent(errCore)
+			return eventbus.Permanent(errBoom)
 		}, "+50s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				bus, _ := startBus(t, eventbus.WithRetry(retry(0, 0)))
-				calls := newCoreCalls()
+				calls := newCallLog()
 				s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"))
 				require.NoError(t, s.Trip())
 				time.Sleep(40 * time.Second)
-				mustPublish(t, bus, "x", coreScripted("fresh", c.end))
-				coreSettle()
+				mustPublish(t, bus, "x", scripted("fresh", c.end))
+				settleWorkers()
 				holdUp(t, bus, 3)
 				require.Equal(t, []string{"+40s s:fresh"}, calls.all())
 				require.Equal(t, 3, metricsOf(t, bus, "s").Held)
@@ -692,7 +692,7 @@ func TestC5_UnsubscribeGivesUpWhatIsHeld(t *testing.T) {
 	for _, how := range []string{"tripped", "paused", "let go"} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t, eventbus.WithConcurrency(1))
-			calls := newCoreCalls()
+			calls := newCallLog()
 			s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"))
 			mustSubscribe(t, bus, "*", ok, eventbus.Named("other"))
 			if how == "tripped" {
@@ -704,9 +704,9 @@ func TestC5_UnsubscribeGivesUpWhatIsHeld(t *testing.T) {
 			holdUp(t, bus, 100, eventbus.Key("k"))
 			want := 200
 			if how == "let go" {
-				mustSubscribe(t, bus, "block", coreSleep(time.Second))
+				mustSubscribe(t, bus, "block", sleepFor(time.Second))
 				mustPublish(t, bus, "block", nil) // the only worker
-				coreSettle()
+				settleWorkers()
 				want++ // "block" matches s too, and is held
 				require.NoError(t, s.Resume())
 			}
@@ -732,7 +732,7 @@ func TestC5_WhoWaitsIsToldOfWhatIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
 		a := mustSubscribe(t, bus, "{x,y}", ok, eventbus.Named("a"))
-		mustSubscribe(t, bus, "y", coreSleep(time.Second), eventbus.Named("b"))
+		mustSubscribe(t, bus, "y", sleepFor(time.Second), eventbus.Named("b"))
 		c := mustSubscribe(t, bus, "y", ok, eventbus.Named("c"))
 		d := mustSubscribe(t, bus, "y", ok, eventbus.Named("d"), eventbus.DeadLetterWhenOpen)
 		require.NoError(t, a.Trip())
@@ -761,14 +761,14 @@ func TestC5_WhoWaitsIsToldOfWhatIsHeld(t *testing.T) {
 func TestC5_ARetryFindsTheCircuitOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, 10*time.Second)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("a"))
 		var fail atomic.Bool
 		fail.Store(true)
 		b := mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			calls.note("b")
 			if fail.Load() {
-				return errCore
+				return errBoom
 			}
 			return nil
 		}, eventbus.Named("b"))
@@ -798,7 +798,7 @@ func TestC5_WhatIsNotHeldLeavesItsKey(t *testing.T) {
 		for _, others := range []int{0, 1} {
 			synctest.Test(t, func(t *testing.T) {
 				bus, _ := startBus(t)
-				calls := newCoreCalls()
+				calls := newCallLog()
 				s := mustSubscribe(t, bus, "*", calls.handler("s"), how)
 				for range others {
 					mustSubscribe(t, bus, "*", calls.handler("other"))
@@ -808,7 +808,7 @@ func TestC5_WhatIsNotHeldLeavesItsKey(t *testing.T) {
 				require.Equal(t, 3*others, calls.len())
 				require.NoError(t, s.Reset())
 				mustPublish(t, bus, "x", "last", eventbus.Key("k"))
-				coreSettle()
+				settleWorkers()
 				require.Contains(t, calls.all(), "+0s s:last")
 				l := bus.Metrics().Ledger
 				require.EqualValues(t, 3, l.Dropped+l.DeadLettered)
@@ -825,7 +825,7 @@ func TestC5_WaitingRetriesHoldUpNobody(t *testing.T) {
 		var called atomic.Int64
 		s := mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error {
 			called.Add(1)
-			return errCore
+			return errBoom
 		}, eventbus.Circuit(eventbus.NoCircuit()))
 		require.NoError(t, s.Pause())
 		holdUp(t, bus, 200)
@@ -841,11 +841,11 @@ func TestC5_WaitingRetriesHoldUpNobody(t *testing.T) {
 func TestC5_AProbeOfAnEarlierOutageHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithTimeout(time.Hour))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"))
 		require.NoError(t, s.Trip())
-		mustPublish(t, bus, "x", coreScripted("probe", coreSleep(10*time.Minute)))
-		coreSettle()
+		mustPublish(t, bus, "x", scripted("probe", sleepFor(10*time.Minute)))
+		settleWorkers()
 		holdUp(t, bus, 1)
 		time.Sleep(31 * time.Second)
 		require.NoError(t, s.Trip())

@@ -31,7 +31,7 @@ func TestC1_ASubscriptionCanHaveACircuitOnABusWithout(t *testing.T) {
 	require.Equal(t, eventbus.CircuitClosed, metricsOf(t, bus, "its own").Circuit)
 }
 
-func bState(t *testing.T, bus *eventbus.Bus, s *eventbus.Subscription) eventbus.CircuitState {
+func circuitState(t *testing.T, bus *eventbus.Bus, s *eventbus.Subscription) eventbus.CircuitState {
 	t.Helper()
 	return metricsOf(t, bus, s.ID()).Circuit
 }
@@ -71,20 +71,20 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 	} {
 		for _, ofTheBus := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				opts, own := []eventbus.Option{bOnce}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...), eventbus.DeadLetterWhenOpen}
+				opts, own := []eventbus.Option{oneAttempt}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...), eventbus.DeadLetterWhenOpen}
 				if ofTheBus {
 					opts, own = append(opts, eventbus.WithCircuit(c.opts...)), nil
 				}
 				bus, _ := startBus(t, opts...)
-				s := mustSubscribe(t, bus, "a", bScripted, own...)
+				s := mustSubscribe(t, bus, "a", runScript, own...)
 				for _, e := range c.events {
 					switch e {
 					case 'F':
-						bPublish(t, bus, "a", bFail)
+						publishScripts(t, bus, "a", failBroken)
 					case 'S':
-						bPublish(t, bus, "a", bOK)
+						publishScripts(t, bus, "a", succeed)
 					case 'P':
-						bPublish(t, bus, "a", bEndings["permanent"])
+						publishScripts(t, bus, "a", handlerEndings["permanent"])
 					default:
 						time.Sleep(10 * time.Second)
 					}
@@ -96,7 +96,7 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 				case c.name == "disabled":
 					want = eventbus.CircuitDisabled
 				}
-				require.Equal(t, want, bState(t, bus, s), c.name)
+				require.Equal(t, want, circuitState(t, bus, s), c.name)
 				shutdown(t, bus)
 			})
 		}
@@ -106,12 +106,12 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 func TestC1_OnePoisonousEventTripsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(100, time.Second)))
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
-		bPublish(t, bus, "a", bOK, bOK, bOK)
-		mustPublish(t, bus, "a", bFail)
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
+		publishScripts(t, bus, "a", succeed, succeed, succeed)
+		mustPublish(t, bus, "a", failBroken)
 		for range 90 {
 			time.Sleep(time.Second)
-			require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
+			require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
 		}
 		shutdown(t, bus)
 		require.Equal(t, int64(3), metricsOf(t, bus, s.ID()).Successes)
@@ -124,7 +124,7 @@ func TestC1_OnePoisonousEventTripsNothing(t *testing.T) {
 func TestC1_AnEventCountsOnceByItsLatestOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, time.Second)))
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
 		thirdTime := func() eventbus.Handler {
 			return func(ctx context.Context, _ eventbus.Event) error {
 				if d, _ := eventbus.FromContext(ctx); d.Attempt < 3 {
@@ -137,61 +137,61 @@ func TestC1_AnEventCountsOnceByItsLatestOutcome(t *testing.T) {
 			mustPublish(t, bus, "a", thirdTime())
 		}
 		time.Sleep(10 * time.Second)
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "6 failures of 3 events that succeeded in the end")
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), "6 failures of 3 events that succeeded in the end")
 		// 3 successes and 3 failures, then 4: only now is it more than half.
 		for range 3 {
 			mustPublish(t, bus, "a", failing(eventbus.RetryAfter(errBroken, time.Hour)))
 		}
 		synctest.Wait()
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
 		mustPublish(t, bus, "a", failing(eventbus.RetryAfter(errBroken, time.Hour)))
 		synctest.Wait()
-		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s))
-		_ = bCut(t, bus)
+		require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s))
+		_ = cutShort(t, bus)
 	})
 }
 
 func TestC1_ReplayingOnePoisonousEventTripsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
-		bPublish(t, bus, "a", bFail)
+		bus, _ := startBus(t, oneAttempt)
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
+		publishScripts(t, bus, "a", failBroken)
 		for range 5 {
 			require.NoError(t, bus.DLQ().Replay(t.Context(), letters(t, bus)[0].ID))
 			synctest.Wait()
 		}
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "it is still one event")
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), "it is still one event")
 		shutdown(t, bus)
 	})
 }
 
 // The model of a circuit, from the contract's words alone: a list of outcomes, a
 // few conditions, no counters.
-type bCircuitModel struct {
+type circuitModel struct {
 	state    string
-	outcomes map[int]bModelOutcome // the latest of each event
+	outcomes map[int]modelOutcome // the latest of each event
 	openedAt time.Duration
 	era      int // counts changes of state that begin afresh
 	probing  bool
 	changes  []string
 }
 
-type bModelOutcome struct {
+type modelOutcome struct {
 	at     time.Duration
 	failed bool
 }
 
-func (m *bCircuitModel) become(state string, now time.Duration) {
-	m.changes = append(m.changes, fmt.Sprintf("%s %s->%s", now.Truncate(bStep/2), m.state, state))
+func (m *circuitModel) become(state string, now time.Duration) {
+	m.changes = append(m.changes, fmt.Sprintf("%s %s->%s", now.Truncate(modelStep/2), m.state, state))
 	m.state = state
 	if state != "half-open" {
 		m.era++
-		m.outcomes = map[int]bModelOutcome{}
+		m.outcomes = map[int]modelOutcome{}
 	}
 }
 
 // enter reports whether an event is let in, as a probe or not.
-func (m *bCircuitModel) enter(now time.Duration) (in, probe bool) {
+func (m *circuitModel) enter(now time.Duration) (in, probe bool) {
 	if m.state == "closed" {
 		return true, false
 	}
@@ -209,7 +209,7 @@ func (m *bCircuitModel) enter(now time.Duration) (in, probe bool) {
 }
 
 // leave takes an outcome: "ok", "fail", or "permanent", which is none.
-func (m *bCircuitModel) leave(event int, now time.Duration, outcome string, probe bool, era int) {
+func (m *circuitModel) leave(event int, now time.Duration, outcome string, probe bool, era int) {
 	if probe {
 		m.probing = false
 		switch outcome {
@@ -224,7 +224,7 @@ func (m *bCircuitModel) leave(event int, now time.Duration, outcome string, prob
 	if era != m.era || m.state != "closed" || outcome == "permanent" {
 		return
 	}
-	m.outcomes[event] = bModelOutcome{now, outcome == "fail"}
+	m.outcomes[event] = modelOutcome{now, outcome == "fail"}
 	failed, all := 0, 0
 	for _, o := range m.outcomes {
 		if now-o.at < time.Minute-2*time.Second { // no age in these tests is near the bound
@@ -243,25 +243,25 @@ func (m *bCircuitModel) leave(event int, now time.Duration, outcome string, prob
 const (
 	// The ages of outcomes are multiples of this, give or take a second, so that
 	// none is where the window may move in steps.
-	bUnit = 9 * time.Second
+	modelUnit = 9 * time.Second
 	// Apart, so that no two things happen at once, even if one has to wait for a
 	// worker for some milliseconds.
-	bStep = 40 * time.Millisecond
+	modelStep = 40 * time.Millisecond
 )
 
-// bModelEvent has an outcome for each of its attempts. One of them takes long,
+// modelEvent has an outcome for each of its attempts. One of them takes long,
 // so that it can end in another state than it began in.
-type bModelEvent struct {
+type modelEvent struct {
 	Pause    int // units before it is published
 	Outcomes [3]string
 	Slow     int // attempt, 0 for none
 	Units    int // that it takes
 }
 
-// bPredict runs the model: what is called when, the changes of state, and the
+// predict runs the model: what is called when, the changes of state, and the
 // letters.
-func bPredict(events []bModelEvent) (calls, changes, dead []string) {
-	m := &bCircuitModel{state: "closed", outcomes: map[int]bModelOutcome{}}
+func predict(events []modelEvent) (calls, changes, dead []string) {
+	m := &circuitModel{state: "closed", outcomes: map[int]modelOutcome{}}
 	type action struct {
 		at time.Duration
 		do func(now time.Duration)
@@ -272,7 +272,7 @@ func bPredict(events []bModelEvent) (calls, changes, dead []string) {
 	}
 	now := time.Duration(0)
 	for i, e := range events {
-		now += time.Duration(e.Pause)*bUnit + bStep
+		now += time.Duration(e.Pause)*modelUnit + modelStep
 		var attempt func(n int) func(time.Duration)
 		attempt = func(n int) func(time.Duration) {
 			return func(now time.Duration) {
@@ -281,7 +281,7 @@ func bPredict(events []bModelEvent) (calls, changes, dead []string) {
 					dead = append(dead, fmt.Sprintf("%d circuit_open after %d", i, n-1))
 					return
 				}
-				calls = append(calls, fmt.Sprintf("%s event %d attempt %d", now.Truncate(bStep/2), i, n))
+				calls = append(calls, fmt.Sprintf("%s event %d attempt %d", now.Truncate(modelStep/2), i, n))
 				era, outcome := m.era, e.Outcomes[n-1]
 				end := func(now time.Duration) {
 					m.leave(i, now, outcome, probe, era)
@@ -291,11 +291,11 @@ func bPredict(events []bModelEvent) (calls, changes, dead []string) {
 					case outcome == "fail" && n == 3:
 						dead = append(dead, fmt.Sprintf("%d exhausted after %d", i, n))
 					case outcome == "fail":
-						at(now+bUnit, attempt(n+1))
+						at(now+modelUnit, attempt(n+1))
 					}
 				}
 				if n == e.Slow {
-					at(now+time.Duration(e.Units)*bUnit+bStep/2, end)
+					at(now+time.Duration(e.Units)*modelUnit+modelStep/2, end)
 					return
 				}
 				end(now)
@@ -313,12 +313,12 @@ func bPredict(events []bModelEvent) (calls, changes, dead []string) {
 	return calls, m.changes, dead
 }
 
-// bObserve runs the same events through a bus.
-func bObserve(t *testing.T, events []bModelEvent) (calls, changes, dead []string, balanced bool) {
+// observeModel runs the same events through a bus.
+func observeModel(t *testing.T, events []modelEvent) (calls, changes, dead []string, balanced bool) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, logs := startBus(t, eventbus.WithTimeout(time.Hour), eventbus.WithRetry(retry(2, bUnit)))
+		bus, logs := startBus(t, eventbus.WithTimeout(time.Hour), eventbus.WithRetry(retry(2, modelUnit)))
 		began := time.Now()
-		since := func(t time.Time) time.Duration { return t.Sub(began).Truncate(bStep / 2) }
+		since := func(t time.Time) time.Duration { return t.Sub(began).Truncate(modelStep / 2) }
 		var called journal[string]
 		_, _ = bus.Subscribe("a", func(ctx context.Context, ev eventbus.Event) error {
 			d, _ := eventbus.FromContext(ctx)
@@ -326,7 +326,7 @@ func bObserve(t *testing.T, events []bModelEvent) (calls, changes, dead []string
 			e := events[i]
 			called.add(fmt.Sprintf("%s event %d attempt %d", since(time.Now()), i, d.Attempt))
 			if d.Attempt == e.Slow {
-				time.Sleep(time.Duration(e.Units)*bUnit + bStep/2)
+				time.Sleep(time.Duration(e.Units)*modelUnit + modelStep/2)
 			}
 			switch e.Outcomes[d.Attempt-1] {
 			case "fail":
@@ -337,7 +337,7 @@ func bObserve(t *testing.T, events []bModelEvent) (calls, changes, dead []string
 			return nil
 		}, eventbus.DeadLetterWhenOpen)
 		for i, e := range events {
-			time.Sleep(time.Duration(e.Pause)*bUnit + bStep)
+			time.Sleep(time.Duration(e.Pause)*modelUnit + modelStep)
 			_, _ = bus.Publish(t.Context(), "a", i)
 			synctest.Wait()
 		}
@@ -359,9 +359,9 @@ func bObserve(t *testing.T, events []bModelEvent) (calls, changes, dead []string
 }
 
 func TestC1_TheCircuitIsItsModel(t *testing.T) {
-	event := rapid.Custom(func(t *rapid.T) bModelEvent {
+	event := rapid.Custom(func(t *rapid.T) modelEvent {
 		outcome := rapid.SampledFrom([]string{"ok", "fail", "fail", "fail", "permanent"})
-		e := bModelEvent{Pause: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2, 4, 8}).Draw(t, "pause")}
+		e := modelEvent{Pause: rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2, 4, 8}).Draw(t, "pause")}
 		for i := range e.Outcomes {
 			e.Outcomes[i] = outcome.Draw(t, "outcome")
 		}
@@ -372,8 +372,8 @@ func TestC1_TheCircuitIsItsModel(t *testing.T) {
 	seen := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
 		events := rapid.SliceOfN(event, 1, 24).Draw(rt, "events")
-		wantCalls, wantChanges, wantDead := bPredict(events)
-		calls, changes, dead, balanced := bObserve(t, events)
+		wantCalls, wantChanges, wantDead := predict(events)
+		calls, changes, dead, balanced := observeModel(t, events)
 		for _, c := range []struct {
 			what      string
 			got, want []string
@@ -449,16 +449,16 @@ func TestC1_EveryNumberOfACircuitIsValidated(t *testing.T) {
 		{"", nil},
 	} {
 		_, err := eventbus.New(eventbus.WithCircuit(c.bad))
-		bRequireOptionError(t, err, "WithCircuit"+c.field)
+		requireOptionError(t, err, "WithCircuit"+c.field)
 		bus, _ := newBus(t)
 		_, err = bus.Subscribe("a", ok, eventbus.Circuit(c.bad))
-		bRequireOptionError(t, err, "Circuit"+c.field)
+		requireOptionError(t, err, "Circuit"+c.field)
 		require.Empty(t, bus.Metrics().Subscriptions, "the bus is unchanged")
 	}
 	bus, _ := newBus(t)
 	for _, w := range []eventbus.WhenOpen{-1, 3} {
 		_, err := bus.Subscribe("a", ok, w)
-		bRequireOptionError(t, err, "WhenOpen")
+		requireOptionError(t, err, "WhenOpen")
 	}
 }
 
@@ -501,7 +501,7 @@ func TestC1_TheWindowMovesOnBetweenOtherHandlers(t *testing.T) {
 	})
 }
 
-func bReasons(t *testing.T, bus *eventbus.Bus) map[eventbus.Reason]int {
+func countReasons(t *testing.T, bus *eventbus.Bus) map[eventbus.Reason]int {
 	t.Helper()
 	all := map[eventbus.Reason]int{}
 	for _, l := range letters(t, bus) {
@@ -512,12 +512,12 @@ func bReasons(t *testing.T, bus *eventbus.Bus) map[eventbus.Reason]int {
 
 func TestC2_ASingleProbeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
+		bus, _ := startBus(t, oneAttempt)
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
 		for round := range 3 {
-			bTrip(t, bus, "a")
+			tripCircuit(t, bus, "a")
 			time.Sleep(30 * time.Second)
-			before := bReasons(t, bus)[eventbus.ReasonCircuitOpen]
+			before := countReasons(t, bus)[eventbus.ReasonCircuitOpen]
 			var running, ran int
 			var mu sync.Mutex
 			most := 0
@@ -540,12 +540,12 @@ func TestC2_ASingleProbeAtATime(t *testing.T) {
 			}
 			wg.Wait()
 			synctest.Wait()
-			require.Equal(t, eventbus.CircuitHalfOpen, bState(t, bus, s))
+			require.Equal(t, eventbus.CircuitHalfOpen, circuitState(t, bus, s))
 			time.Sleep(2 * time.Second)
 			require.Equal(t, 1, ran, "round %d", round)
 			require.Equal(t, 1, most)
-			require.Equal(t, 99, bReasons(t, bus)[eventbus.ReasonCircuitOpen]-before)
-			require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
+			require.Equal(t, 99, countReasons(t, bus)[eventbus.ReasonCircuitOpen]-before)
+			require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
 		}
 		shutdown(t, bus)
 	})
@@ -584,32 +584,32 @@ func TestC3_NoEndingLeavesACircuitStuck(t *testing.T) {
 		"error": eventbus.CircuitOpen, "panic": eventbus.CircuitOpen, "nil panic": eventbus.CircuitOpen, "exit": eventbus.CircuitOpen,
 		"timeout": eventbus.CircuitOpen, "hang, then ok": eventbus.CircuitOpen, "hang, then error": eventbus.CircuitOpen,
 	}
-	for name, ending := range bEndings {
+	for name, ending := range handlerEndings {
 		for _, from := range []string{"closed", "about to open", "open", "half-open"} {
 			synctest.Test(t, func(t *testing.T) {
-				bus, _ := startBus(t, bOnce, eventbus.WithTimeout(time.Second))
-				s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
+				bus, _ := startBus(t, oneAttempt, eventbus.WithTimeout(time.Second))
+				s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
 				switch from {
 				case "about to open":
-					bPublish(t, bus, "a", bFail, bFail, bFail)
+					publishScripts(t, bus, "a", failBroken, failBroken, failBroken)
 				case "open":
-					bTrip(t, bus, "a")
+					tripCircuit(t, bus, "a")
 				case "half-open":
-					bTrip(t, bus, "a")
+					tripCircuit(t, bus, "a")
 					time.Sleep(30 * time.Second)
 				}
-				bPublish(t, bus, "a", ending)
+				publishScripts(t, bus, "a", ending)
 				time.Sleep(2 * time.Second)
 				if from == "half-open" {
-					require.Equal(t, after[name], bState(t, bus, s), "%s, %s", name, from)
+					require.Equal(t, after[name], circuitState(t, bus, s), "%s, %s", name, from)
 				}
 				time.Sleep(61 * time.Second)
 				handled := false
-				bPublish(t, bus, "a", func(context.Context, eventbus.Event) error { handled = true; return nil })
+				publishScripts(t, bus, "a", func(context.Context, eventbus.Event) error { handled = true; return nil })
 				require.True(t, handled, "%s, %s", name, from)
-				require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "%s, %s", name, from)
+				require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), "%s, %s", name, from)
 				time.Sleep(10 * time.Minute)
-				require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "the hanging call has come back: %s, %s", name, from)
+				require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), "the hanging call has come back: %s, %s", name, from)
 				shutdown(t, bus)
 			})
 		}
@@ -618,33 +618,33 @@ func TestC3_NoEndingLeavesACircuitStuck(t *testing.T) {
 
 func TestC3_AnEarlierSubscriptionThatFailsHoldsNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
+		bus, _ := startBus(t, oneAttempt)
 		earlier := mustSubscribe(t, bus, "**", func(_ context.Context, e eventbus.Event) error {
 			if e.Type == "both" {
 				return errBroken
 			}
 			return nil
 		}, eventbus.Circuit(eventbus.NoCircuit()))
-		later := mustSubscribe(t, bus, "*", bScripted, eventbus.DeadLetterWhenOpen)
-		bTrip(t, bus, "a")
+		later := mustSubscribe(t, bus, "*", runScript, eventbus.DeadLetterWhenOpen)
+		tripCircuit(t, bus, "a")
 		time.Sleep(30 * time.Second)
 		for range 10 {
-			bPublish(t, bus, "both", bOK)
-			require.Equal(t, eventbus.CircuitOpen, bState(t, bus, later))
+			publishScripts(t, bus, "both", succeed)
+			require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, later))
 		}
-		bPublish(t, bus, "a", bOK)
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, later))
+		publishScripts(t, bus, "a", succeed)
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, later))
 		require.Equal(t, int64(10), metricsOf(t, bus, earlier.ID()).Failures)
 		shutdown(t, bus)
 	})
 }
 
 func TestC3_UnsubscribedDuringTheProbe(t *testing.T) {
-	for name, ending := range bEndings {
+	for name, ending := range handlerEndings {
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := startBus(t, bOnce, eventbus.WithTimeout(time.Minute))
-			s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
-			bTrip(t, bus, "a")
+			bus, _ := startBus(t, oneAttempt, eventbus.WithTimeout(time.Minute))
+			s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
+			tripCircuit(t, bus, "a")
 			time.Sleep(30 * time.Second)
 			mustPublish(t, bus, "a", eventbus.Handler(func(ctx context.Context, e eventbus.Event) error {
 				time.Sleep(time.Second)
@@ -652,10 +652,10 @@ func TestC3_UnsubscribedDuringTheProbe(t *testing.T) {
 			}))
 			synctest.Wait()
 			s.Unsubscribe()
-			fresh := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
-			bPublish(t, bus, "a", bOK)
+			fresh := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
+			publishScripts(t, bus, "a", succeed)
 			time.Sleep(20 * time.Minute)
-			require.Equal(t, eventbus.CircuitClosed, bState(t, bus, fresh), name)
+			require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, fresh), name)
 			require.Equal(t, int64(1), metricsOf(t, bus, "s").Successes, name)
 			shutdown(t, bus)
 		})
@@ -664,20 +664,20 @@ func TestC3_UnsubscribedDuringTheProbe(t *testing.T) {
 
 func TestC3_AProbeCutShortByShutdownHasNoOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
-		bTrip(t, bus, "a")
+		bus, _ := startBus(t, oneAttempt)
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
+		tripCircuit(t, bus, "a")
 		time.Sleep(30 * time.Second)
-		bPublish(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+		publishScripts(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		_ = bCut(t, bus)
+		_ = cutShort(t, bus)
 		synctest.Wait()
 		m := metricsOf(t, bus, s.ID())
 		require.Equal(t, int64(1), m.CircuitOpens)
 		require.Equal(t, int64(4), m.Failures)
-		require.Equal(t, 1, bReasons(t, bus)[eventbus.ReasonShutdown])
+		require.Equal(t, 1, countReasons(t, bus)[eventbus.ReasonShutdown])
 		requireBalanced(t, bus)
 	})
 }
@@ -685,16 +685,16 @@ func TestC3_AProbeCutShortByShutdownHasNoOutcome(t *testing.T) {
 func TestC3_AProbeThatIsRetriedKeepsTheCircuitOpenAndNothingStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, 31*time.Second)))
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
-		bPublish(t, bus, "a", failing(eventbus.Permanent(errBroken)))
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
+		publishScripts(t, bus, "a", failing(eventbus.Permanent(errBroken)))
 		for range 4 {
 			mustPublish(t, bus, "a", failing(eventbus.RetryAfter(errBroken, time.Hour)))
 		}
 		synctest.Wait()
-		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s))
+		require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s))
 		time.Sleep(30 * time.Second)
 		n := 0
-		bPublish(t, bus, "a", func(context.Context, eventbus.Event) error {
+		publishScripts(t, bus, "a", func(context.Context, eventbus.Event) error {
 			if n++; n < 4 {
 				return errBroken
 			}
@@ -703,15 +703,15 @@ func TestC3_AProbeThatIsRetriedKeepsTheCircuitOpenAndNothingStuck(t *testing.T) 
 		time.Sleep(3 * 31 * time.Second)
 		synctest.Wait()
 		require.Equal(t, 4, n, "each retry came when the circuit was half-open again")
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
 		require.Equal(t, int64(4), metricsOf(t, bus, s.ID()).CircuitOpens)
-		_ = bCut(t, bus)
+		_ = cutShort(t, bus)
 	})
 }
 
 func TestC4_OutcomesArePerSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
+		bus, _ := startBus(t, oneAttempt)
 		before := mustSubscribe(t, bus, "a", ok)
 		at := mustSubscribe(t, bus, "a", failing(errBroken), eventbus.Circuit(eventbus.MinEvents(100)))
 		after := mustSubscribe(t, bus, "a", failing(errBroken))
@@ -732,14 +732,14 @@ func TestC4_OutcomesArePerSubscription(t *testing.T) {
 // A success at the first subscription counts there, though the attempt failed.
 func TestC4_SuccessBeforeAFailureCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		first := mustSubscribe(t, bus, "*", bScripted, eventbus.DeadLetterWhenOpen)
+		bus, _ := startBus(t, oneAttempt)
+		first := mustSubscribe(t, bus, "*", runScript, eventbus.DeadLetterWhenOpen)
 		mustSubscribe(t, bus, "b", failing(errBroken), eventbus.Circuit(eventbus.NoCircuit()))
-		bPublish(t, bus, "b", bOK, bOK, bOK)
-		bPublish(t, bus, "a", bFail, bFail, bFail)
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, first), "3 of 6")
-		bPublish(t, bus, "a", bFail)
-		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, first), "4 of 7")
+		publishScripts(t, bus, "b", succeed, succeed, succeed)
+		publishScripts(t, bus, "a", failBroken, failBroken, failBroken)
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, first), "3 of 6")
+		publishScripts(t, bus, "a", failBroken)
+		require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, first), "4 of 7")
 		shutdown(t, bus)
 	})
 }
@@ -749,15 +749,15 @@ func TestC4_SuccessBeforeAFailureCounts(t *testing.T) {
 func TestC4_OutcomesOfAnEarlierStateAreIgnored(t *testing.T) {
 	for _, ending := range []string{"ok", "error"} {
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := startBus(t, bOnce, eventbus.WithTimeout(time.Hour))
-			s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
+			bus, _ := startBus(t, oneAttempt, eventbus.WithTimeout(time.Hour))
+			s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
 			release := make([]chan struct{}, 12)
 			stale := func(n int) eventbus.Handler {
 				release[n] = make(chan struct{})
 				return func(ctx context.Context, e eventbus.Event) error {
 					select {
 					case <-release[n]:
-						return bEndings[ending](ctx, e)
+						return handlerEndings[ending](ctx, e)
 					case <-ctx.Done(): // this test has failed
 						return nil
 					}
@@ -777,10 +777,10 @@ func TestC4_OutcomesOfAnEarlierStateAreIgnored(t *testing.T) {
 				synctest.Wait()
 			}
 			for range 4 {
-				publish(bFail)
+				publish(failBroken)
 			}
 			end(0, 3)
-			require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s), "open: %s", ending)
+			require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s), "open: %s", ending)
 			time.Sleep(29 * time.Second)
 			end(3, 4)
 			time.Sleep(time.Second)
@@ -793,20 +793,20 @@ func TestC4_OutcomesOfAnEarlierStateAreIgnored(t *testing.T) {
 				return nil
 			})
 			end(4, 7)
-			require.Equal(t, eventbus.CircuitHalfOpen, bState(t, bus, s), "half-open, the probe running: %s", ending)
+			require.Equal(t, eventbus.CircuitHalfOpen, circuitState(t, bus, s), "half-open, the probe running: %s", ending)
 			skipped := metricsOf(t, bus, s.ID()).Skipped
-			publish(bOK)
+			publish(succeed)
 			require.Equal(t, skipped+1, metricsOf(t, bus, s.ID()).Skipped, "the probe is still the only one")
 			close(probe)
 			synctest.Wait()
-			require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
+			require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
 			end(7, 12)
-			require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "closed: %s", ending)
+			require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), "closed: %s", ending)
 			// Nor do they dilute, or help to trip, what comes now.
-			bPublish(t, bus, "a", bFail, bFail, bFail)
-			require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "3 failures: %s", ending)
-			bPublish(t, bus, "a", bFail)
-			require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s), "4 failures: %s", ending)
+			publishScripts(t, bus, "a", failBroken, failBroken, failBroken)
+			require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), "3 failures: %s", ending)
+			publishScripts(t, bus, "a", failBroken)
+			require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s), "4 failures: %s", ending)
 			require.Equal(t, int64(2), metricsOf(t, bus, s.ID()).CircuitOpens)
 			shutdown(t, bus)
 		})
@@ -818,7 +818,7 @@ func TestC4_OutcomesOfAnEarlierStateAreIgnored(t *testing.T) {
 func TestC4_AnEventsOutcomeFromBeforeTheOutageIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(1, 0)))
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
 		for range 4 {
 			mustPublish(t, bus, "a", eventbus.Handler(func(ctx context.Context, _ eventbus.Event) error {
 				if d, _ := eventbus.FromContext(ctx); d.Attempt == 1 {
@@ -828,20 +828,20 @@ func TestC4_AnEventsOutcomeFromBeforeTheOutageIsForgotten(t *testing.T) {
 			}))
 		}
 		synctest.Wait()
-		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s))
+		require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s))
 		time.Sleep(30 * time.Second)
-		bPublish(t, bus, "a", bOK)
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
+		publishScripts(t, bus, "a", succeed)
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
 		late := failing(eventbus.RetryAfter(errBroken, time.Hour))
-		bPublish(t, bus, "a", late, late)
+		publishScripts(t, bus, "a", late, late)
 		time.Sleep(time.Second) // the four succeed: 2 of 6 failed
 		synctest.Wait()
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
-		bPublish(t, bus, "a", late, late)
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s), "4 of 8")
-		bPublish(t, bus, "a", late)
-		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s), "5 of 9")
-		_ = bCut(t, bus)
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
+		publishScripts(t, bus, "a", late, late)
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), "4 of 8")
+		publishScripts(t, bus, "a", late)
+		require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s), "5 of 9")
+		_ = cutShort(t, bus)
 	})
 }
 
@@ -901,8 +901,8 @@ func TestC6_AnEventMayStopTheNextOne(t *testing.T) {
 	}
 }
 
-// bRig drives a bus by one of the clocks that it can have.
-type bRig struct {
+// circuitRig drives a bus by one of the clocks that it can have.
+type circuitRig struct {
 	t       *testing.T
 	bus     *eventbus.Bus
 	logs    *observer.ObservedLogs
@@ -910,7 +910,7 @@ type bRig struct {
 }
 
 // do publishes and reports what became of it.
-func (r *bRig) do(h eventbus.Handler) string {
+func (r *circuitRig) do(h eventbus.Handler) string {
 	r.t.Helper()
 	_, err := r.bus.PublishAndWait(r.t.Context(), "a", h)
 	var d *eventbus.DeliveryError
@@ -921,39 +921,39 @@ func (r *bRig) do(h eventbus.Handler) string {
 	return "ok"
 }
 
-func bLifeCycle(r *bRig) {
+func circuitLifeCycle(r *circuitRig) {
 	t := r.t
-	s := mustSubscribe(t, r.bus, "a", bScripted, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
-	state := func() eventbus.CircuitState { return bState(t, r.bus, s) }
+	s := mustSubscribe(t, r.bus, "a", runScript, eventbus.DeadLetterWhenOpen, eventbus.Named("s"))
+	state := func() eventbus.CircuitState { return circuitState(t, r.bus, s) }
 	for range 4 {
-		require.Equal(t, "exhausted", r.do(bFail))
+		require.Equal(t, "exhausted", r.do(failBroken))
 	}
 	require.Equal(t, eventbus.CircuitOpen, state())
-	require.Equal(t, "circuit_open", r.do(bOK))
+	require.Equal(t, "circuit_open", r.do(succeed))
 	r.advance(30*time.Second - time.Millisecond)
-	require.Equal(t, "circuit_open", r.do(bOK))
+	require.Equal(t, "circuit_open", r.do(succeed))
 	r.advance(time.Millisecond)
 	require.Equal(t, eventbus.CircuitOpen, state(), "noticed at the next delivery")
 
-	require.Equal(t, "exhausted", r.do(bFail), "the probe")
+	require.Equal(t, "exhausted", r.do(failBroken), "the probe")
 	require.Equal(t, eventbus.CircuitOpen, state())
-	require.Equal(t, "circuit_open", r.do(bOK), "open for another 30 s")
+	require.Equal(t, "circuit_open", r.do(succeed), "open for another 30 s")
 	r.advance(30*time.Second - time.Millisecond)
-	require.Equal(t, "circuit_open", r.do(bOK))
+	require.Equal(t, "circuit_open", r.do(succeed))
 	r.advance(time.Millisecond)
 
-	require.Equal(t, "permanent", r.do(bEndings["permanent"]))
+	require.Equal(t, "permanent", r.do(handlerEndings["permanent"]))
 	require.Equal(t, eventbus.CircuitHalfOpen, state(), "no outcome")
-	require.Equal(t, "ok", r.do(bOK))
+	require.Equal(t, "ok", r.do(succeed))
 	require.Equal(t, eventbus.CircuitClosed, state())
 	for range 3 {
-		require.Equal(t, "exhausted", r.do(bFail))
+		require.Equal(t, "exhausted", r.do(failBroken))
 		require.Equal(t, eventbus.CircuitClosed, state(), "the window is empty: not even the probe is in it")
 	}
-	require.Equal(t, "exhausted", r.do(bFail))
+	require.Equal(t, "exhausted", r.do(failBroken))
 	require.Equal(t, eventbus.CircuitOpen, state())
 	r.advance(24 * time.Hour)
-	require.Equal(t, "ok", r.do(bOK))
+	require.Equal(t, "ok", r.do(succeed))
 	require.Equal(t, eventbus.CircuitClosed, state())
 
 	m := metricsOf(t, r.bus, "s")
@@ -989,40 +989,40 @@ func bLifeCycle(r *bRig) {
 
 func TestC6_LifeCycleInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, logs := startBus(t, bOnce)
-		bLifeCycle(&bRig{t, bus, logs, time.Sleep})
+		bus, logs := startBus(t, oneAttempt)
+		circuitLifeCycle(&circuitRig{t, bus, logs, time.Sleep})
 	})
 }
 
 func TestC6_LifeCycleByTheMockClock(t *testing.T) {
 	mock := clock.NewMock()
-	bus, logs := startBus(t, bOnce, eventbus.WithClock(mock))
-	bLifeCycle(&bRig{t, bus, logs, mock.Add})
+	bus, logs := startBus(t, oneAttempt, eventbus.WithClock(mock))
+	circuitLifeCycle(&circuitRig{t, bus, logs, mock.Add})
 }
 
 func TestC6_LifeCycleByTheMockClockInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mock := clock.NewMock()
-		bus, logs := startBus(t, bOnce, eventbus.WithClock(mock))
-		bLifeCycle(&bRig{t, bus, logs, mock.Add})
+		bus, logs := startBus(t, oneAttempt, eventbus.WithClock(mock))
+		circuitLifeCycle(&circuitRig{t, bus, logs, mock.Add})
 	})
 }
 
-// bStillClock stands still as seen by the bus, however much the runtime's moves,
+// stillClock stands still as seen by the bus, however much the runtime's moves,
 // and the other way round: the bubble's time never moves by itself.
-type bStillClock struct {
+type stillClock struct {
 	clock.Clock
 	mu  sync.Mutex
 	now time.Time
 }
 
-func (c *bStillClock) Now() time.Time {
+func (c *stillClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-func (c *bStillClock) add(d time.Duration) {
+func (c *stillClock) add(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
@@ -1032,20 +1032,20 @@ func (c *bStillClock) add(d time.Duration) {
 // injected one moves, the circuit must still.
 func TestC6_OnlyTheInjectedClockMatters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &bStillClock{Clock: clock.New(), now: time.Now()}
-		bus, _ := startBus(t, bOnce, eventbus.WithClock(c))
-		s := mustSubscribe(t, bus, "a", bScripted, eventbus.DeadLetterWhenOpen)
+		c := &stillClock{Clock: clock.New(), now: time.Now()}
+		bus, _ := startBus(t, oneAttempt, eventbus.WithClock(c))
+		s := mustSubscribe(t, bus, "a", runScript, eventbus.DeadLetterWhenOpen)
 		began := time.Now()
-		bTrip(t, bus, "a")
+		tripCircuit(t, bus, "a")
 		c.add(30 * time.Second)
-		bPublish(t, bus, "a", bOK)
+		publishScripts(t, bus, "a", succeed)
 		require.Zero(t, time.Since(began), "the runtime's clock has not moved")
-		require.Equal(t, eventbus.CircuitClosed, bState(t, bus, s))
+		require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s))
 
-		bTrip(t, bus, "a")
+		tripCircuit(t, bus, "a")
 		time.Sleep(time.Hour)
-		bPublish(t, bus, "a", bOK)
-		require.Equal(t, eventbus.CircuitOpen, bState(t, bus, s), "the injected clock has not moved")
+		publishScripts(t, bus, "a", succeed)
+		require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s), "the injected clock has not moved")
 		shutdown(t, bus)
 	})
 }
@@ -1060,42 +1060,42 @@ func TestC6_APauseIsSeenByWhoHasBeenLetThrough(t *testing.T) {
 				assert.NoError(t, s.Pause())
 			}
 		}}))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s = mustSubscribe(t, bus, "a", calls.handler("s"))
 		mustPublish(t, bus, "a", "1")
-		coreSettle()
+		settleWorkers()
 		require.Zero(t, calls.len())
 		require.Equal(t, 1, bus.Metrics().Held)
 		require.NoError(t, s.Resume())
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 1, calls.len())
 		shutdown(t, bus)
 		require.Empty(t, letters(t, bus))
 	})
 }
 
-// coreTimers counts the timers that are set on a mock clock.
-type coreTimers struct {
+// timerClock counts the timers that are set on a mock clock.
+type timerClock struct {
 	*clock.Mock
 	mu  sync.Mutex
 	set []time.Duration
 }
 
-func (c *coreTimers) AfterFunc(d time.Duration, f func()) *clock.Timer {
+func (c *timerClock) AfterFunc(d time.Duration, f func()) *clock.Timer {
 	c.mu.Lock()
 	c.set = append(c.set, d)
 	c.mu.Unlock()
 	return c.Mock.AfterFunc(d, f)
 }
 
-func (c *coreTimers) all() []time.Duration {
+func (c *timerClock) all() []time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.set)
 }
 
 func TestC6_NoTimerWhileNothingIsHeld(t *testing.T) {
-	timers := &coreTimers{Mock: clock.NewMock()}
+	timers := &timerClock{Mock: clock.NewMock()}
 	bus, _ := startBus(t, eventbus.WithClock(timers), eventbus.WithTimeout(time.Hour))
 	s := mustSubscribe(t, bus, "*", ok)
 	hours := func() (n int) { // of handlers' deadlines
@@ -1120,13 +1120,13 @@ func TestC6_NoTimerWhileNothingIsHeld(t *testing.T) {
 // The entries of the whole life of a circuit, and nothing else that warns.
 func TestC6_StateChangesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, logs := startBus(t, bOnce)
-		mustSubscribe(t, bus, "a", bScripted, eventbus.Named("s"))
-		bTrip(t, bus, "a")
+		bus, logs := startBus(t, oneAttempt)
+		mustSubscribe(t, bus, "a", runScript, eventbus.Named("s"))
+		tripCircuit(t, bus, "a")
 		time.Sleep(30 * time.Second)
-		bPublish(t, bus, "a", bFail)
+		publishScripts(t, bus, "a", failBroken)
 		time.Sleep(30 * time.Second)
-		bPublish(t, bus, "a", bOK)
+		publishScripts(t, bus, "a", succeed)
 		var changes []string
 		for _, e := range logs.All() {
 			if strings.HasPrefix(e.Message, "circuit ") {
@@ -1146,14 +1146,14 @@ func TestC6_StateChangesAreLogged(t *testing.T) {
 func TestC6_ObserversSeeEveryChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes journal[eventbus.CircuitChange]
-		bus, _ := startBus(t, bOnce, eventbus.WithObserver(eventbus.Observer{CircuitChanged: changes.add}))
-		mustSubscribe(t, bus, "a", bScripted, eventbus.Named("s"))
+		bus, _ := startBus(t, oneAttempt, eventbus.WithObserver(eventbus.Observer{CircuitChanged: changes.add}))
+		mustSubscribe(t, bus, "a", runScript, eventbus.Named("s"))
 		begin := time.Now().UTC()
-		bTrip(t, bus, "a")
+		tripCircuit(t, bus, "a")
 		time.Sleep(30 * time.Second)
-		bPublish(t, bus, "a", bFail)
+		publishScripts(t, bus, "a", failBroken)
 		time.Sleep(30 * time.Second)
-		bPublish(t, bus, "a", bOK)
+		publishScripts(t, bus, "a", succeed)
 		closed, open, half := eventbus.CircuitClosed, eventbus.CircuitOpen, eventbus.CircuitHalfOpen
 		require.Equal(t, []eventbus.CircuitChange{
 			{Subscription: "s", From: closed, To: open, At: begin},

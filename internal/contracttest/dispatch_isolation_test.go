@@ -18,25 +18,25 @@ import (
 // a bus with isolation, it is a dispatch for each.
 func TestD10_AnImportedLetterIsReplayedInIsolation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failing := func(context.Context, eventbus.Event) error { return errGap }
+		failing := func(context.Context, eventbus.Event) error { return errBroken }
 		var export bytes.Buffer
 		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)))
 		mustSubscribe(t, bus, "a", failing, eventbus.Named("first"))
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("second"))
 		mustPublish(t, bus, "a", 1)
-		coreSettle()
+		settleWorkers()
 		_, err := bus.DLQ().Export(t.Context(), &export, eventbus.LetterQuery{})
 		require.NoError(t, err)
 		shutdown(t, bus)
 
 		bus, _ = startBus(t, eventbus.WithIsolation(), eventbus.WithRetry(eventbus.MaxRetries(0)))
 		mustSubscribe(t, bus, "a", failing, eventbus.Named("first"))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "a", calls.handler("second"), eventbus.Named("second"))
 		_, err = bus.DLQ().Import(t.Context(), &export)
 		require.NoError(t, err)
 		require.NoError(t, bus.DLQ().Replay(t.Context(), letters(t, bus)[0].ID))
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 1, calls.len(), "it does not wait for the first")
 		again := oneLetter(t, bus)
 		require.Equal(t, "first", again.Subscription)
@@ -49,12 +49,12 @@ func TestD10_AnImportedLetterIsReplayedInIsolation(t *testing.T) {
 func TestD10_NoneWaitsForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithIsolation(), eventbus.WithRetry(retry(1, time.Minute)))
-		calls := newCoreCalls()
-		mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error { return coreSleep(10*time.Second)(ctx, e) })
-		mustSubscribe(t, bus, "*", failing(errCore))
+		calls := newCallLog()
+		mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error { return sleepFor(10*time.Second)(ctx, e) })
+		mustSubscribe(t, bus, "*", failing(errBoom))
 		mustSubscribe(t, bus, "*", calls.handler("c"))
 		mustPublish(t, bus, "x", 1)
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, []string{"+0s c:1"}, calls.all())
 		l := bus.Metrics().Ledger
 		require.EqualValues(t, 1, l.Accepted)
@@ -71,10 +71,10 @@ func TestD10_NoneWaitsForAnother(t *testing.T) {
 func TestD10_EachIsADispatchOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithIsolation(), eventbus.WithRetry(retry(1, time.Second)), eventbus.WithCircuit(eventbus.NoCircuit()))
-		mustSubscribe(t, bus, "*", failing(errCore), eventbus.Named("none"), eventbus.Retry(eventbus.MaxRetries(0)))
-		mustSubscribe(t, bus, "*", failing(errCore), eventbus.Named("default"))
+		mustSubscribe(t, bus, "*", failing(errBoom), eventbus.Named("none"), eventbus.Retry(eventbus.MaxRetries(0)))
+		mustSubscribe(t, bus, "*", failing(errBoom), eventbus.Named("default"))
 		mustSubscribe(t, bus, "*", ok, eventbus.Named("ok"))
-		mustSubscribe(t, bus, "*", failing(errCore), eventbus.Named("slow"), eventbus.Retry(eventbus.MaxRetries(3), eventbus.BaseDelay(10*time.Second), eventbus.MaxDelay(time.Minute)))
+		mustSubscribe(t, bus, "*", failing(errBoom), eventbus.Named("slow"), eventbus.Retry(eventbus.MaxRetries(3), eventbus.BaseDelay(10*time.Second), eventbus.MaxDelay(time.Minute)))
 		began := time.Now()
 		r, err := bus.PublishAndWait(t.Context(), "x", 1)
 		var died *eventbus.DeliveryError
@@ -109,10 +109,10 @@ func TestD10_EachIsADispatchOfItsOwn(t *testing.T) {
 func TestD10_AnOrderForEachSubscriptionAndKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithIsolation(), eventbus.WithRetry(retry(1, time.Minute)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("a"))
-		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { calls.note("b:%s", coreName(e)); return nil })
-		mustPublish(t, bus, "x", coreScripted("1", failing(errCore)), eventbus.Key("k"))
+		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { calls.note("b:%s", payloadName(e)); return nil })
+		mustPublish(t, bus, "x", scripted("1", failing(errBoom)), eventbus.Key("k"))
 		mustPublish(t, bus, "x", 2, eventbus.Key("k"))
 		mustPublish(t, bus, "x", 3, eventbus.Key("l"))
 		time.Sleep(time.Hour)
@@ -126,21 +126,21 @@ func TestD10_AnOrderForEachSubscriptionAndKey(t *testing.T) {
 func TestD10_TheReplayOfALetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithIsolation())
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("ok"))
 		var fail atomic.Bool
 		fail.Store(true)
 		mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			if fail.Load() {
-				return eventbus.Permanent(errCore)
+				return eventbus.Permanent(errBoom)
 			}
 			return calls.handler("dies")(ctx, e)
 		}, eventbus.Named("dies"))
 		mustPublish(t, bus, "x", 1)
-		coreSettle()
+		settleWorkers()
 		fail.Store(false)
 		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, []string{"+0s ok:1", "+0s dies:1"}, calls.all())
 		shutdown(t, bus)
 		require.EqualValues(t, 1, bus.Metrics().Ledger.Copies)
@@ -150,7 +150,7 @@ func TestD10_TheReplayOfALetter(t *testing.T) {
 func TestD10_AnUnsubscribedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := newBus(t, eventbus.WithIsolation())
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("a"))
 		gone := mustSubscribe(t, bus, "*", calls.handler("gone"), eventbus.Named("gone"))
 		for i := range 3 {
@@ -175,7 +175,7 @@ func TestD10_TheWorstOutcomeIsTheEvents(t *testing.T) {
 		mustSubscribe(t, bus, "*", ok)
 		held := mustSubscribe(t, bus, "{held,all}", ok, eventbus.Named("held"))
 		drops := mustSubscribe(t, bus, "{drops,all}", ok, eventbus.DropWhenOpen)
-		mustSubscribe(t, bus, "all", failing(eventbus.Permanent(errCore)))
+		mustSubscribe(t, bus, "all", failing(eventbus.Permanent(errBoom)))
 		require.NoError(t, held.Pause())
 		require.NoError(t, drops.Trip())
 		r, err := bus.PublishAndWait(t.Context(), "drops", nil)
@@ -186,7 +186,7 @@ func TestD10_TheWorstOutcomeIsTheEvents(t *testing.T) {
 		require.Equal(t, eventbus.Held, r.Outcome)
 		require.Equal(t, []string{"held"}, r.Held)
 		r, err = bus.PublishAndWait(t.Context(), "all", nil)
-		require.ErrorIs(t, err, errCore)
+		require.ErrorIs(t, err, errBoom)
 		require.Equal(t, eventbus.DeadLettered, r.Outcome)
 		require.Equal(t, []string{"held"}, r.Held)
 		require.NoError(t, held.Resume())
@@ -248,15 +248,15 @@ func TestD10_CutShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithIsolation())
 		for i := range 3 {
-			mustSubscribe(t, bus, "*", coreSleep(time.Hour), eventbus.Named(fmt.Sprint(i)))
+			mustSubscribe(t, bus, "*", sleepFor(time.Hour), eventbus.Named(fmt.Sprint(i)))
 		}
 		got := make(chan error, 1)
 		go func() {
 			_, err := bus.PublishAndWait(t.Context(), "x", nil)
 			got <- err
 		}()
-		coreSettle()
-		left := bCut(t, bus)
+		settleWorkers()
+		left := cutShort(t, bus)
 		require.Len(t, left.Unfinished, 3)
 		var died *eventbus.DeliveryError
 		require.ErrorAs(t, <-got, &died)

@@ -53,17 +53,17 @@ func TestD5_ALaterEventOfAKeyStaysBehindWhatIsHeldAlsoAmongOthers(t *testing.T) 
 func TestD5_WhatIsHeldWholeHoldsUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "a", calls.handler("s"))
 		mustSubscribe(t, bus, "b", calls.handler("other"))
 		require.NoError(t, s.Pause())
 		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
 		mustPublish(t, bus, "b", "2", eventbus.Key("k"))
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 1, calls.len())
 		require.Equal(t, 1, bus.Metrics().Held)
 		require.NoError(t, s.Resume())
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 2, calls.len())
 		shutdown(t, bus)
 	})
@@ -72,17 +72,17 @@ func TestD5_WhatIsHeldWholeHoldsUpNobodyElse(t *testing.T) {
 func TestD5_EventsOfAKeyComeOneAfterAnotherInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
 		for i := range 3 {
 			for _, key := range []string{"a", "b", ""} {
-				mustPublish(t, bus, "x", coreScripted(fmt.Sprint(key, i), coreSleep(time.Second)), eventbus.Key(key))
+				mustPublish(t, bus, "x", scripted(fmt.Sprint(key, i), sleepFor(time.Second)), eventbus.Key(key))
 			}
 		}
-		coreSettle()
+		settleWorkers()
 		require.ElementsMatch(t, []string{"+0s s:a0", "+0s s:b0", "+0s s:0", "+0s s:1", "+0s s:2"}, calls.all())
 		time.Sleep(time.Second)
-		coreSettle()
+		settleWorkers()
 		require.ElementsMatch(t, []string{"+1s s:a1", "+1s s:b1"}, calls.all()[5:])
 		time.Sleep(time.Minute)
 		require.ElementsMatch(t, []string{"+2s s:a2", "+2s s:b2"}, calls.all()[7:])
@@ -98,7 +98,7 @@ func TestD5_TheKeyReachesHandlersAndLetters(t *testing.T) {
 			got.add(e.Key)
 			d, _ := eventbus.FromContext(ctx)
 			got.add(d.Event.Key)
-			return eventbus.Permanent(errCore)
+			return eventbus.Permanent(errBoom)
 		})
 		mustPublish(t, bus, "x", nil, eventbus.Key("not this"), eventbus.Key("k"))
 		shutdown(t, bus)
@@ -124,44 +124,44 @@ func TestD5_BadKeysAreRefused(t *testing.T) {
 // However an event of a key ends, and whatever happens on the way there, the next
 // one of its key begins then and not before.
 func TestD5_TheNextOfAKeyWaitsForTheEnd(t *testing.T) {
-	fail := failing(errCore)
+	fail := failing(errBoom)
 	cases := map[string]struct {
 		steps []eventbus.Handler
 		next  string // when the next of the key begins
 	}{
-		"handled":       {[]eventbus.Handler{coreSleep(time.Second)}, "+1s"},
+		"handled":       {[]eventbus.Handler{sleepFor(time.Second)}, "+1s"},
 		"retries":       {[]eventbus.Handler{fail, fail}, "+20s"},
 		"exhausted":     {[]eventbus.Handler{fail, fail, fail}, "+20s"},
-		"permanent":     {[]eventbus.Handler{failing(eventbus.Permanent(errCore))}, "+0s"},
-		"retry after":   {[]eventbus.Handler{failing(eventbus.RetryAfter(errCore, 7*time.Second))}, "+7s"},
+		"permanent":     {[]eventbus.Handler{failing(eventbus.Permanent(errBoom))}, "+0s"},
+		"retry after":   {[]eventbus.Handler{failing(eventbus.RetryAfter(errBoom, 7*time.Second))}, "+7s"},
 		"panic":         {[]eventbus.Handler{func(context.Context, eventbus.Event) error { panic("p") }}, "+10s"},
 		"goexit":        {[]eventbus.Handler{func(context.Context, eventbus.Event) error { runtime.Goexit(); return nil }}, "+10s"},
 		"timeout":       {[]eventbus.Handler{func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil }}, "+15s"},
-		"abandoned":     {[]eventbus.Handler{coreSleep(time.Minute)}, "+15s"},
-		"abandoned end": {[]eventbus.Handler{fail, fail, coreSleep(time.Minute)}, "+25s"},
+		"abandoned":     {[]eventbus.Handler{sleepFor(time.Minute)}, "+15s"},
+		"abandoned end": {[]eventbus.Handler{fail, fail, sleepFor(time.Minute)}, "+25s"},
 	}
 	for name, c := range cases {
 		for _, wait := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, waited for: %t", name, wait), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					bus, _ := startBus(t, eventbus.WithRetry(retry(2, 10*time.Second)), eventbus.WithTimeout(5*time.Second), eventbus.WithCircuit(eventbus.NoCircuit()))
-					calls := newCoreCalls()
-					mustSubscribe(t, bus, "first", func(ctx context.Context, e eventbus.Event) error { return e.Payload.(*coreScript).run(ctx, e) })
+					calls := newCallLog()
+					mustSubscribe(t, bus, "first", func(ctx context.Context, e eventbus.Event) error { return e.Payload.(*stepScript).run(ctx, e) })
 					mustSubscribe(t, bus, "next", calls.handler("s"))
 					mustSubscribe(t, bus, "other", calls.handler("other"))
-					publish := func(name string, script *coreScript, opts ...eventbus.PublishOption) {
+					publish := func(name string, script *stepScript, opts ...eventbus.PublishOption) {
 						if !wait {
 							mustPublish(t, bus, name, script, opts...)
 							return
 						}
 						go bus.PublishAndWait(t.Context(), name, script, opts...) //nolint:errcheck // some die
-						coreSettle()
+						settleWorkers()
 					}
-					publish("first", coreScripted("1", c.steps...), eventbus.Key("k"))
-					publish("next", coreScripted("2", coreSleep(time.Second)), eventbus.Key("k"))
-					publish("next", coreScripted("3"), eventbus.Key("k"))
-					publish("other", coreScripted("4"), eventbus.Key("l"))
-					publish("other", coreScripted("5"))
+					publish("first", scripted("1", c.steps...), eventbus.Key("k"))
+					publish("next", scripted("2", sleepFor(time.Second)), eventbus.Key("k"))
+					publish("next", scripted("3"), eventbus.Key("k"))
+					publish("other", scripted("4"), eventbus.Key("l"))
+					publish("other", scripted("5"))
 					time.Sleep(5 * time.Minute)
 					shutdown(t, bus)
 					began, _ := time.ParseDuration(c.next[1:])
@@ -177,17 +177,17 @@ func TestD5_TheNextOfAKeyWaitsForTheEnd(t *testing.T) {
 func TestD5_EventsBehindTheirKeyTakePlacesInTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithQueueCapacity(3), eventbus.WithRetry(retry(1, time.Minute)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "x", calls.handler("x"))
 		mustSubscribe(t, bus, "y", func(ctx context.Context, _ eventbus.Event) error {
 			_, err := bus.Publish(ctx, "x", "inside", eventbus.Key("k"))
 			return err
 		})
-		mustPublish(t, bus, "x", coreScripted("1", failing(errCore)), eventbus.Key("k"))
-		coreSettle()
+		mustPublish(t, bus, "x", scripted("1", failing(errBoom)), eventbus.Key("k"))
+		settleWorkers()
 		mustPublish(t, bus, "x", 2, eventbus.Key("k"))
 		mustPublish(t, bus, "x", 3, eventbus.Key("k"))
-		coreSettle()
+		settleWorkers()
 		m := bus.Metrics()
 		require.Equal(t, 2, m.QueueDepth)
 		require.EqualValues(t, 2, m.Ledger.Queued)
@@ -195,14 +195,14 @@ func TestD5_EventsBehindTheirKeyTakePlacesInTheQueue(t *testing.T) {
 		requireBalanced(t, bus)
 
 		mustPublish(t, bus, "y", nil) // the last place; its handler needs no other
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, 3, bus.Metrics().QueueDepth)
 		inside := make(chan error, 1)
 		go func() {
 			_, err := bus.Publish(t.Context(), "x", 4)
 			inside <- err
 		}()
-		coreSettle()
+		settleWorkers()
 		require.Empty(t, inside, "no place, though every worker is idle")
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -220,9 +220,9 @@ func TestD5_EventsBehindTheirKeyTakePlacesInTheQueue(t *testing.T) {
 func TestD5_AHandlersPublishExceedsAQueueFullOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithQueueCapacity(1))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
-		mustPublish(t, bus, "x", coreScripted("1", func(ctx context.Context, _ eventbus.Event) error {
+		mustPublish(t, bus, "x", scripted("1", func(ctx context.Context, _ eventbus.Event) error {
 			time.Sleep(time.Second) // 2 has taken the only place
 			for i := range 3 {
 				if _, err := bus.Publish(ctx, "x", fmt.Sprint("inside", i), eventbus.Key("k")); err != nil {
@@ -231,7 +231,7 @@ func TestD5_AHandlersPublishExceedsAQueueFullOfAKey(t *testing.T) {
 			}
 			return nil
 		}), eventbus.Key("k"))
-		coreSettle()
+		settleWorkers()
 		mustPublish(t, bus, "x", "2", eventbus.Key("k"))
 		time.Sleep(time.Minute)
 		shutdown(t, bus)
@@ -250,14 +250,14 @@ func TestD5_KeysLeaveNoMemory(t *testing.T) {
 		bus, _ := newBus(t, append(opts, eventbus.WithQueueCapacity(at))...)
 		var handled atomic.Int64
 		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { handled.Add(1); return nil })
-		before := heap()
+		before := heldBytes()
 		publish := func(n int) {
 			for i := range n {
 				mustPublish(t, bus, "x", nil, eventbus.Key(fmt.Sprint("key-", i)))
 			}
 		}
 		publish(at)
-		require.Greater(t, heap()-before, int64(at*100))
+		require.Greater(t, heldBytes()-before, int64(at*100))
 		require.NoError(t, bus.Start(t.Context()))
 		publish(through)
 		for handled.Load() < int64(at+through) {
@@ -266,7 +266,7 @@ func TestD5_KeysLeaveNoMemory(t *testing.T) {
 		shutdown(t, bus)
 		// The runtime keeps some hundred bytes for each goroutine that there was,
 		// and there may have been as many as the concurrency allows.
-		require.Less(t, heap()-before, int64(12<<20))
+		require.Less(t, heldBytes()-before, int64(12<<20))
 		runtime.KeepAlive(bus)
 	}
 }
@@ -298,7 +298,7 @@ func TestD5_TheOrderOfEachPublisherIsKept(t *testing.T) {
 				defer mu.Unlock()
 				running[name+e.Key]--
 				if d, _ := eventbus.FromContext(ctx); p.n%7 == 0 && d.Attempt == 1 {
-					return errCore
+					return errBoom
 				}
 				if next[name][p.place] != p.n {
 					wrong++
@@ -335,13 +335,13 @@ func TestD5_TheOrderOfEachPublisherIsKept(t *testing.T) {
 func TestD5_AReplayTakesItsKeysPlaceNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
-		mustPublish(t, bus, "x", coreScripted("dies", failing(eventbus.Permanent(errCore)), coreSleep(time.Second)), eventbus.Key("k"))
-		coreSettle()
-		mustPublish(t, bus, "x", coreScripted("1", coreSleep(time.Second)), eventbus.Key("k"))
+		mustPublish(t, bus, "x", scripted("dies", failing(eventbus.Permanent(errBoom)), sleepFor(time.Second)), eventbus.Key("k"))
+		settleWorkers()
+		mustPublish(t, bus, "x", scripted("1", sleepFor(time.Second)), eventbus.Key("k"))
 		mustPublish(t, bus, "x", "2", eventbus.Key("k"))
-		coreSettle()
+		settleWorkers()
 		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
 		mustPublish(t, bus, "x", "3", eventbus.Key("k"))
 		time.Sleep(time.Minute)
@@ -353,13 +353,13 @@ func TestD5_AReplayTakesItsKeysPlaceNow(t *testing.T) {
 func TestD5_ADelayedEventTakesItsPlaceWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
-		mustPublish(t, bus, "x", coreScripted("later", coreSleep(time.Second)), eventbus.Key("k"), eventbus.After(5*time.Second))
+		mustPublish(t, bus, "x", scripted("later", sleepFor(time.Second)), eventbus.Key("k"), eventbus.After(5*time.Second))
 		mustPublish(t, bus, "x", "1", eventbus.Key("k"))
 		time.Sleep(4500 * time.Millisecond)
-		mustPublish(t, bus, "x", coreScripted("2", coreSleep(time.Second)), eventbus.Key("k"))
-		mustPublish(t, bus, "x", coreScripted("3", coreSleep(time.Second)), eventbus.Key("k"))
+		mustPublish(t, bus, "x", scripted("2", sleepFor(time.Second)), eventbus.Key("k"))
+		mustPublish(t, bus, "x", scripted("3", sleepFor(time.Second)), eventbus.Key("k"))
 		time.Sleep(600 * time.Millisecond)
 		mustPublish(t, bus, "x", "4", eventbus.Key("k"))
 		time.Sleep(time.Minute)
@@ -372,19 +372,19 @@ func TestD5_ADelayedEventTakesItsPlaceWhenDue(t *testing.T) {
 func TestD5_AHeldDeliveryHoldsItsKeyAtItsSubscriptionAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		a := mustSubscribe(t, bus, "*", calls.handler("a"), eventbus.Named("a"))
 		mustSubscribe(t, bus, "*", calls.handler("b"))
 		require.NoError(t, a.Pause())
 		for i := range 3 {
-			mustPublish(t, bus, "x", coreScripted(fmt.Sprint(i), coreSleep(time.Second)), eventbus.Key("k"))
+			mustPublish(t, bus, "x", scripted(fmt.Sprint(i), sleepFor(time.Second)), eventbus.Key("k"))
 		}
 		mustPublish(t, bus, "x", "free")
 		time.Sleep(time.Minute)
 		require.ElementsMatch(t, []string{"+0s b:0", "+0s b:free", "+1s b:1", "+2s b:2"}, calls.all())
 		require.Equal(t, 4, metricsOf(t, bus, "a").Held)
 		require.NoError(t, a.Resume())
-		mustPublish(t, bus, "x", coreScripted("3"), eventbus.Key("k")) // at a, behind the others
+		mustPublish(t, bus, "x", scripted("3"), eventbus.Key("k")) // at a, behind the others
 		time.Sleep(time.Minute)
 		require.ElementsMatch(t, []string{"+1m0s a:0", "+1m0s a:free", "+1m0s b:3", "+1m0s a:1", "+1m0s a:2", "+1m0s a:3"}, calls.all()[4:])
 		shutdown(t, bus)
@@ -397,16 +397,16 @@ func TestD5_AHeldDeliveryHoldsItsKeyAtItsSubscriptionAlone(t *testing.T) {
 func TestD5_AHeldDeliveryThatIsLetGoIsStillBeforeLaterOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, 10*time.Second)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		a := mustSubscribe(t, bus, "*", calls.handler("a"), eventbus.Named("a"))
 		mustSubscribe(t, bus, "*", calls.handler("b"))
 		require.NoError(t, a.Pause())
-		mustPublish(t, bus, "x", coreScripted("1", ok, coreSleep(time.Second), failing(errCore), coreSleep(time.Second)), eventbus.Key("k"))
-		coreSettle()
+		mustPublish(t, bus, "x", scripted("1", ok, sleepFor(time.Second), failing(errBoom), sleepFor(time.Second)), eventbus.Key("k"))
+		settleWorkers()
 		require.NoError(t, a.Resume())
-		coreSettle()
+		settleWorkers()
 		mustPublish(t, bus, "x", "2", eventbus.Key("k")) // while 1 runs
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, []string{"+0s b:1", "+0s a:1", "+0s b:2"}, calls.all())
 		require.Equal(t, 1, metricsOf(t, bus, "a").Held)
 		time.Sleep(time.Minute)
@@ -414,14 +414,14 @@ func TestD5_AHeldDeliveryThatIsLetGoIsStillBeforeLaterOnes(t *testing.T) {
 
 		// Again, with a retry.
 		require.NoError(t, a.Pause())
-		mustPublish(t, bus, "x", coreScripted("3", ok, failing(errCore)), eventbus.Key("k"))
-		coreSettle()
+		mustPublish(t, bus, "x", scripted("3", ok, failing(errBoom)), eventbus.Key("k"))
+		settleWorkers()
 		require.NoError(t, a.Resume())
 		time.Sleep(time.Second) // 3 waits for its retry
 		mustPublish(t, bus, "x", "4", eventbus.Key("k"))
 		mustPublish(t, bus, "x", "5", eventbus.Key("other"))
 		mustPublish(t, bus, "x", "6", eventbus.Key("k"))
-		coreSettle()
+		settleWorkers()
 		require.Equal(t, eventbus.CircuitClosed, metricsOf(t, bus, "a").Circuit)
 		require.Equal(t, 2, metricsOf(t, bus, "a").Held)
 		time.Sleep(time.Minute)

@@ -91,8 +91,8 @@ func TestD7_WaitingForAnEventForLater(t *testing.T) {
 				_, err := bus.PublishAndWait(t.Context(), "x", nil, eventbus.After(time.Minute))
 				got <- err
 			}()
-			coreSettle()
-			require.Len(t, coreShutdownLeft(t, bus), 1+len(opts), "one for each dispatch that it would have been")
+			settleWorkers()
+			require.Len(t, shutdownLeft(t, bus), 1+len(opts), "one for each dispatch that it would have been")
 			var died *eventbus.DeliveryError
 			require.ErrorAs(t, <-got, &died)
 			require.Len(t, died.Letters, 1+len(opts))
@@ -170,7 +170,7 @@ func TestSchedule_TheFarthestFuture(t *testing.T) {
 func TestSchedule_TheSubscriptionsAreThoseOfPublication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		gone := mustSubscribe(t, bus, "*", calls.handler("gone"), eventbus.Named("gone"))
 		mustSubscribe(t, bus, "*", calls.handler("stays"))
 		mustPublish(t, bus, "x", 1, eventbus.After(time.Second))
@@ -191,7 +191,7 @@ func TestSchedule_TheSubscriptionsAreThoseOfPublication(t *testing.T) {
 func TestSchedule_BeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := newBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
 		mustPublish(t, bus, "x", 1, eventbus.After(time.Second))
 		mustPublish(t, bus, "x", 2, eventbus.After(time.Minute))
@@ -200,7 +200,7 @@ func TestSchedule_BeforeStart(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		require.Equal(t, []string{"+10s s:1", "+1m0s s:2"}, calls.all())
 		mustPublish(t, bus, "x", 3, eventbus.After(time.Minute))
-		require.Len(t, coreShutdownLeft(t, bus), 1)
+		require.Len(t, shutdownLeft(t, bus), 1)
 	})
 }
 
@@ -235,7 +235,7 @@ func TestSchedule_AFullQueue(t *testing.T) {
 func TestSchedule_MaxElapsedCountsFromPublication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(5, time.Second), eventbus.MaxElapsed(time.Minute)))
-		mustSubscribe(t, bus, "*", failing(errCore))
+		mustSubscribe(t, bus, "*", failing(errBoom))
 		mustPublish(t, bus, "x", nil, eventbus.After(time.Hour))
 		time.Sleep(2 * time.Hour)
 		l := oneLetter(t, bus)
@@ -261,7 +261,7 @@ func TestSchedule_AMockClock(t *testing.T) {
 func TestCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
 		id := mustPublish(t, bus, "x", "cancelled", eventbus.After(time.Minute), eventbus.Key("k"))
 		mustPublish(t, bus, "x", "other", eventbus.After(time.Minute), eventbus.Key("k"))
@@ -295,14 +295,14 @@ func TestCancel_WhatIsNotScheduled(t *testing.T) {
 		}
 		due := mustPublish(t, bus, "x", nil, eventbus.After(time.Second))
 		time.Sleep(time.Second)
-		coreSettle()
+		settleWorkers()
 		require.ErrorIs(t, bus.Cancel(t.Context(), due), eventbus.ErrNotScheduled)
 		later := mustPublish(t, bus, "x", nil, eventbus.After(time.Hour))
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, bus.Cancel(ended, later), context.Canceled)
 		require.Equal(t, 1, bus.Metrics().Scheduled)
-		require.Len(t, coreShutdownLeft(t, bus), 1)
+		require.Len(t, shutdownLeft(t, bus), 1)
 		require.ErrorIs(t, bus.Cancel(t.Context(), later), eventbus.ErrNotScheduled)
 	})
 }
@@ -349,20 +349,20 @@ func TestCancel_LeavesNoMemory(t *testing.T) {
 	const n = 200_000
 	bus, _ := startBus(t)
 	mustSubscribe(t, bus, "*", ok)
-	before := heap()
+	before := heldBytes()
 	var ids []eventbus.EventID
 	for range n {
 		ids = append(ids, mustPublish(t, bus, "x", new([64]byte), eventbus.After(time.Hour), eventbus.Key("k")))
 	}
 	stays := mustPublish(t, bus, "x", nil, eventbus.After(time.Hour))
-	require.Greater(t, heap()-before, int64(n*100))
+	require.Greater(t, heldBytes()-before, int64(n*100))
 	for _, id := range ids {
 		require.NoError(t, bus.Cancel(t.Context(), id))
 	}
-	require.Less(t, heap()-before-int64(16*cap(ids)), int64(1<<20))
+	require.Less(t, heldBytes()-before-int64(16*cap(ids)), int64(1<<20))
 	runtime.KeepAlive(ids)
 	require.Equal(t, 1, bus.Metrics().Scheduled)
-	left := coreShutdownLeft(t, bus)
+	left := shutdownLeft(t, bus)
 	require.Len(t, left, 1)
 	require.Equal(t, stays, left[0].Event.ID)
 }
@@ -371,7 +371,7 @@ func TestSchedule_WhatWasDueLeavesNoMemory(t *testing.T) {
 	const n = 100_000
 	bus, _ := startBus(t)
 	mustSubscribe(t, bus, "*", ok)
-	before := heap()
+	before := heldBytes()
 	at := time.Now().Add(100 * time.Millisecond)
 	for range n {
 		mustPublish(t, bus, "x", nil, eventbus.At(at))
@@ -379,6 +379,6 @@ func TestSchedule_WhatWasDueLeavesNoMemory(t *testing.T) {
 	for bus.Metrics().Ledger.Handled < n {
 		runtime.Gosched()
 	}
-	require.Less(t, heap()-before, int64(2<<20))
+	require.Less(t, heldBytes()-before, int64(2<<20))
 	shutdown(t, bus)
 }

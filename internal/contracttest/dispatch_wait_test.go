@@ -362,7 +362,7 @@ func TestD7_AHeldDeliveryMayWaitForItsKey(t *testing.T) {
 		}, eventbus.Named("s"))
 		require.NoError(t, s.Pause())
 		mustPublish(t, bus, "x", nil, eventbus.Key("k"))
-		coreSettle()
+		settleWorkers()
 		require.NoError(t, s.Resume())
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, results.len())
@@ -394,7 +394,7 @@ func TestD7_AWaitThatEndsEarlyStrandsNothing(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			require.Equal(t, concurrency, after.len())
-			_ = bCut(t, bus)
+			_ = cutShort(t, bus)
 		})
 	}
 }

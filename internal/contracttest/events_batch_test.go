@@ -203,13 +203,13 @@ func TestE7_ABatchWithoutABusOrAContext(t *testing.T) {
 func TestE7_ABatchWaitsForRoomForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithQueueCapacity(4), eventbus.WithConcurrency(1))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			calls.note("%v", e.Payload)
-			return coreSleep(time.Second)(ctx, e)
+			return sleepFor(time.Second)(ctx, e)
 		})
 		mustPublish(t, bus, "x", "running")
-		coreSettle()
+		settleWorkers()
 		_, err := bus.PublishBatch(t.Context(), batchOf(2))
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -287,7 +287,7 @@ func TestE7_ABatchOfAllKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var unrouted atomic.Int64
 		bus, _ := startBus(t, eventbus.WithIsolation(), eventbus.WithObserver(eventbus.Observer{Unrouted: func(eventbus.Event) { unrouted.Add(1) }}))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "{x,y}", calls.handler("a"))
 		mustSubscribe(t, bus, "x", calls.handler("b"))
 		ids, err := bus.PublishBatch(t.Context(), []eventbus.Publication{
@@ -295,7 +295,7 @@ func TestE7_ABatchOfAllKinds(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Len(t, ids, 4)
-		coreSettle()
+		settleWorkers()
 		requireBalanced(t, bus)
 		l := bus.Metrics().Ledger
 		require.EqualValues(t, 4, l.Accepted)

@@ -96,7 +96,7 @@ func TestE6_AKnownID(t *testing.T) {
 					return err
 				}
 				require.NoError(t, publish("x", 1))
-				coreSettle()
+				settleWorkers()
 				before := bus.Metrics()
 				require.NoError(t, publish("x", 1))
 				require.NoError(t, publish("x", 2), "in memory the payload is no part of the content")
@@ -108,7 +108,7 @@ func TestE6_AKnownID(t *testing.T) {
 				r, err := bus.PublishAndWait(t.Context(), "x", 1, append(c.opts, eventbus.ID(id))...)
 				require.NoError(t, err)
 				require.Equal(t, eventbus.Result{ID: id, Outcome: eventbus.Repeated}, r)
-				coreSettle()
+				settleWorkers()
 				require.Equal(t, before.Ledger, bus.Metrics().Ledger)
 				require.Equal(t, before.Types["x"].Events, bus.Metrics().Types["x"].Events)
 				require.Zero(t, bus.Metrics().Types["y"].Events)
@@ -137,7 +137,7 @@ func TestE6_ARefusedEventsIDIsNotKnown(t *testing.T) {
 			return nil
 		})
 		mustPublish(t, bus, "x", 1)
-		coreSettle()
+		settleWorkers()
 		mustPublish(t, bus, "x", 2)
 		id := eventbus.NewEventID()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -162,10 +162,10 @@ func TestE6_AKnownIDNeedsNoRoom(t *testing.T) {
 	for _, opts := range [][]eventbus.Option{nil, {eventbus.RefuseWhenFull()}} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t, append(opts, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))...)
-			mustSubscribe(t, bus, "*", coreSleep(time.Second))
+			mustSubscribe(t, bus, "*", sleepFor(time.Second))
 			id := eventbus.NewEventID()
 			mustPublish(t, bus, "x", 1, eventbus.ID(id))
-			coreSettle()
+			settleWorkers()
 			mustPublish(t, bus, "x", 2)
 			began := time.Now()
 			require.Equal(t, id, mustPublish(t, bus, "x", 1, eventbus.ID(id)))
@@ -262,9 +262,9 @@ func TestE6_TheOldestOfManyIsForgotten(t *testing.T) {
 	require.True(t, known(most))
 	require.False(t, known(0)) // which has published it
 	require.False(t, known(1), "and made 1 the 100,001st")
-	before := heap()
+	before := heldBytes()
 	publish(2*most, 5*most)
-	require.Less(t, heap()-before, int64(16<<20), "no more than so many are remembered")
+	require.Less(t, heldBytes()-before, int64(16<<20), "no more than so many are remembered")
 	require.True(t, known(4*most))
 	require.True(t, known(5*most-1))
 	require.False(t, known(4*most-1))

@@ -22,6 +22,13 @@ import (
 	"github.com/surebus/eventbus"
 )
 
+// Errors of handlers.
+var (
+	errBoom   = errors.New("boom")
+	errBroken = errors.New("broken")
+	errDead   = errors.New("dead")
+)
+
 // newBus makes a bus that logs to what it returns, and shuts it down at the end
 // of the test, cutting short what is left.
 func newBus(t *testing.T, opts ...eventbus.Option) (*eventbus.Bus, *observer.ObservedLogs) {
@@ -193,16 +200,18 @@ func count(n int) []int {
 	return all
 }
 
-func heap() int64 {
-	runtime.GC()
-	runtime.GC()
+// heldBytes returns the size of the reachable heap.
+func heldBytes() int64 {
 	var m runtime.MemStats
+	for range 3 { // a finalizer or a pool releases its objects only at the next collection
+		runtime.GC()
+	}
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// bEndings are the ways in which a handler can end by itself.
-var bEndings = map[string]eventbus.Handler{
+// handlerEndings are the ways in which a handler can end by itself.
+var handlerEndings = map[string]eventbus.Handler{
 	"ok":        ok,
 	"error":     failing(errBroken),
 	"permanent": failing(eventbus.Permanent(errBroken)),
@@ -229,16 +238,16 @@ var bEndings = map[string]eventbus.Handler{
 }
 
 var (
-	bOK   = eventbus.Handler(ok)
-	bFail = failing(errBroken)
+	succeed    = eventbus.Handler(ok)
+	failBroken = failing(errBroken)
 )
 
-// bOnce is the policy of tests in which one failure is the end of an event.
-var bOnce = eventbus.WithRetry(eventbus.MaxRetries(0))
+// oneAttempt is the policy of tests in which one failure is the end of an event.
+var oneAttempt = eventbus.WithRetry(eventbus.MaxRetries(0))
 
-// bPublish publishes scripts one after the other, each once the one before has
+// publishScripts publishes scripts one after the other, each once the one before has
 // been dealt with.
-func bPublish(t *testing.T, bus *eventbus.Bus, eventType string, scripts ...eventbus.Handler) {
+func publishScripts(t *testing.T, bus *eventbus.Bus, eventType string, scripts ...eventbus.Handler) {
 	t.Helper()
 	for _, s := range scripts {
 		mustPublish(t, bus, eventType, s)
@@ -246,20 +255,18 @@ func bPublish(t *testing.T, bus *eventbus.Bus, eventType string, scripts ...even
 	}
 }
 
-// bTrip opens the circuit of everything that eventType goes to.
-func bTrip(t *testing.T, bus *eventbus.Bus, eventType string) {
+// tripCircuit opens the circuit of everything that eventType goes to.
+func tripCircuit(t *testing.T, bus *eventbus.Bus, eventType string) {
 	t.Helper()
-	bPublish(t, bus, eventType, bFail, bFail, bFail, bFail)
+	publishScripts(t, bus, eventType, failBroken, failBroken, failBroken, failBroken)
 }
 
-var errBoom = errors.New("boom")
+var allLetters = eventbus.LetterQuery{All: true}
 
-var dlqAll = eventbus.LetterQuery{All: true}
+var withoutCircuit = eventbus.WithCircuit(eventbus.NoCircuit())
 
-var dlqNoCircuit = eventbus.WithCircuit(eventbus.NoCircuit())
-
-// dlqBlock keeps the only worker of a bus busy until it is released.
-func dlqBlock(t *testing.T, bus *eventbus.Bus) (release func()) {
+// blockWorker keeps the only worker of a bus busy until it is released.
+func blockWorker(t *testing.T, bus *eventbus.Bus) (release func()) {
 	t.Helper()
 	released := make(chan struct{})
 	mustSubscribe(t, bus, "block", func(context.Context, eventbus.Event) error { <-released; return nil })
@@ -267,8 +274,6 @@ func dlqBlock(t *testing.T, bus *eventbus.Bus) (release func()) {
 	synctest.Wait()
 	return func() { close(released) }
 }
-
-var errDead = errors.New("dead")
 
 // fill makes n letters of type a, which the subscription "s" did not handle.
 func fill(t *testing.T, bus *eventbus.Bus, n int) {
@@ -304,8 +309,6 @@ func hold(release <-chan struct{}) error {
 	return nil
 }
 
-var errGap = errors.New("broken")
-
 // holdUp publishes n events of payloads "0", "1", … to a subscription that is
 // tripped or paused.
 func holdUp(t *testing.T, bus *eventbus.Bus, n int, opts ...eventbus.PublishOption) {
@@ -313,16 +316,16 @@ func holdUp(t *testing.T, bus *eventbus.Bus, n int, opts ...eventbus.PublishOpti
 	for i := range n {
 		mustPublish(t, bus, "x", fmt.Sprint(i), opts...)
 	}
-	coreSettle()
+	settleWorkers()
 }
 
-// bSilent is for tests that would log a lot.
-func bSilent(opts ...eventbus.Option) []eventbus.Option {
+// silent is for tests that would log a lot.
+func silent(opts ...eventbus.Option) []eventbus.Option {
 	return append(opts, eventbus.WithLogger(zap.NewNop()))
 }
 
-// bFailures are the parts of failures that a test says exactly.
-func bFailures(all []eventbus.Failure) []string {
+// failureTexts are the parts of failures that a test says exactly.
+func failureTexts(all []eventbus.Failure) []string {
 	var texts []string
 	for _, f := range all {
 		texts = append(texts, fmt.Sprintf("%d.%d %s %s", f.Replays, f.Attempt, f.Subscription, f.Error))
@@ -330,47 +333,45 @@ func bFailures(all []eventbus.Failure) []string {
 	return texts
 }
 
-var errCore = errors.New("boom")
-
-// coreCalls notes when calls begin and end, as "+1s name:payload" and, for what
+// callLog notes when calls begin and end, as "+1s name:payload" and, for what
 // ends, "+2s name:payload done".
-type coreCalls struct {
+type callLog struct {
 	journal[string]
 	began time.Time
 }
 
-func newCoreCalls() *coreCalls { return &coreCalls{began: time.Now()} }
+func newCallLog() *callLog { return &callLog{began: time.Now()} }
 
-func (c *coreCalls) note(format string, args ...any) {
+func (c *callLog) note(format string, args ...any) {
 	// Work may wait for another worker for some ticks of the lanes.
 	c.add(fmt.Sprintf("+%s ", time.Since(c.began).Round(100*time.Millisecond)) + fmt.Sprintf(format, args...))
 }
 
 // handler notes its calls, and then does what the payload says, if it is a
 // handler.
-func (c *coreCalls) handler(name string) eventbus.Handler {
+func (c *callLog) handler(name string) eventbus.Handler {
 	return func(ctx context.Context, e eventbus.Event) error {
-		c.note("%s:%v", name, coreName(e))
-		if s, ok := e.Payload.(*coreScript); ok {
+		c.note("%s:%v", name, payloadName(e))
+		if s, ok := e.Payload.(*stepScript); ok {
 			return s.run(ctx, e)
 		}
 		return nil
 	}
 }
 
-// coreScript is a payload that does something else at each of its calls, and
+// stepScript is a payload that does something else at each of its calls, and
 // nothing after the last one.
-type coreScript struct {
+type stepScript struct {
 	name  string
 	mu    sync.Mutex
 	steps []eventbus.Handler
 }
 
-func coreScripted(name string, steps ...eventbus.Handler) *coreScript {
-	return &coreScript{name: name, steps: steps}
+func scripted(name string, steps ...eventbus.Handler) *stepScript {
+	return &stepScript{name: name, steps: steps}
 }
 
-func (s *coreScript) run(ctx context.Context, e eventbus.Event) error {
+func (s *stepScript) run(ctx context.Context, e eventbus.Event) error {
 	s.mu.Lock()
 	step := eventbus.Handler(ok)
 	if len(s.steps) > 0 {
@@ -380,16 +381,16 @@ func (s *coreScript) run(ctx context.Context, e eventbus.Event) error {
 	return step(ctx, e)
 }
 
-func coreName(e eventbus.Event) string {
-	if s, ok := e.Payload.(*coreScript); ok {
+func payloadName(e eventbus.Event) string {
+	if s, ok := e.Payload.(*stepScript); ok {
 		return s.name
 	}
 	return fmt.Sprint(e.Payload)
 }
 
-// coreSleep is a handler that takes its time, whatever its deadline, but ends with
+// sleepFor is a handler that takes its time, whatever its deadline, but ends with
 // the bus.
-func coreSleep(d time.Duration) eventbus.Handler {
+func sleepFor(d time.Duration) eventbus.Handler {
 	return func(ctx context.Context, _ eventbus.Event) error {
 		end := time.Now().Add(d)
 		select {
@@ -403,15 +404,15 @@ func coreSleep(d time.Duration) eventbus.Handler {
 	}
 }
 
-// coreSettle lets the bus do what it can do now. Workers are made at ticks.
-func coreSettle() {
+// settleWorkers lets the bus do what it can do now. Workers are made at ticks.
+func settleWorkers() {
 	time.Sleep(3 * time.Millisecond)
 	synctest.Wait()
 }
 
-// coreShutdownLeft ends a bus that has something held or scheduled, and returns
+// shutdownLeft ends a bus that has something held or scheduled, and returns
 // what it left.
-func coreShutdownLeft(t *testing.T, bus *eventbus.Bus) []eventbus.DeadLetter {
+func shutdownLeft(t *testing.T, bus *eventbus.Bus) []eventbus.DeadLetter {
 	t.Helper()
 	err := bus.Shutdown(context.Background())
 	var left *eventbus.ShutdownError
@@ -428,8 +429,8 @@ func ended() context.Context {
 	return ctx
 }
 
-// obsFields are the names of the Observer's callbacks.
-func obsFields() []string {
+// callbackNames are the names of the Observer's callbacks.
+func callbackNames() []string {
 	var names []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[eventbus.Observer]()) {
 		names = append(names, f.Name)
@@ -437,11 +438,11 @@ func obsFields() []string {
 	return names
 }
 
-// obsCalling is an Observer of which the named callbacks, all if there are none,
+// observerCalling is an Observer of which the named callbacks, all if there are none,
 // call f with their name and argument.
-func obsCalling(f func(name string, arg any), names ...string) eventbus.Option {
+func observerCalling(f func(name string, arg any), names ...string) eventbus.Option {
 	if len(names) == 0 {
-		names = obsFields()
+		names = callbackNames()
 	}
 	var o eventbus.Observer
 	for _, name := range names {
@@ -454,9 +455,9 @@ func obsCalling(f func(name string, arg any), names ...string) eventbus.Option {
 	return eventbus.WithObserver(o)
 }
 
-// obsEverything has happen whatever an Observer can see. It stops at nothing: an
+// causeEverything has happen whatever an Observer can see. It stops at nothing: an
 // observer may have shut the bus down.
-func obsEverything(t *testing.T, bus *eventbus.Bus) {
+func causeEverything(t *testing.T, bus *eventbus.Bus) {
 	t.Helper()
 	ctx := context.Background()
 	fails := mustSubscribe(t, bus, "fails", failing(errDead), eventbus.Retry(eventbus.MaxRetries(1)))
@@ -477,14 +478,14 @@ func obsEverything(t *testing.T, bus *eventbus.Bus) {
 	fails.Unsubscribe()
 }
 
-var obsOptions = []eventbus.Option{
+var observedOptions = []eventbus.Option{
 	eventbus.WithRetry(retry(1, time.Second)),
 	eventbus.WithDeadLetterCapacity(1),
 	eventbus.WithTimeout(30 * time.Second),
 }
 
-// bDuration is a duration of any size, and often of one that matters.
-func bDuration() *rapid.Generator[time.Duration] {
+// anyDuration is a duration of any size, and often of one that matters.
+func anyDuration() *rapid.Generator[time.Duration] {
 	return rapid.OneOf(
 		rapid.SampledFrom([]time.Duration{0, 1, time.Millisecond, time.Second, 30 * time.Second, math.MaxInt64 - 1, math.MaxInt64}),
 		rapid.Custom(func(t *rapid.T) time.Duration {
@@ -493,7 +494,7 @@ func bDuration() *rapid.Generator[time.Duration] {
 	)
 }
 
-func bMultiplier() *rapid.Generator[float64] {
+func anyMultiplier() *rapid.Generator[float64] {
 	return rapid.OneOf(
 		rapid.SampledFrom([]float64{1, 1.0000000000000002, 1.5, 2, 10, 1e300, math.MaxFloat64}),
 		rapid.Float64Range(1, 4),
@@ -501,31 +502,31 @@ func bMultiplier() *rapid.Generator[float64] {
 	)
 }
 
-func bPolicy() *rapid.Generator[eventbus.RetryPolicy] {
+func anyPolicy() *rapid.Generator[eventbus.RetryPolicy] {
 	return rapid.Custom(func(t *rapid.T) eventbus.RetryPolicy {
 		return eventbus.RetryPolicy{
 			MaxRetries:        rapid.SampledFrom([]int{0, 1, 3, eventbus.Unlimited, math.MaxInt32 - 1}).Draw(t, "MaxRetries"),
-			BaseDelay:         bDuration().Draw(t, "BaseDelay"),
-			MaxDelay:          bDuration().Draw(t, "MaxDelay"),
-			BackoffMultiplier: bMultiplier().Draw(t, "BackoffMultiplier"),
-			MaxElapsed:        bDuration().Draw(t, "MaxElapsed"),
-			Jitter:            rapid.SampledFrom(bJitters).Draw(t, "Jitter"),
+			BaseDelay:         anyDuration().Draw(t, "BaseDelay"),
+			MaxDelay:          anyDuration().Draw(t, "MaxDelay"),
+			BackoffMultiplier: anyMultiplier().Draw(t, "BackoffMultiplier"),
+			MaxElapsed:        anyDuration().Draw(t, "MaxElapsed"),
+			Jitter:            rapid.SampledFrom(jitters).Draw(t, "Jitter"),
 		}
 	})
 }
 
-var bJitters = []eventbus.Jitter{
+var jitters = []eventbus.Jitter{
 	eventbus.ProportionalJitter, eventbus.NoJitter, eventbus.FullJitter, eventbus.EqualJitter, eventbus.DecorrelatedJitter,
 }
 
-// bOverride is what a subscription of the merge tests sets: nil is not set.
-type bOverride struct {
+// retryOverride is what a subscription of the merge tests sets: nil is not set.
+type retryOverride struct {
 	MaxRetries                      *int
 	BaseDelay, MaxDelay, MaxElapsed *time.Duration
 	BackoffMultiplier               *float64
 }
 
-func (o bOverride) options() []eventbus.RetryOption {
+func (o retryOverride) options() []eventbus.RetryOption {
 	var opts []eventbus.RetryOption
 	if o.MaxRetries != nil {
 		opts = append(opts, eventbus.MaxRetries(*o.MaxRetries))
@@ -545,7 +546,7 @@ func (o bOverride) options() []eventbus.RetryOption {
 	return opts
 }
 
-func (o bOverride) String() string {
+func (o retryOverride) String() string {
 	s := ""
 	for name, v := range map[string]any{
 		"MaxRetries": o.MaxRetries, "BaseDelay": o.BaseDelay, "MaxDelay": o.MaxDelay,
@@ -569,13 +570,13 @@ func (o bOverride) String() string {
 	return "{" + s + " }"
 }
 
-func bOverrides() *rapid.Generator[[]bOverride] {
+func anyOverrides() *rapid.Generator[[]retryOverride] {
 	// Few values, so that ties happen.
-	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) bOverride {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) retryOverride {
 		duration := func(label string) *time.Duration {
 			return rapid.Ptr(rapid.SampledFrom([]time.Duration{0, 1, 2, time.Second, time.Hour}), true).Draw(t, label)
 		}
-		return bOverride{
+		return retryOverride{
 			MaxRetries:        rapid.Ptr(rapid.SampledFrom([]int{eventbus.Unlimited, 0, 1, 5}), true).Draw(t, "MaxRetries"),
 			BaseDelay:         duration("BaseDelay"),
 			MaxDelay:          duration("MaxDelay"),
@@ -585,25 +586,25 @@ func bOverrides() *rapid.Generator[[]bOverride] {
 	}), 1, 6)
 }
 
-// bMerge is the merge as the table of the contract says it, one field after the
+// mergeByTable is the merge as the table of the contract says it, one field after the
 // other: collect what is set, and take the best.
-func bMerge(def eventbus.RetryPolicy, overrides []bOverride) (eventbus.RetryPolicy, map[string]int) {
+func mergeByTable(def eventbus.RetryPolicy, overrides []retryOverride) (eventbus.RetryPolicy, map[string]int) {
 	origins := map[string]int{}
 	p := def
-	p.MaxRetries = bBest(def.MaxRetries, overrides, origins, "MaxRetries", func(o bOverride) *int { return o.MaxRetries },
+	p.MaxRetries = bestOf(def.MaxRetries, overrides, origins, "MaxRetries", func(o retryOverride) *int { return o.MaxRetries },
 		func(a, b int) bool { return b != eventbus.Unlimited && (a == eventbus.Unlimited || a > b) })
-	p.BaseDelay = bBest(def.BaseDelay, overrides, origins, "BaseDelay", func(o bOverride) *time.Duration { return o.BaseDelay },
+	p.BaseDelay = bestOf(def.BaseDelay, overrides, origins, "BaseDelay", func(o retryOverride) *time.Duration { return o.BaseDelay },
 		func(a, b time.Duration) bool { return a < b })
-	p.MaxDelay = bBest(def.MaxDelay, overrides, origins, "MaxDelay", func(o bOverride) *time.Duration { return o.MaxDelay },
+	p.MaxDelay = bestOf(def.MaxDelay, overrides, origins, "MaxDelay", func(o retryOverride) *time.Duration { return o.MaxDelay },
 		func(a, b time.Duration) bool { return a > b })
-	p.BackoffMultiplier = bBest(def.BackoffMultiplier, overrides, origins, "BackoffMultiplier", func(o bOverride) *float64 { return o.BackoffMultiplier },
+	p.BackoffMultiplier = bestOf(def.BackoffMultiplier, overrides, origins, "BackoffMultiplier", func(o retryOverride) *float64 { return o.BackoffMultiplier },
 		func(a, b float64) bool { return a > b })
-	p.MaxElapsed = bBest(def.MaxElapsed, overrides, origins, "MaxElapsed", func(o bOverride) *time.Duration { return o.MaxElapsed },
+	p.MaxElapsed = bestOf(def.MaxElapsed, overrides, origins, "MaxElapsed", func(o retryOverride) *time.Duration { return o.MaxElapsed },
 		func(a, b time.Duration) bool { return b != 0 && (a == 0 || a > b) })
 	return p, origins
 }
 
-func bBest[V any](def V, overrides []bOverride, origins map[string]int, name string, get func(bOverride) *V, better func(a, b V) bool) V {
+func bestOf[V any](def V, overrides []retryOverride, origins map[string]int, name string, get func(retryOverride) *V, better func(a, b V) bool) V {
 	origins[name] = -1
 	best := def
 	for i, o := range overrides {
@@ -614,7 +615,7 @@ func bBest[V any](def V, overrides []bOverride, origins map[string]int, name str
 	return best
 }
 
-func bRequireOptionError(t *testing.T, err error, option string) {
+func requireOptionError(t *testing.T, err error, option string) {
 	t.Helper()
 	require.ErrorIs(t, err, eventbus.ErrInvalidOption)
 	var o *eventbus.OptionError
@@ -624,15 +625,13 @@ func bRequireOptionError(t *testing.T, err error, option string) {
 	require.Contains(t, err.Error(), option)
 }
 
-var errBroken = errors.New("broken")
-
-// bCalls notes when a handler is called, and fails.
-type bCalls struct {
+// callTimes notes when a handler is called, and fails.
+type callTimes struct {
 	journal[time.Duration]
 	since time.Time
 }
 
-func (c *bCalls) failing(err error) eventbus.Handler {
+func (c *callTimes) failing(err error) eventbus.Handler {
 	c.since = time.Now()
 	return func(context.Context, eventbus.Event) error {
 		c.add(time.Since(c.since))
@@ -640,7 +639,7 @@ func (c *bCalls) failing(err error) eventbus.Handler {
 	}
 }
 
-func bSeconds(seconds ...float64) []time.Duration {
+func inSeconds(seconds ...float64) []time.Duration {
 	var all []time.Duration
 	for _, s := range seconds {
 		all = append(all, time.Duration(s*float64(time.Second)))
@@ -648,8 +647,8 @@ func bSeconds(seconds ...float64) []time.Duration {
 	return all
 }
 
-// bDelays are the delay_ms of all failed attempts.
-func bDelays(logs *observer.ObservedLogs) []int64 {
+// loggedDelays are the delay_ms of all failed attempts.
+func loggedDelays(logs *observer.ObservedLogs) []int64 {
 	var all []int64
 	for _, e := range logs.FilterMessage("handler failed").All() {
 		all = append(all, e.ContextMap()["delay_ms"].(int64))
@@ -657,13 +656,13 @@ func bDelays(logs *observer.ObservedLogs) []int64 {
 	return all
 }
 
-// bScripted does what the payload says.
-func bScripted(ctx context.Context, e eventbus.Event) error {
+// runScript does what the payload says.
+func runScript(ctx context.Context, e eventbus.Event) error {
 	return e.Payload.(eventbus.Handler)(ctx, e)
 }
 
-// bCut shuts the bus down without waiting for anything.
-func bCut(t *testing.T, bus *eventbus.Bus) *eventbus.ShutdownError {
+// cutShort shuts the bus down without waiting for anything.
+func cutShort(t *testing.T, bus *eventbus.Bus) *eventbus.ShutdownError {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -676,8 +675,8 @@ func bCut(t *testing.T, bus *eventbus.Bus) *eventbus.ShutdownError {
 	return s
 }
 
-// review2Letters makes n letters, whose handler fails with err.
-func review2Letters(t *testing.T, n int, err error, opts ...eventbus.Option) *eventbus.Bus {
+// lettersOf makes n letters, whose handler fails with err.
+func lettersOf(t *testing.T, n int, err error, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
 	bus, _ := startBus(t, opts...)
 	mustSubscribe(t, bus, "order.*", failing(eventbus.Permanent(err)), eventbus.Named("mail"))
@@ -717,8 +716,8 @@ func onCodes(attempts int, patterns ...string) eventbus.RetryRule {
 
 // ruleCalls is a handler that fails with each of the errors in turn, with the last one
 // again and again, and notes when it is called. nil is success.
-func ruleCalls(script ...error) (*bCalls, eventbus.Handler) {
-	calls := &bCalls{since: time.Now()}
+func ruleCalls(script ...error) (*callTimes, eventbus.Handler) {
+	calls := &callTimes{since: time.Now()}
 	return calls, func(context.Context, eventbus.Event) error {
 		n := calls.len()
 		calls.add(time.Since(calls.since))

@@ -18,8 +18,8 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// dlqMended is fill, whose subscription then handles what it gets, or calls then.
-func dlqMended(t *testing.T, bus *eventbus.Bus, n int, then eventbus.Handler) {
+// fillAndMend is fill, whose subscription then handles what it gets, or calls then.
+func fillAndMend(t *testing.T, bus *eventbus.Bus, n int, then eventbus.Handler) {
 	t.Helper()
 	var mended atomic.Bool
 	mustSubscribe(t, bus, "a", func(ctx context.Context, e eventbus.Event) error {
@@ -37,14 +37,14 @@ func dlqMended(t *testing.T, bus *eventbus.Bus, n int, then eventbus.Handler) {
 
 func TestL4_RateSpreadsAReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		var at journal[time.Duration]
 		began := time.Now()
-		dlqMended(t, bus, 10, func(context.Context, eventbus.Event) error {
+		fillAndMend(t, bus, 10, func(context.Context, eventbus.Event) error {
 			at.add(time.Since(began))
 			return nil
 		})
-		report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll, eventbus.Rate(2))
+		report, err := bus.DLQ().ReplayMatching(t.Context(), allLetters, eventbus.Rate(2))
 		require.NoError(t, err)
 		require.Equal(t, eventbus.ReplayReport{Matched: 10, Replayed: 10}, report)
 		synctest.Wait()
@@ -59,11 +59,11 @@ func TestL4_RateSpreadsAReplay(t *testing.T) {
 
 func TestL4_RateSpreadsAPurgeAndCatchesUpLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		fill(t, bus, 200)
 		began := time.Now()
 		var at []time.Duration
-		report, err := bus.DLQ().PurgeMatching(t.Context(), dlqAll, eventbus.Rate(1000), eventbus.OnProgress(func(p eventbus.BulkProgress) {
+		report, err := bus.DLQ().PurgeMatching(t.Context(), allLetters, eventbus.Rate(1000), eventbus.OnProgress(func(p eventbus.BulkProgress) {
 			at = append(at, time.Since(began))
 			require.Equal(t, eventbus.BulkProgress{Matched: 200, Done: len(at)}, p)
 			if len(at) == 100 {
@@ -88,7 +88,7 @@ func TestL4_RateSpreadsAPurgeAndCatchesUpLittle(t *testing.T) {
 // The bus's clock paces, not the machine's.
 func TestL4_RateIsByTheBusesClock(t *testing.T) {
 	mock := clock.NewMock()
-	bus, _ := startBus(t, eventbus.WithClock(mock), dlqNoCircuit)
+	bus, _ := startBus(t, eventbus.WithClock(mock), withoutCircuit)
 	mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)))
 	for range 3 {
 		_, err := bus.PublishAndWait(t.Context(), "a", nil)
@@ -97,7 +97,7 @@ func TestL4_RateIsByTheBusesClock(t *testing.T) {
 	steps := make(chan int)
 	done := make(chan error)
 	go func() {
-		_, err := bus.DLQ().PurgeMatching(t.Context(), dlqAll, eventbus.Rate(1.0/3600), eventbus.OnProgress(func(p eventbus.BulkProgress) { steps <- p.Done }))
+		_, err := bus.DLQ().PurgeMatching(t.Context(), allLetters, eventbus.Rate(1.0/3600), eventbus.OnProgress(func(p eventbus.BulkProgress) { steps <- p.Done }))
 		done <- err
 	}()
 	require.Equal(t, 1, <-steps)
@@ -122,7 +122,7 @@ func TestL4_RateIsByTheBusesClock(t *testing.T) {
 
 func TestL4_DryRunOnlyCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		fill(t, bus, 5)
 		began := time.Now()
 		opts := []eventbus.BulkOption{eventbus.DryRun(), eventbus.Rate(1)}
@@ -143,8 +143,8 @@ func TestL4_DryRunOnlyCounts(t *testing.T) {
 // wait for its next turn to stop.
 func TestL4_StopAfterFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithRetry(retry(2, time.Second)))
-		dlqMended(t, bus, 20, func(_ context.Context, e eventbus.Event) error {
+		bus, _ := startBus(t, withoutCircuit, eventbus.WithRetry(retry(2, time.Second)))
+		fillAndMend(t, bus, 20, func(_ context.Context, e eventbus.Event) error {
 			if e.Payload.(int) < 3 {
 				return nil
 			}
@@ -152,7 +152,7 @@ func TestL4_StopAfterFailures(t *testing.T) {
 		})
 		began := time.Now()
 		var progress []eventbus.BulkProgress
-		report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll, eventbus.Rate(0.1), eventbus.StopAfter(5),
+		report, err := bus.DLQ().ReplayMatching(t.Context(), allLetters, eventbus.Rate(0.1), eventbus.StopAfter(5),
 			eventbus.OnProgress(func(p eventbus.BulkProgress) { progress = append(progress, p) }))
 		require.NoError(t, err)
 		// Letter 3 fails after 30, 31 and 32 s, letter 4 after 40 and 41 s.
@@ -168,20 +168,20 @@ func TestL4_StopAfterFailures(t *testing.T) {
 
 func TestL4_StopAfterCountsLettersThatStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		s := mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)), eventbus.Named("s"))
 		for range 5 {
 			mustPublish(t, bus, "a", nil)
 		}
 		synctest.Wait()
 		s.Unsubscribe()
-		report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll, eventbus.StopAfter(2))
+		report, err := bus.DLQ().ReplayMatching(t.Context(), allLetters, eventbus.StopAfter(2))
 		require.NoError(t, err)
 		require.Len(t, report.Stayed, 2)
 		require.Equal(t, 2, report.Failures)
 		require.True(t, report.Stopped)
 
-		report, err = bus.DLQ().ReplayMatching(t.Context(), dlqAll, eventbus.StopAfter(5))
+		report, err = bus.DLQ().ReplayMatching(t.Context(), allLetters, eventbus.StopAfter(5))
 		require.NoError(t, err)
 		require.Len(t, report.Stayed, 5)
 		require.False(t, report.Stopped, "there was nothing left to try")
@@ -192,14 +192,14 @@ func TestL4_StopAfterCountsLettersThatStay(t *testing.T) {
 // A replay that a shut door skips dies without an attempt, and is a failure.
 func TestL4_ADeathWithoutAnAttemptIsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithConcurrency(1))
+		bus, _ := startBus(t, withoutCircuit, eventbus.WithConcurrency(1))
 		s := mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)))
 		for range 4 {
 			mustPublish(t, bus, "a", nil)
 		}
 		synctest.Wait()
-		release := dlqBlock(t, bus)
-		report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll, eventbus.StopAfter(2), eventbus.OnProgress(func(p eventbus.BulkProgress) {
+		release := blockWorker(t, bus)
+		report, err := bus.DLQ().ReplayMatching(t.Context(), allLetters, eventbus.StopAfter(2), eventbus.OnProgress(func(p eventbus.BulkProgress) {
 			if p.Done == 2 {
 				s.Unsubscribe()
 				release()
@@ -226,38 +226,38 @@ func TestL4_BadBulkOptions(t *testing.T) {
 		{"StopAfter", eventbus.StopAfter(-1)},
 		{"OnProgress", eventbus.OnProgress(nil)},
 	} {
-		_, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll, c.opt)
-		bRequireOptionError(t, err, c.name)
-		_, err = bus.DLQ().PurgeMatching(t.Context(), dlqAll, c.opt)
-		bRequireOptionError(t, err, c.name)
+		_, err := bus.DLQ().ReplayMatching(t.Context(), allLetters, c.opt)
+		requireOptionError(t, err, c.name)
+		_, err = bus.DLQ().PurgeMatching(t.Context(), allLetters, c.opt)
+		requireOptionError(t, err, c.name)
 	}
-	_, err := bus.DLQ().PurgeMatching(t.Context(), dlqAll, eventbus.StopAfter(1))
-	bRequireOptionError(t, err, "StopAfter")
-	_, err = bus.DLQ().ReplayMatching(t.Context(), dlqAll, nil)
-	bRequireOptionError(t, err, "ReplayMatching")
-	_, err = bus.DLQ().PurgeMatching(t.Context(), dlqAll, eventbus.Rate(1), nil)
-	bRequireOptionError(t, err, "PurgeMatching")
-	_, err = bus.DLQ().ReplayMatching(t.Context(), dlqAll, eventbus.Rate(math.SmallestNonzeroFloat64), eventbus.Rate(math.MaxFloat64))
+	_, err := bus.DLQ().PurgeMatching(t.Context(), allLetters, eventbus.StopAfter(1))
+	requireOptionError(t, err, "StopAfter")
+	_, err = bus.DLQ().ReplayMatching(t.Context(), allLetters, nil)
+	requireOptionError(t, err, "ReplayMatching")
+	_, err = bus.DLQ().PurgeMatching(t.Context(), allLetters, eventbus.Rate(1), nil)
+	requireOptionError(t, err, "PurgeMatching")
+	_, err = bus.DLQ().ReplayMatching(t.Context(), allLetters, eventbus.Rate(math.SmallestNonzeroFloat64), eventbus.Rate(math.MaxFloat64))
 	require.NoError(t, err, "the last one counts")
 	shutdown(t, bus)
 }
 
 func TestL4_CancellationEndsAPacedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		fill(t, bus, 10)
 		began := time.Now()
 		cause := errors.New("enough")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 2500*time.Millisecond, cause)
 		defer cancel()
-		purge, err := bus.DLQ().PurgeMatching(ctx, dlqAll, eventbus.Rate(1))
+		purge, err := bus.DLQ().PurgeMatching(ctx, allLetters, eventbus.Rate(1))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, cause)
 		require.Equal(t, eventbus.PurgeReport{Matched: 10, Purged: 3}, purge)
 		require.Equal(t, 2500*time.Millisecond, time.Since(began))
 
 		ctx, stop := context.WithCancel(t.Context())
-		replay, err := bus.DLQ().ReplayMatching(ctx, dlqAll, eventbus.OnProgress(func(p eventbus.BulkProgress) {
+		replay, err := bus.DLQ().ReplayMatching(ctx, allLetters, eventbus.OnProgress(func(p eventbus.BulkProgress) {
 			if p.Done == 2 {
 				stop()
 			}
@@ -273,7 +273,7 @@ func TestL4_CancellationEndsAPacedOperation(t *testing.T) {
 // handlers itself.
 func TestL4_ShutdownEndsAPacedReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		fill(t, bus, 10)
 		release := make(chan struct{})
 		mustSubscribe(t, bus, "slow", func(context.Context, eventbus.Event) error { <-release; return nil })
@@ -282,7 +282,7 @@ func TestL4_ShutdownEndsAPacedReplay(t *testing.T) {
 		var ended time.Time
 		began := time.Now()
 		wg.Go(func() {
-			report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll, eventbus.Rate(1.0/3600))
+			report, err := bus.DLQ().ReplayMatching(t.Context(), allLetters, eventbus.Rate(1.0/3600))
 			ended = time.Now()
 			require.ErrorIs(t, err, eventbus.ErrShutdown)
 			require.Equal(t, 1, report.Replayed)
@@ -295,7 +295,7 @@ func TestL4_ShutdownEndsAPacedReplay(t *testing.T) {
 		close(release)
 		wg.Wait()
 		require.Len(t, letters(t, bus), 10)
-		report, err := bus.DLQ().PurgeMatching(t.Context(), dlqAll, eventbus.Rate(1))
+		report, err := bus.DLQ().PurgeMatching(t.Context(), allLetters, eventbus.Rate(1))
 		require.NoError(t, err, "an operator may still tidy up")
 		require.Equal(t, 10, report.Purged)
 	})
@@ -304,7 +304,7 @@ func TestL4_ShutdownEndsAPacedReplay(t *testing.T) {
 // What OnProgress does is not in our way: it may use the queue, and panic.
 func TestL4_OnProgressMayDoAnything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		fill(t, bus, 10)
 		purge, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Subscription: "s"}, eventbus.Rate(1000), eventbus.OnProgress(func(p eventbus.BulkProgress) {
 			if p.Done == 1 {
@@ -328,7 +328,7 @@ func TestL4_OnProgressMayDoAnything(t *testing.T) {
 		fillAgain()
 		for _, opts := range [][]eventbus.BulkOption{{}, {eventbus.Rate(10)}} {
 			require.PanicsWithValue(t, "mine", func() {
-				_, _ = bus.DLQ().ReplayMatching(t.Context(), dlqAll, append(opts, eventbus.OnProgress(func(p eventbus.BulkProgress) {
+				_, _ = bus.DLQ().ReplayMatching(t.Context(), allLetters, append(opts, eventbus.OnProgress(func(p eventbus.BulkProgress) {
 					if p.Done == 3 {
 						panic("mine")
 					}
@@ -345,7 +345,7 @@ func TestL4_OnProgressMayDoAnything(t *testing.T) {
 // Bulk replay of many, with failures in the middle, beside everything else that
 // empties and fills the queue: nothing is lost, and the reports add up.
 func TestL4_BulkReplayRacesPurges(t *testing.T) {
-	bus, _ := startBus(t, dlqNoCircuit, eventbus.WithDeadLetterCapacity(100_000), eventbus.WithQueueCapacity(100_000))
+	bus, _ := startBus(t, withoutCircuit, eventbus.WithDeadLetterCapacity(100_000), eventbus.WithQueueCapacity(100_000))
 	var mended atomic.Bool
 	mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
 		if !mended.Load() || e.Payload.(int)%10 == 5 {
@@ -365,7 +365,7 @@ func TestL4_BulkReplayRacesPurges(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll)
+			report, err := bus.DLQ().ReplayMatching(t.Context(), allLetters)
 			if err != nil || report.Replayed+report.Gone+len(report.Stayed) != report.Matched {
 				untold.Add(1)
 			}
@@ -428,14 +428,14 @@ func TestL4_ReplayMatchingTakesTheSetAsItWas(t *testing.T) {
 	})
 }
 
-// gapContext ends when it has been asked a few times whether it has.
-type gapContext struct {
+// countdownContext ends when it has been asked a few times whether it has.
+type countdownContext struct {
 	context.Context
 	cancel context.CancelFunc
 	left   int
 }
 
-func (c *gapContext) Err() error {
+func (c *countdownContext) Err() error {
 	if c.left--; c.left < 0 {
 		c.cancel()
 	}
@@ -448,7 +448,7 @@ func TestL4_ReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithCircuit(eventbus.NoCircuit()))
 		fill(t, bus, 10)
 		ctx, cancel := context.WithCancel(t.Context())
-		report, err := bus.DLQ().ReplayMatching(&gapContext{ctx, cancel, 5}, eventbus.LetterQuery{All: true})
+		report, err := bus.DLQ().ReplayMatching(&countdownContext{ctx, cancel, 5}, eventbus.LetterQuery{All: true})
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotZero(t, report.Replayed, "it has ended before the first")
 		require.Less(t, report.Replayed, 6)
@@ -465,7 +465,7 @@ func TestL4_ReplayMatchingStopsWhenItsContextEnds(t *testing.T) {
 
 // Purging, replaying, evicting and dying go on at once; the numbers add up.
 func TestL4_PurgeAndReplayRaceWithDying(t *testing.T) {
-	bus, _ := startBus(t, bSilent(bOnce, eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithDeadLetterCapacity(64))...)
+	bus, _ := startBus(t, silent(oneAttempt, eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithDeadLetterCapacity(64))...)
 	mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
 		if e.Payload.(int)%3 == 0 {
 			return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-func dlqGroups(t *testing.T, bus *eventbus.Bus, q eventbus.LetterQuery) []eventbus.LetterGroup {
+func groupsOf(t *testing.T, bus *eventbus.Bus, q eventbus.LetterQuery) []eventbus.LetterGroup {
 	t.Helper()
 	groups, err := bus.DLQ().Groups(t.Context(), q)
 	require.NoError(t, err)
@@ -23,7 +23,7 @@ func dlqGroups(t *testing.T, bus *eventbus.Bus, q eventbus.LetterQuery) []eventb
 
 func TestL2_GroupsAreWhatLettersDiedOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithRetry(eventbus.MaxRetries(0)))
+		bus, _ := startBus(t, withoutCircuit, eventbus.WithRetry(eventbus.MaxRetries(0)))
 		fail := func(_ context.Context, e eventbus.Event) error { return e.Payload.(error) }
 		mustSubscribe(t, bus, "a", fail, eventbus.Named("mail"))
 		mustSubscribe(t, bus, "b", fail, eventbus.Named("billing"))
@@ -40,7 +40,7 @@ func TestL2_GroupsAreWhatLettersDiedOf(t *testing.T) {
 		publish("b", fmt.Errorf("%w", eventbus.RetryAfter(&fs.PathError{Op: "open", Path: "/tmp/18", Err: fs.ErrNotExist}, time.Hour)))
 		publish("a", errors.New("smtp: code 421 after 3s"))
 		all := letters(t, bus)
-		groups := dlqGroups(t, bus, eventbus.LetterQuery{})
+		groups := groupsOf(t, bus, eventbus.LetterQuery{})
 		require.Len(t, groups, 3)
 		for i, want := range []eventbus.LetterGroup{
 			{
@@ -66,12 +66,12 @@ func TestL2_GroupsAreWhatLettersDiedOf(t *testing.T) {
 		// Stable across processes: it is stored, and sent about.
 		require.Equal(t, "17f7c0b786f2bc8bf37b63dc42ea852f", groups[1].Fingerprint)
 
-		require.Len(t, dlqGroups(t, bus, eventbus.LetterQuery{Subscription: "billing"}), 2)
-		require.Empty(t, dlqGroups(t, bus, eventbus.LetterQuery{Fingerprint: groups[0].Fingerprint, Subscription: "billing"}))
+		require.Len(t, groupsOf(t, bus, eventbus.LetterQuery{Subscription: "billing"}), 2)
+		require.Empty(t, groupsOf(t, bus, eventbus.LetterQuery{Fingerprint: groups[0].Fingerprint, Subscription: "billing"}))
 		report, err := bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Fingerprint: groups[0].Fingerprint})
 		require.NoError(t, err)
 		require.Equal(t, 3, report.Purged)
-		require.Equal(t, groups[1:], dlqGroups(t, bus, eventbus.LetterQuery{}))
+		require.Equal(t, groups[1:], groupsOf(t, bus, eventbus.LetterQuery{}))
 		shutdown(t, bus)
 	})
 }
@@ -80,15 +80,15 @@ func TestL2_GroupsAreWhatLettersDiedOf(t *testing.T) {
 // counts, whatever the ones before were.
 func TestL2_GroupsOfLettersWithoutAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithConcurrency(1))
+		bus, _ := startBus(t, withoutCircuit, eventbus.WithConcurrency(1))
 		s := mustSubscribe(t, bus, "a", ok, eventbus.Named("s"))
-		release := dlqBlock(t, bus)
+		release := blockWorker(t, bus)
 		mustPublish(t, bus, "a", 1)
 		mustPublish(t, bus, "a", 2)
 		s.Unsubscribe()
 		release()
 		synctest.Wait()
-		groups := dlqGroups(t, bus, eventbus.LetterQuery{})
+		groups := groupsOf(t, bus, eventbus.LetterQuery{})
 		require.Len(t, groups, 1)
 		require.Equal(t, "unsubscribed", groups[0].Message)
 		require.Empty(t, groups[0].Class)
@@ -96,27 +96,27 @@ func TestL2_GroupsOfLettersWithoutAFailure(t *testing.T) {
 		mustSubscribe(t, bus, "b", failing(eventbus.Permanent(errors.New("unsubscribed"))), eventbus.Named("s"))
 		mustPublish(t, bus, "b", nil)
 		synctest.Wait()
-		require.Len(t, dlqGroups(t, bus, eventbus.LetterQuery{}), 2, "an error of that text is another group")
+		require.Len(t, groupsOf(t, bus, eventbus.LetterQuery{}), 2, "an error of that text is another group")
 		shutdown(t, bus)
 	})
 }
 
-type dlqHostileError struct{}
+type hostileLetterError struct{}
 
-func (dlqHostileError) Error() string { panic("no") }
-func (dlqHostileError) Unwrap() error { panic("no") }
-func (dlqHostileError) Is(error) bool { panic("no") }
-func (*dlqNilError) Error() string    { return "nil" }
-func (dlqUncomparable) Error() string { return "uncomparable" }
-func (e dlqWrapper) Error() string    { return e.err.Error() }
-func (e dlqWrapper) Unwrap() error    { return e.err }
-func (e dlqGeneric[T]) Error() string { return "generic" }
+func (hostileLetterError) Error() string      { panic("no") }
+func (hostileLetterError) Unwrap() error      { panic("no") }
+func (hostileLetterError) Is(error) bool      { panic("no") }
+func (*nilError) Error() string               { return "nil" }
+func (uncomparableError) Error() string       { return "uncomparable" }
+func (e wrapperError) Error() string          { return e.err.Error() }
+func (e wrapperError) Unwrap() error          { return e.err }
+func (e genericLetterError[T]) Error() string { return "generic" }
 
 type (
-	dlqNilError       struct{}
-	dlqUncomparable   []int
-	dlqWrapper        struct{ err error }
-	dlqGeneric[T any] struct{}
+	nilError                  struct{}
+	uncomparableError         []int
+	wrapperError              struct{ err error }
+	genericLetterError[T any] struct{}
 )
 
 func TestL2_Classes(t *testing.T) {
@@ -130,13 +130,13 @@ func TestL2_Classes(t *testing.T) {
 		"joined":         {failing(errors.Join(nil, &fs.PathError{Err: errDead}, errDead)), "*fs.PathError"},
 		"nothing inside": {failing(fmt.Errorf("%w", error(nil))), "*fmt.wrapError"},
 		"nobody inside":  {failing(fmt.Errorf("%w %w", nil, nil)), "*fmt.wrapErrors"},
-		"own wrapper":    {failing(dlqWrapper{&fs.PathError{Err: errDead}}), "contracttest.dlqWrapper"},
+		"own wrapper":    {failing(wrapperError{&fs.PathError{Err: errDead}}), "contracttest.wrapperError"},
 		"panic":          {func(context.Context, eventbus.Event) error { panic(fmt.Errorf("%w", errDead)) }, "*eventbus.PanicError"},
-		"hostile":        {failing(dlqHostileError{}), "contracttest.dlqHostileError"},
-		"in hostile":     {failing(fmt.Errorf("%w", dlqHostileError{})), "contracttest.dlqHostileError"},
-		"typed nil":      {failing((*dlqNilError)(nil)), "*contracttest.dlqNilError"},
-		"uncomparable":   {failing(dlqUncomparable{1}), "contracttest.dlqUncomparable"},
-		"generic":        {failing(dlqGeneric[int]{}), "contracttest.dlqGeneric[int]"},
+		"hostile":        {failing(hostileLetterError{}), "contracttest.hostileLetterError"},
+		"in hostile":     {failing(fmt.Errorf("%w", hostileLetterError{})), "contracttest.hostileLetterError"},
+		"typed nil":      {failing((*nilError)(nil)), "*contracttest.nilError"},
+		"uncomparable":   {failing(uncomparableError{1}), "contracttest.uncomparableError"},
+		"generic":        {failing(genericLetterError[int]{}), "contracttest.genericLetterError[int]"},
 		"timeout":        {func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil }, "*eventbus.TimeoutError"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestL2_Classes(t *testing.T) {
 				mustSubscribe(t, bus, "a", c.handler)
 				_, _ = bus.PublishAndWait(t.Context(), "a", nil)
 				require.Equal(t, c.class, oneLetter(t, bus).Failures[0].Class)
-				require.Equal(t, c.class, dlqGroups(t, bus, eventbus.LetterQuery{})[0].Class)
+				require.Equal(t, c.class, groupsOf(t, bus, eventbus.LetterQuery{})[0].Class)
 				shutdown(t, bus)
 			})
 		})
@@ -154,7 +154,7 @@ func TestL2_Classes(t *testing.T) {
 
 func TestL2_GroupsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithDeadLetterCapacity(20_000), eventbus.WithRetry(eventbus.MaxRetries(0)))
+		bus, _ := startBus(t, withoutCircuit, eventbus.WithDeadLetterCapacity(20_000), eventbus.WithRetry(eventbus.MaxRetries(0)))
 		letter := func(n int) string { // no digits, and no two alike
 			text := []byte("error ")
 			for range 4 {
@@ -168,7 +168,7 @@ func TestL2_GroupsAreBounded(t *testing.T) {
 			mustPublish(t, bus, "a", i)
 		}
 		synctest.Wait()
-		groups := dlqGroups(t, bus, eventbus.LetterQuery{})
+		groups := groupsOf(t, bus, eventbus.LetterQuery{})
 		require.Len(t, groups, 10_001)
 		others := groups[10_000]
 		require.Equal(t, 500, others.Count)
@@ -178,7 +178,7 @@ func TestL2_GroupsAreBounded(t *testing.T) {
 		for i, l := range newest[:10] {
 			require.Equal(t, l.ID, groups[i].Newest, "ties: the newest first")
 		}
-		require.Equal(t, groups, dlqGroups(t, bus, eventbus.LetterQuery{}))
+		require.Equal(t, groups, groupsOf(t, bus, eventbus.LetterQuery{}))
 		shutdown(t, bus)
 	})
 }
@@ -192,10 +192,10 @@ func TestL2_BadGroupQueries(t *testing.T) {
 		"LetterQuery.Reason":      {Reason: "bored"},
 	} {
 		_, err := bus.DLQ().Groups(t.Context(), q)
-		bRequireOptionError(t, err, option)
+		requireOptionError(t, err, option)
 	}
 	_, err := bus.DLQ().List(t.Context(), eventbus.LetterQuery{Fingerprint: "17"})
-	bRequireOptionError(t, err, "LetterQuery.Fingerprint")
+	requireOptionError(t, err, "LetterQuery.Fingerprint")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = bus.DLQ().Groups(ctx, eventbus.LetterQuery{})

@@ -18,7 +18,7 @@ import (
 
 func TestL3_ReplayEdited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		var got journal[any]
 		mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
 			got.add(e.Payload)
@@ -64,7 +64,7 @@ func TestL3_ReplayEdited(t *testing.T) {
 // A payload of nil was one, too; and what could not be replayed is as it was.
 func TestL3_ReplayEditedKeepsANilPayloadAndALetterThatStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		s := mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)), eventbus.Named("s"))
 		mustPublish(t, bus, "a", nil)
 		synctest.Wait()
@@ -88,7 +88,7 @@ func TestL3_ReplayEditedKeepsANilPayloadAndALetterThatStays(t *testing.T) {
 // Replays of one event that come one after the other, with payloads of their own.
 func TestL3_AnEditIsThatOfOneReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithConcurrency(1), eventbus.WithIsolation())
+		bus, _ := startBus(t, withoutCircuit, eventbus.WithConcurrency(1), eventbus.WithIsolation())
 		seen := map[string][]any{}
 		for _, name := range []string{"first", "second", "third"} {
 			mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
@@ -101,7 +101,7 @@ func TestL3_AnEditIsThatOfOneReplay(t *testing.T) {
 		}
 		mustPublish(t, bus, "a", "original")
 		synctest.Wait()
-		release := dlqBlock(t, bus)
+		release := blockWorker(t, bus)
 		for _, l := range letters(t, bus) {
 			if l.Subscription == "third" {
 				require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
@@ -121,14 +121,14 @@ func TestL3_AnEditIsThatOfOneReplay(t *testing.T) {
 // What a shut door skips becomes a letter of its own, with the edit.
 func TestL3_ReplayEditedSurvivesASplit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit, eventbus.WithConcurrency(1))
+		bus, _ := startBus(t, withoutCircuit, eventbus.WithConcurrency(1))
 		first := mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)), eventbus.Named("first"))
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("second"))
 		mustPublish(t, bus, "a", "original")
 		synctest.Wait()
 		l := oneLetter(t, bus)
 		require.Equal(t, []string{"second"}, l.NotReached)
-		release := dlqBlock(t, bus)
+		release := blockWorker(t, bus)
 		require.NoError(t, bus.DLQ().ReplayEdited(t.Context(), l.ID, "edited"))
 		first.Unsubscribe()
 		release()
@@ -298,7 +298,7 @@ func TestL3_HistoriesOfAnyLengthAreCountedRight(t *testing.T) {
 		rounds := rapid.SliceOfN(rapid.IntRange(1, 260), 1, 4).Draw(rt, "attempts of each round")
 		problem := ""
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := startBus(t, bSilent(eventbus.WithRetry(retry(eventbus.Unlimited, 0)), eventbus.WithCircuit(eventbus.NoCircuit()))...)
+			bus, _ := startBus(t, silent(eventbus.WithRetry(retry(eventbus.Unlimited, 0)), eventbus.WithCircuit(eventbus.NoCircuit()))...)
 			n, left := 0, 0
 			_, _ = bus.Subscribe("a", func(context.Context, eventbus.Event) error {
 				n++
@@ -343,18 +343,18 @@ func TestL3_HistoriesOfAnyLengthAreCountedRight(t *testing.T) {
 // Whoever is split off in a replay has a letter that says who succeeded before.
 func TestL3_TheLettersOfAReplayKnowWhoSucceededBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
+		bus, _ := startBus(t, oneAttempt)
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("first"))
-		mustSubscribe(t, bus, "a", bFail, eventbus.Named("sick"), eventbus.Circuit(eventbus.MinEvents(1)), eventbus.DeadLetterWhenOpen)
+		mustSubscribe(t, bus, "a", failBroken, eventbus.Named("sick"), eventbus.Circuit(eventbus.MinEvents(1)), eventbus.DeadLetterWhenOpen)
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("last"))
-		bPublish(t, bus, "a", nil)
+		publishScripts(t, bus, "a", nil)
 		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
 		shutdown(t, bus)
 		l := oneLetter(t, bus)
 		require.Equal(t, eventbus.ReasonCircuitOpen, l.Reason)
 		require.Equal(t, 1, l.Replays)
 		require.Contains(t, l.Succeeded, "first")
-		require.Equal(t, []string{"0.1 sick broken"}, bFailures(l.Failures))
+		require.Equal(t, []string{"0.1 sick broken"}, failureTexts(l.Failures))
 		require.Zero(t, l.Attempts)
 		require.Equal(t, int64(1), metricsOf(t, bus, "last").Successes)
 	})
@@ -363,7 +363,7 @@ func TestL3_TheLettersOfAReplayKnowWhoSucceededBefore(t *testing.T) {
 // A name that has been subscribed again comes later now.
 func TestL3_ReplayVisitsInTheOrderOfSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
+		bus, _ := startBus(t, oneAttempt)
 		var visits journal[string]
 		healthy := false
 		handler := func(name string) eventbus.Handler {
@@ -377,7 +377,7 @@ func TestL3_ReplayVisitsInTheOrderOfSubscription(t *testing.T) {
 		}
 		x := mustSubscribe(t, bus, "a", handler("x"), eventbus.Named("x"))
 		mustSubscribe(t, bus, "a", handler("y"), eventbus.Named("y"))
-		bPublish(t, bus, "a", nil)
+		publishScripts(t, bus, "a", nil)
 		x.Unsubscribe()
 		mustSubscribe(t, bus, "something.else", handler("x again"), eventbus.Named("x"))
 		healthy = true
@@ -389,7 +389,7 @@ func TestL3_ReplayVisitsInTheOrderOfSubscription(t *testing.T) {
 
 // With real goroutines: one wins, whether it replays or purges.
 func TestL3_OneOfManyReplaysAndPurgesWins(t *testing.T) {
-	bus, _ := startBus(t, bSilent(bOnce)...)
+	bus, _ := startBus(t, silent(oneAttempt)...)
 	var calls atomic.Int64
 	mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
 		if d, _ := eventbus.FromContext(ctx); d.Replays > 0 {
@@ -436,8 +436,8 @@ func TestL3_OneOfManyReplaysAndPurgesWins(t *testing.T) {
 func TestL3_ReplayRacesShutdown(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := startBus(t, bSilent(bOnce, eventbus.WithCircuit(eventbus.NoCircuit()))...)
-			mustSubscribe(t, bus, "a", bFail)
+			bus, _ := startBus(t, silent(oneAttempt, eventbus.WithCircuit(eventbus.NoCircuit()))...)
+			mustSubscribe(t, bus, "a", failBroken)
 			for range 60 {
 				mustPublish(t, bus, "a", nil)
 			}
@@ -454,7 +454,7 @@ func TestL3_ReplayRacesShutdown(t *testing.T) {
 					}
 				})
 			}
-			wg.Go(func() { _ = bCut(t, bus) })
+			wg.Go(func() { _ = cutShort(t, bus) })
 			wg.Wait()
 			require.Len(t, letters(t, bus), 60, "each has stayed, or died again")
 			n := 0

@@ -148,14 +148,14 @@ func TestL1_WhatASkippedAnUnsubscribedAndACutDispatchLeave(t *testing.T) {
 			diedAfter: 10 * time.Second,
 		},
 		eventbus.ReasonShutdown: {
-			during:    func(t *testing.T, bus *eventbus.Bus, _ *eventbus.Subscription) { _ = bCut(t, bus) },
+			during:    func(t *testing.T, bus *eventbus.Bus, _ *eventbus.Subscription) { _ = cutShort(t, bus) },
 			succeeded: []string{"first"}, notReached: []string{"last"}, diedAfter: 5 * time.Second,
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, logs := startBus(t, eventbus.WithRetry(retry(2, 10*time.Second)))
 			mustSubscribe(t, bus, "a", ok, eventbus.Named("first"))
-			s := mustSubscribe(t, bus, "a", bFail, append(c.opts, eventbus.Named("middle"))...)
+			s := mustSubscribe(t, bus, "a", failBroken, append(c.opts, eventbus.Named("middle"))...)
 			mustSubscribe(t, bus, "a", ok, eventbus.Named("last"))
 			payload := &struct{ N int }{17}
 			began := time.Now()
@@ -171,7 +171,7 @@ func TestL1_WhatASkippedAnUnsubscribedAndACutDispatchLeave(t *testing.T) {
 			require.Equal(t, c.succeeded, l.Succeeded, reason)
 			require.Equal(t, c.notReached, l.NotReached, reason)
 			require.Equal(t, 1, l.Attempts, reason)
-			require.Equal(t, []string{"0.1 middle broken"}, bFailures(l.Failures), reason)
+			require.Equal(t, []string{"0.1 middle broken"}, failureTexts(l.Failures), reason)
 			require.Equal(t, c.diedAfter, l.DiedAt.Sub(began), reason)
 			require.Equal(t, time.UTC, l.DiedAt.Location())
 			require.Equal(t, id, l.Event.ID)
@@ -190,7 +190,7 @@ func TestL1_NoCopyOfALetterReachesAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(1, 0)))
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("first"))
-		mustSubscribe(t, bus, "a", bFail, eventbus.Named("sick"))
+		mustSubscribe(t, bus, "a", failBroken, eventbus.Named("sick"))
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("last"))
 		_, err := bus.PublishAndWait(t.Context(), "a", nil)
 		var waited *eventbus.DeliveryError
@@ -208,7 +208,7 @@ func TestL1_NoCopyOfALetterReachesAnother(t *testing.T) {
 		vandalize(mine)
 		synctest.Wait()
 		l := oneLetter(t, bus)
-		require.Equal(t, []string{"0.1 sick broken", "0.2 sick broken", "1.1 sick broken", "1.2 sick broken"}, bFailures(l.Failures))
+		require.Equal(t, []string{"0.1 sick broken", "0.2 sick broken", "1.1 sick broken", "1.2 sick broken"}, failureTexts(l.Failures))
 		require.Equal(t, []string{"first"}, l.Succeeded)
 		shutdown(t, bus)
 	})
@@ -313,10 +313,10 @@ func TestL2_BadQueries(t *testing.T) {
 		"LetterQuery.Since":  {Since: time.Unix(2, 0), Until: time.Unix(1, 0)},
 	} {
 		_, err := bus.DLQ().List(t.Context(), q)
-		bRequireOptionError(t, err, option)
+		requireOptionError(t, err, option)
 	}
 	_, err := bus.DLQ().List(t.Context(), eventbus.LetterQuery{Limit: 10_001})
-	bRequireOptionError(t, err, "LetterQuery.Limit")
+	requireOptionError(t, err, "LetterQuery.Limit")
 	_, err = bus.DLQ().List(t.Context(), eventbus.LetterQuery{Type: "a..b"})
 	require.ErrorIs(t, err, eventbus.ErrInvalidPattern)
 	for option, q := range map[string]eventbus.LetterQuery{
@@ -325,9 +325,9 @@ func TestL2_BadQueries(t *testing.T) {
 		"LetterQuery.Before": {All: true, Before: eventbus.LetterID{1}},
 	} {
 		_, err := bus.DLQ().PurgeMatching(t.Context(), q)
-		bRequireOptionError(t, err, option)
+		requireOptionError(t, err, option)
 		_, err = bus.DLQ().ReplayMatching(t.Context(), q)
-		bRequireOptionError(t, err, option)
+		requireOptionError(t, err, option)
 	}
 	_, err = eventbus.ParseLetterID("17")
 	require.ErrorIs(t, err, eventbus.ErrNotFound)
@@ -393,8 +393,8 @@ func TestL2_PagesWhileLettersComeAndGo(t *testing.T) {
 		filtered := rapid.Bool().Draw(rt, "filtered")
 		problem := ""
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := startBus(t, bSilent(bOnce, eventbus.WithCircuit(eventbus.NoCircuit()))...)
-			_, _ = bus.Subscribe("*", bFail)
+			bus, _ := startBus(t, silent(oneAttempt, eventbus.WithCircuit(eventbus.NoCircuit()))...)
+			_, _ = bus.Subscribe("*", failBroken)
 			q := eventbus.LetterQuery{Limit: limit}
 			if filtered {
 				q.Type = "[01]"
@@ -448,9 +448,9 @@ func TestL2_PagesWhileLettersComeAndGo(t *testing.T) {
 
 func TestL2_AnEndedContextIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		mustSubscribe(t, bus, "a", bFail)
-		bPublish(t, bus, "a", nil)
+		bus, _ := startBus(t, oneAttempt)
+		mustSubscribe(t, bus, "a", failBroken)
+		publishScripts(t, bus, "a", nil)
 		cause := errors.New("no time")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
@@ -468,7 +468,7 @@ func TestL2_ALetterThatComesBackIsFound(t *testing.T) {
 	for _, n := range []int{3, 10, 40, 100} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx := t.Context()
-			bus := review2Letters(t, n, errors.New("gone"))
+			bus := lettersOf(t, n, errors.New("gone"))
 			var out bytes.Buffer
 			_, err := bus.DLQ().Export(ctx, &out, eventbus.LetterQuery{})
 			require.NoError(t, err)
@@ -560,7 +560,7 @@ func TestL7_LettersOfAShutdownAreNotCounted(t *testing.T) {
 			mustPublish(t, bus, "b", nil)
 		}
 		synctest.Wait()
-		cut := bCut(t, bus)
+		cut := cutShort(t, bus)
 		require.Len(t, cut.Unfinished, 10)
 		require.Len(t, letters(t, bus), 12)
 		require.Zero(t, bus.Metrics().LettersEvicted)
@@ -600,13 +600,13 @@ func TestL7_LettersThatHaveLeftTakeNoRoom(t *testing.T) {
 // An observer owns what it is given, also while the letter is still being logged
 // and handed to whoever waits for it.
 func TestL7_AnObserverMayChangeWhatItIsGiven(t *testing.T) {
-	bus, _ := startBus(t, bOnce, eventbus.WithDeadLetterCapacity(1), eventbus.WithCircuit(eventbus.NoCircuit()),
+	bus, _ := startBus(t, oneAttempt, eventbus.WithDeadLetterCapacity(1), eventbus.WithCircuit(eventbus.NoCircuit()),
 		eventbus.WithObserver(eventbus.Observer{LetterEvicted: func(l eventbus.DeadLetter) {
 			l.Failures[0] = eventbus.Failure{}
 			l.Succeeded[0] = "vandal"
 		}}))
 	mustSubscribe(t, bus, "a", ok, eventbus.Named("first"))
-	mustSubscribe(t, bus, "a", bFail, eventbus.Named("sick"))
+	mustSubscribe(t, bus, "a", failBroken, eventbus.Named("sick"))
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

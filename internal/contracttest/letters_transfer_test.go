@@ -20,14 +20,14 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-func dlqImport(t *testing.T, bus *eventbus.Bus, lines []byte) eventbus.ImportReport {
+func importLetters(t *testing.T, bus *eventbus.Bus, lines []byte) eventbus.ImportReport {
 	t.Helper()
 	report, err := bus.DLQ().Import(t.Context(), bytes.NewReader(lines))
 	require.NoError(t, err)
 	return report
 }
 
-const dlqLine = `{"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",` +
+const letterLine = `{"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",` +
 	`"event":{"id":"0190f5fe-7c00-7a00-8bbb-bbbbbbbbbbbb","type":"a","payload":{"number":1},"time":"2024-07-28T12:00:00Z"},` +
 	`"reason":"exhausted","subscription":"s","attempts":1,` +
 	`"failures":[{"attempt":1,"subscription":"s","time":"2024-07-28T12:00:01+02:00","duration":5,"error":"dead"}],` +
@@ -36,10 +36,10 @@ const dlqLine = `{"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",` +
 // Letters of a process whose clock is ahead are newer than those that come now.
 func TestL2_ImportedLettersOfTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)), eventbus.Named("s"))
-		future := strings.Replace(dlqLine, "0190f5fe-7c00-7a00-8aaa", "f190f5fe-7c00-7a00-8aaa", 1)
-		require.Equal(t, 2, dlqImport(t, bus, []byte(future+"\n"+dlqLine)).Imported)
+		future := strings.Replace(letterLine, "0190f5fe-7c00-7a00-8aaa", "f190f5fe-7c00-7a00-8aaa", 1)
+		require.Equal(t, 2, importLetters(t, bus, []byte(future+"\n"+letterLine)).Imported)
 		newest := letters(t, bus)[0].ID
 		for i := range 3 {
 			mustPublish(t, bus, "a", i)
@@ -69,7 +69,7 @@ func TestL2_ImportedLettersOfTheFuture(t *testing.T) {
 func TestL2_FingerprintsSurviveAnExport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
-		bus := review2Letters(t, 1, errors.New("bad byte \xff in \xc3"))
+		bus := lettersOf(t, 1, errors.New("bad byte \xff in \xc3"))
 		var out bytes.Buffer
 		_, err := bus.DLQ().Export(ctx, &out, eventbus.LetterQuery{})
 		require.NoError(t, err)
@@ -81,13 +81,13 @@ func TestL2_FingerprintsSurviveAnExport(t *testing.T) {
 	})
 }
 
-type dlqOrder struct {
+type exportedOrder struct {
 	Number int    `json:"number"`
 	Name   string `json:"name"`
 }
 
-// dlqExport is what Export writes of all letters.
-func dlqExport(t *testing.T, bus *eventbus.Bus) []byte {
+// exportLetters is what Export writes of all letters.
+func exportLetters(t *testing.T, bus *eventbus.Bus) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	report, err := bus.DLQ().Export(t.Context(), &out, eventbus.LetterQuery{})
@@ -97,7 +97,7 @@ func dlqExport(t *testing.T, bus *eventbus.Bus) []byte {
 	return out.Bytes()
 }
 
-func dlqPairs(m eventbus.EventMetadata) []string {
+func metadataPairs(m eventbus.EventMetadata) []string {
 	var all []string
 	for n, v := range m.All() {
 		all = append(all, n+"="+v)
@@ -105,8 +105,8 @@ func dlqPairs(m eventbus.EventMetadata) []string {
 	return all
 }
 
-// dlqSameLetter compares what is exported of two letters.
-func dlqSameLetter(t *testing.T, want, got eventbus.DeadLetter) {
+// requireSameLetter compares what is exported of two letters.
+func requireSameLetter(t *testing.T, want, got eventbus.DeadLetter) {
 	t.Helper()
 	w, g := reflect.ValueOf(want), reflect.ValueOf(got)
 	for i := range w.NumField() {
@@ -118,27 +118,27 @@ func dlqSameLetter(t *testing.T, want, got eventbus.DeadLetter) {
 
 func TestL4_LettersOutliveTheBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old, _ := startBus(t, eventbus.WithRetry(retry(1, time.Second)), dlqNoCircuit)
+		old, _ := startBus(t, eventbus.WithRetry(retry(1, time.Second)), withoutCircuit)
 		mustSubscribe(t, old, "order.*", ok, eventbus.Named("first"))
 		mustSubscribe(t, old, "order.*", failing(fmt.Errorf("wrapped: %w", errDead)), eventbus.Named("second"))
 		mustSubscribe(t, old, "order.*", ok, eventbus.Named("third"))
 		for i := range 3 {
-			mustPublish(t, old, "order.placed", &dlqOrder{i, "<ä>"}, eventbus.Metadata("k", "v"), eventbus.Metadata("a", ""))
+			mustPublish(t, old, "order.placed", &exportedOrder{i, "<ä>"}, eventbus.Metadata("k", "v"), eventbus.Metadata("a", ""))
 		}
 		mustPublish(t, old, "order.nil", nil)
 		time.Sleep(time.Minute)
 		require.NoError(t, old.DLQ().Replay(t.Context(), letters(t, old)[3].ID))
 		time.Sleep(time.Minute)
-		require.NoError(t, old.DLQ().ReplayEdited(t.Context(), letters(t, old)[0].ID, dlqOrder{Number: 17}))
+		require.NoError(t, old.DLQ().ReplayEdited(t.Context(), letters(t, old)[0].ID, exportedOrder{Number: 17}))
 		time.Sleep(time.Minute)
 		before := letters(t, old)
-		lines := dlqExport(t, old)
+		lines := exportLetters(t, old)
 		shutdown(t, old)
 
 		bus, _ := newBus(t)
-		require.Equal(t, eventbus.ImportReport{Imported: 4}, dlqImport(t, bus, lines))
-		require.Equal(t, eventbus.ImportReport{Skipped: 4}, dlqImport(t, bus, lines), "it can be repeated")
-		require.Equal(t, lines, dlqExport(t, bus))
+		require.Equal(t, eventbus.ImportReport{Imported: 4}, importLetters(t, bus, lines))
+		require.Equal(t, eventbus.ImportReport{Skipped: 4}, importLetters(t, bus, lines), "it can be repeated")
+		require.Equal(t, lines, exportLetters(t, bus))
 		after := letters(t, bus)
 		require.Len(t, after, 4)
 		for i, l := range after {
@@ -147,7 +147,7 @@ func TestL4_LettersOutliveTheBus(t *testing.T) {
 				require.EqualError(t, l.Failures[j].Err, "wrapped: dead")
 				l.Failures[j].Err = before[i].Failures[j].Err
 			}
-			require.ElementsMatch(t, dlqPairs(before[i].Event.Metadata), dlqPairs(l.Event.Metadata))
+			require.ElementsMatch(t, metadataPairs(before[i].Event.Metadata), metadataPairs(l.Event.Metadata))
 			l.Event.Metadata = before[i].Event.Metadata
 			for _, payload := range []struct{ was, is *any }{
 				{&before[i].Event.Payload, &l.Event.Payload}, {&before[i].Original, &l.Original},
@@ -160,7 +160,7 @@ func TestL4_LettersOutliveTheBus(t *testing.T) {
 					*payload.is = *payload.was
 				}
 			}
-			dlqSameLetter(t, before[i], l)
+			requireSameLetter(t, before[i], l)
 		}
 		require.Equal(t, 2, after[0].Replays)
 		require.True(t, after[0].Edited)
@@ -169,13 +169,13 @@ func TestL4_LettersOutliveTheBus(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		var handled journal[string]
 		for _, name := range []string{"first", "second", "third"} {
-			mustSubscribe(t, bus, "order.*", eventbus.Typed(func(ctx context.Context, o *dlqOrder) error {
+			mustSubscribe(t, bus, "order.*", eventbus.Typed(func(ctx context.Context, o *exportedOrder) error {
 				d, _ := eventbus.FromContext(ctx)
 				handled.add(fmt.Sprintf("%s %v %s %d", d.Subscription, o, d.Event.Metadata.Get("k"), d.Replays))
 				return nil
 			}), eventbus.Named(name))
 		}
-		report, err := bus.DLQ().ReplayMatching(t.Context(), dlqAll)
+		report, err := bus.DLQ().ReplayMatching(t.Context(), allLetters)
 		require.NoError(t, err)
 		require.Equal(t, eventbus.ReplayReport{Matched: 4, Replayed: 4}, report)
 		synctest.Wait()
@@ -190,18 +190,18 @@ func TestL4_LettersOutliveTheBus(t *testing.T) {
 	})
 }
 
-type dlqPayload func() ([]byte, error)
+type jsonPayload func() ([]byte, error)
 
-func (p dlqPayload) MarshalJSON() ([]byte, error) { return p() }
+func (p jsonPayload) MarshalJSON() ([]byte, error) { return p() }
 
-type dlqRing struct{ Next *dlqRing }
+type cyclicPayload struct{ Next *cyclicPayload }
 
 // What cannot be encoded is named, and does not stop the others.
 func TestL4_ExportNamesWhatDoesNotEncode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)))
-		ring := &dlqRing{}
+		ring := &cyclicPayload{}
 		ring.Next = ring
 		boom := errors.New("boom")
 		var want []string
@@ -209,13 +209,13 @@ func TestL4_ExportNamesWhatDoesNotEncode(t *testing.T) {
 			1,
 			make(chan int),
 			ring,
-			dlqPayload(func() ([]byte, error) { panic(boom) }),
-			dlqPayload(func() ([]byte, error) { runtime.Goexit(); return nil, nil }),
-			dlqPayload(func() ([]byte, error) { return nil, boom }),
-			dlqPayload(func() ([]byte, error) { return []byte("not JSON"), nil }),
+			jsonPayload(func() ([]byte, error) { panic(boom) }),
+			jsonPayload(func() ([]byte, error) { runtime.Goexit(); return nil, nil }),
+			jsonPayload(func() ([]byte, error) { return nil, boom }),
+			jsonPayload(func() ([]byte, error) { return []byte("not JSON"), nil }),
 			strings.Repeat("x", 16<<20),
 			// The bus is not locked meanwhile.
-			dlqPayload(func() ([]byte, error) { return fmt.Append(nil, bus.Metrics().DeadLetters), nil }),
+			jsonPayload(func() ([]byte, error) { return fmt.Append(nil, bus.Metrics().DeadLetters), nil }),
 		} {
 			mustPublish(t, bus, "a", payload)
 			synctest.Wait()
@@ -242,19 +242,19 @@ func TestL4_ExportNamesWhatDoesNotEncode(t *testing.T) {
 		require.Len(t, letters(t, bus), 9, "they stay")
 
 		into, _ := newBus(t)
-		require.Equal(t, eventbus.ImportReport{Imported: 2}, dlqImport(t, into, out.Bytes()))
+		require.Equal(t, eventbus.ImportReport{Imported: 2}, importLetters(t, into, out.Bytes()))
 		shutdown(t, bus)
 	})
 }
 
 func TestL4_ExportEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)))
 		release := make(chan struct{})
 		mustPublish(t, bus, "a", 1)
 		synctest.Wait()
-		mustPublish(t, bus, "a", dlqPayload(func() ([]byte, error) { <-release; return []byte("1"), nil }))
+		mustPublish(t, bus, "a", jsonPayload(func() ([]byte, error) { <-release; return []byte("1"), nil }))
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -268,13 +268,13 @@ func TestL4_ExportEndsWithItsContext(t *testing.T) {
 	})
 }
 
-type dlqWriter func([]byte) (int, error)
+type writerFunc func([]byte) (int, error)
 
-func (w dlqWriter) Write(p []byte) (int, error) { return w(p) }
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
 
 func TestL4_ExportAndItsWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		fill(t, bus, 5)
 		full := errors.New("disk is full")
 		for _, c := range []struct {
@@ -283,7 +283,7 @@ func TestL4_ExportAndItsWriter(t *testing.T) {
 			want error
 		}{{0, full, full}, {7, nil, io.ErrShortWrite}} {
 			n := 0
-			report, err := bus.DLQ().Export(t.Context(), dlqWriter(func(p []byte) (int, error) {
+			report, err := bus.DLQ().Export(t.Context(), writerFunc(func(p []byte) (int, error) {
 				if n++; n == 3 {
 					return c.n, c.err
 				}
@@ -295,42 +295,42 @@ func TestL4_ExportAndItsWriter(t *testing.T) {
 		}
 		// A writer may use the queue, and what it removes is not written any more.
 		all := letters(t, bus)
-		report, err := bus.DLQ().Export(t.Context(), dlqWriter(func(p []byte) (int, error) {
+		report, err := bus.DLQ().Export(t.Context(), writerFunc(func(p []byte) (int, error) {
 			_ = bus.DLQ().Purge(t.Context(), all[0].ID)
 			return len(p), nil
 		}), eventbus.LetterQuery{})
 		require.NoError(t, err)
 		require.Equal(t, eventbus.ExportReport{Matched: 5, Exported: 4, Gone: 1}, report)
 		_, err = bus.DLQ().Export(t.Context(), nil, eventbus.LetterQuery{})
-		bRequireOptionError(t, err, "Export")
+		requireOptionError(t, err, "Export")
 		_, err = bus.DLQ().Export(t.Context(), (*bytes.Buffer)(nil), eventbus.LetterQuery{})
-		bRequireOptionError(t, err, "Export")
+		requireOptionError(t, err, "Export")
 		_, err = bus.DLQ().Export(t.Context(), io.Discard, eventbus.LetterQuery{Limit: 1})
-		bRequireOptionError(t, err, "LetterQuery.Limit")
+		requireOptionError(t, err, "LetterQuery.Limit")
 		shutdown(t, bus)
 	})
 }
 
-// dlqReader calls a function when it is read, and has nothing.
-type dlqReader func()
+// readerFunc calls a function when it is read, and has nothing.
+type readerFunc func()
 
-func (r dlqReader) Read([]byte) (int, error) {
+func (r readerFunc) Read([]byte) (int, error) {
 	r()
 	return 0, io.EOF
 }
 
 func TestL4_ImportTakesAllOrNothing(t *testing.T) {
 	bus, _ := newBus(t)
-	good := strings.Replace(dlqLine, "aaaaaaaaaaaa", "aaaaaaaaaaab", 1)
+	good := strings.Replace(letterLine, "aaaaaaaaaaaa", "aaaaaaaaaaab", 1)
 	with := func(old, replacement string) string {
-		require.Contains(t, dlqLine, old)
-		return strings.Replace(dlqLine, old, replacement, 1)
+		require.Contains(t, letterLine, old)
+		return strings.Replace(letterLine, old, replacement, 1)
 	}
 	for name, c := range map[string]struct{ line, reason string }{
 		"no JSON":            {"{", "unexpected end of JSON input; give Import what Export has written"},
 		"null":               {"null", "has no id"},
 		"an array":           {"[]", "cannot unmarshal array"},
-		"two":                {dlqLine + dlqLine, "invalid character '{' after top-level value"},
+		"two":                {letterLine + letterLine, "invalid character '{' after top-level value"},
 		"no id":              {with(`"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",`, ""), "has no id"},
 		"a zero id":          {with("0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa", "00000000-0000-0000-0000-000000000000"), "has no id"},
 		"a bad id":           {with("aaaaaaaaaaaa", "aa"), "not a UUID"},
@@ -367,15 +367,15 @@ func TestL4_ImportTakesAllOrNothing(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "line 2")
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = bus.DLQ().Import(ctx, io.MultiReader(strings.NewReader(good+"\n"), dlqReader(func() { cancel() }), strings.NewReader(good+"\n")))
+	_, err = bus.DLQ().Import(ctx, io.MultiReader(strings.NewReader(good+"\n"), readerFunc(func() { cancel() }), strings.NewReader(good+"\n")))
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = bus.DLQ().Import(t.Context(), nil)
-	bRequireOptionError(t, err, "Import")
+	requireOptionError(t, err, "Import")
 	require.Zero(t, bus.Metrics().DeadLetters)
 
 	tolerated := with(`"attempts":1,"f`, `"from_the_future":{"a":[1]},"f`)
-	require.Equal(t, eventbus.ImportReport{Imported: 2, Skipped: 1}, dlqImport(t, bus, []byte(good+"\n"+tolerated+"\n"+good)))
-	require.Zero(t, dlqImport(t, bus, nil))
+	require.Equal(t, eventbus.ImportReport{Imported: 2, Skipped: 1}, importLetters(t, bus, []byte(good+"\n"+tolerated+"\n"+good)))
+	require.Zero(t, importLetters(t, bus, nil))
 	l := letters(t, bus)[1]
 	require.Equal(t, time.Date(2024, 7, 28, 12, 0, 2, 0, time.UTC), l.DiedAt)
 	require.NotEmpty(t, l.Fingerprint)
@@ -404,10 +404,10 @@ func TestL4_AnImportedKeyIsAsGoodAsAPublishedOne(t *testing.T) {
 // A payload that the new code cannot decode dies again, permanently, and stays.
 func TestE5_WhatCannotBeDecodedStaysReplayable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		var got journal[any]
 		s := mustSubscribe(t, bus, "a", eventbus.Typed(func(_ context.Context, v []string) error { got.add(v); return nil }), eventbus.Named("s"))
-		dlqImport(t, bus, []byte(dlqLine))
+		importLetters(t, bus, []byte(letterLine))
 		for replays := 1; replays <= 2; replays++ {
 			require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
 			synctest.Wait()
@@ -426,10 +426,10 @@ func TestE5_WhatCannotBeDecodedStaysReplayable(t *testing.T) {
 			require.ErrorContains(t, last.Err, "cannot unmarshal object")
 		}
 		s.Unsubscribe()
-		mustSubscribe(t, bus, "a", eventbus.Typed(func(_ context.Context, v dlqOrder) error { got.add(v); return nil }), eventbus.Named("s"))
+		mustSubscribe(t, bus, "a", eventbus.Typed(func(_ context.Context, v exportedOrder) error { got.add(v); return nil }), eventbus.Named("s"))
 		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
 		synctest.Wait()
-		require.Equal(t, []any{dlqOrder{Number: 1}}, got.all())
+		require.Equal(t, []any{exportedOrder{Number: 1}}, got.all())
 		require.Empty(t, letters(t, bus))
 		shutdown(t, bus)
 	})
@@ -437,11 +437,11 @@ func TestE5_WhatCannotBeDecodedStaysReplayable(t *testing.T) {
 
 func TestE5_RawPayloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, dlqNoCircuit)
+		bus, _ := startBus(t, withoutCircuit)
 		var got journal[any]
 		take := func(v any) error { got.add(v); return nil }
-		mustSubscribe(t, bus, "struct", eventbus.Typed(func(_ context.Context, v dlqOrder) error { return take(v) }))
-		mustSubscribe(t, bus, "pointer", eventbus.Typed(func(_ context.Context, v *dlqOrder) error { return take(v) }))
+		mustSubscribe(t, bus, "struct", eventbus.Typed(func(_ context.Context, v exportedOrder) error { return take(v) }))
+		mustSubscribe(t, bus, "pointer", eventbus.Typed(func(_ context.Context, v *exportedOrder) error { return take(v) }))
 		mustSubscribe(t, bus, "bytes", eventbus.Typed(func(_ context.Context, v []byte) error { return take(v) }))
 		mustSubscribe(t, bus, "raw", eventbus.Typed(func(_ context.Context, v json.RawMessage) error { return take(v) }))
 		mustSubscribe(t, bus, "any", eventbus.Typed(func(_ context.Context, v any) error { return take(v) }))
@@ -450,9 +450,9 @@ func TestE5_RawPayloads(t *testing.T) {
 			eventType, payload string
 			want               any
 		}{
-			{"struct", `{"number":2,"new":1}`, dlqOrder{Number: 2}},
-			{"pointer", `{"number":2}`, &dlqOrder{Number: 2}},
-			{"pointer", ` null `, (*dlqOrder)(nil)},
+			{"struct", `{"number":2,"new":1}`, exportedOrder{Number: 2}},
+			{"pointer", `{"number":2}`, &exportedOrder{Number: 2}},
+			{"pointer", ` null `, (*exportedOrder)(nil)},
 			{"bytes", `"aGk="`, []byte("hi")},
 			{"raw", `{}`, json.RawMessage(`{}`)},
 			{"any", `{}`, json.RawMessage(`{}`)},
@@ -481,17 +481,17 @@ func TestE5_RawPayloads(t *testing.T) {
 // The bound holds, and what falls out is seen.
 func TestL7_ImportKeepsTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old, _ := startBus(t, dlqNoCircuit)
+		old, _ := startBus(t, withoutCircuit)
 		fill(t, old, 10)
-		lines := dlqExport(t, old)
+		lines := exportLetters(t, old)
 		all := letters(t, old)
 		shutdown(t, old)
 		time.Sleep(time.Second)
 		var evicted journal[eventbus.DeadLetter]
-		bus, logs := startBus(t, dlqNoCircuit, eventbus.WithDeadLetterCapacity(5),
+		bus, logs := startBus(t, withoutCircuit, eventbus.WithDeadLetterCapacity(5),
 			eventbus.WithObserver(eventbus.Observer{LetterEvicted: func(l eventbus.DeadLetter) { evicted.add(l) }}))
 		fill(t, bus, 3)
-		require.Equal(t, eventbus.ImportReport{Imported: 10, Evicted: 8}, dlqImport(t, bus, lines))
+		require.Equal(t, eventbus.ImportReport{Imported: 10, Evicted: 8}, importLetters(t, bus, lines))
 		require.Len(t, letters(t, bus), 5)
 		for i, l := range evicted.all() {
 			require.Equal(t, all[9-i].ID, l.ID, "the oldest first")
@@ -500,7 +500,7 @@ func TestL7_ImportKeepsTheBound(t *testing.T) {
 		require.Equal(t, 8, logs.FilterMessageSnippet("evicted").Len())
 		require.EqualValues(t, 8, bus.Metrics().LettersEvicted)
 		shutdown(t, bus)
-		require.Equal(t, eventbus.ImportReport{Imported: 8, Skipped: 2, Evicted: 8}, dlqImport(t, bus, lines), "after Shutdown too")
+		require.Equal(t, eventbus.ImportReport{Imported: 8, Skipped: 2, Evicted: 8}, importLetters(t, bus, lines), "after Shutdown too")
 	})
 }
 
@@ -516,10 +516,10 @@ func TestP7_LettersWithRulesAreExportedAndImported(t *testing.T) {
 			eventbus.RetryRules(onCodes(1, "Y"), eventbus.RetryRule{Name: "bank", Match: codes("X"), Attempts: 2}))
 		mustPublish(t, bus, "a", "payload")
 		shutdown(t, bus)
-		lines := dlqExport(t, bus)
+		lines := exportLetters(t, bus)
 		require.Equal(t, 3, strings.Count(string(lines), `"rule":{"position":1,"name":"bank","subscription":"s"}`), "%s", lines)
 		other, _ := newBus(t)
-		require.Equal(t, 1, dlqImport(t, other, lines).Imported)
+		require.Equal(t, 1, importLetters(t, other, lines).Imported)
 		want, got := oneLetter(t, bus), oneLetter(t, other)
 		require.Equal(t, want.Rule, got.Rule)
 		require.Nil(t, got.Failures[0].Rule)
@@ -539,10 +539,10 @@ func TestP7_LettersWithRulesAreExportedAndImported(t *testing.T) {
 // Whatever is imported can be exported and imported again; what is refused changes
 // nothing.
 func FuzzImport(f *testing.F) {
-	f.Add([]byte(dlqLine))
-	f.Add([]byte(dlqLine + "\n" + strings.Replace(dlqLine, "aaaaaaaaaaaa", "aaaaaaaaaaab", 1) + "\n"))
-	f.Add([]byte(strings.Replace(dlqLine, `"attempts":1,"f`, `"edited":true,"original":[1,"<"],"fingerprint":"x","f`, 1)))
-	f.Add([]byte(strings.Replace(dlqLine, `"payload"`, `"metadata":{"k":"v"},"payload":null,"Payload"`, 1)))
+	f.Add([]byte(letterLine))
+	f.Add([]byte(letterLine + "\n" + strings.Replace(letterLine, "aaaaaaaaaaaa", "aaaaaaaaaaab", 1) + "\n"))
+	f.Add([]byte(strings.Replace(letterLine, `"attempts":1,"f`, `"edited":true,"original":[1,"<"],"fingerprint":"x","f`, 1)))
+	f.Add([]byte(strings.Replace(letterLine, `"payload"`, `"metadata":{"k":"v"},"payload":null,"Payload"`, 1)))
 	f.Add([]byte("{}\n\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		bus, err := eventbus.New()
@@ -555,10 +555,10 @@ func FuzzImport(f *testing.F) {
 			return
 		}
 		require.Equal(t, report.Imported, n)
-		lines := dlqExport(t, bus)
+		lines := exportLetters(t, bus)
 		again, err := eventbus.New()
 		require.NoError(t, err)
-		require.Equal(t, eventbus.ImportReport{Imported: n}, dlqImport(t, again, lines))
-		require.Equal(t, string(lines), string(dlqExport(t, again)))
+		require.Equal(t, eventbus.ImportReport{Imported: n}, importLetters(t, again, lines))
+		require.Equal(t, string(lines), string(exportLetters(t, again)))
 	})
 }

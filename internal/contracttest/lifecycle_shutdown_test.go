@@ -42,14 +42,14 @@ func TestS2_ShutdownLeavesWhatIsHeld(t *testing.T) {
 			bus, logs := startBus(t)
 			s := mustSubscribe(t, bus, "x", ok, eventbus.Named("s"))
 			p := mustSubscribe(t, bus, "x", ok, eventbus.Named("p"))
-			mustSubscribe(t, bus, "slow", coreSleep(20*time.Second))
+			mustSubscribe(t, bus, "slow", sleepFor(20*time.Second))
 			require.NoError(t, s.Trip())
 			require.NoError(t, p.Pause())
 			holdUp(t, bus, 2)
 			holdUp(t, bus, 2, eventbus.Key("k"))
 			later := mustPublish(t, bus, "slow", nil, eventbus.After(time.Hour), eventbus.Key("later"))
 			mustPublish(t, bus, "slow", nil)
-			coreSettle()
+			settleWorkers()
 			began := time.Now()
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
@@ -93,19 +93,19 @@ func TestS2_ShutdownLeavesWhatIsHeld(t *testing.T) {
 func TestS2_ShutdownDoesNotWaitForWhatIsPausedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(3, 5*time.Second)))
-		calls := newCoreCalls()
+		calls := newCallLog()
 		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"))
-		mustPublish(t, bus, "x", coreScripted("fails", func(context.Context, eventbus.Event) error {
+		mustPublish(t, bus, "x", scripted("fails", func(context.Context, eventbus.Event) error {
 			time.Sleep(time.Second)
-			return errCore
+			return errBoom
 		}))
 		for i := range 5 {
 			mustPublish(t, bus, "x", i, eventbus.Key("k"))
 		}
-		coreSettle()
+		settleWorkers()
 		done := make(chan error, 1)
 		go func() { done <- bus.Shutdown(context.Background()) }()
-		coreSettle()
+		settleWorkers()
 		require.NoError(t, s.Pause())
 		time.Sleep(3 * time.Second)
 		require.Empty(t, done, "the retry of what failed comes after 5 s, and finds that it is paused")
@@ -135,7 +135,7 @@ func TestS2_LetGoAtTheMomentOfShutdown(t *testing.T) {
 			i := e.Payload.(int)
 			if i%5 == 0 {
 				if d, _ := eventbus.FromContext(ctx); d.Attempt == 1 {
-					return errCore
+					return errBoom
 				}
 			}
 			if i%10 == 3 {
@@ -220,8 +220,8 @@ func TestS2_PublishingForLaterDuringShutdown(t *testing.T) {
 			return err
 		})
 		mustPublish(t, bus, "x", nil)
-		coreSettle()
-		left := coreShutdownLeft(t, bus)
+		settleWorkers()
+		left := shutdownLeft(t, bus)
 		require.ErrorIs(t, outside, eventbus.ErrShutdown)
 		require.Len(t, left, 1)
 		require.Equal(t, id, left[0].Event.ID)
@@ -244,12 +244,12 @@ func TestS2_ALineBehindAKeyIsCut(t *testing.T) {
 					if first == "runs" {
 						<-ctx.Done()
 					}
-					return errCore
+					return errBoom
 				})
 				for i := range n {
 					mustPublish(t, bus, "x", i, eventbus.Key("k"))
 				}
-				coreSettle()
+				settleWorkers()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				var left *eventbus.ShutdownError
@@ -262,7 +262,7 @@ func TestS2_ALineBehindAKeyIsCut(t *testing.T) {
 					seen[l.Event.Payload] = true
 				}
 				require.Len(t, seen, n)
-				coreSettle()
+				settleWorkers()
 			})
 		}
 	}
@@ -271,10 +271,10 @@ func TestS2_ALineBehindAKeyIsCut(t *testing.T) {
 func TestS2_AGracefulShutdownWaitsForALineBehindAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		calls := newCoreCalls()
+		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
 		for i := range 100 {
-			mustPublish(t, bus, "x", coreScripted(fmt.Sprint(i), coreSleep(time.Second)), eventbus.Key("k"))
+			mustPublish(t, bus, "x", scripted(fmt.Sprint(i), sleepFor(time.Second)), eventbus.Key("k"))
 		}
 		shutdown(t, bus)
 		require.Equal(t, 100, calls.len())
@@ -602,7 +602,7 @@ func TestS2_ACutDoesNotWaitForRetryIf(t *testing.T) {
 		})))
 		mustPublish(t, bus, "a", nil)
 		synctest.Wait()
-		cut := bCut(t, bus)
+		cut := cutShort(t, bus)
 		require.Len(t, cut.Unfinished, 1)
 		requireBalanced(t, bus)
 		close(release)
@@ -619,13 +619,13 @@ func TestS2_CallbacksMayEndTheBus(t *testing.T) {
 		"aside":   func(bus *eventbus.Bus, _ chan struct{}) { go func() { _ = bus.Shutdown(context.Background()) }() },
 		"blocked": func(_ *eventbus.Bus, release chan struct{}) { <-release },
 	} {
-		for _, name := range obsFields() {
+		for _, name := range callbackNames() {
 			t.Run(name+" "+manner, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var bus *eventbus.Bus
 					var called atomic.Int64
 					release := make(chan struct{})
-					bus, _ = newBus(t, append(obsOptions, obsCalling(func(string, any) {
+					bus, _ = newBus(t, append(observedOptions, observerCalling(func(string, any) {
 						called.Add(1)
 						end(bus, release)
 					}, name))...)
@@ -638,7 +638,7 @@ func TestS2_CallbacksMayEndTheBus(t *testing.T) {
 						close(release)
 						took <- time.Since(begin)
 					}()
-					obsEverything(t, bus)
+					causeEverything(t, bus)
 					require.LessOrEqual(t, <-took, time.Second)
 					require.Positive(t, called.Load())
 					synctest.Wait()
@@ -656,7 +656,7 @@ func TestS2_ACutDoesNotWaitForEachCallOfABlockedObserver(t *testing.T) {
 		release := make(chan struct{})
 		var told atomic.Int64
 		bus, logs := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(9, time.Hour)),
-			obsCalling(func(string, any) {
+			observerCalling(func(string, any) {
 				if told.Add(1) == events {
 					panic("the last one")
 				}

@@ -42,8 +42,8 @@ func TestS1_EventsWaitForStart(t *testing.T) {
 // A replay that looks for a name finds who has taken it over.
 func TestS3_FormerlyTakesOverTheLettersOfAName(t *testing.T) {
 	bus, _ := startBus(t)
-	old := mustSubscribe(t, bus, "x", failing(eventbus.Permanent(errCore)), eventbus.Named("old"))
-	older := mustSubscribe(t, bus, "y", failing(eventbus.Permanent(errCore)), eventbus.Named("older"))
+	old := mustSubscribe(t, bus, "x", failing(eventbus.Permanent(errBoom)), eventbus.Named("old"))
+	older := mustSubscribe(t, bus, "y", failing(eventbus.Permanent(errBoom)), eventbus.Named("older"))
 	for _, eventType := range []string{"x", "y"} {
 		_, err := bus.PublishAndWait(t.Context(), eventType, nil)
 		require.Error(t, err)
@@ -68,7 +68,7 @@ func TestS3_FormerlyTakesOverTheLettersOfAName(t *testing.T) {
 // Two subscriptions of a letter that have become one get it once.
 func TestS3_OneTakesOverSeveralOfALetter(t *testing.T) {
 	bus, _ := startBus(t)
-	a := mustSubscribe(t, bus, "x", failing(eventbus.Permanent(errCore)), eventbus.Named("a"))
+	a := mustSubscribe(t, bus, "x", failing(eventbus.Permanent(errBoom)), eventbus.Named("a"))
 	b := mustSubscribe(t, bus, "x", ok, eventbus.Named("b"))
 	_, err := bus.PublishAndWait(t.Context(), "x", nil)
 	require.Error(t, err)
@@ -212,7 +212,7 @@ func TestS4_AMockClockThatMovesWhileATimerIsSet(t *testing.T) {
 func TestS4_SlowByAMockClock(t *testing.T) {
 	var slow journal[eventbus.SlowHandler]
 	mock := clock.NewMock()
-	bus, _ := startBus(t, eventbus.WithClock(mock), eventbus.WithTimeout(30*time.Second), bOnce,
+	bus, _ := startBus(t, eventbus.WithClock(mock), eventbus.WithTimeout(30*time.Second), oneAttempt,
 		eventbus.WithObserver(eventbus.Observer{SlowHandler: slow.add}))
 	begun := make(chan struct{})
 	mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error { close(begun); <-ctx.Done(); return nil })

@@ -326,16 +326,6 @@ func TestStorm_SubscribeAndUnsubscribeUnderLoad(t *testing.T) {
 
 var long = flag.Bool("long", false, "run the tests that take minutes")
 
-// heldBytes is what is reachable.
-func heldBytes() int64 {
-	var m runtime.MemStats
-	for range 3 { // what is freed may need a second look
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // Ten million events, and what is left of them.
 func TestLong_MemoryIsFlatOverManyEvents(t *testing.T) {
 	if !*long {

@@ -17,7 +17,7 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-func obsSlowHandler(context.Context, eventbus.Event) error {
+func slowHandler(context.Context, eventbus.Event) error {
 	time.Sleep(2 * time.Second)
 	return nil
 }
@@ -29,10 +29,10 @@ func TestO1_SlowHandlersAreWarnedAboutOnce(t *testing.T) {
 		var slow journal[eventbus.SlowHandler]
 		bus, logs := startBus(t, eventbus.WithTimeout(3*time.Second), eventbus.WithObserver(eventbus.Observer{SlowHandler: slow.add}))
 		_, file, line, _ := runtime.Caller(0)
-		s, err := bus.Subscribe("x", obsSlowHandler, eventbus.Named("mail"))
+		s, err := bus.Subscribe("x", slowHandler, eventbus.Named("mail"))
 		require.NoError(t, err)
 		require.Equal(t, fmt.Sprintf("%s:%d", file, line+1), s.MadeAt())
-		other, err := bus.Subscribe("y", obsSlowHandler)
+		other, err := bus.Subscribe("y", slowHandler)
 		require.NoError(t, err)
 		quick := mustSubscribe(t, bus, "z", func(context.Context, eventbus.Event) error { time.Sleep(time.Second - 1); return nil })
 		first := mustPublish(t, bus, "x", "payload")
@@ -82,21 +82,21 @@ func TestO2_EveryCallbackIsCalledAndDoesNoHarm(t *testing.T) {
 	want := map[string]int{}
 	synctest.Test(t, func(t *testing.T) {
 		var called journal[string]
-		bus, _ := startBus(t, append(obsOptions, obsCalling(func(name string, _ any) { called.add(name) }))...)
-		obsEverything(t, bus)
+		bus, _ := startBus(t, append(observedOptions, observerCalling(func(name string, _ any) { called.add(name) }))...)
+		causeEverything(t, bus)
 		shutdown(t, bus)
 		for _, name := range called.all() {
 			want[name]++
 		}
 	})
-	for _, name := range obsFields() {
-		require.Positive(t, want[name], "nothing calls %s: let obsEverything do so", name)
+	for _, name := range callbackNames() {
+		require.Positive(t, want[name], "nothing calls %s: let causeEverything do so", name)
 		for manner, f := range manners {
 			t.Run(name+" "+manner, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var called atomic.Int64
-					bus, logs := startBus(t, append(obsOptions, obsCalling(func(string, any) { called.Add(1); f() }, name))...)
-					obsEverything(t, bus)
+					bus, logs := startBus(t, append(observedOptions, observerCalling(func(string, any) { called.Add(1); f() }, name))...)
+					causeEverything(t, bus)
 					shutdown(t, bus)
 					require.EqualValues(t, want[name], called.Load())
 					panicked := logs.FilterMessage("observer panicked").All()
@@ -114,7 +114,7 @@ func TestO2_EveryCallbackIsCalledAndDoesNoHarm(t *testing.T) {
 
 // None runs under a lock: each may use the bus, in every way.
 func TestO2_CallbacksMayUseTheBus(t *testing.T) {
-	for _, name := range obsFields() {
+	for _, name := range callbackNames() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var bus *eventbus.Bus
@@ -143,9 +143,9 @@ func TestO2_CallbacksMayUseTheBus(t *testing.T) {
 					_, err = bus.DLQ().PurgeMatching(context.Background(), eventbus.LetterQuery{All: true})
 					require.NoError(t, err)
 				}
-				bus, _ = newBus(t, append(obsOptions, obsCalling(use, name))...)
+				bus, _ = newBus(t, append(observedOptions, observerCalling(use, name))...)
 				require.NoError(t, bus.Start(t.Context()))
-				obsEverything(t, bus)
+				causeEverything(t, bus)
 				require.Positive(t, called.Load())
 				shutdown(t, bus)
 			})
@@ -153,9 +153,9 @@ func TestO2_CallbacksMayUseTheBus(t *testing.T) {
 	}
 }
 
-// obsStory notes what happens to events, a line for each call, but for Accepted,
+// attemptStory notes what happens to events, a line for each call, but for Accepted,
 // which no order holds for.
-func obsStory(lines *journal[string]) eventbus.Option {
+func attemptStory(lines *journal[string]) eventbus.Option {
 	attempts := &journal[eventbus.Attempt]{}
 	return eventbus.WithObserver(eventbus.Observer{
 		AttemptBegun: func(a eventbus.Attempt) {
@@ -185,12 +185,6 @@ func obsStory(lines *journal[string]) eventbus.Option {
 		},
 	})
 }
-
-var obsEnded = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 func TestO2_EveryAttemptBeginsAndEndsOnce(t *testing.T) {
 	overrun := func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil }
@@ -246,7 +240,7 @@ func TestO2_EveryAttemptBeginsAndEndsOnce(t *testing.T) {
 		},
 		"cut": {
 			first: ok, second: overrun,
-			during: func(bus *eventbus.Bus, _, _ *eventbus.Subscription) { _ = bus.Shutdown(obsEnded) },
+			during: func(bus *eventbus.Bus, _, _ *eventbus.Subscription) { _ = bus.Shutdown(ended()) },
 			want:   []string{"begun 1", "ended 1 dead-lettered shutdown", "dead shutdown at second after 0"},
 		},
 		"unsubscribed within": {
@@ -264,7 +258,7 @@ func TestO2_EveryAttemptBeginsAndEndsOnce(t *testing.T) {
 		},
 		"cut while it waits": {
 			first: failing(errDead), second: ok,
-			during: func(bus *eventbus.Bus, _, _ *eventbus.Subscription) { _ = bus.Shutdown(obsEnded) },
+			during: func(bus *eventbus.Bus, _, _ *eventbus.Subscription) { _ = bus.Shutdown(ended()) },
 			want: []string{
 				"begun 1", "ended 1 waiting at first attempt 1", "retry after 1 at first in 1s", "dead shutdown at first after 1",
 			},
@@ -280,7 +274,7 @@ func TestO2_EveryAttemptBeginsAndEndsOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var lines journal[string]
-				bus, _ := startBus(t, eventbus.WithRetry(retry(1, time.Second)), eventbus.WithTimeout(5*time.Second), obsStory(&lines))
+				bus, _ := startBus(t, eventbus.WithRetry(retry(1, time.Second)), eventbus.WithTimeout(5*time.Second), attemptStory(&lines))
 				first := mustSubscribe(t, bus, "x", c.first, eventbus.Named("first"))
 				second := mustSubscribe(t, bus, "x", c.second, append(c.opts, eventbus.Named("second"))...)
 				mustPublish(t, bus, "x", nil)
@@ -307,7 +301,7 @@ func TestO2_AnAttemptThatIsTakenBackEnds(t *testing.T) {
 			want:   eventbus.EndedAttempt{Outcome: eventbus.DeadLettered, Reason: eventbus.ReasonUnsubscribed},
 		},
 		"cut": {
-			within: func(bus *eventbus.Bus, _ *eventbus.Subscription) { _ = bus.Shutdown(obsEnded) },
+			within: func(bus *eventbus.Bus, _ *eventbus.Subscription) { _ = bus.Shutdown(ended()) },
 			want:   eventbus.EndedAttempt{Outcome: eventbus.DeadLettered, Reason: eventbus.ReasonShutdown},
 		},
 	} {
@@ -344,13 +338,13 @@ func TestO2_AnAttemptThatIsTakenBackEnds(t *testing.T) {
 // However attempts end, under load and in a cut, each ends once, after it has begun.
 func TestO2_AttemptsPairUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var begun, ended journal[uint64]
+		var begun, over journal[uint64]
 		var retries, dead atomic.Int64
 		bus, _ := startBus(t, eventbus.WithRetry(retry(2, 3*time.Millisecond)), eventbus.WithTimeout(20*time.Millisecond),
 			eventbus.WithConcurrency(50), eventbus.WithCircuit(eventbus.MinEvents(20), eventbus.OpenFor(time.Millisecond)),
 			eventbus.WithObserver(eventbus.Observer{
 				AttemptBegun:   func(a eventbus.Attempt) { begun.add(a.ID) },
-				AttemptEnded:   func(e eventbus.EndedAttempt) { ended.add(e.ID) },
+				AttemptEnded:   func(e eventbus.EndedAttempt) { over.add(e.ID) },
 				RetryScheduled: func(eventbus.ScheduledRetry) { retries.Add(1) },
 				DeadLettered:   func(eventbus.DeadLetter) { dead.Add(1) },
 			}))
@@ -377,10 +371,10 @@ func TestO2_AttemptsPairUnderLoad(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 		}
-		require.Error(t, bus.Shutdown(obsEnded))
+		require.Error(t, bus.Shutdown(ended()))
 		time.Sleep(time.Second) // abandoned handlers end
 		require.Greater(t, begun.len(), 500)
-		require.ElementsMatch(t, begun.all(), ended.all())
+		require.ElementsMatch(t, begun.all(), over.all())
 		seen := map[uint64]bool{}
 		for _, id := range begun.all() {
 			require.False(t, seen[id])

@@ -17,7 +17,7 @@ func TestF1_SlowWithAnyTimeout(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var slow journal[time.Duration]
 			begin := time.Now()
-			bus, _ := startBus(t, eventbus.WithTimeout(timeout), bOnce,
+			bus, _ := startBus(t, eventbus.WithTimeout(timeout), oneAttempt,
 				eventbus.WithObserver(eventbus.Observer{SlowHandler: func(eventbus.SlowHandler) { slow.add(time.Since(begin)) }}))
 			mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
 				select {
@@ -47,7 +47,7 @@ func TestF1_SlowWithAnyTimeout(t *testing.T) {
 func TestF1_SlowObserversHoldUpNoDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		bus, _ := startBus(t, eventbus.WithTimeout(3*time.Second), bOnce, eventbus.WithCircuit(eventbus.NoCircuit()),
+		bus, _ := startBus(t, eventbus.WithTimeout(3*time.Second), oneAttempt, eventbus.WithCircuit(eventbus.NoCircuit()),
 			eventbus.WithObserver(eventbus.Observer{SlowHandler: func(eventbus.SlowHandler) { <-release }}))
 		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil })
 		for range 5 {

@@ -29,8 +29,8 @@ func TestO1_TheEntryOfEveryKindOfFailure(t *testing.T) {
 		"timeout":   {"eventbus: handler of s overran its timeout of 30s", "exhausted"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			bus, logs := startBus(t, bOnce)
-			mustSubscribe(t, bus, "a", bEndings[name], eventbus.Named("s"))
+			bus, logs := startBus(t, oneAttempt)
+			mustSubscribe(t, bus, "a", handlerEndings[name], eventbus.Named("s"))
 			mustPublish(t, bus, "a", nil)
 			shutdown(t, bus)
 			failed, dead := logs.FilterMessage("handler failed").All(), logs.FilterMessage("event dead-lettered").All()
@@ -100,7 +100,7 @@ func TestO1_ADelayBelowAMillisecondIsOne(t *testing.T) {
 		mustSubscribe(t, bus, "a", failing(errDead))
 		mustPublish(t, bus, "a", nil)
 		time.Sleep(time.Second)
-		require.Equal(t, []int64{1, 0}, bDelays(logs))
+		require.Equal(t, []int64{1, 0}, loggedDelays(logs))
 		shutdown(t, bus)
 	})
 }
@@ -109,7 +109,7 @@ func TestO2_TypesSubscriptionsAndTheBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(2, time.Second)), eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithTimeout(10*time.Second))
 		mustSubscribe(t, bus, "{a,b}", ok, eventbus.Named("first"))
-		mustSubscribe(t, bus, "a", bScripted, eventbus.Named("second"))
+		mustSubscribe(t, bus, "a", runScript, eventbus.Named("second"))
 		secondTime := func(ctx context.Context, _ eventbus.Event) error {
 			if d, _ := eventbus.FromContext(ctx); d.Attempt == 1 {
 				return errBroken
@@ -119,9 +119,9 @@ func TestO2_TypesSubscriptionsAndTheBus(t *testing.T) {
 		for range 3 {
 			mustPublish(t, bus, "a", eventbus.Handler(secondTime)) // 1 retry each
 		}
-		mustPublish(t, bus, "a", bFail) // 2 retries, dead
+		mustPublish(t, bus, "a", failBroken) // 2 retries, dead
 		for range 4 {
-			mustPublish(t, bus, "a", bOK)
+			mustPublish(t, bus, "a", succeed)
 			mustPublish(t, bus, "b", nil)
 		}
 		mustPublish(t, bus, "c", nil)
@@ -152,7 +152,7 @@ func TestO2_TypesSubscriptionsAndTheBus(t *testing.T) {
 		for _, ending := range []string{"panic", "nil panic", "exit", "timeout", "hang, then ok", "permanent"} {
 			mustPublish(t, bus, "a", eventbus.Handler(func(ctx context.Context, e eventbus.Event) error {
 				if d, _ := eventbus.FromContext(ctx); d.Attempt == 1 {
-					return bEndings[ending](ctx, e)
+					return handlerEndings[ending](ctx, e)
 				}
 				return eventbus.Permanent(errBroken)
 			}))
@@ -180,7 +180,7 @@ func TestO2_WhatTheBusIsDoing(t *testing.T) {
 		bus, _ := newBus(t, eventbus.WithConcurrency(3), eventbus.WithRetry(retry(1, time.Hour)), eventbus.WithCircuit(eventbus.NoCircuit()))
 		release := make(chan struct{})
 		mustSubscribe(t, bus, "slow", func(context.Context, eventbus.Event) error { <-release; return nil })
-		mustSubscribe(t, bus, "sick", bFail)
+		mustSubscribe(t, bus, "sick", failBroken)
 		for range 10 {
 			mustPublish(t, bus, "slow", nil)
 		}
@@ -209,7 +209,7 @@ func TestO2_WhatTheBusIsDoing(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Equal(t, eventbus.Ledger{Accepted: 16, Replays: 5, Handled: 10, Unrouted: 1, DeadLettered: 5, Waiting: 5}, bus.Metrics().Ledger)
-		err := bCut(t, bus)
+		err := cutShort(t, bus)
 		require.Len(t, err.Unfinished, 5)
 		require.Equal(t, eventbus.Ledger{Accepted: 16, Replays: 5, Handled: 10, Unrouted: 1, DeadLettered: 10}, bus.Metrics().Ledger)
 	})
@@ -220,7 +220,7 @@ func TestO2_WhatTheBusIsDoing(t *testing.T) {
 func TestO2_WhatIsSkippedHasNotRecovered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(3, time.Second)))
-		mustSubscribe(t, bus, "a", bFail, eventbus.Circuit(eventbus.MinEvents(1)), eventbus.DeadLetterWhenOpen)
+		mustSubscribe(t, bus, "a", failBroken, eventbus.Circuit(eventbus.MinEvents(1)), eventbus.DeadLetterWhenOpen)
 		mustSubscribe(t, bus, "a", ok)
 		r, err := bus.PublishAndWait(t.Context(), "a", nil)
 		require.Error(t, err)
@@ -232,8 +232,8 @@ func TestO2_WhatIsSkippedHasNotRecovered(t *testing.T) {
 }
 
 func TestO2_TheNumberOfTypesIsBounded(t *testing.T) {
-	bus, _ := startBus(t, bSilent(bOnce, eventbus.WithCircuit(eventbus.NoCircuit()))...)
-	mustSubscribe(t, bus, "dead.*", bFail)
+	bus, _ := startBus(t, silent(oneAttempt, eventbus.WithCircuit(eventbus.NoCircuit()))...)
+	mustSubscribe(t, bus, "dead.*", failBroken)
 	const n = 5000
 	var wg sync.WaitGroup
 	begin := make(chan struct{})
@@ -267,7 +267,7 @@ func TestO2_TheNumberOfTypesIsBounded(t *testing.T) {
 
 func TestO2_LatencyIsRightToWithinAQuarter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bSilent(bOnce, eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithTimeout(time.Hour))...)
+		bus, _ := startBus(t, silent(oneAttempt, eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithTimeout(time.Hour))...)
 		mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
 			time.Sleep(e.Payload.(time.Duration))
 			return errBroken
@@ -492,7 +492,7 @@ func TestO4_TheBooksBalanceWhateverHappens(t *testing.T) {
 		cut := rapid.Bool().Draw(rt, "cut")
 		problem := ""
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := newBus(t, bSilent(eventbus.WithRetry(retry(2, 2*time.Second)), eventbus.WithTimeout(time.Second),
+			bus, _ := newBus(t, silent(eventbus.WithRetry(retry(2, 2*time.Second)), eventbus.WithTimeout(time.Second),
 				eventbus.WithCircuit(eventbus.MinEvents(2)), eventbus.WithDeadLetterCapacity(5))...)
 			_ = bus.Start(t.Context())
 			subs := make([]*eventbus.Subscription, 3)
@@ -505,7 +505,7 @@ func TestO4_TheBooksBalanceWhateverHappens(t *testing.T) {
 					if i != len(e.Metadata.Get("at")) {
 						return nil
 					}
-					return bScripted(ctx, e)
+					return runScript(ctx, e)
 				}, opts...)
 			}
 			for i := range subs {
@@ -533,7 +533,7 @@ func TestO4_TheBooksBalanceWhateverHappens(t *testing.T) {
 				case 3:
 					_ = bus.DLQ().Replay(t.Context(), eventbus.LetterID{1})
 				default:
-					_, err := bus.Publish(t.Context(), []string{"a", "b", "c", "d"}[o.Type], bEndings[names[o.Ending]],
+					_, err := bus.Publish(t.Context(), []string{"a", "b", "c", "d"}[o.Type], handlerEndings[names[o.Ending]],
 						eventbus.Metadata("at", strings.Repeat("x", i%3)))
 					if err == nil {
 						published++
@@ -544,7 +544,7 @@ func TestO4_TheBooksBalanceWhateverHappens(t *testing.T) {
 			}
 			check("before the end")
 			if cut {
-				_ = bCut(t, bus)
+				_ = cutShort(t, bus)
 			} else if err := bus.Shutdown(context.Background()); err != nil && !leftHeld(err) {
 				problem = err.Error()
 			}
@@ -563,21 +563,21 @@ func TestO4_TheBooksBalanceWhateverHappens(t *testing.T) {
 
 func TestO4_EveryTermIsCountedWhereItHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		sick := mustSubscribe(t, bus, "{x,both}", bScripted, eventbus.DropWhenOpen)
-		dead := mustSubscribe(t, bus, "{y,both}", bScripted, eventbus.DeadLetterWhenOpen)
+		bus, _ := startBus(t, oneAttempt)
+		sick := mustSubscribe(t, bus, "{x,both}", runScript, eventbus.DropWhenOpen)
+		dead := mustSubscribe(t, bus, "{y,both}", runScript, eventbus.DeadLetterWhenOpen)
 		mustSubscribe(t, bus, "{z,both}", ok)
 		steps := []struct {
 			do   func()
 			want eventbus.Ledger // what it adds
 		}{
-			{func() { bPublish(t, bus, "nobody", nil) }, eventbus.Ledger{Accepted: 1, Unrouted: 1}},
-			{func() { bPublish(t, bus, "z", bOK) }, eventbus.Ledger{Accepted: 1, Handled: 1}},
-			{func() { bPublish(t, bus, "x", bFail, bFail, bFail, bFail) }, eventbus.Ledger{Accepted: 4, DeadLettered: 4}},
-			{func() { bPublish(t, bus, "y", bFail, bFail, bFail, bFail) }, eventbus.Ledger{Accepted: 4, DeadLettered: 4}},
-			{func() { bPublish(t, bus, "x", bOK) }, eventbus.Ledger{Accepted: 1, Dropped: 1}},
-			{func() { bPublish(t, bus, "y", bOK) }, eventbus.Ledger{Accepted: 1, DeadLettered: 1}},
-			{func() { bPublish(t, bus, "both", bOK) }, eventbus.Ledger{Accepted: 1, Splits: 2, Dropped: 1, DeadLettered: 1, Handled: 1}},
+			{func() { publishScripts(t, bus, "nobody", nil) }, eventbus.Ledger{Accepted: 1, Unrouted: 1}},
+			{func() { publishScripts(t, bus, "z", succeed) }, eventbus.Ledger{Accepted: 1, Handled: 1}},
+			{func() { publishScripts(t, bus, "x", failBroken, failBroken, failBroken, failBroken) }, eventbus.Ledger{Accepted: 4, DeadLettered: 4}},
+			{func() { publishScripts(t, bus, "y", failBroken, failBroken, failBroken, failBroken) }, eventbus.Ledger{Accepted: 4, DeadLettered: 4}},
+			{func() { publishScripts(t, bus, "x", succeed) }, eventbus.Ledger{Accepted: 1, Dropped: 1}},
+			{func() { publishScripts(t, bus, "y", succeed) }, eventbus.Ledger{Accepted: 1, DeadLettered: 1}},
+			{func() { publishScripts(t, bus, "both", succeed) }, eventbus.Ledger{Accepted: 1, Splits: 2, Dropped: 1, DeadLettered: 1, Handled: 1}},
 			{func() {
 				require.NoError(t, bus.DLQ().Replay(t.Context(), letters(t, bus)[0].ID))
 				synctest.Wait()
@@ -655,8 +655,8 @@ func TestO4_UnderLoadOffByWhatIsInFlightOnly(t *testing.T) {
 	require.EqualValues(t, publishers*5000, l.Handled+l.DeadLettered)
 }
 
-// togetherStep is one random operation on a bus.
-type togetherStep struct {
+// mixedStep is one random operation on a bus.
+type mixedStep struct {
 	op    string
 	sub   int
 	key   string
@@ -666,8 +666,8 @@ type togetherStep struct {
 	pick  int
 }
 
-// togetherRecord is what has become of the events at the subscriptions.
-type togetherRecord struct {
+// mixedRecord is what has become of the events at the subscriptions.
+type mixedRecord struct {
 	mu       sync.Mutex
 	problems []string
 	handled  map[[2]int]int // event and subscription: successes
@@ -675,10 +675,10 @@ type togetherRecord struct {
 	inside   map[string]int // subscription and key: running calls
 	replayed map[int]bool   // events
 	failed   map[[2]int]int // event and subscription: failures
-	events   map[int]*togetherStep
+	events   map[int]*mixedStep
 }
 
-func (r *togetherRecord) handler(sub int) eventbus.Handler {
+func (r *mixedRecord) handler(sub int) eventbus.Handler {
 	return func(_ context.Context, e eventbus.Event) error {
 		n := e.Payload.(int)
 		at := fmt.Sprint(sub, e.Key)
@@ -695,9 +695,9 @@ func (r *togetherRecord) handler(sub int) eventbus.Handler {
 		if r.failed[[2]int{n, sub}] < step.fails[sub] {
 			r.failed[[2]int{n, sub}]++
 			if step.dies && r.failed[[2]int{n, sub}] == step.fails[sub] {
-				return eventbus.Permanent(errCore)
+				return eventbus.Permanent(errBoom)
 			}
-			return errCore
+			return errBoom
 		}
 		r.handled[[2]int{n, sub}]++
 		// Delayed and replayed ones take their places later.
@@ -721,8 +721,8 @@ func TestO4_EverythingTogether(t *testing.T) {
 		whenOpen := rapid.SliceOfN(rapid.SampledFrom([]eventbus.WhenOpen{
 			eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DropWhenOpen, eventbus.DeadLetterWhenOpen,
 		}), subscriptions, subscriptions).Draw(rt, "when open")
-		steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) togetherStep {
-			return togetherStep{
+		steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) mixedStep {
+			return mixedStep{
 				op: rapid.SampledFrom([]string{
 					"publish", "publish", "publish", "publish", "publish", "batch", "sleep", "sleep", "pause", "resume", "until", "trip", "reset", "cancel", "replay", "unsubscribe",
 				}).Draw(rt, "op"),
@@ -744,9 +744,9 @@ func TestO4_EverythingTogether(t *testing.T) {
 				opts = append(opts, eventbus.WithIsolation())
 			}
 			bus, _ := startBus(t, opts...)
-			r := &togetherRecord{
+			r := &mixedRecord{
 				handled: map[[2]int]int{}, last: map[string]int{}, inside: map[string]int{},
-				replayed: map[int]bool{}, failed: map[[2]int]int{}, events: map[int]*togetherStep{},
+				replayed: map[int]bool{}, failed: map[[2]int]int{}, events: map[int]*mixedStep{},
 			}
 			subs := make([]*eventbus.Subscription, subscriptions)
 			gone := make([]bool, subscriptions)
@@ -758,7 +758,7 @@ func TestO4_EverythingTogether(t *testing.T) {
 			var scheduled []eventbus.EventID
 			numbers := make(map[eventbus.EventID]int)
 			cancelled := make(map[int]bool)
-			prepare := func(s *togetherStep) eventbus.Publication {
+			prepare := func(s *mixedStep) eventbus.Publication {
 				events++
 				r.mu.Lock()
 				r.events[events] = s
@@ -912,12 +912,12 @@ func TestO5_ExplainChangesNothing(t *testing.T) {
 
 func TestO5_ExplainShowsTheCircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, bOnce)
-		mustSubscribe(t, bus, "a", bScripted)
+		bus, _ := startBus(t, oneAttempt)
+		mustSubscribe(t, bus, "a", runScript)
 		for want, make := range []func(){
 			eventbus.CircuitClosed:   func() {},
-			eventbus.CircuitOpen:     func() { bTrip(t, bus, "a") },
-			eventbus.CircuitHalfOpen: func() { time.Sleep(30 * time.Second); bPublish(t, bus, "a", bEndings["permanent"]) },
+			eventbus.CircuitOpen:     func() { tripCircuit(t, bus, "a") },
+			eventbus.CircuitHalfOpen: func() { time.Sleep(30 * time.Second); publishScripts(t, bus, "a", handlerEndings["permanent"]) },
 		} {
 			make()
 			require.Equal(t, eventbus.CircuitState(want), bus.Explain("a").Targets[0].Circuit)

@@ -71,11 +71,11 @@ func TestP4_EveryFieldIsValidated(t *testing.T) {
 		{".Jitter", policy(func(p *eventbus.RetryPolicy) { p.Jitter = 77 })},
 	} {
 		_, err := eventbus.New(eventbus.WithRetry(eventbus.MaxRetries(1), c.bad))
-		bRequireOptionError(t, err, "WithRetry"+c.field)
+		requireOptionError(t, err, "WithRetry"+c.field)
 
 		bus, _ := newBus(t)
 		_, err = bus.Subscribe("a", ok, eventbus.Named("a"), eventbus.Retry(c.bad))
-		bRequireOptionError(t, err, "Retry"+c.field)
+		requireOptionError(t, err, "Retry"+c.field)
 		require.Empty(t, bus.Metrics().Subscriptions, "the bus is unchanged")
 	}
 }
@@ -115,7 +115,7 @@ func TestP4_WhatCannotBeSetChangesNothing(t *testing.T) {
 	}
 }
 
-func bExplain(t *rapid.T, def eventbus.RetryPolicy, overrides []bOverride) eventbus.Plan {
+func explain(t *rapid.T, def eventbus.RetryPolicy, overrides []retryOverride) eventbus.Plan {
 	bus, err := eventbus.New(eventbus.WithRetry(def))
 	if err != nil {
 		t.Fatal(err)
@@ -135,10 +135,10 @@ func bExplain(t *rapid.T, def eventbus.RetryPolicy, overrides []bOverride) event
 
 func TestP5_MergeAgreesWithTheTableAndExplainSaysWhy(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		def := bPolicy().Draw(t, "default")
-		overrides := bOverrides().Draw(t, "overrides")
-		want, origins := bMerge(def, overrides)
-		plan := bExplain(t, def, overrides)
+		def := anyPolicy().Draw(t, "default")
+		overrides := anyOverrides().Draw(t, "overrides")
+		want, origins := mergeByTable(def, overrides)
+		plan := explain(t, def, overrides)
 		if fmt.Sprint(plan.Policy) != fmt.Sprint(want) {
 			t.Fatalf("got %+v, want %+v", plan.Policy, want)
 		}
@@ -159,10 +159,10 @@ func TestP5_MergeAgreesWithTheTableAndExplainSaysWhy(t *testing.T) {
 
 func TestP5_MergeIsOrderIndependent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		def := bPolicy().Draw(t, "default")
-		overrides := bOverrides().Draw(t, "overrides")
+		def := anyPolicy().Draw(t, "default")
+		overrides := anyOverrides().Draw(t, "overrides")
 		shuffled := rapid.Permutation(overrides).Draw(t, "shuffled")
-		a, b := bExplain(t, def, overrides).Policy, bExplain(t, def, shuffled).Policy
+		a, b := explain(t, def, overrides).Policy, explain(t, def, shuffled).Policy
 		if fmt.Sprint(a) != fmt.Sprint(b) {
 			t.Fatalf("%+v, but the other way round %+v", a, b)
 		}
@@ -241,7 +241,7 @@ func TestP5_TheMostPermissiveOfEachField(t *testing.T) {
 func TestP5_MergedPolicyOfADispatchAndOfNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(eventbus.NoJitter))
-		var impatient bCalls
+		var impatient callTimes
 		mustSubscribe(t, bus, "order.*", impatient.failing(errBroken), eventbus.Named("impatient"),
 			eventbus.Retry(eventbus.MaxRetries(0), eventbus.BaseDelay(10*time.Second)))
 		mustSubscribe(t, bus, "order.placed", ok, eventbus.Named("patient"),
@@ -249,7 +249,7 @@ func TestP5_MergedPolicyOfADispatchAndOfNoOther(t *testing.T) {
 
 		mustPublish(t, bus, "order.placed", nil)
 		shutdown(t, bus)
-		require.Equal(t, bSeconds(0, 3, 9), impatient.all())
+		require.Equal(t, inSeconds(0, 3, 9), impatient.all())
 		require.Equal(t, []string{"patient"}, oneLetter(t, bus).NotReached)
 	})
 }
@@ -258,7 +258,7 @@ func TestP5_ThePolicyIsFixedWhenTheDispatchIsOpened(t *testing.T) {
 	for _, when := range []string{"before the first attempt", "while it waits"} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := newBus(t, eventbus.WithRetry(retry(1, time.Second)))
-			var calls bCalls
+			var calls callTimes
 			mustSubscribe(t, bus, "a", calls.failing(errBroken), eventbus.Named("a"))
 			generous := mustSubscribe(t, bus, "a", ok, eventbus.Named("generous"), eventbus.Retry(eventbus.MaxRetries(3)))
 			change := func() {
@@ -275,7 +275,7 @@ func TestP5_ThePolicyIsFixedWhenTheDispatchIsOpened(t *testing.T) {
 				change()
 			}
 			shutdown(t, bus)
-			require.Equal(t, bSeconds(0, 1, 2, 3), calls.all(), when)
+			require.Equal(t, inSeconds(0, 1, 2, 3), calls.all(), when)
 			require.Equal(t, []string{"generous"}, oneLetter(t, bus).NotReached)
 		})
 	}

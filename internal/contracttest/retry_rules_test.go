@@ -27,9 +27,9 @@ func TestP7_HowAHandlerEndsIsMatched(t *testing.T) {
 			eventbus.RetryRule{Match: eventbus.ErrorMatch{As: []any{new(*eventbus.PanicError)}}, Attempts: 3},
 			eventbus.RetryRule{Match: eventbus.ErrorMatch{Is: []error{eventbus.ErrHandlerExited}}, Attempts: 4},
 		))
-		mustSubscribe(t, bus, "*", bScripted)
+		mustSubscribe(t, bus, "*", runScript)
 		for i, ending := range []string{"timeout", "panic", "exit"} {
-			_, err := bus.PublishAndWait(t.Context(), ending, bEndings[ending])
+			_, err := bus.PublishAndWait(t.Context(), ending, handlerEndings[ending])
 			var died *eventbus.DeliveryError
 			require.ErrorAs(t, err, &died, ending)
 			require.Equal(t, i+2, died.Letters[0].Attempts, ending)
@@ -57,7 +57,7 @@ func TestP7_ARunningDispatchKeepsItsRules(t *testing.T) {
 		}
 		require.NoError(t, s.SetRetryRules(rule(2, time.Second)))
 		time.Sleep(2 * time.Minute)
-		require.Equal(t, bSeconds(0, 60, 120), calls.all())
+		require.Equal(t, inSeconds(0, 60, 120), calls.all())
 		l := oneLetter(t, bus)
 		require.Equal(t, "1m0s", l.Rule.Name)
 		require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
@@ -266,7 +266,7 @@ func TestP7_TheFirstRuleThatMatchesDecides(t *testing.T) {
 		))
 		mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
-		require.Equal(t, bSeconds(0, 1, 4, 14, 24), calls.all())
+		require.Equal(t, inSeconds(0, 1, 4, 14, 24), calls.all())
 		require.Equal(t, []string{
 			"1 of 5, 1s, rule 0 busy", "2 of 5, 3s, rule 0 busy", "3 of 3, 10s, rule 1", "4 of 3, 10s, rule 1", "5 of 3, 0s, rule 1",
 		}, ruleEntries(logs))
@@ -294,7 +294,7 @@ func TestP7_BudgetsAndSchedulesAreApart(t *testing.T) {
 		}))
 		mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
-		require.Equal(t, bSeconds(0, 100, 101, 301, 303, 703, 707, 1507), calls.all())
+		require.Equal(t, inSeconds(0, 100, 101, 301, 303, 703, 707, 1507), calls.all())
 		require.Equal(t, []string{
 			"1 of 5, 100s, rule 0", "2 of 4, 1s", "3 of 5, 200s, rule 0", "4 of 4, 2s",
 			"5 of 5, 400s, rule 0", "6 of 4, 4s", "7 of 5, 800s, rule 0", "8 of 4, 0s",
@@ -360,7 +360,7 @@ func TestP7_MaxElapsedBoundsRulesToo(t *testing.T) {
 		}))
 		mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
-		require.Equal(t, bSeconds(0, 5), calls.all(), "10 s is at the bound")
+		require.Equal(t, inSeconds(0, 5), calls.all(), "10 s is at the bound")
 		l := oneLetter(t, bus)
 		require.Equal(t, eventbus.ReasonExpired, l.Reason)
 		require.Nil(t, l.Rule, "it was not exhausted")
@@ -379,7 +379,7 @@ func TestP7_RetryAfterIsForItsGapAlone(t *testing.T) {
 		}))
 		mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
-		require.Equal(t, bSeconds(0, 1, 78, 81), calls.all())
+		require.Equal(t, inSeconds(0, 1, 78, 81), calls.all())
 	})
 }
 
@@ -459,8 +459,8 @@ func indices(n int) []int {
 // Rules are merged with nothing, and have no part in the merge of policies.
 func TestP7_MergingIsUntouched(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		def, overrides := bPolicy().Draw(t, "default"), bOverrides().Draw(t, "overrides")
-		want, _ := bMerge(def, overrides)
+		def, overrides := anyPolicy().Draw(t, "default"), anyOverrides().Draw(t, "overrides")
+		want, _ := mergeByTable(def, overrides)
 		bus, err := eventbus.New(eventbus.WithRetry(def), eventbus.WithRetryRules(onCodes(rapid.IntRange(1, 99).Draw(t, "attempts"), "*")))
 		if err != nil {
 			t.Fatal(err)
@@ -469,7 +469,7 @@ func TestP7_MergingIsUntouched(t *testing.T) {
 			opts := []eventbus.SubscribeOption{eventbus.Retry(overrides[i].options()...)}
 			if rapid.Bool().Draw(t, "rules") {
 				opts = append(opts, eventbus.RetryRules(eventbus.RetryRule{
-					Match: codes("*"), Attempts: rapid.IntRange(1, 99).Draw(t, "attempts"), BaseDelay: bDuration().Draw(t, "delay"), BackoffMultiplier: 9,
+					Match: codes("*"), Attempts: rapid.IntRange(1, 99).Draw(t, "attempts"), BaseDelay: anyDuration().Draw(t, "delay"), BackoffMultiplier: 9,
 				}))
 			}
 			if _, err := bus.Subscribe("a", ok, opts...); err != nil {
@@ -520,8 +520,8 @@ func TestP7_ASplitKeepsWhatItHasSpent(t *testing.T) {
 		require.Equal(t, 1, bus.Metrics().Held)
 		require.NoError(t, s.Resume())
 		shutdown(t, bus)
-		require.Equal(t, bSeconds(0, 1, 12, 16), calls.all())
-		require.Equal(t, bSeconds(3, 4), last.all(), "its rule had not been spent")
+		require.Equal(t, inSeconds(0, 1, 12, 16), calls.all())
+		require.Equal(t, inSeconds(3, 4), last.all(), "its rule had not been spent")
 		l := oneLetter(t, bus)
 		require.Equal(t, &eventbus.RuleRef{Subscription: "second"}, l.Rule)
 		require.Contains(t, ruleEntries(logs), "4 of 4, 4s, rule 0")
@@ -672,7 +672,7 @@ func TestP7_JitterOfARule(t *testing.T) {
 			BaseDelay:         time.Duration(rapid.IntRange(1, 5_000_000).Draw(rt, "base µs")) * time.Microsecond,
 			MaxDelay:          time.Duration(rapid.IntRange(0, 60_000_000).Draw(rt, "max µs")) * time.Microsecond,
 			BackoffMultiplier: rapid.Float64Range(1, 4).Draw(rt, "multiplier"),
-			Jitter:            rapid.SampledFrom(bJitters).Draw(rt, "jitter"),
+			Jitter:            rapid.SampledFrom(jitters).Draw(rt, "jitter"),
 		}
 		var at []time.Duration
 		synctest.Test(t, func(t *testing.T) {
@@ -736,7 +736,7 @@ func TestP7_DecorrelatedDelaysOfTwoRules(t *testing.T) {
 		mustSubscribe(t, bus, "a", handler, eventbus.RetryRules(decorrelated("X", time.Second), decorrelated("Y", 100*time.Second)))
 		mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
-		for i, want := range bSeconds(0, 3, 303, 312, 1212) {
+		for i, want := range inSeconds(0, 3, 303, 312, 1212) {
 			require.InDelta(t, float64(want), float64(calls.all()[i]), 10)
 		}
 	})

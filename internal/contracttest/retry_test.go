@@ -54,13 +54,13 @@ func TestP1_DefaultPolicy(t *testing.T) {
 func TestP2_TheBusWaitsAsTheTableSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(8), eventbus.NoJitter))
-		var calls bCalls
+		var calls callTimes
 		mustSubscribe(t, bus, "a", calls.failing(errBroken))
 		mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
 
-		require.Equal(t, bSeconds(0, 1, 3, 7, 15, 31, 61, 91, 121), calls.all())
-		require.Equal(t, []int64{1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000, 0}, bDelays(logs))
+		require.Equal(t, inSeconds(0, 1, 3, 7, 15, 31, 61, 91, 121), calls.all())
+		require.Equal(t, []int64{1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000, 0}, loggedDelays(logs))
 		l := oneLetter(t, bus)
 		require.Equal(t, eventbus.ReasonExhausted, l.Reason)
 		require.Equal(t, 9, l.Attempts)
@@ -80,10 +80,10 @@ func TestP2_DefaultsAndMockClock(t *testing.T) {
 		return errBroken
 	})
 	mustPublish(t, bus, "a", nil)
-	for n, want := range bSeconds(0, 1, 3, 7) {
+	for n, want := range inSeconds(0, 1, 3, 7) {
 		if n > 0 {
 			require.Eventually(t, func() bool { return bus.Metrics().WaitingRetries == 1 }, 10*time.Second, time.Millisecond)
-			mock.Add(bSeconds(0, 1, 2, 4)[n])
+			mock.Add(inSeconds(0, 1, 2, 4)[n])
 		}
 		require.Equal(t, want, <-calls)
 	}
@@ -199,7 +199,7 @@ func TestP3_JitterOfTheBus(t *testing.T) {
 			shutdown(t, bus)
 
 			var logged, observed []float64
-			for _, ms := range bDelays(logs) {
+			for _, ms := range loggedDelays(logs) {
 				if ms > 0 {
 					logged = append(logged, float64(ms)/1e3/d.Seconds())
 				}
@@ -251,7 +251,7 @@ func TestP3_DecorrelatedJitterGrowsFromThePreviousDelay(t *testing.T) {
 		mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
 		previous, fell := int64(1000), 0
-		delays := bDelays(logs)
+		delays := loggedDelays(logs)
 		require.Len(t, delays, 201)
 		for _, ms := range delays[:200] {
 			require.GreaterOrEqual(t, ms, int64(1000))
@@ -393,15 +393,15 @@ func TestP6_MaxElapsedAtItsBoundary(t *testing.T) {
 		bound  time.Duration
 		starts []time.Duration
 	}{
-		{"at the bound", 3 * time.Second, bSeconds(0, 1, 2)},
-		{"just before it", 3*time.Second + 1, bSeconds(0, 1, 2, 3)},
-		{"before the first retry", 1, bSeconds(0)},
-		{"none", 0, bSeconds(0, 1, 2, 3, 4, 5)},
-		{"beyond the budget", math.MaxInt64, bSeconds(0, 1, 2, 3, 4, 5)},
+		{"at the bound", 3 * time.Second, inSeconds(0, 1, 2)},
+		{"just before it", 3*time.Second + 1, inSeconds(0, 1, 2, 3)},
+		{"before the first retry", 1, inSeconds(0)},
+		{"none", 0, inSeconds(0, 1, 2, 3, 4, 5)},
+		{"beyond the budget", math.MaxInt64, inSeconds(0, 1, 2, 3, 4, 5)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, logs := startBus(t, eventbus.WithRetry(retry(5, time.Second)))
-			var calls bCalls
+			var calls callTimes
 			mustSubscribe(t, bus, "a", calls.failing(errBroken), eventbus.Retry(eventbus.MaxElapsed(c.bound)))
 			mustPublish(t, bus, "a", nil)
 			shutdown(t, bus)
@@ -413,7 +413,7 @@ func TestP6_MaxElapsedAtItsBoundary(t *testing.T) {
 				want = eventbus.ReasonExpired
 			}
 			require.Equal(t, want, l.Reason, c.name)
-			require.Zero(t, bDelays(logs)[len(c.starts)-1])
+			require.Zero(t, loggedDelays(logs)[len(c.starts)-1])
 		})
 	}
 }
@@ -421,13 +421,13 @@ func TestP6_MaxElapsedAtItsBoundary(t *testing.T) {
 func TestP6_MaxElapsedNeverStopsAFirstAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := newBus(t, eventbus.WithRetry(retry(5, 0)))
-		var calls bCalls
+		var calls callTimes
 		mustSubscribe(t, bus, "a", calls.failing(errBroken), eventbus.Retry(eventbus.MaxElapsed(time.Minute)))
 		mustPublish(t, bus, "a", nil)
 		time.Sleep(time.Hour)
 		require.NoError(t, bus.Start(t.Context()))
 		shutdown(t, bus)
-		require.Equal(t, bSeconds(3600), calls.all())
+		require.Equal(t, inSeconds(3600), calls.all())
 		require.Equal(t, eventbus.ReasonExpired, oneLetter(t, bus).Reason)
 	})
 }
@@ -474,7 +474,7 @@ func TestP6_RetryIfIsAskedOfTheFailingSubscriptionAlone(t *testing.T) {
 		var asked journal[error]
 		bus, _ := startBus(t, eventbus.WithRetry(retry(2, time.Second), eventbus.RetryIf(never)))
 		other := errors.New("other")
-		var calls bCalls
+		var calls callTimes
 		mustSubscribe(t, bus, "a", ok, eventbus.Retry(eventbus.RetryIf(never)))
 		mustSubscribe(t, bus, "a", calls.failing(fmt.Errorf("wrapped: %w", errBroken)), eventbus.Named("picky"), eventbus.Retry(eventbus.RetryIf(func(err error) bool {
 			asked.add(err)
@@ -495,7 +495,7 @@ func TestP6_RetryIfIsAskedOfTheFailingSubscriptionAlone(t *testing.T) {
 			"picky": eventbus.ReasonExhausted, "default": eventbus.ReasonPermanent, "everything": eventbus.ReasonExhausted,
 		}, reasons)
 		require.Equal(t, map[string]int{"picky": 3, "default": 1, "everything": 3}, attempts)
-		require.Equal(t, bSeconds(0, 1, 2), calls.all())
+		require.Equal(t, inSeconds(0, 1, 2), calls.all())
 		for _, err := range asked.all() {
 			require.ErrorIs(t, err, errBroken)
 		}
@@ -506,12 +506,12 @@ func TestP6_RetryIfSeesPanicsTimeoutsAndExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(retry(5, 0)), eventbus.WithTimeout(time.Second))
 		var asked journal[error]
-		mustSubscribe(t, bus, "*", bScripted, eventbus.Retry(eventbus.RetryIf(func(err error) bool {
+		mustSubscribe(t, bus, "*", runScript, eventbus.Retry(eventbus.RetryIf(func(err error) bool {
 			asked.add(err)
 			return false
 		})))
 		for _, ending := range []string{"panic", "exit", "timeout"} {
-			_, err := bus.PublishAndWait(t.Context(), ending, bEndings[ending])
+			_, err := bus.PublishAndWait(t.Context(), ending, handlerEndings[ending])
 			require.Error(t, err, ending)
 		}
 		shutdown(t, bus)
@@ -635,7 +635,7 @@ func TestP8_RetryAfterIsExactAndForOneGapAlone(t *testing.T) {
 			require.InDelta(t, 1, at[1].Sub(at[0]).Seconds(), 0.1001, name)
 			require.InDelta(t, 4, at[3].Sub(at[2]).Seconds(), 0.4001, name)
 			require.InDelta(t, 8, at[4].Sub(at[3]).Seconds(), 0.8001, name)
-			require.Equal(t, int64(90_001), bDelays(logs)[1], "in the log it is rounded up")
+			require.Equal(t, int64(90_001), loggedDelays(logs)[1], "in the log it is rounded up")
 		})
 	}
 }
@@ -668,12 +668,12 @@ func TestP8_RetryAfterOfNothingIsAtOnceAndSpendsTheBudget(t *testing.T) {
 	for _, after := range []time.Duration{0, -1, math.MinInt64} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, logs := startBus(t, eventbus.WithRetry(retry(3, time.Hour)))
-			var calls bCalls
+			var calls callTimes
 			mustSubscribe(t, bus, "a", calls.failing(eventbus.RetryAfter(errBroken, after)))
 			mustPublish(t, bus, "a", nil)
 			shutdown(t, bus)
-			require.Equal(t, bSeconds(0, 0, 0, 0), calls.all())
-			require.Equal(t, []int64{0, 0, 0, 0}, bDelays(logs))
+			require.Equal(t, inSeconds(0, 0, 0, 0), calls.all())
+			require.Equal(t, []int64{0, 0, 0, 0}, loggedDelays(logs))
 			require.Equal(t, eventbus.ReasonExhausted, oneLetter(t, bus).Reason)
 		})
 	}
@@ -684,14 +684,14 @@ func TestP8_TheLargestRetryAfterDoesNotWrapAround(t *testing.T) {
 	for _, after := range []time.Duration{math.MaxInt64, math.MaxInt64 - time.Millisecond, 290 * 365 * 24 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, logs := startBus(t)
-			var calls bCalls
+			var calls callTimes
 			mustSubscribe(t, bus, "a", calls.failing(eventbus.RetryAfter(errBroken, after)))
 			mustPublish(t, bus, "a", nil)
 			time.Sleep(1000 * time.Hour)
-			require.Equal(t, bSeconds(0), calls.all())
+			require.Equal(t, inSeconds(0), calls.all())
 			require.Equal(t, 1, bus.Metrics().WaitingRetries)
-			require.InDelta(t, float64(after.Milliseconds()), float64(bDelays(logs)[0]), 1)
-			_ = bCut(t, bus)
+			require.InDelta(t, float64(after.Milliseconds()), float64(loggedDelays(logs)[0]), 1)
+			_ = cutShort(t, bus)
 			require.Equal(t, eventbus.ReasonShutdown, oneLetter(t, bus).Reason)
 		})
 	}
@@ -710,7 +710,7 @@ func TestP8_PermanentTakesPrecedenceOverRetryAfter(t *testing.T) {
 			mustPublish(t, bus, "a", nil)
 			shutdown(t, bus)
 			require.Equal(t, eventbus.ReasonPermanent, oneLetter(t, bus).Reason, name)
-			require.Equal(t, []int64{0}, bDelays(logs), name)
+			require.Equal(t, []int64{0}, loggedDelays(logs), name)
 			require.False(t, asked, name)
 		})
 	}

@@ -139,7 +139,7 @@ func TestR3_FormerNamesAreOneOfAKind(t *testing.T) {
 		require.Equal(t, "Formerly", refused.Option)
 	}
 	_, err := bus.Subscribe("*", ok, eventbus.Formerly())
-	bRequireOptionError(t, err, "Formerly")
+	requireOptionError(t, err, "Formerly")
 	require.Len(t, bus.Metrics().Subscriptions, 1)
 	mustSubscribe(t, bus, "*", ok, eventbus.Named("fine"), eventbus.Formerly("t"))
 	s.Unsubscribe()
