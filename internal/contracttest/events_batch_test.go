@@ -231,28 +231,37 @@ func TestE7_ABatchWaitsForRoomForAll(t *testing.T) {
 func TestE7_AFullQueueRefusesAll(t *testing.T) {
 	for _, started := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := newBus(t, eventbus.WithQueueCapacity(4), eventbus.RefuseWhenFull())
+			bus, _ := newBus(t, eventbus.WithQueueCapacity(4), eventbus.WithConcurrency(1), eventbus.RefuseWhenFull())
 			var called atomic.Int64
 			release := make(chan struct{})
-			mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { called.Add(1); <-release; return nil }, eventbus.Named("s"))
+			mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { called.Add(1); <-release; return nil })
+			accepted := int64(0)
 			if started {
 				require.NoError(t, bus.Start(t.Context()))
-				require.NoError(t, bus.Subscription("s").Pause())
+				mustPublish(t, bus, "y", nil) // occupies the only worker, and no place in the queue
+				settleWorkers()
+				require.EqualValues(t, 1, called.Load())
+				accepted++
 			}
-			id := eventbus.NewEventID()
 			_, err := bus.PublishBatch(t.Context(), batchOf(3, eventbus.Key("k")))
 			require.NoError(t, err)
+			accepted += 3
+			id := eventbus.NewEventID()
+			_, err = bus.PublishBatch(t.Context(), append(batchOf(1), batchOf(1, eventbus.ID(id))...))
+			require.ErrorIs(t, err, eventbus.ErrQueueFull)
+			require.Equal(t, accepted, bus.Metrics().Ledger.Accepted)
+			require.Equal(t, 3, bus.Metrics().QueueDepth)
+			mustPublish(t, bus, "y", nil, eventbus.ID(id)) // the last place, and the id is free
+			accepted++
+			_, err = bus.PublishBatch(t.Context(), batchOf(1))
+			require.ErrorIs(t, err, eventbus.ErrQueueFull)
 			if !started {
-				_, err = bus.PublishBatch(t.Context(), append(batchOf(1), batchOf(1, eventbus.ID(id))...))
-				require.ErrorIs(t, err, eventbus.ErrQueueFull)
-				require.EqualValues(t, 3, bus.Metrics().Ledger.Accepted)
-				mustPublish(t, bus, "y", nil, eventbus.ID(id)) // the last place, and the id is free
 				require.NoError(t, bus.Start(t.Context()))
-			} else {
-				require.NoError(t, bus.Subscription("s").Resume())
 			}
 			close(release)
 			shutdown(t, bus)
+			require.Equal(t, accepted, called.Load())
+			require.Equal(t, accepted, bus.Metrics().Ledger.Handled)
 		})
 	}
 }
