@@ -92,6 +92,8 @@ func TestStructure_Imports(t *testing.T) {
 			switch file, narrowed := allowedFiles[imported]; {
 			case f.test && strings.HasPrefix(f.pkg, "internal/") && f.pkg != contractTests && imported == modulePath:
 				t.Errorf("%s imports the root: internal packages never do, their tests included", f.name)
+			case f.pkg == contractTests && imported != modulePath && isUnderAny(imported, []string{modulePath}):
+				t.Errorf("%s imports %s: contract tests know only the exported names of the root", f.name, imported)
 			case f.test && isUnderAny(imported, allowedTestImports):
 			case !slices.Contains(allowed, imported):
 				t.Errorf("%s imports %s, which package %s may not (allowedImports in structure_test.go)", f.name, imported, f.pkg)
