@@ -307,42 +307,42 @@ func TestCancel_WhatIsNotScheduled(t *testing.T) {
 	})
 }
 
-// Of a cancellation and the instant that an event is due, exactly one wins.
+// When Cancel runs at the instant at which the event is due, exactly one of them wins.
 func TestCancel_WhenItIsDue(t *testing.T) {
-	const n = 2000
-	bus, _ := startBus(t)
-	var called [n]atomic.Int64
-	mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { called[e.Payload.(int)].Add(1); return nil })
-	var cancelled [n]atomic.Int64
-	var ids [n]eventbus.EventID
-	at := time.Now().Add(20 * time.Millisecond)
-	for i := range n {
-		ids[i] = mustPublish(t, bus, "x", i, eventbus.At(at.Add(time.Duration(i)*5*time.Microsecond)))
-	}
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for i := range n {
-				for time.Until(at) > time.Duration(-i)*5*time.Microsecond {
-					runtime.Gosched()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 2000
+		bus, _ := startBus(t)
+		var called, cancelled [n]atomic.Int64
+		mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error { called[e.Payload.(int)].Add(1); return nil })
+		var ids [n]eventbus.EventID
+		due := func(i int) time.Duration { return time.Second + time.Duration(i)*5*time.Microsecond }
+		began := time.Now()
+		for i := range n {
+			ids[i] = mustPublish(t, bus, "x", i, eventbus.At(began.Add(due(i))))
+		}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				for i := range n {
+					time.Sleep(due(i) - time.Since(began)) // wakes at the same instant as the schedule
+					switch err := bus.Cancel(context.Background(), ids[i]); {
+					case err == nil:
+						cancelled[i].Add(1)
+					case !errors.Is(err, eventbus.ErrNotScheduled):
+						panic(err)
+					}
 				}
-				switch err := bus.Cancel(context.Background(), ids[i]); {
-				case err == nil:
-					cancelled[i].Add(1)
-				case !errors.Is(err, eventbus.ErrNotScheduled):
-					panic(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	shutdown(t, bus)
-	total := int64(0)
-	for i := range n {
-		require.EqualValues(t, 1, called[i].Load()+cancelled[i].Load(), "%d", i)
-		total += cancelled[i].Load()
-	}
-	require.Equal(t, total, bus.Metrics().Ledger.Cancelled)
+			})
+		}
+		wg.Wait()
+		shutdown(t, bus)
+		total := int64(0)
+		for i := range n {
+			require.EqualValues(t, 1, called[i].Load()+cancelled[i].Load(), "%d", i)
+			total += cancelled[i].Load()
+		}
+		require.Equal(t, total, bus.Metrics().Ledger.Cancelled)
+	})
 }
 
 func TestCancel_LeavesNoMemory(t *testing.T) {
@@ -368,17 +368,19 @@ func TestCancel_LeavesNoMemory(t *testing.T) {
 }
 
 func TestSchedule_WhatWasDueLeavesNoMemory(t *testing.T) {
-	const n = 100_000
-	bus, _ := startBus(t)
-	mustSubscribe(t, bus, "*", ok)
-	before := heldBytes()
-	at := time.Now().Add(100 * time.Millisecond)
-	for range n {
-		mustPublish(t, bus, "x", nil, eventbus.At(at))
-	}
-	for bus.Metrics().Ledger.Handled < n {
-		runtime.Gosched()
-	}
-	require.Less(t, heldBytes()-before, int64(2<<20))
-	shutdown(t, bus)
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100_000
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "*", ok)
+		before := heldBytes()
+		for range n {
+			mustPublish(t, bus, "x", nil, eventbus.After(time.Second))
+		}
+		require.Greater(t, heldBytes()-before, int64(n*100))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.EqualValues(t, n, bus.Metrics().Ledger.Handled)
+		require.Less(t, heldBytes()-before, int64(2<<20))
+		shutdown(t, bus)
+	})
 }

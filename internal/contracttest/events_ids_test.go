@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -193,7 +194,7 @@ func TestE6_ConcurrentPublishersOfOneID(t *testing.T) {
 		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { called.Add(1); return nil })
 		mustPublish(t, bus, "block", nil)
 		for bus.Metrics().QueueDepth > 0 {
-			time.Sleep(0)
+			runtime.Gosched()
 		}
 		mustPublish(t, bus, "block", nil)
 		mustPublish(t, bus, "block", nil)

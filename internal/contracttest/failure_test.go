@@ -742,26 +742,22 @@ func TestF3_AnExitInOtherFunctionsLosesNothing(t *testing.T) {
 			eventbus.Permanent(errBoom),
 		},
 	} {
-		// Not in a bubble, and not newBus: a bus that has lost an event cannot be
-		// shut down, and both would wait for that.
 		t.Run(name, func(t *testing.T) {
-			bus, err := eventbus.New(eventbus.WithDeadLetterCapacity(1), c.opt)
-			require.NoError(t, err)
-			mustSubscribe(t, bus, "x", failing(c.err))
-			require.NoError(t, bus.Start(t.Context()))
-			for range 2 {
-				mustPublish(t, bus, "x", nil)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- bus.Shutdown(context.Background()) }()
-			select {
-			case err := <-ended:
+			synctest.Test(t, func(t *testing.T) {
+				bus, err := eventbus.New(eventbus.WithDeadLetterCapacity(1), c.opt)
 				require.NoError(t, err)
-			case <-time.After(time.Second):
-				require.Fail(t, "Shutdown waits for ever", "%+v", bus.Metrics().Ledger)
-			}
-			requireBalanced(t, bus)
-			require.EqualValues(t, 2, bus.Metrics().Ledger.DeadLettered)
+				mustSubscribe(t, bus, "x", failing(c.err))
+				require.NoError(t, bus.Start(t.Context()))
+				for range 2 {
+					mustPublish(t, bus, "x", nil)
+				}
+				// A bus that has lost an event waits for it until the context ends.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				require.NoError(t, bus.Shutdown(ctx))
+				requireBalanced(t, bus)
+				require.EqualValues(t, 2, bus.Metrics().Ledger.DeadLettered)
+			})
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -21,6 +22,19 @@ import (
 
 	"github.com/surebus/eventbus"
 )
+
+// reachable returns how many of the objects are still in use once all goroutines of
+// the bubble are blocked.
+func reachable[T any](objects []weak.Pointer[T]) (n int) {
+	synctest.Wait()
+	runtime.GC()
+	for _, p := range objects {
+		if p.Value() != nil {
+			n++
+		}
+	}
+	return n
+}
 
 // Errors of handlers.
 var (

@@ -71,24 +71,30 @@ func TestP2_TheBusWaitsAsTheTableSays(t *testing.T) {
 }
 
 func TestP2_DefaultsAndMockClock(t *testing.T) {
-	mock := clock.NewMock()
-	bus, _ := startBus(t, eventbus.WithClock(mock), eventbus.WithRetry(eventbus.NoJitter))
-	started := mock.Now()
-	calls := make(chan time.Duration)
-	mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
-		calls <- mock.Since(started)
-		return errBroken
-	})
-	mustPublish(t, bus, "a", nil)
-	for n, want := range inSeconds(0, 1, 3, 7) {
-		if n > 0 {
-			require.Eventually(t, func() bool { return bus.Metrics().WaitingRetries == 1 }, 10*time.Second, time.Millisecond)
-			mock.Add(inSeconds(0, 1, 2, 4)[n])
+	synctest.Test(t, func(t *testing.T) {
+		mock := clock.NewMock()
+		bus, _ := startBus(t, eventbus.WithClock(mock), eventbus.WithRetry(eventbus.NoJitter))
+		started := mock.Now()
+		var calls journal[time.Duration]
+		mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+			calls.add(mock.Since(started))
+			return errBroken
+		})
+		mustPublish(t, bus, "a", nil)
+		settleWorkers()
+		for n, delay := range inSeconds(1, 2, 4) {
+			require.Equal(t, n+1, calls.len())
+			require.Equal(t, 1, bus.Metrics().WaitingRetries)
+			mock.Add(delay - 1)
+			settleWorkers()
+			require.Equal(t, n+1, calls.len())
+			mock.Add(1)
+			settleWorkers()
 		}
-		require.Equal(t, want, <-calls)
-	}
-	shutdown(t, bus)
-	require.Equal(t, 4, oneLetter(t, bus).Attempts)
+		require.Equal(t, inSeconds(0, 1, 3, 7), calls.all())
+		shutdown(t, bus)
+		require.Equal(t, 4, oneLetter(t, bus).Attempts)
+	})
 }
 
 func TestP2_ImmediateRetriesAndFastForever(t *testing.T) {
