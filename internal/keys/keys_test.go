@@ -76,7 +76,7 @@ func TestAGateIsListsByKey(t *testing.T) {
 }
 
 func TestKeysThatAreGoneTakeNoMemory(t *testing.T) {
-	const n = 300_000
+	const n = 100_000
 	g := keys.New[int](32)
 	enter(g, "stays", 0)
 	before := heapBytes()

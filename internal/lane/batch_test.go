@@ -344,7 +344,7 @@ func TestAWaiterBehindWhatEnterKeeps(t *testing.T) {
 }
 
 func TestABacklogLeavesNoMemory(t *testing.T) {
-	const n = 1_000_000
+	const n = 200_000
 	var ran atomic.Int64
 	p := newPool(settings{capacity: n, run: func(*pool, *worker, int) { ran.Add(1) }})
 	before := heapBytes()

@@ -441,7 +441,7 @@ func TestManyWhoBringDoNotMultiplyTheWorkers(t *testing.T) {
 // Handlers that wait for what another event brings are joined by as many as it takes,
 // however much their neighbours compute.
 func TestStuckWorkersAreJoinedBesideBusyNeighbours(t *testing.T) {
-	items := 20 * runtime.GOMAXPROCS(0)
+	items := 5 * runtime.GOMAXPROCS(0)
 	var stop atomic.Bool
 	defer stop.Store(true)
 	for range 2 * runtime.GOMAXPROCS(0) {
@@ -740,8 +740,9 @@ func TestChunksAreBegunAgainUnderTheirLastTaker(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Eventually(t, func() bool { return ran.Load() == producers*each }, 5*time.Second, time.Millisecond,
-			"items are lost")
+		for ran.Load() < producers*each { // lost items end the test at its timeout
+			runtime.Gosched()
+		}
 		p.end(t)
 		require.Zero(t, failed.Load())
 	}

@@ -101,10 +101,7 @@ func TestR6_TypesThatAreAlikeSpreadOverTheSets(t *testing.T) {
 func TestR6_ShortTextsThatAreAlikeSpreadOverTheIndex(t *testing.T) {
 	defer func(start, factor uint64) { hashStart, hashFactor = start, factor }(hashStart, hashFactor)
 	random := rand.New(rand.NewPCG(1, 2))
-	seeds := 60
-	if testing.Short() {
-		seeds = 15
-	}
+	const seeds = 15
 	for _, format := range []string{"%d", "%dx", "svc%d", "s%05d"} {
 		for range seeds {
 			hashStart, hashFactor = random.Uint64(), random.Uint64()|1
