@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -47,6 +48,7 @@ const (
 	Whole             = "x-backoff-whole"
 	Retained          = "B-retained"
 	Growth            = "B-heap-growth"
+	Limited           = "x-unlimited"
 )
 
 // Few is the end of the name of a case in which those who are faster with few events on
@@ -83,8 +85,11 @@ var (
 	starters     = []string{Us, "channel", "cskr", "nats", "asaskevich", "tailscale", "watermill", "watermill-router"}
 )
 
-// Workloads are all that is measured, in the order of the report.
-var Workloads = []Workload{
+// Workloads are all workloads, in the order of the report.
+var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads)
+
+// generalWorkloads are the workloads that need no limit of a subscription.
+var generalWorkloads = []Workload{
 	{
 		Name:  "Publish",
 		Title: "Publish, not waited for",
@@ -193,7 +198,7 @@ var Workloads = []Workload{
 func publishers() []Case {
 	var cases []Case
 	for _, n := range Publishers {
-		c := Case{Name: fmt.Sprint("publishers=", n), Title: count(n, "publisher"), Rivals: []string{Us, "channel"}, Often: []string{Us}, Unit: Time, More: []string{Allocs}}
+		c := Case{Name: fmt.Sprint("publishers=", n), Title: count(n, "publisher"), Rivals: []string{Us, "channel"}, Often: []string{Us}, Unit: Time, More: []string{Allocs, Bytes}}
 		switch n {
 		case 2:
 			c.Often = c.Rivals

@@ -16,7 +16,7 @@ func quantity(v float64, unit string) string {
 		return scaled(v*1e9, []string{" ns", " µs", " ms", " s"})
 	case plan.Bytes, plan.Waiting, plan.Retained, plan.Growth:
 		return scaled(v, []string{" B", " kB", " MB", " GB"})
-	case plan.Drain, plan.Whole:
+	case plan.Drain, plan.Whole, plan.Limited:
 		return factor(v)
 	default:
 		return figures(v)
@@ -37,6 +37,7 @@ var columns = map[string]string{
 	plan.Whole:             "whole storm by backoff",
 	plan.Retained:          "held",
 	plan.Growth:            "heap growth",
+	plan.Limited:           "cost against no limit",
 }
 
 func factor(v float64) string { return figures(v) + " ×" }

@@ -8,24 +8,25 @@ import (
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
-// report is RESULTS.md.
+// report returns the text of RESULTS.md.
 func report(r *results, m machine, verdicts []verdict, how settings) string {
 	var s strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n", args...) }
 	line("# Measured beside what else one would use")
 	line("")
-	line("Made by `(cd benchmarks && GOWORK=off %s)` on %s; do not edit. Every figure is the median of %s; in a round", how.command, m.date, r.said())
-	line("each rival runs for about %s at a time, in processes of its own, spread over the round: %s", how.benchtime, parts(how.quick))
-	line("A round has the average of their times, as one long run would have, so that what else the machine does meets all alike; and of everything else the most.")
-	line("Ratios are formed within each round, and are the medians of the rounds' ratios. ± is how far off the median may be (95 %% confidence; with fewer than six rounds, the extremes).")
-	line("Of this bus everything is on: timeouts, retries, circuits, counters, ledger, ids. The rows that do not flatter it stay in.")
+	line("Written by `(cd benchmarks && GOWORK=off %s)` on %s: do not edit. Every figure is the median of %s.", how.command, m.date, r.said())
+	line("In a round each rival runs for about %s at a time, in processes of its own: %s", how.benchtime, parts())
+	line("The parts of a run are spread over the round. A round has the average of their times, and the largest of their other figures.")
+	line("A ratio is formed within each round, and the table shows the median of the rounds' ratios. ± is how far off the median may be (95 %% confidence; with fewer than six rounds, the extremes).")
+	line("All protections of this bus are on: timeouts, retries, circuits, counters, ledger, ids. Rows in which this bus is slower than others stay in the tables.")
 	line("")
 	line("%s", m.markdown())
 	line("## Bounds")
 	line("")
-	line("`go run ./report -check` fails when one is missed, or not measured in each round. Of several sizes the one counts whose median is the worst; the")
-	line("spread is that size's. The storm's bound is from an event's failure to its own success; the time to publish them all, which comes first, is in the")
-	line("column of the whole storm below. Watermill's router has 4,096 events on their way, as all have; how much faster it is with few is told below, too.")
+	line("`go run ./report -check` fails if the results miss a bound, or if a round did not measure it. A row that says \"left\" misses its bound for the stated")
+	line("reason and does not fail the check. For a bound over several sizes, the size with the worst median counts, and the spread is that size's. The bound on the")
+	line("backoff is from an event's failure to its own success: the column of the whole storm below adds the time to publish all events. Watermill's router has")
+	line("4,096 events in flight, as all rivals without a bound of their own; a table below shows it with few events in flight.")
 	line("")
 	line("| work | what | bound | measured | |")
 	line("| --- | --- | --- | --- | --- |")
@@ -35,7 +36,7 @@ func report(r *results, m machine, verdicts []verdict, how settings) string {
 	line("")
 	line("## What they can do")
 	line("")
-	line("Empty is no. In words it is how: by what the library does, or what its users write for it here.")
+	line("An empty cell means no. A cell in words says how the library does it, or how its users do it here.")
 	line("")
 	line("| | wildcards | errors of handlers | panics | timeout | retry | circuit breaker | dead letters | bounded queue | waiting for handlers |")
 	line("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -61,7 +62,7 @@ func report(r *results, m machine, verdicts []verdict, how settings) string {
 	return s.String()
 }
 
-// table is that of one case.
+// table returns the table of one case.
 func table(r *results, w plan.Workload, c plan.Case) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "| %s | %s | ± | × this bus |", c.Title, columns[c.Unit])
@@ -95,26 +96,22 @@ func table(r *results, w plan.Workload, c plan.Case) string {
 	return s.String()
 }
 
-// parts says how often what runs in a round.
-func parts(quick bool) string {
+// parts describes how often each run comes in a round.
+func parts() string {
 	var counted []string
 	for _, w := range plan.Workloads {
 		if slices.ContainsFunc(w.Cases, countedOnce) {
 			counted = append(counted, strings.ToLower(w.Title))
 		}
 	}
-	rest := other
-	if quick {
-		rest = 1
-	}
-	said := fmt.Sprintf("%d times what comes close to a bound, %d times what else one rests on, %d times the rest. These run once, with as many events as they say: %s.", often, judged, rest, strings.Join(counted, ", "))
+	said := fmt.Sprintf("%d times if the run is close to a bound, %d times if a bound uses it, %d times otherwise. These run once, with a fixed number of events: %s.", often, judged, other, strings.Join(counted, ", "))
 	for _, r := range plan.Rivals {
 		if r.Settles > 0 {
-			said += fmt.Sprintf(" Where queues take long to fill, a part takes at least about %s: %s.", r.Settles, r.Title)
+			said += fmt.Sprintf(" A part of a rival whose queues fill slowly takes at least %s: %s.", r.Settles, r.Title)
 		}
 	}
-	return strings.ReplaceAll(said, " 1 times", " once")
+	return strings.NewReplacer(" 1 times", " once", " 2 times", " twice").Replace(said)
 }
 
-// chartFile is where a workload's chart is, from where RESULTS.md is.
+// chartFile returns the path of a workload's chart, relative to RESULTS.md.
 func chartFile(w plan.Workload) string { return "charts/" + strings.ToLower(w.Name) + ".svg" }

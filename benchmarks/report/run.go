@@ -42,7 +42,7 @@ func build(ctx context.Context, dir, into string) (binary string, err error) {
 	return binary, nil
 }
 
-// step is a run, and in how many parts it comes in a round.
+// step is a run with the number of its parts in a round.
 type step struct {
 	plan.Run
 	// benchtime is how long a part takes, and count, unless it is 0, how much is done instead.
@@ -52,15 +52,15 @@ type step struct {
 	times     int
 }
 
-// In how many parts a run comes.
+// The number of parts of a run in a round.
 const (
-	often  = 9 // what is close to a bound
-	judged = 3 // what a bound rests on
-	other  = 2 // or 1, if it is to be quick
+	often  = 4 // of runs that the plan names
+	judged = 2 // of the other runs that bounds use
+	other  = 1
 )
 
-// steps are those of a round whose names match.
-func steps(only *regexp.Regexp, benchtime time.Duration, quick bool) []step {
+// steps returns the steps of a round whose names match.
+func steps(only *regexp.Regexp, benchtime time.Duration) []step {
 	var all []step
 	needed := underBounds()
 	for _, w := range plan.Workloads {
@@ -69,7 +69,7 @@ func steps(only *regexp.Regexp, benchtime time.Duration, quick bool) []step {
 				r, _ := plan.RivalNamed(rival)
 				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: max(benchtime, r.Settles), count: c.Count, unit: c.Unit}
 				switch {
-				case countedOnce(c) || quick && !needed[s.Run]:
+				case countedOnce(c):
 					s.times = 1
 				case slices.Contains(c.Often, rival):
 					s.times = often

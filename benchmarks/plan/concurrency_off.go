@@ -1,0 +1,5 @@
+//go:build !concurrency
+
+package plan
+
+var concurrencyWorkloads []Workload

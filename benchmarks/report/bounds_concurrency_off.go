@@ -1,0 +1,5 @@
+//go:build !concurrency
+
+package main
+
+func concurrencyBounds() []bound { return nil }
