@@ -43,7 +43,7 @@ func main() {
 // The defaults of the flags. A benchtime is that of one part of a run, see steps.
 const (
 	fullRounds, quickRounds       = 6, 3
-	fullBenchtime, quickBenchtime = 200 * time.Millisecond, 60 * time.Millisecond
+	fullBenchtime, quickBenchtime = 150 * time.Millisecond, 60 * time.Millisecond
 )
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
