@@ -1,5 +1,5 @@
-// Package plan says what is measured: the workloads, their cases, and who takes
-// part in each. The benchmarks and the report both follow it.
+// Package plan lists the workloads, their cases and the rivals of each case. The benchmarks and
+// the report both use it.
 package plan
 
 import (
@@ -20,21 +20,21 @@ type Workload struct {
 
 // Case is a variant of a workload.
 type Case struct {
-	// Name is the middle part of the benchmark's name, and Title what readers see.
+	// Name is the middle part of the benchmark's name, and Title its heading in the report.
 	Name, Title string
-	// Rivals are those who take part, by name.
+	// Rivals are the names of the rivals that the case measures.
 	Rivals []string
-	// Count is how much is done in a run; 0 for what takes a certain time.
+	// Count is the number of operations of a run. If it is 0, a run takes a fixed time.
 	Count int
-	// Often are those of the rivals whose figures come close to a bound: these are measured more often.
+	// Often are the rivals whose figures are close to a bound. They run more often in a round.
 	Often []string
-	// Unit is what the chart shows. Smaller is better.
+	// Unit is the unit of the chart. Smaller is better.
 	Unit string
 	// More are further columns of the table.
 	More []string
 }
 
-// Units, as the benchmark format has them after its tidying.
+// Units, in the names that the benchmark format gives them after tidying.
 const (
 	Time              = "sec/op"
 	Allocs            = "allocations/op"
@@ -51,28 +51,28 @@ const (
 	Limited           = "x-unlimited"
 )
 
-// Few is the end of the name of a case in which those who are faster with few events on
-// their way get no more.
+// Few is the suffix of a case in which rivals that are faster with few events in flight get few.
 const Few = ",few"
 
-// Publishers are how many publish at a time, in the cases of their workload.
+// Publishers are the numbers of concurrent publishers of the workload Publishers.
 var Publishers = []int{1, 2, 4, 8, 16, 32, 64}
 
-// NonMatching are how many subscriptions there are that do not match.
+// NonMatching are the numbers of subscriptions of the workload NonMatching.
 var NonMatching = []int{1, 100, 10_000, 100_000}
 
-// Queued are how many events wait.
+// Queued are the numbers of queued events of the workload Backlog.
 var Queued = []int{1_000, 10_000, 100_000, 1_000_000}
 
-// StormEvents is how many events fail once, and StormBackoff what they wait. It is StormPatience
-// where it is measured what they hold: mostly so long that none is back before the last has failed.
+// StormEvents is the number of events of the workload Storm, and StormBackoff their backoff. To
+// measure their memory the backoff is StormPatience: usually so long that no retry starts before
+// the last event has failed.
 const (
 	StormEvents   = 100_000
 	StormBackoff  = time.Second
 	StormPatience = 20 * time.Second
 )
 
-// StartupSubscriptions is how many there are at start-up.
+// StartupSubscriptions is the number of subscriptions of the workload Startup.
 const StartupSubscriptions = 10_000
 
 var (
@@ -93,7 +93,7 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "Publish",
 		Title: "Publish, not waited for",
-		Text:  "An event published until all its subscribers have handled it, by one publisher that does not wait for each. Who has no bound of his own gets at most 4,096 events on their way. Fewer may suit those better that have a goroutine for each: in the last table these get 4 or 16, which their users would have to see to themselves. Which of them that makes faster, and by how much, changes with the machine.",
+		Text:  "One publisher publishes events and does not wait for them. The time of an event ends when all its subscribers have handled it. A rival without a bound of its own gets at most 4,096 events in flight. Rivals with a goroutine for each event may be faster with fewer: in the last table they get 4 or 16, a limit that their users would have to implement. The effect differs between machines.",
 		Cases: []Case{
 			{Name: "subscribers=1", Title: "1 subscriber", Rivals: asynchronous, Often: []string{Us, "channel"}, Unit: Time, More: []string{Allocs, Bytes}},
 			{Name: "subscribers=10", Title: "10 subscribers", Rivals: asynchronous, Often: []string{Us}, Unit: Time, More: []string{Allocs, Bytes}},
@@ -103,7 +103,7 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "Wait",
 		Title: "Publish and wait for the outcome",
-		Text:  "The publisher goes on when all subscribers have handled the event. This bus also tells what came of it: handled, dead-lettered, held.",
+		Text:  "The publisher waits until all subscribers have handled the event. This bus also returns the outcome: handled, dead-lettered or held.",
 		Cases: []Case{
 			{Name: "subscribers=1", Title: "1 subscriber", Rivals: waited, Unit: Time, More: []string{Allocs, Bytes}},
 			{Name: "subscribers=10", Title: "10 subscribers", Rivals: waited, Unit: Time, More: []string{Allocs, Bytes}},
@@ -112,19 +112,19 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "Publishers",
 		Title: "Many publishers",
-		Text:  "One subscriber, several publishers at a time.",
+		Text:  "One subscriber and several concurrent publishers.",
 		Cases: publishers(),
 	},
 	{
 		Name:  "Routing",
 		Title: "Routing",
-		Text:  "Finding the subscriptions of a type: 1,000 types again and again, or types of which each is new. The globs are those that all can do: `svc7.*`, `svc7.order.*`, `svc7.*.shipped`, `svc7.**`. It is finding them alone: what this bus makes of the answer for a type that is new, a copy of the text among it, is in what a publish costs (see Types that are new). The loop collects what it finds in a list that it has already.",
+		Text:  "Finding the subscriptions of a type. The types are 1,000 types again and again, or a new type each time. All rivals support the globs: `svc7.*`, `svc7.order.*`, `svc7.*.shipped`, `svc7.**`. The time is that of the search alone. What this bus stores for a new type, such as a copy of its text, is in the cost of a publish (see Types that are new). The glob loop collects its matches in a list that it reuses.",
 		Cases: routing(),
 	},
 	{
 		Name:  "Types",
 		Title: "Types that are new",
-		Text:  "Publishing until handled, on a bus with 10,000 globs, each of which matches other types: 1,000 types again and again, or types of which each is new. This is all that a publish costs, where the tables above are about finding the subscriptions alone.",
+		Text:  "Publishing until handled, on a bus with 10,000 globs, each of which matches other types. The types are 1,000 types again and again, or a new type each time. This is the whole cost of a publish. The tables above show the search alone.",
 		Cases: []Case{
 			{Name: "types=repeated", Title: "repeated types", Rivals: []string{Us}, Unit: Time, More: []string{Allocs, Bytes}},
 			{Name: "types=unique", Title: "unique types", Rivals: []string{Us}, Unit: Time, More: []string{Allocs, Bytes}},
@@ -133,7 +133,7 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "Protected",
 		Title: "A protected call",
-		Text:  "A handler that succeeds, with timeout, retry and circuit breaker around it. The row of this bus is a whole event: published, routed, queued, handled under protection, counted. What counts is the time that passes: a publisher and a worker of it overlap on two processors, while the other rows are calls, one after the other, on one.",
+		Text:  "A handler that succeeds, with timeout, retry and circuit breaker around it. The row of this bus is a whole event: published, routed, queued, handled with all protections, counted. The figure is elapsed time. The publisher and the worker of this bus run in parallel on two processors. The other rows are sequential calls on one processor.",
 		Cases: []Case{{
 			Name: "success", Title: "success", Unit: Time, More: []string{Allocs, Bytes},
 			Rivals: []string{Us, "call", "withtimeout", "failsafe", "gobreaker", "watermill-middleware"},
@@ -142,7 +142,7 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "Storm",
 		Title: "A retry storm",
-		Text:  "100,000 events that fail once and wait for their retry, without jitter. With a backoff of 1 s, as multiples of it: how long the slowest event took from its failure to its success, and all of them from the first publication to the last success. And with one of 20 s, or twice that where a machine is too slow for it, what one holds while all of them wait (heap and stacks), and how many goroutines. The circuits count, with thresholds that this does not reach.",
+		Text:  "100,000 events fail once and wait for their retry, without jitter. The first table uses a backoff of 1 s and shows multiples of it: the time of the slowest event from its failure to its success, and the time of all events from the first publication to the last success. The second table uses a backoff of 20 s, doubled while the machine is too slow for it. It shows the memory (heap and stacks) and the goroutines per event while all events wait. The circuits count the failures, with thresholds that the storm does not reach.",
 		Cases: []Case{
 			{
 				Name: "fails-once", Title: "100,000 events, drained", Unit: Drain, More: []string{Whole}, Count: 1,
@@ -157,7 +157,7 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "Neighbour",
 		Title: "A fast subscriber beside a slow one",
-		Text:  "10,000 events a second for one that is fast, from when an event is due (or its publisher awake) to the call of its handler, so what publish holds up is late; alone, and beside one that sleeps 50 ms for each of its 20 events a second.",
+		Text:  "A fast subscriber gets 10,000 events per second. The latency of an event is from its due time, or from the time its publisher wakes if that is later, to the call of its handler. It contains the time that a blocked publish adds. The first table shows the fast subscriber alone, the second beside a subscriber that sleeps 50 ms for each of its 20 events per second.",
 		Cases: []Case{
 			{Name: "alone", Title: "alone", Rivals: neighbours, Unit: P99, More: []string{P50}, Count: 2000},
 			{Name: "beside", Title: "beside a slow one", Rivals: neighbours, Unit: P99, More: []string{P50}, Count: 2000},
@@ -166,19 +166,19 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "NonMatching",
 		Title: "Subscriptions that do not match",
-		Text:  "Publishing until handled, one subscription that matches, and others that do not.",
+		Text:  "Publishing until handled, with one subscription that matches, among others that do not match.",
 		Cases: nonMatching(),
 	},
 	{
 		Name:  "Backlog",
-		Title: "Events that wait",
-		Text:  "So many events published while the only worker is busy, then handled: what one costs from publication to the end of its handler.",
+		Title: "Queued events",
+		Text:  "Events are published while the only worker is busy, and handled afterwards. The figure is the cost of an event from its publication to the end of its handler.",
 		Cases: backlog(),
 	},
 	{
 		Name:  "Startup",
 		Title: "Start-up",
-		Text:  "Making a bus with 10,000 subscriptions, of as many types, and starting it; and what it holds then. Tailscale's bus has a Go type for each kind of event, so there it is 10,000 clients that subscribe to one. kelindar/event has a ticker of 500 µs for each type: 10,000 of them leave no time for anything else, so it has no row.",
+		Text:  "The time to create and start a bus with 10,000 subscriptions to as many types, and its memory afterwards. Tailscale's bus needs a Go type for each kind of event, so its row has 10,000 clients that subscribe to one type. kelindar/event has no row: it has a ticker of 500 µs for each type, and 10,000 tickers use all processor time.",
 		Cases: []Case{{
 			Name: "subscriptions=10000", Title: "10,000 subscriptions", Rivals: starters, Unit: Time,
 			More: []string{Retained, Goroutines}, Count: 1,
@@ -187,7 +187,7 @@ var generalWorkloads = []Workload{
 	{
 		Name:  "Idle",
 		Title: "An idle bus",
-		Text:  "What a bus with one subscription holds after it has handled 1,000 events.",
+		Text:  "The memory of a bus with one subscription after it has handled 1,000 events.",
 		Cases: []Case{{
 			Name: "subscriptions=1", Title: "1 subscription", Rivals: append(starters[:len(starters):len(starters)], "kelindar"), Unit: Retained,
 			More: []string{Goroutines}, Count: 1,
@@ -230,7 +230,7 @@ func routing() []Case {
 	return cases
 }
 
-// RoutingCase is the name of a case of the workload Routing.
+// RoutingCase returns the name of a case of the workload Routing.
 func RoutingCase(globs int, types string) string {
 	return fmt.Sprintf("globs=%d,types=%s", globs, types)
 }
@@ -246,7 +246,7 @@ func nonMatching() []Case {
 func backlog() []Case {
 	cases := numbered("queued", "event", Queued, Us, "channel")
 	for i, n := range Queued {
-		cases[i].Count = max(n, 300_000) // as long as other runs take, where fewer wait
+		cases[i].Count = max(n, 300_000) // a small backlog runs several times, as long as other runs
 	}
 	return cases
 }
@@ -262,7 +262,7 @@ func numbered(name, noun string, numbers []int, rivals ...string) []Case {
 	return cases
 }
 
-// count is a number with its noun: "10,000 globs".
+// count returns a number with its noun, such as "10,000 globs".
 func count(n int, noun string) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -274,13 +274,13 @@ func count(n int, noun string) string {
 	return s + " " + noun
 }
 
-// Run is one benchmark: a rival at a case of a workload.
+// Run is one benchmark: a rival in a case of a workload.
 type Run struct{ Workload, Case, Rival string }
 
-// String is the benchmark's name, without Benchmark.
+// String returns the benchmark's name without the prefix Benchmark.
 func (r Run) String() string { return strings.Join([]string{r.Workload, r.Case, r.Rival}, "/") }
 
-// WorkloadNamed is the workload with a name.
+// WorkloadNamed returns the workload with a name.
 func WorkloadNamed(name string) (Workload, bool) {
 	for _, w := range Workloads {
 		if w.Name == name {

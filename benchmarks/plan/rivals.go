@@ -5,30 +5,30 @@ import "time"
 // Us is the name of this library's rows.
 const Us = "eventbus"
 
-// Rival is a row of the tables: what is measured, and what it can do.
+// Rival is a row of the tables.
 type Rival struct {
 	// Name is the last part of the benchmark's name.
 	Name string
-	// Title is what readers see.
+	// Title is the name in the tables.
 	Title string
-	// Module is the path of the module that it comes from; empty for what is made
-	// of the language and the standard library only.
+	// Module is the path of the rival's module. It is empty if the rival needs only the standard
+	// library.
 	Module string
-	// Settles is about how long a run takes at least that shows what an event costs for long; in
-	// less, its queues are still filling, and events seem to cost a quarter less.
+	// Settles is the shortest useful run. In a shorter run the rival's queues are still filling,
+	// and an event seems to cost a quarter less.
 	Settles time.Duration
-	// Can says what its users have without writing it themselves.
+	// Can lists what the rival's users need not write themselves.
 	Can Abilities
 }
 
-// Abilities are what a user gets from a rival. Empty is no.
+// Abilities are the features of a rival. An empty field means no.
 type Abilities struct {
 	Wildcards, Errors, Panics, Timeout, Retry, Circuit, DeadLetters, Bounded, Wait string
 }
 
 const yes = "yes"
 
-// Rivals are all that are measured, in the order of the tables.
+// Rivals are all rivals, in the order of the tables.
 var Rivals = []Rival{
 	{
 		Name: Us, Title: "**this bus**", Module: "github.com/surebus/eventbus",
