@@ -20,9 +20,9 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// interleave runs two workloads in turns, so that a machine that slows down
-// slows both, and reports what one operation costs as a multiple of the
-// yardstick's. Each workload gets the number of operations to do.
+// interleave runs two workloads in turns and reports the cost of an operation of work as a
+// multiple of the yardstick's. A machine that slows down slows both. Each workload gets the
+// number of operations to do.
 func interleave(b *testing.B, chunk int, work, yardstick func(n int)) {
 	b.Helper()
 	b.ReportAllocs()
@@ -45,8 +45,8 @@ func interleave(b *testing.B, chunk int, work, yardstick func(n int)) {
 	b.ReportMetric(float64(worked)/float64(measured), "x-yardstick")
 }
 
-// BenchmarkPublishHandled is publishing until handled, one subscription, with
-// everything on, beside a channel of capacity 1,024 with one receiver.
+// BenchmarkPublishHandled measures publishing until handled with one subscription and all
+// protections, against a channel of capacity 1,024 with one receiver.
 func BenchmarkPublishHandled(b *testing.B) {
 	ctx := context.Background()
 	bus, err := eventbus.New()
@@ -97,7 +97,7 @@ func BenchmarkPublishHandled(b *testing.B) {
 	require.NoError(b, bus.Shutdown(ctx))
 }
 
-// BenchmarkPublishAndWait is an event published and waited for.
+// BenchmarkPublishAndWait measures publishing one event and waiting for its outcome.
 func BenchmarkPublishAndWait(b *testing.B) {
 	ctx := context.Background()
 	bus, err := eventbus.New()
@@ -114,8 +114,8 @@ func BenchmarkPublishAndWait(b *testing.B) {
 	require.NoError(b, bus.Shutdown(ctx))
 }
 
-// BenchmarkWaitingRetries is what 100,000 dispatches cost that wait for a retry,
-// their payloads and errors aside.
+// BenchmarkWaitingRetries reports the memory and the goroutines of 100,000 dispatches that wait
+// for a retry, without their payloads and errors.
 func BenchmarkWaitingRetries(b *testing.B) {
 	const waiting = 100_000
 	ctx := context.Background()
@@ -136,7 +136,7 @@ func BenchmarkWaitingRetries(b *testing.B) {
 			time.Sleep(time.Millisecond)
 		}
 		b.ReportMetric(float64(heap()-before)/waiting, "B/retry")
-		// Workers rest when there is nothing to do, whatever waits.
+		// Idle workers do not count: they do not depend on the number of waiting retries.
 		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines-bus.Metrics().Workers), "goroutines")
 		cut, cancel := context.WithCancel(ctx)
 		cancel()
@@ -152,8 +152,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkSlowBesideFast runs 1,000 handlers that sleep 10 ms each, all at once,
-// beside a subscription that is quick.
+// BenchmarkSlowBesideFast runs 1,000 handlers that sleep 10 ms each, all at once, and reports
+// the latency of another subscription meanwhile.
 func BenchmarkSlowBesideFast(b *testing.B) {
 	ctx := context.Background()
 	bus, err := eventbus.New()
@@ -202,8 +202,8 @@ func BenchmarkSlowBesideFast(b *testing.B) {
 	require.NoError(b, bus.Shutdown(ctx))
 }
 
-// globs10k are 10,000 patterns as a large monolith has them: per service, per
-// event, some with partial segments, a few that match everything of a kind.
+// globs10k returns 10,000 patterns of a large monolith: per service and per event, some with
+// partial segments, some with inner wildcards.
 func globs10k() []string {
 	var patterns []string
 	for i := range 10_000 {
@@ -223,7 +223,7 @@ func globs10k() []string {
 	return patterns
 }
 
-// typeFor is a type that one of globs10k matches.
+// typeFor returns a type that pattern i of globs10k matches.
 func typeFor(i int) string {
 	switch i %= 10_000; i % 5 {
 	case 0:
@@ -243,8 +243,8 @@ type routed struct{ subscriptions []int }
 
 var sink *routed
 
-// routing is a table with 10,000 globs, the 10,000 types that they are for, and
-// the yardstick: these types in a map behind an atomic pointer.
+// routing returns a table with 10,000 globs, 10,000 types that match them, and the yardstick:
+// these types in a map behind an atomic pointer.
 func routing(b *testing.B) (*route.Table[int, *routed], []string, *atomic.Pointer[map[string]*routed]) {
 	b.Helper()
 	table := route.NewTable(func(_ string, s []int) *routed { return &routed{s} })
@@ -262,11 +262,11 @@ func routing(b *testing.B) (*route.Table[int, *routed], []string, *atomic.Pointe
 	return table, types, yardstick
 }
 
-// BenchmarkRoutingRepeatedTypes is routing 1,000 types again and again.
+// BenchmarkRoutingRepeatedTypes measures routing of 1,000 types again and again.
 func BenchmarkRoutingRepeatedTypes(b *testing.B) {
 	table, types, yardstick := routing(b)
 	types = types[:1000]
-	for range 3 { // a type is remembered at the second sight
+	for range 3 { // the cache stores a type at its second lookup
 		for _, t := range types {
 			table.Lookup(t)
 		}
@@ -282,8 +282,7 @@ func BenchmarkRoutingRepeatedTypes(b *testing.B) {
 	})
 }
 
-// BenchmarkRoutingUniqueTypes is routing types that come once, and match one of
-// the globs each.
+// BenchmarkRoutingUniqueTypes measures routing of types that come once and match one glob each.
 func BenchmarkRoutingUniqueTypes(b *testing.B) {
 	for _, kind := range []struct {
 		name, format string
@@ -294,8 +293,7 @@ func BenchmarkRoutingUniqueTypes(b *testing.B) {
 	} {
 		b.Run(kind.name, func(b *testing.B) {
 			table, types, yardstick := routing(b)
-			// More than the table remembers, made beforehand: each is new to it
-			// when it comes round again.
+			// More types than the cache holds: each is new again in the next round.
 			const chunk = 4000
 			var unique []string
 			for i := range 50 * chunk {
@@ -316,9 +314,8 @@ func BenchmarkRoutingUniqueTypes(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleBus is a bus with 1,000 subscriptions that has nothing to do any
-// more: the timers that it has outstanding, shown by a mock clock, which moves to
-// them if there are any, and the goroutines that rest.
+// BenchmarkIdleBus reports the timers and the goroutines of an idle bus with 1,000
+// subscriptions. The mock clock advances to the bus's timers if there are any.
 func BenchmarkIdleBus(b *testing.B) {
 	ctx := context.Background()
 	for b.Loop() {
@@ -347,8 +344,8 @@ func BenchmarkIdleBus(b *testing.B) {
 	}
 }
 
-// benchBus is a bus whose handlers count, and a function that publishes n events
-// with publish and waits until handlers have been called perEvent times for each.
+// benchBus starts a bus with a number of subscriptions to order.*. The returned function
+// publishes n events with publish and waits until all subscriptions have handled them.
 func benchBus(b *testing.B, subscriptions int, opts ...eventbus.Option) func(n int, publish func(i int, bus *eventbus.Bus) error) {
 	b.Helper()
 	ctx := context.Background()
@@ -381,7 +378,7 @@ func benchBus(b *testing.B, subscriptions int, opts ...eventbus.Option) func(n i
 	}
 }
 
-// BenchmarkKey is publishing until handled with a key, beside without one.
+// BenchmarkKey measures publishing until handled with a key, against without one.
 func BenchmarkKey(b *testing.B) {
 	ctx := context.Background()
 	orders := make([]string, 1<<16)
@@ -406,8 +403,8 @@ func BenchmarkKey(b *testing.B) {
 	}
 }
 
-// BenchmarkIsolated is an event for 10 subscriptions on a bus with isolation,
-// beside one without.
+// BenchmarkIsolated measures an event for 10 subscriptions on a bus with isolation, against a
+// bus without it.
 func BenchmarkIsolated(b *testing.B) {
 	ctx := context.Background()
 	publish := func(_ int, bus *eventbus.Bus) error {
@@ -418,8 +415,7 @@ func BenchmarkIsolated(b *testing.B) {
 	interleave(b, 20_000, func(n int) { isolated(n, publish) }, func(n int) { sequential(n, publish) })
 }
 
-// BenchmarkHeld is a delivery that is held and then handled, beside one that is
-// not held.
+// BenchmarkHeld measures a delivery that is held and then handled, against one that is not held.
 func BenchmarkHeld(b *testing.B) {
 	ctx := context.Background()
 	const most = 10_000
@@ -448,9 +444,9 @@ func BenchmarkHeld(b *testing.B) {
 	require.Zero(b, held.Metrics().Held)
 }
 
-// lettersBus is a bus that was not started, with letters of which one in rare is
-// of another subscription and of another reason. EVENTBUS_LETTERS=1000000 in the
-// environment makes as many.
+// lettersBus returns a bus that is not started, with 100,000 dead letters, or as many as the
+// environment variable EVENTBUS_LETTERS says. A few of them, rare in number, have another
+// subscription and another reason.
 func lettersBus(b *testing.B) (bus *eventbus.Bus, rare int) {
 	b.Helper()
 	n := 100_000
@@ -479,7 +475,7 @@ func lettersBus(b *testing.B) (bus *eventbus.Bus, rare int) {
 	return bus, rare
 }
 
-// BenchmarkLettersList is a page of 100, of all letters and of those that few are.
+// BenchmarkLettersList measures a page of 100 letters, for queries that match many letters or few.
 func BenchmarkLettersList(b *testing.B) {
 	bus, rare := lettersBus(b)
 	for name, q := range map[string]eventbus.LetterQuery{
@@ -502,7 +498,7 @@ func BenchmarkLettersList(b *testing.B) {
 	}
 }
 
-// BenchmarkLettersGroups is grouping all.
+// BenchmarkLettersGroups measures grouping of all letters.
 func BenchmarkLettersGroups(b *testing.B) {
 	bus, _ := lettersBus(b)
 	for b.Loop() {
@@ -513,7 +509,7 @@ func BenchmarkLettersGroups(b *testing.B) {
 	}
 }
 
-// BenchmarkLettersPurge is purging all, once.
+// BenchmarkLettersPurge measures a purge of all letters.
 func BenchmarkLettersPurge(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
