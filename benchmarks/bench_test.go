@@ -14,8 +14,7 @@ import (
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
-// note is a payload: rivals hand over the pointer, or the eight bytes if bytes are
-// what they carry.
+// note is a payload. Rivals pass the pointer, or the eight bytes if they carry bytes.
 type note struct {
 	n     uint64
 	bytes [8]byte
@@ -29,38 +28,37 @@ func newNote(n uint64) *note {
 
 func numberIn(bytes []byte) uint64 { return binary.LittleEndian.Uint64(bytes) }
 
-// subscription is a handler, and the topic whose events it gets.
+// subscription is a handler with the topic of its events.
 type subscription struct {
 	topic  string
 	handle func(n uint64) error
 }
 
-// glob is a pattern that matches the topic and others.
+// glob returns a pattern that matches the topic and others.
 func (s subscription) glob() string { return s.topic[:strings.LastIndexByte(s.topic, '.')] + ".*" }
 
-// setup is what a rival is to be made for.
+// setup describes the system that a rival creates.
 type setup struct {
 	subscriptions []subscription
-	// wait: publishers are to return when all have handled the event.
+	// wait makes publishers return after all subscribers have handled the event.
 	wait bool
-	// retry is the delay before a retry, without jitter; circuits are not to open.
-	// 0 leaves all that as it is.
+	// retry is the delay before a retry, without jitter and with circuits that never open. 0 keeps
+	// the defaults of the rival.
 	retry time.Duration
 }
 
 // system is a rival with its subscribers in place.
 type system struct {
-	// publisher makes the function that publishes events of a topic. Several
-	// goroutines may call it.
+	// publisher returns a function that publishes events of a topic, for any number of goroutines.
 	publisher func(topic string) func(*note)
-	// unbounded: it takes whatever it is given, and must not be given all at once.
+	// unbounded says that the rival has no backpressure, so the driver limits the events in flight.
 	unbounded bool
-	// few is how many events at a time suit it better than inFlight, where that has been seen.
+	// few is a number of events in flight that is faster than inFlight, where one was found.
 	few   int
 	close func()
 }
 
-// systems make the rivals that events can be published to.
+// systems create the rivals that publish events.
 var systems = map[string]func(testing.TB, setup) system{
 	plan.Us:            openEventbus,
 	"call":             openCall,
@@ -76,8 +74,8 @@ var systems = map[string]func(testing.TB, setup) system{
 	"failsafe":         openFailsafe,
 }
 
-// leftover waits until a benchmark that has measured what it is for has come to its end. What is
-// measured next does so first; in a process of its own that does it once, there is none.
+// leftover waits for the end of a benchmark that has already reported its figures. The next
+// benchmark of the process calls it first. With one benchmark per process nothing waits.
 var leftover func()
 
 func endLeftover() {
@@ -106,8 +104,8 @@ func run(b *testing.B, workload string, f func(b *testing.B, kase, rival string)
 	}
 }
 
-// memStats is on no stack: new goroutines get one as large as others are on average, so
-// rivals that start many would be faster for being measured.
+// memStats is a global variable to keep it off the stack. New goroutines get a stack of average
+// size, so a large stack here would speed up rivals that start many goroutines.
 var memStats runtime.MemStats
 
 func mallocs() uint64 {
@@ -115,7 +113,7 @@ func mallocs() uint64 {
 	return memStats.Mallocs
 }
 
-// measure times f, and counts what it allocates to the fraction, which testing drops.
+// measure times f and reports its allocations with their fraction, which testing drops.
 func measure(b *testing.B, f func()) {
 	b.Helper()
 	b.ReportAllocs()
@@ -128,9 +126,8 @@ func measure(b *testing.B, f func()) {
 
 var kept sync.Map
 
-// keep is what build returns the first time that a process asks for key. A
-// benchmark function is called with larger and larger numbers, and some have a lot
-// to build.
+// keep returns the result of the first call of build for a key. Testing calls a benchmark several
+// times with a growing b.N, and some benchmarks are expensive to set up.
 func keep[T any](key string, build func() T) T {
 	if v, ok := kept.Load(key); ok {
 		return v.(T)
@@ -140,7 +137,7 @@ func keep[T any](key string, build func() T) T {
 	return v
 }
 
-// tally counts what handlers have done, and tells when it is all.
+// tally counts handled events and signals when their number reaches the target.
 type tally struct {
 	done   atomic.Int64
 	_      [56]byte // publishers read target, not done
@@ -157,7 +154,7 @@ func (t *tally) handle(uint64) error {
 	return nil
 }
 
-// inFlight is how many events those get at a time who have no bound of their own.
+// inFlight is the limit of events in flight for rivals without a bound of their own.
 const inFlight = 4096
 
 // drive publishes n events, from several publishers, and waits until each of the
@@ -166,7 +163,7 @@ func (t *tally) drive(n, publishers, subscribers int, s system, publish func(*no
 	t.driveFew(n, publishers, subscribers, inFlight, s, publish)
 }
 
-// driveFew does so with a number of events at a time.
+// driveFew is drive with a limit of events in flight.
 func (t *tally) driveFew(n, publishers, subscribers, inFlight int, s system, publish func(*note)) {
 	begun := t.done.Load()
 	t.target.Store(begun + int64(n)*int64(subscribers))
@@ -204,16 +201,16 @@ func (t *tally) driveFew(n, publishers, subscribers, inFlight int, s system, pub
 	}
 }
 
-// warmUp is how many events are published before the measurement: what is grown,
-// started and remembered is, then.
+// warmUp returns the number of events to publish before the measurement, until buffers, goroutines
+// and caches have grown.
 func warmUp(n int) int { return min(n, max(n/10, 20_000)) }
 
-// same is a number of subscriptions to one topic.
+// same returns n subscriptions to one topic.
 func same(n int, topic string, handle func(uint64) error) []subscription {
 	return slices.Repeat([]subscription{{topic, handle}}, n)
 }
 
-// held is what the process holds: heap in use and stacks, after a collection.
+// held returns the heap in use and the stacks of the process, after a garbage collection.
 func held() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -222,14 +219,14 @@ func held() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// check ends the program: what is measured must not fail.
+// check panics on an error: a benchmark must not fail.
 func check(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// number is that of a case: 10 in subscribers=10.
+// number returns the number in the name of a case: 10 in subscribers=10.
 func number(tb testing.TB, kase string) int {
 	tb.Helper()
 	_, s, _ := strings.Cut(kase, "=")

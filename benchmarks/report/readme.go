@@ -8,14 +8,13 @@ import (
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
-// The README's table stands between these lines.
+// The marks around the README's table.
 const (
 	readmeBegin = "<!-- measured: written by benchmarks/report -->"
 	readmeEnd   = "<!-- end of what is measured -->"
 )
 
-// readmeTable is what the README shows: what an event costs with each rival, and
-// what one gets for it.
+// readmeTable returns the README's table: the cost of an event and the features of each rival.
 func readmeTable(r *results, m machine) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s, %d cores, %s, %s. Medians of %s, each run in processes of its own, spread over the round; in brackets, as multiples of this bus.\n\n", m.cpu, m.cores, m.goVersion, m.date, r.said())
@@ -33,7 +32,7 @@ func readmeTable(r *results, m machine) string {
 	return s.String()
 }
 
-// besideUs is the time of a run, and how many times ours it is.
+// besideUs returns the time of a run, with its multiple of this bus's time.
 func besideUs(r *results, run plan.Run) string {
 	v, err := r.of(run, plan.Time)
 	if err != nil {
@@ -48,7 +47,7 @@ func besideUs(r *results, run plan.Run) string {
 	return fmt.Sprintf("%s (%s)", quantity(v.median, plan.Time), factor(ratio.median))
 }
 
-// between is a text with what stands between the README's marks replaced.
+// between replaces the text between the README's marks.
 func between(text, table string) (string, error) {
 	before, rest, begins := strings.Cut(text, readmeBegin+"\n")
 	_, after, ends := strings.Cut(rest, readmeEnd)
@@ -58,7 +57,7 @@ func between(text, table string) (string, error) {
 	return before + readmeBegin + "\n\n" + table + "\n" + readmeEnd + after, nil
 }
 
-// writeReadme puts the table in a README.
+// writeReadme writes the table into a README.
 func writeReadme(name, table string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {

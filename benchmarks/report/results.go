@@ -13,12 +13,12 @@ import (
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
-// results has what was measured: for each run and unit, a value for each round.
+// results holds a value per round for each run and unit.
 type results struct {
 	rounds int
 	values map[plan.Run]map[string][]float64
 	parts  map[plan.Run][]int // how many there have been in a round
-	// about is what the benchmarks say of where they ran: cpu, goos, goarch.
+	// about is the configuration that the benchmarks print: cpu, goos, goarch.
 	about map[string]string
 }
 
@@ -26,7 +26,7 @@ func newResults(rounds int) *results {
 	return &results{rounds: rounds, values: make(map[plan.Run]map[string][]float64), parts: make(map[plan.Run][]int), about: make(map[string]string)}
 }
 
-// said is how many rounds there were, in words.
+// said returns the number of rounds in words.
 func (r *results) said() string {
 	if r.rounds == 1 {
 		return "1 round"
@@ -34,9 +34,9 @@ func (r *results) said() string {
 	return fmt.Sprintf("%d rounds", r.rounds)
 }
 
-// add takes in what the process of a part of a run printed, in a round, from 0. A round has the
-// average of the times, as one run that takes as long would have, and the most of everything else,
-// or a part that allocates would not be seen.
+// add reads the output of a part of a run in a round, counted from 0. A round has the average of
+// the times of its parts, as one long run would have. Of other units it has the maximum, so that a
+// single part that allocates is visible.
 func (r *results) add(run plan.Run, round int, output []byte) error {
 	if r.parts[run] == nil {
 		r.parts[run] = make([]int, r.rounds)
@@ -90,7 +90,7 @@ func (r *results) set(run plan.Run, unit string, round int, value float64) {
 	units[unit][round] = value
 }
 
-// at is a value of a round: not a number if it was not measured.
+// at returns the value of a round, or NaN if it was not measured.
 func (r *results) at(round int, run plan.Run, unit string) float64 {
 	if values := r.values[run][unit]; values != nil {
 		return values[round]
@@ -98,15 +98,15 @@ func (r *results) at(round int, run plan.Run, unit string) float64 {
 	return math.NaN()
 }
 
-// summary is the median of values with its spread.
+// summary is a median with its spread.
 type summary struct {
 	median, low, high float64
 }
 
 var errNothing = errors.New("nothing measured")
 
-// summarize takes the median, with the interval in which it lies with 95 %
-// confidence, or all values if they are too few for one: benchstat's numbers.
+// summarize returns the median with its 95 % confidence interval, as benchstat does. With too few
+// values for an interval, low and high are the extremes.
 func summarize(values []float64) (summary, error) {
 	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(values) == 0 {
@@ -121,7 +121,7 @@ func summarize(values []float64) (summary, error) {
 	return out, nil
 }
 
-// spread is how far off the median it may be, in percent; 0 for a median of 0.
+// spread returns the distance from the median to the farther end, in percent. It is 0 for a median of 0.
 func (s summary) spread() float64 {
 	if s.median == 0 {
 		return 0
@@ -129,21 +129,21 @@ func (s summary) spread() float64 {
 	return 100 * max(s.high-s.median, s.median-s.low) / math.Abs(s.median)
 }
 
-// of is the summary of a run.
+// of returns the summary of a run.
 func (r *results) of(run plan.Run, unit string) (summary, error) {
 	return summarize(r.values[run][unit])
 }
 
-// ratio is one run's value by another's: formed within each round, so that a
-// machine that slows down slows both.
+// ratio returns the values of one run divided by those of another. It divides within each round,
+// because a machine that slows down slows both.
 func (r *results) ratio(run, by plan.Run, unit string) (summary, error) {
 	return r.perRound(func(at lookup) float64 { return at(run, unit) / at(by, unit) })
 }
 
-// lookup finds a value of one round.
+// lookup returns a value of one round.
 type lookup func(run plan.Run, unit string) float64
 
-// perRound computes a figure in each round. One that cannot be had in each is an error.
+// perRound computes a figure in each round. It returns an error if a round lacks a value.
 func (r *results) perRound(figure func(lookup) float64) (summary, error) {
 	var figures []float64
 	for round := range r.rounds {

@@ -15,11 +15,10 @@ import (
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
-// modulePath is where the benchmarks are.
+// modulePath is the path of the benchmarks' module.
 const modulePath = "github.com/surebus/eventbus/benchmarks"
 
-// moduleDir is the directory of the benchmarks' module, which the command must be
-// run in.
+// moduleDir returns the directory of the benchmarks' module. The command must run in that module.
 func moduleDir(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", modulePath)
 	cmd.Env = append(os.Environ(), "GOWORK=off")
@@ -45,7 +44,7 @@ func build(ctx context.Context, dir, into string) (binary string, err error) {
 // step is a run with the number of its parts in a round.
 type step struct {
 	plan.Run
-	// benchtime is how long a part takes, and count, unless it is 0, how much is done instead.
+	// benchtime is the time of a part. A count other than 0 replaces it: the number of operations.
 	benchtime time.Duration
 	count     int
 	unit      string
@@ -87,15 +86,15 @@ func steps(only *regexp.Regexp, benchtime time.Duration) []step {
 	return all
 }
 
-// countedOnce: a case that does as much as it says, and is not about time, of which the parts'
-// average would count.
+// countedOnce reports whether a case has a fixed number of operations and a unit other than time.
+// Such a case runs once in a round, because only times are averaged over the parts.
 func countedOnce(c plan.Case) bool { return c.Count > 0 && c.Unit != plan.Time }
 
-// limit is how long a process may take.
+// limit is the timeout of a process.
 const limit = 2 * time.Minute
 
-// measure runs the steps of all rounds and tells how far it is. Every other round
-// goes backwards, so that what slows a machine down gradually favours nobody.
+// measure runs the steps of all rounds and prints its progress. Every other round runs backwards,
+// so that a machine that slows down gradually favours no rival.
 func measure(ctx context.Context, binary string, steps []step, rounds int, progress io.Writer) (*results, error) {
 	r := newResults(rounds)
 	clock := newETA(steps, rounds)
@@ -121,9 +120,9 @@ func measure(ctx context.Context, binary string, steps []step, rounds int, progr
 	return r, nil
 }
 
-// dealtOut is the order of a round. It has as many turns as there are parts of the runs that have
-// most, some forwards and some backwards, and what has fewer lies between: what slows a machine
-// down comes and goes, within seconds or a minute, and is to meet all runs alike.
+// dealtOut returns the order of the steps in a round. A round has as many turns as the step with
+// the most parts, alternately forwards and backwards. Steps with fewer parts are spread over the
+// turns. A disturbance of the machine, of seconds or a minute, then slows all steps alike.
 func dealtOut(steps []step, backwards bool) []int {
 	most := slices.MaxFunc(steps, func(a, b step) int { return a.times - b.times }).times
 	turns := make([][]int, most)
@@ -149,8 +148,8 @@ func dealtOut(steps []step, backwards bool) []int {
 	return order
 }
 
-// runStep runs one benchmark in a process of its own. Where the pace is known, the benchmark need
-// not spend as much time again to find out how often it is to do its work.
+// runStep runs one benchmark in a process of its own. If the pace is known, it passes the number of
+// operations, which saves the benchmark the time to find that number.
 func runStep(ctx context.Context, binary string, s step, pace float64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -174,7 +173,7 @@ func runStep(ctx context.Context, binary string, s step, pace float64) ([]byte, 
 	return out, nil
 }
 
-// eta estimates what is left from what the same steps took before.
+// eta estimates the remaining time from the earlier times of the same steps.
 type eta struct {
 	last []time.Duration // of each step, 0 if it has not run
 	runs []int           // of each step, that are left
