@@ -103,15 +103,16 @@ func (c *circuitConfig) validate(in string) error {
 	return nil
 }
 
-// What a circuit's gate word says. The rest of it is the generation, which
-// changes with every change of state.
+// Bits of a door's gate, which one load tells a delivery. The rest of the gate is the
+// circuit's generation, which changes with every change of state.
 const (
 	gateShut       = 1 << iota // there is an outage
-	gatePaused                 // an operator has ordered so
-	gateRemoved                // the subscription is no more
+	gatePaused                 // by an operator
+	gateRemoved                // the subscription has ended
+	gateLine                   // the line has seats
 	gateGeneration             // the lowest bit of the generation
 
-	gateAsk = gateShut | gatePaused | gateRemoved // before going through
+	gateAsk = gateShut | gatePaused | gateRemoved | gateLine // before entering
 )
 
 // windowSteps is how many steps a window moves in.
@@ -150,8 +151,6 @@ type circuit struct {
 	halfOpen  bool
 	probe     func(error) // gobreaker's, for the result of the probe that runs
 	opened    uint64      // how often it has opened
-
-	pausedUntil int64 // with gatePaused
 }
 
 // window is what a circuit has counted. Most subscriptions of a large bus are seldom
@@ -193,103 +192,52 @@ type counted struct {
 // circuitChange is a change of state, to be told when no lock is held.
 type circuitChange struct{ from, to CircuitState }
 
-// enter asks a shut gate for a pass; open ones are not asked. It returns why there
-// is none, if there is none.
+// enter asks for a permit. A closed circuit admits everything, a half-open one a single
+// probe at a time.
 //
-// A pass is the gate word as it was on the way in, shut for a probe. Its result
-// is told to the circuit exactly once, by succeeded, failed or released.
-func (c *circuit) enter(now int64) (pass uint64, why skip, change circuitChange) {
+// A pass is the gate as it was on the way in, with gateShut for a probe. Its result is
+// given to the circuit exactly once, by succeeded, failed or released.
+func (c *circuit) enter(now int64) (pass uint64, admits bool, change circuitChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endPauseLocked(now)
 	pass = c.gate.Load()
-	switch {
-	case pass&gateRemoved != 0:
-		return pass, skipRemoved, change
-	case pass&gatePaused != 0:
-		return pass, skipPaused, change
-	case c.breaker == nil: // it has closed since the gate was read
-		return pass, notSkipped, change
+	if c.breaker == nil {
+		return pass, true, change
 	}
 	if !c.halfOpen {
 		if now < c.openUntil {
-			return pass, skipOpen, change
+			return pass, false, change
 		}
 		c.halfOpen = true
 		change = circuitChange{CircuitOpen, CircuitHalfOpen}
 	}
 	if c.probe != nil {
-		return pass, skipOpen, change
+		return pass, false, change
 	}
 	done, err := c.breaker.Allow()
 	if err != nil {
-		// The runtime's clock, which is its clock, has not moved since it
-		// opened. Ours has: the probe runs, and its result is ours to draw.
+		// gobreaker's clock, the runtime's, has not moved since it opened. Ours has: the
+		// probe runs, and this circuit draws the conclusion itself.
 		done = func(error) {}
 	}
 	c.probe = done
-	return pass, notSkipped, change
+	return pass, true, change
 }
 
-// admits is how many held deliveries may come to the door, and if there are
-// none, when that changes by itself.
+// admits is how many deliveries may ask for a permit, and if none may, when that changes
+// by itself.
 func (c *circuit) admits(now int64) (most int, again int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endPauseLocked(now)
-	switch gate := c.gate.Load(); {
-	case gate&gateRemoved != 0:
-		return letGo, 0
-	case gate&gatePaused != 0:
-		return 0, c.pausedUntil
+	switch {
 	case c.breaker == nil:
-		return letGo, 0
+		return releaseMost, 0
 	case !c.halfOpen && now < c.openUntil:
 		return 0, c.openUntil
 	case c.probe != nil:
 		return 0, math.MaxInt64
 	}
 	return 1, 0
-}
-
-// barred is why a handler must not be called whatever its circuit says.
-func (c *circuit) barred() skip {
-	switch gate := c.gate.Load(); {
-	case gate&gateRemoved != 0:
-		return skipRemoved
-	case gate&gatePaused != 0:
-		return skipPaused
-	}
-	return notSkipped
-}
-
-// pause bars the gate until an instant.
-func (c *circuit) pause(until int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pausedUntil = until
-	c.gate.Or(gatePaused)
-}
-
-func (c *circuit) endPauseLocked(now int64) {
-	if c.gate.Load()&gatePaused != 0 && now >= c.pausedUntil {
-		c.gate.And(^uint64(gatePaused))
-	}
-}
-
-// resume ends a pause.
-func (c *circuit) resume() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.gate.And(^uint64(gatePaused))
-}
-
-// paused reports until when the gate is barred.
-func (c *circuit) paused(now int64) (until int64, paused bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.endPauseLocked(now)
-	return c.pausedUntil, c.gate.Load()&gatePaused != 0
 }
 
 // trip opens the circuit, whatever it has counted. What comes of the handlers that
@@ -478,11 +426,6 @@ func (c *circuit) closeLocked(now int64) {
 	c.gate.Add(gateGeneration)
 	c.gate.And(^uint64(gateShut))
 }
-
-// remove shuts the gate for ever.
-func (c *circuit) remove() { c.gate.Or(gateRemoved) }
-
-func (c *circuit) removed() bool { return c.gate.Load()&gateRemoved != 0 }
 
 // state is what the circuit shows, and how often it has opened.
 func (c *circuit) state() (CircuitState, uint64) {

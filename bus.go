@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,8 @@ import (
 
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/delay"
-	"github.com/surebus/eventbus/internal/lane"
+	"github.com/surebus/eventbus/internal/keys"
+	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
@@ -22,38 +24,45 @@ import (
 // concurrent use, and may be called from handlers.
 type Bus struct {
 	// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu,
-	// cancellation.mu; holding.mu, circuit.mu; schedule.mu; then lane's, which may
-	// come after any of these, and those of the key gates and of givenIDs, after
-	// lane's. The others are leaves. Nothing of the user's runs under any of them:
-	// handlers, middleware, observers, options, methods of errors, log sinks.
+	// cancellation.mu; door.mu, circuit.mu; waiter.mu; schedule.mu; then the pool's, which
+	// may come after any of these, and the key gates' after that. All others are leaves. No
+	// user code runs under any of them: handlers, middleware, observers, options, methods
+	// of errors and contexts, log sinks.
 
 	// Immutable after New.
-	config *config
-	time   *timeline.Timeline
-	log    *zap.Logger
-	ids    *uuid7.Source
-	routes *route.Table[*Subscription, *targets]
-	lanes  *lane.Pool[opening, *worker]
-	delay  *delay.Queue[*dispatch]     // retries
-	doors  *delay.Queue[*Subscription] // circuits to be asked again
-	watch  *deadline.Watch[call]
-	store  store
-	types  typeTable
-	retry  atomic.Pointer[retrySettings] // of subscriptions that have none; see retryset.go
-	era    atomic.Pointer[era]
+	config   *config
+	time     *timeline.Timeline
+	log      *zap.Logger
+	ids      *uuid7.Source
+	routes   *route.Table[*Subscription, *targets]
+	pool     *pool.Pool[*dispatch, *worker]
+	keys     *keyGate
+	delay    *delay.Queue[*dispatch]     // retries
+	doors    *delay.Queue[*Subscription] // doors that are to be asked again
+	watch    *deadline.Watch[call]
+	letters  *letterQueue
+	recorder func(done func(error)) // records a change; nil: in memory, done at once
 
+	types     typeTable
+	retry     atomic.Pointer[retrySettings] // of subscriptions that have none; see retryset.go
+	era       atomic.Pointer[era]
+	given     givenIDs
 	scheduled *schedule
 	ledger    ledger
 	abandoned abandonedCalls
-	seenIDs   uint64        // of busy
-	attempts  atomic.Uint64 // that observers were told of
+	shared    sharedDoors
+	fullLines atomic.Int32 // doors whose lines are full
+	several   atomic.Bool  // there are two subscriptions or more
+	entering  atomic.Int64 // calls that open dispatches without room in the queue
+	seenIDs   uint64       // of busy
+	attempts  atomic.Uint64
 
 	started atomic.Bool // Start has been called; set under mu
-	ending  atomic.Bool // Shutdown has been called
+	ending  atomic.Bool // Shutdown has been called; set under mu
 	cutting cutting
 	stuck   atomic.Bool   // an observer did not return in time for the cut
 	leaving chan struct{} // closed when ending has been set
-	drained chan struct{} // closed when, ending, nothing is unsettled
+	drained chan struct{} // closed when, ending, nothing is left that Shutdown waits for
 	closed  chan struct{} // closed when Shutdown is done
 
 	mu            sync.Mutex // guards the following
@@ -61,9 +70,16 @@ type Bus struct {
 	drainedOnce   bool
 	cause         error         // of cutting
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
-	unfinished    []DeadLetter  // of a cut
+	unfinished    []DeadLetter  // with the reason shutdown
 	shutdownErr   error         // valid once closed is closed
 }
+
+// keyGate is where dispatches wait until those before them with the same key have
+// settled: one for the bus, or one for each subscription on a bus with isolation.
+type keyGate = keys.Gate[*dispatch]
+
+// keyGates is how many keys of a bus can pass at the same instant.
+const keyGates = 32
 
 // New makes a bus. It starts no goroutine; events wait until Start. The error is
 // an *OptionError.
@@ -77,6 +93,7 @@ func New(opts ...Option) (*Bus, error) {
 		time:          timeline.New(c.clock),
 		log:           c.logger.Named("eventbus"),
 		ids:           uuid7.NewSource(),
+		keys:          keys.New[*dispatch](keyGates),
 		cutting:       cutting{done: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
@@ -86,46 +103,36 @@ func New(opts ...Option) (*Bus, error) {
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
 	b.era.Store(&era{})
 	b.routes = route.NewTable(b.newTargets)
-	b.lanes = lane.New(b.workers())
-	b.delay = delay.New(delayClock{b.time}, func(due []*dispatch) {
-		b.lanes.ReturnAll(len(due), func(i int) opening { return *due[i].ticket() })
-	})
+	b.pool = pool.New(b.workers())
+	b.delay = delay.New(delayClock{b.time}, b.retryDue)
 	b.doors = delay.New(delayClock{b.time}, b.wake)
-	b.watch = deadline.New(
-		b.slow,
-		b.overran,
-		b.time.Nanos,
-		func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
-	)
+	b.watch = deadline.New(deadline.Config[call]{
+		Of:        (*call).watched,
+		Slow:      b.slow,
+		Overrun:   b.overran,
+		Nanos:     b.time.Nanos,
+		AfterFunc: func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
+	})
 	b.time.SetHooks(b.busy, func() { b.watch.Look() })
-	b.store = &memory{
-		lanes:  b.lanes,
-		keys:   newKeyGate(keyGates),
-		copies: &b.ledger.copies,
-		letterQueue: &letterQueue{
-			capacity: c.deadLetters,
-			newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
-			evicted:  b.letterEvicted,
-		},
+	b.letters = &letterQueue{
+		capacity: c.deadLetters,
+		newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
+		evicted:  b.letterEvicted,
 	}
-	b.scheduled = newSchedule(delayClock{b.time}, func(o *opening) { b.store.open(o) })
-	b.abandoned.calls = make(map[*call]time.Time)
+	b.scheduled = newSchedule(delayClock{b.time}, b.due)
+	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
 	return b, nil
 }
 
-// workers says what the lanes run, and how.
-func (b *Bus) workers() lane.Config[opening, *worker] {
-	return lane.Config[opening, *worker]{
-		Open:        b.openWorker,
-		Close:       b.closeWorker,
-		Place:       func(w *worker) *opening { return &w.places[0].opening },
-		Run:         b.run,
-		Enter:       func(o *opening) bool { return b.store.enter(o) },
-		Ending:      (*worker).ending,
-		Next:        (*worker).goOn,
-		Counted:     func() int64 { return b.ledger.handled.Load() },
-		After:       (*worker).tell,
-		Idle:        (*worker).idle,
+// workers describes the pool.
+func (b *Bus) workers() pool.Config[*dispatch, *worker] {
+	return pool.Config[*dispatch, *worker]{
+		Open:        func() *worker { return &worker{slot: b.watch.Open(), seen: rand.Uint32()} },
+		Close:       func(w *worker) { b.watch.Close(w.slot) },
+		Run:         func(w *worker, d *dispatch) bool { b.run(w, d); return !w.lost },
+		Enter:       b.enterKey,
+		Idle:        func(w *worker) { w.slot.Clear(); w.calls = nil },
+		Freed:       b.freed,
 		Rest:        func() { b.watch.Rest() },
 		Concurrency: b.config.concurrency,
 		Capacity:    b.config.queue,

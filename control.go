@@ -28,10 +28,10 @@ func (s *Subscription) Trip() error {
 	if err := s.controllable("Trip"); err != nil {
 		return err
 	}
-	if s.circuit.config.disabled {
+	if s.door.circuit.config.disabled {
 		return fmt.Errorf("Trip(%s): %w", s.id, ErrCircuitDisabled)
 	}
-	s.bus.circuitChanged(s, s.circuit.trip(s.bus.time.Nanos()))
+	s.bus.circuitChanged(s, s.door.circuit.trip(s.bus.time.Nanos()))
 	s.bus.tend(s)
 	return nil
 }
@@ -44,10 +44,10 @@ func (s *Subscription) Reset() error {
 	if err := s.controllable("Reset"); err != nil {
 		return err
 	}
-	if s.circuit.config.disabled {
+	if s.door.circuit.config.disabled {
 		return fmt.Errorf("Reset(%s): %w", s.id, ErrCircuitDisabled)
 	}
-	s.bus.circuitChanged(s, s.circuit.reset(s.bus.time.Nanos()))
+	s.bus.circuitChanged(s, s.door.circuit.reset(s.bus.time.Nanos()))
 	s.bus.tend(s)
 	return nil
 }
@@ -86,7 +86,7 @@ func (s *Subscription) HoldUntil(t time.Time) error {
 }
 
 func (s *Subscription) pause(until int64, field zap.Field) {
-	s.circuit.pause(until)
+	s.door.pause(until)
 	s.bus.log.Info("subscription paused", zap.String("subscription_id", s.id), field)
 	s.bus.tend(s) // what is held already may have to wait longer, or less
 }
@@ -99,8 +99,8 @@ func (s *Subscription) Resume() error {
 	if err := s.controllable("Resume"); err != nil {
 		return err
 	}
-	if _, paused := s.circuit.paused(s.bus.time.Nanos()); paused {
-		s.circuit.resume()
+	if _, paused := s.door.paused(s.bus.time.Nanos()); paused {
+		s.door.resume()
 		s.bus.log.Info("subscription resumed", zap.String("subscription_id", s.id))
 	}
 	s.bus.tend(s)
@@ -120,7 +120,7 @@ func (s *Subscription) controllable(what string) error {
 // paused is whether the subscription is paused, and until when if that is known.
 func (s *Subscription) paused() (paused bool, until time.Time) {
 	line := s.bus.time
-	nanos, paused := s.circuit.paused(line.Nanos())
+	nanos, paused := s.door.paused(line.Nanos())
 	if paused && nanos != math.MaxInt64 {
 		until = line.At(nanos)
 	}

@@ -5,212 +5,183 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// opening is what a dispatch begins with. It is what queues hold, so it is small.
-type opening struct {
+// dispatch is an event on its way to its targets. The queue, the key gate, the delay
+// queue, the schedule and the doors' lines all hold *dispatch.
+//
+// A dispatch has one owner at a time: the caller that opens it, a worker, or the
+// structure that holds it. Only the owner changes it. The first group of fields is fixed
+// when it opens, so handlers that were abandoned may still read those.
+type dispatch struct {
 	id      EventID
 	payload any
-	with    context.Context // the values, or the extras that have them; nil for neither
-	to      *targets
 	key     string
-	wall    int64 // the time of publication, see Timeline.UTC
-}
+	to      *targets
+	values  context.Context // of the context given to Publish; nil for none
+	origin  *origin         // nil if there is nothing special about it
+	wall    int64           // time of publication, see timeline.UTC
 
-// extras is what most openings do not have. It stands where the values do, so that
-// those that have neither need no room for both.
-type extras struct {
-	context.Context // the values; nil for none
-
-	metadata EventMetadata
-	waiter   *waiter
-	replay   *replay // the last one, if it was replayed
-	due      int64   // when it is due, if it was published for later
-	given    bool    // its id was given
-}
-
-// replay is what an event has that was replayed.
-type replay struct {
-	published time.Time  // exactly: it may not have begun on this timeline
-	asked     *replaying // if more was asked for than the replay
-	count     int32      // how often it has been replayed
-}
-
-// extras are the opening's, nil if it has none.
-func (o *opening) extras() *extras {
-	e, _ := o.with.(*extras)
-	return e
-}
-
-// values are for the handlers' contexts; nil for none.
-func (o *opening) values() context.Context {
-	if e := o.extras(); e != nil {
-		return e.Context
-	}
-	return o.with
-}
-
-// dispatch is an event on its way to its subscriptions. It belongs to one
-// goroutine at a time: whoever opened it, a worker, or nobody while it is queued
-// or waits.
-//
-// A worker runs one dispatch after another in the same piece of memory. One that
-// has to wait moves out of there.
-type dispatch struct {
-	opening
-	story   *story // nil until there is something to tell
+	story   *story        // nil until there is something to tell
+	worker  *worker       // that runs it, or ran it last
+	word    deadline.Word // the state of its last call, for which the worker and the watch compete
+	next    int32         // index of the next target
 	attempt int32
-	next    int32 // where to go on in to.subscriptions
-	apart   bool  // it has an allocation of its own
+	state   dispatchState
+	placed  bool // it holds its key's place: the next dispatch of the key waits for it
+	first   call // its first call; further ones are allocated an attempt at a time
 }
 
-// ticket is what a queue holds of a dispatch that goes on and is apart: the dispatch
-// itself, in place of a payload.
-func (d *dispatch) ticket() *opening { return &opening{payload: d, to: d.to, key: d.key} }
+// dispatchState says where a dispatch is. It changes in the transitions of dispatcher.go
+// only.
+type dispatchState uint8
 
-// event is what the handlers get.
-func (d *dispatch) event(t *timeline.Timeline) (e Event) {
-	d.put(&e, t)
-	return e
+const (
+	stateOpening dispatchState = iota // Publish or a replay makes it
+	stateQueued
+	stateRunning
+	stateWaiting   // for its next attempt
+	stateScheduled // until it is due
+	stateParked    // at its next target's door
+	stateRecording // a change that ends or moves it is being recorded
+	stateSettled
+)
+
+// origin is what a dispatch has besides an event with a new id and without metadata. It
+// is fixed when the dispatch opens.
+type origin struct {
+	metadata EventMetadata
+	waiter   *waiter // the PublishAndWait in progress, if any
+	order    EventID // orders it among the dispatches of its key; zero: its own id does
+	due      int64   // when a scheduled event is due; 0 if it was not scheduled
+	given    bool    // the publisher chose the id
+	replay   *replay
 }
 
-// put puts the event into place.
-func (d *dispatch) put(e *Event, t *timeline.Timeline) {
-	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
-	if extras := d.extras(); extras != nil {
-		e.Metadata = extras.metadata
-	} else {
-		e.Metadata = EventMetadata{}
+// replay is what a dispatch has that was opened by a replay.
+type replay struct {
+	published      time.Time // of the event: it may not lie on this timeline
+	began          int64
+	count          int32 // replays of the event, with this one
+	run            *bulkRun
+	succeeded      []string // subscriptions that handled the event before
+	history        []Failure
+	historyOmitted int
+	edited         bool // the payload is another one than original, with which it was published
+	original       any
+	at             *Subscription // whose window has the event's last failure
+	counted        counted       // where
+}
+
+// noOrigin stands for a missing origin or replay.
+var (
+	noOrigin origin
+	noReplay replay
+)
+
+func (d *dispatch) from() *origin {
+	if d.origin == nil {
+		return &noOrigin
+	}
+	return d.origin
+}
+
+func (d *dispatch) replay() *replay {
+	if r := d.from().replay; r != nil {
+		return r
+	}
+	return &noReplay
+}
+
+// event is the event as handlers get it.
+func (d *dispatch) event(t *timeline.Timeline) Event {
+	return Event{
+		ID: d.id, Type: d.to.eventType, Payload: d.payload, Key: d.key,
+		Metadata: d.from().metadata, Time: d.published(t),
 	}
 }
 
 // published is the time of publication, in UTC.
-func (o *opening) published(t *timeline.Timeline) time.Time {
-	if e := o.extras(); e != nil && e.replay != nil {
-		return e.replay.published
+func (d *dispatch) published(t *timeline.Timeline) time.Time {
+	if d.origin != nil && d.origin.replay != nil {
+		return d.origin.replay.published
 	}
-	return t.UTC(o.wall)
+	return t.UTC(d.wall)
 }
 
-// replays is how often the event has been replayed.
-func (d *dispatch) replays() int {
-	if e := d.extras(); e != nil && e.replay != nil {
-		return int(e.replay.count)
+// orderID orders the dispatches of a key: later ones have greater ones.
+func (d *dispatch) orderID() EventID {
+	if o := d.from().order; !o.IsZero() {
+		return o
 	}
-	return 0
+	return d.id
 }
 
-// failedReplay notes a failure of a replay for the ReplayMatching that made it, if
-// one did.
-func (d *dispatch) failedReplay() {
-	if e := d.extras(); e != nil && e.replay != nil && e.replay.asked != nil {
-		e.replay.asked.run.failed()
+// elapsed is the time that MaxElapsed bounds: since the dispatch first became runnable,
+// without the time that it was parked.
+func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Duration {
+	var parked time.Duration
+	if d.story != nil {
+		parked = d.story.parked
 	}
-}
-
-// waiter is who waits for it to settle, if anybody.
-func (o *opening) waiter() *waiter {
-	if e := o.extras(); e != nil {
-		return e.waiter
+	if o := d.from(); o.due != 0 || o.replay != nil {
+		return time.Duration(now.Nanos-max(o.due, d.replay().began)) - parked
 	}
-	return nil
+	return now.UTC.Sub(d.published(t)) - parked
 }
 
-// story is what most dispatches do not have.
-type story struct {
-	first    failure       // of no subscription: none
-	previous time.Duration // the delay before this attempt, without RetryAfter
-	counted  counted       // the last failure, in the window of the next subscription
-	rest     *rest         // a pointer, as most that wait have failed once
+// isLast reports whether the next target is all that is left of the dispatch, and no
+// other has handled the event in it.
+func (d *dispatch) isLast() bool {
+	return int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0
 }
 
-// rest is what follows the first failure, and what most stories do not have.
-type rest struct {
-	more []failure
-	rare *rarities
-}
-
-// failures goes through those that are kept, oldest first.
-func (s *story) failures(yield func(*failure) bool) {
-	if s.last() == nil || !yield(&s.first) || s.rest == nil {
-		return
+// succeeded is the number of targets that have handled the event in this dispatch.
+func (d *dispatch) succeeded() int {
+	n := int(d.next)
+	if d.story != nil && d.story.detours != nil {
+		n -= len(d.story.detours.skipped)
 	}
-	for i := range s.rest.more {
-		if !yield(&s.rest.more[i]) {
-			return
-		}
-	}
+	return n
 }
 
-// last is the last failure, nil if there is none.
-func (s *story) last() *failure {
-	switch {
-	case s.first.subscription == nil:
+// waiter is the PublishAndWait that waits for the dispatch, if any.
+func (d *dispatch) waiter() *waiter {
+	if d.origin == nil || d.story != nil && d.story.unawaited {
 		return nil
-	case s.rest == nil || len(s.rest.more) == 0:
-		return &s.first
 	}
-	return &s.rest.more[len(s.rest.more)-1]
+	return d.origin.waiter
 }
 
-func (s *story) others() *rest {
-	if s.rest == nil {
-		s.rest = &rest{}
-	}
-	return s.rest
+// story is what happened to a dispatch. Most have none.
+type story struct {
+	failures    []failure     // the first ones and the last ones
+	omitted     int32         // failures between those
+	omittedHere int32         // of these, those at the next target
+	previous    time.Duration // the delay before this attempt, without RetryAfter
+	counted     counted       // the last failure, in the window of the next target
+	parked      time.Duration // how long it was parked so far
+	unawaited   bool          // its waiter no longer waits for it
+	part        bool          // it was split off: its waiter waits for it, but its outcome is not the event's
+	detours     *detours
 }
 
-// passed notes that the dispatch goes on to its next subscription.
-func (d *dispatch) passed() {
-	d.story.counted = counted{}
-	if rare := d.rare(); rare != nil {
-		rare.omittedHere = 0
-	}
+// detours is what even most failed dispatches do not have.
+type detours struct {
+	spent   []spent  // of the budgets of rules
+	skipped []int32  // targets that were split off
+	seat    seat     // at the door of the next target
+	told    *Attempt // that observers have been told of, until they are told of its end
 }
 
-// rarities is what even most stories do not have.
-type rarities struct {
-	omitted        int       // failures that are not kept
-	omittedHere    int       // of these, those at the subscription that is next
-	spent          []spent   // on rules
-	skipped        []int32   // subscriptions that have been split off
-	seat           seat      // of one that has been held
-	noPlace        bool      // it does not have its key's place
-	succeeded      []string  // in the dispatches before this replay
-	history        []Failure // of those
-	historyOmitted int
-	attempt        *Attempt // that observers know of, until they know of its end
-	edited         bool     // the payload is another one than original, the event's own
-	original       any
-}
-
-// spent is what a dispatch has spent of a rule's budget, and where it is in its delays.
+// spent is what a dispatch has spent of a rule's budget, and its last delay there.
 type spent struct {
 	of       *Subscription // whose rule; nil for one of the bus's
 	rule     int32         // its position
 	failures int32
-	previous time.Duration // the last delay, without RetryAfter
-}
-
-// spentOn is what has been spent on a rule.
-func (r *rarities) spentOn(of *Subscription, rule int32) *spent {
-	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
-	if i < 0 {
-		i = len(r.spent)
-		r.spent = append(r.spent, spent{of: of, rule: rule})
-	}
-	return &r.spent[i]
-}
-
-// ruled is how many failures rules have decided on.
-func (d *dispatch) ruled() (failures int) {
-	if rare := d.rare(); rare != nil {
-		for i := range rare.spent {
-			failures += int(rare.spent[i].failures)
-		}
-	}
-	return failures
+	previous time.Duration // without RetryAfter
 }
 
 // failure is a Failure in fewer bytes: many wait in retries.
@@ -221,166 +192,138 @@ type failure struct {
 	at           int64
 	duration     time.Duration
 	attempt      int32
-	rule         int32 // that has decided on it, from 1; 0: the policy
+	rule         int32 // that decided on it, from 1; 0: the policy
 }
 
-// retried reports whether an attempt of this dispatch has failed.
-func (d *dispatch) retried() bool { return d.story != nil && d.story.last() != nil }
-
-// recovered reports whether the subscriptions at which this dispatch has failed
-// have handled the event after all; one that was then skipped has not.
-func (d *dispatch) recovered() bool {
-	if !d.retried() {
-		return false
-	}
-	rare := d.rare()
-	if rare == nil {
-		return true
-	}
-	for f := range d.story.failures {
-		if slices.ContainsFunc(rare.skipped, func(i int32) bool { return f.subscription == d.to.subscriptions[i] }) {
-			return false
-		}
-	}
-	return true
-}
-
-func (d *dispatch) tale() *story {
+// tell is the dispatch's story, to add something to.
+func (d *dispatch) tell() *story {
 	if d.story == nil {
 		d.story = &story{}
 	}
 	return d.story
 }
 
-// rare are its rarities, nil if it has none.
-func (d *dispatch) rare() *rarities {
-	if d.story == nil || d.story.rest == nil {
+func (d *dispatch) detour() *detours {
+	s := d.tell()
+	if s.detours == nil {
+		s.detours = &detours{}
+	}
+	return s.detours
+}
+
+// lastFailure is nil if there is none.
+func (d *dispatch) lastFailure() *failure {
+	if d.story == nil || len(d.story.failures) == 0 {
 		return nil
 	}
-	return d.story.rest.rare
+	return &d.story.failures[len(d.story.failures)-1]
 }
 
-func (d *dispatch) rarities() *rarities {
-	s := d.tale().others()
-	if s.rare == nil {
-		s.rare = &rarities{}
-	}
-	return s.rare
-}
-
-// outlier is a dispatch that has moved out, in one allocation with its story.
-type outlier struct {
-	dispatch
-	told story
-}
-
-// moveOut gives a dispatch an allocation of its own, and a story.
-func (d *dispatch) moveOut() *dispatch {
-	if d.apart {
-		return d
-	}
-	out := &outlier{}
-	// Before any pointer: while the collector marks, to put one into memory reads it
-	// first, and the system then maps what is new twice.
-	out.told.first.attempt = d.attempt
-	out.dispatch = *d
-	out.apart = true
-	if out.story == nil {
-		out.story = &out.told
-	}
-	return &out.dispatch
-}
-
-// keep adds a failure at a subscription to the story.
-func (d *dispatch) keep(at *Subscription) *failure {
-	s := d.tale()
-	if s.first.subscription == nil {
-		s.first.subscription = at
-		return &s.first
-	}
-	rest := s.others()
-	const first = firstFailures - 1
-	if len(rest.more) == first+lastFailures {
-		r := d.rarities()
-		r.omitted++
-		if rest.more[first].subscription == at {
-			r.omittedHere++
+// keep adds a failure at the next target. Beyond the limits of F5 it drops one between the first
+// and the last ones.
+func (d *dispatch) keep(f failure) {
+	s := d.tell()
+	if len(s.failures) == firstFailures+lastFailures {
+		s.omitted++
+		if s.failures[firstFailures].subscription == f.subscription {
+			s.omittedHere++
 		}
 	}
-	rest.more, _ = keepFailure(rest.more, first, failure{subscription: at})
-	return &rest.more[len(rest.more)-1]
+	s.failures, _ = keepFailure(s.failures, firstFailures, f)
 }
 
-// splitOff makes a dispatch for the next subscription alone, with the attempts and
-// failures that it has there. With all, that is all that is left of d, and takes
-// over its key's place and whoever waits for it.
-func (d *dispatch) splitOff(s *Subscription, policy *mergedPolicy, all bool) *dispatch {
-	split := &dispatch{opening: d.opening, apart: true}
-	split.to = &targets{eventType: d.to.eventType, subscriptions: []*Subscription{s}, counters: d.to.counters}
-	split.to.merged.Store(policy)
+// passed notes that the dispatch goes on to the target after the next.
+func (d *dispatch) passed() {
 	if d.story != nil {
-		story := split.tale()
-		for f := range d.story.failures {
-			if f.subscription == s {
-				*split.keep(s) = *f
-				split.attempt = f.attempt
-			}
+		d.story.counted, d.story.omittedHere = counted{}, 0
+	}
+}
+
+// recovered reports whether every target at which the dispatch has failed has handled the
+// event after all. A target that was split off has not.
+func (d *dispatch) recovered() bool {
+	if d.lastFailure() == nil {
+		return false
+	}
+	if d.story.detours == nil {
+		return true
+	}
+	return !slices.ContainsFunc(d.story.detours.skipped, func(i int32) bool {
+		return slices.ContainsFunc(d.story.failures, func(f failure) bool { return f.subscription == d.to.subscriptions[i] })
+	})
+}
+
+// ruled is the number of failures that rules have decided on.
+func (d *dispatch) ruled() (failures int) {
+	if d.story != nil && d.story.detours != nil {
+		for i := range d.story.detours.spent {
+			failures += int(d.story.detours.spent[i].failures)
 		}
-		story.counted = d.story.counted
-		if split.attempt > 0 { // its attempts are counted on, and so are its delays
-			story.previous = d.story.previous
-		}
-		if old := d.rare(); old != nil {
-			story.others().rare = &rarities{omitted: old.omittedHere, spent: split.spentOf(old), succeeded: old.succeeded, history: old.history, historyOmitted: old.historyOmitted, edited: old.edited, original: old.original}
+	}
+	return failures
+}
+
+// spentOn is what the dispatch has spent on a rule.
+func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
+	r := d.detour()
+	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
+	if i < 0 {
+		i = len(r.spent)
+		r.spent = append(r.spent, spent{of: of, rule: rule})
+	}
+	return &r.spent[i]
+}
+
+// splitOff makes a dispatch for the next target alone, with the attempts and failures
+// that it has there.
+func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
+	s := d.to.subscriptions[d.next]
+	split := &dispatch{
+		id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall,
+		to: d.to.only(int(d.next), policy),
+	}
+	if d.story != nil {
+		split.story = d.story.at(s)
+		if f := split.lastFailure(); f != nil {
+			split.attempt = f.attempt
 		}
 		d.passed()
 	}
-	d.rarities().skipped = append(d.rarities().skipped, d.next)
-	if !all {
-		split.dropWaiter()
-		split.dropPlace()
-	} else if !d.hasPlace() {
-		split.dropPlace()
-	}
+	d.detour().skipped = append(d.detour().skipped, d.next)
 	return split
 }
 
-// spentOf is what a dispatch that was split off another one has spent: all, as its
-// attempts are counted on from there; if it has none, nothing.
-func (d *dispatch) spentOf(other *rarities) []spent {
-	if d.attempt == 0 {
-		return nil
+// narrow drops what happened at other targets from a dispatch of which nothing but the
+// next one is left.
+func (d *dispatch) narrow() {
+	d.attempt = 0
+	if d.story == nil {
+		return
 	}
-	return slices.Clone(other.spent)
-}
-
-// hasPlace reports whether the dispatch has its key's place: the next one of the
-// key waits for it.
-func (d *dispatch) hasPlace() bool {
-	return d.key != "" && (d.rare() == nil || !d.rare().noPlace)
-}
-
-func (d *dispatch) dropPlace() {
-	if d.key != "" {
-		d.rarities().noPlace = true
+	before, whole := d.detour(), d.story
+	d.story = whole.at(d.to.subscriptions[d.next])
+	d.story.unawaited, d.story.part = whole.unawaited, whole.part
+	after := d.detour()
+	after.told, after.skipped = before.told, before.skipped
+	if f := d.lastFailure(); f != nil {
+		d.attempt = f.attempt
 	}
 }
 
-// dropWaiter makes the dispatch one that nobody waits for.
-func (d *dispatch) dropWaiter() {
-	if d.waiter() != nil {
-		// Not in place: another dispatch has the same extras.
-		extras := *d.extras()
-		extras.waiter = nil
-		d.with = &extras
+// at is the part of a story that belongs to one target, the next one.
+func (s *story) at(target *Subscription) *story {
+	part := &story{counted: s.counted, omitted: s.omittedHere, parked: s.parked}
+	for _, f := range s.failures {
+		if f.subscription == target {
+			part.failures = append(part.failures, f)
+		}
 	}
-}
-
-// succeeded is how many subscriptions have handled the event in this dispatch.
-func (d *dispatch) succeeded() int {
-	n := int(d.next)
-	if rare := d.rare(); rare != nil {
-		n -= len(rare.skipped)
+	// With its attempts go on its delays and its budgets; without any it begins anew.
+	if len(part.failures) > 0 {
+		part.previous = s.previous
+		if s.detours != nil && len(s.detours.spent) > 0 {
+			part.detours = &detours{spent: slices.Clone(s.detours.spent)}
+		}
 	}
-	return n
+	return part
 }

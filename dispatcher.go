@@ -2,434 +2,497 @@ package eventbus
 
 import (
 	"math"
-	"runtime"
-	"runtime/debug"
 	"time"
+
+	"github.com/surebus/eventbus/internal/deadline"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// run runs what the worker has taken, and with next what it takes ahead.
-func (b *Bus) run(w *worker, next func(*opening) bool) {
-	w.place, w.takeNext = 0, next
-	for {
-		b.attempt(w, w.taken())
-		switch {
-		case w.lost: // and what it ran is somebody else's
-			return
-		case !w.ahead:
-			if w.places[1].to != nil {
-				w.places[1].opening = opening{} // what is taken next comes into the other one
-			}
-			return
-		}
-		w.ahead, w.handled = false, false
-		w.places[1-w.place].opening = opening{} // or the worker keeps it as long as this one runs
-	}
+// worker is what a goroutine of the pool keeps.
+type worker struct {
+	slot *deadline.Slot[call]
+	// calls are the further calls of the attempt: its dispatch embeds the first one only
+	// for its first attempt. One allocation for each attempt, so that a context that a
+	// handler keeps holds its own event in memory and no other.
+	calls []call
+	call  running
+	seen  uint32 // calls begun, from a random number on; every latencySample-th is timed exactly
+	lost  bool   // its call was abandoned: another worker owns the dispatch
 }
 
-// attempt is a dispatch's next attempt: its handlers in order, from the subscription
-// that it has come to, until the first failure. It ends with that of another dispatch if
-// one call has been passed on to the next.
-func (b *Bus) attempt(w *worker, d *dispatch) {
-	var (
-		c         *call
-		err       error
-		v         *verdict
-		inHandler bool
-	)
-	defer func() {
-		if !inHandler {
-			return
-		}
-		// The handler has ended this goroutine, or a method of its error has.
-		if err == nil {
-			err = ErrHandlerExited
-		}
-		b.conclude(w, c, err, v)
-	}()
-	d.attempt = max(d.attempt, d.attempt+1) // or stays the last one that there is
-	at := w.visiting(d)
-	w.putEvent(d, b.time)
+// running is what a worker notes of its running call. If the call is abandoned, the
+// worker that takes over reads it there.
+type running struct {
+	pass    uint64 // through the circuit
+	started int64
+	weight  uint32 // calls that this one's latency stands for; 0 if it is not taken
+}
+
+// run makes the next attempt of a dispatch: its targets in order, from the next one on,
+// until the first failure.
+func (b *Bus) run(w *worker, d *dispatch) {
+	event := b.beginAttempt(w, d)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
-		if at.asked.Load() != nil {
-			at = w.visiting(d) // so that what is asked is soon found
-		}
-		pass, why := b.enter(d, s)
-		if why != notSkipped {
-			if b.cutting.begun() {
-				b.cutShort(w, d)
+		pass, shut := s.door.enter(b, d)
+		if shut == admitted {
+			c := b.begin(w, d, s, pass)
+			r := c.invoke(w, s, &event)
+			if !d.word.End(c.number) {
+				b.endedLate(w, c, r) // the watch abandoned it: a fresh worker owns d
 				return
 			}
-			if b.passOver(w, d, s, why) {
-				return
+			c.cancel()
+			if !r.withdrawn {
+				if !b.conclude(d, s, &w.call, r) {
+					return
+				}
+				continue
 			}
-			continue
+			b.leave(d, s, pass, noOutcome)
+			shut = r.shut
 		}
-		b.attemptBegun(d)
-		// What is somebody else's as soon as the call is given up is read before it begins.
-		w.to, w.steps = d.to, d.story == nil && !d.apart
-		c = b.begin(w, at, s, pass)
-		inHandler, err, v = true, nil, nil
-		var may bool
-		if may, err = b.handle(w, &c, s); err != nil && c.running() {
-			v = &w.verdict
-			b.judgeInside(w.to.subscriptions[c.position()], w.to, err, v)
+		if b.cutting.begun() {
+			d.attempt--
+			b.bury(d, ReasonShutdown)
+			return
 		}
-		inHandler = false
-		d, at = c.dispatch, c.visit // what is in there may be somebody else's
-		if !may {
-			if b.withdraw(w, c) {
-				return
-			}
-			continue
-		}
-		if !b.conclude(w, c, err, v) {
+		if b.park(d, s, shut) { // that was all that was left: d itself is parked or settled
 			return
 		}
 	}
-	w.handled = true
-	b.settle(w, d, settlement{outcome: Handled})
+	b.settle(d, Handled)
 }
 
-// enter asks at the subscription's door, immediately before it is its turn: one
-// that an attempt does not reach holds no permit.
-func (b *Bus) enter(d *dispatch, s *Subscription) (pass uint64, why skip) {
-	pass = s.circuit.gate.Load()
-	held := d.wasHeld()
-	behind := !held && d.key != "" && s.holding.hasLine(d.key)
-	if pass&gateAsk == 0 && !behind {
-		if held {
-			s.holding.move(d, seatInside)
+// beginAttempt prepares the next attempt and returns the event for its handlers.
+func (b *Bus) beginAttempt(w *worker, d *dispatch) Event {
+	d.state, d.worker = stateRunning, w
+	w.calls = nil
+	d.attempt = max(d.attempt, d.attempt+1) // or it stays the last number
+	return d.event(b.time)
+}
+
+// begin makes the call of the next target and shows it to the watch.
+//
+// While the timeline ticks, the watch looks at every tick and gives the call its deadline
+// then: up to a tick late, but never early. Otherwise, and for timeouts of about a tick,
+// it is armed at once. A timeline that stops ticking looks once more when it does.
+func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
+	b.attemptBegun(d)
+	c := &d.first
+	if c.dispatch != nil {
+		if len(w.calls) == 0 {
+			w.calls = make([]call, len(d.to.subscriptions)-int(d.next))
 		}
-		return pass, notSkipped
+		c, w.calls = &w.calls[0], w.calls[1:]
 	}
-	if behind && !s.circuit.removed() {
-		return pass, skipBehind
+	c.dispatch, c.number, c.target, c.attempt = d, d.word.Next(), d.next, d.attempt
+	now, exact := b.time.Recent()
+	w.call = running{pass: pass, started: now.Nanos}
+	switch {
+	case exact:
+		w.call.weight = 1
+	case w.samples(): // the others begin up to a tick after the reading
+		w.call.started, w.call.weight = b.time.Nanos(), latencySample
 	}
-	pass, why, change := s.circuit.enter(b.time.Nanos())
-	b.circuitChanged(s, change)
-	if held && why == notSkipped {
-		s.holding.move(d, seatInside)
+	w.slot.Show(c)
+	d.word.Begin(c.number)
+	if !b.time.Ticks() || s.timeout < 2*timeline.Tick {
+		b.watch.Arm(w.slot)
 	}
-	return pass, why
+	return c
 }
 
-// later is the instant d after another, or the end of time.
-func later(nanos int64, d time.Duration) int64 {
-	if due := nanos + int64(d); due >= nanos {
+// samples reports whether the next call is one of those whose latency is taken. By a Weyl
+// sequence: every 64th call would always be the same subscription's, of events with two.
+func (w *worker) samples() bool {
+	w.seen++
+	return w.seen*0x9e3779b9 < math.MaxUint32/latencySample
+}
+
+// conclude applies the result of a call that has ended. It returns whether the attempt
+// goes on.
+func (b *Bus) conclude(d *dispatch, s *Subscription, ran *running, r result) bool {
+	if r.err != nil {
+		b.fail(d, s, ran, r)
+		return false
+	}
+	if ran.weight > 0 {
+		s.counters.latency.Observe(max(time.Duration(b.time.Nanos()-ran.started), 0), ran.weight)
+	}
+	b.leave(d, s, ran.pass, succeeded)
+	return true
+}
+
+// fail notes a failure, decides what follows, and does it.
+func (b *Bus) fail(d *dispatch, s *Subscription, ran *running, r result) {
+	now := b.time.Now()
+	merged := b.policy(d.to)
+	by := merged.at(s, &b.config.names)
+	if r.verdict == nil {
+		r.verdict = b.judge(s, r.err, &by)
+	}
+	f := failure{
+		err: r.err, text: r.verdict.text, subscription: s, at: now.Nanos,
+		duration: max(time.Duration(now.Nanos-ran.started), 0),
+		attempt:  d.attempt, rule: int32(r.verdict.rule + 1),
+	}
+	s.counters.failed(r.err, f.duration)
+	if run := d.replay().run; run != nil {
+		run.failed()
+	}
+	policy := by.deciding(r.verdict)
+	number, previous := by.count(d, r.verdict)
+	d.keep(f)
+	next := policy.decide(&failedAttempt{
+		verdict: r.verdict, number: number, previous: *previous,
+		bound: merged.MaxElapsed, elapsed: d.elapsed(now, b.time),
+	}, b.randomly(policy, s))
+	b.logFailure(d, policy, next.delay)
+	outcome := failed
+	if r.verdict.rejected {
+		outcome = noOutcome
+	}
+	b.leave(d, s, ran.pass, outcome)
+	if !next.retry {
+		b.bury(d, next.reason)
+		return
+	}
+	*previous = next.scheduled
+	b.wait(d, next.delay, later(now.Nanos, next.delay))
+}
+
+// leave ends a delivery's stay inside a door, with its outcome for the circuit.
+func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
+	change := s.door.leave(b, d, pass, o)
+	if o == succeeded {
+		d.passed()
+	}
+	b.circuitChanged(s, change)
+	if s.door.circuit.gate.Load()&gateLine != 0 {
+		b.tend(s)
+	}
+}
+
+// overran is called by the watch, on its goroutine, when a call exceeds its timeout.
+func (b *Bus) overran(c *call) {
+	s := c.subscription()
+	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
+}
+
+// abandon leaves a call to itself, and its dispatch to a fresh worker, which concludes the
+// attempt with err, or with its end by Shutdown if that is nil.
+func (b *Bus) abandon(c *call, err error) {
+	c.ask() // even if the handler has not: the context's end must not change when d goes on
+	c.cancel()
+	b.abandoned.add(c, b.time.Now().UTC)
+	b.takeOver(c, err)
+}
+
+// exited is called when a handler, or a method of its error, ends its goroutine.
+func (b *Bus) exited(w *worker, c *call, err error) {
+	if !c.dispatch.word.End(c.number) {
+		b.endedLate(w, c, result{err: err})
+		return
+	}
+	w.lost = true
+	c.cancel()
+	if err == nil {
+		err = ErrHandlerExited
+	}
+	b.takeOver(c, err)
+}
+
+// takeOver lets a fresh worker conclude a call that has ended without its own.
+func (b *Bus) takeOver(c *call, err error) {
+	b.pool.Replace(func(w *worker) {
+		d, s := c.dispatch, c.subscription()
+		ran := d.worker.call
+		d.worker = w
+		if err != nil {
+			b.fail(d, s, &ran, result{err: err})
+			return
+		}
+		b.leave(d, s, ran.pass, noOutcome)
+		d.attempt--
+		b.bury(d, ReasonShutdown)
+	})
+}
+
+// endedLate notes that an abandoned handler has returned. Its result is counted only.
+func (b *Bus) endedLate(w *worker, c *call, r result) {
+	w.lost = true
+	b.abandoned.remove(c)
+	c.subscription().counters.lateEnds.Add(1)
+	b.logLateEnd(c, r.err)
+}
+
+// later is the instant a delay after another one, or the end of time.
+func later(nanos int64, delay time.Duration) int64 {
+	if due := nanos + int64(delay); due >= nanos {
 		return due
 	}
 	return math.MaxInt64
 }
 
-// handle runs the handler of c, which is that of s, and as far as one call can be passed
-// on to the next, those after it. c is then the last one, also if its handler ends the
-// goroutine, and err what it has returned, or panicked with. With false, it must not be
-// called any more.
-func (b *Bus) handle(w *worker, c **call, s *Subscription) (may bool, err error) {
-	inHandler := false
-	defer func() {
-		if !inHandler {
-			return
-		}
-		r := recover()
-		if r == nil {
-			// Either panic(nil) under GODEBUG=panicnil=1, which recover has
-			// stopped, or runtime.Goexit, after which this error is nobody's.
-			r = new(runtime.PanicNilError)
-		}
-		may, err = true, &PanicError{Value: r, Stack: debug.Stack()}
-	}()
-	event := w.event // here, it is copied once a call and not twice
-	for {
-		// Whoever sets one of these looks for running calls only afterwards.
-		if b.cutting.begun() || s.circuit.barred() != notSkipped {
-			return false, nil
-		}
-		inHandler = true
-		err = s.handler(*c, event)
-		inHandler = false
-		if err != nil {
-			return true, err
-		}
-		var next *call
-		if next, s = b.passOn(w, *c, s); next == nil {
-			return true, nil
-		}
-		if next.visit != (*c).visit {
-			event = w.event
-		}
-		*c = next
-	}
+// change is a transition of one dispatch, or of several that open together, as it is
+// recorded.
+type change struct {
+	to      dispatchState // stateSettled: outcome says how
+	d       *dispatch
+	batch   []*dispatch // with stateOpening, if there are several; d is the first
+	outcome Outcome
+	letter  *DeadLetter   // the one that is made (DeadLettered), or taken (a replay)
+	due     int64         // with stateWaiting
+	delay   time.Duration // with stateWaiting
 }
 
-// conclude takes the result of a call, with the verdict on an error if there is one
-// already. It reports whether the attempt goes on.
-func (b *Bus) conclude(w *worker, c *call, err error, v *verdict) bool {
-	if !w.slot.End(c.number) {
-		b.putBack(w)
-		b.endedLate(w, c, err)
-		return false
+// all are the dispatches of the change.
+func (c *change) all() []*dispatch {
+	if c.batch != nil || c.d == nil {
+		return c.batch
 	}
-	if c.asked.Load() != nil {
-		c.cancel()
-	}
-	if err != nil {
-		b.failed(w, c, err, v)
-		return false
-	}
-	d, s := c.takeBack(), c.subscription()
-	now, _ := b.time.Recent()
-	if d.story == nil && w.weight == 0 && s.circuit.quiet(c.pass(), now.Nanos) {
-		s.circuit.successes.Add(1)
-		return true
-	}
-	b.putBack(w) // what follows may take its time
-	var was counted
-	if d.story != nil {
-		was = d.story.counted
-		d.passed()
-	}
-	if w.weight > 0 {
-		s.counters.latency.Observe(time.Duration(b.time.Nanos()-c.started), w.weight)
-	}
-	b.probed(s, c.pass(), s.circuit.succeeded(c.pass(), now.Nanos, was))
-	return true
+	return []*dispatch{c.d}
 }
 
-// failed is what follows from a failure: a retry, or a dead letter.
-func (b *Bus) failed(w *worker, c *call, err error, v *verdict) {
-	// It is likely to wait, and has something to tell in any case.
-	d, s, now := c.takeBack().moveOut(), c.subscription(), b.time.Nanos()
-	duration := max(time.Duration(now-c.started), 0)
-	by, story := b.policy(d.to).at(s, &b.config.names), d.tale()
-	attempt := failedAttempt{bound: by.policy.MaxElapsed}
-	if attempt.bound != 0 {
-		attempt.elapsed = b.time.Now().UTC.Sub(d.published(b.time))
-	}
-	if v == nil {
-		asked := by // what a goroutine gets is on the heap
-		v = b.judge(s, err, &asked)
-	}
-	attempt.verdict = v
-	policy := by.deciding(v)
-	failures, previous := by.count(d, v)
-	attempt.number, attempt.previous = failures, *previous
-	kept := d.keep(s)
-	kept.err, kept.text, kept.at, kept.duration = err, attempt.text, now, duration
-	kept.attempt, kept.rule = d.attempt, int32(attempt.rule+1)
-	s.counters.failed(err, duration)
-	d.failedReplay()
-	next := policy.decide(&attempt, b.randomly(policy, s))
-	var change circuitChange
-	if attempt.permanent {
-		s.circuit.released(c.pass())
-	} else {
-		story.counted, change = s.circuit.failed(c.pass(), now, story.counted)
-	}
-	b.logFailure(d, policy, next.delay)
-	b.probed(s, c.pass(), change)
-	if !next.retry {
-		b.bury(w, d, next.reason)
+// record makes a change durable, and then runs then, once. In memory that is at once. A
+// store may do it later, on another goroutine, or refuse the change. Until then the
+// dispatch belongs to the record, and nothing else may touch it.
+//
+// Every transition of a dispatch that outlives a crash passes here: opening, waiting,
+// parking, and settling. Only changes that open, cancel or replay can be refused; their
+// callers use recordNow.
+func (b *Bus) record(c change, then func(*Bus, change, error)) {
+	if b.recorder == nil {
+		then(b, c, nil)
 		return
 	}
+	if c.to != stateOpening {
+		c.d.state = stateRecording
+	}
+	n := int64(max(len(c.batch), 1))
+	b.ledger.recording.Add(n)
+	b.recorder(func(err error) {
+		then(b, c, err)
+		b.ledger.recording.Add(-n)
+		b.checkDrained()
+	})
+}
+
+// recordNow is record for a caller that waits for the outcome.
+func (b *Bus) recordNow(c change, then func(*Bus, change, error)) error {
+	if b.recorder == nil {
+		then(b, c, nil)
+		return nil
+	}
+	recorded := make(chan error, 1)
+	b.record(c, func(b *Bus, c change, err error) {
+		then(b, c, err)
+		recorded <- err
+	})
+	return <-recorded
+}
+
+// opened makes accepted dispatches runnable. Their room in the queue is reserved.
+func (b *Bus) opened(c change, err error) {
+	if c.batch == nil {
+		b.openedOne(c.d, err)
+		return
+	}
+	for _, d := range c.batch {
+		b.openedOne(d, err)
+	}
+}
+
+func (b *Bus) openedOne(d *dispatch, err error) {
+	if err != nil {
+		b.pool.Unreserve(d.places())
+		return
+	}
+	b.ledger.accepted.Add(1)
+	d.to.counters.events.Add(1)
+	switch {
+	case len(d.to.subscriptions) == 0: // settled by the publisher, after its observers
+	case d.from().due != 0:
+		b.schedule(d)
+	default:
+		b.enqueue(d, true)
+	}
+}
+
+// places is the number of places that an accepted dispatch takes in the queue.
+func (d *dispatch) places() int {
+	if len(d.to.subscriptions) == 0 || d.from().due != 0 {
+		return 0
+	}
+	return max(len(d.to.each), 1)
+}
+
+// enqueue queues a dispatch, or its copies. reserved says that their room is.
+func (b *Bus) enqueue(d *dispatch, reserved bool) {
+	if d.to.each == nil {
+		b.queue(d, reserved)
+		return
+	}
+	for _, copied := range b.copies(d) {
+		b.queue(copied, reserved)
+	}
+}
+
+func (b *Bus) queue(d *dispatch, reserved bool) {
+	d.state = stateQueued
+	if r := d.replay(); r.at != nil && r.at == d.to.subscriptions[0] {
+		d.tell().counted = r.counted
+	}
+	if gated := d.key != ""; reserved {
+		b.pool.Push(d, gated)
+	} else {
+		b.pool.Return(gated, d)
+	}
+}
+
+// copies are the dispatches that an event becomes: one, or one for each target on a bus
+// with isolation.
+func (b *Bus) copies(d *dispatch) []*dispatch {
+	if d.to.each == nil {
+		return []*dispatch{d}
+	}
+	all := make([]*dispatch, len(d.to.each))
+	for i, to := range d.to.each {
+		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, to: to}
+	}
+	b.ledger.copies.Add(int64(len(all)) - 1)
+	if waiter := d.waiter(); waiter != nil {
+		waiter.expect(len(all) - 1)
+	}
+	return all
+}
+
+// enterKey decides whether a queued dispatch may run now, or waits in the key gate until
+// the one before it leaves. It runs under the pool's lock.
+func (b *Bus) enterKey(d *dispatch) bool {
+	d.placed = true
+	return b.gateOf(d).Enter(d.key, d)
+}
+
+func (b *Bus) gateOf(d *dispatch) *keyGate {
+	if own := d.to.subscriptions[0].gate; own != nil {
+		return own
+	}
+	return b.keys
+}
+
+// leaveKey gives up a dispatch's place in its key's order. The next one may run.
+func (b *Bus) leaveKey(d *dispatch) {
+	if !d.placed {
+		return
+	}
+	d.placed = false
+	if next, ok := b.gateOf(d).Leave(d.key); ok {
+		b.pool.Release(next)
+	}
+}
+
+// wait lets a dispatch wait for its next attempt.
+func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 	if d.attempt == 1 {
 		d.to.counters.retried.Add(1)
 	} else {
 		d.to.counters.again.Add(1)
 	}
-	*previous = next.scheduled
-	due := later(now, next.delay)
-	b.store.settle(d, settlement{outcome: Waiting, due: due})
+	b.record(change{to: stateWaiting, d: d, delay: delay, due: due}, (*Bus).waiting)
+}
+
+func (b *Bus) waiting(c change, _ error) {
+	d := c.d
 	b.attemptEnded(d, Waiting, "")
-	b.retryScheduled(d, next.delay, due)
-	if d.wasHeld() {
-		s.holding.move(d, seatAway)
-		defer b.tend(s)
+	b.retryScheduled(d, c.delay, c.due)
+	s := d.to.subscriptions[d.next]
+	seated := d.seat().number != 0
+	if seated {
+		s.door.move(d, seatAway)
 	}
-	if !b.delay.Add(due, d) {
-		b.bury(w, d, ReasonShutdown)
+	d.state = stateWaiting
+	b.ledger.waiting.Add(1)
+	if !b.delay.Add(c.due, d) { // Shutdown has ended waiting
+		b.ledger.waiting.Add(-1)
+		b.bury(d, ReasonShutdown)
+	}
+	if seated {
+		b.tend(s)
 	}
 }
 
-// skip is why a subscription is skipped.
-type skip int
-
-const (
-	notSkipped skip = iota
-	skipOpen        // its circuit is open
-	skipPaused
-	skipBehind // an earlier event of the key is held there
-	skipRemoved
-)
-
-// passOver goes past a subscription that is skipped: what was for it becomes a
-// dispatch of its own; being skipped spends no attempt. It reports whether that
-// was all there was to the dispatch.
-func (b *Bus) passOver(w *worker, d *dispatch, s *Subscription, why skip) (all bool) {
-	if d.wasHeld() {
-		d.attempt--
-		b.skip(w, d, s, why)
-		return true
+// retryDue queues dispatches whose next attempt is due.
+func (b *Bus) retryDue(due []*dispatch) {
+	for _, d := range due {
+		d.state = stateQueued
 	}
-	s.counters.skipped.Add(1)
-	all = int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0
-	if !all {
-		b.ledger.splits.Add(1)
-	}
-	split := d.splitOff(s, b.policy(d.to), all)
-	if all {
-		split.takeAttempt(d)
-	}
-	outcome, letter := b.skip(w, split, s, why)
-	if waiter := d.waiter(); waiter != nil && !all {
-		// Nobody waits for the split; who waits for the whole is told of it.
-		switch {
-		case letter != nil:
-			waiter.died(letter)
-		case outcome == Held:
-			waiter.holds(s)
-		}
-	}
-	return all
+	b.pool.Return(false, due...)
+	b.ledger.waiting.Add(int64(-len(due)))
 }
 
-// skip does with a dispatch to a subscription that is skipped what that wants.
-func (b *Bus) skip(w *worker, d *dispatch, s *Subscription, why skip) (Outcome, *DeadLetter) {
-	switch {
-	case why == skipRemoved:
-		return DeadLettered, b.bury(w, d, ReasonUnsubscribed)
-	case why == skipOpen && s.whenOpen == DropWhenOpen:
-		b.settle(w, d, settlement{outcome: Dropped})
-		return Dropped, nil
-	case why == skipOpen && s.whenOpen == DeadLetterWhenOpen:
-		return DeadLettered, b.bury(w, d, ReasonCircuitOpen)
+// bury ends a dispatch at its next target in a dead letter.
+func (b *Bus) bury(d *dispatch, reason Reason) *DeadLetter {
+	l := b.letter(d, reason)
+	b.record(change{to: stateSettled, d: d, outcome: DeadLettered, letter: l}, (*Bus).settled)
+	return l
+}
+
+// settle ends a dispatch without a dead letter.
+func (b *Bus) settle(d *dispatch, outcome Outcome) {
+	b.record(change{to: stateSettled, d: d, outcome: outcome}, (*Bus).settled)
+}
+
+// settled follows up on the end of a dispatch. It is counted last, because Shutdown goes
+// on once every dispatch has been.
+func (b *Bus) settled(c change, _ error) {
+	d, outcome := c.d, c.outcome
+	reason := Reason("")
+	if l := c.letter; l != nil {
+		reason = l.Reason
+		b.letters.add(l)
 	}
-	if letter := b.hold(w, d, s); letter != nil {
-		return DeadLettered, letter
-	}
-	return Held, nil
-}
-
-// withdraw takes back a call that must not start any more. It reports whether
-// the attempt is over.
-func (b *Bus) withdraw(w *worker, c *call) bool {
-	if !w.slot.End(c.number) {
-		b.endedLate(w, c, nil)
-		return true
-	}
-	c.cancel()
-	d, s := c.takeBack(), c.subscription()
-	s.circuit.released(c.pass())
-	b.probed(s, c.pass(), circuitChange{})
-	if !b.cutting.begun() {
-		return b.passOver(w, d, s, s.circuit.barred())
-	}
-	b.cutShort(w, d)
-	return true
-}
-
-// cutShort settles what a cut has met before its attempt has had a result: what is left
-// of it is one letter, whether a worker or the cut itself has come to it first.
-func (b *Bus) cutShort(w *worker, d *dispatch) {
-	d.attempt--
-	b.bury(w, d, ReasonShutdown)
-}
-
-// overran is told by the watch of a call that it has given up. It runs on the
-// watch's goroutine, so the rest is left to a fresh worker.
-func (b *Bus) overran(c *call) {
-	b.giveUp(c, func(w *worker) {
-		s := c.subscription()
-		b.failed(w, c, &TimeoutError{Subscription: s.id, Timeout: s.timeout}, nil)
-	})
-}
-
-// giveUp leaves a call to itself, and what is left to do to a fresh worker.
-func (b *Bus) giveUp(c *call, rest func(*worker)) {
-	c.ask().remember(c)
-	b.abandoned.add(c, b.time.Now().UTC)
-	c.cancel()
-	b.lanes.Replace(rest)
-}
-
-// endedLate notes the end of a call that had been given up.
-func (b *Bus) endedLate(w *worker, c *call, err error) {
-	w.lost = true
-	b.abandoned.remove(c)
-	_, s := c.delivery() // as its dispatch may have gone on by now
-	s.counters.lateEnds.Add(1)
-	b.logLateEnd(c, s, err)
-}
-
-// bury makes a dead letter of a dispatch that has ended at its next subscription.
-func (b *Bus) bury(w *worker, d *dispatch, reason Reason) *DeadLetter {
-	return b.settle(w, d, settlement{outcome: DeadLettered, letter: b.letter(d, reason)})
-}
-
-// settle ends a dispatch. It is counted last, since Shutdown goes on when all
-// have been.
-func (b *Bus) settle(w *worker, d *dispatch, s settlement) *DeadLetter {
-	letter := b.store.settle(d, s)
-	b.attemptEnded(d, s.outcome, s.reason())
+	b.attemptEnded(d, outcome, reason)
 	count := &b.ledger.handled
-	switch s.outcome { //nolint:exhaustive // those that end an attempt
-	case Dropped:
-		count = &b.ledger.dropped
-	case DeadLettered:
-		count = &b.ledger.deadLettered
-		d.to.counters.deadLettered.Add(1)
-		if !d.retried() { // or its failures have been noted
-			d.failedReplay()
-		}
-		b.logDeadLetter(d, letter)
-		b.deadLettered(letter)
-		b.noteUnfinished(letter)
+	switch outcome { //nolint:exhaustive // the others end no dispatch
 	case Handled:
 		if d.recovered() {
 			d.to.counters.succeededAfterRetry.Add(1)
 		}
+	case DeadLettered:
+		count = &b.ledger.deadLettered
+		b.died(d, c.letter)
+	case Dropped:
+		count = &b.ledger.dropped
+	case Unrouted:
+		count = &b.ledger.unrouted
+		b.unrouted(d)
+	case Cancelled:
+		count = &b.ledger.cancelled
 	}
 	if waiter := d.waiter(); waiter != nil {
-		if letter != nil {
-			waiter.died(letter)
-		}
-		w.ended(waiter, s.outcome, int(d.attempt))
+		waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), c.letter)
 	}
-	if d.hasPlace() {
-		b.leave(w, &d.opening)
-	}
+	d.state = stateSettled
+	b.leaveKey(d)
 	count.Add(1)
-	if d.wasHeld() {
-		at := d.to.subscriptions[0]
-		at.holding.leave(d)
-		b.tend(at)
+	if d.seat().number != 0 {
+		s := d.seatedAt()
+		s.door.release(b, d)
+		b.tend(s)
 	}
-	b.checkDrained()
-	return letter
-}
-
-// settleHandled is settle for a dispatch that has been handled, and has neither a story nor
-// extras nor a key: nobody is to be told of its end, and nothing lets another one in. It may
-// be the last one all the same: what follows it in the step may have been given up, and
-// settled by somebody else, before this is counted.
-func (b *Bus) settleHandled(d *dispatch) {
-	b.store.settle(d, settlement{outcome: Handled})
-	b.ledger.handled.Add(1)
 	b.checkDrained()
 }
 
-// unrouted settles an event that nothing matches.
-func (b *Bus) unrouted(o opening) {
-	d := &dispatch{opening: o}
-	d.to.counters.events.Add(1)
-	b.store.settle(d, settlement{outcome: Unrouted})
-	if f := b.config.observer.Unrouted; f != nil {
-		b.observe("Unrouted", func() { f(d.event(b.time)) })
+// died counts, logs and reports a dead letter.
+func (b *Bus) died(d *dispatch, l *DeadLetter) {
+	d.to.counters.deadLettered.Add(1)
+	if run := d.replay().run; run != nil && d.lastFailure() == nil { // or its failures have been counted
+		run.failed()
 	}
-	b.ledger.unrouted.Add(1)
-	if waiter := d.waiter(); waiter != nil {
-		waiter.end(Unrouted)
+	if b.noteUnfinished(l) {
+		b.logDeadLetter(d, l)
 	}
-	b.checkDrained()
+	b.deadLettered(l)
 }

@@ -22,6 +22,8 @@ const (
 	ReasonPermanent Reason = "permanent"
 	// ReasonCircuitOpen: the subscription was skipped, its circuit being open.
 	ReasonCircuitOpen Reason = "circuit_open"
+	// ReasonOverflow: the line at the subscription's door was full.
+	ReasonOverflow Reason = "overflow"
 	// ReasonExpired: the next retry would have come at or past MaxElapsed.
 	ReasonExpired Reason = "expired"
 	// ReasonUnsubscribed: the subscription ended before the event reached it.
@@ -31,7 +33,7 @@ const (
 )
 
 var reasons = []Reason{
-	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen,
+	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen, ReasonOverflow,
 	ReasonExpired, ReasonUnsubscribed, ReasonShutdown,
 }
 
@@ -196,7 +198,7 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	if err != nil {
 		return LetterPage{}, fmt.Errorf("List: %w", err)
 	}
-	return q.bus.store.list(f), nil
+	return q.bus.letters.list(f), nil
 }
 
 // Get returns a letter. The error matches ErrNotFound if there is none, or is the
@@ -205,7 +207,7 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	if err := q.ready(ctx); err != nil {
 		return DeadLetter{}, fmt.Errorf("Get: %w", err)
 	}
-	l, ok := q.bus.store.get(id)
+	l, ok := q.bus.letters.get(id)
 	if !ok {
 		return DeadLetter{}, fmt.Errorf("Get: %w: %s", ErrNotFound, id)
 	}
@@ -251,149 +253,152 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("Purge: %w", err)
 	}
-	ok, _ := q.bus.store.consume(id, func(*DeadLetter) error { return nil })
-	if !ok {
+	if q.bus.letters.remove([]LetterID{id}) == 0 {
 		return fmt.Errorf("Purge: %w: %s", ErrNotFound, id)
 	}
 	return nil
 }
 
-// letter is the whole story of a dispatch that has died.
+// letter is the record of a dispatch that dies at its next target.
 func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
+	r := d.replay()
 	l := &DeadLetter{
 		Event:        d.event(b.time),
 		Reason:       reason,
 		Subscription: d.to.subscriptions[d.next].id,
 		Attempts:     int(d.attempt),
 		DiedAt:       b.time.Now().UTC,
-		Replays:      d.replays(),
+		Replays:      int(r.count),
+		Edited:       r.edited,
+		Original:     r.original,
+		Succeeded:    slices.Clone(r.succeeded),
+		Failures:     slices.Clone(r.history),
+
+		FailuresOmitted: r.historyOmitted,
 	}
-	rare := d.rare()
-	if rare == nil {
-		rare = &rarities{}
+	var skipped []int32
+	if d.story != nil && d.story.detours != nil {
+		skipped = d.story.detours.skipped
 	}
-	l.Succeeded = slices.Clone(rare.succeeded)
 	for i, s := range d.to.subscriptions[:d.next] {
-		if !slices.Contains(rare.skipped, int32(i)) {
+		if !slices.Contains(skipped, int32(i)) {
 			l.Succeeded = append(l.Succeeded, s.id)
 		}
 	}
 	for _, s := range d.to.subscriptions[d.next+1:] {
 		l.NotReached = append(l.NotReached, s.id)
 	}
-	l.Failures = slices.Clone(rare.history)
-	l.FailuresOmitted = rare.historyOmitted + rare.omitted
-	l.Edited, l.Original = rare.edited, rare.original
-	if d.story == nil {
-		l.Fingerprint = l.group().Fingerprint
-		return l
-	}
-	if l.counted = d.story.counted; l.counted != (counted{}) {
-		l.at = d.to.subscriptions[d.next]
-	}
-	for f := range d.story.failures {
-		var omitted int
-		l.Failures, omitted = keepFailure(l.Failures, firstFailures, b.failureOf(d, f))
-		l.FailuresOmitted += omitted
-	}
-	if n := len(l.Failures); reason == ReasonExhausted && n > 0 {
-		l.Rule = l.Failures[n-1].Rule.clone()
+	if d.story != nil {
+		if l.counted = d.story.counted; l.counted != (counted{}) {
+			l.at = d.to.subscriptions[d.next]
+		}
+		l.FailuresOmitted += int(d.story.omitted)
+		for i := range d.story.failures {
+			var omitted int
+			l.Failures, omitted = keepFailure(l.Failures, firstFailures, b.failureOf(d, &d.story.failures[i]))
+			l.FailuresOmitted += omitted
+		}
+		if n := len(l.Failures); reason == ReasonExhausted && n > 0 {
+			l.Rule = l.Failures[n-1].Rule.clone()
+		}
 	}
 	l.Fingerprint = l.group().Fingerprint
 	return l
 }
 
-// replaying is what a replay was asked for beyond the letter. Its methods may be
-// called on nil.
+// replaying is what a replay changes. Its methods may be called on nil.
 type replaying struct {
 	edits   bool
 	payload any      // with edits
 	run     *bulkRun // that it is part of, if any
 }
 
-// edited is the letter with the payload that it is replayed with.
-func (r *replaying) edited(l *DeadLetter) *DeadLetter {
-	if r == nil || !r.edits {
-		return l
-	}
-	edited := *l // readers share the letter, and it stays if it cannot be replayed
-	if !l.Edited {
-		edited.Edited, edited.Original = true, l.Event.Payload
-	}
-	edited.Event.Payload = r.payload
-	return &edited
-}
-
-// replay consumes a letter and opens a dispatch of it, which is told of r.
+// replay opens a dispatch of a letter's event and takes the letter, in one step.
 func (b *Bus) replay(id LetterID, r *replaying) error {
-	// Counted before ending is read: if it is not set, Shutdown waits for this.
-	b.ledger.replays.Add(1)
-	err := ErrShutdown
-	var letter *DeadLetter
-	if !b.ending.Load() {
-		var found bool
-		found, err = b.store.consume(id, func(l *DeadLetter) error { letter = l; return b.reopen(r.edited(l), r) })
-		if !found {
-			err = ErrNotFound
-		}
-	}
-	if err != nil {
-		b.ledger.replays.Add(-1)
+	// Counted before ending is read: if that is not set, Shutdown waits for this.
+	b.entering.Add(1)
+	defer func() {
+		b.entering.Add(-1)
 		b.checkDrained()
+	}()
+	if b.ending.Load() {
+		return b.refuseShutdown()
+	}
+	l, ok := b.letters.get(id)
+	if !ok {
+		return ErrNotFound
+	}
+	d, err := b.reopen(&l, r)
+	if err != nil {
 		return err
 	}
-	b.replayed(letter)
+	taken := false
+	if err := b.recordNow(change{to: stateOpening, d: d, letter: &l}, func(b *Bus, c change, err error) {
+		// Of several replays of a letter at the same moment one takes it.
+		if taken = err == nil && b.letters.remove([]LetterID{c.letter.ID}) == 1; taken {
+			b.reopened(c.d)
+		}
+	}); err != nil {
+		return err
+	}
+	if !taken {
+		return ErrNotFound
+	}
+	b.replayed(&l)
 	return nil
 }
 
-// reopen queues a fresh dispatch for the subscriptions of a letter that did not
-// succeed, or one for each on a bus with isolation.
-func (b *Bus) reopen(l *DeadLetter, r *replaying) error {
+// reopened makes a replayed dispatch runnable, or schedules it again.
+func (b *Bus) reopened(d *dispatch) {
+	b.ledger.replays.Add(1)
+	if d.from().due > b.time.Nanos() {
+		b.schedule(d)
+		return
+	}
+	b.enqueue(d, false)
+}
+
+// reopen makes a dispatch for the subscriptions of a letter that did not succeed.
+func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type), era: b.era.Load()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
 		s := b.subscriptions.find(id)
 		if s == nil {
-			return fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
+			return nil, fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
 		}
 		to.subscriptions = append(to.subscriptions, s)
 	}
 	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	to.subscriptions = slices.Compact(to.subscriptions) // one may have taken over the name of another
+	to.subscriptions = slices.Compact(to.subscriptions) // one may have adopted the name of another
 	b.isolate(to)
-	for i, to := range to.copies() {
-		if i > 0 {
-			b.ledger.copies.Add(1)
-		}
-		d := &dispatch{
-			apart: true,
-			opening: opening{
-				id:      l.Event.ID,
-				payload: l.Event.Payload,
-				to:      to,
-				key:     l.Event.Key,
-				with: &extras{
-					metadata: l.Event.Metadata,
-					replay: &replay{
-						published: l.Event.Time,
-						asked:     r,
-						count:     int32(min(l.Replays, math.MaxInt32-1)) + 1,
-					},
-				},
-			},
-			story: &story{rest: &rest{rare: &rarities{
-				history:        l.Failures,
-				historyOmitted: l.FailuresOmitted,
-				succeeded:      l.Succeeded,
-				edited:         l.Edited,
-				original:       l.Original,
-			}}},
-		}
-		if to.subscriptions[0] == l.at {
-			d.story.counted = l.counted
-		}
-		b.store.open(d.ticket())
+	now := b.time.Now()
+	again := &replay{
+		published:      l.Event.Time,
+		began:          now.Nanos,
+		count:          int32(min(l.Replays, math.MaxInt32-1)) + 1,
+		succeeded:      l.Succeeded,
+		history:        l.Failures,
+		historyOmitted: l.FailuresOmitted,
+		edited:         l.Edited,
+		original:       l.Original,
+		at:             l.at,
+		counted:        l.counted,
 	}
-	return nil
+	d := &dispatch{
+		id: l.Event.ID, payload: l.Event.Payload, to: to, key: l.Event.Key, wall: now.Wall,
+		origin: &origin{metadata: l.Event.Metadata, replay: again},
+	}
+	b.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
+	if r != nil {
+		again.run = r.run
+		if r.edits {
+			if !l.Edited {
+				again.edited, again.original = true, l.Event.Payload
+			}
+			d.payload = r.payload
+		}
+	}
+	return d, nil
 }

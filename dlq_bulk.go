@@ -122,7 +122,7 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 	if err != nil {
 		return report, fmt.Errorf("ReplayMatching: %w", err)
 	}
-	ids := q.bus.store.match(f)
+	ids := q.bus.letters.match(f)
 	report.Matched = len(ids)
 	if o.dryRun {
 		return report, nil
@@ -198,7 +198,7 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 const purgeBatch = 1000
 
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport, error) {
-	ids := q.bus.store.match(f)
+	ids := q.bus.letters.match(f)
 	report := PurgeReport{Matched: len(ids)}
 	if o.dryRun {
 		return report, nil
@@ -213,7 +213,7 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport,
 			return report, err
 		}
 		part := ids[done:min(done+batch, len(ids))]
-		n := q.bus.store.remove(part)
+		n := q.bus.letters.remove(part)
 		report.Purged += n
 		report.Gone += len(part) - n
 		done += len(part)

@@ -62,7 +62,7 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 		return nil, fmt.Errorf("Groups: %w", err)
 	}
 	groups := make(map[string]*LetterGroup)
-	for i, l := range slices.Backward(q.bus.store.snapshot(f)) {
+	for i, l := range slices.Backward(q.bus.letters.snapshot(f)) {
 		if i%1024 == 0 && ctx.Err() != nil {
 			return nil, fmt.Errorf("Groups: %w", contextError(ctx))
 		}

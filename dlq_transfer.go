@@ -65,13 +65,13 @@ func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery) (Expor
 }
 
 func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, report *ExportReport) error {
-	ids := q.bus.store.match(f)
+	ids := q.bus.letters.match(f)
 	report.Matched = len(ids)
 	for _, id := range ids {
 		if ctx.Err() != nil {
 			return contextError(ctx)
 		}
-		l, ok := q.bus.store.get(id)
+		l, ok := q.bus.letters.get(id)
 		if !ok {
 			report.Gone++
 			continue
@@ -190,7 +190,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 			break
 		}
 	}
-	report.Imported, report.Evicted = q.bus.store.insert(letters)
+	report.Imported, report.Evicted = q.bus.letters.insert(letters)
 	report.Skipped = len(letters) - report.Imported
 	return report, nil
 }

@@ -250,8 +250,10 @@ func (e *ShutdownError) Error() string {
 	var b strings.Builder
 	why := "was cut short (" + fmt.Sprint(e.Cause) + ")"
 	switch {
+	case e.Cause == nil && len(e.Unfinished) == 0:
+		why = "left handlers running"
 	case e.Cause == nil:
-		why = "left what was held or published for later"
+		why = "left held deliveries or scheduled events"
 	case errors.Is(e.Cause, ErrNotStarted):
 		why = "came before Start"
 	}

@@ -67,7 +67,7 @@ func (b *Bus) Explain(eventType string) Plan {
 	}
 	p := Plan{EventType: eventType, Policy: merged.clone(), Origins: make(map[string]string), Isolated: b.config.isolation}
 	for _, s := range to.subscriptions {
-		state, _ := s.circuit.state()
+		state, _ := s.door.circuit.state()
 		paused, _ := s.paused()
 		rules, rulesOf := all.rulesAt(s)
 		p.Targets = append(p.Targets, Target{
@@ -78,8 +78,8 @@ func (b *Bus) Explain(eventType string) Plan {
 			Rules:        rules.list(),
 			RulesOrigin:  rules.origin(rulesOf),
 			Circuit:      state,
-			WhenOpen:     s.whenOpen,
-			Held:         s.holding.len(),
+			WhenOpen:     s.door.whenOpen,
+			Held:         s.door.line()[held],
 			Paused:       paused,
 		})
 	}

@@ -300,20 +300,6 @@ func (q *letterQueue) get(id LetterID) (DeadLetter, bool) {
 	return p.letter.clone(), true
 }
 
-func (q *letterQueue) consume(id LetterID, open func(*DeadLetter) error) (bool, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	p, ok := q.findLocked(id)
-	if !ok {
-		return false, nil
-	}
-	if err := open(p.letter); err != nil {
-		return true, err
-	}
-	q.removeLocked(p)
-	return true, nil
-}
-
 func (q *letterQueue) remove(ids []LetterID) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

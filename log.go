@@ -11,7 +11,7 @@ import (
 // after the last.
 func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
-		f := d.story.last()
+		f := d.lastFailure()
 		entry.Write(append(b.policy(d.to).ruleRef(f).fields(),
 			zap.Stringer("event_id", d.id),
 			zap.String("event_type", d.to.eventType),
@@ -28,8 +28,8 @@ func (b *Bus) logDeadLetter(d *dispatch, l *DeadLetter) {
 	if entry := b.log.Check(zap.WarnLevel, "event dead-lettered"); entry != nil {
 		merged := b.policy(d.to)
 		policy := &merged.RetryPolicy
-		if d.retried() {
-			policy = merged.decider(d.story.last())
+		if f := d.lastFailure(); f != nil {
+			policy = merged.decider(f)
 		}
 		entry.Write(append(l.fields(), zap.Int("max_attempts", policy.maxAttempts()))...)
 	}
@@ -65,9 +65,9 @@ func (l *DeadLetter) fields() []zap.Field {
 	return fields
 }
 
-func (b *Bus) logLateEnd(c *call, s *Subscription, err error) {
+func (b *Bus) logLateEnd(c *call, err error) {
 	if entry := b.log.Check(zap.InfoLevel, "abandoned handler ended"); entry != nil {
-		d, _ := FromContext(c)
+		d := c.delivery()
 		fields := []zap.Field{
 			zap.Stringer("event_id", d.Event.ID),
 			zap.String("event_type", d.Event.Type),
@@ -75,18 +75,9 @@ func (b *Bus) logLateEnd(c *call, s *Subscription, err error) {
 			zap.Int("attempt", d.Attempt),
 		}
 		if err != nil {
-			fields = append(fields, zap.String("error", b.judge(s, err, nil).text))
+			fields = append(fields, zap.String("error", b.judge(c.subscription(), err, nil).text))
 		}
 		entry.Write(fields...)
-	}
-}
-
-// probed follows up on what was told to a circuit: a delivery may have been held
-// meanwhile, or become the next probe.
-func (b *Bus) probed(s *Subscription, pass uint64, change circuitChange) {
-	b.circuitChanged(s, change)
-	if pass&gateShut != 0 || change.from != change.to {
-		b.tend(s)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/histogram"
+	"github.com/surebus/eventbus/internal/pool"
 )
 
 // Metrics is a snapshot of what the bus counts.
@@ -25,14 +26,13 @@ type Metrics struct {
 	QueueOverflows int64
 	// WaitingRetries is how many dispatches wait for their next attempt.
 	WaitingRetries int
-	// Scheduled is how many events have been published for later, and Held how
-	// many deliveries wait for subscriptions that are skipped.
+	// Scheduled is the number of events that are not due yet. Held and Throttled are the
+	// numbers of deliveries that are parked for these reasons.
 	Scheduled int
 	Held      int
-	// RunningDispatches is how many dispatches are on a worker: for an instant one
-	// more than its handler runs for, as it takes the next one before it counts
-	// that as handled. AbandonedHandlers is how many handlers have overrun their
-	// timeouts and go on.
+	Throttled int
+	// RunningDispatches is the number of dispatches on a worker. AbandonedHandlers is the
+	// number of handlers that exceeded their timeouts and still run.
 	RunningDispatches int
 	AbandonedHandlers int
 	// Workers is how many goroutines there are to run handlers.
@@ -92,6 +92,8 @@ type SubscriptionMetrics struct {
 	Circuit      CircuitState
 	CircuitOpens int64 // how often it has opened
 	Held         int   // deliveries that wait for the circuit, or for Resume
+	Throttled    int   // deliveries that wait for the concurrency limit
+	Running      int   // calls of the handler; those abandoned, or waiting in PublishAndWait, not counted
 	// Paused says that Pause or HoldUntil is in force, and PausedUntil until
 	// when: the zero time is until Resume.
 	Paused      bool
@@ -109,20 +111,16 @@ type Latency struct {
 	P50, P90, P99, Max time.Duration
 }
 
-// Ledger counts dispatches. What has come in is what has gone out and what is
-// still there. Each number is counted where it happens, and none is derived from
-// the others.
+// Ledger counts this process's dispatches. What came in is what went out and what is still
+// there. Each number is counted where it happens, and none is derived from the others.
 type Ledger struct {
-	// What has come in.
-	Accepted int64 // by Publish and PublishAndWait
+	// What came in.
+	Accepted int64 // by Publish, PublishAndWait and PublishBatch
 	Copies   int64 // beyond the first, of events on a bus with isolation
-	Splits   int64 // split off for a subscription that was skipped
+	Splits   int64 // deliveries that were parked, dropped or dead-lettered at a shut door while others went on
 	Replays  int64
-	// Recovered were left by an earlier process. There are none without a durable
-	// store.
-	Recovered int64
 
-	// What has gone out.
+	// What went out.
 	Handled      int64
 	Unrouted     int64
 	DeadLettered int64
@@ -130,38 +128,77 @@ type Ledger struct {
 	Cancelled    int64
 
 	// What is there.
-	Scheduled int64 // published for later
+	Scheduled int64 // until they are due
 	Queued    int64 // for a worker, or behind their keys
 	Running   int64
 	Waiting   int64 // for their next attempt
-	Held      int64 // by a subscription that was skipped
+	Held      int64 // parked, because a circuit is open or a subscription is paused
+	Throttled int64 // parked, because a concurrency limit is reached
+	Recording int64 // a change to them is being recorded
+
+	Closed bool // Shutdown has returned
 }
 
-// Balanced reports whether the books balance. At rest they always do; under load
-// they may be off by what is on its way while they are read.
+// Balanced reports whether the books balance. At rest they always do; under load they may
+// be off by the transitions in progress while they are read. After Shutdown has
+// returned, nothing may be left either.
 func (l Ledger) Balanced() bool {
-	return l.Accepted+l.Copies+l.Splits+l.Replays+l.Recovered ==
-		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+
-			l.Scheduled+l.Queued+l.Running+l.Waiting+l.Held
+	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording
+	return l.Accepted+l.Copies+l.Splits+l.Replays ==
+		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+left &&
+		(!l.Closed || left == 0)
 }
 
-// ledger has the terms that are not counted by the queues themselves.
+// ledger has the numbers that the pool does not count.
 type ledger struct {
-	direct    atomic.Int64 // accepted without being queued
-	copies    atomic.Int64
-	splits    atomic.Int64
-	replays   atomic.Int64
-	recovered atomic.Int64
+	accepted atomic.Int64
+	copies   atomic.Int64
+	splits   atomic.Int64
+	replays  atomic.Int64
+	closed   atomic.Bool
 
-	// Written by workers, apart from what publishers write and all read.
+	// Written by workers, apart from what publishers write.
 	_            [64]byte
 	handled      atomic.Int64
 	unrouted     atomic.Int64
 	deadLettered atomic.Int64
 	dropped      atomic.Int64
 	cancelled    atomic.Int64
-	held         atomic.Int64
+	scheduled    atomic.Int64
+	waiting      atomic.Int64
+	recording    atomic.Int64
+	parked       [parkings]atomic.Int64
 	_            [64]byte
+}
+
+func (l *ledger) settled() int64 {
+	return l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
+}
+
+func (l *ledger) opened() int64 {
+	return l.accepted.Load() + l.copies.Load() + l.splits.Load() + l.replays.Load()
+}
+
+func (l *ledger) snapshot(pool pool.Stats) Ledger {
+	return Ledger{
+		Handled:      l.handled.Load(),
+		Unrouted:     l.unrouted.Load(),
+		DeadLettered: l.deadLettered.Load(),
+		Dropped:      l.dropped.Load(),
+		Cancelled:    l.cancelled.Load(),
+		Scheduled:    l.scheduled.Load(),
+		Queued:       int64(pool.Queued),
+		Running:      int64(pool.Running),
+		Waiting:      l.waiting.Load(),
+		Held:         l.parked[held].Load(),
+		Throttled:    l.parked[throttled].Load(),
+		Recording:    l.recording.Load(),
+		Accepted:     l.accepted.Load(),
+		Copies:       l.copies.Load(),
+		Splits:       l.splits.Load(),
+		Replays:      l.replays.Load(),
+		Closed:       l.closed.Load(),
+	}
 }
 
 // Metrics takes a snapshot. It does not block dispatching; a zero Metrics is
@@ -170,35 +207,19 @@ func (b *Bus) Metrics() Metrics {
 	if !b.usable() {
 		return Metrics{}
 	}
-	lanes, waiting := b.lanes.Stats(), b.delay.Len()
+	stats := b.pool.Stats()
 	m := Metrics{
 		Types:             make(map[string]TypeMetrics),
-		QueueDepth:        lanes.Queued,
-		QueueOverflows:    lanes.Over,
-		WaitingRetries:    waiting,
-		RunningDispatches: lanes.Running,
+		QueueDepth:        stats.Queued,
+		QueueOverflows:    stats.Over,
+		RunningDispatches: stats.Running,
 		AbandonedHandlers: len(b.abandoned.list()),
-		Workers:           lanes.Workers,
-		Ledger: Ledger{
-			Accepted:     lanes.Admitted + b.ledger.direct.Load(),
-			Copies:       b.ledger.copies.Load(),
-			Splits:       b.ledger.splits.Load(),
-			Replays:      b.ledger.replays.Load(),
-			Recovered:    b.ledger.recovered.Load(),
-			Handled:      b.ledger.handled.Load(),
-			Unrouted:     b.ledger.unrouted.Load(),
-			DeadLettered: b.ledger.deadLettered.Load(),
-			Dropped:      b.ledger.dropped.Load(),
-			Cancelled:    b.ledger.cancelled.Load(),
-			Scheduled:    int64(b.scheduled.len()),
-			Queued:       int64(lanes.Queued),
-			Running:      int64(lanes.Running),
-			Waiting:      int64(waiting),
-			Held:         b.ledger.held.Load(),
-		},
+		Workers:           stats.Workers,
+		Ledger:            b.ledger.snapshot(stats),
 	}
-	m.Scheduled, m.Held = int(m.Ledger.Scheduled), int(m.Ledger.Held)
-	m.DeadLetters, m.LettersEvicted = b.store.count()
+	m.WaitingRetries = int(m.Ledger.Waiting)
+	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
+	m.DeadLetters, m.LettersEvicted = b.letters.count()
 	b.types.each(func(name string, c *typeCounters) {
 		t := c.snapshot()
 		m.Types[name] = t
@@ -211,13 +232,14 @@ func (b *Bus) Metrics() Metrics {
 }
 
 func (s *Subscription) metrics() SubscriptionMetrics {
-	state, opens := s.circuit.state()
+	state, opens := s.door.circuit.state()
+	line := s.door.line()
 	c := &s.counters
 	paused, until := s.paused()
 	return SubscriptionMetrics{
 		Subscription: s.id,
 		Pattern:      s.Pattern(),
-		Successes:    int64(s.circuit.successes.Load()),
+		Successes:    int64(s.door.circuit.successes.Load()),
 		Failures:     c.failures.Load(),
 		Timeouts:     c.timeouts.Load(),
 		Panics:       c.panics.Load(),
@@ -226,7 +248,9 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Skipped:      c.skipped.Load(),
 		Circuit:      state,
 		CircuitOpens: int64(opens),
-		Held:         s.holding.len(),
+		Held:         line[held],
+		Throttled:    line[throttled],
+		Running:      int(s.door.running.Load()),
 		Paused:       paused,
 		PausedUntil:  until,
 		Latency:      Latency(c.latency.Summary()),

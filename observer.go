@@ -154,16 +154,16 @@ func (b *Bus) observe(name string, call func()) {
 	}
 }
 
-func (b *Bus) accepted(o *opening) {
-	if b.config.observer.Accepted != nil {
-		b.observeAccepted(*o)
+func (b *Bus) accepted(d *dispatch) {
+	if f := b.config.observer.Accepted; f != nil {
+		b.observe("Accepted", func() { f(d.event(b.time)) })
 	}
 }
 
-func (b *Bus) observeAccepted(o opening) {
-	d := dispatch{opening: o}
-	event := d.event(b.time) // now: its extras may be somebody else's when it has been handled
-	b.observe("Accepted", func() { b.config.observer.Accepted(event) })
+func (b *Bus) unrouted(d *dispatch) {
+	if f := b.config.observer.Unrouted; f != nil {
+		b.observe("Unrouted", func() { f(d.event(b.time)) })
+	}
 }
 
 // attemptBegun tells of an attempt unless that has been done.
@@ -174,38 +174,30 @@ func (b *Bus) attemptBegun(d *dispatch) {
 }
 
 func (b *Bus) observeBegun(d *dispatch) {
-	r := d.rarities()
-	if r.attempt != nil {
+	r := d.detour()
+	if r.told != nil {
 		return
 	}
-	r.attempt = &Attempt{
+	r.told = &Attempt{
 		ID:      b.attempts.Add(1),
 		Event:   d.event(b.time),
 		Number:  int(d.attempt),
-		Replays: d.replays(),
+		Replays: int(d.replay().count),
 		BeganAt: b.time.Now().UTC,
 	}
 	if f := b.config.observer.AttemptBegun; f != nil {
-		attempt := *r.attempt
+		attempt := *r.told
 		b.observe("AttemptBegun", func() { f(attempt) })
-	}
-}
-
-// takeAttempt makes a dispatch that was split off go on with the attempt of the
-// one that it is all of.
-func (d *dispatch) takeAttempt(of *dispatch) {
-	if a := of.rarities().attempt; a != nil {
-		d.rarities().attempt, of.rarities().attempt = a, nil
 	}
 }
 
 // leaveAttempt takes away the attempt that observers know of.
 func (d *dispatch) leaveAttempt() *Attempt {
-	if d.rare() == nil {
+	if d.story == nil || d.story.detours == nil {
 		return nil
 	}
-	a := d.rare().attempt
-	d.rare().attempt = nil
+	a := d.story.detours.told
+	d.story.detours.told = nil
 	return a
 }
 
@@ -213,14 +205,12 @@ func (d *dispatch) leaveAttempt() *Attempt {
 // was told. It comes while the dispatch is still its owner's, and after the outcome
 // has passed the store.
 func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
-	if d.rare() != nil && d.rare().attempt != nil {
-		b.observeEnded(d, outcome, reason)
+	attempt := d.leaveAttempt()
+	if attempt == nil {
+		return
 	}
-}
-
-func (b *Bus) observeEnded(d *dispatch, outcome Outcome, reason Reason) {
-	ended := EndedAttempt{Attempt: *d.leaveAttempt(), Outcome: outcome, Reason: reason}
-	if last := d.story.last(); last != nil && int(last.attempt) == ended.Number {
+	ended := EndedAttempt{Attempt: *attempt, Outcome: outcome, Reason: reason}
+	if last := d.lastFailure(); last != nil && int(last.attempt) == ended.Number {
 		failure := b.failureOf(d, last)
 		ended.Failure = &failure
 	}
@@ -238,7 +228,7 @@ func (b *Bus) observeEnd(ended EndedAttempt) {
 func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 	return Failure{
 		Attempt:      int(f.attempt),
-		Replays:      d.replays(),
+		Replays:      int(d.replay().count),
 		Subscription: f.subscription.id,
 		Time:         b.time.At(f.at),
 		Duration:     f.duration,
@@ -254,8 +244,8 @@ func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 	if f := b.config.observer.RetryScheduled; f != nil {
 		retry := ScheduledRetry{
 			Event:   d.event(b.time),
-			Replays: d.replays(),
-			Failure: b.failureOf(d, d.story.last()),
+			Replays: int(d.replay().count),
+			Failure: b.failureOf(d, d.lastFailure()),
 			Delay:   delay,
 			Due:     b.time.At(due),
 		}
@@ -290,35 +280,30 @@ func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
 	}
 }
 
-// slow is told by the watch of calls that have used up a third of their timeouts.
-// It runs on a goroutine of its own. They may end at any moment, so what is told of
-// them is copied before anybody is waited for.
-func (b *Bus) slow(calls []deadline.Slow[call]) {
-	var told []SlowHandler
-	var first []bool
-	for _, slow := range calls {
-		d, s := slow.Call.delivery()
-		if s == nil || !slow.Call.running() {
+// slow is called by the watch, on a goroutine of its own, with calls that have used a third
+// of their timeouts. They may end at any moment.
+func (b *Bus) slow(calls []deadline.Late[call]) {
+	for _, late := range calls {
+		c, s := late.Call, late.Call.subscription()
+		if !c.running() {
 			continue
 		}
 		s.counters.slow.Add(1)
-		told = append(told, SlowHandler{
+		d := c.delivery()
+		slow := SlowHandler{
 			Subscription: s.id,
 			MadeAt:       s.MadeAt(),
 			Event:        d.Event,
 			Attempt:      d.Attempt,
 			Replays:      d.Replays,
 			Timeout:      s.timeout,
-			Elapsed:      max(time.Duration(b.time.Nanos()-slow.Began), 0),
-		})
-		first = append(first, !s.slow.Swap(true))
-	}
-	for i := range told {
-		if first[i] {
-			b.logSlow(&told[i])
+			Elapsed:      max(time.Duration(b.time.Nanos()-late.Began), 0),
+		}
+		if !s.slow.Swap(true) {
+			b.logSlow(&slow)
 		}
 		if f := b.config.observer.SlowHandler; f != nil {
-			b.observe("SlowHandler", func() { f(told[i]) })
+			b.observe("SlowHandler", func() { f(slow) })
 		}
 	}
 }

@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"math"
 	"reflect"
 	"time"
 
@@ -18,8 +19,8 @@ const (
 	DefaultConcurrency = 10_000
 	// DefaultQueueCapacity is how many events may wait for a handler.
 	DefaultQueueCapacity = 65_536
-	// DefaultHoldCapacity is how many deliveries a subscription holds.
-	DefaultHoldCapacity = 10_000
+	// DefaultLineCapacity is the number of deliveries that wait at a subscription's door.
+	DefaultLineCapacity = 10_000
 	// DefaultDeadLetterCapacity is how many dead letters memory keeps.
 	DefaultDeadLetterCapacity = 10_000
 )
@@ -248,7 +249,9 @@ type subscriptionConfig struct {
 	retry      retrySettings
 	circuit    circuitConfig
 	whenOpen   WhenOpen
-	hold       int
+	whenFull   WhenFull
+	line       int
+	limit      int // 0: the default
 	middleware []Middleware
 	err        error
 }
@@ -270,7 +273,7 @@ func (c *subscriptionConfig) ownRetry() *retrySettings {
 }
 
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
-	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, hold: DefaultHoldCapacity}
+	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, line: DefaultLineCapacity}
 	for i, o := range opts {
 		if isNil(o) {
 			return nil, nilOption("Subscribe", i)
@@ -280,7 +283,22 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 			return nil, c.err
 		}
 	}
+	if c.limit > bus.concurrency {
+		return nil, &OptionError{Option: "Concurrency", Value: fmt.Sprint(c.limit), Reason: fmt.Sprintf(
+			"is more than the %d of WithConcurrency, which it can never reach; lower it, raise that, or use Unlimited", bus.concurrency)}
+	}
 	return c, nil
+}
+
+// limits are the concurrency limit of a subscription, and its share of a full bus.
+func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
+	switch c.limit {
+	case 0:
+		return math.MaxInt32, int32(min(max(bus.concurrency/2, 1), math.MaxInt32))
+	case Unlimited:
+		return math.MaxInt32, math.MaxInt32
+	}
+	return int32(min(c.limit, math.MaxInt32)), math.MaxInt32
 }
 
 // Named gives a subscription its durable identity: what log entries, metrics and
@@ -330,17 +348,15 @@ func Circuit(opts ...CircuitOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
 }
 
-// WhenOpen is what becomes of the deliveries that a subscription is skipped for
-// because its circuit is open. It is a SubscribeOption.
+// WhenOpen says what happens to the deliveries of a subscription whose circuit is open.
+// It is a SubscribeOption.
 type WhenOpen int
 
 const (
-	// HoldWhenOpen holds them until the circuit lets them through, oldest first;
-	// at most 64 of them are on their way or in the handler at a time. It is the
-	// default. Beyond HoldCapacity they are dead-lettered with the reason
-	// circuit_open, and at the end of Shutdown, which does not wait for them,
-	// with the reason shutdown. Later events with the key of one that is held
-	// are held behind it.
+	// HoldWhenOpen holds them until the circuit admits them, oldest first; at most 64 of
+	// them are on their way or in the handler at a time. It is the default. Later events
+	// with the key of a held delivery are held behind it. LineCapacity bounds the line.
+	// Shutdown dead-letters held deliveries with the reason shutdown.
 	HoldWhenOpen WhenOpen = iota
 	// DeadLetterWhenOpen dead-letters them with the reason circuit_open.
 	DeadLetterWhenOpen
@@ -360,15 +376,66 @@ func (w WhenOpen) applySubscription(c *subscriptionConfig) {
 	c.whenOpen = w
 }
 
-// HoldCapacity is how many deliveries the subscription holds while its circuit is
-// open, or it is paused: 10,000 by default. Those beyond are dead-lettered. At
-// least 1.
-func HoldCapacity(n int) SubscribeOption {
+// WhenFull says what a full line does (see LineCapacity). It is a SubscribeOption.
+type WhenFull int
+
+const (
+	// WaitWhenFull makes Publish wait while the line is full of throttled deliveries, and
+	// dead-letters further held ones with the reason overflow. It is the default.
+	WaitWhenFull WhenFull = iota
+	// DropOldestWhenFull drops the oldest delivery of the line, counted.
+	DropOldestWhenFull
+	// DropNewestWhenFull drops the delivery that finds the line full, counted.
+	DropNewestWhenFull
+	// DeadLetterWhenFull dead-letters the delivery that finds the line full, with the
+	// reason overflow.
+	DeadLetterWhenFull
+)
+
+// String names it: "wait", "drop-oldest", "drop-newest", "dead-letter".
+func (w WhenFull) String() string {
+	return nameOf("WhenFull", []string{"wait", "drop-oldest", "drop-newest", "dead-letter"}, int(w))
+}
+
+func (w WhenFull) applySubscription(c *subscriptionConfig) {
+	if w < WaitWhenFull || w > DeadLetterWhenFull {
+		c.err = &OptionError{Option: "WhenFull", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenFull constants: WaitWhenFull, DropOldestWhenFull, DropNewestWhenFull, DeadLetterWhenFull"}
+	}
+	c.whenFull = w
+}
+
+// LineCapacity bounds the deliveries that wait at the subscription's door, because its
+// circuit is open, it is paused, or its concurrency limit is reached: 10,000 by default.
+// A delivery counts from when it first waits until it has settled. At least 1.
+//
+// While the line is full, a further held delivery is dead-lettered with the reason
+// overflow, and Publish of an event for the subscription waits if deliveries are
+// throttled: those that were accepted before may exceed the capacity. WhenFull's
+// constants choose otherwise.
+func LineCapacity(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 {
-			c.err = &OptionError{Option: "HoldCapacity", Value: fmt.Sprint(n), Reason: "must be at least 1; DeadLetterWhenOpen holds nothing"}
+			c.err = &OptionError{Option: "LineCapacity", Value: fmt.Sprint(n), Reason: "must be at least 1; DeadLetterWhenOpen holds nothing"}
 		}
-		c.hold = n
+		c.line = n
+	})
+}
+
+// Concurrency limits how many calls of the subscription's handler run at once. Abandoned
+// calls do not count, nor do calls that wait in PublishAndWait: when these return there,
+// they go on even if n calls run. A delivery beyond the limit is throttled: it waits at
+// the subscription's door, oldest first, without a goroutine, and without spending an
+// attempt, while the event's other subscriptions proceed.
+//
+// From 1 to WithConcurrency, or Unlimited. Without the option, a subscription of a bus with several
+// may use half of WithConcurrency while the bus has no free worker, and any number
+// otherwise: it cannot keep all workers from the others. Unlimited removes that too.
+func Concurrency(n int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if n < 1 && n != Unlimited {
+			c.err = &OptionError{Option: "Concurrency", Value: fmt.Sprint(n), Reason: "must be at least 1, or Unlimited; Pause stops deliveries"}
+		}
+		c.limit = n
 	})
 }
 

@@ -2,16 +2,17 @@ package eventbus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/surebus/eventbus/internal/lane"
+	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -128,56 +129,54 @@ func At(t time.Time) PublishOption {
 	}
 }
 
-// Publish accepts an event: when it returns nil, the event is queued, and every
-// subscription that matches its type now will handle it or be named in a dead
-// letter. The payload is handed over as it is.
+// Publish accepts an event and returns its id. When it returns nil, the event is queued, and
+// every subscription that matches its type now will handle it or be named in a dead
+// letter. The payload is passed by reference.
 //
-// When the queue is full, Publish waits until there is room, ctx ends, or the bus
-// shuts down; with RefuseWhenFull, and before Start, it is ErrQueueFull. Called
-// by a handler, with its context or one derived from it, it never waits.
+// While the queue is full, or the line of throttled deliveries of a matching subscription
+// (see LineCapacity), Publish blocks until there is room, ctx ends, or the bus shuts
+// down. With RefuseWhenFull, and before Start, it returns ErrQueueFull instead. Called by
+// a handler, with its context or one derived from it, it never blocks.
 //
-// While thousands of events wait for workers that get on with them, a publisher that
-// is faster lets other goroutines run now and then: for two milliseconds, and until it
-// has its turn again, which may be longer where processors are short.
+// The context bounds the acceptance only: handlers see its values, but neither its
+// cancellation nor its deadline. After a chain of 100 handlers, each of which publishes
+// with a context derived from its own, the next one starts without values.
 //
-// The context bounds the acceptance only: its values reach the handlers, its
-// cancellation and deadline do not. A chain of handlers that publish with derived
-// contexts, each from within the one before, starts afresh, without values, after
-// a hundred links.
-//
-// Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, an
+// Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's,
 // *OptionError for a nil option. With an error nothing was accepted.
 func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)
 	}
-	id, err := b.accept(ctx, callFrom(ctx), eventType, payload, opts, nil)
+	from := callFrom(ctx)
+	inside := b.running(from)
+	d, err := b.open(ctx, from, inside, eventType, payload, opts)
+	if err == nil {
+		_, err = b.accept(ctx, inside, d, nil)
+	}
 	if err != nil {
 		return EventID{}, fmt.Errorf("Publish(%q): %w", shorten(eventType), err)
 	}
-	return id, nil
+	return d.id, nil
 }
 
-// maxValueLinks is how many contexts of handlers the values of a context may
-// come through. Each keeps the one before it alive, and its event.
+// maxValueLinks is the number of handlers' contexts through which values are passed on.
+// Each keeps the one before it, and its event, in memory.
 const maxValueLinks = 100
 
-// Publication is an event that PublishBatch is to publish.
+// Publication is an event for PublishBatch.
 type Publication struct {
 	Type    string
 	Payload any
 	Options []PublishOption
 }
 
-// PublishBatch accepts all of several events, in their order, or none of them.
-// The ids are those of the publications, in their order.
+// PublishBatch accepts several events in their order, or none of them. It returns their
+// ids in the same order. It blocks for room for all of them, as Publish does for one. An
+// empty batch is accepted and does nothing.
 //
-// It waits for room for all of them, as Publish does for one. An empty batch is
-// accepted and does nothing.
-//
-// Errors: ErrBatchTooLarge for more events than the queue can have, a *BatchError
-// that says which publication was refused with which of Publish's errors, and
-// those of Publish.
+// Errors: ErrBatchTooLarge for more events than the queue's capacity, *BatchError, which
+// names the publication and wraps one of Publish's errors, and those of Publish.
 func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID, error) {
 	refuse := func(err error) ([]EventID, error) { return nil, fmt.Errorf("PublishBatch: %w", err) }
 	if err := b.ready(ctx); err != nil {
@@ -188,115 +187,230 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	}
 	from := callFrom(ctx)
 	inside := b.running(from)
-	openings, ids := make([]opening, len(batch)), make([]EventID, len(batch))
+	dispatches, ids := make([]*dispatch, len(batch)), make([]EventID, len(batch))
 	for i, p := range batch {
-		if err := b.open(ctx, &openings[i], from, inside, p.Type, p.Payload, p.Options, nil); err != nil {
+		d, err := b.open(ctx, from, inside, p.Type, p.Payload, p.Options)
+		if err != nil {
 			return refuse(&BatchError{Index: i, EventType: shorten(p.Type), Err: err})
 		}
-		ids[i] = openings[i].id
+		dispatches[i], ids[i] = d, d.id
 	}
-	if err := b.acceptAll(ctx, openings, inside); err != nil {
+	if len(batch) == 0 {
+		return ids, nil
+	}
+	if _, err := b.accept(ctx, inside, dispatches[0], dispatches); err != nil {
 		return refuse(err)
 	}
 	return ids, nil
 }
 
-// accept opens a dispatch for what is published. from is the call that publishes,
-// if it is a handler's.
-func (b *Bus) accept(ctx context.Context, from *call, eventType string, payload any, opts []PublishOption, w *waiter) (EventID, error) {
-	inside := b.running(from)
-	var o opening
-	if err := b.open(ctx, &o, from, inside, eventType, payload, opts, w); err != nil {
-		return EventID{}, err
-	}
-	if !o.simple() {
-		if err := b.acceptAll(ctx, []opening{o}, inside); err != nil {
-			var only *BatchError
-			if errors.As(err, &only) {
-				err = only.Err
-			}
-			return EventID{}, err
-		}
-		return o.id, nil
-	}
-	place, err := b.store.reserve(ctx, o.to, inside)
-	if err != nil {
-		return EventID{}, appendError(ctx, err)
-	}
-	*place = o
-	o.to.counters.events.Add(1)
-	b.store.commit(place)
-	b.accepted(&o)
-	return o.id, nil
-}
-
-// open puts into place what a dispatch of an event that is published begins with.
-func (b *Bus) open(ctx context.Context, o *opening, from *call, inside bool, eventType string, payload any, opts []PublishOption, w *waiter) error {
+// open makes a dispatch of what is published, without accepting it. from is the call that
+// publishes, if it is a handler's.
+func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
 	to, hash, known := b.routes.Cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
-			return typeError(eventType, offence)
+			return nil, typeError(eventType, offence)
 		}
 	}
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return nil, contextError(ctx)
 	}
 	if b.cutting.begun() || b.ending.Load() && !inside {
-		return ErrShutdown
+		return nil, b.refuseShutdown()
 	}
 	if !known {
 		to = b.routes.Find(eventType, hash)
 	}
 	now, _ := b.time.Recent()
-	o.payload, o.to, o.wall = payload, to, now.Wall
+	d := &dispatch{payload: payload, to: to, wall: now.Wall}
 	switch {
 	case from != nil:
-		o.with = from.valuesFor(ctx)
+		d.values = from.valuesFor(ctx)
 	case ctx != context.Background():
-		o.with = ctx
+		d.values = ctx
 	}
-	var more *extras
 	if len(opts) > 0 || b.config.metadataFrom != nil {
 		p, err := b.publication(ctx, opts)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		o.id, o.key = p.id, p.key
+		d.key = p.key
 		if p.metadata.Len() > 0 || p.given || p.when != nil {
-			more = &extras{metadata: p.metadata, given: p.given}
+			d.origin = &origin{metadata: p.metadata, given: p.given}
 		}
 		if p.when != nil {
-			o.wall, more.due = b.dueFrom(p.when)
+			d.wall, d.origin.due = b.dueFrom(p.when)
+		}
+		if p.given {
+			d.id = p.id
+			b.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
+			return d, nil
 		}
 	}
-	if w != nil {
-		if more == nil {
-			more = &w.extras
+	b.ids.Put((*[16]byte)(&d.id), now.Millis)
+	return d, nil
+}
+
+// refuseShutdown is ErrShutdown. It lets other goroutines run: many publishers that try
+// again at once would take the processors from Shutdown.
+func (b *Bus) refuseShutdown() error {
+	runtime.Gosched()
+	return ErrShutdown
+}
+
+// accept reserves room for a dispatch, or for all of a batch, records them, and makes them
+// runnable, or does nothing. It returns how many were new: the others' ids are known.
+func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
+	c := change{to: stateOpening, d: d, batch: batch}
+	if c.direct() {
+		c, err = b.acceptDirect(ctx, inside, c)
+	} else {
+		c, err = b.acceptQueued(ctx, inside, c)
+	}
+	if err != nil || c.d == nil {
+		return 0, err
+	}
+	// Last, since observers may block.
+	if c.batch == nil {
+		b.acceptedOne(c.d)
+		return 1, nil
+	}
+	for _, x := range c.batch {
+		b.acceptedOne(x)
+	}
+	return len(c.batch), nil
+}
+
+// acceptDirect accepts a change of which a part takes no room in the queue, by which
+// Shutdown would know of it.
+func (b *Bus) acceptDirect(ctx context.Context, inside bool, c change) (change, error) {
+	// Counted before ending is read: if that is not set, Shutdown waits.
+	b.entering.Add(1)
+	defer func() {
+		b.entering.Add(-1)
+		b.checkDrained()
+	}()
+	if b.cutting.begun() || b.ending.Load() && !inside {
+		return change{}, b.refuseShutdown()
+	}
+	return b.acceptQueued(ctx, inside, c)
+}
+
+func (b *Bus) acceptQueued(ctx context.Context, inside bool, c change) (_ change, err error) {
+	given := c.given()
+	if given {
+		if c, err = b.given.unknown(c); err != nil || c.d == nil {
+			return c, err
 		}
-		more.waiter = w
 	}
-	if more != nil {
-		more.Context, o.with = o.with, more
-	}
-	if w != nil {
-		w.expect(len(to.each))
-		if w.wouldDeadlock(o) {
-			return fmt.Errorf("%w %q", ErrWouldDeadlock, o.key)
+	places := c.places()
+	if places > 0 {
+		if err := b.reserve(ctx, c, places, inside); err != nil {
+			return change{}, err
 		}
 	}
-	if len(opts) == 0 || o.id.IsZero() { // only options give one, and to look at it costs more
-		b.ids.Put((*[16]byte)(&o.id), now.Millis)
+	if given {
+		if c, err = b.given.take(c); err != nil || c.d == nil {
+			b.pool.Unreserve(places)
+			b.checkDrained()
+			return c, err
+		}
+		b.pool.Unreserve(places - c.places()) // taken by another publisher meanwhile
+	}
+	if err := b.recordNow(c, (*Bus).opened); err != nil {
+		b.given.forgetAll(c)
+		b.checkDrained()
+		return change{}, err
+	}
+	return c, nil
+}
+
+// direct reports whether a part of the change takes no room in the queue.
+func (c *change) direct() bool {
+	if c.batch == nil {
+		return c.d.places() == 0
+	}
+	return slices.ContainsFunc(c.batch, func(d *dispatch) bool { return d.places() == 0 })
+}
+
+// given reports whether a publisher chose an id of the change.
+func (c *change) given() bool {
+	if c.batch == nil {
+		return c.d.from().given
+	}
+	return slices.ContainsFunc(c.batch, func(d *dispatch) bool { return d.from().given })
+}
+
+// acceptedOne tells observers of an accepted event, and settles it if nothing matches.
+func (b *Bus) acceptedOne(d *dispatch) {
+	b.accepted(d)
+	if len(d.to.subscriptions) == 0 {
+		b.settle(d, Unrouted)
+	}
+}
+
+// places is the number of places that the dispatches take in the queue.
+func (c *change) places() int {
+	if c.batch == nil {
+		return c.d.places()
+	}
+	places := 0
+	for _, d := range c.batch {
+		places += d.places()
+	}
+	return places
+}
+
+// reserve blocks until the queue has room, and so do the lines of the targets.
+func (b *Bus) reserve(ctx context.Context, c change, places int, inside bool) error {
+	if b.fullLines.Load() > 0 && !inside {
+		for _, d := range append(c.batch, c.d) {
+			if err := b.awaitLines(ctx, d.to); err != nil {
+				return err
+			}
+		}
+	}
+	switch err := b.pool.Reserve(ctx, places, inside); err {
+	case nil:
+		return nil
+	case pool.ErrFull:
+		return ErrQueueFull
+	case pool.ErrContext:
+		return contextError(ctx)
+	default:
+		return b.refuseShutdown()
+	}
+}
+
+// awaitLines blocks until no target's line is full.
+func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
+	var ended <-chan struct{}
+	for i := 0; i < len(to.subscriptions); i++ {
+		room := to.subscriptions[i].door.full()
+		if room == nil {
+			continue
+		}
+		if b.config.refuse {
+			return fmt.Errorf("%w: the line of %s is full", ErrQueueFull, to.subscriptions[i].id)
+		}
+		if ended == nil {
+			ended = ctx.Done()
+		}
+		select {
+		case <-room:
+			i-- // it may be full again
+		case <-ended:
+			return contextError(ctx)
+		case <-b.leaving:
+			return b.refuseShutdown()
+		}
 	}
 	return nil
 }
 
-// simple reports whether to accept the event is to queue it.
-func (o *opening) simple() bool {
-	return len(o.to.subscriptions) > 0 && !o.given() && o.due() == 0
-}
-
-// dueFrom is the time of publication of an event that is published now, and when
-// it is due: 0 for at once.
+// dueFrom is the time of publication of an event that is published now, and when it is
+// due: 0 for at once.
 func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
 	now := b.time.Now()
 	delay := when.after
@@ -309,69 +423,7 @@ func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
 	return now.Wall, max(later(now.Nanos, delay), 1)
 }
 
-// acceptAll accepts all openings, or none.
-func (b *Bus) acceptAll(ctx context.Context, openings []opening, inside bool) error {
-	direct := int64(0) // those that are not queued
-	for i := range openings {
-		if !openings[i].queues() {
-			direct++
-		}
-	}
-	// Counted before ending is read: if it is not set, Shutdown waits for them.
-	b.ledger.direct.Add(direct)
-	defer func() {
-		if direct > 0 { // not accepted, or known
-			b.ledger.direct.Add(-direct)
-			b.checkDrained()
-		}
-	}()
-	if b.cutting.begun() || b.ending.Load() && !inside {
-		return ErrShutdown
-	}
-	fresh, err := b.store.appendAll(ctx, openings, inside)
-	if err != nil {
-		return appendError(ctx, err)
-	}
-	for _, o := range fresh {
-		if !o.queues() {
-			direct-- // settled, or on the schedule, below
-		}
-		if len(o.to.subscriptions) == 0 {
-			continue
-		}
-		o.to.counters.events.Add(1)
-		if o.due() != 0 {
-			b.putOff(o)
-		}
-	}
-	for _, o := range fresh { // last, since observers may wait
-		b.accepted(&o)
-		if len(o.to.subscriptions) == 0 {
-			b.unrouted(o)
-		}
-	}
-	if len(openings) == 1 && len(fresh) == 0 {
-		if w := openings[0].waiter(); w != nil {
-			w.end(Repeated)
-		}
-	}
-	return nil
-}
-
-// appendError is the error of Publish for one of the store.
-func appendError(ctx context.Context, err error) error {
-	switch {
-	case errors.Is(err, lane.ErrFull):
-		return ErrQueueFull
-	case errors.Is(err, lane.ErrClosed):
-		return ErrShutdown
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		return contextError(ctx)
-	}
-	return err
-}
-
-// running reports whether c is a call of this bus that has not ended.
+// running reports whether c is a running call of this bus.
 func (b *Bus) running(c *call) bool {
 	return c != nil && c.bus() == b && c.running()
 }
@@ -405,10 +457,10 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publicat
 // with ctx, find their values.
 func (c *call) valuesFor(ctx context.Context) context.Context {
 	if ctx == context.Context(c) {
-		return c.values // nothing was added to them
+		return c.dispatch.values // nothing was added to them
 	}
 	links := 1
-	if before, ok := c.values.(*linkedValues); ok {
+	if before, ok := c.dispatch.values.(*linkedValues); ok {
 		links += before.links
 	}
 	if links > maxValueLinks {
@@ -423,10 +475,118 @@ type linkedValues struct {
 	links int // how many those are
 }
 
-// linked reports whether values come through the context of a handler. What is
-// allocated for such a dispatch is not allocated with anything else: from there one
-// would come to the handler's dispatch, what is beside that, and so on.
-func linked(values context.Context) bool {
-	_, is := values.(*linkedValues)
-	return is
+// maxGivenIDs is how many ids that publishers have given are known.
+const maxGivenIDs = 100_000
+
+// givenIDs remembers the ids that publishers have given.
+type givenIDs struct {
+	mu    sync.Mutex // guards the following
+	known map[EventID]givenID
+	ring  []EventID // in the order in which they came, from oldest on
+	old   int
+}
+
+// content is what an id stands for.
+type content struct{ eventType, key string }
+
+type givenID struct {
+	content
+	place int // in the ring
+}
+
+// take remembers the given ids of a change, and returns the change without the dispatches
+// whose ids are known. If an id is known for something else, it remembers none.
+func (g *givenIDs) take(c change) (change, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, err := g.unknownLocked(c)
+	if err != nil {
+		return c, err
+	}
+	for _, d := range c.all() {
+		if d.from().given {
+			g.rememberLocked(d.id, content{d.to.eventType, d.key})
+		}
+	}
+	return c, nil
+}
+
+// unknown is what take would return now.
+func (g *givenIDs) unknown(c change) (change, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.unknownLocked(c)
+}
+
+func (g *givenIDs) unknownLocked(c change) (change, error) {
+	batch := make(map[EventID]content)
+	var fresh []*dispatch
+	for i, d := range c.all() {
+		if !d.from().given {
+			fresh = append(fresh, d)
+			continue
+		}
+		is := content{d.to.eventType, d.key}
+		before, known := g.known[d.id]
+		was := before.content
+		if !known {
+			was, known = batch[d.id]
+		}
+		switch {
+		case !known:
+			batch[d.id] = is
+			fresh = append(fresh, d)
+		case was != is:
+			err := fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
+				ErrDuplicateID, d.id, was.eventType, was.key, is.eventType, is.key)
+			if c.batch != nil {
+				err = &BatchError{Index: i, EventType: shorten(is.eventType), Err: err}
+			}
+			return change{}, err
+		}
+	}
+	if len(fresh) == 0 {
+		return change{}, nil
+	}
+	c.d = fresh[0]
+	if c.batch != nil {
+		c.batch = fresh
+	}
+	return c, nil
+}
+
+func (g *givenIDs) rememberLocked(id EventID, c content) {
+	if g.known == nil {
+		g.known = make(map[EventID]givenID)
+	}
+	place := len(g.ring)
+	if place < maxGivenIDs {
+		g.ring = append(g.ring, id)
+	} else {
+		place = g.old
+		// One that was forgotten may be known again, in another place.
+		if oldest := g.ring[place]; g.known[oldest].place == place {
+			delete(g.known, oldest)
+		}
+		g.ring[place] = id
+		g.old = (g.old + 1) % maxGivenIDs
+	}
+	c.key = strings.Clone(c.key) // it may be a piece of something large
+	g.known[id] = givenID{c, place}
+}
+
+// forget makes an id free to be given again.
+func (g *givenIDs) forget(id EventID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.known, id)
+}
+
+// forgetAll forgets the given ids of a change that was refused.
+func (g *givenIDs) forgetAll(c change) {
+	for _, d := range c.all() {
+		if d.from().given {
+			g.forget(d.id)
+		}
+	}
 }

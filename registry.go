@@ -79,6 +79,9 @@ func (r *registry) remove(s *Subscription) {
 	}
 }
 
+// several reports whether there are two subscriptions or more.
+func (r *registry) several() bool { return len(r.order)-r.gone > 1 }
+
 // list is the subscriptions, in the order in which they were made.
 func (r *registry) list() []*Subscription {
 	all := make([]*Subscription, 0, len(r.order)-r.gone)

@@ -4,141 +4,135 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/surebus/eventbus/internal/delay"
 )
 
-// schedule has the events that have been published for later.
+// schedule keeps the events that were published for later.
 type schedule struct {
-	queue *delay.Queue[*scheduledEvent]
+	queue *delay.Queue[*scheduled]
 
-	mu      sync.Mutex // guards the following
-	byID    map[EventID]*scheduledEvent
-	most    int // events that there have been in this map
-	waiting int
-	left    int // entries of the queue that have been cancelled
+	mu sync.Mutex // guards the following, and the entries
+	// byID has several entries for an event that was replayed for each of its copies.
+	byID      map[EventID][]*scheduled
+	most      int // events that this map has had
+	cancelled int // entries of the queue that have been cancelled
 }
 
-type scheduledEvent struct {
-	opening
-	gone bool // due, or cancelled; guarded by schedule.mu
-}
+// scheduled is an entry of the queue: one that was cancelled stays until it would have been
+// due, without its dispatch, or until most entries are such.
+type scheduled struct{ d *dispatch }
 
-func newSchedule(clock delay.Clock, due func(*opening)) *schedule {
-	s := &schedule{byID: make(map[EventID]*scheduledEvent)}
-	s.queue = delay.New(clock, func(events []*scheduledEvent) {
-		for _, e := range events {
-			if s.take(e) {
-				due(&e.opening)
+func newSchedule(clock delay.Clock, due func(*dispatch)) *schedule {
+	s := &schedule{byID: make(map[EventID][]*scheduled)}
+	s.queue = delay.New(clock, func(entries []*scheduled) {
+		for _, e := range entries {
+			if d := s.take(e); d != nil {
+				due(d)
 			}
 		}
 	})
 	return s
 }
 
-// add reports false when the schedule is closed.
-func (s *schedule) add(o opening) bool {
+// add returns false when the schedule is closed.
+func (s *schedule) add(d *dispatch) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := &scheduledEvent{opening: o}
-	if !s.queue.Add(o.due(), e) {
+	e := &scheduled{d}
+	if !s.queue.Add(d.from().due, e) {
 		return false
 	}
-	s.byID[o.id] = e
+	s.byID[d.id] = append(s.byID[d.id], e)
 	s.most = max(s.most, len(s.byID))
-	s.waiting++
 	return true
 }
 
-// take reports whether an event that is due is still to be dispatched.
-func (s *schedule) take(e *scheduledEvent) bool {
+// take is the dispatch of an entry that is due, nil if it was cancelled.
+func (s *schedule) take(e *scheduled) *dispatch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.gone {
-		s.left--
-		return false
+	if e.d == nil {
+		s.cancelled--
+		return nil
 	}
-	s.removeLocked(e)
-	return true
+	return s.removeLocked(e)
 }
 
-func (s *schedule) removeLocked(e *scheduledEvent) {
-	e.gone = true
-	s.waiting--
-	if s.byID[e.id] == e {
-		delete(s.byID, e.id)
+func (s *schedule) removeLocked(e *scheduled) *dispatch {
+	d := e.d
+	e.d = nil
+	left := slices.DeleteFunc(s.byID[d.id], func(x *scheduled) bool { return x == e })
+	if len(left) > 0 {
+		s.byID[d.id] = left
+		return d
 	}
+	delete(s.byID, d.id)
 	const small = 64
 	if s.most > small && len(s.byID) <= s.most/4 {
 		// A map does not give its memory back by itself.
-		byID := make(map[EventID]*scheduledEvent, len(s.byID))
+		byID := make(map[EventID][]*scheduled, len(s.byID))
 		maps.Copy(byID, s.byID)
 		s.byID, s.most = byID, len(byID)
 	}
+	return d
 }
 
 // cancel takes an event back, unless it is due.
-func (s *schedule) cancel(id EventID) (o opening, ok bool) {
+func (s *schedule) cancel(id EventID) (cancelled []*dispatch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.byID[id]
-	if e == nil {
-		return o, false
+	for _, e := range slices.Clone(s.byID[id]) {
+		cancelled = append(cancelled, s.removeLocked(e))
+		s.cancelled++
 	}
-	s.removeLocked(e)
-	o = e.opening
-	// What is left waits until it would have been due, without the payload, or
-	// until most of the queue is such.
-	e.opening = opening{id: id}
-	if s.left++; s.left > 64+s.waiting {
-		s.queue.Prune(func(e *scheduledEvent) bool { return e.gone })
-		s.left = 0
+	if s.cancelled > 64+len(s.byID) {
+		s.queue.Prune(func(e *scheduled) bool { return e.d == nil })
+		s.cancelled = 0
 	}
-	return o, true
+	return cancelled
 }
 
-// close takes back all that is left.
-func (s *schedule) close() []*scheduledEvent {
+// close takes back everything that is left, for ever.
+func (s *schedule) close() []*dispatch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue.Close()
-	var all []*scheduledEvent
+	var all []*dispatch
 	for _, e := range s.queue.Drain() {
-		if !e.gone {
-			s.removeLocked(e)
-			all = append(all, e)
+		if e.d != nil {
+			all = append(all, s.removeLocked(e))
 		}
 	}
 	return all
 }
 
-func (s *schedule) len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.waiting
-}
-
-// putOff keeps an event until it is due.
-func (b *Bus) putOff(o opening) {
-	if !b.scheduled.add(o) {
-		b.neverDue(o)
+// schedule keeps a dispatch until it is due.
+func (b *Bus) schedule(d *dispatch) {
+	d.state = stateScheduled
+	b.ledger.scheduled.Add(1)
+	if !b.scheduled.add(d) { // Shutdown has closed it
+		b.ledger.scheduled.Add(-1)
+		b.neverDue(d)
 	}
 	b.checkDrained() // Shutdown does not wait for it any more
 }
 
-// neverDue dead-letters an event that was published for later: what it would have
-// been made into when due. None of that has its key's place.
-func (b *Bus) neverDue(o opening) {
-	w := &worker{}
-	copies := o.to.copies()
-	b.ledger.copies.Add(int64(len(copies)) - 1)
-	for _, to := range copies {
-		o.to = to
-		d := &dispatch{opening: o}
-		d.dropPlace()
-		b.bury(w, d, ReasonShutdown)
-		w.tell()
+// due queues a scheduled dispatch. It takes its place in its key's order now.
+func (b *Bus) due(d *dispatch) {
+	o := *d.origin
+	b.ids.Put((*[16]byte)(&o.order), b.time.Now().Millis)
+	d.origin = &o
+	b.enqueue(d, false)
+	b.ledger.scheduled.Add(-1)
+}
+
+// neverDue dead-letters a scheduled dispatch: each copy that it would have become.
+func (b *Bus) neverDue(d *dispatch) {
+	for _, copied := range b.copies(d) {
+		b.bury(copied, ReasonShutdown)
 	}
 }
 
@@ -154,15 +148,15 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
-	o, ok := b.scheduled.cancel(id)
-	if !ok {
+	cancelled := b.scheduled.cancel(id)
+	if cancelled == nil {
 		return fmt.Errorf("Cancel(%s): %w", id, ErrNotScheduled)
 	}
-	if waiter := o.waiter(); waiter != nil {
-		waiter.end(Cancelled)
+	for _, d := range cancelled {
+		b.settle(d, Cancelled)
+		b.ledger.scheduled.Add(-1)
 	}
-	b.store.cancelled(id)
-	b.ledger.cancelled.Add(1)
+	b.given.forget(id)
 	b.checkDrained()
 	return nil
 }

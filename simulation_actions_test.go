@@ -362,7 +362,7 @@ func (s *simulation) reopen(l *simDispatch) error {
 	slices.SortFunc(to, func(x, y *simSub) int { return x.number - y.number })
 	s.remove(l)
 	s.model.ledger.Replays++
-	s.model.enqueue(&simDispatch{event: l.event, rest: to, replays: l.replays + 1, failures: l.failures, handled: l.handled, before: len(l.handled)})
+	s.model.enqueue(&simDispatch{event: l.event, replayed: s.model.now, rest: to, replays: l.replays + 1, failures: l.failures, handled: l.handled, before: len(l.handled)})
 	return nil
 }
 
@@ -383,7 +383,7 @@ func (s *simulation) query() (q eventbus.LetterQuery, matching []*simDispatch) {
 	case 0:
 		q.All = true
 	case 1:
-		q.Reason = simPick(s, eventbus.ReasonExhausted, eventbus.ReasonPermanent, eventbus.ReasonCircuitOpen, eventbus.ReasonExpired)
+		q.Reason = simPick(s, eventbus.ReasonExhausted, eventbus.ReasonPermanent, eventbus.ReasonCircuitOpen, eventbus.ReasonOverflow, eventbus.ReasonExpired)
 	case 2:
 		q.Subscription = fmt.Sprintf("s%d", 1+s.rng.IntN(s.names))
 	case 3:
@@ -513,7 +513,7 @@ func (s *simulation) checkShutdown() {
 			unfinished[l.pair()] = true
 		}
 	}
-	if len(unfinished) == 0 {
+	if len(unfinished) == 0 && s.atDrain == 0 {
 		simCheck(err == nil, "Shutdown: %v", err)
 		return
 	}

@@ -399,7 +399,7 @@ func (s *simulation) subscribe() {
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
 	sub.holds = simPick(s, 1, 3, 60, 60) // no more than the bus lets go at a time
-	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.HoldCapacity(sub.holds))
+	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.LineCapacity(sub.holds), eventbus.Concurrency(eventbus.Unlimited))
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
 	s.logf("subscribe %s %q timeout %s, overrides %v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.retry, c, err)
 	if s.model.ending {

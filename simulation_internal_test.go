@@ -1,53 +1,58 @@
 package eventbus
 
 import (
-	"cmp"
 	"slices"
 
-	"github.com/surebus/eventbus/internal/lane"
+	"github.com/surebus/eventbus/internal/pool"
 )
 
-// SetRandom replaces what the bus draws its jitter from, for tests in package
-// eventbus_test. It must be called before Start.
+// SetRandom replaces the source of the bus's jitter, for tests in package eventbus_test.
+// It must be called before Start.
 func SetRandom(b *Bus, random func() float64) { b.config.random = random }
 
 // SetGates makes workers ask before they run what they have taken, and before they
-// take more when somebody has waited for what they ran. It must be called before
+// take more if a PublishAndWait has returned because of what they ran. It must be called before
 // anything is published.
 func SetGates(b *Bus, run func(e Event, subscription string, attempt int), next func()) {
 	workers := b.workers()
-	goOn, tell := workers.Run, workers.After
-	workers.Run = func(w *worker, _ func(*opening) bool) {
-		d := w.taken()
-		run(d.event(d.to.subscriptions[0].bus.time), d.to.subscriptions[d.next].id, int(d.attempt)+1)
-		goOn(w, func(*opening) bool { return false }) // each has a gate
-	}
-	workers.After = func(w *worker) {
-		told := w.settled != nil
-		tell(w)
-		if told {
-			next()
+	goOn := workers.Run
+	workers.Run = func(w *worker, d *dispatch) bool {
+		waiter := d.waiter()
+		run(d.event(b.time), d.to.subscriptions[d.next].id, int(d.attempt)+1)
+		stays := goOn(w, d)
+		if waiter != nil {
+			select {
+			case <-waiter.settled:
+				next()
+			default:
+			}
 		}
+		return stays
 	}
-	b.lanes = lane.New(workers)
-	b.store.(*memory).lanes = b.lanes
+	b.pool = pool.New(workers)
 }
 
-// HeldAt is what a subscription holds, oldest first.
+// SetRecord lets a hook decide when a change has been recorded, and whether it is refused.
+// It must be called before anything is published.
+func SetRecord(b *Bus, record func(done func(error))) { b.recorder = record }
+
+// HeldAt is what waits at a subscription's door, oldest first.
 func HeldAt(s *Subscription) []Event {
-	h := &s.holding
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := slices.Clone(h.ready)
-	for _, line := range h.lines {
-		all = append(all, line.behind...)
+	o := &s.door
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := slices.Clone(o.ready)
+	for _, line := range o.keys {
+		for _, d := range line.behind {
+			if d.seat().place == seatParked {
+				all = append(all, d)
+			}
+		}
 	}
-	slices.SortFunc(all, func(x, y *dispatch) int {
-		return cmp.Compare(x.rare().seat.number, y.rare().seat.number)
-	})
+	slices.SortFunc(all, bySeat)
 	events := make([]Event, len(all))
 	for i, d := range all {
-		events[i] = d.event(d.to.subscriptions[0].bus.time)
+		events[i] = d.event(s.bus.time)
 	}
 	return events
 }

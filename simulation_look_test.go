@@ -262,6 +262,7 @@ func (s *simulation) compare() {
 	m, metrics := s.model, s.bus.Metrics()
 	books := m.books()
 	simCheck(metrics.Ledger.Balanced(), "the books do not balance: %+v", metrics.Ledger)
+	books.Closed = metrics.Ledger.Closed
 	simCheck(metrics.Ledger == books, "the ledger is\n%+v and should be\n%+v", metrics.Ledger, books)
 	if books != s.books {
 		s.books = books
@@ -284,6 +285,7 @@ func (s *simulation) compare() {
 		is, should := metrics.Subscriptions[i], sub.counts
 		should.Subscription, should.Pattern, should.Skipped, should.Held = sub.name, sub.pattern, sub.skipped, len(held)
 		should.Circuit, should.CircuitOpens, should.Latency, should.Slow = sub.circuit.state, sub.circuit.opens, is.Latency, is.Slow
+		should.Running = is.Running // see what runs of the model
 		if m.cut && is.Circuit == eventbus.CircuitHalfOpen && should.Circuit == eventbus.CircuitOpen && m.now >= sub.circuit.until {
 			should.Circuit = is.Circuit // a worker has come to its door, or has left that to the cut
 		}

@@ -44,6 +44,9 @@ type simDispatch struct {
 	coming   bool     // it was, and has been let go
 	pass     int      // the circuit's generation when the call began
 	due      time.Duration
+	replayed time.Duration   // when
+	idle     time.Duration   // its delay, and the time that it was held
+	parked   time.Duration   // when it was held last
 	reason   eventbus.Reason // of a letter
 	wait     *simWait
 }
@@ -91,7 +94,7 @@ func (m *simModel) advance(now time.Duration) {
 // publish accepts an event for some subscriptions.
 func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
 	m.ledger.Accepted++
-	d := &simDispatch{event: e, state: "scheduled", rest: to, due: m.now + e.delay, wait: wait}
+	d := &simDispatch{event: e, state: "scheduled", rest: to, due: m.now + e.delay, wait: wait, idle: e.delay}
 	m.open = append(m.open, d)
 	if len(to) == 0 {
 		m.settle(d, eventbus.Unrouted)
@@ -189,13 +192,15 @@ func (m *simModel) skip(d *simDispatch, s *simSub, why string) {
 		m.settle(d, eventbus.Dropped)
 	case m.drained && (why != "open" || s.whenOpen == eventbus.HoldWhenOpen):
 		m.bury(d, eventbus.ReasonShutdown)
-	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen, !d.seated && len(m.seated(s)) >= s.holds:
+	case why == "open" && s.whenOpen == eventbus.DeadLetterWhenOpen:
 		m.bury(d, eventbus.ReasonCircuitOpen)
+	case !d.seated && len(m.seated(s)) >= s.holds:
+		m.bury(d, eventbus.ReasonOverflow)
 	default:
 		if !d.seated {
 			m.open = append(slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d }), d)
 		}
-		d.state, d.seated, d.place = "held", true, false
+		d.state, d.seated, d.place, d.parked = "held", true, false, m.now
 		d.wait.ended(d, eventbus.Held)
 		d.wait = nil
 	}
@@ -210,6 +215,7 @@ func (m *simModel) tend() {
 		for _, d := range m.seated(s) {
 			if d.state == "held" && !keys[d.event.key] && m.now >= s.pausedUntil && coming < s.circuit.admits(m.now) {
 				d.state, d.coming = "queued", true
+				d.idle += m.now - d.parked
 				coming++
 			}
 			keys[d.event.key] = d.event.key != ""
@@ -240,7 +246,7 @@ func (m *simModel) succeed(d *simDispatch) {
 func (m *simModel) fail(d *simDispatch, kind string, delay time.Duration) {
 	s := d.rest[0]
 	d.failures = append(d.failures, simFailure{s.name, d.attempt, d.replays})
-	if kind != "permanent" {
+	if kind != "permanent" && (kind != "pointless" || !s.retryIf) { // a rejection says nothing of the subscription
 		s.circuit.record(d.pass, d.event, m.now, true)
 	}
 	s.circuit.release(d.pass)
@@ -250,13 +256,22 @@ func (m *simModel) fail(d *simDispatch, kind string, delay time.Duration) {
 		m.bury(d, eventbus.ReasonPermanent)
 	case float64(d.attempt) > d.policy["R"]:
 		m.bury(d, eventbus.ReasonExhausted)
-	case float64(d.due-d.event.time) >= d.policy["E"]:
+	case float64(d.due-d.runnable()) >= d.policy["E"]:
 		m.bury(d, eventbus.ReasonExpired)
 	case delay == 0:
 		d.state = "queued"
 	default:
 		d.state = "waiting"
 	}
+}
+
+// runnable is from when on MaxElapsed counts. An event's time is not known before its first
+// call.
+func (d *simDispatch) runnable() time.Duration {
+	if d.replays > 0 {
+		return d.replayed + d.idle
+	}
+	return d.event.time + d.idle
 }
 
 // delay is P2 and P3.

@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -29,10 +30,8 @@ type Subscription struct {
 	handler  Handler
 	timeout  time.Duration
 	retry    atomic.Pointer[retrySettings]
-	whenOpen WhenOpen
-	circuit  circuit
+	door     door
 	gate     *keyGate // with isolation
-	holding  holding
 	formerly []string
 	counters subscriptionCounters
 	madeAt   [1]uintptr  // who called Subscribe
@@ -86,14 +85,14 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		pattern:  parsed.String(),
 		handler:  handler,
 		timeout:  c.timeout,
-		whenOpen: c.whenOpen,
-		holding:  holding{capacity: c.hold, total: &b.ledger.held},
 		formerly: c.formerly,
 	}
-	s.circuit.init(c.circuit, b.time)
+	s.door.limit, s.door.share = c.limits(b.config)
+	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = c.line, c.whenOpen, c.whenFull, &b.ledger
+	s.door.circuit.init(c.circuit, b.time)
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
-		s.gate = newKeyGate(1)
+		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3, s.madeAt[:]) // past Callers, this, and Subscribe
 	b.mu.Lock()
@@ -116,6 +115,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		s.id = fmt.Sprintf("%s#%d", pattern, n)
 	}
 	b.subscriptions.add(s)
+	b.several.Store(b.subscriptions.several())
 	s.place = b.routes.Add(parsed, s)
 	return s, nil
 }
@@ -155,17 +155,20 @@ func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.left.Swap(true) {
 		return
 	}
-	s.circuit.remove()
+	s.door.remove()
 	b := s.bus
+	// Before Shutdown can miss the subscription: it dead-letters the lines of those that it
+	// finds, and waits for what is queued.
+	for _, d := range s.door.close(b, ReasonUnsubscribed) {
+		d.state = stateQueued
+		b.pool.Return(false, d) // a worker buries it
+	}
 	parsed, _ := route.Parse(s.pattern)
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.routes.Remove(parsed, s.place)
 	b.subscriptions.remove(s)
-	b.mu.Unlock()
-	// Workers find them removed.
-	for _, d := range s.holding.close(ReasonUnsubscribed) {
-		b.lanes.Return(d.ticket(), false)
-	}
+	b.several.Store(b.subscriptions.several())
 }
 
 func checkName(name string) string {
@@ -195,12 +198,12 @@ type targets struct {
 	era  *era // whose retry settings hold
 }
 
-// copies are the targets of the dispatches that an event is made into.
-func (t *targets) copies() []*targets {
-	if t.each == nil {
-		return []*targets{t}
-	}
-	return t.each
+// only is the targets of a delivery that is split off at an index, with the policy of
+// the whole.
+func (t *targets) only(index int, policy *mergedPolicy) *targets {
+	one := &targets{eventType: t.eventType, subscriptions: t.subscriptions[index : index+1 : index+1], counters: t.counters}
+	one.merged.Store(policy)
+	return one
 }
 
 // policy is the merged policy. It is made at the first failure: what it is made

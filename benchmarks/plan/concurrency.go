@@ -1,5 +1,3 @@
-//go:build concurrency
-
 package plan
 
 // HangingPublishers is the number of goroutines that publish beside a subscription that hangs.

@@ -1,5 +1,3 @@
-//go:build concurrency
-
 package main
 
 import "github.com/surebus/eventbus/benchmarks/plan"

@@ -1,5 +1,3 @@
-//go:build concurrency
-
 package main
 
 import (

@@ -416,7 +416,7 @@ func TestControl_PauseUnderLoad(t *testing.T) {
 		}
 		handled.Add(1)
 		return nil
-	}, eventbus.HoldCapacity(math.MaxInt32))
+	}, eventbus.LineCapacity(math.MaxInt32))
 	var beside atomic.Int64
 	mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { beside.Add(1); return nil })
 	var stop atomic.Bool

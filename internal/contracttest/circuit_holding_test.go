@@ -269,7 +269,7 @@ func TestC5_WhatHasBeenLetGoCountsForTheBound(t *testing.T) {
 				return errBroken
 			}
 			return nil
-		}, eventbus.Named("s"), eventbus.HoldCapacity(2), eventbus.Timeout(time.Minute))
+		}, eventbus.Named("s"), eventbus.LineCapacity(2), eventbus.Timeout(time.Minute))
 		require.NoError(t, s.Trip())
 		mustPublish(t, bus, "a", 1)
 		mustPublish(t, bus, "a", 2)
@@ -279,7 +279,7 @@ func TestC5_WhatHasBeenLetGoCountsForTheBound(t *testing.T) {
 		settleWorkers()
 		require.Equal(t, 1, bus.Metrics().Held)
 		require.Len(t, letters(t, bus), 1)
-		require.Equal(t, eventbus.ReasonCircuitOpen, letters(t, bus)[0].Reason)
+		require.Equal(t, eventbus.ReasonOverflow, letters(t, bus)[0].Reason)
 		require.Equal(t, 3, letters(t, bus)[0].Event.Payload)
 
 		time.Sleep(10 * time.Second) // it has failed, and comes back
@@ -422,12 +422,12 @@ func TestC5_HoldingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(1))
 		calls := newCallLog()
-		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"), eventbus.HoldCapacity(2))
+		s := mustSubscribe(t, bus, "*", calls.handler("s"), eventbus.Named("s"), eventbus.LineCapacity(2))
 		mustSubscribe(t, bus, "*", ok, eventbus.Named("other"))
 		require.NoError(t, s.Trip())
 		holdUp(t, bus, 3, eventbus.Key("k"))
 		l := oneLetter(t, bus)
-		require.Equal(t, eventbus.ReasonCircuitOpen, l.Reason)
+		require.Equal(t, eventbus.ReasonOverflow, l.Reason)
 		require.Equal(t, "2", l.Event.Payload)
 		require.Equal(t, "s", l.Subscription)
 		require.Zero(t, l.Attempts)
@@ -436,7 +436,7 @@ func TestC5_HoldingIsBounded(t *testing.T) {
 		var failed *eventbus.DeliveryError
 		require.ErrorAs(t, err, &failed)
 		require.Len(t, failed.Letters, 1)
-		require.Equal(t, eventbus.ReasonCircuitOpen, failed.Letters[0].Reason)
+		require.Equal(t, eventbus.ReasonOverflow, failed.Letters[0].Reason)
 		require.Empty(t, r.Held)
 		require.EqualValues(t, 4, bus.Metrics().Ledger.Handled, "by the other")
 		time.Sleep(31 * time.Second)
@@ -451,7 +451,7 @@ func TestC5_HoldingIsBounded(t *testing.T) {
 func TestC5_HoldingIsBoundedWhenItIsTheWholeDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
-		s := mustSubscribe(t, bus, "*", ok, eventbus.Named("s"), eventbus.HoldCapacity(1))
+		s := mustSubscribe(t, bus, "*", ok, eventbus.Named("s"), eventbus.LineCapacity(1))
 		require.NoError(t, s.Pause())
 		holdUp(t, bus, 3, eventbus.Key("k")) // each has its key's place, and leaves it
 		require.Len(t, letters(t, bus), 2)
@@ -467,10 +467,10 @@ func TestC5_HoldingIsBoundedWhenItIsTheWholeDispatch(t *testing.T) {
 func TestC5_BadHoldCapacities(t *testing.T) {
 	bus, _ := newBus(t)
 	for _, n := range []int{0, -1} {
-		_, err := bus.Subscribe("*", ok, eventbus.HoldCapacity(n))
+		_, err := bus.Subscribe("*", ok, eventbus.LineCapacity(n))
 		var bad *eventbus.OptionError
 		require.ErrorAs(t, err, &bad)
-		require.Equal(t, "HoldCapacity", bad.Option)
+		require.Equal(t, "LineCapacity", bad.Option)
 	}
 }
 

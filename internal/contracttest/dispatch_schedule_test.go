@@ -232,15 +232,17 @@ func TestSchedule_AFullQueue(t *testing.T) {
 	})
 }
 
-func TestSchedule_MaxElapsedCountsFromPublication(t *testing.T) {
+// A scheduled event becomes runnable when it is due.
+func TestP6_MaxElapsedOfAScheduledEventCountsFromWhenItIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, eventbus.WithRetry(retry(5, time.Second), eventbus.MaxElapsed(time.Minute)))
+		bus, _ := startBus(t, eventbus.WithRetry(retry(50, 20*time.Second), eventbus.MaxElapsed(time.Minute)))
 		mustSubscribe(t, bus, "*", failing(errBoom))
 		mustPublish(t, bus, "x", nil, eventbus.After(time.Hour))
 		time.Sleep(2 * time.Hour)
 		l := oneLetter(t, bus)
 		require.Equal(t, eventbus.ReasonExpired, l.Reason)
-		require.Equal(t, 1, l.Attempts, "the first try is always made")
+		require.Equal(t, 3, l.Attempts, "at 0, 20 and 40 seconds")
+		require.Equal(t, 40*time.Second, l.DiedAt.Sub(l.Event.Time)-time.Hour)
 		shutdown(t, bus)
 	})
 }

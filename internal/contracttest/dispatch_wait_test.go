@@ -480,7 +480,7 @@ func TestD7_WhatSettlesBeforeTheWaitIsToldOf(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithObserver(eventbus.Observer{
 			Accepted: func(eventbus.Event) { synctest.Wait() }, // the wait begins after that
 		}))
-		s := mustSubscribe(t, bus, "x", ok, eventbus.Named("s"), eventbus.HoldCapacity(1))
+		s := mustSubscribe(t, bus, "x", ok, eventbus.Named("s"), eventbus.LineCapacity(1))
 		mustSubscribe(t, bus, "x", ok)
 		require.NoError(t, s.Pause())
 		r, err := bus.PublishAndWait(t.Context(), "x", nil)

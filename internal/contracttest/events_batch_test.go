@@ -287,7 +287,7 @@ func TestE7_ABatchInsideAHandlerNeverWaits(t *testing.T) {
 			require.NoError(t, err)
 			shutdown(t, bus)
 			require.Equal(t, []any{0, 1, 2, 0, 1, 2, 0, 1, 2}, got.all())
-			require.EqualValues(t, 6, bus.Metrics().QueueOverflows)
+			require.EqualValues(t, 5, bus.Metrics().QueueOverflows, "9 events, and room for 4")
 		}
 	})
 }

@@ -1040,7 +1040,7 @@ func TestFault21_StuckHandlersCostNoPlace(t *testing.T) {
 		mustSubscribe(t, bus, "stuck", func(context.Context, eventbus.Event) error {
 			time.Sleep(24 * time.Hour)
 			return nil
-		})
+		}, eventbus.Concurrency(eventbus.Unlimited))
 		mustSubscribe(t, bus, "fine", ok)
 		for range 20 {
 			mustPublish(t, bus, "stuck", nil)

@@ -84,7 +84,14 @@ func mustPublish(t *testing.T, bus *eventbus.Bus, eventType string, payload any,
 // shutdown ends the bus without cutting anything short, and looks at its books.
 func shutdown(t *testing.T, bus *eventbus.Bus) {
 	t.Helper()
-	require.NoError(t, bus.Shutdown(context.Background()))
+	var left *eventbus.ShutdownError
+	if err := bus.Shutdown(context.Background()); errors.As(err, &left) {
+		require.NotEmpty(t, left.Abandoned, "%v", err)
+		require.Empty(t, left.Unfinished)
+		require.NoError(t, left.Cause)
+	} else {
+		require.NoError(t, err)
+	}
 	requireBalanced(t, bus)
 }
 

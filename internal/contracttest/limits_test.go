@@ -149,7 +149,7 @@ func TestStorm_AllHandlersFail(t *testing.T) {
 		runtime.Gosched()
 	}
 	held := bus.Metrics().Held
-	require.LessOrEqual(t, held, 3*eventbus.DefaultHoldCapacity)
+	require.LessOrEqual(t, held, 3*eventbus.DefaultLineCapacity)
 	require.Positive(t, held)
 	up.Store(true)
 	for _, s := range subscriptions {

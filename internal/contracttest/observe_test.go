@@ -179,7 +179,7 @@ func TestO2_WhatTheBusIsDoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := newBus(t, eventbus.WithConcurrency(3), eventbus.WithRetry(retry(1, time.Hour)), eventbus.WithCircuit(eventbus.NoCircuit()))
 		release := make(chan struct{})
-		mustSubscribe(t, bus, "slow", func(context.Context, eventbus.Event) error { <-release; return nil })
+		mustSubscribe(t, bus, "slow", func(context.Context, eventbus.Event) error { <-release; return nil }, eventbus.Concurrency(eventbus.Unlimited))
 		mustSubscribe(t, bus, "sick", failBroken)
 		for range 10 {
 			mustPublish(t, bus, "slow", nil)
@@ -211,7 +211,7 @@ func TestO2_WhatTheBusIsDoing(t *testing.T) {
 		require.Equal(t, eventbus.Ledger{Accepted: 16, Replays: 5, Handled: 10, Unrouted: 1, DeadLettered: 5, Waiting: 5}, bus.Metrics().Ledger)
 		err := cutShort(t, bus)
 		require.Len(t, err.Unfinished, 5)
-		require.Equal(t, eventbus.Ledger{Accepted: 16, Replays: 5, Handled: 10, Unrouted: 1, DeadLettered: 10}, bus.Metrics().Ledger)
+		require.Equal(t, eventbus.Ledger{Accepted: 16, Replays: 5, Handled: 10, Unrouted: 1, DeadLettered: 10, Closed: true}, bus.Metrics().Ledger)
 	})
 }
 
@@ -343,7 +343,7 @@ func TestO2_WhatIsThereNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithConcurrency(2), eventbus.WithTimeout(time.Hour), eventbus.WithRetry(retry(1, time.Hour)))
 		release := make(chan struct{})
-		mustSubscribe(t, bus, "slow", func(context.Context, eventbus.Event) error { <-release; return nil })
+		mustSubscribe(t, bus, "slow", func(context.Context, eventbus.Event) error { <-release; return nil }, eventbus.Concurrency(eventbus.Unlimited))
 		mustSubscribe(t, bus, "fails", failing(errDead))
 		mustPublish(t, bus, "fails", nil)
 		synctest.Wait()
@@ -752,7 +752,7 @@ func TestO4_EverythingTogether(t *testing.T) {
 			gone := make([]bool, subscriptions)
 			targets := make(map[int][]int) // of each event
 			for i := range subs {
-				subs[i] = mustSubscribe(t, bus, "*", r.handler(i), eventbus.Named(fmt.Sprint(i)), whenOpen[i], eventbus.HoldCapacity(capacity))
+				subs[i] = mustSubscribe(t, bus, "*", r.handler(i), eventbus.Named(fmt.Sprint(i)), whenOpen[i], eventbus.LineCapacity(capacity))
 			}
 			events := 0
 			var scheduled []eventbus.EventID

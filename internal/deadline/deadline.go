@@ -1,10 +1,10 @@
-// Package deadline watches running calls, tells of those that are slow, and ends
-// those that overrun.
+// Package deadline watches running calls, reports those that are slow, and ends those
+// that exceed their timeouts.
 //
-// A protected call costs no goroutine and no timer: whoever runs it shows it in
-// a slot, and one timer, set to the earliest instant at which one of them becomes
-// slow or overruns, looks at them. Whoever takes a call out of its slot first, the
-// caller by ending it or the watch by giving it up, has decided the race.
+// A protected call costs no goroutine and no timer. The goroutine that runs it shows it
+// in a slot, and one timer, set to the earliest instant at which a call becomes slow or
+// exceeds its timeout, looks at all slots. The goroutine and the watch compete for the
+// call's Word: the first compare-and-swap decides how the call has ended.
 package deadline
 
 import (
@@ -14,193 +14,114 @@ import (
 	"time"
 )
 
-// State is what has become of a call.
-type State = uint32
+// State is the state of a call.
+type State uint64
 
-// The states of a call that a slot has shown. It leaves Running once, for one of the
-// others.
+// The states of a call. It leaves Running once.
 const (
-	Running State = iota
-	Ended         // by itself
-	Overran       // its deadline has passed
-	Stopped       // by StopAll
+	Ended   State = iota // by itself, or not begun
+	Running              // begun
+	Overran              // its deadline has passed
+	Stopped              // by StopAll
+
+	stateBits = 2
 )
 
-// after is the deadline of a call that begins now. Times are the watch's
-// nanoseconds.
-func after(now int64, timeout time.Duration) int64 {
-	if due := now + int64(timeout); due >= now {
-		return due
+// Word holds the number and the state of the last call of something whose calls run
+// one after the other. The zero value has had no call.
+type Word struct{ bits atomic.Uint64 }
+
+func bitsOf(number uint32, state State) uint64 { return uint64(number)<<stateBits | uint64(state) }
+
+// State returns the state of the call with a number. It is Ended if a later call has
+// begun.
+func (w *Word) State(number uint32) State {
+	bits := w.bits.Load()
+	if uint32(bits>>stateBits) != number {
+		return Ended
 	}
-	return never - 1
+	return State(bits & (1<<stateBits - 1))
 }
 
-// slowAt is when a call with this deadline has used up a third of its timeout. It
-// is told by what is left, which overflows nowhere: a deadline at the end of time
-// is not the timeout after its beginning.
-func slowAt(due int64, timeout time.Duration) int64 {
-	return due - int64(timeout/3*2+timeout%3*2/3)
+// End ends the running call. It returns false if the watch has ended it before.
+func (w *Word) End(number uint32) bool {
+	return w.bits.CompareAndSwap(bitsOf(number, Running), bitsOf(number, Ended))
 }
 
-// Timer is what the watch needs of a timer.
+// Next is the number of the next call.
+func (w *Word) Next() uint32 { return uint32(w.bits.Load()>>stateBits) + 1 }
+
+// Begin begins a call. It gets its deadline at the watch's next Look, unless Arm gives it
+// one.
+func (w *Word) Begin(number uint32) { w.bits.Store(bitsOf(number, Running)) }
+
+// Slot shows the watch the call that one goroutine runs.
+type Slot[T any] struct {
+	// Written with every call: no other core is to find it beside what it reads.
+	_       [64]byte
+	current atomic.Pointer[T]
+	_       [64]byte
+
+	// Guarded by Watch.mu.
+	index int // in Watch.slots
+	seen  *T  // the running call at the last look
+	timed *T  // the call that the following is about
+	due   int64
+	slow  bool // it has been reported
+}
+
+// Show shows the watch the call that is about to begin. Each call is shown once.
+func (s *Slot[T]) Show(call *T) { s.current.Store(call) }
+
+// Clear shows nothing, so that an idle goroutine keeps no call in memory.
+func (s *Slot[T]) Clear() { s.current.Store(nil) }
+
+// Timer is the part of a timer that the watch needs.
 type Timer interface {
 	Reset(d time.Duration) bool
 	Stop() bool
 }
 
-// Slot shows the watch what one goroutine runs at the moment: a call, by its number.
-// Numbers go up and come once, so that a stale one can do no harm. Once a call has been
-// given up, nothing is shown there any more.
-type Slot[T any] struct {
-	// Written with every call: no other core is to find it beside what it reads. And not a
-	// pointer, which would cost as much again while the collector marks.
-	_ [64]byte
-	// current is the number of what runs; 0 between two calls, and gone when one has been
-	// given up, which is the last one.
-	current atomic.Uint64
-	_       [64]byte
-
-	// Of the calls with even numbers, and with odd ones: that of one which runs stands,
-	// whatever has been prepared for the next one.
-	timeouts [2]atomic.Int64
-	batch    atomic.Pointer[Batch[T]]
-	// Written under Watch.mu before current is gone, and read by those who have seen that.
-	givenUp uint64
-	as      State
-
-	// guarded by Watch.mu
-	index int    // in Watch.slots
-	seen  uint64 // at the last look
-	timed uint64 // what the following is about
-	due   int64
-	slow  bool // it has been told of
-}
-
-// gone is the number of no call.
-const gone = math.MaxUint64
-
-// Batch is where some calls are that have consecutive numbers, from First on. It stays as
-// it is once it has been provided.
-type Batch[T any] struct {
-	First uint64
-	Calls []T
-}
-
-// Provide says where the calls are that come next. Their numbers are not 0, and greater
-// than what was ever shown. If another one is shown meanwhile, its function has returned to
-// its caller, which is going to end it: the watch does not find that one any more.
-func (s *Slot[T]) Provide(b *Batch[T]) { s.batch.Store(b) }
-
-// call is where the call with a number is, that was shown; nil for one that is going to end.
-func (s *Slot[T]) call(number uint64) *T {
-	if b := s.batch.Load(); b != nil && number-b.First < uint64(len(b.Calls)) {
-		return &b.Calls[number-b.First]
-	}
-	return nil
-}
-
-// Begin shows the watch that a call, of those provided, runs from now on. It gets its
-// deadline at the next Look, unless Arm gives it one.
-func (s *Slot[T]) Begin(number uint64, timeout time.Duration) {
-	s.allow(number, timeout)
-	s.current.Store(number)
-}
-
-// End ends a call, which was begun. It reports false if the watch gave it up before.
-func (s *Slot[T]) End(number uint64) bool { return s.current.CompareAndSwap(number, 0) }
-
-// Pass is End of one call and Begin of the one with the next number in one step. With
-// false neither has happened.
-func (s *Slot[T]) Pass(number uint64, timeout time.Duration) bool {
-	s.allow(number+1, timeout)
-	return s.current.CompareAndSwap(number, number+1)
-}
-
-// allow gives a call its timeout. Most have that of the one before.
-func (s *Slot[T]) allow(number uint64, timeout time.Duration) {
-	if t := &s.timeouts[number%2]; t.Load() != int64(timeout) {
-		t.Store(int64(timeout))
-	}
-}
-
-// Runs reports whether a call, which was begun, has neither ended nor been given up.
-func (s *Slot[T]) Runs(number uint64) bool { return s.current.Load() == number }
-
-// State is what has become so far of a call, which was begun.
-func (s *Slot[T]) State(number uint64) State {
-	switch current := s.current.Load(); {
-	case current == number:
-		return Running
-	case current == gone && s.givenUp == number:
-		return s.as
-	}
-	return Ended
-}
-
-// giveUpLocked takes a call from its caller, and returns it; nil if it has ended, or is
-// going to.
-func (s *Slot[T]) giveUpLocked(number uint64, as State) *T {
-	t := s.call(number)
-	if t == nil {
-		return nil
-	}
-	s.givenUp, s.as = number, as
-	if !s.current.CompareAndSwap(number, gone) {
-		return nil
-	}
-	return t
-}
-
-// runningLocked is the number of what the slot shows, 0 if that has been given up.
-func (s *Slot[T]) runningLocked() uint64 {
-	if number := s.current.Load(); number != gone {
-		return number
-	}
-	return 0
-}
-
-// Slow is a call that has used up a third of its timeout, and when it began.
-type Slow[T any] struct {
+// Late is a slow call and when it began.
+type Late[T any] struct {
 	Call  *T
 	Began int64
 }
 
-// never is later than every deadline.
 const never = math.MaxInt64
 
-// Watch tells of the calls that use up a third of their timeouts, and overruns
-// those that pass their deadlines. T is a call.
-type Watch[T any] struct {
-	slow     func([]Slow[T])
-	overrun  func(*T)
-	nanos    func() int64
-	schedule func(time.Duration, func()) Timer
+// Config describes a watch over calls T.
+type Config[T any] struct {
+	// Of returns the word of a call, its number there, and its timeout. These are fixed.
+	Of func(*T) (*Word, uint32, time.Duration)
+	// Slow is called without a lock, on a goroutine of its own, with the calls that still
+	// run when a third of their timeouts has passed, each once. They may end meanwhile.
+	Slow func([]Late[T])
+	// Overrun is called without a lock, once for each call that the watch has ended.
+	Overrun func(*T)
+	// Nanos reads the clock.
+	Nanos func() int64
+	// AfterFunc runs a function on a goroutine of its own after a delay.
+	AfterFunc func(time.Duration, func()) Timer
+}
 
-	// armed is when the timer will look next. It is written under mu and read
-	// without, by Rest.
+// Watch looks at the slots of many goroutines. Its methods are safe for concurrent use.
+type Watch[T any] struct {
+	cfg Config[T]
+
+	// armed is when the timer fires next. Written under mu, and read by Rest without.
 	armed atomic.Int64
 
 	mu    sync.Mutex // guards the following
 	slots []*Slot[T]
 	timer Timer
 
-	telling sync.WaitGroup // runs of slow; added to under mu
+	reporting sync.WaitGroup // calls of Slow; added to under mu
 }
 
-// New makes a watch on the time of nanos and the timers of schedule, which runs
-// its function on a goroutine of its own. overrun is called, without a lock,
-// once for each call that the watch has given up.
-//
-// slow is called, without a lock, with calls that still ran when a third of their
-// timeouts had passed, each once: with all that one look has found, on a goroutine
-// of its own, so that it may take its time. They may have ended meanwhile.
-func New[T any](
-	slow func([]Slow[T]),
-	overrun func(*T),
-	nanos func() int64,
-	schedule func(time.Duration, func()) Timer,
-) *Watch[T] {
-	w := &Watch[T]{slow: slow, overrun: overrun, nanos: nanos, schedule: schedule}
+// New makes a watch.
+func New[T any](cfg Config[T]) *Watch[T] {
+	w := &Watch[T]{cfg: cfg}
 	w.armed.Store(never)
 	return w
 }
@@ -225,48 +146,65 @@ func (w *Watch[T]) Close(s *Slot[T]) {
 	w.slots = w.slots[:last]
 }
 
+// runningLocked returns the call that the slot shows if it runs, and its timeout.
+func (w *Watch[T]) runningLocked(s *Slot[T]) (call *T, timeout time.Duration) {
+	call = s.current.Load()
+	if call == nil {
+		return nil, 0
+	}
+	word, number, timeout := w.cfg.Of(call)
+	if word.State(number) != Running {
+		return nil, 0
+	}
+	return call, timeout
+}
+
 // Arm gives the call that the slot shows, and that begins now, its deadline, and has the
-// watch look when it becomes slow, or earlier.
-func (w *Watch[T]) Arm(s *Slot[T], number uint64) {
+// watch look when the call becomes slow, or earlier.
+func (w *Watch[T]) Arm(s *Slot[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if due, timeout, runs := s.dueLocked(number, w.nanos()); runs {
-		w.armLocked(slowAt(due, timeout))
+	if call, timeout := w.runningLocked(s); call != nil {
+		w.armLocked(slowAt(s.dueLocked(call, timeout, w.cfg.Nanos()), timeout))
 	}
 }
 
-// Deadline is when a call, which was shown in the slot, is due. One that has no deadline
-// yet is given it as if it began now; that of one that has ended may have been forgotten,
-// and is now.
-func (w *Watch[T]) Deadline(s *Slot[T], number uint64) int64 {
+// Deadline is the deadline of a call that runs in a slot. A call that has none yet gets it
+// as if it began now. That of an ended call may have been forgotten, and is now.
+func (w *Watch[T]) Deadline(s *Slot[T], call *T) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.nanos()
-	if s.timed == number {
+	now := w.cfg.Nanos()
+	if s.timed == call {
 		return s.due
 	}
-	if due, _, runs := s.dueLocked(number, now); runs {
-		return due
+	if runs, timeout := w.runningLocked(s); runs == call {
+		return s.dueLocked(call, timeout, now)
 	}
 	return now
 }
 
-// dueLocked is the deadline and the timeout of a call that the slot has shown, if it still
-// runs; one that has no deadline yet began now.
-func (s *Slot[T]) dueLocked(number uint64, now int64) (due int64, timeout time.Duration, runs bool) {
-	timeout = time.Duration(s.timeouts[number%2].Load())
-	if !s.Runs(number) { // and the timeout may be another one's
-		return 0, 0, false
+// dueLocked is the deadline of a running call; one that has none yet began now.
+func (s *Slot[T]) dueLocked(call *T, timeout time.Duration, now int64) int64 {
+	if s.timed != call {
+		s.timed, s.due, s.slow = call, after(now, timeout), false
 	}
-	if s.timed != number {
-		s.timed, s.due, s.slow = number, after(now, timeout), false
-	}
-	return s.due, timeout, true
+	return s.due
 }
 
-// Clear forgets where the calls are that the slot has shown, so that a resting goroutine
-// keeps nothing alive. Before the next Begin there is to be a Provide.
-func (s *Slot[T]) Clear() { s.batch.Store(nil) }
+// after is the deadline of a call that begins now.
+func after(now int64, timeout time.Duration) int64 {
+	if due := now + int64(timeout); due >= now {
+		return due
+	}
+	return never - 1
+}
+
+// slowAt is when a call has used a third of its timeout. It is computed from the
+// deadline: the beginning plus a third overflows for a deadline at the end of time.
+func slowAt(due int64, timeout time.Duration) int64 {
+	return due - int64(timeout/3*2+timeout%3*2/3)
+}
 
 // Rest stops the timer if nothing runs.
 func (w *Watch[T]) Rest() {
@@ -275,54 +213,52 @@ func (w *Watch[T]) Rest() {
 	}
 }
 
-// Wait waits until slow has returned, wherever it runs. No call may begin meanwhile.
+// Wait waits until every call of Slow has returned. No call may begin meanwhile.
 func (w *Watch[T]) Wait() {
-	w.mu.Lock()   // a look that goes on has added what it tells
+	w.mu.Lock()   // a look in progress has added its reports when it unlocks
 	w.mu.Unlock() //nolint:staticcheck // see above
-	w.telling.Wait()
+	w.reporting.Wait()
 }
 
-// StopAll gives up every running call, whatever its deadline, and returns them.
+// StopAll ends every running call, whatever its deadline, and returns them.
 func (w *Watch[T]) StopAll() []*T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []*T
 	for _, s := range w.slots {
-		if number := s.runningLocked(); number != 0 {
-			if t := s.giveUpLocked(number, Stopped); t != nil {
-				all = append(all, t)
-			}
+		if call, _ := w.runningLocked(s); call != nil && w.end(call, Stopped) {
+			all = append(all, call)
 		}
 	}
 	return all
 }
 
-// Look overruns what is due, has those told of that are slow, and sets the timer
-// to what is next. It reports whether any slot shows something that it did not show at the last look.
+// end takes a call from its goroutine.
+func (w *Watch[T]) end(call *T, as State) bool {
+	word, number, _ := w.cfg.Of(call)
+	return word.bits.CompareAndSwap(bitsOf(number, Running), bitsOf(number, as))
+}
+
+// Look ends the calls that are due, reports those that are slow, and sets the timer. It
+// returns whether a slot shows another call than at the last look.
 func (w *Watch[T]) Look() (changed bool) {
 	w.mu.Lock()
 	w.armed.Store(never)
-	now, earliest := w.nanos(), int64(never)
-	var late []*T
-	var slow []Slow[T]
+	earliest := int64(never)
+	var slow []Late[T]
+	var ended []*T
 	for _, s := range w.slots {
-		number := s.runningLocked()
-		if number != s.seen {
-			s.seen, changed = number, true
-		}
-		if number == 0 {
+		call, timeout := w.runningLocked(s)
+		changed = changed || call != s.seen
+		if s.seen = call; call == nil {
+			s.timed = nil
 			continue
 		}
-		if s.timed != number {
-			now = w.nanos() // it may have begun after the last reading
-		}
-		due, timeout, runs := s.dueLocked(number, now)
-		if !runs {
-			continue
-		}
+		now := w.cfg.Nanos() // after the call was found: it began before
+		due := s.dueLocked(call, timeout, now)
 		if due <= now {
-			if t := s.giveUpLocked(number, Overran); t != nil {
-				late = append(late, t)
+			if w.end(call, Overran) {
+				ended = append(ended, call)
 			}
 			continue
 		}
@@ -330,9 +266,7 @@ func (w *Watch[T]) Look() (changed bool) {
 			due = at
 		} else if !s.slow {
 			s.slow = true
-			if t := s.call(number); t != nil {
-				slow = append(slow, Slow[T]{t, due - int64(timeout)})
-			}
+			slow = append(slow, Late[T]{call, due - int64(timeout)})
 		}
 		earliest = min(earliest, due)
 	}
@@ -344,11 +278,11 @@ func (w *Watch[T]) Look() (changed bool) {
 		w.armLocked(earliest)
 	}
 	if len(slow) > 0 {
-		w.telling.Go(func() { w.slow(slow) })
+		w.reporting.Go(func() { w.cfg.Slow(slow) })
 	}
 	w.mu.Unlock()
-	for _, t := range late {
-		w.overrun(t)
+	for _, call := range ended {
+		w.cfg.Overrun(call)
 	}
 	return changed
 }
@@ -359,25 +293,24 @@ func (w *Watch[T]) armLocked(due int64) {
 	}
 	w.armed.Store(due)
 	for {
-		now := w.nanos()
+		now := w.cfg.Nanos()
 		d := time.Duration(due - now)
 		if due > now && d < 0 { // overflow
 			d = math.MaxInt64
 		}
 		if d <= 0 {
-			// Not by the timer: a mock clock fires one of 0 only when it is next
-			// moved.
+			// Not by the timer: a mock clock fires a timer of zero only when it is next moved.
 			go w.Look()
 			return
 		}
 		if w.timer == nil {
-			w.timer = w.schedule(d, func() { w.Look() })
+			w.timer = w.cfg.AfterFunc(d, func() { w.Look() })
 		} else {
 			w.timer.Reset(d)
 		}
-		// A clock that was moved after now was read has left the timer late by
-		// as much, for good if it is a mock clock and stands still again.
-		if moved := w.nanos() - now; moved <= min(int64(d)/16, int64(time.Millisecond)) {
+		// A clock that moved after now was read has left the timer late by as much, for good
+		// if it is a mock clock and stands still again.
+		if moved := w.cfg.Nanos() - now; moved <= min(int64(d)/16, int64(time.Millisecond)) {
 			return
 		}
 	}

@@ -54,7 +54,7 @@ func (g *Gate[T]) shard(key string) (*shard[T], uint64) {
 
 // Enter reports whether an item may go through at once. If not, it is kept until
 // Leave returns it.
-func (g *Gate[T]) Enter(key string, item *T) bool {
+func (g *Gate[T]) Enter(key string, item T) bool {
 	s, hash := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (g *Gate[T]) Enter(key string, item *T) bool {
 		return true
 	}
 	n := s.nodeLocked()
-	n.item = *item
+	n.item = item
 	if l == nil {
 		s.lines[hash] = &line[T]{n, n}
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/surebus/eventbus/internal/keys"
 )
 
-func enter[T any](g *keys.Gate[T], key string, item T) bool { return g.Enter(key, &item) }
+func enter[T any](g *keys.Gate[T], key string, item T) bool { return g.Enter(key, item) }
 
 func TestOneOfAKeyAtATimeInTheirOrder(t *testing.T) {
 	g := keys.New[int](4)

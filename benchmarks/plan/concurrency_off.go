@@ -1,5 +1,0 @@
-//go:build !concurrency
-
-package plan
-
-var concurrencyWorkloads []Workload

@@ -1,5 +1,0 @@
-//go:build !concurrency
-
-package main
-
-func concurrencyBounds() []bound { return nil }

@@ -1,0 +1,198 @@
+package eventbus
+
+import (
+	"fmt"
+	"time"
+)
+
+// judgement is what decides on the failures of a subscription.
+type judgement struct {
+	rules   *ruleSet      // nil: none
+	rulesOf *Subscription // nil: the bus's
+	policy  *RetryPolicy  // the merged one, with what is not merged
+	names   *errorNames
+}
+
+// at is what decides on the failures of one of the dispatch's subscriptions.
+func (p *mergedPolicy) at(s *Subscription, names *errorNames) judgement {
+	j := judgement{policy: &p.RetryPolicy, names: names}
+	if own := p.ownOf(s); own != nil && own.policy != nil {
+		j.policy = own.policy
+	}
+	j.rules, j.rulesOf = p.rulesAt(s)
+	return j
+}
+
+// ownOf is what a subscription has of its own, nil if it is none of the dispatch's.
+func (p *mergedPolicy) ownOf(s *Subscription) *ownRetry {
+	for i := range p.own {
+		if p.own[i].of == s {
+			return &p.own[i]
+		}
+	}
+	return nil
+}
+
+// verdict is what an error says of itself, and what the policy says of it.
+type verdict struct {
+	text       string
+	permanent  bool // it must not be retried, whatever the policy says
+	rule       int  // position of the rule that decides; -1: the policy does
+	worthIt    bool // the policy retries such errors
+	rejected   bool // the handler or the policy declares it not worth retrying: no outcome for the circuit
+	retryAfter *retryAfterError
+}
+
+// judge asks an error, and the rules or the policy, what they say of it. All of these may
+// be user code, so it must be called where anything may happen (see guarded): if
+// that breaks off, the rest of v stays at what is set first.
+func (v *verdict) judge(err error, by *judgement) {
+	told := false
+	*v = verdict{rule: -1, worthIt: true}
+	defer func() {
+		if !told { // a method has ended the goroutine
+			v.text = fmt.Sprintf("%T, whose methods broke off", err)
+		}
+	}()
+	v.text = textOf(err, "")
+	told = true
+	own := isOwnFailure(err)
+	if wraps(err) { // as both of these do
+		_, v.permanent = asError[*permanentError](err)
+		v.retryAfter, _ = asError[*retryAfterError](err)
+	}
+	v.rejected = v.permanent && !own
+	if v.permanent || by == nil {
+		return
+	}
+	if v.rule = by.rules.decides(err); v.rule >= 0 {
+		return
+	}
+	if said := retryableOf(err); said != nil && !*said && !own {
+		v.permanent, v.rejected = true, true
+		return
+	}
+	var rejected bool
+	v.worthIt, rejected = by.worthIt(err)
+	v.rejected = rejected && !own
+}
+
+// isOwnFailure reports whether an error is the bus's own word for a failure: a timeout, a
+// panic, or a handler that ended its goroutine. These are never rejections.
+func isOwnFailure(err error) bool {
+	switch err.(type) { //nolint:errorlint // an error that wraps one of these is the handler's
+	case *TimeoutError, *PanicError:
+		return true
+	}
+	return err == ErrHandlerExited //nolint:errorlint // see above
+}
+
+// worthIt reports whether the policy retries an error, and if not, whether it rejects the
+// error. One that IncludeErrors does not list is not rejected.
+func (j *judgement) worthIt(err error) (worthIt, rejected bool) {
+	p := j.policy
+	if p.IncludeErrors != nil || len(p.ExcludeErrors) > 0 {
+		names := j.names.of(err)
+		if !passes(names, nil, p.ExcludeErrors) {
+			return false, true
+		}
+		if !passes(names, p.IncludeErrors, nil) {
+			return false, false
+		}
+	}
+	if p.RetryIf != nil && !p.RetryIf(err) {
+		return false, true
+	}
+	return true, false
+}
+
+// deciding is the policy that decides by a verdict: the rule's, or the dispatch's.
+func (j *judgement) deciding(v *verdict) *RetryPolicy {
+	if v.rule >= 0 {
+		return &j.rules.policies[v.rule]
+	}
+	return j.policy
+}
+
+// count counts a failure for what decides on it: how many that are of the dispatch's
+// failures, and where its last delay is kept.
+func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
+	s := d.tell()
+	if v.rule < 0 {
+		return max(int(d.attempt)-d.ruled(), 1), &s.previous
+	}
+	spent := d.spentOn(j.rulesOf, int32(v.rule))
+	spent.failures = max(spent.failures, spent.failures+1) // or stays the last one that there is
+	return int(spent.failures), &spent.previous
+}
+
+// failedAttempt is what a policy is asked about.
+type failedAttempt struct {
+	number   int           // of the failures that the policy has decided
+	elapsed  time.Duration // since the dispatch first became runnable, see dispatch.elapsed
+	previous time.Duration // the scheduled delay after the one before
+	bound    time.Duration // of elapsed, 0 for none
+	*verdict
+}
+
+// decision is what follows from a failed attempt: another one after delay, or
+// death for a reason. scheduled is what the delay would be without RetryAfter.
+type decision struct {
+	retry            bool
+	delay, scheduled time.Duration
+	reason           Reason
+}
+
+// decide is what follows from f. random is in [0, 1).
+func (p *RetryPolicy) decide(f *failedAttempt, random float64) decision {
+	if f.permanent || !f.worthIt {
+		return decision{reason: ReasonPermanent}
+	}
+	if last := p.maxAttempts(); last != 0 && f.number >= last {
+		return decision{reason: ReasonExhausted}
+	}
+	scheduled := p.spread(f.number+1, f.previous, random)
+	delay := scheduled
+	if f.retryAfter != nil {
+		delay = f.retryAfter.delay
+	}
+	left := f.bound - f.elapsed
+	overflow := left < 0 && f.elapsed < 0 // by a clock that was set back
+	if f.bound != 0 && !overflow && delay >= left {
+		return decision{reason: ReasonExpired}
+	}
+	return decision{retry: true, delay: delay, scheduled: scheduled}
+}
+
+// rulesAt are the rules for the failures of a subscription, and whose they are: nil
+// for the bus.
+func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
+	if own := p.ownOf(s); own != nil && own.settings.rules != nil {
+		return own.settings.rules, s
+	}
+	return p.rules, nil
+}
+
+// ruleRef is the rule that has decided on a failure, nil if none has.
+func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
+	if f.rule == 0 {
+		return nil
+	}
+	rules, of := p.rulesAt(f.subscription)
+	position := int(f.rule) - 1
+	ref := &RuleRef{Position: position, Subscription: of.ID()}
+	if rules != nil && position < len(rules.rules) { // not of an earlier process, whose rules were others
+		ref.Name = rules.rules[position].Name
+	}
+	return ref
+}
+
+// decider is the policy of the rule that has decided on a failure, or of the dispatch
+// if none has.
+func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
+	rules, _ := p.rulesAt(f.subscription)
+	if position := int(f.rule) - 1; rules != nil && position >= 0 && position < len(rules.policies) {
+		return &rules.policies[position]
+	}
+	return &p.RetryPolicy
+}

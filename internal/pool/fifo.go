@@ -1,0 +1,43 @@
+package pool
+
+// fifo is a first-in, first-out queue in a ring that grows and shrinks.
+type fifo[T any] struct {
+	ring  []T // its length is a power of two
+	first int
+	count int
+}
+
+// small is the size below which a ring does not shrink.
+const small = 1024
+
+func (f *fifo[T]) len() int { return f.count }
+
+func (f *fifo[T]) push(item T) {
+	if f.count == len(f.ring) {
+		f.resize(max(2*len(f.ring), 16))
+	}
+	f.ring[(f.first+f.count)&(len(f.ring)-1)] = item
+	f.count++
+}
+
+func (f *fifo[T]) pop() (item T, ok bool) {
+	if f.count == 0 {
+		return item, false
+	}
+	at := &f.ring[f.first]
+	var none T
+	item, *at = *at, none
+	f.first = (f.first + 1) & (len(f.ring) - 1)
+	f.count--
+	if len(f.ring) > small && f.count <= len(f.ring)/8 {
+		f.resize(len(f.ring) / 2)
+	}
+	return item, true
+}
+
+func (f *fifo[T]) resize(size int) {
+	ring := make([]T, size)
+	n := copy(ring, f.ring[f.first:min(f.first+f.count, len(f.ring))])
+	copy(ring[n:], f.ring[:f.count-n])
+	f.ring, f.first = ring, 0
+}

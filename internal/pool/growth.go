@@ -1,0 +1,124 @@
+package pool
+
+import (
+	"runtime"
+	"time"
+)
+
+const (
+	// tick is how long an item waits behind busy workers before there are more of them.
+	// It is the runtime's time: this is scheduling.
+	tick = 500 * time.Microsecond
+	// factor multiplies the number of workers at a tick.
+	factor = 4
+	// fast is the number of items that a worker runs in a tick when they are too short
+	// to be worth more workers than processors.
+	fast = 32
+	// turns is how often grow yields before it adds workers, unless that takes two
+	// slices: one turn may pass over goroutines that wait at another processor.
+	turns = 8
+	// slice is how long the runtime lets a goroutine run before it preempts it.
+	slice = 10 * time.Millisecond
+	// many is the number of workers a processor above which they may be themselves the
+	// reason why processors are short.
+	many = 16
+)
+
+// growth decides how many workers there should be. The pool's mutex guards it.
+type growth struct {
+	ticker  *time.Timer
+	ticking bool  // the ticker is set, or grow runs
+	growing bool  // grow runs, and keeps the pool from being gone
+	seen    int64 // Pool.begun at the last tick
+	period  int64 // number of the tick
+	takers  int   // workers that have taken an item since then
+}
+
+// took notes that a worker has taken an item; last is the period of its last one.
+func (g *growth) took(last *int64) {
+	if *last != g.period {
+		*last = g.period
+		g.takers++
+	}
+}
+
+func (g *growth) nextPeriod(begun int64) (progress int64, takers int) {
+	progress, takers = begun-g.seen, g.takers
+	g.seen, g.takers = begun, 0
+	g.period++
+	return progress, takers
+}
+
+// watchGrowthLocked ticks while items wait behind busy workers.
+func (p *Pool[T, W]) watchGrowthLocked() {
+	g := &p.growth
+	if g.ticking {
+		return
+	}
+	g.ticking = true
+	g.nextPeriod(p.begun)
+	if g.ticker == nil {
+		g.ticker = time.AfterFunc(tick, p.tick)
+		return
+	}
+	g.ticker.Reset(tick)
+}
+
+// tick adds workers while items wait and are slow, and removes those that short items
+// do not need.
+func (p *Pool[T, W]) tick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := &p.growth
+	if p.lenLocked() == 0 {
+		g.ticking, p.surplus = false, 0
+		return
+	}
+	active := p.workers - p.resting
+	progress, takers := g.nextPeriod(p.begun)
+	switch {
+	case active > 0 && progress >= int64(active)*fast:
+		// Only workers that took an item can leave, and as many as there are processors
+		// stay: the others may be stuck for long.
+		p.surplus = max(takers-runtime.GOMAXPROCS(0), 0)
+	case active < p.cfg.Concurrency:
+		p.surplus, g.growing = 0, true
+		go p.grow() // which ticks on
+		return
+	}
+	g.ticker.Reset(tick)
+}
+
+// grow adds workers if items are slow.
+//
+// Little progress also means that processors are short. More goroutines would then make
+// every item slower, until all of them exceed their deadlines. So grow yields first. If
+// the workers made much progress meanwhile, they are enough. If yielding took long,
+// it adds one worker at most, and none while items do get done.
+func (p *Pool[T, W]) grow() {
+	asked := time.Now()
+	for turn := 0; turn < turns && time.Since(asked) < 2*slice; turn++ {
+		runtime.Gosched()
+	}
+	took := time.Since(asked)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := &p.growth
+	g.growing = false
+	defer p.closeGoneLocked()
+	if p.lenLocked() == 0 {
+		g.ticking = false
+		return
+	}
+	active, progress := max(p.workers-p.resting, 1), p.begun-g.seen
+	processors := runtime.GOMAXPROCS(0)
+	enough := active > many*processors && took > slice*time.Duration(active)/time.Duration(2*processors)
+	switch {
+	case progress >= int64(active)*fast:
+	case took <= tick/2:
+		p.addWorkersLocked(active * (factor - 1))
+	case progress == 0, progress < int64(active)*int64(1+took/slice) && !enough:
+		p.addWorkersLocked(1)
+	}
+	g.ticker.Reset(tick)
+}

@@ -1,0 +1,530 @@
+// Package pool runs queued items on an elastic number of goroutines.
+//
+// The queue is first in, first out, bounded, and guarded by one mutex. A worker
+// takes one item at a time, so a slow item delays no other. The number of workers
+// follows the work: it grows while items wait behind slow ones, up to a limit, and
+// shrinks when the workers find nothing to do.
+package pool
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+var (
+	// ErrFull is returned by Reserve when there is no room and it may not wait.
+	ErrFull = errors.New("pool: full")
+	// ErrClosed is returned by Reserve after Refuse, Seal or Close.
+	ErrClosed = errors.New("pool: closed")
+	// ErrContext is returned by Reserve when its context ended before there was room.
+	ErrContext = errors.New("pool: context ended")
+)
+
+// Config describes a pool of items T. W is the state that its user keeps for each
+// worker goroutine.
+type Config[T, W any] struct {
+	// Open makes the state of a new worker. Close releases it.
+	Open  func() W
+	Close func(W)
+	// Run runs an item. It returns false if Replace has given the item to another
+	// worker: the goroutine then no longer belongs to the pool, and ends. Run may end
+	// its goroutine with runtime.Goexit if it has called Replace before.
+	Run func(W, T) bool
+	// Enter decides whether a gated item may run now. It is called once for each, in
+	// queue order. If it returns false, it has kept the item until Release. It is called
+	// under the pool's lock, so it must neither block nor call the pool.
+	Enter func(T) bool
+	// Idle is called when a worker is about to rest, so that it keeps nothing of its last
+	// item in memory. It is called under the pool's lock.
+	Idle func(W)
+	// Freed is called without a lock when a worker of a full pool becomes free.
+	Freed func()
+	// Rest is called without a lock when nothing runs and nothing is queued.
+	Rest func()
+	// Concurrency is the maximum number of workers, blocked ones not counted.
+	Concurrency int
+	// Capacity is the maximum number of queued items.
+	Capacity int
+	// Wait makes Reserve wait for room instead of returning ErrFull.
+	Wait bool
+}
+
+// Phases of a pool.
+const (
+	open     int32 = iota
+	refusing       // Reserve admits only items that may exceed the capacity
+	sealed         // Reserve admits nothing
+)
+
+// Pool is a queue and the workers that empty it. Its methods are safe for concurrent
+// use.
+type Pool[T, W any] struct {
+	cfg     Config[T, W]
+	phase   atomic.Int32
+	depth   atomic.Int64 // admitted items that have not begun, those kept by Enter included
+	over    atomic.Int64 // items admitted beyond the capacity
+	thirsty atomic.Bool  // a caller of Reserve waits
+	full    atomic.Bool  // every allowed worker is busy
+
+	mu         sync.Mutex // guards the following
+	rested     sync.Cond
+	released   fifo[T]        // items that Enter has kept and Release has returned
+	queue      fifo[entry[T]] // the others
+	queueFirst bool           // the next item comes from the queue
+	waiters    []*waiter
+	begun      int64 // items taken so far
+	running    int   // items that run
+	workers    int   // alive; neither replaced nor blocked
+	resting    int   // workers that wait for an item, without those that have been woken
+	woken      int   // wake-ups that no worker has consumed yet
+	blocked    int   // workers whose item waits for others (Block)
+	surplus    int   // workers that are to leave
+	started    bool
+	closed     bool
+	left       bool          // gone is closed
+	gone       chan struct{} // closed when the last worker of a closed pool has left
+	growth     growth
+}
+
+type entry[T any] struct {
+	item  T
+	gated bool
+}
+
+// waiter is a caller of Reserve that waits for room. It receives nil once its room is
+// reserved.
+type waiter struct {
+	need int
+	told chan error
+}
+
+// New makes a pool. No worker runs before Start.
+func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
+	p := &Pool[T, W]{cfg: cfg, gone: make(chan struct{})}
+	p.rested.L = &p.mu
+	return p
+}
+
+// Reserve reserves room for n items, to be given to Push, or back with Unreserve.
+//
+// If the queue is full it waits for room until ctx ends or the pool refuses,
+// or returns ErrFull if the pool does not wait or has not been started. With over it
+// never waits and may exceed the capacity, until Seal. More items than the capacity
+// wait for an empty queue.
+func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) error {
+	switch {
+	case over:
+		if excess := p.depth.Add(int64(n)) - int64(p.cfg.Capacity); excess > 0 {
+			p.over.Add(min(excess, int64(n)))
+		}
+	case p.thirsty.Load() || !p.fits(n):
+		return p.await(ctx, n)
+	}
+	// Read after the room is reserved: Refuse sets the phase before its caller reads
+	// the depth, so one of the two sees the other.
+	if phase := p.phase.Load(); phase == sealed || phase == refusing && !over {
+		p.Unreserve(n)
+		return ErrClosed
+	}
+	return nil
+}
+
+// fits reserves room for n items if there is enough.
+func (p *Pool[T, W]) fits(n int) bool {
+	most := int64(p.cfg.Capacity - min(n, p.cfg.Capacity))
+	for {
+		depth := p.depth.Load()
+		if depth > most {
+			return false
+		}
+		if p.depth.CompareAndSwap(depth, depth+int64(n)) {
+			return true
+		}
+	}
+}
+
+// await reserves room for n items in the order of arrival.
+func (p *Pool[T, W]) await(ctx context.Context, n int) error {
+	// The context is its caller's code and may panic: it is asked before anything is
+	// registered.
+	ended := ctx.Done()
+	w := &waiter{need: n, told: make(chan error, 1)}
+	p.mu.Lock()
+	switch {
+	case p.phase.Load() != open:
+		p.mu.Unlock()
+		return ErrClosed
+	case !p.cfg.Wait || !p.started:
+		p.mu.Unlock()
+		return ErrFull
+	}
+	p.waiters = append(p.waiters, w)
+	p.thirsty.Store(true)
+	// A worker that took the last item before thirsty was set has not looked for waiters.
+	p.admitWaitersLocked()
+	p.mu.Unlock()
+	select {
+	case err := <-w.told:
+		return err
+	case <-ended:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.waiters, w); i >= 0 {
+		p.waiters = slices.Delete(p.waiters, i, i+1)
+	} else if err := <-w.told; err == nil {
+		p.depth.Add(int64(-n)) // reserved at the moment the context ended
+	}
+	p.admitWaitersLocked()
+	return ErrContext
+}
+
+// admitWaitersLocked reserves room for those that have waited longest.
+func (p *Pool[T, W]) admitWaitersLocked() {
+	for len(p.waiters) > 0 && p.fits(p.waiters[0].need) {
+		p.waiters[0].told <- nil
+		p.waiters = slices.Delete(p.waiters, 0, 1)
+	}
+	p.thirsty.Store(len(p.waiters) > 0)
+}
+
+// Unreserve gives back room for n items.
+func (p *Pool[T, W]) Unreserve(n int) {
+	p.depth.Add(int64(-n))
+	if p.thirsty.Load() {
+		p.mu.Lock()
+		p.admitWaitersLocked()
+		p.mu.Unlock()
+	}
+}
+
+// Push queues an item whose room is reserved. A gated item is shown to Enter when its
+// turn comes.
+func (p *Pool[T, W]) Push(item T, gated bool) {
+	p.mu.Lock()
+	p.pushLocked(entry[T]{item, gated})
+	p.mu.Unlock()
+}
+
+// Return queues items that the pool has run or refused to wait for before. It never
+// waits and may exceed the capacity.
+func (p *Pool[T, W]) Return(gated bool, items ...T) {
+	p.depth.Add(int64(len(items)))
+	p.mu.Lock()
+	for _, item := range items {
+		p.pushLocked(entry[T]{item, gated})
+	}
+	p.mu.Unlock()
+}
+
+// Release queues an item that Enter has kept. It is taken in turns with the others, since
+// it has had its turn in the queue.
+func (p *Pool[T, W]) Release(item T) {
+	p.mu.Lock()
+	p.released.push(item)
+	p.wakeLocked()
+	p.mu.Unlock()
+}
+
+func (p *Pool[T, W]) pushLocked(e entry[T]) {
+	p.queue.push(e)
+	p.wakeLocked()
+}
+
+// wakeLocked makes sure that a worker looks for the item that was just queued. Waking
+// one costs more than running a short item, so a busy worker is left to come back by
+// itself, and growth watches whether it does.
+func (p *Pool[T, W]) wakeLocked() {
+	if !p.started {
+		return
+	}
+	if p.resting == p.workers {
+		p.addWorkersLocked(1)
+		if p.lenLocked() == 1 {
+			return
+		}
+	}
+	p.watchGrowthLocked()
+}
+
+// addWorkersLocked wakes or starts up to n workers.
+func (p *Pool[T, W]) addWorkersLocked(n int) {
+	for ; n > 0 && p.resting > 0; n-- {
+		p.resting--
+		p.woken++
+		p.rested.Signal()
+	}
+	for ; n > 0 && p.workers < p.cfg.Concurrency; n-- {
+		p.workers++
+		go func() { p.work(p.cfg.Open(), false) }()
+	}
+	p.countFreeLocked()
+}
+
+// countFreeLocked notes whether a worker is free, or may be started.
+func (p *Pool[T, W]) countFreeLocked() {
+	if full := p.workers-p.resting >= p.cfg.Concurrency; full != p.full.Load() {
+		p.full.Store(full)
+	}
+}
+
+// Full reports whether every worker that the concurrency allows is busy.
+func (p *Pool[T, W]) Full() bool { return p.full.Load() }
+
+// work is the life of a worker. busy says that it begins with an item that Replace gave
+// it and that has run.
+func (p *Pool[T, W]) work(w W, busy bool) {
+	defer p.cfg.Close(w)
+	var turn int64 // the last growth period in which it took an item
+	for {
+		item, ok := p.take(w, busy, &turn)
+		if !ok {
+			return
+		}
+		busy = true
+		if !p.cfg.Run(w, item) {
+			return
+		}
+	}
+}
+
+// take waits for the next item. busy says that the worker comes back from another one.
+// False tells the worker to leave.
+func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if busy {
+		p.running--
+	}
+	for yielded := false; ; {
+		if p.retireLocked() {
+			return item, false
+		}
+		if item, ok = p.nextLocked(); ok {
+			p.growth.took(turn)
+			return item, true
+		}
+		if !yielded {
+			// A publisher that is ready to run is likely to bring the next item.
+			p.mu.Unlock()
+			runtime.Gosched()
+			p.mu.Lock()
+			yielded = true
+			continue
+		}
+		wasFull := p.full.Load()
+		if p.closed || p.resting >= 4*runtime.GOMAXPROCS(0) {
+			p.leaveLocked()
+			p.becameFreeLocked(wasFull)
+			return item, false
+		}
+		p.cfg.Idle(w)
+		p.resting++
+		p.becameFreeLocked(wasFull)
+		for p.woken == 0 && !p.closed {
+			p.rested.Wait()
+		}
+		if p.woken > 0 {
+			p.woken--
+		} else {
+			p.resting--
+		}
+		yielded = false
+	}
+}
+
+// nextLocked takes the next item that may run.
+func (p *Pool[T, W]) nextLocked() (item T, ok bool) {
+	// In turns: a released item has had its turn before, but those of one gate must not
+	// hold up all others.
+	if p.queueFirst = !p.queueFirst; p.queueFirst {
+		if item, ok = p.queuedLocked(); !ok {
+			item, ok = p.released.pop()
+		}
+	} else if item, ok = p.released.pop(); !ok {
+		item, ok = p.queuedLocked()
+	}
+	if !ok {
+		return item, false
+	}
+	p.running++
+	p.begun++
+	p.depth.Add(-1)
+	if p.thirsty.Load() {
+		p.admitWaitersLocked()
+	}
+	return item, true
+}
+
+// queuedLocked takes the next item of the queue that Enter does not keep.
+func (p *Pool[T, W]) queuedLocked() (item T, ok bool) {
+	for {
+		e, queued := p.queue.pop()
+		if !queued {
+			return item, false
+		}
+		if !e.gated || p.cfg.Enter(e.item) {
+			return e.item, true
+		}
+	}
+}
+
+// retireLocked lets the worker that asks leave if there are too many: one has come back
+// from Block, or fewer do as well. The last free one stays.
+func (p *Pool[T, W]) retireLocked() bool {
+	switch {
+	case p.workers > p.cfg.Concurrency:
+	case p.surplus > 0:
+		p.surplus--
+	default:
+		return false
+	}
+	p.leaveLocked()
+	if p.lenLocked() > 0 {
+		p.wakeLocked()
+	}
+	return true
+}
+
+func (p *Pool[T, W]) leaveLocked() {
+	p.workers--
+	p.countFreeLocked()
+	p.closeGoneLocked()
+}
+
+// becameFreeLocked calls the hooks of a pool that has a free worker, unlocked meanwhile.
+func (p *Pool[T, W]) becameFreeLocked(wasFull bool) {
+	p.countFreeLocked()
+	rests := p.resting == p.workers && p.blocked == 0
+	if !wasFull && !rests {
+		return
+	}
+	p.mu.Unlock()
+	if wasFull {
+		p.cfg.Freed()
+	}
+	if rests {
+		p.cfg.Rest()
+	}
+	p.mu.Lock()
+}
+
+func (p *Pool[T, W]) lenLocked() int { return p.queue.len() + p.released.len() }
+
+// Replace hands a running item over to a fresh worker, because its own is stuck or ends:
+// rest does what is left to do for the item.
+func (p *Pool[T, W]) Replace(rest func(W)) {
+	go func() {
+		w := p.cfg.Open()
+		rest(w)
+		p.work(w, true)
+	}()
+}
+
+// TryTake takes the next item on the caller's goroutine, which calls Finish when it is
+// done with it.
+func (p *Pool[T, W]) TryTake() (item T, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nextLocked()
+}
+
+// Finish ends an item of TryTake.
+func (p *Pool[T, W]) Finish() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running--
+}
+
+// Block says that a running item waits for other items: it does not count against the
+// concurrency until Unblock.
+func (p *Pool[T, W]) Block() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workers--
+	p.blocked++
+	p.countFreeLocked()
+	if p.lenLocked() > 0 {
+		p.wakeLocked()
+	}
+}
+
+// Unblock ends Block.
+func (p *Pool[T, W]) Unblock() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.blocked--
+	p.workers++
+	p.countFreeLocked()
+}
+
+// Start begins to run queued items.
+func (p *Pool[T, W]) Start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.started = true
+	if p.lenLocked() > 0 {
+		p.wakeLocked()
+	}
+}
+
+// Refuse makes Reserve return ErrClosed, to those that wait in it too, except for items
+// that may exceed the capacity.
+func (p *Pool[T, W]) Refuse() { p.refuse(refusing) }
+
+// Seal makes every Reserve return ErrClosed.
+func (p *Pool[T, W]) Seal() { p.refuse(sealed) }
+
+func (p *Pool[T, W]) refuse(phase int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.phase.Store(max(p.phase.Load(), phase))
+	for _, w := range p.waiters {
+		w.told <- ErrClosed
+	}
+	p.waiters = nil
+	p.thirsty.Store(false)
+}
+
+// Close lets the workers leave when nothing is queued. The channel is closed when the
+// last one has left; workers that were replaced do not count.
+func (p *Pool[T, W]) Close() <-chan struct{} {
+	p.Seal()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.closed = true
+		p.closeGoneLocked()
+		p.rested.Broadcast()
+	}
+	return p.gone
+}
+
+func (p *Pool[T, W]) closeGoneLocked() {
+	if p.closed && !p.left && p.workers == 0 && p.blocked == 0 && !p.growth.growing {
+		p.left = true
+		close(p.gone)
+	}
+}
+
+// Depth is the number of items that are queued, or whose room is reserved.
+func (p *Pool[T, W]) Depth() int { return int(p.depth.Load()) }
+
+// Stats describes a pool at one moment.
+type Stats struct {
+	Queued  int   // items that wait for a worker, or that Enter keeps
+	Running int   // items that run
+	Workers int   // goroutines that may take items
+	Over    int64 // items that were admitted beyond the capacity so far
+}
+
+// Stats takes a snapshot.
+func (p *Pool[T, W]) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{Queued: int(p.depth.Load()), Running: p.running, Workers: p.workers, Over: p.over.Load()}
+}

@@ -1,0 +1,254 @@
+package eventbus
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/timeline"
+)
+
+// Start begins to dispatch, with the events that were published before. It does not
+// block. Errors: ErrAlreadyStarted, ErrShutdown, the context's.
+func (b *Bus) Start(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return fmt.Errorf("Start: %w", err)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("Start: %w", contextError(ctx))
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.ending.Load():
+		return fmt.Errorf("Start: %w", ErrShutdown)
+	case b.started.Load():
+		return fmt.Errorf("Start: %w", ErrAlreadyStarted)
+	}
+	b.started.Store(true)
+	b.pool.Start()
+	return nil
+}
+
+// Shutdown ends the bus. It refuses new work from outside and waits until every running,
+// queued, retrying and throttled dispatch has settled. Events that running handlers
+// publish meanwhile are accepted. It does not wait for held deliveries, for scheduled
+// events, or for abandoned handlers: held deliveries and scheduled events are
+// dead-lettered with the reason shutdown.
+//
+// When ctx ends first, Shutdown cancels running handlers with the cause ErrShutdown and
+// does not wait for them: what they return then is neither an outcome nor an attempt.
+// Unfinished dispatches are dead-lettered with the reason shutdown. A bus that was not
+// started does so at once.
+//
+// The error is a *ShutdownError if anything was left: every dead letter with the reason
+// shutdown, and every handler that still runs, abandoned ones included. The log has an
+// entry for each of the first 100 of these letters, and a summary of the others.
+//
+// Shutdown is idempotent and may be called from anywhere. Every call waits for the same
+// end, the end of any call's context cuts all short, and all return the same error.
+// Called by a handler with its context, it starts the shutdown and returns nil at once.
+//
+// Afterwards no goroutine of the bus is left, except those of abandoned handlers. Dead
+// letters and metrics stay readable.
+func (b *Bus) Shutdown(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return fmt.Errorf("Shutdown: %w", err)
+	}
+	ended := ctx.Done() // the context may panic: it is asked before anything begins
+	inside := b.running(callFrom(ctx))
+	b.mu.Lock()
+	first := !b.ending.Swap(true)
+	started := b.started.Load()
+	b.mu.Unlock()
+	if first {
+		close(b.leaving)
+		b.pool.Refuse()
+		if !started {
+			b.cut(ErrNotStarted) // before finish, which would leave the same without a cause
+		}
+		b.checkDrained()
+		go b.finish()
+	}
+	if inside {
+		return nil
+	}
+	select {
+	case <-b.closed:
+	case <-ended:
+		b.cut(contextError(ctx))
+		<-b.closed
+	}
+	return b.shutdownErr
+}
+
+// finish waits until nothing is left but what Shutdown does not wait for, dead-letters
+// that, and ends the goroutines.
+func (b *Bus) finish() {
+	<-b.drained
+	b.awaitCut() // it leaves the same behind
+	b.leaveBehind()
+	b.pool.Seal()
+	for !b.empty() {
+		// A handler has published at the last moment, or Unsubscribe has released a line.
+		time.Sleep(timeline.Tick)
+		b.leaveBehind()
+	}
+	b.scheduled.queue.Wait()
+	b.doors.Close()
+	b.doors.Wait()
+	b.delay.Close()
+	b.delay.Wait()
+	<-b.pool.Close()
+	b.time.Stop()
+	b.watch.Rest()
+	b.watch.Wait()
+	b.awaitCut()
+	b.mu.Lock()
+	abandoned := b.abandoned.list()
+	if len(b.unfinished) > 0 || len(abandoned) > 0 {
+		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: abandoned, Cause: b.cause}
+	}
+	if unlogged := len(b.unfinished) - loggedUnfinished; unlogged > 0 {
+		b.log.Warn("more events dead-lettered by shutdown", zap.Int("events", unlogged))
+	}
+	b.mu.Unlock()
+	b.ledger.closed.Store(true)
+	close(b.closed)
+}
+
+// cutting says whether Shutdown's context has ended.
+type cutting struct {
+	flag atomic.Bool   // cheaper to read
+	done chan struct{} // closed when flag is set
+}
+
+func (c *cutting) begun() bool { return c.flag.Load() }
+
+// begin is called once.
+func (c *cutting) begin() {
+	c.flag.Store(true)
+	close(c.done)
+}
+
+// cut dead-letters everything that is unfinished. Calls that start after cutting is set
+// check it; this function stops the calls that started earlier and empties the queues.
+func (b *Bus) cut(cause error) {
+	b.mu.Lock()
+	if b.cutEnded != nil {
+		b.mu.Unlock()
+		return
+	}
+	b.cause, b.cutEnded = cause, make(chan struct{})
+	b.cutting.begin()
+	b.mu.Unlock()
+	defer close(b.cutEnded)
+	for _, c := range b.watch.StopAll() {
+		b.abandon(c, nil)
+	}
+	b.pool.Start() // the workers bury whatever is queued from now on
+	b.delay.Close()
+	for _, d := range b.delay.Drain() {
+		b.ledger.waiting.Add(-1)
+		b.bury(d, ReasonShutdown)
+	}
+	b.leaveBehind()
+	for {
+		d, ok := b.pool.TryTake()
+		if !ok {
+			return
+		}
+		b.bury(d, ReasonShutdown)
+		b.pool.Finish()
+	}
+}
+
+// awaitCut returns when no cut is in progress.
+func (b *Bus) awaitCut() {
+	b.mu.Lock()
+	ended := b.cutEnded
+	b.mu.Unlock()
+	if ended != nil {
+		<-ended
+	}
+}
+
+// leaveBehind dead-letters parked deliveries and scheduled events.
+func (b *Bus) leaveBehind() {
+	for _, s := range b.list() {
+		for _, d := range s.door.close(b, ReasonShutdown) {
+			b.bury(d, ReasonShutdown)
+		}
+	}
+	for _, d := range b.scheduled.close() {
+		b.ledger.scheduled.Add(-1)
+		b.neverDue(d)
+	}
+}
+
+// loggedUnfinished is the number of letters of a shutdown that are logged one by one.
+const loggedUnfinished = 100
+
+// noteUnfinished keeps a letter of a shutdown for its error. It returns whether the letter
+// is to be logged.
+func (b *Bus) noteUnfinished(l *DeadLetter) (log bool) {
+	if l.Reason != ReasonShutdown {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unfinished = append(b.unfinished, l.clone())
+	return len(b.unfinished) <= loggedUnfinished
+}
+
+// checkDrained lets Shutdown go on when nothing is left that it waits for.
+func (b *Bus) checkDrained() {
+	if b.ending.Load() {
+		b.lookWhetherDrained()
+	}
+}
+
+// lookWhetherDrained is a function of its own, so that checkDrained is inlined.
+func (b *Bus) lookWhetherDrained() {
+	if !b.isDrained() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.drainedOnce {
+		b.drainedOnce = true
+		close(b.drained)
+	}
+}
+
+// isDrained reports whether nothing is unsettled but what Shutdown does not wait for.
+func (b *Bus) isDrained() bool {
+	settled := b.ledger.settled()
+	left := b.ledger.scheduled.Load()
+	for reason := range parkings {
+		if !parkingRules[reason].drains {
+			left += b.ledger.parked[reason].Load()
+		}
+	}
+	return b.unsettled(settled)-left <= 0
+}
+
+// empty reports whether nothing is unsettled.
+func (b *Bus) empty() bool { return b.unsettled(b.ledger.settled()) == 0 }
+
+// unsettled is the number of dispatches that have been opened and not settled, and of those
+// that are about to open. It may be too large for a moment, and is never too small:
+// the numbers of those that have settled and of those that are parked or scheduled are
+// read before it.
+func (b *Bus) unsettled(settled int64) int64 {
+	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it
+	// runs: depth is read before accepted.
+	opening := b.entering.Load()
+	if b.pool.Depth() > 0 {
+		opening++
+	}
+	return opening + b.ledger.opened() - settled
+}

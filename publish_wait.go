@@ -1,0 +1,212 @@
+package eventbus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Outcome is how a dispatch stands.
+type Outcome int
+
+const (
+	// Waiting for its next attempt. A Result is never Waiting.
+	Waiting Outcome = iota
+	// Handled by all of its subscriptions that were not skipped.
+	Handled
+	// Unrouted: no subscription matched.
+	Unrouted
+	// DeadLettered: it ended in a dead letter.
+	DeadLettered
+	// Dropped: its only subscription was skipped, and drops what it is skipped
+	// for.
+	Dropped
+	// Held: its only subscription was skipped, and handles it later.
+	Held
+	// Cancelled by Cancel before it was due.
+	Cancelled
+	// Repeated: the id was given before, and nothing was dispatched.
+	Repeated
+)
+
+var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled", "repeated"}
+
+// String names it: "waiting", "handled", "unrouted", "dead-lettered", "dropped",
+// "held", "cancelled", "repeated".
+func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)) }
+
+// Result is how an event has settled.
+type Result struct {
+	ID EventID
+	// Outcome is that of the dispatch. On a bus with isolation it is the worst of the
+	// event's dispatches, and Attempts the most that one of them has had.
+	Outcome  Outcome
+	Attempts int
+	// Letters are the dead letters of the event: of the dispatch itself, and of
+	// deliveries that were split off it.
+	Letters []LetterID
+	// Held names the subscriptions whose deliveries are held. PublishAndWait does not wait
+	// for these.
+	Held []string
+}
+
+// PublishAndWait publishes an event and waits until it has settled: for its delay, its
+// retries and its throttled deliveries, but not for held ones, which the result names.
+//
+// The context bounds the wait too: if it ends first, the result has only the id,
+// the error is the context's, and the event goes on. A handler that waits does
+// not count against any concurrency limit. If the event would come behind the
+// handler's own event in its key's order, or behind one that waits for that, the wait
+// would never end: PublishAndWait returns ErrWouldDeadlock.
+//
+// Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, and
+// *DeliveryError if a delivery was dead-lettered.
+func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
+	if err := b.ready(ctx); err != nil {
+		return r, fmt.Errorf("PublishAndWait: %w", err)
+	}
+	refuse := func(err error) (Result, error) {
+		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
+	}
+	if !b.started.Load() && !b.ending.Load() {
+		return refuse(ErrNotStarted)
+	}
+	ended := ctx.Done() // the context may panic: it is asked before anything is accepted
+	from := callFrom(ctx)
+	inside := b.running(from)
+	d, err := b.open(ctx, from, inside, eventType, payload, opts)
+	if err != nil {
+		return refuse(err)
+	}
+	w := &waiter{pending: 1, settled: make(chan struct{})}
+	if inside {
+		w.stands.Store(from.stands())
+	}
+	if d.origin == nil {
+		d.origin = &origin{}
+	}
+	d.origin.waiter = w
+	if w.wouldDeadlock(d) {
+		return refuse(fmt.Errorf("%w %q", ErrWouldDeadlock, d.key))
+	}
+	fresh, err := b.accept(ctx, inside, d, nil)
+	if err != nil {
+		return refuse(err)
+	}
+	if r.ID = d.id; fresh == 0 {
+		r.Outcome = Repeated
+		return r, nil
+	}
+	select {
+	case <-w.settled: // a handler that need not wait counts against the concurrency
+		return w.result(r, eventType)
+	default:
+	}
+	if inside {
+		defer from.waits()()
+	}
+	select {
+	case <-w.settled:
+	case <-ended:
+		select {
+		case <-w.settled:
+		default:
+			w.stands.Store(nil) // or a chain of waiters keeps every event of it in memory
+			return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
+				shorten(eventType), r.ID, contextError(ctx))
+		}
+	}
+	return w.result(r, eventType)
+}
+
+// waiter is a PublishAndWait in progress.
+type waiter struct {
+	stands  atomic.Pointer[standing] // of the handler that waits; nil for other callers
+	settled chan struct{}            // closed when nothing is pending
+
+	mu       sync.Mutex // guards the following
+	pending  int        // dispatches to wait for
+	outcome  Outcome
+	attempts int
+	letters  []DeadLetter
+	heldAt   []string
+}
+
+// result is valid once the waiter has settled.
+func (w *waiter) result(r Result, eventType string) (Result, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.Outcome, r.Attempts, r.Held = w.outcome, w.attempts, w.heldAt
+	for i := range w.letters {
+		r.Letters = append(r.Letters, w.letters[i].ID)
+	}
+	switch {
+	case len(w.letters) > 0:
+		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: w.letters}
+	case r.Outcome == Cancelled:
+		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
+	}
+	return r, nil
+}
+
+// expect adds dispatches of the event: copies, or one that was split off.
+func (w *waiter) expect(more int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending += more
+}
+
+// severity orders outcomes: of several dispatches, the worst is the event's.
+var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, DeadLettered: 7}
+
+// ended notes how one of the event's dispatches has ended, in a letter if there is one.
+// The outcome of a part, which was split off, is not the event's.
+func (w *waiter) ended(o Outcome, part bool, attempts int, letter *DeadLetter) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if letter != nil {
+		w.letters = append(w.letters, letter.clone())
+	}
+	w.endedLocked(o, part, attempts)
+}
+
+// held notes that a delivery is held: the waiter no longer waits for it.
+func (w *waiter) held(s *Subscription, part bool, attempts int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heldAt = append(w.heldAt, s.id)
+	w.endedLocked(Held, part, attempts)
+}
+
+func (w *waiter) endedLocked(o Outcome, part bool, attempts int) {
+	if !part && severity[o] > severity[w.outcome] {
+		w.outcome = o
+	}
+	if !part {
+		w.attempts = max(w.attempts, attempts)
+	}
+	if w.pending--; w.pending == 0 {
+		close(w.settled)
+	}
+}
+
+// wouldDeadlock reports whether an event would come behind a dispatch that ends only after
+// the event has.
+func (w *waiter) wouldDeadlock(d *dispatch) bool {
+	if d.key == "" || len(d.to.subscriptions) == 0 {
+		return false
+	}
+	for w != nil {
+		stands := w.stands.Load()
+		if stands == nil {
+			return false
+		}
+		if stands.key == d.key && (stands.at == nil || slices.Contains(d.to.subscriptions, stands.at)) {
+			return true
+		}
+		w = stands.above
+	}
+	return false
+}
