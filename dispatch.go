@@ -96,10 +96,15 @@ func (d *dispatch) replay() *replay {
 }
 
 // event is the event as handlers get it.
-func (d *dispatch) event(t *timeline.Timeline) Event {
-	return Event{
-		ID: d.id, Type: d.to.eventType, Payload: d.payload, Key: d.key,
-		Metadata: d.from().metadata, Time: d.published(t),
+func (d *dispatch) event(t *timeline.Timeline) (e Event) {
+	d.putEvent(&e, t)
+	return e
+}
+
+func (d *dispatch) putEvent(e *Event, t *timeline.Timeline) {
+	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
+	if d.origin != nil {
+		e.Metadata = d.origin.metadata
 	}
 }
 

@@ -31,7 +31,8 @@ type running struct {
 // run makes the next attempt of a dispatch: its targets in order, from the next one on,
 // until the first failure.
 func (b *Bus) run(w *worker, d *dispatch) {
-	event := b.beginAttempt(w, d)
+	var event Event
+	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
 		pass, shut := s.door.enter(b, d)
@@ -64,12 +65,12 @@ func (b *Bus) run(w *worker, d *dispatch) {
 	b.settle(d, Handled)
 }
 
-// beginAttempt prepares the next attempt and returns the event for its handlers.
-func (b *Bus) beginAttempt(w *worker, d *dispatch) Event {
+// beginAttempt prepares the next attempt, and the event for its handlers.
+func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
 	w.calls = nil
 	d.attempt = max(d.attempt, d.attempt+1) // or it stays the last number
-	return d.event(b.time)
+	d.putEvent(event, b.time)
 }
 
 // begin makes the call of the next target and shows it to the watch.
@@ -238,14 +239,25 @@ func later(nanos int64, delay time.Duration) int64 {
 // change is a transition of one dispatch, or of several that open together, as it is
 // recorded.
 type change struct {
-	to      dispatchState // stateSettled: outcome says how
+	kind    transition
 	d       *dispatch
-	batch   []*dispatch // with stateOpening, if there are several; d is the first
-	outcome Outcome
-	letter  *DeadLetter   // the one that is made (DeadLettered), or taken (a replay)
-	due     int64         // with stateWaiting
-	delay   time.Duration // with stateWaiting
+	batch   []*dispatch   // with toOpen, if there are several; d is the first
+	outcome Outcome       // with toSettle
+	letter  *DeadLetter   // that is made (toSettle), or taken (toReplay)
+	due     int64         // with toWait
+	delay   time.Duration // with toWait
 }
+
+// transition is a kind of change.
+type transition uint8
+
+const (
+	toOpen   transition = iota // accepted dispatches become runnable
+	toReplay                   // a letter becomes a dispatch
+	toWait                     // for the next attempt
+	toPark                     // at the next target's door
+	toSettle                   // the dispatch ends
+)
 
 // all are the dispatches of the change.
 func (c *change) all() []*dispatch {
@@ -255,56 +267,69 @@ func (c *change) all() []*dispatch {
 	return []*dispatch{c.d}
 }
 
-// record makes a change durable, and then runs then, once. In memory that is at once. A
+// record makes a change durable, and then applies it, once. In memory that is at once. A
 // store may do it later, on another goroutine, or refuse the change. Until then the
 // dispatch belongs to the record, and nothing else may touch it.
 //
-// Every transition of a dispatch that outlives a crash passes here: opening, waiting,
-// parking, and settling. Only changes that open, cancel or replay can be refused; their
-// callers use recordNow.
-func (b *Bus) record(c change, then func(*Bus, change, error)) {
-	if b.recorder == nil {
-		then(b, c, nil)
+// Every transition of a dispatch that outlives a crash passes here. Only toOpen and
+// toReplay can be refused; their callers use recordNow.
+func (b *Bus) record(c *change) {
+	if b.recorder != nil {
+		b.recordLater(*c, func(error) {})
 		return
 	}
-	if c.to != stateOpening {
+	_ = b.apply(c, nil) // only a replay has an error
+}
+
+// recordNow is record for a caller that waits for the outcome.
+func (b *Bus) recordNow(c *change) error {
+	if b.recorder != nil {
+		applied := make(chan error, 1)
+		b.recordLater(*c, func(err error) { applied <- err })
+		return <-applied
+	}
+	return b.apply(c, nil)
+}
+
+func (b *Bus) recordLater(c change, applied func(error)) {
+	if c.kind != toOpen && c.kind != toReplay {
 		c.d.state = stateRecording
 	}
 	n := int64(max(len(c.batch), 1))
 	b.ledger.recording.Add(n)
 	b.recorder(func(err error) {
-		then(b, c, err)
+		applied(b.apply(&c, err))
 		b.ledger.recording.Add(-n)
 		b.checkDrained()
 	})
 }
 
-// recordNow is record for a caller that waits for the outcome.
-func (b *Bus) recordNow(c change, then func(*Bus, change, error)) error {
-	if b.recorder == nil {
-		then(b, c, nil)
-		return nil
+// apply does what follows once a change is recorded, or refused with an error.
+func (b *Bus) apply(c *change, err error) error {
+	switch c.kind {
+	case toOpen:
+		for _, d := range c.batch {
+			b.opened(d, err)
+		}
+		if c.batch == nil {
+			b.opened(c.d, err)
+		}
+	case toReplay:
+		if err == nil {
+			err = b.replayedLetter(c.d, c.letter)
+		}
+	case toWait:
+		b.waits(c.d, c.delay, c.due)
+	case toPark:
+		b.parked(c.d)
+	case toSettle:
+		b.settled(c.d, c.outcome, c.letter)
 	}
-	recorded := make(chan error, 1)
-	b.record(c, func(b *Bus, c change, err error) {
-		then(b, c, err)
-		recorded <- err
-	})
-	return <-recorded
+	return err
 }
 
-// opened makes accepted dispatches runnable. Their room in the queue is reserved.
-func (b *Bus) opened(c change, err error) {
-	if c.batch == nil {
-		b.openedOne(c.d, err)
-		return
-	}
-	for _, d := range c.batch {
-		b.openedOne(d, err)
-	}
-}
-
-func (b *Bus) openedOne(d *dispatch, err error) {
+// opened makes an accepted dispatch runnable. Its room in the queue is reserved.
+func (b *Bus) opened(d *dispatch, err error) {
 	if err != nil {
 		b.pool.Unreserve(d.places())
 		return
@@ -400,13 +425,12 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 	} else {
 		d.to.counters.again.Add(1)
 	}
-	b.record(change{to: stateWaiting, d: d, delay: delay, due: due}, (*Bus).waiting)
+	b.record(&change{kind: toWait, d: d, delay: delay, due: due})
 }
 
-func (b *Bus) waiting(c change, _ error) {
-	d := c.d
+func (b *Bus) waits(d *dispatch, delay time.Duration, due int64) {
 	b.attemptEnded(d, Waiting, "")
-	b.retryScheduled(d, c.delay, c.due)
+	b.retryScheduled(d, delay, due)
 	s := d.to.subscriptions[d.next]
 	seated := d.seat().number != 0
 	if seated {
@@ -414,7 +438,7 @@ func (b *Bus) waiting(c change, _ error) {
 	}
 	d.state = stateWaiting
 	b.ledger.waiting.Add(1)
-	if !b.delay.Add(c.due, d) { // Shutdown has ended waiting
+	if !b.delay.Add(due, d) { // Shutdown has ended waiting
 		b.ledger.waiting.Add(-1)
 		b.bury(d, ReasonShutdown)
 	}
@@ -435,21 +459,20 @@ func (b *Bus) retryDue(due []*dispatch) {
 // bury ends a dispatch at its next target in a dead letter.
 func (b *Bus) bury(d *dispatch, reason Reason) *DeadLetter {
 	l := b.letter(d, reason)
-	b.record(change{to: stateSettled, d: d, outcome: DeadLettered, letter: l}, (*Bus).settled)
+	b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: l})
 	return l
 }
 
 // settle ends a dispatch without a dead letter.
 func (b *Bus) settle(d *dispatch, outcome Outcome) {
-	b.record(change{to: stateSettled, d: d, outcome: outcome}, (*Bus).settled)
+	b.record(&change{kind: toSettle, d: d, outcome: outcome})
 }
 
 // settled follows up on the end of a dispatch. It is counted last, because Shutdown goes
 // on once every dispatch has been.
-func (b *Bus) settled(c change, _ error) {
-	d, outcome := c.d, c.outcome
-	reason := Reason("")
-	if l := c.letter; l != nil {
+func (b *Bus) settled(d *dispatch, outcome Outcome, l *DeadLetter) {
+	var reason Reason
+	if l != nil {
 		reason = l.Reason
 		b.letters.add(l)
 	}
@@ -462,7 +485,7 @@ func (b *Bus) settled(c change, _ error) {
 		}
 	case DeadLettered:
 		count = &b.ledger.deadLettered
-		b.died(d, c.letter)
+		b.died(d, l)
 	case Dropped:
 		count = &b.ledger.dropped
 	case Unrouted:
@@ -472,7 +495,7 @@ func (b *Bus) settled(c change, _ error) {
 		count = &b.ledger.cancelled
 	}
 	if waiter := d.waiter(); waiter != nil {
-		waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), c.letter)
+		waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	}
 	d.state = stateSettled
 	b.leaveKey(d)

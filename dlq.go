@@ -332,30 +332,26 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 	if err != nil {
 		return err
 	}
-	taken := false
-	if err := b.recordNow(change{to: stateOpening, d: d, letter: &l}, func(b *Bus, c change, err error) {
-		// Of several replays of a letter at the same moment one takes it.
-		if taken = err == nil && b.letters.remove([]LetterID{c.letter.ID}) == 1; taken {
-			b.reopened(c.d)
-		}
-	}); err != nil {
+	if err := b.recordNow(&change{kind: toReplay, d: d, letter: &l}); err != nil {
 		return err
-	}
-	if !taken {
-		return ErrNotFound
 	}
 	b.replayed(&l)
 	return nil
 }
 
-// reopened makes a replayed dispatch runnable, or schedules it again.
-func (b *Bus) reopened(d *dispatch) {
+// replayedLetter takes the letter of a replay and makes its dispatch runnable, or schedules it again.
+// Of several replays of a letter at the same moment one takes it.
+func (b *Bus) replayedLetter(d *dispatch, l *DeadLetter) error {
+	if b.letters.remove([]LetterID{l.ID}) == 0 {
+		return ErrNotFound
+	}
 	b.ledger.replays.Add(1)
 	if d.from().due > b.time.Nanos() {
 		b.schedule(d)
-		return
+	} else {
+		b.enqueue(d, false)
 	}
-	b.enqueue(d, false)
+	return nil
 }
 
 // reopen makes a dispatch for the subscriptions of a letter that did not succeed.

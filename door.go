@@ -268,14 +268,13 @@ func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
 	case reason != "":
 		b.bury(parked, reason)
 	case victim != parked:
-		b.record(change{to: stateParked, d: parked}, (*Bus).parked)
+		b.record(&change{kind: toPark, d: parked})
 	}
 	return all
 }
 
 // parked lets a delivery that has a seat wait in the line.
-func (b *Bus) parked(c change, _ error) {
-	d := c.d
+func (b *Bus) parked(d *dispatch) {
 	s := d.seatedAt()
 	if attempt := d.leaveAttempt(); attempt != nil {
 		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})

@@ -262,11 +262,11 @@ func (b *Bus) refuseShutdown() error {
 // accept reserves room for a dispatch, or for all of a batch, records them, and makes them
 // runnable, or does nothing. It returns how many were new: the others' ids are known.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
-	c := change{to: stateOpening, d: d, batch: batch}
+	c := change{kind: toOpen, d: d, batch: batch}
 	if c.direct() {
-		c, err = b.acceptDirect(ctx, inside, c)
+		err = b.acceptDirect(ctx, inside, &c)
 	} else {
-		c, err = b.acceptQueued(ctx, inside, c)
+		err = b.acceptQueued(ctx, inside, &c)
 	}
 	if err != nil || c.d == nil {
 		return 0, err
@@ -284,7 +284,7 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 
 // acceptDirect accepts a change of which a part takes no room in the queue, by which
 // Shutdown would know of it.
-func (b *Bus) acceptDirect(ctx context.Context, inside bool, c change) (change, error) {
+func (b *Bus) acceptDirect(ctx context.Context, inside bool, c *change) error {
 	// Counted before ending is read: if that is not set, Shutdown waits.
 	b.entering.Add(1)
 	defer func() {
@@ -292,38 +292,39 @@ func (b *Bus) acceptDirect(ctx context.Context, inside bool, c change) (change, 
 		b.checkDrained()
 	}()
 	if b.cutting.begun() || b.ending.Load() && !inside {
-		return change{}, b.refuseShutdown()
+		return b.refuseShutdown()
 	}
 	return b.acceptQueued(ctx, inside, c)
 }
 
-func (b *Bus) acceptQueued(ctx context.Context, inside bool, c change) (_ change, err error) {
+// acceptQueued leaves the new dispatches in the change, none of them if all ids are known.
+func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 	given := c.given()
 	if given {
-		if c, err = b.given.unknown(c); err != nil || c.d == nil {
-			return c, err
+		if err := b.given.unknown(c); err != nil || c.d == nil {
+			return err
 		}
 	}
 	places := c.places()
 	if places > 0 {
 		if err := b.reserve(ctx, c, places, inside); err != nil {
-			return change{}, err
+			return err
 		}
 	}
 	if given {
-		if c, err = b.given.take(c); err != nil || c.d == nil {
+		if err := b.given.take(c); err != nil || c.d == nil {
 			b.pool.Unreserve(places)
 			b.checkDrained()
-			return c, err
+			return err
 		}
 		b.pool.Unreserve(places - c.places()) // taken by another publisher meanwhile
 	}
-	if err := b.recordNow(c, (*Bus).opened); err != nil {
+	err := b.recordNow(c)
+	if err != nil {
 		b.given.forgetAll(c)
 		b.checkDrained()
-		return change{}, err
 	}
-	return c, nil
+	return err
 }
 
 // direct reports whether a part of the change takes no room in the queue.
@@ -363,9 +364,9 @@ func (c *change) places() int {
 }
 
 // reserve blocks until the queue has room, and so do the lines of the targets.
-func (b *Bus) reserve(ctx context.Context, c change, places int, inside bool) error {
+func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) error {
 	if b.fullLines.Load() > 0 && !inside {
-		for _, d := range append(c.batch, c.d) {
+		for _, d := range c.all() {
 			if err := b.awaitLines(ctx, d.to); err != nil {
 				return err
 			}
@@ -494,31 +495,30 @@ type givenID struct {
 	place int // in the ring
 }
 
-// take remembers the given ids of a change, and returns the change without the dispatches
-// whose ids are known. If an id is known for something else, it remembers none.
-func (g *givenIDs) take(c change) (change, error) {
+// take remembers the given ids of a change, and takes out the dispatches whose ids are
+// known. If an id is known for something else, it remembers none.
+func (g *givenIDs) take(c *change) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c, err := g.unknownLocked(c)
-	if err != nil {
-		return c, err
+	if err := g.unknownLocked(c); err != nil {
+		return err
 	}
 	for _, d := range c.all() {
 		if d.from().given {
 			g.rememberLocked(d.id, content{d.to.eventType, d.key})
 		}
 	}
-	return c, nil
+	return nil
 }
 
-// unknown is what take would return now.
-func (g *givenIDs) unknown(c change) (change, error) {
+// unknown takes out the dispatches whose ids are known, and remembers none.
+func (g *givenIDs) unknown(c *change) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.unknownLocked(c)
 }
 
-func (g *givenIDs) unknownLocked(c change) (change, error) {
+func (g *givenIDs) unknownLocked(c *change) error {
 	batch := make(map[EventID]content)
 	var fresh []*dispatch
 	for i, d := range c.all() {
@@ -542,17 +542,16 @@ func (g *givenIDs) unknownLocked(c change) (change, error) {
 			if c.batch != nil {
 				err = &BatchError{Index: i, EventType: shorten(is.eventType), Err: err}
 			}
-			return change{}, err
+			return err
 		}
 	}
-	if len(fresh) == 0 {
-		return change{}, nil
-	}
-	c.d = fresh[0]
 	if c.batch != nil {
 		c.batch = fresh
 	}
-	return c, nil
+	if c.d = nil; len(fresh) > 0 {
+		c.d = fresh[0]
+	}
+	return nil
 }
 
 func (g *givenIDs) rememberLocked(id EventID, c content) {
@@ -583,7 +582,7 @@ func (g *givenIDs) forget(id EventID) {
 }
 
 // forgetAll forgets the given ids of a change that was refused.
-func (g *givenIDs) forgetAll(c change) {
+func (g *givenIDs) forgetAll(c *change) {
 	for _, d := range c.all() {
 		if d.from().given {
 			g.forget(d.id)

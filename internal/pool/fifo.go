@@ -5,9 +5,10 @@ type fifo[T any] struct {
 	ring  []T // its length is a power of two
 	first int
 	count int
+	peak  int // the largest count since the last trim
 }
 
-// small is the size below which a ring does not shrink.
+// small is the size up to which a ring does not shrink.
 const small = 1024
 
 func (f *fifo[T]) len() int { return f.count }
@@ -18,6 +19,7 @@ func (f *fifo[T]) push(item T) {
 	}
 	f.ring[(f.first+f.count)&(len(f.ring)-1)] = item
 	f.count++
+	f.peak = max(f.peak, f.count)
 }
 
 func (f *fifo[T]) pop() (item T, ok bool) {
@@ -29,10 +31,16 @@ func (f *fifo[T]) pop() (item T, ok bool) {
 	item, *at = *at, none
 	f.first = (f.first + 1) & (len(f.ring) - 1)
 	f.count--
-	if len(f.ring) > small && f.count <= len(f.ring)/8 {
+	return item, true
+}
+
+// trim gives back memory that was not needed since the last trim. It is called when the
+// queue is empty: a ring that shrinks as it is drained only grows again with the next burst.
+func (f *fifo[T]) trim() {
+	if len(f.ring) > small && f.peak <= len(f.ring)/4 {
 		f.resize(len(f.ring) / 2)
 	}
-	return item, true
+	f.peak = f.count
 }
 
 func (f *fifo[T]) resize(size int) {

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,6 +15,9 @@ const (
 	// fast is the number of items that a worker runs in a tick when they are too short
 	// to be worth more workers than processors.
 	fast = 32
+	// short is how long an item takes that another worker would only slow down: workers of
+	// short items spend their time on what the others have just written.
+	short = 3 * time.Microsecond
 	// turns is how often grow yields before it adds workers, unless that takes two
 	// slices: one turn may pass over goroutines that wait at another processor.
 	turns = 8
@@ -24,28 +28,30 @@ const (
 	many = 16
 )
 
-// growth decides how many workers there should be. The pool's mutex guards it.
+// growth decides how many workers there should be. The pool's mutex guards it,
+// but for what took writes.
 type growth struct {
 	ticker  *time.Timer
-	ticking bool  // the ticker is set, or grow runs
-	growing bool  // grow runs, and keeps the pool from being gone
-	seen    int64 // Pool.begun at the last tick
-	period  int64 // number of the tick
-	takers  int   // workers that have taken an item since then
+	ticking bool         // the ticker is set, or grow runs
+	growing bool         // grow runs, and keeps the pool from being gone
+	began   time.Time    // of the period
+	seen    int64        // items that had begun then
+	period  atomic.Int64 // number of the tick
+	takers  atomic.Int64 // workers that have taken an item since then
 }
 
 // took notes that a worker has taken an item; last is the period of its last one.
 func (g *growth) took(last *int64) {
-	if *last != g.period {
-		*last = g.period
-		g.takers++
+	if now := g.period.Load(); *last != now {
+		*last = now
+		g.takers.Add(1)
 	}
 }
 
 func (g *growth) nextPeriod(begun int64) (progress int64, takers int) {
-	progress, takers = begun-g.seen, g.takers
-	g.seen, g.takers = begun, 0
-	g.period++
+	progress, takers = begun-g.seen, int(g.takers.Swap(0))
+	g.began, g.seen = time.Now(), begun
+	g.period.Add(1)
 	return progress, takers
 }
 
@@ -56,7 +62,7 @@ func (p *Pool[T, W]) watchGrowthLocked() {
 		return
 	}
 	g.ticking = true
-	g.nextPeriod(p.begun)
+	g.nextPeriod(p.begunLocked())
 	if g.ticker == nil {
 		g.ticker = time.AfterFunc(tick, p.tick)
 		return
@@ -72,17 +78,24 @@ func (p *Pool[T, W]) tick() {
 	g := &p.growth
 	if p.lenLocked() == 0 {
 		g.ticking, p.surplus = false, 0
+		p.countFreeLocked()
 		return
 	}
 	active := p.workers - p.resting
-	progress, takers := g.nextPeriod(p.begun)
+	elapsed := time.Since(g.began)
+	progress, takers := g.nextPeriod(p.begunLocked())
 	switch {
 	case active > 0 && progress >= int64(active)*fast:
-		// Only workers that took an item can leave, and as many as there are processors
-		// stay: the others may be stuck for long.
-		p.surplus = max(takers-runtime.GOMAXPROCS(0), 0)
+		// Only workers that took an item can leave: the others may be stuck for long.
+		useful := runtime.GOMAXPROCS(0)
+		if time.Duration(progress)*short > elapsed*time.Duration(min(takers, useful)) {
+			useful = 1
+		}
+		p.surplus = max(takers-useful, 0)
+		p.countFreeLocked()
 	case active < p.cfg.Concurrency:
 		p.surplus, g.growing = 0, true
+		p.countFreeLocked()
 		go p.grow() // which ticks on
 		return
 	}
@@ -110,7 +123,7 @@ func (p *Pool[T, W]) grow() {
 		g.ticking = false
 		return
 	}
-	active, progress := max(p.workers-p.resting, 1), p.begun-g.seen
+	active, progress := max(p.workers-p.resting, 1), p.begunLocked()-g.seen
 	processors := runtime.GOMAXPROCS(0)
 	enough := active > many*processors && took > slice*time.Duration(active)/time.Duration(2*processors)
 	switch {

@@ -65,29 +65,36 @@ const (
 type Pool[T, W any] struct {
 	cfg     Config[T, W]
 	phase   atomic.Int32
-	depth   atomic.Int64 // admitted items that have not begun, those kept by Enter included
-	over    atomic.Int64 // items admitted beyond the capacity
-	thirsty atomic.Bool  // a caller of Reserve waits
-	full    atomic.Bool  // every allowed worker is busy
+	thirsty atomic.Bool             // a caller of Reserve waits
+	full    atomic.Bool             // every allowed worker is busy
+	crowded atomic.Bool             // a worker is to leave
+	served  atomic.Pointer[tray[T]] // from which workers take; refilled under mu
 
-	mu         sync.Mutex // guards the following
-	rested     sync.Cond
-	released   fifo[T]        // items that Enter has kept and Release has returned
-	queue      fifo[entry[T]] // the others
-	queueFirst bool           // the next item comes from the queue
-	waiters    []*waiter
-	begun      int64 // items taken so far
-	running    int   // items that run
-	workers    int   // alive; neither replaced nor blocked
-	resting    int   // workers that wait for an item, without those that have been woken
-	woken      int   // wake-ups that no worker has consumed yet
-	blocked    int   // workers whose item waits for others (Block)
-	surplus    int   // workers that are to leave
-	started    bool
-	closed     bool
-	left       bool          // gone is closed
-	gone       chan struct{} // closed when the last worker of a closed pool has left
-	growth     growth
+	_        [64]byte     // publishers write what follows
+	reserved atomic.Int64 // places that were reserved so far
+	limit    atomic.Int64 // what reserved may reach; see refreshLocked
+	_        [64]byte
+
+	mu       sync.Mutex // guards the following
+	queue    fifo[entry[T]]
+	released fifo[T] // items that Enter has kept and Release has returned
+	spare    *tray[T]
+	waiters  []*waiter
+	rested   sync.Cond
+	returned int64 // items of Return so far
+	over     int64 // items that were admitted beyond the capacity so far
+	emptied  int64 // items of the trays before the served one
+	running  int   // workers that run an item, and items of TryTake
+	workers  int   // alive; neither replaced nor blocked
+	resting  int   // workers that wait for an item, without those that have been woken
+	woken    int   // wake-ups that no worker has consumed yet
+	blocked  int   // workers whose item waits for others (Block)
+	surplus  int   // workers that short items do not need
+	started  bool
+	closed   bool
+	left     bool          // gone is closed
+	gone     chan struct{} // closed when the last worker of a closed pool has left
+	growth   growth
 }
 
 type entry[T any] struct {
@@ -106,6 +113,8 @@ type waiter struct {
 func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	p := &Pool[T, W]{cfg: cfg, gone: make(chan struct{})}
 	p.rested.L = &p.mu
+	p.limit.Store(int64(cfg.Capacity))
+	p.served.Store(&tray[T]{})
 	return p
 }
 
@@ -118,14 +127,14 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) error {
 	switch {
 	case over:
-		if excess := p.depth.Add(int64(n)) - int64(p.cfg.Capacity); excess > 0 {
-			p.over.Add(min(excess, int64(n)))
+		if p.reserved.Add(int64(n)) > p.limit.Load() {
+			p.countOver(n)
 		}
 	case p.thirsty.Load() || !p.fits(n):
 		return p.await(ctx, n)
 	}
-	// Read after the room is reserved: Refuse sets the phase before its caller reads
-	// the depth, so one of the two sees the other.
+	// Read after the room is reserved: Refuse sets the phase before its caller asks for the
+	// depth, so one of the two sees the other.
 	if phase := p.phase.Load(); phase == sealed || phase == refusing && !over {
 		p.Unreserve(n)
 		return ErrClosed
@@ -133,18 +142,34 @@ func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) error {
 	return nil
 }
 
-// fits reserves room for n items if there is enough.
+// fits reserves room for n items if there is enough by the limit, which may be too low.
 func (p *Pool[T, W]) fits(n int) bool {
-	most := int64(p.cfg.Capacity - min(n, p.cfg.Capacity))
 	for {
-		depth := p.depth.Load()
-		if depth > most {
+		reserved := p.reserved.Load()
+		if reserved+int64(min(n, p.cfg.Capacity)) > p.limit.Load() {
 			return false
 		}
-		if p.depth.CompareAndSwap(depth, depth+int64(n)) {
+		if p.reserved.CompareAndSwap(reserved, reserved+int64(n)) {
 			return true
 		}
 	}
+}
+
+// refreshLocked computes the limit: so many places can have been reserved, given the items
+// that have begun. Publishers do not look at what workers write for each event.
+func (p *Pool[T, W]) refreshLocked() {
+	p.limit.Store(int64(p.cfg.Capacity) + p.begunLocked() - p.returned)
+}
+
+// begunLocked is the number of items that workers have taken so far.
+func (p *Pool[T, W]) begunLocked() int64 { return p.emptied + p.served.Load().taken() }
+
+// countOver counts how many of n items, whose room is reserved, exceed the capacity.
+func (p *Pool[T, W]) countOver(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refreshLocked()
+	p.over += max(0, min(p.reserved.Load()-p.limit.Load(), int64(n)))
 }
 
 // await reserves room for n items in the order of arrival.
@@ -158,6 +183,9 @@ func (p *Pool[T, W]) await(ctx context.Context, n int) error {
 	case p.phase.Load() != open:
 		p.mu.Unlock()
 		return ErrClosed
+	case len(p.waiters) == 0 && p.fitsLocked(n):
+		p.mu.Unlock()
+		return nil
 	case !p.cfg.Wait || !p.started:
 		p.mu.Unlock()
 		return ErrFull
@@ -177,15 +205,20 @@ func (p *Pool[T, W]) await(ctx context.Context, n int) error {
 	if i := slices.Index(p.waiters, w); i >= 0 {
 		p.waiters = slices.Delete(p.waiters, i, i+1)
 	} else if err := <-w.told; err == nil {
-		p.depth.Add(int64(-n)) // reserved at the moment the context ended
+		p.reserved.Add(int64(-n)) // reserved at the moment the context ended
 	}
 	p.admitWaitersLocked()
 	return ErrContext
 }
 
+func (p *Pool[T, W]) fitsLocked(n int) bool {
+	p.refreshLocked()
+	return p.fits(n)
+}
+
 // admitWaitersLocked reserves room for those that have waited longest.
 func (p *Pool[T, W]) admitWaitersLocked() {
-	for len(p.waiters) > 0 && p.fits(p.waiters[0].need) {
+	for len(p.waiters) > 0 && p.fitsLocked(p.waiters[0].need) {
 		p.waiters[0].told <- nil
 		p.waiters = slices.Delete(p.waiters, 0, 1)
 	}
@@ -194,7 +227,7 @@ func (p *Pool[T, W]) admitWaitersLocked() {
 
 // Unreserve gives back room for n items.
 func (p *Pool[T, W]) Unreserve(n int) {
-	p.depth.Add(int64(-n))
+	p.reserved.Add(int64(-n))
 	if p.thirsty.Load() {
 		p.mu.Lock()
 		p.admitWaitersLocked()
@@ -213,8 +246,9 @@ func (p *Pool[T, W]) Push(item T, gated bool) {
 // Return queues items that the pool has run or refused to wait for before. It never
 // waits and may exceed the capacity.
 func (p *Pool[T, W]) Return(gated bool, items ...T) {
-	p.depth.Add(int64(len(items)))
 	p.mu.Lock()
+	p.returned += int64(len(items))
+	p.refreshLocked()
 	for _, item := range items {
 		p.pushLocked(entry[T]{item, gated})
 	}
@@ -265,10 +299,14 @@ func (p *Pool[T, W]) addWorkersLocked(n int) {
 	p.countFreeLocked()
 }
 
-// countFreeLocked notes whether a worker is free, or may be started.
+// countFreeLocked notes whether a worker is free, or may be started, and whether one is to
+// leave.
 func (p *Pool[T, W]) countFreeLocked() {
 	if full := p.workers-p.resting >= p.cfg.Concurrency; full != p.full.Load() {
 		p.full.Store(full)
+	}
+	if crowded := p.workers > p.cfg.Concurrency || p.surplus > 0; crowded != p.crowded.Load() {
+		p.crowded.Store(crowded)
 	}
 }
 
@@ -295,6 +333,12 @@ func (p *Pool[T, W]) work(w W, busy bool) {
 // take waits for the next item. busy says that the worker comes back from another one.
 // False tells the worker to leave.
 func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
+	if busy && !p.crowded.Load() {
+		if item, ok = p.served.Load().take(); ok {
+			p.began(turn)
+			return item, true
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if busy {
@@ -305,6 +349,7 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 			return item, false
 		}
 		if item, ok = p.nextLocked(); ok {
+			p.running++
 			p.growth.took(turn)
 			return item, true
 		}
@@ -323,6 +368,8 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 			return item, false
 		}
 		p.cfg.Idle(w)
+		p.queue.trim()
+		p.released.trim()
 		p.resting++
 		p.becameFreeLocked(wasFull)
 		for p.woken == 0 && !p.closed {
@@ -337,35 +384,71 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 	}
 }
 
-// nextLocked takes the next item that may run.
-func (p *Pool[T, W]) nextLocked() (item T, ok bool) {
-	// In turns: a released item has had its turn before, but those of one gate must not
-	// hold up all others.
-	if p.queueFirst = !p.queueFirst; p.queueFirst {
-		if item, ok = p.queuedLocked(); !ok {
-			item, ok = p.released.pop()
-		}
-	} else if item, ok = p.released.pop(); !ok {
-		item, ok = p.queuedLocked()
-	}
-	if !ok {
-		return item, false
-	}
-	p.running++
-	p.begun++
-	p.depth.Add(-1)
+// began follows up on an item that was taken without the lock.
+func (p *Pool[T, W]) began(turn *int64) {
+	p.growth.took(turn)
 	if p.thirsty.Load() {
+		p.mu.Lock()
 		p.admitWaitersLocked()
+		p.mu.Unlock()
 	}
-	return item, true
 }
 
-// queuedLocked takes the next item of the queue that Enter does not keep.
-func (p *Pool[T, W]) queuedLocked() (item T, ok bool) {
+// nextLocked takes the next item, from a new tray if the served one is empty.
+func (p *Pool[T, W]) nextLocked() (item T, ok bool) {
+	if item, ok = p.served.Load().take(); !ok && p.refillLocked() {
+		item, ok = p.served.Load().take()
+	}
+	if ok && p.thirsty.Load() {
+		p.admitWaitersLocked()
+	}
+	return item, ok
+}
+
+// refillLocked serves a new tray of items that may run. It returns false if there are
+// none.
+func (p *Pool[T, W]) refillLocked() bool {
+	if p.lenLocked() == 0 {
+		return false
+	}
+	t := p.spare
+	if t == nil || t.left.Load() > 0 { // a worker has not moved its item out
+		t = &tray[T]{}
+	}
+	t.empty()
+	n := 0
+	// In turns: a released item has had its turn before, but those of one gate must not
+	// hold up all others.
+	for queued := true; n < traySize; queued = !queued {
+		item, ok := p.pickLocked(queued)
+		if !ok {
+			break
+		}
+		t.items[n] = item
+		n++
+	}
+	if n == 0 {
+		return false
+	}
+	t.serve(int64(n))
+	before := p.served.Swap(t)
+	p.emptied += before.count.Load()
+	p.spare = before
+	return true
+}
+
+// pickLocked takes an item of the queue that Enter does not keep, or one that was
+// released: the one or the other first.
+func (p *Pool[T, W]) pickLocked(queuedFirst bool) (item T, ok bool) {
+	if !queuedFirst {
+		if item, ok = p.released.pop(); ok {
+			return item, true
+		}
+	}
 	for {
 		e, queued := p.queue.pop()
 		if !queued {
-			return item, false
+			return p.released.pop()
 		}
 		if !e.gated || p.cfg.Enter(e.item) {
 			return e.item, true
@@ -413,7 +496,10 @@ func (p *Pool[T, W]) becameFreeLocked(wasFull bool) {
 	p.mu.Lock()
 }
 
-func (p *Pool[T, W]) lenLocked() int { return p.queue.len() + p.released.len() }
+// lenLocked is the number of items that workers can take, or ask Enter for.
+func (p *Pool[T, W]) lenLocked() int {
+	return p.served.Load().waiting() + p.queue.len() + p.released.len()
+}
 
 // Replace hands a running item over to a fresh worker, because its own is stuck or ends:
 // rest does what is left to do for the item.
@@ -430,7 +516,10 @@ func (p *Pool[T, W]) Replace(rest func(W)) {
 func (p *Pool[T, W]) TryTake() (item T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.nextLocked()
+	if item, ok = p.nextLocked(); ok {
+		p.running++
+	}
+	return item, ok
 }
 
 // Finish ends an item of TryTake.
@@ -512,7 +601,15 @@ func (p *Pool[T, W]) closeGoneLocked() {
 }
 
 // Depth is the number of items that are queued, or whose room is reserved.
-func (p *Pool[T, W]) Depth() int { return int(p.depth.Load()) }
+func (p *Pool[T, W]) Depth() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.depthLocked()
+}
+
+func (p *Pool[T, W]) depthLocked() int {
+	return int(p.reserved.Load() + p.returned - p.begunLocked())
+}
 
 // Stats describes a pool at one moment.
 type Stats struct {
@@ -526,5 +623,5 @@ type Stats struct {
 func (p *Pool[T, W]) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{Queued: int(p.depth.Load()), Running: p.running, Workers: p.workers, Over: p.over.Load()}
+	return Stats{Queued: p.depthLocked(), Running: p.running, Workers: p.workers, Over: p.over}
 }

@@ -83,7 +83,12 @@ func (t *Timeline) Now() Instant {
 func wallTime(t time.Time) time.Time { return t.Round(0).UTC() }
 
 // UTC returns the time of an instant from its Wall, which has a third of the size.
-func (t *Timeline) UTC(wall int64) time.Time { return t.began.Add(time.Duration(wall)) }
+func (t *Timeline) UTC(wall int64) time.Time {
+	if now := t.last.Load(); now != nil && now.Wall == wall { // most events are young
+		return now.UTC
+	}
+	return t.began.Add(time.Duration(wall))
+}
 
 // At returns the wall-clock time of a point on the timeline, in UTC.
 func (t *Timeline) At(nanos int64) time.Time {
