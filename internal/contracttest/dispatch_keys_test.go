@@ -242,7 +242,7 @@ func TestD5_AHandlersPublishExceedsAQueueFullOfAKey(t *testing.T) {
 
 func TestD5_KeysLeaveNoMemory(t *testing.T) {
 	const at = 100_000 // at the same time
-	through := 1_000_000
+	through := 300_000
 	if testing.Short() {
 		through = 0
 	}

@@ -122,7 +122,10 @@ func TestFault12_ARetryInTheFarthestFuture(t *testing.T) {
 // An event storm while everything is down: every event is held or dead, none is
 // lost, and when the services are back what was held is handled.
 func TestStorm_AllHandlersFail(t *testing.T) {
-	n := unlessShort(1_000_000, 50_000)
+	n := unlessShort(100_000, 50_000)
+	if *long {
+		n = 1_000_000
+	}
 	bus, err := eventbus.New(eventbus.WithRetry(eventbus.MaxRetries(1), eventbus.BaseDelay(time.Millisecond)),
 		eventbus.WithCircuit(eventbus.OpenFor(20*time.Millisecond)))
 	require.NoError(t, err)
@@ -167,7 +170,10 @@ func TestStorm_AllHandlersFail(t *testing.T) {
 }
 
 func TestStorm_ManySubscriptions(t *testing.T) {
-	n := unlessShort(100_000, 5_000)
+	n := unlessShort(30_000, 5_000)
+	if *long {
+		n = 100_000
+	}
 	bus, _ := startBus(t)
 	var called atomic.Int64
 	count := func(context.Context, eventbus.Event) error { called.Add(1); return nil }
@@ -191,7 +197,7 @@ func TestStorm_ManySubscriptions(t *testing.T) {
 
 // Everybody gets one event: a fan-out far beyond any queue.
 func TestStorm_OneEventForManySubscriptions(t *testing.T) {
-	n := unlessShort(100_000, 5_000)
+	n := unlessShort(50_000, 5_000)
 	for name, opts := range map[string][]eventbus.Option{"sequential": nil, "isolated": {eventbus.WithIsolation(), eventbus.WithQueueCapacity(10)}} {
 		t.Run(name, func(t *testing.T) {
 			bus, _ := startBus(t, opts...)
