@@ -1,0 +1,450 @@
+package eventbus_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rootCalls is the reading order of the root package. A function calls functions of its
+// own file and of files further down. A call of a function in a file further up needs an
+// entry in vocabulary or in allowed.
+var rootCalls = callRules{
+	order: []string{
+		"doc.go",
+		"event.go",
+		"errors.go", "options.go",
+		"bus.go",
+		"lifecycle.go",
+		"publish.go", "publish_wait.go", "schedule.go",
+		"subscribe.go",
+		"dispatch.go",
+		"dispatcher.go",
+		"call.go",
+		"door.go", "breaker.go", "control.go",
+		"failure.go", "errortraits.go", "retrypolicy.go", "retryrules.go", "retry_settings.go",
+		"dlq.go", "dlq_query.go", "dlq_bulk.go", "dlq_group.go", "dlq_transfer.go", "dlq_memory.go",
+		"metrics.go", "observer.go", "log.go", "inspect.go",
+		"store.go",
+	},
+	vocabulary: map[string]string{
+		"event.go":   "every file handles events, ids and metadata",
+		"errors.go":  "every file makes errors",
+		"options.go": "every file may validate or read an option",
+	},
+	allowed: map[filePair]string{},
+}
+
+func TestStructure_Calls(t *testing.T) {
+	pkg := loadRoot(t)
+	calls := upwardCalls(pkg, rootCalls.order)
+	t.Log(rootCalls.summary(calls))
+	for _, problem := range rootCalls.problems(rootFiles(t), calls) {
+		t.Error(problem)
+	}
+}
+
+// callRules defines which calls between the files of a package are allowed.
+type callRules struct {
+	order      []string            // files from top to bottom
+	vocabulary map[string]string   // file that every file may call → reason
+	allowed    map[filePair]string // pair of files with upward calls → reason
+}
+
+type filePair struct{ caller, callee string }
+
+func (p filePair) String() string { return p.caller + " → " + p.callee }
+
+// upwardCall is a function that is used in a file below the file that declares it.
+type upwardCall struct {
+	filePair
+	function string
+	declared token.Position
+	sites    []token.Position // in the order of the source
+}
+
+// upwardCalls finds every use of a function or method of pkg whose declaration is in a
+// file above the file of the use. A use is a call, a method value or a function value.
+// Calls through an interface are left out: their callee is not known. So are files
+// that order does not list.
+func upwardCalls(pkg typedPackage, order []string) []upwardCall {
+	rank := make(map[string]int, len(order))
+	for i, file := range order {
+		rank[file] = i
+	}
+	found := make(map[*types.Func]map[string]*upwardCall) // callee → caller file
+	uses := slices.SortedFunc(maps.Keys(pkg.info.Uses), func(a, b *ast.Ident) int { return cmp.Compare(a.Pos(), b.Pos()) })
+	for _, use := range uses {
+		callee, ok := pkg.info.Uses[use].(*types.Func)
+		if !ok || callee.Pkg() != pkg.types {
+			continue
+		}
+		callee = callee.Origin() // the declaration, if the use instantiates a generic
+		if recv := callee.Signature().Recv(); recv != nil && types.IsInterface(recv.Type()) {
+			continue
+		}
+		site, declared := pkg.position(use), pkg.position(callee)
+		from, listed := rank[site.Filename]
+		to, alsoListed := rank[declared.Filename]
+		if !listed || !alsoListed || to >= from {
+			continue
+		}
+		if found[callee] == nil {
+			found[callee] = make(map[string]*upwardCall)
+		}
+		call := found[callee][site.Filename]
+		if call == nil {
+			call = &upwardCall{
+				filePair: filePair{site.Filename, declared.Filename},
+				function: functionName(callee),
+				declared: declared,
+			}
+			found[callee][site.Filename] = call
+		}
+		call.sites = append(call.sites, site)
+	}
+	var calls []upwardCall
+	for _, byCaller := range found {
+		for _, call := range byCaller {
+			calls = append(calls, *call)
+		}
+	}
+	slices.SortFunc(calls, func(a, b upwardCall) int {
+		return cmp.Or(
+			cmp.Compare(rank[a.caller], rank[b.caller]),
+			cmp.Compare(rank[a.callee], rank[b.callee]),
+			cmp.Compare(a.sites[0].Offset, b.sites[0].Offset),
+		)
+	})
+	return calls
+}
+
+// problems compares the files of the package and its upward calls with the rules.
+func (r callRules) problems(files []string, calls []upwardCall) []string {
+	var problems []string
+	report := func(format string, args ...any) {
+		problems = append(problems, fmt.Sprintf(format, args...))
+	}
+
+	for _, file := range files {
+		if !slices.Contains(r.order, file) {
+			report("%s is not in the reading order: add it where a reader needs it first", file)
+		}
+	}
+	for i, file := range r.order {
+		if !slices.Contains(files, file) {
+			report("%s is in the reading order and does not exist: remove it", file)
+		}
+		if slices.Contains(r.order[:i], file) {
+			report("%s is twice in the reading order: remove one", file)
+		}
+	}
+
+	usedPairs, usedWords := make(map[filePair]bool), make(map[string]bool)
+	for _, call := range calls {
+		if _, ok := r.vocabulary[call.callee]; ok {
+			usedWords[call.callee] = true
+			continue
+		}
+		if _, ok := r.allowed[call.filePair]; ok {
+			usedPairs[call.filePair] = true
+			continue
+		}
+		more := ""
+		if n := len(call.sites) - 1; n > 0 {
+			more = fmt.Sprintf(" (and %d more times in this file)", n)
+		}
+		report("%s uses %s%s, which is declared above it in the reading order, at %s: move one of the two, or allow the pair %s with a reason",
+			call.sites[0], call.function, more, call.declared, call.filePair)
+	}
+
+	for _, file := range slices.Sorted(maps.Keys(r.vocabulary)) {
+		if !usedWords[file] {
+			report("%s is vocabulary, and no file below it calls it: remove it from vocabulary", file)
+		}
+		if r.vocabulary[file] == "" {
+			report("%s is vocabulary without a reason: add one", file)
+		}
+	}
+	pairs := slices.SortedFunc(maps.Keys(r.allowed), func(a, b filePair) int { return strings.Compare(a.String(), b.String()) })
+	for _, pair := range pairs {
+		if !usedPairs[pair] {
+			report("the pair %s is allowed and has no upward call of its own: remove it", pair)
+		}
+		if r.allowed[pair] == "" {
+			report("the pair %s is allowed without a reason: add one", pair)
+		}
+	}
+	return problems
+}
+
+// summary lists the pairs of files with upward calls, in reading order.
+func (r callRules) summary(calls []upwardCall) string {
+	var lines strings.Builder
+	pairs := 0
+	for start := 0; start < len(calls); pairs++ {
+		pair, sites, functions := calls[start].filePair, 0, []string(nil)
+		for ; start < len(calls) && calls[start].filePair == pair; start++ {
+			sites += len(calls[start].sites)
+			functions = append(functions, calls[start].function)
+		}
+		verdict := "not allowed"
+		if reason, ok := r.vocabulary[pair.callee]; ok {
+			verdict = "vocabulary: " + reason
+		} else if reason, ok := r.allowed[pair]; ok {
+			verdict = "allowed: " + reason
+		}
+		fmt.Fprintf(&lines, "\n%s: %d × %s (%s)", pair, sites, strings.Join(functions, ", "), verdict)
+	}
+	return fmt.Sprintf("%d pairs of files with upward calls:%s", pairs, lines.String())
+}
+
+// functionName returns the name of f without its package: "run" or "(*Bus).run".
+func functionName(f *types.Func) string {
+	recv := f.Signature().Recv()
+	if recv == nil {
+		return f.Name()
+	}
+	return fmt.Sprintf("(%s).%s", types.TypeString(recv.Type(), func(*types.Package) string { return "" }), f.Name())
+}
+
+type typedPackage struct {
+	fset  *token.FileSet
+	types *types.Package
+	info  *types.Info
+}
+
+func (p typedPackage) position(node interface{ Pos() token.Pos }) token.Position {
+	position := p.fset.Position(node.Pos())
+	position.Filename = filepath.Base(position.Filename)
+	return position
+}
+
+// loadRoot parses and type-checks the non-test files of the root. Dependencies come
+// from the compiler's export data in the build cache.
+func loadRoot(t *testing.T) typedPackage {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,GoFiles", ".")
+	var failure strings.Builder
+	list.Stderr = &failure
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", list, err, failure.String())
+	}
+	exports := make(map[string]string) // import path → file with export data
+	sources := make(map[string]string)
+	for packages := json.NewDecoder(strings.NewReader(string(out))); packages.More(); {
+		var listed struct {
+			ImportPath, Export string
+			GoFiles            []string
+		}
+		if err := packages.Decode(&listed); err != nil {
+			t.Fatalf("%s: %v", list, err)
+		}
+		exports[listed.ImportPath] = listed.Export
+		if listed.ImportPath != modulePath {
+			continue
+		}
+		for _, file := range listed.GoFiles {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[file] = string(source)
+		}
+	}
+	if len(sources) == 0 {
+		t.Fatalf("%s lists no file of %s", list, modulePath)
+	}
+	return typeCheck(t, sources, func(importPath string) (io.ReadCloser, error) {
+		return os.Open(exports[importPath])
+	})
+}
+
+func typeCheck(t *testing.T, sources map[string]string, lookup importer.Lookup) typedPackage {
+	t.Helper()
+	pkg := typedPackage{fset: token.NewFileSet(), info: &types.Info{Uses: make(map[*ast.Ident]types.Object)}}
+	var files []*ast.File
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		file, err := parser.ParseFile(pkg.fset, name, sources[name], parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	config := types.Config{Importer: importer.ForCompiler(pkg.fset, "gc", lookup)}
+	var err error
+	if pkg.types, err = config.Check(modulePath, pkg.fset, files, pkg.info); err != nil {
+		t.Fatalf("the package does not compile: %v", err)
+	}
+	return pkg
+}
+
+// rootFiles returns the names of the non-test files of the root, whatever their build tags.
+func rootFiles(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, f := range goFiles(t) {
+		if f.pkg == "." && !f.test {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+func TestStructure_CallRules(t *testing.T) {
+	const top, bottom = "top.go", "bottom.go"
+	order := []string{top, bottom}
+	upward := filePair{bottom, top}
+
+	for name, test := range map[string]struct {
+		top, bottom string
+		rules       callRules
+		want        []string // one part of each problem, in order
+	}{
+		"a call downwards": {
+			top:    `func a() { b() }`,
+			bottom: `func b() { c() }; func c() {}`,
+		},
+		"a call upwards": {
+			top:    `func a() {}`,
+			bottom: `func b() { a() }`,
+			want:   []string{"bottom.go:2:12 uses a, which is declared above it in the reading order, at top.go:2:6: move one of the two, or allow the pair bottom.go → top.go"},
+		},
+		"several calls of one function": {
+			top:    `func a() {}`,
+			bottom: `func b() { a(); a(); a() }`,
+			want:   []string{"bottom.go:2:12 uses a (and 2 more times in this file)"},
+		},
+		"a call of a method": {
+			top:    `type T struct{}; func (*T) m() {}`,
+			bottom: `func b(t *T) { t.m() }`,
+			want:   []string{"uses (*T).m,"},
+		},
+		"a method value": {
+			top:    `type T struct{}; func (T) m() {}`,
+			bottom: `func b(t T) func() { return t.m }`,
+			want:   []string{"uses (T).m,"},
+		},
+		"a method expression": {
+			top:    `type T struct{}; func (T) m() {}`,
+			bottom: `func b() func(T) { return T.m }`,
+			want:   []string{"uses (T).m,"},
+		},
+		"a promoted method": {
+			top:    `type T struct{}; func (T) m() {}`,
+			bottom: `type U struct{ T }; func b(u U) { u.m() }`,
+			want:   []string{"uses (T).m,"},
+		},
+		"a function value": {
+			top:    `func a() {}`,
+			bottom: `func b() { f := a; f() }`,
+			want:   []string{"uses a,"},
+		},
+		"a variable of the package": {
+			top:    `func a() int { return 1 }`,
+			bottom: `var b = a()`,
+			want:   []string{"uses a,"},
+		},
+		"a generic function": {
+			top:    `func a[T any](T) {}`,
+			bottom: `func b() { a(1); a[string]("") }`,
+			want:   []string{"uses a (and 1 more times in this file)"},
+		},
+		"a method of a generic type": {
+			top:    `type T[E any] struct{}; func (T[E]) m() {}`,
+			bottom: `func b(i T[int], s T[string]) { i.m(); _ = s.m }`,
+			want:   []string{"uses (T[E]).m (and 1 more times in this file)"},
+		},
+		"types, constants, fields and interface methods": {
+			top:    `type T struct{ field func() }; const c = 1; var v int; type I interface{ m() }`,
+			bottom: `func b(t T, i I) int { t.field(); i.m(); _ = T{}; return c + v }`,
+		},
+		"a parameter with the name of a function": {
+			top:    `func a() {}`,
+			bottom: `func b(a func()) { a() }`,
+		},
+		"an allowed pair": {
+			top:    `func a() {}`,
+			bottom: `func b() { a() }`,
+			rules:  callRules{allowed: map[filePair]string{upward: "tests"}},
+		},
+		"an allowed pair without a reason": {
+			top:    `func a() {}`,
+			bottom: `func b() { a() }`,
+			rules:  callRules{allowed: map[filePair]string{upward: ""}},
+			want:   []string{"bottom.go → top.go is allowed without a reason"},
+		},
+		"an allowed pair that is unused": {
+			rules: callRules{allowed: map[filePair]string{upward: "tests"}},
+			want:  []string{"bottom.go → top.go is allowed and has no upward call of its own: remove it"},
+		},
+		"an allowed pair that points downwards": {
+			top:    `func a() { b() }`,
+			bottom: `func b() {}`,
+			rules:  callRules{allowed: map[filePair]string{{top, bottom}: "tests"}},
+			want:   []string{"top.go → bottom.go is allowed and has no upward call of its own: remove it"},
+		},
+		"a pair that vocabulary allows already": {
+			top:    `func a() {}`,
+			bottom: `func b() { a() }`,
+			rules:  callRules{vocabulary: map[string]string{top: "tests"}, allowed: map[filePair]string{upward: "tests"}},
+			want:   []string{"bottom.go → top.go is allowed and has no upward call of its own: remove it"},
+		},
+		"vocabulary": {
+			top:    `func a() {}`,
+			bottom: `func b() { a() }`,
+			rules:  callRules{vocabulary: map[string]string{top: "tests"}},
+		},
+		"vocabulary that is unused": {
+			rules: callRules{vocabulary: map[string]string{top: "tests"}},
+			want:  []string{"top.go is vocabulary, and no file below it calls it: remove it"},
+		},
+		"vocabulary without a reason": {
+			top:    `func a() {}`,
+			bottom: `func b() { a() }`,
+			rules:  callRules{vocabulary: map[string]string{top: ""}},
+			want:   []string{"top.go is vocabulary without a reason: add one"},
+		},
+		"a file that the order does not list": {
+			rules: callRules{order: []string{top}},
+			want:  []string{"bottom.go is not in the reading order"},
+		},
+		"a listed file that does not exist": {
+			rules: callRules{order: []string{top, "middle.go", bottom}},
+			want:  []string{"middle.go is in the reading order and does not exist"},
+		},
+		"a file that is listed twice": {
+			rules: callRules{order: []string{top, bottom, bottom}},
+			want:  []string{"bottom.go is twice in the reading order"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := test.rules
+			if rules.order == nil {
+				rules.order = order
+			}
+			pkg := typeCheck(t, map[string]string{
+				top:    "package p\n" + test.top,
+				bottom: "package p\n" + test.bottom,
+			}, nil)
+			got := rules.problems(order, upwardCalls(pkg, rules.order))
+			if !slices.EqualFunc(got, test.want, strings.Contains) {
+				t.Errorf("problems:\n\t%s\nwant:\n\t%s", strings.Join(got, "\n\t"), strings.Join(test.want, "\n\t"))
+			}
+		})
+	}
+}
