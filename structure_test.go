@@ -114,6 +114,86 @@ func TestStructure_Imports(t *testing.T) {
 	}
 }
 
+// The limits keep the root readable in one sitting. A file near maxFileLines usually
+// contains a second subject, which deserves a file or an internal package of its own.
+const (
+	maxRootFiles     = 34
+	maxRootTestFiles = 30
+	maxRootLines     = 9_000
+	maxFileLines     = 500
+	minLoopLines     = 20
+	maxLoopLines     = 45
+)
+
+func TestStructure_Sizes(t *testing.T) {
+	files, testFiles, lines := 0, 0, 0
+	for _, f := range goFiles(t) {
+		if f.pkg != "." {
+			continue
+		}
+		if f.test {
+			testFiles++
+			continue
+		}
+		source, err := os.ReadFile(f.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := bytes.Count(source, []byte("\n"))
+		if n > maxFileLines {
+			t.Errorf("%s has %d lines, more than %d: split it", f.name, n, maxFileLines)
+		}
+		files++
+		lines += n
+	}
+	t.Logf("root: %d files with %d lines, %d test files", files, lines, testFiles)
+	if files > maxRootFiles {
+		t.Errorf("the root has %d non-test files, more than %d", files, maxRootFiles)
+	}
+	if lines > maxRootLines {
+		t.Errorf("the non-test files of the root have %d lines, more than %d", lines, maxRootLines)
+	}
+	if testFiles > maxRootTestFiles {
+		t.Errorf("the root has %d test files, more than %d: contract tests belong in %s", testFiles, maxRootTestFiles, contractTests)
+	}
+
+	switch n := linesOfMethod(t, "dispatcher.go", "Bus", "run"); {
+	case n == 0:
+		t.Error("dispatcher.go declares no method (*Bus).run: the loop is missing")
+	case n < minLoopLines:
+		t.Errorf("(*Bus).run has %d lines, fewer than %d: it no longer shows every decision of the loop", n, minLoopLines)
+	case n > maxLoopLines:
+		t.Errorf("(*Bus).run has %d lines, more than %d: move details into functions", n, maxLoopLines)
+	default:
+		t.Logf("(*Bus).run: %d lines", n)
+	}
+}
+
+// linesOfMethod returns the number of lines of a method of *recv without its doc comment,
+// and 0 if the file does not declare it.
+func linesOfMethod(t *testing.T, file, recv, method string) int {
+	t.Helper()
+	fset := token.NewFileSet()
+	parsed, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, decl := range parsed.Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if !ok || f.Recv == nil || f.Name.Name != method {
+			continue
+		}
+		pointer, ok := f.Recv.List[0].Type.(*ast.StarExpr)
+		if !ok {
+			continue
+		}
+		if name, ok := pointer.X.(*ast.Ident); ok && name.Name == recv {
+			return fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1
+		}
+	}
+	return 0
+}
+
 func TestStructure_PackageDocs(t *testing.T) {
 	documented := make(map[string]bool)
 	for _, f := range goFiles(t) {
