@@ -163,12 +163,12 @@ func (r callRules) problems(files []string, calls []upwardCall) []string {
 			usedPairs[call.filePair] = true
 			continue
 		}
-		more := ""
-		if n := len(call.sites) - 1; n > 0 {
-			more = fmt.Sprintf(" (and %d more times in this file)", n)
+		times := ""
+		if n := len(call.sites); n > 1 {
+			times = fmt.Sprintf(" (%d times in this file)", n)
 		}
-		report("%s uses %s%s, which is declared above it in the reading order, at %s: move one of the two, or allow the pair %s with a reason",
-			call.sites[0], call.function, more, call.declared, call.filePair)
+		report("%s uses %s%s, which is declared above it in the reading order, at %s: move one of the two, or allow the pair %s in structure_calls_test.go with a reason",
+			call.sites[0], call.function, times, call.declared, call.filePair)
 	}
 
 	for _, file := range slices.Sorted(maps.Keys(r.vocabulary)) {
@@ -327,7 +327,7 @@ func TestStructure_CallRules(t *testing.T) {
 		"several calls of one function": {
 			top:    `func a() {}`,
 			bottom: `func b() { a(); a(); a() }`,
-			want:   []string{"bottom.go:2:12 uses a (and 2 more times in this file)"},
+			want:   []string{"bottom.go:2:12 uses a (3 times in this file)"},
 		},
 		"a call of a method": {
 			top:    `type T struct{}; func (*T) m() {}`,
@@ -362,12 +362,12 @@ func TestStructure_CallRules(t *testing.T) {
 		"a generic function": {
 			top:    `func a[T any](T) {}`,
 			bottom: `func b() { a(1); a[string]("") }`,
-			want:   []string{"uses a (and 1 more times in this file)"},
+			want:   []string{"uses a (2 times in this file)"},
 		},
 		"a method of a generic type": {
 			top:    `type T[E any] struct{}; func (T[E]) m() {}`,
 			bottom: `func b(i T[int], s T[string]) { i.m(); _ = s.m }`,
-			want:   []string{"uses (T[E]).m (and 1 more times in this file)"},
+			want:   []string{"uses (T[E]).m (2 times in this file)"},
 		},
 		"types, constants, fields and interface methods": {
 			top:    `type T struct{ field func() }; const c = 1; var v int; type I interface{ m() }`,
