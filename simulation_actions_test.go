@@ -150,15 +150,28 @@ func (s *simulation) published(p simPublication, id eventbus.EventID, err error,
 	if should != nil {
 		return false
 	}
-	e := &simEvent{simPublication: p, number: len(s.events), id: id, published: s.last, handled: map[string]bool{}}
-	s.events = append(s.events, e)
+	e := s.newEvent(p)
+	e.id, e.published = id, s.last
 	to := s.targets(p.eventType)
+	for _, sub := range to {
+		e.to = append(e.to, sub.name)
+	}
 	s.owed += len(to)
 	if w != nil {
 		w.pending = max(1, s.places(to))
 	}
 	s.model.publish(e, to, w)
 	return true
+}
+
+// newEvent gives an event the next number.
+func (s *simulation) newEvent(p simPublication) *simEvent {
+	e := &simEvent{
+		simPublication: p, number: len(s.events),
+		handled: map[string]bool{}, gone: map[string]bool{}, perhaps: map[string]bool{},
+	}
+	s.events = append(s.events, e)
+	return e
 }
 
 func (c *simCall) by() string {
@@ -230,7 +243,7 @@ func (s *simulation) cancelScheduled() {
 	s.logf("cancel e%d", d.event.number)
 	simCheck(s.bus.Cancel(context.Background(), id) == nil, "Cancel of event %d", d.event.number)
 	simCheck(errors.Is(s.bus.Cancel(context.Background(), id), eventbus.ErrNotScheduled), "Cancel of event %d, again", d.event.number)
-	s.paid += len(d.rest)
+	s.settleFor(d)
 	if d.wait != nil {
 		d.wait.pending = 1
 	}
@@ -315,7 +328,12 @@ func (s *simulation) conclude(c *simCall, how string) {
 		}
 		m.fail(c.dispatch, how, delay)
 	}
-	c.gate <- func() (bool, error) {
+	c.gate <- c.ends(how, after)
+}
+
+// ends is the order to return in one of the ways of release.
+func (c *simCall) ends(how string, after time.Duration) simOrder {
+	return func() (bool, error) {
 		switch how {
 		case "error":
 			return true, fmt.Errorf("%s: %w", c.name, errSimulated)
@@ -422,7 +440,16 @@ func (s *simulation) purge(l *simDispatch) {
 	err := s.bus.DLQ().Purge(context.Background(), s.letters[l.pair()])
 	simCheck(err == nil, "Purge: %v", err)
 	s.remove(l)
-	s.paid += len(l.rest)
+	s.settleFor(l)
+	s.purged++
+}
+
+// settleFor notes that what is left of a dispatch will not be delivered.
+func (s *simulation) settleFor(d *simDispatch) {
+	s.paid += len(d.rest)
+	for _, sub := range d.rest {
+		d.event.gone[sub.name] = true
+	}
 }
 
 func (s *simulation) remove(l *simDispatch) {
@@ -437,7 +464,8 @@ func (s *simulation) purgeMatching() {
 	simCheck(err == nil && report.Purged == len(matching), "PurgeMatching: %+v, %v, and should be %d", report, err, len(matching))
 	for _, l := range matching {
 		s.remove(l)
-		s.paid += len(l.rest)
+		s.settleFor(l)
+		s.purged++
 	}
 }
 
@@ -561,6 +589,8 @@ func (s *simulation) quiesce() {
 // end ends what a violation has left.
 func (s *simulation) end() {
 	close(s.free)
+	s.noted(func() { s.over = true })
+	s.recordAll()
 	if s.bus == nil {
 		return
 	}

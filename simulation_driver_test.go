@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus"
@@ -38,6 +39,7 @@ type simulation struct {
 	atDrain   int           // abandoned when nothing was left that Shutdown waits for
 	compared  int           // letters that had been made or removed then
 	removed   int           // letters
+	purged    int64         // of these
 	owed      int           // deliveries: subscriptions of events that were accepted
 	paid      int           // of these, those handled, cancelled or purged
 	types     map[string]*eventbus.TypeMetrics
@@ -52,6 +54,9 @@ type simulation struct {
 	names     int     // of subscriptions
 	ended     chan error
 	violation string
+	accepted  map[int]bool  // events of which observers were told
+	yields    atomic.Bool   // observers let everything else go first
+	loose     *simLoose     // once calls are made at the same moment; also guarded by mu
 	free      chan struct{} // closed: the gates are open
 
 	mu      sync.Mutex
@@ -59,7 +64,9 @@ type simulation struct {
 	taken   []*simRun
 	next    []chan struct{} // gates of workers that have told somebody who waits
 	retries []eventbus.ScheduledRetry
-	told    []string // by observers, in the trace
+	records []func(error) // of changes that are not recorded yet, in their order
+	over    bool          // changes are recorded at once
+	told    []string      // by observers, in the trace
 }
 
 // simCall is a call of a handler, which waits at its gate for orders.
@@ -73,6 +80,7 @@ type simCall struct {
 	sub      *simSub
 	dispatch *simDispatch // nil once it has been given up
 	wait     *simWait     // for an event that it has published
+	over     atomic.Bool  // the handler has returned, in a call at the same moment as others
 }
 
 // simOrder is what a handler does next. It returns when it says that it is done.
@@ -111,6 +119,9 @@ type simEvent struct {
 	published time.Duration   // when Publish returned
 	time      time.Duration   // its own time, once a handler has seen it
 	handled   map[string]bool // by which subscriptions
+	to        []string        // the subscriptions that it was certainly published for
+	gone      map[string]bool // those for which it was cancelled or purged
+	perhaps   map[string]bool // those whose call may have been cut short, or have been too late
 }
 
 type simViolation string
@@ -177,6 +188,9 @@ func (s *simulation) run() {
 		case nil:
 		case simViolation:
 			s.violation = string(r)
+			if s.loose != nil { // the model has not followed
+				return
+			}
 			for _, sub := range s.model.subs {
 				s.logf("the model: %s, circuit %+v", sub.name, sub.circuit)
 			}
@@ -197,9 +211,17 @@ func (s *simulation) run() {
 	if end == "cut" && s.chance(0.03) {
 		start, steps = -1, 10
 	}
+	together, other := -1, rand.New(rand.NewPCG(s.seed, 21)) // so that the other schedules stay as they are
+	if other.Float64() < *simTogether {
+		together = other.IntN(steps)
+	}
 	for s.steps = 0; s.steps < steps && !s.model.ending; s.steps++ {
 		if s.steps == start {
 			s.start()
+		}
+		if s.steps == together {
+			s.together(other)
+			return
 		}
 		s.act()
 	}
@@ -247,6 +269,7 @@ func (s *simulation) setUp() {
 	eventbus.SetRandom(bus, func() float64 { return s.random(s.now()) })
 	eventbus.SetGates(bus, s.gateRun, s.gateNext)
 	s.bus = bus
+	s.hookRecords()
 	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v", policy, s.concurrency, s.capacity, m.isolation)
 	for range 1 + s.rng.IntN(4) {
 		s.subscribe()
@@ -286,9 +309,13 @@ func (s *simulation) waitAt(gate chan struct{}) {
 	}
 }
 
-// observer notes what it is told.
+// observer notes what it is told. Among calls at the same moment, it sometimes lets
+// everything else go first; not before a call, which begins when its handler runs.
 func (s *simulation) observer() eventbus.Observer {
 	tell := func(note func(*eventbus.TypeMetrics), e eventbus.Event, format string, args ...any) {
+		if s.yields.Load() && note != nil && rand.IntN(3) == 0 {
+			time.Sleep(1)
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.told = append(s.told, fmt.Sprintf("%v ", e.Payload)+fmt.Sprintf(format, args...))
@@ -297,7 +324,12 @@ func (s *simulation) observer() eventbus.Observer {
 		}
 	}
 	return eventbus.Observer{
-		Accepted:     func(e eventbus.Event) { tell(func(m *eventbus.TypeMetrics) { m.Events++ }, e, "is accepted") },
+		Accepted: func(e eventbus.Event) {
+			tell(func(m *eventbus.TypeMetrics) {
+				m.Events++
+				s.accepted[e.Payload.(int)] = true
+			}, e, "is accepted")
+		},
 		Unrouted:     func(e eventbus.Event) { tell(nil, e, "is unrouted") },
 		AttemptBegun: func(a eventbus.Attempt) { tell(nil, a.Event, "attempt %d begins", a.Number) },
 		AttemptEnded: func(a eventbus.EndedAttempt) {
@@ -334,8 +366,9 @@ func (s *simulation) typeOf(eventType string) *eventbus.TypeMetrics {
 	return s.types[eventType]
 }
 
-// subscribe makes a subscription, sometimes under the name of one that is no more.
-func (s *simulation) subscribe() {
+// newSubscription draws a subscription and its options, sometimes with the name of one
+// that no longer exists.
+func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 	s.names++
 	sub := &simSub{
 		name: fmt.Sprintf("s%d", s.names), number: s.names, pattern: simPick(s, "*", "a.*", "b.x", "*.x", "{a.y,c}"),
@@ -399,7 +432,14 @@ func (s *simulation) subscribe() {
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
 	sub.holds = simPick(s, 1, 3, 60, 60) // no more than the bus lets go at a time
-	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.LineCapacity(sub.holds), eventbus.Concurrency(eventbus.Unlimited))
+	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.HoldCapacity(sub.holds))
+	return sub, options
+}
+
+// subscribe makes a subscription.
+func (s *simulation) subscribe() {
+	sub, options := s.newSubscription()
+	c := &sub.circuit
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
 	s.logf("subscribe %s %q timeout %s, overrides %v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.retry, c, err)
 	if s.model.ending {

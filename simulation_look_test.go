@@ -295,15 +295,21 @@ func (s *simulation) compare() {
 		}
 		simCheck(is == should, "subscription\n%+v should be\n%+v", is, should)
 	}
+	s.compareTypes(metrics)
+	if n := len(m.letters) + 2*s.removed; n != s.compared {
+		s.compareLetters()
+		s.compared = n
+	}
+}
+
+// compareTypes compares the counters of event types with what observers were told. The
+// caller holds s.mu.
+func (s *simulation) compareTypes(metrics eventbus.Metrics) {
 	for eventType, should := range s.types {
 		is := metrics.Types[eventType]
 		simCheck(is.SucceededAfterRetry <= should.SucceededAfterRetry, "type %s is %+v and %d were handled after a retry", eventType, is, should.SucceededAfterRetry)
 		is.SucceededAfterRetry = should.SucceededAfterRetry
 		simCheck(is == *should, "type %s is\n%+v and should be\n%+v", eventType, is, *should)
-	}
-	if n := len(m.letters) + 2*s.removed; n != s.compared {
-		s.compareLetters()
-		s.compared = n
 	}
 }
 
