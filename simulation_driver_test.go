@@ -432,7 +432,7 @@ func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
 	sub.holds = simPick(s, 1, 3, 60, 60) // no more than the bus lets go at a time
-	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.HoldCapacity(sub.holds))
+	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.LineCapacity(sub.holds), eventbus.Concurrency(eventbus.Unlimited))
 	return sub, options
 }
 
