@@ -507,6 +507,8 @@ func (s *simulation) finish(how string) {
 		m.cut = true
 		m.end()
 		s.atDrain = m.abandoned
+		// Were a letter recorded later, the next of its key would find the workers busy.
+		s.noted(func() { s.over = true })
 		cancel()
 		s.settle()
 	} else {
