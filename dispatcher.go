@@ -242,6 +242,7 @@ type change struct {
 	kind    transition
 	d       *dispatch
 	batch   []*dispatch   // with toOpen, if there are several; d is the first
+	events  []Event       // with toOpen, for Observer.Accepted
 	outcome Outcome       // with toSettle
 	letter  *DeadLetter   // that is made (toSettle), or taken (toReplay)
 	due     int64         // with toWait
@@ -292,14 +293,16 @@ func (b *Bus) recordNow(c *change) error {
 }
 
 func (b *Bus) recordLater(c change, applied func(error)) {
-	if c.kind != toOpen && c.kind != toReplay {
+	if c.kind != toOpen && c.kind != toReplay { // those are not in the ledger yet
 		c.d.state = stateRecording
+		b.ledger.recording.Add(1)
 	}
-	n := int64(max(len(c.batch), 1))
-	b.ledger.recording.Add(n)
 	b.recorder(func(err error) {
-		applied(b.apply(&c, err))
-		b.ledger.recording.Add(-n)
+		err = b.apply(&c, err)
+		if c.kind != toOpen && c.kind != toReplay {
+			b.ledger.recording.Add(-1)
+		}
+		applied(err)
 		b.checkDrained()
 	})
 }

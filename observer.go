@@ -154,10 +154,8 @@ func (b *Bus) observe(name string, call func()) {
 	}
 }
 
-func (b *Bus) accepted(d *dispatch) {
-	if f := b.config.observer.Accepted; f != nil {
-		b.observe("Accepted", func() { f(d.event(b.time)) })
-	}
+func (b *Bus) accepted(e Event) {
+	b.observe("Accepted", func() { b.config.observer.Accepted(e) })
 }
 
 func (b *Bus) unrouted(d *dispatch) {

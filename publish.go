@@ -273,11 +273,11 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	}
 	// Last, since observers may block.
 	if c.batch == nil {
-		b.acceptedOne(c.d)
+		b.acceptedOne(&c, 0, c.d)
 		return 1, nil
 	}
-	for _, x := range c.batch {
-		b.acceptedOne(x)
+	for i, x := range c.batch {
+		b.acceptedOne(&c, i, x)
 	}
 	return len(c.batch), nil
 }
@@ -319,6 +319,11 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 		}
 		b.pool.Unreserve(places - c.places()) // taken by another publisher meanwhile
 	}
+	if b.config.observer.Accepted != nil { // once they are runnable, the dispatches are the workers'
+		for _, d := range c.all() {
+			c.events = append(c.events, d.event(b.time))
+		}
+	}
 	err := b.recordNow(c)
 	if err != nil {
 		b.given.forgetAll(c)
@@ -344,8 +349,10 @@ func (c *change) given() bool {
 }
 
 // acceptedOne tells observers of an accepted event, and settles it if nothing matches.
-func (b *Bus) acceptedOne(d *dispatch) {
-	b.accepted(d)
+func (b *Bus) acceptedOne(c *change, i int, d *dispatch) {
+	if c.events != nil {
+		b.accepted(c.events[i])
+	}
 	if len(d.to.subscriptions) == 0 {
 		b.settle(d, Unrouted)
 	}
