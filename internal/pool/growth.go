@@ -62,7 +62,7 @@ func (p *Pool[T, W]) watchGrowthLocked() {
 		return
 	}
 	g.ticking = true
-	g.nextPeriod(p.begunLocked())
+	g.nextPeriod(p.begun.Load())
 	if g.ticker == nil {
 		g.ticker = time.AfterFunc(tick, p.tick)
 		return
@@ -83,7 +83,7 @@ func (p *Pool[T, W]) tick() {
 	}
 	active := p.workers - p.resting
 	elapsed := time.Since(g.began)
-	progress, takers := g.nextPeriod(p.begunLocked())
+	progress, takers := g.nextPeriod(p.begun.Load())
 	switch {
 	case active > 0 && progress >= int64(active)*fast:
 		// Only workers that took an item can leave: the others may be stuck for long.
@@ -123,7 +123,7 @@ func (p *Pool[T, W]) grow() {
 		g.ticking = false
 		return
 	}
-	active, progress := max(p.workers-p.resting, 1), p.begunLocked()-g.seen
+	active, progress := max(p.workers-p.resting, 1), p.begun.Load()-g.seen
 	processors := runtime.GOMAXPROCS(0)
 	enough := active > many*processors && took > slice*time.Duration(active)/time.Duration(2*processors)
 	switch {

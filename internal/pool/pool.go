@@ -1,7 +1,8 @@
 // Package pool runs queued items on an elastic number of goroutines.
 //
-// The queue is first in, first out, bounded, and guarded by one mutex. A worker
-// takes one item at a time, so a slow item delays no other. The number of workers
+// The queue is first in, first out, and bounded. It has two ends with a mutex each:
+// publishers fill an inbox, and workers exchange it for their empty outbox, so the two
+// seldom meet. A worker takes one item at a time, so a slow item delays no other. The number of workers
 // follows the work: it grows while items wait behind slow ones, up to a limit, and
 // shrinks when the workers find nothing to do.
 package pool
@@ -65,25 +66,28 @@ const (
 type Pool[T, W any] struct {
 	cfg     Config[T, W]
 	phase   atomic.Int32
-	thirsty atomic.Bool             // a caller of Reserve waits
-	full    atomic.Bool             // every allowed worker is busy
-	crowded atomic.Bool             // a worker is to leave
-	served  atomic.Pointer[tray[T]] // from which workers take; refilled under mu
+	thirsty atomic.Bool // a caller of Reserve waits
+	full    atomic.Bool // every allowed worker is busy
+	crowded atomic.Bool // a worker is to leave
+
+	_            [64]byte   // workers write what follows
+	out          sync.Mutex // guards the following; acquired before mu
+	outbox       fifo[entry[T]]
+	released     fifo[T]      // items that Enter has kept and Release has returned
+	releasedNext bool         // the next item is one of these
+	begun        atomic.Int64 // items taken so far; written under out
+	ahead        atomic.Int64 // items in outbox and released; written under out
 
 	_        [64]byte     // publishers write what follows
 	reserved atomic.Int64 // places that were reserved so far
 	limit    atomic.Int64 // what reserved may reach; see refreshLocked
-	_        [64]byte
 
 	mu       sync.Mutex // guards the following
-	queue    fifo[entry[T]]
-	released fifo[T] // items that Enter has kept and Release has returned
-	spare    *tray[T]
+	inbox    fifo[entry[T]]
 	waiters  []*waiter
 	rested   sync.Cond
 	returned int64 // items of Return so far
 	over     int64 // items that were admitted beyond the capacity so far
-	emptied  int64 // items of the trays before the served one
 	running  int   // workers that run an item, and items of TryTake
 	workers  int   // alive; neither replaced nor blocked
 	resting  int   // workers that wait for an item, without those that have been woken
@@ -114,7 +118,6 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	p := &Pool[T, W]{cfg: cfg, gone: make(chan struct{})}
 	p.rested.L = &p.mu
 	p.limit.Store(int64(cfg.Capacity))
-	p.served.Store(&tray[T]{})
 	return p
 }
 
@@ -158,11 +161,8 @@ func (p *Pool[T, W]) fits(n int) bool {
 // refreshLocked computes the limit: so many places can have been reserved, given the items
 // that have begun. Publishers do not look at what workers write for each event.
 func (p *Pool[T, W]) refreshLocked() {
-	p.limit.Store(int64(p.cfg.Capacity) + p.begunLocked() - p.returned)
+	p.limit.Store(int64(p.cfg.Capacity) + p.begun.Load() - p.returned)
 }
-
-// begunLocked is the number of items that workers have taken so far.
-func (p *Pool[T, W]) begunLocked() int64 { return p.emptied + p.served.Load().taken() }
 
 // countOver counts how many of n items, whose room is reserved, exceed the capacity.
 func (p *Pool[T, W]) countOver(n int) {
@@ -258,14 +258,21 @@ func (p *Pool[T, W]) Return(gated bool, items ...T) {
 // Release queues an item that Enter has kept. It is taken in turns with the others, since
 // it has had its turn in the queue.
 func (p *Pool[T, W]) Release(item T) {
-	p.mu.Lock()
+	p.out.Lock()
 	p.released.push(item)
+	p.countAheadLocked()
+	p.out.Unlock()
+	p.mu.Lock()
 	p.wakeLocked()
 	p.mu.Unlock()
 }
 
+func (p *Pool[T, W]) countAheadLocked() {
+	p.ahead.Store(int64(p.outbox.len() + p.released.len()))
+}
+
 func (p *Pool[T, W]) pushLocked(e entry[T]) {
-	p.queue.push(e)
+	p.inbox.push(e)
 	p.wakeLocked()
 }
 
@@ -334,8 +341,9 @@ func (p *Pool[T, W]) work(w W, busy bool) {
 // False tells the worker to leave.
 func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 	if busy && !p.crowded.Load() {
-		if item, ok = p.served.Load().take(); ok {
-			p.began(turn)
+		if item, ok = p.pop(); ok {
+			p.growth.took(turn)
+			p.admitWaiters()
 			return item, true
 		}
 	}
@@ -348,15 +356,25 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 		if p.retireLocked() {
 			return item, false
 		}
-		if item, ok = p.nextLocked(); ok {
+		if p.lenLocked() > 0 {
+			p.mu.Unlock()
+			item, ok = p.pop()
+			p.mu.Lock()
+			if !ok { // another worker has taken it, or Enter keeps it
+				continue
+			}
 			p.running++
 			p.growth.took(turn)
+			if p.thirsty.Load() {
+				p.admitWaitersLocked()
+			}
 			return item, true
 		}
 		if !yielded {
 			// A publisher that is ready to run is likely to bring the next item.
 			p.mu.Unlock()
 			runtime.Gosched()
+			p.trim()
 			p.mu.Lock()
 			yielded = true
 			continue
@@ -368,8 +386,6 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 			return item, false
 		}
 		p.cfg.Idle(w)
-		p.queue.trim()
-		p.released.trim()
 		p.resting++
 		p.becameFreeLocked(wasFull)
 		for p.woken == 0 && !p.closed {
@@ -384,9 +400,8 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 	}
 }
 
-// began follows up on an item that was taken without the lock.
-func (p *Pool[T, W]) began(turn *int64) {
-	p.growth.took(turn)
+// admitWaiters follows up on an item that was taken without mu.
+func (p *Pool[T, W]) admitWaiters() {
 	if p.thirsty.Load() {
 		p.mu.Lock()
 		p.admitWaitersLocked()
@@ -394,66 +409,53 @@ func (p *Pool[T, W]) began(turn *int64) {
 	}
 }
 
-// nextLocked takes the next item, from a new tray if the served one is empty.
-func (p *Pool[T, W]) nextLocked() (item T, ok bool) {
-	if item, ok = p.served.Load().take(); !ok && p.refillLocked() {
-		item, ok = p.served.Load().take()
+// pop takes the next item that may run. Released items and the others take turns: a released one
+// has had its turn before, but those of one gate must not delay all others.
+func (p *Pool[T, W]) pop() (item T, ok bool) {
+	p.out.Lock()
+	defer p.out.Unlock()
+	p.releasedNext = !p.releasedNext
+	if p.releasedNext {
+		item, ok = p.released.pop()
 	}
-	if ok && p.thirsty.Load() {
-		p.admitWaitersLocked()
+	if !ok {
+		item, ok = p.popQueueLocked()
 	}
+	if !ok {
+		item, ok = p.released.pop()
+	}
+	if ok {
+		p.begun.Store(p.begun.Load() + 1)
+	}
+	p.countAheadLocked()
 	return item, ok
 }
 
-// refillLocked serves a new tray of items that may run. It returns false if there are
-// none.
-func (p *Pool[T, W]) refillLocked() bool {
-	if p.lenLocked() == 0 {
-		return false
-	}
-	t := p.spare
-	if t == nil || t.left.Load() > 0 { // a worker has not moved its item out
-		t = &tray[T]{}
-	}
-	t.empty()
-	n := 0
-	// In turns: a released item has had its turn before, but those of one gate must not
-	// hold up all others.
-	for queued := true; n < traySize; queued = !queued {
-		item, ok := p.pickLocked(queued)
-		if !ok {
-			break
-		}
-		t.items[n] = item
-		n++
-	}
-	if n == 0 {
-		return false
-	}
-	t.serve(int64(n))
-	before := p.served.Swap(t)
-	p.emptied += before.count.Load()
-	p.spare = before
-	return true
-}
-
-// pickLocked takes an item of the queue that Enter does not keep, or one that was
-// released: the one or the other first.
-func (p *Pool[T, W]) pickLocked(queuedFirst bool) (item T, ok bool) {
-	if !queuedFirst {
-		if item, ok = p.released.pop(); ok {
-			return item, true
-		}
-	}
+// popQueueLocked takes the next item of the queue that Enter does not keep.
+func (p *Pool[T, W]) popQueueLocked() (item T, ok bool) {
 	for {
-		e, queued := p.queue.pop()
+		e, queued := p.outbox.pop()
 		if !queued {
-			return p.released.pop()
+			p.mu.Lock()
+			p.inbox, p.outbox = p.outbox, p.inbox
+			p.countAheadLocked() // before an item can seem to be in neither
+			p.mu.Unlock()
+			if e, queued = p.outbox.pop(); !queued {
+				return item, false
+			}
 		}
 		if !e.gated || p.cfg.Enter(e.item) {
 			return e.item, true
 		}
 	}
+}
+
+// trim gives back memory that was not needed lately.
+func (p *Pool[T, W]) trim() {
+	p.out.Lock()
+	defer p.out.Unlock()
+	p.outbox.trim()
+	p.released.trim()
 }
 
 // retireLocked lets the worker that asks leave if there are too many: one has come back
@@ -497,9 +499,7 @@ func (p *Pool[T, W]) becameFreeLocked(wasFull bool) {
 }
 
 // lenLocked is the number of items that workers can take, or ask Enter for.
-func (p *Pool[T, W]) lenLocked() int {
-	return p.served.Load().waiting() + p.queue.len() + p.released.len()
-}
+func (p *Pool[T, W]) lenLocked() int { return p.inbox.len() + int(p.ahead.Load()) }
 
 // Replace hands a running item over to a fresh worker, because its own is stuck or ends:
 // rest does what is left to do for the item.
@@ -514,12 +514,14 @@ func (p *Pool[T, W]) Replace(rest func(W)) {
 // TryTake takes the next item on the caller's goroutine, which calls Finish when it is
 // done with it.
 func (p *Pool[T, W]) TryTake() (item T, ok bool) {
+	if item, ok = p.pop(); !ok {
+		return item, false
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if item, ok = p.nextLocked(); ok {
-		p.running++
-	}
-	return item, ok
+	p.running++
+	p.admitWaitersLocked()
+	return item, true
 }
 
 // Finish ends an item of TryTake.
@@ -608,7 +610,7 @@ func (p *Pool[T, W]) Depth() int {
 }
 
 func (p *Pool[T, W]) depthLocked() int {
-	return int(p.reserved.Load() + p.returned - p.begunLocked())
+	return int(p.reserved.Load() + p.returned - p.begun.Load())
 }
 
 // Stats describes a pool at one moment.
