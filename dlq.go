@@ -106,6 +106,8 @@ type DeadLetter struct {
 	// replay is of the same event, and takes its place.
 	counted counted
 	at      *Subscription
+
+	madeBy *Bus // nil: the letter was imported
 }
 
 // Failure is one failed attempt.
@@ -222,6 +224,10 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 // Errors: ErrNotFound if the letter is unknown or has been replayed or purged;
 // ErrNoSubscription, naming it, if one of its subscriptions does not exist;
 // ErrShutdown; the context's. With any of them the letter is where it was.
+//
+// A letter of an unnamed subscription can be replayed only by the bus that made it. For an
+// imported letter, ErrNoSubscription is also the error if a name in it was not given to
+// a subscription of this bus by Named or Formerly.
 func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("Replay: %w", err)
@@ -275,6 +281,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		Failures:     slices.Clone(r.history),
 
 		FailuresOmitted: r.historyOmitted,
+		madeBy:          b,
 	}
 	var skipped []int32
 	if d.story != nil && d.story.detours != nil {
@@ -354,15 +361,31 @@ func (b *Bus) replayedLetter(d *dispatch, l *DeadLetter) error {
 	return nil
 }
 
+// recipientLocked returns the subscription to which a name in a letter refers. A name such as
+// "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe
+// calls. Another bus may use it for another handler, so only the bus that made the letter
+// resolves it.
+func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error) {
+	s := b.subscriptions.find(name)
+	switch {
+	case s == nil:
+		return nil, fmt.Errorf("%w: %q; subscribe with Named(%[2]q) or Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
+	case l.madeBy != b && !s.owns(name):
+		return nil, fmt.Errorf("%w: another bus made the letter, and %q is an unnamed subscription here; "+
+			"subscribe with Named and Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
+	}
+	return s, nil
+}
+
 // reopen makes a dispatch for the subscriptions of a letter that did not succeed.
 func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type), era: b.era.Load()}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
-		s := b.subscriptions.find(id)
-		if s == nil {
-			return nil, fmt.Errorf("%w: %q; subscribe under that name, or purge the letter", ErrNoSubscription, id)
+		s, err := b.recipientLocked(l, id)
+		if err != nil {
+			return nil, err
 		}
 		to.subscriptions = append(to.subscriptions, s)
 	}

@@ -304,7 +304,8 @@ func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
 // Named gives a subscription its durable identity: what log entries, metrics and
 // dead letters call it, and what a replay looks for. 1 to 255 bytes of UTF-8
 // without control characters, and one of a kind. Without a name, the pattern and
-// a number serve: "order.*#3".
+// a number serve: "order.*#3". Another bus may use that for another handler, so dead letters
+// of an unnamed subscription can be replayed only by the bus that made them.
 func Named(name string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.name, c.named = name, true

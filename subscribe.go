@@ -26,6 +26,7 @@ type Subscription struct {
 	bus      *Bus
 	number   uint64 // in the order of Subscribe
 	id       string
+	named    bool   // id was given by Named
 	pattern  string // parsed again when it is removed
 	handler  Handler
 	timeout  time.Duration
@@ -85,6 +86,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		pattern:  parsed.String(),
 		handler:  handler,
 		timeout:  c.timeout,
+		named:    c.named,
 		formerly: c.formerly,
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
@@ -126,6 +128,11 @@ func (s *Subscription) ID() string {
 		return ""
 	}
 	return s.id
+}
+
+// owns reports whether a name was given to the subscription by Named or Formerly.
+func (s *Subscription) owns(name string) bool {
+	return s.named && s.id == name || slices.Contains(s.formerly, name)
 }
 
 // Pattern is the pattern as it was given to Subscribe.

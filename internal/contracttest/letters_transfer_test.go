@@ -562,3 +562,80 @@ func FuzzImport(f *testing.F) {
 		require.Equal(t, string(lines), string(exportLetters(t, again)))
 	})
 }
+
+// The name of an unnamed subscription is a number that another bus gives to another
+// handler.
+func TestL3_AnImportedLetterIsReplayedToNamedSubscriptionsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		old, _ := startBus(t, withoutCircuit)
+		mustSubscribe(t, old, "order.*", failing(eventbus.Permanent(errDead)))
+		mustSubscribe(t, old, "order.*", ok, eventbus.Named("mail"))
+		mustSubscribe(t, old, "order.*", ok)
+		mustPublish(t, old, "order.placed", 1)
+		synctest.Wait()
+		lines := exportLetters(t, old)
+		letter := oneLetter(t, old)
+		require.Equal(t, "order.*#1", letter.Subscription)
+		require.Equal(t, []string{"mail", "order.*#3"}, letter.NotReached)
+
+		refused := func(bus *eventbus.Bus, name string) {
+			t.Helper()
+			err := bus.DLQ().Replay(ctx, letter.ID)
+			require.ErrorIs(t, err, eventbus.ErrNoSubscription)
+			require.ErrorContains(t, err, name)
+			require.ErrorContains(t, err, "Named")
+			require.ErrorContains(t, err, "Formerly")
+			report, err := bus.DLQ().ReplayMatching(ctx, eventbus.LetterQuery{All: true})
+			require.NoError(t, err)
+			require.Len(t, report.Stayed, 1)
+			require.ErrorIs(t, report.Stayed[0].Err, eventbus.ErrNoSubscription)
+			require.Equal(t, letter.ID, oneLetter(t, bus).ID, "the letter stays")
+		}
+		other, _ := startBus(t)
+		var ran journal[string]
+		as := func(name string) eventbus.Handler {
+			return func(context.Context, eventbus.Event) error { ran.add(name); return nil }
+		}
+		first := mustSubscribe(t, other, "order.*", as("another"))
+		require.Equal(t, "order.*#1", first.ID())
+		mustSubscribe(t, other, "order.*", as("mail"), eventbus.Named("mail"))
+		third := mustSubscribe(t, other, "order.*", as("yet another"))
+		require.Equal(t, "order.*#3", third.ID())
+		importLetters(t, other, lines)
+		refused(other, "order.*#1")
+		first.Unsubscribe()
+		mustSubscribe(t, other, "order.*", as("first"), eventbus.Named("first"), eventbus.Formerly("order.*#1"))
+		refused(other, "order.*#3")
+		third.Unsubscribe()
+		mustSubscribe(t, other, "order.*", as("third"), eventbus.Named("order.*#3"))
+		require.Empty(t, ran.all())
+		require.NoError(t, other.DLQ().Replay(ctx, letter.ID))
+		synctest.Wait()
+		require.Equal(t, []string{"mail", "first", "third"}, ran.all(), "in the order of Subscribe")
+
+		require.NoError(t, old.DLQ().Purge(ctx, letter.ID))
+		importLetters(t, old, lines)
+		refused(old, "order.*#1")
+		shutdown(t, other)
+		shutdown(t, old)
+	})
+}
+
+// The bus that made a letter knows which subscription is meant.
+func TestL3_TheBusThatMadeALetterReplaysItToUnnamedSubscriptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, withoutCircuit)
+		s := mustSubscribe(t, bus, "order.*", failing(eventbus.Permanent(errDead)))
+		mustPublish(t, bus, "order.placed", 1)
+		synctest.Wait()
+		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
+		synctest.Wait()
+		again := oneLetter(t, bus)
+		require.Equal(t, 1, again.Replays)
+		s.Unsubscribe()
+		require.ErrorIs(t, bus.DLQ().Replay(t.Context(), again.ID), eventbus.ErrNoSubscription)
+		require.Equal(t, again.ID, oneLetter(t, bus).ID)
+		shutdown(t, bus)
+	})
+}
