@@ -63,6 +63,7 @@ type origin struct {
 // replay is what a dispatch has that was opened by a replay.
 type replay struct {
 	published      time.Time // of the event: it may not lie on this timeline
+	due            time.Time // of an event that was scheduled, likewise
 	began          int64
 	count          int32 // replays of the event, with this one
 	run            *bulkRun

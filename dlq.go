@@ -88,6 +88,9 @@ type DeadLetter struct {
 	Failures []Failure `json:"failures,omitempty"`
 	// FailuresOmitted is how many were left out after the first 10.
 	FailuresOmitted int `json:"failures_omitted,omitempty"`
+	// Due is when a scheduled event is due, in UTC; zero for other events. A replay before
+	// that schedules the event again.
+	Due time.Time `json:"due,omitzero"`
 	// DiedAt is when it died, in UTC.
 	DiedAt time.Time `json:"died_at"`
 	// Replays is how often the event had been replayed.
@@ -219,7 +222,8 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 // Replay consumes a letter and opens, in one step, a dispatch of its event, with
 // the same id, for the subscriptions that did not succeed, with fresh attempts.
 // Dying again makes a new letter with the whole history. It returns when the
-// dispatch is queued, and does not wait for room.
+// dispatch is queued, and does not wait for room. An event whose Due is in the future is
+// scheduled again.
 //
 // Errors: ErrNotFound if the letter is unknown or has been replayed or purged;
 // ErrNoSubscription, naming it, if one of its subscriptions does not exist;
@@ -281,7 +285,11 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		Failures:     slices.Clone(r.history),
 
 		FailuresOmitted: r.historyOmitted,
+		Due:             r.due,
 		madeBy:          b,
+	}
+	if due := d.from().due; due != 0 && l.Due.IsZero() {
+		l.Due = b.time.At(due)
 	}
 	var skipped []int32
 	if d.story != nil && d.story.detours != nil {
@@ -395,6 +403,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	now := b.time.Now()
 	again := &replay{
 		published:      l.Event.Time,
+		due:            l.Due,
 		began:          now.Nanos,
 		count:          int32(min(l.Replays, math.MaxInt32-1)) + 1,
 		succeeded:      l.Succeeded,
@@ -408,6 +417,9 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	d := &dispatch{
 		id: l.Event.ID, payload: l.Event.Payload, to: to, key: l.Event.Key, wall: now.Wall,
 		origin: &origin{metadata: l.Event.Metadata, replay: again},
+	}
+	if l.Due.After(now.UTC) {
+		d.origin.due = later(now.Nanos, l.Due.Sub(now.UTC))
 	}
 	b.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
 	if r != nil {

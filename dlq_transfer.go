@@ -277,7 +277,7 @@ func (l *DeadLetter) invalid() string {
 	if reason := checkKey(l.Event.Key); reason != "" {
 		return fmt.Sprintf("event.key %q: %s", shorten(l.Event.Key), reason)
 	}
-	times := []*time.Time{&l.Event.Time, &l.DiedAt}
+	times := []*time.Time{&l.Event.Time, &l.DiedAt, &l.Due}
 	for i := range l.Failures {
 		times = append(times, &l.Failures[i].Time)
 	}

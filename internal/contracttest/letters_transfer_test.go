@@ -327,29 +327,31 @@ func TestL4_ImportTakesAllOrNothing(t *testing.T) {
 		return strings.Replace(letterLine, old, replacement, 1)
 	}
 	for name, c := range map[string]struct{ line, reason string }{
-		"no JSON":            {"{", "unexpected end of JSON input; give Import what Export has written"},
-		"null":               {"null", "has no id"},
-		"an array":           {"[]", "cannot unmarshal array"},
-		"two":                {letterLine + letterLine, "invalid character '{' after top-level value"},
-		"no id":              {with(`"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",`, ""), "has no id"},
-		"a zero id":          {with("0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa", "00000000-0000-0000-0000-000000000000"), "has no id"},
-		"a bad id":           {with("aaaaaaaaaaaa", "aa"), "not a UUID"},
-		"no event id":        {with(`"id":"0190f5fe-7c00-7a00-8bbb-bbbbbbbbbbbb",`, ""), "has no event.id"},
-		"a bad type":         {with(`"type":"a"`, `"type":"a..b"`), `event.type "a..b"`},
-		"no type":            {with(`"type":"a",`, ``), `event.type ""`},
-		"an unknown reason":  {with("exhausted", "bored"), `reason "bored" is none of`},
-		"no subscription":    {with(`"subscription":"s","attempts"`, `"attempts"`), "a subscription's name is empty"},
-		"an empty one":       {with(`"attempts":1,"f`, `"not_reached":[""],"attempts":1,"f`), "a subscription's name is empty"},
-		"negative attempts":  {with(`"attempts":1,"f`, `"attempts":-1,"f`), "attempts, replays"},
-		"too many replays":   {with(`"attempts":1,"f`, `"replays":2147483648,"f`), "attempts, replays"},
-		"no time of death":   {with(`"died_at":"2024-07-28T14:00:02+02:00"`, `"replays":1`), "has no died_at"},
-		"no time":            {with(`,"time":"2024-07-28T12:00:00Z"`, ""), "has no event.time"},
-		"no time in UTC":     {with("2024-07-28T14:00:02+02:00", "9999-12-31T23:00:00-02:00"), "years 0 and 9999"},
-		"bad metadata":       {with(`"type":"a"`, `"type":"a","metadata":{"eventbus.x":"1"}`), "reserved"},
-		"an original only":   {with(`"attempts":1,"f`, `"original":1,"f`), "edited is not set"},
-		"a payload too many": {with(`"payload":{"number":1}`, `"payload":null,"payload":{"number":1}`), "names a payload twice"},
-		"a wrong kind":       {with(`"attempts":1,"f`, `"attempts":"`+strings.Repeat("1", 1000)+`","f`), "attempts"},
-		"too long":           {with(`{"number":1}`, `"`+strings.Repeat("x", 16<<20)+`"`), "is longer than 16777216 bytes"},
+		"no JSON":               {"{", "unexpected end of JSON input; give Import what Export has written"},
+		"null":                  {"null", "has no id"},
+		"an array":              {"[]", "cannot unmarshal array"},
+		"two":                   {letterLine + letterLine, "invalid character '{' after top-level value"},
+		"no id":                 {with(`"id":"0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa",`, ""), "has no id"},
+		"a zero id":             {with("0190f5fe-7c00-7a00-8aaa-aaaaaaaaaaaa", "00000000-0000-0000-0000-000000000000"), "has no id"},
+		"a bad id":              {with("aaaaaaaaaaaa", "aa"), "not a UUID"},
+		"no event id":           {with(`"id":"0190f5fe-7c00-7a00-8bbb-bbbbbbbbbbbb",`, ""), "has no event.id"},
+		"a bad type":            {with(`"type":"a"`, `"type":"a..b"`), `event.type "a..b"`},
+		"no type":               {with(`"type":"a",`, ``), `event.type ""`},
+		"an unknown reason":     {with("exhausted", "bored"), `reason "bored" is none of`},
+		"no subscription":       {with(`"subscription":"s","attempts"`, `"attempts"`), "a subscription's name is empty"},
+		"an empty one":          {with(`"attempts":1,"f`, `"not_reached":[""],"attempts":1,"f`), "a subscription's name is empty"},
+		"negative attempts":     {with(`"attempts":1,"f`, `"attempts":-1,"f`), "attempts, replays"},
+		"too many replays":      {with(`"attempts":1,"f`, `"replays":2147483648,"f`), "attempts, replays"},
+		"no time of death":      {with(`"died_at":"2024-07-28T14:00:02+02:00"`, `"replays":1`), "has no died_at"},
+		"no time":               {with(`,"time":"2024-07-28T12:00:00Z"`, ""), "has no event.time"},
+		"no time in UTC":        {with("2024-07-28T14:00:02+02:00", "9999-12-31T23:00:00-02:00"), "years 0 and 9999"},
+		"due in no year of UTC": {with(`"attempts":1,"f`, `"due":"9999-12-31T23:00:00-02:00","f`), "years 0 and 9999"},
+		"due at no time":        {with(`"attempts":1,"f`, `"due":"soon","f`), "soon"},
+		"bad metadata":          {with(`"type":"a"`, `"type":"a","metadata":{"eventbus.x":"1"}`), "reserved"},
+		"an original only":      {with(`"attempts":1,"f`, `"original":1,"f`), "edited is not set"},
+		"a payload too many":    {with(`"payload":{"number":1}`, `"payload":null,"payload":{"number":1}`), "names a payload twice"},
+		"a wrong kind":          {with(`"attempts":1,"f`, `"attempts":"`+strings.Repeat("1", 1000)+`","f`), "attempts"},
+		"too long":              {with(`{"number":1}`, `"`+strings.Repeat("x", 16<<20)+`"`), "is longer than 16777216 bytes"},
 	} {
 		report, err := bus.DLQ().Import(t.Context(), strings.NewReader(good+"\r\n\n"+c.line+"\n"+good))
 		var bad *eventbus.ImportError
@@ -637,5 +639,97 @@ func TestL3_TheBusThatMadeALetterReplaysItToUnnamedSubscriptions(t *testing.T) {
 		require.ErrorIs(t, bus.DLQ().Replay(t.Context(), again.ID), eventbus.ErrNoSubscription)
 		require.Equal(t, again.ID, oneLetter(t, bus).ID)
 		shutdown(t, bus)
+	})
+}
+
+// A letter keeps when its event is due, over any number of buses, and a replay schedules
+// the event again.
+func TestL3_AScheduledEventIsScheduledAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		began := time.Now()
+		due := began.Add(time.Hour).UTC()
+		subscribe := func(bus *eventbus.Bus, calls *callLog) {
+			for _, name := range []string{"first", "second"} {
+				mustSubscribe(t, bus, "order.*", func(_ context.Context, e eventbus.Event) error {
+					calls.note("%s:%s", name, e.Payload)
+					return eventbus.Permanent(errDead)
+				}, eventbus.Named(name))
+			}
+		}
+		calls := newCallLog()
+		old, _ := startBus(t, withoutCircuit)
+		subscribe(old, calls)
+		mustPublish(t, old, "order.placed", "now")
+		mustPublish(t, old, "order.placed", "later", eventbus.After(time.Hour), eventbus.Key("k"))
+		time.Sleep(time.Minute)
+		shutdownLeft(t, old)
+		all := letters(t, old)
+		require.Len(t, all, 2)
+		require.Equal(t, due, all[0].Due)
+		require.Zero(t, all[1].Due)
+		lines := exportLetters(t, old)
+		require.Equal(t, 1, bytes.Count(lines, []byte(`"due":"`)))
+		require.NotContains(t, string(lines), "madeBy")
+
+		second, _ := startBus(t, withoutCircuit, eventbus.WithIsolation())
+		subscribe(second, calls)
+		importLetters(t, second, lines)
+		id := letters(t, second)[0].ID
+		require.Equal(t, due, letters(t, second)[0].Due)
+		require.NoError(t, second.DLQ().Purge(ctx, letters(t, second)[1].ID))
+		require.NoError(t, second.DLQ().Replay(ctx, id))
+		require.EqualValues(t, 1, second.Metrics().Ledger.Scheduled)
+		time.Sleep(time.Minute)
+		shutdownLeft(t, second)
+		all = letters(t, second)
+		require.Len(t, all, 2, "isolated: one for each subscription")
+		for _, l := range all {
+			require.Equal(t, due, l.Due)
+			require.Equal(t, 1, l.Replays)
+		}
+		lines = exportLetters(t, second)
+
+		third, _ := startBus(t, withoutCircuit)
+		subscribe(third, calls)
+		importLetters(t, third, lines)
+		report, err := third.DLQ().ReplayMatching(ctx, eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		require.Equal(t, 2, report.Replayed)
+		require.Equal(t, []string{"+0s first:now"}, calls.all())
+		time.Sleep(time.Until(due) - 1)
+		synctest.Wait()
+		require.Len(t, calls.all(), 1, "not before it is due")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{`+0s first:now`, `+1h0m0s first:"later"`, `+1h0m0s second:"later"`}, calls.all())
+		for _, l := range letters(t, third) {
+			require.Equal(t, due, l.Due, "it remains known when it was due")
+			require.NoError(t, third.DLQ().Replay(ctx, l.ID))
+		}
+		synctest.Wait()
+		require.Len(t, calls.all(), 5, "after it was due a replay is at once")
+		for _, l := range letters(t, third) {
+			require.Equal(t, due, l.Due)
+			require.Equal(t, 3, l.Replays)
+		}
+		shutdown(t, third)
+	})
+}
+
+// A replay that is scheduled is an event that is scheduled: Cancel finds it.
+func TestL3_CancelTakesBackAScheduledReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old, _ := startBus(t)
+		mustSubscribe(t, old, "order.*", ok, eventbus.Named("first"))
+		id := mustPublish(t, old, "order.placed", nil, eventbus.At(time.Now().Add(time.Hour)))
+		shutdownLeft(t, old)
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "order.*", ok, eventbus.Named("first"))
+		importLetters(t, bus, exportLetters(t, old))
+		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
+		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.ErrorIs(t, bus.Cancel(t.Context(), id), eventbus.ErrNotScheduled)
+		shutdown(t, bus)
+		require.Empty(t, letters(t, bus))
 	})
 }
