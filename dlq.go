@@ -110,7 +110,8 @@ type DeadLetter struct {
 	counted counted
 	at      *Subscription
 
-	madeBy *Bus // nil: the letter was imported
+	madeBy *Bus    // nil: the letter was imported
+	order  EventID // of the dispatch, see dispatch.orderID; zero: the letter was imported
 }
 
 // Failure is one failed attempt.
@@ -287,6 +288,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		FailuresOmitted: r.historyOmitted,
 		Due:             r.due,
 		madeBy:          b,
+		order:           d.orderID(),
 	}
 	if due := d.from().due; due != 0 && l.Due.IsZero() {
 		l.Due = b.time.At(due)

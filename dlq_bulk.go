@@ -1,10 +1,13 @@
 package eventbus
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -108,7 +111,7 @@ type PurgeReport struct {
 }
 
 // ReplayMatching replays the letters that match a query, as Replay does, oldest
-// first. The set is fixed when it begins: letters that come to match while it
+// first. Letters of events with the same key are replayed in the order of publication. The set is fixed when it begins: letters that come to match while it
 // runs, such as those that die again, stay. It goes on after a letter that cannot
 // be replayed. It returns when the last dispatch is queued, and stops before when
 // ctx ends, the bus is shut down, or StopAfter says so; the report counts what was
@@ -122,7 +125,7 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 	if err != nil {
 		return report, fmt.Errorf("ReplayMatching: %w", err)
 	}
-	ids := q.bus.letters.match(f)
+	ids := replayOrder(q.bus.letters.snapshot(f))
 	report.Matched = len(ids)
 	if o.dryRun {
 		return report, nil
@@ -159,6 +162,47 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 		return report, fmt.Errorf("ReplayMatching: %w", err)
 	}
 	return report, nil
+}
+
+// replayOrder returns the ids of letters in the order in which to replay them. The letters of
+// a key share out the places that they have among the others, in the order of publication: a
+// shutdown that finds some events of a key parked and others queued makes their letters in
+// another order.
+func replayOrder(letters []*DeadLetter) []LetterID {
+	ids := make([]LetterID, len(letters))
+	places := make(map[string][]int)
+	for i, l := range letters {
+		ids[i] = l.ID
+		if l.Event.Key != "" {
+			places[l.Event.Key] = append(places[l.Event.Key], i)
+		}
+	}
+	for _, of := range places {
+		if len(of) < 2 {
+			continue
+		}
+		ordered := make([]*DeadLetter, len(of))
+		for n, i := range of {
+			ordered[n] = letters[i]
+		}
+		slices.SortStableFunc(ordered, publicationOrder(ordered))
+		for n, i := range of {
+			ids[i] = ordered[n].ID
+		}
+	}
+	return ids
+}
+
+// publicationOrder compares letters of one key. An imported letter has no order. If there is
+// one among them, all are compared by time and id: two ways of comparison in one set are
+// no order.
+func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
+	if !slices.ContainsFunc(letters, func(l *DeadLetter) bool { return l.order.IsZero() }) {
+		return func(x, y *DeadLetter) int { return bytes.Compare(x.order[:], y.order[:]) }
+	}
+	return func(x, y *DeadLetter) int {
+		return cmp.Or(x.Event.Time.Compare(y.Event.Time), bytes.Compare(x.Event.ID[:], y.Event.ID[:]))
+	}
 }
 
 // PurgeMatching deletes the letters that match a query, oldest first. The set is

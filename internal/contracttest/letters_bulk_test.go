@@ -6,6 +6,8 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -512,4 +514,90 @@ func TestL4_PurgeAndReplayRaceWithDying(t *testing.T) {
 	require.Equal(t, replayed.Load(), m.Ledger.Replays)
 	require.Equal(t, m.Ledger.DeadLettered, purged.Load()+replayed.Load()+m.LettersEvicted+int64(m.DeadLetters))
 	require.Len(t, letters(t, bus), m.DeadLetters)
+}
+
+// Shutdown and Unsubscribe find the older events of a key held, and the newer ones queued.
+// They make letters of both at the same time, so the letters' ids are not in the order of
+// publication.
+func TestL4_AReplayIsInTheOrderOfPublicationOfEachKey(t *testing.T) {
+	const events = 40
+	keyOf := func(i int) string {
+		switch {
+		case i%10 == 9:
+			return ""
+		case i%2 == 0:
+			return "even"
+		}
+		return "odd"
+	}
+	for _, end := range []string{"unsubscribe", "unsubscribe and import", "shutdown and import"} {
+		t.Run(end, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				old, _ := startBus(t, silent(eventbus.WithConcurrency(1))...)
+				release := make(chan struct{})
+				mustSubscribe(t, old, "blocks", func(ctx context.Context, _ eventbus.Event) error {
+					select {
+					case <-release:
+					case <-ctx.Done():
+					}
+					return nil
+				}, eventbus.Named("blocks"))
+				s := mustSubscribe(t, old, "order.*", ok, eventbus.Named("mail"))
+				publish := func(from, to int) {
+					for i := from; i < to; i++ {
+						opts := []eventbus.PublishOption{eventbus.Metadata("number", strconv.Itoa(i))}
+						if key := keyOf(i); key != "" {
+							opts = append(opts, eventbus.Key(key))
+						}
+						mustPublish(t, old, "order.placed", i, opts...)
+					}
+					settleWorkers()
+				}
+				require.NoError(t, s.Pause())
+				publish(0, events/2)
+				mustPublish(t, old, "blocks", nil)
+				settleWorkers()
+				publish(events/2, events)
+				require.EqualValues(t, events/2, old.Metrics().Ledger.Held)
+
+				into, ran := old, journal[string]{}
+				mail := func(bus *eventbus.Bus) {
+					mustSubscribe(t, bus, "order.*", func(_ context.Context, e eventbus.Event) error {
+						ran.add(e.Key + " " + e.Metadata.Get("number"))
+						return nil
+					}, eventbus.Named("mail"))
+				}
+				if strings.HasPrefix(end, "shutdown") {
+					cutShort(t, old)
+				} else {
+					s.Unsubscribe()
+					close(release)
+					synctest.Wait()
+				}
+				if strings.HasSuffix(end, "import") {
+					into, _ = startBus(t, silent()...)
+					mustSubscribe(t, into, "blocks", ok, eventbus.Named("blocks"))
+					importLetters(t, into, exportLetters(t, old))
+				}
+				mail(into)
+				report, err := into.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true})
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, report.Replayed, events)
+				synctest.Wait()
+				want, got := map[string][]string{}, map[string][]string{}
+				for i := range events {
+					want[keyOf(i)] = append(want[keyOf(i)], keyOf(i)+" "+strconv.Itoa(i))
+				}
+				for _, r := range ran.all() {
+					key, _, _ := strings.Cut(r, " ")
+					got[key] = append(got[key], r)
+				}
+				require.ElementsMatch(t, want[""], got[""])
+				delete(want, "")
+				delete(got, "")
+				require.Equal(t, want, got)
+				shutdown(t, into)
+			})
+		})
+	}
 }
