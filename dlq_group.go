@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/uuid7"
+
+	"github.com/surebus/eventbus/internal/errchain"
 )
 
 // LetterGroup is the dead letters that probably died of the same: at the same
@@ -139,7 +141,7 @@ var plainWrappers = []reflect.Type{
 // classOf is the class of an error, see LetterGroup. It calls no method of a type
 // of the user's.
 func classOf(err error) string {
-	for {
+	for range errchain.MaxDepth {
 		var inner error
 		switch e := err.(type) { //nolint:errorlint // it is about this error, not about what it wraps
 		case *permanentError:
@@ -160,10 +162,11 @@ func classOf(err error) string {
 			}
 		}
 		if inner == nil { // as in fmt.Errorf("%w", nil)
-			return reflect.TypeOf(err).String()
+			break
 		}
 		err = inner
 	}
+	return reflect.TypeOf(err).String()
 }
 
 // withoutNumbers is a text with # in place of its numbers.

@@ -105,7 +105,7 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 	_, done := guarded(ctx.Done(), nil, func() {
 		defer func() {
 			if p := recover(); p != nil {
-				r.err = fmt.Errorf("a method of the payload panicked: %v", p)
+				r.err = fmt.Errorf("a method of the payload panicked: %s", panicText(p))
 			}
 		}()
 		r.line, r.err = json.Marshal(l)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -157,7 +158,9 @@ type PanicError struct {
 	Stack []byte // the goroutine's stack, as runtime/debug.Stack formats it
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("eventbus: handler panicked: %v", e.Value) }
+// Error has the value as text if it is a string, an error or a scalar, of which at most
+// 8 KiB are kept. Of any other value it names the type: to format it could crash the process.
+func (e *PanicError) Error() string { return "eventbus: handler panicked: " + panicText(e.Value) }
 
 // Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
@@ -309,25 +312,57 @@ func RetryAfter(err error, delay time.Duration) error {
 // maxErrorText bounds what is kept of an error's text, in bytes.
 const maxErrorText = 8 << 10
 
-// textOf is err.Error(), whatever it does: handlers return errors whose methods
-// panic (a nil pointer in an error, say) or write novels. A text that it has been before
-// is known to be valid: a handler's errors are mostly the same.
-func textOf(err error, before string) (text string) {
+// textOf is err.Error(), cut to maxErrorText, whatever that method does. before is a text
+// that is known to be valid, or "": a handler's errors are mostly the same.
+func textOf(err error, before string) string { return textWithin(err, before, maxErrorText) }
+
+func textWithin(err error, before string, most int) (text string) {
 	defer func() {
 		if r := recover(); r != nil {
 			text = fmt.Sprintf("%T, whose Error method panicked", err)
 		}
 	}()
-	text = err.Error()
-	if len(text) > maxErrorText {
-		text = strings.ToValidUTF8(text[:maxErrorText], "") +
-			fmt.Sprintf("… (%d bytes more)", len(text)-maxErrorText)
-	}
+	text = cutText(err.Error(), most)
 	if text == before || utf8.ValidString(text) { // nearly always
 		return text
 	}
 	// As JSON will have it, or a letter's fingerprint would change on its way.
 	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// cutText cuts a text, before anything copies it, and says how much it left out.
+func cutText(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("… (%d bytes more)", len(text)-most)
+}
+
+// maxPanicText leaves room in maxErrorText for what PanicError.Error and cutText add.
+const maxPanicText = maxErrorText - 128
+
+// panicText is the text of a value with which user code panicked: of strings, errors and
+// scalars. Of any other value it names the type. To format a value that contains itself,
+// that another goroutine writes, or whose methods block, would end or stop the process.
+func panicText(value any) string {
+	if err, ok := value.(error); ok {
+		return textWithin(err, "", maxPanicText)
+	}
+	switch v := reflect.ValueOf(value); v.Kind() { //nolint:exhaustive // the others are not formatted
+	case reflect.String:
+		return strings.ToValidUTF8(cutText(v.String(), maxPanicText), "\uFFFD")
+	case reflect.Bool:
+		return strconv.FormatBool(v.Bool())
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return strconv.FormatInt(v.Int(), 10)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		return strconv.FormatUint(v.Uint(), 10)
+	case reflect.Float32, reflect.Float64:
+		return strconv.FormatFloat(v.Float(), 'g', -1, 64)
+	case reflect.Complex64, reflect.Complex128:
+		return strconv.FormatComplex(v.Complex(), 'g', -1, 128)
+	}
+	return fmt.Sprintf("a value of type %T", value)
 }
 
 // guarded runs code of the user's that is neither a handler nor called by the
@@ -342,8 +377,9 @@ func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) 
 		defer func() { ended <- text }()
 		defer func() {
 			if r := recover(); r != nil {
-				text = fmt.Sprintf("%T, whose methods broke off", r)
-				text = panicText(r)
+				if text = panicText(r); text == "" {
+					text = `""` // a panic all the same
+				}
 			}
 		}()
 		f()
@@ -362,42 +398,9 @@ func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) 
 	}
 }
 
-// panicText is what the user's code panicked with, for a log entry: its methods are
-// the user's code too, so the logger must not call them. It is never empty.
-func panicText(value any) string {
-	if text := fmt.Sprint(value); text != "" {
-		return shortenTo(text, maxErrorText)
-	}
-	return fmt.Sprintf("%#v", value)
-}
-
 // guardedGrace is what the user's code is given when a Shutdown has been cut
 // short, or it is late. It is the runtime's time.
 const guardedGrace = 100 * time.Millisecond
-
-// wraps reports whether there may be others in the chain of an error. Most are alone, and
-// errors.As allocates and reflects.
-func wraps(err error) bool {
-	switch err.(type) { //nolint:errorlint // its own methods are meant
-	case interface{ Unwrap() error }, interface{ Unwrap() []error }, interface{ As(target any) bool }:
-		return true
-	}
-	return false
-}
-
-// asError is errors.As, whatever the methods of the errors in the chain do.
-func asError[E error](err error) (found E, ok bool) {
-	if found, ok = err.(E); ok { //nolint:errorlint // the rest of the chain comes below
-		return found, true
-	}
-	defer func() {
-		if recover() != nil {
-			ok = false
-		}
-	}()
-	ok = errors.As(err, &found)
-	return found, ok
-}
 
 // contextError is why a context has ended: its error, and its cause if it has one.
 func contextError(ctx context.Context) error {

@@ -2,13 +2,14 @@ package eventbus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/surebus/eventbus/internal/errchain"
 )
 
 // ErrorTraits is what a bus makes of an error: what the rules and the name lists of
@@ -20,8 +21,9 @@ import (
 //	Retryable() bool
 //	Retryable() (retryable, said bool)    // for types that may or may not say
 //
-// They are looked for in the whole chain, what an error wraps and what it joins. The
-// outermost error that tells something counts; for names, all of them do.
+// They are looked for in the whole tree of errors that an error wraps or joins, of which at
+// most 1,000 are asked, none deeper than 100. The outermost error that says something
+// counts; for names, all of them do.
 type ErrorTraits struct {
 	// Code is dotted, as in "Payment.Declined"; "" without one.
 	Code string
@@ -80,9 +82,9 @@ func resultTypeOf(err error) (resultType string) {
 		return resultType
 	}
 	switch {
-	case isError(err, context.DeadlineExceeded):
+	case errchain.Is(err, context.DeadlineExceeded):
 		return resultTimeout
-	case isError(err, context.Canceled):
+	case errchain.Is(err, context.Canceled):
 		return resultCancellation
 	}
 	return resultError
@@ -90,7 +92,7 @@ func resultTypeOf(err error) (resultType string) {
 
 func retryableOf(err error) *bool {
 	var retryable, said bool
-	eachError(err, func(e error) bool {
+	errchain.Each(err, func(e error) bool {
 		said = tellsItself(e, func(e interface{ Retryable() bool }) bool {
 			retryable = e.Retryable()
 			return true
@@ -106,44 +108,10 @@ func retryableOf(err error) *bool {
 	return &retryable
 }
 
-// eachError calls f with the errors of a chain, the outermost first and those that
-// were joined in their order, until it returns true. It reports whether it has.
-// Methods of the errors may do anything: what panics ends the chain there.
-func eachError(err error, f func(error) bool) bool {
-	for err != nil {
-		if f(err) {
-			return true
-		}
-		joined, inner := unwrapped(err)
-		for _, e := range joined {
-			if eachError(e, f) {
-				return true
-			}
-		}
-		err = inner
-	}
-	return false
-}
-
-func unwrapped(err error) (joined []error, inner error) {
-	defer func() {
-		if recover() != nil {
-			joined, inner = nil, nil
-		}
-	}()
-	switch e := err.(type) { //nolint:errorlint // one step of the chain
-	case interface{ Unwrap() error }:
-		inner = e.Unwrap()
-	case interface{ Unwrap() []error }:
-		joined = e.Unwrap()
-	}
-	return joined, inner
-}
-
 // tells calls f with the errors of a chain that have the methods I, until it returns
 // true. It reports whether it has.
 func tells[I any](err error, f func(I) bool) bool {
-	return eachError(err, func(e error) bool { return tellsItself(e, f) })
+	return errchain.Each(err, func(e error) bool { return tellsItself(e, f) })
 }
 
 // tellsItself is tells for one error of a chain: it has the methods, or its As method
@@ -160,27 +128,6 @@ func tellsItself[I any](err error, f func(I) bool) (told bool) {
 	var i I
 	as, ok := err.(interface{ As(any) bool })
 	return ok && as.As(&i) && f(i)
-}
-
-// isError is errors.Is, whatever the methods of the errors in the chain do.
-func isError(err, target error) (is bool) {
-	defer func() {
-		if recover() != nil {
-			is = false
-		}
-	}()
-	return errors.Is(err, target)
-}
-
-// isErrorOf is errors.As for a target of a type, whatever the methods of the errors in
-// the chain do.
-func isErrorOf(err error, target reflect.Type) (is bool) {
-	defer func() {
-		if recover() != nil {
-			is = false
-		}
-	}()
-	return errors.As(err, reflect.New(target).Interface())
 }
 
 // errorNames are the names that were registered.
@@ -215,7 +162,7 @@ func checkErrorName(name string) string {
 
 // of are the names of the errors of a chain. n may be nil.
 func (n *errorNames) of(err error) (names []string) {
-	eachError(err, func(e error) bool {
+	errchain.Each(err, func(e error) bool {
 		if name := n.ofOne(e); name != "" {
 			names = append(names, name)
 		}

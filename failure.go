@@ -3,6 +3,8 @@ package eventbus
 import (
 	"fmt"
 	"time"
+
+	"github.com/surebus/eventbus/internal/errchain"
 )
 
 // judgement is what decides on the failures of a subscription.
@@ -57,9 +59,9 @@ func (v *verdict) judge(err error, by *judgement) {
 	v.text = textOf(err, "")
 	told = true
 	own := isOwnFailure(err)
-	if wraps(err) { // as both of these do
-		_, v.permanent = asError[*permanentError](err)
-		v.retryAfter, _ = asError[*retryAfterError](err)
+	if errchain.Wraps(err) { // as both of these do
+		_, v.permanent = errchain.As[*permanentError](err)
+		v.retryAfter, _ = errchain.As[*retryAfterError](err)
 	}
 	v.rejected = v.permanent && !own
 	if v.permanent || by == nil {

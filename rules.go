@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/surebus/eventbus/internal/errchain"
 )
 
 // RetryRule gives the errors that it matches a budget and delays of their own. It
@@ -65,9 +67,9 @@ func (m ErrorMatch) Matches(err error) bool {
 	return (m.Codes == nil || m.matchesCode(err)) &&
 		(m.Types == nil || slices.Contains(m.Types, resultTypeOf(err))) &&
 		(m.Retryable == nil || m.matchesRetryable(err)) &&
-		(m.Is == nil || slices.ContainsFunc(m.Is, func(target error) bool { return target != nil && isError(err, target) })) &&
+		(m.Is == nil || slices.ContainsFunc(m.Is, func(target error) bool { return target != nil && errchain.Is(err, target) })) &&
 		(m.As == nil || slices.ContainsFunc(m.As, func(target any) bool {
-			return asTargetProblem(target) == "" && isErrorOf(err, reflect.TypeOf(target).Elem())
+			return asTargetProblem(target) == "" && errchain.AsType(err, reflect.TypeOf(target).Elem())
 		}))
 }
 

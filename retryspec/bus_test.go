@@ -87,7 +87,7 @@ func mustParseRules(t *testing.T, text string) retryspec.Rules {
 }
 
 func TestPolicy_OnTheBus(t *testing.T) {
-	timeout := errors.Join(errors.New("x"), fmt.Errorf("asking: %w", fault{name: "TimeoutError"}))
+	timeout := errors.Join(errors.New("x"), fmt.Errorf("asking: %w", fault{name: "TimeoutError", retryable: true}))
 	for _, c := range []struct {
 		document string
 		err      error
@@ -151,7 +151,7 @@ func TestRules_OnTheBus(t *testing.T) {
 	}{
 		{always(busy), after(0, 10, 25), &eventbus.RuleRef{Position: 0}},
 		{always(slow), after(0, 0), &eventbus.RuleRef{Position: 1}},
-		{always(fault{code: "Bank.Busy"}), after(0, 20), nil},
+		{always(errors.New("x")), after(0, 20), nil},
 		// Each counts for itself.
 		{func(attempt int) error {
 			return []error{busy, slow, busy, errors.New("x"), busy}[attempt-1]
@@ -163,6 +163,9 @@ func TestRules_OnTheBus(t *testing.T) {
 		}
 		require.Equal(t, story{c.calls, eventbus.ReasonExhausted, c.rule}, s)
 	}
+	// No rule matches it, and it says that it must not be retried.
+	s := fail(t, always(fault{code: "Bank.Busy"}), nil, eventbus.RetryRules(rules...), other)
+	require.Equal(t, story{after(0), eventbus.ReasonPermanent, nil}, s)
 }
 
 // Of what a rule does not say, nothing comes from the bus: no jitter, no cap.

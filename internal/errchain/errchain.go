@@ -1,0 +1,139 @@
+// Package errchain walks error trees that it does not trust.
+//
+// The methods of an error are its author's code: Unwrap may return the error itself, or
+// a list that contains it, and any method may panic. Every walk here visits at most
+// MaxNodes errors, none deeper than MaxDepth, and a panic ends the branch in which it
+// occurs. Otherwise the results are those of the package errors: the same order, before
+// the wrapped errors the wrapping one, and the same use of the methods Is and As.
+package errchain
+
+import "reflect"
+
+const (
+	// MaxNodes is the number of errors of a tree that a walk visits.
+	MaxNodes = 1000
+	// MaxDepth is the number of errors that it visits below each other.
+	MaxDepth = 100
+)
+
+// Each calls visit with the errors of a tree until it returns true, and reports whether it
+// has.
+func Each(err error, visit func(error) bool) bool {
+	w := walk{visit: visit, left: MaxNodes}
+	return w.down(err, MaxDepth)
+}
+
+type walk struct {
+	visit func(error) bool
+	left  int
+}
+
+func (w *walk) down(err error, depth int) bool {
+	for ; err != nil && depth > 0 && w.left > 0; depth-- {
+		w.left--
+		if w.visit(err) {
+			return true
+		}
+		inner, joined := unwrap(err)
+		for _, e := range joined {
+			if w.left == 0 {
+				return false
+			}
+			if w.down(e, depth-1) {
+				return true
+			}
+		}
+		err = inner
+	}
+	return false
+}
+
+// unwrap takes one step.
+func unwrap(err error) (inner error, joined []error) {
+	defer func() {
+		if recover() != nil {
+			inner, joined = nil, nil
+		}
+	}()
+	switch e := err.(type) { //nolint:errorlint // one step of the chain
+	case interface{ Unwrap() error }:
+		inner = e.Unwrap()
+	case interface{ Unwrap() []error }:
+		joined = e.Unwrap()
+	}
+	return inner, joined
+}
+
+// Wraps reports whether an error may have others in its tree, or stand for another one.
+func Wraps(err error) bool {
+	switch err.(type) { //nolint:errorlint // its own methods are meant
+	case interface{ Unwrap() error }, interface{ Unwrap() []error }, interface{ As(target any) bool }:
+		return true
+	}
+	return false
+}
+
+// Is reports whether an error of the tree matches target, as errors.Is does.
+func Is(err, target error) bool {
+	if err == nil || target == nil {
+		return err == target //nolint:errorlint // nil matches nil
+	}
+	comparable := reflect.TypeOf(target).Comparable()
+	return Each(err, func(e error) bool { return isOne(e, target, comparable) })
+}
+
+func isOne(err, target error, comparable bool) (is bool) {
+	defer func() {
+		if recover() != nil {
+			is = false
+		}
+	}()
+	if comparable && err == target { //nolint:errorlint // one step of the chain
+		return true
+	}
+	e, ok := err.(interface{ Is(error) bool })
+	return ok && e.Is(target)
+}
+
+// As finds the first error of the tree that is an E, or stands for one, as errors.As does.
+func As[E any](err error) (found E, ok bool) {
+	ok = Each(err, func(e error) bool {
+		one, is := asOne[E](e)
+		if is {
+			found = one
+		}
+		return is
+	})
+	return found, ok
+}
+
+func asOne[E any](err error) (found E, ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	if found, ok = err.(E); ok { //nolint:errorlint // one step of the chain
+		return found, true
+	}
+	e, has := err.(interface{ As(any) bool })
+	return found, has && e.As(&found)
+}
+
+// AsType reports whether As finds something for a target of this type.
+func AsType(err error, target reflect.Type) bool {
+	return Each(err, func(e error) bool { return asOneType(e, target) })
+}
+
+func asOneType(err error, target reflect.Type) (is bool) {
+	defer func() {
+		if recover() != nil {
+			is = false
+		}
+	}()
+	if reflect.TypeOf(err).AssignableTo(target) {
+		return true
+	}
+	e, has := err.(interface{ As(any) bool })
+	return has && e.As(reflect.New(target).Interface())
+}
