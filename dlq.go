@@ -3,6 +3,8 @@ package eventbus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -247,15 +249,37 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 // as it is. Its id, type, metadata and time stay. It is the dispatch's payload, for
 // all subscriptions that did not succeed, and that of the letter if it dies again,
 // which keeps the payload that the event was published with in Original: the very
-// first one, however often it is edited. Errors: those of Replay.
+// first one, however often it is edited. Errors: those of Replay; an *EventError for a
+// json.RawMessage that is not valid JSON.
 func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any) error {
 	if err := q.ready(ctx); err != nil {
+		return fmt.Errorf("ReplayEdited: %w", err)
+	}
+	if err := checkJSON(payload); err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
 	}
 	if err := q.bus.replay(id, &replaying{edits: true, payload: payload}); err != nil {
 		return fmt.Errorf("ReplayEdited(%s): %w", id, err)
 	}
 	return nil
+}
+
+// checkJSON refuses a json.RawMessage that encoding/json cannot encode.
+func checkJSON(payload any) error {
+	raw, ok := payload.(json.RawMessage)
+	if !ok || raw == nil {
+		return nil
+	}
+	err := json.Unmarshal(raw, new(json.RawMessage))
+	if err == nil {
+		return nil
+	}
+	refused := &EventError{Field: "payload", Value: shorten(string(raw)), Reason: "not valid JSON: " + err.Error()}
+	var at *json.SyntaxError
+	if errors.As(err, &at) {
+		refused.Offset = int(at.Offset)
+	}
+	return refused
 }
 
 // Purge deletes a letter. The error matches ErrNotFound if there is none, or is the

@@ -75,7 +75,7 @@ var (
 
 // EventError says what is wrong with an event. It matches ErrInvalidEvent.
 type EventError struct {
-	Field  string // the part of the event: "type", "key", "id", "time", "metadata"
+	Field  string // the part of the event: "type", "key", "id", "time", "metadata", "payload"
 	Value  string // the offending value, shortened
 	Offset int    // byte offset of the offence in it
 	Reason string // what is wrong, and what would be right

@@ -2,8 +2,10 @@ package contracttest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -465,4 +467,29 @@ func TestL3_ReplayRacesShutdown(t *testing.T) {
 			requireBalanced(t, bus)
 		})
 	}
+}
+
+// A payload that is no JSON would make the letters that it gets into impossible to export.
+func TestL3_ReplayEditedRefusesInvalidJSON(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		bus := lettersOf(t, 1, errDead, withoutCircuit)
+		before := oneLetter(t, bus)
+		for _, bad := range []string{"", " ", "{", `{"a":}`, "1 2", strings.Repeat("[", 100_000)} {
+			err := bus.DLQ().ReplayEdited(ctx, before.ID, json.RawMessage(bad))
+			var refused *eventbus.EventError
+			require.ErrorAs(t, err, &refused, bad)
+			require.Equal(t, "payload", refused.Field)
+			require.Less(t, len(err.Error()), 500)
+			require.NotErrorIs(t, err, eventbus.ErrNotFound)
+			require.Equal(t, before, oneLetter(t, bus))
+		}
+		require.Zero(t, bus.Metrics().Ledger.Replays)
+		for _, good := range []json.RawMessage{nil, json.RawMessage(` {"a": 1}` + "\n"), json.RawMessage(`null`)} {
+			require.NoError(t, bus.DLQ().ReplayEdited(ctx, oneLetter(t, bus).ID, good))
+			synctest.Wait()
+			exportLetters(t, bus)
+		}
+		shutdown(t, bus)
+	})
 }
