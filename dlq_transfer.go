@@ -166,12 +166,13 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 		return report, &OptionError{Option: "Import", Value: "nil", Reason: "the reader must not be nil"}
 	}
 	var letters []*DeadLetter
+	var buffer []byte
 	in := bufio.NewReaderSize(r, 64<<10)
 	for number := 1; ; number++ {
 		if ctx.Err() != nil {
 			return report, contextError(ctx)
 		}
-		line, err := readLine(in)
+		line, err := readLine(in, buffer)
 		last := err == io.EOF //nolint:errorlint // io.Reader returns the very same
 		switch {
 		case errors.Is(err, bufio.ErrTooLong):
@@ -179,6 +180,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 		case err != nil && !last:
 			return report, fmt.Errorf("line %d: %w", number, err)
 		}
+		buffer = line
 		if len(bytes.TrimSpace(line)) > 0 {
 			l, reason := parseLetter(line)
 			if reason != "" {
@@ -195,13 +197,16 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 	return report, nil
 }
 
-// readLine returns the next line, with io.EOF if it is the last one.
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var line []byte
+// readLine reads the next line into the memory of buffer, with io.EOF if it is the last one.
+func readLine(r *bufio.Reader, buffer []byte) ([]byte, error) {
+	line := buffer[:0]
 	for {
 		part, err := r.ReadSlice('\n')
 		if len(line)+len(part) > maxLetterLine {
 			return nil, bufio.ErrTooLong
+		}
+		if len(line)+len(part) > cap(line) { // append alone would grow it by a quarter
+			line = slices.Grow(line, len(line)+len(part))
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
@@ -210,43 +215,190 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// parseLetter returns the letter of a line, or what is wrong with it.
+// letterLine is a DeadLetter as parseLetter decodes it. Decoding needs memory in proportion to
+// the line: an element of three bytes must not become a Failure of 150 before it is dropped,
+// and a field that occurs again must not be decoded again.
+type letterLine struct {
+	*DeadLetter
+	Event struct {
+		Event
+		Payload  rawField      `json:"payload"`
+		Metadata metadataField `json:"metadata"`
+	} `json:"event"`
+	Original   rawField     `json:"original"`
+	Succeeded  namesField   `json:"succeeded"`
+	NotReached namesField   `json:"not_reached"`
+	Failures   failureField `json:"failures"`
+}
+
+// parseLetter returns the letter of a line, or what is wrong with it. The letter does not
+// refer to the line.
 func parseLetter(line []byte) (*DeadLetter, string) {
-	// encoding/json decodes into what a pointer in an interface is to.
-	l := &DeadLetter{Event: Event{Payload: new(json.RawMessage)}, Original: new(json.RawMessage)}
-	if err := json.Unmarshal(line, l); err != nil {
+	l := &DeadLetter{}
+	in := letterLine{DeadLetter: l}
+	if err := json.Unmarshal(line, &in); err != nil {
 		return nil, shortenTo(err.Error(), 400) + "; give Import what Export has written"
 	}
-	var ok, okToo bool
-	l.Event.Payload, ok = decodedRaw(l.Event.Payload)
-	l.Original, okToo = decodedRaw(l.Original)
-	if !ok || !okToo {
-		return nil, "names a payload twice; leave one out"
-	}
+	l.Event = in.Event.Event
+	l.Event.Payload, l.Event.Metadata = in.Event.Payload.value(), in.Event.Metadata.metadata
+	l.Original = in.Original.value()
+	l.Succeeded, l.NotReached = in.Succeeded.names, in.NotReached.names
+	l.Failures = in.Failures.kept()
+	omitted := in.Failures.count - len(l.Failures)
 	if reason := l.invalid(); reason != "" {
 		return nil, reason
 	}
-	kept := l.Failures
-	l.Failures = nil
-	for _, f := range kept {
-		f.Err = errors.New(f.Error)
-		var omitted int
-		l.Failures, omitted = keepFailure(l.Failures, firstFailures, f)
-		l.FailuresOmitted += omitted
-	}
+	l.FailuresOmitted += omitted
 	l.Fingerprint = l.group().Fingerprint
 	return l, ""
 }
 
-// decodedRaw is what field, which held a pointer, has been decoded into. False: more
-// than one value was.
-func decodedRaw(field any) (any, bool) {
-	raw, ok := field.(*json.RawMessage)
-	if !ok || *raw == nil { // null, or nothing
-		return nil, ok || field == nil
+// field is a field of a line that may occur once.
+type field struct{ seen bool }
+
+func (f *field) see(name string) error {
+	if f.seen {
+		return fmt.Errorf("names %s twice; leave one out", name)
 	}
-	return *raw, true
+	f.seen = true
+	return nil
 }
+
+// rawField is a payload, as its JSON.
+type rawField struct {
+	field
+	raw json.RawMessage
+}
+
+func (f *rawField) UnmarshalJSON(data []byte) error {
+	if string(data) != "null" {
+		f.raw = bytes.Clone(data)
+	}
+	return f.see("a payload")
+}
+
+func (f *rawField) value() any {
+	if f.raw == nil {
+		return nil
+	}
+	return f.raw
+}
+
+type metadataField struct {
+	field
+	metadata EventMetadata
+}
+
+func (f *metadataField) UnmarshalJSON(data []byte) error {
+	if err := f.see("metadata"); err != nil {
+		return err
+	}
+	return f.metadata.UnmarshalJSON(data)
+}
+
+// namesField is a list of subscriptions' names.
+type namesField struct {
+	field
+	names []string
+}
+
+func (f *namesField) UnmarshalJSON(data []byte) error {
+	if err := f.see("a list of subscriptions"); err != nil {
+		return err
+	}
+	n, only := countStrings(data)
+	if !only && string(data) != "null" {
+		return errors.New("a list of subscriptions has something else than strings")
+	}
+	f.names = make([]string, 0, n)
+	if err := json.Unmarshal(data, &f.names); err != nil {
+		return err
+	}
+	if slices.Contains(f.names, "") {
+		return errors.New(emptyName)
+	}
+	return nil
+}
+
+// countStrings counts the strings in an array, or in an object, and reports whether it has
+// nothing else. It stops at the first value of another kind.
+func countStrings(data []byte) (n int, only bool) {
+	for i := 1; i < len(data)-1; i++ {
+		switch data[i] {
+		case '"':
+			n++
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		case ',', ':', ' ', '\t', '\r', '\n':
+		default:
+			return n, false
+		}
+	}
+	return n, true
+}
+
+const emptyName = "a subscription's name is empty"
+
+// failureField is the first failures of a list, and the last ones in a ring.
+type failureField struct {
+	field
+	count       int
+	first, last []Failure
+}
+
+func (f *failureField) UnmarshalJSON(data []byte) error {
+	if err := f.see("failures"); err != nil {
+		return err
+	}
+	if data[0] != '[' {
+		return json.Unmarshal(data, new([]Failure)) // null is no failure, anything else the error
+	}
+	in := json.NewDecoder(bytes.NewReader(data))
+	if _, err := in.Token(); err != nil {
+		return err
+	}
+	var next Failure
+	for ; in.More(); f.count++ {
+		next = Failure{}
+		if err := in.Decode(&next); err != nil {
+			return err
+		}
+		next.Error, next.Class = shortenTo(next.Error, maxFailureText), shortenTo(next.Class, maxFailureText)
+		if next.Time = next.Time.UTC(); !storable(next.Time) {
+			return errors.New(badTime)
+		}
+		switch {
+		case next.Rule.invalid():
+			return errors.New(badRule)
+		case len(f.first) < firstFailures:
+			f.first = append(f.first, next)
+		case len(f.last) < lastFailures:
+			f.last = append(f.last, next)
+		default:
+			f.last[(f.count-firstFailures)%lastFailures] = next
+		}
+	}
+	return nil
+}
+
+// kept are the failures that remain, in order, with errors of their texts.
+func (f *failureField) kept() []Failure {
+	oldest := 0
+	if f.count > firstFailures+lastFailures {
+		oldest = (f.count - firstFailures) % lastFailures
+	}
+	all := slices.Concat(f.first, f.last[oldest:], f.last[:oldest])
+	for i := range all {
+		all[i].Err = errors.New(all[i].Error)
+	}
+	return all
+}
+
+// maxFailureText is more than textOf keeps, in bytes.
+const maxFailureText = 4 * maxErrorText
 
 // invalid is why a letter that has been decoded is none, "" if it is one.
 func (l *DeadLetter) invalid() string {
@@ -260,14 +412,14 @@ func (l *DeadLetter) invalid() string {
 		return "has no event.time"
 	case l.DiedAt.IsZero():
 		return "has no died_at"
-	case l.Subscription == "" || slices.Contains(l.NotReached, "") || slices.Contains(l.Succeeded, ""):
-		return "a subscription's name is empty"
+	case l.Subscription == "":
+		return emptyName
 	case !slices.Contains(reasons, l.Reason):
 		return fmt.Sprintf("reason %q is none of %v", shorten(string(l.Reason)), reasons)
 	case min(l.Attempts, l.Replays, l.FailuresOmitted) < 0 || max(l.Attempts, l.Replays, l.FailuresOmitted) > maxCount:
 		return fmt.Sprintf("attempts, replays and failures_omitted must be from 0 to %d", maxCount)
-	case l.Rule.invalid() || slices.ContainsFunc(l.Failures, func(f Failure) bool { return f.Rule.invalid() }):
-		return fmt.Sprintf("the position of a rule must be from 0 to %d", maxCount)
+	case l.Rule.invalid():
+		return badRule
 	case !l.Edited && l.Original != nil:
 		return "has an original payload, and edited is not set; set it, or leave original out"
 	}
@@ -277,14 +429,18 @@ func (l *DeadLetter) invalid() string {
 	if reason := checkKey(l.Event.Key); reason != "" {
 		return fmt.Sprintf("event.key %q: %s", shorten(l.Event.Key), reason)
 	}
-	times := []*time.Time{&l.Event.Time, &l.DiedAt, &l.Due}
-	for i := range l.Failures {
-		times = append(times, &l.Failures[i].Time)
-	}
-	for _, t := range times {
-		if *t = t.UTC(); t.Year() < 0 || t.Year() > 9999 {
-			return "a time is not between the years 0 and 9999 in UTC"
+	for _, t := range []*time.Time{&l.Event.Time, &l.DiedAt, &l.Due} {
+		if *t = t.UTC(); !storable(*t) {
+			return badTime
 		}
 	}
 	return ""
 }
+
+const (
+	badTime = "a time is not between the years 0 and 9999 in UTC"
+	badRule = "the position of a rule must be from 0 to 2147483647"
+)
+
+// storable reports whether encoding/json can encode a time in UTC.
+func storable(t time.Time) bool { return t.Year() >= 0 && t.Year() <= 9999 }

@@ -221,6 +221,9 @@ func (m EventMetadata) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads an object of strings, in the order of the names.
 func (m *EventMetadata) UnmarshalJSON(data []byte) error {
+	if n, _ := countStrings(data); n > 2*maxMetadataPairs { // before the map takes its memory
+		return tooManyNames("")
+	}
 	var object map[string]string
 	if err := json.Unmarshal(data, &object); err != nil {
 		return err
@@ -250,13 +253,17 @@ func (m *EventMetadata) set(name, value string) error {
 		}
 	}
 	if len(*m.pairs) == maxMetadataPairs {
-		return &EventError{
-			Field: "metadata", Value: shorten(name),
-			Reason: fmt.Sprintf("more than %d names; put what belongs to the event into its payload", maxMetadataPairs),
-		}
+		return tooManyNames(name)
 	}
 	*m.pairs = append(*m.pairs, metadataPair{name, value})
 	return nil
+}
+
+func tooManyNames(name string) error {
+	return &EventError{
+		Field: "metadata", Value: shorten(name),
+		Reason: fmt.Sprintf("more than %d names; put what belongs to the event into its payload", maxMetadataPairs),
+	}
 }
 
 func checkMetadata(name, value string) error {

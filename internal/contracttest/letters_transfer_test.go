@@ -733,3 +733,69 @@ func TestL3_CancelTakesBackAScheduledReplay(t *testing.T) {
 		require.Empty(t, letters(t, bus))
 	})
 }
+
+// A line is decoded in a small multiple of its own size, whatever it says.
+func TestL4_ImportNeedsMemoryInProportionToALine(t *testing.T) {
+	const size = 8 << 20 // half of what a line may have
+	fill := func(open, item, end string) string {
+		return open + strings.Repeat(item, (size-len(letterLine))/len(item)) + end
+	}
+	with := func(old, replacement string) string {
+		require.Contains(t, letterLine, old)
+		return strings.Replace(letterLine, old, replacement, 1)
+	}
+	const failures = `"failures":[{"attempt":1,"subscription":"s","time":"2024-07-28T12:00:01+02:00","duration":5,"error":"dead"}]`
+	for name, c := range map[string]struct{ line, reason string }{
+		"failures":              {with(failures, fill(`"failures":[`, `{},`, `{}]`)), ""},
+		"failures with rules":   {with(failures, fill(`"failures":[`, `{"rule":{}},`, `{}]`)), ""},
+		"failures that are not": {with(failures, fill(`"failures":[`, `[],`, `{}]`)), "cannot unmarshal array"},
+		"failures again":        {with(failures, fill(``, `"failures":[],`, failures)), "failures twice"},
+		"names":                 {with(failures, fill(`"succeeded":[`, `"a",`, `"a"]`)), ""},
+		"names not reached":     {with(failures, fill(`"not_reached":[`, `"",`, `""]`)), "a subscription's name is empty"},
+		"no names":              {with(failures, fill(`"not_reached":[`, `0,`, `0]`)), "something else than strings"},
+		"metadata":              {with(`"type":"a"`, fill(`"type":"a","metadata":{`, `"a":"",`, `"b":""}`)), "more than 64 names"},
+		"metadata again":        {with(`"type":"a"`, fill(``, `"metadata":{},`, `"type":"a"`)), "metadata twice"},
+		"much metadata":         {with(`"type":"a"`, manyNames(size)), "more than 64 names"},
+		"a payload":             {with(`{"number":1}`, fill(`[`, `[],`, `[]]`)), ""},
+		"two payloads":          {with(`{"number":1}`, fill(`null,"payload":[`, `[],`, `[]]`)), "payload twice"},
+		"an original":           {with(failures, fill(`"edited":true,"original":[`, `[],`, `[]]`)), ""},
+		"two originals":         {with(failures, fill(`"edited":true,"original":null,"original":[`, `[],`, `[]]`)), "payload twice"},
+		"unknown fields":        {with(failures, fill(`"unknown":[`, `[],`, `[]],`)+failures), ""},
+		"a text":                {with(`"error":"dead"`, fill(`"error":"`, `\u0001`, `"`)), ""},
+		"rules":                 {with(failures, fill(``, `"rule":{},`, failures)), ""},
+		"escapes in a key":      {with(`"type":"a"`, fill(`"type":"a","key":"`, `\u0061`, `"`)), "event.key"},
+		"a class":               {with(`"error":"dead"`, fill(`"error":"dead","class":"`, "\xff", `"`)), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.InDelta(t, size, len(c.line), 1<<20)
+			bus, _ := newBus(t)
+			in := strings.NewReader(letterLine + "\n" + strings.Replace(c.line, "8aaa-a", "8aaa-b", 1))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			report, err := bus.DLQ().Import(t.Context(), in)
+			runtime.ReadMemStats(&after)
+			t.Logf("%.1f times the line", float64(after.TotalAlloc-before.TotalAlloc)/float64(len(c.line)))
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(20*len(c.line)))
+			if c.reason == "" {
+				require.NoError(t, err)
+				require.Equal(t, 2, report.Imported)
+				return
+			}
+			var bad *eventbus.ImportError
+			require.ErrorAs(t, err, &bad)
+			require.Equal(t, 2, bad.Line)
+			require.Contains(t, bad.Reason, c.reason)
+		})
+	}
+}
+
+// manyNames is metadata with as many names as size has room for.
+func manyNames(size int) string {
+	var b strings.Builder
+	b.WriteString(`"type":"a","metadata":{`)
+	for i := 0; b.Len() < size-1000; i++ {
+		fmt.Fprintf(&b, `"%x":"",`, i)
+	}
+	b.WriteString(`"last":""}`)
+	return b.String()
+}
