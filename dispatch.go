@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/deadline"
+	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -176,10 +177,10 @@ type story struct {
 
 // detours is what even most failed dispatches do not have.
 type detours struct {
-	spent   []spent  // of the budgets of rules
-	skipped []int32  // targets that were split off
-	seat    seat     // at the door of the next target
-	told    *Attempt // that observers have been told of, until they are told of its end
+	spent   []spent   // of the budgets of rules
+	skipped []int32   // targets that were split off
+	seat    line.Seat // at the door of the last target
+	told    *Attempt  // that observers have been told of, until they are told of its end
 }
 
 // spent is what a dispatch has spent of a rule's budget, and its last delay there.

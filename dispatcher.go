@@ -435,9 +435,9 @@ func (b *Bus) waits(d *dispatch, delay time.Duration, due int64) {
 	b.attemptEnded(d, Waiting, "")
 	b.retryScheduled(d, delay, due)
 	s := d.to.subscriptions[d.next]
-	seated := d.seat().number != 0
+	seated := d.seat().Number != 0
 	if seated {
-		s.door.move(d, seatAway)
+		s.door.wait(d)
 	}
 	d.state = stateWaiting
 	b.ledger.waiting.Add(1)
@@ -503,7 +503,7 @@ func (b *Bus) settled(d *dispatch, outcome Outcome, l *DeadLetter) {
 	d.state = stateSettled
 	b.leaveKey(d)
 	count.Add(1)
-	if d.seat().number != 0 {
+	if d.seat().Number != 0 {
 		s := d.seatedAt()
 		s.door.release(b, d)
 		b.tend(s)

@@ -1,13 +1,14 @@
 package eventbus
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/surebus/eventbus/internal/line"
 )
 
 // shut says why a delivery may not enter its subscription now.
@@ -54,9 +55,8 @@ const releaseMost = 64
 // door decides whether a delivery may enter a subscription now, and keeps the line of
 // those that may not. Each of these is a dispatch of its own.
 //
-// A delivery in the line has a seat. Its number orders the line, and stays the same
-// until the delivery has settled, also while it waits for a retry. Deliveries of a key
-// leave one after the other: those after the first are behind it.
+// A delivery that was parked has a seat in the line until it has settled, also while it
+// waits for a retry.
 type door struct {
 	circuit  circuit
 	running  atomic.Int32 // calls of the handler; those abandoned, or waiting in PublishAndWait, not counted
@@ -68,47 +68,24 @@ type door struct {
 	ledger   *ledger
 
 	mu          sync.Mutex // guards the following, and the seats of its dispatches
-	ready       []*dispatch
-	keys        map[string]*keyLine
-	at          [seatPlaces]int // seats in each place
-	parked      [parkings]int   // seats in the line, by reason
-	taken       int             // seats of deliveries that have not settled
-	seats       uint64          // number of the last seat
-	wakeAt      int64           // when the door is asked again, 0 if that is not known
-	pausedUntil int64           // with gatePaused
-	room        chan struct{}   // not nil while the line is full; closed when it has room
-	closed      Reason          // why the line takes nothing any more
+	line        line.Line[*dispatch]
+	counted     [line.Reasons]int // parked deliveries that the ledger knows of
+	wakeAt      int64             // when the door is asked again, 0 if that is not known
+	pausedUntil int64             // with gatePaused
+	room        chan struct{}     // not nil while the line is full; closed when it has room
+	closed      Reason            // why the line takes nothing any more
 }
 
-// keyLine is the deliveries of a key at a door: the first, wherever it is, and those
-// behind it.
-type keyLine struct {
-	first  *dispatch
-	behind []*dispatch
-}
+// Seat is the dispatch's seat at the door of its last target.
+func (d *dispatch) Seat() *line.Seat { return &d.detour().seat }
 
-// seat is a delivery's place at the door of its target.
-type seat struct {
-	number uint64 // 0: none
-	place  seatPlace
-	reason parking
-	since  int64 // when it was parked last
-}
-
-type seatPlace uint8
-
-const (
-	seatAway   seatPlace = iota // it waits for a retry, or is being recorded
-	seatParked                  // in the line
-	seatComing                  // released, and not at the door yet
-	seatInside                  // in the handler
-	seatPlaces
-)
+// Key is the dispatch's key, "" for none.
+func (d *dispatch) Key() string { return d.key }
 
 // seat is the dispatch's, zero if it has none.
-func (d *dispatch) seat() seat {
+func (d *dispatch) seat() line.Seat {
 	if d.story == nil || d.story.detours == nil {
-		return seat{}
+		return line.Seat{}
 	}
 	return d.story.detours.seat
 }
@@ -133,7 +110,7 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why shut) {
 	}
 	s := d.to.subscriptions[d.next]
 	b.circuitChanged(s, change)
-	if why == admitted && d.seat().number != 0 {
+	if why == admitted && d.seat().Number != 0 {
 		b.tend(s)
 	}
 	return pass, why
@@ -145,12 +122,12 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why shut, change circuitCh
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
 	o.endPauseLocked(now)
-	seated := d.seat().number != 0
+	seated := d.seat().Number != 0
 	gate := o.circuit.gate.Load()
 	switch {
 	case gate&gateRemoved != 0:
 		return gate, shutRemoved, change
-	case !seated && d.key != "" && o.keys[d.key] != nil:
+	case !seated && o.isBehindLocked(d):
 		return gate, shutBehind, change
 	case gate&gatePaused != 0:
 		return gate, shutPaused, change
@@ -158,7 +135,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why shut, change circuitCh
 	if most, _ := o.circuit.admits(now); most == 0 {
 		return gate, shutOpen, change
 	}
-	if !seated && o.parked[throttled] > 0 || o.running.Load() > o.limitNow(b) {
+	if !seated && o.line.Parked()[throttled] > 0 || o.running.Load() > o.limitNow(b) {
 		return gate, shutThrottled, change
 	}
 	pass, admits, change := o.circuit.enter(now)
@@ -166,9 +143,15 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why shut, change circuitCh
 		return pass, shutOpen, change
 	}
 	if seated {
-		o.moveLocked(d, seatInside)
+		o.line.Move(d, line.Inside)
 	}
 	return pass, admitted, change
+}
+
+// isBehindLocked reports whether an earlier delivery of the key has a seat.
+func (o *door) isBehindLocked(d *dispatch) bool {
+	_, behind := o.line.First(d.key)
+	return behind && d.key != ""
 }
 
 // limitNow is the concurrency limit that holds now. Without one of its own, a
@@ -234,7 +217,7 @@ func (b *Bus) lend(s *Subscription) {
 func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
-	case d.seat().number != 0:
+	case d.seat().Number != 0:
 		d.attempt--
 	case d.isLast():
 		s.counters.skipped.Add(1)
@@ -281,7 +264,7 @@ func (b *Bus) parked(d *dispatch) {
 	}
 	b.leaveKey(d)
 	d.state = stateParked
-	reason := d.seat().reason
+	reason := parking(d.seat().Reason)
 	if refused := s.door.join(b, d); refused != "" {
 		b.bury(d, refused)
 		return
@@ -311,54 +294,44 @@ func (d *dispatch) unawait(s *Subscription) {
 func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := b.time.Nanos()
-	reason := held
-	switch {
-	case o.shutLocked(now):
-	case why == shutThrottled:
-		reason = throttled
-	case why == shutBehind && o.keys[d.key] != nil:
-		reason = o.keys[d.key].first.seat().reason
-	}
-	first := d.seat().number == 0
+	seated := d.seat().Number != 0
+	reason := o.reasonLocked(b, d, why)
 	switch {
 	case o.closed != "":
 		return nil, o.closed
-	case !first || o.taken < o.capacity:
+	case seated || o.line.Taken() < o.capacity:
 	case o.whenFull == DropNewestWhenFull:
 		return d, ""
-	case o.whenFull == DropOldestWhenFull && len(o.ready) > 0:
-		victim = o.ready[0]
-		o.ready = o.ready[1:]
-	case o.whenFull == DropOldestWhenFull: // all are inside, or on their way there
-		return d, ""
+	case o.whenFull == DropOldestWhenFull:
+		oldest, ok := o.line.Front()
+		if !ok { // all are inside, or on their way there
+			return d, ""
+		}
+		o.line.Drop(oldest)
+		victim = oldest
 	case o.whenFull == DeadLetterWhenFull || !parkingRules[reason].publishWaits:
 		return nil, ReasonOverflow
 	}
-	at := &d.detour().seat
-	at.reason, at.since = reason, now
-	if first {
-		o.seats++
-		o.taken++
-		at.number = o.seats
+	if !seated {
+		o.line.Sit(d)
 		o.circuit.gate.Or(gateLine)
-		if d.key != "" {
-			o.followLocked(d)
-		}
 	}
+	d.Seat().Reason = uint8(reason)
 	return victim, ""
 }
 
-// followLocked puts a delivery with a new seat behind those of its key.
-func (o *door) followLocked(d *dispatch) {
-	if line := o.keys[d.key]; line != nil {
-		line.behind = append(line.behind, d)
-		return
+// reasonLocked is why a delivery is parked: held if the door is shut by something that may
+// last, whatever else holds.
+func (o *door) reasonLocked(b *Bus, d *dispatch, why shut) parking {
+	first, behind := o.line.First(d.key)
+	switch {
+	case o.shutLocked(b.time.Nanos()):
+	case why == shutThrottled:
+		return throttled
+	case why == shutBehind && behind:
+		return parking(first.seat().Reason)
 	}
-	if o.keys == nil {
-		o.keys = make(map[string]*keyLine)
-	}
-	o.keys[d.key] = &keyLine{first: d}
+	return held
 }
 
 // join lets a delivery with a seat wait in the line. It returns why it cannot.
@@ -368,77 +341,30 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	if o.closed != "" {
 		return o.closed
 	}
-	o.moveLocked(d, seatParked)
-	if reason := d.seat().reason; !parkingRules[reason].waiterWaits {
+	reason := d.seat().Reason
+	o.line.Park(d, reason, b.time.Nanos())
+	if !parkingRules[reason].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
-	if line := o.keys[d.key]; line == nil || line.first == d {
-		o.readyLocked(d)
-	}
-	o.roomLocked(b)
+	o.countLocked(b)
 	return ""
 }
 
-// readyLocked puts a delivery where its number says. New ones have the highest.
-func (o *door) readyLocked(d *dispatch) {
-	i, _ := slices.BinarySearchFunc(o.ready, d, bySeat)
-	o.ready = slices.Insert(o.ready, i, d)
-}
-
-func bySeat(x, y *dispatch) int { return cmp.Compare(x.seat().number, y.seat().number) }
-
-func (o *door) moveLocked(d *dispatch, to seatPlace) {
-	at := &d.detour().seat
-	o.at[at.place]--
-	o.at[to]++
-	o.at[seatAway] = 0
-	if at.place == seatParked {
-		o.parked[at.reason]--
-		o.ledger.parked[at.reason].Add(-1)
-	}
-	if to == seatParked {
-		o.parked[at.reason]++
-		o.ledger.parked[at.reason].Add(1)
-	}
-	at.place = to
-}
-
-// move notes where a delivery with a seat is now.
-func (o *door) move(d *dispatch, to seatPlace) {
+// wait notes that a delivery with a seat waits for its next attempt.
+func (o *door) wait(d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.moveLocked(d, to)
+	o.line.Move(d, line.Away)
 }
 
-// release takes back the seat of a delivery that has settled. The next one of its key
-// comes first now.
+// release takes back the seat of a delivery that has settled.
 func (o *door) release(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.moveLocked(d, seatAway)
-	d.detour().seat = seat{}
-	if o.taken--; o.taken == 0 {
+	if o.line.Leave(d); o.line.Taken() == 0 {
 		o.circuit.gate.And(^uint64(gateLine))
 	}
-	o.roomLocked(b)
-	line := o.keys[d.key]
-	switch {
-	case line == nil:
-	case line.first != d: // an overflow that dropped one behind
-		line.behind = slices.DeleteFunc(line.behind, func(x *dispatch) bool { return x == d })
-	case len(line.behind) > 0:
-		line.first = line.behind[0]
-		line.behind[0] = nil
-		line.behind = line.behind[1:]
-		if line.first.seat().place == seatParked {
-			o.readyLocked(line.first)
-		}
-	default:
-		delete(o.keys, d.key)
-		if len(o.keys) == 0 {
-			o.keys = nil // a map keeps its memory
-		}
-	}
+	o.countLocked(b)
 }
 
 // tend releases deliveries of the line, oldest first: as many as may enter.
@@ -450,16 +376,17 @@ func (b *Bus) tend(s *Subscription) {
 	o.mu.Lock()
 	now := b.time.Nanos()
 	converted := o.shutLocked(now) && o.holdThrottledLocked(s)
-	for len(o.ready) > 0 && o.releasesLocked(b, s, b.time.Nanos()) {
-		d := o.ready[0]
-		o.ready[0] = nil
-		o.ready = o.ready[1:]
-		d.story.parked += time.Duration(max(now-d.seat().since, 0))
-		o.moveLocked(d, seatComing)
+	for {
+		first, ok := o.line.Front()
+		if !ok || !o.releasesLocked(b, s, parking(first.seat().Reason), b.time.Nanos()) {
+			break
+		}
+		d := o.line.Next()
+		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
 		d.state = stateQueued
 		b.pool.Return(false, d)
 	}
-	o.roomLocked(b)
+	o.countLocked(b)
 	o.mu.Unlock()
 	if converted {
 		b.checkDrained()
@@ -476,25 +403,13 @@ func (o *door) shutLocked(now int64) bool {
 // holdThrottledLocked makes throttled deliveries held ones, because the door is shut: no
 // waiter and no Shutdown waits for those.
 func (o *door) holdThrottledLocked(s *Subscription) bool {
-	if o.parked[throttled] == 0 {
+	if o.line.Parked()[throttled] == 0 {
 		return false
 	}
-	convert := func(d *dispatch) {
-		at := &d.story.detours.seat
-		if at.reason != throttled || at.place != seatParked {
-			return
-		}
-		o.moveLocked(d, seatAway)
-		at.reason = held
-		o.moveLocked(d, seatParked)
-		d.unawait(s)
-	}
-	for _, d := range o.ready {
-		convert(d)
-	}
-	for _, line := range o.keys {
-		for _, d := range line.behind {
-			convert(d)
+	for _, d := range o.line.All() {
+		if d.seat().Reason == uint8(throttled) {
+			o.line.Change(d, uint8(held))
+			d.unawait(s)
 		}
 	}
 	return true
@@ -503,9 +418,9 @@ func (o *door) holdThrottledLocked(s *Subscription) bool {
 // releasesLocked reports whether the first delivery of the line may go to the door. If
 // not, something asks again: a delivery that leaves, the timer that it sets, or the
 // pool when a worker becomes free.
-func (o *door) releasesLocked(b *Bus, s *Subscription, now int64) bool {
+func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64) bool {
 	most, again := o.admitsLocked(now)
-	coming := o.at[seatComing]
+	coming := o.line.Count(line.Coming)
 	running := int(o.running.Load()) + coming
 	switch {
 	case most == 0:
@@ -520,7 +435,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, now int64) bool {
 		return coming == 0 // or the one that comes is the probe
 	case coming >= releaseMost:
 		return false
-	case o.ready[0].seat().reason == held && coming+o.at[seatInside] >= releaseMost:
+	case reason == held && coming+o.line.Count(line.Inside) >= releaseMost:
 		return false
 	}
 	return running < int(o.share) || coming == 0 // the bus may be full when it arrives
@@ -557,28 +472,22 @@ func (o *door) close(b *Bus, why Reason) []*dispatch {
 	if o.closed == "" {
 		o.closed = why
 	}
-	all := o.ready
-	o.ready = nil
-	for _, line := range o.keys {
-		line.behind = slices.DeleteFunc(line.behind, func(d *dispatch) bool {
-			if d.seat().place != seatParked {
-				return false
-			}
-			all = append(all, d)
-			return true
-		})
-	}
-	slices.SortFunc(all, bySeat)
-	for _, d := range all {
-		o.moveLocked(d, seatAway)
-	}
-	o.roomLocked(b)
+	all := o.line.Empty()
+	o.countLocked(b)
 	return all
 }
 
-// roomLocked notes whether publishers have to wait for room in the line, and wakes them.
-func (o *door) roomLocked(b *Bus) {
-	full := o.taken >= o.capacity && o.parked[throttled] > 0 && o.whenFull == WaitWhenFull && o.closed == ""
+// countLocked tells the ledger of the parked deliveries, and publishers whether they have
+// to wait for room in the line.
+func (o *door) countLocked(b *Bus) {
+	parked := o.line.Parked()
+	for reason, n := range parked {
+		if n != o.counted[reason] {
+			o.ledger.parked[reason].Add(int64(n - o.counted[reason]))
+		}
+	}
+	o.counted = parked
+	full := o.line.Taken() >= o.capacity && parked[throttled] > 0 && o.whenFull == WaitWhenFull && o.closed == ""
 	switch {
 	case full && o.room == nil:
 		o.room = make(chan struct{})
@@ -629,11 +538,11 @@ func (o *door) paused(now int64) (until int64, paused bool) {
 // remove shuts the door for ever.
 func (o *door) remove() { o.circuit.gate.Or(gateRemoved) }
 
-// line is how many deliveries wait, by reason.
-func (o *door) line() [parkings]int {
+// parked is how many deliveries wait, by reason.
+func (o *door) parked() [line.Reasons]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.parked
+	return o.line.Parked()
 }
 
 // sharedDoors are those that throttle only because the bus is full.
@@ -661,7 +570,7 @@ func (b *Bus) freed() {
 	}
 	for _, s := range b.shared.take() {
 		b.tend(s)
-		if s.door.line()[throttled] == 0 {
+		if s.door.parked()[throttled] == 0 {
 			continue
 		}
 		b.shared.add(s)

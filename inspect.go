@@ -79,7 +79,7 @@ func (b *Bus) Explain(eventType string) Plan {
 			RulesOrigin:  rules.origin(rulesOf),
 			Circuit:      state,
 			WhenOpen:     s.door.whenOpen,
-			Held:         s.door.line()[held],
+			Held:         s.door.parked()[held],
 			Paused:       paused,
 		})
 	}

@@ -233,7 +233,7 @@ func (b *Bus) Metrics() Metrics {
 
 func (s *Subscription) metrics() SubscriptionMetrics {
 	state, opens := s.door.circuit.state()
-	line := s.door.line()
+	line := s.door.parked()
 	c := &s.counters
 	paused, until := s.paused()
 	return SubscriptionMetrics{

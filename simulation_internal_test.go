@@ -1,8 +1,6 @@
 package eventbus
 
 import (
-	"slices"
-
 	"github.com/surebus/eventbus/internal/pool"
 )
 
@@ -41,15 +39,7 @@ func HeldAt(s *Subscription) []Event {
 	o := &s.door
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := slices.Clone(o.ready)
-	for _, line := range o.keys {
-		for _, d := range line.behind {
-			if d.seat().place == seatParked {
-				all = append(all, d)
-			}
-		}
-	}
-	slices.SortFunc(all, bySeat)
+	all := o.line.All()
 	events := make([]Event, len(all))
 	for i, d := range all {
 		events[i] = d.event(s.bus.time)

@@ -1,0 +1,216 @@
+// Package line orders things that wait at a door: by the number of their seats, and those
+// with the same key one after the other.
+//
+// A seat is taken at the first wait and kept until its holder leaves for good, so a
+// holder that comes back is in its old place. Of the holders with the same key the first
+// one may go; the others are behind it until it leaves.
+package line
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Place is where the holder of a seat is.
+type Place uint8
+
+// The places.
+const (
+	Away   Place = iota // elsewhere, and coming back
+	Parked              // in the line
+	Coming              // on its way to the door
+	Inside
+	places
+)
+
+// Reasons is the number of reasons for waiting that a line tells apart.
+const Reasons = 4
+
+// Seat is a place in a line. The zero Seat is none.
+type Seat struct {
+	Number uint64 // 0: none
+	Place  Place
+	Reason uint8 // less than Reasons
+	Since  int64 // when its holder was parked last
+}
+
+// Holder is what waits.
+type Holder interface {
+	comparable
+	Seat() *Seat // its seat in the line; the line is the only one that changes it
+	Key() string
+}
+
+// Line is a line of holders T. The zero Line is empty. Its methods must not be called
+// concurrently.
+type Line[T Holder] struct {
+	ready  []T // parked, by number; each the first of its key
+	keys   map[string]*keyed[T]
+	at     [places]int  // seats in each place; those away are not counted
+	parked [Reasons]int // seats in the line, by reason
+	taken  int
+	last   uint64
+}
+
+// keyed are the holders of a key.
+type keyed[T Holder] struct {
+	first  T
+	behind []T
+}
+
+// Taken is the number of seats.
+func (l *Line[T]) Taken() int { return l.taken }
+
+// Count is the number of holders in a place other than Away.
+func (l *Line[T]) Count(p Place) int { return l.at[p] }
+
+// Parked is the number of parked holders, by reason.
+func (l *Line[T]) Parked() [Reasons]int { return l.parked }
+
+// First is the first holder of a key.
+func (l *Line[T]) First(key string) (first T, ok bool) {
+	if k := l.keys[key]; k != nil {
+		return k.first, true
+	}
+	return first, false
+}
+
+// Sit gives a holder without a seat the next one, away. With a key it is behind those of the
+// key from now on.
+func (l *Line[T]) Sit(x T) {
+	l.last++
+	l.taken++
+	*x.Seat() = Seat{Number: l.last}
+	key := x.Key()
+	if key == "" {
+		return
+	}
+	if k := l.keys[key]; k != nil {
+		k.behind = append(k.behind, x)
+		return
+	}
+	if l.keys == nil {
+		l.keys = make(map[string]*keyed[T])
+	}
+	l.keys[key] = &keyed[T]{first: x}
+}
+
+// Park puts a holder with a seat into the line.
+func (l *Line[T]) Park(x T, reason uint8, now int64) {
+	seat := x.Seat()
+	l.Move(x, Away)
+	seat.Reason, seat.Since = reason, now
+	l.Move(x, Parked)
+	if k := l.keys[x.Key()]; k == nil || k.first == x {
+		l.insert(x)
+	}
+}
+
+// insert puts a holder where its number says. New ones have the highest.
+func (l *Line[T]) insert(x T) {
+	i, _ := slices.BinarySearchFunc(l.ready, x, byNumber)
+	l.ready = slices.Insert(l.ready, i, x)
+}
+
+func byNumber[T Holder](x, y T) int { return cmp.Compare(x.Seat().Number, y.Seat().Number) }
+
+// Move notes where the holder of a seat is now. Next and Park move in and out of the line.
+func (l *Line[T]) Move(x T, to Place) {
+	seat := x.Seat()
+	if seat.Place == Parked {
+		l.parked[seat.Reason]--
+	}
+	if to == Parked {
+		l.parked[seat.Reason]++
+	}
+	l.at[seat.Place]--
+	l.at[to]++
+	l.at[Away] = 0
+	seat.Place = to
+}
+
+// Change gives a parked holder another reason.
+func (l *Line[T]) Change(x T, reason uint8) {
+	l.Move(x, Away)
+	x.Seat().Reason = reason
+	l.Move(x, Parked)
+}
+
+// Front is the parked holder that may go first.
+func (l *Line[T]) Front() (front T, ok bool) {
+	if len(l.ready) == 0 {
+		return front, false
+	}
+	return l.ready[0], true
+}
+
+// Next takes the front out of the line: it is coming.
+func (l *Line[T]) Next() T {
+	var none T
+	x := l.ready[0]
+	l.ready[0] = none
+	l.ready = l.ready[1:]
+	l.Move(x, Coming)
+	return x
+}
+
+// Drop takes a parked holder that may go out of the line: it is away.
+func (l *Line[T]) Drop(x T) {
+	l.ready = slices.DeleteFunc(l.ready, func(y T) bool { return x == y })
+	l.Move(x, Away)
+}
+
+// Leave takes back a seat. The next holder of its key comes first.
+func (l *Line[T]) Leave(x T) {
+	l.Move(x, Away)
+	*x.Seat() = Seat{}
+	l.taken--
+	key := x.Key()
+	k := l.keys[key]
+	switch {
+	case k == nil:
+	case k.first != x:
+		k.behind = slices.DeleteFunc(k.behind, func(y T) bool { return x == y })
+	case len(k.behind) > 0:
+		var none T
+		k.first = k.behind[0]
+		k.behind[0] = none
+		k.behind = k.behind[1:]
+		if k.first.Seat().Place == Parked {
+			l.insert(k.first)
+		}
+	default:
+		delete(l.keys, key)
+		if len(l.keys) == 0 {
+			l.keys = nil // a map keeps its memory
+		}
+	}
+}
+
+// All are the parked holders, oldest first.
+func (l *Line[T]) All() []T {
+	all := slices.Clone(l.ready)
+	for _, k := range l.keys {
+		for _, x := range k.behind {
+			if x.Seat().Place == Parked {
+				all = append(all, x)
+			}
+		}
+	}
+	slices.SortFunc(all, byNumber)
+	return all
+}
+
+// Empty takes all parked holders out of the line, oldest first: they are away, and none
+// of them is behind another one.
+func (l *Line[T]) Empty() []T {
+	all := l.All()
+	l.ready = nil
+	for _, k := range l.keys {
+		k.behind = slices.DeleteFunc(k.behind, func(x T) bool { return x.Seat().Place == Parked })
+	}
+	for _, x := range all {
+		l.Move(x, Away)
+	}
+	return all
+}

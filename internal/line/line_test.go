@@ -1,0 +1,128 @@
+package line_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/surebus/eventbus/internal/line"
+)
+
+type holder struct {
+	name int
+	key  string
+	seat line.Seat
+}
+
+func (h *holder) Seat() *line.Seat { return &h.seat }
+func (h *holder) Key() string      { return h.key }
+
+func TestHoldersOfAKeyGoOneAfterTheOther(t *testing.T) {
+	var l line.Line[*holder]
+	a, b, c := &holder{1, "k", line.Seat{}}, &holder{2, "k", line.Seat{}}, &holder{3, "", line.Seat{}}
+	for _, x := range []*holder{a, b, c} {
+		l.Sit(x)
+		l.Park(x, 1, 5)
+	}
+	require.Equal(t, [line.Reasons]int{1: 3}, l.Parked())
+	require.Same(t, a, l.Next())
+	front, _ := l.Front()
+	require.Same(t, c, front, "2 is behind 1")
+	l.Move(a, line.Inside)
+	first, ok := l.First("k")
+	require.True(t, ok)
+	require.Same(t, a, first)
+	l.Leave(a)
+	require.Same(t, b, l.Next(), "its number is lower than 3's")
+	l.Park(b, 0, 6)
+	front, _ = l.Front()
+	require.Same(t, b, front, "it is back in its old place")
+	require.Equal(t, []*holder{b, c}, l.Empty())
+	require.Equal(t, [line.Reasons]int{}, l.Parked())
+	l.Leave(b)
+	l.Leave(c)
+	require.Zero(t, l.Taken())
+	_, ok = l.First("k")
+	require.False(t, ok)
+}
+
+// Random walks against a list that is searched.
+func TestLineAgainstAModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l line.Line[*holder]
+		var seated []*holder // by number
+		mayGo := func() []*holder {
+			var all []*holder
+			for i, x := range seated {
+				behind := x.key != "" && slices.ContainsFunc(seated[:i], func(y *holder) bool { return y.key == x.key })
+				if x.seat.Place == line.Parked && !behind {
+					all = append(all, x)
+				}
+			}
+			return all
+		}
+		pick := func(places ...line.Place) *holder {
+			var all []*holder
+			for _, x := range seated {
+				if slices.Contains(places, x.seat.Place) {
+					all = append(all, x)
+				}
+			}
+			if len(all) == 0 {
+				return nil
+			}
+			return rapid.SampledFrom(all).Draw(t, "holder")
+		}
+		for step := range 60 {
+			switch rapid.IntRange(0, 6).Draw(t, "step") {
+			case 0, 1:
+				x := &holder{name: step, key: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "key")}
+				l.Sit(x)
+				seated = append(seated, x)
+				if rapid.Bool().Draw(t, "parks") {
+					l.Park(x, uint8(rapid.IntRange(0, 1).Draw(t, "reason")), 0)
+				}
+			case 2:
+				if front, ok := l.Front(); ok {
+					if l.Next() != front {
+						t.Fatal("Next is not Front")
+					}
+				}
+			case 3:
+				if x := pick(line.Coming); x != nil {
+					l.Move(x, line.Inside)
+				}
+			case 4: // only those that came, or are the first of their keys, park again
+				if x := pick(line.Coming, line.Inside); x != nil {
+					l.Park(x, 0, 0)
+				}
+			case 5:
+				if x := pick(line.Coming, line.Inside); x != nil {
+					l.Leave(x)
+					seated = slices.DeleteFunc(seated, func(y *holder) bool { return x == y })
+				}
+			case 6:
+				if rapid.IntRange(0, 9).Draw(t, "empties") == 0 {
+					for _, x := range l.Empty() {
+						l.Leave(x)
+						seated = slices.DeleteFunc(seated, func(y *holder) bool { return x == y })
+					}
+				}
+			}
+			want := mayGo()
+			front, ok := l.Front()
+			if ok != (len(want) > 0) || ok && front != want[0] {
+				t.Fatalf("step %d: the front is %+v, and should be %+v", step, front, want)
+			}
+			parked := 0
+			for _, n := range l.Parked() {
+				parked += n
+			}
+			if len(l.All()) != parked || l.Taken() != len(seated) {
+				t.Fatalf("step %d: %d parked of %d, %d taken of %d", step, len(l.All()), parked, l.Taken(), len(seated))
+			}
+		}
+	})
+}
