@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/deadline"
+	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/delay"
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/pool"
@@ -99,6 +100,7 @@ func New(opts ...Option) (*Bus, error) {
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: registry{named: make(map[string]*Subscription)},
+		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
 	b.era.Store(&era{})

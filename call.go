@@ -2,16 +2,11 @@ package eventbus
 
 import (
 	"context"
-	"fmt"
-	"math"
-	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/deadline"
 )
@@ -380,75 +375,6 @@ func (c *call) stands() *standing {
 	return s
 }
 
-// randomly is a number for the jitter of a subscription's retry, in [0, 1).
-func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
-	switch {
-	case p.Jitter == NoJitter:
-		return 0
-	case b.config.random == nil:
-		return rand.Float64()
-	}
-	given := new(float64)
-	panicked, done := b.guardedFor(s, func() { *given = b.config.random() })
-	if panicked != "" {
-		b.log.Error("WithRandom panicked", zap.String("panic", panicked))
-	}
-	switch {
-	case !done || !(*given >= 0): // nor if it is not a number
-		return 0
-	case *given >= 1:
-		return math.Nextafter(1, 0)
-	}
-	return *given
-}
-
-// judgeInside asks the questions to a handler's error as a part of the call: the watch
-// guards them.
-func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
-	v = new(verdict)
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			b.logRetryIfPanic(s, panicText(panicked))
-		}
-	}()
-	by := b.policy(to).at(s, &b.config.names)
-	v.judge(err, &by)
-	return v
-}
-
-// judge asks them when the call is over: in a goroutine of their own, for no longer than the
-// handler may take.
-func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
-	asked := new(verdict) // not v: it may be used at any time, if the code hangs
-	panicked, done := b.guardedFor(s, func() { asked.judge(err, by) })
-	v := asked
-	if !done {
-		v = &verdict{text: fmt.Sprintf("%T, whose methods did not return", err), rule: -1, worthIt: true}
-		if by == nil {
-			return v
-		}
-		v.text = textOf(err, "") // it is the bus's own
-		b.log.Error("RetryIf did not return", zap.String("subscription_id", s.id))
-	}
-	if panicked != "" {
-		b.logRetryIfPanic(s, panicked)
-	}
-	return v
-}
-
-// guardedFor runs code of the user's that decides on a subscription's failure, for no
-// longer than its handler may take. A cut does not wait for it.
-func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
-	late := make(chan struct{})
-	timer := b.time.AfterFunc(s.timeout, func() { close(late) })
-	defer timer.Stop()
-	return guarded(b.cutting.done, late, f)
-}
-
-func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {
-	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.String("panic", panicked))
-}
-
 // AbandonedHandler is a handler that exceeded its timeout, or was stopped by Shutdown,
 // and has not returned.
 type AbandonedHandler struct {
@@ -498,4 +424,57 @@ func (a *abandonedCalls) list() []AbandonedHandler {
 		})
 	}
 	return all
+}
+
+// overran is called by the watch, on its goroutine, when a call exceeds its timeout.
+func (b *Bus) overran(c *call) {
+	s := c.subscription()
+	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
+}
+
+// abandon leaves a call to itself, and its dispatch to a fresh worker, which concludes the
+// attempt with err, or with its end by Shutdown if that is nil.
+func (b *Bus) abandon(c *call, err error) {
+	c.ask() // even if the handler has not: the context's end must not change when d goes on
+	c.cancel()
+	b.abandoned.add(c, b.time.Now().UTC)
+	b.takeOver(c, err)
+}
+
+// exited is called when a handler, or a method of its error, ends its goroutine.
+func (b *Bus) exited(w *worker, c *call, err error) {
+	if !c.dispatch.word.End(c.number) {
+		b.endedLate(w, c, result{err: err})
+		return
+	}
+	w.lost = true
+	c.cancel()
+	if err == nil {
+		err = ErrHandlerExited
+	}
+	b.takeOver(c, err)
+}
+
+// takeOver lets a fresh worker conclude a call that has ended without its own.
+func (b *Bus) takeOver(c *call, err error) {
+	b.pool.Replace(func(w *worker) {
+		d, s := c.dispatch, c.subscription()
+		ran := d.worker.call
+		d.worker = w
+		if err != nil {
+			b.fail(d, s, &ran, result{err: err})
+			return
+		}
+		b.leave(d, s, ran.pass, noOutcome)
+		d.attempt--
+		b.bury(d, ReasonShutdown)
+	})
+}
+
+// endedLate notes that an abandoned handler has returned. Its result is counted only.
+func (b *Bus) endedLate(w *worker, c *call, r result) {
+	w.lost = true
+	b.abandoned.remove(c)
+	c.subscription().counters.lateEnds.Add(1)
+	b.logLateEnd(c, r.err)
 }

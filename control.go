@@ -126,3 +126,32 @@ func (s *Subscription) paused() (paused bool, until time.Time) {
 	}
 	return paused, until
 }
+
+// pause shuts the door until an instant.
+func (o *door) pause(until int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pausedUntil = until
+	o.circuit.gate.Or(gatePaused)
+}
+
+// resume ends a pause.
+func (o *door) resume() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.circuit.gate.And(^uint64(gatePaused))
+}
+
+func (o *door) endPauseLocked(now int64) {
+	if o.circuit.gate.Load()&gatePaused != 0 && now >= o.pausedUntil {
+		o.circuit.gate.And(^uint64(gatePaused))
+	}
+}
+
+// paused reports whether the door is paused, and until when.
+func (o *door) paused(now int64) (until int64, paused bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.endPauseLocked(now)
+	return o.pausedUntil, o.circuit.gate.Load()&gatePaused != 0
+}

@@ -175,160 +175,12 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	}
 }
 
-// overran is called by the watch, on its goroutine, when a call exceeds its timeout.
-func (b *Bus) overran(c *call) {
-	s := c.subscription()
-	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
-}
-
-// abandon leaves a call to itself, and its dispatch to a fresh worker, which concludes the
-// attempt with err, or with its end by Shutdown if that is nil.
-func (b *Bus) abandon(c *call, err error) {
-	c.ask() // even if the handler has not: the context's end must not change when d goes on
-	c.cancel()
-	b.abandoned.add(c, b.time.Now().UTC)
-	b.takeOver(c, err)
-}
-
-// exited is called when a handler, or a method of its error, ends its goroutine.
-func (b *Bus) exited(w *worker, c *call, err error) {
-	if !c.dispatch.word.End(c.number) {
-		b.endedLate(w, c, result{err: err})
-		return
-	}
-	w.lost = true
-	c.cancel()
-	if err == nil {
-		err = ErrHandlerExited
-	}
-	b.takeOver(c, err)
-}
-
-// takeOver lets a fresh worker conclude a call that has ended without its own.
-func (b *Bus) takeOver(c *call, err error) {
-	b.pool.Replace(func(w *worker) {
-		d, s := c.dispatch, c.subscription()
-		ran := d.worker.call
-		d.worker = w
-		if err != nil {
-			b.fail(d, s, &ran, result{err: err})
-			return
-		}
-		b.leave(d, s, ran.pass, noOutcome)
-		d.attempt--
-		b.bury(d, ReasonShutdown)
-	})
-}
-
-// endedLate notes that an abandoned handler has returned. Its result is counted only.
-func (b *Bus) endedLate(w *worker, c *call, r result) {
-	w.lost = true
-	b.abandoned.remove(c)
-	c.subscription().counters.lateEnds.Add(1)
-	b.logLateEnd(c, r.err)
-}
-
 // later is the instant a delay after another one, or the end of time.
 func later(nanos int64, delay time.Duration) int64 {
 	if due := nanos + int64(delay); due >= nanos {
 		return due
 	}
 	return math.MaxInt64
-}
-
-// change is a transition of one dispatch, or of several that open together, as it is
-// recorded.
-type change struct {
-	kind    transition
-	d       *dispatch
-	batch   []*dispatch   // with toOpen, if there are several; d is the first
-	events  []Event       // with toOpen, for Observer.Accepted
-	outcome Outcome       // with toSettle
-	letter  *DeadLetter   // that is made (toSettle), or taken (toReplay)
-	due     int64         // with toWait
-	delay   time.Duration // with toWait
-}
-
-// transition is a kind of change.
-type transition uint8
-
-const (
-	toOpen   transition = iota // accepted dispatches become runnable
-	toReplay                   // a letter becomes a dispatch
-	toWait                     // for the next attempt
-	toPark                     // at the next target's door
-	toSettle                   // the dispatch ends
-)
-
-// all are the dispatches of the change.
-func (c *change) all() []*dispatch {
-	if c.batch != nil || c.d == nil {
-		return c.batch
-	}
-	return []*dispatch{c.d}
-}
-
-// record makes a change durable, and then applies it, once. In memory that is at once. A
-// store may do it later, on another goroutine, or refuse the change. Until then the
-// dispatch belongs to the record, and nothing else may touch it.
-//
-// Every transition of a dispatch that outlives a crash passes here. Only toOpen and
-// toReplay can be refused; their callers use recordNow.
-func (b *Bus) record(c *change) {
-	if b.recorder != nil {
-		b.recordLater(*c, func(error) {})
-		return
-	}
-	_ = b.apply(c, nil) // only a replay has an error
-}
-
-// recordNow is record for a caller that waits for the outcome.
-func (b *Bus) recordNow(c *change) error {
-	if b.recorder != nil {
-		applied := make(chan error, 1)
-		b.recordLater(*c, func(err error) { applied <- err })
-		return <-applied
-	}
-	return b.apply(c, nil)
-}
-
-func (b *Bus) recordLater(c change, applied func(error)) {
-	if c.kind != toOpen && c.kind != toReplay { // those are not in the ledger yet
-		c.d.state = stateRecording
-		b.ledger.recording.Add(1)
-	}
-	b.recorder(func(err error) {
-		err = b.apply(&c, err)
-		if c.kind != toOpen && c.kind != toReplay {
-			b.ledger.recording.Add(-1)
-		}
-		applied(err)
-		b.checkDrained()
-	})
-}
-
-// apply does what follows once a change is recorded, or refused with an error.
-func (b *Bus) apply(c *change, err error) error {
-	switch c.kind {
-	case toOpen:
-		for _, d := range c.batch {
-			b.opened(d, err)
-		}
-		if c.batch == nil {
-			b.opened(c.d, err)
-		}
-	case toReplay:
-		if err == nil {
-			err = b.replayedLetter(c.d, c.letter)
-		}
-	case toWait:
-		b.waits(c.d, c.delay, c.due)
-	case toPark:
-		b.parked(c.d)
-	case toSettle:
-		b.settled(c.d, c.outcome, c.letter)
-	}
-	return err
 }
 
 // opened makes an accepted dispatch runnable. Its room in the queue is reserved.
@@ -448,6 +300,83 @@ func (b *Bus) waits(d *dispatch, delay time.Duration, due int64) {
 	if seated {
 		b.tend(s)
 	}
+}
+
+// park puts a delivery that may not enter into the door's line, or ends it as its
+// subscription says. If it is not all that is left of its dispatch, it becomes a dispatch
+// of its own and park returns false. Being parked spends no attempt.
+func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
+	parked, waiter := d, d.waiter()
+	switch {
+	case d.seat().Number != 0:
+		d.attempt--
+	case d.isLast():
+		s.counters.skipped.Add(1)
+		d.narrow()
+	default:
+		s.counters.skipped.Add(1)
+		b.ledger.splits.Add(1)
+		parked = d.splitOff(b.policy(d.to))
+		if waiter != nil {
+			waiter.expect(1)
+			parked.tell().part = true
+		}
+	}
+	all = parked == d
+	switch {
+	case why == shutRemoved:
+		b.bury(parked, ReasonUnsubscribed)
+		return all
+	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
+		b.settle(parked, Dropped)
+		return all
+	case why == shutOpen && s.door.whenOpen == DeadLetterWhenOpen:
+		b.bury(parked, ReasonCircuitOpen)
+		return all
+	}
+	victim, reason := s.door.sit(b, parked, why)
+	if victim != nil {
+		b.settle(victim, Dropped)
+	}
+	switch {
+	case reason != "":
+		b.bury(parked, reason)
+	case victim != parked:
+		b.record(&change{kind: toPark, d: parked})
+	}
+	return all
+}
+
+// parked lets a delivery that has a seat wait in the line.
+func (b *Bus) parked(d *dispatch) {
+	s := d.seatedAt()
+	if attempt := d.leaveAttempt(); attempt != nil {
+		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
+	}
+	b.leaveKey(d)
+	d.state = stateParked
+	reason := parking(d.seat().Reason)
+	if refused := s.door.join(b, d); refused != "" {
+		b.bury(d, refused)
+		return
+	}
+	// From here on the delivery may be released, and is not this function's.
+	if reason == throttled && s.door.limit == math.MaxInt32 {
+		b.shared.add(s)
+	}
+	b.checkDrained()
+	b.tend(s)
+}
+
+// unawait tells the waiter of a delivery that it is held, and waits no longer.
+func (d *dispatch) unawait(s *Subscription) {
+	waiter := d.waiter()
+	if waiter == nil {
+		return
+	}
+	part := d.story.part
+	d.story.unawaited = true
+	waiter.held(s, part, int(d.attempt))
 }
 
 // retryDue queues dispatches whose next attempt is due.

@@ -211,83 +211,6 @@ func (b *Bus) lend(s *Subscription) {
 	}
 }
 
-// park puts a delivery that may not enter into the door's line, or ends it as its
-// subscription says. If it is not all that is left of its dispatch, it becomes a dispatch
-// of its own and park returns false. Being parked spends no attempt.
-func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
-	parked, waiter := d, d.waiter()
-	switch {
-	case d.seat().Number != 0:
-		d.attempt--
-	case d.isLast():
-		s.counters.skipped.Add(1)
-		d.narrow()
-	default:
-		s.counters.skipped.Add(1)
-		b.ledger.splits.Add(1)
-		parked = d.splitOff(b.policy(d.to))
-		if waiter != nil {
-			waiter.expect(1)
-			parked.tell().part = true
-		}
-	}
-	all = parked == d
-	switch {
-	case why == shutRemoved:
-		b.bury(parked, ReasonUnsubscribed)
-		return all
-	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
-		b.settle(parked, Dropped)
-		return all
-	case why == shutOpen && s.door.whenOpen == DeadLetterWhenOpen:
-		b.bury(parked, ReasonCircuitOpen)
-		return all
-	}
-	victim, reason := s.door.sit(b, parked, why)
-	if victim != nil {
-		b.settle(victim, Dropped)
-	}
-	switch {
-	case reason != "":
-		b.bury(parked, reason)
-	case victim != parked:
-		b.record(&change{kind: toPark, d: parked})
-	}
-	return all
-}
-
-// parked lets a delivery that has a seat wait in the line.
-func (b *Bus) parked(d *dispatch) {
-	s := d.seatedAt()
-	if attempt := d.leaveAttempt(); attempt != nil {
-		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
-	}
-	b.leaveKey(d)
-	d.state = stateParked
-	reason := parking(d.seat().Reason)
-	if refused := s.door.join(b, d); refused != "" {
-		b.bury(d, refused)
-		return
-	}
-	// From here on the delivery may be released, and is not this function's.
-	if reason == throttled && s.door.limit == math.MaxInt32 {
-		b.shared.add(s)
-	}
-	b.checkDrained()
-	b.tend(s)
-}
-
-// unawait tells the waiter of a delivery that it is held, and waits no longer.
-func (d *dispatch) unawait(s *Subscription) {
-	waiter := d.waiter()
-	if waiter == nil {
-		return
-	}
-	part := d.story.part
-	d.story.unawaited = true
-	waiter.held(s, part, int(d.attempt))
-}
-
 // sit gives a delivery a seat, so that later ones of its key come behind it. It returns
 // why there is none, or the delivery that a full line drops: the oldest in it, or the
 // newcomer.
@@ -504,35 +427,6 @@ func (o *door) full() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.room
-}
-
-// pause shuts the door until an instant.
-func (o *door) pause(until int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.pausedUntil = until
-	o.circuit.gate.Or(gatePaused)
-}
-
-// resume ends a pause.
-func (o *door) resume() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.circuit.gate.And(^uint64(gatePaused))
-}
-
-func (o *door) endPauseLocked(now int64) {
-	if o.circuit.gate.Load()&gatePaused != 0 && now >= o.pausedUntil {
-		o.circuit.gate.And(^uint64(gatePaused))
-	}
-}
-
-// paused reports whether the door is paused, and until when.
-func (o *door) paused(now int64) (until int64, paused bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.endPauseLocked(now)
-	return o.pausedUntil, o.circuit.gate.Load()&gatePaused != 0
 }
 
 // remove shuts the door for ever.

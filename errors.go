@@ -365,43 +365,6 @@ func panicText(value any) string {
 	return fmt.Sprintf("a value of type %T", value)
 }
 
-// guarded runs code of the user's that is neither a handler nor called by the
-// user: methods of errors, RetryIf, observers. It may panic, and even end its
-// goroutine, without ending ours, which has a dispatch in its hands. It returns
-// what the code panicked with, as text and "" for nothing, and whether it has ended:
-// once stop or late is closed it is not waited for any longer than guardedGrace.
-func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) {
-	ended := make(chan string, 1)
-	go func() {
-		text := ""
-		defer func() { ended <- text }()
-		defer func() {
-			if r := recover(); r != nil {
-				if text = panicText(r); text == "" {
-					text = `""` // a panic all the same
-				}
-			}
-		}()
-		f()
-	}()
-	select {
-	case panicked = <-ended:
-		return panicked, true
-	case <-stop:
-	case <-late:
-	}
-	select {
-	case panicked = <-ended:
-		return panicked, true
-	case <-time.After(guardedGrace):
-		return "", false
-	}
-}
-
-// guardedGrace is what the user's code is given when a Shutdown has been cut
-// short, or it is late. It is the runtime's time.
-const guardedGrace = 100 * time.Millisecond
-
 // contextError is why a context has ended: its error, and its cause if it has one.
 func contextError(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // the very same is meant

@@ -288,3 +288,116 @@ func checkMetadata(name, value string) error {
 	}
 	return nil
 }
+
+// PublishOption is an option of Publish, PublishAndWait and a Publication.
+type PublishOption func(publication) publication
+
+// publication is what the options say of an event. They pass it on by value, so
+// that it needs no allocation.
+type publication struct {
+	metadata EventMetadata
+	key      string
+	id       EventID
+	given    bool
+	when     *dueOption // nil for now
+	err      error      // of the first option that is refused
+}
+
+// dueOption is when an event is to be dispatched: a while after it is published,
+// or at an instant.
+type dueOption struct {
+	after time.Duration
+	at    time.Time
+}
+
+func (p publication) refuse(err error) publication {
+	if p.err == nil {
+		p.err = err
+	}
+	return p
+}
+
+// Metadata gives an event a name and a value, which outlive the process where
+// the bus does. A name given again replaces its value. At most 64 names of up to
+// 255 bytes, with values of up to 8 KiB, in UTF-8; names that begin with
+// "eventbus." are reserved.
+func Metadata(name, value string) PublishOption {
+	return func(p publication) publication {
+		if err := p.metadata.set(name, value); err != nil {
+			return p.refuse(err)
+		}
+		return p
+	}
+}
+
+// Key orders an event after those that were published with the same key before:
+// it is dispatched when they have settled, their retries included. Events with
+// other keys, or none, do not wait for it. A delivery that is held (see
+// HoldWhenOpen) does not hold up its key at other subscriptions. On a bus with
+// isolation there is an order for each subscription.
+//
+// Up to 255 bytes of UTF-8 without control characters. An empty key is none. Of
+// several, the last holds.
+func Key(key string) PublishOption {
+	return func(p publication) publication {
+		if reason := checkKey(key); reason != "" {
+			return p.refuse(&EventError{Field: "key", Value: shorten(key), Reason: reason})
+		}
+		p.key = key
+		return p
+	}
+}
+
+func checkKey(key string) string {
+	const most = 255
+	switch {
+	case len(key) > most:
+		return fmt.Sprintf("longer than %d bytes; use a digest of it", most)
+	case !utf8.ValidString(key):
+		return "not valid UTF-8"
+	case strings.ContainsFunc(key, unicode.IsControl):
+		return "has a control character"
+	}
+	return ""
+}
+
+// ID gives an event its id, so that publishing can be repeated when it is not
+// known whether it succeeded: an id that is known, with the same type and key, is
+// answered as the first time, and nothing is dispatched. With another type or key
+// it is ErrDuplicateID. The last 100,000 ids that were given are known, those of
+// events that were cancelled aside.
+//
+// Not zero. Of several, the last holds. NewEventID makes one.
+func ID(id EventID) PublishOption {
+	return func(p publication) publication {
+		if id.IsZero() {
+			return p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; leave the option out, or take one of NewEventID"})
+		}
+		p.id, p.given = id, true
+		return p
+	}
+}
+
+// After has an event dispatched no earlier than d from now. It is accepted at
+// once, for the subscriptions that there are now, and can be taken back with
+// Cancel until it is due. One that matches none is unrouted at once. It takes its
+// key's place when it is due. MaxElapsed counts from Publish. Shutdown does not
+// wait for it. Not more than 0 is at once. Of several of After and At, the last
+// holds.
+func After(d time.Duration) PublishOption {
+	return func(p publication) publication {
+		p.when = &dueOption{after: d}
+		return p
+	}
+}
+
+// At is After for an instant; one that has passed is now. Not the zero time.
+func At(t time.Time) PublishOption {
+	return func(p publication) publication {
+		if t.IsZero() {
+			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; leave the option out for an event that is due now"})
+		}
+		p.when = &dueOption{at: t}
+		return p
+	}
+}

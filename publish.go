@@ -8,126 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/route"
 )
-
-// PublishOption is an option of Publish, PublishAndWait and a Publication.
-type PublishOption func(publication) publication
-
-// publication is what the options say of an event. They pass it on by value, so
-// that it needs no allocation.
-type publication struct {
-	metadata EventMetadata
-	key      string
-	id       EventID
-	given    bool
-	when     *dueOption // nil for now
-	err      error      // of the first option that is refused
-}
-
-// dueOption is when an event is to be dispatched: a while after it is published,
-// or at an instant.
-type dueOption struct {
-	after time.Duration
-	at    time.Time
-}
-
-func (p publication) refuse(err error) publication {
-	if p.err == nil {
-		p.err = err
-	}
-	return p
-}
-
-// Metadata gives an event a name and a value, which outlive the process where
-// the bus does. A name given again replaces its value. At most 64 names of up to
-// 255 bytes, with values of up to 8 KiB, in UTF-8; names that begin with
-// "eventbus." are reserved.
-func Metadata(name, value string) PublishOption {
-	return func(p publication) publication {
-		if err := p.metadata.set(name, value); err != nil {
-			return p.refuse(err)
-		}
-		return p
-	}
-}
-
-// Key orders an event after those that were published with the same key before:
-// it is dispatched when they have settled, their retries included. Events with
-// other keys, or none, do not wait for it. A delivery that is held (see
-// HoldWhenOpen) does not hold up its key at other subscriptions. On a bus with
-// isolation there is an order for each subscription.
-//
-// Up to 255 bytes of UTF-8 without control characters. An empty key is none. Of
-// several, the last holds.
-func Key(key string) PublishOption {
-	return func(p publication) publication {
-		if reason := checkKey(key); reason != "" {
-			return p.refuse(&EventError{Field: "key", Value: shorten(key), Reason: reason})
-		}
-		p.key = key
-		return p
-	}
-}
-
-func checkKey(key string) string {
-	const most = 255
-	switch {
-	case len(key) > most:
-		return fmt.Sprintf("longer than %d bytes; use a digest of it", most)
-	case !utf8.ValidString(key):
-		return "not valid UTF-8"
-	case strings.ContainsFunc(key, unicode.IsControl):
-		return "has a control character"
-	}
-	return ""
-}
-
-// ID gives an event its id, so that publishing can be repeated when it is not
-// known whether it succeeded: an id that is known, with the same type and key, is
-// answered as the first time, and nothing is dispatched. With another type or key
-// it is ErrDuplicateID. The last 100,000 ids that were given are known, those of
-// events that were cancelled aside.
-//
-// Not zero. Of several, the last holds. NewEventID makes one.
-func ID(id EventID) PublishOption {
-	return func(p publication) publication {
-		if id.IsZero() {
-			return p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; leave the option out, or take one of NewEventID"})
-		}
-		p.id, p.given = id, true
-		return p
-	}
-}
-
-// After has an event dispatched no earlier than d from now. It is accepted at
-// once, for the subscriptions that there are now, and can be taken back with
-// Cancel until it is due. One that matches none is unrouted at once. It takes its
-// key's place when it is due. MaxElapsed counts from Publish. Shutdown does not
-// wait for it. Not more than 0 is at once. Of several of After and At, the last
-// holds.
-func After(d time.Duration) PublishOption {
-	return func(p publication) publication {
-		p.when = &dueOption{after: d}
-		return p
-	}
-}
-
-// At is After for an instant; one that has passed is now. Not the zero time.
-func At(t time.Time) PublishOption {
-	return func(p publication) publication {
-		if t.IsZero() {
-			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; leave the option out for an event that is due now"})
-		}
-		p.when = &dueOption{at: t}
-		return p
-	}
-}
 
 // Publish accepts an event and returns its id. When it returns nil, the event is queued, and
 // every subscription that matches its type now will handle it or be named in a dead
@@ -489,18 +374,11 @@ const maxGivenIDs = 100_000
 // givenIDs remembers the ids that publishers have given.
 type givenIDs struct {
 	mu    sync.Mutex // guards the following
-	known map[EventID]givenID
-	ring  []EventID // in the order in which they came, from oldest on
-	old   int
+	known *dedupe.Memory[EventID, content]
 }
 
 // content is what an id stands for.
 type content struct{ eventType, key string }
-
-type givenID struct {
-	content
-	place int // in the ring
-}
 
 // take remembers the given ids of a change, and takes out the dispatches whose ids are
 // known. If an id is known for something else, it remembers none.
@@ -512,7 +390,8 @@ func (g *givenIDs) take(c *change) error {
 	}
 	for _, d := range c.all() {
 		if d.from().given {
-			g.rememberLocked(d.id, content{d.to.eventType, d.key})
+			// Cloned: the key may be a piece of something large.
+			g.known.Remember(d.id, content{d.to.eventType, strings.Clone(d.key)})
 		}
 	}
 	return nil
@@ -534,8 +413,7 @@ func (g *givenIDs) unknownLocked(c *change) error {
 			continue
 		}
 		is := content{d.to.eventType, d.key}
-		before, known := g.known[d.id]
-		was := before.content
+		was, known := g.known.Lookup(d.id)
 		if !known {
 			was, known = batch[d.id]
 		}
@@ -561,31 +439,11 @@ func (g *givenIDs) unknownLocked(c *change) error {
 	return nil
 }
 
-func (g *givenIDs) rememberLocked(id EventID, c content) {
-	if g.known == nil {
-		g.known = make(map[EventID]givenID)
-	}
-	place := len(g.ring)
-	if place < maxGivenIDs {
-		g.ring = append(g.ring, id)
-	} else {
-		place = g.old
-		// One that was forgotten may be known again, in another place.
-		if oldest := g.ring[place]; g.known[oldest].place == place {
-			delete(g.known, oldest)
-		}
-		g.ring[place] = id
-		g.old = (g.old + 1) % maxGivenIDs
-	}
-	c.key = strings.Clone(c.key) // it may be a piece of something large
-	g.known[id] = givenID{c, place}
-}
-
 // forget makes an id free to be given again.
 func (g *givenIDs) forget(id EventID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.known, id)
+	g.known.Forget(id)
 }
 
 // forgetAll forgets the given ids of a change that was refused.

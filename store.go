@@ -1,0 +1,98 @@
+package eventbus
+
+import "time"
+
+// change is a transition of one dispatch, or of several that open together, as it is
+// recorded.
+type change struct {
+	kind    transition
+	d       *dispatch
+	batch   []*dispatch   // with toOpen, if there are several; d is the first
+	events  []Event       // with toOpen, for Observer.Accepted
+	outcome Outcome       // with toSettle
+	letter  *DeadLetter   // that is made (toSettle), or taken (toReplay)
+	due     int64         // with toWait
+	delay   time.Duration // with toWait
+}
+
+// transition is a kind of change.
+type transition uint8
+
+const (
+	toOpen   transition = iota // accepted dispatches become runnable
+	toReplay                   // a letter becomes a dispatch
+	toWait                     // for the next attempt
+	toPark                     // at the next target's door
+	toSettle                   // the dispatch ends
+)
+
+// all are the dispatches of the change.
+func (c *change) all() []*dispatch {
+	if c.batch != nil || c.d == nil {
+		return c.batch
+	}
+	return []*dispatch{c.d}
+}
+
+// record makes a change durable, and then applies it, once. In memory that is at once. A
+// store may do it later, on another goroutine, or refuse the change. Until then the
+// dispatch belongs to the record, and nothing else may touch it.
+//
+// Every transition of a dispatch that outlives a crash passes here. Only toOpen and
+// toReplay can be refused; their callers use recordNow.
+func (b *Bus) record(c *change) {
+	if b.recorder != nil {
+		b.recordLater(*c, func(error) {})
+		return
+	}
+	_ = b.apply(c, nil) // only a replay has an error
+}
+
+// recordNow is record for a caller that waits for the outcome.
+func (b *Bus) recordNow(c *change) error {
+	if b.recorder != nil {
+		applied := make(chan error, 1)
+		b.recordLater(*c, func(err error) { applied <- err })
+		return <-applied
+	}
+	return b.apply(c, nil)
+}
+
+func (b *Bus) recordLater(c change, applied func(error)) {
+	if c.kind != toOpen && c.kind != toReplay { // those are not in the ledger yet
+		c.d.state = stateRecording
+		b.ledger.recording.Add(1)
+	}
+	b.recorder(func(err error) {
+		err = b.apply(&c, err)
+		if c.kind != toOpen && c.kind != toReplay {
+			b.ledger.recording.Add(-1)
+		}
+		applied(err)
+		b.checkDrained()
+	})
+}
+
+// apply does what follows once a change is recorded, or refused with an error.
+func (b *Bus) apply(c *change, err error) error {
+	switch c.kind {
+	case toOpen:
+		for _, d := range c.batch {
+			b.opened(d, err)
+		}
+		if c.batch == nil {
+			b.opened(c.d, err)
+		}
+	case toReplay:
+		if err == nil {
+			err = b.replayedLetter(c.d, c.letter)
+		}
+	case toWait:
+		b.waits(c.d, c.delay, c.due)
+	case toPark:
+		b.parked(c.d)
+	case toSettle:
+		b.settled(c.d, c.outcome, c.letter)
+	}
+	return err
+}
