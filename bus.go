@@ -46,7 +46,6 @@ type Bus struct {
 
 	types     typeTable
 	retry     atomic.Pointer[retrySettings] // of subscriptions that have none; see retryset.go
-	era       atomic.Pointer[era]
 	given     givenIDs
 	scheduled *schedule
 	ledger    ledger
@@ -103,7 +102,6 @@ func New(opts ...Option) (*Bus, error) {
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
-	b.era.Store(&era{})
 	b.routes = route.NewTable(b.newTargets)
 	b.pool = pool.New(b.workers())
 	b.delay = delay.New(delayClock{b.time}, b.retryDue)

@@ -413,7 +413,7 @@ func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error)
 
 // reopen makes a dispatch for the subscriptions of a letter that did not succeed.
 func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
-	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type), era: b.era.Load()}
+	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
@@ -425,6 +425,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	}
 	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
 	to.subscriptions = slices.Compact(to.subscriptions) // one may have adopted the name of another
+	to.retry = b.retryInForce(to.subscriptions)
 	b.isolate(to)
 	now := b.time.Now()
 	again := &replay{

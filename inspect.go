@@ -59,11 +59,12 @@ func (b *Bus) Explain(eventType string) Plan {
 	if offence := route.CheckType(eventType); offence != nil {
 		return Plan{EventType: eventType, Err: typeError(eventType, offence)}
 	}
-	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType), era: b.era.Load()}
+	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType)}
+	to.retry = b.retryInForce(to.subscriptions)
 	merged := b.policy(to)
 	all := merged
 	if b.config.isolation {
-		merged = mergePolicies(b.settingsIn(to.era, nil), nil)
+		merged = mergePolicies(to.retry.bus, nil)
 	}
 	p := Plan{EventType: eventType, Policy: merged.clone(), Origins: make(map[string]string), Isolated: b.config.isolation}
 	for _, s := range to.subscriptions {

@@ -2,7 +2,6 @@ package eventbus
 
 import (
 	"fmt"
-	"sync/atomic"
 )
 
 // retrySettings are what a subscription has of its own for its failures.
@@ -18,56 +17,62 @@ type ownRetry struct {
 	policy   *RetryPolicy // the merged one, with what it has of what is not merged; nil if that is nothing
 }
 
-// era is the time between two changes of retry settings. A dispatch goes by those of
-// the era in which it was opened. Eras know the later ones, never the earlier, so that
-// one is forgotten with its last dispatch.
-type era struct{ end atomic.Pointer[eraEnd] }
-
-// eraEnd is the change that ends an era.
-type eraEnd struct {
-	of   *Subscription // nil: the bus
-	was  *retrySettings
-	next *era
+// retryInForce is the settings that apply to a dispatch: those in force when its targets were
+// made. SetRetry replaces settings and never changes them, so the dispatch keeps its policy
+// while it waits, is parked or is scheduled.
+type retryInForce struct {
+	bus *retrySettings
+	own []*retrySettings // by target, nil for none; nil if no target has any
 }
 
-// retryBox has the settings of a subscription, or the bus's for nil.
-func (b *Bus) retryBox(s *Subscription) *atomic.Pointer[retrySettings] {
-	if s == nil {
-		return &b.retry
-	}
-	return &s.retry
-}
-
-// settingsIn are the settings of a subscription, or of the bus for nil, in an era.
-func (b *Bus) settingsIn(e *era, s *Subscription) *retrySettings {
-	// Read before the eras: a change that comes in between is found there.
-	settings := b.retryBox(s).Load()
-	for e != nil {
-		end := e.end.Load()
-		if end == nil {
-			break
+// retryInForce returns the settings that now apply to the targets of a dispatch. The settings
+// of two targets may be from different moments if they are replaced during the call.
+func (b *Bus) retryInForce(subscriptions []*Subscription) retryInForce {
+	in := retryInForce{bus: b.retry.Load()}
+	for i, s := range subscriptions {
+		settings := s.retry.Load()
+		if settings == &noRetry {
+			continue
 		}
-		if end.of == s {
-			return end.was
+		if in.own == nil {
+			in.own = make([]*retrySettings, len(subscriptions))
 		}
-		e = end.next
+		in.own[i] = settings
 	}
-	return settings
+	return in
 }
 
-// changeRetry begins an era with other settings of a subscription, or of the bus for
-// nil.
+// of returns the own settings of a target, by its index.
+func (in *retryInForce) of(i int) *retrySettings {
+	if in.own == nil || in.own[i] == nil {
+		return &noRetry
+	}
+	return in.own[i]
+}
+
+// only returns the settings for a dispatch that has one of the targets.
+func (in *retryInForce) only(i int) retryInForce {
+	if in.own == nil {
+		return *in
+	}
+	return retryInForce{bus: in.bus, own: in.own[i : i+1 : i+1]}
+}
+
+// changeRetry replaces settings of a subscription, or of the bus for nil.
 func (b *Bus) changeRetry(s *Subscription, change func(*retrySettings)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	box, next := b.retryBox(s), &era{}
-	was := box.Load()
-	settings := *was
+	box := &b.retry
+	if s != nil {
+		box = &s.retry
+	}
+	settings := *box.Load()
 	change(&settings)
-	b.era.Load().end.Store(&eraEnd{of: s, was: was, next: next})
 	box.Store(&settings)
-	b.era.Store(next)
-	b.routes.Renew() // its targets are of the era that has ended
+	if s != nil && settings.set == 0 && settings.rules == nil {
+		box.Store(&noRetry)
+	}
+	b.routes.Renew() // cached targets have the settings before
 }
 
 // SetRetry replaces the subscription's overrides of the retry policy by those of the

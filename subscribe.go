@@ -201,8 +201,8 @@ type targets struct {
 	merged        atomic.Pointer[mergedPolicy]
 	// each has the targets of each subscription's own dispatch, if there are
 	// several: the bus has isolation.
-	each []*targets
-	era  *era // whose retry settings hold
+	each  []*targets
+	retry retryInForce
 }
 
 // only is the targets of a delivery that is split off at an index, with the policy of
@@ -221,14 +221,15 @@ func (b *Bus) policy(t *targets) *mergedPolicy {
 	}
 	own := make([]ownRetry, len(t.subscriptions))
 	for i, s := range t.subscriptions {
-		own[i] = ownRetry{of: s, settings: b.settingsIn(t.era, s)}
+		own[i] = ownRetry{of: s, settings: t.retry.of(i)}
 	}
-	t.merged.CompareAndSwap(nil, mergePolicies(b.settingsIn(t.era, nil), own))
+	t.merged.CompareAndSwap(nil, mergePolicies(t.retry.bus, own))
 	return t.merged.Load()
 }
 
 func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
-	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType), era: b.era.Load()}
+	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType)}
+	t.retry = b.retryInForce(subscriptions)
 	b.isolate(t)
 	return t
 }
@@ -241,7 +242,7 @@ func (b *Bus) isolate(t *targets) {
 	each := make([]targets, len(t.subscriptions))
 	t.each = make([]*targets, len(each))
 	for i := range each {
-		each[i].eventType, each[i].counters, each[i].era = t.eventType, t.counters, t.era
+		each[i].eventType, each[i].counters, each[i].retry = t.eventType, t.counters, t.retry.only(i)
 		each[i].subscriptions = t.subscriptions[i : i+1 : i+1]
 		t.each[i] = &each[i]
 	}

@@ -404,3 +404,38 @@ func TestP5_SettingWhileManyPublish(t *testing.T) {
 		require.LessOrEqual(t, l.Attempts-1, r.atMost)
 	}
 }
+
+// A dispatch keeps the settings that it began with, and none of the others: many changes
+// leave nothing behind, also while dispatches from before wait, are held or scheduled.
+func TestP5_ManyChangesLeaveNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changes := unlessShort(100_000, 20_000)
+		bus, _ := startBus(t, silent(withoutCircuit, eventbus.WithRetry(retry(1, time.Hour)))...)
+		calls := newCallLog()
+		s := mustSubscribe(t, bus, "order.*", func(_ context.Context, e eventbus.Event) error {
+			calls.note("%s", e.Payload)
+			return errBroken
+		}, eventbus.Retry(eventbus.MaxRetries(1)))
+		paused := mustSubscribe(t, bus, "held", failing(errBroken), eventbus.Retry(eventbus.MaxRetries(1)))
+		mustPublish(t, bus, "order.failed", "waiting")
+		mustPublish(t, bus, "order.placed", "scheduled", eventbus.After(30*time.Minute))
+		require.NoError(t, paused.Pause())
+		mustPublish(t, bus, "held", "held")
+		settleWorkers()
+		before := heldBytes()
+		for range changes / 4 {
+			require.NoError(t, s.SetRetry(eventbus.MaxRetries(9)))
+			require.NoError(t, paused.SetRetry(eventbus.MaxRetries(9)))
+			require.NoError(t, bus.SetRetry(retry(9, time.Second)))
+			require.NoError(t, s.SetRetryRules())
+		}
+		require.Less(t, heldBytes()-before, int64(changes), "less than a byte a change")
+		require.NoError(t, paused.Resume())
+		time.Sleep(3 * time.Hour)
+		require.Equal(t, []string{"+0s waiting", "+30m0s scheduled", "+1h0m0s waiting", "+1h30m0s scheduled"}, calls.all())
+		for _, l := range letters(t, bus) {
+			require.Equal(t, 2, l.Attempts)
+		}
+		shutdown(t, bus)
+	})
+}
