@@ -61,12 +61,12 @@ func (id *LetterID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseLetterID reads a UUID in its usual form. The error matches ErrNotFound:
-// there is no letter of that id.
+// ParseLetterID reads a UUID in its usual form, of 36 characters. It does not look for
+// the letter. The error matches ErrInvalidLetter.
 func ParseLetterID(s string) (LetterID, error) {
 	id, ok := uuid7.Parse(s)
 	if !ok {
-		return LetterID{}, fmt.Errorf("%w: %q is not a UUID of the form 8-4-4-4-12 hexadecimal digits", ErrNotFound, shorten(s))
+		return LetterID{}, fmt.Errorf("%w: the id %q is not a UUID of the form 8-4-4-4-12 hexadecimal digits", ErrInvalidLetter, shorten(s))
 	}
 	return id, nil
 }

@@ -63,7 +63,7 @@ var (
 	// ErrNotFound is returned for a dead letter that is not there: unknown,
 	// purged, or replayed already.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
-	// ErrInvalidLetter is matched by every *ImportError.
+	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
 	// ErrNoSubscription is returned by Replay when a subscription that the
 	// letter is for does not exist; the letter stays.

@@ -273,8 +273,8 @@ func ExampleBus_Explain() {
 	fmt.Print(bus.Explain("order.placed"))
 	// Output:
 	// order.placed goes to 2 subscription(s)
-	//   1. billing  pattern "order.*", timeout 30s, circuit closed
-	//   2. mail  pattern "**", timeout 5s, circuit closed
+	//   1. billing  pattern "order.*", timeout 30s, circuit closed, hold when open
+	//   2. mail  pattern "**", timeout 5s, circuit closed, hold when open
 	//      MaxRetries = 5  (billing)
 	//      BaseDelay = 200ms  (mail)
 	//      MaxDelay = 1m0s  (bus default)

@@ -109,6 +109,9 @@ func (p Plan) String() string {
 	b.WriteByte('\n')
 	for i, t := range p.Targets {
 		fmt.Fprintf(&b, "%3d. %s  pattern %q, timeout %s, circuit %s", i+1, t.Subscription, t.Pattern, t.Timeout, t.Circuit)
+		if t.Circuit != CircuitDisabled {
+			fmt.Fprintf(&b, ", %s when open", t.WhenOpen)
+		}
 		for _, field := range retryFields {
 			if text, ok := t.Overrides[field.name]; ok && (p.Isolated || field.set&unmergedFields != 0) {
 				fmt.Fprintf(&b, ", %s %s", field.name, text)

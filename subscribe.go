@@ -135,6 +135,14 @@ func (s *Subscription) owns(name string) bool {
 	return s.named && s.id == name || slices.Contains(s.formerly, name)
 }
 
+// String returns the name and the pattern: mail (pattern "order.*").
+func (s *Subscription) String() string {
+	if s == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("%s (pattern %q)", s.id, s.pattern)
+}
+
 // Pattern is the pattern as it was given to Subscribe.
 func (s *Subscription) Pattern() string {
 	if s == nil {

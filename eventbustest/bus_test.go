@@ -226,6 +226,14 @@ func TestNew_WhatIsHeldOrForLaterIsUnfinished(t *testing.T) {
 			return bus
 		}
 		oneFailure(t, func(t testing.TB) { leave(t) }, "2 events unfinished", "held, paused or published for later", "AllowDeadLetters")
+		for _, query := range []eventbus.LetterQuery{{}, {All: true}, {Subscription: "mail"}} {
+			oneFailure(t, func(t testing.TB) {
+				eventbustest.AllowDeadLetters(t, leave(t), query)
+			}, "2 events unfinished", "the reason shutdown")
+		}
+		passes(t, func(t testing.TB) {
+			eventbustest.AllowDeadLetters(t, leave(t), eventbus.LetterQuery{Reason: eventbus.ReasonShutdown, Subscription: "mail"})
+		})
 		passes(t, func(t testing.TB) {
 			eventbustest.AllowDeadLetters(t, leave(t), eventbus.LetterQuery{Reason: eventbus.ReasonShutdown})
 		})

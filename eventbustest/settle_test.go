@@ -42,7 +42,7 @@ func TestWaitSettled_TellsWhatIsUnsettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		oneFailure(t, func(t testing.TB) {
 			bus := eventbustest.NewUnstarted(t)
-			eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{})
+			eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonShutdown})
 			subscribe(t, bus, ok)
 			publish(t, bus, "order.placed", nil)
 			eventbustest.WaitSettled(t, bus)

@@ -67,7 +67,8 @@ const (
 
 var strategies = []string{string(Fixed), string(Exponential), string(ExponentialJitter)}
 
-// Retry is which errors are retried, by their names (eventbus.ErrorName).
+// Retry lists the errors that are retried and those that are not, by name (see Names of
+// eventbus.ErrorTraits).
 type Retry struct {
 	// IncludeErrors are those that are: none of it is nothing. ["ValueError"] by
 	// default, which hardly any error in Go is called: see eventbus.WithErrorName.

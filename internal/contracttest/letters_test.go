@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -329,8 +330,13 @@ func TestL2_BadQueries(t *testing.T) {
 		_, err = bus.DLQ().ReplayMatching(t.Context(), q)
 		requireOptionError(t, err, option)
 	}
-	_, err = eventbus.ParseLetterID("17")
-	require.ErrorIs(t, err, eventbus.ErrNotFound)
+	for _, bad := range []string{"17", "", strings.Repeat("0", 36), strings.Repeat("x", 1000)} {
+		_, err = eventbus.ParseLetterID(bad)
+		require.ErrorIs(t, err, eventbus.ErrInvalidLetter, bad)
+		require.NotErrorIs(t, err, eventbus.ErrNotFound, "it says nothing about letters that exist")
+		require.ErrorContains(t, err, "not a UUID")
+		require.Less(t, len(err.Error()), 300)
+	}
 	id := eventbus.LetterID{1, 2, 3}
 	parsed, err := eventbus.ParseLetterID(id.String())
 	require.NoError(t, err)

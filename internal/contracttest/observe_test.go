@@ -967,6 +967,27 @@ func TestO5_ThePlanAsText(t *testing.T) {
 	require.Contains(t, text, "Jitter = proportional")
 }
 
+func TestO5_ThePlanSaysWhatAnOpenCircuitDoes(t *testing.T) {
+	bus, _ := newBus(t)
+	mustSubscribe(t, bus, "a", ok, eventbus.Named("holds"))
+	mustSubscribe(t, bus, "a", ok, eventbus.Named("buries"), eventbus.DeadLetterWhenOpen)
+	mustSubscribe(t, bus, "a", ok, eventbus.Named("drops"), eventbus.DropWhenOpen)
+	mustSubscribe(t, bus, "a", ok, eventbus.Named("has none"), eventbus.Circuit(eventbus.NoCircuit()))
+	text := bus.Explain("a").String()
+	require.Contains(t, text, "circuit closed, hold when open\n")
+	require.Contains(t, text, "circuit closed, dead-letter when open\n")
+	require.Contains(t, text, "circuit closed, drop when open\n")
+	require.Contains(t, text, "circuit disabled\n")
+}
+
+func TestO5_ASubscriptionAsText(t *testing.T) {
+	bus, _ := newBus(t)
+	require.Equal(t, `mail (pattern "order.*")`, mustSubscribe(t, bus, "order.*", ok, eventbus.Named("mail")).String())
+	require.Equal(t, `order.*#2 (pattern "order.*")`, fmt.Sprint(mustSubscribe(t, bus, "order.*", ok)))
+	var none *eventbus.Subscription
+	require.Equal(t, "<nil>", none.String())
+}
+
 func TestO5_ExplainShowsWhatIsSet(t *testing.T) {
 	bus, _ := newBus(t)
 	s := mustSubscribe(t, bus, "a", ok, eventbus.Named("s"), eventbus.Retry(eventbus.MaxRetries(7)))
