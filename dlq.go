@@ -26,6 +26,9 @@ const (
 	ReasonCircuitOpen Reason = "circuit_open"
 	// ReasonOverflow: the line at the subscription's door was full.
 	ReasonOverflow Reason = "overflow"
+	// ReasonCrash: the event kept ending the process. Only a bus with a durable store makes such
+	// letters; any bus imports them.
+	ReasonCrash Reason = "crash"
 	// ReasonExpired: the next retry would have come at or past MaxElapsed.
 	ReasonExpired Reason = "expired"
 	// ReasonUnsubscribed: the subscription ended before the event reached it.
@@ -35,7 +38,7 @@ const (
 )
 
 var reasons = []Reason{
-	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen, ReasonOverflow,
+	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen, ReasonOverflow, ReasonCrash,
 	ReasonExpired, ReasonUnsubscribed, ReasonShutdown,
 }
 

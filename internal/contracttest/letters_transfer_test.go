@@ -799,3 +799,10 @@ func manyNames(size int) string {
 	b.WriteString(`"last":""}`)
 	return b.String()
 }
+
+func TestL1_ALetterOfACrash(t *testing.T) {
+	bus, _ := newBus(t)
+	importLetters(t, bus, []byte(strings.Replace(letterLine, "exhausted", "crash", 1)))
+	require.Equal(t, eventbus.ReasonCrash, oneLetter(t, bus).Reason)
+	require.Equal(t, 1, list(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonCrash}).Total)
+}
