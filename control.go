@@ -55,8 +55,8 @@ func (s *Subscription) Reset() error {
 // Pause holds the subscription's deliveries until Resume, whatever its circuit and
 // its WhenOpen say: no call of the handler is begun after Pause has returned. One that
 // a worker has begun may end, and is not waited for; its retries are held too. Of more than
-// HoldCapacity deliveries, those that come last are dead-lettered with the reason
-// circuit_open; Shutdown does not wait for any.
+// LineCapacity deliveries, those that come last are dead-lettered with the reason
+// overflow; Shutdown does not wait for any.
 //
 // The error is ErrNoSubscription after Unsubscribe.
 func (s *Subscription) Pause() error {

@@ -37,12 +37,12 @@
 //
 // # The way of an event
 //
-//	Publish ── which subscriptions? ── its key's turn? ── queue ── a free worker
+//	Publish ── which subscriptions? ── queue ── a free worker ── its key's turn?
 //	                                                                 │
 //	              ┌──────────────────────────────────────────────────┘
 //	              ▼
 //	   for each subscription in order:
-//	     circuit open? ── yes ── held, until it closes
+//	     circuit open, paused, or limit reached? ── yes ── parked
 //	        │ no
 //	     handler, watched ── nil ── next one ── … ── handled
 //	        │ error, panic, Goexit, timeout
