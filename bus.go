@@ -45,7 +45,7 @@ type Bus struct {
 	recorder func(done func(error)) // records a change; nil: in memory, done at once
 
 	types     typeTable
-	retry     atomic.Pointer[retrySettings] // of subscriptions that have none; see retryset.go
+	retry     atomic.Pointer[retrySettings] // of subscriptions that have none; see retry_settings.go
 	given     givenIDs
 	scheduled *schedule
 	ledger    ledger

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/surebus/eventbus/internal/timeline"
 	"go.uber.org/zap"
 )
 
@@ -81,7 +82,7 @@ func (s *Subscription) HoldUntil(t time.Time) error {
 	if d <= 0 {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
 	}
-	s.pause(later(now.Nanos, d), zap.Time("until", t))
+	s.pause(timeline.Later(now.Nanos, d), zap.Time("until", t))
 	return nil
 }
 

@@ -160,7 +160,7 @@ func (b *Bus) fail(d *dispatch, s *Subscription, ran *running, r result) {
 		return
 	}
 	*previous = next.scheduled
-	b.wait(d, next.delay, later(now.Nanos, next.delay))
+	b.wait(d, next.delay, timeline.Later(now.Nanos, next.delay))
 }
 
 // leave ends a delivery's stay inside a door, with its outcome for the circuit.
@@ -173,14 +173,6 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	if s.door.circuit.gate.Load()&gateLine != 0 {
 		b.tend(s)
 	}
-}
-
-// later is the instant a delay after another one, or the end of time.
-func later(nanos int64, delay time.Duration) int64 {
-	if due := nanos + int64(delay); due >= nanos {
-		return due
-	}
-	return math.MaxInt64
 }
 
 // opened makes an accepted dispatch runnable. Its room in the queue is reserved.

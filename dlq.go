@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
 )
 
@@ -449,7 +450,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		origin: &origin{metadata: l.Event.Metadata, replay: again},
 	}
 	if l.Due.After(now.UTC) {
-		d.origin.due = later(now.Nanos, l.Due.Sub(now.UTC))
+		d.origin.due = timeline.Later(now.Nanos, l.Due.Sub(now.UTC))
 	}
 	b.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
 	if r != nil {

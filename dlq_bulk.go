@@ -331,7 +331,7 @@ func (p *pace) wait(ctx context.Context) error {
 		p.begun, p.due = true, now
 		return nil
 	}
-	p.due = max(later(p.due, clampDuration(float64(time.Second)/p.perSecond, math.MaxInt64)), now-int64(paceBurst))
+	p.due = max(timeline.Later(p.due, clampDuration(float64(time.Second)/p.perSecond, math.MaxInt64)), now-int64(paceBurst))
 	if p.due <= now {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/route"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Publish accepts an event and returns its id. When it returns nil, the event is queued, and
@@ -313,7 +314,7 @@ func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
 	if delay <= 0 {
 		return now.Wall, 0
 	}
-	return now.Wall, max(later(now.Nanos, delay), 1)
+	return now.Wall, max(timeline.Later(now.Nanos, delay), 1)
 }
 
 // running reports whether c is a running call of this bus.

@@ -7,6 +7,7 @@
 package timeline
 
 import (
+	"math"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -164,4 +165,12 @@ func (t *Timeline) tick() {
 	if !busy {
 		t.rest()
 	}
+}
+
+// Later is the instant a delay after another one, or the end of time.
+func Later(nanos int64, delay time.Duration) int64 {
+	if due := nanos + int64(delay); due >= nanos {
+		return due
+	}
+	return math.MaxInt64
 }
