@@ -14,27 +14,28 @@ import (
 	"github.com/surebus/eventbus/internal/uuid7"
 )
 
-// Reason is why a dispatch died.
+// Reason is why a dispatch became a dead letter.
 type Reason string
 
 const (
 	// ReasonExhausted: the last attempt of the retry policy, or of a rule, failed.
 	ReasonExhausted Reason = "exhausted"
-	// ReasonPermanent: the error was marked Permanent, or RetryIf or a list of names
-	// refused it.
+	// ReasonPermanent: the error was marked Permanent, or RetryIf, IncludeErrors or
+	// ExcludeErrors ruled out a retry.
 	ReasonPermanent Reason = "permanent"
-	// ReasonCircuitOpen: the subscription was skipped, its circuit being open.
+	// ReasonCircuitOpen: the subscription's circuit was open.
 	ReasonCircuitOpen Reason = "circuit_open"
 	// ReasonOverflow: the line at the subscription's door was full.
 	ReasonOverflow Reason = "overflow"
 	// ReasonCrash: the event kept ending the process. Only a bus with a durable store makes such
 	// letters; any bus imports them.
 	ReasonCrash Reason = "crash"
-	// ReasonExpired: the next retry would have come at or past MaxElapsed.
+	// ReasonExpired: the next retry would have started at or after MaxElapsed.
 	ReasonExpired Reason = "expired"
-	// ReasonUnsubscribed: the subscription ended before the event reached it.
+	// ReasonUnsubscribed: Unsubscribe was called before the event reached the handler.
 	ReasonUnsubscribed Reason = "unsubscribed"
-	// ReasonShutdown: Shutdown's context ended before the dispatch did.
+	// ReasonShutdown: Shutdown ended the bus before the dispatch settled. The dispatch was
+	// cut short, parked or scheduled.
 	ReasonShutdown Reason = "shutdown"
 )
 
@@ -43,20 +44,20 @@ var reasons = []Reason{
 	ReasonExpired, ReasonUnsubscribed, ReasonShutdown,
 }
 
-// LetterID identifies a dead letter: a UUID of version 7. Later letters have
-// larger ones.
+// LetterID identifies a dead letter. It is a UUID of version 7. Later letters have larger
+// ids.
 type LetterID [16]byte
 
-// String is the UUID's usual form, in lower case.
+// String returns the UUID in its usual form, in lower case.
 func (id LetterID) String() string { return uuid7.Format(id) }
 
 // IsZero reports whether the id is not set.
 func (id LetterID) IsZero() bool { return id == LetterID{} }
 
-// MarshalText is String.
+// MarshalText returns the text of String.
 func (id LetterID) MarshalText() ([]byte, error) { return []byte(uuid7.Format(id)), nil }
 
-// UnmarshalText is ParseLetterID.
+// UnmarshalText parses the id as ParseLetterID does.
 func (id *LetterID) UnmarshalText(text []byte) error {
 	parsed, err := ParseLetterID(string(text))
 	if err == nil {
@@ -65,8 +66,8 @@ func (id *LetterID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseLetterID reads a UUID in its usual form, of 36 characters. It does not look for
-// the letter. The error matches ErrInvalidLetter.
+// ParseLetterID parses a UUID in its usual form of 36 characters. It does not look up the
+// letter. The error matches ErrInvalidLetter.
 func ParseLetterID(s string) (LetterID, error) {
 	id, ok := uuid7.Parse(s)
 	if !ok {
@@ -75,44 +76,44 @@ func ParseLetterID(s string) (LetterID, error) {
 	return id, nil
 }
 
-// DeadLetter is the record of a dispatch that will not be tried again by itself.
+// DeadLetter is the record of a dispatch that the bus does not retry any more. Replay opens a
+// new dispatch from it.
 type DeadLetter struct {
 	ID     LetterID `json:"id"`
 	Event  Event    `json:"event"`
 	Reason Reason   `json:"reason"`
-	// Subscription is where it ended.
+	// Subscription is the one at which the dispatch ended.
 	Subscription string `json:"subscription"`
-	// Succeeded are the subscriptions that handled the event, in this dispatch
-	// or, if it is a replay, in one before.
+	// Succeeded lists the subscriptions that handled the event, in this dispatch or in an
+	// earlier one that was replayed.
 	Succeeded []string `json:"succeeded,omitempty"`
-	// NotReached are the subscriptions that were to come after Subscription.
+	// NotReached lists the subscriptions after Subscription in the dispatch's order.
 	NotReached []string `json:"not_reached,omitempty"`
-	// Attempts is how many attempts the dispatch had.
+	// Attempts is the number of attempts of the dispatch.
 	Attempts int `json:"attempts"`
-	// Failures are the failures of all attempts, also of those before a replay,
-	// in order. Of more than 100, the first 10 and the last 90 are kept.
+	// Failures lists the failures of all attempts in order, including those before a
+	// replay. If there are more than 100, it has the first 10 and the last 90.
 	Failures []Failure `json:"failures,omitempty"`
-	// FailuresOmitted is how many were left out after the first 10.
+	// FailuresOmitted is the number of failures left out after the first 10.
 	FailuresOmitted int `json:"failures_omitted,omitempty"`
-	// Due is when a scheduled event is due, in UTC; zero for other events. A replay before
-	// that schedules the event again.
+	// Due is when a scheduled event is due, in UTC. It is zero for other events. A replay
+	// before Due schedules the event again.
 	Due time.Time `json:"due,omitzero"`
-	// DiedAt is when it died, in UTC.
+	// DiedAt is when the dispatch ended, in UTC.
 	DiedAt time.Time `json:"died_at"`
-	// Replays is how often the event had been replayed.
+	// Replays is the number of replays of the event before this letter.
 	Replays int `json:"replays,omitempty"`
-	// Fingerprint is that of its group: see LetterGroup.
+	// Fingerprint identifies the letter's group, see LetterGroup.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Edited is set if the event has been replayed with another payload than it
-	// was published with: the event is then as it was delivered last, and Original
-	// is the payload that it was published with. A payload may be nil.
+	// Edited is set if ReplayEdited replaced the payload. Event then has the payload that
+	// was delivered last, and Original has the published one. A payload may be nil.
 	Edited   bool `json:"edited,omitempty"`
 	Original any  `json:"original,omitempty"`
-	// Rule is the rule that was exhausted; nil if none was.
+	// Rule is the rule whose attempts were exhausted, or nil.
 	Rule *RuleRef `json:"rule,omitempty"`
 
-	// Where the event's last failure stands in the window of a subscription: a
-	// replay is of the same event, and takes its place.
+	// The entry of the event's last failure in the circuit window of a subscription. A
+	// replay is of the same event, so its outcome replaces that entry.
 	counted counted
 	at      *Subscription
 
@@ -123,19 +124,18 @@ type DeadLetter struct {
 // Failure is one failed attempt.
 type Failure struct {
 	Attempt      int           `json:"attempt"`
-	Replays      int           `json:"replays,omitempty"` // of the event, at the time
+	Replays      int           `json:"replays,omitempty"` // of the event, before the attempt
 	Subscription string        `json:"subscription"`
 	Time         time.Time     `json:"time"`     // when it failed, in UTC
 	Duration     time.Duration `json:"duration"` // of the call; in JSON, nanoseconds
-	// Error is the error's text, of which at most 8 KiB are kept. What is no UTF-8
-	// in it is U+FFFD.
+	// Error is the error's text, cut at 8 KiB. Invalid UTF-8 in it is replaced by U+FFFD.
 	Error string `json:"error"`
-	// Class is the Go type of the error: see LetterGroup.
+	// Class is the Go type of the error, see LetterGroup.
 	Class string `json:"class,omitempty"`
-	// Rule is the rule that decided on it; nil if the retry policy did.
+	// Rule is the rule that decided on the failure, or nil if the retry policy did.
 	Rule *RuleRef `json:"rule,omitempty"`
-	// Err is the error itself: a *PanicError has the stack of a panic. Of an
-	// imported letter it is an error that has the text, and nothing else.
+	// Err is the error itself. A *PanicError has the stack of a panic. In an imported
+	// letter, Err has the text only.
 	Err error `json:"-"`
 }
 
@@ -162,14 +162,14 @@ func (l *DeadLetter) clone() DeadLetter {
 	return c
 }
 
-// What is kept of the failures of a dispatch.
+// How many failures of a dispatch are kept.
 const (
 	firstFailures = 10
 	lastFailures  = 90
 )
 
-// keepFailure appends to the failures that are kept, the first and the last ones, and
-// returns how many it left out.
+// keepFailure appends f to the kept failures. If they are at their limit, it drops one
+// between the first and the last ones. It returns the number of dropped failures.
 func keepFailure[F any](kept []F, first int, f F) ([]F, int) {
 	if len(kept) < first+lastFailures {
 		return append(kept, f), 0
@@ -179,14 +179,14 @@ func keepFailure[F any](kept []F, first int, f F) ([]F, int) {
 	return kept, 1
 }
 
-// DLQ is the dead letter queue of a bus. Its methods are safe for concurrent
-// use, before Start and after Shutdown too.
+// DLQ is the dead letter queue of a bus. Its methods are safe for concurrent use, and
+// work before Start and after Shutdown, except for replays after Shutdown.
 type DLQ struct{ bus *Bus }
 
 // DLQ returns the dead letter queue.
 func (b *Bus) DLQ() *DLQ { return &DLQ{b} }
 
-// ready is what is wrong with a call, if anything.
+// ready returns why a call cannot proceed, if there is a reason.
 func (q *DLQ) ready(ctx context.Context) error {
 	if q == nil {
 		return ErrUninitialized
@@ -200,11 +200,12 @@ func (q *DLQ) ready(ctx context.Context) error {
 	return nil
 }
 
-// List returns a page of the letters that match a query, newest first. It does
-// not block; the context is only asked whether it has ended. It reads only letters
-// of the query's Fingerprint, or else of its Subscription and Reason; by the other
-// fields it may read all of those, at about 0.2 µs a letter. Errors: *PatternError,
-// *OptionError, the context's.
+// List returns a page of the letters that match a query, newest first. It does not block.
+//
+// Fingerprint, Subscription and Reason are served by an index. For the other fields, List
+// scans the letters that the index yields, at about 0.2 µs a letter.
+//
+// Errors: *PatternError, *OptionError, the context's error if it has ended.
 func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	f, err := q.filter(ctx, query)
 	if err != nil {
@@ -213,8 +214,9 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	return q.bus.letters.list(f), nil
 }
 
-// Get returns a letter. The error matches ErrNotFound if there is none, or is the
-// context's.
+// Get returns the letter with an id.
+//
+// Errors: ErrNotFound, the context's error if it has ended.
 func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	if err := q.ready(ctx); err != nil {
 		return DeadLetter{}, fmt.Errorf("Get: %w", err)
@@ -226,19 +228,19 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	return l, nil
 }
 
-// Replay consumes a letter and opens, in one step, a dispatch of its event, with
-// the same id, for the subscriptions that did not succeed, with fresh attempts.
-// Dying again makes a new letter with the whole history. It returns when the
-// dispatch is queued, and does not wait for room. An event whose Due is in the future is
-// scheduled again.
-//
-// Errors: ErrNotFound if the letter is unknown or has been replayed or purged;
-// ErrNoSubscription, naming it, if one of its subscriptions does not exist;
-// ErrShutdown; the context's. With any of them the letter is where it was.
+// Replay removes a letter and opens, in the same step, a dispatch of its event. The dispatch
+// has the same event id and goes to the subscriptions that did not succeed, with fresh
+// attempts. If it fails again, the new letter has the whole history. Replay returns when
+// the dispatch is queued; it does not wait for room in the queue. An event whose Due is in
+// the future is scheduled again.
 //
 // A letter of an unnamed subscription can be replayed only by the bus that made it. For an
-// imported letter, ErrNoSubscription is also the error if a name in it was not given to
-// a subscription of this bus by Named or Formerly.
+// imported letter, each name must belong to a subscription of this bus by Named or
+// Formerly.
+//
+// Errors, after which the letter stays in the queue: ErrNotFound for a letter that is
+// unknown, replayed or purged; ErrNoSubscription with the missing name; ErrShutdown; the
+// context's error if it has ended.
 func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("Replay: %w", err)
@@ -249,12 +251,11 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 	return nil
 }
 
-// ReplayEdited is Replay with another payload, for an event that cannot be handled
-// as it is. Its id, type, metadata and time stay. It is the dispatch's payload, for
-// all subscriptions that did not succeed, and that of the letter if it dies again,
-// which keeps the payload that the event was published with in Original: the very
-// first one, however often it is edited. Errors: those of Replay; an *EventError for a
-// json.RawMessage that is not valid JSON.
+// ReplayEdited replays a letter with another payload. The event keeps its id, type, key,
+// metadata and time. If the dispatch fails again, the new letter has the new payload in
+// Event, and the published payload in Original, after any number of edits.
+//
+// Errors: those of Replay; an *EventError for a json.RawMessage that is not valid JSON.
 func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
@@ -268,7 +269,8 @@ func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any) error 
 	return nil
 }
 
-// checkJSON refuses a json.RawMessage that encoding/json cannot encode.
+// checkJSON rejects a json.RawMessage that encoding/json cannot encode: a letter with such a
+// payload could not be exported.
 func checkJSON(payload any) error {
 	raw, ok := payload.(json.RawMessage)
 	if !ok || raw == nil {
@@ -286,8 +288,9 @@ func checkJSON(payload any) error {
 	return refused
 }
 
-// Purge deletes a letter. The error matches ErrNotFound if there is none, or is the
-// context's.
+// Purge deletes a letter.
+//
+// Errors: ErrNotFound, the context's error if it has ended.
 func (q *DLQ) Purge(ctx context.Context, id LetterID) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("Purge: %w", err)
@@ -298,7 +301,7 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID) error {
 	return nil
 }
 
-// letter is the record of a dispatch that dies at its next target.
+// letter returns the record of a dispatch that ends at its next target.
 func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 	r := d.replay()
 	l := &DeadLetter{
@@ -351,16 +354,17 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 	return l
 }
 
-// replaying is what a replay changes. Its methods may be called on nil.
+// replaying has the parameters of a replay. nil stands for none.
 type replaying struct {
 	edits   bool
-	payload any      // with edits
-	run     *bulkRun // that it is part of, if any
+	payload any      // if edits is set
+	run     *bulkRun // the bulk replay that it is part of, or nil
 }
 
-// replay opens a dispatch of a letter's event and takes the letter, in one step.
+// replay removes a letter and opens a dispatch of its event, in one step.
 func (b *Bus) replay(id LetterID, r *replaying) error {
-	// Counted before ending is read: if that is not set, Shutdown waits for this.
+	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the
+	// increment and waits.
 	b.entering.Add(1)
 	defer func() {
 		b.entering.Add(-1)
@@ -415,7 +419,7 @@ func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error)
 	return s, nil
 }
 
-// reopen makes a dispatch for the subscriptions of a letter that did not succeed.
+// reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.
 func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
 	b.mu.Lock()
@@ -428,7 +432,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		to.subscriptions = append(to.subscriptions, s)
 	}
 	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	to.subscriptions = slices.Compact(to.subscriptions) // one may have adopted the name of another
+	to.subscriptions = slices.Compact(to.subscriptions) // Formerly may map two names to one subscription
 	to.retry = b.retryInForce(to.subscriptions)
 	b.isolate(to)
 	now := b.time.Now()
