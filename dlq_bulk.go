@@ -18,11 +18,11 @@ import (
 // BulkOption is an option of ReplayMatching and PurgeMatching.
 type BulkOption func(*bulk)
 
-// bulk is what the options of a bulk operation say.
+// bulk has the options of a bulk operation.
 type bulk struct {
-	perSecond float64 // 0 for as fast as possible
+	perSecond float64 // 0: not limited
 	dryRun    bool
-	stopAfter int // 0 for never
+	stopAfter int // 0: never
 	progress  func(BulkProgress)
 	err       error
 }
@@ -33,9 +33,9 @@ func (b *bulk) refuseIf(bad bool, name string, value any, reason string) {
 	}
 }
 
-// Rate has at most so many letters dealt with in a second, evenly, by the bus's
-// clock. The first one is at once. After a delay, such as that of a slow OnProgress,
-// it catches up by at most 10 ms. By default there is no bound.
+// Rate limits a bulk operation to perSecond letters per second, evenly spaced by the bus's
+// clock. The first letter is processed at once. After a delay, such as a slow OnProgress,
+// the operation catches up by at most 10 ms. Without Rate there is no limit.
 func Rate(perSecond float64) BulkOption {
 	return func(b *bulk) {
 		b.refuseIf(!(perSecond > 0 && perSecond <= math.MaxFloat64), "Rate", perSecond,
@@ -44,13 +44,13 @@ func Rate(perSecond float64) BulkOption {
 	}
 }
 
-// DryRun only counts the letters that match. The other options have no effect then,
-// so that it can be added to a call to see what the call would be about.
+// DryRun makes a bulk operation only count the letters that match. The other options then
+// have no effect.
 func DryRun() BulkOption { return func(b *bulk) { b.dryRun = true } }
 
-// StopAfter stops a ReplayMatching when there have been n failures, as
-// ReplayReport.Failures counts them. Give it a Rate too: without one, most letters
-// have been replayed before the first handler fails.
+// StopAfter stops a ReplayMatching after n failures, as counted by ReplayReport.Failures.
+// Combine it with Rate: without a rate, most letters are replayed before the first handler
+// fails.
 func StopAfter(n int) BulkOption {
 	return func(b *bulk) {
 		b.refuseIf(n < 1, "StopAfter", n, "must be at least 1; leave the option out to go on after any failure")
@@ -58,10 +58,10 @@ func StopAfter(n int) BulkOption {
 	}
 }
 
-// OnProgress has f called after each letter of a ReplayMatching; of a PurgeMatching
-// after each one if it has a Rate, and after every 1,000 and the last if not. It is
-// called by the goroutine that runs the operation, which waits for it, and holds no
-// lock. What it panics with is the caller's: the letters dealt with so far are.
+// OnProgress calls f after each letter. A PurgeMatching without Rate calls f after every
+// 1,000 letters and after the last one. The goroutine that runs the operation calls f
+// without a lock and waits for it. A panic of f reaches the caller of the operation; the
+// letters processed before stay processed.
 func OnProgress(f func(BulkProgress)) BulkOption {
 	return func(b *bulk) {
 		b.refuseIf(f == nil, "OnProgress", "nil", "must be a function; leave the option out for none")
@@ -69,28 +69,29 @@ func OnProgress(f func(BulkProgress)) BulkOption {
 	}
 }
 
-// BulkProgress is how far a bulk operation has come.
+// BulkProgress is the progress of a bulk operation.
 type BulkProgress struct {
 	Matched  int // letters in the set
-	Done     int // of these, those that have been dealt with, whatever became of them
-	Failures int // as ReplayReport counts them; 0 for PurgeMatching
+	Done     int // of these, letters processed, with any outcome
+	Failures int // as in ReplayReport; 0 for PurgeMatching
 }
 
-// ReplayReport tells what became of the letters of ReplayMatching. The letters that
-// are in none of Replayed, Gone and Stayed have not been tried.
+// ReplayReport counts the letters of a ReplayMatching by outcome. Letters that are in none of
+// Replayed, Gone and Stayed were not processed.
 type ReplayReport struct {
 	// Matched is the size of the set, fixed when the operation began.
 	Matched  int
 	Replayed int
-	// Gone were replayed or purged by somebody else meanwhile, or fell out.
+	// Gone counts the letters that another call replayed or purged meanwhile, or that were
+	// evicted.
 	Gone int
-	// Stayed are the letters that could not be replayed, and why.
+	// Stayed lists the letters that could not be replayed.
 	Stayed []StayedLetter
-	// Failures counts, while the operation ran, the letters that stayed, and of
-	// the events that it replayed every failed attempt and every death without
-	// one, as that of a replay that an open circuit skips.
+	// Failures counts failures during the operation: letters that stayed, failed attempts
+	// of replayed events, and replayed events that became dead letters without an attempt,
+	// such as those that an open circuit rejects.
 	Failures int
-	// Stopped is set if StopAfter has left letters untried.
+	// Stopped is set if StopAfter ended the operation.
 	Stopped bool
 }
 
@@ -100,8 +101,8 @@ type StayedLetter struct {
 	Err error
 }
 
-// PurgeReport tells what became of the letters of PurgeMatching. The letters that are
-// in neither Purged nor Gone have not been tried.
+// PurgeReport counts the letters of a PurgeMatching by outcome. Letters that are in neither
+// Purged nor Gone were not processed.
 type PurgeReport struct {
 	// Matched is the size of the set, fixed when the operation began.
 	Matched int
@@ -110,15 +111,17 @@ type PurgeReport struct {
 	Gone int
 }
 
-// ReplayMatching replays the letters that match a query, as Replay does, oldest
-// first. Letters of events with the same key are replayed in the order of publication. The set is fixed when it begins: letters that come to match while it
-// runs, such as those that die again, stay. It goes on after a letter that cannot
-// be replayed. It returns when the last dispatch is queued, and stops before when
-// ctx ends, the bus is shut down, or StopAfter says so; the report counts what was
-// done also then. It blocks only for a Rate and in OnProgress.
+// ReplayMatching replays the letters that match a query, oldest first. Letters of events with
+// the same key are replayed in the order of publication. The set is fixed at the start:
+// letters that match later, such as those of replays that fail again, are not replayed.
 //
-// A subscription whose circuit is open holds what is replayed, as any delivery,
-// unless its WhenOpen says otherwise. Errors: those of List, ErrShutdown.
+// ReplayMatching returns when the last dispatch is queued. It continues after a letter that
+// cannot be replayed. It stops early when ctx ends, the bus is shut down, or StopAfter
+// applies; the report is valid then too. It blocks only for Rate and in OnProgress.
+//
+// An open circuit handles replayed events as any other, by the subscription's WhenOpen.
+//
+// Errors: those of List; ErrShutdown; an *OptionError for an empty query without All.
 func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...BulkOption) (ReplayReport, error) {
 	var report ReplayReport
 	o, f, err := q.bulk(ctx, "ReplayMatching", query, opts)
@@ -165,9 +168,9 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 }
 
 // replayOrder returns the ids of letters in the order in which to replay them. The letters of
-// a key share out the places that they have among the others, in the order of publication: a
-// shutdown that finds some events of a key parked and others queued makes their letters in
-// another order.
+// a key keep the set of places that they have in letters, sorted by publication. They may be
+// out of order there: a shutdown buries the parked and the queued events of a key
+// concurrently.
 func replayOrder(letters []*DeadLetter) []LetterID {
 	ids := make([]LetterID, len(letters))
 	places := make(map[string][]int)
@@ -193,9 +196,9 @@ func replayOrder(letters []*DeadLetter) []LetterID {
 	return ids
 }
 
-// publicationOrder compares letters of one key. An imported letter has no order. If there is
-// one among them, all are compared by time and id: two ways of comparison in one set are
-// no order.
+// publicationOrder returns the comparison for letters of one key. Imported letters have no
+// order field. If one letter lacks it, all are compared by time and id, because a mix of two
+// comparisons is not transitive.
 func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
 	if !slices.ContainsFunc(letters, func(l *DeadLetter) bool { return l.order.IsZero() }) {
 		return func(x, y *DeadLetter) int { return bytes.Compare(x.order[:], y.order[:]) }
@@ -205,11 +208,11 @@ func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
 	}
 }
 
-// PurgeMatching deletes the letters that match a query, oldest first. The set is
-// fixed when it begins: letters that come to match while it runs stay. It stops when
-// ctx ends; the report counts what was done also then. It blocks only for a Rate and
-// in OnProgress, and works after Shutdown too. Errors: those of List; StopAfter is an
-// *OptionError.
+// PurgeMatching deletes the letters that match a query, oldest first. The set is fixed at the
+// start: letters that match later stay. It stops early when ctx ends; the report is valid
+// then too. It blocks only for Rate and in OnProgress.
+//
+// Errors: those of List; an *OptionError for StopAfter and for an empty query without All.
 func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...BulkOption) (PurgeReport, error) {
 	o, f, err := q.bulk(ctx, "PurgeMatching", query, opts)
 	if err == nil && o.stopAfter != 0 {
@@ -225,8 +228,8 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 	return report, nil
 }
 
-// PurgeUntil deletes the letters that died at or before an instant, and returns
-// how many. It stops when ctx ends. The error is the context's.
+// PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number.
+// It stops when ctx ends. The error is the context's.
 func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 	if err := q.ready(ctx); err != nil {
 		return 0, fmt.Errorf("PurgeUntil: %w", err)
@@ -238,7 +241,8 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 	return report.Purged, nil
 }
 
-// purgeBatch is how many letters are purged under one lock, while nothing can die.
+// purgeBatch is the number of letters purged under one lock. No letter can be added while it
+// is held.
 const purgeBatch = 1000
 
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport, error) {
@@ -268,7 +272,7 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport,
 	return report, nil
 }
 
-// bulk checks what a bulk operation was given.
+// bulk validates the arguments of a bulk operation.
 func (q *DLQ) bulk(ctx context.Context, operation string, query LetterQuery, opts []BulkOption) (*bulk, *letterFilter, error) {
 	if err := q.ready(ctx); err != nil {
 		return nil, nil, err
@@ -289,11 +293,11 @@ func (q *DLQ) bulk(ctx context.Context, operation string, query LetterQuery, opt
 	return &b, f, err
 }
 
-// bulkRun is a ReplayMatching, as its replays know it. They may outlive it.
+// bulkRun counts the failures of a ReplayMatching. Its replays may outlive it.
 type bulkRun struct {
 	failures  atomic.Int64
 	stopAfter int64
-	stopped   chan struct{} // closed at so many failures
+	stopped   chan struct{} // closed after stopAfter failures
 }
 
 func (r *bulkRun) failed() {
@@ -304,24 +308,25 @@ func (r *bulkRun) failed() {
 
 func (r *bulkRun) count() int { return int(r.failures.Load()) }
 
-// pace spreads what a bulk operation does. It waits on the caller's goroutine, with
-// one timer and without a lock.
+// pace is the rate limiter of a bulk operation. It waits on the caller's goroutine, with one
+// timer and without a lock.
 type pace struct {
 	time      *timeline.Timeline
 	perSecond float64
-	shutdown  <-chan struct{} // ends it with ErrShutdown
-	stopped   <-chan struct{} // ends it with errStopped
+	shutdown  <-chan struct{} // ends the operation with ErrShutdown
+	stopped   <-chan struct{} // ends the operation with errStopped
 	begun     bool
-	due       int64 // when the last one was
+	due       int64 // when the last letter was due
 }
 
 var errStopped = errors.New("stopped")
 
-// paceBurst is how much a pace catches up. Timers are late by about a millisecond,
-// so without it a thousand a second would be half as many.
+// paceBurst bounds how much a pace catches up. Timers fire about a millisecond late, so
+// without it a rate of 1,000 per second would reach only half of that.
 const paceBurst = 10 * time.Millisecond
 
-// wait returns when the next one may be done, or why none may.
+// wait blocks until the next letter may be processed. It returns an error if the operation
+// must end.
 func (p *pace) wait(ctx context.Context) error {
 	if err := p.ended(ctx); err != nil || p.perSecond == 0 {
 		return err
@@ -347,7 +352,7 @@ func (p *pace) wait(ctx context.Context) error {
 	return p.ended(ctx)
 }
 
-// ended is why the operation must not go on, if anything.
+// ended returns why the operation must end, or nil.
 func (p *pace) ended(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)

@@ -10,40 +10,40 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// LetterQuery says which dead letters: those that match every field that is set.
+// LetterQuery selects the dead letters that match every field that is set.
 type LetterQuery struct {
 	// Type is a pattern of event types, as for Subscribe.
 	Type string
-	// Subscription is where they ended.
+	// Subscription matches DeadLetter.Subscription.
 	Subscription string
-	// Reason is why.
+	// Reason matches DeadLetter.Reason.
 	Reason Reason
-	// Fingerprint is that of the group that they belong to: see DLQ.Groups.
+	// Fingerprint selects the letters of a group, see DLQ.Groups.
 	Fingerprint string
-	// Error is a part of the text of one of the errors.
+	// Error is a substring of the text of one of the failures.
 	Error string
-	// Since and Until bound when they died; both instants are included.
+	// Since and Until bound DeadLetter.DiedAt, both inclusive.
 	Since, Until time.Time
-	// All must be set for ReplayMatching and PurgeMatching to take a query
-	// without any of the fields above.
+	// All must be set if ReplayMatching or PurgeMatching is called without any of the
+	// fields above.
 	All bool
 
-	// Limit is how many letters a page has: 100 if 0, at most 10,000. List only.
+	// Limit is the size of a page: 100 if it is 0, at most 10,000. List only.
 	Limit int
-	// Before continues with the letters older than this one: the Next of the
-	// page before. List only.
+	// Before selects letters older than this id. Set it to the Next of the previous page.
+	// List only.
 	Before LetterID
-	// ExactTotal counts beyond 10,000. List only.
+	// ExactTotal makes LetterPage.Total exact beyond 10,000. List only.
 	ExactTotal bool
 }
 
 // LetterPage is a page of dead letters, newest first.
 type LetterPage struct {
 	Letters []DeadLetter
-	// Next is the Before of the next page; zero if this is the last one.
+	// Next is the Before of the next page. It is zero on the last page.
 	Next LetterID
-	// Total is how many letters match, on all pages. If TotalIsMore is set
-	// there are more than that.
+	// Total is the number of letters that match, on all pages. If TotalIsMore is set, more
+	// letters match.
 	Total       int
 	TotalIsMore bool
 }
@@ -54,13 +54,13 @@ const (
 	maxTotal    = 10_000
 )
 
-// letterFilter is a LetterQuery that has been checked.
+// letterFilter is a validated LetterQuery.
 type letterFilter struct {
 	LetterQuery
 	pattern *route.Pattern
-	bounded bool // until holds, even if it is the zero time
+	bounded bool // until applies, even if it is the zero time
 	until   time.Time
-	limit   int // of a page
+	limit   int // page size
 }
 
 func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
@@ -94,7 +94,7 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 	return f, nil
 }
 
-// wholeFilter is filter, for what takes all letters that match.
+// wholeFilter validates the query of an operation without pages.
 func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
 	refuse := func(field string, value any) (*letterFilter, error) {
 		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: "is for List; this takes all that match"}
@@ -108,9 +108,8 @@ func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter
 	return q.filter(ctx, query)
 }
 
-// byShelf reports whether the filter has nothing but what letters are found by
-// without being looked at: a subscription with or without a reason, a reason, a
-// fingerprint, or nothing.
+// byShelf reports whether a shelf serves the filter without a scan: the filter has a
+// subscription, a reason or both, or a fingerprint alone, or nothing.
 func (f *letterFilter) byShelf() bool {
 	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
 		(f.Fingerprint == "" || f.Subscription == "" && f.Reason == "")
