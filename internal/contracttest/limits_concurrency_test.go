@@ -1,0 +1,645 @@
+package contracttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// gauge is a handler that notes how many of its calls run at once, for a while each.
+type gauge struct {
+	mu            sync.Mutex
+	running, most int
+	order         []any
+	during        time.Duration
+}
+
+func (g *gauge) handle(_ context.Context, e eventbus.Event) error {
+	g.mu.Lock()
+	g.running++
+	g.most = max(g.most, g.running)
+	g.order = append(g.order, e.Payload)
+	g.mu.Unlock()
+	time.Sleep(g.during)
+	g.mu.Lock()
+	g.running--
+	g.mu.Unlock()
+	return nil
+}
+
+func (g *gauge) seen() (most int, order []any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.most, append([]any(nil), g.order...)
+}
+
+func TestD11_BadLimitsAreRefused(t *testing.T) {
+	bus, _ := newBus(t, eventbus.WithConcurrency(8))
+	for _, n := range []int{0, -2, -1 << 62, 9, 1 << 40} {
+		_, err := bus.Subscribe("x", ok, eventbus.Concurrency(n))
+		requireOptionError(t, err, "Concurrency")
+	}
+	for _, n := range []int{1, 8, eventbus.Unlimited} {
+		_, err := bus.Subscribe("x", ok, eventbus.Concurrency(n))
+		require.NoError(t, err)
+	}
+	_, err := bus.Subscribe("x", ok, eventbus.WhenFull(17))
+	requireOptionError(t, err, "WhenFull")
+	_, err = bus.Subscribe("x", ok, eventbus.LineCapacity(0))
+	requireOptionError(t, err, "LineCapacity")
+	shutdown(t, bus)
+}
+
+func TestD11_NoMoreCallsThanTheLimit(t *testing.T) {
+	for _, limit := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t)
+			g := &gauge{during: time.Second}
+			mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(limit), eventbus.Named("limited"))
+			other := &gauge{during: time.Second}
+			mustSubscribe(t, bus, "x", other.handle, eventbus.Concurrency(eventbus.Unlimited))
+			began := time.Now()
+			for i := range 12 {
+				mustPublish(t, bus, "x", i)
+				synctest.Wait() // or two workers may reach the door in the other order
+			}
+			time.Sleep(500 * time.Millisecond)
+			m := metricsOf(t, bus, "limited")
+			require.Equal(t, limit, m.Running)
+			require.Equal(t, 12-limit, m.Throttled)
+			requireBalanced(t, bus)
+			shutdown(t, bus) // it waits for throttled deliveries
+			require.Equal(t, time.Duration(12/limit)*time.Second, time.Since(began).Round(time.Second))
+			most, order := g.seen()
+			require.Equal(t, limit, most)
+			require.Len(t, order, 12)
+			if limit == 1 {
+				for i := range order {
+					require.Equal(t, i, order[i], "oldest first")
+				}
+			}
+			most, _ = other.seen()
+			require.Greater(t, most, limit, "the other subscription goes on")
+			require.Empty(t, letters(t, bus))
+		})
+	}
+}
+
+func TestD11_BeingThrottledSpendsNoAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var attempts journal[int]
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			d, _ := eventbus.FromContext(ctx)
+			attempts.add(d.Attempt)
+			time.Sleep(time.Second)
+			return nil
+		}, eventbus.Concurrency(1))
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				r, err := bus.PublishAndWait(t.Context(), "x", nil)
+				require.NoError(t, err)
+				require.Equal(t, eventbus.Handled, r.Outcome, "it waits for throttled deliveries")
+				require.Empty(t, r.Held)
+				require.Equal(t, 1, r.Attempts)
+			})
+		}
+		wg.Wait()
+		require.Equal(t, []int{1, 1, 1, 1}, attempts.all())
+		shutdown(t, bus)
+	})
+}
+
+// A throttled delivery becomes a held one when its subscription is paused: the waiter is
+// told, and Shutdown does not wait.
+func TestD11_AThrottledDeliveryThatBecomesHeld(t *testing.T) {
+	for name, order := range map[string]func(*eventbus.Subscription) error{
+		"pause": (*eventbus.Subscription).Pause,
+		"trip":  (*eventbus.Subscription).Trip,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t)
+				g := &gauge{during: time.Second}
+				s := mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(1), eventbus.Named("s"))
+				mustPublish(t, bus, "x", 0)
+				settleWorkers()
+				got := make(chan eventbus.Result, 1)
+				go func() {
+					r, err := bus.PublishAndWait(t.Context(), "x", 1)
+					require.NoError(t, err)
+					got <- r
+				}()
+				settleWorkers()
+				require.Equal(t, 1, metricsOf(t, bus, "s").Throttled)
+				require.NoError(t, order(s))
+				r := <-got
+				require.Equal(t, []string{"s"}, r.Held)
+				require.Equal(t, eventbus.Held, r.Outcome)
+				m := bus.Metrics()
+				require.Equal(t, 1, m.Held)
+				require.Zero(t, m.Throttled)
+				requireBalanced(t, bus)
+				require.Len(t, shutdownLeft(t, bus), 1)
+			})
+		})
+	}
+}
+
+// One subscription that hangs does not take all workers of a bus with two.
+func TestD11_AHangingSubscriptionLeavesAWorkerToTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(8), eventbus.WithTimeout(time.Hour))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "stuck", func(context.Context, eventbus.Event) error { <-release; return nil }, eventbus.Named("stuck"))
+		mustSubscribe(t, bus, "fine", ok)
+		for range 100 {
+			mustPublish(t, bus, "stuck", nil)
+		}
+		time.Sleep(time.Second)
+		for range 100 {
+			_, err := bus.PublishAndWait(t.Context(), "fine", nil)
+			require.NoError(t, err)
+		}
+		require.Less(t, metricsOf(t, bus, "stuck").Running, 8)
+		close(release)
+		shutdown(t, bus)
+		require.EqualValues(t, 200, bus.Metrics().Ledger.Handled-bus.Metrics().Ledger.Splits)
+	})
+}
+
+// A subscription that is alone may use every worker.
+func TestD11_ASingleSubscriptionUsesEveryWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(4))
+		g := &gauge{during: time.Second}
+		mustSubscribe(t, bus, "x", g.handle)
+		for i := range 20 {
+			mustPublish(t, bus, "x", i)
+		}
+		shutdown(t, bus)
+		most, _ := g.seen()
+		require.Equal(t, 4, most)
+	})
+}
+
+func TestD11_OneWorkerForTwoSubscriptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(1))
+		a, b := &gauge{during: time.Millisecond}, &gauge{during: time.Millisecond}
+		mustSubscribe(t, bus, "x", a.handle)
+		mustSubscribe(t, bus, "x", b.handle)
+		for i := range 50 {
+			mustPublish(t, bus, "x", i)
+		}
+		shutdown(t, bus)
+		for _, g := range []*gauge{a, b} {
+			most, order := g.seen()
+			require.Equal(t, 1, most)
+			require.Len(t, order, 50)
+		}
+	})
+}
+
+// Abandoned calls do not count.
+func TestD11_AHandlerThatIgnoresItsCancellation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithCircuit(eventbus.NoCircuit()))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(_ context.Context, e eventbus.Event) error {
+			if e.Payload == 0 {
+				<-release
+			}
+			return nil
+		}, eventbus.Concurrency(1), eventbus.Timeout(time.Second))
+		mustPublish(t, bus, "x", 0)
+		settleWorkers()
+		began := time.Now()
+		r, err := bus.PublishAndWait(t.Context(), "x", 1)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Handled, r.Outcome)
+		require.InDelta(t, time.Second, time.Since(began), float64(5*time.Millisecond))
+		require.Len(t, bus.Abandoned(), 1)
+		shutdown(t, bus)
+		close(release)
+	})
+}
+
+// A call that waits in PublishAndWait does not count, and resumes although the limit is
+// reached meanwhile.
+func TestD11_AHandlerThatWaitsForAnEventToItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var depth atomic.Int32
+		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+			n := e.Payload.(int)
+			depth.Store(max(depth.Load(), int32(n)))
+			if n == 10 {
+				return nil
+			}
+			_, err := bus.PublishAndWait(ctx, "x", n+1)
+			return err
+		}, eventbus.Concurrency(1), eventbus.Named("s"))
+		_, err := bus.PublishAndWait(t.Context(), "x", 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 10, depth.Load())
+		require.Zero(t, metricsOf(t, bus, "s").Running)
+		shutdown(t, bus)
+	})
+}
+
+// A probe that is throttled does not keep its circuit half-open.
+func TestD11_AThrottledProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		release := make(chan struct{})
+		var calls journal[any]
+		s := mustSubscribe(t, bus, "x", func(_ context.Context, e eventbus.Event) error {
+			calls.add(e.Payload)
+			if e.Payload == 0 {
+				<-release
+			}
+			return nil
+		}, eventbus.Concurrency(1), eventbus.Timeout(time.Hour), eventbus.Named("s"))
+		mustPublish(t, bus, "x", 0)
+		settleWorkers()
+		require.NoError(t, s.Trip())
+		mustPublish(t, bus, "x", 1)
+		mustPublish(t, bus, "x", 2)
+		time.Sleep(time.Minute) // the circuit could be half-open; the first call still runs
+		require.Equal(t, []any{0}, calls.all())
+		require.Equal(t, 2, bus.Metrics().Held)
+		close(release)
+		time.Sleep(time.Minute)
+		require.Equal(t, []any{0, 1, 2}, calls.all())
+		require.Equal(t, eventbus.CircuitClosed, metricsOf(t, bus, "s").Circuit)
+		shutdown(t, bus)
+	})
+}
+
+func TestD12_PublishWaitsWhileALineIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		g := &gauge{during: time.Second}
+		mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(1), eventbus.LineCapacity(2), eventbus.Named("s"))
+		mustSubscribe(t, bus, "y", ok)
+		for i := range 3 {
+			mustPublish(t, bus, "x", i)
+			settleWorkers()
+		}
+		began := time.Now()
+		mustPublish(t, bus, "y", nil) // other events are unaffected
+		require.Zero(t, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := bus.Publish(ctx, "x", nil)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = bus.PublishBatch(ended(), []eventbus.Publication{{Type: "y"}, {Type: "x"}})
+		require.ErrorIs(t, err, context.Canceled)
+
+		mustPublish(t, bus, "x", 3)
+		require.NotZero(t, time.Since(began), "it has waited for room")
+		shutdown(t, bus)
+		_, order := g.seen()
+		require.Equal(t, []any{0, 1, 2, 3}, order)
+	})
+}
+
+func TestD12_AFullLineRefusesWithRefuseWhenFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.RefuseWhenFull())
+		g := &gauge{during: time.Second}
+		mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(1), eventbus.LineCapacity(1))
+		for i := range 2 {
+			mustPublish(t, bus, "x", i)
+			settleWorkers()
+		}
+		_, err := bus.Publish(t.Context(), "x", 2)
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		_, err = bus.PublishAndWait(t.Context(), "x", 2)
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		_, err = bus.PublishBatch(t.Context(), []eventbus.Publication{{Type: "x"}})
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		shutdown(t, bus)
+		require.EqualValues(t, 2, bus.Metrics().Ledger.Accepted)
+	})
+}
+
+// A handler's own publications never wait for a line, and Shutdown ends the wait of others.
+func TestD12_AFullLineAndHandlersAndShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		g := &gauge{during: time.Second}
+		mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(1), eventbus.LineCapacity(1))
+		mustSubscribe(t, bus, "go", func(ctx context.Context, _ eventbus.Event) error {
+			for i := range 5 {
+				if _, err := bus.Publish(ctx, "x", i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		r, err := bus.PublishAndWait(t.Context(), "go", nil)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Handled, r.Outcome)
+		settleWorkers()
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := bus.Publish(t.Context(), "x", 5)
+			waiting <- err
+		}()
+		synctest.Wait()
+		shutdown(t, bus)
+		require.ErrorIs(t, <-waiting, eventbus.ErrShutdown)
+		_, order := g.seen()
+		require.Equal(t, []any{0, 1, 2, 3, 4}, order)
+	})
+}
+
+func TestD12_LossyLines(t *testing.T) {
+	for _, c := range []struct {
+		when    eventbus.WhenFull
+		handled []any
+		dropped int64
+		letters []any
+	}{
+		{eventbus.DropOldestWhenFull, []any{0, 4, 5}, 3, nil},
+		{eventbus.DropNewestWhenFull, []any{0, 1, 2}, 3, nil},
+		{eventbus.DeadLetterWhenFull, []any{0, 1, 2}, 0, []any{3, 4, 5}},
+	} {
+		for _, key := range []string{"", "k"} {
+			t.Run(fmt.Sprintf("%s,%q", c.when, key), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					bus, _ := startBus(t)
+					g := &gauge{during: time.Second}
+					s := mustSubscribe(t, bus, "x", g.handle, eventbus.LineCapacity(3), c.when, eventbus.Named("s"))
+					if key == "" {
+						require.NoError(t, s.Pause())
+					} else {
+						require.NoError(t, s.Trip())
+					}
+					for i := range 6 {
+						mustPublish(t, bus, "x", i)
+						settleWorkers()
+					}
+					requireBalanced(t, bus)
+					require.NoError(t, s.Reset())
+					require.NoError(t, s.Resume())
+					time.Sleep(time.Minute)
+					_, order := g.seen()
+					require.EqualValues(t, c.dropped, bus.Metrics().Ledger.Dropped)
+					if c.when == eventbus.DropOldestWhenFull {
+						require.Equal(t, []any{3, 4, 5}, order)
+					} else {
+						require.Equal(t, c.handled, order)
+					}
+					var died []any
+					for _, l := range letters(t, bus) {
+						require.Equal(t, eventbus.ReasonOverflow, l.Reason)
+						died = append([]any{l.Event.Payload}, died...)
+					}
+					require.Equal(t, c.letters, died)
+					shutdown(t, bus)
+				})
+			})
+		}
+	}
+}
+
+// Deliveries of a key keep their order at a limited subscription, and do not wait for it
+// elsewhere.
+func TestD5_ThrottledDeliveriesKeepTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		limited, free := &gauge{during: time.Second}, &gauge{}
+		mustSubscribe(t, bus, "x", limited.handle, eventbus.Concurrency(2))
+		mustSubscribe(t, bus, "x", free.handle)
+		var want []any
+		for i := range 10 {
+			mustPublish(t, bus, "x", i, eventbus.Key("k"))
+			want = append(want, i)
+		}
+		shutdown(t, bus)
+		most, order := limited.seen()
+		require.Equal(t, 1, most, "one of a key at a time")
+		require.Equal(t, want, order)
+		_, order = free.seen()
+		require.Equal(t, want, order)
+	})
+}
+
+// Time spent at a door does not count, nor the time before a replay.
+func TestP6_TimeAtADoorDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(retry(3, time.Second), eventbus.MaxElapsed(10*time.Second)), eventbus.WithCircuit(eventbus.NoCircuit()))
+		s := mustSubscribe(t, bus, "x", failing(errBoom), eventbus.Named("s"))
+		require.NoError(t, s.Pause())
+		mustPublish(t, bus, "x", nil)
+		time.Sleep(time.Hour)
+		require.NoError(t, s.Resume())
+		time.Sleep(time.Minute)
+		l := oneLetter(t, bus)
+		require.Equal(t, eventbus.ReasonExhausted, l.Reason)
+		require.Equal(t, 4, l.Attempts)
+		time.Sleep(time.Hour)
+		require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
+		time.Sleep(time.Minute)
+		require.Equal(t, eventbus.ReasonExhausted, oneLetter(t, bus).Reason)
+		require.Equal(t, 4, oneLetter(t, bus).Attempts)
+		shutdown(t, bus)
+	})
+}
+
+// hostileContext panics, or ends its goroutine, when it is asked.
+type hostileContext struct {
+	context.Context
+	done, err func()
+}
+
+func (c hostileContext) Done() <-chan struct{} {
+	c.done()
+	return c.Context.Done()
+}
+
+func (c hostileContext) Err() error {
+	c.err()
+	return c.Context.Err()
+}
+
+// A context that panics while Publish waits for room blocks nothing.
+func TestF7_AContextThatPanicsInPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { <-release; return nil }, eventbus.Timeout(time.Hour))
+		mustPublish(t, bus, "x", nil)
+		settleWorkers()
+		mustPublish(t, bus, "x", nil) // the queue is full
+		parent, cancel := context.WithCancel(t.Context())
+		calls := 0
+		for name, ctx := range map[string]context.Context{
+			"Done": hostileContext{parent, func() { panic("Done") }, func() {}},
+			"Err":  hostileContext{parent, func() {}, func() { panic("Err") }},
+			"Err, when it has ended": hostileContext{parent, func() {}, func() {
+				if calls++; parent.Err() != nil {
+					panic("Err")
+				}
+			}},
+		} {
+			ended := make(chan any, 1)
+			go func() {
+				defer func() { ended <- recover() }()
+				_, _ = bus.Publish(ctx, "x", name)
+			}()
+			synctest.Wait()
+			if name == "Err, when it has ended" {
+				cancel()
+			}
+			require.NotNil(t, <-ended, name)
+		}
+		cancel()
+		close(release)
+		for range 5 { // room is found again
+			mustPublish(t, bus, "x", nil)
+		}
+		shutdown(t, bus)
+		require.Zero(t, bus.Metrics().QueueDepth)
+	})
+}
+
+// Whatever is mixed, nothing is lost, no limit is exceeded, and the books balance.
+func TestD12_LimitsAndEverythingElse(t *testing.T) {
+	rounds := 60
+	if testing.Short() {
+		rounds = 15
+	}
+	for seed := range rounds {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(seed), 11))
+			opts := []eventbus.Option{
+				eventbus.WithConcurrency(1 + rng.IntN(6)), eventbus.WithQueueCapacity(1 + rng.IntN(20)),
+				eventbus.WithRetry(retry(2, 100*time.Millisecond)), eventbus.WithTimeout(5 * time.Second),
+			}
+			if rng.IntN(4) == 0 {
+				opts = append(opts, eventbus.WithIsolation())
+			}
+			bus, _ := startBus(t, opts...)
+			type delivery struct {
+				sub   string
+				event eventbus.EventID
+			}
+			var mu sync.Mutex
+			handled := map[delivery]int{}
+			matching := map[eventbus.EventID][]string{}
+			var subs []*eventbus.Subscription
+			for i := range 1 + rng.IntN(3) {
+				limit := eventbus.Unlimited
+				if rng.IntN(3) > 0 {
+					limit = 1
+				}
+				name := fmt.Sprint("s", i)
+				running := 0
+				subs = append(subs, mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+					d, _ := eventbus.FromContext(ctx)
+					mu.Lock()
+					running++
+					if limit > 0 && running > limit {
+						t.Errorf("seed %d: %d calls of %s", seed, running, name)
+					}
+					n := e.Payload.(int)
+					mu.Unlock()
+					time.Sleep(time.Duration(n%7) * 50 * time.Millisecond)
+					if n%11 == 0 {
+						if id, err := bus.Publish(ctx, "x", 1, eventbus.Key("inner")); err == nil {
+							mu.Lock()
+							matching[id] = nil
+							mu.Unlock()
+						}
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					running--
+					if n%5 == 0 && d.Attempt == 1 {
+						return errors.New("once")
+					}
+					handled[delivery{name, e.ID}]++
+					return nil
+				}, eventbus.Named(name), eventbus.Concurrency(limit), eventbus.LineCapacity(1+rng.IntN(6))))
+			}
+			var wg sync.WaitGroup
+			for p := range 3 {
+				prng := rand.New(rand.NewPCG(uint64(seed), uint64(p)))
+				wg.Go(func() {
+					for range 20 {
+						var opts []eventbus.PublishOption
+						if prng.IntN(2) == 0 {
+							opts = append(opts, eventbus.Key(fmt.Sprint("k", prng.IntN(2))))
+						}
+						id, err := bus.Publish(t.Context(), "x", prng.IntN(1000), opts...)
+						if err == nil {
+							mu.Lock()
+							matching[id] = nil
+							mu.Unlock()
+						}
+						time.Sleep(time.Duration(prng.IntN(100)) * time.Millisecond)
+					}
+				})
+			}
+			for range 10 {
+				time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
+				s := subs[rng.IntN(len(subs))]
+				switch rng.IntN(5) {
+				case 0:
+					_ = s.Pause()
+				case 1:
+					_ = s.Trip()
+				case 2:
+					_ = s.Reset()
+				default:
+					_ = s.Resume()
+				}
+			}
+			for _, s := range subs {
+				_ = s.Resume()
+				_ = s.Reset()
+			}
+			wg.Wait()
+			if rng.IntN(2) == 0 {
+				time.Sleep(time.Minute)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(3000))*time.Millisecond)
+			defer cancel()
+			_ = bus.Shutdown(ctx)
+			time.Sleep(time.Hour) // abandoned handlers have returned
+			l := bus.Metrics().Ledger
+			require.True(t, l.Balanced(), "seed %d: %+v", seed, l)
+			dead := map[delivery]bool{}
+			for _, letter := range letters(t, bus) {
+				for _, name := range append([]string{letter.Subscription}, letter.NotReached...) {
+					dead[delivery{name, letter.Event.ID}] = true
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			require.EqualValues(t, len(matching), l.Accepted, "seed %d", seed)
+			for id := range matching {
+				for _, s := range subs {
+					d := delivery{s.ID(), id}
+					require.True(t, handled[d] > 0 || dead[d], "seed %d: %v is lost", seed, d)
+				}
+			}
+		})
+	}
+}
