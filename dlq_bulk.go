@@ -107,7 +107,8 @@ type PurgeReport struct {
 	// Matched is the size of the set, fixed when the operation began.
 	Matched int
 	Purged  int
-	// Gone were replayed or purged by somebody else meanwhile, or fell out.
+	// Gone counts the letters that another call replayed or purged meanwhile, or that were
+	// evicted.
 	Gone int
 }
 

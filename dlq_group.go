@@ -17,47 +17,44 @@ import (
 	"github.com/surebus/eventbus/internal/errchain"
 )
 
-// LetterGroup is the dead letters that probably died of the same: at the same
-// subscription, of an error of the same class whose text is the same apart from
-// its numbers. Letters without a failure, such as those of an open circuit, are
-// grouped by their reason.
+// LetterGroup is a set of dead letters that probably have the same cause: the same
+// subscription, the same class of the last error, and the same error text apart from
+// numbers. Letters without a failure, such as those of an open circuit, are grouped by
+// reason.
 type LetterGroup struct {
-	// Fingerprint names the group, in any process: LetterQuery takes it. It is
-	// empty for the group of the letters that were too many to tell apart.
+	// Fingerprint identifies the group, in any process. Use it in a LetterQuery. It is empty
+	// for the group of the letters beyond 10,000 groups.
 	Fingerprint  string `json:"fingerprint,omitempty"`
 	Subscription string `json:"subscription,omitempty"`
-	// Class is the Go type of the last failure's error, such as "*fs.PathError",
-	// without what only wraps it: fmt.Errorf, errors.Join (the first of several
-	// errors counts), Permanent, RetryAfter. It is empty without a failure.
+	// Class is the Go type of the last failure's error, such as "*fs.PathError". Wrappers
+	// are removed: fmt.Errorf, errors.Join (the first error counts), Permanent, RetryAfter.
+	// It is empty without a failure.
 	Class string `json:"class,omitempty"`
-	// Message is the error's text, of which at most 1 KiB is kept, with # in
-	// place of numbers, UUIDs, and hexadecimal numbers from 8 digits on. It is the
-	// reason without a failure.
+	// Message is the error's text, cut at 1 KiB. Numbers, UUIDs, and hexadecimal numbers of
+	// at least 8 digits are replaced by #. Without a failure, Message is the reason.
 	Message string `json:"message"`
 	Count   int    `json:"count"`
-	// First and Last are when the first and the last one died, in UTC.
+	// First and Last are the earliest and the latest DiedAt of the letters, in UTC.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// Newest is one of them: the one with the largest id.
+	// Newest is the largest id of the letters.
 	Newest LetterID `json:"newest"`
 }
 
-// Limits of what Groups returns.
+// Limits of Groups.
 const (
 	maxGroups       = 10_000
 	maxGroupMessage = 1 << 10
 )
 
-// Groups counts the letters that match a query by what they died of. The largest
-// groups come first; of several of a size, the one that a letter was added to last,
-// by the letters' ids. An empty query groups all.
+// Groups returns the groups of the letters that match a query, with their counts. Groups are
+// sorted by Count, then by Newest, both descending. An empty query matches all letters.
 //
-// At most 10,000 groups are told apart, those of the newest letters. Letters of
-// others are counted together in one more group, the last one, without fingerprint
-// and subscription.
+// Groups returns at most 10,000 groups, those of the newest letters. All other letters are
+// counted in one more group at the end, without fingerprint and subscription.
 //
-// It holds no lock while it counts, about 0.4 µs a letter, and stops when ctx ends.
-// Errors: those of List; Limit and Before are an *OptionError.
+// Groups holds no lock while it counts, at about 0.4 µs a letter, and stops when ctx ends.
+// Errors: those of List; an *OptionError for Limit and Before.
 func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, error) {
 	f, err := q.wholeFilter(ctx, query)
 	if err != nil {
@@ -82,7 +79,8 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 			groups[key] = g
 		}
 		g.Count++
-		// An id is made after the death, by a clock that may have been set back.
+		// Letters are sorted by id. The order of DiedAt may differ: the id is made later,
+		// and the clock may be set back in between.
 		if l.DiedAt.Before(g.First) {
 			g.First = l.DiedAt
 		}
@@ -108,13 +106,13 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 	return all, nil
 }
 
-// group is the group of a letter, without what is counted.
+// group returns the group of a letter, without the counts.
 func (l *DeadLetter) group() LetterGroup {
 	g := LetterGroup{Subscription: l.Subscription, Message: string(l.Reason)}
 	if n := len(l.Failures); n > 0 {
 		g.Class, g.Message = l.Failures[n-1].Class, withoutNumbers(l.Failures[n-1].Error)
 	}
-	// A length before each part, so that no two groups are one text.
+	// Each part has its length in front, so that different groups have different texts.
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s %d %s %t %s",
 		len(g.Subscription), g.Subscription, len(g.Class), g.Class, len(l.Failures) > 0, g.Message))
 	g.Fingerprint = hex.EncodeToString(sum[:fingerprintSize])

@@ -18,15 +18,16 @@ import (
 // maxLetterLine bounds a line of an export, in bytes.
 const maxLetterLine = 16 << 20
 
-// ExportReport tells what became of the letters of an Export. The letters that are in
-// none of Exported, Gone and Unexported have not been tried.
+// ExportReport counts the letters of an Export by outcome. Letters that are in none of
+// Exported, Gone and Unexported were not processed.
 type ExportReport struct {
 	// Matched is the size of the set, fixed when the operation began.
 	Matched  int
 	Exported int
-	// Gone were replayed or purged by somebody else meanwhile, or fell out.
+	// Gone counts the letters that another call replayed or purged meanwhile, or that were
+	// evicted.
 	Gone int
-	// Unexported are the letters that could not be encoded, and why.
+	// Unexported lists the letters that could not be encoded.
 	Unexported []UnexportedLetter
 }
 
@@ -36,19 +37,20 @@ type UnexportedLetter struct {
 	Err error
 }
 
-// Export writes the letters that match a query to w, oldest first: each is a line, a
-// DeadLetter as encoding/json encodes it, which Import reads. It leaves them in the
-// queue. An empty query exports all. The set is fixed when it begins; letters that
-// leave meanwhile are not written.
+// Export writes the letters that match a query to w, oldest first. Each letter is one line:
+// a DeadLetter as encoding/json encodes it. Import reads these lines. The letters stay in
+// the queue. An empty query matches all letters. The set is fixed at the start; letters that
+// leave the queue meanwhile are not written.
 //
-// A letter whose payload cannot be encoded (a channel, a cycle, a MarshalJSON that
-// fails or panics), or is longer than 16 MiB as a line, is left out and named in the
-// report. MarshalJSON runs on a goroutine of its own, and is waited for until ctx
-// ends.
+// Export skips a letter whose payload cannot be encoded (a channel, a cycle, a MarshalJSON
+// that fails or panics) and a letter whose line is longer than 16 MiB. The report lists
+// these. MarshalJSON runs on its own goroutine; Export waits for it until ctx ends.
 //
-// It calls Write once a line, without a lock, and stops at its first error: give it a
-// bufio.Writer, and flush that. Errors: those of List; Limit and Before are an
-// *OptionError; the writer's. The report counts what was written also with an error.
+// Export calls Write once per line, without a lock, and stops at the first error. Pass a
+// bufio.Writer and flush it afterwards. The report is valid with an error too.
+//
+// Errors: those of List; an *OptionError for Limit, Before and a nil writer; the writer's
+// error.
 func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery) (ExportReport, error) {
 	var report ExportReport
 	f, err := q.wholeFilter(ctx, query)
@@ -96,7 +98,8 @@ func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, report *
 	return nil
 }
 
-// encode is the letter's line. Methods of the payload may do anything, until ctx ends.
+// encode returns the letter's line. A method of the payload may panic, exit its goroutine or
+// block; encode waits for it until ctx ends.
 func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 	r := new(struct {
 		line []byte
@@ -123,32 +126,33 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 	return append(r.line, '\n'), nil
 }
 
-// ImportReport tells what became of the letters of an Import.
+// ImportReport counts the letters of an Import by outcome.
 type ImportReport struct {
 	Imported int
-	// Skipped are in the queue already, or came twice.
+	// Skipped counts the letters that were in the queue already, or earlier in the input.
 	Skipped int
-	// Evicted are the letters, of those imported or from before, that fell out to
-	// make room.
+	// Evicted counts the letters that were evicted to make room. They may be imported
+	// letters or older ones.
 	Evicted int
 }
 
-// Import adds letters that Export has written, on this bus or another one: all of
-// them, or none. It reads r to its end before, and keeps what it reads in memory.
+// Import adds the letters that Export wrote, on this bus or another one. It adds all of them
+// or none: it reads r to the end first, and keeps the letters in memory.
 //
-// A letter keeps its id, and so its place among the others, and everything that JSON
-// has of it. Its payload is a json.RawMessage, which Typed handlers decode, and so is
-// its Original; its failures have an Err with the text, and nothing else. A letter
-// whose id is in the queue is skipped, so that an import can be repeated; one that has
-// been replayed or purged since is imported again.
+// A letter keeps its id, and so its position in the queue, and all fields that the JSON has.
+// Its payload and its Original are a json.RawMessage, which Typed handlers decode. Err of a
+// failure has the text only. Import skips a letter whose id is in the queue, so an import
+// can be repeated. A letter that was replayed or purged since is imported again.
 //
-// WithDeadLetterCapacity holds: the oldest letters fall out, and each goes to
-// Observer.LetterEvicted and the log. Letters of a shutdown are not counted.
+// WithDeadLetterCapacity applies: the oldest letters are evicted, and each is reported to
+// Observer.LetterEvicted and logged. Letters with the reason shutdown are not counted.
 //
-// Fields that are not known are left out, and so are empty lines. Anything else that
-// is no letter is an *ImportError, which names the line; it may be up to 16 MiB long.
-// Errors: *ImportError, the context's, which is asked between lines, the reader's; an
-// *OptionError for a nil reader. It may be called before Start and after Shutdown.
+// Import ignores unknown fields and empty lines. Any other line that is not a letter is an
+// *ImportError with the line number. A line may have up to 16 MiB; decoding it takes memory
+// in proportion to its length.
+//
+// Errors: *ImportError; the reader's error; the context's error, checked between lines; an
+// *OptionError for a nil reader.
 func (q *DLQ) Import(ctx context.Context, r io.Reader) (ImportReport, error) {
 	report, err := q.importLetters(ctx, r)
 	if err != nil {
@@ -197,7 +201,8 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 	return report, nil
 }
 
-// readLine reads the next line into the memory of buffer, with io.EOF if it is the last one.
+// readLine reads the next line into the memory of buffer. The error is io.EOF for the last
+// line.
 func readLine(r *bufio.Reader, buffer []byte) ([]byte, error) {
 	line := buffer[:0]
 	for {
@@ -215,9 +220,10 @@ func readLine(r *bufio.Reader, buffer []byte) ([]byte, error) {
 	}
 }
 
-// letterLine is a DeadLetter as parseLetter decodes it. Decoding needs memory in proportion to
-// the line: an element of three bytes must not become a Failure of 150 before it is dropped,
-// and a field that occurs again must not be decoded again.
+// letterLine is the type that parseLetter decodes a line into. Its fields bound the memory
+// that decoding takes: with a plain DeadLetter, millions of elements of three bytes each
+// become Failures of 150 bytes before the limits apply, and a repeated field is decoded
+// again.
 type letterLine struct {
 	*DeadLetter
 	Event struct {
@@ -231,8 +237,8 @@ type letterLine struct {
 	Failures   failureField `json:"failures"`
 }
 
-// parseLetter returns the letter of a line, or what is wrong with it. The letter does not
-// refer to the line.
+// parseLetter returns the letter of a line, or the reason why it is invalid. The letter does
+// not reference the memory of the line.
 func parseLetter(line []byte) (*DeadLetter, string) {
 	l := &DeadLetter{}
 	in := letterLine{DeadLetter: l}
@@ -253,7 +259,7 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 	return l, ""
 }
 
-// field is a field of a line that may occur once.
+// field is a field that may occur only once in a line.
 type field struct{ seen bool }
 
 func (f *field) see(name string) error {
@@ -264,7 +270,7 @@ func (f *field) see(name string) error {
 	return nil
 }
 
-// rawField is a payload, as its JSON.
+// rawField is the JSON of a payload.
 type rawField struct {
 	field
 	raw json.RawMessage
@@ -296,7 +302,7 @@ func (f *metadataField) UnmarshalJSON(data []byte) error {
 	return f.metadata.UnmarshalJSON(data)
 }
 
-// namesField is a list of subscriptions' names.
+// namesField is a list of subscription names.
 type namesField struct {
 	field
 	names []string
@@ -320,8 +326,8 @@ func (f *namesField) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// countStrings counts the strings in an array, or in an object, and reports whether it has
-// nothing else. It stops at the first value of another kind.
+// countStrings returns the number of strings in a JSON array or object, and whether it has
+// strings only. It stops at the first value of another kind.
 func countStrings(data []byte) (n int, only bool) {
 	for i := 1; i < len(data)-1; i++ {
 		switch data[i] {
@@ -342,7 +348,7 @@ func countStrings(data []byte) (n int, only bool) {
 
 const emptyName = "a subscription's name is empty"
 
-// failureField is the first failures of a list, and the last ones in a ring.
+// failureField keeps the first failures of a list, and the last ones in a ring buffer.
 type failureField struct {
 	field
 	count       int
@@ -384,7 +390,7 @@ func (f *failureField) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// kept are the failures that remain, in order, with errors of their texts.
+// kept returns the kept failures in order, each with an Err that has its text.
 func (f *failureField) kept() []Failure {
 	oldest := 0
 	if f.count > firstFailures+lastFailures {
@@ -397,10 +403,11 @@ func (f *failureField) kept() []Failure {
 	return all
 }
 
-// maxFailureText is more than textOf keeps, in bytes.
+// maxFailureText bounds the texts of imported failures, in bytes. It is above what textOf
+// keeps, so that an export and an import change no text.
 const maxFailureText = 4 * maxErrorText
 
-// invalid is why a letter that has been decoded is none, "" if it is one.
+// invalid returns the reason why a decoded letter is invalid, or "".
 func (l *DeadLetter) invalid() string {
 	const maxCount = math.MaxInt32
 	switch {
