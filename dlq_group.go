@@ -129,15 +129,14 @@ func isFingerprint(s string) bool {
 	return err == nil && len(s) == 2*fingerprintSize && s == strings.ToLower(s)
 }
 
-// plainWrappers are the types of the standard library that only wrap errors.
+// plainWrappers lists the types of the standard library that only wrap errors.
 var plainWrappers = []reflect.Type{
 	reflect.TypeOf(fmt.Errorf("%w", ErrNotFound)),
 	reflect.TypeOf(fmt.Errorf("%w %w", ErrNotFound, ErrNotFound)),
 	reflect.TypeOf(errors.Join(ErrNotFound)),
 }
 
-// classOf is the class of an error, see LetterGroup. It calls no method of a type
-// of the user's.
+// classOf returns the class of an error, see LetterGroup. It calls no method of a user type.
 func classOf(err error) string {
 	for range errchain.MaxDepth {
 		var inner error
@@ -167,7 +166,7 @@ func classOf(err error) string {
 	return reflect.TypeOf(err).String()
 }
 
-// withoutNumbers is a text with # in place of its numbers.
+// withoutNumbers returns text with # in place of its numbers.
 func withoutNumbers(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); {
@@ -189,8 +188,8 @@ func withoutNumbers(text string) string {
 	return b.String()
 }
 
-// hexNumber is the length of the UUID or hexadecimal number that a text begins
-// with, 0 if there is none. A word such as "defaced" is none.
+// hexNumber returns the length of the UUID or hexadecimal number at the start of text, or 0.
+// A word without a digit, such as "defaced", is not a number.
 func hexNumber(text string) int {
 	if _, ok := uuid7.Parse(text[:min(36, len(text))]); ok && (len(text) == 36 || !isWordByte(text[36])) {
 		return 36
@@ -209,8 +208,8 @@ func hexNumber(text string) int {
 	return 0
 }
 
-// digits is the length of the digits that a text begins with, and of those after
-// points: of 17, 1.5 and 10.0.0.1 all.
+// digits returns the length of the decimal number at the start of text, including points
+// between digits: 17, 1.5, 10.0.0.1.
 func digits(text string) int {
 	n := 0
 	for n < len(text) && (isDigit(text[n]) || n > 0 && text[n] == '.' && n+1 < len(text) && isDigit(text[n+1])) {

@@ -10,31 +10,31 @@ import (
 type letterQueue struct {
 	capacity int
 	newID    func() LetterID
-	evicted  func(*DeadLetter) // called without the lock
+	evicted  func(*DeadLetter) // called without holding mu
 
 	mu      sync.RWMutex // guards the following, and the shelves
 	all     shelf
-	shelves map[shelfKey]*shelf // of the letters that have something in common
-	counted int                 // letters that the capacity counts
-	fallen  int64
+	shelves map[shelfKey]*shelf // indexes
+	counted int                 // letters that count towards the capacity
+	fallen  int64               // letters that were evicted
 }
 
-// shelfKey is what the letters of a shelf have in common: what is not empty.
+// shelfKey has the values that all letters of a shelf share. An empty field is not shared.
 type shelfKey struct {
 	subscription string
 	reason       Reason
 	fingerprint  string
 }
 
-// shelf is letters by id, oldest first, with holes where letters have left.
+// shelf is an index: letters sorted by id, oldest first, with holes for removed letters.
 type shelf struct {
 	key     shelfKey
-	places  []*letterPlace // the first is not a hole
+	places  []*letterPlace // the first one is not a hole
 	letters int            // places that are not holes
-	left    int            // letters that have left since the places were made
+	left    int            // letters removed since places was allocated
 }
 
-// letterPlace is where a letter is on its shelves.
+// letterPlace is the entry of a letter, shared by its shelves.
 type letterPlace struct {
 	id     LetterID
 	letter *DeadLetter // nil in a hole
@@ -43,15 +43,15 @@ type letterPlace struct {
 
 func comparePlaces(p, other *letterPlace) int { return bytes.Compare(p.id[:], other.id[:]) }
 
-// find returns the index of an id, or where it would be.
+// find returns the index of an id, or the index at which to insert it.
 func (s *shelf) find(id LetterID) (int, bool) {
 	return slices.BinarySearchFunc(s.places, id, func(p *letterPlace, id LetterID) int {
 		return bytes.Compare(p.id[:], id[:])
 	})
 }
 
-// put adds a place that is probably the newest. It is not if letters have been
-// imported from a process whose clock is ahead.
+// put inserts a place. It is usually the newest one, unless letters were imported from a
+// process whose clock is ahead.
 func (s *shelf) put(p *letterPlace) {
 	i := len(s.places)
 	if i > 0 && comparePlaces(p, s.places[i-1]) < 0 {
@@ -61,8 +61,8 @@ func (s *shelf) put(p *letterPlace) {
 	s.letters++
 }
 
-// lose gives back what a letter that has left needed: holes at the old end, where
-// letters fall out, at once, and all when they are as many as the letters.
+// lose frees the memory of removed letters. It drops holes at the old end, where letters are
+// evicted, at once. It drops all holes when there are more of them than letters.
 func (s *shelf) lose() {
 	s.letters--
 	s.left++
@@ -82,7 +82,7 @@ func (s *shelf) lose() {
 	s.places, s.left = places, 0
 }
 
-// placeLocked makes a place for a letter that has its id, and finds its shelves.
+// placeLocked returns a place for a letter that has an id, with its shelves.
 func (q *letterQueue) placeLocked(l *DeadLetter) *letterPlace {
 	p := &letterPlace{id: l.ID, letter: l}
 	p.on[0] = &q.all
@@ -108,7 +108,7 @@ func (q *letterQueue) placeLocked(l *DeadLetter) *letterPlace {
 	return p
 }
 
-// removeLocked takes the letter out of a place that is not a hole.
+// removeLocked removes and returns the letter of a place that is not a hole.
 func (q *letterQueue) removeLocked(p *letterPlace) *DeadLetter {
 	l := p.letter
 	p.letter = nil
@@ -124,9 +124,9 @@ func (q *letterQueue) removeLocked(p *letterPlace) *DeadLetter {
 	return l
 }
 
-// makeRoomLocked removes the oldest letters until the others are within the
-// capacity. Letters of a shutdown are not counted, so as not to push each other
-// out.
+// makeRoomLocked evicts the oldest letters until the others are within the capacity. Letters
+// with the reason shutdown are neither counted nor evicted: a shutdown may make more of them
+// than the capacity.
 func (q *letterQueue) makeRoomLocked() []*DeadLetter {
 	var out []*DeadLetter
 	for q.counted > q.capacity {
@@ -146,8 +146,8 @@ func (q *letterQueue) makeRoomLocked() []*DeadLetter {
 	return out
 }
 
-// add gives a letter its id and a place. What has to make room for it goes to
-// evicted.
+// add assigns an id to a letter and inserts it. It calls evicted for the letters that had to
+// make room.
 func (q *letterQueue) add(l *DeadLetter) {
 	q.mu.Lock()
 	l.ID = q.newID()
@@ -162,8 +162,8 @@ func (q *letterQueue) add(l *DeadLetter) {
 	}
 }
 
-// insert adds letters that have their ids. It sorts each shelf once, after all:
-// put would move the letters that are newer for each of them.
+// insert adds letters that have ids. It sorts each shelf once at the end: put would move all
+// newer places for each letter.
 func (q *letterQueue) insert(letters []*DeadLetter) (inserted, evicted int) {
 	q.mu.Lock()
 	seen := make(map[LetterID]bool, len(letters))
@@ -183,7 +183,7 @@ func (q *letterQueue) insert(letters []*DeadLetter) (inserted, evicted int) {
 		}
 	}
 	for s := range unsorted {
-		// Without holes: one may have the id of a letter that has come back.
+		// Drop holes: one may have the id of a letter that is imported again.
 		s.places = slices.DeleteFunc(s.places, func(p *letterPlace) bool { return p.letter == nil })
 		s.left = 0
 		slices.SortFunc(s.places, comparePlaces)
@@ -196,7 +196,7 @@ func (q *letterQueue) insert(letters []*DeadLetter) (inserted, evicted int) {
 	return len(places), len(out)
 }
 
-// findLocked returns the place of a letter that is there.
+// findLocked returns the place of a letter, if the queue has it.
 func (q *letterQueue) findLocked(id LetterID) (*letterPlace, bool) {
 	i, ok := q.all.find(id)
 	if !ok || q.all.places[i].letter == nil {
@@ -205,7 +205,7 @@ func (q *letterQueue) findLocked(id LetterID) (*letterPlace, bool) {
 	return q.all.places[i], true
 }
 
-// shelfLocked is the smallest shelf that has all letters that match.
+// shelfLocked returns the smallest shelf that has all letters that match.
 func (q *letterQueue) shelfLocked(f *letterFilter) *shelf {
 	key := shelfKey{subscription: f.Subscription, reason: f.Reason}
 	if f.Fingerprint != "" {

@@ -8,50 +8,49 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Plan is what becomes of an event of a type that is published now.
+// Plan describes how the bus dispatches an event of a type that is published now.
 type Plan struct {
 	EventType string
-	// Targets are the subscriptions that get it, in the order in which they are
-	// visited. None: it is unrouted.
+	// Targets lists the subscriptions that match, in the order of delivery. If it is empty,
+	// the event is unrouted.
 	Targets []Target
-	// Policy is the retry policy of the dispatch, merged from the targets'
-	// overrides. Its Jitter, RetryIf, IncludeErrors and ExcludeErrors are the bus's; a
-	// target that sets its own says so in Overrides.
+	// Policy is the retry policy of the dispatch, merged from the overrides of the targets.
+	// Jitter, RetryIf, IncludeErrors and ExcludeErrors are not merged: Policy has those of
+	// the bus, and a target with its own values has them in Overrides.
 	Policy RetryPolicy
-	// Origins says where each value of Policy comes from: by the field's name,
-	// the subscription, or BusDefault.
+	// Origins maps the field names of Policy to the subscription that set the value, or to
+	// BusDefault.
 	Origins map[string]string
-	// Isolated says that every target is a dispatch of its own (WithIsolation):
-	// then Policy is the bus's, and each target's is that with its Overrides.
+	// Isolated is set if each target is a separate dispatch (WithIsolation). Policy is then
+	// the policy of the bus, and each target applies its Overrides to it.
 	Isolated bool
-	// Err is why there is no plan: an *EventError for a type that Publish would
-	// refuse, or ErrUninitialized.
+	// Err is an *EventError for an event type that Publish rejects, or ErrUninitialized.
 	Err error
 }
 
-// BusDefault is the origin of a value of the bus's own retry policy.
+// BusDefault is the origin of a value that is set by the bus's retry policy.
 const BusDefault = "bus default"
 
-// Target is a subscription that gets an event.
+// Target is a subscription that receives an event.
 type Target struct {
 	Subscription string
 	Pattern      string
 	Timeout      time.Duration
-	// Overrides are the fields of the retry policy that the subscription sets,
-	// as text.
+	// Overrides maps the names of the retry policy's fields that the subscription sets to
+	// their values as text.
 	Overrides map[string]string
-	// Rules are asked first, in order, about each failure of the subscription.
+	// Rules apply to each failure of the subscription, in order, before the policy.
 	Rules []RetryRule
-	// RulesOrigin is whose they are: the subscription, or BusDefault; "" without any.
+	// RulesOrigin is the subscription, BusDefault, or "" without rules.
 	RulesOrigin string
 	Circuit     CircuitState
 	WhenOpen    WhenOpen
-	Held        int  // deliveries that wait for it
+	Held        int  // deliveries that are held
 	Paused      bool // by Pause or HoldUntil
 }
 
-// Explain tells who gets an event of a type, under which retry policy, and where
-// each value of that comes from. It changes nothing.
+// Explain returns the subscriptions that receive an event of a type, the retry policy of the
+// dispatch, and the origin of each of its values. It changes nothing.
 func (b *Bus) Explain(eventType string) Plan {
 	if !b.usable() {
 		return Plan{EventType: eventType, Err: ErrUninitialized}
@@ -93,7 +92,7 @@ func (b *Bus) Explain(eventType string) Plan {
 	return p
 }
 
-// String is the plan as a few lines of text.
+// String returns the plan as a few lines of text.
 func (p Plan) String() string {
 	if p.Err != nil {
 		return p.Err.Error()
@@ -141,15 +140,15 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// list is the subscriptions, in the order in which they were made.
+// list returns the subscriptions in the order of Subscribe.
 func (b *Bus) list() []*Subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.subscriptions.list()
 }
 
-// Abandoned names the handlers that have been given up, at their timeouts or by
-// Shutdown, and have not come back.
+// Abandoned returns the handlers that were abandoned, at their timeouts or by Shutdown, and
+// have not returned yet.
 func (b *Bus) Abandoned() []AbandonedHandler {
 	if !b.usable() {
 		return nil

@@ -4,17 +4,18 @@ import (
 	"fmt"
 )
 
-// retrySettings are what a subscription has of its own for its failures.
+// retrySettings has the retry overrides and rules of a subscription, or those of the bus. It
+// is immutable.
 type retrySettings struct {
 	retryOverride
-	rules *ruleSet // nil: the bus's
+	rules *ruleSet // nil: those of the bus
 }
 
-// ownRetry is what one subscription has.
+// ownRetry has the settings of one subscription of a dispatch.
 type ownRetry struct {
 	of       *Subscription
 	settings *retrySettings
-	policy   *RetryPolicy // the merged one, with what it has of what is not merged; nil if that is nothing
+	policy   *RetryPolicy // the merged policy with the subscription's unmerged fields; nil if it sets none
 }
 
 // retryInForce is the settings that apply to a dispatch: those in force when its targets were
@@ -58,7 +59,7 @@ func (in *retryInForce) only(i int) retryInForce {
 	return retryInForce{bus: in.bus, own: in.own[i : i+1 : i+1]}
 }
 
-// changeRetry replaces settings of a subscription, or of the bus for nil.
+// changeRetry replaces the settings of a subscription, or those of the bus if s is nil.
 func (b *Bus) changeRetry(s *Subscription, change func(*retrySettings)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,15 +73,15 @@ func (b *Bus) changeRetry(s *Subscription, change func(*retrySettings)) {
 	if s != nil && settings.set == 0 && settings.rules == nil {
 		box.Store(&noRetry)
 	}
-	b.routes.Renew() // cached targets have the settings before
+	b.routes.Renew() // cached targets have the previous settings
 }
 
-// SetRetry replaces the subscription's overrides of the retry policy by those of the
-// options, none without any. It may be called at any time. Events that are published
-// after it has returned are retried by it; those that were before, replays of letters
-// aside, go on as they began.
+// SetRetry replaces all overrides of the retry policy that the subscription has. Without
+// options the subscription has none. SetRetry may be called at any time. It applies to events
+// published, and letters replayed, after it has returned. Earlier dispatches keep their
+// policy.
 //
-// Errors, which change nothing: *OptionError; ErrNoSubscription after Unsubscribe.
+// Errors, after which nothing has changed: *OptionError; ErrNoSubscription after Unsubscribe.
 func (s *Subscription) SetRetry(opts ...RetryOption) error {
 	if err := s.controllable("SetRetry"); err != nil {
 		return err
@@ -93,8 +94,9 @@ func (s *Subscription) SetRetry(opts ...RetryOption) error {
 	return nil
 }
 
-// SetRetryRules replaces the subscription's rules, as RetryRules gives them; without
-// a rule it has none. It is otherwise as SetRetry.
+// SetRetryRules replaces the rules of the subscription, see RetryRules. Without rules the
+// subscription has none, not those of the bus. When it applies, and its errors, are as for
+// SetRetry.
 func (s *Subscription) SetRetryRules(rules ...RetryRule) error {
 	if err := s.controllable("SetRetryRules"); err != nil {
 		return err
@@ -107,8 +109,8 @@ func (s *Subscription) SetRetryRules(rules ...RetryRule) error {
 	return nil
 }
 
-// SetRetry replaces the bus's retry policy by DefaultRetryPolicy with the options. It
-// is otherwise as Subscription.SetRetry.
+// SetRetry replaces the retry policy of the bus by DefaultRetryPolicy with the options. When
+// it applies, and its errors, are as for Subscription.SetRetry.
 func (b *Bus) SetRetry(opts ...RetryOption) error {
 	if !b.usable() {
 		return fmt.Errorf("SetRetry: %w", ErrUninitialized)
@@ -121,8 +123,8 @@ func (b *Bus) SetRetry(opts ...RetryOption) error {
 	return nil
 }
 
-// SetRetryRules replaces the rules of the bus, as WithRetryRules gives them. It is
-// otherwise as Subscription.SetRetry.
+// SetRetryRules replaces the rules of the bus, see WithRetryRules. When it applies, and its
+// errors, are as for Subscription.SetRetry.
 func (b *Bus) SetRetryRules(rules ...RetryRule) error {
 	if !b.usable() {
 		return fmt.Errorf("SetRetryRules: %w", ErrUninitialized)
