@@ -109,8 +109,8 @@ func (s *Subscription) SetRetryRules(rules ...RetryRule) error {
 	return nil
 }
 
-// SetRetry replaces the retry policy of the bus by DefaultRetryPolicy with the options. When
-// it applies, and its errors, are as for Subscription.SetRetry.
+// SetRetry replaces the retry policy of the bus by DefaultRetryPolicy with the options. It
+// applies to the same dispatches as Subscription.SetRetry. The error is an *OptionError.
 func (b *Bus) SetRetry(opts ...RetryOption) error {
 	if !b.usable() {
 		return fmt.Errorf("SetRetry: %w", ErrUninitialized)
@@ -123,8 +123,8 @@ func (b *Bus) SetRetry(opts ...RetryOption) error {
 	return nil
 }
 
-// SetRetryRules replaces the rules of the bus, see WithRetryRules. When it applies, and its
-// errors, are as for Subscription.SetRetry.
+// SetRetryRules replaces the rules of the bus, see WithRetryRules. It applies to the same
+// dispatches as Subscription.SetRetry. The error is an *OptionError.
 func (b *Bus) SetRetryRules(rules ...RetryRule) error {
 	if !b.usable() {
 		return fmt.Errorf("SetRetryRules: %w", ErrUninitialized)

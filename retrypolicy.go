@@ -9,53 +9,50 @@ import (
 	"time"
 )
 
-// Unlimited, as MaxRetries, never gives up.
+// Unlimited, as MaxRetries, means retries without end.
 const Unlimited = -1
 
 // maxMaxRetries keeps attempt numbers within 32 bits.
 const maxMaxRetries = math.MaxInt32 - 1
 
-// RetryPolicy says whether and when a failed dispatch is tried again. Every
-// field counts: start from DefaultRetryPolicy to change some of them, or give
-// the bus or a subscription the options of the same names, which leave the other
-// fields alone. A whole RetryPolicy is such an option too.
+// RetryPolicy decides whether and when a failed dispatch is retried. All fields apply: to
+// change some of them, start from DefaultRetryPolicy, or use the options of the same names,
+// which set one field each. A whole RetryPolicy is such an option too.
 type RetryPolicy struct {
-	// MaxRetries is how often a dispatch is tried again after its first
-	// attempt: 3 retries are 4 attempts. 0 is never, Unlimited is for ever.
+	// MaxRetries is the number of retries after the first attempt: 3 retries are 4
+	// attempts. 0 means no retry, Unlimited means no limit.
 	MaxRetries int
-	// BaseDelay is the delay before the first retry, attempt 2. 0 is at once.
+	// BaseDelay is the delay before the first retry, attempt 2. 0 retries at once.
 	BaseDelay time.Duration
-	// MaxDelay caps every delay, BaseDelay too if that is larger, before
-	// jitter.
+	// MaxDelay caps every delay, including BaseDelay, before jitter.
 	MaxDelay time.Duration
-	// BackoffMultiplier is what the delay grows by with each further retry. At
-	// least 1, which keeps it constant.
+	// BackoffMultiplier multiplies the delay with each further retry. It is at least 1,
+	// which keeps the delay constant.
 	BackoffMultiplier float64
-	// MaxElapsed bounds the time since publication: a retry that could start
-	// only at or past it is not made. 0 is no bound. It never stops a first
-	// attempt.
+	// MaxElapsed bounds the time since publication. A retry that would start at or after it
+	// is not made. 0 means no bound. It never prevents a first attempt.
 	MaxElapsed time.Duration
-	// Jitter spreads the delays, so that what failed together does not come
-	// back together. Of several subscriptions, the failing one's holds.
+	// Jitter randomizes the delays, so that dispatches that failed together are not retried
+	// together. The value of the failing subscription applies.
 	Jitter Jitter
-	// RetryIf says which errors are worth a retry; nil says all. The others end
-	// the dispatch with the reason permanent. Of several subscriptions, the
-	// failing one's is asked, and no other. It must be quick, as it is a part of
-	// the handler's time, and safe for concurrent use; if it panics, or does not
-	// return, the error is worth a retry, and that is logged.
+	// RetryIf reports whether to retry after an error. nil retries after all errors. If it
+	// returns false, the dispatch ends with the reason permanent. Only the RetryIf of the
+	// failing subscription is called. It counts towards the handler's timeout, so it must be
+	// fast, and it must be safe for concurrent use. If it panics or does not return, the
+	// error is retried and a message is logged.
 	RetryIf func(error) bool
-	// IncludeErrors are the names of the errors that are worth a retry, as
-	// ErrorTraits has them: one of an error's names must be in the list, exactly. An
-	// empty list retries nothing; nil is no list, and all are.
+	// IncludeErrors lists the names of the errors to retry after, see ErrorTraits. One of
+	// the error's names must be in the list, exactly. An empty list retries after no error.
+	// nil retries after all errors.
 	IncludeErrors []string
-	// ExcludeErrors are the names of those that are not, and comes before
-	// IncludeErrors. An error must pass both lists and RetryIf; like that, they are
-	// the failing subscription's.
+	// ExcludeErrors lists the names of the errors not to retry after. It is checked before
+	// IncludeErrors. An error must pass both lists and RetryIf. The lists of the failing
+	// subscription apply.
 	ExcludeErrors []string
 }
 
-// DefaultRetryPolicy returns the policy of a bus that was not given another: 3
-// retries after 1 s, 2 s and 4 s (at most 30 s), each ±10 %.
+// DefaultRetryPolicy returns the policy of a bus without WithRetry: 3 retries after 1 s, 2 s
+// and 4 s (at most 30 s), each ±10 %.
 func DefaultRetryPolicy() RetryPolicy {
 	return RetryPolicy{
 		MaxRetries:        3,
@@ -65,9 +62,9 @@ func DefaultRetryPolicy() RetryPolicy {
 	}
 }
 
-// Delay is the delay before an attempt, without jitter: none before attempt 1,
-// and min(BaseDelay × BackoffMultiplier^(attempt−2), MaxDelay) before the others.
-// With the default policy: 0, 1 s, 2 s, 4 s, 8 s, 16 s, 30 s.
+// Delay returns the delay before an attempt, without jitter: 0 before attempt 1, and
+// min(BaseDelay × BackoffMultiplier^(attempt−2), MaxDelay) before later ones. The default
+// policy has 0, 1 s, 2 s, 4 s, 8 s, 16 s, 30 s.
 func (p RetryPolicy) Delay(attempt int) time.Duration { return p.delay(attempt) }
 
 func (p *RetryPolicy) delay(attempt int) time.Duration {
@@ -75,15 +72,14 @@ func (p *RetryPolicy) delay(attempt int) time.Duration {
 		return 0
 	}
 	d := float64(p.BaseDelay) * math.Pow(p.BackoffMultiplier, float64(attempt-2))
-	// Compared as floats: beyond the cap lie infinity and what a Duration
-	// cannot hold.
-	if !(d < float64(p.MaxDelay)) { // nor a multiplier that is not a number
+	// Compare as floats: d may be infinite, or too large for a Duration.
+	if !(d < float64(p.MaxDelay)) { // true for NaN too
 		return p.MaxDelay
 	}
 	return time.Duration(max(d, 0))
 }
 
-// maxAttempts is the number of the last attempt, 0 for no last one.
+// maxAttempts returns the number of the last attempt, or 0 if there is no limit.
 func (p *RetryPolicy) maxAttempts() int {
 	if p.MaxRetries == Unlimited {
 		return 0
@@ -91,7 +87,7 @@ func (p *RetryPolicy) maxAttempts() int {
 	return p.MaxRetries + 1
 }
 
-// Jitter is how the delays of a RetryPolicy are spread. It is a RetryOption.
+// Jitter selects how the delays of a RetryPolicy are randomized. It is a RetryOption.
 type Jitter int
 
 const (
@@ -99,25 +95,24 @@ const (
 	ProportionalJitter Jitter = iota
 	// NoJitter is d.
 	NoJitter
-	// FullJitter is anything in [0, d].
+	// FullJitter is uniform in [0, d].
 	FullJitter
-	// EqualJitter is anything in [d/2, d].
+	// EqualJitter is uniform in [d/2, d].
 	EqualJitter
-	// DecorrelatedJitter is min(MaxDelay, anything in [BaseDelay, 3 × the
-	// previous delay]), where the first previous delay is BaseDelay;
-	// BackoffMultiplier has no part in it. The formula is Marc Brooker's, in
-	// "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
+	// DecorrelatedJitter is min(MaxDelay, uniform in [BaseDelay, 3 × previous delay]). The
+	// first previous delay is BaseDelay. BackoffMultiplier is not used. The formula is from
+	// Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
 	DecorrelatedJitter
 )
 
 var jitterNames = [...]string{"proportional", "none", "full", "equal", "decorrelated"}
 
-// String names it: "proportional", "none", "full", "equal", "decorrelated".
+// String returns "proportional", "none", "full", "equal" or "decorrelated".
 func (j Jitter) String() string {
 	return nameOf("Jitter", jitterNames[:], int(j))
 }
 
-// nameOf is the name of a constant, or what it would be if it were one.
+// nameOf returns the name of a constant, or typ(i) if there is none.
 func nameOf(typ string, names []string, i int) string {
 	if i < 0 || i >= len(names) {
 		return fmt.Sprintf("%s(%d)", typ, i)
@@ -125,8 +120,8 @@ func nameOf(typ string, names []string, i int) string {
 	return names[i]
 }
 
-// spread applies the jitter to the delay before an attempt. previous is what it
-// returned for the attempt before, 0 if there was none; random is in [0, 1).
+// spread applies the jitter to the delay before an attempt. previous is its result for the
+// previous attempt, or 0. random is in [0, 1).
 func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64) time.Duration {
 	d := p.delay(attempt)
 	switch p.Jitter {
@@ -145,7 +140,7 @@ func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64
 	}
 }
 
-// clampDuration is d, or most if d is more than that.
+// clampDuration returns d, at most most.
 func clampDuration(d float64, most time.Duration) time.Duration {
 	if d >= float64(most) {
 		return most
@@ -153,12 +148,12 @@ func clampDuration(d float64, most time.Duration) time.Duration {
 	return time.Duration(d)
 }
 
-// RetryOption sets one field of a retry policy, or, being a RetryPolicy, all.
+// RetryOption sets one field of a retry policy. A RetryPolicy is an option that sets all.
 type RetryOption interface {
 	applyRetry(*retryOverride)
 }
 
-// retryOverride is a policy of which only some fields are set.
+// retryOverride is a policy with only some fields set.
 type retryOverride struct {
 	RetryPolicy
 	set retryField
@@ -179,7 +174,7 @@ const (
 	fieldExcludeErrors
 
 	allRetryFields = fieldExcludeErrors<<1 - 1
-	// unmergedFields are the failing subscription's own.
+	// unmergedFields apply to the failing subscription only, and are not merged.
 	unmergedFields = fieldJitter | fieldRetryIf | fieldIncludeErrors | fieldExcludeErrors
 )
 
@@ -187,8 +182,8 @@ type retryOption func(*retryOverride)
 
 func (o retryOption) applyRetry(r *retryOverride) { o(r) }
 
-// MaxRetries sets RetryPolicy.MaxRetries. MaxRetries(0) tries once, Unlimited
-// never gives up.
+// MaxRetries sets RetryPolicy.MaxRetries. MaxRetries(0) makes one attempt.
+// MaxRetries(Unlimited) retries without end.
 func MaxRetries(n int) RetryOption {
 	return retryOption(func(r *retryOverride) { r.MaxRetries, r.set = n, r.set|fieldMaxRetries })
 }
@@ -218,7 +213,7 @@ func RetryIf(worthIt func(error) bool) RetryOption {
 	return retryOption(func(r *retryOverride) { r.RetryPolicy.RetryIf, r.set = worthIt, r.set|fieldRetryIf })
 }
 
-// IncludeErrors sets RetryPolicy.IncludeErrors. IncludeErrors() retries nothing.
+// IncludeErrors sets RetryPolicy.IncludeErrors. IncludeErrors() retries after no error.
 func IncludeErrors(names ...string) RetryOption {
 	names = append([]string{}, names...)
 	return retryOption(func(r *retryOverride) { r.RetryPolicy.IncludeErrors, r.set = names, r.set|fieldIncludeErrors })
@@ -234,14 +229,14 @@ func (j Jitter) applyRetry(r *retryOverride) { r.Jitter, r.set = j, r.set|fieldJ
 
 func (p RetryPolicy) applyRetry(r *retryOverride) { r.RetryPolicy, r.set = p.clone(), allRetryFields }
 
-// clone shares no list with p.
+// clone returns a copy that shares no slice with p.
 func (p RetryPolicy) clone() RetryPolicy {
 	p.IncludeErrors, p.ExcludeErrors = slices.Clone(p.IncludeErrors), slices.Clone(p.ExcludeErrors)
 	return p
 }
 
-// newRetryOverride applies and validates the options; in names the option that
-// they were given to.
+// newRetryOverride applies and validates options. in is the name of the option or method that
+// they were passed to.
 func newRetryOverride(in string, opts []RetryOption) (retryOverride, error) {
 	var r retryOverride
 	for i, o := range opts {
@@ -278,22 +273,22 @@ func (r *retryOverride) validate(in string) error {
 
 const noSuchJitter = "is none of the Jitter constants: proportional, none, full, equal, decorrelated"
 
-// mergedPolicy is the policy of a dispatch to several subscriptions. Its Jitter,
-// RetryIf and names are the bus's, for the subscriptions that have none of their own.
+// mergedPolicy is the policy of a dispatch to several subscriptions. Its unmerged fields are
+// those of the bus, for subscriptions that do not set them.
 type mergedPolicy struct {
 	RetryPolicy
-	rules *ruleSet // the bus's, likewise
-	// own are what the subscriptions had of their own when the dispatch was opened.
+	rules *ruleSet // of the bus, for subscriptions without rules
+	// own has the settings of each subscription when the dispatch was opened.
 	own []ownRetry
-	// origin says, for each merged field, which of the subscriptions its value
-	// came from, or -1 for the bus's default policy.
+	// origin has, for each merged field, the index of the subscription that set the value,
+	// or -1 for the policy of the bus.
 	origin struct{ maxRetries, baseDelay, maxDelay, backoffMultiplier, maxElapsed int }
 }
 
-// mergePolicies takes, for each field, the most permissive value among the
-// overrides that set it. A field that none sets is the default's, so a default
-// never overrides what was chosen lower on purpose. Of equal values the first
-// override's is named the origin: that alone depends on their order.
+// mergePolicies takes, for each field, the most permissive value of the overrides that set
+// the field. A field that no override sets has the default: a default never replaces a
+// stricter value that a subscription set. If values are equal, the first override is the
+// origin; only the origin depends on the order.
 func mergePolicies(def *retrySettings, own []ownRetry) *mergedPolicy {
 	m := &mergedPolicy{RetryPolicy: def.RetryPolicy, rules: def.rules, own: own}
 	o := &m.origin
@@ -333,13 +328,12 @@ func mergePolicies(def *retrySettings, own []ownRetry) *mergedPolicy {
 	return m
 }
 
-// permits reports whether limit a is larger than limit b, where unbounded is the
-// largest.
+// permits reports whether limit a is larger than limit b. unbounded is the largest limit.
 func permits[N int | time.Duration](a, b, unbounded N) bool {
 	return b != unbounded && (a == unbounded || a > b)
 }
 
-// over is p with the fields that r sets.
+// over returns p with the fields that r sets.
 func (r *retryOverride) over(p RetryPolicy) RetryPolicy {
 	if r.set&fieldMaxRetries != 0 {
 		p.MaxRetries = r.MaxRetries
@@ -371,7 +365,7 @@ func (r *retryOverride) over(p RetryPolicy) RetryPolicy {
 	return p
 }
 
-// retryFields are the fields of a policy, with their names and texts.
+// retryFields lists the fields of a policy, with their names and texts.
 var retryFields = []struct {
 	set  retryField
 	name string
@@ -418,7 +412,7 @@ var retryFields = []struct {
 	}},
 }
 
-// texts are the fields that r sets.
+// texts returns the fields that r sets, as text.
 func (r *retryOverride) texts() map[string]string {
 	texts := make(map[string]string)
 	for _, f := range retryFields {
@@ -429,7 +423,7 @@ func (r *retryOverride) texts() map[string]string {
 	return texts
 }
 
-// origins is p.origin by the fields' names.
+// origins returns p.origin by field name.
 func (p *mergedPolicy) origins() map[string]int {
 	o := &p.origin
 	return map[string]int{
