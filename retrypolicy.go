@@ -29,8 +29,10 @@ type RetryPolicy struct {
 	// BackoffMultiplier multiplies the delay with each further retry. It is at least 1,
 	// which keeps the delay constant.
 	BackoffMultiplier float64
-	// MaxElapsed bounds the time since publication. A retry that would start at or after it
-	// is not made. 0 means no bound. It never prevents a first attempt.
+	// MaxElapsed bounds the time since publication, since the due time of a scheduled event,
+	// or since a replay. The time that the dispatch is held is not counted. A retry that
+	// would start at or after MaxElapsed is not made. 0 means no bound. It never prevents a
+	// first attempt.
 	MaxElapsed time.Duration
 	// Jitter randomizes the delays, so that dispatches that failed together are not retried
 	// together. The value of the failing subscription applies.

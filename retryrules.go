@@ -12,54 +12,53 @@ import (
 	"github.com/surebus/eventbus/internal/errchain"
 )
 
-// RetryRule gives the errors that it matches a budget and delays of their own. It
-// takes nothing from a retry policy but MaxElapsed, which bounds rules too.
+// RetryRule sets the attempts and delays for the errors that it matches. Of the retry policy,
+// only MaxElapsed applies to rules too.
 type RetryRule struct {
-	// Name says what the rule is for, in dead letters, log entries and Explain. It
-	// may be empty; otherwise it is at most 255 bytes of UTF-8 without control
-	// characters.
+	// Name describes the rule in dead letters, log entries and Explain. It may be empty, and
+	// has at most 255 bytes of UTF-8 without control characters.
 	Name string
-	// Match says which errors. At least one of its members must be set.
+	// Match selects the errors. At least one of its fields must be set.
 	Match ErrorMatch
-	// Attempts is the rule's budget, with the first run counted: the failure of that
-	// number, of those of a dispatch that the rule decides, ends it. 3 are 2 retries,
-	// 1 is none. From 1 to 2,147,483,647, or Unlimited.
+	// Attempts is the rule's budget, including the first attempt: 3 means 2 retries, 1 means
+	// no retry. Only the failures of a dispatch that the rule matches count. It is from 1 to
+	// 2,147,483,647, or Unlimited.
 	Attempts int
-	// BaseDelay is the delay before the rule's first retry. 0 is at once.
+	// BaseDelay is the delay before the rule's first retry. 0 retries at once.
 	BaseDelay time.Duration
-	// BackoffMultiplier is what the delay grows by with each further retry of the
-	// rule. 0 is 1, which keeps it constant; otherwise it is at least 1.
+	// BackoffMultiplier multiplies the delay with each further retry of the rule. It is at
+	// least 1, or 0 for 1, which keeps the delay constant.
 	BackoffMultiplier float64
-	// MaxDelay caps every delay, before jitter. 0 is no cap.
+	// MaxDelay caps every delay, before jitter. 0 means no cap.
 	MaxDelay time.Duration
-	// Jitter spreads the delays. Its zero value is ±10 %.
+	// Jitter randomizes the delays. Its zero value is ±10 %.
 	Jitter Jitter
 }
 
-// ErrorMatch says which errors a RetryRule is for. Each member that is set must
-// match, nil is not set; ErrorTraits says what they go by. Lists must not be empty.
+// ErrorMatch selects the errors of a RetryRule. All fields that are set must match; nil means
+// not set. A list must not be empty. See ErrorTraits for codes, types and Retryable.
 type ErrorMatch struct {
-	// Codes are patterns, one of which the error's code must match: "Payment.Declined"
-	// is that code, "Payment.*" all codes that begin with "Payment." and go on, and "*"
-	// every error, with or without a code. A * is nothing but the last segment.
+	// Codes lists patterns. One of them must match the error's code. "Payment.Declined"
+	// matches that code. "Payment.*" matches all codes that start with "Payment." and are
+	// longer. "*" matches every error, with or without a code. A * must be the last segment.
 	Codes []string
-	// Types are result types, one of which the error's must be: "error", "timeout",
-	// "cancellation", or what errors of your own say. "success" is refused.
+	// Types lists result types. One of them must be the error's: "error", "timeout",
+	// "cancellation", or a type that your own errors return. "success" is rejected.
 	Types []string
-	// Retryable is what the error must say of itself. One that says nothing matches
-	// neither value.
+	// Retryable must equal the value that the error returns. An error without one does not
+	// match.
 	Retryable *bool
-	// Is are targets of errors.Is, one of which the error must match.
+	// Is lists targets of errors.Is. The error must match one of them.
 	Is []error
-	// As are targets of errors.As, one of which the error must match: pointers to a
-	// type that is an error, or to an interface, such as new(*net.OpError). They are
-	// not written to.
+	// As lists targets of errors.As. The error must match one of them. A target is a
+	// pointer to an error type or to an interface, such as new(*net.OpError). It is not
+	// written to.
 	As []any
 }
 
-// Matches reports whether the members that are set all match. nil matches nothing, and
-// is matched by nothing; neither does an ErrorMatch of which no member is set. It runs
-// the error's methods; what panics does not match.
+// Matches reports whether all fields that are set match err. It returns false for a nil
+// error and for an ErrorMatch without fields. It calls methods of the error; a method that
+// panics does not match.
 func (m ErrorMatch) Matches(err error) bool {
 	if err == nil || m.isZero() {
 		return false
@@ -87,7 +86,7 @@ func (m *ErrorMatch) matchesRetryable(err error) bool {
 	return said != nil && *said == *m.Retryable
 }
 
-// matchesCode reports whether a code matches a pattern. "" is no code.
+// matchesCode reports whether a code matches a pattern. "" means no code.
 func matchesCode(pattern, code string) bool {
 	if pattern == "*" {
 		return true
@@ -98,7 +97,7 @@ func matchesCode(pattern, code string) bool {
 	return code != "" && code == pattern
 }
 
-// checkCodePattern is what is wrong with a pattern of codes, "" if nothing is.
+// checkCodePattern returns why a pattern of codes is invalid, or "".
 func checkCodePattern(pattern string) string {
 	switch {
 	case pattern == "":
@@ -117,7 +116,7 @@ func checkCodePattern(pattern string) string {
 	return ""
 }
 
-// asTargetProblem is what is wrong with a target of errors.As, "" if nothing is.
+// asTargetProblem returns why a target of errors.As is invalid, or "".
 func asTargetProblem(target any) string {
 	const want = "must be a pointer to a type that is an error, or to an interface, as in new(*net.OpError)"
 	t := reflect.TypeOf(target)
@@ -130,14 +129,14 @@ func asTargetProblem(target any) string {
 	return ""
 }
 
-// Delay is the delay before an attempt, without jitter, where all attempts before have
-// failed by the rule: none before attempt 1, BaseDelay before attempt 2.
+// Delay returns the delay before an attempt, without jitter, if the rule matched all failures
+// before: 0 before attempt 1, BaseDelay before attempt 2.
 func (r RetryRule) Delay(attempt int) time.Duration {
 	p := r.policy()
 	return p.Delay(attempt)
 }
 
-// policy is the rule's budget and delays.
+// policy returns the rule's budget and delays as a policy.
 func (r *RetryRule) policy() RetryPolicy {
 	p := RetryPolicy{
 		MaxRetries:        r.Attempts - 1,
@@ -158,7 +157,7 @@ func (r *RetryRule) policy() RetryPolicy {
 	return p
 }
 
-// String is the rule as a line of text.
+// String returns the rule as a line of text.
 func (r RetryRule) String() string {
 	var b strings.Builder
 	if r.Name != "" {
@@ -190,7 +189,7 @@ func (r RetryRule) String() string {
 	return b.String()
 }
 
-// String is what is set, as text.
+// String returns the fields that are set, as text.
 func (m ErrorMatch) String() string {
 	var parts []string
 	if m.Codes != nil {
@@ -225,17 +224,17 @@ func (m ErrorMatch) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// RuleRef says which rule has decided.
+// RuleRef identifies the rule that decided on a failure.
 type RuleRef struct {
-	// Position is the rule's among those that it was given with, from 0.
+	// Position is the index of the rule in its list, from 0.
 	Position int `json:"position"`
-	// Name is the rule's, if it has one.
+	// Name is the name of the rule. It may be empty.
 	Name string `json:"name,omitempty"`
-	// Subscription is whose rule it is; empty for one of the bus's.
+	// Subscription is the subscription with the rule. It is empty for a rule of the bus.
 	Subscription string `json:"subscription,omitempty"`
 }
 
-// String names it: rule 1 of billing, "bank is busy".
+// String returns the reference as text: rule 1 of billing, "bank is busy".
 func (r RuleRef) String() string {
 	s := fmt.Sprintf("rule %d of %s", r.Position, r.Subscription)
 	if r.Subscription == "" {
@@ -255,41 +254,41 @@ func (r *RuleRef) clone() *RuleRef {
 	return &c
 }
 
-// invalid reports whether it cannot have been one.
+// invalid reports whether the position is out of range.
 func (r *RuleRef) invalid() bool { return r != nil && (r.Position < 0 || r.Position > math.MaxInt32) }
 
-// RetryRules gives a subscription ordered rules for its failures. The first one that
-// matches an error decides whether and when there is another attempt, by the number of
-// failures of the dispatch that it has decided; such failures spend no other budget. A
-// failure that no rule matches is the retry policy's, MaxRetries counts those alone,
-// and so do IncludeErrors, ExcludeErrors and RetryIf apply to them alone. Permanent
-// comes before the rules, MaxElapsed bounds them, RetryAfter gives the delay of its
-// gap.
+// RetryRules sets ordered rules for the failures of a subscription. The first rule that
+// matches an error decides whether and when to retry. It counts only the failures of the
+// dispatch that it matched, and these count for no other rule and not for MaxRetries. The
+// retry policy decides on failures that no rule matches; IncludeErrors, ExcludeErrors and
+// RetryIf apply only to those. Permanent takes precedence over rules, MaxElapsed bounds
+// them, and RetryAfter overrides one delay.
 //
-// Without RetryRules, the bus's WithRetryRules hold; RetryRules() without a rule has
-// none. Given again, it replaces those before. The error of a rule that is refused
-// names it by its position, from 0: RetryRules[1].Match.Codes[0].
+// Without RetryRules, the rules of WithRetryRules apply. RetryRules() without a rule sets no
+// rules. A second RetryRules replaces the first. The error for an invalid rule has its
+// position, from 0: RetryRules[1].Match.Codes[0].
 func RetryRules(rules ...RetryRule) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.retry.rules, c.err = newRuleSet("RetryRules", rules)
 	})
 }
 
-// WithRetryRules are the rules of the subscriptions that have no RetryRules. All
-// subscriptions of a dispatch that go by them share their budgets.
+// WithRetryRules sets the rules of the subscriptions without RetryRules. In a dispatch, these
+// subscriptions share the budgets of the rules.
 func WithRetryRules(rules ...RetryRule) Option {
 	return option(func(c *config) {
 		c.rules, c.err = newRuleSet("WithRetryRules", rules)
 	})
 }
 
-// ruleSet are the rules of a subscription or a bus. It does not change.
+// ruleSet has the rules of a subscription or of the bus. It is immutable.
 type ruleSet struct {
 	rules    []RetryRule
-	policies []RetryPolicy // of the rules
+	policies []RetryPolicy // by rule
 }
 
-// newRuleSet checks rules and copies them; in names what they were given to.
+// newRuleSet validates and copies rules. in is the name of the option or method that they
+// were passed to.
 func newRuleSet(in string, rules []RetryRule) (*ruleSet, error) {
 	set := &ruleSet{rules: cloneRules(rules)}
 	if len(rules) > math.MaxInt32 {
@@ -304,7 +303,7 @@ func newRuleSet(in string, rules []RetryRule) (*ruleSet, error) {
 	return set, nil
 }
 
-// decides is the position of the first rule that matches, -1 if none does.
+// decides returns the position of the first rule that matches, or -1.
 func (s *ruleSet) decides(err error) int {
 	if s == nil {
 		return -1
@@ -319,7 +318,8 @@ func (s *ruleSet) list() []RetryRule {
 	return cloneRules(s.rules)
 }
 
-// origin is whose the rules are, by its name: of is nil for the bus.
+// origin returns the name of the subscription that has the rules, or BusDefault. of is nil for
+// the bus.
 func (s *ruleSet) origin(of *Subscription) string {
 	switch {
 	case s == nil || len(s.rules) == 0:
