@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -141,13 +142,13 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 		if err = pace.wait(ctx); err != nil {
 			break
 		}
-		if err = q.bus.replay(id, r); errors.Is(err, ErrShutdown) {
+		if err = q.bus.replay(id, r); errchain.Is(err, ErrShutdown) {
 			break
 		}
 		switch {
 		case err == nil:
 			report.Replayed++
-		case errors.Is(err, ErrNotFound):
+		case errchain.Is(err, ErrNotFound):
 			report.Gone++
 		default:
 			report.Stayed = append(report.Stayed, StayedLetter{id, err})
@@ -159,7 +160,7 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 		}
 	}
 	report.Failures = run.count()
-	if errors.Is(err, errStopped) {
+	if errchain.Is(err, errStopped) {
 		report.Stopped, err = true, nil
 	}
 	if err != nil {

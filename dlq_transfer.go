@@ -179,7 +179,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 		line, err := readLine(in, buffer)
 		last := err == io.EOF //nolint:errorlint // io.Reader returns the very same
 		switch {
-		case errors.Is(err, bufio.ErrTooLong):
+		case err == bufio.ErrTooLong: //nolint:errorlint // readLine returns the very same
 			return report, &ImportError{Line: number, Reason: fmt.Sprintf("is longer than %d bytes", maxLetterLine)}
 		case err != nil && !last:
 			return report, fmt.Errorf("line %d: %w", number, err)
@@ -214,7 +214,7 @@ func readLine(r *bufio.Reader, buffer []byte) ([]byte, error) {
 			line = slices.Grow(line, len(line)+len(part))
 		}
 		line = append(line, part...)
-		if !errors.Is(err, bufio.ErrBufferFull) {
+		if err != bufio.ErrBufferFull { //nolint:errorlint // ReadSlice returns the very same
 			return line, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -257,7 +258,7 @@ func (e *ShutdownError) Error() string {
 		why = "left handlers running"
 	case e.Cause == nil:
 		why = "left held deliveries or scheduled events"
-	case errors.Is(e.Cause, ErrNotStarted):
+	case errchain.Is(e.Cause, ErrNotStarted):
 		why = "came before Start"
 	}
 	fmt.Fprintf(&b, "eventbus: shutdown %s: %d unfinished, %d handlers still running",
@@ -345,8 +346,22 @@ const maxPanicText = maxErrorText - 128
 // scalars. Of any other value it names the type. To format a value that contains itself,
 // that another goroutine writes, or whose methods block, would end or stop the process.
 func panicText(value any) string {
+	for range 10 { // a panic that was raised again; its error may contain itself
+		if p, ok := value.(*PanicError); ok && p != nil {
+			value = p.Value
+		}
+	}
+	if _, ok := value.(*PanicError); ok {
+		return fmt.Sprintf("%T", value)
+	}
 	if err, ok := value.(error); ok {
-		return textWithin(err, "", maxPanicText)
+		if text := textWithin(err, "", maxPanicText); text != "" {
+			return text
+		}
+		return fmt.Sprintf("%T with an empty text", value)
+	}
+	if value == "" {
+		return `""`
 	}
 	switch v := reflect.ValueOf(value); v.Kind() { //nolint:exhaustive // the others are not formatted
 	case reflect.String:
@@ -358,9 +373,9 @@ func panicText(value any) string {
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
 		return strconv.FormatUint(v.Uint(), 10)
 	case reflect.Float32, reflect.Float64:
-		return strconv.FormatFloat(v.Float(), 'g', -1, 64)
+		return strconv.FormatFloat(v.Float(), 'g', -1, v.Type().Bits())
 	case reflect.Complex64, reflect.Complex128:
-		return strconv.FormatComplex(v.Complex(), 'g', -1, 128)
+		return strconv.FormatComplex(v.Complex(), 'g', -1, v.Type().Bits())
 	}
 	return fmt.Sprintf("a value of type %T", value)
 }

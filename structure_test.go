@@ -58,7 +58,7 @@ var allowedImports = map[string][]string{
 	"internal/timeline":  {"github.com/benbjohnson/clock"},
 	"internal/uuid7":     {},
 
-	"eventbustest":    {modulePath},
+	"eventbustest":    {modulePath, modulePath + "/internal/errchain"},
 	"retryspec":       {modulePath},
 	"retryspec/check": {modulePath + "/retryspec"},
 	"storetest":       {modulePath},

@@ -3,7 +3,6 @@ package eventbustest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/errchain"
 )
 
 // DeadLetter waits until the bus is settled (WaitSettled), and returns the one dead
@@ -148,8 +148,7 @@ func story(b *strings.Builder, l *eventbus.DeadLetter) {
 	for _, f := range shown {
 		fmt.Fprintf(b, "    attempt %d, %s, %s, after %s: %s\n", f.Attempt, f.Subscription,
 			f.Time.Format(clockLayout), f.Duration.Round(time.Microsecond), indent(f.Error))
-		var panicked *eventbus.PanicError
-		if errors.As(f.Err, &panicked) {
+		if panicked, ok := errchain.As[*eventbus.PanicError](f.Err); ok {
 			b.WriteString(stackText(panicked.Stack))
 		}
 	}
