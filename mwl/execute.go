@@ -115,7 +115,7 @@ func importObject(what string, members map[string]any) (map[string]any, *failure
 func importValue(what string, v any) (imported any, invalid *failure) {
 	defer func() {
 		if p := recover(); p != nil {
-			imported, invalid = nil, noValue(what, fmt.Errorf("its conversion panicked: %v", p))
+			imported, invalid = nil, noValue(what, fmt.Errorf("its conversion panicked: %s", panicText(p)))
 		}
 	}()
 	imported, err := value.Of(v)

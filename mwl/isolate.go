@@ -15,7 +15,7 @@ func isolated(run func() error) error {
 		err := errGoexit
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("it panicked: %v", p)
+				err = fmt.Errorf("it panicked: %s", panicText(p))
 			}
 			done <- err
 		}()

@@ -77,7 +77,7 @@ func (g *goProvider) report(members map[string]any) (map[string]any, error) {
 func failureOf(err error, errorCode string, declared definition.FailureCatalog, given *failure, exported *Failure) (read *failure) {
 	defer func() {
 		if p := recover(); p != nil {
-			read = newError(errorCode, fmt.Sprintf("its error of type %T panicked: %v", err, p))
+			read = newError(errorCode, fmt.Sprintf("its error of type %T panicked: %s", err, panicText(p)))
 		}
 	}()
 	named, ok := errors.AsType[*Failure](err)
