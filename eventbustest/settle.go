@@ -82,19 +82,25 @@ func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 // makes them differ.
 func isSettled(bus *eventbus.Bus) bool {
 	l := bus.Metrics().Ledger
-	return l.Queued == 0 && l.Running == 0 && l.Waiting == 0 && l.Balanced() && bus.Metrics().Ledger == l
+	return unsettled(l) == 0 && l.Balanced() && bus.Metrics().Ledger == l
+}
+
+// unsettled counts the dispatches that the bus continues without an operator's order.
+func unsettled(l eventbus.Ledger) int64 {
+	return l.Queued + l.Running + l.Waiting + l.Throttled + l.Recording
 }
 
 // isWaiting reports whether retries are all that is left.
 func isWaiting(bus *eventbus.Bus) bool {
 	l := bus.Metrics().Ledger
-	return l.Queued == 0 && l.Running == 0 && l.Waiting > 0
+	return l.Waiting > 0 && l.Waiting == unsettled(l)
 }
 
 func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	l := m.Ledger
 	var b strings.Builder
-	fmt.Fprintf(&b, "eventbustest: not settled after %s: %d queued, %d running, %d waiting for a retry\n", limit, l.Queued, l.Running, l.Waiting)
+	fmt.Fprintf(&b, "eventbustest: not settled after %s: %d queued, %d running, %d waiting for a retry, %d throttled\n",
+		limit, l.Queued, l.Running, l.Waiting, l.Throttled)
 	if l.Queued > 0 && m.Workers == 0 {
 		b.WriteString("  nothing takes events from the queue: is the bus started?\n")
 	}
@@ -104,7 +110,10 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	if l.Waiting > 0 {
 		b.WriteString("  waiting: in testing/synctest that takes no time; AdvanceUntilSettled drives a mock clock; WaitSettledWithin waits longer\n")
 	}
-	if l.Queued+l.Running+l.Waiting == 0 && !l.Balanced() {
+	if l.Throttled > 0 {
+		b.WriteString("  throttled: at the concurrency limit of a subscription; a running handler has to return first\n")
+	}
+	if unsettled(l) == 0 && !l.Balanced() {
 		b.WriteString("  " + unbalancedText(l) + "\n")
 	}
 	for _, s := range m.Subscriptions {

@@ -65,6 +65,16 @@ func TestWaitSettled_TellsWhatIsUnsettled(t *testing.T) {
 			publish(t, bus, "order.placed", nil)
 			eventbustest.WaitSettledWithin(t, bus, time.Second)
 		}, "0 queued, 1 running, 0 waiting", "a handler has not returned")
+
+		oneFailure(t, func(t testing.TB) {
+			bus := eventbustest.New(t)
+			release := make(chan struct{})
+			t.Cleanup(func() { close(release) })
+			subscribe(t, bus, eventbustest.Block(release), eventbus.Timeout(time.Hour), eventbus.Concurrency(1))
+			publish(t, bus, "order.placed", nil)
+			publish(t, bus, "order.placed", nil)
+			eventbustest.WaitSettledWithin(t, bus, time.Second)
+		}, "1 running, 0 waiting for a retry, 1 throttled", "at the concurrency limit")
 	})
 }
 
