@@ -6,116 +6,118 @@ import (
 	"sync"
 )
 
-// letterQueue is the bounded dead letter queue in memory.
+// letterQueue is the bounded dead letter queue in memory. Letters are immutable once added,
+// because readers share them without the lock.
 type letterQueue struct {
 	capacity int
 	newID    func() LetterID
-	evicted  func(*DeadLetter) // called without holding mu
+	evicted  func(*DeadLetter) // called without the lock
 
-	mu      sync.RWMutex // guards the following, and the shelves
-	all     shelf
-	shelves map[shelfKey]*shelf // indexes
-	counted int                 // letters that count towards the capacity
-	fallen  int64               // letters that were evicted
+	mu        sync.RWMutex // guards the following, and the indexes
+	all       letterIndex
+	indexes   map[indexKey]*letterIndex // without empty ones
+	counted   int                       // letters that count against the capacity
+	evictions int64
 }
 
-// shelfKey has the values that all letters of a shelf share. An empty field is not shared.
-type shelfKey struct {
+// indexKey holds the values that all letters of an index share. Empty fields do not matter.
+type indexKey struct {
 	subscription string
 	reason       Reason
 	fingerprint  string
 }
 
-// shelf is an index: letters sorted by id, oldest first, with holes for removed letters.
-type shelf struct {
-	key     shelfKey
-	places  []*letterPlace // the first one is not a hole
-	letters int            // places that are not holes
-	left    int            // letters removed since places was allocated
+// letterIndex lists letters by id, oldest first. A removed letter leaves a tombstone.
+type letterIndex struct {
+	key     indexKey
+	entries []*letterEntry // the first one is not a tombstone
+	letters int            // entries without tombstones
+	removed int            // letters removed since the last compaction
 }
 
-// letterPlace is the entry of a letter, shared by its shelves.
-type letterPlace struct {
-	id     LetterID
-	letter *DeadLetter // nil in a hole
-	on     [5]*shelf
+// letterEntry is a letter with its indexes.
+type letterEntry struct {
+	id      LetterID
+	letter  *DeadLetter // nil for a tombstone
+	indexes [5]*letterIndex
 }
 
-func comparePlaces(p, other *letterPlace) int { return bytes.Compare(p.id[:], other.id[:]) }
+func compareEntries(e, other *letterEntry) int { return bytes.Compare(e.id[:], other.id[:]) }
 
-// find returns the index of an id, or the index at which to insert it.
-func (s *shelf) find(id LetterID) (int, bool) {
-	return slices.BinarySearchFunc(s.places, id, func(p *letterPlace, id LetterID) int {
-		return bytes.Compare(p.id[:], id[:])
+// find returns the position of an id, or the position at which to insert it.
+func (x *letterIndex) find(id LetterID) (int, bool) {
+	return slices.BinarySearchFunc(x.entries, id, func(e *letterEntry, id LetterID) int {
+		return bytes.Compare(e.id[:], id[:])
 	})
 }
 
-// put inserts a place. It is usually the newest one, unless letters were imported from a
-// process whose clock is ahead.
-func (s *shelf) put(p *letterPlace) {
-	i := len(s.places)
-	if i > 0 && comparePlaces(p, s.places[i-1]) < 0 {
-		i, _ = s.find(p.id)
+// insert adds an entry in the order of ids. A new letter has the largest id, unless letters
+// were imported from a process whose clock is ahead.
+func (x *letterIndex) insert(e *letterEntry) {
+	i := len(x.entries)
+	if i > 0 && compareEntries(e, x.entries[i-1]) < 0 {
+		i, _ = x.find(e.id)
 	}
-	s.places = slices.Insert(s.places, i, p)
-	s.letters++
+	x.entries = slices.Insert(x.entries, i, e)
+	x.letters++
 }
 
-// lose frees the memory of removed letters. It drops holes at the old end, where letters are
-// evicted, at once. It drops all holes when there are more of them than letters.
-func (s *shelf) lose() {
-	s.letters--
-	s.left++
-	for len(s.places) > 0 && s.places[0].letter == nil {
-		s.places[0] = nil
-		s.places = s.places[1:]
+// release updates the index after an entry became a tombstone. It frees tombstones at the
+// old end at once, because evictions make them there. It frees the others when there are as
+// many as letters.
+func (x *letterIndex) release() {
+	x.letters--
+	x.removed++
+	for len(x.entries) > 0 && x.entries[0].letter == nil {
+		x.entries[0] = nil
+		x.entries = x.entries[1:]
 	}
-	if s.left <= s.letters+64 && s.letters > 0 {
+	if x.removed <= x.letters+64 && x.letters > 0 {
 		return
 	}
-	places := make([]*letterPlace, 0, s.letters)
-	for _, p := range s.places {
-		if p.letter != nil {
-			places = append(places, p)
+	entries := make([]*letterEntry, 0, x.letters)
+	for _, e := range x.entries {
+		if e.letter != nil {
+			entries = append(entries, e)
 		}
 	}
-	s.places, s.left = places, 0
+	x.entries, x.removed = entries, 0
 }
 
-// placeLocked returns a place for a letter that has an id, with its shelves.
-func (q *letterQueue) placeLocked(l *DeadLetter) *letterPlace {
-	p := &letterPlace{id: l.ID, letter: l}
-	p.on[0] = &q.all
-	for i, key := range []shelfKey{
+// entryLocked makes an entry for a letter with an id. The caller adds it to the indexes.
+func (q *letterQueue) entryLocked(l *DeadLetter) *letterEntry {
+	e := &letterEntry{id: l.ID, letter: l}
+	e.indexes[0] = &q.all
+	for i, key := range []indexKey{
 		{subscription: l.Subscription},
 		{reason: l.Reason},
 		{subscription: l.Subscription, reason: l.Reason},
 		{fingerprint: l.Fingerprint},
 	} {
-		s := q.shelves[key]
-		if s == nil {
-			s = &shelf{key: key}
-			if q.shelves == nil {
-				q.shelves = make(map[shelfKey]*shelf)
+		x := q.indexes[key]
+		if x == nil {
+			x = &letterIndex{key: key}
+			if q.indexes == nil {
+				q.indexes = make(map[indexKey]*letterIndex)
 			}
-			q.shelves[key] = s
+			q.indexes[key] = x
 		}
-		p.on[i+1] = s
+		e.indexes[i+1] = x
 	}
 	if l.Reason != ReasonShutdown {
 		q.counted++
 	}
-	return p
+	return e
 }
 
-// removeLocked removes and returns the letter of a place that is not a hole.
-func (q *letterQueue) removeLocked(p *letterPlace) *DeadLetter {
-	l := p.letter
-	p.letter = nil
-	for _, s := range p.on {
-		s.lose()
-		if s.letters == 0 && s != &q.all {
-			delete(q.shelves, s.key)
+// removeLocked removes the letter of an entry and makes the entry a tombstone.
+func (q *letterQueue) removeLocked(e *letterEntry) *DeadLetter {
+	l := e.letter
+	e.letter = nil
+	for _, x := range e.indexes {
+		x.release()
+		if x.letters == 0 && x != &q.all {
+			delete(q.indexes, x.key)
 		}
 	}
 	if l.Reason != ReasonShutdown {
@@ -124,117 +126,117 @@ func (q *letterQueue) removeLocked(p *letterPlace) *DeadLetter {
 	return l
 }
 
-// makeRoomLocked evicts the oldest letters until the others are within the capacity. Letters
-// with the reason shutdown are neither counted nor evicted: a shutdown may make more of them
-// than the capacity.
-func (q *letterQueue) makeRoomLocked() []*DeadLetter {
+// evictLocked removes the oldest letters until the queue is within its capacity, and returns
+// them. Shutdown letters do not count: a shutdown with many of them would evict its own.
+func (q *letterQueue) evictLocked() []*DeadLetter {
 	var out []*DeadLetter
 	for q.counted > q.capacity {
-		var oldest *letterPlace
+		var oldest *letterEntry
 		for _, r := range reasons {
-			s := q.shelves[shelfKey{reason: r}]
-			if r == ReasonShutdown || s == nil {
+			x := q.indexes[indexKey{reason: r}]
+			if r == ReasonShutdown || x == nil {
 				continue
 			}
-			if oldest == nil || comparePlaces(s.places[0], oldest) < 0 {
-				oldest = s.places[0]
+			if oldest == nil || compareEntries(x.entries[0], oldest) < 0 {
+				oldest = x.entries[0]
 			}
 		}
 		out = append(out, q.removeLocked(oldest))
-		q.fallen++
+		q.evictions++
 	}
 	return out
 }
 
-// add assigns an id to a letter and inserts it. It calls evicted for the letters that had to
-// make room.
+// add gives a letter its id, inserts it, and evicts letters beyond the capacity.
 func (q *letterQueue) add(l *DeadLetter) {
 	q.mu.Lock()
 	l.ID = q.newID()
-	p := q.placeLocked(l)
-	for _, s := range p.on {
-		s.put(p)
+	e := q.entryLocked(l)
+	for _, x := range e.indexes {
+		x.insert(e)
 	}
-	out := q.makeRoomLocked()
+	out := q.evictLocked()
 	q.mu.Unlock()
 	for _, l := range out {
 		q.evicted(l)
 	}
 }
 
-// insert adds letters that have ids. It sorts each shelf once at the end: put would move all
-// newer places for each letter.
+// insert adds letters that have ids, and skips ids that the queue has. It sorts each index
+// once: inserting old letters one by one would move all newer entries each time.
 func (q *letterQueue) insert(letters []*DeadLetter) (inserted, evicted int) {
 	q.mu.Lock()
 	seen := make(map[LetterID]bool, len(letters))
-	var places []*letterPlace
+	var entries []*letterEntry
 	for _, l := range letters {
-		if _, there := q.findLocked(l.ID); !there && !seen[l.ID] {
+		if _, known := q.findLocked(l.ID); !known && !seen[l.ID] {
 			seen[l.ID] = true
-			places = append(places, q.placeLocked(l))
+			entries = append(entries, q.entryLocked(l))
 		}
 	}
-	unsorted := make(map[*shelf]bool)
-	for _, p := range places {
-		for _, s := range p.on {
-			s.places = append(s.places, p)
-			s.letters++
-			unsorted[s] = true
+	unsorted := make(map[*letterIndex]bool)
+	for _, e := range entries {
+		for _, x := range e.indexes {
+			x.entries = append(x.entries, e)
+			x.letters++
+			unsorted[x] = true
 		}
 	}
-	for s := range unsorted {
-		// Drop holes: one may have the id of a letter that is imported again.
-		s.places = slices.DeleteFunc(s.places, func(p *letterPlace) bool { return p.letter == nil })
-		s.left = 0
-		slices.SortFunc(s.places, comparePlaces)
+	for x := range unsorted {
+		// A tombstone may have the id of a letter that is imported again. If both stayed, find
+		// could return the tombstone.
+		x.entries = slices.DeleteFunc(x.entries, func(e *letterEntry) bool { return e.letter == nil })
+		x.removed = 0
+		slices.SortFunc(x.entries, compareEntries)
 	}
-	out := q.makeRoomLocked()
+	out := q.evictLocked()
 	q.mu.Unlock()
 	for _, l := range out {
 		q.evicted(l)
 	}
-	return len(places), len(out)
+	return len(entries), len(out)
 }
 
-// findLocked returns the place of a letter, if the queue has it.
-func (q *letterQueue) findLocked(id LetterID) (*letterPlace, bool) {
+// findLocked returns the entry of a letter in the queue.
+func (q *letterQueue) findLocked(id LetterID) (*letterEntry, bool) {
 	i, ok := q.all.find(id)
-	if !ok || q.all.places[i].letter == nil {
+	if !ok || q.all.entries[i].letter == nil {
 		return nil, false
 	}
-	return q.all.places[i], true
+	return q.all.entries[i], true
 }
 
-// shelfLocked returns the smallest shelf that has all letters that match.
-func (q *letterQueue) shelfLocked(f *letterFilter) *shelf {
-	key := shelfKey{subscription: f.Subscription, reason: f.Reason}
+// indexLocked returns the smallest index that contains all matching letters.
+func (q *letterQueue) indexLocked(f *letterFilter) *letterIndex {
+	key := indexKey{subscription: f.Subscription, reason: f.Reason}
 	if f.Fingerprint != "" {
-		key = shelfKey{fingerprint: f.Fingerprint}
+		key = indexKey{fingerprint: f.Fingerprint}
 	}
-	if key == (shelfKey{}) {
+	if key == (indexKey{}) {
 		return &q.all
 	}
-	if s := q.shelves[key]; s != nil {
-		return s
+	if x := q.indexes[key]; x != nil {
+		return x
 	}
-	return &shelf{}
+	return &letterIndex{}
 }
 
+// list returns a page of matching letters, newest first.
 func (q *letterQueue) list(f *letterFilter) LetterPage {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
-	s := q.shelfLocked(f)
-	end := len(s.places)
+	x := q.indexLocked(f)
+	end := len(x.entries)
 	if !f.Before.IsZero() {
-		end, _ = s.find(f.Before)
+		end, _ = x.find(f.Before)
 	}
 	var page LetterPage
-	from, known := len(s.places), f.byShelf()
+	from, known := len(x.entries), f.byIndex()
 	if known {
-		from, page.Total = end, s.letters
+		from, page.Total = end, x.letters
 	}
-	for i, p := range slices.Backward(s.places[:from]) {
-		if p.letter == nil || !f.matches(p.letter) {
+	for i, e := range slices.Backward(x.entries[:from]) {
+		if e.letter == nil || !f.matches(e.letter) {
 			continue
 		}
 		switch {
@@ -242,7 +244,7 @@ func (q *letterQueue) list(f *letterFilter) LetterPage {
 		case len(page.Letters) == f.limit:
 			page.Next = page.Letters[f.limit-1].ID
 		default:
-			page.Letters = append(page.Letters, p.letter.clone())
+			page.Letters = append(page.Letters, e.letter.clone())
 		}
 		switch {
 		case known:
@@ -258,63 +260,68 @@ func (q *letterQueue) list(f *letterFilter) LetterPage {
 	return page
 }
 
+// snapshot returns the matching letters, oldest first.
 func (q *letterQueue) snapshot(f *letterFilter) []*DeadLetter {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
-	s := q.shelfLocked(f)
+	x := q.indexLocked(f)
 	var letters []*DeadLetter
-	if f.byShelf() {
-		letters = make([]*DeadLetter, 0, s.letters)
+	if f.byIndex() {
+		letters = make([]*DeadLetter, 0, x.letters)
 	}
-	for _, p := range s.places {
-		if p.letter != nil && f.matches(p.letter) {
-			letters = append(letters, p.letter)
+	for _, e := range x.entries {
+		if e.letter != nil && f.matches(e.letter) {
+			letters = append(letters, e.letter)
 		}
 	}
 	return letters
 }
 
+// match returns the ids of the matching letters, oldest first.
 func (q *letterQueue) match(f *letterFilter) []LetterID {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
-	s := q.shelfLocked(f)
+	x := q.indexLocked(f)
 	var ids []LetterID
-	if f.byShelf() {
-		ids = make([]LetterID, 0, s.letters)
+	if f.byIndex() {
+		ids = make([]LetterID, 0, x.letters)
 	}
-	for _, p := range s.places {
-		if p.letter != nil && f.matches(p.letter) {
-			ids = append(ids, p.id)
+	for _, e := range x.entries {
+		if e.letter != nil && f.matches(e.letter) {
+			ids = append(ids, e.id)
 		}
 	}
 	return ids
 }
 
+// get returns a copy of a letter.
 func (q *letterQueue) get(id LetterID) (DeadLetter, bool) {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
-	p, ok := q.findLocked(id)
+	e, ok := q.findLocked(id)
 	if !ok {
 		return DeadLetter{}, false
 	}
-	return p.letter.clone(), true
+	return e.letter.clone(), true
 }
 
+// remove deletes letters and returns the number of those that were in the queue.
 func (q *letterQueue) remove(ids []LetterID) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
 	for _, id := range ids {
-		if p, ok := q.findLocked(id); ok {
-			q.removeLocked(p)
+		if e, ok := q.findLocked(id); ok {
+			q.removeLocked(e)
 			n++
 		}
 	}
 	return n
 }
 
+// count returns the number of letters and of evictions.
 func (q *letterQueue) count() (int, int64) {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
-	return q.all.letters, q.fallen
+	return q.all.letters, q.evictions
 }

@@ -61,7 +61,7 @@ func TestL2_FingerprintsTellGroupsApart(t *testing.T) {
 	}
 }
 
-// letterModel is the queue as a plain list.
+// letterModel is the queue as a slice.
 type letterModel []*DeadLetter
 
 func (m letterModel) check(t *testing.T, q *letterQueue) {
@@ -69,7 +69,7 @@ func (m letterModel) check(t *testing.T, q *letterQueue) {
 	require.True(t, slices.IsSortedFunc(m, func(x, y *DeadLetter) int { return slices.Compare(x.ID[:], y.ID[:]) }))
 	n, _ := q.count()
 	require.Equal(t, len(m), n)
-	keys := make(map[shelfKey]bool)
+	keys := make(map[indexKey]bool)
 	for _, subscription := range []string{"", "s0", "s1", "s2"} {
 		for _, reason := range append([]Reason{""}, reasons...) {
 			for _, fingerprint := range []string{"", "f0", "f1"} {
@@ -78,10 +78,10 @@ func (m letterModel) check(t *testing.T, q *letterQueue) {
 				for _, l := range m {
 					if f.matches(l) {
 						want = append(want, l.ID)
-						keys[shelfKey{subscription: l.Subscription}] = true
-						keys[shelfKey{reason: l.Reason}] = true
-						keys[shelfKey{subscription: l.Subscription, reason: l.Reason}] = true
-						keys[shelfKey{fingerprint: l.Fingerprint}] = true
+						keys[indexKey{subscription: l.Subscription}] = true
+						keys[indexKey{reason: l.Reason}] = true
+						keys[indexKey{subscription: l.Subscription, reason: l.Reason}] = true
+						keys[indexKey{fingerprint: l.Fingerprint}] = true
 					}
 				}
 				require.Equal(t, append([]LetterID{}, want...), append([]LetterID{}, q.match(f)...))
@@ -95,14 +95,15 @@ func (m letterModel) check(t *testing.T, q *letterQueue) {
 			}
 		}
 	}
-	require.Len(t, q.shelves, len(keys), "nothing is left behind")
-	for _, s := range q.shelves {
-		require.LessOrEqual(t, len(s.places), 2*s.letters+64)
+	require.Len(t, q.indexes, len(keys), "an empty index stays")
+	for _, x := range q.indexes {
+		require.LessOrEqual(t, len(x.entries), 2*x.letters+64)
 	}
 }
 
-// Whatever comes and goes, in whatever order, the shelves hold what the queue does.
-func TestL2_ShelvesHoldWhatTheQueueDoes(t *testing.T) {
+// After any sequence of additions, imports and removals, each index lists the letters that the
+// queue has.
+func TestL2_IndexesAgreeWithTheQueue(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		ids := uuid7.NewSource()
@@ -191,7 +192,7 @@ func TestL2_ShelvesHoldWhatTheQueueDoes(t *testing.T) {
 		q.remove(q.match(&letterFilter{}))
 		m = nil
 		m.check(t, q)
-		require.Empty(t, q.all.places)
+		require.Empty(t, q.all.entries)
 		require.Zero(t, q.counted)
 	}
 }

@@ -63,6 +63,7 @@ type letterFilter struct {
 	limit   int // page size
 }
 
+// filter validates a query for List.
 func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
 	if err := q.ready(ctx); err != nil {
 		return nil, err
@@ -83,13 +84,13 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 	}
 	switch {
 	case query.Reason != "" && !slices.Contains(reasons, query.Reason):
-		return refuse("Reason", query.Reason, fmt.Sprintf("is none of %v", reasons))
+		return refuse("Reason", query.Reason, fmt.Sprintf("must be one of %v", reasons))
 	case query.Fingerprint != "" && !isFingerprint(query.Fingerprint):
-		return refuse("Fingerprint", shorten(query.Fingerprint), "is not 32 hexadecimal digits in lower case; take it from DLQ.Groups or a letter")
+		return refuse("Fingerprint", shorten(query.Fingerprint), "must be 32 lower-case hexadecimal digits; copy it from DLQ.Groups or from a letter")
 	case query.Limit < 0 || query.Limit > maxPage:
 		return refuse("Limit", query.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
 	case f.bounded && query.Since.After(query.Until):
-		return refuse("Since", query.Since, "is after Until")
+		return refuse("Since", query.Since, "must not be after Until")
 	}
 	return f, nil
 }
@@ -97,7 +98,7 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 // wholeFilter validates the query of an operation without pages.
 func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
 	refuse := func(field string, value any) (*letterFilter, error) {
-		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: "is for List; this takes all that match"}
+		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: "must not be set: only List has pages"}
 	}
 	switch {
 	case query.Limit != 0:
@@ -108,13 +109,15 @@ func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter
 	return q.filter(ctx, query)
 }
 
-// byShelf reports whether a shelf serves the filter without a scan: the filter has a
-// subscription, a reason or both, or a fingerprint alone, or nothing.
-func (f *letterFilter) byShelf() bool {
+// byIndex reports whether every letter of the filter's index matches, so that no letter has to
+// be compared. There is an index for each subscription, reason, pair of both, and fingerprint,
+// and one for all letters.
+func (f *letterFilter) byIndex() bool {
 	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
 		(f.Fingerprint == "" || f.Subscription == "" && f.Reason == "")
 }
 
+// matches reports whether the letter matches all fields of the filter.
 func (f *letterFilter) matches(l *DeadLetter) bool {
 	return (f.Subscription == "" || f.Subscription == l.Subscription) &&
 		(f.Reason == "" || f.Reason == l.Reason) &&
