@@ -27,8 +27,8 @@ const (
 	ReasonCircuitOpen Reason = "circuit_open"
 	// ReasonOverflow: the line at the subscription's door was full.
 	ReasonOverflow Reason = "overflow"
-	// ReasonCrash: the event kept ending the process. Only a bus with a durable store makes such
-	// letters; any bus imports them.
+	// ReasonCrash: the event was running each time the process crashed. Only a bus with a durable
+	// store makes such letters. Every bus imports them.
 	ReasonCrash Reason = "crash"
 	// ReasonExpired: the next retry would have started at or after MaxElapsed.
 	ReasonExpired Reason = "expired"
@@ -117,8 +117,8 @@ type DeadLetter struct {
 	counted counted
 	at      *Subscription
 
-	madeBy *Bus    // nil: the letter was imported
-	order  EventID // of the dispatch, see dispatch.orderID; zero: the letter was imported
+	madeBy *Bus    // nil for an imported letter
+	order  EventID // orders the letters of a key, see dispatch.orderID; zero for an imported letter
 }
 
 // Failure is one failed attempt.
@@ -139,6 +139,7 @@ type Failure struct {
 	Err error `json:"-"`
 }
 
+// summary describes the letter in one line.
 func (l *DeadLetter) summary() string {
 	s := fmt.Sprintf("%s at %s (letter %s)", l.Reason, l.Subscription, l.ID)
 	if l.Rule != nil {
@@ -150,6 +151,7 @@ func (l *DeadLetter) summary() string {
 	return s
 }
 
+// clone returns a copy that shares no slice with the queue.
 func (l *DeadLetter) clone() DeadLetter {
 	c := *l
 	c.Succeeded = slices.Clone(l.Succeeded)
@@ -183,7 +185,7 @@ func keepFailure[F any](kept []F, first int, f F) ([]F, int) {
 // work before Start and after Shutdown, except for replays after Shutdown.
 type DLQ struct{ bus *Bus }
 
-// DLQ returns the dead letter queue.
+// DLQ returns the dead letter queue of the bus.
 func (b *Bus) DLQ() *DLQ { return &DLQ{b} }
 
 // ready returns why a call cannot proceed, if there is a reason.
@@ -388,8 +390,9 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 	return nil
 }
 
-// replayedLetter takes the letter of a replay and makes its dispatch runnable, or schedules it again.
-// Of several replays of a letter at the same moment one takes it.
+// replayedLetter removes the letter of a replay and makes its dispatch runnable, or schedules it
+// again. If several replays of a letter run concurrently, the first one removes it, and the
+// others get ErrNotFound.
 func (b *Bus) replayedLetter(d *dispatch, l *DeadLetter) error {
 	if b.letters.remove([]LetterID{l.ID}) == 0 {
 		return ErrNotFound

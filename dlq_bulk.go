@@ -28,6 +28,7 @@ type bulk struct {
 	err       error
 }
 
+// refuseIf records an *OptionError if bad is set. The first one counts.
 func (b *bulk) refuseIf(bad bool, name string, value any, reason string) {
 	if bad && b.err == nil {
 		b.err = &OptionError{Option: name, Value: fmt.Sprint(value), Reason: reason}
@@ -40,7 +41,7 @@ func (b *bulk) refuseIf(bad bool, name string, value any, reason string) {
 func Rate(perSecond float64) BulkOption {
 	return func(b *bulk) {
 		b.refuseIf(!(perSecond > 0 && perSecond <= math.MaxFloat64), "Rate", perSecond,
-			"must be a finite number above 0; leave the option out for no bound")
+			"must be a finite number above 0; omit the option for no limit")
 		b.perSecond = perSecond
 	}
 }
@@ -54,7 +55,7 @@ func DryRun() BulkOption { return func(b *bulk) { b.dryRun = true } }
 // fails.
 func StopAfter(n int) BulkOption {
 	return func(b *bulk) {
-		b.refuseIf(n < 1, "StopAfter", n, "must be at least 1; leave the option out to go on after any failure")
+		b.refuseIf(n < 1, "StopAfter", n, "must be at least 1; omit the option to continue after any failure")
 		b.stopAfter = n
 	}
 }
@@ -65,7 +66,7 @@ func StopAfter(n int) BulkOption {
 // letters processed before stay processed.
 func OnProgress(f func(BulkProgress)) BulkOption {
 	return func(b *bulk) {
-		b.refuseIf(f == nil, "OnProgress", "nil", "must be a function; leave the option out for none")
+		b.refuseIf(f == nil, "OnProgress", "nil", "must not be nil; omit the option for no reports")
 		b.progress = f
 	}
 }
@@ -80,8 +81,9 @@ type BulkProgress struct {
 // ReplayReport counts the letters of a ReplayMatching by outcome. Letters that are in none of
 // Replayed, Gone and Stayed were not processed.
 type ReplayReport struct {
-	// Matched is the size of the set, fixed when the operation began.
-	Matched  int
+	// Matched is the number of matching letters when the operation began.
+	Matched int
+	// Replayed is the number of letters replayed.
 	Replayed int
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were
 	// evicted.
@@ -105,7 +107,7 @@ type StayedLetter struct {
 // PurgeReport counts the letters of a PurgeMatching by outcome. Letters that are in neither
 // Purged nor Gone were not processed.
 type PurgeReport struct {
-	// Matched is the size of the set, fixed when the operation began.
+	// Matched is the number of matching letters when the operation began.
 	Matched int
 	Purged  int
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were
@@ -218,7 +220,7 @@ func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
 func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...BulkOption) (PurgeReport, error) {
 	o, f, err := q.bulk(ctx, "PurgeMatching", query, opts)
 	if err == nil && o.stopAfter != 0 {
-		err = &OptionError{Option: "StopAfter", Value: strconv.Itoa(o.stopAfter), Reason: "is for ReplayMatching; a purge has no failures"}
+		err = &OptionError{Option: "StopAfter", Value: strconv.Itoa(o.stopAfter), Reason: "must not be set for PurgeMatching: a purge has no failures"}
 	}
 	var report PurgeReport
 	if err == nil {
@@ -290,7 +292,7 @@ func (q *DLQ) bulk(ctx context.Context, operation string, query LetterQuery, opt
 	}
 	f, err := q.wholeFilter(ctx, query)
 	if err == nil && !query.All && query == (LetterQuery{ExactTotal: query.ExactTotal}) {
-		err = &OptionError{Option: "LetterQuery.All", Value: "false", Reason: "an empty query matches every letter; set All to mean that"}
+		err = &OptionError{Option: "LetterQuery.All", Value: "false", Reason: "an empty query matches every letter; set All to confirm"}
 	}
 	return &b, f, err
 }
@@ -302,6 +304,7 @@ type bulkRun struct {
 	stopped   chan struct{} // closed after stopAfter failures
 }
 
+// failed counts a failure. r may be nil.
 func (r *bulkRun) failed() {
 	if r != nil && r.failures.Add(1) == r.stopAfter {
 		close(r.stopped)

@@ -124,6 +124,7 @@ func (l *DeadLetter) group() LetterGroup {
 
 const fingerprintSize = 16
 
+// isFingerprint reports whether s has the form of a fingerprint.
 func isFingerprint(s string) bool {
 	_, err := hex.DecodeString(s)
 	return err == nil && len(s) == 2*fingerprintSize && s == strings.ToLower(s)
@@ -140,7 +141,7 @@ var plainWrappers = []reflect.Type{
 func classOf(err error) string {
 	for range errchain.MaxDepth {
 		var inner error
-		switch e := err.(type) { //nolint:errorlint // it is about this error, not about what it wraps
+		switch e := err.(type) { //nolint:errorlint // the type of this error, not of the errors that it wraps
 		case *permanentError:
 			inner = e.err
 		case *retryAfterError:

@@ -21,8 +21,9 @@ const maxLetterLine = 16 << 20
 // ExportReport counts the letters of an Export by outcome. Letters that are in none of
 // Exported, Gone and Unexported were not processed.
 type ExportReport struct {
-	// Matched is the size of the set, fixed when the operation began.
-	Matched  int
+	// Matched is the number of matching letters when the operation began.
+	Matched int
+	// Exported is the number of letters written.
 	Exported int
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were
 	// evicted.
@@ -31,7 +32,7 @@ type ExportReport struct {
 	Unexported []UnexportedLetter
 }
 
-// UnexportedLetter is a letter that could not be exported.
+// UnexportedLetter is a letter that could not be encoded.
 type UnexportedLetter struct {
 	ID  LetterID
 	Err error
@@ -121,13 +122,14 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 	case r.line == nil:
 		return nil, errors.New("a method of the payload exited its goroutine")
 	case len(r.line) >= maxLetterLine:
-		return nil, fmt.Errorf("it takes %d bytes, more than the %d of a line", len(r.line)+1, maxLetterLine)
+		return nil, fmt.Errorf("the line has %d bytes, more than the limit of %d", len(r.line)+1, maxLetterLine)
 	}
 	return append(r.line, '\n'), nil
 }
 
 // ImportReport counts the letters of an Import by outcome.
 type ImportReport struct {
+	// Imported is the number of letters added.
 	Imported int
 	// Skipped counts the letters that were in the queue already, or earlier in the input.
 	Skipped int
@@ -243,7 +245,7 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 	l := &DeadLetter{}
 	in := letterLine{DeadLetter: l}
 	if err := json.Unmarshal(line, &in); err != nil {
-		return nil, shortenTo(err.Error(), 400) + "; give Import what Export has written"
+		return nil, shortenTo(err.Error(), 400) + "; Import reads the output of Export"
 	}
 	l.Event = in.Event.Event
 	l.Event.Payload, l.Event.Metadata = in.Event.Payload.value(), in.Event.Metadata.metadata
@@ -314,7 +316,7 @@ func (f *namesField) UnmarshalJSON(data []byte) error {
 	}
 	n, only := countStrings(data)
 	if !only && string(data) != "null" {
-		return errors.New("a list of subscriptions has something else than strings")
+		return errors.New("a list of subscriptions has an element that is not a string")
 	}
 	f.names = make([]string, 0, n)
 	if err := json.Unmarshal(data, &f.names); err != nil {
@@ -346,7 +348,7 @@ func countStrings(data []byte) (n int, only bool) {
 	return n, true
 }
 
-const emptyName = "a subscription's name is empty"
+const emptyName = "a subscription name is empty"
 
 // failureField keeps the first failures of a list, and the last ones in a ring buffer.
 type failureField struct {
@@ -422,13 +424,13 @@ func (l *DeadLetter) invalid() string {
 	case l.Subscription == "":
 		return emptyName
 	case !slices.Contains(reasons, l.Reason):
-		return fmt.Sprintf("reason %q is none of %v", shorten(string(l.Reason)), reasons)
+		return fmt.Sprintf("reason %q must be one of %v", shorten(string(l.Reason)), reasons)
 	case min(l.Attempts, l.Replays, l.FailuresOmitted) < 0 || max(l.Attempts, l.Replays, l.FailuresOmitted) > maxCount:
 		return fmt.Sprintf("attempts, replays and failures_omitted must be from 0 to %d", maxCount)
 	case l.Rule.invalid():
 		return badRule
 	case !l.Edited && l.Original != nil:
-		return "has an original payload, and edited is not set; set it, or leave original out"
+		return "has an original payload without edited; set edited, or omit original"
 	}
 	if offence := route.CheckType(l.Event.Type); offence != nil {
 		return fmt.Sprintf("event.type %q: %s", shorten(l.Event.Type), offence.Reason)
@@ -445,7 +447,7 @@ func (l *DeadLetter) invalid() string {
 }
 
 const (
-	badTime = "a time is not between the years 0 and 9999 in UTC"
+	badTime = "a time is outside the years 0 to 9999 in UTC"
 	badRule = "the position of a rule must be from 0 to 2147483647"
 )
 
