@@ -13,11 +13,11 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// New makes a bus, starts it, and adopts it: see Adopt for what happens at the end
-// of the test. It ends the test if the options are bad.
+// New returns a started bus that Adopt shuts down and checks at the end of the test. Invalid
+// options end the test.
 //
-// A bus is silent unless it is given a logger: eventbus.WithLogger(zaptest.NewLogger(t)),
-// with go.uber.org/zap/zaptest, shows its entries with the test.
+// The bus does not log by default. eventbus.WithLogger(zaptest.NewLogger(t)), with
+// go.uber.org/zap/zaptest, writes its log entries to the test's log.
 func New(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
 	bus := NewUnstarted(t, opts...)
@@ -27,8 +27,8 @@ func New(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 	return bus
 }
 
-// NewUnstarted is New without Start: for a service that starts the bus itself, or a
-// test that publishes before.
+// NewUnstarted is New without Start, for a service that starts the bus itself or a test that
+// publishes before Start.
 func NewUnstarted(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
 	bus, err := eventbus.New(opts...)
@@ -39,24 +39,21 @@ func NewUnstarted(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 	return bus
 }
 
-// Adopt ends a bus with the test, and fails the test if something is wrong with
-// it then: for a bus that the code under test has made.
+// Adopt shuts a bus down at the end of the test and reports problems as test failures. Use it
+// for a bus that the code under test makes. New and NewUnstarted adopt their bus. A bus can be
+// adopted once.
 //
-// It shuts the bus down, also if that has been done before, after the cleanups
-// that the test registers later, and so after those services are closed that were
-// made with the bus. What still runs or waits for a retry is waited for, as long as
-// WaitSettled would wait; once the test has failed, not for longer than a second.
-// Then the test fails for
+// The shutdown runs in a cleanup: after the cleanups that the test registers later, so services
+// that use the bus close first. A bus that is already shut down is checked too. The shutdown
+// waits for running and retrying events as long as WaitSettled, or at most a second if the test
+// has failed. Then the test fails for:
 //
-//   - events that were not finished, those held or published for later included,
-//   - dead letters that DeadLetter or DeadLetters have not returned and
-//     AllowDeadLetters does not allow: a letter that nobody expects is a bug,
-//   - dead letters that have fallen out of the queue unseen,
-//   - handlers that still run a second after they were given up (a day, in virtual
-//     time),
-//   - a ledger that does not balance.
-//
-// A bus is adopted once; New and NewUnstarted do it.
+//   - unfinished events, including held and scheduled ones
+//   - dead letters that neither DeadLetter nor DeadLetters returned and AllowDeadLetters does
+//     not allow, because an unexpected letter is a bug
+//   - evicted dead letters
+//   - handlers that still run a second after the bus abandoned them (a day in virtual time)
+//   - a ledger that does not balance
 func Adopt(t testing.TB, bus *eventbus.Bus) {
 	t.Helper()
 	requireUsable(t, bus)
@@ -70,25 +67,26 @@ func Adopt(t testing.TB, bus *eventbus.Bus) {
 	})
 }
 
-// AllowDeadLetters lets the test end with dead letters that match a query, looked
-// at or not. The empty query matches all letters but those of events that the test left
-// unfinished: the reason shutdown must be named, as in
-// eventbus.LetterQuery{Reason: eventbus.ReasonShutdown}. AllowDeadLetters applies to later
-// letters too. Limit, Before and ExactTotal must not be set. The bus must have been adopted.
+// AllowDeadLetters allows the dead letters that match a query, now or later: they do not fail
+// the test when it ends. The bus must be adopted, and Limit, Before and ExactTotal must be zero.
+//
+// The empty query allows the letters of all reasons but eventbus.ReasonShutdown. Letters with
+// that reason are unfinished events. To allow them, set the reason:
+// eventbus.LetterQuery{Reason: eventbus.ReasonShutdown}.
 func AllowDeadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) {
 	t.Helper()
 	k := kitOf(bus)
 	if k == nil {
-		t.Fatalf("eventbustest.AllowDeadLetters: the bus is not the kit's; make it with New, or Adopt it")
+		t.Fatalf("eventbustest.AllowDeadLetters: the bus is not adopted; make it with New, or Adopt it")
 	}
-	lettersOf(t, bus, query) // refuses a bad query now
+	lettersOf(t, bus, query) // an invalid query ends the test here
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.allowed = append(k.allowed, query)
 }
 
-// requireUsable ends the test for a bus that eventbus.New did not make, which would
-// pass for one that is settled.
+// requireUsable ends the test for a bus that eventbus.New did not make. Such a bus would look
+// settled.
 func requireUsable(t testing.TB, bus *eventbus.Bus) {
 	t.Helper()
 	if err := bus.Explain("any").Err; err != nil {
@@ -96,8 +94,8 @@ func requireUsable(t testing.TB, bus *eventbus.Bus) {
 	}
 }
 
-// kits has what the kit knows of each bus until its test ends, so that tests and
-// services share a plain *eventbus.Bus.
+// kits maps each adopted bus to its kit until the test ends. Tests and services therefore share a
+// plain *eventbus.Bus.
 var kits sync.Map // *eventbus.Bus to *kit
 
 func kitOf(bus *eventbus.Bus) *kit {
@@ -106,6 +104,7 @@ func kitOf(bus *eventbus.Bus) *kit {
 	return found
 }
 
+// kit is the state of an adopted bus.
 type kit struct {
 	bus *eventbus.Bus
 
@@ -114,7 +113,7 @@ type kit struct {
 	allowed []eventbus.LetterQuery
 }
 
-// saw notes letters that the test has been given. k may be nil.
+// saw marks letters as expected by the test. k may be nil.
 func (k *kit) saw(letters []eventbus.DeadLetter) {
 	if k == nil {
 		return
@@ -126,19 +125,18 @@ func (k *kit) saw(letters []eventbus.DeadLetter) {
 	}
 }
 
-// end ends the bus and reports what is wrong with it. It runs on the test's
-// goroutine, when the test is over.
+// end shuts the bus down and reports problems. It runs on the test's goroutine, as a cleanup.
 func (k *kit) end(t testing.TB) {
 	t.Helper()
 	defer kits.Delete(k.bus)
 	limit := patience(t)
 	if t.Failed() && !isVirtual() {
-		limit = min(limit, leakGrace) // what is unfinished is likely a consequence
+		limit = min(limit, leakGrace) // unfinished events are probably a consequence of the failure
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	err := k.bus.Shutdown(ctx)
-	var cut *eventbus.ShutdownError // whose letters are in the queue as well
+	var cut *eventbus.ShutdownError // its letters are in the queue too
 	if err != nil && !errors.As(err, &cut) {
 		t.Errorf("eventbustest: %v", err)
 		return
@@ -158,13 +156,13 @@ func (k *kit) end(t testing.TB) {
 		t.Errorf("%s", unfinishedText(unfinished, cut))
 	}
 	if len(others) > 0 {
-		t.Errorf("eventbustest: the test ends with %s that it has not looked at; if they are right, "+
-			"expect them with DeadLetter or DeadLetters, or let them be with AllowDeadLetters:\n%s",
+		t.Errorf("eventbustest: the test ends with %s that it did not expect; assert on expected letters "+
+			"with DeadLetter or DeadLetters, or allow them with AllowDeadLetters:\n%s",
 			count(len(others), "dead letter"), stories(others))
 	}
 	m := k.bus.Metrics()
 	if m.LettersEvicted > 0 && !k.allowsAll() {
-		t.Errorf("eventbustest: %s fell out of the full queue, seen by nobody here; "+
+		t.Errorf("eventbustest: %s evicted from the full queue; "+
 			"raise WithDeadLetterCapacity, or allow all with AllowDeadLetters and an empty query",
 			count(int(m.LettersEvicted), "dead letter"))
 	}
@@ -173,7 +171,7 @@ func (k *kit) end(t testing.TB) {
 	}
 }
 
-// leaked are the handlers that do not come back after they were given up.
+// leaked returns the abandoned handlers that do not return within the limit.
 func (k *kit) leaked() []eventbus.AbandonedHandler {
 	limit := leakGrace
 	if isVirtual() {
@@ -183,8 +181,7 @@ func (k *kit) leaked() []eventbus.AbandonedHandler {
 	return k.bus.Abandoned()
 }
 
-// unseen are the letters that the test has neither been given nor allowed, oldest
-// first.
+// unseen returns the letters that the test neither asserted on nor allowed, oldest first.
 func (k *kit) unseen(t testing.TB) []eventbus.DeadLetter {
 	t.Helper()
 	k.mu.Lock()
@@ -207,6 +204,7 @@ func (k *kit) unseen(t testing.TB) []eventbus.DeadLetter {
 	return unseen
 }
 
+// allowsAll reports whether the test allows letters with an empty query.
 func (k *kit) allowsAll() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -221,8 +219,8 @@ func (k *kit) allowsAll() bool {
 
 func leakText(leaked []eventbus.AbandonedHandler) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "eventbustest: %s given up, at the timeout or by Shutdown, and still running; a handler must return "+
-		"when its context ends, and what a test blocks it must release:\n", count(len(leaked), "handler"))
+	fmt.Fprintf(&b, "eventbustest: %s abandoned, at the timeout or by Shutdown, and still running; a handler must return "+
+		"when its context ends, and a test must release the handlers that it blocks:\n", count(len(leaked), "handler"))
 	for _, h := range leaked {
 		fmt.Fprintf(&b, "  %s, with %s %s, since %s\n", h.Subscription, h.EventType, h.EventID, h.Since.Format(clockLayout))
 	}
@@ -235,26 +233,26 @@ func unfinishedText(unfinished []eventbus.DeadLetter, cut *eventbus.ShutdownErro
 	case cut != nil && errors.Is(cut.Cause, eventbus.ErrNotStarted):
 		why = "the bus was never started"
 	case cut != nil && cut.Cause == nil:
-		why = "they were held, paused or published for later; resume the subscription, let the time pass, or allow them with AllowDeadLetters and the reason shutdown"
+		why = "they were held, paused or scheduled; resume the subscription, advance the time, or allow them with AllowDeadLetters and the reason shutdown"
 	case cut != nil:
-		why = fmt.Sprintf("Shutdown was cut short (%v); let blocked handlers go, and advance a mock clock with AdvanceUntilSettled", cut.Cause)
+		why = fmt.Sprintf("Shutdown was cut short (%v); release blocked handlers, and advance a mock clock with AdvanceUntilSettled", cut.Cause)
 	}
 	return fmt.Sprintf("eventbustest: the test ends with %s unfinished; %s:\n%s", count(len(unfinished), "event"), why, stories(unfinished))
 }
 
 func unbalancedText(l eventbus.Ledger) string {
-	return fmt.Sprintf("eventbustest: the books of the bus do not balance, so that an event may be lost: %+v", l)
+	return fmt.Sprintf("eventbustest: the ledger does not balance, an event may be lost: %+v", l)
 }
 
-// How long the kit waits.
+// Time limits of the kit.
 const (
 	realPatience    = 10 * time.Second
 	virtualPatience = 24 * time.Hour
 	leakGrace       = time.Second
-	deadlineMargin  = time.Second // for telling why, before the test binary is killed
+	deadlineMargin  = time.Second // leaves time to report the failure before the test binary is killed
 )
 
-// patience is how long to wait for what should come.
+// patience returns the default limit of a wait.
 func patience(t testing.TB) time.Duration {
 	if isVirtual() {
 		return virtualPatience
@@ -262,10 +260,10 @@ func patience(t testing.TB) time.Duration {
 	return untilDeadline(t, realPatience)
 }
 
-// untilDeadline is d, or less if the test binary is killed before.
+// untilDeadline returns d, or less if the test binary is killed earlier.
 func untilDeadline(t testing.TB, d time.Duration) time.Duration {
 	if isVirtual() {
-		return d // where a *testing.T panics if it is asked
+		return d // in a bubble, testing.T.Deadline panics
 	}
 	if limited, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
 		if at, ok := limited.Deadline(); ok {
@@ -275,16 +273,15 @@ func untilDeadline(t testing.TB, d time.Duration) time.Duration {
 	return d
 }
 
-// isVirtual reports whether the time is that of a testing/synctest bubble: there it
-// begins at midnight UTC 2000-01-01, as the package promises, and elsewhere this
-// code is younger than that.
+// isVirtual reports whether the code runs in a testing/synctest bubble, where time begins at
+// midnight UTC 2000-01-01.
 func isVirtual() bool {
 	return time.Now().Before(time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
 }
 
-// poll asks until the answer is yes or the limit has passed, and returns the last
-// answer. It asks less and less often: what takes a day of virtual time must not
-// take a million questions, and an answer may come late by a part of the wait.
+// poll calls ask until it returns true or the limit has passed, and returns the last result. The
+// interval grows with the time waited, because a day of virtual time must not take a million
+// calls. poll therefore returns late by up to 1/pollPart of the wait.
 func poll(limit time.Duration, ask func() bool) bool {
 	begun := time.Now()
 	for {
@@ -299,5 +296,5 @@ func poll(limit time.Duration, ask func() bool) bool {
 	}
 }
 
-// pollPart is by which part of the wait poll may be late.
+// pollPart divides the time waited into poll's intervals.
 const pollPart = 64

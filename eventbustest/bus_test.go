@@ -88,7 +88,7 @@ func TestEnd_ReportsDeadLettersNotLookedAt(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		oneFailure(t, test(func(testing.TB, *eventbus.Bus) {}),
-			"1 dead letter that it has not looked at", "AllowDeadLetters",
+			"1 dead letter that it did not expect", "AllowDeadLetters",
 			"order.placed", "exhausted at billing after 4 attempts", "attempt 4", "the bank is busy")
 		passes(t, test(func(t testing.TB, bus *eventbus.Bus) {
 			eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{})
@@ -101,7 +101,7 @@ func TestEnd_ReportsDeadLettersNotLookedAt(t *testing.T) {
 		}))
 		oneFailure(t, test(func(t testing.TB, bus *eventbus.Bus) {
 			eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{Subscription: "mail"})
-		}), "1 dead letter that it has not looked at")
+		}), "1 dead letter that it did not expect")
 		oneFailure(t, test(func(t testing.TB, bus *eventbus.Bus) {
 			letter := eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{})
 			require.NoError(t, bus.DLQ().Replay(context.Background(), letter.ID)) // and it dies again
@@ -120,7 +120,7 @@ func TestEnd_ReportsEvictedLetters(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		oneFailure(t, test(eventbus.LetterQuery{Type: "order.*"}), "1 dead letter fell out of the full queue")
+		oneFailure(t, test(eventbus.LetterQuery{Type: "order.*"}), "1 dead letter evicted from the full queue")
 		passes(t, test(eventbus.LetterQuery{All: true}))
 	})
 }
@@ -163,7 +163,7 @@ func TestEnd_ReportsLeakedHandlers(t *testing.T) {
 			eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{})
 			subscribe(t, bus, stubborn, eventbus.Named("billing"), eventbus.Retry(eventbus.MaxRetries(0)))
 			publish(t, bus, "order.placed", nil)
-		}, "1 handler given up", "still running", "billing, with order.placed", "since 00:00:30.00")
+		}, "1 handler abandoned", "still running", "billing, with order.placed", "since 00:00:30.00")
 		close(release)
 	})
 }
@@ -205,7 +205,7 @@ func TestAllowDeadLetters_Refuses(t *testing.T) {
 	}, "invalid pattern")
 	oneFailure(t, func(t testing.TB) {
 		eventbustest.AllowDeadLetters(t, eventbustest.New(t), eventbus.LetterQuery{Limit: 3})
-	}, "LetterQuery{Limit: 3}", "leave them out")
+	}, "LetterQuery{Limit: 3}", "must be zero")
 	oneFailure(t, func(t testing.TB) {
 		bus, err := eventbus.New()
 		require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestNew_WhatIsHeldOrForLaterIsUnfinished(t *testing.T) {
 			eventbustest.WaitSettled(t, bus) // does not wait for them
 			return bus
 		}
-		oneFailure(t, func(t testing.TB) { leave(t) }, "2 events unfinished", "held, paused or published for later", "AllowDeadLetters")
+		oneFailure(t, func(t testing.TB) { leave(t) }, "2 events unfinished", "held, paused or scheduled", "AllowDeadLetters")
 		for _, query := range []eventbus.LetterQuery{{}, {All: true}, {Subscription: "mail"}} {
 			oneFailure(t, func(t testing.TB) {
 				eventbustest.AllowDeadLetters(t, leave(t), query)

@@ -1,10 +1,9 @@
 // Package eventbustest is the test kit for services that publish or subscribe on
 // an [eventbus.Bus].
 //
-// A test makes its bus with [New], gives it to the service, and publishes. At its
-// end the bus is shut down, and the test fails for what is wrong by then: events
-// that were not finished, dead letters that it did not expect, handlers that do
-// not return. So the shortest test is a test already:
+// A test makes its bus with [New], passes it to the service, and publishes. At the end of the
+// test, the kit shuts the bus down and fails the test for unfinished events, unexpected dead
+// letters and handlers that do not return. So even a test without assertions checks these:
 //
 //	func TestOrders(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -20,24 +19,22 @@
 //
 // # Time
 //
-// Inside [testing/synctest] the bus's real clock is virtual: retries after minutes
-// take no time. Nothing needs to be said to the bus for that; make it, and the
-// recorders, inside the bubble. Outside, all waits are bounded: by 10 seconds, or
-// a second before the test binary's timeout. Shorten the retries there, with
-// eventbus.WithRetry(eventbus.BaseDelay(time.Millisecond)), or drive the bus with a
+// Inside [testing/synctest], time is virtual: retries after minutes take no time. Make the bus
+// and the recorders inside the bubble. The bus needs no option for it. Outside a bubble, all
+// waits end after 10 seconds, or a second before the test binary's timeout. Shorten the retries
+// there with eventbus.WithRetry(eventbus.BaseDelay(time.Millisecond)), or drive the bus with a
 // mock clock and [AdvanceUntilSettled].
 //
-// [WaitSettled] waits for the whole bus; [eventbus.Bus.PublishAndWait] for one
-// event; [Recorder.Wait] for deliveries. The assertions on dead letters wait until
-// the bus is settled before they look: what is not there yet must not pass for what
-// never comes.
+// [WaitSettled] waits for the whole bus, [eventbus.Bus.PublishAndWait] for one event, and
+// [Recorder.Wait] for deliveries. Assertions on dead letters first wait until the bus is settled,
+// so that they do not miss a letter that comes late.
 //
 // # Deliveries
 //
-// A [Recorder] is a handler that records ([Recorder.Handle], for what a service
-// publishes) or a middleware around a service's own ([Recorder.Wrap], with
-// eventbus.Use or eventbus.WithMiddleware). A script makes the next deliveries fail
-// instead, before the service's handler is called:
+// A [Recorder] records deliveries: as a handler, for events that a service publishes
+// ([Recorder.Handle]), or as a middleware around a service's handlers ([Recorder.Wrap], with
+// eventbus.Use or eventbus.WithMiddleware). A script replaces the handler for the next
+// deliveries:
 //
 //	var rec eventbustest.Recorder
 //	bus := eventbustest.New(t, eventbus.WithMiddleware(rec.Wrap))
@@ -46,15 +43,14 @@
 //
 // # Dead letters
 //
-// [DeadLetter], [DeadLetters] and [NoDeadLetters] assert on dead letters, and
-// show them with the errors of all attempts when they are not as expected. A letter
-// that was returned by one of them has been looked at. Others fail the test when
-// it ends, unless [AllowDeadLetters] allows them.
+// [DeadLetter], [DeadLetters] and [NoDeadLetters] assert on dead letters. A failed assertion
+// shows the letters with the errors of all attempts. At the end of the test, a letter that
+// neither DeadLetter nor DeadLetters returned fails the test, unless [AllowDeadLetters] allows
+// it. Letters of unfinished events (eventbus.ReasonShutdown) must be allowed by their reason.
 //
 // # Assertions in handlers
 //
-// Handlers run on goroutines of the bus, where t.Errorf and testify's assert may be
-// used, and t.FailNow and require must not: they end the goroutine, which the bus
-// takes for a failure and tries again. Record and assert afterwards, or wrap the
-// handler with [Asserting].
+// Handlers run on goroutines of the bus. They may call t.Errorf and testify's assert, but not
+// t.FailNow and require: these exit the goroutine, and the bus retries the handler. Record the
+// deliveries and assert afterwards, or wrap the handler with [Asserting].
 package eventbustest

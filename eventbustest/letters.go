@@ -13,31 +13,32 @@ import (
 	"github.com/surebus/eventbus/internal/errchain"
 )
 
-// DeadLetter waits until the bus is settled (WaitSettled), and returns the one dead
-// letter that matches the query. If there is not exactly one, the test ends and
-// shows every letter that there is, with its story.
+// DeadLetter waits until the bus is settled, as WaitSettled does, and returns the only dead
+// letter that matches the query. If the number of matching letters is not one, it ends the test
+// and shows all letters with their failures.
 //
-// The empty query matches all; Limit, Before and ExactTotal must not be set. Call
-// it on the test's goroutine.
+// The empty query matches all letters. Limit, Before and ExactTotal must be zero. Call
+// DeadLetter on the test's goroutine.
 func DeadLetter(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) eventbus.DeadLetter {
 	t.Helper()
 	return deadLetters(t, bus, query, 1)[0]
 }
 
-// DeadLetters is DeadLetter for any number of them: it returns the letters that
-// match the query, in the order in which they died, if they are as many as wanted.
+// DeadLetters is DeadLetter for any number of letters. It returns the matching letters, oldest
+// first, and ends the test if their number is not want.
 func DeadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery, want int) []eventbus.DeadLetter {
 	t.Helper()
 	return deadLetters(t, bus, query, want)
 }
 
-// NoDeadLetters waits until the bus is settled (WaitSettled), and fails the test if
-// there is a dead letter, looked at or not. The test goes on.
+// NoDeadLetters waits until the bus is settled, as WaitSettled does, and fails the test if the
+// queue has a dead letter. Letters that DeadLetter returned or AllowDeadLetters allows count too.
+// The test continues.
 func NoDeadLetters(t testing.TB, bus *eventbus.Bus) {
 	t.Helper()
 	WaitSettled(t, bus)
 	if all := lettersOf(t, bus, eventbus.LetterQuery{}); len(all) > 0 {
-		t.Errorf("eventbustest: want no dead letter, there are %d:\n%s", len(all), stories(all))
+		t.Errorf("eventbustest: want no dead letters, got %d:\n%s", len(all), stories(all))
 	}
 }
 
@@ -53,7 +54,7 @@ func deadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery, wa
 	var b strings.Builder
 	fmt.Fprintf(&b, "eventbustest: want %s for %s, got %d", count(want, "dead letter"), queryText(query), len(found))
 	if len(all) == 0 {
-		fmt.Fprintf(&b, "; there is none at all, with the ledger %+v", bus.Metrics().Ledger)
+		fmt.Fprintf(&b, "; the queue is empty, with the ledger %+v", bus.Metrics().Ledger)
 	} else {
 		fmt.Fprintf(&b, ", of %d:\n%s", len(all), stories(all))
 	}
@@ -61,12 +62,11 @@ func deadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery, wa
 	return nil
 }
 
-// lettersOf are all letters that match, oldest first. It ends the test at a bad
-// query.
+// lettersOf returns all letters that match, oldest first. An invalid query ends the test.
 func lettersOf(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) []eventbus.DeadLetter {
 	t.Helper()
 	if query.Limit != 0 || !query.Before.IsZero() || query.ExactTotal {
-		t.Fatalf("eventbustest: %s: Limit, Before and ExactTotal are for pages; leave them out", queryText(query))
+		t.Fatalf("eventbustest: %s: Limit, Before and ExactTotal must be zero: the result has no pages", queryText(query))
 	}
 	var all []eventbus.DeadLetter
 	for query.Limit = 10_000; ; {
@@ -83,7 +83,7 @@ func lettersOf(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) []ev
 	}
 }
 
-// queryText is the fields that are set.
+// queryText formats the fields that are set.
 func queryText(q eventbus.LetterQuery) string {
 	var fields []string
 	add := func(set bool, format string, args ...any) {
@@ -111,7 +111,7 @@ const (
 	payloadShown  = 200 // bytes
 )
 
-// stories are the letters as a failing test shows them.
+// stories formats letters for the output of a failed test.
 func stories(letters []eventbus.DeadLetter) string {
 	var b strings.Builder
 	for i := range letters {
@@ -124,6 +124,7 @@ func stories(letters []eventbus.DeadLetter) string {
 	return b.String()
 }
 
+// story formats a letter with its failures.
 func story(b *strings.Builder, l *eventbus.DeadLetter) {
 	fmt.Fprintf(b, "  %s %s: %s at %s after %s", l.Event.Type, l.Event.ID, l.Reason, l.Subscription, count(l.Attempts, "attempt"))
 	if l.Replays > 0 {
@@ -154,11 +155,11 @@ func story(b *strings.Builder, l *eventbus.DeadLetter) {
 	}
 }
 
-// stackText is the part of a panic's stack that is the handler's.
+// stackText formats the part of a panic's stack that belongs to the handler.
 func stackText(stack []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(stack), []byte("\n"))
-	// What comes before is how it was caught, or raised again by a middleware; two
-	// lines a frame.
+	// The frames above the last panic belong to the recovery, or to a middleware that panicked
+	// again. A frame has two lines.
 	for i, line := range slices.Backward(lines) {
 		if bytes.HasPrefix(line, []byte("panic(")) && i+2 < len(lines) {
 			lines = lines[i+2:]
@@ -172,9 +173,10 @@ func stackText(stack []byte) string {
 	return b.String()
 }
 
-// indent lets the further lines of an error stand below its first.
+// indent aligns the lines of an error below its first line.
 func indent(text string) string { return strings.ReplaceAll(text, "\n", "\n        ") }
 
+// count formats a number with its noun.
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -62,7 +62,7 @@ func TestDeadLetter_ShowsWhatThereIs(t *testing.T) {
 			subscribe(t, bus, ok)
 			publish(t, bus, "order.placed", nil)
 			eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{})
-		}, "there is none at all", "Handled:1")
+		}, "the queue is empty", "Handled:1")
 		oneFailure(t, func(t testing.TB) {
 			eventbustest.DeadLetter(t, dead(t), eventbus.LetterQuery{Type: "order..placed"})
 		}, "invalid pattern")
@@ -80,7 +80,7 @@ func TestNoDeadLetters(t *testing.T) {
 		failures, finished := failuresOf(t, func(t testing.TB) { eventbustest.NoDeadLetters(t, dead(t)) })
 		require.True(t, finished)
 		require.Len(t, failures, 1)
-		require.Contains(t, failures[0], "want no dead letter, there are 2")
+		require.Contains(t, failures[0], "want no dead letters, got 2")
 	})
 }
 

@@ -13,38 +13,37 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// Recorder records deliveries: subscribed as a handler of its own with Handle, or
-// around others with Wrap. It can be told what to do with the next ones. The zero
-// value is ready; its methods are safe for concurrent use. Inside testing/synctest
-// use it in one bubble only.
+// Recorder records deliveries, as a handler with Handle or as a middleware with Wrap. A script
+// sets the results of the next deliveries. The zero value is ready to use. Methods are safe for
+// concurrent use. Use a Recorder in only one testing/synctest bubble.
 type Recorder struct {
 	mu         sync.Mutex // guards the following
 	deliveries []*Delivery
 	ended      int
 	script     []eventbus.Handler
-	changed    chan struct{} // closed at the next change; nil if nobody waits
+	changed    chan struct{} // closed at the next change; nil without waiters
 }
 
-// Delivery is one call of a handler, as a Recorder saw it.
+// Delivery is one recorded call of a handler.
 type Delivery struct {
-	// Delivery is the event, the subscription, the attempt and the replays.
+	// Delivery has the event, the subscription, the attempt and the replays.
 	eventbus.Delivery
-	// Begun and EndedAt are when, by the clock of time.Now; EndedAt is zero while
-	// the handler runs.
+	// Begun and EndedAt are the times of the call, from time.Now. EndedAt is zero while the
+	// handler runs.
 	Begun, EndedAt time.Time
-	// Err is what the handler returned; a *eventbus.PanicError if it panicked, and
-	// eventbus.ErrHandlerExited if it ended its goroutine.
+	// Err is the error that the handler returned, a *eventbus.PanicError if it panicked, or
+	// eventbus.ErrHandlerExited if it called runtime.Goexit.
 	Err error
-	// CtxErr is the error that the handler's context had when the handler ended:
-	// not nil if it had overrun, or Shutdown had been cut short. The bus has then
-	// given up the call, and Err changes nothing.
+	// CtxErr is the error of the handler's context at the end of the call. It is not nil after
+	// the handler's timeout, or after the end of Shutdown's context. The bus has then abandoned
+	// the call and ignores Err.
 	CtxErr error
 }
 
-// Ended reports whether the handler has ended.
+// Ended reports whether the handler has returned.
 func (d Delivery) Ended() bool { return !d.EndedAt.IsZero() }
 
-// String is the delivery as a line of text.
+// String describes the delivery in one line.
 func (d Delivery) String() string {
 	s := fmt.Sprintf("%s %s to %s, attempt %d, %s: ", d.Event.Type, d.Event.ID, d.Subscription, d.Attempt, d.Begun.Format(clockLayout))
 	switch {
@@ -61,18 +60,16 @@ func (d Delivery) String() string {
 	return s
 }
 
-// textOf is what an error says, even if its method panics: fmt catches that.
+// textOf returns the text of an error. fmt recovers panics of its Error method.
 func textOf(err error) string { return fmt.Sprintf("%v", err) }
 
-// Handle is a handler that records, and does what the script says; without one it
-// succeeds.
+// Handle is a handler that records the delivery and runs the script. Without a script it succeeds.
 func (r *Recorder) Handle(ctx context.Context, e eventbus.Event) error {
 	return r.deliver(ctx, e, func(context.Context, eventbus.Event) error { return nil })
 }
 
-// Wrap is a middleware that records what the handlers do that it wraps: give it to
-// eventbus.Use or eventbus.WithMiddleware. What the script says is done instead of
-// the handler.
+// Wrap is a middleware that records the calls of a handler. Pass it to eventbus.Use or
+// eventbus.WithMiddleware. A script replaces the handler.
 func (r *Recorder) Wrap(h eventbus.Handler) eventbus.Handler {
 	if h == nil {
 		return nil
@@ -80,50 +77,47 @@ func (r *Recorder) Wrap(h eventbus.Handler) eventbus.Handler {
 	return func(ctx context.Context, e eventbus.Event) error { return r.deliver(ctx, e, h) }
 }
 
-// Script says what the next deliveries do, one handler for each, in the order in
-// which they begin, whatever their events and subscriptions: see Fail, Panic,
-// Overrun and Block. A nil lets the delivery pass as without a script. After the
-// last, all pass. Called again, it appends.
+// Script appends handlers for the next deliveries, one for each, in the order in which the
+// deliveries begin, for all events and subscriptions. See Fail, Panic, Overrun and Block. A nil
+// handler leaves its delivery unchanged. After the last one, deliveries are unchanged.
 func (r *Recorder) Script(next ...eventbus.Handler) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.script = append(r.script, next...)
 }
 
-// FailNext is Script with n times Fail(err).
+// FailNext makes the next n deliveries fail with err.
 func (r *Recorder) FailNext(n int, err error) {
 	for range n {
 		r.Script(Fail(err))
 	}
 }
 
-// Deliveries are those so far, in the order in which they began.
+// Deliveries returns the recorded deliveries in the order in which they began.
 func (r *Recorder) Deliveries() []Delivery {
 	return r.matching(func(*Delivery) bool { return true })
 }
 
-// ByType are the deliveries of events of just this type.
+// ByType returns the deliveries of events of exactly this type.
 func (r *Recorder) ByType(eventType string) []Delivery {
 	return r.matching(func(d *Delivery) bool { return d.Event.Type == eventType })
 }
 
-// ByEvent are the deliveries of an event: its attempts, at all subscriptions that
-// are recorded.
+// ByEvent returns the deliveries of an event at all recorded subscriptions.
 func (r *Recorder) ByEvent(id eventbus.EventID) []Delivery {
 	return r.matching(func(d *Delivery) bool { return d.Event.ID == id })
 }
 
-// Delays are the times that an event waited from the end of an attempt to the
-// beginning of the next, as recorded: its retries. They are exact inside
-// testing/synctest, if the policy has NoJitter. With a mock clock they are not the
-// bus's: they are measured with time.Now.
+// Delays returns the delays of an event's retries: the times from the end of an attempt to the
+// beginning of the next one. They are exact inside testing/synctest with a policy of NoJitter.
+// They are measured with time.Now, not with a mock clock.
 func (r *Recorder) Delays(id eventbus.EventID) []time.Duration {
 	var delays []time.Duration
 	var last *Delivery
 	lastAt := make(map[string]*Delivery)
 	for _, d := range r.ByEvent(id) {
-		// An attempt begins where the one before has failed, unless it skips that
-		// subscription. Those of other dispatches of the event may come between.
+		// An attempt begins at the subscription that failed, unless a circuit skips it. Attempts
+		// of other dispatches of the event may come between.
 		before := lastAt[d.Subscription]
 		if before == nil {
 			before = last
@@ -136,9 +130,8 @@ func (r *Recorder) Delays(id eventbus.EventID) []time.Duration {
 	return delays
 }
 
-// Payloads are the payloads of the events that were delivered and can be taken as
-// a T, just as eventbus.Typed would: each event's once, however often it was
-// tried, in the order of their first deliveries.
+// Payloads returns the payloads of the delivered events that eventbus.Typed converts to T. Each
+// event counts once, in the order of the first deliveries.
 func Payloads[T any](r *Recorder) []T {
 	var payloads []T
 	known := make(map[eventbus.EventID]bool)
@@ -149,22 +142,21 @@ func Payloads[T any](r *Recorder) []T {
 	for _, d := range r.Deliveries() {
 		if !known[d.Event.ID] {
 			known[d.Event.ID] = true
-			_ = take(context.Background(), d.Event) // an error: it is no T
+			_ = take(context.Background(), d.Event) // an error means that the payload is not a T
 		}
 	}
 	return payloads
 }
 
-// Wait returns when at least n deliveries have ended, failed ones too. The bus
-// learns of the end a moment later: for dead letters and metrics, WaitSettled. It
-// waits as long as WaitSettled does, then the test ends and shows the deliveries.
-// Call it on the test's goroutine.
+// Wait returns when at least n deliveries have ended, including failed ones. The bus processes the
+// result after that: before checks of dead letters and metrics, use WaitSettled. The limit is that
+// of WaitSettled. Then Wait ends the test and shows the deliveries. Call it on the test's goroutine.
 func (r *Recorder) Wait(t testing.TB, n int) {
 	t.Helper()
 	r.wait(t, n, "have ended", func() int { return r.ended })
 }
 
-// WaitBegun is Wait for deliveries that have begun: for those that Block.
+// WaitBegun returns when at least n deliveries have begun. Use it with Block.
 func (r *Recorder) WaitBegun(t testing.TB, n int) {
 	t.Helper()
 	r.wait(t, n, "have begun", func() int { return len(r.deliveries) })
@@ -227,8 +219,8 @@ func (r *Recorder) deliver(ctx context.Context, e eventbus.Event, h eventbus.Han
 		}
 		p := recover()
 		if p == nil {
-			// runtime.Goexit goes on. GODEBUG=panicnil=1 has a panic that recover
-			// has stopped, and that must not become a success.
+			// runtime.Goexit continues after this. With GODEBUG=panicnil=1, recover has stopped
+			// panic(nil), which must not become a success.
 			err = eventbus.ErrHandlerExited
 			r.end(ctx, d, err)
 			return
@@ -241,7 +233,7 @@ func (r *Recorder) deliver(ctx context.Context, e eventbus.Event, h eventbus.Han
 	return err
 }
 
-// begin records a delivery, and says what handles it.
+// begin records a delivery and returns the handler for it.
 func (r *Recorder) begin(ctx context.Context, e eventbus.Event, h eventbus.Handler) (*Delivery, eventbus.Handler) {
 	d := &Delivery{}
 	d.Delivery, _ = eventbus.FromContext(ctx)
@@ -275,11 +267,11 @@ func (r *Recorder) changedLocked() {
 	}
 }
 
-// ErrScripted is what Fail(nil) fails with.
+// ErrScripted is the error of Fail(nil).
 var ErrScripted = errors.New("eventbustest: scripted failure")
 
-// Fail is a handler that returns err, or ErrScripted if that is nil. Mark err with
-// eventbus.Permanent or eventbus.RetryAfter to steer the bus.
+// Fail returns a handler that fails with err, or with ErrScripted if err is nil. err may be
+// wrapped with eventbus.Permanent or eventbus.RetryAfter.
 func Fail(err error) eventbus.Handler {
 	if err == nil {
 		err = ErrScripted
@@ -287,21 +279,20 @@ func Fail(err error) eventbus.Handler {
 	return func(context.Context, eventbus.Event) error { return err }
 }
 
-// Panic is a handler that panics with a value.
+// Panic returns a handler that panics with a value.
 func Panic(value any) eventbus.Handler {
 	return func(context.Context, eventbus.Event) error { panic(value) }
 }
 
-// Overrun is a handler that works until its context ends, and so overruns its
-// timeout: 30 s by default, which take no time inside testing/synctest. Then it
-// returns the context's error.
+// Overrun is a handler that waits for the end of its context and so exceeds its timeout, 30 s by
+// default. Then it returns the context's error.
 func Overrun(ctx context.Context, _ eventbus.Event) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-// Block is a handler that waits until release is closed, and succeeds; if its
-// context ends before, it fails with the context's error.
+// Block returns a handler that succeeds when release is closed. If its context ends earlier, it
+// returns the context's error.
 func Block(release <-chan struct{}) eventbus.Handler {
 	return func(ctx context.Context, _ eventbus.Event) error {
 		select {
@@ -313,15 +304,13 @@ func Block(release <-chan struct{}) eventbus.Handler {
 	}
 }
 
-// Asserting makes a handler of one that may call t.FailNow, as testify's require
-// does: the failure ends the delivery for good, with eventbus.ErrHandlerExited as
-// its error. Without it, a handler that fails the test has ended its goroutine,
-// which the bus takes for a failure like any other: the handler is tried again,
-// and fails the test again, until its retries are exhausted. It runs h on a
-// goroutine of its own.
+// Asserting wraps a handler that may call t.FailNow, as testify's require does. Such a call is a
+// permanent failure with eventbus.ErrHandlerExited. Without Asserting, the bus retries the
+// handler, which fails the test again, until the retries are exhausted. Asserting runs h on a
+// separate goroutine.
 //
-// It is often simpler to record, and to assert on the deliveries afterwards. A
-// handler that outlives its test must not use its t at all.
+// Recording deliveries and asserting on them afterwards is often simpler. A handler that outlives
+// its test must not use the test's t.
 func Asserting(h eventbus.Handler) eventbus.Handler {
 	if h == nil {
 		return nil

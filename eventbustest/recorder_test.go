@@ -181,3 +181,22 @@ func TestAsserting_LeavesOtherResultsAlone(t *testing.T) {
 	require.ErrorAs(t, call(eventbustest.Panic("oh")), &panicked)
 	require.Equal(t, "oh", panicked.Value)
 }
+
+// With isolation the attempts of an event's subscriptions come between each other.
+func TestD10_DelaysOfEachSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rec eventbustest.Recorder
+		bus := eventbustest.New(t, eventbus.WithIsolation(), eventbus.WithMiddleware(rec.Wrap),
+			eventbus.WithRetry(eventbus.NoJitter, eventbus.MaxRetries(1)))
+		for _, delay := range []time.Duration{time.Second, 5 * time.Second} {
+			_, err := bus.Subscribe("a", func(context.Context, eventbus.Event) error { return nil },
+				eventbus.Retry(eventbus.BaseDelay(delay)))
+			require.NoError(t, err)
+		}
+		rec.FailNext(2, nil)
+		id, err := bus.Publish(t.Context(), "a", nil)
+		require.NoError(t, err)
+		eventbustest.WaitSettled(t, bus)
+		require.Equal(t, []time.Duration{time.Second, 5 * time.Second}, rec.Delays(id))
+	})
+}

@@ -9,25 +9,23 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// WaitSettled returns when nothing of the bus is queued, runs or waits for a
-// retry, and its books balance. What is held back on purpose (paused, delayed) and
-// handlers that have been given up do not count.
+// WaitSettled returns when no event of the bus is queued, running, throttled or waiting for a
+// retry, and the ledger balances. It does not wait for held or scheduled events, nor for
+// abandoned handlers.
 //
-// It waits up to 10 seconds, or until a second before the test binary's timeout;
-// inside a testing/synctest bubble up to a day of virtual time, which takes none.
-// After that the test ends, and is told what is unsettled. It looks less often the
-// longer it waits, and so returns late by up to a sixtieth of that: when something
-// happened, a Recorder knows exactly.
+// It waits up to 10 seconds, or until a second before the test binary's timeout. Inside a
+// testing/synctest bubble it waits up to a day of virtual time. Then it ends the test with a
+// list of the unsettled events. It polls at growing intervals and returns late by up to a
+// sixtieth of the wait. Use a Recorder for exact times.
 //
-// Call it on the test's goroutine, and not from a handler, whose own dispatch
-// would never settle.
+// Call it on the test's goroutine. In a handler it would wait for the handler's own dispatch.
 func WaitSettled(t testing.TB, bus *eventbus.Bus) {
 	t.Helper()
 	waitSettled(t, bus, patience(t))
 }
 
-// WaitSettledWithin is WaitSettled with another limit. A limit beyond the test
-// binary's timeout ends a second before that.
+// WaitSettledWithin is WaitSettled with another limit. The wait ends at the latest a second before
+// the test binary's timeout.
 func WaitSettledWithin(t testing.TB, bus *eventbus.Bus, limit time.Duration) {
 	t.Helper()
 	waitSettled(t, bus, untilDeadline(t, limit))
@@ -47,19 +45,18 @@ type Clock interface {
 	Add(d time.Duration)
 }
 
-// AdvanceUntilSettled advances the mock clock that drives the bus until the bus is
-// settled, as WaitSettled says it: by up to a day, in growing steps of up to a
-// sixteenth of what it has advanced. For exact instants advance the clock yourself,
-// or use testing/synctest.
+// AdvanceUntilSettled advances the bus's mock clock until the bus is settled, as WaitSettled
+// defines it. It advances by up to a day, in steps that grow to a sixteenth of the time advanced.
+// For exact times, advance the clock in the test or use testing/synctest.
 //
-// It advances only while retries are all that is left: a handler that works is
-// waited for in real time, up to 10 seconds, since to advance would be to let it
-// overrun. One that itself waits for the clock needs a test that advances it.
+// It advances the clock only while all unsettled events wait for retries. It waits for running
+// handlers in real time, up to 10 seconds, because advancing the clock could exceed their
+// timeouts. If a handler itself waits for the clock, the test must advance it.
 func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 	t.Helper()
 	requireUsable(t, bus)
 	if clock == nil {
-		t.Fatalf("eventbustest.AdvanceUntilSettled: the clock is nil; WaitSettled needs none")
+		t.Fatalf("eventbustest.AdvanceUntilSettled: the clock is nil; without a mock clock use WaitSettled")
 	}
 	limit := patience(t)
 	for advanced := time.Duration(0); ; {
@@ -78,8 +75,8 @@ func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 	}
 }
 
-// isSettled looks twice: what moves while it looks is seen in one of the two, or
-// makes them differ.
+// isSettled reads the ledger twice. An event that moves while one ledger is read can be missed
+// there, but then the two ledgers differ.
 func isSettled(bus *eventbus.Bus) bool {
 	l := bus.Metrics().Ledger
 	return unsettled(l) == 0 && l.Balanced() && bus.Metrics().Ledger == l
@@ -90,7 +87,7 @@ func unsettled(l eventbus.Ledger) int64 {
 	return l.Queued + l.Running + l.Waiting + l.Throttled + l.Recording
 }
 
-// isWaiting reports whether retries are all that is left.
+// isWaiting reports whether all unsettled dispatches wait for retries.
 func isWaiting(bus *eventbus.Bus) bool {
 	l := bus.Metrics().Ledger
 	return l.Waiting > 0 && l.Waiting == unsettled(l)
@@ -102,13 +99,13 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	fmt.Fprintf(&b, "eventbustest: not settled after %s: %d queued, %d running, %d waiting for a retry, %d throttled\n",
 		limit, l.Queued, l.Running, l.Waiting, l.Throttled)
 	if l.Queued > 0 && m.Workers == 0 {
-		b.WriteString("  nothing takes events from the queue: is the bus started?\n")
+		b.WriteString("  queued: no worker takes events from the queue; is the bus started?\n")
 	}
 	if l.Running > 0 {
-		b.WriteString("  running: a handler has not returned, blocks, or waits for this test\n")
+		b.WriteString("  running: a handler has not returned; it blocks or waits for this test\n")
 	}
 	if l.Waiting > 0 {
-		b.WriteString("  waiting: in testing/synctest that takes no time; AdvanceUntilSettled drives a mock clock; WaitSettledWithin waits longer\n")
+		b.WriteString("  waiting: use testing/synctest for virtual time, AdvanceUntilSettled for a mock clock, or WaitSettledWithin for a longer wait\n")
 	}
 	if l.Throttled > 0 {
 		b.WriteString("  throttled: at the concurrency limit of a subscription; a running handler has to return first\n")
@@ -118,7 +115,7 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	}
 	for _, s := range m.Subscriptions {
 		if s.Failures > 0 {
-			fmt.Fprintf(&b, "  %s has failed %d times (%d timeouts, %d panics) and succeeded %d times, its circuit is %s\n",
+			fmt.Fprintf(&b, "  %s failed %d times (%d timeouts, %d panics) and succeeded %d times, its circuit is %s\n",
 				s.Subscription, s.Failures, s.Timeouts, s.Panics, s.Successes, s.Circuit)
 		}
 	}

@@ -55,7 +55,7 @@ func TestWaitSettled_TellsWhatIsUnsettled(t *testing.T) {
 			rec.FailNext(3, errBank)
 			publish(t, bus, "order.placed", nil)
 			eventbustest.WaitSettledWithin(t, bus, 2*time.Second)
-		}, "not settled after 2s", "0 queued, 0 running, 1 waiting", "billing has failed 2 times", "AdvanceUntilSettled", "Accepted:1")
+		}, "not settled after 2s", "0 queued, 0 running, 1 waiting", "billing failed 2 times", "AdvanceUntilSettled", "Accepted:1")
 
 		oneFailure(t, func(t testing.TB) {
 			bus := eventbustest.New(t)
