@@ -71,7 +71,7 @@ func TestD11_NoMoreCallsThanTheLimit(t *testing.T) {
 			began := time.Now()
 			for i := range 12 {
 				mustPublish(t, bus, "x", i)
-				synctest.Wait() // or two workers may reach the door in the other order
+				settleWorkers() // or two workers may reach the door in the other order
 			}
 			time.Sleep(500 * time.Millisecond)
 			m := metricsOf(t, bus, "limited")
@@ -79,7 +79,7 @@ func TestD11_NoMoreCallsThanTheLimit(t *testing.T) {
 			require.Equal(t, 12-limit, m.Throttled)
 			requireBalanced(t, bus)
 			shutdown(t, bus) // it waits for throttled deliveries
-			require.Equal(t, time.Duration(12/limit)*time.Second, time.Since(began).Round(time.Second))
+			require.Equal(t, time.Duration(12/limit)*time.Second, time.Since(began).Round(time.Second), "it waits")
 			most, order := g.seen()
 			require.Equal(t, limit, most)
 			require.Len(t, order, 12)
