@@ -5,8 +5,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/surebus/eventbus/internal/timeline"
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Subscription returns the subscription that has a name, also one that stands for a

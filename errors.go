@@ -363,7 +363,7 @@ func panicText(value any) string {
 	if value == "" {
 		return `""`
 	}
-	switch v := reflect.ValueOf(value); v.Kind() { //nolint:exhaustive // the others are not formatted
+	switch v := reflect.ValueOf(value); v.Kind() {
 	case reflect.String:
 		return strings.ToValidUTF8(cutText(v.String(), maxPanicText), "\uFFFD")
 	case reflect.Bool:

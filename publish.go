@@ -265,7 +265,7 @@ func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) e
 			}
 		}
 	}
-	switch err := b.pool.Reserve(ctx, places, inside); err {
+	switch err := b.pool.Reserve(ctx, places, inside); err { //nolint:errorlint // the pool returns these very errors
 	case nil:
 		return nil
 	case pool.ErrFull:

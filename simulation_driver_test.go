@@ -314,7 +314,7 @@ func (s *simulation) waitAt(gate chan struct{}) {
 func (s *simulation) observer() eventbus.Observer {
 	tell := func(note func(*eventbus.TypeMetrics), e eventbus.Event, format string, args ...any) {
 		if s.yields.Load() && note != nil && rand.IntN(3) == 0 {
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -31,7 +31,7 @@ func hostileTrees() map[string]error {
 	joinsItself.all = []error{joinsItself, joinsItself}
 	wrapsItself := &wrapping{}
 	wrapsItself.inner = wrapsItself
-	var deep error = errBoom
+	deep := errBoom
 	for range 10_000 {
 		deep = &wrapping{deep}
 	}

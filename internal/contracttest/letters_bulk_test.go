@@ -568,7 +568,7 @@ func TestL4_AReplayIsInTheOrderOfPublicationOfEachKey(t *testing.T) {
 					}, eventbus.Named("mail"))
 				}
 				if strings.HasPrefix(end, "shutdown") {
-					cutShort(t, old)
+					_ = cutShort(t, old)
 				} else {
 					s.Unsubscribe()
 					close(release)

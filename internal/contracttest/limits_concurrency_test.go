@@ -138,7 +138,9 @@ func TestD11_AThrottledDeliveryThatBecomesHeld(t *testing.T) {
 				got := make(chan eventbus.Result, 1)
 				go func() {
 					r, err := bus.PublishAndWait(t.Context(), "x", 1)
-					require.NoError(t, err)
+					if err != nil {
+						t.Errorf("PublishAndWait: %v", err)
+					}
 					got <- r
 				}()
 				settleWorkers()
@@ -399,7 +401,7 @@ func TestD12_LossyLines(t *testing.T) {
 					require.NoError(t, s.Resume())
 					time.Sleep(time.Minute)
 					_, order := g.seen()
-					require.EqualValues(t, c.dropped, bus.Metrics().Ledger.Dropped)
+					require.Equal(t, c.dropped, bus.Metrics().Ledger.Dropped)
 					if c.when == eventbus.DropOldestWhenFull {
 						require.Equal(t, []any{3, 4, 5}, order)
 					} else {

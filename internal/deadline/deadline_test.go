@@ -452,7 +452,10 @@ func TestO3_WhenACallBecomesSlow(t *testing.T) {
 		timeout time.Duration
 		after   int64
 	}{
-		{0, 2, 1}, {0, 3, 1}, {0, 4, 2}, {-50, 50, 17},
+		{0, 2, 1},
+		{0, 3, 1},
+		{0, 4, 2},
+		{-50, 50, 17},
 		{0, time.Second, 333_333_334},
 		{0, math.MaxInt64 - 1, (math.MaxInt64 - 1) / 3},
 	} {
@@ -493,7 +496,7 @@ func TestO3_AReportMayBlock(t *testing.T) {
 		time.Sleep(2700*time.Millisecond - 1)
 		synctest.Wait()
 		require.Zero(t, overran.Load())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.EqualValues(t, 1, overran.Load(), "at its deadline")
 		time.Sleep(time.Second)

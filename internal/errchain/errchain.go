@@ -34,7 +34,7 @@ func (w *walk) down(err error, depth int) bool {
 		if w.visit(err) {
 			return true
 		}
-		inner, joined := unwrap(err)
+		joined, inner := unwrap(err)
 		for _, e := range joined {
 			if w.left == 0 {
 				return false
@@ -49,10 +49,10 @@ func (w *walk) down(err error, depth int) bool {
 }
 
 // unwrap takes one step.
-func unwrap(err error) (inner error, joined []error) {
+func unwrap(err error) (joined []error, inner error) {
 	defer func() {
 		if recover() != nil {
-			inner, joined = nil, nil
+			joined, inner = nil, nil
 		}
 	}()
 	switch e := err.(type) { //nolint:errorlint // one step of the chain
@@ -61,7 +61,7 @@ func unwrap(err error) (inner error, joined []error) {
 	case interface{ Unwrap() []error }:
 		joined = e.Unwrap()
 	}
-	return inner, joined
+	return joined, inner
 }
 
 // Wraps reports whether an error may have others in its tree, or stand for another one.
@@ -78,17 +78,17 @@ func Is(err, target error) bool {
 	if err == nil || target == nil {
 		return err == target //nolint:errorlint // nil matches nil
 	}
-	comparable := reflect.TypeOf(target).Comparable()
-	return Each(err, func(e error) bool { return isOne(e, target, comparable) })
+	canCompare := reflect.TypeOf(target).Comparable()
+	return Each(err, func(e error) bool { return isOne(e, target, canCompare) })
 }
 
-func isOne(err, target error, comparable bool) (is bool) {
+func isOne(err, target error, canCompare bool) (is bool) {
 	defer func() {
 		if recover() != nil {
 			is = false
 		}
 	}()
-	if comparable && err == target { //nolint:errorlint // one step of the chain
+	if canCompare && err == target { //nolint:errorlint // one step of the chain
 		return true
 	}
 	e, ok := err.(interface{ Is(error) bool })
@@ -113,7 +113,7 @@ func asOne[E any](err error) (found E, ok bool) {
 			ok = false
 		}
 	}()
-	if found, ok = err.(E); ok { //nolint:errorlint // one step of the chain
+	if found, ok = err.(E); ok {
 		return found, true
 	}
 	e, has := err.(interface{ As(any) bool })

@@ -56,7 +56,7 @@ func TestWalksOfErrorsThatContainThemselvesEnd(t *testing.T) {
 }
 
 func TestDepthAndWidthAreBounded(t *testing.T) {
-	var deep error = io.EOF
+	deep := io.EOF
 	for range 10_000 {
 		deep = fmt.Errorf("%w", deep)
 	}
@@ -83,20 +83,20 @@ func TestAMethodThatPanicsEndsItsBranch(t *testing.T) {
 func TestResultsAreThoseOfErrors(t *testing.T) {
 	targets := []error{io.EOF, coded(1), coded(2), &fs.PathError{Op: "x", Err: io.EOF}, nil}
 	tree := rapid.Custom(func(t *rapid.T) error {
-		var make func(depth int) error
-		make = func(depth int) error {
+		var grow func(depth int) error
+		grow = func(depth int) error {
 			switch kind := rapid.IntRange(0, 6).Draw(t, "kind"); {
 			case depth == 0 || kind < 3:
 				return rapid.SampledFrom(targets[:4]).Draw(t, "leaf")
 			case kind < 5:
-				return fmt.Errorf("wrapped: %w", make(depth-1))
+				return fmt.Errorf("wrapped: %w", grow(depth-1))
 			case kind == 5:
-				return errors.Join(make(depth-1), make(depth-1))
+				return errors.Join(grow(depth-1), grow(depth-1))
 			default:
-				return &fs.PathError{Op: "op", Err: make(depth - 1)}
+				return &fs.PathError{Op: "op", Err: grow(depth - 1)}
 			}
 		}
-		return make(rapid.IntRange(0, 6).Draw(t, "depth"))
+		return grow(rapid.IntRange(0, 6).Draw(t, "depth"))
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		err := tree.Draw(t, "err")
