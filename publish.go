@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -265,12 +266,13 @@ func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) e
 			}
 		}
 	}
-	switch err := b.pool.Reserve(ctx, places, inside); err { //nolint:errorlint // the pool returns these very errors
-	case nil:
+	err := b.pool.Reserve(ctx, places, inside)
+	switch {
+	case err == nil:
 		return nil
-	case pool.ErrFull:
+	case errors.Is(err, pool.ErrFull):
 		return ErrQueueFull
-	case pool.ErrContext:
+	case errors.Is(err, pool.ErrContext):
 		return contextError(ctx)
 	default:
 		return b.refuseShutdown()
