@@ -772,3 +772,24 @@ func TestS2_ACutMeetsTheHandlerThatRuns(t *testing.T) {
 		})
 	}
 }
+
+// A handler that was abandoned and still runs is named, also when nothing else is left.
+func TestS2_AnAbandonedHandlerIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithTimeout(time.Second), eventbus.WithRetry(eventbus.MaxRetries(0)))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { <-release; return nil }, eventbus.Named("stuck"))
+		id := mustPublish(t, bus, "x", nil)
+		time.Sleep(time.Minute)
+		var left *eventbus.ShutdownError
+		require.ErrorAs(t, bus.Shutdown(context.Background()), &left)
+		require.Empty(t, left.Unfinished)
+		require.NoError(t, left.Cause)
+		require.Len(t, left.Abandoned, 1)
+		require.Equal(t, "stuck", left.Abandoned[0].Subscription)
+		require.Equal(t, id, left.Abandoned[0].EventID)
+		require.ErrorContains(t, left, "1 handlers still running")
+		requireBalanced(t, bus)
+		close(release)
+	})
+}
