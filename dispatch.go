@@ -55,7 +55,7 @@ const (
 type origin struct {
 	metadata EventMetadata
 	waiter   *waiter // the PublishAndWait in progress, if any
-	order    EventID // orders it among the dispatches of its key; zero: its own id does
+	order    EventID // see orderID
 	due      int64   // when a scheduled event is due; 0 if it was not scheduled
 	given    bool    // the publisher chose the id
 	replay   *replay
@@ -118,12 +118,13 @@ func (d *dispatch) published(t *timeline.Timeline) time.Time {
 	return t.UTC(d.wall)
 }
 
-// orderID orders the dispatches of a key: later ones have greater ones.
+// orderID orders the events of a key by publication, or by when they became due. A replay
+// keeps that of its letter, which is zero for an imported one.
 func (d *dispatch) orderID() EventID {
-	if o := d.from().order; !o.IsZero() {
-		return o
+	if d.origin == nil || d.origin.order.IsZero() && d.origin.replay == nil {
+		return d.id
 	}
-	return d.id
+	return d.origin.order
 }
 
 // elapsed is the time that MaxElapsed bounds: since the dispatch first became runnable,

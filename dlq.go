@@ -454,12 +454,11 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	}
 	d := &dispatch{
 		id: l.Event.ID, payload: l.Event.Payload, to: to, key: l.Event.Key, wall: now.Wall,
-		origin: &origin{metadata: l.Event.Metadata, replay: again},
+		origin: &origin{metadata: l.Event.Metadata, order: l.order, replay: again},
 	}
 	if l.Due.After(now.UTC) {
 		d.origin.due = timeline.Later(now.Nanos, l.Due.Sub(now.UTC))
 	}
-	b.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
 	if r != nil {
 		again.run = r.run
 		if r.edits {

@@ -416,11 +416,27 @@ func (s *simulation) query() (q eventbus.LetterQuery, matching []*simDispatch) {
 	return q, matching
 }
 
+// inKeyOrder returns the letters with those of each key, in their places, in the order of
+// publication (L4).
+func inKeyOrder(letters []*simDispatch) []*simDispatch {
+	ordered := slices.Clone(letters)
+	for _, key := range []string{"k", "l"} {
+		ofKey := slices.DeleteFunc(slices.Clone(letters), func(l *simDispatch) bool { return l.event.key != key })
+		slices.SortStableFunc(ofKey, func(x, y *simDispatch) int { return x.event.order - y.event.order })
+		for i, l := range letters {
+			if l.event.key == key {
+				ordered[i], ofKey = ofKey[0], ofKey[1:]
+			}
+		}
+	}
+	return ordered
+}
+
 func (s *simulation) replayMatching() {
 	q, matching := s.query()
 	var should eventbus.ReplayReport
 	ending := s.model.ending && len(matching) > 0
-	for _, l := range matching {
+	for _, l := range inKeyOrder(matching) {
 		switch err := s.reopen(l); {
 		case err == nil:
 			should.Replayed++

@@ -115,6 +115,7 @@ type simSub struct {
 type simEvent struct {
 	simPublication
 	number    int
+	order     int // among those published or due; 0: not yet
 	id        eventbus.EventID
 	published time.Duration   // when Publish returned
 	time      time.Duration   // its own time, once a handler has seen it

@@ -27,6 +27,7 @@ type simModel struct {
 	ledger    eventbus.Ledger            // what has come in
 	ended     map[eventbus.Outcome]int64 // what has gone out
 	abandoned int
+	events    int // that have been published, or have become due
 }
 
 type simDispatch struct {
@@ -109,6 +110,10 @@ func (m *simModel) enqueue(d *simDispatch) {
 	n := len(d.rest)
 	if m.isolation {
 		n = 1
+	}
+	if d.event.order == 0 {
+		m.events++
+		d.event.order = m.events
 	}
 	for to := range slices.Chunk(d.rest, n) {
 		one := *d
