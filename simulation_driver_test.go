@@ -59,6 +59,8 @@ type simulation struct {
 	loose     *simLoose     // once calls are made at the same moment; also guarded by mu
 	free      chan struct{} // closed: the gates are open
 
+	recordsLater bool // another goroutine records changes
+
 	mu      sync.Mutex
 	arrived []*simCall
 	taken   []*simRun

@@ -32,7 +32,8 @@ var (
 //
 // Some schedules end with calls at the same moment. The scheduler decides which call
 // comes first, so invariants replace the model (see together), and traces are compared
-// only up to there.
+// only up to there. Where another goroutine records changes, the scheduler decides whether a
+// worker looks for its next event before that is runnable, so traces are not compared.
 func TestSimulation(t *testing.T) {
 	if *simSeed >= 0 {
 		r := simulate(t, uint64(*simSeed))
@@ -58,10 +59,10 @@ func TestSimulation(t *testing.T) {
 					r := simulate(t, uint64(seed))
 					steps.Add(int64(r.steps))
 					virtual.Add(int64(r.virtual))
-					if r.exact < len(r.trace) {
+					if 0 < r.exact && r.exact < len(r.trace) {
 						together.Add(1)
 					}
-					if r.violation == "" && seed%*simCompared == 0 {
+					if r.violation == "" && seed%*simCompared == 0 && r.exact > 0 {
 						again := simulate(t, uint64(seed))
 						compared.Add(1)
 						if x, y := r.trace[:r.exact], again.trace[:again.exact]; !bytes.Equal(x, y) {
@@ -121,7 +122,10 @@ func simulate(t *testing.T, seed uint64) (r simResult) {
 		p := recover() // synctest's: goroutines are left, and can never end
 		if s != nil {
 			r = simResult{s.steps, s.last, s.trace.Bytes(), s.trace.Len(), s.violation}
-			if s.loose != nil {
+			switch {
+			case s.recordsLater:
+				r.exact = 0
+			case s.loose != nil:
 				r.exact = s.loose.exact
 			}
 		}

@@ -674,11 +674,11 @@ func (s *simulation) hookRecords() {
 	if simRecordHook == nil || s.seed%3 == 0 {
 		return
 	}
-	later := s.seed%3 == 1
+	s.recordsLater = s.seed%3 == 1
 	simRecordHook(s.bus, func(then func(error)) {
 		s.mu.Lock()
 		switch {
-		case s.over || s.loose == nil && !later:
+		case s.over || s.loose == nil && !s.recordsLater:
 			s.mu.Unlock()
 			then(nil)
 			return
