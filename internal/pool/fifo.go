@@ -1,25 +1,23 @@
 package pool
 
-// fifo is a first-in, first-out queue in a ring that grows and shrinks.
+// fifo is a first-in, first-out queue in a ring that grows.
 type fifo[T any] struct {
 	ring  []T // its length is a power of two
 	first int
 	count int
-	peak  int // the largest count since the last trim
 }
 
-// small is the size up to which a ring does not shrink.
+// small is the size up to which an empty ring is kept.
 const small = 1024
 
 func (f *fifo[T]) len() int { return f.count }
 
 func (f *fifo[T]) push(item T) {
 	if f.count == len(f.ring) {
-		f.resize(max(2*len(f.ring), 16))
+		f.grow()
 	}
 	f.ring[(f.first+f.count)&(len(f.ring)-1)] = item
 	f.count++
-	f.peak = max(f.peak, f.count)
 }
 
 func (f *fifo[T]) pop() (item T, ok bool) {
@@ -34,18 +32,16 @@ func (f *fifo[T]) pop() (item T, ok bool) {
 	return item, true
 }
 
-// trim gives back memory that was not needed since the last trim. It is called when the
-// queue is empty: a ring that shrinks as it is drained only grows again with the next burst.
-func (f *fifo[T]) trim() {
-	if len(f.ring) > small && f.peak <= len(f.ring)/4 {
-		f.resize(len(f.ring) / 2)
-	}
-	f.peak = f.count
+func (f *fifo[T]) grow() {
+	ring := make([]T, max(2*len(f.ring), 16))
+	n := copy(ring, f.ring[f.first:])
+	copy(ring[n:], f.ring[:f.first])
+	f.ring, f.first = ring, 0
 }
 
-func (f *fifo[T]) resize(size int) {
-	ring := make([]T, size)
-	n := copy(ring, f.ring[f.first:min(f.first+f.count, len(f.ring))])
-	copy(ring[n:], f.ring[:f.count-n])
-	f.ring, f.first = ring, 0
+// trim gives back the memory of an empty ring that a burst has grown.
+func (f *fifo[T]) trim() {
+	if f.count == 0 && len(f.ring) > small {
+		f.ring, f.first = nil, 0
+	}
 }

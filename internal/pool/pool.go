@@ -374,9 +374,13 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 			// A publisher that is ready to run is likely to bring the next item.
 			p.mu.Unlock()
 			runtime.Gosched()
-			p.trim()
 			p.mu.Lock()
 			yielded = true
+			if p.lenLocked() == 0 {
+				p.mu.Unlock()
+				p.trim()
+				p.mu.Lock()
+			}
 			continue
 		}
 		wasFull := p.full.Load()
@@ -450,12 +454,15 @@ func (p *Pool[T, W]) popQueueLocked() (item T, ok bool) {
 	}
 }
 
-// trim gives back memory that was not needed lately.
+// trim gives back the memory of a burst that has been taken.
 func (p *Pool[T, W]) trim() {
 	p.out.Lock()
 	defer p.out.Unlock()
 	p.outbox.trim()
 	p.released.trim()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inbox.trim()
 }
 
 // retireLocked lets the worker that asks leave if there are too many: one has come back
