@@ -11,6 +11,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/surebus/eventbus/internal/timeline"
+	"github.com/surebus/eventbus/internal/window"
 )
 
 // CircuitState is the state of a subscription's circuit.
@@ -95,7 +96,7 @@ func (c *circuitConfig) validate(in string) error {
 		return refuse("FailureRatio", c.failureRatio, "must be at least 0 and less than 1; NoCircuit() disables the circuit")
 	case c.minEvents < 1 || c.minEvents > math.MaxInt32:
 		return refuse("MinEvents", c.minEvents, "must be from 1 to 2147483647")
-	case c.window < windowSteps*time.Millisecond:
+	case c.window < window.Steps*time.Millisecond:
 		return refuse("Window", c.window, "must be at least 12ms")
 	case c.openFor < time.Millisecond:
 		return refuse("OpenFor", c.openFor, "must be at least 1ms")
@@ -115,78 +116,38 @@ const (
 	gateAsk = gateShut | gatePaused | gateRemoved | gateLine // before entering
 )
 
-// windowSteps is how many steps a window moves in.
-const windowSteps = 12
-
 // errNoOutcome tells gobreaker that a probe ended without telling anything.
 var errNoOutcome = errors.New("no outcome")
 
 // errFailure is any failure, for gobreaker.
 var errFailure = errors.New("failure")
 
-// circuit is the breaker of one subscription.
+// circuit is the circuit breaker of one subscription.
 //
-// The window is ours and the states are gobreaker's: its breaker lives for one
-// outage, so none means closed, and a healthy subscription costs a load and a
-// counter. It is given its permits by our clock and every probe's result exactly
-// once; its own clock, its counts and its callbacks, which run under its lock,
-// have no part in it.
+// The window is ours and the states are gobreaker's. A gobreaker lives for one outage, so none
+// means closed, and a delivery to a healthy subscription reads the gate and counts a success.
+// The clock of the bus decides when gobreaker is given a probe, and it is told the result of
+// every probe exactly once. Its clock, its counts and its callbacks, which run under its lock,
+// are not used.
 type circuit struct {
 	config   circuitConfig
 	timeline *timeline.Timeline
-	step     int64 // nanoseconds of a step of the window
-
-	gate      atomic.Uint64
-	successes atomic.Uint64 // since ever
-	// From when on a success may decide something: the end of the window's youngest step;
-	// ever, while that has failures; never, if it is disabled.
-	quietUntil atomic.Int64
+	gate     atomic.Uint64
 
 	mu        sync.Mutex // guards the following
-	current   int64      // number of the window's youngest step
-	marks     int64      // from a step's number to its mark, see counted
-	window    *window    // nil until something is recorded
+	window    window.Window
 	breaker   *gobreaker.TwoStepCircuitBreaker[any]
 	openUntil int64
 	halfOpen  bool
-	probe     func(error) // gobreaker's, for the result of the probe that runs
-	opened    uint64      // how often it has opened
-}
-
-// window is what a circuit has counted. Most subscriptions of a large bus are seldom
-// met, and do without.
-type window struct {
-	before   [windowSteps]uint64 // successes at the beginning of each step
-	failures [windowSteps]uint32 // in each step
-	failed   uint64              // the sum of these
+	probe     func(error) // gobreaker's, for the result of the running probe
+	opened    uint64      // number of times that it has opened
 }
 
 // init makes a new circuit ready.
 func (c *circuit) init(config circuitConfig, t *timeline.Timeline) {
-	c.config, c.timeline, c.step = config, t, int64(config.window)/windowSteps
+	c.config, c.timeline = config, t
 	c.gate.Store(gateGeneration)
-	c.current = c.stepAt(t.Nanos())
-	until := c.stepEndsLocked()
-	if config.disabled {
-		until = math.MaxInt64
-	}
-	c.quietUntil.Store(until)
-	c.marks = windowSteps - c.current // of a step that a window has: more than 0
-}
-
-// stepAt is the number of the step that an instant falls into.
-func (c *circuit) stepAt(now int64) int64 {
-	if now < 0 { // a clock that was set back to before the bus was made
-		return (now+1)/c.step - 1
-	}
-	return now / c.step
-}
-
-// counted says where an event's latest outcome at a subscription stands in the
-// window, so that the next one can take its place: an event counts once. The
-// zero value is nowhere.
-type counted struct {
-	mark int64 // the step's number, counted on past the windows that have been emptied; 0: nowhere
+	c.window.Init(config.window, t.Nanos())
 }
 
 // circuitChange is a change of state, to be told when no lock is held.
@@ -259,37 +220,22 @@ func (c *circuit) reset(now int64) circuitChange {
 	return circuitChange{was, CircuitClosed}
 }
 
-// quiet reports whether a success decides nothing, and changes nothing but the counter.
-func (c *circuit) quiet(pass uint64, now int64) bool {
-	return pass&gateShut == 0 && pass == c.gate.Load() && now < c.quietUntil.Load()
-}
-
-// quietLocked sets until when successes are quiet.
-func (c *circuit) quietLocked() {
-	until := c.stepEndsLocked()
-	if c.window.failed > 0 {
-		until = math.MinInt64
-	}
-	if c.quietUntil.Load() != until { // to store costs more
-		c.quietUntil.Store(until)
-	}
-}
-
-// succeeded records that a handler was done with an event.
-func (c *circuit) succeeded(pass uint64, now int64, was counted) circuitChange {
-	if c.config.disabled || was == (counted{}) && c.quiet(pass, now) {
-		c.successes.Add(1)
+// succeeded records that a handler was done with an event. was is where the event's last
+// failure stands in the window, because an event counts once.
+func (c *circuit) succeeded(pass uint64, now int64, was window.Mark) circuitChange {
+	quiet := was == 0 && pass&gateShut == 0 && pass == c.gate.Load() && c.window.Quiet(now)
+	if quiet || c.config.disabled {
+		c.window.Succeed()
 		return circuitChange{}
 	}
 	_, change := c.record(pass, now, was, nil)
 	return change
 }
 
-// failed records that a handler failed at an event, and returns where that
-// stands.
-func (c *circuit) failed(pass uint64, now int64, was counted) (counted, circuitChange) {
+// failed records that a handler failed at an event, and returns where that stands.
+func (c *circuit) failed(pass uint64, now int64, was window.Mark) (window.Mark, circuitChange) {
 	if c.config.disabled {
-		return counted{}, circuitChange{}
+		return 0, circuitChange{}
 	}
 	return c.record(pass, now, was, errFailure)
 }
@@ -297,78 +243,36 @@ func (c *circuit) failed(pass uint64, now int64, was counted) (counted, circuitC
 // released gives a pass back without an outcome.
 func (c *circuit) released(pass uint64) {
 	if pass&gateShut != 0 {
-		c.record(pass, 0, counted{}, errNoOutcome)
+		c.record(pass, 0, 0, errNoOutcome)
 	}
 }
 
-func (c *circuit) record(pass uint64, now int64, was counted, outcome error) (counted, circuitChange) {
+func (c *circuit) record(pass uint64, now int64, was window.Mark, outcome error) (is window.Mark, change circuitChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.windowLocked()
-	generation := c.gate.Load() / gateGeneration
-	if pass/gateGeneration != generation {
-		// It belongs to an earlier state of the circuit: counted, but not in the
-		// window.
+	if pass/gateGeneration != c.gate.Load()/gateGeneration { // of an earlier state
 		if outcome == nil {
-			c.successes.Add(1)
-			for i := range w.before {
-				w.before[i]++
-			}
+			c.window.SucceedOutside()
 		}
-		return counted{}, circuitChange{}
+		return 0, change
 	}
-	c.advanceLocked(w, now)
+	c.window.Advance(now)
 	if outcome == nil {
-		c.successes.Add(1) // not before, or it would count for the step before
+		c.window.Succeed()
 	}
 	if pass&gateShut != 0 {
-		return counted{}, c.probedLocked(now, outcome)
+		return 0, c.probedLocked(now, outcome)
 	}
-	oldest := c.current - windowSteps + 1
-	if step := was.mark - c.marks; was != (counted{}) && step >= oldest {
-		w.failures[index(step)]--
-		w.failed--
-	}
-	var is counted
+	c.window.Forget(was)
 	if outcome != nil {
-		is.mark = c.current + c.marks
-		w.failures[index(c.current)]++
-		w.failed++
+		is = c.window.Fail()
 	}
-	c.quietLocked()
-	total := w.failed + c.successes.Load() - w.before[index(oldest)]
-	if w.failed > 0 && total >= uint64(c.config.minEvents) && float64(w.failed) > c.config.failureRatio*float64(total) {
-		return is, c.openLocked(c.timeline.Nanos()) // that of a success may be a tick old
+	failures, events := c.window.Counts()
+	if failures > 0 && events >= uint64(c.config.minEvents) && float64(failures) > c.config.failureRatio*float64(events) {
+		change = c.openLocked(c.timeline.Nanos()) // the time of a success may be a tick old
 	}
-	return is, circuitChange{}
+	return is, change
 }
-
-func (c *circuit) windowLocked() *window {
-	if c.window == nil {
-		c.window = new(window)
-	}
-	return c.window
-}
-
-func index(step int64) int { return int((step%windowSteps + windowSteps) % windowSteps) }
-
-// advanceLocked moves the window's end to now. A clock that was set back leaves
-// it where it is.
-func (c *circuit) advanceLocked(w *window, now int64) {
-	if now < c.stepEndsLocked() {
-		return
-	}
-	to := c.stepAt(now)
-	for s := max(c.current+1, to-windowSteps+1); s <= to; s++ {
-		w.before[index(s)] = c.successes.Load()
-		w.failed -= uint64(w.failures[index(s)])
-		w.failures[index(s)] = 0
-	}
-	c.current = max(c.current, to)
-}
-
-// stepEndsLocked is when the window's youngest step is over.
-func (c *circuit) stepEndsLocked() int64 { return (c.current + 1) * c.step }
 
 // openLocked makes a breaker that is open.
 func (c *circuit) openLocked(now int64) circuitChange {
@@ -415,14 +319,7 @@ func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
 // closeLocked ends the outage, with an empty window.
 func (c *circuit) closeLocked(now int64) {
 	c.breaker, c.probe, c.halfOpen = nil, nil, false
-	w := c.windowLocked()
-	w.failures, w.failed = [windowSteps]uint32{}, 0
-	for i := range w.before {
-		w.before[i] = c.successes.Load()
-	}
-	c.current = max(c.current, c.stepAt(now))
-	c.quietLocked()
-	c.marks += windowSteps // what has been marked before is older than the window
+	c.window.Clear(now)
 	c.gate.Add(gateGeneration)
 	c.gate.And(^uint64(gateShut))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/timeline"
+	"github.com/surebus/eventbus/internal/window"
 )
 
 // dispatch is an event on its way to its targets. The queue, the key gate, the delay
@@ -74,7 +75,7 @@ type replay struct {
 	edited         bool // the payload is another one than original, with which it was published
 	original       any
 	at             *Subscription // whose window has the event's last failure
-	counted        counted       // where
+	counted        window.Mark   // where
 }
 
 // noOrigin stands for a missing origin or replay.
@@ -169,7 +170,7 @@ type story struct {
 	omitted     int32         // failures between those
 	omittedHere int32         // of these, those at the next target
 	previous    time.Duration // the delay before this attempt, without RetryAfter
-	counted     counted       // the last failure, in the window of the next target
+	counted     window.Mark   // the last failure, in the window of the next target
 	parked      time.Duration // how long it was parked so far
 	unawaited   bool          // its waiter no longer waits for it
 	part        bool          // it was split off: its waiter waits for it, but its outcome is not the event's
@@ -243,7 +244,7 @@ func (d *dispatch) keep(f failure) {
 // passed notes that the dispatch goes on to the target after the next.
 func (d *dispatch) passed() {
 	if d.story != nil {
-		d.story.counted, d.story.omittedHere = counted{}, 0
+		d.story.counted, d.story.omittedHere = 0, 0
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
+	"github.com/surebus/eventbus/internal/window"
 )
 
 // Reason is why a dispatch became a dead letter.
@@ -114,7 +115,7 @@ type DeadLetter struct {
 
 	// The entry of the event's last failure in the circuit window of a subscription. A
 	// replay is of the same event, so its outcome replaces that entry.
-	counted counted
+	counted window.Mark
 	at      *Subscription
 
 	madeBy *Bus    // nil for an imported letter
@@ -339,7 +340,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		l.NotReached = append(l.NotReached, s.id)
 	}
 	if d.story != nil {
-		if l.counted = d.story.counted; l.counted != (counted{}) {
+		if l.counted = d.story.counted; l.counted != 0 {
 			l.at = d.to.subscriptions[d.next]
 		}
 		l.FailuresOmitted += int(d.story.omitted)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/line"
+	"github.com/surebus/eventbus/internal/window"
 )
 
 // shut says why a delivery may not enter its subscription now.
@@ -176,7 +177,7 @@ const (
 // leave ends a delivery's stay inside.
 func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change circuitChange) {
 	o.running.Add(-1)
-	var was counted
+	var was window.Mark
 	if d.story != nil {
 		was = d.story.counted
 	}

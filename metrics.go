@@ -239,7 +239,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 	return SubscriptionMetrics{
 		Subscription: s.id,
 		Pattern:      s.Pattern(),
-		Successes:    int64(s.door.circuit.successes.Load()),
+		Successes:    int64(s.door.circuit.window.Successes()),
 		Failures:     c.failures.Load(),
 		Timeouts:     c.timeouts.Load(),
 		Panics:       c.panics.Load(),

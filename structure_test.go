@@ -45,6 +45,7 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/route",
 		modulePath + "/internal/timeline",
 		modulePath + "/internal/uuid7",
+		modulePath + "/internal/window",
 	},
 	"internal/deadline":    {},
 	"internal/dedupe":      {},
@@ -59,6 +60,7 @@ var allowedImports = map[string][]string{
 	"internal/sabotage":    {},
 	"internal/timeline":    {"github.com/benbjohnson/clock"},
 	"internal/uuid7":       {},
+	"internal/window":      {},
 
 	"eventbustest":    {modulePath, modulePath + "/internal/errchain"},
 	"retryspec":       {modulePath},
