@@ -118,6 +118,7 @@ func New(opts ...Option) (*Bus, error) {
 		capacity: c.deadLetters,
 		newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
 		evicted:  b.letterEvicted,
+		letters:  newLetterIndex(),
 	}
 	b.scheduled = newSchedule(delayClock{b.time}, b.due)
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)

@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -115,6 +116,11 @@ func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter
 func (f *letterFilter) byIndex() bool {
 	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
 		(f.Fingerprint == "" || f.Subscription == "" && f.Reason == "")
+}
+
+// isBefore reports whether the letter is older than the last page.
+func (f *letterFilter) isBefore(l *DeadLetter) bool {
+	return f.Before.IsZero() || bytes.Compare(l.ID[:], f.Before[:]) < 0
 }
 
 // matches reports whether the letter matches all fields of the filter.
