@@ -47,7 +47,7 @@ type Bus struct {
 	types     typeTable
 	retry     atomic.Pointer[retrySettings] // of subscriptions that have none; see retry_settings.go
 	given     givenIDs
-	scheduled *schedule
+	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
 	abandoned abandonedCalls
 	shared    sharedDoors
@@ -120,7 +120,7 @@ func New(opts ...Option) (*Bus, error) {
 		evicted:  b.letterEvicted,
 		letters:  newLetterIndex(),
 	}
-	b.scheduled = newSchedule(delayClock{b.time}, b.due)
+	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, b.due)
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
 	return b, nil
 }

@@ -97,7 +97,7 @@ func (b *Bus) finish() {
 		time.Sleep(timeline.Tick)
 		b.leaveBehind()
 	}
-	b.scheduled.queue.Wait()
+	b.scheduled.Wait()
 	b.doors.Close()
 	b.doors.Wait()
 	b.delay.Close()
@@ -183,7 +183,7 @@ func (b *Bus) leaveBehind() {
 			b.bury(d, ReasonShutdown)
 		}
 	}
-	for _, d := range b.scheduled.close() {
+	for _, d := range b.scheduled.Close() {
 		b.ledger.scheduled.Add(-1)
 		b.neverDue(d)
 	}

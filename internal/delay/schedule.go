@@ -1,0 +1,116 @@
+package delay
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Schedule is a Queue whose items can be taken back by a key before they are due. Its methods
+// are safe for concurrent use.
+type Schedule[K comparable, T any] struct {
+	queue *Queue[*planned[K, T]]
+
+	mu        sync.Mutex // guards the following, and the items
+	byKey     map[K][]*planned[K, T]
+	most      int // keys that this map has had
+	cancelled int // entries of the queue that were cancelled
+}
+
+// planned is an entry of the queue. A cancelled one stays there, without its item, until it is
+// due, or until most entries are cancelled.
+type planned[K comparable, T any] struct {
+	key       K
+	item      T
+	cancelled bool
+}
+
+// NewSchedule makes a schedule that calls due, without a lock, for each item that is due.
+func NewSchedule[K comparable, T any](clock Clock, due func(T)) *Schedule[K, T] {
+	s := &Schedule[K, T]{byKey: make(map[K][]*planned[K, T])}
+	s.queue = New(clock, func(entries []*planned[K, T]) {
+		for _, e := range entries {
+			if item, ok := s.take(e); ok {
+				due(item)
+			}
+		}
+	})
+	return s
+}
+
+// Add adds an item, which may share its key with others. It returns false if the schedule is
+// closed.
+func (s *Schedule[K, T]) Add(due int64, key K, item T) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := &planned[K, T]{key: key, item: item}
+	if !s.queue.Add(due, e) {
+		return false
+	}
+	s.byKey[key] = append(s.byKey[key], e)
+	s.most = max(s.most, len(s.byKey))
+	return true
+}
+
+// take returns the item of an entry that is due, unless it was cancelled.
+func (s *Schedule[K, T]) take(e *planned[K, T]) (item T, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.cancelled {
+		s.cancelled--
+		return item, false
+	}
+	s.removeLocked(e)
+	return e.item, true
+}
+
+func (s *Schedule[K, T]) removeLocked(e *planned[K, T]) {
+	left := slices.DeleteFunc(s.byKey[e.key], func(x *planned[K, T]) bool { return x == e })
+	if len(left) > 0 {
+		s.byKey[e.key] = left
+		return
+	}
+	delete(s.byKey, e.key)
+	const small = 64
+	if s.most > small && len(s.byKey) <= s.most/4 {
+		// A map keeps its memory, so it is copied.
+		byKey := make(map[K][]*planned[K, T], len(s.byKey))
+		maps.Copy(byKey, s.byKey)
+		s.byKey, s.most = byKey, len(byKey)
+	}
+}
+
+// Cancel takes back the items with a key that are not due yet.
+func (s *Schedule[K, T]) Cancel(key K) (items []T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range slices.Clone(s.byKey[key]) {
+		s.removeLocked(e)
+		items = append(items, e.item)
+		var none T
+		e.item, e.cancelled = none, true
+		s.cancelled++
+	}
+	if s.cancelled > 64+len(s.byKey) {
+		s.queue.Prune(func(e *planned[K, T]) bool { return e.cancelled })
+		s.cancelled = 0
+	}
+	return items
+}
+
+// Close takes back all items that are not due yet. Add returns false from then on.
+func (s *Schedule[K, T]) Close() (items []T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.Close()
+	for _, e := range s.queue.Drain() {
+		if !e.cancelled {
+			s.removeLocked(e)
+			items = append(items, e.item)
+		}
+	}
+	return items
+}
+
+// Wait waits until no call of due runs.
+func (s *Schedule[K, T]) Wait() { s.queue.Wait() }
