@@ -16,6 +16,7 @@ import (
 	"github.com/surebus/eventbus/internal/delay"
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/pool"
+	"github.com/surebus/eventbus/internal/registry"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
@@ -66,7 +67,7 @@ type Bus struct {
 	closed  chan struct{} // closed when Shutdown is done
 
 	mu            sync.Mutex // guards the following
-	subscriptions registry
+	subscriptions *registry.Registry[*Subscription]
 	drainedOnce   bool
 	cause         error         // of cutting
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
@@ -98,7 +99,7 @@ func New(opts ...Option) (*Bus, error) {
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
-		subscriptions: registry{named: make(map[string]*Subscription)},
+		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})

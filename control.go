@@ -18,7 +18,8 @@ func (b *Bus) Subscription(name string) *Subscription {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.subscriptions.find(name)
+	s, _ := b.subscriptions.Find(name)
+	return s
 }
 
 // Trip opens the subscription's circuit, as if its events had failed: for OpenFor,

@@ -412,9 +412,9 @@ func (b *Bus) replayedLetter(d *dispatch, l *DeadLetter) error {
 // calls. Another bus may use it for another handler, so only the bus that made the letter
 // resolves it.
 func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error) {
-	s := b.subscriptions.find(name)
+	s, ok := b.subscriptions.Find(name)
 	switch {
-	case s == nil:
+	case !ok:
 		return nil, fmt.Errorf("%w: %q; subscribe with Named(%[2]q) or Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
 	case l.madeBy != b && !s.owns(name):
 		return nil, fmt.Errorf("%w: another bus made the letter, and %q is an unnamed subscription here; "+

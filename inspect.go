@@ -144,7 +144,7 @@ func (p Plan) String() string {
 func (b *Bus) list() []*Subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.subscriptions.list()
+	return b.subscriptions.All()
 }
 
 // Abandoned returns the handlers that were abandoned, at their timeouts or by Shutdown, and

@@ -102,22 +102,24 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.ending.Load() {
 		return nil, ErrShutdown
 	}
-	s.number, s.id = b.subscriptions.made+1, c.name
+	s.number, s.id = b.subscriptions.Next(), c.name
 	taken := c.formerly
 	if c.named {
 		taken = append([]string{s.id}, taken...)
 	}
 	for i, name := range taken {
-		if b.subscriptions.find(name) != nil || slices.Contains(taken[:i], name) {
+		if _, ok := b.subscriptions.Find(name); ok || slices.Contains(taken[:i], name) {
 			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, name)
 		}
 	}
-	// A user may have given somebody just this name.
-	for n := s.number; s.id == "" || !c.named && b.subscriptions.find(s.id) != nil; n++ {
+	for n := s.number; !c.named; n++ {
 		s.id = fmt.Sprintf("%s#%d", pattern, n)
+		if _, given := b.subscriptions.Find(s.id); !given { // by Named
+			break
+		}
 	}
-	b.subscriptions.add(s)
-	b.several.Store(b.subscriptions.several())
+	b.subscriptions.Add(s)
+	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)
 	return s, nil
 }
@@ -182,8 +184,8 @@ func (s *Subscription) Unsubscribe() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.routes.Remove(parsed, s.place)
-	b.subscriptions.remove(s)
-	b.several.Store(b.subscriptions.several())
+	b.subscriptions.Remove(s.number)
+	b.several.Store(b.subscriptions.Len() > 1)
 }
 
 func checkName(name string) string {
