@@ -5,9 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -129,39 +127,15 @@ func isFingerprint(s string) bool {
 	return err == nil && len(s) == 2*fingerprintSize && s == strings.ToLower(s)
 }
 
-// plainWrappers lists the types of the standard library that only wrap errors.
-var plainWrappers = []reflect.Type{
-	reflect.TypeOf(fmt.Errorf("%w", ErrNotFound)),
-	reflect.TypeOf(fmt.Errorf("%w %w", ErrNotFound, ErrNotFound)),
-	reflect.TypeOf(errors.Join(ErrNotFound)),
-}
-
-// classOf returns the class of an error, see LetterGroup. It calls no method of a user type.
+// classOf returns the class of an error, see LetterGroup.
 func classOf(err error) string {
-	for range errchain.MaxDepth {
-		var inner error
+	return errchain.Class(err, func(err error) error {
 		switch e := err.(type) { //nolint:errorlint // the type of this error, not of the errors that it wraps
 		case *permanentError:
-			inner = e.err
+			return e.err
 		case *retryAfterError:
-			inner = e.err
-		default:
-			if !slices.Contains(plainWrappers, reflect.TypeOf(err)) {
-				return reflect.TypeOf(err).String()
-			}
-			switch e := err.(type) { //nolint:errorlint // see above
-			case interface{ Unwrap() error }:
-				inner = e.Unwrap()
-			case interface{ Unwrap() []error }:
-				if all := e.Unwrap(); len(all) > 0 {
-					inner = all[0]
-				}
-			}
+			return e.err
 		}
-		if inner == nil { // as in fmt.Errorf("%w", nil)
-			break
-		}
-		err = inner
-	}
-	return reflect.TypeOf(err).String()
+		return nil
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/route"
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // maxLetterLine bounds a line of an export, in bytes.
@@ -245,7 +246,7 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 	l := &DeadLetter{}
 	in := letterLine{DeadLetter: l}
 	if err := json.Unmarshal(line, &in); err != nil {
-		return nil, shortenTo(err.Error(), 400) + "; Import reads the output of Export"
+		return nil, texts.Shorten(err.Error(), 400) + "; Import reads the output of Export"
 	}
 	l.Event = in.Event.Event
 	l.Event.Payload, l.Event.Metadata = in.Event.Payload.value(), in.Event.Metadata.metadata
@@ -374,7 +375,7 @@ func (f *failureField) UnmarshalJSON(data []byte) error {
 		if err := in.Decode(&next); err != nil {
 			return err
 		}
-		next.Error, next.Class = shortenTo(next.Error, maxFailureText), shortenTo(next.Class, maxFailureText)
+		next.Error, next.Class = texts.Shorten(next.Error, maxFailureText), texts.Shorten(next.Class, maxFailureText)
 		if next.Time = next.Time.UTC(); !storable(next.Time) {
 			return errors.New(badTime)
 		}

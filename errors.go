@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/route"
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // Sentinels, for errors.Is. The typed errors below match the one that names
@@ -315,29 +314,7 @@ const maxErrorText = 8 << 10
 
 // textOf is err.Error(), cut to maxErrorText, whatever that method does. before is a text
 // that is known to be valid, or "": a handler's errors are mostly the same.
-func textOf(err error, before string) string { return textWithin(err, before, maxErrorText) }
-
-func textWithin(err error, before string, most int) (text string) {
-	defer func() {
-		if r := recover(); r != nil {
-			text = fmt.Sprintf("%T, whose Error method panicked", err)
-		}
-	}()
-	text = cutText(err.Error(), most)
-	if text == before || utf8.ValidString(text) { // nearly always
-		return text
-	}
-	// As JSON will have it, or a letter's fingerprint would change on its way.
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
-
-// cutText cuts a text, before anything copies it, and says how much it left out.
-func cutText(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("… (%d bytes more)", len(text)-most)
-}
+func textOf(err error, before string) string { return texts.OfError(err, before, maxErrorText) }
 
 // maxPanicText leaves room in maxErrorText for what PanicError.Error and cutText add.
 const maxPanicText = maxErrorText - 128
@@ -354,30 +331,7 @@ func panicText(value any) string {
 	if _, ok := value.(*PanicError); ok {
 		return fmt.Sprintf("%T", value)
 	}
-	if err, ok := value.(error); ok {
-		if text := textWithin(err, "", maxPanicText); text != "" {
-			return text
-		}
-		return fmt.Sprintf("%T with an empty text", value)
-	}
-	if value == "" {
-		return `""`
-	}
-	switch v := reflect.ValueOf(value); v.Kind() {
-	case reflect.String:
-		return strings.ToValidUTF8(cutText(v.String(), maxPanicText), "\uFFFD")
-	case reflect.Bool:
-		return strconv.FormatBool(v.Bool())
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return strconv.FormatInt(v.Int(), 10)
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
-		return strconv.FormatUint(v.Uint(), 10)
-	case reflect.Float32, reflect.Float64:
-		return strconv.FormatFloat(v.Float(), 'g', -1, v.Type().Bits())
-	case reflect.Complex64, reflect.Complex128:
-		return strconv.FormatComplex(v.Complex(), 'g', -1, v.Type().Bits())
-	}
-	return fmt.Sprintf("a value of type %T", value)
+	return texts.OfPanic(value, maxPanicText)
 }
 
 // contextError is why a context has ended: its error, and its cause if it has one.
@@ -389,11 +343,4 @@ func contextError(ctx context.Context) error {
 }
 
 // shorten bounds what an error message repeats of a user's input.
-func shorten(s string) string { return shortenTo(s, 80) }
-
-func shortenTo(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func shorten(s string) string { return texts.Shorten(s, 80) }

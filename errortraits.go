@@ -2,12 +2,7 @@ package eventbus
 
 import (
 	"context"
-	"fmt"
-	"reflect"
 	"slices"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/surebus/eventbus/internal/errchain"
 )
@@ -67,7 +62,7 @@ func (b *Bus) ErrorTraits(err error) ErrorTraits {
 }
 
 func codeOf(err error) (code string) {
-	tells(err, func(e interface{ Code() string }) bool {
+	errchain.Ask(err, func(e interface{ Code() string }) bool {
 		code = e.Code()
 		return code != ""
 	})
@@ -75,7 +70,7 @@ func codeOf(err error) (code string) {
 }
 
 func resultTypeOf(err error) (resultType string) {
-	if tells(err, func(e interface{ ResultType() string }) bool {
+	if errchain.Ask(err, func(e interface{ ResultType() string }) bool {
 		resultType = e.ResultType()
 		return resultType != ""
 	}) {
@@ -93,10 +88,10 @@ func resultTypeOf(err error) (resultType string) {
 func retryableOf(err error) *bool {
 	var retryable, said bool
 	errchain.Each(err, func(e error) bool {
-		said = tellsItself(e, func(e interface{ Retryable() bool }) bool {
+		said = errchain.AskOne(e, func(e interface{ Retryable() bool }) bool {
 			retryable = e.Retryable()
 			return true
-		}) || tellsItself(e, func(e interface{ Retryable() (bool, bool) }) (said bool) {
+		}) || errchain.AskOne(e, func(e interface{ Retryable() (bool, bool) }) (said bool) {
 			retryable, said = e.Retryable()
 			return said
 		})
@@ -108,28 +103,6 @@ func retryableOf(err error) *bool {
 	return &retryable
 }
 
-// tells calls f with the errors of a chain that have the methods I, until it returns
-// true. It reports whether it has.
-func tells[I any](err error, f func(I) bool) bool {
-	return errchain.Each(err, func(e error) bool { return tellsItself(e, f) })
-}
-
-// tellsItself is tells for one error of a chain: it has the methods, or its As method
-// finds something that has.
-func tellsItself[I any](err error, f func(I) bool) (told bool) {
-	defer func() {
-		if recover() != nil {
-			told = false
-		}
-	}()
-	if i, ok := err.(I); ok {
-		return f(i)
-	}
-	var i I
-	as, ok := err.(interface{ As(any) bool })
-	return ok && as.As(&i) && f(i)
-}
-
 // errorNames are the names that were registered.
 type errorNames struct{ registered []errorName }
 
@@ -139,25 +112,11 @@ type errorName struct {
 }
 
 func (n *errorNames) add(option, name string, fits func(error) bool) error {
-	if reason := checkErrorName(name); reason != "" {
-		return &OptionError{Option: option, Value: fmt.Sprintf("%q", shorten(name)), Reason: reason}
+	if err := checkName(option, name); err != nil {
+		return err
 	}
 	n.registered = append(n.registered, errorName{name, fits})
 	return nil
-}
-
-func checkErrorName(name string) string {
-	switch {
-	case name == "":
-		return "a name must not be empty"
-	case len(name) > 255:
-		return "a name must be at most 255 bytes long"
-	case !utf8.ValidString(name):
-		return "a name must be valid UTF-8"
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return "a name must not have control characters"
-	}
-	return ""
 }
 
 // of are the names of the errors of a chain. n may be nil.
@@ -179,43 +138,19 @@ func (n *errorNames) ofOne(err error) (name string) {
 	}
 	if n != nil {
 		for _, r := range n.registered {
-			if fitsOne(r, err) {
+			if r.fits(err) {
 				return r.name
 			}
 		}
 	}
-	defer func() {
-		if recover() != nil {
-			name = typeName(err)
-		}
-	}()
-	if e, ok := err.(interface{ Name() string }); ok {
-		name = e.Name()
+	type namer interface{ Name() string }
+	if _, ok := err.(namer); ok { // AskOne alone would also ask its As method
+		errchain.AskOne(err, func(e namer) bool { name = e.Name(); return true })
 	}
-	if name == "" {
-		name = typeName(err)
+	if name != "" {
+		return name
 	}
-	return name
-}
-
-func fitsOne(n errorName, err error) (fits bool) {
-	defer func() {
-		if recover() != nil {
-			fits = false
-		}
-	}()
-	return n.fits(err)
-}
-
-// typeName is the name of an error's type, without package, pointers and type
-// arguments.
-func typeName(err error) string {
-	t := reflect.TypeOf(err)
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	name, _, _ := strings.Cut(t.Name(), "[")
-	return name
+	return errchain.TypeName(err)
 }
 
 // passes reports whether errors of these names are worth a retry by the lists of a
@@ -239,14 +174,7 @@ func WithErrorName(target error, name string) Option {
 			c.err = &OptionError{Option: "WithErrorName", Value: "nil", Reason: "the target must be an error, to be matched by errors.Is"}
 			return
 		}
-		canCompare := reflect.TypeOf(target).Comparable()
-		c.err = c.names.add("WithErrorName", name, func(err error) bool {
-			if canCompare && err == target { //nolint:errorlint // one step of the chain
-				return true
-			}
-			is, ok := err.(interface{ Is(error) bool })
-			return ok && is.Is(target)
-		})
+		c.err = c.names.add("WithErrorName", name, func(err error) bool { return errchain.IsOne(err, target) })
 	})
 }
 
@@ -257,7 +185,7 @@ func WithErrorName(target error, name string) Option {
 func WithErrorTypeName[E error](name string) Option {
 	return option(func(c *config) {
 		c.err = c.names.add("WithErrorTypeName", name, func(err error) bool {
-			return tellsItself(err, func(E) bool { return true })
+			return errchain.AskOne(err, func(E) bool { return true })
 		})
 	})
 }

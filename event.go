@@ -13,9 +13,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
+	"github.com/surebus/eventbus/internal/texts"
 	"github.com/surebus/eventbus/internal/uuid7"
 )
 
@@ -163,7 +163,6 @@ type metadataPair struct{ name, value string }
 // Limits of an event's metadata.
 const (
 	maxMetadataPairs = 64
-	maxMetadataName  = 255
 	maxMetadataValue = 8 << 10
 	reservedPrefix   = "eventbus."
 )
@@ -270,17 +269,13 @@ func checkMetadata(name, value string) error {
 	refuse := func(of string, offset int, reason string, args ...any) error {
 		return &EventError{Field: "metadata", Value: shorten(of), Offset: offset, Reason: fmt.Sprintf(reason, args...)}
 	}
-	switch {
+	switch reason, offset := texts.Problem(name, maxName); {
 	case name == "":
 		return refuse(name, 0, "a name is empty")
-	case len(name) > maxMetadataName:
-		return refuse(name, maxMetadataName, "a name is longer than %d bytes", maxMetadataName)
+	case reason != "":
+		return refuse(name, offset, "a name %s", reason)
 	case strings.HasPrefix(name, reservedPrefix):
 		return refuse(name, 0, "names that begin with %q are reserved; use another prefix", reservedPrefix)
-	case !utf8.ValidString(name):
-		return refuse(name, 0, "a name is not valid UTF-8")
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return refuse(name, strings.IndexFunc(name, unicode.IsControl), "a name has a control character")
 	case len(value) > maxMetadataValue:
 		return refuse(name, 0, "its value is longer than %d bytes; put it into the payload", maxMetadataValue)
 	case !utf8.ValidString(value):
@@ -349,16 +344,11 @@ func Key(key string) PublishOption {
 }
 
 func checkKey(key string) string {
-	const most = 255
-	switch {
-	case len(key) > most:
-		return fmt.Sprintf("longer than %d bytes; use a digest of it", most)
-	case !utf8.ValidString(key):
-		return "not valid UTF-8"
-	case strings.ContainsFunc(key, unicode.IsControl):
-		return "has a control character"
+	reason, _ := texts.Problem(key, maxName)
+	if len(key) > maxName {
+		reason += "; use a digest of it"
 	}
-	return ""
+	return reason
 }
 
 // ID gives an event its id, so that publishing can be repeated when it is not

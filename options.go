@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // What a bus does unless it is told otherwise.
@@ -309,10 +312,22 @@ func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
 func Named(name string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.name, c.named = name, true
-		if reason := checkName(name); reason != "" {
-			c.err = &OptionError{Option: "Named", Value: fmt.Sprintf("%q", shorten(name)), Reason: reason}
-		}
+		c.err = checkName("Named", name)
 	})
+}
+
+// maxName bounds the names of subscriptions, rules, errors and metadata, and keys, in bytes.
+const maxName = 255
+
+func checkName(option, name string) error {
+	reason, _ := texts.Problem(name, maxName)
+	if name == "" {
+		reason = "must not be empty; omit the option for no name"
+	}
+	if reason == "" {
+		return nil
+	}
+	return &OptionError{Option: option, Value: strconv.Quote(shorten(name)), Reason: reason}
 }
 
 // Timeout is how long the subscription's handler may take for one event. More
@@ -450,8 +465,7 @@ func Formerly(names ...string) SubscribeOption {
 			c.err = &OptionError{Option: "Formerly", Reason: "names nothing; leave it out"}
 		}
 		for _, name := range names {
-			if reason := checkName(name); reason != "" {
-				c.err = &OptionError{Option: "Formerly", Value: fmt.Sprintf("%q", shorten(name)), Reason: reason}
+			if c.err = checkName("Formerly", name); c.err != nil {
 				return
 			}
 		}

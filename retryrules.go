@@ -348,8 +348,8 @@ func (r *RetryRule) validate(in string) error {
 		return &OptionError{Option: in + "." + member, Value: fmt.Sprint(value), Reason: reason}
 	}
 	if r.Name != "" {
-		if reason := checkName(r.Name); reason != "" {
-			return refuse("Name", strconv.Quote(shorten(r.Name)), reason)
+		if err := checkName(in+".Name", r.Name); err != nil {
+			return err
 		}
 	}
 	if err := r.Match.validate(in + ".Match"); err != nil {

@@ -66,7 +66,6 @@ var rootCalls = callRules{
 		{"control.go", "door.go"}:               "an operator's order acts on the door",
 		{"control.go", "breaker.go"}:            "an operator's order acts on the circuit",
 		{"failure.go", "subscribe.go"}:          "a subscription's own data, and the policy of its targets",
-		{"retryrules.go", "subscribe.go"}:       "a rule's name follows the same syntax as a subscription's",
 		{"retryrules.go", "errortraits.go"}:     "a rule matches what an error says of itself",
 		{"retryrules.go", "retrypolicy.go"}:     "a policy's fields and their merge",
 		{"retry_settings.go", "control.go"}:     "settings, like orders, are refused after Unsubscribe",

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/route"
@@ -186,20 +184,6 @@ func (s *Subscription) Unsubscribe() {
 	b.routes.Remove(parsed, s.place)
 	b.subscriptions.Remove(s.number)
 	b.several.Store(b.subscriptions.Len() > 1)
-}
-
-func checkName(name string) string {
-	switch {
-	case name == "":
-		return "must not be empty; leave the option out for a name made of the pattern"
-	case len(name) > 255:
-		return "must be at most 255 bytes long"
-	case !utf8.ValidString(name):
-		return "must be valid UTF-8"
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return "must not have control characters"
-	}
-	return ""
 }
 
 // targets are the subscriptions of a dispatch, in the order of visit, and what

@@ -7,7 +7,14 @@
 // the wrapped errors the wrapping one, and the same use of the methods Is and As.
 package errchain
 
-import "reflect"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+)
 
 const (
 	// MaxNodes is the number of errors of a tree that a walk visits.
@@ -34,7 +41,7 @@ func (w *walk) down(err error, depth int) bool {
 		if w.visit(err) {
 			return true
 		}
-		joined, inner := unwrap(err)
+		joined, inner := step(err)
 		for _, e := range joined {
 			if w.left == 0 {
 				return false
@@ -48,8 +55,8 @@ func (w *walk) down(err error, depth int) bool {
 	return false
 }
 
-// unwrap takes one step.
-func unwrap(err error) (joined []error, inner error) {
+// step returns the errors that an error wraps.
+func step(err error) (joined []error, inner error) {
 	defer func() {
 		if recover() != nil {
 			joined, inner = nil, nil
@@ -136,4 +143,61 @@ func asOneType(err error, target reflect.Type) (is bool) {
 	}
 	e, has := err.(interface{ As(any) bool })
 	return has && e.As(reflect.New(target).Interface())
+}
+
+// Ask calls ask with the errors of a tree that are an A, or stand for one, until it returns
+// true, and reports whether it has.
+func Ask[A any](err error, ask func(A) bool) bool {
+	return Each(err, func(e error) bool { return AskOne(e, ask) })
+}
+
+// AskOne is Ask for one error, without what it wraps.
+func AskOne[A any](err error, ask func(A) bool) (answered bool) {
+	defer func() {
+		if recover() != nil {
+			answered = false
+		}
+	}()
+	found, ok := asOne[A](err)
+	return ok && ask(found)
+}
+
+// IsOne is Is for one error, without what it wraps. Neither may be nil.
+func IsOne(err, target error) bool { return isOne(err, target, reflect.TypeOf(target).Comparable()) }
+
+// TypeName returns the name of an error's type without package, pointers and type arguments.
+func TypeName(err error) string {
+	t := reflect.TypeOf(err)
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name, _, _ := strings.Cut(t.Name(), "[")
+	return name
+}
+
+// wrappers are the types of the standard library that only wrap errors.
+var wrappers = []reflect.Type{
+	reflect.TypeOf(fmt.Errorf("%w", fs.ErrExist)),
+	reflect.TypeOf(fmt.Errorf("%w %w", fs.ErrExist, fs.ErrExist)),
+	reflect.TypeOf(errors.Join(fs.ErrExist)),
+}
+
+// Class returns the type of an error, or of the first error in the wrappers of fmt.Errorf and
+// errors.Join. unwrap returns the error in a wrapper of the caller's, and nil for other errors. No
+// method of another type is called.
+func Class(err error, unwrap func(error) error) string {
+	for range MaxDepth {
+		inner := unwrap(err)
+		if inner == nil && slices.Contains(wrappers, reflect.TypeOf(err)) {
+			var joined []error
+			if joined, inner = step(err); len(joined) > 0 {
+				inner = joined[0]
+			}
+		}
+		if inner == nil {
+			break
+		}
+		err = inner
+	}
+	return reflect.TypeOf(err).String()
 }

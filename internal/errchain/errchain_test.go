@@ -116,3 +116,62 @@ func TestResultsAreThoseOfErrors(t *testing.T) {
 		}
 	})
 }
+
+type answers string
+
+func (a answers) Error() string { return string(a) }
+func (a answers) Code() string  { return string(a) }
+
+type codePanics struct{}
+
+func (codePanics) Error() string { return "" }
+func (codePanics) Code() string  { panic("no code") }
+
+func TestAskStopsAtTheFirstAnswer(t *testing.T) {
+	var asked []string
+	ask := func(e interface{ Code() string }) bool {
+		asked = append(asked, e.Code())
+		return e.Code() == "b"
+	}
+	require.True(t, errchain.Ask(errors.Join(io.EOF, codePanics{}, answers("a"), fmt.Errorf("%w", answers("b")), answers("c")), ask))
+	require.Equal(t, []string{"a", "b"}, asked)
+	require.False(t, errchain.AskOne(fmt.Errorf("%w", answers("b")), ask), "only the error itself")
+	require.False(t, errchain.AskOne(codePanics{}, ask))
+}
+
+type generic[T any] struct{ error }
+
+func TestTypeName(t *testing.T) {
+	for want, err := range map[string]error{
+		"PathError": &fs.PathError{},
+		"answers":   answers(""),
+		"generic":   &generic[int]{},
+	} {
+		require.Equal(t, want, errchain.TypeName(err))
+	}
+}
+
+type ours struct{ error }
+
+func TestClassIsTheTypeInsideOfPlainWrappers(t *testing.T) {
+	unwrap := func(err error) error {
+		if o, ok := err.(ours); ok { //nolint:errorlint // this error is meant
+			return o.error
+		}
+		return nil
+	}
+	path := &fs.PathError{Err: io.EOF}
+	for _, err := range []error{
+		path,
+		fmt.Errorf("x: %w", path),
+		fmt.Errorf("x: %w, %w", path, io.EOF),
+		errors.Join(path, io.EOF),
+		ours{path},
+		ours{fmt.Errorf("x: %w", ours{path})},
+	} {
+		require.Equal(t, "*fs.PathError", errchain.Class(err, unwrap))
+	}
+	require.Equal(t, "*fmt.wrapError", errchain.Class(fmt.Errorf("%w", error(nil)), unwrap))
+	require.Equal(t, "errchain_test.ours", errchain.Class(ours{}, unwrap))
+	require.Equal(t, "*errchain_test.loop", errchain.Class(&loop{1}, unwrap), "its methods are not called")
+}
