@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/internal/jsonline"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -179,10 +180,10 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 		if ctx.Err() != nil {
 			return report, contextError(ctx)
 		}
-		line, err := readLine(in, buffer)
+		line, err := jsonline.Read(in, buffer, maxLetterLine)
 		last := err == io.EOF //nolint:errorlint // io.Reader returns the very same
 		switch {
-		case err == bufio.ErrTooLong: //nolint:errorlint // readLine returns the very same
+		case err == bufio.ErrTooLong: //nolint:errorlint // Read returns the very same
 			return report, &ImportError{Line: number, Reason: fmt.Sprintf("is longer than %d bytes", maxLetterLine)}
 		case err != nil && !last:
 			return report, fmt.Errorf("line %d: %w", number, err)
@@ -204,25 +205,6 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 	return report, nil
 }
 
-// readLine reads the next line into the memory of buffer. The error is io.EOF for the last
-// line.
-func readLine(r *bufio.Reader, buffer []byte) ([]byte, error) {
-	line := buffer[:0]
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > maxLetterLine {
-			return nil, bufio.ErrTooLong
-		}
-		if len(line)+len(part) > cap(line) { // append alone would grow it by a quarter
-			line = slices.Grow(line, len(line)+len(part))
-		}
-		line = append(line, part...)
-		if err != bufio.ErrBufferFull { //nolint:errorlint // ReadSlice returns the very same
-			return line, err
-		}
-	}
-}
-
 // letterLine is the type that parseLetter decodes a line into. Its fields bound the memory
 // that decoding takes: with a plain DeadLetter, millions of elements of three bytes each
 // become Failures of 150 bytes before the limits apply, and a repeated field is decoded
@@ -231,13 +213,13 @@ type letterLine struct {
 	*DeadLetter
 	Event struct {
 		Event
-		Payload  rawField      `json:"payload"`
+		Payload  jsonline.Raw  `json:"payload"`
 		Metadata metadataField `json:"metadata"`
 	} `json:"event"`
-	Original   rawField     `json:"original"`
-	Succeeded  namesField   `json:"succeeded"`
-	NotReached namesField   `json:"not_reached"`
-	Failures   failureField `json:"failures"`
+	Original   jsonline.Raw     `json:"original"`
+	Succeeded  jsonline.Strings `json:"succeeded"`
+	NotReached jsonline.Strings `json:"not_reached"`
+	Failures   failureField     `json:"failures"`
 }
 
 // parseLetter returns the letter of a line, or the reason why it is invalid. The letter does
@@ -249,9 +231,9 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 		return nil, texts.Shorten(err.Error(), 400) + "; Import reads the output of Export"
 	}
 	l.Event = in.Event.Event
-	l.Event.Payload, l.Event.Metadata = in.Event.Payload.value(), in.Event.Metadata.metadata
-	l.Original = in.Original.value()
-	l.Succeeded, l.NotReached = in.Succeeded.names, in.NotReached.names
+	l.Event.Payload, l.Event.Metadata = in.Event.Payload.Value(), in.Event.Metadata.metadata
+	l.Original = in.Original.Value()
+	l.Succeeded, l.NotReached = in.Succeeded.Values, in.NotReached.Values
 	l.Failures = in.Failures.kept()
 	omitted := in.Failures.count - len(l.Failures)
 	if reason := l.invalid(); reason != "" {
@@ -262,104 +244,29 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 	return l, ""
 }
 
-// field is a field that may occur only once in a line.
-type field struct{ seen bool }
-
-func (f *field) see(name string) error {
-	if f.seen {
-		return fmt.Errorf("names %s twice; leave one out", name)
-	}
-	f.seen = true
-	return nil
-}
-
-// rawField is the JSON of a payload.
-type rawField struct {
-	field
-	raw json.RawMessage
-}
-
-func (f *rawField) UnmarshalJSON(data []byte) error {
-	if string(data) != "null" {
-		f.raw = bytes.Clone(data)
-	}
-	return f.see("a payload")
-}
-
-func (f *rawField) value() any {
-	if f.raw == nil {
-		return nil
-	}
-	return f.raw
-}
-
 type metadataField struct {
-	field
+	jsonline.Field
 	metadata EventMetadata
 }
 
 func (f *metadataField) UnmarshalJSON(data []byte) error {
-	if err := f.see("metadata"); err != nil {
+	if err := f.See("metadata"); err != nil {
 		return err
 	}
 	return f.metadata.UnmarshalJSON(data)
-}
-
-// namesField is a list of subscription names.
-type namesField struct {
-	field
-	names []string
-}
-
-func (f *namesField) UnmarshalJSON(data []byte) error {
-	if err := f.see("a list of subscriptions"); err != nil {
-		return err
-	}
-	n, only := countStrings(data)
-	if !only && string(data) != "null" {
-		return errors.New("a list of subscriptions has an element that is not a string")
-	}
-	f.names = make([]string, 0, n)
-	if err := json.Unmarshal(data, &f.names); err != nil {
-		return err
-	}
-	if slices.Contains(f.names, "") {
-		return errors.New(emptyName)
-	}
-	return nil
-}
-
-// countStrings returns the number of strings in a JSON array or object, and whether it has
-// strings only. It stops at the first value of another kind.
-func countStrings(data []byte) (n int, only bool) {
-	for i := 1; i < len(data)-1; i++ {
-		switch data[i] {
-		case '"':
-			n++
-			for i++; i < len(data) && data[i] != '"'; i++ {
-				if data[i] == '\\' {
-					i++
-				}
-			}
-		case ',', ':', ' ', '\t', '\r', '\n':
-		default:
-			return n, false
-		}
-	}
-	return n, true
 }
 
 const emptyName = "a subscription name is empty"
 
 // failureField keeps the first failures of a list, and the last ones in a ring buffer.
 type failureField struct {
-	field
+	jsonline.Field
 	count       int
 	first, last []Failure
 }
 
 func (f *failureField) UnmarshalJSON(data []byte) error {
-	if err := f.see("failures"); err != nil {
+	if err := f.See("failures"); err != nil {
 		return err
 	}
 	if data[0] != '[' {
@@ -422,7 +329,7 @@ func (l *DeadLetter) invalid() string {
 		return "has no event.time"
 	case l.DiedAt.IsZero():
 		return "has no died_at"
-	case l.Subscription == "":
+	case l.Subscription == "" || slices.Contains(l.Succeeded, "") || slices.Contains(l.NotReached, ""):
 		return emptyName
 	case !slices.Contains(reasons, l.Reason):
 		return fmt.Sprintf("reason %q must be one of %v", shorten(string(l.Reason)), reasons)

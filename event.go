@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/surebus/eventbus/internal/jsonline"
 	"github.com/surebus/eventbus/internal/texts"
 	"github.com/surebus/eventbus/internal/uuid7"
 )
@@ -220,7 +221,7 @@ func (m EventMetadata) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads an object of strings, in the order of the names.
 func (m *EventMetadata) UnmarshalJSON(data []byte) error {
-	if n, _ := countStrings(data); n > 2*maxMetadataPairs { // before the map takes its memory
+	if n, _ := jsonline.CountStrings(data); n > 2*maxMetadataPairs { // before the map takes its memory
 		return tooManyNames("")
 	}
 	var object map[string]string
