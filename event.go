@@ -1,10 +1,8 @@
 package eventbus
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -15,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/surebus/eventbus/internal/convert"
 	"github.com/surebus/eventbus/internal/jsonline"
 	"github.com/surebus/eventbus/internal/texts"
 	"github.com/surebus/eventbus/internal/uuid7"
@@ -62,9 +61,9 @@ func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 		return nil
 	}
 	return func(ctx context.Context, e Event) error {
-		payload, err := payloadAs[T](e.Payload)
+		payload, err := convert.To[T](e.Payload)
 		if err != nil {
-			if err == errOtherType { //nolint:errorlint // the very same is meant
+			if err == convert.ErrOtherType { //nolint:errorlint // To returns the very same
 				err = nil
 			}
 			return Permanent(&PayloadTypeError{
@@ -76,45 +75,6 @@ func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 		}
 		return handle(ctx, payload)
 	}
-}
-
-// errOtherType says that a payload cannot become the type that is wanted.
-var errOtherType = errors.New("another type")
-
-// payloadAs returns errOtherType, or why the payload could not be decoded.
-func payloadAs[T any](payload any) (T, error) {
-	if v, ok := payload.(T); ok {
-		return v, nil
-	}
-	if p, ok := payload.(*T); ok && p != nil {
-		return *p, nil
-	}
-	var none T
-	want := reflect.TypeFor[T]()
-	if payload == nil {
-		switch want.Kind() {
-		case reflect.Interface, reflect.Pointer, reflect.Map, reflect.Slice, reflect.Chan, reflect.Func:
-			return none, nil
-		}
-		return none, errOtherType
-	}
-	if want.Kind() == reflect.Pointer && reflect.TypeOf(payload) == want.Elem() {
-		p := reflect.New(want.Elem())
-		p.Elem().Set(reflect.ValueOf(payload))
-		return p.Interface().(T), nil
-	}
-	raw, ok := payload.(json.RawMessage)
-	switch {
-	case !ok:
-		return none, errOtherType
-	case string(bytes.TrimSpace(raw)) == "null":
-		return payloadAs[T](nil)
-	}
-	decoded := new(T)
-	if err := json.Unmarshal(raw, decoded); err != nil {
-		return none, err
-	}
-	return *decoded, nil
 }
 
 // EventID identifies an event: a UUID of version 7 (RFC 9562).

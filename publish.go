@@ -155,18 +155,20 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	} else {
 		err = b.acceptQueued(ctx, inside, &c)
 	}
-	if err != nil || c.d == nil {
+	if err != nil {
 		return 0, err
 	}
 	// Last, since observers may block.
-	if c.batch == nil {
-		b.acceptedOne(&c, 0, c.d)
-		return 1, nil
+	for i, accepted := range c.all() {
+		if c.events != nil {
+			b.accepted(c.events[i])
+		}
+		if len(accepted.to.subscriptions) == 0 {
+			b.settle(accepted, Unrouted)
+		}
+		fresh++
 	}
-	for i, x := range c.batch {
-		b.acceptedOne(&c, i, x)
-	}
-	return len(c.batch), nil
+	return fresh, nil
 }
 
 // acceptDirect accepts a change of which a part takes no room in the queue, by which
@@ -221,37 +223,17 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 
 // direct reports whether a part of the change takes no room in the queue.
 func (c *change) direct() bool {
-	if c.batch == nil {
-		return c.d.places() == 0
-	}
-	return slices.ContainsFunc(c.batch, func(d *dispatch) bool { return d.places() == 0 })
+	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.places() == 0 })
 }
 
 // given reports whether a publisher chose an id of the change.
 func (c *change) given() bool {
-	if c.batch == nil {
-		return c.d.from().given
-	}
-	return slices.ContainsFunc(c.batch, func(d *dispatch) bool { return d.from().given })
-}
-
-// acceptedOne tells observers of an accepted event, and settles it if nothing matches.
-func (b *Bus) acceptedOne(c *change, i int, d *dispatch) {
-	if c.events != nil {
-		b.accepted(c.events[i])
-	}
-	if len(d.to.subscriptions) == 0 {
-		b.settle(d, Unrouted)
-	}
+	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.from().given })
 }
 
 // places is the number of places that the dispatches take in the queue.
-func (c *change) places() int {
-	if c.batch == nil {
-		return c.d.places()
-	}
-	places := 0
-	for _, d := range c.batch {
+func (c *change) places() (places int) {
+	for _, d := range c.all() {
 		places += d.places()
 	}
 	return places

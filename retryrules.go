@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/errchain"
+	"github.com/surebus/eventbus/internal/errcode"
 )
 
 // RetryRule sets the attempts and delays for the errors that it matches. Of the retry policy,
@@ -78,42 +79,12 @@ func (m *ErrorMatch) isZero() bool {
 
 func (m *ErrorMatch) matchesCode(err error) bool {
 	code := codeOf(err)
-	return slices.ContainsFunc(m.Codes, func(pattern string) bool { return matchesCode(pattern, code) })
+	return slices.ContainsFunc(m.Codes, func(pattern string) bool { return errcode.Matches(pattern, code) })
 }
 
 func (m *ErrorMatch) matchesRetryable(err error) bool {
 	said := retryableOf(err)
 	return said != nil && *said == *m.Retryable
-}
-
-// matchesCode reports whether a code matches a pattern. "" means no code.
-func matchesCode(pattern, code string) bool {
-	if pattern == "*" {
-		return true
-	}
-	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
-		return len(code) > len(prefix) && strings.HasPrefix(code, prefix)
-	}
-	return code != "" && code == pattern
-}
-
-// checkCodePattern returns why a pattern of codes is invalid, or "".
-func checkCodePattern(pattern string) string {
-	switch {
-	case pattern == "":
-		return `must not be empty; "*" matches every error`
-	case pattern == "*":
-		return ""
-	}
-	for _, segment := range strings.Split(strings.TrimSuffix(pattern, ".*"), ".") {
-		switch {
-		case segment == "":
-			return `has an empty segment; write a code, as in "Payment.Declined", or a prefix of codes, as in "Payment.*"`
-		case strings.Contains(segment, "*"):
-			return `has a * that is not its whole last segment; a pattern is a code, a prefix of codes, as in "Payment.*", or "*"`
-		}
-	}
-	return ""
 }
 
 // asTargetProblem returns why a target of errors.As is invalid, or "".
@@ -391,7 +362,7 @@ func (m *ErrorMatch) validate(in string) error {
 		}
 	}
 	for i, pattern := range m.Codes {
-		if reason := checkCodePattern(pattern); reason != "" {
+		if reason := errcode.Problem(pattern); reason != "" {
 			return refuse(fmt.Sprintf(".Codes[%d]", i), strconv.Quote(shorten(pattern)), reason)
 		}
 	}

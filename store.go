@@ -77,11 +77,8 @@ func (b *Bus) recordLater(c change, applied func(error)) {
 func (b *Bus) apply(c *change, err error) error {
 	switch c.kind {
 	case toOpen:
-		for _, d := range c.batch {
+		for _, d := range c.all() {
 			b.opened(d, err)
-		}
-		if c.batch == nil {
-			b.opened(c.d, err)
 		}
 	case toReplay:
 		if err == nil {
