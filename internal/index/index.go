@@ -145,10 +145,11 @@ func (l *List[K, V]) search(id ID) (int, bool) {
 	})
 }
 
-// insert adds an entry in the order of ids. A new id is usually the largest.
+// insert adds an entry in the order of ids. A new id is usually the largest. A tombstone may have
+// the id of a value that is added again. The entry must stand before it: search returns the first.
 func (l *List[K, V]) insert(e *entry[K, V]) {
 	i := len(l.entries)
-	if i > 0 && byID(e, l.entries[i-1]) < 0 {
+	if i > 0 && byID(e, l.entries[i-1]) <= 0 {
 		i, _ = l.search(e.id)
 	}
 	l.entries = slices.Insert(l.entries, i, e)

@@ -61,6 +61,19 @@ func TestListsAgreeWithAModel(t *testing.T) {
 	})
 }
 
+// The tombstone of the largest id is the last entry.
+func TestARemovedValueIsAddedAgain(t *testing.T) {
+	x := newIndex()
+	for id := range byte(10) {
+		x.Add(value{id: ID{id}})
+	}
+	require.True(t, x.Remove(ID{9}))
+	x.Add(value{id: ID{9}})
+	_, found := x.Get(ID{9})
+	require.True(t, found)
+	require.True(t, x.Remove(ID{9}))
+}
+
 func check(t *rapid.T, x *Index[string, value], model map[ID]value) {
 	all := slices.SortedFunc(maps.Values(model), func(v, w value) int { return bytes.Compare(v.id[:], w.id[:]) })
 	checkList(t, x.All(), all)
