@@ -58,26 +58,26 @@ type circuitOption func(*circuitConfig)
 
 func (o circuitOption) applyCircuit(c *circuitConfig) { o(c) }
 
-// FailureRatio opens a circuit when more than this part of the events of the
-// window failed. At least 0, less than 1; 0.5 by default.
+// FailureRatio opens a circuit when more than this part of the events of the window failed. At
+// least 0, less than 1; 0.5 by default.
 func FailureRatio(ratio float64) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.failureRatio = ratio })
 }
 
-// MinEvents is how many events the window must have for the circuit to open. At
-// least 1, at most 2147483647; 4 by default.
+// MinEvents is how many events the window must have for the circuit to open. At least 1, at most
+// 2147483647; 4 by default.
 func MinEvents(n int) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.minEvents = n })
 }
 
-// Window is how far back a circuit looks; it moves in twelve steps. At least
-// 12 ms; a minute by default.
+// Window is how far back a circuit looks; it moves in twelve steps. At least 12 ms; a minute by
+// default.
 func Window(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.window = d })
 }
 
-// OpenFor is how long a circuit stays open before it lets a probe through. At
-// least 1 ms; 30 s by default.
+// OpenFor is how long a circuit stays open before it lets a probe through. At least 1 ms; 30 s by
+// default.
 func OpenFor(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.openFor = d })
 }
@@ -104,8 +104,8 @@ func (c *circuitConfig) validate(in string) error {
 	return nil
 }
 
-// Bits of a door's gate, which one load tells a delivery. The rest of the gate is the
-// circuit's generation, which changes with every change of state.
+// Bits of a door's gate, which one load tells a delivery. The rest of the gate is the circuit's
+// generation, which changes with every change of state.
 const (
 	gateShut       = 1 << iota // there is an outage
 	gatePaused                 // by an operator
@@ -125,10 +125,10 @@ var errFailure = errors.New("failure")
 // circuit is the circuit breaker of one subscription.
 //
 // The window is ours and the states are gobreaker's. A gobreaker lives for one outage, so none
-// means closed, and a delivery to a healthy subscription reads the gate and counts a success.
-// The clock of the bus decides when gobreaker is given a probe, and it is told the result of
-// every probe exactly once. Its clock, its counts and its callbacks, which run under its lock,
-// are not used.
+// means closed, and a delivery to a healthy subscription reads the gate and counts a success. The
+// clock of the bus decides when gobreaker is given a probe, and it is told the result of every
+// probe exactly once. Its clock, its counts and its callbacks, which run under its lock, are not
+// used.
 type circuit struct {
 	config   circuitConfig
 	timeline *timeline.Timeline
@@ -153,11 +153,11 @@ func (c *circuit) init(config circuitConfig, t *timeline.Timeline) {
 // circuitChange is a change of state, to be told when no lock is held.
 type circuitChange struct{ from, to CircuitState }
 
-// enter asks for a permit. A closed circuit admits everything, a half-open one a single
-// probe at a time.
+// enter asks for a permit. A closed circuit admits everything, a half-open one a single probe at a
+// time.
 //
-// A pass is the gate as it was on the way in, with gateShut for a probe. Its result is
-// given to the circuit exactly once, by succeeded, failed or released.
+// A pass is the gate as it was on the way in, with gateShut for a probe. Its result is given to the
+// circuit exactly once, by succeeded, failed or released.
 func (c *circuit) enter(now int64) (pass uint64, admits bool, change circuitChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,16 +177,15 @@ func (c *circuit) enter(now int64) (pass uint64, admits bool, change circuitChan
 	}
 	done, err := c.breaker.Allow()
 	if err != nil {
-		// gobreaker's clock, the runtime's, has not moved since it opened. Ours has: the
-		// probe runs, and this circuit draws the conclusion itself.
+		// gobreaker's clock, the runtime's, has not moved since it opened. Ours has: the probe runs, and
+		// this circuit draws the conclusion itself.
 		done = func(error) {}
 	}
 	c.probe = done
 	return pass, true, change
 }
 
-// admits is how many deliveries may ask for a permit, and if none may, when that changes
-// by itself.
+// admits is how many deliveries may ask for a permit, and if none may, when that changes by itself.
 func (c *circuit) admits(now int64) (most int, again int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,8 +200,8 @@ func (c *circuit) admits(now int64) (most int, again int64) {
 	return 1, 0
 }
 
-// trip opens the circuit, whatever it has counted. What comes of the handlers that
-// run belongs to an earlier state.
+// trip opens the circuit, whatever it has counted. What comes of the handlers that run belongs to
+// an earlier state.
 func (c *circuit) trip(now int64) circuitChange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,8 +219,8 @@ func (c *circuit) reset(now int64) circuitChange {
 	return circuitChange{was, CircuitClosed}
 }
 
-// succeeded records that a handler was done with an event. was is where the event's last
-// failure stands in the window, because an event counts once.
+// succeeded records that a handler was done with an event. was is where the event's last failure
+// stands in the window, because an event counts once.
 func (c *circuit) succeeded(pass uint64, now int64, was window.Mark) circuitChange {
 	quiet := was == 0 && pass&gateShut == 0 && pass == c.gate.Load() && c.window.Quiet(now)
 	if quiet || c.config.disabled {

@@ -22,14 +22,13 @@ import (
 	"github.com/surebus/eventbus/internal/uuid7"
 )
 
-// Bus is an in-process event bus. It is made with New; its methods are safe for
-// concurrent use, and may be called from handlers.
+// Bus is an in-process event bus. It is made with New; its methods are safe for concurrent use, and
+// may be called from handlers.
 type Bus struct {
-	// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu,
-	// cancellation.mu; door.mu, circuit.mu; waiter.mu; schedule.mu; then the pool's, which
-	// may come after any of these, and the key gates' after that. All others are leaves. No
-	// user code runs under any of them: handlers, middleware, observers, options, methods
-	// of errors and contexts, log sinks.
+	// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu, cancellation.mu;
+	// door.mu, circuit.mu; waiter.mu; schedule.mu; then the pool's, which may come after any of these,
+	// and the key gates' after that. All others are leaves. No user code runs under any of them:
+	// handlers, middleware, observers, options, methods of errors and contexts, log sinks.
 
 	// Immutable after New.
 	config   *config
@@ -75,15 +74,14 @@ type Bus struct {
 	shutdownErr   error         // valid once closed is closed
 }
 
-// keyGate is where dispatches wait until those before them with the same key have
-// settled: one for the bus, or one for each subscription on a bus with isolation.
+// keyGate is where dispatches wait until those before them with the same key have settled: one for
+// the bus, or one for each subscription on a bus with isolation.
 type keyGate = keys.Gate[*dispatch]
 
 // keyGates is how many keys of a bus can pass at the same instant.
 const keyGates = 32
 
-// New makes a bus. It starts no goroutine; events wait until Start. The error is
-// an *OptionError.
+// New makes a bus. It starts no goroutine; events wait until Start. The error is an *OptionError.
 func New(opts ...Option) (*Bus, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -142,8 +140,8 @@ func (b *Bus) workers() pool.Config[*dispatch, *worker] {
 	}
 }
 
-// busy reports whether something has been published, or a handler begun, since
-// the last call. The handlers that have begun get their deadlines by it.
+// busy reports whether something has been published, or a handler begun, since the last call. The
+// handlers that have begun get their deadlines by it.
 func (b *Bus) busy() bool {
 	made := b.ids.Count()
 	published := made != b.seenIDs

@@ -19,9 +19,9 @@ type Delivery struct {
 	Replays      int    // how often the event has been replayed from a dead letter
 }
 
-// FromContext returns what is being delivered to the handler that received ctx, or the
-// context from which ctx is derived. It returns false for any other context. The answer
-// stays the same after the handler has returned or was abandoned.
+// FromContext returns what is being delivered to the handler that received ctx, or the context from
+// which ctx is derived. It returns false for any other context. The answer stays the same after the
+// handler has returned or was abandoned.
 func FromContext(ctx context.Context) (Delivery, bool) {
 	c := callFrom(ctx)
 	if c == nil {
@@ -30,9 +30,8 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 	return c.delivery(), true
 }
 
-// call is one run of one handler, and the context that the handler receives. Handlers may
-// keep their contexts, so a call is small and never reused. All but asked is fixed when
-// it begins.
+// call is one run of one handler, and the context that the handler receives. Handlers may keep
+// their contexts, so a call is small and never reused. All but asked is fixed when it begins.
 type call struct {
 	dispatch *dispatch
 	asked    atomic.Pointer[cancellation] // nil until the handler asks for it
@@ -69,18 +68,18 @@ func (c *call) delivery() Delivery {
 type result struct {
 	err     error
 	verdict *verdict // on err; nil if the call ended before it was asked
-	// withdrawn says that the handler was not called: it must not start any more. shut is
-	// why, unless Shutdown's context has ended.
+	// withdrawn says that the handler was not called: it must not start any more. shut is why, unless
+	// Shutdown's context has ended.
 	withdrawn bool
 	shut      shut
 }
 
-// invoke runs the handler and asks its error every question that the decision needs:
-// their answers are user code, so the watch guards them too. If the handler, or a method
-// of its error, ends the goroutine, a fresh worker concludes the call.
+// invoke runs the handler and asks its error every question that the decision needs: their answers
+// are user code, so the watch guards them too. If the handler, or a method of its error, ends the
+// goroutine, a fresh worker concludes the call.
 func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
-	// Read after the watch shows the call: Unsubscribe, Pause and the end of Shutdown first
-	// set what is read here, and then look for running calls.
+	// Read after the watch shows the call: Unsubscribe, Pause and the end of Shutdown first set what
+	// is read here, and then look for running calls.
 	if why := s.door.barred(); why != admitted || s.bus.cutting.begun() {
 		return result{withdrawn: true, shut: why}
 	}
@@ -106,8 +105,8 @@ func (c *call) handle(s *Subscription, event *Event) (err error) {
 		}
 		value := recover()
 		if value == nil {
-			// Either panic(nil) with GODEBUG=panicnil=1, which recover has stopped, or
-			// runtime.Goexit, after which this function does not return.
+			// Either panic(nil) with GODEBUG=panicnil=1, which recover has stopped, or runtime.Goexit, after
+			// which this function does not return.
 			value = new(runtime.PanicNilError)
 		}
 		err = &PanicError{Value: value, Stack: debug.Stack()}
@@ -117,8 +116,8 @@ func (c *call) handle(s *Subscription, event *Event) (err error) {
 	return err
 }
 
-// cancellation is what a call needs once its handler has asked for Done or the deadline,
-// has derived a context, or waits for an event.
+// cancellation is what a call needs once its handler has asked for Done or the deadline, has
+// derived a context, or waits for an event.
 type cancellation struct {
 	mu       sync.Mutex // guards the following
 	deadline time.Time  // zero until it was asked for
@@ -128,8 +127,7 @@ type cancellation struct {
 	waits    int // PublishAndWait calls in progress
 }
 
-// The standard library reads a cause only from its own contexts, so these answer for
-// calls.
+// The standard library reads a cause only from its own contexts, so these answer for calls.
 var (
 	endedContext    = cancelled(context.Canceled)
 	overranContext  = cancelled(context.DeadlineExceeded)
@@ -142,8 +140,8 @@ func cancelled(cause error) context.Context {
 	return ctx
 }
 
-// causeKey is the key that context.Cause passes to a context's Value. Only the standard
-// library knows it.
+// causeKey is the key that context.Cause passes to a context's Value. Only the standard library
+// knows it.
 var causeKey = func() any {
 	var c keyCatcher
 	_ = context.Cause(&c)
@@ -189,8 +187,7 @@ func (c *call) Deadline() (time.Time, bool) {
 	return a.deadline, true
 }
 
-// Done is closed when the handler has returned, exceeded its timeout, or been stopped by
-// Shutdown.
+// Done is closed when the handler has returned, exceeded its timeout, or been stopped by Shutdown.
 func (c *call) Done() <-chan struct{} {
 	a := c.ask()
 	a.mu.Lock()
@@ -204,8 +201,7 @@ func (c *call) Done() <-chan struct{} {
 	return a.done
 }
 
-// Err is context.DeadlineExceeded after the deadline, and context.Canceled after any
-// other end.
+// Err is context.DeadlineExceeded after the deadline, and context.Canceled after any other end.
 func (c *call) Err() error {
 	if c.running() {
 		return nil
@@ -237,8 +233,8 @@ func (c *call) Value(key any) any {
 	return c.dispatch.values.Value(key)
 }
 
-// AfterFunc runs f on a goroutine of its own when the call has ended. With it the
-// standard library needs no goroutine for a derived context.
+// AfterFunc runs f on a goroutine of its own when the call has ended. With it the standard library
+// needs no goroutine for a derived context.
 func (c *call) AfterFunc(f func()) (stop func() bool) {
 	a := c.ask()
 	a.mu.Lock()
@@ -261,8 +257,8 @@ func (c *call) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// ending is a context that has ended as the call has. The word says how until the
-// dispatch's next call begins, and the cancellation from then on.
+// ending is a context that has ended as the call has. The word says how until the dispatch's next
+// call begins, and the cancellation from then on.
 func (c *call) ending() context.Context {
 	if c.state() == deadline.Stopped { // Shutdown's: no other call follows
 		return shutdownContext
@@ -319,8 +315,8 @@ func (c *call) cancel() {
 	}
 }
 
-// waits says that the handler waits for another event: it does not count against any
-// concurrency limit until resume is called or the call ends.
+// waits says that the handler waits for another event: it does not count against any concurrency
+// limit until resume is called or the call ends.
 func (c *call) waits() (resume func()) {
 	a := c.ask()
 	a.mu.Lock()
@@ -375,8 +371,8 @@ func (c *call) stands() *standing {
 	return s
 }
 
-// AbandonedHandler is a handler that exceeded its timeout, or was stopped by Shutdown,
-// and has not returned.
+// AbandonedHandler is a handler that exceeded its timeout, or was stopped by Shutdown, and has not
+// returned.
 type AbandonedHandler struct {
 	Subscription string
 	EventID      EventID
@@ -432,8 +428,8 @@ func (b *Bus) overran(c *call) {
 	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
 }
 
-// abandon leaves a call to itself, and its dispatch to a fresh worker, which concludes the
-// attempt with err, or with its end by Shutdown if that is nil.
+// abandon leaves a call to itself, and its dispatch to a fresh worker, which concludes the attempt
+// with err, or with its end by Shutdown if that is nil.
 func (b *Bus) abandon(c *call, err error) {
 	c.ask() // even if the handler has not: the context's end must not change when d goes on
 	c.cancel()

@@ -10,8 +10,8 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Subscription returns the subscription that has a name, also one that stands for a
-// name, or has taken it over (Formerly); nil if there is none.
+// Subscription returns the subscription that has a name, also one that stands for a name, or has
+// taken it over (Formerly); nil if there is none.
 func (b *Bus) Subscription(name string) *Subscription {
 	if !b.usable() {
 		return nil
@@ -22,9 +22,9 @@ func (b *Bus) Subscription(name string) *Subscription {
 	return s
 }
 
-// Trip opens the subscription's circuit, as if its events had failed: for OpenFor,
-// after which one delivery at a time probes. What handlers that run now come to
-// has no part in it. An open circuit is open for OpenFor from now.
+// Trip opens the subscription's circuit, as if its events had failed: for OpenFor, after which one
+// delivery at a time probes. What handlers that run now come to has no part in it. An open circuit
+// is open for OpenFor from now.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
 func (s *Subscription) Trip() error {
@@ -39,8 +39,7 @@ func (s *Subscription) Trip() error {
 	return nil
 }
 
-// Reset closes the subscription's circuit, and forgets what it has counted. What
-// was held goes on.
+// Reset closes the subscription's circuit, and forgets what it has counted. What was held goes on.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
 func (s *Subscription) Reset() error {
@@ -55,11 +54,10 @@ func (s *Subscription) Reset() error {
 	return nil
 }
 
-// Pause holds the subscription's deliveries until Resume, whatever its circuit and
-// its WhenOpen say: no call of the handler is begun after Pause has returned. One that
-// a worker has begun may end, and is not waited for; its retries are held too. Of more than
-// LineCapacity deliveries, those that come last are dead-lettered with the reason
-// overflow; Shutdown does not wait for any.
+// Pause holds the subscription's deliveries until Resume, whatever its circuit and its WhenOpen
+// say: no call of the handler is begun after Pause has returned. One that a worker has begun may
+// end, and is not waited for; its retries are held too. Of more than LineCapacity deliveries, those
+// that come last are dead-lettered with the reason overflow; Shutdown does not wait for any.
 //
 // The error is ErrNoSubscription after Unsubscribe.
 func (s *Subscription) Pause() error {
@@ -70,11 +68,10 @@ func (s *Subscription) Pause() error {
 	return nil
 }
 
-// HoldUntil is Pause until an instant, or Resume. The last of Pause and HoldUntil
-// holds.
+// HoldUntil is Pause until an instant, or Resume. The last of Pause and HoldUntil holds.
 //
-// Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is
-// not in the future.
+// Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
+// future.
 func (s *Subscription) HoldUntil(t time.Time) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
@@ -94,8 +91,8 @@ func (s *Subscription) pause(until int64, field zap.Field) {
 	s.bus.tend(s) // what is held already may have to wait longer, or less
 }
 
-// Resume ends Pause and HoldUntil: what was held goes on, oldest first, when the
-// circuit lets it through. It does nothing when the subscription is not paused.
+// Resume ends Pause and HoldUntil: what was held goes on, oldest first, when the circuit lets it
+// through. It does nothing when the subscription is not paused.
 //
 // The error is ErrNoSubscription after Unsubscribe.
 func (s *Subscription) Resume() error {

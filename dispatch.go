@@ -11,12 +11,12 @@ import (
 	"github.com/surebus/eventbus/internal/window"
 )
 
-// dispatch is an event on its way to its targets. The queue, the key gate, the delay
-// queue, the schedule and the doors' lines all hold *dispatch.
+// dispatch is an event on its way to its targets. The queue, the key gate, the delay queue, the
+// schedule and the doors' lines all hold *dispatch.
 //
-// A dispatch has one owner at a time: the caller that opens it, a worker, or the
-// structure that holds it. Only the owner changes it. The first group of fields is fixed
-// when it opens, so handlers that were abandoned may still read those.
+// A dispatch has one owner at a time: the caller that opens it, a worker, or the structure that
+// holds it. Only the owner changes it. The first group of fields is fixed when it opens, so
+// handlers that were abandoned may still read those.
 type dispatch struct {
 	id      EventID
 	payload any
@@ -36,8 +36,7 @@ type dispatch struct {
 	first   call // its first call; further ones are allocated an attempt at a time
 }
 
-// dispatchState says where a dispatch is. It changes in the transitions of dispatcher.go
-// only.
+// dispatchState says where a dispatch is. It changes in the transitions of dispatcher.go only.
 type dispatchState uint8
 
 const (
@@ -51,8 +50,8 @@ const (
 	stateSettled
 )
 
-// origin is what a dispatch has besides an event with a new id and without metadata. It
-// is fixed when the dispatch opens.
+// origin is what a dispatch has besides an event with a new id and without metadata. It is fixed
+// when the dispatch opens.
 type origin struct {
 	metadata EventMetadata
 	waiter   *waiter // the PublishAndWait in progress, if any
@@ -119,8 +118,8 @@ func (d *dispatch) published(t *timeline.Timeline) time.Time {
 	return t.UTC(d.wall)
 }
 
-// orderID orders the events of a key by publication, or by when they became due. A replay
-// keeps that of its letter, which is zero for an imported one.
+// orderID orders the events of a key by publication, or by when they became due. A replay keeps
+// that of its letter, which is zero for an imported one.
 func (d *dispatch) orderID() EventID {
 	if d.origin == nil || d.origin.order.IsZero() && d.origin.replay == nil {
 		return d.id
@@ -128,8 +127,8 @@ func (d *dispatch) orderID() EventID {
 	return d.origin.order
 }
 
-// elapsed is the time that MaxElapsed bounds: since the dispatch first became runnable,
-// without the time that it was parked.
+// elapsed is the time that MaxElapsed bounds: since the dispatch first became runnable, without the
+// time that it was parked.
 func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Duration {
 	var parked time.Duration
 	if d.story != nil {
@@ -141,8 +140,8 @@ func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Dura
 	return now.UTC.Sub(d.published(t)) - parked
 }
 
-// isLast reports whether the next target is all that is left of the dispatch, and no
-// other has handled the event in it.
+// isLast reports whether the next target is all that is left of the dispatch, and no other has
+// handled the event in it.
 func (d *dispatch) isLast() bool {
 	return int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0
 }
@@ -248,8 +247,8 @@ func (d *dispatch) passed() {
 	}
 }
 
-// recovered reports whether every target at which the dispatch has failed has handled the
-// event after all. A target that was split off has not.
+// recovered reports whether every target at which the dispatch has failed has handled the event
+// after all. A target that was split off has not.
 func (d *dispatch) recovered() bool {
 	if d.lastFailure() == nil {
 		return false
@@ -283,8 +282,8 @@ func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
 	return &r.spent[i]
 }
 
-// splitOff makes a dispatch for the next target alone, with the attempts and failures
-// that it has there.
+// splitOff makes a dispatch for the next target alone, with the attempts and failures that it has
+// there.
 func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 	s := d.to.subscriptions[d.next]
 	split := &dispatch{
@@ -302,8 +301,8 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 	return split
 }
 
-// narrow drops what happened at other targets from a dispatch of which nothing but the
-// next one is left.
+// narrow drops what happened at other targets from a dispatch of which nothing but the next one is
+// left.
 func (d *dispatch) narrow() {
 	d.attempt = 0
 	if d.story == nil {

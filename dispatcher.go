@@ -11,25 +11,25 @@ import (
 // worker is what a goroutine of the pool keeps.
 type worker struct {
 	slot *deadline.Slot[call]
-	// calls are the further calls of the attempt: its dispatch embeds the first one only
-	// for its first attempt. One allocation for each attempt, so that a context that a
-	// handler keeps holds its own event in memory and no other.
+	// calls are the further calls of the attempt: its dispatch embeds the first one only for its first
+	// attempt. One allocation for each attempt, so that a context that a handler keeps holds its own
+	// event in memory and no other.
 	calls []call
 	call  running
 	seen  uint32 // calls begun, from a random number on; every latencySample-th is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
 }
 
-// running is what a worker notes of its running call. If the call is abandoned, the
-// worker that takes over reads it there.
+// running is what a worker notes of its running call. If the call is abandoned, the worker that
+// takes over reads it there.
 type running struct {
 	pass    uint64 // through the circuit
 	started int64
 	weight  uint32 // calls that this one's latency stands for; 0 if it is not taken
 }
 
-// run makes the next attempt of a dispatch: its targets in order, from the next one on,
-// until the first failure.
+// run makes the next attempt of a dispatch: its targets in order, from the next one on, until the
+// first failure.
 func (b *Bus) run(w *worker, d *dispatch) {
 	var event Event
 	b.beginAttempt(w, d, &event)
@@ -75,9 +75,9 @@ func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 
 // begin makes the call of the next target and shows it to the watch.
 //
-// While the timeline ticks, the watch looks at every tick and gives the call its deadline
-// then: up to a tick late, but never early. Otherwise, and for timeouts of about a tick,
-// it is armed at once. A timeline that stops ticking looks once more when it does.
+// While the timeline ticks, the watch looks at every tick and gives the call its deadline then: up
+// to a tick late, but never early. Otherwise, and for timeouts of about a tick, it is armed at
+// once. A timeline that stops ticking looks once more when it does.
 func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
 	b.attemptBegun(d)
 	c := &d.first
@@ -104,15 +104,14 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call 
 	return c
 }
 
-// samples reports whether the next call is one of those whose latency is taken. By a Weyl
-// sequence: every 64th call would always be the same subscription's, of events with two.
+// samples reports whether the next call is one of those whose latency is taken. By a Weyl sequence:
+// every 64th call would always be the same subscription's, of events with two.
 func (w *worker) samples() bool {
 	w.seen++
 	return w.seen*0x9e3779b9 < math.MaxUint32/latencySample
 }
 
-// conclude applies the result of a call that has ended. It returns whether the attempt
-// goes on.
+// conclude applies the result of a call that has ended. It returns whether the attempt goes on.
 func (b *Bus) conclude(d *dispatch, s *Subscription, ran *running, r result) bool {
 	if r.err != nil {
 		b.fail(d, s, ran, r)
@@ -223,8 +222,8 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 	}
 }
 
-// copies are the dispatches that an event becomes: one, or one for each target on a bus
-// with isolation.
+// copies are the dispatches that an event becomes: one, or one for each target on a bus with
+// isolation.
 func (b *Bus) copies(d *dispatch) []*dispatch {
 	if d.to.each == nil {
 		return []*dispatch{d}
@@ -240,8 +239,8 @@ func (b *Bus) copies(d *dispatch) []*dispatch {
 	return all
 }
 
-// enterKey decides whether a queued dispatch may run now, or waits in the key gate until
-// the one before it leaves. It runs under the pool's lock.
+// enterKey decides whether a queued dispatch may run now, or waits in the key gate until the one
+// before it leaves. It runs under the pool's lock.
 func (b *Bus) enterKey(d *dispatch) bool {
 	d.placed = true
 	return b.gateOf(d).Enter(d.key, d)
@@ -294,9 +293,9 @@ func (b *Bus) waits(d *dispatch, delay time.Duration, due int64) {
 	}
 }
 
-// park puts a delivery that may not enter into the door's line, or ends it as its
-// subscription says. If it is not all that is left of its dispatch, it becomes a dispatch
-// of its own and park returns false. Being parked spends no attempt.
+// park puts a delivery that may not enter into the door's line, or ends it as its subscription
+// says. If it is not all that is left of its dispatch, it becomes a dispatch of its own and park
+// returns false. Being parked spends no attempt.
 func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
@@ -392,8 +391,8 @@ func (b *Bus) settle(d *dispatch, outcome Outcome) {
 	b.record(&change{kind: toSettle, d: d, outcome: outcome})
 }
 
-// settled follows up on the end of a dispatch. It is counted last, because Shutdown goes
-// on once every dispatch has been.
+// settled follows up on the end of a dispatch. It is counted last, because Shutdown goes on once
+// every dispatch has been.
 func (b *Bus) settled(d *dispatch, outcome Outcome, l *DeadLetter) {
 	var reason Reason
 	if l != nil {

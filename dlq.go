@@ -21,8 +21,8 @@ type Reason string
 const (
 	// ReasonExhausted: the last attempt of the retry policy, or of a rule, failed.
 	ReasonExhausted Reason = "exhausted"
-	// ReasonPermanent: the error was marked Permanent, or RetryIf, IncludeErrors or
-	// ExcludeErrors ruled out a retry.
+	// ReasonPermanent: the error was marked Permanent, or RetryIf, IncludeErrors or ExcludeErrors
+	// ruled out a retry.
 	ReasonPermanent Reason = "permanent"
 	// ReasonCircuitOpen: the subscription's circuit was open.
 	ReasonCircuitOpen Reason = "circuit_open"
@@ -35,8 +35,8 @@ const (
 	ReasonExpired Reason = "expired"
 	// ReasonUnsubscribed: Unsubscribe was called before the event reached the handler.
 	ReasonUnsubscribed Reason = "unsubscribed"
-	// ReasonShutdown: Shutdown ended the bus before the dispatch settled. The dispatch was
-	// cut short, parked or scheduled.
+	// ReasonShutdown: Shutdown ended the bus before the dispatch settled. The dispatch was cut short,
+	// parked or scheduled.
 	ReasonShutdown Reason = "shutdown"
 )
 
@@ -45,8 +45,7 @@ var reasons = []Reason{
 	ReasonExpired, ReasonUnsubscribed, ReasonShutdown,
 }
 
-// LetterID identifies a dead letter. It is a UUID of version 7. Later letters have larger
-// ids.
+// LetterID identifies a dead letter. It is a UUID of version 7. Later letters have larger ids.
 type LetterID [16]byte
 
 // String returns the UUID in its usual form, in lower case.
@@ -67,8 +66,8 @@ func (id *LetterID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseLetterID parses a UUID in its usual form of 36 characters. It does not look up the
-// letter. The error matches ErrInvalidLetter.
+// ParseLetterID parses a UUID in its usual form of 36 characters. It does not look up the letter.
+// The error matches ErrInvalidLetter.
 func ParseLetterID(s string) (LetterID, error) {
 	id, ok := uuid7.Parse(s)
 	if !ok {
@@ -77,28 +76,28 @@ func ParseLetterID(s string) (LetterID, error) {
 	return id, nil
 }
 
-// DeadLetter is the record of a dispatch that the bus does not retry any more. Replay opens a
-// new dispatch from it.
+// DeadLetter is the record of a dispatch that the bus does not retry any more. Replay opens a new
+// dispatch from it.
 type DeadLetter struct {
 	ID     LetterID `json:"id"`
 	Event  Event    `json:"event"`
 	Reason Reason   `json:"reason"`
 	// Subscription is the one at which the dispatch ended.
 	Subscription string `json:"subscription"`
-	// Succeeded lists the subscriptions that handled the event, in this dispatch or in an
-	// earlier one that was replayed.
+	// Succeeded lists the subscriptions that handled the event, in this dispatch or in an earlier one
+	// that was replayed.
 	Succeeded []string `json:"succeeded,omitempty"`
 	// NotReached lists the subscriptions after Subscription in the dispatch's order.
 	NotReached []string `json:"not_reached,omitempty"`
 	// Attempts is the number of attempts of the dispatch.
 	Attempts int `json:"attempts"`
-	// Failures lists the failures of all attempts in order, including those before a
-	// replay. If there are more than 100, it has the first 10 and the last 90.
+	// Failures lists the failures of all attempts in order, including those before a replay. If there
+	// are more than 100, it has the first 10 and the last 90.
 	Failures []Failure `json:"failures,omitempty"`
 	// FailuresOmitted is the number of failures left out after the first 10.
 	FailuresOmitted int `json:"failures_omitted,omitempty"`
-	// Due is when a scheduled event is due, in UTC. It is zero for other events. A replay
-	// before Due schedules the event again.
+	// Due is when a scheduled event is due, in UTC. It is zero for other events. A replay before Due
+	// schedules the event again.
 	Due time.Time `json:"due,omitzero"`
 	// DiedAt is when the dispatch ended, in UTC.
 	DiedAt time.Time `json:"died_at"`
@@ -106,15 +105,15 @@ type DeadLetter struct {
 	Replays int `json:"replays,omitempty"`
 	// Fingerprint identifies the letter's group, see LetterGroup.
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// Edited is set if ReplayEdited replaced the payload. Event then has the payload that
-	// was delivered last, and Original has the published one. A payload may be nil.
+	// Edited is set if ReplayEdited replaced the payload. Event then has the payload that was
+	// delivered last, and Original has the published one. A payload may be nil.
 	Edited   bool `json:"edited,omitempty"`
 	Original any  `json:"original,omitempty"`
 	// Rule is the rule whose attempts were exhausted, or nil.
 	Rule *RuleRef `json:"rule,omitempty"`
 
-	// The entry of the event's last failure in the circuit window of a subscription. A
-	// replay is of the same event, so its outcome replaces that entry.
+	// The entry of the event's last failure in the circuit window of a subscription. A replay is of
+	// the same event, so its outcome replaces that entry.
 	counted window.Mark
 	at      *Subscription
 
@@ -135,8 +134,8 @@ type Failure struct {
 	Class string `json:"class,omitempty"`
 	// Rule is the rule that decided on the failure, or nil if the retry policy did.
 	Rule *RuleRef `json:"rule,omitempty"`
-	// Err is the error itself. A *PanicError has the stack of a panic. In an imported
-	// letter, Err has the text only.
+	// Err is the error itself. A *PanicError has the stack of a panic. In an imported letter, Err has
+	// the text only.
 	Err error `json:"-"`
 }
 
@@ -171,8 +170,8 @@ const (
 	lastFailures  = 90
 )
 
-// keepFailure appends f to the kept failures. If they are at their limit, it drops one
-// between the first and the last ones. It returns the number of dropped failures.
+// keepFailure appends f to the kept failures. If they are at their limit, it drops one between the
+// first and the last ones. It returns the number of dropped failures.
 func keepFailure[F any](kept []F, first int, f F) ([]F, int) {
 	if len(kept) < first+lastFailures {
 		return append(kept, f), 0
@@ -182,8 +181,8 @@ func keepFailure[F any](kept []F, first int, f F) ([]F, int) {
 	return kept, 1
 }
 
-// DLQ is the dead letter queue of a bus. Its methods are safe for concurrent use, and
-// work before Start and after Shutdown, except for replays after Shutdown.
+// DLQ is the dead letter queue of a bus. Its methods are safe for concurrent use, and work before
+// Start and after Shutdown, except for replays after Shutdown.
 type DLQ struct{ bus *Bus }
 
 // DLQ returns the dead letter queue of the bus.
@@ -205,8 +204,8 @@ func (q *DLQ) ready(ctx context.Context) error {
 
 // List returns a page of the letters that match a query, newest first. It does not block.
 //
-// Fingerprint, Subscription and Reason are served by an index. For the other fields, List
-// scans the letters that the index yields, at about 0.2 µs a letter.
+// Fingerprint, Subscription and Reason are served by an index. For the other fields, List scans the
+// letters that the index yields, at about 0.2 µs a letter.
 //
 // Errors: *PatternError, *OptionError, the context's error if it has ended.
 func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
@@ -231,19 +230,17 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	return l, nil
 }
 
-// Replay removes a letter and opens, in the same step, a dispatch of its event. The dispatch
-// has the same event id and goes to the subscriptions that did not succeed, with fresh
-// attempts. If it fails again, the new letter has the whole history. Replay returns when
-// the dispatch is queued; it does not wait for room in the queue. An event whose Due is in
-// the future is scheduled again.
+// Replay removes a letter and opens, in the same step, a dispatch of its event. The dispatch has
+// the same event id and goes to the subscriptions that did not succeed, with fresh attempts. If it
+// fails again, the new letter has the whole history. Replay returns when the dispatch is queued; it
+// does not wait for room in the queue. An event whose Due is in the future is scheduled again.
 //
-// A letter of an unnamed subscription can be replayed only by the bus that made it. For an
-// imported letter, each name must belong to a subscription of this bus by Named or
-// Formerly.
+// A letter of an unnamed subscription can be replayed only by the bus that made it. For an imported
+// letter, each name must belong to a subscription of this bus by Named or Formerly.
 //
-// Errors, after which the letter stays in the queue: ErrNotFound for a letter that is
-// unknown, replayed or purged; ErrNoSubscription with the missing name; ErrShutdown; the
-// context's error if it has ended.
+// Errors, after which the letter stays in the queue: ErrNotFound for a letter that is unknown,
+// replayed or purged; ErrNoSubscription with the missing name; ErrShutdown; the context's error if
+// it has ended.
 func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("Replay: %w", err)
@@ -254,9 +251,9 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 	return nil
 }
 
-// ReplayEdited replays a letter with another payload. The event keeps its id, type, key,
-// metadata and time. If the dispatch fails again, the new letter has the new payload in
-// Event, and the published payload in Original, after any number of edits.
+// ReplayEdited replays a letter with another payload. The event keeps its id, type, key, metadata
+// and time. If the dispatch fails again, the new letter has the new payload in Event, and the
+// published payload in Original, after any number of edits.
 //
 // Errors: those of Replay; an *EventError for a json.RawMessage that is not valid JSON.
 func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any) error {
@@ -366,8 +363,8 @@ type replaying struct {
 
 // replay removes a letter and opens a dispatch of its event, in one step.
 func (b *Bus) replay(id LetterID, r *replaying) error {
-	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the
-	// increment and waits.
+	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
+	// and waits.
 	b.entering.Add(1)
 	defer func() {
 		b.entering.Add(-1)
@@ -392,8 +389,8 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 }
 
 // replayedLetter removes the letter of a replay and makes its dispatch runnable, or schedules it
-// again. If several replays of a letter run concurrently, the first one removes it, and the
-// others get ErrNotFound.
+// again. If several replays of a letter run concurrently, the first one removes it, and the others
+// get ErrNotFound.
 func (b *Bus) replayedLetter(d *dispatch, l *DeadLetter) error {
 	if b.letters.remove([]LetterID{l.ID}) == 0 {
 		return ErrNotFound
@@ -408,9 +405,8 @@ func (b *Bus) replayedLetter(d *dispatch, l *DeadLetter) error {
 }
 
 // recipientLocked returns the subscription to which a name in a letter refers. A name such as
-// "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe
-// calls. Another bus may use it for another handler, so only the bus that made the letter
-// resolves it.
+// "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe calls.
+// Another bus may use it for another handler, so only the bus that made the letter resolves it.
 func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error) {
 	s, ok := b.subscriptions.Find(name)
 	switch {

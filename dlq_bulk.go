@@ -35,9 +35,9 @@ func (b *bulk) refuseIf(bad bool, name string, value any, reason string) {
 	}
 }
 
-// Rate limits a bulk operation to perSecond letters per second, evenly spaced by the bus's
-// clock. The first letter is processed at once. After a delay, such as a slow OnProgress,
-// the operation catches up by at most 10 ms. Without Rate there is no limit.
+// Rate limits a bulk operation to perSecond letters per second, evenly spaced by the bus's clock.
+// The first letter is processed at once. After a delay, such as a slow OnProgress, the operation
+// catches up by at most 10 ms. Without Rate there is no limit.
 func Rate(perSecond float64) BulkOption {
 	return func(b *bulk) {
 		b.refuseIf(!(perSecond > 0 && perSecond <= math.MaxFloat64), "Rate", perSecond,
@@ -46,13 +46,12 @@ func Rate(perSecond float64) BulkOption {
 	}
 }
 
-// DryRun makes a bulk operation only count the letters that match. The other options then
-// have no effect.
+// DryRun makes a bulk operation only count the letters that match. The other options then have no
+// effect.
 func DryRun() BulkOption { return func(b *bulk) { b.dryRun = true } }
 
-// StopAfter stops a ReplayMatching after n failures, as counted by ReplayReport.Failures.
-// Combine it with Rate: without a rate, most letters are replayed before the first handler
-// fails.
+// StopAfter stops a ReplayMatching after n failures, as counted by ReplayReport.Failures. Combine
+// it with Rate: without a rate, most letters are replayed before the first handler fails.
 func StopAfter(n int) BulkOption {
 	return func(b *bulk) {
 		b.refuseIf(n < 1, "StopAfter", n, "must be at least 1; omit the option to continue after any failure")
@@ -60,10 +59,10 @@ func StopAfter(n int) BulkOption {
 	}
 }
 
-// OnProgress calls f after each letter. A PurgeMatching without Rate calls f after every
-// 1,000 letters and after the last one. The goroutine that runs the operation calls f
-// without a lock and waits for it. A panic of f reaches the caller of the operation; the
-// letters processed before stay processed.
+// OnProgress calls f after each letter. A PurgeMatching without Rate calls f after every 1,000
+// letters and after the last one. The goroutine that runs the operation calls f without a lock and
+// waits for it. A panic of f reaches the caller of the operation; the letters processed before stay
+// processed.
 func OnProgress(f func(BulkProgress)) BulkOption {
 	return func(b *bulk) {
 		b.refuseIf(f == nil, "OnProgress", "nil", "must not be nil; omit the option for no reports")
@@ -85,14 +84,13 @@ type ReplayReport struct {
 	Matched int
 	// Replayed is the number of letters replayed.
 	Replayed int
-	// Gone counts the letters that another call replayed or purged meanwhile, or that were
-	// evicted.
+	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
 	Gone int
 	// Stayed lists the letters that could not be replayed.
 	Stayed []StayedLetter
-	// Failures counts failures during the operation: letters that stayed, failed attempts
-	// of replayed events, and replayed events that became dead letters without an attempt,
-	// such as those that an open circuit rejects.
+	// Failures counts failures during the operation: letters that stayed, failed attempts of replayed
+	// events, and replayed events that became dead letters without an attempt, such as those that an
+	// open circuit rejects.
 	Failures int
 	// Stopped is set if StopAfter ended the operation.
 	Stopped bool
@@ -104,24 +102,23 @@ type StayedLetter struct {
 	Err error
 }
 
-// PurgeReport counts the letters of a PurgeMatching by outcome. Letters that are in neither
-// Purged nor Gone were not processed.
+// PurgeReport counts the letters of a PurgeMatching by outcome. Letters that are in neither Purged
+// nor Gone were not processed.
 type PurgeReport struct {
 	// Matched is the number of matching letters when the operation began.
 	Matched int
 	Purged  int
-	// Gone counts the letters that another call replayed or purged meanwhile, or that were
-	// evicted.
+	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
 	Gone int
 }
 
-// ReplayMatching replays the letters that match a query, oldest first. Letters of events with
-// the same key are replayed in the order of publication. The set is fixed at the start:
-// letters that match later, such as those of replays that fail again, are not replayed.
+// ReplayMatching replays the letters that match a query, oldest first. Letters of events with the
+// same key are replayed in the order of publication. The set is fixed at the start: letters that
+// match later, such as those of replays that fail again, are not replayed.
 //
-// ReplayMatching returns when the last dispatch is queued. It continues after a letter that
-// cannot be replayed. It stops early when ctx ends, the bus is shut down, or StopAfter
-// applies; the report is valid then too. It blocks only for Rate and in OnProgress.
+// ReplayMatching returns when the last dispatch is queued. It continues after a letter that cannot
+// be replayed. It stops early when ctx ends, the bus is shut down, or StopAfter applies; the report
+// is valid then too. It blocks only for Rate and in OnProgress.
 //
 // An open circuit handles replayed events as any other, by the subscription's WhenOpen.
 //
@@ -171,10 +168,9 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 	return report, nil
 }
 
-// replayOrder returns the ids of letters in the order in which to replay them. The letters of
-// a key keep the set of places that they have in letters, sorted by publication. They may be
-// out of order there: a shutdown buries the parked and the queued events of a key
-// concurrently.
+// replayOrder returns the ids of letters in the order in which to replay them. The letters of a key
+// keep the set of places that they have in letters, sorted by publication. They may be out of order
+// there: a shutdown buries the parked and the queued events of a key concurrently.
 func replayOrder(letters []*DeadLetter) []LetterID {
 	ids := make([]LetterID, len(letters))
 	places := make(map[string][]int)
@@ -200,9 +196,9 @@ func replayOrder(letters []*DeadLetter) []LetterID {
 	return ids
 }
 
-// publicationOrder returns the comparison for letters of one key. Imported letters have no
-// order field. If one letter lacks it, all are compared by time and id, because a mix of two
-// comparisons is not transitive.
+// publicationOrder returns the comparison for letters of one key. Imported letters have no order
+// field. If one letter lacks it, all are compared by time and id, because a mix of two comparisons
+// is not transitive.
 func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
 	if !slices.ContainsFunc(letters, func(l *DeadLetter) bool { return l.order.IsZero() }) {
 		return func(x, y *DeadLetter) int { return bytes.Compare(x.order[:], y.order[:]) }
@@ -213,8 +209,8 @@ func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
 }
 
 // PurgeMatching deletes the letters that match a query, oldest first. The set is fixed at the
-// start: letters that match later stay. It stops early when ctx ends; the report is valid
-// then too. It blocks only for Rate and in OnProgress.
+// start: letters that match later stay. It stops early when ctx ends; the report is valid then too.
+// It blocks only for Rate and in OnProgress.
 //
 // Errors: those of List; an *OptionError for StopAfter and for an empty query without All.
 func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...BulkOption) (PurgeReport, error) {
@@ -232,8 +228,8 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 	return report, nil
 }
 
-// PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number.
-// It stops when ctx ends. The error is the context's.
+// PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number. It
+// stops when ctx ends. The error is the context's.
 func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 	if err := q.ready(ctx); err != nil {
 		return 0, fmt.Errorf("PurgeUntil: %w", err)
@@ -245,8 +241,8 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 	return report.Purged, nil
 }
 
-// purgeBatch is the number of letters purged under one lock. No letter can be added while it
-// is held.
+// purgeBatch is the number of letters purged under one lock. No letter can be added while it is
+// held.
 const purgeBatch = 1000
 
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport, error) {
@@ -313,8 +309,8 @@ func (r *bulkRun) failed() {
 
 func (r *bulkRun) count() int { return int(r.failures.Load()) }
 
-// pace is the rate limiter of a bulk operation. It waits on the caller's goroutine, with one
-// timer and without a lock.
+// pace is the rate limiter of a bulk operation. It waits on the caller's goroutine, with one timer
+// and without a lock.
 type pace struct {
 	time      *timeline.Timeline
 	perSecond float64
@@ -326,12 +322,12 @@ type pace struct {
 
 var errStopped = errors.New("stopped")
 
-// paceBurst bounds how much a pace catches up. Timers fire about a millisecond late, so
-// without it a rate of 1,000 per second would reach only half of that.
+// paceBurst bounds how much a pace catches up. Timers fire about a millisecond late, so without it
+// a rate of 1,000 per second would reach only half of that.
 const paceBurst = 10 * time.Millisecond
 
-// wait blocks until the next letter may be processed. It returns an error if the operation
-// must end.
+// wait blocks until the next letter may be processed. It returns an error if the operation must
+// end.
 func (p *pace) wait(ctx context.Context) error {
 	if err := p.ended(ctx); err != nil || p.perSecond == 0 {
 		return err

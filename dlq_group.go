@@ -14,21 +14,20 @@ import (
 	"github.com/surebus/eventbus/internal/fingerprint"
 )
 
-// LetterGroup is a set of dead letters that probably have the same cause: the same
-// subscription, the same class of the last error, and the same error text apart from
-// numbers. Letters without a failure, such as those of an open circuit, are grouped by
-// reason.
+// LetterGroup is a set of dead letters that probably have the same cause: the same subscription,
+// the same class of the last error, and the same error text apart from numbers. Letters without a
+// failure, such as those of an open circuit, are grouped by reason.
 type LetterGroup struct {
-	// Fingerprint identifies the group, in any process. Use it in a LetterQuery. It is empty
-	// for the group of the letters beyond 10,000 groups.
+	// Fingerprint identifies the group, in any process. Use it in a LetterQuery. It is empty for the
+	// group of the letters beyond 10,000 groups.
 	Fingerprint  string `json:"fingerprint,omitempty"`
 	Subscription string `json:"subscription,omitempty"`
-	// Class is the Go type of the last failure's error, such as "*fs.PathError". Wrappers
-	// are removed: fmt.Errorf, errors.Join (the first error counts), Permanent, RetryAfter.
-	// It is empty without a failure.
+	// Class is the Go type of the last failure's error, such as "*fs.PathError". Wrappers are removed:
+	// fmt.Errorf, errors.Join (the first error counts), Permanent, RetryAfter. It is empty without a
+	// failure.
 	Class string `json:"class,omitempty"`
-	// Message is the error's text, cut at 1 KiB. Numbers, UUIDs, and hexadecimal numbers of
-	// at least 8 digits are replaced by #. Without a failure, Message is the reason.
+	// Message is the error's text, cut at 1 KiB. Numbers, UUIDs, and hexadecimal numbers of at least 8
+	// digits are replaced by #. Without a failure, Message is the reason.
 	Message string `json:"message"`
 	Count   int    `json:"count"`
 	// First and Last are the earliest and the latest DiedAt of the letters, in UTC.
@@ -44,14 +43,14 @@ const (
 	maxGroupMessage = 1 << 10
 )
 
-// Groups returns the groups of the letters that match a query, with their counts. Groups are
-// sorted by Count, then by Newest, both descending. An empty query matches all letters.
+// Groups returns the groups of the letters that match a query, with their counts. Groups are sorted
+// by Count, then by Newest, both descending. An empty query matches all letters.
 //
-// Groups returns at most 10,000 groups, those of the newest letters. All other letters are
-// counted in one more group at the end, without fingerprint and subscription.
+// Groups returns at most 10,000 groups, those of the newest letters. All other letters are counted
+// in one more group at the end, without fingerprint and subscription.
 //
-// Groups holds no lock while it counts, at about 0.4 µs a letter, and stops when ctx ends.
-// Errors: those of List; an *OptionError for Limit and Before.
+// Groups holds no lock while it counts, at about 0.4 µs a letter, and stops when ctx ends. Errors:
+// those of List; an *OptionError for Limit and Before.
 func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, error) {
 	f, err := q.wholeFilter(ctx, query)
 	if err != nil {
@@ -76,8 +75,8 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 			groups[key] = g
 		}
 		g.Count++
-		// Letters are sorted by id. The order of DiedAt may differ: the id is made later,
-		// and the clock may be set back in between.
+		// Letters are sorted by id. The order of DiedAt may differ: the id is made later, and the clock
+		// may be set back in between.
 		if l.DiedAt.Before(g.First) {
 			g.First = l.DiedAt
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/surebus/eventbus/internal/index"
 )
 
-// letterQueue is the bounded dead letter queue in memory. Letters are immutable once added,
-// because readers share them without the lock.
+// letterQueue is the bounded dead letter queue in memory. Letters are immutable once added, because
+// readers share them without the lock.
 type letterQueue struct {
 	capacity int
 	newID    func() LetterID
@@ -44,8 +44,8 @@ func newLetterIndex() *letterIndex {
 		})
 }
 
-// evictLocked removes the oldest letters until the queue is within its capacity, and returns
-// them. Shutdown letters do not count: a shutdown with many of them would evict its own.
+// evictLocked removes the oldest letters until the queue is within its capacity, and returns them.
+// Shutdown letters do not count: a shutdown with many of them would evict its own.
 func (q *letterQueue) evictLocked() []*DeadLetter {
 	var out []*DeadLetter
 	for q.letters.All().Len()-q.letters.With(letterKey{reason: ReasonShutdown}).Len() > q.capacity {

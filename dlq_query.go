@@ -25,14 +25,12 @@ type LetterQuery struct {
 	Error string
 	// Since and Until bound DeadLetter.DiedAt, both inclusive.
 	Since, Until time.Time
-	// All must be set if ReplayMatching or PurgeMatching is called without any of the
-	// fields above.
+	// All must be set if ReplayMatching or PurgeMatching is called without any of the fields above.
 	All bool
 
 	// Limit is the size of a page: 100 if it is 0, at most 10,000. List only.
 	Limit int
-	// Before selects letters older than this id. Set it to the Next of the previous page.
-	// List only.
+	// Before selects letters older than this id. Set it to the Next of the previous page. List only.
 	Before LetterID
 	// ExactTotal makes LetterPage.Total exact beyond 10,000. List only.
 	ExactTotal bool
@@ -43,8 +41,8 @@ type LetterPage struct {
 	Letters []DeadLetter
 	// Next is the Before of the next page. It is zero on the last page.
 	Next LetterID
-	// Total is the number of letters that match, on all pages. If TotalIsMore is set, more
-	// letters match.
+	// Total is the number of letters that match, on all pages. If TotalIsMore is set, more letters
+	// match.
 	Total       int
 	TotalIsMore bool
 }
@@ -110,9 +108,9 @@ func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter
 	return q.filter(ctx, query)
 }
 
-// byIndex reports whether every letter of the filter's index matches, so that no letter has to
-// be compared. There is an index for each subscription, reason, pair of both, and fingerprint,
-// and one for all letters.
+// byIndex reports whether every letter of the filter's index matches, so that no letter has to be
+// compared. There is an index for each subscription, reason, pair of both, and fingerprint, and one
+// for all letters.
 func (f *letterFilter) byIndex() bool {
 	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
 		(f.Fingerprint == "" || f.Subscription == "" && f.Reason == "")

@@ -20,15 +20,14 @@ import (
 // maxLetterLine bounds a line of an export, in bytes.
 const maxLetterLine = 16 << 20
 
-// ExportReport counts the letters of an Export by outcome. Letters that are in none of
-// Exported, Gone and Unexported were not processed.
+// ExportReport counts the letters of an Export by outcome. Letters that are in none of Exported,
+// Gone and Unexported were not processed.
 type ExportReport struct {
 	// Matched is the number of matching letters when the operation began.
 	Matched int
 	// Exported is the number of letters written.
 	Exported int
-	// Gone counts the letters that another call replayed or purged meanwhile, or that were
-	// evicted.
+	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
 	Gone int
 	// Unexported lists the letters that could not be encoded.
 	Unexported []UnexportedLetter
@@ -40,20 +39,19 @@ type UnexportedLetter struct {
 	Err error
 }
 
-// Export writes the letters that match a query to w, oldest first. Each letter is one line:
-// a DeadLetter as encoding/json encodes it. Import reads these lines. The letters stay in
-// the queue. An empty query matches all letters. The set is fixed at the start; letters that
-// leave the queue meanwhile are not written.
+// Export writes the letters that match a query to w, oldest first. Each letter is one line: a
+// DeadLetter as encoding/json encodes it. Import reads these lines. The letters stay in the queue.
+// An empty query matches all letters. The set is fixed at the start; letters that leave the queue
+// meanwhile are not written.
 //
-// Export skips a letter whose payload cannot be encoded (a channel, a cycle, a MarshalJSON
-// that fails or panics) and a letter whose line is longer than 16 MiB. The report lists
-// these. MarshalJSON runs on its own goroutine; Export waits for it until ctx ends.
+// Export skips a letter whose payload cannot be encoded (a channel, a cycle, a MarshalJSON that
+// fails or panics) and a letter whose line is longer than 16 MiB. The report lists these.
+// MarshalJSON runs on its own goroutine; Export waits for it until ctx ends.
 //
 // Export calls Write once per line, without a lock, and stops at the first error. Pass a
 // bufio.Writer and flush it afterwards. The report is valid with an error too.
 //
-// Errors: those of List; an *OptionError for Limit, Before and a nil writer; the writer's
-// error.
+// Errors: those of List; an *OptionError for Limit, Before and a nil writer; the writer's error.
 func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery) (ExportReport, error) {
 	var report ExportReport
 	f, err := q.wholeFilter(ctx, query)
@@ -101,8 +99,8 @@ func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, report *
 	return nil
 }
 
-// encode returns the letter's line. A method of the payload may panic, exit its goroutine or
-// block; encode waits for it until ctx ends.
+// encode returns the letter's line. A method of the payload may panic, exit its goroutine or block;
+// encode waits for it until ctx ends.
 func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 	r := new(struct {
 		line []byte
@@ -135,25 +133,25 @@ type ImportReport struct {
 	Imported int
 	// Skipped counts the letters that were in the queue already, or earlier in the input.
 	Skipped int
-	// Evicted counts the letters that were evicted to make room. They may be imported
-	// letters or older ones.
+	// Evicted counts the letters that were evicted to make room. They may be imported letters or older
+	// ones.
 	Evicted int
 }
 
-// Import adds the letters that Export wrote, on this bus or another one. It adds all of them
-// or none: it reads r to the end first, and keeps the letters in memory.
+// Import adds the letters that Export wrote, on this bus or another one. It adds all of them or
+// none: it reads r to the end first, and keeps the letters in memory.
 //
-// A letter keeps its id, and so its position in the queue, and all fields that the JSON has.
-// Its payload and its Original are a json.RawMessage, which Typed handlers decode. Err of a
-// failure has the text only. Import skips a letter whose id is in the queue, so an import
-// can be repeated. A letter that was replayed or purged since is imported again.
+// A letter keeps its id, and so its position in the queue, and all fields that the JSON has. Its
+// payload and its Original are a json.RawMessage, which Typed handlers decode. Err of a failure has
+// the text only. Import skips a letter whose id is in the queue, so an import can be repeated. A
+// letter that was replayed or purged since is imported again.
 //
 // WithDeadLetterCapacity applies: the oldest letters are evicted, and each is reported to
 // Observer.LetterEvicted and logged. Letters with the reason shutdown are not counted.
 //
 // Import ignores unknown fields and empty lines. Any other line that is not a letter is an
-// *ImportError with the line number. A line may have up to 16 MiB; decoding it takes memory
-// in proportion to its length.
+// *ImportError with the line number. A line may have up to 16 MiB; decoding it takes memory in
+// proportion to its length.
 //
 // Errors: *ImportError; the reader's error; the context's error, checked between lines; an
 // *OptionError for a nil reader.
@@ -205,10 +203,9 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 	return report, nil
 }
 
-// letterLine is the type that parseLetter decodes a line into. Its fields bound the memory
-// that decoding takes: with a plain DeadLetter, millions of elements of three bytes each
-// become Failures of 150 bytes before the limits apply, and a repeated field is decoded
-// again.
+// letterLine is the type that parseLetter decodes a line into. Its fields bound the memory that
+// decoding takes: with a plain DeadLetter, millions of elements of three bytes each become Failures
+// of 150 bytes before the limits apply, and a repeated field is decoded again.
 type letterLine struct {
 	*DeadLetter
 	Event struct {
@@ -222,8 +219,8 @@ type letterLine struct {
 	Failures   failureField     `json:"failures"`
 }
 
-// parseLetter returns the letter of a line, or the reason why it is invalid. The letter does
-// not reference the memory of the line.
+// parseLetter returns the letter of a line, or the reason why it is invalid. The letter does not
+// reference the memory of the line.
 func parseLetter(line []byte) (*DeadLetter, string) {
 	l := &DeadLetter{}
 	in := letterLine{DeadLetter: l}
@@ -313,8 +310,8 @@ func (f *failureField) kept() []Failure {
 	return all
 }
 
-// maxFailureText bounds the texts of imported failures, in bytes. It is above what textOf
-// keeps, so that an export and an import change no text.
+// maxFailureText bounds the texts of imported failures, in bytes. It is above what textOf keeps, so
+// that an export and an import change no text.
 const maxFailureText = 4 * maxErrorText
 
 // invalid returns the reason why a decoded letter is invalid, or "".

@@ -35,8 +35,8 @@ const (
 	parkings
 )
 
-// parkingRules says what each reason means for the others that wait. A delivery behind
-// another one of its key is parked for the reason of that one.
+// parkingRules says what each reason means for the others that wait. A delivery behind another one
+// of its key is parked for the reason of that one.
 var parkingRules = [parkings]struct {
 	publishWaits bool // Publish waits while the line is full; otherwise a newcomer overflows to a dead letter
 	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
@@ -49,15 +49,15 @@ var parkingRules = [parkings]struct {
 	orphaned:  {stored: true},
 }
 
-// releaseMost is how many deliveries a door releases at a time beyond those that are
-// inside: a service that has recovered does not receive everything at once.
+// releaseMost is how many deliveries a door releases at a time beyond those that are inside: a
+// service that has recovered does not receive everything at once.
 const releaseMost = 64
 
-// door decides whether a delivery may enter a subscription now, and keeps the line of
-// those that may not. Each of these is a dispatch of its own.
+// door decides whether a delivery may enter a subscription now, and keeps the line of those that
+// may not. Each of these is a dispatch of its own.
 //
-// A delivery that was parked has a seat in the line until it has settled, also while it
-// waits for a retry.
+// A delivery that was parked has a seat in the line until it has settled, also while it waits for a
+// retry.
 type door struct {
 	circuit  circuit
 	running  atomic.Int32 // calls of the handler; those abandoned, or waiting in PublishAndWait, not counted
@@ -94,11 +94,11 @@ func (d *dispatch) seat() line.Seat {
 // seatedAt is the subscription at which the dispatch has its seat: its last target.
 func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to.subscriptions)-1] }
 
-// enter asks for a delivery to enter, immediately before its handler is to run: a
-// subscription that an attempt does not reach holds nothing.
+// enter asks for a delivery to enter, immediately before its handler is to run: a subscription that
+// an attempt does not reach holds nothing.
 //
-// The pass is the gate as it was on the way in. Every delivery that was admitted leaves
-// exactly once.
+// The pass is the gate as it was on the way in. Every delivery that was admitted leaves exactly
+// once.
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why shut) {
 	pass = o.circuit.gate.Load()
 	n := o.running.Add(1)
@@ -155,9 +155,9 @@ func (o *door) isBehindLocked(d *dispatch) bool {
 	return behind && d.key != ""
 }
 
-// limitNow is the concurrency limit that holds now. Without one of its own, a
-// subscription is limited to its share while the bus has no free worker, so that it
-// cannot keep all workers from the others.
+// limitNow is the concurrency limit that holds now. Without one of its own, a subscription is
+// limited to its share while the bus has no free worker, so that it cannot keep all workers from
+// the others.
 func (o *door) limitNow(b *Bus) int32 {
 	if b.several.Load() && b.pool.Full() {
 		return min(o.limit, o.share)
@@ -212,9 +212,8 @@ func (b *Bus) lend(s *Subscription) {
 	}
 }
 
-// sit gives a delivery a seat, so that later ones of its key come behind it. It returns
-// why there is none, or the delivery that a full line drops: the oldest in it, or the
-// newcomer.
+// sit gives a delivery a seat, so that later ones of its key come behind it. It returns why there
+// is none, or the delivery that a full line drops: the oldest in it, or the newcomer.
 func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -244,8 +243,8 @@ func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Rea
 	return victim, ""
 }
 
-// reasonLocked is why a delivery is parked: held if the door is shut by something that may
-// last, whatever else holds.
+// reasonLocked is why a delivery is parked: held if the door is shut by something that may last,
+// whatever else holds.
 func (o *door) reasonLocked(b *Bus, d *dispatch, why shut) parking {
 	first, behind := o.line.First(d.key)
 	switch {
@@ -317,15 +316,14 @@ func (b *Bus) tend(s *Subscription) {
 	}
 }
 
-// shutLocked reports whether the door is shut by something that may last: a pause or an
-// outage.
+// shutLocked reports whether the door is shut by something that may last: a pause or an outage.
 func (o *door) shutLocked(now int64) bool {
 	o.endPauseLocked(now)
 	return o.circuit.gate.Load()&(gatePaused|gateShut) != 0
 }
 
-// holdThrottledLocked makes throttled deliveries held ones, because the door is shut: no
-// waiter and no Shutdown waits for those.
+// holdThrottledLocked makes throttled deliveries held ones, because the door is shut: no waiter and
+// no Shutdown waits for those.
 func (o *door) holdThrottledLocked(s *Subscription) bool {
 	if o.line.Parked()[throttled] == 0 {
 		return false
@@ -339,9 +337,9 @@ func (o *door) holdThrottledLocked(s *Subscription) bool {
 	return true
 }
 
-// releasesLocked reports whether the first delivery of the line may go to the door. If
-// not, something asks again: a delivery that leaves, the timer that it sets, or the
-// pool when a worker becomes free.
+// releasesLocked reports whether the first delivery of the line may go to the door. If not,
+// something asks again: a delivery that leaves, the timer that it sets, or the pool when a worker
+// becomes free.
 func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64) bool {
 	most, again := o.admitsLocked(now)
 	coming := o.line.Count(line.Coming)
@@ -365,8 +363,8 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 	return running < int(o.share) || coming == 0 // the bus may be full when it arrives
 }
 
-// admitsLocked is how many deliveries may come to the door, and if none may, when that
-// changes by itself.
+// admitsLocked is how many deliveries may come to the door, and if none may, when that changes by
+// itself.
 func (o *door) admitsLocked(now int64) (most int, again int64) {
 	o.endPauseLocked(now)
 	switch gate := o.circuit.gate.Load(); {
@@ -388,8 +386,7 @@ func (b *Bus) wake(all []*Subscription) {
 	}
 }
 
-// close empties the line, oldest first, for ever: the line refuses others with the
-// reason.
+// close empties the line, oldest first, for ever: the line refuses others with the reason.
 func (o *door) close(b *Bus, why Reason) []*dispatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -401,8 +398,8 @@ func (o *door) close(b *Bus, why Reason) []*dispatch {
 	return all
 }
 
-// countLocked tells the ledger of the parked deliveries, and publishers whether they have
-// to wait for room in the line.
+// countLocked tells the ledger of the parked deliveries, and publishers whether they have to wait
+// for room in the line.
 func (o *door) countLocked(b *Bus) {
 	parked := o.line.Parked()
 	for reason, n := range parked {

@@ -13,63 +13,57 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// Sentinels, for errors.Is. The typed errors below match the one that names
-// their kind.
+// Sentinels, for errors.Is. The typed errors below match the one that names their kind.
 var (
-	// ErrInvalidEvent is matched by every *EventError: Publish refused a type,
-	// a metadata key or another part of an event.
+	// ErrInvalidEvent is matched by every *EventError: Publish refused a type, a metadata key or
+	// another part of an event.
 	ErrInvalidEvent = errors.New("eventbus: invalid event")
 	// ErrInvalidPattern is matched by every *PatternError.
 	ErrInvalidPattern = errors.New("eventbus: invalid pattern")
 	// ErrInvalidOption is matched by every *OptionError.
 	ErrInvalidOption = errors.New("eventbus: invalid option")
-	// ErrNilHandler is returned by Subscribe for a nil handler, or a middleware
-	// that makes one.
+	// ErrNilHandler is returned by Subscribe for a nil handler, or a middleware that makes one.
 	ErrNilHandler = errors.New("eventbus: nil handler")
 	// ErrNilContext is returned by every method that was given a nil context.
 	ErrNilContext = errors.New("eventbus: nil context; use context.Background()")
-	// ErrDuplicateName is returned by Subscribe for a name that a subscription
-	// of the bus has already.
+	// ErrDuplicateName is returned by Subscribe for a name that a subscription of the bus has already.
 	ErrDuplicateName = errors.New("eventbus: duplicate subscription name")
 	// ErrNotStarted is returned by PublishAndWait before Start.
 	ErrNotStarted = errors.New("eventbus: bus is not started; call Start first")
 	// ErrAlreadyStarted is returned by a second Start.
 	ErrAlreadyStarted = errors.New("eventbus: bus is already started; call Start once")
-	// ErrShutdown is returned for what comes after Shutdown. It is also the
-	// cause of the cancellation of handlers that Shutdown cut short.
+	// ErrShutdown is returned for what comes after Shutdown. It is also the cause of the cancellation
+	// of handlers that Shutdown cut short.
 	ErrShutdown = errors.New("eventbus: bus is shut down")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
-	// ErrQueueFull is returned by Publish when the queue is full and the bus
-	// refuses (RefuseWhenFull) or has not been started.
+	// ErrQueueFull is returned by Publish when the queue is full and the bus refuses (RefuseWhenFull)
+	// or has not been started.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
-	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue
-	// can have.
+	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue can have.
 	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
-	// ErrDuplicateID is returned by Publish for a given id that is known for an
-	// event of another type or key.
+	// ErrDuplicateID is returned by Publish for a given id that is known for an event of another type
+	// or key.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
-	// ErrWouldDeadlock is returned by PublishAndWait in a handler for a key whose
-	// place the handler's own event has, or one that waits for it.
+	// ErrWouldDeadlock is returned by PublishAndWait in a handler for a key whose place the handler's
+	// own event has, or one that waits for it.
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself: the event that is being handled, or one that waits for it, has the place of the key; publish without waiting, or with another key")
-	// ErrNotScheduled is returned by Cancel for an event that does not wait to be
-	// due.
+	// ErrNotScheduled is returned by Cancel for an event that does not wait to be due.
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
 	// ErrCancelled is returned by PublishAndWait for an event that was cancelled.
 	ErrCancelled = errors.New("eventbus: event was cancelled before it was due")
-	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with
-	// NoCircuit.
+	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.
 	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
-	// ErrNotFound is returned for a dead letter that is not there: unknown,
-	// purged, or replayed already.
+	// ErrNotFound is returned for a dead letter that is not there: unknown, purged, or replayed
+	// already.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
-	// ErrNoSubscription is returned by Replay when a subscription that the
-	// letter is for does not exist; the letter stays.
+	// ErrNoSubscription is returned by Replay when a subscription that the letter is for does not
+	// exist; the letter stays.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
-	// ErrHandlerExited is the failure of a handler that ended its goroutine
-	// with runtime.Goexit, as testing's FailNow does.
+	// ErrHandlerExited is the failure of a handler that ended its goroutine with runtime.Goexit, as
+	// testing's FailNow does.
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
 )
 
@@ -158,8 +152,8 @@ type PanicError struct {
 	Stack []byte // the goroutine's stack, as runtime/debug.Stack formats it
 }
 
-// Error has the value as text if it is a string, an error or a scalar, of which at most
-// 8 KiB are kept. Of any other value it names the type: to format it could crash the process.
+// Error has the value as text if it is a string, an error or a scalar, of which at most 8 KiB are
+// kept. Of any other value it names the type: to format it could crash the process.
 func (e *PanicError) Error() string { return "eventbus: handler panicked: " + panicText(e.Value) }
 
 // Unwrap returns the panic's value if it is an error.
@@ -168,8 +162,8 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// PayloadTypeError is the failure of a typed handler whose event's payload
-// cannot become its type. It is permanent.
+// PayloadTypeError is the failure of a typed handler whose event's payload cannot become its type.
+// It is permanent.
 type PayloadTypeError struct {
 	EventType string
 	Want, Got string // Go types
@@ -202,8 +196,8 @@ func (e *ImportError) Error() string {
 // Is reports whether target is ErrInvalidLetter.
 func (e *ImportError) Is(target error) bool { return target == ErrInvalidLetter }
 
-// DeliveryError is returned by PublishAndWait when an event was not handled by
-// every subscription. errors.Is and errors.As see the last failures.
+// DeliveryError is returned by PublishAndWait when an event was not handled by every subscription.
+// errors.Is and errors.As see the last failures.
 type DeliveryError struct {
 	ID        EventID
 	EventType string
@@ -234,18 +228,16 @@ func (e *DeliveryError) Unwrap() []error {
 	return errs
 }
 
-// ShutdownError is returned by Shutdown when its context ended before the work
-// did, and when it has left what was held or published for later. It matches its
-// cause.
+// ShutdownError is returned by Shutdown when its context ended before the work did, and when it has
+// left what was held or published for later. It matches its cause.
 type ShutdownError struct {
-	// Unfinished has a dead letter for each dispatch that had not settled. They
-	// are in the dead letter queue too.
+	// Unfinished has a dead letter for each dispatch that had not settled. They are in the dead letter
+	// queue too.
 	Unfinished []DeadLetter
 	// Abandoned names the handlers that were still running.
 	Abandoned []AbandonedHandler
-	// Cause is why Shutdown did not wait longer: the context's error, or
-	// ErrNotStarted; nil if it did, and what is left was held, paused, or
-	// published for later.
+	// Cause is why Shutdown did not wait longer: the context's error, or ErrNotStarted; nil if it did,
+	// and what is left was held, paused, or published for later.
 	Cause error
 }
 
@@ -282,8 +274,8 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Permanent marks an error as one that no retry can mend: the dispatch is
-// dead-lettered at once, with the reason permanent. Permanent(nil) is nil.
+// Permanent marks an error as one that no retry can mend: the dispatch is dead-lettered at once,
+// with the reason permanent. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -299,9 +291,9 @@ type retryAfterError struct {
 func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
-// RetryAfter gives an error the delay before the next attempt, which is used as
-// it is, without jitter or cap, for that one gap. The attempts are counted as
-// usual. A negative delay is none. RetryAfter(nil, d) is nil.
+// RetryAfter gives an error the delay before the next attempt, which is used as it is, without
+// jitter or cap, for that one gap. The attempts are counted as usual. A negative delay is none.
+// RetryAfter(nil, d) is nil.
 func RetryAfter(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
@@ -312,16 +304,16 @@ func RetryAfter(err error, delay time.Duration) error {
 // maxErrorText bounds what is kept of an error's text, in bytes.
 const maxErrorText = 8 << 10
 
-// textOf is err.Error(), cut to maxErrorText, whatever that method does. before is a text
-// that is known to be valid, or "": a handler's errors are mostly the same.
+// textOf is err.Error(), cut to maxErrorText, whatever that method does. before is a text that is
+// known to be valid, or "": a handler's errors are mostly the same.
 func textOf(err error, before string) string { return texts.OfError(err, before, maxErrorText) }
 
 // maxPanicText leaves room in maxErrorText for what PanicError.Error and cutText add.
 const maxPanicText = maxErrorText - 128
 
-// panicText is the text of a value with which user code panicked: of strings, errors and
-// scalars. Of any other value it names the type. To format a value that contains itself,
-// that another goroutine writes, or whose methods block, would end or stop the process.
+// panicText is the text of a value with which user code panicked: of strings, errors and scalars.
+// Of any other value it names the type. To format a value that contains itself, that another
+// goroutine writes, or whose methods block, would end or stop the process.
 func panicText(value any) string {
 	for range 10 { // a panic that was raised again; its error may contain itself
 		if p, ok := value.(*PanicError); ok && p != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/surebus/eventbus/internal/errchain"
 )
 
-// ErrorTraits is what a bus makes of an error: what the rules and the name lists of
-// retry policies go by. An error tells it by methods, any of which it may have:
+// ErrorTraits is what a bus makes of an error: what the rules and the name lists of retry policies
+// go by. An error tells it by methods, any of which it may have:
 //
 //	Code() string                         // "" is none
 //	Name() string                         // "" is none: the type's name holds
@@ -16,20 +16,19 @@ import (
 //	Retryable() bool
 //	Retryable() (retryable, said bool)    // for types that may or may not say
 //
-// They are looked for in the whole tree of errors that an error wraps or joins, of which at
-// most 1,000 are asked, none deeper than 100. The outermost error that says something
-// counts; for names, all of them do.
+// They are looked for in the whole tree of errors that an error wraps or joins, of which at most
+// 1,000 are asked, none deeper than 100. The outermost error that says something counts; for names,
+// all of them do.
 type ErrorTraits struct {
 	// Code is dotted, as in "Payment.Declined"; "" without one.
 	Code string
-	// Names are those of the errors of the chain, the outermost first: what the name
-	// was registered as (WithErrorName, WithErrorTypeName; the first registration that
-	// fits counts), or else its Name, or else its Go type's name, without package,
-	// pointers and type arguments. What only Permanent and RetryAfter add has none.
+	// Names are those of the errors of the chain, the outermost first: what the name was registered as
+	// (WithErrorName, WithErrorTypeName; the first registration that fits counts), or else its Name,
+	// or else its Go type's name, without package, pointers and type arguments. What only Permanent
+	// and RetryAfter add has none.
 	Names []string
-	// ResultType is "error" unless the error says otherwise, or is a *TimeoutError or
-	// another one that matches context.DeadlineExceeded ("timeout"), or else matches
-	// context.Canceled ("cancellation").
+	// ResultType is "error" unless the error says otherwise, or is a *TimeoutError or another one that
+	// matches context.DeadlineExceeded ("timeout"), or else matches context.Canceled ("cancellation").
 	ResultType string
 	// Retryable is what the error says of itself; nil if it says nothing.
 	Retryable *bool
@@ -42,9 +41,9 @@ const (
 	resultCancellation = "cancellation"
 )
 
-// ErrorTraits tells what the bus makes of an error, to find out why a rule or a list
-// of names did or did not match. It runs the error's methods, which may block; what
-// panics tells nothing. The zero ErrorTraits is that of nil.
+// ErrorTraits tells what the bus makes of an error, to find out why a rule or a list of names did
+// or did not match. It runs the error's methods, which may block; what panics tells nothing. The
+// zero ErrorTraits is that of nil.
 func (b *Bus) ErrorTraits(err error) ErrorTraits {
 	if err == nil {
 		return ErrorTraits{}
@@ -153,8 +152,7 @@ func (n *errorNames) ofOne(err error) (name string) {
 	return errchain.TypeName(err)
 }
 
-// passes reports whether errors of these names are worth a retry by the lists of a
-// policy.
+// passes reports whether errors of these names are worth a retry by the lists of a policy.
 func passes(names, include, exclude []string) bool {
 	in := func(list []string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(list, name) })
@@ -162,10 +160,10 @@ func passes(names, include, exclude []string) bool {
 	return !in(exclude) && (include == nil || in(include))
 }
 
-// WithErrorName has errors that match target, by errors.Is, go by a name in
-// IncludeErrors and ExcludeErrors. Each error of a chain is asked on its own, so that
-// one that only wraps target keeps its own name. Of several registrations that fit,
-// the first holds. The name is 1 to 255 bytes of UTF-8 without control characters.
+// WithErrorName has errors that match target, by errors.Is, go by a name in IncludeErrors and
+// ExcludeErrors. Each error of a chain is asked on its own, so that one that only wraps target
+// keeps its own name. Of several registrations that fit, the first holds. The name is 1 to 255
+// bytes of UTF-8 without control characters.
 //
 //	eventbus.WithErrorName(context.DeadlineExceeded, "TimeoutError")
 func WithErrorName(target error, name string) Option {
@@ -178,8 +176,8 @@ func WithErrorName(target error, name string) Option {
 	})
 }
 
-// WithErrorTypeName is WithErrorName for the errors of a type, or of an interface, as
-// errors.As finds them.
+// WithErrorTypeName is WithErrorName for the errors of a type, or of an interface, as errors.As
+// finds them.
 //
 //	eventbus.WithErrorTypeName[*net.OpError]("ConnectionError")
 func WithErrorTypeName[E error](name string) Option {

@@ -21,8 +21,8 @@ import (
 
 // Event is one fact: something that happened, as its publisher saw it.
 //
-// Handlers get a copy of the struct; what its payload points to is shared by
-// all of them, and with the publisher.
+// Handlers get a copy of the struct; what its payload points to is shared by all of them, and with
+// the publisher.
 type Event struct {
 	// ID is unique, and later events of a process have larger ones.
 	ID EventID `json:"id"`
@@ -30,32 +30,29 @@ type Event struct {
 	Type string `json:"type"`
 	// Payload is what was given to Publish, as it is.
 	Payload any `json:"payload,omitempty"`
-	// Key is what the event is ordered by: it comes after those with the same key
-	// that were published before. Empty: it has no order.
+	// Key is what the event is ordered by: it comes after those with the same key that were published
+	// before. Empty: it has no order.
 	Key string `json:"key,omitempty"`
 	// Metadata is what accompanies the payload.
 	Metadata EventMetadata `json:"metadata,omitzero"`
-	// Time is when Publish was called, in UTC: up to a millisecond before, while there is
-	// work, and further before where no processor is free for the bus to read the clock.
+	// Time is when Publish was called, in UTC: up to a millisecond before, while there is work, and
+	// further before where no processor is free for the bus to read the clock.
 	Time time.Time `json:"time"`
 }
 
-// Handler handles an event. Returning nil means that it is done; an error, a
-// panic and runtime.Goexit are failures, and so is returning after the
-// subscription's timeout.
+// Handler handles an event. Returning nil means that it is done; an error, a panic and
+// runtime.Goexit are failures, and so is returning after the subscription's timeout.
 //
-// Handlers are called concurrently, for different events. ctx is cancelled at
-// the timeout, when the handler returns, and when Shutdown's own context ends
-// (with the cause ErrShutdown); it has the values of the context given to
-// Publish, and FromContext asks it what is being delivered. Handlers steer with
-// Permanent and RetryAfter.
+// Handlers are called concurrently, for different events. ctx is cancelled at the timeout, when the
+// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown); it has the
+// values of the context given to Publish, and FromContext asks it what is being delivered. Handlers
+// steer with Permanent and RetryAfter.
 type Handler func(ctx context.Context, e Event) error
 
-// Typed makes a handler of a function that takes the payload as a T. A *T is
-// accepted for a T and the other way round; nil for a T that can be nil; and a
-// json.RawMessage, as the events of imported dead letters have, is decoded into a T
-// for each call. A payload that cannot become a T is a permanent failure, a
-// *PayloadTypeError.
+// Typed makes a handler of a function that takes the payload as a T. A *T is accepted for a T and
+// the other way round; nil for a T that can be nil; and a json.RawMessage, as the events of
+// imported dead letters have, is decoded into a T for each call. A payload that cannot become a T
+// is a permanent failure, a *PayloadTypeError.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil
@@ -103,8 +100,7 @@ func (id *EventID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseEventID reads a UUID in its usual form, of 36 characters. The error is an
-// *EventError.
+// ParseEventID reads a UUID in its usual form, of 36 characters. The error is an *EventError.
 func ParseEventID(s string) (EventID, error) {
 	id, ok := uuid7.Parse(s)
 	if !ok {
@@ -113,8 +109,8 @@ func ParseEventID(s string) (EventID, error) {
 	return id, nil
 }
 
-// EventMetadata are the name-value pairs of an event. It cannot be changed, so
-// handlers share it. The zero value is empty.
+// EventMetadata are the name-value pairs of an event. It cannot be changed, so handlers share it.
+// The zero value is empty.
 type EventMetadata struct {
 	pairs *[]metadataPair
 }
@@ -144,8 +140,8 @@ func (m EventMetadata) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// All ranges over the names and values, in the order in which they were given,
-// those of WithMetadataFrom last and by name.
+// All ranges over the names and values, in the order in which they were given, those of
+// WithMetadataFrom last and by name.
 func (m EventMetadata) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		if m.pairs == nil {
@@ -248,8 +244,8 @@ func checkMetadata(name, value string) error {
 // PublishOption is an option of Publish, PublishAndWait and a Publication.
 type PublishOption func(publication) publication
 
-// publication is what the options say of an event. They pass it on by value, so
-// that it needs no allocation.
+// publication is what the options say of an event. They pass it on by value, so that it needs no
+// allocation.
 type publication struct {
 	metadata EventMetadata
 	key      string
@@ -259,8 +255,7 @@ type publication struct {
 	err      error      // of the first option that is refused
 }
 
-// dueOption is when an event is to be dispatched: a while after it is published,
-// or at an instant.
+// dueOption is when an event is to be dispatched: a while after it is published, or at an instant.
 type dueOption struct {
 	after time.Duration
 	at    time.Time
@@ -273,10 +268,9 @@ func (p publication) refuse(err error) publication {
 	return p
 }
 
-// Metadata gives an event a name and a value, which outlive the process where
-// the bus does. A name given again replaces its value. At most 64 names of up to
-// 255 bytes, with values of up to 8 KiB, in UTF-8; names that begin with
-// "eventbus." are reserved.
+// Metadata gives an event a name and a value, which outlive the process where the bus does. A name
+// given again replaces its value. At most 64 names of up to 255 bytes, with values of up to 8 KiB,
+// in UTF-8; names that begin with "eventbus." are reserved.
 func Metadata(name, value string) PublishOption {
 	return func(p publication) publication {
 		if err := p.metadata.set(name, value); err != nil {
@@ -286,14 +280,13 @@ func Metadata(name, value string) PublishOption {
 	}
 }
 
-// Key orders an event after those that were published with the same key before:
-// it is dispatched when they have settled, their retries included. Events with
-// other keys, or none, do not wait for it. A delivery that is held (see
-// HoldWhenOpen) does not hold up its key at other subscriptions. On a bus with
-// isolation there is an order for each subscription.
+// Key orders an event after those that were published with the same key before: it is dispatched
+// when they have settled, their retries included. Events with other keys, or none, do not wait for
+// it. A delivery that is held (see HoldWhenOpen) does not hold up its key at other subscriptions.
+// On a bus with isolation there is an order for each subscription.
 //
-// Up to 255 bytes of UTF-8 without control characters. An empty key is none. Of
-// several, the last holds.
+// Up to 255 bytes of UTF-8 without control characters. An empty key is none. Of several, the last
+// holds.
 func Key(key string) PublishOption {
 	return func(p publication) publication {
 		if reason := checkKey(key); reason != "" {
@@ -312,11 +305,10 @@ func checkKey(key string) string {
 	return reason
 }
 
-// ID gives an event its id, so that publishing can be repeated when it is not
-// known whether it succeeded: an id that is known, with the same type and key, is
-// answered as the first time, and nothing is dispatched. With another type or key
-// it is ErrDuplicateID. The last 100,000 ids that were given are known, those of
-// events that were cancelled aside.
+// ID gives an event its id, so that publishing can be repeated when it is not known whether it
+// succeeded: an id that is known, with the same type and key, is answered as the first time, and
+// nothing is dispatched. With another type or key it is ErrDuplicateID. The last 100,000 ids that
+// were given are known, those of events that were cancelled aside.
 //
 // Not zero. Of several, the last holds. NewEventID makes one.
 func ID(id EventID) PublishOption {
@@ -329,12 +321,11 @@ func ID(id EventID) PublishOption {
 	}
 }
 
-// After has an event dispatched no earlier than d from now. It is accepted at
-// once, for the subscriptions that there are now, and can be taken back with
-// Cancel until it is due. One that matches none is unrouted at once. It takes its
-// key's place when it is due. MaxElapsed counts from Publish. Shutdown does not
-// wait for it. Not more than 0 is at once. Of several of After and At, the last
-// holds.
+// After has an event dispatched no earlier than d from now. It is accepted at once, for the
+// subscriptions that there are now, and can be taken back with Cancel until it is due. One that
+// matches none is unrouted at once. It takes its key's place when it is due. MaxElapsed counts from
+// Publish. Shutdown does not wait for it. Not more than 0 is at once. Of several of After and At,
+// the last holds.
 func After(d time.Duration) PublishOption {
 	return func(p publication) publication {
 		p.when = &dueOption{after: d}

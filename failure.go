@@ -45,9 +45,9 @@ type verdict struct {
 	retryAfter *retryAfterError
 }
 
-// judge asks an error, and the rules or the policy, what they say of it. All of these may
-// be user code, so it must be called where anything may happen (see guarded): if
-// that breaks off, the rest of v stays at what is set first.
+// judge asks an error, and the rules or the policy, what they say of it. All of these may be user
+// code, so it must be called where anything may happen (see guarded): if that breaks off, the rest
+// of v stays at what is set first.
 func (v *verdict) judge(err error, by *judgement) {
 	told := false
 	*v = verdict{rule: -1, worthIt: true}
@@ -79,8 +79,8 @@ func (v *verdict) judge(err error, by *judgement) {
 	v.rejected = rejected && !own
 }
 
-// isOwnFailure reports whether an error is the bus's own word for a failure: a timeout, a
-// panic, or a handler that ended its goroutine. These are never rejections.
+// isOwnFailure reports whether an error is the bus's own word for a failure: a timeout, a panic, or
+// a handler that ended its goroutine. These are never rejections.
 func isOwnFailure(err error) bool {
 	switch err.(type) { //nolint:errorlint // an error that wraps one of these is the handler's
 	case *TimeoutError, *PanicError:
@@ -89,8 +89,8 @@ func isOwnFailure(err error) bool {
 	return err == ErrHandlerExited //nolint:errorlint // see above
 }
 
-// worthIt reports whether the policy retries an error, and if not, whether it rejects the
-// error. One that IncludeErrors does not list is not rejected.
+// worthIt reports whether the policy retries an error, and if not, whether it rejects the error.
+// One that IncludeErrors does not list is not rejected.
 func (j *judgement) worthIt(err error) (worthIt, rejected bool) {
 	p := j.policy
 	if p.IncludeErrors != nil || len(p.ExcludeErrors) > 0 {
@@ -116,8 +116,8 @@ func (j *judgement) deciding(v *verdict) *RetryPolicy {
 	return j.policy
 }
 
-// count counts a failure for what decides on it: how many that are of the dispatch's
-// failures, and where its last delay is kept.
+// count counts a failure for what decides on it: how many that are of the dispatch's failures, and
+// where its last delay is kept.
 func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
 	s := d.tell()
 	if v.rule < 0 {
@@ -137,8 +137,8 @@ type failedAttempt struct {
 	*verdict
 }
 
-// decision is what follows from a failed attempt: another one after delay, or
-// death for a reason. scheduled is what the delay would be without RetryAfter.
+// decision is what follows from a failed attempt: another one after delay, or death for a reason.
+// scheduled is what the delay would be without RetryAfter.
 type decision struct {
 	retry            bool
 	delay, scheduled time.Duration
@@ -166,8 +166,7 @@ func (p *RetryPolicy) decide(f *failedAttempt, random float64) decision {
 	return decision{retry: true, delay: delay, scheduled: scheduled}
 }
 
-// rulesAt are the rules for the failures of a subscription, and whose they are: nil
-// for the bus.
+// rulesAt are the rules for the failures of a subscription, and whose they are: nil for the bus.
 func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
 	if own := p.ownOf(s); own != nil && own.settings.rules != nil {
 		return own.settings.rules, s
@@ -189,8 +188,7 @@ func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
 	return ref
 }
 
-// decider is the policy of the rule that has decided on a failure, or of the dispatch
-// if none has.
+// decider is the policy of the rule that has decided on a failure, or of the dispatch if none has.
 func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
 	rules, _ := p.rulesAt(f.subscription)
 	if position := int(f.rule) - 1; rules != nil && position >= 0 && position < len(rules.policies) {

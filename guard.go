@@ -9,11 +9,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// guarded runs code of the user's that is neither a handler nor called by the
-// user: methods of errors, RetryIf, observers. It may panic, and even end its
-// goroutine, without ending ours, which has a dispatch in its hands. It returns
-// what the code panicked with, as text and "" for nothing, and whether it has ended:
-// once stop or late is closed it is not waited for any longer than guardedGrace.
+// guarded runs code of the user's that is neither a handler nor called by the user: methods of
+// errors, RetryIf, observers. It may panic, and even end its goroutine, without ending ours, which
+// has a dispatch in its hands. It returns what the code panicked with, as text and "" for nothing,
+// and whether it has ended: once stop or late is closed it is not waited for any longer than
+// guardedGrace.
 func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) {
 	ended := make(chan string, 1)
 	go func() {
@@ -42,8 +42,8 @@ func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) 
 	}
 }
 
-// guardedGrace is what the user's code is given when a Shutdown has been cut
-// short, or it is late. It is the runtime's time.
+// guardedGrace is what the user's code is given when a Shutdown has been cut short, or it is late.
+// It is the runtime's time.
 const guardedGrace = 100 * time.Millisecond
 
 // randomly is a number for the jitter of a subscription's retry, in [0, 1).
@@ -68,8 +68,7 @@ func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
 	return *given
 }
 
-// judgeInside asks the questions to a handler's error as a part of the call: the watch
-// guards them.
+// judgeInside asks the questions to a handler's error as a part of the call: the watch guards them.
 func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
 	v = new(verdict)
 	defer func() {
@@ -102,8 +101,8 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 	return v
 }
 
-// guardedFor runs code of the user's that decides on a subscription's failure, for no
-// longer than its handler may take. A cut does not wait for it.
+// guardedFor runs code of the user's that decides on a subscription's failure, for no longer than
+// its handler may take. A cut does not wait for it.
 func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
 	late := make(chan struct{})
 	timer := b.time.AfterFunc(s.timeout, func() { close(late) })

@@ -11,18 +11,17 @@ import (
 // Plan describes how the bus dispatches an event of a type that is published now.
 type Plan struct {
 	EventType string
-	// Targets lists the subscriptions that match, in the order of delivery. If it is empty,
-	// the event is unrouted.
+	// Targets lists the subscriptions that match, in the order of delivery. If it is empty, the event
+	// is unrouted.
 	Targets []Target
-	// Policy is the retry policy of the dispatch, merged from the overrides of the targets.
-	// Jitter, RetryIf, IncludeErrors and ExcludeErrors are not merged: Policy has those of
-	// the bus, and a target with its own values has them in Overrides.
+	// Policy is the retry policy of the dispatch, merged from the overrides of the targets. Jitter,
+	// RetryIf, IncludeErrors and ExcludeErrors are not merged: Policy has those of the bus, and a
+	// target with its own values has them in Overrides.
 	Policy RetryPolicy
-	// Origins maps the field names of Policy to the subscription that set the value, or to
-	// BusDefault.
+	// Origins maps the field names of Policy to the subscription that set the value, or to BusDefault.
 	Origins map[string]string
-	// Isolated is set if each target is a separate dispatch (WithIsolation). Policy is then
-	// the policy of the bus, and each target applies its Overrides to it.
+	// Isolated is set if each target is a separate dispatch (WithIsolation). Policy is then the policy
+	// of the bus, and each target applies its Overrides to it.
 	Isolated bool
 	// Err is an *EventError for an event type that Publish rejects, or ErrUninitialized.
 	Err error
@@ -36,8 +35,8 @@ type Target struct {
 	Subscription string
 	Pattern      string
 	Timeout      time.Duration
-	// Overrides maps the names of the retry policy's fields that the subscription sets to
-	// their values as text.
+	// Overrides maps the names of the retry policy's fields that the subscription sets to their values
+	// as text.
 	Overrides map[string]string
 	// Rules apply to each failure of the subscription, in order, before the policy.
 	Rules []RetryRule
@@ -147,8 +146,8 @@ func (b *Bus) list() []*Subscription {
 	return b.subscriptions.All()
 }
 
-// Abandoned returns the handlers that were abandoned, at their timeouts or by Shutdown, and
-// have not returned yet.
+// Abandoned returns the handlers that were abandoned, at their timeouts or by Shutdown, and have
+// not returned yet.
 func (b *Bus) Abandoned() []AbandonedHandler {
 	if !b.usable() {
 		return nil

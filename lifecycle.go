@@ -11,8 +11,8 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Start begins to dispatch, with the events that were published before. It does not
-// block. Errors: ErrAlreadyStarted, ErrShutdown, the context's.
+// Start begins to dispatch, with the events that were published before. It does not block. Errors:
+// ErrAlreadyStarted, ErrShutdown, the context's.
 func (b *Bus) Start(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)
@@ -33,27 +33,25 @@ func (b *Bus) Start(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown ends the bus. It refuses new work from outside and waits until every running,
-// queued, retrying and throttled dispatch has settled. Events that running handlers
-// publish meanwhile are accepted. It does not wait for held deliveries, for scheduled
-// events, or for abandoned handlers: held deliveries and scheduled events are
-// dead-lettered with the reason shutdown.
+// Shutdown ends the bus. It refuses new work from outside and waits until every running, queued,
+// retrying and throttled dispatch has settled. Events that running handlers publish meanwhile are
+// accepted. It does not wait for held deliveries, for scheduled events, or for abandoned handlers:
+// held deliveries and scheduled events are dead-lettered with the reason shutdown.
 //
-// When ctx ends first, Shutdown cancels running handlers with the cause ErrShutdown and
-// does not wait for them: what they return then is neither an outcome nor an attempt.
-// Unfinished dispatches are dead-lettered with the reason shutdown. A bus that was not
-// started does so at once.
+// When ctx ends first, Shutdown cancels running handlers with the cause ErrShutdown and does not
+// wait for them: what they return then is neither an outcome nor an attempt. Unfinished dispatches
+// are dead-lettered with the reason shutdown. A bus that was not started does so at once.
 //
-// The error is a *ShutdownError if anything was left: every dead letter with the reason
-// shutdown, and every handler that still runs, abandoned ones included. The log has an
-// entry for each of the first 100 of these letters, and a summary of the others.
+// The error is a *ShutdownError if anything was left: every dead letter with the reason shutdown,
+// and every handler that still runs, abandoned ones included. The log has an entry for each of the
+// first 100 of these letters, and a summary of the others.
 //
-// Shutdown is idempotent and may be called from anywhere. Every call waits for the same
-// end, the end of any call's context cuts all short, and all return the same error.
-// Called by a handler with its context, it starts the shutdown and returns nil at once.
+// Shutdown is idempotent and may be called from anywhere. Every call waits for the same end, the
+// end of any call's context cuts all short, and all return the same error. Called by a handler with
+// its context, it starts the shutdown and returns nil at once.
 //
-// Afterwards no goroutine of the bus is left, except those of abandoned handlers. Dead
-// letters and metrics stay readable.
+// Afterwards no goroutine of the bus is left, except those of abandoned handlers. Dead letters and
+// metrics stay readable.
 func (b *Bus) Shutdown(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Shutdown: %w", err)
@@ -85,8 +83,8 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	return b.shutdownErr
 }
 
-// finish waits until nothing is left but what Shutdown does not wait for, dead-letters
-// that, and ends the goroutines.
+// finish waits until nothing is left but what Shutdown does not wait for, dead-letters that, and
+// ends the goroutines.
 func (b *Bus) finish() {
 	<-b.drained
 	b.awaitCut() // it leaves the same behind
@@ -134,8 +132,8 @@ func (c *cutting) begin() {
 	close(c.done)
 }
 
-// cut dead-letters everything that is unfinished. Calls that start after cutting is set
-// check it; this function stops the calls that started earlier and empties the queues.
+// cut dead-letters everything that is unfinished. Calls that start after cutting is set check it;
+// this function stops the calls that started earlier and empties the queues.
 func (b *Bus) cut(cause error) {
 	b.mu.Lock()
 	if b.cutEnded != nil {
@@ -192,8 +190,8 @@ func (b *Bus) leaveBehind() {
 // loggedUnfinished is the number of letters of a shutdown that are logged one by one.
 const loggedUnfinished = 100
 
-// noteUnfinished keeps a letter of a shutdown for its error. It returns whether the letter
-// is to be logged.
+// noteUnfinished keeps a letter of a shutdown for its error. It returns whether the letter is to be
+// logged.
 func (b *Bus) noteUnfinished(l *DeadLetter) (log bool) {
 	if l.Reason != ReasonShutdown {
 		return true
@@ -239,13 +237,12 @@ func (b *Bus) isDrained() bool {
 // empty reports whether nothing is unsettled.
 func (b *Bus) empty() bool { return b.unsettled(b.ledger.settled()) == 0 }
 
-// unsettled is the number of dispatches that have been opened and not settled, and of those
-// that are about to open. It may be too large for a moment, and is never too small:
-// the numbers of those that have settled and of those that are parked or scheduled are
-// read before it.
+// unsettled is the number of dispatches that have been opened and not settled, and of those that
+// are about to open. It may be too large for a moment, and is never too small: the numbers of those
+// that have settled and of those that are parked or scheduled are read before it.
 func (b *Bus) unsettled(settled int64) int64 {
-	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it
-	// runs: depth is read before accepted.
+	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it runs:
+	// depth is read before accepted.
 	opening := b.entering.Load()
 	if b.pool.Depth() > 0 {
 		opening++

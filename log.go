@@ -7,8 +7,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// logFailure is the entry of a failed attempt; p has decided on it, and delay is 0
-// after the last.
+// logFailure is the entry of a failed attempt; p has decided on it, and delay is 0 after the last.
 func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
 		f := d.lastFailure()

@@ -14,39 +14,38 @@ import (
 type Metrics struct {
 	// Types has the event types; those beyond the first 1,000 share OtherTypes.
 	Types map[string]TypeMetrics
-	// Subscriptions has the subscriptions that are, in the order in which they
-	// were made.
+	// Subscriptions has the subscriptions that are, in the order in which they were made.
 	Subscriptions []SubscriptionMetrics
 
 	// Retries is how many retries have been scheduled.
 	Retries int64
-	// QueueDepth is how many events wait for a worker, and QueueOverflows how
-	// many have been let in beyond the capacity, published by handlers.
+	// QueueDepth is how many events wait for a worker, and QueueOverflows how many have been let in
+	// beyond the capacity, published by handlers.
 	QueueDepth     int
 	QueueOverflows int64
 	// WaitingRetries is how many dispatches wait for their next attempt.
 	WaitingRetries int
-	// Scheduled is the number of events that are not due yet. Held and Throttled are the
-	// numbers of deliveries that are parked for these reasons.
+	// Scheduled is the number of events that are not due yet. Held and Throttled are the numbers of
+	// deliveries that are parked for these reasons.
 	Scheduled int
 	Held      int
 	Throttled int
-	// RunningDispatches is the number of dispatches on a worker. AbandonedHandlers is the
-	// number of handlers that exceeded their timeouts and still run.
+	// RunningDispatches is the number of dispatches on a worker. AbandonedHandlers is the number of
+	// handlers that exceeded their timeouts and still run.
 	RunningDispatches int
 	AbandonedHandlers int
 	// Workers is how many goroutines there are to run handlers.
 	Workers int
-	// DeadLetters is how many letters there are, and LettersEvicted how many
-	// have fallen out of the full queue.
+	// DeadLetters is how many letters there are, and LettersEvicted how many have fallen out of the
+	// full queue.
 	DeadLetters    int
 	LettersEvicted int64
 
 	Ledger Ledger
 }
 
-// OtherTypes is the name under which Metrics has the event types that are too
-// many to be told apart. It is no event type.
+// OtherTypes is the name under which Metrics has the event types that are too many to be told
+// apart. It is no event type.
 const OtherTypes = "*"
 
 // maxTypes is how many event types are counted apart.
@@ -57,18 +56,17 @@ type TypeMetrics struct {
 	Events  int64 // published
 	Retries int64 // retries scheduled
 	Retried int64 // dispatches with a retry
-	// SucceededAfterRetry is how many of the retried dispatches were handled in
-	// the end.
+	// SucceededAfterRetry is how many of the retried dispatches were handled in the end.
 	SucceededAfterRetry int64
 	DeadLettered        int64
 }
 
-// SuccessAfterRetryRate is which part of the retried dispatches has been handled
-// in the end, from 0 to 1; 0 if none was retried.
+// SuccessAfterRetryRate is which part of the retried dispatches has been handled in the end, from 0
+// to 1; 0 if none was retried.
 func (m TypeMetrics) SuccessAfterRetryRate() float64 { return rate(m.SucceededAfterRetry, m.Retried) }
 
-// DeadLetterRate is dead letters by events; 0 if there was no event. Replays that
-// die, and events that die at several subscriptions, can take it beyond 1.
+// DeadLetterRate is dead letters by events; 0 if there was no event. Replays that die, and events
+// that die at several subscriptions, can take it beyond 1.
 func (m TypeMetrics) DeadLetterRate() float64 { return rate(m.DeadLettered, m.Events) }
 
 func rate(part, whole int64) float64 {
@@ -94,25 +92,25 @@ type SubscriptionMetrics struct {
 	Held         int   // deliveries that wait for the circuit, or for Resume
 	Throttled    int   // deliveries that wait for the concurrency limit
 	Running      int   // calls of the handler; those abandoned, or waiting in PublishAndWait, not counted
-	// Paused says that Pause or HoldUntil is in force, and PausedUntil until
-	// when: the zero time is until Resume.
+	// Paused says that Pause or HoldUntil is in force, and PausedUntil until when: the zero time is
+	// until Resume.
 	Paused      bool
 	PausedUntil time.Time
 	Latency     Latency
 }
 
-// Latency is how long handlers ran. The bus times every failure, and one success in 64
-// while it is busy. The quantiles weigh a timed success by the number of successes that it
-// stands for. A quantile is at most a quarter too large.
+// Latency is how long handlers ran. The bus times every failure, and one success in 64 while it is
+// busy. The quantiles weigh a timed success by the number of successes that it stands for. A
+// quantile is at most a quarter too large.
 type Latency struct {
-	// Samples is the number of calls that were timed: the failures, and the sampled
-	// successes, each counted once.
+	// Samples is the number of calls that were timed: the failures, and the sampled successes, each
+	// counted once.
 	Samples            int64
 	P50, P90, P99, Max time.Duration
 }
 
-// Ledger counts this process's dispatches. What came in is what went out and what is still
-// there. Each number is counted where it happens, and none is derived from the others.
+// Ledger counts this process's dispatches. What came in is what went out and what is still there.
+// Each number is counted where it happens, and none is derived from the others.
 type Ledger struct {
 	// What came in.
 	Accepted int64 // by Publish, PublishAndWait and PublishBatch
@@ -139,9 +137,9 @@ type Ledger struct {
 	Closed bool // Shutdown has returned
 }
 
-// Balanced reports whether the books balance. At rest they always do; under load they may
-// be off by the transitions in progress while they are read. After Shutdown has
-// returned, nothing may be left either.
+// Balanced reports whether the books balance. At rest they always do; under load they may be off by
+// the transitions in progress while they are read. After Shutdown has returned, nothing may be left
+// either.
 func (l Ledger) Balanced() bool {
 	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording
 	return l.Accepted+l.Copies+l.Splits+l.Replays ==
@@ -201,8 +199,8 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 	}
 }
 
-// Metrics takes a snapshot. It does not block dispatching; a zero Metrics is
-// returned by a bus that New did not make.
+// Metrics takes a snapshot. It does not block dispatching; a zero Metrics is returned by a bus that
+// New did not make.
 func (b *Bus) Metrics() Metrics {
 	if !b.usable() {
 		return Metrics{}
@@ -316,8 +314,7 @@ func (t *typeTable) each(f func(string, *typeCounters)) {
 	}
 }
 
-// subscriptionCounters are those of a subscription; the circuit counts the
-// successes.
+// subscriptionCounters are those of a subscription; the circuit counts the successes.
 type subscriptionCounters struct {
 	failures, timeouts, panics, lateEnds, slow, skipped atomic.Int64
 

@@ -8,79 +8,72 @@ import (
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
-// Observer is called at what happens on the bus. Its functions may be nil; one
-// that is costs nothing.
+// Observer is called at what happens on the bus. Its functions may be nil; one that is costs
+// nothing.
 //
-// Each call runs on a goroutine of its own, under no lock of the bus, and where it
-// happened waits until the call has returned: in Publish, in Replay, or on the
-// worker that has the dispatch in its hands. So functions must be quick; they may
-// be called concurrently. A panic is logged and does no harm, nor does
-// runtime.Goexit. When a Shutdown is cut short they are waited for no longer than
-// a moment, 100 ms, and once that was too short, not at all.
+// Each call runs on a goroutine of its own, under no lock of the bus, and where it happened waits
+// until the call has returned: in Publish, in Replay, or on the worker that has the dispatch in its
+// hands. So functions must be quick; they may be called concurrently. A panic is logged and does no
+// harm, nor does runtime.Goexit. When a Shutdown is cut short they are waited for no longer than a
+// moment, 100 ms, and once that was too short, not at all.
 //
-// They may use the bus. A Publish there comes from outside, also if it happened in
-// a handler: on a full queue it waits for the workers, one of which may wait for
-// it. What waits for the bus, PublishAndWait or Shutdown, waits for itself: it
-// needs a goroutine of its own, or a context that ends.
+// They may use the bus. A Publish there comes from outside, also if it happened in a handler: on a
+// full queue it waits for the workers, one of which may wait for it. What waits for the bus,
+// PublishAndWait or Shutdown, waits for itself: it needs a goroutine of its own, or a context that
+// ends.
 //
-// Of one dispatch, the calls come in the order in which things happen:
-// AttemptBegun, AttemptEnded, then RetryScheduled and the next AttemptBegun, or
-// DeadLettered. Between those of different dispatches there is no order, and none
-// at all between those that a Shutdown that is cut short does not wait for.
+// Of one dispatch, the calls come in the order in which things happen: AttemptBegun, AttemptEnded,
+// then RetryScheduled and the next AttemptBegun, or DeadLettered. Between those of different
+// dispatches there is no order, and none at all between those that a Shutdown that is cut short
+// does not wait for.
 type Observer struct {
-	// Accepted is called by Publish and PublishAndWait, before they return, with
-	// each event that they accept. Its handlers may have begun by then: Accepted
-	// may come after any of the others, Unrouted aside. What is replayed is not
-	// accepted anew.
+	// Accepted is called by Publish and PublishAndWait, before they return, with each event that they
+	// accept. Its handlers may have begun by then: Accepted may come after any of the others, Unrouted
+	// aside. What is replayed is not accepted anew.
 	Accepted func(Event)
-	// Unrouted is called with each event that no subscription matched, by Publish,
-	// after Accepted.
+	// Unrouted is called with each event that no subscription matched, by Publish, after Accepted.
 	Unrouted func(Event)
 
-	// AttemptBegun is called before the first handler of an attempt begins. A
-	// dispatch that only skips subscriptions makes no attempt.
+	// AttemptBegun is called before the first handler of an attempt begins. A dispatch that only skips
+	// subscriptions makes no attempt.
 	AttemptBegun func(Attempt)
-	// AttemptEnded is called once for each AttemptBegun, when it is recorded what
-	// the attempt has led to, and before PublishAndWait returns. It is whatever has
-	// ended the attempt: a handler that overran, panicked or ended its goroutine, an
-	// Unsubscribe, an open circuit, or a Shutdown that was cut short. An abandoned
-	// handler may go on.
+	// AttemptEnded is called once for each AttemptBegun, when it is recorded what the attempt has led
+	// to, and before PublishAndWait returns. It is whatever has ended the attempt: a handler that
+	// overran, panicked or ended its goroutine, an Unsubscribe, an open circuit, or a Shutdown that
+	// was cut short. An abandoned handler may go on.
 	AttemptEnded func(EndedAttempt)
-	// RetryScheduled is called after an AttemptEnded with the outcome Waiting. The
-	// retry may still come to nothing: a Shutdown that is cut short dead-letters
-	// what waits.
+	// RetryScheduled is called after an AttemptEnded with the outcome Waiting. The retry may still
+	// come to nothing: a Shutdown that is cut short dead-letters what waits.
 	RetryScheduled func(ScheduledRetry)
 
-	// DeadLettered is called with each dead letter, when it can be found in the
-	// dead letter queue: after the AttemptEnded of an attempt that has died, and
-	// before that of one that has only skipped a subscription.
+	// DeadLettered is called with each dead letter, when it can be found in the dead letter queue:
+	// after the AttemptEnded of an attempt that has died, and before that of one that has only skipped
+	// a subscription.
 	DeadLettered func(DeadLetter)
-	// LetterEvicted is called with each dead letter that fell out of the full
-	// queue, by whoever added the next one. It is the last to see it; many workers
-	// at once may have it called before DeadLettered.
+	// LetterEvicted is called with each dead letter that fell out of the full queue, by whoever added
+	// the next one. It is the last to see it; many workers at once may have it called before
+	// DeadLettered.
 	LetterEvicted func(DeadLetter)
-	// Replayed is called by Replay and ReplayMatching, before they return, with
-	// each letter that they have consumed. The handlers may have begun by then.
+	// Replayed is called by Replay and ReplayMatching, before they return, with each letter that they
+	// have consumed. The handlers may have begun by then.
 	Replayed func(DeadLetter)
 
-	// CircuitChanged is called when the state of a subscription's circuit has
-	// changed: on the worker whose delivery has changed it, before that goes on. If
-	// one of its calls takes longer than the circuit's OpenFor, the next change may
-	// be told before it has returned.
+	// CircuitChanged is called when the state of a subscription's circuit has changed: on the worker
+	// whose delivery has changed it, before that goes on. If one of its calls takes longer than the
+	// circuit's OpenFor, the next change may be told before it has returned.
 	CircuitChanged func(CircuitChange)
-	// SlowHandler is called once for each call of a handler that still runs when a
-	// third of its timeout has passed; if that is less than a millisecond, perhaps
-	// not. Nothing waits for it but Shutdown: it holds up neither the handler nor
-	// the deadlines of others, and the handler may have ended when it is called,
-	// and the attempt with it.
+	// SlowHandler is called once for each call of a handler that still runs when a third of its
+	// timeout has passed; if that is less than a millisecond, perhaps not. Nothing waits for it but
+	// Shutdown: it holds up neither the handler nor the deadlines of others, and the handler may have
+	// ended when it is called, and the attempt with it.
 	SlowHandler func(SlowHandler)
 }
 
-// Attempt is one pass of a dispatch over its subscriptions, from where it has come
-// to until the first failure.
+// Attempt is one pass of a dispatch over its subscriptions, from where it has come to until the
+// first failure.
 type Attempt struct {
-	// ID tells attempts apart: an AttemptBegun and its AttemptEnded have the same
-	// one, which is no other attempt's of the bus.
+	// ID tells attempts apart: an AttemptBegun and its AttemptEnded have the same one, which is no
+	// other attempt's of the bus.
 	ID      uint64
 	Event   Event
 	Number  int       // 1 for the first
@@ -92,13 +85,13 @@ type Attempt struct {
 type EndedAttempt struct {
 	Attempt
 	Duration time.Duration // from BeganAt on, observers included
-	// Outcome is how the dispatch stands: Waiting for its next attempt, or how it
-	// ended. One that was Handled may have skipped subscriptions.
+	// Outcome is how the dispatch stands: Waiting for its next attempt, or how it ended. One that was
+	// Handled may have skipped subscriptions.
 	Outcome Outcome
 	// Reason is why it died, with the outcome DeadLettered.
 	Reason Reason
-	// Failure is what has ended the attempt; nil if none of its handlers failed. One
-	// that was cut short by Shutdown has not.
+	// Failure is what has ended the attempt; nil if none of its handlers failed. One that was cut
+	// short by Shutdown has not.
 	Failure *Failure
 }
 
@@ -119,8 +112,7 @@ type CircuitChange struct {
 	At           time.Time // when it was noticed, in UTC
 }
 
-// SlowHandler is a call of a handler that has used up a third of its timeout, and
-// runs.
+// SlowHandler is a call of a handler that has used up a third of its timeout, and runs.
 type SlowHandler struct {
 	Subscription string
 	MadeAt       string // where the subscription was made: "/src/shop/mail.go:17"
@@ -139,8 +131,7 @@ func (b *Bus) observe(name string, call func()) {
 		}
 	}
 	if b.stuck.Load() {
-		// A cut may have thousands of letters to tell of, and each would be waited
-		// for a moment.
+		// A cut may have thousands of letters to tell of, and each would be waited for a moment.
 		go func() {
 			panicked, _ := guarded(nil, nil, call)
 			report(panicked)
@@ -199,9 +190,8 @@ func (d *dispatch) leaveAttempt() *Attempt {
 	return a
 }
 
-// attemptEnded tells of the end of an attempt, if there was one and its beginning
-// was told. It comes while the dispatch is still its owner's, and after the outcome
-// has passed the store.
+// attemptEnded tells of the end of an attempt, if there was one and its beginning was told. It
+// comes while the dispatch is still its owner's, and after the outcome has passed the store.
 func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
 	attempt := d.leaveAttempt()
 	if attempt == nil {
@@ -278,8 +268,8 @@ func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
 	}
 }
 
-// slow is called by the watch, on a goroutine of its own, with calls that have used a third
-// of their timeouts. They may end at any moment.
+// slow is called by the watch, on a goroutine of its own, with calls that have used a third of
+// their timeouts. They may end at any moment.
 func (b *Bus) slow(calls []deadline.Late[call]) {
 	for _, late := range calls {
 		c, s := late.Call, late.Call.subscription()

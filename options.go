@@ -96,11 +96,10 @@ func (c *config) refuseIf(bad bool, name string, value any, reason string) {
 	}
 }
 
-// WithLogger gives the bus a logger; without one it is silent. Every failed
-// attempt is a warn entry, every dead letter another one. A logger that samples,
-// as zap.NewProductionConfig's does, drops repeated entries: set its Sampling to
-// nil to see them all. Its core is called on the bus's goroutines: one that blocks
-// holds up a worker, and one that panics ends the program.
+// WithLogger gives the bus a logger; without one it is silent. Every failed attempt is a warn
+// entry, every dead letter another one. A logger that samples, as zap.NewProductionConfig's does,
+// drops repeated entries: set its Sampling to nil to see them all. Its core is called on the bus's
+// goroutines: one that blocks holds up a worker, and one that panics ends the program.
 func WithLogger(l *zap.Logger) Option {
 	return option(func(c *config) {
 		c.refuseIf(l == nil, "WithLogger", "nil", "leave the option out for a silent bus")
@@ -108,8 +107,8 @@ func WithLogger(l *zap.Logger) Option {
 	})
 }
 
-// WithRetry changes the default retry policy: the fields that the options name,
-// or all with a RetryPolicy.
+// WithRetry changes the default retry policy: the fields that the options name, or all with a
+// RetryPolicy.
 func WithRetry(opts ...RetryOption) Option {
 	return option(func(c *config) {
 		r, err := newRetryOverride("WithRetry", opts)
@@ -121,8 +120,7 @@ func WithRetry(opts ...RetryOption) Option {
 	})
 }
 
-// WithCircuit changes the circuits of all subscriptions; Circuit changes one of
-// them, from there.
+// WithCircuit changes the circuits of all subscriptions; Circuit changes one of them, from there.
 func WithCircuit(opts ...CircuitOption) Option {
 	return option(func(c *config) { c.err = applyCircuit("WithCircuit", &c.circuit, opts) })
 }
@@ -138,8 +136,8 @@ func applyCircuit(in string, c *circuitConfig, opts []CircuitOption) error {
 	return c.validate(in)
 }
 
-// WithTimeout is how long the handlers of subscriptions without a Timeout of
-// their own may take: 30 s by default. More than 0.
+// WithTimeout is how long the handlers of subscriptions without a Timeout of their own may take: 30
+// s by default. More than 0.
 func WithTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.refuseIf(d <= 0, "WithTimeout", d, "must be more than 0")
@@ -147,10 +145,9 @@ func WithTimeout(d time.Duration) Option {
 	})
 }
 
-// WithConcurrency is how many handlers may run at a time, 10,000 by default.
-// Handlers that have overrun their timeouts do not count, nor do those that wait
-// in PublishAndWait; those that have come back from there do, but may exceed the
-// number until as many others have ended. At least 1.
+// WithConcurrency is how many handlers may run at a time, 10,000 by default. Handlers that have
+// overrun their timeouts do not count, nor do those that wait in PublishAndWait; those that have
+// come back from there do, but may exceed the number until as many others have ended. At least 1.
 func WithConcurrency(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithConcurrency", n, "must be at least 1")
@@ -158,8 +155,8 @@ func WithConcurrency(n int) Option {
 	})
 }
 
-// WithQueueCapacity is how many events may wait for a handler, 65,536 by
-// default. When so many wait, Publish does. At least 1.
+// WithQueueCapacity is how many events may wait for a handler, 65,536 by default. When so many
+// wait, Publish does. At least 1.
 func WithQueueCapacity(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithQueueCapacity", n, "must be at least 1")
@@ -167,23 +164,22 @@ func WithQueueCapacity(n int) Option {
 	})
 }
 
-// RefuseWhenFull makes Publish return ErrQueueFull, rather than wait, when the
-// queue is full. Handlers that publish are never refused for that.
+// RefuseWhenFull makes Publish return ErrQueueFull, rather than wait, when the queue is full.
+// Handlers that publish are never refused for that.
 func RefuseWhenFull() Option {
 	return option(func(c *config) { c.refuse = true })
 }
 
-// WithIsolation makes every matching subscription of an event a dispatch of its
-// own: with its own retry policy, attempts and dead letter, and its own order for
-// each key. None waits for another, and a failure at one has no part in the
-// others. Each dispatch takes a place in the queue.
+// WithIsolation makes every matching subscription of an event a dispatch of its own: with its own
+// retry policy, attempts and dead letter, and its own order for each key. None waits for another,
+// and a failure at one has no part in the others. Each dispatch takes a place in the queue.
 func WithIsolation() Option {
 	return option(func(c *config) { c.isolation = true })
 }
 
-// WithDeadLetterCapacity is how many dead letters are kept in memory, 10,000 by
-// default. Beyond that the oldest falls out: whole to Observer.LetterEvicted,
-// without its payload to an error entry of the log, and counted. At least 1.
+// WithDeadLetterCapacity is how many dead letters are kept in memory, 10,000 by default. Beyond
+// that the oldest falls out: whole to Observer.LetterEvicted, without its payload to an error entry
+// of the log, and counted. At least 1.
 func WithDeadLetterCapacity(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithDeadLetterCapacity", n, "must be at least 1")
@@ -191,8 +187,8 @@ func WithDeadLetterCapacity(n int) Option {
 	})
 }
 
-// WithClock replaces the clock that every time a user can observe comes from:
-// stamps, timeouts, delays, circuits, letters. A clock.Mock drives them all.
+// WithClock replaces the clock that every time a user can observe comes from: stamps, timeouts,
+// delays, circuits, letters. A clock.Mock drives them all.
 func WithClock(c clock.Clock) Option {
 	return option(func(cfg *config) {
 		cfg.refuseIf(isNil(c), "WithClock", "nil", "leave the option out for the real clock")
@@ -200,10 +196,10 @@ func WithClock(c clock.Clock) Option {
 	})
 }
 
-// WithRandom replaces the source of the random numbers that jitter is made of. It must
-// return numbers in [0, 1), as rand.Float64 does; another is taken for the nearest of
-// these, and a panic, which is logged, for 0. It must be quick, and safe for concurrent
-// use; what takes longer than the subscription's timeout is taken for 0 too.
+// WithRandom replaces the source of the random numbers that jitter is made of. It must return
+// numbers in [0, 1), as rand.Float64 does; another is taken for the nearest of these, and a panic,
+// which is logged, for 0. It must be quick, and safe for concurrent use; what takes longer than the
+// subscription's timeout is taken for 0 too.
 func WithRandom(random func() float64) Option {
 	return option(func(c *config) {
 		c.refuseIf(random == nil, "WithRandom", "nil", "leave the option out for math/rand")
@@ -211,8 +207,8 @@ func WithRandom(random func() float64) Option {
 	})
 }
 
-// WithMiddleware wraps every handler of the bus, around the middleware of its
-// subscription: the first one is the outermost.
+// WithMiddleware wraps every handler of the bus, around the middleware of its subscription: the
+// first one is the outermost.
 func WithMiddleware(mw ...Middleware) Option {
 	return option(func(c *config) {
 		for i, m := range mw {
@@ -222,10 +218,9 @@ func WithMiddleware(mw ...Middleware) Option {
 	})
 }
 
-// WithMetadataFrom fills the metadata of each event from the context given to
-// Publish: a trace id, say, that is to be kept where the context's values are
-// not. Metadata given to Publish itself comes before it. It runs in Publish. Given
-// again, it replaces the one before.
+// WithMetadataFrom fills the metadata of each event from the context given to Publish: a trace id,
+// say, that is to be kept where the context's values are not. Metadata given to Publish itself
+// comes before it. It runs in Publish. Given again, it replaces the one before.
 func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	return option(func(c *config) {
 		c.refuseIf(from == nil, "WithMetadataFrom", "nil", "must be a function")
@@ -233,8 +228,8 @@ func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	})
 }
 
-// WithObserver has functions called at what happens on the bus. Given again, it
-// replaces the one before.
+// WithObserver has functions called at what happens on the bus. Given again, it replaces the one
+// before.
 func WithObserver(o Observer) Option {
 	return option(func(c *config) { c.observer = o })
 }
@@ -304,11 +299,11 @@ func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
 	return int32(min(c.limit, math.MaxInt32)), math.MaxInt32
 }
 
-// Named gives a subscription its durable identity: what log entries, metrics and
-// dead letters call it, and what a replay looks for. 1 to 255 bytes of UTF-8
-// without control characters, and one of a kind. Without a name, the pattern and
-// a number serve: "order.*#3". Another bus may use that for another handler, so dead letters
-// of an unnamed subscription can be replayed only by the bus that made them.
+// Named gives a subscription its durable identity: what log entries, metrics and dead letters call
+// it, and what a replay looks for. 1 to 255 bytes of UTF-8 without control characters, and one of a
+// kind. Without a name, the pattern and a number serve: "order.*#3". Another bus may use that for
+// another handler, so dead letters of an unnamed subscription can be replayed only by the bus that
+// made them.
 func Named(name string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.name, c.named = name, true
@@ -330,8 +325,8 @@ func checkName(option, name string) error {
 	return &OptionError{Option: option, Value: strconv.Quote(shorten(name)), Reason: reason}
 }
 
-// Timeout is how long the subscription's handler may take for one event. More
-// than 0. Without it, the bus's WithTimeout holds.
+// Timeout is how long the subscription's handler may take for one event. More than 0. Without it,
+// the bus's WithTimeout holds.
 func Timeout(d time.Duration) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if d <= 0 {
@@ -341,9 +336,8 @@ func Timeout(d time.Duration) SubscribeOption {
 	})
 }
 
-// Retry overrides fields of the bus's retry policy for a subscription. When an
-// event goes to several subscriptions, the most permissive value of each field
-// holds, among those that set it.
+// Retry overrides fields of the bus's retry policy for a subscription. When an event goes to
+// several subscriptions, the most permissive value of each field holds, among those that set it.
 func Retry(opts ...RetryOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		r, err := newRetryOverride("Retry", opts)
@@ -357,22 +351,21 @@ func Retry(opts ...RetryOption) SubscribeOption {
 	})
 }
 
-// Circuit changes numbers of a subscription's circuit; the others are the bus's.
-// It enables the circuit that WithCircuit(NoCircuit()) has disabled, unless it says
-// NoCircuit itself.
+// Circuit changes numbers of a subscription's circuit; the others are the bus's. It enables the
+// circuit that WithCircuit(NoCircuit()) has disabled, unless it says NoCircuit itself.
 func Circuit(opts ...CircuitOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
 }
 
-// WhenOpen says what happens to the deliveries of a subscription whose circuit is open.
-// It is a SubscribeOption.
+// WhenOpen says what happens to the deliveries of a subscription whose circuit is open. It is a
+// SubscribeOption.
 type WhenOpen int
 
 const (
-	// HoldWhenOpen holds them until the circuit admits them, oldest first; at most 64 of
-	// them are on their way or in the handler at a time. It is the default. Later events
-	// with the key of a held delivery are held behind it. LineCapacity bounds the line.
-	// Shutdown dead-letters held deliveries with the reason shutdown.
+	// HoldWhenOpen holds them until the circuit admits them, oldest first; at most 64 of them are on
+	// their way or in the handler at a time. It is the default. Later events with the key of a held
+	// delivery are held behind it. LineCapacity bounds the line. Shutdown dead-letters held deliveries
+	// with the reason shutdown.
 	HoldWhenOpen WhenOpen = iota
 	// DeadLetterWhenOpen dead-letters them with the reason circuit_open.
 	DeadLetterWhenOpen
@@ -396,15 +389,14 @@ func (w WhenOpen) applySubscription(c *subscriptionConfig) {
 type WhenFull int
 
 const (
-	// WaitWhenFull makes Publish wait while the line is full of throttled deliveries, and
-	// dead-letters further held ones with the reason overflow. It is the default.
+	// WaitWhenFull makes Publish wait while the line is full of throttled deliveries, and dead-letters
+	// further held ones with the reason overflow. It is the default.
 	WaitWhenFull WhenFull = iota
 	// DropOldestWhenFull drops the oldest delivery of the line, counted.
 	DropOldestWhenFull
 	// DropNewestWhenFull drops the delivery that finds the line full, counted.
 	DropNewestWhenFull
-	// DeadLetterWhenFull dead-letters the delivery that finds the line full, with the
-	// reason overflow.
+	// DeadLetterWhenFull dead-letters the delivery that finds the line full, with the reason overflow.
 	DeadLetterWhenFull
 )
 
@@ -420,14 +412,13 @@ func (w WhenFull) applySubscription(c *subscriptionConfig) {
 	c.whenFull = w
 }
 
-// LineCapacity bounds the deliveries that wait at the subscription's door, because its
-// circuit is open, it is paused, or its concurrency limit is reached: 10,000 by default.
-// A delivery counts from when it first waits until it has settled. At least 1.
+// LineCapacity bounds the deliveries that wait at the subscription's door, because its circuit is
+// open, it is paused, or its concurrency limit is reached: 10,000 by default. A delivery counts
+// from when it first waits until it has settled. At least 1.
 //
-// While the line is full, a further held delivery is dead-lettered with the reason
-// overflow, and Publish of an event for the subscription waits if deliveries are
-// throttled: those that were accepted before may exceed the capacity. WhenFull's
-// constants choose otherwise.
+// While the line is full, a further held delivery is dead-lettered with the reason overflow, and
+// Publish of an event for the subscription waits if deliveries are throttled: those that were
+// accepted before may exceed the capacity. WhenFull's constants choose otherwise.
 func LineCapacity(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 {
@@ -437,15 +428,15 @@ func LineCapacity(n int) SubscribeOption {
 	})
 }
 
-// Concurrency limits how many calls of the subscription's handler run at once. Abandoned
-// calls do not count, nor do calls that wait in PublishAndWait: when these return there,
-// they go on even if n calls run. A delivery beyond the limit is throttled: it waits at
-// the subscription's door, oldest first, without a goroutine, and without spending an
-// attempt, while the event's other subscriptions proceed.
+// Concurrency limits how many calls of the subscription's handler run at once. Abandoned calls do
+// not count, nor do calls that wait in PublishAndWait: when these return there, they go on even if
+// n calls run. A delivery beyond the limit is throttled: it waits at the subscription's door,
+// oldest first, without a goroutine, and without spending an attempt, while the event's other
+// subscriptions proceed.
 //
 // From 1 to WithConcurrency, or Unlimited. Without the option, a subscription of a bus with several
-// may use half of WithConcurrency while the bus has no free worker, and any number
-// otherwise: it cannot keep all workers from the others. Unlimited removes that too.
+// may use half of WithConcurrency while the bus has no free worker, and any number otherwise: it
+// cannot keep all workers from the others. Unlimited removes that too.
 func Concurrency(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 && n != Unlimited {
@@ -455,10 +446,9 @@ func Concurrency(n int) SubscribeOption {
 	})
 }
 
-// Formerly makes the subscription take over names that it, or others that are no
-// more, had before: a replay that looks for one of them finds it. Each is as for
-// Named. The error is ErrDuplicateName for one that a subscription of the bus has,
-// or has taken over.
+// Formerly makes the subscription take over names that it, or others that are no more, had before:
+// a replay that looks for one of them finds it. Each is as for Named. The error is ErrDuplicateName
+// for one that a subscription of the bus has, or has taken over.
 func Formerly(names ...string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if len(names) == 0 {
@@ -473,8 +463,7 @@ func Formerly(names ...string) SubscribeOption {
 	})
 }
 
-// Use wraps a subscription's handler in middleware: the first one is the
-// outermost.
+// Use wraps a subscription's handler in middleware: the first one is the outermost.
 func Use(mw ...Middleware) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		for i, m := range mw {

@@ -16,21 +16,21 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Publish accepts an event and returns its id. When it returns nil, the event is queued, and
-// every subscription that matches its type now will handle it or be named in a dead
-// letter. The payload is passed by reference.
+// Publish accepts an event and returns its id. When it returns nil, the event is queued, and every
+// subscription that matches its type now will handle it or be named in a dead letter. The payload
+// is passed by reference.
 //
-// While the queue is full, or the line of throttled deliveries of a matching subscription
-// (see LineCapacity), Publish blocks until there is room, ctx ends, or the bus shuts
-// down. With RefuseWhenFull, and before Start, it returns ErrQueueFull instead. Called by
-// a handler, with its context or one derived from it, it never blocks.
+// While the queue is full, or the line of throttled deliveries of a matching subscription (see
+// LineCapacity), Publish blocks until there is room, ctx ends, or the bus shuts down. With
+// RefuseWhenFull, and before Start, it returns ErrQueueFull instead. Called by a handler, with its
+// context or one derived from it, it never blocks.
 //
-// The context bounds the acceptance only: handlers see its values, but neither its
-// cancellation nor its deadline. After a chain of 100 handlers, each of which publishes
-// with a context derived from its own, the next one starts without values.
+// The context bounds the acceptance only: handlers see its values, but neither its cancellation nor
+// its deadline. After a chain of 100 handlers, each of which publishes with a context derived from
+// its own, the next one starts without values.
 //
-// Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's,
-// *OptionError for a nil option. With an error nothing was accepted.
+// Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, *OptionError for a
+// nil option. With an error nothing was accepted.
 func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)
@@ -47,8 +47,8 @@ func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts .
 	return d.id, nil
 }
 
-// maxValueLinks is the number of handlers' contexts through which values are passed on.
-// Each keeps the one before it, and its event, in memory.
+// maxValueLinks is the number of handlers' contexts through which values are passed on. Each keeps
+// the one before it, and its event, in memory.
 const maxValueLinks = 100
 
 // Publication is an event for PublishBatch.
@@ -58,12 +58,12 @@ type Publication struct {
 	Options []PublishOption
 }
 
-// PublishBatch accepts several events in their order, or none of them. It returns their
-// ids in the same order. It blocks for room for all of them, as Publish does for one. An
-// empty batch is accepted and does nothing.
+// PublishBatch accepts several events in their order, or none of them. It returns their ids in the
+// same order. It blocks for room for all of them, as Publish does for one. An empty batch is
+// accepted and does nothing.
 //
-// Errors: ErrBatchTooLarge for more events than the queue's capacity, *BatchError, which
-// names the publication and wraps one of Publish's errors, and those of Publish.
+// Errors: ErrBatchTooLarge for more events than the queue's capacity, *BatchError, which names the
+// publication and wraps one of Publish's errors, and those of Publish.
 func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID, error) {
 	refuse := func(err error) ([]EventID, error) { return nil, fmt.Errorf("PublishBatch: %w", err) }
 	if err := b.ready(ctx); err != nil {
@@ -139,8 +139,8 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	return d, nil
 }
 
-// refuseShutdown is ErrShutdown. It lets other goroutines run: many publishers that try
-// again at once would take the processors from Shutdown.
+// refuseShutdown is ErrShutdown. It lets other goroutines run: many publishers that try again at
+// once would take the processors from Shutdown.
 func (b *Bus) refuseShutdown() error {
 	runtime.Gosched()
 	return ErrShutdown
@@ -171,8 +171,8 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	return fresh, nil
 }
 
-// acceptDirect accepts a change of which a part takes no room in the queue, by which
-// Shutdown would know of it.
+// acceptDirect accepts a change of which a part takes no room in the queue, by which Shutdown would
+// know of it.
 func (b *Bus) acceptDirect(ctx context.Context, inside bool, c *change) error {
 	// Counted before ending is read: if that is not set, Shutdown waits.
 	b.entering.Add(1)
@@ -287,8 +287,8 @@ func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
 	return nil
 }
 
-// dueFrom is the time of publication of an event that is published now, and when it is
-// due: 0 for at once.
+// dueFrom is the time of publication of an event that is published now, and when it is due: 0 for
+// at once.
 func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
 	now := b.time.Now()
 	delay := when.after
@@ -331,8 +331,8 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publicat
 	return p, nil
 }
 
-// valuesFor is where the handlers of an event that is published by c's handler,
-// with ctx, find their values.
+// valuesFor is where the handlers of an event that is published by c's handler, with ctx, find
+// their values.
 func (c *call) valuesFor(ctx context.Context) context.Context {
 	if ctx == context.Context(c) {
 		return c.dispatch.values // nothing was added to them
@@ -365,8 +365,8 @@ type givenIDs struct {
 // content is what an id stands for.
 type content struct{ eventType, key string }
 
-// take remembers the given ids of a change, and takes out the dispatches whose ids are
-// known. If an id is known for something else, it remembers none.
+// take remembers the given ids of a change, and takes out the dispatches whose ids are known. If an
+// id is known for something else, it remembers none.
 func (g *givenIDs) take(c *change) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -20,8 +20,7 @@ const (
 	Unrouted
 	// DeadLettered: it ended in a dead letter.
 	DeadLettered
-	// Dropped: its only subscription was skipped, and drops what it is skipped
-	// for.
+	// Dropped: its only subscription was skipped, and drops what it is skipped for.
 	Dropped
 	// Held: its only subscription was skipped, and handles it later.
 	Held
@@ -33,36 +32,34 @@ const (
 
 var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled", "repeated"}
 
-// String names it: "waiting", "handled", "unrouted", "dead-lettered", "dropped",
-// "held", "cancelled", "repeated".
+// String names it: "waiting", "handled", "unrouted", "dead-lettered", "dropped", "held",
+// "cancelled", "repeated".
 func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)) }
 
 // Result is how an event has settled.
 type Result struct {
 	ID EventID
-	// Outcome is that of the dispatch. On a bus with isolation it is the worst of the
-	// event's dispatches, and Attempts the most that one of them has had.
+	// Outcome is that of the dispatch. On a bus with isolation it is the worst of the event's
+	// dispatches, and Attempts the most that one of them has had.
 	Outcome  Outcome
 	Attempts int
-	// Letters are the dead letters of the event: of the dispatch itself, and of
-	// deliveries that were split off it.
+	// Letters are the dead letters of the event: of the dispatch itself, and of deliveries that were
+	// split off it.
 	Letters []LetterID
-	// Held names the subscriptions whose deliveries are held. PublishAndWait does not wait
-	// for these.
+	// Held names the subscriptions whose deliveries are held. PublishAndWait does not wait for these.
 	Held []string
 }
 
-// PublishAndWait publishes an event and waits until it has settled: for its delay, its
-// retries and its throttled deliveries, but not for held ones, which the result names.
+// PublishAndWait publishes an event and waits until it has settled: for its delay, its retries and
+// its throttled deliveries, but not for held ones, which the result names.
 //
-// The context bounds the wait too: if it ends first, the result has only the id,
-// the error is the context's, and the event goes on. A handler that waits does
-// not count against any concurrency limit. If the event would come behind the
-// handler's own event in its key's order, or behind one that waits for that, the wait
-// would never end: PublishAndWait returns ErrWouldDeadlock.
+// The context bounds the wait too: if it ends first, the result has only the id, the error is the
+// context's, and the event goes on. A handler that waits does not count against any concurrency
+// limit. If the event would come behind the handler's own event in its key's order, or behind one
+// that waits for that, the wait would never end: PublishAndWait returns ErrWouldDeadlock.
 //
-// Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, and
-// *DeliveryError if a delivery was dead-lettered.
+// Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, and *DeliveryError if a
+// delivery was dead-lettered.
 func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
 		return r, fmt.Errorf("PublishAndWait: %w", err)
@@ -161,8 +158,8 @@ func (w *waiter) expect(more int) {
 // severity orders outcomes: of several dispatches, the worst is the event's.
 var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, DeadLettered: 7}
 
-// ended notes how one of the event's dispatches has ended, in a letter if there is one.
-// The outcome of a part, which was split off, is not the event's.
+// ended notes how one of the event's dispatches has ended, in a letter if there is one. The outcome
+// of a part, which was split off, is not the event's.
 func (w *waiter) ended(o Outcome, part bool, attempts int, letter *DeadLetter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -192,8 +189,8 @@ func (w *waiter) endedLocked(o Outcome, part bool, attempts int) {
 	}
 }
 
-// wouldDeadlock reports whether an event would come behind a dispatch that ends only after
-// the event has.
+// wouldDeadlock reports whether an event would come behind a dispatch that ends only after the
+// event has.
 func (w *waiter) wouldDeadlock(d *dispatch) bool {
 	if d.key == "" || len(d.to.subscriptions) == 0 {
 		return false

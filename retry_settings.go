@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// retrySettings has the retry overrides and rules of a subscription, or those of the bus. It
-// is immutable.
+// retrySettings has the retry overrides and rules of a subscription, or those of the bus. It is
+// immutable.
 type retrySettings struct {
 	retryOverride
 	rules *ruleSet // nil: those of the bus
@@ -18,16 +18,16 @@ type ownRetry struct {
 	policy   *RetryPolicy // the merged policy with the subscription's unmerged fields; nil if it sets none
 }
 
-// retryInForce is the settings that apply to a dispatch: those in force when its targets were
-// made. SetRetry replaces settings and never changes them, so the dispatch keeps its policy
-// while it waits, is parked or is scheduled.
+// retryInForce is the settings that apply to a dispatch: those in force when its targets were made.
+// SetRetry replaces settings and never changes them, so the dispatch keeps its policy while it
+// waits, is parked or is scheduled.
 type retryInForce struct {
 	bus *retrySettings
 	own []*retrySettings // by target, nil for none; nil if no target has any
 }
 
-// retryInForce returns the settings that now apply to the targets of a dispatch. The settings
-// of two targets may be from different moments if they are replaced during the call.
+// retryInForce returns the settings that now apply to the targets of a dispatch. The settings of
+// two targets may be from different moments if they are replaced during the call.
 func (b *Bus) retryInForce(subscriptions []*Subscription) retryInForce {
 	in := retryInForce{bus: b.retry.Load()}
 	for i, s := range subscriptions {
@@ -76,10 +76,9 @@ func (b *Bus) changeRetry(s *Subscription, change func(*retrySettings)) {
 	b.routes.Renew() // cached targets have the previous settings
 }
 
-// SetRetry replaces all overrides of the retry policy that the subscription has. Without
-// options the subscription has none. SetRetry may be called at any time. It applies to events
-// published, and letters replayed, after it has returned. Earlier dispatches keep their
-// policy.
+// SetRetry replaces all overrides of the retry policy that the subscription has. Without options
+// the subscription has none. SetRetry may be called at any time. It applies to events published,
+// and letters replayed, after it has returned. Earlier dispatches keep their policy.
 //
 // Errors, after which nothing has changed: *OptionError; ErrNoSubscription after Unsubscribe.
 func (s *Subscription) SetRetry(opts ...RetryOption) error {
@@ -109,8 +108,8 @@ func (s *Subscription) SetRetryRules(rules ...RetryRule) error {
 	return nil
 }
 
-// SetRetry replaces the retry policy of the bus by DefaultRetryPolicy with the options. It
-// applies to the same dispatches as Subscription.SetRetry. The error is an *OptionError.
+// SetRetry replaces the retry policy of the bus by DefaultRetryPolicy with the options. It applies
+// to the same dispatches as Subscription.SetRetry. The error is an *OptionError.
 func (b *Bus) SetRetry(opts ...RetryOption) error {
 	if !b.usable() {
 		return fmt.Errorf("SetRetry: %w", ErrUninitialized)

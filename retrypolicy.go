@@ -15,46 +15,44 @@ const Unlimited = -1
 // maxMaxRetries keeps attempt numbers within 32 bits.
 const maxMaxRetries = math.MaxInt32 - 1
 
-// RetryPolicy decides whether and when a failed dispatch is retried. All fields apply: to
-// change some of them, start from DefaultRetryPolicy, or use the options of the same names,
-// which set one field each. A whole RetryPolicy is such an option too.
+// RetryPolicy decides whether and when a failed dispatch is retried. All fields apply: to change
+// some of them, start from DefaultRetryPolicy, or use the options of the same names, which set one
+// field each. A whole RetryPolicy is such an option too.
 type RetryPolicy struct {
-	// MaxRetries is the number of retries after the first attempt: 3 retries are 4
-	// attempts. 0 means no retry, Unlimited means no limit.
+	// MaxRetries is the number of retries after the first attempt: 3 retries are 4 attempts. 0 means
+	// no retry, Unlimited means no limit.
 	MaxRetries int
 	// BaseDelay is the delay before the first retry, attempt 2. 0 retries at once.
 	BaseDelay time.Duration
 	// MaxDelay caps every delay, including BaseDelay, before jitter.
 	MaxDelay time.Duration
-	// BackoffMultiplier multiplies the delay with each further retry. It is at least 1,
-	// which keeps the delay constant.
+	// BackoffMultiplier multiplies the delay with each further retry. It is at least 1, which keeps
+	// the delay constant.
 	BackoffMultiplier float64
-	// MaxElapsed bounds the time since publication, since the due time of a scheduled event,
-	// or since a replay. The time that the dispatch is held is not counted. A retry that
-	// would start at or after MaxElapsed is not made. 0 means no bound. It never prevents a
-	// first attempt.
+	// MaxElapsed bounds the time since publication, since the due time of a scheduled event, or since
+	// a replay. The time that the dispatch is held is not counted. A retry that would start at or
+	// after MaxElapsed is not made. 0 means no bound. It never prevents a first attempt.
 	MaxElapsed time.Duration
-	// Jitter randomizes the delays, so that dispatches that failed together are not retried
-	// together. The value of the failing subscription applies.
+	// Jitter randomizes the delays, so that dispatches that failed together are not retried together.
+	// The value of the failing subscription applies.
 	Jitter Jitter
-	// RetryIf reports whether to retry after an error. nil retries after all errors. If it
-	// returns false, the dispatch ends with the reason permanent. Only the RetryIf of the
-	// failing subscription is called. It counts towards the handler's timeout, so it must be
-	// fast, and it must be safe for concurrent use. If it panics or does not return, the
-	// error is retried and a message is logged.
+	// RetryIf reports whether to retry after an error. nil retries after all errors. If it returns
+	// false, the dispatch ends with the reason permanent. Only the RetryIf of the failing subscription
+	// is called. It counts towards the handler's timeout, so it must be fast, and it must be safe for
+	// concurrent use. If it panics or does not return, the error is retried and a message is logged.
 	RetryIf func(error) bool
-	// IncludeErrors lists the names of the errors to retry after, see ErrorTraits. One of
-	// the error's names must be in the list, exactly. An empty list retries after no error.
-	// nil retries after all errors.
+	// IncludeErrors lists the names of the errors to retry after, see ErrorTraits. One of the error's
+	// names must be in the list, exactly. An empty list retries after no error. nil retries after all
+	// errors.
 	IncludeErrors []string
 	// ExcludeErrors lists the names of the errors not to retry after. It is checked before
-	// IncludeErrors. An error must pass both lists and RetryIf. The lists of the failing
-	// subscription apply.
+	// IncludeErrors. An error must pass both lists and RetryIf. The lists of the failing subscription
+	// apply.
 	ExcludeErrors []string
 }
 
-// DefaultRetryPolicy returns the policy of a bus without WithRetry: 3 retries after 1 s, 2 s
-// and 4 s (at most 30 s), each ±10 %.
+// DefaultRetryPolicy returns the policy of a bus without WithRetry: 3 retries after 1 s, 2 s and 4
+// s (at most 30 s), each ±10 %.
 func DefaultRetryPolicy() RetryPolicy {
 	return RetryPolicy{
 		MaxRetries:        3,
@@ -64,9 +62,9 @@ func DefaultRetryPolicy() RetryPolicy {
 	}
 }
 
-// Delay returns the delay before an attempt, without jitter: 0 before attempt 1, and
-// min(BaseDelay × BackoffMultiplier^(attempt−2), MaxDelay) before later ones. The default
-// policy has 0, 1 s, 2 s, 4 s, 8 s, 16 s, 30 s.
+// Delay returns the delay before an attempt, without jitter: 0 before attempt 1, and min(BaseDelay
+// × BackoffMultiplier^(attempt−2), MaxDelay) before later ones. The default policy has 0, 1 s, 2 s,
+// 4 s, 8 s, 16 s, 30 s.
 func (p RetryPolicy) Delay(attempt int) time.Duration { return p.delay(attempt) }
 
 func (p *RetryPolicy) delay(attempt int) time.Duration {
@@ -101,9 +99,9 @@ const (
 	FullJitter
 	// EqualJitter is uniform in [d/2, d].
 	EqualJitter
-	// DecorrelatedJitter is min(MaxDelay, uniform in [BaseDelay, 3 × previous delay]). The
-	// first previous delay is BaseDelay. BackoffMultiplier is not used. The formula is from
-	// Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
+	// DecorrelatedJitter is min(MaxDelay, uniform in [BaseDelay, 3 × previous delay]). The first
+	// previous delay is BaseDelay. BackoffMultiplier is not used. The formula is from Marc Brooker,
+	// "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
 	DecorrelatedJitter
 )
 
@@ -122,8 +120,8 @@ func nameOf(typ string, names []string, i int) string {
 	return names[i]
 }
 
-// spread applies the jitter to the delay before an attempt. previous is its result for the
-// previous attempt, or 0. random is in [0, 1).
+// spread applies the jitter to the delay before an attempt. previous is its result for the previous
+// attempt, or 0. random is in [0, 1).
 func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64) time.Duration {
 	d := p.delay(attempt)
 	switch p.Jitter {
@@ -184,8 +182,8 @@ type retryOption func(*retryOverride)
 
 func (o retryOption) applyRetry(r *retryOverride) { o(r) }
 
-// MaxRetries sets RetryPolicy.MaxRetries. MaxRetries(0) makes one attempt.
-// MaxRetries(Unlimited) retries without end.
+// MaxRetries sets RetryPolicy.MaxRetries. MaxRetries(0) makes one attempt. MaxRetries(Unlimited)
+// retries without end.
 func MaxRetries(n int) RetryOption {
 	return retryOption(func(r *retryOverride) { r.MaxRetries, r.set = n, r.set|fieldMaxRetries })
 }
@@ -237,8 +235,8 @@ func (p RetryPolicy) clone() RetryPolicy {
 	return p
 }
 
-// newRetryOverride applies and validates options. in is the name of the option or method that
-// they were passed to.
+// newRetryOverride applies and validates options. in is the name of the option or method that they
+// were passed to.
 func newRetryOverride(in string, opts []RetryOption) (retryOverride, error) {
 	var r retryOverride
 	for i, o := range opts {
@@ -275,22 +273,22 @@ func (r *retryOverride) validate(in string) error {
 
 const noSuchJitter = "is none of the Jitter constants: proportional, none, full, equal, decorrelated"
 
-// mergedPolicy is the policy of a dispatch to several subscriptions. Its unmerged fields are
-// those of the bus, for subscriptions that do not set them.
+// mergedPolicy is the policy of a dispatch to several subscriptions. Its unmerged fields are those
+// of the bus, for subscriptions that do not set them.
 type mergedPolicy struct {
 	RetryPolicy
 	rules *ruleSet // of the bus, for subscriptions without rules
 	// own has the settings of each subscription when the dispatch was opened.
 	own []ownRetry
-	// origin has, for each merged field, the index of the subscription that set the value,
-	// or -1 for the policy of the bus.
+	// origin has, for each merged field, the index of the subscription that set the value, or -1 for
+	// the policy of the bus.
 	origin struct{ maxRetries, baseDelay, maxDelay, backoffMultiplier, maxElapsed int }
 }
 
-// mergePolicies takes, for each field, the most permissive value of the overrides that set
-// the field. A field that no override sets has the default: a default never replaces a
-// stricter value that a subscription set. If values are equal, the first override is the
-// origin; only the origin depends on the order.
+// mergePolicies takes, for each field, the most permissive value of the overrides that set the
+// field. A field that no override sets has the default: a default never replaces a stricter value
+// that a subscription set. If values are equal, the first override is the origin; only the origin
+// depends on the order.
 func mergePolicies(def *retrySettings, own []ownRetry) *mergedPolicy {
 	m := &mergedPolicy{RetryPolicy: def.RetryPolicy, rules: def.rules, own: own}
 	o := &m.origin

@@ -13,22 +13,22 @@ import (
 	"github.com/surebus/eventbus/internal/errcode"
 )
 
-// RetryRule sets the attempts and delays for the errors that it matches. Of the retry policy,
-// only MaxElapsed applies to rules too.
+// RetryRule sets the attempts and delays for the errors that it matches. Of the retry policy, only
+// MaxElapsed applies to rules too.
 type RetryRule struct {
-	// Name describes the rule in dead letters, log entries and Explain. It may be empty, and
-	// has at most 255 bytes of UTF-8 without control characters.
+	// Name describes the rule in dead letters, log entries and Explain. It may be empty, and has at
+	// most 255 bytes of UTF-8 without control characters.
 	Name string
 	// Match selects the errors. At least one of its fields must be set.
 	Match ErrorMatch
-	// Attempts is the rule's budget, including the first attempt: 3 means 2 retries, 1 means
-	// no retry. Only the failures of a dispatch that the rule matches count. It is from 1 to
-	// 2,147,483,647, or Unlimited.
+	// Attempts is the rule's budget, including the first attempt: 3 means 2 retries, 1 means no retry.
+	// Only the failures of a dispatch that the rule matches count. It is from 1 to 2,147,483,647, or
+	// Unlimited.
 	Attempts int
 	// BaseDelay is the delay before the rule's first retry. 0 retries at once.
 	BaseDelay time.Duration
-	// BackoffMultiplier multiplies the delay with each further retry of the rule. It is at
-	// least 1, or 0 for 1, which keeps the delay constant.
+	// BackoffMultiplier multiplies the delay with each further retry of the rule. It is at least 1, or
+	// 0 for 1, which keeps the delay constant.
 	BackoffMultiplier float64
 	// MaxDelay caps every delay, before jitter. 0 means no cap.
 	MaxDelay time.Duration
@@ -36,30 +36,28 @@ type RetryRule struct {
 	Jitter Jitter
 }
 
-// ErrorMatch selects the errors of a RetryRule. All fields that are set must match; nil means
-// not set. A list must not be empty. See ErrorTraits for codes, types and Retryable.
+// ErrorMatch selects the errors of a RetryRule. All fields that are set must match; nil means not
+// set. A list must not be empty. See ErrorTraits for codes, types and Retryable.
 type ErrorMatch struct {
-	// Codes lists patterns. One of them must match the error's code. "Payment.Declined"
-	// matches that code. "Payment.*" matches all codes that start with "Payment." and are
-	// longer. "*" matches every error, with or without a code. A * must be the last segment.
+	// Codes lists patterns. One of them must match the error's code. "Payment.Declined" matches that
+	// code. "Payment.*" matches all codes that start with "Payment." and are longer. "*" matches every
+	// error, with or without a code. A * must be the last segment.
 	Codes []string
-	// Types lists result types. One of them must be the error's: "error", "timeout",
-	// "cancellation", or a type that your own errors return. "success" is rejected.
+	// Types lists result types. One of them must be the error's: "error", "timeout", "cancellation",
+	// or a type that your own errors return. "success" is rejected.
 	Types []string
-	// Retryable must equal the value that the error returns. An error without one does not
-	// match.
+	// Retryable must equal the value that the error returns. An error without one does not match.
 	Retryable *bool
 	// Is lists targets of errors.Is. The error must match one of them.
 	Is []error
-	// As lists targets of errors.As. The error must match one of them. A target is a
-	// pointer to an error type or to an interface, such as new(*net.OpError). It is not
-	// written to.
+	// As lists targets of errors.As. The error must match one of them. A target is a pointer to an
+	// error type or to an interface, such as new(*net.OpError). It is not written to.
 	As []any
 }
 
-// Matches reports whether all fields that are set match err. It returns false for a nil
-// error and for an ErrorMatch without fields. It calls methods of the error; a method that
-// panics does not match.
+// Matches reports whether all fields that are set match err. It returns false for a nil error and
+// for an ErrorMatch without fields. It calls methods of the error; a method that panics does not
+// match.
 func (m ErrorMatch) Matches(err error) bool {
 	if err == nil || m.isZero() {
 		return false
@@ -228,16 +226,16 @@ func (r *RuleRef) clone() *RuleRef {
 // invalid reports whether the position is out of range.
 func (r *RuleRef) invalid() bool { return r != nil && (r.Position < 0 || r.Position > math.MaxInt32) }
 
-// RetryRules sets ordered rules for the failures of a subscription. The first rule that
-// matches an error decides whether and when to retry. It counts only the failures of the
-// dispatch that it matched, and these count for no other rule and not for MaxRetries. The
-// retry policy decides on failures that no rule matches; IncludeErrors, ExcludeErrors and
-// RetryIf apply only to those. Permanent takes precedence over rules, MaxElapsed bounds
-// them, and RetryAfter overrides one delay.
+// RetryRules sets ordered rules for the failures of a subscription. The first rule that matches an
+// error decides whether and when to retry. It counts only the failures of the dispatch that it
+// matched, and these count for no other rule and not for MaxRetries. The retry policy decides on
+// failures that no rule matches; IncludeErrors, ExcludeErrors and RetryIf apply only to those.
+// Permanent takes precedence over rules, MaxElapsed bounds them, and RetryAfter overrides one
+// delay.
 //
-// Without RetryRules, the rules of WithRetryRules apply. RetryRules() without a rule sets no
-// rules. A second RetryRules replaces the first. The error for an invalid rule has its
-// position, from 0: RetryRules[1].Match.Codes[0].
+// Without RetryRules, the rules of WithRetryRules apply. RetryRules() without a rule sets no rules.
+// A second RetryRules replaces the first. The error for an invalid rule has its position, from 0:
+// RetryRules[1].Match.Codes[0].
 func RetryRules(rules ...RetryRule) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.retry.rules, c.err = newRuleSet("RetryRules", rules)
@@ -258,8 +256,8 @@ type ruleSet struct {
 	policies []RetryPolicy // by rule
 }
 
-// newRuleSet validates and copies rules. in is the name of the option or method that they
-// were passed to.
+// newRuleSet validates and copies rules. in is the name of the option or method that they were
+// passed to.
 func newRuleSet(in string, rules []RetryRule) (*ruleSet, error) {
 	set := &ruleSet{rules: cloneRules(rules)}
 	if len(rules) > math.MaxInt32 {
@@ -289,8 +287,8 @@ func (s *ruleSet) list() []RetryRule {
 	return cloneRules(s.rules)
 }
 
-// origin returns the name of the subscription that has the rules, or BusDefault. of is nil for
-// the bus.
+// origin returns the name of the subscription that has the rules, or BusDefault. of is nil for the
+// bus.
 func (s *ruleSet) origin(of *Subscription) string {
 	switch {
 	case s == nil || len(s.rules) == 0:

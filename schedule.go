@@ -32,11 +32,11 @@ func (b *Bus) neverDue(d *dispatch) {
 	}
 }
 
-// Cancel takes back an event that was published with After or At and is not due
-// yet: nobody will see it, and its id may be given again. It does not block.
+// Cancel takes back an event that was published with After or At and is not due yet: nobody will
+// see it, and its id may be given again. It does not block.
 //
-// Errors: ErrNotScheduled for an id that no such event has, also when it is due
-// or cancelled already; the context's.
+// Errors: ErrNotScheduled for an id that no such event has, also when it is due or cancelled
+// already; the context's.
 func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Cancel: %w", err)

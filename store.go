@@ -2,8 +2,7 @@ package eventbus
 
 import "time"
 
-// change is a transition of one dispatch, or of several that open together, as it is
-// recorded.
+// change is a transition of one dispatch, or of several that open together, as it is recorded.
 type change struct {
 	kind    transition
 	d       *dispatch
@@ -34,12 +33,12 @@ func (c *change) all() []*dispatch {
 	return []*dispatch{c.d}
 }
 
-// record makes a change durable, and then applies it, once. In memory that is at once. A
-// store may do it later, on another goroutine, or refuse the change. Until then the
-// dispatch belongs to the record, and nothing else may touch it.
+// record makes a change durable, and then applies it, once. In memory that is at once. A store may
+// do it later, on another goroutine, or refuse the change. Until then the dispatch belongs to the
+// record, and nothing else may touch it.
 //
-// Every transition of a dispatch that outlives a crash passes here. Only toOpen and
-// toReplay can be refused; their callers use recordNow.
+// Every transition of a dispatch that outlives a crash passes here. Only toOpen and toReplay can be
+// refused; their callers use recordNow.
 func (b *Bus) record(c *change) {
 	if b.recorder != nil {
 		b.recordLater(*c, func(error) {})

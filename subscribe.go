@@ -12,14 +12,12 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Middleware wraps a handler: it returns one that does something before or
-// after it, or instead. It is called once for each subscription, by Subscribe;
-// what it returns is called for each attempt, and is watched, retried and timed
-// out as the handler is.
+// Middleware wraps a handler: it returns one that does something before or after it, or instead. It
+// is called once for each subscription, by Subscribe; what it returns is called for each attempt,
+// and is watched, retried and timed out as the handler is.
 type Middleware func(Handler) Handler
 
-// Subscription is a pattern, a handler and its options. Its methods are safe for
-// concurrent use.
+// Subscription is a pattern, a handler and its options. Its methods are safe for concurrent use.
 type Subscription struct {
 	bus      *Bus
 	number   uint64 // in the order of Subscribe
@@ -39,18 +37,16 @@ type Subscription struct {
 	left     atomic.Bool
 }
 
-// Subscribe has handler called with the events that are published from now on
-// and whose type matches pattern.
+// Subscribe has handler called with the events that are published from now on and whose type
+// matches pattern.
 //
-// A pattern is a dotted glob: * is one segment or a part of one ("user.*",
-// "user.cre*"), ** any number of segments, ? one character, [ab], [!ab] and
-// [a-z] one of a class, {a,b} alternatives. The pattern "*", and the empty one,
-// match every type. Of several subscriptions an event visits the one first that
-// was made first.
+// A pattern is a dotted glob: * is one segment or a part of one ("user.*", "user.cre*"), ** any
+// number of segments, ? one character, [ab], [!ab] and [a-z] one of a class, {a,b} alternatives.
+// The pattern "*", and the empty one, match every type. Of several subscriptions an event visits
+// the one first that was made first.
 //
-// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName,
-// ErrShutdown. After one the bus is as it was. Subscribe does not block, and may
-// be called at any time, from handlers too.
+// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown. After one the
+// bus is as it was. Subscribe does not block, and may be called at any time, from handlers too.
 func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption) (*Subscription, error) {
 	s, err := b.subscribe(pattern, handler, opts)
 	if err != nil {
@@ -151,8 +147,7 @@ func (s *Subscription) Pattern() string {
 	return s.pattern
 }
 
-// MadeAt is where Subscribe was called: "/src/shop/mail.go:17", the file as the
-// compiler knows it.
+// MadeAt is where Subscribe was called: "/src/shop/mail.go:17", the file as the compiler knows it.
 func (s *Subscription) MadeAt() string {
 	if s == nil || s.madeAt[0] == 0 {
 		return ""
@@ -161,19 +156,18 @@ func (s *Subscription) MadeAt() string {
 	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
 }
 
-// Unsubscribe ends the subscription. After it has returned no further call of
-// the handler is begun; one that a worker has begun may end, and is not waited
-// for. What was published before and has not reached the handler, held or waiting
-// for a retry, is dead-lettered with the reason unsubscribed. Its name is free
-// again. Further calls do nothing.
+// Unsubscribe ends the subscription. After it has returned no further call of the handler is begun;
+// one that a worker has begun may end, and is not waited for. What was published before and has not
+// reached the handler, held or waiting for a retry, is dead-lettered with the reason unsubscribed.
+// Its name is free again. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.left.Swap(true) {
 		return
 	}
 	s.door.remove()
 	b := s.bus
-	// Before Shutdown can miss the subscription: it dead-letters the lines of those that it
-	// finds, and waits for what is queued.
+	// Before Shutdown can miss the subscription: it dead-letters the lines of those that it finds, and
+	// waits for what is queued.
 	for _, d := range s.door.close(b, ReasonUnsubscribed) {
 		d.state = stateQueued
 		b.pool.Return(false, d) // a worker buries it
@@ -186,29 +180,26 @@ func (s *Subscription) Unsubscribe() {
 	b.several.Store(b.subscriptions.Len() > 1)
 }
 
-// targets are the subscriptions of a dispatch, in the order of visit, and what
-// follows from them.
+// targets are the subscriptions of a dispatch, in the order of visit, and what follows from them.
 type targets struct {
 	eventType     string
 	subscriptions []*Subscription
 	counters      *typeCounters
 	merged        atomic.Pointer[mergedPolicy]
-	// each has the targets of each subscription's own dispatch, if there are
-	// several: the bus has isolation.
+	// each has the targets of each subscription's own dispatch, if there are several: the bus has
+	// isolation.
 	each  []*targets
 	retry retryInForce
 }
 
-// only is the targets of a delivery that is split off at an index, with the policy of
-// the whole.
+// only is the targets of a delivery that is split off at an index, with the policy of the whole.
 func (t *targets) only(index int, policy *mergedPolicy) *targets {
 	one := &targets{eventType: t.eventType, subscriptions: t.subscriptions[index : index+1 : index+1], counters: t.counters}
 	one.merged.Store(policy)
 	return one
 }
 
-// policy is the merged policy. It is made at the first failure: what it is made
-// of does not change.
+// policy is the merged policy. It is made at the first failure: what it is made of does not change.
 func (b *Bus) policy(t *targets) *mergedPolicy {
 	if m := t.merged.Load(); m != nil {
 		return m

@@ -7,8 +7,9 @@ type fifo[T any] struct {
 	count int
 }
 
-// small is the size up to which an empty ring is kept.
-const small = 1024
+// small is the size up to which an empty ring is kept: 256 KiB of dispatches. With less, a busy
+// bus that drains its queue now and then would grow the ring again each time.
+const small = 16 << 10
 
 func (f *fifo[T]) len() int { return f.count }
 
