@@ -14,9 +14,17 @@ func TestMatches(t *testing.T) {
 		pattern, code string
 		want          bool
 	}{
-		{"*", "", true}, {"*", "A.B", true},
-		{"A", "A", true}, {"A", "A.B", false}, {"A", "", false}, {"A.B", "A", false},
-		{"A.*", "A.B", true}, {"A.*", "A.B.C", true}, {"A.*", "A", false}, {"A.*", "A.", false}, {"A.*", "AB.C", false},
+		{"*", "", true},
+		{"*", "A.B", true},
+		{"A", "A", true},
+		{"A", "A.B", false},
+		{"A", "", false},
+		{"A.B", "A", false},
+		{"A.*", "A.B", true},
+		{"A.*", "A.B.C", true},
+		{"A.*", "A", false},
+		{"A.*", "A.", false},
+		{"A.*", "AB.C", false},
 	} {
 		require.Equal(t, c.want, errcode.Matches(c.pattern, c.code), "%s and %s", c.pattern, c.code)
 	}

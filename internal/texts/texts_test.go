@@ -42,10 +42,18 @@ func TestOfPanic(t *testing.T) {
 		value any
 		want  string
 	}{
-		{"text", "text"}, {"", `""`}, {named("x\xff"), "x\uFFFD"},
-		{true, "true"}, {-1, "-1"}, {uint8(7), "7"}, {1.5, "1.5"}, {float32(0.1), "0.1"}, {2i, "(0+2i)"},
+		{"text", "text"},
+		{"", `""`},
+		{named("x\xff"), "x\uFFFD"},
+		{true, "true"},
+		{-1, "-1"},
+		{uint8(7), "7"},
+		{1.5, "1.5"},
+		{float32(0.1), "0.1"},
+		{2i, "(0+2i)"},
 		{math.NaN(), "NaN"},
-		{errors.New("e"), "e"}, {errors.New(""), "*errors.errorString with an empty text"},
+		{errors.New("e"), "e"},
+		{errors.New(""), "*errors.errorString with an empty text"},
 		{itself, "a value of type map[string]interface {}"},
 		{nil, "a value of type <nil>"},
 		{strings.Repeat("x", 101), strings.Repeat("x", 100) + "… (1 bytes more)"},
