@@ -58,25 +58,25 @@ type circuitOption func(*circuitConfig)
 
 func (o circuitOption) applyCircuit(c *circuitConfig) { o(c) }
 
-// FailureRatio opens a circuit when more than this part of the events of the window failed. At
-// least 0, less than 1; 0.5 by default.
+// FailureRatio sets the part of failed events in the window above which a circuit opens. At least
+// 0, less than 1; 0.5 by default.
 func FailureRatio(ratio float64) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.failureRatio = ratio })
 }
 
-// MinEvents is how many events the window must have for the circuit to open. At least 1, at most
-// 2147483647; 4 by default.
+// MinEvents sets how many events the window must have before the circuit can open. At least 1, at
+// most 2147483647; 4 by default.
 func MinEvents(n int) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.minEvents = n })
 }
 
-// Window is how far back a circuit looks; it moves in twelve steps. At least 12 ms; a minute by
-// default.
+// Window sets the time span that a circuit counts. It moves in twelve steps. At least 12 ms; a
+// minute by default.
 func Window(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.window = d })
 }
 
-// OpenFor is how long a circuit stays open before it lets a probe through. At least 1 ms; 30 s by
+// OpenFor sets how long a circuit stays open before one delivery probes. At least 1 ms; 30 s by
 // default.
 func OpenFor(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.openFor = d })
@@ -104,8 +104,8 @@ func (c *circuitConfig) validate(in string) error {
 	return nil
 }
 
-// Bits of a door's gate, which one load tells a delivery. The rest of the gate is the circuit's
-// generation, which changes with every change of state.
+// Bits of a door's gate: one load tells a delivery whether anything is shut. The other bits are the
+// circuit's generation, which changes with every change of state.
 const (
 	gateShut       = 1 << iota // there is an outage
 	gatePaused                 // by an operator
@@ -116,19 +116,18 @@ const (
 	gateAsk = gateShut | gatePaused | gateRemoved | gateLine // before entering
 )
 
-// errNoOutcome tells gobreaker that a probe ended without telling anything.
+// errNoOutcome tells gobreaker that a probe ended without an outcome.
 var errNoOutcome = errors.New("no outcome")
 
-// errFailure is any failure, for gobreaker.
+// errFailure stands for every failure in calls of gobreaker.
 var errFailure = errors.New("failure")
 
 // circuit is the circuit breaker of one subscription.
 //
-// The window is ours and the states are gobreaker's. A gobreaker lives for one outage, so none
-// means closed, and a delivery to a healthy subscription reads the gate and counts a success. The
-// clock of the bus decides when gobreaker is given a probe, and it is told the result of every
-// probe exactly once. Its clock, its counts and its callbacks, which run under its lock, are not
-// used.
+// The window is ours and the states are gobreaker's. A gobreaker lives for one outage: nil means
+// closed, so a delivery to a healthy subscription only reads the gate and counts a success. The
+// bus's clock decides when gobreaker gets a probe, and gobreaker gets the result of every probe
+// exactly once. Its clock, its counts and its callbacks, which run under its lock, are not used.
 type circuit struct {
 	config   circuitConfig
 	timeline *timeline.Timeline
@@ -139,25 +138,25 @@ type circuit struct {
 	breaker   *gobreaker.TwoStepCircuitBreaker[any]
 	openUntil int64
 	halfOpen  bool
-	probe     func(error) // gobreaker's, for the result of the running probe
+	probe     func(error) // takes the result of the running probe; nil if none runs
 	opened    uint64      // number of times that it has opened
 }
 
-// init makes a new circuit ready.
+// init prepares a new circuit.
 func (c *circuit) init(config circuitConfig, t *timeline.Timeline) {
 	c.config, c.timeline = config, t
 	c.gate.Store(gateGeneration)
 	c.window.Init(config.window, t.Nanos())
 }
 
-// circuitChange is a change of state, to be told when no lock is held.
+// circuitChange is a change of state, to be reported when no lock is held.
 type circuitChange struct{ from, to CircuitState }
 
 // enter asks for a permit. A closed circuit admits everything, a half-open one a single probe at a
 // time.
 //
-// A pass is the gate as it was on the way in, with gateShut for a probe. Its result is given to the
-// circuit exactly once, by succeeded, failed or released.
+// The pass is the gate at the time of entry, with gateShut for a probe. Its holder returns it
+// exactly once, with succeeded, failed or released.
 func (c *circuit) enter(now int64) (pass uint64, admits bool, change circuitChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,15 +176,16 @@ func (c *circuit) enter(now int64) (pass uint64, admits bool, change circuitChan
 	}
 	done, err := c.breaker.Allow()
 	if err != nil {
-		// gobreaker's clock, the runtime's, has not moved since it opened. Ours has: the probe runs, and
-		// this circuit draws the conclusion itself.
+		// gobreaker's clock, the real one, has not moved since it opened, so it refuses. Ours has
+		// moved: the probe runs, and this circuit handles its result.
 		done = func(error) {}
 	}
 	c.probe = done
 	return pass, true, change
 }
 
-// admits is how many deliveries may ask for a permit, and if none may, when that changes by itself.
+// admits returns how many deliveries may ask for a permit. If none may, it returns when that
+// changes without an event.
 func (c *circuit) admits(now int64) (most int, again int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +200,8 @@ func (c *circuit) admits(now int64) (most int, again int64) {
 	return 1, 0
 }
 
-// trip opens the circuit, whatever it has counted. What comes of the handlers that run belongs to
-// an earlier state.
+// trip opens the circuit, whatever it has counted. The outcomes of running handlers belong to an
+// earlier generation, and are ignored.
 func (c *circuit) trip(now int64) circuitChange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,8 +219,8 @@ func (c *circuit) reset(now int64) circuitChange {
 	return circuitChange{was, CircuitClosed}
 }
 
-// succeeded records that a handler was done with an event. was is where the event's last failure
-// stands in the window, because an event counts once.
+// succeeded records a success. was is the place of the event's last failure in the window: an event
+// counts once.
 func (c *circuit) succeeded(pass uint64, now int64, was window.Mark) circuitChange {
 	quiet := was == 0 && pass&gateShut == 0 && pass == c.gate.Load() && c.window.Quiet(now)
 	if quiet || c.config.disabled {
@@ -231,7 +231,7 @@ func (c *circuit) succeeded(pass uint64, now int64, was window.Mark) circuitChan
 	return change
 }
 
-// failed records that a handler failed at an event, and returns where that stands.
+// failed records a failure, and returns its place in the window.
 func (c *circuit) failed(pass uint64, now int64, was window.Mark) (window.Mark, circuitChange) {
 	if c.config.disabled {
 		return 0, circuitChange{}
@@ -239,7 +239,7 @@ func (c *circuit) failed(pass uint64, now int64, was window.Mark) (window.Mark, 
 	return c.record(pass, now, was, errFailure)
 }
 
-// released gives a pass back without an outcome.
+// released returns a pass without an outcome.
 func (c *circuit) released(pass uint64) {
 	if pass&gateShut != 0 {
 		c.record(pass, 0, 0, errNoOutcome)
@@ -249,7 +249,7 @@ func (c *circuit) released(pass uint64) {
 func (c *circuit) record(pass uint64, now int64, was window.Mark, outcome error) (is window.Mark, change circuitChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if pass/gateGeneration != c.gate.Load()/gateGeneration { // of an earlier state
+	if pass/gateGeneration != c.gate.Load()/gateGeneration { // of an earlier generation
 		if outcome == nil {
 			c.window.SucceedOutside()
 		}
@@ -273,11 +273,11 @@ func (c *circuit) record(pass uint64, now int64, was window.Mark, outcome error)
 	return is, change
 }
 
-// openLocked makes a breaker that is open.
+// openLocked opens a closed circuit with a new gobreaker.
 func (c *circuit) openLocked(now int64) circuitChange {
 	c.breaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		MaxRequests: 1,
-		Timeout:     1, // ours decides when it is half-open
+		Timeout:     1, // our clock decides when it is half-open
 		ReadyToTrip: func(gobreaker.Counts) bool { return true },
 		IsExcluded:  func(err error) bool { return errors.Is(err, errNoOutcome) },
 	})
@@ -299,7 +299,7 @@ func (c *circuit) shutLocked(now int64) {
 	c.gate.Or(gateShut)
 }
 
-// probedLocked is what follows from a probe.
+// probedLocked handles the result of a probe.
 func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
 	c.probe(outcome)
 	c.probe = nil
@@ -323,7 +323,7 @@ func (c *circuit) closeLocked(now int64) {
 	c.gate.And(^uint64(gateShut))
 }
 
-// state is what the circuit shows, and how often it has opened.
+// state returns the current state, and how often the circuit has opened.
 func (c *circuit) state() (CircuitState, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,9 +22,8 @@ func (b *Bus) Subscription(name string) *Subscription {
 	return s
 }
 
-// Trip opens the subscription's circuit, as if its events had failed: for OpenFor, after which one
-// delivery at a time probes. What handlers that run now come to has no part in it. An open circuit
-// is open for OpenFor from now.
+// Trip opens the subscription's circuit for OpenFor from now, as failures would. After that one
+// delivery at a time probes. Outcomes of handlers that run now are ignored.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
 func (s *Subscription) Trip() error {
@@ -39,7 +38,7 @@ func (s *Subscription) Trip() error {
 	return nil
 }
 
-// Reset closes the subscription's circuit, and forgets what it has counted. What was held goes on.
+// Reset closes the subscription's circuit and clears its window. Held deliveries go on.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
 func (s *Subscription) Reset() error {
@@ -54,10 +53,10 @@ func (s *Subscription) Reset() error {
 	return nil
 }
 
-// Pause holds the subscription's deliveries until Resume, whatever its circuit and its WhenOpen
-// say: no call of the handler is begun after Pause has returned. One that a worker has begun may
-// end, and is not waited for; its retries are held too. Of more than LineCapacity deliveries, those
-// that come last are dead-lettered with the reason overflow; Shutdown does not wait for any.
+// Pause holds the subscription's deliveries until Resume, whatever its circuit and its WhenOpen.
+// After Pause has returned, no call of the handler begins. A running call may end, and Pause does
+// not wait for it; its retries are held too. If the line has LineCapacity deliveries, later ones
+// are dead-lettered with the reason overflow. Shutdown does not wait for held deliveries.
 //
 // The error is ErrNoSubscription after Unsubscribe.
 func (s *Subscription) Pause() error {
@@ -68,7 +67,8 @@ func (s *Subscription) Pause() error {
 	return nil
 }
 
-// HoldUntil is Pause until an instant, or Resume. The last of Pause and HoldUntil holds.
+// HoldUntil is Pause with an end: an instant, or Resume. The last call of Pause and HoldUntil
+// holds.
 //
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
 // future.
@@ -88,11 +88,11 @@ func (s *Subscription) HoldUntil(t time.Time) error {
 func (s *Subscription) pause(until int64, field zap.Field) {
 	s.door.pause(until)
 	s.bus.log.Info("subscription paused", zap.String("subscription_id", s.id), field)
-	s.bus.tend(s) // what is held already may have to wait longer, or less
+	s.bus.tend(s) // held deliveries may have to wait longer, or less long
 }
 
-// Resume ends Pause and HoldUntil: what was held goes on, oldest first, when the circuit lets it
-// through. It does nothing when the subscription is not paused.
+// Resume ends Pause and HoldUntil. Held deliveries go on, oldest first, as the circuit admits them.
+// On a subscription that is not paused it does nothing.
 //
 // The error is ErrNoSubscription after Unsubscribe.
 func (s *Subscription) Resume() error {
@@ -117,7 +117,7 @@ func (s *Subscription) controllable(what string) error {
 	return nil
 }
 
-// paused is whether the subscription is paused, and until when if that is known.
+// paused reports whether the subscription is paused, and until when if that is known.
 func (s *Subscription) paused() (paused bool, until time.Time) {
 	line := s.bus.time
 	nanos, paused := s.door.paused(line.Nanos())

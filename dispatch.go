@@ -46,12 +46,12 @@ const (
 	stateWaiting   // for its next attempt
 	stateScheduled // until it is due
 	stateParked    // at its next target's door
-	stateRecording // a change that ends or moves it is being recorded
+	stateRecording // its next transition is being recorded
 	stateSettled
 )
 
-// origin is what a dispatch has besides an event with a new id and without metadata. It is fixed
-// when the dispatch opens.
+// origin is what a dispatch needs if it is more than a new event without metadata. It is fixed when
+// the dispatch opens.
 type origin struct {
 	metadata EventMetadata
 	waiter   *waiter // the PublishAndWait in progress, if any
@@ -74,7 +74,7 @@ type replay struct {
 	edited         bool // the payload is another one than original, with which it was published
 	original       any
 	at             *Subscription // whose window has the event's last failure
-	counted        window.Mark   // where
+	counted        window.Mark   // the failure's place there
 }
 
 // noOrigin stands for a missing origin or replay.
@@ -176,12 +176,12 @@ type story struct {
 	detours     *detours
 }
 
-// detours is what even most failed dispatches do not have.
+// detours are the parts of a story that few dispatches have: most failures need no rule and no door.
 type detours struct {
 	spent   []spent   // of the budgets of rules
 	skipped []int32   // targets that were split off
 	seat    line.Seat // at the door of the last target
-	told    *Attempt  // that observers have been told of, until they are told of its end
+	told    *Attempt  // the attempt that observers saw begin, until they see it end
 }
 
 // spent is what a dispatch has spent of a rule's budget, and its last delay there.
@@ -203,7 +203,7 @@ type failure struct {
 	rule         int32 // that decided on it, from 1; 0: the policy
 }
 
-// tell is the dispatch's story, to add something to.
+// tell returns the dispatch's story, and makes it if there is none.
 func (d *dispatch) tell() *story {
 	if d.story == nil {
 		d.story = &story{}
@@ -261,7 +261,7 @@ func (d *dispatch) recovered() bool {
 	})
 }
 
-// ruled is the number of failures that rules have decided on.
+// ruled is the number of failures that rules decided.
 func (d *dispatch) ruled() (failures int) {
 	if d.story != nil && d.story.detours != nil {
 		for i := range d.story.detours.spent {
@@ -271,7 +271,8 @@ func (d *dispatch) ruled() (failures int) {
 	return failures
 }
 
-// spentOn is what the dispatch has spent on a rule.
+// spentOn returns the record of what the dispatch has spent of a rule's budget, and makes it if
+// there is none.
 func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
 	r := d.detour()
 	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
@@ -301,8 +302,7 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 	return split
 }
 
-// narrow drops what happened at other targets from a dispatch of which nothing but the next one is
-// left.
+// narrow makes a dispatch's story that of its next target, the only one that is left.
 func (d *dispatch) narrow() {
 	d.attempt = 0
 	if d.story == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// worker is what a goroutine of the pool keeps.
+// worker is the state of one goroutine of the pool.
 type worker struct {
 	slot *deadline.Slot[call]
 	// calls are the further calls of the attempt: its dispatch embeds the first one only for its first
@@ -20,8 +20,8 @@ type worker struct {
 	lost  bool   // its call was abandoned: another worker owns the dispatch
 }
 
-// running is what a worker notes of its running call. If the call is abandoned, the worker that
-// takes over reads it there.
+// running is what conclude needs to know of a call. It stands with the worker, so that a worker that
+// takes over an abandoned call can read it.
 type running struct {
 	pass    uint64 // through the circuit
 	started int64
@@ -69,7 +69,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
 	w.calls = nil
-	d.attempt = max(d.attempt, d.attempt+1) // or it stays the last number
+	d.attempt = max(d.attempt, d.attempt+1) // the last number stays: it must not wrap around
 	d.putEvent(event, b.time)
 }
 

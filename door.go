@@ -437,7 +437,8 @@ func (o *door) parked() [line.Reasons]int {
 	return o.line.Parked()
 }
 
-// sharedDoors are those that throttle only because the bus is full.
+// sharedDoors are the doors that may throttle because the bus is full. A worker that becomes free
+// tends them.
 type sharedDoors struct {
 	number atomic.Int32 // len(doors)
 

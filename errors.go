@@ -13,7 +13,7 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// Sentinels, for errors.Is. The typed errors below match the one that names their kind.
+// Sentinel errors, for errors.Is. The typed errors below match the sentinel of their kind.
 var (
 	// ErrInvalidEvent is matched by every *EventError: Publish refused a type, a metadata key or
 	// another part of an event.
@@ -22,52 +22,52 @@ var (
 	ErrInvalidPattern = errors.New("eventbus: invalid pattern")
 	// ErrInvalidOption is matched by every *OptionError.
 	ErrInvalidOption = errors.New("eventbus: invalid option")
-	// ErrNilHandler is returned by Subscribe for a nil handler, or a middleware that makes one.
+	// ErrNilHandler is returned by Subscribe for a nil handler, or if a middleware returns nil.
 	ErrNilHandler = errors.New("eventbus: nil handler")
-	// ErrNilContext is returned by every method that was given a nil context.
+	// ErrNilContext is returned by every method for a nil context.
 	ErrNilContext = errors.New("eventbus: nil context; use context.Background()")
-	// ErrDuplicateName is returned by Subscribe for a name that a subscription of the bus has already.
+	// ErrDuplicateName is returned by Subscribe if another subscription of the bus has the name.
 	ErrDuplicateName = errors.New("eventbus: duplicate subscription name")
 	// ErrNotStarted is returned by PublishAndWait before Start.
 	ErrNotStarted = errors.New("eventbus: bus is not started; call Start first")
 	// ErrAlreadyStarted is returned by a second Start.
 	ErrAlreadyStarted = errors.New("eventbus: bus is already started; call Start once")
-	// ErrShutdown is returned for what comes after Shutdown. It is also the cause of the cancellation
-	// of handlers that Shutdown cut short.
+	// ErrShutdown is returned by calls after Shutdown. It is also the cause of the cancellation of
+	// handlers that are interrupted when Shutdown's context ends.
 	ErrShutdown = errors.New("eventbus: bus is shut down")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
 	// ErrQueueFull is returned by Publish when the queue is full and the bus refuses (RefuseWhenFull)
 	// or has not been started.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
-	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue can have.
+	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue's capacity.
 	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
-	// ErrDuplicateID is returned by Publish for a given id that is known for an event of another type
-	// or key.
+	// ErrDuplicateID is returned by Publish if the id was given before, to an event with another
+	// type or key.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
-	// ErrWouldDeadlock is returned by PublishAndWait in a handler for a key whose place the handler's
-	// own event has, or one that waits for it.
+	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
+	// key's order, for the handler's own event.
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself: the event that is being handled, or one that waits for it, has the place of the key; publish without waiting, or with another key")
-	// ErrNotScheduled is returned by Cancel for an event that does not wait to be due.
+	// ErrNotScheduled is returned by Cancel if no scheduled event has the id.
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
 	// ErrCancelled is returned by PublishAndWait for an event that was cancelled.
 	ErrCancelled = errors.New("eventbus: event was cancelled before it was due")
 	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.
 	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
-	// ErrNotFound is returned for a dead letter that is not there: unknown, purged, or replayed
-	// already.
+	// ErrNotFound is returned if there is no such dead letter: it is unknown, purged, evicted or
+	// replayed.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
-	// ErrNoSubscription is returned by Replay when a subscription that the letter is for does not
-	// exist; the letter stays.
+	// ErrNoSubscription is returned by Replay if a subscription of the letter does not exist. The
+	// letter stays.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
 	// ErrHandlerExited is the failure of a handler that ended its goroutine with runtime.Goexit, as
 	// testing's FailNow does.
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
 )
 
-// EventError says what is wrong with an event. It matches ErrInvalidEvent.
+// EventError reports why an event was refused. It matches ErrInvalidEvent.
 type EventError struct {
 	Field  string // the part of the event: "type", "key", "id", "time", "metadata", "payload"
 	Value  string // the offending value, shortened
@@ -86,7 +86,7 @@ func typeError(eventType string, o *route.Offence) error {
 // Is reports whether target is ErrInvalidEvent.
 func (e *EventError) Is(target error) bool { return target == ErrInvalidEvent }
 
-// PatternError says what is wrong with a pattern. It matches ErrInvalidPattern.
+// PatternError reports why a pattern was refused. It matches ErrInvalidPattern.
 type PatternError struct {
 	Pattern string // the pattern, shortened
 	Offset  int    // byte offset of the offence in it
@@ -104,7 +104,7 @@ func patternError(pattern string, o *route.Offence) error {
 // Is reports whether target is ErrInvalidPattern.
 func (e *PatternError) Is(target error) bool { return target == ErrInvalidPattern }
 
-// BatchError says which event of a batch was refused, and why.
+// BatchError reports which event of a batch was refused, and why.
 type BatchError struct {
 	Index     int // in the batch, from 0
 	EventType string
@@ -118,7 +118,7 @@ func (e *BatchError) Error() string {
 // Unwrap returns the error that Publish would have returned.
 func (e *BatchError) Unwrap() error { return e.Err }
 
-// OptionError says what is wrong with an option. It matches ErrInvalidOption.
+// OptionError reports why an option was refused. It matches ErrInvalidOption.
 type OptionError struct {
 	Option string // the option's name, as it is written: "Timeout", "WithConcurrency"
 	Value  string // the offending value
@@ -152,8 +152,8 @@ type PanicError struct {
 	Stack []byte // the goroutine's stack, as runtime/debug.Stack formats it
 }
 
-// Error has the value as text if it is a string, an error or a scalar, of which at most 8 KiB are
-// kept. Of any other value it names the type: to format it could crash the process.
+// Error contains the value as text, at most 8 KiB of it, if it is a string, an error or a scalar.
+// Otherwise it contains the type: to format the value could crash the process.
 func (e *PanicError) Error() string { return "eventbus: handler panicked: " + panicText(e.Value) }
 
 // Unwrap returns the panic's value if it is an error.
@@ -182,8 +182,7 @@ func (e *PayloadTypeError) Error() string {
 // Unwrap returns Err.
 func (e *PayloadTypeError) Unwrap() error { return e.Err }
 
-// ImportError says what is wrong with a line that DLQ.Import was given. It matches
-// ErrInvalidLetter.
+// ImportError reports why DLQ.Import refused a line. It matches ErrInvalidLetter.
 type ImportError struct {
 	Line   int    // 1 for the first
 	Reason string // what is wrong, and what would be right
@@ -228,16 +227,16 @@ func (e *DeliveryError) Unwrap() []error {
 	return errs
 }
 
-// ShutdownError is returned by Shutdown when its context ended before the work did, and when it has
-// left what was held or published for later. It matches its cause.
+// ShutdownError is returned by Shutdown if events or handlers were left: because its context ended,
+// or because events were held or scheduled. It matches its cause.
 type ShutdownError struct {
-	// Unfinished has a dead letter for each dispatch that had not settled. They are in the dead letter
-	// queue too.
+	// Unfinished has a dead letter for each dispatch that had not settled. The dead letter queue
+	// has them too.
 	Unfinished []DeadLetter
-	// Abandoned names the handlers that were still running.
+	// Abandoned names the handlers that are still running.
 	Abandoned []AbandonedHandler
-	// Cause is why Shutdown did not wait longer: the context's error, or ErrNotStarted; nil if it did,
-	// and what is left was held, paused, or published for later.
+	// Cause is the context's error or ErrNotStarted. It is nil if everything ended but held and
+	// scheduled events.
 	Cause error
 }
 
@@ -274,7 +273,7 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// Permanent marks an error as one that no retry can mend: the dispatch is dead-lettered at once,
+// Permanent marks an error as one that must not be retried: the dispatch is dead-lettered at once,
 // with the reason permanent. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
@@ -291,9 +290,8 @@ type retryAfterError struct {
 func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
-// RetryAfter gives an error the delay before the next attempt, which is used as it is, without
-// jitter or cap, for that one gap. The attempts are counted as usual. A negative delay is none.
-// RetryAfter(nil, d) is nil.
+// RetryAfter sets the delay before the next attempt, for this failure only, without jitter or cap.
+// The attempt counts as usual. A negative delay is 0. RetryAfter(nil, d) is nil.
 func RetryAfter(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
@@ -301,19 +299,19 @@ func RetryAfter(err error, delay time.Duration) error {
 	return &retryAfterError{err, max(delay, 0)}
 }
 
-// maxErrorText bounds what is kept of an error's text, in bytes.
+// maxErrorText bounds the text of an error in failures and logs, in bytes.
 const maxErrorText = 8 << 10
 
-// textOf is err.Error(), cut to maxErrorText, whatever that method does. before is a text that is
-// known to be valid, or "": a handler's errors are mostly the same.
+// textOf returns err.Error(), cut to maxErrorText, whatever that method does. before is a text that
+// is known to be valid, or "": most errors of a handler have the same text.
 func textOf(err error, before string) string { return texts.OfError(err, before, maxErrorText) }
 
-// maxPanicText leaves room in maxErrorText for what PanicError.Error and cutText add.
+// maxPanicText is less than maxErrorText by what PanicError.Error and cutText add.
 const maxPanicText = maxErrorText - 128
 
-// panicText is the text of a value with which user code panicked: of strings, errors and scalars.
-// Of any other value it names the type. To format a value that contains itself, that another
-// goroutine writes, or whose methods block, would end or stop the process.
+// panicText returns the text of a panic's value, if that is a string, an error or a scalar, and
+// otherwise its type. To format a value that contains itself, that another goroutine writes, or
+// whose methods block, would end or stop the process.
 func panicText(value any) string {
 	for range 10 { // a panic that was raised again; its error may contain itself
 		if p, ok := value.(*PanicError); ok && p != nil {
@@ -326,7 +324,7 @@ func panicText(value any) string {
 	return texts.OfPanic(value, maxPanicText)
 }
 
-// contextError is why a context has ended: its error, and its cause if it has one.
+// contextError returns why a context has ended: its error, and its cause if that differs.
 func contextError(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // the very same is meant
 		return fmt.Errorf("%w: %w", ctx.Err(), cause)
@@ -334,5 +332,5 @@ func contextError(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// shorten bounds what an error message repeats of a user's input.
+// shorten bounds a user's input in error messages.
 func shorten(s string) string { return texts.Shorten(s, 80) }

@@ -7,8 +7,8 @@ import (
 	"github.com/surebus/eventbus/internal/errchain"
 )
 
-// ErrorTraits is what a bus makes of an error: what the rules and the name lists of retry policies
-// go by. An error tells it by methods, any of which it may have:
+// ErrorTraits are the properties of an error by which rules and name lists of retry policies
+// decide. An error declares them with any of these methods:
 //
 //	Code() string                         // "" is none
 //	Name() string                         // "" is none: the type's name holds
@@ -16,34 +16,34 @@ import (
 //	Retryable() bool
 //	Retryable() (retryable, said bool)    // for types that may or may not say
 //
-// They are looked for in the whole tree of errors that an error wraps or joins, of which at most
-// 1,000 are asked, none deeper than 100. The outermost error that says something counts; for names,
-// all of them do.
+// The bus asks the whole tree of wrapped and joined errors, at most 1,000 of them and none deeper
+// than 100. The outermost error that declares a property counts. For names, all count.
 type ErrorTraits struct {
 	// Code is dotted, as in "Payment.Declined"; "" without one.
 	Code string
-	// Names are those of the errors of the chain, the outermost first: what the name was registered as
-	// (WithErrorName, WithErrorTypeName; the first registration that fits counts), or else its Name,
-	// or else its Go type's name, without package, pointers and type arguments. What only Permanent
-	// and RetryAfter add has none.
+	// Names are the names of the errors of the tree, the outermost first. An error's name is the
+	// one that was registered for it (WithErrorName, WithErrorTypeName; the first registration that
+	// fits), or else its Name, or else its Go type without package, pointers and type arguments.
+	// The wrappers of Permanent and RetryAfter have none.
 	Names []string
-	// ResultType is "error" unless the error says otherwise, or is a *TimeoutError or another one that
-	// matches context.DeadlineExceeded ("timeout"), or else matches context.Canceled ("cancellation").
+	// ResultType is what the error declares. Otherwise it is "timeout" for a *TimeoutError and
+	// errors that match context.DeadlineExceeded, "cancellation" for errors that match
+	// context.Canceled, and "error" for all others.
 	ResultType string
-	// Retryable is what the error says of itself; nil if it says nothing.
+	// Retryable is what the error declares; nil if it declares nothing.
 	Retryable *bool
 }
 
-// The result types of errors that do not say another one.
+// The result types of errors that declare none.
 const (
 	resultError        = "error"
 	resultTimeout      = "timeout"
 	resultCancellation = "cancellation"
 )
 
-// ErrorTraits tells what the bus makes of an error, to find out why a rule or a list of names did
-// or did not match. It runs the error's methods, which may block; what panics tells nothing. The
-// zero ErrorTraits is that of nil.
+// ErrorTraits returns the traits of an error, for example to find out why a rule or a list of names
+// did not match. It runs the error's methods, which may block. A method that panics declares
+// nothing. For nil it returns the zero ErrorTraits.
 func (b *Bus) ErrorTraits(err error) ErrorTraits {
 	if err == nil {
 		return ErrorTraits{}
@@ -102,7 +102,7 @@ func retryableOf(err error) *bool {
 	return &retryable
 }
 
-// errorNames are the names that were registered.
+// errorNames are the registered names.
 type errorNames struct{ registered []errorName }
 
 type errorName struct {
@@ -118,7 +118,7 @@ func (n *errorNames) add(option, name string, fits func(error) bool) error {
 	return nil
 }
 
-// of are the names of the errors of a chain. n may be nil.
+// of returns the names of the errors of a tree. n may be nil.
 func (n *errorNames) of(err error) (names []string) {
 	errchain.Each(err, func(e error) bool {
 		if name := n.ofOne(e); name != "" {
@@ -129,7 +129,7 @@ func (n *errorNames) of(err error) (names []string) {
 	return names
 }
 
-// ofOne is the name of one error of a chain, without what it wraps.
+// ofOne returns the name of one error, without those that it wraps.
 func (n *errorNames) ofOne(err error) (name string) {
 	switch err.(type) { //nolint:errorlint // one step of the chain
 	case *permanentError, *retryAfterError:
@@ -152,7 +152,7 @@ func (n *errorNames) ofOne(err error) (name string) {
 	return errchain.TypeName(err)
 }
 
-// passes reports whether errors of these names are worth a retry by the lists of a policy.
+// passes reports whether the lists of a policy retry errors with these names.
 func passes(names, include, exclude []string) bool {
 	in := func(list []string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(list, name) })
@@ -160,10 +160,10 @@ func passes(names, include, exclude []string) bool {
 	return !in(exclude) && (include == nil || in(include))
 }
 
-// WithErrorName has errors that match target, by errors.Is, go by a name in IncludeErrors and
-// ExcludeErrors. Each error of a chain is asked on its own, so that one that only wraps target
-// keeps its own name. Of several registrations that fit, the first holds. The name is 1 to 255
-// bytes of UTF-8 without control characters.
+// WithErrorName registers a name, for IncludeErrors and ExcludeErrors, of the errors that match
+// target by errors.Is. Each error of a tree is asked alone: an error that only wraps target keeps
+// its own name. The first registration that fits counts. The name is 1 to 255 bytes of UTF-8
+// without control characters.
 //
 //	eventbus.WithErrorName(context.DeadlineExceeded, "TimeoutError")
 func WithErrorName(target error, name string) Option {
@@ -176,8 +176,8 @@ func WithErrorName(target error, name string) Option {
 	})
 }
 
-// WithErrorTypeName is WithErrorName for the errors of a type, or of an interface, as errors.As
-// finds them.
+// WithErrorTypeName is WithErrorName for errors of a type, or of an interface, as errors.As matches
+// them.
 //
 //	eventbus.WithErrorTypeName[*net.OpError]("ConnectionError")
 func WithErrorTypeName[E error](name string) Option {

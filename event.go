@@ -322,10 +322,10 @@ func ID(id EventID) PublishOption {
 }
 
 // After has an event dispatched no earlier than d from now. It is accepted at once, for the
-// subscriptions that there are now, and can be taken back with Cancel until it is due. One that
-// matches none is unrouted at once. It takes its key's place when it is due. MaxElapsed counts from
-// Publish. Shutdown does not wait for it. Not more than 0 is at once. Of several of After and At,
-// the last holds.
+// current subscriptions, and Cancel can take it back until it is due. If it matches no subscription,
+// it is unrouted at once. Its place in its key's order, and MaxElapsed, count from when it is due.
+// Shutdown does not wait for it. A d of 0 or less means at once. Of several After and At options, the
+// last holds.
 func After(d time.Duration) PublishOption {
 	return func(p publication) publication {
 		p.when = &dueOption{after: d}

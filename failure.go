@@ -7,15 +7,15 @@ import (
 	"github.com/surebus/eventbus/internal/errchain"
 )
 
-// judgement is what decides on the failures of a subscription.
+// judgement is the policy and the rules that decide on the failures of a subscription.
 type judgement struct {
-	rules   *ruleSet      // nil: none
-	rulesOf *Subscription // nil: the bus's
+	rules   *ruleSet      // nil for none
+	rulesOf *Subscription // nil for the bus
 	policy  *RetryPolicy  // the merged one, with what is not merged
 	names   *errorNames
 }
 
-// at is what decides on the failures of one of the dispatch's subscriptions.
+// at returns the judgement for one of the dispatch's subscriptions.
 func (p *mergedPolicy) at(s *Subscription, names *errorNames) judgement {
 	j := judgement{policy: &p.RetryPolicy, names: names}
 	if own := p.ownOf(s); own != nil && own.policy != nil {
@@ -25,7 +25,7 @@ func (p *mergedPolicy) at(s *Subscription, names *errorNames) judgement {
 	return j
 }
 
-// ownOf is what a subscription has of its own, nil if it is none of the dispatch's.
+// ownOf returns a subscription's own settings, nil if it is not a target of the dispatch.
 func (p *mergedPolicy) ownOf(s *Subscription) *ownRetry {
 	for i := range p.own {
 		if p.own[i].of == s {
@@ -35,19 +35,18 @@ func (p *mergedPolicy) ownOf(s *Subscription) *ownRetry {
 	return nil
 }
 
-// verdict is what an error says of itself, and what the policy says of it.
+// verdict is the classification of an error, by the error itself and by the policy.
 type verdict struct {
 	text       string
 	permanent  bool // it must not be retried, whatever the policy says
-	rule       int  // position of the rule that decides; -1: the policy does
+	rule       int  // position of the rule that decides; -1 if the policy does
 	worthIt    bool // the policy retries such errors
 	rejected   bool // the handler or the policy declares it not worth retrying: no outcome for the circuit
 	retryAfter *retryAfterError
 }
 
-// judge asks an error, and the rules or the policy, what they say of it. All of these may be user
-// code, so it must be called where anything may happen (see guarded): if that breaks off, the rest
-// of v stays at what is set first.
+// judge classifies an error. It runs user code: methods of the error, RetryIf. So it runs inside a
+// call or inside guarded. If the user code ends the goroutine, v keeps the values that are set first.
 func (v *verdict) judge(err error, by *judgement) {
 	told := false
 	*v = verdict{rule: -1, worthIt: true}
@@ -79,8 +78,8 @@ func (v *verdict) judge(err error, by *judgement) {
 	v.rejected = rejected && !own
 }
 
-// isOwnFailure reports whether an error is the bus's own word for a failure: a timeout, a panic, or
-// a handler that ended its goroutine. These are never rejections.
+// isOwnFailure reports whether the bus made the error: for a timeout, a panic, or a handler that
+// ended its goroutine. These are never rejections.
 func isOwnFailure(err error) bool {
 	switch err.(type) { //nolint:errorlint // an error that wraps one of these is the handler's
 	case *TimeoutError, *PanicError:
@@ -90,7 +89,7 @@ func isOwnFailure(err error) bool {
 }
 
 // worthIt reports whether the policy retries an error, and if not, whether it rejects the error.
-// One that IncludeErrors does not list is not rejected.
+// An error that IncludeErrors does not list is not rejected.
 func (j *judgement) worthIt(err error) (worthIt, rejected bool) {
 	p := j.policy
 	if p.IncludeErrors != nil || len(p.ExcludeErrors) > 0 {
@@ -108,7 +107,7 @@ func (j *judgement) worthIt(err error) (worthIt, rejected bool) {
 	return true, false
 }
 
-// deciding is the policy that decides by a verdict: the rule's, or the dispatch's.
+// deciding returns the policy that decides: that of the verdict's rule, or the dispatch's.
 func (j *judgement) deciding(v *verdict) *RetryPolicy {
 	if v.rule >= 0 {
 		return &j.rules.policies[v.rule]
@@ -116,36 +115,36 @@ func (j *judgement) deciding(v *verdict) *RetryPolicy {
 	return j.policy
 }
 
-// count counts a failure for what decides on it: how many that are of the dispatch's failures, and
-// where its last delay is kept.
+// count counts a failure against the rule or the policy that decides. It returns the new count, and
+// where the last delay of that rule or policy is kept.
 func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
 	s := d.tell()
 	if v.rule < 0 {
 		return max(int(d.attempt)-d.ruled(), 1), &s.previous
 	}
 	spent := d.spentOn(j.rulesOf, int32(v.rule))
-	spent.failures = max(spent.failures, spent.failures+1) // or stays the last one that there is
+	spent.failures = max(spent.failures, spent.failures+1) // the last number stays: it must not wrap around
 	return int(spent.failures), &spent.previous
 }
 
-// failedAttempt is what a policy is asked about.
+// failedAttempt is the input of RetryPolicy.decide.
 type failedAttempt struct {
-	number   int           // of the failures that the policy has decided
-	elapsed  time.Duration // since the dispatch first became runnable, see dispatch.elapsed
-	previous time.Duration // the scheduled delay after the one before
+	number   int           // of failures that the policy has decided, with this one
+	elapsed  time.Duration // see dispatch.elapsed
+	previous time.Duration // the scheduled delay after the previous failure
 	bound    time.Duration // of elapsed, 0 for none
 	*verdict
 }
 
-// decision is what follows from a failed attempt: another one after delay, or death for a reason.
-// scheduled is what the delay would be without RetryAfter.
+// decision says what follows a failed attempt: a retry after delay, or a dead letter with a reason.
+// scheduled is the delay of the policy, without RetryAfter.
 type decision struct {
 	retry            bool
 	delay, scheduled time.Duration
 	reason           Reason
 }
 
-// decide is what follows from f. random is in [0, 1).
+// decide returns what follows f. random is in [0, 1).
 func (p *RetryPolicy) decide(f *failedAttempt, random float64) decision {
 	if f.permanent || !f.worthIt {
 		return decision{reason: ReasonPermanent}
@@ -159,14 +158,14 @@ func (p *RetryPolicy) decide(f *failedAttempt, random float64) decision {
 		delay = f.retryAfter.delay
 	}
 	left := f.bound - f.elapsed
-	overflow := left < 0 && f.elapsed < 0 // by a clock that was set back
+	overflow := left < 0 && f.elapsed < 0 // the clock was set back
 	if f.bound != 0 && !overflow && delay >= left {
 		return decision{reason: ReasonExpired}
 	}
 	return decision{retry: true, delay: delay, scheduled: scheduled}
 }
 
-// rulesAt are the rules for the failures of a subscription, and whose they are: nil for the bus.
+// rulesAt returns the rules for the failures of a subscription, and their owner: nil for the bus.
 func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
 	if own := p.ownOf(s); own != nil && own.settings.rules != nil {
 		return own.settings.rules, s
@@ -174,7 +173,7 @@ func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
 	return p.rules, nil
 }
 
-// ruleRef is the rule that has decided on a failure, nil if none has.
+// ruleRef returns the rule that decided on a failure, nil if the policy did.
 func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
 	if f.rule == 0 {
 		return nil
@@ -182,13 +181,13 @@ func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
 	rules, of := p.rulesAt(f.subscription)
 	position := int(f.rule) - 1
 	ref := &RuleRef{Position: position, Subscription: of.ID()}
-	if rules != nil && position < len(rules.rules) { // not of an earlier process, whose rules were others
+	if rules != nil && position < len(rules.rules) { // an earlier process may have had other rules
 		ref.Name = rules.rules[position].Name
 	}
 	return ref
 }
 
-// decider is the policy of the rule that has decided on a failure, or of the dispatch if none has.
+// decider returns the policy of the rule that decided on a failure, or the policy of the dispatch.
 func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
 	rules, _ := p.rulesAt(f.subscription)
 	if position := int(f.rule) - 1; rules != nil && position >= 0 && position < len(rules.policies) {

@@ -9,11 +9,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// guarded runs code of the user's that is neither a handler nor called by the user: methods of
-// errors, RetryIf, observers. It may panic, and even end its goroutine, without ending ours, which
-// has a dispatch in its hands. It returns what the code panicked with, as text and "" for nothing,
-// and whether it has ended: once stop or late is closed it is not waited for any longer than
-// guardedGrace.
+// guarded runs user code outside a call, such as observers, RetryIf and the methods of errors, on a
+// goroutine of its own. The code may panic or end that goroutine without ending the caller's, which
+// owns a dispatch. After stop or late is closed, guarded waits for at most guardedGrace. It returns
+// the text of a panic, "" for none, and whether the code has returned.
 func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) {
 	ended := make(chan string, 1)
 	go func() {
@@ -22,7 +21,7 @@ func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) 
 		defer func() {
 			if r := recover(); r != nil {
 				if text = panicText(r); text == "" {
-					text = `""` // a panic all the same
+					text = `""` // the panic has no text
 				}
 			}
 		}()
@@ -42,11 +41,11 @@ func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) 
 	}
 }
 
-// guardedGrace is what the user's code is given when a Shutdown has been cut short, or it is late.
-// It is the runtime's time.
+// guardedGrace is how long guarded waits, by the real clock, for user code that is late or that a cut
+// Shutdown interrupts.
 const guardedGrace = 100 * time.Millisecond
 
-// randomly is a number for the jitter of a subscription's retry, in [0, 1).
+// randomly returns a random number in [0, 1) for the jitter of a retry.
 func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
 	switch {
 	case p.Jitter == NoJitter:
@@ -60,7 +59,7 @@ func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
 		b.log.Error("WithRandom panicked", zap.String("panic", panicked))
 	}
 	switch {
-	case !done || !(*given >= 0): // nor if it is not a number
+	case !done || !(*given >= 0): // or NaN
 		return 0
 	case *given >= 1:
 		return math.Nextafter(1, 0)
@@ -68,7 +67,7 @@ func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
 	return *given
 }
 
-// judgeInside asks the questions to a handler's error as a part of the call: the watch guards them.
+// judgeInside classifies a handler's error inside its call, so that the watch bounds the time.
 func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
 	v = new(verdict)
 	defer func() {
@@ -81,10 +80,10 @@ func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) 
 	return v
 }
 
-// judge asks them when the call is over: in a goroutine of their own, for no longer than the
-// handler may take.
+// judge classifies an error after the call has ended, on a goroutine of its own. It waits as long as
+// the handler's timeout.
 func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
-	asked := new(verdict) // not v: it may be used at any time, if the code hangs
+	asked := new(verdict) // not v: code that hangs may still write it later
 	panicked, done := b.guardedFor(s, func() { asked.judge(err, by) })
 	v := asked
 	if !done {
@@ -92,7 +91,7 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 		if by == nil {
 			return v
 		}
-		v.text = textOf(err, "") // it is the bus's own
+		v.text = textOf(err, "") // the bus made it
 		b.log.Error("RetryIf did not return", zap.String("subscription_id", s.id))
 	}
 	if panicked != "" {
@@ -101,8 +100,8 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 	return v
 }
 
-// guardedFor runs code of the user's that decides on a subscription's failure, for no longer than
-// its handler may take. A cut does not wait for it.
+// guardedFor runs user code that decides on a subscription's failure. It waits as long as the
+// handler's timeout, and shorter if Shutdown's context ends.
 func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
 	late := make(chan struct{})
 	timer := b.time.AfterFunc(s.timeout, func() { close(late) })

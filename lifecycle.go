@@ -39,16 +39,17 @@ func (b *Bus) Start(ctx context.Context) error {
 // held deliveries and scheduled events are dead-lettered with the reason shutdown.
 //
 // When ctx ends first, Shutdown cancels running handlers with the cause ErrShutdown and does not
-// wait for them: what they return then is neither an outcome nor an attempt. Unfinished dispatches
-// are dead-lettered with the reason shutdown. A bus that was not started does so at once.
+// wait for them: their results are neither outcomes nor attempts. Unfinished dispatches are
+// dead-lettered with the reason shutdown. On a bus that was not started, Shutdown does this at
+// once.
 //
-// The error is a *ShutdownError if anything was left: every dead letter with the reason shutdown,
-// and every handler that still runs, abandoned ones included. The log has an entry for each of the
-// first 100 of these letters, and a summary of the others.
+// Shutdown returns a *ShutdownError if anything was left. It has every dead letter with the reason
+// shutdown, and every handler that still runs, abandoned ones included. The log has an entry for
+// each of the first 100 of these letters, and a summary of the others.
 //
-// Shutdown is idempotent and may be called from anywhere. Every call waits for the same end, the
-// end of any call's context cuts all short, and all return the same error. Called by a handler with
-// its context, it starts the shutdown and returns nil at once.
+// Shutdown is idempotent and may be called from anywhere. All calls wait for the same end and
+// return the same error. If the context of any call ends, it ends the wait of all. Called by a
+// handler with its context, Shutdown starts and returns nil at once.
 //
 // Afterwards no goroutine of the bus is left, except those of abandoned handlers. Dead letters and
 // metrics stay readable.
@@ -66,7 +67,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 		close(b.leaving)
 		b.pool.Refuse()
 		if !started {
-			b.cut(ErrNotStarted) // before finish, which would leave the same without a cause
+			b.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
 		}
 		b.checkDrained()
 		go b.finish()
@@ -83,11 +84,11 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	return b.shutdownErr
 }
 
-// finish waits until nothing is left but what Shutdown does not wait for, dead-letters that, and
-// ends the goroutines.
+// finish drains the bus, dead-letters held deliveries and scheduled events, and ends the
+// goroutines.
 func (b *Bus) finish() {
 	<-b.drained
-	b.awaitCut() // it leaves the same behind
+	b.awaitCut() // it dead-letters the same dispatches
 	b.leaveBehind()
 	b.pool.Seal()
 	for !b.empty() {
@@ -118,7 +119,7 @@ func (b *Bus) finish() {
 	close(b.closed)
 }
 
-// cutting says whether Shutdown's context has ended.
+// cutting reports whether Shutdown's context has ended.
 type cutting struct {
 	flag atomic.Bool   // cheaper to read
 	done chan struct{} // closed when flag is set
@@ -147,7 +148,7 @@ func (b *Bus) cut(cause error) {
 	for _, c := range b.watch.StopAll() {
 		b.abandon(c, nil)
 	}
-	b.pool.Start() // the workers bury whatever is queued from now on
+	b.pool.Start() // from now on the workers bury queued dispatches
 	b.delay.Close()
 	for _, d := range b.delay.Drain() {
 		b.ledger.waiting.Add(-1)
@@ -190,8 +191,7 @@ func (b *Bus) leaveBehind() {
 // loggedUnfinished is the number of letters of a shutdown that are logged one by one.
 const loggedUnfinished = 100
 
-// noteUnfinished keeps a letter of a shutdown for its error. It returns whether the letter is to be
-// logged.
+// noteUnfinished keeps a letter of a shutdown for its error. It reports whether to log the letter.
 func (b *Bus) noteUnfinished(l *DeadLetter) (log bool) {
 	if l.Reason != ReasonShutdown {
 		return true
@@ -202,14 +202,14 @@ func (b *Bus) noteUnfinished(l *DeadLetter) (log bool) {
 	return len(b.unfinished) <= loggedUnfinished
 }
 
-// checkDrained lets Shutdown go on when nothing is left that it waits for.
+// checkDrained wakes Shutdown if the bus is drained.
 func (b *Bus) checkDrained() {
 	if b.ending.Load() {
 		b.lookWhetherDrained()
 	}
 }
 
-// lookWhetherDrained is a function of its own, so that checkDrained is inlined.
+// lookWhetherDrained is a separate function so that checkDrained can be inlined.
 func (b *Bus) lookWhetherDrained() {
 	if !b.isDrained() {
 		return
@@ -222,7 +222,7 @@ func (b *Bus) lookWhetherDrained() {
 	}
 }
 
-// isDrained reports whether nothing is unsettled but what Shutdown does not wait for.
+// isDrained reports whether every dispatch that Shutdown waits for has settled.
 func (b *Bus) isDrained() bool {
 	settled := b.ledger.settled()
 	left := b.ledger.scheduled.Load()
@@ -234,12 +234,12 @@ func (b *Bus) isDrained() bool {
 	return b.unsettled(settled)-left <= 0
 }
 
-// empty reports whether nothing is unsettled.
+// empty reports whether every dispatch has settled.
 func (b *Bus) empty() bool { return b.unsettled(b.ledger.settled()) == 0 }
 
-// unsettled is the number of dispatches that have been opened and not settled, and of those that
-// are about to open. It may be too large for a moment, and is never too small: the numbers of those
-// that have settled and of those that are parked or scheduled are read before it.
+// unsettled returns the number of dispatches that were opened, or are about to open, and have not
+// settled. It may be too large for a moment, but never too small: the counters of settled, parked
+// and scheduled dispatches are read before those of opened ones.
 func (b *Bus) unsettled(settled int64) int64 {
 	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it runs:
 	// depth is read before accepted.

@@ -10,20 +10,20 @@ import (
 	"github.com/surebus/eventbus/internal/pool"
 )
 
-// Metrics is a snapshot of what the bus counts.
+// Metrics is a snapshot of the bus's counters.
 type Metrics struct {
-	// Types has the event types; those beyond the first 1,000 share OtherTypes.
+	// Types has counters for the first 1,000 event types. The others share OtherTypes.
 	Types map[string]TypeMetrics
-	// Subscriptions has the subscriptions that are, in the order in which they were made.
+	// Subscriptions has the current subscriptions, in the order in which they were made.
 	Subscriptions []SubscriptionMetrics
 
-	// Retries is how many retries have been scheduled.
+	// Retries is the number of scheduled retries.
 	Retries int64
-	// QueueDepth is how many events wait for a worker, and QueueOverflows how many have been let in
-	// beyond the capacity, published by handlers.
+	// QueueDepth is the number of events that wait for a worker. QueueOverflows is the number of
+	// events that handlers have published beyond the capacity.
 	QueueDepth     int
 	QueueOverflows int64
-	// WaitingRetries is how many dispatches wait for their next attempt.
+	// WaitingRetries is the number of dispatches that wait for their next attempt.
 	WaitingRetries int
 	// Scheduled is the number of events that are not due yet. Held and Throttled are the numbers of
 	// deliveries that are parked for these reasons.
@@ -34,21 +34,21 @@ type Metrics struct {
 	// handlers that exceeded their timeouts and still run.
 	RunningDispatches int
 	AbandonedHandlers int
-	// Workers is how many goroutines there are to run handlers.
+	// Workers is the number of goroutines that run handlers.
 	Workers int
-	// DeadLetters is how many letters there are, and LettersEvicted how many have fallen out of the
-	// full queue.
+	// DeadLetters is the number of letters. LettersEvicted is the number of letters that the full
+	// queue has evicted.
 	DeadLetters    int
 	LettersEvicted int64
 
 	Ledger Ledger
 }
 
-// OtherTypes is the name under which Metrics has the event types that are too many to be told
-// apart. It is no event type.
+// OtherTypes is the name in Metrics for the event types beyond the first 1,000. It is not a valid
+// event type.
 const OtherTypes = "*"
 
-// maxTypes is how many event types are counted apart.
+// maxTypes bounds the event types with counters of their own.
 const maxTypes = 1000
 
 // TypeMetrics are the counters of an event type, since the bus was made.
@@ -56,17 +56,17 @@ type TypeMetrics struct {
 	Events  int64 // published
 	Retries int64 // retries scheduled
 	Retried int64 // dispatches with a retry
-	// SucceededAfterRetry is how many of the retried dispatches were handled in the end.
+	// SucceededAfterRetry is the number of retried dispatches that were handled in the end.
 	SucceededAfterRetry int64
 	DeadLettered        int64
 }
 
-// SuccessAfterRetryRate is which part of the retried dispatches has been handled in the end, from 0
+// SuccessAfterRetryRate is the part of the retried dispatches that were handled in the end, from 0
 // to 1; 0 if none was retried.
 func (m TypeMetrics) SuccessAfterRetryRate() float64 { return rate(m.SucceededAfterRetry, m.Retried) }
 
-// DeadLetterRate is dead letters by events; 0 if there was no event. Replays that die, and events
-// that die at several subscriptions, can take it beyond 1.
+// DeadLetterRate is the number of dead letters divided by the number of events; 0 without events.
+// It exceeds 1 if replays fail again, or if events fail at several subscriptions.
 func (m TypeMetrics) DeadLetterRate() float64 { return rate(m.DeadLettered, m.Events) }
 
 func rate(part, whole int64) float64 {
@@ -78,22 +78,22 @@ func rate(part, whole int64) float64 {
 
 // SubscriptionMetrics are the counters of a subscription, since it was made.
 type SubscriptionMetrics struct {
-	Subscription string // its name, or what stands for one
+	Subscription string // its name, or its pattern and number
 	Pattern      string
 	Successes    int64
 	Failures     int64 // of these:
 	Timeouts     int64
 	Panics       int64 // runtime.Goexit too
-	LateEnds     int64 // abandoned handlers that came back
+	LateEnds     int64 // abandoned handlers that returned
 	Skipped      int64 // deliveries: for an open circuit, paused, behind a held one of their key, or unsubscribed
 	Slow         int64 // calls that still ran after a third of their timeouts
 	Circuit      CircuitState
-	CircuitOpens int64 // how often it has opened
+	CircuitOpens int64 // times that the circuit opened
 	Held         int   // deliveries that wait for the circuit, or for Resume
 	Throttled    int   // deliveries that wait for the concurrency limit
 	Running      int   // calls of the handler; those abandoned, or waiting in PublishAndWait, not counted
-	// Paused says that Pause or HoldUntil is in force, and PausedUntil until when: the zero time is
-	// until Resume.
+	// Paused is set while Pause or HoldUntil is in force. PausedUntil is when that ends: zero if by
+	// Resume.
 	Paused      bool
 	PausedUntil time.Time
 	Latency     Latency
@@ -109,8 +109,9 @@ type Latency struct {
 	P50, P90, P99, Max time.Duration
 }
 
-// Ledger counts this process's dispatches. What came in is what went out and what is still there.
-// Each number is counted where it happens, and none is derived from the others.
+// Ledger counts the dispatches of this process: those that came in equal those that went out and
+// those that remain. Each number is counted where the transition happens. None is derived from
+// others.
 type Ledger struct {
 	// What came in.
 	Accepted int64 // by Publish, PublishAndWait and PublishBatch
@@ -137,9 +138,8 @@ type Ledger struct {
 	Closed bool // Shutdown has returned
 }
 
-// Balanced reports whether the books balance. At rest they always do; under load they may be off by
-// the transitions in progress while they are read. After Shutdown has returned, nothing may be left
-// either.
+// Balanced reports whether the books balance. At rest they always do. Under load they may differ by
+// the transitions in progress. After Shutdown has returned, nothing may remain either.
 func (l Ledger) Balanced() bool {
 	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording
 	return l.Accepted+l.Copies+l.Splits+l.Replays ==
@@ -147,7 +147,7 @@ func (l Ledger) Balanced() bool {
 		(!l.Closed || left == 0)
 }
 
-// ledger has the numbers that the pool does not count.
+// ledger has the counters that the pool does not have.
 type ledger struct {
 	accepted atomic.Int64
 	copies   atomic.Int64
@@ -199,8 +199,8 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 	}
 }
 
-// Metrics takes a snapshot. It does not block dispatching; a zero Metrics is returned by a bus that
-// New did not make.
+// Metrics takes a snapshot without blocking the dispatcher. For a bus that New did not make it
+// returns a zero Metrics.
 func (b *Bus) Metrics() Metrics {
 	if !b.usable() {
 		return Metrics{}
@@ -255,7 +255,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 	}
 }
 
-// typeCounters are those of an event type.
+// typeCounters are the counters of an event type.
 type typeCounters struct {
 	events atomic.Int64
 	_      [56]byte // publishers write the events, workers the others
@@ -277,7 +277,7 @@ func (c *typeCounters) snapshot() TypeMetrics {
 	}
 }
 
-// typeTable has the counters of each type, up to maxTypes of them.
+// typeTable has the counters of the first maxTypes types.
 type typeTable struct {
 	known  sync.Map // string to *typeCounters
 	number atomic.Int64
@@ -288,7 +288,7 @@ func (t *typeTable) of(eventType string) *typeCounters {
 	if c, ok := t.known.Load(eventType); ok {
 		return c.(*typeCounters)
 	}
-	// Taken before it is used, so that many at once do not exceed it.
+	// Reserve the number before using it: concurrent calls must not exceed maxTypes.
 	if t.number.Load() >= maxTypes {
 		return &t.others
 	}
@@ -296,7 +296,7 @@ func (t *typeTable) of(eventType string) *typeCounters {
 		t.number.Add(-1)
 		return &t.others
 	}
-	// Cloned: the type may be a piece of something large.
+	// Cloned: the type may be a substring of a large string, and would keep it in memory.
 	c, loaded := t.known.LoadOrStore(strings.Clone(eventType), &typeCounters{})
 	if loaded {
 		t.number.Add(-1)
@@ -314,7 +314,7 @@ func (t *typeTable) each(f func(string, *typeCounters)) {
 	}
 }
 
-// subscriptionCounters are those of a subscription; the circuit counts the successes.
+// subscriptionCounters are the counters of a subscription. The circuit counts the successes.
 type subscriptionCounters struct {
 	failures, timeouts, panics, lateEnds, slow, skipped atomic.Int64
 
@@ -324,7 +324,7 @@ type subscriptionCounters struct {
 func (c *subscriptionCounters) failed(err error, took time.Duration) {
 	c.failures.Add(1)
 	c.latency.Observe(took, 1)
-	// The bus's own errors, not those that a handler wraps and passes on.
+	// Compare without unwrapping: a handler may wrap such an error and pass it on.
 	switch err.(type) { //nolint:errorlint // see above
 	case *TimeoutError:
 		c.timeouts.Add(1)
@@ -337,5 +337,5 @@ func (c *subscriptionCounters) failed(err error, took time.Duration) {
 	}
 }
 
-// latencySample is how many successes one timed success stands for.
+// latencySample is the number of successes that one timed success stands for.
 const latencySample = 64

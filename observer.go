@@ -8,72 +8,67 @@ import (
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
-// Observer is called at what happens on the bus. Its functions may be nil; one that is costs
-// nothing.
+// Observer has functions that the bus calls when something happens. A nil function costs nothing.
 //
-// Each call runs on a goroutine of its own, under no lock of the bus, and where it happened waits
-// until the call has returned: in Publish, in Replay, or on the worker that has the dispatch in its
-// hands. So functions must be quick; they may be called concurrently. A panic is logged and does no
-// harm, nor does runtime.Goexit. When a Shutdown is cut short they are waited for no longer than a
-// moment, 100 ms, and once that was too short, not at all.
+// Each call runs on a goroutine of its own, under no lock of the bus. The caller waits until the
+// function has returned: Publish, Replay, or the worker that owns the dispatch. So functions must
+// be quick. They may be called concurrently. A panic is logged and does no harm, and neither does
+// runtime.Goexit. After Shutdown's context has ended, the bus waits 100 ms for a function, and once
+// one was too slow, for none.
 //
-// They may use the bus. A Publish there comes from outside, also if it happened in a handler: on a
-// full queue it waits for the workers, one of which may wait for it. What waits for the bus,
-// PublishAndWait or Shutdown, waits for itself: it needs a goroutine of its own, or a context that
-// ends.
+// The functions may use the bus. A Publish in one counts as a call from outside, even if a handler
+// caused it: with a full queue it waits for the workers, one of which may wait for it.
+// PublishAndWait and Shutdown would wait for themselves: call them on a goroutine of their own, or
+// with a context that ends.
 //
-// Of one dispatch, the calls come in the order in which things happen: AttemptBegun, AttemptEnded,
-// then RetryScheduled and the next AttemptBegun, or DeadLettered. Between those of different
-// dispatches there is no order, and none at all between those that a Shutdown that is cut short
-// does not wait for.
+// The calls of one dispatch come in the order of events: AttemptBegun, AttemptEnded, then
+// RetryScheduled and the next AttemptBegun, or DeadLettered. Calls of different dispatches have no
+// order. After Shutdown's context has ended, no calls have one.
 type Observer struct {
-	// Accepted is called by Publish and PublishAndWait, before they return, with each event that they
-	// accept. Its handlers may have begun by then: Accepted may come after any of the others, Unrouted
-	// aside. What is replayed is not accepted anew.
+	// Accepted is called by Publish and PublishAndWait, before they return, with each event that
+	// they accept. The handlers may have begun before, so Accepted may come after any call but
+	// Unrouted. A replay is not accepted again.
 	Accepted func(Event)
-	// Unrouted is called with each event that no subscription matched, by Publish, after Accepted.
+	// Unrouted is called by Publish, after Accepted, with each event that matches no subscription.
 	Unrouted func(Event)
 
-	// AttemptBegun is called before the first handler of an attempt begins. A dispatch that only skips
+	// AttemptBegun is called before the first handler of an attempt. A dispatch that only skips
 	// subscriptions makes no attempt.
 	AttemptBegun func(Attempt)
-	// AttemptEnded is called once for each AttemptBegun, when it is recorded what the attempt has led
-	// to, and before PublishAndWait returns. It is whatever has ended the attempt: a handler that
-	// overran, panicked or ended its goroutine, an Unsubscribe, an open circuit, or a Shutdown that
-	// was cut short. An abandoned handler may go on.
+	// AttemptEnded is called once for each AttemptBegun, after the outcome was recorded and before
+	// PublishAndWait returns. An attempt ends with its last handler, a failure, an Unsubscribe, an
+	// open circuit, or the end of Shutdown's context. An abandoned handler may go on.
 	AttemptEnded func(EndedAttempt)
-	// RetryScheduled is called after an AttemptEnded with the outcome Waiting. The retry may still
-	// come to nothing: a Shutdown that is cut short dead-letters what waits.
+	// RetryScheduled is called after an AttemptEnded with the outcome Waiting. The retry is not
+	// made if Shutdown's context ends before.
 	RetryScheduled func(ScheduledRetry)
 
-	// DeadLettered is called with each dead letter, when it can be found in the dead letter queue:
-	// after the AttemptEnded of an attempt that has died, and before that of one that has only skipped
-	// a subscription.
+	// DeadLettered is called with each dead letter, once the dead letter queue has it: after the
+	// AttemptEnded of an attempt that failed, and before that of an attempt that only skipped a
+	// subscription.
 	DeadLettered func(DeadLetter)
-	// LetterEvicted is called with each dead letter that fell out of the full queue, by whoever added
-	// the next one. It is the last to see it; many workers at once may have it called before
-	// DeadLettered.
+	// LetterEvicted is called with each dead letter that the full queue has evicted, by the
+	// goroutine that added the next letter. With many workers it may come before the DeadLettered
+	// of the same letter.
 	LetterEvicted func(DeadLetter)
-	// Replayed is called by Replay and ReplayMatching, before they return, with each letter that they
-	// have consumed. The handlers may have begun by then.
+	// Replayed is called by Replay and ReplayMatching, before they return, with each letter that
+	// they took. The handlers may have begun before.
 	Replayed func(DeadLetter)
 
-	// CircuitChanged is called when the state of a subscription's circuit has changed: on the worker
-	// whose delivery has changed it, before that goes on. If one of its calls takes longer than the
-	// circuit's OpenFor, the next change may be told before it has returned.
+	// CircuitChanged is called after the state of a subscription's circuit has changed, on the
+	// worker whose delivery changed it. If a call takes longer than the circuit's OpenFor, the next
+	// call may overlap it.
 	CircuitChanged func(CircuitChange)
-	// SlowHandler is called once for each call of a handler that still runs when a third of its
-	// timeout has passed; if that is less than a millisecond, perhaps not. Nothing waits for it but
-	// Shutdown: it holds up neither the handler nor the deadlines of others, and the handler may have
-	// ended when it is called, and the attempt with it.
+	// SlowHandler is called once for each call of a handler that runs for a third of its timeout.
+	// If a third is less than a millisecond, it may not be called. Only Shutdown waits for it:
+	// neither the handler nor other deadlines are delayed, and the handler may have ended when it
+	// is called.
 	SlowHandler func(SlowHandler)
 }
 
-// Attempt is one pass of a dispatch over its subscriptions, from where it has come to until the
-// first failure.
+// Attempt is one pass of a dispatch over its subscriptions, from the next one to the first failure.
 type Attempt struct {
-	// ID tells attempts apart: an AttemptBegun and its AttemptEnded have the same one, which is no
-	// other attempt's of the bus.
+	// ID is unique on the bus. An AttemptBegun and its AttemptEnded have the same one.
 	ID      uint64
 	Event   Event
 	Number  int       // 1 for the first
@@ -81,25 +76,25 @@ type Attempt struct {
 	BeganAt time.Time // in UTC
 }
 
-// EndedAttempt is an attempt and what it has led to.
+// EndedAttempt is an attempt and its outcome.
 type EndedAttempt struct {
 	Attempt
 	Duration time.Duration // from BeganAt on, observers included
-	// Outcome is how the dispatch stands: Waiting for its next attempt, or how it ended. One that was
-	// Handled may have skipped subscriptions.
+	// Outcome is the state of the dispatch: Waiting for its next attempt, or how it ended. A
+	// Handled dispatch may have skipped subscriptions.
 	Outcome Outcome
-	// Reason is why it died, with the outcome DeadLettered.
+	// Reason is why the dispatch was dead-lettered, with the outcome DeadLettered.
 	Reason Reason
-	// Failure is what has ended the attempt; nil if none of its handlers failed. One that was cut
-	// short by Shutdown has not.
+	// Failure is the failure that ended the attempt. It is nil if no handler failed, or if Shutdown
+	// stopped the handler.
 	Failure *Failure
 }
 
-// ScheduledRetry is a failed attempt that is going to be followed by another one.
+// ScheduledRetry is a failed attempt and when the next one is due.
 type ScheduledRetry struct {
 	Event   Event
 	Replays int // how often the event has been replayed from a dead letter
-	// Failure is the attempt's: its number, where it failed, and the error.
+	// Failure is the failure that ended the attempt.
 	Failure Failure
 	Delay   time.Duration // 0 for at once
 	Due     time.Time     // when the next attempt is due, in UTC
@@ -112,7 +107,7 @@ type CircuitChange struct {
 	At           time.Time // when it was noticed, in UTC
 }
 
-// SlowHandler is a call of a handler that has used up a third of its timeout, and runs.
+// SlowHandler is a running call of a handler that has used a third of its timeout.
 type SlowHandler struct {
 	Subscription string
 	MadeAt       string // where the subscription was made: "/src/shop/mail.go:17"
@@ -131,7 +126,7 @@ func (b *Bus) observe(name string, call func()) {
 		}
 	}
 	if b.stuck.Load() {
-		// A cut may have thousands of letters to tell of, and each would be waited for a moment.
+		// After a cut there may be thousands of letters. Each call would cost guardedGrace.
 		go func() {
 			panicked, _ := guarded(nil, nil, call)
 			report(panicked)
@@ -155,7 +150,7 @@ func (b *Bus) unrouted(d *dispatch) {
 	}
 }
 
-// attemptBegun tells of an attempt unless that has been done.
+// attemptBegun reports that an attempt begins, once.
 func (b *Bus) attemptBegun(d *dispatch) {
 	if o := &b.config.observer; o.AttemptBegun != nil || o.AttemptEnded != nil {
 		b.observeBegun(d)
@@ -180,7 +175,7 @@ func (b *Bus) observeBegun(d *dispatch) {
 	}
 }
 
-// leaveAttempt takes away the attempt that observers know of.
+// leaveAttempt returns the attempt that observers saw begin, and forgets it.
 func (d *dispatch) leaveAttempt() *Attempt {
 	if d.story == nil || d.story.detours == nil {
 		return nil
@@ -190,8 +185,8 @@ func (d *dispatch) leaveAttempt() *Attempt {
 	return a
 }
 
-// attemptEnded tells of the end of an attempt, if there was one and its beginning was told. It
-// comes while the dispatch is still its owner's, and after the outcome has passed the store.
+// attemptEnded reports the end of an attempt whose beginning was reported. It is called after the
+// outcome was recorded, while the caller owns the dispatch.
 func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
 	attempt := d.leaveAttempt()
 	if attempt == nil {
@@ -212,7 +207,7 @@ func (b *Bus) observeEnd(ended EndedAttempt) {
 	}
 }
 
-// failureOf is a failure as users see it.
+// failureOf converts a failure to its exported form.
 func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 	return Failure{
 		Attempt:      int(f.attempt),
@@ -227,7 +222,7 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 	}
 }
 
-// retryScheduled tells of the retry after a dispatch's last failure.
+// retryScheduled reports the retry after a dispatch's last failure.
 func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 	if f := b.config.observer.RetryScheduled; f != nil {
 		retry := ScheduledRetry{
@@ -247,7 +242,7 @@ func (b *Bus) deadLettered(l *DeadLetter) {
 	}
 }
 
-// letterEvicted tells of a letter that has fallen out of the queue.
+// letterEvicted reports a letter that the full queue has evicted.
 func (b *Bus) letterEvicted(l *DeadLetter) {
 	b.logEviction(l)
 	if f := b.config.observer.LetterEvicted; f != nil {
@@ -269,7 +264,7 @@ func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
 }
 
 // slow is called by the watch, on a goroutine of its own, with calls that have used a third of
-// their timeouts. They may end at any moment.
+// their timeouts. The calls may end at any moment.
 func (b *Bus) slow(calls []deadline.Late[call]) {
 	for _, late := range calls {
 		c, s := late.Call, late.Call.subscription()

@@ -14,17 +14,17 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// What a bus does unless it is told otherwise.
+// The defaults of a bus.
 const (
-	// DefaultTimeout is how long a handler may take.
+	// DefaultTimeout is the default of WithTimeout.
 	DefaultTimeout = 30 * time.Second
-	// DefaultConcurrency is how many handlers may run at a time.
+	// DefaultConcurrency is the default of WithConcurrency.
 	DefaultConcurrency = 10_000
-	// DefaultQueueCapacity is how many events may wait for a handler.
+	// DefaultQueueCapacity is the default of WithQueueCapacity.
 	DefaultQueueCapacity = 65_536
-	// DefaultLineCapacity is the number of deliveries that wait at a subscription's door.
+	// DefaultLineCapacity is the default of LineCapacity.
 	DefaultLineCapacity = 10_000
-	// DefaultDeadLetterCapacity is how many dead letters memory keeps.
+	// DefaultDeadLetterCapacity is the default of WithDeadLetterCapacity.
 	DefaultDeadLetterCapacity = 10_000
 )
 
@@ -80,7 +80,7 @@ func newConfig(opts []Option) (*config, error) {
 	return c, nil
 }
 
-// isNil reports whether what a user has given is nil, or holds a nil.
+// isNil reports whether a user's value is nil, or an interface that contains nil.
 func isNil(x any) bool {
 	v := reflect.ValueOf(x)
 	return x == nil || (v.Kind() == reflect.Pointer || v.Kind() == reflect.Func) && v.IsNil()
@@ -96,10 +96,10 @@ func (c *config) refuseIf(bad bool, name string, value any, reason string) {
 	}
 }
 
-// WithLogger gives the bus a logger; without one it is silent. Every failed attempt is a warn
-// entry, every dead letter another one. A logger that samples, as zap.NewProductionConfig's does,
-// drops repeated entries: set its Sampling to nil to see them all. Its core is called on the bus's
-// goroutines: one that blocks holds up a worker, and one that panics ends the program.
+// WithLogger sets the bus's logger. Without one the bus logs nothing. Every failed attempt is a
+// warn entry, and so is every dead letter. A logger that samples, as zap.NewProductionConfig's
+// does, drops repeated entries: set its Sampling to nil to see them all. The bus's goroutines call
+// its core: a core that blocks delays a worker, and one that panics ends the program.
 func WithLogger(l *zap.Logger) Option {
 	return option(func(c *config) {
 		c.refuseIf(l == nil, "WithLogger", "nil", "leave the option out for a silent bus")
@@ -107,7 +107,7 @@ func WithLogger(l *zap.Logger) Option {
 	})
 }
 
-// WithRetry changes the default retry policy: the fields that the options name, or all with a
+// WithRetry changes the bus's retry policy: the fields of the given options, or all fields with a
 // RetryPolicy.
 func WithRetry(opts ...RetryOption) Option {
 	return option(func(c *config) {
@@ -120,7 +120,7 @@ func WithRetry(opts ...RetryOption) Option {
 	})
 }
 
-// WithCircuit changes the circuits of all subscriptions; Circuit changes one of them, from there.
+// WithCircuit changes the circuits of all subscriptions. Circuit then changes one of them.
 func WithCircuit(opts ...CircuitOption) Option {
 	return option(func(c *config) { c.err = applyCircuit("WithCircuit", &c.circuit, opts) })
 }
@@ -136,8 +136,8 @@ func applyCircuit(in string, c *circuitConfig, opts []CircuitOption) error {
 	return c.validate(in)
 }
 
-// WithTimeout is how long the handlers of subscriptions without a Timeout of their own may take: 30
-// s by default. More than 0.
+// WithTimeout sets the timeout of handlers whose subscriptions have no Timeout: 30 s by default.
+// More than 0.
 func WithTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.refuseIf(d <= 0, "WithTimeout", d, "must be more than 0")
@@ -145,9 +145,9 @@ func WithTimeout(d time.Duration) Option {
 	})
 }
 
-// WithConcurrency is how many handlers may run at a time, 10,000 by default. Handlers that have
-// overrun their timeouts do not count, nor do those that wait in PublishAndWait; those that have
-// come back from there do, but may exceed the number until as many others have ended. At least 1.
+// WithConcurrency sets how many handlers run at a time: 10,000 by default, at least 1. Abandoned
+// handlers do not count. A handler that waits in PublishAndWait does not count while it waits, and
+// may exceed the number when it continues.
 func WithConcurrency(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithConcurrency", n, "must be at least 1")
@@ -155,8 +155,8 @@ func WithConcurrency(n int) Option {
 	})
 }
 
-// WithQueueCapacity is how many events may wait for a handler, 65,536 by default. When so many
-// wait, Publish does. At least 1.
+// WithQueueCapacity sets how many events wait for a worker before Publish blocks: 65,536 by
+// default, at least 1.
 func WithQueueCapacity(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithQueueCapacity", n, "must be at least 1")
@@ -164,22 +164,23 @@ func WithQueueCapacity(n int) Option {
 	})
 }
 
-// RefuseWhenFull makes Publish return ErrQueueFull, rather than wait, when the queue is full.
-// Handlers that publish are never refused for that.
+// RefuseWhenFull makes Publish return ErrQueueFull instead of blocking when the queue is full.
+// Handlers that publish still exceed the capacity.
 func RefuseWhenFull() Option {
 	return option(func(c *config) { c.refuse = true })
 }
 
-// WithIsolation makes every matching subscription of an event a dispatch of its own: with its own
-// retry policy, attempts and dead letter, and its own order for each key. None waits for another,
-// and a failure at one has no part in the others. Each dispatch takes a place in the queue.
+// WithIsolation makes a separate dispatch for each matching subscription of an event. Each has its
+// own retry policy, attempts and dead letter, and each subscription its own order per key. So
+// subscriptions neither wait for each other nor share failures. Each dispatch takes a place in the
+// queue.
 func WithIsolation() Option {
 	return option(func(c *config) { c.isolation = true })
 }
 
-// WithDeadLetterCapacity is how many dead letters are kept in memory, 10,000 by default. Beyond
-// that the oldest falls out: whole to Observer.LetterEvicted, without its payload to an error entry
-// of the log, and counted. At least 1.
+// WithDeadLetterCapacity sets how many dead letters memory keeps: 10,000 by default, at least 1. A
+// full queue evicts its oldest letter: Observer.LetterEvicted gets it whole, the log an error entry
+// without the payload, and the metrics count it.
 func WithDeadLetterCapacity(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithDeadLetterCapacity", n, "must be at least 1")
@@ -187,8 +188,8 @@ func WithDeadLetterCapacity(n int) Option {
 	})
 }
 
-// WithClock replaces the clock that every time a user can observe comes from: stamps, timeouts,
-// delays, circuits, letters. A clock.Mock drives them all.
+// WithClock replaces the clock behind all observable times: timestamps, timeouts, delays, circuits,
+// letters. Use a clock.Mock to control them in tests.
 func WithClock(c clock.Clock) Option {
 	return option(func(cfg *config) {
 		cfg.refuseIf(isNil(c), "WithClock", "nil", "leave the option out for the real clock")
@@ -196,10 +197,10 @@ func WithClock(c clock.Clock) Option {
 	})
 }
 
-// WithRandom replaces the source of the random numbers that jitter is made of. It must return
-// numbers in [0, 1), as rand.Float64 does; another is taken for the nearest of these, and a panic,
-// which is logged, for 0. It must be quick, and safe for concurrent use; what takes longer than the
-// subscription's timeout is taken for 0 too.
+// WithRandom replaces the random numbers for jitter. The function returns numbers in [0, 1), as
+// rand.Float64 does. The nearest of these replaces any other number, and 0 replaces the number if
+// the function panics, which is logged, or takes longer than the subscription's timeout. The
+// function must be quick, and safe for concurrent use.
 func WithRandom(random func() float64) Option {
 	return option(func(c *config) {
 		c.refuseIf(random == nil, "WithRandom", "nil", "leave the option out for math/rand")
@@ -207,8 +208,8 @@ func WithRandom(random func() float64) Option {
 	})
 }
 
-// WithMiddleware wraps every handler of the bus, around the middleware of its subscription: the
-// first one is the outermost.
+// WithMiddleware wraps every handler of the bus, outside the middleware of its subscription. The
+// first middleware is the outermost.
 func WithMiddleware(mw ...Middleware) Option {
 	return option(func(c *config) {
 		for i, m := range mw {
@@ -218,9 +219,9 @@ func WithMiddleware(mw ...Middleware) Option {
 	})
 }
 
-// WithMetadataFrom fills the metadata of each event from the context given to Publish: a trace id,
-// say, that is to be kept where the context's values are not. Metadata given to Publish itself
-// comes before it. It runs in Publish. Given again, it replaces the one before.
+// WithMetadataFrom adds metadata from the context given to Publish, such as a trace id that dead
+// letters should keep. Metadata given to Publish takes precedence. Publish calls the function. A
+// second WithMetadataFrom replaces the first.
 func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	return option(func(c *config) {
 		c.refuseIf(from == nil, "WithMetadataFrom", "nil", "must be a function")
@@ -228,8 +229,7 @@ func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	})
 }
 
-// WithObserver has functions called at what happens on the bus. Given again, it replaces the one
-// before.
+// WithObserver sets the bus's observer. A second WithObserver replaces the first.
 func WithObserver(o Observer) Option {
 	return option(func(c *config) { c.observer = o })
 }
@@ -258,10 +258,10 @@ type subscribeOption func(*subscriptionConfig)
 
 func (o subscribeOption) applySubscription(c *subscriptionConfig) { o(c) }
 
-// noRetry is what subscriptions have that were given nothing for their failures.
+// noRetry are the settings of a subscription without retry options.
 var noRetry retrySettings
 
-// ownRetry does not point into c, or the subscription would keep all of that.
+// ownRetry returns a copy, because a pointer into c would keep all of c in memory.
 func (c *subscriptionConfig) ownRetry() *retrySettings {
 	if c.retry.set == 0 && c.retry.rules == nil {
 		return &noRetry
@@ -288,7 +288,7 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 	return c, nil
 }
 
-// limits are the concurrency limit of a subscription, and its share of a full bus.
+// limits returns the concurrency limit of a subscription, and its share of a full bus.
 func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
 	switch c.limit {
 	case 0:
@@ -299,11 +299,10 @@ func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
 	return int32(min(c.limit, math.MaxInt32)), math.MaxInt32
 }
 
-// Named gives a subscription its durable identity: what log entries, metrics and dead letters call
-// it, and what a replay looks for. 1 to 255 bytes of UTF-8 without control characters, and one of a
-// kind. Without a name, the pattern and a number serve: "order.*#3". Another bus may use that for
-// another handler, so dead letters of an unnamed subscription can be replayed only by the bus that
-// made them.
+// Named gives a subscription a durable identity for log entries, metrics, dead letters and replays:
+// 1 to 255 bytes of UTF-8 without control characters, unique on the bus. Without Named, the
+// identity is the pattern and a number: "order.*#3". Another bus may use that for another handler,
+// so dead letters of an unnamed subscription can be replayed only by the bus that made them.
 func Named(name string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.name, c.named = name, true
@@ -325,8 +324,8 @@ func checkName(option, name string) error {
 	return &OptionError{Option: option, Value: strconv.Quote(shorten(name)), Reason: reason}
 }
 
-// Timeout is how long the subscription's handler may take for one event. More than 0. Without it,
-// the bus's WithTimeout holds.
+// Timeout sets how long the subscription's handler may take for one event: WithTimeout's value by
+// default. More than 0.
 func Timeout(d time.Duration) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if d <= 0 {
@@ -336,8 +335,8 @@ func Timeout(d time.Duration) SubscribeOption {
 	})
 }
 
-// Retry overrides fields of the bus's retry policy for a subscription. When an event goes to
-// several subscriptions, the most permissive value of each field holds, among those that set it.
+// Retry overrides fields of the bus's retry policy. If an event has several subscriptions, the most
+// permissive value of each field applies, among those that set it.
 func Retry(opts ...RetryOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		r, err := newRetryOverride("Retry", opts)
@@ -351,8 +350,8 @@ func Retry(opts ...RetryOption) SubscribeOption {
 	})
 }
 
-// Circuit changes numbers of a subscription's circuit; the others are the bus's. It enables the
-// circuit that WithCircuit(NoCircuit()) has disabled, unless it says NoCircuit itself.
+// Circuit changes settings of the subscription's circuit. The others are the bus's. It enables a
+// circuit that WithCircuit(NoCircuit()) has disabled, unless it has NoCircuit itself.
 func Circuit(opts ...CircuitOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
 }
@@ -446,9 +445,10 @@ func Concurrency(n int) SubscribeOption {
 	})
 }
 
-// Formerly makes the subscription take over names that it, or others that are no more, had before:
-// a replay that looks for one of them finds it. Each is as for Named. The error is ErrDuplicateName
-// for one that a subscription of the bus has, or has taken over.
+// Formerly makes the subscription the heir of earlier names of its own, or of removed
+// subscriptions: a replay to such a name goes to it. The rules for names are those of Named.
+// Subscribe returns ErrDuplicateName for a name that another subscription of the bus has or has
+// inherited.
 func Formerly(names ...string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if len(names) == 0 {
@@ -463,7 +463,7 @@ func Formerly(names ...string) SubscribeOption {
 	})
 }
 
-// Use wraps a subscription's handler in middleware: the first one is the outermost.
+// Use wraps a subscription's handler in middleware. The first middleware is the outermost.
 func Use(mw ...Middleware) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		for i, m := range mw {

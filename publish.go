@@ -91,8 +91,8 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	return ids, nil
 }
 
-// open makes a dispatch of what is published, without accepting it. from is the call that
-// publishes, if it is a handler's.
+// open validates a publication and makes its dispatch, without accepting it. from is the call whose
+// handler publishes, nil for none.
 func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
 	to, hash, known := b.routes.Cached(eventType)
 	if !known {
@@ -139,15 +139,15 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	return d, nil
 }
 
-// refuseShutdown is ErrShutdown. It lets other goroutines run: many publishers that try again at
-// once would take the processors from Shutdown.
+// refuseShutdown returns ErrShutdown, after it has yielded: many publishers that try again at once
+// would take the processors from Shutdown.
 func (b *Bus) refuseShutdown() error {
 	runtime.Gosched()
 	return ErrShutdown
 }
 
-// accept reserves room for a dispatch, or for all of a batch, records them, and makes them
-// runnable, or does nothing. It returns how many were new: the others' ids are known.
+// accept reserves room for a dispatch, or for a batch, and records that it is accepted, which makes
+// it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	c := change{kind: toOpen, d: d, batch: batch}
 	if c.direct() {
@@ -171,10 +171,10 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	return fresh, nil
 }
 
-// acceptDirect accepts a change of which a part takes no room in the queue, by which Shutdown would
-// know of it.
+// acceptDirect accepts a change in which some dispatches take no room in the queue. Shutdown waits for
+// reserved room; for these it waits by the count of callers that are entering.
 func (b *Bus) acceptDirect(ctx context.Context, inside bool, c *change) error {
-	// Counted before ending is read: if that is not set, Shutdown waits.
+	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
 	b.entering.Add(1)
 	defer func() {
 		b.entering.Add(-1)
@@ -186,7 +186,7 @@ func (b *Bus) acceptDirect(ctx context.Context, inside bool, c *change) error {
 	return b.acceptQueued(ctx, inside, c)
 }
 
-// acceptQueued leaves the new dispatches in the change, none of them if all ids are known.
+// acceptQueued accepts the dispatches with new ids, and removes the others from the change.
 func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 	given := c.given()
 	if given {
@@ -206,9 +206,9 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 			b.checkDrained()
 			return err
 		}
-		b.pool.Unreserve(places - c.places()) // taken by another publisher meanwhile
+		b.pool.Unreserve(places - c.places()) // for ids that another publisher has used meanwhile
 	}
-	if b.config.observer.Accepted != nil { // once they are runnable, the dispatches are the workers'
+	if b.config.observer.Accepted != nil { // before recordNow: workers own runnable dispatches
 		for _, d := range c.all() {
 			c.events = append(c.events, d.event(b.time))
 		}
@@ -221,17 +221,17 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 	return err
 }
 
-// direct reports whether a part of the change takes no room in the queue.
+// direct reports whether some dispatch of the change takes no room in the queue.
 func (c *change) direct() bool {
 	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.places() == 0 })
 }
 
-// given reports whether a publisher chose an id of the change.
+// given reports whether a publisher chose the id of some dispatch of the change.
 func (c *change) given() bool {
 	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.from().given })
 }
 
-// places is the number of places that the dispatches take in the queue.
+// places returns the number of places that the change takes in the queue.
 func (c *change) places() (places int) {
 	for _, d := range c.all() {
 		places += d.places()
@@ -239,7 +239,7 @@ func (c *change) places() (places int) {
 	return places
 }
 
-// reserve blocks until the queue has room, and so do the lines of the targets.
+// reserve blocks until the queue and the lines of the targets have room.
 func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) error {
 	if b.fullLines.Load() > 0 && !inside {
 		for _, d := range c.all() {
@@ -287,8 +287,7 @@ func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
 	return nil
 }
 
-// dueFrom is the time of publication of an event that is published now, and when it is due: 0 for
-// at once.
+// dueFrom returns the time of publication, which is now, and when the event is due: 0 for at once.
 func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
 	now := b.time.Now()
 	delay := when.after
@@ -306,7 +305,7 @@ func (b *Bus) running(c *call) bool {
 	return c != nil && c.bus() == b && c.running()
 }
 
-// publication is what the options and the bus say of an event.
+// publication applies the options, and the metadata of WithMetadataFrom.
 func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publication, err error) {
 	for i, o := range opts {
 		if o == nil {
@@ -331,11 +330,10 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publicat
 	return p, nil
 }
 
-// valuesFor is where the handlers of an event that is published by c's handler, with ctx, find
-// their values.
+// valuesFor returns the values for the handlers of an event that c's handler publishes with ctx.
 func (c *call) valuesFor(ctx context.Context) context.Context {
 	if ctx == context.Context(c) {
-		return c.dispatch.values // nothing was added to them
+		return c.dispatch.values // the handler added none
 	}
 	links := 1
 	if before, ok := c.dispatch.values.(*linkedValues); ok {
@@ -347,26 +345,26 @@ func (c *call) valuesFor(ctx context.Context) context.Context {
 	return &linkedValues{ctx, links}
 }
 
-// linkedValues are values that come through the contexts of handlers.
+// linkedValues are values that were passed on through the contexts of handlers.
 type linkedValues struct {
 	context.Context
-	links int // how many those are
+	links int // the number of these contexts
 }
 
-// maxGivenIDs is how many ids that publishers have given are known.
+// maxGivenIDs bounds givenIDs.
 const maxGivenIDs = 100_000
 
-// givenIDs remembers the ids that publishers have given.
+// givenIDs remembers the latest ids that publishers chose.
 type givenIDs struct {
 	mu    sync.Mutex // guards the following
 	known *dedupe.Memory[EventID, content]
 }
 
-// content is what an id stands for.
+// content is the part of an event that must be the same if its id is given again.
 type content struct{ eventType, key string }
 
-// take remembers the given ids of a change, and takes out the dispatches whose ids are known. If an
-// id is known for something else, it remembers none.
+// take remembers the given ids of a change, and removes the dispatches whose ids are known. If an id
+// is known for another content, take remembers none and returns ErrDuplicateID.
 func (g *givenIDs) take(c *change) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -375,14 +373,14 @@ func (g *givenIDs) take(c *change) error {
 	}
 	for _, d := range c.all() {
 		if d.from().given {
-			// Cloned: the key may be a piece of something large.
+			// Cloned: the key may be a substring of a large string, and would keep it in memory.
 			g.known.Remember(d.id, content{d.to.eventType, strings.Clone(d.key)})
 		}
 	}
 	return nil
 }
 
-// unknown takes out the dispatches whose ids are known, and remembers none.
+// unknown removes the dispatches whose ids are known, as take does, and remembers none.
 func (g *givenIDs) unknown(c *change) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -424,14 +422,14 @@ func (g *givenIDs) unknownLocked(c *change) error {
 	return nil
 }
 
-// forget makes an id free to be given again.
+// forget removes an id, so that it is new again.
 func (g *givenIDs) forget(id EventID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.known.Forget(id)
 }
 
-// forgetAll forgets the given ids of a change that was refused.
+// forgetAll removes the given ids of a change that was refused.
 func (g *givenIDs) forgetAll(c *change) {
 	for _, d := range c.all() {
 		if d.from().given {

@@ -12,9 +12,9 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Middleware wraps a handler: it returns one that does something before or after it, or instead. It
-// is called once for each subscription, by Subscribe; what it returns is called for each attempt,
-// and is watched, retried and timed out as the handler is.
+// Middleware wraps a handler: it returns one that does something before or after the call, or
+// instead of it. Subscribe calls it once. The bus calls the returned handler for each attempt, with
+// the subscription's timeout and retries.
 type Middleware func(Handler) Handler
 
 // Subscription is a pattern, a handler and its options. Its methods are safe for concurrent use.
@@ -23,7 +23,7 @@ type Subscription struct {
 	number   uint64 // in the order of Subscribe
 	id       string
 	named    bool   // id was given by Named
-	pattern  string // parsed again when it is removed
+	pattern  string // Unsubscribe parses it again
 	handler  Handler
 	timeout  time.Duration
 	retry    atomic.Pointer[retrySettings]
@@ -32,21 +32,20 @@ type Subscription struct {
 	formerly []string
 	counters subscriptionCounters
 	madeAt   [1]uintptr  // who called Subscribe
-	slow     atomic.Bool // a call has been, and the log has it
+	slow     atomic.Bool // the log has an entry about a slow call
 	place    *route.Place[*Subscription]
 	left     atomic.Bool
 }
 
-// Subscribe has handler called with the events that are published from now on and whose type
-// matches pattern.
+// Subscribe registers a handler for the events that match a pattern and are published from now on.
 //
 // A pattern is a dotted glob: * is one segment or a part of one ("user.*", "user.cre*"), ** any
 // number of segments, ? one character, [ab], [!ab] and [a-z] one of a class, {a,b} alternatives.
-// The pattern "*", and the empty one, match every type. Of several subscriptions an event visits
-// the one first that was made first.
+// The pattern "*", and the empty one, match every type. An event visits its subscriptions in the
+// order in which they were made.
 //
-// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown. After one the
-// bus is as it was. Subscribe does not block, and may be called at any time, from handlers too.
+// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown. An error
+// changes nothing. Subscribe does not block, and may be called at any time, from handlers too.
 func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption) (*Subscription, error) {
 	s, err := b.subscribe(pattern, handler, opts)
 	if err != nil {
@@ -118,7 +117,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	return s, nil
 }
 
-// ID is the subscription's name, or what stands for one.
+// ID returns the subscription's name, or its pattern and number if it has none: "order.*#3".
 func (s *Subscription) ID() string {
 	if s == nil {
 		return ""
@@ -139,7 +138,7 @@ func (s *Subscription) String() string {
 	return fmt.Sprintf("%s (pattern %q)", s.id, s.pattern)
 }
 
-// Pattern is the pattern as it was given to Subscribe.
+// Pattern returns the pattern as it was given to Subscribe.
 func (s *Subscription) Pattern() string {
 	if s == nil {
 		return ""
@@ -147,7 +146,7 @@ func (s *Subscription) Pattern() string {
 	return s.pattern
 }
 
-// MadeAt is where Subscribe was called: "/src/shop/mail.go:17", the file as the compiler knows it.
+// MadeAt returns where Subscribe was called: "/src/shop/mail.go:17", the path as compiled.
 func (s *Subscription) MadeAt() string {
 	if s == nil || s.madeAt[0] == 0 {
 		return ""
@@ -156,21 +155,22 @@ func (s *Subscription) MadeAt() string {
 	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
 }
 
-// Unsubscribe ends the subscription. After it has returned no further call of the handler is begun;
-// one that a worker has begun may end, and is not waited for. What was published before and has not
-// reached the handler, held or waiting for a retry, is dead-lettered with the reason unsubscribed.
-// Its name is free again. Further calls do nothing.
+// Unsubscribe ends the subscription. After it has returned, no call of the handler begins. A
+// running call may end, and Unsubscribe does not wait for it. Events that were published before and
+// have not reached the handler, held and retrying ones included, are dead-lettered with the reason
+// unsubscribed. The name is free again. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.left.Swap(true) {
 		return
 	}
 	s.door.remove()
 	b := s.bus
-	// Before Shutdown can miss the subscription: it dead-letters the lines of those that it finds, and
-	// waits for what is queued.
+	// Close the door before the subscription leaves the registry. Otherwise Shutdown, which
+	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is
+	// parked in between.
 	for _, d := range s.door.close(b, ReasonUnsubscribed) {
 		d.state = stateQueued
-		b.pool.Return(false, d) // a worker buries it
+		b.pool.Return(false, d) // a worker dead-letters it
 	}
 	parsed, _ := route.Parse(s.pattern)
 	b.mu.Lock()
@@ -180,26 +180,26 @@ func (s *Subscription) Unsubscribe() {
 	b.several.Store(b.subscriptions.Len() > 1)
 }
 
-// targets are the subscriptions of a dispatch, in the order of visit, and what follows from them.
+// targets are the subscriptions of a dispatch, in the order of visit, and what derives from them.
 type targets struct {
 	eventType     string
 	subscriptions []*Subscription
 	counters      *typeCounters
 	merged        atomic.Pointer[mergedPolicy]
-	// each has the targets of each subscription's own dispatch, if there are several: the bus has
-	// isolation.
+	// each has, with isolation and several targets, the targets of each subscription's own
+	// dispatch.
 	each  []*targets
 	retry retryInForce
 }
 
-// only is the targets of a delivery that is split off at an index, with the policy of the whole.
+// only returns the targets of a delivery that is split off at an index, with the policy of all.
 func (t *targets) only(index int, policy *mergedPolicy) *targets {
 	one := &targets{eventType: t.eventType, subscriptions: t.subscriptions[index : index+1 : index+1], counters: t.counters}
 	one.merged.Store(policy)
 	return one
 }
 
-// policy is the merged policy. It is made at the first failure: what it is made of does not change.
+// policy returns the merged policy. The first failure computes it, from immutable settings.
 func (b *Bus) policy(t *targets) *mergedPolicy {
 	if m := t.merged.Load(); m != nil {
 		return m
@@ -219,7 +219,7 @@ func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targe
 	return t
 }
 
-// isolate says which dispatches the event is made into on a bus with isolation.
+// isolate fills each.
 func (b *Bus) isolate(t *targets) {
 	if !b.config.isolation || len(t.subscriptions) < 2 {
 		return

@@ -12,13 +12,12 @@ import (
 // document that Validate refuses it is the zero RetryPolicy, which they refuse.
 //
 // MaxAttempts counts the first run, and MaxRetries does not. MaxDelay of Stop is
-// MaxElapsed, from publication; the bus looks ahead, and makes no retry that could
-// begin only then. A bound of 0 is no retry at all, and so is less than a
-// nanosecond. More attempts than the bus counts, 2^31−1, are so many.
+// MaxElapsed, which counts from when the event can first run. The bus looks ahead:
+// it makes no retry that could begin only after that. A bound below a nanosecond
+// means no retry. The bus counts up to 2^31−1 attempts.
 //
-// An event that goes to several subscriptions has their policies merged, as it would
-// with others; which errors are retried, and with which jitter, the failing
-// subscription's says.
+// The bus merges the policies of all subscriptions of an event. Jitter, and the
+// errors that are retried, are the failing subscription's.
 func (d Document) Policy() eventbus.RetryPolicy {
 	if d.Validate() != nil {
 		return eventbus.RetryPolicy{}
