@@ -573,6 +573,36 @@ func TestS2_ShutdownUnderLoadLosesNothing(t *testing.T) {
 }
 
 // Whoever's Shutdown returns finds balanced books.
+// Publishers that try again at once leave the processors to Shutdown after each refusal. Without
+// that, each of them would be refused thousands of times until its time slice ends.
+func TestS2_PublishersThatTryAgainDoNotDelayShutdown(t *testing.T) {
+	const publishers, events = 100, 1000
+	bus, _ := startBus(t)
+	mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil })
+	for range events {
+		mustPublish(t, bus, "x", nil)
+	}
+	var refused atomic.Int64
+	var over atomic.Bool
+	var spinning sync.WaitGroup
+	for range publishers {
+		spinning.Go(func() {
+			for !over.Load() {
+				if _, err := bus.Publish(context.Background(), "x", nil); err != nil {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.Error(t, bus.Shutdown(ctx))
+	spins := refused.Load()
+	over.Store(true)
+	spinning.Wait()
+	require.Less(t, spins, int64(300_000))
+}
+
 func TestS2_TwoThatShutDownBothFindBalancedBooks(t *testing.T) {
 	for range 500 {
 		bus, _ := newBus(t)
