@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
@@ -100,6 +101,58 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 				shutdown(t, bus)
 			})
 		}
+	}
+}
+
+// refusedError says itself that a retry is pointless.
+type refusedError struct{}
+
+func (refusedError) Error() string   { return "refused" }
+func (refusedError) Retryable() bool { return false }
+
+// Rejections have no outcome. Timeouts and panics always count, and so does an error that the policy
+// only does not list.
+func TestC1_RejectionsAreNoOutcome(t *testing.T) {
+	returns := func(err error) eventbus.Handler {
+		return func(context.Context, eventbus.Event) error { return err }
+	}
+	never := eventbus.RetryIf(func(error) bool { return false })
+	for name, c := range map[string]struct {
+		handler eventbus.Handler
+		policy  eventbus.RetryOption
+		counts  bool
+	}{
+		"a failure":               {handler: returns(errBoom), counts: true},
+		"Permanent":               {handler: returns(eventbus.Permanent(errBoom))},
+		"not retryable":           {handler: returns(fmt.Errorf("wrapped: %w", refusedError{}))},
+		"excluded":                {handler: returns(refusedError{}), policy: eventbus.ExcludeErrors("refusedError")},
+		"RetryIf":                 {handler: returns(errBoom), policy: never},
+		"not included":            {handler: returns(errBoom), policy: eventbus.IncludeErrors("other"), counts: true},
+		"a timeout and RetryIf":   {handler: func(ctx context.Context, _ eventbus.Event) error { <-ctx.Done(); return nil }, policy: never, counts: true},
+		"an excluded panic":       {handler: func(context.Context, eventbus.Event) error { panic("no") }, policy: eventbus.ExcludeErrors("PanicError"), counts: true},
+		"an exit of the handler":  {handler: func(context.Context, eventbus.Event) error { runtime.Goexit(); return nil }, policy: never, counts: true},
+		"a wrapped timeout error": {handler: returns(fmt.Errorf("call: %w", context.DeadlineExceeded)), policy: never},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t, oneAttempt)
+				opts := []eventbus.SubscribeOption{eventbus.DeadLetterWhenOpen, eventbus.Timeout(time.Second)}
+				if c.policy != nil {
+					opts = append(opts, eventbus.Retry(c.policy))
+				}
+				s := mustSubscribe(t, bus, "a", c.handler, opts...)
+				for range 10 {
+					_, err := bus.PublishAndWait(t.Context(), "a", nil)
+					require.Error(t, err)
+				}
+				want := eventbus.CircuitClosed
+				if c.counts {
+					want = eventbus.CircuitOpen
+				}
+				require.Equal(t, want, circuitState(t, bus, s))
+				shutdown(t, bus)
+			})
+		})
 	}
 }
 
