@@ -111,7 +111,9 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why shut) {
 	}
 	s := d.to.subscriptions[d.next]
 	b.circuitChanged(s, change)
-	if why == admitted && d.seat().Number != 0 {
+	// After a refusal too: if the last running call ended while this delivery was counted as running,
+	// tend found the limit reached, and no other call would release the line.
+	if why != admitted || d.seat().Number != 0 {
 		b.tend(s)
 	}
 	return pass, why
@@ -243,18 +245,17 @@ func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Rea
 	return victim, ""
 }
 
-// reasonLocked is why a delivery is parked: held if the door is shut by something that may last,
-// whatever else holds.
+// reasonLocked returns why a delivery is parked: held while the door is shut by a pause or an
+// outage, else for the reason of the delivery that it comes behind. If the door has opened since it
+// refused the delivery, the delivery is throttled until tend releases it.
 func (o *door) reasonLocked(b *Bus, d *dispatch, why shut) parking {
-	first, behind := o.line.First(d.key)
-	switch {
-	case o.shutLocked(b.time.Nanos()):
-	case why == shutThrottled:
-		return throttled
-	case why == shutBehind && behind:
+	if o.shutLocked(b.time.Nanos()) {
+		return held
+	}
+	if first, behind := o.line.First(d.key); behind && why == shutBehind {
 		return parking(first.seat().Reason)
 	}
-	return held
+	return throttled
 }
 
 // join lets a delivery with a seat wait in the line. It returns why it cannot.

@@ -1,0 +1,47 @@
+package eventbus
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A delivery counts as running before it asks the door. If the running call ends before the door
+// refuses the delivery, the call finds the limit reached and releases nothing.
+func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, err := New()
+		require.NoError(t, err)
+		require.NoError(t, bus.Start(t.Context()))
+		end := make(chan struct{})
+		var handled []any
+		s, err := bus.Subscribe("x", func(_ context.Context, e Event) error {
+			<-end
+			handled = append(handled, e.Payload)
+			return nil
+		}, Concurrency(1), LineCapacity(1), DropNewestWhenFull)
+		require.NoError(t, err)
+		for _, payload := range []any{"running", "throttled"} {
+			_, err = bus.Publish(t.Context(), "x", payload)
+			require.NoError(t, err)
+			time.Sleep(10 * time.Millisecond) // until the pool has another worker
+		}
+		require.Equal(t, 1, bus.Metrics().Throttled)
+
+		s.door.running.Add(1) // as enter does first
+		close(end)
+		synctest.Wait()
+		require.Equal(t, []any{"running"}, handled)
+		s.door.running.Add(-1) // the refused delivery is dropped
+
+		d := &dispatch{to: bus.routes.Find("x", 0)}
+		_, why := s.door.enter(bus, d)
+		require.Equal(t, shutThrottled, why)
+		synctest.Wait()
+		require.Equal(t, []any{"running", "throttled"}, handled)
+		require.NoError(t, bus.Shutdown(t.Context()))
+	})
+}
