@@ -11,17 +11,17 @@ import (
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
-// Delivery is what a handler can ask its context.
+// Delivery describes the delivery that a handler's context belongs to.
 type Delivery struct {
 	Event        Event
 	Subscription string // its name, or its pattern and number
 	Attempt      int    // 1 for the first
-	Replays      int    // how often the event has been replayed from a dead letter
+	Replays      int    // number of replays of the event from dead letters
 }
 
-// FromContext returns what is being delivered to the handler that received ctx, or the context from
-// which ctx is derived. It returns false for any other context. The answer stays the same after the
-// handler has returned or was abandoned.
+// FromContext returns the delivery of the handler that received ctx or a parent of ctx. It returns
+// false for any other context. The result does not change after the handler has returned or was
+// abandoned.
 func FromContext(ctx context.Context) (Delivery, bool) {
 	c := callFrom(ctx)
 	if c == nil {
@@ -31,10 +31,11 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 }
 
 // call is one run of one handler, and the context that the handler receives. Handlers may keep
-// their contexts, so a call is small and never reused. All but asked is fixed when it begins.
+// their contexts, so a call is small and never reused. All fields but asked are fixed when it
+// begins.
 type call struct {
 	dispatch *dispatch
-	asked    atomic.Pointer[cancellation] // nil until the handler asks for it
+	asked    atomic.Pointer[cancellation] // nil until first used
 	number   uint32                       // of the dispatch's calls
 	target   int32
 	attempt  int32
@@ -50,7 +51,7 @@ func (c *call) state() deadline.State { return c.dispatch.word.State(c.number) }
 
 func (c *call) running() bool { return c.state() == deadline.Running }
 
-// watched is what the watch needs of a call.
+// watched returns the state, number and timeout of a call, for the watch.
 func (c *call) watched() (*deadline.Word, uint32, time.Duration) {
 	return &c.dispatch.word, c.number, c.subscription().timeout
 }
@@ -64,22 +65,22 @@ func (c *call) delivery() Delivery {
 	}
 }
 
-// result is what has become of a call.
+// result is the result of a call.
 type result struct {
 	err     error
-	verdict *verdict // on err; nil if the call ended before it was asked
-	// withdrawn says that the handler was not called: it must not start any more. shut is why, unless
-	// Shutdown's context has ended.
+	verdict *verdict // on err; nil if the call ended before err was classified
+	// withdrawn is set if the handler was not called, because it must no longer start. shut is the
+	// reason, unless Shutdown's context has ended.
 	withdrawn bool
 	shut      shut
 }
 
-// invoke runs the handler and asks its error every question that the decision needs: their answers
-// are user code, so the watch guards them too. If the handler, or a method of its error, ends the
-// goroutine, a fresh worker concludes the call.
+// invoke runs the handler and classifies its error. Classification runs user code, such as RetryIf
+// and methods of the error, so the watch bounds it too. If user code ends the goroutine, a fresh
+// worker concludes the call.
 func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
-	// Read after the watch shows the call: Unsubscribe, Pause and the end of Shutdown first set what
-	// is read here, and then look for running calls.
+	// Read after the call is visible to the watch: Unsubscribe, Pause and the end of Shutdown's
+	// context set these flags before they look for running calls.
 	if why := s.door.barred(); why != admitted || s.bus.cutting.begun() {
 		return result{withdrawn: true, shut: why}
 	}
@@ -96,7 +97,7 @@ func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
 	return r
 }
 
-// handle turns a panic into an error.
+// handle calls the handler. It returns a panic as a *PanicError.
 func (c *call) handle(s *Subscription, event *Event) (err error) {
 	returned := false
 	defer func() {
@@ -105,8 +106,8 @@ func (c *call) handle(s *Subscription, event *Event) (err error) {
 		}
 		value := recover()
 		if value == nil {
-			// Either panic(nil) with GODEBUG=panicnil=1, which recover has stopped, or runtime.Goexit, after
-			// which this function does not return.
+			// Either panic(nil) with GODEBUG=panicnil=1, which recover has stopped, or runtime.Goexit. After
+			// Goexit this function does not return.
 			value = new(runtime.PanicNilError)
 		}
 		err = &PanicError{Value: value, Stack: debug.Stack()}
@@ -116,18 +117,19 @@ func (c *call) handle(s *Subscription, event *Event) (err error) {
 	return err
 }
 
-// cancellation is what a call needs once its handler has asked for Done or the deadline, has
-// derived a context, or waits for an event.
+// cancellation is the state of a call whose handler uses Done or Deadline, derives a context, or
+// waits for an event.
 type cancellation struct {
 	mu       sync.Mutex // guards the following
-	deadline time.Time  // zero until it was asked for
+	deadline time.Time  // zero until first used
 	done     chan struct{}
 	err      error // set when the call has ended
 	onDone   map[*func()]func()
 	waits    int // PublishAndWait calls in progress
 }
 
-// The standard library reads a cause only from its own contexts, so these answer for calls.
+// context.Cause reads a cause only from contexts of the standard library, so these provide it for
+// calls.
 var (
 	endedContext    = cancelled(context.Canceled)
 	overranContext  = cancelled(context.DeadlineExceeded)
@@ -170,7 +172,7 @@ func callFrom(ctx context.Context) *call {
 	return c
 }
 
-// Deadline is when the call exceeds its timeout.
+// Deadline returns when the call exceeds its timeout.
 func (c *call) Deadline() (time.Time, bool) {
 	a := c.ask()
 	a.mu.Lock()
@@ -180,14 +182,15 @@ func (c *call) Deadline() (time.Time, bool) {
 		if a.err != nil {
 			a.deadline = bus.time.Now().UTC
 		} else {
-			// The dispatch is this worker's until the call has been cancelled, which needs a.mu.
+			// The worker owns the dispatch until the call is cancelled, which needs a.mu.
 			a.deadline = bus.time.At(bus.watch.Deadline(c.dispatch.worker.slot, c))
 		}
 	}
 	return a.deadline, true
 }
 
-// Done is closed when the handler has returned, exceeded its timeout, or been stopped by Shutdown.
+// Done returns a channel that is closed when the handler returns, exceeds its timeout, or is
+// stopped by Shutdown.
 func (c *call) Done() <-chan struct{} {
 	a := c.ask()
 	a.mu.Lock()
@@ -201,7 +204,7 @@ func (c *call) Done() <-chan struct{} {
 	return a.done
 }
 
-// Err is context.DeadlineExceeded after the deadline, and context.Canceled after any other end.
+// Err returns context.DeadlineExceeded after the timeout, and context.Canceled after any other end.
 func (c *call) Err() error {
 	if c.running() {
 		return nil
@@ -215,13 +218,13 @@ func (c *call) Err() error {
 	return a.err // nil until Done is closed
 }
 
-// Value asks the context that was given to Publish.
+// Value returns the value of the context that was passed to Publish.
 func (c *call) Value(key any) any {
 	if key == (callKey{}) {
 		return c
 	}
 	if key == causeKey {
-		// Not the publisher's: its cancellation does not reach the handlers.
+		// Not the publisher's cause: its cancellation does not reach the handlers.
 		if c.running() {
 			return nil
 		}
@@ -233,8 +236,8 @@ func (c *call) Value(key any) any {
 	return c.dispatch.values.Value(key)
 }
 
-// AfterFunc runs f on a goroutine of its own when the call has ended. With it the standard library
-// needs no goroutine for a derived context.
+// AfterFunc runs f on its own goroutine when the call has ended. The standard library uses it to
+// derive a context without a goroutine.
 func (c *call) AfterFunc(f func()) (stop func() bool) {
 	a := c.ask()
 	a.mu.Lock()
@@ -257,10 +260,10 @@ func (c *call) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// ending is a context that has ended as the call has. The word says how until the dispatch's next
-// call begins, and the cancellation from then on.
+// ending returns a context that has ended in the same way as the call. The word has the state until
+// the dispatch's next call begins, and the cancellation has it from then on.
 func (c *call) ending() context.Context {
-	if c.state() == deadline.Stopped { // Shutdown's: no other call follows
+	if c.state() == deadline.Stopped { // by Shutdown: no other call follows
 		return shutdownContext
 	}
 	if c.Err() == context.DeadlineExceeded { //nolint:errorlint // a call's own error
@@ -276,7 +279,7 @@ func (c *call) endingErr() error {
 	return context.Canceled
 }
 
-// ask is the call's cancellation, made at the first question.
+// ask returns the call's cancellation. It creates it at the first use.
 func (c *call) ask() *cancellation {
 	if a := c.asked.Load(); a != nil {
 		return a
@@ -285,13 +288,13 @@ func (c *call) ask() *cancellation {
 		return c.asked.Load()
 	}
 	if !c.running() {
-		// The call may have ended before there was anything to cancel.
+		// The call may have ended before the cancellation existed.
 		c.cancel()
 	}
 	return c.asked.Load()
 }
 
-// cancel ends the context of a call that has ended. Its dispatch goes on only after that.
+// cancel ends the context of a call that has ended. The dispatch continues only after that.
 func (c *call) cancel() {
 	a := c.asked.Load()
 	if a == nil {
@@ -315,8 +318,8 @@ func (c *call) cancel() {
 	}
 }
 
-// waits says that the handler waits for another event: it does not count against any concurrency
-// limit until resume is called or the call ends.
+// waits marks the handler as waiting for another event. The call does not count against any
+// concurrency limit until resume is called or the call ends.
 func (c *call) waits() (resume func()) {
 	a := c.ask()
 	a.mu.Lock()
@@ -337,20 +340,21 @@ func (c *call) waits() (resume func()) {
 	}
 }
 
-// resumed makes the call count again.
+// resumed counts the call against the concurrency limits again.
 func (c *call) resumed() {
 	c.subscription().door.running.Add(1)
 	c.bus().pool.Unblock()
 }
 
-// standing is what a dispatch holds while its handler waits for another event.
+// standing is the place in a key's order that a dispatch has while its handler waits for another
+// event.
 type standing struct {
-	key   string        // whose place it holds; empty for none
-	at    *Subscription // at which; nil for the bus's order
+	key   string        // of the place; empty for none
+	at    *Subscription // whose order; nil for the bus's order
 	above *waiter       // the PublishAndWait that waits for the dispatch, if any
 }
 
-// stands is what the call's dispatch holds until the handler returns.
+// stands returns the place that the call's dispatch has until the handler returns.
 func (c *call) stands() *standing {
 	s := &standing{}
 	a := c.ask()
@@ -359,7 +363,7 @@ func (c *call) stands() *standing {
 	if a.err != nil {
 		return s
 	}
-	// Until the call has been cancelled, which needs a.mu, nothing else changes the dispatch.
+	// The dispatch does not change until the call is cancelled, which needs a.mu.
 	d := c.dispatch
 	s.above = d.waiter()
 	if d.placed {
@@ -380,11 +384,11 @@ type AbandonedHandler struct {
 	Since        time.Time
 }
 
-// abandonedCalls are the calls that were abandoned and still run.
+// abandonedCalls is the set of calls that were abandoned and still run.
 type abandonedCalls struct {
 	mu    sync.Mutex // guards the following
 	calls map[*call]time.Time
-	late  map[*call]bool // calls that have ended before they were added
+	late  map[*call]bool // calls that ended before they were added
 }
 
 func (a *abandonedCalls) add(c *call, since time.Time) {
@@ -422,22 +426,22 @@ func (a *abandonedCalls) list() []AbandonedHandler {
 	return all
 }
 
-// overran is called by the watch, on its goroutine, when a call exceeds its timeout.
+// overran runs on the watch's goroutine when a call exceeds its timeout.
 func (b *Bus) overran(c *call) {
 	s := c.subscription()
 	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
 }
 
-// abandon leaves a call to itself, and its dispatch to a fresh worker, which concludes the attempt
-// with err, or with its end by Shutdown if that is nil.
+// abandon cancels a call whose handler still runs, and hands its dispatch to a fresh worker. The
+// worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (b *Bus) abandon(c *call, err error) {
-	c.ask() // even if the handler has not: the context's end must not change when d goes on
+	c.ask() // even if unused: the context's error must not change when the dispatch continues
 	c.cancel()
 	b.abandoned.add(c, b.time.Now().UTC)
 	b.takeOver(c, err)
 }
 
-// exited is called when a handler, or a method of its error, ends its goroutine.
+// exited runs when a handler, or a method of its error, ends its goroutine.
 func (b *Bus) exited(w *worker, c *call, err error) {
 	if !c.dispatch.word.End(c.number) {
 		b.endedLate(w, c, result{err: err})
@@ -451,7 +455,7 @@ func (b *Bus) exited(w *worker, c *call, err error) {
 	b.takeOver(c, err)
 }
 
-// takeOver lets a fresh worker conclude a call that has ended without its own.
+// takeOver hands the dispatch of a call that ended without its worker to a fresh worker.
 func (b *Bus) takeOver(c *call, err error) {
 	b.pool.Replace(func(w *worker) {
 		d, s := c.dispatch, c.subscription()
@@ -467,7 +471,7 @@ func (b *Bus) takeOver(c *call, err error) {
 	})
 }
 
-// endedLate notes that an abandoned handler has returned. Its result is counted only.
+// endedLate counts and logs the return of an abandoned handler. Its result is ignored.
 func (b *Bus) endedLate(w *worker, c *call, r result) {
 	w.lost = true
 	b.abandoned.remove(c)

@@ -16,31 +16,31 @@ import (
 //
 // A dispatch has one owner at a time: the caller that opens it, a worker, or the structure that
 // holds it. Only the owner changes it. The first group of fields is fixed when it opens, so
-// handlers that were abandoned may still read those.
+// abandoned handlers may read them.
 type dispatch struct {
 	id      EventID
 	payload any
 	key     string
 	to      *targets
 	values  context.Context // of the context given to Publish; nil for none
-	origin  *origin         // nil if there is nothing special about it
+	origin  *origin         // nil for a new event without metadata
 	wall    int64           // time of publication, see timeline.UTC
 
-	story   *story        // nil until there is something to tell
-	worker  *worker       // that runs it, or ran it last
+	story   *story        // nil until its first failure or detour
+	worker  *worker       // the worker that runs it, or ran it last
 	word    deadline.Word // the state of its last call, for which the worker and the watch compete
 	next    int32         // index of the next target
 	attempt int32
 	state   dispatchState
-	placed  bool // it holds its key's place: the next dispatch of the key waits for it
+	placed  bool // it has its key's place: the next dispatch of the key waits for it
 	first   call // its first call; further ones are allocated an attempt at a time
 }
 
-// dispatchState says where a dispatch is. It changes in the transitions of dispatcher.go only.
+// dispatchState is the state of a dispatch. Only the transitions of dispatcher.go change it.
 type dispatchState uint8
 
 const (
-	stateOpening dispatchState = iota // Publish or a replay makes it
+	stateOpening dispatchState = iota // Publish or a replay creates it
 	stateQueued
 	stateRunning
 	stateWaiting   // for its next attempt
@@ -50,8 +50,7 @@ const (
 	stateSettled
 )
 
-// origin is what a dispatch needs if it is more than a new event without metadata. It is fixed when
-// the dispatch opens.
+// origin has the rarely used fields of a dispatch. They are fixed when the dispatch opens.
 type origin struct {
 	metadata EventMetadata
 	waiter   *waiter // the PublishAndWait in progress, if any
@@ -61,9 +60,9 @@ type origin struct {
 	replay   *replay
 }
 
-// replay is what a dispatch has that was opened by a replay.
+// replay has the fields of a dispatch that a replay opened.
 type replay struct {
-	published      time.Time // of the event: it may not lie on this timeline
+	published      time.Time // of the event, which may be from another timeline
 	due            time.Time // of an event that was scheduled, likewise
 	began          int64
 	count          int32 // replays of the event, with this one
@@ -71,10 +70,10 @@ type replay struct {
 	succeeded      []string // subscriptions that handled the event before
 	history        []Failure
 	historyOmitted int
-	edited         bool // the payload is another one than original, with which it was published
+	edited         bool // the payload replaces original, the published one
 	original       any
-	at             *Subscription // whose window has the event's last failure
-	counted        window.Mark   // the failure's place there
+	at             *Subscription // the subscription whose window has the event's last failure
+	counted        window.Mark   // the failure's place in that window
 }
 
 // noOrigin stands for a missing origin or replay.
@@ -97,7 +96,7 @@ func (d *dispatch) replay() *replay {
 	return &noReplay
 }
 
-// event is the event as handlers get it.
+// event returns the event for handlers.
 func (d *dispatch) event(t *timeline.Timeline) (e Event) {
 	d.putEvent(&e, t)
 	return e
@@ -110,7 +109,7 @@ func (d *dispatch) putEvent(e *Event, t *timeline.Timeline) {
 	}
 }
 
-// published is the time of publication, in UTC.
+// published returns the time of publication, in UTC.
 func (d *dispatch) published(t *timeline.Timeline) time.Time {
 	if d.origin != nil && d.origin.replay != nil {
 		return d.origin.replay.published
@@ -118,8 +117,8 @@ func (d *dispatch) published(t *timeline.Timeline) time.Time {
 	return t.UTC(d.wall)
 }
 
-// orderID orders the events of a key by publication, or by when they became due. A replay keeps
-// that of its letter, which is zero for an imported one.
+// orderID returns the id that orders the events of a key: by publication, or by when they became
+// due. A replay keeps the order of its letter, which is zero for an imported letter.
 func (d *dispatch) orderID() EventID {
 	if d.origin == nil || d.origin.order.IsZero() && d.origin.replay == nil {
 		return d.id
@@ -127,8 +126,8 @@ func (d *dispatch) orderID() EventID {
 	return d.origin.order
 }
 
-// elapsed is the time that MaxElapsed bounds: since the dispatch first became runnable, without the
-// time that it was parked.
+// elapsed returns the time that MaxElapsed bounds: the time since the dispatch first became
+// runnable, minus the time in which it was parked.
 func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Duration {
 	var parked time.Duration
 	if d.story != nil {
@@ -140,13 +139,13 @@ func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Dura
 	return now.UTC.Sub(d.published(t)) - parked
 }
 
-// isLast reports whether the next target is all that is left of the dispatch, and no other has
-// handled the event in it.
+// isLast reports whether the next target is the last, and no earlier target has handled the event
+// in this dispatch.
 func (d *dispatch) isLast() bool {
 	return int(d.next) == len(d.to.subscriptions)-1 && d.succeeded() == 0
 }
 
-// succeeded is the number of targets that have handled the event in this dispatch.
+// succeeded returns the number of targets that have handled the event in this dispatch.
 func (d *dispatch) succeeded() int {
 	n := int(d.next)
 	if d.story != nil && d.story.detours != nil {
@@ -155,7 +154,7 @@ func (d *dispatch) succeeded() int {
 	return n
 }
 
-// waiter is the PublishAndWait that waits for the dispatch, if any.
+// waiter returns the PublishAndWait that waits for the dispatch, or nil.
 func (d *dispatch) waiter() *waiter {
 	if d.origin == nil || d.story != nil && d.story.unawaited {
 		return nil
@@ -163,36 +162,37 @@ func (d *dispatch) waiter() *waiter {
 	return d.origin.waiter
 }
 
-// story is what happened to a dispatch. Most have none.
+// story is the history of a dispatch. Most dispatches have none.
 type story struct {
 	failures    []failure     // the first ones and the last ones
 	omitted     int32         // failures between those
 	omittedHere int32         // of these, those at the next target
 	previous    time.Duration // the delay before this attempt, without RetryAfter
 	counted     window.Mark   // the last failure, in the window of the next target
-	parked      time.Duration // how long it was parked so far
+	parked      time.Duration // total time in which it was parked
 	unawaited   bool          // its waiter no longer waits for it
-	part        bool          // it was split off: its waiter waits for it, but its outcome is not the event's
+	part        bool          // it was split off: the waiter waits for it, but its outcome is not the event's
 	detours     *detours
 }
 
-// detours are the parts of a story that few dispatches have: most failures need no rule and no door.
+// detours has the parts of a story that few dispatches have: most failures involve no rule and no
+// door.
 type detours struct {
-	spent   []spent   // of the budgets of rules
+	spent   []spent   // records of rules' budgets
 	skipped []int32   // targets that were split off
-	seat    line.Seat // at the door of the last target
-	told    *Attempt  // the attempt that observers saw begin, until they see it end
+	seat    line.Seat // at the last target's door
+	told    *Attempt  // the attempt whose begin was reported and whose end was not
 }
 
-// spent is what a dispatch has spent of a rule's budget, and its last delay there.
+// spent records how much of a rule's budget a dispatch has used, and its last delay there.
 type spent struct {
-	of       *Subscription // whose rule; nil for one of the bus's
+	of       *Subscription // the rule's subscription; nil for the bus
 	rule     int32         // its position
 	failures int32
 	previous time.Duration // without RetryAfter
 }
 
-// failure is a Failure in fewer bytes: many wait in retries.
+// failure is a compact Failure: every dispatch that waits for a retry keeps some.
 type failure struct {
 	err          error
 	text         string
@@ -200,10 +200,10 @@ type failure struct {
 	at           int64
 	duration     time.Duration
 	attempt      int32
-	rule         int32 // that decided on it, from 1; 0: the policy
+	rule         int32 // the rule that decided on it, from 1; 0: the policy
 }
 
-// tell returns the dispatch's story, and makes it if there is none.
+// tell returns the dispatch's story. It creates a missing one.
 func (d *dispatch) tell() *story {
 	if d.story == nil {
 		d.story = &story{}
@@ -219,7 +219,7 @@ func (d *dispatch) detour() *detours {
 	return s.detours
 }
 
-// lastFailure is nil if there is none.
+// lastFailure returns the last failure, or nil.
 func (d *dispatch) lastFailure() *failure {
 	if d.story == nil || len(d.story.failures) == 0 {
 		return nil
@@ -227,8 +227,8 @@ func (d *dispatch) lastFailure() *failure {
 	return &d.story.failures[len(d.story.failures)-1]
 }
 
-// keep adds a failure at the next target. Beyond the limits of F5 it drops one between the first
-// and the last ones.
+// keep adds a failure at the next target. Beyond the limits of F5 it drops a failure from the
+// middle.
 func (d *dispatch) keep(f failure) {
 	s := d.tell()
 	if len(s.failures) == firstFailures+lastFailures {
@@ -240,15 +240,16 @@ func (d *dispatch) keep(f failure) {
 	s.failures, _ = keepFailure(s.failures, firstFailures, f)
 }
 
-// passed notes that the dispatch goes on to the target after the next.
+// passed resets the parts of the story that belong to the next target, before the dispatch moves
+// on.
 func (d *dispatch) passed() {
 	if d.story != nil {
 		d.story.counted, d.story.omittedHere = 0, 0
 	}
 }
 
-// recovered reports whether every target at which the dispatch has failed has handled the event
-// after all. A target that was split off has not.
+// recovered reports whether the dispatch has failures and every failed target has handled the event
+// since. A target that was split off has not.
 func (d *dispatch) recovered() bool {
 	if d.lastFailure() == nil {
 		return false
@@ -261,7 +262,7 @@ func (d *dispatch) recovered() bool {
 	})
 }
 
-// ruled is the number of failures that rules decided.
+// ruled returns the number of failures that rules decided.
 func (d *dispatch) ruled() (failures int) {
 	if d.story != nil && d.story.detours != nil {
 		for i := range d.story.detours.spent {
@@ -271,8 +272,7 @@ func (d *dispatch) ruled() (failures int) {
 	return failures
 }
 
-// spentOn returns the record of what the dispatch has spent of a rule's budget, and makes it if
-// there is none.
+// spentOn returns the dispatch's record of a rule's budget. It creates a missing one.
 func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
 	r := d.detour()
 	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
@@ -283,8 +283,8 @@ func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
 	return &r.spent[i]
 }
 
-// splitOff makes a dispatch for the next target alone, with the attempts and failures that it has
-// there.
+// splitOff returns a dispatch for the next target alone, with the attempts and failures at that
+// target.
 func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 	s := d.to.subscriptions[d.next]
 	split := &dispatch{
@@ -302,7 +302,7 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 	return split
 }
 
-// narrow makes a dispatch's story that of its next target, the only one that is left.
+// narrow reduces a dispatch's story to its next target, the only remaining one.
 func (d *dispatch) narrow() {
 	d.attempt = 0
 	if d.story == nil {
@@ -318,7 +318,7 @@ func (d *dispatch) narrow() {
 	}
 }
 
-// at is the part of a story that belongs to one target, the next one.
+// at returns the part of a story that belongs to the next target.
 func (s *story) at(target *Subscription) *story {
 	part := &story{counted: s.counted, omitted: s.omittedHere, parked: s.parked}
 	for _, f := range s.failures {
@@ -326,7 +326,7 @@ func (s *story) at(target *Subscription) *story {
 			part.failures = append(part.failures, f)
 		}
 	}
-	// With its attempts go on its delays and its budgets; without any it begins anew.
+	// Attempts at the target keep their delays and budgets; a target without attempts starts anew.
 	if len(part.failures) > 0 {
 		part.previous = s.previous
 		if s.detours != nil && len(s.detours.spent) > 0 {

@@ -15,7 +15,7 @@ import (
 
 // Sentinel errors, for errors.Is. The typed errors below match the sentinel of their kind.
 var (
-	// ErrInvalidEvent is matched by every *EventError: Publish refused a type, a metadata key or
+	// ErrInvalidEvent is matched by every *EventError: Publish rejected a type, a metadata name or
 	// another part of an event.
 	ErrInvalidEvent = errors.New("eventbus: invalid event")
 	// ErrInvalidPattern is matched by every *PatternError.
@@ -37,13 +37,12 @@ var (
 	ErrShutdown = errors.New("eventbus: bus is shut down")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
-	// ErrQueueFull is returned by Publish when the queue is full and the bus refuses (RefuseWhenFull)
-	// or has not been started.
+	// ErrQueueFull is returned by Publish when the queue is full and the bus rejects events
+	// (RefuseWhenFull) or has not been started.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
 	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue's capacity.
 	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
-	// ErrDuplicateID is returned by Publish if the id was given before, to an event with another
-	// type or key.
+	// ErrDuplicateID is returned by Publish if an earlier event with another type or key has the id.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
 	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
 	// key's order, for the handler's own event.
@@ -54,8 +53,7 @@ var (
 	ErrCancelled = errors.New("eventbus: event was cancelled before it was due")
 	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.
 	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
-	// ErrNotFound is returned if there is no such dead letter: it is unknown, purged, evicted or
-	// replayed.
+	// ErrNotFound is returned if the dead letter is unknown, purged, evicted or replayed.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
@@ -67,7 +65,7 @@ var (
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
 )
 
-// EventError reports why an event was refused. It matches ErrInvalidEvent.
+// EventError reports why Publish rejected an event. It matches ErrInvalidEvent.
 type EventError struct {
 	Field  string // the part of the event: "type", "key", "id", "time", "metadata", "payload"
 	Value  string // the offending value, shortened
@@ -86,7 +84,7 @@ func typeError(eventType string, o *route.Offence) error {
 // Is reports whether target is ErrInvalidEvent.
 func (e *EventError) Is(target error) bool { return target == ErrInvalidEvent }
 
-// PatternError reports why a pattern was refused. It matches ErrInvalidPattern.
+// PatternError reports why Subscribe rejected a pattern. It matches ErrInvalidPattern.
 type PatternError struct {
 	Pattern string // the pattern, shortened
 	Offset  int    // byte offset of the offence in it
@@ -104,7 +102,7 @@ func patternError(pattern string, o *route.Offence) error {
 // Is reports whether target is ErrInvalidPattern.
 func (e *PatternError) Is(target error) bool { return target == ErrInvalidPattern }
 
-// BatchError reports which event of a batch was refused, and why.
+// BatchError reports which event of a batch PublishBatch rejected, and why.
 type BatchError struct {
 	Index     int // in the batch, from 0
 	EventType string
@@ -118,9 +116,9 @@ func (e *BatchError) Error() string {
 // Unwrap returns the error that Publish would have returned.
 func (e *BatchError) Unwrap() error { return e.Err }
 
-// OptionError reports why an option was refused. It matches ErrInvalidOption.
+// OptionError reports why an option is invalid. It matches ErrInvalidOption.
 type OptionError struct {
-	Option string // the option's name, as it is written: "Timeout", "WithConcurrency"
+	Option string // the option's name: "Timeout", "WithConcurrency"
 	Value  string // the offending value
 	Reason string // what is wrong, and what would be right
 }
@@ -132,7 +130,7 @@ func (e *OptionError) Error() string {
 // Is reports whether target is ErrInvalidOption.
 func (e *OptionError) Is(target error) bool { return target == ErrInvalidOption }
 
-// TimeoutError is the failure of a handler that overran its timeout. It matches
+// TimeoutError is the failure of a handler that exceeded its timeout. It matches
 // context.DeadlineExceeded.
 type TimeoutError struct {
 	Subscription string
@@ -148,12 +146,12 @@ func (e *TimeoutError) Is(target error) bool { return target == context.Deadline
 
 // PanicError is the failure of a handler that panicked.
 type PanicError struct {
-	Value any    // what it panicked with; a *runtime.PanicNilError for panic(nil)
+	Value any    // the value of the panic; a *runtime.PanicNilError for panic(nil)
 	Stack []byte // the goroutine's stack, as runtime/debug.Stack formats it
 }
 
 // Error contains the value as text, at most 8 KiB of it, if it is a string, an error or a scalar.
-// Otherwise it contains the type: to format the value could crash the process.
+// Otherwise it contains the type, because formatting the value could crash the process.
 func (e *PanicError) Error() string { return "eventbus: handler panicked: " + panicText(e.Value) }
 
 // Unwrap returns the panic's value if it is an error.
@@ -182,7 +180,7 @@ func (e *PayloadTypeError) Error() string {
 // Unwrap returns Err.
 func (e *PayloadTypeError) Unwrap() error { return e.Err }
 
-// ImportError reports why DLQ.Import refused a line. It matches ErrInvalidLetter.
+// ImportError reports why DLQ.Import rejected a line. It matches ErrInvalidLetter.
 type ImportError struct {
 	Line   int    // 1 for the first
 	Reason string // what is wrong, and what would be right
@@ -200,7 +198,7 @@ func (e *ImportError) Is(target error) bool { return target == ErrInvalidLetter 
 type DeliveryError struct {
 	ID        EventID
 	EventType string
-	Letters   []DeadLetter // what died, in the order in which it died
+	Letters   []DeadLetter // the event's dead letters, oldest first
 }
 
 func (e *DeliveryError) Error() string {
@@ -227,8 +225,8 @@ func (e *DeliveryError) Unwrap() []error {
 	return errs
 }
 
-// ShutdownError is returned by Shutdown if events or handlers were left: because its context ended,
-// or because events were held or scheduled. It matches its cause.
+// ShutdownError is returned by Shutdown if events or handlers remain: its context ended, or events
+// were held or scheduled. It matches its cause.
 type ShutdownError struct {
 	// Unfinished has a dead letter for each dispatch that had not settled. The dead letter queue
 	// has them too.
@@ -302,18 +300,19 @@ func RetryAfter(err error, delay time.Duration) error {
 // maxErrorText bounds the text of an error in failures and logs, in bytes.
 const maxErrorText = 8 << 10
 
-// textOf returns err.Error(), cut to maxErrorText, whatever that method does. before is a text that
-// is known to be valid, or "": most errors of a handler have the same text.
+// textOf returns err.Error(), cut to maxErrorText. It survives a panic in that method. before is a
+// text that is known to be valid, or "": most errors of a handler have the same text.
 func textOf(err error, before string) string { return texts.OfError(err, before, maxErrorText) }
 
-// maxPanicText is less than maxErrorText by what PanicError.Error and cutText add.
+// maxPanicText leaves room in maxErrorText for the prefix of PanicError.Error and the mark of a
+// cut.
 const maxPanicText = maxErrorText - 128
 
-// panicText returns the text of a panic's value, if that is a string, an error or a scalar, and
-// otherwise its type. To format a value that contains itself, that another goroutine writes, or
-// whose methods block, would end or stop the process.
+// panicText returns the text of a panic's value if it is a string, an error or a scalar, and
+// otherwise its type. Formatting another value could hang or crash: it may contain itself, change
+// concurrently, or have methods that block.
 func panicText(value any) string {
-	for range 10 { // a panic that was raised again; its error may contain itself
+	for range 10 { // the handler repanicked; the error may contain itself
 		if p, ok := value.(*PanicError); ok && p != nil {
 			value = p.Value
 		}
@@ -326,7 +325,7 @@ func panicText(value any) string {
 
 // contextError returns why a context has ended: its error, and its cause if that differs.
 func contextError(ctx context.Context) error {
-	if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // the very same is meant
+	if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // identity is meant
 		return fmt.Errorf("%w: %w", ctx.Err(), cause)
 	}
 	return ctx.Err()

@@ -19,40 +19,40 @@ import (
 	"github.com/surebus/eventbus/internal/uuid7"
 )
 
-// Event is one fact: something that happened, as its publisher saw it.
+// Event is one published fact.
 //
-// Handlers get a copy of the struct; what its payload points to is shared by all of them, and with
-// the publisher.
+// Each handler receives a copy of the struct. The copies share the memory that the payload points
+// to, also with the publisher.
 type Event struct {
-	// ID is unique, and later events of a process have larger ones.
+	// ID identifies the event. An id that the bus makes is unique and larger than those it made
+	// before.
 	ID EventID `json:"id"`
-	// Type is what subscriptions match: dot-separated segments, "order.placed".
+	// Type selects the subscriptions. It consists of segments and dots: "order.placed".
 	Type string `json:"type"`
-	// Payload is what was given to Publish, as it is.
+	// Payload is the value that was passed to Publish.
 	Payload any `json:"payload,omitempty"`
-	// Key is what the event is ordered by: it comes after those with the same key that were published
-	// before. Empty: it has no order.
+	// Key orders the event after earlier events with the same key. An event without a key has no
+	// order.
 	Key string `json:"key,omitempty"`
-	// Metadata is what accompanies the payload.
+	// Metadata has the names and values of the Metadata options and of WithMetadataFrom.
 	Metadata EventMetadata `json:"metadata,omitzero"`
-	// Time is when Publish was called, in UTC: up to a millisecond before, while there is work, and
-	// further before where no processor is free for the bus to read the clock.
+	// Time is when Publish was called, in UTC. Under load it is up to a millisecond early, and earlier
+	// still if the bus finds no free processor to read the clock.
 	Time time.Time `json:"time"`
 }
 
-// Handler handles an event. Returning nil means that it is done; an error, a panic and
-// runtime.Goexit are failures, and so is returning after the subscription's timeout.
+// Handler handles an event. It succeeds if it returns nil before the subscription's timeout. An
+// error, a panic, runtime.Goexit and exceeding the timeout are failures.
 //
-// Handlers are called concurrently, for different events. ctx is cancelled at the timeout, when the
-// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown); it has the
-// values of the context given to Publish, and FromContext asks it what is being delivered. Handlers
-// steer with Permanent and RetryAfter.
+// A handler is called concurrently for different events. ctx is cancelled at the timeout, when the
+// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown). ctx has the
+// values of the context passed to Publish, and FromContext returns its Delivery. A handler controls
+// retries with Permanent and RetryAfter.
 type Handler func(ctx context.Context, e Event) error
 
-// Typed makes a handler of a function that takes the payload as a T. A *T is accepted for a T and
-// the other way round; nil for a T that can be nil; and a json.RawMessage, as the events of
-// imported dead letters have, is decoded into a T for each call. A payload that cannot become a T
-// is a permanent failure, a *PayloadTypeError.
+// Typed returns a Handler that passes the payload to handle as a T. It converts a *T to a T, a T to
+// a *T, and nil to a T that can be nil. It decodes a json.RawMessage, the payload of an imported
+// dead letter, for each call. Any other payload is a permanent failure, a *PayloadTypeError.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil
@@ -60,7 +60,7 @@ func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	return func(ctx context.Context, e Event) error {
 		payload, err := convert.To[T](e.Payload)
 		if err != nil {
-			if err == convert.ErrOtherType { //nolint:errorlint // To returns the very same
+			if err == convert.ErrOtherType { //nolint:errorlint // To returns this value unwrapped
 				err = nil
 			}
 			return Permanent(&PayloadTypeError{
@@ -74,24 +74,24 @@ func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	}
 }
 
-// EventID identifies an event: a UUID of version 7 (RFC 9562).
+// EventID identifies an event. NewEventID and the bus make UUIDs of version 7 (RFC 9562).
 type EventID [16]byte
 
-// NewEventID makes an id, to be given to an event with the option ID.
+// NewEventID returns a new id for the option ID.
 func NewEventID() EventID { return newEventIDs().Next(time.Now().UnixMilli()) }
 
 var newEventIDs = sync.OnceValue(uuid7.NewSource)
 
-// String is the UUID's usual form, in lower case.
+// String returns the UUID as 36 characters, in lower case.
 func (id EventID) String() string { return uuid7.Format(id) }
 
 // IsZero reports whether the id is not set.
 func (id EventID) IsZero() bool { return id == EventID{} }
 
-// MarshalText is String.
+// MarshalText returns the text that String returns.
 func (id EventID) MarshalText() ([]byte, error) { return []byte(uuid7.Format(id)), nil }
 
-// UnmarshalText is ParseEventID.
+// UnmarshalText parses the text as ParseEventID does.
 func (id *EventID) UnmarshalText(text []byte) error {
 	parsed, err := ParseEventID(string(text))
 	if err == nil {
@@ -100,7 +100,8 @@ func (id *EventID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseEventID reads a UUID in its usual form, of 36 characters. The error is an *EventError.
+// ParseEventID parses a UUID of 36 characters: 8-4-4-4-12 hexadecimal digits. Its error is an
+// *EventError.
 func ParseEventID(s string) (EventID, error) {
 	id, ok := uuid7.Parse(s)
 	if !ok {
@@ -109,8 +110,8 @@ func ParseEventID(s string) (EventID, error) {
 	return id, nil
 }
 
-// EventMetadata are the name-value pairs of an event. It cannot be changed, so handlers share it.
-// The zero value is empty.
+// EventMetadata is the names and values of an event. It is immutable, so handlers share it. The
+// zero value is empty.
 type EventMetadata struct {
 	pairs *[]metadataPair
 }
@@ -124,13 +125,13 @@ const (
 	reservedPrefix   = "eventbus."
 )
 
-// Get returns the value of a name, "" if there is none.
+// Get returns the value of a name, or "" if the name is not set.
 func (m EventMetadata) Get(name string) string {
 	v, _ := m.Lookup(name)
 	return v
 }
 
-// Lookup returns the value of a name, and whether there is one.
+// Lookup returns the value of a name, and whether the name is set.
 func (m EventMetadata) Lookup(name string) (string, bool) {
 	for n, v := range m.All() {
 		if n == name {
@@ -140,8 +141,8 @@ func (m EventMetadata) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// All ranges over the names and values, in the order in which they were given, those of
-// WithMetadataFrom last and by name.
+// All returns an iterator over the names and values: first those of the options, in their order,
+// then those of WithMetadataFrom, sorted by name.
 func (m EventMetadata) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		if m.pairs == nil {
@@ -155,7 +156,7 @@ func (m EventMetadata) All() iter.Seq2[string, string] {
 	}
 }
 
-// Len is the number of names.
+// Len returns the number of names.
 func (m EventMetadata) Len() int {
 	if m.pairs == nil {
 		return 0
@@ -163,10 +164,10 @@ func (m EventMetadata) Len() int {
 	return len(*m.pairs)
 }
 
-// IsZero reports whether there is none.
+// IsZero reports whether the metadata is empty.
 func (m EventMetadata) IsZero() bool { return m.Len() == 0 }
 
-// MarshalJSON makes an object of it.
+// MarshalJSON returns a JSON object of strings.
 func (m EventMetadata) MarshalJSON() ([]byte, error) {
 	object := make(map[string]string, m.Len())
 	for n, v := range m.All() {
@@ -175,9 +176,9 @@ func (m EventMetadata) MarshalJSON() ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// UnmarshalJSON reads an object of strings, in the order of the names.
+// UnmarshalJSON reads a JSON object of strings and sorts it by name.
 func (m *EventMetadata) UnmarshalJSON(data []byte) error {
-	if n, _ := jsonline.CountStrings(data); n > 2*maxMetadataPairs { // before the map takes its memory
+	if n, _ := jsonline.CountStrings(data); n > 2*maxMetadataPairs { // before the map allocates memory for them
 		return tooManyNames("")
 	}
 	var object map[string]string
@@ -194,7 +195,7 @@ func (m *EventMetadata) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// set adds a pair, or replaces the one of that name.
+// set adds a pair, or replaces the value of a name that is set.
 func (m *EventMetadata) set(name, value string) error {
 	if err := checkMetadata(name, value); err != nil {
 		return err
@@ -244,18 +245,18 @@ func checkMetadata(name, value string) error {
 // PublishOption is an option of Publish, PublishAndWait and a Publication.
 type PublishOption func(publication) publication
 
-// publication is what the options say of an event. They pass it on by value, so that it needs no
+// publication is the result of an event's options. Options pass it by value, which avoids an
 // allocation.
 type publication struct {
 	metadata EventMetadata
 	key      string
 	id       EventID
 	given    bool
-	when     *dueOption // nil for now
-	err      error      // of the first option that is refused
+	when     *dueOption // nil: due now
+	err      error      // of the first invalid option
 }
 
-// dueOption is when an event is to be dispatched: a while after it is published, or at an instant.
+// dueOption is the time at which an event is due: a delay after it is published, or an instant.
 type dueOption struct {
 	after time.Duration
 	at    time.Time
@@ -268,9 +269,9 @@ func (p publication) refuse(err error) publication {
 	return p
 }
 
-// Metadata gives an event a name and a value, which outlive the process where the bus does. A name
-// given again replaces its value. At most 64 names of up to 255 bytes, with values of up to 8 KiB,
-// in UTF-8; names that begin with "eventbus." are reserved.
+// Metadata adds a name and a value to an event. Dead letters and their exports keep them. A
+// repeated name replaces the earlier value. An event has at most 64 names of up to 255 bytes, with
+// values of up to 8 KiB, in UTF-8. Names that begin with "eventbus." are reserved.
 func Metadata(name, value string) PublishOption {
 	return func(p publication) publication {
 		if err := p.metadata.set(name, value); err != nil {
@@ -280,13 +281,13 @@ func Metadata(name, value string) PublishOption {
 	}
 }
 
-// Key orders an event after those that were published with the same key before: it is dispatched
-// when they have settled, their retries included. Events with other keys, or none, do not wait for
-// it. A delivery that is held (see HoldWhenOpen) does not hold up its key at other subscriptions.
-// On a bus with isolation there is an order for each subscription.
+// Key orders an event after earlier events with the same key. The event is dispatched when they
+// have settled, including their retries. Events with other keys, or without a key, do not wait for
+// it. A delivery that is held (see HoldWhenOpen) delays its key at its own subscription only. On a
+// bus with isolation, each subscription has its own order.
 //
-// Up to 255 bytes of UTF-8 without control characters. An empty key is none. Of several, the last
-// holds.
+// A key has up to 255 bytes of UTF-8 without control characters. An empty key is no key. The last
+// Key option applies.
 func Key(key string) PublishOption {
 	return func(p publication) publication {
 		if reason := checkKey(key); reason != "" {
@@ -305,27 +306,27 @@ func checkKey(key string) string {
 	return reason
 }
 
-// ID gives an event its id, so that publishing can be repeated when it is not known whether it
-// succeeded: an id that is known, with the same type and key, is answered as the first time, and
-// nothing is dispatched. With another type or key it is ErrDuplicateID. The last 100,000 ids that
-// were given are known, those of events that were cancelled aside.
+// ID sets the event's id. It is an idempotency key: if you do not know whether a Publish succeeded,
+// repeat it with the same id. For a known id with the same type and key, Publish returns the id and
+// dispatches nothing. With another type or key it returns ErrDuplicateID. The bus knows the last
+// 100,000 ids that were set with ID, except those of cancelled events.
 //
-// Not zero. Of several, the last holds. NewEventID makes one.
+// The id must not be zero. NewEventID returns a new one. The last ID option applies.
 func ID(id EventID) PublishOption {
 	return func(p publication) publication {
 		if id.IsZero() {
-			return p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; leave the option out, or take one of NewEventID"})
+			return p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; omit the option, or use NewEventID"})
 		}
 		p.id, p.given = id, true
 		return p
 	}
 }
 
-// After has an event dispatched no earlier than d from now. It is accepted at once, for the
-// current subscriptions, and Cancel can take it back until it is due. If it matches no subscription,
-// it is unrouted at once. Its place in its key's order, and MaxElapsed, count from when it is due.
-// Shutdown does not wait for it. A d of 0 or less means at once. Of several After and At options, the
-// last holds.
+// After schedules an event: it is dispatched no earlier than d from now. Publish accepts it at
+// once, for the current subscriptions. Cancel removes it until it is due. An event without a
+// matching subscription is unrouted at once. Its place in its key's order, and MaxElapsed, count
+// from when it is due. Shutdown does not wait for it. A d of 0 or less means now. The last After or
+// At option applies.
 func After(d time.Duration) PublishOption {
 	return func(p publication) publication {
 		p.when = &dueOption{after: d}
@@ -333,11 +334,12 @@ func After(d time.Duration) PublishOption {
 	}
 }
 
-// At is After for an instant; one that has passed is now. Not the zero time.
+// At schedules an event as After does, for an instant. A past instant means now. The zero time is
+// an error.
 func At(t time.Time) PublishOption {
 	return func(p publication) publication {
 		if t.IsZero() {
-			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; leave the option out for an event that is due now"})
+			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; omit the option for an event that is due now"})
 		}
 		p.when = &dueOption{at: t}
 		return p
