@@ -18,25 +18,25 @@ import (
 type CircuitState int
 
 const (
-	// CircuitClosed lets every delivery through.
+	// CircuitClosed admits every delivery.
 	CircuitClosed CircuitState = iota
 	// CircuitOpen skips the subscription.
 	CircuitOpen
-	// CircuitHalfOpen lets one delivery through at a time, to probe.
+	// CircuitHalfOpen admits one delivery at a time, to probe.
 	CircuitHalfOpen
-	// CircuitDisabled lets every delivery through and counts nothing.
+	// CircuitDisabled admits every delivery and counts nothing.
 	CircuitDisabled
 )
 
-// String names it: "closed", "open", "half-open", "disabled".
+// String returns "closed", "open", "half-open" or "disabled".
 func (s CircuitState) String() string {
 	return nameOf("CircuitState", []string{"closed", "open", "half-open", "disabled"}, int(s))
 }
 
-// MarshalText is String.
+// MarshalText returns the text that String returns.
 func (s CircuitState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// circuitConfig is when a circuit opens and for how long.
+// circuitConfig configures when a circuit opens and for how long.
 type circuitConfig struct {
 	failureRatio float64
 	minEvents    int
@@ -49,7 +49,7 @@ func defaultCircuit() circuitConfig {
 	return circuitConfig{failureRatio: 0.5, minEvents: 4, window: time.Minute, openFor: 30 * time.Second}
 }
 
-// CircuitOption sets one of a circuit's numbers.
+// CircuitOption is an option of Circuit and WithCircuit.
 type CircuitOption interface {
 	applyCircuit(*circuitConfig)
 }
@@ -58,26 +58,26 @@ type circuitOption func(*circuitConfig)
 
 func (o circuitOption) applyCircuit(c *circuitConfig) { o(c) }
 
-// FailureRatio sets the part of failed events in the window above which a circuit opens. At least
-// 0, less than 1; 0.5 by default.
+// FailureRatio sets the share of failed events in the window above which a circuit opens. It is at
+// least 0 and less than 1; 0.5 by default.
 func FailureRatio(ratio float64) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.failureRatio = ratio })
 }
 
-// MinEvents sets how many events the window must have before the circuit can open. At least 1, at
-// most 2147483647; 4 by default.
+// MinEvents sets how many events the window must have before the circuit can open. It is from 1 to
+// 2,147,483,647; 4 by default.
 func MinEvents(n int) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.minEvents = n })
 }
 
-// Window sets the time span that a circuit counts. It moves in twelve steps. At least 12 ms; a
-// minute by default.
+// Window sets the time span in which a circuit counts events. It slides in twelve steps. It is at
+// least 12 ms; a minute by default.
 func Window(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.window = d })
 }
 
-// OpenFor sets how long a circuit stays open before one delivery probes. At least 1 ms; 30 s by
-// default.
+// OpenFor sets how long a circuit stays open before one delivery probes. It is at least 1 ms; 30 s
+// by default.
 func OpenFor(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuitConfig) { c.openFor = d })
 }
@@ -104,30 +104,31 @@ func (c *circuitConfig) validate(in string) error {
 	return nil
 }
 
-// Bits of a door's gate: one load tells a delivery whether anything is shut. The other bits are the
-// circuit's generation, which changes with every change of state.
+// Bits of a door's gate. A delivery needs one load to see whether anything is shut. The other bits
+// are the circuit's generation, which changes with the circuit's state.
 const (
-	gateShut       = 1 << iota // there is an outage
-	gatePaused                 // by an operator
+	gateShut       = 1 << iota // the circuit is open or half-open
+	gatePaused                 // Pause or HoldUntil applies
 	gateRemoved                // the subscription has ended
 	gateLine                   // the line has seats
 	gateGeneration             // the lowest bit of the generation
 
-	gateAsk = gateShut | gatePaused | gateRemoved | gateLine // before entering
+	gateAsk = gateShut | gatePaused | gateRemoved | gateLine // any of these needs the slow path
 )
 
-// errNoOutcome tells gobreaker that a probe ended without an outcome.
+// errNoOutcome is passed to gobreaker for a probe that ended without an outcome.
 var errNoOutcome = errors.New("no outcome")
 
-// errFailure stands for every failure in calls of gobreaker.
+// errFailure is passed to gobreaker for every failure.
 var errFailure = errors.New("failure")
 
 // circuit is the circuit breaker of one subscription.
 //
-// The window is ours and the states are gobreaker's. A gobreaker lives for one outage: nil means
-// closed, so a delivery to a healthy subscription only reads the gate and counts a success. The
-// bus's clock decides when gobreaker gets a probe, and gobreaker gets the result of every probe
-// exactly once. Its clock, its counts and its callbacks, which run under its lock, are not used.
+// This package implements the window, and gobreaker the states. A gobreaker lives for one outage.
+// Without one the circuit is closed, so a delivery to a healthy subscription only reads the gate
+// and counts a success. The bus's clock decides when gobreaker receives a probe. It receives the
+// result of every probe exactly once. Its clock, its counts and its callbacks, which run under its
+// lock, are not used.
 type circuit struct {
 	config   circuitConfig
 	timeline *timeline.Timeline
@@ -138,7 +139,7 @@ type circuit struct {
 	breaker   *gobreaker.TwoStepCircuitBreaker[any]
 	openUntil int64
 	halfOpen  bool
-	probe     func(error) // takes the result of the running probe; nil if none runs
+	probe     func(error) // reports the result of the running probe; nil if none runs
 	opened    uint64      // number of times that it has opened
 }
 
@@ -176,8 +177,8 @@ func (c *circuit) enter(now int64) (pass uint64, admits bool, change circuitChan
 	}
 	done, err := c.breaker.Allow()
 	if err != nil {
-		// gobreaker's clock, the real one, has not moved since it opened, so it refuses. Ours has
-		// moved: the probe runs, and this circuit handles its result.
+		// gobreaker uses the real clock, which has not moved since it opened. The bus's clock has moved,
+		// so the probe runs, and this circuit handles its result.
 		done = func(error) {}
 	}
 	c.probe = done
@@ -200,8 +201,8 @@ func (c *circuit) admits(now int64) (most int, again int64) {
 	return 1, 0
 }
 
-// trip opens the circuit, whatever it has counted. The outcomes of running handlers belong to an
-// earlier generation, and are ignored.
+// trip opens the circuit, regardless of its counts. It ignores the outcomes of running handlers,
+// which belong to an earlier generation.
 func (c *circuit) trip(now int64) circuitChange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -268,7 +269,7 @@ func (c *circuit) record(pass uint64, now int64, was window.Mark, outcome error)
 	}
 	failures, events := c.window.Counts()
 	if failures > 0 && events >= uint64(c.config.minEvents) && float64(failures) > c.config.failureRatio*float64(events) {
-		change = c.openLocked(c.timeline.Nanos()) // the time of a success may be a tick old
+		change = c.openLocked(c.timeline.Nanos()) // now may be a tick old
 	}
 	return is, change
 }
@@ -277,7 +278,7 @@ func (c *circuit) record(pass uint64, now int64, was window.Mark, outcome error)
 func (c *circuit) openLocked(now int64) circuitChange {
 	c.breaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		MaxRequests: 1,
-		Timeout:     1, // our clock decides when it is half-open
+		Timeout:     1, // the bus's clock decides when it is half-open
 		ReadyToTrip: func(gobreaker.Counts) bool { return true },
 		IsExcluded:  func(err error) bool { return errors.Is(err, errNoOutcome) },
 	})

@@ -22,8 +22,8 @@ import (
 	"github.com/surebus/eventbus/internal/uuid7"
 )
 
-// Bus is an in-process event bus. It is made with New; its methods are safe for concurrent use, and
-// may be called from handlers.
+// Bus is an in-process event bus. New creates one. Its methods are safe for concurrent use, and may
+// be called from handlers.
 type Bus struct {
 	// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu, cancellation.mu;
 	// door.mu, circuit.mu; waiter.mu; schedule.mu; then the pool's, which may come after any of these,
@@ -39,20 +39,20 @@ type Bus struct {
 	pool     *pool.Pool[*dispatch, *worker]
 	keys     *keyGate
 	delay    *delay.Queue[*dispatch]     // retries
-	doors    *delay.Queue[*Subscription] // doors that are to be asked again
+	doors    *delay.Queue[*Subscription] // doors to tend at a time
 	watch    *deadline.Watch[call]
 	letters  *letterQueue
-	recorder func(done func(error)) // records a change; nil: in memory, done at once
+	recorder func(done func(error)) // records a change; nil: in memory, applied at once
 
 	types     typeTable
-	retry     atomic.Pointer[retrySettings] // of subscriptions that have none; see retry_settings.go
+	retry     atomic.Pointer[retrySettings] // for subscriptions without their own; see retry_settings.go
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
 	abandoned abandonedCalls
 	shared    sharedDoors
 	fullLines atomic.Int32 // doors whose lines are full
-	several   atomic.Bool  // there are two subscriptions or more
+	several   atomic.Bool  // the bus has two subscriptions or more
 	entering  atomic.Int64 // calls that open dispatches without room in the queue
 	seenIDs   uint64       // of busy
 	attempts  atomic.Uint64
@@ -62,7 +62,7 @@ type Bus struct {
 	cutting cutting
 	stuck   atomic.Bool   // an observer did not return in time for the cut
 	leaving chan struct{} // closed when ending has been set
-	drained chan struct{} // closed when, ending, nothing is left that Shutdown waits for
+	drained chan struct{} // closed during Shutdown, when it has no dispatch to wait for
 	closed  chan struct{} // closed when Shutdown is done
 
 	mu            sync.Mutex // guards the following
@@ -74,14 +74,14 @@ type Bus struct {
 	shutdownErr   error         // valid once closed is closed
 }
 
-// keyGate is where dispatches wait until those before them with the same key have settled: one for
-// the bus, or one for each subscription on a bus with isolation.
+// keyGate holds dispatches until earlier ones with the same key have settled. A bus has one, and
+// with isolation one for each subscription.
 type keyGate = keys.Gate[*dispatch]
 
-// keyGates is how many keys of a bus can pass at the same instant.
+// keyGates is the number of shards of a bus's key gate.
 const keyGates = 32
 
-// New makes a bus. It starts no goroutine; events wait until Start. The error is an *OptionError.
+// New returns a bus. It starts no goroutine. Events wait until Start. The error is an *OptionError.
 func New(opts ...Option) (*Bus, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -124,7 +124,7 @@ func New(opts ...Option) (*Bus, error) {
 	return b, nil
 }
 
-// workers describes the pool.
+// workers returns the configuration of the pool.
 func (b *Bus) workers() pool.Config[*dispatch, *worker] {
 	return pool.Config[*dispatch, *worker]{
 		Open:        func() *worker { return &worker{slot: b.watch.Open(), seen: rand.Uint32()} },
@@ -140,8 +140,8 @@ func (b *Bus) workers() pool.Config[*dispatch, *worker] {
 	}
 }
 
-// busy reports whether something has been published, or a handler begun, since the last call. The
-// handlers that have begun get their deadlines by it.
+// busy reports whether events were published, or handlers started, since the last call. It also
+// sets the deadlines of the handlers that started.
 func (b *Bus) busy() bool {
 	made := b.ids.Count()
 	published := made != b.seenIDs
@@ -149,7 +149,7 @@ func (b *Bus) busy() bool {
 	return b.watch.Look() || published
 }
 
-// delayClock is the timeline, as the delay queue sees it.
+// delayClock adapts the timeline to the delay queue.
 type delayClock struct{ *timeline.Timeline }
 
 func (c delayClock) AfterFunc(d time.Duration, f func()) delay.Timer {
@@ -161,7 +161,7 @@ var _ delay.Timer = (*clock.Timer)(nil)
 // usable reports whether New made the bus.
 func (b *Bus) usable() bool { return b != nil && b.config != nil }
 
-// ready is what is wrong with a call, if anything.
+// ready returns the error of a call on an unusable bus or with a nil context.
 func (b *Bus) ready(ctx context.Context) error {
 	switch {
 	case !b.usable():

@@ -10,8 +10,8 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Subscription returns the subscription that has a name, also one that stands for a name, or has
-// taken it over (Formerly); nil if there is none.
+// Subscription returns the subscription with a name: from Named, from Formerly, or a pattern and
+// number ("order.*#3"). It returns nil if there is none.
 func (b *Bus) Subscription(name string) *Subscription {
 	if !b.usable() {
 		return nil
@@ -22,8 +22,8 @@ func (b *Bus) Subscription(name string) *Subscription {
 	return s
 }
 
-// Trip opens the subscription's circuit for OpenFor from now, as failures would. After that one
-// delivery at a time probes. Outcomes of handlers that run now are ignored.
+// Trip opens the subscription's circuit for OpenFor, as failures would. After that, one delivery at
+// a time probes. The circuit ignores the outcomes of handlers that run now.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
 func (s *Subscription) Trip() error {
@@ -38,7 +38,7 @@ func (s *Subscription) Trip() error {
 	return nil
 }
 
-// Reset closes the subscription's circuit and clears its window. Held deliveries go on.
+// Reset closes the subscription's circuit and clears its window. Held deliveries resume.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
 func (s *Subscription) Reset() error {
@@ -53,10 +53,11 @@ func (s *Subscription) Reset() error {
 	return nil
 }
 
-// Pause holds the subscription's deliveries until Resume, whatever its circuit and its WhenOpen.
-// After Pause has returned, no call of the handler begins. A running call may end, and Pause does
-// not wait for it; its retries are held too. If the line has LineCapacity deliveries, later ones
-// are dead-lettered with the reason overflow. Shutdown does not wait for held deliveries.
+// Pause holds the subscription's deliveries until Resume, regardless of its circuit and its
+// WhenOpen. After Pause has returned, no call of the handler begins. Pause does not wait for
+// running calls; their retries are held too. A full line treats later deliveries by WhenFull: by
+// default they are dead-lettered with the reason overflow. Shutdown does not wait for held
+// deliveries.
 //
 // The error is ErrNoSubscription after Unsubscribe.
 func (s *Subscription) Pause() error {
@@ -67,8 +68,8 @@ func (s *Subscription) Pause() error {
 	return nil
 }
 
-// HoldUntil is Pause with an end: an instant, or Resume. The last call of Pause and HoldUntil
-// holds.
+// HoldUntil pauses the subscription until an instant or Resume. A later Pause or HoldUntil replaces
+// it.
 //
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
 // future.
@@ -88,11 +89,11 @@ func (s *Subscription) HoldUntil(t time.Time) error {
 func (s *Subscription) pause(until int64, field zap.Field) {
 	s.door.pause(until)
 	s.bus.log.Info("subscription paused", zap.String("subscription_id", s.id), field)
-	s.bus.tend(s) // held deliveries may have to wait longer, or less long
+	s.bus.tend(s) // the time to wake the door has changed
 }
 
-// Resume ends Pause and HoldUntil. Held deliveries go on, oldest first, as the circuit admits them.
-// On a subscription that is not paused it does nothing.
+// Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
+// them. On a subscription that is not paused, Resume does nothing.
 //
 // The error is ErrNoSubscription after Unsubscribe.
 func (s *Subscription) Resume() error {
@@ -117,7 +118,7 @@ func (s *Subscription) controllable(what string) error {
 	return nil
 }
 
-// paused reports whether the subscription is paused, and until when if that is known.
+// paused reports whether the subscription is paused, and until when for HoldUntil.
 func (s *Subscription) paused() (paused bool, until time.Time) {
 	line := s.bus.time
 	nanos, paused := s.door.paused(line.Nanos())

@@ -11,25 +11,24 @@ import (
 // worker is the state of one goroutine of the pool.
 type worker struct {
 	slot *deadline.Slot[call]
-	// calls are the further calls of the attempt: its dispatch embeds the first one only for its first
-	// attempt. One allocation for each attempt, so that a context that a handler keeps holds its own
-	// event in memory and no other.
+	// calls are the attempt's calls after the dispatch's embedded first call. They are allocated per
+	// attempt, so that a context that a handler keeps holds only its own event in memory.
 	calls []call
 	call  running
-	seen  uint32 // calls begun, from a random number on; every latencySample-th is timed exactly
+	seen  uint32 // number of calls, from a random start; one in latencySample is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
 }
 
-// running is what conclude needs to know of a call. It stands with the worker, so that a worker that
-// takes over an abandoned call can read it.
+// running has the data of a call that conclude needs. It is a field of the worker, so that the
+// worker that takes over an abandoned call can read it.
 type running struct {
 	pass    uint64 // through the circuit
 	started int64
-	weight  uint32 // calls that this one's latency stands for; 0 if it is not taken
+	weight  uint32 // number of calls that the latency represents; 0 if it is not measured
 }
 
-// run makes the next attempt of a dispatch: its targets in order, from the next one on, until the
-// first failure.
+// run makes the next attempt of a dispatch: it visits the targets in order, from the next one,
+// until the first failure.
 func (b *Bus) run(w *worker, d *dispatch) {
 	var event Event
 	b.beginAttempt(w, d, &event)
@@ -58,26 +57,26 @@ func (b *Bus) run(w *worker, d *dispatch) {
 			b.bury(d, ReasonShutdown)
 			return
 		}
-		if b.park(d, s, shut) { // that was all that was left: d itself is parked or settled
+		if b.park(d, s, shut) { // d itself is parked or settled
 			return
 		}
 	}
 	b.settle(d, Handled)
 }
 
-// beginAttempt prepares the next attempt, and the event for its handlers.
+// beginAttempt prepares the next attempt and its event.
 func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
 	w.calls = nil
-	d.attempt = max(d.attempt, d.attempt+1) // the last number stays: it must not wrap around
+	d.attempt = max(d.attempt, d.attempt+1) // stays at the largest number instead of wrapping around
 	d.putEvent(event, b.time)
 }
 
-// begin makes the call of the next target and shows it to the watch.
+// begin sets up the call of the next target and shows it to the watch.
 //
-// While the timeline ticks, the watch looks at every tick and gives the call its deadline then: up
-// to a tick late, but never early. Otherwise, and for timeouts of about a tick, it is armed at
-// once. A timeline that stops ticking looks once more when it does.
+// While the timeline ticks, the watch sets the call's deadline at the next tick: up to a tick late,
+// but never early. Otherwise, and for timeouts below two ticks, begin arms the watch at once. When
+// the ticking ends, the watch looks once more.
 func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
 	b.attemptBegun(d)
 	c := &d.first
@@ -93,7 +92,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call 
 	switch {
 	case exact:
 		w.call.weight = 1
-	case w.samples(): // the others begin up to a tick after the reading
+	case w.samples(): // other calls start up to a tick after the reading
 		w.call.started, w.call.weight = b.time.Nanos(), latencySample
 	}
 	w.slot.Show(c)
@@ -104,14 +103,14 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call 
 	return c
 }
 
-// samples reports whether the next call is one of those whose latency is taken. By a Weyl sequence:
-// every 64th call would always be the same subscription's, of events with two.
+// samples reports whether to measure the next call's latency. It uses a Weyl sequence: with two
+// subscriptions, every 64th call would always belong to the same one.
 func (w *worker) samples() bool {
 	w.seen++
 	return w.seen*0x9e3779b9 < math.MaxUint32/latencySample
 }
 
-// conclude applies the result of a call that has ended. It returns whether the attempt goes on.
+// conclude applies the result of a call that has ended. It reports whether the attempt continues.
 func (b *Bus) conclude(d *dispatch, s *Subscription, ran *running, r result) bool {
 	if r.err != nil {
 		b.fail(d, s, ran, r)
@@ -124,7 +123,7 @@ func (b *Bus) conclude(d *dispatch, s *Subscription, ran *running, r result) boo
 	return true
 }
 
-// fail notes a failure, decides what follows, and does it.
+// fail records a failure, and retries the dispatch or dead-letters it.
 func (b *Bus) fail(d *dispatch, s *Subscription, ran *running, r result) {
 	now := b.time.Now()
 	merged := b.policy(d.to)
@@ -162,7 +161,7 @@ func (b *Bus) fail(d *dispatch, s *Subscription, ran *running, r result) {
 	b.wait(d, next.delay, timeline.Later(now.Nanos, next.delay))
 }
 
-// leave ends a delivery's stay inside a door, with its outcome for the circuit.
+// leave removes a delivery from its door and reports its outcome to the circuit.
 func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	change := s.door.leave(b, d, pass, o)
 	if o == succeeded {
@@ -174,7 +173,7 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	}
 }
 
-// opened makes an accepted dispatch runnable. Its room in the queue is reserved.
+// opened makes an accepted dispatch runnable. Its room in the queue is already reserved.
 func (b *Bus) opened(d *dispatch, err error) {
 	if err != nil {
 		b.pool.Unreserve(d.places())
@@ -183,7 +182,7 @@ func (b *Bus) opened(d *dispatch, err error) {
 	b.ledger.accepted.Add(1)
 	d.to.counters.events.Add(1)
 	switch {
-	case len(d.to.subscriptions) == 0: // settled by the publisher, after its observers
+	case len(d.to.subscriptions) == 0: // accept settles it after the observers
 	case d.from().due != 0:
 		b.schedule(d)
 	default:
@@ -191,7 +190,7 @@ func (b *Bus) opened(d *dispatch, err error) {
 	}
 }
 
-// places is the number of places that an accepted dispatch takes in the queue.
+// places returns the number of places that an accepted dispatch takes in the queue.
 func (d *dispatch) places() int {
 	if len(d.to.subscriptions) == 0 || d.from().due != 0 {
 		return 0
@@ -199,7 +198,7 @@ func (d *dispatch) places() int {
 	return max(len(d.to.each), 1)
 }
 
-// enqueue queues a dispatch, or its copies. reserved says that their room is.
+// enqueue queues a dispatch, or its copies. reserved is set if they have room in the queue.
 func (b *Bus) enqueue(d *dispatch, reserved bool) {
 	if d.to.each == nil {
 		b.queue(d, reserved)
@@ -222,8 +221,7 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 	}
 }
 
-// copies are the dispatches that an event becomes: one, or one for each target on a bus with
-// isolation.
+// copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
 func (b *Bus) copies(d *dispatch) []*dispatch {
 	if d.to.each == nil {
 		return []*dispatch{d}
@@ -239,8 +237,8 @@ func (b *Bus) copies(d *dispatch) []*dispatch {
 	return all
 }
 
-// enterKey decides whether a queued dispatch may run now, or waits in the key gate until the one
-// before it leaves. It runs under the pool's lock.
+// enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
+// the one before it leaves. enterKey runs under the pool's lock.
 func (b *Bus) enterKey(d *dispatch) bool {
 	d.placed = true
 	return b.gateOf(d).Enter(d.key, d)
@@ -253,7 +251,7 @@ func (b *Bus) gateOf(d *dispatch) *keyGate {
 	return b.keys
 }
 
-// leaveKey gives up a dispatch's place in its key's order. The next one may run.
+// leaveKey releases a dispatch's place in its key's order. The next dispatch of the key may run.
 func (b *Bus) leaveKey(d *dispatch) {
 	if !d.placed {
 		return
@@ -264,7 +262,7 @@ func (b *Bus) leaveKey(d *dispatch) {
 	}
 }
 
-// wait lets a dispatch wait for its next attempt.
+// wait schedules the next attempt of a dispatch.
 func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 	if d.attempt == 1 {
 		d.to.counters.retried.Add(1)
@@ -293,9 +291,9 @@ func (b *Bus) waits(d *dispatch, delay time.Duration, due int64) {
 	}
 }
 
-// park puts a delivery that may not enter into the door's line, or ends it as its subscription
-// says. If it is not all that is left of its dispatch, it becomes a dispatch of its own and park
-// returns false. Being parked spends no attempt.
+// park handles a delivery that the door does not admit: it parks it in the line, or drops or
+// dead-letters it. If the dispatch has other deliveries, park splits this one off and returns
+// false. A parked delivery spends no attempt.
 func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
@@ -338,7 +336,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
 	return all
 }
 
-// parked lets a delivery that has a seat wait in the line.
+// parked puts a delivery that has a seat into the line.
 func (b *Bus) parked(d *dispatch) {
 	s := d.seatedAt()
 	if attempt := d.leaveAttempt(); attempt != nil {
@@ -351,7 +349,7 @@ func (b *Bus) parked(d *dispatch) {
 		b.bury(d, refused)
 		return
 	}
-	// From here on the delivery may be released, and is not this function's.
+	// From here on the line owns the delivery and may release it.
 	if reason == throttled && s.door.limit == math.MaxInt32 {
 		b.shared.add(s)
 	}
@@ -359,7 +357,7 @@ func (b *Bus) parked(d *dispatch) {
 	b.tend(s)
 }
 
-// unawait tells the waiter of a delivery that it is held, and waits no longer.
+// unawait ends the wait of the delivery's waiter, because the delivery is held.
 func (d *dispatch) unawait(s *Subscription) {
 	waiter := d.waiter()
 	if waiter == nil {
@@ -379,7 +377,7 @@ func (b *Bus) retryDue(due []*dispatch) {
 	b.ledger.waiting.Add(int64(-len(due)))
 }
 
-// bury ends a dispatch at its next target in a dead letter.
+// bury ends a dispatch at its next target with a dead letter.
 func (b *Bus) bury(d *dispatch, reason Reason) *DeadLetter {
 	l := b.letter(d, reason)
 	b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: l})
@@ -391,8 +389,8 @@ func (b *Bus) settle(d *dispatch, outcome Outcome) {
 	b.record(&change{kind: toSettle, d: d, outcome: outcome})
 }
 
-// settled follows up on the end of a dispatch. It is counted last, because Shutdown goes on once
-// every dispatch has been.
+// settled completes the end of a dispatch. It counts the dispatch last, because Shutdown continues
+// once all are counted.
 func (b *Bus) settled(d *dispatch, outcome Outcome, l *DeadLetter) {
 	var reason Reason
 	if l != nil {
@@ -434,7 +432,7 @@ func (b *Bus) settled(d *dispatch, outcome Outcome, l *DeadLetter) {
 // died counts, logs and reports a dead letter.
 func (b *Bus) died(d *dispatch, l *DeadLetter) {
 	d.to.counters.deadLettered.Add(1)
-	if run := d.replay().run; run != nil && d.lastFailure() == nil { // or its failures have been counted
+	if run := d.replay().run; run != nil && d.lastFailure() == nil { // else its failures were counted
 		run.failed()
 	}
 	if b.noteUnfinished(l) {

@@ -29,7 +29,7 @@ const (
 	// ReasonOverflow: the line at the subscription's door was full.
 	ReasonOverflow Reason = "overflow"
 	// ReasonCrash: the event was running each time the process crashed. Only a bus with a durable
-	// store makes such letters. Every bus imports them.
+	// store makes such letters. Every bus can import them.
 	ReasonCrash Reason = "crash"
 	// ReasonExpired: the next retry would have started at or after MaxElapsed.
 	ReasonExpired Reason = "expired"
@@ -48,13 +48,13 @@ var reasons = []Reason{
 // LetterID identifies a dead letter. It is a UUID of version 7. Later letters have larger ids.
 type LetterID [16]byte
 
-// String returns the UUID in its usual form, in lower case.
+// String returns the UUID as 36 characters, in lower case.
 func (id LetterID) String() string { return uuid7.Format(id) }
 
 // IsZero reports whether the id is not set.
 func (id LetterID) IsZero() bool { return id == LetterID{} }
 
-// MarshalText returns the text of String.
+// MarshalText returns the text that String returns.
 func (id LetterID) MarshalText() ([]byte, error) { return []byte(uuid7.Format(id)), nil }
 
 // UnmarshalText parses the id as ParseLetterID does.
@@ -66,8 +66,8 @@ func (id *LetterID) UnmarshalText(text []byte) error {
 	return err
 }
 
-// ParseLetterID parses a UUID in its usual form of 36 characters. It does not look up the letter.
-// The error matches ErrInvalidLetter.
+// ParseLetterID parses a UUID of 36 characters. It does not look up the letter. Its error matches
+// ErrInvalidLetter.
 func ParseLetterID(s string) (LetterID, error) {
 	id, ok := uuid7.Parse(s)
 	if !ok {
@@ -82,7 +82,7 @@ type DeadLetter struct {
 	ID     LetterID `json:"id"`
 	Event  Event    `json:"event"`
 	Reason Reason   `json:"reason"`
-	// Subscription is the one at which the dispatch ended.
+	// Subscription is the subscription at which the dispatch ended.
 	Subscription string `json:"subscription"`
 	// Succeeded lists the subscriptions that handled the event, in this dispatch or in an earlier one
 	// that was replayed.
@@ -164,7 +164,7 @@ func (l *DeadLetter) clone() DeadLetter {
 	return c
 }
 
-// How many failures of a dispatch are kept.
+// Limits of the kept failures of a dispatch.
 const (
 	firstFailures = 10
 	lastFailures  = 90
@@ -188,7 +188,7 @@ type DLQ struct{ bus *Bus }
 // DLQ returns the dead letter queue of the bus.
 func (b *Bus) DLQ() *DLQ { return &DLQ{b} }
 
-// ready returns why a call cannot proceed, if there is a reason.
+// ready returns the error of a call that cannot proceed, or nil.
 func (q *DLQ) ready(ctx context.Context) error {
 	if q == nil {
 		return ErrUninitialized

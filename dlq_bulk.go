@@ -77,8 +77,8 @@ type BulkProgress struct {
 	Failures int // as in ReplayReport; 0 for PurgeMatching
 }
 
-// ReplayReport counts the letters of a ReplayMatching by outcome. Letters that are in none of
-// Replayed, Gone and Stayed were not processed.
+// ReplayReport counts the letters of a ReplayMatching by outcome. Letters in none of Replayed, Gone
+// and Stayed were not processed.
 type ReplayReport struct {
 	// Matched is the number of matching letters when the operation began.
 	Matched int
@@ -229,7 +229,7 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 }
 
 // PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number. It
-// stops when ctx ends. The error is the context's.
+// stops when ctx ends and returns the context's error.
 func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 	if err := q.ready(ctx); err != nil {
 		return 0, fmt.Errorf("PurgeUntil: %w", err)

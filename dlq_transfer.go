@@ -179,9 +179,9 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 			return report, contextError(ctx)
 		}
 		line, err := jsonline.Read(in, buffer, maxLetterLine)
-		last := err == io.EOF //nolint:errorlint // io.Reader returns the very same
+		last := err == io.EOF //nolint:errorlint // Read returns io.EOF unwrapped
 		switch {
-		case err == bufio.ErrTooLong: //nolint:errorlint // Read returns the very same
+		case err == bufio.ErrTooLong: //nolint:errorlint // Read returns it unwrapped
 			return report, &ImportError{Line: number, Reason: fmt.Sprintf("is longer than %d bytes", maxLetterLine)}
 		case err != nil && !last:
 			return report, fmt.Errorf("line %d: %w", number, err)
@@ -267,7 +267,7 @@ func (f *failureField) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	if data[0] != '[' {
-		return json.Unmarshal(data, new([]Failure)) // null is no failure, anything else the error
+		return json.Unmarshal(data, new([]Failure)) // null means no failures; other values are an error
 	}
 	in := json.NewDecoder(bytes.NewReader(data))
 	if _, err := in.Token(); err != nil {

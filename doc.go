@@ -12,25 +12,24 @@
 //	id, err := bus.Publish(ctx, "order.placed", order)
 //	err = bus.Shutdown(ctx)
 //
-// A handler is a func(context.Context, Event) error. [Typed] makes one of a function
-// that takes the payload's type. A pattern is a dotted glob: * is one segment or a
-// part of one, ** any number of segments, ? one character, [a-z] a class, {a,b}
-// alternatives. "*" alone matches every type.
+// A handler is a func(context.Context, Event) error. [Typed] returns one for a function that takes
+// the payload's type. A pattern is a dotted glob: * matches one segment or a part of one, ** any
+// number of segments, ? one character, [a-z] a class, {a,b} alternatives. "*" alone matches every
+// type.
 //
 // # Delivery
 //
-// When [Bus.Publish] returns nil, the event is queued for the subscriptions that
-// match its type at that moment. Its handlers run one after the other, in the order
-// of their Subscribe calls. Different events run concurrently, in no order, up to
-// [WithConcurrency]. [Concurrency] limits one subscription. The queue is bounded:
-// when it is full, Publish blocks, or returns [ErrQueueFull] with [RefuseWhenFull].
-// A handler that publishes never blocks. [Bus.PublishAndWait] returns when the event
-// has settled. [Bus.PublishBatch] accepts all events or none.
+// When [Bus.Publish] returns nil, the event is queued for the subscriptions that match its type at
+// that moment. The event's handlers run one after the other, in the order of their Subscribe calls.
+// Different events run concurrently, in no order, up to [WithConcurrency]. [Concurrency] limits one
+// subscription. The queue is bounded: when it is full, Publish blocks, or returns [ErrQueueFull]
+// with [RefuseWhenFull]. A handler that publishes never blocks. [Bus.PublishAndWait] returns when
+// the event has settled. [Bus.PublishBatch] accepts all events or none.
 //
-// Events with the same [Key] are dispatched strictly one after another, their
-// retries included. With [WithIsolation], every matching subscription has its own
-// dispatch, and none waits for another. [ID] makes a publication idempotent.
-// [After] and [At] delay it, and [Bus.Cancel] cancels it until it is due.
+// Events with the same [Key] are dispatched strictly one after another, including their retries.
+// With [WithIsolation], every matching subscription has its own dispatch, and none waits for
+// another. [ID] sets an idempotency key. [After] and [At] delay it, and [Bus.Cancel] cancels it
+// until it is due.
 //
 // The bus is in memory: these promises hold within the process, and within the
 // capacity of the dead letter queue.
@@ -52,21 +51,19 @@
 //
 // # Failure handling
 //
-// A handler fails when it returns an error, panics, exits its goroutine, or exceeds
-// its [Timeout]. After a timeout the bus cancels the handler and abandons it. The
-// first failure ends the attempt. The next attempt starts, after a delay, at the
-// subscription that failed: those that succeeded do not run again. Attempts are
-// counted per event. The policy is merged from the subscriptions' overrides, the most
-// permissive value of each limit and delay, and [Bus.Explain] shows it. A waiting
-// retry holds no goroutine. Handlers control their retries with [Permanent] and
-// [RetryAfter]. [RetryRules] give kinds of errors their own budgets and delays.
+// A handler fails when it returns an error, panics, exits its goroutine, or exceeds its [Timeout].
+// After a timeout the bus cancels the handler and abandons it. The first failure ends the attempt.
+// The next attempt starts, after a delay, at the subscription that failed: those that succeeded do
+// not run again. Attempts are counted per event. The policy has the most permissive value of each
+// limit and delay among the subscriptions' overrides, and [Bus.Explain] shows it. A waiting retry
+// holds no goroutine. Handlers control their retries with [Permanent] and [RetryAfter].
+// [RetryRules] give kinds of errors their own budgets and delays.
 //
-// Each subscription has a circuit. It opens when more than half of at least four
-// events of the last minute failed there. The subscription is then skipped for 30
-// seconds, after which one delivery at a time probes. A skipped delivery spends no
-// attempt, and the event's other subscriptions proceed. Skipped deliveries are held
-// and resume, oldest first, when the circuit admits them; [DeadLetterWhenOpen] and
-// [DropWhenOpen] choose otherwise. Operators use [Subscription.Pause],
+// Each subscription has a circuit. It opens when more than half of at least four events of the last
+// minute failed there. The subscription is then skipped for 30 seconds. After that, one delivery at
+// a time probes. A skipped delivery spends no attempt, and the event's other subscriptions proceed.
+// Skipped deliveries are held and resume, oldest first, when the circuit admits them;
+// [DeadLetterWhenOpen] and [DropWhenOpen] choose otherwise. Operators use [Subscription.Pause],
 // [Subscription.HoldUntil], [Subscription.Trip] and their counterparts.
 //
 // An event that is not retried becomes a [DeadLetter] with the event, the reason and

@@ -12,7 +12,7 @@ import (
 	"github.com/surebus/eventbus/internal/window"
 )
 
-// shut says why a delivery may not enter its subscription now.
+// shut is the reason why a door does not admit a delivery now.
 type shut uint8
 
 const (
@@ -35,13 +35,13 @@ const (
 	parkings
 )
 
-// parkingRules says what each reason means for the others that wait. A delivery behind another one
-// of its key is parked for the reason of that one.
+// parkingRules defines who waits for parked deliveries, by reason. A delivery behind another one of
+// its key takes over its reason.
 var parkingRules = [parkings]struct {
-	publishWaits bool // Publish waits while the line is full; otherwise a newcomer overflows to a dead letter
+	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows to a dead letter
 	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
 	drains       bool // Shutdown waits for the delivery
-	stored       bool // it stays in the store: there is no line
+	stored       bool // it stays in the store, without a line
 }{
 	held:      {},
 	throttled: {publishWaits: true, waiterWaits: true, drains: true},
@@ -49,20 +49,20 @@ var parkingRules = [parkings]struct {
 	orphaned:  {stored: true},
 }
 
-// releaseMost is how many deliveries a door releases at a time beyond those that are inside: a
-// service that has recovered does not receive everything at once.
+// releaseMost is the number of deliveries that a door releases at a time, beyond those inside. It
+// protects a service that has just recovered from a burst.
 const releaseMost = 64
 
-// door decides whether a delivery may enter a subscription now, and keeps the line of those that
-// may not. Each of these is a dispatch of its own.
+// door decides whether a delivery may enter a subscription now. It parks the others in its line,
+// each as a separate dispatch.
 //
-// A delivery that was parked has a seat in the line until it has settled, also while it waits for a
+// A parked delivery keeps its seat in the line until it has settled, also while it waits for a
 // retry.
 type door struct {
 	circuit  circuit
-	running  atomic.Int32 // calls of the handler; those abandoned, or waiting in PublishAndWait, not counted
-	limit    int32        // of running; math.MaxInt32 for none
-	share    int32        // of running, while the bus is full; math.MaxInt32 if limit was chosen
+	running  atomic.Int32 // handler calls, except those abandoned or waiting in PublishAndWait
+	limit    int32        // limit of running; math.MaxInt32 for none
+	share    int32        // limit of running while the bus is full; math.MaxInt32 if Concurrency sets one
 	capacity int          // of the line
 	whenOpen WhenOpen
 	whenFull WhenFull
@@ -70,20 +70,20 @@ type door struct {
 
 	mu          sync.Mutex // guards the following, and the seats of its dispatches
 	line        line.Line[*dispatch]
-	counted     [line.Reasons]int // parked deliveries that the ledger knows of
-	wakeAt      int64             // when the door is asked again, 0 if that is not known
+	counted     [line.Reasons]int // parked deliveries that the ledger includes
+	wakeAt      int64             // when the timer tends the door, 0 for no timer
 	pausedUntil int64             // with gatePaused
-	room        chan struct{}     // not nil while the line is full; closed when it has room
-	closed      Reason            // why the line takes nothing any more
+	room        chan struct{}     // non-nil while the line is full; closed when it has room
+	closed      Reason            // set once the line accepts no deliveries
 }
 
-// Seat is the dispatch's seat at the door of its last target.
+// Seat returns the dispatch's seat at the door of its last target.
 func (d *dispatch) Seat() *line.Seat { return &d.detour().seat }
 
-// Key is the dispatch's key, "" for none.
+// Key returns the dispatch's key, or "".
 func (d *dispatch) Key() string { return d.key }
 
-// seat is the dispatch's, zero if it has none.
+// seat returns the dispatch's seat, or a zero Seat.
 func (d *dispatch) seat() line.Seat {
 	if d.story == nil || d.story.detours == nil {
 		return line.Seat{}
@@ -91,14 +91,13 @@ func (d *dispatch) seat() line.Seat {
 	return d.story.detours.seat
 }
 
-// seatedAt is the subscription at which the dispatch has its seat: its last target.
+// seatedAt returns the subscription at which the dispatch has its seat: its last target.
 func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to.subscriptions)-1] }
 
-// enter asks for a delivery to enter, immediately before its handler is to run: a subscription that
-// an attempt does not reach holds nothing.
+// enter requests admission for a delivery. Call it immediately before the handler runs: an attempt
+// must take no permit of a subscription that it does not reach.
 //
-// The pass is the gate as it was on the way in. Every delivery that was admitted leaves exactly
-// once.
+// The pass is the gate's value at entry. Every admitted delivery must leave exactly once.
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why shut) {
 	pass = o.circuit.gate.Load()
 	n := o.running.Add(1)
@@ -119,7 +118,7 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why shut) {
 	return pass, why
 }
 
-// ask is enter for a door that may be shut. The circuit's permit is taken last.
+// ask is the slow path of enter, for a door that may be shut. It takes the circuit's permit last.
 func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why shut, change circuitChange) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -157,9 +156,8 @@ func (o *door) isBehindLocked(d *dispatch) bool {
 	return behind && d.key != ""
 }
 
-// limitNow is the concurrency limit that holds now. Without one of its own, a subscription is
-// limited to its share while the bus has no free worker, so that it cannot keep all workers from
-// the others.
+// limitNow returns the concurrency limit that applies now. While the bus has no free worker, a
+// subscription without Concurrency is limited to its share, so that others get workers too.
 func (o *door) limitNow(b *Bus) int32 {
 	if b.several.Load() && b.pool.Full() {
 		return min(o.limit, o.share)
@@ -167,7 +165,7 @@ func (o *door) limitNow(b *Bus) int32 {
 	return o.limit
 }
 
-// outcome is what a delivery that leaves tells the circuit.
+// outcome is the outcome of a delivery for the circuit.
 type outcome uint8
 
 const (
@@ -176,7 +174,7 @@ const (
 	noOutcome
 )
 
-// leave ends a delivery's stay inside.
+// leave removes a delivery that was admitted, and reports its outcome to the circuit.
 func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change circuitChange) {
 	o.running.Add(-1)
 	var was window.Mark
@@ -195,7 +193,7 @@ func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change cir
 	return change
 }
 
-// barred is why a call must not start, whatever the circuit says.
+// barred returns why a call must not start, regardless of the circuit.
 func (o *door) barred() shut {
 	switch gate := o.circuit.gate.Load(); {
 	case gate&gateRemoved != 0:
@@ -206,7 +204,7 @@ func (o *door) barred() shut {
 	return admitted
 }
 
-// lend does not count a call that waits for another event.
+// lend stops counting a call that waits for another event.
 func (b *Bus) lend(s *Subscription) {
 	s.door.running.Add(-1)
 	if s.door.circuit.gate.Load()&gateLine != 0 {
@@ -214,8 +212,9 @@ func (b *Bus) lend(s *Subscription) {
 	}
 }
 
-// sit gives a delivery a seat, so that later ones of its key come behind it. It returns why there
-// is none, or the delivery that a full line drops: the oldest in it, or the newcomer.
+// sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
+// full, it returns the reason for a dead letter, or the delivery to drop: the oldest in the line,
+// or d.
 func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -229,7 +228,7 @@ func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Rea
 		return d, ""
 	case o.whenFull == DropOldestWhenFull:
 		oldest, ok := o.line.Front()
-		if !ok { // all are inside, or on their way there
+		if !ok { // all are inside or on their way
 			return d, ""
 		}
 		o.line.Drop(oldest)
@@ -258,7 +257,7 @@ func (o *door) reasonLocked(b *Bus, d *dispatch, why shut) parking {
 	return throttled
 }
 
-// join lets a delivery with a seat wait in the line. It returns why it cannot.
+// join puts a delivery with a seat into the line. If the line is closed, it returns the reason.
 func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -274,14 +273,14 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	return ""
 }
 
-// wait notes that a delivery with a seat waits for its next attempt.
+// wait marks a delivery with a seat as waiting for its next attempt.
 func (o *door) wait(d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.line.Move(d, line.Away)
 }
 
-// release takes back the seat of a delivery that has settled.
+// release removes the seat of a delivery that has settled.
 func (o *door) release(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -291,7 +290,7 @@ func (o *door) release(b *Bus, d *dispatch) {
 	o.countLocked(b)
 }
 
-// tend releases deliveries of the line, oldest first: as many as may enter.
+// tend releases as many deliveries of the line as may enter, oldest first.
 func (b *Bus) tend(s *Subscription) {
 	o := &s.door
 	if o.circuit.gate.Load()&gateLine == 0 {
@@ -317,14 +316,14 @@ func (b *Bus) tend(s *Subscription) {
 	}
 }
 
-// shutLocked reports whether the door is shut by something that may last: a pause or an outage.
+// shutLocked reports whether a pause or an outage shuts the door.
 func (o *door) shutLocked(now int64) bool {
 	o.endPauseLocked(now)
 	return o.circuit.gate.Load()&(gatePaused|gateShut) != 0
 }
 
-// holdThrottledLocked makes throttled deliveries held ones, because the door is shut: no waiter and
-// no Shutdown waits for those.
+// holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
+// waiters and Shutdown do not wait for held deliveries.
 func (o *door) holdThrottledLocked(s *Subscription) bool {
 	if o.line.Parked()[throttled] == 0 {
 		return false
@@ -338,9 +337,8 @@ func (o *door) holdThrottledLocked(s *Subscription) bool {
 	return true
 }
 
-// releasesLocked reports whether the first delivery of the line may go to the door. If not,
-// something asks again: a delivery that leaves, the timer that it sets, or the pool when a worker
-// becomes free.
+// releasesLocked reports whether to release the first delivery of the line. If not, one of these
+// tends the door again: a delivery that leaves, the timer set here, or a worker that becomes free.
 func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64) bool {
 	most, again := o.admitsLocked(now)
 	coming := o.line.Count(line.Coming)
@@ -355,7 +353,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 	case running >= int(o.limitNow(b)):
 		return false
 	case most == 1:
-		return coming == 0 // or the one that comes is the probe
+		return coming == 0 // otherwise the coming delivery is the probe
 	case coming >= releaseMost:
 		return false
 	case reason == held && coming+o.line.Count(line.Inside) >= releaseMost:
@@ -364,8 +362,8 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 	return running < int(o.share) || coming == 0 // the bus may be full when it arrives
 }
 
-// admitsLocked is how many deliveries may come to the door, and if none may, when that changes by
-// itself.
+// admitsLocked returns how many deliveries may come to the door. If none may, it returns when time
+// alone changes that.
 func (o *door) admitsLocked(now int64) (most int, again int64) {
 	o.endPauseLocked(now)
 	switch gate := o.circuit.gate.Load(); {
@@ -377,7 +375,7 @@ func (o *door) admitsLocked(now int64) (most int, again int64) {
 	return o.circuit.admits(now)
 }
 
-// wake asks doors again whose time has come.
+// wake tends doors whose timers have fired.
 func (b *Bus) wake(all []*Subscription) {
 	for _, s := range all {
 		s.door.mu.Lock()
@@ -387,7 +385,8 @@ func (b *Bus) wake(all []*Subscription) {
 	}
 }
 
-// close empties the line, oldest first, for ever: the line refuses others with the reason.
+// close empties the line for good and returns its deliveries, oldest first. The line rejects later
+// deliveries with the reason.
 func (o *door) close(b *Bus, why Reason) []*dispatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -399,8 +398,8 @@ func (o *door) close(b *Bus, why Reason) []*dispatch {
 	return all
 }
 
-// countLocked tells the ledger of the parked deliveries, and publishers whether they have to wait
-// for room in the line.
+// countLocked updates the ledger's parked deliveries, and blocks or unblocks publishers that need
+// room in the line.
 func (o *door) countLocked(b *Bus) {
 	parked := o.line.Parked()
 	for reason, n := range parked {
@@ -421,25 +420,25 @@ func (o *door) countLocked(b *Bus) {
 	}
 }
 
-// full is closed when the line has room; nil if it has.
+// full returns a channel that is closed when the line has room, or nil if it has room now.
 func (o *door) full() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.room
 }
 
-// remove shuts the door for ever.
+// remove shuts the door for good.
 func (o *door) remove() { o.circuit.gate.Or(gateRemoved) }
 
-// parked is how many deliveries wait, by reason.
+// parked returns the number of parked deliveries, by reason.
 func (o *door) parked() [line.Reasons]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.line.Parked()
 }
 
-// sharedDoors are the doors that may throttle because the bus is full. A worker that becomes free
-// tends them.
+// sharedDoors is the set of doors that may throttle because the bus is full. A worker that becomes
+// free tends them.
 type sharedDoors struct {
 	number atomic.Int32 // len(doors)
 
@@ -457,7 +456,7 @@ func (h *sharedDoors) add(s *Subscription) {
 	h.number.Store(int32(len(h.doors)))
 }
 
-// freed is called when a worker of a full bus has become free.
+// freed runs when a worker of a full bus has become free.
 func (b *Bus) freed() {
 	if b.shared.number.Load() == 0 {
 		return
@@ -468,7 +467,7 @@ func (b *Bus) freed() {
 			continue
 		}
 		b.shared.add(s)
-		if !b.pool.Full() { // again, before it was added
+		if !b.pool.Full() { // a worker may have become free before add
 			b.tend(s)
 		}
 	}

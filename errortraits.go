@@ -7,43 +7,43 @@ import (
 	"github.com/surebus/eventbus/internal/errchain"
 )
 
-// ErrorTraits are the properties of an error by which rules and name lists of retry policies
-// decide. An error declares them with any of these methods:
+// ErrorTraits are the properties of an error that rules and name lists of retry policies use. An
+// error declares them with any of these methods:
 //
-//	Code() string                         // "" is none
-//	Name() string                         // "" is none: the type's name holds
-//	ResultType() string                   // "" is none
+//	Code() string                         // "" for none
+//	Name() string                         // "" for the type's name
+//	ResultType() string                   // "" for none
 //	Retryable() bool
-//	Retryable() (retryable, said bool)    // for types that may or may not say
+//	Retryable() (retryable, said bool)    // said is false for no value
 //
-// The bus asks the whole tree of wrapped and joined errors, at most 1,000 of them and none deeper
-// than 100. The outermost error that declares a property counts. For names, all count.
+// The bus searches the tree of wrapped and joined errors: at most 1,000 of them, to a depth of 100.
+// The outermost error that declares a property counts. For names, all errors count.
 type ErrorTraits struct {
-	// Code is dotted, as in "Payment.Declined"; "" without one.
+	// Code is the declared code, such as "Payment.Declined", or "".
 	Code string
-	// Names are the names of the errors of the tree, the outermost first. An error's name is the
-	// one that was registered for it (WithErrorName, WithErrorTypeName; the first registration that
-	// fits), or else its Name, or else its Go type without package, pointers and type arguments.
-	// The wrappers of Permanent and RetryAfter have none.
+	// Names lists the names of the errors of the tree, outermost first. An error's name is the first
+	// one registered for it with WithErrorName or WithErrorTypeName. Without one, it is its Name, or
+	// its Go type without package, pointers and type arguments. The wrappers of Permanent and
+	// RetryAfter have no name.
 	Names []string
-	// ResultType is what the error declares. Otherwise it is "timeout" for a *TimeoutError and
+	// ResultType is the declared result type. Without one, it is "timeout" for a *TimeoutError and
 	// errors that match context.DeadlineExceeded, "cancellation" for errors that match
 	// context.Canceled, and "error" for all others.
 	ResultType string
-	// Retryable is what the error declares; nil if it declares nothing.
+	// Retryable is the declared value, or nil.
 	Retryable *bool
 }
 
-// The result types of errors that declare none.
+// Result types of errors that declare none.
 const (
 	resultError        = "error"
 	resultTimeout      = "timeout"
 	resultCancellation = "cancellation"
 )
 
-// ErrorTraits returns the traits of an error, for example to find out why a rule or a list of names
-// did not match. It runs the error's methods, which may block. A method that panics declares
-// nothing. For nil it returns the zero ErrorTraits.
+// ErrorTraits returns the traits of an error. Use it to find out why a rule or a list of names did
+// not match. It calls the error's methods, which may block. A method that panics declares nothing.
+// For nil it returns the zero ErrorTraits.
 func (b *Bus) ErrorTraits(err error) ErrorTraits {
 	if err == nil {
 		return ErrorTraits{}
@@ -107,7 +107,7 @@ type errorNames struct{ registered []errorName }
 
 type errorName struct {
 	name string
-	fits func(error) bool // asked of one error of a chain
+	fits func(error) bool // reports whether one error of a tree has the name
 }
 
 func (n *errorNames) add(option, name string, fits func(error) bool) error {
@@ -129,9 +129,9 @@ func (n *errorNames) of(err error) (names []string) {
 	return names
 }
 
-// ofOne returns the name of one error, without those that it wraps.
+// ofOne returns the name of one error, regardless of the errors that it wraps.
 func (n *errorNames) ofOne(err error) (name string) {
-	switch err.(type) { //nolint:errorlint // one step of the chain
+	switch err.(type) { //nolint:errorlint // this error only
 	case *permanentError, *retryAfterError:
 		return ""
 	}
@@ -143,7 +143,7 @@ func (n *errorNames) ofOne(err error) (name string) {
 		}
 	}
 	type namer interface{ Name() string }
-	if _, ok := err.(namer); ok { // AskOne alone would also ask its As method
+	if _, ok := err.(namer); ok { // AskOne alone would also call its As method
 		errchain.AskOne(err, func(e namer) bool { name = e.Name(); return true })
 	}
 	if name != "" {
@@ -160,10 +160,10 @@ func passes(names, include, exclude []string) bool {
 	return !in(exclude) && (include == nil || in(include))
 }
 
-// WithErrorName registers a name, for IncludeErrors and ExcludeErrors, of the errors that match
-// target by errors.Is. Each error of a tree is asked alone: an error that only wraps target keeps
-// its own name. The first registration that fits counts. The name is 1 to 255 bytes of UTF-8
-// without control characters.
+// WithErrorName registers a name for errors that match target by errors.Is. IncludeErrors and
+// ExcludeErrors use it. Each error of a tree is compared alone: an error that only wraps target
+// keeps its own name. The first registration that matches applies. The name has 1 to 255 bytes of
+// UTF-8 without control characters.
 //
 //	eventbus.WithErrorName(context.DeadlineExceeded, "TimeoutError")
 func WithErrorName(target error, name string) Option {
@@ -176,8 +176,8 @@ func WithErrorName(target error, name string) Option {
 	})
 }
 
-// WithErrorTypeName is WithErrorName for errors of a type, or of an interface, as errors.As matches
-// them.
+// WithErrorTypeName registers a name as WithErrorName does, for errors that match a type or an
+// interface by errors.As.
 //
 //	eventbus.WithErrorTypeName[*net.OpError]("ConnectionError")
 func WithErrorTypeName[E error](name string) Option {

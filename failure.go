@@ -11,7 +11,7 @@ import (
 type judgement struct {
 	rules   *ruleSet      // nil for none
 	rulesOf *Subscription // nil for the bus
-	policy  *RetryPolicy  // the merged one, with what is not merged
+	policy  *RetryPolicy  // the merged policy, with the subscription's unmerged fields
 	names   *errorNames
 }
 
@@ -25,7 +25,7 @@ func (p *mergedPolicy) at(s *Subscription, names *errorNames) judgement {
 	return j
 }
 
-// ownOf returns a subscription's own settings, nil if it is not a target of the dispatch.
+// ownOf returns a subscription's own settings, or nil if it is not a target of the dispatch.
 func (p *mergedPolicy) ownOf(s *Subscription) *ownRetry {
 	for i := range p.own {
 		if p.own[i].of == s {
@@ -38,7 +38,7 @@ func (p *mergedPolicy) ownOf(s *Subscription) *ownRetry {
 // verdict is the classification of an error, by the error itself and by the policy.
 type verdict struct {
 	text       string
-	permanent  bool // it must not be retried, whatever the policy says
+	permanent  bool // it must not be retried, regardless of the policy
 	rule       int  // position of the rule that decides; -1 if the policy does
 	worthIt    bool // the policy retries such errors
 	rejected   bool // the handler or the policy declares it not worth retrying: no outcome for the circuit
@@ -51,14 +51,14 @@ func (v *verdict) judge(err error, by *judgement) {
 	told := false
 	*v = verdict{rule: -1, worthIt: true}
 	defer func() {
-		if !told { // a method has ended the goroutine
+		if !told { // a method ended the goroutine
 			v.text = fmt.Sprintf("%T, whose methods broke off", err)
 		}
 	}()
 	v.text = textOf(err, "")
 	told = true
 	own := isOwnFailure(err)
-	if errchain.Wraps(err) { // as both of these do
+	if errchain.Wraps(err) { // permanentError and retryAfterError wrap an error
 		_, v.permanent = errchain.As[*permanentError](err)
 		v.retryAfter, _ = errchain.As[*retryAfterError](err)
 	}
@@ -81,7 +81,7 @@ func (v *verdict) judge(err error, by *judgement) {
 // isOwnFailure reports whether the bus made the error: for a timeout, a panic, or a handler that
 // ended its goroutine. These are never rejections.
 func isOwnFailure(err error) bool {
-	switch err.(type) { //nolint:errorlint // an error that wraps one of these is the handler's
+	switch err.(type) { //nolint:errorlint // an error that wraps one of these comes from the handler
 	case *TimeoutError, *PanicError:
 		return true
 	}
@@ -107,7 +107,7 @@ func (j *judgement) worthIt(err error) (worthIt, rejected bool) {
 	return true, false
 }
 
-// deciding returns the policy that decides: that of the verdict's rule, or the dispatch's.
+// deciding returns the policy of the verdict's rule, or the policy of the dispatch.
 func (j *judgement) deciding(v *verdict) *RetryPolicy {
 	if v.rule >= 0 {
 		return &j.rules.policies[v.rule]
@@ -116,35 +116,35 @@ func (j *judgement) deciding(v *verdict) *RetryPolicy {
 }
 
 // count counts a failure against the rule or the policy that decides. It returns the new count, and
-// where the last delay of that rule or policy is kept.
+// a pointer to the last delay of that rule or policy.
 func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
 	s := d.tell()
 	if v.rule < 0 {
 		return max(int(d.attempt)-d.ruled(), 1), &s.previous
 	}
 	spent := d.spentOn(j.rulesOf, int32(v.rule))
-	spent.failures = max(spent.failures, spent.failures+1) // the last number stays: it must not wrap around
+	spent.failures = max(spent.failures, spent.failures+1) // stays at the largest number instead of wrapping around
 	return int(spent.failures), &spent.previous
 }
 
 // failedAttempt is the input of RetryPolicy.decide.
 type failedAttempt struct {
-	number   int           // of failures that the policy has decided, with this one
+	number   int           // of failures that the policy decided, including this one
 	elapsed  time.Duration // see dispatch.elapsed
 	previous time.Duration // the scheduled delay after the previous failure
 	bound    time.Duration // of elapsed, 0 for none
 	*verdict
 }
 
-// decision says what follows a failed attempt: a retry after delay, or a dead letter with a reason.
-// scheduled is the delay of the policy, without RetryAfter.
+// decision is the consequence of a failed attempt: a retry after delay, or a dead letter with a
+// reason. scheduled is the delay of the policy, without RetryAfter.
 type decision struct {
 	retry            bool
 	delay, scheduled time.Duration
 	reason           Reason
 }
 
-// decide returns what follows f. random is in [0, 1).
+// decide returns the decision on f. random is in [0, 1).
 func (p *RetryPolicy) decide(f *failedAttempt, random float64) decision {
 	if f.permanent || !f.worthIt {
 		return decision{reason: ReasonPermanent}
@@ -173,7 +173,7 @@ func (p *mergedPolicy) rulesAt(s *Subscription) (*ruleSet, *Subscription) {
 	return p.rules, nil
 }
 
-// ruleRef returns the rule that decided on a failure, nil if the policy did.
+// ruleRef returns the rule that decided on a failure, or nil if the policy did.
 func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
 	if f.rule == 0 {
 		return nil

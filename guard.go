@@ -9,10 +9,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// guarded runs user code outside a call, such as observers, RetryIf and the methods of errors, on a
-// goroutine of its own. The code may panic or end that goroutine without ending the caller's, which
-// owns a dispatch. After stop or late is closed, guarded waits for at most guardedGrace. It returns
-// the text of a panic, "" for none, and whether the code has returned.
+// guarded runs user code outside a call, such as observers, RetryIf and the methods of errors, on
+// its own goroutine. The code may panic or end that goroutine. The caller's goroutine, which owns a
+// dispatch, continues. After stop or late is closed, guarded waits for at most guardedGrace. It
+// returns the text of a panic, "" for none, and whether the code has returned.
 func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) {
 	ended := make(chan string, 1)
 	go func() {
@@ -41,8 +41,8 @@ func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) 
 	}
 }
 
-// guardedGrace is how long guarded waits, by the real clock, for user code that is late or that a cut
-// Shutdown interrupts.
+// guardedGrace is how long guarded waits, by the real clock, for user code that is late, or after
+// Shutdown's context has ended.
 const guardedGrace = 100 * time.Millisecond
 
 // randomly returns a random number in [0, 1) for the jitter of a retry.
@@ -80,10 +80,10 @@ func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) 
 	return v
 }
 
-// judge classifies an error after the call has ended, on a goroutine of its own. It waits as long as
-// the handler's timeout.
+// judge classifies an error after the call has ended, on its own goroutine. It waits up to the
+// handler's timeout.
 func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
-	asked := new(verdict) // not v: code that hangs may still write it later
+	asked := new(verdict) // not v: code that hangs may write it later
 	panicked, done := b.guardedFor(s, func() { asked.judge(err, by) })
 	v := asked
 	if !done {
@@ -100,8 +100,8 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 	return v
 }
 
-// guardedFor runs user code that decides on a subscription's failure. It waits as long as the
-// handler's timeout, and shorter if Shutdown's context ends.
+// guardedFor runs user code that decides on a subscription's failure. It waits up to the handler's
+// timeout, and less if Shutdown's context ends.
 func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
 	late := make(chan struct{})
 	timer := b.time.AfterFunc(s.timeout, func() { close(late) })

@@ -8,7 +8,7 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Plan describes how the bus dispatches an event of a type that is published now.
+// Plan describes how the bus would dispatch an event of a type now.
 type Plan struct {
 	EventType string
 	// Targets lists the subscriptions that match, in the order of delivery. If it is empty, the event

@@ -11,8 +11,8 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Start begins to dispatch, with the events that were published before. It does not block. Errors:
-// ErrAlreadyStarted, ErrShutdown, the context's.
+// Start starts dispatching, including the events that were published before. It does not block.
+// Errors: ErrAlreadyStarted, ErrShutdown, the context's.
 func (b *Bus) Start(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)
@@ -33,31 +33,31 @@ func (b *Bus) Start(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown ends the bus. It refuses new work from outside and waits until every running, queued,
-// retrying and throttled dispatch has settled. Events that running handlers publish meanwhile are
-// accepted. It does not wait for held deliveries, for scheduled events, or for abandoned handlers:
-// held deliveries and scheduled events are dead-lettered with the reason shutdown.
+// Shutdown ends the bus. It rejects new work from outside and waits until every running, queued,
+// retrying and throttled dispatch has settled. Running handlers can still publish. It does not wait
+// for held deliveries, for scheduled events, or for abandoned handlers: held deliveries and
+// scheduled events are dead-lettered with the reason shutdown.
 //
 // When ctx ends first, Shutdown cancels running handlers with the cause ErrShutdown and does not
 // wait for them: their results are neither outcomes nor attempts. Unfinished dispatches are
 // dead-lettered with the reason shutdown. On a bus that was not started, Shutdown does this at
 // once.
 //
-// Shutdown returns a *ShutdownError if anything was left. It has every dead letter with the reason
-// shutdown, and every handler that still runs, abandoned ones included. The log has an entry for
-// each of the first 100 of these letters, and a summary of the others.
+// Shutdown returns a *ShutdownError if dispatches or handlers remain. It has every dead letter with
+// the reason shutdown, and every handler that still runs, including abandoned ones. The log has an
+// entry for each of the first 100 of these letters, and a summary of the others.
 //
 // Shutdown is idempotent and may be called from anywhere. All calls wait for the same end and
-// return the same error. If the context of any call ends, it ends the wait of all. Called by a
-// handler with its context, Shutdown starts and returns nil at once.
+// return the same error. When the context of one call ends, all calls stop waiting. If a handler
+// calls it with its own context, Shutdown starts and returns nil at once.
 //
-// Afterwards no goroutine of the bus is left, except those of abandoned handlers. Dead letters and
+// Afterwards no goroutine of the bus runs, except those of abandoned handlers. Dead letters and
 // metrics stay readable.
 func (b *Bus) Shutdown(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Shutdown: %w", err)
 	}
-	ended := ctx.Done() // the context may panic: it is asked before anything begins
+	ended := ctx.Done() // before anything begins: the context may panic
 	inside := b.running(callFrom(ctx))
 	b.mu.Lock()
 	first := !b.ending.Swap(true)
@@ -88,11 +88,11 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 // goroutines.
 func (b *Bus) finish() {
 	<-b.drained
-	b.awaitCut() // it dead-letters the same dispatches
+	b.awaitCut() // cut dead-letters the same dispatches
 	b.leaveBehind()
 	b.pool.Seal()
 	for !b.empty() {
-		// A handler has published at the last moment, or Unsubscribe has released a line.
+		// A handler published at the last moment, or Unsubscribe released a line.
 		time.Sleep(timeline.Tick)
 		b.leaveBehind()
 	}
@@ -119,7 +119,7 @@ func (b *Bus) finish() {
 	close(b.closed)
 }
 
-// cutting reports whether Shutdown's context has ended.
+// cutting records whether Shutdown's context has ended.
 type cutting struct {
 	flag atomic.Bool   // cheaper to read
 	done chan struct{} // closed when flag is set
@@ -127,14 +127,14 @@ type cutting struct {
 
 func (c *cutting) begun() bool { return c.flag.Load() }
 
-// begin is called once.
+// begin must be called once.
 func (c *cutting) begin() {
 	c.flag.Store(true)
 	close(c.done)
 }
 
-// cut dead-letters everything that is unfinished. Calls that start after cutting is set check it;
-// this function stops the calls that started earlier and empties the queues.
+// cut dead-letters every unfinished dispatch. Calls that start after cutting is set check it; this
+// function stops the calls that started earlier and empties the queues.
 func (b *Bus) cut(cause error) {
 	b.mu.Lock()
 	if b.cutEnded != nil {

@@ -7,7 +7,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// logFailure is the entry of a failed attempt; p has decided on it, and delay is 0 after the last.
+// logFailure logs a failed attempt. p decided on it. delay is 0 after the last attempt.
 func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
 		f := d.lastFailure()
@@ -34,7 +34,7 @@ func (b *Bus) logDeadLetter(d *dispatch, l *DeadLetter) {
 	}
 }
 
-// fields are those of the rule that has decided, none for nil.
+// fields returns the log fields of a rule, or none for nil.
 func (r *RuleRef) fields() []zap.Field {
 	if r == nil {
 		return nil
@@ -46,7 +46,7 @@ func (r *RuleRef) fields() []zap.Field {
 	return fields
 }
 
-// fields are those of a letter, without the payload.
+// fields returns the log fields of a letter, without the payload.
 func (l *DeadLetter) fields() []zap.Field {
 	fields := []zap.Field{
 		zap.Stringer("event_id", l.Event.ID),
@@ -80,7 +80,7 @@ func (b *Bus) logLateEnd(c *call, err error) {
 	}
 }
 
-// circuitChanged tells of a circuit's change of state, if there was one.
+// circuitChanged logs and reports a circuit's change of state, if there is one.
 func (b *Bus) circuitChanged(s *Subscription, change circuitChange) {
 	if change.from == change.to {
 		return
@@ -99,7 +99,7 @@ func (b *Bus) circuitChanged(s *Subscription, change circuitChange) {
 	b.observeCircuit(s, change)
 }
 
-// logSlow is the entry of a subscription's first slow call.
+// logSlow logs a subscription's first slow call.
 func (b *Bus) logSlow(slow *SlowHandler) {
 	if entry := b.log.Check(zap.WarnLevel, "slow handler"); entry != nil {
 		entry.Write(
@@ -113,7 +113,7 @@ func (b *Bus) logSlow(slow *SlowHandler) {
 	}
 }
 
-// logEviction is the entry of a letter that has fallen out of the queue.
+// logEviction logs a letter that the full queue has evicted.
 func (b *Bus) logEviction(l *DeadLetter) {
 	if entry := b.log.Check(zap.ErrorLevel, "dead letter queue is full: oldest letter evicted"); entry != nil {
 		entry.Write(l.fields()...)

@@ -61,12 +61,12 @@ type TypeMetrics struct {
 	DeadLettered        int64
 }
 
-// SuccessAfterRetryRate is the part of the retried dispatches that were handled in the end, from 0
-// to 1; 0 if none was retried.
+// SuccessAfterRetryRate returns the share of retried dispatches that were handled in the end, from
+// 0 to 1. It is 0 without retries.
 func (m TypeMetrics) SuccessAfterRetryRate() float64 { return rate(m.SucceededAfterRetry, m.Retried) }
 
-// DeadLetterRate is the number of dead letters divided by the number of events; 0 without events.
-// It exceeds 1 if replays fail again, or if events fail at several subscriptions.
+// DeadLetterRate returns the number of dead letters divided by the number of events. It is 0
+// without events. It exceeds 1 if replays fail again, or if events fail at several subscriptions.
 func (m TypeMetrics) DeadLetterRate() float64 { return rate(m.DeadLettered, m.Events) }
 
 func rate(part, whole int64) float64 {
@@ -83,25 +83,25 @@ type SubscriptionMetrics struct {
 	Successes    int64
 	Failures     int64 // of these:
 	Timeouts     int64
-	Panics       int64 // runtime.Goexit too
+	Panics       int64 // including runtime.Goexit
 	LateEnds     int64 // abandoned handlers that returned
-	Skipped      int64 // deliveries: for an open circuit, paused, behind a held one of their key, or unsubscribed
-	Slow         int64 // calls that still ran after a third of their timeouts
+	Skipped      int64 // deliveries not admitted: circuit, pause, concurrency limit, key, Unsubscribe
+	Slow         int64 // calls that exceeded a third of their timeouts
 	Circuit      CircuitState
 	CircuitOpens int64 // times that the circuit opened
 	Held         int   // deliveries that wait for the circuit, or for Resume
 	Throttled    int   // deliveries that wait for the concurrency limit
-	Running      int   // calls of the handler; those abandoned, or waiting in PublishAndWait, not counted
-	// Paused is set while Pause or HoldUntil is in force. PausedUntil is when that ends: zero if by
-	// Resume.
+	Running      int   // handler calls, except those abandoned or waiting in PublishAndWait
+	// Paused is set while Pause or HoldUntil applies. PausedUntil is when HoldUntil ends. It is zero
+	// for Pause.
 	Paused      bool
 	PausedUntil time.Time
 	Latency     Latency
 }
 
-// Latency is how long handlers ran. The bus times every failure, and one success in 64 while it is
-// busy. The quantiles weigh a timed success by the number of successes that it stands for. A
-// quantile is at most a quarter too large.
+// Latency summarizes the durations of a handler's calls. The bus times every failure, and one
+// success in 64 while it is busy. The quantiles weigh a timed success by the number of successes
+// that it stands for. A quantile is at most a quarter too large.
 type Latency struct {
 	// Samples is the number of calls that were timed: the failures, and the sampled successes, each
 	// counted once.
@@ -109,37 +109,36 @@ type Latency struct {
 	P50, P90, P99, Max time.Duration
 }
 
-// Ledger counts the dispatches of this process: those that came in equal those that went out and
-// those that remain. Each number is counted where the transition happens. None is derived from
-// others.
+// Ledger counts the dispatches of this process: those opened equal those settled plus those that
+// remain. Each number is counted where its transition happens. None is derived from others.
 type Ledger struct {
-	// What came in.
+	// Opened.
 	Accepted int64 // by Publish, PublishAndWait and PublishBatch
 	Copies   int64 // beyond the first, of events on a bus with isolation
-	Splits   int64 // deliveries that were parked, dropped or dead-lettered at a shut door while others went on
+	Splits   int64 // deliveries parked, dropped or dead-lettered at a shut door while others proceeded
 	Replays  int64
 
-	// What went out.
+	// Settled.
 	Handled      int64
 	Unrouted     int64
 	DeadLettered int64
 	Dropped      int64
 	Cancelled    int64
 
-	// What is there.
-	Scheduled int64 // until they are due
-	Queued    int64 // for a worker, or behind their keys
+	// Not settled.
+	Scheduled int64 // not due yet
+	Queued    int64 // waiting for a worker, or for an earlier dispatch of their key
 	Running   int64
-	Waiting   int64 // for their next attempt
+	Waiting   int64 // waiting for their next attempt
 	Held      int64 // parked, because a circuit is open or a subscription is paused
 	Throttled int64 // parked, because a concurrency limit is reached
-	Recording int64 // a change to them is being recorded
+	Recording int64 // the store is recording a change
 
 	Closed bool // Shutdown has returned
 }
 
-// Balanced reports whether the books balance. At rest they always do. Under load they may differ by
-// the transitions in progress. After Shutdown has returned, nothing may remain either.
+// Balanced reports whether the numbers add up. At rest they always do. Under load they may be off
+// by the transitions in progress. After Shutdown has returned, no dispatch may remain either.
 func (l Ledger) Balanced() bool {
 	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording
 	return l.Accepted+l.Copies+l.Splits+l.Replays ==
@@ -155,7 +154,7 @@ type ledger struct {
 	replays  atomic.Int64
 	closed   atomic.Bool
 
-	// Written by workers, apart from what publishers write.
+	// Workers write these: the padding keeps them off the publishers' cache line.
 	_            [64]byte
 	handled      atomic.Int64
 	unrouted     atomic.Int64
@@ -199,8 +198,8 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 	}
 }
 
-// Metrics takes a snapshot without blocking the dispatcher. For a bus that New did not make it
-// returns a zero Metrics.
+// Metrics returns a snapshot without blocking the dispatcher. It is zero for a bus that New did not
+// make.
 func (b *Bus) Metrics() Metrics {
 	if !b.usable() {
 		return Metrics{}
@@ -258,7 +257,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 // typeCounters are the counters of an event type.
 type typeCounters struct {
 	events atomic.Int64
-	_      [56]byte // publishers write the events, workers the others
+	_      [56]byte // publishers write events, workers the others
 
 	retried atomic.Int64 // dispatches, at their first retries
 	again   atomic.Int64 // further retries of these

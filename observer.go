@@ -8,18 +8,18 @@ import (
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
-// Observer has functions that the bus calls when something happens. A nil function costs nothing.
+// Observer has functions that the bus calls at the events below. A nil function costs nothing.
 //
 // Each call runs on a goroutine of its own, under no lock of the bus. The caller waits until the
-// function has returned: Publish, Replay, or the worker that owns the dispatch. So functions must
-// be quick. They may be called concurrently. A panic is logged and does no harm, and neither does
-// runtime.Goexit. After Shutdown's context has ended, the bus waits 100 ms for a function, and once
-// one was too slow, for none.
+// function has returned: Publish, Replay, or the worker that owns the dispatch. Functions must be
+// quick. They may be called concurrently. A panic is logged. It does no harm, and neither does
+// runtime.Goexit. After Shutdown's context has ended, the bus waits up to 100 ms for a function.
+// Once a function exceeds that, the bus waits for none.
 //
-// The functions may use the bus. A Publish in one counts as a call from outside, even if a handler
-// caused it: with a full queue it waits for the workers, one of which may wait for it.
-// PublishAndWait and Shutdown would wait for themselves: call them on a goroutine of their own, or
-// with a context that ends.
+// The functions may use the bus. Publish in a function counts as a call from outside, even if a
+// handler caused it. If the queue is full, it waits for the workers, and one of them may wait for
+// the function. PublishAndWait and Shutdown would wait for themselves: call them on another
+// goroutine, or with a context that ends.
 //
 // The calls of one dispatch come in the order of events: AttemptBegun, AttemptEnded, then
 // RetryScheduled and the next AttemptBegun, or DeadLettered. Calls of different dispatches have no
@@ -72,7 +72,7 @@ type Attempt struct {
 	ID      uint64
 	Event   Event
 	Number  int       // 1 for the first
-	Replays int       // how often the event has been replayed from a dead letter
+	Replays int       // number of replays of the event from dead letters
 	BeganAt time.Time // in UTC
 }
 
@@ -93,7 +93,7 @@ type EndedAttempt struct {
 // ScheduledRetry is a failed attempt and when the next one is due.
 type ScheduledRetry struct {
 	Event   Event
-	Replays int // how often the event has been replayed from a dead letter
+	Replays int // number of replays of the event from dead letters
 	// Failure is the failure that ended the attempt.
 	Failure Failure
 	Delay   time.Duration // 0 for at once
@@ -104,7 +104,7 @@ type ScheduledRetry struct {
 type CircuitChange struct {
 	Subscription string
 	From, To     CircuitState
-	At           time.Time // when it was noticed, in UTC
+	At           time.Time // when the bus observed the change, in UTC
 }
 
 // SlowHandler is a running call of a handler that has used a third of its timeout.
@@ -113,7 +113,7 @@ type SlowHandler struct {
 	MadeAt       string // where the subscription was made: "/src/shop/mail.go:17"
 	Event        Event
 	Attempt      int
-	Replays      int // how often the event has been replayed from a dead letter
+	Replays      int // number of replays of the event from dead letters
 	Timeout      time.Duration
 	Elapsed      time.Duration // since the handler began
 }
@@ -150,7 +150,7 @@ func (b *Bus) unrouted(d *dispatch) {
 	}
 }
 
-// attemptBegun reports that an attempt begins, once.
+// attemptBegun reports the begin of an attempt, once.
 func (b *Bus) attemptBegun(d *dispatch) {
 	if o := &b.config.observer; o.AttemptBegun != nil || o.AttemptEnded != nil {
 		b.observeBegun(d)
@@ -175,7 +175,7 @@ func (b *Bus) observeBegun(d *dispatch) {
 	}
 }
 
-// leaveAttempt returns the attempt that observers saw begin, and forgets it.
+// leaveAttempt returns the attempt whose begin was reported, and clears it.
 func (d *dispatch) leaveAttempt() *Attempt {
 	if d.story == nil || d.story.detours == nil {
 		return nil
@@ -263,8 +263,8 @@ func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
 	}
 }
 
-// slow is called by the watch, on a goroutine of its own, with calls that have used a third of
-// their timeouts. The calls may end at any moment.
+// slow reports calls that have used a third of their timeouts. The watch runs it on its own
+// goroutine. The calls may end at any moment.
 func (b *Bus) slow(calls []deadline.Late[call]) {
 	for _, late := range calls {
 		c, s := late.Call, late.Call.subscription()

@@ -145,9 +145,9 @@ func WithTimeout(d time.Duration) Option {
 	})
 }
 
-// WithConcurrency sets how many handlers run at a time: 10,000 by default, at least 1. Abandoned
-// handlers do not count. A handler that waits in PublishAndWait does not count while it waits, and
-// may exceed the number when it continues.
+// WithConcurrency limits how many handlers run at a time: 10,000 by default, at least 1. Abandoned
+// handlers do not count. A handler that waits in PublishAndWait does not count, and may exceed the
+// limit when it continues.
 func WithConcurrency(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithConcurrency", n, "must be at least 1")
@@ -179,8 +179,8 @@ func WithIsolation() Option {
 }
 
 // WithDeadLetterCapacity sets how many dead letters memory keeps: 10,000 by default, at least 1. A
-// full queue evicts its oldest letter: Observer.LetterEvicted gets it whole, the log an error entry
-// without the payload, and the metrics count it.
+// full queue evicts its oldest letter. Observer.LetterEvicted receives the whole letter, the log
+// has an error entry without the payload, and the metrics count it.
 func WithDeadLetterCapacity(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithDeadLetterCapacity", n, "must be at least 1")
@@ -198,8 +198,8 @@ func WithClock(c clock.Clock) Option {
 }
 
 // WithRandom replaces the random numbers for jitter. The function returns numbers in [0, 1), as
-// rand.Float64 does. The nearest of these replaces any other number, and 0 replaces the number if
-// the function panics, which is logged, or takes longer than the subscription's timeout. The
+// rand.Float64 does. A larger number becomes the largest below 1. A smaller one and NaN become 0,
+// and so does a panic, which is logged, or a call that exceeds the subscription's timeout. The
 // function must be quick, and safe for concurrent use.
 func WithRandom(random func() float64) Option {
 	return option(func(c *config) {
@@ -299,10 +299,10 @@ func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
 	return int32(min(c.limit, math.MaxInt32)), math.MaxInt32
 }
 
-// Named gives a subscription a durable identity for log entries, metrics, dead letters and replays:
-// 1 to 255 bytes of UTF-8 without control characters, unique on the bus. Without Named, the
-// identity is the pattern and a number: "order.*#3". Another bus may use that for another handler,
-// so dead letters of an unnamed subscription can be replayed only by the bus that made them.
+// Named sets a durable name for log entries, metrics, dead letters and replays: 1 to 255 bytes of
+// UTF-8 without control characters, unique on the bus. Without it, the name is the pattern and a
+// number: "order.*#3". Another bus may use that for another handler, so dead letters of an unnamed
+// subscription can be replayed only by the bus that made them.
 func Named(name string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.name, c.named = name, true
@@ -356,23 +356,23 @@ func Circuit(opts ...CircuitOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
 }
 
-// WhenOpen says what happens to the deliveries of a subscription whose circuit is open. It is a
+// WhenOpen selects how a subscription treats deliveries while its circuit is open. It is a
 // SubscribeOption.
 type WhenOpen int
 
 const (
-	// HoldWhenOpen holds them until the circuit admits them, oldest first; at most 64 of them are on
+	// HoldWhenOpen holds them until the circuit admits them, oldest first. At most 64 of them are on
 	// their way or in the handler at a time. It is the default. Later events with the key of a held
 	// delivery are held behind it. LineCapacity bounds the line. Shutdown dead-letters held deliveries
 	// with the reason shutdown.
 	HoldWhenOpen WhenOpen = iota
 	// DeadLetterWhenOpen dead-letters them with the reason circuit_open.
 	DeadLetterWhenOpen
-	// DropWhenOpen drops them, counted.
+	// DropWhenOpen drops them. Ledger.Dropped counts them.
 	DropWhenOpen
 )
 
-// String names it: "hold", "dead-letter", "drop".
+// String returns "hold", "dead-letter" or "drop".
 func (w WhenOpen) String() string {
 	return nameOf("WhenOpen", []string{"hold", "dead-letter", "drop"}, int(w))
 }
@@ -384,22 +384,22 @@ func (w WhenOpen) applySubscription(c *subscriptionConfig) {
 	c.whenOpen = w
 }
 
-// WhenFull says what a full line does (see LineCapacity). It is a SubscribeOption.
+// WhenFull selects how a full line treats deliveries (see LineCapacity). It is a SubscribeOption.
 type WhenFull int
 
 const (
 	// WaitWhenFull makes Publish wait while the line is full of throttled deliveries, and dead-letters
 	// further held ones with the reason overflow. It is the default.
 	WaitWhenFull WhenFull = iota
-	// DropOldestWhenFull drops the oldest delivery of the line, counted.
+	// DropOldestWhenFull drops the oldest delivery of the line. Ledger.Dropped counts it.
 	DropOldestWhenFull
-	// DropNewestWhenFull drops the delivery that finds the line full, counted.
+	// DropNewestWhenFull drops the delivery that finds the line full. Ledger.Dropped counts it.
 	DropNewestWhenFull
 	// DeadLetterWhenFull dead-letters the delivery that finds the line full, with the reason overflow.
 	DeadLetterWhenFull
 )
 
-// String names it: "wait", "drop-oldest", "drop-newest", "dead-letter".
+// String returns "wait", "drop-oldest", "drop-newest" or "dead-letter".
 func (w WhenFull) String() string {
 	return nameOf("WhenFull", []string{"wait", "drop-oldest", "drop-newest", "dead-letter"}, int(w))
 }
@@ -411,13 +411,13 @@ func (w WhenFull) applySubscription(c *subscriptionConfig) {
 	c.whenFull = w
 }
 
-// LineCapacity bounds the deliveries that wait at the subscription's door, because its circuit is
-// open, it is paused, or its concurrency limit is reached: 10,000 by default. A delivery counts
-// from when it first waits until it has settled. At least 1.
+// LineCapacity bounds the deliveries that wait for the subscription, because its circuit is open,
+// it is paused, or its concurrency limit is reached. It is 10,000 by default, and at least 1. A
+// delivery counts from when it first waits until it has settled.
 //
-// While the line is full, a further held delivery is dead-lettered with the reason overflow, and
-// Publish of an event for the subscription waits if deliveries are throttled: those that were
-// accepted before may exceed the capacity. WhenFull's constants choose otherwise.
+// While the line is full, a further held delivery is dead-lettered with the reason overflow. If
+// deliveries are throttled, Publish of an event for the subscription waits. Events that were
+// accepted before may exceed the capacity. The constants of WhenFull select other behaviours.
 func LineCapacity(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 {
@@ -428,14 +428,13 @@ func LineCapacity(n int) SubscribeOption {
 }
 
 // Concurrency limits how many calls of the subscription's handler run at once. Abandoned calls do
-// not count, nor do calls that wait in PublishAndWait: when these return there, they go on even if
-// n calls run. A delivery beyond the limit is throttled: it waits at the subscription's door,
-// oldest first, without a goroutine, and without spending an attempt, while the event's other
-// subscriptions proceed.
+// not count. Calls that wait in PublishAndWait do not count either, and may exceed n when they
+// continue. A delivery beyond the limit is throttled: it waits in the subscription's line, without
+// a goroutine and without spending an attempt. The event's other subscriptions proceed.
 //
-// From 1 to WithConcurrency, or Unlimited. Without the option, a subscription of a bus with several
-// may use half of WithConcurrency while the bus has no free worker, and any number otherwise: it
-// cannot keep all workers from the others. Unlimited removes that too.
+// n is from 1 to WithConcurrency, or Unlimited. Without the option, a subscription of a bus with
+// several is limited only while the bus has no free worker. It may then use half of
+// WithConcurrency, so that it cannot starve the others. Unlimited removes that limit too.
 func Concurrency(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 && n != Unlimited {
@@ -445,10 +444,9 @@ func Concurrency(n int) SubscribeOption {
 	})
 }
 
-// Formerly makes the subscription the heir of earlier names of its own, or of removed
-// subscriptions: a replay to such a name goes to it. The rules for names are those of Named.
-// Subscribe returns ErrDuplicateName for a name that another subscription of the bus has or has
-// inherited.
+// Formerly lists earlier names of the subscription, or names of removed subscriptions. A replay to
+// such a name goes to this subscription. The rules for names are those of Named. Subscribe returns
+// ErrDuplicateName if another subscription of the bus has the name or lists it in Formerly.
 func Formerly(names ...string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if len(names) == 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Publish accepts an event and returns its id. When it returns nil, the event is queued, and every
+// Publish accepts an event and returns its id. If the error is nil, the event is queued: every
 // subscription that matches its type now will handle it or be named in a dead letter. The payload
 // is passed by reference.
 //
@@ -26,11 +26,11 @@ import (
 // context or one derived from it, it never blocks.
 //
 // The context bounds the acceptance only: handlers see its values, but neither its cancellation nor
-// its deadline. After a chain of 100 handlers, each of which publishes with a context derived from
-// its own, the next one starts without values.
+// its deadline. The values pass through at most 100 handlers that publish with a context derived
+// from their own. After that, an event starts without values.
 //
 // Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, *OptionError for a
-// nil option. With an error nothing was accepted.
+// nil option. If Publish returns an error, it has accepted nothing.
 func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)
@@ -91,8 +91,8 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	return ids, nil
 }
 
-// open validates a publication and makes its dispatch, without accepting it. from is the call whose
-// handler publishes, nil for none.
+// open validates a publication and returns its dispatch, without accepting it. from is the call
+// whose handler publishes, or nil.
 func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
 	to, hash, known := b.routes.Cached(eventType)
 	if !known {
@@ -139,7 +139,7 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	return d, nil
 }
 
-// refuseShutdown returns ErrShutdown, after it has yielded: many publishers that try again at once
+// refuseShutdown yields and returns ErrShutdown. Without the yield, publishers that retry in a loop
 // would take the processors from Shutdown.
 func (b *Bus) refuseShutdown() error {
 	runtime.Gosched()
@@ -158,7 +158,7 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	if err != nil {
 		return 0, err
 	}
-	// Last, since observers may block.
+	// Last, because observers may block.
 	for i, accepted := range c.all() {
 		if c.events != nil {
 			b.accepted(c.events[i])
@@ -206,7 +206,7 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 			b.checkDrained()
 			return err
 		}
-		b.pool.Unreserve(places - c.places()) // for ids that another publisher has used meanwhile
+		b.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
 	}
 	if b.config.observer.Accepted != nil { // before recordNow: workers own runnable dispatches
 		for _, d := range c.all() {
@@ -287,7 +287,8 @@ func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
 	return nil
 }
 
-// dueFrom returns the time of publication, which is now, and when the event is due: 0 for at once.
+// dueFrom returns the current time as the time of publication, and when the event is due: 0 for
+// now.
 func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
 	now := b.time.Now()
 	delay := when.after
@@ -354,7 +355,7 @@ type linkedValues struct {
 // maxGivenIDs bounds givenIDs.
 const maxGivenIDs = 100_000
 
-// givenIDs remembers the latest ids that publishers chose.
+// givenIDs remembers the latest ids that publishers set with ID.
 type givenIDs struct {
 	mu    sync.Mutex // guards the following
 	known *dedupe.Memory[EventID, content]

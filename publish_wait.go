@@ -8,55 +8,54 @@ import (
 	"sync/atomic"
 )
 
-// Outcome is how a dispatch stands.
+// Outcome is the state of a dispatch, or of an event.
 type Outcome int
 
 const (
-	// Waiting for its next attempt. A Result is never Waiting.
+	// Waiting: it waits for its next attempt. A Result is never Waiting.
 	Waiting Outcome = iota
-	// Handled by all of its subscriptions that were not skipped.
+	// Handled: all subscriptions that were not skipped handled it.
 	Handled
 	// Unrouted: no subscription matched.
 	Unrouted
 	// DeadLettered: it ended in a dead letter.
 	DeadLettered
-	// Dropped: its only subscription was skipped, and drops what it is skipped for.
+	// Dropped: its only subscription was skipped and drops deliveries.
 	Dropped
-	// Held: its only subscription was skipped, and handles it later.
+	// Held: its only subscription was skipped and handles it later.
 	Held
-	// Cancelled by Cancel before it was due.
+	// Cancelled: Cancel removed it before it was due.
 	Cancelled
-	// Repeated: the id was given before, and nothing was dispatched.
+	// Repeated: the event's id is known, and nothing was dispatched.
 	Repeated
 )
 
 var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled", "repeated"}
 
-// String names it: "waiting", "handled", "unrouted", "dead-lettered", "dropped", "held",
-// "cancelled", "repeated".
+// String returns "waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled"
+// or "repeated".
 func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)) }
 
-// Result is how an event has settled.
+// Result describes how an event has settled.
 type Result struct {
 	ID EventID
-	// Outcome is that of the dispatch. On a bus with isolation it is the worst of the event's
-	// dispatches, and Attempts the most that one of them has had.
+	// Outcome is the outcome of the dispatch, and Attempts its number of attempts. On a bus with
+	// isolation, they are the worst outcome and the largest number of the event's dispatches.
 	Outcome  Outcome
 	Attempts int
-	// Letters are the dead letters of the event: of the dispatch itself, and of deliveries that were
-	// split off it.
+	// Letters lists the dead letters of the event, including those of deliveries that were split off.
 	Letters []LetterID
 	// Held names the subscriptions whose deliveries are held. PublishAndWait does not wait for these.
 	Held []string
 }
 
-// PublishAndWait publishes an event and waits until it has settled: for its delay, its retries and
-// its throttled deliveries, but not for held ones, which the result names.
+// PublishAndWait publishes an event and waits until it has settled. It waits for the event's delay,
+// its retries and its throttled deliveries, but not for held ones, which Result.Held names.
 //
-// The context bounds the wait too: if it ends first, the result has only the id, the error is the
-// context's, and the event goes on. A handler that waits does not count against any concurrency
-// limit. If the event would come behind the handler's own event in its key's order, or behind one
-// that waits for that, the wait would never end: PublishAndWait returns ErrWouldDeadlock.
+// The context bounds the wait too. If it ends first, the result has only the id, the error is the
+// context's, and the event proceeds. A handler that waits does not count against any concurrency
+// limit. PublishAndWait returns ErrWouldDeadlock if the wait would never end: the event would
+// queue, in its key's order, behind the handler's own event, or behind one that waits for that.
 //
 // Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, and *DeliveryError if a
 // delivery was dead-lettered.
@@ -70,7 +69,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if !b.started.Load() && !b.ending.Load() {
 		return refuse(ErrNotStarted)
 	}
-	ended := ctx.Done() // the context may panic: it is asked before anything is accepted
+	ended := ctx.Done() // before anything is accepted: the context may panic
 	from := callFrom(ctx)
 	inside := b.running(from)
 	d, err := b.open(ctx, from, inside, eventType, payload, opts)
@@ -97,7 +96,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		return r, nil
 	}
 	select {
-	case <-w.settled: // a handler that need not wait counts against the concurrency
+	case <-w.settled: // a handler that does not have to wait counts against the concurrency
 		return w.result(r, eventType)
 	default:
 	}
@@ -110,7 +109,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		select {
 		case <-w.settled:
 		default:
-			w.stands.Store(nil) // or a chain of waiters keeps every event of it in memory
+			w.stands.Store(nil) // otherwise a chain of waiters keeps all their events in memory
 			return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 				shorten(eventType), r.ID, contextError(ctx))
 		}
@@ -118,9 +117,9 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	return w.result(r, eventType)
 }
 
-// waiter is a PublishAndWait in progress.
+// waiter is a PublishAndWait call in progress.
 type waiter struct {
-	stands  atomic.Pointer[standing] // of the handler that waits; nil for other callers
+	stands  atomic.Pointer[standing] // place of the handler that waits; nil for other callers
 	settled chan struct{}            // closed when nothing is pending
 
 	mu       sync.Mutex // guards the following
@@ -155,11 +154,11 @@ func (w *waiter) expect(more int) {
 	w.pending += more
 }
 
-// severity orders outcomes: of several dispatches, the worst is the event's.
+// severity orders outcomes. The worst outcome of the event's dispatches becomes the event's.
 var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, DeadLettered: 7}
 
-// ended notes how one of the event's dispatches has ended, in a letter if there is one. The outcome
-// of a part, which was split off, is not the event's.
+// ended records the end of one of the event's dispatches, with its letter or nil. The outcome of a
+// part that was split off is not the event's.
 func (w *waiter) ended(o Outcome, part bool, attempts int, letter *DeadLetter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -169,7 +168,7 @@ func (w *waiter) ended(o Outcome, part bool, attempts int, letter *DeadLetter) {
 	w.endedLocked(o, part, attempts)
 }
 
-// held notes that a delivery is held: the waiter no longer waits for it.
+// held records that a delivery is held, and ends the wait for it.
 func (w *waiter) held(s *Subscription, part bool, attempts int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,8 +188,8 @@ func (w *waiter) endedLocked(o Outcome, part bool, attempts int) {
 	}
 }
 
-// wouldDeadlock reports whether an event would come behind a dispatch that ends only after the
-// event has.
+// wouldDeadlock reports whether an event would queue behind a dispatch that ends only after the
+// event.
 func (w *waiter) wouldDeadlock(d *dispatch) bool {
 	if d.key == "" || len(d.to.subscriptions) == 0 {
 		return false

@@ -76,9 +76,9 @@ func (b *Bus) changeRetry(s *Subscription, change func(*retrySettings)) {
 	b.routes.Renew() // cached targets have the previous settings
 }
 
-// SetRetry replaces all overrides of the retry policy that the subscription has. Without options
-// the subscription has none. SetRetry may be called at any time. It applies to events published,
-// and letters replayed, after it has returned. Earlier dispatches keep their policy.
+// SetRetry replaces the subscription's overrides of the retry policy. Without options it removes
+// them. SetRetry may be called at any time. It applies to events published, and letters replayed,
+// after it has returned. Earlier dispatches keep their policy.
 //
 // Errors, after which nothing has changed: *OptionError; ErrNoSubscription after Unsubscribe.
 func (s *Subscription) SetRetry(opts ...RetryOption) error {
@@ -93,9 +93,9 @@ func (s *Subscription) SetRetry(opts ...RetryOption) error {
 	return nil
 }
 
-// SetRetryRules replaces the rules of the subscription, see RetryRules. Without rules the
-// subscription has none, not those of the bus. When it applies, and its errors, are as for
-// SetRetry.
+// SetRetryRules replaces the rules of the subscription, see RetryRules. Without arguments the
+// subscription has no rules, not those of the bus. It applies to the same dispatches as SetRetry,
+// and has the same errors.
 func (s *Subscription) SetRetryRules(rules ...RetryRule) error {
 	if err := s.controllable("SetRetryRules"); err != nil {
 		return err

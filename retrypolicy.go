@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Unlimited, as MaxRetries, means retries without end.
+// Unlimited means no limit, as a MaxRetries, RetryRule.Attempts or Concurrency.
 const Unlimited = -1
 
 // maxMaxRetries keeps attempt numbers within 32 bits.
@@ -30,8 +30,8 @@ type RetryPolicy struct {
 	// the delay constant.
 	BackoffMultiplier float64
 	// MaxElapsed bounds the time since publication, since the due time of a scheduled event, or since
-	// a replay. The time that the dispatch is held is not counted. A retry that would start at or
-	// after MaxElapsed is not made. 0 means no bound. It never prevents a first attempt.
+	// a replay. The time in which the dispatch is held or throttled does not count. A retry that would
+	// start at or after MaxElapsed is not made. 0 means no bound. It never prevents a first attempt.
 	MaxElapsed time.Duration
 	// Jitter randomizes the delays, so that dispatches that failed together are not retried together.
 	// The value of the failing subscription applies.
@@ -140,7 +140,7 @@ func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64
 	}
 }
 
-// clampDuration returns d, at most most.
+// clampDuration returns the smaller of d and most.
 func clampDuration(d float64, most time.Duration) time.Duration {
 	if d >= float64(most) {
 		return most

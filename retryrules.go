@@ -98,8 +98,8 @@ func asTargetProblem(target any) string {
 	return ""
 }
 
-// Delay returns the delay before an attempt, without jitter, if the rule matched all failures
-// before: 0 before attempt 1, BaseDelay before attempt 2.
+// Delay returns the delay before an attempt, without jitter, if the rule matched all earlier
+// failures: 0 before attempt 1, BaseDelay before attempt 2.
 func (r RetryRule) Delay(attempt int) time.Duration {
 	p := r.policy()
 	return p.Delay(attempt)
@@ -228,7 +228,7 @@ func (r *RuleRef) invalid() bool { return r != nil && (r.Position < 0 || r.Posit
 
 // RetryRules sets ordered rules for the failures of a subscription. The first rule that matches an
 // error decides whether and when to retry. It counts only the failures of the dispatch that it
-// matched, and these count for no other rule and not for MaxRetries. The retry policy decides on
+// matched. These count for no other rule and not for MaxRetries. The retry policy decides on
 // failures that no rule matches; IncludeErrors, ExcludeErrors and RetryIf apply only to those.
 // Permanent takes precedence over rules, MaxElapsed bounds them, and RetryAfter overrides one
 // delay.

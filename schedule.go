@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// schedule keeps a dispatch until it is due.
+// schedule stores a dispatch until it is due.
 func (b *Bus) schedule(d *dispatch) {
 	d.state = stateScheduled
 	b.ledger.scheduled.Add(1)
@@ -13,10 +13,10 @@ func (b *Bus) schedule(d *dispatch) {
 		b.ledger.scheduled.Add(-1)
 		b.neverDue(d)
 	}
-	b.checkDrained() // Shutdown does not wait for it any more
+	b.checkDrained() // Shutdown does not wait for d any more
 }
 
-// due queues a scheduled dispatch. Its place in its key's order is now.
+// due queues a scheduled dispatch. It takes its place in its key's order now.
 func (b *Bus) due(d *dispatch) {
 	o := *d.origin
 	b.ids.Put((*[16]byte)(&o.order), b.time.Now().Millis)
@@ -25,18 +25,17 @@ func (b *Bus) due(d *dispatch) {
 	b.ledger.scheduled.Add(-1)
 }
 
-// neverDue dead-letters a scheduled dispatch, or each copy that it would have become.
+// neverDue dead-letters a scheduled dispatch, or each of its copies.
 func (b *Bus) neverDue(d *dispatch) {
 	for _, copied := range b.copies(d) {
 		b.bury(copied, ReasonShutdown)
 	}
 }
 
-// Cancel takes back an event that was published with After or At and is not due yet. No handler
-// runs for it, and its id may be given again. It does not block.
+// Cancel cancels an event that was published with After or At and is not due yet. No handler runs
+// for it, and its id can be used again. Cancel does not block.
 //
-// Errors: ErrNotScheduled if no scheduled event has the id, also if it was due or cancelled before;
-// the context's.
+// Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; the context's.
 func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Cancel: %w", err)

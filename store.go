@@ -2,14 +2,14 @@ package eventbus
 
 import "time"
 
-// change is a transition of one dispatch, or of several that open together, as it is recorded.
+// change is a recorded transition of one dispatch, or of several that open together.
 type change struct {
 	kind    transition
 	d       *dispatch
 	batch   []*dispatch   // with toOpen, if there are several; d is the first
 	events  []Event       // with toOpen, for Observer.Accepted
 	outcome Outcome       // with toSettle
-	letter  *DeadLetter   // that is made (toSettle), or taken (toReplay)
+	letter  *DeadLetter   // new (toSettle), or replayed (toReplay)
 	due     int64         // with toWait
 	delay   time.Duration // with toWait
 }
@@ -21,11 +21,11 @@ const (
 	toOpen   transition = iota // accepted dispatches become runnable
 	toReplay                   // a letter becomes a dispatch
 	toWait                     // for the next attempt
-	toPark                     // at the next target's door
+	toPark                     // at its next target's door
 	toSettle                   // the dispatch ends
 )
 
-// all are the dispatches of the change.
+// all returns the dispatches of the change.
 func (c *change) all() []*dispatch {
 	if c.batch != nil || c.d == nil {
 		return c.batch
@@ -33,11 +33,11 @@ func (c *change) all() []*dispatch {
 	return []*dispatch{c.d}
 }
 
-// record makes a change durable, and then applies it, once. In memory that is at once. A store may
-// do it later, on another goroutine, or refuse the change. Until then the dispatch belongs to the
-// record, and nothing else may touch it.
+// record makes a change durable and then applies it, exactly once. In memory, it applies the change
+// immediately. A store may apply it later, on another goroutine, or refuse it. Until then the
+// record owns the dispatch, and nothing else may touch it.
 //
-// Every transition of a dispatch that outlives a crash passes here. Only toOpen and toReplay can be
+// Every transition that must survive a crash goes through record. Only toOpen and toReplay can be
 // refused; their callers use recordNow.
 func (b *Bus) record(c *change) {
 	if b.recorder != nil {
@@ -47,7 +47,7 @@ func (b *Bus) record(c *change) {
 	_ = b.apply(c, nil) // only a replay has an error
 }
 
-// recordNow is record for a caller that waits for the outcome.
+// recordNow records a change and waits until it is applied or refused.
 func (b *Bus) recordNow(c *change) error {
 	if b.recorder != nil {
 		applied := make(chan error, 1)
@@ -58,7 +58,7 @@ func (b *Bus) recordNow(c *change) error {
 }
 
 func (b *Bus) recordLater(c change, applied func(error)) {
-	if c.kind != toOpen && c.kind != toReplay { // those are not in the ledger yet
+	if c.kind != toOpen && c.kind != toReplay { // not in the ledger yet
 		c.d.state = stateRecording
 		b.ledger.recording.Add(1)
 	}
@@ -72,7 +72,7 @@ func (b *Bus) recordLater(c change, applied func(error)) {
 	})
 }
 
-// apply does what follows once a change is recorded, or refused with an error.
+// apply applies a change that was recorded, or that was refused with err.
 func (b *Bus) apply(c *change, err error) error {
 	switch c.kind {
 	case toOpen:

@@ -12,8 +12,8 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Middleware wraps a handler: it returns one that does something before or after the call, or
-// instead of it. Subscribe calls it once. The bus calls the returned handler for each attempt, with
+// Middleware wraps a handler. It returns a handler that acts before, after or instead of the
+// wrapped one. Subscribe calls it once. The bus calls the returned handler for each attempt, with
 // the subscription's timeout and retries.
 type Middleware func(Handler) Handler
 
@@ -22,7 +22,7 @@ type Subscription struct {
 	bus      *Bus
 	number   uint64 // in the order of Subscribe
 	id       string
-	named    bool   // id was given by Named
+	named    bool   // Named sets id
 	pattern  string // Unsubscribe parses it again
 	handler  Handler
 	timeout  time.Duration
@@ -31,7 +31,7 @@ type Subscription struct {
 	gate     *keyGate // with isolation
 	formerly []string
 	counters subscriptionCounters
-	madeAt   [1]uintptr  // who called Subscribe
+	madeAt   [1]uintptr  // the caller of Subscribe
 	slow     atomic.Bool // the log has an entry about a slow call
 	place    *route.Place[*Subscription]
 	left     atomic.Bool
@@ -39,13 +39,15 @@ type Subscription struct {
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
 //
-// A pattern is a dotted glob: * is one segment or a part of one ("user.*", "user.cre*"), ** any
-// number of segments, ? one character, [ab], [!ab] and [a-z] one of a class, {a,b} alternatives.
-// The pattern "*", and the empty one, match every type. An event visits its subscriptions in the
-// order in which they were made.
+// A pattern is a dotted glob: * matches one segment or a part of one ("user.*", "user.cre*"), **
+// any number of segments, ? one character, [ab], [!ab] and [a-z] one of a class, {a,b}
+// alternatives. "*" and the empty pattern match every type. An event visits its subscriptions in
+// the order of their Subscribe calls.
 //
-// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown. An error
-// changes nothing. Subscribe does not block, and may be called at any time, from handlers too.
+// Subscribe does not block, and may be called at any time, also from handlers. It changes nothing
+// if it returns an error.
+//
+// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown.
 func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption) (*Subscription, error) {
 	s, err := b.subscribe(pattern, handler, opts)
 	if err != nil {
@@ -89,7 +91,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
 	}
-	runtime.Callers(3, s.madeAt[:]) // past Callers, this, and Subscribe
+	runtime.Callers(3, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending.Load() {
@@ -125,7 +127,7 @@ func (s *Subscription) ID() string {
 	return s.id
 }
 
-// owns reports whether a name was given to the subscription by Named or Formerly.
+// owns reports whether Named or Formerly gives the subscription a name.
 func (s *Subscription) owns(name string) bool {
 	return s.named && s.id == name || slices.Contains(s.formerly, name)
 }
@@ -138,7 +140,7 @@ func (s *Subscription) String() string {
 	return fmt.Sprintf("%s (pattern %q)", s.id, s.pattern)
 }
 
-// Pattern returns the pattern as it was given to Subscribe.
+// Pattern returns the pattern that was passed to Subscribe.
 func (s *Subscription) Pattern() string {
 	if s == nil {
 		return ""
@@ -155,10 +157,10 @@ func (s *Subscription) MadeAt() string {
 	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
 }
 
-// Unsubscribe ends the subscription. After it has returned, no call of the handler begins. A
-// running call may end, and Unsubscribe does not wait for it. Events that were published before and
-// have not reached the handler, held and retrying ones included, are dead-lettered with the reason
-// unsubscribed. The name is free again. Further calls do nothing.
+// Unsubscribe ends the subscription. After it has returned, no call of the handler begins. It does
+// not wait for running calls. Events that have not reached the handler, including held and retrying
+// ones, are dead-lettered with the reason unsubscribed. The name becomes free. Further calls do
+// nothing.
 func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.left.Swap(true) {
 		return
@@ -180,7 +182,7 @@ func (s *Subscription) Unsubscribe() {
 	b.several.Store(b.subscriptions.Len() > 1)
 }
 
-// targets are the subscriptions of a dispatch, in the order of visit, and what derives from them.
+// targets has the subscriptions of a dispatch, in the order of visit, and values derived from them.
 type targets struct {
 	eventType     string
 	subscriptions []*Subscription
