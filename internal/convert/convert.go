@@ -1,4 +1,4 @@
-// Package convert makes typed values of payloads.
+// Package convert converts payloads to typed values.
 package convert
 
 import (
@@ -11,8 +11,9 @@ import (
 // ErrOtherType is returned by To for a payload that cannot become the wanted type.
 var ErrOtherType = errors.New("another type")
 
-// To returns a payload as a T. It accepts a *T for a T and the other way round, nil for a T that can
-// be nil, and decodes a json.RawMessage. The error is ErrOtherType, or that of encoding/json.
+// To returns a payload as a T. It converts a *T to a T, a T to a *T, and nil to a T that
+// can be nil. It decodes a json.RawMessage. The error is ErrOtherType, or an error of
+// encoding/json.
 func To[T any](payload any) (T, error) {
 	if v, ok := payload.(T); ok {
 		return v, nil

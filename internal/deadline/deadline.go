@@ -1,10 +1,10 @@
 // Package deadline watches running calls, reports those that are slow, and ends those
 // that exceed their timeouts.
 //
-// A protected call costs no goroutine and no timer. The goroutine that runs it shows it
-// in a slot, and one timer, set to the earliest instant at which a call becomes slow or
-// exceeds its timeout, looks at all slots. The goroutine and the watch compete for the
-// call's Word: the first compare-and-swap decides how the call has ended.
+// A call costs no goroutine and no timer. The goroutine that runs it shows it in a slot.
+// One timer is set to the earliest instant at which a call becomes slow or exceeds its
+// timeout, and looks at all slots. The goroutine and the watch compete for the call's Word:
+// the first compare-and-swap decides how the call ends.
 package deadline
 
 import (
@@ -19,7 +19,7 @@ type State uint64
 
 // The states of a call. It leaves Running once.
 const (
-	Ended   State = iota // by itself, or not begun
+	Ended   State = iota // by its goroutine, or not begun
 	Running              // begun
 	Overran              // its deadline has passed
 	Stopped              // by StopAll
@@ -27,13 +27,13 @@ const (
 	stateBits = 2
 )
 
-// Word holds the number and the state of the last call of something whose calls run
-// one after the other. The zero value has had no call.
+// Word holds the number and the state of the last of a sequence of calls. The zero Word has
+// had no call.
 type Word struct{ bits atomic.Uint64 }
 
 func bitsOf(number uint32, state State) uint64 { return uint64(number)<<stateBits | uint64(state) }
 
-// State returns the state of the call with a number. It is Ended if a later call has
+// State returns the state of the call with a number. It is Ended after a later call has
 // begun.
 func (w *Word) State(number uint32) State {
 	bits := w.bits.Load()
@@ -43,37 +43,37 @@ func (w *Word) State(number uint32) State {
 	return State(bits & (1<<stateBits - 1))
 }
 
-// End ends the running call. It returns false if the watch has ended it before.
+// End ends the running call. It returns false if the watch ended it first.
 func (w *Word) End(number uint32) bool {
 	return w.bits.CompareAndSwap(bitsOf(number, Running), bitsOf(number, Ended))
 }
 
-// Next is the number of the next call.
+// Next returns the number of the next call.
 func (w *Word) Next() uint32 { return uint32(w.bits.Load()>>stateBits) + 1 }
 
-// Begin begins a call. It gets its deadline at the watch's next Look, unless Arm gives it
-// one.
+// Begin marks a call as running. The watch's next Look sets its deadline, unless Arm sets
+// it first.
 func (w *Word) Begin(number uint32) { w.bits.Store(bitsOf(number, Running)) }
 
-// Slot shows the watch the call that one goroutine runs.
+// Slot publishes the call that a goroutine runs to the watch.
 type Slot[T any] struct {
-	// Written with every call: no other core is to find it beside what it reads.
+	// Written with every call: the padding keeps it off the cache lines of other cores' data.
 	_       [64]byte
 	current atomic.Pointer[T]
 	_       [64]byte
 
 	// Guarded by Watch.mu.
 	index int // in Watch.slots
-	seen  *T  // the running call at the last look
-	timed *T  // the call that the following is about
+	seen  *T  // the running call at the last Look
+	timed *T  // the call that due and slow refer to
 	due   int64
-	slow  bool // it has been reported
+	slow  bool // the call was reported as slow
 }
 
-// Show shows the watch the call that is about to begin. Each call is shown once.
+// Show publishes the call that is about to begin. Show each call once.
 func (s *Slot[T]) Show(call *T) { s.current.Store(call) }
 
-// Clear shows nothing, so that an idle goroutine keeps no call in memory.
+// Clear empties the slot, so that an idle goroutine keeps no call in memory.
 func (s *Slot[T]) Clear() { s.current.Store(nil) }
 
 // Timer is the part of a timer that the watch needs.
@@ -94,14 +94,14 @@ const never = math.MaxInt64
 type Config[T any] struct {
 	// Of returns the word of a call, its number there, and its timeout. These are fixed.
 	Of func(*T) (*Word, uint32, time.Duration)
-	// Slow is called without a lock, on a goroutine of its own, with the calls that still
-	// run when a third of their timeouts has passed, each once. They may end meanwhile.
+	// Slow is called without a lock, on its own goroutine, with the calls that have used a
+	// third of their timeouts, once for each call. They may end meanwhile.
 	Slow func([]Late[T])
 	// Overrun is called without a lock, once for each call that the watch has ended.
 	Overrun func(*T)
 	// Nanos reads the clock.
 	Nanos func() int64
-	// AfterFunc runs a function on a goroutine of its own after a delay.
+	// AfterFunc runs a function on its own goroutine after a delay.
 	AfterFunc func(time.Duration, func()) Timer
 }
 
@@ -109,7 +109,7 @@ type Config[T any] struct {
 type Watch[T any] struct {
 	cfg Config[T]
 
-	// armed is when the timer fires next. Written under mu, and read by Rest without.
+	// armed is when the timer fires next. It is written under mu, and Rest reads it without.
 	armed atomic.Int64
 
 	mu    sync.Mutex // guards the following
@@ -119,14 +119,14 @@ type Watch[T any] struct {
 	reporting sync.WaitGroup // calls of Slow; added to under mu
 }
 
-// New makes a watch.
+// New returns a watch.
 func New[T any](cfg Config[T]) *Watch[T] {
 	w := &Watch[T]{cfg: cfg}
 	w.armed.Store(never)
 	return w
 }
 
-// Open adds a slot for a goroutine that is going to run calls.
+// Open returns a slot for a goroutine that will run calls.
 func (w *Watch[T]) Open() *Slot[T] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,8 +159,8 @@ func (w *Watch[T]) runningLocked(s *Slot[T]) (call *T, timeout time.Duration) {
 	return call, timeout
 }
 
-// Arm gives the call that the slot shows, and that begins now, its deadline, and has the
-// watch look when the call becomes slow, or earlier.
+// Arm sets the deadline of the slot's call, which begins now. The watch looks again no
+// later than when the call becomes slow.
 func (w *Watch[T]) Arm(s *Slot[T]) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -169,8 +169,9 @@ func (w *Watch[T]) Arm(s *Slot[T]) {
 	}
 }
 
-// Deadline is the deadline of a call that runs in a slot. A call that has none yet gets it
-// as if it began now. That of an ended call may have been forgotten, and is now.
+// Deadline returns the deadline of a call that runs in a slot. If the call has none yet,
+// Deadline sets it as if the call began now. For an ended call it may return the current
+// time.
 func (w *Watch[T]) Deadline(s *Slot[T], call *T) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +185,8 @@ func (w *Watch[T]) Deadline(s *Slot[T], call *T) int64 {
 	return now
 }
 
-// dueLocked is the deadline of a running call; one that has none yet began now.
+// dueLocked returns the deadline of a running call. It sets a missing one as if the call
+// began now.
 func (s *Slot[T]) dueLocked(call *T, timeout time.Duration, now int64) int64 {
 	if s.timed != call {
 		s.timed, s.due, s.slow = call, after(now, timeout), false
@@ -192,7 +194,7 @@ func (s *Slot[T]) dueLocked(call *T, timeout time.Duration, now int64) int64 {
 	return s.due
 }
 
-// after is the deadline of a call that begins now.
+// after returns the deadline of a call that begins now.
 func after(now int64, timeout time.Duration) int64 {
 	if due := now + int64(timeout); due >= now {
 		return due
@@ -200,8 +202,8 @@ func after(now int64, timeout time.Duration) int64 {
 	return never - 1
 }
 
-// slowAt is when a call has used a third of its timeout. It is computed from the
-// deadline: the beginning plus a third overflows for a deadline at the end of time.
+// slowAt returns when a call has used a third of its timeout. It computes back from the
+// deadline: start + timeout/3 overflows for large timeouts.
 func slowAt(due int64, timeout time.Duration) int64 {
 	return due - int64(timeout/3*2+timeout%3*2/3)
 }
@@ -220,7 +222,7 @@ func (w *Watch[T]) Wait() {
 	w.reporting.Wait()
 }
 
-// StopAll ends every running call, whatever its deadline, and returns them.
+// StopAll ends every running call, regardless of its deadline, and returns them.
 func (w *Watch[T]) StopAll() []*T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,14 +235,15 @@ func (w *Watch[T]) StopAll() []*T {
 	return all
 }
 
-// end takes a call from its goroutine.
+// end ends a running call in place of its goroutine. It returns false if the goroutine
+// ended it first.
 func (w *Watch[T]) end(call *T, as State) bool {
 	word, number, _ := w.cfg.Of(call)
 	return word.bits.CompareAndSwap(bitsOf(number, Running), bitsOf(number, as))
 }
 
-// Look ends the calls that are due, reports those that are slow, and sets the timer. It
-// returns whether a slot shows another call than at the last look.
+// Look ends the calls that are due, reports the slow ones, and sets the timer. It reports
+// whether a slot has another call than at the last Look.
 func (w *Watch[T]) Look() (changed bool) {
 	w.mu.Lock()
 	w.armed.Store(never)
@@ -299,7 +302,7 @@ func (w *Watch[T]) armLocked(due int64) {
 			d = math.MaxInt64
 		}
 		if d <= 0 {
-			// Not by the timer: a mock clock fires a timer of zero only when it is next moved.
+			// Not by the timer: a mock clock fires a timer of zero only when it next moves.
 			go w.Look()
 			return
 		}
@@ -308,8 +311,8 @@ func (w *Watch[T]) armLocked(due int64) {
 		} else {
 			w.timer.Reset(d)
 		}
-		// A clock that moved after now was read has left the timer late by as much, for good
-		// if it is a mock clock and stands still again.
+		// If the clock moved after now was read, the timer is late by that much. A mock clock
+		// that stops again would never fire it.
 		if moved := w.cfg.Nanos() - now; moved <= min(int64(d)/16, int64(time.Millisecond)) {
 			return
 		}

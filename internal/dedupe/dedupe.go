@@ -1,12 +1,12 @@
-// Package dedupe remembers a bounded number of keys and what each stands for.
+// Package dedupe remembers a bounded number of keys, each with a content.
 package dedupe
 
-// Memory remembers up to a number of keys K, each with its content C. Beyond that it
-// forgets the key that was remembered first. Its methods must not be called concurrently.
+// Memory remembers a bounded number of keys K, each with its content C. Beyond the bound it
+// forgets the oldest key. Its methods must not be called concurrently.
 type Memory[K, C comparable] struct {
 	most  int
 	known map[K]entry[C]
-	ring  []K // in the order in which they came, from oldest on
+	ring  []K // in order of arrival; the oldest is at old
 	old   int
 }
 
@@ -15,7 +15,7 @@ type entry[C comparable] struct {
 	place   int // in the ring
 }
 
-// New makes a memory for up to most keys.
+// New returns a memory for up to most keys.
 func New[K, C comparable](most int) *Memory[K, C] {
 	return &Memory[K, C]{most: most, known: make(map[K]entry[C])}
 }

@@ -1,8 +1,8 @@
-// Package delay keeps things that wait for an instant: one timer over their due
-// times. A waiting entry is data, some tens of bytes; it holds no goroutine
-// and no timer of its own, and an empty queue holds no timer at all.
+// Package delay holds items until they are due, with one timer for all of them. A waiting
+// entry takes some tens of bytes, no goroutine and no timer. An empty queue has no active
+// timer.
 //
-// The package knows nothing of events. Time is what its Clock says.
+// The package does not depend on events. Its Clock is its only source of time.
 package delay
 
 import (
@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// batchMax bounds one call of due, and so the time that the lock is held
-	// to pop and the scratch memory that stays behind after a burst.
+	// batchMax bounds the items of one call of due. It limits how long the lock is held to pop
+	// them, and the scratch memory that remains after a burst.
 	batchMax = 256
 
-	// drift is how far the clock may move while the timer is being set before
-	// it is set again. Only a mock clock stepped at that moment, or a goroutine
-	// held up for long, gets there.
+	// drift is how far the clock may move while the timer is being set. Beyond it, the timer
+	// is set again. Only a mock clock that steps then, or a goroutine that is preempted for
+	// long, reaches it.
 	drift = time.Millisecond
 
-	// earlyPause is the least wait after a timer fired before anything was due,
-	// so that a clock coarser than its timers is not polled in a busy loop.
+	// earlyPause is the minimum wait after a timer fired early. It prevents a busy loop with a
+	// clock that is coarser than its timers.
 	earlyPause = 50 * time.Microsecond
 )
 
@@ -30,21 +30,21 @@ const (
 // queue's lock held, so it must not call back into the queue on the caller's
 // goroutine.
 type Clock interface {
-	// Nanos returns nanoseconds since an origin that stays the same.
+	// Nanos returns the nanoseconds since a fixed origin.
 	Nanos() int64
-	// AfterFunc runs f on a goroutine of its own once d has passed.
+	// AfterFunc runs f on its own goroutine after d.
 	AfterFunc(d time.Duration, f func()) Timer
 }
 
-// Timer is what Clock.AfterFunc returns, with the meaning of time.Timer: a
-// stopped or reset timer may still run its function once if it was firing.
+// Timer is a timer of Clock.AfterFunc. As with time.Timer, a stopped or reset timer may
+// still run its function once if it was firing.
 type Timer interface {
 	Reset(d time.Duration) bool
 	Stop() bool
 }
 
-// Queue holds items until they are due. Its methods are safe for concurrent
-// use, also from within due. Make one with New.
+// Queue holds items until they are due. Its methods are safe for concurrent use, also from
+// within due. New creates one.
 type Queue[T any] struct {
 	clock Clock
 	due   func([]T)
@@ -52,30 +52,29 @@ type Queue[T any] struct {
 	mu      sync.Mutex // protects following fields; never held while due runs
 	waiting agenda[T]
 	timer   Timer     // nil until first needed
-	handing int       // items in the hands of a due call
-	running bool      // a goroutine is in deliver; it sees to the timer when it ends
-	ended   sync.Cond // running has become false
+	handing int       // items that a call of due is processing
+	running bool      // a goroutine is in deliver; it sets the timer before it ends
+	ended   sync.Cond // signalled when running becomes false
 	closed  bool
 
 	batch []T // scratch of the goroutine in deliver
 }
 
-// New returns an empty queue. What has come due is handed to due in order of
-// due time, then of Add.
+// New returns an empty queue. It passes due items to due, in order of due time, then of
+// Add.
 //
-// Calls of due are made one at a time, on a goroutine of the timer or of the
-// queue, without a lock held. Whatever comes due during a call waits for it to
-// return, so due should hand on and not work. The slice is valid until due
-// returns.
+// It calls due one at a time, on a goroutine of the timer or of the queue, without a lock.
+// A call delays the items that become due meanwhile, so due must be quick. The slice is
+// valid until due returns.
 func New[T any](clock Clock, due func([]T)) *Queue[T] {
 	q := &Queue[T]{clock: clock, due: due}
 	q.ended.L = &q.mu
 	return q
 }
 
-// Add puts item in the queue until at, in the units of Clock.Nanos. When at has
-// passed already, item is due at once, but due is never called by Add itself.
-// Add reports false, and has kept nothing, when the queue is closed.
+// Add puts item in the queue until at, in the units of Clock.Nanos. If at has passed, item
+// is due at once, but Add itself never calls due. Add returns false, and drops item, if the
+// queue is closed.
 func (q *Queue[T]) Add(at int64, item T) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,24 +84,23 @@ func (q *Queue[T]) Add(at int64, item T) bool {
 	isHead := q.waiting.len() == 0 || at < q.waiting.next()
 	q.waiting.push(at, item)
 	if isHead && !q.running && !q.armLocked(0) {
-		// Not by a timer of zero: a mock clock fires that only when it is
-		// next moved.
+		// Not by a timer of zero: a mock clock fires that only when it next moves.
 		q.running = true
 		go q.deliver()
 	}
 	return true
 }
 
-// Len returns how many items are waiting. An item counts until the due call
-// that got it has returned: whoever sees it gone finds it where due put it.
+// Len returns the number of waiting items. An item counts until its call of due has
+// returned. A caller that finds it gone can rely on the effects of due.
 func (q *Queue[T]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting.len() + q.handing
 }
 
-// Drain removes and returns, in due order, everything that has not been handed
-// to due. It works on a closed queue too.
+// Drain removes and returns, in due order, the items that were not passed to due. It works
+// on a closed queue too.
 func (q *Queue[T]) Drain() []T {
 	q.mu.Lock()
 	waiting := q.waiting
@@ -117,8 +115,8 @@ func (q *Queue[T]) Drain() []T {
 	return items
 }
 
-// Prune removes the items that drop reports. It calls drop with the queue's lock
-// held. Items in the hands of a due call stay.
+// Prune removes the items for which drop returns true. It calls drop with the queue's lock
+// held. It skips items that a call of due is processing.
 func (q *Queue[T]) Prune(drop func(T) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,9 +133,9 @@ func (q *Queue[T]) Prune(drop func(T) bool) {
 	}
 }
 
-// Close stops the timer and makes Add refuse. No call of due starts after Close
-// has returned; one may still be running, and Close does not wait for it. What
-// is left stays for Drain. Closing again does nothing.
+// Close stops the timer and makes Add return false. No call of due starts after Close has
+// returned. Close does not wait for a running call. The remaining items stay for Drain.
+// Further calls do nothing.
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -145,7 +143,7 @@ func (q *Queue[T]) Close() {
 	q.stopLocked()
 }
 
-// Wait waits until no call of due is running. It must not be called by due.
+// Wait blocks until no call of due is running. due must not call it.
 func (q *Queue[T]) Wait() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,9 +152,8 @@ func (q *Queue[T]) Wait() {
 	}
 }
 
-// fire is the timer's function. A call that is late, early or twice does no
-// harm: it hands over what is due by the clock, if anything, and sets the timer
-// again.
+// fire is the timer's function. A late, early or repeated call is harmless: it delivers the
+// items that are due by the clock, and sets the timer again.
 func (q *Queue[T]) fire() {
 	q.mu.Lock()
 	if q.running {
@@ -168,8 +165,8 @@ func (q *Queue[T]) fire() {
 	q.deliver()
 }
 
-// deliver hands over everything that is due and sets the timer for the rest.
-// Its caller has set running.
+// deliver passes all due items to due and sets the timer for the rest. Its caller must set
+// running.
 func (q *Queue[T]) deliver() {
 	pause := earlyPause
 	q.mu.Lock()
@@ -197,8 +194,7 @@ func (q *Queue[T]) deliver() {
 	q.mu.Unlock()
 }
 
-// takeDueLocked moves what is due, up to batchMax items, from the agenda
-// to q.batch.
+// takeDueLocked moves up to batchMax due items from the agenda to q.batch.
 func (q *Queue[T]) takeDueLocked() {
 	now := q.clock.Nanos()
 	q.batch = q.batch[:0]
@@ -207,8 +203,8 @@ func (q *Queue[T]) takeDueLocked() {
 	}
 }
 
-// armLocked sets the timer for the head of the agenda, at least pause from now.
-// It reports false if the head is due already.
+// armLocked sets the timer for the head of the agenda, at least pause from now. It returns
+// false if the head is due already.
 func (q *Queue[T]) armLocked(pause time.Duration) bool {
 	at := q.waiting.next()
 	for {
@@ -226,8 +222,8 @@ func (q *Queue[T]) armLocked(pause time.Duration) bool {
 		} else {
 			q.timer.Reset(d)
 		}
-		// A clock that was moved after now was read has left the timer late
-		// by as much, for good if it is a mock clock and stands still again.
+		// If the clock moved after now was read, the timer is late by that much. A mock clock
+		// that stops again would never fire it.
 		if q.clock.Nanos()-now < int64(drift) {
 			return true
 		}

@@ -1,6 +1,6 @@
 package delay
 
-// shrinkFloor is the capacity below which a heap's memory is not given back.
+// shrinkFloor is the capacity up to which a heap keeps its memory.
 const shrinkFloor = 64
 
 type entry[T any] struct {
@@ -13,8 +13,8 @@ func (e *entry[T]) before(o *entry[T]) bool {
 	return e.at < o.at || e.at == o.at && e.seq < o.seq
 }
 
-// heap is a binary min-heap with the earliest entry at index 0. It is written
-// out because container/heap boxes every entry in an interface.
+// heap is a binary min-heap with the earliest entry at index 0. It does not use
+// container/heap, which boxes every entry in an interface.
 type heap[T any] []entry[T]
 
 func (h *heap[T]) push(e entry[T]) {
@@ -32,9 +32,9 @@ func (h *heap[T]) push(e entry[T]) {
 	s[i] = e
 }
 
-// pop removes the head and returns its item. After a burst it moves the rest to
-// a smaller array, at a quarter of the capacity and to half of it, so that an
-// entry is moved no more than a constant number of times on average.
+// pop removes the head and returns its item. At a quarter of the capacity it moves the
+// entries to an array of half the capacity, so that the amortized cost of a move is
+// constant.
 func (h *heap[T]) pop() T {
 	s := *h
 	item := s[0].item
@@ -52,7 +52,7 @@ func (h *heap[T]) pop() T {
 	return item
 }
 
-// down puts e at the root and moves it to where it belongs.
+// down puts e at the root and moves it down to its position.
 func (h heap[T]) down(e entry[T]) {
 	i := 0
 	for {

@@ -1,11 +1,11 @@
 package delay
 
-// pieceEntries is how many entries of a line share an allocation: with pointers as
-// items, one of 512 bytes. To more the runtime adds a pointer, see newPiece.
+// pieceEntries is the number of entries of a line that share an allocation: with pointers
+// as items, 512 bytes. For larger objects the runtime adds a header.
 const pieceEntries = 31
 
-// line is a queue of entries, each due after those before it. It grows without
-// moving what it has, and gives its memory back as it empties, but for one piece.
+// line is a queue of entries in the order of their due times. It grows without moving
+// entries. It frees its memory as it empties, except for one piece.
 type line[T any] struct {
 	first, last *piece[T] // nil until first needed
 	popped      int       // of first
@@ -18,20 +18,20 @@ type piece[T any] struct {
 	next    *piece[T]
 }
 
-// lineEntry is an entry whose place tells when it was added.
+// lineEntry is an entry of a line. Its position gives the order of insertion.
 type lineEntry[T any] struct {
 	at   int64
 	item T
 }
 
-// newPiece makes a piece for what is due at an instant.
+// newPiece returns a piece whose first entry is due at an instant.
 func newPiece[T any](at int64) *piece[T] {
 	p := new(piece[T])
-	p.entries[0].at = at // before any pointer, which may read the memory that is new
+	p.entries[0].at = at // a plain write first: a pointer write may read the new memory
 	return p
 }
 
-// takes reports whether what is due at an instant is due after all that the line has.
+// takes reports whether an entry with this due time can be appended to the line.
 func (l *line[T]) takes(at int64) bool {
 	return l.n == 0 || at >= l.last.entries[l.used-1].at
 }
@@ -67,12 +67,12 @@ func (l *line[T]) pop() T {
 	return item
 }
 
-// agenda is what a queue has to hand over, earliest first. What is added in the order
-// in which it is due, as retries after equal delays are, waits in a line, where an
-// entry costs the same however many there are; the rest in a heap.
+// agenda holds the entries of a queue, earliest first. Entries that are added in the order
+// of their due times, such as retries after equal delays, go into a line, where an entry
+// has constant cost. The others go into a heap.
 //
-// Of what is due at the same instant in both, the line's was added first: as long as
-// the heap has an entry, the line has one that is due later, which closes it to that.
+// If entries of both are due at the same instant, the line's was added first: while the
+// heap has an entry, the line has a later one, and takes no entry that is due before that.
 type agenda[T any] struct {
 	line line[T]
 	heap heap[T]
@@ -90,12 +90,12 @@ func (a *agenda[T]) push(at int64, item T) {
 	a.heap.push(entry[T]{at: at, seq: a.seq, item: item})
 }
 
-// inLine reports whether the head is the line's. There must be one.
+// inLine reports whether the head is in the line. The agenda must not be empty.
 func (a *agenda[T]) inLine() bool {
 	return len(a.heap) == 0 || a.line.n > 0 && a.line.head().at <= a.heap[0].at
 }
 
-// next is when the head is due.
+// next returns when the head is due.
 func (a *agenda[T]) next() int64 {
 	if a.inLine() {
 		return a.line.head().at

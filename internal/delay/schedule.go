@@ -6,26 +6,26 @@ import (
 	"sync"
 )
 
-// Schedule is a Queue whose items can be taken back by a key before they are due. Its methods
+// Schedule is a Queue whose items can be cancelled by key before they are due. Its methods
 // are safe for concurrent use.
 type Schedule[K comparable, T any] struct {
 	queue *Queue[*planned[K, T]]
 
 	mu        sync.Mutex // guards the following, and the items
 	byKey     map[K][]*planned[K, T]
-	most      int // keys that this map has had
+	most      int // largest number of keys in this map
 	cancelled int // entries of the queue that were cancelled
 }
 
-// planned is an entry of the queue. A cancelled one stays there, without its item, until it is
-// due, or until most entries are cancelled.
+// planned is an entry of the queue. A cancelled entry stays in the queue, without its item,
+// until it is due or until most entries are cancelled.
 type planned[K comparable, T any] struct {
 	key       K
 	item      T
 	cancelled bool
 }
 
-// NewSchedule makes a schedule that calls due, without a lock, for each item that is due.
+// NewSchedule returns a schedule that calls due, without a lock, for each item that is due.
 func NewSchedule[K comparable, T any](clock Clock, due func(T)) *Schedule[K, T] {
 	s := &Schedule[K, T]{byKey: make(map[K][]*planned[K, T])}
 	s.queue = New(clock, func(entries []*planned[K, T]) {
@@ -38,8 +38,8 @@ func NewSchedule[K comparable, T any](clock Clock, due func(T)) *Schedule[K, T] 
 	return s
 }
 
-// Add adds an item, which may share its key with others. It returns false if the schedule is
-// closed.
+// Add adds an item. Several items may have the same key. It returns false if the schedule
+// is closed.
 func (s *Schedule[K, T]) Add(due int64, key K, item T) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,14 +73,14 @@ func (s *Schedule[K, T]) removeLocked(e *planned[K, T]) {
 	delete(s.byKey, e.key)
 	const small = 64
 	if s.most > small && len(s.byKey) <= s.most/4 {
-		// A map keeps its memory, so it is copied.
+		// Copied, because a map keeps the memory of removed keys.
 		byKey := make(map[K][]*planned[K, T], len(s.byKey))
 		maps.Copy(byKey, s.byKey)
 		s.byKey, s.most = byKey, len(byKey)
 	}
 }
 
-// Cancel takes back the items with a key that are not due yet.
+// Cancel removes and returns the items with a key that are not due yet.
 func (s *Schedule[K, T]) Cancel(key K) (items []T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Schedule[K, T]) Cancel(key K) (items []T) {
 	return items
 }
 
-// Close takes back all items that are not due yet. Add returns false from then on.
+// Close removes and returns all items that are not due yet. Add returns false from then on.
 func (s *Schedule[K, T]) Close() (items []T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,5 +112,5 @@ func (s *Schedule[K, T]) Close() (items []T) {
 	return items
 }
 
-// Wait waits until no call of due runs.
+// Wait blocks until no call of due runs.
 func (s *Schedule[K, T]) Wait() { s.queue.Wait() }

@@ -1,10 +1,9 @@
 // Package errchain walks error trees that it does not trust.
 //
-// The methods of an error are its author's code: Unwrap may return the error itself, or
-// a list that contains it, and any method may panic. Every walk here visits at most
-// MaxNodes errors, none deeper than MaxDepth, and a panic ends the branch in which it
-// occurs. Otherwise the results are those of the package errors: the same order, before
-// the wrapped errors the wrapping one, and the same use of the methods Is and As.
+// The methods of an error are user code: Unwrap may return the error itself, or a list that
+// contains it, and any method may panic. Every walk visits at most MaxNodes errors, to a
+// depth of MaxDepth. A panic ends the branch in which it occurs. Otherwise the results are
+// those of package errors: the same pre-order, and the same use of the methods Is and As.
 package errchain
 
 import (
@@ -17,14 +16,14 @@ import (
 )
 
 const (
-	// MaxNodes is the number of errors of a tree that a walk visits.
+	// MaxNodes is the maximum number of errors that a walk visits.
 	MaxNodes = 1000
-	// MaxDepth is the number of errors that it visits below each other.
+	// MaxDepth is the maximum depth of a walk.
 	MaxDepth = 100
 )
 
-// Each calls visit with the errors of a tree until it returns true, and reports whether it
-// has.
+// Each calls visit with the errors of a tree until visit returns true, and reports whether
+// it did.
 func Each(err error, visit func(error) bool) bool {
 	w := walk{visit: visit, left: MaxNodes}
 	return w.down(err, MaxDepth)
@@ -71,9 +70,10 @@ func step(err error) (joined []error, inner error) {
 	return joined, inner
 }
 
-// Wraps reports whether an error may have others in its tree, or stand for another one.
+// Wraps reports whether an error may have others in its tree, or represent another one
+// (As).
 func Wraps(err error) bool {
-	switch err.(type) { //nolint:errorlint // its own methods are meant
+	switch err.(type) { //nolint:errorlint // the methods of this error only
 	case interface{ Unwrap() error }, interface{ Unwrap() []error }, interface{ As(target any) bool }:
 		return true
 	}
@@ -102,7 +102,7 @@ func isOne(err, target error, canCompare bool) (is bool) {
 	return ok && e.Is(target)
 }
 
-// As finds the first error of the tree that is an E, or stands for one, as errors.As does.
+// As returns the first error of the tree that is an E or represents one, as errors.As does.
 func As[E any](err error) (found E, ok bool) {
 	ok = Each(err, func(e error) bool {
 		one, is := asOne[E](e)
@@ -127,7 +127,7 @@ func asOne[E any](err error) (found E, ok bool) {
 	return found, has && e.As(&found)
 }
 
-// AsType reports whether As finds something for a target of this type.
+// AsType reports whether As finds an error for a target of this type.
 func AsType(err error, target reflect.Type) bool {
 	return Each(err, func(e error) bool { return asOneType(e, target) })
 }
@@ -145,13 +145,13 @@ func asOneType(err error, target reflect.Type) (is bool) {
 	return has && e.As(reflect.New(target).Interface())
 }
 
-// Ask calls ask with the errors of a tree that are an A, or stand for one, until it returns
-// true, and reports whether it has.
+// Ask calls ask with the errors of a tree that are an A or represent one, until ask returns
+// true, and reports whether it did.
 func Ask[A any](err error, ask func(A) bool) bool {
 	return Each(err, func(e error) bool { return AskOne(e, ask) })
 }
 
-// AskOne is Ask for one error, without what it wraps.
+// AskOne is Ask for one error, without the errors that it wraps.
 func AskOne[A any](err error, ask func(A) bool) (answered bool) {
 	defer func() {
 		if recover() != nil {
@@ -162,7 +162,7 @@ func AskOne[A any](err error, ask func(A) bool) (answered bool) {
 	return ok && ask(found)
 }
 
-// IsOne is Is for one error, without what it wraps. Neither may be nil.
+// IsOne is Is for one error, without the errors that it wraps. Neither argument may be nil.
 func IsOne(err, target error) bool { return isOne(err, target, reflect.TypeOf(target).Comparable()) }
 
 // TypeName returns the name of an error's type without package, pointers and type arguments.

@@ -3,8 +3,8 @@ package errcode
 
 import "strings"
 
-// Matches reports whether a code matches a pattern that Problem accepts. The empty code is none,
-// and only "*" matches it.
+// Matches reports whether a code matches a pattern that Problem accepts. Only "*" matches
+// the empty code.
 func Matches(pattern, code string) bool {
 	if pattern == "*" {
 		return true

@@ -1,4 +1,5 @@
-// Package fingerprint reduces error texts to what errors of the same cause share.
+// Package fingerprint reduces error texts to the part that errors with the same cause
+// share.
 package fingerprint
 
 import (
@@ -7,7 +8,7 @@ import (
 	"github.com/surebus/eventbus/internal/uuid7"
 )
 
-// WithoutNumbers returns text with # in place of its numbers.
+// WithoutNumbers returns text with its numbers replaced by #.
 func WithoutNumbers(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); {

@@ -22,12 +22,12 @@ const classes = 4 * 64
 // Summary is a snapshot of a Histogram. A quantile is at most a quarter too large and
 // never too small.
 type Summary struct {
-	// Samples is the number of calls of Observe, whatever their weights.
+	// Samples is the number of calls of Observe, regardless of their weights.
 	Samples            int64
 	P50, P90, P99, Max time.Duration
 }
 
-// Observe adds a duration. weight is the number of durations that it stands for: n if the
+// Observe adds a duration. weight is the number of durations that it represents: n if the
 // caller observes one in n, 1 if it observes all. Durations below 4 ns count as 4 ns.
 func (h *Histogram) Observe(d time.Duration, weight uint32) {
 	all := h.classes.Load()
@@ -61,8 +61,8 @@ func boundOf(class int) time.Duration {
 	return time.Duration(bound)
 }
 
-// Summary returns the weighted quantiles of what was observed. Observe does not wait for
-// it: a snapshot that is taken meanwhile may contain a part of a concurrent Observe.
+// Summary returns the weighted quantiles of the observed durations. It does not block
+// Observe, so it may contain a part of a concurrent Observe.
 func (h *Histogram) Summary() Summary {
 	all := h.classes.Load()
 	if all == nil {

@@ -22,7 +22,7 @@ type Index[K comparable, V any] struct {
 	lists map[K]*List[K, V] // without empty ones
 }
 
-// List is what shares a key. A removed value leaves a tombstone.
+// List has the values that share a key. A removed value leaves a tombstone.
 type List[K comparable, V any] struct {
 	key     K
 	entries []*entry[K, V] // the first one is not a tombstone
@@ -39,7 +39,7 @@ type entry[K comparable, V any] struct {
 
 func byID[K comparable, V any](e, other *entry[K, V]) int { return bytes.Compare(e.id[:], other.id[:]) }
 
-// New makes an index. The id and the keys of a value must never change.
+// New returns an index. The id and the keys of a value must never change.
 func New[K comparable, V any](id func(V) ID, keys func(V) [Keys]K) *Index[K, V] {
 	return &Index[K, V]{id: id, keys: keys, lists: make(map[K]*List[K, V])}
 }
@@ -79,8 +79,8 @@ func (x *Index[K, V]) Add(v V) {
 	}
 }
 
-// AddAll adds values, skips those whose ids the index has, and returns how many it added. It
-// sorts each list once: one Add after the other would move all newer entries each time.
+// AddAll adds values, skips those whose ids the index has, and returns how many it added.
+// It sorts each list once: a sequence of Adds would move all newer entries each time.
 func (x *Index[K, V]) AddAll(values []V) (added int) {
 	var entries []*entry[K, V]
 	seen := make(map[ID]bool, len(values))
@@ -145,8 +145,9 @@ func (l *List[K, V]) search(id ID) (int, bool) {
 	})
 }
 
-// insert adds an entry in the order of ids. A new id is usually the largest. A tombstone may have
-// the id of a value that is added again. The entry must stand before it: search returns the first.
+// insert adds an entry in the order of ids. A new id is usually the largest. A tombstone
+// may have the id of a value that is added again. The entry must precede it: search returns
+// the first.
 func (l *List[K, V]) insert(e *entry[K, V]) {
 	i := len(l.entries)
 	if i > 0 && byID(e, l.entries[i-1]) <= 0 {
@@ -156,9 +157,9 @@ func (l *List[K, V]) insert(e *entry[K, V]) {
 	l.length++
 }
 
-// release updates the list after an entry became a tombstone. It frees tombstones at the old end
-// at once, because whoever removes the oldest values makes them there. It frees the others when
-// there are as many as values.
+// release updates the list after an entry became a tombstone. It frees tombstones at the
+// old end at once, because eviction creates them there. It frees the others when they
+// outnumber the values.
 func (l *List[K, V]) release() {
 	l.length--
 	l.removed++
@@ -183,7 +184,7 @@ func (l *List[K, V]) compact() {
 	l.entries, l.removed = entries, 0
 }
 
-// Len is the number of values.
+// Len returns the number of values.
 func (l *List[K, V]) Len() int { return l.length }
 
 // First returns the value with the smallest id.

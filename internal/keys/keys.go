@@ -1,5 +1,4 @@
-// Package keys lets the items of a key through one at a time, in the order in
-// which they come.
+// Package keys admits the items of a key one at a time, in their order of arrival.
 package keys
 
 import (
@@ -7,12 +6,11 @@ import (
 	"sync"
 )
 
-// Gate is the gate of many keys. Its methods are safe for concurrent use, and
-// none blocks. A key that nobody is through with takes no memory.
+// Gate admits items by key. Its methods are safe for concurrent use and do not block. A key
+// without an admitted item takes no memory.
 //
-// Keys are told apart by 64 bits of a hash with a secret seed: that two that are in
-// use at the same time have the same is as good as impossible, and would only make
-// one of them wait for the other.
+// A key is identified by a 64-bit hash with a random seed. A collision of two keys in use
+// is practically impossible, and would only make one wait for the other.
 type Gate[T any] struct {
 	seed   maphash.Seed
 	shards []shard[T]
@@ -20,17 +18,16 @@ type Gate[T any] struct {
 
 type shard[T any] struct {
 	mu sync.Mutex // guards the following
-	// lines has the keys that an item is through with, and what is behind it:
-	// nil if nothing is.
+	// lines has the waiting items of each key with an admitted item: nil if none waits.
 	lines map[uint64]*line[T]
-	most  int      // keys that there have been in this map
-	spare *node[T] // to be used again
-	kept  int      // of those
+	most  int      // largest number of keys in this map
+	spare *node[T] // free list
+	kept  int      // number of spare nodes
 
 	_ [24]byte // shards are written by different cores
 }
 
-// line is what waits, from the first to the last.
+// line is the list of the waiting items of a key.
 type line[T any] struct{ first, last *node[T] }
 
 type node[T any] struct {
@@ -38,22 +35,22 @@ type node[T any] struct {
 	next *node[T]
 }
 
-// maxSpares is how many empty nodes a shard keeps.
+// maxSpares is the number of spare nodes that a shard keeps.
 const maxSpares = 64
 
-// New makes a gate for as many goroutines at a time as there are shards.
+// New returns a gate. At most one goroutine per shard uses it at a time.
 func New[T any](shards int) *Gate[T] {
 	return &Gate[T]{seed: maphash.MakeSeed(), shards: make([]shard[T], shards)}
 }
 
-// shard returns what is known of a key, and the hash that stands for it there.
+// shard returns the shard of a key, and the key's hash.
 func (g *Gate[T]) shard(key string) (*shard[T], uint64) {
 	hash := maphash.String(g.seed, key)
 	return &g.shards[hash%uint64(len(g.shards))], hash
 }
 
-// Enter reports whether an item may go through at once. If not, it is kept until
-// Leave returns it.
+// Enter reports whether it admits an item now. If not, the gate keeps the item until Leave
+// returns it.
 func (g *Gate[T]) Enter(key string, item T) bool {
 	s, hash := g.shard(key)
 	s.mu.Lock()
@@ -82,8 +79,8 @@ func (g *Gate[T]) Enter(key string, item T) bool {
 	return false
 }
 
-// Leave says that the item of a key that went through is done with. The next one
-// of the key, if there is one, goes through by that, and is returned.
+// Leave ends the admission of a key's item. It admits and returns the next item of the key,
+// if one waits.
 func (g *Gate[T]) Leave(key string) (next T, ok bool) {
 	s, hash := g.shard(key)
 	s.mu.Lock()
@@ -118,8 +115,7 @@ func (s *shard[T]) keepLocked(n *node[T]) {
 	}
 }
 
-// shrinkLocked gives back the memory of keys that are gone, which a map does not
-// do by itself.
+// shrinkLocked frees the memory of removed keys, which a map keeps.
 func (s *shard[T]) shrinkLocked() {
 	const small = 64
 	if s.most <= small || len(s.lines) > s.most/4 {
@@ -132,7 +128,7 @@ func (s *shard[T]) shrinkLocked() {
 	s.lines, s.most = lines, len(lines)
 }
 
-// Len is how many keys an item is through with.
+// Len returns the number of keys with an admitted item.
 func (g *Gate[T]) Len() int {
 	n := 0
 	for i := range g.shards {

@@ -1,9 +1,9 @@
-// Package line orders things that wait at a door: by the number of their seats, and those
-// with the same key one after the other.
+// Package line orders items that wait at a door by the numbers of their seats. Items with
+// the same key go one after the other.
 //
-// A seat is taken at the first wait and kept until its holder leaves for good, so a
-// holder that comes back is in its old place. Of the holders with the same key the first
-// one may go; the others are behind it until it leaves.
+// A holder takes a seat at its first wait and keeps it until it leaves for good, so a
+// holder that comes back has its old place. Of the holders with the same key, only the
+// first may go. The others stay behind it until it leaves.
 package line
 
 import (
@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// Place is where the holder of a seat is.
+// Place is the location of the holder of a seat.
 type Place uint8
 
 // The places.
@@ -23,7 +23,7 @@ const (
 	places
 )
 
-// Reasons is the number of reasons for waiting that a line tells apart.
+// Reasons is the number of reasons for waiting.
 const Reasons = 4
 
 // Seat is a place in a line. The zero Seat is none.
@@ -31,13 +31,13 @@ type Seat struct {
 	Number uint64 // 0: none
 	Place  Place
 	Reason uint8 // less than Reasons
-	Since  int64 // when its holder was parked last
+	Since  int64 // when its holder was last parked
 }
 
-// Holder is what waits.
+// Holder is an item that waits.
 type Holder interface {
 	comparable
-	Seat() *Seat // its seat in the line; the line is the only one that changes it
+	Seat() *Seat // its seat in the line; only the line changes it
 	Key() string
 }
 
@@ -46,28 +46,28 @@ type Holder interface {
 type Line[T Holder] struct {
 	ready  []T // parked, by number; each the first of its key
 	keys   map[string]*keyed[T]
-	at     [places]int  // seats in each place; those away are not counted
+	at     [places]int  // seats in each place but Away
 	parked [Reasons]int // seats in the line, by reason
 	taken  int
 	last   uint64
 }
 
-// keyed are the holders of a key.
+// keyed has the holders of a key.
 type keyed[T Holder] struct {
 	first  T
 	behind []T
 }
 
-// Taken is the number of seats.
+// Taken returns the number of seats.
 func (l *Line[T]) Taken() int { return l.taken }
 
-// Count is the number of holders in a place other than Away.
+// Count returns the number of holders in a place other than Away.
 func (l *Line[T]) Count(p Place) int { return l.at[p] }
 
-// Parked is the number of parked holders, by reason.
+// Parked returns the number of parked holders, by reason.
 func (l *Line[T]) Parked() [Reasons]int { return l.parked }
 
-// First is the first holder of a key.
+// First returns the first holder of a key.
 func (l *Line[T]) First(key string) (first T, ok bool) {
 	if k := l.keys[key]; k != nil {
 		return k.first, true
@@ -75,8 +75,8 @@ func (l *Line[T]) First(key string) (first T, ok bool) {
 	return first, false
 }
 
-// Sit gives a holder without a seat the next one, away. With a key it is behind those of the
-// key from now on.
+// Sit gives a holder the next seat, with the place Away. The holder queues behind earlier
+// holders of its key.
 func (l *Line[T]) Sit(x T) {
 	l.last++
 	l.taken++
@@ -106,7 +106,8 @@ func (l *Line[T]) Park(x T, reason uint8, now int64) {
 	}
 }
 
-// insert puts a holder where its number says. New ones have the highest.
+// insert adds a parked holder in the order of numbers. New holders have the highest
+// numbers.
 func (l *Line[T]) insert(x T) {
 	i, _ := slices.BinarySearchFunc(l.ready, x, byNumber)
 	l.ready = slices.Insert(l.ready, i, x)
@@ -114,7 +115,8 @@ func (l *Line[T]) insert(x T) {
 
 func byNumber[T Holder](x, y T) int { return cmp.Compare(x.Seat().Number, y.Seat().Number) }
 
-// Move notes where the holder of a seat is now. Next and Park move in and out of the line.
+// Move sets the place of the holder of a seat. Use Park and Next to move into and out of
+// the line.
 func (l *Line[T]) Move(x T, to Place) {
 	seat := x.Seat()
 	if seat.Place == Parked {
@@ -136,7 +138,7 @@ func (l *Line[T]) Change(x T, reason uint8) {
 	l.Move(x, Parked)
 }
 
-// Front is the parked holder that may go first.
+// Front returns the parked holder that may go first.
 func (l *Line[T]) Front() (front T, ok bool) {
 	if len(l.ready) == 0 {
 		return front, false
@@ -144,7 +146,7 @@ func (l *Line[T]) Front() (front T, ok bool) {
 	return l.ready[0], true
 }
 
-// Next takes the front out of the line: it is coming.
+// Next removes and returns the front of the line. Its place is then Coming.
 func (l *Line[T]) Next() T {
 	var none T
 	x := l.ready[0]
@@ -154,13 +156,13 @@ func (l *Line[T]) Next() T {
 	return x
 }
 
-// Drop takes a parked holder that may go out of the line: it is away.
+// Drop removes a parked holder that may go from the line. Its place is then Away.
 func (l *Line[T]) Drop(x T) {
 	l.ready = slices.DeleteFunc(l.ready, func(y T) bool { return x == y })
 	l.Move(x, Away)
 }
 
-// Leave takes back a seat. The next holder of its key comes first.
+// Leave frees a seat. The next holder of its key becomes the first.
 func (l *Line[T]) Leave(x T) {
 	l.Move(x, Away)
 	*x.Seat() = Seat{}
@@ -182,12 +184,12 @@ func (l *Line[T]) Leave(x T) {
 	default:
 		delete(l.keys, key)
 		if len(l.keys) == 0 {
-			l.keys = nil // a map keeps its memory
+			l.keys = nil // a map keeps the memory of removed keys
 		}
 	}
 }
 
-// All are the parked holders, oldest first.
+// All returns the parked holders, oldest first.
 func (l *Line[T]) All() []T {
 	all := slices.Clone(l.ready)
 	for _, k := range l.keys {
@@ -201,8 +203,8 @@ func (l *Line[T]) All() []T {
 	return all
 }
 
-// Empty takes all parked holders out of the line, oldest first: they are away, and none
-// of them is behind another one.
+// Empty removes and returns all parked holders, oldest first. Their place is then Away, and
+// none of them is behind another.
 func (l *Line[T]) Empty() []T {
 	all := l.All()
 	l.ready = nil

@@ -7,8 +7,8 @@ type fifo[T any] struct {
 	count int
 }
 
-// small is the size up to which an empty ring is kept: 256 KiB of dispatches. With less, a busy
-// bus that drains its queue now and then would grow the ring again each time.
+// small is the size up to which an empty ring is kept: 256 KiB of dispatches. With less, a
+// busy bus that drains its queue occasionally would grow the ring each time.
 const small = 16 << 10
 
 func (f *fifo[T]) len() int { return f.count }
@@ -40,7 +40,7 @@ func (f *fifo[T]) grow() {
 	f.ring, f.first = ring, 0
 }
 
-// trim gives back the memory of an empty ring that a burst has grown.
+// trim frees an empty ring that grew in a burst.
 func (f *fifo[T]) trim() {
 	if f.count == 0 && len(f.ring) > small {
 		f.ring, f.first = nil, 0

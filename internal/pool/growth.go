@@ -7,40 +7,40 @@ import (
 )
 
 const (
-	// tick is how long an item waits behind busy workers before there are more of them.
-	// It is the runtime's time: this is scheduling.
+	// tick is how long an item waits behind busy workers before the pool adds workers. It is
+	// real time, because it concerns scheduling.
 	tick = 500 * time.Microsecond
 	// factor multiplies the number of workers at a tick.
 	factor = 4
-	// fast is the number of items that a worker runs in a tick when they are too short
-	// to be worth more workers than processors.
+	// fast is the number of items per worker and tick above which the items are too short for
+	// more workers than processors.
 	fast = 32
-	// short is how long an item takes that another worker would only slow down: workers of
-	// short items spend their time on what the others have just written.
+	// short is the duration of items that another worker would only slow down: workers of
+	// short items spend their time on cache misses for data that other workers write.
 	short = 3 * time.Microsecond
-	// turns is how often grow yields before it adds workers, unless that takes two
-	// slices: one turn may pass over goroutines that wait at another processor.
+	// turns is how often grow yields before it adds workers, unless that takes two slices. One
+	// yield may skip goroutines that wait at another processor.
 	turns = 8
 	// slice is how long the runtime lets a goroutine run before it preempts it.
 	slice = 10 * time.Millisecond
-	// many is the number of workers a processor above which they may be themselves the
-	// reason why processors are short.
+	// many is the number of workers per processor above which the workers themselves may
+	// overload the processors.
 	many = 16
 )
 
-// growth decides how many workers there should be. The pool's mutex guards it,
-// but for what took writes.
+// growth decides on the number of workers. The pool's mutex guards it, except for the
+// fields that took writes.
 type growth struct {
 	ticker  *time.Timer
-	ticking bool         // the ticker is set, or grow runs
-	growing bool         // grow runs, and keeps the pool from being gone
+	ticking bool         // the ticker is set or grow runs
+	growing bool         // grow runs, which delays the close of gone
 	began   time.Time    // of the period
-	seen    int64        // items that had begun then
+	seen    int64        // items begun at its start
 	period  atomic.Int64 // number of the tick
-	takers  atomic.Int64 // workers that have taken an item since then
+	takers  atomic.Int64 // workers that took an item in the period
 }
 
-// took notes that a worker has taken an item; last is the period of its last one.
+// took records that a worker took an item. last is the period of its last item.
 func (g *growth) took(last *int64) {
 	if now := g.period.Load(); *last != now {
 		*last = now
@@ -70,8 +70,8 @@ func (p *Pool[T, W]) watchGrowthLocked() {
 	g.ticker.Reset(tick)
 }
 
-// tick adds workers while items wait and are slow, and removes those that short items
-// do not need.
+// tick adds workers while slow items wait, and removes workers that short items do not
+// need.
 func (p *Pool[T, W]) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +86,7 @@ func (p *Pool[T, W]) tick() {
 	progress, takers := g.nextPeriod(p.begun.Load())
 	switch {
 	case active > 0 && progress >= int64(active)*fast:
-		// Only workers that took an item can leave: the others may be stuck for long.
+		// Only workers that took an item can leave: the others may be blocked for long.
 		useful := runtime.GOMAXPROCS(0)
 		if time.Duration(progress)*short > elapsed*time.Duration(min(takers, useful)) {
 			useful = 1
@@ -96,7 +96,7 @@ func (p *Pool[T, W]) tick() {
 	case active < p.cfg.Concurrency:
 		p.surplus, g.growing = 0, true
 		p.countFreeLocked()
-		go p.grow() // which ticks on
+		go p.grow() // it resets the ticker
 		return
 	}
 	g.ticker.Reset(tick)
@@ -104,10 +104,10 @@ func (p *Pool[T, W]) tick() {
 
 // grow adds workers if items are slow.
 //
-// Little progress also means that processors are short. More goroutines would then make
-// every item slower, until all of them exceed their deadlines. So grow yields first. If
-// the workers made much progress meanwhile, they are enough. If yielding took long,
-// it adds one worker at most, and none while items do get done.
+// Little progress can also mean that the processors are overloaded. More goroutines would
+// then make every item slower, until all of them exceed their deadlines. So grow yields
+// first. If the workers make much progress meanwhile, they are enough. If yielding takes
+// long, grow adds at most one worker, and none while items complete.
 func (p *Pool[T, W]) grow() {
 	asked := time.Now()
 	for turn := 0; turn < turns && time.Since(asked) < 2*slice; turn++ {

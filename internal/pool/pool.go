@@ -1,10 +1,10 @@
 // Package pool runs queued items on an elastic number of goroutines.
 //
 // The queue is first in, first out, and bounded. It has two ends with a mutex each:
-// publishers fill an inbox, and workers exchange it for their empty outbox, so the two
-// seldom meet. A worker takes one item at a time, so a slow item delays no other. The number of workers
-// follows the work: it grows while items wait behind slow ones, up to a limit, and
-// shrinks when the workers find nothing to do.
+// publishers fill an inbox, and workers swap it for their empty outbox, so the two rarely
+// contend. A worker takes one item at a time, so a slow item delays no other. The number of
+// workers grows while items wait behind slow ones, up to a limit. It shrinks when workers
+// find no item.
 package pool
 
 import (
@@ -25,28 +25,27 @@ var (
 	ErrContext = errors.New("pool: context ended")
 )
 
-// Config describes a pool of items T. W is the state that its user keeps for each
-// worker goroutine.
+// Config configures a pool of items T. W is the user's state of a worker goroutine.
 type Config[T, W any] struct {
 	// Open makes the state of a new worker. Close releases it.
 	Open  func() W
 	Close func(W)
-	// Run runs an item. It returns false if Replace has given the item to another
-	// worker: the goroutine then no longer belongs to the pool, and ends. Run may end
-	// its goroutine with runtime.Goexit if it has called Replace before.
+	// Run runs an item. It returns false if Replace handed the item to another worker: the
+	// goroutine then leaves the pool and ends. Run may end its goroutine with runtime.Goexit
+	// after it has called Replace.
 	Run func(W, T) bool
-	// Enter decides whether a gated item may run now. It is called once for each, in
-	// queue order. If it returns false, it has kept the item until Release. It is called
-	// under the pool's lock, so it must neither block nor call the pool.
+	// Enter reports whether a gated item may run now. It is called once for each, in queue
+	// order. If it returns false, it keeps the item until Release. It is called under the
+	// pool's lock, so it must neither block nor call the pool.
 	Enter func(T) bool
-	// Idle is called when a worker is about to rest, so that it keeps nothing of its last
-	// item in memory. It is called under the pool's lock.
+	// Idle is called when a worker is about to rest, to release the memory of its last item.
+	// It is called under the pool's lock.
 	Idle func(W)
 	// Freed is called without a lock when a worker of a full pool becomes free.
 	Freed func()
-	// Rest is called without a lock when nothing runs and nothing is queued.
+	// Rest is called without a lock when no item runs or is queued.
 	Rest func()
-	// Concurrency is the maximum number of workers, blocked ones not counted.
+	// Concurrency is the maximum number of workers, not counting blocked ones.
 	Concurrency int
 	// Capacity is the maximum number of queued items.
 	Capacity int
@@ -58,7 +57,7 @@ type Config[T, W any] struct {
 const (
 	open     int32 = iota
 	refusing       // Reserve admits only items that may exceed the capacity
-	sealed         // Reserve admits nothing
+	sealed         // Reserve rejects all items
 )
 
 // Pool is a queue and the workers that empty it. Its methods are safe for concurrent
@@ -68,36 +67,36 @@ type Pool[T, W any] struct {
 	phase   atomic.Int32
 	thirsty atomic.Bool // a caller of Reserve waits
 	full    atomic.Bool // every allowed worker is busy
-	crowded atomic.Bool // a worker is to leave
+	crowded atomic.Bool // some worker must leave
 
-	_            [64]byte   // workers write what follows
+	_            [64]byte   // workers write the following fields
 	out          sync.Mutex // guards the following; acquired before mu
 	outbox       fifo[entry[T]]
-	released     fifo[T]      // items that Enter has kept and Release has returned
-	releasedNext bool         // the next item is one of these
+	released     fifo[T]      // items that Enter kept and Release returned
+	releasedNext bool         // the next item comes from released
 	begun        atomic.Int64 // items taken so far; written under out
 	ahead        atomic.Int64 // items in outbox and released; written under out
 
-	_        [64]byte     // publishers write what follows
-	reserved atomic.Int64 // places that were reserved so far
-	limit    atomic.Int64 // what reserved may reach; see refreshLocked
+	_        [64]byte     // publishers write the following fields
+	reserved atomic.Int64 // places reserved so far
+	limit    atomic.Int64 // upper bound of reserved; see refreshLocked
 
 	mu       sync.Mutex // guards the following
 	inbox    fifo[entry[T]]
 	waiters  []*waiter
 	rested   sync.Cond
 	returned int64 // items of Return so far
-	over     int64 // items that were admitted beyond the capacity so far
+	over     int64 // items admitted beyond the capacity so far
 	running  int   // workers that run an item, and items of TryTake
 	workers  int   // alive; neither replaced nor blocked
-	resting  int   // workers that wait for an item, without those that have been woken
+	resting  int   // workers that wait for an item and were not woken
 	woken    int   // wake-ups that no worker has consumed yet
 	blocked  int   // workers whose item waits for others (Block)
 	surplus  int   // workers that short items do not need
 	started  bool
 	closed   bool
 	left     bool          // gone is closed
-	gone     chan struct{} // closed when the last worker of a closed pool has left
+	gone     chan struct{} // closed when the last worker of a closed pool leaves
 	growth   growth
 }
 
@@ -113,7 +112,7 @@ type waiter struct {
 	told chan error
 }
 
-// New makes a pool. No worker runs before Start.
+// New returns a pool. No worker runs before Start.
 func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	p := &Pool[T, W]{cfg: cfg, gone: make(chan struct{})}
 	p.rested.L = &p.mu
@@ -121,12 +120,12 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	return p
 }
 
-// Reserve reserves room for n items, to be given to Push, or back with Unreserve.
+// Reserve reserves room for n items. Use it with Push, or free it with Unreserve.
 //
-// If the queue is full it waits for room until ctx ends or the pool refuses,
-// or returns ErrFull if the pool does not wait or has not been started. With over it
-// never waits and may exceed the capacity, until Seal. More items than the capacity
-// wait for an empty queue.
+// If the queue is full, it waits for room until ctx ends or the pool refuses. If the pool
+// does not wait or has not been started, it returns ErrFull. With over it never waits and
+// may exceed the capacity, until Seal. A reservation beyond the capacity waits for an empty
+// queue.
 func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) error {
 	switch {
 	case over:
@@ -136,7 +135,7 @@ func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) error {
 	case p.thirsty.Load() || !p.fits(n):
 		return p.await(ctx, n)
 	}
-	// Read after the room is reserved: Refuse sets the phase before its caller asks for the
+	// Read after the room is reserved: Refuse sets the phase before its caller reads the
 	// depth, so one of the two sees the other.
 	if phase := p.phase.Load(); phase == sealed || phase == refusing && !over {
 		p.Unreserve(n)
@@ -145,7 +144,7 @@ func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) error {
 	return nil
 }
 
-// fits reserves room for n items if there is enough by the limit, which may be too low.
+// fits reserves room for n items if the limit allows it. The limit may be too low.
 func (p *Pool[T, W]) fits(n int) bool {
 	for {
 		reserved := p.reserved.Load()
@@ -158,8 +157,8 @@ func (p *Pool[T, W]) fits(n int) bool {
 	}
 }
 
-// refreshLocked computes the limit: so many places can have been reserved, given the items
-// that have begun. Publishers do not look at what workers write for each event.
+// refreshLocked computes the limit of reserved from the number of begun items. Publishers
+// read the limit, because they must not read a counter that workers write for each item.
 func (p *Pool[T, W]) refreshLocked() {
 	p.limit.Store(int64(p.cfg.Capacity) + p.begun.Load() - p.returned)
 }
@@ -174,8 +173,7 @@ func (p *Pool[T, W]) countOver(n int) {
 
 // await reserves room for n items in the order of arrival.
 func (p *Pool[T, W]) await(ctx context.Context, n int) error {
-	// The context is its caller's code and may panic: it is asked before anything is
-	// registered.
+	// Before anything is registered: the context is the caller's code and may panic.
 	ended := ctx.Done()
 	w := &waiter{need: n, told: make(chan error, 1)}
 	p.mu.Lock()
@@ -192,7 +190,7 @@ func (p *Pool[T, W]) await(ctx context.Context, n int) error {
 	}
 	p.waiters = append(p.waiters, w)
 	p.thirsty.Store(true)
-	// A worker that took the last item before thirsty was set has not looked for waiters.
+	// If a worker takes the last item before thirsty is set, it does not look for waiters.
 	p.admitWaitersLocked()
 	p.mu.Unlock()
 	select {
@@ -216,7 +214,7 @@ func (p *Pool[T, W]) fitsLocked(n int) bool {
 	return p.fits(n)
 }
 
-// admitWaitersLocked reserves room for those that have waited longest.
+// admitWaitersLocked reserves room for waiters in the order of arrival.
 func (p *Pool[T, W]) admitWaitersLocked() {
 	for len(p.waiters) > 0 && p.fitsLocked(p.waiters[0].need) {
 		p.waiters[0].told <- nil
@@ -225,7 +223,7 @@ func (p *Pool[T, W]) admitWaitersLocked() {
 	p.thirsty.Store(len(p.waiters) > 0)
 }
 
-// Unreserve gives back room for n items.
+// Unreserve frees reserved room for n items.
 func (p *Pool[T, W]) Unreserve(n int) {
 	p.reserved.Add(int64(-n))
 	if p.thirsty.Load() {
@@ -235,16 +233,14 @@ func (p *Pool[T, W]) Unreserve(n int) {
 	}
 }
 
-// Push queues an item whose room is reserved. A gated item is shown to Enter when its
-// turn comes.
+// Push queues an item whose room is reserved. A gated item is passed to Enter in its turn.
 func (p *Pool[T, W]) Push(item T, gated bool) {
 	p.mu.Lock()
 	p.pushLocked(entry[T]{item, gated})
 	p.mu.Unlock()
 }
 
-// Return queues items that the pool has run or refused to wait for before. It never
-// waits and may exceed the capacity.
+// Return queues items without a reservation. It never waits and may exceed the capacity.
 func (p *Pool[T, W]) Return(gated bool, items ...T) {
 	p.mu.Lock()
 	p.returned += int64(len(items))
@@ -255,8 +251,8 @@ func (p *Pool[T, W]) Return(gated bool, items ...T) {
 	p.mu.Unlock()
 }
 
-// Release queues an item that Enter has kept. It is taken in turns with the others, since
-// it has had its turn in the queue.
+// Release queues an item that Enter kept. Released and queued items alternate, because a
+// released item has had its turn in the queue.
 func (p *Pool[T, W]) Release(item T) {
 	p.out.Lock()
 	p.released.push(item)
@@ -276,9 +272,9 @@ func (p *Pool[T, W]) pushLocked(e entry[T]) {
 	p.wakeLocked()
 }
 
-// wakeLocked makes sure that a worker looks for the item that was just queued. Waking
-// one costs more than running a short item, so a busy worker is left to come back by
-// itself, and growth watches whether it does.
+// wakeLocked ensures that a worker takes the item that was just queued. Waking a worker
+// costs more than running a short item. So if a worker is busy, none is woken, and growth
+// checks whether the busy one comes back.
 func (p *Pool[T, W]) wakeLocked() {
 	if !p.started {
 		return
@@ -306,8 +302,7 @@ func (p *Pool[T, W]) addWorkersLocked(n int) {
 	p.countFreeLocked()
 }
 
-// countFreeLocked notes whether a worker is free, or may be started, and whether one is to
-// leave.
+// countFreeLocked updates full and crowded.
 func (p *Pool[T, W]) countFreeLocked() {
 	if full := p.workers-p.resting >= p.cfg.Concurrency; full != p.full.Load() {
 		p.full.Store(full)
@@ -320,8 +315,8 @@ func (p *Pool[T, W]) countFreeLocked() {
 // Full reports whether every worker that the concurrency allows is busy.
 func (p *Pool[T, W]) Full() bool { return p.full.Load() }
 
-// work is the life of a worker. busy says that it begins with an item that Replace gave
-// it and that has run.
+// work is the main function of a worker. busy is set for a worker of Replace, which has run
+// an item already.
 func (p *Pool[T, W]) work(w W, busy bool) {
 	defer p.cfg.Close(w)
 	var turn int64 // the last growth period in which it took an item
@@ -337,8 +332,8 @@ func (p *Pool[T, W]) work(w W, busy bool) {
 	}
 }
 
-// take waits for the next item. busy says that the worker comes back from another one.
-// False tells the worker to leave.
+// take waits for the next item. busy is set if the worker has just run one. If take returns
+// false, the worker must leave.
 func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 	if busy && !p.crowded.Load() {
 		if item, ok = p.pop(); ok {
@@ -360,7 +355,7 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 			p.mu.Unlock()
 			item, ok = p.pop()
 			p.mu.Lock()
-			if !ok { // another worker has taken it, or Enter keeps it
+			if !ok { // another worker took it, or Enter keeps it
 				continue
 			}
 			p.running++
@@ -404,7 +399,7 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 	}
 }
 
-// admitWaiters follows up on an item that was taken without mu.
+// admitWaiters admits waiters after an item was taken without mu.
 func (p *Pool[T, W]) admitWaiters() {
 	if p.thirsty.Load() {
 		p.mu.Lock()
@@ -413,8 +408,8 @@ func (p *Pool[T, W]) admitWaiters() {
 	}
 }
 
-// pop takes the next item that may run. Released items and the others take turns: a released one
-// has had its turn before, but those of one gate must not delay all others.
+// pop takes the next item that may run. Released and queued items alternate: a released
+// item has had its turn, but the items of one gate must not delay all others.
 func (p *Pool[T, W]) pop() (item T, ok bool) {
 	p.out.Lock()
 	defer p.out.Unlock()
@@ -454,7 +449,7 @@ func (p *Pool[T, W]) popQueueLocked() (item T, ok bool) {
 	}
 }
 
-// trim gives back the memory of a burst that has been taken.
+// trim frees the memory of a burst.
 func (p *Pool[T, W]) trim() {
 	p.out.Lock()
 	defer p.out.Unlock()
@@ -465,8 +460,8 @@ func (p *Pool[T, W]) trim() {
 	p.inbox.trim()
 }
 
-// retireLocked lets the worker that asks leave if there are too many: one has come back
-// from Block, or fewer do as well. The last free one stays.
+// retireLocked reports whether the calling worker must leave because the pool has too many:
+// one came back from Block, or short items need fewer.
 func (p *Pool[T, W]) retireLocked() bool {
 	switch {
 	case p.workers > p.cfg.Concurrency:
@@ -488,7 +483,7 @@ func (p *Pool[T, W]) leaveLocked() {
 	p.closeGoneLocked()
 }
 
-// becameFreeLocked calls the hooks of a pool that has a free worker, unlocked meanwhile.
+// becameFreeLocked calls the hooks of a pool that has a free worker, and unlocks meanwhile.
 func (p *Pool[T, W]) becameFreeLocked(wasFull bool) {
 	p.countFreeLocked()
 	rests := p.resting == p.workers && p.blocked == 0
@@ -505,11 +500,11 @@ func (p *Pool[T, W]) becameFreeLocked(wasFull bool) {
 	p.mu.Lock()
 }
 
-// lenLocked is the number of items that workers can take, or ask Enter for.
+// lenLocked returns the number of items that workers can take, or pass to Enter.
 func (p *Pool[T, W]) lenLocked() int { return p.inbox.len() + int(p.ahead.Load()) }
 
-// Replace hands a running item over to a fresh worker, because its own is stuck or ends:
-// rest does what is left to do for the item.
+// Replace hands a running item to a fresh worker, because its own is stuck or ends. The
+// worker calls rest to complete the item.
 func (p *Pool[T, W]) Replace(rest func(W)) {
 	go func() {
 		w := p.cfg.Open()
@@ -518,8 +513,8 @@ func (p *Pool[T, W]) Replace(rest func(W)) {
 	}()
 }
 
-// TryTake takes the next item on the caller's goroutine, which calls Finish when it is
-// done with it.
+// TryTake takes the next item on the caller's goroutine. The caller must call Finish after
+// it.
 func (p *Pool[T, W]) TryTake() (item T, ok bool) {
 	if item, ok = p.pop(); !ok {
 		return item, false
@@ -538,7 +533,7 @@ func (p *Pool[T, W]) Finish() {
 	p.running--
 }
 
-// Block says that a running item waits for other items: it does not count against the
+// Block marks a running item as waiting for other items. It does not count against the
 // concurrency until Unblock.
 func (p *Pool[T, W]) Block() {
 	p.mu.Lock()
@@ -560,7 +555,7 @@ func (p *Pool[T, W]) Unblock() {
 	p.countFreeLocked()
 }
 
-// Start begins to run queued items.
+// Start starts running queued items.
 func (p *Pool[T, W]) Start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -570,8 +565,8 @@ func (p *Pool[T, W]) Start() {
 	}
 }
 
-// Refuse makes Reserve return ErrClosed, to those that wait in it too, except for items
-// that may exceed the capacity.
+// Refuse makes Reserve return ErrClosed, also to waiting callers, except for items that may
+// exceed the capacity.
 func (p *Pool[T, W]) Refuse() { p.refuse(refusing) }
 
 // Seal makes every Reserve return ErrClosed.
@@ -588,8 +583,8 @@ func (p *Pool[T, W]) refuse(phase int32) {
 	p.thirsty.Store(false)
 }
 
-// Close lets the workers leave when nothing is queued. The channel is closed when the
-// last one has left; workers that were replaced do not count.
+// Close makes the workers leave when the queue is empty. It returns a channel that is
+// closed when the last worker leaves, not counting replaced workers.
 func (p *Pool[T, W]) Close() <-chan struct{} {
 	p.Seal()
 	p.mu.Lock()
@@ -609,7 +604,7 @@ func (p *Pool[T, W]) closeGoneLocked() {
 	}
 }
 
-// Depth is the number of items that are queued, or whose room is reserved.
+// Depth returns the number of items that are queued, or whose room is reserved.
 func (p *Pool[T, W]) Depth() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -625,10 +620,10 @@ type Stats struct {
 	Queued  int   // items that wait for a worker, or that Enter keeps
 	Running int   // items that run
 	Workers int   // goroutines that may take items
-	Over    int64 // items that were admitted beyond the capacity so far
+	Over    int64 // items admitted beyond the capacity so far
 }
 
-// Stats takes a snapshot.
+// Stats returns a snapshot.
 func (p *Pool[T, W]) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,16 +28,16 @@ type entry[V comparable] struct {
 	value  V
 }
 
-// New makes a registry of values that have a name, and aliases by which they are found as well.
-// Neither may change while the registry has the value.
+// New returns a registry of values with a name and aliases. Neither may change while the
+// registry has the value.
 func New[V comparable](name func(V) string, aliases func(V) []string) *Registry[V] {
 	return &Registry[V]{name: name, aliases: aliases, named: make(map[string]V)}
 }
 
-// Next is the number of the value that is added next.
+// Next returns the number of the value that is added next.
 func (r *Registry[V]) Next() uint64 { return r.last + 1 }
 
-// Len is the number of values.
+// Len returns the number of values.
 func (r *Registry[V]) Len() int { return len(r.entries) - r.removed }
 
 // Find returns the value with a name or an alias.

@@ -1,4 +1,4 @@
-// Package texts makes short, valid texts of values that are not trusted.
+// Package texts converts untrusted values to short, valid texts.
 package texts
 
 import (
@@ -25,9 +25,9 @@ func OfError(err error, known string, most int) (text string) {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// OfPanic returns the text of a value with which a function panicked: of strings, errors and
-// scalars. Of any other value it returns the type. To format a value that contains itself, that
-// another goroutine writes, or whose methods block, would end or stop the process.
+// OfPanic returns the text of a panic's value if it is a string, an error or a scalar, and
+// otherwise its type. Formatting another value could hang or crash: it may contain itself,
+// change concurrently, or have methods that block.
 func OfPanic(value any, most int) string {
 	if err, ok := value.(error); ok {
 		if text := OfError(err, "", most); text != "" {
@@ -55,7 +55,7 @@ func OfPanic(value any, most int) string {
 	return fmt.Sprintf("a value of type %T", value)
 }
 
-// Cut cuts a text to a number of bytes before it copies it, and appends how much it left out.
+// Cut cuts a text to a number of bytes and appends the number of removed bytes.
 func Cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -71,8 +71,8 @@ func Shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// Problem returns why a text is no name, and where: it is longer than a number of bytes, not valid
-// UTF-8, or has a control character. The reason is empty for a name.
+// Problem returns why a text is not a valid name, and the offset: it is longer than most
+// bytes, not valid UTF-8, or has a control character. The reason is "" for a valid name.
 func Problem(text string, most int) (reason string, offset int) {
 	switch control := strings.IndexFunc(text, unicode.IsControl); {
 	case len(text) > most:

@@ -43,7 +43,7 @@ type Instant struct {
 	Millis int64     // UTC as milliseconds since 1970
 }
 
-// New makes a timeline that begins now. It starts no timer before the first call of
+// New returns a timeline that begins now. It starts no timer before the first call of
 // Recent.
 func New(c clock.Clock) *Timeline {
 	origin := c.Now()
@@ -167,7 +167,7 @@ func (t *Timeline) tick() {
 	}
 }
 
-// Later is the instant a delay after another one, or the end of time.
+// Later returns the instant a delay after another one, at most math.MaxInt64.
 func Later(nanos int64, delay time.Duration) int64 {
 	if due := nanos + int64(delay); due >= nanos {
 		return due

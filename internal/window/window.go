@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Steps is the number of steps in which a window moves.
+// Steps is the number of steps of a window.
 const Steps = 12
 
-// Window counts the outcomes of the last so many nanoseconds. Quiet, Succeed and Successes are
-// safe for concurrent use. The other methods need a lock of the caller.
+// Window counts outcomes over a sliding time window. Quiet, Succeed and Successes are safe
+// for concurrent use. The caller must lock the other methods.
 //
-// Most successes are quiet, and only increase one number. The window notes that number at the
-// beginning of each step, and so knows the successes of each step.
+// Most successes are quiet, and only increment one counter. The window records the counter
+// at the beginning of each step, which gives the successes of each step.
 type Window struct {
 	step      int64 // nanoseconds
 	successes atomic.Uint64
-	// Successes before this time are quiet: the end of the youngest step, or no time at all
-	// while the window has failures.
+	// Successes before this time are quiet: the end of the youngest step, or the minimum while
+	// the window has failures.
 	quietUntil atomic.Int64
 
 	youngest int64   // number of the youngest step
@@ -47,10 +47,10 @@ func (w *Window) Init(length time.Duration, now int64) {
 // Successes returns the number of successes ever counted.
 func (w *Window) Successes() uint64 { return w.successes.Load() }
 
-// Quiet reports whether a success at a time changes nothing but the number of successes.
+// Quiet reports whether a success at a time changes only the number of successes.
 func (w *Window) Quiet(now int64) bool { return now < w.quietUntil.Load() }
 
-// Succeed counts a success. If it is not quiet, Advance comes first: the success would
+// Succeed counts a success. If it is not quiet, call Advance first: the success would
 // otherwise belong to an earlier step.
 func (w *Window) Succeed() { w.successes.Add(1) }
 
@@ -72,7 +72,7 @@ func (w *Window) Fail() Mark {
 	return Mark(w.youngest + w.marks)
 }
 
-// Forget takes a failure back, unless the window has left it behind.
+// Forget removes a failure, unless it has left the window.
 func (w *Window) Forget(m Mark) {
 	step := int64(m) - w.marks
 	if m == 0 || step <= w.youngest-Steps {
