@@ -36,7 +36,7 @@ type dispatch struct {
 	first   call // its first call; further ones are allocated an attempt at a time
 }
 
-// dispatchState is the state of a dispatch. Only the transitions of dispatcher.go change it.
+// dispatchState is the state of a dispatch. Its owner changes it at each transition.
 type dispatchState uint8
 
 const (

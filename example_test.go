@@ -41,7 +41,7 @@ func Example() {
 	if _, err := bus.Publish(ctx, "order.placed", "o-17"); err != nil {
 		log.Fatal(err)
 	}
-	// Shutdown waits until what has been published is handled.
+	// Shutdown waits until the published events are handled.
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
