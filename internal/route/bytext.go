@@ -20,7 +20,7 @@ type named[V any] struct {
 
 func (m *byText[V]) empty() bool { return m.short.empty() && m.long.empty() }
 
-// get returns where the value of text is, not to be changed, or nil.
+// get returns a pointer to the value of text, or nil. The value must not be changed.
 func (m *byText[V]) get(hash uint64, text string) *V {
 	if len(text) <= shortText {
 		return m.short.get(hash)

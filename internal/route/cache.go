@@ -41,7 +41,7 @@ type cached[R any] struct {
 func newCached[R any](typ string, result R) *cached[R] {
 	e := &cached[R]{name: nameOf(typ), length: len(typ), result: result}
 	if len(typ) > maxUsual {
-		e.typ = strings.Clone(typ) // or whatever it is a part of would be kept with it
+		e.typ = strings.Clone(typ) // else a string that contains it would stay in memory
 	}
 	return e
 }
@@ -53,7 +53,7 @@ func (t *Table[S, R]) Cached(typ string) (r R, hash Hash, ok bool) {
 	if !usual(typ) {
 		return t.cachedUnusual(typ)
 	}
-	// All in this function: a call would be a tenth of what it takes.
+	// Without calls: a call would add a tenth to the time.
 	name := usualName(typ)
 	h := name.hash(len(typ))
 	page := t.state.Load().cache.pages[h%cachePages].Load()
@@ -80,7 +80,7 @@ func (t *Table[S, R]) cachedUnusual(typ string) (r R, hash Hash, ok bool) {
 	return r, Hash(h), false
 }
 
-// find looks for a type in all places of its set.
+// find searches for a type in all places of its set.
 func (p *cachePage[R]) find(hash uint64, name name, typ string) *cached[R] {
 	set := home(hash) / cacheWays
 	for like := tags(p.tags[set].Load()).places(hash); like != 0; like = like.others() {
@@ -107,7 +107,7 @@ func (c *cache[R]) put(hash uint64, typ string, result R) {
 	}
 	e := newCached(typ, result)
 	for i := range uint64(cacheWays) {
-		at := home(hash) ^ i // all of the set, in the same order for whoever puts the type
+		at := home(hash) ^ i // all of the set, in the same order for each put of the type
 		if page.places[at].CompareAndSwap(nil, e) || page.places[at].Load().is(e.name, typ) {
 			page.tag(at, hash)
 			return
@@ -130,16 +130,16 @@ func (p *cachePage[R]) tag(at uint64, hash uint64) {
 	}
 }
 
-// doorkeeper remembers the last types that were asked for and not found in the
-// cache, so that only a type that comes again is admitted: a flood of types that
-// come once evicts nothing. It forgets nothing when the table changes.
+// doorkeeper remembers the last types that the cache missed. Only a type that comes again
+// is admitted, so a flood of unique types evicts nothing. A change of the table does not
+// clear it.
 //
 // A word holds sixteen bits of the hash of each of the last four types that fell
 // on it, so that types that share a word do not hide each other.
 type doorkeeper [4096]atomic.Uint64
 
-// knows reports whether the type with this hash has been here lately, and
-// remembers it. It may be wrong, seldom, and no harm is done.
+// knows reports whether the type with this hash came recently, and remembers it. It is
+// rarely wrong, and an error is harmless.
 func (d *doorkeeper) knows(hash uint64) bool {
 	const each = 0x0001_0001_0001_0001 // a one for each of the four
 	word := &d[hash%uint64(len(d))]

@@ -7,16 +7,15 @@ import (
 )
 
 const (
-	// maxExpandedBytes bounds all the patterns together that one with braces
-	// and classes stands for.
+	// maxExpandedBytes bounds the total size of the expansions of one pattern.
 	maxExpandedBytes = 64 << 10
 	// maxClassRunes bounds a class of more than one range, which is compiled
 	// into the set of its characters.
 	maxClassRunes = 256
 )
 
-// expander writes out the braces of a pattern, because gobwas/glob takes
-// exponential time for alternatives, and translates its classes.
+// expander expands the braces of a pattern, because gobwas/glob takes exponential time for
+// alternatives. It also translates classes.
 type expander struct {
 	pattern string
 	pos     int
@@ -89,7 +88,7 @@ func tooManyAlternatives(at int) *Offence {
 	return offence(at, "its alternatives stand for more than %d patterns: subscribe several times", MaxAlternatives)
 }
 
-// plain reads characters that mean nothing to the expander.
+// plain reads characters without a meaning for the expander.
 func (x *expander) plain(within bool) expansion {
 	begin := x.pos
 	var at []uint16

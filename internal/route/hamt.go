@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// hamt is a persistent map from hashes to V (a hash array mapped trie): with and
-// without return a new map that shares all but a few small arrays with the old
-// one, which stays as it was. So a change of the index costs microseconds however
-// large it is, and readers of an older state are never disturbed.
+// hamt is a persistent map from hashes to V (a hash array mapped trie): with and without
+// return a new map that shares all but a few small arrays with the old one, which does not
+// change. A change costs microseconds for any size of the index, and readers keep their
+// older state.
 //
 // The zero value is empty.
 type hamt[V any] struct {
-	// below has the map for each value of the hash's next digit. It is nil as long
-	// as there are few items; then they are here, in no order.
+	// below has the map for each value of the hash's next digit. It is nil for few items,
+	// which are then here, in no order.
 	below *[hamtWidth]hamt[V]
 	items []hamtItem[V]
-	// tags of the items spare the look at those beside the one that is looked for, which
-	// costs cache lines, and branches that are hard to foretell.
+	// tags of the items avoid reading the other items, which costs cache lines and
+	// unpredictable branches.
 	tags [2]tags
 }
 
@@ -29,12 +29,12 @@ type hamtItem[V any] struct {
 const (
 	hamtBits  = 5
 	hamtWidth = 1 << hamtBits
-	hamtFew   = 16 // as many as have tags
+	hamtFew   = 16 // the number of tags
 )
 
 func (m *hamt[V]) empty() bool { return m.below == nil && len(m.items) == 0 }
 
-// get returns where the value for hash is, not to be changed, or nil.
+// get returns a pointer to the value for hash, or nil. The value must not be changed.
 func (m *hamt[V]) get(hash uint64) *V {
 	for digits := hash; m.below != nil; digits >>= hamtBits {
 		m = &m.below[digits%hamtWidth]
@@ -45,9 +45,9 @@ func (m *hamt[V]) get(hash uint64) *V {
 	return nil
 }
 
-// index returns where hash is among the items, or -1.
+// index returns the index of hash among the items, or -1.
 func (m *hamt[V]) index(hash uint64) int {
-	// Both at once: in which of them it is found is hard to foretell.
+	// Both at once, to avoid an unpredictable branch.
 	for p := m.tags[0].places(hash)>>1 | m.tags[1].places(hash); p != 0; p = p.others() {
 		bit := bits.TrailingZeros64(uint64(p))
 		if i := bit/8 + bit%2*8; m.items[i].hash == hash {
@@ -107,7 +107,7 @@ func (m hamt[V]) remove(shift uint, hash uint64) hamt[V] {
 		below := *m.below
 		b := &below[hash>>shift%hamtWidth]
 		*b = b.remove(shift+hamtBits, hash)
-		// Half of what made it split, so that coming and going at the limit is cheap.
+		// At half of the limit for a split, so that changes at the limit are cheap.
 		for i := range below {
 			if below[i].below != nil || len(left)+len(below[i].items) > hamtFew/2 {
 				return hamt[V]{below: &below}

@@ -6,15 +6,15 @@ import (
 	"math/bits"
 )
 
-// seed makes hashes unpredictable: nobody can choose types that collide.
+// seed makes hashes unpredictable, so an attacker cannot choose types that collide.
 var seed = maphash.MakeSeed()
 
 var hashStart, hashFactor = maphash.String(seed, "start"), maphash.String(seed, "factor") | 1
 
-// hashOf is that of a text in a byText.
+// hashOf returns the hash of a text in a byText.
 func hashOf(text string) uint64 { return hashSegment(text, short(text)) }
 
-// hashSegment is hashOf for what cutSegment has returned.
+// hashSegment is hashOf for the results of cutSegment.
 func hashSegment(text string, packed uint64) uint64 {
 	if len(text) > shortText {
 		return maphash.String(seed, text)
@@ -26,8 +26,8 @@ func hashSegment(text string, packed uint64) uint64 {
 	return h ^ h>>32
 }
 
-// name is what the cache knows a type by, beside its length. It has no more than four
-// fields, or it would not be kept in registers.
+// name identifies a type in the cache, together with its length. It has four fields, so
+// that the compiler keeps it in registers.
 type name struct{ first, second, third, last uint64 }
 
 // Types of a usual length are the same if their names and lengths are, as shorter ones are;
@@ -76,8 +76,8 @@ func (n name) hash(length int) uint64 {
 	return bits.RotateLeft64((h^mix(n.third^hashFactor, n.last^hashStart))*hashFactor, 32)
 }
 
-// mix multiplies, and adds what overflows to the rest: so that each bit of the result
-// depends on each of both.
+// mix multiplies, and combines the high and the low half, so that each bit of the result
+// depends on every bit of both factors.
 func mix(x, y uint64) uint64 {
 	high, low := bits.Mul64(x, y)
 	return high ^ low

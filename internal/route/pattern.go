@@ -10,7 +10,7 @@ import (
 
 // Pattern is a parsed pattern. It is immutable and safe for concurrent use.
 //
-// A pattern is a type in which segments, or parts of them, are left open:
+// A pattern is a type with wildcards for segments or parts of them:
 //
 //   - alone between dots: exactly one segment
 //     cre*  a*b    within a segment: any run of characters, also none
@@ -27,7 +27,7 @@ type Pattern struct {
 	variants []variant
 }
 
-// variant is one of the patterns without braces that a pattern stands for.
+// variant is one of the patterns without braces that a pattern expands to.
 type variant []segment
 
 type segmentKind uint8
@@ -43,23 +43,22 @@ type segment struct {
 	kind segmentKind
 	text string // of a literal or partial one; classes are in gobwas's syntax
 	glob *glob.Pattern
-	// tail is the text of the variant from here on if it is simple: literals and *,
-	// and perhaps a ** at the end. It is empty if it is not.
+	// tail is the text of the variant from here on if it is simple: literals and *, and
+	// optionally a ** at the end. Otherwise it is empty.
 	tail string
 }
 
-// Parse reads a pattern, or says what is wrong with it and where.
+// Parse parses a pattern, or returns its offence.
 //
-// It refuses what could never match a type (an empty segment, white space, a
-// backslash: types hold nothing that would need an escape), what is ambiguous
-// (** with other characters in its segment, [^a]) and what is not bounded: more
-// than [MaxPatternBytes], more than [MaxAlternatives], or classes and
-// alternatives of a size of their own.
+// It rejects patterns that cannot match a type (an empty segment, white space, a
+// backslash), ambiguous ones (** with other characters in its segment, [^a]), and large
+// ones: more than [MaxPatternBytes], more than [MaxAlternatives], or classes and
+// alternatives beyond their own limits.
 func Parse(pattern string) (*Pattern, *Offence) {
 	if len(pattern) > MaxPatternBytes {
 		return nil, offence(MaxPatternBytes, "it is longer than %d bytes", MaxPatternBytes)
 	}
-	pattern = strings.Clone(pattern) // its parts are kept, and must not keep more than it
+	pattern = strings.Clone(pattern) // its parts are kept, and would keep a larger string in memory
 	if pattern == "" || pattern == "*" {
 		return &Pattern{source: pattern, variants: []variant{{{kind: anyMany, tail: "**"}}}}, nil
 	}
@@ -128,7 +127,8 @@ func (e expansion) parse(pattern string) (v variant, off *Offence) {
 	return v, nil
 }
 
-// emptySegment blames a dot beside the empty segment at i of the expansion.
+// emptySegment returns the offence of the empty segment at i of the expansion, at a dot
+// beside it.
 func (e expansion) emptySegment(pattern string, i int) *Offence {
 	if i < len(e.text) { // a dot, with a dot or nothing before it
 		at := int(e.at[i])
@@ -151,12 +151,12 @@ func (v variant) equal(w variant) bool {
 	return slices.EqualFunc(v, w, func(a, b segment) bool { return a.kind == b.kind && a.text == b.text })
 }
 
-// String returns the pattern as it was given to [Parse].
+// String returns the pattern that was passed to [Parse].
 func (p *Pattern) String() string { return p.source }
 
-// Match reports whether typ, a valid type, matches the pattern. It is for a
-// single pattern; for many there is [Table]. It takes time polynomial in the
-// lengths of both and allocates nothing in the steady state.
+// Match reports whether typ, a valid type, matches the pattern. Use it for a single
+// pattern, and [Table] for many. It takes time polynomial in the lengths of both and
+// allocates nothing in the steady state.
 func (p *Pattern) Match(typ string) bool {
 	for _, v := range p.variants {
 		if v.match(typ) {
@@ -166,8 +166,8 @@ func (p *Pattern) Match(typ string) bool {
 	return false
 }
 
-// match goes from left to right, and back only to the last ** it has met, to
-// give it one more segment: what an earlier ** could do, the last one can too.
+// match goes from left to right, and backtracks only to the last **, to give it one more
+// segment. Backtracking to an earlier ** cannot find more matches.
 func (v variant) match(typ string) bool {
 	at, i := 0, 0           // next segment begins at typ[at], is for v[i]
 	retryAt, retry := 0, -1 // v[retry] is the last **, which ends before typ[retryAt]

@@ -1,11 +1,10 @@
-// Package route answers one question: which subscriptions does an event of this
-// type go to? It holds the patterns (see [Parse]), an index of subscriptions by
-// pattern and a bounded cache of its answers (see [Table]). It knows nothing of
-// events or handlers, and it is the only package that imports gobwas/glob.
+// Package route finds the subscriptions of an event type. It has the patterns (see
+// [Parse]), an index of subscriptions by pattern, and a bounded cache of results (see
+// [Table]). It does not depend on events or handlers. No other package imports gobwas/glob.
 //
-// The way of a type: [Table.Cached] finds it in the cache of the current state;
-// if it is not there, [CheckType] says whether it is a type at all and
-// [Table.Find] walks the index. [Table.Lookup] is both.
+// [Table.Cached] looks up a type in the cache of the current state. For a miss, [CheckType]
+// validates the type and [Table.Find] walks the index. [Table.Lookup] combines Cached and
+// Find.
 package route
 
 import (
@@ -18,20 +17,20 @@ import (
 const (
 	// MaxTypeBytes is the length of the longest event type.
 	MaxTypeBytes = 255
-	// MaxPatternBytes is the length of the longest pattern, as it is written.
+	// MaxPatternBytes is the length of the longest pattern, before its braces are expanded.
 	MaxPatternBytes = 1024
-	// MaxAlternatives is the number of patterns that the braces of one pattern
-	// may stand for.
+	// MaxAlternatives is the maximum number of patterns that the braces of one pattern expand
+	// to.
 	MaxAlternatives = 64
 )
 
-// Offence says what is wrong with a pattern or an event type, and where.
+// Offence reports why a pattern or an event type is invalid, and where.
 type Offence struct {
-	// Offset is the byte at which the offence begins; it is the length of the
-	// text if something is missing at the end.
+	// Offset is the byte at which the offence begins. It is the length of the text if the end
+	// is incomplete.
 	Offset int
-	// Reason is a clause such as "white space is not allowed", with the remedy
-	// where there is one. It never quotes more than one character of the text.
+	// Reason is a clause such as "white space is not allowed", and a remedy if one exists. It
+	// quotes at most one character of the text.
 	Reason string
 }
 
@@ -44,11 +43,10 @@ func offence(offset int, format string, args ...any) *Offence {
 	return &Offence{Offset: offset, Reason: fmt.Sprintf(format, args...)}
 }
 
-// CheckType returns nil if typ can be the type of an event: 1 to [MaxTypeBytes]
-// bytes of UTF-8, in non-empty segments separated by dots, without the
-// characters that mean something in a pattern (* ? [ ] { } \), white space,
-// control characters or invisible format characters (two types that look the
-// same would not be the same). It does not allocate unless it finds an offence.
+// CheckType returns nil if typ is a valid event type: 1 to [MaxTypeBytes] bytes of UTF-8,
+// in non-empty segments separated by dots. It must not have metacharacters of patterns (* ?
+// [ ] { } \), white space, control characters or invisible format characters, which make
+// different types look the same. It does not allocate unless it finds an offence.
 func CheckType(typ string) *Offence {
 	switch {
 	case typ == "":
@@ -56,9 +54,9 @@ func CheckType(typ string) *Offence {
 	case len(typ) > MaxTypeBytes:
 		return offence(MaxTypeBytes, "it is longer than %d bytes", MaxTypeBytes)
 	}
-	// Most are plain, which is found out eight bytes at once. Each eight begin with the
-	// last of those before, so that two dots in a row are found. How long types are is
-	// hard to foretell, so most take the same way.
+	// Most types are plain, which is checked eight bytes at a time. Each group begins with the
+	// last byte of the previous one, to find two dots in a row. Lengths of types are hard to
+	// predict, so most types take the same branches.
 	var odd uint64
 	if last := len(typ) - 8; last < 0 {
 		padding := uint64('a'*eachByte) << (8 * len(typ))
@@ -76,7 +74,7 @@ func CheckType(typ string) *Offence {
 	return findOffence(typ)
 }
 
-// findOffence is CheckType for one that is not plain, or begins or ends with a dot.
+// findOffence is CheckType for a type that is not plain, or begins or ends with a dot.
 func findOffence(typ string) *Offence {
 	segment := 0 // where the current one begins
 	for i := 0; i < len(typ); i++ {
@@ -109,7 +107,7 @@ func dotRemedy(text string, i int) string {
 	return "remove one of the two dots"
 }
 
-// badRune returns why r can be neither in a type nor in a pattern, or "".
+// badRune returns why neither a type nor a pattern may contain r, or "".
 func badRune(r rune, size int) string {
 	switch {
 	case r == utf8.RuneError && size <= 1:

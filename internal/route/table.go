@@ -5,15 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// Table indexes values of type S, the subscriptions, by pattern. For an event
-// type it has a value of type R, the result, which is built from the
-// subscriptions whose patterns match, in the order in which they were added, and
-// cached for types that are asked for more than once.
+// Table indexes values of type S, the subscriptions, by pattern. For an event type it
+// returns a result of type R, built from the matching subscriptions in the order in which
+// they were added. It caches the results of types that are looked up more than once.
 //
-// All methods are safe for concurrent use, and reading takes no lock: a change
-// makes a new state beside the old one and then puts it in its place, and every
-// reader works on the state that it found when it began. So a lookup sees every
-// Add and every removal that returned before it began. It must not be copied.
+// All methods are safe for concurrent use. Readers take no lock (copy-on-write): a change
+// builds a new state and then publishes it, and a reader uses the state that it found
+// first. A lookup sees every Add and every removal that returned before it began. A Table
+// must not be copied.
 type Table[S comparable, R any] struct {
 	build func(typ string, subs []S) R
 	state atomic.Pointer[state[S, R]]
@@ -24,8 +23,8 @@ type Table[S comparable, R any] struct {
 	tails tails      // guarded by mu
 }
 
-// state is the table at one moment. Only the cache changes, and belongs to it: no
-// result can outlive the state that it was built from.
+// state is a version of the table. Only its cache changes. Each state has its own cache, so
+// no result outlives the state that it was built from.
 type state[S comparable, R any] struct {
 	version uint64
 	root    node[S]
@@ -33,10 +32,9 @@ type state[S comparable, R any] struct {
 	cache   cache[R]
 }
 
-// NewTable returns an empty table. Lookup calls build for a type that is not in
-// the cache; it may keep subs, which is nil if no pattern matches, but must not
-// change them. It is called without a lock, perhaps concurrently, and more than
-// once for the same type.
+// NewTable returns an empty table. Lookup calls build for a type that is not in the cache.
+// build may keep subs, which is nil if no pattern matches, but must not change them. It is
+// called without a lock, possibly concurrently, and more than once for the same type.
 func NewTable[S comparable, R any](build func(typ string, subs []S) R) *Table[S, R] {
 	t := &Table[S, R]{build: build, tails: tails{}}
 	t.state.Store(&state[S, R]{})
@@ -55,9 +53,9 @@ func (t *Table[S, R]) Add(p *Pattern, s S) *Place[S] {
 	return place
 }
 
-// Remove takes away what Add has given a place for p, or for one parsed from the same
-// text: no lookup that begins after it has returned sees it. It may be called more than
-// once.
+// Remove removes the subscription with a place. p is the pattern that was passed to Add, or
+// one parsed from the same text. No lookup that begins after Remove has returned sees the
+// subscription. Further calls do nothing.
 func (t *Table[S, R]) Remove(p *Pattern, place *Place[S]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,8 +78,8 @@ func (t *Table[S, R]) edit(p *Pattern, add int, apply func(*more[S])) {
 	t.state.Store(next)
 }
 
-// Renew has results built anew: no lookup that begins after it has returned finds one
-// that was built before.
+// Renew discards the cached results. A lookup that begins after Renew has returned finds no
+// result that was built before.
 func (t *Table[S, R]) Renew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,19 +90,19 @@ func (t *Table[S, R]) Renew() {
 // Len returns the number of subscriptions.
 func (t *Table[S, R]) Len() int { return t.state.Load().len }
 
-// Hash is that of a type: see [Table.Cached].
+// Hash is the hash of a type, see [Table.Cached].
 type Hash uint64
 
-// Match returns the subscriptions that match typ, a valid type, in the order in
-// which they were added. It builds and remembers nothing. They must not be changed.
+// Match returns the subscriptions that match typ, a valid type, in the order in which they
+// were added. It neither builds nor caches a result. The slice must not be changed.
 func (t *Table[S, R]) Match(typ string) []S {
 	st := t.state.Load()
 	return subscriptions(st.root.match(typ, nil), st.version)
 }
 
-// Lookup returns the result for typ, a valid type (see [CheckType]), from the
-// cache or built anew. It is the result for one state of the table that existed
-// during the call. At the second sight of a type it goes into the cache.
+// Lookup returns the result for typ, a valid type (see [CheckType]), from the cache or
+// built anew. It is the result for one state of the table that existed during the call. The
+// second lookup of a type adds it to the cache.
 func (t *Table[S, R]) Lookup(typ string) R {
 	r, hash, ok := t.Cached(typ)
 	if !ok {
@@ -113,11 +111,12 @@ func (t *Table[S, R]) Lookup(typ string) R {
 	return r
 }
 
-// Find is Lookup for a type that Cached has not found; hash is what it returned.
+// Find is Lookup for a type that Cached did not find. hash is the Hash that Cached
+// returned.
 func (t *Table[S, R]) Find(typ string, hash Hash) R {
 	st := t.state.Load()
-	// The doorkeeper writes, for which a processor waits until all it has asked of
-	// memory is there: so this comes before the walk, not behind it.
+	// Before the walk: the doorkeeper writes, and a processor completes its pending loads
+	// before the write.
 	admit := t.seen.knows(uint64(hash)) && len(typ) <= MaxTypeBytes
 	var space [8]*node[S]
 	r := t.build(typ, subscriptions(st.root.match(typ, space[:0]), st.version))

@@ -2,19 +2,19 @@ package route
 
 import "math/bits"
 
-// tags has a byte for each of eight places, the first in the lowest: a part of the
-// hash of what is there, or 0. So one look tells which places are worth one.
+// tags has a byte for each of eight places, the first in the lowest: a part of the hash of
+// the item there, or 0. One comparison selects the candidate places.
 type tags uint64
 
-// tag has its highest bit set, as no byte of a free place has.
+// tag has its highest bit set, unlike the byte of a free place.
 func tag(hash uint64) uint64 { return hash>>56 | 0x80 }
 
-// with returns the tags with that of hash at place i.
+// with returns the tags with the tag of hash at place i.
 func (t tags) with(i int, hash uint64) tags {
 	return t&^(0xff<<(8*i)) | tags(tag(hash)<<(8*i))
 }
 
-// places returns those whose tag is that of hash, and seldom another that is taken.
+// places returns the places with the tag of hash, and rarely another place in use.
 func (t tags) places(hash uint64) places {
 	return zeros(uint64(t) ^ tag(hash)*eachByte)
 }

@@ -2,15 +2,15 @@ package route
 
 import "strings"
 
-// tail is the rest of a simple pattern (see segment), made for being compared.
+// tail is the rest of a simple pattern (see segment), in a form that is fast to compare.
 type tail struct {
 	text     string
 	segments []tailSegment
-	many     bool // there is a ** behind them
+	many     bool // a ** follows
 }
 
-// tailSegment is a literal or a *. All that are short are compared in the same way: which
-// of them comes next is hard to foretell.
+// tailSegment is a literal or a *. All short ones are compared without a branch, because a
+// branch would be hard to predict.
 type tailSegment struct {
 	packed, mask uint64 // see cutSegment; the mask of a * is 0
 	long         string // a literal that is not short
@@ -33,8 +33,8 @@ func newTail(text string) *tail {
 	return t
 }
 
-// match reports whether what typ is from at on matches. at is where a segment begins, or
-// beyond the end if there is none, as there must be for no tail.
+// match reports whether typ matches from at on. at is the beginning of a segment, or beyond
+// the end. For a nil tail it must be beyond the end.
 func (t *tail) match(typ string, at int) bool {
 	if t == nil {
 		return at > len(typ)
@@ -53,11 +53,11 @@ func (t *tail) match(typ string, at int) bool {
 	return t.many || at > len(typ)
 }
 
-// tails has one copy of each of the tails that were used lately. Many nodes have the
-// same; if each had its own, each walk would have to wait for another one.
+// tails has one copy of each recently used tail. Many nodes have the same tail. With
+// separate copies, each walk would have more cache misses.
 type tails map[string]*tail
 
-// maxTails is more than are used often.
+// maxTails is above the number of frequently used tails.
 const maxTails = 256
 
 // shared returns nil if text is empty.

@@ -8,42 +8,42 @@ import (
 	"sync/atomic"
 )
 
-// node is a place in the trie of segments: all patterns that begin with the same
-// segments meet there. It is immutable; a change copies the nodes on the way to it
-// and shares all others. A walk spends its time waiting for memory, so a node is
-// small, and lies beside its hash in a hamt. The zero value is an empty node.
+// node is a node of the trie of segments: all patterns that begin with the same segments
+// share it. It is immutable. A change copies the nodes on the path and shares all others. A
+// walk is bound by memory latency, so a node is small, and is stored beside its hash in a
+// hamt. The zero value is an empty node.
 type node[S any] struct {
-	// tail is what the patterns of subscriptions have after this node. It is not
-	// nil only if that is the only pattern here and is simple (see segment): then
-	// the nodes on the way to its end are left out.
+	// tail is the rest of the pattern after this node. It is set only if the node has a single
+	// pattern below it, which is simple (see segment). The nodes on the path to its end are
+	// then omitted.
 	tail *tail
 	only *Place[S] // if there is one subscription and nothing else
 	more *more[S]  // if there is anything else
 }
 
-// Place is that of a subscription in a [Table]. A pattern with alternatives has it at
+// Place is the place of a subscription in a [Table]. A pattern with alternatives has it at
 // several nodes.
 type Place[S any] struct {
 	subs [1]S
 	seq  uint64 // in the order of Add
-	// removedAt is the version of the table from which on the subscription is gone,
-	// or 0. It lets a long list drop one without being copied, while readers of
-	// older versions still see it.
+	// removedAt is the first version of the table without the subscription, or 0. With it, a
+	// long list drops a subscription without a copy, while readers of older versions still see
+	// it.
 	removedAt atomic.Uint64
 }
 
-// more is what there is at a node.
+// more has the subscriptions and the branch of a node.
 type more[S any] struct {
-	// subs are the subscriptions whose pattern ends here or, after tail, below, in
-	// the order in which they were added. Later versions append to the same array.
+	// subs has the subscriptions whose pattern ends here, or below after tail, in the order in
+	// which they were added. Later versions append to the same array.
 	subs    []S
 	places  []*Place[S] // of each of subs, likewise
-	removed int         // how many of subs are gone
+	removed int         // number of removed subs
 
-	branch *branch[S] // nil if nothing follows
+	branch *branch[S] // nil without following nodes
 }
 
-// branch is what may follow a node.
+// branch has the nodes that follow a node.
 type branch[S any] struct {
 	literals byText[node[S]]
 	one      node[S]  // *
@@ -57,7 +57,7 @@ type rare[S any] struct {
 	suffixed *affixes[S]
 }
 
-// change is what an edit does to the nodes at which a pattern ends.
+// change is the change that an edit applies to the nodes at which a pattern ends.
 type change[S any] struct {
 	apply func(*more[S])
 	tails tails
@@ -65,11 +65,11 @@ type change[S any] struct {
 
 func (n *node[S]) empty() bool { return n.only == nil && n.more == nil }
 
-// edit returns the node with the subscriptions at the end of path changed. nested
-// tells that a ** is above.
+// edit returns the node with the subscriptions at the end of path changed. nested is set
+// below a **.
 func (n node[S]) edit(path variant, nested bool, change *change[S]) node[S] {
 	tail := ""
-	// Below another **, one that ends a tail could be met at many segments.
+	// Below another **, a ** at the end of a tail could match from many segments.
 	if len(path) > 0 && !(nested && path[len(path)-1].kind == anyMany) {
 		tail = path[0].tail
 	}
@@ -93,7 +93,7 @@ func (n node[S]) edit(path variant, nested bool, change *change[S]) node[S] {
 	return node[S]{tail: n.tail, more: &m}
 }
 
-// open returns a copy of what there is at the node.
+// open returns a copy of the node's content.
 func (n *node[S]) open() more[S] {
 	switch {
 	case n.more != nil:
@@ -104,7 +104,7 @@ func (n *node[S]) open() more[S] {
 	return more[S]{}
 }
 
-// unfold returns the same without a tail: with the node below.
+// unfold returns an equivalent node that has a node below instead of the tail.
 func (n node[S]) unfold(tails tails) node[S] {
 	tail := n.tail.text
 	text, packed, next := cutSegment(tail, 0)
@@ -181,9 +181,9 @@ func (m *more[S]) add(p *Place[S]) {
 	m.subs, m.places = append(m.subs, p.subs[0]), append(m.places, p)
 }
 
-// drop takes note that one of the subscriptions has been removed. A list is copied
-// only when a thirty-second of it is gone, so a removal costs little however
-// long the list is, and what is removed does not linger.
+// drop counts a removed subscription. It copies a list only after a thirty-second of it was
+// removed. So a removal from a long list is cheap, and removed subscriptions do not stay in
+// memory for long.
 func (m *more[S]) drop() {
 	m.removed++
 	if m.removed*32 < len(m.subs) {
@@ -199,18 +199,17 @@ func (m *more[S]) drop() {
 	*m = kept
 }
 
-// affixes indexes segments that gobwas/glob matches by the literal text that they
-// begin (or end) with, so that a segment is compared only with those that agree
-// with it there: it looks for each of its own beginnings. Segments with a
-// wildcard at both ends have an empty affix and are all compared.
+// affixes indexes the segments that gobwas/glob matches by their literal prefix (or
+// suffix). A text looks up each of its own prefixes, and is compared only with the segments
+// found. Segments with a wildcard at both ends have an empty affix and are always compared.
 type affixes[S any] struct {
-	// lengths has bit n set if an affix of n bytes may exist. Bits stay when the
-	// last affix of a length goes, which costs a vain look.
+	// lengths has bit n set if an affix of n bytes may exist. A bit stays after the last affix
+	// of its length is removed, which costs a useless lookup.
 	lengths uint64
 	groups  byText[byText[edge[S]]]
 }
 
-// maxAffix is the length to which affixes are cut.
+// maxAffix is the maximum length of an affix. Longer ones are cut.
 const maxAffix = 63
 
 // edge leads to the node below a segment that gobwas/glob matches.
@@ -250,10 +249,10 @@ func (a *affixes[S]) edit(affix string, s *segment, rest variant, nested bool, c
 	return &c
 }
 
-// match appends to ends the nodes of whose patterns typ matches one, each node once,
-// in no order.
+// match appends to ends the nodes with a pattern that typ matches, each node once, in no
+// order.
 func (n *node[S]) match(typ string, ends []*node[S]) []*node[S] {
-	// As long as nothing but literals can follow, there is one way to go.
+	// While only literals can follow, there is one path.
 	for at := 0; n != nil; {
 		if n.tail != nil {
 			if n.tail.match(typ, at) {
@@ -293,12 +292,12 @@ func (n *node[S]) branch() *branch[S] {
 	return n.more.branch
 }
 
-// matchAll is match from the segment at at on. It takes one segment at a time, with
-// all the nodes that the segments so far lead to, so its cost is bounded by their
-// number, whatever the patterns are.
+// matchAll is match from the segment at at on. It processes one segment at a time, with all
+// the nodes that the segments so far lead to. The number of nodes bounds its cost for all
+// patterns.
 func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
-	// many holds the nodes of **, of which any further segment is a part: once
-	// there, always there. All others are in here. What fits is on the stack.
+	// many has the nodes of **, which match all further segments, so they stay. here has all
+	// others. Short lists are on the stack.
 	var space [3][8]*node[S]
 	here, many, spare := append(space[0][:0], n), space[1][:0], space[2][:0]
 	for {
@@ -327,8 +326,8 @@ func (n *node[S]) matchAll(typ string, at int, ends []*node[S]) []*node[S] {
 	}
 }
 
-// enterMany appends to many the ** that may follow nodes, which have just been
-// reached. Only below another ** can one be reached more than once.
+// enterMany appends to many the ** that may follow nodes, the ones just reached. A ** can
+// be reached more than once only below another **.
 func enterMany[S any](many, nodes []*node[S]) []*node[S] {
 	for _, n := range nodes {
 		b := n.branch()
@@ -386,11 +385,12 @@ func followAll[S any](edges *byText[edge[S]], next []*node[S], text string) []*n
 	return next
 }
 
-// subscriptions returns those of the nodes that the version has, each once and in
-// order. They must not be changed.
+// subscriptions returns the subscriptions of the nodes in a version, each once and in
+// order. The result must not be changed.
 func subscriptions[S any](ends []*node[S], version uint64) []S {
-	// Those of one node, as they mostly are, are taken as they are, but not if some are
-	// gone, or later versions append to the array: nobody is to keep what he has not got.
+	// Usually there is one node, and its slice is returned without a copy. A copy is needed if
+	// some were removed, or if later versions can append: the caller would keep their
+	// subscriptions in memory.
 	if len(ends) == 1 {
 		if n := ends[0]; n.only != nil {
 			return n.only.subs[:]

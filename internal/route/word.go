@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// A word is eight bytes of text, which are looked at all at once.
+// A word is eight bytes of text, which are processed at once.
 
 const (
 	eachByte = 0x0101_0101_0101_0101
 	highBits = 0x80 * eachByte
 )
 
-// shortText is the length up to which a text is packed into a word.
+// shortText is the maximum length of a text that is packed into a word.
 const shortText = 8
 
 // word returns the eight bytes of text from i on, with one load from memory.
