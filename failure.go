@@ -46,7 +46,7 @@ type verdict struct {
 }
 
 // judge classifies an error. It runs user code: methods of the error, RetryIf. So it runs inside a
-// call or inside guarded. If the user code ends the goroutine, v keeps the values that are set first.
+// call or inside guarded. If user code ends the goroutine, v keeps the values that are set first.
 func (v *verdict) judge(err error, by *judgement) {
 	told := false
 	*v = verdict{rule: -1, worthIt: true}

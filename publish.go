@@ -171,7 +171,7 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	return fresh, nil
 }
 
-// acceptDirect accepts a change in which some dispatches take no room in the queue. Shutdown waits for
+// acceptDirect accepts a change with dispatches that take no room in the queue. Shutdown waits for
 // reserved room; for these it waits by the count of callers that are entering.
 func (b *Bus) acceptDirect(ctx context.Context, inside bool, c *change) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
@@ -364,8 +364,8 @@ type givenIDs struct {
 // content is the part of an event that must be the same if its id is given again.
 type content struct{ eventType, key string }
 
-// take remembers the given ids of a change, and removes the dispatches whose ids are known. If an id
-// is known for another content, take remembers none and returns ErrDuplicateID.
+// take remembers the given ids of a change, and removes dispatches whose ids are known. If an id is
+// known for another content, take remembers none and returns ErrDuplicateID.
 func (g *givenIDs) take(c *change) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,17 +7,17 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// Policy is the document as a retry policy of the bus, for eventbus.Retry and
-// eventbus.WithRetry. Every field is set, so that no default fills in. For a
-// document that Validate refuses it is the zero RetryPolicy, which they refuse.
+// Policy returns the document as a retry policy for eventbus.Retry and eventbus.WithRetry.
+// Every field is set, so no default of the bus applies. For a document that Validate
+// rejects, it returns the zero RetryPolicy, which these options reject.
 //
-// MaxAttempts counts the first run, and MaxRetries does not. MaxDelay of Stop is
-// MaxElapsed, which counts from when the event can first run. The bus looks ahead:
-// it makes no retry that could begin only after that. A bound below a nanosecond
-// means no retry. The bus counts up to 2^31−1 attempts.
+// MaxAttempts includes the first run, and MaxRetries does not. Stop.MaxDelay becomes
+// MaxElapsed, which counts from when the event can first run. The bus makes no retry that
+// would begin at or after that bound. A bound below a nanosecond means no retry. The bus
+// counts up to 2^31−1 attempts.
 //
-// The bus merges the policies of all subscriptions of an event. Jitter, and the
-// errors that are retried, are the failing subscription's.
+// The bus merges the policies of all subscriptions of an event. The jitter and the error
+// lists of the failing subscription apply.
 func (d Document) Policy() eventbus.RetryPolicy {
 	if d.Validate() != nil {
 		return eventbus.RetryPolicy{}

@@ -1,5 +1,5 @@
-// Package retryspec reads retry policies that are written as JSON, so that they can
-// be changed without a build and shared between services and languages.
+// Package retryspec reads retry policies from JSON. Such policies can be changed without a
+// build, and shared between services and languages.
 //
 // There are two formats. Parse reads a policy document:
 //
@@ -22,38 +22,37 @@
 //	  ]
 //	}
 //
-// What they return goes into a bus:
+// Pass the results to a bus:
 //
 //	eventbus.Retry(document.Policy())
 //	eventbus.RetryRules(rules...)
 //
-// Both read strictly. What is misspelt, out of its bounds or there twice is an *Error
-// that has its path, its value and what was expected. PolicySchema and RulesSchema
-// are the formats as JSON Schemas, for editors and other languages.
+// Both parsers are strict. A member that is misspelt, out of its bounds or repeated is an
+// *Error with the path, the value and the expectation. PolicySchema and RulesSchema are
+// JSON Schemas of the formats, for editors and other languages.
 //
 // # The default retries only ValueError
 //
-// A document that does not say which errors to retry, even {}, retries those named
-// "ValueError" and no others. Hardly any error in Go has that name: with such a
-// document, the first failure is the last one. Say what is to be retried, and give
-// the errors of other packages their names:
+// A document without retry.include_errors, even {}, retries only errors named "ValueError".
+// Hardly any error in Go has that name, so with such a document the first failure is the
+// last one. List the errors to retry, and register names for the errors of other packages:
 //
 //	eventbus.New(
 //		eventbus.WithErrorName(context.DeadlineExceeded, "TimeoutError"),
 //		eventbus.WithErrorTypeName[*net.OpError]("ConnectionError"),
 //	)
 //
-// An error without another name has that of its Go type, without its package.
+// The default name of an error is the name of its Go type, without the package.
 //
 // # Counting attempts
 //
-// max_attempts counts the first run: 5 are 4 retries. Bounds, Delay and Stopped
-// count attempts from 0, as the format does; on the bus the first run is attempt 1.
+// max_attempts includes the first run: 5 attempts are 4 retries. Bounds, Delay and Stopped
+// count attempts from 0, as the format does. On the bus, the first run is attempt 1.
 //
 // # Files
 //
-// Open reads a file, and File.Watch reads it again when it changes, while the bus
-// runs. The program in the directory check shows what a file says:
+// Open reads a file, and File.Watch reads it again when it changes, while the bus runs. The
+// program in the directory check shows the effect of a file:
 //
 //	go run github.com/surebus/eventbus/retryspec/check retry.json
 package retryspec

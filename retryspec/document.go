@@ -12,46 +12,43 @@ import (
 // Version is the version of the policy documents that Parse reads.
 const Version = 1
 
-// NoLimit, as a limit, is none.
+// NoLimit means no limit.
 const NoLimit = -1
 
-// Document is a policy document: when to stop, how long to wait, and which errors
-// to retry. Parse and Default make one; the zero Document is not valid. In JSON it
-// is written with all its members.
+// Document is a policy document: when to stop, how long to wait, and which errors to retry.
+// Parse and Default return one. The zero Document is not valid. Its JSON has all members.
 type Document struct {
 	Stop  Stop
 	Wait  Wait
 	Retry Retry
 }
 
-// Stop is when there is no further attempt: when either limit has been reached.
+// Stop has the limits of the attempts. No attempt follows after either limit is reached.
 type Stop struct {
-	// MaxAttempts is how often a task is tried, the first run included: at
-	// least 1, or NoLimit, which is null in JSON. 5 by default.
+	// MaxAttempts is the number of attempts, including the first run: at least 1, or NoLimit,
+	// which is null in JSON. The default is 5.
 	MaxAttempts int64
-	// MaxDelay is how many seconds after the task was made no further attempt is
-	// begun: at least 0, or NoLimit, which is null in JSON and the default.
+	// MaxDelay is the number of seconds since the creation of the task after which no attempt
+	// begins: at least 0, or NoLimit, which is null in JSON and the default.
 	MaxDelay float64
 }
 
-// Wait is how long to wait before a retry. All delays are in seconds, and at
-// least 0.
+// Wait has the delays before retries. All delays are in seconds, and at least 0.
 type Wait struct {
 	// Strategy is ExponentialJitter by default.
 	Strategy Strategy
-	// Delay is that of Fixed, and of nothing else: 1 by default. MaxDelay does
-	// not cap it.
+	// Delay is the delay of Fixed: 1 by default. Other strategies ignore it. MaxDelay does not
+	// cap it.
 	Delay float64
-	// InitialDelay is that before the first retry: 1 by default.
+	// InitialDelay is the delay before the first retry: 1 by default.
 	InitialDelay float64
-	// Multiplier is what the delay grows by with each further retry: at least
-	// 1, 2 by default.
+	// Multiplier multiplies the delay with each further retry: at least 1, 2 by default.
 	Multiplier float64
 	// MaxDelay caps the delays of the exponential strategies: 300 by default.
 	MaxDelay float64
 }
 
-// Strategy is how delays are computed.
+// Strategy selects how delays are computed.
 type Strategy string
 
 // The strategies.
@@ -60,8 +57,8 @@ const (
 	Fixed Strategy = "fixed"
 	// Exponential is min(InitialDelay × Multiplier^(n−1), MaxDelay) before retry n.
 	Exponential Strategy = "exponential"
-	// ExponentialJitter is a random delay from 0 to what Exponential would wait,
-	// every one as likely.
+	// ExponentialJitter is full jitter: a uniform random delay from 0 to the delay of
+	// Exponential.
 	ExponentialJitter Strategy = "exponential_jitter"
 )
 
@@ -70,16 +67,16 @@ var strategies = []string{string(Fixed), string(Exponential), string(Exponential
 // Retry lists the errors that are retried and those that are not, by name (see Names of
 // eventbus.ErrorTraits).
 type Retry struct {
-	// IncludeErrors are those that are: none of it is nothing. ["ValueError"] by
-	// default, which hardly any error in Go is called: see eventbus.WithErrorName.
+	// IncludeErrors lists the errors to retry. An empty list retries nothing. The default is
+	// ["ValueError"], a name that hardly any error in Go has, see eventbus.WithErrorName.
 	IncludeErrors []string
-	// ExcludeErrors are those that are not, though they be included. None by
-	// default.
+	// ExcludeErrors lists errors not to retry, even if IncludeErrors lists them. It is empty
+	// by default.
 	ExcludeErrors []string
 }
 
-// Default is the policy of an empty document: 5 attempts, delays up to 1, 2, 4 and
-// 8 seconds, and of the errors only ValueError.
+// Default returns the policy of an empty document: 5 attempts, delays up to 1, 2, 4 and 8
+// seconds, and retries of ValueError only.
 func Default() Document {
 	return Document{
 		Stop:  Stop{MaxAttempts: 5, MaxDelay: NoLimit},
@@ -88,13 +85,13 @@ func Default() Document {
 	}
 }
 
-// Parse reads a policy document. Members that are absent have their defaults,
-// each for itself. The error is an *Error.
+// Parse parses a policy document. Each missing member has its default. The error is an
+// *Error.
 //
-// Beyond what the format says: an integer may be written as 5.0, and more attempts
-// than 2^63−1 are so many; a name that occurs twice in an object is refused, and so are
-// null for a whole document, delays that a 64-bit float cannot hold, text that is not
-// UTF-8, and objects in each other more than 100 deep, in members that are ignored too.
+// Parse extends the format: an integer may be written as 5.0, and attempts above 2^63−1
+// become that number. It rejects a repeated name in an object, null as a document, delays
+// beyond a 64-bit float, invalid UTF-8, and nesting deeper than 100, also in ignored
+// members.
 func Parse(data []byte) (Document, error) {
 	root, err := decode(data)
 	if err != nil {
@@ -182,7 +179,7 @@ func (t *Retry) read(r reader, n *node) *Error {
 	})
 }
 
-// wireDocument is a Document as it is in JSON.
+// wireDocument is the JSON form of a Document.
 type wireDocument struct {
 	Version int `json:"version"`
 	Stop    struct {
@@ -202,9 +199,8 @@ type wireDocument struct {
 	} `json:"retry"`
 }
 
-// MarshalJSON writes the document with every member, in the order of the format
-// and without white space: equal policies are equal texts. The error is that of
-// Validate.
+// MarshalJSON returns the document with every member, in the order of the format and
+// without white space: equal policies have equal texts. Its error is the error of Validate.
 func (d Document) MarshalJSON() ([]byte, error) {
 	text, err := d.encode()
 	if err != nil {
@@ -216,14 +212,14 @@ func (d Document) MarshalJSON() ([]byte, error) {
 	return text, nil
 }
 
-// Validate returns the *Error that Parse would, if the document were written
-// down: for documents that were made or changed in Go.
+// Validate checks a document that was made or changed in Go. It returns the *Error that
+// Parse would return for its JSON.
 func (d Document) Validate() error {
 	_, err := d.MarshalJSON()
 	return err
 }
 
-// encode writes the document, right or wrong.
+// encode writes the document, even if it is invalid.
 func (d Document) encode() ([]byte, error) {
 	for _, f := range []struct {
 		path  string
@@ -263,7 +259,7 @@ func (d Document) encode() ([]byte, error) {
 	return json.Marshal(w)
 }
 
-// UnmarshalJSON is Parse.
+// UnmarshalJSON parses the document as Parse does.
 func (d *Document) UnmarshalJSON(text []byte) error {
 	parsed, err := Parse(text)
 	if err != nil {
@@ -273,7 +269,7 @@ func (d *Document) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// listed are names as an array, never null.
+// listed returns names as a non-nil slice, so that JSON has an array and not null.
 func listed(path string, names []string) ([]string, *Error) {
 	for i, name := range names {
 		if !utf8.ValidString(name) {

@@ -15,17 +15,16 @@ type unit struct {
 
 const day = 24 * time.Hour
 
-// The units of ISO 8601, before the T and after it, in the order in which they may
-// come. A year and a month have no one length: they are what is usually taken.
+// The units of ISO 8601, before the T and after it, in the order in which they may come. A
+// year and a month have no fixed length: these are the usual approximations.
 var (
 	dateUnits = []unit{{'Y', 365 * day}, {'M', 30 * day}, {'W', 7 * day}, {'D', day}}
 	timeUnits = []unit{{'H', time.Hour}, {'M', time.Minute}, {'S', time.Second}}
 )
 
-// parseISO reads [-]P[nY][nM][nW][nD][T[nH][nM][nS]]: at least one part, and none
-// missing after a T; the last one may have a fraction, after a point or a comma.
-// What is less than nothing is nothing, and what does not fit the longest
-// Duration.
+// parseISO reads [-]P[nY][nM][nW][nD][T[nH][nM][nS]]: at least one part, and none missing
+// after a T; the last one may have a fraction, after a point or a comma. A negative
+// duration is 0, and one that does not fit is the longest Duration.
 func parseISO(text string) (d time.Duration, ok bool) {
 	rest, negative := strings.CutPrefix(text, "-")
 	rest, ok = strings.CutPrefix(rest, "P")
@@ -73,7 +72,7 @@ func parseISO(text string) (d time.Duration, ok bool) {
 	return time.Duration(total.Int64()), true
 }
 
-// digits cuts the digits off that s begins with.
+// digits returns the leading digits of s, and the rest.
 func digits(s string) (digits, rest string) {
 	i := 0
 	for i < len(s) && s[i] >= '0' && s[i] <= '9' {
@@ -82,8 +81,8 @@ func digits(s string) (digits, rest string) {
 	return s[:i], s[i:]
 }
 
-// amount is so many of a length, in nanoseconds. Digits that can make no difference
-// to a Duration are left out.
+// amount returns a number of units in nanoseconds. It omits digits that cannot affect a
+// Duration.
 func amount(whole, fraction string, length time.Duration) *big.Int {
 	const most, exact = 20, 18
 	if whole = strings.TrimLeft(whole, "0"); len(whole) > most {
@@ -95,8 +94,8 @@ func amount(whole, fraction string, length time.Duration) *big.Int {
 	return n.Quo(n, big.NewInt(1e18))
 }
 
-// formatISO writes a duration that is not negative: hours, minutes and seconds, of
-// which those that are 0 are left out.
+// formatISO formats a non-negative duration as hours, minutes and seconds. It omits parts
+// that are 0.
 func formatISO(d time.Duration) string {
 	if d <= 0 {
 		return "PT0S"

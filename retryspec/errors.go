@@ -10,19 +10,19 @@ import (
 // ErrInvalid is matched by every *Error.
 var ErrInvalid = errors.New("retryspec: invalid document")
 
-// Error says what is wrong with a document. It matches ErrInvalid.
+// Error reports why a document is invalid. It matches ErrInvalid.
 type Error struct {
 	// Path is the dotted path of the member at fault: "stop.max_attempts",
-	// "policies[0].backoff.initial". A list of strings has one path, whichever
-	// of them is at fault. "" is the whole document.
+	// "policies[0].backoff.initial". All strings of a list share the path of the list. "" is
+	// the whole document.
 	Path string
-	// Value is the offending value as JSON, shortened; "nothing" for a member
-	// that is missing, and where the text is no JSON, what was found there.
+	// Value is the offending value as JSON, shortened. It is "nothing" for a missing member,
+	// and the offending text for invalid JSON.
 	Value string
-	// Expected is what would be right.
+	// Expected describes a valid value.
 	Expected string
-	// Line and Column are where that is, from 1, in bytes. 0 in the error of
-	// Validate, which sees no text.
+	// Line and Column are the position of the value, from 1, in bytes. They are 0 in errors of
+	// Validate, which has no text.
 	Line, Column int
 
 	hasPath bool // which may be of one member, with the empty name
@@ -45,7 +45,7 @@ func (e *Error) Error() string {
 // Is reports whether target is ErrInvalid.
 func (e *Error) Is(target error) bool { return target == ErrInvalid }
 
-// at fills in where in the text an offence is.
+// at sets the position of an offence in the text.
 func (e *Error) at(text []byte, offset int) *Error {
 	offset = min(max(offset, 0), len(text))
 	before := string(text[:offset])
@@ -54,7 +54,7 @@ func (e *Error) at(text []byte, offset int) *Error {
 	return e
 }
 
-// shorten bounds what a message repeats of a document.
+// shorten bounds the part of a document that a message repeats.
 func shorten(s string) string {
 	const most = 80
 	if len(s) <= most {
@@ -63,7 +63,7 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// below puts a name, or an index, in front of the path.
+// below prepends a name or an index to the path.
 func (e *Error) below(name string) *Error {
 	if e.hasPath && !strings.HasPrefix(e.Path, "[") {
 		name += "."
@@ -72,14 +72,13 @@ func (e *Error) below(name string) *Error {
 	return e
 }
 
-// index is the path of an item of an array.
+// index returns the path of an item of an array.
 func index(i int) string { return "[" + strconv.Itoa(i) + "]" }
 
-// oneOf is "one of a, b, c".
+// oneOf returns "one of a, b, c".
 func oneOf(names []string) string { return "one of " + strings.Join(names, ", ") }
 
-// suggest adds to what is expected the name that was probably meant, if one is
-// near.
+// suggest adds the most similar valid name to the expectation, if one is similar enough.
 func suggest(expected, name string, names []string) string {
 	best, least := "", len(name)/3+1
 	for _, n := range names {
@@ -93,8 +92,7 @@ func suggest(expected, name string, names []string) string {
 	return expected + "; did you mean " + best + "?"
 }
 
-// distance is how many letters have to be changed, added or left out to make b
-// of a.
+// distance returns the number of letters to change, add or remove to turn a into b.
 func distance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

@@ -13,9 +13,8 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// File is a file that holds a policy, or rules, and what has been read of it. A text
-// that does not parse, and a file that cannot be read, leave what there was before.
-// Its methods are safe for concurrent use.
+// File is a file with a policy or rules, and its last valid content. Invalid text, or a
+// read error, does not change that content. Its methods are safe for concurrent use.
 type File[T any] struct {
 	// Immutable after Open.
 	path  string
@@ -23,8 +22,8 @@ type File[T any] struct {
 
 	reloading sync.Mutex // held while followers are called; before mu
 	followers []func(T) error
-	text      []byte // that current was made of
-	refused   error  // of followers, of current
+	text      []byte // the text of current
+	refused   error  // the errors of followers for current
 
 	mu      sync.Mutex // guards the following
 	current T
@@ -32,8 +31,8 @@ type File[T any] struct {
 	err     error
 }
 
-// Open reads a file; parse is Parse or ParseRules. The error names the file, and
-// matches what os.ReadFile and parse return.
+// Open reads a file. parse is Parse or ParseRules. The error has the path, and wraps the
+// error of os.ReadFile or parse.
 func Open[T any](path string, parse func([]byte) (T, error)) (*File[T], error) {
 	f := &File[T]{path: path, parse: parse}
 	text, current, err := f.read()
@@ -46,7 +45,7 @@ func Open[T any](path string, parse func([]byte) (T, error)) (*File[T], error) {
 
 func (f *File[T]) read() (text []byte, parsed T, err error) {
 	if text, err = os.ReadFile(f.path); err != nil {
-		return nil, parsed, err // which names the file
+		return nil, parsed, err // it has the path
 	}
 	if parsed, err = f.parse(text); err != nil {
 		err = fmt.Errorf("%s: %w", f.path, err)
@@ -54,31 +53,31 @@ func (f *File[T]) read() (text []byte, parsed T, err error) {
 	return text, parsed, err
 }
 
-// Current is what was last read and is good. It must not be changed.
+// Current returns the last valid content. It must not be changed.
 func (f *File[T]) Current() T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current
 }
 
-// Err is what the last Reload returned: why Current is not what the file holds now,
-// or not what all followers have.
+// Err returns the error of the last Reload: why Current differs from the file, or which
+// followers rejected Current.
 func (f *File[T]) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-// Follow calls apply with what is current, now and whenever Reload finds another
-// text that is good:
+// Follow calls apply with the current content, now and whenever Reload finds a new valid
+// text:
 //
 //	policy.Follow(func(d retryspec.Document) error { return sub.SetRetry(d.Policy()) })
 //	rules.Follow(func(r retryspec.Rules) error { return sub.SetRetryRules(r...) })
 //
-// It returns what apply does; after an error apply is not called again. Followers
-// are called one at a time, in the order of Follow, and must not call methods of the
-// File but Current and Err. One whose error matches eventbus.ErrNoSubscription, as
-// SetRetry's does after Unsubscribe, is dropped.
+// Follow returns the error of the first call, after which apply is not called again.
+// Followers are called one at a time, in the order of Follow. Of the File's methods, they
+// may call only Current and Err. Reload drops a follower whose error matches
+// eventbus.ErrNoSubscription, such as SetRetry after Unsubscribe.
 func (f *File[T]) Follow(apply func(T) error) error {
 	f.reloading.Lock()
 	defer f.reloading.Unlock()
@@ -89,10 +88,10 @@ func (f *File[T]) Follow(apply func(T) error) error {
 	return nil
 }
 
-// Reload reads the file again. If its text has changed and is good, it becomes
-// current, and the followers are called with it: all of them, also when one returns an
-// error. The error names the file. It is what Open would return, or what followers
-// have returned, joined; that remains until there is another text.
+// Reload reads the file again. If its text has changed and is valid, it becomes current,
+// and Reload calls all followers with it, even if one returns an error. The error has the
+// path. It is the error that Open would return, or the joined errors of followers. Reload
+// returns these again until the text changes.
 func (f *File[T]) Reload() error {
 	f.reloading.Lock()
 	defer f.reloading.Unlock()
@@ -131,15 +130,14 @@ func (f *File[T]) apply(parsed T) error {
 	return errors.Join(errs...)
 }
 
-// Watch calls Reload at every interval until the context ends, which is how it
-// returns, with nil. report, unless it is nil, is told what comes of the file: nil for
-// each new text that is taken over, and each error once, not at every look. It is
-// called by the goroutine of Watch.
+// Watch calls Reload at every interval until the context ends, and then returns nil. It
+// calls report, if not nil, on its own goroutine: with nil for each new text that is
+// applied, and with each error once, not at every interval.
 //
-// Whoever changes the file should write another one and rename it: of one that is
-// half written, Watch may tell that it is no JSON, until it is whole.
+// To change the file, write another one and rename it. Otherwise Watch may read a partly
+// written file and report invalid JSON.
 //
-// The error is an *eventbus.OptionError for an interval that is not positive.
+// Errors: *eventbus.OptionError for an interval that is not positive.
 func (f *File[T]) Watch(ctx context.Context, every time.Duration, report func(error)) error {
 	if every <= 0 {
 		return &eventbus.OptionError{Option: "Watch", Value: every.String(), Reason: "must be more than 0"}
@@ -150,8 +148,8 @@ func (f *File[T]) Watch(ctx context.Context, every time.Duration, report func(er
 	return nil
 }
 
-// WatchTicks is Watch with a Reload at each tick, such as a mock clock's ticker has,
-// instead of at an interval. It returns when the context ends or the channel is closed.
+// WatchTicks is Watch with a Reload at each tick of a channel, such as a mock clock's
+// ticker. It returns when the context ends or the channel is closed.
 func (f *File[T]) WatchTicks(ctx context.Context, ticks <-chan time.Time, report func(error)) {
 	told, seen := "", f.swapped()
 	for {
@@ -175,7 +173,7 @@ func (f *File[T]) WatchTicks(ctx context.Context, ticks <-chan time.Time, report
 	}
 }
 
-// swapped is how often there has been another current.
+// swapped returns the number of changes of current.
 func (f *File[T]) swapped() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// reader takes the values of nodes, and says what is wrong with them. The paths of
-// its errors begin at the node.
+// reader reads and validates the values of nodes. The paths of its errors begin at the
+// node.
 type reader struct{ text []byte }
 
 // field is a member of an object, and how to read it.
@@ -19,8 +19,8 @@ type field struct {
 	read func(*node) *Error
 }
 
-// object reads the members that there are, in their order. Others are an error
-// if the object is closed.
+// object reads the members of an object, in their order. Unknown members are an error if
+// the object is closed.
 func (r reader) object(n *node, closed bool, fields []field) *Error {
 	if n.kind != isObject {
 		return r.refuse(n, "an object")
@@ -49,7 +49,7 @@ func (r reader) unknown(m member, fields []field) *Error {
 	return err.below(m.name).at(r.text, m.offset)
 }
 
-// require is the error for a member that is missing.
+// require returns the error for a missing member.
 func (r reader) require(n *node, name, expected string) *Error {
 	if slices.ContainsFunc(n.members, func(m member) bool { return m.name == name }) {
 		return nil
@@ -57,7 +57,7 @@ func (r reader) require(n *node, name, expected string) *Error {
 	return (&Error{Value: "nothing", Expected: expected}).below(name).at(r.text, n.offset)
 }
 
-// array reads every item. There must be at least as many.
+// array reads every item. The array must have a minimum number of them.
 func (r reader) array(n *node, least int, expected string, item func(*node) *Error) *Error {
 	if n.kind != isArray || len(n.items) < least {
 		return r.refuse(n, expected)
@@ -70,8 +70,8 @@ func (r reader) array(n *node, least int, expected string, item func(*node) *Err
 	return nil
 }
 
-// texts reads an array of strings, each of which check has no objection to. The
-// path of an error is that of the array.
+// texts reads an array of strings that check accepts. The path of an error is the path of
+// the array.
 func (r reader) texts(n *node, least int, expected string, check func(string) bool) ([]string, *Error) {
 	if n.kind != isArray || len(n.items) < least {
 		return nil, r.refuse(n, expected)
@@ -97,8 +97,8 @@ func (r reader) number(n *node, least float64, expected string) (float64, *Error
 	return 0, r.refuse(n, expected)
 }
 
-// integer reads a number without a fraction, however it is written: 5, 5.0, 5e0.
-// More than 2^63−1 is that.
+// integer reads a number without a fraction, in any notation: 5, 5.0, 5e0. Larger numbers
+// than 2^63−1 become 2^63−1.
 func (r reader) integer(n *node, least int64, expected string) (int64, *Error) {
 	if n.kind != isNumber {
 		return 0, r.refuse(n, expected)
@@ -121,7 +121,7 @@ func (r reader) refuse(n *node, expected string) *Error {
 	return (&Error{Value: r.quote(n), Expected: expected}).at(r.text, n.offset)
 }
 
-// quote is a value on one line.
+// quote returns a value on one line.
 func (r reader) quote(n *node) string {
 	var b bytes.Buffer
 	if err := json.Compact(&b, r.text[n.offset:n.end]); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// Rules are ordered rules: the first one that matches an error decides. They go
-// into eventbus.RetryRules and eventbus.WithRetryRules as they are:
+// Rules are ordered rules: the first one that matches an error decides. Pass them to
+// eventbus.RetryRules or eventbus.WithRetryRules:
 //
 //	eventbus.RetryRules(rules...)
 //

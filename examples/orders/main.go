@@ -1,6 +1,6 @@
-// Command orders is a few days of a shop, whose services subscribe to its events.
-// Billing is flaky, mail is slow, and the warehouse is down until it is repaired;
-// then what it missed is replayed, and the books must balance.
+// Command orders simulates a few days of a shop, whose services subscribe to its events.
+// Billing is flaky, mail is slow, and the warehouse is down until it is repaired. Then the
+// program replays the dead letters, and the ledger must balance.
 //
 //	go run ./examples/orders [file | -] 2>orders.log
 package main
@@ -31,7 +31,7 @@ import (
 //go:embed orders.jsonl
 var bundled []byte
 
-// Order is what the services need of a line of the input: the payload of its event.
+// Order is one line of the input, and the payload of its event.
 type Order struct {
 	Type        string         `json:"type"`
 	ID          string         `json:"order"`
@@ -40,7 +40,7 @@ type Order struct {
 	Items       map[string]int `json:"items"` // how many of each
 }
 
-const warehousePause = 300 * time.Millisecond // between two looks whether it is up again
+const warehousePause = 300 * time.Millisecond // interval of the checks whether it is up again
 
 type shop struct {
 	mu                          sync.Mutex // for out and err
@@ -51,9 +51,9 @@ type shop struct {
 	published, refused, audited atomic.Int64
 }
 
-// subscribe is who gets what. An event visits its subscriptions in this order, and
-// a failure ends the attempt; the next one goes on at the subscription that
-// failed. So what must see everything comes first, and what is often down last.
+// subscribe makes the subscriptions. An event visits them in this order. A failure ends the
+// attempt, and the next attempt resumes at the subscription that failed. So a subscription
+// that must see every event comes first, and one that is often down comes last.
 func (s *shop) subscribe() error {
 	audit := func(context.Context, eventbus.Event) error { s.audited.Add(1); return nil }
 	_, err1 := s.bus.Subscribe("**", audit, eventbus.Named("audit"))
@@ -72,7 +72,7 @@ func (s *shop) subscribe() error {
 	return errors.Join(err1, err2, err3, err4)
 }
 
-// bill fails once for every tenth order, and for good at what makes no sense.
+// bill fails once for every tenth order, and permanently for invalid orders.
 func bill(ctx context.Context, o Order) error {
 	if o.Type == "payment.refunded" && o.AmountCents <= 0 {
 		return eventbus.Permanent(fmt.Errorf("a refund of %d cents", o.AmountCents))
@@ -92,7 +92,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is the program, up to its exit status: 0 if every event was handled.
+// run runs the program and returns its exit status: 0 if every event was handled.
 func run(ctx context.Context, args []string, in io.Reader, stdout, stderr io.Writer) int {
 	f, ok := stdout.(*os.File)
 	s := &shop{out: stdout, err: stderr, terminal: ok && term.IsTerminal(int(f.Fd()))}
@@ -135,7 +135,7 @@ func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (er
 		s.report("Settled, and the warehouse is still down:")
 		err = s.repair(ctx)
 	}
-	// What was accepted is handled before the end, after Ctrl-C too.
+	// Handle all accepted events before the end, also after Ctrl-C.
 	err = errors.Join(err, s.bus.Shutdown(context.WithoutCancel(ctx)))
 	m := s.report("At the end:")
 	if left := int64(m.DeadLetters) + m.LettersEvicted; err == nil && (left > 0 || !settled(m.Ledger) || s.audited.Load() != s.published.Load()) {
@@ -144,7 +144,7 @@ func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (er
 	return err
 }
 
-// publish makes an event of each line, and tells of those that are none.
+// publish publishes an event for each line, and reports invalid lines.
 func (s *shop) publish(ctx context.Context, in io.Reader, pause time.Duration) error {
 	lines, number := bufio.NewScanner(in), 0
 	lines.Buffer(nil, 1<<20)
@@ -171,7 +171,7 @@ func (s *shop) publish(ctx context.Context, in io.Reader, pause time.Duration) e
 	return nil
 }
 
-// settle waits until nothing is queued, runs or waits for a retry.
+// settle waits until no event is queued, running or waiting for a retry.
 func (s *shop) settle(ctx context.Context) error {
 	for !settled(s.bus.Metrics().Ledger) && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
@@ -179,10 +179,11 @@ func (s *shop) settle(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// settled asks for the balance, too: what moves while it is counted can be missed.
+// settled also checks the balance: the counts can miss an event that moves while they are
+// read.
 func settled(l eventbus.Ledger) bool { return l.Balanced() && l.Queued+l.Running+l.Waiting == 0 }
 
-// repair sees to what is broken, and to the dead letters.
+// repair purges the permanent letters, repairs the warehouse and replays the others.
 func (s *shop) repair(ctx context.Context) error {
 	dlq := s.bus.DLQ()
 	hopeless, err := dlq.List(ctx, eventbus.LetterQuery{Reason: eventbus.ReasonPermanent, Limit: 10_000})
@@ -193,7 +194,7 @@ func (s *shop) repair(ctx context.Context) error {
 	s.printf(s.out, "the warehouse is up again; its circuit lets a delivery through after %s\n", warehousePause)
 	s.warehouseUp.Store(true)
 	time.Sleep(warehousePause)
-	// Until that one has succeeded, the others are skipped: so one letter goes ahead.
+	// Until the probe has succeeded, the others are skipped, so one letter goes first.
 	stock := eventbus.LetterQuery{Subscription: "stock", Limit: 1}
 	first, listErr := dlq.List(ctx, stock)
 	for _, l := range first.Letters {
@@ -205,7 +206,7 @@ func (s *shop) repair(ctx context.Context) error {
 	return errors.Join(err, listErr, replayErr, s.settle(ctx))
 }
 
-// progress is a line that the next one takes the place of, on a terminal.
+// progress prints a line. On a terminal, the next line replaces it.
 func (s *shop) progress() {
 	m, end := s.bus.Metrics(), "\n"
 	if s.terminal {
@@ -220,7 +221,7 @@ func (s *shop) progress() {
 		m.Ledger.Accepted, m.Ledger.Handled, m.Ledger.Waiting, m.DeadLetters, end)
 }
 
-// report is the table and the ledger.
+// report prints the table and the ledger.
 func (s *shop) report(title string) eventbus.Metrics {
 	const row = "  %-8s %-24s %9v %8v %8v %7v  %-9v %8v\n"
 	s.printf(s.out, "\n%s\n"+row, title, "", "PATTERN", "SUCCESSES", "FAILURES", "TIMEOUTS", "SKIPPED", "CIRCUIT", "P99")
@@ -233,7 +234,7 @@ func (s *shop) report(title string) eventbus.Metrics {
 	return m
 }
 
-// printf prints below what has been printed, and over the progress of a terminal.
+// printf prints a line. On a terminal, it replaces the progress line.
 func (s *shop) printf(to io.Writer, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
