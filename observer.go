@@ -25,11 +25,12 @@ import (
 // RetryScheduled and the next AttemptBegun, or DeadLettered. Calls of different dispatches have no
 // order. After Shutdown's context has ended, no calls have one.
 type Observer struct {
-	// Accepted is called by Publish and PublishAndWait, before they return, with each event that
-	// they accept. The handlers may have begun before, so Accepted may come after any call but
-	// Unrouted. A replay is not accepted again.
+	// Accepted is called by Publish, PublishAndWait and PublishBatch, before they return, with each
+	// event that they accept. The handlers may have begun before, so Accepted may come after any call
+	// but Unrouted. Replays do not call it.
 	Accepted func(Event)
-	// Unrouted is called by Publish, after Accepted, with each event that matches no subscription.
+	// Unrouted is called by the same methods, after Accepted, with each event that matches no
+	// subscription.
 	Unrouted func(Event)
 
 	// AttemptBegun is called before the first handler of an attempt. A dispatch that only skips
