@@ -107,13 +107,13 @@ func (c *circuitConfig) validate(in string) error {
 // Bits of a door's gate. A delivery needs one load to see whether anything is shut. The other bits
 // are the circuit's generation, which changes with the circuit's state.
 const (
-	gateShut       = 1 << iota // the circuit is open or half-open
+	gateOutage     = 1 << iota // the circuit is open or half-open
 	gatePaused                 // Pause or HoldUntil applies
 	gateRemoved                // the subscription has ended
 	gateLine                   // the line has seats
 	gateGeneration             // the lowest bit of the generation
 
-	gateAsk = gateShut | gatePaused | gateRemoved | gateLine // any of these needs the slow path
+	gateAsk = gateOutage | gatePaused | gateRemoved | gateLine // any of these needs the slow path
 )
 
 // errNoOutcome is passed to gobreaker for a probe that ended without an outcome.
@@ -223,7 +223,7 @@ func (c *circuit) reset(now int64) circuitChange {
 // succeeded records a success. was is the place of the event's last failure in the window: an event
 // counts once.
 func (c *circuit) succeeded(pass uint64, now int64, was window.Mark) circuitChange {
-	quiet := was == 0 && pass&gateShut == 0 && pass == c.gate.Load() && c.window.Quiet(now)
+	quiet := was == 0 && pass&gateOutage == 0 && pass == c.gate.Load() && c.window.Quiet(now)
 	if quiet || c.config.disabled {
 		c.window.Succeed()
 		return circuitChange{}
@@ -240,9 +240,9 @@ func (c *circuit) failed(pass uint64, now int64, was window.Mark) (window.Mark, 
 	return c.record(pass, now, was, errFailure)
 }
 
-// released returns a pass without an outcome.
-func (c *circuit) released(pass uint64) {
-	if pass&gateShut != 0 {
+// returnPermit returns a pass without an outcome.
+func (c *circuit) returnPermit(pass uint64) {
+	if pass&gateOutage != 0 {
 		c.record(pass, 0, 0, errNoOutcome)
 	}
 }
@@ -260,7 +260,7 @@ func (c *circuit) record(pass uint64, now int64, was window.Mark, outcome error)
 	if outcome == nil {
 		c.window.Succeed()
 	}
-	if pass&gateShut != 0 {
+	if pass&gateOutage != 0 {
 		return 0, c.probedLocked(now, outcome)
 	}
 	c.window.Forget(was)
@@ -285,11 +285,11 @@ func (c *circuit) openLocked(now int64) circuitChange {
 	if done, err := c.breaker.Allow(); err == nil {
 		done(errFailure)
 	}
-	c.shutLocked(now)
+	c.beginOutageLocked(now)
 	return circuitChange{CircuitClosed, CircuitOpen}
 }
 
-func (c *circuit) shutLocked(now int64) {
+func (c *circuit) beginOutageLocked(now int64) {
 	c.openUntil = now + int64(c.config.openFor)
 	if c.openUntil < now {
 		c.openUntil = math.MaxInt64
@@ -297,7 +297,7 @@ func (c *circuit) shutLocked(now int64) {
 	c.halfOpen, c.probe = false, nil
 	c.opened++
 	c.gate.Add(gateGeneration)
-	c.gate.Or(gateShut)
+	c.gate.Or(gateOutage)
 }
 
 // probedLocked handles the result of a probe.
@@ -311,7 +311,7 @@ func (c *circuit) probedLocked(now int64, outcome error) circuitChange {
 		c.closeLocked(now)
 		return circuitChange{CircuitHalfOpen, CircuitClosed}
 	default:
-		c.shutLocked(now)
+		c.beginOutageLocked(now)
 		return circuitChange{CircuitHalfOpen, CircuitOpen}
 	}
 }
@@ -321,7 +321,7 @@ func (c *circuit) closeLocked(now int64) {
 	c.breaker, c.probe, c.halfOpen = nil, nil, false
 	c.window.Clear(now)
 	c.gate.Add(gateGeneration)
-	c.gate.And(^uint64(gateShut))
+	c.gate.And(^uint64(gateOutage))
 }
 
 // state returns the current state, and how often the circuit has opened.

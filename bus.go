@@ -42,16 +42,16 @@ type Bus struct {
 	doors    *delay.Queue[*Subscription] // doors to tend at a time
 	watch    *deadline.Watch[call]
 	letters  *letterQueue
-	recorder func(done func(error)) // records a change; nil: in memory, applied at once
+	recorder func(done func(error)) // the simulation's hook: applies a change later; nil: at once
 
 	types     typeTable
-	retry     atomic.Pointer[retrySettings] // for subscriptions without their own; see retry_settings.go
+	retry     atomic.Pointer[retrySettings] // for subscriptions without their own
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
 	abandoned abandonedCalls
 	shared    sharedDoors
-	fullLines atomic.Int32 // doors whose lines are full
+	fullLines atomic.Int32 // doors with room != nil
 	several   atomic.Bool  // the bus has two subscriptions or more
 	entering  atomic.Int64 // calls that open dispatches without room in the queue
 	seenIDs   uint64       // of busy
@@ -107,7 +107,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.doors = delay.New(delayClock{b.time}, b.wake)
 	b.watch = deadline.New(deadline.Config[call]{
 		Of:        (*call).watched,
-		Slow:      b.slow,
+		Slow:      b.observeSlow,
 		Overrun:   b.overran,
 		Nanos:     b.time.Nanos,
 		AfterFunc: func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
@@ -116,7 +116,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.letters = &letterQueue{
 		capacity: c.deadLetters,
 		newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
-		evicted:  b.letterEvicted,
+		evicted:  b.observeEviction,
 		letters:  newLetterIndex(),
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, b.due)

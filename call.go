@@ -34,11 +34,11 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 // their contexts, so a call is small and never reused. All fields but asked are fixed when it
 // begins.
 type call struct {
-	dispatch *dispatch
-	asked    atomic.Pointer[cancellation] // nil until first used
-	number   uint32                       // of the dispatch's calls
-	target   int32
-	attempt  int32
+	dispatch     *dispatch
+	cancellation atomic.Pointer[cancellation] // nil until first used
+	number       uint32                       // of the dispatch's calls
+	target       int32
+	attempt      int32
 }
 
 var _ context.Context = (*call)(nil)
@@ -70,17 +70,18 @@ type result struct {
 	err     error
 	verdict *verdict // on err; nil if the call ended before err was classified
 	// withdrawn is set if the handler was not called, because it must no longer start. shut is the
-	// reason, unless Shutdown's context has ended.
+	// reason. After a cut it is admitted: a cut shuts no door.
 	withdrawn bool
-	shut      shut
+	shut      refusal
 }
 
 // invoke runs the handler and classifies its error. Classification runs user code, such as RetryIf
 // and methods of the error, so the watch bounds it too. If user code ends the goroutine, a fresh
 // worker concludes the call.
 func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
-	// Read after the call is visible to the watch: Unsubscribe, Pause and the end of Shutdown's
-	// context set these flags before they look for running calls.
+	// After the call is visible to the watch: cut sets cutting before it stops the visible calls, so
+	// each call is stopped or does not start. From here on the call counts as running, and
+	// Unsubscribe and Pause do not wait for it.
 	if why := s.door.barred(); why != admitted || s.bus.cutting.begun() {
 		return result{withdrawn: true, shut: why}
 	}
@@ -174,7 +175,7 @@ func callFrom(ctx context.Context) *call {
 
 // Deadline returns when the call exceeds its timeout.
 func (c *call) Deadline() (time.Time, bool) {
-	a := c.ask()
+	a := c.ensureCancellation()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.deadline.IsZero() {
@@ -192,7 +193,7 @@ func (c *call) Deadline() (time.Time, bool) {
 // Done returns a channel that is closed when the handler returns, exceeds its timeout, or is
 // stopped by Shutdown.
 func (c *call) Done() <-chan struct{} {
-	a := c.ask()
+	a := c.ensureCancellation()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.done == nil {
@@ -209,7 +210,7 @@ func (c *call) Err() error {
 	if c.running() {
 		return nil
 	}
-	a := c.asked.Load()
+	a := c.cancellation.Load()
 	if a == nil {
 		return c.endingErr()
 	}
@@ -239,7 +240,7 @@ func (c *call) Value(key any) any {
 // AfterFunc runs f on its own goroutine when the call has ended. The standard library uses it to
 // derive a context without a goroutine.
 func (c *call) AfterFunc(f func()) (stop func() bool) {
-	a := c.ask()
+	a := c.ensureCancellation()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -279,24 +280,24 @@ func (c *call) endingErr() error {
 	return context.Canceled
 }
 
-// ask returns the call's cancellation. It creates it at the first use.
-func (c *call) ask() *cancellation {
-	if a := c.asked.Load(); a != nil {
+// ensureCancellation returns the call's cancellation. It creates it at the first use.
+func (c *call) ensureCancellation() *cancellation {
+	if a := c.cancellation.Load(); a != nil {
 		return a
 	}
-	if !c.asked.CompareAndSwap(nil, &cancellation{}) {
-		return c.asked.Load()
+	if !c.cancellation.CompareAndSwap(nil, &cancellation{}) {
+		return c.cancellation.Load()
 	}
 	if !c.running() {
 		// The call may have ended before the cancellation existed.
 		c.cancel()
 	}
-	return c.asked.Load()
+	return c.cancellation.Load()
 }
 
 // cancel ends the context of a call that has ended. The dispatch continues only after that.
 func (c *call) cancel() {
-	a := c.asked.Load()
+	a := c.cancellation.Load()
 	if a == nil {
 		return
 	}
@@ -321,7 +322,7 @@ func (c *call) cancel() {
 // waits marks the handler as waiting for another event. The call does not count against any
 // concurrency limit until resume is called or the call ends.
 func (c *call) waits() (resume func()) {
-	a := c.ask()
+	a := c.ensureCancellation()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -346,18 +347,18 @@ func (c *call) resumed() {
 	c.bus().pool.Unblock()
 }
 
-// standing is the place in a key's order that a dispatch has while its handler waits for another
+// keyHold is the place in a key's order that a dispatch has while its handler waits for another
 // event.
-type standing struct {
+type keyHold struct {
 	key   string        // of the place; empty for none
 	at    *Subscription // whose order; nil for the bus's order
 	above *waiter       // the PublishAndWait that waits for the dispatch, if any
 }
 
-// stands returns the place that the call's dispatch has until the handler returns.
-func (c *call) stands() *standing {
-	s := &standing{}
-	a := c.ask()
+// keyHold returns the place that the call's dispatch has until the handler returns.
+func (c *call) keyHold() *keyHold {
+	s := &keyHold{}
+	a := c.ensureCancellation()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -426,7 +427,8 @@ func (a *abandonedCalls) list() []AbandonedHandler {
 	return all
 }
 
-// overran runs on the watch's goroutine when a call exceeds its timeout.
+// overran hands the dispatch of a call that exceeds its timeout to a fresh worker. It runs on the
+// goroutine that looks at the deadlines: a timer's, or a worker's.
 func (b *Bus) overran(c *call) {
 	s := c.subscription()
 	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
@@ -435,7 +437,7 @@ func (b *Bus) overran(c *call) {
 // abandon cancels a call whose handler still runs, and hands its dispatch to a fresh worker. The
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (b *Bus) abandon(c *call, err error) {
-	c.ask() // even if unused: the context's error must not change when the dispatch continues
+	c.ensureCancellation() // even if unused: Err must not change when the dispatch continues
 	c.cancel()
 	b.abandoned.add(c, b.time.Now().UTC)
 	b.takeOver(c, err)

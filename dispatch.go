@@ -15,8 +15,8 @@ import (
 // schedule and the doors' lines all hold *dispatch.
 //
 // A dispatch has one owner at a time: the caller that opens it, a worker, or the structure that
-// holds it. Only the owner changes it. The first group of fields is fixed when it opens, so
-// abandoned handlers may read them.
+// holds it. Only the owner changes it. The first group of fields is fixed before the first attempt,
+// so abandoned handlers may read them.
 type dispatch struct {
 	id      EventID
 	payload any
@@ -29,7 +29,7 @@ type dispatch struct {
 	story   *story        // nil until its first failure or detour
 	worker  *worker       // the worker that runs it, or ran it last
 	word    deadline.Word // the state of its last call, for which the worker and the watch compete
-	next    int32         // index of the next target
+	next    int32         // index of the target to visit now, or in the next attempt
 	attempt int32
 	state   dispatchState
 	placed  bool // it has its key's place: the next dispatch of the key waits for it
@@ -50,7 +50,7 @@ const (
 	stateSettled
 )
 
-// origin has the rarely used fields of a dispatch. They are fixed when the dispatch opens.
+// origin has the rarely used fields of a dispatch. They are fixed before its first attempt.
 type origin struct {
 	metadata EventMetadata
 	waiter   *waiter // the PublishAndWait in progress, if any
@@ -73,7 +73,7 @@ type replay struct {
 	edited         bool // the payload replaces original, the published one
 	original       any
 	at             *Subscription // the subscription whose window has the event's last failure
-	counted        window.Mark   // the failure's place in that window
+	mark           window.Mark   // the failure's place in that window
 }
 
 // noOrigin stands for a missing origin or replay.
@@ -168,20 +168,20 @@ type story struct {
 	omitted     int32         // failures between those
 	omittedHere int32         // of these, those at the next target
 	previous    time.Duration // the delay before this attempt, without RetryAfter
-	counted     window.Mark   // the last failure, in the window of the next target
+	mark        window.Mark   // the last failure, in the window of the next target
 	parked      time.Duration // total time in which it was parked
 	unawaited   bool          // its waiter no longer waits for it
-	part        bool          // it was split off: the waiter waits for it, but its outcome is not the event's
+	part        bool          // it was split off: its outcome is not the event's
 	detours     *detours
 }
 
 // detours has the parts of a story that few dispatches have: most failures involve no rule and no
 // door.
 type detours struct {
-	spent   []spent   // records of rules' budgets
-	skipped []int32   // targets that were split off
-	seat    line.Seat // at the last target's door
-	told    *Attempt  // the attempt whose begin was reported and whose end was not
+	spent    []spent   // records of rules' budgets
+	skipped  []int32   // targets that were split off
+	seat     line.Seat // at the last target's door
+	observed *Attempt  // the attempt whose begin was reported and whose end was not
 }
 
 // spent records how much of a rule's budget a dispatch has used, and its last delay there.
@@ -203,16 +203,16 @@ type failure struct {
 	rule         int32 // the rule that decided on it, from 1; 0: the policy
 }
 
-// tell returns the dispatch's story. It creates a missing one.
-func (d *dispatch) tell() *story {
+// ensureStory returns the dispatch's story. It creates a missing one.
+func (d *dispatch) ensureStory() *story {
 	if d.story == nil {
 		d.story = &story{}
 	}
 	return d.story
 }
 
-func (d *dispatch) detour() *detours {
-	s := d.tell()
+func (d *dispatch) ensureDetours() *detours {
+	s := d.ensureStory()
 	if s.detours == nil {
 		s.detours = &detours{}
 	}
@@ -230,7 +230,7 @@ func (d *dispatch) lastFailure() *failure {
 // keep adds a failure at the next target. Beyond the limits of F5 it drops a failure from the
 // middle.
 func (d *dispatch) keep(f failure) {
-	s := d.tell()
+	s := d.ensureStory()
 	if len(s.failures) == firstFailures+lastFailures {
 		s.omitted++
 		if s.failures[firstFailures].subscription == f.subscription {
@@ -244,7 +244,7 @@ func (d *dispatch) keep(f failure) {
 // on.
 func (d *dispatch) passed() {
 	if d.story != nil {
-		d.story.counted, d.story.omittedHere = 0, 0
+		d.story.mark, d.story.omittedHere = 0, 0
 	}
 }
 
@@ -274,7 +274,7 @@ func (d *dispatch) ruled() (failures int) {
 
 // spentOn returns the dispatch's record of a rule's budget. It creates a missing one.
 func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
-	r := d.detour()
+	r := d.ensureDetours()
 	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
 	if i < 0 {
 		i = len(r.spent)
@@ -298,7 +298,7 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 		}
 		d.passed()
 	}
-	d.detour().skipped = append(d.detour().skipped, d.next)
+	d.ensureDetours().skipped = append(d.ensureDetours().skipped, d.next)
 	return split
 }
 
@@ -308,11 +308,11 @@ func (d *dispatch) narrow() {
 	if d.story == nil {
 		return
 	}
-	before, whole := d.detour(), d.story
+	before, whole := d.ensureDetours(), d.story
 	d.story = whole.at(d.to.subscriptions[d.next])
 	d.story.unawaited, d.story.part = whole.unawaited, whole.part
-	after := d.detour()
-	after.told, after.skipped = before.told, before.skipped
+	after := d.ensureDetours()
+	after.observed, after.skipped = before.observed, before.skipped
 	if f := d.lastFailure(); f != nil {
 		d.attempt = f.attempt
 	}
@@ -320,7 +320,7 @@ func (d *dispatch) narrow() {
 
 // at returns the part of a story that belongs to the next target.
 func (s *story) at(target *Subscription) *story {
-	part := &story{counted: s.counted, omitted: s.omittedHere, parked: s.parked}
+	part := &story{mark: s.mark, omitted: s.omittedHere, parked: s.parked}
 	for _, f := range s.failures {
 		if f.subscription == target {
 			part.failures = append(part.failures, f)

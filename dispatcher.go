@@ -14,14 +14,14 @@ type worker struct {
 	// calls are the attempt's calls after the dispatch's embedded first call. They are allocated per
 	// attempt, so that a context that a handler keeps holds only its own event in memory.
 	calls []call
-	call  running
+	call  callState
 	seen  uint32 // number of calls, from a random start; one in latencySample is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
 }
 
-// running has the data of a call that conclude needs. It is a field of the worker, so that the
+// callState has the data of a call that conclude needs. It is a field of the worker, so that the
 // worker that takes over an abandoned call can read it.
-type running struct {
+type callState struct {
 	pass    uint64 // through the circuit
 	started int64
 	weight  uint32 // number of calls that the latency represents; 0 if it is not measured
@@ -88,7 +88,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call 
 	}
 	c.dispatch, c.number, c.target, c.attempt = d, d.word.Next(), d.next, d.attempt
 	now, exact := b.time.Recent()
-	w.call = running{pass: pass, started: now.Nanos}
+	w.call = callState{pass: pass, started: now.Nanos}
 	switch {
 	case exact:
 		w.call.weight = 1
@@ -111,7 +111,7 @@ func (w *worker) samples() bool {
 }
 
 // conclude applies the result of a call that has ended. It reports whether the attempt continues.
-func (b *Bus) conclude(d *dispatch, s *Subscription, ran *running, r result) bool {
+func (b *Bus) conclude(d *dispatch, s *Subscription, ran *callState, r result) bool {
 	if r.err != nil {
 		b.fail(d, s, ran, r)
 		return false
@@ -124,7 +124,7 @@ func (b *Bus) conclude(d *dispatch, s *Subscription, ran *running, r result) boo
 }
 
 // fail records a failure, and retries the dispatch or dead-letters it.
-func (b *Bus) fail(d *dispatch, s *Subscription, ran *running, r result) {
+func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	now := b.time.Now()
 	merged := b.policy(d.to)
 	by := merged.at(s, &b.config.names)
@@ -173,8 +173,8 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	}
 }
 
-// opened makes an accepted dispatch runnable. Its room in the queue is already reserved.
-func (b *Bus) opened(d *dispatch, err error) {
+// applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved.
+func (b *Bus) applyOpen(d *dispatch, err error) {
 	if err != nil {
 		b.pool.Unreserve(d.places())
 		return
@@ -211,8 +211,9 @@ func (b *Bus) enqueue(d *dispatch, reserved bool) {
 
 func (b *Bus) queue(d *dispatch, reserved bool) {
 	d.state = stateQueued
+	// The outcome of a replay replaces the letter's failure in the circuit's window.
 	if r := d.replay(); r.at != nil && r.at == d.to.subscriptions[0] {
-		d.tell().counted = r.counted
+		d.ensureStory().mark = r.mark
 	}
 	if gated := d.key != ""; reserved {
 		b.pool.Push(d, gated)
@@ -272,9 +273,9 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 	b.record(&change{kind: toWait, d: d, delay: delay, due: due})
 }
 
-func (b *Bus) waits(d *dispatch, delay time.Duration, due int64) {
+func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64) {
 	b.attemptEnded(d, Waiting, "")
-	b.retryScheduled(d, delay, due)
+	b.observeRetry(d, delay, due)
 	s := d.to.subscriptions[d.next]
 	seated := d.seat().Number != 0
 	if seated {
@@ -294,7 +295,7 @@ func (b *Bus) waits(d *dispatch, delay time.Duration, due int64) {
 // park handles a delivery that the door does not admit: it parks it in the line, or drops or
 // dead-letters it. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
-func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
+func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
 	case d.seat().Number != 0:
@@ -308,7 +309,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
 		parked = d.splitOff(b.policy(d.to))
 		if waiter != nil {
 			waiter.expect(1)
-			parked.tell().part = true
+			parked.ensureStory().part = true
 		}
 	}
 	all = parked == d
@@ -336,10 +337,10 @@ func (b *Bus) park(d *dispatch, s *Subscription, why shut) (all bool) {
 	return all
 }
 
-// parked puts a delivery that has a seat into the line.
-func (b *Bus) parked(d *dispatch) {
+// applyPark puts a delivery that has a seat into the line.
+func (b *Bus) applyPark(d *dispatch) {
 	s := d.seatedAt()
-	if attempt := d.leaveAttempt(); attempt != nil {
+	if attempt := d.takeObserved(); attempt != nil {
 		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
 	}
 	b.leaveKey(d)
@@ -370,11 +371,16 @@ func (d *dispatch) unawait(s *Subscription) {
 
 // retryDue queues dispatches whose next attempt is due.
 func (b *Bus) retryDue(due []*dispatch) {
-	for _, d := range due {
+	b.requeue(due...)
+	b.ledger.waiting.Add(int64(-len(due)))
+}
+
+// requeue queues dispatches that were waiting or parked. They have had their key's turn.
+func (b *Bus) requeue(all ...*dispatch) {
+	for _, d := range all {
 		d.state = stateQueued
 	}
-	b.pool.Return(false, due...)
-	b.ledger.waiting.Add(int64(-len(due)))
+	b.pool.Return(false, all...)
 }
 
 // bury ends a dispatch at its next target with a dead letter.
@@ -389,9 +395,9 @@ func (b *Bus) settle(d *dispatch, outcome Outcome) {
 	b.record(&change{kind: toSettle, d: d, outcome: outcome})
 }
 
-// settled completes the end of a dispatch. It counts the dispatch last, because Shutdown continues
-// once all are counted.
-func (b *Bus) settled(d *dispatch, outcome Outcome, l *DeadLetter) {
+// applySettle ends a dispatch. It counts the dispatch after the observers and the waiter have seen
+// the end, because Shutdown continues once all dispatches are counted.
+func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	var reason Reason
 	if l != nil {
 		reason = l.Reason
@@ -411,7 +417,7 @@ func (b *Bus) settled(d *dispatch, outcome Outcome, l *DeadLetter) {
 		count = &b.ledger.dropped
 	case Unrouted:
 		count = &b.ledger.unrouted
-		b.unrouted(d)
+		b.observeUnrouted(d)
 	case Cancelled:
 		count = &b.ledger.cancelled
 	}
@@ -438,5 +444,5 @@ func (b *Bus) died(d *dispatch, l *DeadLetter) {
 	if b.noteUnfinished(l) {
 		b.logDeadLetter(d, l)
 	}
-	b.deadLettered(l)
+	b.observeDeadLetter(l)
 }

@@ -114,8 +114,8 @@ type DeadLetter struct {
 
 	// The entry of the event's last failure in the circuit window of a subscription. A replay is of
 	// the same event, so its outcome replaces that entry.
-	counted window.Mark
-	at      *Subscription
+	mark window.Mark
+	at   *Subscription
 
 	madeBy *Bus    // nil for an imported letter
 	order  EventID // orders the letters of a key, see dispatch.orderID; zero for an imported letter
@@ -337,7 +337,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		l.NotReached = append(l.NotReached, s.id)
 	}
 	if d.story != nil {
-		if l.counted = d.story.counted; l.counted != 0 {
+		if l.mark = d.story.mark; l.mark != 0 {
 			l.at = d.to.subscriptions[d.next]
 		}
 		l.FailuresOmitted += int(d.story.omitted)
@@ -384,14 +384,14 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 	if err := b.recordNow(&change{kind: toReplay, d: d, letter: &l}); err != nil {
 		return err
 	}
-	b.replayed(&l)
+	b.observeReplay(&l)
 	return nil
 }
 
-// replayedLetter removes the letter of a replay and makes its dispatch runnable, or schedules it
+// applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it
 // again. If several replays of a letter run concurrently, the first one removes it, and the others
 // get ErrNotFound.
-func (b *Bus) replayedLetter(d *dispatch, l *DeadLetter) error {
+func (b *Bus) applyReplay(d *dispatch, l *DeadLetter) error {
 	if b.letters.remove([]LetterID{l.ID}) == 0 {
 		return ErrNotFound
 	}
@@ -447,7 +447,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		edited:         l.Edited,
 		original:       l.Original,
 		at:             l.at,
-		counted:        l.counted,
+		mark:           l.mark,
 	}
 	d := &dispatch{
 		id: l.Event.ID, payload: l.Event.Payload, to: to, key: l.Event.Key, wall: now.Wall,

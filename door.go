@@ -12,16 +12,16 @@ import (
 	"github.com/surebus/eventbus/internal/window"
 )
 
-// shut is the reason why a door does not admit a delivery now.
-type shut uint8
+// refusal is the reason why a door does not admit a delivery now.
+type refusal uint8
 
 const (
-	admitted      shut = iota
-	shutOpen           // the circuit is open, or half-open with a probe
-	shutPaused         // an operator has paused the subscription
-	shutThrottled      // a concurrency limit is reached
-	shutBehind         // an earlier delivery of its key is at the door
-	shutRemoved        // the subscription has ended
+	admitted      refusal = iota
+	shutOpen              // the circuit is open, or half-open with a probe
+	shutPaused            // an operator has paused the subscription
+	shutThrottled         // a concurrency limit is reached
+	shutBehind            // an earlier delivery of its key is at the door
+	shutRemoved           // the subscription has ended
 )
 
 // parking is the reason why a delivery waits at a door.
@@ -38,7 +38,7 @@ const (
 // parkingRules defines who waits for parked deliveries, by reason. A delivery behind another one of
 // its key takes over its reason.
 var parkingRules = [parkings]struct {
-	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows to a dead letter
+	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows
 	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
 	drains       bool // Shutdown waits for the delivery
 	stored       bool // it stays in the store, without a line
@@ -49,8 +49,8 @@ var parkingRules = [parkings]struct {
 	orphaned:  {stored: true},
 }
 
-// releaseMost is the number of deliveries that a door releases at a time, beyond those inside. It
-// protects a service that has just recovered from a burst.
+// releaseMost limits the released deliveries that have not reached the door yet. For held ones it
+// also includes those inside: it protects a service that has just recovered from a burst.
 const releaseMost = 64
 
 // door decides whether a delivery may enter a subscription now. It parks the others in its line,
@@ -62,7 +62,7 @@ type door struct {
 	circuit  circuit
 	running  atomic.Int32 // handler calls, except those abandoned or waiting in PublishAndWait
 	limit    int32        // limit of running; math.MaxInt32 for none
-	share    int32        // limit of running while the bus is full; math.MaxInt32 if Concurrency sets one
+	share    int32        // limit of running while the bus is full; math.MaxInt32 with Concurrency
 	capacity int          // of the line
 	whenOpen WhenOpen
 	whenFull WhenFull
@@ -70,15 +70,15 @@ type door struct {
 
 	mu          sync.Mutex // guards the following, and the seats of its dispatches
 	line        line.Line[*dispatch]
-	counted     [line.Reasons]int // parked deliveries that the ledger includes
+	reported    [line.Reasons]int // parked deliveries that the ledger includes
 	wakeAt      int64             // when the timer tends the door, 0 for no timer
 	pausedUntil int64             // with gatePaused
-	room        chan struct{}     // non-nil while the line is full; closed when it has room
+	room        chan struct{}     // non-nil while publishers wait for room; closed when there is
 	closed      Reason            // set once the line accepts no deliveries
 }
 
 // Seat returns the dispatch's seat at the door of its last target.
-func (d *dispatch) Seat() *line.Seat { return &d.detour().seat }
+func (d *dispatch) Seat() *line.Seat { return &d.ensureDetours().seat }
 
 // Key returns the dispatch's key, or "".
 func (d *dispatch) Key() string { return d.key }
@@ -98,7 +98,7 @@ func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to
 // must take no permit of a subscription that it does not reach.
 //
 // The pass is the gate's value at entry. Every admitted delivery must leave exactly once.
-func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why shut) {
+func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
 	pass = o.circuit.gate.Load()
 	n := o.running.Add(1)
 	if pass&gateAsk == 0 && n <= o.limit && (n <= o.share || !b.pool.Full()) {
@@ -119,7 +119,7 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why shut) {
 }
 
 // ask is the slow path of enter, for a door that may be shut. It takes the circuit's permit last.
-func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why shut, change circuitChange) {
+func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circuitChange) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
@@ -179,22 +179,22 @@ func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change cir
 	o.running.Add(-1)
 	var was window.Mark
 	if d.story != nil {
-		was = d.story.counted
+		was = d.story.mark
 	}
 	switch what {
 	case succeeded:
 		now, _ := b.time.Recent()
 		change = o.circuit.succeeded(pass, now.Nanos, was)
 	case failed:
-		d.story.counted, change = o.circuit.failed(pass, b.time.Nanos(), was)
+		d.story.mark, change = o.circuit.failed(pass, b.time.Nanos(), was)
 	case noOutcome:
-		o.circuit.released(pass)
+		o.circuit.returnPermit(pass)
 	}
 	return change
 }
 
 // barred returns why a call must not start, regardless of the circuit.
-func (o *door) barred() shut {
+func (o *door) barred() refusal {
 	switch gate := o.circuit.gate.Load(); {
 	case gate&gateRemoved != 0:
 		return shutRemoved
@@ -215,7 +215,7 @@ func (b *Bus) lend(s *Subscription) {
 // sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
 // full, it returns the reason for a dead letter, or the delivery to drop: the oldest in the line,
 // or d.
-func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Reason) {
+func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	seated := d.seat().Number != 0
@@ -247,8 +247,8 @@ func (o *door) sit(b *Bus, d *dispatch, why shut) (victim *dispatch, refused Rea
 // reasonLocked returns why a delivery is parked: held while the door is shut by a pause or an
 // outage, else for the reason of the delivery that it comes behind. If the door has opened since it
 // refused the delivery, the delivery is throttled until tend releases it.
-func (o *door) reasonLocked(b *Bus, d *dispatch, why shut) parking {
-	if o.shutLocked(b.time.Nanos()) {
+func (o *door) reasonLocked(b *Bus, d *dispatch, why refusal) parking {
+	if o.isShutLocked(b.time.Nanos()) {
 		return held
 	}
 	if first, behind := o.line.First(d.key); behind && why == shutBehind {
@@ -291,6 +291,9 @@ func (o *door) release(b *Bus, d *dispatch) {
 }
 
 // tend releases as many deliveries of the line as may enter, oldest first.
+//
+// Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
+// gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
 func (b *Bus) tend(s *Subscription) {
 	o := &s.door
 	if o.circuit.gate.Load()&gateLine == 0 {
@@ -298,7 +301,7 @@ func (b *Bus) tend(s *Subscription) {
 	}
 	o.mu.Lock()
 	now := b.time.Nanos()
-	converted := o.shutLocked(now) && o.holdThrottledLocked(s)
+	converted := o.isShutLocked(now) && o.holdThrottledLocked(s)
 	for {
 		first, ok := o.line.Front()
 		if !ok || !o.releasesLocked(b, s, parking(first.seat().Reason), b.time.Nanos()) {
@@ -306,8 +309,7 @@ func (b *Bus) tend(s *Subscription) {
 		}
 		d := o.line.Next()
 		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
-		d.state = stateQueued
-		b.pool.Return(false, d)
+		b.requeue(d)
 	}
 	o.countLocked(b)
 	o.mu.Unlock()
@@ -316,10 +318,10 @@ func (b *Bus) tend(s *Subscription) {
 	}
 }
 
-// shutLocked reports whether a pause or an outage shuts the door.
-func (o *door) shutLocked(now int64) bool {
+// isShutLocked reports whether a pause or an outage shuts the door.
+func (o *door) isShutLocked(now int64) bool {
 	o.endPauseLocked(now)
-	return o.circuit.gate.Load()&(gatePaused|gateShut) != 0
+	return o.circuit.gate.Load()&(gatePaused|gateOutage) != 0
 }
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
@@ -338,7 +340,8 @@ func (o *door) holdThrottledLocked(s *Subscription) bool {
 }
 
 // releasesLocked reports whether to release the first delivery of the line. If not, one of these
-// tends the door again: a delivery that leaves, the timer set here, or a worker that becomes free.
+// tends the door again: a delivery that leaves or is refused, the timer set here, or a worker that
+// becomes free.
 func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64) bool {
 	most, again := o.admitsLocked(now)
 	coming := o.line.Count(line.Coming)
@@ -403,12 +406,12 @@ func (o *door) close(b *Bus, why Reason) []*dispatch {
 func (o *door) countLocked(b *Bus) {
 	parked := o.line.Parked()
 	for reason, n := range parked {
-		if n != o.counted[reason] {
-			o.ledger.parked[reason].Add(int64(n - o.counted[reason]))
+		if n != o.reported[reason] {
+			o.ledger.parked[reason].Add(int64(n - o.reported[reason]))
 		}
 	}
-	o.counted = parked
-	full := o.line.Taken() >= o.capacity && parked[throttled] > 0 && o.whenFull == WaitWhenFull && o.closed == ""
+	o.reported = parked
+	full := o.line.Taken() >= o.capacity && o.whenFull == WaitWhenFull && o.closed == "" && publishWaits(parked)
 	switch {
 	case full && o.room == nil:
 		o.room = make(chan struct{})
@@ -420,8 +423,19 @@ func (o *door) countLocked(b *Bus) {
 	}
 }
 
-// full returns a channel that is closed when the line has room, or nil if it has room now.
-func (o *door) full() <-chan struct{} {
+// publishWaits reports whether a parked delivery has a reason for which Publish waits.
+func publishWaits(parked [line.Reasons]int) bool {
+	for reason, rule := range parkingRules {
+		if rule.publishWaits && parked[reason] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// roomSignal returns a channel that is closed when the line has room. It returns nil if publishers
+// need not wait.
+func (o *door) roomSignal() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.room

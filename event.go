@@ -178,7 +178,7 @@ func (m EventMetadata) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads a JSON object of strings and sorts it by name.
 func (m *EventMetadata) UnmarshalJSON(data []byte) error {
-	if n, _ := jsonline.CountStrings(data); n > 2*maxMetadataPairs { // before the map allocates memory for them
+	if n, _ := jsonline.CountStrings(data); n > 2*maxMetadataPairs { // before the map allocates memory
 		return tooManyNames("")
 	}
 	var object map[string]string

@@ -41,7 +41,7 @@ type verdict struct {
 	permanent  bool // it must not be retried, regardless of the policy
 	rule       int  // position of the rule that decides; -1 if the policy does
 	worthIt    bool // the policy retries such errors
-	rejected   bool // the handler or the policy declares it not worth retrying: no outcome for the circuit
+	rejected   bool // declared not worth retrying: no outcome for the circuit
 	retryAfter *retryAfterError
 }
 
@@ -118,12 +118,12 @@ func (j *judgement) deciding(v *verdict) *RetryPolicy {
 // count counts a failure against the rule or the policy that decides. It returns the new count, and
 // a pointer to the last delay of that rule or policy.
 func (j *judgement) count(d *dispatch, v *verdict) (failures int, previous *time.Duration) {
-	s := d.tell()
+	s := d.ensureStory()
 	if v.rule < 0 {
 		return max(int(d.attempt)-d.ruled(), 1), &s.previous
 	}
 	spent := d.spentOn(j.rulesOf, int32(v.rule))
-	spent.failures = max(spent.failures, spent.failures+1) // stays at the largest number instead of wrapping around
+	spent.failures = max(spent.failures, spent.failures+1) // it must not wrap around
 	return int(spent.failures), &spent.previous
 }
 

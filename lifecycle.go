@@ -89,12 +89,12 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 func (b *Bus) finish() {
 	<-b.drained
 	b.awaitCut() // cut dead-letters the same dispatches
-	b.leaveBehind()
+	b.buryParkedAndScheduled()
 	b.pool.Seal()
 	for !b.empty() {
 		// A handler published at the last moment, or Unsubscribe released a line.
 		time.Sleep(timeline.Tick)
-		b.leaveBehind()
+		b.buryParkedAndScheduled()
 	}
 	b.scheduled.Wait()
 	b.doors.Close()
@@ -119,7 +119,7 @@ func (b *Bus) finish() {
 	close(b.closed)
 }
 
-// cutting records whether Shutdown's context has ended.
+// cutting records whether cut has begun: Shutdown's context has ended, or the bus was not started.
 type cutting struct {
 	flag atomic.Bool   // cheaper to read
 	done chan struct{} // closed when flag is set
@@ -154,7 +154,7 @@ func (b *Bus) cut(cause error) {
 		b.ledger.waiting.Add(-1)
 		b.bury(d, ReasonShutdown)
 	}
-	b.leaveBehind()
+	b.buryParkedAndScheduled()
 	for {
 		d, ok := b.pool.TryTake()
 		if !ok {
@@ -175,8 +175,8 @@ func (b *Bus) awaitCut() {
 	}
 }
 
-// leaveBehind dead-letters parked deliveries and scheduled events.
-func (b *Bus) leaveBehind() {
+// buryParkedAndScheduled dead-letters parked deliveries and scheduled events.
+func (b *Bus) buryParkedAndScheduled() {
 	for _, s := range b.list() {
 		for _, d := range s.door.close(b, ReasonShutdown) {
 			b.bury(d, ReasonShutdown)
@@ -184,7 +184,7 @@ func (b *Bus) leaveBehind() {
 	}
 	for _, d := range b.scheduled.Close() {
 		b.ledger.scheduled.Add(-1)
-		b.neverDue(d)
+		b.buryScheduled(d)
 	}
 }
 

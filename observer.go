@@ -141,11 +141,11 @@ func (b *Bus) observe(name string, call func()) {
 	}
 }
 
-func (b *Bus) accepted(e Event) {
+func (b *Bus) observeAccepted(e Event) {
 	b.observe("Accepted", func() { b.config.observer.Accepted(e) })
 }
 
-func (b *Bus) unrouted(d *dispatch) {
+func (b *Bus) observeUnrouted(d *dispatch) {
 	if f := b.config.observer.Unrouted; f != nil {
 		b.observe("Unrouted", func() { f(d.event(b.time)) })
 	}
@@ -159,11 +159,11 @@ func (b *Bus) attemptBegun(d *dispatch) {
 }
 
 func (b *Bus) observeBegun(d *dispatch) {
-	r := d.detour()
-	if r.told != nil {
+	r := d.ensureDetours()
+	if r.observed != nil {
 		return
 	}
-	r.told = &Attempt{
+	r.observed = &Attempt{
 		ID:      b.attempts.Add(1),
 		Event:   d.event(b.time),
 		Number:  int(d.attempt),
@@ -171,25 +171,25 @@ func (b *Bus) observeBegun(d *dispatch) {
 		BeganAt: b.time.Now().UTC,
 	}
 	if f := b.config.observer.AttemptBegun; f != nil {
-		attempt := *r.told
+		attempt := *r.observed
 		b.observe("AttemptBegun", func() { f(attempt) })
 	}
 }
 
-// leaveAttempt returns the attempt whose begin was reported, and clears it.
-func (d *dispatch) leaveAttempt() *Attempt {
+// takeObserved returns the attempt whose begin was reported, and clears it.
+func (d *dispatch) takeObserved() *Attempt {
 	if d.story == nil || d.story.detours == nil {
 		return nil
 	}
-	a := d.story.detours.told
-	d.story.detours.told = nil
+	a := d.story.detours.observed
+	d.story.detours.observed = nil
 	return a
 }
 
 // attemptEnded reports the end of an attempt whose beginning was reported. It is called after the
 // outcome was recorded, while the caller owns the dispatch.
 func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
-	attempt := d.leaveAttempt()
+	attempt := d.takeObserved()
 	if attempt == nil {
 		return
 	}
@@ -223,8 +223,8 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 	}
 }
 
-// retryScheduled reports the retry after a dispatch's last failure.
-func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
+// observeRetry reports the retry after a dispatch's last failure.
+func (b *Bus) observeRetry(d *dispatch, delay time.Duration, due int64) {
 	if f := b.config.observer.RetryScheduled; f != nil {
 		retry := ScheduledRetry{
 			Event:   d.event(b.time),
@@ -237,21 +237,21 @@ func (b *Bus) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 	}
 }
 
-func (b *Bus) deadLettered(l *DeadLetter) {
+func (b *Bus) observeDeadLetter(l *DeadLetter) {
 	if f := b.config.observer.DeadLettered; f != nil {
 		b.observe("DeadLettered", func() { f(l.clone()) })
 	}
 }
 
-// letterEvicted reports a letter that the full queue has evicted.
-func (b *Bus) letterEvicted(l *DeadLetter) {
+// observeEviction reports a letter that the full queue has evicted.
+func (b *Bus) observeEviction(l *DeadLetter) {
 	b.logEviction(l)
 	if f := b.config.observer.LetterEvicted; f != nil {
 		b.observe("LetterEvicted", func() { f(l.clone()) })
 	}
 }
 
-func (b *Bus) replayed(l *DeadLetter) {
+func (b *Bus) observeReplay(l *DeadLetter) {
 	if f := b.config.observer.Replayed; f != nil {
 		b.observe("Replayed", func() { f(l.clone()) })
 	}
@@ -264,9 +264,9 @@ func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
 	}
 }
 
-// slow reports calls that have used a third of their timeouts. The watch runs it on its own
+// observeSlow reports calls that have used a third of their timeouts. The watch runs it on its own
 // goroutine. The calls may end at any moment.
-func (b *Bus) slow(calls []deadline.Late[call]) {
+func (b *Bus) observeSlow(calls []deadline.Late[call]) {
 	for _, late := range calls {
 		c, s := late.Call, late.Call.subscription()
 		if !c.running() {

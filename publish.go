@@ -22,8 +22,8 @@ import (
 //
 // While the queue is full, or the line of throttled deliveries of a matching subscription (see
 // LineCapacity), Publish blocks until there is room, ctx ends, or the bus shuts down. With
-// RefuseWhenFull, and before Start, it returns ErrQueueFull instead. Called by a handler, with its
-// context or one derived from it, it never blocks.
+// RefuseWhenFull, and before Start, it returns ErrQueueFull instead. It never blocks for a
+// scheduled event (After, At), nor if a handler calls it with a context derived from its own.
 //
 // The context bounds the acceptance only: handlers see its values, but neither its cancellation nor
 // its deadline. The values pass through at most 100 handlers that publish with a context derived
@@ -150,8 +150,8 @@ func (b *Bus) refuseShutdown() error {
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	c := change{kind: toOpen, d: d, batch: batch}
-	if c.direct() {
-		err = b.acceptDirect(ctx, inside, &c)
+	if c.hasUnqueued() {
+		err = b.acceptUnqueued(ctx, inside, &c)
 	} else {
 		err = b.acceptQueued(ctx, inside, &c)
 	}
@@ -161,7 +161,7 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	// Last, because observers may block.
 	for i, accepted := range c.all() {
 		if c.events != nil {
-			b.accepted(c.events[i])
+			b.observeAccepted(c.events[i])
 		}
 		if len(accepted.to.subscriptions) == 0 {
 			b.settle(accepted, Unrouted)
@@ -171,9 +171,9 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	return fresh, nil
 }
 
-// acceptDirect accepts a change with dispatches that take no room in the queue. Shutdown waits for
-// reserved room; for these it waits by the count of callers that are entering.
-func (b *Bus) acceptDirect(ctx context.Context, inside bool, c *change) error {
+// acceptUnqueued accepts a change with dispatches that take no room in the queue. Shutdown waits
+// for reserved room; for these it waits by the count of callers that are entering.
+func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
 	b.entering.Add(1)
 	defer func() {
@@ -221,8 +221,8 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 	return err
 }
 
-// direct reports whether some dispatch of the change takes no room in the queue.
-func (c *change) direct() bool {
+// hasUnqueued reports whether some dispatch of the change takes no room in the queue.
+func (c *change) hasUnqueued() bool {
 	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.places() == 0 })
 }
 
@@ -265,7 +265,7 @@ func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) e
 func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
 	var ended <-chan struct{}
 	for i := 0; i < len(to.subscriptions); i++ {
-		room := to.subscriptions[i].door.full()
+		room := to.subscriptions[i].door.roomSignal()
 		if room == nil {
 			continue
 		}

@@ -78,7 +78,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	}
 	w := &waiter{pending: 1, settled: make(chan struct{})}
 	if inside {
-		w.stands.Store(from.stands())
+		w.hold.Store(from.keyHold())
 	}
 	if d.origin == nil {
 		d.origin = &origin{}
@@ -109,7 +109,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		select {
 		case <-w.settled:
 		default:
-			w.stands.Store(nil) // otherwise a chain of waiters keeps all their events in memory
+			w.hold.Store(nil) // otherwise a chain of waiters keeps all their events in memory
 			return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 				shorten(eventType), r.ID, contextError(ctx))
 		}
@@ -119,8 +119,8 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 
 // waiter is a PublishAndWait call in progress.
 type waiter struct {
-	stands  atomic.Pointer[standing] // place of the handler that waits; nil for other callers
-	settled chan struct{}            // closed when nothing is pending
+	hold    atomic.Pointer[keyHold] // place of the handler that waits; nil for other callers
+	settled chan struct{}           // closed when nothing is pending
 
 	mu       sync.Mutex // guards the following
 	pending  int        // dispatches to wait for
@@ -195,7 +195,7 @@ func (w *waiter) wouldDeadlock(d *dispatch) bool {
 		return false
 	}
 	for w != nil {
-		stands := w.stands.Load()
+		stands := w.hold.Load()
 		if stands == nil {
 			return false
 		}

@@ -15,7 +15,7 @@ type retrySettings struct {
 type ownRetry struct {
 	of       *Subscription
 	settings *retrySettings
-	policy   *RetryPolicy // the merged policy with the subscription's unmerged fields; nil if it sets none
+	policy   *RetryPolicy // merged, with the subscription's unmerged fields; nil if it sets none
 }
 
 // retryInForce is the settings that apply to a dispatch: those in force when its targets were made.

@@ -11,7 +11,7 @@ func (b *Bus) schedule(d *dispatch) {
 	b.ledger.scheduled.Add(1)
 	if !b.scheduled.Add(d.from().due, d.id, d) { // Shutdown has closed it
 		b.ledger.scheduled.Add(-1)
-		b.neverDue(d)
+		b.buryScheduled(d)
 	}
 	b.checkDrained() // Shutdown does not wait for d any more
 }
@@ -25,8 +25,8 @@ func (b *Bus) due(d *dispatch) {
 	b.ledger.scheduled.Add(-1)
 }
 
-// neverDue dead-letters a scheduled dispatch, or each of its copies.
-func (b *Bus) neverDue(d *dispatch) {
+// buryScheduled dead-letters a scheduled dispatch, or each of its copies.
+func (b *Bus) buryScheduled(d *dispatch) {
 	for _, copied := range b.copies(d) {
 		b.bury(copied, ReasonShutdown)
 	}

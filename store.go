@@ -77,18 +77,18 @@ func (b *Bus) apply(c *change, err error) error {
 	switch c.kind {
 	case toOpen:
 		for _, d := range c.all() {
-			b.opened(d, err)
+			b.applyOpen(d, err)
 		}
 	case toReplay:
 		if err == nil {
-			err = b.replayedLetter(c.d, c.letter)
+			err = b.applyReplay(c.d, c.letter)
 		}
 	case toWait:
-		b.waits(c.d, c.delay, c.due)
+		b.applyWait(c.d, c.delay, c.due)
 	case toPark:
-		b.parked(c.d)
+		b.applyPark(c.d)
 	case toSettle:
-		b.settled(c.d, c.outcome, c.letter)
+		b.applySettle(c.d, c.outcome, c.letter)
 	}
 	return err
 }

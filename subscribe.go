@@ -170,10 +170,7 @@ func (s *Subscription) Unsubscribe() {
 	// Close the door before the subscription leaves the registry. Otherwise Shutdown, which
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is
 	// parked in between.
-	for _, d := range s.door.close(b, ReasonUnsubscribed) {
-		d.state = stateQueued
-		b.pool.Return(false, d) // a worker dead-letters it
-	}
+	b.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
 	parsed, _ := route.Parse(s.pattern)
 	b.mu.Lock()
 	defer b.mu.Unlock()
