@@ -249,7 +249,7 @@ func (e *ShutdownError) Error() string {
 	case errchain.Is(e.Cause, ErrNotStarted):
 		why = "came before Start"
 	}
-	fmt.Fprintf(&b, "eventbus: shutdown %s: %d unfinished, %d handlers still running",
+	fmt.Fprintf(&b, "eventbus: shutdown %s: unfinished: %d, handlers still running: %d",
 		why, len(e.Unfinished), len(e.Abandoned))
 	const shown = 10
 	for i := range e.Unfinished {

@@ -269,7 +269,7 @@ func (rules *Rules) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// withoutPlace is an error about a text that nobody has seen.
+// withoutPlace removes the place from an error about a text that the user did not write.
 func withoutPlace(err error) error {
 	var e *Error
 	if errors.As(err, &e) {

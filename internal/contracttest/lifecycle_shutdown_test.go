@@ -818,7 +818,7 @@ func TestS2_AnAbandonedHandlerIsNamed(t *testing.T) {
 		require.Len(t, left.Abandoned, 1)
 		require.Equal(t, "stuck", left.Abandoned[0].Subscription)
 		require.Equal(t, id, left.Abandoned[0].EventID)
-		require.ErrorContains(t, left, "1 handlers still running")
+		require.ErrorContains(t, left, "handlers still running: 1")
 		requireBalanced(t, bus)
 		close(release)
 	})

@@ -19,8 +19,8 @@ func hashSegment(text string, packed uint64) uint64 {
 	if len(text) > shortText {
 		return maphash.String(seed, text)
 	}
-	// Each step can be undone, so nothing is lost. A product spreads the bits upwards, and
-	// what is chosen by the lowest and told by the highest needs all of them.
+	// Each step is reversible, so different texts have different hashes. A product spreads the bits
+	// upwards only, so the high bits are also mixed into the low ones: callers use both ends.
 	h := (packed ^ hashStart) * hashFactor
 	h = (h ^ h>>32) * hashFactor
 	return h ^ h>>32
@@ -66,9 +66,9 @@ func nameOf(typ string) (n name) {
 	return n
 }
 
-// hash is that of a type for the cache and the doorkeeper, and takes less time than hashOf
-// does. Types that collide, which nobody can choose without knowing the seed, would do no
-// more than push each other out there.
+// hash returns the hash of a type for the cache and the doorkeeper. It is faster than hashOf. Types
+// that collide evict each other there, and do no other harm. An attacker would need the seed to
+// choose them.
 func (n name) hash(length int) uint64 {
 	h := mix(n.first^hashStart, n.second^uint64(length)*hashFactor)
 	// Once more, as what chooses the place in the cache are few bits, into which few of one

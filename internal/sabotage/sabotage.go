@@ -1,7 +1,7 @@
-// Package sabotage is a list of bugs, to find out whether the tests would notice
-// them. Each is a patch of one source file that somebody careful could have
-// written. TestSabotage lays the patched copy over the source (go test -overlay)
-// and fails unless a test does; the source itself never has a trace of it.
+// Package sabotage is a list of bugs that the tests must notice. Each is a patch of one
+// source file, of a kind that a careful author could have written. TestSabotage overlays the
+// source with the patched copy (go test -overlay) and fails unless a test fails. The source
+// itself is never changed.
 //
 //	go test -v -run TestSabotage ./internal/sabotage -args -bug D3-retry-from-start
 //	go test -v -run TestSabotage ./internal/sabotage -args -next 5
