@@ -38,7 +38,7 @@ func TestD7_AnEventAllocatesAtMostOnce(t *testing.T) {
 		"waited for": {1, nil, func(bus *eventbus.Bus) error {
 			_, err := bus.PublishAndWait(plain, "order.placed", payload)
 			return err
-		}, 4},
+		}, 3},
 		"that no subscription gets": {1, nil, publish(plain, "invoice.sent"), 2},
 	} {
 		t.Run(name, func(t *testing.T) {

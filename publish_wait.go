@@ -80,10 +80,10 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if inside {
 		w.hold.Store(from.keyHold())
 	}
-	if d.origin == nil {
-		d.origin = &origin{}
+	if d.origin != nil {
+		w.origin = *d.origin
 	}
-	d.origin.waiter = w
+	w.origin.waiter, d.origin = w, &w.origin
 	if w.wouldDeadlock(d) {
 		return refuse(fmt.Errorf("%w %q", ErrWouldDeadlock, d.key))
 	}
@@ -117,8 +117,10 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	return w.result(r, eventType)
 }
 
-// waiter is a PublishAndWait call in progress.
+// waiter is a PublishAndWait call in progress. It contains the origin of its dispatch, which saves an
+// allocation.
 type waiter struct {
+	origin  origin
 	hold    atomic.Pointer[keyHold] // place of the handler that waits; nil for other callers
 	settled chan struct{}           // closed when nothing is pending
 
