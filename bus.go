@@ -25,7 +25,7 @@ import (
 // Bus is an in-process event bus. New creates one. Its methods are safe for concurrent use, and may
 // be called from handlers.
 type Bus struct {
-	// Lock order: letterQueue.mu, Bus.mu, the route table's; abandonedCalls.mu, cancellation.mu;
+	// Lock order: letterQueue.mu; cancellation.mu, Bus.mu, the route table's; abandonedCalls.mu;
 	// door.mu, circuit.mu; waiter.mu; schedule.mu; then the pool's, which may come after any of these,
 	// and the key gates' after that. All others are leaves. No user code runs under any of them:
 	// handlers, middleware, observers, options, methods of errors and contexts, log sinks.
@@ -50,7 +50,7 @@ type Bus struct {
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
 	abandoned abandonedCalls
-	shared    sharedDoors
+	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
 	fullLines atomic.Int32 // doors with room != nil
 	several   atomic.Bool  // the bus has two subscriptions or more
 	entering  atomic.Int64 // calls that open dispatches without room in the queue

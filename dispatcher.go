@@ -352,7 +352,7 @@ func (b *Bus) applyPark(d *dispatch) {
 	}
 	// From here on the line owns the delivery and may release it.
 	if reason == throttled && s.door.limit == math.MaxInt32 {
-		b.shared.add(s)
+		b.shared.Store(s, nil)
 	}
 	b.checkDrained()
 	b.tend(s)

@@ -1,9 +1,7 @@
 package eventbus
 
 import (
-	"maps"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,7 +99,7 @@ func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
 	pass = o.circuit.gate.Load()
 	n := o.running.Add(1)
-	if pass&gateAsk == 0 && n <= o.limit && (n <= o.share || !b.pool.Full()) {
+	if pass&gateAsk == 0 && n <= o.limit && (n <= o.share || b.pool.Spare() > 0) {
 		return pass, admitted
 	}
 	pass, why, change := o.ask(b, d)
@@ -159,7 +157,7 @@ func (o *door) isBehindLocked(d *dispatch) bool {
 // limitNow returns the concurrency limit that applies now. While the bus has no free worker, a
 // subscription without Concurrency is limited to its share, so that others get workers too.
 func (o *door) limitNow(b *Bus) int32 {
-	if b.several.Load() && b.pool.Full() {
+	if b.several.Load() && b.pool.Spare() == 0 {
 		return min(o.limit, o.share)
 	}
 	return o.limit
@@ -227,11 +225,12 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, refused 
 	case o.whenFull == DropNewestWhenFull:
 		return d, ""
 	case o.whenFull == DropOldestWhenFull:
-		oldest, ok := o.line.Front()
+		oldest, ok := o.line.Oldest()
 		if !ok { // all are inside or on their way
 			return d, ""
 		}
 		o.line.Drop(oldest)
+		o.countLocked(b) // before the victim settles: see unsettled
 		victim = oldest
 	case o.whenFull == DeadLetterWhenFull || !parkingRules[reason].publishWaits:
 		return nil, ReasonOverflow
@@ -309,6 +308,7 @@ func (b *Bus) tend(s *Subscription) {
 		}
 		d := o.line.Next()
 		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
+		o.countLocked(b) // before the delivery can settle: see unsettled
 		b.requeue(d)
 	}
 	o.countLocked(b)
@@ -362,7 +362,9 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 	case reason == held && coming+o.line.Count(line.Inside) >= releaseMost:
 		return false
 	}
-	return running < int(o.share) || coming == 0 // the bus may be full when it arrives
+	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
+	// throttled again, and the worker that becomes free would release it again, without end.
+	return running < int(o.share) || coming == 0 && b.pool.Spare() > 1
 }
 
 // admitsLocked returns how many deliveries may come to the door. If none may, it returns when time
@@ -441,9 +443,6 @@ func (o *door) roomSignal() <-chan struct{} {
 	return o.room
 }
 
-// remove shuts the door for good.
-func (o *door) remove() { o.circuit.gate.Or(gateRemoved) }
-
 // parked returns the number of parked deliveries, by reason.
 func (o *door) parked() [line.Reasons]int {
 	o.mu.Lock()
@@ -451,47 +450,19 @@ func (o *door) parked() [line.Reasons]int {
 	return o.line.Parked()
 }
 
-// sharedDoors is the set of doors that may throttle because the bus is full. A worker that becomes
-// free tends them.
-type sharedDoors struct {
-	number atomic.Int32 // len(doors)
-
-	mu    sync.Mutex // guards the following
-	doors map[*Subscription]bool
-}
-
-func (h *sharedDoors) add(s *Subscription) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.doors == nil {
-		h.doors = make(map[*Subscription]bool)
-	}
-	h.doors[s] = true
-	h.number.Store(int32(len(h.doors)))
-}
-
-// freed runs when a worker of a full bus has become free.
+// freed tends the doors that throttle because the bus was full. It runs when the bus has two spare
+// workers again.
 func (b *Bus) freed() {
-	if b.shared.number.Load() == 0 {
-		return
-	}
-	for _, s := range b.shared.take() {
+	b.shared.Range(func(key, _ any) bool {
+		s := key.(*Subscription)
+		b.shared.Delete(s)
 		b.tend(s)
-		if s.door.parked()[throttled] == 0 {
-			continue
+		if s.door.parked()[throttled] > 0 {
+			b.shared.Store(s, nil)
+			if b.pool.Spare() > 1 { // a worker may have become free before Store
+				b.tend(s)
+			}
 		}
-		b.shared.add(s)
-		if !b.pool.Full() { // a worker may have become free before add
-			b.tend(s)
-		}
-	}
-}
-
-func (h *sharedDoors) take() []*Subscription {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := slices.Collect(maps.Keys(h.doors))
-	h.doors = nil
-	h.number.Store(0)
-	return all
+		return true
+	})
 }

@@ -107,9 +107,9 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, name)
 		}
 	}
-	for n := s.number; !c.named; n++ {
-		s.id = fmt.Sprintf("%s#%d", pattern, n)
-		if _, given := b.subscriptions.Find(s.id); !given { // by Named
+	for mark := "#"; !c.named; mark += "#" { // the number stays: no later subscription has it
+		s.id = fmt.Sprintf("%s%s%d", pattern, mark, s.number)
+		if _, taken := b.subscriptions.Find(s.id); !taken { // by Named
 			break
 		}
 	}
@@ -165,7 +165,7 @@ func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.left.Swap(true) {
 		return
 	}
-	s.door.remove()
+	s.door.circuit.gate.Or(gateRemoved)
 	b := s.bus
 	// Close the door before the subscription leaves the registry. Otherwise Shutdown, which
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is

@@ -642,3 +642,93 @@ func TestD12_LimitsAndEverythingElse(t *testing.T) {
 		})
 	}
 }
+
+// A handler that waits for another event frees its worker, and so a throttled delivery.
+func TestD11_AWaitingHandlerFreesAThrottledDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(4))
+		hang, gate, other := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		var handled, waiting atomic.Int32
+		mustSubscribe(t, bus, "hangs", func(context.Context, eventbus.Event) error {
+			if handled.Add(1) <= 2 {
+				<-hang
+			}
+			return nil
+		})
+		mustSubscribe(t, bus, "waits", func(ctx context.Context, _ eventbus.Event) error {
+			waiting.Add(1)
+			<-gate
+			_, err := bus.PublishAndWait(ctx, "later", nil, eventbus.After(10*time.Second))
+			return err
+		})
+		mustSubscribe(t, bus, "other", func(context.Context, eventbus.Event) error { <-other; return nil })
+		mustSubscribe(t, bus, "later", ok)
+		for _, eventType := range []string{"hangs", "hangs", "waits", "other"} {
+			mustPublish(t, bus, eventType, nil)
+			settleWorkers()
+		}
+		require.EqualValues(t, 4, bus.Metrics().RunningDispatches)
+		mustPublish(t, bus, "hangs", nil) // throttled, because the bus is full
+		mustPublish(t, bus, "waits", nil)
+		other <- struct{}{}
+		settleWorkers()
+		require.EqualValues(t, 2, waiting.Load())
+		require.Equal(t, 1, bus.Metrics().Throttled)
+		close(gate) // two of the four workers are free
+		settleWorkers()
+		time.Sleep(time.Second)
+		require.EqualValues(t, 3, handled.Load())
+		close(hang)
+		shutdown(t, bus)
+	})
+}
+
+// While its subscription hangs and one worker is free, a throttled delivery stays in its line: with
+// it, the bus would be full, and it would be throttled again. No time passes in a bubble while
+// goroutines hand it back and forth, so the test would not end.
+func TestD11_AThrottledDeliveryStaysWhileOneWorkerIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(2))
+		hang := make(chan struct{})
+		mustSubscribe(t, bus, "hangs", func(context.Context, eventbus.Event) error { <-hang; return nil })
+		mustSubscribe(t, bus, "other", ok)
+		for range 3 {
+			mustPublish(t, bus, "hangs", nil)
+			settleWorkers()
+		}
+		time.Sleep(time.Second)
+		require.Equal(t, 2, bus.Metrics().Throttled)
+		_, err := bus.PublishAndWait(t.Context(), "other", nil)
+		require.NoError(t, err)
+		close(hang)
+		shutdown(t, bus)
+	})
+}
+
+// The oldest delivery may be behind one of its key that runs.
+func TestD12_DropOldestDropsBehindARunningDeliveryOfTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		gate := make(chan struct{})
+		var handled []any
+		mustSubscribe(t, bus, "x", func(_ context.Context, e eventbus.Event) error {
+			<-gate
+			handled = append(handled, e.Payload)
+			return nil
+		}, eventbus.Concurrency(1), eventbus.LineCapacity(3), eventbus.DropOldestWhenFull)
+		mustPublish(t, bus, "x", 0)
+		settleWorkers()
+		for i := range 3 {
+			mustPublish(t, bus, "x", i+1, eventbus.Key("k"))
+			settleWorkers()
+		}
+		gate <- struct{}{} // 0 ends and 1 runs, so 2 is the oldest in the line
+		settleWorkers()
+		require.Equal(t, 2, bus.Metrics().Throttled)
+		mustPublish(t, bus, "x", 4, eventbus.Key("k"))
+		settleWorkers()
+		close(gate)
+		shutdown(t, bus)
+		require.Equal(t, []any{0, 1, 3, 4}, handled)
+	})
+}

@@ -44,7 +44,8 @@ type Holder interface {
 // Line is a line of holders T. The zero Line is empty. Its methods must not be called
 // concurrently.
 type Line[T Holder] struct {
-	ready  []T // parked, by number; each the first of its key
+	all    []T // parked, by number
+	ready  []T // of these, the first of each key, and those without a key
 	keys   map[string]*keyed[T]
 	at     [places]int  // seats in each place but Away
 	parked [Reasons]int // seats in the line, by reason
@@ -102,15 +103,28 @@ func (l *Line[T]) Park(x T, reason uint8, now int64) {
 	seat.Reason, seat.Since = reason, now
 	l.Move(x, Parked)
 	if k := l.keys[x.Key()]; k == nil || k.first == x {
-		l.insert(x)
+		l.ready = insert(l.ready, x)
 	}
 }
 
-// insert adds a parked holder in the order of numbers. New holders have the highest
-// numbers.
-func (l *Line[T]) insert(x T) {
-	i, _ := slices.BinarySearchFunc(l.ready, x, byNumber)
-	l.ready = slices.Insert(l.ready, i, x)
+// insert adds a holder in the order of numbers. New holders have the highest numbers.
+func insert[T Holder](list []T, x T) []T {
+	i, _ := slices.BinarySearchFunc(list, x, byNumber)
+	return slices.Insert(list, i, x)
+}
+
+// remove removes a holder, if the list has it. Mostly it is the first one.
+func remove[T Holder](list []T, x T) []T {
+	i, ok := slices.BinarySearchFunc(list, x, byNumber)
+	switch {
+	case !ok:
+		return list
+	case i == 0:
+		var none T
+		list[0] = none
+		return list[1:]
+	}
+	return slices.Delete(list, i, i+1)
 }
 
 func byNumber[T Holder](x, y T) int { return cmp.Compare(x.Seat().Number, y.Seat().Number) }
@@ -121,9 +135,11 @@ func (l *Line[T]) Move(x T, to Place) {
 	seat := x.Seat()
 	if seat.Place == Parked {
 		l.parked[seat.Reason]--
+		l.all = remove(l.all, x)
 	}
 	if to == Parked {
 		l.parked[seat.Reason]++
+		l.all = insert(l.all, x)
 	}
 	l.at[seat.Place]--
 	l.at[to]++
@@ -133,9 +149,10 @@ func (l *Line[T]) Move(x T, to Place) {
 
 // Change gives a parked holder another reason.
 func (l *Line[T]) Change(x T, reason uint8) {
-	l.Move(x, Away)
-	x.Seat().Reason = reason
-	l.Move(x, Parked)
+	seat := x.Seat()
+	l.parked[seat.Reason]--
+	seat.Reason = reason
+	l.parked[reason]++
 }
 
 // Front returns the parked holder that may go first.
@@ -146,19 +163,25 @@ func (l *Line[T]) Front() (front T, ok bool) {
 	return l.ready[0], true
 }
 
+// Oldest returns the parked holder with the lowest number. It may be behind another one of its key.
+func (l *Line[T]) Oldest() (oldest T, ok bool) {
+	if len(l.all) == 0 {
+		return oldest, false
+	}
+	return l.all[0], true
+}
+
 // Next removes and returns the front of the line. Its place is then Coming.
 func (l *Line[T]) Next() T {
-	var none T
 	x := l.ready[0]
-	l.ready[0] = none
-	l.ready = l.ready[1:]
+	l.ready = remove(l.ready, x)
 	l.Move(x, Coming)
 	return x
 }
 
-// Drop removes a parked holder that may go from the line. Its place is then Away.
+// Drop removes a parked holder from the line. Its place is then Away.
 func (l *Line[T]) Drop(x T) {
-	l.ready = slices.DeleteFunc(l.ready, func(y T) bool { return x == y })
+	l.ready = remove(l.ready, x)
 	l.Move(x, Away)
 }
 
@@ -179,7 +202,7 @@ func (l *Line[T]) Leave(x T) {
 		k.behind[0] = none
 		k.behind = k.behind[1:]
 		if k.first.Seat().Place == Parked {
-			l.insert(k.first)
+			l.ready = insert(l.ready, k.first)
 		}
 	default:
 		delete(l.keys, key)
@@ -190,18 +213,7 @@ func (l *Line[T]) Leave(x T) {
 }
 
 // All returns the parked holders, oldest first.
-func (l *Line[T]) All() []T {
-	all := slices.Clone(l.ready)
-	for _, k := range l.keys {
-		for _, x := range k.behind {
-			if x.Seat().Place == Parked {
-				all = append(all, x)
-			}
-		}
-	}
-	slices.SortFunc(all, byNumber)
-	return all
-}
+func (l *Line[T]) All() []T { return slices.Clone(l.all) }
 
 // Empty removes and returns all parked holders, oldest first. Their place is then Away, and
 // none of them is behind another.
@@ -214,5 +226,6 @@ func (l *Line[T]) Empty() []T {
 	for _, x := range all {
 		l.Move(x, Away)
 	}
+	l.all = nil // with its memory
 	return all
 }

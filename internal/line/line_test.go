@@ -76,7 +76,7 @@ func TestLineAgainstAModel(t *testing.T) {
 			return rapid.SampledFrom(all).Draw(t, "holder")
 		}
 		for step := range 60 {
-			switch rapid.IntRange(0, 6).Draw(t, "step") {
+			switch rapid.IntRange(0, 8).Draw(t, "step") {
 			case 0, 1:
 				x := &holder{name: step, key: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "key")}
 				l.Sit(x)
@@ -104,6 +104,16 @@ func TestLineAgainstAModel(t *testing.T) {
 					seated = slices.DeleteFunc(seated, func(y *holder) bool { return x == y })
 				}
 			case 6:
+				if oldest, ok := l.Oldest(); ok {
+					l.Drop(oldest)
+					l.Leave(oldest)
+					seated = slices.DeleteFunc(seated, func(y *holder) bool { return oldest == y })
+				}
+			case 7:
+				if x := pick(line.Parked); x != nil {
+					l.Change(x, uint8(rapid.IntRange(0, 1).Draw(t, "reason")))
+				}
+			case 8:
 				if rapid.IntRange(0, 9).Draw(t, "empties") == 0 {
 					for _, x := range l.Empty() {
 						l.Leave(x)
@@ -116,12 +126,20 @@ func TestLineAgainstAModel(t *testing.T) {
 			if ok != (len(want) > 0) || ok && front != want[0] {
 				t.Fatalf("step %d: the front is %+v, and should be %+v", step, front, want)
 			}
-			parked := 0
-			for _, n := range l.Parked() {
-				parked += n
+			var parked []*holder
+			var reasons [line.Reasons]int
+			for _, x := range seated {
+				if x.seat.Place == line.Parked {
+					parked = append(parked, x)
+					reasons[x.seat.Reason]++
+				}
 			}
-			if len(l.All()) != parked || l.Taken() != len(seated) {
-				t.Fatalf("step %d: %d parked of %d, %d taken of %d", step, len(l.All()), parked, l.Taken(), len(seated))
+			if !slices.Equal(l.All(), parked) || l.Parked() != reasons || l.Taken() != len(seated) {
+				t.Fatalf("step %d: %v parked, want %v; reasons %v, want %v; %d taken of %d",
+					step, l.All(), parked, l.Parked(), reasons, l.Taken(), len(seated))
+			}
+			if oldest, ok := l.Oldest(); ok != (len(parked) > 0) || ok && oldest != parked[0] {
+				t.Fatalf("step %d: the oldest is %+v, want the first of %v", step, oldest, parked)
 			}
 		}
 	})

@@ -41,7 +41,7 @@ type Config[T, W any] struct {
 	// Idle is called when a worker is about to rest, to release the memory of its last item.
 	// It is called under the pool's lock.
 	Idle func(W)
-	// Freed is called without a lock when a worker of a full pool becomes free.
+	// Freed is called without a lock when Spare returns 2 again.
 	Freed func()
 	// Rest is called without a lock when no item runs or is queued.
 	Rest func()
@@ -66,7 +66,7 @@ type Pool[T, W any] struct {
 	cfg     Config[T, W]
 	phase   atomic.Int32
 	thirsty atomic.Bool // a caller of Reserve waits
-	full    atomic.Bool // every allowed worker is busy
+	spare   atomic.Int32
 	crowded atomic.Bool // some worker must leave
 
 	_            [64]byte   // workers write the following fields
@@ -93,6 +93,7 @@ type Pool[T, W any] struct {
 	woken    int   // wake-ups that no worker has consumed yet
 	blocked  int   // workers whose item waits for others (Block)
 	surplus  int   // workers that short items do not need
+	freed    bool  // Freed is to be called
 	started  bool
 	closed   bool
 	left     bool          // gone is closed
@@ -117,6 +118,7 @@ func New[T, W any](cfg Config[T, W]) *Pool[T, W] {
 	p := &Pool[T, W]{cfg: cfg, gone: make(chan struct{})}
 	p.rested.L = &p.mu
 	p.limit.Store(int64(cfg.Capacity))
+	p.spare.Store(int32(min(cfg.Concurrency, 2)))
 	return p
 }
 
@@ -302,18 +304,21 @@ func (p *Pool[T, W]) addWorkersLocked(n int) {
 	p.countFreeLocked()
 }
 
-// countFreeLocked updates full and crowded.
+// countFreeLocked updates spare, freed and crowded. A worker that was woken and finds no item is not
+// busy: several are woken for one item.
 func (p *Pool[T, W]) countFreeLocked() {
-	if full := p.workers-p.resting >= p.cfg.Concurrency; full != p.full.Load() {
-		p.full.Store(full)
+	busy := p.running - p.blocked
+	if spare := int32(min(max(p.cfg.Concurrency-busy, 0), 2)); spare != p.spare.Load() {
+		p.spare.Store(spare)
+		p.freed = spare == 2
 	}
 	if crowded := p.workers > p.cfg.Concurrency || p.surplus > 0; crowded != p.crowded.Load() {
 		p.crowded.Store(crowded)
 	}
 }
 
-// Full reports whether every worker that the concurrency allows is busy.
-func (p *Pool[T, W]) Full() bool { return p.full.Load() }
+// Spare returns how many more items the concurrency allows to run at once, at most 2.
+func (p *Pool[T, W]) Spare() int { return int(p.spare.Load()) }
 
 // work is the main function of a worker. busy is set for a worker of Replace, which has run
 // an item already.
@@ -346,9 +351,11 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 	defer p.mu.Unlock()
 	if busy {
 		p.running--
+		p.countFreeLocked()
 	}
 	for yielded := false; ; {
 		if p.retireLocked() {
+			p.callHooksLocked()
 			return item, false
 		}
 		if p.lenLocked() > 0 {
@@ -359,10 +366,12 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 				continue
 			}
 			p.running++
+			p.countFreeLocked()
 			p.growth.took(turn)
 			if p.thirsty.Load() {
 				p.admitWaitersLocked()
 			}
+			p.callHooksLocked()
 			return item, true
 		}
 		if !yielded {
@@ -378,15 +387,14 @@ func (p *Pool[T, W]) take(w W, busy bool, turn *int64) (item T, ok bool) {
 			}
 			continue
 		}
-		wasFull := p.full.Load()
 		if p.closed || p.resting >= 4*runtime.GOMAXPROCS(0) {
 			p.leaveLocked()
-			p.becameFreeLocked(wasFull)
+			p.callHooksLocked()
 			return item, false
 		}
 		p.cfg.Idle(w)
 		p.resting++
-		p.becameFreeLocked(wasFull)
+		p.callHooksLocked()
 		for p.woken == 0 && !p.closed {
 			p.rested.Wait()
 		}
@@ -483,15 +491,15 @@ func (p *Pool[T, W]) leaveLocked() {
 	p.closeGoneLocked()
 }
 
-// becameFreeLocked calls the hooks of a pool that has a free worker, and unlocks meanwhile.
-func (p *Pool[T, W]) becameFreeLocked(wasFull bool) {
-	p.countFreeLocked()
-	rests := p.resting == p.workers && p.blocked == 0
-	if !wasFull && !rests {
+// callHooksLocked calls the hooks after a worker has stopped being busy. It unlocks meanwhile.
+func (p *Pool[T, W]) callHooksLocked() {
+	freed, rests := p.freed, p.resting == p.workers && p.blocked == 0
+	if !freed && !rests {
 		return
 	}
+	p.freed = false
 	p.mu.Unlock()
-	if wasFull {
+	if freed {
 		p.cfg.Freed()
 	}
 	if rests {
@@ -522,6 +530,7 @@ func (p *Pool[T, W]) TryTake() (item T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running++
+	p.countFreeLocked()
 	p.admitWaitersLocked()
 	return item, true
 }
@@ -531,6 +540,7 @@ func (p *Pool[T, W]) Finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running--
+	p.countFreeLocked()
 }
 
 // Block marks a running item as waiting for other items. It does not count against the
@@ -544,6 +554,7 @@ func (p *Pool[T, W]) Block() {
 	if p.lenLocked() > 0 {
 		p.wakeLocked()
 	}
+	p.callHooksLocked()
 }
 
 // Unblock ends Block.

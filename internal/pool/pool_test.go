@@ -408,7 +408,7 @@ func TestD11_ABlockedItemDoesNotCount(t *testing.T) {
 		require.Equal(t, []string{"waits", "runs"}, b.names())
 		b.push(t, "last", nil)
 		require.Equal(t, []string{"waits", "runs"}, b.names(), "one worker at a time")
-		require.True(t, b.Full())
+		require.Zero(t, b.Spare())
 		close(unblocked)
 		synctest.Wait()
 		require.Equal(t, 2, b.Stats().Workers)
@@ -418,7 +418,7 @@ func TestD11_ABlockedItemDoesNotCount(t *testing.T) {
 		require.Equal(t, []string{"waits", "runs"}, b.names())
 		close(release)
 		require.Equal(t, []string{"waits", "runs", "last"}, b.names())
-		require.False(t, b.Full())
+		require.Positive(t, b.Spare())
 		require.Equal(t, pool.Stats{Workers: 1}, b.Stats())
 	})
 }
@@ -444,7 +444,7 @@ func TestD1_ThePoolGrowsWhileItemsWaitBehindSlowOnes(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.EqualValues(t, concurrency, running.Load())
-		require.True(t, b.Full())
+		require.Zero(t, b.Spare())
 		require.Equal(t, pool.Stats{Queued: concurrency, Running: concurrency, Workers: concurrency}, b.Stats())
 		require.Zero(t, b.counts().freed)
 		close(release)
@@ -452,7 +452,7 @@ func TestD1_ThePoolGrowsWhileItemsWaitBehindSlowOnes(t *testing.T) {
 		synctest.Wait()
 		require.EqualValues(t, concurrency, most.Load())
 		require.Len(t, b.names(), 2*concurrency)
-		require.False(t, b.Full())
+		require.Positive(t, b.Spare())
 		require.Positive(t, b.counts().freed)
 		require.Positive(t, b.counts().rests)
 		require.LessOrEqual(t, b.Stats().Workers, 4*runtime.GOMAXPROCS(0)+1)
@@ -570,4 +570,39 @@ func TestD8_ManyPublishersAtOnce(t *testing.T) {
 	<-b.Close()
 	require.EqualValues(t, publishers*each, ran.Load())
 	require.Equal(t, pool.Stats{}, b.Stats())
+}
+
+// Spare counts items that may run, and Freed is called when two may run again: after Block too.
+func TestD11_FreedWhenTwoMoreItemsMayRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 3, 100, false)
+		b.Start()
+		require.Equal(t, 2, b.Spare())
+		blocks, ends := make(chan struct{}), make(chan struct{})
+		for range 2 {
+			b.push(t, "waits", func(*worker) bool {
+				<-blocks
+				b.Block()
+				<-ends
+				b.Unblock()
+				return true
+			})
+			time.Sleep(time.Millisecond)
+		}
+		release := b.stuck(t)
+		require.Zero(t, b.Spare())
+		require.Zero(t, b.counts().freed)
+		blocks <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, 1, b.Spare())
+		require.Zero(t, b.counts().freed)
+		blocks <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, 2, b.Spare())
+		require.Equal(t, 1, b.counts().freed)
+		close(ends)
+		release()
+		synctest.Wait()
+		require.Equal(t, 2, b.Spare())
+	})
 }
