@@ -325,10 +325,17 @@ func panicText(value any) string {
 
 // contextError returns why a context has ended: its error, and its cause if that differs.
 func contextError(ctx context.Context) error {
-	if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // identity is meant
-		return fmt.Errorf("%w: %w", ctx.Err(), cause)
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if identical(err, cause) {
+		return err
 	}
-	return ctx.Err()
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// identical compares two errors, one of which may be of a type that cannot be compared.
+func identical(x, y error) (is bool) {
+	defer func() { _ = recover() }()
+	return x == y //nolint:errorlint // identity is meant
 }
 
 // shorten bounds a user's input in error messages.

@@ -78,7 +78,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	select {
 	case <-b.closed:
 	case <-ended:
-		b.cut(contextError(ctx))
+		b.cutBecause(ctx)
 		<-b.closed
 	}
 	return b.shutdownErr
@@ -89,13 +89,11 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 func (b *Bus) finish() {
 	<-b.drained
 	b.awaitCut() // cut dead-letters the same dispatches
-	b.buryParkedAndScheduled()
-	b.pool.Seal()
-	for !b.empty() {
-		// A handler published at the last moment, or Unsubscribe released a line.
+	for b.buryParkedAndScheduled(); !b.empty(); b.buryParkedAndScheduled() {
+		// Unsubscribe, Resume or a timer released a line at the last moment. The handlers may publish.
 		time.Sleep(timeline.Tick)
-		b.buryParkedAndScheduled()
 	}
+	b.pool.Seal()
 	b.scheduled.Wait()
 	b.doors.Close()
 	b.doors.Wait()
@@ -131,6 +129,13 @@ func (c *cutting) begun() bool { return c.flag.Load() }
 func (c *cutting) begin() {
 	c.flag.Store(true)
 	close(c.done)
+}
+
+// cutBecause cuts because a context has ended, even if a method of the context panics.
+func (b *Bus) cutBecause(ctx context.Context) {
+	cause := context.Canceled
+	defer func() { b.cut(cause) }()
+	cause = contextError(ctx)
 }
 
 // cut dead-letters every unfinished dispatch. Calls that start after cutting is set check it; this

@@ -197,6 +197,7 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 	places := c.places()
 	if places > 0 {
 		if err := b.reserve(ctx, c, places, inside); err != nil {
+			b.checkDrained() // it may have reserved room for a moment
 			return err
 		}
 	}
@@ -363,6 +364,17 @@ type givenIDs struct {
 
 // content is the part of an event that must be the same if its id is given again.
 type content struct{ eventType, key string }
+
+// has reports whether the dispatch has a given id that is known.
+func (g *givenIDs) has(d *dispatch) bool {
+	if !d.from().given {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, known := g.known.Lookup(d.id)
+	return known
+}
 
 // take remembers the given ids of a change, and removes dispatches whose ids are known. If an id is
 // known for another content, take remembers none and returns ErrDuplicateID.

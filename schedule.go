@@ -21,8 +21,8 @@ func (b *Bus) due(d *dispatch) {
 	o := *d.origin
 	b.ids.Put((*[16]byte)(&o.order), b.time.Now().Millis)
 	d.origin = &o
+	b.ledger.scheduled.Add(-1) // before the dispatch can settle: see unsettled
 	b.enqueue(d, false)
-	b.ledger.scheduled.Add(-1)
 }
 
 // buryScheduled dead-letters a scheduled dispatch, or each of its copies.
@@ -48,8 +48,8 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 		return fmt.Errorf("Cancel(%s): %w", id, ErrNotScheduled)
 	}
 	for _, d := range cancelled {
+		b.ledger.scheduled.Add(-1) // before the dispatch settles: see unsettled
 		b.settle(d, Cancelled)
-		b.ledger.scheduled.Add(-1)
 	}
 	b.given.forget(id)
 	b.checkDrained()

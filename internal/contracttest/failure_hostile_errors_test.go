@@ -163,3 +163,69 @@ func TestF3_PanicValuesOfOtherCode(t *testing.T) {
 	}
 	shutdown(t, bus)
 }
+
+// sliceError is an error that cannot be compared.
+type sliceError []string
+
+func (sliceError) Error() string { return "slice" }
+
+// sliceContext ends with a sliceError.
+type sliceContext struct {
+	context.Context
+	done chan struct{}
+}
+
+func (c sliceContext) Done() <-chan struct{} { return c.done }
+
+func (c sliceContext) Err() error {
+	select {
+	case <-c.done:
+		return sliceError{"x"}
+	default:
+		return nil
+	}
+}
+
+// brokenContext panics when it is asked for its error after its end.
+type brokenContext struct{ sliceContext }
+
+func (c brokenContext) Err() error {
+	if c.sliceContext.Err() != nil {
+		panic("broken context")
+	}
+	return nil
+}
+
+func TestF7_AContextWhoseErrorCannotBeComparedEndsShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		end := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { <-end; return nil })
+		mustPublish(t, bus, "x", nil)
+		synctest.Wait()
+		ctx := sliceContext{context.Background(), make(chan struct{})}
+		close(ctx.done)
+		err := bus.Shutdown(ctx)
+		require.ErrorContains(t, err, "slice")
+		_, err = bus.Publish(ctx, "x", nil)
+		require.ErrorContains(t, err, "slice")
+		close(end)
+	})
+}
+
+func TestF7_AContextThatPanicsAtItsEndEndsShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		end := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { <-end; return nil })
+		mustPublish(t, bus, "x", nil)
+		synctest.Wait()
+		ctx := brokenContext{sliceContext{context.Background(), make(chan struct{})}}
+		close(ctx.done)
+		require.PanicsWithValue(t, "broken context", func() { _ = bus.Shutdown(ctx) })
+		var left *eventbus.ShutdownError
+		require.ErrorAs(t, bus.Shutdown(t.Context()), &left)
+		require.Len(t, left.Unfinished, 1)
+		close(end)
+	})
+}

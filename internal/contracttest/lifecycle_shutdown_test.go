@@ -823,3 +823,62 @@ func TestS2_AnAbandonedHandlerIsNamed(t *testing.T) {
 		close(release)
 	})
 }
+
+// A publisher whose context ends while it waits for room may get the room at the same moment, and
+// gives it back. If the last dispatch settles in between, Shutdown must still notice that nothing is
+// left. With one processor, the publisher runs only after event 2 has settled.
+func TestS2_RoomThatIsGivenBackDoesNotDelayShutdown(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for range 50 { // the publisher finds both its room and the end of its context, and takes one of them
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t, eventbus.WithQueueCapacity(1))
+			waits, cancel := context.WithCancel(t.Context())
+			hold := make(chan struct{})
+			mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+				switch e.Payload {
+				case 1:
+					<-hold
+					cancel()
+				case 2:
+					return bus.Shutdown(ctx)
+				}
+				return nil
+			})
+			mustPublish(t, bus, "x", 1)
+			synctest.Wait()
+			mustPublish(t, bus, "x", 2)
+			go func() { _, _ = bus.Publish(waits, "x", 3) }()
+			synctest.Wait()
+			close(hold)
+			synctest.Wait()
+			require.NoError(t, bus.Shutdown(t.Context()))
+		})
+	}
+}
+
+// Until the end of Shutdown's context, events of running handlers are accepted, also after Cancel has
+// taken back a scheduled event.
+func TestS2_CancelDoesNotEndShutdownEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		hold, accepted := make(chan struct{}), make(chan error, 1)
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			<-hold
+			_, err := bus.Publish(ctx, "y", nil)
+			accepted <- err
+			return nil
+		})
+		mustSubscribe(t, bus, "y", ok)
+		mustSubscribe(t, bus, "later", ok)
+		id := mustPublish(t, bus, "later", nil, eventbus.After(time.Hour))
+		mustPublish(t, bus, "x", nil)
+		synctest.Wait()
+		go func() { _ = bus.Shutdown(context.Background()) }()
+		synctest.Wait()
+		require.NoError(t, bus.Cancel(t.Context(), id))
+		time.Sleep(time.Second)
+		close(hold)
+		require.NoError(t, <-accepted)
+		shutdown(t, bus)
+	})
+}
