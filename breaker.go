@@ -296,8 +296,8 @@ func (c *circuit) beginOutageLocked(now int64) {
 	}
 	c.halfOpen, c.probe = false, nil
 	c.opened++
+	c.gate.Or(gateOutage) // first: a delivery must not enter with the new generation as if closed
 	c.gate.Add(gateGeneration)
-	c.gate.Or(gateOutage)
 }
 
 // probedLocked handles the result of a probe.

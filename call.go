@@ -367,7 +367,11 @@ func (c *call) keyHold() *keyHold {
 	// The dispatch does not change until the call is cancelled, which needs a.mu.
 	d := c.dispatch
 	s.above = d.waiter()
-	if d.placed {
+	switch seat := d.seat(); {
+	case seat.Number != 0 && parkingRules[seat.Reason].waiterWaits:
+		// An event of the key would park behind this one, and PublishAndWait would wait for it.
+		s.key, s.at = d.key, c.subscription()
+	case d.placed:
 		s.key = d.key
 		if at := c.subscription(); at.gate != nil {
 			s.at = at

@@ -84,7 +84,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		w.origin = *d.origin
 	}
 	w.origin.waiter, d.origin = w, &w.origin
-	if w.wouldDeadlock(d) {
+	if w.wouldDeadlock(d) && !b.given.has(d) {
 		return refuse(fmt.Errorf("%w %q", ErrWouldDeadlock, d.key))
 	}
 	fresh, err := b.accept(ctx, inside, d, nil)

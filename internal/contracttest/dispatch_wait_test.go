@@ -540,3 +540,29 @@ func TestD7_EveryWaitHasItsOwnResult(t *testing.T) {
 	require.NoError(t, held.Resume())
 	shutdown(t, bus)
 }
+
+// A throttled delivery has its key's place at the door. An event of the key would park behind it.
+func TestD7_WaitingBehindOnesOwnSeatWouldDeadlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		hold, waited := make(chan struct{}), make(chan error, 1)
+		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+			switch e.Payload {
+			case 0:
+				<-hold
+			case 1:
+				_, err := bus.PublishAndWait(ctx, "x", 2, eventbus.Key("k"))
+				waited <- err
+			}
+			return nil
+		}, eventbus.Concurrency(1))
+		mustPublish(t, bus, "x", 0)
+		settleWorkers()
+		mustPublish(t, bus, "x", 1, eventbus.Key("k"))
+		settleWorkers()
+		require.Equal(t, 1, bus.Metrics().Throttled)
+		close(hold)
+		require.ErrorIs(t, <-waited, eventbus.ErrWouldDeadlock)
+		shutdown(t, bus)
+	})
+}

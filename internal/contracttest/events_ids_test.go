@@ -315,3 +315,21 @@ func TestE6_AnIDGivenAgainIsKnownForItsTime(t *testing.T) {
 	mustPublish(t, bus, "a", nil, eventbus.ID(eventbus.NewEventID()))
 	mustPublish(t, bus, "b", nil, eventbus.ID(id))
 }
+
+// A known id is dispatched to nobody, so its key does not matter.
+func TestE6_AKnownIDUnderTheHandlersOwnKeyIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		id := eventbus.NewEventID()
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			r, err := bus.PublishAndWait(ctx, "x", nil, eventbus.Key("k"), eventbus.ID(id))
+			if err == nil && r.Outcome != eventbus.Repeated {
+				t.Errorf("outcome %v", r.Outcome)
+			}
+			return err
+		})
+		_, err := bus.PublishAndWait(t.Context(), "x", nil, eventbus.Key("k"), eventbus.ID(id))
+		require.NoError(t, err)
+		shutdown(t, bus)
+	})
+}

@@ -493,3 +493,22 @@ func TestL3_ReplayEditedRefusesInvalidJSON(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// The name of an unnamed subscription has its own number, although another one was given its name.
+func TestL3_ALetterOfAnUnnamedSubscriptionGoesToNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)))
+		mustSubscribe(t, bus, "y", ok, eventbus.Named("x#2"))
+		first := mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { return errBoom })
+		require.Same(t, first, bus.Subscription(first.ID()))
+		_, err := bus.PublishAndWait(t.Context(), "x", nil)
+		require.ErrorIs(t, err, errBoom)
+		first.Unsubscribe()
+		mustSubscribe(t, bus, "x", ok)
+		page, err := bus.DLQ().List(t.Context(), eventbus.LetterQuery{})
+		require.NoError(t, err)
+		require.Equal(t, first.ID(), page.Letters[0].Subscription)
+		require.ErrorIs(t, bus.DLQ().Replay(t.Context(), page.Letters[0].ID), eventbus.ErrNoSubscription)
+		shutdown(t, bus)
+	})
+}
