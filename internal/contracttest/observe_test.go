@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -605,6 +606,44 @@ func TestO4_EveryTermIsCountedWhereItHappens(t *testing.T) {
 		require.Equal(t, int64(3), metricsOf(t, bus, dead.ID()).Skipped)
 		shutdown(t, bus)
 	})
+}
+
+// Every number of the ledger that is neither opened nor settled counts dispatches in memory.
+// After Shutdown, none of them may be left.
+func TestO4_AClosedLedgerWithARestIsNotBalanced(t *testing.T) {
+	opened := []string{"Accepted", "Copies", "Splits", "Replays"}
+	settled := []string{"Handled", "Unrouted", "DeadLettered", "Dropped", "Cancelled"}
+	rest := []string{"Scheduled", "Queued", "Running", "Waiting", "Held", "Throttled", "Recording"}
+	set := func(l eventbus.Ledger, name string) eventbus.Ledger {
+		reflect.ValueOf(&l).Elem().FieldByName(name).SetInt(1)
+		return l
+	}
+	var counted []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[eventbus.Ledger]()) {
+		if f.Type.Kind() == reflect.Int64 {
+			counted = append(counted, f.Name)
+		}
+	}
+	require.ElementsMatch(t, slices.Concat(opened, settled, rest), counted)
+
+	require.True(t, eventbus.Ledger{}.Balanced())
+	require.True(t, eventbus.Ledger{Closed: true}.Balanced())
+	for _, in := range opened {
+		l := set(eventbus.Ledger{}, in)
+		require.False(t, l.Balanced(), "%+v", l)
+		for _, out := range settled {
+			l := set(l, out)
+			require.True(t, l.Balanced(), "%+v", l)
+			l.Closed = true
+			require.True(t, l.Balanced(), "%+v", l)
+		}
+		for _, left := range rest {
+			l := set(l, left)
+			require.True(t, l.Balanced(), "%+v", l)
+			l.Closed = true
+			require.False(t, l.Balanced(), "%+v", l)
+		}
+	}
 }
 
 // serialize lets one handler run at a time.
