@@ -460,64 +460,6 @@ func TestP6_TimeAtADoorDoesNotCount(t *testing.T) {
 	})
 }
 
-// hostileContext panics, or ends its goroutine, when it is asked.
-type hostileContext struct {
-	context.Context
-	done, err func()
-}
-
-func (c hostileContext) Done() <-chan struct{} {
-	c.done()
-	return c.Context.Done()
-}
-
-func (c hostileContext) Err() error {
-	c.err()
-	return c.Context.Err()
-}
-
-// A context that panics while Publish waits for room blocks nothing.
-func TestF7_AContextThatPanicsInPublish(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))
-		release := make(chan struct{})
-		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { <-release; return nil }, eventbus.Timeout(time.Hour))
-		mustPublish(t, bus, "x", nil)
-		settleWorkers()
-		mustPublish(t, bus, "x", nil) // the queue is full
-		parent, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		calls := 0
-		for i, ctx := range []context.Context{
-			hostileContext{parent, func() { panic("Done") }, func() {}},
-			hostileContext{parent, func() {}, func() { panic("Err") }},
-			hostileContext{parent, func() {}, func() { // when it has ended
-				if calls++; parent.Err() != nil {
-					panic("Err")
-				}
-			}},
-		} {
-			ended := make(chan any, 1)
-			go func() {
-				defer func() { ended <- recover() }()
-				_, _ = bus.Publish(ctx, "x", i)
-			}()
-			synctest.Wait()
-			if i == 2 {
-				cancel()
-			}
-			require.NotNil(t, <-ended, i)
-		}
-		require.Positive(t, calls)
-		close(release)
-		for range 5 { // room is found again
-			mustPublish(t, bus, "x", nil)
-		}
-		shutdown(t, bus)
-		require.Zero(t, bus.Metrics().QueueDepth)
-	})
-}
-
 // Whatever is mixed, nothing is lost, no limit is exceeded, and the books balance.
 func TestD12_LimitsAndEverythingElse(t *testing.T) {
 	rounds := 60
