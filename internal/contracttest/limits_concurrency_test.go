@@ -308,14 +308,93 @@ func TestD12_PublishWaitsWhileALineIsFull(t *testing.T) {
 		_, err := bus.Publish(ctx, "x", nil)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		_, err = bus.PublishBatch(ended(), []eventbus.Publication{{Type: "y"}, {Type: "x"}})
-		require.ErrorIs(t, err, context.Canceled)
 
 		mustPublish(t, bus, "x", 3)
 		require.NotZero(t, time.Since(began), "it has waited for room")
 		shutdown(t, bus)
 		_, order := g.seen()
 		require.Equal(t, []any{0, 1, 2, 3}, order)
+	})
+}
+
+// fillLine starts a bus with a limited subscription to x, whose calls take a second, and fills its
+// line. The subscription to y is free.
+func fillLine(t *testing.T) (bus *eventbus.Bus, x, y *gauge) {
+	t.Helper()
+	bus, _ = startBus(t)
+	x, y = &gauge{during: time.Second}, &gauge{}
+	mustSubscribe(t, bus, "x", x.handle, eventbus.Concurrency(1), eventbus.LineCapacity(2))
+	mustSubscribe(t, bus, "y", y.handle)
+	for i := range 3 {
+		mustPublish(t, bus, "x", i)
+		settleWorkers()
+	}
+	require.Equal(t, 2, bus.Metrics().Throttled)
+	return bus, x, y
+}
+
+// requireRefusedAfter requires that publish waits for 100 ms until its context ends, and that the
+// bus has then accepted nothing.
+func requireRefusedAfter(t *testing.T, bus *eventbus.Bus, publish func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began, accepted := time.Now(), bus.Metrics().Ledger.Accepted
+	require.ErrorIs(t, publish(ctx), context.DeadlineExceeded)
+	require.Equal(t, 100*time.Millisecond, time.Since(began))
+	settleWorkers()
+	require.Equal(t, accepted, bus.Metrics().Ledger.Accepted)
+	requireBalanced(t, bus)
+}
+
+// A batch waits for the lines of all its targets before any of it is accepted.
+func TestD12_ABatchWaitsWhileALineIsFull(t *testing.T) {
+	for _, types := range [][]string{{"x", "y"}, {"y", "x"}} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, x, y := fillLine(t)
+			var batch []eventbus.Publication
+			for _, eventType := range types {
+				batch = append(batch, eventbus.Publication{Type: eventType, Payload: 3})
+			}
+			requireRefusedAfter(t, bus, func(ctx context.Context) error {
+				ids, err := bus.PublishBatch(ctx, batch)
+				require.Empty(t, ids)
+				return err
+			})
+			_, order := y.seen()
+			require.Empty(t, order)
+
+			began := time.Now()
+			ids, err := bus.PublishBatch(t.Context(), batch)
+			require.NoError(t, err)
+			require.Len(t, ids, 2)
+			require.Greater(t, time.Since(began), 500*time.Millisecond, "it has waited for room")
+			shutdown(t, bus)
+			_, order = x.seen()
+			require.Equal(t, []any{0, 1, 2, 3}, order)
+			_, order = y.seen()
+			require.Equal(t, []any{3}, order)
+		})
+	}
+}
+
+func TestD12_PublishAndWaitWaitsWhileALineIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, x, _ := fillLine(t)
+		requireRefusedAfter(t, bus, func(ctx context.Context) error {
+			r, err := bus.PublishAndWait(ctx, "x", nil)
+			require.Zero(t, r, "the event has no id: it is not accepted")
+			return err
+		})
+
+		r, err := bus.PublishAndWait(t.Context(), "x", 3)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Handled, r.Outcome)
+		require.Equal(t, 1, r.Attempts)
+		_, order := x.seen()
+		require.Equal(t, []any{0, 1, 2, 3}, order)
+		shutdown(t, bus)
+		require.EqualValues(t, 4, bus.Metrics().Ledger.Accepted)
 	})
 }
 
