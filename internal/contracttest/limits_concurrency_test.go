@@ -495,6 +495,46 @@ func TestD12_LossyLines(t *testing.T) {
 	}
 }
 
+// A lossy line is lossy for throttled deliveries too, and Publish never waits for it. The delivery
+// that runs is not dropped.
+func TestD12_LossyLinesAtALimit(t *testing.T) {
+	for _, c := range []struct {
+		when    eventbus.WhenFull
+		handled []any
+		dropped int64
+		letters []any
+	}{
+		{eventbus.DropOldestWhenFull, []any{0, 5, 6, 7}, 4, nil},
+		{eventbus.DropNewestWhenFull, []any{0, 1, 2, 3}, 4, nil},
+		{eventbus.DeadLetterWhenFull, []any{0, 1, 2, 3}, 0, []any{7, 6, 5, 4}},
+	} {
+		t.Run(c.when.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t)
+				g := &gauge{during: time.Second}
+				mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(1), eventbus.LineCapacity(3), c.when, eventbus.Named("s"))
+				for i := range 8 {
+					began := time.Now()
+					mustPublish(t, bus, "x", i)
+					require.Zero(t, time.Since(began), "Publish does not wait")
+					settleWorkers()
+				}
+				require.Equal(t, 3, metricsOf(t, bus, "s").Throttled)
+				requireBalanced(t, bus)
+				shutdown(t, bus)
+				_, order := g.seen()
+				require.Equal(t, c.handled, order)
+				require.Equal(t, c.dropped, bus.Metrics().Ledger.Dropped)
+				died := letters(t, bus)
+				require.Equal(t, c.letters, payloads(died))
+				for _, l := range died {
+					require.Equal(t, eventbus.ReasonOverflow, l.Reason)
+				}
+			})
+		})
+	}
+}
+
 // Deliveries of a key keep their order at a limited subscription, and do not wait for it
 // elsewhere.
 func TestD5_ThrottledDeliveriesKeepTheirOrder(t *testing.T) {
