@@ -625,7 +625,7 @@ func (s *simulation) advance() {
 		}
 	}
 	if s.model.in("queued") > 0 && !s.chance(0.02) {
-		d = min(d, s.odd(10*time.Millisecond)) // the lanes tick all the while
+		d = min(d, s.odd(10*time.Millisecond)) // the pool looks for slow workers at each tick
 	}
 	s.logf("advance %s", d)
 	s.sleep(d)

@@ -19,7 +19,7 @@ import (
 
 // simRecordHook installs a hook that receives the second half of every transition and
 // calls it once: at once, later on another goroutine, or with an error that refuses the
-// transition..
+// transition.
 var simRecordHook = eventbus.SetRecord
 
 var errRefusedRecord = errors.New("the simulation refuses to record this")

@@ -364,7 +364,7 @@ type callLog struct {
 func newCallLog() *callLog { return &callLog{began: time.Now()} }
 
 func (c *callLog) note(format string, args ...any) {
-	// Work may wait for another worker for some ticks of the lanes.
+	// Queued work may wait for some ticks until the pool adds a worker.
 	c.add(fmt.Sprintf("+%s ", time.Since(c.began).Round(100*time.Millisecond)) + fmt.Sprintf(format, args...))
 }
 

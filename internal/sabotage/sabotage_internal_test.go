@@ -9,8 +9,8 @@ import (
 
 const sound = `what: It breaks.
 breaks: D3 C2
-file: internal/lane/lane.go
-caught by: internal/lane ^TestD3_
+file: internal/pool/pool.go
+caught by: internal/pool ^TestD3_
 hangs: 20s
 -- old --
 one
@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"D3", "C2"}, b.Clauses)
 	require.Equal(t, "It breaks.", b.What)
-	require.Equal(t, "internal/lane ^TestD3_", b.Package+" "+b.Run)
+	require.Equal(t, "internal/pool ^TestD3_", b.Package+" "+b.Run)
 	require.Equal(t, "20s", b.Hangs.String())
 	require.Equal(t, []edit{{"one\ntwo", ""}, {"\tthree", "\t3"}}, b.edits)
 
@@ -52,9 +52,9 @@ func TestParse_SaysWhatIsWrong(t *testing.T) {
 		{"D3-x", " ^TestD3_", "", "missing"},
 		{"D3-x", "^TestD3_", "(", "parsing regexp"},
 		{"D3-x", "20s", "long", "duration"},
-		{"D3-x", "lane.go", "lane_test.go", "source file"},
-		{"D3-x", "internal/lane/", "../lane/", "source file"},
-		{"D3-x", "by: internal/lane", "by: ./internal/lane", "directory"},
+		{"D3-x", "pool.go", "pool_test.go", "source file"},
+		{"D3-x", "internal/pool/", "../pool/", "source file"},
+		{"D3-x", "by: internal/pool", "by: ./internal/pool", "directory"},
 		{"D3-x", "-- new --\n\t3", "\t3", "without its"},
 		{"D3-x", "one\ntwo", "", "without a text"},
 		{"D3-x", sound[strings.Index(sound, "-- old"):], "", "without its"},
