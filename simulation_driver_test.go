@@ -83,6 +83,7 @@ type simCall struct {
 	dispatch *simDispatch // nil once it has been given up
 	wait     *simWait     // for an event that it has published
 	over     atomic.Bool  // the handler has returned, in a call at the same moment as others
+	waited   atomic.Bool  // the handler has called PublishAndWait, likewise
 }
 
 // simOrder is what a handler does next. It returns when it says that it is done.
@@ -105,6 +106,7 @@ type simSub struct {
 	retryIf       bool
 	whenOpen      eventbus.WhenOpen
 	holds         int
+	limit         int // of its concurrency; 0: none that can be checked
 	circuit       simCircuit
 	pausedUntil   time.Duration
 	removed       bool
@@ -435,7 +437,7 @@ func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
 	sub.holds = simPick(s, 1, 3, 60, 60) // no more than the bus lets go at a time
-	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.LineCapacity(sub.holds), eventbus.Concurrency(eventbus.Unlimited))
+	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.LineCapacity(sub.holds))
 	return sub, options
 }
 
@@ -443,6 +445,7 @@ func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 func (s *simulation) subscribe() {
 	sub, options := s.newSubscription()
 	c := &sub.circuit
+	options = append(options, eventbus.Concurrency(eventbus.Unlimited)) // the model has no limits
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
 	s.logf("subscribe %s %q timeout %s, overrides %v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.retry, c, err)
 	if s.model.ending {

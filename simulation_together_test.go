@@ -75,7 +75,8 @@ type simBurst struct {
 //   - Letters with the reason shutdown are those that the error of Shutdown lists. Letters
 //     with the reason unsubscribed name a subscription that was removed.
 //   - No call begins once Unsubscribe or Shutdown has returned, nor for a paused
-//     subscription. No two calls of a subscription run with the same key.
+//     subscription. No two calls of a subscription run with the same key. Calls do not
+//     exceed the limit of a subscription.
 //   - Every call returns.
 //
 // A subscription that comes or goes in the burst of a publication may get the event or
@@ -96,7 +97,13 @@ func (s *simulation) together(random *rand.Rand) {
 	s.noted(func() { s.loose = l })
 	s.yields.Store(s.chance(0.5))
 	s.rest(false)
-	for range s.rng.IntN(4) {
+	b := s.newBurst()
+	for range simPick(s, 0, 3, 6) { // unlike those before, they have limits
+		b.subscribe()
+	}
+	b.release()
+	s.rest(false)
+	for range s.rng.IntN(6) {
 		s.burst(2 + s.rng.IntN(9))
 	}
 	if s.chance(0.7) {
@@ -154,7 +161,7 @@ func (s *simulation) drain() {
 	for n := 0; n < 20; n++ {
 		s.rest(true)
 		l := s.bus.Metrics().Ledger
-		if l.Queued+l.Running+l.Waiting+int64(len(s.records)) == 0 {
+		if l.Queued+l.Running+l.Waiting+l.Throttled+int64(len(s.records)) == 0 {
 			return
 		}
 		b := s.newBurst()
@@ -456,6 +463,7 @@ func (b *simBurst) publishAndWait(c *simCall) {
 	}
 	b.add(fmt.Sprintf("publish e%d and wait, by %s", e.number, c.name), func() {
 		b.order(c, func() (bool, error) {
+			c.waited.Store(true)
 			publish(c.ctx)
 			return false, nil
 		})
@@ -501,7 +509,17 @@ func (b *simBurst) subscribe() {
 	if !b.once(sub.name) {
 		return
 	}
-	b.add("subscribe "+sub.name, func() {
+	name := "subscribe " + sub.name
+	switch s.rng.IntN(3) {
+	case 0:
+		options = append(options, eventbus.Concurrency(eventbus.Unlimited))
+	case 1: // by default, its share limits the calls while the bus is full
+	default:
+		sub.limit = min(1+s.rng.IntN(3), s.concurrency)
+		options = append(options, eventbus.Concurrency(sub.limit))
+		name += fmt.Sprintf(", limit %d", sub.limit)
+	}
+	b.add(name, func() {
 		made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
 		switch {
 		case err == nil:
@@ -740,7 +758,7 @@ func (s *simulation) auditBooks(metrics eventbus.Metrics) {
 	for _, sub := range s.model.subs {
 		held += len(eventbus.HeldAt(sub.made))
 	}
-	simCheck(metrics.Ledger.Held == int64(held), "%d are held by subscriptions: %+v", held, metrics.Ledger)
+	simCheck(metrics.Ledger.Held+metrics.Ledger.Throttled == int64(held), "%d are parked at subscriptions: %+v", held, metrics.Ledger)
 }
 
 // meet notes what waits at gates now, and reports whether anything has come.
@@ -767,10 +785,16 @@ func (s *simulation) meet(open bool) (came bool) {
 		simCheck(!s.loose.paused[c.sub], "%s began after Pause", c.name)
 		simCheck(!s.loose.closed, "%s began after Shutdown", c.name)
 		simCheck(!s.events[c.event.Payload.(int)].handled[c.sub.name], "%s was handled before", c.name)
+		running := 0
 		for _, other := range s.calls {
+			// A call that has returned from PublishAndWait may exceed the limit.
+			if other.sub == c.sub && other.ctx.Err() == nil && !other.waited.Load() {
+				running++
+			}
 			simCheck(c.event.Key == "" || c.sub != other.sub || c.event.Key != other.event.Key || other.ctx.Err() != nil,
 				"%s began beside %s, which has the same key", c.name, other.name)
 		}
+		simCheck(c.sub.limit == 0 || running < c.sub.limit, "%s began beside %d others, and the limit is %d", c.name, running, c.sub.limit)
 		s.calls = append(s.calls, c)
 	}
 	s.next, s.taken, s.arrived = nil, nil, nil
@@ -799,7 +823,7 @@ func (s *simulation) settleAccounts() {
 		simCheck(errors.Is(end.err, first) && errors.Is(first, end.err), "Shutdown returned %v, and %v", first, end.err)
 	}
 	ledger := s.bus.Metrics().Ledger
-	left := ledger.Queued + ledger.Running + ledger.Waiting + ledger.Held + ledger.Scheduled
+	left := ledger.Queued + ledger.Running + ledger.Waiting + ledger.Held + ledger.Scheduled + ledger.Throttled + ledger.Recording
 	simCheck(ledger.Balanced() && left == 0, "something is left in memory: %+v", ledger)
 	simCheck(ledger.Cancelled == l.cancelled, "%d were cancelled, and %d are counted", l.cancelled, ledger.Cancelled)
 	gone := ledger.Replays + int64(len(l.purged)) + s.purged
