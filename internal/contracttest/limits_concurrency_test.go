@@ -728,7 +728,7 @@ func TestD11_AWaitingHandlerFreesAThrottledDelivery(t *testing.T) {
 			mustPublish(t, bus, eventType, nil)
 			settleWorkers()
 		}
-		require.EqualValues(t, 4, bus.Metrics().RunningDispatches)
+		require.Equal(t, 4, bus.Metrics().RunningDispatches)
 		mustPublish(t, bus, "hangs", nil) // throttled, because the bus is full
 		mustPublish(t, bus, "waits", nil)
 		other <- struct{}{}
