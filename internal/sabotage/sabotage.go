@@ -4,10 +4,10 @@
 // itself is never changed.
 //
 //	go test -v -run TestSabotage ./internal/sabotage -args -bug D3-retry-from-start
-//	go test -v -run TestSabotage ./internal/sabotage -args -next 5
+//	go test -v -run TestSabotage ./internal/sabotage -args -random 5
 //	go test -v -timeout 60m -run TestSabotage ./internal/sabotage -args -all
 //
-// -next takes others at each commit and on each day. Without any of these,
+// -random takes others in each run. Without any of these,
 // as in go test work, no bug is run: it is only seen whether all patches apply.
 //
 // # A bug

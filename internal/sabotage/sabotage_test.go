@@ -12,13 +12,13 @@ import (
 	"go/token"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,9 +29,9 @@ import (
 )
 
 var (
-	all  = flag.Bool("all", false, "run all bugs")
-	next = flag.Int("next", 0, "run this many bugs, others at each commit and on each day")
-	one  = flag.String("bug", "", "run the bug of this name")
+	all    = flag.Bool("all", false, "run all bugs")
+	random = flag.Int("random", 0, "run this many bugs, chosen at random")
+	one    = flag.String("bug", "", "run the bug of this name")
 )
 
 // atOnce is how many bugs are run at a time: each keeps a compiler busy.
@@ -125,8 +125,8 @@ func sabotageWith(t *testing.T, root string, b sabotage.Bug, sound result) []str
 func choose(t *testing.T, bugs []sabotage.Bug) []sabotage.Bug {
 	t.Helper()
 	switch {
-	case !*all && *next <= 0 && *one == "":
-		t.Skip("SKIP: no bug is run without -args and -all, -next n or -bug name")
+	case !*all && *random <= 0 && *one == "":
+		t.Skip("SKIP: no bug is run without -args and -all, -random n or -bug name")
 	case raceEnabled:
 		t.Skip("SKIP: the bugs are not run under the race detector: each is a build of its own")
 	case testing.Short():
@@ -138,25 +138,8 @@ func choose(t *testing.T, bugs []sabotage.Bug) []sabotage.Bug {
 	case *all:
 		return bugs
 	}
-	n := min(*next, len(bugs))
-	turn := turn(t)
-	t.Logf("turn %d: %d of %d bugs", turn, n, len(bugs))
-	return slices.Concat(bugs, bugs)[turn*n%len(bugs):][:n]
-}
-
-// turn goes up with each commit, and each day: a shallow clone always has one
-// commit, and not everybody has git.
-func turn(t *testing.T) int {
-	t.Helper()
-	days := int(time.Now().Unix() / (24 * 60 * 60))
-	count, err := exec.CommandContext(t.Context(), "git", "rev-list", "--count", "HEAD").Output()
-	if err != nil {
-		t.Logf("the turn is the day's alone: git rev-list: %v", err)
-		return days
-	}
-	commits, err := strconv.Atoi(strings.TrimSpace(string(count)))
-	require.NoError(t, err)
-	return days + commits
+	rand.Shuffle(len(bugs), func(i, j int) { bugs[i], bugs[j] = bugs[j], bugs[i] })
+	return bugs[:min(*random, len(bugs))]
 }
 
 // result is what go test says.
