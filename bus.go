@@ -11,6 +11,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/capped"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/delay"
@@ -44,7 +45,7 @@ type Bus struct {
 	letters  *letterQueue
 	recorder func(done func(error)) // the simulation's hook: applies a change later; nil: at once
 
-	types     typeTable
+	types     *capped.Map[typeCounters]
 	retry     atomic.Pointer[retrySettings] // for subscriptions without their own
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
@@ -98,6 +99,7 @@ func New(opts ...Option) (*Bus, error) {
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
+		types:         capped.New[typeCounters](maxTypes),
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})

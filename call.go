@@ -350,6 +350,7 @@ func (c *call) resumed() {
 // keyHold is the place in a key's order that a dispatch has while its handler waits for another
 // event.
 type keyHold struct {
+	of    *call         // the handler; once it has ended, it waits for nothing
 	key   string        // of the place; empty for none
 	at    *Subscription // whose order; nil for the bus's order
 	above *waiter       // the PublishAndWait that waits for the dispatch, if any
@@ -357,7 +358,7 @@ type keyHold struct {
 
 // keyHold returns the place that the call's dispatch has until the handler returns.
 func (c *call) keyHold() *keyHold {
-	s := &keyHold{}
+	s := &keyHold{of: c}
 	a := c.ensureCancellation()
 	a.mu.Lock()
 	defer a.mu.Unlock()

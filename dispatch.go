@@ -170,6 +170,7 @@ type story struct {
 	previous    time.Duration // the delay before this attempt, without RetryAfter
 	mark        window.Mark   // the last failure, in the window of the next target
 	parked      time.Duration // total time in which it was parked
+	first       uint8         // failures before the omitted ones
 	unawaited   bool          // its waiter no longer waits for it
 	part        bool          // it was split off: its outcome is not the event's
 	detours     *detours
@@ -231,13 +232,16 @@ func (d *dispatch) lastFailure() *failure {
 // middle.
 func (d *dispatch) keep(f failure) {
 	s := d.ensureStory()
-	if len(s.failures) == firstFailures+lastFailures {
+	if s.omitted == 0 {
+		s.first = firstFailures
+	}
+	if len(s.failures) == int(s.first)+lastFailures {
 		s.omitted++
-		if s.failures[firstFailures].subscription == f.subscription {
+		if s.failures[s.first].subscription == f.subscription {
 			s.omittedHere++
 		}
 	}
-	s.failures, _ = keepFailure(s.failures, firstFailures, f)
+	s.failures, _ = keepFailure(s.failures, int(s.first), f)
 }
 
 // passed resets the parts of the story that belong to the next target, before the dispatch moves
@@ -321,10 +325,14 @@ func (d *dispatch) narrow() {
 // at returns the part of a story that belongs to the next target.
 func (s *story) at(target *Subscription) *story {
 	part := &story{mark: s.mark, omitted: s.omittedHere, parked: s.parked}
-	for _, f := range s.failures {
-		if f.subscription == target {
-			part.failures = append(part.failures, f)
+	for i, f := range s.failures {
+		if f.subscription != target {
+			continue
 		}
+		if i < int(s.first) {
+			part.first++
+		}
+		part.failures = append(part.failures, f)
 	}
 	// Attempts at the target keep their delays and budgets; a target without attempts starts anew.
 	if len(part.failures) > 0 {

@@ -92,9 +92,10 @@ type DeadLetter struct {
 	// Attempts is the number of attempts of the dispatch.
 	Attempts int `json:"attempts"`
 	// Failures lists the failures of all attempts in order, including those before a replay. If there
-	// are more than 100, it has the first 10 and the last 90.
+	// are more than 100, it has the first 10 and the last 90, for a delivery that was split off from
+	// an event with more than 100 failures the first ones that were kept.
 	Failures []Failure `json:"failures,omitempty"`
-	// FailuresOmitted is the number of failures left out after the first 10.
+	// FailuresOmitted is the number of failures left out between the first and the last ones.
 	FailuresOmitted int `json:"failures_omitted,omitempty"`
 	// Due is when a scheduled event is due, in UTC. It is zero for other events. A replay before Due
 	// schedules the event again.
@@ -421,7 +422,7 @@ func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error)
 
 // reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.
 func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
-	to := &targets{eventType: l.Event.Type, counters: b.types.of(l.Event.Type)}
+	to := &targets{eventType: l.Event.Type}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
@@ -433,6 +434,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	}
 	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
 	to.subscriptions = slices.Compact(to.subscriptions) // Formerly may map two names to one subscription
+	to.counters = b.types.Of(l.Event.Type)              // now that nothing refuses the replay
 	to.retry = b.retryInForce(to.subscriptions)
 	b.isolate(to)
 	now := b.time.Now()

@@ -287,7 +287,7 @@ func (q *DLQ) bulk(ctx context.Context, operation string, query LetterQuery, opt
 		}
 	}
 	f, err := q.wholeFilter(ctx, query)
-	if err == nil && !query.All && query == (LetterQuery{ExactTotal: query.ExactTotal}) {
+	if err == nil && !query.All && f.matchesAll() {
 		err = &OptionError{Option: "LetterQuery.All", Value: "false", Reason: "an empty query matches every letter; set All to confirm"}
 	}
 	return &b, f, err
@@ -347,6 +347,7 @@ func (p *pace) wait(ctx context.Context) error {
 	select {
 	case <-fired:
 	case <-ctx.Done():
+		return contextError(ctx)
 	case <-p.shutdown:
 	case <-p.stopped:
 	}

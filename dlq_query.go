@@ -108,6 +108,11 @@ func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter
 	return q.filter(ctx, query)
 }
 
+// matchesAll reports whether no field excludes a letter. A zero time of any location excludes none.
+func (f *letterFilter) matchesAll() bool {
+	return f.byIndex() && f.Subscription == "" && f.Reason == "" && f.Fingerprint == ""
+}
+
 // byIndex reports whether every letter of the filter's index matches, so that no letter has to be
 // compared. There is an index for each subscription, reason, pair of both, and fingerprint, and one
 // for all letters.
@@ -126,7 +131,7 @@ func (f *letterFilter) matches(l *DeadLetter) bool {
 	return (f.Subscription == "" || f.Subscription == l.Subscription) &&
 		(f.Reason == "" || f.Reason == l.Reason) &&
 		(f.Fingerprint == "" || f.Fingerprint == l.Fingerprint) &&
-		!l.DiedAt.Before(f.Since) &&
+		(f.Since.IsZero() || !l.DiedAt.Before(f.Since)) &&
 		(!f.bounded || !l.DiedAt.After(f.until)) &&
 		(f.pattern == nil || f.pattern.Match(l.Event.Type)) &&
 		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))

@@ -121,6 +121,8 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 		return nil, r.err
 	case r.line == nil:
 		return nil, errors.New("a method of the payload exited its goroutine")
+	case !json.Valid(r.line): // nested more deeply than encoding/json decodes
+		return nil, errors.New("the line is nested too deeply for Import")
 	case len(r.line) >= maxLetterLine:
 		return nil, fmt.Errorf("the line has %d bytes, more than the limit of %d", len(r.line)+1, maxLetterLine)
 	}

@@ -326,7 +326,10 @@ func panicText(value any) string {
 // contextError returns why a context has ended: its error, and its cause if that differs.
 func contextError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
-	if identical(err, cause) {
+	if err == nil { // a context of user code may contradict itself
+		err = context.Canceled
+	}
+	if cause == nil || identical(err, cause) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, cause)

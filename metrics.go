@@ -1,8 +1,6 @@
 package eventbus
 
 import (
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -217,11 +215,15 @@ func (b *Bus) Metrics() Metrics {
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
 	m.DeadLetters, m.LettersEvicted = b.letters.count()
-	b.types.each(func(name string, c *typeCounters) {
-		t := c.snapshot()
-		m.Types[name] = t
+	for name, c := range b.types.All() {
+		m.Types[name] = c.snapshot()
+	}
+	if others := b.types.Others().snapshot(); others != (TypeMetrics{}) {
+		m.Types[OtherTypes] = others
+	}
+	for _, t := range m.Types {
 		m.Retries += t.Retries
-	})
+	}
 	for _, s := range b.list() {
 		m.Subscriptions = append(m.Subscriptions, s.metrics())
 	}
@@ -273,43 +275,6 @@ func (c *typeCounters) snapshot() TypeMetrics {
 		Retried:             retried,
 		SucceededAfterRetry: c.succeededAfterRetry.Load(),
 		DeadLettered:        c.deadLettered.Load(),
-	}
-}
-
-// typeTable has the counters of the first maxTypes types.
-type typeTable struct {
-	known  sync.Map // string to *typeCounters
-	number atomic.Int64
-	others typeCounters
-}
-
-func (t *typeTable) of(eventType string) *typeCounters {
-	if c, ok := t.known.Load(eventType); ok {
-		return c.(*typeCounters)
-	}
-	// Reserve the number before using it: concurrent calls must not exceed maxTypes.
-	if t.number.Load() >= maxTypes {
-		return &t.others
-	}
-	if t.number.Add(1) > maxTypes {
-		t.number.Add(-1)
-		return &t.others
-	}
-	// Cloned: the type may be a substring of a large string, and would keep it in memory.
-	c, loaded := t.known.LoadOrStore(strings.Clone(eventType), &typeCounters{})
-	if loaded {
-		t.number.Add(-1)
-	}
-	return c.(*typeCounters)
-}
-
-func (t *typeTable) each(f func(string, *typeCounters)) {
-	t.known.Range(func(name, c any) bool {
-		f(name.(string), c.(*typeCounters))
-		return true
-	})
-	if t.others.events.Load() > 0 {
-		f(OtherTypes, &t.others)
 	}
 }
 

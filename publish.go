@@ -244,6 +244,9 @@ func (c *change) places() (places int) {
 func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) error {
 	if b.fullLines.Load() > 0 && !inside {
 		for _, d := range c.all() {
+			if d.places() == 0 {
+				continue // it is scheduled or unrouted
+			}
 			if err := b.awaitLines(ctx, d.to); err != nil {
 				return err
 			}

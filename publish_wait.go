@@ -40,7 +40,8 @@ func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)
 type Result struct {
 	ID EventID
 	// Outcome is the outcome of the dispatch, and Attempts its number of attempts. On a bus with
-	// isolation, they are the worst outcome and the largest number of the event's dispatches.
+	// isolation, Outcome is that of one of the event's dispatches: the first in the order
+	// dead-lettered, cancelled, held, handled, dropped. Attempts is their largest number.
 	Outcome  Outcome
 	Attempts int
 	// Letters lists the dead letters of the event, including those of deliveries that were split off.
@@ -54,8 +55,9 @@ type Result struct {
 //
 // The context bounds the wait too. If it ends first, the result has only the id, the error is the
 // context's, and the event proceeds. A handler that waits does not count against any concurrency
-// limit. PublishAndWait returns ErrWouldDeadlock if the wait would never end: the event would
-// queue, in its key's order, behind the handler's own event, or behind one that waits for that.
+// limit. PublishAndWait returns ErrWouldDeadlock if the event would queue, in its key's order, behind
+// the handler's own event, or behind one whose handler waits for that. Two handlers that wait for
+// each other's keys are not detected: both waits end at the handlers' timeouts.
 //
 // Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, and *DeliveryError if a
 // delivery was dead-lettered.
@@ -198,7 +200,7 @@ func (w *waiter) wouldDeadlock(d *dispatch) bool {
 	}
 	for w != nil {
 		stands := w.hold.Load()
-		if stands == nil {
+		if stands == nil || !stands.of.running() {
 			return false
 		}
 		if stands.key == d.key && (stands.at == nil || slices.Contains(d.to.subscriptions, stands.at)) {

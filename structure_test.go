@@ -33,6 +33,7 @@ var allowedImports = map[string][]string{
 		"github.com/sony/gobreaker/v2", // and see allowedFiles
 		"go.uber.org/zap",
 		"go.uber.org/zap/zapcore",
+		modulePath + "/internal/capped",
 		modulePath + "/internal/convert",
 		modulePath + "/internal/deadline",
 		modulePath + "/internal/dedupe",
@@ -53,6 +54,7 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/uuid7",
 		modulePath + "/internal/window",
 	},
+	"internal/capped":      {},
 	"internal/convert":     {},
 	"internal/deadline":    {},
 	"internal/dedupe":      {},

@@ -212,7 +212,7 @@ func (b *Bus) policy(t *targets) *mergedPolicy {
 }
 
 func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
-	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.of(eventType)}
+	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.Of(eventType)}
 	t.retry = b.retryInForce(subscriptions)
 	b.isolate(t)
 	return t

@@ -3,6 +3,7 @@ package eventbustest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -124,13 +125,24 @@ func stories(letters []eventbus.DeadLetter) string {
 	return b.String()
 }
 
+// payloadText formats a payload. A payload without JSON may contain itself: to format it would end
+// the test binary.
+func payloadText(payload any) (text string) {
+	text = "(not shown: encoding/json cannot encode it)"
+	defer func() { _ = recover() }() // from MarshalJSON
+	if _, err := json.Marshal(payload); err == nil {
+		text = fmt.Sprintf("%+v", payload)
+	}
+	return text
+}
+
 // story formats a letter with its failures.
 func story(b *strings.Builder, l *eventbus.DeadLetter) {
 	fmt.Fprintf(b, "  %s %s: %s at %s after %s", l.Event.Type, l.Event.ID, l.Reason, l.Subscription, count(l.Attempts, "attempt"))
 	if l.Replays > 0 {
 		fmt.Fprintf(b, ", replayed %s", count(l.Replays, "time"))
 	}
-	payload := fmt.Sprintf("%+v", l.Event.Payload)
+	payload := payloadText(l.Event.Payload)
 	if len(payload) > payloadShown {
 		payload = strings.ToValidUTF8(payload[:payloadShown], "") + "…"
 	}

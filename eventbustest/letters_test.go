@@ -1,6 +1,7 @@
 package eventbustest_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -104,3 +105,24 @@ func TestDeadLetters_Many(t *testing.T) {
 		require.Less(t, len(text), 20_000)
 	})
 }
+
+// A payload that contains itself cannot be formatted: its type is shown.
+func TestDeadLetter_APayloadThatCannotBeShown(t *testing.T) {
+	itself := map[string]any{}
+	itself["self"] = itself
+	for typeName, payload := range map[string]any{"map[string]interface {}": itself, "eventbustest_test.hostile": hostile{}} {
+		synctest.Test(t, func(t *testing.T) {
+			oneFailure(t, func(t testing.TB) {
+				bus := eventbustest.New(t, seconds)
+				eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{})
+				subscribe(t, bus, func(context.Context, eventbus.Event) error { return eventbus.Permanent(errBank) })
+				publish(t, bus, "order.placed", payload)
+				eventbustest.NoDeadLetters(t, bus)
+			}, "payload "+typeName+" (not shown")
+		})
+	}
+}
+
+type hostile struct{}
+
+func (hostile) MarshalJSON() ([]byte, error) { panic("no JSON") }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,8 +31,11 @@ type File[T any] struct {
 }
 
 // Open reads a file. parse is Parse or ParseRules. The error has the path, and wraps the
-// error of os.ReadFile or parse.
+// error of os.ReadFile or parse. For a nil parse it is an *eventbus.OptionError.
 func Open[T any](path string, parse func([]byte) (T, error)) (*File[T], error) {
+	if parse == nil {
+		return nil, &eventbus.OptionError{Option: "Open", Value: "nil", Reason: "parse must not be nil: use Parse or ParseRules"}
+	}
 	f := &File[T]{path: path, parse: parse}
 	text, current, err := f.read()
 	if err != nil {
@@ -74,11 +76,15 @@ func (f *File[T]) Err() error {
 //	policy.Follow(func(d retryspec.Document) error { return sub.SetRetry(d.Policy()) })
 //	rules.Follow(func(r retryspec.Rules) error { return sub.SetRetryRules(r...) })
 //
-// Follow returns the error of the first call, after which apply is not called again.
+// Follow returns the error of the first call, after which apply is not called again, or an
+// *eventbus.OptionError for a nil apply.
 // Followers are called one at a time, in the order of Follow. Of the File's methods, they
 // may call only Current and Err. Reload drops a follower whose error matches
 // eventbus.ErrNoSubscription, such as SetRetry after Unsubscribe.
 func (f *File[T]) Follow(apply func(T) error) error {
+	if apply == nil {
+		return &eventbus.OptionError{Option: "Follow", Value: "nil", Reason: "must not be nil"}
+	}
 	f.reloading.Lock()
 	defer f.reloading.Unlock()
 	if err := apply(f.Current()); err != nil {
@@ -117,16 +123,18 @@ func (f *File[T]) Reload() error {
 // apply calls the followers.
 func (f *File[T]) apply(parsed T) error {
 	var errs []error
-	f.followers = slices.DeleteFunc(f.followers, func(apply func(T) error) bool {
+	var left []func(T) error // a new slice: a follower may panic
+	for _, apply := range f.followers {
 		err := apply(parsed)
 		if errors.Is(err, eventbus.ErrNoSubscription) {
-			return true
+			continue
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: taking it over: %w", f.path, err))
 		}
-		return false
-	})
+		left = append(left, apply)
+	}
+	f.followers = left
 	return errors.Join(errs...)
 }
 
@@ -137,8 +145,11 @@ func (f *File[T]) apply(parsed T) error {
 // To change the file, write another one and rename it. Otherwise Watch may read a partly
 // written file and report invalid JSON.
 //
-// Errors: *eventbus.OptionError for an interval that is not positive.
+// Errors: *eventbus.OptionError for an interval that is not positive, eventbus.ErrNilContext.
 func (f *File[T]) Watch(ctx context.Context, every time.Duration, report func(error)) error {
+	if ctx == nil {
+		return fmt.Errorf("Watch: %w", eventbus.ErrNilContext)
+	}
 	if every <= 0 {
 		return &eventbus.OptionError{Option: "Watch", Value: every.String(), Reason: "must be more than 0"}
 	}

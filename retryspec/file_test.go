@@ -260,3 +260,40 @@ func TestFile_SwappedUnderLoad(t *testing.T) {
 	others.Wait()
 	require.NoError(t, bus.Shutdown(t.Context()))
 }
+
+func TestFile_NilArgumentsAreRefused(t *testing.T) {
+	name, f := open(t, attempts("3"))
+	var option *eventbus.OptionError
+	_, err := retryspec.Open[retryspec.Document](name, nil)
+	require.ErrorAs(t, err, &option)
+	require.Equal(t, "Open", option.Option)
+	require.ErrorAs(t, f.Follow(nil), &option)
+	require.Equal(t, "Follow", option.Option)
+	require.ErrorIs(t, f.Watch(nil, time.Second, nil), eventbus.ErrNilContext) //nolint:staticcheck // on purpose
+}
+
+// A follower that panics changes nothing for the others.
+func TestFile_AFollowerThatPanicsLeavesTheOthers(t *testing.T) {
+	name, f := open(t, attempts("3"))
+	left, calls, panics := false, 0, false
+	require.NoError(t, f.Follow(func(retryspec.Document) error {
+		if left {
+			return eventbus.ErrNoSubscription
+		}
+		return nil
+	}))
+	require.NoError(t, f.Follow(func(retryspec.Document) error { calls++; return nil }))
+	require.NoError(t, f.Follow(func(retryspec.Document) error {
+		if panics {
+			panic("a follower")
+		}
+		return nil
+	}))
+	left, panics = true, true
+	write(t, name, attempts("4"))
+	require.Panics(t, func() { _ = f.Reload() })
+	panics, calls = false, 0
+	write(t, name, attempts("5"))
+	require.NoError(t, f.Reload())
+	require.Equal(t, 1, calls)
+}

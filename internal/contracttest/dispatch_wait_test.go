@@ -683,3 +683,29 @@ func TestD7_WaitingBehindOnesOwnSeatWouldDeadlock(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A handler that has returned holds no key, although its context is still used to wait.
+func TestD7_NoDeadlockWithAHandlerThatHasReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		waited, proceed := make(chan error, 1), make(chan struct{})
+		mustSubscribe(t, bus, "first", func(ctx context.Context, _ eventbus.Event) error {
+			detached := context.WithoutCancel(ctx)
+			go func() { _, _ = bus.PublishAndWait(detached, "second", nil) }()
+			time.Sleep(time.Second)
+			return nil
+		})
+		mustSubscribe(t, bus, "second", func(ctx context.Context, _ eventbus.Event) error {
+			<-proceed
+			_, err := bus.PublishAndWait(ctx, "third", nil, eventbus.Key("k"))
+			waited <- err
+			return nil
+		})
+		mustSubscribe(t, bus, "third", ok)
+		_, err := bus.PublishAndWait(t.Context(), "first", nil, eventbus.Key("k"))
+		require.NoError(t, err)
+		close(proceed)
+		require.NoError(t, <-waited)
+		shutdown(t, bus)
+	})
+}

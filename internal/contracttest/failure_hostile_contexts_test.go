@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,4 +170,61 @@ func TestF7_AContextThatPanicsInAHandler(t *testing.T) {
 			})
 		})
 	}
+}
+
+// contradiction is a context that has ended and has no error, or has one only the first time.
+type contradiction struct {
+	context.Context
+	done  chan struct{}
+	asked *atomic.Int32 // nil: never an error
+}
+
+func endedWithoutError() context.Context {
+	c := contradiction{context.Background(), make(chan struct{}), nil}
+	close(c.done)
+	return c
+}
+
+func (c contradiction) Done() <-chan struct{} { return c.done }
+
+func (c contradiction) Err() error {
+	if c.asked != nil && c.asked.Add(1) == 1 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A context without an error has ended all the same: nothing is accepted that had to wait.
+func TestF7_AContextThatContradictsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { <-release; return nil })
+		mustPublish(t, bus, "x", nil)
+		synctest.Wait()
+		mustPublish(t, bus, "x", nil)
+		for range 3 {
+			_, err := bus.Publish(endedWithoutError(), "x", nil)
+			require.ErrorIs(t, err, context.Canceled)
+			_, err = bus.PublishAndWait(endedWithoutError(), "x", nil)
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		_, err := bus.Publish(contradiction{context.Background(), make(chan struct{}), new(atomic.Int32)}, "x", nil)
+		require.ErrorIs(t, err, context.Canceled)
+		require.EqualValues(t, 2, bus.Metrics().Ledger.Accepted)
+		close(release)
+		shutdown(t, bus)
+	})
+}
+
+func TestF7_AWaitEndsWithAContextThatContradictsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { <-release; return nil })
+		_, err := bus.PublishAndWait(endedWithoutError(), "x", nil)
+		require.ErrorIs(t, err, context.Canceled)
+		close(release)
+		shutdown(t, bus)
+	})
 }

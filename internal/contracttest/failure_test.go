@@ -1078,3 +1078,47 @@ func TestFault31_LongErrorTextsAreCut(t *testing.T) {
 		shutdown(t, bus)
 	}
 }
+
+// A delivery that is split off after 100 failures of its event keeps what is left of its first ones.
+// Later failures replace those in the middle: there is one gap.
+func TestF5_ASplitDeliveryKeepsItsFirstFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithCircuit(eventbus.NoCircuit()), eventbus.WithRetry(eventbus.MaxRetries(eventbus.Unlimited),
+			eventbus.BaseDelay(time.Second), eventbus.BackoffMultiplier(1), eventbus.NoJitter))
+		var first, second int
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error {
+			if first++; first <= 7 {
+				return errBoom
+			}
+			return nil
+		})
+		var s *eventbus.Subscription
+		s = mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error {
+			switch second++; second {
+			case 200:
+				_ = s.Pause()
+			case 400:
+				return eventbus.Permanent(errBoom)
+			}
+			return errBoom
+		})
+		mustPublish(t, bus, "x", nil)
+		time.Sleep(300 * time.Second)
+		require.NoError(t, s.Resume())
+		time.Sleep(300 * time.Second)
+		page, err := bus.DLQ().List(t.Context(), eventbus.LetterQuery{})
+		require.NoError(t, err)
+		require.Len(t, page.Letters, 1)
+		letter := page.Letters[0]
+		require.Len(t, letter.Failures, 93)
+		require.Equal(t, 400-93, letter.FailuresOmitted)
+		for i, f := range letter.Failures {
+			want := 8 + i // the first three attempts that reached it
+			if i >= 3 {
+				want = 407 - 92 + i
+			}
+			require.Equal(t, want, f.Attempt, "failure %d", i)
+		}
+		shutdown(t, bus)
+	})
+}

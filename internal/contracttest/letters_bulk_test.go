@@ -601,3 +601,40 @@ func TestL4_AReplayIsInTheOrderOfPublicationOfEachKey(t *testing.T) {
 		})
 	}
 }
+
+// A time that is zero in another location than UTC is not set either.
+func TestL4_AZeroTimeInAnyLocationIsNoCondition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { return eventbus.Permanent(errBoom) })
+		for range 3 {
+			mustPublish(t, bus, "x", nil)
+		}
+		synctest.Wait()
+		zero := time.Time{}.In(time.FixedZone("x", 3600))
+		for _, query := range []eventbus.LetterQuery{{Since: zero}, {Until: zero}} {
+			_, err := bus.DLQ().PurgeMatching(t.Context(), query)
+			requireOptionError(t, err, "LetterQuery.All")
+			_, err = bus.DLQ().ReplayMatching(t.Context(), query, eventbus.DryRun())
+			requireOptionError(t, err, "LetterQuery.All")
+		}
+		require.Equal(t, 3, bus.Metrics().DeadLetters)
+		shutdown(t, bus)
+	})
+}
+
+// An operation at a rate ends with its context, also if the context has no error.
+func TestL4_ARateEndsWithAContextThatContradictsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { return eventbus.Permanent(errBoom) })
+		for range 5 {
+			mustPublish(t, bus, "x", nil)
+		}
+		synctest.Wait()
+		_, err := bus.DLQ().PurgeMatching(endedWithoutError(), eventbus.LetterQuery{All: true}, eventbus.Rate(1))
+		require.ErrorIs(t, err, context.Canceled)
+		require.Less(t, bus.Metrics().Ledger.DeadLettered-int64(bus.Metrics().DeadLetters), int64(2))
+		shutdown(t, bus)
+	})
+}

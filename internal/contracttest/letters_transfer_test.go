@@ -806,3 +806,52 @@ func TestL1_ALetterOfACrash(t *testing.T) {
 	require.Equal(t, eventbus.ReasonCrash, oneLetter(t, bus).Reason)
 	require.Equal(t, 1, list(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonCrash}).Total)
 }
+
+// encoding/json encodes values that it does not decode. Import would refuse the whole file.
+func TestL4_ALetterTooDeepForImportIsNotExported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { return eventbus.Permanent(errBoom) })
+		mustPublish(t, bus, "fine", 1)
+		mustPublish(t, bus, "deep", json.RawMessage(strings.Repeat("[", 9_999)+strings.Repeat("]", 9_999)))
+		synctest.Wait()
+		var out bytes.Buffer
+		exported, err := bus.DLQ().Export(t.Context(), &out, eventbus.LetterQuery{})
+		require.NoError(t, err)
+		require.Equal(t, 1, exported.Exported)
+		require.Len(t, exported.Unexported, 1)
+		require.ErrorContains(t, exported.Unexported[0].Err, "too deeply")
+		other, _ := startBus(t)
+		imported, err := other.DLQ().Import(t.Context(), &out)
+		require.NoError(t, err)
+		require.Equal(t, 1, imported.Imported)
+		shutdown(t, bus)
+		shutdown(t, other)
+	})
+}
+
+// A letter that died before the year 1, by a clock or in an import, matches like any other.
+func TestL2_ALetterOfTheYearZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { return eventbus.Permanent(errBoom) })
+		mustPublish(t, bus, "x", 1)
+		synctest.Wait()
+		var out bytes.Buffer
+		_, err := bus.DLQ().Export(t.Context(), &out, eventbus.LetterQuery{})
+		require.NoError(t, err)
+		var line map[string]any
+		require.NoError(t, json.Unmarshal(out.Bytes(), &line))
+		line["died_at"] = "0000-06-01T00:00:00Z"
+		text, err := json.Marshal(line)
+		require.NoError(t, err)
+		other, _ := startBus(t)
+		_, err = other.DLQ().Import(t.Context(), bytes.NewReader(text))
+		require.NoError(t, err)
+		page, err := other.DLQ().List(t.Context(), eventbus.LetterQuery{})
+		require.NoError(t, err)
+		require.Len(t, page.Letters, 1)
+		shutdown(t, bus)
+		shutdown(t, other)
+	})
+}

@@ -793,3 +793,28 @@ func TestD12_DropOldestDropsBehindARunningDeliveryOfTheKey(t *testing.T) {
 		require.Equal(t, []any{0, 1, 3, 4}, handled)
 	})
 }
+
+// A scheduled event does not wait for a line, in a batch either.
+func TestD12_ABatchDoesNotWaitForAScheduledEventsLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.RefuseWhenFull())
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { <-release; return nil },
+			eventbus.Concurrency(1), eventbus.LineCapacity(1))
+		mustSubscribe(t, bus, "y", ok)
+		for range 2 {
+			mustPublish(t, bus, "x", nil)
+			settleWorkers()
+		}
+		_, err := bus.Publish(t.Context(), "x", nil)
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		_, err = bus.PublishBatch(t.Context(), []eventbus.Publication{
+			{Type: "x", Options: []eventbus.PublishOption{eventbus.After(time.Second)}},
+			{Type: "y"},
+		})
+		require.NoError(t, err)
+		close(release)
+		time.Sleep(2 * time.Second)
+		shutdown(t, bus)
+	})
+}

@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -1039,4 +1040,55 @@ func TestO5_ExplainShowsWhatIsSet(t *testing.T) {
 	require.Equal(t, 30*time.Second, p.Policy.MaxDelay)
 	require.Equal(t, 5, p.Targets[0].Rules[0].Attempts)
 	require.Equal(t, "s", p.Targets[0].RulesOrigin)
+}
+
+// Replays that are refused take no counters of types.
+func TestO2_ARefusedReplayIsNoType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { return eventbus.Permanent(errBoom) }, eventbus.Named("s"))
+		mustPublish(t, bus, "x", 1)
+		synctest.Wait()
+		var out bytes.Buffer
+		_, err := bus.DLQ().Export(t.Context(), &out, eventbus.LetterQuery{})
+		require.NoError(t, err)
+		other, _ := startBus(t)
+		_, err = other.DLQ().Import(t.Context(), &out)
+		require.NoError(t, err)
+		report, err := other.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		require.Len(t, report.Stayed, 1)
+		require.Empty(t, other.Metrics().Types)
+		shutdown(t, bus)
+		shutdown(t, other)
+	})
+}
+
+// The other types may have retries without events, of replays.
+func TestO2_ReplaysOfOtherTypesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := func(context.Context, eventbus.Event) error { return errBoom }
+		retries := eventbus.Retry(eventbus.BaseDelay(0), eventbus.MaxRetries(1))
+		bus, _ := startBus(t)
+		mustSubscribe(t, bus, "x", fails, eventbus.Named("s"), retries)
+		mustPublish(t, bus, "x", 1)
+		time.Sleep(time.Second)
+		var out bytes.Buffer
+		_, err := bus.DLQ().Export(t.Context(), &out, eventbus.LetterQuery{})
+		require.NoError(t, err)
+		other, _ := startBus(t)
+		mustSubscribe(t, other, "y", fails, eventbus.Named("s"), retries)
+		for i := range 1000 {
+			mustPublish(t, other, fmt.Sprintf("a.type%d", i), nil)
+		}
+		_, err = other.DLQ().Import(t.Context(), strings.NewReader(strings.ReplaceAll(out.String(), `"x"`, `"y"`)))
+		require.NoError(t, err)
+		_, err = other.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.EqualValues(t, 1, other.Metrics().Retries)
+		require.EqualValues(t, 1, other.Metrics().Types[eventbus.OtherTypes].DeadLettered)
+		shutdown(t, bus)
+		shutdown(t, other)
+	})
 }

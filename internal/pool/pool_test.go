@@ -590,6 +590,7 @@ func TestD11_FreedWhenTwoMoreItemsMayRun(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		release := b.stuck(t)
+		time.Sleep(time.Millisecond)
 		require.Zero(t, b.Spare())
 		require.Zero(t, b.counts().freed)
 		blocks <- struct{}{}
