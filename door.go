@@ -364,7 +364,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
-	return running < int(o.share) || coming == 0 && b.pool.Spare() > 1
+	return running < int(o.share) || !b.several.Load() || coming == 0 && b.pool.Spare() > 1
 }
 
 // admitsLocked returns how many deliveries may come to the door. If none may, it returns when time

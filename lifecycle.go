@@ -94,6 +94,9 @@ func (b *Bus) finish() {
 		time.Sleep(timeline.Tick)
 	}
 	b.pool.Seal()
+	for ; !b.empty(); b.buryParkedAndScheduled() { // accepted between the last look and Seal
+		time.Sleep(timeline.Tick)
+	}
 	b.scheduled.Wait()
 	b.doors.Close()
 	b.doors.Wait()

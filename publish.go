@@ -180,7 +180,7 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 		b.entering.Add(-1)
 		b.checkDrained()
 	}()
-	if b.cutting.begun() || b.ending.Load() && !inside {
+	if b.cutting.begun() || b.pool.Sealed() || b.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
 	return b.acceptQueued(ctx, inside, c)

@@ -881,3 +881,80 @@ func TestS2_CancelDoesNotEndShutdownEarly(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A goroutine of a handler that has returned publishes from outside. After Shutdown has returned,
+// nothing is accepted from it, whether the event takes room in the queue or not.
+func TestS2_NothingIsAcceptedAfterShutdownHasReturned(t *testing.T) {
+	for name, c := range map[string]struct {
+		eventType string
+		options   []eventbus.PublishOption
+	}{
+		"queued":    {"x", nil},
+		"scheduled": {"x", []eventbus.PublishOption{eventbus.After(time.Hour)}},
+		"unrouted":  {"y", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow, published := make(chan struct{}), make(chan error, 1)
+				// The metadata are asked for after Publish has seen that the handler runs.
+				bus, _ := startBus(t, eventbus.WithMetadataFrom(func(ctx context.Context) map[string]string {
+					if _, inside := eventbus.FromContext(ctx); inside {
+						<-slow
+					}
+					return nil
+				}))
+				mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+					go func() {
+						_, err := bus.Publish(context.WithoutCancel(ctx), c.eventType, nil, c.options...)
+						published <- err
+					}()
+					time.Sleep(time.Second)
+					return nil
+				})
+				mustPublish(t, bus, "x", nil)
+				time.Sleep(time.Millisecond)
+				require.NoError(t, bus.Shutdown(t.Context()))
+				before := bus.Metrics().Ledger
+				close(slow)
+				require.ErrorIs(t, <-published, eventbus.ErrShutdown)
+				require.Equal(t, before, bus.Metrics().Ledger)
+				require.Zero(t, bus.Metrics().DeadLetters)
+			})
+		})
+	}
+}
+
+// The same publisher at the moment of Shutdown's end: its event is handled before Shutdown returns,
+// or refused. Rounds are real time, because the moment is a matter of scheduling.
+func TestS2_APublicationAtTheEndOfShutdownIsHandledOrRefused(t *testing.T) {
+	rounds := 2_000
+	if *long {
+		rounds = 200_000
+	}
+	for n := range rounds {
+		bus, err := eventbus.New()
+		require.NoError(t, err)
+		var handled atomic.Int32
+		published := make(chan error, 1)
+		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
+			if e.Payload != nil {
+				handled.Add(1)
+				return nil
+			}
+			go func() {
+				for i := range n % 400 * 20 { // reaches the end of Shutdown in some rounds
+					_ = i
+				}
+				_, err := bus.Publish(context.WithoutCancel(ctx), "x", 1)
+				published <- err
+			}()
+			runtime.Gosched()
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "x", nil)
+		require.NoError(t, bus.Shutdown(t.Context()))
+		ran := handled.Load()
+		require.Equal(t, ran == 1, <-published == nil, "round %d", n)
+	}
+}

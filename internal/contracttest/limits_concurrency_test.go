@@ -818,3 +818,26 @@ func TestD12_ABatchDoesNotWaitForAScheduledEventsLine(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// The share is for a bus with several subscriptions: when the other one leaves, it ends.
+func TestD11_ASingleSubscriptionHasNoShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithConcurrency(2))
+		hang := make(chan struct{})
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { <-hang; return nil })
+		other := mustSubscribe(t, bus, "other", ok)
+		for range 4 {
+			mustPublish(t, bus, "x", nil)
+			settleWorkers()
+		}
+		require.Equal(t, 1, bus.Metrics().RunningDispatches)
+		other.Unsubscribe()
+		for range 2 {
+			hang <- struct{}{}
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 2, bus.Metrics().RunningDispatches)
+		close(hang)
+		shutdown(t, bus)
+	})
+}

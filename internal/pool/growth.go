@@ -98,6 +98,10 @@ func (p *Pool[T, W]) tick() {
 		p.countFreeLocked()
 		go p.grow() // it resets the ticker
 		return
+	case progress == 0: // all workers are stuck: the next change of the queue sets the ticker again
+		g.ticking, p.surplus = false, 0
+		p.countFreeLocked()
+		return
 	}
 	g.ticker.Reset(tick)
 }

@@ -583,6 +583,9 @@ func (p *Pool[T, W]) Refuse() { p.refuse(refusing) }
 // Seal makes every Reserve return ErrClosed.
 func (p *Pool[T, W]) Seal() { p.refuse(sealed) }
 
+// Sealed reports whether Seal or Close has been called.
+func (p *Pool[T, W]) Sealed() bool { return p.phase.Load() == sealed }
+
 func (p *Pool[T, W]) refuse(phase int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

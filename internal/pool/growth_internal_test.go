@@ -1,0 +1,46 @@
+package pool
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// While all allowed workers are stuck, no tick can add one: the pool does not poll. It ticks again
+// for the next item, and once a worker is free.
+func TestIdle_NoTicksWhileAllWorkersAreStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		p := New(Config[int, struct{}]{
+			Open: func() (none struct{}) { return none }, Close: func(struct{}) {},
+			Run:   func(struct{}, int) bool { <-stuck; return true },
+			Enter: func(int) bool { return true }, Idle: func(struct{}) {}, Freed: func() {}, Rest: func() {},
+			Concurrency: 2, Capacity: 100,
+		})
+		p.Start()
+		push := func() {
+			require.NoError(t, p.Reserve(context.Background(), 1, false))
+			p.Push(1, false)
+			time.Sleep(time.Second)
+		}
+		ticks := func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.growth.ticking
+		}
+		for range 3 {
+			push()
+		}
+		require.Equal(t, Stats{Queued: 1, Running: 2, Workers: 2}, p.Stats())
+		require.False(t, ticks())
+		p.Block() // as one of the items would: another worker may run
+		time.Sleep(time.Second)
+		require.Equal(t, Stats{Running: 3, Workers: 2}, p.Stats())
+		p.Unblock()
+		close(stuck)
+		<-p.Close()
+	})
+}
