@@ -36,9 +36,8 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 type call struct {
 	dispatch     *dispatch
 	cancellation atomic.Pointer[cancellation] // nil until first used
-	number       uint32                       // of the dispatch's calls
+	word         deadline.Word                // the attempt, and the state for which the worker and the watch compete
 	target       int32
-	attempt      int32
 }
 
 var _ context.Context = (*call)(nil)
@@ -47,20 +46,16 @@ func (c *call) subscription() *Subscription { return c.dispatch.to.subscriptions
 
 func (c *call) bus() *Bus { return c.subscription().bus }
 
-func (c *call) state() deadline.State { return c.dispatch.word.State(c.number) }
-
-func (c *call) running() bool { return c.state() == deadline.Running }
+func (c *call) running() bool { return c.word.State() == deadline.Running }
 
 // watched returns the state, number and timeout of a call, for the watch.
-func (c *call) watched() (*deadline.Word, uint32, time.Duration) {
-	return &c.dispatch.word, c.number, c.subscription().timeout
-}
+func (c *call) watched() (*deadline.Word, time.Duration) { return &c.word, c.subscription().timeout }
 
 func (c *call) delivery() Delivery {
 	return Delivery{
 		Event:        c.dispatch.event(c.bus().time),
 		Subscription: c.subscription().id,
-		Attempt:      int(c.attempt),
+		Attempt:      int(c.word.Number()),
 		Replays:      int(c.dispatch.replay().count),
 	}
 }
@@ -261,20 +256,19 @@ func (c *call) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// ending returns a context that has ended in the same way as the call. The word has the state until
-// the dispatch's next call begins, and the cancellation has it from then on.
+// ending returns a context that has ended in the same way as the call.
 func (c *call) ending() context.Context {
-	if c.state() == deadline.Stopped { // by Shutdown: no other call follows
+	switch c.word.State() { //nolint:exhaustive // the call has ended
+	case deadline.Stopped:
 		return shutdownContext
-	}
-	if c.Err() == context.DeadlineExceeded { //nolint:errorlint // a call's own error
+	case deadline.Overran:
 		return overranContext
 	}
 	return endedContext
 }
 
 func (c *call) endingErr() error {
-	if c.state() == deadline.Overran {
+	if c.word.State() == deadline.Overran {
 		return context.DeadlineExceeded
 	}
 	return context.Canceled
@@ -442,7 +436,6 @@ func (b *Bus) overran(c *call) {
 // abandon cancels a call whose handler still runs, and hands its dispatch to a fresh worker. The
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (b *Bus) abandon(c *call, err error) {
-	c.ensureCancellation() // even if unused: Err must not change when the dispatch continues
 	c.cancel()
 	b.abandoned.add(c, b.time.Now().UTC)
 	b.takeOver(c, err)
@@ -450,7 +443,7 @@ func (b *Bus) abandon(c *call, err error) {
 
 // exited runs when a handler, or a method of its error, ends its goroutine.
 func (b *Bus) exited(w *worker, c *call, err error) {
-	if !c.dispatch.word.End(c.number) {
+	if !c.word.End() {
 		b.endedLate(w, c, result{err: err})
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/window"
@@ -26,10 +25,9 @@ type dispatch struct {
 	origin  *origin         // nil for a new event without metadata
 	wall    int64           // time of publication, see timeline.UTC
 
-	story   *story        // nil until its first failure or detour
-	worker  *worker       // the worker that runs it, or ran it last
-	word    deadline.Word // the state of its last call, for which the worker and the watch compete
-	next    int32         // index of the target to visit now, or in the next attempt
+	story   *story  // nil until its first failure or detour
+	worker  *worker // the worker that runs it, or ran it last
+	next    int32   // index of the target to visit now, or in the next attempt
 	attempt int32
 	state   dispatchState
 	placed  bool // it has its key's place: the next dispatch of the key waits for it

@@ -38,7 +38,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 		if shut == admitted {
 			c := b.begin(w, d, s, pass)
 			r := c.invoke(w, s, &event)
-			if !d.word.End(c.number) {
+			if !c.word.End() {
 				b.endedLate(w, c, r) // the watch abandoned it: a fresh worker owns d
 				return
 			}
@@ -68,7 +68,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
 	w.calls = nil
-	d.attempt = max(d.attempt, d.attempt+1) // stays at the largest number instead of wrapping around
+	d.attempt = min(d.attempt+1, deadline.MaxNumber) // stays at the largest number
 	d.putEvent(event, b.time)
 }
 
@@ -86,7 +86,7 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call 
 		}
 		c, w.calls = &w.calls[0], w.calls[1:]
 	}
-	c.dispatch, c.number, c.target, c.attempt = d, d.word.Next(), d.next, d.attempt
+	c.dispatch, c.target, c.word = d, d.next, deadline.Begin(uint32(d.attempt))
 	now, exact := b.time.Recent()
 	w.call = callState{pass: pass, started: now.Nanos}
 	switch {
@@ -96,7 +96,6 @@ func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call 
 		w.call.started, w.call.weight = b.time.Nanos(), latencySample
 	}
 	w.slot.Show(c)
-	d.word.Begin(c.number)
 	if !b.time.Ticks() || s.timeout < 2*timeline.Tick {
 		b.watch.Arm(w.slot)
 	}

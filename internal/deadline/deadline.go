@@ -15,45 +15,44 @@ import (
 )
 
 // State is the state of a call.
-type State uint64
+type State uint32
 
 // The states of a call. It leaves Running once.
 const (
-	Ended   State = iota // by its goroutine, or not begun
-	Running              // begun
-	Overran              // its deadline has passed
-	Stopped              // by StopAll
+	Running State = iota
+	Ended         // by its goroutine
+	Overran       // its deadline has passed
+	Stopped       // by StopAll
 
 	stateBits = 2
 )
 
-// Word holds the number and the state of the last of a sequence of calls. The zero Word has
-// had no call.
-type Word struct{ bits atomic.Uint64 }
+// Word is the state of a call, and a number that its user chooses, in four bytes. Its methods are
+// safe for concurrent use.
+type Word struct{ bits uint32 }
 
-func bitsOf(number uint32, state State) uint64 { return uint64(number)<<stateBits | uint64(state) }
+// MaxNumber is the largest number in a Word.
+const MaxNumber = 1<<(32-stateBits) - 1
 
-// State returns the state of the call with a number. It is Ended after a later call has
-// begun.
-func (w *Word) State(number uint32) State {
-	bits := w.bits.Load()
-	if uint32(bits>>stateBits) != number {
-		return Ended
-	}
-	return State(bits & (1<<stateBits - 1))
+// Begin returns the word of a call that runs. It must be set before the call is shown: only then
+// does another goroutine read it.
+func Begin(number uint32) Word { return Word{number << stateBits} }
+
+// Number returns the number that was given to Begin.
+func (w *Word) Number() uint32 { return atomic.LoadUint32(&w.bits) >> stateBits }
+
+// State returns the state.
+func (w *Word) State() State { return stateOf(atomic.LoadUint32(&w.bits)) }
+
+func stateOf(bits uint32) State { return State(bits & (1<<stateBits - 1)) }
+
+// End ends the call. It returns false if the watch ended it first.
+func (w *Word) End() bool { return w.end(Ended) }
+
+func (w *Word) end(as State) bool {
+	bits := atomic.LoadUint32(&w.bits)
+	return stateOf(bits) == Running && atomic.CompareAndSwapUint32(&w.bits, bits, bits|uint32(as))
 }
-
-// End ends the running call. It returns false if the watch ended it first.
-func (w *Word) End(number uint32) bool {
-	return w.bits.CompareAndSwap(bitsOf(number, Running), bitsOf(number, Ended))
-}
-
-// Next returns the number of the next call.
-func (w *Word) Next() uint32 { return uint32(w.bits.Load()>>stateBits) + 1 }
-
-// Begin marks a call as running. The watch's next Look sets its deadline, unless Arm sets
-// it first.
-func (w *Word) Begin(number uint32) { w.bits.Store(bitsOf(number, Running)) }
 
 // Slot publishes the call that a goroutine runs to the watch.
 type Slot[T any] struct {
@@ -70,7 +69,8 @@ type Slot[T any] struct {
 	slow  bool // the call was reported as slow
 }
 
-// Show publishes the call that is about to begin. Show each call once.
+// Show publishes a call that begins. The watch's next Look sets its deadline, unless Arm sets it
+// first. Show each call once.
 func (s *Slot[T]) Show(call *T) { s.current.Store(call) }
 
 // Clear empties the slot, so that an idle goroutine keeps no call in memory.
@@ -92,8 +92,8 @@ const never = math.MaxInt64
 
 // Config describes a watch over calls T.
 type Config[T any] struct {
-	// Of returns the word of a call, its number there, and its timeout. These are fixed.
-	Of func(*T) (*Word, uint32, time.Duration)
+	// Of returns the word of a call and its timeout. These are fixed.
+	Of func(*T) (*Word, time.Duration)
 	// Slow is called without a lock, on its own goroutine, with the calls that have used a
 	// third of their timeouts, once for each call. They may end meanwhile.
 	Slow func([]Late[T])
@@ -152,8 +152,8 @@ func (w *Watch[T]) runningLocked(s *Slot[T]) (call *T, timeout time.Duration) {
 	if call == nil {
 		return nil, 0
 	}
-	word, number, timeout := w.cfg.Of(call)
-	if word.State(number) != Running {
+	word, timeout := w.cfg.Of(call)
+	if word.State() != Running {
 		return nil, 0
 	}
 	return call, timeout
@@ -238,8 +238,8 @@ func (w *Watch[T]) StopAll() []*T {
 // end ends a running call in place of its goroutine. It returns false if the goroutine
 // ended it first.
 func (w *Watch[T]) end(call *T, as State) bool {
-	word, number, _ := w.cfg.Of(call)
-	return word.bits.CompareAndSwap(bitsOf(number, Running), bitsOf(number, as))
+	word, _ := w.cfg.Of(call)
+	return word.end(as)
 }
 
 // Look ends the calls that are due, reports the slow ones, and sets the timer. It reports

@@ -16,32 +16,22 @@ import (
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
-// task runs calls one after the other.
-type task struct{ word deadline.Word }
-
-// call is one of a task's calls.
 type call struct {
-	of      *task
-	number  uint32
+	word    deadline.Word
 	timeout time.Duration
 }
 
-func (c *call) watched() (*deadline.Word, uint32, time.Duration) {
-	return &c.of.word, c.number, c.timeout
-}
+func (c *call) watched() (*deadline.Word, time.Duration) { return &c.word, c.timeout }
 
-func (c *call) end() bool             { return c.of.word.End(c.number) }
-func (c *call) state() deadline.State { return c.of.word.State(c.number) }
+func (c *call) end() bool             { return c.word.End() }
+func (c *call) state() deadline.State { return c.word.State() }
 
-// next begins the task's next call in a slot.
-func (t *task) next(s *deadline.Slot[call], timeout time.Duration) *call {
-	c := &call{t, t.word.Next(), timeout}
-	t.word.Begin(c.number)
+// show begins a call in a slot.
+func show(s *deadline.Slot[call], timeout time.Duration) *call {
+	c := &call{deadline.Begin(7), timeout}
 	s.Show(c)
 	return c
 }
-
-func show(s *deadline.Slot[call], timeout time.Duration) *call { return new(task).next(s, timeout) }
 
 // handClock moves only by hand, and fires its timer when it is moved past it.
 type handClock struct {
@@ -189,19 +179,15 @@ func TestF1_ACallThatEndsInTimeDoesNotOverrun(t *testing.T) {
 	require.Zero(t, w.armed())
 }
 
-// A task's next call has a deadline of its own, and nothing that is done to an earlier
-// call touches it.
+// A slot's next call has a deadline of its own. Nothing touches an earlier call.
 func TestF1_AStaleCallDoesNoHarm(t *testing.T) {
 	w := newWatch(0)
 	s := w.Open()
-	var x task
-	require.EqualValues(t, 1, x.word.Next())
-	require.Equal(t, deadline.Ended, x.word.State(1))
-	first := x.next(s, 50)
+	first := show(s, 50)
 	w.Arm(s)
 	require.True(t, first.end())
 	w.moveTo(40)
-	second := x.next(s, 50)
+	second := show(s, 50)
 	require.Equal(t, deadline.Ended, first.state())
 	require.False(t, first.end())
 	require.Equal(t, deadline.Running, second.state())
@@ -212,13 +198,13 @@ func TestF1_AStaleCallDoesNoHarm(t *testing.T) {
 	require.Equal(t, []*call{second}, w.overran)
 	require.Equal(t, deadline.Ended, first.state())
 	require.Equal(t, deadline.Overran, second.state())
-	// The overrun task goes on in another slot while the stuck one shows the second call.
+	// The first slot still shows the second call.
 	other := w.Open()
-	third := x.next(other, 50)
+	third := show(other, 50)
 	w.Arm(other)
 	require.Equal(t, []*call{third}, w.StopAll())
 	require.Equal(t, deadline.Stopped, third.state())
-	require.Equal(t, deadline.Ended, second.state())
+	require.Equal(t, deadline.Overran, second.state())
 	w.Close(s)
 	w.Close(other)
 }
@@ -581,9 +567,8 @@ func TestF1_ACallEndsOnce(t *testing.T) {
 		all.Go(func() {
 			s := w.Open()
 			defer w.Close(s)
-			var x task
 			for i := range each {
-				c := x.next(s, time.Duration(1+i%7*500))
+				c := show(s, time.Duration(1+i%7*500))
 				w.Arm(s)
 				for range i % 5 {
 					runtime.Gosched()
@@ -620,4 +605,16 @@ func TestF1_ClearReleasesTheCall(t *testing.T) {
 	runtime.GC()
 	require.Nil(t, seen.Value())
 	w.Close(s)
+}
+
+func TestWord_KeepsItsNumberInEveryState(t *testing.T) {
+	for _, number := range []uint32{0, 1, 12345, deadline.MaxNumber} {
+		w := deadline.Begin(number)
+		require.Equal(t, deadline.Running, w.State())
+		require.Equal(t, number, w.Number())
+		require.True(t, w.End())
+		require.False(t, w.End())
+		require.Equal(t, deadline.Ended, w.State())
+		require.Equal(t, number, w.Number())
+	}
 }
