@@ -302,7 +302,7 @@ func TestStorm_SubscribeAndUnsubscribeUnderLoad(t *testing.T) {
 	var publishers, changers sync.WaitGroup
 	for p := range 4 {
 		publishers.Go(func() {
-			for i := 0; ; i++ {
+			for i := range 3_000 { // each event may become 64 letters
 				select {
 				case <-stop:
 					return
