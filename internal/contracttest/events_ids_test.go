@@ -316,7 +316,7 @@ func TestE6_AnIDGivenAgainIsKnownForItsTime(t *testing.T) {
 	mustPublish(t, bus, "b", nil, eventbus.ID(id))
 }
 
-// A known id is dispatched to nobody, so its key does not matter.
+// An event with a known id is not dispatched, so its key does not matter.
 func TestE6_AKnownIDUnderTheHandlersOwnKeyIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)

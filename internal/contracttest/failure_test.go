@@ -1079,7 +1079,7 @@ func TestFault31_LongErrorTextsAreCut(t *testing.T) {
 	}
 }
 
-// A delivery that is split off after 100 failures of its event keeps what is left of its first ones.
+// A delivery that is split off after 100 failures of its event keeps the first ones that remain.
 // Later failures replace those in the middle: there is one gap.
 func TestF5_ASplitDeliveryKeepsItsFirstFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
