@@ -147,7 +147,7 @@ func TestF7_AContextThatPanicsInAHandler(t *testing.T) {
 	for ending, leave := range hostileEndings {
 		t.Run(ending, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bus, _ := startBus(t, oneAttempt)
+				bus, _ := newBus(t, oneAttempt)
 				published := false
 				mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
 					_ = ctx.Value(key("user"))
@@ -159,7 +159,8 @@ func TestF7_AContextThatPanicsInAHandler(t *testing.T) {
 					}
 				}}, "x", "hostile")
 				require.NoError(t, err)
-				published = true
+				published = true // only now a handler runs
+				require.NoError(t, bus.Start(t.Context()))
 				settleWorkers()
 				l := oneLetter(t, bus)
 				require.Equal(t, eventbus.ReasonExhausted, l.Reason)

@@ -278,6 +278,7 @@ func TestD11_AThrottledProbe(t *testing.T) {
 		settleWorkers()
 		require.NoError(t, s.Trip())
 		mustPublish(t, bus, "x", 1)
+		settleWorkers()
 		mustPublish(t, bus, "x", 2)
 		time.Sleep(time.Minute) // the circuit could be half-open; the first call still runs
 		require.Equal(t, []any{0}, calls.all())
@@ -444,8 +445,8 @@ func TestD12_AFullLineAndHandlersAndShutdown(t *testing.T) {
 		synctest.Wait()
 		shutdown(t, bus)
 		require.ErrorIs(t, <-waiting, eventbus.ErrShutdown)
-		_, order := g.seen()
-		require.Equal(t, []any{0, 1, 2, 3, 4}, order)
+		_, handled := g.seen()
+		require.ElementsMatch(t, []any{0, 1, 2, 3, 4}, handled, "in no order: the events have no key")
 	})
 }
 
