@@ -35,7 +35,13 @@ func (w Wait) grown(attempt int) float64 {
 	if w.InitialDelay == 0 {
 		return 0 // even if the power is infinite
 	}
-	return min(w.InitialDelay*math.Pow(w.Multiplier, float64(attempt-1)), w.MaxDelay)
+	retries := float64(attempt - 1)
+	grown := w.InitialDelay * math.Pow(w.Multiplier, retries)
+	if math.IsInf(grown, 1) { // the power alone may exceed a float64, although a tiny delay times it does not
+		half := math.Floor(retries / 2)
+		grown = w.InitialDelay * math.Pow(w.Multiplier, half) * math.Pow(w.Multiplier, retries-half)
+	}
+	return min(grown, w.MaxDelay)
 }
 
 // Delay returns the delay before an attempt. random is the random number for jitter, in [0,

@@ -119,13 +119,14 @@ func TestDelays_NeverLeaveTheirBounds(t *testing.T) {
 	})
 }
 
-// largest is the largest delay in nanoseconds, by another way: the logarithm.
+// largest is the largest delay in nanoseconds, by another way: the logarithm. math.Log2 has it for the
+// smallest numbers too, math.Log on amd64 has not.
 func largest(w retryspec.Wait, attempt int) float64 {
 	seconds := w.Delay
 	if w.Strategy != retryspec.Fixed {
 		seconds = w.MaxDelay
-		log := math.Log(w.InitialDelay) + float64(attempt-1)*math.Log(w.Multiplier)
-		if log < math.Log(w.MaxDelay) {
+		log := math.Log2(w.InitialDelay) + float64(attempt-1)*math.Log2(w.Multiplier)
+		if log < math.Log2(w.MaxDelay) {
 			seconds = w.InitialDelay
 			for range attempt - 1 {
 				if seconds *= w.Multiplier; w.Multiplier == 1 {
