@@ -204,7 +204,7 @@ func generalBounds() []bound {
 	)
 	return []bound{
 		{work: async, against: "cost against a channel", limit: 3.5, figure: times(ours, publish(1, "channel"), plan.Time)},
-		{work: "the same, 2 publishers", against: "cost against a channel", limit: 3.5, figure: times(two, publishers(2, "channel"), plan.Time), left: "two publishers contend for the inbox and the counters of the type; 3.1 to 4 × in the runs so far"},
+		{work: "the same, 2 publishers", against: "cost against a channel", limit: 3.5, figure: times(two, publishers(2, "channel"), plan.Time)},
 		{work: both, against: "allocations", limit: 1.2, unit: plan.Allocs, figures: values(plan.Allocs, ours, two)},
 		{work: both, against: "allocated bytes", limit: 160, unit: plan.Bytes, figures: values(plan.Bytes, ours, two)},
 		{work: async, against: "faster than watermill's router with the same protections", limit: 50, least: true, figure: times(publish(1, "watermill-router"), ours, plan.Time)},
