@@ -451,7 +451,7 @@ func (o *door) parked() [line.Reasons]int {
 }
 
 // freed tends the doors that throttle because the bus was full. It runs when the bus has two spare
-// workers again.
+// workers again, and when the share may have ended.
 func (b *Bus) freed() {
 	b.shared.Range(func(key, _ any) bool {
 		s := key.(*Subscription)

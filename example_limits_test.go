@@ -46,7 +46,7 @@ func ExampleConcurrency() {
 }
 
 // A lossy subscription drops deliveries instead of making publishers wait for room in its line.
-// Metrics count what it drops.
+// Metrics count the dropped deliveries.
 func ExampleWhenFull() {
 	ctx := context.Background()
 	bus, err := eventbus.New()

@@ -173,10 +173,11 @@ func (s *Subscription) Unsubscribe() {
 	b.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
 	parsed, _ := route.Parse(s.pattern)
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.routes.Remove(parsed, s.place)
 	b.subscriptions.Remove(s.number)
 	b.several.Store(b.subscriptions.Len() > 1)
+	b.mu.Unlock()
+	b.freed() // the share of the last subscription has ended
 }
 
 // targets has the subscriptions of a dispatch, in the order of visit, and values derived from them.

@@ -833,6 +833,8 @@ func TestD11_ASingleSubscriptionHasNoShare(t *testing.T) {
 		}
 		require.Equal(t, 1, bus.Metrics().RunningDispatches)
 		other.Unsubscribe()
+		settleWorkers()
+		require.Equal(t, 2, bus.Metrics().RunningDispatches, "without waiting for a call to end")
 		for range 2 {
 			hang <- struct{}{}
 			time.Sleep(time.Second)

@@ -65,9 +65,9 @@ const (
 type Pool[T, W any] struct {
 	cfg     Config[T, W]
 	phase   atomic.Int32
-	thirsty atomic.Bool // a caller of Reserve waits
-	spare   atomic.Int32
-	crowded atomic.Bool // some worker must leave
+	thirsty atomic.Bool  // a caller of Reserve waits
+	spare   atomic.Int32 // see Spare
+	crowded atomic.Bool  // some worker must leave
 
 	_            [64]byte   // workers write the following fields
 	out          sync.Mutex // guards the following; acquired before mu
