@@ -315,10 +315,16 @@ func (m *limitsMix) unsubscribe(s *mixSub) {
 	s.removed = true
 	m.mu.Unlock()
 	s.Unsubscribe()
+	m.startedCallsArrive()
 	m.mu.Lock()
 	s.gone = true
 	m.mu.Unlock()
 }
+
+// startedCallsArrive waits until handlers whose calls have started are past their first lines. A
+// worker may have found the door open before Unsubscribe or Shutdown, and be preempted before the
+// handler locks mu. Virtual time passes only when no goroutine can run.
+func (m *limitsMix) startedCallsArrive() { time.Sleep(1) }
 
 func (m *limitsMix) run(t *testing.T) {
 	t.Helper()
@@ -347,8 +353,11 @@ func (m *limitsMix) run(t *testing.T) {
 	defer cancel()
 	err := m.bus.Shutdown(ctx)
 	m.mu.Lock()
-	m.closed = true
 	outstanding := len(m.records)
+	m.mu.Unlock()
+	m.startedCallsArrive()
+	m.mu.Lock()
+	m.closed = true
 	m.mu.Unlock()
 	require.Zero(t, outstanding, "changes are not recorded, and Shutdown has returned")
 	publishers.Wait()
