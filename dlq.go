@@ -112,6 +112,9 @@ type DeadLetter struct {
 	Original any  `json:"original,omitempty"`
 	// Rule is the rule whose attempts were exhausted, or nil.
 	Rule *RuleRef `json:"rule,omitempty"`
+	// Position is the event's place in the order of acceptance of its store. It is 0 in a letter of a
+	// bus without a store.
+	Position int64 `json:"position,omitempty"`
 
 	// The entry of the event's last failure in the circuit window of a subscription. A replay is of
 	// the same event, so its outcome replaces that entry.
@@ -351,7 +354,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 			l.Rule = l.Failures[n-1].Rule.clone()
 		}
 	}
-	l.Fingerprint = l.group().Fingerprint
+	l.Fingerprint = l.Group().Fingerprint
 	return l
 }
 

@@ -69,7 +69,7 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 		if g == nil {
 			g = &LetterGroup{Message: fmt.Sprintf("(beyond %d groups)", maxGroups)}
 			if key != "" {
-				*g = l.group()
+				*g = l.Group()
 			}
 			g.First, g.Last, g.Newest = l.DiedAt, l.DiedAt, l.ID
 			groups[key] = g
@@ -102,8 +102,8 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 	return all, nil
 }
 
-// group returns the group of a letter, without the counts.
-func (l *DeadLetter) group() LetterGroup {
+// Group returns the group of a letter, without Count, First, Last and Newest.
+func (l *DeadLetter) Group() LetterGroup {
 	g := LetterGroup{Subscription: l.Subscription, Message: string(l.Reason)}
 	if n := len(l.Failures); n > 0 {
 		g.Class, g.Message = l.Failures[n-1].Class, fingerprint.WithoutNumbers(l.Failures[n-1].Error)

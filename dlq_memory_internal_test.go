@@ -28,7 +28,7 @@ func TestL2_FingerprintsTellGroupsApart(t *testing.T) {
 		{Subscription: "a", Failures: []Failure{{Class: "c", Error: strings.Repeat("x", maxGroupMessage)}}},
 		{Subscription: "a", Failures: []Failure{{Class: "c", Error: strings.Repeat("x", maxGroupMessage) + "y"}}},
 	} {
-		g := l.group()
+		g := l.Group()
 		require.True(t, isFingerprint(g.Fingerprint))
 		require.LessOrEqual(t, len(g.Message), maxGroupMessage+len("…"))
 		require.NotContains(t, seen, g.Fingerprint, "%+v and %+v", g, seen[g.Fingerprint])

@@ -94,6 +94,20 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 	return f, nil
 }
 
+// Matcher returns a function that reports whether a letter matches the fields of the query, except
+// Before, for stores that compare letters one by one. The error is a *PatternError.
+func (q LetterQuery) Matcher() (matches func(*DeadLetter) bool, err error) {
+	f := &letterFilter{LetterQuery: q, until: q.Until, bounded: !q.Until.IsZero()}
+	if q.Type != "" {
+		pattern, offence := route.Parse(q.Type)
+		if offence != nil {
+			return nil, patternError(q.Type, offence)
+		}
+		f.pattern = pattern
+	}
+	return f.matches, nil
+}
+
 // wholeFilter validates the query of an operation without pages.
 func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter, error) {
 	refuse := func(field string, value any) (*letterFilter, error) {

@@ -239,7 +239,7 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 		return nil, reason
 	}
 	l.FailuresOmitted += omitted
-	l.Fingerprint = l.group().Fingerprint
+	l.Fingerprint = l.Group().Fingerprint
 	return l, ""
 }
 

@@ -41,6 +41,10 @@ type Event struct {
 	Time time.Time `json:"time"`
 }
 
+// EncodedPayload is the payload of an event from a store, in the encoding of the bus's codec. With
+// the default codec it is a json.RawMessage instead.
+type EncodedPayload []byte
+
 // Handler handles an event. It succeeds if it returns nil before the subscription's timeout. An
 // error, a panic, runtime.Goexit and exceeding the timeout are failures.
 //

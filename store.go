@@ -1,94 +1,309 @@
 package eventbus
 
-import "time"
-
-// change is a recorded transition of one dispatch, or of several that open together.
-type change struct {
-	kind    transition
-	d       *dispatch
-	batch   []*dispatch   // with toOpen, if there are several; d is the first
-	events  []Event       // with toOpen, for Observer.Accepted
-	outcome Outcome       // with toSettle
-	letter  *DeadLetter   // new (toSettle), or replayed (toReplay)
-	due     int64         // with toWait
-	delay   time.Duration // with toWait
-}
-
-// transition is a kind of change.
-type transition uint8
-
-const (
-	toOpen   transition = iota // accepted dispatches become runnable
-	toReplay                   // a letter becomes a dispatch
-	toWait                     // for the next attempt
-	toPark                     // at its next target's door
-	toSettle                   // the dispatch ends
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
 )
 
-// all returns the dispatches of the change.
-func (c *change) all() []*dispatch {
-	if c.batch != nil || c.d == nil {
-		return c.batch
-	}
-	return []*dispatch{c.d}
-}
-
-// record makes a change durable and then applies it, exactly once. In memory, it applies the change
-// immediately. A store may apply it later, on another goroutine, or refuse it. Until then the
-// record owns the dispatch, and nothing else may touch it.
+// Store keeps the records of accepted events, and the dead letters, outside the process. WithStore
+// makes a bus durable with it. store/sqlite has one for an embedded file, storetest has one in
+// memory for tests, and the suite that every store must pass.
 //
-// Every transition that must survive a crash goes through record. Only toOpen and toReplay can be
-// refused; their callers use recordNow.
-func (b *Bus) record(c *change) {
-	if b.recorder != nil {
-		b.recordLater(*c, func(error) {})
-		return
-	}
-	_ = b.apply(c, nil) // only a replay has an error
+// A store needs no knowledge of the bus. It applies batches of changed records atomically, in
+// order, and fences them by lease: of all open stores over the same data, at most one holds the
+// lease. A record is leased while the bus with the lease has it in memory. Only that bus changes
+// it. All other records are free: any bus may claim them once it has the lease.
+//
+// The methods are safe for concurrent use.
+type Store interface {
+	// Submit enqueues a batch and returns. It neither commits nor blocks nor calls done: the bus calls
+	// it under the lock that decides the order of events. The store must not change the batch, except
+	// for Ref and Position of its new records, and may use its memory until done is called.
+	//
+	// Batches apply in the order of Submit, each wholly or not at all, as many in one commit as have
+	// gathered. done is called once per batch, in the same order, on a goroutine of the store:
+	//
+	//   - nil: the batch is durable, and its new records have their Ref and Position.
+	//   - *RefusedError: this batch alone was not applied, and changed nothing.
+	//   - any other error: the outcome is unknown. The store has failed. It applies no further batch,
+	//     and passes an error that matches ErrStoreFailed to the done of every batch that follows,
+	//     until Reopen. After Close the error matches ErrStoreClosed.
+	//
+	// done does not block and runs no user code, but may call Submit.
+	Submit(b *Batch, done func(error))
+
+	// Claim leases free records and returns them. It needs the lease: without it the error matches
+	// ErrNoLease. Records that were submitted and are not committed yet may be missing.
+	Claim(ctx context.Context, q ClaimQuery) (Claimed, error)
+
+	// Letter returns a dead letter, or an error that matches ErrNotFound. Event.Payload and Original
+	// are what Bury received: a json.RawMessage, an EncodedPayload, or nil.
+	Letter(ctx context.Context, id LetterID) (DeadLetter, error)
+
+	// Letters returns a page of dead letters, newest first: those with the largest ids. The bus has
+	// validated the query and set its Limit. ctx bounds a scan.
+	Letters(ctx context.Context, q LetterQuery) (LetterPage, error)
+
+	// Groups returns the groups of the letters that match, as DLQ.Groups documents.
+	Groups(ctx context.Context, q LetterQuery) ([]LetterGroup, error)
+
+	// Orders returns the operators' orders that are in force, by subscription.
+	Orders(ctx context.Context) ([]Order, error)
+
+	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
+	Lookup(ctx context.Context, id EventID) ([]*Record, error)
+
+	// Stats counts what the store has.
+	Stats(ctx context.Context) (StoreStats, error)
+
+	// Watch calls changed within 250 ms after another process has committed. It is a hint: it may come
+	// without a change. changed must not block. stop ends the calls, and waits for one in progress.
+	Watch(changed func()) (stop func())
+
+	// Reopen verifies the data, ends the lease of this store and begins a new one. Every record that
+	// the old lease had is free then. The bus calls it after the store has failed. It waits for every
+	// done to return.
+	Reopen(ctx context.Context) error
+
+	// Close applies what was submitted, frees the records of its lease without counting a crash, and
+	// releases the lease. It waits for every done to return. A second Close returns nil.
+	Close(ctx context.Context) error
 }
 
-// recordNow records a change and waits until it is applied or refused.
-func (b *Bus) recordNow(c *change) error {
-	if b.recorder != nil {
-		applied := make(chan error, 1)
-		b.recordLater(*c, func(err error) { applied <- err })
-		return <-applied
-	}
-	return b.apply(c, nil)
+// Ref identifies a record in its store. A store assigns growing numbers, from 1, in the order in
+// which records become durable.
+type Ref int64
+
+// RecordState is the state of a record.
+type RecordState uint8
+
+const (
+	// RecordReady: the dispatch is queued or runs.
+	RecordReady RecordState = iota
+	// RecordWaiting: it waits for its next attempt, until Due.
+	RecordWaiting
+	// RecordScheduled: the event was published with After or At, and is not due before Due.
+	RecordScheduled
+	// RecordParked: it waits at the door of the subscription Door.
+	RecordParked
+)
+
+// String returns "ready", "waiting", "scheduled" or "parked".
+func (s RecordState) String() string {
+	return nameOf("RecordState", []string{"ready", "waiting", "scheduled", "parked"}, int(s))
 }
 
-func (b *Bus) recordLater(c change, applied func(error)) {
-	if c.kind != toOpen && c.kind != toReplay { // not in the ledger yet
-		c.d.state = stateRecording
-		b.ledger.recording.Add(1)
-	}
-	b.recorder(func(err error) {
-		err = b.apply(&c, err)
-		if c.kind != toOpen && c.kind != toReplay {
-			b.ledger.recording.Add(-1)
-		}
-		applied(err)
-		b.checkDrained()
-	})
+// Record is the durable truth about a dispatch: an event, its targets, and its progress through
+// them. Times are in UTC.
+type Record struct {
+	Ref Ref `json:"ref"`
+	// Position orders dispatches by acceptance. In a new record, 0 stands for its own Ref, and
+	// BesidePrevious for the Position of the record before it in Batch.New.
+	Position int64 `json:"position"`
+
+	// The following are fixed once the record exists.
+
+	ID        EventID       `json:"id"`
+	Type      string        `json:"type"`
+	Key       string        `json:"key,omitempty"`
+	Metadata  EventMetadata `json:"metadata,omitzero"`
+	Payload   []byte        `json:"payload,omitempty"` // encoded by the bus's codec
+	Published time.Time     `json:"published"`
+	// Targets names the subscriptions in the order of delivery.
+	Targets []string `json:"targets"`
+	// Scheduled is when a scheduled event is due. It is zero for other events.
+	Scheduled time.Time `json:"scheduled,omitzero"`
+	// Replay describes the letter from which a replay opened the dispatch. It is nil for a
+	// publication.
+	Replay *RecordReplay `json:"replay,omitempty"`
+
+	// The following change with each Batch.Update.
+
+	State    RecordState     `json:"state"`
+	Due      time.Time       `json:"due,omitzero"`   // of RecordWaiting and RecordScheduled
+	Door     string          `json:"door,omitempty"` // of RecordParked
+	Progress *RecordProgress `json:"progress,omitempty"`
+	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
+	// free. Claim sets it.
+	Leased bool `json:"leased,omitempty"`
+	// Suspect is set while the dispatch may be the one that crashes the process, see Crashes.
+	Suspect bool `json:"suspect,omitempty"`
+
+	// The following are set by Claim and ignored in a batch.
+
+	// Crashes counts the leases that had the record and ended without Close. If such a lease had
+	// records with Suspect set, only those count it. Claim clears Suspect.
+	Crashes int `json:"crashes,omitempty"`
+	// Own is set if the bus that claims the record freed it, or inserted it without a lease, under its
+	// present lease.
+	Own bool `json:"-"`
 }
 
-// apply applies a change that was recorded, or that was refused with err.
-func (b *Bus) apply(c *change, err error) error {
-	switch c.kind {
-	case toOpen:
-		for _, d := range c.all() {
-			b.applyOpen(d, err)
-		}
-	case toReplay:
-		if err == nil {
-			err = b.applyReplay(c.d, c.letter)
-		}
-	case toWait:
-		b.applyWait(c.d, c.delay, c.due)
-	case toPark:
-		b.applyPark(c.d)
-	case toSettle:
-		b.applySettle(c.d, c.outcome, c.letter)
-	}
-	return err
+// BesidePrevious is the Position of a new record that shares the Position of the record before it
+// in Batch.New.
+const BesidePrevious = -1
+
+// RecordReplay describes the letter from which a replay opened a dispatch.
+type RecordReplay struct {
+	Began          time.Time `json:"began"`
+	Count          int       `json:"count"` // replays of the event, with this one
+	Succeeded      []string  `json:"succeeded,omitempty"`
+	History        []Failure `json:"history,omitempty"`
+	HistoryOmitted int       `json:"history_omitted,omitempty"`
+	Edited         bool      `json:"edited,omitempty"`
+	Original       []byte    `json:"original,omitempty"` // the published payload, if Edited
 }
+
+// RecordProgress is the progress of a dispatch through its targets. Positions count from 0.
+type RecordProgress struct {
+	Next          int            `json:"next,omitempty"`    // position of the target to visit next
+	Skipped       []int          `json:"skipped,omitempty"` // positions of targets that were split off
+	Attempts      int            `json:"attempts,omitempty"`
+	Failures      []Failure      `json:"failures,omitempty"`
+	FirstFailures int            `json:"first_failures,omitempty"` // of these, those before the omitted ones
+	Omitted       int            `json:"omitted,omitempty"`
+	OmittedHere   int            `json:"omitted_here,omitempty"` // of these, those at the next target
+	PreviousDelay time.Duration  `json:"previous_delay,omitempty"`
+	ParkedFor     time.Duration  `json:"parked_for,omitempty"`
+	Budgets       []RecordBudget `json:"budgets,omitempty"`
+	Part          bool           `json:"part,omitempty"` // it was split off: its outcome is not the event's
+}
+
+// RecordBudget is how much of a retry rule's budget a dispatch has spent.
+type RecordBudget struct {
+	Subscription  string        `json:"subscription,omitempty"` // empty for a rule of the bus
+	Rule          int           `json:"rule"`                   // its position
+	Failures      int           `json:"failures"`
+	PreviousDelay time.Duration `json:"previous_delay,omitempty"`
+}
+
+// Batch is a set of changes that apply together or not at all. A store applies the fields in their
+// order.
+type Batch struct {
+	// Now is the bus's time, in UTC. It decides which entries of Remember have expired.
+	Now time.Time
+	// Remember adds entries to the table of remembered ids. If one is known and has not expired, the
+	// batch is refused.
+	Remember []Dedupe
+	// Forget removes entries from the table of remembered ids, by Scope and Key. Unknown ones are
+	// ignored.
+	Forget []Dedupe
+	// Take removes letters. If one is unknown, the batch is refused.
+	Take []LetterID
+	// New inserts records. Without the lease, they must not be Leased.
+	New []*Record
+	// Update changes State, Due, Door, Progress, Leased and Suspect of records that the lease has. If
+	// the lease does not have one, the batch is refused.
+	Update []*Record
+	// Delete removes records that the lease has. If it does not have one, the batch is refused.
+	Delete []Ref
+	// Bury inserts letters, which have their ids. An id that exists is skipped: an import may repeat.
+	// Event.Payload and Original are a json.RawMessage, an EncodedPayload, or nil.
+	Bury []*DeadLetter
+	// Orders replaces the orders of their subscriptions. An Order without Pause and Trip removes them.
+	Orders []Order
+}
+
+// Dedupe is a remembered id of an event.
+type Dedupe struct {
+	Scope   string // empty for event ids
+	Key     string
+	Event   EventID
+	Content string    // identifies the content: a repetition must have the same
+	Expires time.Time // the entry may be removed at or after this time
+}
+
+// Order is an operator's order to a subscription that survives restarts.
+type Order struct {
+	Subscription string    `json:"subscription"`
+	Pause        bool      `json:"pause,omitempty"` // by Pause, or by HoldUntil with Until
+	Until        time.Time `json:"until,omitzero"`
+	Trip         bool      `json:"trip,omitempty"` // the circuit was opened
+	By           string    `json:"by,omitempty"`
+	Why          string    `json:"why,omitempty"`
+	At           time.Time `json:"at"`
+}
+
+// ClaimKind selects free records for Claim.
+type ClaimKind uint8
+
+const (
+	// ClaimReady claims what must be dispatched, in the order of Position, then Ref: RecordReady, and
+	// records with a Key in RecordWaiting or RecordParked, whatever their Due, unless Own is set.
+	// Without them, a later event of the key would overtake after a restart.
+	ClaimReady ClaimKind = iota
+	// ClaimDue claims records without a Key in RecordWaiting, and any in RecordScheduled, that are due
+	// at Now, in the order of Due, then Ref.
+	ClaimDue
+	// ClaimParked claims RecordParked with the Door, in the order of Position, then Ref.
+	ClaimParked
+	// ClaimEvent claims the RecordScheduled of Event.
+	ClaimEvent
+)
+
+// ClaimQuery selects free records.
+type ClaimQuery struct {
+	Kind  ClaimKind
+	Limit int       // at least 1
+	Now   time.Time // for ClaimDue
+	Door  string    // for ClaimParked
+	Event EventID   // for ClaimEvent
+}
+
+// Claimed is the result of Claim.
+type Claimed struct {
+	Records []*Record
+	// More reports whether further records matched.
+	More bool
+	// NextDue is when the next free record will be due, for ClaimDue. It is zero if there is none.
+	NextDue time.Time
+}
+
+// StoreStats counts what a store has.
+type StoreStats struct {
+	Ready, Waiting, Scheduled, Parked int64 // records by state, free and leased
+	Free                              int64 // of all records
+	Letters                           int64
+}
+
+// Unsettled returns the number of records.
+func (s StoreStats) Unsettled() int64 { return s.Ready + s.Waiting + s.Scheduled + s.Parked }
+
+// Errors of stores.
+var (
+	// ErrStoreFailed is matched by the errors of a store that has failed and was not reopened.
+	ErrStoreFailed = errors.New("eventbus: store has failed")
+	// ErrStoreClosed is returned by a store after Close.
+	ErrStoreClosed = errors.New("eventbus: store is closed")
+	// ErrNoLease is returned by a store that does not hold the lease.
+	ErrNoLease = errors.New("eventbus: store does not hold the lease")
+	// ErrNotLeased is the refusal of a batch that changes a record that is not leased, or not by this
+	// bus.
+	ErrNotLeased = errors.New("eventbus: record is not leased by this bus")
+)
+
+// RefusedError reports that a store did not apply a batch, and why. It changed nothing, and the
+// store goes on. It wraps ErrNotFound, ErrDuplicateID or ErrNotLeased.
+type RefusedError struct {
+	Letter LetterID // ErrNotFound: the letter of Take that is unknown
+	Known  *Dedupe  // ErrDuplicateID: the remembered entry
+	Ref    Ref      // ErrNotLeased: the record of Update or Delete
+	Err    error
+}
+
+func (e *RefusedError) Error() string {
+	switch {
+	case e.Known != nil:
+		return fmt.Sprintf("%v: %q is known as event %s", e.Err, e.Known.Key, e.Known.Event)
+	case e.Ref != 0:
+		return fmt.Sprintf("%v: %d", e.Err, e.Ref)
+	case !e.Letter.IsZero():
+		return fmt.Sprintf("%v: %s", e.Err, e.Letter)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns the reason.
+func (e *RefusedError) Unwrap() error { return e.Err }

@@ -79,7 +79,7 @@ var allowedImports = map[string][]string{
 	"eventbustest":    {modulePath, modulePath + "/internal/errchain"},
 	"retryspec":       {modulePath},
 	"retryspec/check": {modulePath + "/retryspec"},
-	"storetest":       {modulePath},
+	"storetest":       {modulePath, "github.com/stretchr/testify/require"},
 }
 
 // allowedFiles narrows an import to one file.
@@ -135,9 +135,9 @@ func TestStructure_Imports(t *testing.T) {
 // The limits keep the root readable in one sitting. A file near maxFileLines usually
 // contains a second subject, which deserves a file or an internal package of its own.
 const (
-	maxRootFiles     = 34
+	maxRootFiles     = 38
 	maxRootTestFiles = 30
-	maxRootLines     = 9_000
+	maxRootLines     = 10_500
 	maxFileLines     = 500
 	minLoopLines     = 20
 	maxLoopLines     = 45
