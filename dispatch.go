@@ -56,6 +56,7 @@ type origin struct {
 	due      int64   // when a scheduled event is due; 0 if it was not scheduled
 	given    bool    // the publisher chose the id
 	replay   *replay
+	stored   *stored // nil without a store; the only field that changes later
 }
 
 // replay has the fields of a dispatch that a replay opened.
@@ -131,8 +132,11 @@ func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Dura
 	if d.story != nil {
 		parked = d.story.parked
 	}
-	if o := d.from(); o.due != 0 || o.replay != nil {
-		return time.Duration(now.Nanos-max(o.due, d.replay().began)) - parked
+	switch o := d.from(); {
+	case o.replay != nil:
+		return time.Duration(now.Nanos-max(o.due, o.replay.began)) - parked
+	case o.due != 0:
+		return time.Duration(now.Nanos-o.due) - parked
 	}
 	return now.UTC.Sub(d.published(t)) - parked
 }
@@ -171,6 +175,7 @@ type story struct {
 	first       uint8         // failures before the omitted ones
 	unawaited   bool          // its waiter no longer waits for it
 	part        bool          // it was split off: its outcome is not the event's
+	notBefore   int64         // when its next attempt is due, if it was read from a store while it waited
 	detours     *detours
 }
 
@@ -250,6 +255,15 @@ func (d *dispatch) passed() {
 	}
 }
 
+// takeNotBefore returns when the next attempt is due of a dispatch that was read from a store, and
+// clears it.
+func (d *dispatch) takeNotBefore() (due int64) {
+	if d.story != nil {
+		due, d.story.notBefore = d.story.notBefore, 0
+	}
+	return due
+}
+
 // recovered reports whether the dispatch has failures and every failed target has handled the event
 // since. A target that was split off has not.
 func (d *dispatch) recovered() bool {
@@ -299,6 +313,9 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 			split.attempt = f.attempt
 		}
 		d.passed()
+	}
+	if s := d.stored(); s != nil {
+		split.store(stored{position: s.position, parent: d})
 	}
 	d.ensureDetours().skipped = append(d.ensureDetours().skipped, d.next)
 	return split

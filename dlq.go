@@ -385,7 +385,7 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 	if err != nil {
 		return err
 	}
-	if err := b.recordNow(&change{kind: toReplay, d: d, letter: &l}); err != nil {
+	if err := b.recordNow(ctx, &change{kind: toReplay, d: d, letter: &l}); err != nil {
 		return err
 	}
 	b.observeReplay(&l)
@@ -395,7 +395,7 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 // applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it
 // again. If several replays of a letter run concurrently, the first one removes it, and the others
 // get ErrNotFound.
-func (b *Bus) applyReplay(d *dispatch, l *DeadLetter) error {
+func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
 	if b.letters.remove([]LetterID{l.ID}) == 0 {
 		return ErrNotFound
 	}

@@ -112,6 +112,13 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	now, _ := b.time.Recent()
 	d := &dispatch{payload: payload, to: to, wall: now.Wall}
 	switch {
+	case b.store != nil:
+		encoded, err := b.encode(payload)
+		if err != nil {
+			return nil, err
+		}
+		d.payload = encoded
+		d.store(stored{})
 	case from != nil:
 		d.values = from.valuesFor(ctx)
 	case ctx != context.Background():
@@ -124,7 +131,7 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 		}
 		d.key = p.key
 		if p.metadata.Len() > 0 || p.given || p.when != nil {
-			d.origin = &origin{metadata: p.metadata, given: p.given}
+			d.origin = &origin{metadata: p.metadata, given: p.given, stored: d.stored()}
 		}
 		if p.when != nil {
 			d.wall, d.origin.due = b.dueFrom(p.when)
@@ -150,7 +157,7 @@ func (b *Bus) refuseShutdown() error {
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	c := change{kind: toOpen, d: d, batch: batch}
-	if c.hasUnqueued() {
+	if b.store != nil || c.hasUnqueued() {
 		err = b.acceptUnqueued(ctx, inside, &c)
 	} else {
 		err = b.acceptQueued(ctx, inside, &c)
@@ -183,6 +190,9 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 	if b.cutting.begun() || b.pool.Sealed() || b.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
+	if b.store != nil {
+		return b.acceptDurably(ctx, c)
+	}
 	return b.acceptQueued(ctx, inside, c)
 }
 
@@ -214,12 +224,68 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 			c.events = append(c.events, d.event(b.time))
 		}
 	}
-	err := b.recordNow(c)
+	err := b.recordNow(ctx, c)
 	if err != nil {
 		b.given.forgetAll(c)
 		b.checkDrained()
 	}
 	return err
+}
+
+// acceptDurably accepts the dispatches of a change with a store.
+func (b *Bus) acceptDurably(ctx context.Context, c *change) error {
+	if err := b.given.unknown(c); err != nil { // an id may be twice in a batch
+		return err
+	}
+	for {
+		c.events = nil
+		if b.config.observer.Accepted != nil {
+			for _, d := range c.all() {
+				c.events = append(c.events, d.event(b.time))
+			}
+		}
+		err := b.recordNow(ctx, c)
+		var refused *RefusedError
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrStoreClosed):
+			return b.refuseShutdown()
+		case !errors.As(err, &refused) || refused.Known == nil:
+			var unknown *IndeterminateError
+			if !errors.As(err, &unknown) {
+				err = &IndeterminateError{ID: c.d.id, Err: err}
+			}
+			return err
+		}
+		if err := c.repeated(b, refused.Known); err != nil || c.d == nil {
+			return err
+		}
+	}
+}
+
+// repeated removes the dispatch from a change whose id the store knows.
+func (c *change) repeated(b *Bus, known *Dedupe) error {
+	all := c.all()
+	i := slices.IndexFunc(all, func(d *dispatch) bool { return d.from().given && d.id == known.Event })
+	if i < 0 {
+		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
+	}
+	if is := b.remembered(all[i], known.Expires); is.Content != known.Content {
+		err := fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key)
+		if c.batch != nil {
+			err = &BatchError{Index: i, EventType: shorten(all[i].to.eventType), Err: err}
+		}
+		return err
+	}
+	fresh := slices.Delete(slices.Clone(all), i, i+1)
+	if c.batch != nil {
+		c.batch = fresh
+	}
+	if c.d = nil; len(fresh) > 0 {
+		c.d = fresh[0]
+	}
+	return nil
 }
 
 // hasUnqueued reports whether some dispatch of the change takes no room in the queue.
