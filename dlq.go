@@ -208,8 +208,8 @@ func (q *DLQ) ready(ctx context.Context) error {
 
 // List returns a page of the letters that match a query, newest first. It does not block.
 //
-// Fingerprint, Subscription and Reason are served by an index. For the other fields, List scans the
-// letters that the index yields, at about 0.2 µs a letter.
+// Event, Fingerprint, Key, Subscription and Reason are served by an index. For the other fields,
+// List scans the letters that the index yields, at about 0.2 µs a letter.
 //
 // Errors: *PatternError, *OptionError, the context's error if it has ended.
 func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
