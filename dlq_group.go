@@ -56,6 +56,13 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 	if err != nil {
 		return nil, fmt.Errorf("Groups: %w", err)
 	}
+	if q.bus.store != nil {
+		groups, err := q.bus.store.Groups(ctx, query)
+		if err != nil {
+			return nil, fmt.Errorf("Groups: %w", err)
+		}
+		return groups, nil
+	}
 	groups := make(map[string]*LetterGroup)
 	for i, l := range slices.Backward(q.bus.letters.snapshot(f)) {
 		if i%1024 == 0 && ctx.Err() != nil {

@@ -154,16 +154,6 @@ func (q *letterQueue) snapshot(f *letterFilter) []*DeadLetter {
 	return letters
 }
 
-// match returns the ids of the matching letters, oldest first.
-func (q *letterQueue) match(f *letterFilter) []LetterID {
-	letters := q.snapshot(f)
-	ids := make([]LetterID, len(letters))
-	for i, l := range letters {
-		ids[i] = l.ID
-	}
-	return ids
-}
-
 // get returns a copy of a letter.
 func (q *letterQueue) get(id LetterID) (DeadLetter, bool) {
 	q.mu.RLock()

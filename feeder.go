@@ -369,6 +369,18 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 // the queue that is reserved for it.
 func (f *feeder) enter(r *Record) (queued bool) {
 	b := f.bus
+	d := f.restore(r)
+	if r.State == RecordScheduled {
+		b.due(d)
+		return false
+	}
+	b.queue(d, true)
+	return true
+}
+
+// restore makes a dispatch of a claimed record, with its waiter if it has one.
+func (f *feeder) restore(r *Record) *dispatch {
+	b := f.bus
 	if r.Own {
 		b.ledger.reclaimed.Add(1)
 	} else {
@@ -376,16 +388,11 @@ func (f *feeder) enter(r *Record) (queued bool) {
 	}
 	d := b.restore(r, f.targetsOf(r))
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if waiter := f.waiters[d.id]; waiter != nil && r.Own {
 		d.origin.waiter = waiter
 	}
-	f.mu.Unlock()
-	if r.State == RecordScheduled {
-		b.due(d)
-		return false
-	}
-	b.queue(d, true)
-	return true
+	return d
 }
 
 // targetsOf returns the targets of a record. A subscription that does not exist is represented by a
@@ -427,4 +434,23 @@ func (b *Bus) namedLocked(name string) *Subscription {
 	b.missing[name] = s
 	b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
 	return s
+}
+
+// cancelScheduled settles a scheduled event that the store has.
+func (f *feeder) cancelScheduled(ctx context.Context, id EventID) error {
+	b := f.bus
+	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(claimed.Records) == 0 {
+		return ErrNotScheduled
+	}
+	for _, r := range claimed.Records {
+		d := f.restore(r)
+		settled := make(chan struct{})
+		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(error) { close(settled) })
+		<-settled
+	}
+	return nil
 }

@@ -223,7 +223,7 @@ func (b *Bus) Metrics() Metrics {
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
-	m.DeadLetters, m.LettersEvicted = b.letters.count()
+	m.DeadLetters, m.LettersEvicted = b.countLetters()
 	for name, c := range b.types.All() {
 		m.Types[name] = c.snapshot()
 	}

@@ -60,7 +60,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
 	if b.store != nil {
-		if err := b.feeder.cancel(ctx, id); err != nil {
+		if err := b.feeder.cancelScheduled(ctx, id); err != nil {
 			return fmt.Errorf("Cancel(%s): %w", id, err)
 		}
 		return nil
