@@ -65,37 +65,6 @@ func payloadBytes(payload any) []byte {
 	return nil
 }
 
-// stored is the part of a dispatch that only a bus with a store has.
-type stored struct {
-	ref      Ref         // 0 until it has a record
-	position int64       // see Record
-	parent   *dispatch   // from which it was split off, until that is recorded
-	copies   []*dispatch // once they are recorded
-	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
-}
-
-// stored returns nil without a store.
-func (d *dispatch) stored() *stored {
-	if d.origin == nil {
-		return nil
-	}
-	return d.origin.stored
-}
-
-// store gives a dispatch a place for its record. Copies and split deliveries share their origin, so
-// each gets one of its own.
-func (d *dispatch) store(s stored) {
-	var o origin
-	if d.origin != nil {
-		o = *d.origin
-	}
-	o.stored = &s
-	d.origin = &o
-}
-
-// isScheduled reports whether the dispatch is not due yet.
-func (d *dispatch) isScheduled(now int64) bool { return d.from().due > now }
-
 // newRecord returns the record of a dispatch that has none.
 func (b *Bus) newRecord(d *dispatch, state RecordState) *Record {
 	r := b.progressRecord(d, state)

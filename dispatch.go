@@ -164,6 +164,37 @@ func (d *dispatch) waiter() *waiter {
 	return d.origin.waiter
 }
 
+// stored is the part of a dispatch that only a bus with a store has.
+type stored struct {
+	ref      Ref         // 0 until it has a record
+	position int64       // see Record
+	parent   *dispatch   // from which it was split off, until that is recorded
+	copies   []*dispatch // once they are recorded
+	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
+}
+
+// stored returns nil without a store.
+func (d *dispatch) stored() *stored {
+	if d.origin == nil {
+		return nil
+	}
+	return d.origin.stored
+}
+
+// store gives a dispatch a place for its record. Copies and split deliveries share their origin, so
+// each gets one of its own.
+func (d *dispatch) store(s stored) {
+	var o origin
+	if d.origin != nil {
+		o = *d.origin
+	}
+	o.stored = &s
+	d.origin = &o
+}
+
+// isScheduled reports whether the dispatch is not due yet.
+func (d *dispatch) isScheduled(now int64) bool { return d.from().due > now }
+
 // story is the history of a dispatch. Most dispatches have none.
 type story struct {
 	failures    []failure     // the first ones and the last ones
@@ -357,4 +388,36 @@ func (s *story) at(target *Subscription) *story {
 		}
 	}
 	return part
+}
+
+// copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
+func (b *Bus) copies(d *dispatch) []*dispatch {
+	if d.to.each == nil {
+		return []*dispatch{d}
+	}
+	all := b.copiesOf(d)
+	b.ledger.copies.Add(int64(len(all)) - 1)
+	if waiter := d.waiter(); waiter != nil {
+		waiter.expect(len(all) - 1)
+	}
+	return all
+}
+
+// copiesOf returns the copies of an event, the recorded ones if there are any.
+func (b *Bus) copiesOf(d *dispatch) []*dispatch {
+	s := d.stored()
+	switch {
+	case d.to.each == nil:
+		return []*dispatch{d}
+	case s != nil && s.copies != nil:
+		return s.copies
+	}
+	all := make([]*dispatch, len(d.to.each))
+	for i, to := range d.to.each {
+		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, to: to}
+		if s != nil {
+			all[i].store(stored{})
+		}
+	}
+	return all
 }

@@ -241,38 +241,6 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 	}
 }
 
-// copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
-func (b *Bus) copies(d *dispatch) []*dispatch {
-	if d.to.each == nil {
-		return []*dispatch{d}
-	}
-	all := b.copiesOf(d)
-	b.ledger.copies.Add(int64(len(all)) - 1)
-	if waiter := d.waiter(); waiter != nil {
-		waiter.expect(len(all) - 1)
-	}
-	return all
-}
-
-// copiesOf returns the copies of an event, the recorded ones if there are any.
-func (b *Bus) copiesOf(d *dispatch) []*dispatch {
-	s := d.stored()
-	switch {
-	case d.to.each == nil:
-		return []*dispatch{d}
-	case s != nil && s.copies != nil:
-		return s.copies
-	}
-	all := make([]*dispatch, len(d.to.each))
-	for i, to := range d.to.each {
-		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, to: to}
-		if s != nil {
-			all[i].store(stored{})
-		}
-	}
-	return all
-}
-
 // enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
 // the one before it leaves. enterKey runs under the pool's lock.
 func (b *Bus) enterKey(d *dispatch) bool {

@@ -248,22 +248,12 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 	return report.Purged, nil
 }
 
-// matching returns the ids of the letters that match, oldest first.
-func (q *DLQ) matching(ctx context.Context, f *letterFilter) ([]LetterID, error) {
-	letters, err := q.bus.snapshotLetters(ctx, f)
-	ids := make([]LetterID, len(letters))
-	for i, l := range letters {
-		ids[i] = l.ID
-	}
-	return ids, err
-}
-
 // purgeBatch is the number of letters purged under one lock. No letter can be added while it is
 // held.
 const purgeBatch = 1000
 
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport, error) {
-	ids, err := q.matching(ctx, f)
+	ids, err := q.bus.matchingLetters(ctx, f)
 	report := PurgeReport{Matched: len(ids)}
 	if err != nil || o.dryRun {
 		return report, err

@@ -135,6 +135,9 @@ func isFingerprint(s string) bool {
 
 // classOf returns the class of an error, see LetterGroup.
 func classOf(err error) string {
+	if recorded, ok := err.(*recordedError); ok { //nolint:errorlint // only the store's own
+		return recorded.class
+	}
 	return errchain.Class(err, func(err error) error {
 		switch e := err.(type) { //nolint:errorlint // the type of this error, not of the errors that it wraps
 		case *permanentError:

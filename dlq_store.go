@@ -67,6 +67,16 @@ func (b *Bus) snapshotLetters(ctx context.Context, f *letterFilter) ([]*DeadLett
 	return all, nil
 }
 
+// matchingLetters returns the ids of the letters that match, oldest first.
+func (b *Bus) matchingLetters(ctx context.Context, f *letterFilter) ([]LetterID, error) {
+	letters, err := b.snapshotLetters(ctx, f)
+	ids := make([]LetterID, len(letters))
+	for i, l := range letters {
+		ids[i] = l.ID
+	}
+	return ids, err
+}
+
 // removeLetters deletes letters and returns how many existed.
 func (b *Bus) removeLetters(ctx context.Context, ids []LetterID) (removed int, err error) {
 	if b.store == nil {

@@ -68,7 +68,7 @@ func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery) (Expor
 }
 
 func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, report *ExportReport) error {
-	ids, err := q.matching(ctx, f)
+	ids, err := q.bus.matchingLetters(ctx, f)
 	if err != nil {
 		return err
 	}

@@ -26,9 +26,11 @@ type feeder struct {
 
 	// order is held while a change that opens dispatches is submitted: the order of Submit is the
 	// order of acceptance. The functions that a store calls must not lock it.
-	order  sync.Mutex
-	behind bool     // guarded by order
-	doors  []string // with deliveries to claim before anything else; guarded by order
+	order sync.Mutex
+	// Guarded by order.
+	behind   bool
+	arriving int      // subscriptions that are being made
+	doors    []string // with deliveries to claim before anything else
 
 	mu          sync.Mutex // guards the following; a leaf
 	uncommitted int        // submitted batches with free records
@@ -37,11 +39,13 @@ type feeder struct {
 	timer       *clock.Timer
 	nextDue     int64 // when the timer fires; 0: the store must be asked
 
-	wake    chan struct{}
-	ctx     context.Context // ends at Shutdown
-	cancel  context.CancelFunc
-	stopped chan struct{} // closed when run has returned; nil before Start
-	unwatch func()
+	wake   chan struct{}
+	ctx    context.Context // ends at Shutdown
+	cancel context.CancelFunc
+
+	starting sync.Mutex    // held by start and stop
+	stopped  chan struct{} // closed when run has returned; nil before Start
+	unwatch  func()
 }
 
 // feederPage is the largest number of records that the feeder claims at once.
@@ -145,6 +149,11 @@ func (f *feeder) wakeUp() {
 // background.
 func (f *feeder) start(ctx context.Context) error {
 	b := f.bus
+	f.starting.Lock()
+	defer f.starting.Unlock()
+	if f.ctx.Err() != nil {
+		return ErrShutdown
+	}
 	if _, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true); err != nil {
 		return err
 	}
@@ -158,6 +167,8 @@ func (f *feeder) start(ctx context.Context) error {
 // stop ends the feeder. Free records stay in the store.
 func (f *feeder) stop() {
 	f.cancel()
+	f.starting.Lock()
+	defer f.starting.Unlock()
 	if f.stopped == nil {
 		return
 	}
@@ -250,7 +261,7 @@ func (f *feeder) feed() error {
 		if more {
 			continue
 		}
-		if err := f.catchUp(); err != nil {
+		if more, err = f.catchUp(); err != nil || !more {
 			return err
 		}
 	}
@@ -264,8 +275,9 @@ func (f *feeder) isBehind() bool {
 }
 
 // catchUp ends the time behind if no free record is left. Publishers wait meanwhile, for one
-// commit: otherwise it would never end while they are quick.
-func (f *feeder) catchUp() error {
+// commit: otherwise it would never end while they are quick. It reports whether there is more to
+// claim.
+func (f *feeder) catchUp() (more bool, err error) {
 	f.order.Lock()
 	defer f.order.Unlock()
 	f.mu.Lock()
@@ -273,14 +285,12 @@ func (f *feeder) catchUp() error {
 		f.committed.Wait()
 	}
 	f.mu.Unlock()
-	if len(f.doors) > 0 {
-		return nil
-	}
-	more, err := f.claim(f.ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
+	more, err = f.claim(f.ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
 	if err == nil && !more {
-		f.behind = false
+		more = len(f.doors) > 0
+		f.behind = more || f.arriving > 0
 	}
-	return err
+	return more, err
 }
 
 // feedDue claims records that are due. The others set the timer.
@@ -302,14 +312,20 @@ func (f *feeder) feedDue() error {
 	return nil
 }
 
-// found makes the feeder claim the deliveries of subscriptions that were missing, before events
-// that are new.
-func (f *feeder) found(names []string) {
+// holdBack makes new events wait in the store until the feeder has claimed the deliveries that are
+// parked there for a subscription that is being made. Call arrived with its names when it exists.
+func (f *feeder) holdBack() (arrived func(names []string)) {
 	f.order.Lock()
 	defer f.order.Unlock()
 	f.behind = true
-	f.doors = append(f.doors, names...)
-	f.wakeUp()
+	f.arriving++
+	return func(names []string) {
+		f.order.Lock()
+		defer f.order.Unlock()
+		f.arriving--
+		f.doors = append(f.doors, names...)
+		f.wakeUp()
+	}
 }
 
 // nextDoor returns the next name whose deliveries are to be claimed, or "".

@@ -21,20 +21,28 @@ func (b *Bus) Start(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("Start: %w", contextError(ctx))
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.ending.Load():
-		return fmt.Errorf("Start: %w", ErrShutdown)
-	case b.started.Load():
-		return fmt.Errorf("Start: %w", ErrAlreadyStarted)
+	if err := b.start(ctx); err != nil {
+		return fmt.Errorf("Start: %w", err)
 	}
-	if b.store != nil {
+	return nil
+}
+
+func (b *Bus) start(ctx context.Context) error {
+	b.mu.Lock()
+	ending, started := b.ending.Load(), b.started.Load()
+	b.started.Store(started || !ending)
+	b.mu.Unlock()
+	switch {
+	case ending:
+		return ErrShutdown
+	case started:
+		return ErrAlreadyStarted
+	case b.store != nil:
 		if err := b.feeder.start(ctx); err != nil {
-			return fmt.Errorf("Start: %w", err)
+			b.started.Store(false)
+			return err
 		}
 	}
-	b.started.Store(true)
 	b.pool.Start()
 	return nil
 }

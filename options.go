@@ -245,47 +245,6 @@ func WithObserver(o Observer) Option {
 	return option(func(c *config) { c.observer = o })
 }
 
-// WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
-// loses nothing. Start dispatches what an earlier process has left unfinished. The bus closes the
-// store at the end of Shutdown, also if it was not started. One store belongs to one bus.
-//
-// Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
-// without Typed receive them encoded: a json.RawMessage with the default codec. Handlers do not see
-// the values of the context given to Publish; use WithMetadataFrom. The dead letter queue is the
-// store's, so WithDeadLetterCapacity has no effect.
-func WithStore(s Store) Option {
-	return option(func(c *config) {
-		c.refuseIf(isNil(s), "WithStore", "nil", "leave the option out for a bus in memory")
-		c.store = s
-	})
-}
-
-// WithCodec sets the encoding of payloads on a bus with a store: encoding/json by default.
-func WithCodec(codec Codec) Option {
-	return option(func(c *config) {
-		c.refuseIf(isNil(codec), "WithCodec", "nil", "leave the option out for encoding/json")
-		c.codec = codec
-	})
-}
-
-// WithPayloadLimit sets the largest encoded payload that a bus with a store accepts, in bytes: 1
-// MiB by default, at least 1.
-func WithPayloadLimit(bytes int) Option {
-	return option(func(c *config) {
-		c.refuseIf(bytes < 1, "WithPayloadLimit", bytes, "must be at least 1")
-		c.payloadLimit = bytes
-	})
-}
-
-// WithIdempotencyWindow sets how long a store remembers an id that was given with the option ID,
-// from its publication: 24 hours by default. More than 0.
-func WithIdempotencyWindow(d time.Duration) Option {
-	return option(func(c *config) {
-		c.refuseIf(d <= 0, "WithIdempotencyWindow", d, "must be more than 0")
-		c.idempotency = d
-	})
-}
-
 // SubscribeOption is an option of Subscribe.
 type SubscribeOption interface {
 	applySubscription(*subscriptionConfig)

@@ -102,7 +102,7 @@ func (b *Bus) recordLater(c change, applied func(error)) {
 
 // apply applies a change that was recorded, or that was refused with err.
 func (b *Bus) apply(c *change, err error) error {
-	if err != nil && !c.kind.opens() {
+	if err != nil && !c.kind.opens() && b.store != nil {
 		b.leaveToStore(c.d) // the store has failed, and has the dispatch as it was before the change
 		return err
 	}

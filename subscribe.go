@@ -95,6 +95,9 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3, s.madeAt[:]) // skip Callers, subscribe and Subscribe
+	if b.store != nil {
+		defer b.feeder.holdBack()(append(slices.Clone(c.formerly), c.name))
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending.Load() {
@@ -119,9 +122,6 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	b.subscriptions.Add(s)
 	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)
-	if b.store != nil {
-		b.feeder.found(taken)
-	}
 	return s, nil
 }
 
