@@ -2,7 +2,6 @@ package storetest_test
 
 import (
 	"testing"
-	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,5 +32,3 @@ func TestStore_ModelAlone(t *testing.T) {
 		return storetest.Backend{Open: modelBackend()(t).Open}
 	})
 }
-
-var _ = synctest.Test

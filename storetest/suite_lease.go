@@ -284,7 +284,7 @@ func testWatch(t *testing.T, r *rig) {
 	}
 }
 
-// pause waits in real or virtual time.
+// pause waits, unless the test ends.
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ var recordTests = []conformanceTest{
 	{name: "Position", run: testPosition},
 	{name: "RefsGrow", run: testRefsGrow},
 	{name: "IgnoredFields", run: testIgnoredFields},
+	{name: "OwnMemory", run: testOwnMemory},
 	{name: "Lookup", run: testLookup},
 	{name: "Stats", run: testStats},
 }
@@ -145,6 +147,35 @@ func testIgnoredFields(t *testing.T, r *rig) {
 	require.Len(t, claimed, 1)
 	require.Zero(t, claimed[0].Crashes)
 	require.True(t, claimed[0].Own)
+}
+
+// After done, the store and the bus share no memory.
+func testOwnMemory(t *testing.T, r *rig) {
+	s := r.open(t)
+	n, l := fullRecord(), fullLetter()
+	n.Leased = true
+	apply(t, s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{n}, Bury: []*eventbus.DeadLetter{l}})
+	wantRecord, wantLetter := recordText(n), letterText(l)
+	spoil := func(n *eventbus.Record, l *eventbus.DeadLetter) {
+		n.Payload[0]++
+		n.Targets[0], n.Progress.Failures[0].Error, n.Replay.Succeeded[0] = "x", "x", "x"
+		n.Progress.Attempts++
+		l.Succeeded[0], l.Failures[0].Rule.Name = "x", "x"
+		l.Event.Payload.(json.RawMessage)[2]++
+	}
+	spoil(n, l)
+	for range 2 {
+		gotRecord := lookup(t, s, n.ID)[0]
+		gotLetter, err := s.Letter(t.Context(), l.ID)
+		require.NoError(t, err)
+		require.Equal(t, wantRecord, recordText(gotRecord))
+		require.Equal(t, wantLetter, letterText(&gotLetter))
+		gotPage := page(t, s, eventbus.LetterQuery{}).Letters
+		require.Equal(t, wantLetter, letterText(&gotPage[0]))
+		spoil(gotRecord, &gotLetter)
+		gotLetter = gotPage[0]
+		spoil(gotRecord, &gotLetter)
+	}
 }
 
 // Lookup returns the records of an event by Ref, free and leased ones.
