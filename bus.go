@@ -66,7 +66,7 @@ type Bus struct {
 
 	started atomic.Bool // Start has been called; set under mu
 	ending  atomic.Bool // Shutdown has been called; set under mu
-	cutting cutting
+	halts   halts
 	stuck   atomic.Bool   // an observer did not return in time for the cut
 	leaving chan struct{} // closed when ending has been set
 	drained chan struct{} // closed during Shutdown, when it has no dispatch to wait for
@@ -101,7 +101,7 @@ func New(opts ...Option) (*Bus, error) {
 		log:           c.logger.Named("eventbus"),
 		ids:           uuid7.NewSource(),
 		keys:          keys.New[*dispatch](keyGates),
-		cutting:       cutting{done: make(chan struct{})},
+		halts:         halts{cut: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),

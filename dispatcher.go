@@ -67,7 +67,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 			b.leave(d, s, pass, noOutcome)
 			shut = r.shut
 		}
-		if b.cutting.begun() {
+		if b.halts.any() {
 			d.attempt--
 			b.bury(d, ReasonShutdown)
 			return

@@ -382,6 +382,11 @@ type replaying struct {
 
 // replay removes a letter and opens a dispatch of its event, in one step.
 func (b *Bus) replay(ctx context.Context, id LetterID, r *replaying) error {
+	if b.store != nil {
+		if err := b.storeRefuses(); err != nil {
+			return err
+		}
+	}
 	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
 	// and waits.
 	b.entering.Add(1)

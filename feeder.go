@@ -36,6 +36,9 @@ type feeder struct {
 	uncommitted int        // submitted batches with free records
 	committed   *sync.Cond // uncommitted is 0
 	waiters     map[EventID]*waiter
+	stopping    bool            // stop has been called
+	claims      context.Context // ends when the store fails, and at Shutdown
+	endClaims   context.CancelFunc
 	timer       *clock.Timer
 	nextDue     int64 // when the timer fires; 0: the store must be asked
 
@@ -43,8 +46,10 @@ type feeder struct {
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
-	starting sync.Mutex    // held by start and stop
-	stopped  chan struct{} // closed when run has returned; nil before Start
+	feeding  sync.Mutex     // held while records are claimed, and while the store is reopened
+	restarts sync.WaitGroup // goroutines that reopen the store
+	starting sync.Mutex     // held by start and stop
+	stopped  chan struct{}  // closed when run has returned; nil before Start
 	unwatch  func()
 }
 
@@ -55,6 +60,7 @@ func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1)}
 	f.committed = sync.NewCond(&f.mu)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.claims, f.endClaims = context.WithCancel(f.ctx)
 	return f
 }
 
@@ -167,6 +173,10 @@ func (f *feeder) start(ctx context.Context) error {
 // stop ends the feeder. Free records stay in the store.
 func (f *feeder) stop() {
 	f.cancel()
+	f.mu.Lock()
+	f.stopping = true
+	f.mu.Unlock()
+	f.restarts.Wait()
 	f.starting.Lock()
 	defer f.starting.Unlock()
 	if f.stopped == nil {
@@ -186,7 +196,7 @@ func (f *feeder) endWaiters() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, waiter := range f.waiters {
-		waiter.leave()
+		f.bus.endWait(waiter)
 	}
 }
 
@@ -237,31 +247,46 @@ func (f *feeder) run() {
 			return
 		case <-f.wake:
 		}
-		if err := f.feed(); err != nil && f.ctx.Err() == nil {
-			f.bus.storeFailed(err)
+		if err := f.feed(); err != nil {
+			f.failed(err)
 		}
+	}
+}
+
+// failed handles the error of a claim. Shutdown ends claims, and that is no failure.
+func (f *feeder) failed(err error) {
+	if f.ctx.Err() == nil && !errors.Is(err, errFeederStops) {
+		f.bus.storeFailed(err)
 	}
 }
 
 // feed claims what is due, and what waits for room in the queue.
 func (f *feeder) feed() error {
-	if err := f.feedDue(); err != nil {
+	f.feeding.Lock()
+	defer f.feeding.Unlock()
+	if f.bus.halts.has(haltFailed) {
+		return nil // restart wakes the feeder
+	}
+	f.mu.Lock()
+	ctx := f.claims
+	f.mu.Unlock()
+	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
 	for f.isBehind() {
 		for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-			if err := f.feedDoor(door); err != nil {
+			if err := f.feedDoor(ctx, door); err != nil {
 				return err
 			}
 		}
-		more, err := f.claim(f.ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 		if err != nil {
 			return err
 		}
 		if more {
 			continue
 		}
-		if more, err = f.catchUp(); err != nil || !more {
+		if more, err = f.catchUp(ctx); err != nil || !more {
 			return err
 		}
 	}
@@ -277,7 +302,7 @@ func (f *feeder) isBehind() bool {
 // catchUp ends the time behind if no free record is left. Publishers wait meanwhile, for one
 // commit: otherwise it would never end while they are quick. It reports whether there is more to
 // claim.
-func (f *feeder) catchUp() (more bool, err error) {
+func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	f.order.Lock()
 	defer f.order.Unlock()
 	f.mu.Lock()
@@ -285,7 +310,7 @@ func (f *feeder) catchUp() (more bool, err error) {
 		f.committed.Wait()
 	}
 	f.mu.Unlock()
-	more, err = f.claim(f.ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
+	more, err = f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
 	if err == nil && !more {
 		more = len(f.doors) > 0
 		f.behind = more || f.arriving > 0
@@ -294,7 +319,7 @@ func (f *feeder) catchUp() (more bool, err error) {
 }
 
 // feedDue claims records that are due. The others set the timer.
-func (f *feeder) feedDue() error {
+func (f *feeder) feedDue(ctx context.Context) error {
 	f.mu.Lock()
 	asks := f.nextDue == 0 || f.nextDue <= f.bus.time.Nanos()
 	f.mu.Unlock()
@@ -302,7 +327,7 @@ func (f *feeder) feedDue() error {
 		f.mu.Lock()
 		f.nextDue = math.MaxInt64
 		f.mu.Unlock()
-		more, err := f.claim(f.ctx, ClaimQuery{Kind: ClaimDue, Limit: f.page()}, true)
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimDue, Limit: f.page()}, true)
 		if err != nil {
 			f.askForDue()
 			return err
@@ -339,17 +364,17 @@ func (f *feeder) nextDoor() (name string) {
 }
 
 // feedDoor claims the deliveries that are parked in the store at a door.
-func (f *feeder) feedDoor(name string) error {
+func (f *feeder) feedDoor(ctx context.Context, name string) error {
 	for more := true; more; {
 		var err error
-		if more, err = f.claim(f.ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true); err != nil {
+		if more, err = f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// errFeederStops is the error of a claim that Shutdown has ended.
+// errFeederStops is the error of a claim that Shutdown, or a failure of the store, has ended.
 var errFeederStops = errors.New("eventbus: shutdown ended the claims")
 
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
@@ -361,7 +386,7 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 	case !waits:
 		return true, nil
 	default:
-		if err := pool.Reserve(f.ctx, q.Limit, false); err != nil {
+		if err := pool.Reserve(ctx, q.Limit, false); err != nil {
 			return false, errFeederStops
 		}
 	}

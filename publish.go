@@ -100,8 +100,13 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	if b.cutting.begun() || b.ending.Load() && !inside {
+	if b.halts.has(haltCut) || b.ending.Load() && !inside {
 		return nil, b.refuseShutdown()
+	}
+	if b.store != nil {
+		if err := b.storeRefuses(); err != nil {
+			return nil, err
+		}
 	}
 	if !known {
 		to = b.routes.Find(eventType, hash)
@@ -184,10 +189,13 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 		b.entering.Add(-1)
 		b.checkDrained()
 	}()
-	if b.cutting.begun() || b.pool.Sealed() || b.ending.Load() && !inside {
+	if b.halts.has(haltCut) || b.pool.Sealed() || b.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
 	if b.store != nil {
+		if err := b.storeRefuses(); err != nil {
+			return err
+		}
 		return b.acceptDurably(ctx, c)
 	}
 	return b.acceptQueued(ctx, inside, c)

@@ -2,10 +2,7 @@ package eventbus
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // change is a recorded transition of one dispatch, or of several that open together.
@@ -134,8 +131,8 @@ func (b *Bus) apply(c *change, err error) error {
 // Later dispatches of its key leave too: otherwise they would overtake it.
 func (b *Bus) leaveToStore(d *dispatch) {
 	b.attemptEnded(d, Stored, "")
-	if waiter := d.waiter(); waiter != nil && b.ending.Load() {
-		waiter.leave()
+	if waiter := d.waiter(); waiter != nil {
+		b.endWait(waiter)
 	}
 	d.state = stateSettled
 	if d.placed {
@@ -152,6 +149,16 @@ func (b *Bus) leaveToStore(d *dispatch) {
 		b.tend(s)
 	}
 	b.checkDrained()
+}
+
+// endWait ends the wait for a dispatch that leaves memory for longer than until there is room.
+func (b *Bus) endWait(w *waiter) {
+	switch {
+	case b.halts.has(haltFailed):
+		w.leave(ErrStoreFailed)
+	case b.ending.Load():
+		w.leave(ErrShutdown)
+	}
 }
 
 // submit is the recorder of a bus with a store.
@@ -305,13 +312,4 @@ func (r *recording) committed(err error) {
 		s := d.stored()
 		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
 	}
-}
-
-// storeFailed reports a failure of the store. A refusal is none.
-func (b *Bus) storeFailed(err error) {
-	var refused *RefusedError
-	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
-		return
-	}
-	b.log.Error("store failed", zap.Error(err))
 }
