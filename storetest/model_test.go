@@ -71,9 +71,11 @@ func TestStore_ModelCrash(t *testing.T) {
 		closed := make(chan error)
 		go func() { closed <- store.Close(context.Background()) }()
 		synctest.Wait()
+		crashed := time.Now()
 		model.Crash()
 		model.Crash()
 		require.ErrorIs(t, <-closed, eventbus.ErrStoreFailed)
+		require.Zero(t, time.Since(crashed), "the delay continued after the crash")
 		synctest.Wait()
 		require.Equal(t, []error{nil}, outcomes)
 
