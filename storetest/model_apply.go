@@ -165,7 +165,11 @@ func (tx *transaction) setLetter(id eventbus.LetterID, l *eventbus.DeadLetter) {
 		set(tx, tx.letters, id, nil)
 		return
 	}
-	tx.order = slices.Concat(order[:i], []eventbus.LetterID{id}, order[i:])
+	if i == len(order) {
+		tx.order = append(order, id)
+	} else {
+		tx.order = slices.Concat(order[:i], []eventbus.LetterID{id}, order[i:])
+	}
 	c := deepCopy(l)
 	set(tx, tx.letters, id, &c)
 }

@@ -1,0 +1,80 @@
+package storetest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// Backend is the data of a store under test, empty at first. Its functions fail the test if they
+// cannot do their work.
+type Backend struct {
+	// Open opens the data with the lease. The suite calls it again after it has closed or crashed the
+	// store.
+	Open func(t *testing.T) eventbus.Store
+	// Beside opens the data without the lease, as another process does, while the store of Open may
+	// be open. If it is nil, the tests of two processes are skipped.
+	Beside func(t *testing.T) eventbus.Store
+	// Crash ends a store that Open returned without Close, as a killed process does. No batch is in
+	// progress. A store on disk may abandon its files and let Open continue with a copy of them. If it
+	// is nil, the tests of crashes are skipped.
+	Crash func(t *testing.T, store eventbus.Store)
+}
+
+// Run checks that a store keeps every rule of eventbus.Store. Each subtest calls newBackend for data
+// of its own. Run the tests with -race, and check for leaked goroutines. Run does not work inside a
+// testing/synctest bubble. With -short, it skips the tests with more than 10,000 letters.
+func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
+	for _, part := range []struct {
+		name  string
+		tests []conformanceTest
+	}{
+		{"Submit", submitTests},
+		{"Batch", batchTests},
+		{"Remember", rememberTests},
+		{"Record", recordTests},
+		{"Claim", claimTests},
+		{"Lease", leaseTests},
+		{"Crash", crashTests},
+		{"Letters", letterTests},
+		{"Groups", groupTests},
+		{"Orders", orderTests},
+		{"Close", closeTests},
+		{"Watch", watchTests},
+		{"Concurrent", concurrentTests},
+		{"Random", randomTests},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			for _, test := range part.tests {
+				t.Run(test.name, func(t *testing.T) {
+					b := newBackend(t)
+					require.NotNil(t, b.Open, "Backend.Open")
+					if test.needs&needsBeside != 0 && b.Beside == nil {
+						t.Skip("Backend.Beside is nil: two processes are not tested")
+					}
+					if test.needs&needsCrash != 0 && b.Crash == nil {
+						t.Skip("Backend.Crash is nil: crashes are not tested")
+					}
+					test.run(t, &rig{Backend: b})
+				})
+			}
+		})
+	}
+}
+
+// conformanceTest is one rule of eventbus.Store.
+type conformanceTest struct {
+	name  string
+	needs needs
+	run   func(t *testing.T, r *rig)
+}
+
+// needs names the optional functions of a Backend that a test calls.
+type needs uint8
+
+const (
+	needsBeside needs = 1 << iota
+	needsCrash
+)

@@ -1,0 +1,328 @@
+package storetest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+var leaseTests = []conformanceTest{
+	{name: "ReopenFreesRecords", run: testReopenFreesRecords},
+	{name: "ReopenAppliesSubmitted", run: testReopenAppliesSubmitted},
+	{name: "CloseFreesRecords", run: testCloseFreesRecords},
+	{name: "BesideHasNoLease", needs: needsBeside, run: testBesideHasNoLease},
+	{name: "BesideInserts", needs: needsBeside, run: testBesideInserts},
+	{name: "BesideReadsAndMovesLetters", needs: needsBeside, run: testBesideLetters},
+	{name: "BesideKeepsTheLease", needs: needsBeside, run: testBesideKeepsTheLease},
+}
+
+// Reopen begins a new lease. It counts no crash, not even of a suspect.
+func testReopenFreesRecords(t *testing.T, r *rig) {
+	s := r.open(t)
+	a, b, c := ready(leased), ready(leased, suspect), ready(leased, waiting(time.Hour), key("k"))
+	insert(t, s, a, b, c)
+	require.NoError(t, s.Reopen(t.Context()))
+	require.EqualValues(t, 3, stats(t, s).Free)
+	refuse(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref}}, eventbus.ErrNotLeased)
+	claimed := claimReady(t, s)
+	requireRecords(t, []*eventbus.Record{a, b, c}, claimed)
+	for _, n := range claimed {
+		require.Zero(t, n.Crashes, "record %d", n.Ref)
+		require.False(t, n.Own, "record %d", n.Ref)
+		require.False(t, n.Suspect, "record %d", n.Ref)
+	}
+	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref, b.Ref, c.Ref}})
+}
+
+// Reopen waits for every done to return.
+func testReopenAppliesSubmitted(t *testing.T, r *rig) {
+	s := r.open(t)
+	var mu sync.Mutex
+	var errs []error
+	for range 100 {
+		s.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
+	}
+	require.NoError(t, s.Reopen(t.Context()))
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, make([]error, 100), errs)
+	require.Len(t, claimReady(t, s), 100)
+}
+
+// Close frees the records of its lease and counts no crash.
+func testCloseFreesRecords(t *testing.T, r *rig) {
+	s := r.open(t)
+	a, b := ready(leased), ready(leased, suspect)
+	insert(t, s, a, b)
+	for range 2 {
+		s = r.reopen(t, s)
+		refuse(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}}, eventbus.ErrNotLeased)
+		claimed := claimReady(t, s)
+		requireRecords(t, []*eventbus.Record{a, b}, claimed)
+		for _, n := range claimed {
+			require.Zero(t, n.Crashes, "record %d", n.Ref)
+		}
+	}
+}
+
+func testBesideHasNoLease(t *testing.T, r *rig) {
+	s := r.open(t)
+	held, free := ready(leased), ready()
+	insert(t, s, held, free)
+	beside := r.beside(t)
+	_, err := beside.Claim(t.Context(), eventbus.ClaimQuery{Kind: eventbus.ClaimReady, Limit: 1})
+	require.ErrorIs(t, err, eventbus.ErrNoLease)
+	before := stats(t, s)
+	for _, ref := range []eventbus.Ref{held.Ref, free.Ref} {
+		require.Equal(t, ref, refuse(t, beside, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: ref, State: eventbus.RecordParked}}}, eventbus.ErrNotLeased).Ref)
+		require.Equal(t, ref, refuse(t, beside, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{ref}}, eventbus.ErrNotLeased).Ref)
+	}
+	refused := refuse(t, beside, &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready(), ready(leased)}}, eventbus.ErrNotLeased)
+	require.Zero(t, refused.Ref)
+	require.Equal(t, before, stats(t, s))
+	requireRecords(t, []*eventbus.Record{free}, claimReady(t, s))
+	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{held.Ref, free.Ref}})
+}
+
+// A record that another process inserts is claimed by the bus with the lease, in its place, and is
+// not its own.
+func testBesideInserts(t *testing.T, r *rig) {
+	s, beside := r.open(t), r.beside(t)
+	a, b, c := ready(), ready(waiting(time.Hour), key("k")), ready()
+	insert(t, s, a)
+	insert(t, beside, b)
+	insert(t, s, c)
+	require.Less(t, a.Ref, b.Ref)
+	require.Less(t, b.Ref, c.Ref)
+	claimed := claimReady(t, s)
+	requireRecords(t, []*eventbus.Record{a, b, c}, claimed)
+	require.Equal(t, []bool{true, false, true}, []bool{claimed[0].Own, claimed[1].Own, claimed[2].Own})
+	known := eventbus.Dedupe{Key: "k", Event: a.ID, Expires: noon.Add(time.Hour)}
+	apply(t, beside, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{known}})
+	require.Equal(t, &known, refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{known}}, eventbus.ErrDuplicateID).Known)
+	require.NoError(t, beside.Close(t.Context()))
+	require.Zero(t, stats(t, s).Free, "Close without the lease freed records of the lease")
+}
+
+func testBesideLetters(t *testing.T, r *rig) {
+	s, beside := r.open(t), r.beside(t)
+	one, two := letter(), letter()
+	apply(t, s, &eventbus.Batch{Now: noon, Bury: []*eventbus.DeadLetter{one}})
+	apply(t, beside, &eventbus.Batch{Now: noon, Bury: []*eventbus.DeadLetter{two}})
+	for _, store := range []eventbus.Store{s, beside} {
+		requireLetters(t, newestFirst([]*eventbus.DeadLetter{one, two}), page(t, store, eventbus.LetterQuery{}).Letters)
+	}
+	replay := ready()
+	apply(t, beside, &eventbus.Batch{Now: noon, Take: []eventbus.LetterID{one.ID}, New: []*eventbus.Record{replay}})
+	refuse(t, s, &eventbus.Batch{Now: noon, Take: []eventbus.LetterID{one.ID}}, eventbus.ErrNotFound)
+	requireRecords(t, []*eventbus.Record{replay}, lookup(t, beside, replay.ID))
+	requireRecords(t, []*eventbus.Record{replay}, claimReady(t, s))
+	order := eventbus.Order{Subscription: "billing", Pause: true, At: noon}
+	apply(t, beside, &eventbus.Batch{Now: noon, Orders: []eventbus.Order{order}})
+	orders, err := s.Orders(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []eventbus.Order{order}, orders)
+	require.Equal(t, stats(t, s), stats(t, beside))
+}
+
+// A store without the lease does not get it from Reopen, nor when the lease ends.
+func testBesideKeepsTheLease(t *testing.T, r *rig) {
+	s, beside := r.open(t), r.beside(t)
+	held := ready(leased)
+	insert(t, s, held)
+	require.NoError(t, beside.Reopen(t.Context()))
+	_, err := beside.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1})
+	require.ErrorIs(t, err, eventbus.ErrNoLease)
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{held}})
+	require.NoError(t, s.Close(t.Context()))
+	_, err = beside.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1})
+	require.ErrorIs(t, err, eventbus.ErrNoLease)
+	insert(t, beside, ready())
+	require.Len(t, claimReady(t, r.open(t)), 2)
+}
+
+var crashTests = []conformanceTest{
+	{name: "CountsEach", needs: needsCrash, run: testCrashCounts},
+	{name: "OnlySuspects", needs: needsCrash, run: testCrashSuspects},
+	{name: "SuspectsOfOtherLeases", needs: needsCrash, run: testSuspectsOfOtherLeases},
+	{name: "FreeRecordsCountNone", needs: needsCrash, run: testCrashOfFreeRecords},
+	{name: "Fences", needs: needsCrash, run: testCrashFences},
+}
+
+// crashesOf claims all ready records and returns their Crashes by Ref.
+func crashesOf(t *testing.T, s eventbus.Store) map[eventbus.Ref]int {
+	t.Helper()
+	crashes := make(map[eventbus.Ref]int)
+	for _, n := range claimReady(t, s) {
+		require.False(t, n.Own, "record %d", n.Ref)
+		require.False(t, n.Suspect, "record %d", n.Ref)
+		crashes[n.Ref] = n.Crashes
+	}
+	return crashes
+}
+
+// Each lease that ended without Close counts. A Close in between does not reset the count.
+func testCrashCounts(t *testing.T, r *rig) {
+	s := r.open(t)
+	a := ready(leased)
+	insert(t, s, a)
+	for i := range 3 {
+		s = r.crash(t, s)
+		require.EqualValues(t, 1, stats(t, s).Free)
+		require.Equal(t, map[eventbus.Ref]int{a.Ref: i + 1}, crashesOf(t, s))
+		if i == 1 {
+			s = r.reopen(t, s)
+			require.Equal(t, map[eventbus.Ref]int{a.Ref: i + 1}, crashesOf(t, s))
+			require.NoError(t, s.Reopen(t.Context()))
+			require.Equal(t, map[eventbus.Ref]int{a.Ref: i + 1}, crashesOf(t, s))
+			apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Crashes: 99}}})
+		}
+	}
+}
+
+// If a crashed lease had suspects, only those count it.
+func testCrashSuspects(t *testing.T, r *rig) {
+	s := r.open(t)
+	a, b, c := ready(leased), ready(leased, suspect), ready(leased)
+	insert(t, s, a, b, c)
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: c.Ref, Leased: true, Suspect: true}}})
+	s = r.crash(t, s)
+	require.Equal(t, map[eventbus.Ref]int{a.Ref: 0, b.Ref: 1, c.Ref: 1}, crashesOf(t, s))
+	// Claim has cleared Suspect: now the crash counts for all.
+	s = r.crash(t, s)
+	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 2, c.Ref: 2}, crashesOf(t, s))
+	// An update clears Suspect too.
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Suspect: true}, {Ref: b.Ref, Leased: true, Suspect: true}}})
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}})
+	s = r.crash(t, s)
+	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 3, c.Ref: 2}, crashesOf(t, s))
+}
+
+// Two leases crash before a record is claimed. Each counts by its own suspects.
+func testSuspectsOfOtherLeases(t *testing.T, r *rig) {
+	s := r.open(t)
+	a, b := ready(leased, suspect), ready(leased)
+	insert(t, s, a, b)
+	s = r.crash(t, s)
+	c, d := ready(leased), ready(leased)
+	insert(t, s, c, d)
+	s = r.crash(t, s)
+	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 0, c.Ref: 1, d.Ref: 1}, crashesOf(t, s))
+}
+
+// A lease does not have the records that are free when it crashes, suspects or not.
+func testCrashOfFreeRecords(t *testing.T, r *rig) {
+	s := r.open(t)
+	a, b, c, d := ready(), ready(leased), ready(suspect), ready(leased)
+	insert(t, s, a, b, c, d)
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: b.Ref, Suspect: true}}})
+	s = r.crash(t, s)
+	require.Equal(t, map[eventbus.Ref]int{a.Ref: 0, b.Ref: 0, c.Ref: 0, d.Ref: 1}, crashesOf(t, s))
+}
+
+// The records of a crashed lease are free, and not leased by the next one.
+func testCrashFences(t *testing.T, r *rig) {
+	s := r.open(t)
+	a := ready(leased)
+	insert(t, s, a)
+	s = r.crash(t, s)
+	refuse(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref}}, eventbus.ErrNotLeased)
+	refuse(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}}, eventbus.ErrNotLeased)
+	require.Len(t, claimReady(t, s), 1)
+	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref}})
+}
+
+var watchTests = []conformanceTest{
+	{name: "OtherProcess", needs: needsBeside, run: testWatch},
+	{name: "StopWaits", needs: needsBeside, run: testWatchStop},
+	{name: "StopAfterClose", run: testWatchStopAfterClose},
+}
+
+// watchPatience is how long a test waits for a hint: 250 ms, and time for a slow machine.
+const watchPatience = 5 * time.Second
+
+func testWatch(t *testing.T, r *rig) {
+	s, beside := r.open(t), r.beside(t)
+	hints := make(chan struct{}, 1000)
+	hint := func() {
+		select {
+		case hints <- struct{}{}:
+		default:
+		}
+	}
+	for _, pair := range [][2]eventbus.Store{{s, beside}, {beside, s}} {
+		stop := pair[0].Watch(hint)
+		for range 3 {
+			for len(hints) > 0 {
+				<-hints
+			}
+			apply(t, pair[1], &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}, Bury: []*eventbus.DeadLetter{letter()}})
+			timer := time.NewTimer(watchPatience)
+			select {
+			case <-hints:
+			case <-timer.C:
+				require.FailNow(t, "no hint", "%v after another process has committed", watchPatience)
+			}
+			timer.Stop()
+		}
+		stop()
+		for len(hints) > 0 {
+			<-hints
+		}
+		apply(t, pair[1], &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}})
+		pause(t, 300*time.Millisecond)
+		require.Empty(t, hints, "a hint came after stop")
+	}
+}
+
+// pause waits, unless the test ends.
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// stop waits for a call in progress.
+func testWatchStop(t *testing.T, r *rig) {
+	s, beside := r.open(t), r.beside(t)
+	entered, leave := make(chan error, 1), make(chan struct{})
+	var once sync.Once
+	var mu sync.Mutex
+	returned := false
+	stop := s.Watch(func() {
+		once.Do(func() {
+			entered <- nil
+			<-leave
+			mu.Lock()
+			defer mu.Unlock()
+			returned = true
+		})
+	})
+	beside.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, func(error) {})
+	require.NoError(t, await(t, entered))
+	go func() {
+		pause(t, 20*time.Millisecond)
+		close(leave)
+	}()
+	stop()
+	mu.Lock()
+	defer mu.Unlock()
+	require.True(t, returned, "stop returned during a call")
+}
+
+func testWatchStopAfterClose(t *testing.T, r *rig) {
+	s := r.open(t)
+	stop := s.Watch(func() {})
+	require.NoError(t, s.Close(t.Context()))
+	within(t, "stop, after Close,", stop)
+}

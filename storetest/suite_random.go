@@ -1,0 +1,245 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+var randomTests = func() []conformanceTest {
+	var tests []conformanceTest
+	for seed := range uint64(6) {
+		tests = append(tests, conformanceTest{
+			name: fmt.Sprintf("Seed%d", seed),
+			run:  func(t *testing.T, r *rig) { testRandom(t, r, seed) },
+		})
+	}
+	return tests
+}()
+
+// walk is a random sequence of calls, whose outcomes the oracle predicts.
+type walk struct {
+	*rand.Rand
+	oracle
+	t       *testing.T
+	rig     *rig
+	s       eventbus.Store
+	beside  eventbus.Store // nil if the backend has none
+	now     time.Time
+	last    eventbus.Ref
+	letters []eventbus.LetterID // of all letters so far
+	ids     []eventbus.EventID
+}
+
+func testRandom(t *testing.T, r *rig, seed uint64) {
+	steps := 400
+	if testing.Short() {
+		steps = 100
+	}
+	w := &walk{Rand: rand.New(rand.NewPCG(seed, 2)), t: t, rig: r, s: r.open(t), now: noon} //nolint:gosec // reproducible
+	if r.Beside != nil {
+		w.beside = r.beside(t)
+	}
+	for range 5 {
+		w.ids = append(w.ids, eventbus.NewEventID())
+	}
+	for step := range steps {
+		w.now = w.now.Add(time.Duration(w.IntN(1000)) * time.Millisecond)
+		switch n := w.IntN(100); {
+		case n < 60:
+			w.submit(step)
+		case n < 92:
+			w.claimSome(step)
+		case n < 94:
+			require.NoError(t, w.s.Reopen(t.Context()))
+			w.end(false)
+		case n < 97:
+			w.s = r.reopen(t, w.s)
+			w.end(false)
+		case r.Crash != nil:
+			w.s = r.crash(t, w.s)
+			w.end(true)
+		}
+		require.Equal(t, w.stats(), stats(t, w.s), "step %d", step)
+	}
+	w.compare()
+	w.s = r.reopen(t, w.s)
+	w.end(false)
+	w.compare()
+}
+
+// submit submits a random batch.
+func (w *walk) submit(step int) {
+	s, holder := w.s, true
+	if w.beside != nil && w.IntN(8) == 0 {
+		s, holder = w.beside, false
+	}
+	b := w.batch(holder)
+	specified := *b
+	specified.New = nil
+	for _, n := range b.New {
+		c := *n
+		specified.New = append(specified.New, &c)
+	}
+	err := submit(w.t, s, b)
+	if err != nil {
+		want := w.apply(&specified, nil, holder)
+		require.NotNil(w.t, want, "step %d: refused: %v", step, err)
+		require.Equal(w.t, want, err, "step %d", step)
+		return
+	}
+	var refs []eventbus.Ref
+	for _, n := range b.New {
+		require.Greater(w.t, n.Ref, w.last, "step %d", step)
+		w.last = n.Ref
+		refs = append(refs, n.Ref)
+	}
+	if want := w.apply(&specified, refs, holder); want != nil {
+		require.Fail(w.t, "a batch was applied", "step %d: want %v", step, want)
+	}
+	for i, n := range b.New {
+		require.Equal(w.t, w.records[len(w.records)-len(b.New)+i].Position, n.Position, "step %d: Position of %d", step, n.Ref)
+	}
+}
+
+// chance runs do up to twice.
+func (w *walk) chance(percent int, do func()) {
+	for range 2 {
+		if w.IntN(100) < percent {
+			do()
+		}
+	}
+}
+
+// batch returns a batch that the store applies more often than not.
+func (w *walk) batch(holder bool) *eventbus.Batch {
+	b := &eventbus.Batch{Now: w.now}
+	dedupe := func() eventbus.Dedupe {
+		return eventbus.Dedupe{
+			Scope: fmt.Sprint("scope", w.IntN(2)), Key: fmt.Sprint("key", w.IntN(20)), Event: eventbus.NewEventID(),
+			Content: fmt.Sprint(w.IntN(100)), Expires: w.now.Add(time.Duration(w.IntN(20)-2) * time.Second),
+		}
+	}
+	w.chance(10, func() { b.Remember = append(b.Remember, dedupe()) })
+	w.chance(10, func() { b.Forget = append(b.Forget, dedupe()) })
+	w.chance(5, func() {
+		if len(w.letters) > 0 {
+			b.Take = append(b.Take, w.letters[max(0, len(w.letters)-1-w.IntN(12))])
+		}
+	})
+	w.chance(35, func() { b.New = append(b.New, w.newRecord(holder, len(b.New) > 0)) })
+	if held := w.held(); holder {
+		if len(held) > 0 {
+			w.chance(25, func() { b.Update = append(b.Update, w.change(held[w.IntN(len(held))])) })
+			w.chance(15, func() { b.Delete = append(b.Delete, held[w.IntN(len(held))].Ref) })
+		}
+		if w.IntN(30) == 0 && len(w.records) > 0 {
+			b.Update = append(b.Update, w.change(w.records[w.IntN(len(w.records))]))
+		}
+		if w.IntN(30) == 0 && w.last > 0 {
+			b.Delete = append(b.Delete, 1+eventbus.Ref(w.Int64N(int64(w.last))))
+		}
+	}
+	w.chance(8, func() {
+		l := fullLetter()
+		if len(w.letters) > 0 && w.IntN(4) == 0 {
+			l.ID = w.letters[w.IntN(len(w.letters))]
+		}
+		w.letters = append(w.letters, l.ID)
+		b.Bury = append(b.Bury, l)
+	})
+	w.chance(8, func() {
+		b.Orders = append(b.Orders, eventbus.Order{
+			Subscription: fmt.Sprint("subscription", w.IntN(4)), Pause: w.IntN(2) == 0, Trip: w.IntN(3) == 0, Why: fmt.Sprint(w.IntN(100)), At: w.now,
+		})
+	})
+	return b
+}
+
+// held returns the records that the lease has.
+func (w *walk) held() []oracleRecord {
+	return slices.DeleteFunc(slices.Clone(w.records), func(r oracleRecord) bool { return !r.Leased })
+}
+
+func (w *walk) newRecord(holder, follows bool) *eventbus.Record {
+	n := fullRecord()
+	n.ID = w.ids[w.IntN(len(w.ids))]
+	n.Key = []string{"", "", "k", "l"}[w.IntN(4)]
+	w.progress(n)
+	n.Leased = n.Leased && holder || !holder && w.IntN(20) == 0
+	switch {
+	case w.IntN(5) == 0 && follows:
+		n.Position = eventbus.BesidePrevious
+	case w.IntN(5) == 0 && w.last > 0:
+		n.Position = 1 + w.Int64N(int64(w.last))
+	}
+	return n
+}
+
+// change returns a random update of a record.
+func (w *walk) change(r oracleRecord) *eventbus.Record {
+	u := &eventbus.Record{Ref: r.Ref, Position: 1, ID: eventbus.NewEventID(), Type: "ignored", Crashes: 1000, Own: true}
+	w.progress(u)
+	return u
+}
+
+// progress sets the fields of Update.
+func (w *walk) progress(r *eventbus.Record) {
+	r.State = eventbus.RecordState(w.IntN(4))
+	r.Due, r.Door, r.Progress = time.Time{}, "", nil
+	switch r.State {
+	case eventbus.RecordWaiting, eventbus.RecordScheduled:
+		r.Due = w.now.Add(time.Duration(w.IntN(6000)-1000) * time.Millisecond)
+	case eventbus.RecordParked:
+		r.Door = fmt.Sprint("door", w.IntN(2))
+	case eventbus.RecordReady:
+	}
+	if w.IntN(2) == 0 {
+		r.Progress = fullRecord().Progress
+		r.Progress.Attempts = w.IntN(1000)
+	}
+	r.Leased, r.Suspect = w.IntN(2) == 0, w.IntN(6) == 0
+}
+
+// claimSome claims records of a random kind.
+func (w *walk) claimSome(step int) {
+	q := eventbus.ClaimQuery{
+		Kind: eventbus.ClaimKind(w.IntN(4)), Limit: 1 + w.IntN(5), Now: w.now,
+		Door: fmt.Sprint("door", w.IntN(2)), Event: w.ids[w.IntN(len(w.ids))],
+	}
+	want, got := w.claim(q), claim(w.t, w.s, q)
+	require.Equal(w.t, recordTexts(want.Records), recordTexts(got.Records), "step %d: %+v", step, q)
+	require.Equal(w.t, want.More, got.More, "step %d: More of %+v", step, q)
+	require.True(w.t, want.NextDue.Equal(got.NextDue), "step %d: NextDue of %+v is %v, want %v", step, q, got.NextDue, want.NextDue)
+}
+
+func recordTexts(records []*eventbus.Record) []string {
+	texts := []string{}
+	for _, r := range records {
+		texts = append(texts, recordText(r))
+	}
+	return texts
+}
+
+// compare compares all data.
+func (w *walk) compare() {
+	requireLetters(w.t, newestFirst(w.oracle.letters), page(w.t, w.s, eventbus.LetterQuery{}).Letters)
+	orders, err := w.s.Orders(w.t.Context())
+	require.NoError(w.t, err)
+	require.Equal(w.t, append([]eventbus.Order{}, w.orders...), append([]eventbus.Order{}, orders...))
+	for _, id := range w.ids {
+		var want []*eventbus.Record
+		for i := range w.records {
+			if w.records[i].ID == id {
+				want = append(want, &w.records[i].Record)
+			}
+		}
+		requireRecords(w.t, want, lookup(w.t, w.s, id))
+	}
+}

@@ -1,0 +1,219 @@
+package storetest
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+var recordTests = []conformanceTest{
+	{name: "EveryField", run: testEveryField},
+	{name: "Payload", run: testRecordPayload},
+	{name: "Times", run: testRecordTimes},
+	{name: "Position", run: testPosition},
+	{name: "RefsGrow", run: testRefsGrow},
+	{name: "IgnoredFields", run: testIgnoredFields},
+	{name: "OwnMemory", run: testOwnMemory},
+	{name: "Lookup", run: testLookup},
+	{name: "Stats", run: testStats},
+}
+
+// A record returns with every field, after any way out of the store.
+func testEveryField(t *testing.T, r *rig) {
+	s := r.open(t)
+	var records []*eventbus.Record
+	for _, state := range []eventbus.RecordState{eventbus.RecordReady, eventbus.RecordWaiting, eventbus.RecordScheduled, eventbus.RecordParked} {
+		n := fullRecord()
+		n.State, n.Door = state, "door "+state.String()
+		if state == eventbus.RecordWaiting {
+			n.Key = "" // otherwise ClaimReady claims it
+		}
+		records = append(records, n)
+	}
+	insert(t, s, records...)
+	for _, n := range records {
+		requireRecords(t, []*eventbus.Record{n}, lookup(t, s, n.ID))
+	}
+	s = r.reopen(t, s)
+	last := noon.Add(10_000 * time.Hour)
+	parkedAt := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door parked"})
+	requireRecords(t, records[3:], parkedAt.Records)
+	requireRecords(t, records[2:3], claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: records[2].ID}).Records)
+	requireRecords(t, records[:1], claimReady(t, s))
+	requireRecords(t, records[1:2], claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: last}).Records)
+	for _, n := range records {
+		requireRecords(t, []*eventbus.Record{n}, lookup(t, s, n.ID))
+	}
+}
+
+// A payload is any bytes. nil and empty differ.
+func testRecordPayload(t *testing.T, r *rig) {
+	s := r.open(t)
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	var records []*eventbus.Record
+	for _, payload := range [][]byte{nil, {}, {0}, []byte("null"), []byte(`{"a": 1}`), {0xff, 0xfe}, every, slices.Repeat(every, 4096)} {
+		records = append(records, ready(func(n *eventbus.Record) { n.Payload = payload }))
+	}
+	insert(t, s, records...)
+	requireRecords(t, records, claimReady(t, r.reopen(t, s)))
+}
+
+// Times keep their nanoseconds and are in UTC, from the zero time to the year 9999.
+func testRecordTimes(t *testing.T, r *rig) {
+	s := r.open(t)
+	var records []*eventbus.Record
+	for _, instant := range []time.Time{
+		{}, noon, time.Unix(0, 0).UTC(), time.Date(1600, 1, 2, 3, 4, 5, 999999999, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC),
+	} {
+		records = append(records, ready(waiting(0), func(n *eventbus.Record) {
+			n.Published, n.Due, n.Scheduled = instant, instant, instant
+			n.Progress = &eventbus.RecordProgress{Failures: []eventbus.Failure{{Time: instant}}}
+		}))
+	}
+	insert(t, s, records...)
+	byDue := []*eventbus.Record{records[0], records[3], records[2], records[1], records[4]}
+	early := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: records[4].Due.Add(-1)})
+	requireRecords(t, byDue[:4], early.Records)
+	require.True(t, early.NextDue.Equal(records[4].Due), "NextDue: %v", early.NextDue)
+	requireRecords(t, byDue[4:], claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: records[4].Due}).Records)
+
+	zone := time.FixedZone("zone", 3600)
+	now := time.Now() // with a monotonic reading
+	local := ready(func(n *eventbus.Record) { n.Published, n.Scheduled = now, noon.In(zone) })
+	insert(t, s, local)
+	got := lookup(t, s, local.ID)[0]
+	require.Equal(t, now.Round(0).UTC(), got.Published)
+	require.Equal(t, noon, got.Scheduled)
+}
+
+// Position 0 stands for the own Ref, BesidePrevious for the Position of the record before.
+func testPosition(t *testing.T, r *rig) {
+	s := r.open(t)
+	insert(t, s, ready(), ready()) // so that a Ref is not an index
+	records := []*eventbus.Record{
+		ready(), ready(at(eventbus.BesidePrevious)), ready(at(eventbus.BesidePrevious)),
+		ready(at(7)), ready(at(eventbus.BesidePrevious)), ready(),
+	}
+	insert(t, s, records...)
+	want := []int64{int64(records[0].Ref), int64(records[0].Ref), int64(records[0].Ref), 7, 7, int64(records[5].Ref)}
+	for i, n := range records {
+		require.Equal(t, want[i], n.Position, "record %d", i)
+		require.Equal(t, want[i], lookup(t, s, n.ID)[0].Position, "stored record %d", i)
+	}
+}
+
+// Refs grow over batches, deletions and leases. A store never assigns one again.
+func testRefsGrow(t *testing.T, r *rig) {
+	s := r.open(t)
+	var last eventbus.Ref
+	for i := range 12 {
+		records := []*eventbus.Record{ready(leased), ready(leased)}
+		insert(t, s, records...)
+		for _, n := range records {
+			require.Greater(t, n.Ref, last)
+			last = n.Ref
+		}
+		apply(t, s, &eventbus.Batch{Now: noon, Delete: refsOf(records)})
+		switch {
+		case i%4 == 1:
+			s = r.reopen(t, s)
+		case i%4 == 2 && r.Crash != nil:
+			s = r.crash(t, s)
+		case i%4 == 3:
+			require.NoError(t, s.Reopen(t.Context()))
+		}
+	}
+}
+
+// A store ignores Ref, Crashes and Own of a new record, and Crashes and Own of an update.
+func testIgnoredFields(t *testing.T, r *rig) {
+	s := r.open(t)
+	n := ready(leased)
+	n.Ref, n.Crashes, n.Own = 99, 5, true
+	insert(t, s, n)
+	require.NotEqual(t, eventbus.Ref(99), n.Ref)
+	u := *n
+	u.Leased, u.Crashes, u.Own = false, 6, false
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{&u}})
+	claimed := claimReady(t, s)
+	require.Len(t, claimed, 1)
+	require.Zero(t, claimed[0].Crashes)
+	require.True(t, claimed[0].Own)
+}
+
+// After done, the store and the bus share no memory.
+func testOwnMemory(t *testing.T, r *rig) {
+	s := r.open(t)
+	n, l := fullRecord(), fullLetter()
+	n.Leased = true
+	apply(t, s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{n}, Bury: []*eventbus.DeadLetter{l}})
+	wantRecord, wantLetter := recordText(n), letterText(l)
+	spoil := func(n *eventbus.Record, l *eventbus.DeadLetter) {
+		n.Payload[0]++
+		n.Targets[0], n.Progress.Failures[0].Error, n.Replay.Succeeded[0] = "x", "x", "x"
+		n.Progress.Attempts++
+		l.Succeeded[0], l.Failures[0].Rule.Name = "x", "x"
+		l.Event.Payload.(json.RawMessage)[2]++
+	}
+	spoil(n, l)
+	for range 2 {
+		gotRecord := lookup(t, s, n.ID)[0]
+		gotLetter, err := s.Letter(t.Context(), l.ID)
+		require.NoError(t, err)
+		require.Equal(t, wantRecord, recordText(gotRecord))
+		require.Equal(t, wantLetter, letterText(&gotLetter))
+		gotPage := page(t, s, eventbus.LetterQuery{}).Letters
+		require.Equal(t, wantLetter, letterText(&gotPage[0]))
+		spoil(gotRecord, &gotLetter)
+		gotLetter = gotPage[0]
+		spoil(gotRecord, &gotLetter)
+	}
+}
+
+// Lookup returns the records of an event by Ref, free and leased ones.
+func testLookup(t *testing.T, r *rig) {
+	s := r.open(t)
+	id := eventbus.NewEventID()
+	of := func(n *eventbus.Record) { n.ID = id }
+	records := []*eventbus.Record{ready(of, at(9)), ready(of, leased, at(8)), ready(of, parked("door")), ready(of, scheduled(time.Hour))}
+	insert(t, s, ready(), records[0], records[1])
+	insert(t, s, records[2:]...)
+	found := lookup(t, s, id)
+	requireRecords(t, records, found)
+	for i, n := range found {
+		require.Equal(t, records[i].Leased, n.Leased, "record %d", i)
+	}
+	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{records[1].Ref}})
+	require.Equal(t, []eventbus.Ref{records[0].Ref, records[2].Ref, records[3].Ref}, refsOf(lookup(t, s, id)))
+	require.Empty(t, lookup(t, s, eventbus.NewEventID()))
+}
+
+func testStats(t *testing.T, r *rig) {
+	s := r.open(t)
+	require.Zero(t, stats(t, s))
+	apply(t, s, &eventbus.Batch{
+		Now: noon,
+		New: []*eventbus.Record{
+			ready(), ready(leased), ready(waiting(0)), ready(waiting(0), leased), ready(waiting(0)),
+			ready(scheduled(0)), ready(parked("door"), leased), ready(parked("door")),
+		},
+		Bury: []*eventbus.DeadLetter{letter(), letter()},
+	})
+	want := eventbus.StoreStats{Ready: 2, Waiting: 3, Scheduled: 1, Parked: 2, Free: 5, Letters: 2}
+	require.Equal(t, want, stats(t, s))
+	require.EqualValues(t, 8, stats(t, s).Unsettled())
+	claimReady(t, s)
+	want.Free = 4
+	require.Equal(t, want, stats(t, s))
+	s = r.reopen(t, s)
+	want.Free = 8
+	require.Equal(t, want, stats(t, s))
+}
