@@ -29,8 +29,11 @@ type feeder struct {
 	order sync.Mutex
 	// Guarded by order.
 	behind   bool
-	arriving int      // subscriptions that are being made
-	doors    []string // with deliveries to claim before anything else
+	again    bool       // others have inserted records since catchUp began
+	catching bool       // catchUp is in progress: changes that open dispatches wait
+	caught   *sync.Cond // catching is false
+	arriving int        // subscriptions that are being made
+	doors    []string   // with deliveries to claim before anything else
 
 	mu          sync.Mutex // guards the following; a leaf
 	uncommitted int        // submitted batches with free records
@@ -46,19 +49,26 @@ type feeder struct {
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
-	feeding  sync.Mutex     // held while records are claimed, and while the store is reopened
+	feeding  semaphore      // held while records are claimed, and while the store is reopened
 	restarts sync.WaitGroup // goroutines that reopen the store
-	starting sync.Mutex     // held by start and stop
+	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
 	unwatch  func()
 }
+
+// semaphore is a lock that is held while the store works.
+type semaphore chan struct{}
+
+func (s semaphore) Lock()   { s <- struct{}{} }
+func (s semaphore) Unlock() { <-s }
 
 // feederPage is the largest number of records that the feeder claims at once.
 const feederPage = 1024
 
 func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1)}
-	f.committed = sync.NewCond(&f.mu)
+	f.committed, f.caught = sync.NewCond(&f.mu), sync.NewCond(&f.order)
+	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
 	return f
@@ -72,6 +82,9 @@ func (f *feeder) submit(r *recording, done func(error)) {
 	c := r.change
 	f.order.Lock()
 	defer f.order.Unlock()
+	for f.catching {
+		f.caught.Wait()
+	}
 	ready := 0
 	for _, record := range r.batch.New {
 		if record.State == RecordReady {
@@ -226,7 +239,7 @@ func (f *feeder) forget(id EventID, w *waiter) {
 func (f *feeder) othersCommitted() {
 	go func() { // the store must not wait for publishers
 		f.order.Lock()
-		f.behind = true
+		f.behind, f.again = true, true
 		f.order.Unlock()
 		f.askForDue()
 		f.wakeUp()
@@ -304,17 +317,20 @@ func (f *feeder) isBehind() bool {
 // claim.
 func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	f.order.Lock()
-	defer f.order.Unlock()
+	f.catching, f.again = true, false
+	f.order.Unlock()
 	f.mu.Lock()
 	for f.uncommitted > 0 {
 		f.committed.Wait()
 	}
 	f.mu.Unlock()
 	more, err = f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
-	if err == nil && !more {
-		more = len(f.doors) > 0
-		f.behind = more || f.arriving > 0
-	}
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.catching = false
+	f.caught.Broadcast()
+	more = more || f.again || len(f.doors) > 0
+	f.behind = err != nil || more || f.arriving > 0
 	return more, err
 }
 

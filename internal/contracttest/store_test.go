@@ -420,6 +420,14 @@ func failAt(t *testing.T, kind storetest.FaultKind, batch int) {
 	}
 	time.Sleep(time.Minute)
 	calls := disk.took()
+	defer func() {
+		if t.Failed() {
+			t.Logf("%+v\n%v", bus.Metrics().Ledger, logs.All())
+			for _, r := range disk.Dump().Records {
+				t.Logf("%+v", r)
+			}
+		}
+	}()
 	for _, payload := range accepted {
 		for _, name := range []string{"mail", "stock"} {
 			found := 0
