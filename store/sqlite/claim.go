@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -176,26 +177,40 @@ func (f *finder) find() ([]candidate, error) {
 	}
 }
 
-func (f *finder) ready() ([]candidate, error) {
-	type stream struct{ owner, kind int64 }
-	var streams []stream
-	for s := (stream{-1 << 62, 0}); ; {
-		last := s
-		const sql = "SELECT owner, kind FROM record INDEXED BY record_ready WHERE " + whereReady +
-			" AND (owner, kind) > (?, ?) ORDER BY owner, kind LIMIT 1"
-		err := query(f.c, sql, func(stmt *sqlite3.Stmt) error {
-			s = stream{stmt.ColumnInt64(0), stmt.ColumnInt64(1)}
+// stream is a part of the index record_ready that is sorted by position.
+type stream struct{ owner, kind int64 }
+
+// readyStreams returns the streams of the records that the lease did not free itself, and of its own
+// ready ones.
+func (f *finder) readyStreams() (streams []stream, err error) {
+	// A condition (owner, kind) > (?, ?) would read all rows of the first pair.
+	const from = "SELECT owner, kind FROM record INDEXED BY record_ready WHERE " + whereReady
+	s, found := stream{owner: math.MinInt64}, false
+	next := func(sql string, args ...any) error {
+		found = false
+		return query(f.c, sql, func(stmt *sqlite3.Stmt) error {
+			s, found = stream{stmt.ColumnInt64(0), stmt.ColumnInt64(1)}, true
 			return nil
-		}, s.owner, s.kind)
-		if err != nil {
-			return nil, err
+		}, args...)
+	}
+	for {
+		err := next(from+" AND owner = ? AND kind > ? ORDER BY kind LIMIT 1", s.owner, s.kind)
+		if err == nil && !found {
+			err = next(from+" AND owner > ? ORDER BY owner, kind LIMIT 1", s.owner)
 		}
-		if s == last {
-			break
+		if err != nil || !found {
+			return streams, err
 		}
-		if own := s.owner == -f.state.epoch; !own || s.kind&kindStateMask == int64(eventbus.RecordReady) {
+		if s.owner != -f.state.epoch || s.kind&kindStateMask == int64(eventbus.RecordReady) {
 			streams = append(streams, s)
 		}
+	}
+}
+
+func (f *finder) ready() ([]candidate, error) {
+	streams, err := f.readyStreams()
+	if err != nil {
+		return nil, err
 	}
 	var found []candidate
 	for _, s := range streams {
@@ -208,8 +223,8 @@ func (f *finder) ready() ([]candidate, error) {
 	if f.state.done {
 		return found, nil
 	}
-	const orphan = "owner > 0 AND owner <> ? AND kind IN (0, 4, 5, 7)"
-	err := f.collect(&found, candidate{orphan: true},
+	const orphan = "owner > 0 AND owner <> ? AND " + kindReady
+	err = f.collect(&found, candidate{orphan: true},
 		"SELECT position, ref, owner FROM record NOT INDEXED WHERE ref > ? AND ref < ? AND position = ref AND "+orphan+" ORDER BY ref LIMIT ?",
 		f.state.ref, f.state.end, f.state.epoch, f.q.Limit+1)
 	if err != nil {

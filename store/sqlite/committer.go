@@ -12,7 +12,7 @@ import (
 )
 
 // maxGroup is the largest number of batches in a commit. More batches wait for the next one.
-const maxGroup = 512
+const maxGroup = 1024
 
 // job is an item of the committer's queue: a batch, records to lease, or a function.
 type job struct {

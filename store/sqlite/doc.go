@@ -34,6 +34,6 @@
 // # Durability
 //
 // Each commit is synced to the disk (synchronous=FULL) and contains all batches that gathered during
-// the previous commit, at most 512. A checksum protects each row. A row that does not match its
+// the previous commit, at most 1024. A checksum protects each row. A row that does not match its
 // checksum is reported as a *CorruptError when it is read.
 package sqlite
