@@ -349,14 +349,15 @@ func (tx *transaction) leasesBetween(from, to eventbus.Ref) bool {
 	return false
 }
 
-// prune removes some of the remembered ids that have expired, about once a second.
+// prune removes some of the remembered ids that expired an hour ago, about once a second. The clock
+// of another process may be behind, and the clock of this one may be set back.
 func (tx *transaction) prune() error {
 	const some = 256
 	if tx.now.Sub(tx.pruned) < time.Second {
 		return nil
 	}
 	const sql = "DELETE FROM dedupe WHERE (scope, key) IN (SELECT scope, key FROM dedupe WHERE expires <= ? ORDER BY expires LIMIT ?)"
-	n, err := tx.w.exec(sql, timeText(tx.now), some)
+	n, err := tx.w.exec(sql, timeText(tx.now.Add(-time.Hour)), some)
 	if err == nil && n < some {
 		tx.pruned = tx.now
 	}

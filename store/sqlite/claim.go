@@ -85,22 +85,15 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 	var owners []int64
 	err = s.claims.read(ctx, func(c *sqlite3.Conn) error {
 		state = s.claim // Reopen changes it with the reader taken
-		found, err := (&finder{c, &state, q}).find()
+		finder := &finder{c: c, state: &state, q: q}
+		found, err := finder.find()
 		if err != nil {
 			return err
 		}
 		slices.SortFunc(found, compareCandidates)
-		due := len(found)
-		if q.Kind == eventbus.ClaimDue {
-			if due = slices.IndexFunc(found, func(f candidate) bool { return f.due.After(q.Now) }); due < 0 {
-				due = len(found)
-			}
-		}
-		n := min(q.Limit, due)
-		chosen, claimed.More = found[:n], due > n
-		if q.Kind == eventbus.ClaimDue && len(found) > n {
-			claimed.NextDue = found[n].due
-		}
+		n := min(q.Limit, len(found))
+		chosen, claimed.More = found[:n], len(found) > n
+		claimed.NextDue = finder.nextDue
 		for _, f := range chosen {
 			err := query(c, "SELECT "+recordColumns+" FROM record WHERE ref = ?", func(stmt *sqlite3.Stmt) error {
 				r, owner, err := s.scanRecord(stmt)
@@ -160,6 +153,8 @@ type finder struct {
 	c     *sqlite3.Conn
 	state *claimState
 	q     eventbus.ClaimQuery
+
+	nextDue time.Time
 }
 
 func (f *finder) find() ([]candidate, error) {
@@ -167,9 +162,9 @@ func (f *finder) find() ([]candidate, error) {
 	case eventbus.ClaimReady:
 		return f.ready()
 	case eventbus.ClaimDue:
-		return f.byOwner("record_due", whereDue, "due", "", "")
+		return f.due()
 	case eventbus.ClaimParked:
-		return f.byOwner("record_parked", whereParked, "position", "door = ? AND ", f.q.Door)
+		return f.parked()
 	case eventbus.ClaimEvent:
 		return f.event()
 	default:
@@ -246,52 +241,70 @@ func (f *finder) collect(found *[]candidate, like candidate, sql string, args ..
 	}, args...)
 }
 
-// byOwner returns the free records of an index that has the column owner. prefix and value select by
-// a column before it.
-func (f *finder) byOwner(index, where, order, prefix, value string) (found []candidate, err error) {
-	from := "FROM record INDEXED BY " + index + " WHERE " + where + " AND " + prefix
-	var args []any
-	if prefix != "" {
-		args = []any{value}
-	}
-	owner := int64(-1 << 62)
-	for {
-		last := owner
+// eachOwner calls visit with the owners of an index, without this lease. from is the beginning of a
+// query that selects by the columns of the index before the owner, and args are its arguments.
+func (f *finder) eachOwner(from string, args []any, visit func(owner int64) error) error {
+	for owner := int64(math.MinInt64); ; {
+		found := false
 		err := query(f.c, "SELECT owner "+from+"owner > ? ORDER BY owner LIMIT 1", func(stmt *sqlite3.Stmt) error {
-			owner = stmt.ColumnInt64(0)
+			owner, found = stmt.ColumnInt64(0), true
 			return nil
 		}, append(slices.Clone(args), owner)...)
-		switch {
-		case err != nil:
-			return nil, err
-		case owner == last:
-			return found, nil
-		case owner == f.state.epoch:
+		if err != nil || !found {
+			return err
+		}
+		if owner == f.state.epoch {
 			continue
 		}
-		err = query(f.c, "SELECT "+order+", ref "+from+"owner = ? ORDER BY "+order+", ref LIMIT ?", func(stmt *sqlite3.Stmt) error {
-			like := candidate{ref: stmt.ColumnInt64(1), owner: owner}
-			if f.q.Kind == eventbus.ClaimDue {
-				if text := stmt.ColumnText(0); text != "" {
-					var err error
-					if like.due, err = parseTime(text); err != nil {
-						return err
-					}
-				}
-			} else {
-				like.at = stmt.ColumnInt64(0)
-			}
-			found = append(found, like)
-			return nil
-		}, append(slices.Clone(args), owner, f.q.Limit+1)...)
-		if err != nil {
-			return nil, err
+		if err := visit(owner); err != nil {
+			return err
 		}
 	}
 }
 
+func (f *finder) parked() (found []candidate, err error) {
+	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked + " AND door = ? AND "
+	err = f.eachOwner(from, []any{f.q.Door}, func(owner int64) error {
+		return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? ORDER BY position, ref LIMIT ?",
+			f.q.Door, owner, f.q.Limit+1)
+	})
+	return found, err
+}
+
+// due returns the records that are due, and sets nextDue. A record without a due time is due.
+func (f *finder) due() (found []candidate, err error) {
+	const from = "FROM record INDEXED BY record_due WHERE " + whereDue + " AND "
+	now := timeText(f.q.Now)
+	err = f.eachOwner(from, nil, func(owner int64) error {
+		add := func(stmt *sqlite3.Stmt) error {
+			c := candidate{ref: stmt.ColumnInt64(1), owner: owner}
+			var err error
+			if text := stmt.ColumnText(0); text != "" {
+				c.due, err = parseTime(text)
+			}
+			found = append(found, c)
+			return err
+		}
+		const columns = "SELECT due, ref " + from + "owner = ? AND "
+		if err := query(f.c, columns+"due IS NULL ORDER BY ref LIMIT ?", add, owner, f.q.Limit+1); err != nil {
+			return err
+		}
+		if err := query(f.c, columns+"due <= ? ORDER BY due, ref LIMIT ?", add, owner, now, f.q.Limit+1); err != nil {
+			return err
+		}
+		return query(f.c, columns+"due > ? ORDER BY due LIMIT 1", func(stmt *sqlite3.Stmt) error {
+			next, err := parseTime(stmt.ColumnText(0))
+			if f.nextDue.IsZero() || next.Before(f.nextDue) {
+				f.nextDue = next
+			}
+			return err
+		}, owner, now)
+	})
+	return found, err
+}
+
 func (f *finder) event() (found []candidate, err error) {
-	const sql = "SELECT position, ref, owner FROM record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ? ORDER BY ref LIMIT ?"
+	const sql = "SELECT 0, ref, owner FROM record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ? ORDER BY ref LIMIT ?"
 	err = f.collect(&found, candidate{}, sql, f.q.Event[:], f.state.epoch, f.q.Limit+1)
 	return found, err
 }

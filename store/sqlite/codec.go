@@ -34,6 +34,10 @@ type fixedFields struct {
 	Replay    *eventbus.RecordReplay `json:"replay,omitempty"`
 }
 
+// hasPayload is set in the length at the beginning of a body if the payload is not nil. It may be
+// empty.
+const hasPayload = 1 << 31
+
 // appendBody appends the column body of a record: the length of the JSON of its fixed fields, that
 // JSON, and the payload. It writes the JSON by hand, because reflection would take a third of the
 // committer's time.
@@ -79,7 +83,11 @@ func appendBody(b []byte, r *eventbus.Record) ([]byte, error) {
 		}
 	}
 	b = append(b, '}')
-	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start-lengthSize))
+	size := uint32(len(b) - start - lengthSize)
+	if r.Payload != nil {
+		size |= hasPayload
+	}
+	binary.LittleEndian.PutUint32(b[start:], size)
 	return append(b, r.Payload...), nil
 }
 
@@ -117,8 +125,9 @@ func decodeBody(body []byte, r *eventbus.Record) error {
 	if len(body) < 4 {
 		return errBody
 	}
-	size := int64(binary.LittleEndian.Uint32(body))
+	header := binary.LittleEndian.Uint32(body)
 	body = body[4:]
+	size := int64(header &^ hasPayload)
 	if size > int64(len(body)) {
 		return errBody
 	}
@@ -128,8 +137,8 @@ func decodeBody(body []byte, r *eventbus.Record) error {
 	}
 	r.Type, r.Key, r.Metadata, r.Published, r.Targets = f.Type, f.Key, f.Metadata, f.Published, f.Targets
 	r.Scheduled, r.Replay = f.Scheduled, f.Replay
-	if payload := body[size:]; len(payload) > 0 {
-		r.Payload = payload[:len(payload):len(payload)]
+	if header&hasPayload != 0 {
+		r.Payload = body[size:len(body):len(body)]
 	}
 	return nil
 }

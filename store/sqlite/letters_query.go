@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -176,9 +177,7 @@ func (s *Store) scanLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.Let
 }
 
 // errStop ends a scan.
-type stopScan struct{}
-
-func (stopScan) Error() string { return "sqlite: scan stopped" }
+var errStop = errors.New("sqlite: scan stopped")
 
 // each calls visit with the letters that match, newest first, until it returns false. The letters
 // have only the fields that a filter compares.
@@ -204,11 +203,11 @@ func (f *letterFilter) each(c *sqlite3.Conn, visit func(*eventbus.DeadLetter) bo
 			}
 		}
 		if f.matches(l) && !visit(l) {
-			return stopScan{}
+			return errStop
 		}
 		return nil
 	}, f.args...)
-	if err == error(stopScan{}) { //nolint:errorlint // query returns it unwrapped
+	if errors.Is(err, errStop) {
 		return nil
 	}
 	return err

@@ -72,12 +72,12 @@ func (w *watch) close() {
 }
 
 // run polls. Commits of this store change the version of the data as well. A store with the lease
-// therefore compares the number of commits of the others.
+// therefore compares the number of commits without the lease.
 func (w *watch) run(stop chan struct{}) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	seen, ok := w.version()
-	for {
+	// The first look is a change: another process may have committed since Watch was called.
+	for seen, ok := int64(0), false; ; {
 		select {
 		case <-stop:
 			return
