@@ -100,7 +100,16 @@ func (s *Store) explain(err error) error {
 	if c := (*CorruptError)(nil); errors.As(err, &c) {
 		return err
 	}
+	if p := (*time.ParseError)(nil); errors.As(err, &p) {
+		return &CorruptError{Path: s.path, Detail: err.Error()}
+	}
 	switch code := sqlite3.ErrCode(err); code.ToPrimary() {
+	case sqlite3.ResultError:
+		// The statements of this package are valid. If SQLite does not compile one, the schema is not the
+		// one that the package made.
+		if _, inSQL := sqlite3.ErrorOffset(err); inSQL {
+			return &CorruptError{Path: s.path, Table: "sqlite_schema", Detail: err.Error()}
+		}
 	case sqlite3.ResultFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case sqlite3.ResultBusy:

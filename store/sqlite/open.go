@@ -75,7 +75,11 @@ func (s *Store) prepareFile(expected bool) error {
 	case !missing && hardLinks(info) > 1:
 		return &PathError{Path: s.path, Reason: "has several hard links: each name would have its own write-ahead log"}
 	}
+	const smallest = 512 // SQLite takes a smaller file for a new one, and overwrites it
 	if !missing && info.Size() > 0 {
+		if info.Size() < smallest {
+			return &CorruptError{Path: s.path, Detail: fmt.Sprintf("it has only %d bytes", info.Size())}
+		}
 		return nil
 	}
 	// SQLite deletes the write-ahead log of a database that is missing or empty.

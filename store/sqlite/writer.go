@@ -63,6 +63,9 @@ func (w *writer) exec(sql string, args ...any) (changed int, err error) {
 
 // setUp sets the modes of the connection, reads them back, and migrates the schema.
 func (w *writer) setUp(s *Store) error {
+	if _, err := w.version(s); err != nil { // before anything is written
+		return err
+	}
 	sync := 2 // FULL
 	if s.cfg.normal {
 		sync = 1
