@@ -485,6 +485,7 @@ func BenchmarkLettersList(b *testing.B) {
 		"rare-reason":         {Reason: eventbus.ReasonExpired},
 		"reason-and-time":     {Reason: eventbus.ReasonExpired, Until: time.Now(), ExactTotal: true},
 		"no-such":             {Subscription: "common", Reason: eventbus.ReasonExpired},
+		"no-such-event":       {Event: eventbus.NewEventID(), Until: time.Now()},
 		"type-without-a-home": {Type: "user.*"},
 	} {
 		b.Run(name, func(b *testing.B) {

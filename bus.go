@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -32,18 +33,23 @@ type Bus struct {
 	// handlers, middleware, observers, options, methods of errors and contexts, log sinks.
 
 	// Immutable after New.
-	config   *config
-	time     *timeline.Timeline
-	log      *zap.Logger
-	ids      *uuid7.Source
-	routes   *route.Table[*Subscription, *targets]
-	pool     *pool.Pool[*dispatch, *worker]
-	keys     *keyGate
-	delay    *delay.Queue[*dispatch]     // retries
-	doors    *delay.Queue[*Subscription] // doors to tend at a time
-	watch    *deadline.Watch[call]
-	letters  *letterQueue
-	recorder func(done func(error)) // the simulation's hook: applies a change later; nil: at once
+	config  *config
+	time    *timeline.Timeline
+	log     *zap.Logger
+	ids     *uuid7.Source
+	routes  *route.Table[*Subscription, *targets]
+	pool    *pool.Pool[*dispatch, *worker]
+	keys    *keyGate
+	delay   *delay.Queue[*dispatch]     // retries
+	doors   *delay.Queue[*Subscription] // doors to tend at a time
+	watch   *deadline.Watch[call]
+	letters *letterQueue
+	store   Store // nil: memory only
+	feeder  *feeder
+	// recorder records a change and then calls done: submit, or the simulation's hook. nil: changes
+	// apply at once.
+	recorder  func(c *change, done func(error))
+	followups *pool.Pool[func(), struct{}] // with a store: applies recorded changes
 
 	types     *capped.Map[typeCounters]
 	retry     atomic.Pointer[retrySettings] // for subscriptions without their own
@@ -68,6 +74,7 @@ type Bus struct {
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
+	missing       map[string]*Subscription // stand-ins, see namedLocked
 	drainedOnce   bool
 	cause         error         // of cutting
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
@@ -122,6 +129,21 @@ func New(opts ...Option) (*Bus, error) {
 		letters:  newLetterIndex(),
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, b.due)
+	if c.store != nil {
+		b.store, b.feeder, b.recorder = c.store, newFeeder(b), b.submit
+		b.followups = pool.New(pool.Config[func(), struct{}]{
+			Open:        func() struct{} { return struct{}{} },
+			Close:       func(struct{}) {},
+			Run:         func(_ struct{}, apply func()) bool { apply(); return true },
+			Enter:       func(func()) bool { return true },
+			Idle:        func(struct{}) {},
+			Freed:       func() {},
+			Rest:        func() {},
+			Concurrency: c.concurrency,
+			Capacity:    math.MaxInt32,
+		})
+		b.followups.Start()
+	}
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
 	return b, nil
 }
@@ -131,14 +153,14 @@ func (b *Bus) workers() pool.Config[*dispatch, *worker] {
 	return pool.Config[*dispatch, *worker]{
 		Open:        func() *worker { return &worker{slot: b.watch.Open(), seen: rand.Uint32()} },
 		Close:       func(w *worker) { b.watch.Close(w.slot) },
-		Run:         func(w *worker, d *dispatch) bool { b.run(w, d); return !w.lost },
+		Run:         func(w *worker, d *dispatch) bool { b.work(w, d); return !w.lost },
 		Enter:       b.enterKey,
 		Idle:        func(w *worker) { w.slot.Clear(); w.calls = nil },
 		Freed:       b.freed,
 		Rest:        func() { b.watch.Rest() },
 		Concurrency: b.config.concurrency,
 		Capacity:    b.config.queue,
-		Wait:        !b.config.refuse,
+		Wait:        !b.config.refuse || b.config.store != nil,
 	}
 }
 

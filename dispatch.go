@@ -56,6 +56,7 @@ type origin struct {
 	due      int64   // when a scheduled event is due; 0 if it was not scheduled
 	given    bool    // the publisher chose the id
 	replay   *replay
+	stored   *stored // nil without a store; the only field that changes later
 }
 
 // replay has the fields of a dispatch that a replay opened.
@@ -131,8 +132,11 @@ func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Dura
 	if d.story != nil {
 		parked = d.story.parked
 	}
-	if o := d.from(); o.due != 0 || o.replay != nil {
-		return time.Duration(now.Nanos-max(o.due, d.replay().began)) - parked
+	switch o := d.from(); {
+	case o.replay != nil:
+		return time.Duration(now.Nanos-max(o.due, o.replay.began)) - parked
+	case o.due != 0:
+		return time.Duration(now.Nanos-o.due) - parked
 	}
 	return now.UTC.Sub(d.published(t)) - parked
 }
@@ -160,6 +164,37 @@ func (d *dispatch) waiter() *waiter {
 	return d.origin.waiter
 }
 
+// stored is the part of a dispatch that only a bus with a store has.
+type stored struct {
+	ref      Ref         // 0 until it has a record
+	position int64       // see Record
+	parent   *dispatch   // from which it was split off, until that is recorded
+	copies   []*dispatch // once they are recorded
+	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
+}
+
+// stored returns nil without a store.
+func (d *dispatch) stored() *stored {
+	if d.origin == nil {
+		return nil
+	}
+	return d.origin.stored
+}
+
+// store gives a dispatch a place for its record. Copies and split deliveries share their origin, so
+// each gets one of its own.
+func (d *dispatch) store(s stored) {
+	var o origin
+	if d.origin != nil {
+		o = *d.origin
+	}
+	o.stored = &s
+	d.origin = &o
+}
+
+// isScheduled reports whether the dispatch is not due yet.
+func (d *dispatch) isScheduled(now int64) bool { return d.from().due > now }
+
 // story is the history of a dispatch. Most dispatches have none.
 type story struct {
 	failures    []failure     // the first ones and the last ones
@@ -171,6 +206,7 @@ type story struct {
 	first       uint8         // failures before the omitted ones
 	unawaited   bool          // its waiter no longer waits for it
 	part        bool          // it was split off: its outcome is not the event's
+	notBefore   int64         // when its next attempt is due, if it was read from a store while it waited
 	detours     *detours
 }
 
@@ -250,6 +286,15 @@ func (d *dispatch) passed() {
 	}
 }
 
+// takeNotBefore returns when the next attempt is due of a dispatch that was read from a store, and
+// clears it.
+func (d *dispatch) takeNotBefore() (due int64) {
+	if d.story != nil {
+		due, d.story.notBefore = d.story.notBefore, 0
+	}
+	return due
+}
+
 // recovered reports whether the dispatch has failures and every failed target has handled the event
 // since. A target that was split off has not.
 func (d *dispatch) recovered() bool {
@@ -300,6 +345,9 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 		}
 		d.passed()
 	}
+	if s := d.stored(); s != nil {
+		split.store(stored{position: s.position, parent: d})
+	}
 	d.ensureDetours().skipped = append(d.ensureDetours().skipped, d.next)
 	return split
 }
@@ -340,4 +388,36 @@ func (s *story) at(target *Subscription) *story {
 		}
 	}
 	return part
+}
+
+// copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
+func (b *Bus) copies(d *dispatch) []*dispatch {
+	if d.to.each == nil {
+		return []*dispatch{d}
+	}
+	all := b.copiesOf(d)
+	b.ledger.copies.Add(int64(len(all)) - 1)
+	if waiter := d.waiter(); waiter != nil {
+		waiter.expect(len(all) - 1)
+	}
+	return all
+}
+
+// copiesOf returns the copies of an event, the recorded ones if there are any.
+func (b *Bus) copiesOf(d *dispatch) []*dispatch {
+	s := d.stored()
+	switch {
+	case d.to.each == nil:
+		return []*dispatch{d}
+	case s != nil && s.copies != nil:
+		return s.copies
+	}
+	all := make([]*dispatch, len(d.to.each))
+	for i, to := range d.to.each {
+		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, to: to}
+		if s != nil {
+			all[i].store(stored{})
+		}
+	}
+	return all
 }

@@ -27,6 +27,21 @@ type callState struct {
 	weight  uint32 // number of calls that the latency represents; 0 if it is not measured
 }
 
+// work runs a dispatch from the queue, unless it was read from a store and may not run now.
+func (b *Bus) work(w *worker, d *dispatch) {
+	if s := d.stored(); s != nil {
+		switch due := d.takeNotBefore(); {
+		case s.leaves:
+			b.leaveToStore(d)
+			return
+		case due > b.time.Nanos():
+			b.await(d, due)
+			return
+		}
+	}
+	b.run(w, d)
+}
+
 // run makes the next attempt of a dispatch: it visits the targets in order, from the next one,
 // until the first failure.
 func (b *Bus) run(w *worker, d *dispatch) {
@@ -172,16 +187,21 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	}
 }
 
-// applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved.
-func (b *Bus) applyOpen(d *dispatch, err error) {
+// applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
+// only the store keeps it.
+func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
 	if err != nil {
-		b.pool.Unreserve(d.places())
+		if !free {
+			b.pool.Unreserve(d.places())
+		}
 		return
 	}
 	b.ledger.accepted.Add(1)
 	d.to.counters.events.Add(1)
 	switch {
 	case len(d.to.subscriptions) == 0: // accept settles it after the observers
+	case free, d.from().due != 0 && b.store != nil:
+		b.ledger.stored.Add(int64(len(b.copies(d))))
 	case d.from().due != 0:
 		b.schedule(d)
 	default:
@@ -221,22 +241,6 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 	}
 }
 
-// copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
-func (b *Bus) copies(d *dispatch) []*dispatch {
-	if d.to.each == nil {
-		return []*dispatch{d}
-	}
-	all := make([]*dispatch, len(d.to.each))
-	for i, to := range d.to.each {
-		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, to: to}
-	}
-	b.ledger.copies.Add(int64(len(all)) - 1)
-	if waiter := d.waiter(); waiter != nil {
-		waiter.expect(len(all) - 1)
-	}
-	return all
-}
-
 // enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
 // the one before it leaves. enterKey runs under the pool's lock.
 func (b *Bus) enterKey(d *dispatch) bool {
@@ -269,12 +273,27 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 	} else {
 		d.to.counters.again.Add(1)
 	}
-	b.record(&change{kind: toWait, d: d, delay: delay, due: due})
+	free := b.store != nil && d.key == "" && b.ledger.waiting.Load() >= maxWaiting
+	b.record(&change{kind: toWait, d: d, delay: delay, due: due, free: free})
 }
 
-func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64) {
+// maxWaiting is the number of waiting dispatches without a key that memory keeps if there is a
+// store. Those with a key stay in memory, because later ones wait for them there.
+const maxWaiting = 100_000
+
+func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
 	b.attemptEnded(d, Waiting, "")
 	b.observeRetry(d, delay, due)
+	if free {
+		b.leaveToStore(d)
+		b.feeder.wakeAt(due)
+		return
+	}
+	b.await(d, due)
+}
+
+// await keeps a dispatch until its next attempt is due.
+func (b *Bus) await(d *dispatch, due int64) {
 	s := d.to.subscriptions[d.next]
 	seated := d.seat().Number != 0
 	if seated {
@@ -316,6 +335,9 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	case why == shutRemoved:
 		b.bury(parked, ReasonUnsubscribed)
 		return all
+	case why == shutMissing:
+		b.record(&change{kind: toPark, d: parked, free: true})
+		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
 		b.settle(parked, Dropped)
 		return all
@@ -336,11 +358,16 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	return all
 }
 
-// applyPark puts a delivery that has a seat into the line.
-func (b *Bus) applyPark(d *dispatch) {
+// applyPark puts a delivery that has a seat into the line, or leaves it to the store.
+func (b *Bus) applyPark(d *dispatch, free bool) {
 	s := d.seatedAt()
 	if attempt := d.takeObserved(); attempt != nil {
 		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
+	}
+	if free {
+		d.unawait(s)
+		b.leaveToStore(d)
+		return
 	}
 	b.leaveKey(d)
 	d.state = stateParked
@@ -363,7 +390,7 @@ func (d *dispatch) unawait(s *Subscription) {
 	if waiter == nil {
 		return
 	}
-	part := d.story.part
+	part := d.ensureStory().part
 	d.story.unawaited = true
 	waiter.held(s, part, int(d.attempt))
 }
@@ -382,11 +409,18 @@ func (b *Bus) requeue(all ...*dispatch) {
 	b.pool.Return(false, all...)
 }
 
-// bury ends a dispatch at its next target with a dead letter.
-func (b *Bus) bury(d *dispatch, reason Reason) *DeadLetter {
-	l := b.letter(d, reason)
-	b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: l})
-	return l
+// bury ends a dispatch at its next target with a dead letter. At a shutdown, a store keeps the
+// dispatch instead.
+func (b *Bus) bury(d *dispatch, reason Reason) {
+	if b.store == nil || reason != ReasonShutdown {
+		b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: b.letter(d, reason)})
+		return
+	}
+	if d.state == stateRunning { // targets may have handled the event since the last record
+		b.record(&change{kind: toStore, d: d, free: true})
+		return
+	}
+	b.leaveToStore(d)
 }
 
 // settle ends a dispatch without a dead letter.
@@ -400,7 +434,9 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	var reason Reason
 	if l != nil {
 		reason = l.Reason
-		b.letters.add(l)
+		if b.store == nil {
+			b.letters.add(l)
+		}
 	}
 	b.attemptEnded(d, outcome, reason)
 	count := &b.ledger.handled

@@ -208,8 +208,8 @@ func (q *DLQ) ready(ctx context.Context) error {
 
 // List returns a page of the letters that match a query, newest first. It does not block.
 //
-// Fingerprint, Subscription and Reason are served by an index. For the other fields, List scans the
-// letters that the index yields, at about 0.2 µs a letter.
+// Event, Fingerprint, Key, Subscription and Reason are served by an index. For the other fields,
+// List scans the letters that the index yields, at about 0.2 µs a letter.
 //
 // Errors: *PatternError, *OptionError, the context's error if it has ended.
 func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
@@ -217,7 +217,11 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	if err != nil {
 		return LetterPage{}, fmt.Errorf("List: %w", err)
 	}
-	return q.bus.letters.list(f), nil
+	page, err := q.bus.listLetters(ctx, f)
+	if err != nil {
+		return page, fmt.Errorf("List: %w", err)
+	}
+	return page, nil
 }
 
 // Get returns the letter with an id.
@@ -227,9 +231,9 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	if err := q.ready(ctx); err != nil {
 		return DeadLetter{}, fmt.Errorf("Get: %w", err)
 	}
-	l, ok := q.bus.letters.get(id)
-	if !ok {
-		return DeadLetter{}, fmt.Errorf("Get: %w: %s", ErrNotFound, id)
+	l, err := q.bus.getLetter(ctx, id)
+	if err != nil {
+		return DeadLetter{}, fmt.Errorf("Get(%s): %w", id, err)
 	}
 	return l, nil
 }
@@ -249,7 +253,7 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("Replay: %w", err)
 	}
-	if err := q.bus.replay(id, nil); err != nil {
+	if err := q.bus.replay(ctx, id, nil); err != nil {
 		return fmt.Errorf("Replay(%s): %w", id, err)
 	}
 	return nil
@@ -264,10 +268,14 @@ func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any) error 
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
 	}
-	if err := checkJSON(payload); err != nil {
+	err := checkJSON(payload)
+	if err == nil && q.bus.store != nil {
+		payload, err = q.bus.encode(payload)
+	}
+	if err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
 	}
-	if err := q.bus.replay(id, &replaying{edits: true, payload: payload}); err != nil {
+	if err := q.bus.replay(ctx, id, &replaying{edits: true, payload: payload}); err != nil {
 		return fmt.Errorf("ReplayEdited(%s): %w", id, err)
 	}
 	return nil
@@ -299,8 +307,12 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("Purge: %w", err)
 	}
-	if q.bus.letters.remove([]LetterID{id}) == 0 {
-		return fmt.Errorf("Purge: %w: %s", ErrNotFound, id)
+	removed, err := q.bus.removeLetters(ctx, []LetterID{id})
+	if err == nil && removed == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("Purge(%s): %w", id, err)
 	}
 	return nil
 }
@@ -324,6 +336,9 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		Due:             r.due,
 		madeBy:          b,
 		order:           d.orderID(),
+	}
+	if s := d.stored(); s != nil {
+		l.ID, l.Position = b.ids.Next(b.time.Now().Millis), s.position
 	}
 	if due := d.from().due; due != 0 && l.Due.IsZero() {
 		l.Due = b.time.At(due)
@@ -366,7 +381,7 @@ type replaying struct {
 }
 
 // replay removes a letter and opens a dispatch of its event, in one step.
-func (b *Bus) replay(id LetterID, r *replaying) error {
+func (b *Bus) replay(ctx context.Context, id LetterID, r *replaying) error {
 	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
 	// and waits.
 	b.entering.Add(1)
@@ -377,15 +392,15 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 	if b.ending.Load() {
 		return b.refuseShutdown()
 	}
-	l, ok := b.letters.get(id)
-	if !ok {
-		return ErrNotFound
+	l, err := b.getLetter(ctx, id)
+	if err != nil {
+		return err
 	}
 	d, err := b.reopen(&l, r)
 	if err != nil {
 		return err
 	}
-	if err := b.recordNow(&change{kind: toReplay, d: d, letter: &l}); err != nil {
+	if err := b.recordNow(ctx, &change{kind: toReplay, d: d, letter: &l}); err != nil {
 		return err
 	}
 	b.observeReplay(&l)
@@ -395,14 +410,17 @@ func (b *Bus) replay(id LetterID, r *replaying) error {
 // applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it
 // again. If several replays of a letter run concurrently, the first one removes it, and the others
 // get ErrNotFound.
-func (b *Bus) applyReplay(d *dispatch, l *DeadLetter) error {
-	if b.letters.remove([]LetterID{l.ID}) == 0 {
+func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
+	if b.store == nil && b.letters.remove([]LetterID{l.ID}) == 0 {
 		return ErrNotFound
 	}
 	b.ledger.replays.Add(1)
-	if d.from().due > b.time.Nanos() {
+	switch scheduled := d.isScheduled(b.time.Nanos()); {
+	case b.store != nil && (free || scheduled):
+		b.ledger.stored.Add(int64(len(b.copies(d))))
+	case scheduled:
 		b.schedule(d)
-	} else {
+	default:
 		b.enqueue(d, false)
 	}
 	return nil
@@ -461,13 +479,19 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	if l.Due.After(now.UTC) {
 		d.origin.due = timeline.Later(now.Nanos, l.Due.Sub(now.UTC))
 	}
+	if b.store != nil {
+		for _, s := range to.subscriptions {
+			to.recorded = append(to.recorded, s.id)
+		}
+		d.store(stored{})
+	}
 	if r != nil {
 		again.run = r.run
 		if r.edits {
 			if !l.Edited {
 				again.edited, again.original = true, l.Event.Payload
 			}
-			d.payload = r.payload
+			d.payload = r.payload // with a store, it is encoded
 		}
 	}
 	return d, nil

@@ -129,7 +129,11 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 	if err != nil {
 		return report, fmt.Errorf("ReplayMatching: %w", err)
 	}
-	ids := replayOrder(q.bus.letters.snapshot(f))
+	letters, err := q.bus.snapshotLetters(ctx, f)
+	if err != nil {
+		return report, fmt.Errorf("ReplayMatching: %w", err)
+	}
+	ids := replayOrder(letters)
 	report.Matched = len(ids)
 	if o.dryRun {
 		return report, nil
@@ -141,7 +145,7 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 		if err = pace.wait(ctx); err != nil {
 			break
 		}
-		if err = q.bus.replay(id, r); errchain.Is(err, ErrShutdown) {
+		if err = q.bus.replay(ctx, id, r); errchain.Is(err, ErrShutdown) {
 			break
 		}
 		switch {
@@ -200,6 +204,9 @@ func replayOrder(letters []*DeadLetter) []LetterID {
 // field. If one letter lacks it, all are compared by time and id, because a mix of two comparisons
 // is not transitive.
 func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
+	if !slices.ContainsFunc(letters, func(l *DeadLetter) bool { return l.Position == 0 }) {
+		return func(x, y *DeadLetter) int { return cmp.Compare(x.Position, y.Position) }
+	}
 	if !slices.ContainsFunc(letters, func(l *DeadLetter) bool { return l.order.IsZero() }) {
 		return func(x, y *DeadLetter) int { return bytes.Compare(x.order[:], y.order[:]) }
 	}
@@ -246,10 +253,10 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
 const purgeBatch = 1000
 
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport, error) {
-	ids := q.bus.letters.match(f)
+	ids, err := q.bus.matchingLetters(ctx, f)
 	report := PurgeReport{Matched: len(ids)}
-	if o.dryRun {
-		return report, nil
+	if err != nil || o.dryRun {
+		return report, err
 	}
 	batch := purgeBatch
 	if o.perSecond != 0 {
@@ -261,7 +268,10 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport,
 			return report, err
 		}
 		part := ids[done:min(done+batch, len(ids))]
-		n := q.bus.letters.remove(part)
+		n, err := q.bus.removeLetters(ctx, part)
+		if err != nil {
+			return report, err
+		}
 		report.Purged += n
 		report.Gone += len(part) - n
 		done += len(part)

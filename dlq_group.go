@@ -56,6 +56,13 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 	if err != nil {
 		return nil, fmt.Errorf("Groups: %w", err)
 	}
+	if q.bus.store != nil {
+		groups, err := q.bus.store.Groups(ctx, query)
+		if err != nil {
+			return nil, fmt.Errorf("Groups: %w", err)
+		}
+		return groups, nil
+	}
 	groups := make(map[string]*LetterGroup)
 	for i, l := range slices.Backward(q.bus.letters.snapshot(f)) {
 		if i%1024 == 0 && ctx.Err() != nil {
@@ -128,6 +135,9 @@ func isFingerprint(s string) bool {
 
 // classOf returns the class of an error, see LetterGroup.
 func classOf(err error) string {
+	if recorded, ok := err.(*recordedError); ok { //nolint:errorlint // only the store's own
+		return recorded.class
+	}
 	return errchain.Class(err, func(err error) error {
 		switch e := err.(type) { //nolint:errorlint // the type of this error, not of the errors that it wraps
 		case *permanentError:

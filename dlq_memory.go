@@ -29,6 +29,8 @@ type letterKey struct {
 	subscription string
 	reason       Reason
 	fingerprint  string
+	event        EventID
+	key          string
 }
 
 func newLetterIndex() *letterIndex {
@@ -40,6 +42,8 @@ func newLetterIndex() *letterIndex {
 				{reason: l.Reason},
 				{subscription: l.Subscription, reason: l.Reason},
 				{fingerprint: l.Fingerprint},
+				{event: l.Event.ID},
+				{key: l.Event.Key},
 			}
 		})
 }
@@ -89,13 +93,13 @@ func (q *letterQueue) insert(letters []*DeadLetter) (inserted, evicted int) {
 
 // candidatesLocked returns the shortest list that contains all matching letters.
 func (q *letterQueue) candidatesLocked(f *letterFilter) *letterList {
-	switch key := (letterKey{subscription: f.Subscription, reason: f.Reason}); {
-	case f.Fingerprint != "":
-		return q.letters.With(letterKey{fingerprint: f.Fingerprint})
-	case key != letterKey{}:
-		return q.letters.With(key)
+	shortest := q.letters.All()
+	for _, key := range f.lists() {
+		if l := q.letters.With(key); l.Len() < shortest.Len() {
+			shortest = l
+		}
 	}
-	return q.letters.All()
+	return shortest
 }
 
 // list returns a page of matching letters, newest first.
@@ -148,16 +152,6 @@ func (q *letterQueue) snapshot(f *letterFilter) []*DeadLetter {
 		}
 	}
 	return letters
-}
-
-// match returns the ids of the matching letters, oldest first.
-func (q *letterQueue) match(f *letterFilter) []LetterID {
-	letters := q.snapshot(f)
-	ids := make([]LetterID, len(letters))
-	for i, l := range letters {
-		ids[i] = l.ID
-	}
-	return ids
 }
 
 // get returns a copy of a letter.

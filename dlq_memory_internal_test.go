@@ -47,23 +47,34 @@ func (m letterModel) check(t *testing.T, q *letterQueue) {
 	for _, subscription := range []string{"", "s0", "s1", "s2"} {
 		for _, reason := range append([]Reason{""}, reasons...) {
 			for _, fingerprint := range []string{"", "f0", "f1"} {
-				f := &letterFilter{LetterQuery: LetterQuery{Subscription: subscription, Reason: reason, Fingerprint: fingerprint}, limit: maxPage}
-				var want []LetterID
-				for _, l := range m {
-					if f.matches(l) {
-						want = append(want, l.ID)
-					}
-				}
-				require.Equal(t, append([]LetterID{}, want...), append([]LetterID{}, q.match(f)...))
-				require.Len(t, q.snapshot(f), len(want))
-				page := q.list(f)
-				require.Equal(t, len(want), page.Total)
-				slices.Reverse(page.Letters)
-				for i, l := range page.Letters {
-					require.Equal(t, want[i], l.ID)
-				}
+				m.checkQuery(t, q, LetterQuery{Subscription: subscription, Reason: reason, Fingerprint: fingerprint})
 			}
 		}
+	}
+	for event := range byte(5) {
+		for _, key := range []string{"", "k0", "k1", "k2"} {
+			m.checkQuery(t, q, LetterQuery{Event: EventID{event}, Key: key})
+			m.checkQuery(t, q, LetterQuery{Event: EventID{event}, Key: key, Fingerprint: "f1", Subscription: "s1"})
+		}
+	}
+}
+
+func (m letterModel) checkQuery(t *testing.T, q *letterQueue, query LetterQuery) {
+	t.Helper()
+	f := &letterFilter{LetterQuery: query, limit: maxPage}
+	var want []LetterID
+	for _, l := range m {
+		if f.matches(l) {
+			want = append(want, l.ID)
+		}
+	}
+	require.Equal(t, append([]LetterID{}, want...), idsOf(q.snapshot(f)))
+	require.Len(t, q.snapshot(f), len(want))
+	page := q.list(f)
+	require.Equal(t, len(want), page.Total)
+	slices.Reverse(page.Letters)
+	for i, l := range page.Letters {
+		require.Equal(t, want[i], l.ID)
 	}
 }
 
@@ -87,6 +98,7 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 				Subscription: fmt.Sprintf("s%d", r.IntN(3)),
 				Reason:       reasons[r.IntN(len(reasons))],
 				Fingerprint:  fmt.Sprintf("f%d", r.IntN(2)),
+				Event:        Event{ID: EventID{byte(r.IntN(4))}, Key: []string{"", "k0", "k1"}[r.IntN(3)]},
 			}
 		}
 		settle := func() {
@@ -156,8 +168,16 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 				m.check(t, q)
 			}
 		}
-		q.remove(q.match(&letterFilter{}))
+		q.remove(idsOf(q.snapshot(&letterFilter{})))
 		m = nil
 		m.check(t, q)
 	}
+}
+
+func idsOf(letters []*DeadLetter) []LetterID {
+	ids := make([]LetterID, len(letters))
+	for i, l := range letters {
+		ids[i] = l.ID
+	}
+	return ids
 }

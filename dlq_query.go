@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/route"
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // LetterQuery selects the dead letters that match every field that is set.
@@ -21,10 +22,20 @@ type LetterQuery struct {
 	Reason Reason
 	// Fingerprint selects the letters of a group, see DLQ.Groups.
 	Fingerprint string
+	// Event matches the id of the event, DeadLetter.Event.ID.
+	Event EventID
+	// Key matches the key of the event. It cannot select events without a key.
+	Key string
+	// MetadataName selects events whose metadata has this name, with the value MetadataValue. If
+	// MetadataValue is empty, any value matches.
+	MetadataName, MetadataValue string
 	// Error is a substring of the text of one of the failures.
 	Error string
 	// Since and Until bound DeadLetter.DiedAt, both inclusive.
 	Since, Until time.Time
+	// PublishedSince and PublishedUntil bound the time of the event, both inclusive. It is when Publish
+	// was called, also for a scheduled event.
+	PublishedSince, PublishedUntil time.Time
 	// All must be set if ReplayMatching or PurgeMatching is called without any of the fields above.
 	All bool
 
@@ -70,17 +81,15 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 	refuse := func(field string, value any, reason string) (*letterFilter, error) {
 		return nil, &OptionError{Option: "LetterQuery." + field, Value: fmt.Sprint(value), Reason: reason}
 	}
-	f := &letterFilter{LetterQuery: query, limit: query.Limit, until: query.Until, bounded: !query.Until.IsZero()}
-	if query.Type != "" {
-		pattern, offence := route.Parse(query.Type)
-		if offence != nil {
-			return nil, patternError(query.Type, offence)
-		}
-		f.pattern = pattern
+	f, err := query.filter()
+	if err != nil {
+		return nil, err
 	}
 	if query.Limit == 0 {
 		f.limit = defaultPage
 	}
+	key := checkKey(query.Key)
+	name, _ := texts.Problem(query.MetadataName, maxName)
 	switch {
 	case query.Reason != "" && !slices.Contains(reasons, query.Reason):
 		return refuse("Reason", query.Reason, fmt.Sprintf("must be one of %v", reasons))
@@ -90,6 +99,27 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 		return refuse("Limit", query.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
 	case f.bounded && query.Since.After(query.Until):
 		return refuse("Since", query.Since, "must not be after Until")
+	case !query.PublishedUntil.IsZero() && query.PublishedSince.After(query.PublishedUntil):
+		return refuse("PublishedSince", query.PublishedSince, "must not be after PublishedUntil")
+	case key != "":
+		return refuse("Key", shorten(query.Key), key)
+	case name != "":
+		return refuse("MetadataName", shorten(query.MetadataName), name+"; copy it from a letter")
+	case query.MetadataName == "" && query.MetadataValue != "":
+		return refuse("MetadataValue", shorten(query.MetadataValue), "must not be set without MetadataName; set both")
+	}
+	return f, nil
+}
+
+// filter returns the filter of a query. It validates Type only.
+func (q LetterQuery) filter() (*letterFilter, error) {
+	f := &letterFilter{LetterQuery: q, limit: q.Limit, until: q.Until, bounded: !q.Until.IsZero()}
+	if q.Type != "" {
+		pattern, offence := route.Parse(q.Type)
+		if offence != nil {
+			return nil, patternError(q.Type, offence)
+		}
+		f.pattern = pattern
 	}
 	return f, nil
 }
@@ -97,13 +127,9 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 // Matcher returns a function that reports whether a letter matches the fields of the query, except
 // Before, for stores that compare letters one by one. The error is a *PatternError.
 func (q LetterQuery) Matcher() (matches func(*DeadLetter) bool, err error) {
-	f := &letterFilter{LetterQuery: q, until: q.Until, bounded: !q.Until.IsZero()}
-	if q.Type != "" {
-		pattern, offence := route.Parse(q.Type)
-		if offence != nil {
-			return nil, patternError(q.Type, offence)
-		}
-		f.pattern = pattern
+	f, err := q.filter()
+	if err != nil {
+		return nil, err
 	}
 	return f.matches, nil
 }
@@ -124,15 +150,31 @@ func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter
 
 // matchesAll reports whether no field excludes a letter. A zero time of any location excludes none.
 func (f *letterFilter) matchesAll() bool {
-	return f.byIndex() && f.Subscription == "" && f.Reason == "" && f.Fingerprint == ""
+	return f.byIndex() && len(f.lists()) == 0
 }
 
-// byIndex reports whether every letter of the filter's index matches, so that no letter has to be
-// compared. There is an index for each subscription, reason, pair of both, and fingerprint, and one
-// for all letters.
+// lists returns the keys of the lists that each contain all matching letters. There is a list for
+// each event, fingerprint, key, subscription, reason, and pair of the last two.
+func (f *letterFilter) lists() []letterKey {
+	var keys []letterKey
+	for _, key := range []letterKey{
+		{event: f.Event},
+		{fingerprint: f.Fingerprint},
+		{key: f.Key},
+		{subscription: f.Subscription, reason: f.Reason},
+	} {
+		if key != (letterKey{}) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// byIndex reports whether every letter of the filter's only list, or every letter of the queue,
+// matches. Then no letter has to be compared.
 func (f *letterFilter) byIndex() bool {
 	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
-		(f.Fingerprint == "" || f.Subscription == "" && f.Reason == "")
+		f.PublishedSince.IsZero() && f.PublishedUntil.IsZero() && f.MetadataName == "" && len(f.lists()) <= 1
 }
 
 // isBefore reports whether the letter is older than the last page.
@@ -145,8 +187,18 @@ func (f *letterFilter) matches(l *DeadLetter) bool {
 	return (f.Subscription == "" || f.Subscription == l.Subscription) &&
 		(f.Reason == "" || f.Reason == l.Reason) &&
 		(f.Fingerprint == "" || f.Fingerprint == l.Fingerprint) &&
+		(f.Event.IsZero() || f.Event == l.Event.ID) &&
+		(f.Key == "" || f.Key == l.Event.Key) &&
+		(f.PublishedSince.IsZero() || !l.Event.Time.Before(f.PublishedSince)) &&
+		(f.PublishedUntil.IsZero() || !l.Event.Time.After(f.PublishedUntil)) &&
 		(f.Since.IsZero() || !l.DiedAt.Before(f.Since)) &&
 		(!f.bounded || !l.DiedAt.After(f.until)) &&
 		(f.pattern == nil || f.pattern.Match(l.Event.Type)) &&
+		(f.MetadataName == "" || f.matchesMetadata(l.Event.Metadata)) &&
 		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
+}
+
+func (f *letterFilter) matchesMetadata(m EventMetadata) bool {
+	value, ok := m.Lookup(f.MetadataName)
+	return ok && (f.MetadataValue == "" || f.MetadataValue == value)
 }

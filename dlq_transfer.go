@@ -68,16 +68,22 @@ func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery) (Expor
 }
 
 func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, report *ExportReport) error {
-	ids := q.bus.letters.match(f)
+	ids, err := q.bus.matchingLetters(ctx, f)
+	if err != nil {
+		return err
+	}
 	report.Matched = len(ids)
 	for _, id := range ids {
 		if ctx.Err() != nil {
 			return contextError(ctx)
 		}
-		l, ok := q.bus.letters.get(id)
-		if !ok {
+		l, err := q.bus.getLetter(ctx, id)
+		switch {
+		case errors.Is(err, ErrNotFound):
 			report.Gone++
 			continue
+		case err != nil:
+			return err
 		}
 		line, err := l.encode(ctx)
 		if err != nil && ctx.Err() != nil {
@@ -200,8 +206,11 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 			break
 		}
 	}
-	report.Imported, report.Evicted = q.bus.letters.insert(letters)
-	report.Skipped = len(letters) - report.Imported
+	inserted, evicted, err := q.bus.insertLetters(ctx, letters)
+	if err != nil {
+		return report, err
+	}
+	report.Imported, report.Evicted, report.Skipped = inserted, evicted, len(letters)-inserted
 	return report, nil
 }
 

@@ -20,6 +20,7 @@ const (
 	shutThrottled         // a concurrency limit is reached
 	shutBehind            // an earlier delivery of its key is at the door
 	shutRemoved           // the subscription has ended
+	shutMissing           // the subscription does not exist; the store keeps its deliveries
 )
 
 // parking is the reason why a delivery waits at a door.
@@ -127,6 +128,8 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	switch {
 	case gate&gateRemoved != 0:
 		return gate, shutRemoved, change
+	case gate&gateMissing != 0:
+		return gate, shutMissing, change
 	case !seated && o.isBehindLocked(d):
 		return gate, shutBehind, change
 	case gate&gatePaused != 0:

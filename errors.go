@@ -18,6 +18,8 @@ var (
 	// ErrInvalidEvent is matched by every *EventError: Publish rejected a type, a metadata name or
 	// another part of an event.
 	ErrInvalidEvent = errors.New("eventbus: invalid event")
+	// ErrInvalidPayload is matched by every *PayloadError.
+	ErrInvalidPayload = errors.New("eventbus: invalid payload")
 	// ErrInvalidPattern is matched by every *PatternError.
 	ErrInvalidPattern = errors.New("eventbus: invalid pattern")
 	// ErrInvalidOption is matched by every *OptionError.
@@ -76,6 +78,46 @@ type EventError struct {
 func (e *EventError) Error() string {
 	return fmt.Sprintf("eventbus: invalid event %s %q at byte %d: %s", e.Field, e.Value, e.Offset, e.Reason)
 }
+
+// PayloadError reports why a bus with a store rejected a payload. It matches ErrInvalidPayload and
+// ErrInvalidEvent.
+type PayloadError struct {
+	GoType      string // of the payload
+	Size, Limit int    // in bytes, if the encoded payload is too large
+	Err         error  // the codec's error, if the payload cannot be encoded
+}
+
+func (e *PayloadError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("eventbus: invalid payload of type %s: it has %d bytes when encoded, and the limit is %d; publish a reference to it, or raise WithPayloadLimit",
+			e.GoType, e.Size, e.Limit)
+	}
+	return fmt.Sprintf("eventbus: invalid payload of type %s: it cannot be encoded: %s; publish another type, or set WithCodec",
+		e.GoType, textOf(e.Err, ""))
+}
+
+// Is reports whether target is ErrInvalidPayload or ErrInvalidEvent.
+func (e *PayloadError) Is(target error) bool {
+	return target == ErrInvalidPayload || target == ErrInvalidEvent
+}
+
+// Unwrap returns Err.
+func (e *PayloadError) Unwrap() error { return e.Err }
+
+// IndeterminateError reports that Publish does not know whether the store has the event: the
+// context ended, or the store failed, during the commit. Publish it again with ID(e.ID): the bus
+// accepts it once.
+type IndeterminateError struct {
+	ID  EventID // of the event; of a batch's first event
+	Err error   // the context's error, or the store's
+}
+
+func (e *IndeterminateError) Error() string {
+	return fmt.Sprintf("eventbus: event %s may have been accepted: %v; publish it again with this id", e.ID, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *IndeterminateError) Unwrap() error { return e.Err }
 
 func typeError(eventType string, o *route.Offence) error {
 	return &EventError{Field: "type", Value: shorten(eventType), Offset: o.Offset, Reason: o.Reason}

@@ -62,7 +62,7 @@ func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 		return nil
 	}
 	return func(ctx context.Context, e Event) error {
-		payload, err := convert.To[T](e.Payload)
+		payload, err := typedPayload[T](ctx, e.Payload)
 		if err != nil {
 			if err == convert.ErrOtherType { //nolint:errorlint // To returns this value unwrapped
 				err = nil
@@ -76,6 +76,18 @@ func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 		}
 		return handle(ctx, payload)
 	}
+}
+
+// typedPayload converts a payload to a T. The bus's codec decodes an encoded one.
+func typedPayload[T any](ctx context.Context, payload any) (T, error) {
+	encoded, ok := payload.(EncodedPayload)
+	c := callFrom(ctx)
+	if !ok || c == nil || c.bus().config.codec == nil {
+		return convert.To[T](payload)
+	}
+	var decoded T
+	err := c.bus().config.codec.Unmarshal(encoded, &decoded)
+	return decoded, err
 }
 
 // EventID identifies an event. NewEventID and the bus make UUIDs of version 7 (RFC 9562).

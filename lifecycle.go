@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -20,15 +21,28 @@ func (b *Bus) Start(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("Start: %w", contextError(ctx))
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.ending.Load():
-		return fmt.Errorf("Start: %w", ErrShutdown)
-	case b.started.Load():
-		return fmt.Errorf("Start: %w", ErrAlreadyStarted)
+	if err := b.start(ctx); err != nil {
+		return fmt.Errorf("Start: %w", err)
 	}
-	b.started.Store(true)
+	return nil
+}
+
+func (b *Bus) start(ctx context.Context) error {
+	b.mu.Lock()
+	ending, started := b.ending.Load(), b.started.Load()
+	b.started.Store(started || !ending)
+	b.mu.Unlock()
+	switch {
+	case ending:
+		return ErrShutdown
+	case started:
+		return ErrAlreadyStarted
+	case b.store != nil:
+		if err := b.feeder.start(ctx); err != nil {
+			b.started.Store(false)
+			return err
+		}
+	}
 	b.pool.Start()
 	return nil
 }
@@ -87,6 +101,10 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 // finish drains the bus, dead-letters held deliveries and scheduled events, and ends the
 // goroutines.
 func (b *Bus) finish() {
+	if b.store != nil {
+		b.feeder.stop()
+		b.leaveWaiting()
+	}
 	<-b.drained
 	b.awaitCut() // cut dead-letters the same dispatches
 	for b.buryParkedAndScheduled(); !b.empty(); b.buryParkedAndScheduled() {
@@ -103,13 +121,14 @@ func (b *Bus) finish() {
 	b.delay.Close()
 	b.delay.Wait()
 	<-b.pool.Close()
+	b.closeStore()
 	b.time.Stop()
 	b.watch.Rest()
 	b.watch.Wait()
 	b.awaitCut()
 	b.mu.Lock()
 	abandoned := b.abandoned.list()
-	if len(b.unfinished) > 0 || len(abandoned) > 0 {
+	if len(b.unfinished) > 0 || len(abandoned) > 0 || b.store != nil && b.cause != nil && b.started.Load() {
 		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: abandoned, Cause: b.cause}
 	}
 	if unlogged := len(b.unfinished) - loggedUnfinished; unlogged > 0 {
@@ -118,6 +137,31 @@ func (b *Bus) finish() {
 	b.mu.Unlock()
 	b.ledger.closed.Store(true)
 	close(b.closed)
+}
+
+// leaveWaiting leaves retries to the store: Shutdown does not wait for them.
+func (b *Bus) leaveWaiting() {
+	b.delay.Close()
+	for _, d := range b.delay.Drain() {
+		b.ledger.waiting.Add(-1)
+		b.leaveToStore(d)
+	}
+	b.checkDrained()
+}
+
+// closeStore closes the store after the last change is applied.
+func (b *Bus) closeStore() {
+	if b.store == nil {
+		return
+	}
+	<-b.followups.Close()
+	b.feeder.endWaiters()
+	if err := b.store.Close(context.Background()); err != nil {
+		b.log.Error("store did not close", zap.Error(err))
+		b.mu.Lock()
+		b.cause = errors.Join(b.cause, err)
+		b.mu.Unlock()
+	}
 }
 
 // cutting records whether cut has begun: Shutdown's context has ended, or the bus was not started.

@@ -115,6 +115,7 @@ type Ledger struct {
 	Copies   int64 // beyond the first, of events on a bus with isolation
 	Splits   int64 // deliveries parked, dropped or dead-lettered at a shut door while others proceeded
 	Replays  int64
+	Claimed  int64 // from the store, of those that this process neither accepted nor left there
 
 	// Settled.
 	Handled      int64
@@ -131,6 +132,7 @@ type Ledger struct {
 	Held      int64 // parked, because a circuit is open or a subscription is paused
 	Throttled int64 // parked, because a concurrency limit is reached
 	Recording int64 // the store is recording a change
+	Stored    int64 // left to the store, and not in memory
 
 	Closed bool // Shutdown has returned
 }
@@ -139,8 +141,8 @@ type Ledger struct {
 // by the transitions in progress. After Shutdown has returned, no dispatch may remain either.
 func (l Ledger) Balanced() bool {
 	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording
-	return l.Accepted+l.Copies+l.Splits+l.Replays ==
-		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+left &&
+	return l.Accepted+l.Copies+l.Splits+l.Replays+l.Claimed ==
+		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+left+l.Stored &&
 		(!l.Closed || left == 0)
 }
 
@@ -150,7 +152,10 @@ type ledger struct {
 	copies   atomic.Int64
 	splits   atomic.Int64
 	replays  atomic.Int64
-	closed   atomic.Bool
+	claimed  atomic.Int64
+	// reclaimed are the dispatches that this process has left to the store and claimed again.
+	reclaimed atomic.Int64
+	closed    atomic.Bool
 
 	// Workers write these: the padding keeps them off the publishers' cache line.
 	_            [64]byte
@@ -159,6 +164,7 @@ type ledger struct {
 	deadLettered atomic.Int64
 	dropped      atomic.Int64
 	cancelled    atomic.Int64
+	stored       atomic.Int64
 	scheduled    atomic.Int64
 	waiting      atomic.Int64
 	recording    atomic.Int64
@@ -166,12 +172,13 @@ type ledger struct {
 	_            [64]byte
 }
 
+// settled returns the number of dispatches that are no longer in memory.
 func (l *ledger) settled() int64 {
-	return l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
+	return l.stored.Load() + l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
 }
 
 func (l *ledger) opened() int64 {
-	return l.accepted.Load() + l.copies.Load() + l.splits.Load() + l.replays.Load()
+	return l.claimed.Load() + l.reclaimed.Load() + l.accepted.Load() + l.copies.Load() + l.splits.Load() + l.replays.Load()
 }
 
 func (l *ledger) snapshot(pool pool.Stats) Ledger {
@@ -188,6 +195,8 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 		Held:         l.parked[held].Load(),
 		Throttled:    l.parked[throttled].Load(),
 		Recording:    l.recording.Load(),
+		Stored:       l.stored.Load() - l.reclaimed.Load(),
+		Claimed:      l.claimed.Load(),
 		Accepted:     l.accepted.Load(),
 		Copies:       l.copies.Load(),
 		Splits:       l.splits.Load(),
@@ -214,7 +223,7 @@ func (b *Bus) Metrics() Metrics {
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
-	m.DeadLetters, m.LettersEvicted = b.letters.count()
+	m.DeadLetters, m.LettersEvicted = b.countLetters()
 	for name, c := range b.types.All() {
 		m.Types[name] = c.snapshot()
 	}

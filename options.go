@@ -26,6 +26,10 @@ const (
 	DefaultLineCapacity = 10_000
 	// DefaultDeadLetterCapacity is the default of WithDeadLetterCapacity.
 	DefaultDeadLetterCapacity = 10_000
+	// DefaultPayloadLimit is the default of WithPayloadLimit, in bytes.
+	DefaultPayloadLimit = 1 << 20
+	// DefaultIdempotencyWindow is the default of WithIdempotencyWindow.
+	DefaultIdempotencyWindow = 24 * time.Hour
 )
 
 // Option is an option of New.
@@ -50,6 +54,10 @@ type config struct {
 	middleware   []Middleware
 	metadataFrom func(context.Context) map[string]string
 	observer     Observer
+	store        Store
+	codec        Codec // nil: encoding/json
+	payloadLimit int   // of an encoded payload, in bytes
+	idempotency  time.Duration
 	err          error
 }
 
@@ -67,6 +75,9 @@ func newConfig(opts []Option) (*config, error) {
 		concurrency: DefaultConcurrency,
 		queue:       DefaultQueueCapacity,
 		deadLetters: DefaultDeadLetterCapacity,
+
+		payloadLimit: DefaultPayloadLimit,
+		idempotency:  DefaultIdempotencyWindow,
 	}
 	for i, o := range opts {
 		if isNil(o) {

@@ -7,10 +7,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"strings"
-	"sync"
 
-	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -112,6 +109,13 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	now, _ := b.time.Recent()
 	d := &dispatch{payload: payload, to: to, wall: now.Wall}
 	switch {
+	case b.store != nil:
+		encoded, err := b.encode(payload)
+		if err != nil {
+			return nil, err
+		}
+		d.payload = encoded
+		d.store(stored{})
 	case from != nil:
 		d.values = from.valuesFor(ctx)
 	case ctx != context.Background():
@@ -124,7 +128,7 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 		}
 		d.key = p.key
 		if p.metadata.Len() > 0 || p.given || p.when != nil {
-			d.origin = &origin{metadata: p.metadata, given: p.given}
+			d.origin = &origin{metadata: p.metadata, given: p.given, stored: d.stored()}
 		}
 		if p.when != nil {
 			d.wall, d.origin.due = b.dueFrom(p.when)
@@ -150,7 +154,7 @@ func (b *Bus) refuseShutdown() error {
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	c := change{kind: toOpen, d: d, batch: batch}
-	if c.hasUnqueued() {
+	if b.store != nil || c.hasUnqueued() {
 		err = b.acceptUnqueued(ctx, inside, &c)
 	} else {
 		err = b.acceptQueued(ctx, inside, &c)
@@ -183,6 +187,9 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 	if b.cutting.begun() || b.pool.Sealed() || b.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
+	if b.store != nil {
+		return b.acceptDurably(ctx, c)
+	}
 	return b.acceptQueued(ctx, inside, c)
 }
 
@@ -214,12 +221,44 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 			c.events = append(c.events, d.event(b.time))
 		}
 	}
-	err := b.recordNow(c)
+	err := b.recordNow(ctx, c)
 	if err != nil {
 		b.given.forgetAll(c)
 		b.checkDrained()
 	}
 	return err
+}
+
+// acceptDurably accepts the dispatches of a change with a store.
+func (b *Bus) acceptDurably(ctx context.Context, c *change) error {
+	if err := b.given.unknown(c); err != nil { // an id may be twice in a batch
+		return err
+	}
+	for {
+		c.events = nil
+		if b.config.observer.Accepted != nil {
+			for _, d := range c.all() {
+				c.events = append(c.events, d.event(b.time))
+			}
+		}
+		err := b.recordNow(ctx, c)
+		var refused *RefusedError
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrStoreClosed):
+			return b.refuseShutdown()
+		case !errors.As(err, &refused) || refused.Known == nil:
+			var unknown *IndeterminateError
+			if !errors.As(err, &unknown) {
+				err = &IndeterminateError{ID: c.d.id, Err: err}
+			}
+			return err
+		}
+		if err := c.repeated(b, refused.Known); err != nil || c.d == nil {
+			return err
+		}
+	}
 }
 
 // hasUnqueued reports whether some dispatch of the change takes no room in the queue.
@@ -354,102 +393,4 @@ func (c *call) valuesFor(ctx context.Context) context.Context {
 type linkedValues struct {
 	context.Context
 	links int // the number of these contexts
-}
-
-// maxGivenIDs bounds givenIDs.
-const maxGivenIDs = 100_000
-
-// givenIDs remembers the latest ids that publishers set with ID.
-type givenIDs struct {
-	mu    sync.Mutex // guards the following
-	known *dedupe.Memory[EventID, content]
-}
-
-// content is the part of an event that must be the same if its id is given again.
-type content struct{ eventType, key string }
-
-// has reports whether the dispatch has a given id that is known.
-func (g *givenIDs) has(d *dispatch) bool {
-	if !d.from().given {
-		return false
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, known := g.known.Lookup(d.id)
-	return known
-}
-
-// take remembers the given ids of a change, and removes dispatches whose ids are known. If an id is
-// known for another content, take remembers none and returns ErrDuplicateID.
-func (g *givenIDs) take(c *change) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err := g.unknownLocked(c); err != nil {
-		return err
-	}
-	for _, d := range c.all() {
-		if d.from().given {
-			// Cloned: the key may be a substring of a large string, and would keep it in memory.
-			g.known.Remember(d.id, content{d.to.eventType, strings.Clone(d.key)})
-		}
-	}
-	return nil
-}
-
-// unknown removes the dispatches whose ids are known, as take does, and remembers none.
-func (g *givenIDs) unknown(c *change) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.unknownLocked(c)
-}
-
-func (g *givenIDs) unknownLocked(c *change) error {
-	batch := make(map[EventID]content)
-	var fresh []*dispatch
-	for i, d := range c.all() {
-		if !d.from().given {
-			fresh = append(fresh, d)
-			continue
-		}
-		is := content{d.to.eventType, d.key}
-		was, known := g.known.Lookup(d.id)
-		if !known {
-			was, known = batch[d.id]
-		}
-		switch {
-		case !known:
-			batch[d.id] = is
-			fresh = append(fresh, d)
-		case was != is:
-			err := fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
-				ErrDuplicateID, d.id, was.eventType, was.key, is.eventType, is.key)
-			if c.batch != nil {
-				err = &BatchError{Index: i, EventType: shorten(is.eventType), Err: err}
-			}
-			return err
-		}
-	}
-	if c.batch != nil {
-		c.batch = fresh
-	}
-	if c.d = nil; len(fresh) > 0 {
-		c.d = fresh[0]
-	}
-	return nil
-}
-
-// forget removes an id, so that it is new again.
-func (g *givenIDs) forget(id EventID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.known.Forget(id)
-}
-
-// forgetAll removes the given ids of a change that was refused.
-func (g *givenIDs) forgetAll(c *change) {
-	for _, d := range c.all() {
-		if d.from().given {
-			g.forget(d.id)
-		}
-	}
 }

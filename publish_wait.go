@@ -28,12 +28,14 @@ const (
 	Cancelled
 	// Repeated: the event's id is known, and nothing was dispatched.
 	Repeated
+	// Stored: Shutdown has left it in the store. The next Start dispatches it.
+	Stored
 )
 
-var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled", "repeated"}
+var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled", "repeated", "stored"}
 
-// String returns "waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled"
-// or "repeated".
+// String returns "waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled",
+// "repeated" or "stored".
 func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)) }
 
 // Result describes how an event has settled.
@@ -88,6 +90,9 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	w.origin.waiter, d.origin = w, &w.origin
 	if w.wouldDeadlock(d) && !b.given.has(d) {
 		return refuse(fmt.Errorf("%w %q", ErrWouldDeadlock, d.key))
+	}
+	if b.store != nil {
+		defer b.feeder.forget(d.id, w)
 	}
 	fresh, err := b.accept(ctx, inside, d, nil)
 	if err != nil {
@@ -145,6 +150,8 @@ func (w *waiter) result(r Result, eventType string) (Result, error) {
 	switch {
 	case len(w.letters) > 0:
 		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: w.letters}
+	case r.Outcome == Stored:
+		return r, fmt.Errorf("PublishAndWait(%q): event %s goes on at the next start: %w", shorten(eventType), r.ID, ErrShutdown)
 	case r.Outcome == Cancelled:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
 	}
@@ -159,7 +166,7 @@ func (w *waiter) expect(more int) {
 }
 
 // severity orders outcomes. The worst outcome of the event's dispatches becomes the event's.
-var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, DeadLettered: 7}
+var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, Stored: 7, DeadLettered: 8}
 
 // ended records the end of one of the event's dispatches, with its letter or nil. The outcome of a
 // part that was split off is not the event's.
@@ -178,6 +185,16 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 	defer w.mu.Unlock()
 	w.heldAt = append(w.heldAt, s.id)
 	w.endedLocked(Held, part, attempts)
+}
+
+// leave ends the wait for an event that only the store has, and that nothing dispatches any more.
+func (w *waiter) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.pending > 0 {
+		w.pending = 1
+		w.endedLocked(Stored, false, 0)
+	}
 }
 
 func (w *waiter) endedLocked(o Outcome, part bool, attempts int) {

@@ -1,6 +1,12 @@
 package eventbus
 
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+)
 
 // change is a recorded transition of one dispatch, or of several that open together.
 type change struct {
@@ -12,6 +18,10 @@ type change struct {
 	letter  *DeadLetter   // new (toSettle), or replayed (toReplay)
 	due     int64         // with toWait
 	delay   time.Duration // with toWait
+
+	// free is set if the store keeps the records of the dispatches and memory does not keep the
+	// dispatches. The feeder decides for those that open.
+	free bool
 }
 
 // transition is a kind of change.
@@ -20,10 +30,18 @@ type transition uint8
 const (
 	toOpen   transition = iota // accepted dispatches become runnable
 	toReplay                   // a letter becomes a dispatch
+	toDue                      // a scheduled dispatch becomes runnable
 	toWait                     // for the next attempt
 	toPark                     // at its next target's door
 	toSettle                   // the dispatch ends
+	toStore                    // the dispatch leaves memory for the store
 )
+
+// opens reports whether the change makes dispatches runnable that were not in memory.
+func (k transition) opens() bool { return k <= toDue }
+
+// isCounted reports whether the ledger has the dispatch before the change.
+func (k transition) isCounted() bool { return k >= toDue }
 
 // all returns the dispatches of the change.
 func (c *change) all() []*dispatch {
@@ -34,11 +52,11 @@ func (c *change) all() []*dispatch {
 }
 
 // record makes a change durable and then applies it, exactly once. In memory, it applies the change
-// immediately. A store may apply it later, on another goroutine, or refuse it. Until then the
-// record owns the dispatch, and nothing else may touch it.
+// immediately. A store applies it later, on another goroutine, or refuses it. Until then the record
+// owns the dispatch, and nothing else may touch it.
 //
-// Every transition that must survive a crash goes through record. Only toOpen and toReplay can be
-// refused; their callers use recordNow.
+// Every transition that must survive a crash goes through record. Only changes that open dispatches
+// can be refused; their callers use recordNow.
 func (b *Bus) record(c *change) {
 	if b.recorder != nil {
 		b.recordLater(*c, func(error) {})
@@ -47,24 +65,34 @@ func (b *Bus) record(c *change) {
 	_ = b.apply(c, nil) // only a replay has an error
 }
 
-// recordNow records a change and waits until it is applied or refused.
-func (b *Bus) recordNow(c *change) error {
-	if b.recorder != nil {
-		applied := make(chan error, 1)
-		b.recordLater(*c, func(err error) { applied <- err })
-		return <-applied
+// recordNow records a change and waits until it is applied or refused. If ctx ends before, the
+// outcome is unknown.
+func (b *Bus) recordNow(ctx context.Context, c *change) error {
+	if b.recorder == nil {
+		return b.apply(c, nil)
 	}
-	return b.apply(c, nil)
+	var ended <-chan struct{} // the simulation's hook takes its time, but never forgets a change
+	if b.store != nil {
+		ended = ctx.Done()
+	}
+	applied := make(chan error, 1)
+	b.recordLater(*c, func(err error) { applied <- err })
+	select {
+	case err := <-applied:
+		return err
+	case <-ended:
+		return &IndeterminateError{ID: c.d.id, Err: contextError(ctx)}
+	}
 }
 
 func (b *Bus) recordLater(c change, applied func(error)) {
-	if c.kind != toOpen && c.kind != toReplay { // not in the ledger yet
+	if c.kind.isCounted() {
 		c.d.state = stateRecording
 		b.ledger.recording.Add(1)
 	}
-	b.recorder(func(err error) {
+	b.recorder(&c, func(err error) {
 		err = b.apply(&c, err)
-		if c.kind != toOpen && c.kind != toReplay {
+		if c.kind.isCounted() {
 			b.ledger.recording.Add(-1)
 		}
 		applied(err)
@@ -74,21 +102,216 @@ func (b *Bus) recordLater(c change, applied func(error)) {
 
 // apply applies a change that was recorded, or that was refused with err.
 func (b *Bus) apply(c *change, err error) error {
+	if err != nil && !c.kind.opens() && b.store != nil {
+		b.leaveToStore(c.d) // the store has failed, and has the dispatch as it was before the change
+		return err
+	}
 	switch c.kind {
 	case toOpen:
 		for _, d := range c.all() {
-			b.applyOpen(d, err)
+			b.applyOpen(d, c.free, err)
 		}
 	case toReplay:
 		if err == nil {
-			err = b.applyReplay(c.d, c.letter)
+			err = b.applyReplay(c.d, c.letter, c.free)
 		}
+	case toDue:
+		b.applyDue(c.d, c.free, err)
 	case toWait:
-		b.applyWait(c.d, c.delay, c.due)
+		b.applyWait(c.d, c.delay, c.due, c.free)
 	case toPark:
-		b.applyPark(c.d)
+		b.applyPark(c.d, c.free)
 	case toSettle:
 		b.applySettle(c.d, c.outcome, c.letter)
+	case toStore:
+		b.leaveToStore(c.d)
 	}
 	return err
+}
+
+// leaveToStore removes a dispatch from memory. The store has it.
+//
+// Later dispatches of its key leave too: otherwise they would overtake it.
+func (b *Bus) leaveToStore(d *dispatch) {
+	b.attemptEnded(d, Stored, "")
+	if waiter := d.waiter(); waiter != nil && b.ending.Load() {
+		waiter.leave()
+	}
+	d.state = stateSettled
+	if d.placed {
+		d.placed = false
+		if next, ok := b.gateOf(d).Leave(d.key); ok {
+			next.stored().leaves = true
+			b.pool.Release(next)
+		}
+	}
+	b.ledger.stored.Add(1)
+	if d.seat().Number != 0 {
+		s := d.seatedAt()
+		s.door.release(b, d)
+		b.tend(s)
+	}
+	b.checkDrained()
+}
+
+// submit is the recorder of a bus with a store.
+//
+// The store calls done on its own goroutine, in the order of the batches. Changes that open
+// dispatches are applied there: they only queue the dispatches, in that order. All others may run
+// observers, so they are applied by the pool of followups.
+func (b *Bus) submit(c *change, done func(error)) {
+	r := b.recordingOf(c)
+	switch {
+	case r.isEmpty():
+		b.followups.Return(false, func() { done(nil) })
+	case c.kind.opens():
+		b.feeder.submit(r, done)
+	default:
+		if c.free {
+			b.feeder.keepWaiter(c.d)
+		}
+		b.store.Submit(&r.batch, func(err error) {
+			r.committed(err)
+			b.followups.Return(false, func() { done(err) })
+		})
+	}
+}
+
+// recording is the batch of a change.
+type recording struct {
+	bus    *Bus
+	change *change
+	batch  Batch
+	opened []*dispatch // the dispatches of batch.New
+}
+
+func (b *Bus) recordingOf(c *change) *recording {
+	now, _ := b.time.Recent()
+	r := &recording{bus: b, change: c}
+	r.batch.Now = now.UTC
+	switch c.kind {
+	case toOpen:
+		for _, d := range c.all() {
+			if d.from().given {
+				r.batch.Remember = append(r.batch.Remember, b.remembered(d, now.UTC))
+			}
+			r.open(d)
+		}
+	case toReplay:
+		r.batch.Take = []LetterID{c.letter.ID}
+		r.open(c.d)
+	case toDue:
+		r.batch.Delete = []Ref{c.d.stored().ref}
+		r.open(c.d)
+	case toWait:
+		r.keep(RecordWaiting).Due = b.time.At(c.due)
+	case toPark:
+		r.keep(RecordParked).Door = c.d.seatedAt().id
+	case toStore:
+		r.keep(RecordReady)
+	case toSettle:
+		r.settle()
+	}
+	return r
+}
+
+// open inserts the records of an event: one, or one for each of its copies. An event that is not
+// due yet has one.
+func (r *recording) open(d *dispatch) {
+	state := RecordReady
+	copies := []*dispatch{d}
+	switch {
+	case len(d.to.subscriptions) == 0:
+		return // it settles at once
+	case r.change.kind != toDue && d.isScheduled(r.bus.time.Nanos()):
+		state = RecordScheduled
+	default:
+		copies = r.bus.copiesOf(d)
+	}
+	d.stored().copies = copies
+	for i, copied := range copies {
+		record := r.bus.newRecord(copied, state)
+		if i > 0 {
+			record.Position = BesidePrevious
+		}
+		r.insert(copied, record)
+	}
+}
+
+func (r *recording) insert(d *dispatch, record *Record) {
+	r.batch.New = append(r.batch.New, record)
+	r.opened = append(r.opened, d)
+}
+
+// keep records the progress of a dispatch that goes on. A delivery that was split off has no record
+// yet: it gets one, and its parent's record says that it was split off.
+func (r *recording) keep(state RecordState) *Record {
+	d := r.change.d
+	if d.stored().ref != 0 {
+		record := r.bus.progressRecord(d, state)
+		record.Leased = !r.change.free
+		r.batch.Update = append(r.batch.Update, record)
+		return record
+	}
+	record := r.bus.newRecord(d, state)
+	record.Position, record.Leased = d.stored().position, !r.change.free
+	r.insert(d, record)
+	r.splitFromParent()
+	return record
+}
+
+// settle ends a dispatch. One that was split off may end before it has a record.
+func (r *recording) settle() {
+	d, s := r.change.d, r.change.d.stored()
+	switch {
+	case s == nil: // unrouted
+	case s.ref != 0:
+		r.batch.Delete = []Ref{s.ref}
+	default:
+		r.splitFromParent()
+	}
+	if r.change.letter != nil {
+		r.batch.Bury = []*DeadLetter{r.change.letter}
+	}
+	if r.change.outcome == Cancelled {
+		r.batch.Forget = []Dedupe{eventIDEntry(d.id)}
+	}
+}
+
+// splitFromParent records the progress of the dispatch from which another was split off. The
+// caller's worker owns both.
+func (r *recording) splitFromParent() {
+	s := r.change.d.stored()
+	if parent := s.parent; parent != nil {
+		record := r.bus.progressRecord(parent, RecordReady)
+		record.Leased = true
+		r.batch.Update = append(r.batch.Update, record)
+		s.parent = nil
+	}
+}
+
+func (r *recording) isEmpty() bool {
+	b := &r.batch
+	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget) == 0
+}
+
+// committed notes where the store has put the new records, or that it has failed.
+func (r *recording) committed(err error) {
+	if err != nil {
+		r.bus.storeFailed(err)
+		return
+	}
+	for i, d := range r.opened {
+		s := d.stored()
+		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
+	}
+}
+
+// storeFailed reports a failure of the store. A refusal is none.
+func (b *Bus) storeFailed(err error) {
+	var refused *RefusedError
+	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
+		return
+	}
+	b.log.Error("store failed", zap.Error(err))
 }

@@ -21,8 +21,24 @@ func (b *Bus) due(d *dispatch) {
 	o := *d.origin
 	b.ids.Put((*[16]byte)(&o.order), b.time.Now().Millis)
 	d.origin = &o
+	if b.store != nil { // the feeder has claimed it
+		b.record(&change{kind: toDue, d: d})
+		return
+	}
 	b.ledger.scheduled.Add(-1) // before the dispatch can settle: see unsettled
 	b.enqueue(d, false)
+}
+
+// applyDue queues a scheduled dispatch whose new place in the store's order is recorded.
+func (b *Bus) applyDue(d *dispatch, free bool, err error) {
+	switch {
+	case err != nil:
+		b.leaveToStore(d)
+	case free:
+		b.ledger.stored.Add(int64(len(b.copies(d))))
+	default:
+		b.enqueue(d, false)
+	}
 }
 
 // buryScheduled dead-letters a scheduled dispatch, or each of its copies.
@@ -42,6 +58,12 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
+	}
+	if b.store != nil {
+		if err := b.feeder.cancelScheduled(ctx, id); err != nil {
+			return fmt.Errorf("Cancel(%s): %w", id, err)
+		}
+		return nil
 	}
 	cancelled := b.scheduled.Cancel(id)
 	if cancelled == nil {

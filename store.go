@@ -7,6 +7,47 @@ import (
 	"time"
 )
 
+// WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
+// loses nothing. Start dispatches what an earlier process has left unfinished. The bus closes the
+// store at the end of Shutdown, also if it was not started. One store belongs to one bus.
+//
+// Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
+// without Typed receive them encoded: a json.RawMessage with the default codec. Handlers do not see
+// the values of the context given to Publish; use WithMetadataFrom. The dead letter queue is the
+// store's, so WithDeadLetterCapacity has no effect.
+func WithStore(s Store) Option {
+	return option(func(c *config) {
+		c.refuseIf(isNil(s), "WithStore", "nil", "leave the option out for a bus in memory")
+		c.store = s
+	})
+}
+
+// WithCodec sets the encoding of payloads on a bus with a store: encoding/json by default.
+func WithCodec(codec Codec) Option {
+	return option(func(c *config) {
+		c.refuseIf(isNil(codec), "WithCodec", "nil", "leave the option out for encoding/json")
+		c.codec = codec
+	})
+}
+
+// WithPayloadLimit sets the largest encoded payload that a bus with a store accepts, in bytes: 1
+// MiB by default, at least 1.
+func WithPayloadLimit(bytes int) Option {
+	return option(func(c *config) {
+		c.refuseIf(bytes < 1, "WithPayloadLimit", bytes, "must be at least 1")
+		c.payloadLimit = bytes
+	})
+}
+
+// WithIdempotencyWindow sets how long a store remembers an id that was given with the option ID,
+// from its publication: 24 hours by default. More than 0.
+func WithIdempotencyWindow(d time.Duration) Option {
+	return option(func(c *config) {
+		c.refuseIf(d <= 0, "WithIdempotencyWindow", d, "must be more than 0")
+		c.idempotency = d
+	})
+}
+
 // Store keeps the records of accepted events, and the dead letters, outside the process. WithStore
 // makes a bus durable with it. store/sqlite has one for an embedded file, storetest has one in
 // memory for tests, and the suite that every store must pass.
@@ -26,7 +67,8 @@ type Store interface {
 	// gathered. done is called once per batch, in the same order, on a goroutine of the store:
 	//
 	//   - nil: the batch is durable, and its new records have their Ref and Position.
-	//   - *RefusedError: this batch alone was not applied, and changed nothing.
+	//   - *RefusedError: this batch alone was not applied, and changed nothing, not even Ref and
+	//     Position of its new records.
 	//   - any other error: the outcome is unknown. The store has failed. It applies no further batch,
 	//     and passes an error that matches ErrStoreFailed to the done of every batch that follows,
 	//     until Reopen. After Close the error matches ErrStoreClosed.
@@ -35,11 +77,14 @@ type Store interface {
 	Submit(b *Batch, done func(error))
 
 	// Claim leases free records and returns them. It needs the lease: without it the error matches
-	// ErrNoLease. Records that were submitted and are not committed yet may be missing.
+	// ErrNoLease. Records that were submitted and are not committed yet may be missing. If ctx has
+	// ended, Claim leases nothing. After any other error it may have leased records, which are free
+	// again after Reopen.
 	Claim(ctx context.Context, q ClaimQuery) (Claimed, error)
 
 	// Letter returns a dead letter, or an error that matches ErrNotFound. Event.Payload and Original
-	// are what Bury received: a json.RawMessage, an EncodedPayload, or nil.
+	// are what Bury received: a json.RawMessage, an EncodedPayload, or nil. A store does not keep Err
+	// of a failure.
 	Letter(ctx context.Context, id LetterID) (DeadLetter, error)
 
 	// Letters returns a page of dead letters, newest first: those with the largest ids. The bus has
@@ -49,7 +94,7 @@ type Store interface {
 	// Groups returns the groups of the letters that match, as DLQ.Groups documents.
 	Groups(ctx context.Context, q LetterQuery) ([]LetterGroup, error)
 
-	// Orders returns the operators' orders that are in force, by subscription.
+	// Orders returns the operators' orders that were not removed, sorted by Subscription.
 	Orders(ctx context.Context) ([]Order, error)
 
 	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
@@ -96,7 +141,7 @@ func (s RecordState) String() string {
 }
 
 // Record is the durable truth about a dispatch: an event, its targets, and its progress through
-// them. Times are in UTC.
+// them. Times are in UTC. A store does not keep Err of a failure.
 type Record struct {
 	Ref Ref `json:"ref"`
 	// Position orders dispatches by acceptance. In a new record, 0 stands for its own Ref, and
@@ -109,7 +154,7 @@ type Record struct {
 	Type      string        `json:"type"`
 	Key       string        `json:"key,omitempty"`
 	Metadata  EventMetadata `json:"metadata,omitzero"`
-	Payload   []byte        `json:"payload,omitempty"` // encoded by the bus's codec
+	Payload   []byte        `json:"payload,omitempty"` // encoded by the bus's codec; nil and empty differ
 	Published time.Time     `json:"published"`
 	// Targets names the subscriptions in the order of delivery.
 	Targets []string `json:"targets"`
@@ -133,8 +178,8 @@ type Record struct {
 
 	// The following are set by Claim and ignored in a batch.
 
-	// Crashes counts the leases that had the record and ended without Close. If such a lease had
-	// records with Suspect set, only those count it. Claim clears Suspect.
+	// Crashes counts the leases that had the record and ended by neither Close nor Reopen. If such a
+	// lease had records with Suspect set, only those count it. Claim clears Suspect.
 	Crashes int `json:"crashes,omitempty"`
 	// Own is set if the bus that claims the record freed it, or inserted it without a lease, under its
 	// present lease.
@@ -192,7 +237,8 @@ type Batch struct {
 	Forget []Dedupe
 	// Take removes letters. If one is unknown, the batch is refused.
 	Take []LetterID
-	// New inserts records. Without the lease, they must not be Leased.
+	// New inserts records. If the store has no lease and one is Leased, the batch is refused with
+	// ErrNotLeased.
 	New []*Record
 	// Update changes State, Due, Door, Progress, Leased and Suspect of records that the lease has. If
 	// the lease does not have one, the batch is refused.
@@ -202,7 +248,7 @@ type Batch struct {
 	// Bury inserts letters, which have their ids. An id that exists is skipped: an import may repeat.
 	// Event.Payload and Original are a json.RawMessage, an EncodedPayload, or nil.
 	Bury []*DeadLetter
-	// Orders replaces the orders of their subscriptions. An Order without Pause and Trip removes them.
+	// Orders replaces the order of each Subscription. An Order without Pause and Trip removes it.
 	Orders []Order
 }
 
@@ -257,7 +303,8 @@ type Claimed struct {
 	Records []*Record
 	// More reports whether further records matched.
 	More bool
-	// NextDue is when the next free record will be due, for ClaimDue. It is zero if there is none.
+	// NextDue is the earliest Due of the free records that ClaimDue claims later, after Now. It is zero
+	// if there is none, and for other kinds.
 	NextDue time.Time
 }
 

@@ -71,6 +71,9 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if err != nil {
 		return nil, err
 	}
+	if b.store != nil && !c.named {
+		return nil, &OptionError{Option: "Named", Reason: "is required on a bus with a store: its records name the subscriptions"}
+	}
 	for i, m := range slices.Backward(slices.Concat(b.config.middleware, c.middleware)) {
 		if handler = m(handler); handler == nil {
 			return nil, fmt.Errorf("%w: middleware %d, the bus's counted first, returned it", ErrNilHandler, i+1)
@@ -92,6 +95,9 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3, s.madeAt[:]) // skip Callers, subscribe and Subscribe
+	if b.store != nil {
+		defer b.feeder.holdBack()(append(slices.Clone(c.formerly), c.name))
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending.Load() {
@@ -184,6 +190,7 @@ func (s *Subscription) Unsubscribe() {
 type targets struct {
 	eventType     string
 	subscriptions []*Subscription
+	recorded      []string // the names of the subscriptions in records; nil without a store
 	counters      *typeCounters
 	merged        atomic.Pointer[mergedPolicy]
 	// each has, with isolation and several targets, the targets of each subscription's own
@@ -195,6 +202,7 @@ type targets struct {
 // only returns the targets of a delivery that is split off at an index, with the policy of all.
 func (t *targets) only(index int, policy *mergedPolicy) *targets {
 	one := &targets{eventType: t.eventType, subscriptions: t.subscriptions[index : index+1 : index+1], counters: t.counters}
+	one.recorded = t.recordedAt(index)
 	one.merged.Store(policy)
 	return one
 }
@@ -215,8 +223,22 @@ func (b *Bus) policy(t *targets) *mergedPolicy {
 func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
 	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.Of(eventType)}
 	t.retry = b.retryInForce(subscriptions)
+	if b.store != nil {
+		t.recorded = make([]string, len(subscriptions))
+		for i, s := range subscriptions {
+			t.recorded[i] = s.id
+		}
+	}
 	b.isolate(t)
 	return t
+}
+
+// recordedAt returns the recorded name of one subscription.
+func (t *targets) recordedAt(i int) []string {
+	if t.recorded == nil {
+		return nil
+	}
+	return t.recorded[i : i+1 : i+1]
 }
 
 // isolate fills each.
@@ -228,7 +250,7 @@ func (b *Bus) isolate(t *targets) {
 	t.each = make([]*targets, len(each))
 	for i := range each {
 		each[i].eventType, each[i].counters, each[i].retry = t.eventType, t.counters, t.retry.only(i)
-		each[i].subscriptions = t.subscriptions[i : i+1 : i+1]
+		each[i].subscriptions, each[i].recorded = t.subscriptions[i:i+1:i+1], t.recordedAt(i)
 		t.each[i] = &each[i]
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -58,6 +59,13 @@ func TestDeadLetter_ShowsWhatThereIs(t *testing.T) {
 		oneFailure(t, func(t testing.TB) {
 			eventbustest.DeadLetter(t, dead(t), eventbus.LetterQuery{})
 		}, "want 1 dead letter for LetterQuery{}, got 2")
+		oneFailure(t, func(t testing.TB) {
+			eventbustest.DeadLetter(t, dead(t), eventbus.LetterQuery{
+				Event: eventbus.EventID{1}, Key: "o-17", MetadataName: "tenant", MetadataValue: "acme",
+				PublishedSince: time.Unix(1, 0).UTC(), PublishedUntil: time.Unix(2, 0).UTC(),
+			})
+		}, `LetterQuery{Event: 01000000-0000-0000-0000-000000000000, Key: "o-17", MetadataName: "tenant", MetadataValue: "acme", `+
+			`PublishedSince: 1970-01-01 00:00:01 +0000 UTC, PublishedUntil: 1970-01-01 00:00:02 +0000 UTC}, got 0`)
 		oneFailure(t, func(t testing.TB) {
 			bus := eventbustest.New(t)
 			subscribe(t, bus, ok)

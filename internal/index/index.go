@@ -11,10 +11,10 @@ import (
 type ID = [16]byte
 
 // Keys is the number of keys of a value.
-const Keys = 4
+const Keys = 6
 
-// Index has values V, each in the list of all and in a list for each of its keys K. It is not
-// safe for concurrent use.
+// Index has values V, each in the list of all and in a list for each of its keys K. A zero key has
+// no list. An Index is not safe for concurrent use.
 type Index[K comparable, V any] struct {
 	id    func(V) ID
 	keys  func(V) [Keys]K
@@ -24,7 +24,6 @@ type Index[K comparable, V any] struct {
 
 // List has the values that share a key. A removed value leaves a tombstone.
 type List[K comparable, V any] struct {
-	key     K
 	entries []*entry[K, V] // the first one is not a tombstone
 	length  int            // entries without tombstones
 	removed int            // values removed since the last compaction
@@ -34,7 +33,7 @@ type entry[K comparable, V any] struct {
 	id      ID
 	value   V
 	removed bool
-	lists   [Keys + 1]*List[K, V]
+	lists   [Keys + 1]*List[K, V] // nil for a zero key
 }
 
 func byID[K comparable, V any](e, other *entry[K, V]) int { return bytes.Compare(e.id[:], other.id[:]) }
@@ -47,7 +46,7 @@ func New[K comparable, V any](id func(V) ID, keys func(V) [Keys]K) *Index[K, V] 
 // All lists all values.
 func (x *Index[K, V]) All() *List[K, V] { return &x.all }
 
-// With lists the values that have a key. The list is valid until the index changes.
+// With lists the values that have a key, which is not zero. The list is valid until the index changes.
 func (x *Index[K, V]) With(key K) *List[K, V] {
 	if l := x.lists[key]; l != nil {
 		return l
@@ -75,7 +74,9 @@ func (x *Index[K, V]) find(id ID) *entry[K, V] {
 func (x *Index[K, V]) Add(v V) {
 	e := x.newEntry(v)
 	for _, l := range e.lists {
-		l.insert(e)
+		if l != nil {
+			l.insert(e)
+		}
 	}
 }
 
@@ -93,9 +94,14 @@ func (x *Index[K, V]) AddAll(values []V) (added int) {
 	unsorted := make(map[*List[K, V]]bool)
 	for _, e := range entries {
 		for _, l := range e.lists {
+			if l == nil {
+				continue
+			}
 			l.entries = append(l.entries, e)
 			l.length++
-			unsorted[l] = true
+			if len(l.entries) > 1 { // most lists of some keys have one value
+				unsorted[l] = true
+			}
 		}
 	}
 	for l := range unsorted {
@@ -113,12 +119,18 @@ func (x *Index[K, V]) Remove(id ID) bool {
 	if e == nil {
 		return false
 	}
+	keys := x.keys(e.value)
 	var none V
 	e.value, e.removed = none, true
-	for _, l := range e.lists {
+	x.all.release()
+	for i, key := range keys {
+		l := e.lists[i+1]
+		if l == nil {
+			continue
+		}
 		l.release()
-		if l.length == 0 && l != &x.all {
-			delete(x.lists, l.key)
+		if l.length == 0 {
+			delete(x.lists, key)
 		}
 	}
 	return true
@@ -127,10 +139,14 @@ func (x *Index[K, V]) Remove(id ID) bool {
 func (x *Index[K, V]) newEntry(v V) *entry[K, V] {
 	e := &entry[K, V]{id: x.id(v), value: v}
 	e.lists[0] = &x.all
+	var none K
 	for i, key := range x.keys(v) {
+		if key == none {
+			continue
+		}
 		l := x.lists[key]
 		if l == nil {
-			l = &List[K, V]{key: key}
+			l = &List[K, V]{}
 			x.lists[key] = l
 		}
 		e.lists[i+1] = l

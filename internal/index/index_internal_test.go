@@ -19,13 +19,17 @@ func newIndex() *Index[string, value] {
 	return New(func(v value) ID { return v.id }, func(v value) [Keys]string { return v.keys })
 }
 
-// drawValue has the second and third key in common with many others.
+// drawValue has the second and third key in common with many others. Some values have a zero key.
 func drawValue(t *rapid.T) value {
 	draw := func(prefix string, n int) string {
 		return prefix + string(rune('a'+rapid.IntRange(0, n-1).Draw(t, prefix)))
 	}
 	id := ID{byte(rapid.IntRange(1, 120).Draw(t, "id"))}
-	return value{id, [Keys]string{draw("1", 3), draw("2", 2), draw("3", 1), draw("4", 20)}}
+	keys := [Keys]string{draw("1", 3), draw("2", 2), draw("3", 1), draw("4", 20), draw("5", 60)}
+	if rapid.Bool().Draw(t, "sixth") {
+		keys[5] = draw("6", 4)
+	}
+	return value{id, keys}
 }
 
 // After any sequence of additions and removals each list has the values with its key, and little
@@ -81,7 +85,9 @@ func check(t *rapid.T, x *Index[string, value], model map[ID]value) {
 	for _, v := range all {
 		require.Equal(t, v, requireGet(t, x, v.id))
 		for _, key := range v.keys {
-			keys[key] = append(keys[key], v)
+			if key != "" {
+				keys[key] = append(keys[key], v)
+			}
 		}
 	}
 	require.Len(t, x.lists, len(keys), "lists without values are freed")

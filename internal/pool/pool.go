@@ -146,6 +146,25 @@ func (p *Pool[T, W]) Reserve(ctx context.Context, n int, over bool) error {
 	return nil
 }
 
+// TryReserve reserves room for n items if there is room now, until Seal.
+func (p *Pool[T, W]) TryReserve(n int) bool {
+	if p.thirsty.Load() {
+		return false
+	}
+	if !p.fits(n) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.waiters) > 0 || !p.fitsLocked(n) {
+			return false
+		}
+	}
+	if p.phase.Load() == sealed {
+		p.reserved.Add(int64(-n))
+		return false
+	}
+	return true
+}
+
 // fits reserves room for n items if the limit allows it. The limit may be too low.
 func (p *Pool[T, W]) fits(n int) bool {
 	for {

@@ -91,6 +91,9 @@ func (t *Timeline) UTC(wall int64) time.Time {
 	return t.began.Add(time.Duration(wall))
 }
 
+// WallOf returns the Wall of an instant by its time. UTC is its inverse.
+func (t *Timeline) WallOf(utc time.Time) int64 { return int64(utc.Sub(t.began)) }
+
 // At returns the wall-clock time of a point on the timeline, in UTC.
 func (t *Timeline) At(nanos int64) time.Time {
 	now := t.Now()

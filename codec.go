@@ -1,0 +1,216 @@
+package eventbus
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/surebus/eventbus/internal/timeline"
+)
+
+// Codec encodes the payloads of a bus with a store. Its methods must be safe for concurrent use.
+type Codec interface {
+	Marshal(payload any) ([]byte, error)
+	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does.
+	Unmarshal(data []byte, pointer any) error
+}
+
+// encode returns the payload that handlers receive on a bus with a store: the encoded one. A method
+// of the payload may panic.
+func (b *Bus) encode(payload any) (encoded any, err error) {
+	refuse := func(err error) error {
+		return &PayloadError{GoType: fmt.Sprintf("%T", payload), Err: err}
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = refuse(errors.New("a method of the payload panicked: " + panicText(p)))
+		}
+	}()
+	codec := b.config.codec
+	var data []byte
+	if codec == nil {
+		data, err = json.Marshal(payload)
+	} else {
+		data, err = codec.Marshal(payload)
+	}
+	switch {
+	case err != nil:
+		return nil, refuse(err)
+	case len(data) > b.config.payloadLimit:
+		return nil, &PayloadError{GoType: fmt.Sprintf("%T", payload), Size: len(data), Limit: b.config.payloadLimit}
+	}
+	return b.encoded(data), nil
+}
+
+// encoded returns encoded bytes with the type that says who decodes them.
+func (b *Bus) encoded(data []byte) any {
+	if b.config.codec == nil {
+		return json.RawMessage(data)
+	}
+	return EncodedPayload(data)
+}
+
+// payloadBytes returns the bytes of an encoded payload.
+func payloadBytes(payload any) []byte {
+	switch p := payload.(type) {
+	case json.RawMessage:
+		return p
+	case EncodedPayload:
+		return p
+	}
+	return nil
+}
+
+// newRecord returns the record of a dispatch that has none.
+func (b *Bus) newRecord(d *dispatch, state RecordState) *Record {
+	r := b.progressRecord(d, state)
+	r.ID, r.Type, r.Key, r.Payload = d.id, d.to.eventType, d.key, payloadBytes(d.payload)
+	r.Metadata, r.Published, r.Targets = d.from().metadata, d.published(b.time), d.to.recorded
+	if due := d.from().due; due != 0 {
+		r.Scheduled = b.time.At(due)
+		if state == RecordScheduled {
+			r.Due = r.Scheduled
+		}
+	}
+	if replay := d.from().replay; replay != nil {
+		r.Scheduled = replay.due
+		r.Replay = &RecordReplay{
+			Began: b.time.At(replay.began), Count: int(replay.count), Succeeded: replay.succeeded,
+			History: replay.history, HistoryOmitted: replay.historyOmitted,
+			Edited: replay.edited, Original: payloadBytes(replay.original),
+		}
+	}
+	return r
+}
+
+// progressRecord returns the part of a dispatch's record that changes.
+func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
+	r := &Record{Ref: d.stored().ref, State: state}
+	p := RecordProgress{Next: int(d.next), Attempts: int(d.attempt)}
+	if d.state == stateRunning {
+		p.Attempts-- // the attempt is not over
+	}
+	if s := d.story; s != nil {
+		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
+		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
+		for i := range s.failures {
+			p.Failures = append(p.Failures, b.failureOf(d, &s.failures[i]))
+		}
+		if s.detours != nil {
+			for _, i := range s.detours.skipped {
+				p.Skipped = append(p.Skipped, int(i))
+			}
+			for _, x := range s.detours.spent {
+				p.Budgets = append(p.Budgets, RecordBudget{
+					Subscription: x.of.ID(), Rule: int(x.rule), Failures: int(x.failures), PreviousDelay: x.previous,
+				})
+			}
+		}
+	}
+	if p.Next != 0 || p.Attempts != 0 || d.story != nil {
+		r.Progress = &p
+	}
+	return r
+}
+
+// restore returns the dispatch of a record.
+func (b *Bus) restore(r *Record, to *targets) *dispatch {
+	now := b.time.Now()
+	fromNow := func(t time.Time) int64 { return timeline.Later(now.Nanos, t.Sub(now.UTC)) }
+	d := &dispatch{
+		id: r.ID, payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
+		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position}},
+	}
+	if !r.Scheduled.IsZero() {
+		d.origin.due = fromNow(r.Scheduled)
+	}
+	if p := r.Replay; p != nil {
+		d.origin.replay = &replay{
+			published: r.Published, due: r.Scheduled, began: fromNow(p.Began), count: int32(p.Count),
+			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edited: p.Edited,
+		}
+		if p.Edited {
+			d.origin.replay.original = b.encoded(p.Original)
+		}
+	}
+	if r.Progress != nil {
+		b.restoreProgress(d, r.Progress, fromNow)
+	}
+	if r.State == RecordWaiting {
+		d.ensureStory().notBefore = fromNow(r.Due)
+	}
+	return d
+}
+
+func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.Time) int64) {
+	find := func(name string) *Subscription {
+		if i := slices.Index(d.to.recorded, name); i >= 0 {
+			return d.to.subscriptions[i]
+		}
+		return &Subscription{id: name} // of a target that the record no longer has
+	}
+	d.next, d.attempt = int32(p.Next), int32(p.Attempts)
+	d.story = &story{
+		omitted: int32(p.Omitted), omittedHere: int32(p.OmittedHere), first: uint8(p.FirstFailures),
+		previous: p.PreviousDelay, parked: p.ParkedFor, part: p.Part,
+	}
+	for _, f := range withErrors(p.Failures) {
+		kept := failure{
+			err: f.Err, text: f.Error, subscription: find(f.Subscription), at: fromNow(f.Time),
+			duration: f.Duration, attempt: int32(f.Attempt),
+		}
+		if f.Rule != nil {
+			kept.rule = int32(f.Rule.Position) + 1
+		}
+		d.story.failures = append(d.story.failures, kept)
+	}
+	if len(p.Skipped)+len(p.Budgets) == 0 {
+		return
+	}
+	detours := d.ensureDetours()
+	for _, i := range p.Skipped {
+		detours.skipped = append(detours.skipped, int32(i))
+	}
+	for _, x := range p.Budgets {
+		budget := spent{rule: int32(x.Rule), failures: int32(x.Failures), previous: x.PreviousDelay}
+		if x.Subscription != "" {
+			budget.of = find(x.Subscription)
+		}
+		detours.spent = append(detours.spent, budget)
+	}
+}
+
+// recordedError is the error of a failure that was read from a store.
+type recordedError struct{ text, class string }
+
+func (e *recordedError) Error() string { return e.text }
+
+// withErrors returns failures that have their recorded errors.
+func withErrors(failures []Failure) []Failure {
+	all := slices.Clone(failures)
+	for i := range all {
+		if all[i].Err == nil {
+			all[i].Err = &recordedError{all[i].Error, all[i].Class}
+		}
+	}
+	return all
+}
+
+// eventIDEntry returns the entry of the table of remembered ids for an event id.
+func eventIDEntry(id EventID) Dedupe { return Dedupe{Key: id.String(), Event: id} }
+
+// remembered returns the entry for the id that a publisher gave to an event.
+func (b *Bus) remembered(d *dispatch, now time.Time) Dedupe {
+	entry := eventIDEntry(d.id)
+	digest := sha256.New()
+	for _, part := range [...]string{d.to.eventType, d.key, string(payloadBytes(d.payload))} {
+		fmt.Fprintf(digest, "%d %s", len(part), part) // the length separates the parts
+	}
+	entry.Content = hex.EncodeToString(digest.Sum(nil))
+	entry.Expires = now.Add(b.config.idempotency)
+	return entry
+}

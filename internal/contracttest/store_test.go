@@ -1,0 +1,371 @@
+package contracttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
+)
+
+// disk is the data of a model store, and what the handlers of its processes have done.
+type disk struct {
+	*storetest.Model
+	mu    sync.Mutex // guards the following
+	calls []string
+}
+
+func newDisk(opts ...storetest.Option) *disk { return &disk{Model: storetest.NewModel(opts...)} }
+
+func (d *disk) note(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = append(d.calls, fmt.Sprintf(format, args...))
+}
+
+// took returns the calls so far, and clears them.
+func (d *disk) took() []string {
+	synctest.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	calls := d.calls
+	d.calls = nil
+	return calls
+}
+
+// open makes the bus of a process. It is not started.
+func (d *disk) open(t *testing.T, opts ...eventbus.Option) (*eventbus.Bus, *observer.ObservedLogs) {
+	t.Helper()
+	store, err := d.Open()
+	require.NoError(t, err)
+	return newBus(t, append([]eventbus.Option{eventbus.WithStore(store), eventbus.WithRetry(retry(2, time.Second))}, opts...)...)
+}
+
+// handles subscribes a handler that notes its calls and returns what result returns.
+func (d *disk) handles(t *testing.T, bus *eventbus.Bus, name string, result func(payload string, attempt int) error, opts ...eventbus.SubscribeOption) *eventbus.Subscription {
+	t.Helper()
+	return mustSubscribe(t, bus, "*", eventbus.Typed(func(ctx context.Context, payload string) error {
+		delivery, _ := eventbus.FromContext(ctx)
+		d.note("%s %s %d", name, payload, delivery.Attempt)
+		if result == nil {
+			return nil
+		}
+		return result(payload, delivery.Attempt)
+	}), append([]eventbus.SubscribeOption{eventbus.Named(name)}, opts...)...)
+}
+
+// crash ends the process of a bus as SIGKILL does.
+func (d *disk) crash(bus *eventbus.Bus) {
+	d.Crash()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = bus.Shutdown(ctx) // its goroutines end; nothing that it does reaches the disk
+	synctest.Wait()
+}
+
+func always(err error) func(string, int) error {
+	return func(string, int) error { return err }
+}
+
+func TestS3_WhatWasAcceptedIsHandledAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		for i := range 3 {
+			mustPublish(t, bus, "order.placed", fmt.Sprint(i), eventbus.Key("k"), eventbus.Metadata("trace", "7"))
+		}
+		disk.crash(bus)
+		require.Empty(t, disk.took())
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"mail 0 1", "mail 1 1", "mail 2 1"}, disk.took())
+		l := again.Metrics().Ledger
+		require.EqualValues(t, 3, l.Claimed)
+		require.EqualValues(t, 3, l.Handled)
+		require.Empty(t, disk.Dump().Records)
+		shutdown(t, again)
+	})
+}
+
+func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
+			return storetest.Fault{Delay: time.Second}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		began := time.Now()
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, time.Second, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := bus.Publish(ctx, "a", "y")
+		var unknown *eventbus.IndeterminateError
+		require.ErrorAs(t, err, &unknown)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.False(t, unknown.ID.IsZero())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1", "mail y 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+func TestD3_AttemptsAndFailuresSurviveACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "stock", nil)
+		disk.handles(t, bus, "mail", always(errBoom))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, []string{"stock x 1", "mail x 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "stock", nil)
+		disk.handles(t, again, "mail", always(errBroken))
+		require.NoError(t, again.Start(t.Context()))
+		require.Empty(t, disk.took(), "the retry keeps its due time")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail x 2"}, disk.took())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 3"}, disk.took())
+		l := oneLetter(t, again)
+		require.Equal(t, eventbus.ReasonExhausted, l.Reason)
+		require.Equal(t, []string{"stock"}, l.Succeeded)
+		require.Equal(t, 3, l.Attempts)
+		require.Len(t, l.Failures, 3)
+		require.Equal(t, "boom", l.Failures[0].Error)
+		require.Equal(t, "broken", l.Failures[2].Error)
+		require.Equal(t, "*errors.errorString", l.Failures[0].Class)
+		require.Equal(t, json.RawMessage(`"x"`), l.Event.Payload)
+		shutdown(t, again)
+	})
+}
+
+func TestD5_KeysKeepTheirOrderAcrossACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		fails := func(payload string, attempt int) error {
+			if payload == "0" && attempt < 3 {
+				return errBoom
+			}
+			return nil
+		}
+		disk.handles(t, bus, "mail", fails)
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 4 {
+			mustPublish(t, bus, "a", fmt.Sprint(i), eventbus.Key("k"))
+		}
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", fails)
+		require.NoError(t, again.Start(t.Context()))
+		mustPublish(t, again, "a", "4", eventbus.Key("k"))
+		require.Empty(t, disk.took())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 0 2", "mail 0 3", "mail 1 1", "mail 2 1", "mail 3 1", "mail 4 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestS2_ShutdownLeavesRetriesToTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(errBoom))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+		mustPublish(t, bus, "a", "later", eventbus.After(time.Hour))
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		began := time.Now()
+		shutdown(t, bus)
+		require.Less(t, time.Since(began), time.Second)
+		require.EqualValues(t, 3, bus.Metrics().Ledger.Stored)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 0 2", "mail 1 1"}, disk.took())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"mail later 1"}, disk.took())
+		for _, r := range disk.Dump().Records {
+			require.Zero(t, r.Crashes)
+		}
+		shutdown(t, again)
+	})
+}
+
+func TestD8_TheDiskIsTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(4), eventbus.WithConcurrency(1))
+		gate := make(chan struct{})
+		disk.handles(t, bus, "mail", func(string, int) error { <-gate; return nil })
+		require.NoError(t, bus.Start(t.Context()))
+		want := map[string][]string{}
+		for i := range 100 {
+			key := []string{"k", "l"}[i%2]
+			mustPublish(t, bus, "a", key+fmt.Sprint(i), eventbus.Key(key))
+			want[key] = append(want[key], fmt.Sprintf("mail %s%d 1", key, i))
+		}
+		require.LessOrEqual(t, bus.Metrics().QueueDepth, 4)
+		close(gate)
+		got := map[string][]string{}
+		for _, call := range disk.took() {
+			key := call[len("mail "):][:1]
+			got[key] = append(got[key], call)
+		}
+		require.Equal(t, want, got)
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		l := bus.Metrics().Ledger
+		require.Zero(t, l.Stored)
+		require.Zero(t, l.Claimed)
+		shutdown(t, bus)
+	})
+}
+
+func TestS3_AMissingSubscriptionHoldsItsOwnDeliveriesOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "old", nil)
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"mail 0 1", "mail 1 1"}, disk.took())
+		disk.handles(t, again, "new", nil, eventbus.Formerly("old"))
+		mustPublish(t, again, "a", "2", eventbus.Key("k"))
+		require.Equal(t, []string{"new 0 1", "new 1 1", "mail 2 1", "new 2 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestE6_AStoreRemembersIDsAcrossACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		id := eventbus.NewEventID()
+		mustPublish(t, bus, "a", "x", eventbus.ID(id))
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, id, mustPublish(t, again, "a", "x", eventbus.ID(id)))
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		_, err := again.Publish(t.Context(), "a", "y", eventbus.ID(id))
+		require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+		time.Sleep(eventbus.DefaultIdempotencyWindow)
+		mustPublish(t, again, "a", "y", eventbus.ID(id))
+		require.Equal(t, []string{"mail y 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestL3_ReplayAndPurgeOnAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(eventbus.Permanent(errDead)))
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 3 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		disk.took()
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		all := letters(t, again)
+		require.Len(t, all, 3)
+		require.NoError(t, again.DLQ().Replay(t.Context(), all[0].ID))
+		require.ErrorIs(t, again.DLQ().Replay(t.Context(), all[0].ID), eventbus.ErrNotFound)
+		require.NoError(t, again.DLQ().Purge(t.Context(), all[1].ID))
+		require.ErrorIs(t, again.DLQ().Purge(t.Context(), all[1].ID), eventbus.ErrNotFound)
+		report, err := again.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Replayed)
+		require.ElementsMatch(t, []string{"mail 0 1", "mail 2 1"}, disk.took())
+		require.Empty(t, letters(t, again))
+		shutdown(t, again)
+	})
+}
+
+func TestD7_PublishAndWaitOnAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))
+		disk.handles(t, bus, "mail", func(payload string, _ int) error {
+			time.Sleep(time.Second)
+			if payload == "dies" {
+				return eventbus.Permanent(errDead)
+			}
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		var waits sync.WaitGroup
+		for i := range 5 { // most of them wait on the disk
+			waits.Go(func() {
+				r, err := bus.PublishAndWait(t.Context(), "a", fmt.Sprint(i), eventbus.After(time.Duration(i%2)*time.Minute))
+				if err != nil || r.Outcome != eventbus.Handled {
+					t.Error(r, err)
+				}
+			})
+		}
+		waits.Wait()
+		_, err := bus.PublishAndWait(t.Context(), "a", "dies")
+		var died *eventbus.DeliveryError
+		require.ErrorAs(t, err, &died)
+		disk.took()
+		shutdown(t, bus)
+	})
+}
+
+func TestE3_APayloadMustEncode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithPayloadLimit(100))
+		disk.handles(t, bus, "mail", nil)
+		for _, payload := range []any{make(chan int), func() {}, panics{}, string(make([]byte, 100))} {
+			_, err := bus.Publish(t.Context(), "a", payload)
+			require.ErrorIs(t, err, eventbus.ErrInvalidPayload)
+			require.ErrorIs(t, err, eventbus.ErrInvalidEvent)
+		}
+		require.Empty(t, disk.Dump().Records)
+		_, err := bus.Subscribe("*", ok)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		require.ErrorContains(t, err, "Named")
+	})
+}
+
+type panics struct{}
+
+func (panics) MarshalJSON() ([]byte, error) { panic(errors.New("cannot")) }

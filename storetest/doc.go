@@ -1,0 +1,18 @@
+// Package storetest is the test kit for stores, see [eventbus.Store].
+//
+// [Run] is the conformance suite that every store passes. A store runs it from its own tests, with
+// a [Backend] that opens the store, opens it without the lease, and ends it as a killed process
+// does.
+//
+// [Model] is a store in memory. It obeys every rule of the suite and can fail or crash at any
+// batch. Tests of a durable bus run on it without a disk, inside [testing/synctest] with virtual
+// time:
+//
+//	model := storetest.NewModel(storetest.WithFaults(func(n int, b *eventbus.Batch) storetest.Fault {
+//		if n == 7 {
+//			return storetest.Fault{Kind: storetest.CrashAfter}
+//		}
+//		return storetest.Fault{}
+//	}))
+//	store, err := model.Open()
+package storetest

@@ -1,0 +1,80 @@
+package storetest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// FaultKind is what a Model does to a batch or a Claim.
+type FaultKind uint8
+
+const (
+	// NoFault applies the batch.
+	NoFault FaultKind = iota
+	// Refuse refuses the batch with a *RefusedError that fits its content, and goes on. A batch with
+	// only New, Forget, Bury and Orders is not refused: no rule of a store allows it.
+	Refuse
+	// FailBefore fails the store without applying the batch.
+	FailBefore
+	// FailAfter applies the commit that begins with the batch, then fails the store. The batches that
+	// have gathered behind it are part of that commit.
+	FailAfter
+	// CrashBefore ends the store as Crash does, without applying the batch.
+	CrashBefore
+	// CrashAfter applies the commit that begins with the batch, then ends the store as Crash does. The
+	// batches that have gathered behind it are part of that commit.
+	CrashAfter
+)
+
+// Fault is the fault of a batch or a Claim. The batches before it are durable, and their done has
+// returned, when it happens.
+type Fault struct {
+	Kind FaultKind
+	// Delay is how long the store waits before the commit. Inside testing/synctest the time is virtual.
+	Delay time.Duration
+}
+
+// ErrInjected is the error of the batch or Claim at which FailBefore or FailAfter happens. It does
+// not match ErrStoreFailed. The errors of later calls match both.
+var ErrInjected = errors.New("storetest: injected failure")
+
+// Option is an option of NewModel.
+type Option func(*Model)
+
+// WithFaults sets the function that chooses the fault of each batch. n counts the batches of all
+// stores of the Model from 1, in the order in which they apply. Batches that reach a failed store do
+// not count. The function runs on the goroutine of a store, without a lock.
+func WithFaults(faults func(n int, b *eventbus.Batch) Fault) Option {
+	return func(m *Model) { m.faults = faults }
+}
+
+// WithClaimFaults sets the function that chooses the fault of each Claim. n counts the calls from 1.
+// Refuse has no effect. After FailAfter and CrashAfter, the records are leased.
+func WithClaimFaults(faults func(n int, q eventbus.ClaimQuery) Fault) Option {
+	return func(m *Model) { m.claimFaults = faults }
+}
+
+// WithApplied sets a function that observes each batch when it is durable, before its done. n is
+// the n of WithFaults. The function must not call the Model or its stores.
+func WithApplied(applied func(n int, b *eventbus.Batch)) Option {
+	return func(m *Model) { m.applied = applied }
+}
+
+// refusalOf returns the error of an injected refusal, or nil if nothing in the batch can be refused.
+func refusalOf(b *eventbus.Batch) error {
+	switch {
+	case len(b.Remember) > 0:
+		known := b.Remember[0]
+		known.Event = eventbus.NewEventID()
+		return &eventbus.RefusedError{Known: &known, Err: eventbus.ErrDuplicateID}
+	case len(b.Take) > 0:
+		return &eventbus.RefusedError{Letter: b.Take[0], Err: eventbus.ErrNotFound}
+	case len(b.Update) > 0:
+		return &eventbus.RefusedError{Ref: b.Update[0].Ref, Err: eventbus.ErrNotLeased}
+	case len(b.Delete) > 0:
+		return &eventbus.RefusedError{Ref: b.Delete[0], Err: eventbus.ErrNotLeased}
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package storetest
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/surebus/eventbus"
+)
+
+// Model is the data of a store in memory. It outlives the stores that Open and Beside return, as a
+// disk outlives a process. It copies all records and letters in and out.
+//
+// A Model may be made outside of a testing/synctest bubble. Each of its stores must be used in the
+// bubble in which it was opened.
+type Model struct {
+	faults      func(n int, b *eventbus.Batch) Fault
+	claimFaults func(n int, q eventbus.ClaimQuery) Fault
+	applied     func(n int, b *eventbus.Batch)
+
+	mu       sync.Mutex // guards the following, and the state of the stores
+	stores   []*modelStore
+	holder   *modelStore // the store with the lease, or nil
+	leases   int64       // number of leases so far; a lease is its number
+	crashed  []int64     // leases that ended without Close, of which Open has not counted the crash
+	batches  int
+	claims   int
+	lastRef  eventbus.Ref
+	records  map[eventbus.Ref]*row
+	letters  map[eventbus.LetterID]*eventbus.DeadLetter
+	order    []eventbus.LetterID // of letters, ascending
+	remember map[dedupeKey]eventbus.Dedupe
+	orders   map[string]eventbus.Order
+}
+
+// row is a record with its lease.
+type row struct {
+	eventbus.Record
+	lease   int64 // 0 if the record is free
+	freedIn int64 // the lease under which its own bus freed or inserted it; 0 otherwise
+}
+
+type dedupeKey struct{ scope, key string }
+
+// NewModel returns a Model without data.
+func NewModel(opts ...Option) *Model {
+	m := &Model{
+		records:  make(map[eventbus.Ref]*row),
+		letters:  make(map[eventbus.LetterID]*eventbus.DeadLetter),
+		remember: make(map[dedupeKey]eventbus.Dedupe),
+		orders:   make(map[string]eventbus.Order),
+	}
+	for _, opt := range opts {
+		opt(m)
+	}
+	return m
+}
+
+// Open returns a store that holds the lease. While another store holds it, Open returns an error
+// that matches ErrNoLease.
+func (m *Model) Open() (eventbus.Store, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holder != nil {
+		return nil, fmt.Errorf("storetest: Open: %w: another store has it", eventbus.ErrNoLease)
+	}
+	m.countCrashesLocked()
+	s := m.newStoreLocked()
+	m.leases++
+	m.holder, s.lease = s, m.leases
+	return s, nil
+}
+
+// Beside returns a store without the lease, as another process opens it.
+func (m *Model) Beside() eventbus.Store {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.newStoreLocked()
+}
+
+func (m *Model) newStoreLocked() *modelStore {
+	s := &modelStore{model: m, gone: make(chan struct{})}
+	m.stores = append(m.stores, s)
+	return s
+}
+
+// Crash ends the store with the lease as SIGKILL ends a process. Batches that were not applied are
+// lost, and their done is not called. Later calls on the store return ErrStoreFailed, and so do the
+// done of later batches. Crash does not wait for a done in progress. Without an open store, Crash
+// has no effect.
+func (m *Model) Crash() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holder != nil {
+		m.crashLocked(m.holder)
+	}
+}
+
+func (m *Model) crashLocked(s *modelStore) {
+	if s.crashed.Swap(true) {
+		return
+	}
+	close(s.gone)
+	if m.holder == s {
+		m.crashed = append(m.crashed, s.lease)
+	}
+	m.removeLocked(s)
+}
+
+// removeLocked forgets a store that has ended.
+func (m *Model) removeLocked(s *modelStore) {
+	m.stores = slices.DeleteFunc(m.stores, func(other *modelStore) bool { return other == s })
+	if m.holder == s {
+		m.holder = nil
+	}
+}
+
+// countCrashesLocked frees the records of crashed leases, and counts the crashes.
+func (m *Model) countCrashesLocked() {
+	for _, lease := range m.crashed {
+		suspects := false
+		for _, r := range m.records {
+			suspects = suspects || r.lease == lease && r.Suspect
+		}
+		for _, r := range m.records {
+			if r.lease == lease && (r.Suspect || !suspects) {
+				r.Crashes++
+			}
+		}
+		m.freeLocked(lease)
+	}
+	m.crashed = nil
+}
+
+// freeLocked frees the records of a lease that has ended.
+func (m *Model) freeLocked(lease int64) {
+	for _, r := range m.records {
+		if r.lease == lease {
+			r.lease, r.Leased = 0, false
+		}
+	}
+}
+
+// Dump is a consistent copy of a Model's data.
+type Dump struct {
+	Records    []DumpRecord          // by Ref
+	Letters    []eventbus.DeadLetter // by id
+	Remembered []eventbus.Dedupe     // by Scope, then Key; expired ones included
+	Orders     []eventbus.Order      // by Subscription
+	Lease      int64                 // the lease that a store holds; 0 for none
+}
+
+// DumpRecord is a record with its lease. Leases are numbered from 1.
+type DumpRecord struct {
+	eventbus.Record
+	Lease int64 // 0 if the record is free; after Crash, the crashed lease until Open
+}
+
+// Dump returns a copy of the data.
+func (m *Model) Dump() Dump {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var d Dump
+	if m.holder != nil {
+		d.Lease = m.holder.lease
+	}
+	for _, ref := range slices.Sorted(maps.Keys(m.records)) {
+		r := m.records[ref]
+		d.Records = append(d.Records, DumpRecord{deepCopy(r.Record), r.lease})
+	}
+	for _, id := range m.order {
+		d.Letters = append(d.Letters, deepCopy(*m.letters[id]))
+	}
+	for _, r := range m.remember {
+		d.Remembered = append(d.Remembered, r)
+	}
+	slices.SortFunc(d.Remembered, func(x, y eventbus.Dedupe) int {
+		return cmp.Or(cmp.Compare(x.Scope, y.Scope), cmp.Compare(x.Key, y.Key))
+	})
+	d.Orders = m.ordersLocked()
+	return d
+}
+
+func (m *Model) ordersLocked() []eventbus.Order {
+	var orders []eventbus.Order
+	for _, name := range slices.Sorted(maps.Keys(m.orders)) {
+		orders = append(orders, m.orders[name])
+	}
+	return orders
+}
+
+func compareLetterIDs(x, y eventbus.LetterID) int { return bytes.Compare(x[:], y[:]) }
