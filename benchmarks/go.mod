@@ -2,7 +2,10 @@ module github.com/surebus/eventbus/benchmarks
 
 go 1.26.6
 
-replace github.com/surebus/eventbus => ../
+replace (
+	github.com/surebus/eventbus => ../
+	github.com/surebus/eventbus/store/sqlite => ../store/sqlite
+)
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
@@ -20,7 +23,8 @@ require (
 	github.com/sony/gobreaker v1.0.0
 	github.com/sony/gobreaker/v2 v2.4.0
 	github.com/stretchr/testify v1.12.1
-	github.com/surebus/eventbus v0.0.0-00010101000000-000000000000
+	github.com/surebus/eventbus v0.0.0
+	github.com/surebus/eventbus/store/sqlite v0.0.0-00010101000000-000000000000
 	go.etcd.io/bbolt v1.5.0
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da
 	maragu.dev/goqite v0.4.0

@@ -157,9 +157,7 @@ func inSublist() int { return reflect.ValueOf(*matched).FieldByName("psubs").Len
 func TestPlan_EverybodyHasAnAdapter(t *testing.T) {
 	for _, w := range plan.Workloads {
 		for _, c := range w.Cases {
-			if w.Name != plan.Durable || plan.HasStore {
-				require.Contains(t, c.Rivals, plan.Us, "%s/%s", w.Name, c.Name)
-			}
+			require.Contains(t, c.Rivals, plan.Us, "%s/%s", w.Name, c.Name)
 			for _, rival := range c.Rivals {
 				r, known := plan.RivalNamed(rival)
 				require.True(t, known, "%s is not among the plan's rivals", rival)

@@ -19,6 +19,9 @@ type Event struct {
 	Number int64 `json:"-"`
 }
 
+// EventType is the type of the events.
+const EventType = "order.placed"
+
 var placed = time.Date(2026, 11, 24, 9, 30, 0, 0, time.UTC)
 
 func newEvent(n int64) Event {

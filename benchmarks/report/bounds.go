@@ -186,11 +186,7 @@ func runsOf(numbers []int, run func(n int) plan.Run) []plan.Run {
 
 // bounds returns all bounds, in the order of the table.
 func bounds() []bound {
-	all := slices.Concat(generalBounds(), concurrencyBounds())
-	if plan.HasStore {
-		all = append(all, durableBounds()...)
-	}
-	return all
+	return slices.Concat(generalBounds(), concurrencyBounds(), durableBounds())
 }
 
 // generalBounds returns the bounds of all workloads that need no limit of a subscription.

@@ -9,15 +9,7 @@ import (
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
-func requireStore(t *testing.T) {
-	t.Helper()
-	if !plan.HasStore {
-		t.Skip("the program durable/eventbus does not exist yet")
-	}
-}
-
 func TestBounds_EachOfDurableCanBeMissed(t *testing.T) {
-	requireStore(t)
 	requireMissed(t, durableBounds(), []worseResult{
 		{"accepted, 512", "one INSERT", plan.Accept(512, "insert"), plan.Time, 19.9},
 		{"accepted, 64", "one INSERT", plan.Accept(64, "insert"), plan.Time, 9.9},
@@ -37,7 +29,6 @@ func TestBounds_EachOfDurableCanBeMissed(t *testing.T) {
 
 // A bound whose rival is skipped is neither kept nor missed, and passes -check.
 func TestConclude_ABoundThatIsSkippedPassesWithItsReason(t *testing.T) {
-	requireStore(t)
 	r := everything(3)
 	for _, run := range []plan.Run{plan.Accept(64, "goqite"), plan.Settled(64, "goqite")} {
 		delete(r.values, run)

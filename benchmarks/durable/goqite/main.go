@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	_ "embed"
+	"encoding/json"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -75,6 +76,10 @@ func work(ctx context.Context, q *goqite.Queue, handle func()) {
 				panic(err)
 			}
 			return
+		}
+		var e durable.Event // handlers of the other libraries get it decoded, too
+		if err := json.Unmarshal(m.Body, &e); err != nil {
+			panic(err)
 		}
 		handle()
 		if err := q.Delete(context.WithoutCancel(ctx), m.ID); err != nil {
