@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +39,7 @@ var durableRivals = []Rival{
 	},
 	{
 		Name: "river", Title: "River, SQLite driver", Module: "github.com/riverqueue/river", Program: "river", Synchronous: "FULL", Driver: modernc,
-		Settles: 300 * time.Millisecond,
+		Settles: 200 * time.Millisecond,
 		Can:     Abilities{Errors: yes, Panics: yes, Timeout: "cancels, does not abandon", Retry: yes, DeadLetters: "discarded jobs, kept 7 days", Bounded: "on disk"},
 	},
 	{Name: "backlite-normal", Title: "backlite, NORMAL: a power cut loses events", Module: "github.com/mikestefanello/backlite", Program: "backlite", Synchronous: "NORMAL", Driver: mattn, Cgo: true},
@@ -51,28 +52,31 @@ var durableWorkloads = []Workload{{
 	Title: "Durable events",
 	Text: "Events of 150 bytes of JSON in an embedded database on a real disk, with 1, 64 and 512 publishers. A publisher waits until its event is durable. The first tables show the acceptance alone, the others the time until all events are handled and their completion is durable. " +
 		"SQLite runs in WAL mode with `synchronous=FULL`: a commit returns after it is flushed to the disk. Each program reads the setting back. " +
-		"The documentation of goqite and backlite opens SQLite through mattn/go-sqlite3 with `_journal=WAL` and no `_sync`. The driver then sets `synchronous=NORMAL`, and no commit is flushed. The rows with NORMAL show this: a crash of the process loses nothing, but a power cut or a crash of the system can lose events that were accepted, and can run handled events again. None of the rows with FULL can lose an accepted event. " +
-		"Each rival has one connection: goqite and River document it, and it is the fastest for backlite. River and backlite have 1,000 workers, goqite has one worker loop per processor: no other number was faster with 64 or 512 publishers. This bus has its default settings. In the first tables it is not started, and the other libraries have no workers. " +
+		"The documentation of goqite and backlite opens SQLite through mattn/go-sqlite3 with `_journal=WAL` and no `_sync`. The driver then sets `synchronous=NORMAL`, and no commit is flushed. The rows with NORMAL show this: a crash of the process loses nothing, but a power cut or a crash of the system can lose events that were accepted, and can run handled events again. In all other rows each commit is flushed. " +
+		"Each rival has one connection: goqite and River document it, and backlite is up to three times as fast with it as with several. River and backlite have 1,000 workers, goqite has one worker loop per processor. Other numbers were not faster in trials with 64 and 512 publishers. This bus has its default settings. In the first tables it is not started, and the other libraries have no workers. " +
 		"The first yardstick commits each event by itself. The second gathers the events that wait and inserts them in one commit. Both only accept, into a table with the columns of this bus's store and no indexes. bbolt has the same group commit, also for its deletions.",
 	Shortest: 100 * time.Millisecond,
 	Cases: []Case{
-		durableCase(accept, 1, Us, "insert", "bbolt", "backlite", "goqite", "river"),
-		durableCase(accept, 64, Us, "insert", "grouped", "bbolt", "backlite", "goqite", "river", "backlite-normal", "goqite-normal"),
-		durableCase(accept, 512, Us, "insert", "grouped", "bbolt", "backlite", "goqite", "river"),
-		durableCase(settled, 1, Us, "bbolt", "backlite", "goqite", "river"),
-		durableCase(settled, 64, Us, "bbolt", "backlite", "goqite", "river", "backlite-normal", "goqite-normal"),
-		durableCase(settled, 512, Us, "bbolt", "backlite", "goqite", "river"),
+		durableCase(accept, 1, often(Us, "insert", "backlite"), "bbolt", "goqite", "river"),
+		durableCase(accept, 64, nil, Us, "insert", "grouped", "bbolt", "backlite", "goqite", "river", "backlite-normal", "goqite-normal"),
+		durableCase(accept, 512, often(Us, "insert"), "grouped", "bbolt", "backlite", "goqite", "river"),
+		durableCase(settled, 1, nil, Us, "bbolt", "backlite", "goqite", "river"),
+		durableCase(settled, 64, nil, Us, "bbolt", "backlite", "goqite", "river", "backlite-normal", "goqite-normal"),
+		durableCase(settled, 512, often(Us), "bbolt", "backlite", "goqite", "river"),
 	},
 }}
 
-func durableCase(kind string, publishers int, rivals ...string) Case {
+// often names rivals whose figures are close to a bound.
+func often(rivals ...string) []string { return rivals }
+
+func durableCase(kind string, publishers int, often []string, rivals ...string) Case {
 	title := "accepted"
 	if kind == settled {
 		title = "accepted, handled and settled"
 	}
 	return Case{
 		Name: durableName(kind, publishers), Title: title + ", " + count(publishers, "publisher"),
-		Rivals: rivals, Unit: Time, More: []string{Rate},
+		Rivals: slices.Concat(often, rivals), Often: often, Unit: Time, More: []string{Rate},
 	}
 }
 

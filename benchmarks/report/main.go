@@ -1,7 +1,7 @@
 // The command report runs the benchmarks, each rival in a process of its own, and
 // writes RESULTS.md, a chart for each workload, and the table of the README.
 //
-//	go run ./report          # six rounds, in at most 10 minutes
+//	go run ./report          # six rounds, in at most 12 minutes
 //	go run ./report -quick   # three short rounds, in at most 5 minutes
 //	go run ./report -check   # also fails if the results miss a bound
 //
