@@ -283,7 +283,8 @@ const (
 	// ClaimDue claims records without a Key in RecordWaiting, and any in RecordScheduled, that are due
 	// at Now, in the order of Due, then Ref.
 	ClaimDue
-	// ClaimParked claims RecordParked with the Door, in the order of Position, then Ref.
+	// ClaimParked claims RecordParked with the Door, in the order of Position, then Ref: those without
+	// a Key, and those with Own. ClaimReady claims the others.
 	ClaimParked
 	// ClaimEvent claims the RecordScheduled of Event.
 	ClaimEvent

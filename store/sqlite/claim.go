@@ -265,8 +265,12 @@ func (f *finder) eachOwner(from string, args []any, visit func(owner int64) erro
 func (f *finder) parked() (found []candidate, err error) {
 	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked + " AND door = ? AND "
 	err = f.eachOwner(from, []any{f.q.Door}, func(owner int64) error {
-		return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? ORDER BY position, ref LIMIT ?",
-			f.q.Door, owner, f.q.Limit+1)
+		if owner == -f.state.epoch {
+			return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? ORDER BY position, ref LIMIT ?",
+				f.q.Door, owner, f.q.Limit+1)
+		}
+		return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? AND kind = ? ORDER BY position, ref LIMIT ?",
+			f.q.Door, owner, int64(eventbus.RecordParked), f.q.Limit+1)
 	})
 	return found, err
 }
