@@ -75,6 +75,7 @@ type Bus struct {
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
 	missing       map[string]*Subscription // stand-ins, see namedLocked
+	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
 	cause         error         // of cutting
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
@@ -145,6 +146,11 @@ func New(opts ...Option) (*Bus, error) {
 		b.followups.Start()
 	}
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
+	if b.store != nil {
+		if err := b.loadOrders(); err != nil {
+			return nil, fmt.Errorf("New: %w", err)
+		}
+	}
 	return b, nil
 }
 

@@ -112,7 +112,7 @@ func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
 			}
 		}
 	}
-	if p.Next != 0 || p.Attempts != 0 || d.story != nil {
+	if d.state == stateRunning || p.Next != 0 || p.Attempts != 0 || d.story != nil {
 		r.Progress = &p
 	}
 	return r

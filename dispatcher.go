@@ -17,6 +17,7 @@ type worker struct {
 	call  callState
 	seen  uint32 // number of calls, from a random start; one in latencySample is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
+	began int64  // the attempt, on a bus with a store
 }
 
 // callState has the data of a call that conclude needs. It is a field of the worker, so that the
@@ -62,6 +63,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 				if !b.conclude(d, s, &w.call, r) {
 					return
 				}
+				b.recordProgress(w, d)
 				continue
 			}
 			b.leave(d, s, pass, noOutcome)
@@ -82,6 +84,9 @@ func (b *Bus) run(w *worker, d *dispatch) {
 // beginAttempt prepares the next attempt and its event.
 func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
+	if b.store != nil {
+		w.began = b.time.Nanos()
+	}
 	w.calls = nil
 	d.attempt = min(d.attempt+1, deadline.MaxNumber) // stays at the largest number
 	d.putEvent(event, b.time)

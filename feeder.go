@@ -238,6 +238,7 @@ func (f *feeder) othersCommitted() {
 		f.order.Lock()
 		f.behind, f.again = true, true
 		f.order.Unlock()
+		f.bus.obeyOthers()
 		f.askForDue()
 		f.wakeUp()
 	}()

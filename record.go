@@ -161,6 +161,25 @@ func (b *Bus) endWait(w *waiter) {
 	}
 }
 
+// progressAfter is how long an attempt lasts before its successes are recorded one by one.
+const progressAfter = 100 * time.Millisecond
+
+// recordProgress records that the next target has handled the event, in a long attempt with further
+// targets. It does not wait for the store: the next change of the dispatch is behind this one.
+func (b *Bus) recordProgress(w *worker, d *dispatch) {
+	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-w.began) < progressAfter {
+		return
+	}
+	record := b.progressRecord(d, RecordReady)
+	record.Progress.Next++
+	record.Leased = true
+	b.store.Submit(&Batch{Now: b.time.Now().UTC, Update: []*Record{record}}, func(err error) {
+		if err != nil {
+			b.storeFailed(err)
+		}
+	})
+}
+
 // submit is the recorder of a bus with a store.
 //
 // The store calls done on its own goroutine, in the order of the batches. Changes that open

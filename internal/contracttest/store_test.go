@@ -456,3 +456,96 @@ func failAt(t *testing.T, kind storetest.FaultKind, batch int) {
 	}
 	shutdown(t, bus)
 }
+
+func TestC6_OperatorsOrdersSurviveACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		paused := disk.handles(t, bus, "paused", nil)
+		held := disk.handles(t, bus, "held", nil)
+		tripped := disk.handles(t, bus, "tripped", nil)
+		resumed := disk.handles(t, bus, "resumed", nil)
+		require.NoError(t, paused.Pause(eventbus.By("ann"), eventbus.Because("the disk is full")))
+		require.NoError(t, held.HoldUntil(time.Now().Add(time.Hour)))
+		require.NoError(t, tripped.Trip())
+		require.NoError(t, errors.Join(resumed.Pause(), resumed.Resume()))
+		require.ErrorIs(t, resumed.Pause(eventbus.By("\n")), eventbus.ErrInvalidOption)
+		disk.crash(bus)
+		require.Equal(t, "ann", disk.Dump().Orders[1].By)
+		time.Sleep(10 * time.Second)
+
+		again, _ := disk.open(t)
+		var subs []*eventbus.Subscription
+		for _, name := range []string{"paused", "held", "tripped", "resumed"} {
+			subs = append(subs, disk.handles(t, again, name, nil))
+		}
+		require.NoError(t, again.Start(t.Context()))
+		mustPublish(t, again, "a", "x")
+		require.Equal(t, []string{"resumed x 1"}, disk.took())
+		time.Sleep(19 * time.Second)
+		require.Empty(t, disk.took())
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"tripped x 1"}, disk.took())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"held x 1"}, disk.took())
+		require.NoError(t, subs[0].Resume())
+		require.Equal(t, []string{"paused x 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		other := disk.Beside()
+		order := func(o eventbus.Order) {
+			done := make(chan error, 1)
+			o.Subscription, o.At = "mail", time.Now()
+			other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{o}}, func(err error) { done <- err })
+			require.NoError(t, <-done)
+			time.Sleep(time.Second)
+		}
+		order(eventbus.Order{Pause: true})
+		mustPublish(t, bus, "a", "x")
+		require.Empty(t, disk.took())
+		order(eventbus.Order{})
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		require.NoError(t, other.Close(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
+// In a long attempt, each success is recorded when the handler has returned.
+func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		takes := func(d time.Duration) func(string, int) error {
+			return func(string, int) error { time.Sleep(d); return nil }
+		}
+		disk.handles(t, bus, "quick", takes(50*time.Millisecond))
+		disk.handles(t, bus, "slow", takes(50*time.Millisecond))
+		disk.handles(t, bus, "hangs", takes(time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(99 * time.Millisecond)
+		require.Nil(t, disk.Dump().Records[0].Progress)
+		time.Sleep(time.Millisecond)
+		require.Equal(t, []string{"quick x 1", "slow x 1", "hangs x 1"}, disk.took())
+		require.Equal(t, 2, disk.Dump().Records[0].Progress.Next)
+		disk.crash(bus)
+		disk.took()
+
+		again, _ := disk.open(t)
+		for _, name := range []string{"quick", "slow", "hangs"} {
+			disk.handles(t, again, name, nil)
+		}
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"hangs x 1"}, disk.took())
+		shutdown(t, again)
+		time.Sleep(time.Hour) // the first process's handler has returned
+	})
+}
