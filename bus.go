@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -67,6 +68,7 @@ type Bus struct {
 	started atomic.Bool // Start has been called; set under mu
 	ending  atomic.Bool // Shutdown has been called; set under mu
 	halts   halts
+	quota   quota
 	stuck   atomic.Bool   // an observer did not return in time for the cut
 	leaving chan struct{} // closed when ending has been set
 	drained chan struct{} // closed during Shutdown, when it has no dispatch to wait for
@@ -102,6 +104,7 @@ func New(opts ...Option) (*Bus, error) {
 		log:           c.logger.Named("eventbus"),
 		ids:           uuid7.NewSource(),
 		keys:          keys.New[*dispatch](keyGates),
+		quota:         quota{most: int64(c.unsettled)},
 		halts:         halts{cut: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
@@ -147,7 +150,7 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
 	if b.store != nil {
-		if err := b.loadOrders(); err != nil {
+		if err := errors.Join(b.loadOrders(), b.countUnsettled()); err != nil {
 			return nil, fmt.Errorf("New: %w", err)
 		}
 	}

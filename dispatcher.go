@@ -199,6 +199,7 @@ func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
 		if !free {
 			b.pool.Unreserve(d.places())
 		}
+		b.quota.release(d.records())
 		return
 	}
 	b.ledger.accepted.Add(1)
@@ -329,6 +330,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	default:
 		s.counters.skipped.Add(1)
 		b.ledger.splits.Add(1)
+		b.quota.used.Add(1)
 		parked = d.splitOff(b.policy(d.to))
 		if waiter != nil {
 			waiter.expect(1)
@@ -467,6 +469,9 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	d.state = stateSettled
 	b.leaveKey(d)
 	count.Add(1)
+	if outcome != Unrouted {
+		b.quota.release(1)
+	}
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
 		s.door.release(b, d)

@@ -48,6 +48,14 @@ func (c *change) all() []*dispatch {
 	return []*dispatch{c.d}
 }
 
+// records returns the number of records that a change inserts for accepted dispatches.
+func (c *change) records() (records int64) {
+	for _, d := range c.all() {
+		records += d.records()
+	}
+	return records
+}
+
 // record makes a change durable and then applies it, exactly once. In memory, it applies the change
 // immediately. A store applies it later, on another goroutine, or refuses it. Until then the record
 // owns the dispatch, and nothing else may touch it.

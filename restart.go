@@ -63,6 +63,9 @@ func (b *Bus) restart() {
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := b.store.Reopen(f.ctx)
 		if err == nil {
+			err = b.countUnsettled()
+		}
+		if err == nil {
 			break
 		}
 		b.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))

@@ -549,3 +549,47 @@ func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
 		time.Sleep(time.Hour) // the first process's handler has returned
 	})
 }
+
+func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := newDisk().Open()
+		require.NoError(t, err)
+		_, err = eventbus.New(eventbus.WithStore(store), eventbus.RefuseWhenFull())
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		require.NoError(t, store.Close(t.Context()))
+
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(3))
+		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Second); return nil })
+		for range 3 {
+			mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		}
+		_, err = bus.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, bus.Start(t.Context()))
+		began := time.Now()
+		mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		require.Equal(t, time.Second, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err = bus.Publish(ctx, "a", "x")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		disk.crash(bus)
+
+		again, _ := disk.open(t, eventbus.WithMaxUnsettled(3), eventbus.RefuseWhenFull())
+		disk.handles(t, again, "mail", nil)
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, again.Start(t.Context()))
+		synctest.Wait()
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		time.Sleep(time.Hour + time.Second)
+		mustPublish(t, again, "a", "x")
+		shutdown(t, again)
+		disk.took()
+	})
+}
