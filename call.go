@@ -77,7 +77,7 @@ func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
 	// After the call is visible to the watch: cut sets cutting before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
 	// Unsubscribe and Pause do not wait for it.
-	if why := s.door.barred(); why != admitted || s.bus.cutting.begun() {
+	if why := s.door.barred(); why != admitted || s.bus.halts.any() {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -111,7 +112,7 @@ func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
 			}
 		}
 	}
-	if p.Next != 0 || p.Attempts != 0 || d.story != nil {
+	if d.state == stateRunning || p.Next != 0 || p.Attempts != 0 || d.story != nil {
 		r.Progress = &p
 	}
 	return r
@@ -120,7 +121,13 @@ func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
 // restore returns the dispatch of a record.
 func (b *Bus) restore(r *Record, to *targets) *dispatch {
 	now := b.time.Now()
-	fromNow := func(t time.Time) int64 { return timeline.Later(now.Nanos, t.Sub(now.UTC)) }
+	fromNow := func(t time.Time) int64 {
+		d := t.Sub(now.UTC)
+		if d > 0 {
+			return timeline.Later(now.Nanos, d)
+		}
+		return now.Nanos + max(int64(d), math.MinInt64/2)
+	}
 	d := &dispatch{
 		id: r.ID, payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
 		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position}},

@@ -390,6 +390,14 @@ func (s *story) at(target *Subscription) *story {
 	return part
 }
 
+// records returns the number of records that the dispatch begins with.
+func (d *dispatch) records() int64 {
+	if d.from().due != 0 {
+		return 1
+	}
+	return int64(d.places())
+}
+
 // copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
 func (b *Bus) copies(d *dispatch) []*dispatch {
 	if d.to.each == nil {

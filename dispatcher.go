@@ -17,6 +17,7 @@ type worker struct {
 	call  callState
 	seen  uint32 // number of calls, from a random start; one in latencySample is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
+	began int64  // the attempt, on a bus with a store
 }
 
 // callState has the data of a call that conclude needs. It is a field of the worker, so that the
@@ -62,12 +63,13 @@ func (b *Bus) run(w *worker, d *dispatch) {
 				if !b.conclude(d, s, &w.call, r) {
 					return
 				}
+				b.recordProgress(w, d)
 				continue
 			}
 			b.leave(d, s, pass, noOutcome)
 			shut = r.shut
 		}
-		if b.cutting.begun() {
+		if b.halts.any() {
 			d.attempt--
 			b.bury(d, ReasonShutdown)
 			return
@@ -82,6 +84,9 @@ func (b *Bus) run(w *worker, d *dispatch) {
 // beginAttempt prepares the next attempt and its event.
 func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
+	if b.store != nil {
+		w.began = b.time.Nanos()
+	}
 	w.calls = nil
 	d.attempt = min(d.attempt+1, deadline.MaxNumber) // stays at the largest number
 	d.putEvent(event, b.time)
@@ -194,6 +199,7 @@ func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
 		if !free {
 			b.pool.Unreserve(d.places())
 		}
+		b.quota.release(d.records())
 		return
 	}
 	b.ledger.accepted.Add(1)
@@ -324,6 +330,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	default:
 		s.counters.skipped.Add(1)
 		b.ledger.splits.Add(1)
+		b.quota.used.Add(1)
 		parked = d.splitOff(b.policy(d.to))
 		if waiter != nil {
 			waiter.expect(1)
@@ -462,6 +469,9 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	d.state = stateSettled
 	b.leaveKey(d)
 	count.Add(1)
+	if outcome != Unrouted {
+		b.quota.release(1)
+	}
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
 		s.door.release(b, d)

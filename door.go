@@ -406,6 +406,15 @@ func (o *door) close(b *Bus, why Reason) []*dispatch {
 	return all
 }
 
+// empty returns the deliveries of the line, oldest first. They keep their seats.
+func (o *door) empty(b *Bus) []*dispatch {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := o.line.Empty()
+	o.countLocked(b)
+	return all
+}
+
 // countLocked updates the ledger's parked deliveries, and blocks or unblocks publishers that need
 // room in the line.
 func (o *door) countLocked(b *Bus) {

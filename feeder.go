@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"go.uber.org/zap"
-
-	"github.com/surebus/eventbus/internal/keys"
 )
 
 // feeder moves dispatches between the store and memory. The disk is the queue: what does not fit
@@ -29,13 +26,19 @@ type feeder struct {
 	order sync.Mutex
 	// Guarded by order.
 	behind   bool
-	arriving int      // subscriptions that are being made
-	doors    []string // with deliveries to claim before anything else
+	again    bool       // others have inserted records since catchUp began
+	catching bool       // catchUp is in progress: changes that open dispatches wait
+	caught   *sync.Cond // catching is false
+	arriving int        // subscriptions that are being made
+	doors    []string   // with deliveries to claim before anything else
 
 	mu          sync.Mutex // guards the following; a leaf
 	uncommitted int        // submitted batches with free records
 	committed   *sync.Cond // uncommitted is 0
 	waiters     map[EventID]*waiter
+	stopping    bool            // stop has been called
+	claims      context.Context // ends when the store fails, and at Shutdown
+	endClaims   context.CancelFunc
 	timer       *clock.Timer
 	nextDue     int64 // when the timer fires; 0: the store must be asked
 
@@ -43,18 +46,28 @@ type feeder struct {
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
-	starting sync.Mutex    // held by start and stop
-	stopped  chan struct{} // closed when run has returned; nil before Start
+	feeding  semaphore      // held while records are claimed, and while the store is reopened
+	restarts sync.WaitGroup // goroutines that reopen the store
+	starting semaphore      // held by start and stop
+	stopped  chan struct{}  // closed when run has returned; nil before Start
 	unwatch  func()
 }
+
+// semaphore is a lock that is held while the store works.
+type semaphore chan struct{}
+
+func (s semaphore) Lock()   { s <- struct{}{} }
+func (s semaphore) Unlock() { <-s }
 
 // feederPage is the largest number of records that the feeder claims at once.
 const feederPage = 1024
 
 func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1)}
-	f.committed = sync.NewCond(&f.mu)
+	f.committed, f.caught = sync.NewCond(&f.mu), sync.NewCond(&f.order)
+	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.claims, f.endClaims = context.WithCancel(f.ctx)
 	return f
 }
 
@@ -66,6 +79,9 @@ func (f *feeder) submit(r *recording, done func(error)) {
 	c := r.change
 	f.order.Lock()
 	defer f.order.Unlock()
+	for f.catching {
+		f.caught.Wait()
+	}
 	ready := 0
 	for _, record := range r.batch.New {
 		if record.State == RecordReady {
@@ -167,6 +183,10 @@ func (f *feeder) start(ctx context.Context) error {
 // stop ends the feeder. Free records stay in the store.
 func (f *feeder) stop() {
 	f.cancel()
+	f.mu.Lock()
+	f.stopping = true
+	f.mu.Unlock()
+	f.restarts.Wait()
 	f.starting.Lock()
 	defer f.starting.Unlock()
 	if f.stopped == nil {
@@ -186,7 +206,7 @@ func (f *feeder) endWaiters() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, waiter := range f.waiters {
-		waiter.leave()
+		f.bus.endWait(waiter)
 	}
 }
 
@@ -216,8 +236,9 @@ func (f *feeder) forget(id EventID, w *waiter) {
 func (f *feeder) othersCommitted() {
 	go func() { // the store must not wait for publishers
 		f.order.Lock()
-		f.behind = true
+		f.behind, f.again = true, true
 		f.order.Unlock()
+		f.bus.obeyOthers()
 		f.askForDue()
 		f.wakeUp()
 	}()
@@ -237,31 +258,46 @@ func (f *feeder) run() {
 			return
 		case <-f.wake:
 		}
-		if err := f.feed(); err != nil && f.ctx.Err() == nil {
-			f.bus.storeFailed(err)
+		if err := f.feed(); err != nil {
+			f.failed(err)
 		}
+	}
+}
+
+// failed handles the error of a claim. Shutdown ends claims, and that is no failure.
+func (f *feeder) failed(err error) {
+	if f.ctx.Err() == nil && !errors.Is(err, errFeederStops) {
+		f.bus.storeFailed(err)
 	}
 }
 
 // feed claims what is due, and what waits for room in the queue.
 func (f *feeder) feed() error {
-	if err := f.feedDue(); err != nil {
+	f.feeding.Lock()
+	defer f.feeding.Unlock()
+	if f.bus.halts.has(haltFailed) {
+		return nil // restart wakes the feeder
+	}
+	f.mu.Lock()
+	ctx := f.claims
+	f.mu.Unlock()
+	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
 	for f.isBehind() {
 		for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-			if err := f.feedDoor(door); err != nil {
+			if err := f.feedDoor(ctx, door); err != nil {
 				return err
 			}
 		}
-		more, err := f.claim(f.ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 		if err != nil {
 			return err
 		}
 		if more {
 			continue
 		}
-		if more, err = f.catchUp(); err != nil || !more {
+		if more, err = f.catchUp(ctx); err != nil || !more {
 			return err
 		}
 	}
@@ -277,24 +313,27 @@ func (f *feeder) isBehind() bool {
 // catchUp ends the time behind if no free record is left. Publishers wait meanwhile, for one
 // commit: otherwise it would never end while they are quick. It reports whether there is more to
 // claim.
-func (f *feeder) catchUp() (more bool, err error) {
+func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	f.order.Lock()
-	defer f.order.Unlock()
+	f.catching, f.again = true, false
+	f.order.Unlock()
 	f.mu.Lock()
 	for f.uncommitted > 0 {
 		f.committed.Wait()
 	}
 	f.mu.Unlock()
-	more, err = f.claim(f.ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
-	if err == nil && !more {
-		more = len(f.doors) > 0
-		f.behind = more || f.arriving > 0
-	}
+	more, err = f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.catching = false
+	f.caught.Broadcast()
+	more = more || f.again || len(f.doors) > 0
+	f.behind = err != nil || more || f.arriving > 0
 	return more, err
 }
 
 // feedDue claims records that are due. The others set the timer.
-func (f *feeder) feedDue() error {
+func (f *feeder) feedDue(ctx context.Context) error {
 	f.mu.Lock()
 	asks := f.nextDue == 0 || f.nextDue <= f.bus.time.Nanos()
 	f.mu.Unlock()
@@ -302,7 +341,7 @@ func (f *feeder) feedDue() error {
 		f.mu.Lock()
 		f.nextDue = math.MaxInt64
 		f.mu.Unlock()
-		more, err := f.claim(f.ctx, ClaimQuery{Kind: ClaimDue, Limit: f.page()}, true)
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimDue, Limit: f.page()}, true)
 		if err != nil {
 			f.askForDue()
 			return err
@@ -339,17 +378,17 @@ func (f *feeder) nextDoor() (name string) {
 }
 
 // feedDoor claims the deliveries that are parked in the store at a door.
-func (f *feeder) feedDoor(name string) error {
+func (f *feeder) feedDoor(ctx context.Context, name string) error {
 	for more := true; more; {
 		var err error
-		if more, err = f.claim(f.ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true); err != nil {
+		if more, err = f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// errFeederStops is the error of a claim that Shutdown has ended.
+// errFeederStops is the error of a claim that Shutdown, or a failure of the store, has ended.
 var errFeederStops = errors.New("eventbus: shutdown ended the claims")
 
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
@@ -361,7 +400,7 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 	case !waits:
 		return true, nil
 	default:
-		if err := pool.Reserve(f.ctx, q.Limit, false); err != nil {
+		if err := pool.Reserve(ctx, q.Limit, false); err != nil {
 			return false, errFeederStops
 		}
 	}
@@ -379,77 +418,6 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 		f.wakeAt(f.bus.time.Nanos() + int64(claimed.NextDue.Sub(q.Now)))
 	}
 	return claimed.More, err
-}
-
-// enter makes a dispatch of a claimed record. It reports whether the dispatch has taken the room in
-// the queue that is reserved for it.
-func (f *feeder) enter(r *Record) (queued bool) {
-	b := f.bus
-	d := f.restore(r)
-	if r.State == RecordScheduled {
-		b.due(d)
-		return false
-	}
-	b.queue(d, true)
-	return true
-}
-
-// restore makes a dispatch of a claimed record, with its waiter if it has one.
-func (f *feeder) restore(r *Record) *dispatch {
-	b := f.bus
-	if r.Own {
-		b.ledger.reclaimed.Add(1)
-	} else {
-		b.ledger.claimed.Add(1)
-	}
-	d := b.restore(r, f.targetsOf(r))
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own {
-		d.origin.waiter = waiter
-	}
-	return d
-}
-
-// targetsOf returns the targets of a record. A subscription that does not exist is represented by a
-// stand-in, whose door parks the delivery in the store.
-func (f *feeder) targetsOf(r *Record) *targets {
-	b := f.bus
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	to := &targets{eventType: r.Type, recorded: r.Targets, counters: b.types.Of(r.Type)}
-	for _, name := range r.Targets {
-		to.subscriptions = append(to.subscriptions, b.namedLocked(name))
-	}
-	to.retry = b.retryInForce(to.subscriptions)
-	if r.State == RecordScheduled { // its copies do not exist yet
-		b.isolate(to)
-	}
-	return to
-}
-
-// namedLocked returns the subscription with a name, or its stand-in.
-func (b *Bus) namedLocked(name string) *Subscription {
-	if s, ok := b.subscriptions.Find(name); ok {
-		return s
-	}
-	if s := b.missing[name]; s != nil {
-		return s
-	}
-	s := &Subscription{bus: b, id: name, named: true, timeout: b.config.timeout}
-	s.door.limit, s.door.share, s.door.capacity, s.door.ledger = math.MaxInt32, math.MaxInt32, math.MaxInt, &b.ledger
-	s.door.circuit.init(b.config.circuit, b.time)
-	s.door.circuit.gate.Or(gateMissing)
-	s.retry.Store(&noRetry)
-	if b.config.isolation {
-		s.gate = keys.New[*dispatch](1)
-	}
-	if b.missing == nil {
-		b.missing = make(map[string]*Subscription)
-	}
-	b.missing[name] = s
-	b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
-	return s
 }
 
 // cancelScheduled settles a scheduled event that the store has.

@@ -106,7 +106,7 @@ func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool)
 	late := make(chan struct{})
 	timer := b.time.AfterFunc(s.timeout, func() { close(late) })
 	defer timer.Stop()
-	return guarded(b.cutting.done, late, f)
+	return guarded(b.halts.cut, late, f)
 }
 
 func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {

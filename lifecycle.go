@@ -164,19 +164,32 @@ func (b *Bus) closeStore() {
 	}
 }
 
-// cutting records whether cut has begun: Shutdown's context has ended, or the bus was not started.
-type cutting struct {
-	flag atomic.Bool   // cheaper to read
-	done chan struct{} // closed when flag is set
+// halts records why no call may start.
+type halts struct {
+	why atomic.Uint32 // haltCut, haltFailed
+	cut chan struct{} // closed when haltCut is set
 }
 
-func (c *cutting) begun() bool { return c.flag.Load() }
+const (
+	haltCut    = 1 << iota // Shutdown's context has ended, or the bus was not started
+	haltFailed             // the store has failed, and the bus restarts
+)
 
-// begin must be called once.
-func (c *cutting) begin() {
-	c.flag.Store(true)
-	close(c.done)
+// any reports whether no call may start.
+func (h *halts) any() bool { return h.why.Load() != 0 }
+
+func (h *halts) has(why uint32) bool { return h.why.Load()&why != 0 }
+
+// set adds a reason. It returns false if it is set already.
+func (h *halts) set(why uint32) bool {
+	added := h.why.Or(why)&why == 0
+	if added && why == haltCut {
+		close(h.cut)
+	}
+	return added
 }
+
+func (h *halts) clear(why uint32) { h.why.And(^why) }
 
 // cutBecause cuts because a context has ended, even if a method of the context panics.
 func (b *Bus) cutBecause(ctx context.Context) {
@@ -194,7 +207,7 @@ func (b *Bus) cut(cause error) {
 		return
 	}
 	b.cause, b.cutEnded = cause, make(chan struct{})
-	b.cutting.begin()
+	b.halts.set(haltCut)
 	b.mu.Unlock()
 	defer close(b.cutEnded)
 	for _, c := range b.watch.StopAll() {

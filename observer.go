@@ -134,7 +134,7 @@ func (b *Bus) observe(name string, call func()) {
 		}()
 		return
 	}
-	panicked, done := guarded(b.cutting.done, nil, call)
+	panicked, done := guarded(b.halts.cut, nil, call)
 	report(panicked)
 	if !done {
 		b.stuck.Store(true)

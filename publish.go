@@ -100,8 +100,13 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	if b.cutting.begun() || b.ending.Load() && !inside {
+	if b.halts.has(haltCut) || b.ending.Load() && !inside {
 		return nil, b.refuseShutdown()
+	}
+	if b.store != nil {
+		if err := b.storeRefuses(); err != nil {
+			return nil, err
+		}
 	}
 	if !known {
 		to = b.routes.Find(eventType, hash)
@@ -184,11 +189,14 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 		b.entering.Add(-1)
 		b.checkDrained()
 	}()
-	if b.cutting.begun() || b.pool.Sealed() || b.ending.Load() && !inside {
+	if b.halts.has(haltCut) || b.pool.Sealed() || b.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
 	if b.store != nil {
-		return b.acceptDurably(ctx, c)
+		if err := b.storeRefuses(); err != nil {
+			return err
+		}
+		return b.acceptDurably(ctx, inside, c)
 	}
 	return b.acceptQueued(ctx, inside, c)
 }
@@ -230,7 +238,7 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 }
 
 // acceptDurably accepts the dispatches of a change with a store.
-func (b *Bus) acceptDurably(ctx context.Context, c *change) error {
+func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 	if err := b.given.unknown(c); err != nil { // an id may be twice in a batch
 		return err
 	}
@@ -240,6 +248,9 @@ func (b *Bus) acceptDurably(ctx context.Context, c *change) error {
 			for _, d := range c.all() {
 				c.events = append(c.events, d.event(b.time))
 			}
+		}
+		if err := b.acquireQuota(ctx, c.records(), inside); err != nil {
+			return err
 		}
 		err := b.recordNow(ctx, c)
 		var refused *RefusedError

@@ -137,6 +137,7 @@ type waiter struct {
 	attempts int
 	letters  []DeadLetter
 	heldAt   []string
+	why      error // with the outcome Stored: ErrShutdown or ErrStoreFailed
 }
 
 // result is valid once the waiter has settled.
@@ -150,8 +151,10 @@ func (w *waiter) result(r Result, eventType string) (Result, error) {
 	switch {
 	case len(w.letters) > 0:
 		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: w.letters}
-	case r.Outcome == Stored:
+	case r.Outcome == Stored && w.why == ErrShutdown: //nolint:errorlint // set by leave
 		return r, fmt.Errorf("PublishAndWait(%q): event %s goes on at the next start: %w", shorten(eventType), r.ID, ErrShutdown)
+	case r.Outcome == Stored:
+		return r, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), &IndeterminateError{ID: r.ID, Err: w.why})
 	case r.Outcome == Cancelled:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
 	}
@@ -188,11 +191,11 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 }
 
 // leave ends the wait for an event that only the store has, and that nothing dispatches any more.
-func (w *waiter) leave() {
+func (w *waiter) leave(why error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending > 0 {
-		w.pending = 1
+		w.pending, w.why = 1, why
 		w.endedLocked(Stored, false, 0)
 	}
 }

@@ -2,10 +2,7 @@ package eventbus
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // change is a recorded transition of one dispatch, or of several that open together.
@@ -49,6 +46,14 @@ func (c *change) all() []*dispatch {
 		return c.batch
 	}
 	return []*dispatch{c.d}
+}
+
+// records returns the number of records that a change inserts for accepted dispatches.
+func (c *change) records() (records int64) {
+	for _, d := range c.all() {
+		records += d.records()
+	}
+	return records
 }
 
 // record makes a change durable and then applies it, exactly once. In memory, it applies the change
@@ -134,8 +139,8 @@ func (b *Bus) apply(c *change, err error) error {
 // Later dispatches of its key leave too: otherwise they would overtake it.
 func (b *Bus) leaveToStore(d *dispatch) {
 	b.attemptEnded(d, Stored, "")
-	if waiter := d.waiter(); waiter != nil && b.ending.Load() {
-		waiter.leave()
+	if waiter := d.waiter(); waiter != nil {
+		b.endWait(waiter)
 	}
 	d.state = stateSettled
 	if d.placed {
@@ -152,6 +157,35 @@ func (b *Bus) leaveToStore(d *dispatch) {
 		b.tend(s)
 	}
 	b.checkDrained()
+}
+
+// endWait ends the wait for a dispatch that leaves memory for longer than until there is room.
+func (b *Bus) endWait(w *waiter) {
+	switch {
+	case b.halts.has(haltFailed):
+		w.leave(ErrStoreFailed)
+	case b.ending.Load():
+		w.leave(ErrShutdown)
+	}
+}
+
+// progressAfter is how long an attempt lasts before its successes are recorded one by one.
+const progressAfter = 100 * time.Millisecond
+
+// recordProgress records that the next target has handled the event, in a long attempt with further
+// targets. It does not wait for the store: the next change of the dispatch is behind this one.
+func (b *Bus) recordProgress(w *worker, d *dispatch) {
+	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-w.began) < progressAfter {
+		return
+	}
+	record := b.progressRecord(d, RecordReady)
+	record.Progress.Next++
+	record.Leased = true
+	b.store.Submit(&Batch{Now: b.time.Now().UTC, Update: []*Record{record}}, func(err error) {
+		if err != nil {
+			b.storeFailed(err)
+		}
+	})
 }
 
 // submit is the recorder of a bus with a store.
@@ -305,13 +339,4 @@ func (r *recording) committed(err error) {
 		s := d.stored()
 		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
 	}
-}
-
-// storeFailed reports a failure of the store. A refusal is none.
-func (b *Bus) storeFailed(err error) {
-	var refused *RefusedError
-	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
-		return
-	}
-	b.log.Error("store failed", zap.Error(err))
 }

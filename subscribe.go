@@ -35,6 +35,9 @@ type Subscription struct {
 	slow     atomic.Bool // the log has an entry about a slow call
 	place    *route.Place[*Subscription]
 	left     atomic.Bool
+
+	ordering semaphore // held while an order is recorded
+	ordered  Order     // the last one
 }
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
@@ -90,6 +93,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	s.door.limit, s.door.share = c.limits(b.config)
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = c.line, c.whenOpen, c.whenFull, &b.ledger
 	s.door.circuit.init(c.circuit, b.time)
+	s.ordering = make(semaphore, 1)
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
@@ -97,6 +101,8 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	runtime.Callers(3, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	if b.store != nil {
 		defer b.feeder.holdBack()(append(slices.Clone(c.formerly), c.name))
+		s.id = c.name
+		s.obey(b.orderOf(s.id)) // before its first delivery
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -3,6 +3,7 @@ package benchmarks
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -158,9 +159,11 @@ func TestPlan_EverybodyHasAnAdapter(t *testing.T) {
 		for _, c := range w.Cases {
 			require.Contains(t, c.Rivals, plan.Us, "%s/%s", w.Name, c.Name)
 			for _, rival := range c.Rivals {
-				_, known := plan.RivalNamed(rival)
+				r, known := plan.RivalNamed(rival)
 				require.True(t, known, "%s is not among the plan's rivals", rival)
 				switch w.Name {
+				case plan.Durable:
+					require.FileExists(t, filepath.Join("durable", r.Program, "main.go"), rival)
 				case "Routing":
 					require.Contains(t, matchers, rival)
 				case "Protected":

@@ -210,7 +210,7 @@ func (s *modelStore) halt(kind FaultKind) error {
 	return ErrInjected
 }
 
-// apply applies a batch, and tells the watchers of the other stores.
+// apply applies a batch, and calls the watchers of the other stores.
 func (s *modelStore) apply(n int, b *eventbus.Batch) error {
 	m := s.model
 	m.mu.Lock()

@@ -24,7 +24,8 @@ type Backend struct {
 }
 
 // Run checks that a store keeps every rule of eventbus.Store. Each subtest calls newBackend for data
-// of its own. Run the tests with -race, and check for leaked goroutines.
+// of its own. Run the tests with -race, and check for leaked goroutines. Run does not work inside a
+// testing/synctest bubble. With -short, it skips the tests with more than 10,000 letters.
 func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	for _, part := range []struct {
 		name  string

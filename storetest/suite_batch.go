@@ -248,11 +248,12 @@ func testRememberScopes(t *testing.T, r *rig) {
 	in := func(scope, key string) eventbus.Dedupe {
 		return eventbus.Dedupe{Scope: scope, Key: key, Event: eventbus.NewEventID(), Expires: noon.Add(time.Hour)}
 	}
-	apply(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("", "ab"), in("a", "b"), in("ab", ""), in("a", "B")}})
+	apply(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("", "ab"), in("a", "b"), in("ab", ""), in("a", "B"), in("b", "b")}})
 	refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("a", "b")}}, eventbus.ErrDuplicateID)
 	apply(t, s, &eventbus.Batch{Now: noon, Forget: []eventbus.Dedupe{in("", "ab")}})
 	refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("a", "b")}}, eventbus.ErrDuplicateID)
-	apply(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("", "ab")}})
+	apply(t, s, &eventbus.Batch{Now: noon, Forget: []eventbus.Dedupe{in("b", "b")}, Remember: []eventbus.Dedupe{in("", "ab")}})
+	refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("a", "b")}}, eventbus.ErrDuplicateID)
 }
 
 // Batch.Now decides which entries have expired, not the clock of the store.

@@ -141,11 +141,17 @@ func testClaimNextDue(t *testing.T, r *rig) {
 	require.True(t, claim(t, s, q).NextDue.IsZero(), "NextDue after the last record")
 }
 
-// ClaimParked claims the records at its door, with and without a key.
+// ClaimParked claims the records at its door: with a key, those that this lease has freed.
 func testClaimParked(t *testing.T, r *rig) {
 	s := r.open(t)
 	a, b, c := ready(parked("door"), key("k")), ready(parked("door 2")), ready(parked("door"))
 	insert(t, s, a, b, c)
+	s = r.reopen(t, s)
+	requireRecords(t, []*eventbus.Record{c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door"}).Records)
+	requireRecords(t, []*eventbus.Record{a}, claimReady(t, s))
+	a.Leased, c.Leased = false, false
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{a, c}})
+	require.Empty(t, claimReady(t, s))
 	requireRecords(t, []*eventbus.Record{a, c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door"}).Records)
 	requireRecords(t, []*eventbus.Record{b}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door 2"}).Records)
 }

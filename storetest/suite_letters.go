@@ -45,8 +45,11 @@ func testLetterEveryField(t *testing.T, r *rig) {
 func testLetterPayloads(t *testing.T, r *rig) {
 	s := r.open(t)
 	payloads := []any{
-		nil, json.RawMessage(`{ "a": 1.0 }`), json.RawMessage("null"), json.RawMessage(`"text"`),
-		eventbus.EncodedPayload{0, 0xff, 0xfe}, eventbus.EncodedPayload(`{"a":1}`), eventbus.EncodedPayload{},
+		nil,
+		json.RawMessage(`{ "a": 1.0 }`), json.RawMessage("null"), json.RawMessage(`"text"`),
+		eventbus.EncodedPayload{0, 0xff, 0xfe},
+		eventbus.EncodedPayload(`{"a":1}`),
+		eventbus.EncodedPayload{},
 	}
 	var letters []*eventbus.DeadLetter
 	for _, payload := range payloads {

@@ -166,7 +166,7 @@ func (r *oracleRecord) isFor(q eventbus.ClaimQuery) bool {
 		}
 		return q.Now.Compare(r.Due) >= 0
 	case eventbus.ClaimParked:
-		return r.State == eventbus.RecordParked && q.Door == r.Door
+		return r.State == eventbus.RecordParked && q.Door == r.Door && (r.Own || r.Key == "")
 	case eventbus.ClaimEvent:
 		return r.State == eventbus.RecordScheduled && q.Event == r.ID
 	}

@@ -30,7 +30,7 @@ func testEveryField(t *testing.T, r *rig) {
 	for _, state := range []eventbus.RecordState{eventbus.RecordReady, eventbus.RecordWaiting, eventbus.RecordScheduled, eventbus.RecordParked} {
 		n := fullRecord()
 		n.State, n.Door = state, "door "+state.String()
-		if state == eventbus.RecordWaiting {
+		if state == eventbus.RecordWaiting || state == eventbus.RecordParked {
 			n.Key = "" // otherwise ClaimReady claims it
 		}
 		records = append(records, n)

@@ -29,7 +29,7 @@ func (r *rig) open(t *testing.T) eventbus.Store {
 	t.Helper()
 	s := r.Open(t)
 	require.NotNil(t, s, "Backend.Open")
-	t.Cleanup(func() { _ = s.Close(context.Background()) }) // it may have crashed
+	t.Cleanup(func() { closeInTime(s) })
 	return s
 }
 
@@ -38,8 +38,15 @@ func (r *rig) beside(t *testing.T) eventbus.Store {
 	t.Helper()
 	s := r.Beside(t)
 	require.NotNil(t, s, "Backend.Beside")
-	t.Cleanup(func() { _ = s.Close(context.Background()) }) // the test may have closed it
+	t.Cleanup(func() { closeInTime(s) })
 	return s
+}
+
+// closeInTime closes a store that may have been closed or crashed.
+func closeInTime(s eventbus.Store) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = s.Close(ctx)
 }
 
 // reopen closes the store and opens it again.
@@ -85,13 +92,13 @@ func apply(t *testing.T, s eventbus.Store, b *eventbus.Batch) {
 }
 
 // refuse submits a batch that must be refused for a reason.
-func refuse(t *testing.T, s eventbus.Store, b *eventbus.Batch, reason error) *eventbus.RefusedError {
+func refuse(t *testing.T, s eventbus.Store, b *eventbus.Batch, reason error) eventbus.RefusedError {
 	t.Helper()
 	err := submit(t, s, b)
 	refused, ok := err.(*eventbus.RefusedError) //nolint:errorlint // done receives it unwrapped
 	require.True(t, ok, "want a *RefusedError, got %T: %v", err, err)
 	require.ErrorIs(t, err, reason)
-	return refused
+	return *refused
 }
 
 // insert inserts records.

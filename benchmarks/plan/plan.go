@@ -15,7 +15,9 @@ type Workload struct {
 	Name string
 	// Title and Text are the heading and the introduction in the report.
 	Title, Text string
-	Cases       []Case
+	// Shortest is the shortest useful run of its rivals.
+	Shortest time.Duration
+	Cases    []Case
 }
 
 // Case is a variant of a workload.
@@ -49,6 +51,7 @@ const (
 	Retained          = "B-retained"
 	Growth            = "B-heap-growth"
 	Limited           = "x-unlimited"
+	Rate              = "events/s"
 )
 
 // Few is the suffix of a case in which rivals that are faster with few events in flight get few.
@@ -86,7 +89,7 @@ var (
 )
 
 // Workloads are all workloads, in the order of the report.
-var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads)
+var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads, durableWorkloads)
 
 // generalWorkloads are the workloads that need no limit of a subscription.
 var generalWorkloads = []Workload{

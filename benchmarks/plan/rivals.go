@@ -1,6 +1,9 @@
 package plan
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Us is the name of this library's rows.
 const Us = "eventbus"
@@ -17,6 +20,17 @@ type Rival struct {
 	// Settles is the shortest useful run. In a shorter run the rival's queues are still filling,
 	// and an event seems to cost a quarter less.
 	Settles time.Duration
+	// Program is the directory in benchmarks/durable of the program that measures the rival in the
+	// workload Durable.
+	Program string
+	// Synchronous is the value of PRAGMA synchronous. It is empty for a rival without SQLite.
+	Synchronous string
+	// Driver is the path of the module with the SQLite engine, if the rival brings none.
+	Driver string
+	// Cgo says that the program needs a C compiler.
+	Cgo bool
+	// Yardstick says that the rival is no library, but a limit to compare libraries with.
+	Yardstick bool
 	// Can lists what the rival's users need not write themselves.
 	Can Abilities
 }
@@ -29,9 +43,13 @@ type Abilities struct {
 const yes = "yes"
 
 // Rivals are all rivals, in the order of the tables.
-var Rivals = []Rival{
+var Rivals = slices.Concat(generalRivals, durableRivals)
+
+// generalRivals are the rivals of the benchmarks.
+var generalRivals = []Rival{
 	{
 		Name: Us, Title: "**this bus**", Module: "github.com/surebus/eventbus",
+		Program: "eventbus", Synchronous: "FULL", Driver: zombiezen,
 		Can: Abilities{yes, yes, yes, yes, yes, yes, yes, yes, yes},
 	},
 	{

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/surebus/eventbus/benchmarks/plan"
 )
@@ -28,6 +29,8 @@ type verdict struct {
 	measured summary
 	known    bool // every round measured the figure
 	kept     bool
+	// skipped is the reason why this machine could not measure the figure.
+	skipped string
 }
 
 // all returns the figures of the bound.
@@ -43,7 +46,7 @@ func (b bound) judge(r *results) verdict {
 	for _, figure := range b.all() {
 		s, err := r.perRound(figure)
 		if err != nil {
-			return verdict{bound: b}
+			return verdict{bound: b, skipped: r.whySkipped(figure)}
 		}
 		if !v.known || b.worse(s.median, v.measured.median) {
 			v.measured, v.known = s, true
@@ -80,6 +83,8 @@ func (b bound) show(v float64) string {
 // says returns the verdict for the table of RESULTS.md.
 func (v verdict) says() string {
 	switch {
+	case v.skipped != "":
+		return "skipped: " + v.skipped
 	case !v.known:
 		return "not measured"
 	case v.kept:
@@ -180,7 +185,9 @@ func runsOf(numbers []int, run func(n int) plan.Run) []plan.Run {
 }
 
 // bounds returns all bounds, in the order of the table.
-func bounds() []bound { return append(generalBounds(), concurrencyBounds()...) }
+func bounds() []bound {
+	return slices.Concat(generalBounds(), concurrencyBounds(), durableBounds())
+}
 
 // generalBounds returns the bounds of all workloads that need no limit of a subscription.
 //

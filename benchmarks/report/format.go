@@ -38,6 +38,7 @@ var columns = map[string]string{
 	plan.Retained:          "held",
 	plan.Growth:            "heap growth",
 	plan.Limited:           "cost against no limit",
+	plan.Rate:              "events per second",
 }
 
 func factor(v float64) string { return figures(v) + " ×" }

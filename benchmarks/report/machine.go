@@ -21,6 +21,7 @@ type machine struct {
 	// load is the load average before the first run, "unknown" where it cannot be
 	// asked for.
 	load    string
+	disk    string
 	cores   int
 	modules []module
 }
@@ -33,8 +34,10 @@ type module struct{ path, version string }
 func versions(ctx context.Context, dir string) ([]module, error) {
 	var paths []string
 	for _, rival := range plan.Rivals {
-		if rival.Module != "" && rival.Name != plan.Us && !slices.Contains(paths, rival.Module) && rival.Module != ours {
-			paths = append(paths, rival.Module)
+		for _, path := range []string{rival.Module, rival.Driver} {
+			if path != "" && path != ours && !slices.Contains(paths, path) {
+				paths = append(paths, path)
+			}
 		}
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-m", "-f", "{{.Path}} {{.Version}}"}, paths...)...)
@@ -73,6 +76,7 @@ func describe(r *results, modules []module, load string) machine {
 		goVersion: runtime.Version(),
 		cores:     runtime.NumCPU(),
 		load:      load,
+		disk:      disk(diskDir()),
 		modules:   modules,
 	}
 }
@@ -121,7 +125,7 @@ func commit(ctx context.Context, dir string) string {
 func (m machine) markdown() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "| machine | |\n| --- | --- |\n")
-	fmt.Fprintf(&s, "| processor | %s, %d cores |\n| system | %s |\n| load before | %s |\n| Go | %s |\n", m.cpu, m.cores, m.os, m.load, m.goVersion)
+	fmt.Fprintf(&s, "| processor | %s, %d cores |\n| system | %s |\n| disk | %s |\n| load before | %s |\n| Go | %s |\n", m.cpu, m.cores, m.os, m.disk, m.load, m.goVersion)
 	for _, v := range m.modules {
 		fmt.Fprintf(&s, "| %s | %s |\n", v.path, v.version)
 	}

@@ -41,8 +41,8 @@ func report(r *results, m machine, verdicts []verdict, how settings) string {
 	line("| | wildcards | errors of handlers | panics | timeout | retry | circuit breaker | dead letters | bounded queue | waiting for handlers |")
 	line("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, v := range plan.Rivals {
-		if v.Name == "eventbus-all-globs" {
-			continue // the same bus
+		if v.Name == "eventbus-all-globs" || v.Yardstick || v.Synchronous == "NORMAL" {
+			continue // the same library as another row, or no library
 		}
 		c := v.Can
 		line("| %s | %s |", v.Title, strings.Join([]string{c.Wildcards, c.Errors, c.Panics, c.Timeout, c.Retry, c.Circuit, c.DeadLetters, c.Bounded, c.Wait}, " | "))
@@ -105,6 +105,11 @@ func parts() string {
 		}
 	}
 	said := fmt.Sprintf("%d times if the run is close to a bound, %d times if a bound uses it, %d times otherwise. These run once, with a fixed number of events: %s.", often, judged, other, strings.Join(counted, ", "))
+	for _, w := range plan.Workloads {
+		if w.Shortest > 0 {
+			said += fmt.Sprintf(" These take at least %s: %s.", w.Shortest, strings.ToLower(w.Title))
+		}
+	}
 	for _, r := range plan.Rivals {
 		if r.Settles > 0 {
 			said += fmt.Sprintf(" A part of a rival whose queues fill slowly takes at least %s: %s.", r.Settles, r.Title)

@@ -18,12 +18,14 @@ type results struct {
 	rounds int
 	values map[plan.Run]map[string][]float64
 	parts  map[plan.Run][]int // how many there have been in a round
+	// skipped has the reason for each run that this machine cannot measure.
+	skipped map[plan.Run]string
 	// about is the configuration that the benchmarks print: cpu, goos, goarch.
 	about map[string]string
 }
 
 func newResults(rounds int) *results {
-	return &results{rounds: rounds, values: make(map[plan.Run]map[string][]float64), parts: make(map[plan.Run][]int), about: make(map[string]string)}
+	return &results{rounds: rounds, values: make(map[plan.Run]map[string][]float64), parts: make(map[plan.Run][]int), skipped: make(map[plan.Run]string), about: make(map[string]string)}
 }
 
 // said returns the number of rounds in words.
@@ -138,6 +140,18 @@ func (r *results) of(run plan.Run, unit string) (summary, error) {
 // because a machine that slows down slows both.
 func (r *results) ratio(run, by plan.Run, unit string) (summary, error) {
 	return r.perRound(func(at lookup) float64 { return at(run, unit) / at(by, unit) })
+}
+
+// whySkipped returns the reason of a skipped run that the figure uses. It returns an empty string if
+// the figure uses none.
+func (r *results) whySkipped(figure func(lookup) float64) (reason string) {
+	figure(func(run plan.Run, _ string) float64 {
+		if why, ok := r.skipped[run]; ok {
+			reason = why
+		}
+		return 1
+	})
+	return reason
 }
 
 // lookup returns a value of one round.

@@ -66,7 +66,7 @@ func steps(only *regexp.Regexp, benchtime time.Duration) []step {
 		for _, c := range w.Cases {
 			for _, rival := range c.Rivals {
 				r, _ := plan.RivalNamed(rival)
-				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: max(benchtime, r.Settles), count: c.Count, unit: c.Unit}
+				s := step{Run: plan.Run{Workload: w.Name, Case: c.Name, Rival: rival}, benchtime: max(benchtime, r.Settles, w.Shortest), count: c.Count, unit: c.Unit}
 				switch {
 				case countedOnce(c):
 					s.times = 1
@@ -107,6 +107,7 @@ func measure(ctx context.Context, binary string, steps []step, rounds int, progr
 			out, err := runStep(ctx, binary, s, paces[i])
 			if err == nil {
 				err = r.add(s.Run, round, out)
+				r.addRate(s.Run, round)
 			}
 			if err != nil {
 				return nil, err
@@ -151,6 +152,9 @@ func dealtOut(steps []step, backwards bool) []int {
 // runStep runs one benchmark in a process of its own. If the pace is known, it passes the number of
 // operations, which saves the benchmark the time to find that number.
 func runStep(ctx context.Context, binary string, s step, pace float64) ([]byte, error) {
+	if s.Workload == plan.Durable {
+		return runProgram(ctx, binary, s)
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	exactly := func(name string) string { return "^" + regexp.QuoteMeta(name) + "$" }

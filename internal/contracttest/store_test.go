@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -369,3 +370,226 @@ func TestE3_APayloadMustEncode(t *testing.T) {
 type panics struct{}
 
 func (panics) MarshalJSON() ([]byte, error) { panic(errors.New("cannot")) }
+
+// A store that fails at any batch, before or after it has applied it, costs no acknowledged event,
+// and the bus goes on by itself.
+func TestS3_AStoreFailureRestartsTheBusInPlace(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.FailBefore, storetest.FailAfter} {
+		for batch := range 24 {
+			t.Run(fmt.Sprint(kind, " ", batch), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { failAt(t, kind, batch) })
+			})
+		}
+	}
+}
+
+func failAt(t *testing.T, kind storetest.FaultKind, batch int) {
+	t.Helper()
+	disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) storetest.Fault {
+		if n == batch {
+			return storetest.Fault{Kind: kind}
+		}
+		return storetest.Fault{}
+	}))
+	bus, logs := disk.open(t, eventbus.WithQueueCapacity(4), eventbus.WithConcurrency(2))
+	fails := func(payload string, attempt int) error {
+		time.Sleep(10 * time.Millisecond)
+		if payload[1]%3 == 0 && attempt == 1 {
+			return errBoom
+		}
+		return nil
+	}
+	disk.handles(t, bus, "mail", fails)
+	disk.handles(t, bus, "stock", fails, eventbus.Concurrency(1))
+	require.NoError(t, bus.Start(t.Context()))
+	var accepted []string
+	for i := range 8 {
+		payload := fmt.Sprint([]string{"k", "l"}[i%2], i)
+		for {
+			_, err := bus.Publish(t.Context(), "a", payload, eventbus.Key(payload[:1]))
+			var unknown *eventbus.IndeterminateError
+			if err == nil {
+				accepted = append(accepted, payload)
+			} else if !errors.As(err, &unknown) {
+				require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+				time.Sleep(time.Second)
+				continue
+			}
+			break
+		}
+	}
+	time.Sleep(time.Minute)
+	calls := disk.took()
+	defer func() {
+		if t.Failed() {
+			t.Logf("%+v\n%v", bus.Metrics().Ledger, logs.All())
+			for _, r := range disk.Dump().Records {
+				t.Logf("%+v", r)
+			}
+		}
+	}()
+	for _, payload := range accepted {
+		for _, name := range []string{"mail", "stock"} {
+			found := 0
+			for _, call := range calls {
+				if strings.HasPrefix(call, name+" "+payload+" ") {
+					found++
+				}
+			}
+			require.Positive(t, found, "%s %s: %v", name, payload, calls)
+		}
+	}
+	for _, name := range []string{"mail k", "mail l", "stock k", "stock l"} {
+		last := ""
+		for _, call := range calls {
+			if strings.HasPrefix(call, name) {
+				payload := strings.Fields(call)[1]
+				require.LessOrEqual(t, last, payload, "%v", calls)
+				last = payload
+			}
+		}
+	}
+	require.Empty(t, disk.Dump().Records)
+	requireBalanced(t, bus)
+	if logs.FilterMessage("store failed: the bus restarts").Len() > 0 {
+		require.Equal(t, 1, logs.FilterMessage("store reopened").Len())
+	}
+	shutdown(t, bus)
+}
+
+func TestC6_OperatorsOrdersSurviveACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		paused := disk.handles(t, bus, "paused", nil)
+		held := disk.handles(t, bus, "held", nil)
+		tripped := disk.handles(t, bus, "tripped", nil)
+		resumed := disk.handles(t, bus, "resumed", nil)
+		require.NoError(t, paused.Pause(eventbus.By("ann"), eventbus.Because("the disk is full")))
+		require.NoError(t, held.HoldUntil(time.Now().Add(time.Hour)))
+		require.NoError(t, tripped.Trip())
+		require.NoError(t, errors.Join(resumed.Pause(), resumed.Resume()))
+		require.ErrorIs(t, resumed.Pause(eventbus.By("\n")), eventbus.ErrInvalidOption)
+		disk.crash(bus)
+		require.Equal(t, "ann", disk.Dump().Orders[1].By)
+		time.Sleep(10 * time.Second)
+
+		again, _ := disk.open(t)
+		var subs []*eventbus.Subscription
+		for _, name := range []string{"paused", "held", "tripped", "resumed"} {
+			subs = append(subs, disk.handles(t, again, name, nil))
+		}
+		require.NoError(t, again.Start(t.Context()))
+		mustPublish(t, again, "a", "x")
+		require.Equal(t, []string{"resumed x 1"}, disk.took())
+		time.Sleep(19 * time.Second)
+		require.Empty(t, disk.took())
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"tripped x 1"}, disk.took())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"held x 1"}, disk.took())
+		require.NoError(t, subs[0].Resume())
+		require.Equal(t, []string{"paused x 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		other := disk.Beside()
+		order := func(o eventbus.Order) {
+			done := make(chan error, 1)
+			o.Subscription, o.At = "mail", time.Now()
+			other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{o}}, func(err error) { done <- err })
+			require.NoError(t, <-done)
+			time.Sleep(time.Second)
+		}
+		order(eventbus.Order{Pause: true})
+		mustPublish(t, bus, "a", "x")
+		require.Empty(t, disk.took())
+		order(eventbus.Order{})
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		require.NoError(t, other.Close(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
+// In a long attempt, each success is recorded when the handler has returned.
+func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		takes := func(d time.Duration) func(string, int) error {
+			return func(string, int) error { time.Sleep(d); return nil }
+		}
+		disk.handles(t, bus, "quick", takes(50*time.Millisecond))
+		disk.handles(t, bus, "slow", takes(50*time.Millisecond))
+		disk.handles(t, bus, "hangs", takes(time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(99 * time.Millisecond)
+		require.Nil(t, disk.Dump().Records[0].Progress)
+		time.Sleep(time.Millisecond)
+		require.Equal(t, []string{"quick x 1", "slow x 1", "hangs x 1"}, disk.took())
+		require.Equal(t, 2, disk.Dump().Records[0].Progress.Next)
+		disk.crash(bus)
+		disk.took()
+
+		again, _ := disk.open(t)
+		for _, name := range []string{"quick", "slow", "hangs"} {
+			disk.handles(t, again, name, nil)
+		}
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"hangs x 1"}, disk.took())
+		shutdown(t, again)
+		time.Sleep(time.Hour) // the first process's handler has returned
+	})
+}
+
+func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := newDisk().Open()
+		require.NoError(t, err)
+		_, err = eventbus.New(eventbus.WithStore(store), eventbus.RefuseWhenFull())
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		require.NoError(t, store.Close(t.Context()))
+
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(3))
+		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Second); return nil })
+		for range 3 {
+			mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		}
+		_, err = bus.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, bus.Start(t.Context()))
+		began := time.Now()
+		mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		require.Equal(t, time.Second, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err = bus.Publish(ctx, "a", "x")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		disk.crash(bus)
+
+		again, _ := disk.open(t, eventbus.WithMaxUnsettled(3), eventbus.RefuseWhenFull())
+		disk.handles(t, again, "mail", nil)
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, again.Start(t.Context()))
+		synctest.Wait()
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		time.Sleep(time.Hour + time.Second)
+		mustPublish(t, again, "a", "x")
+		shutdown(t, again)
+		disk.took()
+	})
+}

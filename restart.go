@@ -1,0 +1,120 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/timeline"
+)
+
+// A store that has failed may or may not have the last batches. So the bus takes the way of a
+// crash, within the process: it refuses publications, starts no calls, lets running calls end or be
+// abandoned, drops every dispatch from memory, reopens the store, and recovers from it.
+
+// storeFailed notes that the store has failed, and restarts the bus, once. A refusal is no failure.
+func (b *Bus) storeFailed(err error) {
+	var refused *RefusedError
+	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) || !b.halts.set(haltFailed) {
+		return
+	}
+	b.log.Error("store failed: the bus restarts", zap.Error(err))
+	f := b.feeder
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.endClaims()
+	if !f.stopping {
+		f.restarts.Go(b.restart)
+	}
+}
+
+// storeRefuses returns the error of a publication while the store has failed, or nil.
+func (b *Bus) storeRefuses() error {
+	if !b.halts.has(haltFailed) {
+		return nil
+	}
+	return fmt.Errorf("%w: the bus reopens it; publish again later", ErrStoreFailed)
+}
+
+// Delays between two attempts to reopen a store.
+const (
+	firstReopenDelay = 100 * time.Millisecond
+	lastReopenDelay  = 10 * time.Second
+)
+
+// restart reopens the store when no dispatch is left in memory, and ends the failure.
+func (b *Bus) restart() {
+	f := b.feeder
+	f.feeding.Lock() // it claims nothing meanwhile
+	defer f.feeding.Unlock()
+	f.endWaiters()
+	for n := 0; !b.empty() || n == 0; n++ {
+		b.dropAll()
+		if n == 100 {
+			println(fmt.Sprintf("%+v entering %d depth %d", b.Metrics().Ledger, b.entering.Load(), b.pool.Depth()))
+		}
+		if !f.sleep(timeline.Tick) {
+			return
+		}
+	}
+	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
+		err := b.store.Reopen(f.ctx)
+		if err == nil {
+			err = b.countUnsettled()
+		}
+		if err == nil {
+			break
+		}
+		b.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))
+		if !f.sleep(delay) {
+			return
+		}
+	}
+	f.order.Lock()
+	f.behind = true
+	for _, s := range b.list() {
+		f.doors = append(append(f.doors, s.formerly...), s.id)
+	}
+	f.order.Unlock()
+	f.mu.Lock()
+	f.nextDue = 0
+	f.claims, f.endClaims = context.WithCancel(f.ctx)
+	f.mu.Unlock()
+	b.halts.clear(haltFailed)
+	b.log.Info("store reopened")
+	f.wakeUp()
+}
+
+// dropAll drops the dispatches that wait in memory. Those that run follow when their calls end.
+func (b *Bus) dropAll() {
+	for _, d := range b.delay.Drain() {
+		b.ledger.waiting.Add(-1)
+		b.leaveToStore(d)
+	}
+	for _, s := range b.listAll() {
+		for _, d := range s.door.empty(b) {
+			b.leaveToStore(d)
+		}
+	}
+	for {
+		d, ok := b.pool.TryTake()
+		if !ok {
+			return
+		}
+		b.leaveToStore(d)
+		b.pool.Finish()
+	}
+}
+
+// sleep waits on the bus's clock. It returns false at once when Shutdown stops the feeder.
+func (f *feeder) sleep(d time.Duration) bool {
+	ctx, cancel := context.WithCancel(f.ctx)
+	timer := f.bus.time.AfterFunc(d, cancel)
+	<-ctx.Done()
+	timer.Stop()
+	cancel()
+	return f.ctx.Err() == nil
+}

@@ -1,0 +1,380 @@
+package sqlite
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+// transaction is a commit in progress. Each batch is checked before it is applied, so a refused one
+// needs no savepoint. New records and deletions are collected and written at the end.
+type transaction struct {
+	*committer
+	m       meta
+	changed bool
+	pages   int64 // estimate of the pages that it writes
+	now     time.Time
+	inserts []insertion
+	deletes []eventbus.Ref
+	buffer  []byte // of insertRows
+	bytes   int    // that insertRows wrote
+}
+
+// insertion is a new record.
+type insertion struct {
+	ref      eventbus.Ref
+	position int64
+	record   *eventbus.Record
+}
+
+func (tx *transaction) begin() error {
+	tx.changed, tx.pages, tx.bytes, tx.now = false, 4, 0, time.Time{}
+	clear(tx.inserts)
+	tx.inserts, tx.deletes = tx.inserts[:0], tx.deletes[:0]
+	m, err := tx.readMeta()
+	if err != nil {
+		return err
+	}
+	if tx.store.lease != nil && (m.epoch != tx.epoch || !m.held) {
+		return fmt.Errorf("%w: %s", ErrLeaseLost, tx.store.path)
+	}
+	tx.m = m
+	return nil
+}
+
+// commit writes what was collected, and commits. Then it sets the Ref and Position of the new
+// records.
+func (tx *transaction) commit() error {
+	if !tx.changed {
+		_, err := tx.w.exec("ROLLBACK")
+		return err
+	}
+	if err := tx.insertRecords(); err != nil {
+		return err
+	}
+	if err := tx.deleteRecords(); err != nil {
+		return err
+	}
+	if err := tx.prune(); err != nil {
+		return err
+	}
+	tx.m.commits++
+	if tx.store.lease == nil {
+		tx.m.beside++
+	} else {
+		tx.m.leased = int64(len(tx.leased))
+	}
+	if err := tx.m.update(tx.w); err != nil {
+		return err
+	}
+	if _, err := tx.w.exec("COMMIT"); err != nil {
+		return err
+	}
+	tx.committed(tx.m, tx.pages+int64(tx.bytes/3000))
+	for _, i := range tx.inserts {
+		i.record.Ref, i.record.Position = i.ref, i.position
+	}
+	return nil
+}
+
+// apply applies a batch, or returns a refusal and changes nothing.
+func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
+	if refusal, err := tx.check(b); refusal != nil || err != nil {
+		return refusal, err
+	}
+	tx.changed = true
+	if b.Now.After(tx.now) {
+		tx.now = b.Now
+	}
+	for _, d := range b.Remember {
+		const sql = "INSERT OR REPLACE INTO dedupe (scope, key, event, content, expires) VALUES (?, ?, ?, ?, ?)"
+		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], d.Content, timeText(d.Expires)); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range b.Forget {
+		if _, err := tx.w.exec("DELETE FROM dedupe WHERE scope = ? AND key = ?", d.Scope, d.Key); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range b.Take {
+		if n, err := tx.w.exec("DELETE FROM letter WHERE id = ?", id[:]); err != nil {
+			return nil, err
+		} else if n != 1 {
+			return nil, &CorruptError{Path: tx.store.path, Table: "letter", Row: id.String(), Detail: "the row was found and cannot be deleted"}
+		}
+		tx.m.letters--
+		tx.pages += 4
+	}
+	tx.open(b.New)
+	for _, r := range b.Update {
+		if err := tx.update(r); err != nil {
+			return nil, err
+		}
+	}
+	for _, ref := range b.Delete {
+		tx.m.states[tx.leased[ref]]--
+		delete(tx.leased, ref)
+		tx.deletes = append(tx.deletes, ref)
+	}
+	for _, l := range b.Bury {
+		if err := tx.bury(l); err != nil {
+			return nil, err
+		}
+	}
+	for _, o := range b.Orders {
+		if err := tx.order(o); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// check returns the refusal of a batch, or nil.
+func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
+	for i := range b.Remember {
+		known, err := tx.known(b, i)
+		if err != nil {
+			return nil, err
+		}
+		if known != nil {
+			return &eventbus.RefusedError{Known: known, Err: eventbus.ErrDuplicateID}, nil
+		}
+	}
+	for i, id := range b.Take {
+		known, err := tx.hasLetter(id)
+		if err != nil {
+			return nil, err
+		}
+		if !known || slices.Contains(b.Take[:i], id) {
+			return &eventbus.RefusedError{Letter: id, Err: eventbus.ErrNotFound}, nil
+		}
+	}
+	if tx.store.lease == nil && slices.ContainsFunc(b.New, func(r *eventbus.Record) bool { return r.Leased }) {
+		return &eventbus.RefusedError{Err: eventbus.ErrNotLeased}, nil
+	}
+	if ref := tx.notLeased(b); ref != 0 {
+		return &eventbus.RefusedError{Ref: ref, Err: eventbus.ErrNotLeased}, nil
+	}
+	return nil, nil
+}
+
+// known returns the entry that refuses b.Remember[i], or nil.
+func (tx *transaction) known(b *eventbus.Batch, i int) (*eventbus.Dedupe, error) {
+	d := &b.Remember[i]
+	for _, earlier := range b.Remember[:i] {
+		if earlier.Scope == d.Scope && earlier.Key == d.Key && earlier.Expires.After(b.Now) {
+			return &earlier, nil
+		}
+	}
+	var known *eventbus.Dedupe
+	err := tx.one("SELECT event, content, expires FROM dedupe WHERE scope = ? AND key = ?", func(stmt *sqlite3.Stmt) error {
+		k := &eventbus.Dedupe{Scope: d.Scope, Key: d.Key, Content: stmt.ColumnText(1)}
+		stmt.ColumnBytes(0, k.Event[:])
+		expires, err := parseTime(stmt.ColumnText(2))
+		if err != nil {
+			return &CorruptError{Path: tx.store.path, Table: "dedupe", Row: d.Key, Detail: err.Error()}
+		}
+		if k.Expires = expires; expires.After(b.Now) {
+			known = k
+		}
+		return nil
+	}, d.Scope, d.Key)
+	return known, err
+}
+
+func (tx *transaction) hasLetter(id eventbus.LetterID) (found bool, err error) {
+	err = tx.one("SELECT 1 FROM letter WHERE id = ?", func(*sqlite3.Stmt) error {
+		found = true
+		return nil
+	}, id[:])
+	return found, err
+}
+
+// one runs a query on the writer's connection.
+func (tx *transaction) one(sql string, row func(*sqlite3.Stmt) error, args ...any) error {
+	stmt, err := tx.w.stmt(sql)
+	if err != nil {
+		return err
+	}
+	for i, a := range args {
+		bind(stmt, i+1, a)
+	}
+	return run(stmt, row)
+}
+
+// notLeased returns the first record of Update or Delete that the lease does not have when its turn
+// comes, or 0.
+func (tx *transaction) notLeased(b *eventbus.Batch) eventbus.Ref {
+	var gone map[eventbus.Ref]bool // freed or deleted earlier in the batch
+	leave := func(ref eventbus.Ref) {
+		if gone == nil {
+			gone = make(map[eventbus.Ref]bool)
+		}
+		gone[ref] = true
+	}
+	has := func(ref eventbus.Ref) bool {
+		_, ok := tx.leased[ref]
+		return ok && !gone[ref]
+	}
+	for _, r := range b.Update {
+		if !has(r.Ref) {
+			return r.Ref
+		}
+		if !r.Leased {
+			leave(r.Ref)
+		}
+	}
+	for i, ref := range b.Delete {
+		if !has(ref) {
+			return ref
+		}
+		if i+1 < len(b.Delete) {
+			leave(ref)
+		}
+	}
+	return 0
+}
+
+// open collects the new records of a batch and assigns their refs.
+func (tx *transaction) open(records []*eventbus.Record) {
+	var previous int64
+	for _, r := range records {
+		ref := eventbus.Ref(tx.m.nextRef)
+		tx.m.nextRef++
+		position := r.Position
+		switch position {
+		case 0:
+			position = int64(ref)
+		case eventbus.BesidePrevious:
+			position = previous
+		}
+		previous = position
+		tx.inserts = append(tx.inserts, insertion{ref, position, r})
+		tx.m.states[r.State]++
+		if r.Leased {
+			tx.leased[ref] = uint8(r.State)
+		}
+	}
+}
+
+// update changes a record that the lease has.
+func (tx *transaction) update(r *eventbus.Record) error {
+	const sql = `UPDATE record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?
+		WHERE ref = ? AND owner = ?`
+	stmt, err := tx.w.stmt(sql)
+	if err != nil {
+		return err
+	}
+	live, err := encodeLive(r)
+	if err != nil {
+		return err
+	}
+	stmt.BindInt64(1, int64(r.State))
+	live.bind(stmt, 2, 3, 6)
+	stmt.BindInt64(4, tx.ownerOf(r))
+	stmt.BindBool(5, r.Suspect)
+	stmt.BindInt64(7, live.crc)
+	stmt.BindInt64(8, int64(r.Ref))
+	stmt.BindInt64(9, tx.epoch)
+	if err := run(stmt, nil); err != nil {
+		return err
+	}
+	if tx.w.conn.Changes() != 1 {
+		return tx.missing(r.Ref)
+	}
+	tx.pages += 2
+	tx.m.states[tx.leased[r.Ref]]--
+	tx.m.states[r.State]++
+	if r.Leased {
+		tx.leased[r.Ref] = uint8(r.State)
+	} else {
+		delete(tx.leased, r.Ref)
+	}
+	return nil
+}
+
+// ownerOf returns the owner of a record after a batch of this store.
+func (tx *transaction) ownerOf(r *eventbus.Record) int64 {
+	switch {
+	case tx.store.lease == nil:
+		return 0
+	case r.Leased:
+		return tx.epoch
+	}
+	return -tx.epoch
+}
+
+func (tx *transaction) missing(ref eventbus.Ref) error {
+	return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(ref), Detail: "the lease has the record, and the table does not"}
+}
+
+// deleteRecords deletes the collected records, by ranges of refs. A range may contain refs of
+// records that are gone or free: the statement selects by owner. It contains no other record of the
+// lease.
+func (tx *transaction) deleteRecords() error {
+	const maxGap = 64
+	refs := tx.deletes
+	slices.SortFunc(refs, cmp.Compare[eventbus.Ref])
+	for i := 0; i < len(refs); {
+		n := 1
+		for i+n < len(refs) && refs[i+n]-refs[i+n-1] <= maxGap && !tx.leasesBetween(refs[i+n-1], refs[i+n]) {
+			n++
+		}
+		deleted, err := tx.w.exec("DELETE FROM record WHERE ref BETWEEN ? AND ? AND owner = ?", int64(refs[i]), int64(refs[i+n-1]), tx.epoch)
+		if err != nil {
+			return err
+		}
+		if deleted != n {
+			return tx.missing(refs[i])
+		}
+		i += n
+	}
+	tx.pages += int64(len(refs) / 8)
+	return nil
+}
+
+// leasesBetween reports whether the lease has a record between two refs.
+func (tx *transaction) leasesBetween(from, to eventbus.Ref) bool {
+	for ref := from + 1; ref < to; ref++ {
+		if _, ok := tx.leased[ref]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// prune removes some of the remembered ids that expired an hour ago, about once a second. The clock
+// of another process may be behind, and the clock of this one may be set back.
+func (tx *transaction) prune() error {
+	const some = 256
+	if tx.now.Sub(tx.pruned) < time.Second {
+		return nil
+	}
+	const sql = "DELETE FROM dedupe WHERE (scope, key) IN (SELECT scope, key FROM dedupe WHERE expires <= ? ORDER BY expires LIMIT ?)"
+	n, err := tx.w.exec(sql, timeText(tx.now.Add(-time.Hour)), some)
+	if err == nil && n < some {
+		tx.pruned = tx.now
+	}
+	tx.pages += int64(n / 8)
+	return err
+}
+
+// order replaces the orders of a subscription.
+func (tx *transaction) order(o eventbus.Order) error {
+	if !o.Pause && !o.Trip {
+		_, err := tx.w.exec("DELETE FROM orders WHERE subscription = ?", o.Subscription)
+		return err
+	}
+	body, crc, err := encodeOrder(o)
+	if err != nil {
+		return err
+	}
+	_, err = tx.w.exec("INSERT OR REPLACE INTO orders (subscription, body, crc) VALUES (?, ?, ?)", o.Subscription, body, crc)
+	return err
+}

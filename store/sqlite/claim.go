@@ -1,0 +1,385 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+// claimState is what Claim remembers during a lease.
+//
+// The records that an earlier lease left behind have its epoch as owner and are in no index of free
+// records. ClaimReady finds them by scanning the table in the order of Ref, once: behind a cursor
+// there are none. Those whose Position is not their Ref are in the index record_beside.
+type claimState struct {
+	epoch   int64
+	crashed map[int64]crashedLease
+	end     int64     // next_ref at the beginning of the lease: no such record has a larger ref
+	ref     int64     // cursor of the scan
+	beside  candidate // cursor in record_beside
+	done    bool      // the scan has ended
+}
+
+func (c *committer) newClaimState() claimState {
+	return claimState{epoch: c.epoch, crashed: c.crashed, end: c.meta.nextRef, done: c.meta.nextRef == 1}
+}
+
+// loadCrashes reads the leases that ended without Close.
+func (c *committer) loadCrashes() error {
+	return query(c.w.conn, "SELECT epoch, suspects FROM crash", func(stmt *sqlite3.Stmt) error {
+		c.crashed[stmt.ColumnInt64(0)] = crashedLease{suspects: stmt.ColumnInt64(1) != 0}
+		return nil
+	})
+}
+
+// candidate is a free record that matches a query.
+type candidate struct {
+	at    int64     // Position
+	due   time.Time // instead, for ClaimDue
+	ref   int64
+	owner int64
+
+	orphan, orphanBeside bool // found by the scan, or in record_beside
+}
+
+func compareCandidates(a, b candidate) int {
+	return cmp.Or(cmp.Compare(a.at, b.at), a.due.Compare(b.due), cmp.Compare(a.ref, b.ref))
+}
+
+// Claim leases free records. It reads on a connection of its own and leases with the next commit.
+// See [eventbus.Store].
+//
+// Errors: ErrNoLease, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error. ctx bounds
+// the reading, not the commit.
+func (s *Store) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
+	claimed, err := s.claimRecords(ctx, q)
+	if err != nil {
+		return eventbus.Claimed{}, fmt.Errorf("Claim: %w", err)
+	}
+	return claimed, nil
+}
+
+func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claimed eventbus.Claimed, err error) {
+	if err := s.state(); err != nil {
+		return claimed, err
+	}
+	if s.cfg.beside {
+		return claimed, eventbus.ErrNoLease
+	}
+	select {
+	case s.claiming <- struct{}{}:
+		defer func() { <-s.claiming }()
+	case <-ctx.Done():
+		return claimed, ctx.Err()
+	}
+	var state claimState // of the lease under which the records are read
+	var chosen []candidate
+	var owners []int64
+	err = s.claims.read(ctx, func(c *sqlite3.Conn) error {
+		s.claimMu.Lock()
+		state = s.claim
+		s.claimMu.Unlock()
+		finder := &finder{c: c, state: &state, q: q}
+		found, err := finder.find()
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(found, compareCandidates)
+		n := min(q.Limit, len(found))
+		chosen, claimed.More = found[:n], len(found) > n
+		claimed.NextDue = finder.nextDue
+		for _, f := range chosen {
+			err := query(c, "SELECT "+recordColumns+" FROM record WHERE ref = ?", func(stmt *sqlite3.Stmt) error {
+				r, owner, err := s.scanRecord(stmt)
+				claimed.Records, owners = append(claimed.Records, r), append(owners, owner)
+				return err
+			}, f.ref)
+			if err != nil {
+				return err
+			}
+		}
+		if len(claimed.Records) != n {
+			return &CorruptError{Path: s.path, Table: "record", Detail: "an index has a row that the table does not have"}
+		}
+		return nil
+	})
+	if err != nil || len(chosen) == 0 {
+		if err == nil {
+			s.advance(&state, chosen, q)
+		}
+		return claimed, err
+	}
+	request := &leaseRequest{state: &state, records: claimed.Records, owners: owners}
+	if err := s.leaseRecords(request); err != nil {
+		return eventbus.Claimed{}, err
+	}
+	s.advance(&state, chosen, q)
+	return claimed, nil
+}
+
+// advance moves the cursors behind the records that were leased. read is the state under which they
+// were selected.
+func (s *Store) advance(read *claimState, chosen []candidate, q eventbus.ClaimQuery) {
+	s.claimMu.Lock()
+	defer s.claimMu.Unlock()
+	st := &s.claim
+	if q.Kind != eventbus.ClaimReady || st.epoch != read.epoch || st.done {
+		return
+	}
+	orphans := 0
+	for _, f := range chosen {
+		if f.orphan {
+			st.ref = max(st.ref, f.ref)
+			orphans++
+		}
+		if f.orphanBeside {
+			if compareCandidates(st.beside, f) < 0 {
+				st.beside = candidate{at: f.at, ref: f.ref}
+			}
+			orphans++
+		}
+	}
+	st.done = orphans == 0 && len(chosen) < q.Limit
+}
+
+// finder selects candidates. Each of its streams yields the first Limit+1 of its records, so the
+// first Limit+1 of all streams are among them.
+type finder struct {
+	c     *sqlite3.Conn
+	state *claimState
+	q     eventbus.ClaimQuery
+
+	nextDue time.Time
+}
+
+func (f *finder) find() ([]candidate, error) {
+	switch f.q.Kind {
+	case eventbus.ClaimReady:
+		return f.ready()
+	case eventbus.ClaimDue:
+		return f.due()
+	case eventbus.ClaimParked:
+		return f.parked()
+	case eventbus.ClaimEvent:
+		return f.event()
+	default:
+		return nil, &eventbus.OptionError{Option: "ClaimQuery.Kind", Value: fmt.Sprint(f.q.Kind), Reason: "is unknown"}
+	}
+}
+
+// stream is a part of the index record_ready that is sorted by position.
+type stream struct{ owner, kind int64 }
+
+// readyStreams returns the streams of the records that the lease did not free itself, and of its own
+// ready ones.
+func (f *finder) readyStreams() (streams []stream, err error) {
+	// A condition (owner, kind) > (?, ?) would read all rows of the first pair.
+	const from = "SELECT owner, kind FROM record INDEXED BY record_ready WHERE " + whereReady
+	s, found := stream{owner: math.MinInt64}, false
+	next := func(sql string, args ...any) error {
+		found = false
+		return query(f.c, sql, func(stmt *sqlite3.Stmt) error {
+			s, found = stream{stmt.ColumnInt64(0), stmt.ColumnInt64(1)}, true
+			return nil
+		}, args...)
+	}
+	for {
+		err := next(from+" AND owner = ? AND kind > ? ORDER BY kind LIMIT 1", s.owner, s.kind)
+		if err == nil && !found {
+			err = next(from+" AND owner > ? ORDER BY owner, kind LIMIT 1", s.owner)
+		}
+		if err != nil || !found {
+			return streams, err
+		}
+		if s.owner != -f.state.epoch || s.kind&kindStateMask == int64(eventbus.RecordReady) {
+			streams = append(streams, s)
+		}
+	}
+}
+
+func (f *finder) ready() ([]candidate, error) {
+	streams, err := f.readyStreams()
+	if err != nil {
+		return nil, err
+	}
+	var found []candidate
+	for _, s := range streams {
+		const sql = "SELECT position, ref, owner FROM record INDEXED BY record_ready WHERE " + whereReady +
+			" AND owner = ? AND kind = ? ORDER BY position, ref LIMIT ?"
+		if err := f.collect(&found, candidate{}, sql, s.owner, s.kind, f.q.Limit+1); err != nil {
+			return nil, err
+		}
+	}
+	if f.state.done {
+		return found, nil
+	}
+	const orphan = "owner > 0 AND owner <> ? AND " + kindReady
+	err = f.collect(&found, candidate{orphan: true},
+		"SELECT position, ref, owner FROM record NOT INDEXED WHERE ref > ? AND ref < ? AND position = ref AND "+orphan+" ORDER BY ref LIMIT ?",
+		f.state.ref, f.state.end, f.state.epoch, f.q.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	err = f.collect(&found, candidate{orphanBeside: true},
+		"SELECT position, ref, owner FROM record INDEXED BY record_beside WHERE position <> ref AND (position, ref) > (?, ?) AND ref < ? AND "+
+			orphan+" ORDER BY position, ref LIMIT ?",
+		f.state.beside.at, f.state.beside.ref, f.state.end, f.state.epoch, f.q.Limit+1)
+	return found, err
+}
+
+// collect appends the rows (position, ref, owner) of a query.
+func (f *finder) collect(found *[]candidate, like candidate, sql string, args ...any) error {
+	return query(f.c, sql, func(stmt *sqlite3.Stmt) error {
+		like.at, like.ref, like.owner = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
+		*found = append(*found, like)
+		return nil
+	}, args...)
+}
+
+// eachOwner calls visit with the owners of an index, without this lease. from is the beginning of a
+// query that selects by the columns of the index before the owner, and args are its arguments.
+func (f *finder) eachOwner(from string, args []any, visit func(owner int64) error) error {
+	for owner := int64(math.MinInt64); ; {
+		found := false
+		err := query(f.c, "SELECT owner "+from+"owner > ? ORDER BY owner LIMIT 1", func(stmt *sqlite3.Stmt) error {
+			owner, found = stmt.ColumnInt64(0), true
+			return nil
+		}, append(slices.Clone(args), owner)...)
+		if err != nil || !found {
+			return err
+		}
+		if owner == f.state.epoch {
+			continue
+		}
+		if err := visit(owner); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *finder) parked() (found []candidate, err error) {
+	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked + " AND door = ? AND "
+	err = f.eachOwner(from, []any{f.q.Door}, func(owner int64) error {
+		if owner == -f.state.epoch {
+			return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? ORDER BY position, ref LIMIT ?",
+				f.q.Door, owner, f.q.Limit+1)
+		}
+		return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? AND kind = ? ORDER BY position, ref LIMIT ?",
+			f.q.Door, owner, int64(eventbus.RecordParked), f.q.Limit+1)
+	})
+	return found, err
+}
+
+// due returns the records that are due, and sets nextDue. A record without a due time is due.
+func (f *finder) due() (found []candidate, err error) {
+	const from = "FROM record INDEXED BY record_due WHERE " + whereDue + " AND "
+	now := timeText(f.q.Now)
+	err = f.eachOwner(from, nil, func(owner int64) error {
+		add := func(stmt *sqlite3.Stmt) error {
+			c := candidate{ref: stmt.ColumnInt64(1), owner: owner}
+			var err error
+			if text := stmt.ColumnText(0); text != "" {
+				c.due, err = parseTime(text)
+			}
+			found = append(found, c)
+			return err
+		}
+		const columns = "SELECT due, ref " + from + "owner = ? AND "
+		if err := query(f.c, columns+"due IS NULL ORDER BY ref LIMIT ?", add, owner, f.q.Limit+1); err != nil {
+			return err
+		}
+		if err := query(f.c, columns+"due <= ? ORDER BY due, ref LIMIT ?", add, owner, now, f.q.Limit+1); err != nil {
+			return err
+		}
+		return query(f.c, columns+"due > ? ORDER BY due LIMIT 1", func(stmt *sqlite3.Stmt) error {
+			next, err := parseTime(stmt.ColumnText(0))
+			if f.nextDue.IsZero() || next.Before(f.nextDue) {
+				f.nextDue = next
+			}
+			return err
+		}, owner, now)
+	})
+	return found, err
+}
+
+func (f *finder) event() (found []candidate, err error) {
+	const sql = "SELECT 0, ref, owner FROM record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ? ORDER BY ref LIMIT ?"
+	err = f.collect(&found, candidate{}, sql, f.q.Event[:], f.state.epoch, f.q.Limit+1)
+	return found, err
+}
+
+// leaseRequest is a job of the committer: to lease free records.
+type leaseRequest struct {
+	state   *claimState
+	records []*eventbus.Record
+	owners  []int64 // of the records, when they were read
+}
+
+var errOtherLease = errors.New("sqlite: the lease ended meanwhile")
+
+// leaseRecords leases the records of a request with the next commit. It does not return before: a
+// caller without the records could not release them.
+func (s *Store) leaseRecords(request *leaseRequest) error {
+	result := make(chan error, 1)
+	s.committer.enqueue(&job{lease: request, done: func(err error) { result <- err }})
+	return <-result
+}
+
+// lease leases the records of a request, by ranges of refs, and completes them.
+func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
+	if request.state.epoch != tx.epoch {
+		return errOtherLease, nil
+	}
+	type row struct {
+		r     *eventbus.Record
+		owner int64
+	}
+	rows := make([]row, len(request.records))
+	for i, r := range request.records {
+		rows[i] = row{r, request.owners[i]}
+	}
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.r.Ref, b.r.Ref) })
+	for len(rows) > 0 {
+		n := 1
+		for n < len(rows) && rows[n].r.Ref == rows[n-1].r.Ref+1 && rows[n].owner == rows[0].owner {
+			n++
+		}
+		owner := rows[0].owner
+		crashed, all := tx.crashed[owner], 0
+		if _, ended := tx.crashed[owner]; ended {
+			all = 1
+			if crashed.suspects {
+				all = 2
+			}
+		}
+		const sql = `UPDATE record SET owner = ?, suspect = 0, crashes = crashes + CASE ? WHEN 0 THEN 0 WHEN 1 THEN 1 ELSE suspect END
+			WHERE ref BETWEEN ? AND ? AND owner = ?`
+		changed, err := tx.w.exec(sql, tx.epoch, all, int64(rows[0].r.Ref), int64(rows[n-1].r.Ref), owner)
+		if err != nil {
+			return nil, err
+		}
+		if changed != n {
+			return nil, tx.missing(rows[0].r.Ref)
+		}
+		for _, row := range rows[:n] {
+			r := row.r
+			if all == 1 || all == 2 && r.Suspect {
+				r.Crashes++
+			}
+			r.Suspect, r.Leased, r.Own = false, true, owner == -tx.epoch
+			tx.leased[r.Ref] = uint8(r.State)
+		}
+		tx.pages += int64(n/4 + 1)
+		rows = rows[n:]
+	}
+	tx.changed = true
+	return nil, nil
+}

@@ -1,0 +1,368 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus"
+)
+
+// maxGroup is the largest number of batches in a commit. More batches wait for the next one.
+const maxGroup = 1024
+
+// job is an item of the committer's queue: a batch, records to lease, or a function.
+type job struct {
+	batch *eventbus.Batch
+	done  func(error)
+
+	lease *leaseRequest // of Claim; done is set
+
+	control func() // runs outside a transaction
+}
+
+// committer applies the batches. Its goroutine takes everything that gathered during the last commit
+// and applies it in one transaction.
+type committer struct {
+	store *Store
+
+	mu     sync.Mutex // guards the following
+	queue  []*job
+	failed error // matches ErrStoreFailed; nil if the store works
+	ended  error // ErrStoreClosed after Close was called
+	late   []*job
+
+	wake chan struct{} // has an element while the queue may have jobs
+
+	// Only the committer's goroutine uses the following, and Open before it starts.
+	w         *writer
+	meta      meta                   // after the last commit
+	epoch     int64                  // of the lease; 0 without one
+	leased    map[eventbus.Ref]uint8 // state of each record that the lease has
+	crashed   map[int64]crashedLease // leases that ended without Close, by epoch
+	tx        transaction            // reused
+	errs      []error                // reused
+	logSize   int64                  // estimate of the pages in the write-ahead log
+	logWarned bool                   // the log was reported as large
+	lookedAt  time.Time              // when the file was last seen in its place
+	pruned    time.Time              // when expired ids were last removed, by Batch.Now
+	stopped   bool                   // Close has ended
+	killed    bool                   // by a test: the lease does not end
+	spare     []*job                 // a queue to reuse
+}
+
+type crashedLease struct{ suspects bool }
+
+func (c *committer) init(s *Store) {
+	c.store = s
+	c.wake = make(chan struct{}, 1)
+	c.tx.committer = c
+}
+
+// enqueue appends a job to the queue. It does not block.
+func (c *committer) enqueue(j *job) {
+	c.mu.Lock()
+	if c.ended != nil {
+		if c.late = append(c.late, j); len(c.late) == 1 {
+			go c.refuseLate()
+		}
+		c.mu.Unlock()
+		return
+	}
+	c.queue = append(c.queue, j)
+	c.mu.Unlock()
+	c.signal()
+}
+
+func (c *committer) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// refuseLate passes ErrStoreClosed to the jobs that came after Close, behind all others.
+func (c *committer) refuseLate() {
+	<-c.store.closed
+	for i := 0; ; i++ {
+		c.mu.Lock()
+		if i == len(c.late) {
+			c.late = nil
+			c.mu.Unlock()
+			return
+		}
+		j := c.late[i]
+		c.mu.Unlock()
+		j.refuse(eventbus.ErrStoreClosed)
+	}
+}
+
+// refuse ends a job that is not applied.
+func (j *job) refuse(err error) {
+	if j.done != nil {
+		j.done(err)
+	}
+}
+
+// control calls f on the committer's goroutine, after everything that was submitted. If ctx ends
+// first, control returns its error, and f may still run.
+func (c *committer) control(ctx context.Context, f func() error) error {
+	result := make(chan error, 1)
+	c.enqueue(&job{
+		control: func() { result <- f() },
+		done:    func(err error) { result <- err },
+	})
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// close lets the committer end after everything that was submitted, with a call of last.
+func (c *committer) close(last func()) {
+	c.mu.Lock()
+	c.ended = eventbus.ErrStoreClosed
+	c.queue = append(c.queue, &job{control: func() {
+		last()
+		c.stopped = true
+	}})
+	c.mu.Unlock()
+	c.signal()
+}
+
+// state returns the error of a store that has failed or is closed, or nil.
+func (c *committer) state() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended != nil {
+		return c.ended
+	}
+	return c.failed
+}
+
+// fail makes the store fail. A store that has failed keeps its first error.
+func (c *committer) fail(cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil {
+		c.failed = failed(cause)
+	}
+	return c.failed
+}
+
+// recover makes a store work again.
+func (c *committer) recover() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = nil
+}
+
+func (c *committer) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
+// run is the committer's goroutine.
+func (c *committer) run() {
+	for !c.stopped {
+		jobs := c.next()
+		for len(jobs) > 0 {
+			if jobs[0].control != nil {
+				jobs[0].control()
+				jobs = jobs[1:]
+				continue
+			}
+			n := 1
+			for n < len(jobs) && n < maxGroup && jobs[n].control == nil {
+				n++
+			}
+			c.commit(jobs[:n])
+			jobs = jobs[n:]
+		}
+	}
+}
+
+// next waits for jobs and takes the whole queue. While there is none, it empties the write-ahead
+// log.
+func (c *committer) next() []*job {
+	for {
+		c.mu.Lock()
+		jobs := c.queue
+		if len(jobs) > 0 {
+			c.queue = c.spare[:0]
+			c.spare = jobs
+		}
+		c.mu.Unlock()
+		if len(jobs) > 0 {
+			return jobs
+		}
+		if c.logSize == 0 || c.failure() != nil {
+			<-c.wake
+			continue
+		}
+		idle := time.NewTimer(idleAfter)
+		select {
+		case <-c.wake:
+		case <-idle.C:
+			c.checkpointIdle()
+		}
+		idle.Stop()
+	}
+}
+
+// commit applies jobs in one transaction and calls their done in order.
+func (c *committer) commit(group []*job) {
+	c.errs = append(c.errs[:0], make([]error, len(group))...)
+	err := c.failure()
+	if err == nil {
+		if err = c.apply(group, c.errs); err != nil {
+			cause := c.store.explain(err)
+			err = c.fail(cause)
+			c.store.cfg.logger.Error("store failed", zap.String("path", c.store.path), zap.Error(cause))
+		}
+	}
+	for i, j := range group {
+		if err != nil {
+			c.errs[i] = err
+		}
+		group[i] = nil
+		j.done(c.errs[i])
+	}
+	if err == nil {
+		c.checkpointIfLarge()
+	}
+}
+
+// apply applies jobs in one transaction. It puts the refusals into errs. Any other error means that
+// the outcome is unknown.
+func (c *committer) apply(group []*job, errs []error) error {
+	now := time.Now()
+	if now.Sub(c.lookedAt) >= time.Second {
+		if !c.store.inPlace() {
+			return fmt.Errorf("%w: %s", ErrReplaced, c.store.path)
+		}
+		c.lookedAt = now
+	}
+	if _, err := c.w.exec("BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	tx := &c.tx
+	err := tx.begin()
+	for i, j := range group {
+		if err != nil {
+			break
+		}
+		if j.lease != nil {
+			errs[i], err = tx.lease(j.lease)
+			continue
+		}
+		errs[i], err = tx.apply(j.batch)
+	}
+	if err == nil {
+		err = tx.commit()
+	}
+	if err != nil {
+		c.w.rollback()
+		return err
+	}
+	return nil
+}
+
+// committed records a commit.
+func (c *committer) committed(m meta, pages int64) {
+	c.meta = m
+	c.logSize += pages
+	if err := c.store.note(); err != nil {
+		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.lease.path), zap.Error(err))
+	}
+}
+
+// note records the last commit in the lease file. Without full syncs, a power cut can take the commit
+// and leave the note, which would refuse an intact file.
+func (s *Store) note() error {
+	if s.lease == nil || s.cfg.normal {
+		return nil
+	}
+	return s.lease.record(witness{s.committer.meta.store, s.committer.meta.commits})
+}
+
+// begin begins a lease, unless the store is beside. verify, which may be nil, checks the state of
+// the file first.
+func (c *committer) begin(why occasion, verify func(*meta) error) error {
+	c.leased = make(map[eventbus.Ref]uint8)
+	c.crashed = make(map[int64]crashedLease)
+	c.logSize, c.lookedAt = 1, time.Time{}
+	if c.store.lease == nil {
+		m, err := c.readMeta()
+		if err == nil && verify != nil {
+			err = verify(&m)
+		}
+		c.meta = m
+		return err
+	}
+	return c.w.transaction(func() error {
+		m, err := c.readMeta()
+		if err != nil {
+			return err
+		}
+		if verify != nil {
+			if err := verify(&m); err != nil {
+				return err
+			}
+		}
+		// The records of a lease that Reopen replaces have seen no crash.
+		own := why == reopening && m.epoch == c.epoch
+		if m.held && !own {
+			const sql = "INSERT INTO crash (epoch, suspects) VALUES (?1, EXISTS (SELECT 1 FROM record INDEXED BY record_suspect WHERE suspect = 1 AND owner = ?1))"
+			if _, err := c.w.exec(sql, m.epoch); err != nil {
+				return err
+			}
+		}
+		m.epoch++
+		m.commits++
+		m.held, m.leased = true, 0
+		if err := m.update(c.w); err != nil {
+			return err
+		}
+		if err := c.loadCrashes(); err != nil {
+			return err
+		}
+		c.meta, c.epoch = m, m.epoch
+		return nil
+	})
+}
+
+// endLease ends the lease without a crash. A store that has failed tries it as well.
+func (c *committer) endLease() error {
+	if c.store.lease == nil || c.w == nil || c.killed {
+		return nil
+	}
+	err := c.w.transaction(func() error {
+		m, err := c.readMeta()
+		if err != nil || m.epoch != c.epoch {
+			return err
+		}
+		m.commits++
+		m.held, m.leased = false, 0
+		c.meta = m
+		return m.update(c.w)
+	})
+	if err == nil {
+		c.committed(c.meta, 1)
+	}
+	return c.store.explain(err)
+}
+
+func (c *committer) readMeta() (meta, error) {
+	stmt, err := c.w.stmt(metaQuery)
+	if err != nil {
+		return meta{}, err
+	}
+	return readMeta(stmt, c.store.path)
+}

@@ -1,0 +1,39 @@
+// Package sqlite stores the events of a bus in an SQLite file, without cgo. A bus with such a store
+// is durable: when Publish returns nil, the event survives SIGKILL and, with the default settings, a
+// power cut.
+//
+//	store, err := sqlite.Open(ctx, "events.db")
+//	if err != nil {
+//		return err // *LockedError: another bus has the file open
+//	}
+//	bus, err := eventbus.New(eventbus.WithStore(store))
+//	if err != nil {
+//		return err
+//	}
+//	// Subscribe with Named, then Start. Shutdown closes the store.
+//	defer bus.Shutdown(context.Background())
+//
+// # Files
+//
+// The store creates four files with the permissions 0600: the database at the path, its write-ahead
+// log (suffix -wal), the index of the log (-shm) and the lease file (-lease). Keep them together, on
+// a local disk. Copy them only while no process has the database open. The lease file names the
+// process that holds the lease, and records the last commit. The store refuses to open a database
+// that lacks this commit, for instance because its -wal file was deleted or an old copy was put in
+// its place. To accept such a file, or to start over after you deleted it, remove the lease file.
+//
+// Do not open the database with os.Open in a process that has it open as a store: on systems without
+// open file description locks, closing that file drops the locks of SQLite. Do not write to it with
+// another version of SQLite: versions before 3.51.3 can corrupt it.
+//
+// # Processes
+//
+// One store at a time holds the lease of a file, in any process. The kernel releases the lease when
+// the process ends. Other processes read and write beside the bus with the option Beside.
+//
+// # Durability
+//
+// Each commit is synced to the disk (synchronous=FULL) and contains all batches that gathered during
+// the previous commit, at most 1024. A checksum protects each row. A row that does not match its
+// checksum is reported as a *CorruptError when it is read.
+package sqlite

@@ -1,0 +1,126 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+var (
+	// ErrLocked is matched by the error of Open if another store holds the lease. The error is a
+	// *LockedError.
+	ErrLocked = errors.New("sqlite: another store holds the lease")
+	// ErrFull is matched by the error of a store that failed because the disk is full, or a quota or a
+	// limit on the size of files was reached. Reopen works when there is room again.
+	ErrFull = errors.New("sqlite: disk is full")
+	// ErrBusy is matched by the error of a store that failed because another process held the write
+	// lock for longer than WithLockWait allows.
+	ErrBusy = errors.New("sqlite: another process holds the write lock")
+	// ErrReplaced is matched by the error of a store that failed because its file was deleted, renamed
+	// or replaced while it was open.
+	ErrReplaced = errors.New("sqlite: file was deleted or replaced while it was open")
+	// ErrLeaseLost is matched by the error of a store that failed because another store has the lease.
+	// This happens only if the lease file was deleted.
+	ErrLeaseLost = errors.New("sqlite: another store took over the lease")
+	// ErrSchemaTooNew is matched by the error of Open for a file that a newer version of this package
+	// has written.
+	ErrSchemaTooNew = errors.New("sqlite: schema is newer than this version of the package")
+	// ErrNetworkFileSystem is matched by the error of Open for a file on a network file system, where
+	// the write-ahead log does not work. See AllowNetworkFileSystem.
+	ErrNetworkFileSystem = errors.New("sqlite: file is on a network file system")
+	// ErrUnsafeSQLite is returned by Open if the program was built with a version of SQLite before
+	// 3.51.3. Such versions can corrupt a file that two connections write to.
+	ErrUnsafeSQLite = errors.New("sqlite: version of SQLite is unsafe")
+)
+
+// LockedError reports which process holds the lease of a file. It matches ErrLocked.
+type LockedError struct {
+	Path  string
+	PID   int       // 0 if it is unknown
+	Host  string    // empty if it is unknown
+	Since time.Time // zero if it is unknown
+}
+
+func (e *LockedError) Error() string {
+	if e.PID == 0 {
+		return fmt.Sprintf("%v: %s", ErrLocked, e.Path)
+	}
+	return fmt.Sprintf("%v: %s: process %d on %s since %s", ErrLocked, e.Path, e.PID, e.Host, e.Since.Format(time.RFC3339))
+}
+
+// Unwrap returns ErrLocked.
+func (e *LockedError) Unwrap() error { return ErrLocked }
+
+// CorruptError reports that a file is damaged, or is no database of this package. Open does not
+// repair or recreate such a file. If the write-ahead log is damaged, SQLite applies the part before
+// the damage, and Open keeps the whole log under the suffix -wal-refused.
+type CorruptError struct {
+	Path   string
+	Table  string // empty if it is unknown
+	Row    string // identifies the row of the table; empty if it is unknown
+	Detail string
+}
+
+func (e *CorruptError) Error() string {
+	at := ""
+	if e.Table != "" {
+		at = fmt.Sprintf(", table %s", e.Table)
+	}
+	if e.Row != "" {
+		at += fmt.Sprintf(", row %s", e.Row)
+	}
+	return fmt.Sprintf("sqlite: %s%s is corrupt: %s", e.Path, at, e.Detail)
+}
+
+// PathError reports that a path cannot be a database: it is a directory, a named pipe, a link
+// without a target, or a file with several names.
+type PathError struct {
+	Path   string
+	Reason string
+}
+
+func (e *PathError) Error() string { return fmt.Sprintf("sqlite: %s: %s", e.Path, e.Reason) }
+
+// failed returns the error of a store that has failed.
+func failed(cause error) error {
+	if errors.Is(cause, eventbus.ErrStoreFailed) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", eventbus.ErrStoreFailed, cause)
+}
+
+// explain adds the error of this package to an error of SQLite.
+func (s *Store) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if c := (*CorruptError)(nil); errors.As(err, &c) {
+		return err
+	}
+	if p := (*time.ParseError)(nil); errors.As(err, &p) {
+		return &CorruptError{Path: s.path, Detail: err.Error()}
+	}
+	switch sqlite3.ErrCode(err).ToPrimary() { //nolint:exhaustive // other codes have no error here
+	case sqlite3.ResultError:
+		// The statements of this package are valid. If SQLite does not compile one, the schema is not the
+		// one that the package made.
+		if _, inSQL := sqlite3.ErrorOffset(err); inSQL {
+			return &CorruptError{Path: s.path, Table: "sqlite_schema", Detail: err.Error()}
+		}
+	case sqlite3.ResultFull:
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case sqlite3.ResultBusy:
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	case sqlite3.ResultCorrupt, sqlite3.ResultNotADB:
+		return &CorruptError{Path: s.path, Detail: err.Error()}
+	case sqlite3.ResultIOErr:
+		if s.noRoom() {
+			return fmt.Errorf("%w: %w", ErrFull, err)
+		}
+	}
+	return err
+}

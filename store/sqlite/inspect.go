@@ -1,0 +1,87 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+// Lookup returns the unsettled records of an event. See [eventbus.Store].
+//
+// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Lookup(ctx context.Context, id eventbus.EventID) (records []*eventbus.Record, err error) {
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		m, err := s.readMeta(c)
+		if err != nil {
+			return err
+		}
+		return query(c, "SELECT "+recordColumns+" FROM record INDEXED BY record_event WHERE event = ? ORDER BY ref", func(stmt *sqlite3.Stmt) error {
+			r, owner, err := s.scanRecord(stmt)
+			if err == nil {
+				r.Leased = m.held && owner == m.epoch
+				records = append(records, r)
+			}
+			return err
+		}, id[:])
+	})
+	if err != nil {
+		return nil, fmt.Errorf("Lookup(%s): %w", id, err)
+	}
+	return records, nil
+}
+
+// Orders returns the operators' orders. See [eventbus.Store].
+//
+// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Orders(ctx context.Context) (orders []eventbus.Order, err error) {
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		return query(c, "SELECT subscription, body, crc FROM orders ORDER BY subscription", func(stmt *sqlite3.Stmt) error {
+			var o eventbus.Order
+			body := columnBytes(stmt, 1)
+			err := json.Unmarshal(body, &o)
+			if int64(crc32.Checksum(body, castagnoli)) != stmt.ColumnInt64(2) || err != nil || o.Subscription != stmt.ColumnText(0) {
+				return &CorruptError{Path: s.path, Table: "orders", Row: stmt.ColumnText(0), Detail: "the row does not match its checksum"}
+			}
+			orders = append(orders, o)
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("Orders: %w", err)
+	}
+	return orders, nil
+}
+
+// Stats returns the counts that each commit updates. It reads one row. See [eventbus.Store].
+//
+// The records of a bus that was killed count as leased until the next store takes the lease.
+//
+// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error) {
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		m, err := s.readMeta(c)
+		stats = eventbus.StoreStats{
+			Ready: m.states[0], Waiting: m.states[1], Scheduled: m.states[2], Parked: m.states[3],
+			Letters: m.letters,
+		}
+		stats.Free = stats.Unsettled() - m.leased
+		return err
+	})
+	if err != nil {
+		return eventbus.StoreStats{}, fmt.Errorf("Stats: %w", err)
+	}
+	return stats, nil
+}
+
+func (s *Store) readMeta(c *sqlite3.Conn) (meta, error) {
+	stmt, err := c.Prepare(metaQuery)
+	if err != nil {
+		return meta{}, err
+	}
+	return readMeta(stmt, s.path)
+}

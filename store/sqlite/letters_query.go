@@ -1,0 +1,216 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+// maxTotal bounds LetterPage.Total, unless the query asks for an exact one.
+const maxTotal = 10_000
+
+// letterFilter is the part of a LetterQuery that SQL evaluates. Matcher evaluates the rest.
+type letterFilter struct {
+	q       eventbus.LetterQuery
+	where   []string
+	args    []any
+	scan    bool                            // Type or Error is set: each letter is compared
+	matches func(*eventbus.DeadLetter) bool // if scan is set
+}
+
+func newLetterFilter(q eventbus.LetterQuery) (*letterFilter, error) {
+	f := &letterFilter{q: q, scan: q.Type != "" || q.Error != ""}
+	for _, c := range []struct {
+		column, value string
+	}{
+		{"subscription", q.Subscription}, {"reason", string(q.Reason)}, {"fingerprint", q.Fingerprint},
+	} {
+		if c.value != "" {
+			f.add(c.column+" = ?", c.value)
+		}
+	}
+	if !q.Since.IsZero() {
+		f.add("died_at >= ?", timeText(q.Since))
+	}
+	if !q.Until.IsZero() {
+		f.add("died_at <= ?", timeText(q.Until))
+	}
+	if !f.scan {
+		return f, nil
+	}
+	var err error
+	f.matches, err = q.Matcher()
+	return f, err
+}
+
+func (f *letterFilter) add(condition string, arg any) {
+	f.where, f.args = append(f.where, condition), append(f.args, arg)
+}
+
+// from returns the FROM and WHERE of a query over the letters that SQL selects.
+func (f *letterFilter) from(index string, more ...string) string {
+	sql := " FROM letter " + index
+	if all := append(f.where[:len(f.where):len(f.where)], more...); len(all) > 0 {
+		sql += " WHERE " + strings.Join(all, " AND ")
+	}
+	return sql
+}
+
+// byTime reports whether only the time of death selects.
+func (f *letterFilter) byTime() bool {
+	return f.q.Subscription == "" && f.q.Reason == "" && f.q.Fingerprint == "" && len(f.where) > 0
+}
+
+// Letters returns a page of dead letters. See [eventbus.Store].
+//
+// Indexes serve Subscription, Reason, both together, and Fingerprint. Since and Until are served by
+// an index if at most 10,000 letters match them. For Type and Error, Letters scans the letters that
+// the other fields select, up to the 10,001st match.
+//
+// Errors: *PatternError, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Letters(ctx context.Context, q eventbus.LetterQuery) (page eventbus.LetterPage, err error) {
+	f, err := newLetterFilter(q)
+	if err == nil {
+		err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+			page = eventbus.LetterPage{}
+			if f.scan {
+				return s.scanLetters(c, f, &page)
+			}
+			return s.indexedLetters(c, f, &page)
+		})
+	}
+	if err != nil {
+		return eventbus.LetterPage{}, fmt.Errorf("Letters: %w", err)
+	}
+	return page, nil
+}
+
+// indexedLetters reads a page that SQL selects.
+func (s *Store) indexedLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.LetterPage) error {
+	total, err := f.total(c)
+	if err != nil {
+		return err
+	}
+	if page.Total = int(total); total > maxTotal && !f.q.ExactTotal && len(f.where) > 0 {
+		page.Total, page.TotalIsMore = maxTotal, true
+	}
+	var more []string
+	args := f.args[:len(f.args):len(f.args)]
+	if !f.q.Before.IsZero() {
+		more, args = append(more, "id < ?"), append(args, f.q.Before[:])
+	}
+	const order = " ORDER BY id DESC LIMIT ?"
+	sql := "SELECT " + letterColumns + ", crc" + f.from("", more...) + order
+	if f.byTime() {
+		// Sorting few ids is faster than passing all newer letters.
+		index := "INDEXED BY letter_died_at"
+		if total > maxTotal {
+			index = "INDEXED BY sqlite_autoindex_letter_1"
+		}
+		sql = "SELECT " + letterColumns + ", crc FROM letter WHERE id IN (SELECT id" + f.from(index, more...) + order + ") ORDER BY id DESC"
+	}
+	return query(c, sql, func(stmt *sqlite3.Stmt) error {
+		if len(page.Letters) == f.q.Limit {
+			page.Next = page.Letters[f.q.Limit-1].ID
+			return nil
+		}
+		l, err := s.scanLetter(stmt)
+		page.Letters = append(page.Letters, l)
+		return err
+	}, append(args, f.q.Limit+1)...)
+}
+
+// total counts the letters that SQL selects. It stops at one more than maxTotal, unless the query
+// asks for an exact number or matches all letters.
+func (f *letterFilter) total(c *sqlite3.Conn) (int64, error) {
+	if len(f.where) == 0 {
+		return queryInt(c, "SELECT letters FROM meta")
+	}
+	if f.q.ExactTotal {
+		return queryInt(c, "SELECT count(*)"+f.from(""), f.args...)
+	}
+	return queryInt(c, "SELECT count(*) FROM (SELECT 1"+f.from("")+" LIMIT ?)", append(f.args[:len(f.args):len(f.args)], maxTotal+1)...)
+}
+
+// scanLetters compares letters one by one, newest first.
+func (s *Store) scanLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.LetterPage) error {
+	var next bool
+	var ids []eventbus.LetterID
+	err := f.each(c, func(l *eventbus.DeadLetter) bool {
+		older := f.q.Before.IsZero() || bytes.Compare(l.ID[:], f.q.Before[:]) < 0
+		switch {
+		case !older || next:
+		case len(ids) == f.q.Limit:
+			next = true
+		default:
+			ids = append(ids, l.ID)
+		}
+		if page.Total == maxTotal && !f.q.ExactTotal {
+			page.TotalIsMore = true
+		} else {
+			page.Total++
+		}
+		return !(next && page.TotalIsMore)
+	})
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		err := query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
+			l, err := s.scanLetter(stmt)
+			page.Letters = append(page.Letters, l)
+			return err
+		}, id[:])
+		if err != nil {
+			return err
+		}
+	}
+	if next {
+		page.Next = ids[len(ids)-1]
+	}
+	return nil
+}
+
+// errStop ends a scan.
+var errStop = errors.New("sqlite: scan stopped")
+
+// each calls visit with the letters that match, newest first, until it returns false. The letters
+// have only the fields that a filter compares.
+func (f *letterFilter) each(c *sqlite3.Conn, visit func(*eventbus.DeadLetter) bool) error {
+	columns := "id, type, subscription, reason, fingerprint, died_at"
+	if f.q.Error != "" {
+		columns += ", failures"
+	}
+	err := query(c, "SELECT "+columns+f.from("")+" ORDER BY id DESC", func(stmt *sqlite3.Stmt) error {
+		l := &eventbus.DeadLetter{
+			Subscription: stmt.ColumnText(2), Reason: eventbus.Reason(stmt.ColumnText(3)), Fingerprint: stmt.ColumnText(4),
+		}
+		l.Event.Type = stmt.ColumnText(1)
+		stmt.ColumnBytes(0, l.ID[:])
+		var err error
+		if l.DiedAt, err = parseTime(stmt.ColumnText(5)); err != nil {
+			return err
+		}
+		if f.q.Error != "" {
+			text := columnBytes(stmt, 6)
+			if err := json.Unmarshal(text, &l.Failures); err != nil {
+				return err
+			}
+		}
+		if f.matches(l) && !visit(l) {
+			return errStop
+		}
+		return nil
+	}, f.args...)
+	if errors.Is(err, errStop) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,127 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"go.uber.org/zap"
+	sqlite3 "zombiezen.com/go/sqlite"
+)
+
+// safeVersion is the first version of SQLite without the defect that can corrupt a file when two
+// connections write and checkpoint at the same time.
+const safeVersion = 3_051_003
+
+var linkedVersion = sqlite3.VersionNumber // a variable for tests
+
+// locate makes a path absolute and resolves symbolic links, so that all names of a file have the
+// same lease file.
+func locate(path string) (string, error) {
+	if path == "" {
+		return "", &PathError{Path: path, Reason: "the path is empty"}
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("sqlite: %w", err)
+	}
+	switch _, err := os.Lstat(abs); {
+	case errors.Is(err, fs.ErrNotExist):
+		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+		if err != nil {
+			return "", fmt.Errorf("sqlite: %w", err)
+		}
+		return filepath.Join(dir, filepath.Base(abs)), nil
+	case err != nil:
+		return "", fmt.Errorf("sqlite: %w", err)
+	}
+	target, err := filepath.EvalSymlinks(abs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", &PathError{Path: abs, Reason: "is a symbolic link without a target"}
+	}
+	if err != nil {
+		return "", fmt.Errorf("sqlite: %w", err)
+	}
+	return target, nil
+}
+
+func checkFileSystem(path string, cfg *config) error {
+	if cfg.network {
+		return nil
+	}
+	if kind := networkFileSystem(filepath.Dir(path)); kind != "" {
+		return fmt.Errorf("%w: %s is on %s", ErrNetworkFileSystem, path, kind)
+	}
+	return nil
+}
+
+// prepareFile refuses a path that cannot be a database, and creates an empty file if there is none.
+// expected reports that the lease file has commits, so that the file must exist.
+//
+// It never opens an existing file: closing it would drop the locks of SQLite.
+func (s *Store) prepareFile(expected bool) error {
+	info, err := os.Lstat(s.path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err != nil && !missing:
+		return fmt.Errorf("sqlite: %w", err)
+	case missing && s.cfg.beside:
+		return fmt.Errorf("sqlite: %w", err)
+	case !missing && info.IsDir():
+		return &PathError{Path: s.path, Reason: "is a directory"}
+	case !missing && !info.Mode().IsRegular():
+		return &PathError{Path: s.path, Reason: fmt.Sprintf("is not a regular file (%s)", info.Mode().Type())}
+	case !missing && hardLinks(info) > 1:
+		return &PathError{Path: s.path, Reason: "has several hard links: each name would have its own write-ahead log"}
+	}
+	const smallest = 512 // SQLite takes a smaller file for a new one, and overwrites it
+	if !missing && info.Size() > 0 {
+		if info.Size() < smallest {
+			return &CorruptError{Path: s.path, Detail: fmt.Sprintf("it has only %d bytes", info.Size())}
+		}
+		return nil
+	}
+	// SQLite deletes the write-ahead log of a database that is missing or empty.
+	what := "the file is missing"
+	if !missing {
+		what = "the file is empty"
+	}
+	if log, err := os.Stat(s.path + "-wal"); err == nil && log.Size() > 0 {
+		return &CorruptError{Path: s.path, Detail: what + ", and its -wal file is not; restore the file, or remove the -wal file to begin with an empty store"}
+	}
+	if expected {
+		return &CorruptError{Path: s.path, Detail: what + ", and its lease file has commits; restore the file, or remove " + leaseSuffix + " to begin with an empty store"}
+	}
+	if !missing {
+		return nil
+	}
+	// No connection of this process can have a file that does not exist, so closing it is safe.
+	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	return f.Close()
+}
+
+// inPlace reports whether the path still names the file that was opened.
+func (s *Store) inPlace() bool {
+	now, err := os.Stat(s.path)
+	return err == nil && os.SameFile(s.file, now)
+}
+
+// keepLog gives the write-ahead log of a refused database another name: SQLite deletes the log when
+// the connection is closed, with everything behind its first damaged page.
+func (s *Store) keepLog() {
+	wal := s.path + "-wal"
+	if info, err := os.Stat(wal); err != nil || info.Size() == 0 {
+		return
+	}
+	if err := os.Link(wal, wal+"-refused"); err != nil && !errors.Is(err, fs.ErrExist) {
+		s.cfg.logger.Warn("write-ahead log of a refused database cannot be kept", zap.String("path", wal), zap.Error(err))
+	}
+}

@@ -1,0 +1,98 @@
+package sqlite
+
+import (
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus"
+)
+
+// Option is an option of Open.
+type Option func(*config) error
+
+type config struct {
+	beside       bool
+	normal       bool
+	network      bool
+	logger       *zap.Logger
+	lockWait     time.Duration
+	checkpointAt int // pages
+}
+
+const (
+	defaultLockWait = 10 * time.Second
+	maxLockWait     = time.Hour
+)
+
+func newConfig(opts []Option) (*config, error) {
+	c := &config{logger: zap.NewNop(), lockWait: defaultLockWait, checkpointAt: defaultCheckpoint}
+	for _, o := range opts {
+		if o == nil {
+			continue
+		}
+		if err := o(c); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Beside opens the file without taking the lease, for tools and other processes. The store reads and
+// writes beside the bus that has the lease: it publishes free records, takes, adds and lists dead
+// letters, and changes orders. Claim returns ErrNoLease. Open fails if the file does not exist.
+func Beside() Option {
+	return func(c *config) error {
+		c.beside = true
+		return nil
+	}
+}
+
+// WithLogger sets the logger for warnings about the file. The default is zap.NewNop(). nil is
+// ignored.
+func WithLogger(l *zap.Logger) Option {
+	return func(c *config) error {
+		if l != nil {
+			c.logger = l
+		}
+		return nil
+	}
+}
+
+// WithNormalSync makes commits return before the disk has stored them (synchronous=NORMAL). A single
+// publisher is then several times as fast. The file survives the end of the process, SIGKILL
+// included. A power cut, or a crash of the operating system, can take all commits since the last
+// checkpoint: accepted events are lost, handled events are handled again, and purged letters
+// return. It does not corrupt the file.
+func WithNormalSync() Option {
+	return func(c *config) error {
+		c.normal = true
+		return nil
+	}
+}
+
+// WithLockWait sets how long the store waits while another process holds the write lock. Then it
+// fails with ErrBusy. The default is 10 s. d must be from 1 ms to 1 hour.
+func WithLockWait(d time.Duration) Option {
+	return func(c *config) error {
+		if d < time.Millisecond || d > maxLockWait {
+			return &eventbus.OptionError{
+				Option: "WithLockWait", Value: d.String(),
+				Reason: fmt.Sprintf("must be from %v to %v", time.Millisecond, maxLockWait),
+			}
+		}
+		c.lockWait = d
+		return nil
+	}
+}
+
+// AllowNetworkFileSystem opens a file on a network or FUSE file system, which Open otherwise
+// refuses with ErrNetworkFileSystem. Use it only if the file system supports shared memory maps and
+// file locks, and only one host uses the file. Otherwise events are lost.
+func AllowNetworkFileSystem() Option {
+	return func(c *config) error {
+		c.network = true
+		return nil
+	}
+}

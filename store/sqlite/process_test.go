@@ -1,0 +1,192 @@
+//go:build unix
+
+package sqlite
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// Environment of a child process of the tests.
+const (
+	childMode = "EVENTBUS_SQLITE_CHILD" // what the child does
+	childPath = "EVENTBUS_SQLITE_PATH"
+)
+
+// TestChild is the child process.
+func TestChild(t *testing.T) {
+	path := os.Getenv(childPath)
+	switch os.Getenv(childMode) {
+	case "":
+		t.Skip("runs in a child process only")
+	case "hold":
+		s, err := Open(context.Background(), path)
+		if err != nil {
+			fmt.Println("error:", err) //nolint:forbidigo // the parent reads it
+			return
+		}
+		accept(t, s, ready(""))
+		fmt.Println("open") //nolint:forbidigo // the parent reads it
+		time.Sleep(time.Minute)
+	case "publish":
+		publishForever(t, path)
+	}
+}
+
+// publishForever accepts events, settles every second one and buries every tenth. It prints each
+// outcome after it is durable.
+func publishForever(t *testing.T, path string) {
+	s, err := Open(context.Background(), path)
+	require.NoError(t, err)
+	out := make(chan string, 1000)
+	for p := range 8 {
+		go func() {
+			for i := 0; ; i++ {
+				r := ready("")
+				if err := submit(s, &eventbus.Batch{New: []*eventbus.Record{r}}); err != nil {
+					out <- "error: " + err.Error()
+					return
+				}
+				out <- "accepted " + r.ID.String()
+				var b eventbus.Batch
+				switch {
+				case i%10 == p:
+					l := letterFor("s", eventbus.ReasonExhausted, "e")
+					l.Event.ID = r.ID
+					b = eventbus.Batch{Delete: []eventbus.Ref{r.Ref}, Bury: []*eventbus.DeadLetter{l}}
+				case i%2 == 0:
+					b = eventbus.Batch{Delete: []eventbus.Ref{r.Ref}}
+				default:
+					continue
+				}
+				out <- "settling " + r.ID.String()
+				if err := submit(s, &b); err != nil {
+					out <- "error: " + err.Error()
+					return
+				}
+				if b.Bury == nil {
+					out <- "settled " + r.ID.String()
+				} else {
+					out <- "buried " + r.ID.String()
+				}
+			}
+		}()
+	}
+	for line := range out {
+		fmt.Println(line) //nolint:forbidigo // the parent reads it
+	}
+}
+
+// child starts a child process. It returns its output line by line.
+func child(t *testing.T, mode, path string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$", "-test.v=false")
+	cmd.Env = append(os.Environ(), childMode+"="+mode, childPath+"="+path)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	return cmd, bufio.NewScanner(out)
+}
+
+func TestStore_LockOfAnotherProcess(t *testing.T) {
+	path := testPath(t)
+	cmd, out := child(t, "hold", path)
+	require.True(t, out.Scan())
+	require.Equal(t, "open", out.Text())
+	_, err := Open(context.Background(), path)
+	var locked *LockedError
+	require.ErrorAs(t, err, &locked)
+	require.Equal(t, cmd.Process.Pid, locked.PID)
+	require.WithinDuration(t, time.Now(), locked.Since, time.Minute)
+	beside := openAt(t, path, Beside())
+	accept(t, beside, free(ready("")))
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	s := openAt(t, path)
+	c := claim(t, s, eventbus.ClaimQuery{})
+	require.Len(t, c.Records, 2)
+	require.Equal(t, []int{1, 0}, []int{c.Records[0].Crashes, c.Records[1].Crashes})
+}
+
+// TestStore_SurvivesKills kills a child again and again while it publishes, and checks after each
+// kill that nothing acknowledged is lost and nothing settled returns.
+func TestStore_SurvivesKills(t *testing.T) {
+	kills := 12
+	if testing.Short() {
+		kills = 4
+	}
+	path := testPath(t)
+	state := make(map[string]string) // of each event: accepted, settling, settled, buried
+	for range kills {
+		cmd, out := child(t, "publish", path)
+		wait := time.Duration(rand.IntN(300)) * time.Millisecond
+		var timer *time.Timer
+		for out.Scan() {
+			verb, id, _ := strings.Cut(out.Text(), " ")
+			require.NotEqual(t, "error:", verb, out.Text())
+			if timer == nil {
+				timer = time.AfterFunc(wait, func() { _ = cmd.Process.Kill() })
+			}
+			state[id] = verb
+		}
+		_ = cmd.Wait() // it was killed
+		checkBooks(t, copyAfterKill(t, path), state)
+	}
+	t.Logf("%d kills, %d events", kills, len(state))
+}
+
+func copyAfterKill(t *testing.T, path string) string {
+	t.Helper()
+	if _, err := os.Stat(path + "-wal"); err != nil {
+		return path
+	}
+	return copyFiles(t, path)
+}
+
+func checkBooks(t *testing.T, path string, state map[string]string) {
+	t.Helper()
+	s := openAt(t, path)
+	defer closeStore(t, s)
+	inside(t, s, func(c *committer) error { return c.w.quickCheck() })
+	ctx := context.Background()
+	stored := make(map[string]bool)
+	var counted int64
+	for more := true; more; {
+		c := claim(t, s, eventbus.ClaimQuery{Limit: 1000})
+		for _, r := range c.Records {
+			stored[r.ID.String()] = true
+			counted++
+		}
+		more = c.More
+	}
+	letters := make(map[string]bool)
+	page, err := s.Letters(ctx, eventbus.LetterQuery{Limit: 100_000})
+	require.NoError(t, err)
+	for _, l := range page.Letters {
+		letters[l.Event.ID.String()] = true
+	}
+	stats, err := s.Stats(ctx)
+	require.NoError(t, err)
+	require.Equal(t, eventbus.StoreStats{Ready: counted, Letters: int64(len(page.Letters))}, stats)
+	for id, verb := range state {
+		switch verb {
+		case "accepted":
+			require.True(t, stored[id], "accepted event %s is lost", id)
+		case "settled":
+			require.False(t, stored[id], "settled event %s returned", id)
+		case "buried":
+			require.True(t, letters[id] && !stored[id], "buried event %s: letter %t, record %t", id, letters[id], stored[id])
+		}
+	}
+}

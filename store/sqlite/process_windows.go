@@ -1,0 +1,4 @@
+package sqlite
+
+// openFileLocks does nothing: locks belong to the open file on Windows.
+func openFileLocks() (late bool) { return false }

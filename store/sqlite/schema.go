@@ -1,0 +1,118 @@
+package sqlite
+
+// applicationID marks a file as a store of this package: "Sure" in ASCII.
+const applicationID = 0x53757265
+
+// migrations are the scripts that make the schema of a version from that of the version before. The
+// user_version of a file is the number of scripts that were applied.
+var migrations = []string{schema1}
+
+// Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
+// rather than two columns.
+const (
+	kindKeyed     = 4
+	kindStateMask = 3
+)
+
+// Conditions of the partial indexes. A query that uses such an index repeats its condition. They test
+// a bit for each kind: the planner would use kind IN (...) to read the index once per kind, and sort.
+const (
+	// kindReady selects what ClaimReady claims: ready, or keyed and waiting or parked (0, 4, 5, 7).
+	kindReady = "(177 >> kind) & 1"
+	// whereReady selects the free ones. A record that is leased from its acceptance to its end never
+	// enters this index.
+	whereReady  = "owner <= 0 AND " + kindReady
+	whereDue    = "(70 >> kind) & 1"  // waiting without a key, or scheduled (1, 2, 6)
+	whereParked = "(136 >> kind) & 1" // parked (3, 7)
+)
+
+// schema1 makes the first version.
+//
+// record.owner is the epoch of the lease that has the record. It is -epoch if the record was freed,
+// or inserted free, under that lease, and 0 if it was inserted without a lease. An epoch that has
+// ended owns nothing: its records are free, and no row is changed for that.
+const schema1 = `
+CREATE TABLE meta (
+	id        INTEGER PRIMARY KEY CHECK (id = 1),
+	store     BLOB NOT NULL,    -- random identity of the file
+	epoch     INTEGER NOT NULL, -- of the last lease
+	held      INTEGER NOT NULL, -- 1 from the beginning of that lease until Close
+	next_ref  INTEGER NOT NULL,
+	commits   INTEGER NOT NULL,
+	beside    INTEGER NOT NULL, -- of these, commits without the lease
+	ready     INTEGER NOT NULL, -- number of records by state
+	waiting   INTEGER NOT NULL,
+	scheduled INTEGER NOT NULL,
+	parked    INTEGER NOT NULL,
+	leased    INTEGER NOT NULL, -- by the last lease
+	letters   INTEGER NOT NULL,
+	crc       INTEGER NOT NULL
+) STRICT;
+
+-- Leases that ended without Close, apart from those that the same process replaced by Reopen.
+CREATE TABLE crash (
+	epoch    INTEGER PRIMARY KEY,
+	suspects INTEGER NOT NULL -- 1 if the lease had suspect records
+) STRICT;
+
+CREATE TABLE record (
+	ref      INTEGER PRIMARY KEY,
+	position INTEGER NOT NULL,
+	kind     INTEGER NOT NULL,
+	due      TEXT,
+	door     TEXT,
+	owner    INTEGER NOT NULL,
+	crashes  INTEGER NOT NULL DEFAULT 0,
+	suspect  INTEGER NOT NULL DEFAULT 0,
+	event    BLOB NOT NULL,
+	body     BLOB NOT NULL,    -- length of the JSON of the fixed fields, that JSON, payload
+	progress BLOB,             -- JSON
+	crc      INTEGER NOT NULL, -- of ref, position, event, body
+	live_crc INTEGER NOT NULL  -- of kind, due, door, progress
+) STRICT;
+CREATE INDEX record_ready   ON record (owner, kind, position) WHERE ` + whereReady + `;
+CREATE INDEX record_due     ON record (owner, due) WHERE ` + whereDue + `;
+CREATE INDEX record_parked  ON record (door, owner, position) WHERE ` + whereParked + `;
+CREATE INDEX record_beside  ON record (position) WHERE position <> ref;
+CREATE INDEX record_suspect ON record (owner) WHERE suspect = 1;
+CREATE INDEX record_event   ON record (event);
+
+CREATE TABLE letter (
+	num          INTEGER PRIMARY KEY,
+	id           BLOB NOT NULL UNIQUE,
+	event        BLOB NOT NULL,
+	type         TEXT NOT NULL,
+	key          TEXT NOT NULL,
+	subscription TEXT NOT NULL,
+	reason       TEXT NOT NULL,
+	fingerprint  TEXT NOT NULL,
+	published    TEXT NOT NULL,
+	died_at      TEXT NOT NULL,
+	failures     BLOB NOT NULL, -- JSON
+	letter       BLOB NOT NULL, -- JSON of the letter, without failures and payloads
+	payload      BLOB,          -- one byte for the kind, see payloadKind, and the payload
+	original     BLOB,          -- the same
+	crc          INTEGER NOT NULL
+) STRICT;
+CREATE INDEX letter_subscription        ON letter (subscription, id);
+CREATE INDEX letter_reason              ON letter (reason, id);
+CREATE INDEX letter_subscription_reason ON letter (subscription, reason, id);
+CREATE INDEX letter_fingerprint         ON letter (fingerprint, id, died_at);
+CREATE INDEX letter_died_at             ON letter (died_at, id);
+
+CREATE TABLE dedupe (
+	scope   TEXT NOT NULL,
+	key     TEXT NOT NULL,
+	event   BLOB NOT NULL,
+	content TEXT NOT NULL,
+	expires TEXT NOT NULL,
+	PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dedupe_expires ON dedupe (expires);
+
+CREATE TABLE orders (
+	subscription TEXT PRIMARY KEY,
+	body         BLOB NOT NULL, -- JSON
+	crc          INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+`

@@ -1,0 +1,284 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus"
+)
+
+// Store is a store in an SQLite file. Its methods are safe for concurrent use. See [eventbus.Store]
+// for what they do.
+type Store struct {
+	// Immutable after Open.
+	path string // absolute, without symbolic links
+	cfg  *config
+
+	committer committer
+	claims    *reader // of Claim
+	reads     *reader // of all other reads
+
+	// Written by the committer, with both readers taken.
+	file  fs.FileInfo
+	lease *leaseFile // nil without the lease
+
+	claiming chan struct{} // held by Claim, so that two calls do not select the same records
+	claimMu  sync.Mutex
+	claim    claimState // guarded by claimMu; Reopen replaces it during a Claim
+
+	watch watch
+
+	closeOnce sync.Once
+	closed    chan struct{} // closed when Close has ended
+}
+
+var _ eventbus.Store = (*Store)(nil)
+
+// Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
+// takes the lease of the file. It waits for locks of other processes as WithLockWait says.
+//
+// Opening takes some milliseconds and does not depend on the number of records. Open verifies the
+// header, the schema and the last commit, not each page. Reopen and the command line verify all.
+//
+// Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrSchemaTooNew,
+// ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *eventbus.OptionError, those of the
+// operating system, the context's error.
+func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
+	s, err := open(ctx, path, opts)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite.Open: %w", err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, path string, opts []Option) (*Store, error) {
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if linkedVersion < safeVersion {
+		return nil, fmt.Errorf("%w: %d is linked, at least %d is needed", ErrUnsafeSQLite, linkedVersion, safeVersion)
+	}
+	if path, err = locate(path); err != nil {
+		return nil, err
+	}
+	if err := checkFileSystem(path, cfg); err != nil {
+		return nil, err
+	}
+	if openFileLocks() {
+		cfg.logger.Warn("open file description locks are not available, because this process has locked an SQLite file before",
+			zap.String("path", path))
+	}
+	s := &Store{path: path, cfg: cfg, closed: make(chan struct{}), claiming: make(chan struct{}, 1)}
+	s.committer.init(s)
+	s.claims, s.reads = newReader(s), newReader(s)
+	s.watch.store = s
+	if !cfg.beside {
+		if s.lease, err = acquireLease(path); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.connect(ctx, opening); err != nil {
+		return nil, errors.Join(s.explain(err), s.lease.release())
+	}
+	go s.committer.run()
+	return s, nil
+}
+
+// occasion is why connect is called.
+type occasion int
+
+const (
+	opening occasion = iota
+	reopening
+)
+
+// connect opens the connections, verifies the file and begins a lease. If it fails, no connection is
+// open.
+func (s *Store) connect(ctx context.Context, why occasion) (err error) {
+	defer func() {
+		if err != nil {
+			if err = s.explain(err); ctx.Err() != nil {
+				err = ctx.Err()
+			}
+			err = errors.Join(err, s.disconnect())
+		}
+	}()
+	noted, known := readWitness(s.path)
+	if err := s.prepareFile(known && noted.commits > 0); err != nil {
+		return err
+	}
+	w, err := openWriter(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.committer.w = w
+	w.conn.SetInterrupt(ctx.Done())
+	if s.file, err = os.Stat(s.path); err != nil {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	if err := w.setUp(s); err != nil {
+		return err
+	}
+	if why == reopening {
+		if err := w.quickCheck(); err != nil {
+			return err
+		}
+	}
+	var verify func(*meta) error
+	if known && !s.cfg.normal {
+		verify = func(m *meta) error {
+			err := noted.verify(s.path, m)
+			if err != nil {
+				s.keepLog()
+			}
+			return err
+		}
+	}
+	if err := s.committer.begin(why, verify); err != nil {
+		return err
+	}
+	if s.lease != nil {
+		if err := s.lease.sign(); err != nil {
+			return err
+		}
+		if err := s.note(); err != nil {
+			return fmt.Errorf("sqlite: %w", err)
+		}
+	}
+	w.conn.SetInterrupt(nil)
+	s.claimMu.Lock()
+	s.claim = s.committer.newClaimState()
+	s.claimMu.Unlock()
+	return errors.Join(s.claims.open(), s.reads.open())
+}
+
+// disconnect closes the connections.
+func (s *Store) disconnect() error {
+	err := errors.Join(s.claims.close(), s.reads.close())
+	if w := s.committer.w; w != nil {
+		s.committer.w = nil
+		err = errors.Join(err, w.close())
+	}
+	return err
+}
+
+// Submit enqueues a batch. See [eventbus.Store].
+//
+// It panics if a letter has a payload or an original that is not nil, a json.RawMessage or an
+// EncodedPayload.
+func (s *Store) Submit(b *eventbus.Batch, done func(error)) {
+	for _, l := range b.Bury {
+		checkPayload(l)
+	}
+	s.committer.enqueue(&job{batch: b, done: done})
+}
+
+// Reopen closes the connections, checks the file, and begins a new lease. It reads the whole file.
+// See [eventbus.Store].
+//
+// Errors: those of Open. The store has still failed then, and Reopen can be called again.
+func (s *Store) Reopen(ctx context.Context) error {
+	err := s.committer.control(ctx, func() error { return s.reopen(ctx) })
+	if err != nil {
+		return fmt.Errorf("Reopen: %w", err)
+	}
+	return nil
+}
+
+// reopen runs on the committer's goroutine.
+func (s *Store) reopen(ctx context.Context) error {
+	if err := s.claims.take(ctx); err != nil {
+		return err
+	}
+	defer s.claims.give()
+	if err := s.reads.take(ctx); err != nil {
+		return err
+	}
+	defer s.reads.give()
+	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed"))
+	if err := s.disconnect(); err != nil {
+		s.cfg.logger.Warn("closing the connections of a failed store failed", zap.String("path", s.path), zap.Error(err))
+	}
+	if s.lease != nil && !s.lease.inPlace() {
+		l, err := acquireLease(s.path)
+		if err != nil {
+			return err
+		}
+		if err := s.lease.release(); err != nil {
+			return errors.Join(err, l.release())
+		}
+		s.lease = l
+	}
+	if err := s.connect(ctx, reopening); err != nil {
+		return err
+	}
+	s.committer.recover()
+	return nil
+}
+
+// Close applies what was submitted, ends the lease and closes the file. If ctx ends first, Close
+// returns its error and continues in the background. A second Close waits for the first one.
+//
+// An error means that the lease ended as if the process had been killed. No event is lost.
+func (s *Store) Close(ctx context.Context) error {
+	var result error
+	s.closeOnce.Do(func() {
+		s.watch.close()
+		ended := make(chan error, 1)
+		s.committer.close(func() {
+			ended <- s.shut()
+			close(s.closed)
+		})
+		select {
+		case result = <-ended:
+		case <-ctx.Done():
+			result = ctx.Err()
+		}
+	})
+	if result != nil {
+		return fmt.Errorf("Close: %w", result)
+	}
+	select {
+	case <-s.closed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("Close: %w", ctx.Err())
+	}
+}
+
+// shut ends the lease and closes the file. It runs on the committer's goroutine.
+func (s *Store) shut() error {
+	background := context.Background()
+	for _, r := range []*reader{s.claims, s.reads} {
+		r.interruptAll()
+		if err := r.take(background); err != nil {
+			return err
+		}
+		defer r.give()
+	}
+	err := s.committer.endLease()
+	if err == nil && s.committer.failure() == nil {
+		err = s.explain(s.committer.checkpoint(truncate))
+	}
+	return errors.Join(err, s.disconnect(), s.lease.release())
+}
+
+// state returns the error of a store that has failed or is closed, or nil.
+func (s *Store) state() error { return s.committer.state() }
+
+// Sleeping times of the store, in real time.
+const (
+	watchInterval = 100 * time.Millisecond
+	idleAfter     = time.Second
+)
