@@ -166,7 +166,7 @@ func (m *storeModel) published(p *storeProcess, accepted bool, err error, must [
 		if !accepted {
 			continue
 		}
-		if len(must) > 0 && !e.accepted {
+		if len(must) > 0 && !e.accepted && !e.unrouted {
 			m.failf(e, "Publish has accepted it, and the store has never had it")
 		}
 		for _, sub := range must {
@@ -212,12 +212,22 @@ func (m *storeModel) opens(p *storeProcess) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.process = p
+	m.forget()
 	for _, e := range m.events {
 		for _, d := range e.deliveries {
-			d.call, d.handled, d.failures = nil, false, d.failures[:d.durable]
+			d.call = nil
 		}
 	}
 	m.logf("process %s", p.what)
+}
+
+// forget forgets what the handlers have done and the store does not have.
+func (m *storeModel) forget() {
+	for _, e := range m.events {
+		for _, d := range e.deliveries {
+			d.handled, d.failures = false, d.failures[:d.durable]
+		}
+	}
 }
 
 // removed notes that a subscription was removed: its deliveries die, unless a crash comes first.

@@ -51,7 +51,7 @@ type storeEvent struct {
 	batch     []*storeEvent // published together
 
 	attempts, acked, unknown, refused int // calls that published it
-	accepted                          bool
+	accepted, unrouted                bool
 	deliveries                        map[int]*storeDelivery // by subscription
 	published                         time.Time
 }
@@ -192,6 +192,13 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.logf("batch %d: %s", n, m.describe(b))
+	if len(b.New) == 0 { // without targets
+		for _, r := range b.Remember {
+			for _, e := range m.events {
+				e.unrouted = e.unrouted || e.given && e.id == r.Event
+			}
+		}
+	}
 	type place struct {
 		event *storeEvent
 		sub   int

@@ -23,7 +23,7 @@ import (
 var simStoreSeed = flag.Int64("storeseed", -1, "the one store schedule of TestSimulation to run, and to print")
 
 // simStoreFails makes stores fail without a crash. The bus then restarts in place.
-const simStoreFails = false
+const simStoreFails = true
 
 // simIsolationChanges lets a process have isolation and the next one not, or the other way round.
 const simIsolationChanges = false
@@ -213,7 +213,8 @@ type storeProcess struct {
 	closed                            bool // Shutdown has returned
 	accepted, buried, replays, purged int64
 	died                              map[eventbus.LetterID]bool
-	batches, claims                   int
+	batches, claims, fails            int
+	lease                             int64
 }
 
 // fault chooses the fault of a batch.
@@ -238,6 +239,7 @@ func (s *storeSim) fault(_ int, b *eventbus.Batch) (f storetest.Fault) {
 	case simStoreFails && !p.quiet && chance(s.faults, 2):
 		f.Kind = pick(s.faults, storetest.FailBefore, storetest.FailAfter)
 		s.tally.restarts.Add(1)
+		p.fails++
 		s.logf("fail at the next batch, after=%v", f.Kind == storetest.FailAfter)
 	case chance(s.faults, p.slow):
 		f.Delay = ms(s.faults, 30)
@@ -253,6 +255,13 @@ func (s *storeSim) claimFault(_ int, _ eventbus.ClaimQuery) (f storetest.Fault) 
 	defer s.mu.Unlock()
 	p := s.storeModel.process
 	p.claims++
+	if p.fails > 0 { // what the lease that has ended had not recorded is lost
+		if lease := s.data.Dump().Lease; lease != p.lease {
+			p.lease = lease
+			s.forget()
+			s.logf("reopened")
+		}
+	}
 	switch {
 	case p.dead.Load():
 	case p.claims == p.claimCrashAt:
@@ -310,6 +319,7 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	if err != nil {
 		panic(err)
 	}
+	p.lease = s.data.Dump().Lease
 	s.opens(p)
 	s.tally.processes.Add(1)
 	return p
@@ -448,6 +458,7 @@ func (p *storeProcess) check() {
 		s.failf(nil, "the store still has the lease")
 	case !l.Closed || !l.Balanced():
 		s.failf(nil, "the ledger does not balance: %+v", l)
+	case p.fails > 0:
 	case l.Accepted-l.Unrouted != p.accepted || l.DeadLettered != p.buried || l.Replays != p.replays:
 		s.failf(nil, "%d accepted, %d buried, %d replayed, the ledger has %+v", p.accepted, p.buried, p.replays, l)
 	case l.Stored > int64(len(refs)):
