@@ -373,6 +373,7 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	}
 	if free {
 		d.unawait(s)
+		b.leaveKey(d) // later events of the key proceed elsewhere
 		b.leaveToStore(d)
 		return
 	}
