@@ -182,6 +182,9 @@ func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.
 	for _, i := range p.Skipped {
 		detours.skipped = append(detours.skipped, int32(i))
 	}
+	for slices.Contains(detours.skipped, d.next) { // the last record is of when this target was split off
+		d.next++
+	}
 	for _, x := range p.Budgets {
 		budget := spent{rule: int32(x.Rule), failures: int32(x.Failures), previous: x.PreviousDelay}
 		if x.Subscription != "" {
