@@ -76,6 +76,7 @@ func (b *Bus) restart() {
 	f.order.Lock()
 	f.behind = true
 	for _, s := range b.list() {
+		s.door.forgetSpilled()
 		f.doors = append(append(f.doors, s.formerly...), s.id)
 	}
 	f.order.Unlock()
