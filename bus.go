@@ -69,14 +69,17 @@ type Bus struct {
 	ending  atomic.Bool // Shutdown has been called; set under mu
 	halts   halts
 	quota   quota
-	stuck   atomic.Bool   // an observer did not return in time for the cut
-	leaving chan struct{} // closed when ending has been set
-	drained chan struct{} // closed during Shutdown, when it has no dispatch to wait for
-	closed  chan struct{} // closed when Shutdown is done
+
+	suspects suspects
+	stuck    atomic.Bool   // an observer did not return in time for the cut
+	leaving  chan struct{} // closed when ending has been set
+	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
+	closed   chan struct{} // closed when Shutdown is done
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
 	missing       map[string]*Subscription // stand-ins, see namedLocked
+	removed       map[string]bool          // names of subscriptions that ended, with a store
 	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
 	cause         error         // of cutting

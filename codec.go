@@ -132,7 +132,7 @@ func (b *Bus) restore(r *Record, to *targets) *dispatch {
 	}
 	d := &dispatch{
 		id: r.ID, payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
-		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position}},
+		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
 	}
 	if !r.Scheduled.IsZero() {
 		d.origin.due = fromNow(r.Scheduled)

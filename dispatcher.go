@@ -30,15 +30,8 @@ type callState struct {
 
 // work runs a dispatch from the queue, unless it was read from a store and may not run now.
 func (b *Bus) work(w *worker, d *dispatch) {
-	if s := d.stored(); s != nil {
-		switch due := d.takeNotBefore(); {
-		case s.leaves:
-			b.leaveToStore(d)
-			return
-		case due > b.time.Nanos():
-			b.await(d, due)
-			return
-		}
+	if s := d.stored(); s != nil && b.detain(d, s) {
+		return
 	}
 	b.run(w, d)
 }
@@ -352,7 +345,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonCircuitOpen)
 		return all
 	}
-	victim, reason := s.door.sit(b, parked, why)
+	victim, spills, reason := s.door.sit(b, parked, why)
 	if victim != nil {
 		b.settle(victim, Dropped)
 	}
@@ -360,7 +353,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	case reason != "":
 		b.bury(parked, reason)
 	case victim != parked:
-		b.record(&change{kind: toPark, d: parked})
+		b.record(&change{kind: toPark, d: parked, free: spills})
 	}
 	return all
 }
@@ -371,13 +364,15 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	if attempt := d.takeObserved(); attempt != nil {
 		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
 	}
+	b.leaveKey(d)
 	if free {
-		d.unawait(s)
-		b.leaveKey(d) // later events of the key proceed elsewhere
+		if s.door.circuit.gate.Load()&gateMissing != 0 {
+			d.unawait(s)
+		}
 		b.leaveToStore(d)
+		b.tend(s)
 		return
 	}
-	b.leaveKey(d)
 	d.state = stateParked
 	reason := parking(d.seat().Reason)
 	if refused := s.door.join(b, d); refused != "" {

@@ -286,7 +286,7 @@ func (c *subscriptionConfig) ownRetry() *retrySettings {
 }
 
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
-	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, line: DefaultLineCapacity}
+	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit}
 	for i, o := range opts {
 		if isNil(o) {
 			return nil, nilOption("Subscribe", i)

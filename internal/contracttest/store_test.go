@@ -594,97 +594,140 @@ func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
 	})
 }
 
-func TestS3_ASplitDeliveryIsNotMadeTwice(t *testing.T) {
+func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		held := disk.handles(t, bus, "held", nil)
-		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Minute); return nil })
-		require.NoError(t, bus.Start(t.Context()))
-		require.NoError(t, held.Pause())
-		mustPublish(t, bus, "a", "x")
-		require.Equal(t, []string{"mail x 1"}, disk.took())
-		require.NoError(t, held.Resume())
-		time.Sleep(time.Second)
-		require.Equal(t, []string{"held x 1"}, disk.took())
-		disk.crash(bus)
-		time.Sleep(time.Hour)
-
-		again, _ := disk.open(t)
-		disk.handles(t, again, "held", nil)
-		disk.handles(t, again, "mail", nil)
-		require.NoError(t, again.Start(t.Context()))
-		require.Equal(t, []string{"mail x 1"}, disk.took())
-		require.Empty(t, disk.Dump().Records)
-		shutdown(t, again)
-	})
-}
-
-func TestS3_AnOrphanDoesNotHoldUpItsKeyElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk()
-		bus, _ := disk.open(t)
-		disk.handles(t, bus, "old", nil)
-		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
 		disk.handles(t, bus, "mail", nil)
-		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
-		disk.crash(bus)
+		const events = 200
+		for i := range events {
+			payload := fmt.Sprint("fine ", i)
+			if i == 120 {
+				payload = "poison"
+			}
+			mustPublish(t, bus, "a", payload, eventbus.Key(fmt.Sprint(i%5)))
+		}
+		shutdown(t, bus)
 
-		again, _ := disk.open(t)
-		disk.handles(t, again, "mail", nil)
-		require.NoError(t, again.Start(t.Context()))
-		require.Equal(t, []string{"mail 1 1"}, disk.took())
-		disk.handles(t, again, "old", nil)
-		require.Equal(t, []string{"old 0 1", "old 1 1"}, disk.took())
-		shutdown(t, again)
+		handled := map[string]int{}
+		crashes := 0
+		var letters []eventbus.DeadLetter
+		for alive := true; alive; {
+			bus, _ := disk.open(t, eventbus.WithConcurrency(4))
+			dead := false // guarded by disk.mu
+			mustSubscribe(t, bus, "*", eventbus.Typed(func(ctx context.Context, payload string) error {
+				time.Sleep(time.Millisecond)
+				disk.mu.Lock()
+				if payload == "poison" && !dead {
+					dead = true
+					disk.Crash()
+				}
+				if !dead {
+					handled[payload]++
+				}
+				ended := dead
+				disk.mu.Unlock()
+				if ended {
+					<-ctx.Done()
+				}
+				return nil
+			}), eventbus.Named("mail"))
+			require.NoError(t, bus.Start(t.Context()))
+			time.Sleep(time.Minute)
+			disk.mu.Lock()
+			alive = dead
+			disk.mu.Unlock()
+			if alive {
+				crashes++
+				require.Less(t, crashes, 10)
+				disk.crash(bus)
+				time.Sleep(time.Hour)
+				continue
+			}
+			letters = append(letters, oneLetter(t, bus))
+			shutdown(t, bus)
+		}
+		require.Equal(t, 5, crashes, "twice in traffic, then in groups of 64, 8 and 1")
+		require.Len(t, letters, 1)
+		require.Equal(t, eventbus.ReasonCrash, letters[0].Reason)
+		require.Equal(t, json.RawMessage(`"poison"`), letters[0].Event.Payload)
+		require.Len(t, handled, events-1)
 	})
 }
 
-func TestS3_ARenamedSubscriptionKeepsItsFailures(t *testing.T) {
+func TestD12_TheStoreKeepsWhatALineHasNoRoomFor(t *testing.T) {
+	for _, crashes := range []bool{false, true} {
+		t.Run(fmt.Sprint("crashes ", crashes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				bus, _ := disk.open(t)
+				mail := disk.handles(t, bus, "mail", nil)
+				require.NoError(t, mail.Pause())
+				require.NoError(t, bus.Start(t.Context()))
+				const events = eventbus.DefaultLineCapacity + 3000
+				want := map[string][]string{}
+				for i := range events {
+					var options []eventbus.PublishOption
+					key := ""
+					if i%3 == 0 {
+						key = fmt.Sprint("k", i%7)
+						options = append(options, eventbus.Key(key))
+					}
+					mustPublish(t, bus, "a", fmt.Sprintf("%s/%d", key, i), options...)
+					want[key] = append(want[key], fmt.Sprintf("mail %s/%d 1", key, i))
+				}
+				synctest.Wait()
+				l := bus.Metrics().Ledger
+				require.EqualValues(t, eventbus.DefaultLineCapacity, l.Held)
+				require.EqualValues(t, 3000, l.Stored)
+				require.Empty(t, letters(t, bus))
+				if crashes {
+					disk.crash(bus)
+					bus, _ = disk.open(t)
+					mail = disk.handles(t, bus, "mail", nil)
+					require.NoError(t, bus.Start(t.Context()))
+					synctest.Wait()
+				}
+				require.NoError(t, mail.Resume())
+				time.Sleep(time.Minute)
+				got := map[string][]string{}
+				for _, call := range disk.took() {
+					key, _, _ := strings.Cut(strings.TrimPrefix(call, "mail "), "/")
+					got[key] = append(got[key], call)
+				}
+				require.ElementsMatch(t, want[""], got[""])
+				delete(want, "")
+				delete(got, "")
+				require.Equal(t, want, got)
+				require.Empty(t, disk.Dump().Records)
+				require.Zero(t, bus.Metrics().Ledger.Stored)
+				shutdown(t, bus)
+			})
+		})
+	}
+}
+
+func TestR5_UnsubscribeDeadLettersWhatTheStoreHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		var bus *eventbus.Bus
-		for i, name := range []string{"old", "new", ""} {
-			bus, _ = disk.open(t)
-			switch name {
-			case "old":
-				disk.handles(t, bus, name, always(errBoom))
-				mustPublish(t, bus, "a", "x", eventbus.Key("k"))
-			case "new":
-				disk.handles(t, bus, name, always(errBoom), eventbus.Formerly("old"))
-			}
-			require.NoError(t, bus.Start(t.Context()))
-			time.Sleep(100 * time.Millisecond)
-			if name != "" {
-				require.Equal(t, []string{fmt.Sprintf("%s x %d", name, i+1)}, disk.took())
-				disk.crash(bus)
-				time.Sleep(time.Minute)
-			}
-		}
-		require.Empty(t, disk.took(), "its subscription is missing")
-		disk.handles(t, bus, "newest", always(errBoom), eventbus.Formerly("old", "new"))
-		require.Equal(t, []string{"newest x 3"}, disk.took())
-		l := oneLetter(t, bus)
-		require.Equal(t, 3, l.Attempts)
-		require.Len(t, l.Failures, 3)
-		shutdown(t, bus)
-	})
-}
-
-func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
-			return storetest.Fault{Delay: time.Second}
-		}))
-		bus, _ := disk.open(t)
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(1))
+		gate := make(chan struct{})
+		mail := disk.handles(t, bus, "mail", func(string, int) error { <-gate; return nil })
 		require.NoError(t, bus.Start(t.Context()))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		_, err := bus.Publish(ctx, "a", "x", eventbus.ID(eventbus.NewEventID()))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		for i := range 10 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		mustPublish(t, bus, "a", "later", eventbus.After(time.Hour))
+		synctest.Wait()
+		mail.Unsubscribe()
+		close(gate)
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		time.Sleep(time.Hour + time.Second)
+		all := letters(t, bus)
+		require.Len(t, all, 10)
+		for i := range all {
+			require.Equal(t, eventbus.ReasonUnsubscribed, all[i].Reason)
+		}
 		shutdown(t, bus)
-		l := bus.Metrics().Ledger
-		require.True(t, l.Balanced(), "%+v", l)
-		require.EqualValues(t, 1, l.Unrouted)
 	})
 }
