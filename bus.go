@@ -71,6 +71,7 @@ type Bus struct {
 	quota   quota
 
 	suspects suspects
+	unknown  unknowns
 	stuck    atomic.Bool   // an observer did not return in time for the cut
 	leaving  chan struct{} // closed when ending has been set
 	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for

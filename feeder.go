@@ -170,7 +170,13 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
-	if _, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true); err != nil {
+	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+	if err == nil && !more {
+		if err = f.feedDoors(ctx); err == nil {
+			_, err = f.catchUp(ctx)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)
@@ -285,10 +291,8 @@ func (f *feeder) feed() error {
 		return err
 	}
 	for f.hasWork() {
-		for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-			if err := f.feedDoor(ctx, door); err != nil {
-				return err
-			}
+		if err := f.feedDoors(ctx); err != nil {
+			return err
 		}
 		if !f.isBehind() {
 			continue
@@ -394,12 +398,26 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
+// feedDoors claims deliveries at the doors that have asked.
+func (f *feeder) feedDoors(ctx context.Context) error {
+	for door := f.nextDoor(); door != ""; door = f.nextDoor() {
+		if err := f.feedDoor(ctx, door); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
 // subscription that has ended. The door asks again when it has room.
 func (f *feeder) feedDoor(ctx context.Context, name string) error {
 	f.bus.mu.Lock()
 	s, exists := f.bus.subscriptions.Find(name)
+	removed := f.bus.removed[name]
 	f.bus.mu.Unlock()
+	if !exists && !removed {
+		return nil
+	}
 	for {
 		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true)
 		switch {

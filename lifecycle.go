@@ -153,7 +153,9 @@ func (b *Bus) closeStore() {
 	}
 	<-b.followups.Close()
 	b.feeder.endWaiters()
-	if err := b.store.Close(context.Background()); err != nil {
+	err := b.store.Close(context.Background())
+	b.unknown.waits.Wait()
+	if err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()
 		b.cause = errors.Join(b.cause, err)

@@ -159,6 +159,9 @@ func (b *Bus) refuseShutdown() error {
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	c := change{kind: toOpen, d: d, batch: batch}
+	if err := b.unknown.await(ctx, &c); err != nil { // before it counts as entering: a restart waits for those
+		return 0, err
+	}
 	if b.store != nil || c.hasUnqueued() {
 		err = b.acceptUnqueued(ctx, inside, &c)
 	} else {
@@ -267,6 +270,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 		case !errors.As(err, &refused) || refused.Known == nil:
 			var unknown *IndeterminateError
 			if !errors.As(err, &unknown) {
+				b.addUnknown(c)
 				err = &IndeterminateError{ID: c.d.id, Err: err}
 			}
 			return err

@@ -86,15 +86,7 @@ func (b *Bus) recordNow(ctx context.Context, c *change) error {
 	case err := <-applied:
 		return err
 	case <-ended:
-		b.entering.Add(1) // Shutdown waits for the store's answer
-		left := *c
-		go func() {
-			if <-applied == nil && left.kind == toOpen {
-				b.accepted(&left)
-			}
-			b.entering.Add(-1)
-			b.checkDrained()
-		}()
+		b.resolveLater(c, applied)
 		return &IndeterminateError{ID: c.d.id, Err: contextError(ctx)}
 	}
 }
