@@ -107,3 +107,23 @@ func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
 		require.EqualValues(t, 1, l.Unrouted)
 	})
 }
+
+func TestD7_CancelReportsAFailureOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+			if n == 2 {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id := mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
+		require.Error(t, bus.Cancel(t.Context(), id))
+		time.Sleep(time.Minute)
+		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.Empty(t, disk.Dump().Records)
+		shutdown(t, bus)
+	})
+}
