@@ -22,8 +22,8 @@ type unknown struct {
 	settled chan struct{} // closed when the outcome is known
 }
 
-// add notes that the outcome of a change is unknown.
-func (b *Bus) addUnknown(c *change) {
+// addUnknown notes that the outcome of a publication is unknown.
+func (b *Bus) addUnknown(events []*dispatch) {
 	u := &b.unknown
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -31,7 +31,7 @@ func (b *Bus) addUnknown(c *change) {
 		u.any.Store(true)
 		u.pending = make(map[EventID]*unknown)
 	}
-	for _, d := range c.all() {
+	for _, d := range events {
 		if !d.from().given && d.records() > 0 {
 			u.pending[d.id] = &unknown{b.remembered(d, b.time.Now().UTC), make(chan struct{})}
 		}
@@ -62,16 +62,16 @@ func (u *unknowns) await(ctx context.Context, c *change) error {
 	return nil
 }
 
-// resolveLater resolves a change whose publisher no longer waits.
-func (b *Bus) resolveLater(c *change, applied <-chan error) {
-	b.addUnknown(c)
+// resolveLater resolves a publication whose publisher no longer waits.
+func (b *Bus) resolveLater(events []*dispatch, applied <-chan error) {
+	b.addUnknown(events)
 	b.unknown.waits.Go(func() {
 		var refused *RefusedError
 		switch err := <-applied; {
 		case err == nil:
-			b.resolve(c.all(), true)
+			b.resolve(events, true)
 		case errors.As(err, &refused):
-			b.resolve(c.all(), false)
+			b.resolve(events, false)
 		}
 		// Otherwise the store has failed. It tells after the restart.
 	})
