@@ -154,7 +154,6 @@ func (b *Bus) closeStore() {
 	<-b.followups.Close()
 	b.feeder.endWaiters()
 	err := b.store.Close(context.Background())
-	b.unknown.waits.Wait()
 	if err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()

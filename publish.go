@@ -170,17 +170,22 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	if err != nil {
 		return 0, err
 	}
-	// Last, because observers may block.
-	for i, accepted := range c.all() {
+	return b.accepted(&c), nil
+}
+
+// accepted reports accepted dispatches to observers, which may block, and settles those without
+// targets. It returns how many there are.
+func (b *Bus) accepted(c *change) (fresh int) {
+	for i, d := range c.all() {
 		if c.events != nil {
 			b.observeAccepted(c.events[i])
 		}
-		if len(accepted.to.subscriptions) == 0 {
-			b.settle(accepted, Unrouted)
+		if len(d.to.subscriptions) == 0 {
+			b.settle(d, Unrouted)
 		}
 		fresh++
 	}
-	return fresh, nil
+	return fresh
 }
 
 // acceptUnqueued accepts a change with dispatches that take no room in the queue. Shutdown waits

@@ -13,8 +13,7 @@ import (
 type unknowns struct {
 	mu      sync.Mutex // guards the following; a leaf
 	pending map[EventID]*unknown
-	any     atomic.Bool    // there were some; in memory there are none
-	waits   sync.WaitGroup // goroutines of resolveLater
+	any     atomic.Bool // there were some; in memory there are none
 }
 
 type unknown struct {
@@ -62,19 +61,28 @@ func (u *unknowns) await(ctx context.Context, c *change) error {
 	return nil
 }
 
-// resolveLater resolves a publication whose publisher no longer waits.
-func (b *Bus) resolveLater(events []*dispatch, applied <-chan error) {
-	b.addUnknown(events)
-	b.unknown.waits.Go(func() {
+// resolveLater completes a publication, or a replay, whose caller no longer waits. Shutdown waits
+// for it.
+func (b *Bus) resolveLater(c change, applied <-chan error) {
+	b.entering.Add(1)
+	b.addUnknown(c.all())
+	go func() {
+		defer func() {
+			b.entering.Add(-1)
+			b.checkDrained()
+		}()
 		var refused *RefusedError
 		switch err := <-applied; {
 		case err == nil:
-			b.resolve(events, true)
+			if c.kind == toOpen {
+				b.accepted(&c)
+			}
+			b.resolve(c.all(), true)
 		case errors.As(err, &refused):
-			b.resolve(events, false)
+			b.resolve(c.all(), false)
 		}
-		// Otherwise the store has failed. It tells after the restart.
-	})
+		// Otherwise the store has failed: resolveAll asks it after the restart.
+	}()
 }
 
 // resolve ends the doubt about events.
