@@ -50,6 +50,7 @@ type committer struct {
 	lookedAt  time.Time              // when the file was last seen in its place
 	pruned    time.Time              // when expired ids were last removed, by Batch.Now
 	stopped   bool                   // Close has ended
+	killed    bool                   // by a test: the lease does not end
 	spare     []*job                 // a queue to reuse
 }
 
@@ -331,9 +332,9 @@ func (c *committer) begin(why occasion, verify func(*meta) error) error {
 	})
 }
 
-// endLease ends the lease without a crash, unless the store has failed.
+// endLease ends the lease without a crash. A store that has failed tries it as well.
 func (c *committer) endLease() error {
-	if c.store.lease == nil || c.failure() != nil {
+	if c.store.lease == nil || c.w == nil || c.killed {
 		return nil
 	}
 	err := c.w.transaction(func() error {

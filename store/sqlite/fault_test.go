@@ -152,11 +152,14 @@ func TestStore_ReportsALostLog(t *testing.T) {
 			require.NoError(t, damage(copied+"-wal"))
 			var corrupt *CorruptError
 			require.ErrorAs(t, readAll(copied), &corrupt)
-			require.NoError(t, os.Remove(copied+leaseSuffix))
-			_, err := os.Stat(copied + "-wal")
-			if errors.Is(err, fs.ErrNotExist) {
-				t.Log("the log is gone")
+			require.ErrorAs(t, readAll(copied), &corrupt, "again")
+			kept, err := os.ReadFile(copied + "-wal-refused")
+			if name != "deleted" {
+				require.NoError(t, err)
+				require.NotEmpty(t, kept)
 			}
+			require.NoError(t, os.Remove(copied+leaseSuffix))
+			require.NoError(t, readAll(copied), "the operator accepts the loss")
 		})
 	}
 }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -37,7 +36,10 @@ func closeStore(t testing.TB, s *Store) {
 func crash(t testing.TB, s *Store) {
 	t.Helper()
 	s.watch.close()
-	s.committer.fail(fmt.Errorf("crashed by the test"))
+	require.NoError(t, s.committer.control(context.Background(), func() error {
+		s.committer.killed = true
+		return nil
+	}))
 	require.NoError(t, s.Close(context.Background()))
 }
 
