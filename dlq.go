@@ -1,16 +1,13 @@
 package eventbus
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
-	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
 	"github.com/surebus/eventbus/internal/window"
 )
@@ -371,133 +368,4 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 	}
 	l.Fingerprint = l.Group().Fingerprint
 	return l
-}
-
-// replaying has the parameters of a replay. nil stands for none.
-type replaying struct {
-	edits   bool
-	payload any      // if edits is set
-	run     *bulkRun // the bulk replay that it is part of, or nil
-}
-
-// replay removes a letter and opens a dispatch of its event, in one step.
-func (b *Bus) replay(ctx context.Context, id LetterID, r *replaying) error {
-	if b.store != nil {
-		if err := b.storeRefuses(); err != nil {
-			return err
-		}
-	}
-	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
-	// and waits.
-	b.entering.Add(1)
-	defer func() {
-		b.entering.Add(-1)
-		b.checkDrained()
-	}()
-	if b.ending.Load() {
-		return b.refuseShutdown()
-	}
-	l, err := b.getLetter(ctx, id)
-	if err != nil {
-		return err
-	}
-	d, err := b.reopen(&l, r)
-	if err != nil {
-		return err
-	}
-	if err := b.recordNow(ctx, &change{kind: toReplay, d: d, letter: &l}); err != nil {
-		return err
-	}
-	b.observeReplay(&l)
-	return nil
-}
-
-// applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it
-// again. If several replays of a letter run concurrently, the first one removes it, and the others
-// get ErrNotFound.
-func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
-	if b.store == nil && b.letters.remove([]LetterID{l.ID}) == 0 {
-		return ErrNotFound
-	}
-	b.ledger.replays.Add(1)
-	switch scheduled := d.isScheduled(b.time.Nanos()); {
-	case b.store != nil && (free || scheduled):
-		b.ledger.stored.Add(int64(len(b.copies(d))))
-	case scheduled:
-		b.schedule(d)
-	default:
-		b.enqueue(d, false)
-	}
-	return nil
-}
-
-// recipientLocked returns the subscription to which a name in a letter refers. A name such as
-// "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe calls.
-// Another bus may use it for another handler, so only the bus that made the letter resolves it.
-func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error) {
-	s, ok := b.subscriptions.Find(name)
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("%w: %q; subscribe with Named(%[2]q) or Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
-	case l.madeBy != b && !s.owns(name):
-		return nil, fmt.Errorf("%w: another bus made the letter, and %q is an unnamed subscription here; "+
-			"subscribe with Named and Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
-	}
-	return s, nil
-}
-
-// reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.
-func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
-	to := &targets{eventType: l.Event.Type}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
-		s, err := b.recipientLocked(l, id)
-		if err != nil {
-			return nil, err
-		}
-		to.subscriptions = append(to.subscriptions, s)
-	}
-	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	to.subscriptions = slices.Compact(to.subscriptions) // Formerly may map two names to one subscription
-	to.counters = b.types.Of(l.Event.Type)              // now that nothing refuses the replay
-	to.retry = b.retryInForce(to.subscriptions)
-	b.isolate(to)
-	now := b.time.Now()
-	again := &replay{
-		published:      l.Event.Time,
-		due:            l.Due,
-		began:          now.Nanos,
-		count:          int32(min(l.Replays, math.MaxInt32-1)) + 1,
-		succeeded:      l.Succeeded,
-		history:        l.Failures,
-		historyOmitted: l.FailuresOmitted,
-		edited:         l.Edited,
-		original:       l.Original,
-		at:             l.at,
-		mark:           l.mark,
-	}
-	d := &dispatch{
-		id: l.Event.ID, payload: l.Event.Payload, to: to, key: l.Event.Key, wall: now.Wall,
-		origin: &origin{metadata: l.Event.Metadata, order: l.order, replay: again},
-	}
-	if l.Due.After(now.UTC) {
-		d.origin.due = timeline.Later(now.Nanos, l.Due.Sub(now.UTC))
-	}
-	if b.store != nil {
-		for _, s := range to.subscriptions {
-			to.recorded = append(to.recorded, s.id)
-		}
-		d.store(stored{})
-	}
-	if r != nil {
-		again.run = r.run
-		if r.edits {
-			if !l.Edited {
-				again.edited, again.original = true, l.Event.Payload
-			}
-			d.payload = r.payload // with a store, it is encoded
-		}
-	}
-	return d, nil
 }

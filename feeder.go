@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
-	"go.uber.org/zap"
-
-	"github.com/surebus/eventbus/internal/keys"
 )
 
 // feeder moves dispatches between the store and memory. The disk is the queue: what does not fit
@@ -241,6 +238,7 @@ func (f *feeder) othersCommitted() {
 		f.order.Lock()
 		f.behind, f.again = true, true
 		f.order.Unlock()
+		f.bus.obeyOthers()
 		f.askForDue()
 		f.wakeUp()
 	}()
@@ -286,11 +284,14 @@ func (f *feeder) feed() error {
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
-	for f.isBehind() {
+	for f.hasWork() {
 		for door := f.nextDoor(); door != ""; door = f.nextDoor() {
 			if err := f.feedDoor(ctx, door); err != nil {
 				return err
 			}
+		}
+		if !f.isBehind() {
+			continue
 		}
 		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 		if err != nil {
@@ -304,6 +305,12 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+func (f *feeder) hasWork() bool {
+	f.order.Lock()
+	defer f.order.Unlock()
+	return f.behind || len(f.doors) > 0
 }
 
 func (f *feeder) isBehind() bool {
@@ -369,6 +376,14 @@ func (f *feeder) holdBack() (arrived func(names []string)) {
 	}
 }
 
+// askDoors makes the feeder claim deliveries that are parked in the store at doors.
+func (f *feeder) askDoors(names []string) {
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.doors = append(f.doors, names...)
+	f.wakeUp()
+}
+
 // nextDoor returns the next name whose deliveries are to be claimed, or "".
 func (f *feeder) nextDoor() (name string) {
 	f.order.Lock()
@@ -379,15 +394,27 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
-// feedDoor claims the deliveries that are parked in the store at a door.
+// feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
+// subscription that has ended. The door asks again when it has room.
 func (f *feeder) feedDoor(ctx context.Context, name string) error {
-	for more := true; more; {
-		var err error
-		if more, err = f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true); err != nil {
+	f.bus.mu.Lock()
+	s, exists := f.bus.subscriptions.Find(name)
+	f.bus.mu.Unlock()
+	for {
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true)
+		switch {
+		case err != nil:
 			return err
+		case exists:
+			s.door.claimed(name, more)
+			if more {
+				f.bus.tend(s)
+			}
+			return nil
+		case !more:
+			return nil
 		}
 	}
-	return nil
 }
 
 // errFeederStops is the error of a claim that Shutdown, or a failure of the store, has ended.
@@ -420,77 +447,6 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 		f.wakeAt(f.bus.time.Nanos() + int64(claimed.NextDue.Sub(q.Now)))
 	}
 	return claimed.More, err
-}
-
-// enter makes a dispatch of a claimed record. It reports whether the dispatch has taken the room in
-// the queue that is reserved for it.
-func (f *feeder) enter(r *Record) (queued bool) {
-	b := f.bus
-	d := f.restore(r)
-	if r.State == RecordScheduled {
-		b.due(d)
-		return false
-	}
-	b.queue(d, true)
-	return true
-}
-
-// restore makes a dispatch of a claimed record, with its waiter if it has one.
-func (f *feeder) restore(r *Record) *dispatch {
-	b := f.bus
-	if r.Own {
-		b.ledger.reclaimed.Add(1)
-	} else {
-		b.ledger.claimed.Add(1)
-	}
-	d := b.restore(r, f.targetsOf(r))
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own {
-		d.origin.waiter = waiter
-	}
-	return d
-}
-
-// targetsOf returns the targets of a record. A subscription that does not exist is represented by a
-// stand-in, whose door parks the delivery in the store.
-func (f *feeder) targetsOf(r *Record) *targets {
-	b := f.bus
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	to := &targets{eventType: r.Type, recorded: r.Targets, counters: b.types.Of(r.Type)}
-	for _, name := range r.Targets {
-		to.subscriptions = append(to.subscriptions, b.namedLocked(name))
-	}
-	to.retry = b.retryInForce(to.subscriptions)
-	if r.State == RecordScheduled { // its copies do not exist yet
-		b.isolate(to)
-	}
-	return to
-}
-
-// namedLocked returns the subscription with a name, or its stand-in.
-func (b *Bus) namedLocked(name string) *Subscription {
-	if s, ok := b.subscriptions.Find(name); ok {
-		return s
-	}
-	if s := b.missing[name]; s != nil {
-		return s
-	}
-	s := &Subscription{bus: b, id: name, named: true, timeout: b.config.timeout}
-	s.door.limit, s.door.share, s.door.capacity, s.door.ledger = math.MaxInt32, math.MaxInt32, math.MaxInt, &b.ledger
-	s.door.circuit.init(b.config.circuit, b.time)
-	s.door.circuit.gate.Or(gateMissing)
-	s.retry.Store(&noRetry)
-	if b.config.isolation {
-		s.gate = keys.New[*dispatch](1)
-	}
-	if b.missing == nil {
-		b.missing = make(map[string]*Subscription)
-	}
-	b.missing[name] = s
-	b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
-	return s
 }
 
 // cancelScheduled settles a scheduled event that the store has.

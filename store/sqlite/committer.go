@@ -282,13 +282,19 @@ func (c *committer) apply(group []*job, errs []error) error {
 func (c *committer) committed(m meta, pages int64) {
 	c.meta = m
 	c.logSize += pages
-	if c.store.lease == nil || c.store.cfg.normal {
-		return
-	}
-	if err := c.store.lease.record(witness{m.store, m.commits}); err != nil {
+	if err := c.store.note(); err != nil {
 		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.lease.path), zap.Error(err))
 	}
 	reach("commit: witnessed")
+}
+
+// note records the last commit in the lease file. Without full syncs, a power cut can take the commit
+// and leave the note, which would refuse an intact file.
+func (s *Store) note() error {
+	if s.lease == nil || s.cfg.normal {
+		return nil
+	}
+	return s.lease.record(witness{s.committer.meta.store, s.committer.meta.commits})
 }
 
 // begin begins a lease, unless the store is beside. verify, which may be nil, checks the state of

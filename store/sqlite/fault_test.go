@@ -211,10 +211,12 @@ func TestStore_CreatesPrivateFiles(t *testing.T) {
 func TestStore_RefusesVersions(t *testing.T) {
 	path := filled(t)
 	s := openAt(t, path)
-	_, err := s.committer.w.pragma("user_version = 99")
-	require.NoError(t, err)
+	inside(t, s, func(c *committer) error {
+		_, err := c.w.pragma("user_version = 99")
+		return err
+	})
 	closeStore(t, s)
-	_, err = Open(context.Background(), path)
+	_, err := Open(context.Background(), path)
 	require.ErrorIs(t, err, ErrSchemaTooNew)
 
 	defer func(v int) { linkedVersion = v }(linkedVersion)
@@ -226,9 +228,11 @@ func TestStore_RefusesVersions(t *testing.T) {
 func TestStore_SyncsFully(t *testing.T) {
 	for want, opts := range map[string][]Option{"2": nil, "1": {WithNormalSync()}} {
 		s := openAt(t, testPath(t), opts...)
-		got, err := s.committer.w.pragma("synchronous")
-		require.NoError(t, err)
-		require.Equal(t, want, got)
+		inside(t, s, func(c *committer) error {
+			got, err := c.w.pragma("synchronous")
+			require.Equal(t, want, got)
+			return err
+		})
 	}
 	_, err := Open(context.Background(), testPath(t), WithLockWait(0))
 	var wrong *eventbus.OptionError
@@ -266,7 +270,10 @@ func TestStore_FailsIfTheFileIsReplaced(t *testing.T) {
 	s := openAt(t, path)
 	accept(t, s, ready(""))
 	require.NoError(t, os.Rename(path, path+".old"))
-	s.committer.lookedAt = time.Time{}
+	inside(t, s, func(c *committer) error {
+		c.lookedAt = time.Time{}
+		return nil
+	})
 	err := submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}})
 	require.ErrorIs(t, err, ErrReplaced)
 	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
@@ -314,7 +321,10 @@ func TestStore_EmptiesTheLog(t *testing.T) {
 		info, err := os.Stat(path + "-wal")
 		return err == nil && info.Size() == 0
 	}, 10*time.Second, 50*time.Millisecond)
-	s.cfg.checkpointAt = 50
+	inside(t, s, func(*committer) error {
+		s.cfg.checkpointAt = 50
+		return nil
+	})
 	for range 300 {
 		accept(t, s, ready(""))
 	}

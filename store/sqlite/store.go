@@ -42,7 +42,7 @@ type Store struct {
 var _ eventbus.Store = (*Store)(nil)
 
 // Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
-// takes the lease of the file. ctx bounds the waiting for locks.
+// takes the lease of the file. It waits for locks of other processes as WithLockWait says.
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the
 // header, the schema and the last commit, not each page. Reopen and the command line verify all.
@@ -109,7 +109,10 @@ const (
 func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(s.explain(err), s.disconnect())
+			if err = s.explain(err); ctx.Err() != nil {
+				err = ctx.Err()
+			}
+			err = errors.Join(err, s.disconnect())
 		}
 	}()
 	noted, known := readWitness(s.path)
@@ -122,6 +125,7 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	}
 	s.committer.w = w
 	reach("open: connected")
+	w.conn.SetInterrupt(ctx.Done())
 	if s.file, err = os.Stat(s.path); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
@@ -153,11 +157,12 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 			return err
 		}
 		reach("lease: signed")
-		if err := s.lease.record(witness{s.committer.meta.store, s.committer.meta.commits}); err != nil {
+		if err := s.note(); err != nil {
 			return fmt.Errorf("sqlite: %w", err)
 		}
 		reach("lease: witnessed")
 	}
+	w.conn.SetInterrupt(nil)
 	s.claimMu.Lock()
 	s.claim = s.committer.newClaimState()
 	s.claimMu.Unlock()
