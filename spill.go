@@ -28,12 +28,13 @@ func (o *door) spillLocked(d *dispatch, reason parking) {
 	}
 }
 
-// unspill notes that a delivery was claimed.
+// unspill notes that a delivery was claimed. One that was parked while the subscription was missing
+// is not counted.
 func (o *door) unspill(key string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.spill.count--
-	if key == "" {
+	o.spill.count = max(o.spill.count-1, 0)
+	if o.spill.keys[key] == 0 {
 		return
 	}
 	if o.spill.keys[key]--; o.spill.keys[key] == 0 {
