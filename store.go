@@ -240,8 +240,8 @@ type RecordBudget struct {
 type Batch struct {
 	// Now is the bus's time, in UTC. It decides which entries of Remember have expired.
 	Now time.Time
-	// Remember adds entries to the table of remembered ids. If one is known and has not expired, the
-	// batch is refused.
+	// Remember adds entries to the table of remembered ids. If one is known, and Now is before its
+	// Expires, the batch is refused.
 	Remember []Dedupe
 	// Forget removes entries from the table of remembered ids, by Scope and Key. Unknown ones are
 	// ignored.
@@ -269,7 +269,9 @@ type Dedupe struct {
 	Key     string
 	Event   EventID
 	Content string    // identifies the content: a repetition must have the same
-	Expires time.Time // the entry may be removed at or after this time
+	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
+	// Batch.Now at or after Expires. So after the clock is set back, an expired entry may be known or not.
+	Expires time.Time
 }
 
 // Order is an operator's order to a subscription that survives restarts.
@@ -297,7 +299,7 @@ const (
 	// ClaimParked claims RecordParked with the Door, in the order of Position, then Ref: those without
 	// a Key, and those with Own. ClaimReady claims the others.
 	ClaimParked
-	// ClaimEvent claims the RecordScheduled of Event.
+	// ClaimEvent claims the RecordScheduled of Event, in the order of Ref.
 	ClaimEvent
 )
 

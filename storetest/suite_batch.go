@@ -256,11 +256,12 @@ func testRememberScopes(t *testing.T, r *rig) {
 	refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("a", "b")}}, eventbus.ErrDuplicateID)
 }
 
-// Batch.Now decides which entries have expired, not the clock of the store.
+// Batch.Now decides which entries have expired, not the clock of the store. After an entry has
+// expired, an earlier Now may find it or not.
 func testRememberExpires(t *testing.T, r *rig) {
 	s := r.open(t)
 	entry := eventbus.Dedupe{Key: "k", Event: eventbus.NewEventID(), Expires: noon}
-	for _, far := range []time.Duration{0, -30 * 365 * 24 * time.Hour, 70 * 365 * 24 * time.Hour} {
+	for _, far := range []time.Duration{-30 * 365 * 24 * time.Hour, 0, 70 * 365 * 24 * time.Hour} {
 		entry.Key = far.String()
 		entry.Expires = noon.Add(far)
 		remember := func(after time.Duration) *eventbus.Batch {
@@ -269,7 +270,6 @@ func testRememberExpires(t *testing.T, r *rig) {
 		apply(t, s, remember(-time.Hour))
 		refuse(t, s, remember(-time.Nanosecond), eventbus.ErrDuplicateID)
 		apply(t, s, remember(0))
-		refuse(t, s, remember(-time.Hour), eventbus.ErrDuplicateID)
 		apply(t, s, remember(time.Hour))
 	}
 }
