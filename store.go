@@ -68,7 +68,8 @@ func WithIdempotencyWindow(d time.Duration) Option {
 // lease. A record is leased while the bus with the lease has it in memory. Only that bus changes
 // it. All other records are free: any bus may claim them once it has the lease.
 //
-// The methods are safe for concurrent use.
+// The methods are safe for concurrent use. All times are in UTC, in the years 0 to 9999, see
+// Batch.CheckTimes; those of queries may be others.
 type Store interface {
 	// Submit enqueues a batch and returns. It neither commits nor blocks nor calls done: the bus calls
 	// it under the lock that decides the order of events. The store must not change the batch, except
@@ -268,7 +269,7 @@ type Dedupe struct {
 	Scope   string // empty for event ids
 	Key     string
 	Event   EventID
-	Content string    // identifies the content: a repetition must have the same
+	Content string // identifies the content: a repetition must have the same
 	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
 	// Batch.Now at or after Expires. So after the clock is set back, an expired entry may be known or not.
 	Expires time.Time
@@ -346,7 +347,7 @@ var (
 )
 
 // RefusedError reports that a store did not apply a batch, and why. It changed nothing, and the
-// store goes on. It wraps ErrNotFound, ErrDuplicateID or ErrNotLeased.
+// store goes on. It wraps ErrNotFound, ErrDuplicateID, ErrNotLeased, or what CheckTimes found.
 type RefusedError struct {
 	Letter LetterID // ErrNotFound: the letter of Take that is unknown
 	Known  *Dedupe  // ErrDuplicateID: the remembered entry

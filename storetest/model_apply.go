@@ -15,6 +15,9 @@ type transaction struct {
 
 // applyLocked applies a batch, or returns a *RefusedError and changes nothing.
 func (m *Model) applyLocked(lease int64, b *eventbus.Batch) error {
+	if err := b.CheckTimes(); err != nil {
+		return err
+	}
 	tx := &transaction{Model: m, lease: lease}
 	if err := tx.apply(b); err != nil {
 		for _, undo := range slices.Backward(tx.undo) {
