@@ -69,6 +69,8 @@ type Bus struct {
 	ending  atomic.Bool // Shutdown has been called; set under mu
 	halts   halts
 	quota   quota
+
+	suspects suspects
 	stuck   atomic.Bool   // an observer did not return in time for the cut
 	leaving chan struct{} // closed when ending has been set
 	drained chan struct{} // closed during Shutdown, when it has no dispatch to wait for

@@ -171,6 +171,8 @@ type stored struct {
 	parent   *dispatch   // from which it was split off, until that is recorded
 	copies   []*dispatch // once they are recorded
 	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
+	crashes  int         // see Record; 0 once an attempt has not crashed the process
+	marked   bool        // it runs in a group of suspects
 }
 
 // stored returns nil without a store.

@@ -30,15 +30,8 @@ type callState struct {
 
 // work runs a dispatch from the queue, unless it was read from a store and may not run now.
 func (b *Bus) work(w *worker, d *dispatch) {
-	if s := d.stored(); s != nil {
-		switch due := d.takeNotBefore(); {
-		case s.leaves:
-			b.leaveToStore(d)
-			return
-		case due > b.time.Nanos():
-			b.await(d, due)
-			return
-		}
+	if s := d.stored(); s != nil && b.detain(d, s) {
+		return
 	}
 	b.run(w, d)
 }

@@ -111,6 +111,9 @@ func (b *Bus) apply(c *change, err error) error {
 		b.leaveToStore(c.d) // the store has failed, and has the dispatch as it was before the change
 		return err
 	}
+	if b.store != nil && c.kind > toDue {
+		b.acquit(c.d)
+	}
 	switch c.kind {
 	case toOpen:
 		for _, d := range c.all() {
@@ -138,6 +141,7 @@ func (b *Bus) apply(c *change, err error) error {
 //
 // Later dispatches of its key leave too: otherwise they would overtake it.
 func (b *Bus) leaveToStore(d *dispatch) {
+	b.acquit(d)
 	b.attemptEnded(d, Stored, "")
 	if waiter := d.waiter(); waiter != nil {
 		b.endWait(waiter)

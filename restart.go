@@ -90,10 +90,7 @@ func (b *Bus) restart() {
 
 // dropAll drops the dispatches that wait in memory. Those that run follow when their calls end.
 func (b *Bus) dropAll() {
-	for _, d := range b.delay.Drain() {
-		b.ledger.waiting.Add(-1)
-		b.leaveToStore(d)
-	}
+	b.dropWaiting()
 	for _, s := range b.listAll() {
 		for _, d := range s.door.empty(b) {
 			b.leaveToStore(d)
@@ -106,6 +103,14 @@ func (b *Bus) dropAll() {
 		}
 		b.leaveToStore(d)
 		b.pool.Finish()
+	}
+}
+
+// dropWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
+func (b *Bus) dropWaiting() {
+	for _, d := range append(b.suspects.drain(), b.delay.Drain()...) {
+		b.ledger.waiting.Add(-1)
+		b.leaveToStore(d)
 	}
 }
 

@@ -593,3 +593,64 @@ func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
 		disk.took()
 	})
 }
+
+func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		const events = 200
+		for i := range events {
+			payload := fmt.Sprint("fine ", i)
+			if i == 120 {
+				payload = "poison"
+			}
+			mustPublish(t, bus, "a", payload, eventbus.Key(fmt.Sprint(i%5)))
+		}
+		shutdown(t, bus)
+
+		handled := map[string]int{}
+		crashes := 0
+		var letters []eventbus.DeadLetter
+		for alive := true; alive; {
+			bus, _ := disk.open(t, eventbus.WithConcurrency(4))
+			dead := false // guarded by disk.mu
+			mustSubscribe(t, bus, "*", eventbus.Typed(func(ctx context.Context, payload string) error {
+				time.Sleep(time.Millisecond)
+				disk.mu.Lock()
+				if payload == "poison" && !dead {
+					dead = true
+					disk.Crash()
+				}
+				if !dead {
+					handled[payload]++
+				}
+				ended := dead
+				disk.mu.Unlock()
+				if ended {
+					<-ctx.Done()
+				}
+				return nil
+			}), eventbus.Named("mail"))
+			require.NoError(t, bus.Start(t.Context()))
+			time.Sleep(time.Minute)
+			disk.mu.Lock()
+			alive = dead
+			disk.mu.Unlock()
+			if alive {
+				crashes++
+				require.Less(t, crashes, 10)
+				disk.crash(bus)
+				time.Sleep(time.Hour)
+				continue
+			}
+			letters = append(letters, oneLetter(t, bus))
+			shutdown(t, bus)
+		}
+		require.Equal(t, 5, crashes, "twice in traffic, then in groups of 64, 8 and 1")
+		require.Len(t, letters, 1)
+		require.Equal(t, eventbus.ReasonCrash, letters[0].Reason)
+		require.Equal(t, json.RawMessage(`"poison"`), letters[0].Event.Payload)
+		require.Len(t, handled, events-1)
+	})
+}
