@@ -153,6 +153,7 @@ func (b *Bus) closeStore() {
 	}
 	<-b.followups.Close()
 	b.feeder.endWaiters()
+	defer b.releaseStore()
 	if err := b.store.Close(context.Background()); err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()

@@ -9,7 +9,8 @@ import (
 
 // WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
 // loses nothing. Start dispatches what an earlier process has left unfinished. The bus closes the
-// store at the end of Shutdown, also if it was not started. One store belongs to one bus.
+// store at the end of Shutdown, also if it was not started. One store belongs to one bus: New refuses
+// a store that another bus of the process uses, with an *OptionError.
 //
 // Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
 // without Typed receive them encoded: a json.RawMessage with the default codec. Handlers do not see
