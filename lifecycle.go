@@ -153,8 +153,8 @@ func (b *Bus) closeStore() {
 	}
 	<-b.followups.Close()
 	b.feeder.endWaiters()
-	err := b.store.Close(context.Background())
-	if err != nil {
+	defer b.releaseStore()
+	if err := b.store.Close(context.Background()); err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()
 		b.cause = errors.Join(b.cause, err)
