@@ -153,9 +153,8 @@ func (b *Bus) closeStore() {
 	}
 	<-b.followups.Close()
 	b.feeder.endWaiters()
-	err := b.store.Close(context.Background())
-	b.unknown.waits.Wait()
-	if err != nil {
+	defer b.releaseStore()
+	if err := b.store.Close(context.Background()); err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()
 		b.cause = errors.Join(b.cause, err)

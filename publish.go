@@ -270,7 +270,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 		case !errors.As(err, &refused) || refused.Known == nil:
 			var unknown *IndeterminateError
 			if !errors.As(err, &unknown) {
-				b.addUnknown(c)
+				b.addUnknown(c.all())
 				err = &IndeterminateError{ID: c.d.id, Err: err}
 			}
 			return err

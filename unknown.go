@@ -13,8 +13,7 @@ import (
 type unknowns struct {
 	mu      sync.Mutex // guards the following; a leaf
 	pending map[EventID]*unknown
-	any     atomic.Bool    // there were some; in memory there are none
-	waits   sync.WaitGroup // goroutines of resolveLater
+	any     atomic.Bool // there were some; in memory there are none
 }
 
 type unknown struct {
@@ -22,8 +21,8 @@ type unknown struct {
 	settled chan struct{} // closed when the outcome is known
 }
 
-// add notes that the outcome of a change is unknown.
-func (b *Bus) addUnknown(c *change) {
+// addUnknown notes that the outcome of a publication is unknown.
+func (b *Bus) addUnknown(events []*dispatch) {
 	u := &b.unknown
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -31,7 +30,7 @@ func (b *Bus) addUnknown(c *change) {
 		u.any.Store(true)
 		u.pending = make(map[EventID]*unknown)
 	}
-	for _, d := range c.all() {
+	for _, d := range events {
 		if !d.from().given && d.records() > 0 {
 			u.pending[d.id] = &unknown{b.remembered(d, b.time.Now().UTC), make(chan struct{})}
 		}
@@ -62,13 +61,12 @@ func (u *unknowns) await(ctx context.Context, c *change) error {
 	return nil
 }
 
-// resolveLater resolves a change whose publisher no longer waits. Shutdown waits for the store's
-// answer.
-func (b *Bus) resolveLater(c *change, applied <-chan error) {
-	b.addUnknown(c)
+// resolveLater completes a publication, or a replay, whose caller no longer waits. Shutdown waits
+// for it.
+func (b *Bus) resolveLater(c change, applied <-chan error) {
 	b.entering.Add(1)
-	left := *c
-	b.unknown.waits.Go(func() {
+	b.addUnknown(c.all())
+	go func() {
 		defer func() {
 			b.entering.Add(-1)
 			b.checkDrained()
@@ -76,15 +74,15 @@ func (b *Bus) resolveLater(c *change, applied <-chan error) {
 		var refused *RefusedError
 		switch err := <-applied; {
 		case err == nil:
-			if left.kind == toOpen {
-				b.accepted(&left)
+			if c.kind == toOpen {
+				b.accepted(&c)
 			}
-			b.resolve(left.all(), true)
+			b.resolve(c.all(), true)
 		case errors.As(err, &refused):
-			b.resolve(left.all(), false)
+			b.resolve(c.all(), false)
 		}
-		// Otherwise the store has failed. It tells after the restart.
-	})
+		// Otherwise the store has failed: resolveAll asks it after the restart.
+	}()
 }
 
 // resolve ends the doubt about events.
