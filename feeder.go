@@ -172,9 +172,10 @@ func (f *feeder) start(ctx context.Context) error {
 	}
 	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	if err == nil && !more {
-		if err = f.feedDoors(ctx); err == nil {
-			_, err = f.catchUp(ctx)
-		}
+		more, err = f.feedDoors(ctx, false) // no worker runs yet: nobody makes room
+	}
+	if err == nil && !more {
+		_, err = f.catchUp(ctx)
 	}
 	if err != nil {
 		return err
@@ -291,7 +292,7 @@ func (f *feeder) feed() error {
 		return err
 	}
 	for f.hasWork() {
-		if err := f.feedDoors(ctx); err != nil {
+		if _, err := f.feedDoors(ctx, true); err != nil {
 			return err
 		}
 		if !f.isBehind() {
@@ -398,39 +399,43 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
-// feedDoors claims deliveries at the doors that have asked.
-func (f *feeder) feedDoors(ctx context.Context) error {
+// feedDoors claims deliveries at the doors that have asked. With waits, it waits for room in the
+// queue. Otherwise it reports whether there are more.
+func (f *feeder) feedDoors(ctx context.Context, waits bool) (more bool, err error) {
 	for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-		if err := f.feedDoor(ctx, door); err != nil {
-			return err
+		if more, err = f.feedDoor(ctx, door, waits); err != nil || more {
+			return more, err
 		}
 	}
-	return nil
+	return false, nil
 }
 
 // feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
 // subscription that has ended. The door asks again when it has room.
-func (f *feeder) feedDoor(ctx context.Context, name string) error {
+func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) (more bool, err error) {
 	f.bus.mu.Lock()
 	s, exists := f.bus.subscriptions.Find(name)
 	removed := f.bus.removed[name]
 	f.bus.mu.Unlock()
 	if !exists && !removed {
-		return nil
+		return false, nil
 	}
 	for {
-		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true)
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, waits)
 		switch {
 		case err != nil:
-			return err
+			return false, err
 		case exists:
 			s.door.claimed(name, more)
 			if more {
 				f.bus.tend(s)
 			}
-			return nil
+			return more && !waits, nil
 		case !more:
-			return nil
+			return false, nil
+		case !waits:
+			f.askDoors([]string{name})
+			return true, nil
 		}
 	}
 }
