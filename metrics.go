@@ -38,6 +38,9 @@ type Metrics struct {
 	// queue has evicted.
 	DeadLetters    int
 	LettersEvicted int64
+	// Store counts the records and letters of the store, those of other processes included. It is nil
+	// for a bus in memory. It is the last known value after Shutdown, or while the store fails.
+	Store *StoreStats
 
 	Ledger Ledger
 }
@@ -223,7 +226,11 @@ func (b *Bus) Metrics() Metrics {
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
-	m.DeadLetters, m.LettersEvicted = b.countLetters()
+	if m.Store = b.storeStats(); m.Store != nil {
+		m.DeadLetters = int(m.Store.Letters)
+	} else {
+		m.DeadLetters, m.LettersEvicted = b.letters.count()
+	}
 	for name, c := range b.types.All() {
 		m.Types[name] = c.snapshot()
 	}
