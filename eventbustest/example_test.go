@@ -141,7 +141,8 @@ func TestOrders_Crash(t *testing.T) {
 		rec.FailNext(1, errors.New("the network is down"))
 		require.NoError(t, orders.Place(t.Context(), Order{"o-17", 4200}))
 		rec.Wait(t, 1)
-		eventbustest.Crash(t, bus, model.Crash) // while the retry waits
+		synctest.Wait() // the store has recorded the failure
+		eventbustest.Crash(t, bus, model.Crash)
 
 		store, err = model.Open()
 		require.NoError(t, err)

@@ -83,7 +83,7 @@ func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 // there, but then the two ledgers differ.
 func isSettled(bus *eventbus.Bus) bool {
 	m := bus.Metrics()
-	return unsettled(m) == 0 && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
+	return unsettled(m) == 0 && !m.Behind && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
 }
 
 // unsettled counts the dispatches that the bus continues without an operator's order. A dispatch
@@ -97,9 +97,9 @@ func unsettledInMemory(l eventbus.Ledger) int64 {
 	return l.Queued + l.Running + l.Waiting + l.Throttled + l.Recording
 }
 
-// storeStats returns what the store has. It is zero for a bus in memory.
+// storeStats returns what the store has. It is zero for a bus in memory or after Shutdown.
 func storeStats(m eventbus.Metrics) eventbus.StoreStats {
-	if m.Store == nil {
+	if m.Store == nil || m.Ledger.Closed { // after Shutdown nothing continues
 		return eventbus.StoreStats{}
 	}
 	return *m.Store
@@ -109,7 +109,7 @@ func storeStats(m eventbus.Metrics) eventbus.StoreStats {
 func isWaiting(bus *eventbus.Bus) bool {
 	m := bus.Metrics()
 	stored := storeStats(m)
-	return m.Ledger.Waiting == unsettledInMemory(m.Ledger) && stored.Ready == 0 && m.Ledger.Waiting+stored.Waiting > 0
+	return m.Ledger.Waiting == unsettledInMemory(m.Ledger) && stored.Ready == 0 && !m.Behind && m.Ledger.Waiting+stored.Waiting > 0
 }
 
 func unsettledText(m eventbus.Metrics, limit time.Duration) string {
@@ -122,6 +122,9 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 		if m.Workers == 0 && unsettledInMemory(l) == 0 {
 			b.WriteString("  nothing takes events from the store; is the bus started?\n")
 		}
+	}
+	if m.Behind {
+		b.WriteString("  the bus has not claimed all records of its store\n")
 	}
 	if l.Queued > 0 && m.Workers == 0 {
 		b.WriteString("  queued: no worker takes events from the queue; is the bus started?\n")

@@ -222,12 +222,11 @@ func TestStore_FaultInGroup(t *testing.T) {
 				for i, b := range batches {
 					name := fmt.Sprintf("fault %d at batch %d: batch %d", kind, at, i+1)
 					before, after := i+1 < at, i+1 > at
-					crash := kind == CrashBefore || kind == CrashAfter
 					ok := before || kind == NoFault || kind == Refuse && after
 					require.Equal(t, ok, c.acked[b], name)
 					require.Equal(t, ok || kind == FailAfter || kind == CrashAfter, c.applied[b], name)
 					require.Equal(t, kind == Refuse && !before && !after, c.refused[b], name)
-					require.Equal(t, !ok && !crash && kind != Refuse, c.failed[b], name)
+					require.Equal(t, !ok && kind != Refuse, c.failed[b], name)
 				}
 				c.check()
 			})

@@ -88,9 +88,9 @@ func (m *Model) newStoreLocked() *modelStore {
 }
 
 // Crash ends the store with the lease as SIGKILL ends a process. Batches that were not applied are
-// lost, and their done is not called. Later calls on the store return ErrStoreFailed, and so do the
-// done of later batches. Crash does not wait for a done in progress. Without an open store, Crash
-// has no effect.
+// lost. The done of all batches in progress gets an error that matches ErrStoreFailed, so that the
+// bus can be shut down. Later calls on the store return ErrStoreFailed, and so do the done of later
+// batches. Crash does not wait for a done in progress. Without an open store, Crash has no effect.
 func (m *Model) Crash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

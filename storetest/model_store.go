@@ -107,9 +107,10 @@ func (s *modelStore) commit(group []submitted) {
 	var errs []error // of the first batches of the group
 	flush := func() {
 		for i, err := range errs {
-			if group[i].err != nil || !s.crashed.Load() { // a crashed process calls no done
-				group[i].done(err)
+			if s.crashed.Load() {
+				err = errCrashed // the process did not learn the outcome
 			}
+			group[i].done(err)
 		}
 		group, errs = group[len(errs):], nil
 	}
