@@ -638,6 +638,9 @@ func ExampleWithStore() {
 		if _, err := bus.Publish(ctx, "order.placed", OrderPlaced{"o-17", 3}); err != nil {
 			log.Fatal(err)
 		}
+		for bus.Metrics().Store.Waiting == 0 { // until the retry is recorded
+			time.Sleep(time.Millisecond)
+		}
 	})
 	run("second", func(bus *eventbus.Bus) {
 		for bus.Metrics().Store.Unsettled() > 0 {
