@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -68,14 +69,19 @@ type Bus struct {
 	started atomic.Bool // Start has been called; set under mu
 	ending  atomic.Bool // Shutdown has been called; set under mu
 	halts   halts
-	stuck   atomic.Bool   // an observer did not return in time for the cut
-	leaving chan struct{} // closed when ending has been set
-	drained chan struct{} // closed during Shutdown, when it has no dispatch to wait for
-	closed  chan struct{} // closed when Shutdown is done
+	quota   quota
+
+	suspects suspects
+	stuck    atomic.Bool   // an observer did not return in time for the cut
+	leaving  chan struct{} // closed when ending has been set
+	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
+	closed   chan struct{} // closed when Shutdown is done
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
 	missing       map[string]*Subscription // stand-ins, see namedLocked
+	removed       map[string]bool          // names of subscriptions that ended, with a store
+	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
 	cause         error         // of cutting
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
@@ -102,6 +108,7 @@ func New(opts ...Option) (*Bus, error) {
 		log:           c.logger.Named("eventbus"),
 		ids:           uuid7.NewSource(),
 		keys:          keys.New[*dispatch](keyGates),
+		quota:         quota{most: int64(c.unsettled)},
 		halts:         halts{cut: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
@@ -146,6 +153,11 @@ func New(opts ...Option) (*Bus, error) {
 		b.followups.Start()
 	}
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
+	if b.store != nil {
+		if err := errors.Join(b.loadOrders(), b.countUnsettled()); err != nil {
+			return nil, fmt.Errorf("New: %w", err)
+		}
+	}
 	return b, nil
 }
 

@@ -112,7 +112,7 @@ func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
 			}
 		}
 	}
-	if p.Next != 0 || p.Attempts != 0 || d.story != nil {
+	if d.state == stateRunning || p.Next != 0 || p.Attempts != 0 || d.story != nil {
 		r.Progress = &p
 	}
 	return r
@@ -130,7 +130,7 @@ func (b *Bus) restore(r *Record, to *targets) *dispatch {
 	}
 	d := &dispatch{
 		id: r.ID, payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
-		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position}},
+		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
 	}
 	if !r.Scheduled.IsZero() {
 		d.origin.due = fromNow(r.Scheduled)
@@ -181,6 +181,9 @@ func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.
 	detours := d.ensureDetours()
 	for _, i := range p.Skipped {
 		detours.skipped = append(detours.skipped, int32(i))
+	}
+	for slices.Contains(detours.skipped, d.next) { // the last record is of when this target was split off
+		d.next++
 	}
 	for _, x := range p.Budgets {
 		budget := spent{rule: int32(x.Rule), failures: int32(x.Failures), previous: x.PreviousDelay}

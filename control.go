@@ -25,28 +25,43 @@ func (b *Bus) Subscription(name string) *Subscription {
 // Trip opens the subscription's circuit for OpenFor, as failures would. After that, one delivery at
 // a time probes. The circuit ignores the outcomes of handlers that run now.
 //
-// Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
-func (s *Subscription) Trip() error {
-	if err := s.controllable("Trip"); err != nil {
+// A store keeps the order: after a restart within OpenFor, the circuit is still open. Trip blocks
+// until the store has it.
+//
+// Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
+func (s *Subscription) Trip(opts ...OrderOption) error {
+	if err := s.tripable("Trip"); err != nil {
 		return err
 	}
-	if s.door.circuit.config.disabled {
-		return fmt.Errorf("Trip(%s): %w", s.id, ErrCircuitDisabled)
+	if _, err := s.order("Trip", opts, func(o *Order) { o.Trip = true }); err != nil {
+		return err
 	}
 	s.bus.circuitChanged(s, s.door.circuit.trip(s.bus.time.Nanos()))
 	s.bus.tend(s)
 	return nil
 }
 
-// Reset closes the subscription's circuit and clears its window. Held deliveries resume.
-//
-// Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled.
-func (s *Subscription) Reset() error {
-	if err := s.controllable("Reset"); err != nil {
+// tripable returns the error of an order to a subscription without a circuit.
+func (s *Subscription) tripable(what string) error {
+	if err := s.controllable(what); err != nil {
 		return err
 	}
 	if s.door.circuit.config.disabled {
-		return fmt.Errorf("Reset(%s): %w", s.id, ErrCircuitDisabled)
+		return fmt.Errorf("%s(%s): %w", what, s.id, ErrCircuitDisabled)
+	}
+	return nil
+}
+
+// Reset closes the subscription's circuit and clears its window. Held deliveries resume. It blocks
+// until the store has the order.
+//
+// Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
+func (s *Subscription) Reset(opts ...OrderOption) error {
+	if err := s.tripable("Reset"); err != nil {
+		return err
+	}
+	if _, err := s.order("Reset", opts, func(o *Order) { o.Trip = false }); err != nil {
+		return err
 	}
 	s.bus.circuitChanged(s, s.door.circuit.reset(s.bus.time.Nanos()))
 	s.bus.tend(s)
@@ -59,21 +74,24 @@ func (s *Subscription) Reset() error {
 // default they are dead-lettered with the reason overflow. Shutdown does not wait for held
 // deliveries.
 //
-// The error is ErrNoSubscription after Unsubscribe.
-func (s *Subscription) Pause() error {
-	if err := s.controllable("Pause"); err != nil {
+// A store keeps the order until Resume, also across restarts. Pause blocks until the store has it.
+//
+// Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
+func (s *Subscription) Pause(opts ...OrderOption) error {
+	o, err := s.order("Pause", opts, func(o *Order) { o.Pause, o.Until = true, time.Time{} })
+	if err != nil {
 		return err
 	}
-	s.pause(math.MaxInt64, zap.Skip())
+	s.pause(math.MaxInt64, o.fields()...)
 	return nil
 }
 
 // HoldUntil pauses the subscription until an instant or Resume. A later Pause or HoldUntil replaces
-// it.
+// it. As to a store, it is as Pause.
 //
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
-// future.
-func (s *Subscription) HoldUntil(t time.Time) error {
+// future or an invalid option, the store's.
+func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
 	}
@@ -82,27 +100,33 @@ func (s *Subscription) HoldUntil(t time.Time) error {
 	if d <= 0 {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
 	}
-	s.pause(timeline.Later(now.Nanos, d), zap.Time("until", t))
+	o, err := s.order("HoldUntil", opts, func(o *Order) { o.Pause, o.Until = true, t.UTC() })
+	if err != nil {
+		return err
+	}
+	s.pause(timeline.Later(now.Nanos, d), append(o.fields(), zap.Time("until", t))...)
 	return nil
 }
 
-func (s *Subscription) pause(until int64, field zap.Field) {
+func (s *Subscription) pause(until int64, fields ...zap.Field) {
 	s.door.pause(until)
-	s.bus.log.Info("subscription paused", zap.String("subscription_id", s.id), field)
+	s.bus.log.Info("subscription paused", append(fields, zap.String("subscription_id", s.id))...)
 	s.bus.tend(s) // the time to wake the door has changed
 }
 
 // Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
-// them. On a subscription that is not paused, Resume does nothing.
+// them. On a subscription that is not paused, Resume does nothing. It blocks until the store has the
+// order.
 //
-// The error is ErrNoSubscription after Unsubscribe.
-func (s *Subscription) Resume() error {
-	if err := s.controllable("Resume"); err != nil {
+// Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
+func (s *Subscription) Resume(opts ...OrderOption) error {
+	o, err := s.order("Resume", opts, func(o *Order) { o.Pause, o.Until = false, time.Time{} })
+	if err != nil {
 		return err
 	}
 	if _, paused := s.door.paused(s.bus.time.Nanos()); paused {
 		s.door.resume()
-		s.bus.log.Info("subscription resumed", zap.String("subscription_id", s.id))
+		s.bus.log.Info("subscription resumed", append(o.fields(), zap.String("subscription_id", s.id))...)
 	}
 	s.bus.tend(s)
 	return nil

@@ -171,6 +171,9 @@ type stored struct {
 	parent   *dispatch   // from which it was split off, until that is recorded
 	copies   []*dispatch // once they are recorded
 	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
+	crashes  int         // see Record; 0 once an attempt has not crashed the process
+	marked   bool        // it runs in a group of suspects
+	parked   bool        // it was claimed from those that are parked at its last target
 }
 
 // stored returns nil without a store.
@@ -179,6 +182,12 @@ func (d *dispatch) stored() *stored {
 		return nil
 	}
 	return d.origin.stored
+}
+
+// unspilled reports whether the delivery was parked in the store only.
+func (d *dispatch) unspilled() bool {
+	s := d.stored()
+	return s != nil && s.parked
 }
 
 // store gives a dispatch a place for its record. Copies and split deliveries share their origin, so
@@ -388,6 +397,14 @@ func (s *story) at(target *Subscription) *story {
 		}
 	}
 	return part
+}
+
+// records returns the number of records that the dispatch begins with.
+func (d *dispatch) records() int64 {
+	if d.from().due != 0 {
+		return 1
+	}
+	return int64(d.places())
 }
 
 // copies returns the dispatches of an event: one, or one for each target on a bus with isolation.

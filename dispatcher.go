@@ -17,6 +17,7 @@ type worker struct {
 	call  callState
 	seen  uint32 // number of calls, from a random start; one in latencySample is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
+	began int64  // the attempt, on a bus with a store
 }
 
 // callState has the data of a call that conclude needs. It is a field of the worker, so that the
@@ -29,15 +30,8 @@ type callState struct {
 
 // work runs a dispatch from the queue, unless it was read from a store and may not run now.
 func (b *Bus) work(w *worker, d *dispatch) {
-	if s := d.stored(); s != nil {
-		switch due := d.takeNotBefore(); {
-		case s.leaves:
-			b.leaveToStore(d)
-			return
-		case due > b.time.Nanos():
-			b.await(d, due)
-			return
-		}
+	if s := d.stored(); s != nil && b.detain(d, s) {
+		return
 	}
 	b.run(w, d)
 }
@@ -62,6 +56,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 				if !b.conclude(d, s, &w.call, r) {
 					return
 				}
+				b.recordProgress(w, d)
 				continue
 			}
 			b.leave(d, s, pass, noOutcome)
@@ -82,6 +77,9 @@ func (b *Bus) run(w *worker, d *dispatch) {
 // beginAttempt prepares the next attempt and its event.
 func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
+	if b.store != nil {
+		w.began = b.time.Nanos()
+	}
 	w.calls = nil
 	d.attempt = min(d.attempt+1, deadline.MaxNumber) // stays at the largest number
 	d.putEvent(event, b.time)
@@ -194,6 +192,7 @@ func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
 		if !free {
 			b.pool.Unreserve(d.places())
 		}
+		b.quota.release(d.records())
 		return
 	}
 	b.ledger.accepted.Add(1)
@@ -324,6 +323,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	default:
 		s.counters.skipped.Add(1)
 		b.ledger.splits.Add(1)
+		b.quota.used.Add(1)
 		parked = d.splitOff(b.policy(d.to))
 		if waiter != nil {
 			waiter.expect(1)
@@ -345,7 +345,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonCircuitOpen)
 		return all
 	}
-	victim, reason := s.door.sit(b, parked, why)
+	victim, spills, reason := s.door.sit(b, parked, why)
 	if victim != nil {
 		b.settle(victim, Dropped)
 	}
@@ -353,7 +353,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	case reason != "":
 		b.bury(parked, reason)
 	case victim != parked:
-		b.record(&change{kind: toPark, d: parked})
+		b.record(&change{kind: toPark, d: parked, free: spills})
 	}
 	return all
 }
@@ -364,12 +364,15 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	if attempt := d.takeObserved(); attempt != nil {
 		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
 	}
+	b.leaveKey(d)
 	if free {
-		d.unawait(s)
+		if s.door.circuit.gate.Load()&gateMissing != 0 {
+			d.unawait(s)
+		}
 		b.leaveToStore(d)
+		b.tend(s)
 		return
 	}
-	b.leaveKey(d)
 	d.state = stateParked
 	reason := parking(d.seat().Reason)
 	if refused := s.door.join(b, d); refused != "" {
@@ -462,6 +465,9 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	d.state = stateSettled
 	b.leaveKey(d)
 	count.Add(1)
+	if outcome != Unrouted {
+		b.quota.release(1)
+	}
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
 		s.door.release(b, d)

@@ -238,6 +238,7 @@ func (f *feeder) othersCommitted() {
 		f.order.Lock()
 		f.behind, f.again = true, true
 		f.order.Unlock()
+		f.bus.obeyOthers()
 		f.askForDue()
 		f.wakeUp()
 	}()
@@ -283,11 +284,14 @@ func (f *feeder) feed() error {
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
-	for f.isBehind() {
+	for f.hasWork() {
 		for door := f.nextDoor(); door != ""; door = f.nextDoor() {
 			if err := f.feedDoor(ctx, door); err != nil {
 				return err
 			}
+		}
+		if !f.isBehind() {
+			continue
 		}
 		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 		if err != nil {
@@ -301,6 +305,12 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+func (f *feeder) hasWork() bool {
+	f.order.Lock()
+	defer f.order.Unlock()
+	return f.behind || len(f.doors) > 0
 }
 
 func (f *feeder) isBehind() bool {
@@ -366,6 +376,14 @@ func (f *feeder) holdBack() (arrived func(names []string)) {
 	}
 }
 
+// askDoors makes the feeder claim deliveries that are parked in the store at doors.
+func (f *feeder) askDoors(names []string) {
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.doors = append(f.doors, names...)
+	f.wakeUp()
+}
+
 // nextDoor returns the next name whose deliveries are to be claimed, or "".
 func (f *feeder) nextDoor() (name string) {
 	f.order.Lock()
@@ -376,15 +394,27 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
-// feedDoor claims the deliveries that are parked in the store at a door.
+// feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
+// subscription that has ended. The door asks again when it has room.
 func (f *feeder) feedDoor(ctx context.Context, name string) error {
-	for more := true; more; {
-		var err error
-		if more, err = f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true); err != nil {
+	f.bus.mu.Lock()
+	s, exists := f.bus.subscriptions.Find(name)
+	f.bus.mu.Unlock()
+	for {
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true)
+		switch {
+		case err != nil:
 			return err
+		case exists:
+			s.door.claimed(name, more)
+			if more {
+				f.bus.tend(s)
+			}
+			return nil
+		case !more:
+			return nil
 		}
 	}
-	return nil
 }
 
 // errFeederStops is the error of a claim that Shutdown, or a failure of the store, has ended.

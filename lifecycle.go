@@ -142,10 +142,7 @@ func (b *Bus) finish() {
 // leaveWaiting leaves retries to the store: Shutdown does not wait for them.
 func (b *Bus) leaveWaiting() {
 	b.delay.Close()
-	for _, d := range b.delay.Drain() {
-		b.ledger.waiting.Add(-1)
-		b.leaveToStore(d)
-	}
+	b.dropWaiting()
 	b.checkDrained()
 }
 

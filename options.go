@@ -58,6 +58,7 @@ type config struct {
 	codec        Codec // nil: encoding/json
 	payloadLimit int   // of an encoded payload, in bytes
 	idempotency  time.Duration
+	unsettled    int // 0: not bounded
 	err          error
 }
 
@@ -87,6 +88,9 @@ func newConfig(opts []Option) (*config, error) {
 		if c.err != nil {
 			return nil, c.err
 		}
+	}
+	if c.refuse && c.store != nil && c.unsettled == 0 {
+		return nil, &OptionError{Option: "RefuseWhenFull", Reason: "needs WithMaxUnsettled on a bus with a store: the disk is the queue"}
 	}
 	return c, nil
 }
@@ -282,7 +286,7 @@ func (c *subscriptionConfig) ownRetry() *retrySettings {
 }
 
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
-	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, line: DefaultLineCapacity}
+	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit}
 	for i, o := range opts {
 		if isNil(o) {
 			return nil, nilOption("Subscribe", i)

@@ -196,7 +196,7 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 		if err := b.storeRefuses(); err != nil {
 			return err
 		}
-		return b.acceptDurably(ctx, c)
+		return b.acceptDurably(ctx, inside, c)
 	}
 	return b.acceptQueued(ctx, inside, c)
 }
@@ -238,7 +238,7 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 }
 
 // acceptDurably accepts the dispatches of a change with a store.
-func (b *Bus) acceptDurably(ctx context.Context, c *change) error {
+func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 	if err := b.given.unknown(c); err != nil { // an id may be twice in a batch
 		return err
 	}
@@ -248,6 +248,9 @@ func (b *Bus) acceptDurably(ctx context.Context, c *change) error {
 			for _, d := range c.all() {
 				c.events = append(c.events, d.event(b.time))
 			}
+		}
+		if err := b.acquireQuota(ctx, c.records(), inside); err != nil {
+			return err
 		}
 		err := b.recordNow(ctx, c)
 		var refused *RefusedError

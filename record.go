@@ -48,6 +48,14 @@ func (c *change) all() []*dispatch {
 	return []*dispatch{c.d}
 }
 
+// records returns the number of records that a change inserts for accepted dispatches.
+func (c *change) records() (records int64) {
+	for _, d := range c.all() {
+		records += d.records()
+	}
+	return records
+}
+
 // record makes a change durable and then applies it, exactly once. In memory, it applies the change
 // immediately. A store applies it later, on another goroutine, or refuses it. Until then the record
 // owns the dispatch, and nothing else may touch it.
@@ -103,6 +111,9 @@ func (b *Bus) apply(c *change, err error) error {
 		b.leaveToStore(c.d) // the store has failed, and has the dispatch as it was before the change
 		return err
 	}
+	if b.store != nil && c.kind > toDue {
+		b.acquit(c.d)
+	}
 	switch c.kind {
 	case toOpen:
 		for _, d := range c.all() {
@@ -130,6 +141,7 @@ func (b *Bus) apply(c *change, err error) error {
 //
 // Later dispatches of its key leave too: otherwise they would overtake it.
 func (b *Bus) leaveToStore(d *dispatch) {
+	b.acquit(d)
 	b.attemptEnded(d, Stored, "")
 	if waiter := d.waiter(); waiter != nil {
 		b.endWait(waiter)
@@ -159,6 +171,25 @@ func (b *Bus) endWait(w *waiter) {
 	case b.ending.Load():
 		w.leave(ErrShutdown)
 	}
+}
+
+// progressAfter is how long an attempt lasts before its successes are recorded one by one.
+const progressAfter = 100 * time.Millisecond
+
+// recordProgress records that the next target has handled the event, in a long attempt with further
+// targets. It does not wait for the store: the next change of the dispatch is behind this one.
+func (b *Bus) recordProgress(w *worker, d *dispatch) {
+	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-w.began) < progressAfter {
+		return
+	}
+	record := b.progressRecord(d, RecordReady)
+	record.Progress.Next++
+	record.Leased = true
+	b.store.Submit(&Batch{Now: b.time.Now().UTC, Update: []*Record{record}}, func(err error) {
+		if err != nil {
+			b.storeFailed(err)
+		}
+	})
 }
 
 // submit is the recorder of a bus with a store.

@@ -63,6 +63,9 @@ func (b *Bus) restart() {
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := b.store.Reopen(f.ctx)
 		if err == nil {
+			err = b.countUnsettled()
+		}
+		if err == nil {
 			break
 		}
 		b.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))
@@ -73,6 +76,7 @@ func (b *Bus) restart() {
 	f.order.Lock()
 	f.behind = true
 	for _, s := range b.list() {
+		s.door.forgetSpilled()
 		f.doors = append(append(f.doors, s.formerly...), s.id)
 	}
 	f.order.Unlock()
@@ -87,10 +91,7 @@ func (b *Bus) restart() {
 
 // dropAll drops the dispatches that wait in memory. Those that run follow when their calls end.
 func (b *Bus) dropAll() {
-	for _, d := range b.delay.Drain() {
-		b.ledger.waiting.Add(-1)
-		b.leaveToStore(d)
-	}
+	b.dropWaiting()
 	for _, s := range b.listAll() {
 		for _, d := range s.door.empty(b) {
 			b.leaveToStore(d)
@@ -103,6 +104,14 @@ func (b *Bus) dropAll() {
 		}
 		b.leaveToStore(d)
 		b.pool.Finish()
+	}
+}
+
+// dropWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
+func (b *Bus) dropWaiting() {
+	for _, d := range append(b.suspects.drain(), b.delay.Drain()...) {
+		b.ledger.waiting.Add(-1)
+		b.leaveToStore(d)
 	}
 }
 

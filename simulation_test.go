@@ -35,6 +35,14 @@ var (
 // only up to there. Where another goroutine records changes, the scheduler decides whether a
 // worker looks for its next event before that is runnable, so traces are not compared.
 func TestSimulation(t *testing.T) {
+	if *simStoreSeed >= 0 {
+		violation, report := simulateStore(t, uint64(*simStoreSeed), new(storeTally))
+		t.Logf("trace of store seed %d:\n%s", *simStoreSeed, report)
+		if violation != "" {
+			t.Errorf("store seed %d: %s", *simStoreSeed, violation)
+		}
+		return
+	}
 	if *simSeed >= 0 {
 		r := simulate(t, uint64(*simSeed))
 		t.Logf("trace of seed %d:\n%s", *simSeed, r.trace)
@@ -80,6 +88,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d schedules were run twice, for the same traces; %d ended with calls at the same moment", compared.Load(), together.Load())
 	t.Logf("%d schedules, %d steps, %s of virtual time, %d violations",
 		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), violations.Load())
+	simulateStores(t, schedules/storeShare)
 }
 
 func simReport(seed uint64, r simResult) string {

@@ -39,6 +39,17 @@ func WithPayloadLimit(bytes int) Option {
 	})
 }
 
+// WithMaxUnsettled bounds the dispatches that a store has and that have not settled: at least 1,
+// without the option there is no bound but the disk. While the store has as many, Publish blocks,
+// or returns ErrQueueFull with RefuseWhenFull and before Start. Handlers that publish exceed the
+// bound, and so do replays. A batch larger than the bound waits for an empty store.
+func WithMaxUnsettled(n int) Option {
+	return option(func(c *config) {
+		c.refuseIf(n < 1, "WithMaxUnsettled", n, "must be at least 1; leave the option out for no bound")
+		c.unsettled = n
+	})
+}
+
 // WithIdempotencyWindow sets how long a store remembers an id that was given with the option ID,
 // from its publication: 24 hours by default. More than 0.
 func WithIdempotencyWindow(d time.Duration) Option {

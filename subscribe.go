@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -35,6 +36,9 @@ type Subscription struct {
 	slow     atomic.Bool // the log has an entry about a slow call
 	place    *route.Place[*Subscription]
 	left     atomic.Bool
+
+	ordering semaphore // held while an order is recorded
+	ordered  Order     // the last one
 }
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
@@ -88,8 +92,10 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		formerly: c.formerly,
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
-	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = c.line, c.whenOpen, c.whenFull, &b.ledger
+	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
+	s.door.spill.allowed = b.store != nil && c.line == 0 && c.whenFull == WaitWhenFull
 	s.door.circuit.init(c.circuit, b.time)
+	s.ordering = make(semaphore, 1)
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
@@ -97,6 +103,8 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	runtime.Callers(3, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	if b.store != nil {
 		defer b.feeder.holdBack()(append(slices.Clone(c.formerly), c.name))
+		s.id = c.name
+		s.obey(b.orderOf(s.id)) // before its first delivery
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,6 +130,10 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	b.subscriptions.Add(s)
 	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)
+	for _, name := range taken {
+		delete(b.removed, name)
+		delete(b.missing, name)
+	}
 	return s, nil
 }
 
@@ -182,7 +194,13 @@ func (s *Subscription) Unsubscribe() {
 	b.routes.Remove(parsed, s.place)
 	b.subscriptions.Remove(s.number)
 	b.several.Store(b.subscriptions.Len() > 1)
+	if b.store != nil {
+		b.removedLocked(s)
+	}
 	b.mu.Unlock()
+	if b.store != nil {
+		b.feeder.askDoors([]string{s.id})
+	}
 	b.freed() // the share of the last subscription has ended
 }
 

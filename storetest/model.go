@@ -88,9 +88,13 @@ func (m *Model) newStoreLocked() *modelStore {
 }
 
 // Crash ends the store with the lease as SIGKILL ends a process. Batches that were not applied are
-// lost. The done of all batches in progress gets an error that matches ErrStoreFailed, so that the
-// bus can be shut down. Later calls on the store return ErrStoreFailed, and so do the done of later
-// batches. Crash does not wait for a done in progress. Without an open store, Crash has no effect.
+// lost. Nothing that the process still does reaches the data.
+//
+// The goroutines of the process go on, and a test must end them, for example with the bus's
+// Shutdown and a context that has ended. So that this is possible, later calls on the store return
+// ErrStoreFailed at once. The done of every outstanding or later batch gets an error that matches
+// ErrStoreFailed, in order, after the crash. Crash does not wait for that. Without an open store,
+// Crash has no effect.
 func (m *Model) Crash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

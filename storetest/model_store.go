@@ -107,8 +107,8 @@ func (s *modelStore) commit(group []submitted) {
 	var errs []error // of the first batches of the group
 	flush := func() {
 		for i, err := range errs {
-			if s.crashed.Load() {
-				err = errCrashed // the process did not learn the outcome
+			if err == nil && s.crashed.Load() {
+				err = errCrashed // the process did not get to know
 			}
 			group[i].done(err)
 		}

@@ -16,10 +16,10 @@ import (
 )
 
 // controlAll is every control of a subscription.
-func controlAll(s *eventbus.Subscription) map[string]func() error {
-	return map[string]func() error{
+func controlAll(s *eventbus.Subscription) map[string]func(...eventbus.OrderOption) error {
+	return map[string]func(...eventbus.OrderOption) error{
 		"Trip": s.Trip, "Reset": s.Reset, "Pause": s.Pause, "Resume": s.Resume,
-		"HoldUntil": func() error { return s.HoldUntil(time.Now().Add(time.Hour)) },
+		"HoldUntil": func(...eventbus.OrderOption) error { return s.HoldUntil(time.Now().Add(time.Hour)) },
 	}
 }
 
@@ -106,10 +106,10 @@ func TestControl_EveryStateAndControl(t *testing.T) {
 		},
 		"paused": func(t *testing.T, _ *eventbus.Bus, s *eventbus.Subscription) { require.NoError(t, s.Pause()) },
 	}
-	trip := (*eventbus.Subscription).Trip
-	reset := (*eventbus.Subscription).Reset
-	pause := (*eventbus.Subscription).Pause
-	resume := (*eventbus.Subscription).Resume
+	trip := func(s *eventbus.Subscription) error { return s.Trip() }
+	reset := func(s *eventbus.Subscription) error { return s.Reset() }
+	pause := func(s *eventbus.Subscription) error { return s.Pause() }
+	resume := func(s *eventbus.Subscription) error { return s.Resume() }
 	until := func(s *eventbus.Subscription) error { return s.HoldUntil(time.Now().Add(time.Minute)) }
 	const never = -1
 	for _, c := range []struct {
@@ -374,7 +374,7 @@ func TestControl_FromInsideTheHandler(t *testing.T) {
 		var s *eventbus.Subscription
 		s = mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			calls.note("%v", e.Payload)
-			for _, control := range []func() error{s.Trip, s.Reset, s.Pause, s.Resume} {
+			for _, control := range []func(...eventbus.OrderOption) error{s.Trip, s.Reset, s.Pause, s.Resume} {
 				if err := control(); err != nil {
 					return err
 				}

@@ -456,3 +456,278 @@ func failAt(t *testing.T, kind storetest.FaultKind, batch int) {
 	}
 	shutdown(t, bus)
 }
+
+func TestC6_OperatorsOrdersSurviveACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		paused := disk.handles(t, bus, "paused", nil)
+		held := disk.handles(t, bus, "held", nil)
+		tripped := disk.handles(t, bus, "tripped", nil)
+		resumed := disk.handles(t, bus, "resumed", nil)
+		require.NoError(t, paused.Pause(eventbus.By("ann"), eventbus.Because("the disk is full")))
+		require.NoError(t, held.HoldUntil(time.Now().Add(time.Hour)))
+		require.NoError(t, tripped.Trip())
+		require.NoError(t, errors.Join(resumed.Pause(), resumed.Resume()))
+		require.ErrorIs(t, resumed.Pause(eventbus.By("\n")), eventbus.ErrInvalidOption)
+		disk.crash(bus)
+		require.Equal(t, "ann", disk.Dump().Orders[1].By)
+		time.Sleep(10 * time.Second)
+
+		again, _ := disk.open(t)
+		var subs []*eventbus.Subscription
+		for _, name := range []string{"paused", "held", "tripped", "resumed"} {
+			subs = append(subs, disk.handles(t, again, name, nil))
+		}
+		require.NoError(t, again.Start(t.Context()))
+		mustPublish(t, again, "a", "x")
+		require.Equal(t, []string{"resumed x 1"}, disk.took())
+		time.Sleep(19 * time.Second)
+		require.Empty(t, disk.took())
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"tripped x 1"}, disk.took())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"held x 1"}, disk.took())
+		require.NoError(t, subs[0].Resume())
+		require.Equal(t, []string{"paused x 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		other := disk.Beside()
+		order := func(o eventbus.Order) {
+			done := make(chan error, 1)
+			o.Subscription, o.At = "mail", time.Now()
+			other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{o}}, func(err error) { done <- err })
+			require.NoError(t, <-done)
+			time.Sleep(time.Second)
+		}
+		order(eventbus.Order{Pause: true})
+		mustPublish(t, bus, "a", "x")
+		require.Empty(t, disk.took())
+		order(eventbus.Order{})
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		require.NoError(t, other.Close(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
+// In a long attempt, each success is recorded when the handler has returned.
+func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		takes := func(d time.Duration) func(string, int) error {
+			return func(string, int) error { time.Sleep(d); return nil }
+		}
+		disk.handles(t, bus, "quick", takes(50*time.Millisecond))
+		disk.handles(t, bus, "slow", takes(50*time.Millisecond))
+		disk.handles(t, bus, "hangs", takes(time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(99 * time.Millisecond)
+		require.Nil(t, disk.Dump().Records[0].Progress)
+		time.Sleep(time.Millisecond)
+		require.Equal(t, []string{"quick x 1", "slow x 1", "hangs x 1"}, disk.took())
+		require.Equal(t, 2, disk.Dump().Records[0].Progress.Next)
+		disk.crash(bus)
+		disk.took()
+
+		again, _ := disk.open(t)
+		for _, name := range []string{"quick", "slow", "hangs"} {
+			disk.handles(t, again, name, nil)
+		}
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"hangs x 1"}, disk.took())
+		shutdown(t, again)
+		time.Sleep(time.Hour) // the first process's handler has returned
+	})
+}
+
+func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := newDisk().Open()
+		require.NoError(t, err)
+		_, err = eventbus.New(eventbus.WithStore(store), eventbus.RefuseWhenFull())
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		require.NoError(t, store.Close(t.Context()))
+
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(3))
+		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Second); return nil })
+		for range 3 {
+			mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		}
+		_, err = bus.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, bus.Start(t.Context()))
+		began := time.Now()
+		mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		require.Equal(t, time.Second, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err = bus.Publish(ctx, "a", "x")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		disk.crash(bus)
+
+		again, _ := disk.open(t, eventbus.WithMaxUnsettled(3), eventbus.RefuseWhenFull())
+		disk.handles(t, again, "mail", nil)
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, again.Start(t.Context()))
+		synctest.Wait()
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		time.Sleep(time.Hour + time.Second)
+		mustPublish(t, again, "a", "x")
+		shutdown(t, again)
+		disk.took()
+	})
+}
+
+func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		const events = 200
+		for i := range events {
+			payload := fmt.Sprint("fine ", i)
+			if i == 120 {
+				payload = "poison"
+			}
+			mustPublish(t, bus, "a", payload, eventbus.Key(fmt.Sprint(i%5)))
+		}
+		shutdown(t, bus)
+
+		handled := map[string]int{}
+		crashes := 0
+		var letters []eventbus.DeadLetter
+		for alive := true; alive; {
+			bus, _ := disk.open(t, eventbus.WithConcurrency(4))
+			dead := false // guarded by disk.mu
+			mustSubscribe(t, bus, "*", eventbus.Typed(func(ctx context.Context, payload string) error {
+				time.Sleep(time.Millisecond)
+				disk.mu.Lock()
+				if payload == "poison" && !dead {
+					dead = true
+					disk.Crash()
+				}
+				if !dead {
+					handled[payload]++
+				}
+				ended := dead
+				disk.mu.Unlock()
+				if ended {
+					<-ctx.Done()
+				}
+				return nil
+			}), eventbus.Named("mail"))
+			require.NoError(t, bus.Start(t.Context()))
+			time.Sleep(time.Minute)
+			disk.mu.Lock()
+			alive = dead
+			disk.mu.Unlock()
+			if alive {
+				crashes++
+				require.Less(t, crashes, 10)
+				disk.crash(bus)
+				time.Sleep(time.Hour)
+				continue
+			}
+			letters = append(letters, oneLetter(t, bus))
+			shutdown(t, bus)
+		}
+		require.Equal(t, 5, crashes, "twice in traffic, then in groups of 64, 8 and 1")
+		require.Len(t, letters, 1)
+		require.Equal(t, eventbus.ReasonCrash, letters[0].Reason)
+		require.Equal(t, json.RawMessage(`"poison"`), letters[0].Event.Payload)
+		require.Len(t, handled, events-1)
+	})
+}
+
+func TestD12_TheStoreKeepsWhatALineHasNoRoomFor(t *testing.T) {
+	for _, crashes := range []bool{false, true} {
+		t.Run(fmt.Sprint("crashes ", crashes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				bus, _ := disk.open(t)
+				mail := disk.handles(t, bus, "mail", nil)
+				require.NoError(t, mail.Pause())
+				require.NoError(t, bus.Start(t.Context()))
+				const events = eventbus.DefaultLineCapacity + 3000
+				want := map[string][]string{}
+				for i := range events {
+					var options []eventbus.PublishOption
+					key := ""
+					if i%3 == 0 {
+						key = fmt.Sprint("k", i%7)
+						options = append(options, eventbus.Key(key))
+					}
+					mustPublish(t, bus, "a", fmt.Sprintf("%s/%d", key, i), options...)
+					want[key] = append(want[key], fmt.Sprintf("mail %s/%d 1", key, i))
+				}
+				synctest.Wait()
+				l := bus.Metrics().Ledger
+				require.EqualValues(t, eventbus.DefaultLineCapacity, l.Held)
+				require.EqualValues(t, 3000, l.Stored)
+				require.Empty(t, letters(t, bus))
+				if crashes {
+					disk.crash(bus)
+					bus, _ = disk.open(t)
+					mail = disk.handles(t, bus, "mail", nil)
+					require.NoError(t, bus.Start(t.Context()))
+					synctest.Wait()
+				}
+				require.NoError(t, mail.Resume())
+				time.Sleep(time.Minute)
+				got := map[string][]string{}
+				for _, call := range disk.took() {
+					key, _, _ := strings.Cut(strings.TrimPrefix(call, "mail "), "/")
+					got[key] = append(got[key], call)
+				}
+				require.ElementsMatch(t, want[""], got[""])
+				delete(want, "")
+				delete(got, "")
+				require.Equal(t, want, got)
+				require.Empty(t, disk.Dump().Records)
+				require.Zero(t, bus.Metrics().Ledger.Stored)
+				shutdown(t, bus)
+			})
+		})
+	}
+}
+
+func TestR5_UnsubscribeDeadLettersWhatTheStoreHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(1))
+		gate := make(chan struct{})
+		mail := disk.handles(t, bus, "mail", func(string, int) error { <-gate; return nil })
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 10 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		mustPublish(t, bus, "a", "later", eventbus.After(time.Hour))
+		synctest.Wait()
+		mail.Unsubscribe()
+		close(gate)
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		time.Sleep(time.Hour + time.Second)
+		all := letters(t, bus)
+		require.Len(t, all, 10)
+		for i := range all {
+			require.Equal(t, eventbus.ReasonUnsubscribed, all[i].Reason)
+		}
+		shutdown(t, bus)
+	})
+}

@@ -24,7 +24,7 @@ func benchPath(b *testing.B) string {
 	if parent == "" {
 		parent = "."
 	}
-	dir, err := os.MkdirTemp(parent, "bench-*.out")
+	dir, err := os.MkdirTemp(parent, "bench-*.out") //nolint:usetesting // TempDir may be in memory
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "events.db")

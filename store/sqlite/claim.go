@@ -75,8 +75,8 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 		return claimed, eventbus.ErrNoLease
 	}
 	select {
-	case s.claimMu <- struct{}{}:
-		defer func() { <-s.claimMu }()
+	case s.claiming <- struct{}{}:
+		defer func() { <-s.claiming }()
 	case <-ctx.Done():
 		return claimed, ctx.Err()
 	}
@@ -84,7 +84,9 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 	var chosen []candidate
 	var owners []int64
 	err = s.claims.read(ctx, func(c *sqlite3.Conn) error {
-		state = s.claim // Reopen changes it with the reader taken
+		s.claimMu.Lock()
+		state = s.claim
+		s.claimMu.Unlock()
 		finder := &finder{c: c, state: &state, q: q}
 		found, err := finder.find()
 		if err != nil {
@@ -110,8 +112,8 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 		return nil
 	})
 	if err != nil || len(chosen) == 0 {
-		if err == nil && q.Kind == eventbus.ClaimReady {
-			s.claim.advance(&state, chosen, q.Limit)
+		if err == nil {
+			s.advance(&state, chosen, q)
 		}
 		return claimed, err
 	}
@@ -119,16 +121,17 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 	if err := s.leaseRecords(request); err != nil {
 		return eventbus.Claimed{}, err
 	}
-	if q.Kind == eventbus.ClaimReady {
-		s.claim.advance(&state, chosen, q.Limit)
-	}
-	claimed.Records = request.records
+	s.advance(&state, chosen, q)
 	return claimed, nil
 }
 
-// advance moves the cursors behind the records that were leased.
-func (st *claimState) advance(read *claimState, chosen []candidate, limit int) {
-	if st.epoch != read.epoch || st.done {
+// advance moves the cursors behind the records that were leased. read is the state under which they
+// were selected.
+func (s *Store) advance(read *claimState, chosen []candidate, q eventbus.ClaimQuery) {
+	s.claimMu.Lock()
+	defer s.claimMu.Unlock()
+	st := &s.claim
+	if q.Kind != eventbus.ClaimReady || st.epoch != read.epoch || st.done {
 		return
 	}
 	orphans := 0
@@ -144,7 +147,7 @@ func (st *claimState) advance(read *claimState, chosen []candidate, limit int) {
 			orphans++
 		}
 	}
-	st.done = orphans == 0 && len(chosen) < limit
+	st.done = orphans == 0 && len(chosen) < q.Limit
 }
 
 // finder selects candidates. Each of its streams yields the first Limit+1 of its records, so the

@@ -55,8 +55,9 @@ func (e *LockedError) Error() string {
 // Unwrap returns ErrLocked.
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
-// CorruptError reports that a file is damaged, or is no database of this package. The store does
-// not change such a file.
+// CorruptError reports that a file is damaged, or is no database of this package. Open does not
+// repair or recreate such a file. If the write-ahead log is damaged, SQLite applies the part before
+// the damage, and Open keeps the whole log under the suffix -wal-refused.
 type CorruptError struct {
 	Path   string
 	Table  string // empty if it is unknown
@@ -103,7 +104,7 @@ func (s *Store) explain(err error) error {
 	if p := (*time.ParseError)(nil); errors.As(err, &p) {
 		return &CorruptError{Path: s.path, Detail: err.Error()}
 	}
-	switch code := sqlite3.ErrCode(err); code.ToPrimary() {
+	switch sqlite3.ErrCode(err).ToPrimary() { //nolint:exhaustive // other codes have no error here
 	case sqlite3.ResultError:
 		// The statements of this package are valid. If SQLite does not compile one, the schema is not the
 		// one that the package made.

@@ -152,11 +152,14 @@ func TestStore_ReportsALostLog(t *testing.T) {
 			require.NoError(t, damage(copied+"-wal"))
 			var corrupt *CorruptError
 			require.ErrorAs(t, readAll(copied), &corrupt)
-			require.NoError(t, os.Remove(copied+leaseSuffix))
-			_, err := os.Stat(copied + "-wal")
-			if errors.Is(err, fs.ErrNotExist) {
-				t.Log("the log is gone")
+			require.ErrorAs(t, readAll(copied), &corrupt, "again")
+			kept, err := os.ReadFile(copied + "-wal-refused")
+			if name != "deleted" {
+				require.NoError(t, err)
+				require.NotEmpty(t, kept)
 			}
+			require.NoError(t, os.Remove(copied+leaseSuffix))
+			require.NoError(t, readAll(copied), "the operator accepts the loss")
 		})
 	}
 }
@@ -208,10 +211,12 @@ func TestStore_CreatesPrivateFiles(t *testing.T) {
 func TestStore_RefusesVersions(t *testing.T) {
 	path := filled(t)
 	s := openAt(t, path)
-	_, err := s.committer.w.pragma("user_version = 99")
-	require.NoError(t, err)
+	inside(t, s, func(c *committer) error {
+		_, err := c.w.pragma("user_version = 99")
+		return err
+	})
 	closeStore(t, s)
-	_, err = Open(context.Background(), path)
+	_, err := Open(context.Background(), path)
 	require.ErrorIs(t, err, ErrSchemaTooNew)
 
 	defer func(v int) { linkedVersion = v }(linkedVersion)
@@ -223,9 +228,11 @@ func TestStore_RefusesVersions(t *testing.T) {
 func TestStore_SyncsFully(t *testing.T) {
 	for want, opts := range map[string][]Option{"2": nil, "1": {WithNormalSync()}} {
 		s := openAt(t, testPath(t), opts...)
-		got, err := s.committer.w.pragma("synchronous")
-		require.NoError(t, err)
-		require.Equal(t, want, got)
+		inside(t, s, func(c *committer) error {
+			got, err := c.w.pragma("synchronous")
+			require.Equal(t, want, got)
+			return err
+		})
 	}
 	_, err := Open(context.Background(), testPath(t), WithLockWait(0))
 	var wrong *eventbus.OptionError
@@ -263,7 +270,10 @@ func TestStore_FailsIfTheFileIsReplaced(t *testing.T) {
 	s := openAt(t, path)
 	accept(t, s, ready(""))
 	require.NoError(t, os.Rename(path, path+".old"))
-	s.committer.lookedAt = time.Time{}
+	inside(t, s, func(c *committer) error {
+		c.lookedAt = time.Time{}
+		return nil
+	})
 	err := submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}})
 	require.ErrorIs(t, err, ErrReplaced)
 	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
@@ -311,7 +321,10 @@ func TestStore_EmptiesTheLog(t *testing.T) {
 		info, err := os.Stat(path + "-wal")
 		return err == nil && info.Size() == 0
 	}, 10*time.Second, 50*time.Millisecond)
-	s.cfg.checkpointAt = 50
+	inside(t, s, func(*committer) error {
+		s.cfg.checkpointAt = 50
+		return nil
+	})
 	for range 300 {
 		accept(t, s, ready(""))
 	}

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -33,11 +32,20 @@ func closeStore(t testing.TB, s *Store) {
 	require.NoError(t, s.Close(context.Background()))
 }
 
+// inside calls f on the committer's goroutine.
+func inside(t testing.TB, s *Store, f func(c *committer) error) {
+	t.Helper()
+	require.NoError(t, s.committer.control(context.Background(), func() error { return f(&s.committer) }))
+}
+
 // crash ends a store as SIGKILL does: nothing is written, and the kernel releases the lock.
 func crash(t testing.TB, s *Store) {
 	t.Helper()
 	s.watch.close()
-	s.committer.fail(fmt.Errorf("crashed by the test"))
+	inside(t, s, func(c *committer) error {
+		c.killed = true
+		return nil
+	})
 	require.NoError(t, s.Close(context.Background()))
 }
 

@@ -101,19 +101,21 @@ func (s *Store) indexedLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.
 	if page.Total = int(total); total > maxTotal && !f.q.ExactTotal && len(f.where) > 0 {
 		page.Total, page.TotalIsMore = maxTotal, true
 	}
-	index := ""
-	if f.byTime() {
-		// Sorting few letters by id is faster than passing all newer ones.
-		if index = "INDEXED BY letter_died_at"; total > maxTotal {
-			index = "INDEXED BY sqlite_autoindex_letter_1"
-		}
-	}
 	var more []string
 	args := f.args[:len(f.args):len(f.args)]
 	if !f.q.Before.IsZero() {
 		more, args = append(more, "id < ?"), append(args, f.q.Before[:])
 	}
-	sql := "SELECT " + letterColumns + ", crc" + f.from(index, more...) + " ORDER BY id DESC LIMIT ?"
+	const order = " ORDER BY id DESC LIMIT ?"
+	sql := "SELECT " + letterColumns + ", crc" + f.from("", more...) + order
+	if f.byTime() {
+		// Sorting few ids is faster than passing all newer letters.
+		index := "INDEXED BY letter_died_at"
+		if total > maxTotal {
+			index = "INDEXED BY sqlite_autoindex_letter_1"
+		}
+		sql = "SELECT " + letterColumns + ", crc FROM letter WHERE id IN (SELECT id" + f.from(index, more...) + order + ") ORDER BY id DESC"
+	}
 	return query(c, sql, func(stmt *sqlite3.Stmt) error {
 		if len(page.Letters) == f.q.Limit {
 			page.Next = page.Letters[f.q.Limit-1].ID

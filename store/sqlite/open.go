@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"go.uber.org/zap"
 	sqlite3 "zombiezen.com/go/sqlite"
 )
 
@@ -36,14 +37,14 @@ func locate(path string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("sqlite: %w", err)
 	}
-	real, err := filepath.EvalSymlinks(abs)
+	target, err := filepath.EvalSymlinks(abs)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", &PathError{Path: abs, Reason: "is a symbolic link without a target"}
 	}
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)
 	}
-	return real, nil
+	return target, nil
 }
 
 func checkFileSystem(path string, cfg *config) error {
@@ -111,4 +112,16 @@ func (s *Store) prepareFile(expected bool) error {
 func (s *Store) inPlace() bool {
 	now, err := os.Stat(s.path)
 	return err == nil && os.SameFile(s.file, now)
+}
+
+// keepLog gives the write-ahead log of a refused database another name: SQLite deletes the log when
+// the connection is closed, with everything behind its first damaged page.
+func (s *Store) keepLog() {
+	wal := s.path + "-wal"
+	if info, err := os.Stat(wal); err != nil || info.Size() == 0 {
+		return
+	}
+	if err := os.Link(wal, wal+"-refused"); err != nil && !errors.Is(err, fs.ErrExist) {
+		s.cfg.logger.Warn("write-ahead log of a refused database cannot be kept", zap.String("path", wal), zap.Error(err))
+	}
 }

@@ -158,7 +158,7 @@ func checkBooks(t *testing.T, path string, state map[string]string) {
 	t.Helper()
 	s := openAt(t, path)
 	defer closeStore(t, s)
-	require.NoError(t, s.committer.w.quickCheck())
+	inside(t, s, func(c *committer) error { return c.w.quickCheck() })
 	ctx := context.Background()
 	stored := make(map[string]bool)
 	var counted int64

@@ -29,8 +29,9 @@ type Store struct {
 	file  fs.FileInfo
 	lease *leaseFile // nil without the lease
 
-	claimMu chan struct{} // held by Claim, so that two calls do not select the same records
-	claim   claimState    // guarded by claimMu
+	claiming chan struct{} // held by Claim, so that two calls do not select the same records
+	claimMu  sync.Mutex
+	claim    claimState // guarded by claimMu; Reopen replaces it during a Claim
 
 	watch watch
 
@@ -41,7 +42,7 @@ type Store struct {
 var _ eventbus.Store = (*Store)(nil)
 
 // Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
-// takes the lease of the file. ctx bounds the waiting for locks.
+// takes the lease of the file. It waits for locks of other processes as WithLockWait says.
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the
 // header, the schema and the last commit, not each page. Reopen and the command line verify all.
@@ -78,7 +79,7 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 		cfg.logger.Warn("open file description locks are not available, because this process has locked an SQLite file before",
 			zap.String("path", path))
 	}
-	s := &Store{path: path, cfg: cfg, closed: make(chan struct{}), claimMu: make(chan struct{}, 1)}
+	s := &Store{path: path, cfg: cfg, closed: make(chan struct{}), claiming: make(chan struct{}, 1)}
 	s.committer.init(s)
 	s.claims, s.reads = newReader(s), newReader(s)
 	s.watch.store = s
@@ -107,7 +108,10 @@ const (
 func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(s.explain(err), s.disconnect())
+			if err = s.explain(err); ctx.Err() != nil {
+				err = ctx.Err()
+			}
+			err = errors.Join(err, s.disconnect())
 		}
 	}()
 	noted, known := readWitness(s.path)
@@ -119,6 +123,7 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		return err
 	}
 	s.committer.w = w
+	w.conn.SetInterrupt(ctx.Done())
 	if s.file, err = os.Stat(s.path); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
@@ -132,7 +137,13 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	}
 	var verify func(*meta) error
 	if known && !s.cfg.normal {
-		verify = func(m *meta) error { return noted.verify(s.path, m) }
+		verify = func(m *meta) error {
+			err := noted.verify(s.path, m)
+			if err != nil {
+				s.keepLog()
+			}
+			return err
+		}
 	}
 	if err := s.committer.begin(why, verify); err != nil {
 		return err
@@ -141,11 +152,14 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		if err := s.lease.sign(); err != nil {
 			return err
 		}
-		if err := s.lease.record(witness{s.committer.meta.store, s.committer.meta.commits}); err != nil {
+		if err := s.note(); err != nil {
 			return fmt.Errorf("sqlite: %w", err)
 		}
 	}
+	w.conn.SetInterrupt(nil)
+	s.claimMu.Lock()
 	s.claim = s.committer.newClaimState()
+	s.claimMu.Unlock()
 	return errors.Join(s.claims.open(), s.reads.open())
 }
 
@@ -192,8 +206,7 @@ func (s *Store) reopen(ctx context.Context) error {
 		return err
 	}
 	defer s.reads.give()
-	cause := errors.New("sqlite: reopen did not succeed")
-	s.committer.fail(cause)
+	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed"))
 	if err := s.disconnect(); err != nil {
 		s.cfg.logger.Warn("closing the connections of a failed store failed", zap.String("path", s.path), zap.Error(err))
 	}
@@ -255,7 +268,7 @@ func (s *Store) shut() error {
 		defer r.give()
 	}
 	err := s.committer.endLease()
-	if err == nil {
+	if err == nil && s.committer.failure() == nil {
 		err = s.explain(s.committer.checkpoint(truncate))
 	}
 	return errors.Join(err, s.disconnect(), s.lease.release())

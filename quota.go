@@ -1,0 +1,93 @@
+package eventbus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// quota bounds the unsettled dispatches of a bus with a store (WithMaxUnsettled).
+type quota struct {
+	most int64 // 0: not bounded
+	used atomic.Int64
+	full atomic.Bool // publishers wait
+
+	mu   sync.Mutex    // guards the following; a leaf
+	room chan struct{} // closed when a dispatch has settled; nil while no publisher waits
+}
+
+// acquire adds n dispatches. It waits for room until ctx ends or the bus shuts down.
+func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
+	q := &b.quota
+	if inside || q.most == 0 {
+		q.used.Add(n)
+		return nil
+	}
+	for !q.tryAcquire(n) {
+		if b.config.refuse {
+			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.used.Load(), q.most)
+		}
+		if !b.started.Load() {
+			return ErrQueueFull
+		}
+		room := q.wait()
+		if q.tryAcquire(n) { // a dispatch may have settled before wait
+			return nil
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return contextError(ctx)
+		case <-b.leaving:
+			return b.refuseShutdown()
+		}
+	}
+	return nil
+}
+
+func (q *quota) tryAcquire(n int64) bool {
+	for {
+		used := q.used.Load()
+		if used > 0 && used+n > q.most {
+			return false
+		}
+		if q.used.CompareAndSwap(used, used+n) {
+			return true
+		}
+	}
+}
+
+func (q *quota) wait() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.room == nil {
+		q.room = make(chan struct{})
+		q.full.Store(true)
+	}
+	return q.room
+}
+
+// release removes n dispatches, which have settled or were refused.
+func (q *quota) release(n int64) {
+	q.used.Add(-n)
+	if !q.full.Load() {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.room != nil {
+		close(q.room)
+		q.room = nil
+		q.full.Store(false)
+	}
+}
+
+// countUnsettled begins the count with what the store has.
+func (b *Bus) countUnsettled() error {
+	stats, err := b.store.Stats(context.Background())
+	if err == nil {
+		b.quota.used.Store(stats.Unsettled())
+	}
+	return err
+}

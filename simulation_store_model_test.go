@@ -1,0 +1,486 @@
+package eventbus_test
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// storeModel is the oracle of the store schedules. It knows the contract and nothing of the bus. It
+// observes every batch when it becomes durable, every call of a handler, and the results of the
+// publishers, and it compares them with each other.
+//
+// Each delivery, an event at a subscription, is in one place: in one record, handled, or in one
+// letter, purged or cancelled. Every batch must move deliveries between these places for a reason.
+type storeModel struct {
+	mu        sync.Mutex // guards the following
+	origin    time.Time
+	trace     bytes.Buffer
+	violation string
+	about     *storeEvent // the event of the violation, for the report
+
+	events  []*storeEvent // by number
+	records map[eventbus.Ref]*storeRecord
+	letters map[eventbus.LetterID]*storeLetter
+	live    map[storeLine]map[*storeDelivery]bool // with keys, in records that are not scheduled
+
+	process *storeProcess
+}
+
+// storeLine is a key at a subscription.
+type storeLine struct {
+	sub int
+	key string
+}
+
+type storeEvent struct {
+	n         int
+	eventType string
+	key       string
+	payload   string
+	after     time.Duration
+	id        eventbus.EventID
+	given     bool
+	batch     []*storeEvent // published together
+
+	attempts, acked, unknown, refused int // calls that published it
+	accepted, unrouted                bool
+	deliveries                        map[int]*storeDelivery // by subscription
+	published                         time.Time
+}
+
+// storePlace is where a delivery is.
+type storePlace int
+
+const (
+	placeRecord storePlace = iota
+	placeHandled
+	placeLetter
+	placePurged
+	placeCancelled
+)
+
+func (p storePlace) String() string {
+	return []string{"in a record", "handled", "in a letter", "purged", "cancelled"}[p]
+}
+
+type storeDelivery struct {
+	event  *storeEvent
+	sub    int
+	place  storePlace
+	record *storeRecord
+	letter eventbus.LetterID
+
+	call     *storeCall // in progress
+	handled  bool       // by this process, and not durable yet
+	failures []storeFailure
+	durable  int  // of the failures
+	loose    bool // unsubscribed: a crash may bring it back, behind later ones of its key
+}
+
+type storeFailure struct {
+	attempt int
+	text    string
+}
+
+// storeRecord is a copy of what a record shows.
+type storeRecord struct {
+	ref       eventbus.Ref
+	position  int64
+	event     *storeEvent
+	state     eventbus.RecordState
+	due       time.Time
+	scheduled time.Time
+	payload   string
+	targets   []int
+	next      int
+	skipped   []int
+	attempts  int
+	replays   int
+	edited    bool
+	history   []eventbus.Failure
+	failures  []eventbus.Failure
+}
+
+type storeLetter struct {
+	event *storeEvent
+	subs  []int // that did not handle it
+}
+
+func (m *storeModel) logf(format string, args ...any) {
+	fmt.Fprintf(&m.trace, "%8.3f ", time.Since(m.origin).Seconds())
+	fmt.Fprintf(&m.trace, format+"\n", args...)
+}
+
+// logs is logf for callers without the lock.
+func (m *storeModel) logs(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.logf(format, args...)
+}
+
+// failf reports a violation. The first one counts.
+func (m *storeModel) failf(e *storeEvent, format string, args ...any) {
+	if m.violation != "" {
+		return
+	}
+	m.violation = fmt.Sprintf(format, args...)
+	if m.about = e; e != nil {
+		m.violation = fmt.Sprintf("e%d: %s", e.n, m.violation)
+	}
+	m.logf("VIOLATION %s", m.violation)
+}
+
+func (m *storeModel) failed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.violation != ""
+}
+
+// subOf returns the subscription of a name: s0, and s0.1 after it was renamed.
+func subOf(name string) int { return int(name[1] - '0') }
+
+func subsOf(names []string) (subs []int) {
+	for _, name := range names {
+		subs = append(subs, subOf(name))
+	}
+	return subs
+}
+
+// eventOf returns the event of a payload.
+func (m *storeModel) eventOf(payload []byte) *storeEvent {
+	var p struct{ N int }
+	if err := json.Unmarshal(payload, &p); err != nil || p.N >= len(m.events) {
+		m.failf(nil, "a payload that was not published: %s", payload)
+		return nil
+	}
+	return m.events[p.N]
+}
+
+// remaining returns the subscriptions whose deliveries the record has.
+func (r *storeRecord) remaining() (subs []int) {
+	for i, sub := range r.targets {
+		if i >= r.next && !slices.Contains(r.skipped, i) {
+			subs = append(subs, sub)
+		}
+	}
+	return subs
+}
+
+func (r *storeRecord) before(other *storeRecord) bool {
+	return cmp.Or(cmp.Compare(r.position, other.position), cmp.Compare(r.ref, other.ref)) < 0
+}
+
+func (r *storeRecord) progress(n *eventbus.Record) {
+	r.state, r.due = n.State, n.Due
+	r.next, r.skipped, r.attempts, r.failures = 0, nil, 0, nil
+	if p := n.Progress; p != nil {
+		r.next, r.skipped, r.attempts = p.Next, slices.Clone(p.Skipped), p.Attempts
+		r.failures = slices.Clone(p.Failures)
+	}
+}
+
+// applied observes a batch that has become durable.
+func (m *storeModel) applied(n int, b *eventbus.Batch) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.logf("batch %d: %s", n, m.describe(b))
+	if len(b.New) == 0 { // without targets
+		for _, r := range b.Remember {
+			for _, e := range m.events {
+				e.unrouted = e.unrouted || e.given && e.id == r.Event
+			}
+		}
+	}
+	type place struct {
+		event *storeEvent
+		sub   int
+	}
+	before := map[place]bool{} // in records that the batch changes, or in letters that it takes
+	var replayed []place
+	for _, id := range b.Take {
+		l := m.letters[id]
+		if l == nil {
+			m.failf(nil, "batch %d takes the unknown letter %s", n, id)
+			return
+		}
+		delete(m.letters, id)
+		for _, sub := range l.subs {
+			if replayed = append(replayed, place{l.event, sub}); len(b.New) > 0 {
+				before[place{l.event, sub}] = true
+				continue
+			}
+			l.event.deliveries[sub].place = placePurged
+			m.process.purged++
+		}
+		if len(b.New) > 0 {
+			m.process.replays++
+		}
+	}
+	remove := func(ref eventbus.Ref) *storeRecord {
+		r := m.records[ref]
+		if r == nil {
+			m.failf(nil, "batch %d changes the unknown record %d", n, ref)
+			return nil
+		}
+		for _, sub := range r.remaining() {
+			before[place{r.event, sub}] = true
+			delete(m.live[storeLine{sub, r.event.key}], r.event.deliveries[sub])
+		}
+		return r
+	}
+	var changed []*storeRecord // that remain
+	var from *storeRecord      // the record that the batch is about
+	for _, u := range b.Update {
+		if r := remove(u.Ref); r != nil {
+			if from = r; m.checkProgress(r, u) {
+				changed = append(changed, r)
+			}
+		}
+	}
+	for _, ref := range b.Delete {
+		if r := remove(ref); r != nil {
+			from = r
+			delete(m.records, ref)
+		}
+	}
+	for _, record := range b.New {
+		if r := m.newRecord(b, record); r != nil {
+			changed = append(changed, r)
+			m.records[r.ref] = r
+		}
+	}
+	if m.violation != "" {
+		return
+	}
+	for _, r := range changed {
+		for _, sub := range r.remaining() {
+			at := place{r.event, sub}
+			d := r.event.deliveries[sub]
+			switch {
+			case before[at]:
+				delete(before, at)
+			case d == nil: // new, see newRecord
+				d = &storeDelivery{event: r.event, sub: sub}
+				r.event.deliveries[sub] = d
+			default:
+				m.failf(r.event, "batch %d: the delivery to s%d, %v, appears in record %d", n, sub, d.place, r.ref)
+			}
+			d.place, d.record = placeRecord, r
+			if r.event.key != "" && r.state != eventbus.RecordScheduled {
+				line := storeLine{sub, r.event.key}
+				if m.live[line] == nil {
+					m.live[line] = map[*storeDelivery]bool{}
+				}
+				m.live[line][d] = true
+			}
+		}
+		m.checkFailures(r.event, r.remaining(), r.history, r.failures, false)
+	}
+	for _, l := range b.Bury {
+		m.process.buried++
+		e := m.eventOf(l.Event.Payload.(json.RawMessage))
+		if e == nil {
+			return
+		}
+		subs := append([]int{subOf(l.Subscription)}, subsOf(l.NotReached)...)
+		for _, sub := range subs {
+			if !before[place{e, sub}] {
+				m.failf(e, "batch %d: a letter for s%d, which is not about to die there: %v", n, sub, e.deliveries[sub])
+				return
+			}
+			delete(before, place{e, sub})
+			d := e.deliveries[sub]
+			d.place, d.letter, d.handled = placeLetter, l.ID, false
+		}
+		m.letters[l.ID], m.process.died[l.ID] = &storeLetter{event: e, subs: subs}, true
+		m.checkLetter(e, from, l)
+	}
+	for at := range before {
+		d := at.event.deliveries[at.sub]
+		switch {
+		case slices.ContainsFunc(b.Forget, func(f eventbus.Dedupe) bool { return f.Event == at.event.id }):
+			d.place = placeCancelled
+		case d.handled:
+			d.place, d.handled, d.durable = placeHandled, false, len(d.failures)
+		default:
+			m.failf(at.event, "batch %d: the delivery to s%d is lost", n, at.sub)
+		}
+	}
+	for _, l := range b.Bury {
+		for _, name := range l.Succeeded {
+			if d := m.letters[l.ID].event.deliveries[subOf(name)]; d == nil || d.place != placeHandled {
+				m.failf(m.letters[l.ID].event, "letter %s: s%d did not succeed", l.ID, subOf(name))
+			}
+		}
+	}
+}
+
+// newRecord checks a new record. An event that is new becomes accepted.
+func (m *storeModel) newRecord(b *eventbus.Batch, n *eventbus.Record) *storeRecord {
+	e := m.eventOf(n.Payload)
+	if e == nil {
+		return nil
+	}
+	r := &storeRecord{
+		ref: n.Ref, position: n.Position, event: e, payload: string(n.Payload), targets: subsOf(n.Targets),
+		scheduled: n.Scheduled,
+	}
+	r.progress(n)
+	if p := n.Replay; p != nil {
+		r.replays, r.edited, r.history = p.Count, p.Edited, p.History
+		if p.Edited && string(p.Original) != e.payload {
+			m.failf(e, "the original payload is %s", p.Original)
+		}
+	}
+	if len(r.targets) == 0 {
+		m.failf(e, "record %d has no targets", n.Ref)
+	}
+	if !r.edited && r.payload != e.payload {
+		m.failf(e, "the payload is %s", r.payload)
+	}
+	if n.Type != e.eventType || n.Key != e.key || n.Metadata.Get("n") != fmt.Sprint(e.n) {
+		m.failf(e, "record %d has type %q, key %q and metadata %v", n.Ref, n.Type, n.Key, n.Metadata)
+	}
+	cancelled := len(e.deliveries) > 0
+	for _, d := range e.deliveries {
+		cancelled = cancelled && d.place == placeCancelled
+	}
+	if cancelled && len(b.Delete) == 0 { // its id is free again
+		e.deliveries, e.accepted = map[int]*storeDelivery{}, false
+	}
+	isNew := len(b.Take)+len(b.Delete)+len(b.Update) == 0
+	switch {
+	case !e.accepted && isNew:
+		e.accepted, e.id, e.published = true, n.ID, n.Published
+		m.process.accepted++
+	case isNew && n.Ref > 1 && r.position != int64(n.Ref): // another copy
+	case isNew:
+		m.failf(e, "is accepted twice")
+	case n.ID != e.id:
+		m.failf(e, "record %d has the id %s, not %s", n.Ref, n.ID, e.id)
+	case !n.Published.Equal(e.published):
+		m.failf(e, "record %d was published at %v, not %v", n.Ref, n.Published, e.published)
+	}
+	return r
+}
+
+// checkProgress applies an update to a record. Targets may have been handled meanwhile.
+func (m *storeModel) checkProgress(r *storeRecord, u *eventbus.Record) bool {
+	old := *r
+	r.progress(u)
+	for _, sub := range old.remaining() {
+		if d := r.event.deliveries[sub]; !slices.Contains(r.remaining(), sub) && d.call != nil {
+			m.failf(r.event, "record %d passes s%d, whose handler runs", r.ref, sub)
+		}
+	}
+	switch {
+	case r.next < old.next || r.attempts < old.attempts && len(r.failures) >= len(old.failures):
+		m.failf(r.event, "record %d goes back: from target %d, attempt %d to %d, %d", r.ref, old.next, old.attempts, r.next, r.attempts)
+	case r.attempts > old.attempts+1:
+		m.failf(r.event, "record %d has %d attempts after %d", r.ref, r.attempts, old.attempts)
+	case r.state == eventbus.RecordWaiting && r.attempts > m.process.retries:
+		m.failf(r.event, "record %d waits after attempt %d, with %d retries", r.ref, r.attempts, m.process.retries)
+	}
+	return true
+}
+
+// checkFailures compares the recorded failures of deliveries with those of the handlers.
+func (m *storeModel) checkFailures(e *storeEvent, subs []int, history, failures []eventbus.Failure, all bool) {
+	for i, sub := range subs {
+		d, k := e.deliveries[sub], 0
+		for _, f := range slices.Concat(history, failures) {
+			if subOf(f.Subscription) != sub {
+				continue
+			}
+			if k >= len(d.failures) || d.failures[k].attempt != f.Attempt || !strings.Contains(f.Error, d.failures[k].text) {
+				m.failf(e, "s%d: failure %d is recorded as %q in attempt %d, the handler's are %v", sub, k, f.Error, f.Attempt, d.failures)
+				return
+			}
+			k++
+		}
+		if k < d.durable || all && i == 0 && k < len(d.failures) {
+			m.failf(e, "s%d: %d failures are recorded, after %d, of %v", sub, k, d.durable, d.failures)
+		}
+		d.durable = k
+	}
+}
+
+// checkLetter checks the content of a letter. from is the record that it ends.
+func (m *storeModel) checkLetter(e *storeEvent, from *storeRecord, l *eventbus.DeadLetter) {
+	payload := string(l.Event.Payload.(json.RawMessage))
+	ended := false // by a failure
+	switch l.Reason {
+	case eventbus.ReasonExhausted:
+		if ended = true; l.Attempts <= m.process.retries {
+			m.failf(e, "exhausted after attempt %d, with %d retries", l.Attempts, m.process.retries)
+		}
+	case eventbus.ReasonPermanent:
+		ended = true
+	case eventbus.ReasonUnsubscribed, eventbus.ReasonOverflow, eventbus.ReasonCrash:
+	case eventbus.ReasonShutdown, eventbus.ReasonCircuitOpen, eventbus.ReasonExpired:
+		m.failf(e, "a letter with the reason %s", l.Reason)
+	}
+	if l.Attempts > m.process.retries+1 && l.Attempts > from.attempts+1 {
+		m.failf(e, "a letter after attempt %d, with %d retries", l.Attempts, m.process.retries)
+	}
+	m.checkFailures(e, append([]int{subOf(l.Subscription)}, subsOf(l.NotReached)...), nil, l.Failures, ended)
+	switch {
+	case l.Event.ID != e.id || l.Event.Type != e.eventType || l.Event.Key != e.key || !l.Event.Time.Equal(e.published),
+		l.Event.Metadata.Get("n") != fmt.Sprint(e.n):
+		m.failf(e, "the letter's event is %+v", l.Event)
+	case l.Edited != from.edited || payload != from.payload:
+		m.failf(e, "the letter's payload is %s, not %s", payload, from.payload)
+	case l.Edited && string(l.Original.(json.RawMessage)) != e.payload:
+		m.failf(e, "the letter's original payload is %s", l.Original)
+	case l.Replays != from.replays:
+		m.failf(e, "the letter has %d replays, not %d", l.Replays, from.replays)
+	case !l.Due.Equal(from.scheduled):
+		m.failf(e, "the letter was due at %v, not %v", l.Due, from.scheduled)
+	case l.Position != from.position:
+		m.failf(e, "the letter has the position %d, not %d", l.Position, from.position)
+	}
+}
+
+// describe is a line about a batch.
+func (m *storeModel) describe(b *eventbus.Batch) string {
+	var s strings.Builder
+	number := func(payload []byte) int {
+		if e := m.eventOf(payload); e != nil {
+			return e.n
+		}
+		return -1
+	}
+	for _, n := range b.New {
+		fmt.Fprintf(&s, " new %d@%d e%d %v %v leased=%v", n.Ref, n.Position, number(n.Payload), n.Targets, n.State, n.Leased)
+	}
+	for _, u := range b.Update {
+		if r := m.records[u.Ref]; r != nil {
+			fmt.Fprintf(&s, " update %d e%d %v%s leased=%v", u.Ref, r.event.n, u.State, u.Door, u.Leased)
+		}
+		if p := u.Progress; p != nil {
+			fmt.Fprintf(&s, " next=%d skipped=%v attempts=%d failures=%d", p.Next, p.Skipped, p.Attempts, len(p.Failures))
+		}
+	}
+	for _, ref := range b.Delete {
+		if r := m.records[ref]; r != nil {
+			fmt.Fprintf(&s, " delete %d e%d", ref, r.event.n)
+		}
+	}
+	for _, id := range b.Take {
+		if l := m.letters[id]; l != nil {
+			fmt.Fprintf(&s, " take e%d", l.event.n)
+		}
+	}
+	for _, l := range b.Bury {
+		fmt.Fprintf(&s, " bury e%d %s at %s, not reached %v, succeeded %v", number(l.Event.Payload.(json.RawMessage)), l.Reason, l.Subscription, l.NotReached, l.Succeeded)
+	}
+	return s.String()
+}

@@ -1,0 +1,489 @@
+package eventbus_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
+)
+
+var simStoreSeed = flag.Int64("storeseed", -1, "the one store schedule of TestSimulation to run, and to print")
+
+// simStoreFails makes stores fail without a crash. The bus then restarts in place.
+const simStoreFails = true
+
+// simIsolationChanges lets a process have isolation and the next one not, or the other way round.
+const simIsolationChanges = false
+
+// storeShare is the share of the store schedules of TestSimulation: one for so many others.
+const storeShare = 4
+
+// storeTally sums up the store schedules.
+type storeTally struct{ schedules, processes, crashes, restarts, violations atomic.Int64 }
+
+func (t *storeTally) String() string {
+	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d violations",
+		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.violations.Load())
+}
+
+// simulateStores runs store schedules. In each, several processes follow each other on the data of
+// one storetest.Model. They crash between any two batches, or shut down. The last one runs until it
+// is at rest. A storeModel checks all of it. The scheduler decides the order of what happens at the
+// same moment, so a seed repeats the decisions of a schedule, but not always its violation.
+func simulateStores(t *testing.T, schedules int) {
+	t.Helper()
+	var tally storeTally
+	var next atomic.Int64
+	t.Run("store schedules", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for n := next.Add(1) - 1; n < int64(schedules) && tally.violations.Load() < 3; n = next.Add(1) - 1 {
+					seed := uint64(*simBase + n)
+					if violation, report := simulateStore(t, seed, &tally); violation != "" {
+						tally.violations.Add(1)
+						t.Errorf("store seed %d: %s\n%s\nto run it again: go test -count=1 -v -run '^TestSimulation$' . -args -storeseed=%d",
+							seed, violation, report, seed)
+					}
+				}
+			})
+		}
+	})
+	t.Log(&tally)
+}
+
+// storeSim is a store schedule.
+type storeSim struct {
+	*storeModel
+	seed  uint64
+	rng   *rand.Rand // of the driver
+	data  *storetest.Model
+	tally *storeTally
+	subs  []*storeSub
+	n     int // processes so far
+	what  string
+
+	isolated bool
+
+	faultMu sync.Mutex // guards the following
+	faults  *rand.Rand
+}
+
+// storeSub is a subscription of all processes.
+type storeSub struct {
+	index   int
+	pattern string
+	bad     int // percentage of failures
+	names   int // it has had: the latest is its name
+
+	sub     *eventbus.Subscription // of the present process; nil without
+	since   int                    // changes with each Subscribe and Unsubscribe
+	present bool
+	gone    *bool // no call may begin
+}
+
+func (s *storeSub) name(i int) string {
+	if i == 0 {
+		return fmt.Sprint("s", s.index)
+	}
+	return fmt.Sprintf("s%d.%d", s.index, i)
+}
+
+var storePatterns = map[string][]string{ // types that they match
+	"a.*": {"a.x", "a.y"}, "*.x": {"a.x", "b.x"}, "a.x": {"a.x"}, "[ab].*": {"a.x", "a.y", "b.x"}, "**": {"a.x", "a.y", "b.x", "none"},
+}
+
+// simulateStore runs one store schedule. It returns what was wrong, and a report.
+func simulateStore(t *testing.T, seed uint64, tally *storeTally) (violation, report string) {
+	t.Helper()
+	watchdog := time.AfterFunc(time.Minute, func() { panic(fmt.Sprintf("store seed %d does not come to an end", seed)) })
+	defer watchdog.Stop()
+	var s *storeSim
+	defer func() {
+		p := recover() // synctest's: goroutines are left, and can never end
+		if s == nil {
+			panic(p)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		violation, report = s.storeModel.violation, s.report()
+		if p != nil && violation == "" {
+			stacks := make([]byte, 1<<20)
+			violation = fmt.Sprintf("at the end: %v", p)
+			for _, stack := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+				if strings.Contains(stack, "durable") {
+					report += "\n" + stack
+				}
+			}
+		}
+	}()
+	synctest.Test(t, func(*testing.T) {
+		s = newStoreSim(seed, tally)
+		s.run()
+	})
+	return
+}
+
+// report returns the options, what happened to the event of a violation, and the last steps.
+func (s *storeSim) report() string {
+	trace := s.trace.Bytes()
+	if *simStoreSeed >= 0 {
+		return s.what + string(trace)
+	}
+	var about []string
+	if e := s.about; e != nil {
+		for _, line := range strings.Split(string(trace), "\n") {
+			if strings.Contains(line+" ", fmt.Sprintf(" e%d ", e.n)) || strings.Contains(line, "process ") {
+				about = append(about, line)
+			}
+		}
+	}
+	return fmt.Sprintf("%sits steps:\n%s\nthe last steps:\n%s", s.what, strings.Join(about[max(0, len(about)-60):], "\n"), lastLines(trace, 40))
+}
+
+func newStoreSim(seed uint64, tally *storeTally) *storeSim {
+	s := &storeSim{
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 30)), faults: rand.New(rand.NewPCG(seed, 31)), tally: tally,
+		storeModel: &storeModel{
+			origin: time.Now(), records: map[eventbus.Ref]*storeRecord{}, letters: map[eventbus.LetterID]*storeLetter{},
+			live: map[storeLine]map[*storeDelivery]bool{},
+		},
+	}
+	s.data = storetest.NewModel(
+		storetest.WithFaults(s.fault), storetest.WithClaimFaults(s.claimFault), storetest.WithApplied(s.applied))
+	for i := range 1 + s.rng.IntN(4) {
+		sub := &storeSub{index: i, pattern: pick(s.rng, "a.*", "*.x", "a.x", "[ab].*", "[ab].*", "**"), bad: pick(s.rng, 0, 10, 30, 70)}
+		s.subs = append(s.subs, sub)
+		s.what += fmt.Sprintf("s%d %s fails %d%%\n", i, sub.pattern, sub.bad)
+	}
+	return s
+}
+
+func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
+
+// chance reports true in n of 100 cases.
+func chance(rng *rand.Rand, n int) bool { return rng.IntN(100) < n }
+
+// ms returns up to n milliseconds.
+func ms(rng *rand.Rand, n int) time.Duration {
+	return time.Duration(rng.IntN(n*1000)) * time.Microsecond
+}
+
+func (s *storeSim) run() {
+	s.tally.schedules.Add(1)
+	for range 1 + s.rng.IntN(4) {
+		if s.process(false); s.failed() {
+			return
+		}
+	}
+	s.process(true)
+}
+
+// storeProcess is a process: a bus over the data.
+type storeProcess struct {
+	sim     *storeSim
+	rng     *rand.Rand
+	bus     *eventbus.Bus
+	what    string
+	retries int
+	slow    int  // percentage of batches that take their time
+	quiet   bool // the last process
+	bursts  bool // publishers do not pause
+
+	crashAt, claimCrashAt int // count of batches and Claims from now on; 0 for never
+	crashing              chan struct{}
+	dead                  atomic.Bool // a crash has ended it
+	ctx                   context.Context
+	publishers            sync.WaitGroup
+
+	// storeModel.mu guards the following.
+	closed                            bool // Shutdown has returned
+	accepted, buried, replays, purged int64
+	died                              map[eventbus.LetterID]bool
+	batches, claims, fails            int
+	lease                             int64
+}
+
+// fault chooses the fault of a batch.
+func (s *storeSim) fault(_ int, b *eventbus.Batch) (f storetest.Fault) {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.storeModel.process
+	p.batches++
+	refusable := len(b.Update)+len(b.Delete) == 0 && len(b.Remember)+len(b.Take) > 0
+	switch {
+	case p.dead.Load():
+	case p.batches == p.crashAt:
+		f.Kind = pick(s.faults, storetest.CrashBefore, storetest.CrashAfter)
+		p.dead.Store(true)
+		close(p.crashing)
+		s.logf("crash at the next batch, after=%v", f.Kind == storetest.CrashAfter)
+	case refusable && chance(s.faults, 4):
+		f.Kind = storetest.Refuse
+		s.logf("refuse:%s", s.describe(b))
+	case simStoreFails && !p.quiet && chance(s.faults, 2):
+		f.Kind = pick(s.faults, storetest.FailBefore, storetest.FailAfter)
+		s.tally.restarts.Add(1)
+		p.fails++
+		s.logf("fail at the next batch, after=%v", f.Kind == storetest.FailAfter)
+	case chance(s.faults, p.slow):
+		f.Delay = ms(s.faults, 30)
+	}
+	return f
+}
+
+// claimFault chooses the fault of a Claim.
+func (s *storeSim) claimFault(_ int, _ eventbus.ClaimQuery) (f storetest.Fault) {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.storeModel.process
+	p.claims++
+	if p.fails > 0 { // what the lease that has ended had not recorded is lost
+		if lease := s.data.Dump().Lease; lease != p.lease {
+			p.lease = lease
+			s.forget()
+			s.logf("reopened")
+		}
+	}
+	switch {
+	case p.dead.Load():
+	case p.claims == p.claimCrashAt:
+		f.Kind = pick(s.faults, storetest.CrashBefore, storetest.CrashAfter)
+		close(p.crashing)
+		s.logf("crash at a claim, after=%v", f.Kind == storetest.CrashAfter)
+	case chance(s.faults, p.slow/4):
+		f.Delay = ms(s.faults, 30)
+	}
+	return f
+}
+
+// newProcess opens the data and makes a bus.
+func (s *storeSim) newProcess(quiet bool) *storeProcess {
+	s.n++
+	rng := s.rng
+	p := &storeProcess{
+		sim: s, rng: rand.New(rand.NewPCG(s.seed, 40+uint64(s.n))), quiet: quiet, crashing: make(chan struct{}),
+		retries: rng.IntN(4), slow: pick(rng, 0, 0, 20, 90), bursts: chance(rng, 30), died: map[eventbus.LetterID]bool{},
+	}
+	queue, concurrency := 1+rng.IntN(20), 1+rng.IntN(6)
+	if s.n == 1 || simIsolationChanges {
+		s.isolated = chance(rng, 25)
+	}
+	options := []eventbus.Option{
+		eventbus.WithLogger(zap.NewNop()), eventbus.WithQueueCapacity(queue), eventbus.WithConcurrency(concurrency),
+		eventbus.WithTimeout(storeTimeout), eventbus.WithRetry(eventbus.MaxRetries(p.retries), eventbus.BaseDelay(pick[time.Duration](rng, 10, 100, 1000)*time.Millisecond)),
+	}
+	if s.isolated {
+		options = append(options, eventbus.WithIsolation())
+	}
+	circuit := chance(rng, 40)
+	if circuit {
+		options = append(options, eventbus.WithCircuit(eventbus.MinEvents(4), eventbus.OpenFor(300*time.Millisecond)))
+	} else {
+		options = append(options, eventbus.WithCircuit(eventbus.NoCircuit()))
+	}
+	switch {
+	case quiet:
+	case chance(rng, 40):
+		p.crashAt = 1 + rng.IntN(80)
+	case chance(rng, 15):
+		p.crashAt = 1 + rng.IntN(8) // during recovery
+	case chance(rng, 15):
+		p.claimCrashAt = 1 + rng.IntN(5)
+	}
+	p.what = fmt.Sprintf("%d: queue %d, concurrency %d, isolated %v, circuit %v, retries %d, slow %d%%, bursts %v, crash at batch %d, claim %d",
+		s.n, queue, concurrency, s.isolated, circuit, p.retries, p.slow, p.bursts, p.crashAt, p.claimCrashAt)
+	s.what += p.what + "\n"
+	store, err := s.data.Open()
+	if err != nil {
+		panic(err)
+	}
+	p.bus, err = eventbus.New(append(options, eventbus.WithStore(store))...)
+	if err != nil {
+		panic(err)
+	}
+	p.lease = s.data.Dump().Lease
+	s.opens(p)
+	s.tally.processes.Add(1)
+	return p
+}
+
+// process runs a process from its start to its end.
+func (s *storeSim) process(quiet bool) {
+	p := s.newProcess(quiet)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	p.ctx = ctx
+	var late []*storeSub
+	for _, sub := range s.subs {
+		sub.sub, sub.present = nil, false
+		switch {
+		case chance(s.rng, 75):
+			p.subscribe(sub)
+		case quiet || chance(s.rng, 60):
+			late = append(late, sub)
+		}
+	}
+	early := chance(s.rng, 30)
+	if early {
+		p.startPublishers()
+		time.Sleep(ms(s.rng, 50))
+	}
+	err := p.bus.Start(ctx)
+	s.logs("started: %v", err)
+	if !early {
+		p.startPublishers()
+	}
+	p.publishers.Go(func() { p.operate(late) })
+	lasts := time.Hour
+	end := pick(s.rng, "crash", "shutdown", "cut")
+	if !quiet && end != "shutdown" {
+		lasts = pick[time.Duration](s.rng, 100, 1000, 1000, 3000, 60_000) * time.Millisecond
+	}
+	published := make(chan struct{})
+	go func() { p.publishers.Wait(); close(published) }()
+	select {
+	case <-p.crashing:
+	case <-time.After(ms(s.rng, int(lasts.Milliseconds()))):
+	}
+	switch {
+	case p.isCrashing():
+		for s.data.Dump().Lease != 0 { // it comes at once
+			runtime.Gosched()
+		}
+		p.crash(cancel)
+	case quiet:
+		<-published
+		p.rest()
+		p.shutdown(time.Hour)
+	case end == "crash":
+		s.data.Crash()
+		p.crash(cancel)
+	case end == "shutdown":
+		p.shutdown(time.Hour)
+	default:
+		p.shutdown(ms(s.rng, 1000))
+	}
+	cancel()
+	<-published
+	time.Sleep(pick(s.rng, 2*storeTimeout, 3*storeTimeout)) // handlers return
+	p.check()
+}
+
+func (p *storeProcess) isCrashing() bool {
+	select {
+	case <-p.crashing:
+		return true
+	default:
+		return false
+	}
+}
+
+// crash ends the goroutines of a process that has crashed.
+func (p *storeProcess) crash(cancel func()) {
+	p.dead.Store(true)
+	p.sim.logs("crashed")
+	p.sim.tally.crashes.Add(1)
+	cancel()
+	_ = p.bus.Shutdown(p.ctx)
+}
+
+// shutdown shuts the bus down. It may crash meanwhile.
+func (p *storeProcess) shutdown(limit time.Duration) {
+	s := p.sim
+	s.logs("shutdown within %v", limit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	began := time.Now()
+	err := p.bus.Shutdown(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logf("shut down: %v", err)
+	if p.isCrashing() {
+		p.dead.Store(true)
+		s.tally.crashes.Add(1)
+		return
+	}
+	var left *eventbus.ShutdownError
+	if errors.As(err, &left) && len(left.Unfinished) > 0 {
+		s.failf(nil, "Shutdown names %d unfinished events, which the store has", len(left.Unfinished))
+	}
+	if took := time.Since(began); took > limit+time.Second {
+		s.failf(nil, "Shutdown took %v", took)
+	}
+	p.closed = true
+}
+
+// check compares the data, and the ledger of a process that has shut down, with the batches.
+func (p *storeProcess) check() {
+	s := p.sim
+	dump := s.data.Dump()
+	var refs []eventbus.Ref
+	for _, r := range dump.Records {
+		refs = append(refs, r.Ref)
+		if !p.dead.Load() && r.Lease != 0 {
+			s.logs("record %d is leased", r.Ref)
+		}
+	}
+	var letters []eventbus.LetterID
+	for _, l := range dump.Letters {
+		letters = append(letters, l.ID)
+	}
+	s.checkData(refs, letters)
+	if p.dead.Load() {
+		return
+	}
+	l := p.bus.Metrics().Ledger
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case dump.Lease != 0:
+		s.failf(nil, "the store still has the lease")
+	case !l.Closed || !l.Balanced():
+		s.failf(nil, "the ledger does not balance: %+v", l)
+	case p.fails > 0:
+	case l.Accepted-l.Unrouted != p.accepted || l.DeadLettered != p.buried || l.Replays != p.replays:
+		s.failf(nil, "%d accepted, %d buried, %d replayed, the ledger has %+v", p.accepted, p.buried, p.replays, l)
+	case l.Stored > int64(len(refs)):
+		s.failf(nil, "%d records are left, the ledger has %+v", len(refs), l)
+	}
+}
+
+// rest waits until the last process has nothing to do.
+func (p *storeProcess) rest() {
+	s := p.sim
+	for _, sub := range s.subs {
+		if !sub.present {
+			p.subscribe(sub)
+		}
+		_, _ = sub.sub.Resume(), sub.sub.Reset()
+	}
+	time.Sleep(time.Hour)
+	for i, eventType := range []string{"a.x", "a.y", "b.x"} { // the keys are free
+		for _, key := range []string{"", "k0", "k1"} {
+			p.publishAndWait(s.newEvent(eventType, key, time.Duration(i)*time.Second, false), time.Hour)
+		}
+	}
+	for _, sub := range s.subs {
+		_, _ = sub.sub.Resume(), sub.sub.Reset()
+	}
+	time.Sleep(time.Hour)
+	s.checkQuiet()
+}
