@@ -49,8 +49,8 @@
 //
 //   - A subscription needs a name ([Named]), by which a later process finds its deliveries. Subscribe
 //     before Start.
-//   - Payloads are encoded: as JSON, or by [WithCodec]. [Typed] decodes them. Other handlers receive a
-//     [encoding/json.RawMessage]. Publish rejects a payload that cannot be encoded with a
+//   - Payloads are encoded: as JSON, or by [WithCodec]. [Typed] decodes them. Other handlers receive
+//     an [encoding/json.RawMessage]. Publish rejects a payload that cannot be encoded with a
 //     [*PayloadError].
 //   - Handlers do not see the values of the context passed to Publish. [WithMetadataFrom] copies them
 //     into the event's metadata.
@@ -58,6 +58,11 @@
 //     with the same event id. A subscription whose success is recorded does not run again.
 //   - A delivery to a name without a subscription is parked in the store until the subscription exists.
 //     [Formerly] adopts an earlier name.
+//   - An event that kills the process repeatedly becomes a dead letter with [ReasonCrash].
+//
+// The disk is the queue: Publish does not wait for memory. [WithMaxUnsettled] bounds what the store
+// has. What operators order with [Subscription.Pause], [Subscription.HoldUntil] and
+// [Subscription.Trip] is in the store, too.
 //
 // If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
 // returns an [*IndeterminateError]. Publish again with its ID: the bus accepts the event once. After

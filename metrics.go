@@ -41,8 +41,8 @@ type Metrics struct {
 	// Store counts the records and letters of the store, those of other processes included. It is nil
 	// for a bus in memory. It is the last known value after Shutdown, or while the store fails.
 	Store *StoreStats
-	// Behind is set while the store has records that the bus has yet to claim: those of an earlier
-	// process, of another process, of a new subscription, or those that the queue has no room for.
+	// Behind is set while the bus has yet to claim records of the store: those of an earlier process,
+	// of another process, of a new subscription, and those for which memory had no room.
 	Behind bool
 
 	Ledger Ledger
@@ -231,7 +231,7 @@ func (b *Bus) Metrics() Metrics {
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
 	if m.Store = b.storeStats(); m.Store != nil {
 		m.DeadLetters = int(m.Store.Letters)
-		m.Behind = b.started.Load() && !b.ending.Load() && b.feeder.isBehind()
+		m.Behind = b.isBehindStore()
 	} else {
 		m.DeadLetters, m.LettersEvicted = b.letters.count()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/gob"
 	"encoding/json"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -239,5 +240,27 @@ func TestStore_PayloadsOfACodec(t *testing.T) {
 		publish(t, bus, "order.placed", Order{"o-17", 4200})
 		eventbustest.WaitSettled(t, bus)
 		require.Equal(t, []Order{{"o-17", 4200}}, eventbustest.Payloads[Order](&rec))
+	})
+}
+
+// Throttled deliveries for which the line has no room wait in the store.
+func TestStore_WaitSettledWaitsForThrottledDeliveriesInTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var handled atomic.Int64
+		bus := eventbustest.New(t, stored(t, storetest.NewModel()))
+		subscribe(t, bus, func(context.Context, eventbus.Event) error {
+			time.Sleep(time.Millisecond)
+			handled.Add(1)
+			return nil
+		}, mail, eventbus.Concurrency(1))
+		const events = 10_500
+		batch := make([]eventbus.Publication, events)
+		for i := range batch {
+			batch[i].Type = "order.placed"
+		}
+		_, err := bus.PublishBatch(t.Context(), batch)
+		require.NoError(t, err)
+		eventbustest.WaitSettled(t, bus)
+		require.EqualValues(t, events, handled.Load())
 	})
 }
