@@ -57,6 +57,7 @@ type Bus struct {
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
+	lastStats atomic.Pointer[StoreStats] // the last answer of the store
 	abandoned abandonedCalls
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
 	left      sync.Map     // place to nil: keys of dispatches that Shutdown has left to the store

@@ -172,10 +172,9 @@ func (f *feeder) start(ctx context.Context) error {
 	}
 	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	if err == nil && !more {
-		more, err = f.feedDoors(ctx, false) // no worker runs yet: nobody makes room
-	}
-	if err == nil && !more {
-		_, err = f.catchUp(ctx)
+		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
+			_, err = f.catchUp(ctx)
+		}
 	}
 	if err != nil {
 		return err
@@ -292,7 +291,7 @@ func (f *feeder) feed() error {
 		return err
 	}
 	for f.hasWork() {
-		if _, err := f.feedDoors(ctx, true); err != nil {
+		if err := f.feedDoors(ctx, true); err != nil {
 			return err
 		}
 		if !f.isBehind() {
@@ -310,6 +309,18 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+// isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
+func (b *Bus) isBehindStore() bool {
+	if !b.started.Load() || b.ending.Load() {
+		return false
+	}
+	behind := b.feeder.hasWork()
+	for _, s := range b.list() {
+		behind = behind || s.door.hasSpilled()
+	}
+	return behind
 }
 
 func (f *feeder) hasWork() bool {
@@ -399,43 +410,43 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
-// feedDoors claims deliveries at the doors that have asked. With waits, it waits for room in the
-// queue. Otherwise it reports whether there are more.
-func (f *feeder) feedDoors(ctx context.Context, waits bool) (more bool, err error) {
-	for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-		if more, err = f.feedDoor(ctx, door, waits); err != nil || more {
-			return more, err
+// feedDoors claims deliveries at the doors that have asked. It waits for room in the queue, or
+// leaves the others for later.
+func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
+	f.order.Lock()
+	asked := len(f.doors)
+	f.order.Unlock()
+	for range asked {
+		if err := f.feedDoor(ctx, f.nextDoor(), waits); err != nil {
+			return err
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
 // subscription that has ended. The door asks again when it has room.
-func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) (more bool, err error) {
+func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	f.bus.mu.Lock()
 	s, exists := f.bus.subscriptions.Find(name)
 	removed := f.bus.removed[name]
 	f.bus.mu.Unlock()
 	if !exists && !removed {
-		return false, nil
+		return nil
 	}
 	for {
 		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, waits)
 		switch {
 		case err != nil:
-			return false, err
+			return err
 		case exists:
 			s.door.claimed(name, more)
 			if more {
 				f.bus.tend(s)
 			}
-			return more && !waits, nil
-		case !more:
-			return false, nil
-		case !waits:
-			f.askDoors([]string{name})
-			return true, nil
+			return nil
+		case !more || !waits:
+			return nil
 		}
 	}
 }
@@ -484,11 +495,9 @@ func (f *feeder) cancelScheduled(ctx context.Context, id EventID) error {
 	}
 	for _, r := range claimed.Records {
 		d := f.restore(r)
-		settled := make(chan error, 1)
-		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(err error) { settled <- err })
-		if err := <-settled; err != nil {
-			return err // the store has failed, and may have cancelled it
-		}
+		settled := make(chan struct{})
+		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(error) { close(settled) })
+		<-settled
 	}
 	return nil
 }

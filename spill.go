@@ -106,3 +106,10 @@ func (o *door) claimed(name string, more bool) {
 		o.circuit.gate.Or(gateLine)
 	}
 }
+
+// hasSpilled reports whether the door is open and the store has deliveries for it.
+func (o *door) hasSpilled() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spill.any() && o.closed == "" && o.circuit.gate.Load()&(gatePaused|gateOutage) == 0
+}
