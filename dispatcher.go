@@ -339,6 +339,9 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		s.door.orphan(parked)
 		b.record(&change{kind: toPark, d: parked, free: true})
 		return all
+	case why == shutLeft:
+		b.record(&change{kind: toPark, d: parked, free: true})
+		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
 		b.settle(parked, Dropped)
 		return all

@@ -161,6 +161,9 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	b.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
+		if b.ending.Load() {
+			s.door.leaves(d)
+		}
 		s.door.release(b, d)
 		b.tend(s)
 	}
