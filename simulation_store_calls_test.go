@@ -230,8 +230,9 @@ func (m *storeModel) forget() {
 	}
 }
 
-// removed notes that a subscription was removed: its deliveries die, unless a crash comes first.
-func (m *storeModel) removed(sub int) {
+// loosen exempts the deliveries of a subscription from the order of keys. After Unsubscribe they die,
+// unless a crash comes first.
+func (m *storeModel) loosen(sub int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.events {

@@ -28,6 +28,10 @@ const simStoreFails = true
 // simIsolationChanges lets a process have isolation and the next one not, or the other way round.
 const simIsolationChanges = false
 
+// simAdoptionKeepsOrder checks the order of a key at a subscription that is made, maybe under a new
+// name, while the bus has deliveries for it.
+const simAdoptionKeepsOrder = false
+
 // storeShare is the share of the store schedules of TestSimulation: one for so many others.
 const storeShare = 4
 
