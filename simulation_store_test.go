@@ -253,18 +253,20 @@ func (s *storeSim) fault(_ int, b *eventbus.Batch) (f storetest.Fault) {
 
 // claimFault chooses the fault of a Claim.
 func (s *storeSim) claimFault(_ int, _ eventbus.ClaimQuery) (f storetest.Fault) {
+	lease := int64(0)
+	if simStoreFails {
+		lease = s.data.Dump().Lease // before the locks: applied runs under the Model's
+	}
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.storeModel.process
 	p.claims++
-	if p.fails > 0 { // what the lease that has ended had not recorded is lost
-		if lease := s.data.Dump().Lease; lease != p.lease {
-			p.lease = lease
-			s.forget()
-			s.logf("reopened")
-		}
+	if lease != 0 && lease != p.lease { // what the lease that has ended had not recorded is lost
+		p.lease = lease
+		s.forget()
+		s.logf("reopened")
 	}
 	switch {
 	case p.dead.Load():
