@@ -69,7 +69,7 @@ func (m *storeModel) begins(p *storeProcess, sub *storeSub, gone *bool, ctx cont
 		for other := range m.live[storeLine{sub.index, e.key}] {
 			switch {
 			case other == d || other.handled:
-			case other.call.runs():
+			case other.call.runs() && !other.loose:
 				m.failf(e, "s%d is called, and handles e%d of the same key", sub.index, other.event.n)
 			case other.record.before(r) && !other.loose && !d.loose:
 				m.failf(e, "s%d is called before e%d of the same key", sub.index, other.event.n)
