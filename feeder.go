@@ -482,22 +482,3 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 	}
 	return claimed.More, err
 }
-
-// cancelScheduled settles a scheduled event that the store has.
-func (f *feeder) cancelScheduled(ctx context.Context, id EventID) error {
-	b := f.bus
-	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
-	if err != nil {
-		return err
-	}
-	if len(claimed.Records) == 0 {
-		return ErrNotScheduled
-	}
-	for _, r := range claimed.Records {
-		d := f.restore(r)
-		settled := make(chan struct{})
-		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(error) { close(settled) })
-		<-settled
-	}
-	return nil
-}
