@@ -85,7 +85,9 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
 	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
 	if err != nil {
-		b.feeder.failed(err)
+		if ctx.Err() == nil && !errors.Is(err, ErrNoLease) {
+			b.feeder.failed(err)
+		}
 		return err
 	}
 	if len(claimed.Records) == 0 {
