@@ -353,12 +353,15 @@ func After(d time.Duration) PublishOption {
 	}
 }
 
-// At schedules an event as After does, for an instant. A past instant means now. The zero time is
-// an error.
+// At schedules an event as After does, for an instant. A past instant means now. The zero time and
+// an instant after the year 9999 are errors.
 func At(t time.Time) PublishOption {
 	return func(p publication) publication {
 		if t.IsZero() {
 			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; omit the option for an event that is due now"})
+		}
+		if t.Unix() > 0 && !storable(t) {
+			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: badYear})
 		}
 		p.when = &dueOption{at: t}
 		return p

@@ -47,6 +47,7 @@ var rootCalls = callRules{
 		"dispatch.go": "the data of a dispatch: its methods read and write fields, and decide nothing",
 	},
 	allowed: map[filePair]string{
+		{"door.go", "feeder.go"}:                "the feeder claims, and wakes, again",
 		{"restart.go", "record.go"}:             "a transition is a recorded change",
 		{"restart.go", "lifecycle.go"}:          "a dispatch that settles may be the last one that Shutdown waits for; after its end nothing starts",
 		{"restart.go", "feeder.go"}:             "the feeder claims, and wakes, again",
