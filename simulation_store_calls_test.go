@@ -140,6 +140,7 @@ func (m *storeModel) publishes(how string, events ...*storeEvent) {
 	defer m.mu.Unlock()
 	for _, e := range events {
 		e.attempts++
+		e.changes = maps.Clone(m.changes)
 		m.logf("%s e%d type=%s key=%q after=%v given=%v", how, e.n, e.eventType, e.key, e.after, e.given)
 	}
 }
@@ -235,6 +236,7 @@ func (m *storeModel) forget() {
 func (m *storeModel) loosen(sub int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.changes[sub]++
 	for _, e := range m.events {
 		if d := e.deliveries[sub]; d != nil && d.place == placeRecord {
 			d.loose = true
