@@ -150,6 +150,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	if !admits {
 		return pass, shutOpen, change
 	}
+	o.arrivedLocked(d)
 	if seated {
 		o.line.Move(d, line.Inside)
 	}
@@ -226,6 +227,7 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 	defer o.mu.Unlock()
 	seated := d.seat().Number != 0
 	reason := o.reasonLocked(b, d, why)
+	o.arrivedLocked(d)
 	switch {
 	case o.closed != "":
 		return nil, false, o.closed
