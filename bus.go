@@ -57,6 +57,7 @@ type Bus struct {
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
+	lastStats atomic.Pointer[StoreStats] // the last answer of the store
 	abandoned abandonedCalls
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
 	fullLines atomic.Int32 // doors with room != nil
@@ -71,14 +72,16 @@ type Bus struct {
 	quota   quota
 
 	suspects suspects
-	stuck   atomic.Bool   // an observer did not return in time for the cut
-	leaving chan struct{} // closed when ending has been set
-	drained chan struct{} // closed during Shutdown, when it has no dispatch to wait for
-	closed  chan struct{} // closed when Shutdown is done
+	unknown  unknowns
+	stuck    atomic.Bool   // an observer did not return in time for the cut
+	leaving  chan struct{} // closed when ending has been set
+	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
+	closed   chan struct{} // closed when Shutdown is done
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
 	missing       map[string]*Subscription // stand-ins, see namedLocked
+	removed       map[string]bool          // names of subscriptions that ended, with a store
 	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
 	cause         error         // of cutting

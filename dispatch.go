@@ -173,6 +173,7 @@ type stored struct {
 	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
 	crashes  int         // see Record; 0 once an attempt has not crashed the process
 	marked   bool        // it runs in a group of suspects
+	parked   bool        // it was claimed from those that are parked at its last target
 }
 
 // stored returns nil without a store.
@@ -181,6 +182,12 @@ func (d *dispatch) stored() *stored {
 		return nil
 	}
 	return d.origin.stored
+}
+
+// unspilled reports whether the delivery was parked in the store only.
+func (d *dispatch) unspilled() bool {
+	s := d.stored()
+	return s != nil && s.parked
 }
 
 // store gives a dispatch a place for its record. Copies and split deliveries share their origin, so

@@ -336,6 +336,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonUnsubscribed)
 		return all
 	case why == shutMissing:
+		s.door.orphan(parked)
 		b.record(&change{kind: toPark, d: parked, free: true})
 		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
@@ -345,7 +346,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonCircuitOpen)
 		return all
 	}
-	victim, reason := s.door.sit(b, parked, why)
+	victim, spills, reason := s.door.sit(b, parked, why)
 	if victim != nil {
 		b.settle(victim, Dropped)
 	}
@@ -353,7 +354,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	case reason != "":
 		b.bury(parked, reason)
 	case victim != parked:
-		b.record(&change{kind: toPark, d: parked})
+		b.record(&change{kind: toPark, d: parked, free: spills})
 	}
 	return all
 }
@@ -364,12 +365,15 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	if attempt := d.takeObserved(); attempt != nil {
 		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
 	}
+	b.leaveKey(d)
 	if free {
-		d.unawait(s)
 		b.leaveToStore(d)
+		if b.isAdopted(s) {
+			b.feeder.askDoors([]string{s.id})
+		}
+		b.tend(s)
 		return
 	}
-	b.leaveKey(d)
 	d.state = stateParked
 	reason := parking(d.seat().Reason)
 	if refused := s.door.join(b, d); refused != "" {

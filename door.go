@@ -68,6 +68,7 @@ type door struct {
 	ledger   *ledger
 
 	mu          sync.Mutex // guards the following, and the seats of its dispatches
+	spill       spill
 	line        line.Line[*dispatch]
 	reported    [line.Reasons]int // parked deliveries that the ledger includes
 	wakeAt      int64             // when the timer tends the door, 0 for no timer
@@ -138,7 +139,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	if most, _ := o.circuit.admits(now); most == 0 {
 		return gate, shutOpen, change
 	}
-	if !seated && o.line.Parked()[throttled] > 0 || o.running.Load() > o.limitNow(b) {
+	if !seated && (o.line.Parked()[throttled] > 0 || o.spill.count > 0 && !d.unspilled()) || o.running.Load() > o.limitNow(b) {
 		return gate, shutThrottled, change
 	}
 	pass, admits, change := o.circuit.enter(now)
@@ -154,7 +155,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 // isBehindLocked reports whether an earlier delivery of the key has a seat.
 func (o *door) isBehindLocked(d *dispatch) bool {
 	_, behind := o.line.First(d.key)
-	return behind && d.key != ""
+	return d.key != "" && (behind || o.spill.keys[d.key] > 0 && !d.unspilled())
 }
 
 // limitNow returns the concurrency limit that applies now. While the bus has no free worker, a
@@ -215,35 +216,38 @@ func (b *Bus) lend(s *Subscription) {
 
 // sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
 // full, it returns the reason for a dead letter, or the delivery to drop: the oldest in the line,
-// or d.
-func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, refused Reason) {
+// or d. With spills, the delivery has no seat: only the store keeps it.
+func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills bool, refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	seated := d.seat().Number != 0
 	reason := o.reasonLocked(b, d, why)
 	switch {
 	case o.closed != "":
-		return nil, o.closed
-	case seated || o.line.Taken() < o.capacity:
+		return nil, false, o.closed
+	case seated || o.line.Taken() < o.capacity && (o.spill.count == 0 || d.unspilled()):
+	case o.spill.allowed:
+		o.spillLocked(d, reason)
+		return nil, true, ""
 	case o.whenFull == DropNewestWhenFull:
-		return d, ""
+		return d, false, ""
 	case o.whenFull == DropOldestWhenFull:
 		oldest, ok := o.line.Oldest()
 		if !ok { // all are inside or on their way
-			return d, ""
+			return d, false, ""
 		}
 		o.line.Drop(oldest)
 		o.countLocked(b) // before the victim settles: see unsettled
 		victim = oldest
 	case o.whenFull == DeadLetterWhenFull || !parkingRules[reason].publishWaits:
-		return nil, ReasonOverflow
+		return nil, false, ReasonOverflow
 	}
 	if !seated {
 		o.line.Sit(d)
 		o.circuit.gate.Or(gateLine)
 	}
 	d.Seat().Reason = uint8(reason)
-	return victim, ""
+	return victim, false, ""
 }
 
 // reasonLocked returns why a delivery is parked: held while the door is shut by a pause or an
@@ -286,7 +290,7 @@ func (o *door) wait(d *dispatch) {
 func (o *door) release(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.line.Leave(d); o.line.Taken() == 0 {
+	if o.line.Leave(d); o.line.Taken() == 0 && !o.spill.any() {
 		o.circuit.gate.And(^uint64(gateLine))
 	}
 	o.countLocked(b)
@@ -315,9 +319,13 @@ func (b *Bus) tend(s *Subscription) {
 		b.requeue(d)
 	}
 	o.countLocked(b)
+	asks := o.asksLocked(s.id)
 	o.mu.Unlock()
 	if converted {
 		b.checkDrained()
+	}
+	if len(asks) > 0 {
+		b.feeder.askDoors(asks)
 	}
 }
 
@@ -425,7 +433,7 @@ func (o *door) countLocked(b *Bus) {
 		}
 	}
 	o.reported = parked
-	full := o.line.Taken() >= o.capacity && o.whenFull == WaitWhenFull && o.closed == "" && publishWaits(parked)
+	full := o.line.Taken() >= o.capacity && !o.spill.allowed && o.whenFull == WaitWhenFull && o.closed == "" && publishWaits(parked)
 	switch {
 	case full && o.room == nil:
 		o.room = make(chan struct{})

@@ -170,7 +170,13 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
-	if _, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true); err != nil {
+	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+	if err == nil && !more {
+		if err = f.feedDoors(ctx); err == nil {
+			_, err = f.catchUp(ctx)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)
@@ -284,11 +290,12 @@ func (f *feeder) feed() error {
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
-	for f.isBehind() {
-		for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-			if err := f.feedDoor(ctx, door); err != nil {
-				return err
-			}
+	for f.hasWork() {
+		if err := f.feedDoors(ctx); err != nil {
+			return err
+		}
+		if !f.isBehind() {
+			continue
 		}
 		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 		if err != nil {
@@ -302,6 +309,24 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+// isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
+func (b *Bus) isBehindStore() bool {
+	if !b.started.Load() || b.ending.Load() {
+		return false
+	}
+	behind := b.feeder.hasWork()
+	for _, s := range b.list() {
+		behind = behind || s.door.hasSpilled()
+	}
+	return behind
+}
+
+func (f *feeder) hasWork() bool {
+	f.order.Lock()
+	defer f.order.Unlock()
+	return f.behind || len(f.doors) > 0
 }
 
 func (f *feeder) isBehind() bool {
@@ -367,6 +392,14 @@ func (f *feeder) holdBack() (arrived func(names []string)) {
 	}
 }
 
+// askDoors makes the feeder claim deliveries that are parked in the store at doors.
+func (f *feeder) askDoors(names []string) {
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.doors = append(f.doors, names...)
+	f.wakeUp()
+}
+
 // nextDoor returns the next name whose deliveries are to be claimed, or "".
 func (f *feeder) nextDoor() (name string) {
 	f.order.Lock()
@@ -377,15 +410,41 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
-// feedDoor claims the deliveries that are parked in the store at a door.
-func (f *feeder) feedDoor(ctx context.Context, name string) error {
-	for more := true; more; {
-		var err error
-		if more, err = f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true); err != nil {
+// feedDoors claims deliveries at the doors that have asked.
+func (f *feeder) feedDoors(ctx context.Context) error {
+	for door := f.nextDoor(); door != ""; door = f.nextDoor() {
+		if err := f.feedDoor(ctx, door); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
+// subscription that has ended. The door asks again when it has room.
+func (f *feeder) feedDoor(ctx context.Context, name string) error {
+	f.bus.mu.Lock()
+	s, exists := f.bus.subscriptions.Find(name)
+	removed := f.bus.removed[name]
+	f.bus.mu.Unlock()
+	if !exists && !removed {
+		return nil
+	}
+	for {
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true)
+		switch {
+		case err != nil:
+			return err
+		case exists:
+			s.door.claimed(name, more)
+			if more {
+				f.bus.tend(s)
+			}
+			return nil
+		case !more:
+			return nil
+		}
+	}
 }
 
 // errFeederStops is the error of a claim that Shutdown, or a failure of the store, has ended.

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"math"
+	"slices"
 
 	"go.uber.org/zap"
 
@@ -30,6 +31,12 @@ func (f *feeder) restore(r *Record) *dispatch {
 		b.ledger.claimed.Add(1)
 	}
 	d := b.restore(r, f.targetsOf(r))
+	if r.State == RecordParked {
+		d.origin.stored.parked = true
+		if r.Own {
+			d.seatedAt().door.unspill(r.Key)
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if waiter := f.waiters[d.id]; waiter != nil && r.Own {
@@ -55,6 +62,28 @@ func (f *feeder) targetsOf(r *Record) *targets {
 	return to
 }
 
+// removedLocked notes that a subscription has ended.
+func (b *Bus) removedLocked(s *Subscription) {
+	if b.removed == nil {
+		b.removed = make(map[string]bool)
+	}
+	for _, name := range append(slices.Clone(s.formerly), s.id) {
+		b.removed[name] = true
+		delete(b.missing, name) // that stand-in was made for the time before the subscription
+	}
+}
+
+// isAdopted reports whether a subscription has taken the place of a stand-in.
+func (b *Bus) isAdopted(s *Subscription) bool {
+	if s.door.circuit.gate.Load()&gateMissing == 0 {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, exists := b.subscriptions.Find(s.id)
+	return exists
+}
+
 // namedLocked returns the subscription with a name, or its stand-in.
 func (b *Bus) namedLocked(name string) *Subscription {
 	if s, ok := b.subscriptions.Find(name); ok {
@@ -63,10 +92,15 @@ func (b *Bus) namedLocked(name string) *Subscription {
 	if s := b.missing[name]; s != nil {
 		return s
 	}
+	// Deliveries of a subscription that this process has removed are dead-lettered.
+	why, removed := uint64(gateMissing), b.removed[name]
+	if removed {
+		why = gateRemoved
+	}
 	s := &Subscription{bus: b, id: name, named: true, timeout: b.config.timeout}
 	s.door.limit, s.door.share, s.door.capacity, s.door.ledger = math.MaxInt32, math.MaxInt32, math.MaxInt, &b.ledger
 	s.door.circuit.init(b.config.circuit, b.time)
-	s.door.circuit.gate.Or(gateMissing)
+	s.door.circuit.gate.Or(why)
 	s.retry.Store(&noRetry)
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
@@ -75,6 +109,8 @@ func (b *Bus) namedLocked(name string) *Subscription {
 		b.missing = make(map[string]*Subscription)
 	}
 	b.missing[name] = s
-	b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
+	if !removed {
+		b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
+	}
 	return s
 }

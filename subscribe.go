@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -91,7 +92,8 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		formerly: c.formerly,
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
-	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = c.line, c.whenOpen, c.whenFull, &b.ledger
+	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
+	s.door.spill.allowed = b.store != nil && c.line == 0 && c.whenFull == WaitWhenFull
 	s.door.circuit.init(c.circuit, b.time)
 	s.ordering = make(semaphore, 1)
 	s.retry.Store(c.ownRetry())
@@ -128,6 +130,13 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	b.subscriptions.Add(s)
 	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)
+	for _, name := range taken {
+		if standIn := b.missing[name]; standIn != nil {
+			s.door.adopt(&standIn.door)
+		}
+		delete(b.removed, name)
+		delete(b.missing, name)
+	}
 	return s, nil
 }
 
@@ -188,7 +197,13 @@ func (s *Subscription) Unsubscribe() {
 	b.routes.Remove(parsed, s.place)
 	b.subscriptions.Remove(s.number)
 	b.several.Store(b.subscriptions.Len() > 1)
+	if b.store != nil {
+		b.removedLocked(s)
+	}
 	b.mu.Unlock()
+	if b.store != nil {
+		b.feeder.askDoors([]string{s.id})
+	}
 	b.freed() // the share of the last subscription has ended
 }
 

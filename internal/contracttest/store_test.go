@@ -654,3 +654,126 @@ func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
 		require.Len(t, handled, events-1)
 	})
 }
+
+func TestD12_TheStoreKeepsWhatALineHasNoRoomFor(t *testing.T) {
+	for _, crashes := range []bool{false, true} {
+		t.Run(fmt.Sprint("crashes ", crashes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				bus, _ := disk.open(t)
+				mail := disk.handles(t, bus, "mail", nil)
+				require.NoError(t, mail.Pause())
+				require.NoError(t, bus.Start(t.Context()))
+				const events = eventbus.DefaultLineCapacity + 3000
+				want := map[string][]string{}
+				for i := range events {
+					var options []eventbus.PublishOption
+					key := ""
+					if i%3 == 0 {
+						key = fmt.Sprint("k", i%7)
+						options = append(options, eventbus.Key(key))
+					}
+					mustPublish(t, bus, "a", fmt.Sprintf("%s/%d", key, i), options...)
+					want[key] = append(want[key], fmt.Sprintf("mail %s/%d 1", key, i))
+				}
+				synctest.Wait()
+				l := bus.Metrics().Ledger
+				require.EqualValues(t, eventbus.DefaultLineCapacity, l.Held)
+				require.EqualValues(t, 3000, l.Stored)
+				require.Empty(t, letters(t, bus))
+				if crashes {
+					disk.crash(bus)
+					bus, _ = disk.open(t)
+					mail = disk.handles(t, bus, "mail", nil)
+					require.NoError(t, bus.Start(t.Context()))
+					synctest.Wait()
+				}
+				require.NoError(t, mail.Resume())
+				time.Sleep(time.Minute)
+				got := map[string][]string{}
+				for _, call := range disk.took() {
+					key, _, _ := strings.Cut(strings.TrimPrefix(call, "mail "), "/")
+					got[key] = append(got[key], call)
+				}
+				require.ElementsMatch(t, want[""], got[""])
+				delete(want, "")
+				delete(got, "")
+				require.Equal(t, want, got)
+				require.Empty(t, disk.Dump().Records)
+				require.Zero(t, bus.Metrics().Ledger.Stored)
+				shutdown(t, bus)
+			})
+		})
+	}
+}
+
+func TestR5_UnsubscribeDeadLettersWhatTheStoreHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(1))
+		gate := make(chan struct{})
+		mail := disk.handles(t, bus, "mail", func(string, int) error { <-gate; return nil })
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 10 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		mustPublish(t, bus, "a", "later", eventbus.After(time.Hour))
+		synctest.Wait()
+		mail.Unsubscribe()
+		close(gate)
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		time.Sleep(time.Hour + time.Second)
+		all := letters(t, bus)
+		require.Len(t, all, 10)
+		for i := range all {
+			require.Equal(t, eventbus.ReasonUnsubscribed, all[i].Reason)
+		}
+		shutdown(t, bus)
+	})
+}
+
+// A publication whose outcome is unknown can be repeated with its id, and is accepted once.
+func TestD7_AnUnknownOutcomeCanBeRepeated(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.NoFault, storetest.FailBefore, storetest.FailAfter} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				faults := 0
+				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+					if len(b.New) == 0 || faults > 0 {
+						return storetest.Fault{}
+					}
+					faults++
+					return storetest.Fault{Kind: kind, Delay: time.Second}
+				}))
+				bus, _ := disk.open(t)
+				disk.handles(t, bus, "mail", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				_, err := bus.Publish(ctx, "a", "x")
+				var unknown *eventbus.IndeterminateError
+				require.ErrorAs(t, err, &unknown)
+				for {
+					id, err := bus.Publish(t.Context(), "a", "x", eventbus.ID(unknown.ID))
+					if err == nil {
+						require.Equal(t, unknown.ID, id)
+						break
+					}
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Minute)
+				calls := disk.took()
+				n := 0
+				for _, call := range calls {
+					if call == "mail x 1" {
+						n++
+					}
+				}
+				require.Equal(t, 1, n, "%v", calls)
+				_, err = bus.Publish(t.Context(), "a", "y", eventbus.ID(unknown.ID))
+				require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+				shutdown(t, bus)
+			})
+		})
+	}
+}

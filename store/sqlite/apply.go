@@ -54,6 +54,7 @@ func (tx *transaction) commit() error {
 		_, err := tx.w.exec("ROLLBACK")
 		return err
 	}
+	reach("commit: batches applied")
 	if err := tx.insertRecords(); err != nil {
 		return err
 	}
@@ -63,6 +64,7 @@ func (tx *transaction) commit() error {
 	if err := tx.prune(); err != nil {
 		return err
 	}
+	reach("commit: pruned")
 	tx.m.commits++
 	if tx.store.lease == nil {
 		tx.m.beside++
@@ -72,9 +74,11 @@ func (tx *transaction) commit() error {
 	if err := tx.m.update(tx.w); err != nil {
 		return err
 	}
+	reach("commit: counted")
 	if _, err := tx.w.exec("COMMIT"); err != nil {
 		return err
 	}
+	reach("commit: committed")
 	tx.committed(tx.m, tx.pages+int64(tx.bytes/3000))
 	for _, i := range tx.inserts {
 		i.record.Ref, i.record.Position = i.ref, i.position
@@ -96,11 +100,13 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], d.Content, timeText(d.Expires)); err != nil {
 			return nil, err
 		}
+		reach("batch: remembered")
 	}
 	for _, d := range b.Forget {
 		if _, err := tx.w.exec("DELETE FROM dedupe WHERE scope = ? AND key = ?", d.Scope, d.Key); err != nil {
 			return nil, err
 		}
+		reach("batch: forgotten")
 	}
 	for _, id := range b.Take {
 		if n, err := tx.w.exec("DELETE FROM letter WHERE id = ?", id[:]); err != nil {
@@ -110,12 +116,14 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		}
 		tx.m.letters--
 		tx.pages += 4
+		reach("batch: taken")
 	}
 	tx.open(b.New)
 	for _, r := range b.Update {
 		if err := tx.update(r); err != nil {
 			return nil, err
 		}
+		reach("batch: updated")
 	}
 	for _, ref := range b.Delete {
 		tx.m.states[tx.leased[ref]]--
@@ -126,11 +134,13 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		if err := tx.bury(l); err != nil {
 			return nil, err
 		}
+		reach("batch: buried")
 	}
 	for _, o := range b.Orders {
 		if err := tx.order(o); err != nil {
 			return nil, err
 		}
+		reach("batch: ordered")
 	}
 	return nil, nil
 }
@@ -336,6 +346,7 @@ func (tx *transaction) deleteRecords() error {
 		if deleted != n {
 			return tx.missing(refs[i])
 		}
+		reach("commit: deleted")
 		i += n
 	}
 	tx.pages += int64(len(refs) / 8)

@@ -53,14 +53,18 @@ func (c *committer) checkpoint(mode checkpointMode) error {
 // checkpointIfLarge runs a checkpoint if the log has grown.
 func (c *committer) checkpointIfLarge() {
 	if c.logSize >= int64(c.store.cfg.checkpointAt) {
+		reach("checkpoint: before")
 		c.tryCheckpoint(passive)
+		reach("checkpoint: after")
 	}
 }
 
 // checkpointIdle empties the log while nothing is submitted. It does not wait for other processes.
 func (c *committer) checkpointIdle() {
 	c.w.conn.SetBusyTimeout(time.Millisecond)
+	reach("idle checkpoint: before")
 	c.tryCheckpoint(truncate)
+	reach("idle checkpoint: after")
 	c.logSize = 0 // not again before the next commit
 	if c.w != nil {
 		c.w.conn.SetBusyTimeout(c.store.cfg.lockWait)

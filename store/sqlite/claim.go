@@ -118,9 +118,11 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 		return claimed, err
 	}
 	request := &leaseRequest{state: &state, records: claimed.Records, owners: owners}
+	reach("claim: selected")
 	if err := s.leaseRecords(request); err != nil {
 		return eventbus.Claimed{}, err
 	}
+	reach("claim: leased")
 	s.advance(&state, chosen, q)
 	return claimed, nil
 }
@@ -369,6 +371,7 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		if changed != n {
 			return nil, tx.missing(rows[0].r.Ref)
 		}
+		reach("claim: updated")
 		for _, row := range rows[:n] {
 			r := row.r
 			if all == 1 || all == 2 && r.Suspect {

@@ -232,7 +232,9 @@ func (c *committer) commit(group []*job) {
 			c.errs[i] = err
 		}
 		group[i] = nil
+		reach("done: before")
 		j.done(c.errs[i])
+		reach("done: after")
 	}
 	if err == nil {
 		c.checkpointIfLarge()
@@ -249,9 +251,11 @@ func (c *committer) apply(group []*job, errs []error) error {
 		}
 		c.lookedAt = now
 	}
+	reach("commit: before begin")
 	if _, err := c.w.exec("BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
+	reach("commit: begun")
 	tx := &c.tx
 	err := tx.begin()
 	for i, j := range group {
@@ -281,6 +285,7 @@ func (c *committer) committed(m meta, pages int64) {
 	if err := c.store.note(); err != nil {
 		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.lease.path), zap.Error(err))
 	}
+	reach("commit: witnessed")
 }
 
 // note records the last commit in the lease file. Without full syncs, a power cut can take the commit
@@ -323,6 +328,7 @@ func (c *committer) begin(why occasion, verify func(*meta) error) error {
 			if _, err := c.w.exec(sql, m.epoch); err != nil {
 				return err
 			}
+			reach("lease: crash noted")
 		}
 		m.epoch++
 		m.commits++
@@ -333,6 +339,7 @@ func (c *committer) begin(why occasion, verify func(*meta) error) error {
 		if err := c.loadCrashes(); err != nil {
 			return err
 		}
+		reach("lease: before commit")
 		c.meta, c.epoch = m, m.epoch
 		return nil
 	})

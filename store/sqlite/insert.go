@@ -55,6 +55,7 @@ func (tx *transaction) insertRecords() error {
 				if err := tx.insertRows(rows[:size]); err != nil {
 					return err
 				}
+				reach("commit: inserted")
 				rows = rows[size:]
 			}
 		}

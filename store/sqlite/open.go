@@ -105,6 +105,7 @@ func (s *Store) prepareFile(expected bool) error {
 	if err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
+	reach("open: created")
 	return f.Close()
 }
 

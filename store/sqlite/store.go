@@ -87,6 +87,7 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 		if s.lease, err = acquireLease(path); err != nil {
 			return nil, err
 		}
+		reach("open: locked")
 	}
 	if err := s.connect(ctx, opening); err != nil {
 		return nil, errors.Join(s.explain(err), s.lease.release())
@@ -123,6 +124,7 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		return err
 	}
 	s.committer.w = w
+	reach("open: connected")
 	w.conn.SetInterrupt(ctx.Done())
 	if s.file, err = os.Stat(s.path); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
@@ -130,6 +132,7 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	if err := w.setUp(s); err != nil {
 		return err
 	}
+	reach("open: migrated")
 	if why == reopening {
 		if err := w.quickCheck(); err != nil {
 			return err
@@ -148,13 +151,16 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	if err := s.committer.begin(why, verify); err != nil {
 		return err
 	}
+	reach("lease: committed")
 	if s.lease != nil {
 		if err := s.lease.sign(); err != nil {
 			return err
 		}
+		reach("lease: signed")
 		if err := s.note(); err != nil {
 			return fmt.Errorf("sqlite: %w", err)
 		}
+		reach("lease: witnessed")
 	}
 	w.conn.SetInterrupt(nil)
 	s.claimMu.Lock()
@@ -207,9 +213,11 @@ func (s *Store) reopen(ctx context.Context) error {
 	}
 	defer s.reads.give()
 	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed"))
+	reach("reopen: before")
 	if err := s.disconnect(); err != nil {
 		s.cfg.logger.Warn("closing the connections of a failed store failed", zap.String("path", s.path), zap.Error(err))
 	}
+	reach("reopen: disconnected")
 	if s.lease != nil && !s.lease.inPlace() {
 		l, err := acquireLease(s.path)
 		if err != nil {
@@ -224,6 +232,7 @@ func (s *Store) reopen(ctx context.Context) error {
 		return err
 	}
 	s.committer.recover()
+	reach("reopen: after")
 	return nil
 }
 
@@ -267,11 +276,18 @@ func (s *Store) shut() error {
 		}
 		defer r.give()
 	}
+	reach("close: before")
 	err := s.committer.endLease()
+	reach("close: lease ended")
 	if err == nil && s.committer.failure() == nil {
 		err = s.explain(s.committer.checkpoint(truncate))
 	}
-	return errors.Join(err, s.disconnect(), s.lease.release())
+	reach("close: checkpointed")
+	err = errors.Join(err, s.disconnect())
+	reach("close: disconnected")
+	err = errors.Join(err, s.lease.release())
+	reach("close: released")
+	return err
 }
 
 // state returns the error of a store that has failed or is closed, or nil.

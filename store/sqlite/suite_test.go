@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -9,7 +10,19 @@ import (
 	"github.com/surebus/eventbus/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// runCrashChild does the work of a child process of TestCrash. It is nil where the test is skipped.
+var runCrashChild func(spec string)
+
+// crashEnv is the environment variable with the crashSpec of a child process.
+const crashEnv = "EVENTBUS_SQLITE_CRASH"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(crashEnv); spec != "" && runCrashChild != nil {
+		runCrashChild(spec)
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // TestStore runs the conformance suite of stores.
 func TestStore(t *testing.T) {

@@ -95,6 +95,7 @@ func (w *writer) setUp(s *Store) error {
 			return fmt.Errorf("sqlite: %s: PRAGMA %s is %s after it was set to %d", s.path, p.name, got, p.value)
 		}
 	}
+	reach("open: set up")
 	return w.migrate(s)
 }
 
@@ -119,6 +120,7 @@ func (w *writer) migrate(s *Store) error {
 		return fmt.Errorf("sqlite: %s: schema has version %d, and this package needs version %d: open the file with the bus first", s.path, version, len(migrations))
 	}
 	return w.transaction(func() error {
+		reach("migrate: begun")
 		version, err := w.version(s) // another process may have migrated
 		if err != nil {
 			return err
@@ -137,10 +139,12 @@ func (w *writer) migrate(s *Store) error {
 				return err
 			}
 		}
+		reach("migrate: tables made")
 		_, err = w.pragma(fmt.Sprintf("application_id = %d", applicationID))
 		if err == nil {
 			_, err = w.pragma(fmt.Sprintf("user_version = %d", len(migrations)))
 		}
+		reach("migrate: before commit")
 		return err
 	})
 }

@@ -1,0 +1,115 @@
+package eventbus
+
+import "slices"
+
+// spill counts the deliveries that are parked at a door and that only the store has. Memory keeps
+// DefaultLineCapacity of them. The others, and from then on all that are parked, stay in the store
+// until the line is half empty. A door's mutex guards it.
+type spill struct {
+	allowed bool           // the bus has a store, and LineCapacity and WhenFull are not set
+	count   int            // deliveries that this process has parked there
+	keys    map[string]int // of these, those with a key, by key
+	earlier []string       // names under which an earlier process may have parked others
+	asked   int            // claims that the feeder will make
+}
+
+// spillLocked notes that a delivery is parked in the store only. It has no seat.
+func (o *door) spillLocked(d *dispatch, reason parking) {
+	o.spill.count++
+	if d.key != "" {
+		if o.spill.keys == nil {
+			o.spill.keys = make(map[string]int)
+		}
+		o.spill.keys[d.key]++
+	}
+	o.circuit.gate.Or(gateLine)
+	if !parkingRules[reason].waiterWaits {
+		d.unawait(d.seatedAt())
+	}
+}
+
+// orphan notes that a delivery is parked because the subscription does not exist.
+func (o *door) orphan(d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spillLocked(d, orphaned)
+}
+
+// adopt takes over the deliveries of a stand-in, from a subscription that is made in its place.
+func (o *door) adopt(standIn *door) {
+	standIn.mu.Lock()
+	orphans := standIn.spill
+	standIn.spill = spill{}
+	standIn.mu.Unlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill.count += orphans.count
+	for key, n := range orphans.keys {
+		if o.spill.keys == nil {
+			o.spill.keys = make(map[string]int)
+		}
+		o.spill.keys[key] += n
+	}
+	if o.spill.count > 0 {
+		o.circuit.gate.Or(gateLine)
+	}
+}
+
+// unspill notes that a delivery was claimed.
+func (o *door) unspill(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill.count = max(o.spill.count-1, 0)
+	if o.spill.keys[key] == 0 {
+		return
+	}
+	if o.spill.keys[key]--; o.spill.keys[key] == 0 {
+		delete(o.spill.keys, key)
+		if len(o.spill.keys) == 0 {
+			o.spill.keys = nil // a map keeps the memory of removed keys
+		}
+	}
+}
+
+// any reports whether the store may have deliveries of the door.
+func (s *spill) any() bool { return s.count > 0 || len(s.earlier) > 0 }
+
+// forgetSpilled begins anew, after the store was reopened.
+func (o *door) forgetSpilled() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill = spill{allowed: o.spill.allowed}
+}
+
+// asksLocked returns the names under which to claim deliveries from the store now. Each is claimed
+// once.
+func (o *door) asksLocked(id string) (names []string) {
+	s := &o.spill
+	if s.asked > 0 || o.circuit.gate.Load()&gateMissing != 0 || o.closed != "" || o.line.Taken() > o.capacity/2 {
+		return nil
+	}
+	names, s.earlier = s.earlier, nil
+	if s.count > 0 && !slices.Contains(names, id) {
+		names = append(names, id)
+	}
+	s.asked = len(names)
+	return names
+}
+
+// claimed ends a claim of deliveries under a name. more is set if the store has others.
+func (o *door) claimed(name string, more bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill.asked = max(o.spill.asked-1, 0)
+	if more && !slices.Contains(o.spill.earlier, name) {
+		o.spill.earlier = append(o.spill.earlier, name)
+		o.circuit.gate.Or(gateLine)
+	}
+}
+
+// hasSpilled reports whether the door is open and the store has deliveries for it.
+func (o *door) hasSpilled() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spill.any() && o.closed == "" && o.circuit.gate.Load()&(gatePaused|gateOutage) == 0
+}

@@ -1,0 +1,405 @@
+//go:build unix
+
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+const (
+	closedDead   = "dead"
+	closedDone   = "handled"
+	closedPurged = "purged or cancelled"
+
+	removedSilently = "an operation without an answer"
+)
+
+// crashDump is everything that a copy of a file has.
+type crashDump struct {
+	meta    meta
+	records []*eventbus.Record
+	owners  []int64
+	letters []eventbus.DeadLetter
+	orders  []eventbus.Order
+	known   map[string]bool // remembered ids
+}
+
+// dumpCopy reads a copy through a store beside, and verifies the file. It returns nil for a file that
+// was not initialized yet.
+func dumpCopy(path string) (d *crashDump, problems []string, err error) {
+	if begun, err := wasInitialized(path); err != nil || !begun {
+		return nil, nil, err
+	}
+	ctx := context.Background()
+	s, err := Open(ctx, path, Beside())
+	if err != nil {
+		return nil, nil, err
+	}
+	defer s.Close(ctx)
+	d = &crashDump{known: make(map[string]bool)}
+	if d.orders, err = s.Orders(ctx); err != nil {
+		return nil, nil, err
+	}
+	for q := (eventbus.LetterQuery{Limit: 1000}); ; {
+		page, err := s.Letters(ctx, q)
+		if err != nil {
+			return nil, nil, err
+		}
+		d.letters = append(d.letters, page.Letters...)
+		if q.Before = page.Next; q.Before.IsZero() {
+			break
+		}
+	}
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		if d.meta, err = s.readMeta(c); err != nil {
+			return err
+		}
+		err := query(c, "SELECT "+recordColumns+" FROM record ORDER BY ref", func(stmt *sqlite3.Stmt) error {
+			r, owner, err := s.scanRecord(stmt)
+			d.records, d.owners = append(d.records, r), append(d.owners, owner)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		err = query(c, "SELECT key FROM dedupe", func(stmt *sqlite3.Stmt) error {
+			d.known[stmt.ColumnText(0)] = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return query(c, "PRAGMA integrity_check", func(stmt *sqlite3.Stmt) error {
+			if text := stmt.ColumnText(0); text != "ok" {
+				problems = append(problems, text)
+			}
+			return nil
+		})
+	})
+	return d, append(problems, d.verify()...), err
+}
+
+// wasInitialized reports whether a file has a schema. The first process may have been killed before.
+func wasInitialized(path string) (bool, error) {
+	if _, err := os.Stat(path); err != nil {
+		return false, nil //nolint:nilerr // it was not created
+	}
+	c, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite)
+	if err != nil {
+		return false, err
+	}
+	defer c.Close() //nolint:errcheck // nothing was written
+	version, err := queryInt(c, "PRAGMA user_version")
+	return version > 0, err
+}
+
+// verify compares the counters with what is there.
+func (d *crashDump) verify() (problems []string) {
+	states, leased, last := [4]int64{}, int64(0), eventbus.Ref(0)
+	for i, r := range d.records {
+		states[r.State]++
+		last = max(last, r.Ref)
+		owner := d.owners[i]
+		if owner == d.meta.epoch {
+			leased++
+		}
+		if owner > d.meta.epoch || owner < -d.meta.epoch {
+			problems = append(problems, fmt.Sprintf("record %d belongs to lease %d, and the last one is %d", r.Ref, owner, d.meta.epoch))
+		}
+		if p := r.Progress; p != nil && (p.Next >= len(r.Targets) || p.Next < 0) {
+			problems = append(problems, fmt.Sprintf("record %d: next target is %d of %d", r.Ref, p.Next, len(r.Targets)))
+		}
+		if (r.Door != "") != (r.State == eventbus.RecordParked) {
+			problems = append(problems, fmt.Sprintf("record %d: state %s, door %q", r.Ref, r.State, r.Door))
+		}
+	}
+	m := d.meta
+	if m.states != states || m.letters != int64(len(d.letters)) || m.held && m.leased != leased || m.nextRef <= int64(last) {
+		problems = append(problems, fmt.Sprintf("counters %+v; found states %v, %d leased, last ref %d, %d letters", m, states, leased, last, len(d.letters)))
+	}
+	return problems
+}
+
+// status is where a delivery is, by a copy.
+type status struct {
+	pending int // records that will visit the target
+	done    bool
+	dead    int
+	record  *eventbus.Record
+}
+
+// check compares a copy with what was witnessed.
+func (o *crashOracle) check(d *crashDump, settled bool) {
+	if d == nil {
+		if o.acknowledged > 0 {
+			o.violate("K1", nil, "the file has no schema, and %d events were acknowledged", o.acknowledged)
+		}
+		return
+	}
+	found := make(map[string]map[string]*status)
+	o.checkRecords(d, found)
+	o.checkLetters(d, found)
+	for name, e := range o.open {
+		if e.given && e.acked && !e.cancelling && !d.known[e.id] {
+			o.violate("E6", e, "its id is not remembered")
+		}
+		if o.settle(e, found[name]) {
+			delete(o.open, name)
+		}
+	}
+	for name, want := range o.orders {
+		i := slices.IndexFunc(d.orders, func(x eventbus.Order) bool { return x.Subscription == name })
+		switch {
+		case i < 0 && want[0] != "":
+			o.violate("C6", nil, "the order %s is lost", name)
+		case i >= 0 && d.orders[i].Why != want[0] && d.orders[i].Why != want[1]:
+			o.violate("C6", nil, "the order %s has %q, and %q was acknowledged", name, d.orders[i].Why, want[0])
+		case i >= 0:
+			o.orders[name] = [2]string{d.orders[i].Why, d.orders[i].Why}
+		}
+	}
+	if o.clean && d.meta.held {
+		o.violate("S2", nil, "Shutdown has returned, and the lease has not ended")
+	}
+	if settled && len(d.records) > 0 {
+		o.violate("Q1", nil, "%d records are left, the first is %+v", len(d.records), d.records[0])
+	}
+}
+
+func statusOf(found map[string]map[string]*status, name, target string) *status {
+	if found[name] == nil {
+		found[name] = make(map[string]*status)
+	}
+	s := found[name][target]
+	if s == nil {
+		s = &status{}
+		found[name][target] = s
+	}
+	return s
+}
+
+// checkRecords checks that the records were published as they are, and that what they call done was
+// done.
+func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*status) {
+	for _, r := range d.records {
+		var p crashPayload
+		_ = json.Unmarshal(r.Payload, &p) // an unknown name is a violation
+		e := o.events[p.Name]
+		if e == nil {
+			o.violate("K2", nil, "the store has an event that was not published: %+v", r)
+			continue
+		}
+		if contentHash(r.Type, r.Key, r.Metadata.Get("name"), r.Payload) != e.hash || e.id != "" && e.id != r.ID.String() {
+			o.violate("K2", e, "its record differs: %+v", r)
+		}
+		if e.refused {
+			o.violate("D7", e, "it has a record, and Publish returned an error that says that nothing was accepted")
+		}
+		o.open[p.Name] = e
+		progress := r.Progress
+		if progress == nil {
+			progress = &eventbus.RecordProgress{}
+		}
+		for i, name := range r.Targets {
+			t := e.target(canonical(name))
+			if t == nil {
+				o.violate("K2", e, "its record has the target %s", name)
+				continue
+			}
+			s := statusOf(found, p.Name, t.name)
+			switch {
+			case slices.Contains(progress.Skipped, i):
+			case i < progress.Next:
+				if s.done = true; t.ok == 0 {
+					o.violate("K3", e, "the store says that %s has handled it: %+v", t.name, r)
+				}
+			default:
+				s.pending++
+				s.record = r
+			}
+		}
+	}
+}
+
+// checkLetters checks the letters, and that none left that was not told to.
+func (o *crashOracle) checkLetters(d *crashDump, found map[string]map[string]*status) {
+	present := make(map[string]bool)
+	for i := range d.letters {
+		l := &d.letters[i]
+		id := l.ID.String()
+		present[id] = true
+		e := o.checkLetter(l)
+		if e == nil {
+			continue
+		}
+		known := o.letters[id]
+		if known == nil {
+			known = &crashLetter{id: id, name: e.name, born: o.life, sub: canonical(l.Subscription), targets: targetsOfLetter(l.Subscription, l.NotReached)}
+			o.letters[id] = known
+		}
+		if known.left != "" {
+			o.violate("K8", e, "letter %s was removed by %s, and is there", id, known.left)
+		}
+		if known.born < o.life && slices.Contains(o.manyGone, known.sub) {
+			o.violate("K8", e, "letter %s was removed with all of %s, and is there", id, known.sub)
+		}
+		known.seen, known.leaving = true, false
+		o.open[e.name] = e
+		for _, name := range known.targets {
+			statusOf(found, e.name, name).dead++
+		}
+	}
+	for id, l := range o.letters {
+		if present[id] || l.left == removedSilently {
+			continue
+		}
+		if !l.leaving && l.left == "" {
+			o.violate("K9", o.events[l.name], "letter %s of %s has disappeared", id, l.sub)
+		}
+		if l.left == "" {
+			l.left = removedSilently
+		}
+	}
+}
+
+// checkLetter checks a letter against the runs that were witnessed.
+func (o *crashOracle) checkLetter(l *eventbus.DeadLetter) *crashEvent {
+	payload, _ := l.Event.Payload.(json.RawMessage)
+	var p crashPayload
+	_ = json.Unmarshal(payload, &p) // an unknown name is a violation
+	e := o.events[p.Name]
+	switch {
+	case e == nil:
+		o.violate("K2", nil, "letter of an event that was not published: %+v", l)
+		return nil
+	case contentHash(l.Event.Type, l.Event.Key, l.Event.Metadata.Get("name"), payload) != e.hash, e.id != "" && e.id != l.Event.ID.String():
+		o.violate("K7", e, "the event of letter %s differs: %+v", l.ID, l)
+	case o.letters[l.ID.String()] != nil && o.letters[l.ID.String()].seen:
+		return e // it was checked
+	}
+	for _, name := range append([]string{l.Subscription}, l.NotReached...) {
+		if e.target(canonical(name)) == nil {
+			o.violate("K7", e, "letter %s has the target %s", l.ID, name)
+		}
+	}
+	for _, name := range l.Succeeded {
+		if t := e.target(canonical(name)); t == nil || t.ok == 0 {
+			o.violate("K3", e, "letter %s says that %s has handled it", l.ID, name)
+		}
+	}
+	o.checkFailures(e, l)
+	return e
+}
+
+// checkFailures checks that a letter has each failed attempt of its last dispatch, as witnessed.
+func (o *crashOracle) checkFailures(e *crashEvent, l *eventbus.DeadLetter) {
+	last := 0
+	var attempts []int
+	for _, f := range l.Failures {
+		sub := canonical(f.Subscription)
+		text := failureText(e.name, sub, f.Attempt, f.Replays)
+		if !strings.Contains(f.Error, text) {
+			o.violate("K7", e, "letter %s: failure %+v; expected %q", l.ID, f, text)
+		}
+		run := fmt.Sprintf("R\t%s\t%s\t%d\t%d\t", e.name, sub, f.Attempt, f.Replays)
+		if !slices.ContainsFunc(e.lines, func(line string) bool {
+			return strings.Contains(line, run) && !strings.HasSuffix(line, "\tok")
+		}) {
+			o.violate("K7", e, "letter %s has a failure that no handler returned: %+v", l.ID, f)
+		}
+		place := f.Replays*100 + f.Attempt
+		if place <= last {
+			o.violate("K7", e, "letter %s: the failures are out of order: %+v", l.ID, l.Failures)
+		}
+		if last = place; f.Replays == l.Replays {
+			attempts = append(attempts, f.Attempt)
+		}
+	}
+	b := behaviour{}
+	if n := len(attempts); n > 0 {
+		b = behaviourOf(o.seed, e.name, canonical(l.Subscription), attempts[n-1], l.Replays)
+	}
+	switch l.Reason {
+	case eventbus.ReasonExhausted:
+		if len(attempts) != crashRetries+1 || l.Attempts != crashRetries+1 || b.result == "ok" || b.result == "perm" {
+			o.violate("K7", e, "letter %s is exhausted with the attempts %v of %d", l.ID, attempts, l.Attempts)
+		}
+	case eventbus.ReasonPermanent:
+		if len(attempts) != l.Attempts || b.result != "perm" {
+			o.violate("K7", e, "letter %s is permanent with the attempts %v of %d", l.ID, attempts, l.Attempts)
+		}
+	case eventbus.ReasonUnsubscribed:
+		if !o.mailLeft {
+			o.violate("K7", e, "letter %s has the reason %s", l.ID, l.Reason)
+		}
+	default:
+		o.violate("K7", e, "letter %s has the reason %s", l.ID, l.Reason)
+	}
+	if d := l.DiedAt; d.Before(l.Event.Time) || d.After(time.Now().Add(time.Second)) {
+		o.violate("K7", e, "letter %s: published %v, died %v", l.ID, l.Event.Time, d)
+	}
+}
+
+// settle compares an event with what a copy has of it. It reports whether nothing more may happen to
+// it.
+func (o *crashOracle) settle(e *crashEvent, found map[string]*status) (over bool) {
+	over = true
+	for _, t := range e.targets {
+		s := found[t.name]
+		if s == nil {
+			s = &status{}
+		}
+		t.recorded, t.ofReplay = 0, math.MinInt
+		if s.pending+s.dead > 1 {
+			o.violate("K8", e, "%s: %d records and %d letters", t.name, s.pending, s.dead)
+		}
+		if e.cancelled && s.pending > 0 {
+			o.violate("K", e, "%s: it was cancelled, and has a record", t.name)
+		}
+		if s.pending+s.dead > 0 && t.closed != "" && (t.closed != closedDead || s.dead == 0) {
+			o.violate("K4", e, "%s was %s, and now %d records and %d letters have it", t.name, t.closed, s.pending, s.dead)
+		}
+		switch {
+		case s.pending > 0:
+			over, t.seen, t.gone = false, true, false
+			if r := s.record; r.Progress != nil {
+				t.recorded = lastAttempt(r.Progress.Failures, t.name)
+			}
+			t.ofReplay = 0
+			if s.record.Replay != nil {
+				t.ofReplay = s.record.Replay.Count
+			}
+		case s.dead > 0:
+			t.seen, t.gone, t.closed = true, false, closedDead
+		case t.ok > 0:
+			t.closed = closedDone
+		case t.gone, e.cancelled, e.cancelling && !t.seen:
+			t.closed = closedPurged
+		case e.acked && (!t.optional || t.seen):
+			o.violate("K1", e, "LOST: %s has neither handled it, nor a record, nor a letter", t.name)
+		}
+	}
+	return over
+}
+
+// lastAttempt returns the last attempt that failed at a subscription. A delivery that is split off
+// counts only those.
+func lastAttempt(failures []eventbus.Failure, sub string) (n int) {
+	for _, f := range failures {
+		if canonical(f.Subscription) == sub {
+			n = max(n, f.Attempt)
+		}
+	}
+	return n
+}

@@ -1,0 +1,197 @@
+//go:build unix
+
+package sqlite
+
+import (
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// failpointsOf returns the names of all failpoints, sorted, as the sources of the package have them.
+func failpointsOf(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := os.ReadDir(".")
+	require.NoError(t, err)
+	call := regexp.MustCompile(`\breach\("([^"]+)"\)`)
+	for _, f := range files {
+		if !strings.HasSuffix(f.Name(), ".go") || strings.HasSuffix(f.Name(), "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(f.Name())
+		require.NoError(t, err)
+		for _, m := range call.FindAllStringSubmatch(string(source), -1) {
+			names = append(names, m[1])
+		}
+	}
+	slices.Sort(names)
+	require.Equal(t, len(names), len(slices.Compact(slices.Clone(names))), "a failpoint has the name of another")
+	return names
+}
+
+// isOfNewFile reports whether a failpoint is reached only while a file is made.
+func isOfNewFile(point string) bool {
+	return strings.HasPrefix(point, "migrate: ") || point == "open: created"
+}
+
+// isOfRecovery reports whether a process reaches a failpoint before it publishes.
+func isOfRecovery(point string) bool {
+	for _, prefix := range []string{"migrate: ", "open: ", "lease: ", "claim: "} {
+		if strings.HasPrefix(point, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// crashPlan chooses how the processes die.
+type crashPlan struct {
+	random *rand.Rand
+	kills  int // to do
+	points []string
+	queue  []string       // failpoints to kill at, the next one first
+	fresh  []string       // of these, for a new file
+	hits   map[string]int // kills at each failpoint
+	tries  map[string]int
+	depth  int // consecutive kills in recovery
+
+	isolation bool // of the processes with the current file
+}
+
+func newCrashPlan(seed uint64, kills int, points []string) *crashPlan {
+	p := &crashPlan{
+		random: rand.New(rand.NewPCG(seed, 0)), kills: kills, points: points,
+		hits: make(map[string]int), tries: make(map[string]int),
+	}
+	p.refill()
+	return p
+}
+
+// refill queues each failpoint once, from a place that depends on the seed.
+func (p *crashPlan) refill() {
+	at := p.random.IntN(len(p.points))
+	for _, point := range append(slices.Clone(p.points[at:]), p.points[:at]...) {
+		if !isOfNewFile(point) {
+			p.queue = append(p.queue, point)
+		}
+	}
+}
+
+// newFile queues the failpoints of a new file.
+func (p *crashPlan) newFile() {
+	p.fresh, p.depth, p.isolation = nil, 0, p.random.IntN(4) == 0
+	for _, point := range []string{"open: created", "migrate: begun", "migrate: tables made", "migrate: before commit"} {
+		if slices.Contains(p.points, point) {
+			p.fresh = append(p.fresh, point)
+		}
+	}
+}
+
+// missing returns the failpoints at which no process was killed.
+func (p *crashPlan) missing() (names []string) {
+	for _, point := range p.points {
+		if p.hits[point] == 0 {
+			names = append(names, point)
+		}
+	}
+	return names
+}
+
+// next fills in how a process works and dies.
+func (p *crashPlan) next(spec *crashSpec) {
+	p.workload(spec)
+	share := p.random.IntN(100)
+	switch {
+	case len(p.fresh) > 0:
+		spec.Failpoint, p.fresh = p.fresh[0], p.fresh[1:]
+	case share < 50 || p.kills <= len(p.missing()):
+		if len(p.queue) == 0 {
+			p.refill()
+		}
+		spec.Failpoint, p.queue = p.queue[0], p.queue[1:]
+	}
+	recovers := share >= 50 && share < 75 || isOfRecovery(spec.Failpoint) && share%2 == 0
+	if recovers && p.depth < 3 && !isOfNewFile(spec.Failpoint) {
+		spec.Recover = true
+	}
+	if p.depth++; !spec.Recover {
+		p.depth = 0
+	}
+	p.provoke(spec)
+}
+
+// workload draws what a process does.
+func (p *crashPlan) workload(spec *crashSpec) {
+	r := p.random
+	pick := func(from ...int) int { return from[r.IntN(len(from))] }
+	spec.Publishers = pick(1, 2, 4, 8, 16, 32, 64)
+	spec.Queue = pick(4, 16, 64, 1024)
+	spec.Workers = pick(2, 4, 64)
+	spec.Checkpoint = pick(10, 50, 400)
+	spec.Isolation = p.isolation
+	spec.Pause = r.IntN(3) == 0
+	spec.Fault = r.IntN(10) == 0
+	if r.IntN(8) == 0 {
+		spec.Shutdown = time.Duration(10+r.IntN(60)) * time.Millisecond
+	}
+	spec.Hurry = r.IntN(2) == 0
+	spec.Mail = []mailLife{mailFirst, mailFirst, mailFirst, mailLate, mailMissing, mailLeaves}[r.IntN(6)]
+}
+
+// provoke makes the process reach its failpoint.
+func (p *crashPlan) provoke(spec *crashSpec) {
+	point := spec.Failpoint
+	if point == "" {
+		return
+	}
+	group, name, _ := strings.Cut(point, ": ")
+	spec.Hit = 1
+	switch group {
+	case "commit", "done":
+		spec.Hit += p.random.IntN(60)
+	case "batch":
+		if name != "forgotten" && name != "ordered" {
+			spec.Hit += p.random.IntN(10)
+		}
+	case "claim", "checkpoint":
+		spec.Hit += p.random.IntN(3)
+	case "idle checkpoint":
+		spec.Idle, spec.Fault, spec.Shutdown, spec.Recover = true, false, 0, false
+	case "reopen":
+		spec.Fault, spec.Shutdown, spec.Recover = true, 0, false
+	case "close":
+		spec.Shutdown, spec.Recover = time.Duration(10+p.random.IntN(50))*time.Millisecond, false
+	}
+	if spec.Recover && group != "open" && group != "lease" {
+		spec.Hit = 1 + p.random.IntN(3)
+	}
+	if p.tries[point] > 1 {
+		spec.Hit = 1
+		spec.Recover = false
+	}
+	if group == "batch" || p.tries[point] > 0 {
+		spec.Publishers = max(spec.Publishers, 8)
+	}
+	if group == "claim" {
+		spec.Queue = 4
+	}
+}
+
+// killed notes how a process has died.
+func (p *crashPlan) killed(spec *crashSpec, at string) {
+	switch {
+	case at != "":
+		p.hits[at]++
+	case spec.Failpoint != "" && isOfNewFile(spec.Failpoint):
+		p.tries[spec.Failpoint]++
+	case spec.Failpoint != "":
+		p.tries[spec.Failpoint]++
+		p.queue = append(p.queue, spec.Failpoint)
+	}
+}
