@@ -172,7 +172,7 @@ func (f *feeder) start(ctx context.Context) error {
 	}
 	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	if err == nil && !more {
-		if err = f.feedDoors(ctx); err == nil {
+		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
 			_, err = f.catchUp(ctx)
 		}
 	}
@@ -291,7 +291,7 @@ func (f *feeder) feed() error {
 		return err
 	}
 	for f.hasWork() {
-		if err := f.feedDoors(ctx); err != nil {
+		if err := f.feedDoors(ctx, true); err != nil {
 			return err
 		}
 		if !f.isBehind() {
@@ -410,10 +410,14 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
-// feedDoors claims deliveries at the doors that have asked.
-func (f *feeder) feedDoors(ctx context.Context) error {
-	for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-		if err := f.feedDoor(ctx, door); err != nil {
+// feedDoors claims deliveries at the doors that have asked. It waits for room in the queue, or
+// leaves the others for later.
+func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
+	f.order.Lock()
+	asked := len(f.doors)
+	f.order.Unlock()
+	for range asked {
+		if err := f.feedDoor(ctx, f.nextDoor(), waits); err != nil {
 			return err
 		}
 	}
@@ -422,7 +426,7 @@ func (f *feeder) feedDoors(ctx context.Context) error {
 
 // feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
 // subscription that has ended. The door asks again when it has room.
-func (f *feeder) feedDoor(ctx context.Context, name string) error {
+func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	f.bus.mu.Lock()
 	s, exists := f.bus.subscriptions.Find(name)
 	removed := f.bus.removed[name]
@@ -431,7 +435,7 @@ func (f *feeder) feedDoor(ctx context.Context, name string) error {
 		return nil
 	}
 	for {
-		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true)
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, waits)
 		switch {
 		case err != nil:
 			return err
@@ -441,7 +445,7 @@ func (f *feeder) feedDoor(ctx context.Context, name string) error {
 				f.bus.tend(s)
 			}
 			return nil
-		case !more:
+		case !more || !waits:
 			return nil
 		}
 	}
@@ -477,23 +481,4 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 		f.wakeAt(f.bus.time.Nanos() + int64(claimed.NextDue.Sub(q.Now)))
 	}
 	return claimed.More, err
-}
-
-// cancelScheduled settles a scheduled event that the store has.
-func (f *feeder) cancelScheduled(ctx context.Context, id EventID) error {
-	b := f.bus
-	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
-	if err != nil {
-		return err
-	}
-	if len(claimed.Records) == 0 {
-		return ErrNotScheduled
-	}
-	for _, r := range claimed.Records {
-		d := f.restore(r)
-		settled := make(chan struct{})
-		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(error) { close(settled) })
-		<-settled
-	}
-	return nil
 }

@@ -62,7 +62,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
 	if b.store != nil {
-		if err := b.feeder.cancelScheduled(ctx, id); err != nil {
+		if err := b.cancelStored(ctx, id); err != nil {
 			return fmt.Errorf("Cancel(%s): %w", id, err)
 		}
 		return nil
@@ -77,5 +77,23 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	}
 	b.given.forget(id)
 	b.checkDrained()
+	return nil
+}
+
+// cancelStored settles a scheduled event that the store has.
+func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
+	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
+	if err != nil {
+		return err
+	}
+	if len(claimed.Records) == 0 {
+		return ErrNotScheduled
+	}
+	for _, r := range claimed.Records {
+		d := b.feeder.restore(r)
+		settled := make(chan struct{})
+		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(error) { close(settled) })
+		<-settled
+	}
 	return nil
 }

@@ -107,3 +107,49 @@ func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
 		require.EqualValues(t, 1, l.Unrouted)
 	})
 }
+
+func TestD7_CancelReportsAFailureOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+			if n == 2 {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id := mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
+		require.Error(t, bus.Cancel(t.Context(), id))
+		time.Sleep(time.Minute)
+		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.Empty(t, disk.Dump().Records)
+		shutdown(t, bus)
+	})
+}
+
+func TestS3_StartWithMoreThanTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "old", nil)
+		for i := range 10 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		disk.crash(bus)
+		bus, _ = disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.Empty(t, disk.took())
+		mustPublish(t, bus, "a", "10")
+		require.Equal(t, []string{"mail 10 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t, eventbus.WithQueueCapacity(2))
+		disk.handles(t, again, "mail", nil)
+		disk.handles(t, again, "new", nil, eventbus.Formerly("old"))
+		require.NoError(t, again.Start(t.Context()))
+		require.Len(t, disk.took(), 10)
+		shutdown(t, again)
+	})
+}
