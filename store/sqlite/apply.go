@@ -23,8 +23,8 @@ type transaction struct {
 	deletes []eventbus.Ref
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
-	buffer  []byte // of insertRows
-	bytes   int    // that insertRows wrote
+	buffer    []byte // of insertRows
+	bytes     int    // that insertRows wrote
 }
 
 // insertion is a new record.
