@@ -60,6 +60,7 @@ type Bus struct {
 	lastStats atomic.Pointer[StoreStats] // the last answer of the store
 	abandoned abandonedCalls
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
+	left      sync.Map     // place to nil: keys of dispatches that Shutdown has left to the store
 	fullLines atomic.Int32 // doors with room != nil
 	several   atomic.Bool  // the bus has two subscriptions or more
 	entering  atomic.Int64 // calls that open dispatches without room in the queue

@@ -311,18 +311,6 @@ func (f *feeder) feed() error {
 	return nil
 }
 
-// isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
-func (b *Bus) isBehindStore() bool {
-	if !b.started.Load() || b.ending.Load() {
-		return false
-	}
-	behind := b.feeder.hasWork()
-	for _, s := range b.list() {
-		behind = behind || s.door.hasSpilled()
-	}
-	return behind
-}
-
 func (f *feeder) hasWork() bool {
 	f.order.Lock()
 	defer f.order.Unlock()

@@ -150,6 +150,9 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	d.state = stateSettled
 	if d.placed {
 		d.placed = false
+		if b.ending.Load() {
+			b.left.Store(place{b.gateOf(d), d.key}, nil)
+		}
 		if next, ok := b.gateOf(d).Leave(d.key); ok {
 			next.stored().leaves = true
 			b.pool.Release(next)
@@ -162,6 +165,22 @@ func (b *Bus) leaveToStore(d *dispatch) {
 		b.tend(s)
 	}
 	b.checkDrained()
+}
+
+// place is a key's place in an order.
+type place struct {
+	gate *keyGate
+	key  string
+}
+
+// hasLeft reports whether Shutdown has left an earlier dispatch of the key to the store. A
+// publication that was committing meanwhile must not overtake it.
+func (b *Bus) hasLeft(d *dispatch) bool {
+	if !d.placed || !b.ending.Load() {
+		return false
+	}
+	_, left := b.left.Load(place{b.gateOf(d), d.key})
+	return left
 }
 
 // endWait ends the wait for a dispatch that leaves memory for longer than until there is room.

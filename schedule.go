@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -84,16 +85,18 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
 	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
 	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, ErrNoLease) {
+			b.feeder.failed(err)
+		}
 		return err
 	}
 	if len(claimed.Records) == 0 {
 		return ErrNotScheduled
 	}
 	for _, r := range claimed.Records {
-		d := b.feeder.restore(r)
-		settled := make(chan struct{})
-		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(error) { close(settled) })
-		<-settled
+		settled := make(chan error, 1)
+		b.recordLater(change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled}, func(err error) { settled <- err })
+		err = errors.Join(err, <-settled)
 	}
-	return nil
+	return err
 }
