@@ -278,7 +278,7 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 
 // maxWaiting is the number of waiting dispatches without a key that memory keeps if there is a
 // store. Those with a key stay in memory, because later ones wait for them there.
-const maxWaiting = 100_000
+const maxWaiting = 50_000
 
 func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
 	b.attemptEnded(d, Waiting, "")
