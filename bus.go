@@ -72,6 +72,7 @@ type Bus struct {
 
 	suspects suspects
 	stuck    atomic.Bool   // an observer did not return in time for the cut
+	leftKeys sync.Map      // leftKey to nil, during Shutdown
 	leaving  chan struct{} // closed when ending has been set
 	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
 	closed   chan struct{} // closed when Shutdown is done

@@ -244,7 +244,15 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 // the one before it leaves. enterKey runs under the pool's lock.
 func (b *Bus) enterKey(d *dispatch) bool {
 	d.placed = true
-	return b.gateOf(d).Enter(d.key, d)
+	gate := b.gateOf(d)
+	admitted := gate.Enter(d.key, d)
+	if admitted && b.store != nil && b.ending.Load() {
+		// What running handlers publish during Shutdown must not overtake a retry in the store.
+		if _, left := b.leftKeys.Load(leftKey{gate, d.key}); left {
+			d.stored().leaves = true
+		}
+	}
+	return admitted
 }
 
 func (b *Bus) gateOf(d *dispatch) *keyGate {

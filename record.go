@@ -149,7 +149,11 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	d.state = stateSettled
 	if d.placed {
 		d.placed = false
-		if next, ok := b.gateOf(d).Leave(d.key); ok {
+		gate := b.gateOf(d)
+		if b.ending.Load() { // before Leave, so that enterKey sees it
+			b.leftKeys.Store(leftKey{gate, d.key}, nil)
+		}
+		if next, ok := gate.Leave(d.key); ok {
 			next.stored().leaves = true
 			b.pool.Release(next)
 		}
@@ -161,6 +165,12 @@ func (b *Bus) leaveToStore(d *dispatch) {
 		b.tend(s)
 	}
 	b.checkDrained()
+}
+
+// leftKey is a key with a dispatch that a shutdown has left to the store.
+type leftKey struct {
+	gate *keyGate
+	key  string
 }
 
 // endWait ends the wait for a dispatch that leaves memory for longer than until there is room.
