@@ -72,7 +72,7 @@ type Bus struct {
 
 	suspects suspects
 	stuck    atomic.Bool   // an observer did not return in time for the cut
-	leftKeys sync.Map      // leftKey to nil, during Shutdown
+	leftKeys sync.Map      // leftKey to nil, see noteLeft
 	leaving  chan struct{} // closed when ending has been set
 	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
 	closed   chan struct{} // closed when Shutdown is done

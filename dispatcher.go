@@ -43,6 +43,11 @@ func (b *Bus) run(w *worker, d *dispatch) {
 	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
+		if b.hasLeft(&s.door, d) {
+			d.attempt--
+			b.bury(d, ReasonShutdown)
+			return
+		}
 		pass, shut := s.door.enter(b, d)
 		if shut == admitted {
 			c := b.begin(w, d, s, pass)
@@ -246,11 +251,8 @@ func (b *Bus) enterKey(d *dispatch) bool {
 	d.placed = true
 	gate := b.gateOf(d)
 	admitted := gate.Enter(d.key, d)
-	if admitted && b.store != nil && b.ending.Load() {
-		// What running handlers publish during Shutdown must not overtake a retry in the store.
-		if _, left := b.leftKeys.Load(leftKey{gate, d.key}); left {
-			d.stored().leaves = true
-		}
+	if admitted && b.hasLeft(gate, d) {
+		d.stored().leaves = true
 	}
 	return admitted
 }

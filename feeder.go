@@ -461,9 +461,11 @@ func (f *feeder) cancelScheduled(ctx context.Context, id EventID) error {
 	}
 	for _, r := range claimed.Records {
 		d := f.restore(r)
-		settled := make(chan struct{})
-		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(error) { close(settled) })
-		<-settled
+		settled := make(chan error, 1)
+		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(err error) { settled <- err })
+		if err := <-settled; err != nil {
+			return err
+		}
 	}
 	return nil
 }

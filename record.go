@@ -150,9 +150,7 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	if d.placed {
 		d.placed = false
 		gate := b.gateOf(d)
-		if b.ending.Load() { // before Leave, so that enterKey sees it
-			b.leftKeys.Store(leftKey{gate, d.key}, nil)
-		}
+		b.noteLeft(gate, d) // before Leave, so that enterKey sees it
 		if next, ok := gate.Leave(d.key); ok {
 			next.stored().leaves = true
 			b.pool.Release(next)
@@ -161,16 +159,34 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	b.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
+		b.noteLeft(&s.door, d)
 		s.door.release(b, d)
 		b.tend(s)
 	}
 	b.checkDrained()
 }
 
-// leftKey is a key with a dispatch that a shutdown has left to the store.
+// leftKey is a key of which a shutdown has left a dispatch to the store.
 type leftKey struct {
-	gate *keyGate
-	key  string
+	at  any // the *keyGate or the *door where the dispatch had its key's place
+	key string
+}
+
+// noteLeft notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
+// ones must not take it: they would overtake.
+func (b *Bus) noteLeft(at any, d *dispatch) {
+	if d.key != "" && b.ending.Load() {
+		b.leftKeys.Store(leftKey{at, d.key}, nil)
+	}
+}
+
+// hasLeft reports whether an earlier dispatch of the key was left to the store.
+func (b *Bus) hasLeft(at any, d *dispatch) bool {
+	if d.key == "" || b.store == nil || !b.ending.Load() {
+		return false
+	}
+	_, left := b.leftKeys.Load(leftKey{at, d.key})
+	return left
 }
 
 // endWait ends the wait for a dispatch that leaves memory for longer than until there is room.

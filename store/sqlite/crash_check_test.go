@@ -22,6 +22,10 @@ const (
 	closedDone   = "handled"
 	closedPurged = "purged or cancelled"
 
+	// fatalKills is the number of crashes after which a bus dead-letters an event that may have caused
+	// them.
+	fatalKills = 5
+
 	removedSilently = "an operation without an answer"
 )
 
@@ -342,6 +346,11 @@ func (o *crashOracle) checkFailures(e *crashEvent, l *eventbus.DeadLetter) {
 	case eventbus.ReasonUnsubscribed:
 		if !o.mailLeft {
 			o.violate("K7", e, "letter %s has the reason %s", l.ID, l.Reason)
+		}
+	case eventbus.ReasonCrash:
+		o.crashLetters++
+		if o.life-e.born < fatalKills {
+			o.violate("K7", e, "letter %s has the reason %s after %d processes", l.ID, l.Reason, o.life-e.born)
 		}
 	default:
 		o.violate("K7", e, "letter %s has the reason %s", l.ID, l.Reason)

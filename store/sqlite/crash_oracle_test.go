@@ -30,7 +30,7 @@ type crashOracle struct {
 	violations []string
 	lines      int
 
-	acknowledged, reruns, replays, purges, cancels int
+	acknowledged, reruns, replays, purges, cancels, crashLetters int
 }
 
 // crashEvent is what is known of an event.
@@ -38,6 +38,7 @@ type crashEvent struct {
 	name, eventType, key, id, hash string
 	given                          bool
 	rank                           int
+	born                           int // process of the first publication
 	due                            int64
 	acked, refused, unknown        bool
 	cancelling, cancelled          bool
@@ -151,7 +152,7 @@ func (o *crashOracle) readIntent(f []string, line string) {
 		names = strings.Split(f[6], ",")
 	}
 	if e == nil {
-		e = &crashEvent{name: name, eventType: f[2], key: f[3], given: given != "-", hash: f[7]}
+		e = &crashEvent{name: name, eventType: f[2], key: f[3], given: given != "-", hash: f[7], born: o.life}
 		if e.given {
 			e.id = given
 		}
