@@ -57,6 +57,7 @@ type Bus struct {
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
+	lastStats atomic.Pointer[StoreStats] // the last answer of the store
 	abandoned abandonedCalls
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
 	fullLines atomic.Int32 // doors with room != nil
@@ -71,6 +72,7 @@ type Bus struct {
 	quota   quota
 
 	suspects suspects
+	unknown  unknowns
 	stuck    atomic.Bool   // an observer did not return in time for the cut
 	leftKeys sync.Map      // leftKey to nil, see noteLeft
 	leaving  chan struct{} // closed when ending has been set
@@ -96,7 +98,8 @@ type keyGate = keys.Gate[*dispatch]
 // keyGates is the number of shards of a bus's key gate.
 const keyGates = 32
 
-// New returns a bus. It starts no goroutine. Events wait until Start. The error is an *OptionError.
+// New returns a bus. It starts no goroutine. Events wait until Start. The error is an *OptionError, or
+// that of the store. A failed New does not close the store.
 func New(opts ...Option) (*Bus, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -139,6 +142,9 @@ func New(opts ...Option) (*Bus, error) {
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, b.due)
 	if c.store != nil {
 		b.store, b.feeder, b.recorder = c.store, newFeeder(b), b.submit
+		if err := b.useStore(); err != nil {
+			return nil, fmt.Errorf("New: %w", err)
+		}
 		b.followups = pool.New(pool.Config[func(), struct{}]{
 			Open:        func() struct{} { return struct{}{} },
 			Close:       func(struct{}) {},
@@ -155,6 +161,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
 	if b.store != nil {
 		if err := errors.Join(b.loadOrders(), b.countUnsettled()); err != nil {
+			b.releaseStore()
 			return nil, fmt.Errorf("New: %w", err)
 		}
 	}

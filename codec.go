@@ -99,7 +99,9 @@ func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
 		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
 		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
 		for i := range s.failures {
-			p.Failures = append(p.Failures, b.failureOf(d, &s.failures[i]))
+			f := b.failureOf(d, &s.failures[i])
+			f.Subscription = d.to.recordedName(s.failures[i].subscription)
+			p.Failures = append(p.Failures, f)
 		}
 		if s.detours != nil {
 			for _, i := range s.detours.skipped {
@@ -107,7 +109,7 @@ func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
 			}
 			for _, x := range s.detours.spent {
 				p.Budgets = append(p.Budgets, RecordBudget{
-					Subscription: x.of.ID(), Rule: int(x.rule), Failures: int(x.failures), PreviousDelay: x.previous,
+					Subscription: d.to.recordedName(x.of), Rule: int(x.rule), Failures: int(x.failures), PreviousDelay: x.previous,
 				})
 			}
 		}
@@ -197,6 +199,15 @@ func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.
 		}
 		detours.spent = append(detours.spent, budget)
 	}
+}
+
+// recordedName returns the name of a target in records, which may be a former one. A failure or a
+// budget must find its target again, whatever name the subscription has then, and if it is missing.
+func (t *targets) recordedName(s *Subscription) string {
+	if i := slices.Index(t.subscriptions, s); i >= 0 {
+		return t.recorded[i]
+	}
+	return s.ID()
 }
 
 // recordedError is the error of a failure that was read from a store.

@@ -90,7 +90,7 @@ func (s *Subscription) Pause(opts ...OrderOption) error {
 // it. As to a store, it is as Pause.
 //
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
-// future or an invalid option, the store's.
+// future or after the year 9999 or an invalid option, the store's.
 func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
@@ -99,6 +99,9 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 	d := t.Sub(now.UTC)
 	if d <= 0 {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
+	}
+	if !storable(t) {
+		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: badYear + "; Pause has no end"}
 	}
 	o, err := s.order("HoldUntil", opts, func(o *Order) { o.Pause, o.Until = true, t.UTC() })
 	if err != nil {

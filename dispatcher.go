@@ -346,6 +346,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonUnsubscribed)
 		return all
 	case why == shutMissing:
+		s.door.orphan(parked)
 		b.record(&change{kind: toPark, d: parked, free: true})
 		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
@@ -376,10 +377,10 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	}
 	b.leaveKey(d)
 	if free {
-		if s.door.circuit.gate.Load()&gateMissing != 0 {
-			d.unawait(s)
-		}
 		b.leaveToStore(d)
+		if b.isAdopted(s) {
+			b.feeder.askDoors([]string{s.id})
+		}
 		b.tend(s)
 		return
 	}

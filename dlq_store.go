@@ -122,16 +122,20 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter) (inserte
 	return len(letters), 0, b.commit(ctx, &Batch{Now: b.time.Now().UTC, Bury: letters})
 }
 
-// countLetters returns the number of letters, and of evictions from memory.
-func (b *Bus) countLetters() (letters int, evictions int64) {
+// storeStats returns a copy of what the store has, or nil for a bus in memory. If the store does not
+// answer, it is the last answer.
+func (b *Bus) storeStats() *StoreStats {
 	if b.store == nil {
-		return b.letters.count()
+		return nil
 	}
-	stats, err := b.store.Stats(context.Background())
-	if err != nil {
-		return 0, 0
+	if stats, err := b.store.Stats(context.Background()); err == nil {
+		b.lastStats.Store(&stats)
 	}
-	return int(stats.Letters), 0
+	var last StoreStats
+	if known := b.lastStats.Load(); known != nil {
+		last = *known
+	}
+	return &last
 }
 
 // commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, the

@@ -366,6 +366,3 @@ const (
 	badTime = "a time is outside the years 0 to 9999 in UTC"
 	badRule = "the position of a rule must be from 0 to 2147483647"
 )
-
-// storable reports whether encoding/json can encode a time in UTC.
-func storable(t time.Time) bool { return t.Year() >= 0 && t.Year() <= 9999 }

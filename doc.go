@@ -31,8 +31,43 @@
 // another. [ID] sets an idempotency key. [After] and [At] delay it, and [Bus.Cancel] cancels it
 // until it is due.
 //
-// The bus is in memory: these promises hold within the process, and within the
-// capacity of the dead letter queue.
+// By default the bus is in memory: these promises hold within the process, and within the capacity
+// of the dead letter queue. With a store they hold beyond it.
+//
+// # Durability
+//
+// [WithStore] makes the bus durable. When Publish returns nil, the store has the event, and a crash
+// of the process at any instant loses nothing. [Bus.Start] continues what an earlier process has left:
+// queued events, retries with their due times and attempts, scheduled events and parked deliveries.
+// Dead letters are in the store too. Package store/sqlite, a module of its own, has a store in one
+// file.
+//
+//	store, err := sqlite.Open(ctx, "events.db")
+//	bus, err := eventbus.New(eventbus.WithStore(store))
+//
+// Handlers differ from those of a bus in memory:
+//
+//   - A subscription needs a name ([Named]), by which a later process finds its deliveries. Subscribe
+//     before Start.
+//   - Payloads are encoded: as JSON, or by [WithCodec]. [Typed] decodes them. Other handlers receive
+//     an [encoding/json.RawMessage]. Publish rejects a payload that cannot be encoded with a
+//     [*PayloadError].
+//   - Handlers do not see the values of the context passed to Publish. [WithMetadataFrom] copies them
+//     into the event's metadata.
+//   - Delivery is at least once: a handler that runs when the process dies runs again in the next one,
+//     with the same event id. A subscription whose success is recorded does not run again.
+//   - A delivery to a name without a subscription is parked in the store until the subscription exists.
+//     [Formerly] adopts an earlier name.
+//   - An event that kills the process repeatedly becomes a dead letter with [ReasonCrash].
+//
+// The disk is the queue: Publish does not wait for memory. [WithMaxUnsettled] bounds what the store
+// has. What operators order with [Subscription.Pause], [Subscription.HoldUntil] and
+// [Subscription.Trip] is in the store, too.
+//
+// If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
+// returns an [*IndeterminateError]. Publish again with its ID: the bus accepts the event once. After
+// a failure the bus reopens the store and continues. [Bus.Shutdown] leaves unfinished work to the
+// store.
 //
 // # The way of an event
 //
@@ -76,7 +111,8 @@
 // subscription_id, attempt, max_attempts (0 for unlimited), delay_ms (0 after the
 // last) and error. A dead letter is another entry, with its reason. Payloads are not
 // logged. The default logger is silent: set one with [WithLogger]. [Bus.Metrics] has
-// counters per type, per subscription and for the bus, and a [Ledger] that balances.
+// counters per type, per subscription and for the bus, what the store has, and a [Ledger] that
+// balances.
 //
 // # Testing
 //

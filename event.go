@@ -29,7 +29,8 @@ type Event struct {
 	ID EventID `json:"id"`
 	// Type selects the subscriptions. It consists of segments and dots: "order.placed".
 	Type string `json:"type"`
-	// Payload is the value that was passed to Publish.
+	// Payload is the value that was passed to Publish. On a bus with a store it is encoded: a
+	// json.RawMessage, or an EncodedPayload of another codec. Typed decodes it.
 	Payload any `json:"payload,omitempty"`
 	// Key orders the event after earlier events with the same key. An event without a key has no
 	// order.
@@ -49,14 +50,14 @@ type EncodedPayload []byte
 // error, a panic, runtime.Goexit and exceeding the timeout are failures.
 //
 // A handler is called concurrently for different events. ctx is cancelled at the timeout, when the
-// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown). ctx has the
-// values of the context passed to Publish, and FromContext returns its Delivery. A handler controls
+// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown). In
+// memory, ctx has the values of the context passed to Publish. FromContext returns its Delivery. A handler controls
 // retries with Permanent and RetryAfter.
 type Handler func(ctx context.Context, e Event) error
 
 // Typed returns a Handler that passes the payload to handle as a T. It converts a *T to a T, a T to
-// a *T, and nil to a T that can be nil. It decodes a json.RawMessage, the payload of an imported
-// dead letter, for each call. Any other payload is a permanent failure, a *PayloadTypeError.
+// a *T, and nil to a T that can be nil. It decodes a json.RawMessage, the payload of an event
+// from a store or of an imported dead letter, for each call, and an EncodedPayload with the codec. Any other payload is a permanent failure, a *PayloadTypeError.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil
@@ -325,7 +326,8 @@ func checkKey(key string) string {
 // ID sets the event's id. It is an idempotency key: if you do not know whether a Publish succeeded,
 // repeat it with the same id. For a known id with the same type and key, Publish returns the id and
 // dispatches nothing. With another type or key it returns ErrDuplicateID. The bus knows the last
-// 100,000 ids that were set with ID, except those of cancelled events.
+// 100,000 ids that were set with ID, except those of cancelled events. A store knows them for
+// WithIdempotencyWindow, and compares the payload, too.
 //
 // The id must not be zero. NewEventID returns a new one. The last ID option applies.
 func ID(id EventID) PublishOption {
@@ -350,12 +352,15 @@ func After(d time.Duration) PublishOption {
 	}
 }
 
-// At schedules an event as After does, for an instant. A past instant means now. The zero time is
-// an error.
+// At schedules an event as After does, for an instant. A past instant means now. The zero time and
+// an instant after the year 9999 are errors.
 func At(t time.Time) PublishOption {
 	return func(p publication) publication {
 		if t.IsZero() {
 			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; omit the option for an event that is due now"})
+		}
+		if t.Unix() > 0 && !storable(t) {
+			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: badYear})
 		}
 		p.when = &dueOption{at: t}
 		return p

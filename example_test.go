@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // OrderPlaced is the payload of some of the examples.
@@ -598,4 +599,55 @@ func ExampleBus_Shutdown() {
 	// Output:
 	// 1000 handled, <nil>
 	// Publish("order.placed"): eventbus: bus is shut down
+}
+
+// A durable bus. The model is a store in memory that stands for the disk here; a program opens one of
+// store/sqlite. Both runs are a process: the second one handles what the first one has left.
+func ExampleWithStore() {
+	ctx := context.Background()
+	disk := storetest.NewModel()
+	run := func(process string, work func(bus *eventbus.Bus)) {
+		store, err := disk.Open() // sqlite.Open(ctx, "events.db")
+		if err != nil {
+			log.Fatal(err)
+		}
+		bus, err := eventbus.New(eventbus.WithStore(store))
+		if err != nil {
+			log.Fatal(err)
+		}
+		_, err = bus.Subscribe("order.*", eventbus.Typed(func(ctx context.Context, o OrderPlaced) error {
+			d, _ := eventbus.FromContext(ctx)
+			fmt.Printf("%s process, attempt %d: a mail about %s\n", process, d.Attempt, o.Order)
+			if d.Attempt == 1 {
+				return eventbus.RetryAfter(errors.New("the mail server is down"), 100*time.Millisecond)
+			}
+			return nil
+		}), eventbus.Named("mail"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := bus.Start(ctx); err != nil {
+			log.Fatal(err)
+		}
+		work(bus)
+		if err := bus.Shutdown(ctx); err != nil { // it leaves retries in the store, and closes the store
+			log.Fatal(err)
+		}
+	}
+	run("first", func(bus *eventbus.Bus) {
+		if _, err := bus.Publish(ctx, "order.placed", OrderPlaced{"o-17", 3}); err != nil {
+			log.Fatal(err)
+		}
+		for bus.Metrics().Store.Waiting == 0 { // until the retry is recorded
+			time.Sleep(time.Millisecond)
+		}
+	})
+	run("second", func(bus *eventbus.Bus) {
+		for bus.Metrics().Store.Unsettled() > 0 {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	// Output:
+	// first process, attempt 1: a mail about o-17
+	// second process, attempt 2: a mail about o-17
 }

@@ -170,7 +170,13 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
-	if _, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true); err != nil {
+	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+	if err == nil && !more {
+		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
+			_, err = f.catchUp(ctx)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)
@@ -285,10 +291,8 @@ func (f *feeder) feed() error {
 		return err
 	}
 	for f.hasWork() {
-		for door := f.nextDoor(); door != ""; door = f.nextDoor() {
-			if err := f.feedDoor(ctx, door); err != nil {
-				return err
-			}
+		if err := f.feedDoors(ctx, true); err != nil {
+			return err
 		}
 		if !f.isBehind() {
 			continue
@@ -305,6 +309,18 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+// isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
+func (b *Bus) isBehindStore() bool {
+	if !b.started.Load() || b.ending.Load() {
+		return false
+	}
+	behind := b.feeder.hasWork()
+	for _, s := range b.list() {
+		behind = behind || s.door.hasSpilled()
+	}
+	return behind
 }
 
 func (f *feeder) hasWork() bool {
@@ -394,14 +410,32 @@ func (f *feeder) nextDoor() (name string) {
 	return name
 }
 
+// feedDoors claims deliveries at the doors that have asked. It waits for room in the queue, or
+// leaves the others for later.
+func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
+	f.order.Lock()
+	asked := len(f.doors)
+	f.order.Unlock()
+	for range asked {
+		if err := f.feedDoor(ctx, f.nextDoor(), waits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
 // subscription that has ended. The door asks again when it has room.
-func (f *feeder) feedDoor(ctx context.Context, name string) error {
+func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	f.bus.mu.Lock()
 	s, exists := f.bus.subscriptions.Find(name)
+	removed := f.bus.removed[name]
 	f.bus.mu.Unlock()
+	if !exists && !removed {
+		return nil
+	}
 	for {
-		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, true)
+		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, waits)
 		switch {
 		case err != nil:
 			return err
@@ -411,7 +445,7 @@ func (f *feeder) feedDoor(ctx context.Context, name string) error {
 				f.bus.tend(s)
 			}
 			return nil
-		case !more:
+		case !more || !waits:
 			return nil
 		}
 	}

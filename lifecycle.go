@@ -153,6 +153,8 @@ func (b *Bus) closeStore() {
 	}
 	<-b.followups.Close()
 	b.feeder.endWaiters()
+	defer b.releaseStore()
+	b.storeStats() // for Metrics after the end
 	if err := b.store.Close(context.Background()); err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()

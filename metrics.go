@@ -38,6 +38,12 @@ type Metrics struct {
 	// queue has evicted.
 	DeadLetters    int
 	LettersEvicted int64
+	// Store counts the records and letters of the store, those of other processes included. It is nil
+	// for a bus in memory. It is the last known value after Shutdown, or while the store fails.
+	Store *StoreStats
+	// Behind is set while the bus has yet to claim records of the store: those of an earlier process,
+	// of another process, of a new subscription, and those for which memory had no room.
+	Behind bool
 
 	Ledger Ledger
 }
@@ -223,7 +229,12 @@ func (b *Bus) Metrics() Metrics {
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
-	m.DeadLetters, m.LettersEvicted = b.countLetters()
+	if m.Store = b.storeStats(); m.Store != nil {
+		m.DeadLetters = int(m.Store.Letters)
+		m.Behind = b.isBehindStore()
+	} else {
+		m.DeadLetters, m.LettersEvicted = b.letters.count()
+	}
 	for name, c := range b.types.All() {
 		m.Types[name] = c.snapshot()
 	}

@@ -159,6 +159,9 @@ func (b *Bus) refuseShutdown() error {
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	c := change{kind: toOpen, d: d, batch: batch}
+	if err := b.unknown.await(ctx, &c); err != nil { // before it counts as entering: a restart waits for those
+		return 0, err
+	}
 	if b.store != nil || c.hasUnqueued() {
 		err = b.acceptUnqueued(ctx, inside, &c)
 	} else {
@@ -167,17 +170,22 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 	if err != nil {
 		return 0, err
 	}
-	// Last, because observers may block.
-	for i, accepted := range c.all() {
+	return b.accepted(&c), nil
+}
+
+// accepted reports accepted dispatches to observers, which may block, and settles those without
+// targets. It returns how many there are.
+func (b *Bus) accepted(c *change) (fresh int) {
+	for i, d := range c.all() {
 		if c.events != nil {
 			b.observeAccepted(c.events[i])
 		}
-		if len(accepted.to.subscriptions) == 0 {
-			b.settle(accepted, Unrouted)
+		if len(d.to.subscriptions) == 0 {
+			b.settle(d, Unrouted)
 		}
 		fresh++
 	}
-	return fresh, nil
+	return fresh
 }
 
 // acceptUnqueued accepts a change with dispatches that take no room in the queue. Shutdown waits
@@ -262,6 +270,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 		case !errors.As(err, &refused) || refused.Known == nil:
 			var unknown *IndeterminateError
 			if !errors.As(err, &unknown) {
+				b.addUnknown(c.all())
 				err = &IndeterminateError{ID: c.d.id, Err: err}
 			}
 			return err

@@ -86,6 +86,7 @@ func (b *Bus) recordNow(ctx context.Context, c *change) error {
 	case err := <-applied:
 		return err
 	case <-ended:
+		b.resolveLater(*c, applied)
 		return &IndeterminateError{ID: c.d.id, Err: contextError(ctx)}
 	}
 }

@@ -73,6 +73,17 @@ func (b *Bus) removedLocked(s *Subscription) {
 	}
 }
 
+// isAdopted reports whether a subscription has taken the place of a stand-in.
+func (b *Bus) isAdopted(s *Subscription) bool {
+	if s.door.circuit.gate.Load()&gateMissing == 0 {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, exists := b.subscriptions.Find(s.id)
+	return exists
+}
+
 // namedLocked returns the subscription with a name, or its stand-in.
 func (b *Bus) namedLocked(name string) *Subscription {
 	if s, ok := b.subscriptions.Find(name); ok {

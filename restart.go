@@ -51,11 +51,7 @@ func (b *Bus) restart() {
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
 	f.endWaiters()
-	for n := 0; !b.empty() || n == 0; n++ {
-		b.dropAll()
-		if n == 100 {
-			println(fmt.Sprintf("%+v entering %d depth %d", b.Metrics().Ledger, b.entering.Load(), b.pool.Depth()))
-		}
+	for b.dropAll(); !b.empty(); b.dropAll() {
 		if !f.sleep(timeline.Tick) {
 			return
 		}
@@ -63,7 +59,7 @@ func (b *Bus) restart() {
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := b.store.Reopen(f.ctx)
 		if err == nil {
-			err = b.countUnsettled()
+			err = errors.Join(b.countUnsettled(), b.resolveAll(f.ctx))
 		}
 		if err == nil {
 			break

@@ -377,7 +377,7 @@ func (m *storeModel) checkProgress(r *storeRecord, u *eventbus.Record) bool {
 	old := *r
 	r.progress(u)
 	for _, sub := range old.remaining() {
-		if d := r.event.deliveries[sub]; !slices.Contains(r.remaining(), sub) && d.call != nil {
+		if d := r.event.deliveries[sub]; d != nil && !slices.Contains(r.remaining(), sub) && d.call != nil {
 			m.failf(r.event, "record %d passes s%d, whose handler runs", r.ref, sub)
 		}
 	}

@@ -225,7 +225,7 @@ func (s *storeSim) fault(_ int, b *eventbus.Batch) (f storetest.Fault) {
 	defer s.mu.Unlock()
 	p := s.storeModel.process
 	p.batches++
-	refusable := len(b.Update)+len(b.Delete) == 0 && len(b.Remember)+len(b.Take) > 0
+	refusable := len(b.Update)+len(b.Delete) == 0 && len(b.Remember)*len(b.New)+len(b.Take) > 0
 	switch {
 	case p.dead.Load():
 	case p.batches == p.crashAt:

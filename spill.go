@@ -28,8 +28,34 @@ func (o *door) spillLocked(d *dispatch, reason parking) {
 	}
 }
 
-// unspill notes that a delivery was claimed. One that was parked while the subscription was missing
-// is not counted.
+// orphan notes that a delivery is parked because the subscription does not exist.
+func (o *door) orphan(d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spillLocked(d, orphaned)
+}
+
+// adopt takes over the deliveries of a stand-in, from a subscription that is made in its place.
+func (o *door) adopt(standIn *door) {
+	standIn.mu.Lock()
+	orphans := standIn.spill
+	standIn.spill = spill{}
+	standIn.mu.Unlock()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill.count += orphans.count
+	for key, n := range orphans.keys {
+		if o.spill.keys == nil {
+			o.spill.keys = make(map[string]int)
+		}
+		o.spill.keys[key] += n
+	}
+	if o.spill.count > 0 {
+		o.circuit.gate.Or(gateLine)
+	}
+}
+
+// unspill notes that a delivery was claimed.
 func (o *door) unspill(key string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,7 +85,7 @@ func (o *door) forgetSpilled() {
 // once.
 func (o *door) asksLocked(id string) (names []string) {
 	s := &o.spill
-	if s.asked > 0 || o.closed != "" || o.line.Taken() > o.capacity/2 {
+	if s.asked > 0 || o.circuit.gate.Load()&gateMissing != 0 || o.closed != "" || o.line.Taken() > o.capacity/2 {
 		return nil
 	}
 	names, s.earlier = s.earlier, nil
@@ -79,4 +105,11 @@ func (o *door) claimed(name string, more bool) {
 		o.spill.earlier = append(o.spill.earlier, name)
 		o.circuit.gate.Or(gateLine)
 	}
+}
+
+// hasSpilled reports whether the door is open and the store has deliveries for it.
+func (o *door) hasSpilled() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spill.any() && o.closed == "" && o.circuit.gate.Load()&(gatePaused|gateOutage) == 0
 }

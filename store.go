@@ -9,7 +9,8 @@ import (
 
 // WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
 // loses nothing. Start dispatches what an earlier process has left unfinished. The bus closes the
-// store at the end of Shutdown, also if it was not started. One store belongs to one bus.
+// store at the end of Shutdown, also if it was not started. One store belongs to one bus: New refuses
+// a store that another bus of the process uses, with an *OptionError.
 //
 // Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
 // without Typed receive them encoded: a json.RawMessage with the default codec. Handlers do not see
@@ -68,7 +69,8 @@ func WithIdempotencyWindow(d time.Duration) Option {
 // lease. A record is leased while the bus with the lease has it in memory. Only that bus changes
 // it. All other records are free: any bus may claim them once it has the lease.
 //
-// The methods are safe for concurrent use.
+// The methods are safe for concurrent use. All times are in UTC, in the years 0 to 9999, see
+// Batch.CheckTimes; those of queries may be others.
 type Store interface {
 	// Submit enqueues a batch and returns. It neither commits nor blocks nor calls done: the bus calls
 	// it under the lock that decides the order of events. The store must not change the batch, except
@@ -240,8 +242,8 @@ type RecordBudget struct {
 type Batch struct {
 	// Now is the bus's time, in UTC. It decides which entries of Remember have expired.
 	Now time.Time
-	// Remember adds entries to the table of remembered ids. If one is known and has not expired, the
-	// batch is refused.
+	// Remember adds entries to the table of remembered ids. If one is known, and Now is before its
+	// Expires, the batch is refused.
 	Remember []Dedupe
 	// Forget removes entries from the table of remembered ids, by Scope and Key. Unknown ones are
 	// ignored.
@@ -268,8 +270,10 @@ type Dedupe struct {
 	Scope   string // empty for event ids
 	Key     string
 	Event   EventID
-	Content string    // identifies the content: a repetition must have the same
-	Expires time.Time // the entry may be removed at or after this time
+	Content string // identifies the content: a repetition must have the same
+	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
+	// Batch.Now at or after Expires. So after the clock is set back, an expired entry may be known or not.
+	Expires time.Time
 }
 
 // Order is an operator's order to a subscription that survives restarts.
@@ -297,7 +301,7 @@ const (
 	// ClaimParked claims RecordParked with the Door, in the order of Position, then Ref: those without
 	// a Key, and those with Own. ClaimReady claims the others.
 	ClaimParked
-	// ClaimEvent claims the RecordScheduled of Event.
+	// ClaimEvent claims the RecordScheduled of Event, in the order of Ref.
 	ClaimEvent
 )
 
@@ -344,7 +348,7 @@ var (
 )
 
 // RefusedError reports that a store did not apply a batch, and why. It changed nothing, and the
-// store goes on. It wraps ErrNotFound, ErrDuplicateID or ErrNotLeased.
+// store goes on. It wraps ErrNotFound, ErrDuplicateID, ErrNotLeased, or what CheckTimes found.
 type RefusedError struct {
 	Letter LetterID // ErrNotFound: the letter of Take that is unknown
 	Known  *Dedupe  // ErrDuplicateID: the remembered entry

@@ -47,6 +47,7 @@ var rootCalls = callRules{
 		"dispatch.go": "the data of a dispatch: its methods read and write fields, and decide nothing",
 	},
 	allowed: map[filePair]string{
+		{"door.go", "feeder.go"}:                "the feeder claims, and wakes, again",
 		{"restart.go", "record.go"}:             "a transition is a recorded change",
 		{"restart.go", "lifecycle.go"}:          "a dispatch that settles may be the last one that Shutdown waits for; after its end nothing starts",
 		{"restart.go", "feeder.go"}:             "the feeder claims, and wakes, again",
@@ -98,6 +99,8 @@ var rootCalls = callRules{
 		{"dlq_store.go", "codec.go"}:            "the errors of recorded failures",
 		{"dlq_store.go", "dlq.go"}:              "a letter's own data, and the check of the queue",
 		{"metrics.go", "dlq_store.go"}:          "metrics, observers, logs and plans read the state",
+		{"metrics.go", "dlq_memory.go"}:         "metrics, observers, logs and plans read the state",
+		{"metrics.go", "feeder.go"}:             "metrics, observers, logs and plans read the state",
 		{"dlq.go", "retryrules.go"}:             "a rule's own data",
 		{"dlq_query.go", "dlq.go"}:              "a letter's own data, and the check of the queue",
 		{"dlq_bulk.go", "retrypolicy.go"}:       "a rate is a duration that must not overflow",

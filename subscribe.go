@@ -131,6 +131,9 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)
 	for _, name := range taken {
+		if standIn := b.missing[name]; standIn != nil {
+			s.door.adopt(&standIn.door)
+		}
 		delete(b.removed, name)
 		delete(b.missing, name)
 	}

@@ -54,6 +54,11 @@ func NewUnstarted(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 //   - evicted dead letters
 //   - handlers that still run a second after the bus abandoned them (a day in virtual time)
 //   - a ledger that does not balance
+//
+// With a store, Adopt waits until the bus is settled, as WaitSettled defines it, and checks what the
+// store has: records of unfinished events, and dead letters. Then it shuts the bus down, which closes
+// the store. For a bus that the test itself has shut down, it does not check the store: the next bus
+// over the same data shows what the store has.
 func Adopt(t testing.TB, bus *eventbus.Bus) {
 	t.Helper()
 	requireUsable(t, bus)
@@ -72,7 +77,8 @@ func Adopt(t testing.TB, bus *eventbus.Bus) {
 //
 // The empty query allows the letters of all reasons but eventbus.ReasonShutdown. Letters with
 // that reason are unfinished events. To allow them, set the reason:
-// eventbus.LetterQuery{Reason: eventbus.ReasonShutdown}.
+// eventbus.LetterQuery{Reason: eventbus.ReasonShutdown}. With a store, unfinished events are no
+// letters. A query with this reason allows all of them.
 func AllowDeadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) {
 	t.Helper()
 	k := kitOf(bus)
@@ -83,6 +89,22 @@ func AllowDeadLetters(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuer
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.allowed = append(k.allowed, query)
+}
+
+// Crash ends a bus with a store as the end of its process does. It calls crash, which must end the
+// store without closing it, such as Model.Crash of package storetest. Then it stops the goroutines of
+// the bus. Nothing that the bus does after crash reaches the data. A new bus over the same data
+// continues the unfinished events.
+func Crash(t testing.TB, bus *eventbus.Bus, crash func()) {
+	t.Helper()
+	requireUsable(t, bus)
+	if bus.Metrics().Store == nil {
+		t.Fatalf("eventbustest.Crash: the bus has no store: its events would be lost")
+	}
+	crash()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = bus.Shutdown(ctx) // it reports that the store has failed
 }
 
 // requireUsable ends the test for a bus that eventbus.New did not make. Such a bus would look
@@ -135,17 +157,26 @@ func (k *kit) end(t testing.TB) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	m := k.bus.Metrics()
+	durable := m.Store != nil
+	var letters []eventbus.DeadLetter
+	if durable && !m.Ledger.Closed { // Shutdown closes the store
+		letters = k.endStored(t, limit)
+	}
 	err := k.bus.Shutdown(ctx)
 	var cut *eventbus.ShutdownError // its letters are in the queue too
-	if err != nil && !errors.As(err, &cut) {
+	if err != nil && (!errors.As(err, &cut) || durable && !m.Ledger.Closed && errors.Is(cut.Cause, eventbus.ErrStoreFailed)) {
 		t.Errorf("eventbustest: %v", err)
 		return
 	}
 	if leaked := k.leaked(); len(leaked) > 0 {
 		t.Errorf("%s", leakText(leaked))
 	}
+	if !durable {
+		letters = k.unseen(t)
+	}
 	var unfinished, others []eventbus.DeadLetter
-	for _, l := range k.unseen(t) {
+	for _, l := range letters {
 		if l.Reason == eventbus.ReasonShutdown {
 			unfinished = append(unfinished, l)
 		} else {
@@ -160,7 +191,7 @@ func (k *kit) end(t testing.TB) {
 			"with DeadLetter or DeadLetters, or allow them with AllowDeadLetters:\n%s",
 			count(len(others), "dead letter"), stories(others))
 	}
-	m := k.bus.Metrics()
+	m = k.bus.Metrics()
 	if m.LettersEvicted > 0 && !k.allowsAll() {
 		t.Errorf("eventbustest: %s evicted from the full queue; "+
 			"raise WithDeadLetterCapacity, or allow all with AllowDeadLetters and an empty query",
@@ -169,6 +200,23 @@ func (k *kit) end(t testing.TB) {
 	if !m.Ledger.Balanced() {
 		t.Errorf("%s", unbalancedText(m.Ledger))
 	}
+}
+
+// endStored waits until a bus with a store is settled and reports unfinished events. It returns the
+// letters that the test did not expect.
+func (k *kit) endStored(t testing.TB, limit time.Duration) []eventbus.DeadLetter {
+	t.Helper()
+	begun := time.Now()
+	poll(limit, func() bool {
+		m := k.bus.Metrics()
+		idle := m.Workers == 0 && unsettledInMemory(m.Ledger) == 0 && m.Store.Waiting == 0
+		return isSettled(k.bus) || idle && time.Since(begun) >= leakGrace // the bus was not started
+	})
+	m := k.bus.Metrics()
+	if m.Store.Unsettled() > 0 && !k.allows(eventbus.ReasonShutdown) {
+		t.Errorf("%s", unfinishedStoredText(m))
+	}
+	return k.unseen(t)
 }
 
 // leaked returns the abandoned handlers that do not return within the limit.
@@ -188,12 +236,20 @@ func (k *kit) unseen(t testing.TB) []eventbus.DeadLetter {
 	allowed := k.allowed
 	k.mu.Unlock()
 	for _, query := range allowed {
-		k.saw(slices.DeleteFunc(lettersOf(t, k.bus, query), func(l eventbus.DeadLetter) bool {
+		found, err := listLetters(k.bus, query)
+		if err != nil {
+			t.Errorf("eventbustest: %v", err)
+			return nil
+		}
+		k.saw(slices.DeleteFunc(found, func(l eventbus.DeadLetter) bool {
 			return l.Reason == eventbus.ReasonShutdown && query.Reason != eventbus.ReasonShutdown
 		}))
 	}
 	var unseen []eventbus.DeadLetter
-	all := lettersOf(t, k.bus, eventbus.LetterQuery{})
+	all, err := listLetters(k.bus, eventbus.LetterQuery{})
+	if err != nil {
+		t.Errorf("eventbustest: %v", err)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, l := range all {
@@ -202,6 +258,13 @@ func (k *kit) unseen(t testing.TB) []eventbus.DeadLetter {
 		}
 	}
 	return unseen
+}
+
+// allows reports whether the test allows letters with a reason by naming it.
+func (k *kit) allows(reason eventbus.Reason) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.ContainsFunc(k.allowed, func(q eventbus.LetterQuery) bool { return q.Reason == reason })
 }
 
 // allowsAll reports whether the test allows letters with an empty query.
@@ -244,6 +307,12 @@ func unfinishedText(unfinished []eventbus.DeadLetter, cut *eventbus.ShutdownErro
 		why = fmt.Sprintf("Shutdown was cut short (%v); release blocked handlers, and advance a mock clock with AdvanceUntilSettled", cut.Cause)
 	}
 	return fmt.Sprintf("eventbustest: the test ends with %s unfinished; %s:\n%s", count(len(unfinished), "event"), why, stories(unfinished))
+}
+
+func unfinishedStoredText(m eventbus.Metrics) string {
+	return fmt.Sprintf("eventbustest: the test ends with %s unfinished in the store: %d ready, %d waiting for a retry, %d scheduled, %d parked; "+
+		"start the bus, release blocked handlers, resume subscriptions, advance the time, or allow them with AllowDeadLetters and the reason shutdown\n  ledger: %+v\n",
+		count(int(m.Store.Unsettled()), "event"), m.Store.Ready, m.Store.Waiting, m.Store.Scheduled, m.Store.Parked, m.Ledger)
 }
 
 func unbalancedText(l eventbus.Ledger) string {

@@ -48,6 +48,20 @@
 // neither DeadLetter nor DeadLetters returned fails the test, unless [AllowDeadLetters] allows
 // it. Letters of unfinished events (eventbus.ReasonShutdown) must be allowed by their reason.
 //
+// # Stores
+//
+// A bus with a store takes eventbus.WithStore, with a store of package storetest in memory, or of
+// store/sqlite/sqlitetest on disk:
+//
+//	model := storetest.NewModel()
+//	store, err := model.Open()
+//	bus := eventbustest.New(t, eventbus.WithStore(store))
+//
+// New starts the bus, which parks the events of an earlier process until their subscriptions exist.
+// [WaitSettled] also waits for the events that only the store has. Untyped handlers, deliveries and
+// dead letters have encoded payloads: [Payloads] and [Payload] decode them. [Crash] ends the bus as a
+// killed process ends, so that a test can start another one over the same data.
+//
 // # Assertions in handlers
 //
 // Handlers run on goroutines of the bus. They may call t.Errorf and testify's assert, but not

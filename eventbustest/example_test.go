@@ -14,6 +14,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/eventbustest"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // A service: who has placed an order is charged for it, and told so.
@@ -126,6 +127,28 @@ func TestOrders_Dead(t *testing.T) {
 		up = true
 		require.NoError(t, bus.DLQ().Replay(t.Context(), letter.ID))
 		eventbustest.WaitSettled(t, bus)
+		require.Len(t, rec.ByType("order.paid"), 1)
+	})
+}
+
+// What a service does about a crash. The model is the disk of both processes.
+func TestOrders_Crash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := storetest.NewModel()
+		store, err := model.Open()
+		require.NoError(t, err)
+		orders, bus, rec := newOrders(t, solvent, eventbus.WithStore(store))
+		rec.FailNext(1, errors.New("the network is down"))
+		require.NoError(t, orders.Place(t.Context(), Order{"o-17", 4200}))
+		rec.Wait(t, 1)
+		synctest.Wait() // the store has recorded the failure
+		eventbustest.Crash(t, bus, model.Crash)
+
+		store, err = model.Open()
+		require.NoError(t, err)
+		_, bus, rec = newOrders(t, solvent, eventbus.WithStore(store))
+		eventbustest.NoDeadLetters(t, bus)
+		require.Equal(t, 2, rec.ByType("order.placed")[0].Attempt)
 		require.Len(t, rec.ByType("order.paid"), 1)
 	})
 }

@@ -69,16 +69,24 @@ func lettersOf(t testing.TB, bus *eventbus.Bus, query eventbus.LetterQuery) []ev
 	if query.Limit != 0 || !query.Before.IsZero() || query.ExactTotal {
 		t.Fatalf("eventbustest: %s: Limit, Before and ExactTotal must be zero: the result has no pages", queryText(query))
 	}
-	var all []eventbus.DeadLetter
+	all, err := listLetters(bus, query)
+	if err != nil {
+		t.Fatalf("eventbustest: %v", err)
+	}
+	return all
+}
+
+// listLetters returns all letters that match, oldest first.
+func listLetters(bus *eventbus.Bus, query eventbus.LetterQuery) (all []eventbus.DeadLetter, err error) {
 	for query.Limit = 10_000; ; {
 		page, err := bus.DLQ().List(context.Background(), query)
 		if err != nil {
-			t.Fatalf("eventbustest: %v", err)
+			return nil, err
 		}
 		all = append(all, page.Letters...)
 		if page.Next.IsZero() {
 			slices.Reverse(all)
-			return all
+			return all, nil
 		}
 		query.Before = page.Next
 	}
@@ -136,6 +144,12 @@ func stories(letters []eventbus.DeadLetter) string {
 // payloadText formats a payload. A payload without JSON may contain itself: to format it would end
 // the test binary.
 func payloadText(payload any) (text string) {
+	switch p := payload.(type) {
+	case json.RawMessage:
+		return string(p)
+	case eventbus.EncodedPayload:
+		return fmt.Sprintf("%q", []byte(p))
+	}
 	text = "(not shown: encoding/json cannot encode it)"
 	defer func() { _ = recover() }() // from MarshalJSON
 	if _, err := json.Marshal(payload); err == nil {

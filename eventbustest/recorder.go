@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,13 +19,20 @@ import (
 // concurrent use. Use a Recorder in only one testing/synctest bubble.
 type Recorder struct {
 	mu         sync.Mutex // guards the following
-	deliveries []*Delivery
+	deliveries []*recorded
 	ended      int
 	script     []eventbus.Handler
 	changed    chan struct{} // closed at the next change; nil without waiters
 }
 
-// Delivery is one recorded call of a handler.
+// recorded is a delivery with the context of its call, which decodes the payload.
+type recorded struct {
+	Delivery
+	ctx context.Context
+}
+
+// Delivery is one recorded call of a handler. On a bus with a store, Event.Payload is encoded:
+// Payloads and Payload decode it.
 type Delivery struct {
 	// Delivery has the event, the subscription, the attempt and the replays.
 	eventbus.Delivery
@@ -95,17 +103,17 @@ func (r *Recorder) FailNext(n int, err error) {
 
 // Deliveries returns the recorded deliveries in the order in which they began.
 func (r *Recorder) Deliveries() []Delivery {
-	return r.matching(func(*Delivery) bool { return true })
+	return r.matching(func(*recorded) bool { return true })
 }
 
 // ByType returns the deliveries of events of exactly this type.
 func (r *Recorder) ByType(eventType string) []Delivery {
-	return r.matching(func(d *Delivery) bool { return d.Event.Type == eventType })
+	return r.matching(func(d *recorded) bool { return d.Event.Type == eventType })
 }
 
 // ByEvent returns the deliveries of an event at all recorded subscriptions.
 func (r *Recorder) ByEvent(id eventbus.EventID) []Delivery {
-	return r.matching(func(d *Delivery) bool { return d.Event.ID == id })
+	return r.matching(func(d *recorded) bool { return d.Event.ID == id })
 }
 
 // Delays returns the delays of an event's retries: the times from the end of an attempt to the
@@ -131,7 +139,8 @@ func (r *Recorder) Delays(id eventbus.EventID) []time.Duration {
 }
 
 // Payloads returns the payloads of the delivered events that eventbus.Typed converts to T. Each
-// event counts once, in the order of the first deliveries.
+// event counts once, in the order of the first deliveries. Payloads of a bus with a store are
+// decoded by its codec.
 func Payloads[T any](r *Recorder) []T {
 	var payloads []T
 	known := make(map[eventbus.EventID]bool)
@@ -139,13 +148,32 @@ func Payloads[T any](r *Recorder) []T {
 		payloads = append(payloads, payload)
 		return nil
 	})
-	for _, d := range r.Deliveries() {
+	r.mu.Lock()
+	deliveries := slices.Clone(r.deliveries)
+	r.mu.Unlock()
+	for _, d := range deliveries {
 		if !known[d.Event.ID] {
 			known[d.Event.ID] = true
-			_ = take(context.Background(), d.Event) // an error means that the payload is not a T
+			_ = take(d.ctx, d.Event) // an error means that the payload is not a T
 		}
 	}
 	return payloads
+}
+
+// Payload returns an event's payload as eventbus.Typed converts it: it decodes a json.RawMessage,
+// which deliveries and dead letters of a bus with a store have. It ends the test if the payload is
+// not a T.
+func Payload[T any](t testing.TB, e eventbus.Event) T {
+	t.Helper()
+	var payload T
+	take := eventbus.Typed(func(_ context.Context, p T) error {
+		payload = p
+		return nil
+	})
+	if err := take(context.Background(), e); err != nil {
+		t.Fatalf("eventbustest.Payload: %v", err)
+	}
+	return payload
 }
 
 // Wait returns when at least n deliveries have ended, including failed ones. The bus processes the
@@ -197,13 +225,13 @@ func countOf(n int) string {
 	return fmt.Sprintf("%d deliveries", n)
 }
 
-func (r *Recorder) matching(match func(*Delivery) bool) []Delivery {
+func (r *Recorder) matching(match func(*recorded) bool) []Delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []Delivery
 	for _, d := range r.deliveries {
 		if match(d) {
-			found = append(found, *d)
+			found = append(found, d.Delivery)
 		}
 	}
 	return found
@@ -234,9 +262,9 @@ func (r *Recorder) deliver(ctx context.Context, e eventbus.Event, h eventbus.Han
 }
 
 // begin records a delivery and returns the handler for it.
-func (r *Recorder) begin(ctx context.Context, e eventbus.Event, h eventbus.Handler) (*Delivery, eventbus.Handler) {
-	d := &Delivery{}
-	d.Delivery, _ = eventbus.FromContext(ctx)
+func (r *Recorder) begin(ctx context.Context, e eventbus.Event, h eventbus.Handler) (*recorded, eventbus.Handler) {
+	d := &recorded{ctx: ctx}
+	d.Delivery.Delivery, _ = eventbus.FromContext(ctx)
 	d.Event = e
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,7 +280,7 @@ func (r *Recorder) begin(ctx context.Context, e eventbus.Event, h eventbus.Handl
 	return d, h
 }
 
-func (r *Recorder) end(ctx context.Context, d *Delivery, err error) {
+func (r *Recorder) end(ctx context.Context, d *recorded, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d.EndedAt, d.Err, d.CtxErr = time.Now(), err, ctx.Err()

@@ -13,6 +13,10 @@ import (
 // retry, and the ledger balances. It does not wait for held or scheduled events, nor for
 // abandoned handlers.
 //
+// With a store, it also waits for the events that the bus has left to the store, and for those of
+// an earlier process: until no record is ready or waiting. It does not wait for deliveries to a
+// subscription that does not exist.
+//
 // It waits up to 10 seconds, or until a second before the test binary's timeout. Inside a
 // testing/synctest bubble it waits up to a day of virtual time. Then it ends the test with a
 // list of the unsettled events. It polls at growing intervals and returns late by up to a
@@ -78,19 +82,34 @@ func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 // isSettled reads the ledger twice. An event that moves while one ledger is read can be missed
 // there, but then the two ledgers differ.
 func isSettled(bus *eventbus.Bus) bool {
-	l := bus.Metrics().Ledger
-	return unsettled(l) == 0 && l.Balanced() && bus.Metrics().Ledger == l
+	m := bus.Metrics()
+	return unsettled(m) == 0 && !m.Behind && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
 }
 
-// unsettled counts the dispatches that the bus continues without an operator's order.
-func unsettled(l eventbus.Ledger) int64 {
+// unsettled counts the dispatches that the bus continues without an operator's order. A dispatch
+// that is in memory and in the store counts twice.
+func unsettled(m eventbus.Metrics) int64 {
+	stored := storeStats(m)
+	return unsettledInMemory(m.Ledger) + stored.Ready + stored.Waiting
+}
+
+func unsettledInMemory(l eventbus.Ledger) int64 {
 	return l.Queued + l.Running + l.Waiting + l.Throttled + l.Recording
+}
+
+// storeStats returns what the store has. It is zero for a bus in memory or after Shutdown.
+func storeStats(m eventbus.Metrics) eventbus.StoreStats {
+	if m.Store == nil || m.Ledger.Closed { // after Shutdown nothing continues
+		return eventbus.StoreStats{}
+	}
+	return *m.Store
 }
 
 // isWaiting reports whether all unsettled dispatches wait for retries.
 func isWaiting(bus *eventbus.Bus) bool {
-	l := bus.Metrics().Ledger
-	return l.Waiting > 0 && l.Waiting == unsettled(l)
+	m := bus.Metrics()
+	stored := storeStats(m)
+	return m.Ledger.Waiting == unsettledInMemory(m.Ledger) && stored.Ready == 0 && !m.Behind && m.Ledger.Waiting+stored.Waiting > 0
 }
 
 func unsettledText(m eventbus.Metrics, limit time.Duration) string {
@@ -98,6 +117,15 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "eventbustest: not settled after %s: %d queued, %d running, %d waiting for a retry, %d throttled\n",
 		limit, l.Queued, l.Running, l.Waiting, l.Throttled)
+	if stored := storeStats(m); stored.Ready+stored.Waiting > 0 {
+		fmt.Fprintf(&b, "  the store has %d ready and %d waiting for a retry, those in memory included\n", stored.Ready, stored.Waiting)
+		if m.Workers == 0 && unsettledInMemory(l) == 0 {
+			b.WriteString("  nothing takes events from the store; is the bus started?\n")
+		}
+	}
+	if m.Behind {
+		b.WriteString("  the bus has not claimed all records of its store\n")
+	}
 	if l.Queued > 0 && m.Workers == 0 {
 		b.WriteString("  queued: no worker takes events from the queue; is the bus started?\n")
 	}
@@ -110,7 +138,7 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	if l.Throttled > 0 {
 		b.WriteString("  throttled: at the concurrency limit of a subscription; a running handler has to return first\n")
 	}
-	if unsettled(l) == 0 && !l.Balanced() {
+	if unsettled(m) == 0 && !l.Balanced() {
 		b.WriteString("  " + unbalancedText(l) + "\n")
 	}
 	for _, s := range m.Subscriptions {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/surebus/eventbus"
 )
@@ -33,6 +34,7 @@ type Model struct {
 	letters  map[eventbus.LetterID]*eventbus.DeadLetter
 	order    []eventbus.LetterID // of letters, ascending
 	remember map[dedupeKey]eventbus.Dedupe
+	latest   time.Time // the latest Batch.Now: entries of remember that expire until then are unknown
 	orders   map[string]eventbus.Order
 }
 

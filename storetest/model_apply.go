@@ -15,6 +15,9 @@ type transaction struct {
 
 // applyLocked applies a batch, or returns a *RefusedError and changes nothing.
 func (m *Model) applyLocked(lease int64, b *eventbus.Batch) error {
+	if err := b.CheckTimes(); err != nil {
+		return err
+	}
 	tx := &transaction{Model: m, lease: lease}
 	if err := tx.apply(b); err != nil {
 		for _, undo := range slices.Backward(tx.undo) {
@@ -68,6 +71,9 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 			set(tx, tx.orders, o.Subscription, nil)
 		}
 	}
+	if b.Now.After(tx.latest) {
+		tx.latest = b.Now
+	}
 	for i, ref := range refs { // the batch is not refused: its records may change now
 		b.New[i].Ref, b.New[i].Position = ref, tx.records[ref].Position
 	}
@@ -89,7 +95,7 @@ func set[K comparable, V any](tx *transaction, in map[K]V, key K, value *V) {
 
 func (tx *transaction) rememberID(b *eventbus.Batch, d eventbus.Dedupe) error {
 	key := dedupeKey{d.Scope, d.Key}
-	if known, ok := tx.remember[key]; ok && b.Now.Before(known.Expires) {
+	if known, ok := tx.remember[key]; ok && b.Now.Before(known.Expires) && tx.latest.Before(known.Expires) {
 		return &eventbus.RefusedError{Known: &known, Err: eventbus.ErrDuplicateID}
 	}
 	d.Expires = d.Expires.Round(0).UTC()

@@ -164,7 +164,7 @@ func testClaimEvent(t *testing.T, r *rig) {
 	a, b := ready(of, scheduled(time.Hour), key("k")), ready(of, scheduled(time.Minute))
 	insert(t, s, ready(of), a, ready(of, waiting(0)), ready(scheduled(time.Hour)), b, ready(of, parked("door")), ready(of, scheduled(0), leased))
 	claimed := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: id})
-	require.ElementsMatch(t, []eventbus.Ref{a.Ref, b.Ref}, refsOf(claimed.Records))
+	require.Equal(t, []eventbus.Ref{a.Ref, b.Ref}, refsOf(claimed.Records), "in the order of Ref")
 	require.Empty(t, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: id}).Records)
 }
 

@@ -90,6 +90,16 @@ func someLetters(seed uint64, count int) []*eventbus.DeadLetter {
 			l.Event.Type = pick("order.placed", "order.paid", "order.item.added", "user.created")
 			l.Subscription = pick("billing", "shipping", "mail%_")
 			l.Reason = eventbus.Reason(pick("exhausted", "permanent", "expired", "shutdown"))
+			l.Event.Key = pick("", "", "key %_", "key", "Key", "ü'\"\\")
+			if len(letters) > 0 && random.IntN(3) == 0 {
+				l.Event.ID = letters[random.IntN(len(letters))].Event.ID
+			}
+			l.Event.Time = noon.Add(-time.Duration(random.IntN(20)) * time.Nanosecond)
+			if metadata := pick("", `{"trace":"a"}`, `{"trace":"A"}`, `{"trace":"","b%_":"x"}`, `{"traces":"a","b":"a"}`); metadata != "" {
+				if err := json.Unmarshal([]byte(metadata), &l.Event.Metadata); err != nil {
+					panic(err)
+				}
+			}
 			l.DiedAt = noon.Add(time.Duration(random.IntN(20)) * time.Nanosecond)
 			for range random.IntN(3) {
 				l.Failures = append(l.Failures, eventbus.Failure{
@@ -116,6 +126,12 @@ func matching(t *testing.T, letters []*eventbus.DeadLetter, q eventbus.LetterQue
 	return found
 }
 
+// Times outside of the years that a store keeps. A query may have them.
+var (
+	farPast   = time.Date(-3, 1, 1, 0, 0, 0, 0, time.UTC)
+	farFuture = time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
 // someQueries returns queries of every field, alone and combined.
 func someQueries(letters []*eventbus.DeadLetter) []eventbus.LetterQuery {
 	one := letters[len(letters)/2]
@@ -134,6 +150,31 @@ func someQueries(letters []*eventbus.DeadLetter) []eventbus.LetterQuery {
 		{Fingerprint: one.Fingerprint},
 		{Fingerprint: one.Fingerprint, Subscription: one.Subscription},
 		{Fingerprint: one.Fingerprint, Subscription: "other"},
+		{Event: one.Event.ID},
+		{Event: eventbus.NewEventID()},
+		{Event: one.Event.ID, Key: one.Event.Key, Subscription: one.Subscription, Fingerprint: one.Fingerprint},
+		{Event: one.Event.ID, Type: "order.**"},
+		{Key: "key"},
+		{Key: "key %_"},
+		{Key: "ü'\"\\"},
+		{Key: "none"},
+		{Key: "Key", Reason: eventbus.ReasonExpired},
+		{Key: "key", Type: "order.**", Subscription: "billing"},
+		{MetadataName: "trace"},
+		{MetadataName: "trace", MetadataValue: "a"},
+		{MetadataName: "b%_", MetadataValue: "x", Since: noon.Add(3)},
+		{MetadataName: "Trace"},
+		{MetadataName: "trace", MetadataValue: "b"},
+		{MetadataName: "trace", Key: "key", Error: "dial"},
+		{PublishedSince: noon.Add(-7)},
+		{PublishedUntil: noon.Add(-7)},
+		{PublishedSince: noon.Add(-7), PublishedUntil: noon.Add(-7).In(time.FixedZone("zone", 3600)), Reason: eventbus.ReasonShutdown},
+		{PublishedSince: noon.Add(-9), PublishedUntil: noon.Add(-3), Since: noon.Add(7), Until: noon.Add(15)},
+		{PublishedSince: farPast, PublishedUntil: farFuture, Since: farPast, Until: farFuture},
+		{PublishedSince: farFuture},
+		{PublishedUntil: farPast, Type: "order.*"},
+		{Since: farFuture},
+		{Until: farPast, MetadataName: "trace"},
 		{Error: "dial"},
 		{Error: "0% _"},
 		{Error: `\`},
@@ -153,7 +194,7 @@ func testLetterPages(t *testing.T, r *rig) {
 	s := r.open(t)
 	letters := someLetters(1, 120)
 	apply(t, s, &eventbus.Batch{Now: noon, Bury: letters})
-	for _, q := range []eventbus.LetterQuery{{}, {Subscription: "billing"}, {Type: "order.*"}, {Error: "dial", Reason: eventbus.ReasonPermanent}} {
+	for _, q := range []eventbus.LetterQuery{{}, {Subscription: "billing"}, {Key: "key"}, {Type: "order.*"}, {MetadataName: "trace"}, {Error: "dial", Reason: eventbus.ReasonPermanent}} {
 		all := matching(t, letters, q)
 		require.NotEmpty(t, all)
 		for _, limit := range []int{1, 7, len(all) - 1, len(all), len(all) + 1} {

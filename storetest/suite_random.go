@@ -148,6 +148,9 @@ func (w *walk) batch(holder bool) *eventbus.Batch {
 	}
 	w.chance(8, func() {
 		l := fullLetter()
+		if w.IntN(3) > 0 {
+			l = someLetters(w.Uint64(), 1)[0]
+		}
 		if len(w.letters) > 0 && w.IntN(4) == 0 {
 			l.ID = w.letters[w.IntN(len(w.letters))]
 		}
@@ -230,6 +233,17 @@ func recordTexts(records []*eventbus.Record) []string {
 // compare compares all data.
 func (w *walk) compare() {
 	requireLetters(w.t, newestFirst(w.oracle.letters), page(w.t, w.s, eventbus.LetterQuery{}).Letters)
+	if len(w.oracle.letters) > 0 {
+		for _, q := range someQueries(w.oracle.letters) {
+			want := matching(w.t, w.oracle.letters, q)
+			p := page(w.t, w.s, q)
+			requireLetters(w.t, want, p.Letters)
+			require.Equal(w.t, len(want), p.Total, "Total of %+v", q)
+			found, err := w.s.Groups(w.t.Context(), q)
+			require.NoError(w.t, err)
+			require.Equal(w.t, groupsOf(want), append([]eventbus.LetterGroup{}, found...), "Groups of %+v", q)
+		}
+	}
 	orders, err := w.s.Orders(w.t.Context())
 	require.NoError(w.t, err)
 	require.Equal(w.t, append([]eventbus.Order{}, w.orders...), append([]eventbus.Order{}, orders...))

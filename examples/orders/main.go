@@ -2,7 +2,10 @@
 // Billing is flaky, mail is slow, and the warehouse is down until it is repaired. Then the
 // program replays the dead letters, and the ledger must balance.
 //
-//	go run ./examples/orders [file | -] 2>orders.log
+//	go run ./examples/orders [-store FILE] [file | -] 2>orders.log
+//
+// With -store the bus is durable: it keeps the events in an SQLite file. What an interrupted run
+// has left, the next run with the same file handles first.
 package main
 
 import (
@@ -12,6 +15,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -26,6 +30,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/store/sqlite"
 )
 
 //go:embed orders.jsonl
@@ -45,7 +50,8 @@ const warehousePause = 300 * time.Millisecond // interval of the checks whether 
 type shop struct {
 	mu                          sync.Mutex // for out and err
 	out, err                    io.Writer
-	terminal                    bool // out is one
+	terminal                    bool   // out is one
+	store                       string // file of a durable bus, or empty
 	bus                         *eventbus.Bus
 	warehouseUp                 atomic.Bool
 	published, refused, audited atomic.Int64
@@ -96,13 +102,20 @@ func main() {
 func run(ctx context.Context, args []string, in io.Reader, stdout, stderr io.Writer) int {
 	f, ok := stdout.(*os.File)
 	s := &shop{out: stdout, err: stderr, terminal: ok && term.IsTerminal(int(f.Fd()))}
+	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&s.store, "store", "", "keep the events in this `file`")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	args = flags.Args()
 	var pause time.Duration
 	if len(args) == 0 {
 		in, pause = bytes.NewReader(bundled), 2*time.Millisecond // slow enough to watch
 	} else if args[0] != "-" {
 		file, err := os.ReadFile(args[0])
 		if err != nil || len(args) > 1 {
-			s.printf(s.err, "usage: orders [file | -]: %v %v\n", err, args[1:])
+			s.printf(s.err, "usage: orders [-store FILE] [file | -]: %v %v\n", err, args[1:])
 			return 2
 		}
 		in = bytes.NewReader(file)
@@ -118,9 +131,18 @@ func run(ctx context.Context, args []string, in io.Reader, stdout, stderr io.Wri
 func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (err error) {
 	// A core that does not sample: every failed attempt is an entry.
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(s), zap.WarnLevel)
-	s.bus, err = eventbus.New(eventbus.WithLogger(zap.New(core)), eventbus.WithRetry(eventbus.BaseDelay(50*time.Millisecond)),
-		eventbus.WithDeadLetterCapacity(1_000_000)) // for larger inputs
-	if err != nil {
+	opts := []eventbus.Option{
+		eventbus.WithLogger(zap.New(core)), eventbus.WithRetry(eventbus.BaseDelay(50 * time.Millisecond)),
+		eventbus.WithDeadLetterCapacity(1_000_000), // for larger inputs
+	}
+	if s.store != "" {
+		store, err := sqlite.Open(ctx, s.store)
+		if err != nil {
+			return err
+		}
+		opts = append(opts, eventbus.WithStore(store)) // Shutdown closes it
+	}
+	if s.bus, err = eventbus.New(opts...); err != nil {
 		return err
 	}
 	if err = errors.Join(s.subscribe(), s.bus.Start(ctx)); err == nil {
@@ -138,7 +160,11 @@ func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (er
 	// Handle all accepted events before the end, also after Ctrl-C.
 	err = errors.Join(err, s.bus.Shutdown(context.WithoutCancel(ctx)))
 	m := s.report("At the end:")
-	if left := int64(m.DeadLetters) + m.LettersEvicted; err == nil && (left > 0 || !settled(m.Ledger) || s.audited.Load() != s.published.Load()) {
+	audited := s.audited.Load() == s.published.Load()
+	if s.store != "" { // an interrupted run has left events, or this one is interrupted
+		audited = s.audited.Load() >= s.published.Load() && m.Store.Unsettled() == 0
+	}
+	if left := int64(m.DeadLetters) + m.LettersEvicted; err == nil && (left > 0 || !settled(m) || !audited) {
 		err = fmt.Errorf("%d dead letters are left, or the books do not balance", left)
 	}
 	return err
@@ -173,7 +199,7 @@ func (s *shop) publish(ctx context.Context, in io.Reader, pause time.Duration) e
 
 // settle waits until no event is queued, running or waiting for a retry.
 func (s *shop) settle(ctx context.Context) error {
-	for !settled(s.bus.Metrics().Ledger) && ctx.Err() == nil {
+	for !settled(s.bus.Metrics()) && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return context.Cause(ctx)
@@ -181,7 +207,13 @@ func (s *shop) settle(ctx context.Context) error {
 
 // settled also checks the balance: the counts can miss an event that moves while they are
 // read.
-func settled(l eventbus.Ledger) bool { return l.Balanced() && l.Queued+l.Running+l.Waiting == 0 }
+func settled(m eventbus.Metrics) bool {
+	l := m.Ledger
+	if m.Store != nil && (m.Behind || m.Store.Ready+m.Store.Waiting > 0) {
+		return false
+	}
+	return l.Balanced() && l.Queued+l.Running+l.Waiting+l.Recording == 0
+}
 
 // repair purges the permanent letters, repairs the warehouse and replays the others.
 func (s *shop) repair(ctx context.Context) error {
@@ -203,6 +235,9 @@ func (s *shop) repair(ctx context.Context) error {
 	stock.Limit = 0
 	rest, replayErr := dlq.ReplayMatching(ctx, stock)
 	s.printf(s.out, "replayed %d dead letter of stock to close its circuit, then the other %d\n", len(first.Letters), rest.Replayed)
+	for s.bus.Metrics().Ledger.Held > 0 && ctx.Err() == nil { // the closed circuit releases them
+		time.Sleep(20 * time.Millisecond)
+	}
 	return errors.Join(err, listErr, replayErr, s.settle(ctx))
 }
 
@@ -229,7 +264,11 @@ func (s *shop) report(title string) eventbus.Metrics {
 	for _, x := range m.Subscriptions {
 		s.printf(s.out, row, x.Subscription, x.Pattern, x.Successes, x.Failures, x.Timeouts, x.Skipped, x.Circuit, x.Latency.P99.Round(time.Microsecond))
 	}
-	s.printf(s.out, "  in:  %d accepted + %d split off (skipped deliveries) + %d replayed\n", m.Ledger.Accepted, m.Ledger.Splits, m.Ledger.Replays)
+	s.printf(s.out, "  in:  %d accepted + %d split off (skipped deliveries) + %d replayed", m.Ledger.Accepted, m.Ledger.Splits, m.Ledger.Replays)
+	if m.Ledger.Claimed > 0 {
+		s.printf(s.out, " + %d of an earlier run", m.Ledger.Claimed)
+	}
+	s.printf(s.out, "\n")
 	s.printf(s.out, "  out: %d handled + %d dead-lettered; %d dead letters are left\n\n", m.Ledger.Handled, m.Ledger.DeadLettered, m.DeadLetters)
 	return m
 }

@@ -123,3 +123,46 @@ func TestRun_Interrupted(t *testing.T) {
 	assert.Contains(t, stderr.String(), "orders: interrupted")
 	assert.Contains(t, stdout.String(), "At the end:")
 }
+
+func TestRun_Store(t *testing.T) {
+	t.Parallel()
+	var lines []byte
+	for range 40 {
+		lines = append(lines, bundled[len(lines):][:bytes.IndexByte(bundled[len(lines):], '\n')+1]...)
+	}
+	store := filepath.Join(t.TempDir(), "orders.db")
+	for range 2 { // a second time with the same file
+		status, stdout, stderr := runOn(t, bytes.NewReader(lines), "-store", store, "-")
+		require.Zero(t, status, "stdout:\n%s\nstderr:\n%s", stdout, stderr)
+		require.Contains(t, stdout, "OK: events handled or purged: 40; lines refused: 0")
+		require.NotContains(t, stdout, "earlier run")
+	}
+
+	status, _, stderr := runOn(t, nil, "-store", t.TempDir(), "-")
+	require.Equal(t, 1, status)
+	require.Contains(t, stderr, "orders: ")
+	status, _, _ = runOn(t, nil, "-stor", store)
+	require.Equal(t, 2, status)
+}
+
+// TestRun_StoreAfterAnInterruption interrupts the program while the warehouse is down. The next run
+// handles what it has left.
+func TestRun_StoreAfterAnInterruption(t *testing.T) {
+	t.Parallel()
+	store := filepath.Join(t.TempDir(), "orders.db")
+	in, input := io.Pipe()
+	defer input.Close()
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	go func() {
+		_, _ = io.WriteString(input, `{"type":"order.placed","order":"o-1","customer":"c-1","amount_cents":100}`+"\n")
+		_, _ = io.WriteString(input, "\n") // is read when the line before has been published
+		interrupt(errors.New("interrupted"))
+	}()
+	var first, second, stderr bytes.Buffer
+	assert.Equal(t, 1, run(ctx, []string{"-store", store, "-"}, in, &first, &stderr))
+	assert.Contains(t, stderr.String(), "orders: interrupted")
+
+	status := run(t.Context(), []string{"-store", store, "-"}, strings.NewReader(""), &second, &stderr)
+	assert.Zero(t, status, "stdout:\n%s\nstderr:\n%s", &second, &stderr)
+	assert.Contains(t, second.String(), "+ 1 of an earlier run")
+}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/eventbustest"
+	"github.com/surebus/eventbus/store/sqlite"
+	"github.com/surebus/eventbus/store/sqlite/sqlitetest"
 )
 
 // start makes the service on a bus that ends with the test, and fails it for what
@@ -72,6 +74,36 @@ func TestBilling_RefusesWhatCostsNothing(t *testing.T) {
 		letter := eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonPermanent})
 		require.Equal(t, "order o-18 costs 0 cents", letter.Failures[0].Error)
 	})
+}
+
+// TestBilling_SurvivesARestart runs in real time, on a file: first until the retry waits, then with a
+// new bus over the same file. eventbustest.Crash and storetest.Model do the same without a disk.
+func TestBilling_SurvivesARestart(t *testing.T) {
+	file := sqlitetest.Path(t)
+	start := func(bank func(context.Context, Order) error) *eventbus.Bus {
+		store, err := sqlite.Open(t.Context(), file)
+		require.NoError(t, err)
+		bus := eventbustest.NewUnstarted(t, eventbus.WithStore(store)) // Shutdown closes the store
+		require.NoError(t, (&Billing{bus, bank}).Subscribe())
+		require.NoError(t, bus.Start(t.Context()))
+		return bus
+	}
+	busy := make(chan struct{})
+	bus := start(func(context.Context, Order) error {
+		close(busy)
+		return eventbus.RetryAfter(errBankBusy, 100*time.Millisecond)
+	})
+	place(t, bus, Order{"o-17", 4200})
+	<-busy
+	require.NoError(t, bus.Shutdown(t.Context())) // the retry stays in the file
+
+	var paid []Order
+	bus = start(func(_ context.Context, o Order) error {
+		paid = append(paid, o)
+		return nil
+	})
+	eventbustest.NoDeadLetters(t, bus)
+	require.Equal(t, []Order{{"o-17", 4200}}, paid)
 }
 
 func TestRun(t *testing.T) {

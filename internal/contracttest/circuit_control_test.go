@@ -333,7 +333,9 @@ func TestControl_HoldUntil(t *testing.T) {
 		require.Equal(t, 2, calls.len())
 
 		// The farthest future is not the past.
-		require.NoError(t, s.HoldUntil(time.Date(292277, 1, 1, 0, 0, 0, 0, time.UTC)))
+		var bad *eventbus.OptionError
+		require.ErrorAs(t, s.HoldUntil(time.Date(292277, 1, 1, 0, 0, 0, 0, time.UTC)), &bad)
+		require.NoError(t, s.HoldUntil(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
 		holdUp(t, bus, 1)
 		time.Sleep(1000 * time.Hour)
 		require.Equal(t, 2, calls.len())

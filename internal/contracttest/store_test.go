@@ -764,3 +764,49 @@ func TestR5_UnsubscribeDeadLettersWhatTheStoreHas(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A publication whose outcome is unknown can be repeated with its id, and is accepted once.
+func TestD7_AnUnknownOutcomeCanBeRepeated(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.NoFault, storetest.FailBefore, storetest.FailAfter} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				faults := 0
+				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+					if len(b.New) == 0 || faults > 0 {
+						return storetest.Fault{}
+					}
+					faults++
+					return storetest.Fault{Kind: kind, Delay: time.Second}
+				}))
+				bus, _ := disk.open(t)
+				disk.handles(t, bus, "mail", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				_, err := bus.Publish(ctx, "a", "x")
+				var unknown *eventbus.IndeterminateError
+				require.ErrorAs(t, err, &unknown)
+				for {
+					id, err := bus.Publish(t.Context(), "a", "x", eventbus.ID(unknown.ID))
+					if err == nil {
+						require.Equal(t, unknown.ID, id)
+						break
+					}
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Minute)
+				calls := disk.took()
+				n := 0
+				for _, call := range calls {
+					if call == "mail x 1" {
+						n++
+					}
+				}
+				require.Equal(t, 1, n, "%v", calls)
+				_, err = bus.Publish(t.Context(), "a", "y", eventbus.ID(unknown.ID))
+				require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+				shutdown(t, bus)
+			})
+		})
+	}
+}

@@ -147,6 +147,9 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 
 // check returns the refusal of a batch, or nil.
 func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
+	if refusal := b.CheckTimes(); refusal != nil {
+		return refusal, nil
+	}
 	for i := range b.Remember {
 		known, err := tx.known(b, i)
 		if err != nil {

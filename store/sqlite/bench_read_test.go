@@ -20,15 +20,17 @@ func BenchmarkLetters(b *testing.B) {
 	s := openAt(b, benchPath(b))
 	reasons := []eventbus.Reason{eventbus.ReasonExhausted, eventbus.ReasonPermanent, eventbus.ReasonExpired}
 	var middle eventbus.LetterID
+	var event eventbus.EventID
 	var fingerprint string
 	for i := 0; i < total; {
 		batch := &eventbus.Batch{}
 		for ; len(batch.Bury) < 1000; i++ {
 			l := letterFor(fmt.Sprintf("subscription-%d", i%7), reasons[i%3], fmt.Sprintf("error of kind %c", 'a'+i%20))
+			l.Event.Key = fmt.Sprint("key ", i%2000)
 			l.DiedAt = t0.Add(time.Duration(i) * time.Millisecond)
 			batch.Bury = append(batch.Bury, l)
 			if i == total/2 {
-				middle, fingerprint = l.ID, l.Fingerprint
+				middle, event, fingerprint = l.ID, l.Event.ID, l.Fingerprint
 			}
 		}
 		require.NoError(b, submit(s, batch))
@@ -40,6 +42,9 @@ func BenchmarkLetters(b *testing.B) {
 		"reason":              {Reason: eventbus.ReasonPermanent, Before: middle},
 		"both":                {Subscription: "subscription-3", Reason: eventbus.ReasonPermanent, Before: middle},
 		"fingerprint":         {Fingerprint: fingerprint},
+		"event":               {Event: event},
+		"key":                 {Key: "key 77"},
+		"key and reason":      {Key: "key 77", Reason: eventbus.ReasonExpired},
 		"some seconds":        {Since: t0.Add(5 * time.Second), Until: t0.Add(10 * time.Second)},
 		"type":                {Type: "order.*"},
 	} {
@@ -48,7 +53,7 @@ func BenchmarkLetters(b *testing.B) {
 			for b.Loop() {
 				page, err := s.Letters(context.Background(), q)
 				require.NoError(b, err)
-				require.Len(b, page.Letters, 100)
+				require.NotEmpty(b, page.Letters)
 			}
 		})
 	}

@@ -283,7 +283,7 @@ func (f *finder) parked() (found []candidate, err error) {
 // due returns the records that are due, and sets nextDue. A record without a due time is due.
 func (f *finder) due() (found []candidate, err error) {
 	const from = "FROM record INDEXED BY record_due WHERE " + whereDue + " AND "
-	now := timeText(f.q.Now)
+	now := timeBound(f.q.Now)
 	err = f.eachOwner(from, nil, func(owner int64) error {
 		add := func(stmt *sqlite3.Stmt) error {
 			c := candidate{ref: stmt.ColumnInt64(1), owner: owner}

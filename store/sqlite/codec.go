@@ -19,7 +19,21 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // timeLayout is the layout of times in columns. Texts in this layout sort as the times do.
 const timeLayout = "2006-01-02T15:04:05.000000000Z"
 
+// maxYear is the last year that the layout, and JSON, can have. The first is 0.
+const maxYear = 9999
+
 func timeText(t time.Time) string { return t.UTC().Format(timeLayout) }
+
+// timeBound returns the text of a time to which times in columns are compared. It may have a year
+// that columns cannot have.
+func timeBound(t time.Time) string {
+	if y := t.UTC().Year(); y < 0 {
+		return ""
+	} else if y > maxYear {
+		return ":" // sorts behind all digits
+	}
+	return timeText(t)
+}
 
 func parseTime(text string) (time.Time, error) { return time.Parse(timeLayout, text) }
 
@@ -97,7 +111,7 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 }
 
 func appendTime(b []byte, t time.Time) ([]byte, error) {
-	if y := t.UTC().Year(); y < 0 || y > 9999 {
+	if y := t.UTC().Year(); y < 0 || y > maxYear {
 		return nil, fmt.Errorf("sqlite: time %v is outside the years 0 to 9999", t)
 	}
 	b = append(b, '"')

@@ -3,6 +3,7 @@ module github.com/surebus/eventbus/store/sqlite
 go 1.26.0
 
 require (
+	github.com/benbjohnson/clock v1.3.5
 	github.com/stretchr/testify v1.12.1
 	github.com/surebus/eventbus v0.0.0
 	go.uber.org/goleak v1.3.0
@@ -14,7 +15,6 @@ require (
 )
 
 require (
-	github.com/benbjohnson/clock v1.3.5 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/gobwas/glob v1.1.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect

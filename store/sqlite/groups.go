@@ -69,7 +69,7 @@ func (f *letterFilter) count(c *sqlite3.Conn) (groups []eventbus.LetterGroup, ot
 	if f.scan {
 		return f.countByScan(c)
 	}
-	index := ""
+	index := f.index
 	if len(f.where) == 0 {
 		index = "INDEXED BY letter_fingerprint" // has all columns
 	}

@@ -21,12 +21,20 @@ type letterFilter struct {
 	q       eventbus.LetterQuery
 	where   []string
 	args    []any
-	scan    bool                            // Type or Error is set: each letter is compared
+	index   string                          // INDEXED BY, or empty for the planner's choice
+	byTime  bool                            // only the time of death selects
+	scan    bool                            // each letter is compared
 	matches func(*eventbus.DeadLetter) bool // if scan is set
 }
 
 func newLetterFilter(q eventbus.LetterQuery) (*letterFilter, error) {
-	f := &letterFilter{q: q, scan: q.Type != "" || q.Error != ""}
+	f := &letterFilter{q: q, scan: q.Type != "" || q.Error != "" || q.MetadataName != ""}
+	if !q.Event.IsZero() {
+		f.add("event = ?", q.Event[:])
+	}
+	if q.Key != "" {
+		f.add("key <> '' AND key = ?", q.Key) // the condition of letter_key
+	}
 	for _, c := range []struct {
 		column, value string
 	}{
@@ -36,11 +44,35 @@ func newLetterFilter(q eventbus.LetterQuery) (*letterFilter, error) {
 			f.add(c.column+" = ?", c.value)
 		}
 	}
+	indexed := len(f.where) > 0
+	if !q.PublishedSince.IsZero() {
+		f.add("published >= ?", timeBound(q.PublishedSince))
+	}
+	if !q.PublishedUntil.IsZero() {
+		f.add("published <= ?", timeBound(q.PublishedUntil))
+	}
+	f.byTime = len(f.where) == 0 && !(q.Since.IsZero() && q.Until.IsZero())
 	if !q.Since.IsZero() {
-		f.add("died_at >= ?", timeText(q.Since))
+		f.add("died_at >= ?", timeBound(q.Since))
 	}
 	if !q.Until.IsZero() {
-		f.add("died_at <= ?", timeText(q.Until))
+		f.add("died_at <= ?", timeBound(q.Until))
+	}
+	// The planner has no statistics. It would prefer an index with more columns, and read most of the
+	// table for a subscription that has most letters.
+	switch {
+	case !q.Event.IsZero():
+		f.index = "INDEXED BY letter_event"
+	case q.Key != "":
+		f.index = "INDEXED BY letter_key"
+	case q.Fingerprint != "":
+		f.index = "INDEXED BY letter_fingerprint"
+	case indexed && q.Reason == "":
+		f.index = "INDEXED BY letter_subscription"
+	case indexed && q.Subscription == "":
+		f.index = "INDEXED BY letter_reason"
+	case indexed:
+		f.index = "INDEXED BY letter_subscription_reason"
 	}
 	if !f.scan {
 		return f, nil
@@ -63,16 +95,11 @@ func (f *letterFilter) from(index string, more ...string) string {
 	return sql
 }
 
-// byTime reports whether only the time of death selects.
-func (f *letterFilter) byTime() bool {
-	return f.q.Subscription == "" && f.q.Reason == "" && f.q.Fingerprint == "" && len(f.where) > 0
-}
-
 // Letters returns a page of dead letters. See [eventbus.Store].
 //
-// Indexes serve Subscription, Reason, both together, and Fingerprint. Since and Until are served by
-// an index if at most 10,000 letters match them. For Type and Error, Letters scans the letters that
-// the other fields select, up to the 10,001st match.
+// Indexes serve Event, Key, Fingerprint, Subscription, Reason, and the last two together. Since and
+// Until are served by an index if at most 10,000 letters match them. For the other fields, Letters
+// scans the letters that these fields select, up to the 10,001st match.
 //
 // Errors: *PatternError, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
 func (s *Store) Letters(ctx context.Context, q eventbus.LetterQuery) (page eventbus.LetterPage, err error) {
@@ -107,8 +134,8 @@ func (s *Store) indexedLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.
 		more, args = append(more, "id < ?"), append(args, f.q.Before[:])
 	}
 	const order = " ORDER BY id DESC LIMIT ?"
-	sql := "SELECT " + letterColumns + ", crc" + f.from("", more...) + order
-	if f.byTime() {
+	sql := "SELECT " + letterColumns + ", crc" + f.from(f.index, more...) + order
+	if f.byTime {
 		// Sorting few ids is faster than passing all newer letters.
 		index := "INDEXED BY letter_died_at"
 		if total > maxTotal {
@@ -134,9 +161,9 @@ func (f *letterFilter) total(c *sqlite3.Conn) (int64, error) {
 		return queryInt(c, "SELECT letters FROM meta")
 	}
 	if f.q.ExactTotal {
-		return queryInt(c, "SELECT count(*)"+f.from(""), f.args...)
+		return queryInt(c, "SELECT count(*)"+f.from(f.index), f.args...)
 	}
-	return queryInt(c, "SELECT count(*) FROM (SELECT 1"+f.from("")+" LIMIT ?)", append(f.args[:len(f.args):len(f.args)], maxTotal+1)...)
+	return queryInt(c, "SELECT count(*) FROM (SELECT 1"+f.from(f.index)+" LIMIT ?)", append(f.args[:len(f.args):len(f.args)], maxTotal+1)...)
 }
 
 // scanLetters compares letters one by one, newest first.
@@ -184,25 +211,41 @@ var errStop = errors.New("sqlite: scan stopped")
 // each calls visit with the letters that match, newest first, until it returns false. The letters
 // have only the fields that a filter compares.
 func (f *letterFilter) each(c *sqlite3.Conn, visit func(*eventbus.DeadLetter) bool) error {
-	columns := "id, type, subscription, reason, fingerprint, died_at"
+	columns, failures, rest := "id, event, type, key, subscription, reason, fingerprint, published, died_at", 0, 0
+	next := strings.Count(columns, ",") + 1
 	if f.q.Error != "" {
-		columns += ", failures"
+		columns, failures, next = columns+", failures", next, next+1
 	}
-	err := query(c, "SELECT "+columns+f.from("")+" ORDER BY id DESC", func(stmt *sqlite3.Stmt) error {
-		l := &eventbus.DeadLetter{
-			Subscription: stmt.ColumnText(2), Reason: eventbus.Reason(stmt.ColumnText(3)), Fingerprint: stmt.ColumnText(4),
-		}
-		l.Event.Type = stmt.ColumnText(1)
-		stmt.ColumnBytes(0, l.ID[:])
-		var err error
-		if l.DiedAt, err = parseTime(stmt.ColumnText(5)); err != nil {
-			return err
-		}
-		if f.q.Error != "" {
-			text := columnBytes(stmt, 6)
-			if err := json.Unmarshal(text, &l.Failures); err != nil {
+	if f.q.MetadataName != "" {
+		columns, rest = columns+", letter", next
+	}
+	err := query(c, "SELECT "+columns+f.from(f.index)+" ORDER BY id DESC", func(stmt *sqlite3.Stmt) (err error) {
+		l := new(eventbus.DeadLetter)
+		if rest > 0 {
+			var text struct {
+				Event struct {
+					Metadata eventbus.EventMetadata `json:"metadata"`
+				} `json:"event"`
+			}
+			if err := json.Unmarshal(columnBytes(stmt, rest), &text); err != nil {
 				return err
 			}
+			l.Event.Metadata = text.Event.Metadata
+		}
+		if failures > 0 {
+			if err := json.Unmarshal(columnBytes(stmt, failures), &l.Failures); err != nil {
+				return err
+			}
+		}
+		stmt.ColumnBytes(0, l.ID[:])
+		stmt.ColumnBytes(1, l.Event.ID[:])
+		l.Event.Type, l.Event.Key = stmt.ColumnText(2), stmt.ColumnText(3)
+		l.Subscription, l.Reason, l.Fingerprint = stmt.ColumnText(4), eventbus.Reason(stmt.ColumnText(5)), stmt.ColumnText(6)
+		if l.Event.Time, err = parseTime(stmt.ColumnText(7)); err != nil {
+			return err
+		}
+		if l.DiedAt, err = parseTime(stmt.ColumnText(8)); err != nil {
+			return err
 		}
 		if f.matches(l) && !visit(l) {
 			return errStop

@@ -94,6 +94,8 @@ CREATE TABLE letter (
 	original     BLOB,          -- the same
 	crc          INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX letter_event               ON letter (event, id);
+CREATE INDEX letter_key                 ON letter (key, id) WHERE key <> '';
 CREATE INDEX letter_subscription        ON letter (subscription, id);
 CREATE INDEX letter_reason              ON letter (reason, id);
 CREATE INDEX letter_subscription_reason ON letter (subscription, reason, id);

@@ -246,6 +246,18 @@ func TestStore_KeepsOrders(t *testing.T) {
 	require.Equal(t, []eventbus.Order{o}, orders)
 }
 
+// A clock that is set back by less than an hour finds the ids that have expired.
+func TestStore_KeepsExpiredIDsForAnHour(t *testing.T) {
+	s := openAt(t, testPath(t))
+	entry := eventbus.Dedupe{Key: "k", Event: eventbus.NewEventID(), Expires: t0}
+	remember := &eventbus.Batch{Now: t0.Add(-time.Second), Remember: []eventbus.Dedupe{entry}}
+	require.NoError(t, submit(s, remember))
+	require.NoError(t, submit(s, &eventbus.Batch{Now: t0.Add(59 * time.Minute), Bury: []*eventbus.DeadLetter{letterFor("a", "b", "c")}}))
+	require.ErrorIs(t, submit(s, remember), eventbus.ErrDuplicateID)
+	require.NoError(t, submit(s, &eventbus.Batch{Now: t0.Add(time.Hour)}))
+	require.NoError(t, submit(s, remember))
+}
+
 func TestStore_Watch(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path)

@@ -1,0 +1,145 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// unknowns are the ids of events whose publishers got an *IndeterminateError. The store does not
+// remember an id that the bus has made, so a repetition with ID waits here until the outcome of the
+// first publication is known, and the store remembers the id if it was accepted.
+type unknowns struct {
+	mu      sync.Mutex // guards the following; a leaf
+	pending map[EventID]*unknown
+	any     atomic.Bool // there were some; in memory there are none
+}
+
+type unknown struct {
+	entry   Dedupe
+	settled chan struct{} // closed when the outcome is known
+}
+
+// addUnknown notes that the outcome of a publication is unknown.
+func (b *Bus) addUnknown(events []*dispatch) {
+	u := &b.unknown
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.pending == nil {
+		u.any.Store(true)
+		u.pending = make(map[EventID]*unknown)
+	}
+	for _, d := range events {
+		if !d.from().given && d.records() > 0 {
+			u.pending[d.id] = &unknown{b.remembered(d, b.time.Now().UTC), make(chan struct{})}
+		}
+	}
+}
+
+// await waits for the outcomes of earlier publications with the ids of a change.
+func (u *unknowns) await(ctx context.Context, c *change) error {
+	if !u.any.Load() {
+		return nil
+	}
+	for _, d := range c.all() {
+		if !d.from().given {
+			continue
+		}
+		u.mu.Lock()
+		pending := u.pending[d.id]
+		u.mu.Unlock()
+		if pending == nil {
+			continue
+		}
+		select {
+		case <-pending.settled:
+		case <-ctx.Done():
+			return contextError(ctx)
+		}
+	}
+	return nil
+}
+
+// resolveLater completes a publication, or a replay, whose caller no longer waits. Shutdown waits
+// for it.
+func (b *Bus) resolveLater(c change, applied <-chan error) {
+	b.entering.Add(1)
+	b.addUnknown(c.all())
+	go func() {
+		defer func() {
+			b.entering.Add(-1)
+			b.checkDrained()
+		}()
+		var refused *RefusedError
+		switch err := <-applied; {
+		case err == nil:
+			if c.kind == toOpen {
+				b.accepted(&c)
+			}
+			b.resolve(c.all(), true)
+		case errors.As(err, &refused):
+			b.resolve(c.all(), false)
+		}
+		// Otherwise the store has failed: resolveAll asks it after the restart.
+	}()
+}
+
+// resolve ends the doubt about events.
+func (b *Bus) resolve(events []*dispatch, accepted bool) {
+	u := &b.unknown
+	batch := &Batch{Now: b.time.Now().UTC}
+	var ids []EventID
+	u.mu.Lock()
+	for _, d := range events {
+		if pending := u.pending[d.id]; pending != nil {
+			batch.Remember = append(batch.Remember, pending.entry)
+			ids = append(ids, d.id)
+		}
+	}
+	u.mu.Unlock()
+	if accepted && len(ids) > 0 {
+		if err := b.commit(context.Background(), batch); err != nil {
+			return // the store has failed again, or is closed
+		}
+	}
+	u.settle(ids)
+}
+
+func (u *unknowns) settle(ids []EventID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, id := range ids {
+		if pending := u.pending[id]; pending != nil {
+			close(pending.settled)
+			delete(u.pending, id)
+		}
+	}
+}
+
+// resolveAll asks the store about all events in doubt, after it was reopened and before anything
+// is dispatched.
+func (b *Bus) resolveAll(ctx context.Context) error {
+	u := &b.unknown
+	u.mu.Lock()
+	entries := make([]Dedupe, 0, len(u.pending))
+	for _, pending := range u.pending {
+		entries = append(entries, pending.entry)
+	}
+	u.mu.Unlock()
+	for _, entry := range entries {
+		records, err := b.store.Lookup(ctx, entry.Event)
+		if err != nil {
+			return err
+		}
+		if len(records) > 0 {
+			err := b.commit(ctx, &Batch{Now: b.time.Now().UTC, Remember: []Dedupe{entry}})
+			var refused *RefusedError // it is remembered already
+			if err != nil && !errors.As(err, &refused) {
+				return err
+			}
+		}
+		u.settle([]EventID{entry.Event})
+	}
+	return nil
+}
