@@ -112,7 +112,7 @@ func (o *crashOracle) read(line string) {
 		if f[1] != "true" {
 			o.violate("S2", nil, "Shutdown failed: %s", f[2])
 		}
-		o.clean = true
+		o.clean = o.faults == 0 // otherwise closing the store may fail
 	case "F":
 		o.faults++
 	case "M":
