@@ -476,7 +476,7 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	d.state = stateSettled
 	b.leaveKey(d)
 	count.Add(1)
-	if outcome != Unrouted {
+	if b.store != nil && outcome != Unrouted {
 		b.quota.release(1)
 	}
 	if d.seat().Number != 0 {
