@@ -50,14 +50,15 @@ type EncodedPayload []byte
 // error, a panic, runtime.Goexit and exceeding the timeout are failures.
 //
 // A handler is called concurrently for different events. ctx is cancelled at the timeout, when the
-// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown). In
-// memory, ctx has the values of the context passed to Publish. FromContext returns its Delivery. A handler controls
-// retries with Permanent and RetryAfter.
+// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown). In memory, ctx
+// has the values of the context passed to Publish. FromContext returns its Delivery. A handler
+// controls retries with Permanent and RetryAfter.
 type Handler func(ctx context.Context, e Event) error
 
 // Typed returns a Handler that passes the payload to handle as a T. It converts a *T to a T, a T to
-// a *T, and nil to a T that can be nil. It decodes a json.RawMessage, the payload of an event
-// from a store or of an imported dead letter, for each call, and an EncodedPayload with the codec. Any other payload is a permanent failure, a *PayloadTypeError.
+// a *T, and nil to a T that can be nil. It decodes a json.RawMessage, the payload of an event from a
+// store or of an imported dead letter, for each call, and an EncodedPayload with the bus's codec. Any
+// other payload is a permanent failure, a *PayloadTypeError.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil

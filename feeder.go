@@ -311,18 +311,6 @@ func (f *feeder) feed() error {
 	return nil
 }
 
-// isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
-func (b *Bus) isBehindStore() bool {
-	if !b.started.Load() || b.ending.Load() {
-		return false
-	}
-	behind := b.feeder.hasWork()
-	for _, s := range b.list() {
-		behind = behind || s.door.hasSpilled()
-	}
-	return behind
-}
-
 func (f *feeder) hasWork() bool {
 	f.order.Lock()
 	defer f.order.Unlock()
@@ -481,25 +469,4 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 		f.wakeAt(f.bus.time.Nanos() + int64(claimed.NextDue.Sub(q.Now)))
 	}
 	return claimed.More, err
-}
-
-// cancelScheduled settles a scheduled event that the store has.
-func (f *feeder) cancelScheduled(ctx context.Context, id EventID) error {
-	b := f.bus
-	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
-	if err != nil {
-		return err
-	}
-	if len(claimed.Records) == 0 {
-		return ErrNotScheduled
-	}
-	for _, r := range claimed.Records {
-		d := f.restore(r)
-		settled := make(chan error, 1)
-		b.recordLater(change{kind: toSettle, d: d, outcome: Cancelled}, func(err error) { settled <- err })
-		if err := <-settled; err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -250,6 +250,18 @@ func (b *Bus) Metrics() Metrics {
 	return m
 }
 
+// isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
+func (b *Bus) isBehindStore() bool {
+	if !b.started.Load() || b.ending.Load() {
+		return false
+	}
+	behind := b.feeder.hasWork()
+	for _, s := range b.list() {
+		behind = behind || s.door.hasSpilled()
+	}
+	return behind
+}
+
 func (s *Subscription) metrics() SubscriptionMetrics {
 	state, opens := s.door.circuit.state()
 	line := s.door.parked()

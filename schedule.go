@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -62,7 +63,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
 	if b.store != nil {
-		if err := b.feeder.cancelScheduled(ctx, id); err != nil {
+		if err := b.cancelStored(ctx, id); err != nil {
 			return fmt.Errorf("Cancel(%s): %w", id, err)
 		}
 		return nil
@@ -78,4 +79,24 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	b.given.forget(id)
 	b.checkDrained()
 	return nil
+}
+
+// cancelStored settles a scheduled event that the store has.
+func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
+	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
+	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, ErrNoLease) {
+			b.feeder.failed(err)
+		}
+		return err
+	}
+	if len(claimed.Records) == 0 {
+		return ErrNotScheduled
+	}
+	for _, r := range claimed.Records {
+		settled := make(chan error, 1)
+		b.recordLater(change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled}, func(err error) { settled <- err })
+		err = errors.Join(err, <-settled)
+	}
+	return err
 }

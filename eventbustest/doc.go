@@ -51,7 +51,7 @@
 // # Stores
 //
 // A bus with a store takes eventbus.WithStore, with a store of package storetest in memory, or of
-// store/sqlite/sqlitetest on disk:
+// store/sqlite/sqlitetest on disk. Both run inside [testing/synctest]:
 //
 //	model := storetest.NewModel()
 //	store, err := model.Open()

@@ -68,7 +68,7 @@ func TestStore_WaitSettledLeavesWhatTheStoreKeeps(t *testing.T) {
 		subscribe(t, first, ok, eventbus.Named("gone"))
 		_, err := first.Publish(t.Context(), "order.reminder", nil, eventbus.After(time.Hour))
 		require.NoError(t, err)
-		first.Subscription("gone").Pause()
+		require.NoError(t, first.Subscription("gone").Pause())
 		publish(t, first, "order.placed", nil)
 		begun := time.Now()
 		eventbustest.WaitSettled(t, first)

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stderr, "durable:", err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		*file = filepath.Join(dir, "events.db")
 	}
 	if err := killAndRestart(ctx, *file, stdout, stderr); err != nil {

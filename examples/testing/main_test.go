@@ -76,34 +76,32 @@ func TestBilling_RefusesWhatCostsNothing(t *testing.T) {
 	})
 }
 
-// TestBilling_SurvivesARestart runs in real time, on a file: first until the retry waits, then with a
-// new bus over the same file. eventbustest.Crash and storetest.Model do the same without a disk.
+// The bus of the first process ends while the retry waits, and the next one continues over the same
+// file. eventbustest.Crash and storetest.Model show the same for a process that is killed.
 func TestBilling_SurvivesARestart(t *testing.T) {
-	file := sqlitetest.Path(t)
-	start := func(bank func(context.Context, Order) error) *eventbus.Bus {
-		store, err := sqlite.Open(t.Context(), file)
-		require.NoError(t, err)
-		bus := eventbustest.NewUnstarted(t, eventbus.WithStore(store)) // Shutdown closes the store
-		require.NoError(t, (&Billing{bus, bank}).Subscribe())
-		require.NoError(t, bus.Start(t.Context()))
-		return bus
-	}
-	busy := make(chan struct{})
-	bus := start(func(context.Context, Order) error {
-		close(busy)
-		return eventbus.RetryAfter(errBankBusy, 100*time.Millisecond)
-	})
-	place(t, bus, Order{"o-17", 4200})
-	<-busy
-	require.NoError(t, bus.Shutdown(t.Context())) // the retry stays in the file
+	synctest.Test(t, func(t *testing.T) {
+		file := sqlitetest.Path(t)
+		start := func(bank *eventbustest.Recorder) *eventbus.Bus {
+			store, err := sqlite.Open(t.Context(), file)
+			require.NoError(t, err)
+			// Shutdown closes the store.
+			bus := eventbustest.NewUnstarted(t, eventbus.WithStore(store), eventbus.WithMiddleware(bank.Wrap))
+			require.NoError(t, (&Billing{bus, func(context.Context, Order) error { return nil }}).Subscribe())
+			require.NoError(t, bus.Start(t.Context()))
+			return bus
+		}
+		var first, second eventbustest.Recorder
+		first.FailNext(1, errBankBusy)
+		bus := start(&first)
+		place(t, bus, Order{"o-17", 4200})
+		first.Wait(t, 1)
+		require.NoError(t, bus.Shutdown(t.Context())) // the retry stays in the file
 
-	var paid []Order
-	bus = start(func(_ context.Context, o Order) error {
-		paid = append(paid, o)
-		return nil
+		bus = start(&second)
+		eventbustest.NoDeadLetters(t, bus)
+		require.Equal(t, []Order{{"o-17", 4200}}, eventbustest.Payloads[Order](&second))
+		require.Equal(t, 2, second.Deliveries()[0].Attempt)
 	})
-	eventbustest.NoDeadLetters(t, bus)
-	require.Equal(t, []Order{{"o-17", 4200}}, paid)
 }
 
 func TestRun(t *testing.T) {

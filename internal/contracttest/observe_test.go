@@ -612,8 +612,8 @@ func TestO4_EveryTermIsCountedWhereItHappens(t *testing.T) {
 // Every number of the ledger that is neither opened nor settled counts dispatches in memory.
 // After Shutdown, none of them may be left.
 func TestO4_AClosedLedgerWithARestIsNotBalanced(t *testing.T) {
-	opened := []string{"Accepted", "Copies", "Splits", "Replays"}
-	settled := []string{"Handled", "Unrouted", "DeadLettered", "Dropped", "Cancelled"}
+	opened := []string{"Accepted", "Copies", "Splits", "Replays", "Claimed"}
+	settled := []string{"Handled", "Unrouted", "DeadLettered", "Dropped", "Cancelled", "Stored"}
 	rest := []string{"Scheduled", "Queued", "Running", "Waiting", "Held", "Throttled", "Recording"}
 	set := func(l eventbus.Ledger, name string) eventbus.Ledger {
 		reflect.ValueOf(&l).Elem().FieldByName(name).SetInt(1)

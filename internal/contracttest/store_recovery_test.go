@@ -153,3 +153,24 @@ func TestS3_StartWithMoreThanTheQueue(t *testing.T) {
 		shutdown(t, again)
 	})
 }
+
+func TestS2_APublicationDuringShutdownDoesNotOvertakeARetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+			if n == 3 {
+				f.Delay = time.Second
+			}
+			return f
+		}))
+		bus, _ := disk.open(t, eventbus.WithRetry(retry(2, time.Hour)))
+		disk.handles(t, bus, "mail", always(errBoom))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		go mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+		synctest.Wait()
+		shutdown(t, bus)
+		require.Empty(t, disk.took())
+		require.Len(t, disk.Dump().Records, 2)
+	})
+}
