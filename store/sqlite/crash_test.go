@@ -114,7 +114,7 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	text, err := json.Marshal(spec)
 	require.NoError(t, err)
 	fmt.Fprintf(r.log, "# %s\n", text)
-	r.oracle.begin(spec.Life)
+	r.oracle.begin(spec)
 	p := startCrashChild(t, string(text))
 	p.killAfter(spec, r.plan)
 	scanner := bufio.NewScanner(p.out)
