@@ -234,7 +234,7 @@ func (b *Bus) remembered(d *dispatch, now time.Time) Dedupe {
 	entry := eventIDEntry(d.id)
 	digest := sha256.New()
 	for _, part := range [...]string{d.to.eventType, d.key, string(payloadBytes(d.payload))} {
-		fmt.Fprintf(digest, "%d %s", len(part), part) // the length separates the parts
+		_, _ = fmt.Fprintf(digest, "%d %s", len(part), part) // the length separates the parts
 	}
 	entry.Content = hex.EncodeToString(digest.Sum(nil))
 	entry.Expires = now.Add(b.config.idempotency)

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -76,17 +77,25 @@ func (b *Bus) recordNow(ctx context.Context, c *change) error {
 	if b.recorder == nil {
 		return b.apply(c, nil)
 	}
+	applied := make(chan error, 1)
+	b.recordLater(*c, func(err error) { applied <- err })
+	return b.awaitRecorded(ctx, *c, applied)
+}
+
+// awaitRecorded waits for the outcome of a change that opens dispatches.
+func (b *Bus) awaitRecorded(ctx context.Context, c change, applied <-chan error) error {
 	var ended <-chan struct{} // the simulation's hook takes its time, but never forgets a change
 	if b.store != nil {
 		ended = ctx.Done()
 	}
-	applied := make(chan error, 1)
-	b.recordLater(*c, func(err error) { applied <- err })
 	select {
 	case err := <-applied:
 		return err
 	case <-ended:
-		b.resolveLater(*c, applied)
+		b.resolveLater(c, applied)
+		if c.kind == toReplay {
+			return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", contextError(ctx))
+		}
 		return &IndeterminateError{ID: c.d.id, Err: contextError(ctx)}
 	}
 }

@@ -153,7 +153,7 @@ func TestD3_AttemptsAndFailuresSurviveACrash(t *testing.T) {
 		require.Equal(t, "boom", l.Failures[0].Error)
 		require.Equal(t, "broken", l.Failures[2].Error)
 		require.Equal(t, "*errors.errorString", l.Failures[0].Class)
-		require.Equal(t, json.RawMessage(`"x"`), l.Event.Payload)
+		require.JSONEq(t, `"x"`, string(l.Event.Payload.(json.RawMessage)))
 		shutdown(t, again)
 	})
 }
@@ -683,7 +683,7 @@ func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
 		require.Equal(t, 5, crashes, "twice in traffic, then in groups of 64, 8 and 1")
 		require.Len(t, letters, 1)
 		require.Equal(t, eventbus.ReasonCrash, letters[0].Reason)
-		require.Equal(t, json.RawMessage(`"poison"`), letters[0].Event.Payload)
+		require.JSONEq(t, `"poison"`, string(letters[0].Event.Payload.(json.RawMessage)))
 		require.Len(t, handled, events-1)
 	})
 }
