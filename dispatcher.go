@@ -43,6 +43,11 @@ func (b *Bus) run(w *worker, d *dispatch) {
 	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
+		if b.hasLeft(&s.door, d) {
+			d.attempt--
+			b.bury(d, ReasonShutdown)
+			return
+		}
 		pass, shut := s.door.enter(b, d)
 		if shut == admitted {
 			c := b.begin(w, d, s, pass)
@@ -244,7 +249,12 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 // the one before it leaves. enterKey runs under the pool's lock.
 func (b *Bus) enterKey(d *dispatch) bool {
 	d.placed = true
-	return b.gateOf(d).Enter(d.key, d)
+	gate := b.gateOf(d)
+	admitted := gate.Enter(d.key, d)
+	if admitted && b.hasLeft(gate, d) {
+		d.stored().leaves = true
+	}
+	return admitted
 }
 
 func (b *Bus) gateOf(d *dispatch) *keyGate {
