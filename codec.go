@@ -160,6 +160,11 @@ func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.
 		if i := slices.Index(d.to.recorded, name); i >= 0 {
 			return d.to.subscriptions[i]
 		}
+		for _, s := range d.to.subscriptions { // it failed under a later name than the recorded one
+			if s.owns(name) {
+				return s
+			}
+		}
 		return &Subscription{id: name} // of a target that the record no longer has
 	}
 	d.next, d.attempt = int32(p.Next), int32(p.Attempts)
@@ -229,7 +234,7 @@ func (b *Bus) remembered(d *dispatch, now time.Time) Dedupe {
 	entry := eventIDEntry(d.id)
 	digest := sha256.New()
 	for _, part := range [...]string{d.to.eventType, d.key, string(payloadBytes(d.payload))} {
-		fmt.Fprintf(digest, "%d %s", len(part), part) // the length separates the parts
+		_, _ = fmt.Fprintf(digest, "%d %s", len(part), part) // the length separates the parts
 	}
 	entry.Content = hex.EncodeToString(digest.Sum(nil))
 	entry.Expires = now.Add(b.config.idempotency)

@@ -21,7 +21,6 @@ const (
 	shutBehind            // an earlier delivery of its key is at the door
 	shutRemoved           // the subscription has ended
 	shutMissing           // the subscription does not exist; the store keeps its deliveries
-	shutLeft              // Shutdown has left an earlier delivery of its key to the store
 )
 
 // parking is the reason why a delivery waits at a door.
@@ -76,7 +75,6 @@ type door struct {
 	pausedUntil int64             // with gatePaused
 	room        chan struct{}     // non-nil while publishers wait for room; closed when there is
 	closed      Reason            // set once the line accepts no deliveries
-	left        map[string]bool   // keys of deliveries that Shutdown has left to the store
 }
 
 // Seat returns the dispatch's seat at the door of its last target.
@@ -133,8 +131,6 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 		return gate, shutRemoved, change
 	case gate&gateMissing != 0:
 		return gate, shutMissing, change
-	case o.left[d.key]:
-		return gate, shutLeft, change
 	case !seated && o.isBehindLocked(d):
 		return gate, shutBehind, change
 	case gate&gatePaused != 0:
@@ -231,7 +227,11 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 	switch {
 	case o.closed != "":
 		return nil, false, o.closed
-	case seated || o.line.Taken() < o.capacity && (o.spill.count == 0 || d.unspilled()):
+	case seated:
+	case d.key != "" && o.spill.keys[d.key] > 0 && !d.unspilled():
+		o.spillLocked(d, reason) // behind one that has not arrived again
+		return nil, true, ""
+	case o.line.Taken() < o.capacity && (o.spill.count == 0 || d.unspilled()):
 	case o.spill.allowed:
 		o.spillLocked(d, reason)
 		return nil, true, ""
@@ -296,25 +296,10 @@ func (o *door) wait(d *dispatch) {
 func (o *door) release(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.line.Leave(d); o.line.Taken() == 0 && !o.spill.any() && o.left == nil {
+	if o.line.Leave(d); o.line.Taken() == 0 && !o.spill.any() {
 		o.circuit.gate.And(^uint64(gateLine))
 	}
 	o.countLocked(b)
-}
-
-// leaves notes that Shutdown leaves a delivery with a seat to the store. Later ones of its key
-// follow.
-func (o *door) leaves(d *dispatch) {
-	if d.key == "" {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.left == nil {
-		o.left = make(map[string]bool)
-	}
-	o.left[d.key] = true
-	o.circuit.gate.Or(gateLine)
 }
 
 // tend releases as many deliveries of the line as may enter, oldest first.

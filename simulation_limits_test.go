@@ -324,7 +324,7 @@ func (m *limitsMix) unsubscribe(s *mixSub) {
 // startedCallsArrive waits until handlers whose calls have started are past their first lines. A
 // worker may have found the door open before Unsubscribe or Shutdown, and be preempted before the
 // handler locks mu. Virtual time passes only when no goroutine can run.
-func (m *limitsMix) startedCallsArrive() { time.Sleep(1) }
+func (m *limitsMix) startedCallsArrive() { time.Sleep(time.Nanosecond) }
 
 func (m *limitsMix) run(t *testing.T) {
 	t.Helper()

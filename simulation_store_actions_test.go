@@ -57,7 +57,7 @@ func (p *storeProcess) unsubscribe(sub *storeSub) {
 	s.mu.Unlock()
 	made.Unsubscribe()
 	s.loosen(sub.index)
-	time.Sleep(1) // calls that have begun arrive
+	time.Sleep(time.Nanosecond) // calls that have begun arrive
 	s.mu.Lock()
 	*gone = true
 	s.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *storeProcess) handler(sub *storeSub, gone *bool) eventbus.Handler {
 	m := p.sim.storeModel
 	return func(ctx context.Context, _ eventbus.Event) (err error) {
 		in, _ := eventbus.FromContext(ctx)
-		c := m.begins(p, sub, gone, ctx)
+		c := m.begins(ctx, p, sub, gone)
 		if c == nil {
 			return errStoreSim
 		}

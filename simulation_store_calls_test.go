@@ -23,7 +23,7 @@ type storeCall struct {
 func (c *storeCall) runs() bool { return c != nil && (c.until.IsZero() || time.Now().Before(c.until)) }
 
 // begins checks that a handler may be called now. It returns nil for calls that no longer matter.
-func (m *storeModel) begins(p *storeProcess, sub *storeSub, gone *bool, ctx context.Context) *storeCall {
+func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub, gone *bool) *storeCall {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p.dead.Load() {

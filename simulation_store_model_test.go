@@ -207,7 +207,6 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 		sub   int
 	}
 	before := map[place]bool{} // in records that the batch changes, or in letters that it takes
-	var replayed []place
 	for _, id := range b.Take {
 		l := m.letters[id]
 		if l == nil {
@@ -216,7 +215,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 		}
 		delete(m.letters, id)
 		for _, sub := range l.subs {
-			if replayed = append(replayed, place{l.event, sub}); len(b.New) > 0 {
+			if len(b.New) > 0 {
 				before[place{l.event, sub}] = true
 				continue
 			}

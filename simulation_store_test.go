@@ -294,7 +294,7 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	}
 	options := []eventbus.Option{
 		eventbus.WithLogger(zap.NewNop()), eventbus.WithQueueCapacity(queue), eventbus.WithConcurrency(concurrency),
-		eventbus.WithTimeout(storeTimeout), eventbus.WithRetry(eventbus.MaxRetries(p.retries), eventbus.BaseDelay(pick[time.Duration](rng, 10, 100, 1000)*time.Millisecond)),
+		eventbus.WithTimeout(storeTimeout), eventbus.WithRetry(eventbus.MaxRetries(p.retries), eventbus.BaseDelay(pick(rng, 10*time.Millisecond, 100*time.Millisecond, time.Second))),
 	}
 	if s.isolated {
 		options = append(options, eventbus.WithIsolation())
@@ -361,7 +361,7 @@ func (s *storeSim) process(quiet bool) {
 	lasts := time.Hour
 	end := pick(s.rng, "crash", "shutdown", "cut")
 	if !quiet && end != "shutdown" {
-		lasts = pick[time.Duration](s.rng, 100, 1000, 1000, 3000, 60_000) * time.Millisecond
+		lasts = pick(s.rng, 100*time.Millisecond, time.Second, time.Second, 3*time.Second, time.Minute)
 	}
 	published := make(chan struct{})
 	go func() { p.publishers.Wait(); close(published) }()
