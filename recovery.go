@@ -40,7 +40,7 @@ func (f *feeder) restore(r *Record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own {
+	if waiter := f.waiters[d.id]; waiter != nil && r.Own && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
 	}
 	return d
