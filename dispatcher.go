@@ -346,7 +346,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonUnsubscribed)
 		return all
 	case why == shutMissing:
-		s.door.orphan(parked)
+		b.orphan(s, parked)
 		b.record(&change{kind: toPark, d: parked, free: true})
 		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
@@ -474,6 +474,7 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 		waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	}
 	d.state = stateSettled
+	d.arrived()
 	b.leaveKey(d)
 	count.Add(1)
 	if b.store != nil && outcome != Unrouted {
