@@ -288,7 +288,7 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 
 // maxWaiting is the number of waiting dispatches without a key that memory keeps if there is a
 // store. Those with a key stay in memory, because later ones wait for them there.
-const maxWaiting = 100_000
+const maxWaiting = 50_000
 
 func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
 	b.attemptEnded(d, Waiting, "")
@@ -346,7 +346,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonUnsubscribed)
 		return all
 	case why == shutMissing:
-		s.door.orphan(parked)
+		b.orphan(s, parked)
 		b.record(&change{kind: toPark, d: parked, free: true})
 		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
@@ -474,6 +474,7 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 		waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	}
 	d.state = stateSettled
+	d.arrived()
 	b.leaveKey(d)
 	count.Add(1)
 	if b.store != nil && outcome != Unrouted {

@@ -157,6 +157,7 @@ func (b *Bus) leaveToStore(d *dispatch) {
 		b.endWait(waiter)
 	}
 	d.state = stateSettled
+	d.arrived()
 	if d.placed {
 		d.placed = false
 		gate := b.gateOf(d)
