@@ -66,6 +66,9 @@ func heapMiB() float64 {
 // BenchmarkHeapUnsettled measures the heap for 1,000,000 events that are accepted and not handled.
 // The disk is the queue: memory has those of the queue only.
 func BenchmarkHeapUnsettled(b *testing.B) {
+	if testing.Short() {
+		b.Skip("takes long")
+	}
 	for b.Loop() {
 		gate := make(chan struct{})
 		before := heapMiB()
@@ -81,6 +84,9 @@ func BenchmarkHeapUnsettled(b *testing.B) {
 
 // BenchmarkHeapWaiting measures the heap for 1,000,000 events that wait for a retry.
 func BenchmarkHeapWaiting(b *testing.B) {
+	if testing.Short() {
+		b.Skip("takes long")
+	}
 	errDown := errors.New("the service is down")
 	for b.Loop() {
 		before := heapMiB()
@@ -104,6 +110,9 @@ func BenchmarkHeapWaiting(b *testing.B) {
 // BenchmarkRecovery measures the recovery of 100,000 events: from Open to the first handled event,
 // and until all are settled.
 func BenchmarkRecovery(b *testing.B) {
+	if testing.Short() {
+		b.Skip("takes long")
+	}
 	const events = 100_000
 	for b.Loop() {
 		path := benchPath(b)
