@@ -190,13 +190,6 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 	w.endedLocked(Held, part, attempts)
 }
 
-// holds reports whether the wait for a delivery has ended because it is held.
-func (w *waiter) holds(s *Subscription) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Contains(w.heldAt, s.id)
-}
-
 // leave ends the wait for an event that only the store has, and that nothing dispatches any more.
 func (w *waiter) leave(why error) {
 	w.mu.Lock()

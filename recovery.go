@@ -46,6 +46,13 @@ func (f *feeder) restore(r *Record) *dispatch {
 	return d
 }
 
+// holds reports whether the wait for a delivery has ended because it is held.
+func (w *waiter) holds(s *Subscription) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.heldAt, s.id)
+}
+
 // targetsOf returns the targets of a record. A subscription that does not exist is represented by a
 // stand-in, whose door parks the delivery in the store.
 func (f *feeder) targetsOf(r *Record) *targets {

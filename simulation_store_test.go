@@ -402,15 +402,6 @@ func (s *storeSim) process(quiet bool) {
 	p.check()
 }
 
-func (p *storeProcess) isCrashing() bool {
-	select {
-	case <-p.crashing:
-		return true
-	default:
-		return false
-	}
-}
-
 // crash ends the goroutines of a process that has crashed.
 func (p *storeProcess) crash(cancel func()) {
 	p.dead.Store(true)
