@@ -94,7 +94,7 @@ func (p *storeProcess) handler(sub *storeSub, gone *bool) eventbus.Handler {
 		case kind < 16:
 			err = eventbus.RetryAfter(errors.New(text), ms(rng, 500))
 		case kind == 16:
-			unfail := c.fails(m, in.Attempt, "", time.Now().Add(storeTimeout))
+			unfail := c.fails(m, in.Attempt, "", c.began.Add(storeTimeout))
 			<-ctx.Done()
 			if errors.Is(context.Cause(ctx), eventbus.ErrShutdown) {
 				unfail()

@@ -16,6 +16,7 @@ import (
 type storeCall struct {
 	delivery *storeDelivery
 	process  *storeProcess
+	began    time.Time
 	until    time.Time // it hangs until its timeout; zero for other calls
 }
 
@@ -76,7 +77,7 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 			}
 		}
 	}
-	c := &storeCall{delivery: d, process: p}
+	c := &storeCall{delivery: d, process: p, began: time.Now()}
 	d.call = c
 	return c
 }
