@@ -63,6 +63,20 @@ func (f *feeder) targetsOf(r *Record) *targets {
 	return to
 }
 
+// adoptLocked lets a subscription take the place of the stand-ins of its names.
+func (b *Bus) adoptLocked(s *Subscription, names []string) {
+	for _, name := range names {
+		if standIn := b.missing[name]; standIn != nil {
+			s.door.adopt(&standIn.door)
+			if standIn.gate != nil {
+				s.gate = standIn.gate // with isolation, dispatches of the stand-in may be on their way
+			}
+		}
+		delete(b.removed, name)
+		delete(b.missing, name)
+	}
+}
+
 // removedLocked notes that a subscription has ended.
 func (b *Bus) removedLocked(s *Subscription) {
 	if b.removed == nil {
