@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // feeder moves dispatches between the store and memory. The disk is the queue: what does not fit
@@ -170,6 +172,10 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
+	if err := f.awaitRestart(ctx); err != nil {
+		return err
+	}
+	defer f.feeding.Unlock()
 	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	if err == nil && !more {
 		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
@@ -184,6 +190,28 @@ func (f *feeder) start(ctx context.Context) error {
 	go f.run()
 	f.wakeUp()
 	return nil
+}
+
+// awaitRestart locks feeding when the store has not failed, or was reopened: a restart drops what is
+// claimed meanwhile.
+func (f *feeder) awaitRestart(ctx context.Context) error {
+	for {
+		select {
+		case f.feeding <- struct{}{}:
+		case <-ctx.Done():
+			return contextError(ctx)
+		case <-f.ctx.Done():
+			return ErrShutdown
+		}
+		if !f.bus.halts.has(haltFailed) {
+			return nil
+		}
+		f.feeding.Unlock()
+		if ctx.Err() != nil {
+			return contextError(ctx)
+		}
+		f.sleep(timeline.Tick) // the restart is about to begin
+	}
 }
 
 // stop ends the feeder. Free records stay in the store.

@@ -40,10 +40,17 @@ func (f *feeder) restore(r *Record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own {
+	if waiter := f.waiters[d.id]; waiter != nil && r.Own && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
 	}
 	return d
+}
+
+// holds reports whether the wait for a delivery has ended because it is held.
+func (w *waiter) holds(s *Subscription) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.heldAt, s.id)
 }
 
 // targetsOf returns the targets of a record. A subscription that does not exist is represented by a
