@@ -60,7 +60,6 @@ type Bus struct {
 	lastStats atomic.Pointer[StoreStats] // the last answer of the store
 	abandoned abandonedCalls
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
-	left      sync.Map     // place to nil: keys of dispatches that Shutdown has left to the store
 	fullLines atomic.Int32 // doors with room != nil
 	several   atomic.Bool  // the bus has two subscriptions or more
 	entering  atomic.Int64 // calls that open dispatches without room in the queue
@@ -75,6 +74,7 @@ type Bus struct {
 	suspects suspects
 	unknown  unknowns
 	stuck    atomic.Bool   // an observer did not return in time for the cut
+	leftKeys sync.Map      // leftKey to nil, see noteLeft
 	leaving  chan struct{} // closed when ending has been set
 	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
 	closed   chan struct{} // closed when Shutdown is done

@@ -160,6 +160,11 @@ func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.
 		if i := slices.Index(d.to.recorded, name); i >= 0 {
 			return d.to.subscriptions[i]
 		}
+		for _, s := range d.to.subscriptions { // it failed under a later name than the recorded one
+			if s.owns(name) {
+				return s
+			}
+		}
 		return &Subscription{id: name} // of a target that the record no longer has
 	}
 	d.next, d.attempt = int32(p.Next), int32(p.Attempts)

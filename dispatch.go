@@ -174,6 +174,7 @@ type stored struct {
 	crashes  int         // see Record; 0 once an attempt has not crashed the process
 	marked   bool        // it runs in a group of suspects
 	parked   bool        // it was claimed from those that are parked at its last target
+	spilled  bool        // it is counted in spill.keys
 }
 
 // stored returns nil without a store.

@@ -43,6 +43,11 @@ func (b *Bus) run(w *worker, d *dispatch) {
 	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
+		if b.hasLeft(&s.door, d) {
+			d.attempt--
+			b.bury(d, ReasonShutdown)
+			return
+		}
 		pass, shut := s.door.enter(b, d)
 		if shut == admitted {
 			c := b.begin(w, d, s, pass)
@@ -244,7 +249,12 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 // the one before it leaves. enterKey runs under the pool's lock.
 func (b *Bus) enterKey(d *dispatch) bool {
 	d.placed = true
-	return b.gateOf(d).Enter(d.key, d)
+	gate := b.gateOf(d)
+	admitted := gate.Enter(d.key, d)
+	if admitted && b.hasLeft(gate, d) {
+		d.stored().leaves = true
+	}
+	return admitted
 }
 
 func (b *Bus) gateOf(d *dispatch) *keyGate {
@@ -278,7 +288,7 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 
 // maxWaiting is the number of waiting dispatches without a key that memory keeps if there is a
 // store. Those with a key stay in memory, because later ones wait for them there.
-const maxWaiting = 100_000
+const maxWaiting = 50_000
 
 func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
 	b.attemptEnded(d, Waiting, "")
@@ -336,7 +346,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonUnsubscribed)
 		return all
 	case why == shutMissing:
-		s.door.orphan(parked)
+		b.orphan(s, parked)
 		b.record(&change{kind: toPark, d: parked, free: true})
 		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
@@ -464,6 +474,7 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 		waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	}
 	d.state = stateSettled
+	d.arrived()
 	b.leaveKey(d)
 	count.Add(1)
 	if b.store != nil && outcome != Unrouted {

@@ -141,25 +141,50 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 	run := &bulkRun{stopAfter: int64(o.stopAfter), stopped: make(chan struct{})}
 	r := &replaying{run: run}
 	pace := pace{time: q.bus.time, perSecond: o.perSecond, shutdown: q.bus.leaving, stopped: run.stopped}
-	for i, id := range ids {
-		if err = pace.wait(ctx); err != nil {
-			break
-		}
-		if err = q.bus.replay(ctx, id, r); errchain.Is(err, ErrShutdown) {
-			break
-		}
+	ended := func(done int, id LetterID, err error) error {
 		switch {
 		case err == nil:
 			report.Replayed++
+		case errchain.Is(err, ErrShutdown):
+			return err
 		case errchain.Is(err, ErrNotFound):
 			report.Gone++
 		default:
 			report.Stayed = append(report.Stayed, StayedLetter{id, err})
 			run.failed()
 		}
-		err = nil
 		if o.progress != nil {
-			o.progress(BulkProgress{Matched: len(ids), Done: i + 1, Failures: run.count()})
+			o.progress(BulkProgress{Matched: len(ids), Done: done, Failures: run.count()})
+		}
+		return nil
+	}
+	window := o.replaysAtOnce(q.bus)
+	pending := make([]func() error, 0, window) // of ids[done:], in order
+	done := 0
+	wait := func(left int) (err error) {
+		for ; len(pending) > left && err == nil; done++ {
+			end := pending[0]
+			pending = pending[1:]
+			err = ended(done+1, ids[done], end())
+		}
+		return err
+	}
+	for _, id := range ids {
+		if err = pace.wait(ctx); err != nil {
+			break
+		}
+		end, refused := q.bus.beginReplay(ctx, id, r)
+		if refused != nil {
+			end = func() error { return refused }
+		}
+		pending = append(pending, end)
+		if err = wait(window - 1); err != nil {
+			break
+		}
+	}
+	for len(pending) > 0 { // they have begun
+		if last := wait(0); err == nil {
+			err = last
 		}
 	}
 	report.Failures = run.count()
@@ -170,6 +195,15 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 		return report, fmt.Errorf("ReplayMatching: %w", err)
 	}
 	return report, nil
+}
+
+// replaysAtOnce returns how many replays are in progress at a time. A store commits those that have
+// gathered at once. StopAfter counts after each replay.
+func (b *bulk) replaysAtOnce(bus *Bus) int {
+	if bus.store == nil || b.stopAfter > 0 || b.perSecond > 0 {
+		return 1
+	}
+	return 256
 }
 
 // replayOrder returns the ids of letters in the order in which to replay them. The letters of a key

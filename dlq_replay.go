@@ -19,34 +19,58 @@ type replaying struct {
 
 // replay removes a letter and opens a dispatch of its event, in one step.
 func (b *Bus) replay(ctx context.Context, id LetterID, r *replaying) error {
+	end, err := b.beginReplay(ctx, id, r)
+	if err != nil {
+		return err
+	}
+	return end()
+}
+
+// beginReplay submits a replay. end waits until it is recorded, and must be called.
+func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end func() error, err error) {
 	if b.store != nil {
 		if err := b.storeRefuses(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
 	// and waits.
 	b.entering.Add(1)
-	defer func() {
+	leave := func() {
 		b.entering.Add(-1)
 		b.checkDrained()
+	}
+	defer func() {
+		if err != nil {
+			leave()
+		}
 	}()
 	if b.ending.Load() {
-		return b.refuseShutdown()
+		return nil, b.refuseShutdown()
 	}
 	l, err := b.getLetter(ctx, id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d, err := b.reopen(&l, r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := b.recordNow(ctx, &change{kind: toReplay, d: d, letter: &l}); err != nil {
-		return err
+	c := change{kind: toReplay, d: d, letter: &l}
+	applied := make(chan error, 1)
+	if b.recorder == nil {
+		applied <- b.apply(&c, nil)
+	} else {
+		b.recordLater(c, func(err error) { applied <- err })
 	}
-	b.observeReplay(&l)
-	return nil
+	return func() error {
+		defer leave()
+		err := b.awaitRecorded(ctx, c, applied)
+		if err == nil {
+			b.observeReplay(&l)
+		}
+		return err
+	}, nil
 }
 
 // applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it

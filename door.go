@@ -146,6 +146,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	if !admits {
 		return pass, shutOpen, change
 	}
+	o.arrivedLocked(d)
 	if seated {
 		o.line.Move(d, line.Inside)
 	}
@@ -222,10 +223,15 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 	defer o.mu.Unlock()
 	seated := d.seat().Number != 0
 	reason := o.reasonLocked(b, d, why)
+	o.arrivedLocked(d)
 	switch {
 	case o.closed != "":
 		return nil, false, o.closed
-	case seated || o.line.Taken() < o.capacity && (o.spill.count == 0 || d.unspilled()):
+	case seated:
+	case d.key != "" && o.spill.keys[d.key] > 0 && !d.unspilled():
+		o.spillLocked(d, reason) // behind one that has not arrived again
+		return nil, true, ""
+	case o.line.Taken() < o.capacity && (o.spill.count == 0 || d.unspilled()):
 	case o.spill.allowed:
 		o.spillLocked(d, reason)
 		return nil, true, ""

@@ -12,8 +12,16 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Start starts dispatching, including the events that were published before. It does not block.
-// Errors: ErrAlreadyStarted, ErrShutdown, the context's.
+// Start starts dispatching, including the events that were published before. Without a store it does
+// not block.
+//
+// With a store, Start also begins the recovery: it claims the first records that an earlier process
+// has left, and the bus claims the others in the background, in the order of acceptance. A new
+// event waits until those that were accepted before it are claimed. ctx bounds the first claims
+// only.
+//
+// Errors: ErrAlreadyStarted, ErrShutdown, the context's; with a store ErrNoLease if another bus has
+// its lease, and the store's. After an error, the bus is not started.
 func (b *Bus) Start(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)
@@ -65,8 +73,13 @@ func (b *Bus) start(ctx context.Context) error {
 // return the same error. When the context of one call ends, all calls stop waiting. If a handler
 // calls it with its own context, Shutdown starts and returns nil at once.
 //
-// Afterwards no goroutine of the bus runs, except those of abandoned handlers. Dead letters and
-// metrics stay readable.
+// With a store, nothing is dead-lettered: the store keeps retries, held deliveries, scheduled events,
+// and events that only the store has. Shutdown does not wait for these, and after its context has
+// ended it leaves unfinished dispatches there too. It then closes the store. If that fails, the
+// error is a *ShutdownError with the store's error as its cause.
+//
+// Afterwards no goroutine of the bus runs, except those of abandoned handlers. Metrics stay
+// readable, and so do dead letters in memory.
 func (b *Bus) Shutdown(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Shutdown: %w", err)

@@ -79,11 +79,15 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 }
 
 // obey applies an order from the store that was given to an earlier process, or by another one.
-func (s *Subscription) obey(o Order) { s.bus.circuitChanged(s, s.obeyed(o)) }
-
-func (s *Subscription) obeyed(o Order) (change circuitChange) {
+func (s *Subscription) obey(o Order) {
 	s.ordering.Lock()
-	defer s.ordering.Unlock()
+	change := s.obeyed(o)
+	s.ordering.Unlock()
+	s.bus.circuitChanged(s, change)
+}
+
+// obeyed is obey for a caller that holds s.ordering.
+func (s *Subscription) obeyed(o Order) (change circuitChange) {
 	was := s.ordered
 	s.ordered = o
 	now := s.bus.time.Now()
@@ -123,13 +127,28 @@ func (b *Bus) loadOrders() error {
 }
 
 // obeyOthers applies the orders that another process has recorded.
+//
+// It reads them while no order is given here. Otherwise, if Resume commits after the read, the
+// subscription would be paused again by an order that the store no longer has.
 func (b *Bus) obeyOthers() {
-	if err := b.loadOrders(); err != nil {
+	all := b.list()
+	for _, s := range all {
+		s.ordering.Lock()
+	}
+	err := b.loadOrders()
+	changes := make([]circuitChange, len(all))
+	for i, s := range all {
+		if err == nil {
+			changes[i] = s.obeyed(b.orderOf(s.id))
+		}
+		s.ordering.Unlock()
+	}
+	if err != nil {
 		b.feeder.failed(err)
 		return
 	}
-	for _, s := range b.list() {
-		s.obey(b.orderOf(s.id))
+	for i, s := range all {
+		b.circuitChanged(s, changes[i])
 		b.tend(s)
 	}
 }

@@ -26,8 +26,14 @@ import (
 // its deadline. The values pass through at most 100 handlers that publish with a context derived
 // from their own. After that, an event starts without values.
 //
+// With a store, Publish returns nil when the event is durable, and handlers receive the encoded
+// payload, without values of ctx. Publish does not wait for room in the queue: the disk is the
+// queue, and WithMaxUnsettled bounds it.
+//
 // Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, *OptionError for a
-// nil option. If Publish returns an error, it has accepted nothing.
+// nil option; with a store *PayloadError, ErrStoreFailed while the bus reopens the store, and
+// *IndeterminateError if ctx ends, or the store fails, during the commit. After an
+// *IndeterminateError the store may have the event. After any other error it has not.
 func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)

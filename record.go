@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -76,17 +77,25 @@ func (b *Bus) recordNow(ctx context.Context, c *change) error {
 	if b.recorder == nil {
 		return b.apply(c, nil)
 	}
+	applied := make(chan error, 1)
+	b.recordLater(*c, func(err error) { applied <- err })
+	return b.awaitRecorded(ctx, *c, applied)
+}
+
+// awaitRecorded waits for the outcome of a change that opens dispatches.
+func (b *Bus) awaitRecorded(ctx context.Context, c change, applied <-chan error) error {
 	var ended <-chan struct{} // the simulation's hook takes its time, but never forgets a change
 	if b.store != nil {
 		ended = ctx.Done()
 	}
-	applied := make(chan error, 1)
-	b.recordLater(*c, func(err error) { applied <- err })
 	select {
 	case err := <-applied:
 		return err
 	case <-ended:
-		b.resolveLater(*c, applied)
+		b.resolveLater(c, applied)
+		if c.kind == toReplay {
+			return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", contextError(ctx))
+		}
 		return &IndeterminateError{ID: c.d.id, Err: contextError(ctx)}
 	}
 }
@@ -148,12 +157,12 @@ func (b *Bus) leaveToStore(d *dispatch) {
 		b.endWait(waiter)
 	}
 	d.state = stateSettled
+	d.arrived()
 	if d.placed {
 		d.placed = false
-		if b.ending.Load() {
-			b.left.Store(place{b.gateOf(d), d.key}, nil)
-		}
-		if next, ok := b.gateOf(d).Leave(d.key); ok {
+		gate := b.gateOf(d)
+		b.noteLeft(gate, d) // before Leave, so that enterKey sees it
+		if next, ok := gate.Leave(d.key); ok {
 			next.stored().leaves = true
 			b.pool.Release(next)
 		}
@@ -161,25 +170,33 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	b.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
+		b.noteLeft(&s.door, d)
 		s.door.release(b, d)
 		b.tend(s)
 	}
 	b.checkDrained()
 }
 
-// place is a key's place in an order.
-type place struct {
-	gate *keyGate
-	key  string
+// leftKey is a key of which a shutdown has left a dispatch to the store.
+type leftKey struct {
+	at  any // the *keyGate or the *door where the dispatch had its key's place
+	key string
 }
 
-// hasLeft reports whether Shutdown has left an earlier dispatch of the key to the store. A
-// publication that was committing meanwhile must not overtake it.
-func (b *Bus) hasLeft(d *dispatch) bool {
-	if !d.placed || !b.ending.Load() {
+// noteLeft notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
+// ones must not take it: they would overtake.
+func (b *Bus) noteLeft(at any, d *dispatch) {
+	if d.key != "" && b.ending.Load() {
+		b.leftKeys.Store(leftKey{at, d.key}, nil)
+	}
+}
+
+// hasLeft reports whether an earlier dispatch of the key was left to the store.
+func (b *Bus) hasLeft(at any, d *dispatch) bool {
+	if d.key == "" || b.store == nil || !b.ending.Load() {
 		return false
 	}
-	_, left := b.left.Load(place{b.gateOf(d), d.key})
+	_, left := b.leftKeys.Load(leftKey{at, d.key})
 	return left
 }
 

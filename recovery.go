@@ -34,7 +34,8 @@ func (f *feeder) restore(r *Record) *dispatch {
 	if r.State == RecordParked {
 		d.origin.stored.parked = true
 		if r.Own {
-			d.seatedAt().door.unspill(r.Key)
+			d.seatedAt().door.unspill()
+			d.origin.stored.spilled = r.Key != ""
 		}
 	}
 	f.mu.Lock()

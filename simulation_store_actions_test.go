@@ -32,6 +32,9 @@ func (p *storeProcess) subscribe(sub *storeSub) {
 	if chance(p.rng, 10) {
 		options = append(options, eventbus.LineCapacity(1+p.rng.IntN(4)))
 	}
+	if !simAdoptionKeepsOrder {
+		s.loosen(sub.index)
+	}
 	gone := false // guarded by storeModel.mu
 	made, err := p.bus.Subscribe(sub.pattern, p.handler(sub, &gone), options...)
 	s.mu.Lock()
@@ -53,7 +56,7 @@ func (p *storeProcess) unsubscribe(sub *storeSub) {
 	made, gone := sub.sub, sub.gone
 	s.mu.Unlock()
 	made.Unsubscribe()
-	s.removed(sub.index)
+	s.loosen(sub.index)
 	time.Sleep(time.Nanosecond) // calls that have begun arrive
 	s.mu.Lock()
 	*gone = true

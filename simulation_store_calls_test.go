@@ -69,7 +69,7 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 		for other := range m.live[storeLine{sub.index, e.key}] {
 			switch {
 			case other == d || other.handled:
-			case other.call.runs():
+			case other.call.runs() && !other.loose:
 				m.failf(e, "s%d is called, and handles e%d of the same key", sub.index, other.event.n)
 			case other.record.before(r) && !other.loose && !d.loose:
 				m.failf(e, "s%d is called before e%d of the same key", sub.index, other.event.n)
@@ -140,6 +140,7 @@ func (m *storeModel) publishes(how string, events ...*storeEvent) {
 	defer m.mu.Unlock()
 	for _, e := range events {
 		e.attempts++
+		e.changes = maps.Clone(m.changes)
 		m.logf("%s e%d type=%s key=%q after=%v given=%v", how, e.n, e.eventType, e.key, e.after, e.given)
 	}
 }
@@ -230,10 +231,12 @@ func (m *storeModel) forget() {
 	}
 }
 
-// removed notes that a subscription was removed: its deliveries die, unless a crash comes first.
-func (m *storeModel) removed(sub int) {
+// loosen exempts the deliveries of a subscription from the order of keys. After Unsubscribe they die,
+// unless a crash comes first.
+func (m *storeModel) loosen(sub int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.changes[sub]++
 	for _, e := range m.events {
 		if d := e.deliveries[sub]; d != nil && d.place == placeRecord {
 			d.loose = true

@@ -31,6 +31,8 @@ type storeModel struct {
 	letters map[eventbus.LetterID]*storeLetter
 	live    map[storeLine]map[*storeDelivery]bool // with keys, in records that are not scheduled
 
+	changes map[int]int // number of times that a subscription was loosened
+
 	process *storeProcess
 }
 
@@ -54,6 +56,7 @@ type storeEvent struct {
 	accepted, unrouted                bool
 	deliveries                        map[int]*storeDelivery // by subscription
 	published                         time.Time
+	changes                           map[int]int // storeModel.changes when Publish was called
 }
 
 // storePlace is where a delivery is.
@@ -267,7 +270,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 			case before[at]:
 				delete(before, at)
 			case d == nil: // new, see newRecord
-				d = &storeDelivery{event: r.event, sub: sub}
+				d = &storeDelivery{event: r.event, sub: sub, loose: m.changes[sub] != r.event.changes[sub]}
 				r.event.deliveries[sub] = d
 			default:
 				m.failf(r.event, "batch %d: the delivery to s%d, %v, appears in record %d", n, sub, d.place, r.ref)

@@ -28,8 +28,15 @@ func (o *door) spillLocked(d *dispatch, reason parking) {
 	}
 }
 
-// orphan notes that a delivery is parked because the subscription does not exist.
-func (o *door) orphan(d *dispatch) {
+// orphan notes that a delivery is parked because its subscription does not exist. If one has taken
+// the place of the stand-in meanwhile, the delivery is counted there.
+func (b *Bus) orphan(standIn *Subscription, d *dispatch) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := &standIn.door
+	if s, ok := b.subscriptions.Find(standIn.id); ok {
+		o = &s.door
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spillLocked(d, orphaned)
@@ -55,24 +62,46 @@ func (o *door) adopt(standIn *door) {
 	}
 }
 
-// unspill notes that a delivery was claimed.
-func (o *door) unspill(key string) {
+// unspill notes that a delivery was claimed. Its key stays with the door until it arrives there, see
+// arrivedLocked: otherwise a later one would arrive before it.
+func (o *door) unspill() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.count = max(o.spill.count-1, 0)
-	if o.spill.keys[key] == 0 {
+}
+
+// arrivedLocked notes that a claimed delivery has a seat, enters, or does not come any more.
+func (o *door) arrivedLocked(d *dispatch) {
+	s := d.stored()
+	if s == nil || !s.spilled {
 		return
 	}
-	if o.spill.keys[key]--; o.spill.keys[key] == 0 {
-		delete(o.spill.keys, key)
-		if len(o.spill.keys) == 0 {
+	s.spilled = false
+	keys := o.spill.keys
+	if keys[d.key] == 0 {
+		return // the store was reopened meanwhile
+	}
+	if keys[d.key]--; keys[d.key] == 0 {
+		delete(keys, d.key)
+		if len(keys) == 0 {
 			o.spill.keys = nil // a map keeps the memory of removed keys
 		}
 	}
 }
 
+// arrived is arrivedLocked for a dispatch that settles or leaves memory.
+func (d *dispatch) arrived() {
+	if s := d.stored(); s == nil || !s.spilled {
+		return
+	}
+	o := &d.seatedAt().door
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.arrivedLocked(d)
+}
+
 // any reports whether the store may have deliveries of the door.
-func (s *spill) any() bool { return s.count > 0 || len(s.earlier) > 0 }
+func (s *spill) any() bool { return s.count > 0 || len(s.keys) > 0 || len(s.earlier) > 0 }
 
 // forgetSpilled begins anew, after the store was reopened.
 func (o *door) forgetSpilled() {

@@ -65,7 +65,9 @@ func (u *unknowns) await(ctx context.Context, c *change) error {
 // for it.
 func (b *Bus) resolveLater(c change, applied <-chan error) {
 	b.entering.Add(1)
-	b.addUnknown(c.all())
+	if c.kind == toOpen {
+		b.addUnknown(c.all())
+	}
 	go func() {
 		defer func() {
 			b.entering.Add(-1)
@@ -73,10 +75,9 @@ func (b *Bus) resolveLater(c change, applied <-chan error) {
 		}()
 		var refused *RefusedError
 		switch err := <-applied; {
+		case c.kind != toOpen:
 		case err == nil:
-			if c.kind == toOpen {
-				b.accepted(&c)
-			}
+			b.accepted(&c)
 			b.resolve(c.all(), true)
 		case errors.As(err, &refused):
 			b.resolve(c.all(), false)

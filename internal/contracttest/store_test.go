@@ -216,6 +216,39 @@ func TestS2_ShutdownLeavesRetriesToTheStore(t *testing.T) {
 	})
 }
 
+func TestD5_AShutdownKeepsTheOrderOfAKeyWithARetryInTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", func(payload string, attempt int) error {
+			if payload == "0" && attempt == 1 {
+				return errBoom
+			}
+			return nil
+		})
+		mustSubscribe(t, bus, "slow.job", func(ctx context.Context, _ eventbus.Event) error {
+			time.Sleep(time.Second)
+			_, err := bus.Publish(ctx, "a", "1", eventbus.Key("k"))
+			return err
+		}, eventbus.Named("slow"))
+		require.NoError(t, bus.Start(t.Context()))
+		_, err := bus.Publish(t.Context(), "slow.job", "x")
+		require.NoError(t, err)
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		time.Sleep(10 * time.Millisecond) // the pool adds a worker
+		require.ElementsMatch(t, []string{"mail x 1", "mail 0 1"}, disk.took())
+		shutdown(t, bus) // leaves the retry to the store, and waits for the slow handler
+		require.Empty(t, disk.took())
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 0 2", "mail 1 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
 func TestD8_TheDiskIsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()

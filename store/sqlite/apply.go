@@ -21,8 +21,10 @@ type transaction struct {
 	now     time.Time
 	inserts []insertion
 	deletes []eventbus.Ref
-	buffer  []byte // of insertRows
-	bytes   int    // that insertRows wrote
+	// deletions has the batches of deletes, with WithHistory.
+	deletions []deletion
+	buffer    []byte // of insertRows
+	bytes     int    // that insertRows wrote
 }
 
 // insertion is a new record.
@@ -35,7 +37,8 @@ type insertion struct {
 func (tx *transaction) begin() error {
 	tx.changed, tx.pages, tx.bytes, tx.now = false, 4, 0, time.Time{}
 	clear(tx.inserts)
-	tx.inserts, tx.deletes = tx.inserts[:0], tx.deletes[:0]
+	clear(tx.deletions)
+	tx.inserts, tx.deletes, tx.deletions = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0]
 	m, err := tx.readMeta()
 	if err != nil {
 		return err
@@ -56,6 +59,9 @@ func (tx *transaction) commit() error {
 	}
 	reach("commit: batches applied")
 	if err := tx.insertRecords(); err != nil {
+		return err
+	}
+	if err := tx.writeHistory(); err != nil {
 		return err
 	}
 	if err := tx.deleteRecords(); err != nil {
@@ -129,6 +135,9 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		tx.m.states[tx.leased[ref]]--
 		delete(tx.leased, ref)
 		tx.deletes = append(tx.deletes, ref)
+	}
+	if len(b.Delete) > 0 && tx.store.cfg.history > 0 {
+		tx.deletions = append(tx.deletions, deletion{b})
 	}
 	for _, l := range b.Bury {
 		if err := tx.bury(l); err != nil {
@@ -372,7 +381,12 @@ func (tx *transaction) prune() error {
 	}
 	const sql = "DELETE FROM dedupe WHERE (scope, key) IN (SELECT scope, key FROM dedupe WHERE expires <= ? ORDER BY expires LIMIT ?)"
 	n, err := tx.w.exec(sql, timeText(tx.now.Add(-time.Hour)), some)
-	if err == nil && n < some {
+	done := n < some
+	if err == nil && tx.store.cfg.history > 0 {
+		none, failed := tx.pruneHistory()
+		done, err = done && none, failed
+	}
+	if err == nil && done {
 		tx.pruned = tx.now
 	}
 	tx.pages += int64(n / 8)

@@ -67,6 +67,9 @@ func BenchmarkLetters(b *testing.B) {
 
 // BenchmarkRecover opens a file with 100,000 records of a process that was killed, and claims all.
 func BenchmarkRecover(b *testing.B) {
+	if testing.Short() {
+		b.Skip("takes long")
+	}
 	const records = 100_000
 	path := benchPath(b)
 	s := openAt(b, path)

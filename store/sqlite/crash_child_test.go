@@ -63,6 +63,7 @@ type crashChild struct {
 	nested  atomic.Int64 // events published by handlers
 	cancels chan scheduledEvent
 	stop    chan struct{} // publishers end
+	ended   atomic.Bool   // Shutdown refuses events
 	working sync.WaitGroup
 }
 

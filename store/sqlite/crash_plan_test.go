@@ -110,11 +110,8 @@ func (p *crashPlan) next(spec *crashSpec) {
 	switch {
 	case len(p.fresh) > 0:
 		spec.Failpoint, p.fresh = p.fresh[0], p.fresh[1:]
-	case share < 50 || p.kills <= len(p.missing()):
-		if len(p.queue) == 0 {
-			p.refill()
-		}
-		spec.Failpoint, p.queue = p.queue[0], p.queue[1:]
+	case share < 50 || p.kills <= 2*len(p.missing()):
+		spec.Failpoint = p.point()
 	}
 	recovers := share >= 50 && share < 75 || isOfRecovery(spec.Failpoint) && share%2 == 0
 	if recovers && p.depth < 3 && !isOfNewFile(spec.Failpoint) {
@@ -124,6 +121,21 @@ func (p *crashPlan) next(spec *crashSpec) {
 		p.depth = 0
 	}
 	p.provoke(spec)
+}
+
+// point takes the next failpoint from the queue. Near the end of the run, those come first at which no
+// process was killed yet.
+func (p *crashPlan) point() string {
+	if len(p.queue) == 0 {
+		p.refill()
+	}
+	at := 0
+	if missing := p.missing(); p.kills <= 2*len(missing) {
+		at = max(0, slices.IndexFunc(p.queue, func(point string) bool { return slices.Contains(missing, point) }))
+	}
+	point := p.queue[at]
+	p.queue = slices.Delete(p.queue, at, at+1)
+	return point
 }
 
 // workload draws what a process does.
@@ -154,7 +166,7 @@ func (p *crashPlan) provoke(spec *crashSpec) {
 	spec.Hit = 1
 	switch group {
 	case "commit", "done":
-		spec.Hit += p.random.IntN(60)
+		spec.Hit += p.random.IntN(40)
 	case "batch":
 		if name != "forgotten" && name != "ordered" {
 			spec.Hit += p.random.IntN(10)
@@ -171,7 +183,7 @@ func (p *crashPlan) provoke(spec *crashSpec) {
 	if spec.Recover && group != "open" && group != "lease" {
 		spec.Hit = 1 + p.random.IntN(3)
 	}
-	if p.tries[point] > 1 {
+	if p.tries[point] > 0 {
 		spec.Hit = 1
 		spec.Recover = false
 	}

@@ -71,6 +71,7 @@ type crashRun struct {
 	lives                                        int
 	kills, atPoints, inRecovery                  int
 	acknowledged, reruns, replays, purges, lines int
+	crashLetters                                 int
 	slowestOpen                                  time.Duration
 	largestLog                                   int64
 }
@@ -100,6 +101,7 @@ func (r *crashRun) file() {
 	r.replays += r.oracle.replays
 	r.purges += r.oracle.purges
 	r.lines += r.oracle.lines
+	r.crashLetters += r.oracle.crashLetters
 	require.NoError(t, out.Close())
 	require.NoError(t, os.RemoveAll(r.dir))
 }
@@ -112,7 +114,7 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	text, err := json.Marshal(spec)
 	require.NoError(t, err)
 	fmt.Fprintf(r.log, "# %s\n", text)
-	r.oracle.begin(spec.Life)
+	r.oracle.begin(spec)
 	p := startCrashChild(t, string(text))
 	p.killAfter(spec, r.plan)
 	scanner := bufio.NewScanner(p.out)
@@ -294,8 +296,8 @@ func (r *crashRun) report(points []string) {
 	}
 	t := r.t
 	t.Logf("kills at each failpoint:\n%s", table.String())
-	t.Logf("%d processes, %d witness lines, %d replays, %d purges; slowest open %v, largest write-ahead log %d KiB",
-		r.lives, r.lines, r.replays, r.purges, r.slowestOpen, r.largestLog>>10)
+	t.Logf("%d processes, %d witness lines, %d replays, %d purges, %d letters of suspected crashes; slowest open %v, largest write-ahead log %d KiB",
+		r.lives, r.lines, r.replays, r.purges, r.crashLetters, r.slowestOpen, r.largestLog>>10)
 	t.Logf("%d kills (%d at failpoints, %d in recovery), %d acknowledged, 0 lost, %d handler reruns, failpoints hit %d/%d",
 		r.kills, r.atPoints, r.inRecovery, r.acknowledged, r.reruns, hit, len(points))
 }

@@ -46,7 +46,7 @@ func (p *publisher) key() string {
 
 func (p *publisher) run() {
 	ctx := context.Background()
-	for {
+	for !p.ended.Load() {
 		select {
 		case <-p.stop:
 			return
@@ -130,7 +130,10 @@ func (c *crashChild) published(name string, id eventbus.EventID, err error) {
 		}
 	default:
 		report("E", name, err)
-		if errors.Is(err, eventbus.ErrStoreFailed) || errors.Is(err, eventbus.ErrShutdown) {
+		switch {
+		case errors.Is(err, eventbus.ErrShutdown):
+			c.ended.Store(true)
+		case errors.Is(err, eventbus.ErrStoreFailed):
 			time.Sleep(5 * time.Millisecond)
 		}
 	}

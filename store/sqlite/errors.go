@@ -117,6 +117,10 @@ func (s *Store) explain(err error) error {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	case sqlite3.ResultCorrupt, sqlite3.ResultNotADB:
 		return &CorruptError{Path: s.path, Detail: err.Error()}
+	case sqlite3.ResultCantOpen, sqlite3.ResultReadOnly:
+		if why := s.notWritable(); why != nil {
+			return fmt.Errorf("%w: %w", why, err)
+		}
 	case sqlite3.ResultIOErr:
 		if s.noRoom() {
 			return fmt.Errorf("%w: %w", ErrFull, err)

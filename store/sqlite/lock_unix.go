@@ -24,11 +24,28 @@ func lockFile(f *os.File) error {
 	}
 }
 
-// noRoom reports whether the file system of the database has no free block.
+// noRoom reports whether the file system of the database has no free block, or a file of the
+// database has reached the process's limit on the size of files.
 func (s *Store) noRoom() bool {
 	var st unix.Statfs_t
-	return unix.Statfs(s.path, &st) == nil && st.Bavail <= 16
+	if unix.Statfs(s.path, &st) == nil && st.Bavail <= 16 {
+		return true
+	}
+	const slack = 64 << 10 // larger than a write
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_FSIZE, &limit) != nil {
+		return false
+	}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if info, err := os.Stat(s.path + suffix); err == nil && uint64(info.Size())+slack > uint64(limit.Cur) { //nolint:unconvert // it is signed on some systems
+			return true
+		}
+	}
+	return false
 }
+
+// notWritable returns why the process cannot write to the file, or nil.
+func (s *Store) notWritable() error { return unix.Access(s.path, unix.W_OK) }
 
 // hardLinks returns the number of names of a file.
 func hardLinks(info fs.FileInfo) int {

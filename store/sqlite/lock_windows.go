@@ -22,5 +22,8 @@ func (s *Store) noRoom() bool {
 	return err == nil && windows.GetDiskFreeSpaceEx(dir, &free, nil, nil) == nil && free < 64<<10
 }
 
+// notWritable returns nil: Windows reports the reason when the lease file is opened.
+func (s *Store) notWritable() error { return nil }
+
 // hardLinks returns 1: the number is not known without opening the file.
 func hardLinks(fs.FileInfo) int { return 1 }

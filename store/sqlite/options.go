@@ -18,7 +18,8 @@ type config struct {
 	network      bool
 	logger       *zap.Logger
 	lockWait     time.Duration
-	checkpointAt int // pages
+	checkpointAt int           // pages
+	history      time.Duration // 0: none
 }
 
 const (

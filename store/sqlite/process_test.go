@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,20 +46,26 @@ func TestChild(t *testing.T) {
 }
 
 // publishForever accepts events, settles every second one and buries every tenth. It prints each
-// outcome after it is durable.
+// outcome after it is durable, and "settling" before it is submitted.
 func publishForever(t *testing.T, path string) {
 	s, err := Open(context.Background(), path)
 	require.NoError(t, err)
-	out := make(chan string, 1000)
+	var printing sync.Mutex
+	out := func(line string) {
+		printing.Lock()
+		defer printing.Unlock()
+		fmt.Println(line) //nolint:forbidigo // the parent reads it
+	}
+	var publishers sync.WaitGroup
 	for p := range 8 {
-		go func() {
+		publishers.Go(func() {
 			for i := 0; ; i++ {
 				r := ready("")
 				if err := submit(s, &eventbus.Batch{New: []*eventbus.Record{r}}); err != nil {
-					out <- "error: " + err.Error()
+					out("error: " + err.Error())
 					return
 				}
-				out <- "accepted " + r.ID.String()
+				out("accepted " + r.ID.String())
 				var b eventbus.Batch
 				switch {
 				case i%10 == p:
@@ -70,22 +77,20 @@ func publishForever(t *testing.T, path string) {
 				default:
 					continue
 				}
-				out <- "settling " + r.ID.String()
+				out("settling " + r.ID.String())
 				if err := submit(s, &b); err != nil {
-					out <- "error: " + err.Error()
+					out("error: " + err.Error())
 					return
 				}
 				if b.Bury == nil {
-					out <- "settled " + r.ID.String()
+					out("settled " + r.ID.String())
 				} else {
-					out <- "buried " + r.ID.String()
+					out("buried " + r.ID.String())
 				}
 			}
-		}()
+		})
 	}
-	for line := range out {
-		fmt.Println(line) //nolint:forbidigo // the parent reads it
-	}
+	publishers.Wait()
 }
 
 // child starts a child process. It returns its output line by line.

@@ -112,6 +112,18 @@ CREATE TABLE dedupe (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dedupe_expires ON dedupe (expires);
 
+-- Dispatches that have settled, with WithHistory.
+CREATE TABLE history (
+	ref        INTEGER PRIMARY KEY, -- of the record
+	event      BLOB NOT NULL,
+	type       TEXT NOT NULL,
+	key        TEXT NOT NULL,
+	outcome    TEXT NOT NULL,
+	settled_at TEXT NOT NULL
+) STRICT;
+CREATE INDEX history_event      ON history (event);
+CREATE INDEX history_settled_at ON history (settled_at);
+
 CREATE TABLE orders (
 	subscription TEXT PRIMARY KEY,
 	body         BLOB NOT NULL, -- JSON
