@@ -350,6 +350,9 @@ func (o *crashOracle) checkFailures(e *crashEvent, l *eventbus.DeadLetter) {
 		}
 	case eventbus.ReasonCrash:
 		o.crashLetters++
+		if !slices.ContainsFunc(e.lines, func(line string) bool { return strings.Contains(line, ": S\t") }) {
+			o.neverRan++
+		}
 		if o.life-e.born < fatalKills {
 			o.violate("K7", e, "letter %s has the reason %s after %d processes", l.ID, l.Reason, o.life-e.born)
 		}

@@ -31,7 +31,7 @@ type crashOracle struct {
 	violations []string
 	lines      int
 
-	acknowledged, reruns, replays, purges, cancels, crashLetters int
+	acknowledged, reruns, replays, purges, cancels, crashLetters, neverRan int
 }
 
 // crashEvent is what is known of an event.

@@ -71,7 +71,7 @@ type crashRun struct {
 	lives                                        int
 	kills, atPoints, inRecovery                  int
 	acknowledged, reruns, replays, purges, lines int
-	crashLetters                                 int
+	crashLetters, neverRan                       int
 	slowestOpen                                  time.Duration
 	largestLog                                   int64
 }
@@ -102,6 +102,7 @@ func (r *crashRun) file() {
 	r.purges += r.oracle.purges
 	r.lines += r.oracle.lines
 	r.crashLetters += r.oracle.crashLetters
+	r.neverRan += r.oracle.neverRan
 	require.NoError(t, out.Close())
 	require.NoError(t, os.RemoveAll(r.dir))
 }
@@ -296,8 +297,8 @@ func (r *crashRun) report(points []string) {
 	}
 	t := r.t
 	t.Logf("kills at each failpoint:\n%s", table.String())
-	t.Logf("%d processes, %d witness lines, %d replays, %d purges, %d letters of suspected crashes; slowest open %v, largest write-ahead log %d KiB",
-		r.lives, r.lines, r.replays, r.purges, r.crashLetters, r.slowestOpen, r.largestLog>>10)
+	t.Logf("%d processes, %d witness lines, %d replays, %d purges, %d letters of suspected crashes (%d of events that never ran); slowest open %v, largest write-ahead log %d KiB",
+		r.lives, r.lines, r.replays, r.purges, r.crashLetters, r.neverRan, r.slowestOpen, r.largestLog>>10)
 	t.Logf("%d kills (%d at failpoints, %d in recovery), %d acknowledged, 0 lost, %d handler reruns, failpoints hit %d/%d",
 		r.kills, r.atPoints, r.inRecovery, r.acknowledged, r.reruns, hit, len(points))
 }
