@@ -97,13 +97,13 @@ func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 // wasInitialized reports whether a file has a schema. The first process may have been killed before.
 func wasInitialized(path string) (bool, error) {
 	if _, err := os.Stat(path); err != nil {
-		return false, nil //nolint:nilerr // it was not created
+		return false, nil
 	}
 	c, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite)
 	if err != nil {
 		return false, err
 	}
-	defer c.Close() //nolint:errcheck // nothing was written
+	defer c.Close()
 	version, err := queryInt(c, "PRAGMA user_version")
 	return version > 0, err
 }

@@ -31,7 +31,7 @@ func failpointsOf(t *testing.T) (names []string) {
 		}
 	}
 	slices.Sort(names)
-	require.Equal(t, len(names), len(slices.Compact(slices.Clone(names))), "a failpoint has the name of another")
+	require.Len(t, slices.Compact(slices.Clone(names)), len(names), "a failpoint has the name of another")
 	return names
 }
 

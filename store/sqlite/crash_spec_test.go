@@ -81,7 +81,7 @@ func contentHash(eventType, key, metadata string, payload []byte) string {
 func hashOf(parts ...string) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
-		fmt.Fprintf(h, "%d %s", len(p), p)
+		_, _ = fmt.Fprintf(h, "%d %s", len(p), p)
 	}
 	x := h.Sum64() // FNV mixes the last bytes badly
 	x ^= x >> 33

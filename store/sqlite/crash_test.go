@@ -82,7 +82,7 @@ func (r *crashRun) path() string { return filepath.Join(r.dir, "events.db") }
 func (r *crashRun) file() {
 	t := r.t
 	var err error
-	r.dir, err = os.MkdirTemp("", "eventbus-crash-") //nolint:usetesting // it must survive a failure
+	r.dir, err = os.MkdirTemp("", "eventbus-crash-")
 	require.NoError(t, err)
 	out, err := os.Create(filepath.Join(r.dir, "witness.log"))
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	r.lives++
 	text, err := json.Marshal(spec)
 	require.NoError(t, err)
-	fmt.Fprintf(r.log, "# %s\n", text)
+	_, _ = fmt.Fprintf(r.log, "# %s\n", text)
 	r.oracle.begin(spec)
 	p := startCrashChild(t, string(text))
 	p.killAfter(spec, r.plan)
@@ -122,7 +122,7 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	scanner.Buffer(make([]byte, 64<<10), 1<<20)
 	for scanner.Scan() {
 		line := scanner.Text()
-		fmt.Fprintln(r.log, line)
+		_, _ = fmt.Fprintln(r.log, line)
 		r.oracle.read(line)
 		p.saw(spec, line)
 	}
