@@ -44,8 +44,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
 		if b.hasLeft(&s.door, d) {
-			d.attempt--
-			b.bury(d, ReasonShutdown)
+			b.withdraw(d)
 			return
 		}
 		pass, shut := s.door.enter(b, d)
@@ -68,8 +67,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 			shut = r.shut
 		}
 		if b.halts.any() {
-			d.attempt--
-			b.bury(d, ReasonShutdown)
+			b.withdraw(d)
 			return
 		}
 		if b.park(d, s, shut) { // d itself is parked or settled
@@ -251,8 +249,8 @@ func (b *Bus) enterKey(d *dispatch) bool {
 	d.placed = true
 	gate := b.gateOf(d)
 	admitted := gate.Enter(d.key, d)
-	if admitted && b.hasLeft(gate, d) {
-		d.stored().leaves = true
+	if s := d.stored(); admitted && s != nil {
+		s.leaves = s.leaves || b.hasLeft(gate, d)
 	}
 	return admitted
 }

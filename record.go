@@ -177,6 +177,12 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	b.checkDrained()
 }
 
+// withdraw ends an attempt that may not call the next handler. It is not counted.
+func (b *Bus) withdraw(d *dispatch) {
+	d.attempt--
+	b.bury(d, ReasonShutdown)
+}
+
 // leftKey is a key of which a shutdown has left a dispatch to the store.
 type leftKey struct {
 	at  any // the *keyGate or the *door where the dispatch had its key's place
