@@ -64,3 +64,33 @@ func TestL7_AStoreEvictsNoLetters(t *testing.T) {
 		require.Len(t, disk.Dump().Letters, 5)
 	})
 }
+
+func TestL3_ReplayAndPurgeOnAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(eventbus.Permanent(errDead)))
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 3 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		disk.took()
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		all := letters(t, again)
+		require.Len(t, all, 3)
+		require.NoError(t, again.DLQ().Replay(t.Context(), all[0].ID))
+		require.ErrorIs(t, again.DLQ().Replay(t.Context(), all[0].ID), eventbus.ErrNotFound)
+		require.NoError(t, again.DLQ().Purge(t.Context(), all[1].ID))
+		require.ErrorIs(t, again.DLQ().Purge(t.Context(), all[1].ID), eventbus.ErrNotFound)
+		report, err := again.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Replayed)
+		require.ElementsMatch(t, []string{"mail 0 1", "mail 2 1"}, disk.took())
+		require.Empty(t, letters(t, again))
+		shutdown(t, again)
+	})
+}

@@ -105,3 +105,24 @@ func TestE5_HandlersOnAStoreReceiveEncodedPayloads(t *testing.T) {
 		})
 	}
 }
+
+func TestE3_APayloadMustEncode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithPayloadLimit(100))
+		disk.handles(t, bus, "mail", nil)
+		for _, payload := range []any{make(chan int), func() {}, panics{}, string(make([]byte, 100))} {
+			_, err := bus.Publish(t.Context(), "a", payload)
+			require.ErrorIs(t, err, eventbus.ErrInvalidPayload)
+			require.ErrorIs(t, err, eventbus.ErrInvalidEvent)
+		}
+		require.Empty(t, disk.Dump().Records)
+		_, err := bus.Subscribe("*", ok)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		require.ErrorContains(t, err, "Named")
+	})
+}
+
+type panics struct{}
+
+func (panics) MarshalJSON() ([]byte, error) { panic(errors.New("cannot")) }

@@ -1,7 +1,7 @@
 package contracttest
 
 import (
-	"context"
+	"encoding/json"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
-	"github.com/surebus/eventbus/storetest"
 )
 
 // A rule's budget is not renewed by a restart.
@@ -76,42 +75,67 @@ func TestP5_ARestartTakesThePoliciesInForce(t *testing.T) {
 	})
 }
 
-// After a failure of the store, nothing runs twice at the same time.
-func TestS3_ARestartInPlaceWaitsForRunningCalls(t *testing.T) {
+func TestD3_AttemptsAndFailuresSurviveACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
-			if n == 2 {
-				f.Kind = storetest.FailBefore
-			}
-			return f
-		}))
+		disk := newDisk()
 		bus, _ := disk.open(t)
-		running := 0 // guarded by disk.mu
-		add := func(n int) {
-			disk.mu.Lock()
-			defer disk.mu.Unlock()
-			if running += n; running > 1 {
-				t.Error("two calls for one event")
-			}
-		}
-		mustSubscribe(t, bus, "*", eventbus.Typed(func(_ context.Context, payload string) error {
-			add(1)
-			time.Sleep(10 * time.Second)
-			disk.note("%s", payload)
-			add(-1)
-			return nil
-		}), eventbus.Named("mail"))
+		disk.handles(t, bus, "stock", nil)
+		disk.handles(t, bus, "mail", always(errBoom))
 		require.NoError(t, bus.Start(t.Context()))
 		mustPublish(t, bus, "a", "x")
-		synctest.Wait()
-		_, err := bus.Publish(t.Context(), "a", "y")
-		var unknown *eventbus.IndeterminateError
-		require.ErrorAs(t, err, &unknown)
-		_, err = bus.Publish(t.Context(), "a", "z")
-		require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+		require.Equal(t, []string{"stock x 1", "mail x 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "stock", nil)
+		disk.handles(t, again, "mail", always(errBroken))
+		require.NoError(t, again.Start(t.Context()))
+		require.Empty(t, disk.took(), "the retry keeps its due time")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail x 2"}, disk.took())
 		time.Sleep(time.Minute)
-		require.Equal(t, []string{"x", "x"}, disk.took(), "the first call was not recorded")
-		require.Empty(t, disk.Dump().Records)
-		shutdown(t, bus)
+		require.Equal(t, []string{"mail x 3"}, disk.took())
+		l := oneLetter(t, again)
+		require.Equal(t, eventbus.ReasonExhausted, l.Reason)
+		require.Equal(t, []string{"stock"}, l.Succeeded)
+		require.Equal(t, 3, l.Attempts)
+		require.Len(t, l.Failures, 3)
+		require.Equal(t, "boom", l.Failures[0].Error)
+		require.Equal(t, "broken", l.Failures[2].Error)
+		require.Equal(t, "*errors.errorString", l.Failures[0].Class)
+		require.JSONEq(t, `"x"`, string(l.Event.Payload.(json.RawMessage)))
+		shutdown(t, again)
+	})
+}
+
+// In a long attempt, each success is recorded when the handler has returned.
+func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		takes := func(d time.Duration) func(string, int) error {
+			return func(string, int) error { time.Sleep(d); return nil }
+		}
+		disk.handles(t, bus, "quick", takes(50*time.Millisecond))
+		disk.handles(t, bus, "slow", takes(50*time.Millisecond))
+		disk.handles(t, bus, "hangs", takes(time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(99 * time.Millisecond)
+		require.Nil(t, disk.Dump().Records[0].Progress)
+		time.Sleep(time.Millisecond)
+		require.Equal(t, []string{"quick x 1", "slow x 1", "hangs x 1"}, disk.took())
+		require.Equal(t, 2, disk.Dump().Records[0].Progress.Next)
+		disk.crash(bus)
+		disk.took()
+
+		again, _ := disk.open(t)
+		for _, name := range []string{"quick", "slow", "hangs"} {
+			disk.handles(t, again, name, nil)
+		}
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"hangs x 1"}, disk.took())
+		shutdown(t, again)
+		time.Sleep(time.Hour) // the first process's handler has returned
 	})
 }

@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -61,31 +62,131 @@ func TestD5_NewEventsDoNotOvertakeThoseOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// A line that has room again takes the deliveries in the store before new ones.
-func TestD5_NewDeliveriesDoNotOvertakeThoseInTheStore(t *testing.T) {
+func TestS3_StartWithMoreThanTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		mail := disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Millisecond); return nil })
-		require.NoError(t, mail.Pause())
+		disk.handles(t, bus, "old", nil)
+		for i := range 10 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		disk.crash(bus)
+		bus, _ = disk.open(t)
+		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
-		var want []string
-		publish := func() {
-			payload := fmt.Sprint(len(want))
-			mustPublish(t, bus, "a", payload, eventbus.Key("k"))
-			want = append(want, fmt.Sprintf("mail %s 1", payload))
+		require.Empty(t, disk.took())
+		mustPublish(t, bus, "a", "10")
+		require.Equal(t, []string{"mail 10 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t, eventbus.WithQueueCapacity(2))
+		disk.handles(t, again, "mail", nil)
+		disk.handles(t, again, "new", nil, eventbus.Formerly("old"))
+		require.NoError(t, again.Start(t.Context()))
+		require.Len(t, disk.took(), 10)
+		shutdown(t, again)
+	})
+}
+
+func TestD5_KeysKeepTheirOrderAcrossACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		fails := func(payload string, attempt int) error {
+			if payload == "0" && attempt < 3 {
+				return errBoom
+			}
+			return nil
 		}
-		for range eventbus.DefaultLineCapacity + 2000 {
-			publish()
+		disk.handles(t, bus, "mail", fails)
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 4 {
+			mustPublish(t, bus, "a", fmt.Sprint(i), eventbus.Key("k"))
 		}
-		require.NoError(t, mail.Resume())
-		for range 15 {
-			time.Sleep(time.Second)
-			publish()
-		}
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", fails)
+		require.NoError(t, again.Start(t.Context()))
+		mustPublish(t, again, "a", "4", eventbus.Key("k"))
+		require.Empty(t, disk.took())
 		time.Sleep(time.Minute)
-		require.Equal(t, want, disk.took())
-		require.Empty(t, disk.Dump().Records)
+		require.Equal(t, []string{"mail 0 2", "mail 0 3", "mail 1 1", "mail 2 1", "mail 3 1", "mail 4 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestD8_TheDiskIsTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(4), eventbus.WithConcurrency(1))
+		gate := make(chan struct{})
+		disk.handles(t, bus, "mail", func(string, int) error { <-gate; return nil })
+		require.NoError(t, bus.Start(t.Context()))
+		want := map[string][]string{}
+		for i := range 100 {
+			key := []string{"k", "l"}[i%2]
+			mustPublish(t, bus, "a", key+fmt.Sprint(i), eventbus.Key(key))
+			want[key] = append(want[key], fmt.Sprintf("mail %s%d 1", key, i))
+		}
+		require.LessOrEqual(t, bus.Metrics().QueueDepth, 4)
+		close(gate)
+		got := map[string][]string{}
+		for _, call := range disk.took() {
+			key := call[len("mail "):][:1]
+			got[key] = append(got[key], call)
+		}
+		require.Equal(t, want, got)
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		l := bus.Metrics().Ledger
+		require.Zero(t, l.Stored)
+		require.Zero(t, l.Claimed)
 		shutdown(t, bus)
+	})
+}
+
+func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := newDisk().Open()
+		require.NoError(t, err)
+		_, err = eventbus.New(eventbus.WithStore(store), eventbus.RefuseWhenFull())
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		require.NoError(t, store.Close(t.Context()))
+
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(3))
+		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Second); return nil })
+		for range 3 {
+			mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		}
+		_, err = bus.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, bus.Start(t.Context()))
+		began := time.Now()
+		mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+		require.Equal(t, time.Second, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err = bus.Publish(ctx, "a", "x")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		disk.crash(bus)
+
+		again, _ := disk.open(t, eventbus.WithMaxUnsettled(3), eventbus.RefuseWhenFull())
+		disk.handles(t, again, "mail", nil)
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		require.NoError(t, again.Start(t.Context()))
+		synctest.Wait()
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, again, "a", "x", eventbus.After(time.Hour))
+		_, err = again.Publish(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		time.Sleep(time.Hour + time.Second)
+		mustPublish(t, again, "a", "x")
+		shutdown(t, again)
+		disk.took()
 	})
 }
