@@ -330,7 +330,7 @@ func (r *recording) keep(state RecordState) *Record {
 	d := r.change.d
 	if d.stored().ref != 0 {
 		record := r.bus.progressRecord(d, state)
-		record.Leased = !r.change.free
+		record.Leased, record.Suspect, record.Crashes = !r.change.free, false, 0 // see acquit
 		r.batch.Update = append(r.batch.Update, record)
 		return record
 	}

@@ -196,3 +196,41 @@ func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
 		require.Len(t, handled, events-1)
 	})
 }
+
+// Deliveries that no handler runs for at the crashes are no suspects.
+func TestS3_CrashesElsewhereKillNoInnocentDelivery(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprint("waits ", waits), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				for life := range 8 {
+					bus, _ := disk.open(t)
+					mail := disk.handles(t, bus, "mail", func(_ string, attempt int) error {
+						if attempt == 1 {
+							return eventbus.RetryAfter(errBoom, time.Hour)
+						}
+						return nil
+					})
+					if !waits && life == 0 {
+						require.NoError(t, mail.Pause())
+					}
+					require.NoError(t, bus.Start(t.Context()))
+					if life == 0 {
+						mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+					}
+					time.Sleep(time.Second)
+					disk.crash(bus)
+				}
+				bus, _ := disk.open(t)
+				mail := disk.handles(t, bus, "mail", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				require.NoError(t, mail.Resume())
+				time.Sleep(2 * time.Hour)
+				require.Empty(t, letters(t, bus))
+				require.EqualValues(t, 1, bus.Metrics().Ledger.Handled)
+				shutdown(t, bus)
+				disk.took()
+			})
+		})
+	}
+}
