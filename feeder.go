@@ -34,7 +34,7 @@ type feeder struct {
 	arriving int        // subscriptions that are being made
 	doors    []string   // with deliveries to claim before anything else
 
-	mu          sync.Mutex // guards the following; a leaf
+	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records
 	committed   *sync.Cond // uncommitted is 0
 	waiters     map[EventID]*waiter

@@ -120,6 +120,7 @@ var rootCalls = callRules{
 		{"metrics.go", "dlq_store.go"}:          "metrics, observers, logs and plans read the state",
 		{"metrics.go", "dlq_memory.go"}:         "metrics, observers, logs and plans read the state",
 		{"metrics.go", "feeder.go"}:             "metrics, observers, logs and plans read the state",
+		{"metrics.go", "spill.go"}:              "metrics, observers, logs and plans read the state",
 		{"dlq.go", "retryrules.go"}:             "a rule's own data",
 		{"dlq_query.go", "dlq.go"}:              "a letter's own data, and the check of the queue",
 		{"dlq_bulk.go", "retrypolicy.go"}:       "a rate is a duration that must not overflow",
