@@ -284,9 +284,7 @@ func (f *feeder) feed() error {
 	if f.bus.halts.has(haltFailed) {
 		return nil // restart wakes the feeder
 	}
-	f.mu.Lock()
-	ctx := f.claims
-	f.mu.Unlock()
+	ctx := f.claimsContext()
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
@@ -309,6 +307,13 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+// claimsContext returns a context that ends when the store fails, and at Shutdown.
+func (f *feeder) claimsContext() context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.claims
 }
 
 func (f *feeder) hasWork() bool {

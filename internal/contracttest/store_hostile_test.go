@@ -1,0 +1,48 @@
+package contracttest
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
+)
+
+func TestS3_AStoreFailureWakesPublishersThatWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail atomic.Bool
+		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) (f storetest.Fault) {
+			if fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1))
+		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Second); return nil })
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "1")
+		published := make(chan error, 1)
+		go func() {
+			_, err := bus.Publish(context.Background(), "a", "2") // waits for room
+			published <- err
+		}()
+		synctest.Wait()
+		fail.Store(true) // when the handler has succeeded
+		time.Sleep(time.Minute)
+		select {
+		case err := <-published:
+			require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+		default:
+			t.Fatal("Publish still waits, and the bus does not restart")
+		}
+		mustPublish(t, bus, "a", "3")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 1 1", "mail 1 1", "mail 3 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
