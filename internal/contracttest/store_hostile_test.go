@@ -46,3 +46,20 @@ func TestS3_AStoreFailureWakesPublishersThatWaitForRoom(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+func TestE6_ABatchComparesThePayloadsOfAnIDThatItHasTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id := eventbus.NewEventID()
+		_, err := bus.PublishBatch(t.Context(), []eventbus.Publication{
+			{Type: "a", Payload: "1", Options: []eventbus.PublishOption{eventbus.ID(id)}},
+			{Type: "a", Payload: "2", Options: []eventbus.PublishOption{eventbus.ID(id)}},
+		})
+		require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+		require.Empty(t, disk.took())
+		shutdown(t, bus)
+	})
+}
