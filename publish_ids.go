@@ -60,7 +60,7 @@ func (g *givenIDs) unknown(c *change) error {
 func (g *givenIDs) unknownLocked(c *change) error {
 	batch := make(map[EventID]*dispatch)
 	var fresh []*dispatch
-	for i, d := range c.all() {
+	for _, d := range c.all() {
 		if !d.from().given {
 			fresh = append(fresh, d)
 			continue
@@ -83,7 +83,7 @@ func (g *givenIDs) unknownLocked(c *change) error {
 			err = fmt.Errorf("%w: %s is twice in the batch, with different payloads", ErrDuplicateID, d.id)
 		}
 		if err != nil {
-			return c.errorAt(i, err)
+			return c.errorAt(d, err)
 		}
 	}
 	if c.batch != nil {
@@ -95,12 +95,12 @@ func (g *givenIDs) unknownLocked(c *change) error {
 	return nil
 }
 
-// errorAt returns the error of a publication: with toOpen, of the change's dispatch i.
-func (c *change) errorAt(i int, err error) error {
+// errorAt returns the error of a publication of the change.
+func (c *change) errorAt(d *dispatch, err error) error {
 	if c.batch == nil {
 		return err
 	}
-	return &BatchError{Index: i, EventType: shorten(c.batch[i].to.eventType), Err: err}
+	return &BatchError{Index: slices.Index(c.published, d), EventType: shorten(d.to.eventType), Err: err}
 }
 
 // forget removes an id, so that it is new again.
@@ -127,11 +127,7 @@ func (c *change) repeated(b *Bus, known *Dedupe) error {
 		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
 	}
 	if is := b.remembered(all[i], known.Expires); is.Content != known.Content {
-		err := fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key)
-		if c.batch != nil {
-			err = &BatchError{Index: i, EventType: shorten(all[i].to.eventType), Err: err}
-		}
-		return err
+		return c.errorAt(all[i], fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key))
 	}
 	fresh := slices.Delete(slices.Clone(all), i, i+1)
 	if c.batch != nil {

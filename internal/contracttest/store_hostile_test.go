@@ -63,3 +63,23 @@ func TestE6_ABatchComparesThePayloadsOfAnIDThatItHasTwice(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+func TestE6_ABatchErrorNamesTheRightPublication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		first, second := eventbus.NewEventID(), eventbus.NewEventID()
+		mustPublish(t, bus, "a", "1", eventbus.ID(first))
+		mustPublish(t, bus, "a", "2", eventbus.ID(second))
+		_, err := bus.PublishBatch(t.Context(), []eventbus.Publication{
+			{Type: "a", Payload: "1", Options: []eventbus.PublishOption{eventbus.ID(first)}},
+			{Type: "a", Payload: "other", Options: []eventbus.PublishOption{eventbus.ID(second)}},
+		})
+		var which *eventbus.BatchError
+		require.ErrorAs(t, err, &which)
+		require.Equal(t, 1, which.Index)
+		shutdown(t, bus)
+	})
+}
