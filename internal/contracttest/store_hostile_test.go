@@ -83,3 +83,32 @@ func TestE6_ABatchErrorNamesTheRightPublication(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+func TestC6_ASubscriptionMadeAgainObeysTheLatestOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		mail := disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, mail.Pause())
+		shutdown(t, bus)
+
+		bus, _ = disk.open(t)
+		mail = disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, mail.Resume())
+		mail.Unsubscribe()
+		mail = disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "1")
+		require.Equal(t, []string{"mail 1 1"}, disk.took(), "the store has no order")
+
+		require.NoError(t, mail.Pause())
+		mail.Unsubscribe()
+		mail = disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "2")
+		require.Empty(t, disk.took(), "the store has the order to pause")
+		require.NoError(t, mail.Resume())
+		require.Equal(t, []string{"mail 2 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
