@@ -170,13 +170,22 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
-	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+	claims, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)() // Shutdown waits for start
+	more, err := f.claim(claims, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	if err == nil && !more {
-		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
-			_, err = f.catchUp(ctx)
+		if err = f.feedDoors(claims, false); err == nil { // no worker makes room yet
+			_, err = f.catchUp(claims)
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case f.ctx.Err() != nil:
+		return ErrShutdown
+	case ctx.Err() != nil:
+		return contextError(ctx)
+	default:
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)

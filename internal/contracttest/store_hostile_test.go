@@ -13,6 +13,38 @@ import (
 	"github.com/surebus/eventbus/storetest"
 )
 
+// spyStore is a store with hooks.
+type spyStore struct {
+	eventbus.Store
+	claim  func(ctx context.Context, q eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error)
+	orders func()
+}
+
+func (s *spyStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
+	next := func() (eventbus.Claimed, error) { return s.Store.Claim(ctx, q) }
+	if s.claim == nil {
+		return next()
+	}
+	return s.claim(ctx, q, next)
+}
+
+func (s *spyStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
+	if s.orders != nil {
+		s.orders()
+	}
+	return s.Store.Orders(ctx)
+}
+
+// spy makes the bus of a process whose store has hooks.
+func (d *disk) spy(t *testing.T, s *spyStore, opts ...eventbus.Option) *eventbus.Bus {
+	t.Helper()
+	store, err := d.Open()
+	require.NoError(t, err)
+	s.Store = store
+	bus, _ := newBus(t, append([]eventbus.Option{eventbus.WithStore(s), eventbus.WithRetry(retry(2, time.Second))}, opts...)...)
+	return bus
+}
+
 func TestS3_AStoreFailureWakesPublishersThatWaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail atomic.Bool
@@ -110,5 +142,63 @@ func TestC6_ASubscriptionMadeAgainObeysTheLatestOrder(t *testing.T) {
 		require.NoError(t, mail.Resume())
 		require.Equal(t, []string{"mail 2 1"}, disk.took())
 		shutdown(t, bus)
+	})
+}
+
+func TestS2_ShutdownDuringStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "x")
+		disk.crash(bus)
+
+		claims := 0
+		bus = disk.spy(t, &spyStore{claim: func(ctx context.Context, _ eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+			if claims++; claims == 2 {
+				<-ctx.Done() // a slow disk
+				return eventbus.Claimed{}, ctx.Err()
+			}
+			return next()
+		}})
+		disk.handles(t, bus, "mail", nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		started := make(chan error, 1)
+		go func() { started <- bus.Start(ctx) }()
+		synctest.Wait()
+		ended := make(chan error, 1)
+		go func() { ended <- bus.Shutdown(context.Background()) }()
+		time.Sleep(time.Minute)
+		cancel()
+		time.Sleep(time.Minute)
+		require.Error(t, <-started)
+		select {
+		case <-ended:
+		default:
+			t.Fatal("Shutdown does not return after Start has failed")
+		}
+		require.Len(t, disk.Dump().Records, 1)
+	})
+}
+
+func TestS2_ShutdownEndsAStartThatClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus := disk.spy(t, &spyStore{claim: func(ctx context.Context, _ eventbus.ClaimQuery, _ func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+			<-ctx.Done()
+			return eventbus.Claimed{}, ctx.Err()
+		}})
+		disk.handles(t, bus, "mail", nil)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		started := make(chan error, 1)
+		go func() { started <- bus.Start(ctx) }()
+		synctest.Wait()
+		brief, done := context.WithTimeout(context.Background(), time.Second)
+		defer done()
+		began := time.Now()
+		_ = bus.Shutdown(brief)
+		require.LessOrEqual(t, time.Since(began), 2*time.Second)
+		require.ErrorIs(t, <-started, eventbus.ErrShutdown)
 	})
 }
