@@ -172,17 +172,26 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
-	if err := f.awaitRestart(ctx); err != nil {
-		return err
+	claims, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)() // Shutdown waits for start
+	more, err := false, f.awaitRestart(claims)
+	if err == nil {
+		defer f.feeding.Unlock()
+		more, err = f.claim(claims, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	}
-	defer f.feeding.Unlock()
-	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	if err == nil && !more {
-		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
-			_, err = f.catchUp(ctx)
+		if err = f.feedDoors(claims, false); err == nil { // no worker makes room yet
+			_, err = f.catchUp(claims)
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case f.ctx.Err() != nil:
+		return ErrShutdown
+	case ctx.Err() != nil:
+		return contextError(ctx)
+	default:
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)
@@ -312,9 +321,7 @@ func (f *feeder) feed() error {
 	if f.bus.halts.has(haltFailed) {
 		return nil // restart wakes the feeder
 	}
-	f.mu.Lock()
-	ctx := f.claims
-	f.mu.Unlock()
+	ctx := f.claimsContext()
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
@@ -337,6 +344,13 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+// claimsContext returns a context that ends when the store fails, and at Shutdown.
+func (f *feeder) claimsContext() context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.claims
 }
 
 func (f *feeder) hasWork() bool {
