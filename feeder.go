@@ -244,37 +244,6 @@ func (f *feeder) stop() {
 	}
 }
 
-// endWaiters ends the waits for events that only the store has.
-func (f *feeder) endWaiters() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, waiter := range f.waiters {
-		f.bus.endWait(waiter)
-	}
-}
-
-// keepWaiter keeps the waiter of a dispatch that leaves memory, until it is claimed again. Call it
-// before the record is submitted: the feeder may claim the record before it is called back about
-// it.
-func (f *feeder) keepWaiter(d *dispatch) {
-	waiter := d.waiter()
-	if waiter == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.waiters[d.id] = waiter
-}
-
-// forget drops a waiter that no longer waits.
-func (f *feeder) forget(id EventID, w *waiter) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.waiters[id] == w {
-		delete(f.waiters, id)
-	}
-}
-
 // othersCommitted makes the feeder look for records that another process has inserted.
 func (f *feeder) othersCommitted() {
 	go func() { // the store must not wait for publishers
