@@ -90,7 +90,7 @@ func (b *Bus) newRecord(d *dispatch, state RecordState) *Record {
 
 // progressRecord returns the part of a dispatch's record that changes.
 func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
-	r := &Record{Ref: d.stored().ref, State: state}
+	r := &Record{Ref: d.stored().ref, State: state, Suspect: d.stored().marked, Crashes: d.stored().crashes}
 	p := RecordProgress{Next: int(d.next), Attempts: int(d.attempt)}
 	if d.state == stateRunning {
 		p.Attempts-- // the attempt is not over

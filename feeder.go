@@ -34,7 +34,7 @@ type feeder struct {
 	arriving int        // subscriptions that are being made
 	doors    []string   // with deliveries to claim before anything else
 
-	mu          sync.Mutex // guards the following; a leaf
+	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records
 	committed   *sync.Cond // uncommitted is 0
 	waiters     map[EventID]*waiter
@@ -172,17 +172,26 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
-	if err := f.awaitRestart(ctx); err != nil {
-		return err
+	claims, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)() // Shutdown waits for start
+	more, err := false, f.awaitRestart(claims)
+	if err == nil {
+		defer f.feeding.Unlock()
+		more, err = f.claim(claims, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	}
-	defer f.feeding.Unlock()
-	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
 	if err == nil && !more {
-		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
-			_, err = f.catchUp(ctx)
+		if err = f.feedDoors(claims, false); err == nil { // no worker makes room yet
+			_, err = f.catchUp(claims)
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case f.ctx.Err() != nil:
+		return ErrShutdown
+	case ctx.Err() != nil:
+		return contextError(ctx)
+	default:
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)
@@ -235,37 +244,6 @@ func (f *feeder) stop() {
 	}
 }
 
-// endWaiters ends the waits for events that only the store has.
-func (f *feeder) endWaiters() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, waiter := range f.waiters {
-		f.bus.endWait(waiter)
-	}
-}
-
-// keepWaiter keeps the waiter of a dispatch that leaves memory, until it is claimed again. Call it
-// before the record is submitted: the feeder may claim the record before it is called back about
-// it.
-func (f *feeder) keepWaiter(d *dispatch) {
-	waiter := d.waiter()
-	if waiter == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.waiters[d.id] = waiter
-}
-
-// forget drops a waiter that no longer waits.
-func (f *feeder) forget(id EventID, w *waiter) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.waiters[id] == w {
-		delete(f.waiters, id)
-	}
-}
-
 // othersCommitted makes the feeder look for records that another process has inserted.
 func (f *feeder) othersCommitted() {
 	go func() { // the store must not wait for publishers
@@ -312,9 +290,7 @@ func (f *feeder) feed() error {
 	if f.bus.halts.has(haltFailed) {
 		return nil // restart wakes the feeder
 	}
-	f.mu.Lock()
-	ctx := f.claims
-	f.mu.Unlock()
+	ctx := f.claimsContext()
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
@@ -337,6 +313,13 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+// claimsContext returns a context that ends when the store fails, and at Shutdown.
+func (f *feeder) claimsContext() context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.claims
 }
 
 func (f *feeder) hasWork() bool {

@@ -189,15 +189,19 @@ type Record struct {
 	// Suspect is set while the dispatch may be the one that crashes the process, see Crashes.
 	Suspect bool `json:"suspect,omitempty"`
 
-	// The following are set by Claim and ignored in a batch.
-
 	// Crashes counts the leases that had the record and ended by neither Close nor Reopen. If such a
-	// lease had records with Suspect set, only those count it. Claim clears Suspect.
+	// lease had records with Suspect set, only those count it. Otherwise its records in RecordReady
+	// count it, up to SuspectCrashes. Claim clears Suspect. Batch.Update replaces the count. A new
+	// record has 0, whatever it says.
 	Crashes int `json:"crashes,omitempty"`
-	// Own is set if the bus that claims the record freed it, or inserted it without a lease, under its
+	// Own is ignored in a batch. Claim sets it if the bus that claims the record freed it, or inserted it without a lease, under its
 	// present lease.
 	Own bool `json:"-"`
 }
+
+// SuspectCrashes is the number of Crashes from which the bus suspects a record of crashing the
+// process.
+const SuspectCrashes = 2
 
 // BesidePrevious is the Position of a new record that shares the Position of the record before it
 // in Batch.New.
@@ -253,8 +257,8 @@ type Batch struct {
 	// New inserts records. If the store has no lease and one is Leased, the batch is refused with
 	// ErrNotLeased.
 	New []*Record
-	// Update changes State, Due, Door, Progress, Leased and Suspect of records that the lease has. If
-	// the lease does not have one, the batch is refused.
+	// Update changes State, Due, Door, Progress, Leased, Suspect and Crashes of records that the lease
+	// has. If the lease does not have one, the batch is refused.
 	Update []*Record
 	// Delete removes records that the lease has. If it does not have one, the batch is refused.
 	Delete []Ref

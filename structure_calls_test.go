@@ -47,6 +47,8 @@ var rootCalls = callRules{
 		"dispatch.go": "the data of a dispatch: its methods read and write fields, and decide nothing",
 	},
 	allowed: map[filePair]string{
+		{"restart.go", "recovery.go"}:           "a claimed record becomes a dispatch",
+		{"recovery.go", "record.go"}:            "a transition is a recorded change",
 		{"unknown.go", "publish.go"}:            "a replay is refused as a publication is",
 		{"unknown.go", "lifecycle.go"}:          "a dispatch that settles may be the last one that Shutdown waits for; after its end nothing starts",
 		{"suspects.go", "record.go"}:            "a transition is a recorded change",
@@ -120,6 +122,7 @@ var rootCalls = callRules{
 		{"metrics.go", "dlq_store.go"}:          "metrics, observers, logs and plans read the state",
 		{"metrics.go", "dlq_memory.go"}:         "metrics, observers, logs and plans read the state",
 		{"metrics.go", "feeder.go"}:             "metrics, observers, logs and plans read the state",
+		{"metrics.go", "spill.go"}:              "metrics, observers, logs and plans read the state",
 		{"dlq.go", "retryrules.go"}:             "a rule's own data",
 		{"dlq_query.go", "dlq.go"}:              "a letter's own data, and the check of the queue",
 		{"dlq_bulk.go", "retrypolicy.go"}:       "a rate is a duration that must not overflow",

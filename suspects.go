@@ -4,11 +4,8 @@ import (
 	"sync"
 )
 
-// Numbers of crashes, as records count them.
-const (
-	suspectCrashes = 2 // from here on, a dispatch is a suspect
-	fatalCrashes   = suspectCrashes + len(suspectGroups)
-)
+// fatalCrashes is the number of Crashes at which a dispatch is dead-lettered.
+const fatalCrashes = SuspectCrashes + len(suspectGroups)
 
 // suspectGroups are the sizes of the groups in which suspects run, by the crashes since they became
 // suspects.
@@ -32,7 +29,7 @@ func (b *Bus) detain(d *dispatch, s *stored) bool {
 		b.leaveToStore(d)
 	case due > b.time.Nanos():
 		b.await(d, due)
-	case s.marked || s.crashes < suspectCrashes:
+	case s.marked || s.crashes < SuspectCrashes:
 		return false
 	case s.crashes >= fatalCrashes:
 		b.bury(d, ReasonCrash)
@@ -83,7 +80,7 @@ func (s *suspects) next() (group []*dispatch) {
 	crashes := s.waiting[0].stored().crashes
 	var others []*dispatch
 	for _, d := range s.waiting {
-		if d.stored().crashes == crashes && len(group) < suspectGroups[crashes-suspectCrashes] {
+		if d.stored().crashes == crashes && len(group) < suspectGroups[crashes-SuspectCrashes] {
 			group = append(group, d)
 		} else {
 			others = append(others, d)
@@ -96,10 +93,14 @@ func (s *suspects) next() (group []*dispatch) {
 // acquit ends the suspicion of a dispatch whose attempt did not crash the process.
 func (b *Bus) acquit(d *dispatch) {
 	s := d.stored()
-	if s == nil || !s.marked {
+	if s == nil {
 		return
 	}
-	s.marked, s.crashes = false, 0
+	s.crashes = 0
+	if !s.marked {
+		return
+	}
+	s.marked = false
 	b.suspects.mu.Lock()
 	b.suspects.marked--
 	b.suspects.mu.Unlock()

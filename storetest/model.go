@@ -132,7 +132,11 @@ func (m *Model) countCrashesLocked() {
 			suspects = suspects || r.lease == lease && r.Suspect
 		}
 		for _, r := range m.records {
-			if r.lease == lease && (r.Suspect || !suspects) {
+			switch {
+			case r.lease != lease:
+			case r.Suspect:
+				r.Crashes++
+			case !suspects && r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes:
 				r.Crashes++
 			}
 		}

@@ -155,7 +155,7 @@ func (tx *transaction) update(u *eventbus.Record) error {
 	r := new(row)
 	*r = *old
 	r.State, r.Due, r.Door = u.State, u.Due.Round(0).UTC(), u.Door
-	r.Progress, r.Leased, r.Suspect = deepCopy(u.Progress), u.Leased, u.Suspect
+	r.Progress, r.Leased, r.Suspect, r.Crashes = deepCopy(u.Progress), u.Leased, u.Suspect, u.Crashes
 	r.setLease(tx.lease)
 	set(tx, tx.records, u.Ref, &r)
 	return nil

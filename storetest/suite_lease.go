@@ -152,6 +152,7 @@ func testBesideKeepsTheLease(t *testing.T, r *rig) {
 
 var crashTests = []conformanceTest{
 	{name: "CountsEach", needs: needsCrash, run: testCrashCounts},
+	{name: "OnlyReady", needs: needsCrash, run: testCrashWaiting},
 	{name: "OnlySuspects", needs: needsCrash, run: testCrashSuspects},
 	{name: "SuspectsOfOtherLeases", needs: needsCrash, run: testSuspectsOfOtherLeases},
 	{name: "FreeRecordsCountNone", needs: needsCrash, run: testCrashOfFreeRecords},
@@ -178,15 +179,27 @@ func testCrashCounts(t *testing.T, r *rig) {
 	for i := range 3 {
 		s = r.crash(t, s)
 		require.EqualValues(t, 1, stats(t, s).Free)
-		require.Equal(t, map[eventbus.Ref]int{a.Ref: i + 1}, crashesOf(t, s))
+		want := map[eventbus.Ref]int{a.Ref: min(i+1, eventbus.SuspectCrashes)}
+		require.Equal(t, want, crashesOf(t, s))
 		if i == 1 {
 			s = r.reopen(t, s)
-			require.Equal(t, map[eventbus.Ref]int{a.Ref: i + 1}, crashesOf(t, s))
+			require.Equal(t, want, crashesOf(t, s))
 			require.NoError(t, s.Reopen(t.Context()))
-			require.Equal(t, map[eventbus.Ref]int{a.Ref: i + 1}, crashesOf(t, s))
-			apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Crashes: 99}}})
+			require.Equal(t, want, crashesOf(t, s))
 		}
 	}
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}})
+	s = r.crash(t, s)
+	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1}, crashesOf(t, s), "an update has begun the count anew")
+}
+
+// Of the records without Suspect, those that wait or are parked count no crash.
+func testCrashWaiting(t *testing.T, r *rig) {
+	s := r.open(t)
+	a, b, c := ready(leased), ready(leased, waiting(0), key("k")), ready(leased, parked("door"), key("l"))
+	insert(t, s, a, b, c)
+	s = r.crash(t, s)
+	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 0, c.Ref: 0}, crashesOf(t, s))
 }
 
 // If a crashed lease had suspects, only those count it.
@@ -201,8 +214,10 @@ func testCrashSuspects(t *testing.T, r *rig) {
 	s = r.crash(t, s)
 	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 2, c.Ref: 2}, crashesOf(t, s))
 	// An update clears Suspect too.
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Suspect: true}, {Ref: b.Ref, Leased: true, Suspect: true}}})
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}})
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{
+		{Ref: a.Ref, Leased: true, Suspect: true, Crashes: 1}, {Ref: b.Ref, Leased: true, Suspect: true, Crashes: 2},
+	}})
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Crashes: 1}}})
 	s = r.crash(t, s)
 	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 3, c.Ref: 2}, crashesOf(t, s))
 }

@@ -76,7 +76,7 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 			return &eventbus.RefusedError{Err: eventbus.ErrNotLeased, Ref: u.Ref}
 		}
 		r := &o.records[i]
-		r.State, r.Due, r.Door, r.Progress, r.Leased, r.Suspect = u.State, u.Due, u.Door, u.Progress, u.Leased, u.Suspect
+		r.State, r.Due, r.Door, r.Progress, r.Leased, r.Suspect, r.Crashes = u.State, u.Due, u.Door, u.Progress, u.Leased, u.Suspect, u.Crashes
 		r.Own = !u.Leased
 	}
 	for _, ref := range b.Delete {
@@ -106,7 +106,8 @@ func (o *oracle) end(crash bool) {
 	suspects := slices.ContainsFunc(o.records, func(r oracleRecord) bool { return r.Leased && r.Suspect })
 	for i := range o.records {
 		r := &o.records[i]
-		if crash && r.Leased && (!suspects || r.Suspect) {
+		unmarked := !suspects && r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes
+		if crash && r.Leased && (unmarked || r.Suspect) {
 			r.Crashes++
 		}
 		r.Leased, r.Own = false, false

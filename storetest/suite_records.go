@@ -137,11 +137,11 @@ func testRefsGrow(t *testing.T, r *rig) {
 func testIgnoredFields(t *testing.T, r *rig) {
 	s := r.open(t)
 	n := ready(leased)
-	n.Ref, n.Crashes, n.Own = 99, 5, true
+	n.Ref, n.Crashes, n.Own = 99, 5, true // Crashes of a new record
 	insert(t, s, n)
 	require.NotEqual(t, eventbus.Ref(99), n.Ref)
 	u := *n
-	u.Leased, u.Crashes, u.Own = false, 6, false
+	u.Leased, u.Crashes, u.Own = false, 0, false
 	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{&u}})
 	claimed := claimReady(t, s)
 	require.Len(t, claimed, 1)

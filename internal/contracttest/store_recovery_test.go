@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -90,89 +91,148 @@ func TestS3_ARenamedSubscriptionKeepsItsFailures(t *testing.T) {
 	})
 }
 
-func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
+// Start recovers within its context, and can be repeated.
+func TestS1_StartRecoversWithinItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
-			return storetest.Fault{Delay: time.Second}
-		}))
-		bus, _ := disk.open(t)
-		require.NoError(t, bus.Start(t.Context()))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		_, err := bus.Publish(ctx, "a", "x", eventbus.ID(eventbus.NewEventID()))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		shutdown(t, bus)
-		l := bus.Metrics().Ledger
-		require.True(t, l.Balanced(), "%+v", l)
-		require.EqualValues(t, 1, l.Unrouted)
-	})
-}
-
-func TestD7_CancelReportsAFailureOfTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
-			if n == 2 {
-				f.Kind = storetest.FailBefore
-			}
-			return f
+		disk := newDisk(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) storetest.Fault {
+			return storetest.Fault{Delay: time.Minute}
 		}))
 		bus, _ := disk.open(t)
 		disk.handles(t, bus, "mail", nil)
-		require.NoError(t, bus.Start(t.Context()))
-		id := mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
-		require.Error(t, bus.Cancel(t.Context(), id))
-		time.Sleep(time.Minute)
-		require.NoError(t, bus.Cancel(t.Context(), id))
-		require.Empty(t, disk.Dump().Records)
-		shutdown(t, bus)
-	})
-}
-
-func TestS3_StartWithMoreThanTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk()
-		bus, _ := disk.open(t)
-		disk.handles(t, bus, "old", nil)
-		for i := range 10 {
-			mustPublish(t, bus, "a", fmt.Sprint(i))
-		}
-		disk.crash(bus)
-		bus, _ = disk.open(t)
-		disk.handles(t, bus, "mail", nil)
-		require.NoError(t, bus.Start(t.Context()))
-		require.Empty(t, disk.took())
-		mustPublish(t, bus, "a", "10")
-		require.Equal(t, []string{"mail 10 1"}, disk.took())
+		mustPublish(t, bus, "a", "x")
 		disk.crash(bus)
 
-		again, _ := disk.open(t, eventbus.WithQueueCapacity(2))
+		again, _ := disk.open(t)
 		disk.handles(t, again, "mail", nil)
-		disk.handles(t, again, "new", nil, eventbus.Formerly("old"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, again.Start(ctx), context.DeadlineExceeded)
+		require.Empty(t, disk.took())
 		require.NoError(t, again.Start(t.Context()))
-		require.Len(t, disk.took(), 10)
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
 		shutdown(t, again)
 	})
 }
 
-func TestS2_APublicationDuringShutdownDoesNotOvertakeARetry(t *testing.T) {
+func TestS3_AMissingSubscriptionHoldsItsOwnDeliveriesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
-			if n == 3 {
-				f.Delay = time.Second
-			}
-			return f
-		}))
-		bus, _ := disk.open(t, eventbus.WithRetry(retry(2, time.Hour)))
-		disk.handles(t, bus, "mail", always(errBoom))
-		require.NoError(t, bus.Start(t.Context()))
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "old", nil)
+		disk.handles(t, bus, "mail", nil)
 		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
-		require.Equal(t, []string{"mail 0 1"}, disk.took())
-		go func() { _, _ = bus.Publish(t.Context(), "a", "1", eventbus.Key("k")) }()
-		synctest.Wait()
-		shutdown(t, bus)
-		require.Empty(t, disk.took())
-		require.Len(t, disk.Dump().Records, 2)
+		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"mail 0 1", "mail 1 1"}, disk.took())
+		disk.handles(t, again, "new", nil, eventbus.Formerly("old"))
+		mustPublish(t, again, "a", "2", eventbus.Key("k"))
+		require.Equal(t, []string{"new 0 1", "new 1 1", "mail 2 1", "new 2 1"}, disk.took())
+		shutdown(t, again)
 	})
+}
+
+func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		const events = 200
+		for i := range events {
+			payload := fmt.Sprint("fine ", i)
+			if i == 120 {
+				payload = "poison"
+			}
+			mustPublish(t, bus, "a", payload, eventbus.Key(fmt.Sprint(i%5)))
+		}
+		shutdown(t, bus)
+
+		handled := map[string]int{}
+		crashes := 0
+		var letters []eventbus.DeadLetter
+		for alive := true; alive; {
+			bus, _ := disk.open(t, eventbus.WithConcurrency(4))
+			dead := false // guarded by disk.mu
+			mustSubscribe(t, bus, "*", eventbus.Typed(func(ctx context.Context, payload string) error {
+				time.Sleep(time.Millisecond)
+				disk.mu.Lock()
+				if payload == "poison" && !dead {
+					dead = true
+					disk.Crash()
+				}
+				if !dead {
+					handled[payload]++
+				}
+				ended := dead
+				disk.mu.Unlock()
+				if ended {
+					<-ctx.Done()
+				}
+				return nil
+			}), eventbus.Named("mail"))
+			require.NoError(t, bus.Start(t.Context()))
+			time.Sleep(time.Minute)
+			disk.mu.Lock()
+			alive = dead
+			disk.mu.Unlock()
+			if alive {
+				crashes++
+				require.Less(t, crashes, 10)
+				disk.crash(bus)
+				time.Sleep(time.Hour)
+				continue
+			}
+			letters = append(letters, oneLetter(t, bus))
+			shutdown(t, bus)
+		}
+		require.Equal(t, 5, crashes, "twice in traffic, then in groups of 64, 8 and 1")
+		require.Len(t, letters, 1)
+		require.Equal(t, eventbus.ReasonCrash, letters[0].Reason)
+		require.JSONEq(t, `"poison"`, string(letters[0].Event.Payload.(json.RawMessage)))
+		require.Len(t, handled, events-1)
+	})
+}
+
+// Deliveries that no handler runs for at the crashes are no suspects.
+func TestS3_CrashesElsewhereKillNoInnocentDelivery(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprint("waits ", waits), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				for life := range 8 {
+					bus, _ := disk.open(t)
+					mail := disk.handles(t, bus, "mail", func(_ string, attempt int) error {
+						if attempt == 1 {
+							return eventbus.RetryAfter(errBoom, time.Hour)
+						}
+						return nil
+					})
+					if !waits && life == 0 {
+						require.NoError(t, mail.Pause())
+					}
+					require.NoError(t, bus.Start(t.Context()))
+					if life == 0 {
+						mustPublish(t, bus, "a", "x", eventbus.Key("k"))
+					}
+					time.Sleep(time.Second)
+					disk.crash(bus)
+				}
+				bus, _ := disk.open(t)
+				mail := disk.handles(t, bus, "mail", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				require.NoError(t, mail.Resume())
+				time.Sleep(2 * time.Hour)
+				require.Empty(t, letters(t, bus))
+				require.EqualValues(t, 1, bus.Metrics().Ledger.Handled)
+				shutdown(t, bus)
+				disk.took()
+			})
+		})
+	}
 }
 
 func TestS3_StartDuringARestart(t *testing.T) {

@@ -31,7 +31,7 @@ import (
 var (
 	all    = flag.Bool("all", false, "run all bugs")
 	random = flag.Int("random", 0, "run this many bugs, chosen at random")
-	one    = flag.String("bug", "", "run the bug of this name")
+	one    = flag.String("bug", "", "run the bugs of these names, separated by commas")
 )
 
 // atOnce is how many bugs are run at a time: each keeps a compiler busy.
@@ -132,9 +132,13 @@ func choose(t *testing.T, bugs []sabotage.Bug) []sabotage.Bug {
 	case testing.Short():
 		t.Skip("SKIP: the bugs are not run with -short: each is a build of its own")
 	case *one != "":
-		i := slices.IndexFunc(bugs, func(b sabotage.Bug) bool { return b.Name == *one })
-		require.GreaterOrEqual(t, i, 0, "no bug %q; they are in internal/sabotage/bugs", *one)
-		return bugs[i : i+1]
+		var chosen []sabotage.Bug
+		for _, name := range strings.Split(*one, ",") {
+			i := slices.IndexFunc(bugs, func(b sabotage.Bug) bool { return b.Name == name })
+			require.GreaterOrEqual(t, i, 0, "no bug %q; they are in internal/sabotage/bugs", name)
+			chosen = append(chosen, bugs[i])
+		}
+		return chosen
 	case *all:
 		return bugs
 	}

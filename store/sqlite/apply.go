@@ -287,7 +287,7 @@ func (tx *transaction) open(records []*eventbus.Record) {
 
 // update changes a record that the lease has.
 func (tx *transaction) update(r *eventbus.Record) error {
-	const sql = `UPDATE record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?
+	const sql = `UPDATE record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?, crashes = ?
 		WHERE ref = ? AND owner = ?`
 	stmt, err := tx.w.stmt(sql)
 	if err != nil {
@@ -302,8 +302,9 @@ func (tx *transaction) update(r *eventbus.Record) error {
 	stmt.BindInt64(4, tx.ownerOf(r))
 	stmt.BindBool(5, r.Suspect)
 	stmt.BindInt64(7, live.crc)
-	stmt.BindInt64(8, int64(r.Ref))
-	stmt.BindInt64(9, tx.epoch)
+	stmt.BindInt64(8, int64(r.Crashes))
+	stmt.BindInt64(9, int64(r.Ref))
+	stmt.BindInt64(10, tx.epoch)
 	if err := run(stmt, nil); err != nil {
 		return err
 	}

@@ -362,7 +362,8 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 				all = 2
 			}
 		}
-		const sql = `UPDATE record SET owner = ?, suspect = 0, crashes = crashes + CASE ? WHEN 0 THEN 0 WHEN 1 THEN 1 ELSE suspect END
+		const sql = `UPDATE record SET owner = ?, suspect = 0, crashes = crashes +
+				CASE ? WHEN 0 THEN 0 WHEN 1 THEN (kind & 3 = 0 AND crashes < 2) ELSE suspect END
 			WHERE ref BETWEEN ? AND ? AND owner = ?`
 		changed, err := tx.w.exec(sql, tx.epoch, all, int64(rows[0].r.Ref), int64(rows[n-1].r.Ref), owner)
 		if err != nil {
@@ -374,7 +375,8 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		reach("claim: updated")
 		for _, row := range rows[:n] {
 			r := row.r
-			if all == 1 || all == 2 && r.Suspect {
+			unmarked := r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes
+			if all == 1 && unmarked || all == 2 && r.Suspect {
 				r.Crashes++
 			}
 			r.Suspect, r.Leased, r.Own = false, true, owner == -tx.epoch

@@ -1,0 +1,96 @@
+package contracttest
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// A process beside the one that runs the bus lists, purges, replays and publishes.
+func TestL6_AnotherProcessWorksBesideTheBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		died := map[string]bool{}
+		disk.handles(t, bus, "mail", func(payload string, _ int) error {
+			if !died[payload] && payload != "new" {
+				died[payload] = true
+				return eventbus.Permanent(errDead)
+			}
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 3 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+			disk.took()
+		}
+
+		beside, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		disk.handles(t, beside, "mail", nil)
+		require.ErrorIs(t, beside.Start(t.Context()), eventbus.ErrNoLease)
+		all := letters(t, beside)
+		require.Len(t, all, 3)
+		require.NoError(t, beside.DLQ().Purge(t.Context(), all[0].ID))
+		require.NoError(t, beside.DLQ().Replay(t.Context(), all[1].ID))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		mustPublish(t, beside, "a", "new")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail new 1"}, disk.took())
+		require.Len(t, letters(t, bus), 1)
+		shutdown(t, beside)
+		require.Empty(t, disk.Dump().Records)
+		shutdown(t, bus)
+	})
+}
+
+func TestL7_AStoreEvictsNoLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithDeadLetterCapacity(2))
+		disk.handles(t, bus, "mail", always(eventbus.Permanent(errDead)))
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 5 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		disk.took()
+		require.Len(t, letters(t, bus), 5)
+		shutdown(t, bus)
+		require.Len(t, disk.Dump().Letters, 5)
+	})
+}
+
+func TestL3_ReplayAndPurgeOnAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(eventbus.Permanent(errDead)))
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 3 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+		}
+		disk.took()
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		all := letters(t, again)
+		require.Len(t, all, 3)
+		require.NoError(t, again.DLQ().Replay(t.Context(), all[0].ID))
+		require.ErrorIs(t, again.DLQ().Replay(t.Context(), all[0].ID), eventbus.ErrNotFound)
+		require.NoError(t, again.DLQ().Purge(t.Context(), all[1].ID))
+		require.ErrorIs(t, again.DLQ().Purge(t.Context(), all[1].ID), eventbus.ErrNotFound)
+		report, err := again.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Replayed)
+		require.ElementsMatch(t, []string{"mail 0 1", "mail 2 1"}, disk.took())
+		require.Empty(t, letters(t, again))
+		shutdown(t, again)
+	})
+}

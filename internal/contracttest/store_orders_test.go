@@ -1,0 +1,117 @@
+package contracttest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+func TestC6_OperatorsOrdersSurviveACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		paused := disk.handles(t, bus, "paused", nil)
+		held := disk.handles(t, bus, "held", nil)
+		tripped := disk.handles(t, bus, "tripped", nil)
+		resumed := disk.handles(t, bus, "resumed", nil)
+		require.NoError(t, paused.Pause(eventbus.By("ann"), eventbus.Because("the disk is full")))
+		require.NoError(t, held.HoldUntil(time.Now().Add(time.Hour)))
+		require.NoError(t, tripped.Trip())
+		require.NoError(t, errors.Join(resumed.Pause(), resumed.Resume()))
+		require.ErrorIs(t, resumed.Pause(eventbus.By("\n")), eventbus.ErrInvalidOption)
+		disk.crash(bus)
+		require.Equal(t, "ann", disk.Dump().Orders[1].By)
+		time.Sleep(10 * time.Second)
+
+		again, _ := disk.open(t)
+		var subs []*eventbus.Subscription
+		for _, name := range []string{"paused", "held", "tripped", "resumed"} {
+			subs = append(subs, disk.handles(t, again, name, nil))
+		}
+		require.NoError(t, again.Start(t.Context()))
+		mustPublish(t, again, "a", "x")
+		require.Equal(t, []string{"resumed x 1"}, disk.took())
+		time.Sleep(19 * time.Second)
+		require.Empty(t, disk.took())
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"tripped x 1"}, disk.took())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"held x 1"}, disk.took())
+		require.NoError(t, subs[0].Resume())
+		require.Equal(t, []string{"paused x 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		other := disk.Beside()
+		order := func(o eventbus.Order) {
+			done := make(chan error, 1)
+			o.Subscription, o.At = "mail", time.Now()
+			other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{o}}, func(err error) { done <- err })
+			require.NoError(t, <-done)
+			time.Sleep(time.Second)
+		}
+		order(eventbus.Order{Pause: true})
+		mustPublish(t, bus, "a", "x")
+		require.Empty(t, disk.took())
+		order(eventbus.Order{})
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		require.NoError(t, other.Close(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
+// slowOrders is a store whose Orders returns some time after it has read them.
+type slowOrders struct {
+	eventbus.Store
+	delay   time.Duration
+	changed func()
+}
+
+func (s *slowOrders) Orders(ctx context.Context) ([]eventbus.Order, error) {
+	orders, err := s.Store.Orders(ctx)
+	time.Sleep(s.delay)
+	return orders, err
+}
+
+func (s *slowOrders) Watch(changed func()) (stop func()) {
+	s.changed = changed
+	return func() {}
+}
+
+func TestC6_AnOrderIsNotUndoneByAnEarlierOneOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		inner, err := disk.Open()
+		require.NoError(t, err)
+		store := &slowOrders{Store: inner}
+		bus, _ := newBus(t, eventbus.WithStore(store))
+		mail := disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, mail.Pause())
+		mustPublish(t, bus, "a", "x")
+		require.Empty(t, disk.took())
+
+		store.delay = time.Second
+		store.changed() // reads the pause
+		time.Sleep(time.Second / 2)
+		require.NoError(t, mail.Resume())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		mustPublish(t, bus, "a", "y")
+		require.Equal(t, []string{"mail y 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}

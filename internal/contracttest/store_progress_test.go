@@ -1,0 +1,141 @@
+package contracttest
+
+import (
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// A rule's budget is not renewed by a restart.
+func TestP7_BudgetsSurviveACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		rules := eventbus.RetryRules(eventbus.RetryRule{Match: codes("BUSY"), Attempts: 3, BaseDelay: time.Second})
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(coded("BUSY")), rules)
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", always(coded("BUSY")), rules)
+		require.NoError(t, again.Start(t.Context()))
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"mail x 2", "mail x 3"}, disk.took())
+		l := oneLetter(t, again)
+		require.Equal(t, eventbus.ReasonExhausted, l.Reason)
+		require.NotNil(t, l.Rule)
+		shutdown(t, again)
+	})
+}
+
+// A restart keeps the order of visit, and takes the policies that are in force then.
+func TestR4_TheOrderOfVisitSurvivesARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		for _, name := range []string{"b", "c", "a"} {
+			disk.handles(t, bus, name, nil)
+		}
+		mustPublish(t, bus, "x", "x")
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		for _, name := range []string{"a", "b", "c", "d"} {
+			disk.handles(t, again, name, nil)
+		}
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"b x 1", "c x 1", "a x 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestP5_ARestartTakesThePoliciesInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(errBoom))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t, eventbus.WithRetry(retry(4, time.Second)))
+		disk.handles(t, again, "mail", always(errBoom), eventbus.Retry(eventbus.MaxRetries(3)))
+		require.NoError(t, again.Start(t.Context()))
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"mail x 2", "mail x 3", "mail x 4"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestD3_AttemptsAndFailuresSurviveACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "stock", nil)
+		disk.handles(t, bus, "mail", always(errBoom))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, []string{"stock x 1", "mail x 1"}, disk.took())
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "stock", nil)
+		disk.handles(t, again, "mail", always(errBroken))
+		require.NoError(t, again.Start(t.Context()))
+		require.Empty(t, disk.took(), "the retry keeps its due time")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail x 2"}, disk.took())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 3"}, disk.took())
+		l := oneLetter(t, again)
+		require.Equal(t, eventbus.ReasonExhausted, l.Reason)
+		require.Equal(t, []string{"stock"}, l.Succeeded)
+		require.Equal(t, 3, l.Attempts)
+		require.Len(t, l.Failures, 3)
+		require.Equal(t, "boom", l.Failures[0].Error)
+		require.Equal(t, "broken", l.Failures[2].Error)
+		require.Equal(t, "*errors.errorString", l.Failures[0].Class)
+		require.JSONEq(t, `"x"`, string(l.Event.Payload.(json.RawMessage)))
+		shutdown(t, again)
+	})
+}
+
+// In a long attempt, each success is recorded when the handler has returned.
+func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		takes := func(d time.Duration) func(string, int) error {
+			return func(string, int) error { time.Sleep(d); return nil }
+		}
+		disk.handles(t, bus, "quick", takes(50*time.Millisecond))
+		disk.handles(t, bus, "slow", takes(50*time.Millisecond))
+		disk.handles(t, bus, "hangs", takes(time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(99 * time.Millisecond)
+		require.Nil(t, disk.Dump().Records[0].Progress)
+		time.Sleep(time.Millisecond)
+		require.Equal(t, []string{"quick x 1", "slow x 1", "hangs x 1"}, disk.took())
+		require.Equal(t, 2, disk.Dump().Records[0].Progress.Next)
+		disk.crash(bus)
+		disk.took()
+
+		again, _ := disk.open(t)
+		for _, name := range []string{"quick", "slow", "hangs"} {
+			disk.handles(t, again, name, nil)
+		}
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"hangs x 1"}, disk.took())
+		shutdown(t, again)
+		time.Sleep(time.Hour) // the first process's handler has returned
+	})
+}

@@ -1,0 +1,177 @@
+package contracttest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
+)
+
+func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
+			return storetest.Fault{Delay: time.Second}
+		}))
+		bus, _ := disk.open(t)
+		require.NoError(t, bus.Start(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := bus.Publish(ctx, "a", "x", eventbus.ID(eventbus.NewEventID()))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		shutdown(t, bus)
+		l := bus.Metrics().Ledger
+		require.True(t, l.Balanced(), "%+v", l)
+		require.EqualValues(t, 1, l.Unrouted)
+	})
+}
+
+func TestD7_CancelReportsAFailureOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+			if n == 2 {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id := mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
+		require.Error(t, bus.Cancel(t.Context(), id))
+		time.Sleep(time.Minute)
+		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.Empty(t, disk.Dump().Records)
+		shutdown(t, bus)
+	})
+}
+
+func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
+			return storetest.Fault{Delay: time.Second}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		began := time.Now()
+		mustPublish(t, bus, "a", "x")
+		require.Equal(t, time.Second, time.Since(began))
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := bus.Publish(ctx, "a", "y")
+		var unknown *eventbus.IndeterminateError
+		require.ErrorAs(t, err, &unknown)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.False(t, unknown.ID.IsZero())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1", "mail y 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+func TestE6_AStoreRemembersIDsAcrossACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		id := eventbus.NewEventID()
+		mustPublish(t, bus, "a", "x", eventbus.ID(id))
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, id, mustPublish(t, again, "a", "x", eventbus.ID(id)))
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		_, err := again.Publish(t.Context(), "a", "y", eventbus.ID(id))
+		require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+		time.Sleep(eventbus.DefaultIdempotencyWindow)
+		mustPublish(t, again, "a", "y", eventbus.ID(id))
+		require.Equal(t, []string{"mail y 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
+func TestD7_PublishAndWaitOnAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1))
+		disk.handles(t, bus, "mail", func(payload string, _ int) error {
+			time.Sleep(time.Second)
+			if payload == "dies" {
+				return eventbus.Permanent(errDead)
+			}
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		var waits sync.WaitGroup
+		for i := range 5 { // most of them wait on the disk
+			waits.Go(func() {
+				r, err := bus.PublishAndWait(t.Context(), "a", fmt.Sprint(i), eventbus.After(time.Duration(i%2)*time.Minute))
+				if err != nil || r.Outcome != eventbus.Handled {
+					t.Error(r, err)
+				}
+			})
+		}
+		waits.Wait()
+		_, err := bus.PublishAndWait(t.Context(), "a", "dies")
+		var died *eventbus.DeliveryError
+		require.ErrorAs(t, err, &died)
+		disk.took()
+		shutdown(t, bus)
+	})
+}
+
+// A publication whose outcome is unknown can be repeated with its id, and is accepted once.
+func TestD7_AnUnknownOutcomeCanBeRepeated(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.NoFault, storetest.FailBefore, storetest.FailAfter} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				faults := 0
+				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+					if len(b.New) == 0 || faults > 0 {
+						return storetest.Fault{}
+					}
+					faults++
+					return storetest.Fault{Kind: kind, Delay: time.Second}
+				}))
+				bus, _ := disk.open(t)
+				disk.handles(t, bus, "mail", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				_, err := bus.Publish(ctx, "a", "x")
+				var unknown *eventbus.IndeterminateError
+				require.ErrorAs(t, err, &unknown)
+				for {
+					id, err := bus.Publish(t.Context(), "a", "x", eventbus.ID(unknown.ID))
+					if err == nil {
+						require.Equal(t, unknown.ID, id)
+						break
+					}
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Minute)
+				calls := disk.took()
+				n := 0
+				for _, call := range calls {
+					if call == "mail x 1" {
+						n++
+					}
+				}
+				require.Equal(t, 1, n, "%v", calls)
+				_, err = bus.Publish(t.Context(), "a", "y", eventbus.ID(unknown.ID))
+				require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+				shutdown(t, bus)
+			})
+		})
+	}
+}
