@@ -376,7 +376,7 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	b.leaveKey(d)
 	if free {
 		b.leaveToStore(d)
-		if b.isAdopted(s) {
+		if b.isAdopted(s) || s.left.Load() { // it was asked before the store had this delivery
 			b.feeder.askDoors([]string{s.id})
 		}
 		b.tend(s)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/benbjohnson/clock"
+
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // feeder moves dispatches between the store and memory. The disk is the queue: what does not fit
@@ -170,13 +172,26 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
-	more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+	claims, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.ctx, cancel)() // Shutdown waits for start
+	more, err := false, f.awaitRestart(claims)
+	if err == nil {
+		defer f.feeding.Unlock()
+		more, err = f.claim(claims, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+	}
 	if err == nil && !more {
-		if err = f.feedDoors(ctx, false); err == nil { // no worker makes room yet
-			_, err = f.catchUp(ctx)
+		if err = f.feedDoors(claims, false); err == nil { // no worker makes room yet
+			_, err = f.catchUp(claims)
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case f.ctx.Err() != nil:
+		return ErrShutdown
+	case ctx.Err() != nil:
+		return contextError(ctx)
+	default:
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)
@@ -184,6 +199,28 @@ func (f *feeder) start(ctx context.Context) error {
 	go f.run()
 	f.wakeUp()
 	return nil
+}
+
+// awaitRestart locks feeding when the store has not failed, or was reopened: a restart drops what is
+// claimed meanwhile.
+func (f *feeder) awaitRestart(ctx context.Context) error {
+	for {
+		select {
+		case f.feeding <- struct{}{}:
+		case <-ctx.Done():
+			return contextError(ctx)
+		case <-f.ctx.Done():
+			return ErrShutdown
+		}
+		if !f.bus.halts.has(haltFailed) {
+			return nil
+		}
+		f.feeding.Unlock()
+		if ctx.Err() != nil {
+			return contextError(ctx)
+		}
+		f.sleep(timeline.Tick) // the restart is about to begin
+	}
 }
 
 // stop ends the feeder. Free records stay in the store.
@@ -204,37 +241,6 @@ func (f *feeder) stop() {
 	defer f.mu.Unlock()
 	if f.timer != nil {
 		f.timer.Stop()
-	}
-}
-
-// endWaiters ends the waits for events that only the store has.
-func (f *feeder) endWaiters() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, waiter := range f.waiters {
-		f.bus.endWait(waiter)
-	}
-}
-
-// keepWaiter keeps the waiter of a dispatch that leaves memory, until it is claimed again. Call it
-// before the record is submitted: the feeder may claim the record before it is called back about
-// it.
-func (f *feeder) keepWaiter(d *dispatch) {
-	waiter := d.waiter()
-	if waiter == nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.waiters[d.id] = waiter
-}
-
-// forget drops a waiter that no longer waits.
-func (f *feeder) forget(id EventID, w *waiter) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.waiters[id] == w {
-		delete(f.waiters, id)
 	}
 }
 
@@ -284,9 +290,7 @@ func (f *feeder) feed() error {
 	if f.bus.halts.has(haltFailed) {
 		return nil // restart wakes the feeder
 	}
-	f.mu.Lock()
-	ctx := f.claims
-	f.mu.Unlock()
+	ctx := f.claimsContext()
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
@@ -309,6 +313,13 @@ func (f *feeder) feed() error {
 		}
 	}
 	return nil
+}
+
+// claimsContext returns a context that ends when the store fails, and at Shutdown.
+func (f *feeder) claimsContext() context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.claims
 }
 
 func (f *feeder) hasWork() bool {

@@ -47,7 +47,13 @@ func (b *Bus) start(ctx context.Context) error {
 		return ErrAlreadyStarted
 	case b.store != nil:
 		if err := b.feeder.start(ctx); err != nil {
+			b.mu.Lock()
 			b.started.Store(false)
+			ending = b.ending.Load()
+			b.mu.Unlock()
+			if ending { // Shutdown took the bus for started
+				b.cut(ErrNotStarted)
+			}
 			return err
 		}
 	}

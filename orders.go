@@ -73,6 +73,7 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 		if err := s.bus.commit(context.Background(), &Batch{Now: next.At, Orders: []Order{next}}); err != nil {
 			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 		}
+		s.bus.keepOrder(next) // for a subscription of the name that is made later
 	}
 	s.ordered = next
 	return &next, nil
@@ -124,6 +125,13 @@ func (b *Bus) loadOrders() error {
 		b.orders[o.Subscription] = o
 	}
 	return nil
+}
+
+// keepOrder replaces the order of a name.
+func (b *Bus) keepOrder(o Order) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.orders[o.Subscription] = o
 }
 
 // obeyOthers applies the orders that another process has recorded.

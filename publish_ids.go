@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,29 +58,32 @@ func (g *givenIDs) unknown(c *change) error {
 }
 
 func (g *givenIDs) unknownLocked(c *change) error {
-	batch := make(map[EventID]content)
+	batch := make(map[EventID]*dispatch)
 	var fresh []*dispatch
-	for i, d := range c.all() {
+	for _, d := range c.all() {
 		if !d.from().given {
 			fresh = append(fresh, d)
 			continue
 		}
 		is := content{d.to.eventType, d.key}
 		was, known := g.known.Lookup(d.id)
-		if !known {
-			was, known = batch[d.id]
+		first := batch[d.id]
+		if !known && first != nil {
+			was, known = content{first.to.eventType, first.key}, true
 		}
+		var err error
 		switch {
 		case !known:
-			batch[d.id] = is
+			batch[d.id] = d
 			fresh = append(fresh, d)
 		case was != is:
-			err := fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
+			err = fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
 				ErrDuplicateID, d.id, was.eventType, was.key, is.eventType, is.key)
-			if c.batch != nil {
-				err = &BatchError{Index: i, EventType: shorten(is.eventType), Err: err}
-			}
-			return err
+		case first != nil && !bytes.Equal(payloadBytes(first.payload), payloadBytes(d.payload)) && d.stored() != nil:
+			err = fmt.Errorf("%w: %s is twice in the batch, with different payloads", ErrDuplicateID, d.id)
+		}
+		if err != nil {
+			return c.errorAt(d, err)
 		}
 	}
 	if c.batch != nil {
@@ -89,6 +93,14 @@ func (g *givenIDs) unknownLocked(c *change) error {
 		c.d = fresh[0]
 	}
 	return nil
+}
+
+// errorAt returns the error of a publication of the change.
+func (c *change) errorAt(d *dispatch, err error) error {
+	if c.batch == nil {
+		return err
+	}
+	return &BatchError{Index: slices.Index(c.published, d), EventType: shorten(d.to.eventType), Err: err}
 }
 
 // forget removes an id, so that it is new again.
@@ -115,11 +127,7 @@ func (c *change) repeated(b *Bus, known *Dedupe) error {
 		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
 	}
 	if is := b.remembered(all[i], known.Expires); is.Content != known.Content {
-		err := fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key)
-		if c.batch != nil {
-			err = &BatchError{Index: i, EventType: shorten(all[i].to.eventType), Err: err}
-		}
-		return err
+		return c.errorAt(all[i], fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key))
 	}
 	fresh := slices.Delete(slices.Clone(all), i, i+1)
 	if c.batch != nil {

@@ -17,13 +17,15 @@ type quota struct {
 	room chan struct{} // closed when a dispatch has settled; nil while no publisher waits
 }
 
-// acquire adds n dispatches. It waits for room until ctx ends or the bus shuts down.
+// acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store
+// fails: a restart waits for the publishers that are entering.
 func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
 	q := &b.quota
 	if inside || q.most == 0 {
 		q.used.Add(n)
 		return nil
 	}
+	failed := b.feeder.claimsContext().Done()
 	for !q.tryAcquire(n) {
 		if b.config.refuse {
 			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.used.Load(), q.most)
@@ -39,6 +41,11 @@ func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
 		case <-room:
 		case <-ctx.Done():
 			return contextError(ctx)
+		case <-failed:
+			if err := b.storeRefuses(); err != nil {
+				return err
+			}
+			return b.refuseShutdown()
 		case <-b.leaving:
 			return b.refuseShutdown()
 		}

@@ -8,14 +8,16 @@ import (
 
 // change is a recorded transition of one dispatch, or of several that open together.
 type change struct {
-	kind    transition
-	d       *dispatch
-	batch   []*dispatch   // with toOpen, if there are several; d is the first
-	events  []Event       // with toOpen, for Observer.Accepted
-	outcome Outcome       // with toSettle
-	letter  *DeadLetter   // new (toSettle), or replayed (toReplay)
-	due     int64         // with toWait
-	delay   time.Duration // with toWait
+	kind  transition
+	d     *dispatch
+	batch []*dispatch // with toOpen, if there are several; d is the first
+	// published is batch before the dispatches with known ids were removed.
+	published []*dispatch
+	events    []Event       // with toOpen, for Observer.Accepted
+	outcome   Outcome       // with toSettle
+	letter    *DeadLetter   // new (toSettle), or replayed (toReplay)
+	due       int64         // with toWait
+	delay     time.Duration // with toWait
 
 	// free is set if the store keeps the records of the dispatches and memory does not keep the
 	// dispatches. The feeder decides for those that open.

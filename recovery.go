@@ -40,10 +40,17 @@ func (f *feeder) restore(r *Record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own {
+	if waiter := f.waiters[d.id]; waiter != nil && r.Own && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
 	}
 	return d
+}
+
+// holds reports whether the wait for a delivery has ended because it is held.
+func (w *waiter) holds(s *Subscription) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.heldAt, s.id)
 }
 
 // targetsOf returns the targets of a record. A subscription that does not exist is represented by a
@@ -61,6 +68,20 @@ func (f *feeder) targetsOf(r *Record) *targets {
 		b.isolate(to)
 	}
 	return to
+}
+
+// adoptLocked lets a subscription take the place of the stand-ins of its names.
+func (b *Bus) adoptLocked(s *Subscription, names []string) {
+	for _, name := range names {
+		if standIn := b.missing[name]; standIn != nil {
+			s.door.adopt(&standIn.door)
+			if standIn.gate != nil {
+				s.gate = standIn.gate // with isolation, dispatches of the stand-in may be on their way
+			}
+		}
+		delete(b.removed, name)
+		delete(b.missing, name)
+	}
 }
 
 // removedLocked notes that a subscription has ended.
@@ -114,4 +135,35 @@ func (b *Bus) namedLocked(name string) *Subscription {
 		b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
 	}
 	return s
+}
+
+// endWaiters ends the waits for events that only the store has.
+func (f *feeder) endWaiters() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, waiter := range f.waiters {
+		f.bus.endWait(waiter)
+	}
+}
+
+// keepWaiter keeps the waiter of a dispatch that leaves memory, until it is claimed again. Call it
+// before the record is submitted: the feeder may claim the record before it is called back about
+// it.
+func (f *feeder) keepWaiter(d *dispatch) {
+	waiter := d.waiter()
+	if waiter == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiters[d.id] = waiter
+}
+
+// forget drops a waiter that no longer waits.
+func (f *feeder) forget(id EventID, w *waiter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiters[id] == w {
+		delete(f.waiters, id)
+	}
 }

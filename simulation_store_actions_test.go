@@ -370,3 +370,12 @@ func (p *storeProcess) cancelOne(rng *rand.Rand) {
 		}
 	}
 }
+
+func (p *storeProcess) isCrashing() bool {
+	select {
+	case <-p.crashing:
+		return true
+	default:
+		return false
+	}
+}

@@ -352,7 +352,16 @@ func (s *storeSim) process(quiet bool) {
 		p.startPublishers()
 		time.Sleep(ms(s.rng, 50))
 	}
-	err := p.bus.Start(ctx)
+	starting, started := context.WithCancel(ctx)
+	go func() { // a bus whose process has crashed waits for its store
+		select {
+		case <-p.crashing:
+			started()
+		case <-starting.Done():
+		}
+	}()
+	err := p.bus.Start(starting)
+	started()
 	s.logs("started: %v", err)
 	if !early {
 		p.startPublishers()
@@ -391,15 +400,6 @@ func (s *storeSim) process(quiet bool) {
 	<-published
 	time.Sleep(pick(s.rng, 2*storeTimeout, 3*storeTimeout)) // handlers return
 	p.check()
-}
-
-func (p *storeProcess) isCrashing() bool {
-	select {
-	case <-p.crashing:
-		return true
-	default:
-		return false
-	}
 }
 
 // crash ends the goroutines of a process that has crashed.

@@ -47,6 +47,8 @@ var rootCalls = callRules{
 		"dispatch.go": "the data of a dispatch: its methods read and write fields, and decide nothing",
 	},
 	allowed: map[filePair]string{
+		{"restart.go", "recovery.go"}:           "a claimed record becomes a dispatch",
+		{"recovery.go", "record.go"}:            "a transition is a recorded change",
 		{"unknown.go", "publish.go"}:            "a replay is refused as a publication is",
 		{"unknown.go", "lifecycle.go"}:          "a dispatch that settles may be the last one that Shutdown waits for; after its end nothing starts",
 		{"suspects.go", "record.go"}:            "a transition is a recorded change",

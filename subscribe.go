@@ -127,16 +127,10 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 			break
 		}
 	}
+	b.adoptLocked(s, taken)
 	b.subscriptions.Add(s)
 	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)
-	for _, name := range taken {
-		if standIn := b.missing[name]; standIn != nil {
-			s.door.adopt(&standIn.door)
-		}
-		delete(b.removed, name)
-		delete(b.missing, name)
-	}
 	return s, nil
 }
 

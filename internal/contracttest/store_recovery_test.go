@@ -263,3 +263,24 @@ func TestS3_AnAttemptEndsTheSuspicionInTheStore(t *testing.T) {
 		disk.crash(bus)
 	})
 }
+
+func TestS3_StartDuringARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+			if n == 2 {
+				f.Kind = storetest.FailAfter
+			}
+			return f
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		_, err := bus.Publish(t.Context(), "a", "1", eventbus.Key("k"))
+		require.ErrorIs(t, err, storetest.ErrInjected)
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Minute)
+		mustPublish(t, bus, "a", "2", eventbus.Key("k"))
+		require.Equal(t, []string{"mail 0 1", "mail 1 1", "mail 2 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}

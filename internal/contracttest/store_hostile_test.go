@@ -1,0 +1,204 @@
+package contracttest
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
+)
+
+// spyStore is a store with hooks.
+type spyStore struct {
+	eventbus.Store
+	claim  func(ctx context.Context, q eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error)
+	orders func()
+}
+
+func (s *spyStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
+	next := func() (eventbus.Claimed, error) { return s.Store.Claim(ctx, q) }
+	if s.claim == nil {
+		return next()
+	}
+	return s.claim(ctx, q, next)
+}
+
+func (s *spyStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
+	if s.orders != nil {
+		s.orders()
+	}
+	return s.Store.Orders(ctx)
+}
+
+// spy makes the bus of a process whose store has hooks.
+func (d *disk) spy(t *testing.T, s *spyStore, opts ...eventbus.Option) *eventbus.Bus {
+	t.Helper()
+	store, err := d.Open()
+	require.NoError(t, err)
+	s.Store = store
+	bus, _ := newBus(t, append([]eventbus.Option{eventbus.WithStore(s), eventbus.WithRetry(retry(2, time.Second))}, opts...)...)
+	return bus
+}
+
+func TestS3_AStoreFailureWakesPublishersThatWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail atomic.Bool
+		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) (f storetest.Fault) {
+			if fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1))
+		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Second); return nil })
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "1")
+		published := make(chan error, 1)
+		go func() {
+			_, err := bus.Publish(context.Background(), "a", "2") // waits for room
+			published <- err
+		}()
+		synctest.Wait()
+		fail.Store(true) // when the handler has succeeded
+		time.Sleep(time.Minute)
+		select {
+		case err := <-published:
+			require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+		default:
+			t.Fatal("Publish still waits, and the bus does not restart")
+		}
+		mustPublish(t, bus, "a", "3")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 1 1", "mail 1 1", "mail 3 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+func TestE6_ABatchComparesThePayloadsOfAnIDThatItHasTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id := eventbus.NewEventID()
+		_, err := bus.PublishBatch(t.Context(), []eventbus.Publication{
+			{Type: "a", Payload: "1", Options: []eventbus.PublishOption{eventbus.ID(id)}},
+			{Type: "a", Payload: "2", Options: []eventbus.PublishOption{eventbus.ID(id)}},
+		})
+		require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+		require.Empty(t, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+func TestE6_ABatchErrorNamesTheRightPublication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		first, second := eventbus.NewEventID(), eventbus.NewEventID()
+		mustPublish(t, bus, "a", "1", eventbus.ID(first))
+		mustPublish(t, bus, "a", "2", eventbus.ID(second))
+		_, err := bus.PublishBatch(t.Context(), []eventbus.Publication{
+			{Type: "a", Payload: "1", Options: []eventbus.PublishOption{eventbus.ID(first)}},
+			{Type: "a", Payload: "other", Options: []eventbus.PublishOption{eventbus.ID(second)}},
+		})
+		var which *eventbus.BatchError
+		require.ErrorAs(t, err, &which)
+		require.Equal(t, 1, which.Index)
+		shutdown(t, bus)
+	})
+}
+
+func TestC6_ASubscriptionMadeAgainObeysTheLatestOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		mail := disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, mail.Pause())
+		shutdown(t, bus)
+
+		bus, _ = disk.open(t)
+		mail = disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, mail.Resume())
+		mail.Unsubscribe()
+		mail = disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "1")
+		require.Equal(t, []string{"mail 1 1"}, disk.took(), "the store has no order")
+
+		require.NoError(t, mail.Pause())
+		mail.Unsubscribe()
+		mail = disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "2")
+		require.Empty(t, disk.took(), "the store has the order to pause")
+		require.NoError(t, mail.Resume())
+		require.Equal(t, []string{"mail 2 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+func TestS2_ShutdownDuringStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "x")
+		disk.crash(bus)
+
+		claims := 0
+		bus = disk.spy(t, &spyStore{claim: func(ctx context.Context, _ eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+			if claims++; claims == 2 {
+				<-ctx.Done() // a slow disk
+				return eventbus.Claimed{}, ctx.Err()
+			}
+			return next()
+		}})
+		disk.handles(t, bus, "mail", nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		started := make(chan error, 1)
+		go func() { started <- bus.Start(ctx) }()
+		synctest.Wait()
+		ended := make(chan error, 1)
+		go func() { ended <- bus.Shutdown(context.Background()) }()
+		time.Sleep(time.Minute)
+		cancel()
+		time.Sleep(time.Minute)
+		require.Error(t, <-started)
+		select {
+		case <-ended:
+		default:
+			t.Fatal("Shutdown does not return after Start has failed")
+		}
+		require.Len(t, disk.Dump().Records, 1)
+	})
+}
+
+func TestS2_ShutdownEndsAStartThatClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus := disk.spy(t, &spyStore{claim: func(ctx context.Context, _ eventbus.ClaimQuery, _ func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+			<-ctx.Done()
+			return eventbus.Claimed{}, ctx.Err()
+		}})
+		disk.handles(t, bus, "mail", nil)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		started := make(chan error, 1)
+		go func() { started <- bus.Start(ctx) }()
+		synctest.Wait()
+		brief, done := context.WithTimeout(context.Background(), time.Second)
+		defer done()
+		began := time.Now()
+		_ = bus.Shutdown(brief)
+		require.LessOrEqual(t, time.Since(began), 2*time.Second)
+		require.ErrorIs(t, <-started, eventbus.ErrShutdown)
+	})
+}
