@@ -235,6 +235,35 @@ func TestS3_CrashesElsewhereKillNoInnocentDelivery(t *testing.T) {
 	}
 }
 
+// A suspect whose attempt ends without a crash is none any more, for the next process too.
+func TestS3_AnAttemptEndsTheSuspicionInTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "x")
+		shutdown(t, bus)
+		for range 2 {
+			bus, _ = disk.open(t)
+			disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Hour); return nil })
+			require.NoError(t, bus.Start(t.Context()))
+			disk.took()
+			disk.crash(bus)
+			time.Sleep(time.Hour)
+		}
+
+		bus, _ = disk.open(t, eventbus.WithRetry(retry(1, time.Hour)))
+		disk.handles(t, bus, "mail", always(errBoom))
+		require.NoError(t, bus.Start(t.Context()))
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		r := disk.Dump().Records[0]
+		require.Equal(t, eventbus.RecordWaiting, r.State)
+		require.False(t, r.Suspect)
+		require.Zero(t, r.Crashes)
+		disk.crash(bus)
+	})
+}
+
 func TestS3_StartDuringARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
