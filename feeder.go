@@ -186,6 +186,9 @@ func (f *feeder) start(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return contextError(ctx)
 	default:
+		if !errors.Is(err, ErrNoLease) {
+			b.storeFailed(err) // otherwise nothing reopens it before the next Start
+		}
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)

@@ -202,3 +202,24 @@ func TestS2_ShutdownEndsAStartThatClaims(t *testing.T) {
 		require.ErrorIs(t, <-started, eventbus.ErrShutdown)
 	})
 }
+
+func TestS1_AStartThatFailsCanBeRepeated(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.FailBefore, storetest.FailAfter} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk(storetest.WithClaimFaults(func(n int, _ eventbus.ClaimQuery) (f storetest.Fault) {
+				if n == 1 {
+					f.Kind = kind
+				}
+				return f
+			}))
+			bus, _ := disk.open(t)
+			disk.handles(t, bus, "mail", nil)
+			mustPublish(t, bus, "a", "x")
+			require.Error(t, bus.Start(t.Context()))
+			time.Sleep(time.Minute)
+			require.NoError(t, bus.Start(t.Context()))
+			require.Equal(t, []string{"mail x 1"}, disk.took())
+			shutdown(t, bus)
+		})
+	}
+}
