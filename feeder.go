@@ -46,7 +46,10 @@ type feeder struct {
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
-	feeding  semaphore      // held while records are claimed, and while the store is reopened
+	feeding     semaphore     // held while records are claimed, and while the store is reopened
+	reopened    int64         // when the store was reopened last, or 0. Guarded by feeding
+	reopenDelay time.Duration // before it was. Guarded by feeding
+
 	restarts sync.WaitGroup // goroutines that reopen the store
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start

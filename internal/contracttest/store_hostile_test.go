@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -222,4 +223,34 @@ func TestS1_AStartThatFailsCanBeRepeated(t *testing.T) {
 			shutdown(t, bus)
 		})
 	}
+}
+
+func TestS3_AStoreWhoseClaimsFailDoesNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var broken atomic.Bool
+		var claims atomic.Int32
+		store, err := disk.Open()
+		require.NoError(t, err)
+		bus, logs := newBus(t, eventbus.WithStore(&spyStore{Store: store, claim: func(_ context.Context, _ eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+			if broken.Load() {
+				if claims.Add(1) > 5000 {
+					time.Sleep(time.Hour)
+				}
+				return eventbus.Claimed{}, errors.New("a record does not decode")
+			}
+			return next()
+		}}))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		broken.Store(true)
+		mustPublish(t, bus, "a", "x", eventbus.After(time.Second))
+		time.Sleep(time.Minute)
+		require.Less(t, int(claims.Load()), 50)
+		require.Less(t, logs.Len(), 100)
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		require.Len(t, disk.took(), 1)
+		shutdown(t, bus)
+	})
 }
