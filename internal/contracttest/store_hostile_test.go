@@ -254,3 +254,28 @@ func TestS3_AStoreWhoseClaimsFailDoesNotFloodTheLog(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+func TestO6_AnObserverMayCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var bus *eventbus.Bus
+		var id eventbus.EventID
+		var got error
+		bus, _ = disk.open(t, eventbus.WithConcurrency(1), eventbus.WithObserver(eventbus.Observer{
+			AttemptEnded: func(eventbus.EndedAttempt) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				got = bus.Cancel(ctx, id)
+			},
+		}))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id = mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, bus, "a", "y")
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, got)
+		require.Empty(t, disk.Dump().Records)
+		disk.took()
+		shutdown(t, bus)
+	})
+}
