@@ -54,6 +54,7 @@ type feeder struct {
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
 	unwatch  func()
+	watching sync.WaitGroup // goroutines that have seen the commits of others
 }
 
 // semaphore is a lock that is held while the store works.
@@ -214,6 +215,7 @@ func (f *feeder) stop() {
 		return
 	}
 	f.unwatch()
+	f.watching.Wait()
 	<-f.stopped
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -241,13 +243,16 @@ func (f *feeder) keepWaiter(d *dispatch) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.waiters[d.id] = waiter
+	if !waiter.gone {
+		f.waiters[d.id] = waiter
+	}
 }
 
 // forget drops a waiter that no longer waits.
 func (f *feeder) forget(id EventID, w *waiter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	w.gone = true
 	if f.waiters[id] == w {
 		delete(f.waiters, id)
 	}
@@ -255,14 +260,14 @@ func (f *feeder) forget(id EventID, w *waiter) {
 
 // othersCommitted makes the feeder look for records that another process has inserted.
 func (f *feeder) othersCommitted() {
-	go func() { // the store must not wait for publishers
+	f.watching.Go(func() { // the store must not wait for publishers
 		f.order.Lock()
 		f.behind, f.again = true, true
 		f.order.Unlock()
 		f.bus.obeyOthers()
 		f.askForDue()
 		f.wakeUp()
-	}()
+	})
 }
 
 func (f *feeder) askForDue() {

@@ -279,3 +279,31 @@ func TestO6_AnObserverMayCancel(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var slow atomic.Bool
+		var reading atomic.Int32
+		bus := disk.spy(t, &spyStore{orders: func() {
+			if slow.Load() {
+				reading.Add(1)
+				time.Sleep(time.Second)
+				reading.Add(-1)
+			}
+		}})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		slow.Store(true)
+		other := disk.Beside()
+		done := make(chan error, 1)
+		other.Submit(&eventbus.Batch{Now: time.Now().UTC(), Orders: []eventbus.Order{{Subscription: "x", Pause: true, At: time.Now().UTC()}}}, func(err error) { done <- err })
+		require.NoError(t, <-done)
+		time.Sleep(500 * time.Millisecond)
+		require.EqualValues(t, 1, reading.Load())
+		require.NoError(t, bus.Shutdown(context.Background()))
+		require.Zero(t, reading.Load(), "a goroutine of the bus is left")
+		require.NoError(t, other.Close(t.Context()))
+		time.Sleep(time.Minute)
+	})
+}
