@@ -33,10 +33,12 @@ func (s *Subscription) Trip(opts ...OrderOption) error {
 	if err := s.tripable("Trip"); err != nil {
 		return err
 	}
-	if _, err := s.order("Trip", opts, func(o *Order) { o.Trip = true }); err != nil {
+	var change circuitChange
+	act := func() { change = s.door.circuit.trip(s.bus.time.Nanos()) }
+	if _, err := s.order("Trip", opts, func(o *Order) { o.Trip = true }, act); err != nil {
 		return err
 	}
-	s.bus.circuitChanged(s, s.door.circuit.trip(s.bus.time.Nanos()))
+	s.bus.circuitChanged(s, change)
 	s.bus.tend(s)
 	return nil
 }
@@ -60,10 +62,12 @@ func (s *Subscription) Reset(opts ...OrderOption) error {
 	if err := s.tripable("Reset"); err != nil {
 		return err
 	}
-	if _, err := s.order("Reset", opts, func(o *Order) { o.Trip = false }); err != nil {
+	var change circuitChange
+	act := func() { change = s.door.circuit.reset(s.bus.time.Nanos()) }
+	if _, err := s.order("Reset", opts, func(o *Order) { o.Trip = false }, act); err != nil {
 		return err
 	}
-	s.bus.circuitChanged(s, s.door.circuit.reset(s.bus.time.Nanos()))
+	s.bus.circuitChanged(s, change)
 	s.bus.tend(s)
 	return nil
 }
@@ -78,11 +82,12 @@ func (s *Subscription) Reset(opts ...OrderOption) error {
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Pause(opts ...OrderOption) error {
-	o, err := s.order("Pause", opts, func(o *Order) { o.Pause, o.Until = true, time.Time{} })
+	act := func() { s.door.pause(math.MaxInt64) }
+	o, err := s.order("Pause", opts, func(o *Order) { o.Pause, o.Until = true, time.Time{} }, act)
 	if err != nil {
 		return err
 	}
-	s.pause(math.MaxInt64, o.fields()...)
+	s.reportPause(o.fields()...)
 	return nil
 }
 
@@ -103,16 +108,17 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 	if !storable(t) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: badYear + "; Pause has no end"}
 	}
-	o, err := s.order("HoldUntil", opts, func(o *Order) { o.Pause, o.Until = true, t.UTC() })
+	act := func() { s.door.pause(timeline.Later(now.Nanos, d)) }
+	o, err := s.order("HoldUntil", opts, func(o *Order) { o.Pause, o.Until = true, t.UTC() }, act)
 	if err != nil {
 		return err
 	}
-	s.pause(timeline.Later(now.Nanos, d), append(o.fields(), zap.Time("until", t))...)
+	s.reportPause(append(o.fields(), zap.Time("until", t))...)
 	return nil
 }
 
-func (s *Subscription) pause(until int64, fields ...zap.Field) {
-	s.door.pause(until)
+// reportPause logs a pause, and wakes the door at its end.
+func (s *Subscription) reportPause(fields ...zap.Field) {
 	s.bus.log.Info("subscription paused", append(fields, zap.String("subscription_id", s.id))...)
 	s.bus.tend(s) // the time to wake the door has changed
 }
@@ -123,12 +129,17 @@ func (s *Subscription) pause(until int64, fields ...zap.Field) {
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Resume(opts ...OrderOption) error {
-	o, err := s.order("Resume", opts, func(o *Order) { o.Pause, o.Until = false, time.Time{} })
+	resumed := false
+	act := func() {
+		if _, resumed = s.door.paused(s.bus.time.Nanos()); resumed {
+			s.door.resume()
+		}
+	}
+	o, err := s.order("Resume", opts, func(o *Order) { o.Pause, o.Until = false, time.Time{} }, act)
 	if err != nil {
 		return err
 	}
-	if _, paused := s.door.paused(s.bus.time.Nanos()); paused {
-		s.door.resume()
+	if resumed {
 		s.bus.log.Info("subscription resumed", append(o.fields(), zap.String("subscription_id", s.id))...)
 	}
 	s.bus.tend(s)

@@ -48,11 +48,15 @@ type feeder struct {
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
-	feeding  semaphore      // held while records are claimed, and while the store is reopened
+	feeding     semaphore     // held while records are claimed, and while the store is reopened
+	reopened    int64         // when the store was reopened last, or 0. Guarded by feeding
+	reopenDelay time.Duration // before it was. Guarded by feeding
+
 	restarts sync.WaitGroup // goroutines that reopen the store
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
 	unwatch  func()
+	watching sync.WaitGroup // goroutines that have seen the commits of others
 }
 
 // semaphore is a lock that is held while the store works.
@@ -192,6 +196,9 @@ func (f *feeder) start(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return contextError(ctx)
 	default:
+		if !errors.Is(err, ErrNoLease) {
+			b.storeFailed(err) // otherwise nothing reopens it before the next Start
+		}
 		return err
 	}
 	f.unwatch = b.store.Watch(f.othersCommitted)
@@ -236,6 +243,7 @@ func (f *feeder) stop() {
 		return
 	}
 	f.unwatch()
+	f.watching.Wait()
 	<-f.stopped
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -246,14 +254,14 @@ func (f *feeder) stop() {
 
 // othersCommitted makes the feeder look for records that another process has inserted.
 func (f *feeder) othersCommitted() {
-	go func() { // the store must not wait for publishers
+	f.watching.Go(func() { // the store must not wait for publishers
 		f.order.Lock()
 		f.behind, f.again = true, true
 		f.order.Unlock()
 		f.bus.obeyOthers()
 		f.askForDue()
 		f.wakeUp()
-	}()
+	})
 }
 
 func (f *feeder) askForDue() {

@@ -51,8 +51,9 @@ func (o *Order) fields() (fields []zap.Field) {
 	return fields
 }
 
-// order records an operator's order in the store, if there is one, before it is applied.
-func (s *Subscription) order(what string, opts []OrderOption, change func(*Order)) (*Order, error) {
+// order records an operator's order in the store, if there is one, and then carries it out. Of
+// concurrent orders, the last one that is recorded is the last one that is carried out.
+func (s *Subscription) order(what string, opts []OrderOption, change func(*Order), act func()) (*Order, error) {
 	if err := s.controllable(what); err != nil {
 		return nil, err
 	}
@@ -76,6 +77,7 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 		s.bus.keepOrder(next) // for a subscription of the name that is made later
 	}
 	s.ordered = next
+	act()
 	return &next, nil
 }
 

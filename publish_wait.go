@@ -130,6 +130,7 @@ type waiter struct {
 	origin  origin
 	hold    atomic.Pointer[keyHold] // place of the handler that waits; nil for other callers
 	settled chan struct{}           // closed when nothing is pending
+	gone    bool                    // the call has returned. Guarded by feeder.mu
 
 	mu       sync.Mutex // guards the following
 	pending  int        // dispatches to wait for

@@ -19,6 +19,10 @@ type change struct {
 	due       int64         // with toWait
 	delay     time.Duration // with toWait
 
+	// here, if it is not nil, receives the function that applies the recorded change. Otherwise a
+	// followup applies it.
+	here chan<- func()
+
 	// free is set if the store keeps the records of the dispatches and memory does not keep the
 	// dispatches. The feeder decides for those that open.
 	free bool
@@ -255,7 +259,12 @@ func (b *Bus) submit(c *change, done func(error)) {
 		}
 		b.store.Submit(&r.batch, func(err error) {
 			r.committed(err)
-			b.followups.Return(false, func() { done(err) })
+			apply := func() { done(err) }
+			if c.here != nil {
+				c.here <- apply
+				return
+			}
+			b.followups.Return(false, apply)
 		})
 	}
 }

@@ -58,10 +58,20 @@ func (w *waiter) holds(s *Subscription) bool {
 func (f *feeder) targetsOf(r *Record) *targets {
 	b := f.bus
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	var missing []string
+	defer func() {
+		b.mu.Unlock()
+		for _, name := range missing {
+			b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
+		}
+	}()
 	to := &targets{eventType: r.Type, recorded: r.Targets, counters: b.types.Of(r.Type)}
 	for _, name := range r.Targets {
-		to.subscriptions = append(to.subscriptions, b.namedLocked(name))
+		s, isMissing := b.namedLocked(name)
+		if isMissing {
+			missing = append(missing, name)
+		}
+		to.subscriptions = append(to.subscriptions, s)
 	}
 	to.retry = b.retryInForce(to.subscriptions)
 	if r.State == RecordScheduled { // its copies do not exist yet
@@ -106,20 +116,21 @@ func (b *Bus) isAdopted(s *Subscription) bool {
 	return exists
 }
 
-// namedLocked returns the subscription with a name, or its stand-in.
-func (b *Bus) namedLocked(name string) *Subscription {
+// namedLocked returns the subscription with a name, or its stand-in. It reports whether the name is
+// found to be missing for the first time.
+func (b *Bus) namedLocked(name string) (s *Subscription, isMissing bool) {
 	if s, ok := b.subscriptions.Find(name); ok {
-		return s
+		return s, false
 	}
 	if s := b.missing[name]; s != nil {
-		return s
+		return s, false
 	}
 	// Deliveries of a subscription that this process has removed are dead-lettered.
 	why, removed := uint64(gateMissing), b.removed[name]
 	if removed {
 		why = gateRemoved
 	}
-	s := &Subscription{bus: b, id: name, named: true, timeout: b.config.timeout}
+	s = &Subscription{bus: b, id: name, named: true, timeout: b.config.timeout}
 	s.door.limit, s.door.share, s.door.capacity, s.door.ledger = math.MaxInt32, math.MaxInt32, math.MaxInt, &b.ledger
 	s.door.circuit.init(b.config.circuit, b.time)
 	s.door.circuit.gate.Or(why)
@@ -131,10 +142,7 @@ func (b *Bus) namedLocked(name string) *Subscription {
 		b.missing = make(map[string]*Subscription)
 	}
 	b.missing[name] = s
-	if !removed {
-		b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
-	}
-	return s
+	return s, !removed
 }
 
 // endWaiters ends the waits for events that only the store has.
@@ -156,13 +164,16 @@ func (f *feeder) keepWaiter(d *dispatch) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.waiters[d.id] = waiter
+	if !waiter.gone {
+		f.waiters[d.id] = waiter
+	}
 }
 
 // forget drops a waiter that no longer waits.
 func (f *feeder) forget(id EventID, w *waiter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	w.gone = true
 	if f.waiters[id] == w {
 		delete(f.waiters, id)
 	}

@@ -56,6 +56,9 @@ func (b *Bus) restart() {
 			return
 		}
 	}
+	if again := f.pauseBeforeReopen(); again > 0 && !f.sleep(again) {
+		return
+	}
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := b.store.Reopen(f.ctx)
 		if err == nil {
@@ -80,9 +83,26 @@ func (b *Bus) restart() {
 	f.nextDue = 0
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
 	f.mu.Unlock()
+	f.reopened = max(b.time.Nanos(), 1)
 	b.halts.clear(haltFailed)
 	b.log.Info("store reopened")
 	f.wakeUp()
+}
+
+// pauseBeforeReopen returns how long to wait before the store is reopened: 0, but if it fails again
+// and again soon after it was reopened, the delays between attempts. Otherwise the bus would restart
+// without end, as fast as it can.
+func (f *feeder) pauseBeforeReopen() time.Duration {
+	now := f.bus.time.Nanos()
+	switch {
+	case f.reopened == 0 || now-f.reopened >= int64(2*lastReopenDelay):
+		f.reopenDelay = 0
+	case f.reopenDelay == 0:
+		f.reopenDelay = firstReopenDelay
+	default:
+		f.reopenDelay = min(2*f.reopenDelay, lastReopenDelay)
+	}
+	return f.reopenDelay
 }
 
 // dropAll drops the dispatches that wait in memory. Those that run follow when their calls end.

@@ -94,9 +94,11 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
 		return ErrNotScheduled
 	}
 	for _, r := range claimed.Records {
-		settled := make(chan error, 1)
-		b.recordLater(change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled}, func(err error) { settled <- err })
-		err = errors.Join(err, <-settled)
+		// Not by a followup: all of those may run observers that cancel events.
+		here := make(chan func(), 1)
+		c := change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled, here: here}
+		b.recordLater(c, func(settled error) { err = errors.Join(err, settled) })
+		(<-here)()
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -175,7 +176,7 @@ func TestS2_ShutdownDuringStart(t *testing.T) {
 		select {
 		case <-ended:
 		default:
-			t.Fatal("Shutdown does not return after Start has failed")
+			require.FailNow(t, "Shutdown does not return after Start has failed")
 		}
 		require.Len(t, disk.Dump().Records, 1)
 	})
@@ -200,5 +201,109 @@ func TestS2_ShutdownEndsAStartThatClaims(t *testing.T) {
 		_ = bus.Shutdown(brief)
 		require.LessOrEqual(t, time.Since(began), 2*time.Second)
 		require.ErrorIs(t, <-started, eventbus.ErrShutdown)
+	})
+}
+
+func TestS1_AStartThatFailsCanBeRepeated(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.FailBefore, storetest.FailAfter} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk(storetest.WithClaimFaults(func(n int, _ eventbus.ClaimQuery) (f storetest.Fault) {
+				if n == 1 {
+					f.Kind = kind
+				}
+				return f
+			}))
+			bus, _ := disk.open(t)
+			disk.handles(t, bus, "mail", nil)
+			mustPublish(t, bus, "a", "x")
+			require.Error(t, bus.Start(t.Context()))
+			time.Sleep(time.Minute)
+			require.NoError(t, bus.Start(t.Context()))
+			require.Equal(t, []string{"mail x 1"}, disk.took())
+			shutdown(t, bus)
+		})
+	}
+}
+
+func TestS3_AStoreWhoseClaimsFailDoesNotFloodTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var broken atomic.Bool
+		var claims atomic.Int32
+		store, err := disk.Open()
+		require.NoError(t, err)
+		bus, logs := newBus(t, eventbus.WithStore(&spyStore{Store: store, claim: func(_ context.Context, _ eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+			if broken.Load() {
+				if claims.Add(1) > 5000 {
+					time.Sleep(time.Hour)
+				}
+				return eventbus.Claimed{}, errors.New("a record does not decode")
+			}
+			return next()
+		}}))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		broken.Store(true)
+		mustPublish(t, bus, "a", "x", eventbus.After(time.Second))
+		time.Sleep(time.Minute)
+		require.Less(t, int(claims.Load()), 50)
+		require.Less(t, logs.Len(), 100)
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		require.Len(t, disk.took(), 1)
+		shutdown(t, bus)
+	})
+}
+
+func TestO6_AnObserverMayCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var bus *eventbus.Bus
+		var id eventbus.EventID
+		var got error
+		bus, _ = disk.open(t, eventbus.WithConcurrency(1), eventbus.WithObserver(eventbus.Observer{
+			AttemptEnded: func(eventbus.EndedAttempt) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				got = bus.Cancel(ctx, id)
+			},
+		}))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id = mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
+		mustPublish(t, bus, "a", "y")
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, got)
+		require.Empty(t, disk.Dump().Records)
+		disk.took()
+		shutdown(t, bus)
+	})
+}
+
+func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var slow atomic.Bool
+		var reading atomic.Int32
+		bus := disk.spy(t, &spyStore{orders: func() {
+			if slow.Load() {
+				reading.Add(1)
+				time.Sleep(time.Second)
+				reading.Add(-1)
+			}
+		}})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		slow.Store(true)
+		other := disk.Beside()
+		done := make(chan error, 1)
+		other.Submit(&eventbus.Batch{Now: time.Now().UTC(), Orders: []eventbus.Order{{Subscription: "x", Pause: true, At: time.Now().UTC()}}}, func(err error) { done <- err })
+		require.NoError(t, <-done)
+		time.Sleep(500 * time.Millisecond)
+		require.EqualValues(t, 1, reading.Load())
+		require.NoError(t, bus.Shutdown(context.Background()))
+		require.Zero(t, reading.Load(), "a goroutine of the bus is left")
+		require.NoError(t, other.Close(t.Context()))
+		time.Sleep(time.Minute)
 	})
 }
