@@ -3,11 +3,14 @@ package contracttest
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -305,5 +308,38 @@ func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
 		require.Zero(t, reading.Load(), "a goroutine of the bus is left")
 		require.NoError(t, other.Close(t.Context()))
 		time.Sleep(time.Minute)
+	})
+}
+
+func TestD7_AGivenUpWaitLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		mustSubscribe(t, bus, "slow", func(context.Context, eventbus.Event) error { time.Sleep(time.Second); return nil }, eventbus.Named("first"))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "**", func(context.Context, eventbus.Event) error { <-release; return nil },
+			eventbus.Named("full"), eventbus.Concurrency(1), eventbus.Timeout(24*time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		before := heldBytes()
+		for range eventbus.DefaultLineCapacity + 1 {
+			mustPublish(t, bus, "a", "x")
+		}
+		synctest.Wait()
+		var all sync.WaitGroup
+		for range 1000 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				_, err := bus.PublishAndWait(ctx, "slow", "y", eventbus.Metadata("m", strings.Repeat("x", 4000)))
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+			})
+		}
+		all.Wait()
+		time.Sleep(time.Minute) // they are only in the store
+		close(release)
+		time.Sleep(time.Minute)
+		require.Empty(t, disk.Dump().Records)
+		require.Less(t, heldBytes()-before, int64(2<<20))
+		shutdown(t, bus)
 	})
 }
