@@ -258,7 +258,7 @@ func TestS3_AStoreWhoseClaimsFailDoesNotFloodTheLog(t *testing.T) {
 	})
 }
 
-func TestO6_AnObserverMayCancel(t *testing.T) {
+func TestF7_AnObserverMayCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		var bus *eventbus.Bus
