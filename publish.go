@@ -273,7 +273,9 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 			return nil
 		case errors.Is(err, ErrStoreClosed):
 			return b.refuseShutdown()
-		case !errors.As(err, &refused) || refused.Known == nil:
+		case errors.As(err, &refused) && refused.Known == nil:
+			return err // the store has not the event
+		case refused == nil:
 			var unknown *IndeterminateError
 			if !errors.As(err, &unknown) {
 				b.addUnknown(c.all())

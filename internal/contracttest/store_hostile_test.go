@@ -22,6 +22,13 @@ type spyStore struct {
 	eventbus.Store
 	claim  func(ctx context.Context, q eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error)
 	orders func()
+	submit func(b *eventbus.Batch, done func(error)) (taken bool)
+}
+
+func (s *spyStore) Submit(b *eventbus.Batch, done func(error)) {
+	if s.submit == nil || !s.submit(b, done) {
+		s.Store.Submit(b, done)
+	}
 }
 
 func (s *spyStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
@@ -263,12 +270,12 @@ func TestF7_AnObserverMayCancel(t *testing.T) {
 		disk := newDisk()
 		var bus *eventbus.Bus
 		var id eventbus.EventID
-		var got error
+		got := make(chan error, 2)
 		bus, _ = disk.open(t, eventbus.WithConcurrency(1), eventbus.WithObserver(eventbus.Observer{
 			AttemptEnded: func(eventbus.EndedAttempt) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				got = bus.Cancel(ctx, id)
+				got <- bus.Cancel(ctx, id)
 			},
 		}))
 		disk.handles(t, bus, "mail", nil)
@@ -276,7 +283,7 @@ func TestF7_AnObserverMayCancel(t *testing.T) {
 		id = mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
 		mustPublish(t, bus, "a", "y")
 		time.Sleep(2 * time.Minute)
-		require.NoError(t, got)
+		require.NoError(t, <-got)
 		require.Empty(t, disk.Dump().Records)
 		disk.took()
 		shutdown(t, bus)
@@ -326,7 +333,7 @@ func TestD7_AGivenUpWaitLeavesNothing(t *testing.T) {
 		}
 		synctest.Wait()
 		var all sync.WaitGroup
-		for range 1000 {
+		for range 2000 {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
@@ -339,7 +346,31 @@ func TestD7_AGivenUpWaitLeavesNothing(t *testing.T) {
 		close(release)
 		time.Sleep(time.Minute)
 		require.Empty(t, disk.Dump().Records)
-		require.Less(t, heldBytes()-before, int64(2<<20))
+		require.Less(t, heldBytes()-before, int64(6<<20))
+		shutdown(t, bus)
+	})
+}
+
+func TestE6_ARefusalIsNoDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		refused := &eventbus.RefusedError{Err: errBoom}
+		var refuse atomic.Bool
+		bus := disk.spy(t, &spyStore{submit: func(b *eventbus.Batch, done func(error)) bool {
+			if refuse.Load() {
+				go done(refused)
+			}
+			return refuse.Load()
+		}})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		refuse.Store(true)
+		id := eventbus.NewEventID()
+		_, err := bus.Publish(t.Context(), "a", "x", eventbus.ID(id))
+		require.ErrorIs(t, err, errBoom)
+		var unknown *eventbus.IndeterminateError
+		require.NotErrorAs(t, err, &unknown)
+		refuse.Store(false)
 		shutdown(t, bus)
 	})
 }
