@@ -69,6 +69,7 @@ type door struct {
 
 	mu          sync.Mutex // guards the following, and the seats of its dispatches
 	spill       spill
+	heir        *door // counts the spilled deliveries instead, see adopt
 	line        line.Line[*dispatch]
 	reported    [line.Reasons]int // parked deliveries that the ledger includes
 	wakeAt      int64             // when the timer tends the door, 0 for no timer

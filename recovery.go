@@ -101,8 +101,9 @@ func (b *Bus) removedLocked(s *Subscription) {
 	}
 	for _, name := range append(slices.Clone(s.formerly), s.id) {
 		b.removed[name] = true
-		delete(b.missing, name) // that stand-in was made for the time before the subscription
 	}
+	standIn, _ := b.namedLocked(s.id)
+	standIn.door.adopt(&s.door)
 }
 
 // isAdopted reports whether a subscription has taken the place of a stand-in.

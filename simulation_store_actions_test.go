@@ -57,9 +57,6 @@ func (p *storeProcess) unsubscribe(sub *storeSub) {
 	s.mu.Unlock()
 	made.Unsubscribe()
 	s.loosen(sub.index)
-	s.mu.Lock()
-	p.remade[sub.index] = true
-	s.mu.Unlock()
 	time.Sleep(time.Nanosecond) // calls that have begun arrive
 	s.mu.Lock()
 	*gone = true

@@ -70,7 +70,6 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 		for other := range m.live[storeLine{sub.index, e.key}] {
 			switch {
 			case other == d || other.handled:
-			case p.remade[sub.index] && !simRemakingKeepsOrder:
 			case other.call.runs() && !other.loose:
 				m.failf(e, "s%d is called, and handles e%d of the same key", sub.index, other.event.n)
 			case other.record.before(r) && !other.loose && !d.loose:

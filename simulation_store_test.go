@@ -28,11 +28,6 @@ const simStoreFails = true
 // simIsolationChanges lets a process have isolation and the next one not, or the other way round.
 const simIsolationChanges = false
 
-// simRemakingKeepsOrder checks the order of a key at a subscription that is removed and made again
-// while the process runs. Its door may count spilled deliveries of the one before: about one schedule
-// in 3000 fails.
-const simRemakingKeepsOrder = false
-
 // simAdoptionKeepsOrder checks the order of a key at a subscription that is made, maybe under a new
 // name, while the bus has deliveries for it.
 const simAdoptionKeepsOrder = false
@@ -214,8 +209,7 @@ type storeProcess struct {
 
 	crashAt, claimCrashAt int // count of batches and Claims from now on; 0 for never
 	crashing              chan struct{}
-	dead                  atomic.Bool  // a crash has ended it
-	remade                map[int]bool // subscriptions that were removed; guarded by storeModel.mu
+	dead                  atomic.Bool // a crash has ended it
 	ctx                   context.Context
 	publishers            sync.WaitGroup
 
@@ -291,8 +285,7 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	s.n++
 	rng := s.rng
 	p := &storeProcess{
-		remade: make(map[int]bool),
-		sim:    s, rng: rand.New(rand.NewPCG(s.seed, 40+uint64(s.n))), quiet: quiet, crashing: make(chan struct{}),
+		sim: s, rng: rand.New(rand.NewPCG(s.seed, 40+uint64(s.n))), quiet: quiet, crashing: make(chan struct{}),
 		retries: rng.IntN(4), slow: pick(rng, 0, 0, 20, 90), bursts: chance(rng, 30), died: map[eventbus.LetterID]bool{},
 	}
 	queue, concurrency := 1+rng.IntN(20), 1+rng.IntN(6)

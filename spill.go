@@ -42,30 +42,45 @@ func (b *Bus) orphan(standIn *Subscription, d *dispatch) {
 	o.spillLocked(d, orphaned)
 }
 
-// adopt takes over the deliveries of a stand-in, from a subscription that is made in its place.
-func (o *door) adopt(standIn *door) {
-	standIn.mu.Lock()
-	orphans := standIn.spill
-	standIn.spill = spill{}
-	standIn.mu.Unlock()
+// adopt takes over the deliveries of the door before: of a stand-in when its subscription is made, or
+// of a subscription that ends. What was counted there is counted down here. Lock order: the door
+// before, then its heir.
+func (o *door) adopt(before *door) {
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	left := before.spill
+	before.spill, before.heir = spill{}, o
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.spill.count += orphans.count
-	for key, n := range orphans.keys {
+	o.spill.count += left.count
+	o.spill.earlier = append(o.spill.earlier, left.earlier...)
+	for key, n := range left.keys {
 		if o.spill.keys == nil {
 			o.spill.keys = make(map[string]int)
 		}
 		o.spill.keys[key] += n
 	}
-	if o.spill.count > 0 {
+	if o.spill.any() {
 		o.circuit.gate.Or(gateLine)
 	}
+}
+
+// lockSpill locks the door that counts the deliveries of a door now, and returns it.
+func (o *door) lockSpill() *door {
+	o.mu.Lock()
+	for o.heir != nil {
+		heir := o.heir
+		o.mu.Unlock()
+		o = heir
+		o.mu.Lock()
+	}
+	return o
 }
 
 // unspill notes that a delivery was claimed. Its key stays with the door until it arrives there, see
 // arrivedLocked: otherwise a later one would arrive before it.
 func (o *door) unspill() {
-	o.mu.Lock()
+	o = o.lockSpill()
 	defer o.mu.Unlock()
 	o.spill.count = max(o.spill.count-1, 0)
 }
@@ -94,8 +109,7 @@ func (d *dispatch) arrived() {
 	if s := d.stored(); s == nil || !s.spilled {
 		return
 	}
-	o := &d.seatedAt().door
-	o.mu.Lock()
+	o := d.seatedAt().door.lockSpill()
 	defer o.mu.Unlock()
 	o.arrivedLocked(d)
 }

@@ -1,7 +1,9 @@
 package contracttest
 
 import (
+	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -113,6 +115,42 @@ func TestR5_UnsubscribeDeadLettersWhatTheStoreHas(t *testing.T) {
 		require.Len(t, all, 10)
 		for i := range all {
 			require.Equal(t, eventbus.ReasonUnsubscribed, all[i].Reason)
+		}
+		shutdown(t, bus)
+	})
+}
+
+// The door of a subscription that is made again knows the keys that the store has for its name.
+func TestD5_ASubscriptionMadeAgainKeepsTheOrderOfWhatTheStoreHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		mail := disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, mail.Pause())
+		const n = eventbus.DefaultLineCapacity + 3000
+		for i := range n {
+			mustPublish(t, bus, "a", fmt.Sprintf("%06d", i), eventbus.Key(fmt.Sprint(i%7)))
+		}
+		synctest.Wait()
+		require.Empty(t, disk.took())
+		mail.Unsubscribe()
+		mail = mustSubscribe(t, bus, "*", eventbus.Typed(func(_ context.Context, payload string) error {
+			time.Sleep(time.Millisecond)
+			disk.note("%s", payload)
+			return nil
+		}), eventbus.Named("mail"))
+		for i := range 20 {
+			mustPublish(t, bus, "a", fmt.Sprintf("%06d", n+i), eventbus.Key(fmt.Sprint((n+i)%7)))
+		}
+		require.NoError(t, mail.Resume())
+		time.Sleep(time.Minute)
+		last := map[int]int{}
+		for _, c := range disk.took() {
+			i, err := strconv.Atoi(c)
+			require.NoError(t, err)
+			require.LessOrEqual(t, last[i%7], i)
+			last[i%7] = i
 		}
 		shutdown(t, bus)
 	})
