@@ -102,7 +102,8 @@ func TestRow56_BulkReplayAndCrash(t *testing.T) {
 	p.start()
 	replayed := make(chan eventbus.ReplayReport, 1)
 	go func() {
-		report, _ := p.DLQ().ReplayMatching(context.Background(), eventbus.LetterQuery{All: true}) // the crash ends it
+		// The crash ends it. Without a rate, it may come too late.
+		report, _ := p.DLQ().ReplayMatching(context.Background(), eventbus.LetterQuery{All: true}, eventbus.Rate(500))
 		replayed <- report
 	}()
 	p.eventually("a third is replayed", func() bool {
