@@ -254,8 +254,9 @@ func TestS3_AStoreWhoseClaimsFailDoesNotFloodTheLog(t *testing.T) {
 		}}))
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
-		broken.Store(true)
 		mustPublish(t, bus, "a", "x", eventbus.After(time.Second))
+		synctest.Wait() // the claims of Start have ended
+		broken.Store(true)
 		time.Sleep(time.Minute)
 		require.Less(t, int(claims.Load()), 50)
 		require.Less(t, logs.Len(), 100)
