@@ -157,7 +157,7 @@ type circuitChange struct{ from, to CircuitState }
 // enter asks for a permit. A closed circuit admits everything, a half-open one a single probe at a
 // time.
 //
-// The pass is the gate at the time of entry, with gateShut for a probe. Its holder returns it
+// The pass is the gate at the time of entry, with gateOutage for a probe. Its holder returns it
 // exactly once, with succeeded, failed or released.
 func (c *circuit) enter(now int64) (pass uint64, admits bool, change circuitChange) {
 	c.mu.Lock()

@@ -88,7 +88,7 @@ type Bus struct {
 	removed       map[string]bool          // names of subscriptions that ended, with a store
 	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
-	cause         error         // of cutting
+	cause         error         // of the cut
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
 	unfinished    []DeadLetter  // with the reason shutdown
 	shutdownErr   error         // valid once closed is closed

@@ -74,7 +74,7 @@ type result struct {
 // and methods of the error, so the watch bounds it too. If user code ends the goroutine, a fresh
 // worker concludes the call.
 func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
-	// After the call is visible to the watch: cut sets cutting before it stops the visible calls, so
+	// After the call is visible to the watch: cut sets haltCut before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
 	// Unsubscribe and Pause do not wait for it.
 	if why := s.door.barred(); why != admitted || s.bus.halts.any() {

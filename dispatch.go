@@ -185,7 +185,7 @@ func (d *dispatch) stored() *stored {
 	return d.origin.stored
 }
 
-// unspilled reports whether the delivery was parked in the store only.
+// unspilled reports whether the delivery was claimed from those that are parked at its last target.
 func (d *dispatch) unspilled() bool {
 	s := d.stored()
 	return s != nil && s.parked

@@ -40,12 +40,11 @@ var parkingRules = [parkings]struct {
 	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows
 	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
 	drains       bool // Shutdown waits for the delivery
-	stored       bool // it stays in the store, without a line
 }{
 	held:      {},
 	throttled: {publishWaits: true, waiterWaits: true, drains: true},
 	snoozed:   {waiterWaits: true},
-	orphaned:  {stored: true},
+	orphaned:  {}, // it stays in the store, without a line
 }
 
 // releaseMost limits the released deliveries that have not reached the door yet. For held ones it

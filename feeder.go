@@ -28,7 +28,7 @@ type feeder struct {
 	order sync.Mutex
 	// Guarded by order.
 	behind   bool
-	again    bool       // others have inserted records since catchUp began
+	again    bool       // another process has committed since catchUp began
 	catching bool       // catchUp is in progress: changes that open dispatches wait
 	caught   *sync.Cond // catching is false
 	arriving int        // subscriptions that are being made
@@ -77,7 +77,7 @@ func newFeeder(b *Bus) *feeder {
 	return f
 }
 
-// pages returns how many records to claim at once.
+// page returns how many records to claim at once.
 func (f *feeder) page() int { return min(feederPage, max(f.bus.config.queue/2, 1)) }
 
 // submit records a change that opens dispatches. It does not wait for the store.
@@ -291,7 +291,7 @@ func (f *feeder) failed(err error) {
 	}
 }
 
-// feed claims what is due, and what waits for room in the queue.
+// feed claims the records that are due, and those that wait for room in the queue.
 func (f *feeder) feed() error {
 	f.feeding.Lock()
 	defer f.feeding.Unlock()

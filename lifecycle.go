@@ -79,7 +79,7 @@ func (b *Bus) start(ctx context.Context) error {
 // return the same error. When the context of one call ends, all calls stop waiting. If a handler
 // calls it with its own context, Shutdown starts and returns nil at once.
 //
-// With a store, nothing is dead-lettered: the store keeps retries, held deliveries, scheduled events,
+// With a store, nothing is dead-lettered with the reason shutdown: the store keeps retries, held deliveries, scheduled events,
 // and events that only the store has. Shutdown does not wait for these, and after its context has
 // ended it leaves unfinished dispatches there too. It then closes the store. If that fails, the
 // error is a *ShutdownError with the store's error as its cause.
@@ -216,7 +216,7 @@ func (b *Bus) cutBecause(ctx context.Context) {
 	cause = contextError(ctx)
 }
 
-// cut dead-letters every unfinished dispatch. Calls that start after cutting is set check it; this
+// cut dead-letters every unfinished dispatch. Calls that start after haltCut is set check it; this
 // function stops the calls that started earlier and empties the queues.
 func (b *Bus) cut(cause error) {
 	b.mu.Lock()

@@ -64,8 +64,8 @@ func (c *change) records() (records int64) {
 }
 
 // record makes a change durable and then applies it, exactly once. In memory, it applies the change
-// immediately. A store applies it later, on another goroutine, or refuses it. Until then the record
-// owns the dispatch, and nothing else may touch it.
+// immediately. With a store, it applies the change once the store has answered, on another goroutine.
+// Until then the record owns the dispatch, and nothing else may touch it.
 //
 // Every transition that must survive a crash goes through record. Only changes that open dispatches
 // can be refused; their callers use recordNow.

@@ -17,7 +17,7 @@ import (
 // Tasks of the shop.
 const (
 	openShop  = "open"  // publish and handle events until the process is killed
-	closeShop = "close" // handle what is left, and end
+	closeShop = "close" // handle the remaining events, and end
 )
 
 func shopArgs(task, file string) []string { return []string{"shop", task, file} }

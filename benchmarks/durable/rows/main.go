@@ -120,7 +120,7 @@ func openSingle(o durable.Options) (*durable.System, error) {
 // chunks are the numbers of rows of the prepared INSERTs, the largest first.
 var chunks = []int{128, 16, 1}
 
-// openGrouped commits what has gathered during the last commit.
+// openGrouped commits the inserts that gathered during the last commit.
 func openGrouped(o durable.Options) (*durable.System, error) {
 	conn, synchronous, err := connect(o)
 	if err != nil {
