@@ -462,7 +462,8 @@ func Concurrency(n int) SubscribeOption {
 // Formerly lists earlier names of the subscription, or names of removed subscriptions. Replays and
 // stored deliveries to such a name go to this subscription. The rules for names are those of Named.
 // Subscribe returns ErrDuplicateName if another subscription of the bus has the name or lists it in
-// Formerly.
+// Formerly. A stored event with several of the names calls the handler once for each: it has a
+// delivery for each.
 func Formerly(names ...string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if len(names) == 0 {
