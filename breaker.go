@@ -110,11 +110,10 @@ const (
 	gateOutage     = 1 << iota // the circuit is open or half-open
 	gatePaused                 // Pause or HoldUntil applies
 	gateRemoved                // the subscription has ended
-	gateMissing                // the subscription does not exist, see Bus.namedLocked
 	gateLine                   // the line has seats
 	gateGeneration             // the lowest bit of the generation
 
-	gateAsk = gateOutage | gatePaused | gateRemoved | gateMissing | gateLine // any of these needs the slow path
+	gateAsk = gateOutage | gatePaused | gateRemoved | gateLine // any of these needs the slow path
 )
 
 // errNoOutcome is passed to gobreaker for a probe that ended without an outcome.

@@ -84,8 +84,8 @@ type Bus struct {
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
-	missing       map[string]*Subscription // stand-ins, see namedLocked
-	removed       map[string]bool          // names of subscriptions that ended, with a store
+	missing       map[string]bool          // names in records that no subscription has had yet
+	removed       map[string]*Subscription // subscriptions that have ended, by name, with a store
 	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
 	cause         error         // of the cut

@@ -149,7 +149,7 @@ func (b *Bus) restore(r *Record, to *targets) *dispatch {
 	if r.Progress != nil {
 		b.restoreProgress(d, r.Progress, fromNow)
 	}
-	if r.State == RecordWaiting {
+	if r.State != RecordScheduled && !r.Due.IsZero() {
 		d.ensureStory().notBefore = fromNow(r.Due)
 	}
 	return d

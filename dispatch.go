@@ -173,8 +173,8 @@ type stored struct {
 	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
 	crashes  int         // see Record; 0 once an attempt has not crashed the process
 	marked   bool        // it runs in a group of suspects
-	parked   bool        // it was claimed from those that are parked at its last target
-	spilled  bool        // it is counted in spill.keys
+	claimed  bool        // from those that are parked at its last target's door
+	comes    bool        // the door counts it in spill.coming
 }
 
 // stored returns nil without a store.
@@ -185,10 +185,11 @@ func (d *dispatch) stored() *stored {
 	return d.origin.stored
 }
 
-// unspilled reports whether the delivery was claimed from those that are parked at its last target.
-func (d *dispatch) unspilled() bool {
+// isClaimed reports whether the delivery was claimed from those that are parked at its last target's
+// door.
+func (d *dispatch) isClaimed() bool {
 	s := d.stored()
-	return s != nil && s.parked
+	return s != nil && s.claimed
 }
 
 // store gives a dispatch a place for its record. Copies and split deliveries share their origin, so

@@ -343,10 +343,6 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	case why == shutRemoved:
 		b.bury(parked, ReasonUnsubscribed)
 		return all
-	case why == shutMissing:
-		b.orphan(s, parked)
-		b.record(&change{kind: toPark, d: parked, free: true})
-		return all
 	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
 		b.settle(parked, Dropped)
 		return all
@@ -376,8 +372,9 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	b.leaveKey(d)
 	if free {
 		b.leaveToStore(d)
-		if b.isAdopted(s) || s.left.Load() { // it was asked before the store had this delivery
-			b.feeder.askDoors([]string{s.id})
+		s.door.spilled()
+		if s.left.Load() { // it has dead-lettered those that the store had
+			b.feeder.askDoor(s.id)
 		}
 		b.tend(s)
 		return

@@ -124,6 +124,9 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	to.subscriptions = slices.Compact(to.subscriptions) // Formerly may map two names to one subscription
 	to.counters = b.types.Of(l.Event.Type)              // now that nothing refuses the replay
 	to.retry = b.retryInForce(to.subscriptions)
+	if b.store != nil {
+		to.recorded = namesOf(to.subscriptions)
+	}
 	b.isolate(to)
 	now := b.time.Now()
 	again := &replay{
@@ -147,9 +150,6 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		d.origin.due = timeline.Later(now.Nanos, l.Due.Sub(now.UTC))
 	}
 	if b.store != nil {
-		for _, s := range to.subscriptions {
-			to.recorded = append(to.recorded, s.id)
-		}
 		d.store(stored{})
 	}
 	if r != nil {

@@ -20,7 +20,6 @@ const (
 	shutThrottled         // a concurrency limit is reached
 	shutBehind            // an earlier delivery of its key is at the door
 	shutRemoved           // the subscription has ended
-	shutMissing           // the subscription does not exist; the store keeps its deliveries
 )
 
 // parking is the reason why a delivery waits at a door.
@@ -30,7 +29,6 @@ const (
 	held      parking = iota // circuit open, paused, hold-until
 	throttled                // a limit is reached
 	snoozed                  // its handler asked for a pause
-	orphaned                 // its subscription does not exist
 	parkings
 )
 
@@ -44,7 +42,6 @@ var parkingRules = [parkings]struct {
 	held:      {},
 	throttled: {publishWaits: true, waiterWaits: true, drains: true},
 	snoozed:   {waiterWaits: true},
-	orphaned:  {}, // it stays in the store, without a line
 }
 
 // releaseMost limits the released deliveries that have not reached the door yet. For held ones it
@@ -68,7 +65,6 @@ type door struct {
 
 	mu          sync.Mutex // guards the following, and the seats of its dispatches
 	spill       spill
-	heir        *door // counts the spilled deliveries instead, see adopt
 	line        line.Line[*dispatch]
 	reported    [line.Reasons]int // parked deliveries that the ledger includes
 	wakeAt      int64             // when the timer tends the door, 0 for no timer
@@ -129,8 +125,6 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	switch {
 	case gate&gateRemoved != 0:
 		return gate, shutRemoved, change
-	case gate&gateMissing != 0:
-		return gate, shutMissing, change
 	case !seated && o.isBehindLocked(d):
 		return gate, shutBehind, change
 	case gate&gatePaused != 0:
@@ -139,7 +133,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	if most, _ := o.circuit.admits(now); most == 0 {
 		return gate, shutOpen, change
 	}
-	if !seated && (o.line.Parked()[throttled] > 0 || o.spill.count > 0 && !d.unspilled()) || o.running.Load() > o.limitNow(b) {
+	if !seated && (o.line.Parked()[throttled] > 0 || o.goesToStoreLocked(d)) || o.running.Load() > o.limitNow(b) {
 		return gate, shutThrottled, change
 	}
 	pass, admits, change := o.circuit.enter(now)
@@ -156,7 +150,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 // isBehindLocked reports whether an earlier delivery of the key has a seat.
 func (o *door) isBehindLocked(d *dispatch) bool {
 	_, behind := o.line.First(d.key)
-	return d.key != "" && (behind || o.spill.keys[d.key] > 0 && !d.unspilled())
+	return d.key != "" && behind
 }
 
 // limitNow returns the concurrency limit that applies now. While the bus has no free worker, a
@@ -228,13 +222,10 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 	case o.closed != "":
 		return nil, false, o.closed
 	case seated:
-	case d.key != "" && o.spill.keys[d.key] > 0 && !d.unspilled():
-		o.spillLocked(d, reason) // behind one that has not arrived again
-		return nil, true, ""
-	case o.line.Taken() < o.capacity && (o.spill.count == 0 || d.unspilled()):
-	case o.spill.allowed:
+	case o.goesToStoreLocked(d), o.spill.allowed && o.line.Taken() >= o.capacity && !d.isClaimed():
 		o.spillLocked(d, reason)
 		return nil, true, ""
+	case o.line.Taken() < o.capacity || d.isClaimed():
 	case o.whenFull == DropNewestWhenFull:
 		return d, false, ""
 	case o.whenFull == DropOldestWhenFull:
@@ -296,9 +287,8 @@ func (o *door) wait(d *dispatch) {
 func (o *door) release(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.line.Leave(d); o.line.Taken() == 0 && !o.spill.any() {
-		o.circuit.gate.And(^uint64(gateLine))
-	}
+	o.line.Leave(d)
+	o.endLineLocked()
 	o.countLocked(b)
 }
 
@@ -325,13 +315,13 @@ func (b *Bus) tend(s *Subscription) {
 		b.requeue(d)
 	}
 	o.countLocked(b)
-	asks := o.asksLocked(s.id)
+	asks := o.asksLocked()
 	o.mu.Unlock()
 	if converted {
 		b.checkDrained()
 	}
-	if len(asks) > 0 {
-		b.feeder.askDoors(asks)
+	if asks {
+		b.feeder.askDoor(s.id)
 	}
 }
 

@@ -32,7 +32,7 @@ type feeder struct {
 	catching bool       // catchUp is in progress: changes that open dispatches wait
 	caught   *sync.Cond // catching is false
 	arriving int        // subscriptions that are being made
-	doors    []string   // with deliveries to claim before anything else
+	doors    []string   // subscriptions with deliveries to claim before anything else
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records
@@ -182,12 +182,13 @@ func (f *feeder) start(ctx context.Context) error {
 	more, err := false, f.awaitRestart(claims)
 	if err == nil {
 		defer f.feeding.Unlock()
-		more, err = f.claim(claims, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+		err = f.feedDoors(claims, false) // no worker makes room yet
+	}
+	if err == nil {
+		more, err = f.claim(claims, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
 	}
 	if err == nil && !more {
-		if err = f.feedDoors(claims, false); err == nil { // no worker makes room yet
-			_, err = f.catchUp(claims)
-		}
+		_, err = f.catchUp(claims)
 	}
 	switch {
 	case err == nil:
@@ -384,30 +385,30 @@ func (f *feeder) feedDue(ctx context.Context) error {
 }
 
 // holdBack makes new events wait in the store until the feeder has claimed the deliveries that are
-// parked there for a subscription that is being made. Call arrived with its names when it exists.
-func (f *feeder) holdBack() (arrived func(names []string)) {
+// parked there for a subscription that is being made. Call arrived with its name when it exists.
+func (f *feeder) holdBack() (arrived func(name string)) {
 	f.order.Lock()
 	defer f.order.Unlock()
 	f.behind = true
 	f.arriving++
-	return func(names []string) {
+	return func(name string) {
 		f.order.Lock()
 		defer f.order.Unlock()
 		f.arriving--
-		f.doors = append(f.doors, names...)
+		f.doors = append(f.doors, name)
 		f.wakeUp()
 	}
 }
 
-// askDoors makes the feeder claim deliveries that are parked in the store at doors.
-func (f *feeder) askDoors(names []string) {
+// askDoor makes the feeder claim deliveries of a subscription that are parked in the store.
+func (f *feeder) askDoor(name string) {
 	f.order.Lock()
 	defer f.order.Unlock()
-	f.doors = append(f.doors, names...)
+	f.doors = append(f.doors, name)
 	f.wakeUp()
 }
 
-// nextDoor returns the next name whose deliveries are to be claimed, or "".
+// nextDoor returns the next subscription whose deliveries are to be claimed, or "".
 func (f *feeder) nextDoor() (name string) {
 	f.order.Lock()
 	defer f.order.Unlock()
@@ -431,31 +432,28 @@ func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
 	return nil
 }
 
-// feedDoor claims deliveries that are parked in the store at a door: a page, or all of a
-// subscription that has ended. The door asks again when it has room.
+// feedDoor claims a page of the deliveries that are parked in the store at the door of a
+// subscription, under all its names. The door asks again when it has room.
 func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
-	f.bus.mu.Lock()
-	s, exists := f.bus.subscriptions.Find(name)
-	removed := f.bus.removed[name]
-	f.bus.mu.Unlock()
-	if !exists && !removed {
+	b := f.bus
+	b.mu.Lock()
+	s, exists := b.subscriptions.Find(name)
+	if !exists {
+		s = b.removed[name]
+	}
+	b.mu.Unlock()
+	if s == nil {
 		return nil
 	}
-	for {
-		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimParked, Limit: f.page(), Door: name}, waits)
-		switch {
-		case err != nil:
-			return err
-		case exists:
-			s.door.claimed(name, more)
-			if more {
-				f.bus.tend(s)
-			}
-			return nil
-		case !more || !waits:
-			return nil
-		}
+	q := ClaimQuery{Kind: ClaimParked, Limit: s.door.claims(f.page()), Doors: b.doorsOf(s)}
+	more, err := f.claim(ctx, q, waits)
+	switch {
+	case err != nil, !exists && more:
+		f.askDoor(name)
+	case exists && s.door.claimed(more):
+		b.tend(s)
 	}
+	return err
 }
 
 // errFeederStops is the error of a claim that Shutdown, or a failure of the store, has ended.
@@ -476,9 +474,13 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 	}
 	q.Now = f.bus.time.Now().UTC
 	claimed, err := f.bus.store.Claim(ctx, q)
+	var entering []*Record
+	if err == nil {
+		entering, err = f.divide(ctx, claimed.Records)
+	}
 	queued := 0
-	for _, r := range claimed.Records {
-		if f.enter(r) {
+	for _, r := range entering {
+		if f.enter(r, queued < q.Limit) {
 			queued++
 		}
 	}

@@ -2,8 +2,6 @@ package eventbus
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -139,13 +137,6 @@ func (p Plan) String() string {
 		fmt.Fprintf(&b, "     %s = %s  (%s)\n", field.name, field.text(&p.Policy), origin)
 	}
 	return b.String()
-}
-
-// listAll returns the subscriptions and the stand-ins of missing ones.
-func (b *Bus) listAll() []*Subscription {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.AppendSeq(b.subscriptions.All(), maps.Values(b.missing))
 }
 
 // list returns the subscriptions in the order of Subscribe.

@@ -1,25 +1,25 @@
 package eventbus
 
 import (
-	"math"
+	"context"
+	"fmt"
 	"slices"
+	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/surebus/eventbus/internal/keys"
 )
 
-// enter makes a dispatch of a claimed record. It reports whether the dispatch has taken the room in
-// the queue that is reserved for it.
-func (f *feeder) enter(r *Record) (queued bool) {
+// enter makes a dispatch of a claimed record. reserved is set if the queue has room for it. It
+// reports whether the dispatch has taken that room.
+func (f *feeder) enter(r *Record, reserved bool) (taken bool) {
 	b := f.bus
 	d := f.restore(r)
 	if r.State == RecordScheduled {
 		b.due(d)
 		return false
 	}
-	b.queue(d, true)
-	return true
+	b.queue(d, reserved)
+	return reserved
 }
 
 // restore makes a dispatch of a claimed record, with its waiter if it has one.
@@ -30,13 +30,10 @@ func (f *feeder) restore(r *Record) *dispatch {
 	} else {
 		b.ledger.claimed.Add(1)
 	}
-	d := b.restore(r, f.targetsOf(r))
-	if r.State == RecordParked {
-		d.origin.stored.parked = true
-		if r.Own {
-			d.seatedAt().door.unspill()
-			d.origin.stored.spilled = r.Key != ""
-		}
+	to, _ := b.targetsOf(r)
+	d := b.restore(r, to)
+	if r.State == RecordParked && (r.Own || r.Key == "") { // see ClaimParked
+		d.seatedAt().door.comes(d)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,97 +50,185 @@ func (w *waiter) holds(s *Subscription) bool {
 	return slices.Contains(w.heldAt, s.id)
 }
 
-// targetsOf returns the targets of a record. A subscription that does not exist is represented by a
-// stand-in, whose door parks the delivery in the store.
-func (f *feeder) targetsOf(r *Record) *targets {
-	b := f.bus
+// targetsOf returns the targets of a record, and the positions of those whose subscriptions do not
+// exist.
+func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
+	to = &targets{eventType: r.Type, recorded: r.Targets, counters: b.types.Of(r.Type)}
 	b.mu.Lock()
-	var missing []string
-	defer func() {
-		b.mu.Unlock()
-		for _, name := range missing {
-			b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
+	for i, name := range r.Targets {
+		s, ok := b.subscriptions.Find(name)
+		if !ok {
+			s = b.removed[name] // it dead-letters the delivery
 		}
-	}()
-	to := &targets{eventType: r.Type, recorded: r.Targets, counters: b.types.Of(r.Type)}
-	for _, name := range r.Targets {
-		s, isMissing := b.namedLocked(name)
-		if isMissing {
-			missing = append(missing, name)
+		if s == nil {
+			s = &Subscription{bus: b, id: name, named: true}
+			s.retry.Store(&noRetry)
+			missing = append(missing, i)
 		}
 		to.subscriptions = append(to.subscriptions, s)
 	}
+	b.mu.Unlock()
 	to.retry = b.retryInForce(to.subscriptions)
 	if r.State == RecordScheduled { // its copies do not exist yet
 		b.isolate(to)
 	}
-	return to
+	return to, missing
 }
 
-// adoptLocked lets a subscription take the place of the stand-ins of its names.
-func (b *Bus) adoptLocked(s *Subscription, names []string) {
-	for _, name := range names {
-		if standIn := b.missing[name]; standIn != nil {
-			s.door.adopt(&standIn.door)
-			if standIn.gate != nil {
-				s.gate = standIn.gate // with isolation, dispatches of the stand-in may be on their way
-			}
+// divide divides the claimed records that cannot become one dispatch each, and returns those to
+// enter. A delivery whose subscription does not exist gets a record of its own, which stays in the
+// store, parked at the door of that name. With isolation, every other delivery gets one too: an
+// earlier process may have been without.
+//
+// It waits for the store: the next claim must find the parked deliveries, and no dispatch may run
+// before it has a record.
+func (f *feeder) divide(ctx context.Context, claimed []*Record) (entering []*Record, err error) {
+	b := f.bus
+	batch := &Batch{Now: b.time.Now().UTC}
+	for _, r := range claimed {
+		entering = append(entering, f.divideRecord(batch, r)...)
+	}
+	if len(batch.Update)+len(batch.New) == 0 {
+		return entering, nil
+	}
+	applied := make(chan error, 1)
+	b.store.Submit(batch, func(err error) { applied <- err })
+	select {
+	case err = <-applied:
+	case <-ctx.Done():
+		err = contextError(ctx)
+	}
+	if err == nil {
+		return entering, nil
+	}
+	if f.ctx.Err() == nil { // memory has none of the claimed records: Reopen frees them
+		b.storeFailed(fmt.Errorf("%w: it has not divided claimed records: %v", ErrStoreFailed, err)) //nolint:errorlint // a refusal is a failure here
+	}
+	return nil, errFeederStops
+}
+
+// divideRecord adds the division of a record to a batch, and returns what to enter instead of it.
+func (f *feeder) divideRecord(batch *Batch, r *Record) (entering []*Record) {
+	b := f.bus
+	to, missing := b.targetsOf(r)
+	b.warnMissing(r, missing)
+	isMissing := func(i int) bool { return slices.Contains(missing, i) }
+	d := b.restore(r, to)
+	next := int(d.next)
+	switch remain := len(to.subscriptions) - next; {
+	case r.State == RecordScheduled:
+		if len(missing) > 0 { // its copies are divided when they are claimed
+			f.fallBehind()
 		}
-		delete(b.removed, name)
+		return []*Record{r}
+	case len(r.Targets) > 1 && b.config.isolation:
+	case !slices.ContainsFunc(missing, func(i int) bool { return i >= next }):
+		return []*Record{r}
+	case remain == 1 && d.isLast():
+		d.narrow()
+		parked := b.progressRecord(d, RecordParked)
+		parked.Door, parked.Due = r.Targets[next], r.Due
+		batch.Update = append(batch.Update, parked)
+		b.countDivided(r, 1)
+		return nil
+	}
+	var parts []*Record
+	together := *r // the other targets, with the progress of all
+	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
+	for i := next; i < len(to.subscriptions); i++ {
+		if !b.config.isolation && !isMissing(i) {
+			together.Targets = append(together.Targets, r.Targets[i])
+			continue
+		}
+		d.next = int32(i)
+		part := b.newRecord(d.splitOff(b.policy(to)), RecordReady)
+		if i == next && r.State == RecordWaiting {
+			part.State, part.Due = RecordWaiting, r.Due
+		}
+		if isMissing(i) {
+			part.State, part.Door = RecordParked, r.Targets[i]
+		}
+		parts = append(parts, part)
+	}
+	if len(together.Targets) > next {
+		if isMissing(next) {
+			together.State, together.Due = RecordReady, time.Time{}
+		}
+		parts = append(parts, &together)
+	}
+	for _, part := range parts {
+		part.Position, part.Own = r.Position, true
+		if part.Leased = part.State != RecordParked; part.Leased {
+			entering = append(entering, part)
+		}
+	}
+	batch.Delete, batch.New = append(batch.Delete, r.Ref), append(batch.New, parts...)
+	b.countDivided(r, int64(len(parts)))
+	return entering
+}
+
+// fallBehind makes new events wait in the store until the feeder has claimed what is there.
+func (f *feeder) fallBehind() {
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.behind = true
+}
+
+// countDivided counts the records that replace a claimed one. They count as left to the store until
+// they enter.
+func (b *Bus) countDivided(r *Record, parts int64) {
+	b.quota.used.Add(parts - 1)
+	if r.Own { // it is counted as left to the store
+		b.ledger.splits.Add(parts - 1)
+		b.ledger.stored.Add(parts - 1)
+		return
+	}
+	b.ledger.claimed.Add(parts)
+	b.ledger.stored.Add(parts)
+}
+
+// warnMissing logs the names of subscriptions that do not exist, each once.
+func (b *Bus) warnMissing(r *Record, missing []int) {
+	for _, i := range missing {
+		name := r.Targets[i]
+		b.mu.Lock()
+		known := b.missing[name]
+		if b.missing == nil {
+			b.missing = make(map[string]bool)
+		}
+		b.missing[name] = true
+		b.mu.Unlock()
+		if !known {
+			b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
+		}
+	}
+}
+
+// existsLocked notes that a subscription with these names exists.
+func (b *Bus) existsLocked(names []string) {
+	for _, name := range names {
 		delete(b.missing, name)
+		delete(b.removed, name)
 	}
 }
 
-// removedLocked notes that a subscription has ended.
-func (b *Bus) removedLocked(s *Subscription) {
-	if b.removed == nil {
-		b.removed = make(map[string]bool)
-	}
-	for _, name := range append(slices.Clone(s.formerly), s.id) {
-		b.removed[name] = true
-	}
-	standIn, _ := b.namedLocked(s.id)
-	standIn.door.adopt(&s.door)
-}
-
-// isAdopted reports whether a subscription has taken the place of a stand-in.
-func (b *Bus) isAdopted(s *Subscription) bool {
-	if s.door.circuit.gate.Load()&gateMissing == 0 {
-		return false
-	}
+// doorsOf returns the names under which a subscription has deliveries in the store.
+func (b *Bus) doorsOf(s *Subscription) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, exists := b.subscriptions.Find(s.id)
-	return exists
+	return slices.DeleteFunc(s.names(), func(name string) bool {
+		return s.left.Load() && b.removed[name] != s // another has it now
+	})
 }
 
-// namedLocked returns the subscription with a name, or its stand-in. It reports whether the name is
-// found to be missing for the first time.
-func (b *Bus) namedLocked(name string) (s *Subscription, isMissing bool) {
-	if s, ok := b.subscriptions.Find(name); ok {
-		return s, false
+// removedLocked notes that a subscription has ended: it dead-letters its deliveries in the store.
+func (b *Bus) removedLocked(s *Subscription) {
+	if b.removed == nil {
+		b.removed = make(map[string]*Subscription)
 	}
-	if s := b.missing[name]; s != nil {
-		return s, false
+	for _, name := range s.names() {
+		b.removed[name] = s
 	}
-	// Deliveries of a subscription that this process has removed are dead-lettered.
-	why, removed := uint64(gateMissing), b.removed[name]
-	if removed {
-		why = gateRemoved
-	}
-	s = &Subscription{bus: b, id: name, named: true, timeout: b.config.timeout}
-	s.door.limit, s.door.share, s.door.capacity, s.door.ledger = math.MaxInt32, math.MaxInt32, math.MaxInt, &b.ledger
-	s.door.circuit.init(b.config.circuit, b.time)
-	s.door.circuit.gate.Or(why)
-	s.retry.Store(&noRetry)
-	if b.config.isolation {
-		s.gate = keys.New[*dispatch](1)
-	}
-	if b.missing == nil {
-		b.missing = make(map[string]*Subscription)
-	}
-	b.missing[name] = s
-	return s, !removed
 }
 
 // endWaiters ends the waits for events that only the store has.

@@ -75,8 +75,8 @@ func (b *Bus) restart() {
 	f.order.Lock()
 	f.behind = true
 	for _, s := range b.list() {
-		s.door.forgetSpilled()
-		f.doors = append(append(f.doors, s.formerly...), s.id)
+		s.door.recover()
+		f.doors = append(f.doors, s.id)
 	}
 	f.order.Unlock()
 	f.mu.Lock()
@@ -108,7 +108,7 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 // dropAll drops the dispatches that wait in memory. Those that run follow when their calls end.
 func (b *Bus) dropAll() {
 	b.dropWaiting()
-	for _, s := range b.listAll() {
+	for _, s := range b.list() {
 		for _, d := range s.door.empty(b) {
 			b.leaveToStore(d)
 		}

@@ -32,9 +32,6 @@ func (p *storeProcess) subscribe(sub *storeSub) {
 	if chance(p.rng, 10) {
 		options = append(options, eventbus.LineCapacity(1+p.rng.IntN(4)))
 	}
-	if !simAdoptionKeepsOrder {
-		s.loosen(sub.index)
-	}
 	gone := false // guarded by storeModel.mu
 	made, err := p.bus.Subscribe(sub.pattern, p.handler(sub, &gone), options...)
 	s.mu.Lock()

@@ -25,13 +25,6 @@ var simStoreSeed = flag.Int64("storeseed", -1, "the one store schedule of TestSi
 // simStoreFails makes stores fail without a crash. The bus then restarts in place.
 const simStoreFails = true
 
-// simIsolationChanges lets a process have isolation and the next one not, or the other way round.
-const simIsolationChanges = false
-
-// simAdoptionKeepsOrder checks the order of a key at a subscription that is made, maybe under a new
-// name, while the bus has deliveries for it.
-const simAdoptionKeepsOrder = false
-
 // storeShare is the share of the store schedules of TestSimulation: one for so many others.
 const storeShare = 4
 
@@ -79,8 +72,6 @@ type storeSim struct {
 	subs  []*storeSub
 	n     int // processes so far
 	what  string
-
-	isolated bool
 
 	faultMu sync.Mutex // guards the following
 	faults  *rand.Rand
@@ -289,14 +280,12 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 		retries: rng.IntN(4), slow: pick(rng, 0, 0, 20, 90), bursts: chance(rng, 30), died: map[eventbus.LetterID]bool{},
 	}
 	queue, concurrency := 1+rng.IntN(20), 1+rng.IntN(6)
-	if s.n == 1 || simIsolationChanges {
-		s.isolated = chance(rng, 25)
-	}
+	isolated := chance(rng, 25)
 	options := []eventbus.Option{
 		eventbus.WithLogger(zap.NewNop()), eventbus.WithQueueCapacity(queue), eventbus.WithConcurrency(concurrency),
 		eventbus.WithTimeout(storeTimeout), eventbus.WithRetry(eventbus.MaxRetries(p.retries), eventbus.BaseDelay(pick(rng, 10*time.Millisecond, 100*time.Millisecond, time.Second))),
 	}
-	if s.isolated {
+	if isolated {
 		options = append(options, eventbus.WithIsolation())
 	}
 	circuit := chance(rng, 40)
@@ -315,7 +304,7 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 		p.claimCrashAt = 1 + rng.IntN(5)
 	}
 	p.what = fmt.Sprintf("%d: queue %d, concurrency %d, isolated %v, circuit %v, retries %d, slow %d%%, bursts %v, crash at batch %d, claim %d",
-		s.n, queue, concurrency, s.isolated, circuit, p.retries, p.slow, p.bursts, p.crashAt, p.claimCrashAt)
+		s.n, queue, concurrency, isolated, circuit, p.retries, p.slow, p.bursts, p.crashAt, p.claimCrashAt)
 	s.what += p.what + "\n"
 	store, err := s.data.Open()
 	if err != nil {

@@ -1,158 +1,145 @@
 package eventbus
 
-import "slices"
-
-// spill counts the deliveries that are parked at a door and that only the store has. Memory keeps
-// DefaultLineCapacity of them. The others, and from then on all that are parked, stay in the store
-// until the line is half empty. A door's mutex guards it.
+// spill is what a door knows of its deliveries in the store. Memory keeps DefaultLineCapacity parked
+// deliveries of a door. The others stay in the store until the line is half empty. While the store
+// may have one, all that come to the door go there too: they would overtake it. A door's mutex
+// guards it.
 type spill struct {
-	allowed bool           // the bus has a store, and LineCapacity and WhenFull are not set
-	count   int            // deliveries that this process has parked there
-	keys    map[string]int // of these, those with a key, by key
-	earlier []string       // names under which an earlier process may have parked others
-	asked   int            // claims that the feeder will make
+	allowed    bool           // the bus has a store, and LineCapacity and WhenFull are not set
+	stored     bool           // the store may have deliveries for the door
+	committing int            // deliveries that the store does not have yet
+	again      bool           // one has gone to the store since the last claim began
+	asked      bool           // the feeder will claim deliveries, or does
+	coming     map[string]int // claimed deliveries with a key that have not arrived, by key
 }
 
 // spillLocked notes that a delivery is parked in the store only. It has no seat.
 func (o *door) spillLocked(d *dispatch, reason parking) {
-	o.spill.count++
-	if d.key != "" {
-		if o.spill.keys == nil {
-			o.spill.keys = make(map[string]int)
-		}
-		o.spill.keys[d.key]++
-	}
+	o.spill.stored, o.spill.again = true, true
+	o.spill.committing++
 	o.circuit.gate.Or(gateLine)
 	if !parkingRules[reason].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
 }
 
-// orphan notes that a delivery is parked because its subscription does not exist. If one has taken
-// the place of the stand-in meanwhile, the delivery is counted there.
-func (b *Bus) orphan(standIn *Subscription, d *dispatch) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	o := &standIn.door
-	if s, ok := b.subscriptions.Find(standIn.id); ok {
-		o = &s.door
+// spilled notes that the store has a delivery of spillLocked.
+func (o *door) spilled() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill.committing--
+}
+
+// goesToStoreLocked reports whether a delivery would overtake another in the store, or on its way
+// from there.
+func (o *door) goesToStoreLocked(d *dispatch) bool {
+	return !d.isClaimed() && (o.spill.stored || d.key != "" && o.spill.coming[d.key] > 0)
+}
+
+// begin makes the feeder claim the deliveries that the store may have for the door. The feeder has
+// been asked.
+func (s *spill) begin() { s.stored, s.asked = true, true }
+
+// asksLocked reports whether the feeder must claim deliveries now.
+func (o *door) asksLocked() bool {
+	s := &o.spill
+	if !s.stored || s.asked || o.closed != "" || o.line.Taken() > o.capacity/2 {
+		return false
+	}
+	s.asked = true
+	return true
+}
+
+// claims begins a claim, and returns the largest number of deliveries to claim.
+func (o *door) claims(most int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill.again = false
+	return max(1, min(most, o.capacity-o.line.Taken()))
+}
+
+// claimed ends a claim. more is set if the store has others. It reports whether to tend the door,
+// which asks for them when it has room. A delivery that is not in the store yet tends it later.
+func (o *door) claimed(more bool) (tends bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := &o.spill
+	s.asked = false
+	if more || s.committing > 0 {
+		return more
+	}
+	s.stored = s.again
+	o.endLineLocked()
+	return s.stored
+}
+
+// comes notes that a delivery was claimed from those that are parked at the door. Until it arrives,
+// later ones of its key must not enter.
+func (o *door) comes(d *dispatch) {
+	d.origin.stored.claimed = true
+	if d.key == "" {
+		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.spillLocked(d, orphaned)
-}
-
-// adopt takes over the deliveries of the door before: of a stand-in when its subscription is made, or
-// of a subscription that ends. What was counted there is counted down here. Lock order: the door
-// before, then its heir.
-func (o *door) adopt(before *door) {
-	before.mu.Lock()
-	defer before.mu.Unlock()
-	left := before.spill
-	before.spill, before.heir = spill{}, o
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.spill.count += left.count
-	o.spill.earlier = append(o.spill.earlier, left.earlier...)
-	for key, n := range left.keys {
-		if o.spill.keys == nil {
-			o.spill.keys = make(map[string]int)
-		}
-		o.spill.keys[key] += n
+	if o.spill.coming == nil {
+		o.spill.coming = make(map[string]int)
 	}
-	if o.spill.any() {
-		o.circuit.gate.Or(gateLine)
-	}
-}
-
-// lockSpill locks the door that counts the deliveries of a door now, and returns it.
-func (o *door) lockSpill() *door {
-	o.mu.Lock()
-	for o.heir != nil {
-		heir := o.heir
-		o.mu.Unlock()
-		o = heir
-		o.mu.Lock()
-	}
-	return o
-}
-
-// unspill notes that a delivery was claimed. Its key stays with the door until it arrives there, see
-// arrivedLocked: otherwise a later one would arrive before it.
-func (o *door) unspill() {
-	o = o.lockSpill()
-	defer o.mu.Unlock()
-	o.spill.count = max(o.spill.count-1, 0)
+	o.spill.coming[d.key]++
+	o.circuit.gate.Or(gateLine)
+	d.origin.stored.comes = true
 }
 
 // arrivedLocked notes that a claimed delivery has a seat, enters, or does not come any more.
 func (o *door) arrivedLocked(d *dispatch) {
 	s := d.stored()
-	if s == nil || !s.spilled {
+	if s == nil || !s.comes {
 		return
 	}
-	s.spilled = false
-	keys := o.spill.keys
-	if keys[d.key] == 0 {
+	s.comes = false
+	coming := o.spill.coming
+	if coming[d.key] == 0 {
 		return // the store was reopened meanwhile
 	}
-	if keys[d.key]--; keys[d.key] == 0 {
-		delete(keys, d.key)
-		if len(keys) == 0 {
-			o.spill.keys = nil // a map keeps the memory of removed keys
+	if coming[d.key]--; coming[d.key] == 0 {
+		delete(coming, d.key)
+		if len(coming) == 0 {
+			o.spill.coming = nil // a map keeps the memory of removed keys
 		}
 	}
+	o.endLineLocked()
 }
 
 // arrived is arrivedLocked for a dispatch that settles or leaves memory.
 func (d *dispatch) arrived() {
-	if s := d.stored(); s == nil || !s.spilled {
+	if s := d.stored(); s == nil || !s.comes {
 		return
 	}
-	o := d.seatedAt().door.lockSpill()
+	o := &d.seatedAt().door
+	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.arrivedLocked(d)
 }
 
-// any reports whether the store may have deliveries of the door.
-func (s *spill) any() bool { return s.count > 0 || len(s.keys) > 0 || len(s.earlier) > 0 }
+// endLineLocked opens the fast way into the door again when nothing is parked there.
+func (o *door) endLineLocked() {
+	if o.line.Taken() == 0 && !o.spill.stored && len(o.spill.coming) == 0 {
+		o.circuit.gate.And(^uint64(gateLine))
+	}
+}
 
-// forgetSpilled begins anew, after the store was reopened.
-func (o *door) forgetSpilled() {
+// recover begins anew, after the store was reopened.
+func (o *door) recover() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill = spill{allowed: o.spill.allowed}
+	o.spill.begin()
+	o.circuit.gate.Or(gateLine)
 }
 
-// asksLocked returns the names under which to claim deliveries from the store now. Each is claimed
-// once.
-func (o *door) asksLocked(id string) (names []string) {
-	s := &o.spill
-	if s.asked > 0 || o.circuit.gate.Load()&gateMissing != 0 || o.closed != "" || o.line.Taken() > o.capacity/2 {
-		return nil
-	}
-	names, s.earlier = s.earlier, nil
-	if s.count > 0 && !slices.Contains(names, id) {
-		names = append(names, id)
-	}
-	s.asked = len(names)
-	return names
-}
-
-// claimed ends a claim of deliveries under a name. more is set if the store has others.
-func (o *door) claimed(name string, more bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.spill.asked = max(o.spill.asked-1, 0)
-	if more && !slices.Contains(o.spill.earlier, name) {
-		o.spill.earlier = append(o.spill.earlier, name)
-		o.circuit.gate.Or(gateLine)
-	}
-}
-
-// hasSpilled reports whether the door is open and the store has deliveries for it.
+// hasSpilled reports whether the door is open and the store may have deliveries for it.
 func (o *door) hasSpilled() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.spill.any() && o.closed == "" && o.circuit.gate.Load()&(gatePaused|gateOutage) == 0
+	return o.spill.stored && o.closed == "" && o.circuit.gate.Load()&(gatePaused|gateOutage) == 0
 }

@@ -180,7 +180,7 @@ type Record struct {
 	// The following change with each Batch.Update.
 
 	State    RecordState     `json:"state"`
-	Due      time.Time       `json:"due,omitzero"`   // of RecordWaiting and RecordScheduled
+	Due      time.Time       `json:"due,omitzero"`   // of RecordWaiting and RecordScheduled, at times of RecordParked
 	Door     string          `json:"door,omitempty"` // of RecordParked
 	Progress *RecordProgress `json:"progress,omitempty"`
 	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
@@ -302,8 +302,8 @@ const (
 	// ClaimDue claims records without a Key in RecordWaiting, and any in RecordScheduled, that are due
 	// at Now, in the order of Due, then Ref.
 	ClaimDue
-	// ClaimParked claims RecordParked with the Door, in the order of Position, then Ref: those without
-	// a Key, and those with Own. ClaimReady claims the others.
+	// ClaimParked claims RecordParked at one of Doors, in the order of Position, then Ref: those
+	// without a Key, and those with Own. ClaimReady claims the others.
 	ClaimParked
 	// ClaimEvent claims the RecordScheduled of Event, in the order of Ref.
 	ClaimEvent
@@ -314,7 +314,7 @@ type ClaimQuery struct {
 	Kind  ClaimKind
 	Limit int       // at least 1
 	Now   time.Time // for ClaimDue
-	Door  string    // for ClaimParked
+	Doors []string  // for ClaimParked; distinct
 	Event EventID   // for ClaimEvent
 }
 

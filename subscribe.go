@@ -93,8 +93,11 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
-	s.door.spill.allowed = b.store != nil && c.line == 0 && c.whenFull == WaitWhenFull
 	s.door.circuit.init(c.circuit, b.time)
+	if b.store != nil {
+		s.door.spill.allowed = c.line == 0 && c.whenFull == WaitWhenFull
+		s.door.recover()
+	}
 	s.ordering = make(semaphore, 1)
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
@@ -102,7 +105,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	runtime.Callers(3, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	if b.store != nil {
-		defer b.feeder.holdBack()(append(slices.Clone(c.formerly), c.name))
+		defer b.feeder.holdBack()(c.name)
 		s.id = c.name
 		s.obey(b.orderOf(s.id)) // before its first delivery
 	}
@@ -127,7 +130,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 			break
 		}
 	}
-	b.adoptLocked(s, taken)
+	b.existsLocked(taken)
 	b.subscriptions.Add(s)
 	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)
@@ -141,6 +144,9 @@ func (s *Subscription) ID() string {
 	}
 	return s.id
 }
+
+// names returns the names of Formerly and Named.
+func (s *Subscription) names() []string { return append(slices.Clone(s.formerly), s.id) }
 
 // owns reports whether Named or Formerly gives the subscription a name.
 func (s *Subscription) owns(name string) bool {
@@ -196,7 +202,7 @@ func (s *Subscription) Unsubscribe() {
 	}
 	b.mu.Unlock()
 	if b.store != nil {
-		b.feeder.askDoors([]string{s.id})
+		b.feeder.askDoor(s.id)
 	}
 	b.freed() // the share of the last subscription has ended
 }
@@ -239,13 +245,18 @@ func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targe
 	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.Of(eventType)}
 	t.retry = b.retryInForce(subscriptions)
 	if b.store != nil {
-		t.recorded = make([]string, len(subscriptions))
-		for i, s := range subscriptions {
-			t.recorded[i] = s.id
-		}
+		t.recorded = namesOf(subscriptions)
 	}
 	b.isolate(t)
 	return t
+}
+
+func namesOf(subscriptions []*Subscription) []string {
+	ids := make([]string, len(subscriptions))
+	for i, s := range subscriptions {
+		ids[i] = s.id
+	}
+	return ids
 }
 
 // recordedAt returns the recorded name of one subscription.

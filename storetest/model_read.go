@@ -100,7 +100,7 @@ func (r *row) matches(q eventbus.ClaimQuery, lease int64) bool {
 	case eventbus.ClaimDue:
 		return r.isTimed() && !r.Due.After(q.Now)
 	case eventbus.ClaimParked:
-		return r.State == eventbus.RecordParked && r.Door == q.Door && (r.Key == "" || r.freedIn == lease)
+		return r.State == eventbus.RecordParked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == lease)
 	case eventbus.ClaimEvent:
 		return r.State == eventbus.RecordScheduled && r.ID == q.Event
 	}

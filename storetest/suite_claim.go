@@ -26,7 +26,7 @@ var claimTests = []conformanceTest{
 // ClaimReady and ClaimParked claim in the order of Position, then Ref.
 func testClaimOrder(t *testing.T, r *rig) {
 	s := r.open(t)
-	for _, q := range []eventbus.ClaimQuery{{Kind: eventbus.ClaimReady, Limit: 2}, {Kind: eventbus.ClaimParked, Limit: 2, Door: "door"}} {
+	for _, q := range []eventbus.ClaimQuery{{Kind: eventbus.ClaimReady, Limit: 2}, {Kind: eventbus.ClaimParked, Limit: 2, Doors: []string{"door"}}} {
 		of := func(n *eventbus.Record) {
 			if q.Kind == eventbus.ClaimParked {
 				parked("door")(n)
@@ -50,10 +50,10 @@ func testClaimOnlyItsKind(t *testing.T, r *rig) {
 	requireRecords(t, []*eventbus.Record{isReady}, claimReady(t, s))
 	require.Empty(t, claimReady(t, s))
 	requireRecords(t, []*eventbus.Record{isWaiting, isScheduled}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: noon}).Records)
-	for _, q := range []eventbus.ClaimQuery{{Kind: eventbus.ClaimParked, Door: "other"}, {Kind: eventbus.ClaimParked}, {Kind: eventbus.ClaimEvent, Event: isParked.ID}} {
+	for _, q := range []eventbus.ClaimQuery{{Kind: eventbus.ClaimParked, Doors: []string{"other"}}, {Kind: eventbus.ClaimParked}, {Kind: eventbus.ClaimEvent, Event: isParked.ID}} {
 		require.Empty(t, claim(t, s, q).Records)
 	}
-	requireRecords(t, []*eventbus.Record{isParked}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door"}).Records)
+	requireRecords(t, []*eventbus.Record{isParked}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records)
 }
 
 func testClaimLimit(t *testing.T, r *rig) {
@@ -95,7 +95,7 @@ func testClaimKeyed(t *testing.T, r *rig) {
 	one.Leased, two.Leased, three.Leased = false, false, false
 	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{one, two, three}})
 	requireRecords(t, []*eventbus.Record{three}, claimReady(t, s))
-	again := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door"}).Records
+	again := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records
 	requireRecords(t, []*eventbus.Record{two}, again)
 	require.True(t, again[0].Own)
 	require.NoError(t, s.Reopen(t.Context()))
@@ -147,13 +147,18 @@ func testClaimParked(t *testing.T, r *rig) {
 	a, b, c := ready(parked("door"), key("k")), ready(parked("door 2")), ready(parked("door"))
 	insert(t, s, a, b, c)
 	s = r.reopen(t, s)
-	requireRecords(t, []*eventbus.Record{c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door"}).Records)
+	requireRecords(t, []*eventbus.Record{c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records)
 	requireRecords(t, []*eventbus.Record{a}, claimReady(t, s))
 	a.Leased, c.Leased = false, false
 	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{a, c}})
 	require.Empty(t, claimReady(t, s))
-	requireRecords(t, []*eventbus.Record{a, c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door"}).Records)
-	requireRecords(t, []*eventbus.Record{b}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door 2"}).Records)
+	requireRecords(t, []*eventbus.Record{a, c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records)
+	requireRecords(t, []*eventbus.Record{b}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door 2"}}).Records)
+	a.Leased, b.Leased, c.Leased, a.Due = false, false, false, noon
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{a, b, c}})
+	both := eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door 2", "door"}, Limit: 2}
+	requireRecords(t, []*eventbus.Record{a, b}, claim(t, s, both).Records)
+	requireRecords(t, []*eventbus.Record{c}, claim(t, s, both).Records)
 }
 
 // ClaimEvent claims the scheduled records of an event, whatever their Due.

@@ -167,7 +167,7 @@ func (r *oracleRecord) isFor(q eventbus.ClaimQuery) bool {
 		}
 		return q.Now.Compare(r.Due) >= 0
 	case eventbus.ClaimParked:
-		return r.State == eventbus.RecordParked && q.Door == r.Door && (r.Own || r.Key == "")
+		return r.State == eventbus.RecordParked && slices.Contains(q.Doors, r.Door) && (r.Own || r.Key == "")
 	case eventbus.ClaimEvent:
 		return r.State == eventbus.RecordScheduled && q.Event == r.ID
 	}

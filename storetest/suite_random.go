@@ -214,7 +214,7 @@ func (w *walk) progress(r *eventbus.Record) {
 func (w *walk) claimSome(step int) {
 	q := eventbus.ClaimQuery{
 		Kind: eventbus.ClaimKind(w.IntN(4)), Limit: 1 + w.IntN(5), Now: w.now,
-		Door: fmt.Sprint("door", w.IntN(2)), Event: w.ids[w.IntN(len(w.ids))],
+		Doors: [][]string{nil, {"door0"}, {"door1"}, {"door1", "door0"}}[w.IntN(4)], Event: w.ids[w.IntN(len(w.ids))],
 	}
 	want, got := w.claim(q), claim(w.t, w.s, q)
 	require.Equal(w.t, recordTexts(want.Records), recordTexts(got.Records), "step %d: %+v", step, q)

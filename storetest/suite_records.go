@@ -41,7 +41,7 @@ func testEveryField(t *testing.T, r *rig) {
 	}
 	s = r.reopen(t, s)
 	last := noon.Add(10_000 * time.Hour)
-	parkedAt := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Door: "door parked"})
+	parkedAt := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door parked"}})
 	requireRecords(t, records[3:], parkedAt.Records)
 	requireRecords(t, records[2:3], claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: records[2].ID}).Records)
 	requireRecords(t, records[:1], claimReady(t, s))

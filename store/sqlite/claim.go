@@ -269,14 +269,16 @@ func (f *finder) eachOwner(from string, args []any, visit func(owner int64) erro
 
 func (f *finder) parked() (found []candidate, err error) {
 	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked + " AND door = ? AND "
-	err = f.eachOwner(from, []any{f.q.Door}, func(owner int64) error {
-		if owner == -f.state.epoch {
-			return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? ORDER BY position, ref LIMIT ?",
-				f.q.Door, owner, f.q.Limit+1)
-		}
-		return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? AND kind = ? ORDER BY position, ref LIMIT ?",
-			f.q.Door, owner, int64(eventbus.RecordParked), f.q.Limit+1)
-	})
+	for _, door := range f.q.Doors {
+		err = errors.Join(err, f.eachOwner(from, []any{door}, func(owner int64) error {
+			if owner == -f.state.epoch {
+				return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? ORDER BY position, ref LIMIT ?",
+					door, owner, f.q.Limit+1)
+			}
+			return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? AND kind = ? ORDER BY position, ref LIMIT ?",
+				door, owner, int64(eventbus.RecordParked), f.q.Limit+1)
+		}))
+	}
 	return found, err
 }
 

@@ -25,7 +25,6 @@ type crashOracle struct {
 	life       int
 	faults     int // of this process
 	mailLeft   bool
-	mailLate   bool     // the subscription mail is made while the bus runs
 	clean      bool     // the process ended by Shutdown
 	manyGone   []string // subscriptions whose letters of earlier processes were all replayed or purged
 	violations []string
@@ -92,7 +91,6 @@ func (o *crashOracle) violate(clause string, e *crashEvent, format string, args 
 // begin starts the books of a process.
 func (o *crashOracle) begin(spec *crashSpec) {
 	o.life, o.faults, o.mailLeft, o.clean, o.manyGone = spec.Life, 0, false, false, nil
-	o.mailLate = spec.Mail == mailLate
 }
 
 func (e *crashEvent) target(name string) *crashTarget {
@@ -304,15 +302,9 @@ func (o *crashOracle) checkAttempt(e *crashEvent, t *crashTarget, attempt, repla
 	}
 }
 
-// checkAdoption also checks the order of keys at a subscription that is made while the bus runs, and
-// adopts deliveries of earlier processes. The bus does not keep it yet: deliveries that were claimed
-// before the subscription existed park in the store as orphans, and later events of their keys
-// overtake them.
-const checkAdoption = false
-
 // checkOrder checks the order of a key. A replay joins at the end, so it has no place in it.
 func (o *crashOracle) checkOrder(e *crashEvent, t *crashTarget, replays int) {
-	if e.key == "" || replays > 0 || t.name == subMail && o.mailLate && !checkAdoption {
+	if e.key == "" || replays > 0 {
 		return
 	}
 	at := e.key + " " + t.name
