@@ -112,59 +112,66 @@ func (f *feeder) divideRecord(batch *Batch, r *Record) (entering []*Record) {
 	b := f.bus
 	to, missing := b.targetsOf(r)
 	b.warnMissing(r, missing)
-	isMissing := func(i int) bool { return slices.Contains(missing, i) }
-	d := b.restore(r, to)
-	next := int(d.next)
-	switch remain := len(to.subscriptions) - next; {
+	switch {
 	case r.State == RecordScheduled:
 		if len(missing) > 0 { // its copies are divided when they are claimed
 			f.fallBehind()
 		}
 		return []*Record{r}
-	case len(r.Targets) > 1 && b.config.isolation:
-	case !slices.ContainsFunc(missing, func(i int) bool { return i >= next }):
+	case len(missing) == 0 && (len(r.Targets) == 1 || !b.config.isolation):
 		return []*Record{r}
-	case remain == 1 && d.isLast():
+	}
+	d := b.restore(r, to)
+	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
+	isolates := b.config.isolation && len(r.Targets) > 1
+	switch {
+	case len(missing) == 0 && !isolates:
+		return []*Record{r}
+	case d.isLast() && !isolates: // the record itself parks
 		d.narrow()
 		parked := b.progressRecord(d, RecordParked)
-		parked.Door, parked.Due = r.Targets[next], r.Due
+		parked.Door, parked.Due = r.Targets[d.next], r.Due
 		batch.Update = append(batch.Update, parked)
 		b.countDivided(r, 1)
 		return nil
 	}
-	var parts []*Record
-	together := *r // the other targets, with the progress of all
+	parts := b.parts(r, d, missing)
+	batch.Delete, batch.New = append(batch.Delete, r.Ref), append(batch.New, parts...)
+	b.countDivided(r, int64(len(parts)))
+	return slices.DeleteFunc(parts, func(part *Record) bool { return !part.Leased })
+}
+
+// parts returns the records that replace one with several targets.
+func (b *Bus) parts(r *Record, d *dispatch, missing []int) (parts []*Record) {
+	next := int(d.next)
+	together := *r // the targets that stay in one record, with the progress of all
 	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
-	for i := next; i < len(to.subscriptions); i++ {
-		if !b.config.isolation && !isMissing(i) {
+	for i := next; i < len(r.Targets); i++ {
+		isMissing := slices.Contains(missing, i)
+		if !isMissing && !b.config.isolation {
 			together.Targets = append(together.Targets, r.Targets[i])
 			continue
 		}
 		d.next = int32(i)
-		part := b.newRecord(d.splitOff(b.policy(to)), RecordReady)
+		part := b.newRecord(d.splitOff(b.policy(d.to)), RecordReady)
 		if i == next && r.State == RecordWaiting {
 			part.State, part.Due = RecordWaiting, r.Due
 		}
-		if isMissing(i) {
+		if isMissing {
 			part.State, part.Door = RecordParked, r.Targets[i]
 		}
 		parts = append(parts, part)
 	}
 	if len(together.Targets) > next {
-		if isMissing(next) {
+		if slices.Contains(missing, next) { // for which it waits
 			together.State, together.Due = RecordReady, time.Time{}
 		}
 		parts = append(parts, &together)
 	}
 	for _, part := range parts {
-		part.Position, part.Own = r.Position, true
-		if part.Leased = part.State != RecordParked; part.Leased {
-			entering = append(entering, part)
-		}
+		part.Position, part.Own, part.Leased = r.Position, true, part.State != RecordParked
 	}
-	batch.Delete, batch.New = append(batch.Delete, r.Ref), append(batch.New, parts...)
-	b.countDivided(r, int64(len(parts)))
-	return entering
+	return parts
 }
 
 // fallBehind makes new events wait in the store until the feeder has claimed what is there.
