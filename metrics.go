@@ -1,6 +1,8 @@
 package eventbus
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -39,8 +41,14 @@ type Metrics struct {
 	DeadLetters    int
 	LettersEvicted int64
 	// Store counts the records and letters of the store, those of other processes included. It is nil
-	// for a bus in memory. It is the last known value after Shutdown, or while the store fails.
+	// for a bus in memory. While the store does not answer, and after Shutdown, it is the last known
+	// value.
 	Store *StoreStats
+	// StoreAt is when Store was read, by the bus's clock. It is zero if it never was.
+	StoreAt time.Time
+	// StoreError is why Store is not current. It is empty if Metrics has read Store, and for a bus in
+	// memory. Metrics waits up to 1 s for the store.
+	StoreError string
 	// Behind is set while the bus has yet to claim records of the store: those of an earlier process,
 	// of another process, of a new subscription, and those for which memory had no room.
 	Behind bool
@@ -229,7 +237,8 @@ func (b *Bus) Metrics() Metrics {
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
-	if m.Store = b.storeStats(); m.Store != nil {
+	if b.store != nil {
+		b.storeMetrics(&m)
 		m.DeadLetters = int(m.Store.Letters)
 		m.Behind = b.isBehindStore()
 	} else {
@@ -248,6 +257,54 @@ func (b *Bus) Metrics() Metrics {
 		m.Subscriptions = append(m.Subscriptions, s.metrics())
 	}
 	return m
+}
+
+// storeMetrics reads the counts of the store, or takes the last known ones.
+func (b *Bus) storeMetrics(m *Metrics) {
+	err := b.readStats()
+	if err != nil {
+		m.StoreError = err.Error()
+	}
+	m.Store = new(StoreStats)
+	if known := b.stats.last.Load(); known != nil {
+		*m.Store, m.StoreAt = known.StoreStats, known.at
+	}
+}
+
+// storeStats has the last known counts of the store.
+type storeStats struct {
+	last    atomic.Pointer[knownStats]
+	reading atomic.Int64
+}
+
+type knownStats struct {
+	StoreStats
+	at time.Time
+}
+
+// statsPatience is how long Metrics waits for the store.
+const statsPatience = time.Second
+
+// maxStatsReads bounds the goroutines that wait for a store that hangs.
+const maxStatsReads = 64
+
+var errStatsPending = errors.New("eventbus: store does not answer: too many calls of Stats are in progress")
+
+// readStats updates the last known counts.
+func (b *Bus) readStats() error {
+	if b.stats.reading.Load() >= maxStatsReads {
+		return errStatsPending
+	}
+	at := b.time.Now().UTC
+	stats, err := within(statsPatience, func(ctx context.Context) (StoreStats, error) {
+		b.stats.reading.Add(1)
+		defer b.stats.reading.Add(-1)
+		return b.store.Stats(ctx)
+	})
+	if err == nil {
+		b.stats.last.Store(&knownStats{stats, at})
+	}
+	return err
 }
 
 // isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.

@@ -69,6 +69,11 @@ func WithIdempotencyWindow(d time.Duration) Option {
 // lease. A record is leased while the bus with the lease has it in memory. Only that bus changes
 // it. All other records are free: any bus may claim them once it has the lease.
 //
+// The methods that take a context return soon after it has ended. A method that hangs does not block
+// Shutdown, but Start, and a Publish that waits for Start to claim. Submit and Watch, and functions on
+// goroutines of the store, must not panic. The bus treats a panic of any other method as an error: after one
+// in Claim, it restarts in place.
+//
 // The methods are safe for concurrent use. All times are in UTC, in the years 0 to 9999, see
 // Batch.CheckTimes; those of queries may be others.
 type Store interface {
