@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -49,6 +50,9 @@ type Metrics struct {
 	// StoreError is why Store is not current. It is empty if Metrics has read Store, and for a bus in
 	// memory. Metrics waits up to 1 s for the store.
 	StoreError string
+	// Orphaned counts the deliveries of Store.Parked whose subscription does not exist on this bus, by
+	// its name. It is as current as Store, and counts up to 100,000 in all.
+	Orphaned map[string]int64
 	// Behind is set while the bus has yet to claim records of the store: those of an earlier process,
 	// of another process, of a new subscription, and those for which memory had no room.
 	Behind bool
@@ -267,7 +271,7 @@ func (b *Bus) storeMetrics(m *Metrics) {
 	}
 	m.Store = new(StoreStats)
 	if known := b.stats.last.Load(); known != nil {
-		*m.Store, m.StoreAt = known.StoreStats, known.at
+		*m.Store, m.StoreAt, m.Orphaned = known.StoreStats, known.at, maps.Clone(known.orphaned)
 	}
 }
 
@@ -279,7 +283,8 @@ type storeStats struct {
 
 type knownStats struct {
 	StoreStats
-	at time.Time
+	orphaned map[string]int64
+	at       time.Time
 }
 
 // statsPatience is how long Metrics waits for the store.
@@ -295,16 +300,35 @@ func (b *Bus) readStats() error {
 	if b.stats.reading.Load() >= maxStatsReads {
 		return errStatsPending
 	}
-	at := b.time.Now().UTC
-	stats, err := within(statsPatience, func(ctx context.Context) (StoreStats, error) {
+	stats, err := within(statsPatience, func(ctx context.Context) (known *knownStats, err error) {
 		b.stats.reading.Add(1)
 		defer b.stats.reading.Add(-1)
-		return b.store.Stats(ctx)
+		known = &knownStats{at: b.time.Now().UTC}
+		if known.StoreStats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
+			known.orphaned, err = b.store.Parked(ctx, b.knownNames())
+		}
+		return known, err
 	})
 	if err == nil {
-		b.stats.last.Store(&knownStats{stats, at})
+		b.stats.last.Store(stats)
 	}
 	return err
+}
+
+// knownNames returns the names under which deliveries are no orphans: of the subscriptions, and of
+// those that this process has ended, whose deliveries are dead-lettered.
+func (b *Bus) knownNames() map[string]bool {
+	names := make(map[string]bool)
+	for _, s := range b.list() {
+		names[s.id] = true
+		for _, name := range s.formerly {
+			names[name] = true
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.Copy(names, b.removed)
+	return names
 }
 
 // isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.

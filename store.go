@@ -121,6 +121,10 @@ type Store interface {
 	// Stats counts what the store has.
 	Stats(ctx context.Context) (StoreStats, error)
 
+	// Parked counts the records in RecordParked by Door, free and leased, without the doors in except.
+	// It stops after 100,000 records.
+	Parked(ctx context.Context, except map[string]bool) (map[string]int64, error)
+
 	// Watch calls changed within 250 ms after another process has committed. It is a hint: it may come
 	// without a change. changed must not block. stop ends the calls, and waits for one in progress.
 	Watch(changed func()) (stop func())

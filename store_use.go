@@ -103,6 +103,10 @@ func (s *guardedStore) Stats(ctx context.Context) (StoreStats, error) {
 	return guard(s, "Stats", func() (StoreStats, error) { return s.Store.Stats(ctx) })
 }
 
+func (s *guardedStore) Parked(ctx context.Context, except map[string]bool) (map[string]int64, error) {
+	return guard(s, "Parked", func() (map[string]int64, error) { return s.Store.Parked(ctx, except) })
+}
+
 func (s *guardedStore) Reopen(ctx context.Context) error {
 	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.Store.Reopen(ctx) })
 	return err

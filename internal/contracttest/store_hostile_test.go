@@ -57,6 +57,11 @@ func (s *spyStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
 	return s.Store.Stats(ctx)
 }
 
+func (s *spyStore) Parked(ctx context.Context, except map[string]bool) (map[string]int64, error) {
+	s.enter("Parked")
+	return s.Store.Parked(ctx, except)
+}
+
 func (s *spyStore) Reopen(ctx context.Context) error {
 	s.enter("Reopen")
 	return s.Store.Reopen(ctx)
