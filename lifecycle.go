@@ -143,9 +143,19 @@ func (b *Bus) awaitEnd() {
 		before := now
 		if now = progress(); now == before {
 			b.end(b.unconfirmed())
+			b.freePublishers()
 			return
 		}
 	}
+}
+
+// freePublishers ends the wait of publishers for a claim that hangs. The store keeps their events.
+func (b *Bus) freePublishers() {
+	f := b.feeder
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.catching = false
+	f.caught.Broadcast()
 }
 
 // finish drains the bus, dead-letters held deliveries and scheduled events, and ends the

@@ -70,9 +70,9 @@ func WithIdempotencyWindow(d time.Duration) Option {
 // it. All other records are free: any bus may claim them once it has the lease.
 //
 // The methods that take a context return soon after it has ended. A method that hangs does not block
-// Shutdown, but Start, and a Publish that waits for Start to claim. Submit and Watch, and functions on
-// goroutines of the store, must not panic. The bus treats a panic of any other method as an error: after one
-// in Claim, it restarts in place.
+// Shutdown. While Claim hangs, Start and Publish may block beyond their contexts. Submit and Watch, and
+// functions on goroutines of the store, must not panic. A panic of any other method is an error of that
+// call: after one in Claim, the bus restarts in place.
 //
 // The methods are safe for concurrent use. All times are in UTC, in the years 0 to 9999, see
 // Batch.CheckTimes; those of queries may be others.

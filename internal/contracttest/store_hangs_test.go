@@ -170,6 +170,70 @@ func TestS2_ABatchThatIsNeverConfirmedDoesNotBlockShutdown(t *testing.T) {
 	})
 }
 
+// Publishers that wait while the bus claims the last records, and a Cancel, end too.
+func TestS2_NoCallWaitsForAStoreThatHangsAfterShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk, hangs, silent := newDisk(), newHang(), newHang()
+		ready := 0
+		bus := disk.spy(t, &spyStore{
+			claim: func(_ context.Context, q eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+				if q.Kind == eventbus.ClaimReady && hangs.on.Load() {
+					if ready++; ready == 2 { // the bus catches up
+						hangs.wait()
+					}
+				}
+				return next()
+			},
+			submit: func(b *eventbus.Batch, done func(error)) bool {
+				if silent.on.Load() {
+					go func() { silent.wait(); done(eventbus.ErrStoreFailed) }()
+				}
+				return silent.on.Load()
+			},
+		})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		first, second := mustPublish(t, bus, "a", "1", eventbus.After(time.Hour)), mustPublish(t, bus, "a", "2", eventbus.After(time.Hour))
+		silent.on.Store(true)
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, bus.Cancel(brief, first), context.DeadlineExceeded)
+		results := make(chan error, 2)
+		go func() { results <- bus.Cancel(context.Background(), second) }()
+		hangs.on.Store(true)
+		other := disk.Beside()
+		committed := make(chan error, 1)
+		other.Submit(&eventbus.Batch{Now: time.Now().UTC()}, func(err error) { committed <- err })
+		require.NoError(t, <-committed)
+		time.Sleep(time.Second)
+		go func() {
+			_, err := bus.Publish(context.Background(), "a", "3")
+			results <- err
+		}()
+		synctest.Wait()
+		require.Equal(t, []string{"Claim"}, requireGivenUp(t, bus).Calls)
+		for range cap(results) {
+			select {
+			case err := <-results:
+				require.ErrorIs(t, err, eventbus.ErrShutdown)
+			default:
+				require.FailNow(t, "a caller waits for the store after Shutdown")
+			}
+		}
+		close(hangs.release)
+		close(silent.release)
+		time.Sleep(time.Minute)
+		require.NoError(t, other.Close(t.Context()))
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		time.Sleep(2 * time.Hour)
+		require.ElementsMatch(t, []string{"mail 1 1", "mail 2 1"}, disk.took())
+		shutdown(t, again)
+	})
+}
+
 // A store that is slow, and confirms one batch after the other, has the time that it needs.
 func TestS2_ShutdownWaitsForAStoreThatIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
