@@ -373,6 +373,7 @@ func TestS3_AStoreThatPanicsDoesNotKillTheProcess(t *testing.T) {
 		}}))
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
+		synctest.Wait() // the claims of Start have ended
 
 		in.Store("Claim")
 		mustPublish(t, bus, "a", "x", eventbus.After(time.Second))
