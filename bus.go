@@ -48,7 +48,8 @@ type Bus struct {
 	doors   *delay.Queue[*Subscription] // doors to tend at a time
 	watch   *deadline.Watch[call]
 	letters *letterQueue
-	store   Store // nil: memory only
+	store   Store         // nil: memory only
+	guarded *guardedStore // the same
 	feeder  *feeder
 	// recorder records a change and then calls done: submit, or the simulation's hook. nil: changes
 	// apply at once.
@@ -60,7 +61,7 @@ type Bus struct {
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
-	lastStats atomic.Pointer[StoreStats] // the last answer of the store
+	stats     storeStats
 	abandoned abandonedCalls
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
 	fullLines atomic.Int32 // doors with room != nil
@@ -80,7 +81,8 @@ type Bus struct {
 	leftKeys sync.Map      // leftKey to nil, see noteLeft
 	leaving  chan struct{} // closed when ending has been set
 	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
-	closed   chan struct{} // closed when Shutdown is done
+	gaveUp   chan struct{} // closed when Shutdown gives up on a store that does not answer
+	closed   chan struct{} // closed when Shutdown is done, or has given up
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
@@ -89,8 +91,10 @@ type Bus struct {
 	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
 	cause         error         // of the cut
+	storeErr      error         // of a store that did not close
 	cutEnded      chan struct{} // closed when cut is done; nil if there was none
 	unfinished    []DeadLetter  // with the reason shutdown
+	ended         bool          // closed is closed
 	shutdownErr   error         // valid once closed is closed
 }
 
@@ -101,8 +105,9 @@ type keyGate = keys.Gate[*dispatch]
 // keyGates is the number of shards of a bus's key gate.
 const keyGates = 32
 
-// New returns a bus. It starts no goroutine. Events wait until Start. The error is an *OptionError, or
-// that of the store. A failed New does not close the store.
+// New returns a bus. It leaves no goroutine. Events wait until Start. With a store, New reads the
+// operators' orders, and waits up to 10 s for them. The error is an *OptionError, or that of the
+// store. A failed New does not close the store.
 func New(opts ...Option) (*Bus, error) {
 	c, err := newConfig(opts)
 	if err != nil {
@@ -118,6 +123,7 @@ func New(opts ...Option) (*Bus, error) {
 		halts:         halts{cut: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
+		gaveUp:        make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		types:         capped.New[typeCounters](maxTypes),
@@ -144,7 +150,8 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, b.due)
 	if c.store != nil {
-		b.store, b.feeder, b.recorder = c.store, newFeeder(b), b.submit
+		b.guarded = &guardedStore{Store: c.store, log: b.log, calls: make(map[string]int)}
+		b.store, b.feeder, b.recorder = b.guarded, newFeeder(b), b.submit
 		if err := b.useStore(); err != nil {
 			return nil, fmt.Errorf("New: %w", err)
 		}
@@ -163,7 +170,10 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
 	if b.store != nil {
-		if err := errors.Join(b.loadOrders(), b.countUnsettled()); err != nil {
+		_, err := within(newPatience, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, errors.Join(b.loadOrders(ctx), b.countUnsettled(ctx))
+		})
+		if err != nil {
 			b.releaseStore()
 			return nil, fmt.Errorf("New: %w", err)
 		}

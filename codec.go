@@ -150,9 +150,22 @@ func (b *Bus) restore(r *Record, to *targets) *dispatch {
 		b.restoreProgress(d, r.Progress, fromNow)
 	}
 	if r.State != RecordScheduled && !r.Due.IsZero() {
-		d.ensureStory().notBefore = fromNow(r.Due)
+		d.ensureStory().notBefore = fromNow(r.dueAfter(now.UTC))
 	}
 	return d
+}
+
+// dueAfter returns the Due of a waiting record. If the clock was set back after the failure that it
+// follows, the whole delay begins now: otherwise the retry would be late by as much.
+func (r *Record) dueAfter(now time.Time) time.Time {
+	if r.Progress == nil || len(r.Progress.Failures) == 0 {
+		return r.Due
+	}
+	last := r.Progress.Failures[len(r.Progress.Failures)-1].Time
+	if last.After(now) {
+		return now.Add(r.Due.Sub(last))
+	}
+	return r.Due
 }
 
 func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.Time) int64) {

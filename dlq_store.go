@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -122,24 +123,8 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter) (inserte
 	return len(letters), 0, b.commit(ctx, &Batch{Now: b.time.Now().UTC, Bury: letters})
 }
 
-// storeStats returns a copy of what the store has, or nil for a bus in memory. If the store does not
-// answer, it is the last answer.
-func (b *Bus) storeStats() *StoreStats {
-	if b.store == nil {
-		return nil
-	}
-	if stats, err := b.store.Stats(context.Background()); err == nil {
-		b.lastStats.Store(&stats)
-	}
-	var last StoreStats
-	if known := b.lastStats.Load(); known != nil {
-		last = *known
-	}
-	return &last
-}
-
-// commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, the
-// outcome is unknown.
+// commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, or Shutdown
+// gives up on the store, the outcome is unknown.
 func (b *Bus) commit(ctx context.Context, batch *Batch) error {
 	committed := make(chan error, 1)
 	b.store.Submit(batch, func(err error) { committed <- err })
@@ -148,5 +133,7 @@ func (b *Bus) commit(ctx context.Context, batch *Batch) error {
 		return err
 	case <-ctx.Done():
 		return contextError(ctx)
+	case <-b.gaveUp:
+		return fmt.Errorf("the outcome is unknown: %w", ErrShutdown)
 	}
 }

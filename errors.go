@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -275,8 +274,8 @@ type ShutdownError struct {
 	Unfinished []DeadLetter
 	// Abandoned names the handlers that are still running.
 	Abandoned []AbandonedHandler
-	// Cause is the context's error or ErrNotStarted. It is nil if everything ended but held and
-	// scheduled events.
+	// Cause is the context's error or ErrNotStarted, joined with the error of a store that did not
+	// close. It is nil if everything ended but held and scheduled events.
 	Cause error
 }
 
@@ -288,7 +287,7 @@ func (e *ShutdownError) Error() string {
 		why = "left handlers running"
 	case e.Cause == nil:
 		why = "left held deliveries or scheduled events"
-	case errchain.Is(e.Cause, ErrNotStarted):
+	case e.Cause == ErrNotStarted: //nolint:errorlint // alone, not joined with the store's error
 		why = "came before Start"
 	}
 	fmt.Fprintf(&b, "eventbus: shutdown %s: unfinished: %d, handlers still running: %d",
@@ -307,6 +306,23 @@ func (e *ShutdownError) Error() string {
 
 // Unwrap returns the cause, which may be nil.
 func (e *ShutdownError) Unwrap() error { return e.Cause }
+
+// UnconfirmedError reports what a store had not confirmed when Shutdown gave up on it. The next
+// process recovers: of each change, the store has all or nothing.
+type UnconfirmedError struct {
+	Calls      []string // methods of Store that had not returned, sorted
+	Recording  int64    // dispatches with a submitted change
+	Publishing int64    // publications and replays in progress
+}
+
+func (e *UnconfirmedError) Error() string {
+	calls := "none"
+	if len(e.Calls) > 0 {
+		calls = strings.Join(e.Calls, ", ")
+	}
+	return fmt.Sprintf("eventbus: store does not answer: calls in progress: %s; changes of dispatches not confirmed: %d, publications: %d",
+		calls, e.Recording, e.Publishing)
+}
 
 type permanentError struct{ err error }
 

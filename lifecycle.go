@@ -84,7 +84,12 @@ func (b *Bus) start(ctx context.Context) error {
 // ended it leaves unfinished dispatches there too. It then closes the store. If that fails, the
 // error is a *ShutdownError with the store's error as its cause.
 //
-// Afterwards no goroutine of the bus runs, except those of abandoned handlers. Metrics stay
+// A store that hangs does not block Shutdown for ever. Once ctx has ended and the store has confirmed
+// nothing for 2 s, Shutdown returns a *ShutdownError whose cause matches *UnconfirmedError. No
+// accepted event is lost: the next process recovers as after a crash. Goroutines that wait for the
+// store remain until it answers. They then complete the shutdown.
+//
+// Otherwise no goroutine of the bus runs afterwards, except those of abandoned handlers. Metrics stay
 // readable, and so do dead letters in memory.
 func (b *Bus) Shutdown(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
@@ -112,9 +117,45 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	case <-b.closed:
 	case <-ended:
 		b.cutBecause(ctx)
-		<-b.closed
+		b.awaitEnd()
 	}
 	return b.shutdownErr
+}
+
+// storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has
+// ended.
+const storeGrace = 2 * time.Second
+
+// awaitEnd waits for the end of Shutdown after its cut, and gives up on a store that does not answer.
+func (b *Bus) awaitEnd() {
+	if b.store == nil {
+		<-b.closed
+		return
+	}
+	// After the cut, a confirmed change opens a dispatch or removes one from memory.
+	progress := func() int64 { return b.ledger.opened() + b.ledger.settled() }
+	for now := progress(); ; {
+		select {
+		case <-b.closed:
+			return
+		case <-time.After(storeGrace): // in the runtime's time, like the context
+		}
+		before := now
+		if now = progress(); now == before {
+			b.end(b.unconfirmed())
+			b.freePublishers()
+			return
+		}
+	}
+}
+
+// freePublishers ends the wait of publishers for a claim that hangs. The store keeps their events.
+func (b *Bus) freePublishers() {
+	f := b.feeder
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.catching = false
+	f.caught.Broadcast()
 }
 
 // finish drains the bus, dead-letters held deliveries and scheduled events, and ends the
@@ -145,17 +186,42 @@ func (b *Bus) finish() {
 	b.watch.Rest()
 	b.watch.Wait()
 	b.awaitCut()
+	b.end(nil)
+}
+
+// end ends Shutdown, once. unconfirmed is set if the store does not answer: finish goes on then.
+func (b *Bus) end(unconfirmed error) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return
+	}
+	b.ended = true
+	if unconfirmed != nil {
+		b.storeErr = errors.Join(b.storeErr, unconfirmed)
+		b.log.Error("store does not answer: shutdown does not wait for it", zap.Error(unconfirmed))
+		close(b.gaveUp)
+	}
+	cause := b.cause
+	if b.storeErr != nil {
+		cause = errors.Join(cause, b.storeErr)
+	}
 	abandoned := b.abandoned.list()
-	if len(b.unfinished) > 0 || len(abandoned) > 0 || b.store != nil && b.cause != nil && b.started.Load() {
-		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: abandoned, Cause: b.cause}
+	if len(b.unfinished) > 0 || len(abandoned) > 0 || b.storeErr != nil || b.store != nil && b.cause != nil && b.started.Load() {
+		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: abandoned, Cause: cause}
 	}
 	if unlogged := len(b.unfinished) - loggedUnfinished; unlogged > 0 {
 		b.log.Warn("more events dead-lettered by shutdown", zap.Int("events", unlogged))
 	}
-	b.mu.Unlock()
 	b.ledger.closed.Store(true)
 	close(b.closed)
+}
+
+// unconfirmed returns what the store has not confirmed.
+func (b *Bus) unconfirmed() error {
+	return &UnconfirmedError{
+		Calls: b.guarded.inProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
+	}
 }
 
 // leaveWaiting leaves retries to the store: Shutdown does not wait for them.
@@ -173,11 +239,11 @@ func (b *Bus) closeStore() {
 	<-b.followups.Close()
 	b.feeder.endWaiters()
 	defer b.releaseStore()
-	b.storeStats() // for Metrics after the end
+	_ = b.readStats() // for Metrics after the end
 	if err := b.store.Close(context.Background()); err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()
-		b.cause = errors.Join(b.cause, err)
+		b.storeErr = err
 		b.mu.Unlock()
 	}
 }

@@ -1,6 +1,9 @@
 package eventbus
 
 import (
+	"context"
+	"errors"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -39,8 +42,17 @@ type Metrics struct {
 	DeadLetters    int
 	LettersEvicted int64
 	// Store counts the records and letters of the store, those of other processes included. It is nil
-	// for a bus in memory. It is the last known value after Shutdown, or while the store fails.
+	// for a bus in memory. While the store does not answer, and after Shutdown, it is the last known
+	// value.
 	Store *StoreStats
+	// StoreAt is when Store was read, by the bus's clock. It is zero if it never was.
+	StoreAt time.Time
+	// StoreError is why Store is not current. It is empty if Metrics has read Store, and for a bus in
+	// memory. Metrics waits up to 1 s for the store.
+	StoreError string
+	// Orphaned counts the deliveries of Store.Parked whose subscription does not exist on this bus, by
+	// its name. It is as current as Store, and counts up to 100,000 in all.
+	Orphaned map[string]int64
 	// Behind is set while the bus has yet to claim records of the store: those of an earlier process,
 	// of another process, of a new subscription, and those for which memory had no room.
 	Behind bool
@@ -229,7 +241,8 @@ func (b *Bus) Metrics() Metrics {
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
-	if m.Store = b.storeStats(); m.Store != nil {
+	if b.store != nil {
+		b.storeMetrics(&m)
 		m.DeadLetters = int(m.Store.Letters)
 		m.Behind = b.isBehindStore()
 	} else {
@@ -248,6 +261,76 @@ func (b *Bus) Metrics() Metrics {
 		m.Subscriptions = append(m.Subscriptions, s.metrics())
 	}
 	return m
+}
+
+// storeMetrics reads the counts of the store, or takes the last known ones.
+func (b *Bus) storeMetrics(m *Metrics) {
+	err := b.readStats()
+	if err != nil {
+		m.StoreError = err.Error()
+	}
+	m.Store = new(StoreStats)
+	if known := b.stats.last.Load(); known != nil {
+		*m.Store, m.StoreAt, m.Orphaned = known.StoreStats, known.at, maps.Clone(known.orphaned)
+	}
+}
+
+// storeStats has the last known counts of the store.
+type storeStats struct {
+	last    atomic.Pointer[knownStats]
+	reading atomic.Int64
+}
+
+type knownStats struct {
+	StoreStats
+	orphaned map[string]int64
+	at       time.Time
+}
+
+// statsPatience is how long Metrics waits for the store.
+const statsPatience = time.Second
+
+// maxStatsReads bounds the goroutines that wait for a store that hangs.
+const maxStatsReads = 64
+
+var errStatsPending = errors.New("eventbus: store does not answer: too many calls of Stats are in progress")
+
+// readStats updates the last known counts.
+func (b *Bus) readStats() error {
+	if b.stats.reading.Load() >= maxStatsReads {
+		return errStatsPending
+	}
+	stats, err := within(statsPatience, func(ctx context.Context) (known *knownStats, err error) {
+		b.stats.reading.Add(1)
+		defer b.stats.reading.Add(-1)
+		known = &knownStats{at: b.time.Now().UTC}
+		if known.StoreStats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
+			known.orphaned, err = b.store.Parked(ctx, b.knownNames())
+		}
+		return known, err
+	})
+	if err == nil {
+		b.stats.last.Store(stats)
+	}
+	return err
+}
+
+// knownNames returns the names under which deliveries are no orphans: of the subscriptions, and of
+// those that this process has ended, whose deliveries are dead-lettered.
+func (b *Bus) knownNames() map[string]bool {
+	names := make(map[string]bool)
+	for _, s := range b.list() {
+		names[s.id] = true
+		for _, name := range s.formerly {
+			names[name] = true
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name := range b.removed {
+		names[name] = true
+	}
+	return names
 }
 
 // isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.

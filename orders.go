@@ -115,8 +115,8 @@ func (s *Subscription) obeyed(o Order) (change circuitChange) {
 }
 
 // loadOrders reads the orders for subscriptions that are made later.
-func (b *Bus) loadOrders() error {
-	orders, err := b.store.Orders(context.Background())
+func (b *Bus) loadOrders(ctx context.Context) error {
+	orders, err := b.store.Orders(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (b *Bus) obeyOthers() {
 	for _, s := range all {
 		s.ordering.Lock()
 	}
-	err := b.loadOrders()
+	err := b.loadOrders(b.feeder.ctx)
 	changes := make([]circuitChange, len(all))
 	for i, s := range all {
 		if err == nil {

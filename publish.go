@@ -165,7 +165,7 @@ func (b *Bus) refuseShutdown() error {
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	c := change{kind: toOpen, d: d, batch: batch, published: batch}
-	if err := b.unknown.await(ctx, &c); err != nil { // before it counts as entering: a restart waits for those
+	if err := b.unknown.await(ctx, b.gaveUp, &c); err != nil { // before it counts as entering: a restart waits for those
 		return 0, err
 	}
 	if b.store != nil || c.hasUnqueued() {

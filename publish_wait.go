@@ -112,6 +112,8 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	}
 	select {
 	case <-w.settled:
+	case <-b.gaveUp:
+		w.leave(ErrShutdown)
 	case <-ended:
 		select {
 		case <-w.settled:

@@ -91,8 +91,8 @@ func (q *quota) release(n int64) {
 }
 
 // countUnsettled begins the count with what the store has.
-func (b *Bus) countUnsettled() error {
-	stats, err := b.store.Stats(context.Background())
+func (b *Bus) countUnsettled(ctx context.Context) error {
+	stats, err := b.store.Stats(ctx)
 	if err == nil {
 		b.quota.used.Store(stats.Unsettled())
 	}

@@ -77,8 +77,8 @@ func (b *Bus) record(c *change) {
 	_ = b.apply(c, nil) // only a replay has an error
 }
 
-// recordNow records a change and waits until it is applied or refused. If ctx ends before, the
-// outcome is unknown.
+// recordNow records a change and waits until it is applied or refused. If ctx ends before, or Shutdown
+// gives up on the store, the outcome is unknown.
 func (b *Bus) recordNow(ctx context.Context, c *change) error {
 	if b.recorder == nil {
 		return b.apply(c, nil)
@@ -94,16 +94,20 @@ func (b *Bus) awaitRecorded(ctx context.Context, c change, applied <-chan error)
 	if b.store != nil {
 		ended = ctx.Done()
 	}
+	var why error
 	select {
 	case err := <-applied:
 		return err
 	case <-ended:
-		b.resolveLater(c, applied)
-		if c.kind == toReplay {
-			return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", contextError(ctx))
-		}
-		return &IndeterminateError{ID: c.d.id, Err: contextError(ctx)}
+		why = contextError(ctx)
+	case <-b.gaveUp:
+		why = ErrShutdown
 	}
+	b.resolveLater(c, applied)
+	if c.kind == toReplay {
+		return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", why)
+	}
+	return &IndeterminateError{ID: c.d.id, Err: why}
 }
 
 func (b *Bus) recordLater(c change, applied func(error)) {

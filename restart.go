@@ -62,7 +62,7 @@ func (b *Bus) restart() {
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := b.store.Reopen(f.ctx)
 		if err == nil {
-			err = errors.Join(b.countUnsettled(), b.resolveAll(f.ctx))
+			err = errors.Join(b.countUnsettled(f.ctx), b.resolveAll(f.ctx))
 		}
 		if err == nil {
 			break

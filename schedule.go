@@ -52,9 +52,10 @@ func (b *Bus) buryScheduled(d *dispatch) {
 }
 
 // Cancel cancels an event that was published with After or At and is not due yet. No handler runs
-// for it, and its id can be used again. Cancel does not block.
+// for it, and its id can be used again. Cancel waits for the store, if there is one.
 //
-// Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; the context's.
+// Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; the context's, and then it
+// is unknown whether a store has cancelled the event; the store's.
 func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Cancel: %w", err)
@@ -95,10 +96,22 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
 	}
 	for _, r := range claimed.Records {
 		// Not by a followup: all of those may run observers that cancel events.
-		here := make(chan func(), 1)
+		here, settled := make(chan func(), 1), error(nil)
 		c := change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled, here: here}
-		b.recordLater(c, func(settled error) { err = errors.Join(err, settled) })
-		(<-here)()
+		b.recordLater(c, func(refused error) { settled = refused })
+		var why error
+		select {
+		case apply := <-here:
+			apply()
+			err = errors.Join(err, settled)
+			continue
+		case <-ctx.Done():
+			why = contextError(ctx)
+		case <-b.gaveUp:
+			why = ErrShutdown
+		}
+		go func() { (<-here)() }()
+		err = errors.Join(err, fmt.Errorf("the outcome is unknown: %w", why))
 	}
 	return err
 }

@@ -69,6 +69,11 @@ func WithIdempotencyWindow(d time.Duration) Option {
 // lease. A record is leased while the bus with the lease has it in memory. Only that bus changes
 // it. All other records are free: any bus may claim them once it has the lease.
 //
+// The methods that take a context return soon after it has ended. A method that hangs does not block
+// Shutdown. While Claim hangs, Start and Publish may block beyond their contexts. Submit and Watch, and
+// functions on goroutines of the store, must not panic. A panic of any other method is an error of that
+// call: after one in Claim, the bus restarts in place.
+//
 // The methods are safe for concurrent use. All times are in UTC, in the years 0 to 9999, see
 // Batch.CheckTimes; those of queries may be others.
 type Store interface {
@@ -115,6 +120,10 @@ type Store interface {
 
 	// Stats counts what the store has.
 	Stats(ctx context.Context) (StoreStats, error)
+
+	// Parked counts the records in RecordParked by Door, free and leased, without the doors in except.
+	// It stops after 100,000 records.
+	Parked(ctx context.Context, except map[string]bool) (map[string]int64, error)
 
 	// Watch calls changed within 250 ms after another process has committed. It is a hint: it may come
 	// without a change. changed must not block. stop ends the calls, and waits for one in progress.

@@ -1,9 +1,16 @@
 package eventbus
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"reflect"
+	"runtime/debug"
+	"slices"
 	"sync"
+	"time"
+
+	"go.uber.org/zap"
 )
 
 // storesInUse has the stores of all buses of the process that have not been shut down. Two buses on
@@ -12,12 +19,12 @@ var storesInUse sync.Map // Store to nil
 
 // useStore registers the bus's store. It returns an *OptionError if another bus uses it.
 func (b *Bus) useStore() error {
-	if !reflect.ValueOf(b.store).Comparable() {
+	if !reflect.ValueOf(b.config.store).Comparable() {
 		return nil // it has no identity
 	}
-	if _, used := storesInUse.LoadOrStore(b.store, nil); used {
+	if _, used := storesInUse.LoadOrStore(b.config.store, nil); used {
 		return &OptionError{
-			Option: "WithStore", Value: fmt.Sprintf("%T", b.store),
+			Option: "WithStore", Value: fmt.Sprintf("%T", b.config.store),
 			Reason: "another bus uses this store; open a store for each bus",
 		}
 	}
@@ -25,7 +32,113 @@ func (b *Bus) useStore() error {
 }
 
 func (b *Bus) releaseStore() {
-	if reflect.ValueOf(b.store).Comparable() {
-		storesInUse.Delete(b.store)
+	if reflect.ValueOf(b.config.store).Comparable() {
+		storesInUse.Delete(b.config.store)
+	}
+}
+
+// guardedStore is the store of a bus. It turns the panics of its methods into errors, and knows which
+// calls have not returned. It does not guard Submit and Watch.
+type guardedStore struct {
+	Store
+	log *zap.Logger
+
+	mu    sync.Mutex     // guards the following; a leaf
+	calls map[string]int // in progress, by method
+}
+
+// guard calls a method of the store.
+func guard[T any](s *guardedStore, method string, call func() (T, error)) (result T, err error) {
+	s.count(method, 1)
+	defer func() {
+		s.count(method, -1)
+		if p := recover(); p != nil {
+			err = fmt.Errorf("eventbus: store panicked in %s: %s", method, panicText(p))
+			s.log.Error("store panicked", zap.String("method", method), zap.Error(err), zap.ByteString("stack", debug.Stack()))
+		}
+	}()
+	return call()
+}
+
+func (s *guardedStore) count(method string, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls[method] += n; s.calls[method] == 0 {
+		delete(s.calls, method)
+	}
+}
+
+// inProgress returns the methods that have not returned, sorted.
+func (s *guardedStore) inProgress() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.calls))
+}
+
+func (s *guardedStore) Claim(ctx context.Context, q ClaimQuery) (Claimed, error) {
+	return guard(s, "Claim", func() (Claimed, error) { return s.Store.Claim(ctx, q) })
+}
+
+func (s *guardedStore) Letter(ctx context.Context, id LetterID) (DeadLetter, error) {
+	return guard(s, "Letter", func() (DeadLetter, error) { return s.Store.Letter(ctx, id) })
+}
+
+func (s *guardedStore) Letters(ctx context.Context, q LetterQuery) (LetterPage, error) {
+	return guard(s, "Letters", func() (LetterPage, error) { return s.Store.Letters(ctx, q) })
+}
+
+func (s *guardedStore) Groups(ctx context.Context, q LetterQuery) ([]LetterGroup, error) {
+	return guard(s, "Groups", func() ([]LetterGroup, error) { return s.Store.Groups(ctx, q) })
+}
+
+func (s *guardedStore) Orders(ctx context.Context) ([]Order, error) {
+	return guard(s, "Orders", func() ([]Order, error) { return s.Store.Orders(ctx) })
+}
+
+func (s *guardedStore) Lookup(ctx context.Context, id EventID) ([]*Record, error) {
+	return guard(s, "Lookup", func() ([]*Record, error) { return s.Store.Lookup(ctx, id) })
+}
+
+func (s *guardedStore) Stats(ctx context.Context) (StoreStats, error) {
+	return guard(s, "Stats", func() (StoreStats, error) { return s.Store.Stats(ctx) })
+}
+
+func (s *guardedStore) Parked(ctx context.Context, except map[string]bool) (map[string]int64, error) {
+	return guard(s, "Parked", func() (map[string]int64, error) { return s.Store.Parked(ctx, except) })
+}
+
+func (s *guardedStore) Reopen(ctx context.Context) error {
+	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.Store.Reopen(ctx) })
+	return err
+}
+
+func (s *guardedStore) Close(ctx context.Context) error {
+	_, err := guard(s, "Close", func() (struct{}, error) { return struct{}{}, s.Store.Close(ctx) })
+	return err
+}
+
+// newPatience is how long New waits for the store.
+const newPatience = 10 * time.Second
+
+// within runs a read of the store and waits for its answer, up to d of the runtime's time. A store that
+// ignores its context keeps the goroutine.
+func within[T any](d time.Duration, read func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	type answer struct {
+		result T
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		result, err := read(ctx)
+		answers <- answer{result, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.result, a.err
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("eventbus: store did not answer within %s: %w", d, ctx.Err())
 	}
 }

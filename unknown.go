@@ -37,8 +37,9 @@ func (b *Bus) addUnknown(events []*dispatch) {
 	}
 }
 
-// await waits for the outcomes of earlier publications with the ids of a change.
-func (u *unknowns) await(ctx context.Context, c *change) error {
+// await waits for the outcomes of earlier publications with the ids of a change, until Shutdown gives
+// up on the store.
+func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *change) error {
 	if !u.any.Load() {
 		return nil
 	}
@@ -56,6 +57,8 @@ func (u *unknowns) await(ctx context.Context, c *change) error {
 		case <-pending.settled:
 		case <-ctx.Done():
 			return contextError(ctx)
+		case <-gaveUp:
+			return ErrShutdown
 		}
 	}
 	return nil

@@ -83,7 +83,8 @@ func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 // there, but then the two ledgers differ.
 func isSettled(bus *eventbus.Bus) bool {
 	m := bus.Metrics()
-	return unsettled(m) == 0 && !m.Behind && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
+	current := m.StoreError == "" || m.Ledger.Closed
+	return current && unsettled(m) == 0 && !m.Behind && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
 }
 
 // unsettled counts the dispatches that the bus continues without an operator's order. A dispatch

@@ -237,6 +237,25 @@ func (s *modelStore) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventb
 	return found, nil
 }
 
+// maxParked bounds the records that Parked counts.
+const maxParked = 100_000
+
+func (s *modelStore) Parked(ctx context.Context, except map[string]bool) (map[string]int64, error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return nil, err
+	}
+	doors, all := make(map[string]int64), 0
+	for _, r := range s.model.records {
+		if r.State == eventbus.RecordParked && !except[r.Door] && all < maxParked {
+			doors[r.Door]++
+			all++
+		}
+	}
+	return doors, nil
+}
+
 func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()

@@ -197,3 +197,13 @@ func (o *oracle) stats() eventbus.StoreStats {
 	}
 	return s
 }
+
+func (o *oracle) parkedBy(except string) map[string]int64 {
+	doors := make(map[string]int64)
+	for _, r := range o.records {
+		if r.State == eventbus.RecordParked && r.Door != except {
+			doors[r.Door]++
+		}
+	}
+	return doors
+}

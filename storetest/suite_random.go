@@ -67,6 +67,7 @@ func testRandom(t *testing.T, r *rig, seed uint64) {
 			w.end(true)
 		}
 		require.Equal(t, w.stats(), stats(t, w.s), "step %d", step)
+		require.Equal(t, w.parkedBy("door1"), parkedBy(t, w.s, "door1"), "step %d", step)
 	}
 	w.compare()
 	w.s = r.reopen(t, w.s)

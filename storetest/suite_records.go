@@ -21,6 +21,7 @@ var recordTests = []conformanceTest{
 	{name: "OwnMemory", run: testOwnMemory},
 	{name: "Lookup", run: testLookup},
 	{name: "Stats", run: testStats},
+	{name: "Parked", run: testParked},
 }
 
 // A record returns with every field, after any way out of the store.
@@ -216,4 +217,34 @@ func testStats(t *testing.T, r *rig) {
 	s = r.reopen(t, s)
 	want.Free = 8
 	require.Equal(t, want, stats(t, s))
+}
+
+// Parked counts by Door, without the doors that it excludes.
+func testParked(t *testing.T, r *rig) {
+	s := r.open(t)
+	require.Empty(t, parkedBy(t, s))
+	atDoor := func(n *eventbus.Record) { n.Door = "b" }
+	one, two := ready(parked("b"), leased), ready(parked("a"), key("k"))
+	insert(t, s, one, two, ready(parked("b"), key("k")), ready(parked("B")), ready(parked("b 2")), ready(atDoor), ready(waiting(0), atDoor))
+	require.Equal(t, map[string]int64{"a": 1, "b": 2, "B": 1, "b 2": 1}, parkedBy(t, s))
+	require.Equal(t, map[string]int64{"B": 1, "b 2": 1}, parkedBy(t, s, "a", "b", "c"))
+	claimReady(t, s)
+	claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"B"}})
+	require.Equal(t, map[string]int64{"a": 1, "b": 2, "B": 1, "b 2": 1}, parkedBy(t, s), "after a claim")
+	one.State = eventbus.RecordReady
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{one}})
+	s = r.reopen(t, s)
+	require.Equal(t, map[string]int64{"a": 1, "b": 1, "B": 1, "b 2": 1}, parkedBy(t, s), "after a restart")
+}
+
+// parkedBy counts the parked records by Door.
+func parkedBy(t *testing.T, s eventbus.Store, except ...string) map[string]int64 {
+	t.Helper()
+	names := make(map[string]bool)
+	for _, name := range except {
+		names[name] = true
+	}
+	doors, err := s.Parked(t.Context(), names)
+	require.NoError(t, err, "Parked")
+	return doors
 }

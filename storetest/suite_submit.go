@@ -241,6 +241,10 @@ func callsOf(s eventbus.Store) map[string]func(ctx context.Context) error {
 			_, err := s.Stats(ctx)
 			return err
 		},
+		"Parked": func(ctx context.Context) error {
+			_, err := s.Parked(ctx, nil)
+			return err
+		},
 		"Reopen": s.Reopen,
 	}
 }

@@ -23,6 +23,53 @@ type spyStore struct {
 	claim  func(ctx context.Context, q eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error)
 	orders func()
 	submit func(b *eventbus.Batch, done func(error)) (taken bool)
+	before func(method string) // of the other methods
+}
+
+func (s *spyStore) enter(method string) {
+	if s.before != nil {
+		s.before(method)
+	}
+}
+
+func (s *spyStore) Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error) {
+	s.enter("Letter")
+	return s.Store.Letter(ctx, id)
+}
+
+func (s *spyStore) Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error) {
+	s.enter("Letters")
+	return s.Store.Letters(ctx, q)
+}
+
+func (s *spyStore) Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error) {
+	s.enter("Groups")
+	return s.Store.Groups(ctx, q)
+}
+
+func (s *spyStore) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+	s.enter("Lookup")
+	return s.Store.Lookup(ctx, id)
+}
+
+func (s *spyStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
+	s.enter("Stats")
+	return s.Store.Stats(ctx)
+}
+
+func (s *spyStore) Parked(ctx context.Context, except map[string]bool) (map[string]int64, error) {
+	s.enter("Parked")
+	return s.Store.Parked(ctx, except)
+}
+
+func (s *spyStore) Reopen(ctx context.Context) error {
+	s.enter("Reopen")
+	return s.Store.Reopen(ctx)
+}
+
+func (s *spyStore) Close(ctx context.Context) error {
+	s.enter("Close")
+	return s.Store.Close(ctx)
 }
 
 func (s *spyStore) Submit(b *eventbus.Batch, done func(error)) {
@@ -32,6 +79,7 @@ func (s *spyStore) Submit(b *eventbus.Batch, done func(error)) {
 }
 
 func (s *spyStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
+	s.enter("Claim")
 	next := func() (eventbus.Claimed, error) { return s.Store.Claim(ctx, q) }
 	if s.claim == nil {
 		return next()
@@ -40,6 +88,7 @@ func (s *spyStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.C
 }
 
 func (s *spyStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
+	s.enter("Orders")
 	if s.orders != nil {
 		s.orders()
 	}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -137,5 +138,40 @@ func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
 		require.Equal(t, []string{"hangs x 1"}, disk.took())
 		shutdown(t, again)
 		time.Sleep(time.Hour) // the first process's handler has returned
+	})
+}
+
+// After the clock was set back between two processes, a retry of a key begins its delay anew: the
+// events of its key do not wait for as long as the clock is behind.
+func TestP2_ARetryOfAKeyDoesNotWaitForAClockThatWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		began := time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC)
+		mock := clock.NewMock()
+		mock.Set(began)
+		bus, _ := disk.open(t, eventbus.WithClock(mock))
+		disk.handles(t, bus, "mail", func(string, int) error { return eventbus.RetryAfter(errBoom, time.Minute) })
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+		mustPublish(t, bus, "a", "scheduled", eventbus.After(time.Hour))
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		disk.crash(bus)
+
+		mock = clock.NewMock()
+		mock.Set(began.Add(-24 * time.Hour))
+		bus, _ = disk.open(t, eventbus.WithClock(mock))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.Empty(t, disk.took())
+		mock.Add(59 * time.Second)
+		require.Empty(t, disk.took())
+		mock.Add(time.Second)
+		require.Equal(t, []string{"mail 0 2", "mail 1 1"}, disk.took())
+		mock.Add(23 * time.Hour)
+		require.Empty(t, disk.took(), "a scheduled event keeps its instant")
+		mock.Add(2 * time.Hour)
+		require.Equal(t, []string{"mail scheduled 1"}, disk.took())
+		shutdown(t, bus)
 	})
 }

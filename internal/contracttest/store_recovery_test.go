@@ -136,6 +136,47 @@ func TestS3_AMissingSubscriptionHoldsItsOwnDeliveriesOnly(t *testing.T) {
 	})
 }
 
+// Deliveries of a missing subscription are counted by its name, apart from those that are held, and
+// also if an earlier process has parked them.
+func TestS3_OrphansAreCountedApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		for _, name := range []string{"old", "former", "mail"} {
+			disk.handles(t, bus, name, nil)
+		}
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		mustPublish(t, bus, "a", "1")
+		disk.crash(bus)
+		orphans := map[string]int64{"old": 2, "former": 2}
+		for range 2 {
+			bus, _ = disk.open(t)
+			mail := disk.handles(t, bus, "mail", nil)
+			require.NoError(t, mail.Pause())
+			require.NoError(t, bus.Start(t.Context()))
+			time.Sleep(time.Minute)
+			m := bus.Metrics()
+			require.Equal(t, orphans, m.Orphaned)
+			require.EqualValues(t, 6, m.Store.Parked)
+			shutdown(t, bus)
+			require.Equal(t, orphans, bus.Metrics().Orphaned, "the last known counts")
+		}
+		require.Empty(t, disk.took())
+
+		bus, _ = disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		disk.handles(t, bus, "new", nil, eventbus.Formerly("former"))
+		time.Sleep(time.Minute)
+		require.Equal(t, map[string]int64{"old": 2}, bus.Metrics().Orphaned)
+		disk.handles(t, bus, "old", nil).Unsubscribe() // its deliveries are handled or dead-lettered
+		time.Sleep(time.Minute)
+		require.Empty(t, bus.Metrics().Orphaned)
+		shutdown(t, bus)
+		disk.took()
+	})
+}
+
 func TestS3_AnEventThatCrashesTheProcessIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"testing"
@@ -195,4 +196,25 @@ func TestRow74_DeletedWhileOpen(t *testing.T) {
 	_, err := sqlite.Open(t.Context(), path)
 	var corrupt *sqlite.CorruptError
 	require.ErrorAs(t, err, &corrupt)
+}
+
+func TestS3_OrphansAreCountedApart(t *testing.T) {
+	path := newPath(t)
+	p := begin(t, path)
+	p.handles("old", nil)
+	p.handles("mail", nil)
+	for i := range 3 {
+		p.publish(fmt.Sprint(i))
+	}
+	p.crash()
+	for range 2 { // the second process finds them parked
+		p = begin(t, path)
+		require.NoError(t, p.handles("mail", nil).Pause())
+		p.start()
+		p.eventually("all are parked", func() bool { return p.Metrics().Store.Parked == 6 })
+		m := p.Metrics()
+		require.Equal(t, map[string]int64{"old": 3}, m.Orphaned)
+		require.Empty(t, m.StoreError)
+		p.end()
+	}
 }

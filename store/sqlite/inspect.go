@@ -78,6 +78,45 @@ func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error
 	return stats, nil
 }
 
+// maxParked bounds the records that Parked counts.
+const maxParked = 100_000
+
+// Parked counts parked records by door. It reads an index: one entry of each door, and one of each
+// record that it counts. See [eventbus.Store].
+//
+// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Parked(ctx context.Context, except map[string]bool) (doors map[string]int64, err error) {
+	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked
+	doors = make(map[string]int64)
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		left := int64(maxParked)
+		for door, found := "", true; found && left > 0; {
+			found = false
+			err := query(c, "SELECT door "+from+" AND door > ? ORDER BY door LIMIT 1", func(stmt *sqlite3.Stmt) error {
+				door, found = stmt.ColumnText(0), true
+				return nil
+			}, door)
+			if err != nil || !found {
+				return err
+			}
+			if except[door] {
+				continue
+			}
+			n, err := queryInt(c, "SELECT count(*) FROM (SELECT 1 "+from+" AND door = ? LIMIT ?)", door, left)
+			if err != nil {
+				return err
+			}
+			doors[door] = n
+			left -= n
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("Parked: %w", err)
+	}
+	return doors, nil
+}
+
 func (s *Store) readMeta(c *sqlite3.Conn) (meta, error) {
 	stmt, err := c.Prepare(metaQuery)
 	if err != nil {
