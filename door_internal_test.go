@@ -45,3 +45,25 @@ func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
 		require.NoError(t, bus.Shutdown(t.Context()))
 	})
 }
+
+// A delivery may reach the store while a claim that cannot see it yet is in progress. Then the door
+// asks again: it must not let later deliveries in meanwhile.
+func TestD5_AClaimMissesADeliveryThatIsNotCommitted(t *testing.T) {
+	o := &door{capacity: 10}
+	o.recover()
+	o.claims(10)
+	require.False(t, o.claimed(false))
+	require.False(t, o.spill.stored)
+
+	d := &dispatch{to: &targets{subscriptions: []*Subscription{{}}}}
+	o.mu.Lock()
+	o.spillLocked(d, held)
+	o.mu.Unlock()
+	o.claims(10)
+	o.spilled() // the store has it now
+	require.True(t, o.claimed(false), "it does not ask again")
+	require.True(t, o.spill.stored)
+	o.claims(10)
+	require.False(t, o.claimed(false))
+	require.False(t, o.spill.stored)
+}

@@ -8,7 +8,7 @@ type spill struct {
 	allowed    bool           // the bus has a store, and LineCapacity and WhenFull are not set
 	stored     bool           // the store may have deliveries for the door
 	committing int            // deliveries that the store does not have yet
-	again      bool           // one has gone to the store since the last claim began
+	again      bool           // the last claim may have missed one
 	asked      bool           // the feeder will claim deliveries, or does
 	coming     map[string]int // claimed deliveries with a key that have not arrived, by key
 }
@@ -54,7 +54,7 @@ func (o *door) asksLocked() bool {
 func (o *door) claims(most int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.spill.again = false
+	o.spill.again = o.spill.committing > 0 // the claim may miss those
 	return max(1, min(most, o.capacity-o.line.Taken()))
 }
 
