@@ -35,13 +35,12 @@ type simulation struct {
 	steps     int
 	last      time.Duration // when the driver has looked last
 	books     eventbus.Ledger
-	idle      time.Duration // since when there is something queued and a worker to spare, -1 if not
-	atDrain   int           // abandoned when nothing was left that Shutdown waits for
-	compared  int           // letters that had been made or removed then
-	removed   int           // letters
-	purged    int64         // of these
-	owed      int           // deliveries: subscriptions of events that were accepted
-	paid      int           // of these, those handled, cancelled or purged
+	atDrain   int   // abandoned when nothing was left that Shutdown waits for
+	compared  int   // letters that had been made or removed then
+	removed   int   // letters
+	purged    int64 // of these
+	owed      int   // deliveries: subscriptions of events that were accepted
+	paid      int   // of these, those handled, cancelled or purged
 	types     map[string]*eventbus.TypeMetrics
 	letters   map[string]eventbus.LetterID
 	events    []*simEvent
@@ -60,6 +59,9 @@ type simulation struct {
 	free      chan struct{} // closed: the gates are open
 
 	recordsLater bool // another goroutine records changes
+
+	// ready has the queued dispatches that a free worker may take, and since when.
+	ready map[*simDispatch]time.Duration
 
 	mu      sync.Mutex
 	arrived []*simCall
@@ -575,13 +577,13 @@ func (s *simulation) active() int {
 	return n
 }
 
-// spare reports whether there is something for a worker to take, and a worker.
+// spare reports whether a worker is free and a queued dispatch may run.
 func (s *simulation) spare() bool {
-	m := s.model
-	return s.started && s.active() < s.concurrency && slices.ContainsFunc(m.open, func(d *simDispatch) bool {
-		return d.state == "queued" && !m.behind(d)
-	})
+	return s.room() && slices.ContainsFunc(s.model.open, s.model.runnable)
 }
+
+// room reports whether the concurrency allows one more run.
+func (s *simulation) room() bool { return s.started && s.active() < s.concurrency }
 
 // settle lets the workers take what they can, and go on, one at a time.
 func (s *simulation) settle() {

@@ -69,6 +69,9 @@ func (m *simModel) behind(d *simDispatch) bool {
 	})
 }
 
+// runnable reports whether a dispatch is queued and its key's turn has come.
+func (m *simModel) runnable(d *simDispatch) bool { return d.state == "queued" && !m.behind(d) }
+
 // seated are those that a subscription has held and that have not settled.
 func (m *simModel) seated(s *simSub) []*simDispatch {
 	return m.all(func(d *simDispatch) bool { return d.seated && d.rest[0] == s })

@@ -151,7 +151,7 @@ func simulate(t *testing.T, seed uint64) (r simResult) {
 	}()
 	synctest.Test(t, func(*testing.T) {
 		s = &simulation{
-			rng: rand.New(rand.NewPCG(seed, 20)), seed: seed, origin: time.Now(), free: make(chan struct{}), idle: -1,
+			rng: rand.New(rand.NewPCG(seed, 20)), seed: seed, origin: time.Now(), free: make(chan struct{}),
 			letters: map[string]eventbus.LetterID{}, types: map[string]*eventbus.TypeMetrics{}, accepted: map[int]bool{},
 		}
 		defer s.end()
