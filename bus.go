@@ -29,11 +29,11 @@ import (
 // be called from handlers.
 type Bus struct {
 	// Lock order: the semaphores feeder.starting, feeder.feeding and Subscription.ordering, which may be
-	// held while the store works; feeder.order, then the locks of the store; letterQueue.mu;
+	// held while the store works; feeder.submitting, then the locks of the store; letterQueue.mu;
 	// cancellation.mu, Bus.mu, the route table's; abandonedCalls.mu; door.mu, circuit.mu; feeder.mu;
 	// waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
 	// after that. All others are leaves. A store calls done without its locks, and done may take all
-	// but the semaphores and feeder.order. No user code runs under any of them: handlers, middleware,
+	// but the semaphores and feeder.submitting. No user code runs under any of them: handlers, middleware,
 	// observers, options, methods of errors and contexts, log sinks.
 
 	// Immutable after New.

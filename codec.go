@@ -68,7 +68,7 @@ func payloadBytes(payload any) []byte {
 
 // newRecord returns the record of a dispatch that has none.
 func (b *Bus) newRecord(d *dispatch, state RecordState) *Record {
-	r := b.progressRecord(d, state)
+	r := b.updatedRecord(d, state)
 	r.ID, r.Type, r.Key, r.Payload = d.id, d.to.eventType, d.key, payloadBytes(d.payload)
 	r.Metadata, r.Published, r.Targets = d.from().metadata, d.published(b.time), d.to.recorded
 	if due := d.from().due; due != 0 {
@@ -88,8 +88,8 @@ func (b *Bus) newRecord(d *dispatch, state RecordState) *Record {
 	return r
 }
 
-// progressRecord returns the part of a dispatch's record that changes.
-func (b *Bus) progressRecord(d *dispatch, state RecordState) *Record {
+// updatedRecord returns the part of a dispatch's record that changes.
+func (b *Bus) updatedRecord(d *dispatch, state RecordState) *Record {
 	r := &Record{Ref: d.stored().ref, State: state, Suspect: d.stored().marked, Crashes: d.stored().crashes}
 	p := RecordProgress{Next: int(d.next), Attempts: int(d.attempt)}
 	if d.state == stateRunning {

@@ -60,7 +60,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 				if !b.conclude(d, s, &w.call, r) {
 					return
 				}
-				b.recordProgress(w, d)
+				b.saveProgress(w, d)
 				continue
 			}
 			b.leave(d, s, pass, noOutcome)
@@ -284,8 +284,8 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 	b.record(&change{kind: toWait, d: d, delay: delay, due: due, free: free})
 }
 
-// maxWaiting is the number of waiting dispatches without a key that memory keeps if there is a
-// store. Those with a key stay in memory, because later ones wait for them there.
+// maxWaiting is the number of waiting dispatches from which memory keeps no more of those without a
+// key, if there is a store. Those with a key stay, because later ones wait for them there.
 const maxWaiting = 50_000
 
 func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
@@ -418,18 +418,14 @@ func (b *Bus) requeue(all ...*dispatch) {
 	b.pool.Return(false, all...)
 }
 
-// bury ends a dispatch at its next target with a dead letter. At a shutdown, a store keeps the
-// dispatch instead.
+// bury ends a dispatch at its next target with a dead letter. With ReasonShutdown, a store gets it
+// back instead.
 func (b *Bus) bury(d *dispatch, reason Reason) {
-	if b.store == nil || reason != ReasonShutdown {
-		b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: b.letter(d, reason)})
+	if reason == ReasonShutdown && b.store != nil {
+		b.putBack(d)
 		return
 	}
-	if d.state == stateRunning { // targets may have handled the event since the last record
-		b.record(&change{kind: toStore, d: d, free: true})
-		return
-	}
-	b.leaveToStore(d)
+	b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: b.letter(d, reason)})
 }
 
 // settle ends a dispatch without a dead letter.

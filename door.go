@@ -18,7 +18,7 @@ const (
 	shutOpen              // the circuit is open, or half-open with a probe
 	shutPaused            // an operator has paused the subscription
 	shutThrottled         // a concurrency limit is reached
-	shutBehind            // an earlier delivery of its key is at the door
+	shutByKey            // an earlier delivery of its key is at the door
 	shutRemoved           // the subscription has ended
 )
 
@@ -28,7 +28,6 @@ type parking uint8
 const (
 	held      parking = iota // circuit open, paused, hold-until
 	throttled                // a limit is reached
-	snoozed                  // its handler asked for a pause
 	parkings
 )
 
@@ -41,7 +40,6 @@ var parkingRules = [parkings]struct {
 }{
 	held:      {},
 	throttled: {publishWaits: true, waiterWaits: true, drains: true},
-	snoozed:   {waiterWaits: true},
 }
 
 // releaseMost limits the released deliveries that have not reached the door yet. For held ones it
@@ -125,8 +123,8 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	switch {
 	case gate&gateRemoved != 0:
 		return gate, shutRemoved, change
-	case !seated && o.isBehindLocked(d):
-		return gate, shutBehind, change
+	case !seated && o.comesAfterLocked(d):
+		return gate, shutByKey, change
 	case gate&gatePaused != 0:
 		return gate, shutPaused, change
 	}
@@ -147,8 +145,8 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	return pass, admitted, change
 }
 
-// isBehindLocked reports whether an earlier delivery of the key has a seat.
-func (o *door) isBehindLocked(d *dispatch) bool {
+// comesAfterLocked reports whether an earlier delivery of the key has a seat.
+func (o *door) comesAfterLocked(d *dispatch) bool {
 	_, behind := o.line.First(d.key)
 	return d.key != "" && behind
 }
@@ -254,7 +252,7 @@ func (o *door) reasonLocked(b *Bus, d *dispatch, why refusal) parking {
 	if o.isShutLocked(b.time.Nanos()) {
 		return held
 	}
-	if first, behind := o.line.First(d.key); behind && why == shutBehind {
+	if first, behind := o.line.First(d.key); behind && why == shutByKey {
 		return parking(first.seat().Reason)
 	}
 	return throttled

@@ -23,10 +23,10 @@ import (
 type feeder struct {
 	bus *Bus
 
-	// order is held while a change that opens dispatches is submitted: the order of Submit is the
+	// submitting is held while a change that opens dispatches is submitted: the order of Submit is the
 	// order of acceptance. The functions that a store calls must not lock it.
-	order sync.Mutex
-	// Guarded by order.
+	submitting sync.Mutex
+	// Guarded by submitting.
 	behind   bool
 	again    bool       // another process has committed since catchUp began
 	catching bool       // catchUp is in progress: changes that open dispatches wait
@@ -70,7 +70,7 @@ const feederPage = 1024
 
 func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1)}
-	f.committed, f.caught = sync.NewCond(&f.mu), sync.NewCond(&f.order)
+	f.committed, f.caught = sync.NewCond(&f.mu), sync.NewCond(&f.submitting)
 	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
@@ -83,8 +83,8 @@ func (f *feeder) page() int { return min(feederPage, max(f.bus.config.queue/2, 1
 // submit records a change that opens dispatches. It does not wait for the store.
 func (f *feeder) submit(r *recording, done func(error)) {
 	c := r.change
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	for f.catching {
 		f.caught.Wait()
 	}
@@ -256,9 +256,9 @@ func (f *feeder) stop() {
 // othersCommitted makes the feeder look for records that another process has inserted.
 func (f *feeder) othersCommitted() {
 	f.watching.Go(func() { // the store must not wait for publishers
-		f.order.Lock()
+		f.submitting.Lock()
 		f.behind, f.again = true, true
-		f.order.Unlock()
+		f.submitting.Unlock()
 		f.bus.obeyOthers()
 		f.askForDue()
 		f.wakeUp()
@@ -287,7 +287,7 @@ func (f *feeder) run() {
 
 // failed handles the error of a claim. Shutdown ends claims, and that is no failure.
 func (f *feeder) failed(err error) {
-	if f.ctx.Err() == nil && !errors.Is(err, errFeederStops) {
+	if f.ctx.Err() == nil && !errors.Is(err, errClaimsEnded) {
 		f.bus.storeFailed(err)
 	}
 }
@@ -332,14 +332,14 @@ func (f *feeder) claimsContext() context.Context {
 }
 
 func (f *feeder) hasWork() bool {
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	return f.behind || len(f.doors) > 0
 }
 
 func (f *feeder) isBehind() bool {
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	return f.behind
 }
 
@@ -347,17 +347,17 @@ func (f *feeder) isBehind() bool {
 // commit: otherwise it would never end while they are quick. It reports whether there is more to
 // claim.
 func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
-	f.order.Lock()
+	f.submitting.Lock()
 	f.catching, f.again = true, false
-	f.order.Unlock()
+	f.submitting.Unlock()
 	f.mu.Lock()
 	for f.uncommitted > 0 {
 		f.committed.Wait()
 	}
 	f.mu.Unlock()
 	more, err = f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	f.catching = false
 	f.caught.Broadcast()
 	more = more || f.again || len(f.doors) > 0
@@ -387,13 +387,13 @@ func (f *feeder) feedDue(ctx context.Context) error {
 // holdBack makes new events wait in the store until the feeder has claimed the deliveries that are
 // parked there for a subscription that is being made. Call arrived with its name when it exists.
 func (f *feeder) holdBack() (arrived func(name string)) {
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	f.behind = true
 	f.arriving++
 	return func(name string) {
-		f.order.Lock()
-		defer f.order.Unlock()
+		f.submitting.Lock()
+		defer f.submitting.Unlock()
 		f.arriving--
 		f.doors = append(f.doors, name)
 		f.wakeUp()
@@ -402,16 +402,16 @@ func (f *feeder) holdBack() (arrived func(name string)) {
 
 // askDoor makes the feeder claim deliveries of a subscription that are parked in the store.
 func (f *feeder) askDoor(name string) {
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	f.doors = append(f.doors, name)
 	f.wakeUp()
 }
 
 // nextDoor returns the next subscription whose deliveries are to be claimed, or "".
 func (f *feeder) nextDoor() (name string) {
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	if len(f.doors) > 0 {
 		name, f.doors = f.doors[0], f.doors[1:]
 	}
@@ -421,9 +421,9 @@ func (f *feeder) nextDoor() (name string) {
 // feedDoors claims deliveries at the doors that have asked. It waits for room in the queue, or
 // leaves the others for later.
 func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
-	f.order.Lock()
+	f.submitting.Lock()
 	asked := len(f.doors)
-	f.order.Unlock()
+	f.submitting.Unlock()
 	for range asked {
 		if err := f.feedDoor(ctx, f.nextDoor(), waits); err != nil {
 			return err
@@ -456,8 +456,8 @@ func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	return err
 }
 
-// errFeederStops is the error of a claim that Shutdown, or a failure of the store, has ended.
-var errFeederStops = errors.New("eventbus: shutdown ended the claims")
+// errClaimsEnded is the error of a claim that Shutdown, or a failure of the store, has ended.
+var errClaimsEnded = errors.New("eventbus: claims were ended")
 
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
 // in the queue. Without room it reports that there are more.
@@ -469,7 +469,7 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 		return true, nil
 	default:
 		if err := pool.Reserve(ctx, q.Limit, false); err != nil {
-			return false, errFeederStops
+			return false, errClaimsEnded
 		}
 	}
 	q.Now = f.bus.time.Now().UTC

@@ -152,8 +152,8 @@ func (b *Bus) awaitEnd() {
 // freePublishers ends the wait of publishers for a claim that hangs. The store keeps their events.
 func (b *Bus) freePublishers() {
 	f := b.feeder
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	f.catching = false
 	f.caught.Broadcast()
 }
@@ -163,7 +163,7 @@ func (b *Bus) freePublishers() {
 func (b *Bus) finish() {
 	if b.store != nil {
 		b.feeder.stop()
-		b.leaveWaiting()
+		b.closeDelay()
 	}
 	<-b.drained
 	b.awaitCut() // cut dead-letters the same dispatches
@@ -224,10 +224,10 @@ func (b *Bus) unconfirmed() error {
 	}
 }
 
-// leaveWaiting leaves retries to the store: Shutdown does not wait for them.
-func (b *Bus) leaveWaiting() {
+// closeDelay leaves retries to the store: Shutdown does not wait for them.
+func (b *Bus) closeDelay() {
 	b.delay.Close()
-	b.dropWaiting()
+	b.leaveWaiting()
 	b.checkDrained()
 }
 

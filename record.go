@@ -187,6 +187,15 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	b.checkDrained()
 }
 
+// putBack leaves a dispatch that Shutdown, or a failure of the store, has cut short to the store.
+func (b *Bus) putBack(d *dispatch) {
+	if d.state == stateRunning { // targets may have handled the event since the last record
+		b.record(&change{kind: toStore, d: d, free: true})
+		return
+	}
+	b.leaveToStore(d)
+}
+
 // withdraw ends an attempt that may not call the next handler. It is not counted.
 func (b *Bus) withdraw(d *dispatch) {
 	d.attempt--
@@ -229,13 +238,13 @@ func (b *Bus) endWait(w *waiter) {
 // progressAfter is how long an attempt lasts before its successes are recorded one by one.
 const progressAfter = 100 * time.Millisecond
 
-// recordProgress records that the next target has handled the event, in a long attempt with further
+// saveProgress records that the next target has handled the event, in a long attempt with further
 // targets. It does not wait for the store: the next change of the dispatch is behind this one.
-func (b *Bus) recordProgress(w *worker, d *dispatch) {
+func (b *Bus) saveProgress(w *worker, d *dispatch) {
 	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-w.began) < progressAfter {
 		return
 	}
-	record := b.progressRecord(d, RecordReady)
+	record := b.updatedRecord(d, RecordReady)
 	record.Progress.Next++
 	record.Leased = true
 	b.store.Submit(&Batch{Now: b.time.Now().UTC, Update: []*Record{record}}, func(err error) {
@@ -344,7 +353,7 @@ func (r *recording) insert(d *dispatch, record *Record) {
 func (r *recording) keep(state RecordState) *Record {
 	d := r.change.d
 	if d.stored().ref != 0 {
-		record := r.bus.progressRecord(d, state)
+		record := r.bus.updatedRecord(d, state)
 		record.Leased, record.Suspect, record.Crashes = !r.change.free, false, 0 // see acquit
 		r.batch.Update = append(r.batch.Update, record)
 		return record
@@ -379,7 +388,7 @@ func (r *recording) settle() {
 func (r *recording) splitFromParent() {
 	s := r.change.d.stored()
 	if parent := s.parent; parent != nil {
-		record := r.bus.progressRecord(parent, RecordReady)
+		record := r.bus.updatedRecord(parent, RecordReady)
 		record.Leased = true
 		r.batch.Update = append(r.batch.Update, record)
 		s.parent = nil

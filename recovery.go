@@ -104,7 +104,7 @@ func (f *feeder) divide(ctx context.Context, claimed []*Record) (entering []*Rec
 	if f.ctx.Err() == nil { // memory has none of the claimed records: Reopen frees them
 		b.storeFailed(fmt.Errorf("%w: it has not divided claimed records: %v", ErrStoreFailed, err)) //nolint:errorlint // a refusal is a failure here
 	}
-	return nil, errFeederStops
+	return nil, errClaimsEnded
 }
 
 // divideRecord adds the division of a record to a batch, and returns what to enter instead of it.
@@ -129,7 +129,7 @@ func (f *feeder) divideRecord(batch *Batch, r *Record) (entering []*Record) {
 		return []*Record{r}
 	case d.isLast() && !isolates: // the record itself parks
 		d.narrow()
-		parked := b.progressRecord(d, RecordParked)
+		parked := b.updatedRecord(d, RecordParked)
 		parked.Door, parked.Due = r.Targets[d.next], r.Due
 		batch.Update = append(batch.Update, parked)
 		b.countDivided(r, 1)
@@ -176,8 +176,8 @@ func (b *Bus) parts(r *Record, d *dispatch, missing []int) (parts []*Record) {
 
 // fallBehind makes new events wait in the store until the feeder has claimed what is there.
 func (f *feeder) fallBehind() {
-	f.order.Lock()
-	defer f.order.Unlock()
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
 	f.behind = true
 }
 

@@ -51,7 +51,7 @@ func (b *Bus) restart() {
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
 	f.endWaiters()
-	for b.dropAll(); !b.empty(); b.dropAll() {
+	for b.leaveAll(); !b.empty(); b.leaveAll() {
 		if !f.sleep(timeline.Tick) {
 			return
 		}
@@ -72,13 +72,13 @@ func (b *Bus) restart() {
 			return
 		}
 	}
-	f.order.Lock()
+	f.submitting.Lock()
 	f.behind = true
 	for _, s := range b.list() {
 		s.door.recover()
 		f.doors = append(f.doors, s.id)
 	}
-	f.order.Unlock()
+	f.submitting.Unlock()
 	f.mu.Lock()
 	f.nextDue = 0
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
@@ -105,9 +105,9 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 	return f.reopenDelay
 }
 
-// dropAll drops the dispatches that wait in memory. Those that run follow when their calls end.
-func (b *Bus) dropAll() {
-	b.dropWaiting()
+// leaveAll leaves the dispatches that wait in memory to the store. Those that run follow when their calls end.
+func (b *Bus) leaveAll() {
+	b.leaveWaiting()
 	for _, s := range b.list() {
 		for _, d := range s.door.empty(b) {
 			b.leaveToStore(d)
@@ -123,8 +123,8 @@ func (b *Bus) dropAll() {
 	}
 }
 
-// dropWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
-func (b *Bus) dropWaiting() {
+// leaveWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
+func (b *Bus) leaveWaiting() {
 	for _, d := range append(b.suspects.drain(), b.delay.Drain()...) {
 		b.ledger.waiting.Add(-1)
 		b.leaveToStore(d)

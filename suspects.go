@@ -53,7 +53,7 @@ func (b *Bus) runSuspects() {
 	}
 	batch := &Batch{Now: b.time.Now().UTC}
 	for _, d := range group {
-		record := b.progressRecord(d, RecordReady)
+		record := b.updatedRecord(d, RecordReady)
 		record.Leased, record.Suspect = true, true
 		batch.Update = append(batch.Update, record)
 	}

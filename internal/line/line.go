@@ -24,7 +24,7 @@ const (
 )
 
 // Reasons is the number of reasons for waiting.
-const Reasons = 4
+const Reasons = 2
 
 // Seat is a place in a line. The zero Seat is none.
 type Seat struct {
