@@ -126,7 +126,7 @@ func (o *crashOracle) checkHistoryOf(e *crashEvent, byEvent map[string][]history
 	}
 	settled := false
 	for _, t := range e.targets {
-		settled = settled || t.closed != ""
+		settled = settled || t.closed != "" && (t.seen || !t.optional)
 	}
 	if over && settled && handled+dead == 0 {
 		o.violate("H", e, "%s", has)
@@ -135,6 +135,9 @@ func (o *crashOracle) checkHistoryOf(e *crashEvent, byEvent map[string][]history
 		return // a delivery that was split off and dies at once never has a record
 	}
 	t := e.targets[0]
+	if t.optional && !t.seen {
+		return // it may have been unrouted, or cancelled
+	}
 	least, most := 1, 1 // times handled
 	switch s := found[t.name]; {
 	case s != nil && s.pending+s.dead > 0, !settled:

@@ -208,7 +208,7 @@ func (o *crashOracle) readEvent(e *crashEvent, f []string) {
 		}
 		e.acked = true
 	case "U":
-		if e.unknown = true; !e.given {
+		if e.unknown = true; !e.given && f[2] != (eventbus.EventID{}).String() {
 			e.id = f[2]
 			o.repeatable = append(o.repeatable, e)
 		}

@@ -155,6 +155,10 @@ func (p *publisher) publishBatch(ctx context.Context) {
 		if err == nil {
 			id = ids[i]
 		}
+		var unknown *eventbus.IndeterminateError
+		if i > 0 && errors.As(err, &unknown) {
+			err = &eventbus.IndeterminateError{Err: unknown.Err} // the id is that of the first event
+		}
 		p.published(name, id, err)
 	}
 }
