@@ -77,6 +77,36 @@ func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
 	})
 }
 
+// An event whose publisher waits was accepted: it is in no doubt after its store has failed.
+func TestD7_AStoreFailureDuringTheWaitIsNoDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			if len(b.Update) > 0 {
+				return storetest.Fault{Kind: storetest.FailBefore}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", func(_ string, attempt int) error {
+			if attempt == 1 && len(disk.Dump().Records) == 1 && disk.Dump().Lease == 1 {
+				return errBoom // the store fails when it records the retry
+			}
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		r, err := bus.PublishAndWait(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+		var unknown *eventbus.IndeterminateError
+		require.NotErrorAs(t, err, &unknown)
+		require.Equal(t, eventbus.Stored, r.Outcome)
+		require.False(t, r.ID.IsZero())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1", "mail x 1"}, disk.took(), "it goes on")
+		require.Empty(t, disk.Dump().Records)
+		shutdown(t, bus)
+	})
+}
+
 func TestE6_AStoreRemembersIDsAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
