@@ -142,7 +142,12 @@ func (b *Bus) storeStats() *StoreStats {
 // outcome is unknown.
 func (b *Bus) commit(ctx context.Context, batch *Batch) error {
 	committed := make(chan error, 1)
-	b.store.Submit(batch, func(err error) { committed <- err })
+	b.store.Submit(batch, func(err error) {
+		if err != nil {
+			b.storeFailed(err)
+		}
+		committed <- err
+	})
 	select {
 	case err := <-committed:
 		return err

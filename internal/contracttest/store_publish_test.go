@@ -77,6 +77,104 @@ func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
 	})
 }
 
+// slowLookup is a store that takes its time to look for an event.
+type slowLookup struct{ eventbus.Store }
+
+func (s slowLookup) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+	time.Sleep(time.Second)
+	return s.Store.Lookup(ctx, id)
+}
+
+// Beside a bus with the lease, the event of an unknown publication may have settled before the store is
+// asked for it.
+func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := false
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			if len(b.New) > 0 && fails {
+				fails = false
+				return storetest.Fault{Kind: storetest.FailAfter}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		beside, _ := newBus(t, eventbus.WithStore(slowLookup{disk.Beside()}))
+		disk.handles(t, beside, "mail", nil)
+		fails = true
+		_, err := beside.Publish(t.Context(), "a", "x")
+		var unknown *eventbus.IndeterminateError
+		require.ErrorAs(t, err, &unknown)
+		time.Sleep(time.Minute)
+		require.Equal(t, unknown.ID, mustPublish(t, beside, "a", "x", eventbus.ID(unknown.ID)))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		shutdown(t, beside)
+		shutdown(t, bus)
+	})
+}
+
+// The event of an unknown publication settles, and the store fails before it remembers the id.
+func TestD7_AnEventInDoubtThatHasSettledIsRepeatedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := true
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			switch {
+			case len(b.New) > 0:
+				return storetest.Fault{Delay: time.Second}
+			case len(b.Remember) > 0 && fails:
+				fails = false
+				return storetest.Fault{Kind: storetest.FailBefore}
+			}
+			return storetest.Fault{}
+		}))
+		bus := disk.spy(t, &spyStore{submit: func(b *eventbus.Batch, _ func(error)) bool {
+			if len(b.New) == 0 && len(b.Remember) > 0 {
+				time.Sleep(time.Second) // until the event has settled
+			}
+			return false
+		}})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := bus.Publish(ctx, "a", "x")
+		var unknown *eventbus.IndeterminateError
+		require.ErrorAs(t, err, &unknown)
+		time.Sleep(time.Minute)
+		require.False(t, fails)
+		require.Equal(t, unknown.ID, mustPublish(t, bus, "a", "x", eventbus.ID(unknown.ID)))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+// No event is needed for the bus to notice that its store has failed.
+func TestS3_AStoreThatFailsAtAPurgeIsReopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := true
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			if len(b.Take) > 0 && fails {
+				fails = false
+				return storetest.Fault{Kind: storetest.FailBefore}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(eventbus.Permanent(errDead)))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(time.Minute)
+		l := letters(t, bus)[0]
+		require.Error(t, bus.DLQ().Purge(t.Context(), l.ID))
+		time.Sleep(time.Minute)
+		require.NoError(t, bus.DLQ().Purge(t.Context(), l.ID))
+		shutdown(t, bus)
+	})
+}
+
 // An event whose publisher waits was accepted: it is in no doubt after its store has failed.
 func TestD7_AStoreFailureDuringTheWaitIsNoDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
