@@ -110,7 +110,12 @@ func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
 		require.Equal(t, unknown.ID, mustPublish(t, beside, "a", "x", eventbus.ID(unknown.ID)))
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"mail x 1"}, disk.took())
+		known := len(disk.Dump().Remembered)
 		shutdown(t, beside)
+		unrouted, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		mustPublish(t, unrouted, "a", "y")
+		require.Len(t, disk.Dump().Remembered, known, "an event without targets needs no store")
+		shutdown(t, unrouted)
 		shutdown(t, bus)
 	})
 }
