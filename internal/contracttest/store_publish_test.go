@@ -77,6 +77,70 @@ func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
 	})
 }
 
+// An event is due before the store has it: its publisher, or the operator who replays it, waits.
+func TestD7_AScheduledEventMayBeDueBeforeItsCommit(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.NoFault, storetest.FailBefore, storetest.FailAfter} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := true
+				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+					if len(b.New) > 0 && first {
+						first = false
+						f = storetest.Fault{Kind: kind, Delay: 10 * time.Second}
+					}
+					return f
+				}))
+				bus, _ := disk.open(t)
+				disk.handles(t, bus, "mail", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				_, err := bus.Publish(ctx, "a", "x", eventbus.After(time.Second))
+				var unknown *eventbus.IndeterminateError
+				require.ErrorAs(t, err, &unknown)
+				mustPublish(t, bus, "a", "x", eventbus.ID(unknown.ID), eventbus.After(time.Second)) // waits for the first
+				time.Sleep(time.Minute)
+				require.Equal(t, []string{"mail x 1"}, disk.took())
+				require.Empty(t, disk.Dump().Records)
+				shutdown(t, bus)
+			})
+		})
+	}
+}
+
+func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			return storetest.Fault{Delay: time.Duration(len(b.Take)) * 10 * time.Second}
+		}))
+		bus, _ := disk.open(t)
+		dies := true
+		disk.handles(t, bus, "mail", func(string, int) error {
+			if dies {
+				return eventbus.Permanent(errDead)
+			}
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(time.Minute)
+		dies = false
+		l, err := disk.Beside().Letter(t.Context(), letters(t, bus)[0].ID)
+		require.NoError(t, err)
+		l.ID, l.Due = eventbus.LetterID(eventbus.NewEventID()), time.Now().Add(time.Second).UTC() // as an import may have it
+		done := make(chan error, 1)
+		disk.Beside().Submit(&eventbus.Batch{Now: time.Now().UTC(), Bury: []*eventbus.DeadLetter{&l}}, func(err error) { done <- err })
+		require.NoError(t, <-done)
+		disk.took()
+		require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		require.Empty(t, disk.Dump().Records)
+		require.True(t, bus.Metrics().Ledger.Balanced(), "%+v", bus.Metrics().Ledger)
+		shutdown(t, bus)
+	})
+}
+
 // slowLookup is a store that takes its time to look for an event.
 type slowLookup struct{ eventbus.Store }
 
