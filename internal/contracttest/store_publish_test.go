@@ -119,6 +119,7 @@ func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
 			if dies {
 				return eventbus.Permanent(errDead)
 			}
+			time.Sleep(time.Second) // the store claims it meanwhile
 			return nil
 		})
 		require.NoError(t, bus.Start(t.Context()))
