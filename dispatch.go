@@ -54,7 +54,7 @@ type origin struct {
 	waiter   *waiter // the PublishAndWait in progress, if any
 	order    EventID // see orderID
 	due      int64   // when a scheduled event is due; 0 if it was not scheduled
-	given    bool    // the publisher chose the id
+	given    bool    // the publisher chose the id, or may have to repeat it: it is remembered
 	replay   *replay
 	stored   *stored // nil without a store; the only field that changes later
 }

@@ -97,6 +97,8 @@ func (f *feeder) submit(r *recording, done func(error)) {
 	switch {
 	case f.behind:
 		c.free = true
+	case c.kind == toReplay && ready == 0: // it is scheduled again, and may be due when this is applied
+		c.free = true
 	case c.kind == toOpen && !f.bus.pool.TryReserve(ready):
 		c.free, f.behind = true, true
 	}

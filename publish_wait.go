@@ -28,7 +28,8 @@ const (
 	Cancelled
 	// Repeated: the event's id is known, and nothing was dispatched.
 	Repeated
-	// Stored: Shutdown has left it in the store. The next Start dispatches it.
+	// Stored: Shutdown, or a failure of the store, has left it in the store. It is dispatched by the next
+	// Start, or when the bus has reopened the store.
 	Stored
 )
 
@@ -62,7 +63,8 @@ type Result struct {
 // each other's keys are not detected: both waits end at the handlers' timeouts.
 //
 // Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, and *DeliveryError if a
-// delivery was dead-lettered.
+// delivery was dead-lettered. If the result has the id, the event was accepted: do not publish it
+// again.
 func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
 		return r, fmt.Errorf("PublishAndWait: %w", err)
@@ -157,7 +159,8 @@ func (w *waiter) result(r Result, eventType string) (Result, error) {
 	case r.Outcome == Stored && w.why == ErrShutdown: //nolint:errorlint // set by leave
 		return r, fmt.Errorf("PublishAndWait(%q): event %s goes on at the next start: %w", shorten(eventType), r.ID, ErrShutdown)
 	case r.Outcome == Stored:
-		return r, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), &IndeterminateError{ID: r.ID, Err: w.why})
+		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted, and goes on when the bus has reopened the store: %w",
+			shorten(eventType), r.ID, ErrStoreFailed)
 	case r.Outcome == Cancelled:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
 	}

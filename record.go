@@ -320,15 +320,15 @@ func (b *Bus) recordingOf(c *change) *recording {
 	return r
 }
 
-// open inserts the records of an event: one, or one for each of its copies. An event that is not
-// due yet has one.
+// open inserts the records of an event: one, or one for each of its copies. A scheduled event has
+// one, also if it has become due meanwhile: it was published without room in the queue.
 func (r *recording) open(d *dispatch) {
 	state := RecordReady
 	copies := []*dispatch{d}
 	switch {
 	case len(d.to.subscriptions) == 0:
 		return // it settles at once
-	case r.change.kind != toDue && d.isScheduled(r.bus.time.Nanos()):
+	case r.change.kind == toOpen && d.from().due != 0, r.change.kind == toReplay && d.isScheduled(r.bus.time.Nanos()):
 		state = RecordScheduled
 	default:
 		copies = r.bus.copiesOf(d)

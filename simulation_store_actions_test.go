@@ -76,7 +76,7 @@ func (p *storeProcess) handler(sub *storeSub, gone *bool) eventbus.Handler {
 			time.Sleep(ms(rng, 100))
 		}
 		if chance(rng, 4) && e.n < 150 {
-			p.publish(ctx, p.sim.newEvent("b.x", pick(rng, "", "inner"), 0, false))
+			_ = p.publish(ctx, p.sim.newEvent("b.x", pick(rng, "", "inner"), 0, false))
 		}
 		if !chance(rng, sub.bad) || p.quiet && in.Attempt > 1 {
 			c.ends(m, ctx.Err() == nil)
@@ -115,14 +115,18 @@ func (p *storeProcess) handler(sub *storeSub, gone *bool) eventbus.Handler {
 	}
 }
 
-// targets returns the subscriptions that receive events of a type, with the number of changes to
+// receivers returns the subscriptions that receive events of a type, with the number of changes to
 // each.
-func (s *storeSim) targets(eventType string) map[int]int {
+func (p *storeProcess) receivers(eventType string) map[int]int {
+	s := p.sim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[int]int{}
 	for _, sub := range s.subs {
-		if sub.present && slices.Contains(storePatterns[sub.pattern], eventType) {
+		if p.beside && slices.Contains(storePatterns[sub.pattern], eventType) {
+			all[sub.index] = 0
+		}
+		if !p.beside && sub.present && slices.Contains(storePatterns[sub.pattern], eventType) {
 			all[sub.index] = sub.since
 		}
 	}
@@ -130,8 +134,8 @@ func (s *storeSim) targets(eventType string) map[int]int {
 }
 
 // still returns those of the subscriptions that have not changed.
-func (s *storeSim) still(before map[int]int, eventType string) (subs []int) {
-	for sub, since := range s.targets(eventType) {
+func (p *storeProcess) still(before map[int]int, eventType string) (subs []int) {
+	for sub, since := range p.receivers(eventType) {
 		if before[sub] == since {
 			subs = append(subs, sub)
 		}
@@ -147,7 +151,7 @@ func (e *storeEvent) options() []eventbus.PublishOption {
 	if e.after > 0 {
 		options = append(options, eventbus.After(e.after))
 	}
-	if e.given {
+	if e.given || e.learned {
 		options = append(options, eventbus.ID(e.id))
 	}
 	return options
@@ -156,25 +160,27 @@ func (e *storeEvent) options() []eventbus.PublishOption {
 // storePayload is the payload of an event.
 type storePayload struct{ N int }
 
-func (p *storeProcess) publish(ctx context.Context, e *storeEvent) {
+func (p *storeProcess) publish(ctx context.Context, e *storeEvent) error {
 	s := p.sim
-	before := s.targets(e.eventType)
+	before := p.receivers(e.eventType)
 	s.publishes("publish", e)
 	_, err := p.bus.Publish(ctx, e.eventType, storePayload{e.n}, e.options()...)
-	s.published(p, err == nil, err, s.still(before, e.eventType), e)
+	s.published(p, err == nil, err, p.still(before, e.eventType), e)
+	return err
 }
 
-func (p *storeProcess) publishAndWait(e *storeEvent, limit time.Duration) {
+func (p *storeProcess) publishAndWait(e *storeEvent, limit time.Duration) error {
 	s := p.sim
 	ctx, cancel := context.WithTimeout(p.ctx, limit)
 	defer cancel()
-	before := s.targets(e.eventType)
+	before := p.receivers(e.eventType)
 	s.publishes("publish and wait", e)
 	r, err := p.bus.PublishAndWait(ctx, e.eventType, storePayload{e.n}, e.options()...)
-	s.published(p, !r.ID.IsZero(), err, s.still(before, e.eventType), e)
+	s.published(p, !r.ID.IsZero(), err, p.still(before, e.eventType), e)
 	if !r.ID.IsZero() && ctx.Err() == nil {
 		s.checkResult(e, r, err)
 	}
+	return err
 }
 
 func (p *storeProcess) publishBatch(ctx context.Context, events []*storeEvent) {
@@ -184,10 +190,10 @@ func (p *storeProcess) publishBatch(ctx context.Context, events []*storeEvent) {
 		e.batch = events
 		batch = append(batch, eventbus.Publication{Type: e.eventType, Payload: storePayload{e.n}, Options: e.options()})
 	}
-	before := s.targets(events[0].eventType)
+	before := p.receivers(events[0].eventType)
 	s.publishes("publish batch", events...)
 	_, err := p.bus.PublishBatch(ctx, batch)
-	s.published(p, err == nil, err, s.still(before, events[0].eventType), events...)
+	s.published(p, err == nil, err, p.still(before, events[0].eventType), events...)
 }
 
 func (p *storeProcess) startPublishers() {
@@ -213,11 +219,14 @@ func (p *storeProcess) publishEvents(rng *rand.Rand) {
 		eventType, key := pick(rng, "a.x", "a.x", "a.y", "b.x", "none"), pick(rng, "", "", "k0", "k0", "k1")
 		switch rng.IntN(10) {
 		case 0:
-			p.publishAndWait(s.newEvent(eventType, key, after, chance(rng, 20)), ms(rng, 3000)+1)
+			e := s.newEvent(eventType, key, after, chance(rng, 20))
+			p.repeat(rng, e, p.publishAndWait(e, ms(rng, 3000)+1))
 		case 1: // with a context that ends
 			ctx, cancel := context.WithTimeout(p.ctx, ms(rng, 20))
-			p.publish(ctx, s.newEvent(eventType, key, after, chance(rng, 20)))
+			e := s.newEvent(eventType, key, after, chance(rng, 20))
+			err := p.publish(ctx, e)
 			cancel()
+			p.repeat(rng, e, err)
 		case 2:
 			var events []*storeEvent
 			for range 1 + rng.IntN(3) {
@@ -234,12 +243,12 @@ func (p *storeProcess) publishEvents(rng *rand.Rand) {
 			}
 			s.mu.Unlock()
 			if len(known) > 0 && chance(rng, 60) {
-				p.publish(p.ctx, pick(rng, known...))
+				p.publishAgain(rng, pick(rng, known...))
 				continue
 			}
-			p.publish(p.ctx, s.newEvent(eventType, key, after, true))
+			p.publishAgain(rng, s.newEvent(eventType, key, after, true))
 		default:
-			p.publish(p.ctx, s.newEvent(eventType, key, after, false))
+			p.publishAgain(rng, s.newEvent(eventType, key, after, false))
 		}
 	}
 }

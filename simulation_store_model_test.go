@@ -34,6 +34,7 @@ type storeModel struct {
 	changes map[int]int // number of times that a subscription was loosened
 
 	process *storeProcess
+	foreign map[*eventbus.Batch]*storeProcess // outstanding batches of the process beside
 }
 
 // storeLine is a key at a subscription.
@@ -50,6 +51,7 @@ type storeEvent struct {
 	after     time.Duration
 	id        eventbus.EventID
 	given     bool
+	learned   bool          // the id is that of an *IndeterminateError
 	batch     []*storeEvent // published together
 
 	attempts, acked, unknown, refused int // calls that published it
@@ -194,11 +196,16 @@ func (r *storeRecord) progress(n *eventbus.Record) {
 func (m *storeModel) applied(n int, b *eventbus.Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.logf("batch %d: %s", n, m.describe(b))
+	p := m.process
+	if other := m.foreign[b]; other != nil {
+		p = other
+	}
+	delete(m.foreign, b)
+	m.logf("batch %d, beside=%v:%s", n, p.beside, m.describe(b))
 	if len(b.New) == 0 { // without targets
 		for _, r := range b.Remember {
 			for _, e := range m.events {
-				e.unrouted = e.unrouted || e.given && e.id == r.Event
+				e.unrouted = e.unrouted || (e.given || e.learned) && e.id == r.Event
 			}
 		}
 	}
@@ -220,10 +227,10 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 				continue
 			}
 			l.event.deliveries[sub].place = placePurged
-			m.process.purged++
+			p.purged++
 		}
 		if len(b.New) > 0 {
-			m.process.replays++
+			p.replays++
 		}
 	}
 	remove := func(ref eventbus.Ref) *storeRecord {
@@ -254,7 +261,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 		}
 	}
 	for _, record := range b.New {
-		if r := m.newRecord(b, record); r != nil {
+		if r := m.newRecord(p, b, record); r != nil {
 			changed = append(changed, r)
 			m.records[r.ref] = r
 		}
@@ -276,6 +283,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 				m.failf(r.event, "batch %d: the delivery to s%d, %v, appears in record %d", n, sub, d.place, r.ref)
 			}
 			d.place, d.record = placeRecord, r
+			d.loose = d.loose || p.beside && len(b.Take) > 0 // the bus learns of the replay later
 			if r.event.key != "" && r.state != eventbus.RecordScheduled {
 				line := storeLine{sub, r.event.key}
 				if m.live[line] == nil {
@@ -287,7 +295,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 		m.checkFailures(r.event, r.remaining(), r.history, r.failures, false)
 	}
 	for _, l := range b.Bury {
-		m.process.buried++
+		p.buried++
 		e := m.eventOf(l.Event.Payload.(json.RawMessage))
 		if e == nil {
 			return
@@ -326,7 +334,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 }
 
 // newRecord checks a new record. An event that is new becomes accepted.
-func (m *storeModel) newRecord(b *eventbus.Batch, n *eventbus.Record) *storeRecord {
+func (m *storeModel) newRecord(p *storeProcess, b *eventbus.Batch, n *eventbus.Record) *storeRecord {
 	e := m.eventOf(n.Payload)
 	if e == nil {
 		return nil
@@ -336,10 +344,10 @@ func (m *storeModel) newRecord(b *eventbus.Batch, n *eventbus.Record) *storeReco
 		scheduled: n.Scheduled,
 	}
 	r.progress(n)
-	if p := n.Replay; p != nil {
-		r.replays, r.edited, r.history = p.Count, p.Edited, p.History
-		if p.Edited && string(p.Original) != e.payload {
-			m.failf(e, "the original payload is %s", p.Original)
+	if replay := n.Replay; replay != nil {
+		r.replays, r.edited, r.history = replay.Count, replay.Edited, replay.History
+		if replay.Edited && string(replay.Original) != e.payload {
+			m.failf(e, "the original payload is %s", replay.Original)
 		}
 	}
 	if len(r.targets) == 0 {
@@ -362,7 +370,7 @@ func (m *storeModel) newRecord(b *eventbus.Batch, n *eventbus.Record) *storeReco
 	switch {
 	case !e.accepted && isNew:
 		e.accepted, e.id, e.published = true, n.ID, n.Published
-		m.process.accepted++
+		p.accepted++
 	case isNew && n.Ref > 1 && r.position != int64(n.Ref): // another copy
 	case isNew:
 		m.failf(e, "is accepted twice")

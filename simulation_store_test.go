@@ -29,16 +29,21 @@ const simStoreFails = true
 const storeShare = 4
 
 // storeTally sums up the store schedules.
-type storeTally struct{ schedules, processes, crashes, restarts, violations atomic.Int64 }
+type storeTally struct {
+	schedules, processes, crashes, restarts, violations atomic.Int64
+	besides, repeats, claimFaults, readFaults           atomic.Int64
+}
 
 func (t *storeTally) String() string {
-	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d violations",
-		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.violations.Load())
+	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d processes beside, "+
+		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d violations",
+		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.besides.Load(),
+		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.violations.Load())
 }
 
 // simulateStores runs store schedules. In each, several processes follow each other on the data of
-// one storetest.Model. They crash between any two batches, or shut down. The last one runs until it
-// is at rest. A storeModel checks all of it. The scheduler decides the order of what happens at the
+// one storetest.Model. They crash between any two batches, or shut down. Another process works beside
+// some of them. The last one runs until it is at rest. A storeModel checks all of it. The scheduler decides the order of what happens at the
 // same moment, so a seed repeats the decisions of a schedule, but not always its violation.
 func simulateStores(t *testing.T, schedules int) {
 	t.Helper()
@@ -154,7 +159,7 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 30)), faults: rand.New(rand.NewPCG(seed, 31)), tally: tally,
 		storeModel: &storeModel{
 			origin: time.Now(), records: map[eventbus.Ref]*storeRecord{}, letters: map[eventbus.LetterID]*storeLetter{},
-			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{},
+			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*eventbus.Batch]*storeProcess{},
 		},
 	}
 	s.data = storetest.NewModel(
@@ -165,16 +170,6 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 		s.what += fmt.Sprintf("s%d %s fails %d%%\n", i, sub.pattern, sub.bad)
 	}
 	return s
-}
-
-func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
-
-// chance reports true in n of 100 cases.
-func chance(rng *rand.Rand, n int) bool { return rng.IntN(100) < n }
-
-// ms returns up to n milliseconds.
-func ms(rng *rand.Rand, n int) time.Duration {
-	return time.Duration(rng.IntN(n*1000)) * time.Microsecond
 }
 
 func (s *storeSim) run() {
@@ -200,75 +195,18 @@ type storeProcess struct {
 
 	crashAt, claimCrashAt int // count of batches and Claims from now on; 0 for never
 	crashing              chan struct{}
+	beside                bool        // it works beside the process that has the lease
 	dead                  atomic.Bool // a crash has ended it
 	ctx                   context.Context
+	targets               map[int]*eventbus.Subscription // if it is beside
 	publishers            sync.WaitGroup
 
 	// storeModel.mu guards the following.
 	closed                            bool // Shutdown has returned
 	accepted, buried, replays, purged int64
 	died                              map[eventbus.LetterID]bool
-	batches, claims, fails            int
+	batches, claims, failures         int
 	lease                             int64
-}
-
-// fault chooses the fault of a batch.
-func (s *storeSim) fault(_ int, b *eventbus.Batch) (f storetest.Fault) {
-	s.faultMu.Lock()
-	defer s.faultMu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.storeModel.process
-	p.batches++
-	refusable := len(b.Update)+len(b.Delete) == 0 && len(b.Remember)*len(b.New)+len(b.Take) > 0
-	switch {
-	case p.dead.Load():
-	case p.batches == p.crashAt:
-		f.Kind = pick(s.faults, storetest.CrashBefore, storetest.CrashAfter)
-		p.dead.Store(true)
-		close(p.crashing)
-		s.logf("crash at the next batch, after=%v", f.Kind == storetest.CrashAfter)
-	case refusable && chance(s.faults, 4):
-		f.Kind = storetest.Refuse
-		s.logf("refuse:%s", s.describe(b))
-	case simStoreFails && !p.quiet && chance(s.faults, 2):
-		f.Kind = pick(s.faults, storetest.FailBefore, storetest.FailAfter)
-		s.tally.restarts.Add(1)
-		p.fails++
-		s.logf("fail at the next batch, after=%v", f.Kind == storetest.FailAfter)
-	case chance(s.faults, p.slow):
-		f.Delay = ms(s.faults, 30)
-	}
-	return f
-}
-
-// claimFault chooses the fault of a Claim.
-func (s *storeSim) claimFault(_ int, _ eventbus.ClaimQuery) (f storetest.Fault) {
-	lease := int64(0)
-	if simStoreFails {
-		lease = s.data.Dump().Lease // before the locks: applied runs under the Model's
-	}
-	s.faultMu.Lock()
-	defer s.faultMu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.storeModel.process
-	p.claims++
-	if lease != 0 && lease != p.lease { // what the lease that has ended had not recorded is lost
-		p.lease = lease
-		s.forget()
-		s.logf("reopened")
-	}
-	switch {
-	case p.dead.Load():
-	case p.claims == p.claimCrashAt:
-		f.Kind = pick(s.faults, storetest.CrashBefore, storetest.CrashAfter)
-		close(p.crashing)
-		s.logf("crash at a claim, after=%v", f.Kind == storetest.CrashAfter)
-	case chance(s.faults, p.slow/4):
-		f.Delay = ms(s.faults, 30)
-	}
-	return f
 }
 
 // newProcess opens the data and makes a bus.
@@ -310,10 +248,12 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	if err != nil {
 		panic(err)
 	}
-	p.bus, err = eventbus.New(append(options, eventbus.WithStore(store))...)
+	disk := &storeDisk{Store: store, process: p}
+	p.bus, err = eventbus.New(append(options, eventbus.WithStore(disk))...)
 	if err != nil {
 		panic(err)
 	}
+	disk.fails.Store(true)
 	p.lease = s.data.Dump().Lease
 	s.opens(p)
 	s.tally.processes.Add(1)
@@ -326,6 +266,10 @@ func (s *storeSim) process(quiet bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	p.ctx = ctx
+	var other *storeProcess // beside
+	if chance(s.rng, 35) {
+		other = s.newBeside(p)
+	}
 	var late []*storeSub
 	for _, sub := range s.subs {
 		sub.sub, sub.present = nil, false
@@ -350,6 +294,10 @@ func (s *storeSim) process(quiet bool) {
 		}
 	}()
 	err := p.bus.Start(starting)
+	for ; errors.Is(err, storetest.ErrInjected) || errors.Is(err, eventbus.ErrStoreFailed) && !p.isCrashing(); err = p.bus.Start(starting) {
+		s.logs("not started: %v", err)
+		time.Sleep(time.Millisecond)
+	}
 	started()
 	s.logs("started: %v", err)
 	if !early {
@@ -361,11 +309,21 @@ func (s *storeSim) process(quiet bool) {
 	if !quiet && end != "shutdown" {
 		lasts = pick(s.rng, 100*time.Millisecond, time.Second, time.Second, 3*time.Second, time.Minute)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if other != nil {
+			other.work()
+		}
+	}()
 	published := make(chan struct{})
 	go func() { p.publishers.Wait(); close(published) }()
 	select {
 	case <-p.crashing:
 	case <-time.After(ms(s.rng, int(lasts.Milliseconds()))):
+	}
+	if quiet {
+		<-ended // beside
 	}
 	switch {
 	case p.isCrashing():
@@ -387,6 +345,7 @@ func (s *storeSim) process(quiet bool) {
 	}
 	cancel()
 	<-published
+	<-ended
 	time.Sleep(pick(s.rng, 2*storeTimeout, 3*storeTimeout)) // handlers return
 	p.check()
 }
@@ -453,7 +412,7 @@ func (p *storeProcess) check() {
 		s.failf(nil, "the store still has the lease")
 	case !l.Closed || !l.Balanced():
 		s.failf(nil, "the ledger does not balance: %+v", l)
-	case p.fails > 0:
+	case p.failures > 0:
 	case l.Accepted-l.Unrouted != p.accepted || l.DeadLettered != p.buried || l.Replays != p.replays:
 		s.failf(nil, "%d accepted, %d buried, %d replayed, the ledger has %+v", p.accepted, p.buried, p.replays, l)
 	case l.Stored > int64(len(refs)):
@@ -473,7 +432,7 @@ func (p *storeProcess) rest() {
 	time.Sleep(time.Hour)
 	for i, eventType := range []string{"a.x", "a.y", "b.x"} { // the keys are free
 		for _, key := range []string{"", "k0", "k1"} {
-			p.publishAndWait(s.newEvent(eventType, key, time.Duration(i)*time.Second, false), time.Hour)
+			_ = p.publishAndWait(s.newEvent(eventType, key, time.Duration(i)*time.Second, false), time.Hour)
 		}
 	}
 	for _, sub := range s.subs {

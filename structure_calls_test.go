@@ -117,6 +117,7 @@ var rootCalls = callRules{
 		{"retry_settings.go", "retrypolicy.go"}: "a policy's fields and their merge",
 		{"retry_settings.go", "retryrules.go"}:  "a rule's own data",
 		{"dlq.go", "codec.go"}:                  "an edited payload is encoded",
+		{"dlq_store.go", "restart.go"}:          "a store that fails is reopened, whatever the batch was",
 		{"dlq_store.go", "codec.go"}:            "the errors of recorded failures",
 		{"dlq_store.go", "dlq.go"}:              "a letter's own data, and the check of the queue",
 		{"metrics.go", "store_use.go"}:          "metrics, observers, logs and plans read the state",

@@ -17,8 +17,9 @@ type unknowns struct {
 }
 
 type unknown struct {
-	entry   Dedupe
-	settled chan struct{} // closed when the outcome is known
+	entry    Dedupe
+	accepted bool          // the store has accepted it, and does not remember its id yet
+	settled  chan struct{} // closed when the outcome is known
 }
 
 // addUnknown notes that the outcome of a publication is unknown.
@@ -32,7 +33,7 @@ func (b *Bus) addUnknown(events []*dispatch) {
 	}
 	for _, d := range events {
 		if !d.from().given && d.records() > 0 {
-			u.pending[d.id] = &unknown{b.remembered(d, b.time.Now().UTC), make(chan struct{})}
+			u.pending[d.id] = &unknown{entry: b.remembered(d, b.time.Now().UTC), settled: make(chan struct{})}
 		}
 	}
 }
@@ -97,14 +98,17 @@ func (b *Bus) resolve(events []*dispatch, accepted bool) {
 	u.mu.Lock()
 	for _, d := range events {
 		if pending := u.pending[d.id]; pending != nil {
+			pending.accepted = accepted
 			batch.Remember = append(batch.Remember, pending.entry)
 			ids = append(ids, d.id)
 		}
 	}
 	u.mu.Unlock()
 	if accepted && len(ids) > 0 {
-		if err := b.commit(context.Background(), batch); err != nil {
-			return // the store has failed again, or is closed
+		err := b.commit(context.Background(), batch)
+		var refused *RefusedError // they are remembered already
+		if err != nil && !errors.As(err, &refused) {
+			return // the store has failed, or is closed: resolveAll tries again after the restart
 		}
 	}
 	u.settle(ids)
@@ -126,17 +130,21 @@ func (u *unknowns) settle(ids []EventID) {
 func (b *Bus) resolveAll(ctx context.Context) error {
 	u := &b.unknown
 	u.mu.Lock()
-	entries := make([]Dedupe, 0, len(u.pending))
+	all := make([]unknown, 0, len(u.pending))
 	for _, pending := range u.pending {
-		entries = append(entries, pending.entry)
+		all = append(all, *pending)
 	}
 	u.mu.Unlock()
-	for _, entry := range entries {
-		records, err := b.store.Lookup(ctx, entry.Event)
-		if err != nil {
-			return err
+	for _, pending := range all {
+		entry := pending.entry
+		if !pending.accepted { // otherwise it may have settled
+			records, err := b.store.Lookup(ctx, entry.Event)
+			if err != nil {
+				return err
+			}
+			pending.accepted = len(records) > 0
 		}
-		if len(records) > 0 {
+		if pending.accepted {
 			err := b.commit(ctx, &Batch{Now: b.time.Now().UTC, Remember: []Dedupe{entry}})
 			var refused *RefusedError // it is remembered already
 			if err != nil && !errors.As(err, &refused) {

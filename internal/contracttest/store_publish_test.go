@@ -77,6 +77,204 @@ func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
 	})
 }
 
+// An event is due before the store has it: its publisher, or the operator who replays it, waits.
+func TestD7_AScheduledEventMayBeDueBeforeItsCommit(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.NoFault, storetest.FailBefore, storetest.FailAfter} {
+		t.Run(fmt.Sprint(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := true
+				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+					if len(b.New) > 0 && first {
+						first = false
+						f = storetest.Fault{Kind: kind, Delay: 10 * time.Second}
+					}
+					return f
+				}))
+				bus, _ := disk.open(t)
+				disk.handles(t, bus, "mail", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				defer cancel()
+				_, err := bus.Publish(ctx, "a", "x", eventbus.After(time.Second))
+				var unknown *eventbus.IndeterminateError
+				require.ErrorAs(t, err, &unknown)
+				mustPublish(t, bus, "a", "x", eventbus.ID(unknown.ID), eventbus.After(time.Second)) // waits for the first
+				time.Sleep(time.Minute)
+				require.Equal(t, []string{"mail x 1"}, disk.took())
+				require.Empty(t, disk.Dump().Records)
+				shutdown(t, bus)
+			})
+		})
+	}
+}
+
+func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			return storetest.Fault{Delay: time.Duration(len(b.Take)) * 10 * time.Second}
+		}))
+		bus, _ := disk.open(t)
+		dies := true
+		disk.handles(t, bus, "mail", func(string, int) error {
+			if dies {
+				return eventbus.Permanent(errDead)
+			}
+			time.Sleep(time.Second) // the store claims it meanwhile
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(time.Minute)
+		dies = false
+		l, err := disk.Beside().Letter(t.Context(), letters(t, bus)[0].ID)
+		require.NoError(t, err)
+		l.ID, l.Due = eventbus.LetterID(eventbus.NewEventID()), time.Now().Add(time.Second).UTC() // as an import may have it
+		done := make(chan error, 1)
+		disk.Beside().Submit(&eventbus.Batch{Now: time.Now().UTC(), Bury: []*eventbus.DeadLetter{&l}}, func(err error) { done <- err })
+		require.NoError(t, <-done)
+		disk.took()
+		require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		require.Empty(t, disk.Dump().Records)
+		require.True(t, bus.Metrics().Ledger.Balanced(), "%+v", bus.Metrics().Ledger)
+		shutdown(t, bus)
+	})
+}
+
+// slowLookup is a store that takes its time to look for an event.
+type slowLookup struct{ eventbus.Store }
+
+func (s slowLookup) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+	time.Sleep(time.Second)
+	return s.Store.Lookup(ctx, id)
+}
+
+// Beside a bus with the lease, the event of an unknown publication may have settled before the store is
+// asked for it.
+func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := false
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			if len(b.New) > 0 && fails {
+				fails = false
+				return storetest.Fault{Kind: storetest.FailAfter}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		beside, _ := newBus(t, eventbus.WithStore(slowLookup{disk.Beside()}))
+		disk.handles(t, beside, "mail", nil)
+		fails = true
+		_, err := beside.Publish(t.Context(), "a", "x")
+		var unknown *eventbus.IndeterminateError
+		require.ErrorAs(t, err, &unknown)
+		time.Sleep(time.Minute)
+		require.Equal(t, unknown.ID, mustPublish(t, beside, "a", "x", eventbus.ID(unknown.ID)))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		known := len(disk.Dump().Remembered)
+		shutdown(t, beside)
+		unrouted, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		mustPublish(t, unrouted, "a", "y")
+		require.Len(t, disk.Dump().Remembered, known, "an event without targets needs no store")
+		shutdown(t, unrouted)
+		shutdown(t, bus)
+	})
+}
+
+// The event of an unknown publication settles, and the store fails before it remembers the id.
+func TestD7_AnEventInDoubtThatHasSettledIsRepeatedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := true
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			switch {
+			case len(b.New) > 0:
+				return storetest.Fault{Delay: time.Second}
+			case len(b.Remember) > 0 && fails:
+				fails = false
+				return storetest.Fault{Kind: storetest.FailBefore}
+			}
+			return storetest.Fault{}
+		}))
+		bus := disk.spy(t, &spyStore{submit: func(b *eventbus.Batch, _ func(error)) bool {
+			if len(b.New) == 0 && len(b.Remember) > 0 {
+				time.Sleep(time.Second) // until the event has settled
+			}
+			return false
+		}})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := bus.Publish(ctx, "a", "x")
+		var unknown *eventbus.IndeterminateError
+		require.ErrorAs(t, err, &unknown)
+		time.Sleep(time.Minute)
+		require.False(t, fails)
+		require.Equal(t, unknown.ID, mustPublish(t, bus, "a", "x", eventbus.ID(unknown.ID)))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+// No event is needed for the bus to notice that its store has failed.
+func TestS3_AStoreThatFailsAtAPurgeIsReopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := true
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			if len(b.Take) > 0 && fails {
+				fails = false
+				return storetest.Fault{Kind: storetest.FailBefore}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(eventbus.Permanent(errDead)))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(time.Minute)
+		l := letters(t, bus)[0]
+		require.Error(t, bus.DLQ().Purge(t.Context(), l.ID))
+		time.Sleep(time.Minute)
+		require.NoError(t, bus.DLQ().Purge(t.Context(), l.ID))
+		shutdown(t, bus)
+	})
+}
+
+// An event whose publisher waits was accepted: it is in no doubt after its store has failed.
+func TestD7_AStoreFailureDuringTheWaitIsNoDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			if len(b.Update) > 0 {
+				return storetest.Fault{Kind: storetest.FailBefore}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", func(_ string, attempt int) error {
+			if attempt == 1 && len(disk.Dump().Records) == 1 && disk.Dump().Lease == 1 {
+				return errBoom // the store fails when it records the retry
+			}
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		r, err := bus.PublishAndWait(t.Context(), "a", "x")
+		require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+		var unknown *eventbus.IndeterminateError
+		require.NotErrorAs(t, err, &unknown)
+		require.Equal(t, eventbus.Stored, r.Outcome)
+		require.False(t, r.ID.IsZero())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail x 1", "mail x 1"}, disk.took(), "it goes on")
+		require.Empty(t, disk.Dump().Records)
+		shutdown(t, bus)
+	})
+}
+
 func TestE6_AStoreRemembersIDsAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()

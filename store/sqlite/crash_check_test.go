@@ -37,6 +37,7 @@ type crashDump struct {
 	letters []eventbus.DeadLetter
 	orders  []eventbus.Order
 	known   map[string]bool // remembered ids
+	history []historyRow
 }
 
 // dumpCopy reads a copy through a store beside, and verifies the file. It returns nil for a file that
@@ -82,6 +83,9 @@ func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 			return nil
 		})
 		if err != nil {
+			return err
+		}
+		if d.history, err = historyOf(c); err != nil {
 			return err
 		}
 		return query(c, "PRAGMA integrity_check", func(stmt *sqlite3.Stmt) error {
@@ -151,25 +155,33 @@ func (o *crashOracle) check(d *crashDump, settled bool) {
 		}
 		return
 	}
+	o.checked = true
 	found := make(map[string]map[string]*status)
 	o.checkRecords(d, found)
 	o.checkLetters(d, found)
+	rows := o.checkHistory(d)
 	for name, e := range o.open {
 		if e.given && e.acked && !e.cancelling && !d.known[e.id] {
 			o.violate("E6", e, "its id is not remembered")
 		}
-		if o.settle(e, found[name]) {
+		over := o.settle(e, found[name])
+		if o.wholeHistory {
+			o.checkHistoryOf(e, rows, found[name], over)
+		}
+		if over {
 			delete(o.open, name)
 		}
 	}
 	for name, want := range o.orders {
 		i := slices.IndexFunc(d.orders, func(x eventbus.Order) bool { return x.Subscription == name })
 		switch {
-		case i < 0 && want[0] != "":
+		case i < 0 && want[0] != "" && want[1] != "":
 			o.violate("C6", nil, "the order %s is lost", name)
-		case i >= 0 && d.orders[i].Why != want[0] && d.orders[i].Why != want[1]:
+		case i < 0:
+			o.orders[name] = [2]string{}
+		case d.orders[i].Why != want[0] && d.orders[i].Why != want[1]:
 			o.violate("C6", nil, "the order %s has %q, and %q was acknowledged", name, d.orders[i].Why, want[0])
-		case i >= 0:
+		default:
 			o.orders[name] = [2]string{d.orders[i].Why, d.orders[i].Why}
 		}
 	}
@@ -207,6 +219,7 @@ func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*st
 		if contentHash(r.Type, r.Key, r.Metadata.Get("name"), r.Payload) != e.hash || e.id != "" && e.id != r.ID.String() {
 			o.violate("K2", e, "its record differs: %+v", r)
 		}
+		e.id = r.ID.String()
 		if e.refused {
 			o.violate("D7", e, "it has a record, and Publish returned an error that says that nothing was accepted")
 		}
@@ -247,6 +260,7 @@ func (o *crashOracle) checkLetters(d *crashDump, found map[string]map[string]*st
 		if e == nil {
 			continue
 		}
+		e.id = l.Event.ID.String()
 		known := o.letters[id]
 		if known == nil {
 			known = &crashLetter{id: id, name: e.name, born: o.life, sub: canonical(l.Subscription), targets: targetsOfLetter(l.Subscription, l.NotReached)}

@@ -77,10 +77,14 @@ func crashChildMain(text string) {
 	if err := json.Unmarshal([]byte(text), &c.spec); err != nil {
 		panic(err)
 	}
-	report("C", c.spec.Life, os.Getpid())
+	report("C", c.spec.Life, os.Getpid(), c.spec.IsBeside)
 	c.setFailpoint()
 	c.open()
 	c.subscribeAll()
+	if c.spec.IsBeside {
+		c.workBeside()
+		return
+	}
 	if err := c.bus.Start(context.Background()); err != nil {
 		panic(err)
 	}
@@ -118,13 +122,21 @@ func (c *crashChild) open() {
 	if c.spec.Fault {
 		opts = append(opts, WithLockWait(5*time.Millisecond))
 	}
+	if c.spec.History > 0 {
+		opts = append(opts, WithHistory(c.spec.History))
+	}
+	if c.spec.IsBeside {
+		opts = append(opts, Beside())
+	}
 	before := time.Now()
 	store, err := Open(context.Background(), c.spec.Path, opts...)
 	if err != nil {
 		panic(err)
 	}
 	store.cfg.checkpointAt = c.spec.Checkpoint
-	report("O", time.Since(before).Microseconds())
+	if !c.spec.IsBeside {
+		report("O", time.Since(before).Microseconds())
+	}
 	busOpts := []eventbus.Option{
 		eventbus.WithStore(store), eventbus.WithLogger(logOfErrors()),
 		eventbus.WithQueueCapacity(c.spec.Queue), eventbus.WithConcurrency(c.spec.Workers),
@@ -155,10 +167,10 @@ func (c *crashChild) subscribeAll() {
 	for _, sub := range []string{subStock, subShip, subBill} {
 		c.subs[sub] = c.subscribe(sub)
 	}
-	if c.spec.Mail == mailFirst || c.spec.Mail == mailLeaves {
+	if c.spec.Mail == mailFirst || c.spec.Mail == mailLeaves && !c.spec.IsBeside {
 		c.subs[subMail] = c.subscribe(subMail)
 	}
-	if c.spec.Pause {
+	if c.spec.Pause && !c.spec.IsBeside {
 		_ = c.subs[subShip].Pause()
 	}
 }
@@ -254,10 +266,8 @@ func (c *crashChild) shutdown() {
 
 // quiet waits until everything is settled.
 func (c *crashChild) quiet() {
-	for _, s := range c.subs {
-		if err := errors.Join(s.Resume()); err != nil {
-			panic(err)
-		}
+	if err := errors.Join(c.pauseStock(false, 0), c.subs[subShip].Resume(), c.subs[subBill].Resume()); err != nil {
+		panic(err)
 	}
 	ctx := context.Background()
 	deadline := time.Now().Add(30 * time.Second)

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/surebus/eventbus"
 )
 
 // crashOracle knows what the processes with one file have witnessed. It says what the file must have,
@@ -22,7 +24,14 @@ type crashOracle struct {
 
 	repeatable []*crashEvent // those that can be published again with their ids
 
+	checked      bool                 // a copy had a schema
+	wholeHistory bool                 // all processes with the file keep a history, which stays
+	history      map[int64]historyRow // of the last copy, by ref
+	unsettled    map[int64]eventbus.RecordState
+
 	life       int
+	retention  time.Duration // of the history of this process; 0: it keeps none
+	began      time.Time
 	faults     int // of this process
 	mailLeft   bool
 	clean      bool     // the process ended by Shutdown
@@ -31,6 +40,7 @@ type crashOracle struct {
 	lines      int
 
 	acknowledged, reruns, replays, purges, cancels, crashLetters, neverRan int
+	byBeside, settled                                                      int
 }
 
 // crashEvent is what is known of an event.
@@ -91,6 +101,7 @@ func (o *crashOracle) violate(clause string, e *crashEvent, format string, args 
 // begin starts the books of a process.
 func (o *crashOracle) begin(spec *crashSpec) {
 	o.life, o.faults, o.mailLeft, o.clean, o.manyGone = spec.Life, 0, false, false, nil
+	o.retention, o.began = spec.History, spec.Began
 }
 
 func (e *crashEvent) target(name string) *crashTarget {
@@ -108,6 +119,8 @@ func (o *crashOracle) read(line string) {
 	f := strings.Split(line, "\t")
 	switch f[0] {
 	case "C", "O", "G", "T", "Q", "Z":
+	case "B":
+		o.byBeside++
 	case "ZA":
 		if f[1] != "true" {
 			o.violate("S2", nil, "Shutdown failed: %s", f[2])
@@ -193,7 +206,7 @@ func (o *crashOracle) readEvent(e *crashEvent, f []string) {
 		}
 		e.acked = true
 	case "U":
-		if e.unknown = true; !e.given {
+		if e.unknown = true; !e.given && f[2] != (eventbus.EventID{}).String() {
 			e.id = f[2]
 			o.repeatable = append(o.repeatable, e)
 		}
@@ -322,6 +335,9 @@ func (o *crashOracle) readLetter(f []string, line string) {
 		return
 	}
 	e.lines = append(e.lines, fmt.Sprintf("%d: %s", o.life, line))
+	if len(f) > 5 && e.id == "" {
+		e.id = f[5]
+	}
 	l := o.letters[f[1]]
 	switch f[0] {
 	case "D", "X":

@@ -61,7 +61,8 @@ type crashPlan struct {
 	tries  map[string]int
 	depth  int // consecutive kills in recovery
 
-	isolation bool // of the processes with the current file
+	isolation    bool // of the processes with the current file
+	wholeHistory bool // each of them keeps a history, for so long that all of it stays
 }
 
 func newCrashPlan(seed uint64, kills int, points []string) *crashPlan {
@@ -85,12 +86,26 @@ func (p *crashPlan) refill() {
 
 // newFile queues the failpoints of a new file.
 func (p *crashPlan) newFile() {
-	p.fresh, p.depth, p.isolation = nil, 0, p.random.IntN(4) == 0
+	p.fresh, p.depth, p.isolation, p.wholeHistory = nil, 0, p.random.IntN(4) == 0, p.random.IntN(3) > 0
 	for _, point := range []string{"open: created", "migrate: begun", "migrate: tables made", "migrate: before commit"} {
 		if slices.Contains(p.points, point) {
 			p.fresh = append(p.fresh, point)
 		}
 	}
+}
+
+// Retentions of the history.
+const (
+	longHistory  = time.Hour
+	shortHistory = 2 * time.Second // than which most processes are shorter
+)
+
+// history draws the retention of a process, 0 for no history.
+func (p *crashPlan) history() time.Duration {
+	if p.wholeHistory {
+		return longHistory
+	}
+	return []time.Duration{0, longHistory, shortHistory, shortHistory}[p.random.IntN(4)]
 }
 
 // missing returns the failpoints at which no process was killed.
@@ -110,7 +125,7 @@ func (p *crashPlan) next(spec *crashSpec) {
 	switch {
 	case len(p.fresh) > 0:
 		spec.Failpoint, p.fresh = p.fresh[0], p.fresh[1:]
-	case share < 50 || p.kills <= 2*len(p.missing()):
+	case share < 50 || p.kills <= 3*len(p.missing()):
 		spec.Failpoint = p.point()
 	}
 	recovers := share >= 50 && share < 75 || isOfRecovery(spec.Failpoint) && share%2 == 0
@@ -121,6 +136,10 @@ func (p *crashPlan) next(spec *crashSpec) {
 		p.depth = 0
 	}
 	p.provoke(spec)
+	// The process beside would make a store with a fault fail at any moment, and keep it from being idle.
+	if spec.Fault || spec.Idle || p.tries[spec.Failpoint] > 0 {
+		spec.Beside = false
+	}
 }
 
 // point takes the next failpoint from the queue. Near the end of the run, those come first at which no
@@ -130,7 +149,7 @@ func (p *crashPlan) point() string {
 		p.refill()
 	}
 	at := 0
-	if missing := p.missing(); p.kills <= 2*len(missing) {
+	if missing := p.missing(); p.kills <= 3*len(missing) {
 		at = max(0, slices.IndexFunc(p.queue, func(point string) bool { return slices.Contains(missing, point) }))
 	}
 	point := p.queue[at]
@@ -146,7 +165,8 @@ func (p *crashPlan) workload(spec *crashSpec) {
 	spec.Queue = pick(4, 16, 64, 1024)
 	spec.Workers = pick(2, 4, 64)
 	spec.Checkpoint = pick(10, 50, 400)
-	spec.Isolation = p.isolation
+	spec.Isolation, spec.History = p.isolation, p.history()
+	spec.Beside = r.IntN(3) == 0
 	spec.Pause = r.IntN(3) == 0
 	spec.Fault = r.IntN(10) == 0
 	if r.IntN(8) == 0 {
@@ -170,6 +190,11 @@ func (p *crashPlan) provoke(spec *crashSpec) {
 	case "batch":
 		if name != "forgotten" && name != "ordered" {
 			spec.Hit += p.random.IntN(10)
+		}
+	case "history":
+		spec.History = max(spec.History, shortHistory)
+		if spec.Hit += p.random.IntN(20); name == "pruned" {
+			spec.Hit = 1
 		}
 	case "claim", "checkpoint":
 		spec.Hit += p.random.IntN(3)

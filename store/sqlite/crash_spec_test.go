@@ -19,6 +19,8 @@ type crashSpec struct {
 	Seed uint64
 	Life int // number of the process in the test
 	Born int // Life of the first process with this file
+	// Began is when the process began. What has died before is on the copy that the parent has checked.
+	Began time.Time
 
 	Failpoint string // where the child kills itself
 	Hit       int    // on which call of the failpoint
@@ -32,6 +34,9 @@ type crashSpec struct {
 	Workers    int
 	Checkpoint int // pages
 	Isolation  bool
+	History    time.Duration // retention; 0: no history
+	Beside     bool          // another process works beside it, for longer than it lives
+	IsBeside   bool          // it is that process
 	Pause      bool
 	Fault      bool // another connection holds the write lock for a while, so that the store fails
 	Shutdown   time.Duration

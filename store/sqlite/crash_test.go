@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +33,9 @@ const killsPerFile = 50
 // handles, fails, parks, dead-letters, replays, purges, cancels, and shuts down. It writes a line to a
 // pipe before and after whatever it does. This test reads the lines, and after each kill compares a
 // copy of the file with them. See crashOracle for what must hold.
+//
+// In some of the processes the store keeps a history. Beside some, another process publishes, works on
+// the dead letters and gives orders, and is killed later, or earlier.
 func TestCrash(t *testing.T) {
 	kills, seed := *crashKills, *crashSeed
 	if kills == 0 {
@@ -51,7 +54,7 @@ func TestCrash(t *testing.T) {
 		r.file()
 	}
 	r.report(points)
-	if kills >= 2*len(points) {
+	if kills >= 3*len(points) {
 		require.Empty(t, r.plan.missing(), "failpoints that were not reached")
 	}
 }
@@ -72,6 +75,7 @@ type crashRun struct {
 	kills, atPoints, inRecovery                  int
 	acknowledged, reruns, replays, purges, lines int
 	crashLetters, neverRan                       int
+	besides, byBeside, settled                   int // processes beside, what they acknowledged, rows of the history
 	slowestOpen                                  time.Duration
 	largestLog                                   int64
 }
@@ -88,6 +92,7 @@ func (r *crashRun) file() {
 	require.NoError(t, err)
 	r.log, r.oracle, r.born = bufio.NewWriter(out), newCrashOracle(r.seed), r.lives
 	r.plan.newFile()
+	r.oracle.wholeHistory = r.plan.wholeHistory
 	for n := 0; n < killsPerFile && r.plan.kills > 0; {
 		spec := &crashSpec{Again: r.oracle.again(8)}
 		r.plan.next(spec)
@@ -95,7 +100,9 @@ func (r *crashRun) file() {
 			n++
 		}
 	}
-	r.life(&crashSpec{Quiet: true, Queue: 1000, Workers: 64, Checkpoint: 400, Isolation: r.plan.isolation})
+	r.life(&crashSpec{
+		Quiet: true, Queue: 1000, Workers: 64, Checkpoint: 400, Isolation: r.plan.isolation, History: r.plan.history(),
+	})
 	r.acknowledged += r.oracle.acknowledged
 	r.reruns += r.oracle.reruns
 	r.replays += r.oracle.replays
@@ -103,6 +110,8 @@ func (r *crashRun) file() {
 	r.lines += r.oracle.lines
 	r.crashLetters += r.oracle.crashLetters
 	r.neverRan += r.oracle.neverRan
+	r.byBeside += r.oracle.byBeside
+	r.settled += r.oracle.settled
 	require.NoError(t, out.Close())
 	require.NoError(t, os.RemoveAll(r.dir))
 }
@@ -110,15 +119,27 @@ func (r *crashRun) file() {
 // life runs a process until it ends, and checks what it leaves. It reports whether it was killed.
 func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	t := r.t
-	spec.Path, spec.Seed, spec.Life, spec.Born = r.path(), r.seed, r.lives, r.born
+	spec.Path, spec.Seed, spec.Life, spec.Born, spec.Began = r.path(), r.seed, r.lives, r.born, time.Now()
+	spec.Beside = spec.Beside && r.oracle.checked
 	r.lives++
 	text, err := json.Marshal(spec)
 	require.NoError(t, err)
 	_, _ = fmt.Fprintf(r.log, "# %s\n", text)
 	r.oracle.begin(spec)
-	p := startCrashChild(t, string(text))
+	// Both processes write to the same pipe, which keeps the order of their lines. It ends when both have
+	// ended.
+	out, in, err := os.Pipe()
+	require.NoError(t, err)
+	defer out.Close()
+	p := startCrashChild(t, spec, in)
+	var beside *crashProcess
+	if spec.Beside {
+		r.besides++
+		beside = p.startBeside(t, *spec, in, r.plan.random)
+	}
+	require.NoError(t, in.Close())
 	p.killAfter(spec, r.plan)
-	scanner := bufio.NewScanner(p.out)
+	scanner := bufio.NewScanner(out)
 	scanner.Buffer(make([]byte, 64<<10), 1<<20)
 	for scanner.Scan() {
 		line := scanner.Text()
@@ -128,6 +149,9 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	}
 	err = p.wait()
 	require.NoError(t, scanner.Err())
+	if beside != nil && (beside.wait() == nil || !beside.wasKilled()) {
+		r.oracle.violate("child", nil, "the process beside ended with %v:\n%s", beside.err, tail(beside.stderr.String()))
+	}
 	ended := err == nil // by itself
 	if !ended && !p.wasKilled() {
 		r.oracle.violate("child", nil, "the process ended with %v:\n%s", err, tail(p.stderr.String()))
@@ -203,8 +227,9 @@ func (r *crashRun) check(spec *crashSpec) {
 // crashProcess is a running child.
 type crashProcess struct {
 	cmd    *exec.Cmd
-	out    io.ReadCloser
 	stderr bytes.Buffer
+	ended  chan struct{} // closed when it has ended
+	err    error         // then: how
 
 	delay  time.Duration // from the first acknowledgement to the kill; negative: not
 	armed  bool
@@ -213,17 +238,41 @@ type crashProcess struct {
 	guard  *time.Timer
 }
 
-func startCrashChild(t *testing.T, spec string) *crashProcess {
+// startCrashChild starts a process that writes its lines to a pipe.
+func startCrashChild(t *testing.T, spec *crashSpec, pipe *os.File) *crashProcess {
 	t.Helper()
-	out, in, err := os.Pipe()
+	text, err := json.Marshal(spec)
 	require.NoError(t, err)
-	p := &crashProcess{cmd: exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$"), out: out, delay: -1} //nolint:gosec // this test
-	p.cmd.Env = append(os.Environ(), crashEnv+"="+spec)
-	p.cmd.ExtraFiles = []*os.File{in}
+	p := &crashProcess{
+		cmd:   exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$"), //nolint:gosec // this test
+		ended: make(chan struct{}), delay: -1,
+	}
+	p.cmd.Env = append(os.Environ(), crashEnv+"="+string(text))
+	p.cmd.ExtraFiles = []*os.File{pipe}
 	p.cmd.Stderr, p.cmd.Stdout = &p.stderr, &p.stderr
 	require.NoError(t, p.cmd.Start())
-	require.NoError(t, in.Close())
+	go func() {
+		defer close(p.ended)
+		p.err = p.cmd.Wait()
+	}()
 	return p
+}
+
+// startBeside starts the process beside another one. It is killed after that one, or before.
+func (p *crashProcess) startBeside(t *testing.T, spec crashSpec, pipe *os.File, random *rand.Rand) (beside *crashProcess) {
+	t.Helper()
+	spec.IsBeside, spec.Failpoint = true, ""
+	beside = startCrashChild(t, &spec, pipe)
+	if random.IntN(5) == 0 {
+		beside.guard = time.AfterFunc(time.Duration(random.IntN(80_000))*time.Microsecond, beside.kill)
+	}
+	longer := time.Duration(random.IntN(30_000)) * time.Microsecond
+	go func() {
+		<-p.ended
+		time.Sleep(longer)
+		beside.kill()
+	}()
+	return beside
 }
 
 // killAfter decides when the process is killed: at a random instant, or after a while if it does not
@@ -269,12 +318,11 @@ func (p *crashProcess) saw(spec *crashSpec, line string) {
 func (p *crashProcess) kill() { _ = p.cmd.Process.Kill() }
 
 func (p *crashProcess) wait() error {
-	err := p.cmd.Wait()
+	<-p.ended
 	if p.guard != nil {
 		p.guard.Stop()
 	}
-	_ = p.out.Close() // it was read to its end
-	return err
+	return p.err
 }
 
 func (p *crashProcess) wasKilled() bool {
@@ -299,6 +347,7 @@ func (r *crashRun) report(points []string) {
 	t.Logf("kills at each failpoint:\n%s", table.String())
 	t.Logf("%d processes, %d witness lines, %d replays, %d purges, %d letters of suspected crashes (%d of events that never ran); slowest open %v, largest write-ahead log %d KiB",
 		r.lives, r.lines, r.replays, r.purges, r.crashLetters, r.neverRan, r.slowestOpen, r.largestLog>>10)
+	t.Logf("%d processes beside, which acknowledged %d operations; %d dispatches in the histories", r.besides, r.byBeside, r.settled)
 	t.Logf("%d kills (%d at failpoints, %d in recovery), %d acknowledged, 0 lost, %d handler reruns, failpoints hit %d/%d",
 		r.kills, r.atPoints, r.inRecovery, r.acknowledged, r.reruns, hit, len(points))
 }

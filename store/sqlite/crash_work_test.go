@@ -82,6 +82,7 @@ func (c *crashChild) intend(name, eventType, key string, delay time.Duration, id
 		switch {
 		case sub != subMail || c.spec.Mail == mailFirst || c.spec.Quiet:
 			targets = append(targets, sub)
+		case c.spec.IsBeside:
 		case c.spec.Mail == mailLate || c.spec.Mail == mailLeaves: // it depends on the moment
 			targets = append(targets, sub+"?")
 		}
@@ -153,6 +154,10 @@ func (p *publisher) publishBatch(ctx context.Context) {
 		id := eventbus.EventID{}
 		if err == nil {
 			id = ids[i]
+		}
+		var unknown *eventbus.IndeterminateError
+		if i > 0 && errors.As(err, &unknown) {
+			err = &eventbus.IndeterminateError{Err: unknown.Err} // the id is that of the first event
 		}
 		p.published(name, id, err)
 	}
@@ -231,7 +236,7 @@ func (c *crashChild) operate() {
 		case 8:
 			_ = c.subs[subBill].Trip()
 		case 9:
-			c.order(n)
+			c.order(fmt.Sprint("operator", n%3), n)
 		default:
 			c.cancel()
 		}
@@ -257,7 +262,7 @@ func (c *crashChild) oneLetter(random *rand.Rand, verb string, do func(context.C
 	if err := json.Unmarshal(l.Event.Payload.(json.RawMessage), &p); err != nil {
 		panic(err)
 	}
-	report(verb, l.ID, p.Name, canonical(l.Subscription), strings.Join(l.NotReached, ","))
+	report(verb, l.ID, p.Name, canonical(l.Subscription), strings.Join(l.NotReached, ","), l.Event.ID)
 	result := "ok"
 	if err := do(ctx, l.ID); err != nil {
 		result = err.Error()
@@ -267,19 +272,19 @@ func (c *crashChild) oneLetter(random *rand.Rand, verb string, do func(context.C
 
 func (c *crashChild) replayMany(sub string) {
 	report("DM", sub)
-	done, err := c.bus.DLQ().ReplayMatching(context.Background(), eventbus.LetterQuery{Subscription: sub, Until: c.began})
+	done, err := c.bus.DLQ().ReplayMatching(context.Background(), eventbus.LetterQuery{Subscription: sub, Until: c.spec.Began})
 	report("DMA", sub, err == nil && len(done.Stayed) == 0, done.Replayed)
 }
 
 func (c *crashChild) purgeMany(sub string) {
 	report("XM", sub)
-	done, err := c.bus.DLQ().PurgeMatching(context.Background(), eventbus.LetterQuery{Subscription: sub, Until: c.began})
+	done, err := c.bus.DLQ().PurgeMatching(context.Background(), eventbus.LetterQuery{Subscription: sub, Until: c.spec.Began})
 	report("XMA", sub, err == nil, done.Purged)
 }
 
 // order submits an operator's order, which survives.
-func (c *crashChild) order(n int) {
-	name, why := fmt.Sprint("operator", n%3), fmt.Sprintf("%d.%d", c.spec.Life, n)
+func (c *crashChild) order(name string, n int) {
+	why := fmt.Sprintf("%d.%d", c.spec.Life, n)
 	report("Y", name, why)
 	done := make(chan error, 1)
 	now := time.Now().UTC()

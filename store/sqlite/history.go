@@ -95,6 +95,7 @@ func (tx *transaction) writeHistory() error {
 				return err
 			}
 			tx.pages += 2
+			reach("history: written")
 		}
 	}
 	return nil
@@ -125,5 +126,6 @@ func (tx *transaction) pruneHistory() (done bool, err error) {
 	const sql = "DELETE FROM history WHERE ref IN (SELECT ref FROM history WHERE settled_at <= ? ORDER BY settled_at LIMIT ?)"
 	n, err := tx.w.exec(sql, timeText(tx.now.Add(-tx.store.cfg.history)), some)
 	tx.pages += int64(n / 8)
+	reach("history: pruned")
 	return n < some, err
 }
