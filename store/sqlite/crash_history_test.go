@@ -38,9 +38,9 @@ func (o *crashOracle) checkHistory(d *crashDump) (byEvent map[string][]historyRo
 	for _, e := range o.events {
 		events[e.id] = e
 	}
-	unsettled := make(map[int64]eventbus.RecordState, len(d.records))
+	unsettled := make(map[int64]*eventbus.Record, len(d.records))
 	for _, r := range d.records {
-		unsettled[int64(r.Ref)] = r.State
+		unsettled[int64(r.Ref)] = r
 	}
 	history := make(map[int64]historyRow, len(d.history))
 	for _, row := range d.history {
@@ -81,23 +81,22 @@ func (o *crashOracle) checkHistory(d *crashDump) (byEvent map[string][]historyRo
 	return byEvent
 }
 
-// checkRefs checks that each record that the file has had is there, or in the history. Only the
-// record of a scheduled event leaves neither when the event is due: another record replaces it.
-func (o *crashOracle) checkRefs(d *crashDump, history map[int64]historyRow, unsettled map[int64]eventbus.RecordState) {
-	for ref, state := range o.unsettled {
+// checkRefs checks that each record that the file has had is there, or in the history. Only two kinds
+// leave neither, because others replace them: that of a scheduled event when it is due, and one with
+// several targets that is divided.
+func (o *crashOracle) checkRefs(d *crashDump, history map[int64]historyRow, unsettled map[int64]*eventbus.Record) {
+	for ref, r := range o.unsettled {
 		_, settled := history[ref]
-		if _, pending := unsettled[ref]; !pending && !settled && state != eventbus.RecordScheduled {
-			o.violate("H", nil, "record %d, %s, has settled, and the history has no row", ref, state)
+		if unsettled[ref] == nil && !settled && r.State != eventbus.RecordScheduled && len(r.Targets) == 1 {
+			o.violate("H", nil, "record %d, %s, has settled, and the history has no row", ref, r.State)
 		}
 	}
-	scheduled := 0
+	replaced := 0 // at most
 	for _, e := range o.events {
-		if e.due != 0 {
-			scheduled++
-		}
+		replaced += len(e.targets) // a record of n targets is divided n-1 times
 	}
-	if gone := int(d.meta.nextRef) - 1 - len(history) - len(unsettled); gone < 0 || gone > scheduled {
-		o.violate("H", nil, "%d records, %d rows of the history, %d refs, %d scheduled events", len(unsettled), len(history), d.meta.nextRef-1, scheduled)
+	if gone := int(d.meta.nextRef) - 1 - len(history) - len(unsettled); gone < 0 || gone > replaced {
+		o.violate("H", nil, "%d records, %d rows of the history, %d refs", len(unsettled), len(history), d.meta.nextRef-1)
 	}
 }
 

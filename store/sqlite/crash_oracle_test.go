@@ -24,10 +24,10 @@ type crashOracle struct {
 
 	repeatable []*crashEvent // those that can be published again with their ids
 
-	checked      bool                 // a copy had a schema
-	wholeHistory bool                 // all processes with the file keep a history, which stays
-	history      map[int64]historyRow // of the last copy, by ref
-	unsettled    map[int64]eventbus.RecordState
+	checked      bool                       // a copy had a schema
+	wholeHistory bool                       // all processes with the file keep a history, which stays
+	history      map[int64]historyRow       // of the last copy, by ref
+	unsettled    map[int64]*eventbus.Record // of the last copy, by ref
 
 	life       int
 	retention  time.Duration // of the history of this process; 0: it keeps none
