@@ -18,7 +18,7 @@ const (
 	shutOpen              // the circuit is open, or half-open with a probe
 	shutPaused            // an operator has paused the subscription
 	shutThrottled         // a concurrency limit is reached
-	shutByKey            // an earlier delivery of its key is at the door
+	shutByKey             // an earlier delivery of its key is at the door
 	shutRemoved           // the subscription has ended
 )
 

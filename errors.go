@@ -104,11 +104,13 @@ func (e *PayloadError) Is(target error) bool {
 func (e *PayloadError) Unwrap() error { return e.Err }
 
 // IndeterminateError reports that Publish does not know whether the store has the event: the
-// context ended, or the store failed, during the commit. Publish it again with ID(e.ID): the bus
-// accepts it once.
+// context ended, or the store failed, during the commit. Publish it again with ID(e.ID), on the same
+// bus: it accepts the event once. After the end of the process, the store knows only the ids that
+// publishers gave with ID. So an event that must not be published twice needs ID from the beginning.
 type IndeterminateError struct {
-	ID  EventID // of the event; of a batch's first event
-	Err error   // the context's error, or the store's
+	ID  EventID   // of the event; of a batch's first event
+	IDs []EventID // of all events of a batch, in their order; nil for a single event
+	Err error     // the context's error, or the store's
 }
 
 func (e *IndeterminateError) Error() string {

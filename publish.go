@@ -284,7 +284,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 			var unknown *IndeterminateError
 			if !errors.As(err, &unknown) {
 				b.addUnknown(c.all())
-				err = &IndeterminateError{ID: c.d.id, Err: err}
+				err = c.indeterminate(err)
 			}
 			return err
 		}

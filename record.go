@@ -107,7 +107,19 @@ func (b *Bus) awaitRecorded(ctx context.Context, c change, applied <-chan error)
 	if c.kind == toReplay {
 		return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", why)
 	}
-	return &IndeterminateError{ID: c.d.id, Err: why}
+	return c.indeterminate(why)
+}
+
+// indeterminate returns the error of a publication whose outcome is unknown.
+func (c *change) indeterminate(why error) error {
+	e := &IndeterminateError{ID: c.d.id, Err: why}
+	for _, d := range c.published {
+		e.IDs = append(e.IDs, d.id)
+	}
+	if e.IDs != nil {
+		e.ID = e.IDs[0]
+	}
+	return e
 }
 
 func (b *Bus) recordLater(c change, applied func(error)) {

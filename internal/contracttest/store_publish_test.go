@@ -373,3 +373,37 @@ func TestD7_AnUnknownOutcomeCanBeRepeated(t *testing.T) {
 		})
 	}
 }
+
+// The error of a batch whose outcome is unknown has the ids with which to publish it again.
+func TestD7_AnUnknownBatchCanBeRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := false
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+			if len(b.New) > 1 && fails {
+				fails = false
+				return storetest.Fault{Kind: storetest.FailAfter}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		batch := []eventbus.Publication{{Type: "a", Payload: "x"}, {Type: "a", Payload: "y"}}
+		fails = true
+		_, err := bus.PublishBatch(t.Context(), batch)
+		var unknown *eventbus.IndeterminateError
+		require.ErrorAs(t, err, &unknown)
+		require.Len(t, unknown.IDs, 2)
+		require.Equal(t, unknown.ID, unknown.IDs[0])
+		for i, id := range unknown.IDs {
+			batch[i].Options = append(batch[i].Options, eventbus.ID(id))
+		}
+		time.Sleep(time.Minute)
+		ids, err := bus.PublishBatch(t.Context(), batch)
+		require.NoError(t, err)
+		require.Equal(t, unknown.IDs, ids)
+		time.Sleep(time.Minute)
+		require.ElementsMatch(t, []string{"mail x 1", "mail y 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}

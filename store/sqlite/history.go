@@ -21,7 +21,8 @@ const (
 )
 
 // Settled is a dispatch that has settled. An event has several if it was replayed, and one for each
-// subscription on a bus with isolation.
+// subscription on a bus with isolation. A delivery that dies at a shut door while the event's others
+// proceed has a dead letter, and no Settled.
 type Settled struct {
 	Event   eventbus.EventID
 	Type    string
