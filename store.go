@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/surebus/eventbus/internal/route"
 )
 
 // WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
@@ -112,6 +115,14 @@ type Store interface {
 
 	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
 	Lookup(ctx context.Context, id EventID) ([]*Record, error)
+
+	// Records returns a page of the unsettled records that match, by Ref, leased ones included. The bus
+	// has validated the query and set its Limit. ctx bounds a scan.
+	Records(ctx context.Context, q RecordQuery) (RecordPage, error)
+
+	// Remembered returns the remembered id of an event, by Scope and Key of Dedupe, and whether it is
+	// known. The entry may have expired.
+	Remembered(ctx context.Context, scope, key string) (Dedupe, bool, error)
 
 	// Stats counts what the store has.
 	Stats(ctx context.Context) (StoreStats, error)
@@ -326,6 +337,48 @@ type Claimed struct {
 	// NextDue is the earliest Due of the free records that ClaimDue claims later, after Now. It is zero
 	// if there is none, and for other kinds.
 	NextDue time.Time
+}
+
+// RecordQuery selects the records that match every field that is set.
+type RecordQuery struct {
+	States []RecordState // empty: all
+	Type   string        // a pattern of event types, as for Subscribe
+	Key    string
+	Target string // one of Targets
+	After  Ref    // selects larger ones
+	Limit  int    // at least 1
+}
+
+// Matcher returns a function that reports whether a record matches the fields of the query, except
+// After. The error is a *PatternError.
+func (q RecordQuery) Matcher() (matches func(*Record) bool, err error) {
+	matchesType, err := typeMatcher(q.Type)
+	if err != nil {
+		return nil, err
+	}
+	return func(r *Record) bool {
+		return (len(q.States) == 0 || slices.Contains(q.States, r.State)) && (q.Key == "" || q.Key == r.Key) &&
+			(q.Target == "" || slices.Contains(r.Targets, q.Target)) && matchesType(r.Type)
+	}, nil
+}
+
+// typeMatcher returns a function that compares event types with a pattern. An empty one matches all.
+func typeMatcher(pattern string) (matches func(string) bool, err error) {
+	if pattern == "" {
+		return func(string) bool { return true }, nil
+	}
+	parsed, offence := route.Parse(pattern)
+	if offence != nil {
+		return nil, patternError(pattern, offence)
+	}
+	return parsed.Match, nil
+}
+
+// RecordPage is a page of records, by Ref.
+type RecordPage struct {
+	Records []*Record
+	// Next is the After of the next page. It is 0 on the last page.
+	Next Ref
 }
 
 // StoreStats counts what a store has.

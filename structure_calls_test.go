@@ -37,7 +37,7 @@ var rootCalls = callRules{
 		"door.go", "spill.go", "breaker.go", "control.go", "orders.go",
 		"failure.go", "errortraits.go", "retrypolicy.go", "retryrules.go", "retry_settings.go",
 		"dlq.go", "dlq_replay.go", "dlq_query.go", "dlq_bulk.go", "dlq_group.go", "dlq_transfer.go", "dlq_store.go", "dlq_memory.go",
-		"metrics.go", "observer.go", "log.go", "inspect.go",
+		"metrics.go", "observer.go", "log.go", "inspect.go", "dispatches.go", "dispatches_list.go",
 	},
 	vocabulary: map[string]string{
 		"event.go":    "every file handles events, ids and metadata",
@@ -162,6 +162,14 @@ var rootCalls = callRules{
 		{"inspect.go", "failure.go"}:            "metrics, observers, logs and plans read the state",
 		{"inspect.go", "retrypolicy.go"}:        "metrics, observers, logs and plans read the state",
 		{"inspect.go", "retryrules.go"}:         "metrics, observers, logs and plans read the state",
+		{"dispatches.go", "codec.go"}:           "metrics, observers, logs and plans read the state",
+		{"dispatches.go", "control.go"}:         "metrics, observers, logs and plans read the state",
+		{"dispatches.go", "dlq_store.go"}:       "metrics, observers, logs and plans read the state",
+		{"dispatches.go", "door.go"}:            "metrics, observers, logs and plans read the state",
+		{"dispatches.go", "inspect.go"}:         "metrics, observers, logs and plans read the state",
+		{"dispatches.go", "publish_ids.go"}:     "metrics, observers, logs and plans read the state",
+		{"dispatches_list.go", "dispatches.go"}: "metrics, observers, logs and plans read the state",
+		{"dispatches_list.go", "store.go"}:      "metrics, observers, logs and plans read the state",
 		{"inspect.go", "retry_settings.go"}:     "metrics, observers, logs and plans read the state",
 	},
 }

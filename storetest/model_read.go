@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -235,6 +236,41 @@ func (s *modelStore) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventb
 	}
 	slices.SortFunc(found, func(x, y *eventbus.Record) int { return cmp.Compare(x.Ref, y.Ref) })
 	return found, nil
+}
+
+func (s *modelStore) Records(ctx context.Context, q eventbus.RecordQuery) (page eventbus.RecordPage, err error) {
+	matches, err := q.Matcher()
+	if err != nil {
+		return page, err
+	}
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return page, err
+	}
+	for _, ref := range slices.Sorted(maps.Keys(s.model.records)) {
+		r := &s.model.records[ref].Record
+		if ref <= q.After || !matches(r) {
+			continue
+		}
+		if len(page.Records) == q.Limit {
+			page.Next = page.Records[q.Limit-1].Ref
+			break
+		}
+		c := deepCopy(*r)
+		page.Records = append(page.Records, &c)
+	}
+	return page, nil
+}
+
+func (s *modelStore) Remembered(ctx context.Context, scope, key string) (eventbus.Dedupe, bool, error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return eventbus.Dedupe{}, false, err
+	}
+	d, known := s.model.remember[dedupeKey{scope, key}]
+	return d, known, nil
 }
 
 func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {

@@ -1,0 +1,47 @@
+package eventbus_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/surebus/eventbus"
+)
+
+// An operator asks what became of an event: a pause holds it.
+func ExampleBus_Event() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	mail, err := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if err := mail.Pause(eventbus.By("ann"), eventbus.Because("the mail server moves")); err != nil {
+		log.Fatal(err)
+	}
+	published, err := bus.PublishAndWait(ctx, "order.placed", "o-17") // does not wait for held deliveries
+	if err != nil {
+		log.Fatal(err)
+	}
+	status, err := bus.Event(ctx, published.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range status.Dispatches {
+		fmt.Printf("%s at %s (%s), %d attempts\n", d.State, d.Subscription, d.Parked, d.Attempts)
+	}
+	if err := mail.Resume(); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// parked at mail (paused), 0 attempts
+}
