@@ -55,6 +55,7 @@ type Bus struct {
 	recorder  func(c *change, done func(error))
 	followups *pool.Pool[func(), struct{}] // with a store: applies recorded changes
 
+	observers atomic.Pointer[observers] // nil: none
 	types     *capped.Map[typeCounters]
 	retry     atomic.Pointer[retrySettings] // for subscriptions without their own
 	given     givenIDs
@@ -122,6 +123,9 @@ func New(opts ...Option) (*Bus, error) {
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		types:         capped.New[typeCounters](maxTypes),
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
+	}
+	for _, o := range c.observers {
+		b.Observe(o)
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
 	b.routes = route.NewTable(b.newTargets)

@@ -371,7 +371,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 func (b *Bus) applyPark(d *dispatch, free bool) {
 	s := d.seatedAt()
 	if attempt := d.takeObserved(); attempt != nil {
-		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
+		b.observeEnd(attempt, EndedAttempt{Outcome: Held})
 	}
 	b.leaveKey(d)
 	if free {

@@ -2,6 +2,7 @@ package eventbus_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -44,4 +45,33 @@ func ExampleBus_Event() {
 	}
 	// Output:
 	// parked at mail (paused), 0 attempts
+}
+
+// A page that shows dead letters as they happen adds an observer, and removes it when it is closed.
+func ExampleBus_Observe() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+		return eventbus.Permanent(errors.New("no such address"))
+	}, eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	remove := bus.Observe(eventbus.Observer{
+		DeadLettered: func(l eventbus.DeadLetter) { fmt.Println(l.Event.Payload, "died at", l.Subscription) },
+	})
+	_, _ = bus.PublishAndWait(ctx, "order.placed", "o-17")
+	remove()
+	_, _ = bus.PublishAndWait(ctx, "order.placed", "o-18")
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// o-17 died at mail
 }

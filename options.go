@@ -53,7 +53,7 @@ type config struct {
 	deadLetters  int
 	middleware   []Middleware
 	metadataFrom func(context.Context) map[string]string
-	observer     Observer
+	observers    []Observer
 	store        Store
 	codec        Codec // nil: encoding/json
 	payloadLimit int   // of an encoded payload, in bytes
@@ -244,9 +244,10 @@ func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	})
 }
 
-// WithObserver sets the bus's observer. A second WithObserver replaces the first.
+// WithObserver adds an observer, which the bus keeps. The bus calls several in the order of the options.
+// Bus.Observe adds one that can be removed.
 func WithObserver(o Observer) Option {
-	return option(func(c *config) { c.observer = o })
+	return option(func(c *config) { c.observers = append(c.observers, o) })
 }
 
 // SubscribeOption is an option of Subscribe.
