@@ -258,15 +258,16 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 
 // ReplayEdited replays a letter with another payload. The event keeps its id, type, key, metadata
 // and time. If the dispatch fails again, the new letter has the new payload in Event, and the
-// published payload in Original, after any number of edits.
+// published payload in Original, after any number of edits. With a store, the codec encodes the payload,
+// unless it is an EncodedPayload.
 //
-// Errors: those of Replay; an *EventError for a json.RawMessage that is not valid JSON.
+// Errors: those of Replay; a *PayloadError; an *EventError for a json.RawMessage that is not valid JSON.
 func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any) error {
 	if err := q.ready(ctx); err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
 	}
 	err := checkJSON(payload)
-	if err == nil && q.bus.store != nil {
+	if _, encoded := payload.(EncodedPayload); err == nil && q.bus.store != nil && !encoded {
 		payload, err = q.bus.encode(payload)
 	}
 	if err != nil {

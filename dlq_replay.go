@@ -97,6 +97,9 @@ func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
 // "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe calls.
 // Another bus may use it for another handler, so only the bus that made the letter resolves it.
 func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error) {
+	if b.config.tool {
+		return b.toolSubscriptionLocked(name), nil
+	}
 	s, ok := b.subscriptions.Find(name)
 	switch {
 	case !ok:
@@ -120,7 +123,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		}
 		to.subscriptions = append(to.subscriptions, s)
 	}
-	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
+	slices.SortStableFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
 	to.subscriptions = slices.Compact(to.subscriptions) // Formerly may map two names to one subscription
 	to.counters = b.types.Of(l.Event.Type)              // now that nothing refuses the replay
 	to.retry = b.retryInForce(to.subscriptions)

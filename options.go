@@ -59,6 +59,7 @@ type config struct {
 	payloadLimit int   // of an encoded payload, in bytes
 	idempotency  time.Duration
 	unsettled    int // 0: not bounded
+	tool         bool
 	err          error
 }
 
@@ -92,7 +93,7 @@ func newConfig(opts []Option) (*config, error) {
 	if c.refuse && c.store != nil && c.unsettled == 0 {
 		return nil, &OptionError{Option: "RefuseWhenFull", Reason: "needs WithMaxUnsettled on a bus with a store: the disk is the queue"}
 	}
-	return c, nil
+	return c, c.checkTool()
 }
 
 // isNil reports whether a user's value is nil, or an interface that contains nil.

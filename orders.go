@@ -59,6 +59,9 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 	}
 	s.ordering.Lock()
 	defer s.ordering.Unlock()
+	if err := s.refreshOrder(); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
 	next := s.ordered
 	next.Subscription, next.At, next.By, next.Why = s.id, s.bus.time.Now().UTC, "", ""
 	change(&next)

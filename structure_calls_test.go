@@ -34,7 +34,7 @@ var rootCalls = callRules{
 		"dispatch.go",
 		"dispatcher.go", "record.go", "codec.go", "store.go", "store_use.go", "store_times.go", "feeder.go", "recovery.go", "suspects.go", "restart.go",
 		"call.go", "guard.go",
-		"door.go", "spill.go", "breaker.go", "control.go", "orders.go",
+		"door.go", "spill.go", "breaker.go", "control.go", "orders.go", "tool.go",
 		"failure.go", "errortraits.go", "retrypolicy.go", "retryrules.go", "retry_settings.go",
 		"dlq.go", "dlq_replay.go", "dlq_query.go", "dlq_bulk.go", "dlq_group.go", "dlq_transfer.go", "dlq_store.go", "dlq_memory.go",
 		"metrics.go", "observer.go", "log.go", "inspect.go", "dispatches.go", "dispatches_list.go",
@@ -170,6 +170,9 @@ var rootCalls = callRules{
 		{"dispatches.go", "publish_ids.go"}:     "metrics, observers, logs and plans read the state",
 		{"dispatches_list.go", "dispatches.go"}: "metrics, observers, logs and plans read the state",
 		{"dispatches_list.go", "store.go"}:      "metrics, observers, logs and plans read the state",
+		{"dlq_replay.go", "tool.go"}:            "a tool stands for the subscriptions that another process has",
+		{"tool.go", "orders.go"}:                "a tool stands for the subscriptions that another process has",
+		{"tool.go", "recovery.go"}:              "a tool stands for the subscriptions that another process has",
 		{"inspect.go", "retry_settings.go"}:     "metrics, observers, logs and plans read the state",
 	},
 }
