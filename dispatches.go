@@ -74,7 +74,7 @@ type DispatchInfo struct {
 type EventStatus struct {
 	ID EventID `json:"event_id"`
 	// Dispatches lists the dispatches of the event that have not settled.
-	Dispatches []DispatchInfo `json:"dispatches,omitempty"`
+	Dispatches []DispatchInfo `json:"dispatches"`
 	// Letters is the first page of its dead letters, newest first.
 	Letters LetterPage `json:"letters"`
 }
@@ -134,7 +134,7 @@ func (b *Bus) eventStatus(ctx context.Context, id EventID) (status EventStatus, 
 // lookFor looks for an event in each place, in the order in which dispatches pass through them. It
 // adds the dispatches in memory to found.
 func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
-	status := EventStatus{ID: id}
+	status := EventStatus{ID: id, Dispatches: []DispatchInfo{}}
 	var records []*Record
 	if b.store != nil {
 		var err error
@@ -144,7 +144,7 @@ func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dispa
 	}
 	b.describeAll(b.candidates("", func(d *dispatch) bool { return d.id == id }), found)
 	if b.store != nil {
-		status.Dispatches = b.describeRecords(records, found)
+		status.Dispatches = append(status.Dispatches, b.describeRecords(records, found)...)
 	} else {
 		for _, info := range found {
 			status.Dispatches = append(status.Dispatches, info)
@@ -153,6 +153,9 @@ func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dispa
 	}
 	var err error
 	status.Letters, err = b.listLetters(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
+	if status.Letters.Letters == nil {
+		status.Letters.Letters = []DeadLetter{}
+	}
 	return status, err
 }
 

@@ -49,6 +49,9 @@ func (b *Bus) Dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 	if err != nil {
 		return DispatchPage{}, fmt.Errorf("Dispatches: %w", err)
 	}
+	if page.Dispatches == nil {
+		page.Dispatches = []DispatchInfo{} // in JSON, a list
+	}
 	return page, nil
 }
 

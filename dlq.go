@@ -218,6 +218,9 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	if err != nil {
 		return page, fmt.Errorf("List: %w", err)
 	}
+	if page.Letters == nil {
+		page.Letters = []DeadLetter{} // in JSON, a list
+	}
 	return page, nil
 }
 

@@ -72,44 +72,46 @@ func OnProgress(f func(BulkProgress)) BulkOption {
 
 // BulkProgress is the progress of a bulk operation.
 type BulkProgress struct {
-	Matched  int // letters in the set
-	Done     int // of these, letters processed, with any outcome
-	Failures int // as in ReplayReport; 0 for PurgeMatching
+	Matched  int `json:"matched"`  // letters in the set
+	Done     int `json:"done"`     // of these, letters processed, with any outcome
+	Failures int `json:"failures"` // as in ReplayReport; 0 for PurgeMatching
 }
 
 // ReplayReport counts the letters of a ReplayMatching by outcome. Letters in none of Replayed, Gone
 // and Stayed were not processed.
 type ReplayReport struct {
 	// Matched is the number of matching letters when the operation began.
-	Matched int
+	Matched int `json:"matched"`
 	// Replayed is the number of letters replayed.
-	Replayed int
+	Replayed int `json:"replayed"`
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
-	Gone int
+	Gone int `json:"gone"`
 	// Stayed lists the letters that could not be replayed.
-	Stayed []StayedLetter
+	Stayed []StayedLetter `json:"stayed,omitempty"`
 	// Failures counts failures during the operation: letters that stayed, failed attempts of replayed
 	// events, and replayed events that became dead letters without an attempt, such as those that an
 	// open circuit rejects.
-	Failures int
+	Failures int `json:"failures"`
 	// Stopped is set if StopAfter ended the operation.
-	Stopped bool
+	Stopped bool `json:"stopped"`
 }
 
 // StayedLetter is a letter that could not be replayed.
 type StayedLetter struct {
-	ID  LetterID
-	Err error
+	ID  LetterID `json:"letter_id"`
+	Err error    `json:"-"`
+	// Error is the text of Err.
+	Error string `json:"error"`
 }
 
 // PurgeReport counts the letters of a PurgeMatching by outcome. Letters that are in neither Purged
 // nor Gone were not processed.
 type PurgeReport struct {
 	// Matched is the number of matching letters when the operation began.
-	Matched int
-	Purged  int
+	Matched int `json:"matched"`
+	Purged  int `json:"purged"`
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
-	Gone int
+	Gone int `json:"gone"`
 }
 
 // ReplayMatching replays the letters that match a query, oldest first. Letters of events with the
@@ -150,7 +152,7 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 		case errchain.Is(err, ErrNotFound):
 			report.Gone++
 		default:
-			report.Stayed = append(report.Stayed, StayedLetter{id, err})
+			report.Stayed = append(report.Stayed, StayedLetter{id, err, err.Error()})
 			run.failed()
 		}
 		if o.progress != nil {

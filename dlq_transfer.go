@@ -24,13 +24,13 @@ const maxLetterLine = 16 << 20
 // Gone and Unexported were not processed.
 type ExportReport struct {
 	// Matched is the number of matching letters when the operation began.
-	Matched int
+	Matched int `json:"matched"`
 	// Exported is the number of letters written.
-	Exported int
+	Exported int `json:"exported"`
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
-	Gone int
+	Gone int `json:"gone"`
 	// Unexported lists the letters that could not be encoded.
-	Unexported []UnexportedLetter
+	Unexported []UnexportedLetter `json:"-"`
 }
 
 // UnexportedLetter is a letter that could not be encoded.
@@ -138,12 +138,12 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 // ImportReport counts the letters of an Import by outcome.
 type ImportReport struct {
 	// Imported is the number of letters added.
-	Imported int
+	Imported int `json:"imported"`
 	// Skipped counts the letters that were in the queue already, or earlier in the input.
-	Skipped int
+	Skipped int `json:"skipped"`
 	// Evicted counts the letters that were evicted to make room. They may be imported letters or older
 	// ones.
-	Evicted int
+	Evicted int `json:"evicted"`
 }
 
 // Import adds the letters that Export wrote, on this bus or another one. It adds all of them or

@@ -72,53 +72,54 @@ type Observer struct {
 // Attempt is one pass of a dispatch over its subscriptions, from the next one to the first failure.
 type Attempt struct {
 	// ID is unique on the bus. An AttemptBegun and its AttemptEnded have the same one.
-	ID      uint64
-	Event   Event
-	Number  int       // 1 for the first
-	Replays int       // number of replays of the event from dead letters
-	BeganAt time.Time // in UTC
+	ID      uint64    `json:"attempt_id"`
+	Event   Event     `json:"event"`
+	Number  int       `json:"number"`            // 1 for the first
+	Replays int       `json:"replays,omitempty"` // number of replays of the event from dead letters
+	BeganAt time.Time `json:"began_at"`          // in UTC
 }
 
 // EndedAttempt is an attempt and its outcome.
 type EndedAttempt struct {
 	Attempt
-	Duration time.Duration // from BeganAt on, observers included
+	Duration time.Duration `json:"duration"` // from BeganAt on, observers included
 	// Outcome is the state of the dispatch: Waiting for its next attempt, or how it ended. A
 	// Handled dispatch may have skipped subscriptions.
-	Outcome Outcome
+	Outcome Outcome `json:"outcome"`
 	// Reason is why the dispatch was dead-lettered, with the outcome DeadLettered.
-	Reason Reason
+	Reason Reason `json:"reason,omitempty"`
 	// Failure is the failure that ended the attempt. It is nil if no handler failed, or if Shutdown
 	// stopped the handler.
-	Failure *Failure
+	Failure *Failure `json:"failure,omitempty"`
 }
 
 // ScheduledRetry is a failed attempt and when the next one is due.
 type ScheduledRetry struct {
-	Event   Event
-	Replays int // number of replays of the event from dead letters
+	Event   Event `json:"event"`
+	Replays int   `json:"replays,omitempty"` // number of replays of the event from dead letters
 	// Failure is the failure that ended the attempt.
-	Failure Failure
-	Delay   time.Duration // 0 for at once
-	Due     time.Time     // when the next attempt is due, in UTC
+	Failure Failure       `json:"failure"`
+	Delay   time.Duration `json:"delay"` // 0 for at once
+	Due     time.Time     `json:"due"`   // when the next attempt is due, in UTC
 }
 
 // CircuitChange is a change of the state of a subscription's circuit.
 type CircuitChange struct {
-	Subscription string
-	From, To     CircuitState
-	At           time.Time // when the bus observed the change, in UTC
+	Subscription string       `json:"subscription"`
+	From         CircuitState `json:"from"`
+	To           CircuitState `json:"to"`
+	At           time.Time    `json:"at"` // when the bus observed the change, in UTC
 }
 
 // SlowHandler is a running call of a handler that has used a third of its timeout.
 type SlowHandler struct {
-	Subscription string
-	MadeAt       string // where the subscription was made: "/src/shop/mail.go:17"
-	Event        Event
-	Attempt      int
-	Replays      int // number of replays of the event from dead letters
-	Timeout      time.Duration
-	Elapsed      time.Duration // since the handler began
+	Subscription string        `json:"subscription"`
+	MadeAt       string        `json:"made_at"` // where the subscription was made: "/src/shop/mail.go:17"
+	Event        Event         `json:"event"`
+	Attempt      int           `json:"attempt"`
+	Replays      int           `json:"replays,omitempty"` // number of replays of the event from dead letters
+	Timeout      time.Duration `json:"timeout"`
+	Elapsed      time.Duration `json:"elapsed"` // since the handler began
 }
 
 // Observe adds an observer to a bus that may be running. remove removes it. The bus calls several

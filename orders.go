@@ -80,6 +80,7 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 		s.bus.keepOrder(next) // for a subscription of the name that is made later
 	}
 	s.ordered = next
+	s.lastOrder.Store(&next)
 	act()
 	return &next, nil
 }
@@ -96,6 +97,9 @@ func (s *Subscription) obey(o Order) {
 func (s *Subscription) obeyed(o Order) (change circuitChange) {
 	was := s.ordered
 	s.ordered = o
+	if s.lastOrder.Store(nil); o.Pause || o.Trip {
+		s.lastOrder.Store(&o)
+	}
 	now := s.bus.time.Now()
 	fromNow := func(t time.Time) int64 { return timeline.Later(now.Nanos, max(t.Sub(now.UTC), 0)) }
 	switch {

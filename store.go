@@ -161,7 +161,17 @@ const (
 
 // String returns "ready", "waiting", "scheduled" or "parked".
 func (s RecordState) String() string {
-	return nameOf("RecordState", []string{"ready", "waiting", "scheduled", "parked"}, int(s))
+	return nameOf("RecordState", recordStateNames, int(s))
+}
+
+var recordStateNames = []string{"ready", "waiting", "scheduled", "parked"}
+
+// MarshalText returns the text that String returns.
+func (s RecordState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the text that String returns.
+func (s *RecordState) UnmarshalText(text []byte) error {
+	return readName("RecordState", recordStateNames, text, s)
 }
 
 // Record is the durable truth about a dispatch: an event, its targets, and its progress through
@@ -383,9 +393,14 @@ type RecordPage struct {
 
 // StoreStats counts what a store has.
 type StoreStats struct {
-	Ready, Waiting, Scheduled, Parked int64 // records by state, free and leased
-	Free                              int64 // of all records
-	Letters                           int64
+	// Records by state, free and leased.
+	Ready     int64 `json:"ready"`
+	Waiting   int64 `json:"waiting"`
+	Scheduled int64 `json:"scheduled"`
+	Parked    int64 `json:"parked"`
+
+	Free    int64 `json:"free"` // of all records
+	Letters int64 `json:"letters"`
 }
 
 // Unsettled returns the number of records.

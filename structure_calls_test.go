@@ -26,7 +26,7 @@ var rootCalls = callRules{
 	order: []string{
 		"doc.go",
 		"event.go",
-		"errors.go", "options.go",
+		"errors.go", "options.go", "options_door.go",
 		"bus.go",
 		"lifecycle.go",
 		"publish.go", "publish_ids.go", "quota.go", "unknown.go", "publish_wait.go", "schedule.go",

@@ -39,6 +39,8 @@ type Subscription struct {
 
 	ordering semaphore // held while an order is recorded
 	ordered  Order     // the last one
+
+	lastOrder atomic.Pointer[Order] // ordered, for readers that do not wait for the store; nil for none
 }
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.

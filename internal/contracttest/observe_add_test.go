@@ -154,3 +154,28 @@ func TestO2_ObserversComeAndGoUnderLoad(t *testing.T) {
 	shutdown(t, bus)
 	require.Equal(t, bus.Metrics().Ledger.Accepted, total.Load())
 }
+
+func TestO2_MetricsShowTheLastFailureAndOrder(t *testing.T) {
+	onBothBuses(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithRetry(retry(0, 0)))
+		mail := mustSubscribe(t, bus, "a", failing(errBoom), eventbus.Named("mail"), eventbus.Concurrency(7), eventbus.DropNewestWhenFull)
+		require.NoError(t, bus.Start(t.Context()))
+		require.Nil(t, metricsOf(t, bus, "mail").Order)
+		mustPublish(t, bus, "a", nil)
+		synctest.Wait()
+		m := metricsOf(t, bus, "mail")
+		require.Equal(t, "boom", m.LastError)
+		require.WithinDuration(t, time.Now(), m.LastFailed, 10*time.Millisecond)
+		require.Equal(t, time.UTC, m.LastFailed.Location())
+		require.Equal(t, eventbus.SubscriptionOptions{
+			Timeout: eventbus.DefaultTimeout, Concurrency: 7, LineCapacity: eventbus.DefaultLineCapacity,
+			WhenFull: eventbus.DropNewestWhenFull,
+		}, m.Options)
+		require.NoError(t, mail.Pause(eventbus.By("ann"), eventbus.Because("the mail server moves")))
+		order := metricsOf(t, bus, "mail").Order
+		require.Equal(t, &eventbus.Order{Subscription: "mail", Pause: true, By: "ann", Why: "the mail server moves", At: order.At}, order)
+		require.NoError(t, mail.Resume(eventbus.By("bob")))
+		require.Equal(t, "bob", metricsOf(t, bus, "mail").Order.By)
+		shutdown(t, bus)
+	})
+}
