@@ -77,6 +77,7 @@ type Bus struct {
 
 	suspects suspects
 	unknown  unknowns
+	audits   auditLog      // without a store
 	stuck    atomic.Bool   // an observer did not return in time for the cut
 	leftKeys sync.Map      // leftKey to nil, see noteLeft
 	leaving  chan struct{} // closed when ending has been set

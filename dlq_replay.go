@@ -15,6 +15,7 @@ type replaying struct {
 	edits   bool
 	payload any      // if edits is set
 	run     *bulkRun // the bulk replay that it is part of, or nil
+	audit   *AuditEntry
 }
 
 // replay removes a letter and opens a dispatch of its event, in one step.
@@ -57,6 +58,10 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 		return nil, err
 	}
 	c := change{kind: toReplay, d: d, letter: &l}
+	if r != nil && r.audit != nil {
+		c.audit = r.audit
+		c.audit.Letter, c.audit.Event, c.audit.Subscription = id, l.Event.ID, l.Subscription
+	}
 	applied := make(chan error, 1)
 	if b.recorder == nil {
 		applied <- b.apply(&c, nil)
@@ -67,6 +72,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 		defer leave()
 		err := b.awaitRecorded(ctx, c, applied)
 		if err == nil {
+			b.audited(c.audit)
 			b.observeReplay(&l)
 		}
 		return err

@@ -162,18 +162,19 @@ type ImportReport struct {
 // proportion to its length.
 //
 // Errors: *ImportError; the reader's error; the context's error, checked between lines; an
-// *OptionError for a nil reader.
-func (q *DLQ) Import(ctx context.Context, r io.Reader) (ImportReport, error) {
-	report, err := q.importLetters(ctx, r)
+// *OptionError for a nil reader or an invalid option.
+func (q *DLQ) Import(ctx context.Context, r io.Reader, opts ...OrderOption) (ImportReport, error) {
+	report, err := q.importLetters(ctx, r, opts)
 	if err != nil {
 		return report, fmt.Errorf("Import: %w", err)
 	}
 	return report, nil
 }
 
-func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, error) {
+func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []OrderOption) (ImportReport, error) {
 	var report ImportReport
-	if err := q.ready(ctx); err != nil {
+	o, err := q.operator(ctx, "Import", opts)
+	if err != nil {
 		return report, err
 	}
 	if isNil(r) {
@@ -206,7 +207,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 			break
 		}
 	}
-	inserted, evicted, err := q.bus.insertLetters(ctx, letters)
+	inserted, evicted, err := q.bus.insertLetters(ctx, letters, q.bus.entry(o, AuditImport))
 	if err != nil {
 		return report, err
 	}

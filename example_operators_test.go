@@ -75,3 +75,43 @@ func ExampleBus_Observe() {
 	// Output:
 	// o-17 died at mail
 }
+
+// The audit says who did what, and why.
+func ExampleBus_Audit() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+		return eventbus.Permanent(errors.New("no such address"))
+	}, eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	_, _ = bus.PublishAndWait(ctx, "order.placed", "o-17")
+	ann := eventbus.By("ann")
+	if err := bus.Subscription("mail").Pause(ann, eventbus.Because("addresses are repaired")); err != nil {
+		log.Fatal(err)
+	}
+	query := eventbus.LetterQuery{Subscription: "mail"}
+	if _, err := bus.DLQ().PurgeMatching(ctx, query, ann, eventbus.Because("test orders")); err != nil {
+		log.Fatal(err)
+	}
+	page, err := bus.Audit(ctx, eventbus.AuditQuery{By: "ann"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, e := range page.Entries {
+		fmt.Printf("%d. %s by %s: %s\n", e.Number, e.Action, e.By, e.Why)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 2. purge_matching by ann: test orders
+	// 1. pause by ann: addresses are repaired
+}

@@ -113,6 +113,11 @@ type Store interface {
 	// Orders returns the operators' orders that were not removed, sorted by Subscription.
 	Orders(ctx context.Context) ([]Order, error)
 
+	// Audit returns a page of the entries that match, newest first: those with the largest Number. A store
+	// may remove old entries, but keeps the newest 10,000. The bus has validated the query and set its
+	// Limit. ctx bounds a scan.
+	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
+
 	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
 	Lookup(ctx context.Context, id EventID) ([]*Record, error)
 
@@ -288,6 +293,8 @@ type Batch struct {
 	Bury []*DeadLetter
 	// Orders replaces the order of each Subscription. An Order without Pause and Trip removes it.
 	Orders []Order
+	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
+	Audit []AuditEntry
 }
 
 // Dedupe is a remembered id of an event.

@@ -221,6 +221,25 @@ func (s *modelStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
 	return s.model.ordersLocked(), nil
 }
 
+func (s *modelStore) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus.AuditPage, err error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return page, err
+	}
+	for _, e := range slices.Backward(s.model.audit) {
+		if !q.Matches(&e) {
+			continue
+		}
+		if len(page.Entries) == q.Limit {
+			page.Next = page.Entries[q.Limit-1].Number
+			break
+		}
+		page.Entries = append(page.Entries, deepCopy(e))
+	}
+	return page, nil
+}
+
 func (s *modelStore) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()

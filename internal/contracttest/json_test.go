@@ -32,6 +32,7 @@ var jsonTypes = map[string]any{
 	"dispatch_page":   &eventbus.DispatchPage{},
 	"plan":            &eventbus.Plan{},
 	"order":           &eventbus.Order{},
+	"audit_page":      &eventbus.AuditPage{},
 	"attempt":         &eventbus.EndedAttempt{},
 	"retry":           &eventbus.ScheduledRetry{},
 	"circuit_change":  &eventbus.CircuitChange{},
