@@ -87,7 +87,7 @@ func (s EventStatus) IsSettled() bool { return len(s.Dispatches) == 0 }
 // were purged.
 //
 // In memory, the bus finds what it has in memory, and the last 100,000 ids that publishers chose. It
-// compares the ids of all dispatches, at about 20 ns each. With a store, it reads the store, which
+// compares the ids of all dispatches, at about 100 ns each, mostly without a lock. With a store, it reads the store, which
 // also knows the ids of WithIdempotencyWindow, and looks in memory for what runs. It does not know the
 // outcome of a settled dispatch without a letter.
 //
@@ -206,12 +206,12 @@ func (b *Bus) places() []place {
 	return all
 }
 
-// candidates returns the dispatches in memory that match, in a state or in any. matches reads only
-// their fixed fields: it is called without a lock, because to read the memory of many dispatches takes
+// candidates returns the dispatches in memory that match, in a state or in any. One that moves may be
+// there twice. matches reads only their fixed fields: it is called without a lock, because to read the memory of many dispatches takes
 // milliseconds.
-func (b *Bus) candidates(state DispatchState, matches func(*dispatch) bool) map[*dispatch]bool {
-	matching := make(map[*dispatch]bool)
-	var all []*dispatch
+func (b *Bus) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
+	held := max(b.ledger.waiting.Load(), b.ledger.scheduled.Load(), int64(b.pool.Depth()))
+	all := make([]*dispatch, 0, held+64) // so that it rarely grows under a lock
 	for _, p := range b.places() {
 		if state != "" && state != p.state {
 			continue
@@ -220,14 +220,14 @@ func (b *Bus) candidates(state DispatchState, matches func(*dispatch) bool) map[
 		p.each(func(d *dispatch, _ int64, _ ParkReason) { all = append(all, d) })
 		for _, d := range all {
 			if matches(d) {
-				matching[d] = true
+				matching = append(matching, d)
 			}
 		}
 	}
 	if state == "" || state == DispatchRunning {
 		for _, c := range b.watch.Running() {
 			if matches(c.dispatch) {
-				matching[c.dispatch] = true
+				matching = append(matching, c.dispatch)
 			}
 		}
 	}
@@ -235,9 +235,13 @@ func (b *Bus) candidates(state DispatchState, matches func(*dispatch) bool) map[
 }
 
 // describeAll adds the descriptions of dispatches to found. It leaves out those that are in no place.
-func (b *Bus) describeAll(wanted map[*dispatch]bool, found map[*dispatch]DispatchInfo) {
-	if len(wanted) == 0 {
+func (b *Bus) describeAll(candidates []*dispatch, found map[*dispatch]DispatchInfo) {
+	if len(candidates) == 0 {
 		return
+	}
+	wanted := make(map[*dispatch]bool, len(candidates))
+	for _, d := range candidates {
+		wanted[d] = true
 	}
 	for _, p := range b.places() {
 		p.each(func(d *dispatch, due int64, why ParkReason) {

@@ -36,7 +36,7 @@ type DispatchPage struct {
 // the order of their event ids; others of a store in its order of acceptance.
 //
 // In memory, all dispatches of an event are on the same page, which may have more than Limit. Each page
-// compares all dispatches, at about 50 ns each. With a store, a page may have fewer than Limit, since
+// compares all dispatches, at about 100 ns each, mostly without a lock. With a store, a page may have fewer than Limit, since
 // dispatches that run are records as the queued ones, and a bus that was not started sees those of
 // another process as queued.
 //
@@ -108,21 +108,11 @@ func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*d
 	all := b.candidates(q.State, func(d *dispatch) bool {
 		return matches(d) && (after.IsZero() || bytes.Compare(d.id[:], after[:]) > 0)
 	})
-	ids := make([]EventID, 0, len(all))
-	for d := range all {
-		ids = append(ids, d.id)
-	}
-	slices.SortFunc(ids, func(x, y EventID) int { return bytes.Compare(x[:], y[:]) })
+	ids := smallestIDs(all, q.Limit+1)
 	if len(ids) > q.Limit {
 		last := ids[q.Limit-1]
-		if last != ids[len(ids)-1] {
-			page.Next = last.String()
-		}
-		for d := range all {
-			if bytes.Compare(d.id[:], last[:]) > 0 {
-				delete(all, d)
-			}
-		}
+		page.Next = last.String()
+		all = slices.DeleteFunc(all, func(d *dispatch) bool { return bytes.Compare(d.id[:], last[:]) > 0 })
 	}
 	found := make(map[*dispatch]DispatchInfo, len(all))
 	b.describeAll(all, found)
@@ -133,6 +123,29 @@ func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*d
 	}
 	slices.SortFunc(page.Dispatches, compareDispatches)
 	return page
+}
+
+// smallestIDs returns the n smallest different event ids of dispatches, in order.
+func smallestIDs(all []*dispatch, n int) []EventID {
+	ids := make([]EventID, 0, min(len(all), 4*n))
+	var bound EventID // no larger one is among them; zero for none
+	trim := func() {
+		slices.SortFunc(ids, func(x, y EventID) int { return bytes.Compare(x[:], y[:]) })
+		ids = slices.Compact(ids)
+		if ids = ids[:min(len(ids), n)]; len(ids) == n {
+			bound = ids[n-1]
+		}
+	}
+	for _, d := range all {
+		if !bound.IsZero() && bytes.Compare(d.id[:], bound[:]) >= 0 {
+			continue
+		}
+		if ids = append(ids, d.id); len(ids) >= 4*n {
+			trim()
+		}
+	}
+	trim()
+	return ids
 }
 
 func (b *Bus) storedDispatches(ctx context.Context, q DispatchQuery, after Ref) (page DispatchPage, err error) {

@@ -115,3 +115,41 @@ func ExampleBus_Audit() {
 	// 2. purge_matching by ann: test orders
 	// 1. pause by ann: addresses are repaired
 }
+
+// Before a bulk replay, an operator looks at what it would do.
+func ExampleDLQ_PreviewReplay() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	mail, err := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+		return eventbus.Permanent(errors.New("mail server is away"))
+	}, eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for _, order := range []string{"o-17", "o-18"} {
+		_, _ = bus.PublishAndWait(ctx, "order.placed", order)
+	}
+	if err := mail.Trip(eventbus.By("ann")); err != nil {
+		log.Fatal(err)
+	}
+	preview, err := bus.DLQ().PreviewReplay(ctx, eventbus.LetterQuery{Type: "order.*"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(preview.Matched, "letters, such as", preview.Sample[0].Event.Payload)
+	for _, t := range preview.Targets {
+		fmt.Printf("%d to %s, circuit %s: %s\n", t.Letters, t.Subscription, t.Circuit, t.WhenOpen)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 2 letters, such as o-18
+	// 2 to mail, circuit open: hold
+}

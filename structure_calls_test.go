@@ -36,7 +36,7 @@ var rootCalls = callRules{
 		"call.go", "guard.go",
 		"door.go", "spill.go", "breaker.go", "control.go", "orders.go", "audit.go", "tool.go",
 		"failure.go", "errortraits.go", "retrypolicy.go", "retryrules.go", "retry_settings.go",
-		"dlq.go", "dlq_replay.go", "dlq_query.go", "dlq_bulk.go", "dlq_group.go", "dlq_transfer.go", "dlq_store.go", "dlq_memory.go",
+		"dlq.go", "dlq_replay.go", "dlq_query.go", "dlq_bulk.go", "dlq_preview.go", "dlq_group.go", "dlq_transfer.go", "dlq_store.go", "dlq_memory.go",
 		"metrics.go", "observer.go", "log.go", "inspect.go", "dispatches.go", "dispatches_list.go",
 	},
 	vocabulary: map[string]string{
@@ -181,6 +181,9 @@ var rootCalls = callRules{
 		{"dlq_replay.go", "audit.go"}:           "an operator's action names the operator, and the audit has it",
 		{"dlq_store.go", "audit.go"}:            "an operator's action names the operator, and the audit has it",
 		{"dlq_transfer.go", "audit.go"}:         "an operator's action names the operator, and the audit has it",
+		{"dlq_preview.go", "dlq.go"}:            "the preview reads what a replay would use",
+		{"dlq_preview.go", "dlq_query.go"}:      "the preview reads what a replay would use",
+		{"dlq_preview.go", "dlq_replay.go"}:     "the preview reads what a replay would use",
 		{"inspect.go", "retry_settings.go"}:     "metrics, observers, logs and plans read the state",
 	},
 }

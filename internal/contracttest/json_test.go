@@ -26,6 +26,7 @@ var jsonTypes = map[string]any{
 	"letter_group":    &eventbus.LetterGroup{},
 	"letter_query":    &eventbus.LetterQuery{},
 	"replay_report":   &eventbus.ReplayReport{},
+	"replay_preview":  &eventbus.ReplayPreview{},
 	"purge_report":    &eventbus.PurgeReport{},
 	"bulk_progress":   &eventbus.BulkProgress{},
 	"event_status":    &eventbus.EventStatus{},
