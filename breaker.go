@@ -30,11 +30,18 @@ const (
 
 // String returns "closed", "open", "half-open" or "disabled".
 func (s CircuitState) String() string {
-	return nameOf("CircuitState", []string{"closed", "open", "half-open", "disabled"}, int(s))
+	return nameOf("CircuitState", circuitStateNames, int(s))
 }
+
+var circuitStateNames = []string{"closed", "open", "half-open", "disabled"}
 
 // MarshalText returns the text that String returns.
 func (s CircuitState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the text that String returns.
+func (s *CircuitState) UnmarshalText(text []byte) error {
+	return readName("CircuitState", circuitStateNames, text, s)
+}
 
 // circuitConfig configures when a circuit opens and for how long.
 type circuitConfig struct {

@@ -56,6 +56,7 @@ type Bus struct {
 	recorder  func(c *change, done func(error))
 	followups *pool.Pool[func(), struct{}] // with a store: applies recorded changes
 
+	observers atomic.Pointer[observers] // nil: none
 	types     *capped.Map[typeCounters]
 	retry     atomic.Pointer[retrySettings] // for subscriptions without their own
 	given     givenIDs
@@ -77,6 +78,7 @@ type Bus struct {
 
 	suspects suspects
 	unknown  unknowns
+	audits   auditLog      // without a store
 	stuck    atomic.Bool   // an observer did not return in time for the cut
 	leftKeys sync.Map      // leftKey to nil, see noteLeft
 	leaving  chan struct{} // closed when ending has been set
@@ -87,6 +89,7 @@ type Bus struct {
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
 	missing       map[string]bool          // names in records that no subscription has had yet
+	handles       map[string]*Subscription // of a tool, see WithoutHandlers
 	removed       map[string]*Subscription // subscriptions that have ended, by name, with a store
 	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
@@ -128,6 +131,9 @@ func New(opts ...Option) (*Bus, error) {
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		types:         capped.New[typeCounters](maxTypes),
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
+	}
+	for _, o := range c.observers {
+		b.Observe(o)
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
 	b.routes = route.NewTable(b.newTargets)

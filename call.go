@@ -13,10 +13,10 @@ import (
 
 // Delivery describes the delivery that a handler's context belongs to.
 type Delivery struct {
-	Event        Event
-	Subscription string // its name, or its pattern and number
-	Attempt      int    // 1 for the first
-	Replays      int    // number of replays of the event from dead letters
+	Event        Event  `json:"event"`
+	Subscription string `json:"subscription"`      // its name, or its pattern and number
+	Attempt      int    `json:"attempt"`           // 1 for the first
+	Replays      int    `json:"replays,omitempty"` // number of replays of the event from dead letters
 }
 
 // FromContext returns the delivery of the handler that received ctx or a parent of ctx. It returns
@@ -378,10 +378,10 @@ func (c *call) keyHold() *keyHold {
 // AbandonedHandler is a handler that exceeded its timeout, or was stopped by Shutdown, and has not
 // returned.
 type AbandonedHandler struct {
-	Subscription string
-	EventID      EventID
-	EventType    string
-	Since        time.Time
+	Subscription string    `json:"subscription"`
+	EventID      EventID   `json:"event_id"`
+	EventType    string    `json:"event_type"`
+	Since        time.Time `json:"since"`
 }
 
 // abandonedCalls is the set of calls that were abandoned and still run.

@@ -11,14 +11,18 @@ import (
 )
 
 // Subscription returns the subscription with a name: from Named, from Formerly, or a pattern and
-// number ("order.*#3"). It returns nil if there is none.
+// number ("order.*#3"). It returns nil if there is none. On a bus WithoutHandlers it returns a handle for
+// any name but "".
 func (b *Bus) Subscription(name string) *Subscription {
 	if !b.usable() {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s, _ := b.subscriptions.Find(name)
+	s, ok := b.subscriptions.Find(name)
+	if !ok && b.config.tool && name != "" {
+		return b.toolSubscriptionLocked(name)
+	}
 	return s
 }
 

@@ -224,10 +224,10 @@ type story struct {
 // detours has the parts of a story that few dispatches have: most failures involve no rule and no
 // door.
 type detours struct {
-	spent    []spent   // records of rules' budgets
-	skipped  []int32   // targets that were split off
-	seat     line.Seat // at the last target's door
-	observed *Attempt  // the attempt whose begin was reported and whose end was not
+	spent    []spent          // records of rules' budgets
+	skipped  []int32          // targets that were split off
+	seat     line.Seat        // at the last target's door
+	observed *observedAttempt // whose begin was reported and whose end was not
 }
 
 // spent records how much of a rule's budget a dispatch has used, and its last delay there.

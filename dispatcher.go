@@ -151,7 +151,7 @@ func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 		duration: max(time.Duration(now.Nanos-ran.started), 0),
 		attempt:  d.attempt, rule: int32(r.verdict.rule + 1),
 	}
-	s.counters.failed(r.err, f.duration)
+	s.counters.failed(r.err, f.text, f.at, f.duration)
 	if run := d.replay().run; run != nil {
 		run.failed()
 	}
@@ -367,7 +367,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 func (b *Bus) applyPark(d *dispatch, free bool) {
 	s := d.seatedAt()
 	if attempt := d.takeObserved(); attempt != nil {
-		b.observeEnd(EndedAttempt{Attempt: *attempt, Outcome: Held})
+		b.observeEnd(attempt, EndedAttempt{Outcome: Held})
 	}
 	b.leaveKey(d)
 	if free {

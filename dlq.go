@@ -203,6 +203,14 @@ func (q *DLQ) ready(ctx context.Context) error {
 	return nil
 }
 
+// operator returns the operator of a call that can proceed.
+func (q *DLQ) operator(ctx context.Context, what string, opts []OrderOption) (operator, error) {
+	if err := q.ready(ctx); err != nil {
+		return operator{}, err
+	}
+	return newOperator(what, opts)
+}
+
 // List returns a page of the letters that match a query, newest first. It does not block.
 //
 // Event, Fingerprint, Key, Subscription and Reason are served by an index. For the other fields,
@@ -217,6 +225,9 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	page, err := q.bus.listLetters(ctx, f)
 	if err != nil {
 		return page, fmt.Errorf("List: %w", err)
+	}
+	if page.Letters == nil {
+		page.Letters = []DeadLetter{} // in JSON, a list
 	}
 	return page, nil
 }
@@ -244,13 +255,14 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 // letter, each name must belong to a subscription of this bus by Named or Formerly.
 //
 // Errors, after which the letter stays in the queue: ErrNotFound for a letter that is unknown,
-// replayed or purged; ErrNoSubscription with the missing name; ErrShutdown; the context's error if
-// it has ended.
-func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
-	if err := q.ready(ctx); err != nil {
+// replayed or purged; ErrNoSubscription with the missing name; ErrShutdown; an *OptionError; the
+// context's error if it has ended.
+func (q *DLQ) Replay(ctx context.Context, id LetterID, opts ...OrderOption) error {
+	o, err := q.operator(ctx, "Replay", opts)
+	if err != nil {
 		return fmt.Errorf("Replay: %w", err)
 	}
-	if err := q.bus.replay(ctx, id, nil); err != nil {
+	if err := q.bus.replay(ctx, id, &replaying{audit: q.bus.entry(o, AuditReplay)}); err != nil {
 		return fmt.Errorf("Replay(%s): %w", id, err)
 	}
 	return nil
@@ -258,21 +270,22 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID) error {
 
 // ReplayEdited replays a letter with another payload. The event keeps its id, type, key, metadata
 // and time. If the dispatch fails again, the new letter has the new payload in Event, and the
-// published payload in Original, after any number of edits.
+// published payload in Original, after any number of edits. With a store, the codec encodes the payload,
+// unless it is an EncodedPayload.
 //
-// Errors: those of Replay; an *EventError for a json.RawMessage that is not valid JSON.
-func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any) error {
-	if err := q.ready(ctx); err != nil {
-		return fmt.Errorf("ReplayEdited: %w", err)
+// Errors: those of Replay; a *PayloadError; an *EventError for a json.RawMessage that is not valid JSON.
+func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any, opts ...OrderOption) error {
+	o, err := q.operator(ctx, "ReplayEdited", opts)
+	if err == nil {
+		err = checkJSON(payload)
 	}
-	err := checkJSON(payload)
-	if err == nil && q.bus.store != nil {
+	if _, encoded := payload.(EncodedPayload); err == nil && q.bus.store != nil && !encoded {
 		payload, err = q.bus.encode(payload)
 	}
 	if err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
 	}
-	if err := q.bus.replay(ctx, id, &replaying{edits: true, payload: payload}); err != nil {
+	if err := q.bus.replay(ctx, id, &replaying{edits: true, payload: payload, audit: q.bus.entry(o, AuditReplayEdited)}); err != nil {
 		return fmt.Errorf("ReplayEdited(%s): %w", id, err)
 	}
 	return nil
@@ -299,12 +312,15 @@ func checkJSON(payload any) error {
 
 // Purge deletes a letter.
 //
-// Errors: ErrNotFound, the context's error if it has ended.
-func (q *DLQ) Purge(ctx context.Context, id LetterID) error {
-	if err := q.ready(ctx); err != nil {
+// Errors: ErrNotFound, *OptionError, the context's error if it has ended.
+func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error {
+	o, err := q.operator(ctx, "Purge", opts)
+	if err != nil {
 		return fmt.Errorf("Purge: %w", err)
 	}
-	removed, err := q.bus.removeLetters(ctx, []LetterID{id})
+	entry := q.bus.entry(o, AuditPurge)
+	entry.Letter = id
+	removed, err := q.bus.removeLetters(ctx, []LetterID{id}, entry)
 	if err == nil && removed == 0 {
 		err = ErrNotFound
 	}

@@ -17,7 +17,14 @@ import (
 )
 
 // BulkOption is an option of ReplayMatching and PurgeMatching.
-type BulkOption func(*bulk)
+// By and Because are such options too.
+type BulkOption interface {
+	applyBulk(*bulk)
+}
+
+type bulkOption func(*bulk)
+
+func (o bulkOption) applyBulk(b *bulk) { o(b) }
 
 // bulk has the options of a bulk operation.
 type bulk struct {
@@ -25,6 +32,7 @@ type bulk struct {
 	dryRun    bool
 	stopAfter int // 0: never
 	progress  func(BulkProgress)
+	operator  operator
 	err       error
 }
 
@@ -39,24 +47,24 @@ func (b *bulk) refuseIf(bad bool, name string, value any, reason string) {
 // The first letter is processed at once. After a delay, such as a slow OnProgress, the operation
 // catches up by at most 10 ms. Without Rate there is no limit.
 func Rate(perSecond float64) BulkOption {
-	return func(b *bulk) {
+	return bulkOption(func(b *bulk) {
 		b.refuseIf(!(perSecond > 0 && perSecond <= math.MaxFloat64), "Rate", perSecond,
 			"must be a finite number above 0; omit the option for no limit")
 		b.perSecond = perSecond
-	}
+	})
 }
 
 // DryRun makes a bulk operation only count the letters that match. The other options then have no
 // effect.
-func DryRun() BulkOption { return func(b *bulk) { b.dryRun = true } }
+func DryRun() BulkOption { return bulkOption(func(b *bulk) { b.dryRun = true }) }
 
 // StopAfter stops a ReplayMatching after n failures, as counted by ReplayReport.Failures. Combine
 // it with Rate: without a rate, most letters are replayed before the first handler fails.
 func StopAfter(n int) BulkOption {
-	return func(b *bulk) {
+	return bulkOption(func(b *bulk) {
 		b.refuseIf(n < 1, "StopAfter", n, "must be at least 1; omit the option to continue after any failure")
 		b.stopAfter = n
-	}
+	})
 }
 
 // OnProgress calls f after each letter. A PurgeMatching without Rate calls f after every 1,000
@@ -64,52 +72,54 @@ func StopAfter(n int) BulkOption {
 // waits for it. A panic of f reaches the caller of the operation; the letters processed before stay
 // processed.
 func OnProgress(f func(BulkProgress)) BulkOption {
-	return func(b *bulk) {
+	return bulkOption(func(b *bulk) {
 		b.refuseIf(f == nil, "OnProgress", "nil", "must not be nil; omit the option for no reports")
 		b.progress = f
-	}
+	})
 }
 
 // BulkProgress is the progress of a bulk operation.
 type BulkProgress struct {
-	Matched  int // letters in the set
-	Done     int // of these, letters processed, with any outcome
-	Failures int // as in ReplayReport; 0 for PurgeMatching
+	Matched  int `json:"matched"`  // letters in the set
+	Done     int `json:"done"`     // of these, letters processed, with any outcome
+	Failures int `json:"failures"` // as in ReplayReport; 0 for PurgeMatching
 }
 
 // ReplayReport counts the letters of a ReplayMatching by outcome. Letters in none of Replayed, Gone
 // and Stayed were not processed.
 type ReplayReport struct {
 	// Matched is the number of matching letters when the operation began.
-	Matched int
+	Matched int `json:"matched"`
 	// Replayed is the number of letters replayed.
-	Replayed int
+	Replayed int `json:"replayed"`
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
-	Gone int
+	Gone int `json:"gone"`
 	// Stayed lists the letters that could not be replayed.
-	Stayed []StayedLetter
+	Stayed []StayedLetter `json:"stayed,omitempty"`
 	// Failures counts failures during the operation: letters that stayed, failed attempts of replayed
 	// events, and replayed events that became dead letters without an attempt, such as those that an
 	// open circuit rejects.
-	Failures int
+	Failures int `json:"failures"`
 	// Stopped is set if StopAfter ended the operation.
-	Stopped bool
+	Stopped bool `json:"stopped"`
 }
 
 // StayedLetter is a letter that could not be replayed.
 type StayedLetter struct {
-	ID  LetterID
-	Err error
+	ID  LetterID `json:"letter_id"`
+	Err error    `json:"-"`
+	// Error is the text of Err.
+	Error string `json:"error"`
 }
 
 // PurgeReport counts the letters of a PurgeMatching by outcome. Letters that are in neither Purged
 // nor Gone were not processed.
 type PurgeReport struct {
 	// Matched is the number of matching letters when the operation began.
-	Matched int
-	Purged  int
+	Matched int `json:"matched"`
+	Purged  int `json:"purged"`
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
-	Gone int
+	Gone int `json:"gone"`
 }
 
 // ReplayMatching replays the letters that match a query, oldest first. Letters of events with the
@@ -135,8 +145,11 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 	}
 	ids := replayOrder(letters)
 	report.Matched = len(ids)
-	if o.dryRun {
+	if o.dryRun || len(ids) == 0 {
 		return report, nil
+	}
+	if err := q.bus.auditBulk(ctx, q.bus.bulkEntry(o.operator, AuditReplayMatching, query, len(ids))); err != nil {
+		return report, fmt.Errorf("ReplayMatching: %w", err)
 	}
 	run := &bulkRun{stopAfter: int64(o.stopAfter), stopped: make(chan struct{})}
 	r := &replaying{run: run}
@@ -150,7 +163,7 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 		case errchain.Is(err, ErrNotFound):
 			report.Gone++
 		default:
-			report.Stayed = append(report.Stayed, StayedLetter{id, err})
+			report.Stayed = append(report.Stayed, StayedLetter{id, err, err.Error()})
 			run.failed()
 		}
 		if o.progress != nil {
@@ -270,12 +283,17 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 }
 
 // PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number. It
-// stops when ctx ends and returns the context's error.
-func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time) (int, error) {
-	if err := q.ready(ctx); err != nil {
+// stops when ctx ends and returns the context's error. Its other error is an *OptionError.
+func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...OrderOption) (int, error) {
+	err := q.ready(ctx)
+	var o operator
+	if err == nil {
+		o, err = newOperator("PurgeUntil", opts)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("PurgeUntil: %w", err)
 	}
-	report, err := q.purge(ctx, &letterFilter{until: instant, bounded: true}, &bulk{})
+	report, err := q.purge(ctx, &letterFilter{LetterQuery: LetterQuery{Until: instant}, until: instant, bounded: true}, &bulk{operator: o})
 	if err != nil {
 		return report.Purged, fmt.Errorf("PurgeUntil: %w", err)
 	}
@@ -289,7 +307,10 @@ const purgeBatch = 1000
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport, error) {
 	ids, err := q.bus.matchingLetters(ctx, f)
 	report := PurgeReport{Matched: len(ids)}
-	if err != nil || o.dryRun {
+	if err != nil || o.dryRun || len(ids) == 0 {
+		return report, err
+	}
+	if err := q.bus.auditBulk(ctx, q.bus.bulkEntry(o.operator, AuditPurgeMatching, f.LetterQuery, len(ids))); err != nil {
 		return report, err
 	}
 	batch := purgeBatch
@@ -302,7 +323,7 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport,
 			return report, err
 		}
 		part := ids[done:min(done+batch, len(ids))]
-		n, err := q.bus.removeLetters(ctx, part)
+		n, err := q.bus.removeLetters(ctx, part, nil)
 		if err != nil {
 			return report, err
 		}
@@ -323,10 +344,10 @@ func (q *DLQ) bulk(ctx context.Context, operation string, query LetterQuery, opt
 	}
 	var b bulk
 	for i, o := range opts {
-		if o == nil {
+		if isNil(o) {
 			return nil, nil, nilOption(operation, i)
 		}
-		if o(&b); b.err != nil {
+		if o.applyBulk(&b); b.err != nil {
 			return nil, nil, b.err
 		}
 	}

@@ -15,47 +15,50 @@ import (
 // LetterQuery selects the dead letters that match every field that is set.
 type LetterQuery struct {
 	// Type is a pattern of event types, as for Subscribe.
-	Type string
+	Type string `json:"type,omitzero"`
 	// Subscription matches DeadLetter.Subscription.
-	Subscription string
+	Subscription string `json:"subscription,omitzero"`
 	// Reason matches DeadLetter.Reason.
-	Reason Reason
+	Reason Reason `json:"reason,omitzero"`
 	// Fingerprint selects the letters of a group, see DLQ.Groups.
-	Fingerprint string
+	Fingerprint string `json:"fingerprint,omitzero"`
 	// Event matches the id of the event, DeadLetter.Event.ID.
-	Event EventID
+	Event EventID `json:"event,omitzero"`
 	// Key matches the key of the event. It cannot select events without a key.
-	Key string
+	Key string `json:"key,omitzero"`
 	// MetadataName selects events whose metadata has this name, with the value MetadataValue. If
 	// MetadataValue is empty, any value matches.
-	MetadataName, MetadataValue string
+	MetadataName  string `json:"metadata_name,omitzero"`
+	MetadataValue string `json:"metadata_value,omitzero"`
 	// Error is a substring of the text of one of the failures.
-	Error string
+	Error string `json:"error,omitzero"`
 	// Since and Until bound DeadLetter.DiedAt, both inclusive.
-	Since, Until time.Time
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
 	// PublishedSince and PublishedUntil bound the time of the event, both inclusive. It is when Publish
 	// was called, also for a scheduled event.
-	PublishedSince, PublishedUntil time.Time
+	PublishedSince time.Time `json:"published_since,omitzero"`
+	PublishedUntil time.Time `json:"published_until,omitzero"`
 	// All must be set if ReplayMatching or PurgeMatching is called without any of the fields above.
-	All bool
+	All bool `json:"all,omitzero"`
 
 	// Limit is the size of a page: 100 if it is 0, at most 10,000. List only.
-	Limit int
+	Limit int `json:"limit,omitzero"`
 	// Before selects letters older than this id. Set it to the Next of the previous page. List only.
-	Before LetterID
+	Before LetterID `json:"before,omitzero"`
 	// ExactTotal makes LetterPage.Total exact beyond 10,000. List only.
-	ExactTotal bool
+	ExactTotal bool `json:"exact_total,omitzero"`
 }
 
 // LetterPage is a page of dead letters, newest first.
 type LetterPage struct {
-	Letters []DeadLetter
+	Letters []DeadLetter `json:"letters"`
 	// Next is the Before of the next page. It is zero on the last page.
-	Next LetterID
+	Next LetterID `json:"next,omitzero"`
 	// Total is the number of letters that match, on all pages. If TotalIsMore is set, more letters
 	// match.
-	Total       int
-	TotalIsMore bool
+	Total       int  `json:"total"`
+	TotalIsMore bool `json:"total_is_more,omitempty"`
 }
 
 const (

@@ -15,6 +15,7 @@ type replaying struct {
 	edits   bool
 	payload any      // if edits is set
 	run     *bulkRun // the bulk replay that it is part of, or nil
+	audit   *AuditEntry
 }
 
 // replay removes a letter and opens a dispatch of its event, in one step.
@@ -57,6 +58,10 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 		return nil, err
 	}
 	c := change{kind: toReplay, d: d, letter: &l}
+	if r != nil && r.audit != nil {
+		c.audit = r.audit
+		c.audit.Letter, c.audit.Event, c.audit.Subscription = id, l.Event.ID, l.Subscription
+	}
 	applied := make(chan error, 1)
 	if b.recorder == nil {
 		applied <- b.apply(&c, nil)
@@ -67,6 +72,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 		defer leave()
 		err := b.awaitRecorded(ctx, c, applied)
 		if err == nil {
+			b.audited(c.audit)
 			b.observeReplay(&l)
 		}
 		return err
@@ -97,6 +103,9 @@ func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
 // "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe calls.
 // Another bus may use it for another handler, so only the bus that made the letter resolves it.
 func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error) {
+	if b.config.tool {
+		return b.toolSubscriptionLocked(name), nil
+	}
 	s, ok := b.subscriptions.Find(name)
 	switch {
 	case !ok:
@@ -120,7 +129,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		}
 		to.subscriptions = append(to.subscriptions, s)
 	}
-	slices.SortFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
+	slices.SortStableFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
 	to.subscriptions = slices.Compact(to.subscriptions) // Formerly may map two names to one subscription
 	to.counters = b.types.Of(l.Event.Type)              // now that nothing refuses the replay
 	to.retry = b.retryInForce(to.subscriptions)

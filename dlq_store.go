@@ -79,13 +79,18 @@ func (b *Bus) matchingLetters(ctx context.Context, f *letterFilter) ([]LetterID,
 }
 
 // removeLetters deletes letters and returns how many existed.
-func (b *Bus) removeLetters(ctx context.Context, ids []LetterID) (removed int, err error) {
+func (b *Bus) removeLetters(ctx context.Context, ids []LetterID, audit *AuditEntry) (removed int, err error) {
+	defer func() {
+		if removed > 0 && err == nil {
+			b.audited(audit)
+		}
+	}()
 	if b.store == nil {
 		return b.letters.remove(ids), nil
 	}
 	ids = slices.Clone(ids)
 	for len(ids) > 0 {
-		err := b.commit(ctx, &Batch{Now: b.time.Now().UTC, Take: ids})
+		err := b.commit(ctx, &Batch{Now: b.time.Now().UTC, Take: ids, Audit: audit.list()})
 		var refused *RefusedError
 		if err == nil || !errors.As(err, &refused) || refused.Letter.IsZero() {
 			return len(ids), err
@@ -100,7 +105,12 @@ func (b *Bus) removeLetters(ctx context.Context, ids []LetterID) (removed int, e
 }
 
 // insertLetters adds letters that have ids, and skips ids that exist.
-func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter) (inserted, evicted int, err error) {
+func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, audit *AuditEntry) (inserted, evicted int, err error) {
+	defer func() {
+		if audit.Count = inserted; inserted > 0 && err == nil {
+			b.audited(audit)
+		}
+	}()
 	if b.store == nil {
 		inserted, evicted = b.letters.insert(letters)
 		return inserted, evicted, nil
@@ -120,7 +130,8 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter) (inserte
 	if err != nil || len(letters) == 0 {
 		return 0, 0, err
 	}
-	return len(letters), 0, b.commit(ctx, &Batch{Now: b.time.Now().UTC, Bury: letters})
+	audit.Count = len(letters)
+	return len(letters), 0, b.commit(ctx, &Batch{Now: b.time.Now().UTC, Bury: letters, Audit: audit.list()})
 }
 
 // commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, or Shutdown

@@ -24,13 +24,13 @@ const maxLetterLine = 16 << 20
 // Gone and Unexported were not processed.
 type ExportReport struct {
 	// Matched is the number of matching letters when the operation began.
-	Matched int
+	Matched int `json:"matched"`
 	// Exported is the number of letters written.
-	Exported int
+	Exported int `json:"exported"`
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
-	Gone int
+	Gone int `json:"gone"`
 	// Unexported lists the letters that could not be encoded.
-	Unexported []UnexportedLetter
+	Unexported []UnexportedLetter `json:"-"`
 }
 
 // UnexportedLetter is a letter that could not be encoded.
@@ -138,12 +138,12 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 // ImportReport counts the letters of an Import by outcome.
 type ImportReport struct {
 	// Imported is the number of letters added.
-	Imported int
+	Imported int `json:"imported"`
 	// Skipped counts the letters that were in the queue already, or earlier in the input.
-	Skipped int
+	Skipped int `json:"skipped"`
 	// Evicted counts the letters that were evicted to make room. They may be imported letters or older
 	// ones.
-	Evicted int
+	Evicted int `json:"evicted"`
 }
 
 // Import adds the letters that Export wrote, on this bus or another one. It adds all of them or
@@ -162,18 +162,19 @@ type ImportReport struct {
 // proportion to its length.
 //
 // Errors: *ImportError; the reader's error; the context's error, checked between lines; an
-// *OptionError for a nil reader.
-func (q *DLQ) Import(ctx context.Context, r io.Reader) (ImportReport, error) {
-	report, err := q.importLetters(ctx, r)
+// *OptionError for a nil reader or an invalid option.
+func (q *DLQ) Import(ctx context.Context, r io.Reader, opts ...OrderOption) (ImportReport, error) {
+	report, err := q.importLetters(ctx, r, opts)
 	if err != nil {
 		return report, fmt.Errorf("Import: %w", err)
 	}
 	return report, nil
 }
 
-func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, error) {
+func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []OrderOption) (ImportReport, error) {
 	var report ImportReport
-	if err := q.ready(ctx); err != nil {
+	o, err := q.operator(ctx, "Import", opts)
+	if err != nil {
 		return report, err
 	}
 	if isNil(r) {
@@ -206,7 +207,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader) (ImportReport, err
 			break
 		}
 	}
-	inserted, evicted, err := q.bus.insertLetters(ctx, letters)
+	inserted, evicted, err := q.bus.insertLetters(ctx, letters, q.bus.entry(o, AuditImport))
 	if err != nil {
 		return report, err
 	}

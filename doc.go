@@ -112,7 +112,15 @@
 // last) and error. A dead letter is another entry, with its reason. Payloads are not
 // logged. The default logger is silent: set one with [WithLogger]. [Bus.Metrics] has
 // counters per type, per subscription and for the bus, what the store has, and a [Ledger] that
-// balances.
+// balances. [Bus.Observe] adds an [Observer] while the bus runs. [Bus.Event] returns what became of an
+// event, and [Bus.Dispatches] what has not settled.
+//
+// # JSON
+//
+// [Metrics], [DeadLetter], [LetterPage], [LetterGroup], [EventStatus], [Plan], the reports and what observers
+// receive have a stable form for encoding/json. Names are in snake_case. Times are RFC 3339 in UTC with
+// nanoseconds, and a zero time is left out. Durations are integers: nanoseconds. Constants are the texts
+// of their String methods. Fields of type error and functions are left out.
 //
 // # Testing
 //

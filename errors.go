@@ -56,11 +56,16 @@ var (
 	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
 	// ErrNotFound is returned if the dead letter is unknown, purged, evicted or replayed.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
+	// ErrUnknownEvent is returned by Event if the bus has no dispatch and no dead letter of the event,
+	// and does not remember its id.
+	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
 	// ErrNoSubscription is returned by Replay if a subscription of the letter does not exist. The
 	// letter stays.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
+	// ErrNoHandlers is returned by Subscribe and Start on a bus that was made WithoutHandlers.
+	ErrNoHandlers = errors.New("eventbus: bus was made WithoutHandlers; leave the option out to run handlers")
 	// ErrHandlerExited is the failure of a handler that ended its goroutine with runtime.Goexit, as
 	// testing's FailNow does.
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")

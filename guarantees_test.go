@@ -33,7 +33,7 @@ var promises = []struct {
 	{"F", 7, true},
 	{"C", 6, true},
 	{"L", 7, true},
-	{"O", 5, false},
+	{"O", 6, false},
 	{"S", 5, true},
 }
 

@@ -10,21 +10,21 @@ import (
 
 // Plan describes how the bus would dispatch an event of a type now.
 type Plan struct {
-	EventType string
+	EventType string `json:"event_type"`
 	// Targets lists the subscriptions that match, in the order of delivery. If it is empty, the event
 	// is unrouted.
-	Targets []Target
+	Targets []Target `json:"targets"`
 	// Policy is the retry policy of the dispatch, merged from the overrides of the targets. Jitter,
 	// RetryIf, IncludeErrors and ExcludeErrors are not merged: Policy has those of the bus, and a
 	// target with its own values has them in Overrides.
-	Policy RetryPolicy
+	Policy RetryPolicy `json:"policy"`
 	// Origins maps the field names of Policy to the subscription that set the value, or to BusDefault.
-	Origins map[string]string
+	Origins map[string]string `json:"origins"`
 	// Isolated is set if each target is a separate dispatch (WithIsolation). Policy is then the policy
 	// of the bus, and each target applies its Overrides to it.
-	Isolated bool
+	Isolated bool `json:"isolated"`
 	// Err is an *EventError for an event type that Publish rejects, or ErrUninitialized.
-	Err error
+	Err error `json:"-"`
 }
 
 // BusDefault is the origin of a value that is set by the bus's retry policy.
@@ -32,20 +32,20 @@ const BusDefault = "bus default"
 
 // Target is a subscription that receives an event.
 type Target struct {
-	Subscription string
-	Pattern      string
-	Timeout      time.Duration
+	Subscription string        `json:"subscription"`
+	Pattern      string        `json:"pattern"`
+	Timeout      time.Duration `json:"timeout"`
 	// Overrides maps the names of the retry policy's fields that the subscription sets to their values
 	// as text.
-	Overrides map[string]string
+	Overrides map[string]string `json:"overrides,omitempty"`
 	// Rules apply to each failure of the subscription, in order, before the policy.
-	Rules []RetryRule
+	Rules []RetryRule `json:"rules,omitempty"`
 	// RulesOrigin is the subscription, BusDefault, or "" without rules.
-	RulesOrigin string
-	Circuit     CircuitState
-	WhenOpen    WhenOpen
-	Held        int  // deliveries that are held
-	Paused      bool // by Pause or HoldUntil
+	RulesOrigin string       `json:"rules_origin,omitempty"`
+	Circuit     CircuitState `json:"circuit"`
+	WhenOpen    WhenOpen     `json:"when_open"`
+	Held        int          `json:"held"`   // deliveries that are held
+	Paused      bool         `json:"paused"` // by Pause or HoldUntil
 }
 
 // Explain returns the subscriptions that receive an event of a type, the retry policy of the
@@ -64,7 +64,7 @@ func (b *Bus) Explain(eventType string) Plan {
 	if b.config.isolation {
 		merged = mergePolicies(to.retry.bus, nil)
 	}
-	p := Plan{EventType: eventType, Policy: merged.clone(), Origins: make(map[string]string), Isolated: b.config.isolation}
+	p := Plan{EventType: eventType, Targets: []Target{}, Policy: merged.clone(), Origins: make(map[string]string), Isolated: b.config.isolation}
 	for _, s := range to.subscriptions {
 		state, _ := s.door.circuit.state()
 		paused, _ := s.paused()

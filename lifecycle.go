@@ -21,13 +21,16 @@ import (
 // only.
 //
 // Errors: ErrAlreadyStarted, ErrShutdown, the context's; with a store ErrNoLease if another bus has
-// its lease, and the store's. After an error, the bus is not started.
+// its lease, and the store's; ErrNoHandlers. After an error, the bus is not started.
 func (b *Bus) Start(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("Start: %w", contextError(ctx))
+	}
+	if b.config.tool {
+		return fmt.Errorf("Start: %w", ErrNoHandlers)
 	}
 	if err := b.start(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)

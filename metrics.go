@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -14,50 +15,50 @@ import (
 // Metrics is a snapshot of the bus's counters.
 type Metrics struct {
 	// Types has counters for the first 1,000 event types. The others share OtherTypes.
-	Types map[string]TypeMetrics
+	Types map[string]TypeMetrics `json:"types"`
 	// Subscriptions has the current subscriptions, in the order in which they were made.
-	Subscriptions []SubscriptionMetrics
+	Subscriptions []SubscriptionMetrics `json:"subscriptions"`
 
 	// Retries is the number of scheduled retries.
-	Retries int64
+	Retries int64 `json:"retries"`
 	// QueueDepth is the number of events that wait for a worker. QueueOverflows is the number of
 	// events that handlers have published beyond the capacity.
-	QueueDepth     int
-	QueueOverflows int64
+	QueueDepth     int   `json:"queue_depth"`
+	QueueOverflows int64 `json:"queue_overflows"`
 	// WaitingRetries is the number of dispatches that wait for their next attempt.
-	WaitingRetries int
+	WaitingRetries int `json:"waiting_retries"`
 	// Scheduled is the number of events that are not due yet. Held and Throttled are the numbers of
 	// deliveries that are parked for these reasons.
-	Scheduled int
-	Held      int
-	Throttled int
+	Scheduled int `json:"scheduled"`
+	Held      int `json:"held"`
+	Throttled int `json:"throttled"`
 	// RunningDispatches is the number of dispatches on a worker. AbandonedHandlers is the number of
 	// handlers that exceeded their timeouts and still run.
-	RunningDispatches int
-	AbandonedHandlers int
+	RunningDispatches int `json:"running_dispatches"`
+	AbandonedHandlers int `json:"abandoned_handlers"`
 	// Workers is the number of goroutines that run handlers.
-	Workers int
+	Workers int `json:"workers"`
 	// DeadLetters is the number of letters. LettersEvicted is the number of letters that the full
 	// queue has evicted.
-	DeadLetters    int
-	LettersEvicted int64
+	DeadLetters    int   `json:"dead_letters"`
+	LettersEvicted int64 `json:"letters_evicted"`
 	// Store counts the records and letters of the store, those of other processes included. It is nil
 	// for a bus in memory. While the store does not answer, and after Shutdown, it is the last known
 	// value.
-	Store *StoreStats
+	Store *StoreStats `json:"store,omitempty"`
 	// StoreAt is when Store was read, by the bus's clock. It is zero if it never was.
-	StoreAt time.Time
+	StoreAt time.Time `json:"store_at,omitzero"`
 	// StoreError is why Store is not current. It is empty if Metrics has read Store, and for a bus in
 	// memory. Metrics waits up to 1 s for the store.
-	StoreError string
+	StoreError string `json:"store_error,omitempty"`
 	// Orphaned counts the deliveries of Store.Parked whose subscription does not exist on this bus, by
 	// its name. It is as current as Store, and counts up to 100,000 in all.
-	Orphaned map[string]int64
+	Orphaned map[string]int64 `json:"orphaned,omitempty"`
 	// Behind is set while the bus has yet to claim records of the store: those of an earlier process,
 	// of another process, of a new subscription, and those for which memory had no room.
-	Behind bool
+	Behind bool `json:"behind"`
 
-	Ledger Ledger
+	Ledger Ledger `json:"ledger"`
 }
 
 // OtherTypes is the name in Metrics for the event types beyond the first 1,000. It is not a valid
@@ -69,12 +70,12 @@ const maxTypes = 1000
 
 // TypeMetrics are the counters of an event type, since the bus was made.
 type TypeMetrics struct {
-	Events  int64 // published
-	Retries int64 // retries scheduled
-	Retried int64 // dispatches with a retry
+	Events  int64 `json:"events"`  // published
+	Retries int64 `json:"retries"` // retries scheduled
+	Retried int64 `json:"retried"` // dispatches with a retry
 	// SucceededAfterRetry is the number of retried dispatches that were handled in the end.
-	SucceededAfterRetry int64
-	DeadLettered        int64
+	SucceededAfterRetry int64 `json:"succeeded_after_retry"`
+	DeadLettered        int64 `json:"dead_lettered"`
 }
 
 // SuccessAfterRetryRate returns the share of retried dispatches that were handled in the end, from
@@ -94,25 +95,43 @@ func rate(part, whole int64) float64 {
 
 // SubscriptionMetrics are the counters of a subscription, since it was made.
 type SubscriptionMetrics struct {
-	Subscription string // its name, or its pattern and number
-	Pattern      string
-	Successes    int64
-	Failures     int64 // of these:
-	Timeouts     int64
-	Panics       int64 // including runtime.Goexit
-	LateEnds     int64 // abandoned handlers that returned
-	Skipped      int64 // deliveries not admitted: circuit, pause, concurrency limit, key, Unsubscribe
-	Slow         int64 // calls that exceeded a third of their timeouts
-	Circuit      CircuitState
-	CircuitOpens int64 // times that the circuit opened
-	Held         int   // deliveries that wait for the circuit, or for Resume
-	Throttled    int   // deliveries that wait for the concurrency limit
-	Running      int   // handler calls, except those abandoned or waiting in PublishAndWait
+	Subscription string       `json:"subscription"` // its name, or its pattern and number
+	Pattern      string       `json:"pattern"`
+	Successes    int64        `json:"successes"`
+	Failures     int64        `json:"failures"` // of these:
+	Timeouts     int64        `json:"timeouts"`
+	Panics       int64        `json:"panics"`    // including runtime.Goexit
+	LateEnds     int64        `json:"late_ends"` // abandoned handlers that returned
+	Skipped      int64        `json:"skipped"`   // deliveries not admitted: circuit, pause, concurrency limit, key, Unsubscribe
+	Slow         int64        `json:"slow"`      // calls that exceeded a third of their timeouts
+	Circuit      CircuitState `json:"circuit"`
+	CircuitOpens int64        `json:"circuit_opens"` // times that the circuit opened
+	Held         int          `json:"held"`          // deliveries that wait for the circuit, or for Resume
+	Throttled    int          `json:"throttled"`     // deliveries that wait for the concurrency limit
+	Running      int          `json:"running"`       // handler calls, except those abandoned or waiting in PublishAndWait
 	// Paused is set while Pause or HoldUntil applies. PausedUntil is when HoldUntil ends. It is zero
 	// for Pause.
-	Paused      bool
-	PausedUntil time.Time
-	Latency     Latency
+	Paused      bool      `json:"paused"`
+	PausedUntil time.Time `json:"paused_until,omitzero"`
+	// Order is the operator's order that is in force, or the last one, with who and why. With a store, a
+	// Resume or Reset of another process leaves none. It is nil if there was none.
+	Order   *Order  `json:"order,omitempty"`
+	Latency Latency `json:"latency"`
+	// LastError is the text of the handler's last failure, and LastFailed its time, in UTC. They are
+	// zero without a failure in this process.
+	LastError  string    `json:"last_error,omitempty"`
+	LastFailed time.Time `json:"last_failed,omitzero"`
+
+	Options SubscriptionOptions `json:"options"`
+}
+
+// SubscriptionOptions are the options of a subscription that bound its calls and its line.
+type SubscriptionOptions struct {
+	Timeout      time.Duration `json:"timeout"`
+	Concurrency  int           `json:"concurrency"` // Unlimited without the option
+	LineCapacity int           `json:"line_capacity"`
+	WhenOpen     WhenOpen      `json:"when_open"`
+	WhenFull     WhenFull      `json:"when_full"`
 }
 
 // Latency summarizes the durations of a handler's calls. The bus times every failure, and one
@@ -121,38 +140,41 @@ type SubscriptionMetrics struct {
 type Latency struct {
 	// Samples is the number of calls that were timed: the failures, and the sampled successes, each
 	// counted once.
-	Samples            int64
-	P50, P90, P99, Max time.Duration
+	Samples int64         `json:"samples"`
+	P50     time.Duration `json:"p50"`
+	P90     time.Duration `json:"p90"`
+	P99     time.Duration `json:"p99"`
+	Max     time.Duration `json:"max"`
 }
 
 // Ledger counts the dispatches of this process: those opened equal those settled plus those that
 // remain. Each number is counted where its transition happens. None is derived from others.
 type Ledger struct {
 	// Opened.
-	Accepted int64 // by Publish, PublishAndWait and PublishBatch
-	Copies   int64 // beyond the first, of events on a bus with isolation
-	Splits   int64 // deliveries parked, dropped or dead-lettered at a shut door while others proceeded
-	Replays  int64
-	Claimed  int64 // from the store, of those that this process neither accepted nor left there
+	Accepted int64 `json:"accepted"` // by Publish, PublishAndWait and PublishBatch
+	Copies   int64 `json:"copies"`   // beyond the first, of events on a bus with isolation
+	Splits   int64 `json:"splits"`   // deliveries parked, dropped or dead-lettered at a shut door while others proceeded
+	Replays  int64 `json:"replays"`
+	Claimed  int64 `json:"claimed"` // from the store, of those that this process neither accepted nor left there
 
 	// Settled.
-	Handled      int64
-	Unrouted     int64
-	DeadLettered int64
-	Dropped      int64
-	Cancelled    int64
+	Handled      int64 `json:"handled"`
+	Unrouted     int64 `json:"unrouted"`
+	DeadLettered int64 `json:"dead_lettered"`
+	Dropped      int64 `json:"dropped"`
+	Cancelled    int64 `json:"cancelled"`
 
 	// Not settled.
-	Scheduled int64 // not due yet
-	Queued    int64 // waiting for a worker, or for an earlier dispatch of their key
-	Running   int64
-	Waiting   int64 // waiting for their next attempt
-	Held      int64 // parked, because a circuit is open or a subscription is paused
-	Throttled int64 // parked, because a concurrency limit is reached
-	Recording int64 // the store is recording a change
-	Stored    int64 // left to the store, and not in memory
+	Scheduled int64 `json:"scheduled"` // not due yet
+	Queued    int64 `json:"queued"`    // waiting for a worker, or for an earlier dispatch of their key
+	Running   int64 `json:"running"`
+	Waiting   int64 `json:"waiting"`   // waiting for their next attempt
+	Held      int64 `json:"held"`      // parked, because a circuit is open or a subscription is paused
+	Throttled int64 `json:"throttled"` // parked, because a concurrency limit is reached
+	Recording int64 `json:"recording"` // the store is recording a change
+	Stored    int64 `json:"stored"`    // left to the store, and not in memory
 
-	Closed bool // Shutdown has returned
+	Closed bool `json:"closed"` // Shutdown has returned
 }
 
 // Balanced reports whether the numbers add up. At rest they always do. Under load they may be off
@@ -232,6 +254,7 @@ func (b *Bus) Metrics() Metrics {
 	stats := b.pool.Stats()
 	m := Metrics{
 		Types:             make(map[string]TypeMetrics),
+		Subscriptions:     []SubscriptionMetrics{},
 		QueueDepth:        stats.Queued,
 		QueueOverflows:    stats.Over,
 		RunningDispatches: stats.Running,
@@ -350,7 +373,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 	line := s.door.parked()
 	c := &s.counters
 	paused, until := s.paused()
-	return SubscriptionMetrics{
+	m := SubscriptionMetrics{
 		Subscription: s.id,
 		Pattern:      s.Pattern(),
 		Successes:    int64(s.door.circuit.window.Successes()),
@@ -368,7 +391,25 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Paused:       paused,
 		PausedUntil:  until,
 		Latency:      Latency(c.latency.Summary()),
+		Options: SubscriptionOptions{
+			Timeout:      s.timeout,
+			Concurrency:  Unlimited,
+			LineCapacity: s.door.capacity,
+			WhenOpen:     s.door.whenOpen,
+			WhenFull:     s.door.whenFull,
+		},
 	}
+	if s.door.limit != math.MaxInt32 {
+		m.Options.Concurrency = int(s.door.limit)
+	}
+	if order := s.lastOrder.Load(); order != nil {
+		o := *order
+		m.Order = &o
+	}
+	if last := c.last.Load(); last != nil {
+		m.LastError, m.LastFailed = last.text, s.bus.time.At(last.at)
+	}
+	return m
 }
 
 // typeCounters are the counters of an event type.
@@ -398,10 +439,17 @@ type subscriptionCounters struct {
 	failures, timeouts, panics, lateEnds, slow, skipped atomic.Int64
 
 	latency histogram.Histogram
+	last    atomic.Pointer[lastFailure] // nil without a failure
 }
 
-func (c *subscriptionCounters) failed(err error, took time.Duration) {
+type lastFailure struct {
+	text string
+	at   int64
+}
+
+func (c *subscriptionCounters) failed(err error, text string, at int64, took time.Duration) {
 	c.failures.Add(1)
+	c.last.Store(&lastFailure{text, at})
 	c.latency.Observe(took, 1)
 	// Compare without unwrapping: a handler may wrap such an error and pass it on.
 	switch err.(type) { //nolint:errorlint // see above

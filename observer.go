@@ -1,6 +1,8 @@
 package eventbus
 
 import (
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -70,56 +72,135 @@ type Observer struct {
 // Attempt is one pass of a dispatch over its subscriptions, from the next one to the first failure.
 type Attempt struct {
 	// ID is unique on the bus. An AttemptBegun and its AttemptEnded have the same one.
-	ID      uint64
-	Event   Event
-	Number  int       // 1 for the first
-	Replays int       // number of replays of the event from dead letters
-	BeganAt time.Time // in UTC
+	ID      uint64    `json:"attempt_id"`
+	Event   Event     `json:"event"`
+	Number  int       `json:"number"`            // 1 for the first
+	Replays int       `json:"replays,omitempty"` // number of replays of the event from dead letters
+	BeganAt time.Time `json:"began_at"`          // in UTC
 }
 
 // EndedAttempt is an attempt and its outcome.
 type EndedAttempt struct {
 	Attempt
-	Duration time.Duration // from BeganAt on, observers included
+	Duration time.Duration `json:"duration"` // from BeganAt on, observers included
 	// Outcome is the state of the dispatch: Waiting for its next attempt, or how it ended. A
 	// Handled dispatch may have skipped subscriptions.
-	Outcome Outcome
+	Outcome Outcome `json:"outcome"`
 	// Reason is why the dispatch was dead-lettered, with the outcome DeadLettered.
-	Reason Reason
+	Reason Reason `json:"reason,omitempty"`
 	// Failure is the failure that ended the attempt. It is nil if no handler failed, or if Shutdown
 	// stopped the handler.
-	Failure *Failure
+	Failure *Failure `json:"failure,omitempty"`
 }
 
 // ScheduledRetry is a failed attempt and when the next one is due.
 type ScheduledRetry struct {
-	Event   Event
-	Replays int // number of replays of the event from dead letters
+	Event   Event `json:"event"`
+	Replays int   `json:"replays,omitempty"` // number of replays of the event from dead letters
 	// Failure is the failure that ended the attempt.
-	Failure Failure
-	Delay   time.Duration // 0 for at once
-	Due     time.Time     // when the next attempt is due, in UTC
+	Failure Failure       `json:"failure"`
+	Delay   time.Duration `json:"delay"` // 0 for at once
+	Due     time.Time     `json:"due"`   // when the next attempt is due, in UTC
 }
 
 // CircuitChange is a change of the state of a subscription's circuit.
 type CircuitChange struct {
-	Subscription string
-	From, To     CircuitState
-	At           time.Time // when the bus observed the change, in UTC
+	Subscription string       `json:"subscription"`
+	From         CircuitState `json:"from"`
+	To           CircuitState `json:"to"`
+	At           time.Time    `json:"at"` // when the bus observed the change, in UTC
 }
 
 // SlowHandler is a running call of a handler that has used a third of its timeout.
 type SlowHandler struct {
-	Subscription string
-	MadeAt       string // where the subscription was made: "/src/shop/mail.go:17"
-	Event        Event
-	Attempt      int
-	Replays      int // number of replays of the event from dead letters
-	Timeout      time.Duration
-	Elapsed      time.Duration // since the handler began
+	Subscription string        `json:"subscription"`
+	MadeAt       string        `json:"made_at"` // where the subscription was made: "/src/shop/mail.go:17"
+	Event        Event         `json:"event"`
+	Attempt      int           `json:"attempt"`
+	Replays      int           `json:"replays,omitempty"` // number of replays of the event from dead letters
+	Timeout      time.Duration `json:"timeout"`
+	Elapsed      time.Duration `json:"elapsed"` // since the handler began
 }
 
-// observe calls an observer.
+// Observe adds an observer to a bus that may be running. remove removes it. The bus calls several
+// observers in the order in which they were added, one after the other. Observe costs the bus what
+// WithObserver costs it, and nothing once the observer is removed.
+//
+// Events that are published after Observe has returned are reported. After remove has returned, the bus
+// begins no call of the observer. Neither waits: a call that is in progress may end later, so a function
+// that sends to a channel must not rely on remove before the channel is closed. AttemptEnded is called
+// only for attempts that began after Observe. A second remove does nothing. Both may be called from the
+// observer's functions and from handlers.
+//
+// On a bus that New did not make, Observe does nothing.
+func (b *Bus) Observe(o Observer) (remove func()) {
+	if !b.usable() {
+		return func() {}
+	}
+	added := &observing{Observer: o}
+	b.changeObservers(func(all []*observing) []*observing { return append(all, added) })
+	return func() {
+		added.removed.Store(true)
+		b.changeObservers(func(all []*observing) []*observing {
+			return slices.DeleteFunc(all, func(other *observing) bool { return other == added })
+		})
+	}
+}
+
+// observing is an observer of a bus.
+type observing struct {
+	Observer
+	removed atomic.Bool // a goroutine that has read the observers before must not call it
+}
+
+// observers has the observers of a bus. It is replaced, never changed.
+type observers struct {
+	all      []*observing
+	accepted bool // one has the function Accepted
+	attempts bool // one has AttemptBegun or AttemptEnded
+}
+
+// changeObservers replaces the observers. change may change the slice that it receives.
+func (b *Bus) changeObservers(change func([]*observing) []*observing) {
+	for {
+		before, after := b.observers.Load(), &observers{}
+		if before != nil {
+			after.all = slices.Clone(before.all)
+		}
+		after.all = change(after.all)
+		for _, o := range after.all {
+			after.accepted = after.accepted || o.Accepted != nil
+			after.attempts = after.attempts || o.AttemptBegun != nil || o.AttemptEnded != nil
+		}
+		if len(after.all) == 0 {
+			after = nil
+		}
+		if b.observers.CompareAndSwap(before, after) {
+			return
+		}
+	}
+}
+
+func (s *observers) seeAccepted() bool { return s != nil && s.accepted }
+
+// notify calls a function of each observer. pick returns the call, or nil if the observer has not this
+// function.
+func (b *Bus) notify(s *observers, name string, pick func(*Observer) func()) {
+	if s == nil {
+		return
+	}
+	for _, o := range s.all {
+		if call := pick(&o.Observer); call != nil && !o.removed.Load() {
+			b.observe(name, func() {
+				if !o.removed.Load() {
+					call()
+				}
+			})
+		}
+	}
+}
+
+// observe calls a function of an observer.
 func (b *Bus) observe(name string, call func()) {
 	report := func(panicked string) {
 		if panicked != "" {
@@ -142,42 +223,60 @@ func (b *Bus) observe(name string, call func()) {
 }
 
 func (b *Bus) observeAccepted(e Event) {
-	b.observe("Accepted", func() { b.config.observer.Accepted(e) })
+	b.notify(b.observers.Load(), "Accepted", func(o *Observer) func() {
+		if o.Accepted == nil {
+			return nil
+		}
+		return func() { o.Accepted(e) }
+	})
 }
 
 func (b *Bus) observeUnrouted(d *dispatch) {
-	if f := b.config.observer.Unrouted; f != nil {
-		b.observe("Unrouted", func() { f(d.event(b.time)) })
-	}
+	b.notify(b.observers.Load(), "Unrouted", func(o *Observer) func() {
+		if o.Unrouted == nil {
+			return nil
+		}
+		return func() { o.Unrouted(d.event(b.time)) }
+	})
+}
+
+// observedAttempt is an attempt, and the observers of its begin. Those that were added later do not see
+// its end.
+type observedAttempt struct {
+	Attempt
+	by *observers
 }
 
 // attemptBegun reports the begin of an attempt, once.
 func (b *Bus) attemptBegun(d *dispatch) {
-	if o := &b.config.observer; o.AttemptBegun != nil || o.AttemptEnded != nil {
-		b.observeBegun(d)
+	if s := b.observers.Load(); s != nil && s.attempts {
+		b.observeBegun(s, d)
 	}
 }
 
-func (b *Bus) observeBegun(d *dispatch) {
+func (b *Bus) observeBegun(s *observers, d *dispatch) {
 	r := d.ensureDetours()
 	if r.observed != nil {
 		return
 	}
-	r.observed = &Attempt{
+	attempt := Attempt{
 		ID:      b.attempts.Add(1),
 		Event:   d.event(b.time),
 		Number:  int(d.attempt),
 		Replays: int(d.replay().count),
 		BeganAt: b.time.Now().UTC,
 	}
-	if f := b.config.observer.AttemptBegun; f != nil {
-		attempt := *r.observed
-		b.observe("AttemptBegun", func() { f(attempt) })
-	}
+	r.observed = &observedAttempt{attempt, s}
+	b.notify(s, "AttemptBegun", func(o *Observer) func() {
+		if o.AttemptBegun == nil {
+			return nil
+		}
+		return func() { o.AttemptBegun(attempt) }
+	})
 }
 
 // takeObserved returns the attempt whose begin was reported, and clears it.
-func (d *dispatch) takeObserved() *Attempt {
+func (d *dispatch) takeObserved() *observedAttempt {
 	if d.story == nil || d.story.detours == nil {
 		return nil
 	}
@@ -193,19 +292,25 @@ func (b *Bus) attemptEnded(d *dispatch, outcome Outcome, reason Reason) {
 	if attempt == nil {
 		return
 	}
-	ended := EndedAttempt{Attempt: *attempt, Outcome: outcome, Reason: reason}
-	if last := d.lastFailure(); last != nil && int(last.attempt) == ended.Number {
+	ended := EndedAttempt{Outcome: outcome, Reason: reason}
+	if last := d.lastFailure(); last != nil && int(last.attempt) == attempt.Number {
 		failure := b.failureOf(d, last)
 		ended.Failure = &failure
 	}
-	b.observeEnd(ended)
+	b.observeEnd(attempt, ended)
 }
 
-func (b *Bus) observeEnd(ended EndedAttempt) {
-	if f := b.config.observer.AttemptEnded; f != nil {
-		ended.Duration = max(b.time.Now().UTC.Sub(ended.BeganAt), 0)
-		b.observe("AttemptEnded", func() { f(ended) })
-	}
+// observeEnd reports the end of an attempt to the observers of its begin.
+func (b *Bus) observeEnd(attempt *observedAttempt, ended EndedAttempt) {
+	ended.Attempt = attempt.Attempt
+	b.notify(attempt.by, "AttemptEnded", func(o *Observer) func() {
+		if o.AttemptEnded == nil {
+			return nil
+		}
+		told := ended
+		told.Duration = max(b.time.Now().UTC.Sub(ended.BeganAt), 0)
+		return func() { o.AttemptEnded(told) }
+	})
 }
 
 // failureOf converts a failure to its exported form.
@@ -225,7 +330,10 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 
 // observeRetry reports the retry after a dispatch's last failure.
 func (b *Bus) observeRetry(d *dispatch, delay time.Duration, due int64) {
-	if f := b.config.observer.RetryScheduled; f != nil {
+	b.notify(b.observers.Load(), "RetryScheduled", func(o *Observer) func() {
+		if o.RetryScheduled == nil {
+			return nil
+		}
 		retry := ScheduledRetry{
 			Event:   d.event(b.time),
 			Replays: int(d.replay().count),
@@ -233,35 +341,43 @@ func (b *Bus) observeRetry(d *dispatch, delay time.Duration, due int64) {
 			Delay:   delay,
 			Due:     b.time.At(due),
 		}
-		b.observe("RetryScheduled", func() { f(retry) })
-	}
+		return func() { o.RetryScheduled(retry) }
+	})
+}
+
+// observeLetter passes a copy of a letter to the function that of returns.
+func (b *Bus) observeLetter(l *DeadLetter, name string, of func(*Observer) func(DeadLetter)) {
+	b.notify(b.observers.Load(), name, func(o *Observer) func() {
+		f := of(o)
+		if f == nil {
+			return nil
+		}
+		return func() { f(l.clone()) }
+	})
 }
 
 func (b *Bus) observeDeadLetter(l *DeadLetter) {
-	if f := b.config.observer.DeadLettered; f != nil {
-		b.observe("DeadLettered", func() { f(l.clone()) })
-	}
+	b.observeLetter(l, "DeadLettered", func(o *Observer) func(DeadLetter) { return o.DeadLettered })
 }
 
 // observeEviction reports a letter that the full queue has evicted.
 func (b *Bus) observeEviction(l *DeadLetter) {
 	b.logEviction(l)
-	if f := b.config.observer.LetterEvicted; f != nil {
-		b.observe("LetterEvicted", func() { f(l.clone()) })
-	}
+	b.observeLetter(l, "LetterEvicted", func(o *Observer) func(DeadLetter) { return o.LetterEvicted })
 }
 
 func (b *Bus) observeReplay(l *DeadLetter) {
-	if f := b.config.observer.Replayed; f != nil {
-		b.observe("Replayed", func() { f(l.clone()) })
-	}
+	b.observeLetter(l, "Replayed", func(o *Observer) func(DeadLetter) { return o.Replayed })
 }
 
 func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
-	if f := b.config.observer.CircuitChanged; f != nil {
+	b.notify(b.observers.Load(), "CircuitChanged", func(o *Observer) func() {
+		if o.CircuitChanged == nil {
+			return nil
+		}
 		told := CircuitChange{Subscription: s.id, From: change.from, To: change.to, At: b.time.Now().UTC}
-		b.observe("CircuitChanged", func() { f(told) })
-	}
+		return func() { o.CircuitChanged(told) }
+	})
 }
 
 // observeSlow reports calls that have used a third of their timeouts. The watch runs it on its own
@@ -286,8 +402,11 @@ func (b *Bus) observeSlow(calls []deadline.Late[call]) {
 		if !s.slow.Swap(true) {
 			b.logSlow(&slow)
 		}
-		if f := b.config.observer.SlowHandler; f != nil {
-			b.observe("SlowHandler", func() { f(slow) })
-		}
+		b.notify(b.observers.Load(), "SlowHandler", func(o *Observer) func() {
+			if o.SlowHandler == nil {
+				return nil
+			}
+			return func() { o.SlowHandler(slow) }
+		})
 	}
 }

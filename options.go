@@ -53,12 +53,13 @@ type config struct {
 	deadLetters  int
 	middleware   []Middleware
 	metadataFrom func(context.Context) map[string]string
-	observer     Observer
+	observers    []Observer
 	store        Store
 	codec        Codec // nil: encoding/json
 	payloadLimit int   // of an encoded payload, in bytes
 	idempotency  time.Duration
 	unsettled    int // 0: not bounded
+	tool         bool
 	err          error
 }
 
@@ -92,7 +93,7 @@ func newConfig(opts []Option) (*config, error) {
 	if c.refuse && c.store != nil && c.unsettled == 0 {
 		return nil, &OptionError{Option: "RefuseWhenFull", Reason: "needs WithMaxUnsettled on a bus with a store: the disk is the queue"}
 	}
-	return c, nil
+	return c, c.checkTool()
 }
 
 // isNil reports whether a user's value is nil, or an interface that contains nil.
@@ -244,9 +245,10 @@ func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	})
 }
 
-// WithObserver sets the bus's observer. A second WithObserver replaces the first.
+// WithObserver adds an observer, which the bus keeps. The bus calls several in the order of the options.
+// Bus.Observe adds one that can be removed.
 func WithObserver(o Observer) Option {
-	return option(func(c *config) { c.observer = o })
+	return option(func(c *config) { c.observers = append(c.observers, o) })
 }
 
 // SubscribeOption is an option of Subscribe.
@@ -369,61 +371,6 @@ func Retry(opts ...RetryOption) SubscribeOption {
 // circuit that WithCircuit(NoCircuit()) has disabled, unless it has NoCircuit itself.
 func Circuit(opts ...CircuitOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
-}
-
-// WhenOpen selects how a subscription treats deliveries while its circuit is open. It is a
-// SubscribeOption.
-type WhenOpen int
-
-const (
-	// HoldWhenOpen holds them until the circuit admits them, oldest first. At most 64 of them are on
-	// their way or in the handler at a time. It is the default. Later events with the key of a held
-	// delivery are held behind it. LineCapacity bounds the line. Shutdown dead-letters held deliveries
-	// with the reason shutdown.
-	HoldWhenOpen WhenOpen = iota
-	// DeadLetterWhenOpen dead-letters them with the reason circuit_open.
-	DeadLetterWhenOpen
-	// DropWhenOpen drops them. Ledger.Dropped counts them.
-	DropWhenOpen
-)
-
-// String returns "hold", "dead-letter" or "drop".
-func (w WhenOpen) String() string {
-	return nameOf("WhenOpen", []string{"hold", "dead-letter", "drop"}, int(w))
-}
-
-func (w WhenOpen) applySubscription(c *subscriptionConfig) {
-	if w < HoldWhenOpen || w > DropWhenOpen {
-		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants: HoldWhenOpen, DeadLetterWhenOpen, DropWhenOpen"}
-	}
-	c.whenOpen = w
-}
-
-// WhenFull selects how a full line treats deliveries (see LineCapacity). It is a SubscribeOption.
-type WhenFull int
-
-const (
-	// WaitWhenFull makes Publish wait while the line is full of throttled deliveries, and dead-letters
-	// further held ones with the reason overflow. It is the default.
-	WaitWhenFull WhenFull = iota
-	// DropOldestWhenFull drops the oldest delivery of the line. Ledger.Dropped counts it.
-	DropOldestWhenFull
-	// DropNewestWhenFull drops the delivery that finds the line full. Ledger.Dropped counts it.
-	DropNewestWhenFull
-	// DeadLetterWhenFull dead-letters the delivery that finds the line full, with the reason overflow.
-	DeadLetterWhenFull
-)
-
-// String returns "wait", "drop-oldest", "drop-newest" or "dead-letter".
-func (w WhenFull) String() string {
-	return nameOf("WhenFull", []string{"wait", "drop-oldest", "drop-newest", "dead-letter"}, int(w))
-}
-
-func (w WhenFull) applySubscription(c *subscriptionConfig) {
-	if w < WaitWhenFull || w > DeadLetterWhenFull {
-		c.err = &OptionError{Option: "WhenFull", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenFull constants: WaitWhenFull, DropOldestWhenFull, DropNewestWhenFull, DeadLetterWhenFull"}
-	}
-	c.whenFull = w
 }
 
 // LineCapacity bounds the deliveries that wait for the subscription, because its circuit is open,

@@ -13,24 +13,53 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// OrderOption is an option of Trip, Reset, Pause, HoldUntil and Resume: By or Because. A store keeps
-// it with the order. The log has it too.
-type OrderOption func(*Order) error
+// OrderOption is By or Because: an option of what operators do to subscriptions, dead letters and
+// scheduled events. It is a BulkOption too. Audit and the log have it.
+type OrderOption interface {
+	BulkOption
+	applyOrder(*operator) error
+}
+
+// operator is who does something, and why.
+type operator struct{ by, why string }
+
+type orderOption func(*operator) error
+
+func (o orderOption) applyOrder(to *operator) error { return o(to) }
+
+func (o orderOption) applyBulk(b *bulk) {
+	if err := o(&b.operator); err != nil && b.err == nil {
+		b.err = err
+	}
+}
 
 // By names the operator: up to 255 bytes of UTF-8 without control characters.
-func By(operator string) OrderOption {
-	return func(o *Order) error {
-		o.By = operator
-		return checkOrderText("By", operator)
-	}
+func By(name string) OrderOption {
+	return orderOption(func(o *operator) error {
+		o.by = name
+		return checkOrderText("By", name)
+	})
 }
 
 // Because gives the operator's reason: up to 255 bytes of UTF-8 without control characters.
 func Because(reason string) OrderOption {
-	return func(o *Order) error {
-		o.Why = reason
+	return orderOption(func(o *operator) error {
+		o.why = reason
 		return checkOrderText("Because", reason)
+	})
+}
+
+// newOperator applies options.
+func newOperator(what string, opts []OrderOption) (o operator, err error) {
+	for i, opt := range opts {
+		if isNil(opt) {
+			return o, nilOption(what, i)
+		}
+		if err := opt.applyOrder(&o); err != nil {
+			return o, err
+		}
 	}
+	return o, nil
 }
 
 func checkOrderText(option, text string) error {
@@ -59,24 +88,30 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 	}
 	s.ordering.Lock()
 	defer s.ordering.Unlock()
+	if err := s.refreshOrder(); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	o, err := newOperator(what, opts)
+	if err != nil {
+		return nil, err
+	}
+	entry := s.bus.entry(o, actionOf[what])
 	next := s.ordered
-	next.Subscription, next.At, next.By, next.Why = s.id, s.bus.time.Now().UTC, "", ""
+	next.Subscription, next.At, next.By, next.Why = s.id, entry.At, o.by, o.why
 	change(&next)
-	for i, o := range opts {
-		if o == nil {
-			return nil, nilOption(what, i)
-		}
-		if err := o(&next); err != nil {
-			return nil, err
-		}
+	if entry.Subscription = s.id; entry.Action == AuditHoldUntil {
+		entry.Until = next.Until
 	}
 	if s.bus.store != nil {
-		if err := s.bus.commit(context.Background(), &Batch{Now: next.At, Orders: []Order{next}}); err != nil {
+		if err := s.bus.commit(context.Background(), &Batch{Now: next.At, Orders: []Order{next}, Audit: entry.list()}); err != nil {
 			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 		}
 		s.bus.keepOrder(next) // for a subscription of the name that is made later
+	} else {
+		s.bus.audits.add(*entry) // the caller logs it
 	}
 	s.ordered = next
+	s.lastOrder.Store(&next)
 	act()
 	return &next, nil
 }
@@ -93,6 +128,9 @@ func (s *Subscription) obey(o Order) {
 func (s *Subscription) obeyed(o Order) (change circuitChange) {
 	was := s.ordered
 	s.ordered = o
+	if s.lastOrder.Store(nil); o.Pause || o.Trip {
+		s.lastOrder.Store(&o)
+	}
 	now := s.bus.time.Now()
 	fromNow := func(t time.Time) int64 { return timeline.Later(now.Nanos, max(t.Sub(now.UTC), 0)) }
 	switch {

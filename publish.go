@@ -243,7 +243,7 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 		}
 		b.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
 	}
-	if b.config.observer.Accepted != nil { // before recordNow: workers own runnable dispatches
+	if b.observers.Load().seeAccepted() { // before recordNow: workers own runnable dispatches
 		for _, d := range c.all() {
 			c.events = append(c.events, d.event(b.time))
 		}
@@ -263,7 +263,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 	}
 	for {
 		c.events = nil
-		if b.config.observer.Accepted != nil {
+		if b.observers.Load().seeAccepted() {
 			for _, d := range c.all() {
 				c.events = append(c.events, d.event(b.time))
 			}

@@ -24,12 +24,14 @@ type content struct{ eventType, key string }
 
 // has reports whether the dispatch has a given id that is known.
 func (g *givenIDs) has(d *dispatch) bool {
-	if !d.from().given {
-		return false
-	}
+	return d.from().given && g.isKnown(d.id)
+}
+
+// isKnown reports whether an id was given and is known.
+func (g *givenIDs) isKnown(id EventID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, known := g.known.Lookup(d.id)
+	_, known := g.known.Lookup(id)
 	return known
 }
 

@@ -39,18 +39,24 @@ var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "
 // "repeated" or "stored".
 func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)) }
 
+// MarshalText returns the text that String returns.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText reads the text that String returns.
+func (o *Outcome) UnmarshalText(text []byte) error { return readName("Outcome", outcomeNames, text, o) }
+
 // Result describes how an event has settled.
 type Result struct {
-	ID EventID
+	ID EventID `json:"event_id"`
 	// Outcome is the outcome of the dispatch, and Attempts its number of attempts. On a bus with
 	// isolation, Outcome is that of one of the event's dispatches: the first in the order
 	// dead-lettered, cancelled, held, handled, dropped. Attempts is their largest number.
-	Outcome  Outcome
-	Attempts int
+	Outcome  Outcome `json:"outcome"`
+	Attempts int     `json:"attempts"`
 	// Letters lists the dead letters of the event, including those of deliveries that were split off.
-	Letters []LetterID
+	Letters []LetterID `json:"letters,omitempty"`
 	// Held names the subscriptions whose deliveries are held. PublishAndWait does not wait for these.
-	Held []string
+	Held []string `json:"held,omitempty"`
 }
 
 // PublishAndWait publishes an event and waits until it has settled. It waits for the event's delay,

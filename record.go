@@ -18,6 +18,7 @@ type change struct {
 	letter    *DeadLetter   // new (toSettle), or replayed (toReplay)
 	due       int64         // with toWait
 	delay     time.Duration // with toWait
+	audit     *AuditEntry   // of an operator's change, or nil
 
 	// here, if it is not nil, receives the function that applies the recorded change. Otherwise a
 	// followup applies it.
@@ -305,7 +306,7 @@ type recording struct {
 func (b *Bus) recordingOf(c *change) *recording {
 	now, _ := b.time.Recent()
 	r := &recording{bus: b, change: c}
-	r.batch.Now = now.UTC
+	r.batch.Now, r.batch.Audit = now.UTC, c.audit.list()
 	switch c.kind {
 	case toOpen:
 		for _, d := range c.all() {

@@ -61,8 +61,7 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 			s = b.removed[name] // it dead-letters the delivery
 		}
 		if s == nil {
-			s = &Subscription{bus: b, id: name, named: true}
-			s.retry.Store(&noRetry)
+			s = b.absent(name)
 			missing = append(missing, i)
 		}
 		to.subscriptions = append(to.subscriptions, s)
@@ -73,6 +72,15 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 		b.isolate(to)
 	}
 	return to, missing
+}
+
+// absent returns a subscription for a name that the bus does not have. It receives nothing.
+func (b *Bus) absent(name string) *Subscription {
+	s := &Subscription{bus: b, id: name, named: true, ordering: make(semaphore, 1)}
+	s.door.ledger = &b.ledger
+	s.door.circuit.init(b.config.circuit, b.time)
+	s.retry.Store(&noRetry)
+	return s
 }
 
 // divide divides the claimed records that cannot become one dispatch each, and returns those to

@@ -21,34 +21,34 @@ const maxMaxRetries = math.MaxInt32 - 1
 type RetryPolicy struct {
 	// MaxRetries is the number of retries after the first attempt: 3 retries are 4 attempts. 0 means
 	// no retry, Unlimited means no limit.
-	MaxRetries int
+	MaxRetries int `json:"max_retries"`
 	// BaseDelay is the delay before the first retry, attempt 2. 0 retries at once.
-	BaseDelay time.Duration
+	BaseDelay time.Duration `json:"base_delay"`
 	// MaxDelay caps every delay, including BaseDelay, before jitter.
-	MaxDelay time.Duration
+	MaxDelay time.Duration `json:"max_delay"`
 	// BackoffMultiplier multiplies the delay with each further retry. It is at least 1, which keeps
 	// the delay constant.
-	BackoffMultiplier float64
+	BackoffMultiplier float64 `json:"backoff_multiplier"`
 	// MaxElapsed bounds the time since publication, since the due time of a scheduled event, or since
 	// a replay. The time in which the dispatch is held or throttled does not count. A retry that would
 	// start at or after MaxElapsed is not made. 0 means no bound. It never prevents a first attempt.
-	MaxElapsed time.Duration
+	MaxElapsed time.Duration `json:"max_elapsed"`
 	// Jitter randomizes the delays, so that dispatches that failed together are not retried together.
 	// The value of the failing subscription applies.
-	Jitter Jitter
+	Jitter Jitter `json:"jitter"`
 	// RetryIf reports whether to retry after an error. nil retries after all errors. If it returns
 	// false, the dispatch ends with the reason permanent. Only the RetryIf of the failing subscription
 	// is called. It counts towards the handler's timeout, so it must be fast, and it must be safe for
 	// concurrent use. If it panics or does not return, the error is retried and a message is logged.
-	RetryIf func(error) bool
+	RetryIf func(error) bool `json:"-"`
 	// IncludeErrors lists the names of the errors to retry after, see ErrorTraits. One of the error's
 	// names must be in the list, exactly. An empty list retries after no error. nil retries after all
 	// errors.
-	IncludeErrors []string
+	IncludeErrors []string `json:"include_errors"`
 	// ExcludeErrors lists the names of the errors not to retry after. It is checked before
 	// IncludeErrors. An error must pass both lists and RetryIf. The lists of the failing subscription
 	// apply.
-	ExcludeErrors []string
+	ExcludeErrors []string `json:"exclude_errors,omitempty"`
 }
 
 // DefaultRetryPolicy returns the policy of a bus without WithRetry: 3 retries after 1 s, 2 s and 4
@@ -112,12 +112,28 @@ func (j Jitter) String() string {
 	return nameOf("Jitter", jitterNames[:], int(j))
 }
 
+// MarshalText returns the text that String returns.
+func (j Jitter) MarshalText() ([]byte, error) { return []byte(j.String()), nil }
+
+// UnmarshalText reads the text that String returns.
+func (j *Jitter) UnmarshalText(text []byte) error { return readName("Jitter", jitterNames[:], text, j) }
+
 // nameOf returns the name of a constant, or typ(i) if there is none.
 func nameOf(typ string, names []string, i int) string {
 	if i < 0 || i >= len(names) {
 		return fmt.Sprintf("%s(%d)", typ, i)
 	}
 	return names[i]
+}
+
+// readName sets a constant to that of a name.
+func readName[T ~int | ~uint8](typ string, names []string, text []byte, to *T) error {
+	i := slices.Index(names, string(text))
+	if i < 0 {
+		return fmt.Errorf("eventbus: %q is no %s: it must be one of %q", shorten(string(text)), typ, names)
+	}
+	*to = T(i)
+	return nil
 }
 
 // spread applies the jitter to the delay before an attempt. previous is its result for the previous

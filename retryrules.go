@@ -18,22 +18,22 @@ import (
 type RetryRule struct {
 	// Name describes the rule in dead letters, log entries and Explain. It may be empty, and has at
 	// most 255 bytes of UTF-8 without control characters.
-	Name string
+	Name string `json:"name,omitempty"`
 	// Match selects the errors. At least one of its fields must be set.
-	Match ErrorMatch
+	Match ErrorMatch `json:"match"`
 	// Attempts is the rule's budget, including the first attempt: 3 means 2 retries, 1 means no retry.
 	// Only the failures of a dispatch that the rule matches count. It is from 1 to 2,147,483,647, or
 	// Unlimited.
-	Attempts int
+	Attempts int `json:"attempts"`
 	// BaseDelay is the delay before the rule's first retry. 0 retries at once.
-	BaseDelay time.Duration
+	BaseDelay time.Duration `json:"base_delay"`
 	// BackoffMultiplier multiplies the delay with each further retry of the rule. It is at least 1, or
 	// 0 for 1, which keeps the delay constant.
-	BackoffMultiplier float64
+	BackoffMultiplier float64 `json:"backoff_multiplier"`
 	// MaxDelay caps every delay, before jitter. 0 means no cap.
-	MaxDelay time.Duration
+	MaxDelay time.Duration `json:"max_delay"`
 	// Jitter randomizes the delays. Its zero value is ±10 %.
-	Jitter Jitter
+	Jitter Jitter `json:"jitter"`
 }
 
 // ErrorMatch selects the errors of a RetryRule. All fields that are set must match; nil means not
@@ -42,17 +42,17 @@ type ErrorMatch struct {
 	// Codes lists patterns. One of them must match the error's code. "Payment.Declined" matches that
 	// code. "Payment.*" matches all codes that start with "Payment." and are longer. "*" matches every
 	// error, with or without a code. A * must be the last segment.
-	Codes []string
+	Codes []string `json:"codes,omitempty"`
 	// Types lists result types. One of them must be the error's: "error", "timeout", "cancellation",
 	// or a type that your own errors return. "success" is rejected.
-	Types []string
+	Types []string `json:"types,omitempty"`
 	// Retryable must equal the value that the error returns. An error without one does not match.
-	Retryable *bool
+	Retryable *bool `json:"retryable,omitempty"`
 	// Is lists targets of errors.Is. The error must match one of them.
-	Is []error
+	Is []error `json:"-"`
 	// As lists targets of errors.As. The error must match one of them. A target is a pointer to an
 	// error type or to an interface, such as new(*net.OpError). It is not written to.
-	As []any
+	As []any `json:"-"`
 }
 
 // Matches reports whether all fields that are set match err. It returns false for a nil error and

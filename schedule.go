@@ -52,19 +52,29 @@ func (b *Bus) buryScheduled(d *dispatch) {
 }
 
 // Cancel cancels an event that was published with After or At and is not due yet. No handler runs
-// for it, and its id can be used again. Cancel waits for the store, if there is one.
+// for it, and its id can be used again. Cancel waits for the store, if there is one. With By or
+// Because, Audit has it.
 //
-// Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; the context's, and then it
-// is unknown whether a store has cancelled the event; the store's.
-func (b *Bus) Cancel(ctx context.Context, id EventID) error {
+// Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; *OptionError; the
+// context's, and then it is unknown whether a store has cancelled the event; the store's.
+func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Cancel: %w", err)
+	}
+	o, err := newOperator("Cancel", opts)
+	if err != nil {
+		return fmt.Errorf("Cancel: %w", err)
+	}
+	var entry *AuditEntry
+	if o != (operator{}) { // otherwise the program cancels, not an operator
+		entry = b.entry(o, AuditCancel)
+		entry.Event = id
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
 	if b.store != nil {
-		if err := b.cancelStored(ctx, id); err != nil {
+		if err := b.cancelStored(ctx, id, entry); err != nil {
 			return fmt.Errorf("Cancel(%s): %w", id, err)
 		}
 		return nil
@@ -78,12 +88,13 @@ func (b *Bus) Cancel(ctx context.Context, id EventID) error {
 		b.settle(d, Cancelled)
 	}
 	b.given.forget(id)
+	b.audited(entry)
 	b.checkDrained()
 	return nil
 }
 
 // cancelStored settles a scheduled event that the store has.
-func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
+func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
 	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
 	if err != nil {
 		if ctx.Err() == nil && !errors.Is(err, ErrNoLease) {
@@ -97,7 +108,7 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
 	for _, r := range claimed.Records {
 		// Not by a followup: all of those may run observers that cancel events.
 		here, settled := make(chan func(), 1), error(nil)
-		c := change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled, here: here}
+		c := change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled, here: here, audit: entry}
 		b.recordLater(c, func(refused error) { settled = refused })
 		var why error
 		select {
@@ -112,6 +123,9 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID) error {
 		}
 		go func() { (<-here)() }()
 		err = errors.Join(err, fmt.Errorf("the outcome is unknown: %w", why))
+	}
+	if err == nil {
+		b.audited(entry)
 	}
 	return err
 }

@@ -302,7 +302,9 @@ func (s *simulation) compare() {
 		is, should := metrics.Subscriptions[i], sub.counts
 		should.Subscription, should.Pattern, should.Skipped, should.Held = sub.name, sub.pattern, sub.skipped, len(held)
 		should.Circuit, should.CircuitOpens, should.Latency, should.Slow = sub.circuit.state, sub.circuit.opens, is.Latency, is.Slow
-		should.Running = is.Running // see what runs of the model
+		should.Order, should.Options = is.Order, is.Options
+		should.LastError, should.LastFailed = is.LastError, is.LastFailed // failures are compared in letters
+		should.Running = is.Running                                       // see what runs of the model
 		if m.cut && is.Circuit == eventbus.CircuitHalfOpen && should.Circuit == eventbus.CircuitOpen && m.now >= sub.circuit.until {
 			should.Circuit = is.Circuit // a worker has come to its door, or has left that to the cut
 		}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/surebus/eventbus/internal/route"
 )
 
 // WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
@@ -115,8 +118,21 @@ type Store interface {
 	// Orders returns the operators' orders that were not removed, sorted by Subscription.
 	Orders(ctx context.Context) ([]Order, error)
 
+	// Audit returns a page of the entries that match, newest first: those with the largest Number. A store
+	// may remove old entries, but keeps the newest 10,000. The bus has validated the query and set its
+	// Limit. ctx bounds a scan.
+	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
+
 	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
 	Lookup(ctx context.Context, id EventID) ([]*Record, error)
+
+	// Records returns a page of the unsettled records that match, by Ref, leased ones included. The bus
+	// has validated the query and set its Limit. ctx bounds a scan.
+	Records(ctx context.Context, q RecordQuery) (RecordPage, error)
+
+	// Remembered returns the remembered id of an event, by Scope and Key of Dedupe, and whether it is
+	// known. The entry may have expired.
+	Remembered(ctx context.Context, scope, key string) (Dedupe, bool, error)
 
 	// Stats counts what the store has.
 	Stats(ctx context.Context) (StoreStats, error)
@@ -159,7 +175,17 @@ const (
 
 // String returns "ready", "waiting", "scheduled" or "parked".
 func (s RecordState) String() string {
-	return nameOf("RecordState", []string{"ready", "waiting", "scheduled", "parked"}, int(s))
+	return nameOf("RecordState", recordStateNames, int(s))
+}
+
+var recordStateNames = []string{"ready", "waiting", "scheduled", "parked"}
+
+// MarshalText returns the text that String returns.
+func (s RecordState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the text that String returns.
+func (s *RecordState) UnmarshalText(text []byte) error {
+	return readName("RecordState", recordStateNames, text, s)
 }
 
 // Record is the durable truth about a dispatch: an event, its targets, and its progress through
@@ -276,6 +302,8 @@ type Batch struct {
 	Bury []*DeadLetter
 	// Orders replaces the order of each Subscription. An Order without Pause and Trip removes it.
 	Orders []Order
+	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
+	Audit []AuditEntry
 }
 
 // Dedupe is a remembered id of an event.
@@ -337,11 +365,58 @@ type Claimed struct {
 	NextDue time.Time
 }
 
+// RecordQuery selects the records that match every field that is set.
+type RecordQuery struct {
+	States []RecordState // empty: all
+	Type   string        // a pattern of event types, as for Subscribe
+	Key    string
+	Target string // one of Targets
+	After  Ref    // selects larger ones
+	Limit  int    // at least 1
+}
+
+// Matcher returns a function that reports whether a record matches the fields of the query, except
+// After. The error is a *PatternError.
+func (q RecordQuery) Matcher() (matches func(*Record) bool, err error) {
+	matchesType, err := typeMatcher(q.Type)
+	if err != nil {
+		return nil, err
+	}
+	return func(r *Record) bool {
+		return (len(q.States) == 0 || slices.Contains(q.States, r.State)) && (q.Key == "" || q.Key == r.Key) &&
+			(q.Target == "" || slices.Contains(r.Targets, q.Target)) && matchesType(r.Type)
+	}, nil
+}
+
+// typeMatcher returns a function that compares event types with a pattern. An empty one matches all.
+func typeMatcher(pattern string) (matches func(string) bool, err error) {
+	if pattern == "" {
+		return func(string) bool { return true }, nil
+	}
+	parsed, offence := route.Parse(pattern)
+	if offence != nil {
+		return nil, patternError(pattern, offence)
+	}
+	return parsed.Match, nil
+}
+
+// RecordPage is a page of records, by Ref.
+type RecordPage struct {
+	Records []*Record
+	// Next is the After of the next page. It is 0 on the last page.
+	Next Ref
+}
+
 // StoreStats counts what a store has.
 type StoreStats struct {
-	Ready, Waiting, Scheduled, Parked int64 // records by state, free and leased
-	Free                              int64 // of all records
-	Letters                           int64
+	// Records by state, free and leased.
+	Ready     int64 `json:"ready"`
+	Waiting   int64 `json:"waiting"`
+	Scheduled int64 `json:"scheduled"`
+	Parked    int64 `json:"parked"`
+
+	Free    int64 `json:"free"` // of all records
+	Letters int64 `json:"letters"`
 }
 
 // Unsettled returns the number of records.

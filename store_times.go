@@ -36,6 +36,12 @@ func (b *Batch) CheckTimes() error {
 	for i := range b.Orders {
 		c.add(b.Orders[i].Until, b.Orders[i].At)
 	}
+	for i := range b.Audit {
+		c.add(b.Audit[i].At, b.Audit[i].Until)
+		if q := b.Audit[i].Query; q != nil {
+			c.add(q.Since, q.Until, q.PublishedSince, q.PublishedUntil)
+		}
+	}
 	if c.bad.IsZero() {
 		return nil
 	}

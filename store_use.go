@@ -107,6 +107,22 @@ func (s *guardedStore) Parked(ctx context.Context, except map[string]bool) (map[
 	return guard(s, "Parked", func() (map[string]int64, error) { return s.Store.Parked(ctx, except) })
 }
 
+func (s *guardedStore) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {
+	return guard(s, "Audit", func() (AuditPage, error) { return s.Store.Audit(ctx, q) })
+}
+
+func (s *guardedStore) Records(ctx context.Context, q RecordQuery) (RecordPage, error) {
+	return guard(s, "Records", func() (RecordPage, error) { return s.Store.Records(ctx, q) })
+}
+
+func (s *guardedStore) Remembered(ctx context.Context, scope, key string) (entry Dedupe, known bool, err error) {
+	_, err = guard(s, "Remembered", func() (_ struct{}, err error) {
+		entry, known, err = s.Store.Remembered(ctx, scope, key)
+		return struct{}{}, err
+	})
+	return entry, known, err
+}
+
 func (s *guardedStore) Reopen(ctx context.Context) error {
 	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.Store.Reopen(ctx) })
 	return err

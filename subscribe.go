@@ -39,6 +39,8 @@ type Subscription struct {
 
 	ordering semaphore // held while an order is recorded
 	ordered  Order     // the last one
+
+	lastOrder atomic.Pointer[Order] // ordered, for readers that do not wait for the store; nil for none
 }
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
@@ -51,7 +53,7 @@ type Subscription struct {
 // Subscribe does not block, and may be called at any time, also from handlers. It changes nothing
 // if it returns an error.
 //
-// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown.
+// Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown, ErrNoHandlers.
 func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption) (*Subscription, error) {
 	s, err := b.subscribe(pattern, handler, opts)
 	if err != nil {
@@ -63,6 +65,9 @@ func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption
 func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption) (*Subscription, error) {
 	if !b.usable() {
 		return nil, ErrUninitialized
+	}
+	if b.config.tool {
+		return nil, ErrNoHandlers
 	}
 	parsed, offence := route.Parse(pattern)
 	if offence != nil {
@@ -183,7 +188,7 @@ func (s *Subscription) MadeAt() string {
 // ones, are dead-lettered with the reason unsubscribed. The name becomes free. Further calls do
 // nothing.
 func (s *Subscription) Unsubscribe() {
-	if s == nil || s.bus == nil || s.left.Swap(true) {
+	if s == nil || s.bus == nil || s.bus.config.tool || s.left.Swap(true) {
 		return
 	}
 	s.door.circuit.gate.Or(gateRemoved)

@@ -36,6 +36,7 @@ type Model struct {
 	remember map[dedupeKey]eventbus.Dedupe
 	latest   time.Time // the latest Batch.Now: entries of remember that expire until then are unknown
 	orders   map[string]eventbus.Order
+	audit    []eventbus.AuditEntry // by Number
 }
 
 // row is a record with its lease.
@@ -160,6 +161,7 @@ type Dump struct {
 	Letters    []eventbus.DeadLetter // by id
 	Remembered []eventbus.Dedupe     // by Scope, then Key; expired ones included
 	Orders     []eventbus.Order      // by Subscription
+	Audit      []eventbus.AuditEntry // by Number
 	Lease      int64                 // the lease that a store holds; 0 for none
 }
 
@@ -191,6 +193,9 @@ func (m *Model) Dump() Dump {
 		return cmp.Or(cmp.Compare(x.Scope, y.Scope), cmp.Compare(x.Key, y.Key))
 	})
 	d.Orders = m.ordersLocked()
+	for _, e := range m.audit {
+		d.Audit = append(d.Audit, deepCopy(e))
+	}
 	return d
 }
 

@@ -71,6 +71,11 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 			set(tx, tx.orders, o.Subscription, nil)
 		}
 	}
+	for _, e := range b.Audit {
+		c := deepCopy(e)
+		c.Number = int64(len(tx.audit)) + 1
+		tx.audit = append(tx.audit, c)
+	}
 	if b.Now.After(tx.latest) {
 		tx.latest = b.Now
 	}

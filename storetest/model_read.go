@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -220,6 +221,25 @@ func (s *modelStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
 	return s.model.ordersLocked(), nil
 }
 
+func (s *modelStore) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus.AuditPage, err error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return page, err
+	}
+	for _, e := range slices.Backward(s.model.audit) {
+		if !q.Matches(&e) {
+			continue
+		}
+		if len(page.Entries) == q.Limit {
+			page.Next = page.Entries[q.Limit-1].Number
+			break
+		}
+		page.Entries = append(page.Entries, deepCopy(e))
+	}
+	return page, nil
+}
+
 func (s *modelStore) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
@@ -254,6 +274,41 @@ func (s *modelStore) Parked(ctx context.Context, except map[string]bool) (map[st
 		}
 	}
 	return doors, nil
+}
+
+func (s *modelStore) Records(ctx context.Context, q eventbus.RecordQuery) (page eventbus.RecordPage, err error) {
+	matches, err := q.Matcher()
+	if err != nil {
+		return page, err
+	}
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return page, err
+	}
+	for _, ref := range slices.Sorted(maps.Keys(s.model.records)) {
+		r := &s.model.records[ref].Record
+		if ref <= q.After || !matches(r) {
+			continue
+		}
+		if len(page.Records) == q.Limit {
+			page.Next = page.Records[q.Limit-1].Ref
+			break
+		}
+		c := deepCopy(*r)
+		page.Records = append(page.Records, &c)
+	}
+	return page, nil
+}
+
+func (s *modelStore) Remembered(ctx context.Context, scope, key string) (eventbus.Dedupe, bool, error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return eventbus.Dedupe{}, false, err
+	}
+	d, known := s.model.remember[dedupeKey{scope, key}]
+	return d, known, nil
 }
 
 func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {

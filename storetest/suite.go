@@ -41,6 +41,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Letters", letterTests},
 		{"Groups", groupTests},
 		{"Orders", orderTests},
+		{"Audit", auditTests},
 		{"Close", closeTests},
 		{"Watch", watchTests},
 		{"Concurrent", concurrentTests},

@@ -239,6 +239,13 @@ func testRememberKnown(t *testing.T, r *rig) {
 		refused := refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{other}}, eventbus.ErrDuplicateID)
 		require.NotNil(t, refused.Known)
 		require.Equal(t, known, *refused.Known)
+		got, ok, err := s.Remembered(t.Context(), known.Scope, known.Key)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, known, got)
+		_, ok, err = s.Remembered(t.Context(), "", known.Key)
+		require.NoError(t, err)
+		require.False(t, ok)
 	}
 	check(s)
 	check(r.reopen(t, s))

@@ -20,6 +20,7 @@ var recordTests = []conformanceTest{
 	{name: "IgnoredFields", run: testIgnoredFields},
 	{name: "OwnMemory", run: testOwnMemory},
 	{name: "Lookup", run: testLookup},
+	{name: "Records", run: testRecords},
 	{name: "Stats", run: testStats},
 	{name: "Parked", run: testParked},
 }
@@ -195,6 +196,52 @@ func testLookup(t *testing.T, r *rig) {
 	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{records[1].Ref}})
 	require.Equal(t, []eventbus.Ref{records[0].Ref, records[2].Ref, records[3].Ref}, refsOf(lookup(t, s, id)))
 	require.Empty(t, lookup(t, s, eventbus.NewEventID()))
+}
+
+// Records returns pages by Ref, free and leased ones, and those of another state in between left out.
+func testRecords(t *testing.T, r *rig) {
+	s := r.open(t)
+	var records []*eventbus.Record
+	for i := range 9 {
+		n := ready(leased)
+		switch i % 3 {
+		case 1:
+			n = ready(parked("door"))
+			n.Targets = []string{"door", "other"}
+		case 2:
+			n = ready(scheduled(time.Hour))
+			n.Type, n.Key = "invoice.late", "k"
+		}
+		records = append(records, n)
+	}
+	insert(t, s, records...)
+	pages := func(q eventbus.RecordQuery) (all []*eventbus.Record) {
+		for q.Limit = 2; ; {
+			page, err := s.Records(t.Context(), q)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(page.Records), 2)
+			all = append(all, page.Records...)
+			if q.After = page.Next; q.After == 0 {
+				return all
+			}
+		}
+	}
+	only := func(i int) []*eventbus.Record { return []*eventbus.Record{records[i], records[i+3], records[i+6]} }
+	all := pages(eventbus.RecordQuery{})
+	requireRecords(t, records, all)
+	for i, n := range all {
+		require.Equal(t, records[i].Leased, n.Leased, "record %d", i)
+	}
+	requireRecords(t, only(0), pages(eventbus.RecordQuery{States: []eventbus.RecordState{eventbus.RecordReady}}))
+	requireRecords(t, only(1), pages(eventbus.RecordQuery{Target: "other"}))
+	requireRecords(t, only(2), pages(eventbus.RecordQuery{Type: "invoice.*"}))
+	requireRecords(t, only(2), pages(eventbus.RecordQuery{Key: "k", States: []eventbus.RecordState{eventbus.RecordScheduled, eventbus.RecordParked}}))
+	require.Empty(t, pages(eventbus.RecordQuery{States: []eventbus.RecordState{eventbus.RecordWaiting}}))
+	require.Empty(t, pages(eventbus.RecordQuery{After: records[8].Ref}))
+	_, err := s.Records(t.Context(), eventbus.RecordQuery{Type: "[", Limit: 1})
+	require.ErrorIs(t, err, eventbus.ErrInvalidPattern)
+	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{records[0].Ref}})
+	requireRecords(t, records[1:], pages(eventbus.RecordQuery{}))
 }
 
 func testStats(t *testing.T, r *rig) {

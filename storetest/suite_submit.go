@@ -237,6 +237,18 @@ func callsOf(s eventbus.Store) map[string]func(ctx context.Context) error {
 			_, err := s.Lookup(ctx, eventbus.NewEventID())
 			return err
 		},
+		"Audit": func(ctx context.Context) error {
+			_, err := s.Audit(ctx, eventbus.AuditQuery{Limit: 1})
+			return err
+		},
+		"Records": func(ctx context.Context) error {
+			_, err := s.Records(ctx, eventbus.RecordQuery{Limit: 1})
+			return err
+		},
+		"Remembered": func(ctx context.Context) error {
+			_, _, err := s.Remembered(ctx, "", "key")
+			return err
+		},
 		"Stats": func(ctx context.Context) error {
 			_, err := s.Stats(ctx)
 			return err

@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +46,69 @@ func TestL6_AnotherProcessWorksBesideTheBus(t *testing.T) {
 		require.Len(t, letters(t, bus), 1)
 		shutdown(t, beside)
 		require.Empty(t, disk.Dump().Records)
+		shutdown(t, bus)
+	})
+}
+
+// A tool knows no subscriptions: its replays go to the names in the letters, its orders to any name.
+func TestL6_AToolWithoutHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err := eventbus.New(eventbus.WithoutHandlers())
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		var first, second atomic.Bool
+		die := func(died *atomic.Bool) func(string, int) error {
+			return func(string, int) error {
+				if !died.Swap(true) {
+					return eventbus.Permanent(errDead)
+				}
+				return nil
+			}
+		}
+		first.Store(true)
+		var subs []*eventbus.Subscription
+		for _, s := range []struct {
+			name string
+			died *atomic.Bool
+		}{{"b", &first}, {"c", &second}, {"a", &first}} {
+			subs = append(subs, disk.handles(t, bus, s.name, die(s.died)))
+		}
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "x", "1")
+		require.Equal(t, []string{"b 1 1", "c 1 1"}, disk.took())
+
+		tool, _ := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		require.ErrorIs(t, tool.Start(t.Context()), eventbus.ErrNoHandlers)
+		_, err = tool.Subscribe("*", ok, eventbus.Named("mail"))
+		require.ErrorIs(t, err, eventbus.ErrNoHandlers)
+		require.Nil(t, tool.Subscription(""))
+		require.NoError(t, tool.DLQ().Replay(t.Context(), oneLetter(t, tool).ID))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"c 1 1", "a 1 1"}, disk.took())
+
+		paused := func() (names []string) {
+			time.Sleep(time.Second)
+			for _, m := range bus.Metrics().Subscriptions {
+				if m.Paused {
+					names = append(names, m.Subscription)
+				}
+			}
+			return names
+		}
+		require.NoError(t, tool.Subscription("c").Pause(eventbus.By("ann")))
+		require.Equal(t, []string{"c"}, paused())
+		require.NoError(t, tool.Subscription("c").Trip())
+		require.NoError(t, subs[1].Resume())
+		require.Empty(t, paused())
+		require.NoError(t, tool.Subscription("c").Reset(), "it does not pause again")
+		require.Empty(t, paused())
+		tool.Subscription("c").Unsubscribe()
+		require.NoError(t, tool.Subscription("c").Pause())
+		require.Equal(t, []string{"c"}, paused())
+		require.NoError(t, tool.Subscription("c").Resume())
+		shutdown(t, tool)
+		require.Empty(t, paused())
 		shutdown(t, bus)
 	})
 }

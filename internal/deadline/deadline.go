@@ -242,6 +242,19 @@ func (w *Watch[T]) end(call *T, as State) bool {
 	return word.end(as)
 }
 
+// Running returns the calls that are running.
+func (w *Watch[T]) Running() []*T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []*T
+	for _, s := range w.slots {
+		if call, _ := w.runningLocked(s); call != nil {
+			all = append(all, call)
+		}
+	}
+	return all
+}
+
 // Look ends the calls that are due, reports the slow ones, and sets the timer. It reports
 // whether a slot has another call than at the last Look.
 func (w *Watch[T]) Look() (changed bool) {

@@ -99,6 +99,14 @@ func (q *Queue[T]) Len() int {
 	return q.waiting.len() + q.handing
 }
 
+// Each calls f with each waiting item and when it is due, in no order, under the queue's lock. f must
+// be quick and must not use the queue. Items that a call of due is processing are left out.
+func (q *Queue[T]) Each(f func(at int64, item T)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting.each(f)
+}
+
 // Drain removes and returns, in due order, the items that were not passed to due. It works
 // on a closed queue too.
 func (q *Queue[T]) Drain() []T {

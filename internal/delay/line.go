@@ -67,6 +67,17 @@ func (l *line[T]) pop() T {
 	return item
 }
 
+func (l *line[T]) each(f func(at int64, item T)) {
+	i, p := l.popped, l.first
+	for range l.n {
+		if i == pieceEntries {
+			i, p = 0, p.next
+		}
+		f(p.entries[i].at, p.entries[i].item)
+		i++
+	}
+}
+
 // agenda holds the entries of a queue, earliest first. Entries that are added in the order
 // of their due times, such as retries after equal delays, go into a line, where an entry
 // has constant cost. The others go into a heap.
@@ -108,4 +119,11 @@ func (a *agenda[T]) pop() T {
 		return a.line.pop()
 	}
 	return a.heap.pop()
+}
+
+func (a *agenda[T]) each(f func(at int64, item T)) {
+	a.line.each(f)
+	for i := range a.heap {
+		f(a.heap[i].at, a.heap[i].item)
+	}
 }

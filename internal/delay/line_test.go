@@ -24,6 +24,14 @@ func TestQueue_InOrderAndOutOfOrderTogether(t *testing.T) {
 				c.now.Store(int64(10 * (i / 3)))
 				c.fire()
 			}
+			if i%50 == 0 {
+				waiting := 0
+				q.Each(func(at int64, item int) {
+					waiting++
+					require.EqualValues(t, at, item)
+				})
+				require.Equal(t, q.Len(), waiting)
+			}
 		}
 		c.now.Store(11 * n)
 		c.fire()

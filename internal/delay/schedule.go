@@ -98,6 +98,28 @@ func (s *Schedule[K, T]) Cancel(key K) (items []T) {
 	return items
 }
 
+// Get returns the items with a key that are not due yet.
+func (s *Schedule[K, T]) Get(key K) (items []T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.byKey[key] {
+		items = append(items, e.item)
+	}
+	return items
+}
+
+// Each calls f with each item that is not due yet, in no order, under the schedule's lock. f must be
+// quick and must not use the schedule.
+func (s *Schedule[K, T]) Each(f func(T)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, entries := range s.byKey {
+		for _, e := range entries {
+			f(e.item)
+		}
+	}
+}
+
 // Close removes and returns all items that are not due yet. Add returns false from then on.
 func (s *Schedule[K, T]) Close() (items []T) {
 	s.mu.Lock()

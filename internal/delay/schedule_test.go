@@ -63,6 +63,16 @@ func TestScheduleAgreesWithAModel(t *testing.T) {
 				for x := range left {
 					require.NotEqual(t, key, x.key)
 				}
+				require.Empty(t, s.Get(key))
+				all := make(map[item]bool)
+				s.Each(func(x item) {
+					all[x] = true
+					require.Contains(t, left, x)
+				})
+				require.Len(t, all, len(left))
+				for x := range left {
+					require.Contains(t, s.Get(x.key), x)
+				}
 			case 3:
 				clock.now.Add(rapid.Int64Range(0, 300).Draw(t, "pause"))
 				clock.armed.Store(false)

@@ -128,6 +128,27 @@ func (s *shard[T]) shrinkLocked() {
 	s.lines, s.most = lines, len(lines)
 }
 
+// Each calls f with each waiting item, under the lock of a shard. f must be quick and must not use
+// the gate. An item that enters or leaves meanwhile may be left out.
+func (g *Gate[T]) Each(f func(T)) {
+	for i := range g.shards {
+		g.shards[i].each(f)
+	}
+}
+
+func (s *shard[T]) each(f func(T)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lines {
+		if l == nil {
+			continue
+		}
+		for n := l.first; n != nil; n = n.next {
+			f(n.item)
+		}
+	}
+}
+
 // Len returns the number of keys with an admitted item.
 func (g *Gate[T]) Len() int {
 	n := 0

@@ -3,6 +3,7 @@ package keys_test
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 
@@ -145,4 +146,22 @@ func heapBytes() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+func TestEachVisitsWhatWaits(t *testing.T) {
+	g := keys.New[int](4)
+	for i := range 20 {
+		g.Enter(fmt.Sprint(i%4), i)
+	}
+	var waiting []int
+	g.Each(func(i int) { waiting = append(waiting, i) })
+	slices.Sort(waiting)
+	require.Len(t, waiting, 16)
+	require.Equal(t, 4, waiting[0])
+	for range 4 {
+		g.Leave("1")
+	}
+	n := 0
+	g.Each(func(int) { n++ })
+	require.Equal(t, 12, n)
 }

@@ -33,6 +33,12 @@ func (f *fifo[T]) pop() (item T, ok bool) {
 	return item, true
 }
 
+func (f *fifo[T]) each(visit func(T)) {
+	for i := range f.count {
+		visit(f.ring[(f.first+i)&(len(f.ring)-1)])
+	}
+}
+
 func (f *fifo[T]) grow() {
 	ring := make([]T, max(2*len(f.ring), 16))
 	n := copy(ring, f.ring[f.first:])

@@ -637,6 +637,19 @@ func (p *Pool[T, W]) closeGoneLocked() {
 	}
 }
 
+// Each calls f with each item that waits for a worker, under the locks of the pool. f must be quick
+// and must not use the pool. Items that Enter keeps, and items that a worker is taking, are left out.
+func (p *Pool[T, W]) Each(f func(T)) {
+	p.out.Lock()
+	defer p.out.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.released.each(f)
+	queued := func(e entry[T]) { f(e.item) }
+	p.outbox.each(queued)
+	p.inbox.each(queued)
+}
+
 // Depth returns the number of items that are queued, or whose room is reserved.
 func (p *Pool[T, W]) Depth() int {
 	p.mu.Lock()

@@ -607,3 +607,30 @@ func TestD11_FreedWhenTwoMoreItemsMayRun(t *testing.T) {
 		require.Equal(t, 2, b.Spare())
 	})
 }
+
+func TestEachVisitsWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, 100, false)
+		each := func() (n int) {
+			b.Each(func(*item) { n++ })
+			return n
+		}
+		require.Zero(t, each())
+		for range 20 {
+			b.push(t, "queued", func(*worker) bool { return true })
+		}
+		require.Equal(t, 20, each())
+		b.Start()
+		synctest.Wait()
+		require.Zero(t, each())
+		release := b.stuck(t)
+		synctest.Wait()
+		for range 3 {
+			b.push(t, "later", func(*worker) bool { return true })
+		}
+		require.Equal(t, 3, each())
+		release()
+		synctest.Wait()
+		require.Zero(t, each())
+	})
+}

@@ -151,6 +151,12 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		}
 		reach("batch: ordered")
 	}
+	for i := range b.Audit {
+		if err := tx.audit(b.Audit[i]); err != nil {
+			return nil, err
+		}
+		reach("batch: audited")
+	}
 	return nil, nil
 }
 

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"testing"
 	"time"
 
@@ -107,5 +108,53 @@ func TestL6_WhileNoBusRuns(t *testing.T) {
 	p.waitCalls("mail 2", "mail new")
 	require.Len(t, p.settled().called(), 2)
 	require.Len(t, p.list(eventbus.LetterQuery{}), 1)
+	p.end()
+}
+
+// A program without a bus works on the dead letters, whether a bus runs or not.
+func TestL6_OpenDLQ(t *testing.T) {
+	path := newPath(t)
+	_, err := sqlite.OpenDLQ(t.Context(), path)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	withLetters(t, path, 6)
+
+	q, err := sqlite.OpenDLQ(t.Context(), path)
+	require.NoError(t, err)
+	page, err := q.List(t.Context(), eventbus.LetterQuery{})
+	require.NoError(t, err)
+	require.Len(t, page.Letters, 6)
+	require.NoError(t, q.Purge(t.Context(), page.Letters[0].ID))
+	require.NoError(t, q.Replay(t.Context(), page.Letters[1].ID))
+	require.ErrorIs(t, q.Replay(t.Context(), page.Letters[1].ID), eventbus.ErrNotFound)
+	status, err := q.Bus().Event(t.Context(), page.Letters[1].Event.ID)
+	require.NoError(t, err)
+	require.Len(t, status.Dispatches, 1)
+	require.Equal(t, []string{"mail"}, status.Dispatches[0].Targets)
+	require.True(t, status.Dispatches[0].InStore)
+	require.Equal(t, 1, status.Dispatches[0].Replays)
+	require.NoError(t, q.Close(t.Context()))
+	require.NoError(t, q.Close(t.Context()))
+	_, err = q.List(t.Context(), eventbus.LetterQuery{})
+	require.ErrorIs(t, err, eventbus.ErrStoreClosed)
+
+	p := begin(t, path)
+	p.handles("mail", nil)
+	p.start()
+	p.waitCalls("mail 4")
+	q, err = sqlite.OpenDLQ(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, q.ReplayEdited(t.Context(), page.Letters[2].ID, "edited"))
+	require.NoError(t, q.ReplayEdited(t.Context(), page.Letters[3].ID, eventbus.EncodedPayload(`"raw"`)))
+	p.waitCalls("mail edited", "mail raw")
+	report, err := q.ReplayMatching(t.Context(), eventbus.LetterQuery{Subscription: "mail"})
+	require.NoError(t, err)
+	require.Equal(t, 2, report.Replayed)
+	p.waitCalls("mail 0", "mail 1")
+	require.NoError(t, q.Bus().Subscription("mail").Pause(eventbus.By("ann")))
+	p.eventually("the bus obeys", func() bool { return p.Metrics().Subscriptions[0].Paused })
+	require.NoError(t, q.Bus().Subscription("mail").Resume())
+	p.eventually("the bus obeys", func() bool { return !p.Metrics().Subscriptions[0].Paused })
+	require.NoError(t, q.Close(t.Context()))
+	require.Empty(t, p.settled().list(eventbus.LetterQuery{}))
 	p.end()
 }

@@ -251,7 +251,7 @@ func (c *crashChild) operate() {
 }
 
 // oneLetter replays or purges a letter.
-func (c *crashChild) oneLetter(random *rand.Rand, verb string, do func(context.Context, eventbus.LetterID) error) {
+func (c *crashChild) oneLetter(random *rand.Rand, verb string, do func(context.Context, eventbus.LetterID, ...eventbus.OrderOption) error) {
 	ctx := context.Background()
 	page, err := c.bus.DLQ().List(ctx, eventbus.LetterQuery{Limit: 50})
 	if err != nil || len(page.Letters) == 0 {

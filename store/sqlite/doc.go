@@ -29,7 +29,8 @@
 // # Processes
 //
 // One store at a time holds the lease of a file, in any process. The kernel releases the lease when
-// the process ends. Other processes read and write beside the bus with the option Beside.
+// the process ends. Other processes read and write beside the bus with the option Beside, and OpenDLQ
+// opens the dead letters only.
 //
 // # Durability
 //

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -72,4 +73,69 @@ func ExampleBeside() {
 	for _, l := range page.Letters {
 		fmt.Println(l.ID, l.Event.Type, l.Reason)
 	}
+}
+
+// A program without handlers lists the causes of dead letters, and replays those of one cause.
+func ExampleOpenDLQ() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	path := filepath.Join(dir, "events.db")
+	store, err := sqlite.Open(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithConcurrency(1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	away, handled := true, make(chan string, 1)
+	_, err = bus.Subscribe("order.*", eventbus.Typed(func(_ context.Context, order string) error {
+		if away {
+			return eventbus.Permanent(errors.New("mail server is away"))
+		}
+		handled <- order
+		return nil
+	}), eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	_, _ = bus.PublishAndWait(ctx, "order.placed", "o-17")
+	away = false
+
+	// In another process:
+	letters, err := sqlite.OpenDLQ(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	groups, err := letters.Groups(ctx, eventbus.LetterQuery{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, g := range groups {
+		fmt.Println(g.Count, "died at", g.Subscription, "of:", g.Message)
+		report, err := letters.ReplayMatching(ctx, eventbus.LetterQuery{Fingerprint: g.Fingerprint})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("replayed:", report.Replayed)
+	}
+	if err := letters.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	fmt.Println("handled:", <-handled)
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 1 died at mail of: mail server is away
+	// replayed: 1
+	// handled: o-17
 }

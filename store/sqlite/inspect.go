@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -33,6 +34,75 @@ func (s *Store) Lookup(ctx context.Context, id eventbus.EventID) (records []*eve
 		return nil, fmt.Errorf("Lookup(%s): %w", id, err)
 	}
 	return records, nil
+}
+
+// Records returns a page of records. Each record after q.After is read and compared, apart from those
+// in other States. See [eventbus.Store].
+//
+// Errors: *PatternError, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Records(ctx context.Context, q eventbus.RecordQuery) (page eventbus.RecordPage, err error) {
+	matches, err := q.Matcher()
+	if err != nil {
+		return page, fmt.Errorf("Records: %w", err)
+	}
+	states := 0 // a bit for each
+	for _, state := range q.States {
+		states |= 1 << state
+	}
+	if states == 0 {
+		states = 1<<(kindStateMask+1) - 1
+	}
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		page = eventbus.RecordPage{}
+		m, err := s.readMeta(c)
+		if err != nil {
+			return err
+		}
+		const sql = "SELECT " + recordColumns + " FROM record NOT INDEXED WHERE ref > ? AND (? >> (kind & 3)) & 1 ORDER BY ref"
+		err = query(c, sql, func(stmt *sqlite3.Stmt) error {
+			r, owner, err := s.scanRecord(stmt)
+			if err != nil || !matches(r) {
+				return err
+			}
+			if len(page.Records) == q.Limit {
+				page.Next = page.Records[q.Limit-1].Ref
+				return errStop
+			}
+			r.Leased = m.held && owner == m.epoch
+			page.Records = append(page.Records, r)
+			return nil
+		}, int64(q.After), states)
+		if errors.Is(err, errStop) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return eventbus.RecordPage{}, fmt.Errorf("Records: %w", err)
+	}
+	return page, nil
+}
+
+// Remembered returns a remembered id. See [eventbus.Store].
+//
+// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Remembered(ctx context.Context, scope, key string) (d eventbus.Dedupe, known bool, err error) {
+	const sql = "SELECT event, content, expires FROM dedupe WHERE scope = ? AND key = ?"
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		d, known = eventbus.Dedupe{}, false
+		return query(c, sql, func(stmt *sqlite3.Stmt) (err error) {
+			d, known = eventbus.Dedupe{Scope: scope, Key: key, Content: stmt.ColumnText(1)}, true
+			stmt.ColumnBytes(0, d.Event[:])
+			if d.Expires, err = parseTime(stmt.ColumnText(2)); err != nil {
+				return &CorruptError{Path: s.path, Table: "dedupe", Row: key, Detail: err.Error()}
+			}
+			return nil
+		}, scope, key)
+	})
+	if err != nil {
+		return eventbus.Dedupe{}, false, fmt.Errorf("Remembered: %w", err)
+	}
+	return d, known, nil
 }
 
 // Orders returns the operators' orders. See [eventbus.Store].

@@ -42,7 +42,8 @@ func newConfig(opts []Option) (*config, error) {
 
 // Beside opens the file without taking the lease, for tools and other processes. The store reads and
 // writes beside the bus that has the lease: it publishes free records, takes, adds and lists dead
-// letters, and changes orders. Claim returns ErrNoLease. Open fails if the file does not exist.
+// letters, and changes orders. Claim returns ErrNoLease. Open fails if the file does not exist. OpenDLQ
+// opens the dead letters of such a file. With [eventbus.WithoutHandlers], a bus gives orders beside it.
 func Beside() Option {
 	return func(c *config) error {
 		c.beside = true

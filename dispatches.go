@@ -1,0 +1,368 @@
+package eventbus
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// DispatchState is where a dispatch is that has not settled.
+type DispatchState string
+
+const (
+	// DispatchQueued: it waits for a worker, or for an earlier dispatch of its key.
+	DispatchQueued DispatchState = "queued"
+	// DispatchRunning: a handler runs.
+	DispatchRunning DispatchState = "running"
+	// DispatchWaiting: it waits for its next attempt.
+	DispatchWaiting DispatchState = "waiting"
+	// DispatchScheduled: the event was published with After or At and is not due.
+	DispatchScheduled DispatchState = "scheduled"
+	// DispatchParked: it waits at the door of a subscription.
+	DispatchParked DispatchState = "parked"
+)
+
+var dispatchStates = []DispatchState{DispatchQueued, DispatchRunning, DispatchWaiting, DispatchScheduled, DispatchParked}
+
+// ParkReason is why a dispatch waits at the door of a subscription.
+type ParkReason string
+
+const (
+	// ParkPaused: an operator has paused the subscription.
+	ParkPaused ParkReason = "paused"
+	// ParkCircuit: the subscription's circuit is open, or probes.
+	ParkCircuit ParkReason = "circuit_open"
+	// ParkThrottled: a concurrency limit is reached, or an earlier delivery of the key is at the door.
+	ParkThrottled ParkReason = "throttled"
+	// ParkMissing: the subscription does not exist. Only a store has such dispatches.
+	ParkMissing ParkReason = "missing"
+)
+
+// DispatchInfo describes a dispatch that has not settled.
+type DispatchInfo struct {
+	Event     EventID       `json:"event_id"`
+	Type      string        `json:"event_type"`
+	Key       string        `json:"key,omitempty"`
+	Published time.Time     `json:"published"` // in UTC
+	State     DispatchState `json:"state"`
+	// Subscription is the next one in the dispatch's order: the one whose handler runs, at whose door
+	// the dispatch is parked, or at which its next attempt begins.
+	Subscription string `json:"subscription"`
+	// Targets lists Subscription and those after it.
+	Targets []string `json:"targets"`
+	// Attempts is the number of attempts, with the running one. A dispatch that was parked or queued
+	// before its first attempt has 0.
+	Attempts int `json:"attempts"`
+	Replays  int `json:"replays,omitempty"` // number of replays of the event from dead letters
+	// LastError is the text of the last failure. It is empty while a handler runs.
+	LastError string `json:"last_error,omitempty"`
+	// Due is when a waiting or scheduled dispatch is due, in UTC.
+	Due time.Time `json:"due,omitzero"`
+	// Parked is why the dispatch is parked. It is empty if this bus was not started, so that it does
+	// not know, and for other states.
+	Parked ParkReason `json:"parked,omitempty"`
+	// InStore is set if only the store has the dispatch. The bus claims it when memory has room, or
+	// when it is due.
+	InStore bool `json:"in_store,omitempty"`
+}
+
+// EventStatus describes what became of an event.
+type EventStatus struct {
+	ID EventID `json:"event_id"`
+	// Dispatches lists the dispatches of the event that have not settled.
+	Dispatches []DispatchInfo `json:"dispatches"`
+	// Letters is the first page of its dead letters, newest first.
+	Letters LetterPage `json:"letters"`
+}
+
+// IsSettled reports whether no dispatch of the event is left.
+func (s EventStatus) IsSettled() bool { return len(s.Dispatches) == 0 }
+
+// Event returns what became of an event: where each of its dispatches is, and its dead letters. An
+// event without either has settled: it was handled, unrouted, dropped or cancelled, or its letters
+// were purged.
+//
+// In memory, the bus finds what it has in memory, and the last 100,000 ids that publishers chose. It
+// compares the ids of all dispatches, at about 100 ns each, mostly without a lock. With a store, it reads the store, which
+// also knows the ids of WithIdempotencyWindow, and looks in memory for what runs. It does not know the
+// outcome of a settled dispatch without a letter.
+//
+// Each place that is reported was true at some time during the call. A dispatch that changes its place
+// meanwhile may be missing, above all while an observer delays it: call Event again.
+//
+// Event does not wait for dispatches. With a store it blocks for the reads, which ctx bounds.
+//
+// Errors: ErrUnknownEvent if nothing of the event is known: it has settled and was forgotten, or was
+// never accepted; the store's; the context's.
+func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
+	status, err := b.eventStatus(ctx, id)
+	if err != nil {
+		return EventStatus{}, fmt.Errorf("Event(%s): %w", id, err)
+	}
+	return status, nil
+}
+
+func (b *Bus) eventStatus(ctx context.Context, id EventID) (status EventStatus, err error) {
+	if err := b.ready(ctx); err != nil {
+		return status, err
+	}
+	// A dispatch that goes back to an earlier place, such as a retry to the queue, may be missed once.
+	const looks = 3
+	found := make(map[*dispatch]DispatchInfo)
+	for look := range looks {
+		if ctx.Err() != nil {
+			return status, contextError(ctx)
+		}
+		if status, err = b.lookFor(ctx, id, found); err != nil {
+			return status, err
+		}
+		if look > 0 && len(status.Dispatches)+len(status.Letters.Letters) > 0 {
+			return status, nil
+		}
+		runtime.Gosched()
+	}
+	if known, err := b.remembers(ctx, id); err != nil || known {
+		return status, err
+	}
+	return status, ErrUnknownEvent
+}
+
+// lookFor looks for an event in each place, in the order in which dispatches pass through them. It
+// adds the dispatches in memory to found.
+func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
+	status := EventStatus{ID: id, Dispatches: []DispatchInfo{}}
+	var records []*Record
+	if b.store != nil {
+		var err error
+		if records, err = b.store.Lookup(ctx, id); err != nil {
+			return status, err
+		}
+	}
+	b.describeAll(b.candidates("", func(d *dispatch) bool { return d.id == id }), found)
+	if b.store != nil {
+		status.Dispatches = append(status.Dispatches, b.describeRecords(records, found)...)
+	} else {
+		for _, info := range found {
+			status.Dispatches = append(status.Dispatches, info)
+		}
+		slices.SortFunc(status.Dispatches, compareDispatches)
+	}
+	var err error
+	status.Letters, err = b.listLetters(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
+	if status.Letters.Letters == nil {
+		status.Letters.Letters = []DeadLetter{}
+	}
+	return status, err
+}
+
+// remembers reports whether the bus knows that it has accepted an event with an id.
+func (b *Bus) remembers(ctx context.Context, id EventID) (bool, error) {
+	if b.store == nil {
+		return b.given.isKnown(id), nil
+	}
+	entry := eventIDEntry(id)
+	_, known, err := b.store.Remembered(ctx, entry.Scope, entry.Key)
+	return known, err
+}
+
+func compareDispatches(x, y DispatchInfo) int {
+	return cmp.Or(bytes.Compare(x.Event[:], y.Event[:]), cmp.Compare(x.Subscription, y.Subscription))
+}
+
+// place is a structure that holds dispatches. each calls visit with each of them, under the lock of
+// the structure, which owns them: their changing fields may be read.
+type place struct {
+	state DispatchState
+	each  func(visit func(d *dispatch, due int64, why ParkReason))
+}
+
+// places returns the structures that hold dispatches, in the order in which a dispatch passes through
+// them.
+func (b *Bus) places() []place {
+	type visitor = func(d *dispatch, due int64, why ParkReason)
+	plain := func(visit visitor) func(*dispatch) {
+		return func(d *dispatch) { visit(d, 0, "") }
+	}
+	all := []place{
+		{DispatchScheduled, func(visit visitor) {
+			b.scheduled.Each(func(d *dispatch) { visit(d, d.from().due, "") })
+		}},
+		{DispatchQueued, func(visit visitor) { b.pool.Each(plain(visit)) }},
+		{DispatchQueued, func(visit visitor) { b.keys.Each(plain(visit)) }},
+		{DispatchWaiting, func(visit visitor) {
+			b.delay.Each(func(due int64, d *dispatch) { visit(d, due, "") })
+		}},
+	}
+	for _, s := range b.list() {
+		if s.gate != nil {
+			all = append(all, place{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
+		}
+		all = append(all, place{DispatchParked, func(visit visitor) { s.door.each(b, visit) }})
+	}
+	return all
+}
+
+// candidates returns the dispatches in memory that match, in a state or in any. One that moves may be
+// there twice. matches reads only their fixed fields: it is called without a lock, because to read the memory of many dispatches takes
+// milliseconds.
+func (b *Bus) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
+	held := max(b.ledger.waiting.Load(), b.ledger.scheduled.Load(), int64(b.pool.Depth()))
+	all := make([]*dispatch, 0, held+64) // so that it rarely grows under a lock
+	for _, p := range b.places() {
+		if state != "" && state != p.state {
+			continue
+		}
+		all = all[:0]
+		p.each(func(d *dispatch, _ int64, _ ParkReason) { all = append(all, d) })
+		for _, d := range all {
+			if matches(d) {
+				matching = append(matching, d)
+			}
+		}
+	}
+	if state == "" || state == DispatchRunning {
+		for _, c := range b.watch.Running() {
+			if matches(c.dispatch) {
+				matching = append(matching, c.dispatch)
+			}
+		}
+	}
+	return matching
+}
+
+// describeAll adds the descriptions of dispatches to found. It leaves out those that are in no place.
+func (b *Bus) describeAll(candidates []*dispatch, found map[*dispatch]DispatchInfo) {
+	if len(candidates) == 0 {
+		return
+	}
+	wanted := make(map[*dispatch]bool, len(candidates))
+	for _, d := range candidates {
+		wanted[d] = true
+	}
+	for _, p := range b.places() {
+		p.each(func(d *dispatch, due int64, why ParkReason) {
+			if wanted[d] {
+				found[d] = b.describe(d, p.state, due, why)
+			}
+		})
+	}
+	for _, c := range b.watch.Running() {
+		if wanted[c.dispatch] {
+			found[c.dispatch] = b.describeCall(c)
+		}
+	}
+}
+
+// describe describes a dispatch in a place, whose lock the caller holds.
+func (b *Bus) describe(d *dispatch, state DispatchState, due int64, why ParkReason) DispatchInfo {
+	i := b.describeFixed(d, d.next)
+	i.State, i.Attempts, i.Parked = state, int(d.attempt), why
+	if f := d.lastFailure(); f != nil {
+		i.LastError = f.text
+	}
+	if due != 0 {
+		i.Due = b.time.At(due)
+	}
+	return i
+}
+
+// describeCall describes a dispatch whose handler runs. It reads fixed fields only.
+func (b *Bus) describeCall(c *call) DispatchInfo {
+	i := b.describeFixed(c.dispatch, c.target)
+	i.State, i.Attempts = DispatchRunning, int(c.word.Number())
+	return i
+}
+
+func (b *Bus) describeFixed(d *dispatch, next int32) DispatchInfo {
+	i := DispatchInfo{
+		Event: d.id, Type: d.to.eventType, Key: d.key, Published: d.published(b.time), Replays: int(d.replay().count),
+		Subscription: d.to.subscriptions[next].id,
+	}
+	for _, s := range d.to.subscriptions[next:] {
+		i.Targets = append(i.Targets, s.id)
+	}
+	return i
+}
+
+// each calls visit with the deliveries of the line, and why they are parked.
+func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, d := range o.line.All() {
+		why := ParkThrottled
+		if parking(d.seat().Reason) == held {
+			why = o.shutByLocked(b.time.Nanos())
+		}
+		visit(d, 0, why)
+	}
+}
+
+// shutByLocked returns what shuts the door of held deliveries.
+func (o *door) shutByLocked(now int64) ParkReason {
+	if o.endPauseLocked(now); o.circuit.gate.Load()&gatePaused != 0 {
+		return ParkPaused
+	}
+	return ParkCircuit
+}
+
+// describeRecords describes records of the store. found has the dispatches in memory: they know more.
+func (b *Bus) describeRecords(records []*Record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
+	inMemory := make(map[Ref]DispatchInfo, len(found))
+	for d, info := range found {
+		inMemory[d.stored().ref] = info
+	}
+	for _, r := range records {
+		info, ok := inMemory[r.Ref]
+		if !ok {
+			info = b.describeRecord(r)
+		}
+		all = append(all, info)
+	}
+	return all
+}
+
+func (b *Bus) describeRecord(r *Record) DispatchInfo {
+	i := DispatchInfo{
+		Event: r.ID, Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
+		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
+	}
+	if r.Replay != nil {
+		i.Replays = r.Replay.Count
+	}
+	if p := r.Progress; p != nil {
+		next := p.Next
+		for slices.Contains(p.Skipped, next) {
+			next++
+		}
+		i.Attempts, i.Targets = p.Attempts, r.Targets[min(next, len(r.Targets)):]
+		if n := len(p.Failures); n > 0 {
+			i.LastError = p.Failures[n-1].Error
+		}
+	}
+	if len(i.Targets) > 0 {
+		i.Subscription = i.Targets[0]
+	}
+	if r.State == RecordParked && b.started.Load() {
+		i.Parked = b.parkedAt(r.Door)
+	}
+	return i
+}
+
+// parkedAt returns why deliveries to a subscription are parked in the store.
+func (b *Bus) parkedAt(name string) ParkReason {
+	s := b.Subscription(name)
+	if s == nil {
+		return ParkMissing
+	}
+	o := &s.door
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.isShutLocked(b.time.Nanos()) {
+		return ParkThrottled
+	}
+	return o.shutByLocked(b.time.Nanos())
+}

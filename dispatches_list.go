@@ -1,0 +1,186 @@
+package eventbus
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// DispatchQuery selects the dispatches that match every field that is set.
+type DispatchQuery struct {
+	State DispatchState
+	// Type is a pattern of event types, as for Subscribe.
+	Type string
+	// Subscription selects dispatches with this target, also one that has handled the event.
+	Subscription string
+	// Key matches the key of the event. It cannot select events without a key.
+	Key string
+
+	// Limit is the size of a page: 100 if it is 0, at most 10,000.
+	Limit int
+	// After is the Next of the previous page.
+	After string
+}
+
+// DispatchPage is a page of dispatches, oldest first.
+type DispatchPage struct {
+	Dispatches []DispatchInfo `json:"dispatches"`
+	// Next is the After of the next page. It is empty on the last page.
+	Next string `json:"next,omitempty"`
+}
+
+// Dispatches returns a page of the dispatches that have not settled: in memory, and running ones, in
+// the order of their event ids; others of a store in its order of acceptance.
+//
+// In memory, all dispatches of an event are on the same page, which may have more than Limit. Each page
+// compares all dispatches, at about 100 ns each, mostly without a lock. With a store, a page may have fewer than Limit, since
+// dispatches that run are records as the queued ones, and a bus that was not started sees those of
+// another process as queued.
+//
+// What is reported was true at some time during the call. A dispatch that changes its place meanwhile
+// may be missing. With a store the call blocks for its reads, which ctx bounds.
+//
+// Errors: *PatternError, *OptionError, the store's, the context's.
+func (b *Bus) Dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
+	page, err := b.dispatches(ctx, q)
+	if err != nil {
+		return DispatchPage{}, fmt.Errorf("Dispatches: %w", err)
+	}
+	if page.Dispatches == nil {
+		page.Dispatches = []DispatchInfo{} // in JSON, a list
+	}
+	return page, nil
+}
+
+func (b *Bus) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
+	if err := b.ready(ctx); err != nil {
+		return DispatchPage{}, err
+	}
+	refuse := func(field string, value any, reason string) (DispatchPage, error) {
+		return DispatchPage{}, &OptionError{Option: "DispatchQuery." + field, Value: fmt.Sprint(value), Reason: reason}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return DispatchPage{}, contextError(ctx)
+	case q.State != "" && !slices.Contains(dispatchStates, q.State):
+		return refuse("State", q.State, fmt.Sprintf("must be one of %v", dispatchStates))
+	case q.Limit < 0 || q.Limit > maxPage:
+		return refuse("Limit", q.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
+	}
+	q.Limit = cmp.Or(q.Limit, defaultPage)
+	if b.store != nil && q.State != DispatchRunning {
+		after, err := strconv.ParseInt(cmp.Or(q.After, "0"), 10, 64)
+		if err != nil {
+			return refuse("After", shorten(q.After), "must be the Next of the previous page")
+		}
+		return b.storedDispatches(ctx, q, Ref(after))
+	}
+	var after EventID
+	if q.After != "" {
+		var err error
+		if after, err = ParseEventID(q.After); err != nil {
+			return refuse("After", shorten(q.After), "must be the Next of the previous page")
+		}
+	}
+	matches, err := q.matcher()
+	if err != nil {
+		return DispatchPage{}, err
+	}
+	return b.dispatchesInMemory(q, after, matches), nil
+}
+
+// matcher returns a function that compares the fixed fields of dispatches.
+func (q *DispatchQuery) matcher() (func(*dispatch) bool, error) {
+	matchesType, err := typeMatcher(q.Type)
+	if err != nil {
+		return nil, err
+	}
+	return func(d *dispatch) bool {
+		return (q.Key == "" || q.Key == d.key) && matchesType(d.to.eventType) &&
+			(q.Subscription == "" || slices.ContainsFunc(d.to.subscriptions, func(s *Subscription) bool { return s.id == q.Subscription }))
+	}, nil
+}
+
+func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*dispatch) bool) (page DispatchPage) {
+	all := b.candidates(q.State, func(d *dispatch) bool {
+		return matches(d) && (after.IsZero() || bytes.Compare(d.id[:], after[:]) > 0)
+	})
+	ids := smallestIDs(all, q.Limit+1)
+	if len(ids) > q.Limit {
+		last := ids[q.Limit-1]
+		page.Next = last.String()
+		all = slices.DeleteFunc(all, func(d *dispatch) bool { return bytes.Compare(d.id[:], last[:]) > 0 })
+	}
+	found := make(map[*dispatch]DispatchInfo, len(all))
+	b.describeAll(all, found)
+	for _, info := range found {
+		if q.State == "" || q.State == info.State {
+			page.Dispatches = append(page.Dispatches, info)
+		}
+	}
+	slices.SortFunc(page.Dispatches, compareDispatches)
+	return page
+}
+
+// smallestIDs returns the n smallest different event ids of dispatches, in order.
+func smallestIDs(all []*dispatch, n int) []EventID {
+	ids := make([]EventID, 0, min(len(all), 4*n))
+	var bound EventID // no larger one is among them; zero for none
+	trim := func() {
+		slices.SortFunc(ids, func(x, y EventID) int { return bytes.Compare(x[:], y[:]) })
+		ids = slices.Compact(ids)
+		if ids = ids[:min(len(ids), n)]; len(ids) == n {
+			bound = ids[n-1]
+		}
+	}
+	for _, d := range all {
+		if !bound.IsZero() && bytes.Compare(d.id[:], bound[:]) >= 0 {
+			continue
+		}
+		if ids = append(ids, d.id); len(ids) >= 4*n {
+			trim()
+		}
+	}
+	trim()
+	return ids
+}
+
+func (b *Bus) storedDispatches(ctx context.Context, q DispatchQuery, after Ref) (page DispatchPage, err error) {
+	records := RecordQuery{Type: q.Type, Key: q.Key, Target: q.Subscription, After: after, Limit: q.Limit}
+	switch q.State {
+	case DispatchQueued:
+		records.States = []RecordState{RecordReady}
+	case DispatchWaiting:
+		records.States = []RecordState{RecordWaiting}
+	case DispatchScheduled:
+		records.States = []RecordState{RecordScheduled}
+	case DispatchParked:
+		records.States = []RecordState{RecordParked}
+	case DispatchRunning: // memory has them
+	}
+	if _, err := records.Matcher(); err != nil {
+		return page, err
+	}
+	read, err := b.store.Records(ctx, records)
+	if err != nil {
+		return page, err
+	}
+	events := make(map[EventID]bool, len(read.Records))
+	for _, r := range read.Records {
+		events[r.ID] = true
+	}
+	found := make(map[*dispatch]DispatchInfo)
+	b.describeAll(b.candidates("", func(d *dispatch) bool { return events[d.id] }), found)
+	for _, info := range b.describeRecords(read.Records, found) {
+		if q.State == "" || q.State == info.State {
+			page.Dispatches = append(page.Dispatches, info)
+		}
+	}
+	if read.Next != 0 {
+		page.Next = strconv.FormatInt(int64(read.Next), 10)
+	}
+	return page, nil
+}

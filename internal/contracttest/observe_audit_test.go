@@ -1,0 +1,164 @@
+package contracttest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+func audit(t *testing.T, bus *eventbus.Bus, q eventbus.AuditQuery) []eventbus.AuditEntry {
+	t.Helper()
+	page, err := bus.Audit(t.Context(), q)
+	require.NoError(t, err)
+	return page.Entries
+}
+
+func TestC6_TheAuditHasWhatOperatorsDid(t *testing.T) {
+	onBothBuses(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		mail := mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errDead)), eventbus.Named("mail"))
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 6 {
+			mustPublish(t, bus, "a", i)
+		}
+		synctest.Wait()
+		all := letters(t, bus)
+		require.Len(t, all, 6)
+		who := []eventbus.OrderOption{eventbus.By("ann"), eventbus.Because("the mail server is back")}
+		bulk := []eventbus.BulkOption{who[0], who[1]}
+		until := time.Now().Add(time.Hour).UTC()
+		require.NoError(t, mail.Trip(who...))
+		require.NoError(t, mail.Reset(who...))
+		require.NoError(t, mail.Pause(who...))
+		require.NoError(t, mail.HoldUntil(until, who...))
+		require.NoError(t, mail.Resume(who...))
+		require.NoError(t, bus.DLQ().Purge(t.Context(), all[0].ID, who...))
+		require.NoError(t, mail.Pause())
+		require.NoError(t, bus.DLQ().Replay(t.Context(), all[1].ID, who...))
+		require.NoError(t, bus.DLQ().ReplayEdited(t.Context(), all[2].ID, 9, who...))
+		_, err := bus.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{Event: all[3].Event.ID}, bulk...)
+		require.NoError(t, err)
+		var lines bytes.Buffer
+		_, err = bus.DLQ().Export(t.Context(), &lines, eventbus.LetterQuery{Event: all[4].Event.ID})
+		require.NoError(t, err)
+		_, err = bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Event: all[4].Event.ID}, bulk...)
+		require.NoError(t, err)
+		_, err = bus.DLQ().Import(t.Context(), &lines, who...)
+		require.NoError(t, err)
+		_, err = bus.DLQ().PurgeUntil(t.Context(), until, who...)
+		require.NoError(t, err)
+		later := mustPublish(t, bus, "a", 0, eventbus.After(time.Hour))
+		require.NoError(t, bus.Cancel(t.Context(), later, who...))
+		byProgram := mustPublish(t, bus, "a", 0, eventbus.After(time.Hour))
+		require.NoError(t, bus.Cancel(t.Context(), byProgram))
+
+		// What changes nothing has no entry.
+		require.Error(t, bus.Cancel(t.Context(), later, who...))
+		require.Error(t, bus.DLQ().Purge(t.Context(), all[0].ID, who...))
+		require.Error(t, bus.DLQ().Replay(t.Context(), all[0].ID, who...))
+		_, err = bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{All: true}, bulk...)
+		require.NoError(t, err)
+		_, err = bus.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true}, append(bulk, eventbus.DryRun())...)
+		require.NoError(t, err)
+
+		q := func(q eventbus.LetterQuery) *eventbus.LetterQuery { return &q }
+		want := []eventbus.AuditEntry{
+			{Action: eventbus.AuditTrip, Subscription: "mail"},
+			{Action: eventbus.AuditReset, Subscription: "mail"},
+			{Action: eventbus.AuditPause, Subscription: "mail"},
+			{Action: eventbus.AuditHoldUntil, Subscription: "mail", Until: until},
+			{Action: eventbus.AuditResume, Subscription: "mail"},
+			{Action: eventbus.AuditPurge, Letter: all[0].ID},
+			{Action: eventbus.AuditPause, Subscription: "mail"},
+			{Action: eventbus.AuditReplay, Letter: all[1].ID, Event: all[1].Event.ID, Subscription: "mail"},
+			{Action: eventbus.AuditReplayEdited, Letter: all[2].ID, Event: all[2].Event.ID, Subscription: "mail"},
+			{Action: eventbus.AuditReplayMatching, Query: q(eventbus.LetterQuery{Event: all[3].Event.ID}), Count: 1},
+			{Action: eventbus.AuditPurgeMatching, Query: q(eventbus.LetterQuery{Event: all[4].Event.ID}), Count: 1},
+			{Action: eventbus.AuditImport, Count: 1},
+			{Action: eventbus.AuditPurgeMatching, Query: q(eventbus.LetterQuery{Until: until}), Count: 2},
+			{Action: eventbus.AuditCancel, Event: later},
+		}
+		got := audit(t, bus, eventbus.AuditQuery{})
+		require.Len(t, got, len(want))
+		for i, e := range got {
+			w := want[len(want)-1-i]
+			w.Number, w.At, w.By, w.Why = int64(len(want)-i), e.At, "ann", "the mail server is back"
+			if len(want)-i == 7 {
+				w.By, w.Why = "", ""
+			}
+			if e.Query != nil {
+				e.Query.Until = e.Query.Until.UTC().Round(0)
+				w.Query.Until = w.Query.Until.Round(0)
+			}
+			e.Until, w.Until = e.Until.Round(0), w.Until.Round(0)
+			require.Equal(t, w, e)
+			require.WithinDuration(t, time.Now(), e.At, time.Second)
+		}
+		require.Len(t, audit(t, bus, eventbus.AuditQuery{Action: eventbus.AuditPause}), 2)
+		require.Len(t, audit(t, bus, eventbus.AuditQuery{By: "ann", Subscription: "mail"}), 7)
+		require.Len(t, audit(t, bus, eventbus.AuditQuery{Limit: 5}), 5)
+		require.Len(t, audit(t, bus, eventbus.AuditQuery{Before: 3}), 2)
+		for _, bad := range []eventbus.AuditQuery{{Action: "paint"}, {Limit: -1}, {Limit: 10_001}, {Before: -1}} {
+			_, err := bus.Audit(t.Context(), bad)
+			require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		}
+		require.NoError(t, mail.Resume())
+		shutdown(t, bus)
+	})
+}
+
+// An invalid operator changes nothing.
+func TestC6_AnInvalidOperatorIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		fill(t, bus, 1)
+		l := oneLetter(t, bus)
+		bad := eventbus.By("\n")
+		for name, err := range map[string]error{
+			"Replay":       bus.DLQ().Replay(t.Context(), l.ID, bad),
+			"ReplayEdited": bus.DLQ().ReplayEdited(t.Context(), l.ID, 1, bad),
+			"Purge":        bus.DLQ().Purge(t.Context(), l.ID, bad),
+			"Purge nil":    bus.DLQ().Purge(t.Context(), l.ID, nil),
+			"Cancel":       bus.Cancel(t.Context(), l.Event.ID, bad),
+		} {
+			require.ErrorIs(t, err, eventbus.ErrInvalidOption, name)
+		}
+		_, err := bus.DLQ().ReplayMatching(t.Context(), allLetters, bad)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		_, err = bus.DLQ().PurgeMatching(t.Context(), allLetters, bad)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		_, err = bus.DLQ().PurgeUntil(t.Context(), time.Now(), bad)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		_, err = bus.DLQ().Import(t.Context(), &bytes.Buffer{}, bad)
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+		oneLetter(t, bus)
+		require.Empty(t, audit(t, bus, eventbus.AuditQuery{}))
+		shutdown(t, bus)
+	})
+}
+
+// Memory keeps the last thousand entries.
+func TestC6_TheAuditInMemoryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		mail := mustSubscribe(t, bus, "a", ok)
+		for i := range 2500 {
+			require.NoError(t, mail.Pause(eventbus.By(fmt.Sprint(i))))
+		}
+		page, err := bus.Audit(context.Background(), eventbus.AuditQuery{Limit: 10_000})
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 1000)
+		require.Equal(t, "2499", page.Entries[0].By)
+		require.EqualValues(t, 1501, page.Entries[999].Number)
+		require.Zero(t, page.Next)
+		require.NoError(t, mail.Resume())
+		shutdown(t, bus)
+	})
+}

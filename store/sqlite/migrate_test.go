@@ -1,0 +1,76 @@
+package sqlite
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// A file of an earlier schema is migrated by the bus, in one transaction, and keeps what it has. A
+// program beside the bus does not migrate it.
+func TestStore_MigratesAnEarlierSchema(t *testing.T) {
+	all := migrations
+	defer func() { migrations = all }()
+	for version := 1; version < len(all); version++ {
+		path := testPath(t)
+		migrations = all[:version]
+		old := openAt(t, path)
+		r, l := ready(""), letterFor("mail", eventbus.ReasonPermanent, "dead")
+		accept(t, old, r)
+		require.NoError(t, submit(old, &eventbus.Batch{Bury: []*eventbus.DeadLetter{l}}))
+		closeStore(t, old)
+		migrations = all
+
+		_, err := Open(t.Context(), path, Beside())
+		require.ErrorContains(t, err, "open the file with the bus first")
+		_, err = OpenDLQ(t.Context(), path)
+		require.ErrorContains(t, err, "open the file with the bus first")
+		s := openAt(t, path)
+		found, err := s.Lookup(t.Context(), r.ID)
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+		_, err = s.Letter(t.Context(), l.ID)
+		require.NoError(t, err)
+		entry := eventbus.AuditEntry{At: t0, Action: eventbus.AuditPurge, By: "ann", Letter: l.ID}
+		require.NoError(t, submit(s, &eventbus.Batch{Take: []eventbus.LetterID{l.ID}, Audit: []eventbus.AuditEntry{entry}}))
+		page, err := s.Audit(t.Context(), eventbus.AuditQuery{Limit: 10})
+		require.NoError(t, err)
+		entry.Number = 1
+		require.Equal(t, []eventbus.AuditEntry{entry}, page.Entries)
+		closeStore(t, s)
+
+		migrations = all[:version]
+		_, err = Open(t.Context(), path)
+		require.ErrorIs(t, err, ErrSchemaTooNew)
+		migrations = all
+	}
+}
+
+// The audit keeps the newest entries, and a flipped byte is noticed.
+func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path)
+	entries := make([]eventbus.AuditEntry, 1000)
+	for i := range entries {
+		entries[i] = eventbus.AuditEntry{At: t0, Action: eventbus.AuditPause}
+	}
+	for range maxAudit/len(entries) + 1 {
+		require.NoError(t, submit(s, &eventbus.Batch{Audit: entries}))
+	}
+	page, err := s.Audit(t.Context(), eventbus.AuditQuery{Limit: 2 * maxAudit})
+	require.NoError(t, err)
+	require.Len(t, page.Entries, maxAudit)
+	require.EqualValues(t, maxAudit+len(entries), page.Entries[0].Number)
+	inside(t, s, func(c *committer) error {
+		_, err := c.w.exec("UPDATE audit SET crc = crc + 1 WHERE number = 50000")
+		return err
+	})
+	_, err = s.Audit(t.Context(), eventbus.AuditQuery{Limit: 10})
+	require.NoError(t, err)
+	_, err = s.Audit(t.Context(), eventbus.AuditQuery{Before: 50_001, Limit: 1})
+	var corrupt *CorruptError
+	require.ErrorAs(t, err, &corrupt)
+	require.Equal(t, "audit", corrupt.Table)
+}

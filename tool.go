@@ -1,0 +1,51 @@
+package eventbus
+
+import "fmt"
+
+// WithoutHandlers makes a bus for a tool: a command, or an admin page, in another process than the bus
+// that runs the handlers, or while none runs. It needs a store, usually one that has not the lease. Use
+// its DLQ, Event, Dispatches and Audit, and the orders of Subscription. Subscribe and Start return
+// ErrNoHandlers. Shutdown closes the store.
+//
+// The tool does not know the subscriptions. A replay opens a dispatch for the names in the letter. If
+// one of them does not exist in the bus that runs the handlers, its delivery waits there, as after a
+// restart, and the replay returns no ErrNoSubscription. Subscription returns a handle for any name: its
+// orders, such as Pause, are recorded in the store, and the bus that runs the handlers obeys them within
+// 250 ms. Publish sees no subscription, so its events are unrouted.
+func WithoutHandlers() Option {
+	return option(func(c *config) { c.tool = true })
+}
+
+// checkTool refuses a tool without a store.
+func (c *config) checkTool() error {
+	if c.tool && c.store == nil {
+		return &OptionError{Option: "WithoutHandlers", Reason: "needs WithStore: a bus in memory has nothing but what its handlers do"}
+	}
+	return nil
+}
+
+// toolSubscriptionLocked returns the handle of a name for the orders of a tool.
+func (b *Bus) toolSubscriptionLocked(name string) *Subscription {
+	s := b.handles[name]
+	if s == nil {
+		if b.handles == nil {
+			b.handles = make(map[string]*Subscription)
+		}
+		s = b.absent(name)
+		b.handles[name] = s
+	}
+	return s
+}
+
+// refreshOrder reads the last order to a subscription before a tool gives the next one: another process
+// may have given one.
+func (s *Subscription) refreshOrder() error {
+	if !s.bus.config.tool {
+		return nil
+	}
+	if err := s.bus.loadOrders(s.bus.feeder.ctx); err != nil {
+		return fmt.Errorf("orders of %s: %w", s.id, err)
+	}
+	s.ordered = s.bus.orderOf(s.id)
+	return nil
+}
