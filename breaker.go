@@ -117,7 +117,7 @@ const (
 	gateOutage     = 1 << iota // the circuit is open or half-open
 	gatePaused                 // Pause or HoldUntil applies
 	gateRemoved                // the subscription has ended
-	gateLine                   // the line has seats
+	gateLine                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
 	gateGeneration             // the lowest bit of the generation
 
 	gateAsk = gateOutage | gatePaused | gateRemoved | gateLine // any of these needs the slow path

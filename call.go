@@ -31,8 +31,8 @@ func FromContext(ctx context.Context) (Delivery, bool) {
 }
 
 // call is one run of one handler, and the context that the handler receives. Handlers may keep
-// their contexts, so a call is small and never reused. All fields but asked are fixed when it
-// begins.
+// their contexts, so a call is small and never reused. All fields but cancellation are fixed
+// when it begins.
 type call struct {
 	dispatch     *dispatch
 	cancellation atomic.Pointer[cancellation] // nil until first used

@@ -229,8 +229,8 @@ type Record struct {
 	// count it, up to SuspectCrashes. Claim clears Suspect. Batch.Update replaces the count. A new
 	// record has 0, whatever it says.
 	Crashes int `json:"crashes,omitempty"`
-	// Own is ignored in a batch. Claim sets it if the bus that claims the record freed it, or inserted it without a lease, under its
-	// present lease.
+	// Own is ignored in a batch. Claim sets it if the present lease has made the record free: by an
+	// update, or by inserting it without Leased.
 	Own bool `json:"-"`
 }
 
@@ -332,9 +332,9 @@ type Order struct {
 type ClaimKind uint8
 
 const (
-	// ClaimReady claims what must be dispatched, in the order of Position, then Ref: RecordReady, and
-	// records with a Key in RecordWaiting or RecordParked, whatever their Due, unless Own is set.
-	// Without them, a later event of the key would overtake after a restart.
+	// ClaimReady claims what must be dispatched, in the order of Position, then Ref: all RecordReady,
+	// and of those with a Key in RecordWaiting or RecordParked the ones without Own, whatever their
+	// Due. Without them, a later event of the key would overtake after a restart.
 	ClaimReady ClaimKind = iota
 	// ClaimDue claims records without a Key in RecordWaiting, and any in RecordScheduled, that are due
 	// at Now, in the order of Due, then Ref.
