@@ -323,7 +323,7 @@ func (b *Bus) recordingOf(c *change) *recording {
 	case toWait:
 		r.keep(RecordWaiting).Due = b.time.At(c.due)
 	case toPark:
-		r.keep(RecordParked).Door = c.d.seatedAt().id
+		r.keep(RecordParked).Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
 	case toStore:
 		r.keep(RecordReady)
 	case toSettle:

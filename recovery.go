@@ -123,7 +123,7 @@ func (f *feeder) divideRecord(batch *Batch, r *Record) (entering []*Record) {
 	}
 	d := b.restore(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
-	isolates := b.config.isolation && len(r.Targets) > 1
+	isolates := b.config.isolation && len(r.Targets) > 1 && int(d.next) < len(r.Targets) // otherwise it only settles
 	switch {
 	case len(missing) == 0 && !isolates:
 		return []*Record{r}
