@@ -346,6 +346,9 @@ func (r *recording) open(d *dispatch) {
 		copies = r.bus.copiesOf(d)
 	}
 	d.stored().copies = copies
+	if waiter := d.waiter(); waiter != nil { // the feeder may claim a copy before the store calls back
+		waiter.expect(len(copies) - 1)
+	}
 	for i, copied := range copies {
 		record := r.bus.newRecord(copied, state)
 		if i > 0 {

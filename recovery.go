@@ -37,7 +37,8 @@ func (f *feeder) restore(r *Record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
+	// A replay has the id of its event, and nothing waits for it.
+	if waiter := f.waiters[d.id]; waiter != nil && r.Own && r.Replay == nil && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
 	}
 	return d
