@@ -371,10 +371,10 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	}
 	b.leaveKey(d)
 	if free {
+		s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
 		b.leaveToStore(d)
-		s.door.spilled()
 		if s.left.Load() { // it has dead-lettered those that the store had
-			b.feeder.askDoor(s.id)
+			b.feeder.askDoor(s.names()...)
 		}
 		b.tend(s)
 		return

@@ -207,7 +207,6 @@ func (f *feeder) start(ctx context.Context) error {
 	f.unwatch = b.store.Watch(f.othersCommitted)
 	f.stopped = make(chan struct{})
 	go f.run()
-	f.wakeUp()
 	return nil
 }
 
@@ -402,11 +401,11 @@ func (f *feeder) holdBack() (arrived func(name string)) {
 	}
 }
 
-// askDoor makes the feeder claim deliveries of a subscription that are parked in the store.
-func (f *feeder) askDoor(name string) {
+// askDoor makes the feeder claim the deliveries that are parked in the store under these names.
+func (f *feeder) askDoor(names ...string) {
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
-	f.doors = append(f.doors, name)
+	f.doors = append(f.doors, names...)
 	f.wakeUp()
 }
 

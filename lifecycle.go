@@ -59,6 +59,7 @@ func (b *Bus) start(ctx context.Context) error {
 			}
 			return err
 		}
+		defer b.feeder.wakeUp() // after the pool has started: before, a full queue refuses its claims
 	}
 	b.pool.Start()
 	return nil

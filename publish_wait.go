@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -209,6 +210,7 @@ func (w *waiter) leave(why error) {
 	if w.pending > 0 {
 		w.pending, w.why = 1, why
 		w.endedLocked(Stored, false, 0)
+		w.pending = math.MinInt32 // others that still run may end, or be split
 	}
 }
 

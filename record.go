@@ -324,7 +324,7 @@ func (b *Bus) recordingOf(c *change) *recording {
 	case toWait:
 		r.keep(RecordWaiting).Due = b.time.At(c.due)
 	case toPark:
-		r.keep(RecordParked).Door = c.d.seatedAt().id
+		r.keep(RecordParked).Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
 	case toStore:
 		r.keep(RecordReady)
 	case toSettle:
@@ -347,6 +347,9 @@ func (r *recording) open(d *dispatch) {
 		copies = r.bus.copiesOf(d)
 	}
 	d.stored().copies = copies
+	if waiter := d.waiter(); waiter != nil { // the feeder may claim a copy before the store calls back
+		waiter.expect(len(copies) - 1)
+	}
 	for i, copied := range copies {
 		record := r.bus.newRecord(copied, state)
 		if i > 0 {

@@ -37,7 +37,8 @@ func (f *feeder) restore(r *Record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
+	// A replay has the id of its event, and nothing waits for it.
+	if waiter := f.waiters[d.id]; waiter != nil && r.Own && r.Replay == nil && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
 	}
 	return d
@@ -131,7 +132,7 @@ func (f *feeder) divideRecord(batch *Batch, r *Record) (entering []*Record) {
 	}
 	d := b.restore(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
-	isolates := b.config.isolation && len(r.Targets) > 1
+	isolates := b.config.isolation && len(r.Targets) > 1 && int(d.next) < len(r.Targets) // otherwise it only settles
 	switch {
 	case len(missing) == 0 && !isolates:
 		return []*Record{r}

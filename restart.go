@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -76,8 +78,8 @@ func (b *Bus) restart() {
 	f.behind = true
 	for _, s := range b.list() {
 		s.door.recover()
-		f.doors = append(f.doors, s.id)
 	}
+	f.doors = slices.AppendSeq(f.doors, maps.Keys(b.knownNames()))
 	f.submitting.Unlock()
 	f.mu.Lock()
 	f.nextDue = 0

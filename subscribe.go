@@ -207,7 +207,7 @@ func (s *Subscription) Unsubscribe() {
 	}
 	b.mu.Unlock()
 	if b.store != nil {
-		b.feeder.askDoor(s.id)
+		b.feeder.askDoor(s.names()...) // another subscription may take some of them
 	}
 	b.freed() // the share of the last subscription has ended
 }
