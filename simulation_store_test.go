@@ -327,8 +327,9 @@ func (s *storeSim) process(quiet bool) {
 	}
 	switch {
 	case p.isCrashing():
-		for s.data.Dump().Lease != 0 { // it comes at once
-			runtime.Gosched()
+		time.Sleep(time.Nanosecond) // it comes at once
+		if s.data.Dump().Lease != 0 {
+			s.data.Crash() // it was to come in a Claim whose context has ended meanwhile
 		}
 		p.crash(cancel)
 	case quiet:
