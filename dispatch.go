@@ -403,7 +403,7 @@ func (s *story) at(target *Subscription) *story {
 
 // records returns the number of records that the dispatch begins with.
 func (d *dispatch) records() int64 {
-	if d.from().due != 0 {
+	if d.from().due != 0 && len(d.to.subscriptions) > 0 {
 		return 1
 	}
 	return int64(d.places())

@@ -212,7 +212,7 @@ func (p *storeProcess) work() {
 		if p.dead.Load() || s.failed() {
 			break
 		}
-		key := pick(rng, "", "beside", "beside") // keys of its own: see storeRecord.before
+		key := pick(rng, "", "beside", "beside") // keys of its own: see storeModel.overtakes
 		eventType := pick(rng, "a.x", "a.x", "a.y", "b.x", "none")
 		switch sub := pick(rng, s.subs...); rng.IntN(12) {
 		case 0, 1, 2:

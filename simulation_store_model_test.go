@@ -35,6 +35,7 @@ type storeModel struct {
 
 	process *storeProcess
 	foreign map[*eventbus.Batch]*storeProcess // outstanding batches of the process beside
+	besides map[int64]bool                    // positions of its records
 }
 
 // storeLine is a key at a subscription.
@@ -177,6 +178,13 @@ func (r *storeRecord) remaining() (subs []int) {
 		}
 	}
 	return subs
+}
+
+// overtakes reports whether a call of a record comes too early, because another one is before it. Of
+// two records, one of which another process inserted, the bus may dispatch its own first: it may not
+// have noticed the other yet.
+func (m *storeModel) overtakes(r, other *storeRecord) bool {
+	return other.before(r) && m.besides[r.position] == m.besides[other.position]
 }
 
 func (r *storeRecord) before(other *storeRecord) bool {
@@ -344,6 +352,9 @@ func (m *storeModel) newRecord(p *storeProcess, b *eventbus.Batch, n *eventbus.R
 		scheduled: n.Scheduled,
 	}
 	r.progress(n)
+	if r.position == int64(r.ref) && p.beside {
+		m.besides[r.position] = true
+	}
 	if replay := n.Replay; replay != nil {
 		r.replays, r.edited, r.history = replay.Count, replay.Edited, replay.History
 		if replay.Edited && string(replay.Original) != e.payload {

@@ -159,7 +159,7 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 30)), faults: rand.New(rand.NewPCG(seed, 31)), tally: tally,
 		storeModel: &storeModel{
 			origin: time.Now(), records: map[eventbus.Ref]*storeRecord{}, letters: map[eventbus.LetterID]*storeLetter{},
-			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*eventbus.Batch]*storeProcess{},
+			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*eventbus.Batch]*storeProcess{}, besides: map[int64]bool{},
 		},
 	}
 	s.data = storetest.NewModel(

@@ -190,3 +190,19 @@ func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
 		disk.took()
 	})
 }
+
+// An event without targets settles at once, also if it is scheduled: it takes no room in the store.
+func TestD8_AnUnroutedScheduledEventTakesNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1), eventbus.RefuseWhenFull())
+		require.NoError(t, bus.Start(t.Context()))
+		for range 3 {
+			mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
+		}
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "y")
+		require.Equal(t, []string{"mail y 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
