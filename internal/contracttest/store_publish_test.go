@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,9 +115,10 @@ func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
 			return storetest.Fault{Delay: time.Duration(len(b.Take)) * 10 * time.Second}
 		}))
 		bus, _ := disk.open(t)
-		dies := true
+		var dies atomic.Bool
+		dies.Store(true)
 		disk.handles(t, bus, "mail", func(string, int) error {
-			if dies {
+			if dies.Load() {
 				return eventbus.Permanent(errDead)
 			}
 			time.Sleep(time.Second) // the store claims it meanwhile
@@ -125,7 +127,7 @@ func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		mustPublish(t, bus, "a", "x")
 		time.Sleep(time.Minute)
-		dies = false
+		dies.Store(false)
 		l, err := disk.Beside().Letter(t.Context(), letters(t, bus)[0].ID)
 		require.NoError(t, err)
 		l.ID, l.Due = eventbus.LetterID(eventbus.NewEventID()), time.Now().Add(time.Second).UTC() // as an import may have it
@@ -154,10 +156,10 @@ func (s slowLookup) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbu
 // asked for it.
 func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fails := false
+		var fails atomic.Bool
 		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
-			if len(b.New) > 0 && fails {
-				fails = false
+			if len(b.New) > 0 && fails.Load() {
+				fails.Store(false)
 				return storetest.Fault{Kind: storetest.FailAfter}
 			}
 			return storetest.Fault{}
@@ -167,7 +169,7 @@ func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		beside, _ := newBus(t, eventbus.WithStore(slowLookup{disk.Beside()}))
 		disk.handles(t, beside, "mail", nil)
-		fails = true
+		fails.Store(true)
 		_, err := beside.Publish(t.Context(), "a", "x")
 		var unknown *eventbus.IndeterminateError
 		require.ErrorAs(t, err, &unknown)
@@ -188,13 +190,14 @@ func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
 // The event of an unknown publication settles, and the store fails before it remembers the id.
 func TestD7_AnEventInDoubtThatHasSettledIsRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fails := true
+		var fails atomic.Bool
+		fails.Store(true)
 		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
 			switch {
 			case len(b.New) > 0:
 				return storetest.Fault{Delay: time.Second}
-			case len(b.Remember) > 0 && fails:
-				fails = false
+			case len(b.Remember) > 0 && fails.Load():
+				fails.Store(false)
 				return storetest.Fault{Kind: storetest.FailBefore}
 			}
 			return storetest.Fault{}
@@ -213,7 +216,7 @@ func TestD7_AnEventInDoubtThatHasSettledIsRepeatedOnce(t *testing.T) {
 		var unknown *eventbus.IndeterminateError
 		require.ErrorAs(t, err, &unknown)
 		time.Sleep(time.Minute)
-		require.False(t, fails)
+		require.False(t, fails.Load())
 		require.Equal(t, unknown.ID, mustPublish(t, bus, "a", "x", eventbus.ID(unknown.ID)))
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"mail x 1"}, disk.took())
@@ -224,10 +227,11 @@ func TestD7_AnEventInDoubtThatHasSettledIsRepeatedOnce(t *testing.T) {
 // No event is needed for the bus to notice that its store has failed.
 func TestS3_AStoreThatFailsAtAPurgeIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fails := true
+		var fails atomic.Bool
+		fails.Store(true)
 		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
-			if len(b.Take) > 0 && fails {
-				fails = false
+			if len(b.Take) > 0 && fails.Load() {
+				fails.Store(false)
 				return storetest.Fault{Kind: storetest.FailBefore}
 			}
 			return storetest.Fault{}
@@ -377,10 +381,10 @@ func TestD7_AnUnknownOutcomeCanBeRepeated(t *testing.T) {
 // The error of a batch whose outcome is unknown has the ids with which to publish it again.
 func TestD7_AnUnknownBatchCanBeRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fails := false
+		var fails atomic.Bool
 		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
-			if len(b.New) > 1 && fails {
-				fails = false
+			if len(b.New) > 1 && fails.Load() {
+				fails.Store(false)
 				return storetest.Fault{Kind: storetest.FailAfter}
 			}
 			return storetest.Fault{}
@@ -389,7 +393,7 @@ func TestD7_AnUnknownBatchCanBeRepeated(t *testing.T) {
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
 		batch := []eventbus.Publication{{Type: "a", Payload: "x"}, {Type: "a", Payload: "y"}}
-		fails = true
+		fails.Store(true)
 		_, err := bus.PublishBatch(t.Context(), batch)
 		var unknown *eventbus.IndeterminateError
 		require.ErrorAs(t, err, &unknown)
