@@ -223,14 +223,15 @@ func TestS2_AnEventIsSplitAfterItsWaitHasEnded(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		mustPublish(t, bus, "a", "busy")
 		synctest.Wait()
+		down := make(chan error, 1)
 		go func() {
 			time.Sleep(2500 * time.Millisecond) // x waits for its retry at first, and runs at slow
-			shutdown(t, bus)
+			down <- bus.Shutdown(context.Background())
 		}()
 		r, err := bus.PublishAndWait(t.Context(), "wait", "x")
 		require.ErrorIs(t, err, eventbus.ErrShutdown)
 		require.Equal(t, eventbus.Stored, r.Outcome)
-		time.Sleep(time.Minute)
+		require.NoError(t, <-down)
 		requireBalanced(t, bus)
 	})
 }
