@@ -13,8 +13,8 @@ var concurrencyWorkloads = []Workload{
 		Title: "A subscription that hangs",
 		Text:  "64 publishers, and a subscription that handles their events: the time per event, and the latency from the call of `Publish` to the call of the handler. The bus runs at most 64 handlers at once and its queue is full all the time. In the second case another subscription of the bus hangs in every call, after 1,000 events of its own. Its default concurrency limit keeps workers free for the other events.",
 		Cases: []Case{
-			{Name: "alone", Title: "no subscription hangs", Rivals: []string{Us}, Unit: P99, More: []string{P50, Time}, Count: 500_000},
-			{Name: "beside", Title: "one subscription hangs", Rivals: []string{Us}, Unit: P99, More: []string{P50, Time}, Count: 500_000},
+			{Name: "alone", Title: "no subscription hangs", Rivals: []string{Us}, Unit: P99, More: []string{P50, Time}, Count: 4_000_000},
+			{Name: "beside", Title: "one subscription hangs", Rivals: []string{Us}, Unit: P99, More: []string{P50, Time}, Count: 4_000_000},
 		},
 	},
 	{
