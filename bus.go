@@ -83,7 +83,7 @@ type Bus struct {
 	leftKeys sync.Map      // leftKey to nil, see noteLeft
 	leaving  chan struct{} // closed when ending has been set
 	drained  chan struct{} // closed during Shutdown, when it has no dispatch to wait for
-	gaveUp   chan struct{} // closed when Shutdown gives up on a store that does not answer
+	gaveUp   chan struct{} // closed when Shutdown gives up on a store that does not answer; nil without one
 	closed   chan struct{} // closed when Shutdown is done, or has given up
 
 	mu            sync.Mutex // guards the following
@@ -126,7 +126,6 @@ func New(opts ...Option) (*Bus, error) {
 		halts:         halts{cut: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),
-		gaveUp:        make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		types:         capped.New[typeCounters](maxTypes),
@@ -158,6 +157,7 @@ func New(opts ...Option) (*Bus, error) {
 	if c.store != nil {
 		b.guarded = &guardedStore{Store: c.store, log: b.log, calls: make(map[string]int)}
 		b.store, b.feeder, b.recorder = b.guarded, newFeeder(b), b.submit
+		b.gaveUp = make(chan struct{})
 		if err := b.useStore(); err != nil {
 			return nil, fmt.Errorf("New: %w", err)
 		}

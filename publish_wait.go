@@ -122,7 +122,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	select {
 	case <-w.settled:
 	case <-b.gaveUp:
-		w.leave(ErrShutdown)
+		w.leave(true)
 	case <-ended:
 		select {
 		case <-w.settled:
@@ -144,26 +144,26 @@ type waiter struct {
 	gone    bool                    // the call has returned. Guarded by feeder.mu
 
 	mu       sync.Mutex // guards the following
-	pending  int        // dispatches to wait for
+	pending  int32      // dispatches to wait for
+	attempts int32
+	shutDown bool // with the outcome Stored: by Shutdown, not by a failure of the store
 	outcome  Outcome
-	attempts int
 	letters  []DeadLetter
 	heldAt   []string
-	why      error // with the outcome Stored: ErrShutdown or ErrStoreFailed
 }
 
 // result is valid once the waiter has settled.
 func (w *waiter) result(r Result, eventType string) (Result, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.Outcome, r.Attempts, r.Held = w.outcome, w.attempts, w.heldAt
+	r.Outcome, r.Attempts, r.Held = w.outcome, int(w.attempts), w.heldAt
 	for i := range w.letters {
 		r.Letters = append(r.Letters, w.letters[i].ID)
 	}
 	switch {
 	case len(w.letters) > 0:
 		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: w.letters}
-	case r.Outcome == Stored && w.why == ErrShutdown: //nolint:errorlint // set by leave
+	case r.Outcome == Stored && w.shutDown:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s goes on at the next start: %w", shorten(eventType), r.ID, ErrShutdown)
 	case r.Outcome == Stored:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted, and goes on when the bus has reopened the store: %w",
@@ -178,7 +178,7 @@ func (w *waiter) result(r Result, eventType string) (Result, error) {
 func (w *waiter) expect(more int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.pending += more
+	w.pending += int32(more)
 }
 
 // severity orders outcomes. The worst outcome of the event's dispatches becomes the event's.
@@ -204,13 +204,13 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 }
 
 // leave ends the wait for an event that only the store has, and that nothing dispatches any more.
-func (w *waiter) leave(why error) {
+func (w *waiter) leave(shutDown bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending > 0 {
-		w.pending, w.why = 1, why
+		w.pending, w.shutDown = 1, shutDown
 		w.endedLocked(Stored, false, 0)
-		w.pending = math.MinInt32 // others that still run may end, or be split
+		w.pending = math.MinInt32 / 2 // others that still run may end, or be split
 	}
 }
 
@@ -219,7 +219,7 @@ func (w *waiter) endedLocked(o Outcome, part bool, attempts int) {
 		w.outcome = o
 	}
 	if !part {
-		w.attempts = max(w.attempts, attempts)
+		w.attempts = max(w.attempts, int32(attempts))
 	}
 	if w.pending--; w.pending == 0 {
 		close(w.settled)

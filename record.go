@@ -242,9 +242,9 @@ func (b *Bus) hasLeft(at any, d *dispatch) bool {
 func (b *Bus) endWait(w *waiter) {
 	switch {
 	case b.halts.has(haltFailed):
-		w.leave(ErrStoreFailed)
+		w.leave(false)
 	case b.ending.Load():
-		w.leave(ErrShutdown)
+		w.leave(true)
 	}
 }
 
