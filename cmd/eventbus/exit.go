@@ -102,6 +102,7 @@ func describe(err error, began bool) *failure {
 		invalid *eventbus.EventError
 		line    *eventbus.ImportError
 		corrupt *sqlite.CorruptError
+		path    *sqlite.PathError
 	)
 	switch {
 	case errors.As(err, &option):
@@ -112,6 +113,8 @@ func describe(err error, began bool) *failure {
 		return &failure{exitFailure, err, "nothing was imported: correct the line, or export the letters again"}
 	case errors.As(err, &corrupt):
 		return &failure{exitDamaged, err, "copy the file with its -wal and -lease before anything else, then run 'eventbus verify', and restore a backup"}
+	case errors.As(err, &path):
+		return &failure{exitFailure, err, "give another path"}
 	}
 	for _, k := range known {
 		if errors.Is(err, k.err) {

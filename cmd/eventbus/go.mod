@@ -10,6 +10,7 @@ require (
 	github.com/surebus/eventbus/store/sqlite v0.0.0
 	golang.org/x/term v0.47.0
 	golang.org/x/text v0.44.0
+	zombiezen.com/go/sqlite v1.4.2
 )
 
 require (
@@ -30,7 +31,6 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 	modernc.org/sqlite v1.62.0 // indirect
-	zombiezen.com/go/sqlite v1.4.2 // indirect
 )
 
 replace github.com/surebus/eventbus => ../../

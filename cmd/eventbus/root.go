@@ -68,6 +68,7 @@ to the admin API of a running bus.`,
 	})
 	root.AddCommand(
 		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.statsCommand(), a.auditCommand(),
+		a.verifyCommand(), a.backupCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes},
 		&cobra.Command{Use: "environment", Short: "The environment variables", Long: environment},
 	)
