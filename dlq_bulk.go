@@ -127,8 +127,9 @@ type PurgeReport struct {
 // match later, such as those of replays that fail again, are not replayed.
 //
 // ReplayMatching returns when the last dispatch is queued. It continues after a letter that cannot
-// be replayed. It stops early when ctx ends, the bus is shut down, or StopAfter applies; the report
-// is valid then too. It blocks only for Rate and in OnProgress.
+// be replayed. It stops early when ctx ends, the bus is shut down, or StopAfter applies; the report is
+// valid then too. When ctx ends, a store has a second to record the replays that have begun. It blocks
+// only for Rate, in OnProgress and for the store.
 //
 // An open circuit handles replayed events as any other, by the subscription's WhenOpen.
 //
@@ -194,11 +195,14 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 		}
 		return err
 	}
+	begun, cancel := context.WithCancel(context.WithoutCancel(ctx)) // else their outcome would be unknown
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { q.bus.time.AfterFunc(bulkPatience, cancel) })()
 	for _, id := range ids {
 		if err = pace.wait(ctx); err != nil {
 			break
 		}
-		end, refused := q.bus.beginReplay(ctx, id, r)
+		end, refused := q.bus.beginReplay(begun, id, r)
 		if refused != nil {
 			end = func() error { return refused }
 		}
@@ -227,6 +231,9 @@ func (b *bulk) replaysAtOnce(bus *Bus) int {
 	}
 	return 256
 }
+
+// bulkPatience is how long a store may take to record replays that have begun when the context ends.
+const bulkPatience = time.Second
 
 // replayOrder returns the ids of letters in the order in which to replay them. The letters of a key
 // keep the set of places that they have in letters, sorted by publication. They may be out of order

@@ -59,15 +59,11 @@ func (s *Store) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		page = eventbus.AuditPage{}
 		err := query(c, "SELECT number, body, crc FROM audit WHERE number < ? ORDER BY number DESC", func(stmt *sqlite3.Stmt) error {
-			var e eventbus.AuditEntry
-			number, body := stmt.ColumnInt64(0), columnBytes(stmt, 1)
-			if auditCRC(number, body) != stmt.ColumnInt64(2) {
-				return &CorruptError{Path: s.path, Table: "audit", Row: fmt.Sprint(number), Detail: "the row does not match its checksum"}
+			e, err := s.scanAudit(stmt)
+			if err != nil {
+				return err
 			}
-			if err := json.Unmarshal(body, &e); err != nil {
-				return &CorruptError{Path: s.path, Table: "audit", Row: fmt.Sprint(number), Detail: err.Error()}
-			}
-			if e.Number = number; !q.Matches(&e) {
+			if !q.Matches(&e) {
 				return nil
 			}
 			if len(page.Entries) == q.Limit {
@@ -86,4 +82,20 @@ func (s *Store) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus
 		return eventbus.AuditPage{}, fmt.Errorf("Audit: %w", err)
 	}
 	return page, nil
+}
+
+// scanAudit reads a row of number, body and crc.
+func (s *Store) scanAudit(stmt *sqlite3.Stmt) (e eventbus.AuditEntry, err error) {
+	number, body := stmt.ColumnInt64(0), columnBytes(stmt, 1)
+	corrupt := func(detail string) error {
+		return &CorruptError{Path: s.path, Table: "audit", Row: fmt.Sprint(number), Detail: detail}
+	}
+	if auditCRC(number, body) != stmt.ColumnInt64(2) {
+		return e, corrupt("the row does not match its checksum")
+	}
+	if err := json.Unmarshal(body, &e); err != nil {
+		return e, corrupt(err.Error())
+	}
+	e.Number = number
+	return e, nil
 }

@@ -29,6 +29,9 @@ var (
 	// ErrSchemaTooNew is matched by the error of Open for a file that a newer version of this package
 	// has written.
 	ErrSchemaTooNew = errors.New("sqlite: schema is newer than this version of the package")
+	// ErrNotMigrated is matched by the error of Open with Beside, and of OpenDLQ, for a file that has an
+	// older schema or no tables yet. Open without Beside makes the present schema.
+	ErrNotMigrated = errors.New("sqlite: schema is older than this version of the package")
 	// ErrNetworkFileSystem is matched by the error of Open for a file on a network file system, where
 	// the write-ahead log does not work. See AllowNetworkFileSystem.
 	ErrNetworkFileSystem = errors.New("sqlite: file is on a network file system")

@@ -2,10 +2,8 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
@@ -111,11 +109,9 @@ func (s *Store) Remembered(ctx context.Context, scope, key string) (d eventbus.D
 func (s *Store) Orders(ctx context.Context) (orders []eventbus.Order, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		return query(c, "SELECT subscription, body, crc FROM orders ORDER BY subscription", func(stmt *sqlite3.Stmt) error {
-			var o eventbus.Order
-			body := columnBytes(stmt, 1)
-			err := json.Unmarshal(body, &o)
-			if int64(crc32.Checksum(body, castagnoli)) != stmt.ColumnInt64(2) || err != nil || o.Subscription != stmt.ColumnText(0) {
-				return &CorruptError{Path: s.path, Table: "orders", Row: stmt.ColumnText(0), Detail: "the row does not match its checksum"}
+			o, err := s.scanOrder(stmt)
+			if err != nil {
+				return err
 			}
 			orders = append(orders, o)
 			return nil

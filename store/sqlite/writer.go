@@ -63,8 +63,12 @@ func (w *writer) exec(sql string, args ...any) (changed int, err error) {
 
 // setUp sets the modes of the connection, reads them back, and migrates the schema.
 func (w *writer) setUp(s *Store) error {
-	if _, err := w.version(s); err != nil { // before anything is written
+	version, err := w.version(s) // before anything is written
+	if err != nil {
 		return err
+	}
+	if s.cfg.beside && version < len(migrations) {
+		return fmt.Errorf("%w: %s has version %d, and this package needs version %d: open the file with the bus first", ErrNotMigrated, s.path, version, len(migrations))
 	}
 	sync := 2 // FULL
 	if s.cfg.normal {
@@ -115,9 +119,6 @@ func (w *writer) migrate(s *Store) error {
 	version, err := w.version(s)
 	if err != nil || version == len(migrations) {
 		return err
-	}
-	if s.cfg.beside {
-		return fmt.Errorf("sqlite: %s: schema has version %d, and this package needs version %d: open the file with the bus first", s.path, version, len(migrations))
 	}
 	return w.transaction(func() error {
 		reach("migrate: begun")

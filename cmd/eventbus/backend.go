@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// backend is what the command works on: a store file, or a running bus by its admin API. Methods that change
+// something take the operator.
+type backend interface {
+	// Where names the backend for people.
+	Where() string
+	// Flag is the flag that selects the backend, for commands that are printed.
+	Flag() string
+
+	Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error)
+	Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error)
+	Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error)
+	Preview(ctx context.Context, q eventbus.LetterQuery) (eventbus.ReplayPreview, error)
+
+	Replay(ctx context.Context, id eventbus.LetterID, o operator) error
+	ReplayEdited(ctx context.Context, id eventbus.LetterID, payload []byte, o operator) error
+	Purge(ctx context.Context, id eventbus.LetterID, o operator) error
+	ReplayMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.ReplayReport, error)
+	PurgeMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.PurgeReport, error)
+	Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery) (eventbus.ExportReport, error)
+	Import(ctx context.Context, r io.Reader, o operator) (eventbus.ImportReport, error)
+
+	Event(ctx context.Context, id eventbus.EventID) (eventbus.EventStatus, error)
+	Dispatches(ctx context.Context, q eventbus.DispatchQuery) (eventbus.DispatchPage, error)
+	Cancel(ctx context.Context, id eventbus.EventID, o operator) error
+
+	Subscriptions(ctx context.Context) (subscriptions, error)
+	Order(ctx context.Context, name string, order order, o operator) error
+
+	Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error)
+	Stats(ctx context.Context) (stats, error)
+
+	Close(ctx context.Context) error
+}
+
+// operator is who changes something, and why.
+type operator struct{ by, why string }
+
+func (a *app) operator() operator { return operator{a.by, a.why} }
+
+// options returns the operator as options of the Go API.
+func (o operator) options() (opts []eventbus.OrderOption) {
+	if o.by != "" {
+		opts = append(opts, eventbus.By(o.by))
+	}
+	if o.why != "" {
+		opts = append(opts, eventbus.Because(o.why))
+	}
+	return opts
+}
+
+// bulk has the options of a bulk operation.
+type bulk struct {
+	operator
+	rate      float64 // letters a second; 0: not limited
+	stopAfter int     // failures; 0: never
+	expect    int     // the number of letters that the operator has confirmed
+	progress  func(eventbus.BulkProgress)
+}
+
+// order is an operator's order to a subscription.
+type order struct {
+	action eventbus.AuditAction
+	until  time.Time // of AuditHoldUntil
+}
+
+// subscriptions are what a backend knows of the subscriptions.
+type subscriptions struct {
+	// Known is when they were written to the file. It is zero for a running bus.
+	Known time.Time
+	List  []subscription
+}
+
+// subscription is what a backend knows of one subscription. A store file has no metrics.
+type subscription struct {
+	Subscription string                        `json:"subscription"`
+	Pattern      string                        `json:"pattern,omitempty"`
+	Metrics      *eventbus.SubscriptionMetrics `json:"metrics,omitempty"`
+	Order        *eventbus.Order               `json:"order,omitempty"`
+	Parked       int64                         `json:"parked"`
+	KnownAt      time.Time                     `json:"known_at,omitzero"`
+}
+
+// stats are the counts of a backend.
+type stats struct {
+	Store   *eventbus.StoreStats `json:"store,omitempty"`
+	Metrics *eventbus.Metrics    `json:"metrics,omitempty"`
+	// Balanced and Imbalance are what the running bus says about its ledger.
+	Balanced  *bool  `json:"balanced,omitempty"`
+	Imbalance string `json:"imbalance,omitempty"`
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/store/sqlite"
+)
+
+// storeBackend works on a store file, beside the bus that has the lease or without one.
+type storeBackend struct {
+	path  string
+	store *sqlite.Store
+	bus   *eventbus.Bus
+}
+
+func openStore(ctx context.Context, path string) (*storeBackend, error) {
+	if err := checkFile(path); err != nil {
+		return nil, err
+	}
+	store, err := sqlite.Open(ctx, path, sqlite.Beside())
+	if err != nil {
+		return nil, err
+	}
+	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers())
+	if err != nil {
+		return nil, errors.Join(err, store.Close(ctx))
+	}
+	return &storeBackend{path, store, bus}, nil
+}
+
+// checkFile refuses a path that cannot be the store of the user. It does not open the file.
+func checkFile(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return notFound("check the path: the program that runs the bus creates the store", "store %s does not exist", path)
+	case err != nil:
+		return fmt.Errorf("store: %w", err)
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return failed("give the path of the store itself", "store %s is a symbolic link without a target", path)
+		}
+		return failed("give the path of its target: --store "+shellQuote(target), "store %s is a symbolic link", path)
+	case info.IsDir():
+		return failed("give the path of the database file in it", "store %s is a directory", path)
+	case !info.Mode().IsRegular():
+		return failed("give the path of the database file", "store %s is not a regular file", path)
+	case info.Size() == 0:
+		return failed("start the program that runs the bus: it makes the tables; or check the path", "store %s is empty", path)
+	}
+	if owner, other := foreignOwner(info); other {
+		return failed(fmt.Sprintf("run the command as that user: sudo -u '#%d' eventbus ...", owner),
+			"store %s belongs to the user %d: files that this command makes beside it would keep that user's program out", path, owner)
+	}
+	return nil
+}
+
+func (b *storeBackend) Where() string { return b.path }
+func (b *storeBackend) Flag() string  { return "--store " + shellQuote(b.path) }
+
+func (b *storeBackend) Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error) {
+	return b.bus.DLQ().List(ctx, q)
+}
+
+func (b *storeBackend) Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error) {
+	return b.bus.DLQ().Get(ctx, id)
+}
+
+func (b *storeBackend) Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error) {
+	return b.bus.DLQ().Groups(ctx, q)
+}
+
+func (b *storeBackend) Preview(ctx context.Context, q eventbus.LetterQuery) (eventbus.ReplayPreview, error) {
+	return b.bus.DLQ().PreviewReplay(ctx, q)
+}
+
+func (b *storeBackend) Replay(ctx context.Context, id eventbus.LetterID, o operator) error {
+	return b.bus.DLQ().Replay(ctx, id, o.options()...)
+}
+
+// ReplayEdited keeps the kind of the letter's payload: JSON, or the bytes of another codec.
+func (b *storeBackend) ReplayEdited(ctx context.Context, id eventbus.LetterID, payload []byte, o operator) error {
+	l, err := b.bus.DLQ().Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	var edited any = json.RawMessage(payload)
+	if _, encoded := l.Event.Payload.(eventbus.EncodedPayload); encoded {
+		edited = eventbus.EncodedPayload(payload)
+	}
+	return b.bus.DLQ().ReplayEdited(ctx, id, edited, o.options()...)
+}
+
+func (b *storeBackend) Purge(ctx context.Context, id eventbus.LetterID, o operator) error {
+	return b.bus.DLQ().Purge(ctx, id, o.options()...)
+}
+
+// bulkOptions returns the options of the Go API.
+func (o *bulk) bulkOptions() (opts []eventbus.BulkOption) {
+	for _, opt := range o.options() {
+		opts = append(opts, opt)
+	}
+	if o.rate != 0 {
+		opts = append(opts, eventbus.Rate(o.rate))
+	}
+	if o.stopAfter != 0 {
+		opts = append(opts, eventbus.StopAfter(o.stopAfter))
+	}
+	if o.progress != nil {
+		opts = append(opts, eventbus.OnProgress(o.progress))
+	}
+	return opts
+}
+
+func (b *storeBackend) ReplayMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.ReplayReport, error) {
+	if err := b.checkCount(ctx, q, o.expect); err != nil {
+		return eventbus.ReplayReport{}, err
+	}
+	return b.bus.DLQ().ReplayMatching(ctx, q, o.bulkOptions()...)
+}
+
+func (b *storeBackend) PurgeMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.PurgeReport, error) {
+	if err := b.checkCount(ctx, q, o.expect); err != nil {
+		return eventbus.PurgeReport{}, err
+	}
+	return b.bus.DLQ().PurgeMatching(ctx, q, o.bulkOptions()...)
+}
+
+// checkCount refuses a bulk operation if other letters match than the operator has confirmed.
+func (b *storeBackend) checkCount(ctx context.Context, q eventbus.LetterQuery, expect int) error {
+	q.ExactTotal, q.Limit = true, 1
+	page, err := b.bus.DLQ().List(ctx, q)
+	if err == nil && page.Total != expect {
+		err = staleCount(expect, page.Total)
+	}
+	return err
+}
+
+func staleCount(expect, now int) error {
+	return conflict("run the command again and confirm the new number", "the number of matching letters changed from %d to %d: nothing was done", expect, now)
+}
+
+func (b *storeBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery) (eventbus.ExportReport, error) {
+	return b.bus.DLQ().Export(ctx, w, q)
+}
+
+func (b *storeBackend) Import(ctx context.Context, r io.Reader, o operator) (eventbus.ImportReport, error) {
+	return b.bus.DLQ().Import(ctx, r, o.options()...)
+}
+
+func (b *storeBackend) Event(ctx context.Context, id eventbus.EventID) (eventbus.EventStatus, error) {
+	return b.bus.Event(ctx, id)
+}
+
+func (b *storeBackend) Dispatches(ctx context.Context, q eventbus.DispatchQuery) (eventbus.DispatchPage, error) {
+	return b.bus.Dispatches(ctx, q)
+}
+
+func (b *storeBackend) Cancel(ctx context.Context, id eventbus.EventID, o operator) error {
+	return b.bus.Cancel(ctx, id, o.options()...)
+}
+
+// Subscriptions returns the subscriptions that orders and parked dispatches in the file name.
+func (b *storeBackend) Subscriptions(ctx context.Context) (subscriptions, error) {
+	byName := make(map[string]*subscription)
+	of := func(name string) *subscription {
+		if byName[name] == nil {
+			byName[name] = &subscription{Subscription: name}
+		}
+		return byName[name]
+	}
+	orders, err := b.store.Orders(ctx)
+	if err != nil {
+		return subscriptions{}, err
+	}
+	for _, o := range orders {
+		of(o.Subscription).Order = &o
+	}
+	parked, err := b.store.Parked(ctx, nil)
+	if err != nil {
+		return subscriptions{}, err
+	}
+	for name, n := range parked {
+		of(name).Parked = n
+	}
+	var all subscriptions
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		all.List = append(all.List, *byName[name])
+	}
+	return all, nil
+}
+
+func (b *storeBackend) Order(_ context.Context, name string, order order, o operator) error {
+	s := b.bus.Subscription(name)
+	if s == nil {
+		return usage("'eventbus subs list' shows the names", "the name of the subscription is empty")
+	}
+	switch order.action { //nolint:exhaustive // the others are no orders
+	case eventbus.AuditPause:
+		return s.Pause(o.options()...)
+	case eventbus.AuditHoldUntil:
+		return s.HoldUntil(order.until, o.options()...)
+	case eventbus.AuditResume:
+		return s.Resume(o.options()...)
+	case eventbus.AuditTrip:
+		return s.Trip(o.options()...)
+	case eventbus.AuditReset:
+		return s.Reset(o.options()...)
+	}
+	panic("unknown order " + order.action)
+}
+
+func (b *storeBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error) {
+	return b.bus.Audit(ctx, q)
+}
+
+func (b *storeBackend) Stats(ctx context.Context) (stats, error) {
+	s, err := b.store.Stats(ctx)
+	return stats{Store: &s}, err
+}
+
+// Close closes the store.
+func (b *storeBackend) Close(ctx context.Context) error { return b.bus.Shutdown(ctx) }

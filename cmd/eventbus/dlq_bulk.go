@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+)
+
+// bulkCommand has the flags of a replay or a purge, and what differs between the two.
+type bulkCommand struct {
+	app *app
+	// verb is "replay" or "purge", past is "replayed" or "purged".
+	verb, past string
+
+	q           eventbus.LetterQuery
+	yes, dryRun bool
+	rate        float64
+	stopAfter   int
+
+	one  func(ctx context.Context, b backend, id eventbus.LetterID, o operator) error
+	many func(ctx context.Context, b backend, q eventbus.LetterQuery, o bulk) (bulkReport, error)
+}
+
+// bulkReport has what reports of replays and purges have in common.
+type bulkReport struct {
+	full                 any // the report, for --json
+	matched, done, gone  int
+	stayed               []eventbus.StayedLetter
+	failures             int
+	stoppedAfterFailures bool
+}
+
+func (a *app) dlqReplay() *cobra.Command {
+	bc := &bulkCommand{
+		app: a, verb: "replay", past: "replayed",
+		one: func(ctx context.Context, b backend, id eventbus.LetterID, o operator) error {
+			return b.Replay(ctx, id, o)
+		},
+		many: func(ctx context.Context, b backend, q eventbus.LetterQuery, o bulk) (bulkReport, error) {
+			r, err := b.ReplayMatching(ctx, q, o)
+			return bulkReport{r, r.Matched, r.Replayed, r.Gone, r.Stayed, r.Failures, r.Stopped}, err
+		},
+	}
+	c := &cobra.Command{
+		Use:   "replay [ID...]",
+		Short: "Replay dead letters: by id, or all that match a filter",
+		Long: `Replay dead letters: by id, or all that match a filter.
+
+A replay opens a new dispatch of the event, to the subscriptions that did not
+succeed. With a filter, the command fixes the set of letters, shows their number
+and asks. Letters that die later are not replayed. Ctrl-C stops between two
+letters, and the command prints how to continue.`,
+		Example: `  eventbus dlq replay --fingerprint 5d41402abc4b2a76b9719d911017c592 --rate 50
+  eventbus dlq replay --type 'order.*' --since 2h --dry-run`,
+	}
+	c.Flags().IntVar(&bc.stopAfter, "stop-after-failures", 0, "stop after `N` failures")
+	return bc.command(c)
+}
+
+func (a *app) dlqPurge() *cobra.Command {
+	bc := &bulkCommand{
+		app: a, verb: "purge", past: "purged",
+		one: func(ctx context.Context, b backend, id eventbus.LetterID, o operator) error {
+			return b.Purge(ctx, id, o)
+		},
+		many: func(ctx context.Context, b backend, q eventbus.LetterQuery, o bulk) (bulkReport, error) {
+			r, err := b.PurgeMatching(ctx, q, o)
+			return bulkReport{full: r, matched: r.Matched, done: r.Purged, gone: r.Gone}, err
+		},
+	}
+	c := &cobra.Command{
+		Use:   "purge [ID...]",
+		Short: "Delete dead letters: by id, or all that match a filter",
+		Long: `Delete dead letters: by id, or all that match a filter.
+
+A purged letter and its event are lost: export them before. With a filter, the
+command fixes the set of letters, shows their number and asks.`,
+		Example: `  eventbus dlq export --until 2026-10-01 --output old.jsonl
+  eventbus dlq purge --until 2026-10-01`,
+	}
+	return bc.command(c)
+}
+
+func (bc *bulkCommand) command(c *cobra.Command) *cobra.Command {
+	filterFlags(c, &bc.q)
+	c.Flags().BoolVar(&bc.q.All, "all", false, bc.verb+" all letters, if there is no filter")
+	c.Flags().BoolVar(&bc.yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&bc.dryRun, "dry-run", false, "show what would be done, and change nothing")
+	c.Flags().Float64Var(&bc.rate, "rate", 0, "at most `N` letters a second")
+	bc.app.orderFlags(c)
+	return bc.app.with(c, bc.run)
+}
+
+func (bc *bulkCommand) run(ctx context.Context, b backend, args []string) error {
+	switch {
+	case !(bc.rate >= 0 && bc.rate <= math.MaxFloat64):
+		return usage("leave the flag out for no limit", "--rate %g: must be a finite number above 0", bc.rate)
+	case bc.stopAfter < 0:
+		return usage("leave the flag out to continue after failures", "--stop-after-failures %d: must be at least 1", bc.stopAfter)
+	case len(args) > 0 && (!isEmpty(bc.q) || bc.q.All):
+		return usage("give the ids or the filter", "ids and a filter are given")
+	case len(args) > 0:
+		return bc.ids(ctx, b, args)
+	case isEmpty(bc.q) && !bc.q.All:
+		return usage("give ids, a filter such as --type, or --all for all letters", "no letters are selected")
+	}
+	if bc.q.Until.IsZero() {
+		bc.q.Until = time.Now().UTC() // later letters are not in the set
+	}
+	return bc.matching(ctx, b)
+}
+
+// ids processes letters one by one.
+func (bc *bulkCommand) ids(ctx context.Context, b backend, args []string) error {
+	ids := make([]eventbus.LetterID, len(args))
+	for i, arg := range args {
+		var err error
+		if ids[i], err = letterID(arg); err != nil {
+			return err
+		}
+	}
+	if bc.rate != 0 || bc.stopAfter != 0 {
+		return usage("leave the flags out, or select the letters by a filter", "--rate and --stop-after-failures are for a filter")
+	}
+	if bc.dryRun {
+		for _, id := range ids {
+			if _, err := b.Letter(ctx, id); err != nil {
+				return err
+			}
+		}
+		return bc.dryRunOf(len(ids))
+	}
+	if bc.verb == "purge" {
+		if err := bc.app.confirm(bc.yes, "purge "+plural(len(ids), "letter"), len(ids)); err != nil {
+			return err
+		}
+	}
+	for i, id := range ids {
+		err := ctx.Err()
+		if err == nil {
+			err = bc.one(ctx, b, id, bc.app.operator())
+		}
+		if err != nil {
+			if i > 0 {
+				bc.app.notef("%s %s before the error\n", bc.past, plural(i, "letter"))
+			}
+			return err
+		}
+		if bc.app.json {
+			if err := bc.app.printJSON(map[string]any{"letter_id": id, "action": bc.verb}); err != nil {
+				return err
+			}
+		} else {
+			bc.app.printf("%s %s\n", bc.past, id)
+		}
+	}
+	return nil
+}
+
+func (bc *bulkCommand) dryRunOf(n int) error {
+	if bc.app.json {
+		return bc.app.printJSON(map[string]any{"dry_run": true, "matched": n})
+	}
+	bc.app.printf("dry run: would %s %s\n", bc.verb, plural(n, "letter"))
+	return nil
+}
+
+// matching processes the letters that match the filter.
+func (bc *bulkCommand) matching(ctx context.Context, b backend) error {
+	a := bc.app
+	preview, err := b.Preview(ctx, bc.q)
+	if err != nil {
+		return err
+	}
+	if !a.json {
+		a.showPreview(bc, &preview)
+	}
+	if bc.dryRun {
+		return bc.dryRunOf(preview.Matched)
+	}
+	if preview.Matched == 0 {
+		if a.json {
+			return a.printJSON(eventbus.ReplayReport{})
+		}
+		a.printf("no letter matches: nothing to %s\n", bc.verb)
+		return nil
+	}
+	if err := a.confirm(bc.yes, fmt.Sprintf("%s %s", bc.verb, plural(preview.Matched, "letter")), preview.Matched); err != nil {
+		return err
+	}
+	o := bulk{operator: a.operator(), rate: bc.rate, stopAfter: bc.stopAfter, expect: preview.Matched}
+	line := a.progress()
+	if line != nil {
+		o.progress = bulkProgress(line, bc.verb)
+	}
+	if _, offline := b.(*storeBackend); offline && bc.stopAfter > 0 {
+		a.notef("note: the handlers run in another process, so --stop-after-failures counts only letters that could not be replayed; --url counts failed handlers too\n")
+	}
+	report, err := bc.many(ctx, b, bc.q, o)
+	if line != nil {
+		line.End()
+	}
+	return bc.ended(ctx, b, report, err)
+}
+
+// bulkProgress returns a function that draws the progress, at most ten times a second.
+func bulkProgress(line *term.Progress, verb string) func(eventbus.BulkProgress) {
+	const every = 100 * time.Millisecond
+	const bar = 20
+	var drawn time.Time
+	return func(p eventbus.BulkProgress) {
+		now := time.Now()
+		if now.Sub(drawn) < every && p.Done < p.Matched {
+			return
+		}
+		drawn = now
+		text := fmt.Sprintf("%s %s %s of %s", verb, term.Bar(p.Done, p.Matched, bar), count(p.Done), count(p.Matched))
+		if p.Failures > 0 {
+			text += fmt.Sprintf(", %s", plural(p.Failures, "failure"))
+		}
+		line.Draw(text)
+	}
+}
+
+// ended prints the report. An operation that did not process all letters has an error.
+func (bc *bulkCommand) ended(ctx context.Context, b backend, r bulkReport, err error) error {
+	a := bc.app
+	interrupted := isInterrupted(ctx, err)
+	if err != nil && !interrupted && r.matched == 0 {
+		return err
+	}
+	if a.json {
+		if err := a.printJSON(r.full); err != nil {
+			return err
+		}
+	} else {
+		a.printf("%s %s of %s", bc.past, count(r.done), plural(r.matched, "letter"))
+		if r.gone > 0 {
+			a.printf(", %s gone before", count(r.gone))
+		}
+		if n := len(r.stayed); n > 0 {
+			a.printf(", %s stayed", count(n))
+		}
+		if r.failures > 0 {
+			a.printf(", %s", plural(r.failures, "failure"))
+		}
+		a.printf("\n")
+	}
+	const shown = 10
+	for i, s := range r.stayed {
+		if i == shown {
+			a.notef("and %d more\n", len(r.stayed)-shown)
+			break
+		}
+		a.notef("%s stayed: %s\n", s.ID, term.Escape(s.Error))
+	}
+	left := r.matched - r.done - r.gone - len(r.stayed)
+	resume := fmt.Sprintf("eventbus dlq %s %s%s", bc.verb, b.Flag(), filterArgs(bc.q))
+	if bc.rate != 0 {
+		resume += fmt.Sprintf(" --rate %g", bc.rate)
+	}
+	if bc.stopAfter != 0 {
+		resume += fmt.Sprintf(" --stop-after-failures %d", bc.stopAfter)
+	}
+	switch {
+	case interrupted:
+		return failed("to continue: "+resume, "interrupted: %s left", plural(left, "letter"))
+	case err != nil:
+		return fmt.Errorf("%w; %s left; to continue: %s", err, plural(left, "letter"), resume)
+	case r.stoppedAfterFailures:
+		return failed("find the cause, then continue: "+resume, "stopped after %s: %s left", plural(r.failures, "failure"), plural(left, "letter"))
+	case len(r.stayed) > 0:
+		return failed("'eventbus dlq list' shows the letters", "%s could not be replayed", plural(len(r.stayed), "letter"))
+	}
+	return nil
+}
+
+// showPreview prints what an operation would do.
+func (a *app) showPreview(bc *bulkCommand, p *eventbus.ReplayPreview) {
+	if p.Matched == 0 {
+		return
+	}
+	a.notef("%s match%s", plural(p.Matched, "letter"), map[bool]string{true: "es"}[p.Matched == 1])
+	if !p.Oldest.IsZero() {
+		a.notef(", died from %s to %s", timeText(p.Oldest), timeText(p.Newest))
+	}
+	a.notef("\n")
+	if bc.verb != "replay" {
+		return
+	}
+	if p.Again > 0 {
+		a.notef("%s replayed before\n", plural(p.Again, "event"))
+	}
+	if p.Missing > 0 {
+		a.notef("%s would stay: a subscription does not exist\n", plural(p.Missing, "letter"))
+	}
+	for _, t := range p.Targets {
+		state := ""
+		if t.Exists {
+			state = fmt.Sprintf(", circuit %s", t.Circuit)
+			if t.Paused {
+				state += ", paused"
+			}
+			if n := t.Held + t.Throttled; n > 0 {
+				state += fmt.Sprintf(", %s parked", count(n))
+			}
+		}
+		a.notef("  to %s: %s%s\n", term.Escape(t.Subscription), plural(t.Letters, "letter"), state)
+	}
+	if p.Examined < p.Matched {
+		a.notef("  (of the newest %s)\n", plural(p.Examined, "letter"))
+	}
+}

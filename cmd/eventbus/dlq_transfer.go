@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"bufio"
+
+	"github.com/spf13/cobra"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+)
+
+func (a *app) dlqExport() *cobra.Command {
+	var q eventbus.LetterQuery
+	var output, format string
+	c := &cobra.Command{
+		Use:   "export",
+		Short: "Write dead letters as JSON lines or CSV, oldest first",
+		Long: `Write dead letters as JSON lines or CSV, oldest first.
+
+Both have the payloads. 'dlq import' reads JSON lines. In CSV, a text that a
+spreadsheet would take for a formula begins with an apostrophe.`,
+		Example: `  eventbus dlq export --type 'order.*' --output letters.jsonl
+  eventbus dlq export --format csv > letters.csv`,
+		Args: cobra.NoArgs,
+	}
+	filterFlags(c, &q)
+	c.Flags().StringVar(&output, "output", "", "`FILE` to make, readable by you only; the standard output without it")
+	c.Flags().StringVar(&format, "format", "jsonl", "`FORMAT`: jsonl or csv")
+	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
+		if format != "jsonl" && format != "csv" {
+			return usage("give jsonl or csv", "--format %q is unknown", format)
+		}
+		if output == "" {
+			return a.export(ctx, b, a.out, q, format)
+		}
+		f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		err = a.export(ctx, b, f, q, format)
+		if err == nil {
+			err = f.Sync()
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			err = errors.Join(err, os.Remove(output)) // a part would look like the whole
+		}
+		return err
+	})
+}
+
+func (a *app) export(ctx context.Context, b backend, w io.Writer, q eventbus.LetterQuery, format string) error {
+	buffered := bufio.NewWriterSize(w, 64<<10)
+	var to io.Writer = &jsonLines{w: buffered}
+	var table *csvLetters
+	if format == "csv" {
+		table = newCSVLetters(buffered)
+		to = table
+	}
+	report, err := b.Export(ctx, to, q)
+	if table != nil {
+		table.out.Flush()
+		err = errors.Join(err, table.out.Error())
+	}
+	err = errors.Join(err, buffered.Flush())
+	a.notef("exported %s of %s", count(report.Exported), plural(report.Matched, "letter"))
+	if report.Gone > 0 {
+		a.notef(", %s gone meanwhile", count(report.Gone))
+	}
+	a.notef("\n")
+	for _, u := range report.Unexported {
+		a.notef("%s cannot be exported: %s\n", u.ID, term.Escape(u.Err.Error()))
+	}
+	if err == nil && len(report.Unexported) > 0 {
+		err = failed("'eventbus dlq show ID' shows these letters", "%s not exported", plural(len(report.Unexported), "letter"))
+	}
+	return err
+}
+
+// jsonLines escapes the lines of an export for terminals.
+type jsonLines struct{ w io.Writer }
+
+func (j *jsonLines) Write(line []byte) (int, error) {
+	if _, err := j.w.Write(term.EscapeJSON(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// csvLetters converts the lines of an export to CSV. Each call of Write is a line.
+type csvLetters struct{ out *csv.Writer }
+
+var csvColumns = []string{
+	"id", "died_at", "type", "event_id", "key", "subscription", "reason", "attempts", "replays", "class", "error", "fingerprint", "published", "payload",
+}
+
+func newCSVLetters(w io.Writer) *csvLetters {
+	c := &csvLetters{csv.NewWriter(w)}
+	_ = c.out.Write(csvColumns) // the writer keeps its error
+	return c
+}
+
+func (c *csvLetters) Write(line []byte) (int, error) {
+	l, err := decodeLetter(line)
+	if err != nil {
+		return 0, err
+	}
+	class := ""
+	if n := len(l.Failures); n > 0 {
+		class = l.Failures[n-1].Class
+	}
+	row := []string{
+		l.ID.String(), timeText(l.DiedAt), l.Event.Type, l.Event.ID.String(), l.Event.Key, l.Subscription, string(l.Reason),
+		fmt.Sprint(l.Attempts), fmt.Sprint(l.Replays), class, lastError(&l), l.Fingerprint, timeText(l.Event.Time), string(payloadBytes(l.Event.Payload)),
+	}
+	for i := range row {
+		row[i] = csvCell(row[i])
+	}
+	if err := c.out.Write(row); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// csvCell returns a text that a spreadsheet shows as a text. It puts an apostrophe before a text that begins
+// like a formula, and escapes control characters but newlines and tabs.
+func csvCell(s string) string {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
+	if s = term.EscapeLines(s); s != "" && strings.ContainsRune("=+-@\t\n＝＋－＠", firstRune(s)) {
+		return "'" + s
+	}
+	return s
+}
+
+func firstRune(s string) rune {
+	r, _ := utf8.DecodeRuneInString(s)
+	return r
+}
+
+// decodeLetter decodes a letter from JSON and keeps the bytes of its payloads.
+func decodeLetter(text []byte) (eventbus.DeadLetter, error) {
+	var l eventbus.DeadLetter
+	in := struct {
+		*eventbus.DeadLetter
+		Event struct {
+			eventbus.Event
+			Payload json.RawMessage `json:"payload"`
+		} `json:"event"`
+		Original json.RawMessage `json:"original"`
+	}{DeadLetter: &l}
+	if err := json.Unmarshal(text, &in); err != nil {
+		return l, err
+	}
+	l.Event, l.Event.Payload, l.Original = in.Event.Event, rawPayload(in.Event.Payload), rawPayload(in.Original)
+	return l, nil
+}
+
+func rawPayload(text json.RawMessage) any {
+	if text == nil || bytes.Equal(text, []byte("null")) {
+		return nil
+	}
+	return text
+}
+
+func (a *app) dlqImport() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "import [FILE]",
+		Short: "Add the dead letters that export wrote as JSON lines",
+		Long: `Add the dead letters that export wrote as JSON lines.
+
+It adds all letters of the file, or of the standard input without one, or none.
+It skips letters that are there already, so an import can be repeated.`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	a.orderFlags(c)
+	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		in := a.in
+		if len(args) == 1 {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close() //nolint:errcheck // it was only read
+			in = f
+		}
+		report, err := b.Import(ctx, in, a.operator())
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(report)
+		}
+		a.printf("imported %s, skipped %s\n", plural(report.Imported, "letter"), count(report.Skipped))
+		return nil
+	})
+}

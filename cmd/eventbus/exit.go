@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+	"github.com/surebus/eventbus/store/sqlite"
+)
+
+// The exit codes. exitCodes documents them.
+const (
+	exitOK       = 0
+	exitFailure  = 1
+	exitUsage    = 2
+	exitNotFound = 3
+	exitConflict = 4
+	exitDamaged  = 5
+)
+
+const exitCodes = `The command ends with one of these codes:
+
+  0  success
+  1  any other failure, an interrupt, or letters that could not be replayed
+  2  usage: an unknown flag, a missing or invalid argument, no confirmation
+  3  not found: no such letter, event, subscription or file
+  4  conflict: the state changed meanwhile, or another process holds the file
+  5  damaged: the file is damaged, or is not a store
+`
+
+// failure is an error with its exit code and what to do next.
+type failure struct {
+	code int
+	err  error
+	next string // what to do, or ""
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+func usage(next, format string, args ...any) error {
+	return &failure{exitUsage, fmt.Errorf(format, args...), next}
+}
+
+func conflict(next, format string, args ...any) error {
+	return &failure{exitConflict, fmt.Errorf(format, args...), next}
+}
+
+func notFound(next, format string, args ...any) error {
+	return &failure{exitNotFound, fmt.Errorf(format, args...), next}
+}
+
+func failed(next, format string, args ...any) error {
+	return &failure{exitFailure, fmt.Errorf(format, args...), next}
+}
+
+// known are the errors of the bus and the store, with what to do. The first one that matches counts.
+var known = []struct {
+	err  error
+	code int
+	next string
+}{
+	{eventbus.ErrNotFound, exitNotFound, "the letter may have been replayed or purged: see 'eventbus audit' and 'eventbus dlq list'"},
+	{eventbus.ErrUnknownEvent, exitNotFound, "check the id: an event that was handled leaves the bus after a while"},
+	{eventbus.ErrNotScheduled, exitConflict, "'eventbus events show ID' shows what became of the event"},
+	{eventbus.ErrNoSubscription, exitConflict, "'eventbus subs list' shows the subscriptions"},
+	{eventbus.ErrCircuitDisabled, exitConflict, "'eventbus subs pause NAME' holds the deliveries without a circuit"},
+	{sqlite.ErrSchemaTooNew, exitFailure, "use the eventbus command of the version that the program was built with"},
+	{sqlite.ErrNotMigrated, exitFailure, "open the file with the program once: it migrates the schema"},
+	{sqlite.ErrLocked, exitConflict, "stop the other process, or use its admin page: --url"},
+	{sqlite.ErrBusy, exitConflict, "try again: another process was writing for a long time"},
+	{sqlite.ErrFull, exitFailure, "make room on the disk and try again"},
+	{sqlite.ErrReplaced, exitConflict, "run the command again: the file is another one now"},
+	{sqlite.ErrNetworkFileSystem, exitFailure, "run the command on the host of the file system"},
+	{fs.ErrPermission, exitFailure, "run the command as the user of the program: sudo -u USER eventbus ..."},
+	{syscall.EROFS, exitFailure, "the file system is read-only: copy the file with its -wal to another one"},
+	{fs.ErrNotExist, exitNotFound, "check the path: the program that runs the bus creates the store"},
+	{fs.ErrExist, exitConflict, "give another path: the command overwrites no file"},
+	{context.DeadlineExceeded, exitFailure, "try again"},
+	{context.Canceled, exitFailure, "run the command again to continue"},
+}
+
+// describe returns an error with its exit code and what to do next. began is whether the command has begun:
+// errors before that are errors of usage.
+func describe(err error, began bool) *failure {
+	if f := (*failure)(nil); errors.As(err, &f) {
+		return &failure{f.code, err, f.next}
+	}
+	if !began {
+		return &failure{exitUsage, err, "see 'eventbus help'"}
+	}
+	var (
+		option  *eventbus.OptionError
+		pattern *eventbus.PatternError
+		invalid *eventbus.EventError
+		line    *eventbus.ImportError
+		corrupt *sqlite.CorruptError
+		path    *sqlite.PathError
+	)
+	switch {
+	case errors.As(err, &option):
+		return &failure{exitUsage, fmt.Errorf("%s %s: %s", flagOf(option.Option), option.Value, option.Reason), "correct the argument; --help explains it"}
+	case errors.As(err, &pattern), errors.As(err, &invalid):
+		return &failure{exitUsage, err, "correct the argument; --help explains it"}
+	case errors.As(err, &line):
+		return &failure{exitFailure, err, "nothing was imported: correct the line, or export the letters again"}
+	case errors.As(err, &corrupt):
+		return &failure{exitDamaged, err, "copy the file with its -wal and -lease before anything else, then run 'eventbus verify', and restore a backup"}
+	case errors.As(err, &path):
+		return &failure{exitFailure, err, "give another path"}
+	}
+	for _, k := range known {
+		if errors.Is(err, k.err) {
+			return &failure{k.code, err, k.next}
+		}
+	}
+	return &failure{exitFailure, err, "run the command again; if it fails again, 'eventbus verify' checks the store"}
+}
+
+// flagOf returns the flag for an option of the Go API, such as --metadata-name for
+// LetterQuery.MetadataName.
+func flagOf(option string) string {
+	switch option {
+	case "Because":
+		return "--because"
+	case "StopAfter":
+		return "--stop-after-failures"
+	case "HoldUntil":
+		return "TIME"
+	}
+	if _, field, found := strings.Cut(option, "."); found {
+		option = field
+	}
+	var b strings.Builder
+	b.WriteString("-")
+	for _, r := range option {
+		if unicode.IsUpper(r) {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// report prints a failure.
+func (a *app) report(f *failure) {
+	text := strings.TrimPrefix(f.Error(), "eventbus: ")
+	fmt.Fprintf(a.err, "eventbus: %s\n", term.EscapeLines(text))
+	if f.next != "" {
+		fmt.Fprintf(a.err, "next: %s\n", term.EscapeLines(f.next))
+	}
+}
+
+// env returns an environment variable without surrounding space.
+func env(name string) string { return strings.TrimSpace(os.Getenv(name)) }

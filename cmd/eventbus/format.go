@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+)
+
+// timeText returns a time for people, in UTC.
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// count returns a number with separators: 1,234,567.
+func count[T int | int64](n T) string {
+	s := strconv.FormatInt(int64(n), 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// plural returns a number with its noun.
+func plural[T int | int64](n T, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return count(n) + " " + noun + "s"
+}
+
+// payloadBytes returns the bytes of a payload. It is nil for none.
+func payloadBytes(payload any) []byte {
+	switch p := payload.(type) {
+	case nil:
+		return nil
+	case json.RawMessage:
+		return p
+	case eventbus.EncodedPayload:
+		return p
+	}
+	text, _ := json.Marshal(payload) // it was decoded from JSON
+	return text
+}
+
+// payloadSize describes a payload without showing it.
+func payloadSize(payload any) string {
+	b := payloadBytes(payload)
+	if b == nil {
+		return "none"
+	}
+	sum := sha256.Sum256(b)
+	return fmt.Sprintf("%s, sha256 %x", plural(len(b), "byte"), sum[:8])
+}
+
+// payloadText returns a payload for people: JSON indented, other text as it is, and other bytes in base64.
+func payloadText(payload any) string {
+	b := payloadBytes(payload)
+	var indented bytes.Buffer
+	switch {
+	case b == nil:
+		return "none"
+	case json.Indent(&indented, b, "", "  ") == nil:
+		return term.EscapeLines(indented.String())
+	case utf8.Valid(b):
+		return term.EscapeLines(string(b))
+	}
+	return "base64 " + base64.StdEncoding.EncodeToString(b)
+}
+
+// indent puts a prefix before each line of a text.
+func indent(text, prefix string) string {
+	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix)
+}
+
+// withoutPayload returns a letter whose payloads are left out.
+func withoutPayload(l eventbus.DeadLetter) eventbus.DeadLetter {
+	l.Event.Payload, l.Original = nil, nil
+	return l
+}
+
+// lastError returns the text of the last failure.
+func lastError(l *eventbus.DeadLetter) string {
+	if n := len(l.Failures); n > 0 {
+		return l.Failures[n-1].Error
+	}
+	return ""
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	sqlite3 "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/store/sqlite"
+)
+
+// scriptCommands are the commands of the scripts besides those of testscript.
+var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
+	"mkstore":   makeStore,
+	"letters":   makeLetters,
+	"publish":   publish,
+	"serve-bus": serveBus,
+	"sql":       execSQL,
+	"flip":      flip,
+	"scrub":     scrub,
+	"code":      exitCode,
+	"lines":     countLines,
+	"mode":      fileMode,
+	"interrupt": interrupt,
+}
+
+// makeStore makes an empty store: mkstore FILE.
+func makeStore(ts *testscript.TestScript, _ bool, args []string) {
+	store, err := sqlite.Open(context.Background(), ts.MkAbs(args[0]))
+	ts.Check(err)
+	ts.Check(store.Close(context.Background()))
+}
+
+// Fixtures are of 2025. Other times are of the test.
+var now = regexp.MustCompile(`20(2[6-9]|[3-9]\d)-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z`)
+
+var spaces = regexp.MustCompile(` {2,}`)
+
+// scrub replaces the times of the test in the output of the last command, and copies it to a file: scrub
+// stdout FILE.
+func scrub(ts *testscript.TestScript, _ bool, args []string) {
+	text := now.ReplaceAllString(ts.ReadFile(args[0]), "TIME")
+	text = spaces.ReplaceAllString(text, "  ") // the width of columns depends on the times
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(text), 0o600))
+}
+
+// exitCode runs the command and checks its exit code: code 3 dlq show ID.
+func exitCode(ts *testscript.TestScript, _ bool, args []string) {
+	script := `"$@"; code=$?; test $code = ` + args[0] + ` || { echo "exit code $code, want ` + args[0] + `" >&2; exit 1; }`
+	ts.Check(ts.Exec("/bin/sh", append([]string{"-c", script, "sh", "eventbus"}, args[1:]...)...))
+}
+
+// makeLetters writes a number of letters as JSON lines: letters N FILE.
+func makeLetters(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `{"id":"01940000-0000-7000-9000-%012d","event":{"id":"01930000-0000-7000-9000-%012d","type":"order.placed","time":"2025-01-01T00:00:00Z"},`+
+			`"reason":"exhausted","subscription":"billing","attempts":1,"died_at":"2025-01-01T00:00:00Z"}`+"\n", i+1, i+1)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(b.String()), 0o600))
+}
+
+// countLines checks the number of lines of a file: lines FILE N.
+func countLines(ts *testscript.TestScript, _ bool, args []string) {
+	if n := strings.Count(ts.ReadFile(args[0]), "\n"); strconv.Itoa(n) != args[1] {
+		ts.Fatalf("%s has %d lines, want %s", args[0], n, args[1])
+	}
+}
+
+// interrupt runs the command, sends it SIGINT once a replay is in the audit, and checks that it ends with
+// the code 1.
+func interrupt(ts *testscript.TestScript, _ bool, args []string) {
+	script := `"$@" & pid=$!
+until eventbus audit --json | grep -q replay_matching; do kill -0 $pid || exit 1; done
+kill -INT $pid; wait $pid; test $? = 1`
+	ts.Check(ts.Exec("/bin/bash", append([]string{"-c", script, "sh", "eventbus"}, args...)...))
+}
+
+// publish publishes two events for the subscription mail, one of them scheduled, which no handler has
+// handled: publish FILE.
+func publish(ts *testscript.TestScript, _ bool, args []string) {
+	ctx := context.Background()
+	bus := openBus(ts, args[0])
+	for i, opts := range [][]eventbus.PublishOption{{eventbus.Key("o-1")}, {eventbus.At(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))}} {
+		id, err := eventbus.ParseEventID(fmt.Sprintf("01930000-0000-7000-8000-0000000000a%d", i+1))
+		ts.Check(err)
+		_, err = bus.Publish(ctx, "order.placed", map[string]int{"n": i}, append(opts, eventbus.ID(id))...)
+		ts.Check(err)
+	}
+	ts.Check(bus.Shutdown(ctx))
+}
+
+// openBus returns a bus with the subscription mail, which was not started.
+func openBus(ts *testscript.TestScript, path string) *eventbus.Bus {
+	store, err := sqlite.Open(context.Background(), ts.MkAbs(path))
+	ts.Check(err)
+	bus, err := eventbus.New(eventbus.WithStore(store))
+	ts.Check(err)
+	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("mail"))
+	ts.Check(err)
+	return bus
+}
+
+// serveBus runs a bus over a file until the script ends: serve-bus FILE.
+func serveBus(ts *testscript.TestScript, _ bool, args []string) {
+	bus := openBus(ts, args[0])
+	ts.Check(bus.Start(context.Background()))
+	ts.Defer(func() { ts.Check(bus.Shutdown(context.Background())) })
+}
+
+// execSQL runs statements on a database: sql FILE STATEMENTS.
+func execSQL(ts *testscript.TestScript, _ bool, args []string) {
+	conn, err := sqlite3.OpenConn(ts.MkAbs(args[0]))
+	ts.Check(err)
+	err = sqlitex.ExecuteScript(conn, args[1], nil)
+	ts.Check(conn.Close())
+	ts.Check(err)
+}
+
+// flip flips a bit of the first byte of each occurrence of a text in a file: flip FILE TEXT.
+func flip(ts *testscript.TestScript, _ bool, args []string) {
+	data, err := os.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if !bytes.Contains(data, []byte(args[1])) {
+		ts.Fatalf("%s does not contain %q", args[0], args[1])
+	}
+	other := []byte(args[1])
+	other[0] ^= 1
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), bytes.ReplaceAll(data, []byte(args[1]), other), 0o600))
+}
+
+// fileMode checks the permissions of a file: mode FILE OCTAL.
+func fileMode(ts *testscript.TestScript, _ bool, args []string) {
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%o", info.Mode().Perm()); got != args[1] {
+		ts.Fatalf("%s has the mode %s, want %s", args[0], got, args[1])
+	}
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+)
+
+func (a *app) subsCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "subs",
+		Short: "List subscriptions; pause, resume, hold, trip and reset them",
+		Long: `List subscriptions; pause, resume, hold, trip and reset them.
+
+With --store, the command knows the subscriptions that the file names. It knows
+circuits and latency with --url only. A running bus carries out an order within
+250 ms. Otherwise the next bus does.`,
+	}
+	c.AddCommand(
+		a.subsList(), a.subsShow(),
+		a.subsOrder("pause NAME", "Hold the deliveries of a subscription until resume", eventbus.AuditPause, "paused"),
+		a.subsOrder("hold-until NAME TIME", "Hold the deliveries of a subscription until a time", eventbus.AuditHoldUntil, "holds"),
+		a.subsOrder("resume NAME", "End pause and hold-until", eventbus.AuditResume, "resumed"),
+		a.subsOrder("trip NAME", "Open the circuit of a subscription", eventbus.AuditTrip, "tripped"),
+		a.subsOrder("reset NAME", "Close the circuit of a subscription", eventbus.AuditReset, "reset"),
+	)
+	return group(c)
+}
+
+func (a *app) subsList() *cobra.Command {
+	c := &cobra.Command{Use: "list", Short: "List the subscriptions", Args: cobra.NoArgs}
+	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
+		all, err := b.Subscriptions(ctx)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			for i := range all.List {
+				if err := a.printJSON(all.List[i]); err != nil {
+					return err
+				}
+			}
+		} else if err := a.subscriptionTable(b, all); err != nil {
+			return err
+		}
+		a.notef("%s", plural(len(all.List), "subscription"))
+		if !all.Known.IsZero() {
+			a.notef(", as of %s", timeText(all.Known))
+		}
+		a.notef("\n")
+		return nil
+	})
+}
+
+func (a *app) subscriptionTable(b backend, all subscriptions) error {
+	if _, offline := b.(*storeBackend); offline {
+		t := term.NewTable(term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "PATTERN", Min: 8}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "ORDER", Min: 12})
+		for _, s := range all.List {
+			t.Add(s.Subscription, s.Pattern, count(s.Parked), orderText(s.Order))
+		}
+		return a.printTable(t)
+	}
+	t := term.NewTable(
+		term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "CIRCUIT"}, term.Column{Name: "OK", Right: true}, term.Column{Name: "FAILED", Right: true},
+		term.Column{Name: "RUNNING", Right: true, Drop: true}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "P50", Right: true, Drop: true},
+		term.Column{Name: "P99", Right: true, Drop: true}, term.Column{Name: "ORDER", Min: 8, Drop: true}, term.Column{Name: "LAST ERROR", Min: 10, Drop: true},
+	)
+	for _, s := range all.List {
+		m := s.Metrics
+		t.Add(s.Subscription, m.Circuit.String(), count(m.Successes), count(m.Failures), count(m.Running), count(m.Held+m.Throttled),
+			duration(m.Latency.P50), duration(m.Latency.P99), orderText(s.Order), m.LastError)
+	}
+	return a.printTable(t)
+}
+
+// duration returns a duration with about three digits.
+func duration(d time.Duration) string {
+	const digits = 1000
+	unit := time.Duration(1)
+	for d/unit >= digits {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+// orderText describes the last order to a subscription.
+func orderText(o *eventbus.Order) string {
+	if o == nil {
+		return ""
+	}
+	var parts []string
+	switch {
+	case o.Pause && !o.Until.IsZero():
+		parts = append(parts, "holds until "+timeText(o.Until))
+	case o.Pause:
+		parts = append(parts, "paused")
+	}
+	if o.Trip {
+		parts = append(parts, "tripped")
+	}
+	if parts == nil {
+		return ""
+	}
+	text := strings.Join(parts, ", ") + " at " + timeText(o.At)
+	if o.By != "" {
+		text += " by " + o.By
+	}
+	if o.Why != "" {
+		text += ": " + o.Why
+	}
+	return text
+}
+
+func (a *app) subsShow() *cobra.Command {
+	c := &cobra.Command{Use: "show NAME", Short: "Show a subscription", Args: cobra.ExactArgs(1)}
+	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		all, err := b.Subscriptions(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(all.List, func(s subscription) bool { return s.Subscription == args[0] })
+		if i < 0 {
+			return notFound("'eventbus subs list' shows the names", "no subscription %q in %s", args[0], b.Where())
+		}
+		s := &all.List[i]
+		if a.json {
+			return a.printJSON(s)
+		}
+		a.showSubscription(s)
+		if !all.Known.IsZero() {
+			a.notef("as of %s\n", timeText(all.Known))
+		}
+		return nil
+	})
+}
+
+func (a *app) showSubscription(s *subscription) {
+	field := func(name, value string) {
+		if value != "" {
+			a.printf("%-13s %s\n", name, term.Escape(value))
+		}
+	}
+	field("subscription", s.Subscription)
+	field("pattern", s.Pattern)
+	field("order", orderText(s.Order))
+	m := s.Metrics
+	if m == nil {
+		field("parked", count(s.Parked))
+		return
+	}
+	field("circuit", fmt.Sprintf("%s, opened %s times", m.Circuit, count(m.CircuitOpens)))
+	field("successes", count(m.Successes))
+	field("failures", fmt.Sprintf("%s, of these %s timeouts and %s panics", count(m.Failures), count(m.Timeouts), count(m.Panics)))
+	field("running", count(m.Running))
+	field("held", count(m.Held))
+	field("throttled", count(m.Throttled))
+	if m.Latency.Samples > 0 {
+		field("latency", fmt.Sprintf("p50 %s, p90 %s, p99 %s, max %s", duration(m.Latency.P50), duration(m.Latency.P90), duration(m.Latency.P99), duration(m.Latency.Max)))
+	}
+	field("options", fmt.Sprintf("timeout %s, concurrency %d, line %d, %s when open, %s when full",
+		m.Options.Timeout, m.Options.Concurrency, m.Options.LineCapacity, m.Options.WhenOpen, m.Options.WhenFull))
+	if !m.LastFailed.IsZero() {
+		field("last failure", timeText(m.LastFailed)+"  "+m.LastError)
+	}
+}
+
+func (a *app) subsOrder(use, short string, action eventbus.AuditAction, past string) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(strings.Count(use, " "))}
+	if action == eventbus.AuditHoldUntil {
+		c.Long = short + ".\n\nTIME is a time such as 2026-11-25T06:00:00Z, or a duration from now such as 90m."
+	}
+	a.orderFlags(c)
+	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		o := order{action: action}
+		if len(args) > 1 {
+			var err error
+			if o.until, err = parseTime(args[1], 1); err != nil {
+				return usage("see 'eventbus subs hold-until --help'", "TIME %q: %w", args[1], err)
+			}
+		}
+		if err := checkName(args[0]); err != nil {
+			return err
+		}
+		if err := b.Order(ctx, args[0], o, a.operator()); err != nil {
+			return err
+		}
+		if a.json {
+			return a.printJSON(struct {
+				Subscription string    `json:"subscription"`
+				Action       string    `json:"action"`
+				Until        time.Time `json:"until,omitzero"`
+			}{args[0], string(action), o.until})
+		}
+		a.printf("%s %s", term.Escape(args[0]), past)
+		if !o.until.IsZero() {
+			a.printf(" until %s", timeText(o.until))
+		}
+		a.printf("\n")
+		return nil
+	})
+}
+
+// checkName refuses a name that no subscription can have.
+func checkName(name string) error {
+	const most = 255
+	if name == "" || len(name) > most || term.Escape(name) != name {
+		return usage("'eventbus subs list' shows the names", "subscription %q: a name has 1 to %d bytes without control characters", name, most)
+	}
+	return nil
+}

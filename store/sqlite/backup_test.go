@@ -1,0 +1,71 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+func TestBackup_IsAStore(t *testing.T) {
+	path, copied := filled(t), testPath(t)
+	s := openAt(t, path)
+	claimed, err := s.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1000})
+	require.NoError(t, err)
+	require.Len(t, claimed.Records, 200)
+	require.NoError(t, s.Backup(t.Context(), copied))
+	bury(t, s, letterFor("later", eventbus.ReasonCrash, "e"))
+	require.Empty(t, problems(verifyAt(t, path)))
+	if runtime.GOOS != "windows" {
+		info, err := os.Stat(copied)
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o600), info.Mode())
+	}
+
+	b := openAt(t, copied)
+	report, err := b.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, VerifyReport{Records: 200, Letters: 50}, report)
+	claimed, err = b.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1000})
+	require.NoError(t, err)
+	require.Len(t, claimed.Records, 200)
+	for _, r := range claimed.Records {
+		require.Zero(t, r.Crashes, "the bus of the backup did not crash")
+	}
+}
+
+func TestBackup_OverwritesNothing(t *testing.T) {
+	s := openAt(t, filled(t))
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	require.NoError(t, os.WriteFile(at("file"), []byte("mine"), 0o600))
+	require.NoError(t, os.WriteFile(at("new-lease"), []byte("mine"), 0o600))
+	paths := []string{"", at("file"), at("new"), dir}
+	if os.Symlink(at("target"), at("link")) == nil {
+		paths = append(paths, at("link"))
+	}
+	for _, path := range paths {
+		var refused *PathError
+		require.ErrorAs(t, s.Backup(t.Context(), path), &refused, path)
+	}
+	require.ErrorIs(t, s.Backup(t.Context(), at("missing/file")), fs.ErrNotExist)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Backup(ctx, at("cancelled")), context.Canceled)
+	content, err := os.ReadFile(at("file"))
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(content))
+	for _, name := range []string{"target", "new", "cancelled"} {
+		_, err := os.Lstat(at(name))
+		require.True(t, errors.Is(err, fs.ErrNotExist), name)
+	}
+	closeStore(t, s)
+	require.ErrorIs(t, s.Backup(t.Context(), at("closed")), eventbus.ErrStoreClosed)
+}

@@ -1,0 +1,156 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+func verifyAt(t *testing.T, path string) VerifyReport {
+	t.Helper()
+	s := openAt(t, path, Beside())
+	defer closeStore(t, s)
+	report, err := s.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	return report
+}
+
+// execAt runs statements on a closed database.
+func execAt(t *testing.T, path string, statements ...string) {
+	t.Helper()
+	c, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite)
+	require.NoError(t, err)
+	for _, sql := range statements {
+		require.NoError(t, query(c, sql, nil), sql)
+	}
+	require.NoError(t, c.Close())
+}
+
+func problems(r VerifyReport) string {
+	var b strings.Builder
+	for _, p := range r.Problems {
+		b.WriteString(p.Error() + "\n")
+	}
+	return b.String()
+}
+
+func TestVerify_SoundFiles(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path, WithHistory(1e15))
+	for _, r := range []*eventbus.Record{
+		ready("a"), ready(""),
+		with(ready(""), func(r *eventbus.Record) { r.State, r.Due = eventbus.RecordWaiting, t0 }),
+		with(ready(""), func(r *eventbus.Record) { r.State, r.Due, r.Scheduled = eventbus.RecordScheduled, t0, t0 }),
+		with(ready(""), func(r *eventbus.Record) { r.State, r.Door = eventbus.RecordParked, "mail" }),
+	} {
+		accept(t, s, r)
+	}
+	bury(t, s, letterFor("mail", eventbus.ReasonCrash, "e"))
+	require.NoError(t, submit(s, &eventbus.Batch{
+		Remember: []eventbus.Dedupe{{Key: "k", Event: eventbus.NewEventID(), Expires: t0.AddDate(1, 0, 0)}},
+		Orders:   []eventbus.Order{{Subscription: "mail", Pause: true, At: t0}},
+		Audit:    []eventbus.AuditEntry{{Action: eventbus.AuditPause, At: t0}},
+	}))
+	var last VerifyProgress
+	report, err := s.Verify(t.Context(), func(p VerifyProgress) { last = p })
+	require.NoError(t, err)
+	require.True(t, report.IsSound(), problems(report))
+	require.Equal(t, VerifyReport{Records: 5, Letters: 1, Others: 3}, report)
+	require.EqualValues(t, 9, last.Rows)
+	require.EqualValues(t, 9, last.Total)
+	require.Empty(t, problems(verifyAt(t, path)), "beside a store with the lease")
+	crash(t, s)
+	require.Empty(t, problems(verifyAt(t, path)), "after a crash")
+	closeStore(t, openAt(t, path))
+	require.Empty(t, problems(verifyAt(t, path)), "with the crash recorded")
+}
+
+func TestVerify_ReportsDamage(t *testing.T) {
+	sound := filled(t)
+	require.Empty(t, problems(verifyAt(t, sound)))
+	for name, c := range map[string]struct {
+		damage func(t *testing.T, path string)
+		want   string
+	}{
+		"flipped byte of a record": {flipAll(strings.Repeat("p", 100)), "table record, row 1 is corrupt: the row does not match its checksum"},
+		"flipped byte of a letter": {flipAll(strings.Repeat("e", 300)), "table letter"},
+		"flipped byte of an index": {flipIndex, "missing from index"},
+		"missing letter":           {execs("DELETE FROM letter WHERE num = 1"), "the books do not balance: 50 letters are counted, and 49 are there"},
+		"missing record":           {execs("DELETE FROM record WHERE ref = 1"), "[200 0 0 0] records by state are counted, and [199 0 0 0] are there"},
+		"other state":              {execs("UPDATE record SET kind = 1 WHERE ref = 1"), "row 1 is corrupt: the row does not match its checksum"},
+		"lease of the future":      {execs("UPDATE record SET owner = 99 WHERE ref = 1"), "its lease 99 has not begun"},
+		"damaged order":            {execs(`INSERT INTO orders VALUES ('mail', x'7b7d', 0)`), "table orders, row mail"},
+		"damaged audit":            {execs(`INSERT INTO audit VALUES (1, x'7b7d', 0)`), "table audit, row 1"},
+		"damaged id":               {execs(`INSERT INTO dedupe VALUES ('', 'k', x'00', '', 'soon')`), "table dedupe, row k"},
+		"damaged history":          {execs(`INSERT INTO history VALUES (1, x'00', '', '', 'gone', 'soon')`), "table history, row 1"},
+		"crash of the future":      {execs(`INSERT INTO crash VALUES (99, 0)`), "table crash, row 99"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := testPath(t)
+			for _, suffix := range []string{"", leaseSuffix} {
+				content, err := os.ReadFile(sound + suffix)
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(path+suffix, content, 0o600))
+			}
+			c.damage(t, path)
+			report := verifyAt(t, path)
+			require.False(t, report.IsSound())
+			require.Contains(t, problems(report), c.want)
+		})
+	}
+}
+
+func execs(statements ...string) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) { execAt(t, path, statements...) }
+}
+
+// flipAll returns a function that flips a bit in each occurrence of a text in a file, also in those that
+// earlier versions of a page have left.
+func flipAll(text string) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Contains(t, string(content), text)
+		flipped := []byte(text)
+		flipped[0] ^= 1
+		require.NoError(t, os.WriteFile(path, bytes.ReplaceAll(content, []byte(text), flipped), 0o600))
+	}
+}
+
+// flipIndex flips a bit of a name in an index of letters: there, the names of the reasons follow each other.
+func flipIndex(t *testing.T, path string) {
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	at := 0
+	for i := 0; ; {
+		next := bytes.Index(content[i:], []byte("exhausted"))
+		if next < 0 {
+			break
+		}
+		if next < 64 { // rows of the table are longer
+			at = i + next
+		}
+		i += next + 1
+	}
+	require.Positive(t, at)
+	content[at] ^= 1
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+}
+
+func TestVerify_Ends(t *testing.T) {
+	s := openAt(t, filled(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := s.Verify(ctx, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	closeStore(t, s)
+	_, err = s.Verify(t.Context(), nil)
+	require.ErrorIs(t, err, eventbus.ErrStoreClosed)
+}
