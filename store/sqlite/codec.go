@@ -269,3 +269,22 @@ func encodeJSON(v any) (body []byte, crc int64, err error) {
 	body, err = json.Marshal(v)
 	return body, int64(crc32.Checksum(body, castagnoli)), err
 }
+
+// scanOrder reads a row of subscription, body and crc.
+func (s *Store) scanOrder(stmt *sqlite3.Stmt) (o eventbus.Order, err error) {
+	body := columnBytes(stmt, 1)
+	err = json.Unmarshal(body, &o)
+	if int64(crc32.Checksum(body, castagnoli)) != stmt.ColumnInt64(2) || err != nil || o.Subscription != stmt.ColumnText(0) {
+		return o, &CorruptError{Path: s.path, Table: "orders", Row: stmt.ColumnText(0), Detail: "the row does not match its checksum"}
+	}
+	return o, nil
+}
+
+// scanCatalog reads a row of body and crc.
+func (s *Store) scanCatalog(stmt *sqlite3.Stmt) (*eventbus.Catalog, error) {
+	catalog, body := new(eventbus.Catalog), columnBytes(stmt, 0)
+	if crc := int64(crc32.Checksum(body, castagnoli)); crc != stmt.ColumnInt64(1) || json.Unmarshal(body, catalog) != nil {
+		return nil, &CorruptError{Path: s.path, Table: "catalog", Row: "1", Detail: "the row does not match its checksum"}
+	}
+	return catalog, nil
+}

@@ -2,10 +2,8 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,7 +18,7 @@ type VerifyReport struct {
 	// Rows that were read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
-	Others  int64 `json:"others"` // remembered ids, history, orders, audit, crashes
+	Others  int64 `json:"others"` // remembered ids, history, orders, catalog, audit, crashes
 	// Problems lists the damage, at most 100 of them, and More is the number of the others.
 	Problems []*CorruptError `json:"-"`
 	More     int64           `json:"more"`
@@ -170,6 +168,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		row       func(*sqlite3.Stmt) error
 	}{
 		{"orders", "SELECT subscription, body, crc FROM orders NOT INDEXED", v.order},
+		{"catalog", "SELECT body, crc FROM catalog", v.catalog},
 		{"audit", "SELECT number, body, crc FROM audit", v.audit},
 		{"dedupe", "SELECT key, length(event), expires FROM dedupe NOT INDEXED", v.dedupe},
 		{"history", "SELECT ref, length(event), settled_at, outcome FROM history NOT INDEXED", v.settled},
@@ -331,6 +330,11 @@ func (v *verification) order(stmt *sqlite3.Stmt) error {
 	return err
 }
 
+func (v *verification) catalog(stmt *sqlite3.Stmt) error {
+	_, err := v.store.scanCatalog(stmt)
+	return err
+}
+
 func (v *verification) audit(stmt *sqlite3.Stmt) error {
 	_, err := v.store.scanAudit(stmt)
 	return err
@@ -351,14 +355,4 @@ func (v *verification) settled(stmt *sqlite3.Stmt) error {
 		return &CorruptError{Path: v.store.path, Table: "history", Row: stmt.ColumnText(0), Detail: "the row has no valid id, time or outcome"}
 	}
 	return nil
-}
-
-// scanOrder reads a row of subscription, body and crc.
-func (s *Store) scanOrder(stmt *sqlite3.Stmt) (o eventbus.Order, err error) {
-	body := columnBytes(stmt, 1)
-	err = json.Unmarshal(body, &o)
-	if int64(crc32.Checksum(body, castagnoli)) != stmt.ColumnInt64(2) || err != nil || o.Subscription != stmt.ColumnText(0) {
-		return o, &CorruptError{Path: s.path, Table: "orders", Row: stmt.ColumnText(0), Detail: "the row does not match its checksum"}
-	}
-	return o, nil
 }
