@@ -30,6 +30,7 @@ func TestOverview_CountsMinutes(t *testing.T) {
 
 		_ = bus.die(t, 3)
 		time.Sleep(time.Minute)
+		synctest.Wait() // the minute is complete
 		_ = bus.die(t, 2)
 		o = get[admin.Overview](t, h, "/api/v1/overview")
 		require.Len(t, o.History, 2)
@@ -39,6 +40,7 @@ func TestOverview_CountsMinutes(t *testing.T) {
 		require.Equal(t, time.Minute, o.History[1].Start.Sub(o.History[0].Start))
 
 		time.Sleep(2 * time.Hour)
+		synctest.Wait()
 		o = get[admin.Overview](t, h, "/api/v1/overview")
 		require.Len(t, o.History, 60)
 		for i, m := range o.History[1:] {
