@@ -17,7 +17,8 @@ type backend interface {
 	Flag() string
 
 	Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error)
-	Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error)
+	// Letter returns a letter. Without payload, its payloads may be hidden.
+	Letter(ctx context.Context, id eventbus.LetterID, payload bool) (eventbus.DeadLetter, error)
 	Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error)
 	Preview(ctx context.Context, q eventbus.LetterQuery) (eventbus.ReplayPreview, error)
 

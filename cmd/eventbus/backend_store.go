@@ -73,7 +73,7 @@ func (b *storeBackend) Letters(ctx context.Context, q eventbus.LetterQuery) (eve
 	return b.bus.DLQ().List(ctx, q)
 }
 
-func (b *storeBackend) Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error) {
+func (b *storeBackend) Letter(ctx context.Context, id eventbus.LetterID, _ bool) (eventbus.DeadLetter, error) {
 	return b.bus.DLQ().Get(ctx, id)
 }
 

@@ -98,6 +98,9 @@ func (bc *bulkCommand) command(c *cobra.Command) *cobra.Command {
 }
 
 func (bc *bulkCommand) run(ctx context.Context, b backend, args []string) error {
+	if err := bc.app.checkOperator(b); err != nil {
+		return err
+	}
 	switch {
 	case !(bc.rate >= 0 && bc.rate <= math.MaxFloat64):
 		return usage("leave the flag out for no limit", "--rate %g: must be a finite number above 0", bc.rate)
@@ -130,7 +133,7 @@ func (bc *bulkCommand) ids(ctx context.Context, b backend, args []string) error 
 	}
 	if bc.dryRun {
 		for _, id := range ids {
-			if _, err := b.Letter(ctx, id); err != nil {
+			if _, err := b.Letter(ctx, id, false); err != nil {
 				return err
 			}
 		}

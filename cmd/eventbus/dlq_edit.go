@@ -36,11 +36,14 @@ event with the new payload. If the event dies again, the letter has both.`,
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show the difference, and change nothing")
 	a.orderFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
 		id, err := letterID(args[0])
 		if err != nil {
 			return err
 		}
-		l, err := b.Letter(ctx, id)
+		l, err := b.Letter(ctx, id, true)
 		if err != nil {
 			return err
 		}

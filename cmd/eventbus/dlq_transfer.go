@@ -186,6 +186,9 @@ It skips letters that are there already, so an import can be repeated.`,
 	}
 	a.orderFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
 		in := a.in
 		if len(args) == 1 {
 			f, err := os.Open(args[0])

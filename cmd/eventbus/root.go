@@ -128,6 +128,14 @@ func (a *app) orderFlags(c *cobra.Command) {
 	c.Flags().StringVar(&a.why, "because", "", "`REASON`, for the audit")
 }
 
+// checkOperator refuses --by where the server names the operator.
+func (a *app) checkOperator(b backend) error {
+	if _, remote := b.(*urlBackend); remote && a.byGiven {
+		return usage("leave --by out", "--by is for --store: %s names the operator by the credentials", b.Where())
+	}
+	return nil
+}
+
 func userName() string {
 	if name := env("USER"); name != "" {
 		return name

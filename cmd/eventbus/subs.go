@@ -178,6 +178,9 @@ func (a *app) subsOrder(use, short string, action eventbus.AuditAction, past str
 	}
 	a.orderFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
 		o := order{action: action}
 		if len(args) > 1 {
 			var err error
