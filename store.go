@@ -123,6 +123,9 @@ type Store interface {
 	// Limit. ctx bounds a scan.
 	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
 
+	// Catalog returns the catalog of the last batch that had one, or nil. It has what JSON keeps of it.
+	Catalog(ctx context.Context) (*Catalog, error)
+
 	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
 	Lookup(ctx context.Context, id EventID) ([]*Record, error)
 
@@ -304,6 +307,8 @@ type Batch struct {
 	Orders []Order
 	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
 	Audit []AuditEntry
+	// Catalog replaces the catalog. nil keeps it.
+	Catalog *Catalog
 }
 
 // Dedupe is a remembered id of an event.

@@ -41,6 +41,12 @@ func (b *Batch) CheckTimes() error {
 		if q := b.Audit[i].Query; q != nil {
 			c.add(q.Since, q.Until, q.PublishedSince, q.PublishedUntil)
 		}
+		if o := b.Audit[i].Outcome; o != nil {
+			c.add(o.BeganAt)
+		}
+	}
+	if b.Catalog != nil {
+		c.add(b.Catalog.At)
 	}
 	if c.bad.IsZero() {
 		return nil

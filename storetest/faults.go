@@ -14,7 +14,7 @@ const (
 	// NoFault applies the batch.
 	NoFault FaultKind = iota
 	// Refuse refuses the batch with a *RefusedError that fits its content, and goes on. A batch with
-	// only New, Forget, Bury, Orders and Audit is not refused: no rule of a store allows it.
+	// only New, Forget, Bury, Orders, Audit and Catalog is not refused: no rule of a store allows it.
 	Refuse
 	// FailBefore fails the store without applying the batch.
 	FailBefore

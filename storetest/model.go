@@ -37,6 +37,7 @@ type Model struct {
 	latest   time.Time // the latest Batch.Now: entries of remember that expire until then are unknown
 	orders   map[string]eventbus.Order
 	audit    []eventbus.AuditEntry // by Number
+	catalog  []byte                // JSON; nil for none
 }
 
 // row is a record with its lease.

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/surebus/eventbus"
@@ -75,6 +77,13 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 		c := deepCopy(e)
 		c.Number = int64(len(tx.audit)) + 1
 		tx.audit = append(tx.audit, c)
+	}
+	if b.Catalog != nil {
+		body, err := json.Marshal(b.Catalog)
+		if err != nil {
+			panic(fmt.Sprintf("storetest: catalog: %v", err))
+		}
+		tx.catalog = body
 	}
 	if b.Now.After(tx.latest) {
 		tx.latest = b.Now

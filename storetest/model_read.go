@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -219,6 +220,16 @@ func (s *modelStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
 		return nil, err
 	}
 	return s.model.ordersLocked(), nil
+}
+
+func (s *modelStore) Catalog(ctx context.Context) (c *eventbus.Catalog, err error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil || s.model.catalog == nil {
+		return nil, err
+	}
+	c = new(eventbus.Catalog)
+	return c, json.Unmarshal(s.model.catalog, c)
 }
 
 func (s *modelStore) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus.AuditPage, err error) {

@@ -42,6 +42,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Groups", groupTests},
 		{"Orders", orderTests},
 		{"Audit", auditTests},
+		{"Catalog", catalogTests},
 		{"Close", closeTests},
 		{"Watch", watchTests},
 		{"Concurrent", concurrentTests},

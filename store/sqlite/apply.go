@@ -157,6 +157,12 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		}
 		reach("batch: audited")
 	}
+	if b.Catalog != nil {
+		if err := tx.catalog(b.Catalog); err != nil {
+			return nil, err
+		}
+		reach("batch: cataloged")
+	}
 	return nil, nil
 }
 
@@ -400,13 +406,24 @@ func (tx *transaction) prune() error {
 	return err
 }
 
+// catalog replaces the catalog.
+func (tx *transaction) catalog(c *eventbus.Catalog) error {
+	body, crc, err := encodeJSON(c)
+	if err != nil {
+		return err
+	}
+	tx.bytes += len(body)
+	_, err = tx.w.exec("INSERT OR REPLACE INTO catalog (id, body, crc) VALUES (1, ?, ?)", body, crc)
+	return err
+}
+
 // order replaces the orders of a subscription.
 func (tx *transaction) order(o eventbus.Order) error {
 	if !o.Pause && !o.Trip {
 		_, err := tx.w.exec("DELETE FROM orders WHERE subscription = ?", o.Subscription)
 		return err
 	}
-	body, crc, err := encodeOrder(o)
+	body, crc, err := encodeJSON(o)
 	if err != nil {
 		return err
 	}
