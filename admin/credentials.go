@@ -1,0 +1,178 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// minToken is the least length of a bearer token, in bytes.
+const minToken = 16
+
+// Operator is someone who has a password or a token.
+type Operator struct {
+	Name    string   // of the Principal
+	Secret  string   // the password, or the token
+	Actions []Action // that the operator may perform; nil: all
+}
+
+// BasicAuth returns an authorizer for operators with a name and a password. Serve over TLS only: the browser
+// sends the password with each request.
+//
+// Every comparison takes the same time, whether the name or the password is wrong. After 5 failures, a peer gets a
+// *RateLimitError, also with the right password, and one more attempt each second.
+//
+// Errors: an *eventbus.OptionError without operators, for a repeated or invalid name, an unknown action, and
+// an empty password, such as one from an unset environment variable.
+func BasicAuth(operators ...Operator) (Authorizer, error) {
+	return newCredentials("BasicAuth", 1, `Basic realm="eventbus", charset="UTF-8"`, operators,
+		func(o Operator) string { return o.Name + ":" + o.Secret },
+		func(r *http.Request) (string, bool) {
+			name, password, given := r.BasicAuth()
+			return name + ":" + password, given
+		})
+}
+
+// BearerToken returns an authorizer for programs that send "Authorization: Bearer TOKEN". It is as BasicAuth
+// otherwise. A token has at least 16 bytes.
+//
+// Errors: those of BasicAuth, and an *eventbus.OptionError for a token that is too short.
+func BearerToken(operators ...Operator) (Authorizer, error) {
+	return newCredentials("BearerToken", minToken, `Bearer realm="eventbus"`, operators,
+		func(o Operator) string { return o.Secret },
+		func(r *http.Request) (string, bool) {
+			scheme, token, given := strings.Cut(r.Header.Get("Authorization"), " ")
+			return token, given && strings.EqualFold(scheme, "Bearer")
+		})
+}
+
+// credentials authorizes operators by what a request presents.
+type credentials struct {
+	operators []Operator // without secrets
+	digests   [][sha256.Size]byte
+	challenge string
+	presented func(*http.Request) (text string, given bool)
+	failures  limiter
+}
+
+// newCredentials returns an authorizer. text is what a request of an operator presents.
+func newCredentials(option string, minSecret int, challenge string, operators []Operator,
+	text func(Operator) string, presented func(*http.Request) (string, bool),
+) (Authorizer, error) {
+	c := &credentials{challenge: challenge, presented: presented}
+	for i, o := range operators {
+		refuse := func(reason string) (Authorizer, error) {
+			return nil, invalid(option, fmt.Sprintf("operator %d", i), reason)
+		}
+		switch {
+		case !validName(o.Name) || strings.Contains(o.Name, ":"):
+			return refuse("the name must have 1 to 255 bytes of UTF-8 without colons and control characters")
+		case slices.ContainsFunc(c.operators, func(x Operator) bool { return x.Name == o.Name }):
+			return refuse("another operator has the name; give each a name of its own, for the audit")
+		case len(o.Secret) < minSecret:
+			return refuse(fmt.Sprintf("the password or token must have at least %d bytes; is its environment variable set?", minSecret))
+		case slices.ContainsFunc(o.Actions, func(a Action) bool { return !slices.Contains(Actions(), a) }):
+			return refuse(fmt.Sprintf("an action is unknown; use those of %v", Actions()))
+		}
+		c.digests = append(c.digests, sha256.Sum256([]byte(text(o))))
+		o.Secret, o.Actions = "", slices.Clone(o.Actions)
+		c.operators = append(c.operators, o)
+	}
+	if len(operators) == 0 {
+		return nil, invalid(option, "none", "give at least one operator")
+	}
+	return c.authorize, nil
+}
+
+func (c *credentials) authorize(r *http.Request, action Action) (Principal, error) {
+	peer, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		peer = r.RemoteAddr
+	}
+	text, given := c.presented(r)
+	if !given { // a browser's first request has none
+		return Principal{}, &ChallengeError{c.challenge}
+	}
+	var who *Operator
+	if wait := c.failures.attempt(peer, func() bool {
+		who = c.operator(sha256.Sum256([]byte(text)))
+		return who != nil
+	}); wait > 0 {
+		return Principal{}, &RateLimitError{RetryAfter: wait}
+	}
+	switch {
+	case who == nil:
+		return Principal{}, &ChallengeError{c.challenge}
+	case who.Actions != nil && !slices.Contains(who.Actions, action):
+		return Principal{Name: who.Name}, ErrForbidden
+	}
+	return Principal{Name: who.Name}, nil
+}
+
+// operator returns the operator with a digest, or nil. It compares all of them, so that the time says nothing.
+func (c *credentials) operator(digest [sha256.Size]byte) (found *Operator) {
+	for i := range c.digests {
+		if subtle.ConstantTimeCompare(digest[:], c.digests[i][:]) == 1 {
+			found = &c.operators[i]
+		}
+	}
+	return found
+}
+
+// Limits of failed logins.
+const (
+	freeFailures  = 5
+	failureRefill = time.Second // until a further attempt is accepted
+	maxPeers      = 1024        // that are counted apart; the others share one count
+)
+
+// limiter counts the failed logins of each peer. The zero value is ready.
+type limiter struct {
+	mu    sync.Mutex           // guards peers; a leaf
+	peers map[string]time.Time // when each peer has no failure left that counts
+}
+
+// attempt calls check, which reports whether a peer's credentials are valid, or returns how long the peer must wait. The
+// lock is held during check, so that concurrent guesses are counted one by one.
+func (l *limiter) attempt(peer string, check func() bool) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	peer, until := l.findLocked(peer, now)
+	if wait := until.Sub(now) - (freeFailures-1)*failureRefill; wait > 0 {
+		return wait
+	}
+	if !check() {
+		if until.Before(now) {
+			until = now
+		}
+		if l.peers == nil {
+			l.peers = make(map[string]time.Time)
+		}
+		l.peers[peer] = until.Add(failureRefill)
+	}
+	return 0
+}
+
+// findLocked returns the name under which a peer is counted, and its entry.
+func (l *limiter) findLocked(peer string, now time.Time) (string, time.Time) {
+	until, known := l.peers[peer]
+	if known || len(l.peers) < maxPeers {
+		return peer, until
+	}
+	for name, end := range l.peers {
+		if end.Before(now) {
+			delete(l.peers, name)
+		}
+	}
+	if len(l.peers) >= maxPeers {
+		return "", l.peers[""]
+	}
+	return peer, time.Time{}
+}

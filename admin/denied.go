@@ -1,0 +1,37 @@
+package admin
+
+import (
+	"errors"
+
+	"github.com/surebus/eventbus"
+)
+
+// auditDenied records a denied change. Calls without a valid operator are in the log only: in the audit, any peer could
+// push out its oldest entries with them. q is the query of a bulk operation, or nil.
+func (c *call) auditDenied(action Action, denied error, q *eventbus.LetterQuery, why string) {
+	if c.route == nil || !action.changes() || !validName(c.who.Name) || errors.Is(denied, ErrUnauthenticated) {
+		return
+	}
+	e := eventbus.AuditEntry{
+		Action: c.route.audit, By: c.who.Name, Why: auditText(why), Remote: auditText(c.r.RemoteAddr), RequestID: c.id,
+		Denied: string(errorOf(denied).Code), Subscription: auditText(c.args["name"]), Query: q,
+	}
+	switch c.route.audit { //nolint:exhaustive // the others have no id, or the subscription
+	case eventbus.AuditCancel:
+		e.Event, _ = c.eventID() // zero for a malformed one
+	case eventbus.AuditReplay, eventbus.AuditReplayEdited, eventbus.AuditPurge:
+		e.Letter, _ = c.letterID()
+	case eventbus.AuditReplayMatching:
+		if action == ActionPurge {
+			e.Action = eventbus.AuditPurgeMatching
+		}
+	}
+	err := c.bus.AuditDenied(c.ctx, e)
+	if errors.Is(err, eventbus.ErrInvalidOption) || errors.Is(err, eventbus.ErrInvalidPattern) { // the query is invalid
+		e.Query = nil
+		err = c.bus.AuditDenied(c.ctx, e)
+	}
+	if err != nil {
+		c.log.Error("admin denied change is not in the audit", c.attributes("error", cut(err.Error(), 4096))...)
+	}
+}
