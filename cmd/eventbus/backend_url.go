@@ -368,6 +368,11 @@ func (b *urlBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (all even
 	}
 }
 
+func (b *urlBackend) Explain(ctx context.Context, eventType string) (plan eventbus.Plan, err error) {
+	err = b.get(ctx, "/explain", url.Values(parameters{}.text("type", eventType)), &plan)
+	return plan, err
+}
+
 func (b *urlBackend) Stats(ctx context.Context) (stats, error) {
 	var o struct {
 		Metrics   eventbus.Metrics `json:"metrics"`

@@ -69,7 +69,7 @@ to the admin API of a running bus.`,
 		return usage(fmt.Sprintf("see '%s --help'", c.CommandPath()), "%w", err)
 	})
 	root.AddCommand(
-		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.statsCommand(), a.auditCommand(),
+		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.explainCommand(), a.statsCommand(), a.auditCommand(),
 		a.verifyCommand(), a.backupCommand(), a.manCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes},
 		&cobra.Command{Use: "environment", Short: "The environment variables", Long: environment},

@@ -31,6 +31,7 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"lines":     countLines,
 	"mode":      fileMode,
 	"interrupt": interrupt,
+	"waitfor":   waitFor,
 }
 
 // makeStore makes an empty store: mkstore FILE.
@@ -147,4 +148,9 @@ func fileMode(ts *testscript.TestScript, _ bool, args []string) {
 	if got := fmt.Sprintf("%o", info.Mode().Perm()); got != args[1] {
 		ts.Fatalf("%s has the mode %s, want %s", args[0], got, args[1])
 	}
+}
+
+// waitFor runs a shell command until it succeeds: waitfor COMMAND.
+func waitFor(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(ts.Exec("/bin/sh", "-c", "for i in $(seq 200); do "+args[0]+" >/dev/null 2>&1 && exit; sleep 0.05; done; exit 1"))
 }

@@ -130,12 +130,8 @@ func (s *Store) Catalog(ctx context.Context) (catalog *eventbus.Catalog, err err
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		catalog = nil
 		return query(c, "SELECT body, crc FROM catalog", func(stmt *sqlite3.Stmt) error {
-			catalog = new(eventbus.Catalog)
-			body := columnBytes(stmt, 0)
-			if crc := int64(crc32.Checksum(body, castagnoli)); crc != stmt.ColumnInt64(1) || json.Unmarshal(body, catalog) != nil {
-				return &CorruptError{Path: s.path, Table: "catalog", Row: "1", Detail: "the row does not match its checksum"}
-			}
-			return nil
+			catalog, err = s.scanCatalog(stmt)
+			return err
 		})
 	})
 	if err != nil {

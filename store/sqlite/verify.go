@@ -20,7 +20,7 @@ type VerifyReport struct {
 	// Rows that were read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
-	Others  int64 `json:"others"` // remembered ids, history, orders, audit, crashes
+	Others  int64 `json:"others"` // remembered ids, history, orders, catalog, audit, crashes
 	// Problems lists the damage, at most 100 of them, and More is the number of the others.
 	Problems []*CorruptError `json:"-"`
 	More     int64           `json:"more"`
@@ -170,6 +170,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		row       func(*sqlite3.Stmt) error
 	}{
 		{"orders", "SELECT subscription, body, crc FROM orders NOT INDEXED", v.order},
+		{"catalog", "SELECT body, crc FROM catalog", v.catalog},
 		{"audit", "SELECT number, body, crc FROM audit", v.audit},
 		{"dedupe", "SELECT key, length(event), expires FROM dedupe NOT INDEXED", v.dedupe},
 		{"history", "SELECT ref, length(event), settled_at, outcome FROM history NOT INDEXED", v.settled},
@@ -331,6 +332,11 @@ func (v *verification) order(stmt *sqlite3.Stmt) error {
 	return err
 }
 
+func (v *verification) catalog(stmt *sqlite3.Stmt) error {
+	_, err := v.store.scanCatalog(stmt)
+	return err
+}
+
 func (v *verification) audit(stmt *sqlite3.Stmt) error {
 	_, err := v.store.scanAudit(stmt)
 	return err
@@ -361,4 +367,14 @@ func (s *Store) scanOrder(stmt *sqlite3.Stmt) (o eventbus.Order, err error) {
 		return o, &CorruptError{Path: s.path, Table: "orders", Row: stmt.ColumnText(0), Detail: "the row does not match its checksum"}
 	}
 	return o, nil
+}
+
+// scanCatalog reads a row of body and crc.
+func (s *Store) scanCatalog(stmt *sqlite3.Stmt) (*eventbus.Catalog, error) {
+	catalog := new(eventbus.Catalog)
+	body := columnBytes(stmt, 0)
+	if int64(crc32.Checksum(body, castagnoli)) != stmt.ColumnInt64(1) || json.Unmarshal(body, catalog) != nil {
+		return nil, &CorruptError{Path: s.path, Table: "catalog", Row: "1", Detail: "the row does not match its checksum"}
+	}
+	return catalog, nil
 }
