@@ -70,7 +70,7 @@ to the admin API of a running bus.`,
 	})
 	root.AddCommand(
 		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.explainCommand(), a.statsCommand(), a.auditCommand(),
-		a.verifyCommand(), a.backupCommand(), a.manCommand(),
+		a.verifyCommand(), a.backupCommand(), a.serveCommand(), a.manCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes},
 		&cobra.Command{Use: "environment", Short: "The environment variables", Long: environment},
 	)
