@@ -198,22 +198,20 @@ func (b *urlBackend) operate(ctx context.Context, action eventbus.AuditAction, q
 		return op, err
 	}
 	path := "/operations/" + url.PathEscape(op.ID)
-	asking := ctx
-	for cancelled := false; op.State == "running"; {
+	interrupted := ctx.Done()
+	asking := context.WithoutCancel(ctx) // to learn how far an interrupted operation got
+	for op.State == "running" {
 		if o.progress != nil {
 			o.progress(eventbus.BulkProgress{Matched: op.Total, Done: op.Done, Failures: op.Failed})
 		}
 		select {
-		case <-asking.Done():
-		case <-time.After(pollInterval):
-		}
-		if ctx.Err() != nil && !cancelled {
-			cancelled = true
-			asking = context.WithoutCancel(ctx) // to learn how far it got
+		case <-interrupted:
+			interrupted = nil
 			if err := b.post(asking, path+"/cancel", reason{}, &op); err != nil {
 				return op, fmt.Errorf("cancel operation %s, which may go on: %w", op.ID, err)
 			}
 			continue
+		case <-time.After(pollInterval):
 		}
 		if err := b.get(asking, path, nil, &op); err != nil {
 			return op, fmt.Errorf("operation %s, which may go on: %w", op.ID, err)

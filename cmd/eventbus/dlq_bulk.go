@@ -140,7 +140,7 @@ func (bc *bulkCommand) ids(ctx context.Context, b backend, args []string) error 
 		return bc.dryRunOf(len(ids))
 	}
 	if bc.verb == "purge" {
-		if err := bc.app.confirm(bc.yes, "purge "+plural(len(ids), "letter"), len(ids)); err != nil {
+		if err := bc.app.confirm(ctx, bc.yes, "purge "+plural(len(ids), "letter"), len(ids)); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (bc *bulkCommand) matching(ctx context.Context, b backend) error {
 		a.printf("no letter matches: nothing to %s\n", bc.verb)
 		return nil
 	}
-	if err := a.confirm(bc.yes, fmt.Sprintf("%s %s", bc.verb, plural(preview.Matched, "letter")), preview.Matched); err != nil {
+	if err := a.confirm(ctx, bc.yes, fmt.Sprintf("%s %s", bc.verb, plural(preview.Matched, "letter")), preview.Matched); err != nil {
 		return err
 	}
 	o := bulk{operator: a.operator(), rate: bc.rate, stopAfter: bc.stopAfter, expect: preview.Matched}

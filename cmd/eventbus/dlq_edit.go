@@ -66,7 +66,7 @@ event with the new payload. If the event dies again, the letter has both.`,
 		if dryRun {
 			return nil
 		}
-		if err := a.confirm(yes, "replay "+id.String()+" with this payload", 1); err != nil {
+		if err := a.confirm(ctx, yes, "replay "+id.String()+" with this payload", 1); err != nil {
 			return err
 		}
 		if err := b.ReplayEdited(ctx, id, edited, a.operator()); err != nil {

@@ -45,7 +45,7 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 
 // makeStore makes an empty store: mkstore FILE.
 func makeStore(ts *testscript.TestScript, _ bool, args []string) {
-	store, err := sqlite.Open(context.Background(), ts.MkAbs(args[0]))
+	store, err := openAlone(ts.MkAbs(args[0]))
 	ts.Check(err)
 	ts.Check(store.Close(context.Background()))
 }
@@ -113,13 +113,26 @@ func publish(ts *testscript.TestScript, _ bool, args []string) {
 
 // openBus returns a bus with the subscription mail, which was not started.
 func openBus(ts *testscript.TestScript, path string) *eventbus.Bus {
-	store, err := sqlite.Open(context.Background(), ts.MkAbs(path))
+	store, err := openAlone(ts.MkAbs(path))
 	ts.Check(err)
 	bus, err := eventbus.New(eventbus.WithStore(store))
 	ts.Check(err)
 	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("mail"))
 	ts.Check(err)
 	return bus
+}
+
+// openAlone opens a store with the lease. Until a process that another script starts executes its program, it has
+// the lock of a lease that was released meanwhile.
+func openAlone(path string) (store *sqlite.Store, err error) {
+	for range 1000 {
+		store, err = sqlite.Open(context.Background(), path)
+		if !errors.Is(err, sqlite.ErrLocked) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return store, err
 }
 
 // serveBus runs a bus over a file until the script ends: serve-bus FILE.
@@ -194,7 +207,7 @@ func waitFor(ts *testscript.TestScript, _ bool, args []string) {
 
 // background starts the command, and sets EVENTBUS_URL to the first line that it prints: background ARG...
 func background(ts *testscript.TestScript, _ bool, args []string) {
-	cmd := exec.Command("eventbus", args...)
+	cmd := exec.CommandContext(context.Background(), "eventbus", args...)
 	cmd.Dir, cmd.Env = ts.Getenv("WORK"), []string{"PATH=" + ts.Getenv("PATH"), "USER=ops"}
 	for _, name := range []string{"EVENTBUS_TOKEN", "EVENTBUS_USER", "EVENTBUS_PASSWORD"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))

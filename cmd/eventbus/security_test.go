@@ -280,8 +280,12 @@ func TestZ22_Files(t *testing.T) {
 func TestZ22_PurgeAsks(t *testing.T) {
 	path := newStore(t, "letters.jsonl")
 	for _, args := range [][]string{
-		{"dlq", "purge", "--all"}, {"dlq", "purge", "--type", "order.*"}, {"dlq", "purge", "01940000-0000-7000-8000-000000000001"},
-		{"dlq", "replay", "--all"}, {"dlq", "purge"}, {"dlq", "purge", "--yes"},
+		{"dlq", "purge", "--all"},
+		{"dlq", "purge", "--type", "order.*"},
+		{"dlq", "purge", "01940000-0000-7000-8000-000000000001"},
+		{"dlq", "replay", "--all"},
+		{"dlq", "purge"},
+		{"dlq", "purge", "--yes"},
 	} {
 		code, out, _ := call(t, append(args, "--store", path)...)
 		require.Equal(t, exitUsage, code, args)

@@ -192,7 +192,7 @@ func (a *app) subsOrder(use, short string, action eventbus.AuditAction, past str
 		o := order{action: action}
 		if len(args) > 1 {
 			var err error
-			if o.until, err = parseTime(args[1], 1); err != nil {
+			if o.until, err = parseTime(args[1], true); err != nil {
 				return usage("see 'eventbus subs hold-until --help'", "TIME %q: %w", args[1], err)
 			}
 		}

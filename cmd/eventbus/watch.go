@@ -128,7 +128,7 @@ func (w *watch) rate(name string) *series {
 
 // draw clears the terminal and prints the rates.
 func (w *watch) draw(a *app, b backend, s stats) error {
-	const home, clear = "\x1b[H", "\x1b[2J\x1b[3J"
+	const home, empty = "\x1b[H", "\x1b[2J\x1b[3J"
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s  %s\n\n", term.Escape(b.Where()), timeText(w.at))
 	for _, name := range []string{"accepted", "handled", "retries", "dead-lettered"} {
@@ -157,7 +157,7 @@ func (w *watch) draw(a *app, b backend, s stats) error {
 	// The lines are printed over the old ones, so that the picture does not flicker.
 	lines := strings.ReplaceAll(out.String(), "\n", "\x1b[K\n")
 	if w.rounds == 1 {
-		lines = clear + lines
+		lines = empty + lines
 	}
 	_, printed := fmt.Fprint(a.out, home+lines+"\x1b[J")
 	return errors.Join(err, printed)
