@@ -82,6 +82,12 @@ func auditSubject(e *eventbus.AuditEntry) string {
 	if !e.Event.IsZero() {
 		parts = append(parts, "event "+e.Event.String())
 	}
+	if o := e.Outcome; o != nil {
+		parts = append(parts, auditOutcome(o))
+	}
+	if e.Denied != "" {
+		parts = append(parts, "denied: "+e.Denied)
+	}
 	if e.Subscription != "" {
 		parts = append(parts, e.Subscription)
 	}
@@ -89,4 +95,19 @@ func auditSubject(e *eventbus.AuditEntry) string {
 		parts = append(parts, "until "+timeText(e.Until))
 	}
 	return strings.Join(parts, " ")
+}
+
+// auditOutcome describes how a bulk operation ended.
+func auditOutcome(o *eventbus.AuditOutcome) string {
+	text := "ended: " + count(o.Done) + " done"
+	if o.Failures > 0 {
+		text += ", " + plural(o.Failures, "failure")
+	}
+	if o.Stopped {
+		text += ", stopped"
+	}
+	if o.Error != "" {
+		text += ", " + o.Error
+	}
+	return text
 }

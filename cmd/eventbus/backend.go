@@ -17,7 +17,8 @@ type backend interface {
 	Flag() string
 
 	Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error)
-	Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error)
+	// Letter returns a letter. Without payload, its payloads may be hidden.
+	Letter(ctx context.Context, id eventbus.LetterID, payload bool) (eventbus.DeadLetter, error)
 	Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error)
 	Preview(ctx context.Context, q eventbus.LetterQuery) (eventbus.ReplayPreview, error)
 
@@ -37,6 +38,7 @@ type backend interface {
 	Order(ctx context.Context, name string, order order, o operator) error
 
 	Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error)
+	Explain(ctx context.Context, eventType string) (eventbus.Plan, error)
 	Stats(ctx context.Context) (stats, error)
 
 	Close(ctx context.Context) error
@@ -80,14 +82,15 @@ type subscriptions struct {
 	List  []subscription
 }
 
-// subscription is what a backend knows of one subscription. A store file has no metrics.
+// subscription is what a backend knows of one subscription. A running bus has metrics, a file has the options.
 type subscription struct {
 	Subscription string                        `json:"subscription"`
 	Pattern      string                        `json:"pattern,omitempty"`
 	Metrics      *eventbus.SubscriptionMetrics `json:"metrics,omitempty"`
+	Options      *eventbus.CatalogSubscription `json:"options,omitempty"`
 	Order        *eventbus.Order               `json:"order,omitempty"`
 	Parked       int64                         `json:"parked"`
-	KnownAt      time.Time                     `json:"known_at,omitzero"`
+	KnownAt      time.Time                     `json:"known_at,omitzero"` // of Options
 }
 
 // stats are the counts of a backend.

@@ -73,7 +73,7 @@ func (b *storeBackend) Letters(ctx context.Context, q eventbus.LetterQuery) (eve
 	return b.bus.DLQ().List(ctx, q)
 }
 
-func (b *storeBackend) Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error) {
+func (b *storeBackend) Letter(ctx context.Context, id eventbus.LetterID, _ bool) (eventbus.DeadLetter, error) {
 	return b.bus.DLQ().Get(ctx, id)
 }
 
@@ -171,41 +171,66 @@ func (b *storeBackend) Cancel(ctx context.Context, id eventbus.EventID, o operat
 	return b.bus.Cancel(ctx, id, o.options()...)
 }
 
-// Subscriptions returns the subscriptions that orders and parked dispatches in the file name.
-func (b *storeBackend) Subscriptions(ctx context.Context) (subscriptions, error) {
-	byName := make(map[string]*subscription)
+// Subscriptions returns the subscriptions of the last catalog in the file, in their order, and then others that
+// orders and parked dispatches name.
+func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, err error) {
+	index := make(map[string]int)
 	of := func(name string) *subscription {
-		if byName[name] == nil {
-			byName[name] = &subscription{Subscription: name}
+		i, known := index[name]
+		if !known {
+			i = len(all.List)
+			index[name] = i
+			all.List = append(all.List, subscription{Subscription: name})
 		}
-		return byName[name]
+		return &all.List[i]
+	}
+	catalog, err := b.bus.Catalog(ctx)
+	if err != nil && !errors.Is(err, eventbus.ErrNoCatalog) {
+		return all, err
+	}
+	all.Known = catalog.At
+	for i := range catalog.Subscriptions {
+		s := of(catalog.Subscriptions[i].Subscription)
+		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At
 	}
 	orders, err := b.store.Orders(ctx)
 	if err != nil {
-		return subscriptions{}, err
+		return all, err
 	}
 	for _, o := range orders {
 		of(o.Subscription).Order = &o
 	}
 	parked, err := b.store.Parked(ctx, nil)
 	if err != nil {
-		return subscriptions{}, err
+		return all, err
 	}
-	for name, n := range parked {
-		of(name).Parked = n
-	}
-	var all subscriptions
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		all.List = append(all.List, *byName[name])
+	for _, name := range slices.Sorted(maps.Keys(parked)) {
+		of(name).Parked = parked[name]
 	}
 	return all, nil
 }
 
-func (b *storeBackend) Order(_ context.Context, name string, order order, o operator) error {
-	s := b.bus.Subscription(name)
-	if s == nil {
-		return usage("'eventbus subs list' shows the names", "the name of the subscription is empty")
+// checkKnown refuses an order to a name that the file does not have: it would have no effect. Without a catalog,
+// each name may be one.
+func (b *storeBackend) checkKnown(ctx context.Context, name string) error {
+	all, err := b.Subscriptions(ctx)
+	if err != nil || all.Known.IsZero() {
+		return err
 	}
+	for i := range all.List {
+		s := &all.List[i]
+		if s.Subscription == name || s.Options != nil && slices.Contains(s.Options.Formerly, name) {
+			return nil
+		}
+	}
+	return notFound("'eventbus subs list' shows the names", "no subscription %q in %s as of %s", name, b.path, timeText(all.Known))
+}
+
+func (b *storeBackend) Order(ctx context.Context, name string, order order, o operator) error {
+	if err := b.checkKnown(ctx, name); err != nil {
+		return err
+	}
+	s := b.bus.Subscription(name)
 	switch order.action { //nolint:exhaustive // the others are no orders
 	case eventbus.AuditPause:
 		return s.Pause(o.options()...)
@@ -223,6 +248,15 @@ func (b *storeBackend) Order(_ context.Context, name string, order order, o oper
 
 func (b *storeBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error) {
 	return b.bus.Audit(ctx, q)
+}
+
+func (b *storeBackend) Explain(ctx context.Context, eventType string) (eventbus.Plan, error) {
+	catalog, err := b.bus.Catalog(ctx)
+	if err != nil {
+		return eventbus.Plan{}, err
+	}
+	plan := catalog.Explain(eventType)
+	return plan, plan.Err
 }
 
 func (b *storeBackend) Stats(ctx context.Context) (stats, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -12,7 +13,7 @@ const typedAbove = 100
 
 // confirm asks the operator to confirm what happens to n letters. what is a phrase such as "replay 3
 // letters".
-func (a *app) confirm(yes bool, what string, n int) error {
+func (a *app) confirm(ctx context.Context, yes bool, what string, n int) error {
 	if yes {
 		return nil
 	}
@@ -25,11 +26,18 @@ func (a *app) confirm(yes bool, what string, n int) error {
 		question = fmt.Sprintf("%s? Type the number %s to confirm: ", what, want)
 	}
 	a.notef("%s", question)
-	answer, err := bufio.NewReader(io.LimitReader(a.in, 1<<10)).ReadString('\n')
-	if err != nil && answer == "" {
+	answers := make(chan string, 1)
+	go func() { // it ends with the process if there is no answer
+		answer, _ := bufio.NewReader(io.LimitReader(a.in, 1<<10)).ReadString('\n') // without an answer, it is empty
+		answers <- strings.ToLower(strings.TrimSpace(answer))
+	}()
+	var answer string
+	select {
+	case answer = <-answers:
+	case <-ctx.Done():
 		a.notef("\n")
+		return failed("run the command again to confirm", "interrupted: nothing was done")
 	}
-	answer = strings.ToLower(strings.TrimSpace(answer))
 	if answer != want && (want != "y" || answer != "yes") {
 		return usage("run the command again to confirm", "not confirmed: nothing was done")
 	}

@@ -26,8 +26,8 @@ func (a *app) dlqList() *cobra.Command {
 		Short: "List dead letters, newest first",
 		Long: `List dead letters, newest first.
 
-Without a filter, it lists all letters. Payloads are left out unless --payload
-is given with --json.`,
+Without a filter, it lists all letters. Payloads are hidden unless --payload is
+given with --json and --store.`,
 		Example: `  eventbus dlq list --type 'order.*' --since 2h
   eventbus dlq list --fingerprint 5d41402abc4b2a76b9719d911017c592 --json`,
 		Args: cobra.NoArgs,
@@ -41,6 +41,9 @@ is given with --json.`,
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
 		if payloads && !a.json {
 			return usage("add --json, or use 'eventbus dlq show ID --payload'", "--payload needs --json")
+		}
+		if _, remote := b.(*urlBackend); remote && payloads {
+			return usage("use 'eventbus dlq show ID --payload' or 'eventbus dlq export'", "--url lists no payloads")
 		}
 		page, err := b.Letters(ctx, q)
 		if err != nil {
@@ -157,7 +160,7 @@ func (a *app) dlqShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		l, err := b.Letter(ctx, id)
+		l, err := b.Letter(ctx, id, payload)
 		if err != nil {
 			return err
 		}

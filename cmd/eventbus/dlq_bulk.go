@@ -98,6 +98,9 @@ func (bc *bulkCommand) command(c *cobra.Command) *cobra.Command {
 }
 
 func (bc *bulkCommand) run(ctx context.Context, b backend, args []string) error {
+	if err := bc.app.checkOperator(b); err != nil {
+		return err
+	}
 	switch {
 	case !(bc.rate >= 0 && bc.rate <= math.MaxFloat64):
 		return usage("leave the flag out for no limit", "--rate %g: must be a finite number above 0", bc.rate)
@@ -130,14 +133,14 @@ func (bc *bulkCommand) ids(ctx context.Context, b backend, args []string) error 
 	}
 	if bc.dryRun {
 		for _, id := range ids {
-			if _, err := b.Letter(ctx, id); err != nil {
+			if _, err := b.Letter(ctx, id, false); err != nil {
 				return err
 			}
 		}
 		return bc.dryRunOf(len(ids))
 	}
 	if bc.verb == "purge" {
-		if err := bc.app.confirm(bc.yes, "purge "+plural(len(ids), "letter"), len(ids)); err != nil {
+		if err := bc.app.confirm(ctx, bc.yes, "purge "+plural(len(ids), "letter"), len(ids)); err != nil {
 			return err
 		}
 	}
@@ -191,7 +194,7 @@ func (bc *bulkCommand) matching(ctx context.Context, b backend) error {
 		a.printf("no letter matches: nothing to %s\n", bc.verb)
 		return nil
 	}
-	if err := a.confirm(bc.yes, fmt.Sprintf("%s %s", bc.verb, plural(preview.Matched, "letter")), preview.Matched); err != nil {
+	if err := a.confirm(ctx, bc.yes, fmt.Sprintf("%s %s", bc.verb, plural(preview.Matched, "letter")), preview.Matched); err != nil {
 		return err
 	}
 	o := bulk{operator: a.operator(), rate: bc.rate, stopAfter: bc.stopAfter, expect: preview.Matched}

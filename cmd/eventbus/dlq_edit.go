@@ -36,11 +36,14 @@ event with the new payload. If the event dies again, the letter has both.`,
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show the difference, and change nothing")
 	a.orderFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
 		id, err := letterID(args[0])
 		if err != nil {
 			return err
 		}
-		l, err := b.Letter(ctx, id)
+		l, err := b.Letter(ctx, id, true)
 		if err != nil {
 			return err
 		}
@@ -63,7 +66,7 @@ event with the new payload. If the event dies again, the letter has both.`,
 		if dryRun {
 			return nil
 		}
-		if err := a.confirm(yes, "replay "+id.String()+" with this payload", 1); err != nil {
+		if err := a.confirm(ctx, yes, "replay "+id.String()+" with this payload", 1); err != nil {
 			return err
 		}
 		if err := b.ReplayEdited(ctx, id, edited, a.operator()); err != nil {

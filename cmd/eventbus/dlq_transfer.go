@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/csv"
@@ -11,8 +12,6 @@ import (
 	"os"
 	"strings"
 	"unicode/utf8"
-
-	"bufio"
 
 	"github.com/spf13/cobra"
 
@@ -186,6 +185,9 @@ It skips letters that are there already, so an import can be repeated.`,
 	}
 	a.orderFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
 		in := a.in
 		if len(args) == 1 {
 			f, err := os.Open(args[0])
@@ -203,6 +205,9 @@ It skips letters that are there already, so an import can be repeated.`,
 			return a.printJSON(report)
 		}
 		a.printf("imported %s, skipped %s\n", plural(report.Imported, "letter"), count(report.Skipped))
+		if report.Evicted > 0 {
+			a.notef("%s evicted: the queue of the bus was full; raise WithDeadLetterCapacity\n", plural(report.Evicted, "old letter"))
+		}
 		return nil
 	})
 }

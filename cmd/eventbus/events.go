@@ -133,6 +133,9 @@ func (a *app) eventsCancel() *cobra.Command {
 	}
 	a.orderFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
 		id, err := eventID(args[0])
 		if err != nil {
 			return err

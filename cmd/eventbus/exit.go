@@ -72,6 +72,7 @@ var known = []struct {
 	{eventbus.ErrNotScheduled, exitConflict, "'eventbus events show ID' shows what became of the event"},
 	{eventbus.ErrNoSubscription, exitConflict, "'eventbus subs list' shows the subscriptions"},
 	{eventbus.ErrCircuitDisabled, exitConflict, "'eventbus subs pause NAME' holds the deliveries without a circuit"},
+	{eventbus.ErrNoCatalog, exitNotFound, "start the program that runs the bus once, or use --url"},
 	{sqlite.ErrSchemaTooNew, exitFailure, "use the eventbus command of the version that the program was built with"},
 	{sqlite.ErrNotMigrated, exitFailure, "open the file with the program once: it migrates the schema"},
 	{sqlite.ErrLocked, exitConflict, "stop the other process, or use its admin page: --url"},

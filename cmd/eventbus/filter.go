@@ -27,9 +27,7 @@ func filterFlags(c *cobra.Command, q *eventbus.LetterQuery) {
 	timeFlag(f, &q.Until, "until", "died at or before `TIME`")
 	timeFlag(f, &q.PublishedSince, "published-since", "published at or after `TIME`")
 	timeFlag(f, &q.PublishedUntil, "published-until", "published at or before `TIME`")
-	for _, name := range []string{"event"} {
-		f.Lookup(name).DefValue = ""
-	}
+	f.Lookup("event").DefValue = ""
 }
 
 func timeFlag(f *pflag.FlagSet, t *time.Time, name, help string) {
@@ -49,22 +47,25 @@ func (v *timeValue) String() string {
 }
 
 func (v *timeValue) Set(text string) error {
-	t, err := parseTime(text, -1)
+	t, err := parseTime(text, false)
 	if err == nil {
 		*v = timeValue(t)
 	}
 	return err
 }
 
-// parseTime parses a time, a date in UTC, or a duration before (direction -1) or after (1) now.
-func parseTime(text string, direction time.Duration) (time.Time, error) {
+// parseTime parses a time, a date in UTC, or a duration, which is before now, or after it if ahead is set.
+func parseTime(text string, ahead bool) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t.UTC(), nil
 		}
 	}
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return time.Now().UTC().Add(direction * d), nil
+		if !ahead {
+			d = -d
+		}
+		return time.Now().UTC().Add(d), nil
 	}
 	return time.Time{}, fmt.Errorf("must be a time such as 2026-11-25T03:00:00Z, a date, or a duration such as 90m or 2h")
 }

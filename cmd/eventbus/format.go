@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -54,14 +55,33 @@ func payloadBytes(payload any) []byte {
 	return text
 }
 
-// payloadSize describes a payload without showing it.
-func payloadSize(payload any) string {
+// hiddenPayload stands for a payload that is not shown. The API uses the same form.
+type hiddenPayload struct {
+	Hidden bool   `json:"hidden"` // true
+	Size   int    `json:"size"`   // in bytes
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// hide returns what stands for a payload, or nil for none.
+func hide(payload any) any {
+	if h, ok := payload.(hiddenPayload); ok {
+		return h // the API has hidden it
+	}
 	b := payloadBytes(payload)
 	if b == nil {
-		return "none"
+		return nil
 	}
 	sum := sha256.Sum256(b)
-	return fmt.Sprintf("%s, sha256 %x", plural(len(b), "byte"), sum[:8])
+	return hiddenPayload{true, len(b), hex.EncodeToString(sum[:8])}
+}
+
+// payloadSize describes a payload without showing it.
+func payloadSize(payload any) string {
+	h, ok := hide(payload).(hiddenPayload)
+	if !ok {
+		return "none"
+	}
+	return fmt.Sprintf("%s, sha256 %s", plural(h.Size, "byte"), h.SHA256)
 }
 
 // payloadText returns a payload for people: JSON indented, other text as it is, and other bytes in base64.
@@ -84,9 +104,9 @@ func indent(text, prefix string) string {
 	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix)
 }
 
-// withoutPayload returns a letter whose payloads are left out.
+// withoutPayload returns a letter whose payloads are hidden.
 func withoutPayload(l eventbus.DeadLetter) eventbus.DeadLetter {
-	l.Event.Payload, l.Original = nil, nil
+	l.Event.Payload, l.Original = hide(l.Event.Payload), hide(l.Original)
 	return l
 }
 

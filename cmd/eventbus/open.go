@@ -14,6 +14,8 @@ func (a *app) open(ctx context.Context) (backend, error) {
 	switch {
 	case store != "" && url != "":
 		return nil, usage(next, "a store and a URL are given: the command works on one of them")
+	case url != "":
+		return openURL(url)
 	case store != "":
 		return openStore(ctx, store)
 	}

@@ -51,6 +51,8 @@ func (a *app) root() *cobra.Command {
 		Short:         "Look after the dead letters, subscriptions and store of an event bus",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+
+		DisableAutoGenTag: true,
 		Long: `Look after the dead letters, subscriptions and store of an event bus.
 
 --store opens the SQLite file of a bus, while the bus runs or not. --url speaks
@@ -67,8 +69,8 @@ to the admin API of a running bus.`,
 		return usage(fmt.Sprintf("see '%s --help'", c.CommandPath()), "%w", err)
 	})
 	root.AddCommand(
-		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.statsCommand(), a.auditCommand(),
-		a.verifyCommand(), a.backupCommand(),
+		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.explainCommand(), a.statsCommand(), a.auditCommand(),
+		a.verifyCommand(), a.backupCommand(), a.serveCommand(), a.manCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes},
 		&cobra.Command{Use: "environment", Short: "The environment variables", Long: environment},
 	)
@@ -125,7 +127,16 @@ const closeTimeout = 30 * time.Second
 // orderFlags adds the flags that name the operator.
 func (a *app) orderFlags(c *cobra.Command) {
 	c.Flags().StringVar(&a.by, "by", userName(), "`NAME` of the operator, for the audit; with --url the server knows it")
+	c.Flags().Lookup("by").DefValue = "$USER" // in help and man pages
 	c.Flags().StringVar(&a.why, "because", "", "`REASON`, for the audit")
+}
+
+// checkOperator refuses --by where the server names the operator.
+func (a *app) checkOperator(b backend) error {
+	if _, remote := b.(*urlBackend); remote && a.byGiven {
+		return usage("leave --by out", "--by is for --store: %s names the operator by the credentials", b.Where())
+	}
+	return nil
 }
 
 func userName() string {

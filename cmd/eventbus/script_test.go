@@ -2,9 +2,7 @@ package main
 
 import (
 	"flag"
-
 	"path/filepath"
-
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -15,27 +20,32 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/admin"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
 // scriptCommands are the commands of the scripts besides those of testscript.
 var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
-	"mkstore":   makeStore,
-	"letters":   makeLetters,
-	"publish":   publish,
-	"serve-bus": serveBus,
-	"sql":       execSQL,
-	"flip":      flip,
-	"scrub":     scrub,
-	"code":      exitCode,
-	"lines":     countLines,
-	"mode":      fileMode,
-	"interrupt": interrupt,
+	"mkstore":        makeStore,
+	"letters":        makeLetters,
+	"publish":        publish,
+	"serve-bus":      serveBus,
+	"serve-admin":    serveAdmin,
+	"sql":            execSQL,
+	"flip":           flip,
+	"scrub":          scrub,
+	"code":           exitCode,
+	"lines":          countLines,
+	"mode":           fileMode,
+	"interrupt":      interrupt,
+	"waitfor":        waitFor,
+	"background":     background,
+	"end-background": endBackground,
 }
 
 // makeStore makes an empty store: mkstore FILE.
 func makeStore(ts *testscript.TestScript, _ bool, args []string) {
-	store, err := sqlite.Open(context.Background(), ts.MkAbs(args[0]))
+	store, err := openAlone(ts.MkAbs(args[0]))
 	ts.Check(err)
 	ts.Check(store.Close(context.Background()))
 }
@@ -103,7 +113,7 @@ func publish(ts *testscript.TestScript, _ bool, args []string) {
 
 // openBus returns a bus with the subscription mail, which was not started.
 func openBus(ts *testscript.TestScript, path string) *eventbus.Bus {
-	store, err := sqlite.Open(context.Background(), ts.MkAbs(path))
+	store, err := openAlone(ts.MkAbs(path))
 	ts.Check(err)
 	bus, err := eventbus.New(eventbus.WithStore(store))
 	ts.Check(err)
@@ -112,11 +122,52 @@ func openBus(ts *testscript.TestScript, path string) *eventbus.Bus {
 	return bus
 }
 
+// openAlone opens a store with the lease. Until a process that another script starts executes its program, it has
+// the lock of a lease that was released meanwhile.
+func openAlone(path string) (store *sqlite.Store, err error) {
+	for range 1000 {
+		store, err = sqlite.Open(context.Background(), path)
+		if !errors.Is(err, sqlite.ErrLocked) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return store, err
+}
+
 // serveBus runs a bus over a file until the script ends: serve-bus FILE.
 func serveBus(ts *testscript.TestScript, _ bool, args []string) {
 	bus := openBus(ts, args[0])
 	ts.Check(bus.Start(context.Background()))
 	ts.Defer(func() { ts.Check(bus.Shutdown(context.Background())) })
+}
+
+// serveAdmin runs a bus in memory with the admin API until the script ends, and sets EVENTBUS_URL and
+// EVENTBUS_TOKEN. Its subscription mail handles events, crm fails: serve-admin.
+func serveAdmin(ts *testscript.TestScript, _ bool, _ []string) {
+	const token = "a-token-of-the-tests"
+	bus, err := eventbus.New()
+	ts.Check(err)
+	for _, name := range []string{"billing", "mail"} {
+		_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named(name))
+		ts.Check(err)
+	}
+	_, err = bus.Subscribe("user.*", func(context.Context, eventbus.Event) error {
+		return eventbus.Permanent(errors.New("crm: \x1b[2Jno such user"))
+	}, eventbus.Named("crm"))
+	ts.Check(err)
+	ts.Check(bus.Start(context.Background()))
+	authorize, err := admin.BearerToken(admin.Operator{Name: "robot", Secret: token})
+	ts.Check(err)
+	handler, err := admin.New(bus, admin.WithPrefix("/admin"), admin.WithAuthorizer(authorize))
+	ts.Check(err)
+	server := httptest.NewServer(handler)
+	ts.Defer(func() {
+		ts.Check(bus.Shutdown(context.Background()))
+		server.Close()
+	})
+	ts.Setenv("EVENTBUS_URL", server.URL+"/admin")
+	ts.Setenv("EVENTBUS_TOKEN", token)
 }
 
 // execSQL runs statements on a database: sql FILE STATEMENTS.
@@ -147,4 +198,39 @@ func fileMode(ts *testscript.TestScript, _ bool, args []string) {
 	if got := fmt.Sprintf("%o", info.Mode().Perm()); got != args[1] {
 		ts.Fatalf("%s has the mode %s, want %s", args[0], got, args[1])
 	}
+}
+
+// waitFor runs a shell command until it succeeds: waitfor COMMAND.
+func waitFor(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(ts.Exec("/bin/sh", "-c", "for i in $(seq 200); do "+args[0]+" >/dev/null 2>&1 && exit; sleep 0.05; done; exit 1"))
+}
+
+// background starts the command, and sets EVENTBUS_URL to the first line that it prints: background ARG...
+func background(ts *testscript.TestScript, _ bool, args []string) {
+	cmd := exec.CommandContext(context.Background(), "eventbus", args...)
+	cmd.Dir, cmd.Env = ts.Getenv("WORK"), []string{"PATH=" + ts.Getenv("PATH"), "USER=ops"}
+	for _, name := range []string{"EVENTBUS_TOKEN", "EVENTBUS_USER", "EVENTBUS_PASSWORD"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	path, err := exec.LookPath("eventbus")
+	ts.Check(err)
+	cmd.Path, cmd.Err = path, nil
+	out, err := cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	ts.Check(err)
+	ts.Setenv("EVENTBUS_URL", strings.TrimSpace(line))
+	running.Store(ts.Getenv("WORK"), cmd)
+	ts.Defer(func() { _ = cmd.Process.Kill() })
+}
+
+// running are the commands in the background, by the directory of the script.
+var running sync.Map
+
+// endBackground interrupts the command in the background, which must succeed: end-background.
+func endBackground(ts *testscript.TestScript, _ bool, _ []string) {
+	cmd, _ := running.Load(ts.Getenv("WORK"))
+	ts.Check(cmd.(*exec.Cmd).Process.Signal(os.Interrupt))
+	ts.Check(cmd.(*exec.Cmd).Wait())
 }

@@ -9,12 +9,21 @@ import (
 )
 
 func (a *app) statsCommand() *cobra.Command {
+	var watch bool
 	c := &cobra.Command{
 		Use:   "stats",
 		Short: "Show counts of events and letters",
-		Args:  cobra.NoArgs,
+		Long: `Show counts of events and letters.
+
+With --store, the counts are those of the file: by state, whether the bus runs
+or not. With --url, they are those of the running process.`,
+		Args: cobra.NoArgs,
 	}
+	c.Flags().BoolVar(&watch, "watch", false, "show rates as they change, until Ctrl-C; needs --url")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
+		if watch {
+			return a.watchStats(ctx, b)
+		}
 		s, err := b.Stats(ctx)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,9 +20,9 @@ func (a *app) subsCommand() *cobra.Command {
 		Short: "List subscriptions; pause, resume, hold, trip and reset them",
 		Long: `List subscriptions; pause, resume, hold, trip and reset them.
 
-With --store, the command knows the subscriptions that the file names. It knows
-circuits and latency with --url only. A running bus carries out an order within
-250 ms. Otherwise the next bus does.`,
+With --store, the command shows the subscriptions that the last bus wrote to the
+file, and its age. It knows circuits and latency with --url only. A running bus
+carries out an order to the file within 250 ms. Otherwise the next bus does.`,
 	}
 	c.AddCommand(
 		a.subsList(), a.subsShow(),
@@ -153,6 +154,13 @@ func (a *app) showSubscription(s *subscription) {
 	m := s.Metrics
 	if m == nil {
 		field("parked", count(s.Parked))
+		if o := s.Options; o != nil {
+			field("formerly", strings.Join(o.Formerly, ", "))
+			field("options", fmt.Sprintf("timeout %s, %s when open, %s when full", o.Timeout, o.WhenOpen, o.WhenFull))
+			for _, name := range slices.Sorted(maps.Keys(o.Overrides)) {
+				field("retry", name+" "+o.Overrides[name])
+			}
+		}
 		return
 	}
 	field("circuit", fmt.Sprintf("%s, opened %s times", m.Circuit, count(m.CircuitOpens)))
@@ -178,10 +186,13 @@ func (a *app) subsOrder(use, short string, action eventbus.AuditAction, past str
 	}
 	a.orderFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
 		o := order{action: action}
 		if len(args) > 1 {
 			var err error
-			if o.until, err = parseTime(args[1], 1); err != nil {
+			if o.until, err = parseTime(args[1], true); err != nil {
 				return usage("see 'eventbus subs hold-until --help'", "TIME %q: %w", args[1], err)
 			}
 		}

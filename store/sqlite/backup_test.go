@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -64,7 +63,7 @@ func TestBackup_OverwritesNothing(t *testing.T) {
 	require.Equal(t, "mine", string(content))
 	for _, name := range []string{"target", "new", "cancelled"} {
 		_, err := os.Lstat(at(name))
-		require.True(t, errors.Is(err, fs.ErrNotExist), name)
+		require.ErrorIs(t, err, fs.ErrNotExist, name)
 	}
 	closeStore(t, s)
 	require.ErrorIs(t, s.Backup(t.Context(), at("closed")), eventbus.ErrStoreClosed)

@@ -1,0 +1,382 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// urlBackend works on a running bus by its admin API.
+type urlBackend struct {
+	*client
+}
+
+func openURL(base string) (*urlBackend, error) {
+	c, err := newClient(base)
+	if err != nil {
+		return nil, err
+	}
+	return &urlBackend{c}, nil
+}
+
+func (b *urlBackend) Where() string { return b.base }
+func (b *urlBackend) Flag() string  { return "--url " + shellQuote(b.base) }
+
+// Close closes the connections.
+func (b *urlBackend) Close(context.Context) error {
+	b.http.CloseIdleConnections()
+	return nil
+}
+
+// pageLimit is the largest page of the API.
+const pageLimit = 500
+
+func letterParameters(q eventbus.LetterQuery) parameters {
+	p := parameters{}
+	p.text("type", q.Type).text("subscription", q.Subscription).text("reason", string(q.Reason)).text("fingerprint", q.Fingerprint)
+	if !q.Event.IsZero() {
+		p.text("event", q.Event.String())
+	}
+	p.text("key", q.Key).text("metadata_name", q.MetadataName).text("metadata_value", q.MetadataValue).text("error", q.Error)
+	p.time("since", q.Since).time("until", q.Until).time("published_since", q.PublishedSince).time("published_until", q.PublishedUntil)
+	return p
+}
+
+// letters is a LetterPage whose letters are not decoded.
+type letters struct {
+	eventbus.LetterPage
+	Letters []json.RawMessage `json:"letters"`
+}
+
+func (l *letters) decode() (page eventbus.LetterPage, err error) {
+	page = l.LetterPage
+	for _, text := range l.Letters {
+		letter, err := decodeHidden(text)
+		if err != nil {
+			return page, err
+		}
+		page.Letters = append(page.Letters, letter)
+	}
+	return page, nil
+}
+
+// decodeHidden decodes a letter whose payloads the API has hidden.
+func decodeHidden(text []byte) (eventbus.DeadLetter, error) {
+	l, err := decodeLetter(text)
+	for _, payload := range []*any{&l.Event.Payload, &l.Original} {
+		var h hiddenPayload
+		if raw, ok := (*payload).(json.RawMessage); ok && json.Unmarshal(raw, &h) == nil {
+			*payload = h
+		}
+	}
+	return l, err
+}
+
+func (b *urlBackend) Letters(ctx context.Context, q eventbus.LetterQuery) (all eventbus.LetterPage, err error) {
+	for left := q.Limit; ; {
+		p := letterParameters(q).number("limit", int64(min(left, pageLimit))).flag("exact_total", q.ExactTotal)
+		if !q.Before.IsZero() {
+			p.text("before", q.Before.String())
+		}
+		var in letters
+		if err := b.get(ctx, "/letters", url.Values(p), &in); err != nil {
+			return all, err
+		}
+		page, err := in.decode()
+		if err != nil {
+			return all, err
+		}
+		page.Letters = append(all.Letters, page.Letters...)
+		all = page
+		left -= len(in.Letters)
+		if q.Before = all.Next; q.Before.IsZero() || left <= 0 || len(in.Letters) == 0 {
+			return all, nil
+		}
+	}
+}
+
+func (b *urlBackend) Letter(ctx context.Context, id eventbus.LetterID, payload bool) (l eventbus.DeadLetter, err error) {
+	var text []byte
+	if err := b.get(ctx, "/letters/"+id.String(), nil, &text); err != nil {
+		return l, err
+	}
+	if l, err = decodeHidden(text); err != nil || !payload || l.Event.Payload == nil {
+		return l, err
+	}
+	if err := b.get(ctx, "/letters/"+id.String()+"/payload", nil, &text); err != nil {
+		return l, err
+	}
+	l.Event.Payload = eventbus.EncodedPayload(text)
+	if json.Valid(text) {
+		l.Event.Payload = json.RawMessage(text)
+	}
+	return l, nil
+}
+
+func (b *urlBackend) Groups(ctx context.Context, q eventbus.LetterQuery) (groups []eventbus.LetterGroup, err error) {
+	for next := 0; ; {
+		var page struct {
+			Groups []eventbus.LetterGroup `json:"groups"`
+			Next   int                    `json:"next"`
+		}
+		p := letterParameters(q).number("limit", pageLimit).number("offset", int64(next))
+		if err := b.get(ctx, "/groups", url.Values(p), &page); err != nil {
+			return nil, err
+		}
+		groups = append(groups, page.Groups...)
+		if next = page.Next; next == 0 {
+			return groups, nil
+		}
+	}
+}
+
+func (b *urlBackend) Preview(ctx context.Context, q eventbus.LetterQuery) (eventbus.ReplayPreview, error) {
+	var p eventbus.ReplayPreview
+	err := b.get(ctx, "/preview", url.Values(letterParameters(q)), &p)
+	return p, err
+}
+
+// reason is the body of most changes. The server knows who makes them.
+type reason struct {
+	Why string `json:"why,omitempty"`
+}
+
+func (b *urlBackend) Replay(ctx context.Context, id eventbus.LetterID, o operator) error {
+	return b.post(ctx, "/letters/"+id.String()+"/replay", reason{o.why}, &struct{}{})
+}
+
+func (b *urlBackend) ReplayEdited(ctx context.Context, id eventbus.LetterID, payload []byte, o operator) error {
+	if !json.Valid(payload) {
+		return failed("edit it beside the store: --store FILE", "the API takes JSON payloads only")
+	}
+	return b.post(ctx, "/letters/"+id.String()+"/edit", struct {
+		reason
+		Payload json.RawMessage `json:"payload"`
+	}{reason{o.why}, payload}, &struct{}{})
+}
+
+func (b *urlBackend) Purge(ctx context.Context, id eventbus.LetterID, o operator) error {
+	return b.post(ctx, "/letters/"+id.String()+"/purge", reason{o.why}, &struct{}{})
+}
+
+// operation is a bulk operation that runs in the process of the bus.
+type operation struct {
+	ID           string                 `json:"id"`
+	State        string                 `json:"state"`
+	Done         int                    `json:"done"`
+	Total        int                    `json:"total"`
+	Failed       int                    `json:"failed"`
+	ReplayReport *eventbus.ReplayReport `json:"replay_report"`
+	PurgeReport  *eventbus.PurgeReport  `json:"purge_report"`
+	Error        *apiError              `json:"error"`
+}
+
+// pollInterval is how often the command asks how far an operation is.
+const pollInterval = 200 * time.Millisecond
+
+// operate begins a bulk operation and waits for its end. When ctx ends, it cancels the operation.
+func (b *urlBackend) operate(ctx context.Context, action eventbus.AuditAction, q eventbus.LetterQuery, o bulk) (op operation, err error) {
+	err = b.post(ctx, "/operations", struct {
+		reason
+		Action    eventbus.AuditAction `json:"action"`
+		Query     eventbus.LetterQuery `json:"query"`
+		Expect    int                  `json:"expect"`
+		Rate      float64              `json:"rate,omitempty"`
+		StopAfter int                  `json:"stop_after,omitempty"`
+	}{reason{o.why}, action, q, o.expect, o.rate, o.stopAfter}, &op)
+	if err != nil {
+		return op, err
+	}
+	path := "/operations/" + url.PathEscape(op.ID)
+	interrupted := ctx.Done()
+	asking := context.WithoutCancel(ctx) // to learn how far an interrupted operation got
+	for op.State == "running" {
+		if o.progress != nil {
+			o.progress(eventbus.BulkProgress{Matched: op.Total, Done: op.Done, Failures: op.Failed})
+		}
+		select {
+		case <-interrupted:
+			interrupted = nil
+			if err := b.post(asking, path+"/cancel", reason{}, &op); err != nil {
+				return op, fmt.Errorf("cancel operation %s, which may go on: %w", op.ID, err)
+			}
+			continue
+		case <-time.After(pollInterval):
+		}
+		if err := b.get(asking, path, nil, &op); err != nil {
+			return op, fmt.Errorf("operation %s, which may go on: %w", op.ID, err)
+		}
+	}
+	switch {
+	case op.Error != nil:
+		return op, &failure{op.Error.exitCode(), op.Error, op.Error.Remedy}
+	case op.State == "cancelled":
+		return op, context.Canceled
+	}
+	return op, nil
+}
+
+func (b *urlBackend) ReplayMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (report eventbus.ReplayReport, err error) {
+	op, err := b.operate(ctx, eventbus.AuditReplayMatching, q, o)
+	if op.ReplayReport != nil {
+		report = *op.ReplayReport
+	}
+	return report, err
+}
+
+func (b *urlBackend) PurgeMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (report eventbus.PurgeReport, err error) {
+	op, err := b.operate(ctx, eventbus.AuditPurgeMatching, q, o)
+	if op.PurgeReport != nil {
+		report = *op.PurgeReport
+	}
+	return report, err
+}
+
+// Export writes each line with a call of Write, as DLQ.Export does.
+func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery) (report eventbus.ExportReport, err error) {
+	answer, err := b.do(ctx, http.MethodGet, "/letters/export", url.Values(letterParameters(q)), "", nil)
+	if err != nil {
+		return report, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was only read
+	in := bufio.NewReaderSize(answer.Body, 64<<10)
+	for {
+		line, err := in.ReadBytes('\n')
+		if len(bytes.TrimSpace(line)) > 0 {
+			if err != nil {
+				return report, failed("run the command again", "the export was cut off after %s: %w", plural(report.Exported, "letter"), err)
+			}
+			if _, err := w.Write(line); err != nil {
+				return report, err
+			}
+			report.Matched++
+			report.Exported++
+		}
+		if errors.Is(err, io.EOF) {
+			return report, nil
+		}
+		if err != nil {
+			return report, failed("run the command again", "the export was cut off after %s: %w", plural(report.Exported, "letter"), err)
+		}
+	}
+}
+
+func (b *urlBackend) Import(ctx context.Context, r io.Reader, _ operator) (report eventbus.ImportReport, err error) {
+	answer, err := b.do(ctx, http.MethodPost, "/letters/import", nil, "application/jsonl", r)
+	if err != nil {
+		return report, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was only read
+	err = json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(&report)
+	return report, err
+}
+
+func (b *urlBackend) Event(ctx context.Context, id eventbus.EventID) (s eventbus.EventStatus, err error) {
+	in := struct {
+		*eventbus.EventStatus
+		Letters letters `json:"letters"`
+	}{EventStatus: &s}
+	if err := b.get(ctx, "/events/"+id.String(), nil, &in); err != nil {
+		return s, err
+	}
+	s.Letters, err = in.Letters.decode()
+	return s, err
+}
+
+func (b *urlBackend) Dispatches(ctx context.Context, q eventbus.DispatchQuery) (all eventbus.DispatchPage, err error) {
+	for left := q.Limit; ; {
+		p := parameters{}
+		p.text("state", string(q.State)).text("type", q.Type).text("subscription", q.Subscription).text("key", q.Key).
+			text("after", q.After).number("limit", int64(min(left, pageLimit)))
+		var page eventbus.DispatchPage
+		if err := b.get(ctx, "/dispatches", url.Values(p), &page); err != nil {
+			return all, err
+		}
+		left -= len(page.Dispatches)
+		all.Dispatches, all.Next = append(all.Dispatches, page.Dispatches...), page.Next
+		if q.After = page.Next; q.After == "" || left <= 0 {
+			return all, nil
+		}
+	}
+}
+
+func (b *urlBackend) Cancel(ctx context.Context, id eventbus.EventID, o operator) error {
+	return b.post(ctx, "/events/"+id.String()+"/cancel", reason{o.why}, &struct{}{})
+}
+
+func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err error) {
+	for next := 0; ; {
+		var page struct {
+			Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
+			Next          int                            `json:"next"`
+		}
+		p := parameters{}.number("limit", pageLimit).number("offset", int64(next))
+		if err := b.get(ctx, "/subscriptions", url.Values(p), &page); err != nil {
+			return all, err
+		}
+		for _, m := range page.Subscriptions {
+			all.List = append(all.List, subscription{
+				Subscription: m.Subscription, Pattern: m.Pattern, Metrics: &m, Order: m.Order, Parked: int64(m.Held + m.Throttled),
+			})
+		}
+		if next = page.Next; next == 0 {
+			return all, nil
+		}
+	}
+}
+
+func (b *urlBackend) Order(ctx context.Context, name string, order order, o operator) error {
+	path := "/subscriptions/" + url.PathEscape(name) + "/" + strings.ReplaceAll(string(order.action), "_", "-")
+	return b.post(ctx, path, struct {
+		reason
+		Until time.Time `json:"until,omitzero"`
+	}{reason{o.why}, order.until}, &struct{}{})
+}
+
+func (b *urlBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (all eventbus.AuditPage, err error) {
+	for left := q.Limit; ; {
+		p := parameters{}
+		p.text("action", string(q.Action)).text("by", q.By).text("subscription", q.Subscription).
+			time("since", q.Since).time("until", q.Until).number("before", q.Before).number("limit", int64(min(left, pageLimit)))
+		if !q.Letter.IsZero() {
+			p.text("letter_id", q.Letter.String())
+		}
+		if !q.Event.IsZero() {
+			p.text("event_id", q.Event.String())
+		}
+		var page eventbus.AuditPage
+		if err := b.get(ctx, "/audit", url.Values(p), &page); err != nil {
+			return all, err
+		}
+		left -= len(page.Entries)
+		all.Entries, all.Next = append(all.Entries, page.Entries...), page.Next
+		if q.Before = page.Next; q.Before == 0 || left <= 0 {
+			return all, nil
+		}
+	}
+}
+
+func (b *urlBackend) Explain(ctx context.Context, eventType string) (plan eventbus.Plan, err error) {
+	err = b.get(ctx, "/explain", url.Values(parameters{}.text("type", eventType)), &plan)
+	return plan, err
+}
+
+func (b *urlBackend) Stats(ctx context.Context) (stats, error) {
+	var o struct {
+		Metrics   eventbus.Metrics `json:"metrics"`
+		Balanced  bool             `json:"balanced"`
+		Imbalance string           `json:"imbalance"`
+	}
+	err := b.get(ctx, "/overview", nil, &o)
+	return stats{Store: o.Metrics.Store, Metrics: &o.Metrics, Balanced: &o.Balanced, Imbalance: o.Imbalance}, err
+}
