@@ -5,10 +5,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // AuditAction is what an operator did.
@@ -48,6 +51,11 @@ type AuditEntry struct {
 	Action AuditAction `json:"action"`
 	By     string      `json:"by,omitempty"`
 	Why    string      `json:"why,omitempty"`
+	// Remote and RequestID are those of FromRequest.
+	Remote    string `json:"remote,omitempty"`
+	RequestID string `json:"request_id,omitempty"`
+	// Denied is why the action was denied, see AuditDenied. It is empty if the bus carried it out.
+	Denied string `json:"denied,omitempty"`
 	// Subscription is that of an order, or at which the letter died.
 	Subscription string    `json:"subscription,omitempty"`
 	Until        time.Time `json:"until,omitzero"`     // of HoldUntil
@@ -57,12 +65,28 @@ type AuditEntry struct {
 	// began. Of an import, Count is the number of new letters.
 	Query *LetterQuery `json:"query,omitempty"`
 	Count int          `json:"count,omitempty"`
+	// Outcome is set in the second entry of a bulk operation, from after its last letter. The other
+	// fields, but Number and At, are those of the first entry.
+	Outcome *AuditOutcome `json:"outcome,omitempty"`
+}
+
+// AuditOutcome is how a bulk operation ended. An operation without one still runs, or its process has
+// ended.
+type AuditOutcome struct {
+	BeganAt  time.Time `json:"began_at"` // At of the first entry
+	Done     int       `json:"done"`     // letters replayed or purged
+	Failures int       `json:"failures"` // as in ReplayReport; 0 for a purge
+	Stopped  bool      `json:"stopped"`  // StopAfter ended it
+	// Error is the text of the error that ended it early, cut at 255 bytes.
+	Error string `json:"error,omitempty"`
 }
 
 // AuditQuery selects the entries that match every field that is set.
 type AuditQuery struct {
 	Action       AuditAction `json:"action,omitzero"`
 	By           string      `json:"by,omitzero"`
+	RequestID    string      `json:"request_id,omitzero"`
+	Denied       bool        `json:"denied,omitzero"` // selects denied actions only
 	Subscription string      `json:"subscription,omitzero"`
 	Letter       LetterID    `json:"letter_id,omitzero"`
 	Event        EventID     `json:"event_id,omitzero"`
@@ -79,6 +103,7 @@ type AuditQuery struct {
 // Matches reports whether an entry matches all fields but Limit.
 func (q *AuditQuery) Matches(e *AuditEntry) bool {
 	return (q.Action == "" || q.Action == e.Action) && (q.By == "" || q.By == e.By) &&
+		(q.RequestID == "" || q.RequestID == e.RequestID) && (!q.Denied || e.Denied != "") &&
 		(q.Subscription == "" || q.Subscription == e.Subscription) &&
 		(q.Letter.IsZero() || q.Letter == e.Letter) && (q.Event.IsZero() || q.Event == e.Event) &&
 		(q.Since.IsZero() || !e.At.Before(q.Since)) && (q.Until.IsZero() || !e.At.After(q.Until)) &&
@@ -93,8 +118,8 @@ type AuditPage struct {
 }
 
 // Audit returns a page of what operators did, newest first: orders to subscriptions, replays, purges and
-// imports, and cancellations with By or Because. A bulk operation has one entry, from before its first
-// letter.
+// imports, cancellations with By, Because or FromRequest, and what AuditDenied recorded. A bulk
+// operation has an entry from before its first letter, and one with its outcome.
 //
 // In memory, the bus keeps the last 1,000 entries of this process. A store keeps at least the last
 // 10,000 of all processes. It records an entry in the commit of what was done. Audit compares the entries
@@ -171,6 +196,10 @@ func (l *auditLog) page(q *AuditQuery) (page AuditPage) {
 			query := *e.Query
 			e.Query = &query
 		}
+		if e.Outcome != nil {
+			outcome := *e.Outcome
+			e.Outcome = &outcome
+		}
 		page.Entries = append(page.Entries, e)
 	}
 	return page
@@ -178,20 +207,30 @@ func (l *auditLog) page(q *AuditQuery) (page AuditPage) {
 
 // entry returns an entry for an action of the operator, now.
 func (b *Bus) entry(o operator, action AuditAction) *AuditEntry {
-	return &AuditEntry{At: b.time.Now().UTC, Action: action, By: o.by, Why: o.why}
+	return &AuditEntry{
+		At: b.time.Now().UTC, Action: action, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
+	}
 }
 
 // bulkEntry returns the entry of a bulk operation.
 func (b *Bus) bulkEntry(o operator, action AuditAction, q LetterQuery, matched int) *AuditEntry {
 	e := b.entry(o, action)
+	e.Query, e.Count = auditedQuery(q), matched
+	return e
+}
+
+// auditedQuery returns a query as the audit keeps it: long texts are cut, and a time that JSON cannot
+// encode is left out.
+func auditedQuery(q LetterQuery) *LetterQuery {
 	for _, t := range []*time.Time{&q.Since, &q.Until, &q.PublishedSince, &q.PublishedUntil} {
 		if !storable(*t) {
 			*t = time.Time{}
 		}
 	}
-	q.Error = shorten(q.Error)
-	e.Query, e.Count = &q, matched
-	return e
+	for _, text := range []*string{&q.Type, &q.Subscription, &q.MetadataValue, &q.Error} {
+		*text = texts.Shorten(*text, maxName)
+	}
+	return &q
 }
 
 // list returns the part of a batch for an entry. nil stands for none.
@@ -210,11 +249,23 @@ func (b *Bus) audited(e *AuditEntry) {
 	if b.store == nil {
 		b.audits.add(*e)
 	}
-	if e.By == "" && e.Why == "" {
-		return
+	if e.operator() != (operator{}) {
+		b.log.Info("operator action", e.fields()...)
 	}
+}
+
+// operator returns the operator of an entry.
+func (e *AuditEntry) operator() operator {
+	return operator{by: e.By, why: e.Why, remote: e.Remote, requestID: e.RequestID}
+}
+
+// fields returns the log fields of an entry.
+func (e *AuditEntry) fields() []zap.Field {
 	fields := []zap.Field{zap.String("action", string(e.Action))}
-	for _, f := range []struct{ name, value string }{{"by", e.By}, {"why", e.Why}, {"subscription_id", e.Subscription}} {
+	for _, f := range []struct{ name, value string }{
+		{"by", e.By}, {"why", e.Why}, {"remote", e.Remote}, {"request_id", e.RequestID}, {"denied", e.Denied},
+		{"subscription_id", e.Subscription},
+	} {
 		if f.value != "" {
 			fields = append(fields, zap.String(f.name, f.value))
 		}
@@ -228,7 +279,10 @@ func (b *Bus) audited(e *AuditEntry) {
 	if e.Count > 0 {
 		fields = append(fields, zap.Int("letters", e.Count))
 	}
-	b.log.Info("operator action", fields...)
+	if o := e.Outcome; o != nil {
+		fields = append(fields, zap.Int("done", o.Done), zap.Int("failures", o.Failures), zap.Bool("stopped", o.Stopped))
+	}
+	return fields
 }
 
 // auditBulk records the entry of a bulk operation before its first letter.
@@ -240,4 +294,84 @@ func (b *Bus) auditBulk(ctx context.Context, e *AuditEntry) error {
 	}
 	b.audited(e)
 	return nil
+}
+
+// auditOutcome records how a bulk operation ended that began with an entry. If ctx has ended, it does not
+// wait for the store.
+func (b *Bus) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error) {
+	if o.BeganAt = began.At; ended != nil {
+		o.Error = texts.Shorten(textOf(ended, ""), maxName)
+	}
+	e := *began
+	e.At, e.Outcome = b.time.Now().UTC, &o
+	if b.store == nil {
+		b.audited(&e)
+		return
+	}
+	if err := b.commit(ctx, &Batch{Now: e.At, Audit: e.list()}); err != nil && ctx.Err() == nil {
+		b.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
+		return
+	}
+	b.audited(&e)
+}
+
+// AuditDenied records that an operator's action was denied, for a tool that decides who may do what. The
+// bus sets Number and At. It returns when a store has the entry.
+//
+// Errors, after which nothing is recorded: ErrUninitialized, ErrNilContext; an *OptionError without
+// Action or Denied, with an Outcome, a negative Count, or an Until outside the years 0 to 9999, or for a
+// text that By would refuse; an *OptionError or a *PatternError for a Query that List would refuse; the
+// store's. After the context's error, it is unknown whether a store has recorded the entry.
+func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
+	err := b.ready(ctx)
+	if err == nil && ctx.Err() != nil {
+		err = contextError(ctx)
+	}
+	if err == nil {
+		err = b.checkDenied(ctx, &e)
+	}
+	if err != nil {
+		return fmt.Errorf("AuditDenied: %w", err)
+	}
+	if e.At, e.Until = b.time.Now().UTC, e.Until.UTC(); e.Query != nil {
+		e.Query = auditedQuery(*e.Query)
+	}
+	if b.store == nil {
+		b.audits.add(e)
+	} else if err := b.commit(ctx, &Batch{Now: e.At, Audit: e.list()}); err != nil {
+		return fmt.Errorf("AuditDenied: %w", err)
+	}
+	b.log.Warn("operator action denied", e.fields()...)
+	return nil
+}
+
+// checkDenied validates the entry of AuditDenied.
+func (b *Bus) checkDenied(ctx context.Context, e *AuditEntry) error {
+	refuse := func(field string, value any, reason string) error {
+		return &OptionError{Option: "AuditEntry." + field, Value: fmt.Sprint(value), Reason: reason}
+	}
+	for _, text := range []struct{ field, value string }{
+		{"By", e.By}, {"Why", e.Why}, {"Remote", e.Remote}, {"RequestID", e.RequestID}, {"Denied", e.Denied},
+		{"Subscription", e.Subscription},
+	} {
+		if err := checkOrderText("AuditEntry."+text.field, text.value); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !slices.Contains(auditActions, e.Action):
+		return refuse("Action", strconv.Quote(shorten(string(e.Action))), fmt.Sprintf("must be one of %v", auditActions))
+	case e.Denied == "":
+		return refuse("Denied", `""`, "must be the reason why the action was denied")
+	case e.Outcome != nil:
+		return refuse("Outcome", "not nil", "must be nil: a denied action has no outcome")
+	case e.Count < 0:
+		return refuse("Count", e.Count, "must not be negative")
+	case !storable(e.Until):
+		return refuse("Until", e.Until, badYear)
+	case e.Query == nil:
+		return nil
+	}
+	_, err := b.DLQ().filter(ctx, *e.Query)
+	return err
 }

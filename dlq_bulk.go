@@ -17,7 +17,7 @@ import (
 )
 
 // BulkOption is an option of ReplayMatching and PurgeMatching.
-// By and Because are such options too.
+// By, Because and FromRequest are such options too.
 type BulkOption interface {
 	applyBulk(*bulk)
 }
@@ -134,23 +134,35 @@ type PurgeReport struct {
 //
 // Errors: those of List; ErrShutdown; an *OptionError for an empty query without All.
 func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...BulkOption) (ReplayReport, error) {
-	var report ReplayReport
-	o, f, err := q.bulk(ctx, "ReplayMatching", query, opts)
+	report, err := q.replayMatching(ctx, query, opts)
 	if err != nil {
 		return report, fmt.Errorf("ReplayMatching: %w", err)
 	}
+	return report, nil
+}
+
+func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []BulkOption) (report ReplayReport, err error) {
+	o, f, err := q.bulk(ctx, "ReplayMatching", query, opts)
+	if err != nil {
+		return report, err
+	}
 	letters, err := q.bus.snapshotLetters(ctx, f)
 	if err != nil {
-		return report, fmt.Errorf("ReplayMatching: %w", err)
+		return report, err
 	}
 	ids := replayOrder(letters)
 	report.Matched = len(ids)
 	if o.dryRun || len(ids) == 0 {
 		return report, nil
 	}
-	if err := q.bus.auditBulk(ctx, q.bus.bulkEntry(o.operator, AuditReplayMatching, query, len(ids))); err != nil {
-		return report, fmt.Errorf("ReplayMatching: %w", err)
+	entry := q.bus.bulkEntry(o.operator, AuditReplayMatching, query, len(ids))
+	if err := q.bus.auditBulk(ctx, entry); err != nil {
+		return report, err
 	}
+	defer func() {
+		outcome := AuditOutcome{Done: report.Replayed, Failures: report.Failures, Stopped: report.Stopped}
+		q.bus.auditOutcome(ctx, entry, outcome, err)
+	}()
 	run := &bulkRun{stopAfter: int64(o.stopAfter), stopped: make(chan struct{})}
 	r := &replaying{run: run}
 	pace := pace{time: q.bus.time, perSecond: o.perSecond, shutdown: q.bus.leaving, stopped: run.stopped}
@@ -204,10 +216,7 @@ func (q *DLQ) ReplayMatching(ctx context.Context, query LetterQuery, opts ...Bul
 	if errchain.Is(err, errStopped) {
 		report.Stopped, err = true, nil
 	}
-	if err != nil {
-		return report, fmt.Errorf("ReplayMatching: %w", err)
-	}
-	return report, nil
+	return report, err
 }
 
 // replaysAtOnce returns how many replays are in progress at a time. A store commits those that have
@@ -304,15 +313,17 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...OrderOp
 // held.
 const purgeBatch = 1000
 
-func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (PurgeReport, error) {
+func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report PurgeReport, err error) {
 	ids, err := q.bus.matchingLetters(ctx, f)
-	report := PurgeReport{Matched: len(ids)}
+	report.Matched = len(ids)
 	if err != nil || o.dryRun || len(ids) == 0 {
 		return report, err
 	}
-	if err := q.bus.auditBulk(ctx, q.bus.bulkEntry(o.operator, AuditPurgeMatching, f.LetterQuery, len(ids))); err != nil {
+	entry := q.bus.bulkEntry(o.operator, AuditPurgeMatching, f.LetterQuery, len(ids))
+	if err := q.bus.auditBulk(ctx, entry); err != nil {
 		return report, err
 	}
+	defer func() { q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Purged}, err) }()
 	batch := purgeBatch
 	if o.perSecond != 0 {
 		batch = 1

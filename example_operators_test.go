@@ -106,12 +106,17 @@ func ExampleBus_Audit() {
 		log.Fatal(err)
 	}
 	for _, e := range page.Entries {
+		if e.Outcome != nil {
+			fmt.Printf("%d. %s ended, with %d of %d letters\n", e.Number, e.Action, e.Outcome.Done, e.Count)
+			continue
+		}
 		fmt.Printf("%d. %s by %s: %s\n", e.Number, e.Action, e.By, e.Why)
 	}
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
 	// Output:
+	// 3. purge_matching ended, with 1 of 1 letters
 	// 2. purge_matching by ann: test orders
 	// 1. pause by ann: addresses are repaired
 }

@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -13,15 +14,15 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// OrderOption is By or Because: an option of what operators do to subscriptions, dead letters and
-// scheduled events. It is a BulkOption too. Audit and the log have it.
+// OrderOption is By, Because or FromRequest: an option of what operators do to subscriptions, dead letters
+// and scheduled events. It is a BulkOption too. Audit and the log have it.
 type OrderOption interface {
 	BulkOption
 	applyOrder(*operator) error
 }
 
-// operator is who does something, and why.
-type operator struct{ by, why string }
+// operator is who does something, why, and from where.
+type operator struct{ by, why, remote, requestID string }
 
 type orderOption func(*operator) error
 
@@ -46,6 +47,16 @@ func Because(reason string) OrderOption {
 	return orderOption(func(o *operator) error {
 		o.why = reason
 		return checkOrderText("Because", reason)
+	})
+}
+
+// FromRequest gives where the operator's call comes from: the address of the client, and the id of the
+// request in the logs of a server. Each is up to 255 bytes of UTF-8 without control characters, or
+// empty.
+func FromRequest(remote, id string) OrderOption {
+	return orderOption(func(o *operator) error {
+		o.remote, o.requestID = remote, id
+		return cmp.Or(checkOrderText("FromRequest", remote), checkOrderText("FromRequest", id))
 	})
 }
 

@@ -41,6 +41,9 @@ func (b *Batch) CheckTimes() error {
 		if q := b.Audit[i].Query; q != nil {
 			c.add(q.Since, q.Until, q.PublishedSince, q.PublishedUntil)
 		}
+		if o := b.Audit[i].Outcome; o != nil {
+			c.add(o.BeganAt)
+		}
 	}
 	if c.bad.IsZero() {
 		return nil

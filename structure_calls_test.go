@@ -174,6 +174,7 @@ var rootCalls = callRules{
 		{"dlq_replay.go", "tool.go"}:            "a tool stands for the subscriptions that another process has",
 		{"tool.go", "orders.go"}:                "a tool stands for the subscriptions that another process has",
 		{"tool.go", "recovery.go"}:              "a tool stands for the subscriptions that another process has",
+		{"audit.go", "orders.go"}:              "an operator's action names the operator, and the audit has it",
 		{"audit.go", "store_times.go"}:          "an operator's action names the operator, and the audit has it",
 		{"dlq.go", "audit.go"}:                  "an operator's action names the operator, and the audit has it",
 		{"dlq.go", "orders.go"}:                 "an operator's action names the operator, and the audit has it",

@@ -37,6 +37,8 @@ func testAuditPages(t *testing.T, r *rig) {
 		Number: 99, At: noon, Action: eventbus.AuditReplayMatching, By: "ann", Why: "the mail server is back", Subscription: "billing",
 		Until: noon.Add(time.Hour), Letter: letter().ID, Event: eventbus.NewEventID(),
 		Query: &eventbus.LetterQuery{Type: "order.*", Since: noon}, Count: 7,
+		Remote: "10.0.0.7:4711", RequestID: "r-1", Denied: "ann may only view",
+		Outcome: &eventbus.AuditOutcome{BeganAt: noon, Done: 5, Failures: 2, Stopped: true, Error: "stopped"},
 	}
 	var entries []eventbus.AuditEntry
 	for i := range 7 {
@@ -66,6 +68,7 @@ func testAuditPages(t *testing.T, r *rig) {
 		require.Equal(t, paused[:2], auditOf(t, s, eventbus.AuditQuery{Since: noon.Add(time.Second * 2)}))
 		require.Equal(t, want[6:], auditOf(t, s, eventbus.AuditQuery{Before: 2}))
 		require.Len(t, auditOf(t, s, eventbus.AuditQuery{Letter: full.Letter, Event: full.Event, By: "ann"}), 4)
+		require.Len(t, auditOf(t, s, eventbus.AuditQuery{RequestID: "r-1", Denied: true}), 4)
 		require.Len(t, auditOf(t, s, eventbus.AuditQuery{Action: eventbus.AuditPause, Until: noon.Add(time.Second)}), 1)
 		s = r.reopen(t, s)
 	}
@@ -85,8 +88,10 @@ func testAuditWithTheChange(t *testing.T, r *rig) {
 	apply(t, s, purge)
 	refuse(t, s, purge, eventbus.ErrNotFound)
 	require.Len(t, auditOf(t, s, eventbus.AuditQuery{}), 1)
-	late := eventbus.AuditEntry{At: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	refuse(t, s, &eventbus.Batch{Now: noon, Audit: []eventbus.AuditEntry{late}}, eventbus.ErrInvalidEvent)
+	year12026 := time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, late := range []eventbus.AuditEntry{{At: year12026}, {At: noon, Outcome: &eventbus.AuditOutcome{BeganAt: year12026}}} {
+		refuse(t, s, &eventbus.Batch{Now: noon, Audit: []eventbus.AuditEntry{late}}, eventbus.ErrInvalidEvent)
+	}
 	require.Len(t, auditOf(t, s, eventbus.AuditQuery{}), 1)
 }
 
