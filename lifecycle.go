@@ -65,6 +65,14 @@ func (b *Bus) start(ctx context.Context) error {
 	return nil
 }
 
+// Stopping returns a channel that is closed when Shutdown begins. It is nil for a bus that New did not make.
+func (b *Bus) Stopping() <-chan struct{} {
+	if !b.usable() {
+		return nil
+	}
+	return b.leaving
+}
+
 // Shutdown ends the bus. It rejects new work from outside and waits until every running, queued,
 // retrying and throttled dispatch has settled. Running handlers can still publish. It does not wait
 // for held deliveries, for scheduled events, or for abandoned handlers: held deliveries and

@@ -78,6 +78,7 @@ var allowedImports = map[string][]string{
 	"internal/uuid7":       {},
 	"internal/window":      {},
 
+	"admin":           {modulePath},
 	"eventbustest":    {modulePath, modulePath + "/internal/errchain"},
 	"retryspec":       {modulePath},
 	"retryspec/check": {modulePath + "/retryspec"},

@@ -1,0 +1,165 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/surebus/eventbus"
+)
+
+// Code identifies a kind of error of the API. Codes are stable.
+type Code string
+
+// The codes.
+const (
+	CodeBadRequest           Code = "bad_request"            // 400
+	CodeUnauthenticated      Code = "unauthenticated"        // 401
+	CodeForbidden            Code = "forbidden"              // 403
+	CodeReadOnly             Code = "read_only"              // 403
+	CodeNotFound             Code = "not_found"              // 404
+	CodeMethodNotAllowed     Code = "method_not_allowed"     // 405
+	CodeConflict             Code = "conflict"               // 409
+	CodeStaleCount           Code = "stale_count"            // 409
+	CodeNoSubscription       Code = "no_subscription"        // 409
+	CodeTooLarge             Code = "too_large"              // 413
+	CodeUnsupportedMediaType Code = "unsupported_media_type" // 415
+	CodeUnprocessable        Code = "unprocessable"          // 422
+	CodeRateLimited          Code = "rate_limited"           // 429
+	CodeInternal             Code = "internal"               // 500
+	CodeShutDown             Code = "shut_down"              // 503
+	CodeStoreFailed          Code = "store_failed"           // 503
+)
+
+// statuses maps codes to HTTP statuses.
+var statuses = map[Code]int{
+	CodeBadRequest: http.StatusBadRequest, CodeUnauthenticated: http.StatusUnauthorized,
+	CodeForbidden: http.StatusForbidden, CodeReadOnly: http.StatusForbidden,
+	CodeNotFound: http.StatusNotFound, CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	CodeConflict: http.StatusConflict, CodeStaleCount: http.StatusConflict, CodeNoSubscription: http.StatusConflict,
+	CodeTooLarge: http.StatusRequestEntityTooLarge, CodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
+	CodeUnprocessable: http.StatusUnprocessableEntity, CodeRateLimited: http.StatusTooManyRequests,
+	CodeInternal: http.StatusInternalServerError,
+	CodeShutDown: http.StatusServiceUnavailable, CodeStoreFailed: http.StatusServiceUnavailable,
+}
+
+// Error is the error of a request. The body of an answer with a status of 400 or more is an ErrorAnswer.
+type Error struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"` // what is wrong
+	Remedy  string `json:"remedy"`  // what to do next
+	// RequestID is in the log, the audit and the header X-Request-Id, too.
+	RequestID string `json:"request_id"`
+
+	err    error             // the cause, for the log; nil if the message has it all
+	header map[string]string // of the answer
+}
+
+// ErrorAnswer is the body of an answer that is an error.
+type ErrorAnswer struct {
+	Error *Error `json:"error"`
+}
+
+// Error returns code, message and remedy.
+func (e *Error) Error() string { return string(e.Code) + ": " + e.Message + "; " + e.Remedy }
+
+// Unwrap returns the cause, which is nil for most errors.
+func (e *Error) Unwrap() error { return e.err }
+
+// Status returns the HTTP status of the code.
+func (e *Error) Status() int {
+	if status, ok := statuses[e.Code]; ok {
+		return status
+	}
+	return http.StatusInternalServerError
+}
+
+func badRequest(message, remedy string) *Error {
+	return &Error{Code: CodeBadRequest, Message: message, Remedy: remedy}
+}
+
+func forbidden(message, remedy string) *Error {
+	return &Error{Code: CodeForbidden, Message: message, Remedy: remedy}
+}
+
+func readOnly(message, remedy string) *Error {
+	return &Error{Code: CodeReadOnly, Message: message, Remedy: remedy}
+}
+
+func conflict(message, remedy string) *Error {
+	return &Error{Code: CodeConflict, Message: message, Remedy: remedy}
+}
+
+func notFound(message, remedy string) *Error {
+	return &Error{Code: CodeNotFound, Message: message, Remedy: remedy}
+}
+
+func internal(message string, err error) *Error {
+	return &Error{Code: CodeInternal, Message: message, Remedy: "search the log of the process for the request id", err: err}
+}
+
+// errorOf returns the answer to an error. Only errors whose texts have nothing but the operator's own input and names
+// of subscriptions are shown. All others, such as those of a store with its paths and SQL, are in the log only.
+func errorOf(err error) *Error {
+	var (
+		own       *Error
+		challenge *ChallengeError
+		limited   *RateLimitError
+		option    *eventbus.OptionError
+		pattern   *eventbus.PatternError
+		event     *eventbus.EventError
+		payload   *eventbus.PayloadError
+		imported  *eventbus.ImportError
+		tooLarge  *http.MaxBytesError
+	)
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &limited):
+		return &Error{Code: CodeRateLimited, Message: "too many failed logins", Remedy: "wait for the seconds in Retry-After",
+			header: map[string]string{"Retry-After": strconv.Itoa(limited.seconds())}}
+	case errors.Is(err, ErrUnauthenticated):
+		e := &Error{Code: CodeUnauthenticated, Message: "no valid credentials", Remedy: "send the credentials of an operator"}
+		if errors.As(err, &challenge) {
+			e.header = map[string]string{"WWW-Authenticate": challenge.Challenge}
+		}
+		return e
+	case errors.Is(err, ErrForbidden):
+		return forbidden("you may not perform this action", "ask for the permission")
+
+	case errors.As(err, &option):
+		return badRequest(option.Error(), "correct the value")
+	case errors.As(err, &pattern):
+		return badRequest(pattern.Error(), "correct the pattern")
+	case errors.As(err, &event):
+		return badRequest(event.Error(), "correct the value")
+	case errors.As(err, &imported):
+		return &Error{Code: CodeUnprocessable, Message: imported.Error(), Remedy: "import the unchanged output of an export; nothing was imported"}
+	case errors.As(err, &payload):
+		return &Error{Code: CodeUnprocessable, Message: "the payload is too large or cannot be encoded", Remedy: "send a smaller JSON payload", err: err}
+	case errors.As(err, &tooLarge):
+		return &Error{Code: CodeTooLarge, Message: "the body is larger than " + strconv.FormatInt(tooLarge.Limit, 10) + " bytes", Remedy: "send less"}
+
+	case errors.Is(err, eventbus.ErrNotFound):
+		return notFound("there is no such dead letter: it is unknown, was purged, or was replayed", "look for its event, and in the audit")
+	case errors.Is(err, eventbus.ErrInvalidLetter):
+		return badRequest("the id is not the id of a dead letter", "copy it from a list")
+	case errors.Is(err, eventbus.ErrUnknownEvent):
+		return notFound("the event is unknown: it has settled and was forgotten, or was never accepted", "check the id")
+	case errors.Is(err, eventbus.ErrNoSubscription):
+		return &Error{Code: CodeNoSubscription, Message: "a subscription of the dead letter does not exist on this bus; the letter stays",
+			Remedy: "deploy the handler, or subscribe with the option Formerly; or purge the letter", err: err}
+	case errors.Is(err, eventbus.ErrNotScheduled):
+		return conflict("no scheduled event has this id: it is unknown, cancelled, or due already", "look at the event")
+	case errors.Is(err, eventbus.ErrCircuitDisabled):
+		return conflict("the subscription has no circuit", "pause it instead")
+	case errors.Is(err, eventbus.ErrShutdown):
+		return &Error{Code: CodeShutDown, Message: "the bus is shut down", Remedy: "try again when the process has restarted"}
+	case errors.Is(err, eventbus.ErrStoreFailed), errors.Is(err, eventbus.ErrStoreClosed), errors.Is(err, eventbus.ErrNoLease):
+		return &Error{Code: CodeStoreFailed, Message: "the store does not work", Remedy: "search the log of the process for the request id; the bus reopens the store", err: err}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return &Error{Code: CodeStoreFailed, Message: "the request ended before the answer was complete", Remedy: "ask for less, or try again", err: err}
+	}
+	return internal("an internal error", err)
+}

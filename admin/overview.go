@@ -1,0 +1,110 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// Overview is the state of the bus at a glance.
+type Overview struct {
+	At      time.Time        `json:"at"`
+	Metrics eventbus.Metrics `json:"metrics"`
+	// History has the minutes of the last hour, oldest first, as far as the handler has existed. The last one is in
+	// progress.
+	History []Minute `json:"history"`
+	// OldestWaiting is the oldest dispatch that is not scheduled for later, as of a few seconds ago. It is nil if
+	// there is none.
+	OldestWaiting *eventbus.DispatchInfo `json:"oldest_waiting,omitempty"`
+	// OpenCircuits names the subscriptions whose circuit is open or probes.
+	OpenCircuits []string `json:"open_circuits"`
+	// Balanced is Ledger.Balanced, and Imbalance says which sides differ. Under load they may differ by the
+	// dispatches in progress.
+	Balanced  bool   `json:"balanced"`
+	Imbalance string `json:"imbalance,omitempty"`
+}
+
+func (c *call) getOverview() (any, error) {
+	if err := c.parameters(nil); err != nil {
+		return nil, err
+	}
+	return c.overview(c.ctx), nil
+}
+
+// overview reads the metrics once.
+func (s *server) overview(ctx context.Context) Overview {
+	m := s.bus.Metrics()
+	o := Overview{
+		At: time.Now().UTC(), Metrics: s.metrics(m), History: s.history.list(&m), OldestWaiting: s.oldest.find(ctx, s), OpenCircuits: []string{},
+		Balanced: m.Ledger.Balanced(),
+	}
+	for _, sub := range m.Subscriptions {
+		if sub.Circuit == eventbus.CircuitOpen || sub.Circuit == eventbus.CircuitHalfOpen {
+			o.OpenCircuits = append(o.OpenCircuits, sub.Subscription)
+		}
+	}
+	if !o.Balanced {
+		o.Imbalance = imbalance(m.Ledger)
+	}
+	return o
+}
+
+// imbalance describes a ledger that does not balance.
+func imbalance(l eventbus.Ledger) string {
+	opened := l.Accepted + l.Copies + l.Splits + l.Replays + l.Claimed
+	settled := l.Handled + l.Unrouted + l.DeadLettered + l.Dropped + l.Cancelled
+	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording + l.Stored
+	text := fmt.Sprintf("opened %d, settled %d and left %d: off by %d", opened, settled, left, opened-settled-left)
+	switch {
+	case opened == settled+left:
+		return fmt.Sprintf("the bus is shut down, and %d dispatches are left in memory", left-l.Stored)
+	case l.Running+l.Recording > 0:
+		return text + fmt.Sprintf(", while %d dispatches are in progress", l.Running+l.Recording)
+	}
+	return text
+}
+
+// oldest finds the oldest dispatch, which compares all of them, at most once in oldestAge.
+type oldest struct {
+	mu    sync.Mutex // guards the following; a leaf
+	found *eventbus.DispatchInfo
+	at    time.Time
+	busy  bool
+}
+
+const oldestAge = 5 * time.Second
+
+// find returns the oldest dispatch that is not scheduled for later, or nil.
+func (o *oldest) find(ctx context.Context, s *server) *eventbus.DispatchInfo {
+	o.mu.Lock()
+	if o.busy || time.Since(o.at) < oldestAge {
+		defer o.mu.Unlock()
+		return o.found
+	}
+	o.busy = true
+	o.mu.Unlock()
+
+	var found *eventbus.DispatchInfo
+	for _, state := range []eventbus.DispatchState{
+		eventbus.DispatchQueued, eventbus.DispatchRunning, eventbus.DispatchWaiting, eventbus.DispatchParked,
+	} {
+		page, err := s.bus.Dispatches(ctx, eventbus.DispatchQuery{State: state, Limit: 1})
+		if err != nil {
+			break // the next call tries again
+		}
+		for _, d := range page.Dispatches {
+			if found == nil || d.Published.Before(found.Published) {
+				shown := s.dispatch(d)
+				found = &shown
+			}
+		}
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.found, o.at, o.busy = found, time.Now(), false
+	return found
+}

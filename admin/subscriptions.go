@@ -1,0 +1,109 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/surebus/eventbus"
+)
+
+// SubscriptionPage is a page of the subscriptions, in the order in which they were made.
+type SubscriptionPage struct {
+	Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
+	Total         int                            `json:"total"`          // on all pages
+	Next          int                            `json:"next,omitempty"` // the offset of the next page
+}
+
+// ControlRequest is the body of an order to a subscription.
+type ControlRequest struct {
+	Why   string    `json:"why,omitempty"`
+	Until time.Time `json:"until,omitzero"` // of hold-until, and required there
+}
+
+func (c *call) listSubscriptions() (any, error) {
+	var w window
+	if err := c.parameters(windowParameters(&w)); err != nil {
+		return nil, err
+	}
+	all := c.metrics(c.bus.Metrics()).Subscriptions
+	page := SubscriptionPage{Total: len(all)}
+	page.Subscriptions, page.Next = windowOf(w, all)
+	return page, nil
+}
+
+func (c *call) getSubscription() (any, error) {
+	m, err := c.subscription(c.args["name"])
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// subscription returns the metrics of a subscription, by its name or one that it had.
+func (c *call) subscription(name string) (eventbus.SubscriptionMetrics, error) {
+	if s := c.bus.Subscription(name); s != nil {
+		all := c.metrics(c.bus.Metrics()).Subscriptions
+		if i := slices.IndexFunc(all, func(m eventbus.SubscriptionMetrics) bool { return m.Subscription == s.ID() }); i >= 0 {
+			return all[i], nil
+		}
+	}
+	return eventbus.SubscriptionMetrics{}, noSubscription(name)
+}
+
+func noSubscription(name string) error {
+	return notFound(fmt.Sprintf("there is no subscription %q", cut(name, 80)), "copy the name from the list of subscriptions")
+}
+
+// orders are the orders to a subscription, by the last segment of their paths.
+var orders = map[string]eventbus.AuditAction{
+	"pause": eventbus.AuditPause, "resume": eventbus.AuditResume, "hold-until": eventbus.AuditHoldUntil,
+	"trip": eventbus.AuditTrip, "reset": eventbus.AuditReset,
+}
+
+func (c *call) postOrder() (any, error) {
+	var body ControlRequest
+	if err := c.body(&body); err != nil {
+		return nil, err
+	}
+	action, known := orders[c.args["order"]]
+	if !known {
+		return nil, notFound("there is no such order", "use pause, resume, hold-until, trip or reset")
+	}
+	return c.control(c.args["name"], action, body)
+}
+
+// control gives an order to a subscription, and returns its state after it. For a bus without handlers, which does not
+// know it, this has the name only.
+func (c *call) control(name string, action eventbus.AuditAction, r ControlRequest) (eventbus.SubscriptionMetrics, error) {
+	none := eventbus.SubscriptionMetrics{}
+	s := c.bus.Subscription(name)
+	if s == nil {
+		return none, noSubscription(name)
+	}
+	if hold := action == eventbus.AuditHoldUntil; hold == r.Until.IsZero() {
+		return none, badRequest("until is missing, or given for another order than hold-until", "give hold-until, and no other order, a time as RFC 3339")
+	}
+	opts := c.operator(r.Why)
+	var err error
+	switch action { //nolint:exhaustive // the others are no orders
+	case eventbus.AuditPause:
+		err = s.Pause(opts...)
+	case eventbus.AuditResume:
+		err = s.Resume(opts...)
+	case eventbus.AuditHoldUntil:
+		err = s.HoldUntil(r.Until, opts...)
+	case eventbus.AuditTrip:
+		err = s.Trip(opts...)
+	case eventbus.AuditReset:
+		err = s.Reset(opts...)
+	}
+	if err != nil {
+		return none, err
+	}
+	m, err := c.subscription(name)
+	if err != nil {
+		m = eventbus.SubscriptionMetrics{Subscription: name}
+	}
+	return m, nil
+}
