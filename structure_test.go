@@ -78,7 +78,9 @@ var allowedImports = map[string][]string{
 	"internal/uuid7":       {},
 	"internal/window":      {},
 
-	"admin":           {modulePath},
+	"admin": {
+		modulePath, modulePath + "/internal/chart", modulePath + "/internal/linediff", modulePath + "/internal/texts",
+	},
 	"eventbustest":    {modulePath, modulePath + "/internal/errchain"},
 	"retryspec":       {modulePath},
 	"retryspec/check": {modulePath + "/retryspec"},

@@ -108,7 +108,7 @@ func (l *limiter) attempt(peer string, check func() (given, valid bool)) (given,
 	defer l.mu.Unlock()
 	now := time.Now()
 	peer, until := l.findLocked(peer, now)
-	if wait := until.Sub(now) - (freeFailures-1)*failureRefill; wait > 0 {
+	if wait := max(until.Sub(now), 0) - (freeFailures-1)*failureRefill; wait > 0 {
 		return false, false, wait
 	}
 	given, valid = check()

@@ -87,6 +87,10 @@ func Curves(width, height, columns int, series ...Series) Lines {
 			at := columns - len(values) + i
 			points[i] = number((float64(at)+0.5)*step) + "," + number(float64(height)*(1-clean(v)/c.Top))
 		}
+		if len(points) == 1 { // a line needs two points
+			_, y, _ := strings.Cut(points[0], ",")
+			points = []string{number(float64(width)-step) + "," + y, number(float64(width)) + "," + y}
+		}
 		if len(points) > 0 {
 			c.Lines = append(c.Lines, Line{s.Name, strings.Join(points, " ")})
 		}

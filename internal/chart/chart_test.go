@@ -46,6 +46,9 @@ func TestCurves(t *testing.T) {
 	c := chart.Curves(40, 10, 4, chart.Series{Name: "p99", Values: []float64{5, 2.5}}, chart.Series{Name: "p50"})
 	require.Equal(t, 5.0, c.Top)
 	require.Equal(t, []chart.Line{{Series: "p99", Points: "25,0 35,5"}}, c.Lines)
+
+	c = chart.Curves(40, 10, 4, chart.Series{Name: "p99", Values: []float64{5}})
+	require.Equal(t, []chart.Line{{Series: "p99", Points: "30,0 40,0"}}, c.Lines)
 }
 
 func TestCeiling(t *testing.T) {
