@@ -41,7 +41,7 @@ func concernsOf(m *eventbus.Metrics, prefix string) []concern {
 			if s.Circuit == eventbus.CircuitOpen {
 				c.Class = "bad"
 			}
-			c.Text = count(s.Held) + " deliveries are held."
+			c.Text = plural(int64(s.Held), "delivery is", "deliveries are") + " held."
 			if s.LastError != "" {
 				c.Text += " Last failure: " + shown(s.LastError, 160)
 			}
