@@ -30,59 +30,118 @@ func apiRoutes() []*route {
 	)
 	const get, post = http.MethodGet, http.MethodPost
 	return []*route{
-		{method: get, path: "/api/v1/overview", actions: view, serve: (*call).getOverview, answer: Overview{},
-			summary: "the state of the bus, and the last hour by minutes"},
-		{method: get, path: "/api/v1/live", actions: view, serve: (*call).getLive, gives: "text/event-stream", stream: true,
-			summary: "the overview once a second, without types and with one minute, as server-sent events"},
-		{method: get, path: "/api/v1/openapi.json", actions: view, serve: (*call).getOpenAPI, gives: "application/json",
-			summary: "this document"},
+		{
+			method: get, path: "/api/v1/overview", actions: view, serve: (*call).getOverview, answer: Overview{},
+			summary: "the state of the bus, and the last hour by minutes",
+		},
+		{
+			method: get, path: "/api/v1/live", actions: view, serve: (*call).getLive, gives: "text/event-stream", stream: true,
+			summary: "the overview once a second, without types and with one minute, as server-sent events",
+		},
+		{
+			method: get, path: "/api/v1/openapi.json", actions: view, serve: (*call).getOpenAPI, gives: "application/json",
+			summary: "this document",
+		},
 
-		{method: get, path: "/api/v1/letters", actions: view, serve: (*call).listLetters, query: letters, answer: eventbus.LetterPage{},
-			summary: "dead letters, newest first"},
-		{method: get, path: "/api/v1/letters/export", actions: payload, serve: (*call).exportLetters, query: filter, gives: "application/jsonl", stream: true,
-			summary: "dead letters with their payloads, oldest first, one a line"},
-		{method: post, path: "/api/v1/letters/import", actions: []Action{ActionImport}, serve: (*call).importLetters, answer: eventbus.ImportReport{},
-			media: "application/jsonl", limit: maxImport, stream: true, summary: "adds the letters of an export, all or none"},
-		{method: get, path: "/api/v1/letters/{id}", actions: view, serve: (*call).getLetter, answer: eventbus.DeadLetter{},
-			summary: "a dead letter"},
-		{method: get, path: "/api/v1/letters/{id}/payload", actions: payload, serve: (*call).getPayload, gives: "application/octet-stream",
-			summary: "the encoded payload"},
-		{method: post, path: "/api/v1/letters/{id}/replay", actions: []Action{ActionReplay}, serve: (*call).replay, body: Reason{}, answer: Done{},
-			summary: "replays a dead letter"},
-		{method: post, path: "/api/v1/letters/{id}/edit", actions: []Action{ActionEdit}, serve: (*call).edit, body: EditRequest{}, answer: Done{}, limit: maxEdit,
-			summary: "replays a dead letter with another payload"},
-		{method: post, path: "/api/v1/letters/{id}/purge", actions: []Action{ActionPurge}, serve: (*call).purge, body: Reason{}, answer: Done{},
-			summary: "deletes a dead letter"},
-		{method: get, path: "/api/v1/groups", actions: view, serve: (*call).listGroups, query: append(filter[:len(filter):len(filter)], list...), answer: GroupPage{},
-			summary: "groups of dead letters with the same cause, largest first"},
-		{method: get, path: "/api/v1/preview", actions: view, serve: (*call).getPreview, query: filter, answer: eventbus.ReplayPreview{},
-			summary: "what a bulk replay would do"},
+		{
+			method: get, path: "/api/v1/letters", actions: view, serve: (*call).listLetters, query: letters, answer: eventbus.LetterPage{},
+			summary: "dead letters, newest first",
+		},
+		{
+			method: get, path: "/api/v1/letters/export", actions: payload, serve: (*call).exportLetters, query: filter, gives: "application/jsonl", stream: true,
+			summary: "dead letters with their payloads, oldest first, one a line",
+		},
+		{
+			method: post, path: "/api/v1/letters/import", actions: []Action{ActionImport}, audit: eventbus.AuditImport, serve: (*call).importLetters, answer: eventbus.ImportReport{},
+			media: "application/jsonl", limit: maxImport, stream: true, summary: "adds the letters of an export, all or none",
+		},
+		{
+			method: get, path: "/api/v1/letters/{id}", actions: view, serve: (*call).getLetter, answer: eventbus.DeadLetter{},
+			summary: "a dead letter",
+		},
+		{
+			method: get, path: "/api/v1/letters/{id}/payload", actions: payload, serve: (*call).getPayload, gives: "application/octet-stream",
+			summary: "the encoded payload",
+		},
+		{
+			method: post, path: "/api/v1/letters/{id}/replay", actions: []Action{ActionReplay}, audit: eventbus.AuditReplay, serve: (*call).replay, body: ChangeRequest{}, answer: Done{},
+			summary: "replays a dead letter",
+		},
+		{
+			method: post, path: "/api/v1/letters/{id}/edit", actions: []Action{ActionEdit}, audit: eventbus.AuditReplayEdited, serve: (*call).edit, body: EditRequest{}, answer: Done{}, limit: maxEdit,
+			summary: "replays a dead letter with another payload",
+		},
+		{
+			method: post, path: "/api/v1/letters/{id}/purge", actions: []Action{ActionPurge}, audit: eventbus.AuditPurge, serve: (*call).purge, body: ChangeRequest{}, answer: Done{},
+			summary: "deletes a dead letter",
+		},
+		{
+			method: get, path: "/api/v1/groups", actions: view, serve: (*call).listGroups, query: append(filter[:len(filter):len(filter)], list...), answer: GroupPage{},
+			summary: "groups of dead letters with the same cause, largest first",
+		},
+		{
+			method: get, path: "/api/v1/preview", actions: view, serve: (*call).getPreview, query: filter, answer: eventbus.ReplayPreview{},
+			summary: "what a bulk replay would do",
+		},
 
-		{method: get, path: operationsPath, actions: view, serve: (*call).listOperations, query: list, answer: OperationPage{},
-			summary: "bulk operations, newest first"},
-		{method: post, path: operationsPath, actions: bulk, serve: (*call).postOperation, body: OperationRequest{}, answer: Operation{}, status: http.StatusAccepted,
-			summary: "begins a bulk replay or purge; the action needs its own permission"},
-		{method: get, path: operationsPath + "/{id}", actions: view, serve: (*call).getOperation, answer: Operation{},
-			summary: "the progress or the report of a bulk operation"},
-		{method: post, path: operationsPath + "/{id}/cancel", actions: bulk, serve: (*call).postCancelOperation, body: Reason{}, answer: Operation{},
-			summary: "cancels a bulk operation; its letters that are processed stay processed"},
+		{
+			method: get, path: operationsPath, actions: view, serve: (*call).listOperations, query: list, answer: OperationPage{},
+			summary: "bulk operations, newest first",
+		},
+		{
+			method: post, path: operationsPath, actions: bulk, audit: eventbus.AuditReplayMatching, serve: (*call).postOperation, body: OperationRequest{}, answer: Operation{}, status: http.StatusAccepted,
+			summary: "begins a bulk replay or purge; the action needs its own permission",
+		},
+		{
+			method: get, path: operationsPath + "/{id}", actions: view, serve: (*call).getOperation, answer: Operation{},
+			summary: "the progress or the report of a bulk operation",
+		},
+		{
+			method: post, path: operationsPath + "/{id}/cancel", actions: bulk, audit: eventbus.AuditReplayMatching, serve: (*call).postCancelOperation, body: ChangeRequest{}, answer: Operation{},
+			summary: "cancels a bulk operation; its letters that are processed stay processed",
+		},
 
-		{method: get, path: "/api/v1/subscriptions", actions: view, serve: (*call).listSubscriptions, query: list, answer: SubscriptionPage{},
-			summary: "subscriptions"},
-		{method: get, path: "/api/v1/subscriptions/{name}", actions: view, serve: (*call).getSubscription, answer: eventbus.SubscriptionMetrics{},
-			summary: "a subscription"},
-		{method: post, path: "/api/v1/subscriptions/{name}/{order}", actions: []Action{ActionControl}, serve: (*call).postOrder, body: ControlRequest{}, answer: eventbus.SubscriptionMetrics{},
-			summary: "gives an order: pause, resume, hold-until, trip or reset"},
+		{
+			method: get, path: "/api/v1/subscriptions", actions: view, serve: (*call).listSubscriptions, query: list, answer: SubscriptionPage{},
+			summary: "subscriptions",
+		},
+		{
+			method: get, path: "/api/v1/subscriptions/{name}", actions: view, serve: (*call).getSubscription, answer: eventbus.SubscriptionMetrics{},
+			summary: "a subscription",
+		},
+		order("pause", eventbus.AuditPause, "holds its deliveries until resume"),
+		order("hold-until", eventbus.AuditHoldUntil, "holds its deliveries until a time"),
+		order("resume", eventbus.AuditResume, "ends pause and hold-until"),
+		order("trip", eventbus.AuditTrip, "opens its circuit"),
+		order("reset", eventbus.AuditReset, "closes its circuit"),
 
-		{method: get, path: "/api/v1/events/{id}", actions: view, serve: (*call).getEvent, answer: eventbus.EventStatus{},
-			summary: "what became of an event"},
-		{method: post, path: "/api/v1/events/{id}/cancel", actions: []Action{ActionCancel}, serve: (*call).postCancelEvent, body: Reason{}, answer: Done{},
-			summary: "cancels a scheduled event"},
-		{method: get, path: "/api/v1/dispatches", actions: view, serve: (*call).listDispatches, query: dispatches, answer: eventbus.DispatchPage{},
-			summary: "dispatches that have not settled, oldest first"},
-		{method: get, path: "/api/v1/explain", actions: view, serve: (*call).getPlan, query: explain, answer: eventbus.Plan{},
-			summary: "how an event of a type would be dispatched"},
-		{method: get, path: "/api/v1/audit", actions: view, serve: (*call).listAudit, query: audit, answer: eventbus.AuditPage{},
-			summary: "what operators did, newest first"},
+		{
+			method: get, path: "/api/v1/events/{id}", actions: view, serve: (*call).getEvent, answer: eventbus.EventStatus{},
+			summary: "what became of an event",
+		},
+		{
+			method: post, path: "/api/v1/events/{id}/cancel", actions: []Action{ActionCancel}, audit: eventbus.AuditCancel, serve: (*call).postCancelEvent, body: ChangeRequest{}, answer: Done{},
+			summary: "cancels a scheduled event",
+		},
+		{
+			method: get, path: "/api/v1/dispatches", actions: view, serve: (*call).listDispatches, query: dispatches, answer: eventbus.DispatchPage{},
+			summary: "dispatches that have not settled, oldest first",
+		},
+		{
+			method: get, path: "/api/v1/explain", actions: view, serve: (*call).getPlan, query: explain, answer: eventbus.Plan{},
+			summary: "how an event of a type would be dispatched",
+		},
+		{
+			method: get, path: "/api/v1/audit", actions: view, serve: (*call).listAudit, query: audit, answer: eventbus.AuditPage{},
+			summary: "what operators did, newest first",
+		},
+	}
+}
+
+// order returns the route of an order to a subscription.
+func order(name string, action eventbus.AuditAction, summary string) *route {
+	return &route{
+		method: http.MethodPost, path: "/api/v1/subscriptions/{name}/" + name, actions: []Action{ActionControl}, audit: action,
+		serve: (*call).postOrder, body: ControlRequest{}, answer: eventbus.SubscriptionMetrics{}, summary: summary,
 	}
 }

@@ -91,12 +91,12 @@ func authorizeLocal(r *http.Request, action Action) (Principal, error) {
 	if err != nil || !peer.Addr().Unmap().IsLoopback() ||
 		slices.ContainsFunc(forwarded, func(name string) bool { return len(r.Header.Values(name)) > 0 }) {
 		return Principal{}, forbidden("without an authorizer, only loopback peers are served, and not through a proxy",
-			"give the handler admin.WithAuthorizer, with admin.BasicAuth for example")
+			"give the handler admin.WithAuthorizer, for example admin.BasicAuth")
 	}
 	switch {
 	case action.changes():
 		return who, readOnly("without an authorizer, the handler is read-only",
-			"give the handler admin.WithAuthorizer, with admin.BasicAuth for example")
+			"give the handler admin.WithAuthorizer, for example admin.BasicAuth")
 	case action != ActionView:
 		return who, forbidden("without an authorizer, payloads are hidden",
 			"give the handler admin.WithAuthorizer, and permit "+string(action))

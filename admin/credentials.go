@@ -3,6 +3,7 @@ package admin
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -14,61 +15,79 @@ import (
 // minToken is the least length of a bearer token, in bytes.
 const minToken = 16
 
-// BasicAuth returns an authorizer for one operator with a user name and a password, who may perform the given actions,
-// or all without any. Serve over TLS only: the browser sends the password with each request.
+// Operator is someone who has a password or a token.
+type Operator struct {
+	Name    string   // of the Principal
+	Secret  string   // the password, or the token
+	Actions []Action // that the operator may perform; nil: all
+}
+
+// BasicAuth returns an authorizer for operators with a name and a password. Serve over TLS only: the browser
+// sends the password with each request.
 //
-// The comparison takes the same time for every user name and password. After 5 failures, a peer gets a
+// Every comparison takes the same time, whether the name or the password is wrong. After 5 failures, a peer gets a
 // *RateLimitError, also with the right password, and one more attempt each second.
 //
-// Errors: an *eventbus.OptionError for an empty user or password, such as one from an unset environment variable.
-func BasicAuth(user, password string, actions ...Action) (Authorizer, error) {
-	switch {
-	case !validName(user) || strings.Contains(user, ":"):
-		return nil, invalid("BasicAuth", "user", "the user name must have 1 to 255 bytes without colons and control characters")
-	case password == "":
-		return nil, invalid("BasicAuth", "password", "the password must not be empty; is its environment variable set?")
-	}
-	want := sha256.Sum256([]byte(user + ":" + password))
-	return (&credentials{
-		principal: Principal{Name: user}, actions: actions, challenge: `Basic realm="eventbus", charset="UTF-8"`,
-		check: func(r *http.Request) (given, valid bool) {
-			u, p, given := r.BasicAuth()
-			got := sha256.Sum256([]byte(u + ":" + p))
-			return given, subtle.ConstantTimeCompare(got[:], want[:]) == 1
-		},
-	}).authorize, nil
+// Errors: an *eventbus.OptionError without operators, for a repeated or invalid name, an unknown action, and
+// an empty password, such as one from an unset environment variable.
+func BasicAuth(operators ...Operator) (Authorizer, error) {
+	return newCredentials("BasicAuth", 1, `Basic realm="eventbus", charset="UTF-8"`, operators,
+		func(o Operator) string { return o.Name + ":" + o.Secret },
+		func(r *http.Request) (string, bool) {
+			name, password, given := r.BasicAuth()
+			return name + ":" + password, given
+		})
 }
 
-// BearerToken returns an authorizer for programs that send "Authorization: Bearer TOKEN". name is the operator in the
-// audit. It is as BasicAuth otherwise. A token has at least 16 bytes.
+// BearerToken returns an authorizer for programs that send "Authorization: Bearer TOKEN". It is as BasicAuth
+// otherwise. A token has at least 16 bytes.
 //
-// Errors: an *eventbus.OptionError for an invalid name, or a token that is empty or too short.
-func BearerToken(name, token string, actions ...Action) (Authorizer, error) {
-	switch {
-	case !validName(name):
-		return nil, invalid("BearerToken", "name", "the name must have 1 to 255 bytes without control characters")
-	case len(token) < minToken:
-		return nil, invalid("BearerToken", "token", "the token must have at least 16 bytes; is its environment variable set?")
-	}
-	want := sha256.Sum256([]byte(token))
-	return (&credentials{
-		principal: Principal{Name: name}, actions: actions, challenge: `Bearer realm="eventbus"`,
-		check: func(r *http.Request) (given, valid bool) {
+// Errors: those of BasicAuth, and an *eventbus.OptionError for a token that is too short.
+func BearerToken(operators ...Operator) (Authorizer, error) {
+	return newCredentials("BearerToken", minToken, `Bearer realm="eventbus"`, operators,
+		func(o Operator) string { return o.Secret },
+		func(r *http.Request) (string, bool) {
 			scheme, token, given := strings.Cut(r.Header.Get("Authorization"), " ")
-			given = given && strings.EqualFold(scheme, "Bearer")
-			got := sha256.Sum256([]byte(token))
-			return given, subtle.ConstantTimeCompare(got[:], want[:]) == 1 && given
-		},
-	}).authorize, nil
+			return token, given && strings.EqualFold(scheme, "Bearer")
+		})
 }
 
-// credentials authorizes one operator.
+// credentials authorizes operators by what a request presents.
 type credentials struct {
-	principal Principal
-	actions   []Action // empty: all
+	operators []Operator // without secrets
+	digests   [][sha256.Size]byte
 	challenge string
-	check     func(*http.Request) (given, valid bool) // fast, and without user code
+	presented func(*http.Request) (text string, given bool)
 	failures  limiter
+}
+
+// newCredentials returns an authorizer. text is what a request of an operator presents.
+func newCredentials(option string, minSecret int, challenge string, operators []Operator,
+	text func(Operator) string, presented func(*http.Request) (string, bool),
+) (Authorizer, error) {
+	c := &credentials{challenge: challenge, presented: presented}
+	for i, o := range operators {
+		refuse := func(reason string) (Authorizer, error) {
+			return nil, invalid(option, fmt.Sprintf("operator %d", i), reason)
+		}
+		switch {
+		case !validName(o.Name) || strings.Contains(o.Name, ":"):
+			return refuse("the name must have 1 to 255 bytes of UTF-8 without colons and control characters")
+		case slices.ContainsFunc(c.operators, func(x Operator) bool { return x.Name == o.Name }):
+			return refuse("another operator has the name; give each a name of its own, for the audit")
+		case len(o.Secret) < minSecret:
+			return refuse(fmt.Sprintf("the password or token must have at least %d bytes; is its environment variable set?", minSecret))
+		case slices.ContainsFunc(o.Actions, func(a Action) bool { return !slices.Contains(Actions(), a) }):
+			return refuse(fmt.Sprintf("an action is unknown; use those of %v", Actions()))
+		}
+		c.digests = append(c.digests, sha256.Sum256([]byte(text(o))))
+		o.Secret, o.Actions = "", slices.Clone(o.Actions)
+		c.operators = append(c.operators, o)
+	}
+	if len(operators) == 0 {
+		return nil, invalid(option, "none", "give at least one operator")
+	}
+	return c.authorize, nil
 }
 
 func (c *credentials) authorize(r *http.Request, action Action) (Principal, error) {
@@ -76,16 +95,34 @@ func (c *credentials) authorize(r *http.Request, action Action) (Principal, erro
 	if err != nil {
 		peer = r.RemoteAddr
 	}
-	given, valid, wait := c.failures.attempt(peer, func() (given, valid bool) { return c.check(r) })
-	switch {
-	case wait > 0:
-		return Principal{}, &RateLimitError{RetryAfter: wait}
-	case !given || !valid:
+	text, given := c.presented(r)
+	if !given { // a browser's first request has none
 		return Principal{}, &ChallengeError{c.challenge}
-	case len(c.actions) > 0 && !slices.Contains(c.actions, action):
-		return c.principal, ErrForbidden
 	}
-	return c.principal, nil
+	var who *Operator
+	if wait := c.failures.attempt(peer, func() bool {
+		who = c.operator(sha256.Sum256([]byte(text)))
+		return who != nil
+	}); wait > 0 {
+		return Principal{}, &RateLimitError{RetryAfter: wait}
+	}
+	switch {
+	case who == nil:
+		return Principal{}, &ChallengeError{c.challenge}
+	case who.Actions != nil && !slices.Contains(who.Actions, action):
+		return Principal{Name: who.Name}, ErrForbidden
+	}
+	return Principal{Name: who.Name}, nil
+}
+
+// operator returns the operator with a digest, or nil. It compares all of them, so that the time says nothing.
+func (c *credentials) operator(digest [sha256.Size]byte) (found *Operator) {
+	for i := range c.digests {
+		if subtle.ConstantTimeCompare(digest[:], c.digests[i][:]) == 1 {
+			found = &c.operators[i]
+		}
+	}
+	return found
 }
 
 // Limits of failed logins.
@@ -101,18 +138,17 @@ type limiter struct {
 	peers map[string]time.Time // when each peer has no failure left that counts
 }
 
-// attempt checks the credentials of a peer, or returns how long it must wait. The lock is held during the check, so
-// that concurrent guesses are counted one by one.
-func (l *limiter) attempt(peer string, check func() (given, valid bool)) (given, valid bool, wait time.Duration) {
+// attempt calls check, which reports whether a peer's credentials are valid, or returns how long the peer must wait. The
+// lock is held during check, so that concurrent guesses are counted one by one.
+func (l *limiter) attempt(peer string, check func() bool) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	peer, until := l.findLocked(peer, now)
 	if wait := max(until.Sub(now), 0) - (freeFailures-1)*failureRefill; wait > 0 {
-		return false, false, wait
+		return wait
 	}
-	given, valid = check()
-	if given && !valid {
+	if !check() {
 		if until.Before(now) {
 			until = now
 		}
@@ -121,7 +157,7 @@ func (l *limiter) attempt(peer string, check func() (given, valid bool)) (given,
 		}
 		l.peers[peer] = until.Add(failureRefill)
 	}
-	return given, valid, 0
+	return 0
 }
 
 // findLocked returns the name under which a peer is counted, and its entry.

@@ -6,35 +6,25 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// auditActions maps the actions of single changes to those of the audit.
-var auditActions = map[Action]eventbus.AuditAction{
-	ActionReplay: eventbus.AuditReplay, ActionEdit: eventbus.AuditReplayEdited, ActionImport: eventbus.AuditImport,
-	ActionPurge: eventbus.AuditPurge, ActionCancel: eventbus.AuditCancel,
-}
-
 // auditDenied records a denied change. Calls without a valid operator are in the log only: in the audit, any peer could
 // push out its oldest entries with them. q is the query of a bulk operation, or nil.
 func (c *call) auditDenied(action Action, denied error, q *eventbus.LetterQuery, why string) {
-	if !action.changes() || c.who.Name == "" || !validName(c.who.Name) || errors.Is(denied, ErrUnauthenticated) {
+	if c.route == nil || c.route.audit == "" || !action.changes() || !validName(c.who.Name) || errors.Is(denied, ErrUnauthenticated) {
 		return
 	}
 	e := eventbus.AuditEntry{
-		Action: auditActions[action], By: c.who.Name, Why: auditText(why), Remote: auditText(c.r.RemoteAddr), RequestID: c.id,
-		Denied: string(errorOf(denied).Code), Subscription: auditText(c.args["name"]),
+		Action: c.route.audit, By: c.who.Name, Why: auditText(why), Remote: auditText(c.r.RemoteAddr), RequestID: c.id,
+		Denied: string(errorOf(denied).Code), Subscription: auditText(c.args["name"]), Query: q,
 	}
-	switch {
-	case action == ActionControl:
-		e.Action = orders[c.args["order"]]
-	case q != nil && action == ActionPurge:
-		e.Action, e.Query = eventbus.AuditPurgeMatching, q
-	case q != nil:
-		e.Action, e.Query = eventbus.AuditReplayMatching, q
-	case action == ActionCancel:
+	switch c.route.audit { //nolint:exhaustive // the others have no id, or the subscription
+	case eventbus.AuditCancel:
 		e.Event, _ = c.eventID() // zero for a malformed one
-	case c.route != nil && c.route.path == operationsPath:
-		e.Action = eventbus.AuditReplayMatching // its body is unread
-	default:
+	case eventbus.AuditReplay, eventbus.AuditReplayEdited, eventbus.AuditPurge:
 		e.Letter, _ = c.letterID()
+	case eventbus.AuditReplayMatching:
+		if action == ActionPurge {
+			e.Action = eventbus.AuditPurgeMatching
+		}
 	}
 	err := c.bus.AuditDenied(c.ctx, e)
 	if errors.Is(err, eventbus.ErrInvalidOption) || errors.Is(err, eventbus.ErrInvalidPattern) { // the query is invalid

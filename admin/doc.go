@@ -3,7 +3,7 @@
 //
 // # Usage
 //
-//	authorize, err := admin.BasicAuth("anna", os.Getenv("ADMIN_PASSWORD"))
+//	authorize, err := admin.BasicAuth(admin.Operator{Name: "anna", Secret: os.Getenv("ADMIN_PASSWORD")})
 //	handler, err := admin.New(bus, admin.WithPrefix("/admin"), admin.WithHosts("shop.example.com"), admin.WithAuthorizer(authorize))
 //	mux.Handle("/admin/", handler)
 //

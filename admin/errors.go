@@ -117,8 +117,10 @@ func errorOf(err error) *Error {
 	case errors.As(err, &own):
 		return own
 	case errors.As(err, &limited):
-		return &Error{Code: CodeRateLimited, Message: "too many failed logins", Remedy: "wait for the seconds in Retry-After",
-			header: map[string]string{"Retry-After": strconv.Itoa(limited.seconds())}}
+		return &Error{
+			Code: CodeRateLimited, Message: "too many failed logins", Remedy: "wait for the seconds in Retry-After",
+			header: map[string]string{"Retry-After": strconv.Itoa(limited.seconds())},
+		}
 	case errors.Is(err, ErrUnauthenticated):
 		e := &Error{Code: CodeUnauthenticated, Message: "no valid credentials", Remedy: "send the credentials of an operator"}
 		if errors.As(err, &challenge) {
@@ -148,8 +150,10 @@ func errorOf(err error) *Error {
 	case errors.Is(err, eventbus.ErrUnknownEvent):
 		return notFound("the event is unknown: it has settled and was forgotten, or was never accepted", "check the id")
 	case errors.Is(err, eventbus.ErrNoSubscription):
-		return &Error{Code: CodeNoSubscription, Message: "a subscription of the dead letter does not exist on this bus; the letter stays",
-			Remedy: "deploy the handler, or subscribe with the option Formerly; or purge the letter", err: err}
+		return &Error{
+			Code: CodeNoSubscription, Message: "a subscription of the dead letter does not exist on this bus; the letter stays",
+			Remedy: "deploy the handler, or subscribe with the option Formerly; or purge the letter", err: err,
+		}
 	case errors.Is(err, eventbus.ErrNotScheduled):
 		return conflict("no scheduled event has this id: it is unknown, cancelled, or due already", "look at the event")
 	case errors.Is(err, eventbus.ErrCircuitDisabled):

@@ -27,7 +27,7 @@ func (c *call) event(id eventbus.EventID) (eventbus.EventStatus, error) {
 }
 
 func (c *call) postCancelEvent() (any, error) {
-	var body Reason
+	var body ChangeRequest
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}

@@ -200,7 +200,7 @@ func (c *call) eventID() (id eventbus.EventID, err error) {
 	return id, err
 }
 
-// Reason is the body of a request that has no other fields.
-type Reason struct {
+// ChangeRequest is the body of a change that has no other fields.
+type ChangeRequest struct {
 	Why string `json:"why,omitempty"` // for the audit: up to 255 bytes without control characters
 }

@@ -157,7 +157,7 @@ func (c *call) importLetters() (any, error) {
 }
 
 func (c *call) replay() (any, error) {
-	var body Reason
+	var body ChangeRequest
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (c *call) replayLetter(id eventbus.LetterID, why string) error {
 }
 
 func (c *call) purge() (any, error) {
-	var body Reason
+	var body ChangeRequest
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}

@@ -133,9 +133,8 @@ func (c *call) begin(r OperationRequest) (Operation, error) {
 		return none, err
 	}
 	if r.Query.Until.IsZero() {
-		r.Query.Until = time.Now()
+		r.Query.Until = time.Now().UTC()
 	}
-	r.Query.Until = r.Query.Until.UTC()
 	matching, err := c.countMatching(r.Action, r.Query)
 	switch {
 	case err != nil:
@@ -158,8 +157,13 @@ func (c *call) begin(r OperationRequest) (Operation, error) {
 	return c.operations.show(c.config, op), nil
 }
 
-// bulkOptions validates a request.
+// bulkOptions validates a request, and brings its times into UTC: two queries are then equal if their times are.
 func (c *call) bulkOptions(r *OperationRequest) (opts []eventbus.BulkOption, err error) {
+	for _, t := range []*time.Time{&r.Query.Since, &r.Query.Until, &r.Query.PublishedSince, &r.Query.PublishedUntil} {
+		if *t = t.UTC(); t.IsZero() {
+			*t = time.Time{}
+		}
+	}
 	switch {
 	case r.Expect == nil || *r.Expect < 0:
 		return nil, badRequest("expect is missing or negative", "give the number of letters that the preview shows")
@@ -341,7 +345,7 @@ func (c *call) getOperation() (any, error) {
 }
 
 func (c *call) postCancelOperation() (any, error) {
-	var body Reason
+	var body ChangeRequest
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}

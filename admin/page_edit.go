@@ -36,7 +36,7 @@ func (c *call) editPage() (any, error) {
 
 // editable returns the letter in the path, and its payload as the text from which an edit starts.
 func (c *call) editable() (l eventbus.DeadLetter, text string, err error) {
-	if err := c.needFor(ActionViewPayload, nil, ""); err != nil {
+	if err := c.authorizeOne(ActionViewPayload); err != nil {
 		return l, "", err
 	}
 	if l, err = c.findLetter(); err != nil {
@@ -86,7 +86,7 @@ func (c *call) editForm() (any, error) {
 	if e.step != "replay" || e.seen != fingerprintOf(payload.Bytes()) { // the operator has not seen this difference
 		return c.showEdit(&e, nil)
 	}
-	if err := c.needFor(ActionViewPayload, nil, ""); err != nil {
+	if err := c.authorizeOne(ActionViewPayload); err != nil {
 		return nil, err
 	}
 	l, err := c.findLetter()

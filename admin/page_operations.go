@@ -73,7 +73,7 @@ func (c *call) showBulk(in *bulkInput, query url.Values, err error) (any, error)
 	if in.Action != ReplayMatching && in.Action != PurgeMatching {
 		return nil, badRequest("the action is missing or unknown", "begin with a group or a list of letters")
 	}
-	if denied := c.needFor(in.Action.permission(), &in.Query, in.Why); denied != nil {
+	if denied := c.authorizeOne(in.Action.permission()); denied != nil {
 		return nil, denied
 	}
 	filter := without(query, "action", "why", "rate", "stop_after", "expect", "confirm", "all")

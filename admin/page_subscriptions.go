@@ -2,6 +2,7 @@ package admin
 
 import (
 	"net/url"
+	"path"
 	"time"
 
 	"github.com/surebus/eventbus"
@@ -59,21 +60,17 @@ func (c *call) showSubscription(reason, until string, err error) (any, error) {
 
 // orderForm gives an order. The buttons of one form send until with each order: only hold-until reads it.
 func (c *call) orderForm() (any, error) {
-	action, known := orders[c.args["order"]]
-	if !known {
-		return nil, notFound("there is no such order", "use the buttons of the subscription")
-	}
 	var request ControlRequest
 	var until string
 	_, err := c.form(textParameter("why", &request.Why), textParameter("until", &until))
-	if err == nil && action == eventbus.AuditHoldUntil {
+	if err == nil && c.route.audit == eventbus.AuditHoldUntil {
 		err = setParameters(nonEmpty(url.Values{"until": {until}}), []parameter{timeParameter("until", &request.Until)})
 	}
 	if err == nil {
-		_, err = c.control(c.args["name"], action, request)
+		_, err = c.control(c.args["name"], c.route.audit, request)
 	}
 	if err != nil {
 		return c.showSubscription(request.Why, until, err)
 	}
-	return c.redirect(c.args["order"], "subscriptions", c.args["name"])
+	return c.redirect(path.Base(c.route.path), "subscriptions", c.args["name"])
 }

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/surebus/eventbus"
 )
 
 // page is what a template shows. Body has the data of the page itself.
@@ -53,30 +55,39 @@ func pageRoutes() []*route {
 	get := func(path string, action Action, serve func(*call) (any, error)) *route {
 		return &route{method: http.MethodGet, path: path, actions: []Action{action}, serve: serve, page: true, gives: "text/html"}
 	}
-	post := func(path string, serve func(*call) (any, error), actions ...Action) *route {
-		return &route{method: http.MethodPost, path: path, actions: actions, serve: serve, page: true, media: formMedia, gives: "text/html"}
+	post := func(path string, audit eventbus.AuditAction, serve func(*call) (any, error), actions ...Action) *route {
+		return &route{method: http.MethodPost, path: path, actions: actions, audit: audit, serve: serve, page: true, media: formMedia, gives: "text/html"}
 	}
+	order := func(name string, audit eventbus.AuditAction) *route {
+		return post("/subscriptions/{name}/"+name, audit, (*call).orderForm, ActionControl)
+	}
+	bulk := get("/bulk", ActionReplay, (*call).bulkPage)
+	bulk.actions = append(bulk.actions, ActionPurge)
 	return []*route{
 		get("/", ActionView, (*call).overviewPage),
 		get("/groups", ActionView, (*call).groupsPage),
 		get("/letters", ActionView, (*call).lettersPage),
 		get("/letters/{id}", ActionView, (*call).letterPage),
-		post("/letters/{id}/replay", (*call).replayForm, ActionReplay),
+		post("/letters/{id}/replay", eventbus.AuditReplay, (*call).replayForm, ActionReplay),
 		get("/letters/{id}/edit", ActionEdit, (*call).editPage),
-		post("/letters/{id}/edit", (*call).editForm, ActionEdit),
+		post("/letters/{id}/edit", eventbus.AuditReplayEdited, (*call).editForm, ActionEdit),
 		get("/letters/{id}/purge", ActionPurge, (*call).purgePage),
-		post("/letters/{id}/purge", (*call).purgeForm, ActionPurge),
-		{method: http.MethodGet, path: "/bulk", actions: []Action{ActionReplay, ActionPurge}, serve: (*call).bulkPage, page: true, gives: "text/html"},
+		post("/letters/{id}/purge", eventbus.AuditPurge, (*call).purgeForm, ActionPurge),
+		bulk,
 		get("/operations", ActionView, (*call).operationsPage),
-		post("/operations", (*call).bulkForm, ActionReplay, ActionPurge),
+		post("/operations", eventbus.AuditReplayMatching, (*call).bulkForm, ActionReplay, ActionPurge),
 		get("/operations/{id}", ActionView, (*call).progressPage),
-		post("/operations/{id}/cancel", (*call).cancelOperationForm, ActionReplay, ActionPurge),
+		post("/operations/{id}/cancel", eventbus.AuditReplayMatching, (*call).cancelOperationForm, ActionReplay, ActionPurge),
 		get("/subscriptions", ActionView, (*call).subscriptionsPage),
 		get("/subscriptions/{name}", ActionView, (*call).subscriptionPage),
-		post("/subscriptions/{name}/{order}", (*call).orderForm, ActionControl),
+		order("pause", eventbus.AuditPause),
+		order("hold-until", eventbus.AuditHoldUntil),
+		order("resume", eventbus.AuditResume),
+		order("trip", eventbus.AuditTrip),
+		order("reset", eventbus.AuditReset),
 		get("/events", ActionView, (*call).eventsPage),
 		get("/events/{id}", ActionView, (*call).eventPage),
-		post("/events/{id}/cancel", (*call).cancelEventForm, ActionCancel),
+		post("/events/{id}/cancel", eventbus.AuditCancel, (*call).cancelEventForm, ActionCancel),
 		get("/explain", ActionView, (*call).explainPage),
 		get("/audit", ActionView, (*call).auditPage),
 		get("/static/{file}", ActionView, (*call).staticFile),

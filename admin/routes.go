@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/surebus/eventbus"
 )
 
 // route is a method and a path of the handler. The table of routes is the only place where one is made: requests, the
@@ -14,6 +16,7 @@ type route struct {
 	path   string // {name} stands for a segment
 	// actions has one action, or those of which the request needs one: its function then authorizes the one.
 	actions []Action
+	audit   eventbus.AuditAction // of a change; for operations that of a replay
 	summary string
 	serve   func(*call) (answer any, err error) // nil, nil if it has written the answer
 

@@ -54,6 +54,11 @@ func (c *call) serve() error {
 	}
 	var unknown error
 	c.route, c.args, unknown = c.findRoute()
+	if unknown != nil || !c.route.stream {
+		ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
+		defer cancel()
+		c.ctx = ctx
+	}
 	actions := []Action{ActionView} // for an unknown path: only operators learn that it is unknown
 	if unknown == nil {
 		actions = c.route.actions
@@ -69,11 +74,6 @@ func (c *call) serve() error {
 	}
 	if len(c.r.URL.RawQuery) > maxQuery {
 		return &Error{Code: CodeTooLarge, Message: "the query is longer than 4096 bytes", Remedy: "send a shorter one"}
-	}
-	if !c.route.stream {
-		ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
-		defer cancel()
-		c.ctx = ctx
 	}
 	answer, err := c.route.serve(c)
 	if err != nil || answer == nil {
@@ -144,7 +144,7 @@ func (c *call) checkOrigin() error {
 		err = errors.New("form without an origin") // any site can send one from an old browser
 	}
 	if err != nil {
-		return &Error{Code: CodeForbidden, Message: "the request comes from another site", Remedy: "use the pages of this handler, over TLS or on localhost", err: err}
+		return &Error{Code: CodeForbidden, Message: "the request comes from another site", Remedy: "use the pages of this handler, over TLS or on localhost; a program sends Content-Type: application/json", err: err}
 	}
 	return nil
 }

@@ -59,22 +59,12 @@ func noSubscription(name string) error {
 	return notFound(fmt.Sprintf("there is no subscription %q", cut(name, 80)), "copy the name from the list of subscriptions")
 }
 
-// orders are the orders to a subscription, by the last segment of their paths.
-var orders = map[string]eventbus.AuditAction{
-	"pause": eventbus.AuditPause, "resume": eventbus.AuditResume, "hold-until": eventbus.AuditHoldUntil,
-	"trip": eventbus.AuditTrip, "reset": eventbus.AuditReset,
-}
-
 func (c *call) postOrder() (any, error) {
 	var body ControlRequest
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}
-	action, known := orders[c.args["order"]]
-	if !known {
-		return nil, notFound("there is no such order", "use pause, resume, hold-until, trip or reset")
-	}
-	return c.control(c.args["name"], action, body)
+	return c.control(c.args["name"], c.route.audit, body)
 }
 
 // control gives an order to a subscription, and returns its state after it. For a bus without handlers, which does not
