@@ -1,0 +1,197 @@
+// Command dlqadmin repairs the dead letters of a bus from a second process, while the bus runs.
+//
+//	go run ./examples/dlqadmin [-store FILE]
+//
+// The program starts a shop as a child process, a second run of its own executable, whose bus has a
+// store. Some payments have no amount, and the mail server is down: their events become dead letters.
+// The program opens the same file with sqlite.OpenDLQ. It groups the letters by what they died of,
+// replays the payments with corrected amounts, and, when the mail server is back, all others. The
+// shop's bus takes the replayed events within 250 ms.
+//
+// The exit status is 0 if the shop has handled all of them. -store keeps the file; without it the file
+// is temporary. In a terminal of your own, the command eventbus does the same.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/store/sqlite"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if isShop() {
+		os.Exit(shopMain(ctx))
+	}
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run runs the program and returns its exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("dlqadmin", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	file := flags.String("store", "", "keep the events in this `file`")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		fmt.Fprintln(stderr, "usage: dlqadmin [-store FILE]")
+		return 2
+	}
+	if *file == "" {
+		dir, err := os.MkdirTemp("", "dlqadmin")
+		if err != nil {
+			fmt.Fprintln(stderr, "dlqadmin:", err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		*file = filepath.Join(dir, "events.db")
+	}
+	if err := repair(ctx, *file, stdout, stderr); err != nil {
+		fmt.Fprintln(stderr, "dlqadmin:", err)
+		return 1
+	}
+	return 0
+}
+
+// repair starts the shop and repairs its dead letters.
+func repair(ctx context.Context, file string, stdout, stderr io.Writer) (err error) {
+	s, err := startShop(ctx, file, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.end()) }()
+	dlq, err := sqlite.OpenDLQ(ctx, file) // beside the bus
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dlq.Close(ctx)) }()
+
+	if err := printGroups(ctx, dlq, stdout); err != nil {
+		return err
+	}
+	corrected, err := correctPayments(ctx, dlq)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "\n%d payments were replayed with the amount of their orders.\n", corrected)
+
+	if err := s.say("mail server is back"); err != nil {
+		return err
+	}
+	if err := replayMail(ctx, dlq, stdout); err != nil {
+		return err
+	}
+	if err := awaitEmpty(ctx, dlq); err != nil {
+		return err
+	}
+	if err := printAudit(ctx, dlq, stdout); err != nil {
+		return err
+	}
+	return printBooks(ctx, dlq, stdout)
+}
+
+func printGroups(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
+	groups, err := dlq.Groups(ctx, eventbus.LetterQuery{})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "What the dead letters died of:")
+	for _, g := range groups {
+		fmt.Fprintf(stdout, "  %2d at %-8s %s\n", g.Count, g.Subscription, g.Message)
+	}
+	return nil
+}
+
+// operator is who repairs, and why: the audit has both.
+var operator = []eventbus.OrderOption{eventbus.By("night shift"), eventbus.Because("ticket 4711")}
+
+// correctPayments replays each payment without an amount with a corrected payload.
+func correctPayments(ctx context.Context, dlq *sqlite.DLQ) (corrected int, err error) {
+	page, err := dlq.List(ctx, eventbus.LetterQuery{Type: "order.paid", Reason: eventbus.ReasonPermanent})
+	if err != nil {
+		return 0, err
+	}
+	for _, letter := range page.Letters {
+		var o order
+		if err := json.Unmarshal(letter.Event.Payload.(json.RawMessage), &o); err != nil {
+			return corrected, err
+		}
+		o.Cents = 100 * o.Number
+		if err := dlq.ReplayEdited(ctx, letter.ID, o, operator...); err != nil {
+			return corrected, err
+		}
+		corrected++
+	}
+	return corrected, nil
+}
+
+// replayMail replays the remaining letters of the subscription mail, at most 100 a second, and stops
+// at the third that dies again.
+func replayMail(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
+	// Until freezes the set: letters of events that die during the replay are not replayed.
+	q := eventbus.LetterQuery{Subscription: "mail", Until: time.Now()}
+	preview, err := dlq.PreviewReplay(ctx, q)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%d letters of mail match, the oldest of %s.\n", preview.Matched, preview.Oldest.Format(time.TimeOnly))
+	report, err := dlq.ReplayMatching(ctx, q, eventbus.Rate(100), eventbus.StopAfter(3), operator[0], operator[1])
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%d were replayed.\n", report.Replayed)
+	return nil
+}
+
+// awaitEmpty waits until the shop's bus has settled all replayed events.
+func awaitEmpty(ctx context.Context, dlq *sqlite.DLQ) error {
+	for {
+		page, err := dlq.Bus().Dispatches(ctx, eventbus.DispatchQuery{Limit: 1})
+		if err != nil || len(page.Dispatches) == 0 {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func printAudit(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
+	page, err := dlq.Bus().Audit(ctx, eventbus.AuditQuery{Limit: 3})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "\nThe last entries of the audit:")
+	for _, e := range page.Entries {
+		fmt.Fprintf(stdout, "  %s by %s, %s", e.Action, e.By, e.Why)
+		if e.Outcome != nil { // the second entry of a bulk operation
+			fmt.Fprintf(stdout, ": %d of %d done", e.Outcome.Done, e.Count)
+		}
+		fmt.Fprintln(stdout)
+	}
+	return nil
+}
+
+// printBooks returns an error if letters are left.
+func printBooks(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
+	page, err := dlq.List(ctx, eventbus.LetterQuery{Limit: 1})
+	if err != nil {
+		return err
+	}
+	if page.Total > 0 {
+		return fmt.Errorf("%d dead letters are left", page.Total)
+	}
+	fmt.Fprintln(stdout, "\nOK: no dead letter is left")
+	return nil
+}

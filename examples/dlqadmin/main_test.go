@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain runs the shop if the test binary is the child process.
+func TestMain(m *testing.M) {
+	if isShop() {
+		os.Exit(shopMain(context.Background()))
+	}
+	os.Exit(m.Run())
+}
+
+func TestRun_RepairsEveryLetter(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "events.db")
+	for range 2 { // a second time over the same file
+		var out, errs bytes.Buffer
+		require.Zero(t, run(t.Context(), []string{"-store", file}, &out, &errs), "%s\n%s", &out, &errs)
+		require.Contains(t, out.String(), "40 at mail     smtp: connection refused\n")
+		require.Contains(t, out.String(), "4 payments were replayed")
+		require.Contains(t, out.String(), "40 were replayed.")
+		require.Contains(t, out.String(), "OK: no dead letter is left")
+		require.Empty(t, errs.String())
+	}
+}
+
+func TestRun_BadInput(t *testing.T) {
+	var out, errs bytes.Buffer
+	require.Equal(t, 2, run(t.Context(), []string{"surplus"}, &out, &errs))
+	require.Contains(t, errs.String(), "usage")
+	require.Equal(t, 1, run(t.Context(), []string{"-store", t.TempDir()}, &out, &errs))
+	require.Contains(t, errs.String(), "shop:")
+}
