@@ -141,12 +141,12 @@ func (f *fixture) request(t *testing.T, op operation) *http.Request {
 	return r
 }
 
-// durable returns the option of a store in memory.
-func durable(t *testing.T) eventbus.Option {
+// newStore returns a store in memory.
+func newStore(t *testing.T) eventbus.Store {
 	t.Helper()
 	store, err := storetest.NewModel().Open()
 	require.NoError(t, err)
-	return eventbus.WithStore(store)
+	return store
 }
 
 func TestAPI_AnswersAsTheDocumentSays(t *testing.T) {
@@ -154,7 +154,7 @@ func TestAPI_AnswersAsTheDocumentSays(t *testing.T) {
 		t.Run(fmt.Sprintf("stored=%t", stored), func(t *testing.T) {
 			var options []eventbus.Option
 			if stored {
-				options = append(options, durable(t))
+				options = append(options, eventbus.WithStore(newStore(t)))
 			}
 			bus := newFailing(t, options...)
 			h := newHandler(t, bus.Bus)
