@@ -290,7 +290,7 @@ func (a *app) showPreview(bc *bulkCommand, p *eventbus.ReplayPreview) {
 		return
 	}
 	a.notef("%s match%s", plural(p.Matched, "letter"), map[bool]string{true: "es"}[p.Matched == 1])
-	if !p.Oldest.IsZero() {
+	if p.Examined == p.Matched {
 		a.notef(", died from %s to %s", timeText(p.Oldest), timeText(p.Newest))
 	}
 	a.notef("\n")

@@ -38,6 +38,8 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"lines":          countLines,
 	"mode":           fileMode,
 	"interrupt":      interrupt,
+	"together":       together,
+	"sum":            sum,
 	"waitfor":        waitFor,
 	"background":     background,
 	"end-background": endBackground,
@@ -88,13 +90,34 @@ func countLines(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// interrupt runs the command, sends it SIGINT once a replay is in the audit, and checks that it ends with
-// the code 1.
+// interrupt runs the command, sends it a signal once a replay is in the audit, and checks its exit code:
+// interrupt SIGNAL CODE ARG...
 func interrupt(ts *testscript.TestScript, _ bool, args []string) {
 	script := `"$@" & pid=$!
 until eventbus audit --json | grep -q replay_matching; do kill -0 $pid || exit 1; done
-kill -INT $pid; wait $pid; test $? = 1`
-	ts.Check(ts.Exec("/bin/bash", append([]string{"-c", script, "sh", "eventbus"}, args...)...))
+kill -` + args[0] + ` $pid; wait $pid; test $? = ` + args[1]
+	ts.Check(ts.Exec("/bin/bash", append([]string{"-c", script, "sh", "eventbus"}, args[2:]...)...))
+}
+
+// together runs a command twice at the same time, each into a file: together FILE FILE ARG...
+func together(ts *testscript.TestScript, _ bool, args []string) {
+	script := `one=$1 two=$2; shift 2; "$@" > $one & pid=$!; "$@" > $two; test $? -le 4 || exit 1; wait $pid; test $? -le 4`
+	ts.Check(ts.Exec("/bin/bash", append([]string{"-c", script, "sh", args[0], args[1], "eventbus"}, args[2:]...)...))
+}
+
+// sum checks the sum of the numbers in files that a regular expression finds: sum N EXPRESSION FILE...
+func sum(ts *testscript.TestScript, _ bool, args []string) {
+	total := 0
+	for _, file := range args[2:] {
+		for _, found := range regexp.MustCompile(args[1]).FindAllStringSubmatch(ts.ReadFile(file), -1) {
+			n, err := strconv.Atoi(found[1])
+			ts.Check(err)
+			total += n
+		}
+	}
+	if strconv.Itoa(total) != args[0] {
+		ts.Fatalf("the sum is %d, want %s", total, args[0])
+	}
 }
 
 // publish publishes two events for the subscription mail, one of them scheduled, which no handler has

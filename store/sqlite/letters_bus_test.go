@@ -135,6 +135,27 @@ func TestRow56_BulkReplayAndCrash(t *testing.T) {
 	p.end()
 }
 
+// An interrupted replay knows which letters it has replayed, those in progress included.
+func TestRow56_BulkReplayIsInterrupted(t *testing.T) {
+	path := newPath(t)
+	withLetters(t, path, 2000)
+	p := begin(t, path)
+	p.handles("mail", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	report, err := p.DLQ().ReplayMatching(ctx, eventbus.LetterQuery{All: true}, eventbus.OnProgress(func(b eventbus.BulkProgress) {
+		if b.Done == 10 {
+			cancel()
+		}
+	}))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, report.Stayed)
+	require.Less(t, report.Replayed, 2000)
+	page, err := p.DLQ().List(t.Context(), eventbus.LetterQuery{})
+	require.NoError(t, err)
+	require.Equal(t, 2000, report.Replayed+page.Total)
+	p.end()
+}
+
 func TestRow57_ReplayToAMissingSubscription(t *testing.T) {
 	path := newPath(t)
 	withLetters(t, path, 1)

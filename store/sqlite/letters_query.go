@@ -121,7 +121,7 @@ func (s *Store) Letters(ctx context.Context, q eventbus.LetterQuery) (page event
 
 // indexedLetters reads a page that SQL selects.
 func (s *Store) indexedLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.LetterPage) error {
-	total, err := f.total(c)
+	total, err := s.total(c, f)
 	if err != nil {
 		return err
 	}
@@ -152,6 +152,36 @@ func (s *Store) indexedLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.
 		page.Letters = append(page.Letters, l)
 		return err
 	}, append(args, f.q.Limit+1)...)
+}
+
+// countedLetters is a total, and what it was counted of. A bulk operation reads many pages of one query, and
+// counting may take longer than reading a page.
+type countedLetters struct {
+	query   eventbus.LetterQuery
+	store   storeID
+	commits int64
+	total   int64
+}
+
+// total returns f.total. It keeps the last one, which holds until the next commit. The caller has s.reads.
+func (s *Store) total(c *sqlite3.Conn, f *letterFilter) (int64, error) {
+	if len(f.where) == 0 {
+		return f.total(c)
+	}
+	m, err := s.readMeta(c)
+	if err != nil {
+		return 0, err
+	}
+	q := f.q
+	q.Limit, q.Before = 0, eventbus.LetterID{}
+	if k := s.counted; k.query == q && k.store == m.store && k.commits == m.commits {
+		return k.total, nil
+	}
+	total, err := f.total(c)
+	if err == nil {
+		s.counted = countedLetters{q, m.store, m.commits, total}
+	}
+	return total, err
 }
 
 // total counts the letters that SQL selects. It stops at one more than maxTotal, unless the query

@@ -22,8 +22,9 @@ type Store struct {
 	cfg  *config
 
 	committer committer
-	claims    *reader // of Claim
-	reads     *reader // of all other reads
+	claims    *reader        // of Claim
+	reads     *reader        // of all other reads
+	counted   countedLetters // guarded by reads
 
 	// Written by the committer, with both readers taken.
 	file  fs.FileInfo

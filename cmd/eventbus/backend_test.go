@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/store/sqlite"
+)
+
+// An operation that the operator has confirmed for another number of letters does nothing.
+func TestBackend_StaleCount(t *testing.T) {
+	path := newStore(t, "letters.jsonl")
+	b, err := openStore(t.Context(), path)
+	require.NoError(t, err)
+	q := eventbus.LetterQuery{All: true}
+	_, err = b.ReplayMatching(t.Context(), q, bulk{expect: 3})
+	require.Equal(t, exitConflict, describe(err, true).code)
+	_, err = b.PurgeMatching(t.Context(), q, bulk{expect: 5})
+	require.Equal(t, exitConflict, describe(err, true).code)
+	require.ErrorContains(t, err, "changed from 5 to 4: nothing was done")
+	page, err := b.Letters(t.Context(), eventbus.LetterQuery{})
+	require.NoError(t, err)
+	require.Equal(t, 4, page.Total)
+	require.NoError(t, b.Close(t.Context()))
+}
+
+// Each known error has its documented code, and what to do next.
+func TestDescribe(t *testing.T) {
+	for _, k := range known {
+		f := describe(fmt.Errorf("it: %w", k.err), true)
+		require.NotEmpty(t, f.next, k.err)
+		require.NotEqual(t, exitOK, f.code, k.err)
+	}
+	for err, want := range map[error]int{
+		&sqlite.CorruptError{}:                         exitDamaged,
+		&sqlite.PathError{}:                            exitFailure,
+		&sqlite.LockedError{}:                          exitConflict,
+		&eventbus.ImportError{}:                        exitFailure,
+		&eventbus.OptionError{Option: "By"}:            exitUsage,
+		errors.Join(eventbus.ErrNotFound):              exitNotFound,
+		eventbus.ErrNotScheduled:                       exitConflict,
+		context.Canceled:                               exitFailure,
+		&fs.PathError{Err: syscall.EACCES}:             exitFailure,
+		&fs.PathError{Err: syscall.ENOENT}:             exitNotFound,
+		&fs.PathError{Err: syscall.EEXIST}:             exitConflict,
+		errors.New("any other"):                        exitFailure,
+		&failure{exitNotFound, os.ErrClosed, "look"}:   exitNotFound,
+		fmt.Errorf("x: %w", conflict("look", "stale")): exitConflict,
+	} {
+		f := describe(err, true)
+		require.Equal(t, want, f.code, "%T", err)
+		require.NotEmpty(t, f.next, "%T", err)
+	}
+	require.Equal(t, exitUsage, describe(errors.New("unknown flag"), false).code)
+	for option, flag := range map[string]string{
+		"LetterQuery.MetadataName": "--metadata-name", "By": "--by", "Because": "--because", "Rate": "--rate", "StopAfter": "--stop-after-failures", "AuditQuery.Limit": "--limit",
+	} {
+		require.Equal(t, flag, flagOf(option))
+	}
+}
+
+// What a command prints for a shell is one argument there.
+func TestShellQuote(t *testing.T) {
+	for text, want := range map[string]string{
+		"order.placed": "order.placed", "order.*": "'order.*'", "": "''", "it's": `'it'\''s'`, "a b": "'a b'", "$(rm)": "'$(rm)'", "x\n": "'x\n'", "~": "'~'", "#1": "'#1'",
+	} {
+		require.Equal(t, want, shellQuote(text))
+	}
+}
