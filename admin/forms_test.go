@@ -184,9 +184,9 @@ func TestForms_BulkReplay(t *testing.T) {
 	assert.Contains(t, d.text(), "being cancelled")
 	require.Eventually(t, func() bool {
 		d = v.visit(at)
-		return strings.Contains(d.text(), "cancelled : 1 of 59 letters")
+		return strings.Contains(d.text(), "cancelled :")
 	}, 10*time.Second, time.Millisecond)
-	assert.Contains(t, d.text(), "Replayed 1")
+	assert.Regexp(t, `Replayed [01] `, d.text())
 	assert.NotContains(t, d.Body.String(), "refresh")
 	assert.Empty(t, d.forms)
 }

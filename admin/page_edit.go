@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"strings"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/internal/linediff"
@@ -79,6 +80,7 @@ func (c *call) editForm() (any, error) {
 	if err != nil {
 		return c.showEdit(&e, err)
 	}
+	e.payload = strings.ReplaceAll(e.payload, "\r\n", "\n") // as browsers send lines
 	var payload bytes.Buffer
 	if err := json.Compact(&payload, []byte(e.payload)); err != nil {
 		return c.showEdit(&e, badRequest("the payload is not valid JSON: "+err.Error(), "correct it below"))

@@ -7,9 +7,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -181,9 +184,9 @@ func (v *visitor) load(target string) *document {
 func (v *visitor) submit(f *form, button string, changes map[string]string) *document {
 	v.t.Helper()
 	target := f.action
-	values := make(url.Values)
+	fields := make(url.Values)
 	for name, value := range f.values {
-		values[name] = value
+		fields[name] = value
 	}
 	i := slices.IndexFunc(f.buttons, func(b *element) bool { return strings.TrimSpace(b.text) == button })
 	require.GreaterOrEqual(v.t, i, 0, "no button %q", button)
@@ -192,13 +195,13 @@ func (v *visitor) submit(f *form, button string, changes map[string]string) *doc
 		target = b.attrs["formaction"]
 	}
 	if b.has("name") {
-		values.Set(b.attrs["name"], b.attrs["value"])
+		fields.Set(b.attrs["name"], b.attrs["value"])
 	}
 	for name, value := range changes {
-		values.Set(name, value)
+		fields.Set(name, value)
 	}
 	require.Equal(v.t, "post", f.method)
-	r := request(v.t, http.MethodPost, target, values.Encode())
+	r := request(v.t, http.MethodPost, target, fields.Encode())
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	return v.check(target, serve(v.h, r))
@@ -225,6 +228,9 @@ func (d *document) formWith(t *testing.T, button string) *form {
 	return nil
 }
 
+// values are the values of inputs, which must be those that were typed.
+var values = regexp.MustCompile(` value="[^"]*"`)
+
 // check tests what holds for every page.
 func (v *visitor) check(target string, w *httptest.ResponseRecorder) *document {
 	v.t.Helper()
@@ -233,6 +239,13 @@ func (v *visitor) check(target string, w *httptest.ResponseRecorder) *document {
 	}
 	require.Equal(v.t, "text/html; charset=utf-8", w.Header().Get("Content-Type"), "%s: %s", target, w.Body)
 	assert.LessOrEqual(v.t, w.Body.Len(), maxPage, target)
+	require.True(v.t, utf8.Valid(w.Body.Bytes()), target)
+	seen := values.ReplaceAllString(w.Body.String(), "")
+	for i, r := range seen {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			require.Fail(v.t, "a character is not escaped", "%s: %q after %q", target, r, seen[max(0, i-80):i])
+		}
+	}
 	d := parse(v.t, w)
 	v.checkStructure(target, d)
 	ids, labels := make(map[string]bool), make(map[string]bool)
@@ -287,12 +300,12 @@ func (v *visitor) checkStructure(target string, d *document) {
 	assert.Len(v.t, d.all("caption"), len(d.all("table")), "%s: captions", target)
 }
 
-// crawl visits every page that links lead to, and returns their paths without queries.
-func (v *visitor) crawl(start string) map[string]bool {
+// crawl visits the pages that links lead to, up to a number, and returns their paths without queries.
+func (v *visitor) crawl(start string, most int) map[string]bool {
 	v.t.Helper()
 	seen, paths := make(map[string]bool), make(map[string]bool)
 	next := []string{start}
-	for len(next) > 0 && len(seen) < 400 {
+	for len(next) > 0 && len(seen) < most {
 		target := next[0]
 		next = next[1:]
 		if seen[target] {

@@ -3,9 +3,13 @@ package admin
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/surebus/eventbus"
 )
@@ -168,8 +172,30 @@ func indented(text string) string {
 	if json.Indent(&b, bytes.TrimSpace([]byte(text)), "", "  ") != nil {
 		return text
 	}
+	return visibleJSON(b.String())
+}
+
+// visibleJSON escapes the characters of a JSON text that cannot be seen. Its value stays the same: such characters
+// occur in strings only.
+func visibleJSON(text string) string {
+	if strings.IndexFunc(text, isInvisible) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch high, low := utf16.EncodeRune(r); {
+		case !isInvisible(r):
+			b.WriteRune(r)
+		case high != unicode.ReplacementChar:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
 	return b.String()
 }
+
+func isInvisible(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
 // pair is a name with a value.
 type pair struct{ Name, Value string }

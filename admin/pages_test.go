@@ -45,7 +45,7 @@ var pagesOf = []string{"/", "/groups", "/letters", "/operations", "/subscription
 func TestPages_Empty(t *testing.T) {
 	bus := newBus(t)
 	v := newVisitor(t, bus)
-	paths := v.crawl(prefix + "/")
+	paths := v.crawl(prefix+"/", 400)
 	for _, page := range pagesOf {
 		assert.True(t, paths[prefix+page], "no link to %s", page)
 	}
@@ -119,7 +119,7 @@ func TestPages_Busy(t *testing.T) {
 	_, err := bus.PublishAndWait(t.Context(), "order.placed", nil) // for the charts, which begin with the handler
 	require.Error(t, err)
 	v.follow(v.submit(v.visit(prefix+"/bulk?action=purge_matching&key=k-1&until="+rfc(bus.letters[0].DiedAt)).formWith(t, "Purge 1 letter"), "Purge 1 letter", map[string]string{"confirm": "1"}))
-	paths := v.crawl(prefix + "/")
+	paths := v.crawl(prefix+"/", 400)
 	letter := prefix + "/letters/" + bus.letters[59].ID.String()
 	for _, path := range []string{
 		letter, letter + "/edit", letter + "/purge", prefix + "/bulk", prefix + "/subscriptions/mail/eu", prefix + "/events/" + bus.scheduled.String(),
