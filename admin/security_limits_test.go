@@ -22,18 +22,16 @@ import (
 )
 
 // endless is a body of 10 GB that counts what is read of it.
-type endless struct {
-	read int64
-	of   byte
-}
+type endless struct{ read int64 }
 
 func (e *endless) Read(p []byte) (int, error) {
 	if e.read >= 10<<30 {
 		return 0, io.EOF
 	}
 	for i := range p {
-		p[i] = e.of
+		p[i] = ' '
 	}
+	p[len(p)-1] = '\n' // for an import, an empty line
 	e.read += int64(len(p))
 	return len(p), nil
 }
@@ -47,7 +45,7 @@ func TestZ15_InputIsBounded(t *testing.T) {
 			continue
 		}
 		r := f.request(t, op)
-		body := &endless{of: '\n'} // which no line of an import needs, and no JSON value
+		body := new(endless)
 		r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(body), -1, []string{"chunked"}
 		limit := int64(64 << 10)
 		switch {
