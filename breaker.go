@@ -26,14 +26,16 @@ const (
 	CircuitHalfOpen
 	// CircuitDisabled admits every delivery and counts nothing.
 	CircuitDisabled
+	// CircuitUnknown is the state in a plan of Catalog.Explain.
+	CircuitUnknown
 )
 
-// String returns "closed", "open", "half-open" or "disabled".
+// String returns "closed", "open", "half-open", "disabled" or "unknown".
 func (s CircuitState) String() string {
 	return nameOf("CircuitState", circuitStateNames, int(s))
 }
 
-var circuitStateNames = []string{"closed", "open", "half-open", "disabled"}
+var circuitStateNames = []string{"closed", "open", "half-open", "disabled", "unknown"}
 
 // MarshalText returns the text that String returns.
 func (s CircuitState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -62,7 +62,7 @@
 //
 // The disk is the queue: Publish does not wait for memory. [WithMaxUnsettled] bounds what the store
 // has. What operators order with [Subscription.Pause], [Subscription.HoldUntil] and
-// [Subscription.Trip] is in the store, too.
+// [Subscription.Trip] is in the store, too, and so is the [Catalog] of subscriptions.
 //
 // If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
 // returns an [*IndeterminateError]. Publish again with its ID: the bus accepts the event once. After

@@ -64,6 +64,8 @@ var (
 	// ErrNoSubscription is returned by Replay if a subscription of the letter does not exist. The
 	// letter stays.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
+	// ErrNoCatalog is returned by Catalog on a bus WithoutHandlers if the store has none.
+	ErrNoCatalog = errors.New("eventbus: store has no catalog of subscriptions: start the bus that runs the handlers once")
 	// ErrNoHandlers is returned by Subscribe and Start on a bus that was made WithoutHandlers.
 	ErrNoHandlers = errors.New("eventbus: bus was made WithoutHandlers; leave the option out to run handlers")
 	// ErrHandlerExited is the failure of a handler that ended its goroutine with runtime.Goexit, as

@@ -23,7 +23,9 @@ type Plan struct {
 	// Isolated is set if each target is a separate dispatch (WithIsolation). Policy is then the policy
 	// of the bus, and each target applies its Overrides to it.
 	Isolated bool `json:"isolated"`
-	// Err is an *EventError for an event type that Publish rejects, or ErrUninitialized.
+	// CatalogAt is set by Catalog.Explain: the plan is what the bus would have done then.
+	CatalogAt time.Time `json:"catalog_at,omitzero"`
+	// Err is an *EventError for an event type that Publish rejects, ErrUninitialized, or ErrNoHandlers.
 	Err error `json:"-"`
 }
 
@@ -49,7 +51,8 @@ type Target struct {
 }
 
 // Explain returns the subscriptions that receive an event of a type, the retry policy of the
-// dispatch, and the origin of each of its values. It changes nothing.
+// dispatch, and the origin of each of its values. It changes nothing. A bus WithoutHandlers knows no
+// subscription: use Catalog.Explain.
 func (b *Bus) Explain(eventType string) Plan {
 	if !b.usable() {
 		return Plan{EventType: eventType, Err: ErrUninitialized}
@@ -57,17 +60,34 @@ func (b *Bus) Explain(eventType string) Plan {
 	if offence := route.CheckType(eventType); offence != nil {
 		return Plan{EventType: eventType, Err: typeError(eventType, offence)}
 	}
+	if b.config.tool {
+		return Plan{EventType: eventType, Err: ErrNoHandlers}
+	}
 	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType)}
 	to.retry = b.retryInForce(to.subscriptions)
-	merged := b.policy(to)
-	all := merged
-	if b.config.isolation {
+	p := explain(to, b.config.isolation)
+	for i, s := range to.subscriptions {
+		t := &p.Targets[i]
+		t.Circuit, _ = s.door.circuit.state()
+		t.Held = s.door.parked()[held]
+		t.Paused, _ = s.paused()
+	}
+	return p
+}
+
+// explain returns the part of a plan that follows from the options of the targets.
+func explain(to *targets, isolated bool) Plan {
+	own := make([]ownRetry, len(to.subscriptions))
+	for i, s := range to.subscriptions {
+		own[i] = ownRetry{of: s, settings: to.retry.of(i)}
+	}
+	all := mergePolicies(to.retry.bus, own)
+	merged := all
+	if isolated {
 		merged = mergePolicies(to.retry.bus, nil)
 	}
-	p := Plan{EventType: eventType, Targets: []Target{}, Policy: merged.clone(), Origins: make(map[string]string), Isolated: b.config.isolation}
+	p := Plan{EventType: to.eventType, Targets: []Target{}, Policy: merged.clone(), Origins: make(map[string]string), Isolated: isolated}
 	for _, s := range to.subscriptions {
-		state, _ := s.door.circuit.state()
-		paused, _ := s.paused()
 		rules, rulesOf := all.rulesAt(s)
 		p.Targets = append(p.Targets, Target{
 			Subscription: s.id,
@@ -76,10 +96,7 @@ func (b *Bus) Explain(eventType string) Plan {
 			Overrides:    all.ownOf(s).settings.texts(),
 			Rules:        rules.list(),
 			RulesOrigin:  rules.origin(rulesOf),
-			Circuit:      state,
 			WhenOpen:     s.door.whenOpen,
-			Held:         s.door.parked()[held],
-			Paused:       paused,
 		})
 	}
 	for field, i := range merged.origins() {
@@ -96,15 +113,19 @@ func (p Plan) String() string {
 	if p.Err != nil {
 		return p.Err.Error()
 	}
+	asOf := ""
+	if !p.CatalogAt.IsZero() {
+		asOf = ", by the catalog of " + p.CatalogAt.UTC().Format(time.RFC3339)
+	}
 	if len(p.Targets) == 0 {
-		return p.EventType + ": no subscription matches; it would be unrouted\n"
+		return p.EventType + ": no subscription matches; it would be unrouted" + asOf + "\n"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s goes to %d subscription(s)", p.EventType, len(p.Targets))
 	if p.Isolated {
 		b.WriteString(", each a dispatch of its own")
 	}
-	b.WriteByte('\n')
+	b.WriteString(asOf + "\n")
 	for i, t := range p.Targets {
 		fmt.Fprintf(&b, "%3d. %s  pattern %q, timeout %s, circuit %s", i+1, t.Subscription, t.Pattern, t.Timeout, t.Circuit)
 		if t.Circuit != CircuitDisabled {

@@ -59,6 +59,7 @@ func (b *Bus) start(ctx context.Context) error {
 			}
 			return err
 		}
+		b.recordCatalog()
 		defer b.feeder.wakeUp() // after the pool has started: before, a full queue refuses its claims
 	}
 	b.pool.Start()
@@ -250,6 +251,7 @@ func (b *Bus) closeStore() {
 	}
 	<-b.followups.Close()
 	b.feeder.endWaiters()
+	b.endCatalog()
 	defer b.releaseStore()
 	_ = b.readStats() // for Metrics after the end
 	if err := b.store.Close(context.Background()); err != nil {

@@ -61,6 +61,7 @@ func (in *retryInForce) only(i int) retryInForce {
 
 // changeRetry replaces the settings of a subscription, or those of the bus if s is nil.
 func (b *Bus) changeRetry(s *Subscription, change func(*retrySettings)) {
+	defer b.catalogChanged()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	box := &b.retry

@@ -381,6 +381,8 @@ func (r *retryOverride) over(p RetryPolicy) RetryPolicy {
 	return p
 }
 
+const everyError = "every error"
+
 // retryFields lists the fields of a policy, with their names and texts.
 var retryFields = []struct {
 	set  retryField
@@ -407,14 +409,14 @@ var retryFields = []struct {
 	{fieldJitter, "Jitter", func(p *RetryPolicy) string { return p.Jitter.String() }},
 	{fieldRetryIf, "RetryIf", func(p *RetryPolicy) string {
 		if p.RetryIf == nil {
-			return "every error"
+			return everyError
 		}
 		return "a function"
 	}},
 	{fieldIncludeErrors, "IncludeErrors", func(p *RetryPolicy) string {
 		switch {
 		case p.IncludeErrors == nil:
-			return "every error"
+			return everyError
 		case len(p.IncludeErrors) == 0:
 			return "no error"
 		}

@@ -45,6 +45,9 @@ func (b *Batch) CheckTimes() error {
 			c.add(o.BeganAt)
 		}
 	}
+	if b.Catalog != nil {
+		c.add(b.Catalog.At)
+	}
 	if c.bad.IsZero() {
 		return nil
 	}

@@ -111,6 +111,10 @@ func (s *guardedStore) Audit(ctx context.Context, q AuditQuery) (AuditPage, erro
 	return guard(s, "Audit", func() (AuditPage, error) { return s.Store.Audit(ctx, q) })
 }
 
+func (s *guardedStore) Catalog(ctx context.Context) (*Catalog, error) {
+	return guard(s, "Catalog", func() (*Catalog, error) { return s.Store.Catalog(ctx) })
+}
+
 func (s *guardedStore) Records(ctx context.Context, q RecordQuery) (RecordPage, error) {
 	return guard(s, "Records", func() (RecordPage, error) { return s.Store.Records(ctx, q) })
 }

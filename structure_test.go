@@ -137,7 +137,7 @@ func TestStructure_Imports(t *testing.T) {
 // The limits keep the root readable in one sitting. A file near maxFileLines usually
 // contains a second subject, which deserves a file or an internal package of its own.
 const (
-	maxRootFiles     = 54 // with the files of what operators see and order: dispatches, audit, preview
+	maxRootFiles     = 55 // with the files of what operators see and order: dispatches, audit, preview, catalog
 	maxRootTestFiles = 35
 	maxRootLines     = 15_500 // with what admin tools need: the outcome of bulk operations, denied actions, the catalog
 	maxFileLines     = 500

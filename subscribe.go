@@ -59,6 +59,7 @@ func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption
 	if err != nil {
 		return nil, fmt.Errorf("Subscribe(%q): %w", shorten(pattern), err)
 	}
+	b.catalogChanged()
 	return s, nil
 }
 
@@ -210,6 +211,7 @@ func (s *Subscription) Unsubscribe() {
 		b.feeder.askDoor(s.names()...) // another subscription may take some of them
 	}
 	b.freed() // the share of the last subscription has ended
+	b.catalogChanged()
 }
 
 // targets has the subscriptions of a dispatch, in the order of visit, and values derived from them.

@@ -37,6 +37,8 @@ type Model struct {
 	latest   time.Time // the latest Batch.Now: entries of remember that expire until then are unknown
 	orders   map[string]eventbus.Order
 	audit    []eventbus.AuditEntry // by Number
+	catalog  []byte                // JSON; nil for none
+	beside   int64                 // see StoreStats.Beside
 }
 
 // row is a record with its lease.

@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -221,6 +222,16 @@ func (s *modelStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
 	return s.model.ordersLocked(), nil
 }
 
+func (s *modelStore) Catalog(ctx context.Context) (c *eventbus.Catalog, err error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil || s.model.catalog == nil {
+		return nil, err
+	}
+	c = new(eventbus.Catalog)
+	return c, json.Unmarshal(s.model.catalog, c)
+}
+
 func (s *modelStore) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus.AuditPage, err error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
@@ -317,7 +328,7 @@ func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
 	if err := s.endedLocked(ctx); err != nil {
 		return eventbus.StoreStats{}, err
 	}
-	stats := eventbus.StoreStats{Letters: int64(len(s.model.letters))}
+	stats := eventbus.StoreStats{Letters: int64(len(s.model.letters)), Beside: s.model.beside}
 	for _, r := range s.model.records {
 		if r.lease == 0 {
 			stats.Free++

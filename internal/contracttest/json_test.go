@@ -33,6 +33,7 @@ var jsonTypes = map[string]any{
 	"dispatch_page":   &eventbus.DispatchPage{},
 	"plan":            &eventbus.Plan{},
 	"order":           &eventbus.Order{},
+	"catalog":         &eventbus.Catalog{},
 	"audit_page":      &eventbus.AuditPage{},
 	"attempt":         &eventbus.EndedAttempt{},
 	"retry":           &eventbus.ScheduledRetry{},
@@ -159,7 +160,7 @@ func TestJSON_EmptyListsAreLists(t *testing.T) {
 
 func TestJSON_NamesOfConstants(t *testing.T) {
 	for _, value := range []interface{ MarshalText() ([]byte, error) }{
-		eventbus.CircuitHalfOpen, eventbus.DeadLettered, eventbus.DecorrelatedJitter, eventbus.DropWhenOpen,
+		eventbus.CircuitHalfOpen, eventbus.CircuitUnknown, eventbus.DeadLettered, eventbus.DecorrelatedJitter, eventbus.DropWhenOpen,
 		eventbus.DropNewestWhenFull, eventbus.RecordParked,
 	} {
 		text, err := json.Marshal(value)

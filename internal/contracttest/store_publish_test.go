@@ -36,7 +36,7 @@ func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
 func TestD7_CancelReportsAFailureOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
-			if n == 2 {
+			if n == 3 { // 1 is that of the catalog
 				f.Kind = storetest.FailBefore
 			}
 			return f
@@ -61,6 +61,7 @@ func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
 		bus, _ := disk.open(t)
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Minute) // the catalog is recorded
 		began := time.Now()
 		mustPublish(t, bus, "a", "x")
 		require.Equal(t, time.Second, time.Since(began))

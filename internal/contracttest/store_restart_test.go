@@ -19,7 +19,7 @@ import (
 func TestS3_ARestartInPlaceWaitsForRunningCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
-			if n == 2 {
+			if n == 3 { // 1 is that of the catalog
 				f.Kind = storetest.FailBefore
 			}
 			return f

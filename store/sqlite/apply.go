@@ -20,7 +20,10 @@ type transaction struct {
 	pages   int64 // estimate of the pages that it writes
 	now     time.Time
 	inserts []insertion
+	written int // of inserts
 	deletes []eventbus.Ref
+	// besideRecords counts the new records, less those cancelled.
+	besideRecords int64
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
 	buffer    []byte // of insertRows
@@ -36,6 +39,7 @@ type insertion struct {
 
 func (tx *transaction) begin() error {
 	tx.changed, tx.pages, tx.bytes, tx.now = false, 4, 0, time.Time{}
+	tx.written, tx.besideRecords = 0, 0
 	clear(tx.inserts)
 	clear(tx.deletions)
 	tx.inserts, tx.deletes, tx.deletions = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0]
@@ -59,6 +63,9 @@ func (tx *transaction) commit() error {
 	}
 	reach("commit: batches applied")
 	if err := tx.insertRecords(); err != nil {
+		return err
+	}
+	if err := tx.countBeside(); err != nil {
 		return err
 	}
 	if err := tx.writeHistory(); err != nil {
@@ -124,6 +131,11 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		tx.pages += 4
 		reach("batch: taken")
 	}
+	for _, id := range b.Cancel {
+		if err := tx.cancel(b, id); err != nil {
+			return nil, err
+		}
+	}
 	tx.open(b.New)
 	for _, r := range b.Update {
 		if err := tx.update(r); err != nil {
@@ -157,6 +169,12 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		}
 		reach("batch: audited")
 	}
+	if b.Catalog != nil {
+		if err := tx.catalog(b.Catalog); err != nil {
+			return nil, err
+		}
+		reach("batch: cataloged")
+	}
 	return nil, nil
 }
 
@@ -182,6 +200,9 @@ func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
 		if !known || slices.Contains(b.Take[:i], id) {
 			return &eventbus.RefusedError{Letter: id, Err: eventbus.ErrNotFound}, nil
 		}
+	}
+	if refusal, err := tx.checkCancel(b); refusal != nil || err != nil {
+		return refusal, err
 	}
 	if tx.store.lease == nil && slices.ContainsFunc(b.New, func(r *eventbus.Record) bool { return r.Leased }) {
 		return &eventbus.RefusedError{Err: eventbus.ErrNotLeased}, nil
@@ -285,6 +306,7 @@ func (tx *transaction) open(records []*eventbus.Record) {
 		previous = position
 		tx.inserts = append(tx.inserts, insertion{ref, position, r})
 		tx.m.states[r.State]++
+		tx.besideRecords++
 		if r.Leased {
 			tx.leased[ref] = uint8(r.State)
 		}
@@ -400,13 +422,24 @@ func (tx *transaction) prune() error {
 	return err
 }
 
+// catalog replaces the catalog.
+func (tx *transaction) catalog(c *eventbus.Catalog) error {
+	body, crc, err := encodeJSON(c)
+	if err != nil {
+		return err
+	}
+	tx.bytes += len(body)
+	_, err = tx.w.exec("INSERT OR REPLACE INTO catalog (id, body, crc) VALUES (1, ?, ?)", body, crc)
+	return err
+}
+
 // order replaces the orders of a subscription.
 func (tx *transaction) order(o eventbus.Order) error {
 	if !o.Pause && !o.Trip {
 		_, err := tx.w.exec("DELETE FROM orders WHERE subscription = ?", o.Subscription)
 		return err
 	}
-	body, crc, err := encodeOrder(o)
+	body, crc, err := encodeJSON(o)
 	if err != nil {
 		return err
 	}

@@ -265,7 +265,7 @@ func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *eventbus.Record, owner int64,
 	return r, owner, nil
 }
 
-func encodeOrder(o eventbus.Order) (body []byte, crc int64, err error) {
-	body, err = json.Marshal(o)
+func encodeJSON(v any) (body []byte, crc int64, err error) {
+	body, err = json.Marshal(v)
 	return body, int64(crc32.Checksum(body, castagnoli)), err
 }

@@ -127,7 +127,28 @@ func (s *Store) Orders(ctx context.Context) (orders []eventbus.Order, err error)
 	return orders, nil
 }
 
-// Stats returns the counts that each commit updates. It reads one row. See [eventbus.Store].
+// Catalog returns the catalog of the last bus that started with the file, or nil. See [eventbus.Store].
+//
+// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+func (s *Store) Catalog(ctx context.Context) (catalog *eventbus.Catalog, err error) {
+	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		catalog = nil
+		return query(c, "SELECT body, crc FROM catalog", func(stmt *sqlite3.Stmt) error {
+			catalog = new(eventbus.Catalog)
+			body := columnBytes(stmt, 0)
+			if crc := int64(crc32.Checksum(body, castagnoli)); crc != stmt.ColumnInt64(1) || json.Unmarshal(body, catalog) != nil {
+				return &CorruptError{Path: s.path, Table: "catalog", Row: "1", Detail: "the row does not match its checksum"}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("Catalog: %w", err)
+	}
+	return catalog, nil
+}
+
+// Stats returns the counts that each commit updates. It reads two rows. See [eventbus.Store].
 //
 // The records of a bus that was killed count as leased until the next store takes the lease.
 //
@@ -140,6 +161,9 @@ func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error
 			Letters: m.letters,
 		}
 		stats.Free = stats.Unsettled() - m.leased
+		if err == nil {
+			stats.Beside, err = queryInt(c, "SELECT records FROM beside")
+		}
 		return err
 	})
 	if err != nil {

@@ -39,6 +39,14 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		require.NoError(t, err)
 		entry.Number = 1
 		require.Equal(t, []eventbus.AuditEntry{entry}, page.Entries)
+		catalog, err := s.Catalog(t.Context())
+		require.NoError(t, err)
+		require.Nil(t, catalog)
+		catalog = &eventbus.Catalog{At: t0, Subscriptions: []eventbus.CatalogSubscription{{Subscription: "mail"}}}
+		require.NoError(t, submit(s, &eventbus.Batch{Catalog: catalog}))
+		stored, err := s.Catalog(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, catalog, stored)
 		closeStore(t, s)
 
 		migrations = all[:version]
@@ -73,4 +81,18 @@ func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
 	var corrupt *CorruptError
 	require.ErrorAs(t, err, &corrupt)
 	require.Equal(t, "audit", corrupt.Table)
+}
+
+// A flipped byte in the catalog is noticed.
+func TestStore_TheCatalogIsChecked(t *testing.T) {
+	s := openAt(t, testPath(t))
+	require.NoError(t, submit(s, &eventbus.Batch{Catalog: &eventbus.Catalog{At: t0, Timeout: 17}}))
+	inside(t, s, func(c *committer) error {
+		_, err := c.w.exec("UPDATE catalog SET body = CAST(replace(CAST(body AS TEXT), '17', '18') AS BLOB)")
+		return err
+	})
+	_, err := s.Catalog(t.Context())
+	var corrupt *CorruptError
+	require.ErrorAs(t, err, &corrupt)
+	require.Equal(t, "catalog", corrupt.Table)
 }

@@ -5,7 +5,7 @@ const applicationID = 0x53757265
 
 // migrations are the scripts that make the schema of a version from that of the version before. The
 // user_version of a file is the number of scripts that were applied.
-var migrations = []string{schema1, schema2}
+var migrations = []string{schema1, schema2, schema3}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
 // rather than two columns.
@@ -138,4 +138,20 @@ CREATE TABLE audit (
 	body   BLOB NOT NULL,    -- JSON, without the number
 	crc    INTEGER NOT NULL  -- of number, body
 ) STRICT;
+`
+
+// schema3 adds the catalog of the last bus that started, and counts the records of stores without the
+// lease.
+const schema3 = `
+CREATE TABLE catalog (
+	id   INTEGER PRIMARY KEY CHECK (id = 1),
+	body BLOB NOT NULL,    -- JSON
+	crc  INTEGER NOT NULL  -- of body
+) STRICT;
+
+CREATE TABLE beside (
+	id      INTEGER PRIMARY KEY CHECK (id = 1),
+	records INTEGER NOT NULL -- inserted without the lease, less those cancelled without it
+) STRICT;
+INSERT INTO beside (id, records) VALUES (1, 0);
 `

@@ -1,0 +1,304 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/route"
+)
+
+// Catalog describes the subscriptions of a bus, and its defaults. A store keeps the catalog of the last
+// bus that started with it: a tool shows it while that bus does not run, or runs in another process.
+type Catalog struct {
+	// At is when the bus had these subscriptions and settings, in UTC. A bus records each change in the
+	// store within a second.
+	At time.Time `json:"at"`
+
+	// Policy is the retry policy of the bus, without RetryIf. RetryIf is set if it has one.
+	Policy  RetryPolicy `json:"policy"`
+	RetryIf bool        `json:"retry_if"`
+	// Rules are those of WithRetryRules or SetRetryRules. From a store, they have no Is and As.
+	Rules         []RetryRule     `json:"rules,omitempty"`
+	Timeout       time.Duration   `json:"timeout"`
+	Circuit       CircuitSettings `json:"circuit"`
+	Isolated      bool            `json:"isolated"` // WithIsolation
+	Concurrency   int             `json:"concurrency"`
+	QueueCapacity int             `json:"queue_capacity"`
+	MaxUnsettled  int             `json:"max_unsettled,omitempty"` // 0: not bounded
+
+	// Subscriptions are in the order of Subscribe.
+	Subscriptions []CatalogSubscription `json:"subscriptions"`
+	// Orders are the operators' orders that hold now, not those of At, by Subscription. A
+	// subscription may have an order and not be in the catalog.
+	Orders []Order `json:"orders,omitempty"`
+}
+
+// CatalogSubscription describes a subscription and its options.
+type CatalogSubscription struct {
+	Subscription string   `json:"subscription"`
+	Pattern      string   `json:"pattern"`
+	Formerly     []string `json:"formerly,omitempty"`
+	// Concurrency is that of the option: Unlimited, or 0 for the default.
+	Concurrency int           `json:"concurrency,omitempty"`
+	Timeout     time.Duration `json:"timeout"`
+	// LineCapacity is 0 if the line has no bound but the store.
+	LineCapacity int             `json:"line_capacity,omitempty"`
+	WhenOpen     WhenOpen        `json:"when_open"`
+	WhenFull     WhenFull        `json:"when_full"`
+	Circuit      CircuitSettings `json:"circuit"`
+	// Overrides maps the names of the retry policy's fields that the subscription sets to their values
+	// as text. Retry has the values, without RetryIf; its other fields have no meaning.
+	Overrides map[string]string `json:"overrides,omitempty"`
+	Retry     RetryPolicy       `json:"retry"`
+	// Rules are the subscription's own, see RetryRules. OwnRules is set if they replace those of the
+	// bus, also if there are none.
+	Rules    []RetryRule `json:"rules,omitempty"`
+	OwnRules bool        `json:"own_rules"`
+}
+
+// CircuitSettings are the settings of a circuit, see the options of WithCircuit.
+type CircuitSettings struct {
+	FailureRatio float64       `json:"failure_ratio"`
+	MinEvents    int           `json:"min_events"`
+	Window       time.Duration `json:"window"`
+	OpenFor      time.Duration `json:"open_for"`
+	Disabled     bool          `json:"disabled"` // NoCircuit
+}
+
+// Catalog returns the subscriptions of the bus now, and its defaults. On a bus WithoutHandlers, it
+// returns what the last bus that started with the store has recorded. It blocks for the reads of a
+// store, which ctx bounds.
+//
+// Errors: ErrNoCatalog, ErrUninitialized, ErrNilContext, the store's, the context's.
+func (b *Bus) Catalog(ctx context.Context) (Catalog, error) {
+	c, err := b.readCatalog(ctx)
+	if err != nil {
+		return Catalog{}, fmt.Errorf("Catalog: %w", err)
+	}
+	return c, nil
+}
+
+func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
+	if err := b.ready(ctx); err != nil {
+		return c, err
+	}
+	if ctx.Err() != nil {
+		return c, contextError(ctx)
+	}
+	if !b.config.tool {
+		c = b.catalogNow()
+	} else {
+		stored, err := b.store.Catalog(ctx)
+		switch {
+		case err != nil:
+			return c, err
+		case stored == nil:
+			return c, ErrNoCatalog
+		}
+		c = *stored
+	}
+	if b.store == nil {
+		for _, s := range b.list() {
+			if o := s.lastOrder.Load(); o != nil {
+				c.Orders = append(c.Orders, *o)
+			}
+		}
+		slices.SortFunc(c.Orders, func(x, y Order) int { return strings.Compare(x.Subscription, y.Subscription) })
+	} else if c.Orders, err = b.store.Orders(ctx); err != nil {
+		return Catalog{}, err
+	}
+	now := b.time.Now().UTC
+	c.Orders = slices.DeleteFunc(c.Orders, func(o Order) bool {
+		return !o.Trip && (!o.Pause || !o.Until.IsZero() && !o.Until.After(now)) // it has ended
+	})
+	return c, nil
+}
+
+// catalogNow returns the catalog of the bus, without orders.
+func (b *Bus) catalogNow() Catalog {
+	settings := b.retry.Load()
+	c := Catalog{
+		At: b.time.Now().UTC, Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
+		Timeout: b.config.timeout, Circuit: b.config.circuit.settings(), Isolated: b.config.isolation,
+		Concurrency: b.config.concurrency, QueueCapacity: b.config.queue, MaxUnsettled: b.config.unsettled,
+		Subscriptions: []CatalogSubscription{},
+	}
+	c.Policy.RetryIf = nil
+	for _, s := range b.list() {
+		own := s.retry.Load()
+		in := CatalogSubscription{
+			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly),
+			Concurrency: s.door.concurrency(), Timeout: s.timeout, LineCapacity: s.door.bound(),
+			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: s.door.circuit.config.settings(),
+			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
+		}
+		if in.Retry.RetryIf = nil; own.set != 0 {
+			in.Overrides = own.texts()
+		}
+		c.Subscriptions = append(c.Subscriptions, in)
+	}
+	return c
+}
+
+func (c *circuitConfig) settings() CircuitSettings {
+	return CircuitSettings{FailureRatio: c.failureRatio, MinEvents: c.minEvents, Window: c.window, OpenFor: c.openFor, Disabled: c.disabled}
+}
+
+// concurrency returns the limit as the option Concurrency sets it.
+func (o *door) concurrency() int {
+	switch {
+	case o.limit < math.MaxInt32:
+		return int(o.limit)
+	case o.share == math.MaxInt32:
+		return Unlimited
+	}
+	return 0
+}
+
+// bound returns the capacity of the line, or 0 if further deliveries wait in the store.
+func (o *door) bound() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.spill.allowed {
+		return 0
+	}
+	return o.capacity
+}
+
+// Explain returns how the bus of the catalog would dispatch an event of a type, as Bus.Explain does.
+// CatalogAt of the plan is At. The states of circuits are not known, nor what is held. The error of the
+// plan is also a *PatternError, for a catalog that no bus made.
+func (c *Catalog) Explain(eventType string) Plan {
+	if offence := route.CheckType(eventType); offence != nil {
+		return Plan{EventType: eventType, Err: typeError(eventType, offence)}
+	}
+	to := &targets{eventType: eventType}
+	bus := &retrySettings{retryOverride: retryOverride{RetryPolicy: c.Policy.clone()}, rules: &ruleSet{rules: cloneRules(c.Rules)}}
+	if c.RetryIf {
+		bus.RetryIf = retryIfElsewhere
+	}
+	to.retry.bus = bus
+	var described []*CatalogSubscription
+	for i := range c.Subscriptions {
+		in := &c.Subscriptions[i]
+		pattern, offence := route.Parse(in.Pattern)
+		if offence != nil {
+			return Plan{EventType: eventType, Err: patternError(in.Pattern, offence)}
+		}
+		if !pattern.Match(eventType) {
+			continue
+		}
+		s := &Subscription{id: in.Subscription, pattern: in.Pattern, timeout: in.Timeout}
+		s.door.whenOpen = in.WhenOpen
+		to.subscriptions = append(to.subscriptions, s)
+		to.retry.own = append(to.retry.own, in.settings())
+		described = append(described, in)
+	}
+	p := explain(to, c.Isolated)
+	p.CatalogAt = c.At
+	for i, in := range described {
+		t := &p.Targets[i]
+		if t.Circuit = CircuitUnknown; in.Circuit.Disabled {
+			t.Circuit = CircuitDisabled
+		}
+		t.Paused = slices.ContainsFunc(c.Orders, func(o Order) bool { return o.Subscription == in.Subscription && o.Pause })
+	}
+	return p
+}
+
+// retryIfElsewhere stands for a function that another process has.
+func retryIfElsewhere(error) bool { return true }
+
+// settings returns the retry settings of a subscription in a catalog.
+func (in *CatalogSubscription) settings() *retrySettings {
+	s := &retrySettings{retryOverride: retryOverride{RetryPolicy: in.Retry.clone()}}
+	for _, field := range retryFields {
+		if _, ok := in.Overrides[field.name]; ok {
+			s.set |= field.set
+		}
+	}
+	if s.set&fieldRetryIf != 0 && in.Overrides["RetryIf"] != everyError {
+		s.RetryIf = retryIfElsewhere
+	}
+	if in.OwnRules {
+		s.rules = &ruleSet{rules: cloneRules(in.Rules)}
+	}
+	return s
+}
+
+// catalogKeeper records the catalog of a bus in its store.
+type catalogKeeper struct {
+	mu    sync.Mutex // guards the following; see the lock order of Bus
+	begun bool       // Start has recorded the catalog
+	ended bool
+	timer *clock.Timer // of a change that is not recorded yet; nil without
+}
+
+// catalogDelay is how long a change of the catalog waits for further ones.
+const catalogDelay = 500 * time.Millisecond
+
+// catalogChanged makes the bus record its catalog soon. It does not wait for the store.
+func (b *Bus) catalogChanged() {
+	if b.store == nil {
+		return
+	}
+	k := &b.cataloged
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.begun && !k.ended && k.timer == nil {
+		k.timer = b.time.AfterFunc(catalogDelay, b.recordCatalog)
+	}
+}
+
+// recordCatalog submits the catalog. It does not wait for the store.
+func (b *Bus) recordCatalog() {
+	b.cataloged.mu.Lock()
+	defer b.cataloged.mu.Unlock()
+	b.recordCatalogLocked()
+}
+
+// recordCatalogLocked keeps the lock while it submits: an older catalog must not come later.
+func (b *Bus) recordCatalogLocked() {
+	k := &b.cataloged
+	if k.ended {
+		return
+	}
+	k.begun, k.timer = true, nil
+	c := b.catalogNow()
+	b.store.Submit(&Batch{Now: c.At, Catalog: &c}, b.catalogRecorded)
+}
+
+// catalogRecorded is called when the store has the catalog. If it has failed, the bus tries again after
+// the restart.
+func (b *Bus) catalogRecorded(err error) {
+	var refused *RefusedError
+	switch {
+	case err == nil:
+	case errors.As(err, &refused):
+		b.log.Error("store refused the catalog of subscriptions", zap.Error(err))
+	default:
+		b.storeFailed(err)
+		b.catalogChanged()
+	}
+}
+
+// endCatalog records the last change. Later ones are not recorded.
+func (b *Bus) endCatalog() {
+	k := &b.cataloged
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.timer != nil {
+		k.timer.Stop()
+		b.recordCatalogLocked()
+	}
+	k.ended = true
+}
