@@ -1,6 +1,6 @@
 module github.com/surebus/eventbus
 
-go 1.25.0
+go 1.25.1
 
 require (
 	github.com/benbjohnson/clock v1.3.5

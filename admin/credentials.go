@@ -145,7 +145,7 @@ func (l *limiter) attempt(peer string, check func() bool) (wait time.Duration) {
 	defer l.mu.Unlock()
 	now := time.Now()
 	peer, until := l.findLocked(peer, now)
-	if wait := max(until.Sub(now), 0) - (freeFailures-1)*failureRefill; wait > 0 {
+	if wait := until.Add(-(freeFailures - 1) * failureRefill).Sub(now); wait > 0 {
 		return wait
 	}
 	if !check() {

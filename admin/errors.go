@@ -160,10 +160,12 @@ func errorOf(err error) *Error {
 		return conflict("the subscription has no circuit", "pause it instead")
 	case errors.Is(err, eventbus.ErrShutdown):
 		return &Error{Code: CodeShutDown, Message: "the bus is shut down", Remedy: "try again when the process has restarted"}
-	case errors.Is(err, eventbus.ErrStoreFailed), errors.Is(err, eventbus.ErrStoreClosed), errors.Is(err, eventbus.ErrNoLease):
-		return &Error{Code: CodeStoreFailed, Message: "the store does not work", Remedy: "search the log of the process for the request id; the bus reopens the store", err: err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &Error{Code: CodeStoreFailed, Message: "the request ended before the answer was complete", Remedy: "ask for less, or try again", err: err}
 	}
-	return internal("an internal error", err)
+	// All other errors of the bus are those of its store.
+	return &Error{
+		Code: CodeStoreFailed, Message: "the store does not work, or a row of it is damaged",
+		Remedy: "try again, because the bus reopens a store that has failed; search the log of the process for the request id", err: err,
+	}
 }

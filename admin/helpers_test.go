@@ -121,6 +121,7 @@ func newFailing(t *testing.T, opts ...eventbus.Option) *failing {
 		}
 	}, eventbus.Named("billing"), eventbus.Circuit(eventbus.NoCircuit()))
 	require.NoError(t, err)
+	eventbustest.AllowDeadLetters(t, f.Bus, eventbus.LetterQuery{})
 	require.NoError(t, f.Start(t.Context()))
 	return f
 }

@@ -66,9 +66,9 @@ func ReadOnly() Option {
 func WithHosts(hosts ...string) Option {
 	return func(c *config) error {
 		for _, h := range hosts {
-			name, _ := splitHost(h)
+			name, port := splitHost(h)
 			_, err := netip.ParseAddr(name)
-			if name == "" || err != nil && strings.ContainsAny(name, ":/*@ \t\r\n[]") {
+			if name == "" || err != nil && strings.ContainsAny(name, ":/*@ \t\r\n[]") || strings.Trim(port, "0123456789") != "" {
 				return invalid("WithHosts", fmt.Sprintf("%q", h), `must be a host, or a host and a port, as in "admin.example.com:8443"; patterns are not supported`)
 			}
 			c.hosts = append(c.hosts, strings.ToLower(h))

@@ -140,7 +140,7 @@ func (c *call) checkOrigin() error {
 			err = errors.New("origin is malformed")
 		}
 	}
-	if err == nil && origin == "" && c.r.Header.Get("Sec-Fetch-Site") == "" && isForm(c.r) {
+	if err == nil && c.r.Method == http.MethodPost && origin == "" && c.r.Header.Get("Sec-Fetch-Site") == "" && isForm(c.r) {
 		err = errors.New("form without an origin") // any site can send one from an old browser
 	}
 	if err != nil {

@@ -1,0 +1,205 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/admin"
+)
+
+// begin begins an operation.
+func begin(t *testing.T, h http.Handler, body string) admin.Operation {
+	t.Helper()
+	return post[admin.Operation](t, h, "/api/v1/operations", body)
+}
+
+// state returns an operation when the bubble of the test is at rest.
+func state(t *testing.T, h http.Handler, op admin.Operation) admin.Operation {
+	t.Helper()
+	synctest.Wait()
+	return get[admin.Operation](t, h, "/api/v1/operations/"+op.ID)
+}
+
+func TestOperations_RunAfterTheirRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newFailing(t)
+		h := newHandler(t, bus.Bus)
+		_ = bus.die(t, 3)
+		close(bus.healed)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		r := request(t, http.MethodPost, "/api/v1/operations", `{"action":"replay_matching","query":{"type":"order.*"},"expect":3,"rate":1,"why":"fixed"}`).WithContext(ctx)
+		w := serve(h, r)
+		cancel() // the request is over, and its client has gone
+		require.Equal(t, http.StatusAccepted, w.Code, w.Body)
+		var op admin.Operation
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &op))
+
+		op = state(t, h, op)
+		require.Equal(t, admin.OperationRunning, op.State)
+		require.Equal(t, 1, op.Done)
+		require.Equal(t, 3, op.Total)
+		require.Equal(t, time.Now().UTC(), op.Query.Until, "the set is fixed")
+		time.Sleep(2 * time.Second)
+		op = state(t, h, op)
+		require.Equal(t, admin.OperationDone, op.State)
+		require.Equal(t, 3, op.ReplayReport.Replayed)
+		require.Equal(t, "anna", op.By)
+		require.Equal(t, 2*time.Second, op.EndedAt.Sub(op.StartedAt))
+		require.Zero(t, bus.letters(t))
+
+		page := get[admin.OperationPage](t, h, "/api/v1/operations")
+		require.Equal(t, 1, page.Total)
+		require.Equal(t, op, page.Operations[0])
+	})
+}
+
+func TestOperations_AreCancelledAndStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newFailing(t)
+		h := newHandler(t, bus.Bus)
+		_ = bus.die(t, 5)
+
+		op := begin(t, h, `{"action":"purge_matching","query":{"all":true},"expect":5,"rate":1}`)
+		synctest.Wait()
+		r := request(t, http.MethodPost, "/api/v1/operations/"+op.ID+"/cancel", `{"why":"wrong filter"}`)
+		r.Header.Set("X-Test-User", "ben")
+		require.Equal(t, http.StatusOK, serve(h, r).Code)
+		op = state(t, h, op)
+		require.Equal(t, admin.OperationCancelled, op.State)
+		require.Equal(t, "ben", op.CancelledBy)
+		require.Equal(t, 1, op.PurgeReport.Purged)
+		require.Equal(t, 4, bus.letters(t))
+		_ = refused(t, h, request(t, http.MethodPost, "/api/v1/operations/"+op.ID+"/cancel", `{}`), admin.CodeConflict)
+
+		op = begin(t, h, `{"action":"replay_matching","query":{"all":true},"expect":4,"rate":1,"stop_after":2}`)
+		time.Sleep(time.Minute)
+		op = state(t, h, op)
+		require.Equal(t, admin.OperationStopped, op.State)
+		require.Equal(t, 2, op.Failed)
+
+		op = begin(t, h, `{"action":"purge_matching","query":{"all":true},"expect":4,"dry_run":true}`)
+		require.Equal(t, admin.OperationDone, state(t, h, op).State)
+		require.Equal(t, 4, bus.letters(t))
+	})
+}
+
+func TestOperations_EndWithTheBus(t *testing.T) {
+	for _, action := range []string{"replay_matching", "purge_matching"} {
+		synctest.Test(t, func(t *testing.T) {
+			bus := newFailing(t)
+			h := newHandler(t, bus.Bus)
+			_ = bus.die(t, 3)
+			op := begin(t, h, `{"action":"`+action+`","query":{"all":true},"expect":3,"rate":0.001}`)
+			synctest.Wait()
+			require.NoError(t, bus.Shutdown(t.Context()))
+			op = state(t, h, op)
+			require.Equal(t, admin.OperationFailed, op.State)
+			require.Equal(t, admin.CodeShutDown, op.Error.Code)
+			require.Equal(t, 1, op.Done)
+			if action == "replay_matching" {
+				w := serve(h, request(t, http.MethodPost, "/api/v1/letters/"+op.ID+"/replay", `{}`))
+				require.Equal(t, http.StatusServiceUnavailable, w.Code, w.Body)
+			}
+		})
+	}
+}
+
+func TestOperations_OfTwoOperators(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newFailing(t)
+		h := newHandler(t, bus.Bus)
+		_ = bus.die(t, 4)
+		const body = `{"action":"purge_matching","query":{"subscription":"billing"},"expect":4,"rate":1}`
+		op := begin(t, h, body)
+		e := refused(t, h, request(t, http.MethodPost, "/api/v1/operations", body), admin.CodeConflict)
+		require.Contains(t, e.Message, op.ID)
+		synctest.Wait()
+		e = refused(t, h, request(t, http.MethodPost, "/api/v1/operations", `{"action":"purge_matching","query":{"all":true},"expect":4}`), admin.CodeStaleCount)
+		require.Contains(t, e.Message, "3 letters match now, not 4")
+
+		other := begin(t, h, `{"action":"purge_matching","query":{"all":true},"expect":3}`)
+		require.Equal(t, 3, state(t, h, other).PurgeReport.Purged)
+		time.Sleep(time.Minute)
+		op = state(t, h, op)
+		require.Equal(t, admin.OperationDone, op.State)
+		require.Equal(t, 3, op.PurgeReport.Gone)
+	})
+}
+
+func TestOperations_AreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newFailing(t)
+		h := newHandler(t, bus.Bus)
+		_ = bus.die(t, 2)
+		for range 4 {
+			_ = begin(t, h, fmt.Sprintf(`{"action":"purge_matching","query":{"since":%q},"expect":%d,"rate":0.000001}`,
+				time.Now().Add(-time.Hour).Format(time.RFC3339Nano), bus.letters(t)))
+			time.Sleep(time.Millisecond)
+			_ = bus.die(t, 1)
+		}
+		_ = refused(t, h, request(t, http.MethodPost, "/api/v1/operations", `{"action":"replay_matching","query":{"reason":"crash"},"expect":0}`), admin.CodeConflict)
+		running := get[admin.OperationPage](t, h, "/api/v1/operations")
+		for _, op := range running.Operations {
+			_ = post[admin.Operation](t, h, "/api/v1/operations/"+op.ID+"/cancel", `{}`)
+		}
+		synctest.Wait()
+		for range 120 {
+			_ = begin(t, h, `{"action":"replay_matching","query":{"reason":"crash"},"expect":0}`)
+			synctest.Wait()
+		}
+		page := get[admin.OperationPage](t, h, "/api/v1/operations?limit=60&offset=60")
+		require.Equal(t, 100, page.Total)
+		require.Len(t, page.Operations, 40)
+		require.Zero(t, page.Next)
+	})
+}
+
+// Each letter is replayed once, however many operators press the button.
+func TestLetters_ReplayedByManyOperators(t *testing.T) {
+	bus := newFailing(t)
+	h := newHandler(t, bus.Bus)
+	id := bus.die(t, 1)[0].ID.String()
+	close(bus.healed)
+	codes := make(chan int, 8)
+	var all sync.WaitGroup
+	for range cap(codes) {
+		all.Go(func() { codes <- serve(h, request(t, http.MethodPost, "/api/v1/letters/"+id+"/replay", `{}`)).Code })
+	}
+	all.Wait()
+	close(codes)
+	count := make(map[int]int)
+	for code := range codes {
+		count[code]++
+	}
+	require.Equal(t, 1, count[http.StatusOK])
+	require.Equal(t, cap(codes)-1, count[http.StatusConflict]+count[http.StatusNotFound], count)
+	require.EqualValues(t, 1, bus.Metrics().Ledger.Replays)
+}
+
+func TestLetters_OfAMissingSubscription(t *testing.T) {
+	bus := newFailing(t)
+	h := newHandler(t, bus.Bus)
+	id := bus.die(t, 1)[0].ID.String()
+	bus.Subscription("billing").Unsubscribe()
+	_ = refused(t, h, request(t, http.MethodPost, "/api/v1/letters/"+id+"/replay", `{}`), admin.CodeNoSubscription)
+	op := begin(t, h, `{"action":"replay_matching","query":{"all":true},"expect":1}`)
+	require.Eventually(t, func() bool {
+		op = get[admin.Operation](t, h, "/api/v1/operations/"+op.ID)
+		return op.State == admin.OperationDone
+	}, time.Minute, time.Millisecond)
+	require.Len(t, op.ReplayReport.Stayed, 1)
+	require.Equal(t, 1, op.Done)
+	require.Equal(t, 1, bus.letters(t))
+	preview := get[eventbus.ReplayPreview](t, h, "/api/v1/preview")
+	require.Equal(t, 1, preview.Missing)
+}
