@@ -61,7 +61,7 @@ func serve(ctx context.Context, address string, checkFor time.Duration, stdout i
 	defer func() { err = errors.Join(err, s.close()) }()
 
 	password := cmp.Or(os.Getenv("ADMIN_PASSWORD"), rand.Text())
-	authorizer, err := admin.BasicAuth(operator, password)
+	authorizer, err := admin.BasicAuth(admin.Operator{Name: operator, Secret: password})
 	if err != nil {
 		return err
 	}
