@@ -53,6 +53,8 @@ var (
 		{Name: "subscription", Label: "Subscription"},
 		{Name: "letter_id", Label: "Letter id"},
 		{Name: "event_id", Label: "Event id"},
+		{Name: "request_id", Label: "Request id"},
+		{Name: "denied", Label: "Denied only", Options: []string{"true"}},
 		{Name: "since", Label: "Since", Placeholder: exampleTime},
 		{Name: "until", Label: "Until", Placeholder: exampleTime},
 	}

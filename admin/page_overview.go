@@ -91,7 +91,7 @@ func chartsOf(minutes []Minute) []chartView {
 	curves := chart.Curves(chartWidth, chartHeight, historyMinutes,
 		chart.Series{Name: "second", Values: values(p99)}, chart.Series{Name: "first", Values: values(p50)})
 	latency := chartView{
-		Title: "Latency", Summary: fmt.Sprintf("of the slowest subscription: p50 %s, p99 %s", duration(last.P50), duration(last.P99)),
+		Title: "Latency", Summary: fmt.Sprintf("p50 %s, p99 %s, of the slowest subscription", duration(last.P50), duration(last.P99)),
 		Width: curves.Width, Height: curves.Height, Half: curves.Height / 2, Lines: curves.Lines,
 		Top: duration(time.Duration(curves.Top)), From: from, To: "now", Keys: []chartKey{{"second", "p99"}, {"", "p50"}},
 	}

@@ -231,7 +231,7 @@ func panicText(p any) string {
 // attributes returns the log attributes of the request. The values are untrusted: slog's handlers quote them.
 func (c *call) attributes(more ...any) []any {
 	return append([]any{
-		slog.String("request_id", c.id), slog.String("remote", c.r.RemoteAddr), slog.String("by", c.who.Name),
+		slog.String("request_id", c.id), slog.String("remote", cut(c.r.RemoteAddr, 200)), slog.String("by", c.who.Name),
 		slog.String("method", cut(c.r.Method, 20)), slog.String("path", cut(c.r.URL.Path, 200)),
 	}, more...)
 }
