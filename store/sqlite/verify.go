@@ -164,15 +164,15 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 	}
 	v.total = m.states[0] + m.states[1] + m.states[2] + m.states[3] + m.letters
 	others := []struct {
-		name, sql string
-		row       func(*sqlite3.Stmt) error
+		columns, from string
+		row           func(*sqlite3.Stmt) error
 	}{
-		{"orders", "SELECT subscription, body, crc FROM orders NOT INDEXED", v.order},
-		{"catalog", "SELECT body, crc FROM catalog", v.catalog},
-		{"audit", "SELECT number, body, crc FROM audit", v.audit},
-		{"dedupe", "SELECT key, length(event), expires FROM dedupe NOT INDEXED", v.dedupe},
-		{"history", "SELECT ref, length(event), settled_at, outcome FROM history NOT INDEXED", v.settled},
-		{"crash", "SELECT epoch, suspects FROM crash", func(stmt *sqlite3.Stmt) error {
+		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.order},
+		{"SELECT body, crc ", "FROM catalog", v.catalog},
+		{"SELECT number, body, crc ", "FROM audit", v.audit},
+		{"SELECT key, length(event), expires ", "FROM dedupe NOT INDEXED", v.dedupe},
+		{"SELECT ref, length(event), settled_at, outcome ", "FROM history NOT INDEXED", v.settled},
+		{"SELECT epoch, suspects ", "FROM crash", func(stmt *sqlite3.Stmt) error {
 			if epoch := stmt.ColumnInt64(0); epoch < 1 || epoch >= m.epoch || stmt.ColumnInt64(1)>>1 != 0 {
 				v.problem("crash", fmt.Sprint(epoch), "the row is not of an earlier lease")
 			}
@@ -180,7 +180,8 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		}},
 	}
 	for _, t := range others {
-		n, err := queryInt(c, "SELECT count(*) FROM "+t.name)
+		count, from := "SELECT count(*) ", t.from
+		n, err := queryInt(c, count+from)
 		if err != nil {
 			return err
 		}
@@ -194,7 +195,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 	}
 	before := v.rows.Load()
 	for _, t := range others {
-		if err := query(c, t.sql, func(stmt *sqlite3.Stmt) error { return v.check(t.row(stmt)) }); err != nil {
+		if err := query(c, t.columns+t.from, func(stmt *sqlite3.Stmt) error { return v.check(t.row(stmt)) }); err != nil {
 			return err
 		}
 	}
