@@ -70,6 +70,9 @@ func (a *app) auditTable(entries []eventbus.AuditEntry) error {
 // auditSubject describes what an action was done to.
 func auditSubject(e *eventbus.AuditEntry) string {
 	var parts []string
+	if o := e.Outcome; o != nil { // first: a narrow table cuts the end
+		parts = append(parts, auditOutcome(o))
+	}
 	if e.Count > 0 {
 		parts = append(parts, plural(e.Count, "letter"))
 	}
@@ -81,9 +84,6 @@ func auditSubject(e *eventbus.AuditEntry) string {
 	}
 	if !e.Event.IsZero() {
 		parts = append(parts, "event "+e.Event.String())
-	}
-	if o := e.Outcome; o != nil {
-		parts = append(parts, auditOutcome(o))
 	}
 	if e.Denied != "" {
 		parts = append(parts, "denied: "+e.Denied)
@@ -97,17 +97,17 @@ func auditSubject(e *eventbus.AuditEntry) string {
 	return strings.Join(parts, " ")
 }
 
-// auditOutcome describes how a bulk operation ended.
+// auditOutcome describes how a bulk operation ended; the number of letters follows.
 func auditOutcome(o *eventbus.AuditOutcome) string {
-	text := "ended: " + count(o.Done) + " done"
+	text := count(o.Done) + " done"
 	if o.Failures > 0 {
-		text += ", " + plural(o.Failures, "failure")
+		text += ", " + plural(o.Failures, "failure") + ","
 	}
 	if o.Stopped {
-		text += ", stopped"
+		text += " stopped,"
 	}
 	if o.Error != "" {
-		text += ", " + o.Error
+		text += " " + o.Error + ","
 	}
-	return text
+	return text + " of"
 }

@@ -172,8 +172,12 @@ func (a *app) showSubscription(s *subscription) {
 	if m.Latency.Samples > 0 {
 		field("latency", fmt.Sprintf("p50 %s, p90 %s, p99 %s, max %s", duration(m.Latency.P50), duration(m.Latency.P90), duration(m.Latency.P99), duration(m.Latency.Max)))
 	}
-	field("options", fmt.Sprintf("timeout %s, concurrency %d, line %d, %s when open, %s when full",
-		m.Options.Timeout, m.Options.Concurrency, m.Options.LineCapacity, m.Options.WhenOpen, m.Options.WhenFull))
+	concurrency := "unlimited"
+	if m.Options.Concurrency != eventbus.Unlimited {
+		concurrency = count(m.Options.Concurrency)
+	}
+	field("options", fmt.Sprintf("timeout %s, concurrency %s, line %d, %s when open, %s when full",
+		m.Options.Timeout, concurrency, m.Options.LineCapacity, m.Options.WhenOpen, m.Options.WhenFull))
 	if !m.LastFailed.IsZero() {
 		field("last failure", timeText(m.LastFailed)+"  "+m.LastError)
 	}
