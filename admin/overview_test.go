@@ -17,6 +17,8 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
+	"github.com/surebus/eventbus/eventbustest"
+	"github.com/surebus/eventbus/storetest"
 )
 
 func TestOverview_CountsMinutes(t *testing.T) {
@@ -240,4 +242,40 @@ func TestLive_OverTheNetwork(t *testing.T) {
 		require.True(t, strings.HasPrefix(lines.Text(), prefix), lines.Text())
 	}
 	cancel()
+}
+
+func TestTool_ShowsTheCatalogOfTheOtherBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := storetest.NewModel()
+		store, err := model.Open()
+		require.NoError(t, err)
+		bus := newFailing(t, eventbus.WithStore(store))
+		letter := bus.die(t, 1)[0]
+		time.Sleep(time.Minute) // the catalog is recorded
+
+		tool := eventbustest.NewUnstarted(t, eventbus.WithStore(model.Beside()), eventbus.WithoutHandlers())
+		eventbustest.AllowDeadLetters(t, tool, eventbus.LetterQuery{})
+		h := newHandler(t, tool)
+		page := get[admin.SubscriptionPage](t, h, "/api/v1/subscriptions")
+		require.Equal(t, 1, page.Total)
+		require.False(t, page.CatalogAt.IsZero())
+		require.Equal(t, "billing", page.Subscriptions[0].Subscription)
+		require.Equal(t, eventbus.CircuitDisabled, page.Subscriptions[0].Circuit)
+		plan := get[eventbus.Plan](t, h, "/api/v1/explain?type=order.placed")
+		require.Equal(t, "billing", plan.Targets[0].Subscription)
+		require.False(t, plan.CatalogAt.IsZero())
+		require.Equal(t, http.StatusOK, serve(h, request(t, http.MethodGet, "/subscriptions", "")).Code)
+
+		m := post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/billing/pause", `{"why":"deployment"}`)
+		require.True(t, m.Paused)
+		require.Equal(t, "deployment", m.Order.Why)
+		time.Sleep(time.Second)
+		require.True(t, bus.Metrics().Subscriptions[0].Paused, "the bus with the handlers obeys")
+		_ = post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/billing/resume", `{}`)
+		close(bus.healed)
+		_ = post[admin.Done](t, h, "/api/v1/letters/"+letter.ID.String()+"/replay", `{}`)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Zero(t, bus.letters(t))
+	})
 }

@@ -14,7 +14,10 @@ func (c *call) subscriptionsPage() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := c.subscriptions(w)
+	found, err := c.subscriptions(w)
+	if err != nil {
+		return nil, err
+	}
 	body := struct {
 		SubscriptionPage
 		Pager pager
