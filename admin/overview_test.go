@@ -17,7 +17,6 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
-	"github.com/surebus/eventbus/eventbustest"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -253,8 +252,9 @@ func TestTool_ShowsTheCatalogOfTheOtherBus(t *testing.T) {
 		letter := bus.die(t, 1)[0]
 		time.Sleep(time.Minute) // the catalog is recorded
 
-		tool := eventbustest.NewUnstarted(t, eventbus.WithStore(model.Beside()), eventbus.WithoutHandlers())
-		eventbustest.AllowDeadLetters(t, tool, eventbus.LetterQuery{})
+		tool, err := eventbus.New(eventbus.WithStore(model.Beside()), eventbus.WithoutHandlers())
+		require.NoError(t, err)
+		defer tool.Shutdown(t.Context()) //nolint:errcheck // it was not started
 		h := newHandler(t, tool)
 		page := get[admin.SubscriptionPage](t, h, "/api/v1/subscriptions")
 		require.Equal(t, 1, page.Total)
