@@ -232,7 +232,7 @@ func TestLive_OverTheNetwork(t *testing.T) {
 	require.NoError(t, err)
 	answer, err := server.Client().Do(r)
 	require.NoError(t, err)
-	defer answer.Body.Close() //nolint:errcheck // it is read
+	defer answer.Body.Close()
 	require.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
 	lines := bufio.NewScanner(answer.Body)
 	lines.Buffer(nil, 1<<20)
@@ -254,7 +254,7 @@ func TestTool_ShowsTheCatalogOfTheOtherBus(t *testing.T) {
 
 		tool, err := eventbus.New(eventbus.WithStore(model.Beside()), eventbus.WithoutHandlers())
 		require.NoError(t, err)
-		defer tool.Shutdown(t.Context()) //nolint:errcheck // it was not started
+		defer tool.Shutdown(t.Context())
 		h := newHandler(t, tool)
 		page := get[admin.SubscriptionPage](t, h, "/api/v1/subscriptions")
 		require.Equal(t, 1, page.Total)
