@@ -48,8 +48,10 @@ func (c *call) editable() (l eventbus.DeadLetter, text string, err error) {
 	}
 	view := c.payload(l.Event.Type, l.Event.Payload, nil)
 	if view.editor == "" {
-		return l, "", &Error{Code: CodeUnprocessable, Message: "the payload cannot be edited on a page: it is large, redacted, or not JSON",
-			Remedy: "edit it with the API, or in Go with DLQ.ReplayEdited"}
+		return l, "", &Error{
+			Code: CodeUnprocessable, Message: "the payload cannot be edited on a page: it is large, redacted, or not JSON",
+			Remedy: "edit it with the API, or in Go with DLQ.ReplayEdited",
+		}
 	}
 	return l, view.editor, nil
 }

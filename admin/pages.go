@@ -44,8 +44,13 @@ const (
 )
 
 var nav = []navItem{
-	{sectionOverview, ""}, {sectionLetters, "groups"}, {sectionOperations, "operations"}, {sectionSubscriptions, "subscriptions"},
-	{sectionEvents, "events"}, {sectionExplain, "explain"}, {sectionAudit, "audit"},
+	{sectionOverview, ""},
+	{sectionLetters, "groups"},
+	{sectionOperations, "operations"},
+	{sectionSubscriptions, "subscriptions"},
+	{sectionEvents, "events"},
+	{sectionExplain, "explain"},
+	{sectionAudit, "audit"},
 }
 
 const formMedia = "application/x-www-form-urlencoded"
