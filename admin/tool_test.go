@@ -71,5 +71,5 @@ func TestTool_WithoutACatalog(t *testing.T) {
 	d := v.load(prefix + "/explain?type=order.placed")
 	assert.Equal(t, http.StatusNotFound, d.Code)
 	assert.Contains(t, d.text(), "start the bus that runs the handlers once")
-	refused(t, v.h, request(t, http.MethodGet, prefix+"/api/v1/explain?type=order.placed", ""), admin.CodeNotFound)
+	assert.NotEmpty(t, refused(t, v.h, request(t, http.MethodGet, prefix+"/api/v1/explain?type=order.placed", ""), admin.CodeNotFound).Remedy)
 }
