@@ -72,7 +72,7 @@ func (c *call) getPlan() (any, error) {
 	if err := c.parameters(explainParameters(&eventType)); err != nil {
 		return nil, err
 	}
-	return c.explain(eventType)
+	return c.plan(eventType)
 }
 
 func auditParameters(q *eventbus.AuditQuery) []parameter {

@@ -37,10 +37,10 @@ func (c *call) editPage() (any, error) {
 
 // editable returns the letter in the path, and its payload as the text from which an edit starts.
 func (c *call) editable() (l eventbus.DeadLetter, text string, err error) {
-	if err := c.authorizeOne(ActionViewPayload); err != nil {
-		return l, "", err
+	if l, err = c.findLetter(); err == nil {
+		err = c.authorizeOne(ActionViewPayload)
 	}
-	if l, err = c.findLetter(); err != nil {
+	if err != nil {
 		return l, "", err
 	}
 	if l.Event.Payload == nil {
