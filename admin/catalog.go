@@ -56,7 +56,7 @@ func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, catalogAt
 	for _, o := range catalog.Orders {
 		i := slices.IndexFunc(all, func(m eventbus.SubscriptionMetrics) bool { return m.Subscription == o.Subscription })
 		if i < 0 {
-			i, all = len(all), append(all, eventbus.SubscriptionMetrics{Subscription: o.Subscription})
+			i, all = len(all), append(all, eventbus.SubscriptionMetrics{Subscription: o.Subscription, Circuit: eventbus.CircuitUnknown})
 		}
 		all[i].Order, all[i].Paused, all[i].PausedUntil = &o, o.Pause, o.Until
 	}
@@ -65,9 +65,12 @@ func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, catalogAt
 
 // catalogued returns what a catalog has of a subscription.
 func catalogued(in *eventbus.CatalogSubscription) eventbus.SubscriptionMetrics {
-	m := eventbus.SubscriptionMetrics{Subscription: in.Subscription, Pattern: in.Pattern, Options: eventbus.SubscriptionOptions{
-		Timeout: in.Timeout, Concurrency: in.Concurrency, LineCapacity: in.LineCapacity, WhenOpen: in.WhenOpen, WhenFull: in.WhenFull,
-	}}
+	m := eventbus.SubscriptionMetrics{
+		Subscription: in.Subscription, Pattern: in.Pattern, Circuit: eventbus.CircuitUnknown,
+		Options: eventbus.SubscriptionOptions{
+			Timeout: in.Timeout, Concurrency: in.Concurrency, LineCapacity: in.LineCapacity, WhenOpen: in.WhenOpen, WhenFull: in.WhenFull,
+		},
+	}
 	if in.Circuit.Disabled {
 		m.Circuit = eventbus.CircuitDisabled
 	}
