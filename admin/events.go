@@ -72,7 +72,7 @@ func (c *call) getPlan() (any, error) {
 	if err := c.parameters(explainParameters(&eventType)); err != nil {
 		return nil, err
 	}
-	return c.plan(eventType)
+	return c.explain(eventType)
 }
 
 func auditParameters(q *eventbus.AuditQuery) []parameter {

@@ -139,7 +139,7 @@ func (c *call) explainPage() (any, error) {
 	}
 	if err == nil && body.Type != "" {
 		var plan eventbus.Plan
-		if plan, err = c.plan(body.Type); err == nil {
+		if plan, err = c.explain(body.Type); err == nil {
 			body.Plan, body.Policy = &plan, policyRowsOf(&plan)
 		}
 	}

@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -8,14 +10,14 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// SubscriptionPage is a page of the subscriptions, in the order in which they were made. On a bus WithoutHandlers they are
-// those of the Catalog: they have their options and orders, but no counters, and the states of their circuits are not
-// known.
+// SubscriptionPage is a page of the subscriptions, in the order in which they were made.
 type SubscriptionPage struct {
 	Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
-	Total         int                            `json:"total"`               // on all pages
-	Next          int                            `json:"next,omitempty"`      // the offset of the next page
-	CatalogAt     time.Time                      `json:"catalog_at,omitzero"` // At of the catalog, if they are from one
+	Total         int                            `json:"total"`          // on all pages
+	Next          int                            `json:"next,omitempty"` // the offset of the next page
+	// CatalogAt is set for a bus WithoutHandlers: the subscriptions are those that the bus with the handlers had then.
+	// Their counters are 0, and the states of their circuits unknown.
+	CatalogAt time.Time `json:"catalog_at,omitzero"`
 }
 
 // ControlRequest is the body of an order to a subscription.
@@ -29,17 +31,77 @@ func (c *call) listSubscriptions() (any, error) {
 	if err := c.parameters(windowParameters(&w)); err != nil {
 		return nil, err
 	}
-	return c.subscriptions(w)
+	page, err := c.subscriptions(w)
+	if err != nil {
+		return nil, err
+	}
+	return page, nil
 }
 
-func (c *call) subscriptions(w window) (SubscriptionPage, error) {
-	all, catalogAt, err := c.allSubscriptions()
-	if err != nil {
-		return SubscriptionPage{}, err
-	}
-	page := SubscriptionPage{Total: len(all), CatalogAt: catalogAt}
+func (c *call) subscriptions(w window) (page SubscriptionPage, err error) {
+	all, at, err := c.allSubscriptions()
+	page.Total, page.CatalogAt = len(all), at
 	page.Subscriptions, page.Next = windowOf(w, all)
-	return page, nil
+	return page, err
+}
+
+// allSubscriptions returns the subscriptions of the bus, or those of the catalog of its store, with the time of the
+// catalog.
+func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, at time.Time, err error) {
+	if all = c.metrics(c.bus.Metrics()).Subscriptions; len(all) > 0 {
+		return all, at, nil
+	}
+	catalog, err := c.catalog()
+	if catalog == nil {
+		return nil, at, err
+	}
+	for _, s := range catalog.Subscriptions {
+		m := eventbus.SubscriptionMetrics{
+			Subscription: s.Subscription, Pattern: s.Pattern, Circuit: eventbus.CircuitUnknown,
+			Options: eventbus.SubscriptionOptions{
+				Timeout: s.Timeout, Concurrency: cmp.Or(s.Concurrency, catalog.Concurrency), LineCapacity: s.LineCapacity,
+				WhenOpen: s.WhenOpen, WhenFull: s.WhenFull,
+			},
+		}
+		if s.Circuit.Disabled {
+			m.Circuit = eventbus.CircuitDisabled
+		}
+		for _, o := range catalog.Orders {
+			if o.Subscription == s.Subscription {
+				m.Order, m.Paused, m.PausedUntil = &o, o.Pause, o.Until
+			}
+		}
+		all = append(all, m)
+	}
+	return all, catalog.At, nil
+}
+
+// catalog returns the catalog for a bus that has no subscriptions itself, or nil without one.
+func (c *call) catalog() (*eventbus.Catalog, error) {
+	if len(c.bus.Metrics().Subscriptions) > 0 {
+		return nil, nil //nolint:nilnil // the bus knows more than its catalog
+	}
+	catalog, err := c.bus.Catalog(c.ctx)
+	switch {
+	case errors.Is(err, eventbus.ErrNoCatalog) || err == nil && len(catalog.Subscriptions) == 0:
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
+		return nil, err
+	}
+	return &catalog, nil
+}
+
+// explain returns how an event of a type is dispatched.
+func (c *call) explain(eventType string) (eventbus.Plan, error) {
+	catalog, err := c.catalog()
+	if err != nil {
+		return eventbus.Plan{}, err
+	}
+	plan := c.bus.Explain(eventType)
+	if catalog != nil {
+		plan = catalog.Explain(eventType)
+	}
+	return plan, plan.Err
 }
 
 func (c *call) getSubscription() (any, error) {
