@@ -232,3 +232,29 @@ func TestForms_EditRefusesWhatItCannotShow(t *testing.T) {
 		assert.Equal(t, http.StatusUnprocessableEntity, v.load(letter+"/edit").Code)
 	}
 }
+
+// A form that a page of another site sends changes nothing.
+func TestZ6_FormsOfOtherSites(t *testing.T) {
+	bus := newBusy(t)
+	v := newVisitor(t, bus.Bus)
+	letter := prefix + "/letters/" + bus.letters[0].ID.String()
+	for _, headers := range []map[string]string{
+		{}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "null"}, {"Origin": "http://evil.test"},
+	} {
+		for _, path := range []string{letter + "/replay", letter + "/purge", letter + "/edit", prefix + "/subscriptions/stock/pause", prefix + "/operations"} {
+			r := request(t, http.MethodPost, path, "why=x")
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			for name, value := range headers {
+				r.Header.Set(name, value)
+			}
+			d := v.check(path, serve(v.h, r))
+			assert.Equal(t, http.StatusForbidden, d.Code, "%s %v", path, headers)
+			assert.Contains(t, d.text(), "another site")
+		}
+	}
+	_, err := bus.DLQ().Get(t.Context(), bus.letters[0].ID)
+	require.NoError(t, err)
+	r := request(t, http.MethodPost, letter+"/replay", `{"why":"x"}`) // JSON is for the API
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	assert.Equal(t, http.StatusUnsupportedMediaType, v.check(letter, serve(v.h, r)).Code)
+}

@@ -4,16 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/admin"
 )
 
 // hostileTexts are what an attacker puts into events and errors.
@@ -34,7 +37,7 @@ var hostileTexts = []string{
 
 // Hostile texts in every place where an event, an error or an operator brings a text along: they are shown with
 // escapes, never executed, and never make a page heavy.
-func TestPages_Hostile(t *testing.T) {
+func TestZ9_HostileTextsOnPages(t *testing.T) {
 	for _, text := range hostileTexts {
 		t.Run(strings.Map(func(r rune) rune {
 			if r > ' ' && r <= '~' && r != '/' {
@@ -76,4 +79,45 @@ func TestPages_Hostile(t *testing.T) {
 			assert.Equal(t, http.StatusBadRequest, d.Code)
 		})
 	}
+}
+
+// No page shows what the redactor removes, nor a payload to an operator who may not see it.
+func TestZ11_PagesShowNoSecret(t *testing.T) {
+	const secret = "4111-1111-1111-1111"
+	bus := newBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)))
+	_, err := bus.Subscribe("**", func(_ context.Context, e eventbus.Event) error {
+		if e.Type == "order.panicked" {
+			panic("card " + secret)
+		}
+		return fmt.Errorf("card %s declined", secret)
+	}, eventbus.Named("billing"), eventbus.Circuit(eventbus.NoCircuit()))
+	require.NoError(t, err)
+	require.NoError(t, bus.Start(t.Context()))
+	for _, eventType := range []string{"order.placed", "order.panicked"} {
+		_, err = bus.PublishAndWait(t.Context(), eventType, order{Card: secret}, eventbus.Key(secret), eventbus.Metadata("card", secret))
+		var failed *eventbus.DeliveryError
+		require.ErrorAs(t, err, &failed)
+		require.NoError(t, bus.DLQ().ReplayEdited(t.Context(), failed.Letters[0].ID, order{Number: 2, Card: secret}))
+	}
+	require.Eventually(t, func() bool { return bus.Metrics().DeadLetters == 2 }, 10*time.Second, time.Millisecond)
+	sub := bus.Subscription("billing")
+	require.NoError(t, sub.Pause())
+	_, err = bus.Publish(t.Context(), "order.held", order{Card: secret}, eventbus.Key(secret))
+	require.NoError(t, err)
+
+	redact := func(text admin.Text) string { return strings.ReplaceAll(text.Value, secret, "****") }
+	v := newVisitor(t, bus, admin.WithRedactor(redact))
+	v.secret = secret
+	assert.Greater(t, len(v.crawl(prefix+"/", 200)), 15)
+
+	// The default hides payloads only.
+	viewer := func(_ *http.Request, action admin.Action) (admin.Principal, error) {
+		if action != admin.ActionView {
+			return admin.Principal{Name: "vera"}, admin.ErrForbidden
+		}
+		return admin.Principal{Name: "vera"}, nil
+	}
+	v = newVisitor(t, bus, admin.WithAuthorizer(viewer))
+	v.secret = "&#34;card&#34;"
+	assert.Greater(t, len(v.crawl(prefix+"/", 200)), 15)
 }

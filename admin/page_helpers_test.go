@@ -27,6 +27,7 @@ type element struct {
 	attrs map[string]string
 	text  string
 	in    []string // names of the elements around it
+	from  int      // where text begins in that of the page
 }
 
 // has reports whether an attribute is present, also without a value.
@@ -56,6 +57,7 @@ func parse(t *testing.T, w *httptest.ResponseRecorder) *document {
 	in := xml.NewDecoder(strings.NewReader(w.Body.String()))
 	in.Strict, in.AutoClose, in.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
 	var open []*element
+	var text strings.Builder // of all elements
 	for {
 		token, err := in.Token()
 		if errors.Is(err, io.EOF) {
@@ -64,7 +66,7 @@ func parse(t *testing.T, w *httptest.ResponseRecorder) *document {
 		require.NoError(t, err, "%s", w.Body)
 		switch token := token.(type) {
 		case xml.StartElement:
-			e := &element{name: token.Name.Local, attrs: make(map[string]string)}
+			e := &element{name: token.Name.Local, attrs: make(map[string]string), from: text.Len()}
 			for _, a := range token.Attr {
 				e.attrs[a.Name.Local] = a.Value
 			}
@@ -77,16 +79,11 @@ func parse(t *testing.T, w *httptest.ResponseRecorder) *document {
 			require.NotEmpty(t, open)
 			last := open[len(open)-1]
 			require.Equal(t, last.name, token.Name.Local, "%s", w.Body)
-			for _, e := range open {
-				if e != last {
-					e.text += " " // as its layout separates it
-				}
-			}
+			last.text = text.String()[last.from:]
+			text.WriteByte(' ') // as its layout separates it from what follows
 			open = open[:len(open)-1]
 		case xml.CharData:
-			for _, e := range open {
-				e.text += string(token)
-			}
+			text.Write(token)
 		}
 	}
 	require.Empty(t, open)
@@ -164,6 +161,8 @@ func (d *document) links() (links []string) {
 type visitor struct {
 	t *testing.T
 	h http.Handler
+	// secret must be on no page, unless it is empty.
+	secret string
 }
 
 // visit loads a page, which must be as every page is.
@@ -240,6 +239,7 @@ func (v *visitor) check(target string, w *httptest.ResponseRecorder) *document {
 	require.Equal(v.t, "text/html; charset=utf-8", w.Header().Get("Content-Type"), "%s: %s", target, w.Body)
 	assert.LessOrEqual(v.t, w.Body.Len(), maxPage, target)
 	require.True(v.t, utf8.Valid(w.Body.Bytes()), target)
+	require.False(v.t, v.secret != "" && strings.Contains(w.Body.String(), v.secret), "%s shows the secret", target)
 	seen := values.ReplaceAllString(w.Body.String(), "")
 	for i, r := range seen {
 		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {

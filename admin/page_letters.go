@@ -93,7 +93,10 @@ func (c *call) lettersPage() (any, error) {
 	}{
 		Main: filled(mainLetterFields, query), More: filled(moreLetterFields, query), Filtered: len(filter) > 0,
 		Replay: c.bulkLink("replay_matching", filter), Purge: c.bulkLink("purge_matching", filter),
-		Export: linkTo(c.path("api", "v1", "letters", "export"), filter), GroupsLink: linkTo(c.path("groups"), filter),
+		GroupsLink: linkTo(c.path("groups"), filter),
+	}
+	if c.redact == nil && c.may(ActionViewPayload) {
+		body.Export = linkTo(c.path("api", "v1", "letters", "export"), filter)
 	}
 	body.MoreSet = anySet(body.More)
 	for _, r := range recent {

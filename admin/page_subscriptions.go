@@ -55,11 +55,11 @@ func (c *call) showSubscription(reason, until string, err error) (any, error) {
 	}
 	var catalogAt time.Time
 	if c.tool {
-		catalog, bad := c.catalog(c.ctx)
+		_, at, bad := c.allSubscriptions()
 		if bad != nil {
 			return nil, bad
 		}
-		catalogAt = catalog.At
+		catalogAt = at
 	}
 	of := url.Values{"subscription": {m.Subscription}}
 	body := subscriptionBody{

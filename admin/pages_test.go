@@ -21,7 +21,7 @@ const prefix = "/admin"
 // newVisitor returns an operator who may do everything.
 func newVisitor(t *testing.T, bus *eventbus.Bus, opts ...admin.Option) *visitor {
 	t.Helper()
-	return &visitor{t, newHandler(t, bus, append([]admin.Option{admin.WithPrefix(prefix)}, opts...)...)}
+	return &visitor{t: t, h: newHandler(t, bus, append([]admin.Option{admin.WithPrefix(prefix)}, opts...)...)}
 }
 
 // newBus returns a bus that ends with the test, however much is unfinished.
