@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -20,6 +21,9 @@ func TestScript(t *testing.T) {
 }
 
 func runScripts(t *testing.T, dir string) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the scripts need a POSIX shell and signals")
+	}
 	testdata, err := filepath.Abs("testdata")
 	if err != nil {
 		t.Fatal(err)
