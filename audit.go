@@ -263,7 +263,11 @@ func (e *AuditEntry) operator() operator {
 func (e *AuditEntry) fields() []zap.Field {
 	fields := []zap.Field{zap.String("action", string(e.Action))}
 	for _, f := range []struct{ name, value string }{
-		{"by", e.By}, {"why", e.Why}, {"remote", e.Remote}, {"request_id", e.RequestID}, {"denied", e.Denied},
+		{"by", e.By},
+		{"why", e.Why},
+		{"remote", e.Remote},
+		{"request_id", e.RequestID},
+		{"denied", e.Denied},
 		{"subscription_id", e.Subscription},
 	} {
 		if f.value != "" {
@@ -351,7 +355,11 @@ func (b *Bus) checkDenied(ctx context.Context, e *AuditEntry) error {
 		return &OptionError{Option: "AuditEntry." + field, Value: fmt.Sprint(value), Reason: reason}
 	}
 	for _, text := range []struct{ field, value string }{
-		{"By", e.By}, {"Why", e.Why}, {"Remote", e.Remote}, {"RequestID", e.RequestID}, {"Denied", e.Denied},
+		{"By", e.By},
+		{"Why", e.Why},
+		{"Remote", e.Remote},
+		{"RequestID", e.RequestID},
+		{"Denied", e.Denied},
 		{"Subscription", e.Subscription},
 	} {
 		if err := checkOrderText("AuditEntry."+text.field, text.value); err != nil {

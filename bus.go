@@ -28,10 +28,10 @@ import (
 // Bus is an in-process event bus. New creates one. Its methods are safe for concurrent use, and may
 // be called from handlers.
 type Bus struct {
-	// Lock order: the semaphores feeder.starting, feeder.feeding and Subscription.ordering, which may be
-	// held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the store; letterQueue.mu;
-	// cancellation.mu, Bus.mu, the route table's; abandonedCalls.mu; door.mu, circuit.mu; feeder.mu;
-	// waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
+	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and Subscription.ordering,
+	// which may be held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the
+	// store; letterQueue.mu; cancellation.mu, Bus.mu, the route table's; abandonedCalls.mu; door.mu,
+	// circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
 	// after that. All others are leaves. A store calls done without its locks, and done may take all
 	// but the semaphores and feeder.submitting. No user code runs under any of them: handlers, middleware,
 	// observers, options, methods of errors and contexts, log sinks.
@@ -123,7 +123,7 @@ func New(opts ...Option) (*Bus, error) {
 		log:           c.logger.Named("eventbus"),
 		ids:           uuid7.NewSource(),
 		keys:          keys.New[*dispatch](keyGates),
-		quota:         quota{most: int64(c.unsettled)},
+		quota:         quota{most: int64(c.unsettled), noting: make(semaphore, 1)},
 		halts:         halts{cut: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),

@@ -137,6 +137,7 @@ func (f *feeder) left(r *recording, err error) {
 	for _, d := range r.change.all() {
 		if due := d.from().due; due != 0 && err == nil {
 			f.wakeAtLocked(due)
+			f.awaitScheduledLocked(d)
 		}
 	}
 	f.mu.Unlock()
@@ -261,6 +262,7 @@ func (f *feeder) othersCommitted() {
 		f.behind, f.again = true, true
 		f.submitting.Unlock()
 		f.bus.obeyOthers()
+		f.bus.noteBeside()
 		f.askForDue()
 		f.wakeUp()
 	})

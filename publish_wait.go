@@ -141,7 +141,11 @@ type waiter struct {
 	origin  origin
 	hold    atomic.Pointer[keyHold] // place of the handler that waits; nil for other callers
 	settled chan struct{}           // closed when nothing is pending
-	gone    bool                    // the call has returned. Guarded by feeder.mu
+
+	// Guarded by feeder.mu.
+	gone      bool // the call has returned
+	scheduled Ref  // the record of a scheduled event, once the store has it; 0 without
+	claimed   bool // the feeder has claimed that record
 
 	mu       sync.Mutex // guards the following
 	pending  int        // dispatches to wait for

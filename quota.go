@@ -13,6 +13,9 @@ type quota struct {
 	used atomic.Int64
 	full atomic.Bool // publishers wait
 
+	noting semaphore // held while the store's count is read; guards the following
+	beside int64     // StoreStats.Beside, as far as used has it
+
 	mu   sync.Mutex    // guards the following; a leaf
 	room chan struct{} // closed when a dispatch has settled; nil while no publisher waits
 }
@@ -92,9 +95,31 @@ func (q *quota) release(n int64) {
 
 // countUnsettled begins the count with what the store has.
 func (b *Bus) countUnsettled(ctx context.Context) error {
+	b.quota.noting.Lock()
+	defer b.quota.noting.Unlock()
 	stats, err := b.store.Stats(ctx)
 	if err == nil {
+		b.quota.beside = stats.Beside
 		b.quota.used.Store(stats.Unsettled())
 	}
 	return err
+}
+
+// noteBeside counts the records that other processes have inserted and cancelled, and ends the waits for
+// the events that they have cancelled.
+func (b *Bus) noteBeside() {
+	q, ctx := &b.quota, b.feeder.claimsContext() // a restart counts again, and waits for this
+	q.noting.Lock()
+	stats, err := b.store.Stats(ctx)
+	if err == nil {
+		q.release(q.beside - stats.Beside)
+		q.beside = stats.Beside
+	}
+	q.noting.Unlock()
+	if err == nil {
+		err = b.feeder.endCancelled(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		b.feeder.failed(err)
+	}
 }

@@ -37,6 +37,9 @@ func (f *feeder) restore(r *Record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if waiter := f.waiters[d.id]; waiter != nil && r.State == RecordScheduled && r.Replay == nil {
+		waiter.claimed = true
+	}
 	// A replay has the id of its event, and nothing waits for it.
 	if waiter := f.waiters[d.id]; waiter != nil && r.Own && r.Replay == nil && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
@@ -269,6 +272,46 @@ func (f *feeder) keepWaiter(d *dispatch) {
 	if !waiter.gone {
 		f.waiters[d.id] = waiter
 	}
+}
+
+// awaitScheduledLocked notes that the store has the record of a scheduled event, for endCancelled.
+func (f *feeder) awaitScheduledLocked(d *dispatch) {
+	if waiter := f.waiters[d.id]; waiter != nil && waiter == d.waiter() && d.stored() != nil {
+		waiter.scheduled = d.stored().ref
+	}
+}
+
+// endCancelled ends the waits for scheduled events whose records another process has removed.
+func (f *feeder) endCancelled(ctx context.Context) error {
+	waits := make(map[EventID]Ref)
+	f.mu.Lock()
+	for id, waiter := range f.waiters {
+		if waiter.scheduled != 0 && !waiter.claimed {
+			waits[id] = waiter.scheduled
+		}
+	}
+	f.mu.Unlock()
+	for id, ref := range waits {
+		records, err := f.bus.store.Lookup(ctx, id)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(records, func(r *Record) bool { return r.Ref == ref }) {
+			continue
+		}
+		f.mu.Lock()
+		waiter := f.waiters[id]
+		// If the feeder has claimed the record since, it may have settled.
+		cancelled := waiter != nil && waiter.scheduled == ref && !waiter.claimed
+		if cancelled {
+			delete(f.waiters, id)
+		}
+		f.mu.Unlock()
+		if cancelled {
+			waiter.ended(Cancelled, false, 0, nil)
+		}
+	}
+	return nil
 }
 
 // forget drops a waiter that no longer waits.

@@ -52,8 +52,12 @@ func (b *Bus) buryScheduled(d *dispatch) {
 }
 
 // Cancel cancels an event that was published with After or At and is not due yet. No handler runs
-// for it, and its id can be used again. Cancel waits for the store, if there is one. With By or
-// Because, Audit has it.
+// for it, and its id can be used again. Cancel waits for the store, if there is one. With By, Because
+// or FromRequest, Audit has it.
+//
+// A bus without the lease of the store, such as one WithoutHandlers, cancels too. The bus that runs the
+// handlers then calls no observer, and its Ledger counts the event as Stored. A PublishAndWait there
+// ends with ErrCancelled within 250 ms.
 //
 // Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; *OptionError; the
 // context's, and then it is unknown whether a store has cancelled the event; the store's.
@@ -96,8 +100,11 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 // cancelStored settles a scheduled event that the store has.
 func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
 	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
-	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, ErrNoLease) {
+	switch {
+	case errors.Is(err, ErrNoLease):
+		return b.cancelBeside(ctx, id, entry)
+	case err != nil:
+		if ctx.Err() == nil {
 			b.feeder.failed(err)
 		}
 		return err
@@ -123,6 +130,20 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) e
 		}
 		go func() { (<-here)() }()
 		err = errors.Join(err, fmt.Errorf("the outcome is unknown: %w", why))
+	}
+	if err == nil {
+		b.audited(entry)
+	}
+	return err
+}
+
+// cancelBeside removes the record of a scheduled event without the lease, unless the bus that has it
+// has claimed the record. That bus learns of it by noteBeside.
+func (b *Bus) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
+	batch := &Batch{Now: b.time.Now().UTC, Forget: []Dedupe{eventIDEntry(id)}, Cancel: []EventID{id}, Audit: entry.list()}
+	err := b.commit(ctx, batch)
+	if errors.Is(err, ErrNotScheduled) {
+		return ErrNotScheduled
 	}
 	if err == nil {
 		b.audited(entry)

@@ -292,6 +292,9 @@ type Batch struct {
 	Forget []Dedupe
 	// Take removes letters. If one is unknown, the batch is refused.
 	Take []LetterID
+	// Cancel removes the free records in RecordScheduled of events. It needs no lease. If an event has
+	// none, the batch is refused with ErrNotScheduled.
+	Cancel []EventID
 	// New inserts records. If the store has no lease and one is Leased, the batch is refused with
 	// ErrNotLeased.
 	New []*Record
@@ -422,6 +425,10 @@ type StoreStats struct {
 
 	Free    int64 `json:"free"` // of all records
 	Letters int64 `json:"letters"`
+
+	// Beside is the number of records that stores without the lease have inserted, less those that they
+	// have cancelled, from the beginning of the data. The bus corrects its count by it.
+	Beside int64 `json:"-"`
 }
 
 // Unsettled returns the number of records.
@@ -441,9 +448,11 @@ var (
 )
 
 // RefusedError reports that a store did not apply a batch, and why. It changed nothing, and the
-// store goes on. It wraps ErrNotFound, ErrDuplicateID, ErrNotLeased, or what CheckTimes found.
+// store goes on. It wraps ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, or what CheckTimes
+// found.
 type RefusedError struct {
 	Letter LetterID // ErrNotFound: the letter of Take that is unknown
+	Event  EventID  // ErrNotScheduled: the event of Cancel that has no such record
 	Known  *Dedupe  // ErrDuplicateID: the remembered entry
 	Ref    Ref      // ErrNotLeased: the record of Update or Delete
 	Err    error
@@ -457,6 +466,8 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("%v: %d", e.Err, e.Ref)
 	case !e.Letter.IsZero():
 		return fmt.Sprintf("%v: %s", e.Err, e.Letter)
+	case !e.Event.IsZero():
+		return fmt.Sprintf("%v: %s", e.Err, e.Event)
 	}
 	return e.Err.Error()
 }

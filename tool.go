@@ -4,8 +4,8 @@ import "fmt"
 
 // WithoutHandlers makes a bus for a tool: a command, or an admin page, in another process than the bus
 // that runs the handlers, or while none runs. It needs a store, usually one that has not the lease. Use
-// its DLQ, Event, Dispatches, Audit and Catalog, and the orders of Subscription. Subscribe and Start return
-// ErrNoHandlers. Shutdown closes the store.
+// its DLQ, Event, Dispatches, Audit, Catalog and Cancel, and the orders of Subscription. Subscribe and Start
+// return ErrNoHandlers. Shutdown closes the store.
 //
 // The tool does not know the subscriptions. A replay opens a dispatch for the names in the letter. If
 // one of them does not exist in the bus that runs the handlers, its delivery waits there, as after a

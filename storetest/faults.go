@@ -71,6 +71,8 @@ func refusalOf(b *eventbus.Batch) error {
 		return &eventbus.RefusedError{Known: &known, Err: eventbus.ErrDuplicateID}
 	case len(b.Take) > 0:
 		return &eventbus.RefusedError{Letter: b.Take[0], Err: eventbus.ErrNotFound}
+	case len(b.Cancel) > 0:
+		return &eventbus.RefusedError{Event: b.Cancel[0], Err: eventbus.ErrNotScheduled}
 	case len(b.Update) > 0:
 		return &eventbus.RefusedError{Ref: b.Update[0].Ref, Err: eventbus.ErrNotLeased}
 	case len(b.Delete) > 0:

@@ -38,6 +38,7 @@ type Model struct {
 	orders   map[string]eventbus.Order
 	audit    []eventbus.AuditEntry // by Number
 	catalog  []byte                // JSON; nil for none
+	beside   int64                 // see StoreStats.Beside
 }
 
 // row is a record with its lease.

@@ -45,6 +45,14 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 		}
 		tx.setLetter(id, nil)
 	}
+	cancelled := 0
+	for _, id := range b.Cancel {
+		n := tx.cancel(id)
+		if n == 0 {
+			return &eventbus.RefusedError{Event: id, Err: eventbus.ErrNotScheduled}
+		}
+		cancelled += n
+	}
 	refs, err := tx.insert(b.New)
 	if err != nil {
 		return err
@@ -77,6 +85,9 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 		c := deepCopy(e)
 		c.Number = int64(len(tx.audit)) + 1
 		tx.audit = append(tx.audit, c)
+	}
+	if tx.lease == 0 {
+		tx.beside += int64(len(b.New) - cancelled)
 	}
 	if b.Catalog != nil {
 		body, err := json.Marshal(b.Catalog)
@@ -115,6 +126,17 @@ func (tx *transaction) rememberID(b *eventbus.Batch, d eventbus.Dedupe) error {
 	d.Expires = d.Expires.Round(0).UTC()
 	set(tx, tx.remember, key, &d)
 	return nil
+}
+
+// cancel removes the free scheduled records of an event, and returns their number.
+func (tx *transaction) cancel(id eventbus.EventID) (n int) {
+	for ref, r := range tx.records {
+		if r.ID == id && r.State == eventbus.RecordScheduled && r.lease == 0 {
+			set(tx, tx.records, ref, nil)
+			n++
+		}
+	}
+	return n
 }
 
 // insert adds records and returns their refs.

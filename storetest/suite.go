@@ -34,6 +34,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Submit", submitTests},
 		{"Batch", batchTests},
 		{"Remember", rememberTests},
+		{"Cancel", cancelTests},
 		{"Record", recordTests},
 		{"Claim", claimTests},
 		{"Lease", leaseTests},

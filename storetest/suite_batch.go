@@ -42,6 +42,10 @@ func testRefusedChangesNothing(t *testing.T, r *rig) {
 			b.Take = append(b.Take, letter().ID)
 			return eventbus.ErrNotFound
 		},
+		"Cancel": func(b *eventbus.Batch) error {
+			b.Cancel = append(b.Cancel, free.ID)
+			return eventbus.ErrNotScheduled
+		},
 		"Update": func(b *eventbus.Batch) error {
 			b.Update = append(b.Update, &eventbus.Record{Ref: free.Ref})
 			return eventbus.ErrNotLeased

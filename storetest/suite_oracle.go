@@ -14,6 +14,7 @@ type oracle struct {
 	letters []*eventbus.DeadLetter
 	known   []eventbus.Dedupe
 	orders  []eventbus.Order
+	beside  int64 // see StoreStats.Beside
 }
 
 type oracleRecord struct {
@@ -23,7 +24,7 @@ type oracleRecord struct {
 // apply applies a batch whose new records have the refs that the store has assigned. holder is set
 // for the store with the lease. It returns nil, or the refusal that the store must return.
 func (o *oracle) apply(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *eventbus.RefusedError {
-	after := oracle{slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.orders)}
+	after := oracle{slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.orders), o.beside}
 	if refused := after.change(b, refs, holder); refused != nil {
 		return refused
 	}
@@ -50,6 +51,19 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 			return &eventbus.RefusedError{Err: eventbus.ErrNotFound, Letter: id}
 		}
 		o.letters = slices.Delete(o.letters, i, i+1)
+	}
+	before := len(o.records)
+	for _, id := range b.Cancel {
+		n := len(o.records)
+		o.records = slices.DeleteFunc(o.records, func(r oracleRecord) bool {
+			return r.ID == id && r.State == eventbus.RecordScheduled && !r.Leased
+		})
+		if len(o.records) == n {
+			return &eventbus.RefusedError{Err: eventbus.ErrNotScheduled, Event: id}
+		}
+	}
+	if !holder {
+		o.beside += int64(len(b.New) - (before - len(o.records)))
 	}
 	for i, n := range b.New {
 		if n.Leased && !holder {
@@ -185,7 +199,7 @@ func (r *oracleRecord) isBefore(other *oracleRecord, kind eventbus.ClaimKind) bo
 }
 
 func (o *oracle) stats() eventbus.StoreStats {
-	s := eventbus.StoreStats{Letters: int64(len(o.letters))}
+	s := eventbus.StoreStats{Letters: int64(len(o.letters)), Beside: o.beside}
 	for _, r := range o.records {
 		if !r.Leased {
 			s.Free++

@@ -134,6 +134,7 @@ func (w *walk) batch(holder bool) *eventbus.Batch {
 			b.Take = append(b.Take, w.letters[max(0, len(w.letters)-1-w.IntN(12))])
 		}
 	})
+	w.chance(6, func() { b.Cancel = append(b.Cancel, w.scheduledEvent()) })
 	w.chance(35, func() { b.New = append(b.New, w.newRecord(holder, len(b.New) > 0)) })
 	if held := w.held(); holder {
 		if len(held) > 0 {
@@ -164,6 +165,20 @@ func (w *walk) batch(holder bool) *eventbus.Batch {
 		})
 	})
 	return b
+}
+
+// scheduledEvent returns the event of a record that is scheduled and free, or any event.
+func (w *walk) scheduledEvent() eventbus.EventID {
+	var free []eventbus.EventID
+	for _, r := range w.records {
+		if r.State == eventbus.RecordScheduled && !r.Leased {
+			free = append(free, r.ID)
+		}
+	}
+	if len(free) == 0 || w.IntN(5) == 0 {
+		return w.ids[w.IntN(len(w.ids))]
+	}
+	return free[w.IntN(len(free))]
 }
 
 // held returns the records that the lease has.

@@ -20,7 +20,10 @@ type transaction struct {
 	pages   int64 // estimate of the pages that it writes
 	now     time.Time
 	inserts []insertion
+	written int // of inserts
 	deletes []eventbus.Ref
+	// besideRecords counts the new records, less those cancelled.
+	besideRecords int64
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
 	buffer    []byte // of insertRows
@@ -36,6 +39,7 @@ type insertion struct {
 
 func (tx *transaction) begin() error {
 	tx.changed, tx.pages, tx.bytes, tx.now = false, 4, 0, time.Time{}
+	tx.written, tx.besideRecords = 0, 0
 	clear(tx.inserts)
 	clear(tx.deletions)
 	tx.inserts, tx.deletes, tx.deletions = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0]
@@ -59,6 +63,9 @@ func (tx *transaction) commit() error {
 	}
 	reach("commit: batches applied")
 	if err := tx.insertRecords(); err != nil {
+		return err
+	}
+	if err := tx.countBeside(); err != nil {
 		return err
 	}
 	if err := tx.writeHistory(); err != nil {
@@ -124,6 +131,11 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		tx.pages += 4
 		reach("batch: taken")
 	}
+	for _, id := range b.Cancel {
+		if err := tx.cancel(b, id); err != nil {
+			return nil, err
+		}
+	}
 	tx.open(b.New)
 	for _, r := range b.Update {
 		if err := tx.update(r); err != nil {
@@ -188,6 +200,9 @@ func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
 		if !known || slices.Contains(b.Take[:i], id) {
 			return &eventbus.RefusedError{Letter: id, Err: eventbus.ErrNotFound}, nil
 		}
+	}
+	if refusal, err := tx.checkCancel(b); refusal != nil || err != nil {
+		return refusal, err
 	}
 	if tx.store.lease == nil && slices.ContainsFunc(b.New, func(r *eventbus.Record) bool { return r.Leased }) {
 		return &eventbus.RefusedError{Err: eventbus.ErrNotLeased}, nil
@@ -291,6 +306,7 @@ func (tx *transaction) open(records []*eventbus.Record) {
 		previous = position
 		tx.inserts = append(tx.inserts, insertion{ref, position, r})
 		tx.m.states[r.State]++
+		tx.besideRecords++
 		if r.Leased {
 			tx.leased[ref] = uint8(r.State)
 		}

@@ -88,6 +88,40 @@ func TestL6_PublicationsOfAnotherProcess(t *testing.T) {
 	p.end()
 }
 
+// A program without a bus cancels scheduled events, whether a bus runs or not.
+func TestL6_CancelFromAnotherProcess(t *testing.T) {
+	path := newPath(t)
+	p := begin(t, path, sqlite.WithHistory(time.Hour))
+	p.handles("mail", nil)
+	p.start()
+	q, err := sqlite.OpenDLQ(t.Context(), path, sqlite.WithHistory(time.Hour))
+	require.NoError(t, err)
+	cancelled := p.publish("cancelled", eventbus.After(time.Hour))
+	left := p.publish("left", eventbus.After(time.Hour))
+	p.publish("soon", eventbus.After(300*time.Millisecond))
+	require.NoError(t, q.Bus().Cancel(t.Context(), cancelled, eventbus.By("ann")))
+	require.ErrorIs(t, q.Bus().Cancel(t.Context(), cancelled), eventbus.ErrNotScheduled)
+	require.ErrorIs(t, p.Cancel(t.Context(), cancelled), eventbus.ErrNotScheduled)
+	history, err := p.store.History(t.Context(), cancelled)
+	require.NoError(t, err)
+	require.Len(t, history, 1)
+	require.Equal(t, sqlite.OutcomeSettled, history[0].Outcome)
+	page, err := q.Bus().Audit(t.Context(), eventbus.AuditQuery{Event: cancelled})
+	require.NoError(t, err)
+	require.Len(t, page.Entries, 1)
+	p.waitCalls("mail soon")
+	catalog, err := q.Bus().Catalog(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "mail", catalog.Subscriptions[0].Subscription)
+	p.end()
+	require.NoError(t, q.Bus().Cancel(t.Context(), left))
+	require.NoError(t, q.Close(t.Context()))
+
+	next := begin(t, path)
+	require.Zero(t, next.Metrics().Store.Unsettled())
+	next.end()
+}
+
 // No bus runs: the next one handles what was replayed and published meanwhile.
 func TestL6_WhileNoBusRuns(t *testing.T) {
 	path := newPath(t)

@@ -123,6 +123,7 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 		return eventbus.Claimed{}, err
 	}
 	reach("claim: leased")
+	claimed.Records = request.records
 	s.advance(&state, chosen, q)
 	return claimed, nil
 }
@@ -371,12 +372,17 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		if err != nil {
 			return nil, err
 		}
+		leased := make([]*eventbus.Record, n)
+		for i, row := range rows[:n] {
+			leased[i] = row.r
+		}
 		if changed != n {
-			return nil, tx.missing(rows[0].r.Ref)
+			if leased, err = tx.keepClaimed(leased); err != nil {
+				return nil, err
+			}
 		}
 		reach("claim: updated")
-		for _, row := range rows[:n] {
-			r := row.r
+		for _, r := range leased {
 			unmarked := r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes
 			if all == 1 && unmarked || all == 2 && r.Suspect {
 				r.Crashes++
@@ -387,6 +393,8 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		tx.pages += int64(n/4 + 1)
 		rows = rows[n:]
 	}
+	// Those that were cancelled meanwhile are not leased.
+	request.records = slices.DeleteFunc(request.records, func(r *eventbus.Record) bool { return !r.Leased })
 	tx.changed = true
 	return nil, nil
 }

@@ -72,33 +72,38 @@ type deletion struct{ batch *eventbus.Batch }
 
 // writeHistory adds the records that the batches delete to the history. They still exist.
 func (tx *transaction) writeHistory() error {
+	for _, d := range tx.deletions {
+		for _, ref := range d.batch.Delete {
+			if err := tx.addHistory(ref, d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addHistory adds a record that a batch deletes.
+func (tx *transaction) addHistory(ref eventbus.Ref, d deletion) error {
 	const (
 		find   = "SELECT event, body FROM record WHERE ref = ?"
 		insert = "INSERT OR REPLACE INTO history (ref, event, type, key, outcome, settled_at) VALUES (?,?,?,?,?,?)"
 	)
-	for _, d := range tx.deletions {
-		for _, ref := range d.batch.Delete {
-			r := new(eventbus.Record)
-			err := tx.one(find, func(stmt *sqlite3.Stmt) error {
-				stmt.ColumnBytes(0, r.ID[:])
-				if err := decodeBody(columnBytes(stmt, 1), r); err != nil {
-					return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: err.Error()}
-				}
-				return nil
-			}, int64(ref))
-			if err != nil {
-				return err
-			}
-			if d.reopens(r.ID) {
-				continue
-			}
-			if _, err := tx.w.exec(insert, int64(ref), r.ID[:], r.Type, r.Key, string(d.outcome(r.ID)), timeText(d.batch.Now)); err != nil {
-				return err
-			}
-			tx.pages += 2
-			reach("history: written")
+	r := new(eventbus.Record)
+	err := tx.one(find, func(stmt *sqlite3.Stmt) error {
+		stmt.ColumnBytes(0, r.ID[:])
+		if err := decodeBody(columnBytes(stmt, 1), r); err != nil {
+			return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: err.Error()}
 		}
+		return nil
+	}, int64(ref))
+	if err != nil || d.reopens(r.ID) {
+		return err
 	}
+	if _, err := tx.w.exec(insert, int64(ref), r.ID[:], r.Type, r.Key, string(d.outcome(r.ID)), timeText(d.batch.Now)); err != nil {
+		return err
+	}
+	tx.pages += 2
+	reach("history: written")
 	return nil
 }
 

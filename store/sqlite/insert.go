@@ -46,9 +46,11 @@ func insertStatements(columns string, row func(p func() string) string, shared i
 	return all
 }
 
-// insertRecords inserts the collected records.
+// insertRecords inserts the collected records that it has not inserted yet.
 func (tx *transaction) insertRecords() error {
-	for rows := tx.inserts; len(rows) > 0; {
+	rows := tx.inserts[tx.written:]
+	tx.written = len(tx.inserts)
+	for len(rows) > 0 {
 		n := tx.sameKind(rows)
 		for _, size := range insertSizes {
 			for ; n >= size; n -= size {

@@ -140,7 +140,7 @@ func (s *Store) Catalog(ctx context.Context) (catalog *eventbus.Catalog, err err
 	return catalog, nil
 }
 
-// Stats returns the counts that each commit updates. It reads one row. See [eventbus.Store].
+// Stats returns the counts that each commit updates. It reads two rows. See [eventbus.Store].
 //
 // The records of a bus that was killed count as leased until the next store takes the lease.
 //
@@ -153,6 +153,9 @@ func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error
 			Letters: m.letters,
 		}
 		stats.Free = stats.Unsettled() - m.leased
+		if err == nil {
+			stats.Beside, err = queryInt(c, "SELECT records FROM beside")
+		}
 		return err
 	})
 	if err != nil {

@@ -140,11 +140,18 @@ CREATE TABLE audit (
 ) STRICT;
 `
 
-// schema3 adds the catalog of the last bus that started.
+// schema3 adds the catalog of the last bus that started, and counts the records of stores without the
+// lease.
 const schema3 = `
 CREATE TABLE catalog (
 	id   INTEGER PRIMARY KEY CHECK (id = 1),
 	body BLOB NOT NULL,    -- JSON
 	crc  INTEGER NOT NULL  -- of body
 ) STRICT;
+
+CREATE TABLE beside (
+	id      INTEGER PRIMARY KEY CHECK (id = 1),
+	records INTEGER NOT NULL -- inserted without the lease, less those cancelled without it
+) STRICT;
+INSERT INTO beside (id, records) VALUES (1, 0);
 `

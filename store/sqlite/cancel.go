@@ -1,0 +1,105 @@
+package sqlite
+
+import (
+	"fmt"
+
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+// whereCancels selects the free scheduled records of an event. The second parameter is the epoch of the
+// lease that is held, or a number that no record has as its owner.
+const whereCancels = " FROM record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ?"
+
+// holder returns the epoch of the lease that is held, by any store.
+func (tx *transaction) holder() int64 {
+	if tx.m.held {
+		return tx.m.epoch
+	}
+	return 1 << 62 // epochs count from 1
+}
+
+// checkCancel returns the refusal of a batch that cancels an event without a free scheduled record.
+func (tx *transaction) checkCancel(b *eventbus.Batch) (refusal, err error) {
+	if len(b.Cancel) == 0 {
+		return nil, nil
+	}
+	if err := tx.insertRecords(); err != nil { // those of earlier batches
+		return nil, err
+	}
+	seen := make(map[eventbus.EventID]bool)
+	for _, id := range b.Cancel {
+		found := false
+		err := tx.one("SELECT 1"+whereCancels+" LIMIT 1", func(*sqlite3.Stmt) error {
+			found = true
+			return nil
+		}, id[:], tx.holder())
+		if err != nil {
+			return nil, err
+		}
+		if !found || seen[id] {
+			return &eventbus.RefusedError{Event: id, Err: eventbus.ErrNotScheduled}, nil
+		}
+		seen[id] = true
+	}
+	return nil, nil
+}
+
+// cancel removes the free scheduled records of an event.
+func (tx *transaction) cancel(b *eventbus.Batch, id eventbus.EventID) error {
+	var refs []eventbus.Ref
+	err := tx.one("SELECT ref"+whereCancels, func(stmt *sqlite3.Stmt) error {
+		refs = append(refs, eventbus.Ref(stmt.ColumnInt64(0)))
+		return nil
+	}, id[:], tx.holder())
+	if err != nil {
+		return err
+	}
+	for _, ref := range refs {
+		if tx.store.cfg.history > 0 {
+			if err := tx.addHistory(ref, deletion{b}); err != nil {
+				return err
+			}
+		}
+		if n, err := tx.w.exec("DELETE FROM record WHERE ref = ?", int64(ref)); err != nil {
+			return err
+		} else if n != 1 {
+			return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: "the row was found and cannot be deleted"}
+		}
+		tx.m.states[eventbus.RecordScheduled]--
+		tx.besideRecords--
+		tx.pages += 2
+	}
+	return nil
+}
+
+// countBeside adds the records of this transaction to those of stores without the lease.
+func (tx *transaction) countBeside() error {
+	if tx.store.lease != nil || tx.besideRecords == 0 {
+		return nil
+	}
+	_, err := tx.w.exec("UPDATE beside SET records = records + ?", tx.besideRecords)
+	return err
+}
+
+// keepClaimed returns those records of a claim that the lease has now. The others were cancelled by
+// another process after they had been selected: only scheduled ones may be.
+func (tx *transaction) keepClaimed(records []*eventbus.Record) (kept []*eventbus.Record, err error) {
+	for _, r := range records {
+		found := false
+		err := tx.one("SELECT 1 FROM record WHERE ref = ? AND owner = ?", func(*sqlite3.Stmt) error {
+			found = true
+			return nil
+		}, int64(r.Ref), tx.epoch)
+		switch {
+		case err != nil:
+			return nil, err
+		case found:
+			kept = append(kept, r)
+		case r.State != eventbus.RecordScheduled:
+			return nil, tx.missing(r.Ref)
+		}
+	}
+	return kept, nil
+}

@@ -1,0 +1,144 @@
+package storetest
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+var cancelTests = []conformanceTest{
+	{name: "FreeAndScheduled", run: testCancelFreeAndScheduled},
+	{name: "InTheOrderOfSubmit", run: testCancelInTheOrderOfSubmit},
+	{name: "FromAnotherProcess", needs: needsBeside, run: testCancelFromAnotherProcess},
+	{name: "AfterACrash", needs: needsBeside | needsCrash, run: testCancelAfterACrash},
+	{name: "OrClaim", needs: needsBeside, run: testCancelOrClaim},
+}
+
+// Cancel removes all free scheduled records of an event, and no others.
+func testCancelFreeAndScheduled(t *testing.T, r *rig) {
+	s := r.open(t)
+	id := eventbus.NewEventID()
+	of := func(n *eventbus.Record) { n.ID = id }
+	stays := []*eventbus.Record{
+		ready(of), ready(of, waiting(time.Hour)), ready(of, parked("door")), ready(of, scheduled(time.Hour), leased), ready(scheduled(time.Hour)),
+	}
+	insert(t, s, append(stays, ready(of, scheduled(time.Hour), key("k")), ready(of, scheduled(0)))...)
+	before := stats(t, s)
+	apply(t, s, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{id}})
+	after := stats(t, s)
+	require.Equal(t, before.Scheduled-2, after.Scheduled)
+	require.Equal(t, before.Free-2, after.Free)
+	require.Zero(t, after.Beside, "this store has the lease")
+	var left []eventbus.Ref
+	for _, n := range lookup(t, s, id) {
+		left = append(left, n.Ref)
+	}
+	require.Equal(t, refsOf(stays[:4]), left)
+	refused := refuse(t, s, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{id}}, eventbus.ErrNotScheduled)
+	require.Equal(t, id, refused.Event)
+	both := []eventbus.EventID{stays[4].ID, stays[4].ID}
+	refuse(t, s, &eventbus.Batch{Now: noon, Cancel: both}, eventbus.ErrNotScheduled)
+	require.Len(t, lookup(t, s, stays[4].ID), 1, "a refused batch cancels nothing")
+}
+
+// Cancel sees the records of the batches before it, and not those of its own.
+func testCancelInTheOrderOfSubmit(t *testing.T, r *rig) {
+	s := r.open(t)
+	var j journal
+	n := ready(scheduled(time.Hour))
+	cancel := &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{n.ID}, New: []*eventbus.Record{ready(func(r *eventbus.Record) { r.ID = n.ID }, scheduled(time.Hour))}}
+	j.submit(s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{n, ready()}})
+	j.submit(s, cancel)
+	require.Equal(t, 2, j.check(t))
+	require.NotZero(t, n.Ref)
+	left := lookup(t, s, n.ID)
+	require.Len(t, left, 1)
+	require.Equal(t, cancel.New[0].Ref, left[0].Ref)
+}
+
+// A store without the lease cancels what the bus with the lease has not claimed.
+func testCancelFromAnotherProcess(t *testing.T, r *rig) {
+	s, beside := r.open(t), r.beside(t)
+	free, claimed := ready(scheduled(time.Hour)), ready(scheduled(time.Minute))
+	insert(t, s, free, claimed)
+	insert(t, beside, ready())
+	require.EqualValues(t, 1, stats(t, s).Beside)
+	require.Len(t, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: claimed.ID}).Records, 1)
+	entry := eventbus.AuditEntry{At: noon, Action: eventbus.AuditCancel, Event: free.ID, By: "ann"}
+	apply(t, beside, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{free.ID}, Audit: []eventbus.AuditEntry{entry}})
+	refuse(t, beside, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{claimed.ID}, Audit: []eventbus.AuditEntry{entry}}, eventbus.ErrNotScheduled)
+	require.Len(t, auditOf(t, s, eventbus.AuditQuery{}), 1)
+	require.Empty(t, lookup(t, s, free.ID))
+	require.Empty(t, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: free.ID}).Records)
+	require.Zero(t, stats(t, s).Beside)
+	require.EqualValues(t, 1, stats(t, s).Scheduled)
+	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{claimed.Ref}})
+	s = r.reopen(t, s)
+	require.Zero(t, stats(t, s).Scheduled)
+	require.Zero(t, stats(t, s).Beside)
+}
+
+// After a crash, and while no store has the lease, the records that were free are cancelled.
+func testCancelAfterACrash(t *testing.T, r *rig) {
+	s := r.open(t)
+	a, b := ready(scheduled(time.Hour)), ready(scheduled(time.Hour))
+	insert(t, s, a, b)
+	r.Crash(t, s)
+	apply(t, r.beside(t), &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{a.ID}})
+	s = r.open(t)
+	requireRecords(t, []*eventbus.Record{b}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: noon.Add(2 * time.Hour)}).Records)
+	require.NoError(t, s.Close(t.Context()))
+	apply(t, r.beside(t), &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{b.ID}})
+	require.Zero(t, stats(t, r.open(t)).Unsettled())
+}
+
+// Of a claim and a cancellation at the same time, one gets each record.
+func testCancelOrClaim(t *testing.T, r *rig) {
+	const n = 300
+	s, beside := r.open(t), r.beside(t)
+	var records []*eventbus.Record
+	for range n {
+		records = append(records, ready(scheduled(time.Minute)))
+	}
+	insert(t, s, records...)
+	var j journal
+	var group sync.WaitGroup
+	group.Go(func() {
+		for i := n - 1; i >= 0; i-- {
+			j.submit(beside, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{records[i].ID}})
+			if i%10 == 0 {
+				j.wait.Wait()
+			}
+		}
+	})
+	got := make(map[eventbus.EventID]int)
+	for more := true; more; {
+		c, err := s.Claim(t.Context(), eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Limit: 20, Now: noon.Add(time.Hour)})
+		require.NoError(t, err)
+		for _, claimed := range c.Records {
+			require.True(t, claimed.Leased)
+			got[claimed.ID]++
+		}
+		more = c.More
+	}
+	group.Wait()
+	cancelled := j.check(t)
+	for i, err := range j.errs {
+		if err == nil {
+			got[j.done[i].Cancel[0]]++
+		} else {
+			require.ErrorIs(t, err, eventbus.ErrNotScheduled)
+		}
+	}
+	require.Len(t, got, n)
+	for _, times := range got {
+		require.Equal(t, 1, times)
+	}
+	require.EqualValues(t, -cancelled, stats(t, s).Beside)
+	require.EqualValues(t, n-cancelled, stats(t, s).Scheduled)
+	require.Zero(t, stats(t, s).Free)
+}
