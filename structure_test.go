@@ -55,6 +55,7 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/window",
 	},
 	"internal/capped":      {},
+	"internal/chart":       {},
 	"internal/convert":     {},
 	"internal/deadline":    {},
 	"internal/dedupe":      {},
@@ -67,6 +68,7 @@ var allowedImports = map[string][]string{
 	"internal/jsonline":    {},
 	"internal/keys":        {},
 	"internal/line":        {},
+	"internal/linediff":    {},
 	"internal/pool":        {},
 	"internal/registry":    {},
 	"internal/route":       {"github.com/gobwas/glob"},
@@ -76,7 +78,9 @@ var allowedImports = map[string][]string{
 	"internal/uuid7":       {},
 	"internal/window":      {},
 
-	"admin":           {modulePath},
+	"admin": {
+		modulePath, modulePath + "/internal/chart", modulePath + "/internal/linediff", modulePath + "/internal/texts",
+	},
 	"eventbustest":    {modulePath, modulePath + "/internal/errchain"},
 	"retryspec":       {modulePath},
 	"retryspec/check": {modulePath + "/retryspec"},

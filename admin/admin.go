@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"html/template"
 	"log/slog"
 	"net/http"
 
@@ -22,7 +23,10 @@ func New(bus *eventbus.Bus, opts ...Option) (http.Handler, error) {
 		return nil, err
 	}
 	s := &server{bus: bus, config: c, protection: http.NewCrossOriginProtection()}
-	s.routes = apiRoutes()
+	s.routes = append(apiRoutes(), pageRoutes()...)
+	if s.pages, err = parsePages(c.prefix); err != nil {
+		return nil, err // a mistake in this package
+	}
 	s.history.start(bus)
 	return s, nil
 }
@@ -46,6 +50,7 @@ type server struct {
 	*config
 	bus        *eventbus.Bus
 	routes     []*route
+	pages      map[string]*template.Template
 	protection *http.CrossOriginProtection
 
 	history    history

@@ -94,6 +94,7 @@ func newFixture(t *testing.T, bus *failing, h http.Handler) *fixture {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = bus.Cancel(context.WithoutCancel(t.Context()), f.scheduled) }) // if the test has not
 	f.op = post[admin.Operation](t, h, "/api/v1/operations", `{"action":"purge_matching","query":{"reason":"overflow"},"expect":0}`)
+	f.op = finished(t, h, f.op)
 	return f
 }
 

@@ -9,7 +9,7 @@ import (
 // auditDenied records a denied change. Calls without a valid operator are in the log only: in the audit, any peer could
 // push out its oldest entries with them. q is the query of a bulk operation, or nil.
 func (c *call) auditDenied(action Action, denied error, q *eventbus.LetterQuery, why string) {
-	if c.route == nil || !action.changes() || !validName(c.who.Name) || errors.Is(denied, ErrUnauthenticated) {
+	if c.route == nil || c.route.audit == "" || !action.changes() || !validName(c.who.Name) || errors.Is(denied, ErrUnauthenticated) {
 		return
 	}
 	e := eventbus.AuditEntry{

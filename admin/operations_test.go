@@ -22,6 +22,16 @@ func begin(t *testing.T, h http.Handler, body string) admin.Operation {
 	return post[admin.Operation](t, h, "/api/v1/operations", body)
 }
 
+// finished waits until an operation has ended.
+func finished(t *testing.T, h http.Handler, op admin.Operation) admin.Operation {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		op = get[admin.Operation](t, h, "/api/v1/operations/"+op.ID)
+		return op.State != admin.OperationRunning
+	}, time.Minute, time.Millisecond)
+	return op
+}
+
 // state returns an operation when the bubble of the test is at rest.
 func state(t *testing.T, h http.Handler, op admin.Operation) admin.Operation {
 	t.Helper()
@@ -119,11 +129,11 @@ func TestOperations_OfTwoOperators(t *testing.T) {
 		bus := newFailing(t)
 		h := newHandler(t, bus.Bus)
 		_ = bus.die(t, 4)
-		const body = `{"action":"purge_matching","query":{"subscription":"billing"},"expect":4,"rate":1}`
-		op := begin(t, h, body)
-		e := refused(t, h, request(t, http.MethodPost, "/api/v1/operations", body), admin.CodeConflict)
-		require.Contains(t, e.Message, op.ID)
+		const body = `{"action":"purge_matching","query":{"subscription":"billing"},"rate":1,"expect":`
+		op := begin(t, h, body+"4}")
 		synctest.Wait()
+		e := refused(t, h, request(t, http.MethodPost, "/api/v1/operations", body+"3}"), admin.CodeConflict)
+		require.Contains(t, e.Message, op.ID)
 		e = refused(t, h, request(t, http.MethodPost, "/api/v1/operations", `{"action":"purge_matching","query":{"all":true},"expect":4}`), admin.CodeStaleCount)
 		require.Contains(t, e.Message, "3 letters match now, not 4")
 
@@ -193,10 +203,8 @@ func TestLetters_OfAMissingSubscription(t *testing.T) {
 	bus.Subscription("billing").Unsubscribe()
 	_ = refused(t, h, request(t, http.MethodPost, "/api/v1/letters/"+id+"/replay", `{}`), admin.CodeNoSubscription)
 	op := begin(t, h, `{"action":"replay_matching","query":{"all":true},"expect":1}`)
-	require.Eventually(t, func() bool {
-		op = get[admin.Operation](t, h, "/api/v1/operations/"+op.ID)
-		return op.State == admin.OperationDone
-	}, time.Minute, time.Millisecond)
+	op = finished(t, h, op)
+	require.Equal(t, admin.OperationDone, op.State)
 	require.Len(t, op.ReplayReport.Stayed, 1)
 	require.Equal(t, 1, op.Done)
 	require.Equal(t, 1, bus.letters(t))

@@ -26,6 +26,7 @@ type route struct {
 	query  []parameter // its parameters
 	media  string      // of a body that is not JSON
 	limit  int64       // of the body in bytes; 0 for maxBody
+	page   bool        // its answers and errors are HTML
 	stream bool        // the request may take longer than requestTimeout
 	gives  string      // the media type of an answer that is not JSON
 }

@@ -328,9 +328,7 @@ func TestZ14_BulkOperationsNeedTheFilterAndTheCount(t *testing.T) {
 
 	// The set that the preview has shown is fixed by its time.
 	op := begin(t, h, `{"action":"purge_matching","query":{"type":"order.*","until":"`+until+`"},"expect":3}`)
-	require.Eventually(t, func() bool {
-		return get[admin.Operation](t, h, "/api/v1/operations/"+op.ID).State == admin.OperationDone
-	}, time.Minute, time.Millisecond)
+	require.Equal(t, admin.OperationDone, finished(t, h, op).State)
 	require.Equal(t, 2, bus.letters(t))
 }
 

@@ -231,7 +231,7 @@ func panicText(p any) string {
 // attributes returns the log attributes of the request. The values are untrusted: slog's handlers quote them.
 func (c *call) attributes(more ...any) []any {
 	return append([]any{
-		slog.String("request_id", c.id), slog.String("remote", c.r.RemoteAddr), slog.String("by", c.who.Name),
+		slog.String("request_id", c.id), slog.String("remote", cut(c.r.RemoteAddr, 200)), slog.String("by", c.who.Name),
 		slog.String("method", cut(c.r.Method, 20)), slog.String("path", cut(c.r.URL.Path, 200)),
 	}, more...)
 }
@@ -278,6 +278,21 @@ func (c *call) recover() {
 
 // fail writes an error.
 func (c *call) fail(err error) {
+	e := c.report(err)
+	for name, value := range e.header {
+		c.w.Header().Set(name, value)
+	}
+	if c.isPage() {
+		c.failPage(e)
+		return
+	}
+	if err := c.writeJSON(e.Status(), ErrorAnswer{e}); err != nil {
+		c.log.Error("admin answer failed", c.attributes(slog.String("error", err.Error()))...)
+	}
+}
+
+// report logs an error, and returns what the peer may see of it.
+func (c *call) report(err error) *Error {
 	e := *errorOf(err)
 	e.RequestID = c.id
 	if e.err != nil && !errors.Is(e.err, context.Canceled) {
@@ -287,12 +302,7 @@ func (c *call) fail(err error) {
 	case CodeUnauthenticated, CodeForbidden, CodeReadOnly, CodeRateLimited:
 		c.log.Warn("admin request denied", c.attributes(slog.String("code", string(e.Code)), slog.String("reason", e.Message))...)
 	}
-	for name, value := range e.header {
-		c.w.Header().Set(name, value)
-	}
-	if err := c.writeJSON(e.Status(), ErrorAnswer{&e}); err != nil {
-		c.log.Error("admin answer failed", c.attributes(slog.String("error", err.Error()))...)
-	}
+	return &e
 }
 
 // writeJSON writes an answer. An error means that nothing was written.

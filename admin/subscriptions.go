@@ -26,10 +26,14 @@ func (c *call) listSubscriptions() (any, error) {
 	if err := c.parameters(windowParameters(&w)); err != nil {
 		return nil, err
 	}
+	return c.subscriptions(w), nil
+}
+
+func (c *call) subscriptions(w window) SubscriptionPage {
 	all := c.metrics(c.bus.Metrics()).Subscriptions
 	page := SubscriptionPage{Total: len(all)}
 	page.Subscriptions, page.Next = windowOf(w, all)
-	return page, nil
+	return page
 }
 
 func (c *call) getSubscription() (any, error) {

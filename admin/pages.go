@@ -1,0 +1,253 @@
+package admin
+
+import (
+	"bytes"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/surebus/eventbus"
+)
+
+// page is what a template shows. Body has the data of the page itself.
+type page struct {
+	Title   string
+	Section string // the entry of Nav to which the page belongs
+	Refresh int    // seconds until a browser without JavaScript loads the page again; 0 for never
+	Problem *Error
+	Notice  string // what was done
+	Body    any
+
+	Nav       []navItem
+	Principal string
+	ReadOnly  bool
+
+	status int // 0 for 200
+	call   *call
+	may    map[Action]bool // answers of the authorizer
+}
+
+type navItem struct{ Name, Path string }
+
+// The sections of the pages.
+const (
+	sectionOverview      = "Overview"
+	sectionLetters       = "Dead letters"
+	sectionOperations    = "Operations"
+	sectionSubscriptions = "Subscriptions"
+	sectionEvents        = "Events"
+	sectionExplain       = "Explain"
+	sectionAudit         = "Audit"
+)
+
+var nav = []navItem{
+	{sectionOverview, ""}, {sectionLetters, "groups"}, {sectionOperations, "operations"}, {sectionSubscriptions, "subscriptions"},
+	{sectionEvents, "events"}, {sectionExplain, "explain"}, {sectionAudit, "audit"},
+}
+
+const formMedia = "application/x-www-form-urlencoded"
+
+// pageRoutes returns the routes of the pages. A form is a POST that redirects to a page.
+func pageRoutes() []*route {
+	get := func(path string, action Action, serve func(*call) (any, error)) *route {
+		return &route{method: http.MethodGet, path: path, actions: []Action{action}, serve: serve, page: true, gives: "text/html"}
+	}
+	post := func(path string, audit eventbus.AuditAction, serve func(*call) (any, error), actions ...Action) *route {
+		return &route{method: http.MethodPost, path: path, actions: actions, audit: audit, serve: serve, page: true, media: formMedia, gives: "text/html"}
+	}
+	order := func(name string, audit eventbus.AuditAction) *route {
+		return post("/subscriptions/{name}/"+name, audit, (*call).orderForm, ActionControl)
+	}
+	bulk := get("/bulk", ActionReplay, (*call).bulkPage)
+	bulk.actions = append(bulk.actions, ActionPurge)
+	return []*route{
+		get("/", ActionView, (*call).overviewPage),
+		get("/groups", ActionView, (*call).groupsPage),
+		get("/letters", ActionView, (*call).lettersPage),
+		get("/letters/{id}", ActionView, (*call).letterPage),
+		post("/letters/{id}/replay", eventbus.AuditReplay, (*call).replayForm, ActionReplay),
+		get("/letters/{id}/edit", ActionEdit, (*call).editPage),
+		post("/letters/{id}/edit", eventbus.AuditReplayEdited, (*call).editForm, ActionEdit),
+		get("/letters/{id}/purge", ActionPurge, (*call).purgePage),
+		post("/letters/{id}/purge", eventbus.AuditPurge, (*call).purgeForm, ActionPurge),
+		bulk,
+		get("/operations", ActionView, (*call).operationsPage),
+		post("/operations", eventbus.AuditReplayMatching, (*call).bulkForm, ActionReplay, ActionPurge),
+		get("/operations/{id}", ActionView, (*call).progressPage),
+		post("/operations/{id}/cancel", eventbus.AuditReplayMatching, (*call).cancelOperationForm, ActionReplay, ActionPurge),
+		get("/subscriptions", ActionView, (*call).subscriptionsPage),
+		get("/subscriptions/{name}", ActionView, (*call).subscriptionPage),
+		order("pause", eventbus.AuditPause),
+		order("hold-until", eventbus.AuditHoldUntil),
+		order("resume", eventbus.AuditResume),
+		order("trip", eventbus.AuditTrip),
+		order("reset", eventbus.AuditReset),
+		get("/events", ActionView, (*call).eventsPage),
+		get("/events/{id}", ActionView, (*call).eventPage),
+		post("/events/{id}/cancel", eventbus.AuditCancel, (*call).cancelEventForm, ActionCancel),
+		get("/explain", ActionView, (*call).explainPage),
+		get("/audit", ActionView, (*call).auditPage),
+		get("/static/{file}", ActionView, (*call).staticFile),
+	}
+}
+
+// May reports whether the operator may perform an action. Pages offer no other ones.
+func (p *page) May(name string) bool {
+	action := Action(name)
+	allowed, known := p.may[action]
+	if !known && p.call != nil {
+		allowed = p.call.may(action)
+		p.may[action] = allowed
+	}
+	return allowed
+}
+
+// show writes a page. err is shown above it, and sets its status: what the operator has typed stays.
+func (c *call) show(template string, p *page, err error) (any, error) {
+	p.call, p.may = c, make(map[Action]bool)
+	p.Principal, p.ReadOnly = c.who.Name, true
+	for _, action := range Actions() {
+		if action.changes() && p.May(string(action)) {
+			p.ReadOnly = false
+		}
+	}
+	if err != nil {
+		p.Problem = c.report(err)
+		p.status = p.Problem.Status()
+	}
+	if done := c.r.URL.Query().Get("done"); c.r.Method == http.MethodGet && err == nil {
+		p.Notice = notices[done]
+	}
+	return nil, c.write(template, p)
+}
+
+// isPage reports whether the answer is a page. For an unknown path the browser decides.
+func (c *call) isPage() bool {
+	if c.route != nil {
+		return c.route.page
+	}
+	return c.pages != nil && strings.Contains(c.r.Header.Get("Accept"), "text/html")
+}
+
+// failPage writes a page that has only an error. It does not ask the authorizer: the request may have no
+// valid credentials.
+func (c *call) failPage(e *Error) {
+	p := &page{Title: http.StatusText(e.Status()), Problem: e, Principal: c.who.Name, status: e.Status()}
+	if err := c.write("error", p); err != nil {
+		c.log.Error("admin answer failed", c.attributes("error", err.Error())...)
+	}
+}
+
+// write executes a template. An error means that nothing was written.
+func (c *call) write(template string, p *page) error {
+	p.Nav = nav
+	var body bytes.Buffer
+	if err := c.pages[template].ExecuteTemplate(&body, "layout", p); err != nil {
+		return internal("the page cannot be shown", err)
+	}
+	c.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	c.w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+	c.w.WriteHeader(max(p.status, http.StatusOK))
+	_, _ = c.w.Write(body.Bytes()) // the peer may have gone
+	return nil
+}
+
+// path returns the path of a page.
+func (c *call) path(segments ...string) string { return pagePath(c.prefix, segments...) }
+
+// redirect ends a form: the browser loads a page, which says what was done. A reload does not repeat it.
+func (c *call) redirect(done string, segments ...string) (any, error) {
+	query := url.Values{}
+	if done != "" {
+		query.Set("done", done)
+	}
+	c.w.Header().Set("Location", linkTo(c.path(segments...), query))
+	c.w.WriteHeader(http.StatusSeeOther)
+	return nil, nil
+}
+
+// notices are what pages say after a form, by the parameter done.
+var notices = map[string]string{
+	"replayed":   "The letter was replayed. Load this page again to see whether the event settles.",
+	"edited":     "The letter was replayed with the new payload. Load this page again to see whether the event settles.",
+	"purged":     "The letter was purged.",
+	"pause":      "The subscription is paused. Its deliveries are held until you resume it.",
+	"resume":     "The subscription is resumed. Held deliveries follow, oldest first.",
+	"hold-until": "The subscription is paused until the time below.",
+	"trip":       "The circuit is open. After a while, one delivery at a time probes.",
+	"reset":      "The circuit is closed.",
+	"cancelled":  "The event was cancelled. No handler runs for it.",
+	"stopping":   "The operation is being cancelled.",
+}
+
+// form reads the fields of a form. Unknown fields are errors, as unknown parameters are.
+func (c *call) form(known ...parameter) (url.Values, error) {
+	from, err := c.reader()
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(from)
+	if err != nil {
+		return nil, bodyError(err)
+	}
+	values, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil, badRequest("the form is malformed", "use the forms of the pages")
+	}
+	values = nonEmpty(values)
+	return values, setParameters(values, known)
+}
+
+// filters reads the query of a page. Forms without JavaScript send empty values, which count as absent.
+func (c *call) filters(known ...parameter) (url.Values, error) {
+	values, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the query string is malformed", "escape its values")
+	}
+	values = nonEmpty(values)
+	delete(values, "done")
+	return values, setParameters(values, known)
+}
+
+// staticTypes are the media types of the static files.
+var staticTypes = map[string]string{
+	"app.css": "text/css; charset=utf-8", "app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
+}
+
+func (c *call) staticFile() (any, error) {
+	media, known := staticTypes[c.args["file"]]
+	if !known {
+		return nil, notFound("there is no such file", "load the page again")
+	}
+	data, err := fs.ReadFile(staticFiles, "static/"+c.args["file"])
+	if err != nil {
+		return nil, err
+	}
+	c.w.Header().Set("Content-Type", media)
+	c.w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	_, _ = c.w.Write(data) // the peer may have gone
+	return nil, nil
+}
+
+// why is the input for the reason of a change.
+type why struct{ ID, Value string }
+
+// pager links to further pages of a list.
+type pager struct{ First, Next, Count string }
+
+// nextPage returns the pager of a list with a cursor. next is empty on the last page.
+func (c *call) nextPage(query url.Values, cursor, next string, segments ...string) pager {
+	var p pager
+	if query.Has(cursor) {
+		p.First = linkTo(c.path(segments...), without(query, cursor))
+	}
+	if next != "" {
+		query = without(query, cursor)
+		query.Set(cursor, next)
+		p.Next = linkTo(c.path(segments...), query)
+	}
+	return p
+}
