@@ -53,7 +53,7 @@ func (a *app) subsList() *cobra.Command {
 		}
 		a.notef("%s", plural(len(all.List), "subscription"))
 		if !all.Known.IsZero() {
-			a.notef(", as of %s", timeText(all.Known))
+			a.notef(", as of %s", asOf(all.Known))
 		}
 		a.notef("\n")
 		return nil
@@ -136,7 +136,7 @@ func (a *app) subsShow() *cobra.Command {
 		}
 		a.showSubscription(s)
 		if !all.Known.IsZero() {
-			a.notef("as of %s\n", timeText(all.Known))
+			a.notef("as of %s\n", asOf(all.Known))
 		}
 		return nil
 	})
