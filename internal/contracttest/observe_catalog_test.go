@@ -69,7 +69,7 @@ func TestL6_AToolReadsTheCatalogOfTheBus(t *testing.T) {
 				synctest.Wait()
 				at := time.Now().UTC()
 				want := catalog(t, bus)
-				require.WithinDuration(t, at, want.At, 0)
+				require.Equal(t, want.At, at)
 				require.Equal(t, want, catalog(t, tool))
 				require.Len(t, want.Subscriptions, 3)
 				mail, bill, all := want.Subscriptions[0], want.Subscriptions[1], want.Subscriptions[2]
