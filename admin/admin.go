@@ -22,7 +22,7 @@ func New(bus *eventbus.Bus, opts ...Option) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{bus: bus, config: c, protection: http.NewCrossOriginProtection()}
+	s := &server{bus: bus, tool: isTool(bus), config: c, protection: http.NewCrossOriginProtection()}
 	s.routes = append(apiRoutes(), pageRoutes()...)
 	if s.pages, err = parsePages(c.prefix); err != nil {
 		return nil, err // a mistake in this package
@@ -49,6 +49,7 @@ func Handler(bus *eventbus.Bus, opts ...Option) http.Handler {
 type server struct {
 	*config
 	bus        *eventbus.Bus
+	tool       bool // made WithoutHandlers
 	routes     []*route
 	pages      map[string]*template.Template
 	protection *http.CrossOriginProtection

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -174,7 +173,7 @@ func TestAPI_AnswersAsTheDocumentSays(t *testing.T) {
 				w := serve(h, r)
 				switch name {
 				case "POST /api/v1/subscriptions/{name}/trip", "POST /api/v1/subscriptions/{name}/reset":
-					errorIn(t, w, admin.CodeConflict) // billing has no circuit
+					_ = errorIn(t, w, admin.CodeConflict) // billing has no circuit
 					validate(t, op.failed, w.Body.Bytes(), name)
 					continue
 				case "POST /api/v1/operations/{id}/cancel": // it has ended, or does so now
@@ -309,7 +308,7 @@ func TestHandler_RefusesBadOptions(t *testing.T) {
 	}
 	for _, b := range []*eventbus.Bus{nil, new(eventbus.Bus)} {
 		_, err := admin.New(b)
-		require.True(t, errors.Is(err, eventbus.ErrInvalidOption))
+		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
 	}
 	require.Equal(t, http.StatusOK, serve(admin.Handler(bus), request(t, http.MethodGet, "/api/v1/overview", "")).Code)
 }

@@ -1,5 +1,5 @@
 // Package admin serves what operators need of an event bus over HTTP: dead letters, subscriptions, events and the audit,
-// as a JSON API under /api/v1.
+// as pages for browsers, and as a JSON API under /api/v1.
 //
 // # Usage
 //
@@ -30,6 +30,12 @@
 // A body has up to 64 KiB, an edited payload 2 MiB, an import 64 MiB, a query string 4 KiB, a page 500 entries, and a
 // bulk operation 1,000,000 letters. Four bulk operations run at a time. A request takes up to 30 s, except for
 // exports, imports and live streams.
+//
+// # Pages
+//
+// The pages work without JavaScript. A small script updates the overview and the progress of operations. The address of a
+// list has its filters, so a link can be shared. Pages offer only what the operator may do, and have at most 100 KB
+// besides a payload. Characters that cannot be seen are shown as escapes.
 //
 // # Bulk operations
 //

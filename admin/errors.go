@@ -154,6 +154,8 @@ func errorOf(err error) *Error {
 			Code: CodeNoSubscription, Message: "a subscription of the dead letter does not exist on this bus; the letter stays",
 			Remedy: "deploy the handler, or subscribe with the option Formerly; or purge the letter", err: err,
 		}
+	case errors.Is(err, eventbus.ErrNoCatalog):
+		return notFound("the store has no catalog of subscriptions yet", "start the bus that runs the handlers once")
 	case errors.Is(err, eventbus.ErrNotScheduled):
 		return conflict("no scheduled event has this id: it is unknown, cancelled, or due already", "look at the event")
 	case errors.Is(err, eventbus.ErrCircuitDisabled):

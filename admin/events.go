@@ -72,8 +72,7 @@ func (c *call) getPlan() (any, error) {
 	if err := c.parameters(explainParameters(&eventType)); err != nil {
 		return nil, err
 	}
-	plan := c.bus.Explain(eventType)
-	return plan, plan.Err
+	return c.plan(eventType)
 }
 
 func auditParameters(q *eventbus.AuditQuery) []parameter {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
+	"github.com/surebus/eventbus/storetest"
 )
 
 func TestOverview_CountsMinutes(t *testing.T) {
@@ -231,7 +232,7 @@ func TestLive_OverTheNetwork(t *testing.T) {
 	require.NoError(t, err)
 	answer, err := server.Client().Do(r)
 	require.NoError(t, err)
-	defer answer.Body.Close() //nolint:errcheck // it is read
+	defer answer.Body.Close()
 	require.Equal(t, "text/event-stream", answer.Header.Get("Content-Type"))
 	lines := bufio.NewScanner(answer.Body)
 	lines.Buffer(nil, 1<<20)
@@ -240,4 +241,41 @@ func TestLive_OverTheNetwork(t *testing.T) {
 		require.True(t, strings.HasPrefix(lines.Text(), prefix), lines.Text())
 	}
 	cancel()
+}
+
+func TestTool_ShowsTheCatalogOfTheOtherBus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := storetest.NewModel()
+		store, err := model.Open()
+		require.NoError(t, err)
+		bus := newFailing(t, eventbus.WithStore(store))
+		letter := bus.die(t, 1)[0]
+		time.Sleep(time.Minute) // the catalog is recorded
+
+		tool, err := eventbus.New(eventbus.WithStore(model.Beside()), eventbus.WithoutHandlers())
+		require.NoError(t, err)
+		defer tool.Shutdown(t.Context())
+		h := newHandler(t, tool)
+		page := get[admin.SubscriptionPage](t, h, "/api/v1/subscriptions")
+		require.Equal(t, 1, page.Total)
+		require.False(t, page.CatalogAt.IsZero())
+		require.Equal(t, "billing", page.Subscriptions[0].Subscription)
+		require.Equal(t, eventbus.CircuitDisabled, page.Subscriptions[0].Circuit)
+		plan := get[eventbus.Plan](t, h, "/api/v1/explain?type=order.placed")
+		require.Equal(t, "billing", plan.Targets[0].Subscription)
+		require.False(t, plan.CatalogAt.IsZero())
+		require.Equal(t, http.StatusOK, serve(h, request(t, http.MethodGet, "/subscriptions", "")).Code)
+
+		m := post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/billing/pause", `{"why":"deployment"}`)
+		require.True(t, m.Paused)
+		require.Equal(t, "deployment", m.Order.Why)
+		time.Sleep(time.Second)
+		require.True(t, bus.Metrics().Subscriptions[0].Paused, "the bus with the handlers obeys")
+		_ = post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/billing/resume", `{}`)
+		close(bus.healed)
+		_ = post[admin.Done](t, h, "/api/v1/letters/"+letter.ID.String()+"/replay", `{}`)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Zero(t, bus.letters(t))
+	})
 }

@@ -49,20 +49,28 @@ func concernsOf(m *eventbus.Metrics, prefix string) []concern {
 		}
 	}
 	if m.DeadLetters > 0 {
-		add(concern{Class: "warn", Title: plural(int64(m.DeadLetters), "dead letter", "dead letters"),
-			Text: "See what they died of, then replay them.", Link: pagePath(prefix, "groups")})
+		add(concern{
+			Class: "warn", Title: plural(int64(m.DeadLetters), "dead letter", "dead letters"),
+			Text: "See what they died of, then replay them.", Link: pagePath(prefix, "groups"),
+		})
 	}
 	if m.LettersEvicted > 0 {
-		add(concern{Class: "bad", Title: plural(m.LettersEvicted, "dead letter was", "dead letters were") + " evicted",
-			Text: "The queue was full: raise WithDeadLetterCapacity, or use a store."})
+		add(concern{
+			Class: "bad", Title: plural(m.LettersEvicted, "dead letter was", "dead letters were") + " evicted",
+			Text: "The queue was full: raise WithDeadLetterCapacity, or use a store.",
+		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Orphaned)) {
-		add(concern{Class: "warn", Title: plural(m.Orphaned[name], "delivery waits", "deliveries wait") + " for " + name,
-			Text: "The subscription does not exist. Subscribe under its name, or use Formerly."})
+		add(concern{
+			Class: "warn", Title: plural(m.Orphaned[name], "delivery waits", "deliveries wait") + " for " + name,
+			Text: "The subscription does not exist. Subscribe under its name, or use Formerly.",
+		})
 	}
 	if m.AbandonedHandlers > 0 {
-		add(concern{Class: "warn", Title: plural(int64(m.AbandonedHandlers), "abandoned handler still runs", "abandoned handlers still run"),
-			Text: "A handler must return when its context ends.", Link: pagePath(prefix, "subscriptions")})
+		add(concern{
+			Class: "warn", Title: plural(int64(m.AbandonedHandlers), "abandoned handler still runs", "abandoned handlers still run"),
+			Text: "A handler must return when its context ends.", Link: pagePath(prefix, "subscriptions"),
+		})
 	}
 	all := slices.Concat(bad, warn)
 	if more := len(all) - maxConcerns; more > 0 {
@@ -107,17 +115,28 @@ type term struct {
 func accountsOf(l *eventbus.Ledger) []account {
 	return []account{
 		{"Opened", []term{
-			{"Accepted", "accepted", l.Accepted}, {"Copies", "copies", l.Copies}, {"Splits", "splits", l.Splits},
-			{"Replays", "replays", l.Replays}, {"Claimed from the store", "claimed", l.Claimed},
+			{"Accepted", "accepted", l.Accepted},
+			{"Copies", "copies", l.Copies},
+			{"Splits", "splits", l.Splits},
+			{"Replays", "replays", l.Replays},
+			{"Claimed from the store", "claimed", l.Claimed},
 		}},
 		{"Settled", []term{
-			{"Handled", "handled", l.Handled}, {"Unrouted", "unrouted", l.Unrouted}, {"Dead-lettered", "dead_lettered", l.DeadLettered},
-			{"Dropped", "dropped", l.Dropped}, {"Cancelled", "cancelled", l.Cancelled},
+			{"Handled", "handled", l.Handled},
+			{"Unrouted", "unrouted", l.Unrouted},
+			{"Dead-lettered", "dead_lettered", l.DeadLettered},
+			{"Dropped", "dropped", l.Dropped},
+			{"Cancelled", "cancelled", l.Cancelled},
 		}},
 		{"Not settled", []term{
-			{"Scheduled", "scheduled", l.Scheduled}, {"Queued", "queued", l.Queued}, {"Running", "running", l.Running},
-			{"Waiting", "waiting", l.Waiting}, {"Held", "held", l.Held}, {"Throttled", "throttled", l.Throttled},
-			{"Recording", "recording", l.Recording}, {"Left to the store", "stored", l.Stored},
+			{"Scheduled", "scheduled", l.Scheduled},
+			{"Queued", "queued", l.Queued},
+			{"Running", "running", l.Running},
+			{"Waiting", "waiting", l.Waiting},
+			{"Held", "held", l.Held},
+			{"Throttled", "throttled", l.Throttled},
+			{"Recording", "recording", l.Recording},
+			{"Left to the store", "stored", l.Stored},
 		}},
 	}
 }

@@ -37,10 +37,10 @@ func (c *call) editPage() (any, error) {
 
 // editable returns the letter in the path, and its payload as the text from which an edit starts.
 func (c *call) editable() (l eventbus.DeadLetter, text string, err error) {
-	if err := c.authorizeOne(ActionViewPayload); err != nil {
-		return l, "", err
+	if l, err = c.findLetter(); err == nil {
+		err = c.authorizeOne(ActionViewPayload)
 	}
-	if l, err = c.findLetter(); err != nil {
+	if err != nil {
 		return l, "", err
 	}
 	if l.Event.Payload == nil {
@@ -48,8 +48,10 @@ func (c *call) editable() (l eventbus.DeadLetter, text string, err error) {
 	}
 	view := c.payload(l.Event.Type, l.Event.Payload, nil)
 	if view.editor == "" {
-		return l, "", &Error{Code: CodeUnprocessable, Message: "the payload cannot be edited on a page: it is large, redacted, or not JSON",
-			Remedy: "edit it with the API, or in Go with DLQ.ReplayEdited"}
+		return l, "", &Error{
+			Code: CodeUnprocessable, Message: "the payload cannot be edited on a page: it is large, redacted, or not JSON",
+			Remedy: "edit it with the API, or in Go with DLQ.ReplayEdited",
+		}
 	}
 	return l, view.editor, nil
 }

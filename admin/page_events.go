@@ -138,8 +138,8 @@ func (c *call) explainPage() (any, error) {
 		body.Links = append(body.Links, link{name, linkTo(c.path("explain"), url.Values{"type": {name}})})
 	}
 	if err == nil && body.Type != "" {
-		plan := c.bus.Explain(body.Type)
-		if err = plan.Err; err == nil {
+		var plan eventbus.Plan
+		if plan, err = c.plan(body.Type); err == nil {
 			body.Plan, body.Policy = &plan, policyRowsOf(&plan)
 		}
 	}

@@ -22,6 +22,9 @@ func (c *call) overviewPage() (any, error) {
 		return nil, err
 	}
 	o := c.overview(c.ctx)
+	if c.tool {
+		o.Metrics.Orphaned = nil // whether a subscription exists, only the other bus knows
+	}
 	body := overviewBody{
 		Overview: o, Attention: concernsOf(&o.Metrics, c.prefix), Charts: chartsOf(o.History), Ledger: accountsOf(&o.Metrics.Ledger),
 	}

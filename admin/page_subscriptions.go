@@ -14,7 +14,10 @@ func (c *call) subscriptionsPage() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := c.subscriptions(w)
+	found, err := c.subscriptions(w)
+	if err != nil {
+		return nil, err
+	}
 	body := struct {
 		SubscriptionPage
 		Pager pager
@@ -26,6 +29,7 @@ func (c *call) subscriptionsPage() (any, error) {
 type subscriptionBody struct {
 	Subscription           eventbus.SubscriptionMetrics
 	Letters, Parked, Audit string
+	CatalogAt              time.Time
 	Until                  string // what was typed, or a time soon
 	Why                    why
 }
@@ -49,9 +53,17 @@ func (c *call) showSubscription(reason, until string, err error) (any, error) {
 	if until == "" {
 		until = rfc3339(time.Now().Add(holdFor))
 	}
+	var catalogAt time.Time
+	if c.tool {
+		catalog, bad := c.catalog(c.ctx)
+		if bad != nil {
+			return nil, bad
+		}
+		catalogAt = catalog.At
+	}
 	of := url.Values{"subscription": {m.Subscription}}
 	body := subscriptionBody{
-		Subscription: m, Until: until, Why: why{"why", reason},
+		Subscription: m, CatalogAt: catalogAt, Until: until, Why: why{"why", reason},
 		Letters: linkTo(c.path("letters"), of), Audit: linkTo(c.path("audit"), of),
 		Parked: linkTo(c.path("events"), url.Values{"subscription": {m.Subscription}, "state": {string(eventbus.DispatchParked)}}),
 	}

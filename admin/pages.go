@@ -24,6 +24,7 @@ type page struct {
 	Nav       []navItem
 	Principal string
 	ReadOnly  bool
+	Tool      bool // the bus was made WithoutHandlers: no counters
 
 	status int // 0 for 200
 	call   *call
@@ -44,8 +45,13 @@ const (
 )
 
 var nav = []navItem{
-	{sectionOverview, ""}, {sectionLetters, "groups"}, {sectionOperations, "operations"}, {sectionSubscriptions, "subscriptions"},
-	{sectionEvents, "events"}, {sectionExplain, "explain"}, {sectionAudit, "audit"},
+	{sectionOverview, ""},
+	{sectionLetters, "groups"},
+	{sectionOperations, "operations"},
+	{sectionSubscriptions, "subscriptions"},
+	{sectionEvents, "events"},
+	{sectionExplain, "explain"},
+	{sectionAudit, "audit"},
 }
 
 const formMedia = "application/x-www-form-urlencoded"
@@ -143,7 +149,7 @@ func (c *call) failPage(e *Error) {
 
 // write executes a template. An error means that nothing was written.
 func (c *call) write(template string, p *page) error {
-	p.Nav = nav
+	p.Nav, p.Tool = nav, c.tool
 	var body bytes.Buffer
 	if err := c.pages[template].ExecuteTemplate(&body, "layout", p); err != nil {
 		return internal("the page cannot be shown", err)

@@ -8,11 +8,14 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// SubscriptionPage is a page of the subscriptions, in the order in which they were made.
+// SubscriptionPage is a page of the subscriptions, in the order in which they were made. On a bus WithoutHandlers they are
+// those of the Catalog: they have their options and orders, but no counters, and the states of their circuits are not
+// known.
 type SubscriptionPage struct {
 	Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
-	Total         int                            `json:"total"`          // on all pages
-	Next          int                            `json:"next,omitempty"` // the offset of the next page
+	Total         int                            `json:"total"`               // on all pages
+	Next          int                            `json:"next,omitempty"`      // the offset of the next page
+	CatalogAt     time.Time                      `json:"catalog_at,omitzero"` // At of the catalog, if they are from one
 }
 
 // ControlRequest is the body of an order to a subscription.
@@ -26,14 +29,17 @@ func (c *call) listSubscriptions() (any, error) {
 	if err := c.parameters(windowParameters(&w)); err != nil {
 		return nil, err
 	}
-	return c.subscriptions(w), nil
+	return c.subscriptions(w)
 }
 
-func (c *call) subscriptions(w window) SubscriptionPage {
-	all := c.metrics(c.bus.Metrics()).Subscriptions
-	page := SubscriptionPage{Total: len(all)}
+func (c *call) subscriptions(w window) (SubscriptionPage, error) {
+	all, catalogAt, err := c.allSubscriptions()
+	if err != nil {
+		return SubscriptionPage{}, err
+	}
+	page := SubscriptionPage{Total: len(all), CatalogAt: catalogAt}
 	page.Subscriptions, page.Next = windowOf(w, all)
-	return page
+	return page, nil
 }
 
 func (c *call) getSubscription() (any, error) {
@@ -47,7 +53,10 @@ func (c *call) getSubscription() (any, error) {
 // subscription returns the metrics of a subscription, by its name or one that it had.
 func (c *call) subscription(name string) (eventbus.SubscriptionMetrics, error) {
 	if s := c.bus.Subscription(name); s != nil {
-		all := c.metrics(c.bus.Metrics()).Subscriptions
+		all, _, err := c.allSubscriptions()
+		if err != nil {
+			return eventbus.SubscriptionMetrics{}, err
+		}
 		if i := slices.IndexFunc(all, func(m eventbus.SubscriptionMetrics) bool { return m.Subscription == s.ID() }); i >= 0 {
 			return all[i], nil
 		}

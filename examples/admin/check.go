@@ -18,6 +18,7 @@ import (
 // client is an operator over HTTP.
 type client struct {
 	url, password string
+	http          *http.Client
 	out           io.Writer
 }
 
@@ -210,7 +211,7 @@ func (c *client) do(ctx context.Context, method, path, contentType string, body 
 		r.Header.Set("Content-Type", contentType)
 		r.Header.Set("Sec-Fetch-Site", "same-origin") // as a browser does
 	}
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := c.http.Do(r)
 	if err != nil {
 		return nil, err
 	}

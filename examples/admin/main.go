@@ -98,7 +98,7 @@ func serve(ctx context.Context, address string, checkFor time.Duration, stdout i
 		<-ctx.Done()
 	} else {
 		end := time.NewTimer(checkFor)
-		err = (&client{url: url, password: password, out: stdout}).check(ctx)
+		err = (&client{url: url, password: password, http: new(http.Client), out: stdout}).check(ctx)
 		if err == nil {
 			select {
 			case <-end.C:

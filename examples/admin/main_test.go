@@ -66,7 +66,7 @@ func TestCheck_NoticesAnError(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, body)
 		}))
-		err := (&client{url: server.URL, out: io.Discard}).check(t.Context())
+		err := (&client{url: server.URL, http: server.Client(), out: io.Discard}).check(t.Context())
 		server.Close()
 		require.ErrorContains(t, err, want)
 	}

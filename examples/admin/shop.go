@@ -78,8 +78,10 @@ func (s *shop) sell(ctx context.Context) {
 	tick := time.NewTicker(40 * time.Millisecond)
 	defer tick.Stop()
 	for n := 1; ; n++ {
-		order := Order{ID: fmt.Sprintf("o-%06d", n), Customer: fmt.Sprintf("c-%03d", n%500), AmountCents: int64(n%90)*100 + 500,
-			Items: map[string]int{"book": 1 + n%3, "pen": n % 5}}
+		order := Order{
+			ID: fmt.Sprintf("o-%06d", n), Customer: fmt.Sprintf("c-%03d", n%500), AmountCents: int64(n%90)*100 + 500,
+			Items: map[string]int{"book": 1 + n%3, "pen": n % 5},
+		}
 		s.publish(ctx, "order.placed", order)
 		s.publish(ctx, "order.paid", order)
 		if n%7 == 0 {
