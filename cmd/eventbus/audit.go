@@ -29,6 +29,9 @@ func (a *app) auditCommand() *cobra.Command {
 	f.IntVar(&q.Limit, "limit", 100, "`NUMBER` of entries, at most 10000")
 	f.Int64Var(&q.Before, "before", 0, "`NUMBER` from which the previous page says that the next one begins")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
+		if err := checkLimit(q.Limit); err != nil {
+			return err
+		}
 		page, err := b.Audit(ctx, q)
 		if err != nil {
 			return err

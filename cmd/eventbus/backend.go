@@ -77,7 +77,10 @@ type order struct {
 
 // subscriptions are what a backend knows of the subscriptions.
 type subscriptions struct {
-	// Known is when they were written to the file. It is zero for a running bus.
+	// Live is set if they are those of a running bus, which has metrics.
+	Live bool
+	// Known is when they were written to the file. It is zero for a running bus, and for a file without a
+	// catalog.
 	Known time.Time
 	List  []subscription
 }

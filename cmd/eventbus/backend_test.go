@@ -1,17 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
@@ -74,4 +79,32 @@ func TestShellQuote(t *testing.T) {
 	} {
 		require.Equal(t, want, shellQuote(text))
 	}
+}
+
+func TestAsOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now() // 2000-01-01T00:00:00Z
+		for age, want := range map[time.Duration]string{
+			0: "2000-01-01 00:00:00Z, just now", 90 * time.Second: "1999-12-31 23:58:30Z, 1 minute ago", 3 * time.Hour: "1999-12-31 21:00:00Z, 3 hours ago",
+			72 * time.Hour: "1999-12-29 00:00:00Z, 3 days ago",
+		} {
+			require.Equal(t, want, asOf(now.Add(-age)))
+		}
+	})
+}
+
+// The progress of a bulk operation is drawn at most ten times a second, and at its end.
+func TestBulkProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		draw := bulkProgress(term.NewProgress(&out), "replay")
+		for i := range 1000 {
+			draw(eventbus.BulkProgress{Matched: 1000, Done: i + 1, Failures: i / 999})
+			time.Sleep(time.Millisecond)
+		}
+		lines := strings.Split(out.String(), "\r")
+		require.Len(t, lines, 1+10+1)
+		require.Equal(t, "replay [####################] 100% 1,000 of 1,000, 1 failure", lines[11])
+		require.Equal(t, "replay [##------------------]  10% 101 of 1,000", strings.TrimRight(lines[2], " "))
+	})
 }

@@ -319,15 +319,19 @@ func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err 
 		var page struct {
 			Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
 			Next          int                            `json:"next"`
+			CatalogAt     time.Time                      `json:"catalog_at"` // of a bus without handlers
 		}
 		p := parameters{}.number("limit", pageLimit).number("offset", int64(next))
 		if err := b.get(ctx, "/subscriptions", url.Values(p), &page); err != nil {
 			return all, err
 		}
+		all.Known, all.Live = page.CatalogAt, page.CatalogAt.IsZero()
 		for _, m := range page.Subscriptions {
-			all.List = append(all.List, subscription{
-				Subscription: m.Subscription, Pattern: m.Pattern, Metrics: &m, Order: m.Order, Parked: int64(m.Held + m.Throttled),
-			})
+			s := subscription{Subscription: m.Subscription, Pattern: m.Pattern, Order: m.Order, KnownAt: all.Known}
+			if all.Live {
+				s.Metrics, s.Parked = &m, int64(m.Held+m.Throttled)
+			}
+			all.List = append(all.List, s)
 		}
 		if next = page.Next; next == 0 {
 			return all, nil

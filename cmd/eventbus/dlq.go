@@ -39,6 +39,9 @@ given with --json and --store.`,
 	c.Flags().BoolVar(&q.ExactTotal, "exact-total", false, "count beyond 10000 letters")
 	c.Flags().BoolVar(&payloads, "payload", false, "with --json, print payloads too")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
+		if err := checkLimit(q.Limit); err != nil {
+			return err
+		}
 		if payloads && !a.json {
 			return usage("add --json, or use 'eventbus dlq show ID --payload'", "--payload needs --json")
 		}

@@ -36,6 +36,7 @@ spreadsheet would take for a formula begins with an apostrophe.`,
 	filterFlags(c, &q)
 	c.Flags().StringVar(&output, "output", "", "`FILE` to make, readable by you only; the standard output without it")
 	c.Flags().StringVar(&format, "format", "jsonl", "`FORMAT`: jsonl or csv")
+	completeFlag(c, "format", "jsonl", "csv")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
 		if format != "jsonl" && format != "csv" {
 			return usage("give jsonl or csv", "--format %q is unknown", format)
@@ -189,6 +190,9 @@ It skips letters that are there already, so an import can be repeated.`,
 			return err
 		}
 		in := a.in
+		if len(args) == 0 && isTerminal(in) {
+			return usage("give a FILE, or redirect one to the standard input", "no letters: the input is a terminal")
+		}
 		if len(args) == 1 {
 			f, err := os.Open(args[0])
 			if err != nil {

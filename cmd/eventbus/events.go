@@ -74,12 +74,16 @@ With --store, a dispatch that a handler works on counts as queued.`,
 	}
 	f := c.Flags()
 	f.StringVar((*string)(&q.State), "state", "", "`STATE`: queued, running, waiting, scheduled or parked")
+	completeFlag(c, "state", "queued", "running", "waiting", "scheduled", "parked")
 	f.StringVar(&q.Type, "type", "", "`PATTERN` of the event type, such as 'order.*'")
 	f.StringVar(&q.Subscription, "subscription", "", "`NAME` of a subscription that is to handle the event")
 	f.StringVar(&q.Key, "key", "", "`KEY` of the event")
 	f.IntVar(&q.Limit, "limit", 100, "`NUMBER` of dispatches, at most 10000")
 	f.StringVar(&q.After, "after", "", "`TEXT` from which the previous page says that the next one begins")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
+		if err := checkLimit(q.Limit); err != nil {
+			return err
+		}
 		page, err := b.Dispatches(ctx, q)
 		if err != nil {
 			return err

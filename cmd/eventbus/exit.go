@@ -80,7 +80,7 @@ var known = []struct {
 	{sqlite.ErrFull, exitFailure, "make room on the disk and try again"},
 	{sqlite.ErrReplaced, exitConflict, "run the command again: the file is another one now"},
 	{sqlite.ErrNetworkFileSystem, exitFailure, "run the command on the host of the file system"},
-	{fs.ErrPermission, exitFailure, "run the command as the user of the program: sudo -u USER eventbus ..."},
+	{fs.ErrPermission, exitFailure, "run the command as the user of the program: sudo -u USER eventbus ...; that user writes to the file and to its directory"},
 	{syscall.EROFS, exitFailure, "the file system is read-only: copy the file with its -wal to another one"},
 	{fs.ErrNotExist, exitNotFound, "check the path: the program that runs the bus creates the store"},
 	{fs.ErrExist, exitConflict, "give another path: the command overwrites no file"},

@@ -28,7 +28,7 @@ them to the file. The states of circuits are not known then.`,
 		}
 		a.printf("%s", term.EscapeLines(plan.String()))
 		if !plan.CatalogAt.IsZero() {
-			a.notef("as of %s, when a bus wrote its subscriptions to the file\n", timeText(plan.CatalogAt))
+			a.notef("as of %s, when a bus wrote its subscriptions to the file\n", asOf(plan.CatalogAt))
 		}
 		return nil
 	})

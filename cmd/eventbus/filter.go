@@ -28,6 +28,14 @@ func filterFlags(c *cobra.Command, q *eventbus.LetterQuery) {
 	timeFlag(f, &q.PublishedSince, "published-since", "published at or after `TIME`")
 	timeFlag(f, &q.PublishedUntil, "published-until", "published at or before `TIME`")
 	f.Lookup("event").DefValue = ""
+	completeFlag(c, "reason", "exhausted", "permanent", "circuit_open", "overflow", "crash", "expired", "unsubscribed", "shutdown")
+}
+
+// completeFlag makes the shell complete the values of a flag.
+func completeFlag(c *cobra.Command, flag string, values ...string) {
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag does not exist
+	}
 }
 
 func timeFlag(f *pflag.FlagSet, t *time.Time, name, help string) {

@@ -24,6 +24,20 @@ func timeText(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
+// asOf returns a time and how long ago it was.
+func asOf(t time.Time) string {
+	age := time.Since(t)
+	switch {
+	case age < time.Minute:
+		return timeText(t) + ", just now"
+	case age < time.Hour:
+		return timeText(t) + ", " + plural(int(age/time.Minute), "minute") + " ago"
+	case age < 48*time.Hour:
+		return timeText(t) + ", " + plural(int(age/time.Hour), "hour") + " ago"
+	}
+	return timeText(t) + ", " + plural(int(age/(24*time.Hour)), "day") + " ago"
+}
+
 // count returns a number with separators: 1,234,567.
 func count[T int | int64](n T) string {
 	s := strconv.FormatInt(int64(n), 10)
@@ -39,6 +53,15 @@ func plural[T int | int64](n T, noun string) string {
 		return "1 " + noun
 	}
 	return count(n) + " " + noun + "s"
+}
+
+// checkLimit refuses the size of a page that the bus would refuse.
+func checkLimit(n int) error {
+	const most = 10_000
+	if n < 1 || n > most {
+		return usage("use several pages: the command prints how to get the next one", "--limit %d: must be from 1 to %d", n, most)
+	}
+	return nil
 }
 
 // payloadBytes returns the bytes of a payload. It is nil for none.

@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -16,16 +17,15 @@ func TestMain(m *testing.M) {
 
 // TestScript runs the scripts of testdata/script: each command, with its golden output.
 func TestScript(t *testing.T) {
-	runScripts(t, "testdata/script")
-}
-
-func runScripts(t *testing.T, dir string) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the scripts need a POSIX shell and signals")
+	}
 	testdata, err := filepath.Abs("testdata")
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 dir,
+	const dir = "testdata/script"
+	params := testscript.Params{
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -36,5 +36,13 @@ func runScripts(t *testing.T, dir string) {
 			return nil
 		},
 		Cmds: scriptCommands,
-	})
+	}
+	if testing.Short() && raceEnabled { // the command then takes half a second to start
+		for _, name := range []string{"dlq_replay", "serve", "url", "url_many"} {
+			params.Files = append(params.Files, filepath.Join(dir, name+".txtar"))
+		}
+	} else {
+		params.Dir = dir
+	}
+	testscript.Run(t, params)
 }

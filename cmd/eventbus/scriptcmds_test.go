@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -41,6 +43,7 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"together":       together,
 	"sum":            sum,
 	"waitfor":        waitFor,
+	"page":           getPage,
 	"background":     background,
 	"end-background": endBackground,
 }
@@ -256,4 +259,18 @@ func endBackground(ts *testscript.TestScript, _ bool, _ []string) {
 	cmd, _ := running.Load(ts.Getenv("WORK"))
 	ts.Check(cmd.(*exec.Cmd).Process.Signal(os.Interrupt))
 	ts.Check(cmd.(*exec.Cmd).Wait())
+}
+
+// getPage reads a page of EVENTBUS_URL, which must contain a text: page PATH TEXT.
+func getPage(ts *testscript.TestScript, _ bool, args []string) {
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, strings.TrimRight(ts.Getenv("EVENTBUS_URL"), "/")+args[0], nil)
+	ts.Check(err)
+	answer, err := new(http.Client).Do(r)
+	ts.Check(err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	ts.Check(err)
+	if answer.StatusCode != http.StatusOK || !strings.Contains(string(body), args[1]) {
+		ts.Fatalf("%s: %s", answer.Status, body)
+	}
 }

@@ -48,20 +48,20 @@ func (a *app) subsList() *cobra.Command {
 					return err
 				}
 			}
-		} else if err := a.subscriptionTable(b, all); err != nil {
+		} else if err := a.subscriptionTable(all); err != nil {
 			return err
 		}
 		a.notef("%s", plural(len(all.List), "subscription"))
 		if !all.Known.IsZero() {
-			a.notef(", as of %s", timeText(all.Known))
+			a.notef(", as of %s", asOf(all.Known))
 		}
 		a.notef("\n")
 		return nil
 	})
 }
 
-func (a *app) subscriptionTable(b backend, all subscriptions) error {
-	if _, offline := b.(*storeBackend); offline {
+func (a *app) subscriptionTable(all subscriptions) error {
+	if !all.Live {
 		t := term.NewTable(term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "PATTERN", Min: 8}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "ORDER", Min: 12})
 		for _, s := range all.List {
 			t.Add(s.Subscription, s.Pattern, count(s.Parked), orderText(s.Order))
@@ -136,7 +136,7 @@ func (a *app) subsShow() *cobra.Command {
 		}
 		a.showSubscription(s)
 		if !all.Known.IsZero() {
-			a.notef("as of %s\n", timeText(all.Known))
+			a.notef("as of %s\n", asOf(all.Known))
 		}
 		return nil
 	})

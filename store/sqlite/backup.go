@@ -58,17 +58,23 @@ func (s *Store) backup(ctx context.Context, path string) (err error) {
 		err = syncFile(path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(path))
+		err = errors.Join(err, os.Remove(path))
+		for _, suffix := range []string{"-wal", "-shm"} {
+			_ = os.Remove(path + suffix) // usually there is none
+		}
 	}
-	return nil
+	return err
 }
 
-// endLeaseOf ends the lease in a copy. Otherwise the next bus would take the records of the lease for
-// those of a crash.
+// endLeaseOf ends the lease in a copy: otherwise the next bus would take the records of the lease for those
+// of a crash. It also sets the journal mode of a store, so that opening the copy does not change it.
 func (s *Store) endLeaseOf(ctx context.Context, path string) error {
 	w, err := openWriter(ctx, &Store{path: path, cfg: s.cfg})
 	if err != nil {
 		return err
+	}
+	if _, err := w.pragma("journal_mode = WAL"); err != nil {
+		return errors.Join(err, w.close())
 	}
 	err = w.transaction(func() error {
 		stmt, err := w.stmt(metaQuery)

@@ -28,6 +28,14 @@ func TestBackup_IsAStore(t *testing.T) {
 		require.Equal(t, fs.FileMode(0o600), info.Mode())
 	}
 
+	before, err := os.ReadFile(copied)
+	require.NoError(t, err)
+	require.Empty(t, problems(verifyAt(t, copied)))
+	after, err := os.ReadFile(copied)
+	require.NoError(t, err)
+	require.Equal(t, before, after, "verifying has changed the file")
+	require.NoFileExists(t, copied+"-wal")
+
 	b := openAt(t, copied)
 	report, err := b.Verify(t.Context(), nil)
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	sqlite3 "zombiezen.com/go/sqlite"
@@ -101,7 +102,7 @@ func (s *Store) explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	if c := (*CorruptError)(nil); errors.As(err, &c) {
+	if c := (*CorruptError)(nil); errors.As(err, &c) || errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	if p := (*time.ParseError)(nil); errors.As(err, &p) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -44,8 +45,15 @@ func (s *Store) noRoom() bool {
 	return false
 }
 
-// notWritable returns why the process cannot write to the file, or nil.
-func (s *Store) notWritable() error { return unix.Access(s.path, unix.W_OK) }
+// notWritable returns why the process cannot write to the file, or make files beside it, or nil.
+func (s *Store) notWritable() error {
+	for _, path := range []string{s.path, filepath.Dir(s.path)} {
+		if err := unix.Access(path, unix.W_OK); err != nil {
+			return &fs.PathError{Op: "write", Path: path, Err: err}
+		}
+	}
+	return nil
+}
 
 // hardLinks returns the number of names of a file.
 func hardLinks(info fs.FileInfo) int {
