@@ -4,15 +4,22 @@
 
 (function () {
   const region = document.getElementById("live");
+  let stale = false; // the region must be renewed
 
-  // renew fetches the page and replaces the region, unless the reader is working in it.
+  // working reports whether the reader uses the region, which then stays.
+  function working() {
+    return region.contains(document.activeElement) || String(getSelection()) !== "";
+  }
+
+  // renew fetches the page and replaces the region, unless the reader is working in it. It returns the new region.
   async function renew() {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.getElementById("live");
     if (!answer.ok || !fresh) return null;
-    if (!region.contains(document.activeElement) && String(getSelection()) === "") {
+    if (!working()) {
       region.replaceChildren(...fresh.childNodes);
+      stale = false;
     }
     return fresh;
   }
@@ -33,18 +40,25 @@
 
   function watch(url) {
     const stream = new EventSource(url);
-    let shown;
+    const asOf = document.querySelector(".head time");
+    let shown, messages = 0;
     stream.addEventListener("overview", (message) => {
       const overview = JSON.parse(message.data);
       update(overview);
-      // What is more than a number comes from the server: lists, and a chart with a new minute.
+      if (asOf) {
+        asOf.dateTime = asOf.textContent = overview.at.slice(0, 19) + "Z";
+        asOf.nextElementSibling?.remove(); // its age
+      }
+      // What is more than a number comes from the server: at once for lists and for a chart with a new minute,
+      // and every 10 s for the counts in texts.
       const m = overview.metrics;
       const key = JSON.stringify([
-        overview.open_circuits, overview.balanced, (overview.history || []).length, (overview.history || []).at(-1)?.at,
+        overview.open_circuits, overview.balanced, (overview.history || []).at(-1)?.start,
         m.dead_letters > 0, m.store_error, m.subscriptions.map((s) => [s.paused, s.circuit]),
       ]);
-      if (shown !== undefined && shown !== key) renew().catch(() => {});
+      if (shown !== undefined && shown !== key || ++messages % 10 === 0) stale = true;
       shown = key;
+      if (stale && !document.hidden && !working()) renew().catch(() => {}); // the next message tries again
     });
     addEventListener("pagehide", () => stream.close());
   }

@@ -1,0 +1,75 @@
+package browsertest_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+var (
+	mustRun     = flag.Bool("require", false, "fail if there is no browser")
+	screenshots = flag.String("screenshots", "", "write screenshots into this `directory`")
+)
+
+// chromium is the context of the one browser of all tests. Each test has a profile of its own in it.
+var chromium context.Context
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if testing.Short() && !*mustRun {
+		fmt.Println("SKIP: browsertest: -short leaves out the browser")
+		return 0
+	}
+	path, err := findBrowser()
+	if err != nil {
+		if *mustRun {
+			fmt.Println("FAIL: browsertest:", err)
+			return 1
+		}
+		fmt.Println("SKIP: browsertest:", err)
+		return 0
+	}
+	ctx, stop := startBrowser(path)
+	defer stop()
+	if err := chromedp.Do(ctx); err != nil {
+		fmt.Printf("FAIL: browsertest: %s does not start: %v\n", path, err)
+		return 1
+	}
+	chromium = ctx
+	return m.Run()
+}
+
+// findBrowser returns the path of a Chromium.
+func findBrowser() (string, error) {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("there is no chromium in PATH; install it, on Debian with: apt-get install chromium")
+}
+
+func startBrowser(path string) (ctx context.Context, stop func()) {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.DisableGPU,
+		chromedp.Flag("hide-scrollbars", true), chromedp.Flag("lang", "en-US"), chromedp.WSURLReadTimeout(time.Minute))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // root has no sandbox; the only pages are our own
+	}
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, cancelBrowser := chromedp.NewContext(allocator)
+	return ctx, func() {
+		cancelBrowser()
+		cancel()
+	}
+}
