@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"errors"
 	"html/template"
 	"log/slog"
 	"net/http"
@@ -44,11 +43,6 @@ func Handler(bus *eventbus.Bus, opts ...Option) http.Handler {
 		c.setHeaders()
 		c.fail(&Error{Code: CodeInternal, Message: err.Error(), Remedy: "correct the options of admin.Handler"})
 	})
-}
-
-// isTool reports whether a bus was made WithoutHandlers.
-func isTool(bus *eventbus.Bus) bool {
-	return errors.Is(bus.Explain("any.type").Err, eventbus.ErrNoHandlers)
 }
 
 // server is the handler.
