@@ -135,7 +135,11 @@ func (c *call) begin(r OperationRequest) (Operation, error) {
 	if r.Query.Until.IsZero() {
 		r.Query.Until = time.Now().UTC()
 	}
-	matching, err := c.countMatching(r.Action, r.Query)
+	// The same operation, while it runs, makes the count stale: name it rather than the count.
+	if err := c.operations.check(r.Action, r.Query); err != nil {
+		return none, err
+	}
+	matching, err := c.countMatching(r.Query)
 	switch {
 	case err != nil:
 		return none, err
@@ -192,16 +196,20 @@ func (c *call) bulkOptions(r *OperationRequest) (opts []eventbus.BulkOption, err
 }
 
 // countMatching returns the number of letters that match, and validates the query as the operation does.
-func (c *call) countMatching(action OperationAction, q eventbus.LetterQuery) (int, error) {
+func (c *call) countMatching(q eventbus.LetterQuery) (int, error) {
 	q.Limit, q.ExactTotal = 1, true
 	page, err := c.bus.DLQ().List(c.ctx, q)
 	return page.Total, err
 }
 
-// add adds an operation, unless too many run, or one with the same action and filters does.
-func (o *operations) add(op *operation) error {
+// check returns a conflict if too many operations run, or one with the same action and filters does.
+func (o *operations) check(action OperationAction, q eventbus.LetterQuery) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.checkLocked(action, q)
+}
+
+func (o *operations) checkLocked(action OperationAction, q eventbus.LetterQuery) error {
 	running := 0
 	for _, other := range o.all {
 		if other.State != OperationRunning {
@@ -209,13 +217,23 @@ func (o *operations) add(op *operation) error {
 		}
 		running++
 		same := other.Query
-		same.Until = op.Query.Until
-		if other.Action == op.Action && same == op.Query {
+		same.Until = q.Until
+		if other.Action == action && same == q {
 			return conflict(fmt.Sprintf("operation %s of %q does the same already", other.ID, other.By), "look at its progress, or cancel it")
 		}
 	}
 	if running >= runningOperations {
 		return conflict(fmt.Sprintf("%d operations run already", running), "wait for one, or cancel it")
+	}
+	return nil
+}
+
+// add adds an operation, unless it conflicts.
+func (o *operations) add(op *operation) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.checkLocked(op.Action, op.Query); err != nil {
+		return err
 	}
 	o.all = append(o.all, op)
 	if len(o.all) > keptOperations {

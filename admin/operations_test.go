@@ -134,6 +134,8 @@ func TestOperations_OfTwoOperators(t *testing.T) {
 		synctest.Wait()
 		e := refused(t, h, request(t, http.MethodPost, "/api/v1/operations", body+"3}"), admin.CodeConflict)
 		require.Contains(t, e.Message, op.ID)
+		e = refused(t, h, request(t, http.MethodPost, "/api/v1/operations", body+"4}"), admin.CodeConflict) // a double click
+		require.Contains(t, e.Message, op.ID)
 		e = refused(t, h, request(t, http.MethodPost, "/api/v1/operations", `{"action":"purge_matching","query":{"all":true},"expect":4}`), admin.CodeStaleCount)
 		require.Contains(t, e.Message, "3 letters match now, not 4")
 
