@@ -2,7 +2,7 @@
 //
 //	go test -count=1 -v ./admin/browsertest                       # skips without a browser
 //	go test -count=1 -v ./admin/browsertest -args -require        # fails without a browser
-//	go test -count=1 -run Screenshots ./admin/browsertest -args -require -screenshots ../screenshots
+//	go test -count=1 -run Appearance ./admin/browsertest -args -require -screenshots "$(mktemp -d)"
 //
 // The tests look for chromium, chromium-browser, google-chrome and chrome in PATH. They are skipped with -short.
 // They need no network: testdata has axe-core, which checks accessibility.
