@@ -28,7 +28,7 @@ func TestReadme_FirstProgramIsTheExample(t *testing.T) {
 func TestDesign_NamesWhatIs(t *testing.T) {
 	data, err := os.ReadFile("DESIGN.md")
 	require.NoError(t, err)
-	for _, file := range regexp.MustCompile(`\b([a-z_]+\.go)\b`).FindAllStringSubmatch(string(data), -1) {
+	for _, file := range regexp.MustCompile(`\b([a-z_/]+\.go)\b`).FindAllStringSubmatch(string(data), -1) {
 		found := false
 		for _, dir := range []string{".", "internal/pool", "internal/route", "internal/line", "internal/delay", "internal/deadline"} {
 			if _, err := os.Stat(dir + "/" + file[1]); err == nil {
