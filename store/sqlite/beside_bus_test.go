@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io/fs"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,6 +57,40 @@ func TestL6_LettersFromAnotherProcess(t *testing.T) {
 	require.Empty(t, other.called())
 	require.Len(t, p.called(), 5)
 	p.end()
+}
+
+// A bus at full speed frees the write lock for moments only. Another process gets it all the same: SQLite's own wait
+// lets it wait for seconds.
+func TestL6_BesideABusAtFullSpeed(t *testing.T) {
+	path := newPath(t)
+	withLetters(t, path, 30)
+	p := begin(t, path)
+	p.handles("mail", nil)
+	p.start()
+	_, err := p.Subscribe("busy", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("busy"))
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var publishers sync.WaitGroup
+	for range 8 {
+		publishers.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := p.Publish(ctx, "busy", "x"); err != nil && ctx.Err() == nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	other := begin(t, path, sqlite.Beside(), sqlite.WithLockWait(time.Second))
+	for _, l := range other.list(eventbus.LetterQuery{}) {
+		before := p.Metrics().Ledger.Handled
+		require.Eventually(t, func() bool { return p.Metrics().Ledger.Handled > before+200 }, time.Minute, time.Millisecond)
+		require.NoError(t, other.DLQ().Purge(t.Context(), l.ID)) // ErrBusy without the lock within a second
+	}
+	other.end()
+	stop()
+	publishers.Wait()
+	p.settled().end()
 }
 
 // Another process publishes, schedules, cancels and gives orders, for the subscriptions that it

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 	sqlite3 "zombiezen.com/go/sqlite"
@@ -61,14 +60,10 @@ func (c *committer) checkpointIfLarge() {
 
 // checkpointIdle empties the log while nothing is submitted. It does not wait for other processes.
 func (c *committer) checkpointIdle() {
-	c.w.conn.SetBusyTimeout(time.Millisecond)
 	reach("idle checkpoint: before")
 	c.tryCheckpoint(truncate)
 	reach("idle checkpoint: after")
 	c.logSize = 0 // not again before the next commit
-	if c.w != nil {
-		c.w.conn.SetBusyTimeout(c.store.cfg.lockWait)
-	}
 }
 
 // tryCheckpoint runs a checkpoint. A full disk fails no commit here: the commits are in the log.

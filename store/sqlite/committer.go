@@ -252,7 +252,7 @@ func (c *committer) apply(group []*job, errs []error) error {
 		c.lookedAt = now
 	}
 	reach("commit: before begin")
-	if _, err := c.w.exec("BEGIN IMMEDIATE"); err != nil {
+	if err := c.w.begin(); err != nil {
 		return err
 	}
 	reach("commit: begun")

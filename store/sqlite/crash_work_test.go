@@ -317,8 +317,13 @@ func (c *crashChild) fault() {
 	if err != nil {
 		panic(err)
 	}
-	conn.SetBusyTimeout(time.Second)
-	if err := query(conn, "BEGIN IMMEDIATE", nil); err != nil {
+	conn.SetBusyTimeout(time.Millisecond) // as lockLook: SQLite's own wait may take seconds
+	for range 5000 {
+		if err = query(conn, "BEGIN IMMEDIATE", nil); err == nil {
+			break
+		}
+	}
+	if err != nil {
 		panic(err)
 	}
 	time.Sleep(25 * time.Millisecond)

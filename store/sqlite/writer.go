@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
+	"time"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
@@ -13,9 +14,14 @@ import (
 // writer is the connection that writes. Only the committer's goroutine uses it, and Open before
 // that.
 type writer struct {
-	conn  *sqlite3.Conn
-	stmts map[string]*sqlite3.Stmt // their bindings stay between uses
+	conn     *sqlite3.Conn
+	stmts    map[string]*sqlite3.Stmt // their bindings stay between uses
+	lockWait time.Duration
 }
+
+// lockLook is the time between two looks at the write lock. The looks of SQLite's own wait are up to 100 ms apart. A bus
+// at full speed frees the lock for microseconds only, so that another process would wait for many seconds.
+const lockLook = time.Millisecond
 
 // journalLimit is the size to which SQLite cuts the write-ahead log after it was larger.
 const journalLimit = 64 << 20
@@ -29,7 +35,7 @@ func openWriter(ctx context.Context, s *Store) (*writer, error) {
 		return nil, err
 	}
 	c.SetBusyTimeout(s.cfg.lockWait)
-	return &writer{conn: c, stmts: make(map[string]*sqlite3.Stmt)}, nil
+	return &writer{conn: c, stmts: make(map[string]*sqlite3.Stmt), lockWait: s.cfg.lockWait}, nil
 }
 
 func (w *writer) close() error { return w.conn.Close() }
@@ -99,6 +105,7 @@ func (w *writer) setUp(s *Store) error {
 			return fmt.Errorf("sqlite: %s: PRAGMA %s is %s after it was set to %d", s.path, p.name, got, p.value)
 		}
 	}
+	w.conn.SetBusyTimeout(lockLook) // from here on, begin waits
 	reach("open: set up")
 	return w.migrate(s)
 }
@@ -174,9 +181,19 @@ func (w *writer) version(s *Store) (int, error) {
 	return 0, &CorruptError{Path: s.path, Detail: fmt.Sprintf("it is a database of another program (application id %#x, version %d)", id, version)}
 }
 
+// begin takes the write lock. It waits up to lockWait, counted in looks: inside a synctest bubble, time stands still.
+func (w *writer) begin() (err error) {
+	for range max(1, w.lockWait/lockLook) {
+		if _, err = w.exec("BEGIN IMMEDIATE"); sqlite3.ErrCode(err).ToPrimary() != sqlite3.ResultBusy {
+			return err
+		}
+	}
+	return err
+}
+
 // transaction calls f inside an immediate transaction.
 func (w *writer) transaction(f func() error) error {
-	if _, err := w.exec("BEGIN IMMEDIATE"); err != nil {
+	if err := w.begin(); err != nil {
 		return err
 	}
 	err := f()
