@@ -146,3 +146,35 @@ func cut(b *testing.B, bus *eventbus.Bus) {
 		b.Fatal(fmt.Errorf("Shutdown: %w", err))
 	}
 }
+
+// BenchmarkReplayMatching replays 100,000 dead letters without a limit, 5,000 with -short, until all are handled.
+func BenchmarkReplayMatching(b *testing.B) {
+	total := 100_000
+	if testing.Short() {
+		total = 5_000
+	}
+	for b.Loop() {
+		b.StopTimer()
+		path := benchPath(b)
+		s := openAt(b, path)
+		for i := 0; i < total; {
+			batch := &eventbus.Batch{}
+			for ; len(batch.Bury) < 1000; i++ {
+				l := letterFor("bench", eventbus.ReasonExhausted, "no answer")
+				l.Event.Key = fmt.Sprint("order ", i)
+				batch.Bury = append(batch.Bury, l)
+			}
+			require.NoError(b, submit(s, batch))
+		}
+		require.NoError(b, s.Close(b.Context()))
+		bus := busOver(b, path, func(context.Context, eventbus.Event) error { return nil })
+		require.NoError(b, bus.Start(b.Context()))
+		b.StartTimer()
+		began := time.Now()
+		report, err := bus.DLQ().ReplayMatching(b.Context(), eventbus.LetterQuery{All: true})
+		require.NoError(b, err)
+		require.Equal(b, total, report.Replayed)
+		b.ReportMetric(float64(total)/time.Since(began).Seconds(), "letters/s")
+		require.NoError(b, bus.Shutdown(b.Context()))
+	}
+}
