@@ -111,6 +111,10 @@ func (c *call) getLive() (any, error) {
 	}
 	defer c.live.leave(messages)
 	c.w.Header().Set("Content-Type", "text/event-stream")
+	c.setWriteDeadline()
+	if http.NewResponseController(c.w).Flush() != nil { // the client need not wait for a message to know that it is connected
+		return nil, nil
+	}
 	end := time.NewTimer(liveLifetime)
 	defer end.Stop()
 	for {

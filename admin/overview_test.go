@@ -119,8 +119,9 @@ type stream struct {
 	http.ResponseWriter
 	stalled <-chan struct{} // nil: never
 
-	mu     sync.Mutex
-	events []string
+	mu      sync.Mutex
+	events  []string
+	flushed bool
 }
 
 func (s *stream) Write(data []byte) (int, error) {
@@ -135,7 +136,11 @@ func (s *stream) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func (s *stream) Flush() {}
+func (s *stream) Flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flushed = true
+}
 
 func (s *stream) received() int {
 	s.mu.Lock()
@@ -190,6 +195,25 @@ func TestZ18_LiveClientsShareOneReadAndSlowOnesAreDropped(t *testing.T) {
 		before = store.stats.Load()
 		time.Sleep(10 * time.Second)
 		require.LessOrEqual(t, store.stats.Load()-before, int64(2), "no client, no read, but that of the minute")
+	})
+}
+
+// A page that is opened between two messages learns at once that it is connected.
+func TestLive_AnswersAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHandler(t, newFailing(t).Bus)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		clients := [2]*stream{}
+		for i := range clients {
+			clients[i] = &stream{ResponseWriter: httptest.NewRecorder()}
+			go h.ServeHTTP(clients[i], request(t, http.MethodGet, "/api/v1/live", "").WithContext(ctx))
+			synctest.Wait()
+		}
+		clients[1].mu.Lock()
+		defer clients[1].mu.Unlock()
+		require.Empty(t, clients[1].events)
+		require.True(t, clients[1].flushed)
 	})
 }
 
