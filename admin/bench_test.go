@@ -29,10 +29,15 @@ func BenchmarkLivePages(b *testing.B) {
 			defer server.Close()
 			defer server.CloseClientConnections()
 			for range pages {
-				stream, err := http.Get(server.URL + "/api/v1/live")
+				r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, server.URL+"/api/v1/live", nil)
+				require.NoError(b, err)
+				stream, err := server.Client().Do(r)
 				require.NoError(b, err)
 				require.Equal(b, http.StatusOK, stream.StatusCode)
-				go io.Copy(io.Discard, stream.Body)
+				go func() {
+					defer stream.Body.Close()
+					_, _ = io.Copy(io.Discard, stream.Body)
+				}()
 			}
 			for b.Loop() {
 				if _, err := bus.Publish(b.Context(), "order.placed", nil); err != nil {
