@@ -53,7 +53,7 @@ func apiRoutes() []*route {
 		},
 		{
 			method: post, path: "/api/v1/letters/import", actions: []Action{ActionImport}, audit: eventbus.AuditImport, serve: (*call).importLetters, answer: eventbus.ImportReport{},
-			media: "application/jsonl", limit: maxImport, stream: true, summary: "adds the letters of an export, all or none",
+			query: importParameters(new(string)), media: "application/jsonl", limit: maxImport, stream: true, summary: "adds the letters of an export, all or none",
 		},
 		{
 			method: get, path: "/api/v1/letters/{id}", actions: view, serve: (*call).getLetter, answer: eventbus.DeadLetter{},

@@ -158,6 +158,9 @@ func (c *call) reader() (io.Reader, error) {
 
 // body decodes the JSON body. Unknown fields are errors.
 func (c *call) body(into any) error {
+	if err := c.parameters(nil); err != nil { // an option in the query would be ignored
+		return err
+	}
 	from, err := c.reader()
 	if err != nil {
 		return err

@@ -141,12 +141,21 @@ func (c *call) setWriteDeadline() {
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout))
 }
 
+// importParameters has the reason, because the body has the letters.
+func importParameters(why *string) []parameter {
+	return []parameter{textParameter("why", why)}
+}
+
 func (c *call) importLetters() (any, error) {
+	var why string
+	if err := c.parameters(importParameters(&why)); err != nil {
+		return nil, err
+	}
 	from, err := c.reader()
 	if err != nil {
 		return nil, err
 	}
-	report, err := c.bus.DLQ().Import(c.ctx, from, c.operator("")...)
+	report, err := c.bus.DLQ().Import(c.ctx, from, c.operator(why)...)
 	if errors.As(err, new(*http.MaxBytesError)) {
 		return nil, bodyError(err)
 	}

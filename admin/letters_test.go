@@ -37,3 +37,21 @@ func TestLetters_AreListedShownAndReplayed(t *testing.T) {
 	post[admin.Done](t, h, "/api/v1/letters/"+letters[2].ID.String()+"/purge", `{}`)
 	require.Zero(t, bus.letters(t))
 }
+
+// The reason of an import is in the query, because the body has the letters. No other query goes with a body.
+func TestImport_HasAReason(t *testing.T) {
+	bus := newFailing(t)
+	h := newHandler(t, bus.Bus)
+	_ = bus.die(t, 1)
+	export := serve(h, request(t, http.MethodGet, "/api/v1/letters/export", "")).Body.String()
+	bus = newFailing(t)
+	h = newHandler(t, bus.Bus)
+	r := request(t, http.MethodPost, "/api/v1/letters/import?why=from+the+old+host", export)
+	r.Header.Set("Content-Type", "application/jsonl")
+	require.Equal(t, http.StatusOK, serve(h, r).Code)
+	page, err := bus.Audit(t.Context(), eventbus.AuditQuery{Action: eventbus.AuditImport})
+	require.NoError(t, err)
+	require.Len(t, page.Entries, 1)
+	require.Equal(t, "from the old host", page.Entries[0].Why)
+	_ = refused(t, h, request(t, http.MethodPost, "/api/v1/subscriptions/billing/pause?until=2030-01-01T00:00:00Z", `{}`), admin.CodeBadRequest)
+}

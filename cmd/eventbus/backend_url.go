@@ -271,8 +271,8 @@ func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQ
 	}
 }
 
-func (b *urlBackend) Import(ctx context.Context, r io.Reader, _ operator) (report eventbus.ImportReport, err error) {
-	answer, err := b.do(ctx, http.MethodPost, "/letters/import", nil, "application/jsonl", r)
+func (b *urlBackend) Import(ctx context.Context, r io.Reader, o operator) (report eventbus.ImportReport, err error) {
+	answer, err := b.do(ctx, http.MethodPost, "/letters/import", url.Values(parameters{}.text("why", o.why)), "application/jsonl", r)
 	if err != nil {
 		return report, err
 	}

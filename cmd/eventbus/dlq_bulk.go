@@ -23,6 +23,8 @@ type bulkCommand struct {
 	rate        float64
 	stopAfter   int
 
+	nothing any // the report if no letter matches, for --json
+
 	one  func(ctx context.Context, b backend, id eventbus.LetterID, o operator) error
 	many func(ctx context.Context, b backend, q eventbus.LetterQuery, o bulk) (bulkReport, error)
 }
@@ -38,7 +40,7 @@ type bulkReport struct {
 
 func (a *app) dlqReplay() *cobra.Command {
 	bc := &bulkCommand{
-		app: a, verb: "replay", past: "replayed",
+		app: a, verb: "replay", past: "replayed", nothing: eventbus.ReplayReport{},
 		one: func(ctx context.Context, b backend, id eventbus.LetterID, o operator) error {
 			return b.Replay(ctx, id, o)
 		},
@@ -65,7 +67,7 @@ letters, and the command prints how to continue.`,
 
 func (a *app) dlqPurge() *cobra.Command {
 	bc := &bulkCommand{
-		app: a, verb: "purge", past: "purged",
+		app: a, verb: "purge", past: "purged", nothing: eventbus.PurgeReport{},
 		one: func(ctx context.Context, b backend, id eventbus.LetterID, o operator) error {
 			return b.Purge(ctx, id, o)
 		},
@@ -189,7 +191,7 @@ func (bc *bulkCommand) matching(ctx context.Context, b backend) error {
 	}
 	if preview.Matched == 0 {
 		if a.json {
-			return a.printJSON(eventbus.ReplayReport{})
+			return a.printJSON(bc.nothing)
 		}
 		a.printf("no letter matches: nothing to %s\n", bc.verb)
 		return nil
