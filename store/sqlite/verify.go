@@ -30,7 +30,7 @@ func (r *VerifyReport) IsSound() bool { return len(r.Problems) == 0 }
 // VerifyProgress is the progress of Verify.
 type VerifyProgress struct {
 	Rows  int64 // that were read
-	Total int64 // rows in the file when Verify began
+	Total int64 // rows in the file when Verify began; 0 until they are counted
 	// Pages is set once the pages and indexes are verified, which happens at the same time.
 	Pages bool
 }
@@ -73,11 +73,11 @@ func (s *Store) Verify(ctx context.Context, progress func(VerifyProgress)) (Veri
 type verification struct {
 	store    *Store
 	progress func(VerifyProgress)
-	total    int64
 	rows     atomic.Int64
 
 	mu     sync.Mutex // guards the following
 	report VerifyReport
+	total  int64 // 0 while the rows are counted
 	pages  bool
 }
 
@@ -162,7 +162,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 	if err != nil {
 		return err
 	}
-	v.total = m.states[0] + m.states[1] + m.states[2] + m.states[3] + m.letters
+	total := m.states[0] + m.states[1] + m.states[2] + m.states[3] + m.letters
 	others := []struct {
 		columns, from string
 		row           func(*sqlite3.Stmt) error
@@ -185,8 +185,11 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		if err != nil {
 			return err
 		}
-		v.total += n
+		total += n
 	}
+	v.mu.Lock()
+	v.total = total
+	v.mu.Unlock()
 	if err := v.records(c, &m); err != nil {
 		return err
 	}
