@@ -190,6 +190,9 @@ func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.
 			err: f.Err, text: f.Error, subscription: find(f.Subscription), at: fromNow(f.Time),
 			duration: f.Duration, attempt: int32(f.Attempt),
 		}
+		if f.Details != nil {
+			kept.details = &f.Details
+		}
 		if f.Rule != nil {
 			kept.rule = int32(f.Rule.Position) + 1
 		}

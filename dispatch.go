@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -246,7 +247,8 @@ type failure struct {
 	at           int64
 	duration     time.Duration
 	attempt      int32
-	rule         int32 // the rule that decided on it, from 1; 0: the policy
+	rule         int32            // the rule that decided on it, from 1; 0: the policy
+	details      *json.RawMessage // nil for none; a pointer, because few failures have details
 }
 
 // ensureStory returns the dispatch's story. It creates a missing one.

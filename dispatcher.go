@@ -147,7 +147,7 @@ func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 		r.verdict = b.judge(s, r.err, &by)
 	}
 	f := failure{
-		err: r.err, text: r.verdict.text, subscription: s, at: now.Nanos,
+		err: r.err, text: r.verdict.text, details: r.verdict.details, subscription: s, at: now.Nanos,
 		duration: max(time.Duration(now.Nanos-ran.started), 0),
 		attempt:  d.attempt, rule: int32(r.verdict.rule + 1),
 	}

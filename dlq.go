@@ -133,6 +133,9 @@ type Failure struct {
 	Error string `json:"error"`
 	// Class is the Go type of the error, see LetterGroup.
 	Class string `json:"class,omitempty"`
+	// Details is what the error's method Details() json.RawMessage returned: compact JSON of at most
+	// 8 KiB, or nil. A JSON string that says why replaces details that are longer or not JSON.
+	Details json.RawMessage `json:"details,omitempty"`
 	// Rule is the rule that decided on the failure, or nil if the retry policy did.
 	Rule *RuleRef `json:"rule,omitempty"`
 	// Err is the error itself. A *PanicError has the stack of a panic. In an imported letter, Err has
@@ -161,6 +164,7 @@ func (l *DeadLetter) clone() DeadLetter {
 	c.Rule = l.Rule.clone()
 	for i := range c.Failures {
 		c.Failures[i].Rule = c.Failures[i].Rule.clone()
+		c.Failures[i].Details = slices.Clone(c.Failures[i].Details)
 	}
 	return c
 }

@@ -292,6 +292,7 @@ func (f *failureField) UnmarshalJSON(data []byte) error {
 			return err
 		}
 		next.Error, next.Class = texts.Shorten(next.Error, maxFailureText), texts.Shorten(next.Class, maxFailureText)
+		next.Details = texts.Details(next.Details)
 		if next.Time = next.Time.UTC(); !storable(next.Time) {
 			return errors.New(badTime)
 		}

@@ -2,9 +2,11 @@ package eventbus
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 
 	"github.com/surebus/eventbus/internal/errchain"
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // ErrorTraits are the properties of an error that rules and name lists of retry policies use. An
@@ -15,6 +17,7 @@ import (
 //	ResultType() string                   // "" for none
 //	Retryable() bool
 //	Retryable() (retryable, said bool)    // said is false for no value
+//	Details() json.RawMessage             // empty for none; for the dead letter, not for rules
 //
 // The bus searches the tree of wrapped and joined errors: at most 1,000 of them, to a depth of 100.
 // The outermost error that declares a property counts. For names, all errors count.
@@ -32,6 +35,8 @@ type ErrorTraits struct {
 	ResultType string
 	// Retryable is the declared value, or nil.
 	Retryable *bool
+	// Details is the declared JSON value, as Failure.Details has it, or nil.
+	Details json.RawMessage
 }
 
 // Result types of errors that declare none.
@@ -57,6 +62,7 @@ func (b *Bus) ErrorTraits(err error) ErrorTraits {
 		Names:      names.of(err),
 		ResultType: resultTypeOf(err),
 		Retryable:  retryableOf(err),
+		Details:    detailsOf(err),
 	}
 }
 
@@ -100,6 +106,14 @@ func retryableOf(err error) *bool {
 		return nil
 	}
 	return &retryable
+}
+
+func detailsOf(err error) (details json.RawMessage) {
+	errchain.Ask(err, func(e interface{ Details() json.RawMessage }) bool {
+		details = texts.Details(e.Details())
+		return details != nil
+	})
+	return details
 }
 
 // errorNames are the registered names.

@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -38,10 +39,11 @@ func (p *mergedPolicy) ownOf(s *Subscription) *ownRetry {
 // verdict is the classification of an error, by the error itself and by the policy.
 type verdict struct {
 	text       string
-	permanent  bool // it must not be retried, regardless of the policy
-	rule       int  // position of the rule that decides; -1 if the policy does
-	worthIt    bool // the policy retries such errors
-	rejected   bool // declared not worth retrying: no outcome for the circuit
+	details    *json.RawMessage // nil for none
+	permanent  bool             // it must not be retried, regardless of the policy
+	rule       int              // position of the rule that decides; -1 if the policy does
+	worthIt    bool             // the policy retries such errors
+	rejected   bool             // declared not worth retrying: no outcome for the circuit
 	retryAfter *retryAfterError
 }
 
@@ -57,6 +59,9 @@ func (v *verdict) judge(err error, by *judgement) {
 	}()
 	v.text = textOf(err, "")
 	told = true
+	if details := detailsOf(err); details != nil {
+		v.details = &details
+	}
 	own := isOwnFailure(err)
 	if errchain.Wraps(err) { // permanentError and retryAfterError wrap an error
 		_, v.permanent = errchain.As[*permanentError](err)

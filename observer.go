@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"encoding/json"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -315,6 +316,10 @@ func (b *Bus) observeEnd(attempt *observedAttempt, ended EndedAttempt) {
 
 // failureOf converts a failure to its exported form.
 func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
+	var details json.RawMessage
+	if f.details != nil {
+		details = slices.Clone(*f.details) // observers get it too
+	}
 	return Failure{
 		Attempt:      int(f.attempt),
 		Replays:      int(d.replay().count),
@@ -323,6 +328,7 @@ func (b *Bus) failureOf(d *dispatch, f *failure) Failure {
 		Duration:     f.duration,
 		Error:        f.text,
 		Class:        classOf(f.err),
+		Details:      details,
 		Rule:         b.policy(d.to).ruleRef(f),
 		Err:          f.err,
 	}

@@ -14,6 +14,7 @@ type moment struct {
 	Title, Detail string
 	At            time.Time // zero if it is not known
 	Error, Stack  string
+	JSON          string // the details that the error declared
 }
 
 // keptFirst is the number of failures before those that a letter has left out.
@@ -37,7 +38,7 @@ func storyOf(l *eventbus.DeadLetter) []moment {
 			story = append(story, moment{Class: "good", Title: fmt.Sprintf("Replay %d", replays)})
 		}
 		m := moment{Class: "bad", Title: fmt.Sprintf("Attempt %d failed at %s", f.Attempt, f.Subscription), At: f.Time, Error: f.Error}
-		m.Detail = strings.Join(detailsOf(l, i), ", ")
+		m.Detail, m.JSON = strings.Join(detailsOf(l, i), ", "), string(f.Details)
 		if panicked, ok := f.Err.(*eventbus.PanicError); ok { //nolint:errorlint // methods of other errors are user code
 			m.Stack = string(panicked.Stack)
 		}

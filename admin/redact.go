@@ -18,7 +18,7 @@ type TextKind string
 // The kinds of texts that pass through a redactor.
 const (
 	TextPayload  TextKind = "payload"  // encoded, for operators with ActionViewPayload
-	TextError    TextKind = "error"    // of a failure, a panic or a group of letters
+	TextError    TextKind = "error"    // of a failure, a panic or a group of letters; also the JSON of Failure.Details
 	TextMetadata TextKind = "metadata" // the value of a name
 	TextKey      TextKind = "key"
 )
@@ -115,9 +115,24 @@ func (c *call) letter(l eventbus.DeadLetter) eventbus.DeadLetter {
 	l.Failures = slices.Clone(l.Failures)
 	for i := range l.Failures {
 		l.Failures[i].Error = c.text(Text{Kind: TextError, EventType: l.Event.Type, Value: l.Failures[i].Error})
+		l.Failures[i].Details = c.details(l.Event.Type, l.Failures[i].Details)
 		l.Failures[i].Err = nil // pages show no other text than Error
 	}
 	return l
+}
+
+// details returns the details of a failure through the redactor, as JSON: what the redactor returns, or else a string
+// of it.
+func (c *config) details(eventType string, details json.RawMessage) json.RawMessage {
+	if len(details) == 0 {
+		return nil
+	}
+	shown := c.text(Text{Kind: TextError, EventType: eventType, Value: string(details)})
+	if json.Valid([]byte(shown)) {
+		return json.RawMessage(shown)
+	}
+	text, _ := json.Marshal(shown) // a string always encodes
+	return text
 }
 
 // metadata returns redacted metadata.

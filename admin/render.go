@@ -57,6 +57,7 @@ func pageFuncs(prefix string) template.FuncMap {
 		"path":       func(segments ...string) string { return pagePath(prefix, segments...) },
 		"visible":    func(text any) string { return texts.Visible(fmt.Sprint(text)) },
 		"lines":      texts.VisibleLines,
+		"indent":     indented,
 		"cut":        func(most int, text any) string { return shown(fmt.Sprint(text), most) },
 		"cutLines":   func(most int, text string) string { return shownLines(text, most) },
 		"rfc3339":    rfc3339,

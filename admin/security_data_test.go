@@ -26,7 +26,14 @@ const canary = "4111-1111-1111-1111"
 // withoutCanary is a redactor.
 func withoutCanary(text admin.Text) string { return strings.ReplaceAll(text.Value, canary, "(card)") }
 
-// newLeaking returns a bus whose payloads, metadata, keys, errors and panics have the canary, with 3 dead letters.
+// detailed is an error with details.
+type detailed string
+
+func (detailed) Error() string              { return "refused" }
+func (d detailed) Details() json.RawMessage { return json.RawMessage(d) }
+
+// newLeaking returns a bus whose payloads, metadata, keys, errors, their details and panics have the canary, with dead
+// letters.
 func newLeaking(t *testing.T, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
 	bus := eventbustest.New(t, opts...)
@@ -35,7 +42,8 @@ func newLeaking(t *testing.T, opts ...eventbus.Option) *eventbus.Bus {
 		"pay.error": func(context.Context, eventbus.Event) error {
 			return eventbus.Permanent(errors.New("declined " + canary))
 		},
-		"pay.panic": func(context.Context, eventbus.Event) error { panic("cannot charge " + canary) },
+		"pay.details": func(context.Context, eventbus.Event) error { return detailed(`{"card":"` + canary + `"}`) },
+		"pay.panic":   func(context.Context, eventbus.Event) error { panic("cannot charge " + canary) },
 	} {
 		_, err := bus.Subscribe(name, fail, eventbus.Named(name), eventbus.Circuit(eventbus.NoCircuit()), eventbus.Retry(eventbus.MaxRetries(0)))
 		require.NoError(t, err)
@@ -122,6 +130,7 @@ func TestZ11_TheRedactorSeesEveryText(t *testing.T) {
 		require.NotContains(t, text, canary)
 		require.Contains(t, text, "declined (card)")
 		require.Contains(t, text, "cannot charge (card)")
+		require.Contains(t, text, `"details":{"card":"(card)"}`)
 
 		h = newHandler(t, bus, admin.WithRedactor(withoutCanary))
 		_ = refused(t, h, request(t, http.MethodGet, "/api/v1/letters/export", ""), admin.CodeForbidden)

@@ -29,6 +29,9 @@ func (f *filler) fill(v reflect.Value) {
 		}
 		v.Set(reflect.ValueOf(metadata))
 		return
+	case json.RawMessage: // as json.Marshal writes it
+		v.Set(reflect.ValueOf(json.RawMessage(fmt.Sprintf(`{"n":%d,"text":"ü'\\u003c"}`, f.n))))
+		return
 	case []byte:
 		v.SetBytes(append([]byte{0, 0xff, 0xfe, '\'', '\n'}, fmt.Sprint(f.n)...))
 		return

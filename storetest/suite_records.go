@@ -164,6 +164,8 @@ func testOwnMemory(t *testing.T, r *rig) {
 		n.Progress.Attempts++
 		l.Succeeded[0], l.Failures[0].Rule.Name = "x", "x"
 		l.Event.Payload.(json.RawMessage)[2]++
+		n.Progress.Failures[0].Details[2]++
+		l.Failures[0].Details[2]++
 	}
 	spoil(n, l)
 	for range 2 {

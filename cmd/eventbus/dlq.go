@@ -254,4 +254,7 @@ func (a *app) showFailure(f *eventbus.Failure) {
 		text = f.Class + ": " + text
 	}
 	a.printf("%s\n", indent(term.EscapeLines(text), "    "))
+	if len(f.Details) > 0 {
+		a.printf("    details:\n%s\n", indent(payloadText(f.Details), "      "))
+	}
 }

@@ -71,6 +71,9 @@ func fillValue(v reflect.Value, name string) {
 	case *eventbus.Reason:
 		*x = eventbus.ReasonExhausted
 		return
+	case *json.RawMessage:
+		*x = json.RawMessage(`"the details"`) // with no white space that indentation adds
+		return
 	case *[]byte:
 		*x = []byte(`{"order":7}`)
 		return
