@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/schema"
@@ -20,6 +19,8 @@ import (
 type Catalog struct {
 	calls       map[string]*definition.CallContract
 	middlewares map[string]*definition.MiddlewareContract
+	// documents are the contracts as JSON, by URI.
+	documents map[string]json.RawMessage
 }
 
 // CatalogEntry is a [CallProvider] or a [Middleware].
@@ -29,7 +30,7 @@ type CatalogEntry interface{ register(c *Catalog) error }
 // error is a [*CatalogError].
 func NewCatalog(entries ...CatalogEntry) (*Catalog, error) {
 	own := ownProviders()
-	c := &Catalog{calls: maps.Clone(own.calls), middlewares: maps.Clone(own.middlewares)}
+	c := &Catalog{calls: maps.Clone(own.calls), middlewares: maps.Clone(own.middlewares), documents: maps.Clone(own.documents)}
 	for i, entry := range entries {
 		if entry == nil {
 			return nil, &CatalogError{Field: fmt.Sprintf("entry %d", i), Message: "is nil; pass a CallProvider or a Middleware"}
@@ -90,6 +91,7 @@ func (p CallProvider) register(c *Catalog) error {
 	}
 	contract.Implementation = &goProvider{contract: contract, function: p.Call, errorCode: prefix + ".Error"}
 	c.calls[p.URI] = contract
+	c.documents[p.URI] = p.document()
 	return nil
 }
 
@@ -141,6 +143,7 @@ func (m Middleware) register(c *Catalog) error {
 		return &CatalogError{m.URI, "OnEntry, OnSuccess, OnFailure, OnAlways", "are all nil; set an action"}
 	}
 	c.middlewares[m.URI] = contract
+	c.documents[m.URI] = m.document(levels)
 	return nil
 }
 
@@ -224,87 +227,3 @@ func declares(source json.RawMessage, property string) bool {
 	_, ok := declared.Properties[property]
 	return ok
 }
-
-// ownProviders are those that the language defines.
-var ownProviders = sync.OnceValue(func() *Catalog {
-	own := func(source string) *schema.Schema {
-		if source == "" {
-			return schema.Empty
-		}
-		compiled, err := compileSchema("", "", json.RawMessage(source))
-		if err != nil {
-			panic(err) // a mistake in the sources below
-		}
-		return compiled
-	}
-	middleware := func(name string, behavior actor, phases [definition.PhaseCount]definition.PhaseContract) *definition.MiddlewareContract {
-		for i := range phases {
-			if phases[i].Parameters == nil {
-				phases[i].Parameters = schema.Empty
-			}
-		}
-		return &definition.MiddlewareContract{
-			URI:        "mwl:provider.middleware/mwl/" + strings.ToLower(name) + "/v1",
-			CodePrefix: name,
-			Levels:     definition.StepLevel | definition.FlowLevel,
-			Metadata:   schema.Empty,
-			Phases:     phases, Implementation: behavior,
-		}
-	}
-	retry := middleware("Retry", retryMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
-		definition.OnEntry:   {Kind: definition.Control, Parameters: own(retryPolicies)},
-		definition.OnFailure: {Kind: definition.Control, Parameters: own(retryDelay)},
-	})
-	retry.Reruns, retry.Failures.Closed = true, []string{CodeRetryExhausted}
-	timeout := middleware("Timeout", timeoutMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
-		definition.OnEntry: {Kind: definition.Control, Parameters: own(timeoutDuration)},
-	})
-	timeout.Failures.Closed = []string{CodeTimeoutExceeded}
-	loop := middleware("Loop", loopMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
-		definition.OnEntry:   {Kind: definition.Control},
-		definition.OnSuccess: {Kind: definition.Control},
-	})
-	loop.Reruns, loop.OwnsRuns, loop.NeedsContinuation = true, true, true
-	finally := middleware("Finally", finallyMiddleware{}, [definition.PhaseCount]definition.PhaseContract{
-		definition.OnAlways: {
-			Kind: definition.SideEffect, Parameters: own(finallyCall),
-			Structural: map[string]definition.StructureKind{"call": definition.CallStructure, "middleware": definition.MiddlewareStructure},
-		},
-	})
-	c := &Catalog{middlewares: map[string]*definition.MiddlewareContract{}}
-	for _, contract := range []*definition.MiddlewareContract{retry, timeout, loop, finally} {
-		c.middlewares[contract.URI] = contract
-	}
-	mock := &definition.CallContract{
-		URI: "mwl:provider.call/mwl/mock/v1", CodePrefix: "Mock", Parameters: own(mockArguments), Metadata: schema.Empty,
-		Failures: definition.FailureCatalog{Open: []string{"*"}}, Implementation: mockProvider{},
-	}
-	c.calls = map[string]*definition.CallContract{mock.URI: mock}
-	return c
-})
-
-// The parameters of the language's own providers.
-const (
-	retryPolicies = `{"type":"object","required":["policies"],"properties":{"policies":{"type":"array","minItems":1,"items":{
-		"type":"object","required":["match","attempts"],"additionalProperties":false,"properties":{
-			"match":{"type":"object","minProperties":1,"additionalProperties":false,"properties":{
-				"codes":{"type":"array","minItems":1,"items":{"type":"string"}},
-				"types":{"type":"array","minItems":1,"items":{"type":"string","not":{"const":"success"}}},
-				"retryable":{"type":"boolean"}}},
-			"attempts":{"type":"integer","minimum":1},
-			"backoff":{"type":"object","required":["initial"],"additionalProperties":false,"properties":{
-				"initial":{"type":"string","format":"duration"},
-				"rate":{"type":"number","minimum":1},
-				"max":{"type":"string","format":"duration"},
-				"jitter":{"enum":["none","full","equal","decorrelated"]}}}}}}}}`
-	retryDelay      = `{"type":"object","properties":{"delay":{"type":["string","null"],"format":"duration"}}}`
-	timeoutDuration = `{"type":"object","required":["duration"],"properties":{"duration":{"type":"string","format":"duration"}}}`
-	finallyCall     = `{"type":"object","required":["call"],"properties":{"call":{"type":"object"},"middleware":{"type":"array","items":{"type":"object"}}}}`
-	mockArguments   = `{"type":"object","properties":{
-		"value":{},
-		"failure":{"type":["object","null"],"required":["code"],"additionalProperties":false,"properties":{
-			"type":{"type":"string","not":{"const":"success"}},"code":{"type":"string"},"message":{"type":"string"},
-			"details":{},"retryable":{"type":["boolean","null"]},"previous":{"type":["object","null"]}}},
-		"delay":{"type":"string","format":"duration"},
-		"metadata":{"type":"object"}}}`
-)

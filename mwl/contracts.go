@@ -1,0 +1,186 @@
+package mwl
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/surebus/eventbus/mwl/internal/definition"
+	"github.com/surebus/eventbus/mwl/internal/loader"
+)
+
+// contractFiles are the contracts of the language's own providers. The engine's
+// contracts are made of them, so that there is one statement of each.
+//
+//go:embed contracts/*.json
+var contractFiles embed.FS
+
+// ownBehaviors are what the contracts do not say: what runs.
+var ownBehaviors = []struct {
+	file       string
+	middleware definition.MiddlewareContract
+	call       any
+}{
+	{file: "mock", call: mockProvider{}},
+	{file: "retry", middleware: definition.MiddlewareContract{Implementation: retryMiddleware{}, Reruns: true}},
+	{file: "timeout", middleware: definition.MiddlewareContract{Implementation: timeoutMiddleware{}}},
+	{file: "loop", middleware: definition.MiddlewareContract{
+		Implementation: loopMiddleware{}, Reruns: true, OwnsRuns: true, NeedsContinuation: true,
+	}},
+	{file: "finally", middleware: definition.MiddlewareContract{Implementation: finallyMiddleware{}}},
+}
+
+// structures are the kinds of the structural parameters, which documents only
+// name.
+var structures = map[string]definition.StructureKind{
+	"call": definition.CallStructure, "middleware": definition.MiddlewareStructure,
+}
+
+// ownProviders are those that the language defines.
+var ownProviders = sync.OnceValue(func() *Catalog {
+	c := &Catalog{
+		calls:       map[string]*definition.CallContract{},
+		middlewares: map[string]*definition.MiddlewareContract{},
+		documents:   map[string]json.RawMessage{},
+	}
+	for _, own := range ownBehaviors {
+		if err := c.addOwn(own.file, own.middleware, own.call); err != nil {
+			panic(err) // a mistake in the embedded files
+		}
+	}
+	return c
+})
+
+func (c *Catalog) addOwn(file string, behavior definition.MiddlewareContract, call any) error {
+	document, err := contractFiles.ReadFile("contracts/" + file + ".json")
+	if err != nil {
+		return err
+	}
+	p, problems, _ := loader.LoadProvider(document, loader.AnyProvider, loader.Options{})
+	if len(problems) > 0 {
+		return fmt.Errorf("%s: %s: %s", file, problems[0].Pointer, problems[0].Message)
+	}
+	c.documents[p.URI] = document
+	metadata, err := compileSchema(p.URI, "Metadata", p.Metadata)
+	if err != nil {
+		return err
+	}
+	if !p.Middleware {
+		parameters, err := compileSchema(p.URI, "Parameters", p.Parameters)
+		c.calls[p.URI] = &definition.CallContract{
+			URI: p.URI, CodePrefix: p.CodePrefix, Parameters: parameters, Metadata: metadata, Failures: p.Failures, Implementation: call,
+		}
+		return err
+	}
+	behavior.URI, behavior.CodePrefix, behavior.Levels = p.URI, p.CodePrefix, p.Levels
+	behavior.Metadata, behavior.Failures = metadata, p.Failures
+	for phase, declared := range p.Phases {
+		if declared == nil {
+			declared = &loader.ProviderPhase{}
+		}
+		contract := definition.PhaseContract{Kind: declared.Kind}
+		if contract.Parameters, err = compileSchema(p.URI, "Parameters", declared.Parameters); err != nil {
+			return err
+		}
+		for _, name := range declared.Structural {
+			if contract.Structural == nil {
+				contract.Structural = map[string]definition.StructureKind{}
+			}
+			contract.Structural[name] = structures[name]
+		}
+		behavior.Phases[phase] = contract
+	}
+	c.middlewares[p.URI] = &behavior
+	return nil
+}
+
+// Document returns the contract of the entry with the URI as a provider definition
+// document, the form that [ParseCallProvider] and [ParseMiddleware] read. It
+// returns false if the catalog has no such entry. The language's own documents
+// describe each argument; the document of an entry in Go has what the entry says.
+// The result is the caller's.
+func (c *Catalog) Document(uri string) (json.RawMessage, bool) {
+	document, ok := c.documents[uri]
+	return slices.Clone(document), ok
+}
+
+// contractDocument is the JSON form of a contract.
+type contractDocument struct {
+	Schema      string                   `json:"$schema"`
+	URI         string                   `json:"uri"`
+	CodePrefix  string                   `json:"codePrefix"`
+	Description string                   `json:"description"`
+	Attachment  []string                 `json:"attachment,omitempty"`
+	Parameters  json.RawMessage          `json:"parameters,omitempty"`
+	Phases      map[string]phaseDocument `json:"phases,omitempty"`
+	Metadata    json.RawMessage          `json:"metadata,omitempty"`
+	Failures    failuresDocument         `json:"failureCatalog"`
+}
+
+type phaseDocument struct {
+	Action     actionDocument  `json:"action"`
+	Parameters json.RawMessage `json:"parameters,omitempty"`
+}
+
+type actionDocument struct {
+	Kind        string `json:"kind"`
+	Description string `json:"description"`
+}
+
+type failuresDocument struct {
+	Closed []string `json:"closed"`
+	Open   []string `json:"open"`
+}
+
+func (p CallProvider) document() json.RawMessage {
+	d := contractDocument{
+		URI: p.URI, CodePrefix: p.CodePrefix, Description: p.Description, Parameters: p.Parameters, Metadata: p.Metadata,
+		Failures: p.Failures.document(),
+	}
+	if len(d.Parameters) == 0 {
+		d.Parameters = json.RawMessage(`{"type":"object"}`)
+	}
+	return d.encoded()
+}
+
+func (m Middleware) document(levels definition.Level) json.RawMessage {
+	d := contractDocument{
+		URI: m.URI, CodePrefix: m.CodePrefix, Description: m.Description, Metadata: m.Metadata,
+		Phases: map[string]phaseDocument{}, Failures: m.Failures.document(),
+	}
+	if levels&definition.StepLevel != 0 {
+		d.Attachment = append(d.Attachment, "step")
+	}
+	if levels&definition.FlowLevel != 0 {
+		d.Attachment = append(d.Attachment, "flow")
+	}
+	for phase, action := range []*PhaseAction{m.OnEntry, m.OnSuccess, m.OnFailure, m.OnAlways} {
+		if action != nil {
+			d.Phases[definition.Phase(phase).String()] = phaseDocument{ //nolint:gosec // there are four
+				Action: actionDocument{Kind: actionKinds[action.Kind]}, Parameters: action.Parameters,
+			}
+		}
+	}
+	return d.encoded()
+}
+
+var actionKinds = [...]string{SideEffect: "side-effect", Control: "control", Transform: "transform"}
+
+func (f FailureCatalog) document() failuresDocument {
+	return failuresDocument{Closed: append([]string{}, f.Closed...), Open: append([]string{}, f.Open...)}
+}
+
+func (d contractDocument) encoded() json.RawMessage {
+	d.Schema = loader.ProviderSchemaURI
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(d); err != nil {
+		panic(err) // the schemas have been parsed
+	}
+	return json.RawMessage(b.String())
+}
