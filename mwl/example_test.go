@@ -361,3 +361,17 @@ func ExampleFailure() {
 	// Order.Refused
 	// Provider.Middleware.Timeout.Exceeded
 }
+
+// Schema serves an editor: save it as a file and name the file in the editor's
+// settings for workflow definitions.
+func ExampleSchema() {
+	var schema struct {
+		Title    string
+		Required []string
+	}
+	fmt.Println(json.Unmarshal(mwl.Schema(), &schema))
+	fmt.Println(schema.Title, schema.Required)
+	// Output:
+	// <nil>
+	// Workflow definition [$schema entrypoint steps]
+}

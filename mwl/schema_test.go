@@ -15,6 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus/mwl"
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/expr"
 	"github.com/surebus/eventbus/mwl/internal/loader"
@@ -117,40 +118,125 @@ func TestShapeAgreesWithThePublishedSchema(t *testing.T) {
 	if !ok {
 		t.Skipf("%s names no directory with the published schemas", schemaDir)
 	}
-	own := map[string]string{"flow": filepath.Join("testdata", "definitions", "valid"), "provider": filepath.Join("testdata", "schema", "valid", "provider")}
-	whole := map[string]int{"flow": 1, "provider": 2} // of everything.json, and of both kinds of providers
-	check := map[string]func([]byte, loader.Options) ([]definition.Problem, int){"flow": loader.Shape, "provider": loader.ProviderShape}
-	for kind := range own {
+	for _, kind := range []string{"flow", "provider"} {
 		t.Run(kind, func(t *testing.T) {
 			published, err := os.ReadFile(filepath.Join(dir, kind, "schema.json"))
 			require.NoError(t, err)
-			oracle := compile(t, published)
-			var documents []any
-			for _, file := range jsonFiles(t, own[kind]) {
-				source, err := os.ReadFile(file)
-				require.NoError(t, err)
-				documents = append(documents, decode(t, source))
-			}
-			c := comparison{oracle: oracle, check: check[kind]}
-			m := mutator{rand: rand.New(rand.NewPCG(1, 2)), documents: documents} //nolint:gosec // no secrecy is needed
-			m.learn()
-			for _, document := range documents[:whole[kind]] {
-				for _, part := range pieces(document) {
-					m.each(t, part, func(source []byte) {
-						if !testing.Short() || m.rand.IntN(40) == 0 {
-							c.compare(t, source)
-						}
-					})
-				}
-			}
-			for range 100 {
-				c.compare(t, m.next(t))
-			}
-			t.Logf("%d documents were accepted and %d refused", c.accepted, c.refused)
-			require.Greater(t, c.accepted, 50)
-			require.Greater(t, c.refused, 50)
+			compareShapes(t, kind, published)
 		})
 	}
+}
+
+// TestShapeAgreesWithOurSchema is TestShapeAgreesWithThePublishedSchema for the
+// schema that this package publishes.
+func TestShapeAgreesWithOurSchema(t *testing.T) { compareShapes(t, "flow", mwl.Schema()) }
+
+func compareShapes(t *testing.T, kind string, judge []byte) {
+	t.Helper()
+	own := map[string]string{"flow": filepath.Join("testdata", "definitions", "valid"), "provider": filepath.Join("testdata", "schema", "valid", "provider")}
+	whole := map[string]int{"flow": 1, "provider": 2} // of everything.json, and of both kinds of providers
+	check := map[string]func([]byte, loader.Options) ([]definition.Problem, int){"flow": loader.Shape, "provider": loader.ProviderShape}
+	oracle := compile(t, judge)
+	var documents []any
+	for _, file := range jsonFiles(t, own[kind]) {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		documents = append(documents, decode(t, source))
+	}
+	c := comparison{oracle: oracle, check: check[kind]}
+	m := mutator{rand: rand.New(rand.NewPCG(1, 2)), documents: documents} //nolint:gosec // no secrecy is needed
+	m.learn()
+	for _, document := range documents[:whole[kind]] {
+		for _, part := range pieces(document) {
+			m.each(t, part, func(source []byte) {
+				if !testing.Short() || m.rand.IntN(40) == 0 {
+					c.compare(t, source)
+				}
+			})
+		}
+	}
+	for range 100 {
+		c.compare(t, m.next(t))
+	}
+	t.Logf("%d documents were accepted and %d refused", c.accepted, c.refused)
+	require.Greater(t, c.accepted, 50)
+	require.Greater(t, c.refused, 50)
+}
+
+// TestSchemaJudgesDefinitions compares the verdicts of the schema that this package
+// publishes with those about whole documents: valid ones pass, and what it refuses,
+// Load refuses.
+func TestSchemaJudgesDefinitions(t *testing.T) {
+	oracle := compile(t, mwl.Schema())
+	dirs := []string{"testdata/conformance", "testdata/definitions", "testdata/schema"}
+	for _, name := range []string{conformanceDir, schemaTestsDir} {
+		if dir, ok := os.LookupEnv(name); ok {
+			dirs = append(dirs, dir)
+		}
+	}
+	accepted, refused := 0, 0
+	for _, dir := range dirs {
+		for _, file := range jsonFiles(t, dir) {
+			name := filepath.ToSlash(file)
+			isCase := filepath.Base(file) == "definition.json"
+			if !isCase && !strings.Contains(name, "/flow/") && !strings.Contains(name, "testdata/definitions/") {
+				continue
+			}
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			document, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
+			if err != nil {
+				continue // no schema can judge what is no JSON
+			}
+			verdict := oracle.Validate(document)
+			if verdict == nil {
+				accepted++
+			} else {
+				refused++
+				require.NotEmpty(t, read(t, "flow", source), "%s: Load accepts what the schema refuses: %v", file, verdict)
+			}
+			if isCase || strings.Contains(name, "/valid/") {
+				require.NoError(t, verdict, file)
+			}
+			if strings.Contains(name, "/invalid/flow/") {
+				require.Error(t, verdict, file)
+			}
+		}
+	}
+	require.Greater(t, accepted, 100)
+	require.Positive(t, refused)
+}
+
+// TestSchemaDescribesEveryMember requires a text for an editor to show wherever a
+// member may stand.
+func TestSchemaDescribesEveryMember(t *testing.T) {
+	root := decode(t, mwl.Schema()).(map[string]any)
+	definitions := root["$defs"].(map[string]any)
+	described := func(member map[string]any) bool {
+		if member["description"] != nil {
+			return true
+		}
+		reference, _ := member["$ref"].(string)
+		if name, ok := strings.CutPrefix(reference, "#/$defs/"); ok {
+			return definitions[name].(map[string]any)["description"] != nil
+		}
+		name, ok := strings.CutPrefix(reference, "#/properties/")
+		return ok && root["properties"].(map[string]any)[name].(map[string]any)["description"] != nil
+	}
+	members := 0
+	judge := func(where string, object map[string]any) {
+		properties, _ := object["properties"].(map[string]any)
+		for name, member := range properties {
+			members++
+			require.True(t, described(member.(map[string]any)), "%s: %s has no description", where, name)
+		}
+	}
+	judge("the root", root)
+	for name, object := range definitions {
+		require.NotEmpty(t, object.(map[string]any)["description"], name)
+		judge(name, object.(map[string]any))
+	}
+	require.Greater(t, members, 80)
 }
 
 // comparison compares verdicts, and counts them.
