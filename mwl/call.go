@@ -18,6 +18,7 @@ type callRun struct {
 	input, payload any
 	// index is the dispatch's place in its Gather, -1 elsewhere.
 	index int
+	span  *span
 
 	enteredAt, dispatchedAt, exitedAt time.Time
 
@@ -33,11 +34,13 @@ type callRun struct {
 // dispatch runs a call and the arm that its Result selects.
 func (f *frame) dispatch(ctx context.Context, call *definition.Call, outer rooted, step *stepRun, input any) outcome {
 	c := &callRun{f: f, call: call, outer: outer, step: step, input: input, index: -1}
+	ctx, c.span = c.begin(ctx)
 	o := c.target(ctx)
-	if o.unwinding != nil || !c.settled {
-		return o
+	if o.unwinding == nil && c.settled {
+		o = c.arm(ctx)
 	}
-	return c.arm(ctx)
+	c.span.end(o)
+	return o
 }
 
 // target evaluates the call's fields and runs its target. A fault of a field is
@@ -67,6 +70,7 @@ func (c *callRun) target(ctx context.Context) outcome {
 		}
 		with = object
 	}
+	c.span.pass(c.payload, with)
 	var o outcome
 	if c.call.Flow != nil {
 		c.dispatchedAt = c.f.x.instant()

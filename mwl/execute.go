@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ type ExecuteOption func(*request)
 type request struct {
 	arguments, platform map[string]any
 	id                  string
+	observers           []Observer
 }
 
 // WithArguments supplies the root Flow's parameters. They are validated as any
@@ -62,9 +64,6 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 		option(&r)
 	}
 	in, arguments, platform, invalidInput := r.values(input)
-	if invalidInput != nil {
-		return Result{Failure: invalidInput.export()}
-	}
 	if r.id == "" {
 		r.id = rand.Text()
 	}
@@ -76,6 +75,12 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 	}
 	x.ctx, x.stop = context.WithCancelCause(ctx)
 	defer x.stop(nil)
+	x.watch = x.watched(ctx, slices.Concat(d.settings.observers, r.observers)...)
+	if invalidInput != nil {
+		_, span := x.beginFlow(x.ctx, d.root.Flow, nil, nil)
+		span.end(failed(invalidInput))
+		return Result{Failure: invalidInput.export()}
+	}
 	_, o := x.run(x.ctx, d.root.Flow, in, arguments, x.now)
 	abandoned := x.cleaning.finish()
 	if o.failure != nil {
@@ -135,6 +140,7 @@ type execution struct {
 	*settings
 	id       string
 	platform map[string]any
+	watch    *watch // nil without an observer
 	// now is the instant of the root frame's entry.
 	now time.Time
 

@@ -32,6 +32,7 @@ type frame struct {
 
 // run runs a Flow in a new frame, which has completed when run returns.
 func (x *execution) run(ctx context.Context, flow *definition.Flow, input any, arguments map[string]any, at time.Time) (*frame, outcome) {
+	ctx, span := x.beginFlow(ctx, flow, input, arguments)
 	f := &frame{x: x, flow: flow, input: input, enteredAt: at}
 	vars, violation := flow.Parameters.Bind(arguments)
 	if violation != nil {
@@ -42,6 +43,7 @@ func (x *execution) run(ctx context.Context, flow *definition.Flow, input any, a
 		f.result = f.wrap(ctx, flow.Middleware, f, nil, input, f.graph)
 	}
 	f.exitedAt = x.instant()
+	span.end(f.result)
 	return f, f.result
 }
 
@@ -59,7 +61,9 @@ func (f *frame) graph(ctx context.Context, input any) outcome {
 			return i.unwound()
 		}
 		s := &stepRun{f: f, step: step, input: input, number: f.x.steps.Add(1), enteredAt: f.x.instant()}
-		next, output, end := s.run(ctx)
+		inside, span := s.begin(ctx)
+		next, output, end := s.run(inside)
+		span.endStep(f, next, output, end)
 		if end != nil {
 			return *end
 		}

@@ -212,6 +212,7 @@ func (g *gathering) work(i int) {
 			g.dispatches[i].state = dispatchActive
 		}
 		g.mu.Unlock()
+		d.span.end(d.final)
 		if !more {
 			return
 		}
@@ -222,7 +223,9 @@ func (g *gathering) attempt(d *dispatch) outcome {
 	if i := d.f.x.interrupted(g.ctx); i != nil {
 		return i.unwound()
 	}
-	return d.target(g.ctx)
+	ctx, span := d.begin(g.ctx)
+	d.span = span
+	return d.target(ctx)
 }
 
 // settle accepts the Result of a dispatch, unless it was interrupted before, and

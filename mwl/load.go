@@ -84,6 +84,8 @@ type settings struct {
 	clock   clock.Clock
 	limits  Limits
 	random  func() float64
+	// observers are those of [Definition.WithObserver].
+	observers []Observer
 }
 
 // LoadOption is an option of [Load].

@@ -17,7 +17,10 @@ func (f *frame) wrap(ctx context.Context, stack []*definition.Entry, outer roote
 	}
 	e := &entryRun{f: f, entry: stack[0], inner: stack[1:], op: op, outer: outer, step: step, input: input}
 	e.actor, _ = stack[0].Contract.Implementation.(actor)
-	return e.run(ctx)
+	ctx, e.span = e.begin(ctx)
+	o := e.run(ctx)
+	e.span.end(o)
+	return o
 }
 
 // entryRun is one establishment of a middleware entry.
@@ -30,6 +33,7 @@ type entryRun struct {
 	// step is the Step whose stack this is; nil for a Flow's.
 	step  *stepRun
 	actor actor
+	span  *span
 
 	// input is middleware.input, passed what goes down.
 	input, passed any
@@ -110,6 +114,8 @@ func (e *entryRun) run(ctx context.Context) outcome {
 // emits instead. What stops it leaves the entry unestablished.
 func (e *entryRun) enter(ctx context.Context) (admitted bool, emitted outcome, stop *outcome) {
 	p := e.phase(definition.OnEntry, nil)
+	_, span := p.begin(ctx)
+	defer func() { span.endPhase(p, stop) }()
 	open, v, stop := p.act(ctx)
 	if stop != nil {
 		return false, outcome{}, stop
@@ -150,6 +156,7 @@ func (e *entryRun) scope(ctx context.Context) outcome {
 	input := e.passed
 	for {
 		e.runs++
+		e.span.runs(e.runs)
 		o := e.f.wrap(inner, e.inner, e.outer, e.step, input, e.op)
 		if e.bound != nil {
 			var own bool
@@ -167,7 +174,7 @@ func (e *entryRun) scope(ctx context.Context) outcome {
 		if again == nil {
 			return emitted
 		}
-		if i := x.wait(ctx, again.Delay); i != nil {
+		if i := e.wait(ctx, again.Delay); i != nil {
 			return i.unwound()
 		}
 		if i := x.proceed(ctx); i != nil {
@@ -191,31 +198,39 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 		phase = definition.OnFailure
 	}
 	p := e.phase(phase, &rising)
-	_, v, stop := p.act(ctx)
+	ctx, span := p.begin(ctx)
+	emitted, again, stop := p.ascend(ctx)
+	span.endPhase(p, stop)
 	if stop != nil {
 		return p.displace(stop), nil
 	}
+	return emitted, again
+}
+
+func (p *phaseRun) ascend(ctx context.Context) (emitted outcome, again *RerunOptions, stop *outcome) {
+	_, v, stop := p.act(ctx)
+	if stop != nil {
+		return outcome{}, nil, stop
+	}
 	switch v.kind {
 	case decideSubstitute:
-		rising = v.outcome
+		*p.result = v.outcome
 	case decideReplace:
-		rising.value = v.value
+		p.result.value = v.value
 	case decideRerun:
 		again = &v.rerun
 	case decidePass, decideBound:
 	}
 	emitted, stop = p.shape(ctx, again)
 	if stop != nil {
-		return p.displace(stop), nil
+		return outcome{}, nil, stop
 	}
-	base := e.f.vars
+	f := p.entry.f
+	base := f.vars
 	if again != nil && again.RestoreVariables {
-		base = e.snapshot
+		base = p.entry.snapshot
 	}
-	if stop := e.f.assign(ctx, p.block.Assign, p, base); stop != nil {
-		return p.displace(stop), nil
-	}
-	return emitted, again
+	return emitted, again, f.assign(ctx, p.block.Assign, p, base)
 }
 
 // always runs onAlways, which sees what is in flight and supersedes it only by
@@ -223,11 +238,13 @@ func (e *entryRun) ascend(ctx context.Context, rising outcome) (emitted outcome,
 // when the phase has ended.
 func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 	var stop *outcome
-	if !e.idle() {
-		cleanup, p := e.f.x.cleanup(), e.phase(definition.OnAlways, &o)
+	if !e.idle(definition.OnAlways) {
+		p := e.phase(definition.OnAlways, &o)
+		cleanup, span := p.begin(e.f.x.cleanup())
 		if _, _, stop = p.act(cleanup); stop == nil {
 			stop = e.f.assign(cleanup, p.block.Assign, p, e.f.vars)
 		}
+		span.endPhase(p, stop)
 	}
 	if i := e.f.x.interrupted(ctx); i != nil && o.unwinding == nil {
 		o = i.unwound()
@@ -239,10 +256,11 @@ func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 	return outcome{failure: stop.failure.superseding(o.failure), unwinding: o.unwinding}
 }
 
-// idle reports whether onAlways has nothing to do.
-func (e *entryRun) idle() bool {
-	block := e.entry.Blocks[definition.OnAlways]
-	return e.entry.Contract.Phases[definition.OnAlways].Kind == 0 && !block.When.Written() && !block.With.Written() && len(block.Assign) == 0
+// idle reports whether a phase has nothing to do.
+func (e *entryRun) idle(phase definition.Phase) bool {
+	block := e.entry.Blocks[phase]
+	return e.entry.Contract.Phases[phase].Kind == 0 && !block.When.Written() && !block.With.Written() && len(block.Assign) == 0 &&
+		!block.Output.Written() && !block.Value.Written() && block.Envelope == nil
 }
 
 // displace is the outcome of a phase on the way up that stopped: its failure takes

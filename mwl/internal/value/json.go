@@ -13,21 +13,26 @@ func JSON(v any) string { return string(AppendJSON(nil, v)) }
 
 // AppendJSON appends the canonical JSON text of a value by RFC 8785: no spaces, members sorted by UTF-16 code units, numbers as ECMAScript writes them. Equal values
 // give equal bytes. What is no value is written as null.
-func AppendJSON(dst []byte, v any) []byte {
+func AppendJSON(dst []byte, v any) []byte { return appendUpTo(dst, v, math.MaxInt) }
+
+// appendUpTo stops soon after dst has more than limit bytes.
+func appendUpTo(dst []byte, v any, limit int) []byte {
 	switch v := v.(type) {
 	case bool:
 		return strconv.AppendBool(dst, v)
 	case float64:
 		return appendNumber(dst, v)
 	case string:
-		return appendString(dst, v)
+		return appendString(dst, v[:min(len(v), limit)])
 	case []any:
 		dst = append(dst, '[')
 		for i, e := range v {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = AppendJSON(dst, e)
+			if dst = appendUpTo(dst, e, limit); len(dst) > limit {
+				return dst
+			}
 		}
 		return append(dst, ']')
 	case map[string]any:
@@ -42,11 +47,27 @@ func AppendJSON(dst []byte, v any) []byte {
 				dst = append(dst, ',')
 			}
 			dst = append(appendString(dst, name), ':')
-			dst = AppendJSON(dst, v[name])
+			if dst = appendUpTo(dst, v[name], limit); len(dst) > limit {
+				return dst
+			}
 		}
 		return append(dst, '}')
 	}
 	return append(dst, "null"...)
+}
+
+// Excerpt returns the canonical JSON text of a value, cut like [Cut]. It writes no more than that: values may be large.
+func Excerpt(v any, limit int) string { return Cut(string(appendUpTo(nil, v, limit)), limit) }
+
+// Cut returns the first limit bytes of a text, or a few less so that no character is cut, and then "…". It returns a shorter text as it is.
+func Cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit] + "…"
 }
 
 // compareUTF16 differs from the order of code points where one side is beyond the basic plane: its surrogates sort below U+E000.
