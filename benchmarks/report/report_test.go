@@ -24,7 +24,7 @@ import (
 const printed = `goos: linux
 goarch: amd64
 pkg: github.com/surebus/eventbus/benchmarks
-cpu: A Processor
+cpu: A Processor   
 BenchmarkPublish/subscribers=1/channel-2   	 1914458	        59.82 ns/op	       0 B/op	       0 allocs/op
 PASS
 `

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"golang.org/x/perf/benchfmt"
 	"golang.org/x/perf/benchmath"
@@ -54,7 +55,7 @@ func (r *results) add(run plan.Run, round int, output []byte) error {
 		case *benchfmt.Result:
 			found++
 			for _, key := range []string{"cpu", "goos", "goarch"} {
-				if v := record.GetConfig(key); v != "" {
+				if v := strings.TrimSpace(record.GetConfig(key)); v != "" { // some processors pad their names
 					r.about[key] = v
 				}
 			}
