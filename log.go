@@ -7,6 +7,15 @@ import (
 	"go.uber.org/zap"
 )
 
+// Logger returns the logger of WithLogger, for what belongs to the bus and is not part of it. It
+// never returns nil.
+func (b *Bus) Logger() *zap.Logger {
+	if !b.usable() {
+		return zap.NewNop()
+	}
+	return b.log
+}
+
 // logFailure logs a failed attempt. p decided on it. delay is 0 after the last attempt.
 func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
 	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {

@@ -268,6 +268,7 @@ type subscriptionConfig struct {
 	line       int
 	limit      int // 0: the default
 	middleware []Middleware
+	callerSkip int
 	err        error
 }
 
@@ -324,6 +325,18 @@ func Named(name string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.name, c.named = name, true
 		c.err = checkName("Named", name)
+	})
+}
+
+// CallerSkip makes Subscription.MadeAt skip n callers: 1 in a function that calls Subscribe for its
+// own caller. At least 0; the values of several CallerSkip add up.
+func CallerSkip(n int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if n < 0 {
+			c.err = &OptionError{Option: "CallerSkip", Value: fmt.Sprint(n), Reason: "must be at least 0; omit the option to skip none"}
+			return
+		}
+		c.callerSkip += n
 	})
 }
 

@@ -109,7 +109,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
 	}
-	runtime.Callers(3, s.madeAt[:]) // skip Callers, subscribe and Subscribe
+	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	if b.store != nil {
 		defer b.feeder.holdBack()(c.name)
 		s.id = c.name
@@ -175,7 +175,8 @@ func (s *Subscription) Pattern() string {
 	return s.pattern
 }
 
-// MadeAt returns where Subscribe was called: "/src/shop/mail.go:17", the path as compiled.
+// MadeAt returns where Subscribe was called: "/src/shop/mail.go:17", the path as compiled. See
+// CallerSkip.
 func (s *Subscription) MadeAt() string {
 	if s == nil || s.madeAt[0] == 0 {
 		return ""

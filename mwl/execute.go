@@ -12,6 +12,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/mwl/internal/value"
 )
 
@@ -22,6 +23,10 @@ type request struct {
 	arguments, platform map[string]any
 	id                  string
 	observers           []Observer
+	// delivery is the handler's; nil elsewhere.
+	delivery *eventbus.Delivery
+	// withoutValue: nobody reads the value of the Result.
+	withoutValue bool
 }
 
 // WithArguments supplies the root Flow's parameters. They are validated as any
@@ -71,6 +76,7 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 		settings: &d.settings,
 		id:       r.id,
 		platform: platform,
+		delivery: r.delivery,
 		now:      d.settings.clock.Now(),
 	}
 	x.ctx, x.stop = context.WithCancelCause(ctx)
@@ -90,6 +96,9 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 		}
 		return Result{Failure: f}
 	}
+	if r.withoutValue {
+		return Result{}
+	}
 	return Result{Value: value.Copy(o.value)}
 }
 
@@ -108,6 +117,9 @@ func (r *request) values(input any) (in any, arguments, platform map[string]any,
 }
 
 func importObject(what string, members map[string]any) (map[string]any, *failure) {
+	if len(members) == 0 {
+		return map[string]any{}, nil
+	}
 	v, invalid := importValue(what, members)
 	object, _ := v.(map[string]any)
 	if object == nil {
@@ -138,9 +150,13 @@ func noValue(what string, err error) *failure {
 // execution is one run of a root Flow.
 type execution struct {
 	*settings
-	id       string
-	platform map[string]any
-	watch    *watch // nil without an observer
+	id    string
+	watch *watch // nil without an observer
+	// platform has the caller's members of execution.platform. The first expression
+	// that reads them adds event, which is made of the delivery.
+	platform     map[string]any
+	delivery     *eventbus.Delivery
+	platformOnce sync.Once
 	// now is the instant of the root frame's entry.
 	now time.Time
 

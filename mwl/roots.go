@@ -27,6 +27,7 @@ func (x *execution) Field(name string) (any, bool) {
 	case "metadata":
 		return record(x.now, time.Time{}), true
 	case "platform":
+		x.platformOnce.Do(x.addEvent)
 		return x.platform, true
 	default:
 		return nil, false

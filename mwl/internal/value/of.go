@@ -49,8 +49,10 @@ func of(v any, at *path, depth int) (any, *Error) {
 		return parsed(parser{data: v}, at)
 	case []any:
 		out := make([]any, len(v))
+		here := &path{up: at} // for all of them, because an error ends the loop
 		for i, e := range v {
-			x, err := of(e, &path{up: at, index: i}, depth+1)
+			here.index = i
+			x, err := of(e, here, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -59,8 +61,9 @@ func of(v any, at *path, depth int) (any, *Error) {
 		return out, nil
 	case map[string]any:
 		out := make(map[string]any, len(v))
+		here := &path{up: at, index: -1}
 		for k, e := range v {
-			here := &path{up: at, name: k, index: -1}
+			here.name = k
 			if !utf8.ValidString(k) {
 				return nil, here.fail("the member name is not valid UTF-8: encode it")
 			}

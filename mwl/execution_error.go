@@ -1,0 +1,145 @@
+package mwl
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// ExecutionError is the error of a handler whose execution failed. It declares the
+// traits by which the bus's rules, policies and circuits judge errors; errors.As finds
+// the [*Failure] and those before it. It is immutable.
+type ExecutionError struct {
+	// Failure is the execution's Result; never nil.
+	Failure *Failure
+
+	deterministic bool
+}
+
+// Error is the failure's code and message.
+func (e *ExecutionError) Error() string { return e.Failure.Error() }
+
+// Unwrap is the failure.
+func (e *ExecutionError) Unwrap() error { return e.Failure }
+
+// Code is the failure's code, for [eventbus.ErrorMatch] and circuits.
+func (e *ExecutionError) Code() string { return e.Failure.Code }
+
+// Name is what IncludeErrors and ExcludeErrors of a policy match: the failure's code,
+// or its type if that is timeout or cancellation.
+func (e *ExecutionError) Name() string {
+	switch kind := e.Failure.kind(); kind {
+	case TypeTimeout, TypeCancellation:
+		return kind
+	}
+	return e.Failure.Code
+}
+
+// ResultType is the failure's type, such as error, timeout or cancellation.
+func (e *ExecutionError) ResultType() string { return e.Failure.kind() }
+
+// Retryable is the failure's retryable, if it has one. The bus does not retry an error
+// that says false, unless a rule matches it.
+//
+// A deterministic failure says false, whatever its envelope has: the same event would
+// fail again. These are System.ParameterValidationFailed,
+// System.ExpressionEvaluationError, System.UnrepresentableValue, System.EmptyRaise,
+// Mwl.FanOutLimitExceeded, and a System.Cancelled that is not the context's, which is
+// that of a limit. [RetryDefinitionErrors] leaves them to the envelope.
+func (e *ExecutionError) Retryable() (retryable, said bool) {
+	switch {
+	case e.deterministic:
+		return false, true
+	case e.Failure.Retryable == nil:
+		return false, false
+	default:
+		return *e.Failure.Retryable, true
+	}
+}
+
+// Details is the failure envelope as JSON, which the bus keeps in the dead letter as
+// Failure.Details. An envelope of more than 8 KiB loses details, then links of its
+// chain of previous failures, then the ends of its texts.
+func (e *ExecutionError) Details() json.RawMessage {
+	full, err := json.Marshal(e.Failure)
+	if err == nil && len(full) <= maxEnvelope {
+		return full
+	}
+	for _, bounds := range []envelopeBounds{
+		{details: maxEnvelope / 2, text: maxEnvelope, links: chainLinks, onlyFirst: true},
+		{details: maxEnvelope / 4, text: 1 << 10, links: 4, onlyFirst: true},
+		{details: 256, text: 256, links: 2, onlyFirst: true},
+		{text: 128, links: 1},
+	} {
+		short, err := json.Marshal(bounds.shorten(e.Failure, 0))
+		if err == nil && len(short) <= maxEnvelope {
+			return short
+		}
+	}
+	return nil // the last bounds always fit
+}
+
+// maxEnvelope is the most that a dead letter keeps of an envelope, in bytes.
+const maxEnvelope = 8 << 10
+
+// envelopeBounds bound the parts of an envelope, in bytes.
+type envelopeBounds struct {
+	details, text, links int
+	// onlyFirst: previous failures lose their details.
+	onlyFirst bool
+}
+
+// shorten returns a copy of a failure, which is the link-th of its chain, within the
+// bounds.
+func (b envelopeBounds) shorten(f *Failure, link int) *Failure {
+	short := &Failure{
+		Type: cut(f.kind(), b.text), Code: cut(f.Code, b.text), Message: cut(f.Message, b.text),
+		Retryable: f.Retryable,
+	}
+	if f.Details != nil {
+		details, err := json.Marshal(f.Details)
+		switch {
+		case err != nil:
+			short.Details = "details omitted: they have no JSON form"
+		case len(details) > b.details || b.onlyFirst && link > 0:
+			short.Details = "details omitted: " + strconv.Itoa(len(details)) + " bytes"
+		default:
+			short.Details = json.RawMessage(details)
+		}
+	}
+	switch {
+	case f.Previous == nil:
+	case link+1 >= b.links:
+		short.Previous = &Failure{Code: CodeFailureChainTruncated, Message: "the failures before this one were dropped"}
+	default:
+		short.Previous = b.shorten(f.Previous, link+1)
+	}
+	return short
+}
+
+// cut shortens a text to a number of bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
+}
+
+// deterministicCodes are those of failures that the same event would have again.
+var deterministicCodes = []string{
+	CodeParameterValidationFailed, CodeExpressionEvaluationError, CodeUnrepresentableValue, CodeEmptyRaise, CodeFanOutLimitExceeded,
+}
+
+// isDeterministic reports whether the Result of an execution with ctx would be the
+// same in the next attempt.
+func isDeterministic(ctx context.Context, f *Failure) bool {
+	if f.Code == CodeCancelled && f.kind() == TypeCancellation {
+		return ctx.Err() == nil // a limit has cancelled it
+	}
+	return slices.Contains(deterministicCodes, f.Code)
+}
