@@ -31,7 +31,7 @@ func FuzzExecute(f *testing.F) {
 		g := &generator{bytes: bytes}
 		source, err := json.Marshal(g.flow(true, nil))
 		require.NoError(t, err)
-		def, err := mwl.Load(source, mwl.WithLimits(mwl.Limits{StepRuns: 300, FanOut: 20, ValueBytes: 1 << 12}))
+		def, err := mwl.Load(source, mwl.DeferArgumentErrors(), mwl.WithLimits(mwl.Limits{StepRuns: 300, FanOut: 20, ValueBytes: 1 << 12}))
 		require.NoError(t, err, "%s", source)
 		input, after := g.data(2), time.Duration(g.next(40))*500*time.Millisecond
 		synctest.Test(t, func(t *testing.T) {

@@ -46,6 +46,8 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 		MaxSteps:       limits.Steps,
 		MaxExpressions: limits.Expressions,
 		MaxProblems:    maxProblems,
+
+		DeferArgumentErrors: d.settings.deferArgumentErrors,
 	})
 	if len(problems) > 0 {
 		return nil, &DefinitionError{Problems: problemsOf(problems), More: more}
@@ -86,6 +88,8 @@ type settings struct {
 	random  func() float64
 	// observers are those of [Definition.WithObserver].
 	observers []Observer
+	// deferArgumentErrors is [DeferArgumentErrors].
+	deferArgumentErrors bool
 }
 
 // LoadOption is an option of [Load].
@@ -99,6 +103,19 @@ func WithCatalog(catalog *Catalog) LoadOption {
 			return &OptionError{"WithCatalog", "the catalog is nil; make one with NewCatalog, or leave the option out"}
 		}
 		s.catalog = catalog
+		return nil
+	}
+}
+
+// DeferArgumentErrors loads definitions with literal arguments that are not valid,
+// with a warning. Such an argument fails when an execution reaches it:
+// System.ParameterValidationFailed. That is what the language's text says. Without
+// the option such a definition does not load, because every execution that reaches
+// the argument fails in the same way. Literal arguments are the with of a call or of
+// a middleware phase, also one that is missing, and the for and until of a Sleep.
+func DeferArgumentErrors() LoadOption {
+	return func(s *settings) error {
+		s.deferArgumentErrors = true
 		return nil
 	}
 }

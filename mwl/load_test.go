@@ -68,10 +68,10 @@ func problemsOf(t testing.TB, err error) []mwl.Problem {
 
 func TestLoadAcceptsWhatIsValid(t *testing.T) {
 	for name, source := range sources(t, "valid") {
-		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)))
+		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)), mwl.DeferArgumentErrors())
 		require.NoError(t, err, name)
 		require.Equal(t, source, def.Source(), "comments and all")
-		require.Equal(t, name == "odd.json" || name == "nested.json", len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
+		require.Equal(t, name == "odd.json" || name == "nested.json" || name == "traps.json", len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
 	}
 }
 
@@ -255,7 +255,7 @@ func ExampleDefinition_Warnings() {
   "$schema": "https://mwl.dev/v0.1/flow/schema.json",
   "entrypoint": "wait",
   "steps": {
-    "wait": {"action": "Sleep", "for": "5 minutes", "next": "done"},
+    "wait": {"action": "Pass", "output": "Hello {{ vars.name }}", "next": "done"},
     "done": {"action": "Return"},
     "failed": {"action": "Raise"}
   }
@@ -267,6 +267,62 @@ func ExampleDefinition_Warnings() {
 		fmt.Println(w)
 	}
 	// Output:
-	// line 5, column 40: /steps/wait/for: for is no duration, so that it fails with System.ParameterValidationFailed; "5 minutes" is not an ISO 8601 duration: it does not begin with P; write one like PT30S or P1DT12H
+	// line 5, column 42: /steps/wait/output: {{ }} inside text is not evaluated: the string is used as it is written; write one expression for the whole string, such as {{ 'Order ' + string(vars.id) }}, or leave it if it is text
 	// line 7, column 15: /steps/failed: no way leads from the entrypoint to the Step "failed"; route to it, or delete it
+}
+
+// DeferArgumentErrors loads what the language loads, and what then fails.
+func ExampleDeferArgumentErrors() {
+	source := []byte(`{
+  "$schema": "https://mwl.dev/v0.1/flow/schema.json",
+  "entrypoint": "wait",
+  "steps": {
+    "wait": {"action": "Sleep", "for": "5 minutes", "next": "done"},
+    "done": {"action": "Return"}
+  }
+}`)
+	_, err := mwl.Load(source)
+	fmt.Println(err)
+	def, err := mwl.Load(source, mwl.DeferArgumentErrors())
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(def.Execute(context.Background(), nil).Failure.Code)
+	// Output:
+	// mwl: the definition has a problem: line 5, column 40: /steps/wait/for: for is no duration, so that it fails with System.ParameterValidationFailed; "5 minutes" is not an ISO 8601 duration: it does not begin with P; write one like PT30S or P1DT12H
+	// System.ParameterValidationFailed
+}
+
+// Literal arguments that are not valid are problems, unless they are deferred: then
+// they are warnings, and fail where an execution reaches them.
+func TestLiteralArguments(t *testing.T) {
+	for name, step := range map[string]string{
+		"a bare Retry":         `{"action": "Call", "call": {$MOCK}, "middleware": [{$RETRY}], "next": "done"}`,
+		"a misspelt member":    `{"action": "Call", "call": {$MOCK}, "middleware": [{$RETRY, "onEntry": {"with": {"policies": [{"match": {"codes": ["*"]}, "attempts": 2, "backof": {"initial": "PT1S"}}]}}}], "next": "done"}`,
+		"an unknown argument":  `{"action": "Call", "call": {$MOCK, "with": {"valeu": 1}}, "next": "done"}`,
+		"a duration in words":  `{"action": "Sleep", "for": "5 minutes", "next": "done"}`,
+		"an instant in words":  `{"action": "Sleep", "until": "tomorrow", "next": "done"}`,
+		"arguments for a Loop": `{"action": "Call", "call": {$MOCK}, "middleware": [{$LOOP, "onEntry": {"with": {"max": 3}}, "onSuccess": {"when": "{{ size(vars) > 0 }}"}}], "next": "done"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			members := `"entrypoint": "s", "steps": {"s": ` + step + `, "done": {"action": "Return"}}`
+			_, err := mwl.Load([]byte(`{"$schema": "https://mwl.dev/v0.1/flow/schema.json", ` + short.Replace(members) + `}`))
+			problems := problemsOf(t, err)
+			require.Len(t, problems, 1)
+			require.Contains(t, problems[0].Pointer, "/steps/s/")
+			require.NotEmpty(t, problems[0].Remedy)
+
+			def := load(t, members, nil, mwl.DeferArgumentErrors())
+			require.Equal(t, problems, def.Warnings())
+			result := def.Execute(t.Context(), nil)
+			require.Equal(t, []string{"error " + mwl.CodeParameterValidationFailed}, envelope(result.Failure))
+		})
+	}
+}
+
+// A gate that is closed for good makes the arguments behind it unread.
+func TestLiteralArgumentsBehindAClosedGateAreNotJudged(t *testing.T) {
+	def := load(t, `"entrypoint": "s", "steps": {"s": {"action": "Call", "call": {$MOCK, "with": {"value": 1}},
+		"middleware": [{$RETRY, "onEntry": {"when": false}}], "next": "done"}, "done": {"action": "Return"}}`, nil)
+	require.Equal(t, mwl.Result{Value: 1.0}, def.Execute(t.Context(), nil))
 }

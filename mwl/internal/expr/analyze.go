@@ -2,6 +2,7 @@ package expr
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/common/ast"
@@ -9,7 +10,7 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// Name is a name in an expression that resolves to nothing at its site. An evaluation that reaches it faults; one that goes around it does not.
+// Name is a name in an expression that resolves to nothing at its site, or may resolve to nothing. An evaluation that reaches it faults; one that goes around it does not.
 type Name struct {
 	// Name is the root or the function.
 	Name string
@@ -17,8 +18,10 @@ type Name struct {
 	Function bool
 	// Offset counts the bytes of the string, delimiters included, before the name.
 	Offset int
-	// Message names the offence and the remedy.
+	// Message names the offence.
 	Message string
+	// Remedy is what to do about it; "" when it depends on more than the expression.
+	Remedy string
 }
 
 // analysis is what a walk over the syntax tree finds.
@@ -31,6 +34,9 @@ type analysis struct {
 	references map[int64]*ast.ReferenceInfo
 	types      map[int64]*types.Type
 	unresolved []Name
+	// details are the reads below the details of failures, guarded the failures whose details the expression tests for.
+	details []Name
+	guarded map[string]bool
 	// counted is set when the expression's work is not bounded by its text and data.
 	counted        bool
 	additions      int
@@ -45,10 +51,11 @@ const maxAdditions = 8
 func (e *environment) analyze(tree *ast.AST, roots Root) *analysis {
 	a := &analysis{
 		env: e, info: tree.SourceInfo(), roots: roots,
-		references: map[int64]*ast.ReferenceInfo{}, types: map[int64]*types.Type{}, local: map[string]int{},
+		references: map[int64]*ast.ReferenceInfo{}, types: map[int64]*types.Type{}, local: map[string]int{}, guarded: map[string]bool{},
 	}
 	a.walk(tree.Expr())
 	a.counted = a.counted || a.additions > maxAdditions
+	a.details = slices.DeleteFunc(a.details, func(n Name) bool { return a.guarded[n.Name] })
 	return a
 }
 
@@ -60,6 +67,10 @@ func (a *analysis) walk(x ast.Expr) {
 	case ast.IdentKind:
 		a.ident(x, x.AsIdent())
 	case ast.SelectKind:
+		a.readsDetails(x, x.AsSelect().Operand())
+		if failure, ok := qualified(x.AsSelect().Operand()); ok && x.AsSelect().IsTestOnly() && x.AsSelect().FieldName() == "details" {
+			a.guarded[failure] = true
+		}
 		if name, ok := qualified(x); !ok || !a.isIdent(name) {
 			a.walk(x.AsSelect().Operand())
 		}
@@ -146,6 +157,15 @@ func (a *analysis) call(x ast.Expr) {
 	for _, arg := range call.Args() {
 		a.walk(arg)
 	}
+	switch args := call.Args(); {
+	case len(args) != 2:
+	case name == operators.Index:
+		a.readsDetails(x, args[0])
+	case name == operators.In && args[0].Kind() == ast.LiteralKind && args[0].AsLiteral().Value() == "details":
+		if failure, ok := qualified(args[1]); ok {
+			a.guarded[failure] = true
+		}
+	}
 	switch {
 	case name == operators.Add:
 		a.additions++
@@ -155,6 +175,28 @@ func (a *analysis) call(x ast.Expr) {
 	if !a.isFunction(name) {
 		a.report(x, name, true, fmt.Sprintf("there is no function %s()", name))
 	}
+}
+
+// readsDetails records that x reads a member of object, if that is the details of a failure. They may be absent, and has(failure.details.x) faults then, too.
+func (a *analysis) readsDetails(x, object ast.Expr) {
+	path, ok := qualified(object)
+	failure, isDetails := strings.CutSuffix(path, ".details")
+	if !ok || !isDetails || a.local[failure] > 0 {
+		return
+	}
+	root, member, _ := strings.Cut(failure, ".")
+	if root != "failure" && (rootOf(root) == 0 || member != "result") {
+		return
+	}
+	offset := 0
+	if at, ok := a.info.GetOffsetRange(x.ID()); ok {
+		offset = int(at.Start)
+	}
+	a.details = append(a.details, Name{
+		Name: failure, Offset: offset,
+		Message: path + " may be absent, and then the expression fails",
+		Remedy:  fmt.Sprintf("test it first: has(%s) && …, also before has(%s.x)", path, path),
+	})
 }
 
 func (a *analysis) isFunction(name string) bool {

@@ -132,10 +132,12 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 	if seen.deepest > c.limits.Depth {
 		return nil, at(s, len(opening), fmt.Sprintf("it nests deeper than the %d levels that are allowed: compute parts in earlier Steps", c.limits.Depth))
 	}
-	for i := range seen.unresolved {
-		seen.unresolved[i].Offset = len(opening) + offsetOf(body, seen.unresolved[i].Offset)
+	for _, names := range [][]Name{seen.unresolved, seen.details} {
+		for i := range names {
+			names[i].Offset = len(opening) + offsetOf(body, names[i].Offset)
+		}
 	}
-	p.unresolved, p.counted = seen.unresolved, seen.counted
+	p.unresolved, p.details, p.counted = seen.unresolved, seen.details, seen.counted
 	p.program, p.broken = c.env.plan(ast.NewCheckedAST(tree, seen.types, seen.references), c.limits, p.counted)
 	return p, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/cel"
@@ -19,6 +20,7 @@ type Program struct {
 	broken       error
 	counted      bool
 	unresolved   []Name
+	details      []Name
 	messageLimit int
 	costLimit    uint64
 }
@@ -26,8 +28,8 @@ type Program struct {
 // Source is the expression without its delimiters.
 func (p *Program) Source() string { return p.source }
 
-// Names lists the names that resolve to nothing at the expression's site: worth a warning.
-func (p *Program) Names() []Name { return p.unresolved }
+// Names lists the names that resolve to nothing at the expression's site, and the reads below a failure's details that it does not guard: worth a warning.
+func (p *Program) Names() []Name { return slices.Concat(p.unresolved, p.details) }
 
 // Eval evaluates the expression and returns a value, which may share its parts with what the scope gave. The error is a *[Fault], or wraps [ErrInterrupted] when ctx ended
 // first; ctx is looked at only within loops of the expression.

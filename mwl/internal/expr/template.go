@@ -159,7 +159,7 @@ func (t *Template) Member(name string) *Template {
 	return nil
 }
 
-// Names lists the names in the field's expressions that resolve to nothing at their site.
+// Names lists the names in the field's expressions that resolve to nothing at their site, or may.
 func (t *Template) Names() []Warning {
 	var out []Warning
 	t.names(nil, &out)
@@ -168,7 +168,7 @@ func (t *Template) Names() []Warning {
 
 func (t *Template) names(at *place, out *[]Warning) {
 	if t.program != nil {
-		for _, n := range t.program.unresolved {
+		for _, n := range t.program.Names() {
 			if len(*out) < maxFindings {
 				*out = append(*out, Warning{Pointer: at.pointer(), Name: n})
 			}

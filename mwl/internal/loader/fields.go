@@ -32,6 +32,9 @@ func (l *loader) survey(n *strictjson.Node) {
 		} else if expressionShape(n) {
 			l.warn(n, "let one pair of {{ }} span the whole string, or write it otherwise if it is text",
 				"the string begins with {{ and ends with }}, but is no expression: it is used as it is written")
+		} else if _, inside, ok := strings.Cut(n.Text, "{{"); ok && strings.Contains(inside, "}}") {
+			l.warn(n, "write one expression for the whole string, such as {{ 'Order ' + string(vars.id) }}, or leave it if it is text",
+				"{{ }} inside text is not evaluated: the string is used as it is written")
 		}
 	case strictjson.Number:
 		if !n.Exact {
@@ -55,16 +58,50 @@ func (l *loader) compile(n *strictjson.Node, value any, roots expr.Root) definit
 	template, problems := l.options.Compiler.Template(value, roots)
 	for _, p := range problems {
 		at := n.At(p.Pointer)
-		l.problems.add(at, at.TextOffset(p.Err.Offset), "", "the expression cannot be read: %s", p.Err.Text)
+		remedy := ""
+		if name, reserved := strings.CutPrefix(strings.TrimSpace(p.Err.Text), "reserved identifier: "); reserved {
+			remedy = l.meantRoot(name, roots)
+		}
+		l.problems.add(at, at.TextOffset(p.Err.Offset), remedy, "the expression cannot be read: %s", p.Err.Text)
 	}
 	if template == nil {
 		return definition.Field{}
 	}
 	for _, w := range template.Names() {
 		at := n.At(w.Pointer)
-		l.warnings.add(at, at.TextOffset(w.Name.Offset), "", "%s", w.Name.Message)
+		remedy := w.Name.Remedy
+		if remedy == "" && !w.Name.Function {
+			remedy = l.meantRoot(w.Name.Name, roots)
+		}
+		l.warnings.add(at, at.TextOffset(w.Name.Offset), remedy, "%s", w.Name.Message)
 	}
 	return definition.Field{Pointer: l.pointer(n), Template: template}
+}
+
+// otherRoots are what other languages, and authors in a hurry, call a root or
+// one of its members.
+var otherRoots = []struct {
+	name, meant string
+	root        expr.Root
+}{
+	{"variables", "vars", expr.Vars}, {"params", "vars", expr.Vars}, {"parameters", "vars", expr.Vars}, {"args", "vars", expr.Vars},
+	{"context", "execution", expr.Execution}, {"error", "failure", expr.Failure},
+	{"item", "call.input", expr.Call}, {"index", "call.index", expr.Call},
+	{"input", "step.input", expr.Step}, {"input", "frame.input", expr.Frame},
+	{"result", "call.result", expr.Call}, {"result", "middleware.result", expr.Middleware}, {"result", "step.result", expr.Step},
+}
+
+// meantRoot says which root was meant by a name; "" if that is not clear.
+func (l *loader) meantRoot(name string, roots expr.Root) string {
+	for _, other := range otherRoots {
+		if strings.EqualFold(other.name, name) && roots&other.root != 0 {
+			return fmt.Sprintf("did you mean %q?", other.meant)
+		}
+	}
+	if closest, ok := l.effort.closest(name, strings.Split(roots.String(), ", ")); ok {
+		return fmt.Sprintf("did you mean %q?", closest)
+	}
+	return ""
 }
 
 // textField is field for a value that is written as a string.

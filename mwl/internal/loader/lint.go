@@ -5,8 +5,9 @@ import (
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
 )
 
-// lint warns of what a valid definition likely does not mean. It runs only when
-// there are no problems, so that the tree is whole.
+// lint warns of what a valid definition likely does not mean, and judges literal
+// arguments. It runs only when there are no other problems, so that the tree is
+// whole.
 func (l *loader) lint() {
 	for _, f := range l.flows {
 		l.lintFlow(f)
@@ -21,6 +22,7 @@ func (l *loader) lint() {
 		l.lintStack(s)
 	}
 	l.lintReruns()
+	l.lintExhausted()
 }
 
 func (l *loader) lintFlow(f *flowSite) {

@@ -107,7 +107,15 @@ func declaredCodes(s *definition.Step) (codes []string, known bool) {
 	// Every provider can end in the error of its prefix.
 	codes = append(codes, "Provider.Call."+s.Call.Provider.CodePrefix+".Error")
 	codes = append(append(codes, s.Call.Provider.Failures.Closed...), s.Call.Provider.Failures.Open...)
-	for _, e := range s.Middleware {
+	emitted, known := stackCodes(s.Middleware)
+	codes = append(codes, emitted...)
+	return codes, known && !slices.Contains(codes, "*")
+}
+
+// stackCodes are the codes, System apart, that middleware entries emit themselves.
+// They are known if the entries can emit no others.
+func stackCodes(entries []*definition.Entry) (codes []string, known bool) {
+	for _, e := range entries {
 		codes = append(codes, "Provider.Middleware."+e.Contract.CodePrefix+".Error")
 		codes = append(append(codes, e.Contract.Failures.Closed...), e.Contract.Failures.Open...)
 		for _, b := range e.Blocks {
@@ -124,5 +132,5 @@ func declaredCodes(s *definition.Step) (codes []string, known bool) {
 			codes = append(codes, code)
 		}
 	}
-	return codes, !slices.Contains(codes, "*")
+	return codes, true
 }

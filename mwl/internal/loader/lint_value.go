@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 
 const atRunTime = "so that it fails with " + definition.CodeParameterValidationFailed
 
-// lintCall warns of literal arguments that the target does not take.
+// lintCall reports literal arguments that the target does not take.
 func (l *loader) lintCall(c *callSite) {
 	var parameters *schema.Schema
 	if c.target != nil {
@@ -38,7 +39,7 @@ func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *d
 	l.lintWith(at, at.At("/with"), e.Contract.Phases[phase].Parameters, structural)
 }
 
-// lintWith warns of arguments that the parameters do not allow. The node of with
+// lintWith reports arguments that the parameters do not allow. The node of with
 // is nil if it is not written. Of arguments that are computed only the names are
 // judged.
 func (l *loader) lintWith(at, with *strictjson.Node, parameters *schema.Schema, arguments map[string]any) {
@@ -78,8 +79,35 @@ func (l *loader) lintWith(at, with *strictjson.Node, parameters *schema.Schema, 
 		if dependsOn(computed, path, keyword) {
 			continue
 		}
-		l.warn(place, message, "an argument is not valid, %s", atRunTime)
+		if keyword, ok := strings.CutSuffix(keyword, "/additionalProperties"); ok {
+			if remedy := l.meantArgument(place, parameters.Properties(keyword)); remedy != "" {
+				message = remedy
+			}
+		}
+		l.argument(place, message, "an argument is not valid, %s", atRunTime)
 	}
+}
+
+// meantArgument says which arguments were meant by those of the object that are
+// not among the declared ones; "" if that is not clear for any of them.
+func (l *loader) meantArgument(n *strictjson.Node, declared []string) string {
+	var remedies []string
+	meant := false
+	for _, m := range n.Members {
+		if slices.Contains(declared, m.Name) {
+			continue
+		}
+		free := slices.DeleteFunc(slices.Clone(declared), func(name string) bool { return n.Member(name) != nil })
+		remedy := "remove it"
+		if closest, ok := l.effort.closest(m.Name, free); ok {
+			remedy, meant = fmt.Sprintf("did you mean %q?", closest), true
+		}
+		remedies = append(remedies, fmt.Sprintf("%q is not declared: %s", clip(m.Name, 60), remedy))
+	}
+	if !meant {
+		return ""
+	}
+	return strings.Join(remedies, "; ")
 }
 
 // hasExpression reports whether any string of a value is an expression.
@@ -108,14 +136,14 @@ func dependsOn(computed map[string]bool, path, keyword string) bool {
 	return slices.Contains(slices.Collect(maps.Values(computed)), true) && keyword != "/required" && keyword != "/additionalProperties"
 }
 
-// lintDuration warns of a literal that is no duration.
+// lintDuration reports a literal that is no duration.
 func (l *loader) lintDuration(f definition.Field, n *strictjson.Node) {
 	text, ok := literalText(f)
 	if !ok {
 		return
 	}
 	if _, err := temporal.ParseDuration(text); err != nil {
-		l.warn(n, err.Error(), "for is no duration, %s", atRunTime)
+		l.argument(n, err.Error(), "for is no duration, %s", atRunTime)
 	}
 }
 
@@ -125,7 +153,7 @@ func (l *loader) lintInstant(f definition.Field, n *strictjson.Node) {
 		return
 	}
 	if _, err := temporal.ParseInstant(text); err != nil {
-		l.warn(n, err.Error(), "until is no timestamp, %s", atRunTime)
+		l.argument(n, err.Error(), "until is no timestamp, %s", atRunTime)
 	}
 }
 

@@ -25,6 +25,9 @@ type Options struct {
 	MaxFlowNesting int
 	// MaxSteps and MaxExpressions count those of the whole document.
 	MaxSteps, MaxExpressions int
+	// DeferArgumentErrors makes literal arguments that are not valid a warning, as the
+	// language has it. Otherwise they are problems.
+	DeferArgumentErrors bool
 	// MaxProblems is how many problems, and how many warnings, are returned.
 	MaxProblems int
 }
@@ -45,6 +48,9 @@ func Load(source []byte, o Options) (root *definition.Root, problems []definitio
 		return nil, problems, more
 	}
 	l.lint()
+	if problems, more = l.problems.list(document, nil, o.MaxProblems); len(problems) > 0 {
+		return nil, problems, more
+	}
 	warnings, _ := l.warnings.list(document, nil, o.MaxProblems)
 	return &definition.Root{Flow: flow.flow, Source: source, Warnings: warnings}, nil, 0
 }

@@ -74,6 +74,15 @@ func (l *loader) refuse(n *strictjson.Node, remedy, format string, args ...any) 
 	}
 }
 
+// argument records a literal argument that fails at run time.
+func (l *loader) argument(n *strictjson.Node, remedy, format string, args ...any) {
+	if l.options.DeferArgumentErrors {
+		l.warn(n, remedy, format, args...)
+		return
+	}
+	l.refuse(n, remedy, format, args...)
+}
+
 // warn records what is likely a mistake.
 func (l *loader) warn(n *strictjson.Node, remedy, format string, args ...any) {
 	if !l.shapeOnly {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/value"
 )
@@ -30,7 +31,7 @@ func inspect(s any, pointer string) *Error {
 	if format, ok := object["format"].(string); ok && !isKnown(format) {
 		return &Error{
 			Pointer: pointer + "/format",
-			Text:    fmt.Sprintf("the format %q is unknown, and a format that cannot be checked would pass everything: use \"pattern\", or say it in \"description\"", format),
+			Text:    fmt.Sprintf("the format %q is unknown, and a format that cannot be checked would pass everything: use \"pattern\", or one of %s", format, strings.Join(known, ", ")),
 		}
 	}
 	for _, keyword := range schemaKeywords {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -20,6 +21,7 @@ const Dialect = "https://json-schema.org/draft/2020-12/schema"
 // Schema is a compiled parameter schema. It is immutable and safe for concurrent use.
 type Schema struct {
 	compiled *jsonschema.Schema
+	source   map[string]any
 	defaults map[string]any
 }
 
@@ -74,7 +76,7 @@ func Compile(doc any) (*Schema, error) {
 	if err != nil {
 		return nil, compileError(err)
 	}
-	return &Schema{compiled: compiled, defaults: defaultsOf(object)}, nil
+	return &Schema{compiled: compiled, source: object, defaults: defaultsOf(object)}, nil
 }
 
 func defaultsOf(object map[string]any) map[string]any {
@@ -105,6 +107,13 @@ func (s *Schema) Validate(args map[string]any) *Violation {
 		return &Violation{violations: []unit{{text: err.Error(), value: args}}}
 	}
 	return nil
+}
+
+// Properties returns the names that the object schema at a pointer into the schema declares, sorted.
+func (s *Schema) Properties(pointer string) []string {
+	at, _ := lookup(s.source, pointer).(map[string]any)
+	properties, _ := at["properties"].(map[string]any)
+	return slices.Sorted(maps.Keys(properties))
 }
 
 // Defaults returns the defaults of the parameters that have one. It is shared: nobody may write to it.
