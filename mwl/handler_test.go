@@ -46,9 +46,6 @@ func open(t *testing.T, model *storetest.Model) eventbus.Store {
 	return store
 }
 
-// noRetries is a subscription that makes one attempt.
-var noRetries = eventbus.Retry(eventbus.MaxRetries(0))
-
 // letters are the dead letters, newest first.
 func letters(t *testing.T, bus *eventbus.Bus) []eventbus.DeadLetter {
 	t.Helper()
