@@ -84,11 +84,19 @@ var otherRoots = []struct {
 	name, meant string
 	root        expr.Root
 }{
-	{"variables", "vars", expr.Vars}, {"params", "vars", expr.Vars}, {"parameters", "vars", expr.Vars}, {"args", "vars", expr.Vars},
-	{"context", "execution", expr.Execution}, {"error", "failure", expr.Failure},
-	{"item", "call.input", expr.Call}, {"index", "call.index", expr.Call},
-	{"input", "step.input", expr.Step}, {"input", "frame.input", expr.Frame},
-	{"result", "call.result", expr.Call}, {"result", "middleware.result", expr.Middleware}, {"result", "step.result", expr.Step},
+	{"variables", "vars", expr.Vars},
+	{"params", "vars", expr.Vars},
+	{"parameters", "vars", expr.Vars},
+	{"args", "vars", expr.Vars},
+	{"context", "execution", expr.Execution},
+	{"error", "failure", expr.Failure},
+	{"item", "call.input", expr.Call},
+	{"index", "call.index", expr.Call},
+	{"input", "step.input", expr.Step},
+	{"input", "frame.input", expr.Frame},
+	{"result", "call.result", expr.Call},
+	{"result", "middleware.result", expr.Middleware},
+	{"result", "step.result", expr.Step},
 }
 
 // meantRoot says which root was meant by a name; "" if that is not clear.
