@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus/mwl"
+	"github.com/surebus/eventbus/mwl/conformance"
 )
 
 // FuzzExecute runs definitions that are made of the input's bytes, in virtual time
@@ -46,7 +47,7 @@ func FuzzExecute(f *testing.F) {
 			require.NoError(t, err)
 			var read any
 			require.NoError(t, json.Unmarshal(written, &read))
-			require.NoError(t, wellFormed(read), "%s gives %s", source, written)
+			require.NoError(t, conformance.WellFormed(read), "%s gives %s", source, written)
 		})
 	})
 }

@@ -1,216 +1,22 @@
-package mwl_test
+package conformance
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/surebus/eventbus/mwl"
 )
 
-// A conformanceCase is one directory of a corpus: a definition and the scenarios
-// that execute it.
-type conformanceCase struct {
-	name       string
-	definition []byte
-	scenarios  []scenario
-	malformed  error // why it cannot be run
-}
-
-type scenario struct {
-	name      string
-	input     any
-	arguments map[string]any // nil: none
-	expected  any
-}
-
-// The profiles that this implementation claims: all there are.
-var profiles = []string{
-	"https://mwl.dev/v0.1/conformance/core",
-	"https://mwl.dev/v0.1/conformance/expressions/cel",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/strings",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/lists",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/sets",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/encoders",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/math",
-}
-
-var scenarioName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
-
-// readCorpus reads every case of the directory. A case that is malformed is among
-// them, with the reason.
-func readCorpus(dir string) ([]conformanceCase, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("the corpus cannot be read: %w", err)
-	}
-	var corpus []conformanceCase
-	for _, entry := range entries {
-		path := filepath.Join(dir, entry.Name())
-		info, err := os.Stat(path)
-		if err != nil {
-			return nil, fmt.Errorf("the corpus cannot be read: %w", err)
-		}
-		if !info.IsDir() {
-			continue
-		}
-		c := conformanceCase{name: entry.Name()}
-		c.malformed = c.read(path)
-		corpus = append(corpus, c)
-	}
-	if len(corpus) == 0 {
-		return nil, fmt.Errorf("there is no case in %s", dir)
-	}
-	return corpus, nil
-}
-
-func (c *conformanceCase) read(dir string) error {
-	var meta struct {
-		Description *string   `json:"description"`
-		Profiles    *[]string `json:"profiles"`
-		Marks       *[]string `json:"marks"`
-		Scenarios   map[string]struct {
-			Description *string `json:"description"`
-		} `json:"scenarios"`
-	}
-	if err := readStrict(filepath.Join(dir, "case.json"), &meta); err != nil {
-		return err
-	}
-	switch {
-	case meta.Description == nil || *meta.Description == "":
-		return errors.New("case.json: there is no description")
-	case meta.Profiles == nil || !slices.Contains(*meta.Profiles, profiles[0]):
-		return fmt.Errorf("case.json: profiles must have %s", profiles[0])
-	case meta.Marks == nil:
-		return errors.New("case.json: there are no marks")
-	case len(meta.Scenarios) == 0:
-		return errors.New("case.json: there is no scenario")
-	}
-	for i, profile := range *meta.Profiles {
-		if !slices.Contains(profiles, profile) || slices.Contains((*meta.Profiles)[:i], profile) {
-			return fmt.Errorf("case.json: the profile %q is unknown or repeated", profile)
-		}
-	}
-	if marks := *meta.Marks; len(marks) > 1 || len(marks) == 1 && marks[0] != "temporal" {
-		return fmt.Errorf("case.json: marks are %q, only temporal is known", marks)
-	}
-	var err error
-	if c.definition, err = os.ReadFile(filepath.Join(dir, "definition.json")); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(dir, "scenarios"))
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		name := entry.Name()
-		if _, ok := meta.Scenarios[name]; !ok {
-			return fmt.Errorf("scenarios/%s is not declared in case.json", name)
-		}
-	}
-	for name := range meta.Scenarios {
-		if !scenarioName.MatchString(name) {
-			return fmt.Errorf("case.json: %q is no name for a scenario", name)
-		}
-		s, err := readScenario(filepath.Join(dir, "scenarios", name))
-		if err != nil {
-			return fmt.Errorf("scenario %s: %w", name, err)
-		}
-		s.name = name
-		c.scenarios = append(c.scenarios, s)
-	}
-	slices.SortFunc(c.scenarios, func(a, b scenario) int { return bytes.Compare([]byte(a.name), []byte(b.name)) })
-	return nil
-}
-
-func readScenario(dir string) (scenario, error) {
-	var s scenario
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return s, err
-	}
-	for _, entry := range entries {
-		switch entry.Name() {
-		case "input.json", "arguments.json", "expected-result.json":
-		default:
-			return s, fmt.Errorf("%s has no place in a scenario", entry.Name())
-		}
-	}
-	if err := readStrict(filepath.Join(dir, "input.json"), &s.input); err != nil {
-		return s, err
-	}
-	err = readStrict(filepath.Join(dir, "arguments.json"), &s.arguments)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return s, err
-	case s.arguments == nil:
-		return s, errors.New("arguments.json: it must be an object")
-	}
-	if err := readStrict(filepath.Join(dir, "expected-result.json"), &s.expected); err != nil {
-		return s, err
-	}
-	return s, expectable(s.expected)
-}
-
-// expectable says whether the value is a Result to compare with.
-func expectable(expected any) error {
-	o := object(expected)
-	kind, ok := o["type"].(string)
-	if !ok {
-		return errors.New("expected-result.json: it is no Result")
-	}
-	bare := make(map[string]any, len(o))
-	for name, value := range o {
-		// A null there asserts absence.
-		if value != nil || kind == mwl.TypeSuccess || name != "previous" && name != "retryable" {
-			bare[name] = value
-		}
-	}
-	previous := bare["previous"]
-	delete(bare, "previous")
-	if err := wellFormed(bare); err != nil {
-		return fmt.Errorf("expected-result.json: %w", err)
-	}
-	if previous != nil {
-		return expectable(previous)
-	}
-	return nil
-}
-
-func readStrict(path string, into any) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Base(path), err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: there is more after the value", filepath.Base(path))
-	}
-	return nil
-}
-
 // A corpus that cannot be run must not pass for one that has been.
-func TestConformanceCorpusRefused(t *testing.T) {
-	_, err := readCorpus(filepath.Join(t.TempDir(), "none"))
+func TestRead_RefusesWhatCannotBeRun(t *testing.T) {
+	_, err := Read(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = readCorpus(t.TempDir())
+	_, err = Read(t.TempDir())
 	require.ErrorContains(t, err, "no case")
-	_, err = readCorpus("corpus_test.go")
+	_, err = Read("corpus.go")
 	require.ErrorContains(t, err, "cannot be read")
 
 	const core = `"profiles": ["https://mwl.dev/v0.1/conformance/core"]`
@@ -259,20 +65,20 @@ func TestConformanceCorpusRefused(t *testing.T) {
 			if _, ok := whole[test.file]; !ok && test.file != "" {
 				write(t, filepath.Join(dir, "case", test.file), test.content)
 			}
-			corpus, err := readCorpus(dir)
+			corpus, err := Read(dir)
 			require.NoError(t, err)
 			require.Len(t, corpus, 1)
 			if test.reason == "" {
-				require.NoError(t, corpus[0].malformed)
-				require.Len(t, corpus[0].scenarios, 1)
+				require.NoError(t, corpus[0].Malformed)
+				require.Len(t, corpus[0].Scenarios, 1)
 				return
 			}
-			require.ErrorContains(t, corpus[0].malformed, test.reason)
+			require.ErrorContains(t, corpus[0].Malformed, test.reason)
 		})
 	}
 }
 
-func TestConformanceComparison(t *testing.T) {
+func TestMatches(t *testing.T) {
 	for _, test := range []struct {
 		name, expected, actual string
 		same                   bool
@@ -297,7 +103,7 @@ func TestConformanceComparison(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(test.expected), &expected))
 			require.NoError(t, json.Unmarshal([]byte(test.actual), &actual))
 			require.NoError(t, expectable(expected))
-			require.NoError(t, wellFormed(actual))
+			require.NoError(t, WellFormed(actual))
 			require.Equal(t, test.same, matches(expected, actual) == nil)
 		})
 	}

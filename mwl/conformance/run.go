@@ -1,0 +1,142 @@
+package conformance
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/benbjohnson/clock"
+
+	"github.com/surebus/eventbus/mwl"
+)
+
+// Outcome is how one scenario ended.
+type Outcome struct {
+	Scenario string
+	// Err says how the Result differs from the expected one; nil if it does not.
+	Err error
+}
+
+// Run executes the scenarios of the case, one after another. Hours of Sleep take no
+// time: the clock is virtual, and advances to the next timer when an execution is idle.
+// The error is that of a case that is malformed or does not load. When ctx is done,
+// running scenarios are cancelled, and Run returns the error of ctx.
+//
+// The definition is loaded with [mwl.DeferArgumentErrors], as the language's text says.
+// The options come after that.
+func (c *Case) Run(ctx context.Context, options ...mwl.LoadOption) ([]Outcome, error) {
+	if c.Malformed != nil {
+		return nil, c.Malformed
+	}
+	var outcomes []Outcome
+	for _, s := range c.Scenarios {
+		virtual := newClock()
+		def, err := mwl.Load(c.Definition, append([]mwl.LoadOption{mwl.DeferArgumentErrors(), mwl.WithClock(virtual)}, options...)...)
+		if err != nil {
+			virtual.stop()
+			return nil, err
+		}
+		var arguments []mwl.ExecuteOption
+		if s.Arguments != nil {
+			arguments = append(arguments, mwl.WithArguments(s.Arguments))
+		}
+		result := def.Execute(ctx, s.Input, arguments...)
+		virtual.stop()
+		if err := ctx.Err(); err != nil {
+			return outcomes, err
+		}
+		outcomes = append(outcomes, Outcome{s.Name, s.Check(result)})
+	}
+	return outcomes, nil
+}
+
+// idleClock is a clock that advances to its next timer when nobody has used it for a
+// while. It suits executions that only compute and wait.
+type idleClock struct {
+	*clock.Mock
+	uses atomic.Int64
+	quit chan struct{}
+	done sync.WaitGroup
+
+	mu  sync.Mutex
+	due []time.Time // of all timers; those that were stopped stay, and do no harm
+}
+
+func newClock() *idleClock {
+	c := &idleClock{Mock: clock.NewMock(), quit: make(chan struct{})}
+	c.Set(time.Now())
+	c.done.Go(c.advance)
+	return c
+}
+
+func (c *idleClock) stop() {
+	close(c.quit)
+	c.done.Wait()
+}
+
+// Now returns the virtual time.
+func (c *idleClock) Now() time.Time {
+	c.uses.Add(1)
+	return c.Mock.Now()
+}
+
+// Timer returns a timer in virtual time.
+func (c *idleClock) Timer(d time.Duration) *clock.Timer {
+	t := c.Mock.Timer(d)
+	c.note(d)
+	return t
+}
+
+// AfterFunc calls f in virtual time.
+func (c *idleClock) AfterFunc(d time.Duration, f func()) *clock.Timer {
+	t := c.Mock.AfterFunc(d, f)
+	c.note(d)
+	return t
+}
+
+func (c *idleClock) note(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.due = append(c.due, c.Mock.Now().Add(d))
+	c.uses.Add(1)
+}
+
+// idleLooks is how many milliseconds in a row the clock is not used before it advances.
+const idleLooks = 4
+
+func (c *idleClock) advance() {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for last, looks := int64(-1), 0; ; {
+		select {
+		case <-c.quit:
+			return
+		case <-tick.C:
+		}
+		if uses := c.uses.Load(); uses != last {
+			last, looks = uses, 0
+			continue
+		}
+		if looks++; looks < idleLooks {
+			continue
+		}
+		looks = 0
+		if next, ok := c.next(); ok {
+			c.Set(next)
+		}
+	}
+}
+
+// next returns the earliest instant at which a timer may fire.
+func (c *idleClock) next() (next time.Time, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.Mock.Now()
+	for _, due := range c.due {
+		if due.After(now) && (!ok || due.Before(next)) {
+			next, ok = due, true
+		}
+	}
+	return next, ok
+}
