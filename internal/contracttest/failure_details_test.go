@@ -91,7 +91,7 @@ func TestF5_DetailsSurviveACrashAndAnExport(t *testing.T) {
 		require.NoError(t, again.Start(t.Context()))
 		time.Sleep(time.Hour)
 		l := oneLetter(t, again)
-		require.Equal(t, `{"code":"A"}`, string(l.Failures[0].Details))
+		require.JSONEq(t, `{"code":"A"}`, string(l.Failures[0].Details))
 		require.Empty(t, l.Failures[1].Details)
 
 		var lines bytes.Buffer
@@ -107,7 +107,7 @@ func TestF5_DetailsSurviveACrashAndAnExport(t *testing.T) {
 		require.NoError(t, other.DLQ().Purge(t.Context(), l.ID))
 		_, err = other.DLQ().Import(t.Context(), &lines)
 		require.NoError(t, err)
-		require.Equal(t, `{"code":"A"}`, string(oneLetter(t, other).Failures[0].Details))
+		require.JSONEq(t, `{"code":"A"}`, string(oneLetter(t, other).Failures[0].Details))
 		shutdown(t, other)
 	})
 }
