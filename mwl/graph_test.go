@@ -1,0 +1,102 @@
+package mwl_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/mwl"
+)
+
+func TestGraph_StepsEdgesAndFlows(t *testing.T) {
+	def := load(t, `
+		"middleware": [{$FINALLY, "onAlways": {"with": {"call": {"flow": "tidy"}}}}],
+		"entrypoint": "ask",
+		"flows": {"tidy": {"entrypoint": "end", "steps": {"end": {"action": "Return"}}}},
+		"steps": {
+			"ask": {"action": "Call", "call": {$MOCK},
+				"middleware": [{$RETRY, "onEntry": {"with": {"policies": [{"match": {"retryable": true}, "attempts": 2}]}}}],
+				"catch": [{"match": {"codes": ["A.B", "A.C"], "types": ["timeout"], "retryable": false}, "next": "many"}, {"match": {"types": ["error"]}, "next": "lost"}],
+				"next": "choose"},
+			"choose": {"action": "Match", "cases": [{"when": "{{ step.input == 1.0 }}", "next": "many"}], "default": {"next": "done"}},
+			"many": {"action": "Gather", "calls": [{"flow": "tidy"}, {$MOCK}], "next": "done"},
+			"lost": {"action": "Raise"},
+			"apart": {"action": "Pass", "next": "done"},
+			"done": {"action": "Return"}
+		}`, nil)
+	const mock, retry, finally = "mwl:provider.call/mwl/mock/v1", "mwl:provider.middleware/mwl/retry/v1", "mwl:provider.middleware/mwl/finally/v1"
+	require.Equal(t, mwl.Graph{Flows: []mwl.GraphFlow{
+		{
+			Middleware: []string{finally}, Entrypoint: "ask",
+			Steps: []mwl.GraphStep{
+				{
+					Name: "ask", Action: "Call", Pointer: "/steps/ask", Middleware: []string{retry}, Calls: []mwl.GraphCall{{Provider: mock, Flow: -1}},
+					Edges: []mwl.GraphEdge{
+						{To: "choose", Kind: mwl.EdgeNext},
+						{To: "many", Kind: mwl.EdgeCatch, Label: "A.B, A.C; type timeout; retryable false"},
+						{To: "lost", Kind: mwl.EdgeCatch, Label: "type error"},
+					},
+				},
+				{
+					Name: "choose", Action: "Match", Pointer: "/steps/choose",
+					Edges: []mwl.GraphEdge{{To: "many", Kind: mwl.EdgeCase, Label: "step.input == 1.0"}, {To: "done", Kind: mwl.EdgeDefault}},
+				},
+				{
+					Name: "many", Action: "Gather", Pointer: "/steps/many", Calls: []mwl.GraphCall{{Flow: 1}, {Provider: mock, Flow: -1}},
+					Edges: []mwl.GraphEdge{{To: "done", Kind: mwl.EdgeNext}},
+				},
+				{Name: "lost", Action: "Raise", Pointer: "/steps/lost"},
+				{Name: "done", Action: "Return", Pointer: "/steps/done"},
+				{Name: "apart", Action: "Pass", Pointer: "/steps/apart", Edges: []mwl.GraphEdge{{To: "done", Kind: mwl.EdgeNext}}},
+			},
+		},
+		{Name: "tidy", Pointer: "/flows/tidy", Entrypoint: "end", Steps: []mwl.GraphStep{{Name: "end", Action: "Return", Pointer: "/flows/tidy/steps/end"}}},
+	}}, def.Graph())
+}
+
+// Text of a definition cannot leave its label.
+func TestGraph_EscapesNames(t *testing.T) {
+	def := load(t, `"entrypoint": "a\"] --> b\n%%{init}%% <script>alert(1)</script>; & \u001b[31m",
+		"steps": {"a\"] --> b\n%%{init}%% <script>alert(1)</script>; & \u001b[31m": {"action": "Return"}}`, nil)
+	mermaid, dot := def.Graph().Mermaid(), def.Graph().DOT()
+	require.Equal(t, 3, strings.Count(mermaid, "\n")-1, mermaid)
+	for _, forbidden := range []string{"<script", "%%", "\x1b", `a"`} {
+		require.NotContains(t, mermaid, forbidden)
+	}
+	require.Contains(t, dot, `a\"] --> b %%{init}%% <script>alert(1)</script>; &amp;  [31m`)
+	require.NotContains(t, dot, "\x1b")
+}
+
+// Every definition of the corpus has a graph whose edges end at its Steps.
+func TestGraph_OfTheCorpus(t *testing.T) {
+	files, err := filepath.Glob("testdata/conformance/*/definition.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		def, err := mwl.Load(source, mwl.DeferArgumentErrors())
+		require.NoError(t, err)
+		g := def.Graph()
+		for _, f := range g.Flows {
+			names := map[string]bool{}
+			for _, s := range f.Steps {
+				names[s.Name] = true
+			}
+			require.True(t, names[f.Entrypoint], file)
+			for _, s := range f.Steps {
+				for _, e := range s.Edges {
+					require.True(t, names[e.To], file)
+				}
+				for _, c := range s.Calls {
+					require.Equal(t, c.Provider == "", c.Flow >= 0 && c.Flow < len(g.Flows), file)
+				}
+			}
+		}
+		require.Equal(t, len(g.Flows), strings.Count(g.DOT(), "subgraph "), file)
+		require.Equal(t, len(g.Flows), strings.Count(g.Mermaid(), "subgraph "), file)
+	}
+}
