@@ -18,6 +18,8 @@ type callRun struct {
 	input, payload any
 	// index is the dispatch's place in its Gather, -1 elsewhere.
 	index int
+	// hired: the goroutine is a Gather's own, and a provider may end it.
+	hired bool
 	span  *span
 
 	enteredAt, dispatchedAt, exitedAt time.Time
@@ -46,7 +48,7 @@ func (f *frame) dispatch(ctx context.Context, call *definition.Call, outer roote
 // target evaluates the call's fields and runs its target. A fault of a field is
 // the call's Result, and then nothing settles.
 func (c *callRun) target(ctx context.Context) outcome {
-	if i := c.f.x.interrupted(ctx); i != nil {
+	if i := c.f.x.proceed(ctx); i != nil {
 		return i.unwound()
 	}
 	c.enteredAt = c.f.x.instant()
@@ -74,7 +76,8 @@ func (c *callRun) target(ctx context.Context) outcome {
 	var o outcome
 	if c.call.Flow != nil {
 		c.dispatchedAt = c.f.x.instant()
-		c.frame, o = c.f.x.run(ctx, c.call.Flow, c.payload, with, c.dispatchedAt)
+		c.frame, o = c.f.x.run(ctx, c.call.Flow, c.payload, with, c.dispatchedAt, c.f)
+		c.f.absorb(c.frame, c.armed())
 	} else {
 		if violation := c.call.Provider.Parameters.Validate(with); violation != nil {
 			return failed(violated(violation))
@@ -90,6 +93,22 @@ func (c *callRun) target(ctx context.Context) outcome {
 	return o
 }
 
+// armed reports whether the call has an arm, which reads what the target left.
+func (c *callRun) armed() bool {
+	return c.call.OnSuccessValue.Written() || len(c.call.OnSuccessAssign) > 0 || len(c.call.OnFailureAssign) > 0
+}
+
+// abandoned is the outcome of a provider that ended its goroutine.
+func (c *callRun) abandoned(ctx context.Context) outcome {
+	if i := c.f.x.interrupted(ctx); i != nil {
+		return i.unwound()
+	}
+	o := outcome{failure: newError(c.call.Provider.Implementation.(*goProvider).errorCode, errGoexit.Error())}
+	c.exitedAt, c.metadata = c.f.x.instant(), map[string]any{}
+	c.settled, c.result = true, o
+	return o
+}
+
 // provider runs a provider target. If the interruption comes before its Result,
 // that is dropped.
 func (c *callRun) provider(ctx context.Context, with map[string]any) outcome {
@@ -99,6 +118,8 @@ func (c *callRun) provider(ctx context.Context, with map[string]any) outcome {
 		o, c.metadata = implementation.call(ctx, c.f.x, with, c.payload)
 	case *goProvider:
 		o, c.metadata = implementation.call(ctx, c, with)
+		c.f.holdValue(o.reachable())
+		c.f.holdValue(c.metadata)
 	}
 	if i := c.f.x.interrupted(ctx); i != nil {
 		return i.unwound()

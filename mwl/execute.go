@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,7 +86,11 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 		span.end(failed(invalidInput))
 		return Result{Failure: invalidInput.export()}
 	}
-	_, o := x.run(x.ctx, d.root.Flow, in, arguments, x.now)
+	x.budget.evaluating = make(chan struct{}, 1)
+	end := x.limitTime()
+	_, o := x.run(x.ctx, d.root.Flow, in, arguments, x.now, nil)
+	end()
+	o = x.deliverable(o)
 	abandoned := x.cleaning.finish()
 	if o.failure != nil {
 		f := o.failure.export()
@@ -164,37 +167,14 @@ type execution struct {
 	ctx  context.Context
 	stop context.CancelCauseFunc
 
-	// runs counts Steps and re-runs; steps numbers the Steps.
-	runs, steps atomic.Int64
+	budget budget
+	// steps numbers the Steps.
+	steps atomic.Int64
 
 	mu       sync.Mutex
 	external *interruption
 
 	cleaning cleaning
-}
-
-// proceed counts a Step or a re-run, and reports what interrupts the scope.
-func (x *execution) proceed(ctx context.Context) *interruption {
-	if i := x.interrupted(ctx); i != nil {
-		return i
-	}
-	limit := int64(x.limits.StepRuns)
-	if limit <= 0 {
-		return nil
-	}
-	runs := x.runs.Add(1)
-	if runs <= limit {
-		return nil
-	}
-	reason := "the execution has made more than " + strconv.FormatInt(limit, 10) + " Steps and re-runs"
-	if i := x.cancel(reason); x.interrupted(ctx) != nil {
-		return i
-	}
-	// This is cleanup, which has as many again.
-	if runs > 2*limit {
-		x.abandonCleanup(reason + ", and its cleanup as many again")
-	}
-	return x.interrupted(ctx)
 }
 
 // instant reads the clock.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
@@ -28,23 +29,47 @@ type frame struct {
 	enteredAt, exitedAt time.Time
 	// result is set once the frame has completed.
 	result outcome
+
+	// outer is the frame whose call runs this one; nil for the root frame.
+	outer *frame
+	// depth is how many Flows and middleware entries enclose the frame, itself
+	// included; entries are its own established middleware entries.
+	depth   int
+	entries []*entryRun
+	// held is the memory that the frame is charged with, counted what it was at the
+	// last recount.
+	held    atomic.Int64
+	counted int64
 }
 
 // run runs a Flow in a new frame, which has completed when run returns.
-func (x *execution) run(ctx context.Context, flow *definition.Flow, input any, arguments map[string]any, at time.Time) (*frame, outcome) {
+func (x *execution) run(ctx context.Context, flow *definition.Flow, input any, arguments map[string]any, at time.Time, outer *frame) (*frame, outcome) {
 	ctx, span := x.beginFlow(ctx, flow, input, arguments)
-	f := &frame{x: x, flow: flow, input: input, enteredAt: at}
-	vars, violation := flow.Parameters.Bind(arguments)
-	if violation != nil {
-		f.vars = map[string]any{}
-		f.result = failed(violated(violation))
+	f := &frame{x: x, flow: flow, input: input, enteredAt: at, outer: outer, depth: 1}
+	if outer == nil {
+		f.holdValue(input)
+		f.holdValue(arguments)
 	} else {
-		f.vars = vars
-		f.result = f.wrap(ctx, flow.Middleware, f, nil, input, f.graph)
+		f.depth += outer.level()
 	}
+	f.result = f.complete(ctx, arguments)
 	f.exitedAt = x.instant()
 	span.end(f.result)
 	return f, f.result
+}
+
+// complete binds the arguments and runs the Flow.
+func (f *frame) complete(ctx context.Context, arguments map[string]any) outcome {
+	f.vars = map[string]any{}
+	if i := f.deepen(ctx); i != nil {
+		return i.unwound()
+	}
+	vars, violation := f.flow.Parameters.Bind(arguments)
+	if violation != nil {
+		return failed(violated(violation))
+	}
+	f.vars = vars
+	return f.wrap(ctx, f.flow.Middleware, f, nil, f.input, f.graph)
 }
 
 // violated is the failure of arguments that do not satisfy their schema.
@@ -58,6 +83,9 @@ func (f *frame) graph(ctx context.Context, input any) outcome {
 	step := f.flow.Entrypoint
 	for {
 		if i := f.x.proceed(ctx); i != nil {
+			return i.unwound()
+		}
+		if i := f.balance(ctx, input); i != nil {
 			return i.unwound()
 		}
 		s := &stepRun{f: f, step: step, input: input, number: f.x.steps.Add(1), enteredAt: f.x.instant()}
@@ -76,13 +104,21 @@ func (f *frame) eval(ctx context.Context, field definition.Field, scope expr.Sco
 	if literal, ok := field.Template.Literal(); ok {
 		return literal, nil
 	}
-	v, err := field.Template.Eval(ctx, scope)
-	if err != nil {
-		return nil, f.faulted(ctx, field, err)
+	if field.Template.Counted() {
+		f.x.budget.evaluating <- struct{}{}
+		defer func() { <-f.x.budget.evaluating }()
 	}
-	if i := f.x.measure(field.Pointer, v); i != nil {
+	v, used, err := field.Template.Eval(ctx, scope, f.x.valueLimit())
+	if errors.Is(err, expr.ErrTooLarge) {
+		unwound := f.x.tooLarge(field.Pointer).unwound()
+		return nil, &unwound
+	}
+	if i := f.evaluated(ctx, used); i != nil {
 		unwound := i.unwound()
 		return nil, &unwound
+	}
+	if err != nil {
+		return nil, f.faulted(ctx, field, err)
 	}
 	return v, nil
 }
@@ -96,14 +132,25 @@ func (x *execution) measure(pointer string, v any) *interruption {
 	default:
 		return nil
 	}
-	limit := x.limits.ValueBytes
-	if limit < 0 {
-		limit = math.MaxInt
-	}
-	if _, ok := value.Measure(v, limit, valueDepth); ok {
+	limit := x.valueLimit()
+	if _, ok := value.Measure(v, limit.Bytes, limit.Depth); ok {
 		return nil
 	}
-	return x.cancel(fmt.Sprintf("the value of %s takes more than %d bytes, or is nested deeper than %d", pointer, limit, valueDepth))
+	return x.tooLarge(pointer)
+}
+
+// valueLimit bounds one value.
+func (x *execution) valueLimit() expr.Limit {
+	limit := expr.Limit{Bytes: x.limits.ValueBytes, Depth: valueDepth}
+	if boundless(limit.Bytes) {
+		limit.Bytes = math.MaxInt
+	}
+	return limit
+}
+
+func (x *execution) tooLarge(pointer string) *interruption {
+	return x.cancel(fmt.Sprintf("the value of %s takes more than %d bytes (Limits.ValueBytes), or is nested deeper than %d; raise the limit, or make a smaller value",
+		pointer, x.limits.ValueBytes, valueDepth))
 }
 
 // valueDepth is how deep a value may be nested.
@@ -125,7 +172,15 @@ func (f *frame) holds(ctx context.Context, when definition.Field, scope expr.Sco
 	if !when.Written() {
 		return true, nil
 	}
-	holds, err := when.Template.Bool(ctx, scope)
+	if when.Template.Counted() {
+		f.x.budget.evaluating <- struct{}{}
+		defer func() { <-f.x.budget.evaluating }()
+	}
+	holds, used, err := when.Template.Bool(ctx, scope)
+	if i := f.evaluated(ctx, used); i != nil {
+		unwound := i.unwound()
+		return false, &unwound
+	}
 	if err != nil {
 		return false, f.faulted(ctx, when, err)
 	}

@@ -17,6 +17,12 @@ type gathering struct {
 	s          *stepRun
 	ctx        context.Context
 	dispatches []dispatch
+	// call and input are what a dispatch runs.
+	call  func(i int) *definition.Call
+	input func(i int) any
+	// concurrency is how many dispatches are active at once.
+	concurrency int
+	workers     sync.WaitGroup
 	// needed is how many must succeed; with wait, all run whatever happens.
 	needed int
 	wait   bool
@@ -24,16 +30,18 @@ type gathering struct {
 	imposed *interruption
 	stop    context.CancelCauseFunc
 
-	mu sync.Mutex // guards the following
-	// next is the first dispatch that has not started.
-	next              int
-	succeeded, failed int
-	decided           bool
+	mu sync.Mutex // guards the following, and the dispatches while they run
+	// Dispatches below started are or were active; those below next have a
+	// goroutine that runs them. working counts these goroutines.
+	next, started, working int
+	succeeded, failed      int
+	decided                bool
 }
 
 // dispatch is one of a Gather's.
 type dispatch struct {
-	callRun
+	// run is set once the dispatch runs, and no longer than something can read it.
+	run   *callRun
 	state dispatchState
 	// final is what the dispatch resolved to; its arm may change it.
 	final outcome
@@ -43,7 +51,7 @@ type dispatchState uint8
 
 const (
 	dispatchSkipped   dispatchState = iota // not started
-	dispatchActive                         // started, its Result not accepted
+	dispatchActive                         // its Result is not accepted yet
 	dispatchAccepted                       // its Result counts
 	dispatchCancelled                      // interrupted by the Gather
 )
@@ -86,7 +94,8 @@ func (s *stepRun) gathered(stop *outcome) *outcome {
 // enumerate makes the dispatches, none of which starts.
 func (s *stepRun) enumerate(ctx context.Context) (*gathering, *outcome) {
 	g := &gathering{s: s, wait: s.step.Gather.Wait}
-	count, template := len(s.step.Gather.Calls), func(i int) (*definition.Call, any) { return s.step.Gather.Calls[i], s.input }
+	g.call, g.input = func(i int) *definition.Call { return s.step.Gather.Calls[i] }, func(int) any { return s.input }
+	count := len(s.step.Gather.Calls)
 	if over := s.step.Gather.Over; over.Written() {
 		v, stop := s.f.eval(ctx, over, s)
 		if stop != nil {
@@ -96,7 +105,8 @@ func (s *stepRun) enumerate(ctx context.Context) (*gathering, *outcome) {
 		if !ok {
 			return nil, stopped(invalid(over, "an array", v))
 		}
-		count, template = len(elements), func(i int) (*definition.Call, any) { return s.step.Call, elements[i] }
+		g.call, g.input = func(int) *definition.Call { return s.step.Call }, func(i int) any { return elements[i] }
+		count = len(elements)
 	}
 	s.dispatches, s.enumerated = count, true
 	if limit := s.f.x.limits.FanOut; limit > 0 && count > limit {
@@ -104,10 +114,17 @@ func (s *stepRun) enumerate(ctx context.Context) (*gathering, *outcome) {
 			fmt.Sprintf("%s would make %d dispatches; the limit is %d", s.step.Pointer, count, limit),
 			map[string]any{"dispatches": float64(count), "limit": float64(limit)}, nil))
 	}
+	s.f.hold(dispatchBytes * count)
+	if i := s.f.afford(ctx); i != nil {
+		unwound := i.unwound()
+		return nil, &unwound
+	}
 	g.dispatches = make([]dispatch, count)
-	for i := range g.dispatches {
-		call, input := template(i)
-		g.dispatches[i].callRun = callRun{f: s.f, call: call, outer: s, step: s, input: input, index: i}
+	g.concurrency = count
+	for _, limit := range []int{s.step.Gather.Concurrency, s.f.x.limits.Concurrency} {
+		if !boundless(limit) {
+			g.concurrency = min(g.concurrency, limit)
+		}
 	}
 	return g, nil
 }
@@ -131,30 +148,18 @@ func (g *gathering) policy(ctx context.Context) *outcome {
 	return nil
 }
 
-// run runs the dispatches, each on a goroutine of its own while there are several,
-// and returns when all have resolved. What it returns is the teardown of the scope
-// around.
+// run runs the dispatches and returns when all have resolved. Its goroutine works
+// itself, so that a Gather makes progress when the execution has no goroutine left.
+// What run returns is the teardown of the scope around.
 func (g *gathering) run(ctx context.Context) *outcome {
 	g.imposed = &interruption{x: g.s.f.x, chain: newFailure(TypeCancellation, CodeGatherDispatchCancelled,
 		"the outcome of the fan-out was decided before this dispatch ended", nil, nil)}
 	g.ctx, g.stop = context.WithCancelCause(ctx)
 	defer g.stop(nil)
 	g.decide()
-
-	active := len(g.dispatches)
-	if limit := g.s.step.Gather.Concurrency; limit > 0 {
-		active = min(active, limit)
-	}
-	first := g.start(active)
-	var workers sync.WaitGroup
-	for i := range first {
-		if i == first-1 && first == 1 {
-			g.work(0)
-			break
-		}
-		workers.Go(func() { g.work(i) })
-	}
-	workers.Wait()
+	g.start()
+	g.work(false)
+	g.workers.Wait()
 
 	for i := range g.dispatches {
 		if o := &g.dispatches[i].final; o.unwinding != nil && o.unwinding != g.imposed {
@@ -184,48 +189,92 @@ func (g *gathering) torn() *outcome {
 	return torn
 }
 
-// start starts up to n dispatches at once and returns how many.
-func (g *gathering) start(n int) int {
+// start makes as many dispatches active as may be at once.
+func (g *gathering) start() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.decided && !g.wait {
-		return 0
+		return
 	}
-	for i := range n {
+	for i := range g.concurrency {
 		g.dispatches[i].state = dispatchActive
 	}
-	g.next = n
-	return n
+	g.started, g.working = g.concurrency, 1
 }
 
-// work runs a dispatch, and then those that are still to start.
-func (g *gathering) work(i int) {
+// work runs active dispatches until none is left. A hired goroutine belongs to the
+// Gather alone, so that it runs Go functions itself.
+func (g *gathering) work(hired bool) {
 	for {
-		d := &g.dispatches[i]
-		o := g.attempt(d)
-		g.mu.Lock()
-		g.settle(d, o)
-		more := g.next < len(g.dispatches) && (g.wait || !g.decided) && g.ctx.Err() == nil
-		if more {
-			i = g.next
-			g.next++
-			g.dispatches[i].state = dispatchActive
-		}
-		g.mu.Unlock()
-		d.span.end(d.final)
+		i, more := g.take()
 		if !more {
 			return
 		}
+		d := &g.dispatches[i]
+		g.attempt(d, i, hired)
 	}
 }
 
-func (g *gathering) attempt(d *dispatch) outcome {
-	if i := d.f.x.interrupted(g.ctx); i != nil {
-		return i.unwound()
+// take takes the next active dispatch, and hires a goroutine when there are others.
+func (g *gathering) take() (i int, more bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.next == g.started {
+		g.working--
+		return 0, false
 	}
-	ctx, span := d.begin(g.ctx)
-	d.span = span
-	return d.target(ctx)
+	i = g.next
+	g.next++
+	if g.next < g.started && g.working < g.concurrency && g.s.f.x.hire() {
+		g.working++
+		g.hire()
+	}
+	return i, true
+}
+
+func (g *gathering) hire() {
+	g.workers.Go(func() {
+		defer g.s.f.x.dismiss()
+		g.work(true)
+	})
+}
+
+// attempt runs a dispatch and settles it. If the provider ends a hired goroutine,
+// the dispatch fails and another goroutine takes its place.
+func (g *gathering) attempt(d *dispatch, i int, hired bool) {
+	x := g.s.f.x
+	c := &callRun{f: g.s.f, call: g.call(i), outer: g.s, step: g.s, input: g.input(i), index: i, hired: hired}
+	o, returned := outcome{}, false
+	defer func() {
+		if !returned {
+			o = c.abandoned(g.ctx)
+		}
+		g.mu.Lock()
+		if c.armed() {
+			d.run = c
+		}
+		g.settle(d, o)
+		if g.started < len(g.dispatches) && (g.wait || !g.decided) && g.ctx.Err() == nil {
+			g.dispatches[g.started].state = dispatchActive
+			g.started++
+		}
+		final := d.final
+		g.mu.Unlock()
+		c.span.end(final)
+		if !returned {
+			x.budget.goroutines.Add(1)
+			x.budget.live.Add(goroutineBytes)
+			g.hire()
+		}
+	}()
+	if interrupted := x.interrupted(g.ctx); interrupted != nil {
+		o, returned = interrupted.unwound(), true
+		return
+	}
+	ctx, span := c.begin(g.ctx)
+	c.span = span
+	o = c.target(ctx)
+	returned = true
 }
 
 // settle accepts the Result of a dispatch, unless it was interrupted before, and
@@ -286,15 +335,38 @@ func (g *gathering) decideLocked() {
 func (g *gathering) arms(ctx context.Context) *outcome {
 	for i := range g.dispatches {
 		d := &g.dispatches[i]
-		if d.state != dispatchAccepted || !d.settled {
+		if d.state != dispatchAccepted || d.run == nil || !d.run.settled {
 			continue
 		}
-		d.final = d.arm(ctx)
+		d.final = d.run.arm(ctx)
+		d.run = nil
 		if d.final.unwinding != nil {
 			return &d.final
 		}
+		if g.s.f.due() {
+			if i := g.s.f.balance(ctx, g.inFlight()...); i != nil {
+				unwound := i.unwound()
+				return &unwound
+			}
+		}
 	}
 	return nil
+}
+
+// inFlight are the values that the Gather holds while its arms run.
+func (g *gathering) inFlight() []any {
+	values := []any{g.s.input}
+	for i := range g.dispatches {
+		d := &g.dispatches[i]
+		values = append(values, d.final.reachable())
+		if c := d.run; c != nil {
+			values = append(values, c.input, c.payload, c.metadata)
+			if c.frame != nil {
+				values = append(values, c.frame.vars)
+			}
+		}
+	}
+	return values
 }
 
 // collect gives every dispatch's Result as a value.

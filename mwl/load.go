@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"time"
 
 	"github.com/benbjohnson/clock"
 
@@ -27,13 +26,21 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 			return nil, err
 		}
 	}
-	limits := d.settings.limits.orDefault()
+	initial := DefaultLimits()
+	if d.settings.untrusted {
+		initial = UntrustedLimits()
+	}
+	limits := d.settings.limits.or(initial)
 	d.settings.limits = limits
 	length := limits.ExpressionBytes
 	if length < 0 {
 		length = math.MaxInt
 	}
-	compiler, err := expr.NewCompiler(expr.Limits{Length: length})
+	cost := uint64(math.MaxUint64)
+	if limits.ExpressionCost > 0 {
+		cost = uint64(limits.ExpressionCost)
+	}
+	compiler, err := expr.NewCompiler(expr.Limits{Length: length, Cost: cost})
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +92,9 @@ type settings struct {
 	catalog *Catalog
 	clock   clock.Clock
 	limits  Limits
-	random  func() float64
+	// untrusted is [Untrusted].
+	untrusted bool
+	random    func() float64
 	// observers are those of [Definition.WithObserver].
 	observers []Observer
 	// deferArgumentErrors is [DeferArgumentErrors].
@@ -144,76 +153,4 @@ func WithRandom(random func() float64) LoadOption {
 		s.random = random
 		return nil
 	}
-}
-
-// WithLimits sets the limits. Without it they are [DefaultLimits].
-func WithLimits(limits Limits) LoadOption {
-	return func(s *settings) error {
-		s.limits = limits
-		return nil
-	}
-}
-
-// Limits bound what a definition, and one execution of it, may take. A limit of
-// zero is the default; a negative one is no limit.
-type Limits struct {
-	// DefinitionBytes, Depth (of nested JSON), FlowNesting, Steps, Expressions and
-	// ExpressionBytes (of one expression) bound the definition: what exceeds them
-	// does not load.
-	DefinitionBytes, Depth, FlowNesting, Steps, Expressions, ExpressionBytes int
-	// StepRuns bounds how many Steps and re-runs one execution makes, subflows
-	// included. What exceeds it is cancelled: System.Cancelled.
-	StepRuns int
-	// FanOut bounds the dispatches of one Gather. One that exceeds it fails before
-	// it dispatches anything, with Mwl.FanOutLimitExceeded.
-	FanOut int
-	// ValueBytes bounds a value that an execution makes, roughly as JSON, and the
-	// Results of a Gather. What exceeds it is cancelled.
-	ValueBytes int
-	// Cleanup is how long the cleanup of a cancelled execution may take, all of it
-	// together.
-	Cleanup time.Duration
-}
-
-// DefaultLimits are the limits that hold when nothing else is said.
-func DefaultLimits() Limits {
-	return Limits{
-		DefinitionBytes: 1 << 20,
-		Depth:           128,
-		FlowNesting:     16,
-		Steps:           2000,
-		Expressions:     5000,
-		ExpressionBytes: 8 << 10,
-		StepRuns:        100_000,
-		FanOut:          10_000,
-		ValueBytes:      16 << 20,
-		Cleanup:         30 * time.Second,
-	}
-}
-
-// orDefault has the defaults where the limits are zero.
-func (l Limits) orDefault() Limits {
-	d := DefaultLimits()
-	for _, limit := range []struct {
-		value   *int
-		initial int
-	}{
-		{&l.DefinitionBytes, d.DefinitionBytes},
-		{&l.Depth, d.Depth},
-		{&l.FlowNesting, d.FlowNesting},
-		{&l.Steps, d.Steps},
-		{&l.Expressions, d.Expressions},
-		{&l.ExpressionBytes, d.ExpressionBytes},
-		{&l.StepRuns, d.StepRuns},
-		{&l.FanOut, d.FanOut},
-		{&l.ValueBytes, d.ValueBytes},
-	} {
-		if *limit.value == 0 {
-			*limit.value = limit.initial
-		}
-	}
-	if l.Cleanup == 0 {
-		l.Cleanup = d.Cleanup
-	}
-	return l
 }

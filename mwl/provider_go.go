@@ -26,7 +26,11 @@ func (g *goProvider) call(ctx context.Context, c *callRun, with map[string]any) 
 		o        outcome
 		metadata = map[string]any{}
 	)
-	err := isolated(func() error {
+	run := isolated
+	if c.hired {
+		run = recovered
+	}
+	err := run(func() error {
 		if with != nil {
 			request.With, _ = value.Copy(with).(map[string]any)
 		}

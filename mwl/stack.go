@@ -45,6 +45,8 @@ type entryRun struct {
 	// snapshot are the variables right after onEntry.
 	snapshot map[string]any
 	bound    *bound
+	// inFlight is what rises while onAlways runs.
+	inFlight outcome
 }
 
 // actor is what a middleware does: its contract at work.
@@ -98,6 +100,11 @@ func (e *entryRun) phase(phase definition.Phase, rising *outcome) *phaseRun {
 func (e *entryRun) run(ctx context.Context) outcome {
 	x := e.f.x
 	if i := x.interrupted(ctx); i != nil {
+		return i.unwound()
+	}
+	e.f.entries = append(e.f.entries, e)
+	defer func() { e.f.entries = e.f.entries[:len(e.f.entries)-1] }()
+	if i := e.f.deepen(ctx); i != nil {
 		return i.unwound()
 	}
 	admitted, o, stop := e.enter(ctx)
@@ -177,12 +184,15 @@ func (e *entryRun) scope(ctx context.Context) outcome {
 		if i := e.wait(ctx, again.Delay); i != nil {
 			return i.unwound()
 		}
-		if i := x.proceed(ctx); i != nil {
+		if i := x.rerun(ctx); i != nil {
 			return i.unwound()
 		}
 		input = e.passed
 		if again.Feed {
 			input = emitted.value
+		}
+		if i := e.f.balance(ctx, input); i != nil {
+			return i.unwound()
 		}
 		if e.bound != nil {
 			e.bound.reopen(x)
@@ -239,6 +249,7 @@ func (p *phaseRun) ascend(ctx context.Context) (emitted outcome, again *RerunOpt
 func (e *entryRun) always(ctx context.Context, o outcome) outcome {
 	var stop *outcome
 	if !e.idle(definition.OnAlways) {
+		e.inFlight = o
 		p := e.phase(definition.OnAlways, &o)
 		cleanup, span := p.begin(e.f.x.cleanup())
 		if _, _, stop = p.act(cleanup); stop == nil {

@@ -100,6 +100,7 @@ func (s *stepRun) fail(ctx context.Context, stop *outcome) (*definition.Step, an
 	}
 	f := s.f
 	f.failure = stop.failure.superseding(f.failure)
+	f.holdFailure(f.failure)
 	if s.step.Action == definition.ActionCall && s.result == nil {
 		s.result = &outcome{failure: f.failure} // a fault before the call
 	}

@@ -53,7 +53,7 @@ func TestExpressions_TheEmbedding_LiteralsAreUsedAsWritten(t *testing.T) {
 		literal, ok := tmpl.Literal()
 		require.True(t, ok)
 		require.Equal(t, v, literal)
-		got, err := tmpl.Eval(context.Background(), vars())
+		got, err := fill(tmpl, vars())
 		require.NoError(t, err)
 		require.Equal(t, v, got)
 		require.False(t, tmpl.Whole())
@@ -66,7 +66,7 @@ func TestExpressions_TheProducedValue_KeepsItsType(t *testing.T) {
 	for name, want := range map[string]any{"null": nil, "number": 1.5, "string": "x", "boolean": false, "array": []any{1.0}, "object": object("a", 1.0)} {
 		tmpl, problems := compiler(t).Template(map[string]any{"ttl": "{{ vars['" + name + "'] }}"}, expr.Everywhere)
 		require.Empty(t, problems)
-		got, err := tmpl.Eval(context.Background(), s)
+		got, err := fill(tmpl, s)
 		require.NoError(t, err)
 		require.Equal(t, object("ttl", want), got)
 	}
@@ -83,14 +83,14 @@ func TestExpressions_ExpressionsInObjectAndArrayFields(t *testing.T) {
 	require.Empty(t, problems)
 	_, ok := tmpl.Literal()
 	require.False(t, ok)
-	got, err := tmpl.Eval(context.Background(), vars("collection", "modis", "tag", nil))
+	got, err := fill(tmpl, vars("collection", "modis", "tag", nil))
 	require.Nil(t, got)
 	var fault *expr.Fault
 	require.ErrorAs(t, err, &fault)
 	require.Equal(t, "/resources/tags/2/0", fault.Pointer)
 	require.Contains(t, fault.Error(), "/resources/tags/2/0")
 
-	got, err = tmpl.Eval(context.Background(), vars("collection", "modis", "tag", "x"))
+	got, err = fill(tmpl, vars("collection", "modis", "tag", "x"))
 	require.NoError(t, err)
 	require.Equal(t, object(
 		"method", "POST",
@@ -133,7 +133,7 @@ func TestTemplate_Bool(t *testing.T) {
 	} {
 		tmpl, problems := compiler(t).Template(tc.v, expr.Everywhere)
 		require.Empty(t, problems)
-		got, err := tmpl.Bool(context.Background(), vars("a", 1.0))
+		got, _, err := tmpl.Bool(context.Background(), vars("a", 1.0))
 		if tc.code == "" {
 			require.NoError(t, err)
 		} else {

@@ -2,6 +2,7 @@ package expr_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -44,6 +45,12 @@ func compile(t testing.TB, body string, roots expr.Root) *expr.Program {
 	p, err := compiler(t).Compile("{{ "+body+" }}", roots)
 	require.NoError(t, err, body)
 	return p
+}
+
+// fill evaluates a field without a limit.
+func fill(tmpl *expr.Template, s scope) (any, error) {
+	v, _, err := tmpl.Eval(context.Background(), s, expr.Limit{Bytes: math.MaxInt, Depth: 1000})
+	return v, err
 }
 
 // eval evaluates body where the roots of s are the ones in scope.

@@ -34,52 +34,67 @@ func (p *Program) Names() []Name { return slices.Concat(p.unresolved, p.details)
 // Eval evaluates the expression and returns a value, which may share its parts with what the scope gave. The error is a *[Fault], or wraps [ErrInterrupted] when ctx ended
 // first; ctx is looked at only within loops of the expression.
 func (p *Program) Eval(ctx context.Context, s Scope) (any, error) {
-	v, err := p.eval(ctx, s)
+	v, _, err := p.evaluate(ctx, s)
+	return v, err
+}
+
+func (p *Program) evaluate(ctx context.Context, s Scope) (out any, cost uint64, err error) {
+	v, cost, err := p.eval(ctx, s)
 	if err != nil {
-		return nil, err
+		return nil, cost, err
 	}
-	out, err := result(v)
-	if err != nil {
-		return nil, p.fault(Unrepresentable, err)
+	if out, err = result(v); err != nil {
+		return nil, cost, p.fault(Unrepresentable, err)
 	}
-	return out, nil
+	return out, cost, nil
 }
 
 // Bool evaluates a predicate. A result that is no boolean is an evaluation error: nothing is taken for true or false.
 func (p *Program) Bool(ctx context.Context, s Scope) (bool, error) {
-	v, err := p.eval(ctx, s)
+	b, _, err := p.predicate(ctx, s)
+	return b, err
+}
+
+func (p *Program) predicate(ctx context.Context, s Scope) (holds bool, cost uint64, err error) {
+	v, cost, err := p.eval(ctx, s)
 	if err != nil {
-		return false, err
+		return false, cost, err
 	}
 	b, ok := v.Value().(bool)
 	if !ok {
-		return false, p.fault(EvaluationError, fmt.Errorf("a predicate must give true or false, and this gave a value of the type %s: compare it with something", v.Type().TypeName()))
+		return false, cost, p.fault(EvaluationError, fmt.Errorf("a predicate must give true or false, and this gave a value of the type %s: compare it with something", v.Type().TypeName()))
 	}
-	return b, nil
+	return b, cost, nil
 }
 
-func (p *Program) eval(ctx context.Context, s Scope) (ref.Val, error) {
+// eval returns the cost of the evaluation too, also with an error: at least 1.
+func (p *Program) eval(ctx context.Context, s Scope) (ref.Val, uint64, error) {
 	if p.broken != nil {
-		return nil, p.fault(EvaluationError, p.broken)
+		return nil, 1, p.fault(EvaluationError, p.broken)
 	}
 	a := activations.Get().(*activation)
 	a.scope, a.roots = s, p.roots
 	var v ref.Val
 	var err error
+	cost := uint64(1)
 	if p.counted {
-		v, _, err = p.program.ContextEval(ctx, a)
+		var details *cel.EvalDetails
+		v, details, err = p.program.ContextEval(ctx, a)
+		if actual := details.ActualCost(); actual != nil {
+			cost += *actual
+		}
 	} else {
 		v, _, err = p.program.Eval(a)
 	}
 	a.scope = nil
 	activations.Put(a)
 	if err == nil {
-		return v, nil
+		return v, cost, nil
 	}
 	if errors.Is(err, interpreter.InterruptError{}) && ctx.Err() != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
+		return nil, cost, fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 	}
-	return nil, p.fault(EvaluationError, p.explain(err))
+	return nil, cost, p.fault(EvaluationError, p.explain(err))
 }
 
 // explain adds to CEL's words what its author needs to know here.

@@ -17,6 +17,8 @@ type Template struct {
 	elements []*Template
 	object   bool
 	literal  any
+	// counted is set when a program in it is.
+	counted bool
 }
 
 type member struct {
@@ -88,18 +90,19 @@ func (c *Compiler) template(v any, roots Root, at *place, problems *[]Problem) *
 			}
 			return t
 		}
-		return &Template{program: p}
+		return &Template{program: p, counted: p.counted}
 	case []any:
-		elements := make([]*Template, len(v))
+		elements, counted := make([]*Template, len(v)), false
 		for i, e := range v {
 			elements[i] = c.template(e, roots, &place{outer: at, index: i}, problems)
 			dynamic = dynamic || elements[i].dynamic()
+			counted = counted || elements[i].counted
 		}
 		if dynamic {
-			return &Template{elements: elements}
+			return &Template{elements: elements, counted: counted}
 		}
 	case map[string]any:
-		members := make([]member, 0, len(v))
+		members, counted := make([]member, 0, len(v)), false
 		for name := range v {
 			members = append(members, member{name: name})
 		}
@@ -107,9 +110,10 @@ func (c *Compiler) template(v any, roots Root, at *place, problems *[]Problem) *
 		for i, m := range members {
 			members[i].part = c.template(v[m.name], roots, &place{outer: at, name: m.name, index: -1}, problems)
 			dynamic = dynamic || members[i].part.dynamic()
+			counted = counted || members[i].part.counted
 		}
 		if dynamic {
-			return &Template{members: members, object: true}
+			return &Template{members: members, object: true, counted: counted}
 		}
 	}
 	return t
@@ -182,16 +186,42 @@ func (t *Template) names(at *place, out *[]Warning) {
 	}
 }
 
+// Usage is what an evaluation took.
+type Usage struct {
+	// Cost is the work, in CEL's units of cost; 1 at least for each expression.
+	Cost uint64
+	// Bytes is the size of the value, as [value.Measure] has it.
+	Bytes int
+}
+
+// Limit bounds the value of a field.
+type Limit struct{ Bytes, Depth int }
+
+// ErrTooLarge is returned for a value beyond the [Limit].
+var ErrTooLarge = errors.New("the value is too large")
+
 // Eval evaluates every expression of the field, members in the order of their names, and returns the field's value. It may share its parts with the definition
-// and with what the scope gave. Errors are those of [Program.Eval]; a *Fault has the pointer of its expression.
-func (t *Template) Eval(ctx context.Context, s Scope) (any, error) {
+// and with what the scope gave. Errors are those of [Program.Eval], and [ErrTooLarge]; a *Fault has the pointer of its expression. The usage counts with an error too.
+func (t *Template) Eval(ctx context.Context, s Scope, limit Limit) (any, Usage, error) {
+	var used Usage
+	v, err := t.eval(ctx, s, limit, &used)
+	return v, used, err
+}
+
+func (t *Template) eval(ctx context.Context, s Scope, limit Limit, used *Usage) (any, error) {
 	switch {
 	case t.program != nil:
-		return t.program.Eval(ctx, s)
+		v, cost, err := t.program.evaluate(ctx, s)
+		used.Cost += cost
+		if err != nil {
+			return nil, err
+		}
+		return v, used.add(v, limit)
 	case t.elements != nil:
 		out := make([]any, len(t.elements))
+		used.Bytes += 24 + 16*len(out)
 		for i, e := range t.elements {
-			v, err := e.Eval(ctx, s)
+			v, err := e.eval(ctx, s, limit.inside(), used)
 			if err != nil {
 				return nil, within(err, strconv.Itoa(i))
 			}
@@ -200,8 +230,9 @@ func (t *Template) Eval(ctx context.Context, s Scope) (any, error) {
 		return out, nil
 	case t.object:
 		out := make(map[string]any, len(t.members))
+		used.Bytes += 320 + 80*len(t.members)
 		for _, m := range t.members {
-			v, err := m.part.Eval(ctx, s)
+			v, err := m.part.eval(ctx, s, limit.inside(), used)
 			if err != nil {
 				return nil, within(err, m.name)
 			}
@@ -209,19 +240,34 @@ func (t *Template) Eval(ctx context.Context, s Scope) (any, error) {
 		}
 		return out, nil
 	}
-	return t.literal, nil
+	return t.literal, used.add(t.literal, limit)
+}
+
+func (l Limit) inside() Limit { return Limit{l.Bytes, l.Depth - 1} }
+
+func (u *Usage) add(v any, limit Limit) error {
+	bytes, ok := value.Measure(v, limit.Bytes-u.Bytes, limit.Depth)
+	u.Bytes += bytes
+	if !ok {
+		return ErrTooLarge
+	}
+	return nil
 }
 
 // Bool evaluates a predicate; see [Program.Bool]. A literal is one when it is a boolean.
-func (t *Template) Bool(ctx context.Context, s Scope) (bool, error) {
+func (t *Template) Bool(ctx context.Context, s Scope) (bool, Usage, error) {
 	if t.program != nil {
-		return t.program.Bool(ctx, s)
+		holds, cost, err := t.program.predicate(ctx, s)
+		return holds, Usage{Cost: cost}, err
 	}
 	if b, ok := t.literal.(bool); ok {
-		return b, nil
+		return b, Usage{}, nil
 	}
-	return false, &Fault{Code: EvaluationError, Text: "a predicate must be true or false: write an expression that gives one", Source: clip(value.JSON(t.literal), 160)}
+	return false, Usage{}, &Fault{Code: EvaluationError, Text: "a predicate must be true or false: write an expression that gives one", Source: clip(value.JSON(t.literal), 160)}
 }
+
+// Counted reports whether an expression of the field may take more work or memory than its text and data.
+func (t *Template) Counted() bool { return t.counted }
 
 func within(err error, token string) error {
 	var f *Fault

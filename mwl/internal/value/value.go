@@ -2,8 +2,10 @@ package value
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
+	"unsafe"
 )
 
 // MaxInteger is the greatest magnitude, 2^53, up to which every integer is a number of the data model exactly.
@@ -91,8 +93,8 @@ func Equal(a, b any) bool {
 	return false
 }
 
-// Measure walks v and returns how many bytes it roughly takes as JSON. It gives up, with ok false, at the first part beyond maxBytes or
-// nested deeper than maxDepth; its work is bounded by maxBytes.
+// Measure walks v and returns how many bytes of memory it takes, roughly. A part that occurs several times counts each time. Measure gives up, with ok false, at the
+// first part beyond maxBytes or nested deeper than maxDepth; its work is bounded by maxBytes.
 func Measure(v any, maxBytes, maxDepth int) (bytes int, ok bool) {
 	m := meter{max: maxBytes}
 	ok = m.add(v, maxDepth)
@@ -103,15 +105,11 @@ type meter struct{ bytes, max int }
 
 func (m *meter) add(v any, depth int) bool {
 	switch v := v.(type) {
-	case string:
-		m.bytes += len(v) + 2
-	case float64:
-		m.bytes += 8
 	case []any:
 		if depth <= 0 {
 			return false
 		}
-		m.bytes += 2 + len(v)
+		m.bytes += own(v)
 		for _, e := range v {
 			if m.bytes > m.max || !m.add(e, depth-1) {
 				return false
@@ -121,17 +119,105 @@ func (m *meter) add(v any, depth int) bool {
 		if depth <= 0 {
 			return false
 		}
-		m.bytes += 2
+		m.bytes += own(v)
 		for k, e := range v {
-			m.bytes += len(k) + 4
+			m.bytes += len(k)
 			if m.bytes > m.max || !m.add(e, depth-1) {
 				return false
 			}
 		}
 	default:
-		m.bytes += 4
+		m.bytes += own(v)
 	}
 	return m.bytes <= m.max
+}
+
+// own is the size of a value without its parts and their names, in bytes: the header, and the slots of the parts. A Go map has room for eight members at least.
+func own(v any) int {
+	switch v := v.(type) {
+	case string:
+		return 16 + len(v)
+	case float64:
+		return 8
+	case []any:
+		return 24 + 16*len(v)
+	case map[string]any:
+		switch n := len(v); {
+		case n == 0:
+			return 48
+		case n <= 8:
+			return 320
+		default:
+			return 48 + 80*n
+		}
+	}
+	return 0
+}
+
+// Counter counts the memory of values that may share parts: each part counts once. The zero Counter is empty.
+type Counter struct {
+	// Bytes is the sum.
+	Bytes int
+	seen  map[part]struct{}
+}
+
+// part identifies an array, an object or a long text.
+type part struct {
+	at   unsafe.Pointer
+	size int
+}
+
+// smallText is the length up to which texts are not worth to be recognized.
+const smallText = 64
+
+// Add counts a value.
+func (c *Counter) Add(v any) {
+	var p part
+	switch v := v.(type) {
+	case string:
+		if len(v) <= smallText {
+			c.Bytes += own(v)
+			return
+		}
+		p = part{unsafe.Pointer(unsafe.StringData(v)), len(v)}
+	case []any:
+		if len(v) == 0 {
+			c.Bytes += own(v)
+			return
+		}
+		p = part{unsafe.Pointer(unsafe.SliceData(v)), len(v)}
+	case map[string]any:
+		p = part{reflect.ValueOf(v).UnsafePointer(), -1}
+	default:
+		c.Bytes += own(v)
+		return
+	}
+	if _, again := c.seen[p]; again {
+		return
+	}
+	if c.seen == nil {
+		c.seen = map[part]struct{}{}
+	}
+	c.seen[p] = struct{}{}
+	c.Bytes += own(v)
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			c.Add(e)
+		}
+	case map[string]any:
+		for k, e := range v {
+			c.Bytes += len(k)
+			c.Add(e)
+		}
+	}
+}
+
+// Skip has the parts of a value not count from now on.
+func (c *Counter) Skip(v any) {
+	bytes := c.Bytes
+	c.Add(v)
+	c.Bytes = bytes
 }
 
 // Error says why something is not a value of the data model.

@@ -3,6 +3,8 @@ package value_test
 import (
 	"encoding/json"
 	"math"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -248,8 +250,8 @@ func TestMeasure(t *testing.T) {
 	small := map[string]any{"a": []any{1.0, "xyz", nil}}
 	n, ok := value.Measure(small, 1000, 10)
 	require.True(t, ok)
-	require.InDelta(t, len(value.JSON(small)), n, 15)
-	_, ok = value.Measure(small, 5, 10)
+	require.InDelta(t, 420, n, 20)
+	_, ok = value.Measure(small, 400, 10)
 	require.False(t, ok)
 	_, ok = value.Measure(small, 1000, 1)
 	require.False(t, ok, "too deep")
@@ -262,6 +264,57 @@ func TestMeasure(t *testing.T) {
 	}
 	_, ok = value.Measure(v, 1<<20, 1000)
 	require.False(t, ok, "shared parts count each time")
+}
+
+// A value takes no more memory than it is measured to take.
+func TestMeasureIsMemory(t *testing.T) {
+	for name, make := range map[string]func(i int) any{
+		"number":        func(i int) any { return float64(i) },
+		"empty object":  func(int) any { return map[string]any{} },
+		"object":        func(i int) any { return map[string]any{"a": float64(i)} },
+		"objects of 9":  func(int) any { return members(9) },
+		"objects of 30": func(int) any { return members(30) },
+		"object of 999": func(int) any { return members(999) },
+		"empty array":   func(int) any { return []any{} },
+		"array":         func(i int) any { return []any{float64(i), nil, true} },
+		"text":          func(i int) any { return strings.Repeat("x", 100+i%2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const n = 2000
+			all := []any{}
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			for i := range n {
+				all = append(all, make(i))
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			measured, ok := value.Measure(all, 1<<40, 10)
+			require.True(t, ok)
+			require.LessOrEqual(t, float64(after.HeapAlloc)-float64(before.HeapAlloc), 1.25*float64(measured)+64<<10)
+			var c value.Counter
+			c.Add(all)
+			require.Equal(t, measured, c.Bytes, "nothing is shared")
+			c.Add([]any{all, all})
+			require.Equal(t, measured+56, c.Bytes, "shared parts count once")
+		})
+	}
+}
+
+var names = func() (names [1000]string) {
+	for i := range names {
+		names[i] = "m" + strconv.Itoa(i)
+	}
+	return names
+}()
+
+func members(n int) map[string]any {
+	m := map[string]any{}
+	for i := range n {
+		m[names[i]] = nil
+	}
+	return m
 }
 
 // FuzzParse compares with encoding/json, which takes more.
