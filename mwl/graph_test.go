@@ -1,6 +1,8 @@
 package mwl_test
 
 import (
+	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,12 +72,14 @@ func TestGraph_EscapesNames(t *testing.T) {
 	require.NotContains(t, dot, "\x1b")
 }
 
+var graphs = flag.String("graphs", "", "write the Mermaid text of every graph into this `directory`")
+
 // Every definition of the corpus has a graph whose edges end at its Steps.
 func TestGraph_OfTheCorpus(t *testing.T) {
 	files, err := filepath.Glob("testdata/conformance/*/definition.json")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	for _, file := range files {
+	for i, file := range files {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
 		def, err := mwl.Load(source, mwl.DeferArgumentErrors())
@@ -98,5 +102,8 @@ func TestGraph_OfTheCorpus(t *testing.T) {
 		}
 		require.Equal(t, len(g.Flows), strings.Count(g.DOT(), "subgraph "), file)
 		require.Equal(t, len(g.Flows), strings.Count(g.Mermaid(), "subgraph "), file)
+		if *graphs != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(*graphs, fmt.Sprint(i, ".mmd")), []byte(g.Mermaid()), 0o600))
+		}
 	}
 }

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/surebus/eventbus/mwl/conformance"
+)
+
+func (a *app) conformCommand() *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use:   "conform DIR",
+		Short: "Run a corpus of conformance cases",
+		Long: `Run every case of a corpus and print a table of the scenarios. Time is virtual:
+hours of Sleep take no time. A failed or malformed case ends with exit code 1.`,
+		Example: "  mwl conform mwl/testdata/conformance",
+		Args:    cobra.ExactArgs(1),
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only what failed")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		corpus, err := conformance.Read(args[0])
+		if err != nil {
+			return &failure{exitNotFound, err, "give a directory with a directory for each case"}
+		}
+		return a.conform(c, corpus, quiet)
+	}
+	return c
+}
+
+// verdict is one line of the table.
+type verdict struct {
+	Case     string `json:"case"`
+	Scenario string `json:"scenario,omitempty"`
+	Passed   bool   `json:"passed"`
+	Error    string `json:"error,omitempty"`
+}
+
+func (a *app) conform(c *cobra.Command, corpus []conformance.Case, quiet bool) error {
+	table := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
+	passed, failed := 0, 0
+	row := func(v verdict, err error) error {
+		v.Passed = err == nil
+		if v.Passed {
+			passed++
+		} else {
+			failed++
+			v.Error = err.Error()
+		}
+		switch {
+		case v.Passed && quiet:
+			return nil
+		case a.json:
+			return a.line(v)
+		case v.Passed:
+			fmt.Fprintf(table, "pass\t%s\t%s\n", printable(v.Case), printable(v.Scenario))
+		default:
+			fmt.Fprintf(table, "FAIL\t%s\t%s\t%s\n", printable(v.Case), printable(v.Scenario), printable(v.Error))
+		}
+		return nil
+	}
+	for _, k := range corpus {
+		outcomes, err := k.Run(c.Context())
+		if c.Context().Err() != nil {
+			table.Flush()
+			return &failure{exitProblem, fmt.Errorf("interrupted after %d scenarios", passed+failed), "run it again"}
+		}
+		if err != nil {
+			if err := row(verdict{Case: k.Name}, err); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, o := range outcomes {
+			if err := row(verdict{Case: k.Name, Scenario: o.Scenario}, o.Err); err != nil {
+				return err
+			}
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if !a.json {
+		fmt.Fprintf(a.out, "%s, %s: %d passed, %d failed\n", counted(len(corpus), "case"), counted(passed+failed, "scenario"), passed, failed)
+	}
+	if failed > 0 {
+		return errShown
+	}
+	return nil
+}

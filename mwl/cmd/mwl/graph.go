@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/goccy/go-graphviz"
+	"github.com/spf13/cobra"
+
+	"github.com/surebus/eventbus/mwl"
+)
+
+func (a *app) graphCommand() *cobra.Command {
+	var format string
+	c := &cobra.Command{
+		Use:   "graph FILE",
+		Short: "Draw the step graph of a definition",
+		Long: `Print the step graph of a definition: its Steps with what they call and the
+middleware around them, and an edge for each next, case and catch (dashed). Bold
+edges lead to the Flows that a Step calls.`,
+		Example: `  mwl graph saga.json                          # Mermaid, for Markdown
+  mwl graph saga.json --format dot
+  mwl graph saga.json --format svg >saga.svg
+  mwl graph saga.json --format json`,
+		Args: cobra.ExactArgs(1),
+	}
+	c.Flags().StringVarP(&format, "format", "f", "mermaid", "`FORMAT`: mermaid, dot, svg or json")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		d, _, err := a.load(args[0], &catalog{}, mwl.DeferArgumentErrors()) // which a drawing does not show
+		if err != nil {
+			return definitionFailure(err, args[0])
+		}
+		graph := d.Graph()
+		text := graph.Mermaid()
+		switch format {
+		case "mermaid":
+		case "dot":
+			text = graph.DOT()
+		case "svg":
+			if text, err = svg(c.Context(), graph.DOT()); err != nil {
+				return &failure{exitProblem, err, "--format dot prints the graph for another program"}
+			}
+		case "json":
+			return a.line(graph)
+		default:
+			return usage("write mermaid, dot, svg or json", "--format %q is unknown", format)
+		}
+		_, err = fmt.Fprint(a.out, text)
+		return err
+	}
+	return c
+}
+
+// svg draws a graph in the language of Graphviz.
+func svg(ctx context.Context, dot string) (drawing string, err error) {
+	g, err := graphviz.New(ctx)
+	if err != nil {
+		return "", fmt.Errorf("drawing the graph: %w", err)
+	}
+	defer func() { _ = g.Close() }()
+	parsed, err := graphviz.ParseBytes([]byte(dot))
+	if err != nil {
+		return "", fmt.Errorf("drawing the graph: %w", err)
+	}
+	defer func() { _ = parsed.Close() }()
+	var b bytes.Buffer
+	if err := g.Render(ctx, parsed, graphviz.SVG, &b); err != nil {
+		return "", fmt.Errorf("drawing the graph: %w", err)
+	}
+	return b.String(), nil
+}

@@ -1,0 +1,35 @@
+// Command mwl checks, runs and draws workflow definitions.
+//
+//	mwl check saga.json
+//	mwl run saga.json --input '{"order": "o-1"}' --mock mocks.json --trace
+//	mwl graph saga.json --format svg >saga.svg
+//
+// See "mwl help exit-codes".
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run runs the command and returns its exit code.
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	a := &app{in: in, out: out, err: errOut}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	return a.report(root.ExecuteContext(ctx))
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/surebus/eventbus/mwl"
+)
+
+func (a *app) schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema [URI]",
+		Short: "Print the JSON Schema of definitions, or the contract of a provider",
+		Long: `Print the JSON Schema of definitions, which editors use for completion and
+descriptions. With the URI of one of the language's own providers, print its
+contract.`,
+		Example: `  mwl schema >flow.schema.json
+  mwl schema mwl:provider.middleware/mwl/retry/v1`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			document := json.RawMessage(mwl.Schema())
+			if len(args) == 1 {
+				own, err := mwl.NewCatalog()
+				if err != nil {
+					return err
+				}
+				contract, ok := own.Document(args[0])
+				if !ok {
+					return usage(fmt.Sprintf("write one of %v", own.URIs()), "the language has no provider %q", args[0])
+				}
+				document = contract
+			}
+			var b bytes.Buffer
+			if err := json.Indent(&b, document, "", "  "); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(a.out, b.String())
+			return err
+		},
+	}
+}
