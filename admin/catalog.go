@@ -76,3 +76,26 @@ func catalogued(in *eventbus.CatalogSubscription) eventbus.SubscriptionMetrics {
 	}
 	return m
 }
+
+// checkCatalogued refuses an order to a name that the store does not have: it would have no effect. Without a catalog,
+// each valid name may be one.
+func (c *call) checkCatalogued(name string) error {
+	catalog, err := c.catalog(c.ctx)
+	switch {
+	case err != nil:
+		return err
+	case !validName(name):
+		return noSubscription(name)
+	case catalog.At.IsZero(), slices.ContainsFunc(catalog.Orders, func(o eventbus.Order) bool { return o.Subscription == name }):
+		return nil
+	}
+	if c.bus.Metrics().Orphaned[name] > 0 { // its deliveries wait for a deployment
+		return nil
+	}
+	for i := range catalog.Subscriptions {
+		if s := &catalog.Subscriptions[i]; s.Subscription == name || slices.Contains(s.Formerly, name) {
+			return nil
+		}
+	}
+	return noSubscription(name)
+}

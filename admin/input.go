@@ -57,7 +57,7 @@ func boolParameter(name string, to *bool) parameter {
 
 func timeParameter(name string, to *time.Time) parameter {
 	return parameter{name, "date-time", func(value string) (err error) {
-		if *to, err = time.Parse(time.RFC3339Nano, value); err != nil {
+		if *to, err = time.Parse(time.RFC3339Nano, value); err != nil || to.IsZero() { // a query takes the zero time for no bound
 			return fmt.Errorf("must be a time as RFC 3339, such as 2026-03-04T12:30:00Z")
 		}
 		return nil
@@ -153,7 +153,22 @@ func (c *call) reader() (io.Reader, error) {
 	if err != nil || media != want {
 		return nil, &Error{Code: CodeUnsupportedMediaType, Message: "the body has another media type than " + want, Remedy: "send the header Content-Type: " + want}
 	}
-	return http.MaxBytesReader(c.w, c.r.Body, cmp.Or(c.route.limit, maxBody)), nil
+	body := http.MaxBytesReader(c.w, c.r.Body, cmp.Or(c.route.limit, maxBody))
+	if c.route.stream {
+		return &streamReader{c, body}, nil
+	}
+	return body, nil
+}
+
+// streamReader reads a body that may take longer than requestTimeout. Each read has a deadline of its own.
+type streamReader struct {
+	*call
+	body io.Reader
+}
+
+func (r *streamReader) Read(data []byte) (int, error) {
+	_ = http.NewResponseController(r.w).SetReadDeadline(time.Now().Add(writeTimeout))
+	return r.body.Read(data)
 }
 
 // body decodes the JSON body. Unknown fields are errors.

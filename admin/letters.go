@@ -78,6 +78,7 @@ func (c *call) getPayload() (any, error) {
 		return nil, err
 	}
 	c.attach(l.ID.String()+".payload", "application/octet-stream")
+	c.setWriteDeadline(answerTimeout)
 	_, _ = io.WriteString(c.w, text) // the peer may have gone
 	return nil, nil
 }
@@ -114,7 +115,7 @@ func (c *call) exportLetters() (any, error) {
 	return nil, err
 }
 
-// writeTimeout bounds a write of a stream to a slow peer.
+// writeTimeout bounds a write of a stream to a slow peer, and a read of one from it.
 const writeTimeout = 10 * time.Second
 
 // exportWriter writes the headers before the first line, so that an earlier error has an answer.
@@ -132,13 +133,13 @@ func (w *exportWriter) Write(data []byte) (int, error) {
 	if !w.begun {
 		w.begin()
 	}
-	w.setWriteDeadline()
+	w.setWriteDeadline(writeTimeout)
 	return w.w.Write(data)
 }
 
 // setWriteDeadline bounds the next writes. A ResponseWriter without deadlines, as in tests, has none.
-func (c *call) setWriteDeadline() {
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout))
+func (c *call) setWriteDeadline(timeout time.Duration) {
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(timeout))
 }
 
 // importParameters has the reason, because the body has the letters.
@@ -231,11 +232,14 @@ func (c *call) gone(id eventbus.LetterID, err error) error {
 	if !errors.Is(err, eventbus.ErrNotFound) {
 		return err
 	}
-	page, bad := c.bus.Audit(c.ctx, eventbus.AuditQuery{Letter: id, Limit: 10})
+	page, bad := c.bus.Audit(c.ctx, eventbus.AuditQuery{Letter: id, Limit: 100})
 	if bad != nil {
 		return err
 	}
 	for _, e := range page.Entries {
+		if e.Denied != "" { // this operator did not do it
+			continue
+		}
 		switch e.Action { //nolint:exhaustive // the actions that take one letter
 		case eventbus.AuditReplay, eventbus.AuditReplayEdited, eventbus.AuditPurge:
 			return conflict(fmt.Sprintf("the letter is gone: %s by %q at %s", e.Action, e.By, e.At.Format(time.RFC3339)), "look at its event")

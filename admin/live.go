@@ -111,7 +111,7 @@ func (c *call) getLive() (any, error) {
 	}
 	defer c.live.leave(messages)
 	c.w.Header().Set("Content-Type", "text/event-stream")
-	c.setWriteDeadline()
+	c.setWriteDeadline(writeTimeout)
 	if http.NewResponseController(c.w).Flush() != nil { // the client need not wait for a message to know that it is connected
 		return nil, nil
 	}
@@ -133,7 +133,7 @@ func (c *call) getLive() (any, error) {
 
 // sendEvent writes a server-sent event, and reports whether the peer has taken it.
 func (c *call) sendEvent(message []byte) bool {
-	c.setWriteDeadline()
+	c.setWriteDeadline(writeTimeout)
 	for _, part := range [][]byte{[]byte("event: overview\ndata: "), message, []byte("\n\n")} {
 		if _, err := c.w.Write(part); err != nil {
 			return false

@@ -11,6 +11,7 @@ var openAPI []byte
 
 func (c *call) getOpenAPI() (any, error) {
 	c.w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	c.setWriteDeadline(answerTimeout)
 	_, _ = c.w.Write(openAPI) // the peer may have gone
 	return nil, nil
 }

@@ -96,7 +96,7 @@ type operations struct {
 // operation is a bulk operation, and how to cancel it.
 type operation struct {
 	Operation
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc // the audit has the cause
 }
 
 // permission returns the action that an operation needs.
@@ -148,13 +148,13 @@ func (c *call) begin(r OperationRequest) (Operation, error) {
 	case matching != *r.Expect:
 		return none, &Error{Code: CodeStaleCount, Message: fmt.Sprintf("%d letters match now, not %d", matching, *r.Expect), Remedy: "look at the preview again, and confirm its count"}
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.r.Context()))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.r.Context()))
 	op := &operation{cancel: cancel, Operation: Operation{
 		ID: newRequestID(), Action: r.Action, State: OperationRunning, Query: r.Query, Expect: *r.Expect, DryRun: r.DryRun,
 		Total: matching, By: c.who.Name, Why: r.Why, StartedAt: time.Now().UTC(),
 	}}
 	if err := c.operations.add(op); err != nil {
-		cancel()
+		cancel(nil)
 		return none, err
 	}
 	go c.server.run(ctx, op, append(opts, c.operations.progress(op)))
@@ -171,8 +171,8 @@ func (c *call) bulkOptions(r *OperationRequest) (opts []eventbus.BulkOption, err
 	switch {
 	case r.Expect == nil || *r.Expect < 0:
 		return nil, badRequest("expect is missing or negative", "give the number of letters that the preview shows")
-	case r.Rate < 0 || math.IsInf(r.Rate, 0):
-		return nil, badRequest("rate must not be negative", "give the number of letters a second, or 0 for no limit")
+	case !(r.Rate >= 0 && r.Rate <= math.MaxFloat64): // NaN too, which would be no limit
+		return nil, badRequest("rate must be a finite number that is not negative", "give the number of letters a second, or 0 for no limit")
 	case r.StopAfter < 0 || r.StopAfter > 0 && r.Action == PurgeMatching:
 		return nil, badRequest("stop_after must be a number above 0, and is for replays only", "leave it out to continue after any failure")
 	case r.Query.Limit != 0 || !r.Query.Before.IsZero() || r.Query.ExactTotal:
@@ -254,13 +254,13 @@ func (o *operations) progress(op *operation) eventbus.BulkOption {
 
 // run runs an operation to its end. It ends with the bus.
 func (s *server) run(ctx context.Context, op *operation, opts []eventbus.BulkOption) {
-	defer op.cancel()
+	defer op.cancel(nil)
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() { // a purge does not end with the bus
 		select {
 		case <-s.bus.Stopping():
-			op.cancel()
+			op.cancel(nil)
 		case <-ended:
 		}
 	}()
@@ -367,27 +367,30 @@ func (c *call) postCancelOperation() (any, error) {
 	if err := c.body(&body); err != nil {
 		return nil, err
 	}
-	return c.cancelOperation(c.args["id"])
+	return c.cancelOperation(c.args["id"], body.Why)
 }
 
 // cancelOperation cancels an operation and waits for nothing: its state changes when the letter in progress is done.
-func (c *call) cancelOperation(id string) (Operation, error) {
+func (c *call) cancelOperation(id, why string) (Operation, error) {
 	op, err := c.operations.find(id)
 	if err != nil {
 		return Operation{}, err
 	}
-	if err := c.needFor(op.Action.permission(), &op.Query, ""); err != nil {
+	if err := c.needFor(op.Action.permission(), &op.Query, why); err != nil {
 		return Operation{}, err
 	}
-	if !c.operations.cancel(op, c.who.Name) {
+	if why != "" && !validName(why) {
+		return Operation{}, badRequest("why must have up to 255 bytes of UTF-8 without control characters", "correct the value")
+	}
+	if !c.operations.cancel(op, c.who.Name, why) {
 		return Operation{}, conflict("the operation has ended", "look at its report")
 	}
-	c.log.Info("admin operation cancelled", c.attributes("operation", id)...)
+	c.log.Info("admin operation cancelled", c.attributes("operation", id, "why", why)...)
 	return c.operations.show(c.config, op), nil
 }
 
-// cancel reports whether the operation ran.
-func (o *operations) cancel(op *operation, by string) bool {
+// cancel reports whether the operation ran. In the audit, the outcome of the operation says who has cancelled it.
+func (o *operations) cancel(op *operation, by, why string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if op.State != OperationRunning {
@@ -396,6 +399,10 @@ func (o *operations) cancel(op *operation, by string) bool {
 	if op.CancelledBy == "" {
 		op.CancelledBy = by
 	}
-	op.cancel()
+	cause := fmt.Sprintf("cancelled by %q", by)
+	if why != "" {
+		cause += ": " + why
+	}
+	op.cancel(errors.New(cause))
 	return true
 }

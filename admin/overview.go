@@ -88,12 +88,14 @@ func (o *oldest) find(ctx context.Context, s *server) *eventbus.DispatchInfo {
 	o.mu.Unlock()
 
 	var found *eventbus.DispatchInfo
+	var failed bool
 	for _, state := range []eventbus.DispatchState{
 		eventbus.DispatchQueued, eventbus.DispatchRunning, eventbus.DispatchWaiting, eventbus.DispatchParked,
 	} {
 		page, err := s.bus.Dispatches(ctx, eventbus.DispatchQuery{State: state, Limit: 1})
 		if err != nil {
-			break // the next call tries again
+			failed = true // such as for a peer that has gone
+			break
 		}
 		for _, d := range page.Dispatches {
 			if found == nil || d.Published.Before(found.Published) {
@@ -105,6 +107,8 @@ func (o *oldest) find(ctx context.Context, s *server) *eventbus.DispatchInfo {
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.found, o.at, o.busy = found, time.Now(), false
-	return found
+	if o.at, o.busy = time.Now(), false; !failed { // otherwise the last one stays
+		o.found = found
+	}
+	return o.found
 }

@@ -203,7 +203,7 @@ func nextStep(op *Operation) string {
 func (c *call) cancelOperationForm() (any, error) {
 	_, err := c.form()
 	if err == nil {
-		_, err = c.cancelOperation(c.args["id"])
+		_, err = c.cancelOperation(c.args["id"], "")
 	}
 	if err != nil {
 		return c.showOperation(err)

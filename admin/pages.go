@@ -156,6 +156,7 @@ func (c *call) write(template string, p *page) error {
 	}
 	c.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	c.w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+	c.setWriteDeadline(answerTimeout)
 	c.w.WriteHeader(max(p.status, http.StatusOK))
 	_, _ = c.w.Write(body.Bytes()) // the peer may have gone
 	return nil
@@ -234,6 +235,7 @@ func (c *call) staticFile() (any, error) {
 	}
 	c.w.Header().Set("Content-Type", media)
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	c.setWriteDeadline(answerTimeout)
 	_, _ = c.w.Write(data) // the peer may have gone
 	return nil, nil
 }

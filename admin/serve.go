@@ -24,6 +24,8 @@ const (
 	maxBody        = 64 << 10 // bytes
 	maxQuery       = 4 << 10  // bytes of a query string
 	requestTimeout = 30 * time.Second
+	// answerTimeout bounds the write of an answer. Before it, the server may read the rest of a body for requestTimeout.
+	answerTimeout = requestTimeout + writeTimeout
 )
 
 // call is a request in progress.
@@ -43,6 +45,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{server: s, w: w, r: r, ctx: r.Context(), id: newRequestID()}
 	c.setHeaders()
 	defer c.recover()
+	if r.ContentLength != 0 {
+		// Also for peers that are refused: before it answers, the server reads what is left of the body.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTimeout))
+	}
 	if err := c.serve(); err != nil {
 		c.fail(err)
 	}
@@ -313,6 +319,7 @@ func (c *call) writeJSON(status int, answer any) error {
 	}
 	c.w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	c.w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	c.setWriteDeadline(answerTimeout)
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(append(body, '\n')) // the peer may have gone
 	return nil

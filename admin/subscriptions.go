@@ -84,6 +84,11 @@ func (c *call) control(name string, action eventbus.AuditAction, r ControlReques
 	if s == nil {
 		return none, noSubscription(name)
 	}
+	if c.tool {
+		if err := c.checkCatalogued(name); err != nil {
+			return none, err
+		}
+	}
 	if hold := action == eventbus.AuditHoldUntil; hold == r.Until.IsZero() {
 		return none, badRequest("until is missing, or given for another order than hold-until", "give hold-until, and no other order, a time as RFC 3339")
 	}
