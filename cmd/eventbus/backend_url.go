@@ -186,7 +186,8 @@ const pollInterval = 200 * time.Millisecond
 
 // operate begins a bulk operation and waits for its end. When ctx ends, it cancels the operation.
 func (b *urlBackend) operate(ctx context.Context, action eventbus.AuditAction, q eventbus.LetterQuery, o bulk) (op operation, err error) {
-	err = b.post(ctx, "/operations", struct {
+	asking := context.WithoutCancel(ctx) // to learn of an operation that has begun, and how far an interrupted one got
+	err = b.post(asking, "/operations", struct {
 		reason
 		Action    eventbus.AuditAction `json:"action"`
 		Query     eventbus.LetterQuery `json:"query"`
@@ -194,12 +195,14 @@ func (b *urlBackend) operate(ctx context.Context, action eventbus.AuditAction, q
 		Rate      float64              `json:"rate,omitempty"`
 		StopAfter int                  `json:"stop_after,omitempty"`
 	}{reason{o.why}, action, q, o.expect, o.rate, o.stopAfter}, &op)
-	if err != nil {
+	switch {
+	case errors.As(err, new(*apiError)):
 		return op, err
+	case err != nil:
+		return op, fmt.Errorf("begin an operation, which may have begun: see 'eventbus audit': %w", err)
 	}
 	path := "/operations/" + url.PathEscape(op.ID)
 	interrupted := ctx.Done()
-	asking := context.WithoutCancel(ctx) // to learn how far an interrupted operation got
 	for op.State == "running" {
 		if o.progress != nil {
 			o.progress(eventbus.BulkProgress{Matched: op.Total, Done: op.Done, Failures: op.Failed})
@@ -207,7 +210,11 @@ func (b *urlBackend) operate(ctx context.Context, action eventbus.AuditAction, q
 		select {
 		case <-interrupted:
 			interrupted = nil
-			if err := b.post(asking, path+"/cancel", reason{}, &op); err != nil {
+			err := b.post(asking, path+"/cancel", reason{"interrupted"}, &op)
+			if refused := (*apiError)(nil); errors.As(err, &refused) && refused.Code == "conflict" { // it has ended
+				err = b.get(asking, path, nil, &op)
+			}
+			if err != nil {
 				return op, fmt.Errorf("cancel operation %s, which may go on: %w", op.ID, err)
 			}
 			continue

@@ -47,6 +47,11 @@ event with the new payload. If the event dies again, the letter has both.`,
 		if err != nil {
 			return err
 		}
+		if file == "" {
+			if err := checkComplete(ctx, b, &l); err != nil {
+				return err
+			}
+		}
 		old := editable(l.Event.Payload)
 		edited, err := a.edited(ctx, file, old)
 		if err != nil {
@@ -78,6 +83,18 @@ event with the new payload. If the event dies again, the letter has both.`,
 		a.printf("replayed %s with the new payload\n", id)
 		return nil
 	})
+}
+
+// checkComplete refuses a payload that the redactor of a server has changed: what it has removed would be lost.
+func checkComplete(ctx context.Context, b backend, l *eventbus.DeadLetter) error {
+	listed, err := b.Letter(ctx, l.ID, false)
+	if err != nil {
+		return err
+	}
+	if h, hidden := listed.Event.Payload.(hiddenPayload); hidden && h != hide(l.Event.Payload) {
+		return failed("edit it beside the store with --store FILE, or give the complete payload with --payload-file", "%s shows the payload redacted", b.Where())
+	}
+	return nil
 }
 
 // editable returns a payload as a text for an editor.
@@ -120,7 +137,11 @@ const maxPayload = 16 << 20
 func (a *app) edited(ctx context.Context, file string, old []byte) ([]byte, error) {
 	switch {
 	case file == "-":
-		return io.ReadAll(io.LimitReader(a.in, maxPayload))
+		text, err := io.ReadAll(io.LimitReader(a.in, maxPayload+1))
+		if err == nil && len(text) > maxPayload {
+			err = usage("give a smaller one", "the new payload has more than %d bytes", maxPayload)
+		}
+		return text, err
 	case file != "":
 		return os.ReadFile(file)
 	case !utf8.Valid(old):

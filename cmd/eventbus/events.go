@@ -99,7 +99,7 @@ With --store, a dispatch that a handler works on counts as queued.`,
 		}
 		a.notef("%s", dispatches(len(page.Dispatches)))
 		if page.Next != "" {
-			a.notef("; next page: --after %s", page.Next)
+			a.notef("; next page: --after %s", term.Escape(shellQuote(page.Next)))
 		}
 		a.notef("\n")
 		return nil

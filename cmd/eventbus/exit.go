@@ -82,7 +82,7 @@ var known = []struct {
 	{sqlite.ErrNetworkFileSystem, exitFailure, "run the command on the host of the file system"},
 	{fs.ErrPermission, exitFailure, "run the command as the user of the program: sudo -u USER eventbus ...; that user writes to the file and to its directory"},
 	{syscall.EROFS, exitFailure, "the file system is read-only: copy the file with its -wal to another one"},
-	{fs.ErrNotExist, exitNotFound, "check the path: the program that runs the bus creates the store"},
+	{fs.ErrNotExist, exitNotFound, "check the path"},
 	{fs.ErrExist, exitConflict, "give another path: the command overwrites no file"},
 	{context.DeadlineExceeded, exitFailure, "try again"},
 	{context.Canceled, exitFailure, "run the command again to continue"},

@@ -56,6 +56,9 @@ func (v *timeValue) String() string {
 
 func (v *timeValue) Set(text string) error {
 	t, err := parseTime(text, false)
+	if err == nil && t.IsZero() { // a query takes it for no bound
+		err = fmt.Errorf("must be after 0001-01-01T00:00:00Z")
+	}
 	if err == nil {
 		*v = timeValue(t)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
 )
 
 func (a *app) statsCommand() *cobra.Command {
@@ -62,7 +63,7 @@ func (a *app) showStats(s stats) {
 	if s.Balanced != nil && *s.Balanced {
 		a.printf("the books balance\n")
 	} else if s.Balanced != nil {
-		a.printf("the books do not balance: %s\n", s.Imbalance)
+		a.printf("the books do not balance: %s\n", term.Escape(s.Imbalance))
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 func Bar(done, total, columns int) string {
 	share := 1.0
 	if total > 0 {
-		share = min(float64(done)/float64(total), 1)
+		share = max(min(float64(done)/float64(total), 1), 0)
 	}
 	full := int(share * float64(columns))
 	return fmt.Sprintf("[%s%s] %3d%%", strings.Repeat("#", full), strings.Repeat("-", columns-full), int(share*100))

@@ -124,6 +124,7 @@ func TestBarAndSparkline(t *testing.T) {
 	require.Equal(t, "[#####-----]  50%", term.Bar(1, 2, 10))
 	require.Equal(t, "[##########] 100%", term.Bar(0, 0, 10))
 	require.Equal(t, "[##########] 100%", term.Bar(5, 2, 10))
+	require.Equal(t, "[----------]   0%", term.Bar(-5, 2, 10))
 	require.Equal(t, "▁▄█▁", term.Sparkline([]float64{0, 1, 2, -1}))
 	require.Equal(t, "▁▁", term.Sparkline([]float64{0, 0}))
 	require.Empty(t, term.Sparkline(nil))
