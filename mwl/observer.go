@@ -219,14 +219,13 @@ func (s *span) within(ctx context.Context) context.Context {
 	return context.WithValue(ctx, spanKey{}, s)
 }
 
-// copied shares nothing with the other observers.
-func (s *span) copied() Span {
-	c := s.Span
-	if c.Index != nil {
-		index := *c.Index
-		c.Index = &index
+// copied returns a span that shares nothing with s.
+func (s Span) copied() Span {
+	if s.Index != nil {
+		index := *s.Index
+		s.Index = &index
 	}
-	return c
+	return s
 }
 
 // end ends a span with what it came to.

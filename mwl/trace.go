@@ -98,14 +98,19 @@ func (t *Trace) ended(s EndedSpan) {
 // Spans returns the spans in the order of begin, so parents come before their children.
 // A span that still runs has no End.
 func (t *Trace) Spans() []EndedSpan {
+	spans, _ := t.snapshot()
+	return spans
+}
+
+func (t *Trace) snapshot() (spans []EndedSpan, dropped int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	spans := make([]EndedSpan, len(t.spans))
+	spans = make([]EndedSpan, len(t.spans))
 	for i := range t.spans {
 		spans[i] = t.spans[i].EndedSpan
-		spans[i].Span = (&span{Span: spans[i].Span}).copied()
+		spans[i].Span = spans[i].copied()
 	}
-	return spans
+	return spans, t.dropped
 }
 
 // Dropped returns how many spans the trace did not keep.
@@ -117,10 +122,11 @@ func (t *Trace) Dropped() int {
 
 // MarshalJSON writes {"spans": […], "dropped": n}, with the spans of [Trace.Spans].
 func (t *Trace) MarshalJSON() ([]byte, error) {
+	spans, dropped := t.snapshot()
 	return json.Marshal(struct {
 		Spans   []EndedSpan `json:"spans"`
 		Dropped int         `json:"dropped"`
-	}{t.Spans(), t.Dropped()})
+	}{spans, dropped})
 }
 
 // String returns the text that WriteTo writes.
