@@ -43,7 +43,8 @@ func retried() *mwl.Definition {
 }
 
 // A Trace shows what an execution did. Values are shown only if ValueBytes asks for
-// them.
+// them. In a subscription, pass [mwl.WithExecuteOptions] with the same option, or use
+// [mwl.Definition.WithObserver].
 func ExampleTrace() {
 	var trace mwl.Trace
 	retried().Execute(context.Background(), 42, mwl.WithExecutionID("order-7"), mwl.WithObserver(trace.Observer()))

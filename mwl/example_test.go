@@ -375,23 +375,3 @@ func ExampleSchema() {
 	// <nil>
 	// Workflow definition [$schema entrypoint steps]
 }
-
-// A trace shows what an execution did. In a subscription, pass
-// [mwl.WithExecuteOptions] with the same option, or [mwl.Definition.WithObserver].
-func ExampleTrace() {
-	definition, err := mwl.Load([]byte(`{"$schema": "https://mwl.dev/v0.1/flow/schema.json", "entrypoint": "shape",
-		"steps": {"shape": {"action": "Pass", "output": "{{ step.input + 1.0 }}", "next": "done"}, "done": {"action": "Return"}}}`))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	var trace mwl.Trace
-	definition.Execute(context.Background(), 1, mwl.WithExecutionID("e-1"), mwl.WithObserver(trace.Observer()))
-	for _, s := range trace.Spans() {
-		fmt.Println(s.ID, s.ParentID, s.Kind, s.Name, s.Outcome)
-	}
-	// Output:
-	// 1 0 flow  success
-	// 2 1 step shape success
-	// 3 1 step done success
-}

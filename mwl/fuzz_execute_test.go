@@ -42,7 +42,9 @@ func FuzzExecute(f *testing.F) {
 				timer := time.AfterFunc(after, cancel)
 				defer timer.Stop()
 			}
-			result := def.Execute(ctx, input)
+			trace := mwl.Trace{MaxSpans: -1}
+			result := def.Execute(ctx, input, mwl.WithObserver(trace.Observer()))
+			checkSpans(t, &trace, result, string(source))
 			written, err := json.Marshal(result)
 			require.NoError(t, err)
 			var read any

@@ -62,7 +62,9 @@ func TestModel(t *testing.T) {
 				timer := time.AfterFunc(time.Duration(cancelAt)*time.Millisecond, cancel)
 				defer timer.Stop()
 			}
-			result = def.Execute(ctx, nil)
+			var trace mwl.Trace
+			result = def.Execute(ctx, nil, mwl.WithObserver(trace.Observer()))
+			checkSpans(rt, &trace, result, "model")
 			end = int(time.Since(start) / time.Millisecond)
 		})
 		require.Equal(rt, wantChain, envelope(result.Failure), "cancelled at %d: %s", cancelAt, written)

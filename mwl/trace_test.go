@@ -13,8 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/mwl"
 	"github.com/surebus/eventbus/mwl/conformance"
 )
@@ -126,8 +128,7 @@ func TestObserver_SpansOfTheCorpora(t *testing.T) {
 	}
 }
 
-func checkSpans(t *testing.T, trace *mwl.Trace, result mwl.Result, name string) {
-	t.Helper()
+func checkSpans(t require.TestingT, trace *mwl.Trace, result mwl.Result, name string) {
 	require.NotEmpty(t, trace.Spans(), name)
 	spans := map[uint64]mwl.EndedSpan{}
 	for _, s := range trace.Spans() {
@@ -201,5 +202,189 @@ func TestObserver_IndexAndRun(t *testing.T) {
 		require.Equal(t, map[int]bool{0: true, 1: true}, indexes)
 		require.Equal(t, 2, runs)
 		require.Equal(t, 1, waits)
+	})
+}
+
+// A cleanup is inside the phase that makes it, and what a Timeout stopped is interrupted.
+func TestTrace_InterruptionAndCleanup(t *testing.T) {
+	def := load(t, `
+		"middleware": [{$TIMEOUT, "onEntry": {"with": {"duration": "PT1.5S"}}}],
+		"entrypoint": "work",
+		"steps": {
+			"work": {
+				"action": "Call",
+				"call": {$MOCK, "with": {"delay": "PT1H"}},
+				"middleware": [{$FINALLY, "onAlways": {"with": {"call": {$MOCK, "with": {"delay": "PT0.25S"}}}}}],
+				"next": "done"
+			},
+			"done": {"action": "Return"}
+		}`, nil)
+	synctest.Test(t, func(t *testing.T) {
+		var trace mwl.Trace
+		result := def.Execute(t.Context(), nil, mwl.WithExecutionID("e-1"), mwl.WithObserver(trace.Observer()))
+		checkSpans(t, &trace, result, "timeout")
+		require.Equal(t, strings.TrimLeft(`
+execution e-1: timeout Provider.Middleware.Timeout.Exceeded
+    1.75s  flow: timeout Provider.Middleware.Timeout.Exceeded
+    1.75s    middleware mwl/timeout/v1: timeout Provider.Middleware.Timeout.Exceeded
+       0s      phase onEntry
+    1.75s      step work (Call): interrupted by cancellation System.Cancelled
+    1.75s        middleware mwl/finally/v1: interrupted by cancellation System.Cancelled
+     1.5s          call mwl/mock/v1: interrupted by cancellation System.Cancelled
+    250ms          phase onAlways
+    250ms            call mwl/mock/v1
+`, "\n"), trace.String())
+	})
+}
+
+// The names of the members are a promise to programs that read traces.
+func TestTrace_AsJSON(t *testing.T) {
+	def := load(t, `
+		"entrypoint": "all",
+		"steps": {
+			"all": {
+				"action": "Gather",
+				"calls": [{$MOCK, "input": "{{ call.input + 1.0 }}", "with": {"failure": {"code": "App.No", "message": "not today"}}}],
+				"catch": [{"match": {"codes": ["*"]}, "output": 7, "next": "done"}],
+				"next": "done"
+			},
+			"done": {"action": "Return"}
+		}`, nil, mwl.WithClock(clock.NewMock()))
+	trace := mwl.Trace{ValueBytes: 12}
+	def.Execute(t.Context(), 1, mwl.WithExecutionID("e-1"), mwl.WithObserver(trace.Observer()))
+	text, err := json.MarshalIndent(&trace, "", " ")
+	require.NoError(t, err)
+	const times = `"start": "1970-01-01T00:00:00Z",
+   "end": "1970-01-01T00:00:00Z"`
+	require.JSONEq(t, strings.ReplaceAll(`{
+ "spans": [
+  {
+   "execution_id": "e-1",
+   "span_id": 1,
+   "kind": "flow",
+   "pointer": "",
+   TIMES,
+   "outcome": "success",
+   "input": "1",
+   "output": "7"
+  },
+  {
+   "execution_id": "e-1",
+   "span_id": 2,
+   "parent_id": 1,
+   "kind": "step",
+   "name": "all",
+   "action": "Gather",
+   "pointer": "/steps/all",
+   "step_id": "step-1",
+   TIMES,
+   "outcome": "error",
+   "code": "System.GatherCompletionUnmet",
+   "next": "done",
+   "input": "1",
+   "message": "0 of 1 dispa…"
+  },
+  {
+   "execution_id": "e-1",
+   "span_id": 3,
+   "parent_id": 2,
+   "kind": "call",
+   "name": "mwl:provider.call/mwl/mock/v1",
+   "pointer": "/steps/all/calls/0",
+   "index": 0,
+   TIMES,
+   "outcome": "error",
+   "code": "App.No",
+   "input": "2",
+   "arguments": "{\"failure\":{…",
+   "message": "not today"
+  },
+  {
+   "execution_id": "e-1",
+   "span_id": 4,
+   "parent_id": 1,
+   "kind": "step",
+   "name": "done",
+   "action": "Return",
+   "pointer": "/steps/done",
+   "step_id": "step-2",
+   TIMES,
+   "outcome": "success",
+   "input": "7",
+   "output": "7"
+  }
+ ],
+ "dropped": 0
+}`, "TIMES", times), string(text))
+}
+
+// An execution that is refused has a root span, too.
+func TestObserver_InputWithoutJSONForm(t *testing.T) {
+	var trace mwl.Trace
+	result := load(t, saga, nil).Execute(t.Context(), func() {}, mwl.WithObserver(trace.Observer()))
+	require.Equal(t, mwl.CodeParameterValidationFailed, result.Failure.Code)
+	checkSpans(t, &trace, result, "refused")
+	require.Len(t, trace.Spans(), 1)
+}
+
+// A provider that executes a definition with its own context begins another tree.
+func TestObserver_ExecutionInsideAnExecution(t *testing.T) {
+	var trace mwl.Trace
+	inner := load(t, `"entrypoint": "done", "steps": {"done": {"action": "Return"}}`, nil).WithObserver(trace.Observer())
+	outer := load(t, `"entrypoint": "call", "steps": {"call": {"action": "Call", "call": {$DO}, "next": "done"}, "done": {"action": "Return"}}`,
+		[]mwl.CatalogEntry{do(func(ctx context.Context, _ mwl.CallRequest) (mwl.CallResponse, error) {
+			return mwl.CallResponse{}, inner.Execute(ctx, nil, mwl.WithExecutionID("inner")).Err()
+		})})
+	result := outer.Execute(t.Context(), nil, mwl.WithExecutionID("outer"), mwl.WithObserver(trace.Observer()))
+	require.NoError(t, result.Err())
+	roots := map[string]int{}
+	for _, s := range trace.Spans() {
+		if s.ParentID == 0 {
+			roots[s.ExecutionID]++
+		}
+	}
+	require.Equal(t, map[string]int{"outer": 1, "inner": 1}, roots)
+	require.Contains(t, trace.String(), "execution outer: success")
+	require.Contains(t, trace.String(), "execution inner: success")
+}
+
+// The original definition is not watched, and observers add up.
+func TestDefinition_WithObserverReturnsAnother(t *testing.T) {
+	def := load(t, `"entrypoint": "done", "steps": {"done": {"action": "Return"}}`, nil)
+	var a, b mwl.Trace
+	first := def.WithObserver(a.Observer())
+	second := first.WithObserver(b.Observer())
+	def.Execute(t.Context(), nil)
+	require.Empty(t, a.Spans())
+	first.Execute(t.Context(), nil)
+	require.Len(t, a.Spans(), 2)
+	require.Empty(t, b.Spans())
+	second.Execute(t.Context(), nil)
+	require.Len(t, a.Spans(), 4)
+	require.Len(t, b.Spans(), 2)
+}
+
+// An observer of a subscription finds the event in its context, which is not done even if
+// the execution is cancelled.
+func TestObserver_OfASubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		type seen struct {
+			event, execution string
+			attempt          int
+			outcome          string
+		}
+		ended := make(chan seen, 1)
+		def := load(t, `"entrypoint": "wait", "steps": {"wait": {"action": "Sleep", "for": "PT1H", "next": "done"}, "done": {"action": "Return"}}`, nil)
+		subscribed(t, bus, def.WithObserver(mwl.Observer{SpanEnded: func(ctx context.Context, s mwl.EndedSpan) {
+			if s.Kind == mwl.SpanFlow {
+				d, _ := eventbus.FromContext(ctx)
+				require.NoError(t, ctx.Err())
+				ended <- seen{d.Event.ID.String(), s.ExecutionID, d.Attempt, s.Code}
+			}
+		}}), nil, eventbus.Timeout(time.Second), eventbus.Retry(eventbus.MaxRetries(0)))
+		id, err := bus.Publish(t.Context(), "order.placed", nil)
+		require.NoError(t, err)
+		require.Equal(t, seen{id.String(), id.String() + "/flow/1", 1, mwl.CodeCancelled}, <-ended)
 	})
 }

@@ -335,3 +335,27 @@ func FuzzParse(f *testing.F) {
 		require.True(t, value.Equal(v, back))
 	})
 }
+
+func TestExcerpt(t *testing.T) {
+	for _, test := range []struct {
+		v     any
+		limit int
+		want  string
+	}{
+		{nil, 4, "null"},
+		{nil, 3, "nul…"},
+		{"abc", 5, `"abc"`},
+		{"abcd", 5, `"abcd…`},
+		{"aéé", 3, `"a…`},
+		{[]any{1.0, []any{2.0, 3.0}}, 9, "[1,[2,3]]"},
+		{[]any{1.0, []any{2.0, 3.0}}, 6, "[1,[2,…"},
+		{map[string]any{"b": 1.0, "a": "x"}, 8, `{"a":"x"…`},
+	} {
+		require.Equal(t, test.want, value.Excerpt(test.v, test.limit))
+	}
+	var doubled any = "x"
+	for range 60 {
+		doubled = []any{doubled, doubled}
+	}
+	require.Len(t, value.Excerpt(doubled, 100), 100+len("…"), "2^60 elements must not be written")
+}
