@@ -80,6 +80,9 @@ func (f *failure) superseding(old *failure) *failure {
 			return f
 		}
 		if at.previous == nil {
+			if at.code == CodeFailureChainTruncated && f.links >= chainLinks {
+				return f
+			}
 			return f.continued(old)
 		}
 	}
@@ -227,6 +230,9 @@ func describe(v any) string {
 	kind := value.Kind(v)
 	if kind == "array" || kind == "object" || kind == "null" {
 		return kind
+	}
+	if text, ok := v.(string); ok && len(text) > 80 {
+		return "a " + kind
 	}
 	text := value.JSON(v)
 	if len(text) > 80 {

@@ -34,10 +34,10 @@ func Untrusted() LoadOption {
 // bytes for a text, 24 and 16 for each element for an array, and for an object 320
 // with up to 8 members, and 80 for each member beyond that.
 type Limits struct {
-	// DefinitionBytes, Depth (of nested JSON), FlowNesting, Steps, Expressions and
-	// ExpressionBytes (of one expression) bound the definition: what exceeds them
-	// does not load.
-	DefinitionBytes, Depth, FlowNesting, Steps, Expressions, ExpressionBytes int
+	// DefinitionBytes, Depth (of nested JSON), FlowNesting, Steps, Expressions,
+	// ExpressionBytes (of one expression) and ExpressionTotal (the bytes of all
+	// expressions) bound the definition: what exceeds them does not load.
+	DefinitionBytes, Depth, FlowNesting, Steps, Expressions, ExpressionBytes, ExpressionTotal int
 	// StepRuns bounds the Steps, the dispatches of calls and the re-runs of one
 	// execution, all together.
 	StepRuns int
@@ -95,6 +95,7 @@ func DefaultLimits() Limits {
 		Steps:           2000,
 		Expressions:     5000,
 		ExpressionBytes: 8 << 10,
+		ExpressionTotal: 128 << 10,
 		StepRuns:        100_000,
 		Reruns:          100_000,
 		FanOut:          10_000,
@@ -102,10 +103,10 @@ func DefaultLimits() Limits {
 		Goroutines:      256,
 		RunDepth:        256,
 		ValueBytes:      8 << 20,
-		LiveBytes:       24 << 20,
+		LiveBytes:       16 << 20,
 		ResultBytes:     8 << 20,
 		ExpressionCost:  1_000_000,
-		Cost:            50_000_000,
+		Cost:            20_000_000,
 		ExecutionTime:   -1,
 		Cleanup:         30 * time.Second,
 	}
@@ -120,6 +121,7 @@ func UntrustedLimits() Limits {
 		Steps:           500,
 		Expressions:     1000,
 		ExpressionBytes: 4 << 10,
+		ExpressionTotal: 32 << 10,
 		StepRuns:        10_000,
 		Reruns:          1000,
 		FanOut:          1000,
@@ -148,6 +150,7 @@ func (l Limits) or(initial Limits) Limits {
 		{&l.Steps, initial.Steps},
 		{&l.Expressions, initial.Expressions},
 		{&l.ExpressionBytes, initial.ExpressionBytes},
+		{&l.ExpressionTotal, initial.ExpressionTotal},
 		{&l.StepRuns, initial.StepRuns},
 		{&l.Reruns, initial.Reruns},
 		{&l.FanOut, initial.FanOut},

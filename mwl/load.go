@@ -32,15 +32,18 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 	}
 	limits := d.settings.limits.or(initial)
 	d.settings.limits = limits
-	length := limits.ExpressionBytes
-	if length < 0 {
+	length, total := limits.ExpressionBytes, limits.ExpressionTotal
+	if boundless(length) {
 		length = math.MaxInt
+	}
+	if boundless(total) {
+		total = math.MaxInt
 	}
 	cost := uint64(math.MaxUint64)
 	if limits.ExpressionCost > 0 {
 		cost = uint64(limits.ExpressionCost)
 	}
-	compiler, err := expr.NewCompiler(expr.Limits{Length: length, Cost: cost})
+	compiler, err := expr.NewCompiler(expr.Limits{Length: length, Total: total, Cost: cost})
 	if err != nil {
 		return nil, err
 	}

@@ -38,15 +38,17 @@ type analysis struct {
 	details []Name
 	guarded map[string]bool
 	// counted is set when the expression's work is not bounded by its text and data.
-	counted        bool
-	additions      int
+	counted   bool
+	additions int
+	// comparisons are those of an expression that loops, to be guarded.
+	comparisons []ast.Expr
+	loops       bool
+	// patterns are the constant ones of matches().
+	patterns       []string
 	depth, deepest int
 	// local counts the variables of enclosing comprehensions.
 	local map[string]int
 }
-
-// maxAdditions is how many + an expression may have without being counted: each can make a text as long as all before it together.
-const maxAdditions = 8
 
 func (e *environment) analyze(tree *ast.AST, roots Root) *analysis {
 	a := &analysis{
@@ -54,7 +56,9 @@ func (e *environment) analyze(tree *ast.AST, roots Root) *analysis {
 		references: map[int64]*ast.ReferenceInfo{}, types: map[int64]*types.Type{}, local: map[string]int{}, guarded: map[string]bool{},
 	}
 	a.walk(tree.Expr())
-	a.counted = a.counted || a.additions > maxAdditions
+	if a.loops {
+		a.guardComparisons()
+	}
 	a.details = slices.DeleteFunc(a.details, func(n Name) bool { return a.guarded[n.Name] })
 	return a
 }
@@ -96,8 +100,20 @@ func (a *analysis) walk(x ast.Expr) {
 	}
 }
 
+// guardComparisons replaces comparisons by functions that have a guard. Only loops can make values whose parts repeat without end.
+func (a *analysis) guardComparisons() {
+	factory := ast.NewExprFactory()
+	for _, x := range a.comparisons {
+		call, name := x.AsCall(), equalsName
+		if call.FunctionName() == operators.NotEquals {
+			name = differsName
+		}
+		x.SetKindCase(factory.NewCall(x.ID(), name, call.Args()...))
+	}
+}
+
 func (a *analysis) comprehension(c ast.ComprehensionExpr) {
-	a.counted = true
+	a.counted, a.loops = true, true
 	a.walk(c.IterRange())
 	a.walk(c.AccuInit())
 	a.local[c.AccuVar()]++
@@ -166,11 +182,18 @@ func (a *analysis) call(x ast.Expr) {
 			a.guarded[failure] = true
 		}
 	}
-	switch {
-	case name == operators.Add:
-		a.additions++
-	case !bounded[name]:
+	if name == operators.Equals || name == operators.NotEquals {
+		a.comparisons = append(a.comparisons, x)
+	}
+	if !constant[name] && !a.brief(name, call.Args()) {
 		a.counted = true
+	}
+	if name == "matches" {
+		for _, arg := range call.Args() {
+			if pattern, ok := constantText(arg); ok {
+				a.patterns = append(a.patterns, pattern)
+			}
+		}
 	}
 	if !a.isFunction(name) {
 		a.report(x, name, true, fmt.Sprintf("there is no function %s()", name))
@@ -197,6 +220,14 @@ func (a *analysis) readsDetails(x, object ast.Expr) {
 		Message: path + " may be absent, and then the expression fails",
 		Remedy:  fmt.Sprintf("test it first: has(%s) && …, also before has(%s.x)", path, path),
 	})
+}
+
+func constantText(x ast.Expr) (string, bool) {
+	if x.Kind() != ast.LiteralKind {
+		return "", false
+	}
+	s, ok := x.AsLiteral().(types.String)
+	return string(s), ok
 }
 
 func (a *analysis) isFunction(name string) bool {
@@ -228,22 +259,20 @@ func qualified(x ast.Expr) (string, bool) {
 	}
 }
 
-// bounded holds the functions whose work and result are bounded by their arguments: linear, and not bigger.
-var bounded = func() map[string]bool {
-	m := map[string]bool{}
-	for _, name := range []string{
-		operators.Conditional, operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot,
-		operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
-		operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate, operators.Index, operators.In,
-		"size", "int", "uint", "double", "bool", "string", "bytes", "type", "dyn", "timestamp", "duration",
-		"contains", "startsWith", "endsWith",
-		"getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds", "getMilliseconds",
-		"charAt", "indexOf", "lastIndexOf", "lowerAscii", "upperAscii", "substring", "trim", "reverse", "split",
-		"math.@max", "math.@min", "math.ceil", "math.floor", "math.round", "math.trunc", "math.abs", "math.sign", "math.isNaN", "math.isInf", "math.isFinite", "math.sqrt",
-		"base64.decode",
-		"fromJson", "durationToIso8601", "durationFromIso8601",
-	} {
-		m[name] = true
+// brief reports whether a call whose work is linear in general is bounded by a literal argument.
+func (a *analysis) brief(name string, args []ast.Expr) bool {
+	switch name {
+	case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+		return slices.ContainsFunc(args, isConstant)
+	case operators.Add:
+		return slices.ContainsFunc(args, func(x ast.Expr) bool {
+			_, text := constantText(x)
+			return isConstant(x) && !text
+		})
+	case operators.In:
+		return args[1].Kind() == ast.ListKind
 	}
-	return m
-}()
+	return false
+}
+
+func isConstant(x ast.Expr) bool { return x.Kind() == ast.LiteralKind }

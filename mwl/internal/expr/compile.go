@@ -1,9 +1,11 @@
 package expr
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"cel.dev/cel-go/cel"
@@ -11,16 +13,20 @@ import (
 	"cel.dev/cel-go/common/functions"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/ext"
+
+	"github.com/surebus/eventbus/mwl/internal/regex"
 )
 
 // Limits bound an expression and its evaluation. A zero field means its default.
 type Limits struct {
 	// Length is how many bytes a string with an expression may have: 8 KiB.
 	Length int
+	// Total is how many bytes the expressions of one compiler may have together: 128 KiB. A KiB takes about 10 ms to compile and keeps about 200 KiB.
+	Total int
 	// Depth is how deep its syntax may nest: 200.
 	Depth int
-	// Cost is how much work one evaluation may do, in CEL's units of cost; about a million take 0.1 s: 1,000,000. Expressions that neither loop nor call a function
-	// whose work may grow beyond its arguments are not counted: their text and data bound them.
+	// Cost is how much work one evaluation may do, in CEL's units of cost; about a million take 0.1 s: 1,000,000. Expressions whose calls all take
+	// constant time are not counted: their text bounds them.
 	Cost uint64
 	// Message is how many bytes the text of a fault may have: 1 KiB.
 	Message int
@@ -29,6 +35,9 @@ type Limits struct {
 func (l Limits) withDefaults() Limits {
 	if l.Length <= 0 {
 		l.Length = 8 << 10
+	}
+	if l.Total <= 0 {
+		l.Total = 128 << 10
 	}
 	if l.Depth <= 0 {
 		l.Depth = 200
@@ -42,11 +51,18 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Compiler compiles expressions under the same limits. It is immutable and safe for concurrent use.
+// Compiler compiles expressions under the same limits. It is safe for concurrent use.
 type Compiler struct {
 	env    *environment
 	limits Limits
+	// length is the length of all expressions, in bytes.
+	length atomic.Int64
+	// patterns is the size of all constant patterns, which CEL compiles in advance.
+	patterns atomic.Int64
 }
+
+// maxPatterns bounds the size of all constant patterns of a compiler, in instructions.
+const maxPatterns = 20 * regex.MaxSize
 
 // NewCompiler returns a compiler. It is cheap: what it needs of CEL is built once per process.
 func NewCompiler(limits Limits) (*Compiler, error) {
@@ -116,6 +132,9 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 	if len(s) > c.limits.Length {
 		return nil, at(s, 0, fmt.Sprintf("it has %d bytes, more than the %d that are allowed: compute parts in earlier Steps", len(s), c.limits.Length))
 	}
+	if c.length.Add(int64(len(s))) > int64(c.limits.Total) {
+		return nil, at(s, 0, fmt.Sprintf("all expressions together have more than the %d bytes that are allowed: write shorter ones, or split the definition", c.limits.Total))
+	}
 	if i := firstInvalid(s); i >= 0 {
 		return nil, at(s, i, "it is not valid UTF-8")
 	}
@@ -131,6 +150,15 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 	seen := c.env.analyze(tree, roots)
 	if seen.deepest > c.limits.Depth {
 		return nil, at(s, len(opening), fmt.Sprintf("it nests deeper than the %d levels that are allowed: compute parts in earlier Steps", c.limits.Depth))
+	}
+	for _, pattern := range seen.patterns {
+		size, err := regex.Size(pattern)
+		if err == nil && c.patterns.Add(int64(size)) > maxPatterns {
+			err = errors.New("the patterns of all expressions together are too large: use shorter repetitions, or fewer patterns")
+		}
+		if err != nil {
+			return nil, at(s, len(opening), err.Error())
+		}
 	}
 	for _, names := range [][]Name{seen.unresolved, seen.details} {
 		for i := range names {

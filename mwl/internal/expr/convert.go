@@ -40,8 +40,8 @@ type leaving struct{ nodes, bytes int }
 
 // Bounds on one result. They are far beyond what a workflow hands on, and keep a result whose parts repeat from growing without end.
 const (
-	maxResultNodes = 2 << 20
-	maxResultBytes = 64 << 20
+	maxResultNodes = 1 << 18
+	maxResultBytes = 16 << 20
 	maxResultDepth = 1000
 )
 
@@ -99,6 +99,9 @@ func (l *leaving) aggregate(v ref.Val, depth int) (any, error) {
 			return v.Value(), nil
 		}
 		size, _ := v.Size().(types.Int)
+		if l.bytes += 320 + 80*int(size); l.bytes > maxResultBytes {
+			return nil, errTooBig
+		}
 		out := make(map[string]any, size)
 		for it := v.Iterator(); it.HasNext() == types.True; {
 			key := it.Next()

@@ -10,14 +10,27 @@ import (
 // work estimates what a call did. CEL's own costs are found by the signature that its checker chose; expressions here are not checked, and every call would cost 1.
 type work struct{}
 
-// constant holds the calls that take the same time however big their arguments are.
-var constant = map[string]bool{
-	operators.Index: true, operators.Conditional: true, operators.LogicalAnd: true, operators.LogicalOr: true, operators.LogicalNot: true, operators.NotStrictlyFalse: true,
-	"type": true, "dyn": true,
-}
+// constant holds the functions that take the same time however big their arguments are.
+var constant = func() map[string]bool {
+	m := map[string]bool{}
+	for _, name := range []string{
+		operators.Index, operators.Conditional, operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.NotStrictlyFalse,
+		operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate,
+		"string", "type", "dyn",
+		"getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds", "getMilliseconds",
+		"math.ceil", "math.floor", "math.round", "math.trunc", "math.abs", "math.sign", "math.isNaN", "math.isInf", "math.isFinite", "math.sqrt",
+		"durationToIso8601",
+	} {
+		m[name] = true
+	}
+	return m
+}()
 
 // bytesPerUnit is how many bytes of text one unit of cost reads or writes, as CEL has it.
 const bytesPerUnit = 10
+
+// elementCost is the cost of an element of a list that a function makes: it takes 24 bytes.
+const elementCost = 4
 
 // CallCost returns nil for a cost of 1.
 func (work) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
@@ -34,6 +47,9 @@ func (work) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64
 		return nil
 	}
 	n := extent(result)
+	if _, list := result.(traits.Lister); list {
+		n *= elementCost
+	}
 	for _, arg := range args {
 		n += extent(arg)
 	}

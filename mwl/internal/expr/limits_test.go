@@ -42,6 +42,14 @@ func TestEval_CostIsLimited(t *testing.T) {
 		"lists.range(3).map(i, vars.text).join('').split('').map(i, i + i).join('').split('')",
 		"base64.encode(bytes(lists.range(17).map(i, vars.text).join('')))",
 		"json.encode(lists.range(100).map(i, vars.text))",
+		"[1]" + strings.Repeat(".map(a, [a, a])", 60) + " == [1]" + strings.Repeat(".map(a, [a, a])", 60),
+		"[1]" + strings.Repeat(".map(a, [a, a])", 60) + " != [1]" + strings.Repeat(".map(a, [a, a])", 60),
+		"[1]" + strings.Repeat(".map(a, [a, a])", 60) + " in [[1]" + strings.Repeat(".map(a, [a, a])", 60) + "]",
+		"vars.text + vars.text + vars.text",
+		"fromJson('[' + lists.range(70000).map(i, '[]').join(',') + ']')",
+		"'%s'.format([lists.range(10000).map(i, 1.7e308)])",
+		"'x'.matches(lists.range(100).map(i, '.{1000}').join(''))",
+		"[" + strings.Repeat("vars.list == vars.list, ", 150) + "1]",
 	} {
 		requireFault(t, expr.EvaluationError, body, s)
 	}

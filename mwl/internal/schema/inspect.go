@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/surebus/eventbus/mwl/internal/regex"
 	"github.com/surebus/eventbus/mwl/internal/value"
 )
 
@@ -34,6 +35,11 @@ func inspect(s any, pointer string) *Error {
 			Text:    fmt.Sprintf("the format %q is unknown, and a format that cannot be checked would pass everything: use \"pattern\", or one of %s", format, strings.Join(known, ", ")),
 		}
 	}
+	if pattern, ok := object["pattern"].(string); ok {
+		if _, err := regex.Size(pattern); err != nil {
+			return &Error{Pointer: pointer + "/pattern", Text: err.Error()}
+		}
+	}
 	for _, keyword := range schemaKeywords {
 		if err := inspect(object[keyword], pointer+"/"+keyword); err != nil {
 			return err
@@ -55,6 +61,11 @@ func inspect(s any, pointer string) *Error {
 		}
 		slices.Sort(names)
 		for _, name := range names {
+			if keyword == "patternProperties" {
+				if _, err := regex.Size(name); err != nil {
+					return &Error{Pointer: pointer + "/" + keyword, Text: err.Error()}
+				}
+			}
 			if err := inspect(parts[name], pointer+"/"+keyword+"/"+value.Escape(name)); err != nil {
 				return err
 			}

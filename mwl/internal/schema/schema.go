@@ -76,6 +76,9 @@ func Compile(doc any) (*Schema, error) {
 	if err != nil {
 		return nil, compileError(err)
 	}
+	if err := inspectWork(compiled); err != nil {
+		return nil, err
+	}
 	return &Schema{compiled: compiled, source: object, defaults: defaultsOf(object)}, nil
 }
 

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -310,5 +311,31 @@ func BenchmarkValidate(b *testing.B) {
 		if s.Validate(v) != nil {
 			b.Fatal("valid")
 		}
+	}
+}
+
+// References share parts; what takes exponential time is refused.
+func TestWorkIsBounded(t *testing.T) {
+	var doubling strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&doubling, `"d%d":{"allOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]},`, i, i+1, i+1)
+	}
+	for _, c := range []struct{ schema, refused string }{
+		{`{"type":"object","$defs":{` + doubling.String() + `"d40":{}},"properties":{"a":{"$ref":"#/$defs/d0"}}}`, "more than 10000 parts"},
+		{`{"type":"object","properties":{"a":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}}`, "exponential"},
+		{`{"type":"object","properties":{"a":{"$ref":"#"}},"patternProperties":{"a":{"$ref":"#"}}}`, "exponential"},
+		{`{"type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"$defs":{"x":{"allOf":[{"$ref":"#/$defs/y"},{"$ref":"#/$defs/y"}]},"y":{"items":{"$ref":"#/$defs/x"}}}}`, "exponential"},
+		{`{"type":"object","properties":{"a":{"allOf":[{"$ref":"#"},{"properties":{"a":{"$ref":"#"}}}]}}}`, "exponential"},
+		{`{"type":"object","properties":{"a":{"pattern":"` + strings.Repeat(".{1000}", 100) + `"}}}`, "pattern is too large"},
+		{`{"type":"object","patternProperties":{"` + strings.Repeat(".{1000}", 100) + `":{}}}`, "pattern is too large"},
+		{`{"type":"object","properties":{"left":{"$ref":"#"},"right":{"$ref":"#"},"v":{"$ref":"#/$defs/n"},"w":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"number"}}}`, ""},
+		{`{"type":"object","properties":{"s":{"$ref":"https://json-schema.org/draft/2020-12/schema"}}}`, ""},
+	} {
+		_, err := schema.Compile(parse(t, c.schema))
+		if c.refused == "" {
+			require.NoError(t, err, c.schema)
+			continue
+		}
+		require.ErrorContains(t, err, c.refused, c.schema)
 	}
 }

@@ -1,0 +1,123 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// maxApplications is how many times the parts of a schema may be applied, each
+// reference followed.
+const maxApplications = 10_000
+
+// work finds a schema that takes exponential time. References share parts, and a
+// part that refers twice to another, which refers twice to a third, and so on, is
+// small as a text only. A part that applies itself twice to the same part of the
+// arguments takes exponential time in their depth.
+type work struct {
+	applied int
+	// open are the targets of the references that are being followed.
+	open map[*jsonschema.Schema]*recursion
+	// path leads through the arguments to where a schema applies.
+	path []string
+}
+
+// recursion is a reference that is being followed.
+type recursion struct {
+	depth int
+	// again are the paths from here to where its target applies again.
+	again [][]string
+}
+
+// anyPart stands in a path for parts that have no name in the schema.
+const anyPart = ""
+
+func inspectWork(s *jsonschema.Schema) *Error {
+	w := &work{open: map[*jsonschema.Schema]*recursion{}}
+	return w.follow(s)
+}
+
+func (w *work) apply(s *jsonschema.Schema) *Error {
+	if s == nil {
+		return nil
+	}
+	if w.applied++; w.applied > maxApplications {
+		return &Error{Pointer: fragment(s.Location), Text: fmt.Sprintf("with all references followed the schema has more than %d parts: refer to shared parts fewer times", maxApplications)}
+	}
+	here := slices.Concat([]*jsonschema.Schema{s.Not, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf, s.OneOf)
+	for _, part := range s.DependentSchemas {
+		here = append(here, part)
+	}
+	for _, part := range here {
+		if err := w.apply(part); err != nil {
+			return err
+		}
+	}
+	if err := w.follow(s.Ref); err != nil {
+		return err
+	}
+	if s.DynamicRef != nil {
+		if err := w.follow(s.DynamicRef.Ref); err != nil {
+			return err
+		}
+	}
+	for name, part := range s.Properties {
+		if err := w.inside("."+name, part); err != nil {
+			return err
+		}
+	}
+	unnamed := slices.Concat([]*jsonschema.Schema{s.PropertyNames, s.Items2020, s.Contains, s.UnevaluatedItems, s.UnevaluatedProperties, s.ContentSchema}, s.PrefixItems)
+	for _, part := range s.PatternProperties {
+		unnamed = append(unnamed, part)
+	}
+	if part, ok := s.AdditionalProperties.(*jsonschema.Schema); ok {
+		unnamed = append(unnamed, part)
+	}
+	for _, part := range unnamed {
+		if err := w.inside(anyPart, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *work) inside(label string, s *jsonschema.Schema) *Error {
+	w.path = append(w.path, label)
+	err := w.apply(s)
+	w.path = w.path[:len(w.path)-1]
+	return err
+}
+
+func (w *work) follow(target *jsonschema.Schema) *Error {
+	if target == nil {
+		return nil
+	}
+	at, recursive := w.open[target]
+	if !recursive {
+		w.open[target] = &recursion{depth: len(w.path)}
+		err := w.apply(target)
+		delete(w.open, target)
+		return err
+	}
+	path := slices.Clone(w.path[at.depth:])
+	for _, other := range at.again {
+		if overlap(path, other) {
+			pointer := fragment(target.Location)
+			return &Error{Pointer: pointer, Text: "it applies itself more than once to the same part of the arguments, which takes exponential time: refer to it once"}
+		}
+	}
+	at.again = append(at.again, path)
+	return nil
+}
+
+// overlap reports whether two paths can lead to the same part, or one through the
+// other.
+func overlap(a, b []string) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] && a[i] != anyPart && b[i] != anyPart {
+			return false
+		}
+	}
+	return true
+}
