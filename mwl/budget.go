@@ -207,7 +207,7 @@ func (x *execution) limitTime() (end func()) {
 		return func() {}
 	}
 	timer := x.clock.AfterFunc(limit, func() {
-		x.exceed(x.ctx, "ExecutionTime", "took longer than "+temporal.FormatDuration(limit), false)
+		_ = x.exceed(x.ctx, "ExecutionTime", "took longer than "+temporal.FormatDuration(limit), false)
 	})
 	return func() { timer.Stop() }
 }

@@ -38,8 +38,7 @@ type analysis struct {
 	details []Name
 	guarded map[string]bool
 	// counted is set when the expression's work is not bounded by its text and data.
-	counted   bool
-	additions int
+	counted bool
 	// comparisons are those of an expression that loops, to be guarded.
 	comparisons []ast.Expr
 	loops       bool
