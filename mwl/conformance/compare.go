@@ -33,8 +33,8 @@ func (s Scenario) Check(result mwl.Result) error {
 // the members that are expected, its previous likewise, an expected null being
 // satisfied by absence. Results inside details are compared as Results.
 func matches(expected, actual any) error {
-	e, a, ok := object(expected), object(actual), false
-	if _, ok = actual.(map[string]any); !ok {
+	e, a := object(expected), object(actual)
+	if _, ok := actual.(map[string]any); !ok {
 		return fmt.Errorf("want the Result %v, got %v", expected, actual)
 	}
 	if e["type"] != a["type"] {

@@ -64,7 +64,7 @@ func (a *app) conform(c *cobra.Command, corpus []conformance.Case, quiet bool) e
 	for _, k := range corpus {
 		outcomes, err := k.Run(c.Context())
 		if c.Context().Err() != nil {
-			table.Flush()
+			_ = table.Flush()
 			return &failure{exitProblem, fmt.Errorf("interrupted after %d scenarios", passed+failed), "run it again"}
 		}
 		if err != nil {
