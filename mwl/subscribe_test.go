@@ -106,7 +106,6 @@ func TestHandler_TimeoutAndShutdownRunFinally(t *testing.T) {
 }
 
 func TestHandler_TheEnvelopeIsInTheLetter(t *testing.T) {
-	model := storetest.NewModel()
 	for _, c := range []struct{ envelope, want string }{
 		{
 			`{"code": "Order.Refused", "message": "no", "details": {"order": "o-1"}, "retryable": false, "previous": {"type": "error", "code": "Bank.No"}}`,
@@ -117,6 +116,7 @@ func TestHandler_TheEnvelopeIsInTheLetter(t *testing.T) {
 			`{"type": "error", "code": "Order.Refused", "details": "details omitted: 9002 bytes", "previous": {"type": "error", "code": "Bank.No", "details": "details omitted: 1 bytes"}}`,
 		},
 	} {
+		model := storetest.NewModel()
 		bus, _ := startBus(t, eventbus.WithStore(open(t, model)))
 		subscribed(t, bus, raising(t, c.envelope), nil, eventbus.Retry(eventbus.MaxRetries(0)))
 		_, err := bus.PublishAndWait(t.Context(), "order.placed", nil)
