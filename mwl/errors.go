@@ -3,6 +3,7 @@ package mwl
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // DefinitionError says why a definition cannot be loaded. It lists all problems,
@@ -36,7 +37,10 @@ func writeProblem(b *strings.Builder, p Problem) {
 	if p.Line > 0 {
 		fmt.Fprintf(b, "line %d, column %d: ", p.Line, p.Column)
 	}
-	if p.Pointer != "" {
+	switch {
+	case strings.ContainsFunc(p.Pointer, unicode.IsControl):
+		fmt.Fprintf(b, "%q: ", p.Pointer) // a terminal would obey the name of a Step
+	case p.Pointer != "":
 		fmt.Fprintf(b, "%s: ", p.Pointer)
 	}
 	b.WriteString(p.Message)
