@@ -31,18 +31,26 @@ const (
 	schemaDir = "MWL_SCHEMA_DIR"
 )
 
-// everyProvider is a catalog that has every provider: which ones there are is not
-// what schemas are about.
+// everyProvider is a catalog that has every provider, with any arguments: which ones
+// there are is not what schemas are about.
 type everyProvider struct{}
 
+var anyArguments = func() *schema.Schema {
+	accepts, err := schema.Compile(map[string]any{"type": "object", "additionalProperties": true})
+	if err != nil {
+		panic(err)
+	}
+	return accepts
+}()
+
 func (everyProvider) CallProvider(uri string) (*definition.CallContract, bool) {
-	return &definition.CallContract{URI: uri, Parameters: schema.Empty}, true
+	return &definition.CallContract{URI: uri, Parameters: anyArguments}, true
 }
 
 func (everyProvider) Middleware(uri string) (*definition.MiddlewareContract, bool) {
 	contract := &definition.MiddlewareContract{URI: uri, Levels: definition.StepLevel | definition.FlowLevel}
 	for phase := range contract.Phases {
-		contract.Phases[phase].Parameters = schema.Empty
+		contract.Phases[phase].Parameters = anyArguments
 	}
 	return contract, true
 }
