@@ -1,0 +1,5 @@
+//go:build race
+
+package mwl_test
+
+const raceEnabled = true
