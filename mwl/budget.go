@@ -18,7 +18,8 @@ type budget struct {
 	// live is the memory that the frames are charged with, in bytes.
 	live atomic.Int64
 	// evaluating holds one token. An expression whose work may exceed its data takes
-	// it, because one evaluation may take several MiB before its size is known.
+	// it, because one evaluation may take several MiB before its size is known: one
+	// that loops, or calls a function whose work is not constant.
 	evaluating chan struct{}
 }
 
@@ -37,10 +38,11 @@ const bytesPerCost = 64
 func boundless[N int | int64](limit N) bool { return limit <= 0 }
 
 // exceed cancels the execution because it exceeded a limit. Cleanup goes on, until
-// it has used up what it has beyond the limit.
+// it has used up what it has beyond the limit. The outcome is a teardown, which no
+// catch clause, onSuccess or onFailure sees.
 func (x *execution) exceed(ctx context.Context, limit, reason string, cleanupToo bool) *interruption {
 	reason = "the execution " + reason + " (Limits." + limit + "); raise the limit, or let the definition do less"
-	i := x.cancel(reason)
+	i := x.cancel(limit, reason)
 	if x.interrupted(ctx) != nil {
 		return i
 	}
@@ -199,6 +201,9 @@ func (f *frame) deepen(ctx context.Context) *interruption {
 // level is how many Flows and middleware entries enclose what runs in the frame.
 func (f *frame) level() int { return f.depth + len(f.entries) }
 
+// executionTime is the limit that an execution may keep the next time.
+const executionTime = "ExecutionTime"
+
 // limitTime cancels the execution after [Limits.ExecutionTime]. The function that it
 // returns ends that.
 func (x *execution) limitTime() (end func()) {
@@ -207,7 +212,7 @@ func (x *execution) limitTime() (end func()) {
 		return func() {}
 	}
 	timer := x.clock.AfterFunc(limit, func() {
-		_ = x.exceed(x.ctx, "ExecutionTime", "took longer than "+temporal.FormatDuration(limit), false)
+		_ = x.exceed(x.ctx, executionTime, "took longer than "+temporal.FormatDuration(limit), false)
 	})
 	return func() { timer.Stop() }
 }

@@ -47,7 +47,7 @@ func (e *ExecutionError) ResultType() string { return e.Failure.kind() }
 // fail again. These are System.ParameterValidationFailed,
 // System.ExpressionEvaluationError, System.UnrepresentableValue, System.EmptyRaise,
 // Mwl.FanOutLimitExceeded, and a System.Cancelled that is not the context's, which is
-// that of a limit. [RetryDefinitionErrors] leaves them to the envelope.
+// that of a limit other than ExecutionTime. [RetryDefinitionErrors] leaves them to the envelope.
 func (e *ExecutionError) Retryable() (retryable, said bool) {
 	switch {
 	case e.deterministic:
@@ -139,7 +139,9 @@ var deterministicCodes = []string{
 // same in the next attempt.
 func isDeterministic(ctx context.Context, f *Failure) bool {
 	if f.Code == CodeCancelled && f.kind() == TypeCancellation {
-		return ctx.Err() == nil // a limit has cancelled it
+		details, _ := f.Details.(map[string]any)
+		// A limit has cancelled it, but a slow provider may be faster the next time.
+		return ctx.Err() == nil && details["limit"] != executionTime
 	}
 	return slices.Contains(deterministicCodes, f.Code)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // frame is one run of a Flow. All of it happens on one goroutine; while dispatches
-// of a Gather are under way they read it, and nobody writes.
+// of a Gather are under way they read it, and write only held, which is atomic.
 type frame struct {
 	x     *execution
 	flow  *definition.Flow
@@ -149,7 +149,7 @@ func (x *execution) valueLimit() expr.Limit {
 }
 
 func (x *execution) tooLarge(pointer string) *interruption {
-	return x.cancel(fmt.Sprintf("the value of %s takes more than %d bytes (Limits.ValueBytes), or is nested deeper than %d; raise the limit, or make a smaller value",
+	return x.cancel("ValueBytes", fmt.Sprintf("the value of %s takes more than %d bytes (Limits.ValueBytes), or is nested deeper than %d; raise the limit, or make a smaller value",
 		pointer, x.limits.ValueBytes, valueDepth))
 }
 

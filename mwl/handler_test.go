@@ -302,6 +302,19 @@ func TestHandler_DeterministicFailuresAreNotRetried(t *testing.T) {
 	}
 }
 
+// A provider that was too slow for Limits.ExecutionTime may be faster the next time.
+func TestHandler_TheExecutionTimeIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		definition := load(t, `"entrypoint": "s", "steps": {"s": {"action": "Sleep", "for": "PT1M", "next": "e"}, "e": {"action": "Return"}}`, nil,
+			mwl.WithLimits(mwl.Limits{ExecutionTime: time.Second}))
+		subscribed(t, bus, definition, nil, eventbus.Retry(eventbus.MaxRetries(2)))
+		_, err := bus.PublishAndWait(t.Context(), "order.placed", nil)
+		require.ErrorContains(t, err, "Limits.ExecutionTime")
+		require.Equal(t, 3, letters(t, bus)[0].Attempts)
+	})
+}
+
 func TestHandler_RulesPoliciesAndCircuits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)

@@ -38,23 +38,23 @@ func (x *execution) interrupted(ctx context.Context) *interruption {
 	if i, ok := cause.(*interruption); ok && i.x == x { //nolint:errorlint // a cause of another execution, however wrapped, is external here
 		return i
 	}
-	return x.cancelled(cause)
+	return x.cancelled(cause, nil)
 }
 
-// cancelled is the one external cancellation of the execution; the reason is a text
-// or somebody's error.
-func (x *execution) cancelled(reason any) *interruption {
+// cancelled is the one cancellation of the whole execution, by its context or by a
+// limit: the first reason stays. The reason is a text or somebody's error.
+func (x *execution) cancelled(reason any, details map[string]any) *interruption {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.external == nil {
-		x.external = &interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, fmt.Sprint(reason), nil, nil)}
+		x.external = &interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, fmt.Sprint(reason), details, nil)}
 	}
 	return x.external
 }
 
-// cancel cancels the execution from inside, as a platform's quota does.
-func (x *execution) cancel(reason string) *interruption {
-	i := x.cancelled(reason)
+// cancel cancels the execution from inside, because it exceeds a limit.
+func (x *execution) cancel(limit, reason string) *interruption {
+	i := x.cancelled(reason, map[string]any{"limit": limit})
 	x.stop(i)
 	return i
 }

@@ -26,7 +26,8 @@ func Untrusted() LoadOption {
 // limit of zero is the default; a negative one is no limit.
 //
 // An execution that exceeds a limit is cancelled: its Result is System.Cancelled,
-// with a message that names the limit. A definition cannot catch that. The cleanup
+// with a message that names the limit, as details.limit does. A definition cannot catch
+// that. The cleanup
 // of the cancelled execution may use as much again of StepRuns, Reruns, Cost and
 // RunDepth, and a quarter more of LiveBytes; then it is abandoned.
 //
@@ -53,7 +54,7 @@ type Limits struct {
 	Concurrency int
 	// Goroutines is how many goroutines the Gathers of one execution use beside the
 	// caller's. When none is left, a Gather runs its dispatches one after the other.
-	// A Go function that is not a direct dispatch of a Gather runs on one more.
+	// A Go function runs on one more, unless a goroutine of a Gather calls it directly.
 	Goroutines int
 	// RunDepth bounds how many Flows and middleware entries run inside one another.
 	RunDepth int
@@ -64,7 +65,8 @@ type Limits struct {
 	// and arguments, and for each Flow that runs its variables, what it computed and
 	// has not dropped, its failures, the Results of its calls, the state of its
 	// middleware, and fixed charges for Flows, dispatches and goroutines. A value
-	// that is no longer in use may count until its Flow's charge has doubled.
+	// that is no longer in use may count until its Flow's charge has doubled and
+	// exceeds 64 KiB, and in a Gather until its dispatches have ended.
 	LiveBytes int
 	// ResultBytes bounds the value, or the failure, that Execute returns, in bytes.
 	ResultBytes int
