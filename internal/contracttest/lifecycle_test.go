@@ -13,6 +13,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
 )
@@ -354,6 +355,8 @@ func TestFault17_AZeroBusAndANilBus(t *testing.T) {
 					require.ErrorIs(t, x.Err, eventbus.ErrUninitialized, called)
 				case *eventbus.DLQ:
 					require.NotNil(t, x, called)
+				case *zap.Logger:
+					require.NotNil(t, x, called) // it is silent
 				case func():
 					require.NotPanics(t, x, called)
 				default:
