@@ -82,7 +82,7 @@ func TestHostile(t *testing.T) {
 func hostileChild(t *testing.T, file string, untrusted bool) (report hostileReport) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestHostileDefinitionInAChild$", "-test.v")
+	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChild_RunsAHostileDefinition$", "-test.v")
 	child.Env = append(os.Environ(), hostileFile+"="+file, hostileUntrusted+"="+strconv.FormatBool(untrusted), "GOMEMLIMIT=72MiB")
 	out, err := child.CombinedOutput()
 	require.NoError(t, err, "%.2000s", out)
@@ -92,8 +92,8 @@ func hostileChild(t *testing.T, file string, untrusted bool) (report hostileRepo
 	return report
 }
 
-// TestHostileDefinitionInAChild is the child process.
-func TestHostileDefinitionInAChild(t *testing.T) {
+// TestChild_RunsAHostileDefinition is the child process.
+func TestChild_RunsAHostileDefinition(t *testing.T) {
 	file := os.Getenv(hostileFile)
 	if file == "" {
 		t.Skip("it runs in a child process of TestHostile")
