@@ -54,19 +54,6 @@ func (c *Catalog) URIs() []string {
 	})
 }
 
-// contracts is the catalog as the loader asks it.
-type contracts struct{ *Catalog }
-
-func (c contracts) CallProvider(uri string) (*definition.CallContract, bool) {
-	contract, ok := c.calls[uri]
-	return contract, ok
-}
-
-func (c contracts) Middleware(uri string) (*definition.MiddlewareContract, bool) {
-	contract, ok := c.middlewares[uri]
-	return contract, ok
-}
-
 func (p CallProvider) register(c *Catalog) error {
 	prefix := "Provider.Call." + p.CodePrefix
 	if err := checkEntry(p.URI, "provider.call", p.CodePrefix, prefix, p.Failures); err != nil {

@@ -375,3 +375,30 @@ func ExampleSchema() {
 	// <nil>
 	// Workflow definition [$schema entrypoint steps]
 }
+
+// A tool that does not run a definition takes any provider that the definition names.
+func ExampleWithResolver() {
+	definition, err := mwl.Load([]byte(`{
+  "$schema": "https://mwl.dev/v0.1/flow/schema.json",
+  "entrypoint": "charge",
+  "steps": {
+    "charge": {"action": "Call", "call": {"provider": "mwl:provider.call/shop/charge/v1", "with": {"amount": 5}}, "next": "done"},
+    "done": {"action": "Return"}
+  }
+}`), mwl.WithResolver(func(uri string) (mwl.CatalogEntry, error) {
+		fmt.Println("taken for granted:", uri)
+		return mwl.CallProvider{
+			URI: uri, CodePrefix: "Any",
+			Parameters: json.RawMessage(`{"type": "object", "additionalProperties": true}`),
+			Call: func(context.Context, mwl.CallRequest) (mwl.CallResponse, error) {
+				return mwl.CallResponse{}, errors.New("the definition is not run")
+			},
+		}, nil
+	}))
+	fmt.Println(err)
+	fmt.Println(len(definition.Graph().Flows[0].Steps), "Steps")
+	// Output:
+	// taken for granted: mwl:provider.call/shop/charge/v1
+	// <nil>
+	// 2 Steps
+}

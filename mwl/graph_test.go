@@ -70,20 +70,32 @@ func TestGraph_EscapesNames(t *testing.T) {
 	}
 	require.Contains(t, dot, `a\"] --> b %%{init}%% <script>alert(1)</script>; &amp;  [31m`)
 	require.NotContains(t, dot, "\x1b")
+
+	reordered := load(t, `"entrypoint": "a\u202eb\u2028c\u009b2J", "steps": {"a\u202eb\u2028c\u009b2J": {"action": "Return"}}`, nil)
+	require.Contains(t, reordered.Graph().DOT(), `"a b c 2J\nReturn"`)
 }
 
 var graphs = flag.String("graphs", "", "write the Mermaid text of every graph into this `directory`")
 
-// Every definition of the corpus has a graph whose edges end at its Steps.
+// Every definition of the corpora and of testdata has a graph whose edges end at its
+// Steps.
 func TestGraph_OfTheCorpus(t *testing.T) {
-	files, err := filepath.Glob("testdata/conformance/*/definition.json")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	patterns := []string{"testdata/conformance/*/definition.json", "testdata/definitions/valid/*.json", "testdata/hostile/run/*.json"}
+	if dir := os.Getenv(conformanceDir); dir != "" {
+		patterns = append(patterns, filepath.Join(dir, "*", "definition.json"))
+	}
+	var files []string
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
+		files = append(files, found...)
+	}
 	for i, file := range files {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
-		def, err := mwl.Load(source, mwl.DeferArgumentErrors())
-		require.NoError(t, err)
+		def, err := mwl.Load(source, mwl.DeferArgumentErrors(), mwl.WithResolver(anyProvider))
+		require.NoError(t, err, file)
 		g := def.Graph()
 		for _, f := range g.Flows {
 			names := map[string]bool{}

@@ -3,6 +3,7 @@ package mwl
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // maxLabel is how many characters of a condition, a name or a URI a drawing shows.
@@ -153,7 +154,7 @@ func shortened(text string) string {
 			b.WriteRune('…')
 			break
 		}
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' {
+		if !unicode.IsPrint(r) {
 			r = ' '
 		}
 		b.WriteRune(r)

@@ -15,7 +15,8 @@ import (
 )
 
 // Load reads a definition. The error is a [*DefinitionError] that lists what is
-// wrong with it, or an [*OptionError]. The source is copied.
+// wrong with it, or an [*OptionError], or what the function of [WithResolver] caused.
+// The source is copied.
 func Load(source []byte, options ...LoadOption) (*Definition, error) {
 	d := &Definition{settings: settings{catalog: ownProviders(), clock: realClock, random: rand.Float64}}
 	for i, option := range options {
@@ -47,8 +48,9 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 	if err != nil {
 		return nil, err
 	}
+	known := &contracts{Catalog: d.settings.catalog, resolve: d.settings.resolve}
 	root, problems, more := loader.Load(slices.Clone(source), loader.Options{
-		Catalog:        contracts{d.settings.catalog},
+		Catalog:        known,
 		Compiler:       compiler,
 		MaxBytes:       limits.DefinitionBytes,
 		MaxDepth:       limits.Depth,
@@ -59,6 +61,9 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 
 		DeferArgumentErrors: d.settings.deferArgumentErrors,
 	})
+	if known.err != nil {
+		return nil, known.err
+	}
 	if len(problems) > 0 {
 		return nil, &DefinitionError{Problems: problemsOf(problems), More: more}
 	}
@@ -93,6 +98,8 @@ type Definition struct {
 
 type settings struct {
 	catalog *Catalog
+	// resolve is the function of [WithResolver], or nil.
+	resolve func(uri string) (CatalogEntry, error)
 	clock   clock.Clock
 	limits  Limits
 	// untrusted is [Untrusted].
