@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"context"
+	"runtime/metrics"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,8 +53,9 @@ func (c *Case) Run(ctx context.Context, options ...mwl.LoadOption) ([]Outcome, e
 	return outcomes, nil
 }
 
-// idleClock is a clock that advances to its next timer when nobody has used it for a
-// while. It suits executions that only compute and wait.
+// idleClock is a clock that advances to its next timer when the process is idle: no
+// goroutine computes, and no code has used the clock for a while. It suits executions
+// that only compute and wait.
 type idleClock struct {
 	*clock.Mock
 	uses atomic.Int64
@@ -60,7 +63,7 @@ type idleClock struct {
 	done sync.WaitGroup
 
 	mu  sync.Mutex
-	due []time.Time // of all timers; those that were stopped stay, and do no harm
+	due []time.Time // of all timers ahead; those that were stopped stay, and do no harm
 }
 
 func newClock() *idleClock {
@@ -102,19 +105,23 @@ func (c *idleClock) note(d time.Duration) {
 	c.uses.Add(1)
 }
 
-// idleLooks is how many milliseconds in a row the clock is not used before it advances.
+// idleLooks is how many milliseconds in a row the process is idle before the clock
+// advances.
 const idleLooks = 4
 
 func (c *idleClock) advance() {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
+	states := []metrics.Sample{{Name: "/sched/goroutines/running:goroutines"}, {Name: "/sched/goroutines/runnable:goroutines"}}
 	for last, looks := int64(-1), 0; ; {
 		select {
 		case <-c.quit:
 			return
 		case <-tick.C:
 		}
-		if uses := c.uses.Load(); uses != last {
+		// An execution that computes for long does not use the clock. On a busy machine
+		// it may also not get to run.
+		if uses := c.uses.Load(); uses != last || computing(states) {
 			last, looks = uses, 0
 			continue
 		}
@@ -128,13 +135,21 @@ func (c *idleClock) advance() {
 	}
 }
 
-// next returns the earliest instant at which a timer may fire.
+// computing reports whether goroutines other than the caller compute, or could.
+func computing(states []metrics.Sample) bool {
+	metrics.Read(states)
+	return states[0].Value.Uint64() > 1 || states[1].Value.Uint64() > 0
+}
+
+// next returns the earliest instant at which a timer may fire, and forgets those that
+// are past.
 func (c *idleClock) next() (next time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.Mock.Now()
+	c.due = slices.DeleteFunc(c.due, func(due time.Time) bool { return !due.After(now) })
 	for _, due := range c.due {
-		if due.After(now) && (!ok || due.Before(next)) {
+		if !ok || due.Before(next) {
 			next, ok = due, true
 		}
 	}

@@ -2,6 +2,8 @@ package conformance_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus/mwl"
 	"github.com/surebus/eventbus/mwl/conformance"
 )
 
@@ -24,6 +27,32 @@ func TestRun_InVirtualTime(t *testing.T) {
 			require.NoError(t, o.Err, "%s/%s", c.Name, o.Scenario)
 		}
 	}
+}
+
+// A provider that computes for longer than the clock's idle time is not timed out by
+// virtual time.
+func TestRun_ComputationIsNotIdle(t *testing.T) {
+	catalog, err := mwl.NewCatalog(mwl.CallProvider{
+		URI: "mwl:provider.call/test/compute/v1", CodePrefix: "Compute",
+		Call: func(context.Context, mwl.CallRequest) (mwl.CallResponse, error) {
+			sum := sha256.Sum256(nil)
+			for range 300_000 { // tens of milliseconds
+				sum = sha256.Sum256(sum[:])
+			}
+			return mwl.CallResponse{Value: hex.EncodeToString(sum[:])}, nil
+		},
+	})
+	require.NoError(t, err)
+	c := conformance.Case{
+		Definition: []byte(`{"$schema": "https://mwl.dev/v0.1/flow/schema.json", "entrypoint": "a", "steps": {
+			"a": {"action": "Call", "call": {"provider": "mwl:provider.call/test/compute/v1"},
+				"middleware": [{"provider": "mwl:provider.middleware/mwl/timeout/v1", "onEntry": {"with": {"duration": "PT1S"}}}], "next": "b"},
+			"b": {"action": "Return", "value": "done"}}}`),
+		Scenarios: []conformance.Scenario{{Name: "base", Expected: map[string]any{"type": "success", "value": "done"}}},
+	}
+	outcomes, err := c.Run(t.Context(), mwl.WithCatalog(catalog))
+	require.NoError(t, err)
+	require.NoError(t, outcomes[0].Err)
 }
 
 func TestRun_TellsTheDifference(t *testing.T) {
