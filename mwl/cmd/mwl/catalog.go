@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl"
@@ -19,8 +18,7 @@ const (
 // anyObject accepts any arguments.
 var anyObject = json.RawMessage(`{"type": "object", "additionalProperties": true}`)
 
-// catalog is what definitions are loaded with: the providers that documents describe,
-// and stand-ins for the others.
+// catalog has the providers that documents describe.
 type catalog struct {
 	calls       map[string]mwl.CallProvider
 	middlewares map[string]mwl.Middleware
@@ -35,13 +33,19 @@ func (a *app) readCatalog(files []string) (*catalog, error) {
 			return nil, err
 		}
 		call, err := mwl.ParseCallProvider(document)
-		if err == nil {
+		middleware, other := mwl.ParseMiddleware(document)
+		switch {
+		case err == nil:
+			if _, twice := c.calls[call.URI]; twice {
+				return nil, describedTwice(file, call.URI)
+			}
 			c.calls[call.URI] = call
 			continue
-		}
-		middleware, other := mwl.ParseMiddleware(document)
-		if other == nil {
-			c.middlewares[middleware.URI] = middleware
+		case other == nil:
+			if _, twice := c.middlewares[middleware.URI]; twice {
+				return nil, describedTwice(file, middleware.URI)
+			}
+			c.middlewares[middleware.URI] = passing(middleware)
 			continue
 		}
 		if strings.Contains(string(document), middlewareScheme) {
@@ -52,108 +56,61 @@ func (a *app) readCatalog(files []string) (*catalog, error) {
 	return c, nil
 }
 
+func describedTwice(file, uri string) error {
+	return usage("leave one of the two out", "--catalog %s: an earlier document describes %s, too", file, uri)
+}
+
 // answerer does the work of a call provider.
 type answerer func(ctx context.Context, uri string, r mwl.CallRequest) (mwl.CallResponse, error)
 
-// build makes the catalog of a definition. answer does the work of the call providers.
-// It returns the URIs of the providers that no document describes.
-func (c *catalog) build(source []byte, answer answerer) (built *mwl.Catalog, unknown []string, err error) {
-	own, err := mwl.NewCatalog()
-	if err != nil {
-		return nil, nil, err
-	}
-	known := own.URIs()
-	var entries []mwl.CatalogEntry
-	for _, uri := range providersOf(source) {
-		if slices.Contains(known, uri) {
-			continue
-		}
-		call, described := c.calls[uri]
-		middleware, describedMiddleware := c.middlewares[uri]
-		var entry mwl.CatalogEntry
-		switch {
-		case strings.HasPrefix(uri, callScheme):
-			if !described {
+// resolver resolves the providers of a definition. answer does the work of the call
+// providers. asked is called with each URI and whether a document describes it, once, in
+// the order of the definition. A provider that none describes takes any arguments.
+func (c *catalog) resolver(answer answerer, asked func(uri string, described bool)) mwl.LoadOption {
+	return mwl.WithResolver(func(uri string) (mwl.CatalogEntry, error) {
+		call, isCall := c.calls[uri]
+		middleware, isMiddleware := c.middlewares[uri]
+		asked(uri, isCall || isMiddleware)
+		if strings.HasPrefix(uri, callScheme) {
+			if !isCall {
 				call = mwl.CallProvider{URI: uri, CodePrefix: "Any", Parameters: anyObject, Metadata: anyObject, Failures: mwl.FailureCatalog{Open: []string{"*"}}}
 			}
 			call.Call = func(ctx context.Context, r mwl.CallRequest) (mwl.CallResponse, error) { return answer(ctx, uri, r) }
-			entry = call
-		case strings.HasPrefix(uri, middlewareScheme):
-			described = describedMiddleware
-			if !described {
-				middleware = mwl.Middleware{URI: uri, CodePrefix: "Any", Metadata: anyObject, OnEntry: anyAction(), OnSuccess: anyAction(), OnFailure: anyAction(), OnAlways: anyAction()}
-			}
-			for _, action := range []*mwl.PhaseAction{middleware.OnEntry, middleware.OnSuccess, middleware.OnFailure, middleware.OnAlways} {
-				if action != nil {
-					action.Run = pass
-				}
-			}
-			entry = middleware
-		default:
-			continue // Load says what is wrong with it
+			return call, nil
 		}
-		if _, err := mwl.NewCatalog(entry); err != nil {
-			continue // likewise: no provider can have the URI
+		if !isMiddleware {
+			middleware = passing(mwl.Middleware{
+				URI: uri, CodePrefix: "Any", Metadata: anyObject, Failures: mwl.FailureCatalog{Open: []string{"*"}},
+				OnEntry: anyAction(), OnSuccess: anyAction(), OnFailure: anyAction(), OnAlways: anyAction(),
+			})
 		}
-		if !described {
-			unknown = append(unknown, uri)
-		}
-		entries = append(entries, entry)
-	}
-	built, err = mwl.NewCatalog(entries...)
-	return built, unknown, err
+		return middleware, nil
+	})
 }
 
 func anyAction() *mwl.PhaseAction {
 	return &mwl.PhaseAction{Kind: mwl.SideEffect, Parameters: anyObject}
 }
 
-func pass(context.Context, *mwl.PhaseRun) (mwl.Decision, error) { return mwl.Decision{}, nil }
-
-// providersOf returns the values of all members named provider, sorted. Text that is no
-// JSON has none.
-func providersOf(source []byte) []string {
-	var document any
-	if json.Unmarshal(source, &document) != nil {
-		return nil
-	}
-	found := map[string]bool{}
-	var walk func(v any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case []any:
-			for _, item := range v {
-				walk(item)
-			}
-		case map[string]any:
-			for name, member := range v {
-				if uri, ok := member.(string); ok && name == "provider" {
-					found[uri] = true
-				}
-				walk(member)
-			}
+// passing returns the middleware with actions that let every Result pass.
+func passing(m mwl.Middleware) mwl.Middleware {
+	for _, action := range []*mwl.PhaseAction{m.OnEntry, m.OnSuccess, m.OnFailure, m.OnAlways} {
+		if action != nil {
+			action.Run = func(context.Context, *mwl.PhaseRun) (mwl.Decision, error) { return mwl.Decision{}, nil }
 		}
 	}
-	walk(document)
-	uris := make([]string, 0, len(found))
-	for uri := range found {
-		uris = append(uris, uri)
-	}
-	slices.Sort(uris)
-	return uris
+	return m
 }
 
-// load reads a definition for commands that do not run it.
-func (a *app) load(name string, c *catalog, options ...mwl.LoadOption) (d *mwl.Definition, unknown []string, err error) {
-	source, err := a.read(name)
-	if err != nil {
-		return nil, nil, err
+// load loads a definition for commands that do not run it. It returns the URIs of the
+// providers that no document describes.
+func load(source []byte, c *catalog, options ...mwl.LoadOption) (d *mwl.Definition, unknown []string, err error) {
+	asked := func(uri string, described bool) {
+		if !described {
+			unknown = append(unknown, uri)
+		}
 	}
-	built, unknown, err := c.build(source, notCalled)
-	if err != nil {
-		return nil, nil, err
-	}
-	d, err = mwl.Load(source, append([]mwl.LoadOption{mwl.WithCatalog(built)}, options...)...)
+	d, err = mwl.Load(source, append([]mwl.LoadOption{c.resolver(notCalled, asked)}, options...)...)
 	return d, unknown, err
 }
 

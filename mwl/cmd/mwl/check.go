@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,7 +21,7 @@ type finding struct {
 	Message  string `json:"message"`
 	Remedy   string `json:"remedy,omitempty"`
 
-	source string
+	source []byte // the line
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -90,11 +91,20 @@ func counted(n int, noun string) string {
 
 // check returns what it finds in a file: problems, or warnings and notes.
 func (a *app) check(file string, known *catalog, options []mwl.LoadOption) ([]finding, error) {
-	d, unknown, err := a.load(file, known, options...)
+	source, err := a.read(file)
+	if err != nil {
+		return nil, err
+	}
+	lines := bytes.Split(source, []byte("\n"))
+	d, unknown, err := load(source, known, options...)
 	var findings []finding
 	add := func(severity string, problems []mwl.Problem) {
 		for _, p := range problems {
-			findings = append(findings, finding{file, severity, p.Line, p.Column, p.Pointer, p.Message, p.Remedy, p.Source})
+			f := finding{File: file, Severity: severity, Line: p.Line, Column: p.Column, Pointer: p.Pointer, Message: p.Message, Remedy: p.Remedy}
+			if p.Line > 0 && p.Line <= len(lines) {
+				f.source = bytes.TrimRight(lines[p.Line-1], "\r")
+			}
+			findings = append(findings, f)
 		}
 	}
 	if refused, ok := errors.AsType[*mwl.DefinitionError](err); ok {
@@ -125,34 +135,42 @@ func (a *app) show(f finding) error {
 	if f.Line > 0 {
 		place = fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
 	}
-	fmt.Fprintf(a.out, "%s: %s: %s", printable(place), f.Severity, printable(f.Message))
+	fmt.Fprintf(a.out, "%s: %s: %s", oneLine(place), f.Severity, oneLine(f.Message))
 	if f.Remedy != "" {
-		fmt.Fprintf(a.out, "; %s", printable(f.Remedy))
+		fmt.Fprintf(a.out, "; %s", oneLine(f.Remedy))
 	}
 	fmt.Fprintln(a.out)
 	if f.Pointer != "" {
-		fmt.Fprintf(a.out, "    at %s\n", printable(f.Pointer))
+		fmt.Fprintf(a.out, "    at %s\n", oneLine(f.Pointer))
 	}
-	if f.source != "" {
+	if len(f.source) > 0 {
 		a.mark(f)
 	}
 	return nil
 }
 
-// maxColumns is how many columns of a line are shown.
-const maxColumns = 100
+// The part of a long line that is shown: some characters before the column, which may
+// be more than that in escapes.
+const (
+	columnsBefore = 60
+	columnsAfter  = 60
+)
 
-// mark prints the line of the source and a caret under the column. Of a long line it
-// shows the part around the column.
+// mark prints the line of the source and a caret under the column.
 func (a *app) mark(f finding) {
-	line := []rune(f.source)
-	column := f.Column - 1
-	if column < 0 || column > len(line) {
-		return // the source is a part of the line, and the column counts from its beginning
+	line := []rune(string(f.source)) // a byte that is not UTF-8 counts as a character, as in Column
+	column := min(max(f.Column-1, 0), len(line))
+	begin, end := max(0, column-columnsBefore), min(len(line), column+columnsAfter)
+	before, after := string(line[begin:column]), string(line[column:end])
+	if begin == 0 {
+		before = strings.TrimLeft(before, " \t")
+	} else {
+		before = "…" + before
 	}
-	begin := max(0, column-maxColumns/2)
-	end := min(len(line), begin+maxColumns)
-	before, after := printable(string(line[begin:column])), printable(string(line[column:end]))
+	if end < len(line) {
+		after += "…"
+	}
 	before, after = strings.ReplaceAll(before, "\t", " "), strings.ReplaceAll(after, "\t", " ")
+	before, after = oneLine(before), oneLine(after)
 	fmt.Fprintf(a.out, "    | %s%s\n    | %s^\n", before, after, strings.Repeat(" ", len([]rune(before))))
 }

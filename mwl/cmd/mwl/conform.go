@@ -55,9 +55,9 @@ func (a *app) conform(c *cobra.Command, corpus []conformance.Case, quiet bool) e
 		case a.json:
 			return a.line(v)
 		case v.Passed:
-			fmt.Fprintf(table, "pass\t%s\t%s\n", printable(v.Case), printable(v.Scenario))
+			fmt.Fprintf(table, "pass\t%s\t%s\n", oneLine(v.Case), oneLine(v.Scenario))
 		default:
-			fmt.Fprintf(table, "FAIL\t%s\t%s\t%s\n", printable(v.Case), printable(v.Scenario), printable(v.Error))
+			fmt.Fprintf(table, "FAIL\t%s\t%s\t%s\n", oneLine(v.Case), oneLine(v.Scenario), oneLine(v.Error))
 		}
 		return nil
 	}

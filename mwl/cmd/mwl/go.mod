@@ -6,6 +6,7 @@ require (
 	github.com/goccy/go-graphviz v0.2.10
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/spf13/cobra v1.10.2
+	github.com/stretchr/testify v1.12.1
 	github.com/surebus/eventbus/mwl v0.0.0
 	golang.org/x/term v0.47.0
 )

@@ -27,7 +27,11 @@ edges lead to the Flows that a Step calls.`,
 	}
 	c.Flags().StringVarP(&format, "format", "f", "mermaid", "`FORMAT`: mermaid, dot, svg or json")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		d, _, err := a.load(args[0], &catalog{}, mwl.DeferArgumentErrors()) // which a drawing does not show
+		source, err := a.read(args[0])
+		if err != nil {
+			return err
+		}
+		d, _, err := load(source, &catalog{}, mwl.DeferArgumentErrors()) // which a drawing does not show
 		if err != nil {
 			return definitionFailure(err, args[0])
 		}

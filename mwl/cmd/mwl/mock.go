@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +48,9 @@ func (a *app) readMocks(files []string) (*mocks, error) {
 					return nil, usage("write an object for each call", "--mock %s: %s has an invalid or empty list", file, uri)
 				}
 			}
+			if m.have(uri) {
+				return nil, usage("leave one of the two out", "--mock %s: an earlier file has %s, too", file, uri)
+			}
 			for i, answer := range list {
 				made, err := newMock(answer)
 				if err != nil {
@@ -68,11 +70,37 @@ func newMock(with json.RawMessage) (m mock, err error) {
 		return m, errors.New("it is not an object")
 	}
 	m.metadata, _ = members["metadata"].(map[string]any)
+	arguments, err := json.Marshal(asText(members))
+	if err != nil {
+		return m, err
+	}
 	source := fmt.Appendf(nil, `{"$schema": "https://mwl.dev/v0.1/flow/schema.json", "entrypoint": "call", "steps": {
 		"call": {"action": "Call", "call": {"provider": "mwl:provider.call/mwl/mock/v1", "with": %s}, "next": "end"},
-		"end": {"action": "Return"}}}`, with)
+		"end": {"action": "Return"}}}`, arguments)
 	m.flow, err = mwl.Load(source)
 	return m, err
+}
+
+// asText returns a value of a definition that evaluates to v: it makes a literal of each
+// string that could be an expression.
+func asText(v any) any {
+	switch v := v.(type) {
+	case string:
+		if !strings.Contains(v, "{{") {
+			return v
+		}
+		quoted, _ := json.Marshal(v) // a string always has a JSON form
+		return "{{ " + strings.NewReplacer("{", `\u007b`, "}", `\u007d`).Replace(string(quoted)) + " }}"
+	case []any:
+		for i := range v {
+			v[i] = asText(v[i])
+		}
+	case map[string]any:
+		for name := range v {
+			v[name] = asText(v[name])
+		}
+	}
+	return v
 }
 
 // answer gives what the provider's next call gives.
@@ -87,17 +115,11 @@ func (m *mocks) answer(ctx context.Context, uri string, r mwl.CallRequest) (mwl.
 	return mwl.CallResponse{Value: result.Value, Metadata: next.metadata}, result.Err()
 }
 
-// missing returns the call providers of a definition that have no mock.
-func (m *mocks) missing(own []string, source []byte) []string {
+// have reports whether the provider has a mock.
+func (m *mocks) have(uri string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var missing []string
-	for _, uri := range providersOf(source) {
-		if strings.HasPrefix(uri, callScheme) && !slices.Contains(own, uri) && m.answers[uri] == nil {
-			missing = append(missing, uri)
-		}
-	}
-	return missing
+	return len(m.answers[uri]) > 0
 }
 
 // progress counts what an execution has done.
@@ -123,7 +145,7 @@ func (p *progress) observer() mwl.Observer {
 func (p *progress) String() string {
 	text := fmt.Sprintf("%s, %s", counted(int(p.steps.Load()), "step"), counted(int(p.calls.Load()), "call"))
 	if last := p.last.Load(); last != nil {
-		text += ", at " + printable(*last)
+		text += ", at " + oneLine(*last)
 	}
 	return text
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 )
@@ -34,6 +36,7 @@ type app struct {
 	in       io.Reader
 	out, err io.Writer
 	json     bool
+	inRead   bool // the standard input has been read
 }
 
 // failure is an error with its exit code and what to do next.
@@ -108,6 +111,10 @@ func (a *app) read(name string) ([]byte, error) {
 		err  error
 	)
 	if name == "-" {
+		if a.inRead {
+			return nil, usage("give a file for one of them", "two arguments read the standard input")
+		}
+		a.inRead = true
 		data, err = io.ReadAll(a.in)
 	} else {
 		data, err = os.ReadFile(name)
@@ -124,24 +131,42 @@ func (a *app) line(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.out, printable(string(text)))
+	_, err = fmt.Fprintln(a.out, printableJSON(text))
 	return err
 }
 
 // printable shows what a terminal would execute, as Go escapes. Line breaks and tabs
 // stay.
-func printable(text string) string {
+func printable(text string) string { return escaped(text, "\n\t", goEscape) }
+
+// oneLine is printable, but shows line breaks and tabs, too: text of a definition cannot
+// look like a line of the command.
+func oneLine(text string) string { return escaped(text, "", goEscape) }
+
+// printableJSON shows what a terminal would execute, as escapes of JSON.
+func printableJSON(text []byte) string { return escaped(string(text), "\n\t", jsonEscape) }
+
+func escaped(text, keep string, escape func(r rune) string) string {
 	var b strings.Builder
 	for _, r := range strings.ToValidUTF8(text, "\uFFFD") {
-		switch {
-		case r == '\n' || r == '\t':
+		if unicode.IsPrint(r) || strings.ContainsRune(keep, r) {
 			b.WriteRune(r)
-		case !unicode.IsPrint(r):
-			quoted := fmt.Sprintf("%+q", r)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		default:
-			b.WriteRune(r)
+		} else {
+			b.WriteString(escape(r))
 		}
 	}
 	return b.String()
+}
+
+func goEscape(r rune) string {
+	quoted := strconv.QuoteToASCII(string(r))
+	return quoted[1 : len(quoted)-1]
+}
+
+func jsonEscape(r rune) string {
+	if r <= 0xFFFF {
+		return fmt.Sprintf(`\u%04x`, r)
+	}
+	high, low := utf16.EncodeRune(r)
+	return fmt.Sprintf(`\u%04x\u%04x`, high, low)
 }

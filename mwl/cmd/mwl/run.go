@@ -36,8 +36,9 @@ is an object that has, for each provider's URI, what a call gives:
 
 value is the value of the success, failure the failure's envelope, metadata what
 the call's arms read, delay how long the call takes. Without value and failure
-the call gives its input. A list of such objects gives one for each call, and the
-last one for all further calls.
+the call gives its input. Text with {{ }} in a mock stays text. A list of such objects
+gives one for each call, and the last one for all further calls. Middleware is not
+mocked: a note names what lets every Result pass.
 
 A failure ends with exit code 1. Ctrl-C cancels the execution: its cleanup runs,
 and its Result is printed.`,
@@ -148,11 +149,16 @@ func (a *app) runnable(file string, f runFlags) (*mwl.Definition, error) {
 	if err != nil {
 		return nil, err
 	}
-	built, _, err := known.build(source, mocks.answer)
-	if err != nil {
-		return nil, err
+	var missing, passed []string
+	asked := func(uri string, _ bool) {
+		switch {
+		case strings.HasPrefix(uri, middlewareScheme):
+			passed = append(passed, uri)
+		case !mocks.have(uri):
+			missing = append(missing, uri)
+		}
 	}
-	options := []mwl.LoadOption{mwl.WithCatalog(built)}
+	options := []mwl.LoadOption{known.resolver(mocks.answer, asked)}
 	if f.untrusted {
 		options = append(options, mwl.Untrusted())
 	}
@@ -160,12 +166,11 @@ func (a *app) runnable(file string, f runFlags) (*mwl.Definition, error) {
 	if err != nil {
 		return nil, definitionFailure(err, file)
 	}
-	own, err := mwl.NewCatalog()
-	if err != nil {
-		return nil, err
-	}
-	if missing := mocks.missing(own.URIs(), source); len(missing) > 0 {
+	if len(missing) > 0 {
 		return nil, usage("add them to a --mock file; see 'mwl run --help'", "no mock for %s", strings.Join(missing, ", "))
+	}
+	for _, uri := range passed {
+		fmt.Fprintf(a.err, "mwl: %s is not run: it lets every Result pass\n", oneLine(uri))
 	}
 	return d, nil
 }
@@ -219,6 +224,6 @@ func (a *app) writeTrace(trace *mwl.Trace, format string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.err, printable(string(text)))
+	_, err = fmt.Fprintln(a.err, printableJSON(text))
 	return err
 }
