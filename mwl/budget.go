@@ -228,3 +228,10 @@ func (x *execution) deliverable(o outcome) outcome {
 	}
 	return x.exceed(x.ctx, "ResultBytes", fmt.Sprintf("has a Result of more than %d bytes", limit), false).unwound()
 }
+
+// exceededLimit is the limit that cancelled the execution; "" for none.
+func (x *execution) exceededLimit() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.exceeded
+}

@@ -26,6 +26,9 @@ type request struct {
 	delivery *eventbus.Delivery
 	// withoutValue: nobody reads the value of the Result.
 	withoutValue bool
+	// exceeded receives the limit that cancelled the execution; "" for none. Nil: nobody
+	// asks.
+	exceeded *string
 }
 
 // WithArguments supplies the root Flow's parameters. They are validated as any
@@ -92,6 +95,9 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 	end()
 	o = x.deliverable(o)
 	abandoned := x.cleaning.finish()
+	if r.exceeded != nil {
+		*r.exceeded = x.exceededLimit()
+	}
 	if o.failure != nil {
 		f := o.failure.export()
 		if abandoned != "" {
@@ -173,6 +179,8 @@ type execution struct {
 
 	mu       sync.Mutex
 	external *interruption
+	// exceeded is the limit that cancelled the execution; "" for none.
+	exceeded string
 
 	cleaning cleaning
 }

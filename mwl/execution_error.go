@@ -1,7 +1,6 @@
 package mwl
 
 import (
-	"context"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -46,8 +45,8 @@ func (e *ExecutionError) ResultType() string { return e.Failure.kind() }
 // A deterministic failure says false, whatever its envelope has: the same event would
 // fail again. These are System.ParameterValidationFailed,
 // System.ExpressionEvaluationError, System.UnrepresentableValue, System.EmptyRaise,
-// Mwl.FanOutLimitExceeded, and a System.Cancelled that is not the context's, which is
-// that of a limit other than ExecutionTime. [RetryDefinitionErrors] leaves them to the envelope.
+// Mwl.FanOutLimitExceeded, and all failures of an execution that exceeded a limit other
+// than ExecutionTime. [RetryDefinitionErrors] leaves them to the envelope.
 func (e *ExecutionError) Retryable() (retryable, said bool) {
 	switch {
 	case e.deterministic:
@@ -135,13 +134,12 @@ var deterministicCodes = []string{
 	CodeParameterValidationFailed, CodeExpressionEvaluationError, CodeUnrepresentableValue, CodeEmptyRaise, CodeFanOutLimitExceeded,
 }
 
-// isDeterministic reports whether the Result of an execution with ctx would be the
-// same in the next attempt.
-func isDeterministic(ctx context.Context, f *Failure) bool {
-	if f.Code == CodeCancelled && f.kind() == TypeCancellation {
-		details, _ := f.Details.(map[string]any)
-		// A limit has cancelled it, but a slow provider may be faster the next time.
-		return ctx.Err() == nil && details["limit"] != executionTime
+// isDeterministic reports whether an execution that failed would fail in the next
+// attempt, too. exceeded is the limit that cancelled it; the failure may not show that,
+// because a cleanup that fails puts its own in the place.
+func isDeterministic(f *Failure, exceeded string) bool {
+	if exceeded != "" {
+		return exceeded != executionTime // a slow provider may be faster the next time
 	}
 	return slices.Contains(deterministicCodes, f.Code)
 }

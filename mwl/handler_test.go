@@ -302,6 +302,35 @@ func TestHandler_DeterministicFailuresAreNotRetried(t *testing.T) {
 	}
 }
 
+// Neither a cleanup that fails nor a failure that the definition makes up hides whether a
+// limit has cancelled the execution.
+func TestHandler_AnExceededLimitIsNotHidden(t *testing.T) {
+	for name, c := range map[string]struct {
+		members string
+		limits  mwl.Limits
+		want    int
+	}{
+		"a failing cleanup": {`"flows": {"end": {"entrypoint": "r", "steps": {"r": {"action": "Raise", "result": {"code": "My.Own", "retryable": true}}}}},
+			"middleware": [{$FINALLY, "onAlways": {"with": {"call": {"flow": "end"}}}}],
+			"entrypoint": "s", "steps": {"s": {"action": "Pass", "next": "s"}}`, mwl.Limits{StepRuns: 10}, 1},
+		"a slow execution": {`"flows": {"end": {"entrypoint": "r", "steps": {"r": {"action": "Raise", "result": {"code": "My.Own"}}}}},
+			"middleware": [{$FINALLY, "onAlways": {"with": {"call": {"flow": "end"}}}}],
+			"entrypoint": "s", "steps": {"s": {"action": "Sleep", "for": "PT1M", "next": "s"}}`, mwl.Limits{ExecutionTime: time.Second}, 3},
+		"a made-up limit": {`"entrypoint": "s", "steps": {"s": {"action": "Raise",
+			"result": {"type": "cancellation", "code": "System.Cancelled", "details": {"limit": "StepRuns"}}}}`, mwl.Limits{}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t)
+				subscribed(t, bus, load(t, c.members, nil, mwl.WithLimits(c.limits)), nil, eventbus.Retry(eventbus.MaxRetries(2)))
+				_, err := bus.PublishAndWait(t.Context(), "order.placed", nil)
+				require.Error(t, err)
+				require.Equal(t, c.want, letters(t, bus)[0].Attempts, err)
+			})
+		})
+	}
+}
+
 // A provider that was too slow for Limits.ExecutionTime may be faster the next time.
 func TestHandler_TheExecutionTimeIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -38,15 +38,21 @@ func (x *execution) interrupted(ctx context.Context) *interruption {
 	if i, ok := cause.(*interruption); ok && i.x == x { //nolint:errorlint // a cause of another execution, however wrapped, is external here
 		return i
 	}
-	return x.cancelled(cause, nil)
+	return x.cancelled(cause, "")
 }
 
 // cancelled is the one cancellation of the whole execution, by its context or by a
-// limit: the first reason stays. The reason is a text or somebody's error.
-func (x *execution) cancelled(reason any, details map[string]any) *interruption {
+// limit: the first reason stays. The reason is a text or somebody's error; limit is ""
+// for the context.
+func (x *execution) cancelled(reason any, limit string) *interruption {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.external == nil {
+		var details map[string]any
+		if limit != "" {
+			details = map[string]any{"limit": limit}
+		}
+		x.exceeded = limit
 		x.external = &interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, fmt.Sprint(reason), details, nil)}
 	}
 	return x.external
@@ -54,7 +60,7 @@ func (x *execution) cancelled(reason any, details map[string]any) *interruption 
 
 // cancel cancels the execution from inside, because it exceeds a limit.
 func (x *execution) cancel(limit, reason string) *interruption {
-	i := x.cancelled(reason, map[string]any{"limit": limit})
+	i := x.cancelled(reason, limit)
 	x.stop(i)
 	return i
 }
@@ -110,12 +116,15 @@ func (x *execution) limitCleanup() {
 	})
 }
 
-// abandonCleanup interrupts the cleanup that runs and all that would follow.
+// abandonCleanup interrupts the cleanup that runs and all that would follow. The first
+// reason stays.
 func (x *execution) abandonCleanup(reason string) {
 	x.cleanup()
 	x.cleaning.mu.Lock()
 	defer x.cleaning.mu.Unlock()
-	x.cleaning.abandoned = reason
+	if x.cleaning.abandoned == "" {
+		x.cleaning.abandoned = reason
+	}
 	x.cleaning.cancel(&interruption{x: x, chain: newFailure(TypeCancellation, CodeCancelled, reason, nil, nil)})
 }
 

@@ -25,7 +25,8 @@ func Untrusted() LoadOption {
 // execution share its limits: subflows, the dispatches of a Gather, middleware. A
 // limit of zero is the default; a negative one is no limit.
 //
-// An execution that exceeds a limit is cancelled: its Result is System.Cancelled,
+// An execution that exceeds a limit is cancelled: its Result is System.Cancelled (or
+// the failure of a cleanup, with that as its previous),
 // with a message that names the limit, as details.limit does. A definition cannot catch
 // that. The cleanup
 // of the cancelled execution may use as much again of StepRuns, Reruns, Cost and

@@ -191,7 +191,7 @@ func (m *multiplier) entry(entry *definition.Entry) int {
 		}
 		object, _ := v.(map[string]any)
 		for _, policy := range readPolicies(object) {
-			runs = int(min(float64(runs)+max(policy.attempts-1, 0), math.MaxInt32))
+			runs = int(min(float64(runs)+max(policy.attempts-1, 0), 1<<53))
 		}
 		if runs == 1 {
 			return 1
