@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -132,17 +131,24 @@ func answer(w io.Writer, state string) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"id": "1", "state": state, "total": 2, "done": 1, "replay_report": map[string]int{"matched": 2, "replayed": 1}})
 }
 
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // Ctrl-C while the server begins an operation cancels that operation.
 func TestL4_AnInterruptReachesAnOperationThatBegins(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	var cancelled atomic.Bool
-	b := operationServer(t, func(w http.ResponseWriter) {
-		interrupt()
-		time.Sleep(50 * time.Millisecond) // a client that gave up would be gone
-		answer(w, "running")
-	}, func(w http.ResponseWriter) {
+	b := operationServer(t, func(w http.ResponseWriter) { answer(w, "running") }, func(w http.ResponseWriter) {
 		cancelled.Store(true)
 		answer(w, "cancelled")
+	})
+	sent := b.http.Transport
+	b.http.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+		if interrupt(); r.Context().Err() != nil {
+			return nil, r.Context().Err() // the server may have begun, and nobody would know
+		}
+		return sent.RoundTrip(r)
 	})
 	report, err := b.ReplayMatching(ctx, eventbus.LetterQuery{All: true}, bulk{expect: 2})
 	require.ErrorIs(t, err, context.Canceled)
