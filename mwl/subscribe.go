@@ -103,6 +103,7 @@ func unlimited(attempts int) int {
 func (d *Definition) warnOfRetries(log *zap.Logger, attempts int) {
 	m := &multiplier{flows: make(map[*definition.Flow]int)}
 	runs := m.flow(d.root.Flow)
+	runs = max(runs, m.cleanup)
 	if attempts <= 1 || runs <= 1 && !m.unknown {
 		return
 	}
@@ -138,6 +139,8 @@ func times(a, b int) int {
 // it fails: for the Step where that is most.
 type multiplier struct {
 	flows map[*definition.Flow]int
+	// cleanup is the same for the calls of a Finally, each by itself.
+	cleanup int
 	// unknown: an expression, or a middleware in Go, decides on some.
 	unknown bool
 	// pointer is that of the first middleware that runs its scope again.
@@ -177,6 +180,17 @@ func (m *multiplier) stack(entries []*definition.Entry) int {
 }
 
 func (m *multiplier) entry(entry *definition.Entry) int {
+	for _, block := range entry.Blocks {
+		runs := 1 // of a Finally's call, inside its stack
+		for _, name := range slices.Sorted(maps.Keys(block.Structural)) {
+			structure := block.Structural[name]
+			runs = times(runs, m.stack(structure.Stack))
+			if structure.Call != nil && structure.Call.Flow != nil {
+				runs = times(runs, m.flow(structure.Call.Flow))
+			}
+		}
+		m.cleanup = max(m.cleanup, runs)
+	}
 	runs := 1
 	switch entry.Contract.Implementation.(type) {
 	case retryMiddleware:

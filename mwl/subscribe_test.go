@@ -22,7 +22,7 @@ func TestSubscribe_WarnsOfRetriesThatMultiply(t *testing.T) {
 		return `"middleware": [{$RETRY, "onEntry": {"with": {"policies": [{"match": {"retryable": true}, "attempts": ` + attempts + `}]}}}]`
 	}
 	flow := func(outer, inner string) string {
-		return outer + `"flows": {"inner": {"entrypoint": "c", "steps": {"c": {"action": "Call", "call": {$MOCK}` + inner + `, "next": "r"}, "r": {"action": "Return"}}}},
+		return outer + `"flows": {"tidy": {"entrypoint": "r", "steps": {"r": {"action": "Return"}}}, "inner": {"entrypoint": "c", "steps": {"c": {"action": "Call", "call": {$MOCK}` + inner + `, "next": "r"}, "r": {"action": "Return"}}}},
 			"entrypoint": "c", "steps": {"c": {"action": "Call", "call": {"flow": "inner"}, "next": "r"}, "r": {"action": "Return"}}`
 	}
 	for name, c := range map[string]struct {
@@ -37,6 +37,8 @@ func TestSubscribe_WarnsOfRetriesThatMultiply(t *testing.T) {
 		"nested":                  {flow(retry("2")+", ", ", "+retry("3")), []eventbus.SubscribeOption{eventbus.Retry(eventbus.MaxRetries(1))}, "12"},
 		"unlimited":               {flow("", ", "+retry("3")), []eventbus.SubscribeOption{eventbus.Retry(eventbus.MaxRetries(eventbus.Unlimited))}, "unlimited"},
 		"an expression":           {flow("", ", "+retry(`"{{ 2 + 1 }}"`)), nil, "at least 4"},
+		"a Finally":               {flow(`"middleware": [{$FINALLY, "onAlways": {"with": {"call": {"flow": "tidy"}, `+retry("3")+`}}}], `, ""), nil, "12"},
+		"a huge budget":           {flow("", ", "+retry("1000000000000")), nil, "4000000000000"},
 		"a rule with more budget": {flow("", ", "+retry("2")), []eventbus.SubscribeOption{eventbus.RetryRules(eventbus.RetryRule{Match: eventbus.ErrorMatch{Codes: []string{"A"}}, Attempts: 9})}, "18"},
 	} {
 		t.Run(name, func(t *testing.T) {
