@@ -25,7 +25,7 @@ func durableBounds() []bound {
 		ended   = "durable, accepted, handled and settled, 64 publishers"
 		all     = "durable, accepted, handled and settled, 512 publishers"
 
-		sync = "a rival's event pays a sync of the disk, the bus's some 20 to 35 µs of work: the factor is a third smaller where a sync takes 0.3 ms than where it takes 2 ms, as the bound assumes"
+		sync = "a rival's event pays for a sync of the disk, an event of the bus for 20 to 35 µs of work: kept where a sync took 2 ms, missed where it takes 0.3 ms"
 	)
 	return []bound{
 		{work: many, against: single, limit: 20, least: true, figure: accept(512, "insert"), left: sync},
