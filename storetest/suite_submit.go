@@ -272,6 +272,13 @@ func testEndedContext(t *testing.T, r *rig) {
 			require.ErrorIs(t, err, context.Canceled, name)
 		}
 	}
+	for range 20 { // a select between an ended context and a free connection takes either
+		if err := s.Reopen(ctx); err != nil {
+			require.ErrorIs(t, err, context.Canceled, "Reopen")
+		}
+	}
+	_, err := s.Stats(t.Context())
+	require.NoError(t, err, "a Reopen whose context had ended made the store fail")
 	claimed, err := s.Claim(ctx, eventbus.ClaimQuery{Limit: 1})
 	require.ErrorIs(t, err, context.Canceled, "Claim")
 	require.Empty(t, claimed.Records)

@@ -108,8 +108,11 @@ func (j *job) refuse(err error) {
 }
 
 // control calls f on the committer's goroutine, after everything that was submitted. If ctx ends
-// first, control returns its error, and f may still run.
+// while f waits, control returns its error, and f may still run.
 func (c *committer) control(ctx context.Context, f func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	result := make(chan error, 1)
 	c.enqueue(&job{
 		control: func() { result <- f() },

@@ -96,6 +96,9 @@ func newReader(s *Store) *reader {
 
 // take waits for the reader.
 func (r *reader) take(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err // the select below would take it half of the times
+	}
 	select {
 	case r.sem <- struct{}{}:
 		return nil
