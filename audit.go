@@ -122,7 +122,7 @@ type AuditPage struct {
 // operation has an entry from before its first letter, and one with its outcome.
 //
 // In memory, the bus keeps the last 1,000 entries of this process. A store keeps at least the last
-// 10,000 of all processes. It records an entry in the commit of what was done. Audit compares the entries
+// 10,000 of all processes. Denied entries do not displace others. A store records an entry in the commit of what was done. Audit compares the entries
 // one by one. It blocks for the reads of a store only, which ctx bounds.
 //
 // Errors: *OptionError, the store's, the context's.
@@ -161,14 +161,16 @@ func (b *Bus) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	return b.audits.page(&q), nil
 }
 
-// maxAudits is the number of entries that memory keeps.
+// maxAudits is the number of entries that memory keeps of what was done, and of what was denied.
 const maxAudits = 1000
 
 // auditLog has the last entries of a bus in memory.
 type auditLog struct {
-	mu      sync.Mutex // guards the following; a leaf
-	entries []AuditEntry
-	last    int64 // Number of the last entry
+	mu   sync.Mutex // guards the following; a leaf
+	done []AuditEntry
+	// Denied entries are apart: otherwise somebody who may do nothing could push out what others did.
+	denied []AuditEntry
+	last   int64 // Number of the last entry
 }
 
 func (l *auditLog) add(e AuditEntry) {
@@ -176,15 +178,24 @@ func (l *auditLog) add(e AuditEntry) {
 	defer l.mu.Unlock()
 	l.last++
 	e.Number = l.last
-	if l.entries = append(l.entries, e); len(l.entries) >= 2*maxAudits {
-		l.entries = slices.Clone(l.entries[len(l.entries)-maxAudits:])
+	entries := &l.done
+	if e.Denied != "" {
+		entries = &l.denied
+	}
+	if *entries = append(*entries, e); len(*entries) >= 2*maxAudits {
+		*entries = slices.Clone(newest(*entries))
 	}
 }
+
+// newest returns the entries that memory keeps.
+func newest(entries []AuditEntry) []AuditEntry { return entries[max(len(entries)-maxAudits, 0):] }
 
 func (l *auditLog) page(q *AuditQuery) (page AuditPage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range slices.Backward(l.entries[max(len(l.entries)-maxAudits, 0):]) {
+	all := slices.Concat(newest(l.done), newest(l.denied))
+	slices.SortFunc(all, func(a, b AuditEntry) int { return cmp.Compare(b.Number, a.Number) })
+	for _, e := range all {
 		if !q.Matches(&e) {
 			continue
 		}

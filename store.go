@@ -119,8 +119,8 @@ type Store interface {
 	Orders(ctx context.Context) ([]Order, error)
 
 	// Audit returns a page of the entries that match, newest first: those with the largest Number. A store
-	// may remove old entries, but keeps the newest 10,000. The bus has validated the query and set its
-	// Limit. ctx bounds a scan.
+	// may remove old entries, but keeps the newest 10,000. A denied entry never makes it remove one that
+	// was not denied. The bus has validated the query and set its Limit. ctx bounds a scan.
 	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
 
 	// Catalog returns the catalog of the last batch that had one, or nil. It has what JSON keeps of it.

@@ -160,7 +160,7 @@ func TestC6_AnInvalidOperatorIsRefused(t *testing.T) {
 	})
 }
 
-// Memory keeps the last thousand entries.
+// Memory keeps the last thousand entries. Denied ones do not displace others.
 func TestC6_TheAuditInMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
@@ -174,6 +174,18 @@ func TestC6_TheAuditInMemoryIsBounded(t *testing.T) {
 		require.Equal(t, "2499", page.Entries[0].By)
 		require.EqualValues(t, 1501, page.Entries[999].Number)
 		require.Zero(t, page.Next)
+		for range 1500 {
+			require.NoError(t, bus.AuditDenied(t.Context(), eventbus.AuditEntry{Action: eventbus.AuditPurge, Denied: "may only view"}))
+		}
+		page, err = bus.Audit(t.Context(), eventbus.AuditQuery{Limit: 10_000})
+		require.NoError(t, err)
+		require.Len(t, page.Entries, 2000)
+		require.EqualValues(t, 4000, page.Entries[0].Number)
+		require.Equal(t, "2499", page.Entries[1000].By)
+		page, err = bus.Audit(t.Context(), eventbus.AuditQuery{Limit: 600, Before: 3301})
+		require.NoError(t, err)
+		require.EqualValues(t, 3300, page.Entries[0].Number)
+		require.EqualValues(t, 2201, page.Next)
 		require.NoError(t, mail.Resume())
 		shutdown(t, bus)
 	})

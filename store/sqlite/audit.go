@@ -14,15 +14,24 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// maxAudit is the number of audit entries that a file keeps.
-const maxAudit = 100_000
+// A file keeps this many audit entries. The denied ones have their own bound: otherwise somebody who
+// may do nothing could push out what others did.
+const (
+	maxAudit  = 100_000
+	maxDenied = 10_000
+)
 
-// audit adds an entry, and removes the oldest one if there are too many.
+// audit adds an entry, and removes the oldest one of its kind if there are too many.
 func (tx *transaction) audit(e eventbus.AuditEntry) error {
-	err := tx.one("SELECT coalesce(max(number), 0) FROM audit", func(stmt *sqlite3.Stmt) error {
-		e.Number = stmt.ColumnInt64(0) + 1
+	denied, limit, place := 0, int64(maxAudit), int64(0)
+	if e.Denied != "" {
+		denied, limit = 1, maxDenied
+	}
+	const last = "SELECT coalesce(max(number), 0), (SELECT coalesce(max(place), 0) FROM audit WHERE denied = ?) FROM audit"
+	err := tx.one(last, func(stmt *sqlite3.Stmt) error {
+		e.Number, place = stmt.ColumnInt64(0)+1, stmt.ColumnInt64(1)+1
 		return nil
-	})
+	}, denied)
 	if err != nil {
 		return err
 	}
@@ -32,12 +41,13 @@ func (tx *transaction) audit(e eventbus.AuditEntry) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.w.exec("INSERT INTO audit (number, body, crc) VALUES (?, ?, ?)", number, body, auditCRC(number, body)); err != nil {
+	const insert = "INSERT INTO audit (number, body, crc, denied, place) VALUES (?, ?, ?, ?, ?)"
+	if _, err := tx.w.exec(insert, number, body, auditCRC(number, body), denied, place); err != nil {
 		return err
 	}
-	tx.pages += 2
-	if number > maxAudit {
-		_, err = tx.w.exec("DELETE FROM audit WHERE number <= ?", number-maxAudit)
+	tx.pages += 3
+	if place > limit {
+		_, err = tx.w.exec("DELETE FROM audit WHERE denied = ? AND place <= ?", denied, place-limit)
 	}
 	return err
 }
@@ -48,7 +58,7 @@ func auditCRC(number int64, body []byte) int64 {
 }
 
 // Audit returns a page of what operators did. It compares the entries one by one, at about 2 µs each. The
-// file keeps the newest 100,000. See [eventbus.Store].
+// file keeps the newest 100,000, and the newest 10,000 denied ones. See [eventbus.Store].
 //
 // Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
 func (s *Store) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus.AuditPage, err error) {

@@ -83,6 +83,45 @@ func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
 	require.Equal(t, "audit", corrupt.Table)
 }
 
+// Denied entries do not displace what operators did. Entries of an earlier schema are kept.
+func TestStore_DeniedEntriesDisplaceOnlyEachOther(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path)
+	pause := eventbus.AuditEntry{At: t0, Action: eventbus.AuditPause, By: "ann"}
+	denied := eventbus.AuditEntry{At: t0, Action: eventbus.AuditPurge, By: "bob", Denied: "bob may only view"}
+	require.NoError(t, submit(s, &eventbus.Batch{Audit: []eventbus.AuditEntry{pause, denied, pause}}))
+	inside(t, s, func(c *committer) error { // as schema 3 has it
+		for _, sql := range []string{
+			"DROP INDEX audit_place", "ALTER TABLE audit DROP COLUMN place", "ALTER TABLE audit DROP COLUMN denied", "PRAGMA user_version = 3",
+		} {
+			if _, err := c.w.exec(sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	closeStore(t, s)
+	s = openAt(t, path)
+	entries := make([]eventbus.AuditEntry, 1000)
+	for i := range entries {
+		entries[i] = denied
+	}
+	for range maxDenied/len(entries) + 1 {
+		require.NoError(t, submit(s, &eventbus.Batch{Audit: entries}))
+	}
+	require.NoError(t, submit(s, &eventbus.Batch{Audit: []eventbus.AuditEntry{pause}}))
+	page, err := s.Audit(t.Context(), eventbus.AuditQuery{By: "ann", Limit: maxAudit})
+	require.NoError(t, err)
+	var numbers []int64
+	for _, e := range page.Entries {
+		numbers = append(numbers, e.Number)
+	}
+	require.Equal(t, []int64{maxDenied + 1000 + 4, 3, 1}, numbers)
+	page, err = s.Audit(t.Context(), eventbus.AuditQuery{Denied: true, Limit: maxAudit})
+	require.NoError(t, err)
+	require.Len(t, page.Entries, maxDenied+1, "the one of the earlier schema was not marked")
+}
+
 // A flipped byte in the catalog is noticed.
 func TestStore_TheCatalogIsChecked(t *testing.T) {
 	s := openAt(t, testPath(t))

@@ -5,7 +5,7 @@ const applicationID = 0x53757265
 
 // migrations are the scripts that make the schema of a version from that of the version before. The
 // user_version of a file is the number of scripts that were applied.
-var migrations = []string{schema1, schema2, schema3}
+var migrations = []string{schema1, schema2, schema3, schema4}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
 // rather than two columns.
@@ -154,4 +154,13 @@ CREATE TABLE beside (
 	records INTEGER NOT NULL -- inserted without the lease, less those cancelled without it
 ) STRICT;
 INSERT INTO beside (id, records) VALUES (1, 0);
+`
+
+// schema4 numbers the denied entries of the audit and the others apart, so that each kind has its own
+// bound.
+const schema4 = `
+ALTER TABLE audit ADD COLUMN denied INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE audit ADD COLUMN place  INTEGER NOT NULL DEFAULT 0; -- from 1 for each kind
+UPDATE audit SET place = number;
+CREATE UNIQUE INDEX audit_place ON audit (denied, place);
 `

@@ -169,7 +169,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 	}{
 		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.order},
 		{"SELECT body, crc ", "FROM catalog", v.catalog},
-		{"SELECT number, body, crc ", "FROM audit", v.audit},
+		{"SELECT number, body, crc ", "FROM audit NOT INDEXED", v.audit},
 		{"SELECT key, length(event), expires ", "FROM dedupe NOT INDEXED", v.dedupe},
 		{"SELECT ref, length(event), settled_at, outcome ", "FROM history NOT INDEXED", v.settled},
 		{"SELECT epoch, suspects ", "FROM crash", func(stmt *sqlite3.Stmt) error {

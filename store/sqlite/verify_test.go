@@ -88,7 +88,7 @@ func TestVerify_ReportsDamage(t *testing.T) {
 		"lease of the future":      {execs("UPDATE record SET owner = 99 WHERE ref = 1"), "its lease 99 has not begun"},
 		"damaged order":            {execs(`INSERT INTO orders VALUES ('mail', x'7b7d', 0)`), "table orders, row mail"},
 		"damaged catalog":          {execs(`INSERT INTO catalog VALUES (1, x'7b7d', 0)`), "table catalog, row 1"},
-		"damaged audit":            {execs(`INSERT INTO audit VALUES (1, x'7b7d', 0)`), "table audit, row 1"},
+		"damaged audit":            {execs(`INSERT INTO audit VALUES (1, x'7b7d', 0, 0, 1)`), "table audit, row 1"},
 		"damaged id":               {execs(`INSERT INTO dedupe VALUES ('', 'k', x'00', '', 'soon')`), "table dedupe, row k"},
 		"damaged history":          {execs(`INSERT INTO history VALUES (1, x'00', '', '', 'gone', 'soon')`), "table history, row 1"},
 		"crash of the future":      {execs(`INSERT INTO crash VALUES (99, 0)`), "table crash, row 99"},
