@@ -139,3 +139,63 @@ func TestPublish_Failures(t *testing.T) {
 	_, err = mwl.NewCatalog(mwl.PublishTo(nil))
 	require.ErrorContains(t, err, "the bus is nil; make one with eventbus.New")
 }
+
+// Only a call whose next run has the same id may be repeated when its event may have been accepted.
+func TestPublish_AStoreFails(t *testing.T) {
+	for _, kind := range []storetest.FaultKind{storetest.FailBefore, storetest.FailAfter} {
+		synctest.Test(t, func(t *testing.T) {
+			fail := false
+			model := storetest.NewModel(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+				if len(b.New) > 0 && fail {
+					fail = false
+					f.Kind = kind
+				}
+				return f
+			}))
+			bus, _ := startBus(t, eventbus.WithStore(open(t, model)))
+			got := received(t, bus, "mail.*")
+			_, err := bus.Subscribe("slow", func(context.Context, eventbus.Event) error { time.Sleep(time.Second); return nil }, eventbus.Named("slow"))
+			require.NoError(t, err)
+			publish := func(with string) mwl.Result {
+				return publishing(t, bus, `"entrypoint": "p", "steps": {
+					"p": {"action": "Call", "call": {`+publishURI+`, "with": `+with+`}, "next": "r"},
+					"r": {"action": "Return", "value": "{{ step.input }}"}}`).Execute(t.Context(), nil)
+			}
+			id := eventbus.NewEventID().String()
+			for _, c := range []struct {
+				with      string
+				retryable bool
+			}{
+				{`{"type": "mail.once"}`, false},
+				{`{"type": "mail.again", "id": "` + id + `"}`, true},
+			} {
+				_, err := bus.Publish(t.Context(), "slow", nil) // the bus waits for its call before it opens the store again
+				require.NoError(t, err)
+				synctest.Wait()
+				fail = true
+				f := publish(c.with).Failure
+				require.NotNil(t, f)
+				require.Equal(t, mwl.CodePublishIndeterminate, f.Code, f.Message)
+				require.Equal(t, &c.retryable, f.Retryable)
+				require.Contains(t, f.Details, "id")
+				f = publish(`{"type": "mail.other"}`).Failure
+				require.NotNil(t, f)
+				require.Equal(t, mwl.CodePublishStoreFailed, f.Code, f.Message)
+				require.Equal(t, yes(), f.Retryable)
+				time.Sleep(time.Minute)
+			}
+			r := publish(`{"type": "mail.again", "id": "` + id + `"}`)
+			require.Nil(t, r.Failure)
+			require.Equal(t, id, r.Value)
+			time.Sleep(time.Minute)
+			again := 0
+			for _, e := range got() {
+				if e.ID.String() == id {
+					again++
+				}
+			}
+			require.Equal(t, 1, again)
+			require.NoError(t, bus.Shutdown(t.Context()))
+		})
+	}
+}
