@@ -282,27 +282,30 @@ func (f *feeder) run() {
 			return
 		case <-f.wake:
 		}
-		if err := f.feed(); err != nil {
-			f.failed(err)
-		}
+		f.feed()
 	}
 }
 
-// failed handles the error of a claim. Shutdown ends claims, and that is no failure.
-func (f *feeder) failed(err error) {
-	if f.ctx.Err() == nil && !errors.Is(err, errClaimsEnded) {
+// failed handles the error, if any, of a read or a claim that began under the claimsContext. If that has
+// ended, it is Shutdown, or a failure that is known: the bus may have restarted since.
+func (f *feeder) failed(claims context.Context, err error) {
+	if err != nil && claims.Err() == nil {
 		f.bus.storeFailed(err)
 	}
 }
 
-// feed claims the records that are due, and those that wait for room in the queue.
-func (f *feeder) feed() error {
+func (f *feeder) feed() {
 	f.feeding.Lock()
 	defer f.feeding.Unlock()
 	if f.bus.halts.has(haltFailed) {
-		return nil // restart wakes the feeder
+		return // restart wakes the feeder
 	}
-	ctx := f.claimsContext()
+	claims := f.claimsContext()
+	f.failed(claims, f.claimAll(claims))
+}
+
+// claimAll claims the records that are due, and those that wait for room in the queue.
+func (f *feeder) claimAll(ctx context.Context) error {
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}

@@ -190,6 +190,7 @@ func (b *Bus) keepOrder(o Order) {
 // It reads them while no order is given here. Otherwise, if Resume commits after the read, the
 // subscription would be paused again by an order that the store no longer has.
 func (b *Bus) obeyOthers() {
+	claims := b.feeder.claimsContext()
 	all := b.list()
 	for _, s := range all {
 		s.ordering.Lock()
@@ -203,7 +204,7 @@ func (b *Bus) obeyOthers() {
 		s.ordering.Unlock()
 	}
 	if err != nil {
-		b.feeder.failed(err)
+		b.feeder.failed(claims, err)
 		return
 	}
 	for i, s := range all {

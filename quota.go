@@ -119,7 +119,5 @@ func (b *Bus) noteBeside() {
 	if err == nil {
 		err = b.feeder.endCancelled(ctx)
 	}
-	if err != nil && ctx.Err() == nil {
-		b.feeder.failed(err)
-	}
+	b.feeder.failed(ctx, err)
 }

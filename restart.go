@@ -89,6 +89,7 @@ func (b *Bus) restart() {
 	b.halts.clear(haltFailed)
 	b.log.Info("store reopened")
 	f.wakeUp()
+	f.othersCommitted() // a look at their last commits may have failed with the store
 }
 
 // pauseBeforeReopen returns how long to wait before the store is reopened: 0, but if it fails again

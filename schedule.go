@@ -99,13 +99,14 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 
 // cancelStored settles a scheduled event that the store has.
 func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
+	claims := b.feeder.claimsContext()
 	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
 	switch {
 	case errors.Is(err, ErrNoLease):
 		return b.cancelBeside(ctx, id, entry)
 	case err != nil:
 		if ctx.Err() == nil {
-			b.feeder.failed(err)
+			b.feeder.failed(claims, err)
 		}
 		return err
 	}

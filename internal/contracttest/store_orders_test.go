@@ -3,6 +3,7 @@ package contracttest
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +113,45 @@ func TestC6_AnOrderIsNotUndoneByAnEarlierOneOfTheStore(t *testing.T) {
 		require.Equal(t, []string{"mail x 1"}, disk.took())
 		mustPublish(t, bus, "a", "y")
 		require.Equal(t, []string{"mail y 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+// failingOrders is a store whose Orders fails once.
+type failingOrders struct {
+	eventbus.Store
+	fail atomic.Bool
+}
+
+func (s *failingOrders) Orders(ctx context.Context) ([]eventbus.Order, error) {
+	if s.fail.Swap(false) {
+		return nil, errBroken
+	}
+	return s.Store.Orders(ctx)
+}
+
+// An order of another process whose read fails is read again after the restart.
+func TestC6_AnOrderIsNotLostWithAFailedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		inner, err := disk.Open()
+		require.NoError(t, err)
+		store := &failingOrders{Store: inner}
+		bus, logs := newBus(t, eventbus.WithStore(store))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Second)
+		other := disk.Beside()
+		store.fail.Store(true)
+		done := make(chan error, 1)
+		pause := eventbus.Order{Subscription: "mail", At: time.Now(), Pause: true}
+		other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{pause}}, func(err error) { done <- err })
+		require.NoError(t, <-done)
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, logs.FilterMessage("store reopened").Len())
+		mustPublish(t, bus, "a", "x")
+		require.Empty(t, disk.took())
+		require.NoError(t, other.Close(t.Context()))
 		shutdown(t, bus)
 	})
 }
