@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/surebus/eventbus/mwl/internal/expr"
+	"github.com/surebus/eventbus/mwl/internal/schema"
 	"github.com/surebus/eventbus/mwl/internal/temporal"
 	"github.com/surebus/eventbus/mwl/internal/value"
 )
@@ -19,7 +20,8 @@ type budget struct {
 	live atomic.Int64
 	// evaluating holds one token. An expression whose work may exceed its data takes
 	// it, because one evaluation may take several MiB before its size is known: one
-	// that loops, or calls a function whose work is not constant.
+	// that loops, or calls a function whose work is not constant. So does a validation
+	// of more than a few parts, because the report of what is violated may take 1 MiB.
 	evaluating chan struct{}
 }
 
@@ -97,11 +99,36 @@ func (x *execution) dismiss() {
 // evaluated counts an evaluation whose value the frame now holds.
 func (f *frame) evaluated(ctx context.Context, used expr.Usage) *interruption {
 	cost := min(used.Cost+uint64(used.Bytes)/bytesPerCost+1, math.MaxInt32)
-	if i := f.x.count(ctx, &f.x.budget.cost, int(cost), f.x.limits.Cost, "Cost", "units of cost in its expressions"); i != nil { //nolint:gosec // at most MaxInt32
+	if i := f.x.count(ctx, &f.x.budget.cost, int(cost), f.x.limits.Cost, "Cost", "units of cost in its expressions and arguments"); i != nil { //nolint:gosec // at most MaxInt32
 		return i
 	}
 	f.hold(used.Bytes)
 	return f.afford(ctx)
+}
+
+// manyParts is the cost of a validation that takes the token.
+const manyParts = 1000
+
+// validate counts the cost of arguments, and then validates them: nothing interrupts
+// a validation.
+func (x *execution) validate(ctx context.Context, s *schema.Schema, arguments map[string]any) *outcome {
+	limit := x.limits.Cost
+	if boundless(limit) {
+		limit = math.MaxInt32
+	}
+	cost := s.Cost(arguments, limit)
+	if i := x.count(ctx, &x.budget.cost, cost, x.limits.Cost, "Cost", "units of cost in its expressions and arguments"); i != nil {
+		unwound := i.unwound()
+		return &unwound
+	}
+	if cost > manyParts {
+		x.budget.evaluating <- struct{}{}
+		defer func() { <-x.budget.evaluating }()
+	}
+	if v := s.Validate(arguments); v != nil {
+		return stopped(newFailure(TypeError, CodeParameterValidationFailed, v.Message(), v.Details(), nil))
+	}
+	return nil
 }
 
 // hold charges the frame with memory.

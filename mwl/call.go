@@ -79,8 +79,8 @@ func (c *callRun) target(ctx context.Context) outcome {
 		c.frame, o = c.f.x.run(ctx, c.call.Flow, c.payload, with, c.dispatchedAt, c.f)
 		c.f.absorb(c.frame, c.armed())
 	} else {
-		if violation := c.call.Provider.Parameters.Validate(with); violation != nil {
-			return failed(violated(violation))
+		if stop := c.f.x.validate(ctx, c.call.Provider.Parameters, with); stop != nil {
+			return *stop
 		}
 		c.dispatchedAt = c.f.x.instant()
 		o = c.provider(ctx, with)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/expr"
-	"github.com/surebus/eventbus/mwl/internal/schema"
 	"github.com/surebus/eventbus/mwl/internal/value"
 )
 
@@ -64,17 +63,11 @@ func (f *frame) complete(ctx context.Context, arguments map[string]any) outcome 
 	if i := f.deepen(ctx); i != nil {
 		return i.unwound()
 	}
-	vars, violation := f.flow.Parameters.Bind(arguments)
-	if violation != nil {
-		return failed(violated(violation))
+	if stop := f.x.validate(ctx, f.flow.Parameters, arguments); stop != nil {
+		return *stop
 	}
-	f.vars = vars
+	f.vars = f.flow.Parameters.Bind(arguments)
 	return f.wrap(ctx, f.flow.Middleware, f, nil, f.input, f.graph)
-}
-
-// violated is the failure of arguments that do not satisfy their schema.
-func violated(v *schema.Violation) *failure {
-	return newFailure(TypeError, CodeParameterValidationFailed, v.Message(), v.Details(), nil)
 }
 
 // graph runs the Steps from the entrypoint to the one that completes the frame.

@@ -76,7 +76,9 @@ type Limits struct {
 	// System.ExpressionEvaluationError, which the definition may catch.
 	ExpressionCost int
 	// Cost bounds the work of all expressions of one execution, in the same units.
-	// Every expression costs 1 at least, and 1 for each 64 bytes of its value.
+	// Every expression costs 1 at least, and 1 for each 64 bytes of its value. The
+	// validation of arguments costs 10 for each part of the parameter schema that is
+	// applied to a value, more for numbers, and 1 for 2 bytes that a pattern reads.
 	Cost int
 	// ExecutionTime is how long one execution may take, Sleeps included, by the
 	// definition's clock. There is no limit by default, because definitions may sleep

@@ -350,10 +350,7 @@ func (p *phaseRun) arguments(ctx context.Context) *outcome {
 			with[name] = structure.Source
 		}
 	}
-	if violation := p.entry.entry.Contract.Phases[p.phase].Parameters.Validate(with); violation != nil {
-		return stopped(violated(violation))
-	}
-	return nil
+	return p.entry.f.x.validate(ctx, p.entry.entry.Contract.Phases[p.phase].Parameters, with)
 }
 
 // contribute sets a member of the entry's middleware.metadata.

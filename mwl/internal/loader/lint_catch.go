@@ -107,30 +107,33 @@ func declaredCodes(s *definition.Step) (codes []string, known bool) {
 	// Every provider can end in the error of its prefix.
 	codes = append(codes, "Provider.Call."+s.Call.Provider.CodePrefix+".Error")
 	codes = append(append(codes, s.Call.Provider.Failures.Closed...), s.Call.Provider.Failures.Open...)
-	emitted, known := stackCodes(s.Middleware)
-	codes = append(codes, emitted...)
-	return codes, known && !slices.Contains(codes, "*")
+	for _, e := range s.Middleware {
+		emitted, known := entryCodes(e)
+		if !known {
+			return nil, false
+		}
+		codes = append(codes, emitted...)
+	}
+	return codes, !slices.Contains(codes, "*")
 }
 
-// stackCodes are the codes, System apart, that middleware entries emit themselves.
-// They are known if the entries can emit no others.
-func stackCodes(entries []*definition.Entry) (codes []string, known bool) {
-	for _, e := range entries {
-		codes = append(codes, "Provider.Middleware."+e.Contract.CodePrefix+".Error")
-		codes = append(append(codes, e.Contract.Failures.Closed...), e.Contract.Failures.Open...)
-		for _, b := range e.Blocks {
-			if len(b.Structural) > 0 {
-				return nil, false
-			}
-			if b.Envelope == nil || !b.Envelope.Code.Written() {
-				continue
-			}
-			code, literal := literalText(b.Envelope.Code)
-			if !literal {
-				return nil, false
-			}
-			codes = append(codes, code)
+// entryCodes are the codes, System apart, that a middleware entry emits itself. They
+// are known if it can emit no others.
+func entryCodes(e *definition.Entry) (codes []string, known bool) {
+	codes = append(codes, "Provider.Middleware."+e.Contract.CodePrefix+".Error")
+	codes = append(append(codes, e.Contract.Failures.Closed...), e.Contract.Failures.Open...)
+	for _, b := range e.Blocks {
+		if len(b.Structural) > 0 {
+			return nil, false
 		}
+		if b.Envelope == nil || !b.Envelope.Code.Written() {
+			continue
+		}
+		code, literal := literalText(b.Envelope.Code)
+		if !literal {
+			return nil, false
+		}
+		codes = append(codes, code)
 	}
 	return codes, true
 }

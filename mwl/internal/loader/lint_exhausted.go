@@ -19,33 +19,43 @@ const (
 func (l *loader) lintExhausted() {
 	for _, s := range l.stacks {
 		for inner := range s.entries {
-			retried := retriedCodes(s.entries[inner], s.nodes[inner])
-			if retried == nil {
-				continue
-			}
-			for outer := inner - 1; outer >= 0; outer-- {
-				if s.entries[outer].Contract.URI == retryURI {
-					l.lintUnseen(writtenCodes(s.nodes[outer]), s, outer+1, inner, retried)
-				}
-			}
-			if s.step != nil && len(s.step.Catch) > 0 {
-				var patterns []*strictjson.Node
-				for _, clause := range s.flow.steps[s.step.Name].Member("catch").Items {
-					if codes := clause.At("/match/codes"); codes != nil {
-						patterns = append(patterns, codes.Items...)
-					}
-				}
-				l.lintUnseen(patterns, s, 0, inner, retried)
+			if retried := retriedCodes(s.entries[inner], s.nodes[inner]); retried != nil {
+				l.lintAround(s, inner, retried)
 			}
 		}
 	}
 }
 
-// lintUnseen warns of the patterns that match only codes that the inner entry
-// retries and that none of the entries around it, from the given one, can emit.
-func (l *loader) lintUnseen(patterns []*strictjson.Node, s *stackSite, from, inner int, retried []string) {
-	emitted, known := stackCodes(s.entries[from : inner+1])
-	if !known || !l.effort.spend(len(patterns)*(len(retried)+len(emitted)+len(l.warnings.found))) {
+// lintAround warns at the entries around a Retry, and at the catch of its Step.
+func (l *loader) lintAround(s *stackSite, inner int, retried []string) {
+	var emitted []string // by the entries from the outer one to the inner one
+	for outer := inner; outer >= 0; outer-- {
+		e := s.entries[outer]
+		if outer < inner && e.Contract.URI == retryURI {
+			l.lintUnseen(writtenCodes(s.nodes[outer]), s.entries[inner], retried, emitted)
+		}
+		codes, known := entryCodes(e)
+		if !known || !l.effort.spend(len(codes)+1) {
+			return
+		}
+		emitted = append(emitted, codes...)
+	}
+	if s.step == nil || len(s.step.Catch) == 0 {
+		return
+	}
+	var patterns []*strictjson.Node
+	for _, clause := range s.flow.steps[s.step.Name].Member("catch").Items {
+		if codes := clause.At("/match/codes"); codes != nil {
+			patterns = append(patterns, codes.Items...)
+		}
+	}
+	l.lintUnseen(patterns, s.entries[inner], retried, emitted)
+}
+
+// lintUnseen warns of the patterns that match only codes that the Retry retries, and
+// that none of the entries around it can emit.
+func (l *loader) lintUnseen(patterns []*strictjson.Node, retry *definition.Entry, retried, emitted []string) {
+	if !l.effort.spend(len(patterns) * (len(retried) + len(emitted) + len(l.warnings.found))) {
 		return
 	}
 	for _, n := range patterns {
@@ -56,7 +66,7 @@ func (l *loader) lintUnseen(patterns []*strictjson.Node, s *stackSite, from, inn
 			continue // the code is misspelt, which matters more
 		}
 		l.warn(n, `match "`+retryExhausted+`", whose previous is the last failure, or do not retry the code`,
-			"the code %q never arrives here, because the Retry at %s gives it up as %s", n.Text, s.entries[inner].Pointer, retryExhausted)
+			"the code %q never arrives here, because the Retry at %s gives it up as %s", n.Text, retry.Pointer, retryExhausted)
 	}
 }
 

@@ -2,12 +2,10 @@ package loader
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
-	"github.com/surebus/eventbus/mwl/internal/expr"
 	"github.com/surebus/eventbus/mwl/internal/schema"
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
 	"github.com/surebus/eventbus/mwl/internal/temporal"
@@ -39,45 +37,36 @@ func (l *loader) lintPhaseWith(e *definition.Entry, phase definition.Phase, b *d
 	l.lintWith(at, at.At("/with"), e.Contract.Phases[phase].Parameters, structural)
 }
 
-// lintWith reports arguments that the parameters do not allow. The node of with
-// is nil if it is not written. Of arguments that are computed only the names are
-// judged.
+// lintWith reports arguments that the parameters do not allow, whatever expressions in
+// them compute. The node of with is nil if it is not written.
 func (l *loader) lintWith(at, with *strictjson.Node, parameters *schema.Schema, arguments map[string]any) {
-	computed := map[string]bool{}
+	var open expressions
 	if with != nil {
 		if with.Kind != strictjson.Object {
 			return
 		}
 		at = with
 		for _, m := range with.Members {
-			if _, structural := arguments[m.Name]; structural {
-				continue
-			}
-			if computed[m.Name] = hasExpression(m.Value); computed[m.Name] {
-				arguments[m.Name] = nil
-			} else {
-				arguments[m.Name] = m.Value.Value()
+			if _, structural := arguments[m.Name]; !structural {
+				arguments[m.Name] = open.value(m.Value, strictjson.AppendToken("", m.Name))
 			}
 		}
+	}
+	if !l.effort.spend(parameters.Cost(arguments, int(l.effort))) {
+		return
 	}
 	violation := parameters.Validate(arguments)
 	if violation == nil {
 		return
 	}
-	details := violation.Details()
-	list, ok := details["errors"].([]any)
-	if !ok {
-		list = []any{details}
-	}
-	for _, v := range list {
-		v := v.(map[string]any)
+	for _, v := range violation.List() {
 		path, keyword, message := v["instancePath"].(string), v["schemaPath"].(string), v["message"].(string)
+		if open.mayDecide(path, keyword) {
+			continue
+		}
 		place := at
 		if with != nil && with.At(path) != nil {
 			place = with.At(path)
-		}
-		if dependsOn(computed, path, keyword) {
-			continue
 		}
 		if keyword, ok := strings.CutSuffix(keyword, "/additionalProperties"); ok {
 			if remedy := l.meantArgument(place, parameters.Properties(keyword)); remedy != "" {
@@ -91,13 +80,13 @@ func (l *loader) lintWith(at, with *strictjson.Node, parameters *schema.Schema, 
 // meantArgument says which arguments were meant by those of the object that are
 // not among the declared ones; "" if that is not clear for any of them.
 func (l *loader) meantArgument(n *strictjson.Node, declared []string) string {
+	free := slices.DeleteFunc(slices.Clone(declared), func(name string) bool { return n.Member(name) != nil })
 	var remedies []string
 	meant := false
 	for _, m := range n.Members {
-		if slices.Contains(declared, m.Name) {
+		if _, found := slices.BinarySearch(declared, m.Name); found {
 			continue
 		}
-		free := slices.DeleteFunc(slices.Clone(declared), func(name string) bool { return n.Member(name) != nil })
 		remedy := "remove it"
 		if closest, ok := l.effort.closest(m.Name, free); ok {
 			remedy, meant = fmt.Sprintf("did you mean %q?", closest), true
@@ -108,32 +97,6 @@ func (l *loader) meantArgument(n *strictjson.Node, declared []string) string {
 		return ""
 	}
 	return strings.Join(remedies, "; ")
-}
-
-// hasExpression reports whether any string of a value is an expression.
-func hasExpression(n *strictjson.Node) bool {
-	if n.Kind == strictjson.String {
-		_, ok := expr.Body(n.Text)
-		return ok
-	}
-	return slices.ContainsFunc(n.Items, hasExpression) ||
-		slices.ContainsFunc(n.Members, func(m strictjson.Member) bool { return hasExpression(m.Value) })
-}
-
-// dependsOn reports whether a violation at the path may be due to the value of
-// an argument that is computed.
-func dependsOn(computed map[string]bool, path, keyword string) bool {
-	if path != "" {
-		for name := range computed {
-			token := strictjson.AppendToken("", name)
-			if computed[name] && (path == token || strings.HasPrefix(path, token+"/")) {
-				return true
-			}
-		}
-		return false
-	}
-	// Which names there are depends on no value.
-	return slices.Contains(slices.Collect(maps.Values(computed)), true) && keyword != "/required" && keyword != "/additionalProperties"
 }
 
 // lintDuration reports a literal that is no duration.

@@ -8,8 +8,8 @@ import (
 )
 
 // effort bounds what is done for one document beyond reading it, so that no
-// document takes long: comparing names, and clauses with clauses. What exceeds it
-// is left undone.
+// document takes long: comparing names, clauses with clauses, and literal arguments
+// with their parameters. What exceeds it is left undone.
 type effort int
 
 const utmost effort = 5_000_000

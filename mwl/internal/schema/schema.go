@@ -103,13 +103,7 @@ func (s *Schema) Validate(args map[string]any) *Violation {
 	if s.compiled == nil {
 		return closed(args)
 	}
-	var invalid *jsonschema.ValidationError
-	if err := s.compiled.Validate(args); errors.As(err, &invalid) {
-		return violation(invalid, args)
-	} else if err != nil {
-		return &Violation{violations: []unit{{text: err.Error(), value: args}}}
-	}
-	return nil
+	return validate(s.compiled, args)
 }
 
 // Properties returns the names that the object schema at a pointer into the schema declares, sorted.
@@ -122,15 +116,12 @@ func (s *Schema) Properties(pointer string) []string {
 // Defaults returns the defaults of the parameters that have one. It is shared: nobody may write to it.
 func (s *Schema) Defaults() map[string]any { return s.defaults }
 
-// Bind validates arguments and lays them over the defaults, which are not validated. The map is the caller's.
-func (s *Schema) Bind(args map[string]any) (map[string]any, *Violation) {
-	if v := s.Validate(args); v != nil {
-		return nil, v
-	}
+// Bind lays arguments over the defaults. Neither is validated. The map is the caller's.
+func (s *Schema) Bind(args map[string]any) map[string]any {
 	bound := make(map[string]any, len(s.defaults)+len(args))
 	maps.Copy(bound, s.defaults)
 	maps.Copy(bound, args)
-	return bound, nil
+	return bound
 }
 
 // outside refuses every reference that leaves the schema. The metaschemas of JSON Schema are in the library.

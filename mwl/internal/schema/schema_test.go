@@ -66,8 +66,7 @@ func TestFlowObject_Parameters_NoneDeclaredTakesNone(t *testing.T) {
 	require.Contains(t, v.Message(), `"a", "b"`)
 	require.Equal(t, map[string]any{"b": 1.0, "a": 2.0}, v.Details()["value"])
 	require.Equal(t, "/additionalProperties", v.Details()["schemaPath"])
-	bound, v := schema.Empty.Bind(nil)
-	require.Nil(t, v)
+	bound := schema.Empty.Bind(nil)
 	require.NotNil(t, bound)
 	require.Empty(t, bound)
 	require.Empty(t, schema.Empty.Defaults())
@@ -75,21 +74,19 @@ func TestFlowObject_Parameters_NoneDeclaredTakesNone(t *testing.T) {
 
 func TestFlowObject_Parameters_DefaultsLieUnderTheArguments(t *testing.T) {
 	s := compile(t, `{"type":"object","required":["a"],"properties":{"a":{"type":"number"},"b":{"type":"string","default":"x"},"c":{"default":null},"d":{"type":"number","default":"not validated"},"e":{}}}`)
-	bound, v := s.Bind(args(t, `{"a":1,"b":"y"}`))
-	require.Nil(t, v)
+	bound := s.Bind(args(t, `{"a":1,"b":"y"}`))
 	require.Equal(t, map[string]any{"a": 1.0, "b": "y", "c": nil, "d": "not validated"}, bound)
 	bound["b"] = "changed"
 	bound["c"] = "changed"
 	require.Equal(t, map[string]any{"b": "x", "c": nil, "d": "not validated"}, s.Defaults())
 
-	bound, v = s.Bind(args(t, `{"a":1,"b":null}`))
-	require.Nil(t, bound)
+	v := s.Validate(args(t, `{"a":1,"b":null}`))
 	require.Contains(t, v.Message(), "at /b: it is null, and must be string")
 }
 
 func TestFlowObject_Parameters_RequiredIsCheckedBeforeDefaults(t *testing.T) {
 	s := compile(t, `{"type":"object","required":["a"],"properties":{"a":{"default":1}}}`)
-	_, v := s.Bind(nil)
+	v := s.Validate(nil)
 	require.NotNil(t, v)
 	require.Contains(t, v.Message(), `"a" is required and missing`)
 }

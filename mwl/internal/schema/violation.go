@@ -59,6 +59,15 @@ func (v *Violation) Details() map[string]any {
 	return details
 }
 
+// List returns Details, without the value, of each violation.
+func (v *Violation) List() []map[string]any {
+	list := make([]map[string]any, len(v.violations))
+	for i, u := range v.violations {
+		list[i] = u.details()
+	}
+	return list
+}
+
 func (u unit) details() map[string]any {
 	return map[string]any{"schemaPath": u.schema, "instancePath": u.instance, "message": u.text}
 }
@@ -80,9 +89,11 @@ func closed(args map[string]any) *Violation {
 	}}}
 }
 
-func violation(e *jsonschema.ValidationError, args map[string]any) *Violation {
+// violation reads the error of a part of the arguments.
+func violation(e *jsonschema.ValidationError, part string, args map[string]any) *Violation {
 	found := units(e)
 	for i := range found {
+		found[i].instance = part + found[i].instance
 		found[i].value = lookup(args, found[i].instance)
 	}
 	return &Violation{violations: found}

@@ -1,0 +1,99 @@
+package loader
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/surebus/eventbus/mwl/internal/expr"
+	"github.com/surebus/eventbus/mwl/internal/strictjson"
+)
+
+// expressions are the places of the expressions in arguments, as JSON pointers.
+type expressions []string
+
+// value is the value of a node, with null for each expression.
+func (e *expressions) value(n *strictjson.Node, pointer string) any {
+	switch n.Kind {
+	case strictjson.String:
+		if _, ok := expr.Body(n.Text); ok {
+			*e = append(*e, pointer)
+			return nil
+		}
+	case strictjson.Array:
+		items := make([]any, len(n.Items))
+		for i, item := range n.Items {
+			items[i] = e.value(item, strictjson.AppendToken(pointer, strconv.Itoa(i)))
+		}
+		return items
+	case strictjson.Object:
+		members := make(map[string]any, len(n.Members))
+		for _, m := range n.Members {
+			members[m.Name] = e.value(m.Value, strictjson.AppendToken(pointer, m.Name))
+		}
+		return members
+	}
+	return n.Value()
+}
+
+// hasExpression reports whether any string of a value is an expression.
+func hasExpression(n *strictjson.Node) bool {
+	if n.Kind == strictjson.String {
+		_, ok := expr.Body(n.Text)
+		return ok
+	}
+	return slices.ContainsFunc(n.Items, hasExpression) ||
+		slices.ContainsFunc(n.Members, func(m strictjson.Member) bool { return hasExpression(m.Value) })
+}
+
+// ofNames are the keywords that look at the members of an object, or the length of an
+// array, and at no value inside.
+var ofNames = []string{"type", "required", "additionalProperties", "minProperties", "maxProperties", "minItems", "maxItems"}
+
+// mayDecide reports whether it may depend on what an expression computes that a keyword
+// is violated at a place.
+func (e expressions) mayDecide(place, keyword string) bool {
+	if e.enclose(place) {
+		return true
+	}
+	steps := strings.Split(keyword, "/")
+	if e.isInside(place) && !slices.Contains(ofNames, steps[len(steps)-1]) && steps[max(len(steps)-2, 0)] != "dependentRequired" {
+		return true
+	}
+	subject, conditional := condition(steps, place)
+	return conditional && e.isInside(subject)
+}
+
+// enclose reports whether a place is an expression, or a part of what one computes.
+func (e expressions) enclose(place string) bool {
+	return slices.ContainsFunc(e, func(pointer string) bool { return place == pointer || strings.HasPrefix(place, pointer+"/") })
+}
+
+// isInside reports whether an expression is a part of the value at a place.
+func (e expressions) isInside(place string) bool {
+	return slices.ContainsFunc(e, func(pointer string) bool { return strings.HasPrefix(pointer, place+"/") })
+}
+
+// condition returns the place of the value that decides whether a keyword applies, if
+// there is a condition on the way to it, as in an if or an anyOf. The place of a
+// keyword behind a $ref is unknown: then it is the whole.
+func condition(steps []string, place string) (subject string, conditional bool) {
+	tokens := strings.Split(place, "/")
+	depth := 1 // of the value that the part of the schema is for
+	for i := 1; i < len(steps); {
+		switch steps[i] {
+		case "properties", "patternProperties", "prefixItems":
+			i, depth = i+2, depth+1
+		case "items", "additionalProperties":
+			i, depth = i+1, depth+1
+		case "allOf":
+			i += 2
+		default:
+			if i == len(steps)-1 || steps[i] == "dependentRequired" {
+				return "", false
+			}
+			return strings.Join(tokens[:min(depth, len(tokens))], "/"), true
+		}
+	}
+	return "", false
+}

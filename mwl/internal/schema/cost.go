@@ -1,0 +1,168 @@
+package schema
+
+import (
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// What validating costs, in units of 0.1 µs, as measured, rounded up.
+const (
+	partCost   = 10 // a part of a schema that is applied to a part of the arguments
+	numberCost = 10 // a comparison of two numbers
+	memberCost = 1  // a name or another value that is compared
+	scanBytes  = 2  // bytes of a text that a pattern reads for one unit
+)
+
+// Cost returns about how long validating arguments takes, in units of 0.1 µs, or a number that exceeds
+// limit as soon as it is known to. It counts every part of the schema that may be applied.
+func (s *Schema) Cost(args map[string]any, limit int) int {
+	if s.compiled == nil {
+		return len(args)
+	}
+	return costOf(s.compiled, args, limit)
+}
+
+func costOf(s *jsonschema.Schema, v any, limit int) int {
+	m := meter{limit: limit}
+	m.apply(s, v, nil)
+	return m.cost
+}
+
+// meter adds up what validating costs, until it exceeds limit.
+type meter struct{ cost, limit int }
+
+func (m *meter) spent() bool { return m.cost > m.limit }
+
+// apply adds the cost of a schema for a value. around are the schemas that apply to the same value and
+// lead here: the library refuses a schema that leads to itself.
+func (m *meter) apply(s *jsonschema.Schema, v any, around []*jsonschema.Schema) {
+	if s == nil || m.spent() {
+		return
+	}
+	for _, other := range around {
+		if other == s {
+			return
+		}
+	}
+	around = append(around, s)
+	m.cost += partCost
+	m.own(s, v)
+	for _, part := range [...]*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else} {
+		m.apply(part, v, around)
+	}
+	if s.DynamicRef != nil {
+		m.apply(s.DynamicRef.Ref, v, around)
+	}
+	for _, parts := range [...][]*jsonschema.Schema{s.AllOf, s.AnyOf, s.OneOf} {
+		for _, part := range parts {
+			m.apply(part, v, around)
+		}
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		m.object(s, v, around)
+	case []any:
+		m.array(s, v)
+	}
+}
+
+// own adds the cost of the keywords that have no schemas.
+func (m *meter) own(s *jsonschema.Schema, v any) {
+	compared := 0
+	if s.Const != nil {
+		compared++
+	}
+	if s.Enum != nil {
+		compared += len(s.Enum.Values)
+	}
+	if compared > 0 {
+		m.compare(v, compared)
+	}
+	switch v := v.(type) {
+	case string:
+		if s.Pattern != nil || s.Format != nil {
+			m.cost += len(v) / scanBytes
+		}
+	case float64:
+		for _, bound := range [...]bool{s.Minimum != nil, s.Maximum != nil, s.ExclusiveMinimum != nil, s.ExclusiveMaximum != nil, s.MultipleOf != nil} {
+			if bound {
+				m.cost += numberCost
+			}
+		}
+	}
+}
+
+// compare adds the cost of comparing a value with others.
+func (m *meter) compare(v any, times int) {
+	each := 0
+	var add func(v any)
+	add = func(v any) {
+		if each += memberCost; each > m.limit {
+			return
+		}
+		switch v := v.(type) {
+		case float64:
+			each += numberCost
+		case string:
+			each += len(v) / 64
+		case []any:
+			for _, item := range v {
+				add(item)
+			}
+		case map[string]any:
+			for _, member := range v {
+				add(member)
+			}
+		}
+	}
+	add(v)
+	m.cost += min(each, m.limit) * min(times, m.limit)
+}
+
+func (m *meter) object(s *jsonschema.Schema, v map[string]any, around []*jsonschema.Schema) {
+	m.cost += memberCost * (len(s.Required) + len(s.DependentRequired) + len(s.DependentSchemas) + len(v))
+	for name, required := range s.DependentRequired {
+		if _, ok := v[name]; ok {
+			m.cost += memberCost * len(required)
+		}
+	}
+	for name, part := range s.DependentSchemas {
+		if _, ok := v[name]; ok {
+			m.apply(part, v, around)
+		}
+	}
+	additional, _ := s.AdditionalProperties.(*jsonschema.Schema)
+	for name, member := range v {
+		if m.spent() {
+			return
+		}
+		declared, ok := s.Properties[name]
+		m.apply(declared, member, nil)
+		if !ok {
+			m.apply(additional, member, nil)
+		}
+		for _, part := range s.PatternProperties {
+			m.cost += partCost + len(name)/scanBytes
+			m.apply(part, member, nil)
+		}
+		m.apply(s.PropertyNames, name, nil)
+		m.apply(s.UnevaluatedProperties, member, nil)
+	}
+}
+
+func (m *meter) array(s *jsonschema.Schema, v []any) {
+	if s.UniqueItems {
+		m.compare(v, min(len(v), 20)) // the library compares 20 with one another, and hashes more
+	}
+	for i, item := range v {
+		if m.spent() {
+			return
+		}
+		if i < len(s.PrefixItems) {
+			m.apply(s.PrefixItems[i], item, nil)
+		} else {
+			m.apply(s.Items2020, item, nil)
+		}
+		m.apply(s.Contains, item, nil)
+		m.apply(s.UnevaluatedItems, item, nil)
+	}
+}
