@@ -26,7 +26,9 @@ type Operator struct {
 // sends the password with each request.
 //
 // Every comparison takes the same time, whether the name or the password is wrong. After 5 failures, a peer gets a
-// *RateLimitError, also with the right password, and one more attempt each second.
+// *RateLimitError, also with the right password, and one more attempt each second. Behind a proxy, all clients are
+// one peer, and one who guesses locks out the others: let a handler in front of this one set Request.RemoteAddr
+// from a header that the proxy overwrites.
 //
 // Errors: an *eventbus.OptionError without operators, for a repeated or invalid name, an unknown action, and
 // an empty password, such as one from an unset environment variable.
