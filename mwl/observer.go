@@ -32,7 +32,8 @@ type Observer struct {
 	SpanEnded func(context.Context, EndedSpan)
 	// ValueBytes is the number of bytes that SpanEnded receives of each input, each
 	// output, all arguments and each message. Zero or less is none: payloads may be
-	// secret, and messages may quote them.
+	// secret, and messages may quote them. It does not hide the types and the codes of
+	// failures: a definition that computes them from data shows that data.
 	ValueBytes int
 	// Logger receives an error when a function panics, once per execution. Nil is
 	// [slog.Default].
@@ -103,9 +104,10 @@ type EndedSpan struct {
 	End time.Time `json:"end,omitzero"`
 	// Outcome is [TypeSuccess] or the type of the failure. That of a phase says how the
 	// phase itself ended, not what rises through it. A Step whose failure a catch clause
-	// matched has the failure as its outcome, and a Next.
+	// matched has the failure as its outcome, and a Next. It is cut after 128 bytes, and
+	// then ends in "…".
 	Outcome string `json:"outcome,omitempty"`
-	// Code is the code of the failure; "" after success.
+	// Code is the code of the failure, cut like Outcome; "" after success.
 	Code string `json:"code,omitempty"`
 	// Interrupted is true if a Timeout, a Gather or the end of the execution's context
 	// stopped the span from outside.
@@ -235,11 +237,15 @@ func (s *span) end(o outcome) {
 	}
 }
 
+// maxName is how many bytes of a failure's type and code a span has. Without a bound, a
+// definition that computes them could make each span as large as the largest value.
+const maxName = 128
+
 func (s *span) report(o outcome, next string) {
 	w := s.w
 	ended := EndedSpan{End: w.instant(), Outcome: TypeSuccess, Interrupted: o.unwinding != nil, Next: next}
 	if o.failure != nil {
-		ended.Outcome, ended.Code = o.failure.typ, o.failure.code
+		ended.Outcome, ended.Code = value.Cut(o.failure.typ, maxName), value.Cut(o.failure.code, maxName)
 	}
 	for _, observer := range w.observers {
 		if observer.SpanEnded == nil {

@@ -142,14 +142,26 @@ func (t *Trace) String() string {
 // their index.
 func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	var text bytes.Buffer
-	t.mu.Lock()
-	t.write(&text)
-	t.mu.Unlock()
+	t.copied().write(&text)
 	return text.WriteTo(w)
 }
 
+// spanTrees is what a Trace has recorded so far.
+type spanTrees struct {
+	spans   []tracedSpan
+	dropped int
+}
+
+// copied returns what the trace has. Formatting it takes long, and would block the
+// executions that are observed if it ran under the lock.
+func (t *Trace) copied() spanTrees {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return spanTrees{slices.Clone(t.spans), t.dropped}
+}
+
 // write writes all trees.
-func (t *Trace) write(text *bytes.Buffer) {
+func (t spanTrees) write(text *bytes.Buffer) {
 	width := len("running")
 	for i := range t.spans {
 		width = max(width, len(t.spans[i].took()))
@@ -171,7 +183,7 @@ func (t *Trace) write(text *bytes.Buffer) {
 
 // writeSpan writes a span and those inside. again is whether the middleware around has run
 // its scope more than once.
-func (t *Trace) writeSpan(text *bytes.Buffer, s *tracedSpan, width, depth int, again bool) {
+func (t spanTrees) writeSpan(text *bytes.Buffer, s *tracedSpan, width, depth int, again bool) {
 	indent := strings.Repeat("  ", depth)
 	fmt.Fprintf(text, "%*s  %s%s", width+2, s.took(), indent, s.title())
 	if again && s.Run > 0 {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -59,10 +60,11 @@ func appendUpTo(dst []byte, v any, limit int) []byte {
 // Excerpt returns the canonical JSON text of a value, cut like [Cut]. It writes no more than that: values may be large.
 func Excerpt(v any, limit int) string { return Cut(string(appendUpTo(nil, v, limit)), limit) }
 
-// Cut returns the first limit bytes of a text, or a few less so that no character is cut, and then "…". It returns a shorter text as it is.
+// Cut returns the first limit bytes of a text, or a few less so that no character is cut, and then "…". It returns a shorter text whole. The result shares no memory
+// with the text, which may be part of a much larger one.
 func Cut(text string, limit int) string {
 	if len(text) <= limit {
-		return text
+		return strings.Clone(text)
 	}
 	for limit > 0 && !utf8.RuneStart(text[limit]) {
 		limit--

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -358,4 +359,14 @@ func TestExcerpt(t *testing.T) {
 		doubled = []any{doubled, doubled}
 	}
 	require.Len(t, value.Excerpt(doubled, 100), 100+len("…"), "2^60 elements must not be written")
+}
+
+// A part of a text would keep the whole text in memory.
+func TestCut_SharesNoMemory(t *testing.T) {
+	text := strings.Repeat("x", 100)
+	for limit, want := range map[int]string{10: "xxxxxxxxxx…", 100: text} {
+		cut := value.Cut(text, limit)
+		require.Equal(t, want, cut)
+		require.NotSame(t, unsafe.StringData(text), unsafe.StringData(cut))
+	}
 }
