@@ -33,7 +33,8 @@ type Observer struct {
 	// ValueBytes is the number of bytes that SpanEnded receives of each input, each
 	// output, all arguments and each message. Zero or less is none: payloads may be
 	// secret, and messages may quote them. It does not hide the types and the codes of
-	// failures: a definition that computes them from data shows that data.
+	// failures: a definition that computes them from data shows that data. No limit counts
+	// the time for the values: it grows with the number of members of large objects.
 	ValueBytes int
 	// Logger receives an error when a function panics, once per execution. Nil is
 	// [slog.Default].
