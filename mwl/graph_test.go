@@ -71,6 +71,10 @@ func TestGraph_EscapesNames(t *testing.T) {
 	require.Contains(t, dot, `a\"] --> b %%{init}%% <script>alert(1)</script>; &amp;  [31m`)
 	require.NotContains(t, dot, "\x1b")
 
+	decoded := load(t, `"entrypoint": "$$x$$ fa:fa-car", "steps": {"$$x$$ fa:fa-car": {"action": "Return"}}`, nil)
+	require.Contains(t, decoded.Graph().Mermaid(), `"#36;#8203;#36;#8203;x#36;#8203;#36;#8203; fa#58;#8203;fa-car<br>Return"`,
+		"Mermaid would draw maths and an icon")
+
 	reordered := load(t, `"entrypoint": "a\u202eb\u2028c\u009b2J", "steps": {"a\u202eb\u2028c\u009b2J": {"action": "Return"}}`, nil)
 	require.Contains(t, reordered.Graph().DOT(), `"a b c 2J\nReturn"`)
 }

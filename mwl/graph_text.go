@@ -59,7 +59,9 @@ func mermaidShape(action string) (left, right string) {
 
 // mermaidText escapes text for a quoted label. Every character that is not a letter, a
 // digit or plain punctuation becomes an entity code, which Mermaid shows as that
-// character; lines are separated by its break.
+// character; lines are separated by its break. Mermaid decodes the codes before it looks
+// for maths, between "$$", and for icons, such as "fa:fa-car". A space without width
+// after "$" and ":" prevents both.
 func mermaidText(lines ...string) string {
 	var b strings.Builder
 	for i, line := range lines {
@@ -72,6 +74,9 @@ func mermaidText(lines ...string) string {
 				b.WriteRune(r)
 			default:
 				fmt.Fprintf(&b, "#%d;", r)
+				if r == '$' || r == ':' {
+					b.WriteString("#8203;")
+				}
 			}
 		}
 	}
