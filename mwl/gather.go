@@ -283,14 +283,11 @@ func (g *gathering) settle(d *dispatch, o outcome) {
 	switch {
 	case d.state == dispatchCancelled:
 		// The Result came too late, or is the cancellation with what its cleanup
-		// added.
+		// added. Either way its span is interrupted.
 		if o.unwinding != nil {
 			d.final = o
 		} else {
 			d.final = g.imposed.unwound()
-		}
-		if d.final.unwinding == g.imposed {
-			d.final.unwinding = nil
 		}
 		return
 	case o.unwinding != nil:

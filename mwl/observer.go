@@ -1,6 +1,7 @@
 package mwl
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -12,7 +13,8 @@ import (
 )
 
 // Observer has functions that an execution calls when its parts begin and end. A nil
-// function costs nothing, and neither does an execution without an observer.
+// function is not called. An execution with an observer makes spans whichever functions
+// are set; one without an observer makes none.
 //
 // The dispatches of a Gather run on several goroutines, and so do executions, so the
 // functions may be called concurrently. Within an execution a span begins after its
@@ -246,7 +248,7 @@ func (s *span) report(o outcome, next string) {
 	w := s.w
 	ended := EndedSpan{End: w.instant(), Outcome: TypeSuccess, Interrupted: o.unwinding != nil, Next: next}
 	if o.failure != nil {
-		ended.Outcome, ended.Code = value.Cut(o.failure.typ, maxName), value.Cut(o.failure.code, maxName)
+		ended.Outcome, ended.Code = value.Cut(cmp.Or(o.failure.typ, TypeError), maxName), value.Cut(o.failure.code, maxName)
 	}
 	for _, observer := range w.observers {
 		if observer.SpanEnded == nil {

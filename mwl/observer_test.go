@@ -1,8 +1,10 @@
 package mwl_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,4 +23,68 @@ func TestObserver_CutsTypesAndCodes(t *testing.T) {
 		require.Equal(t, "T"+strings.Repeat("x", 127)+"…", s.Outcome)
 		require.Equal(t, "C"+strings.Repeat("x", 127)+"…", s.Code)
 	}
+}
+
+// An empty type is that of an error, as in the JSON of the Result.
+func TestObserver_EmptyTypeIsError(t *testing.T) {
+	def := load(t, `"entrypoint": "no", "steps": {"no": {"action": "Raise", "result": {"type": "{{ '' }}", "code": ""}}}`, nil)
+	var trace mwl.Trace
+	result := def.Execute(t.Context(), nil, mwl.WithObserver(trace.Observer()))
+	text, err := json.Marshal(result)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type": "error", "code": ""}`, string(text))
+	for _, s := range trace.Spans() {
+		require.Equal(t, mwl.TypeError, s.Outcome)
+	}
+}
+
+// The root span fails if the Result is too large to return.
+func TestObserver_ResultBytes(t *testing.T) {
+	def := load(t, `"entrypoint": "done", "steps": {"done": {"action": "Return"}}`, nil, mwl.WithLimits(mwl.Limits{ResultBytes: 100}))
+	var trace mwl.Trace
+	result := def.Execute(t.Context(), strings.Repeat("x", 200), mwl.WithObserver(trace.Observer()))
+	require.Equal(t, mwl.CodeCancelled, result.Failure.Code)
+	checkSpans(t, &trace, result, "too large")
+	require.True(t, trace.Spans()[0].Interrupted)
+}
+
+// An execution with a nil option has a root span, as others that are refused.
+func TestObserver_NilOption(t *testing.T) {
+	def := load(t, `"entrypoint": "done", "steps": {"done": {"action": "Return"}}`, nil)
+	var trace mwl.Trace
+	result := def.Execute(t.Context(), nil, nil, mwl.WithObserver(trace.Observer()), mwl.WithExecutionID("e-1"), nil)
+	require.Equal(t, "option 1 is nil; leave it out", result.Failure.Message)
+	checkSpans(t, &trace, result, "refused")
+	require.Equal(t, "e-1", trace.Spans()[0].ExecutionID)
+}
+
+// A Gather interrupts the dispatches that it cancels. Those that failed on their own
+// are not interrupted, and neither is the Gather.
+func TestObserver_GatherInterrupts(t *testing.T) {
+	def := load(t, `
+		"entrypoint": "race",
+		"steps": {
+			"race": {
+				"action": "Gather",
+				"calls": [{$MOCK, "with": {"delay": "PT1H"}}, {$MOCK, "with": {"delay": "PT1S"}}, {$MOCK, "with": {"failure": {"code": "App.No"}}}],
+				"completion": {"successes": 1, "wait": false},
+				"next": "done"
+			},
+			"done": {"action": "Return"}
+		}`, nil)
+	synctest.Test(t, func(t *testing.T) {
+		var trace mwl.Trace
+		result := def.Execute(t.Context(), nil, mwl.WithObserver(trace.Observer()))
+		require.NoError(t, result.Err())
+		codes, interrupted := map[int]string{}, map[int]bool{}
+		for _, s := range trace.Spans() {
+			if s.Index == nil {
+				require.False(t, s.Interrupted)
+				continue
+			}
+			codes[*s.Index], interrupted[*s.Index] = s.Code, s.Interrupted
+		}
+		require.Equal(t, map[int]string{0: mwl.CodeGatherDispatchCancelled, 1: "", 2: "App.No"}, codes)
+		require.Equal(t, map[int]bool{0: true, 1: false, 2: false}, interrupted)
+	})
 }

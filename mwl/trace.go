@@ -24,7 +24,8 @@ const defaultTraceSpans = 10_000
 //	fmt.Print(&trace)
 //
 // Its methods may be called concurrently, also while executions run. A Trace may record
-// several executions. Those that run at the same time need different ids.
+// several executions. Those that run at the same time need different ids: spans of two with
+// the same id get mixed up, and some of them never end.
 type Trace struct {
 	// MaxSpans is how many spans the trace keeps. Zero is 10,000; a negative number is
 	// no limit. Further spans are dropped and counted. The first ones stay, so a span
