@@ -1,10 +1,12 @@
 package mwl_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,4 +89,30 @@ func TestObserver_GatherInterrupts(t *testing.T) {
 		require.Equal(t, map[int]string{0: mwl.CodeGatherDispatchCancelled, 1: "", 2: "App.No"}, codes)
 		require.Equal(t, map[int]bool{0: true, 1: false, 2: false}, interrupted)
 	})
+}
+
+// Names, types and codes cannot imitate the syntax of the text, and no byte of theirs
+// controls a terminal.
+func TestTrace_QuotesNames(t *testing.T) {
+	def := load(t, `
+		"entrypoint": "pay (Call): error",
+		"steps": {
+			"pay (Call): error": {"action": "Call", "call": {$DO}, "catch": [{"match": {"codes": ["*"]}, "next": "größe-2"}], "next": "größe-2"},
+			"größe-2": {"action": "Raise", "result": {"type": "{{ '' }}", "code": "A.B, caught → refund"}}
+		}`, []mwl.CatalogEntry{do(func(context.Context, mwl.CallRequest) (mwl.CallResponse, error) {
+		return mwl.CallResponse{}, &mwl.Failure{Type: "T\u009b2J", Code: "X.\x9b2J", Message: "M\x9b2J"}
+	})}, mwl.DeferArgumentErrors())
+	trace := mwl.Trace{ValueBytes: 20}
+	def.Execute(t.Context(), nil, mwl.WithExecutionID("e 1"), mwl.WithObserver(trace.Observer()))
+	text := trace.String()
+	require.True(t, utf8.ValidString(text), text)
+	for _, line := range []string{
+		"execution \"e 1\": error \"A.B, caught → refund\"\n",
+		"step \"pay (Call): error\" (Call): \"T\\u009b2J\" \"X.\uFFFD2J\", caught → größe-2\n",
+		"call test/do/v1: \"T\\u009b2J\" \"X.\uFFFD2J\"\n",
+		"message: M\uFFFD2J\n",
+		"step größe-2 (Raise): error \"A.B, caught → refund\"\n",
+	} {
+		require.Contains(t, text, line)
+	}
 }

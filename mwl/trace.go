@@ -138,9 +138,12 @@ func (t *Trace) String() string {
 }
 
 // WriteTo writes the executions as trees, one span a line: how long it took, what it is,
-// and its failure if it failed. Control characters in names and values are escaped, so
-// that the text is safe on a terminal. The dispatches of a Gather are in the order of
-// their index.
+// and its failure if it failed. The dispatches of a Gather are in the order of their
+// index.
+//
+// Text of definitions and of data cannot imitate the rest: names, types and codes are
+// quoted if they have more than letters, digits and ._-/[]: and control characters are
+// escaped everywhere, so that the text is safe on a terminal.
 func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	var text bytes.Buffer
 	t.copied().write(&text)
@@ -173,7 +176,7 @@ func (t spanTrees) write(text *bytes.Buffer) {
 			if outcome == "" && !s.End.IsZero() {
 				outcome = ": " + TypeSuccess
 			}
-			fmt.Fprintf(text, "execution %s%s\n", printable(s.ExecutionID), outcome)
+			fmt.Fprintf(text, "execution %s%s\n", named(s.ExecutionID), outcome)
 			t.writeSpan(text, s, width, 0, false)
 		}
 	}
@@ -195,7 +198,7 @@ func (t spanTrees) writeSpan(text *bytes.Buffer, s *tracedSpan, width, depth int
 		if s.Outcome != TypeSuccess {
 			text.WriteString(", caught")
 		}
-		fmt.Fprintf(text, " → %s", printable(s.Next))
+		fmt.Fprintf(text, " → %s", named(s.Next))
 	}
 	text.WriteByte('\n')
 	for _, v := range []struct{ name, text string }{
@@ -246,7 +249,7 @@ func (s *tracedSpan) title() string {
 		name = strings.TrimPrefix(name, prefix)
 	}
 	if name != "" {
-		title += " " + printable(name)
+		title += " " + named(name)
 	}
 	if s.Action != "" {
 		title += " (" + s.Action + ")"
@@ -263,19 +266,25 @@ func (s *tracedSpan) outcome() string {
 	if s.Interrupted {
 		text += "interrupted by "
 	}
-	return text + printable(s.Outcome) + " " + printable(s.Code)
+	return text + named(s.Outcome) + " " + named(s.Code)
 }
 
-// printable quotes a text that a terminal may not show as it is.
-func printable(text string) string {
-	if escaped(text) != text {
-		return strconv.Quote(text)
+// named quotes a name, unless it is plain: its end would be hard to see, and it could
+// look like an outcome.
+func named(name string) string {
+	quoted := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-/[]:", r)
 	}
-	return text
+	if name == "" || strings.ContainsFunc(name, quoted) {
+		return strconv.Quote(strings.ToValidUTF8(name, "\uFFFD"))
+	}
+	return name
 }
 
-// escaped has escapes in place of what is not printable.
+// escaped has escapes in place of what is not printable. A byte that is no UTF-8 may be
+// a control character to a terminal.
 func escaped(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text
 	}
