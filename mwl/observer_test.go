@@ -101,7 +101,7 @@ func TestTrace_QuotesNames(t *testing.T) {
 			"größe-2": {"action": "Raise", "result": {"type": "{{ '' }}", "code": "A.B, caught → refund"}}
 		}`, []mwl.CatalogEntry{do(func(context.Context, mwl.CallRequest) (mwl.CallResponse, error) {
 		return mwl.CallResponse{}, &mwl.Failure{Type: "T\u009b2J", Code: "X.\x9b2J", Message: "M\x9b2J"}
-	})}, mwl.DeferArgumentErrors())
+	})})
 	trace := mwl.Trace{ValueBytes: 20}
 	def.Execute(t.Context(), nil, mwl.WithExecutionID("e 1"), mwl.WithObserver(trace.Observer()))
 	text := trace.String()
