@@ -1,6 +1,7 @@
 package mwl
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -64,13 +65,9 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 		ctx = context.Background()
 	}
 	var r request
-	for i, option := range options {
-		if option == nil {
-			return Result{Failure: newError(CodeParameterValidationFailed, fmt.Sprintf("option %d is nil; leave it out", i+1)).export()}
-		}
-		option(&r)
-	}
-	in, arguments, platform, invalidInput := r.values(input)
+	refused := r.apply(options)
+	in, arguments, platform, invalid := r.values(input)
+	refused = cmp.Or(refused, invalid)
 	if r.id == "" {
 		r.id = rand.Text()
 	}
@@ -84,16 +81,15 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 	x.ctx, x.stop = context.WithCancelCause(ctx)
 	defer x.stop(nil)
 	x.watch = x.watched(ctx, slices.Concat(d.settings.observers, r.observers)...)
-	if invalidInput != nil {
+	if refused != nil {
 		_, span := x.beginFlow(x.ctx, d.root.Flow, nil, nil)
-		span.end(failed(invalidInput))
-		return Result{Failure: invalidInput.export()}
+		span.end(failed(refused))
+		return Result{Failure: refused.export()}
 	}
 	x.budget.evaluating = make(chan struct{}, 1)
 	end := x.limitTime()
 	_, o := x.run(x.ctx, d.root.Flow, in, arguments, x.now, nil)
 	end()
-	o = x.deliverable(o)
 	abandoned := x.cleaning.finish()
 	if r.exceeded != nil {
 		*r.exceeded = x.exceededLimit()
@@ -109,6 +105,18 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 		return Result{}
 	}
 	return Result{Value: value.Copy(o.value)}
+}
+
+// apply applies the options that are not nil. A nil one is the caller's mistake.
+func (r *request) apply(options []ExecuteOption) (invalid *failure) {
+	for i, option := range options {
+		if option != nil {
+			option(r)
+		} else if invalid == nil {
+			invalid = newError(CodeParameterValidationFailed, fmt.Sprintf("option %d is nil; leave it out", i+1))
+		}
+	}
+	return invalid
 }
 
 // values are the caller's values as the engine's own.

@@ -52,6 +52,9 @@ func (x *execution) run(ctx context.Context, flow *definition.Flow, input any, a
 		f.depth += outer.level()
 	}
 	f.result = f.complete(ctx, arguments)
+	if outer == nil {
+		f.result = x.deliverable(f.result)
+	}
 	f.exitedAt = x.instant()
 	span.end(f.result)
 	return f, f.result

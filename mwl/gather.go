@@ -281,20 +281,11 @@ func (g *gathering) attempt(d *dispatch, i int, hired bool) {
 // counts it.
 func (g *gathering) settle(d *dispatch, o outcome) {
 	switch {
-	case d.state == dispatchCancelled:
-		// The Result came too late, or is the cancellation with what its cleanup
-		// added.
-		if o.unwinding != nil {
-			d.final = o
-		} else {
-			d.final = g.imposed.unwound()
-		}
-		if d.final.unwinding == g.imposed {
-			d.final.unwinding = nil
-		}
-		return
 	case o.unwinding != nil:
 		d.final = o
+		return
+	case d.state == dispatchCancelled: // the Result came too late
+		d.final = g.imposed.unwound()
 		return
 	}
 	d.state, d.final = dispatchAccepted, o

@@ -24,6 +24,8 @@ type GraphFlow struct {
 	Pointer string `json:"pointer"`
 	// Middleware are the URIs of the Flow's middleware, outermost first.
 	Middleware []string `json:"middleware,omitempty"`
+	// Calls are the targets of the middleware's cleanup.
+	Calls []GraphCall `json:"calls,omitempty"`
 	// Entrypoint is the name of the first Step.
 	Entrypoint string `json:"entrypoint"`
 	// Steps are in the order in which the graph reaches them from the entrypoint; those
@@ -103,7 +105,7 @@ func (b *grapher) flow(f *definition.Flow) int {
 func (b *grapher) draw(f *definition.Flow) GraphFlow {
 	g := GraphFlow{Name: f.Name, Pointer: f.Pointer, Middleware: urisOf(f.Middleware), Entrypoint: f.Entrypoint.Name}
 	for _, e := range f.Middleware {
-		b.cleanup(e) // its Flows belong to the graph
+		g.Calls = append(g.Calls, b.cleanup(e)...)
 	}
 	seen := map[*definition.Step]bool{f.Entrypoint: true}
 	order := []*definition.Step{f.Entrypoint}

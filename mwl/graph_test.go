@@ -32,7 +32,7 @@ func TestGraph_StepsEdgesAndFlows(t *testing.T) {
 	const mock, retry, finally = "mwl:provider.call/mwl/mock/v1", "mwl:provider.middleware/mwl/retry/v1", "mwl:provider.middleware/mwl/finally/v1"
 	require.Equal(t, mwl.Graph{Flows: []mwl.GraphFlow{
 		{
-			Middleware: []string{finally}, Entrypoint: "ask",
+			Middleware: []string{finally}, Calls: []mwl.GraphCall{{Flow: 1}}, Entrypoint: "ask",
 			Steps: []mwl.GraphStep{
 				{
 					Name: "ask", Action: "Call", Pointer: "/steps/ask", Middleware: []string{retry}, Calls: []mwl.GraphCall{{Provider: mock, Flow: -1}},
@@ -59,6 +59,26 @@ func TestGraph_StepsEdgesAndFlows(t *testing.T) {
 	}}, def.Graph())
 }
 
+// The calls of a Flow's middleware are drawn, and several calls of a Flow as one edge.
+func TestGraph_DrawsCalls(t *testing.T) {
+	g := load(t, `
+		"middleware": [{$FINALLY, "onAlways": {"with": {"call": {"flow": "tidy"}}}}, {$FINALLY, "onAlways": {"with": {"call": {$MOCK}}}}],
+		"entrypoint": "many",
+		"flows": {"tidy": {"entrypoint": "end", "steps": {"end": {"action": "Return"}}}},
+		"steps": {
+			"many": {"action": "Gather", "calls": [{"flow": "tidy"}, {"flow": "tidy"}], "next": "done"},
+			"done": {"action": "Return"}
+		}`, nil).Graph()
+	require.Len(t, g.Flows[0].Steps[0].Calls, 2)
+	mermaid, dot := g.Mermaid(), g.DOT()
+	require.Contains(t, mermaid, "subgraph f0[\"root #40;mwl#47;finally#47;v1, mwl#47;finally#47;v1#41; calls mwl#47;mock#47;v1\"]\n")
+	require.Contains(t, mermaid, "\n  f0 ==> f1\n  f0s0 ==> f1\n")
+	require.Equal(t, 2, strings.Count(mermaid, "==>"))
+	require.Contains(t, dot, `label="root (mwl/finally/v1, mwl/finally/v1) calls mwl/mock/v1";`)
+	require.Contains(t, dot, "\n  f0s0 -> f1s0 [style=bold, ltail=cluster_f0, lhead=cluster_f1];\n  f0s0 -> f1s0 [style=bold, lhead=cluster_f1];\n")
+	require.Equal(t, 2, strings.Count(dot, "style=bold"))
+}
+
 // Text of a definition cannot leave its label.
 func TestGraph_EscapesNames(t *testing.T) {
 	def := load(t, `"entrypoint": "a\"] --> b\n%%{init}%% <script>alert(1)</script>; & \u001b[31m",
@@ -70,6 +90,10 @@ func TestGraph_EscapesNames(t *testing.T) {
 	}
 	require.Contains(t, dot, `a\"] --> b %%{init}%% <script>alert(1)</script>; &amp;  [31m`)
 	require.NotContains(t, dot, "\x1b")
+
+	decoded := load(t, `"entrypoint": "$$x$$ fa:fa-car", "steps": {"$$x$$ fa:fa-car": {"action": "Return"}}`, nil)
+	require.Contains(t, decoded.Graph().Mermaid(), `"#36;#8203;#36;#8203;x#36;#8203;#36;#8203; fa#58;#8203;fa-car<br>Return"`,
+		"Mermaid would draw maths and an icon")
 
 	reordered := load(t, `"entrypoint": "a\u202eb\u2028c\u009b2J", "steps": {"a\u202eb\u2028c\u009b2J": {"action": "Return"}}`, nil)
 	require.Contains(t, reordered.Graph().DOT(), `"a b c 2J\nReturn"`)

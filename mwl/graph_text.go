@@ -2,6 +2,7 @@ package mwl
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -11,6 +12,10 @@ const maxLabel = 80
 
 // Mermaid returns the graph as a flowchart of Mermaid (mermaid.js.org). Names and
 // conditions are escaped, so that text of the definition is only ever text.
+//
+// Mermaid refuses large drawings unless its configuration allows more: those with more
+// than 500 edges (maxEdges) or 50,000 characters (maxTextSize). Draw these with
+// [Graph.DOT].
 func (g Graph) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("flowchart TD\n")
@@ -33,8 +38,11 @@ func (g Graph) Mermaid() string {
 		b.WriteString("  end\n")
 	}
 	for i, f := range g.Flows {
+		for _, target := range flowsOf(f.Calls) {
+			fmt.Fprintf(&b, "  f%d ==> f%d\n", i, target)
+		}
 		for j, s := range f.Steps {
-			for _, target := range s.flows() {
+			for _, target := range flowsOf(s.Calls) {
 				fmt.Fprintf(&b, "  %s ==> f%d\n", nodeID(i, j), target)
 			}
 		}
@@ -59,7 +67,9 @@ func mermaidShape(action string) (left, right string) {
 
 // mermaidText escapes text for a quoted label. Every character that is not a letter, a
 // digit or plain punctuation becomes an entity code, which Mermaid shows as that
-// character; lines are separated by its break.
+// character; lines are separated by its break. Mermaid decodes the codes before it looks
+// for maths, between "$$", and for icons, such as "fa:fa-car". A space without width
+// after "$" and ":" prevents both.
 func mermaidText(lines ...string) string {
 	var b strings.Builder
 	for i, line := range lines {
@@ -72,6 +82,9 @@ func mermaidText(lines ...string) string {
 				b.WriteRune(r)
 			default:
 				fmt.Fprintf(&b, "#%d;", r)
+				if r == '$' || r == ':' {
+					b.WriteString("#8203;")
+				}
 			}
 		}
 	}
@@ -98,8 +111,11 @@ func (g Graph) DOT() string {
 		b.WriteString("  }\n")
 	}
 	for i, f := range g.Flows {
+		for _, target := range flowsOf(f.Calls) {
+			fmt.Fprintf(&b, "  %s -> %s [style=bold, ltail=cluster_f%d, lhead=cluster_f%d];\n", nodeID(i, 0), nodeID(target, 0), i, target)
+		}
 		for j, s := range f.Steps {
-			for _, target := range s.flows() {
+			for _, target := range flowsOf(s.Calls) {
 				fmt.Fprintf(&b, "  %s -> %s [style=bold, lhead=cluster_f%d];\n", nodeID(i, j), nodeID(target, 0), target)
 			}
 		}
@@ -164,6 +180,7 @@ func shortened(text string) string {
 
 func nodeID(flow, step int) string { return fmt.Sprintf("f%ds%d", flow, step) }
 
+// title is the name, what wraps the Flow, and the providers that this calls.
 func (f GraphFlow) title() string {
 	title := f.Name
 	switch {
@@ -173,31 +190,43 @@ func (f GraphFlow) title() string {
 	default:
 		title = f.Pointer
 	}
-	return title + withMiddleware(f.Middleware)
+	title += withMiddleware(f.Middleware)
+	if providers := providersOf(f.Calls); len(providers) > 0 {
+		title += " calls " + strings.Join(providers, ", ")
+	}
+	return title
 }
 
 // lines are the name, what it does, and what wraps it.
 func (s GraphStep) lines() []string {
-	lines := []string{s.Name, s.Action}
-	for _, c := range s.Calls {
-		if c.Provider != "" {
-			lines = append(lines, shortURI(c.Provider))
-		}
-	}
+	lines := append([]string{s.Name, s.Action}, providersOf(s.Calls)...)
 	if len(s.Middleware) > 0 {
 		lines = append(lines, strings.TrimSpace(withMiddleware(s.Middleware)))
 	}
 	return lines
 }
 
-func (s GraphStep) flows() []int {
+// flowsOf are the Flows among the targets, each once.
+func flowsOf(calls []GraphCall) []int {
 	var flows []int
-	for _, c := range s.Calls {
+	for _, c := range calls {
 		if c.Flow >= 0 {
 			flows = append(flows, c.Flow)
 		}
 	}
-	return flows
+	slices.Sort(flows)
+	return slices.Compact(flows)
+}
+
+// providersOf are the providers among the targets.
+func providersOf(calls []GraphCall) []string {
+	var providers []string
+	for _, c := range calls {
+		if c.Provider != "" {
+			providers = append(providers, shortURI(c.Provider))
+		}
+	}
+	return providers
 }
 
 func withMiddleware(uris []string) string {

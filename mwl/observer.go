@@ -1,6 +1,7 @@
 package mwl
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -12,7 +13,8 @@ import (
 )
 
 // Observer has functions that an execution calls when its parts begin and end. A nil
-// function costs nothing, and neither does an execution without an observer.
+// function is not called. An execution with an observer makes spans whichever functions
+// are set; one without an observer makes none.
 //
 // The dispatches of a Gather run on several goroutines, and so do executions, so the
 // functions may be called concurrently. Within an execution a span begins after its
@@ -32,7 +34,9 @@ type Observer struct {
 	SpanEnded func(context.Context, EndedSpan)
 	// ValueBytes is the number of bytes that SpanEnded receives of each input, each
 	// output, all arguments and each message. Zero or less is none: payloads may be
-	// secret, and messages may quote them.
+	// secret, and messages may quote them. It does not hide the types and the codes of
+	// failures: a definition that computes them from data shows that data. No limit counts
+	// the time for the values: it grows with the number of members of large objects.
 	ValueBytes int
 	// Logger receives an error when a function panics, once per execution. Nil is
 	// [slog.Default].
@@ -103,9 +107,10 @@ type EndedSpan struct {
 	End time.Time `json:"end,omitzero"`
 	// Outcome is [TypeSuccess] or the type of the failure. That of a phase says how the
 	// phase itself ended, not what rises through it. A Step whose failure a catch clause
-	// matched has the failure as its outcome, and a Next.
+	// matched has the failure as its outcome, and a Next. It is cut after 128 bytes, and
+	// then ends in "…".
 	Outcome string `json:"outcome,omitempty"`
-	// Code is the code of the failure; "" after success.
+	// Code is the code of the failure, cut like Outcome; "" after success.
 	Code string `json:"code,omitempty"`
 	// Interrupted is true if a Timeout, a Gather or the end of the execution's context
 	// stopped the span from outside.
@@ -235,11 +240,15 @@ func (s *span) end(o outcome) {
 	}
 }
 
+// maxName is how many bytes of a failure's type and code a span has. Without a bound, a
+// definition that computes them could make each span as large as the largest value.
+const maxName = 128
+
 func (s *span) report(o outcome, next string) {
 	w := s.w
 	ended := EndedSpan{End: w.instant(), Outcome: TypeSuccess, Interrupted: o.unwinding != nil, Next: next}
 	if o.failure != nil {
-		ended.Outcome, ended.Code = o.failure.typ, o.failure.code
+		ended.Outcome, ended.Code = value.Cut(cmp.Or(o.failure.typ, TypeError), maxName), value.Cut(o.failure.code, maxName)
 	}
 	for _, observer := range w.observers {
 		if observer.SpanEnded == nil {

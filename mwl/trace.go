@@ -24,7 +24,8 @@ const defaultTraceSpans = 10_000
 //	fmt.Print(&trace)
 //
 // Its methods may be called concurrently, also while executions run. A Trace may record
-// several executions. Those that run at the same time need different ids.
+// several executions. Those that run at the same time need different ids: spans of two with
+// the same id get mixed up, and some of them never end.
 type Trace struct {
 	// MaxSpans is how many spans the trace keeps. Zero is 10,000; a negative number is
 	// no limit. Further spans are dropped and counted. The first ones stay, so a span
@@ -137,19 +138,34 @@ func (t *Trace) String() string {
 }
 
 // WriteTo writes the executions as trees, one span a line: how long it took, what it is,
-// and its failure if it failed. Control characters in names and values are escaped, so
-// that the text is safe on a terminal. The dispatches of a Gather are in the order of
-// their index.
+// and its failure if it failed. The dispatches of a Gather are in the order of their
+// index.
+//
+// Text of definitions and of data cannot imitate the rest: names, types and codes are
+// quoted if they have more than letters, digits and ._-/[]: and control characters are
+// escaped everywhere, so that the text is safe on a terminal.
 func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	var text bytes.Buffer
-	t.mu.Lock()
-	t.write(&text)
-	t.mu.Unlock()
+	t.copied().write(&text)
 	return text.WriteTo(w)
 }
 
+// spanTrees is what a Trace has recorded so far.
+type spanTrees struct {
+	spans   []tracedSpan
+	dropped int
+}
+
+// copied returns what the trace has. Formatting it takes long, and would block the
+// executions that are observed if it ran under the lock.
+func (t *Trace) copied() spanTrees {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return spanTrees{slices.Clone(t.spans), t.dropped}
+}
+
 // write writes all trees.
-func (t *Trace) write(text *bytes.Buffer) {
+func (t spanTrees) write(text *bytes.Buffer) {
 	width := len("running")
 	for i := range t.spans {
 		width = max(width, len(t.spans[i].took()))
@@ -160,7 +176,7 @@ func (t *Trace) write(text *bytes.Buffer) {
 			if outcome == "" && !s.End.IsZero() {
 				outcome = ": " + TypeSuccess
 			}
-			fmt.Fprintf(text, "execution %s%s\n", printable(s.ExecutionID), outcome)
+			fmt.Fprintf(text, "execution %s%s\n", named(s.ExecutionID), outcome)
 			t.writeSpan(text, s, width, 0, false)
 		}
 	}
@@ -171,7 +187,7 @@ func (t *Trace) write(text *bytes.Buffer) {
 
 // writeSpan writes a span and those inside. again is whether the middleware around has run
 // its scope more than once.
-func (t *Trace) writeSpan(text *bytes.Buffer, s *tracedSpan, width, depth int, again bool) {
+func (t spanTrees) writeSpan(text *bytes.Buffer, s *tracedSpan, width, depth int, again bool) {
 	indent := strings.Repeat("  ", depth)
 	fmt.Fprintf(text, "%*s  %s%s", width+2, s.took(), indent, s.title())
 	if again && s.Run > 0 {
@@ -182,7 +198,7 @@ func (t *Trace) writeSpan(text *bytes.Buffer, s *tracedSpan, width, depth int, a
 		if s.Outcome != TypeSuccess {
 			text.WriteString(", caught")
 		}
-		fmt.Fprintf(text, " → %s", printable(s.Next))
+		fmt.Fprintf(text, " → %s", named(s.Next))
 	}
 	text.WriteByte('\n')
 	for _, v := range []struct{ name, text string }{
@@ -233,7 +249,7 @@ func (s *tracedSpan) title() string {
 		name = strings.TrimPrefix(name, prefix)
 	}
 	if name != "" {
-		title += " " + printable(name)
+		title += " " + named(name)
 	}
 	if s.Action != "" {
 		title += " (" + s.Action + ")"
@@ -250,19 +266,25 @@ func (s *tracedSpan) outcome() string {
 	if s.Interrupted {
 		text += "interrupted by "
 	}
-	return text + printable(s.Outcome) + " " + printable(s.Code)
+	return text + named(s.Outcome) + " " + named(s.Code)
 }
 
-// printable quotes a text that a terminal may not show as it is.
-func printable(text string) string {
-	if escaped(text) != text {
-		return strconv.Quote(text)
+// named quotes a name, unless it is plain: its end would be hard to see, and it could
+// look like an outcome.
+func named(name string) string {
+	quoted := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-/[]:", r)
 	}
-	return text
+	if name == "" || strings.ContainsFunc(name, quoted) {
+		return strconv.Quote(strings.ToValidUTF8(name, "\uFFFD"))
+	}
+	return name
 }
 
-// escaped has escapes in place of what is not printable.
+// escaped has escapes in place of what is not printable. A byte that is no UTF-8 may be
+// a control character to a terminal.
 func escaped(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -17,13 +18,17 @@ func AppendJSON(dst []byte, v any) []byte { return appendUpTo(dst, v, math.MaxIn
 
 // appendUpTo stops soon after dst has more than limit bytes.
 func appendUpTo(dst []byte, v any, limit int) []byte {
+	left := limit - len(dst)
+	if left < 0 {
+		return dst
+	}
 	switch v := v.(type) {
 	case bool:
 		return strconv.AppendBool(dst, v)
 	case float64:
 		return appendNumber(dst, v)
 	case string:
-		return appendString(dst, v[:min(len(v), limit)])
+		return appendString(dst, v[:min(len(v), left)])
 	case []any:
 		dst = append(dst, '[')
 		for i, e := range v {
@@ -36,17 +41,12 @@ func appendUpTo(dst []byte, v any, limit int) []byte {
 		}
 		return append(dst, ']')
 	case map[string]any:
-		names := make([]string, 0, len(v))
-		for name := range v {
-			names = append(names, name)
-		}
-		slices.SortFunc(names, compareUTF16)
 		dst = append(dst, '{')
-		for i, name := range names {
+		for i, name := range firstNames(v, left/5+1) { // a member takes 5 bytes or more: ,"":0
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = append(appendString(dst, name), ':')
+			dst = append(appendString(dst, name[:min(len(name), left)]), ':')
 			if dst = appendUpTo(dst, v[name], limit); len(dst) > limit {
 				return dst
 			}
@@ -56,13 +56,33 @@ func appendUpTo(dst []byte, v any, limit int) []byte {
 	return append(dst, "null"...)
 }
 
-// Excerpt returns the canonical JSON text of a value, cut like [Cut]. It writes no more than that: values may be large.
+// firstNames returns the n smallest names of an object, sorted. It keeps few more than that, because the object may be large.
+func firstNames(object map[string]any, n int) []string {
+	names := make([]string, 0, min(len(object), 2*n))
+	full := false
+	for name := range object {
+		if full && compareUTF16(name, names[n-1]) > 0 {
+			continue
+		}
+		if len(names) == 2*n {
+			slices.SortFunc(names, compareUTF16)
+			names, full = names[:n], true
+		}
+		names = append(names, name)
+	}
+	slices.SortFunc(names, compareUTF16)
+	return names[:min(len(names), n)]
+}
+
+// Excerpt returns the canonical JSON text of a value, cut like [Cut]. It writes a small multiple of limit bytes at most, but it visits all names of each object that it
+// writes, because the text begins with the smallest.
 func Excerpt(v any, limit int) string { return Cut(string(appendUpTo(nil, v, limit)), limit) }
 
-// Cut returns the first limit bytes of a text, or a few less so that no character is cut, and then "…". It returns a shorter text as it is.
+// Cut returns the first limit bytes of a text, or a few less so that no character is cut, and then "…". It returns a shorter text whole. The result shares no memory
+// with the text, which may be part of a much larger one.
 func Cut(text string, limit int) string {
 	if len(text) <= limit {
-		return text
+		return strings.Clone(text)
 	}
 	for limit > 0 && !utf8.RuneStart(text[limit]) {
 		limit--

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -358,4 +359,49 @@ func TestExcerpt(t *testing.T) {
 		doubled = []any{doubled, doubled}
 	}
 	require.Len(t, value.Excerpt(doubled, 100), 100+len("…"), "2^60 elements must not be written")
+}
+
+// An excerpt is the beginning of the canonical text, whatever the value.
+func TestExcerpt_IsThePrefixOfTheText(t *testing.T) {
+	scalar := rapid.OneOf(rapid.Just[any](nil), rapid.Map(rapid.Bool(), asAny[bool]), rapid.Map(rapid.Float64Range(-9, 9), asAny[float64]), rapid.Map(rapid.String(), asAny[string]))
+	values := rapid.Deferred(func() *rapid.Generator[any] { return scalar })
+	for range 3 {
+		inner := values
+		values = rapid.OneOf(scalar, rapid.Map(rapid.SliceOfN(inner, 0, 20), asAny[[]any]), rapid.Map(rapid.MapOfN(rapid.String(), inner, 0, 40), asAny[map[string]any]))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		v, limit := values.Draw(t, "value"), rapid.IntRange(1, 100).Draw(t, "limit")
+		require.Equal(t, value.Cut(value.JSON(v), limit), value.Excerpt(v, limit))
+	})
+}
+
+func asAny[T any](v T) any { return v }
+
+// An excerpt of a large object takes little memory.
+func TestExcerpt_OfALargeObject(t *testing.T) {
+	many := map[string]any{}
+	for i := range 50_000 {
+		many[strconv.Itoa(i)] = nil
+	}
+	for want, v := range map[string]any{
+		`{"0":null,"1":null,"10…`: many,
+		`{"xxxxxxxxxxxxxxxxxxxx…`: map[string]any{strings.Repeat("x", 1<<20): nil},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		excerpt := value.Excerpt(v, 22)
+		runtime.ReadMemStats(&after)
+		require.Equal(t, want, excerpt)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<10))
+	}
+}
+
+// A part of a text would keep the whole text in memory.
+func TestCut_SharesNoMemory(t *testing.T) {
+	text := strings.Repeat("x", 100)
+	for limit, want := range map[int]string{10: "xxxxxxxxxx…", 100: text} {
+		cut := value.Cut(text, limit)
+		require.Equal(t, want, cut)
+		require.NotSame(t, unsafe.StringData(text), unsafe.StringData(cut))
+	}
 }
