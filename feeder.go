@@ -289,7 +289,7 @@ func (f *feeder) run() {
 // failed handles the error, if any, of a read or a claim that began under the claimsContext. If that has
 // ended, it is Shutdown, or a failure that is known: the bus may have restarted since.
 func (f *feeder) failed(claims context.Context, err error) {
-	if err != nil && claims.Err() == nil {
+	if err != nil && claims.Err() == nil && !errors.Is(err, errClaimsEnded) {
 		f.bus.storeFailed(err)
 	}
 }
@@ -462,7 +462,7 @@ func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	return err
 }
 
-// errClaimsEnded is the error of a claim that Shutdown, or a failure of the store, has ended.
+// errClaimsEnded is the error of a claim that Shutdown or a failure of the store has ended, or a full queue.
 var errClaimsEnded = errors.New("eventbus: claims were ended")
 
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
