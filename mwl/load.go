@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 
 	"github.com/benbjohnson/clock"
@@ -121,6 +120,9 @@ func WithCatalog(catalog *Catalog) LoadOption {
 		if catalog == nil {
 			return &OptionError{"WithCatalog", "the catalog is nil; make one with NewCatalog, or leave the option out"}
 		}
+		if catalog.calls == nil {
+			return &OptionError{"WithCatalog", "the catalog is a zero Catalog, which lacks the language's own providers; make one with NewCatalog"}
+		}
 		s.catalog = catalog
 		return nil
 	}
@@ -144,7 +146,7 @@ func DeferArgumentErrors() LoadOption {
 // time.
 func WithClock(c clock.Clock) LoadOption {
 	return func(s *settings) error {
-		if v := reflect.ValueOf(c); c == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		if isNil(c) {
 			return &OptionError{"WithClock", "the clock is nil; pass one, or leave the option out"}
 		}
 		s.clock = c
