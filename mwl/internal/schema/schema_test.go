@@ -336,3 +336,21 @@ func TestWorkIsBounded(t *testing.T) {
 		require.ErrorContains(t, err, c.refused, c.schema)
 	}
 }
+
+func TestCompile_FindsTheSameOffenceEachTime(t *testing.T) {
+	twice := `{"anyOf":[{"$ref":"#/$defs/%[1]s"},{"$ref":"#/$defs/%[1]s"}]}`
+	for _, keyword := range []string{"properties", "patternProperties", "dependentSchemas"} {
+		var parts, defs []string
+		for _, name := range []string{"a", "b", "c", "d"} {
+			parts = append(parts, fmt.Sprintf(`"%[1]s":{"$ref":"#/$defs/%[1]s"}`, name))
+			defs = append(defs, fmt.Sprintf(`"%[1]s":{"properties":{"x":%[2]s}}`, name, fmt.Sprintf(twice, name)))
+		}
+		text := fmt.Sprintf(`{"type":"object","%s":{%s},"$defs":{%s}}`, keyword, strings.Join(parts, ","), strings.Join(defs, ","))
+		for range 20 {
+			_, err := schema.Compile(parse(t, text))
+			var refused *schema.Error
+			require.ErrorAs(t, err, &refused)
+			require.Equal(t, "/$defs/a", refused.Pointer, keyword)
+		}
+	}
+}
