@@ -82,7 +82,8 @@ func problemsOf(found []definition.Problem) []Problem {
 }
 
 // Warnings are what the definition may contain, but is likely a mistake, in the
-// order of the source.
+// order of the source. There are at most 100, and after these one that says how many
+// more there are.
 func (d *Definition) Warnings() []Problem { return problemsOf(d.root.Warnings) }
 
 // Source is the document as it was loaded.

@@ -71,7 +71,7 @@ func TestLoadAcceptsWhatIsValid(t *testing.T) {
 		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)), mwl.DeferArgumentErrors())
 		require.NoError(t, err, name)
 		require.Equal(t, source, def.Source(), "comments and all")
-		require.Equal(t, name == "odd.json" || name == "nested.json" || name == "traps.json", len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
+		require.Equal(t, name == "odd.json" || name == "nested.json" || name == "traps.json" || name == "literals.json", len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
 	}
 }
 
@@ -323,6 +323,15 @@ func TestLiteralArguments(t *testing.T) {
 // A gate that is closed for good makes the arguments behind it unread.
 func TestLiteralArgumentsBehindAClosedGateAreNotJudged(t *testing.T) {
 	def := load(t, `"entrypoint": "s", "steps": {"s": {"action": "Call", "call": {$MOCK, "with": {"value": 1}},
-		"middleware": [{$RETRY, "onEntry": {"when": false}}], "next": "done"}, "done": {"action": "Return"}}`, nil)
+		"middleware": [{$RETRY, "onEntry": {"when": false}}, {$RETRY, "onEntry": {"when": "{{ false }}"}}], "next": "done"}, "done": {"action": "Return"}}`, nil)
 	require.Equal(t, mwl.Result{Value: 1.0}, def.Execute(t.Context(), nil))
+}
+
+func TestWarnings_SayHowManyMoreThereAre(t *testing.T) {
+	def := load(t, `"entrypoint": "a", "steps": {"a": {"action": "Return", "value": [`+strings.Repeat(`"x {{ vars.y }}", `, 130)+`0]}}`, nil)
+	warnings := def.Warnings()
+	require.Len(t, warnings, 101)
+	require.Equal(t, "/steps/a/value/99", warnings[99].Pointer)
+	require.Equal(t, "/steps/a/value/100", warnings[100].Pointer)
+	require.Equal(t, "there are 30 more warnings from here on", warnings[100].Message)
 }

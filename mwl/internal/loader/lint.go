@@ -41,11 +41,20 @@ func (l *loader) lintFlow(f *flowSite) {
 	l.lintReach(f)
 }
 
-// lintParameters warns of parameters whose default can never be taken.
+// lintParameters warns of defaults that look like expressions, and of those that can
+// never be taken.
 func (l *loader) lintParameters(f *flowSite) {
 	parameters := f.node.Member("parameters")
 	if parameters == nil {
 		return
+	}
+	if properties := parameters.Member("properties"); properties != nil {
+		for _, m := range properties.Members {
+			if at := m.Value.Member("default"); at != nil && hasExpression(at) {
+				l.warn(at, "set the variable with the assign of a Step, or write the value out",
+					"the default of %q is used as it is written: {{ }} in it is not evaluated", m.Name)
+			}
+		}
 	}
 	required := parameters.Member("required")
 	if required == nil {
@@ -157,10 +166,8 @@ func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
 		if at != nil && block.When.Written() && contract.Kind == 0 {
 			l.warn(at.Member("when"), "delete it", "when has no effect: %s does nothing at %s", e.Contract.URI, phase)
 		}
-		if block.When.Written() {
-			if gate, ok := block.When.Template.Literal(); ok && gate == false {
-				continue // its with is not looked at
-			}
+		if gate, ok := literalOf(block.When); ok && gate == false {
+			continue // its with is not looked at
 		}
 		if at != nil && block.Envelope != nil {
 			l.lintEnvelope(block.Envelope, at)

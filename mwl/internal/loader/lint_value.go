@@ -162,17 +162,19 @@ var resultTypes = []string{"error", "cancellation", "timeout", "skipped"}
 
 // lintType warns of types that are likely misspelled.
 func (l *loader) lintType(typ string, n *strictjson.Node) {
-	for _, known := range resultTypes {
-		if typ == known {
-			return
-		}
+	if slices.Contains(resultTypes, typ) {
+		return
 	}
-	switch similar, ok := l.effort.closest(typ, resultTypes); {
-	case ok:
-		l.warn(n, "did you mean \""+similar+"\"?", "the language has no type %q", typ)
-	case typ == "":
+	if typ == "" {
 		l.warn(n, `write a type such as "error"`, "the type is empty")
-	case typ[0] < 'A' || typ[0] > 'Z':
+		return
+	}
+	capital := typ[0] >= 'A' && typ[0] <= 'Z'
+	similar, ok := l.effort.closest(typ, resultTypes)
+	switch {
+	case ok && (!capital || strings.EqualFold(similar, typ)): // Shipped is not a misspelt skipped
+		l.warn(n, "did you mean \""+similar+"\"?", "the language has no type %q", typ)
+	case !capital:
 		l.warn(n, "begin types of your own with a capital letter", "the language has no type %q, and lower case is kept for those that it has", typ)
 	}
 }
