@@ -157,6 +157,7 @@ func (l *loader) lintStack(s *stackSite) {
 	for i, e := range s.entries {
 		l.lintEntry(e, s.nodes[i])
 	}
+	l.lintRetries(s)
 }
 
 func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
