@@ -56,6 +56,8 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 		MaxFlowNesting: limits.FlowNesting,
 		MaxSteps:       limits.Steps,
 		MaxExpressions: limits.Expressions,
+		MaxFanOut:      limits.FanOut,
+		MaxRunDepth:    limits.RunDepth,
 		MaxProblems:    maxProblems,
 
 		DeferArgumentErrors: d.settings.deferArgumentErrors,

@@ -335,3 +335,30 @@ func TestWarnings_SayHowManyMoreThereAre(t *testing.T) {
 	require.Equal(t, "/steps/a/value/100", warnings[100].Pointer)
 	require.Equal(t, "there are 30 more warnings from here on", warnings[100].Message)
 }
+
+// What exceeds a limit whatever happens is known before.
+func TestWarnings_Limits(t *testing.T) {
+	members := `"entrypoint": "many", "middleware": [{$TIMEOUT, "onEntry": {"with": {"duration": "PT1S"}}}], "steps": {
+		"many": {"action": "Gather", "over": [1, 2, 3], "call": {$MOCK}, "next": "all"},
+		"all": {"action": "Gather", "calls": [{$MOCK}, {$MOCK}, {$MOCK}], "next": "deep"},
+		"deep": {"action": "Call", "call": {$MOCK}, "middleware": [
+			{$TIMEOUT, "onEntry": {"with": {"duration": "PT1S"}}}, {$TIMEOUT, "onEntry": {"with": {"duration": "PT1S"}}}], "next": "done"},
+		"done": {"action": "Return"}}`
+	enough := mwl.Limits{FanOut: 3, RunDepth: 4}
+	def := load(t, members, nil, mwl.WithLimits(enough))
+	require.Empty(t, def.Warnings())
+	require.Nil(t, def.Execute(t.Context(), nil).Failure)
+
+	def = load(t, members, nil, mwl.WithLimits(mwl.Limits{FanOut: 2, RunDepth: 3}))
+	var pointers []string
+	for _, w := range def.Warnings() {
+		pointers = append(pointers, w.Pointer)
+		require.Contains(t, w.Message, "more than the limit of")
+		require.NotEmpty(t, w.Remedy)
+	}
+	require.Equal(t, []string{"/steps/many/over", "/steps/all/calls", "/steps/deep/middleware/1"}, pointers)
+
+	for _, limits := range []mwl.Limits{{FanOut: 3, RunDepth: 3}, {FanOut: 2}} {
+		require.NotNil(t, load(t, members, nil, mwl.WithLimits(limits)).Execute(t.Context(), nil).Failure)
+	}
+}

@@ -27,6 +27,9 @@ type Options struct {
 	MaxFlowNesting int
 	// MaxSteps and MaxExpressions count those of the whole document.
 	MaxSteps, MaxExpressions int
+	// MaxFanOut and MaxRunDepth are limits of the executions: loading warns of what
+	// always exceeds them.
+	MaxFanOut, MaxRunDepth int
 	// DeferArgumentErrors makes literal arguments that are not valid a warning, as the
 	// language has it. Otherwise they are problems.
 	DeferArgumentErrors bool
