@@ -169,11 +169,14 @@ func orRoot(pointer string) string {
 	return pointer
 }
 
-func article(v any) string {
-	switch kind := value.Kind(v); kind {
+func article(v any) string { return withArticle(value.Kind(v)) }
+
+// withArticle is the name of a kind of JSON values in a sentence.
+func withArticle(kind string) string {
+	switch kind {
 	case "null":
 		return kind
-	case "array", "object":
+	case "array", "object", "integer":
 		return "an " + kind
 	case "":
 		return "no value"

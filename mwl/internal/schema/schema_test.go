@@ -81,7 +81,7 @@ func TestFlowObject_Parameters_DefaultsLieUnderTheArguments(t *testing.T) {
 	require.Equal(t, map[string]any{"b": "x", "c": nil, "d": "not validated"}, s.Defaults())
 
 	v := s.Validate(args(t, `{"a":1,"b":null}`))
-	require.Contains(t, v.Message(), "at /b: it is null, and must be string")
+	require.Contains(t, v.Message(), "at /b: it is null, and must be a string")
 }
 
 func TestFlowObject_Parameters_RequiredIsCheckedBeforeDefaults(t *testing.T) {
@@ -215,9 +215,9 @@ func TestFlowObject_ParameterValidationFailed_Details(t *testing.T) {
 	s := compile(t, `{"type":"object","required":["z"],"properties":{"z":{},"a":{"type":"array","items":{"type":"string"}},"b/c":{"anyOf":[{"type":"null"},{"type":"object","required":["code"]}]}}}`)
 	v := s.Validate(args(t, `{"z":1,"a":["x",5]}`))
 	require.Equal(t, map[string]any{
-		"schemaPath": "/properties/a/items/type", "instancePath": "/a/1", "value": 5.0, "message": "it is number, and must be string",
+		"schemaPath": "/properties/a/items/type", "instancePath": "/a/1", "value": 5.0, "message": "it is a number, and must be a string",
 	}, v.Details())
-	require.Equal(t, "the arguments are not valid: at /a/1: it is number, and must be string", v.Message())
+	require.Equal(t, "the arguments are not valid: at /a/1: it is a number, and must be a string", v.Message())
 	require.Equal(t, v.Message(), v.Error())
 
 	v = s.Validate(args(t, `{"a":["x",5],"b/c":{},"d":1}`))
@@ -233,8 +233,8 @@ func TestFlowObject_ParameterValidationFailed_Details(t *testing.T) {
 	require.Equal(t, []string{
 		` /additionalProperties "d" is not declared: remove it, or declare it in the schema`,
 		` /required "z" is required and missing`,
-		`/a/1 /properties/a/items/type it is number, and must be string`,
-		`/b~1c /properties/b~1c/anyOf none of the alternatives fits: it is object, and must be null; or "code" is required and missing`,
+		`/a/1 /properties/a/items/type it is a number, and must be a string`,
+		`/b~1c /properties/b~1c/anyOf none of the alternatives fits: it is an object, and must be null; or "code" is required and missing`,
 	}, seen)
 	require.Contains(t, v.Message(), "(and 3 more)")
 	_, err := value.Of(details)
@@ -352,5 +352,22 @@ func TestCompile_FindsTheSameOffenceEachTime(t *testing.T) {
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, "/$defs/a", refused.Pointer, keyword)
 		}
+	}
+}
+
+func TestViolation_TextsNameTheRemedy(t *testing.T) {
+	for _, c := range []struct{ schema, args, message string }{
+		{`{"properties":{"a":{"type":["integer","null"]}}}`, `{"a":"x"}`, "at /a: it is a string, and must be null or an integer"},
+		{`{"properties":{"a":{"not":{"const":1}}}}`, `{"a":1}`, "at /a: it is what the schema excludes: write another value"},
+		{`{"properties":{"a":{"pattern":"^x$"}}}`, `{"a":"y"}`, `at /a: "y" does not match the pattern ^x$: write a text that does`},
+		{`{"properties":{"a":false}}`, `{"a":1}`, "at /a: nothing is allowed here: remove it"},
+		{
+			`{"properties":{"a":{},"b":{}},"dependentSchemas":{"a":{"properties":{"b":false}}}}`, `{"a":1,"b":2}`,
+			`at /b: "a" and "b" exclude one another: remove one of the two`,
+		},
+	} {
+		v := compile(t, `{"type":"object",`+c.schema[1:]).Validate(args(t, c.args))
+		require.NotNil(t, v, c.schema)
+		require.Equal(t, "the arguments are not valid: "+c.message, v.Message())
 	}
 }
