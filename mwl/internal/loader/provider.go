@@ -232,12 +232,16 @@ func (l *loader) compileSchema(n *strictjson.Node, what string) *schema.Schema {
 	if err == nil {
 		return compiled
 	}
-	at := n
+	at, remedy := n, ""
 	var problem *schema.Error
-	if errors.As(err, &problem) && n.At(problem.Pointer) != nil {
-		at, err = n.At(problem.Pointer), errors.New(problem.Text)
+	if errors.As(err, &problem) {
+		remedy = problem.Remedy
+		if there := n.At(problem.Pointer); there != nil {
+			at = there
+		}
+		err = errors.New(problem.Text)
 	}
-	l.refuse(at, "", "%s is no JSON Schema: %s", what, err)
+	l.refuse(at, remedy, "%s is no JSON Schema: %s", what, err)
 	return nil
 }
 
@@ -336,9 +340,9 @@ func (l *loader) phase(n *strictjson.Node) *ProviderPhase {
 		},
 	})
 	if parameters := n.Member("parameters"); parameters != nil {
-		for i, name := range p.Structural {
-			if parameters.At(strictjson.AppendToken("/properties", name)) == nil {
-				l.refuse(n.At(fmt.Sprintf("/structural/%d", i)), "declare it in the parameters", "there is no parameter %q", name)
+		for _, name := range items(n.Member("structural")) {
+			if name.Kind == strictjson.String && parameters.At(strictjson.AppendToken("/properties", name.Text)) == nil {
+				l.refuse(name, "declare it in the parameters", "there is no parameter %q", name.Text)
 			}
 		}
 	}

@@ -115,7 +115,7 @@ func TestFlowObject_Parameters_WhatIsNoParameterSchema(t *testing.T) {
 		`{"type":"object","$schema":"http://json-schema.org/draft-07/schema#"}`:                      "/$schema: the dialect is always",
 		`{"type":"object","$defs":{"x":{"$schema":"https://json-schema.org/draft/2019-09/schema"}}}`: "/$defs/x/$schema",
 		`{"type":"object","$ref":"#/$defs/missing"}`:                                                 "leads to /$defs/missing",
-		`{"type":"object","properties":{"a":{"$ref":"https://example.com/schema"}}}`:                 "refers to https://example.com/schema: a schema may refer only to its own parts",
+		`{"type":"object","properties":{"a":{"$ref":"https://example.com/schema"}}}`:                 "refers to https://example.com/schema, and a schema may refer only to its own parts",
 		`{"type":"object","properties":{"a":{"$ref":"other.json"}}}`:                                 "refer only to its own parts",
 		`{"type":"object","properties":{"a":{"$ref":"file:///etc/passwd"}}}`:                         "refer only to its own parts",
 		`{"type":"object","$id":"file:///etc/passwd","properties":{"a":{"$ref":"hosts"}}}`:           "refer only to its own parts",
@@ -127,6 +127,7 @@ func TestFlowObject_Parameters_WhatIsNoParameterSchema(t *testing.T) {
 		var e *schema.Error
 		require.ErrorAs(t, err, &e, text)
 		require.Contains(t, e.Error(), want, text)
+		require.NotEmpty(t, e.Remedy, text)
 	}
 }
 

@@ -185,7 +185,7 @@ func describe(e *jsonschema.ValidationError) string {
 }
 
 func notRE2(pattern any, err error) string {
-	return fmt.Sprintf("the pattern %q does not compile: %v; patterns are RE2, without look-around and back-references", pattern, err)
+	return fmt.Sprintf("the pattern %q does not compile: %v; %s", pattern, err, re2)
 }
 
 func quoted(names []string) string {

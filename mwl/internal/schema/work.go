@@ -44,7 +44,7 @@ func (w *work) apply(s *jsonschema.Schema) *Error {
 		return nil
 	}
 	if w.applied++; w.applied > maxApplications {
-		return &Error{Pointer: fragment(s.Location), Text: fmt.Sprintf("with all references followed the schema has more than %d parts: refer to shared parts fewer times", maxApplications)}
+		return &Error{fragment(s.Location), fmt.Sprintf("with all references followed the schema has more than %d parts", maxApplications), "refer to shared parts fewer times"}
 	}
 	here := slices.Concat([]*jsonschema.Schema{s.Not, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf, s.OneOf)
 	here = append(here, inOrder(s.DependentSchemas)...)
@@ -114,7 +114,7 @@ func (w *work) follow(target *jsonschema.Schema) *Error {
 	for _, other := range at.again {
 		if overlap(path, other) {
 			pointer := fragment(target.Location)
-			return &Error{Pointer: pointer, Text: "it applies itself more than once to the same part of the arguments, which takes exponential time: refer to it once"}
+			return &Error{pointer, "it applies itself more than once to the same part of the arguments, which takes exponential time", "refer to it once"}
 		}
 	}
 	at.again = append(at.again, path)
