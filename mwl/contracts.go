@@ -10,6 +10,7 @@ import (
 
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/loader"
+	"github.com/surebus/eventbus/mwl/internal/value"
 )
 
 // contractFiles are the contracts of the language's own providers. The engine's
@@ -41,11 +42,7 @@ var structures = map[string]definition.StructureKind{
 
 // ownProviders are those that the language defines.
 var ownProviders = sync.OnceValue(func() *Catalog {
-	c := &Catalog{
-		calls:       map[string]*definition.CallContract{},
-		middlewares: map[string]*definition.MiddlewareContract{},
-		documents:   map[string]json.RawMessage{},
-	}
+	c := emptyCatalog()
 	for _, own := range ownBehaviors {
 		if err := c.addOwn(own.file, own.middleware, own.call); err != nil {
 			panic(err) // a mistake in the embedded files
@@ -64,16 +61,12 @@ func (c *Catalog) addOwn(file string, behavior definition.MiddlewareContract, ca
 		return fmt.Errorf("%s: %s: %s", file, problems[0].Pointer, problems[0].Message)
 	}
 	c.documents[p.URI] = document
-	metadata, err := compileSchema(p.URI, "Metadata", p.Metadata)
-	if err != nil {
-		return err
-	}
+	metadata := p.Metadata.Compiled()
 	if !p.Middleware {
-		parameters, err := compileSchema(p.URI, "Parameters", p.Parameters)
 		c.calls[p.URI] = &definition.CallContract{
-			URI: p.URI, CodePrefix: p.CodePrefix, Parameters: parameters, Metadata: metadata, Failures: p.Failures, Implementation: call,
+			URI: p.URI, CodePrefix: p.CodePrefix, Parameters: p.Parameters.Compiled(), Metadata: metadata, Failures: p.Failures, Implementation: call,
 		}
-		return err
+		return nil
 	}
 	behavior.URI, behavior.CodePrefix, behavior.Levels = p.URI, p.CodePrefix, p.Levels
 	behavior.Metadata, behavior.Failures = metadata, p.Failures
@@ -81,10 +74,7 @@ func (c *Catalog) addOwn(file string, behavior definition.MiddlewareContract, ca
 		if declared == nil {
 			declared = &loader.ProviderPhase{}
 		}
-		contract := definition.PhaseContract{Kind: declared.Kind}
-		if contract.Parameters, err = compileSchema(p.URI, "Parameters", declared.Parameters); err != nil {
-			return err
-		}
+		contract := definition.PhaseContract{Kind: declared.Kind, Parameters: declared.Parameters.Compiled()}
 		for _, name := range declared.Structural {
 			if contract.Structural == nil {
 				contract.Structural = map[string]definition.StructureKind{}
@@ -135,7 +125,7 @@ type failuresDocument struct {
 	Open   []string `json:"open"`
 }
 
-func (p CallProvider) document() json.RawMessage {
+func (p CallProvider) document() contractDocument {
 	d := contractDocument{
 		URI: p.URI, CodePrefix: p.CodePrefix, Description: p.Description, Parameters: p.Parameters, Metadata: p.Metadata,
 		Failures: p.Failures.document(),
@@ -143,10 +133,10 @@ func (p CallProvider) document() json.RawMessage {
 	if len(d.Parameters) == 0 {
 		d.Parameters = json.RawMessage(`{"type":"object"}`)
 	}
-	return d.encoded()
+	return d
 }
 
-func (m Middleware) document(levels definition.Level) json.RawMessage {
+func (m Middleware) document(levels definition.Level) contractDocument {
 	d := contractDocument{
 		URI: m.URI, CodePrefix: m.CodePrefix, Description: m.Description, Metadata: m.Metadata,
 		Phases: map[string]phaseDocument{}, Failures: m.Failures.document(),
@@ -164,7 +154,7 @@ func (m Middleware) document(levels definition.Level) json.RawMessage {
 			}
 		}
 	}
-	return d.encoded()
+	return d
 }
 
 var actionKinds = [...]string{SideEffect: "side-effect", Control: "control", Transform: "transform"}
@@ -173,14 +163,75 @@ func (f FailureCatalog) document() failuresDocument {
 	return failuresDocument{Closed: append([]string{}, f.Closed...), Open: append([]string{}, f.Open...)}
 }
 
-func (d contractDocument) encoded() json.RawMessage {
+// read returns the provider that the document describes, and its text. What
+// [Catalog.Document] returns can be read again, because this is how it is checked.
+func (d contractDocument) read(kind loader.ProviderKind) (*loader.Provider, json.RawMessage, error) {
 	d.Schema = loader.ProviderSchemaURI
+	for _, s := range d.schemas() {
+		if len(s.source) == 0 {
+			continue
+		}
+		if _, err := value.Parse(s.source); err != nil {
+			return nil, nil, &CatalogError{d.URI, s.field, "is not JSON: " + err.Error() + "; write a JSON Schema"}
+		}
+	}
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(d); err != nil {
-		panic(err) // the schemas have been parsed
+		return nil, nil, &CatalogError{d.URI, "Parameters", "has no JSON form: " + err.Error()}
 	}
-	return json.RawMessage(b.String())
+	text := json.RawMessage(b.String())
+	p, problems, _ := readProvider(text, kind)
+	if len(problems) > 0 {
+		return nil, nil, d.refused(problems[0])
+	}
+	return p, text, nil
+}
+
+// documentSchema is a schema in a document, and the field of the entry that it is.
+type documentSchema struct {
+	pointer, field string
+	source         json.RawMessage
+}
+
+func (d contractDocument) schemas() []documentSchema {
+	schemas := []documentSchema{{"/parameters", "Parameters", d.Parameters}, {"/metadata", "Metadata", d.Metadata}}
+	for phase := range definition.PhaseCount {
+		schemas = append(schemas, documentSchema{
+			"/phases/" + phase.String() + "/parameters", phaseField(phase) + ".Parameters", d.Phases[phase.String()].Parameters,
+		})
+	}
+	return schemas
+}
+
+// phaseField is the field of a [Middleware] that has the action of the phase.
+func phaseField(phase definition.Phase) string {
+	name := phase.String()
+	return strings.ToUpper(name[:1]) + name[1:]
+}
+
+// refused is the problem of the document as one of the entry.
+func (d contractDocument) refused(p definition.Problem) *CatalogError {
+	message := p.Message
+	if p.Remedy != "" {
+		message += "; " + p.Remedy
+	}
+	for _, s := range d.schemas() {
+		if inside, ok := strings.CutPrefix(p.Pointer, s.pointer); ok {
+			if inside != "" {
+				message = fmt.Sprintf("at %s: %s", inside, message)
+			}
+			return &CatalogError{d.URI, s.field, message}
+		}
+	}
+	for pointer, field := range map[string]string{
+		"/codePrefix": "CodePrefix", "/failureCatalog/closed": "Failures.Closed", "/failureCatalog/open": "Failures.Open",
+	} {
+		if strings.HasPrefix(p.Pointer, pointer) {
+			return &CatalogError{d.URI, field, message}
+		}
+	}
+	return &CatalogError{d.URI, "Document", message}
 }

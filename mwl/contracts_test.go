@@ -3,6 +3,7 @@ package mwl_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -139,4 +140,57 @@ func ExampleCatalog_Document() {
 	// Output:
 	// true <nil>
 	// Timeout [Provider.Middleware.Timeout.Exceeded]
+}
+
+// A catalog has no entry whose own document cannot be read again.
+func TestNewCatalog_RefusesWhatADocumentCannotSay(t *testing.T) {
+	deep := `{"type": "object", "properties": {"a": ` + strings.Repeat(`{"not": `, 130) + `true` + strings.Repeat(`}`, 130) + `}}`
+	large := `{"type": "object", "properties": {"a": {"enum": [0` + strings.Repeat(`, 0`, 5000) + `]}}}`
+	for name, c := range map[string]struct {
+		field  string
+		change func(*mwl.CallProvider)
+	}{
+		"a dash in the prefix":  {"CodePrefix", func(p *mwl.CallProvider) { p.CodePrefix = "my-pay" }},
+		"a small letter":        {"CodePrefix", func(p *mwl.CallProvider) { p.CodePrefix = "charge" }},
+		"a dash in a code":      {"Failures.Closed", func(p *mwl.CallProvider) { p.Failures.Closed = []string{"Provider.Call.Charge.not-found"} }},
+		"an empty segment":      {"Failures.Closed", func(p *mwl.CallProvider) { p.Failures.Closed = []string{"Provider.Call.Charge."} }},
+		"a control character":   {"Failures.Closed", func(p *mwl.CallProvider) { p.Failures.Closed = []string{"Provider.Call.Charge.\x1bX"} }},
+		"a code of another one": {"Failures.Closed", func(p *mwl.CallProvider) { p.Failures.Closed = []string{"Provider.Call.Refund.X"} }},
+		"an empty region":       {"Failures.Open", func(p *mwl.CallProvider) { p.Failures.Open = []string{"Provider.Call.Charge..*"} }},
+		"a deep schema":         {"Parameters", func(p *mwl.CallProvider) { p.Parameters = json.RawMessage(deep) }},
+		"a large schema":        {"Parameters", func(p *mwl.CallProvider) { p.Parameters = json.RawMessage(large) }},
+		"large metadata":        {"Metadata", func(p *mwl.CallProvider) { p.Metadata = json.RawMessage(large) }},
+		"a name twice":          {"Parameters", func(p *mwl.CallProvider) { p.Parameters = json.RawMessage(`{"type": "object", "type": "object"}`) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := mwl.CallProvider{
+				URI: "mwl:provider.call/shop/charge/v1", CodePrefix: "Charge",
+				Call: func(context.Context, mwl.CallRequest) (mwl.CallResponse, error) { return mwl.CallResponse{}, nil },
+			}
+			c.change(&p)
+			_, err := mwl.NewCatalog(p)
+			refused, ok := errors.AsType[*mwl.CatalogError](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, c.field, refused.Field, err)
+			require.Contains(t, refused.Message, "; ", "a remedy")
+		})
+	}
+}
+
+func TestNewCatalog_TypedNil(t *testing.T) {
+	for _, entry := range []mwl.CatalogEntry{(*mwl.CallProvider)(nil), (*mwl.Middleware)(nil)} {
+		_, err := mwl.NewCatalog(entry)
+		require.ErrorContains(t, err, "entry 0: is nil")
+		_, err = mwl.Load([]byte(unknownProviders), mwl.WithResolver(func(string) (mwl.CatalogEntry, error) { return entry, nil }))
+		refused, ok := errors.AsType[*mwl.DefinitionError](err)
+		require.True(t, ok, "%v", err)
+		require.Len(t, refused.Problems, 3)
+	}
+}
+
+func TestWithCatalog_RefusesAZeroCatalog(t *testing.T) {
+	_, err := mwl.Load([]byte(unknownProviders), mwl.WithCatalog(&mwl.Catalog{}))
+	refused, ok := errors.AsType[*mwl.OptionError](err)
+	require.True(t, ok, "%v", err)
+	require.Contains(t, refused.Message, "make one with NewCatalog")
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 
 	"github.com/benbjohnson/clock"
@@ -57,6 +56,8 @@ func Load(source []byte, options ...LoadOption) (*Definition, error) {
 		MaxFlowNesting: limits.FlowNesting,
 		MaxSteps:       limits.Steps,
 		MaxExpressions: limits.Expressions,
+		MaxFanOut:      limits.FanOut,
+		MaxRunDepth:    limits.RunDepth,
 		MaxProblems:    maxProblems,
 
 		DeferArgumentErrors: d.settings.deferArgumentErrors,
@@ -83,7 +84,8 @@ func problemsOf(found []definition.Problem) []Problem {
 }
 
 // Warnings are what the definition may contain, but is likely a mistake, in the
-// order of the source.
+// order of the source. There are at most 100, and after these one that says how many
+// more there are.
 func (d *Definition) Warnings() []Problem { return problemsOf(d.root.Warnings) }
 
 // Source is the document as it was loaded.
@@ -121,6 +123,9 @@ func WithCatalog(catalog *Catalog) LoadOption {
 		if catalog == nil {
 			return &OptionError{"WithCatalog", "the catalog is nil; make one with NewCatalog, or leave the option out"}
 		}
+		if catalog.calls == nil {
+			return &OptionError{"WithCatalog", "the catalog is a zero Catalog, which lacks the language's own providers; make one with NewCatalog"}
+		}
 		s.catalog = catalog
 		return nil
 	}
@@ -144,7 +149,7 @@ func DeferArgumentErrors() LoadOption {
 // time.
 func WithClock(c clock.Clock) LoadOption {
 	return func(s *settings) error {
-		if v := reflect.ValueOf(c); c == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		if isNil(c) {
 			return &OptionError{"WithClock", "the clock is nil; pass one, or leave the option out"}
 		}
 		s.clock = c

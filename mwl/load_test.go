@@ -71,7 +71,7 @@ func TestLoadAcceptsWhatIsValid(t *testing.T) {
 		def, err := mwl.Load(source, mwl.WithCatalog(testCatalog(t)), mwl.DeferArgumentErrors())
 		require.NoError(t, err, name)
 		require.Equal(t, source, def.Source(), "comments and all")
-		require.Equal(t, name == "odd.json" || name == "nested.json" || name == "traps.json", len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
+		require.Equal(t, slices.Contains([]string{"odd.json", "nested.json", "traps.json", "literals.json", "retries.json"}, name), len(def.Warnings()) > 0, "%s: %v", name, def.Warnings())
 	}
 }
 
@@ -323,6 +323,42 @@ func TestLiteralArguments(t *testing.T) {
 // A gate that is closed for good makes the arguments behind it unread.
 func TestLiteralArgumentsBehindAClosedGateAreNotJudged(t *testing.T) {
 	def := load(t, `"entrypoint": "s", "steps": {"s": {"action": "Call", "call": {$MOCK, "with": {"value": 1}},
-		"middleware": [{$RETRY, "onEntry": {"when": false}}], "next": "done"}, "done": {"action": "Return"}}`, nil)
+		"middleware": [{$RETRY, "onEntry": {"when": false}}, {$RETRY, "onEntry": {"when": "{{ false }}"}}], "next": "done"}, "done": {"action": "Return"}}`, nil)
 	require.Equal(t, mwl.Result{Value: 1.0}, def.Execute(t.Context(), nil))
+}
+
+func TestWarnings_SayHowManyMoreThereAre(t *testing.T) {
+	def := load(t, `"entrypoint": "a", "steps": {"a": {"action": "Return", "value": [`+strings.Repeat(`"x {{ vars.y }}", `, 130)+`0]}}`, nil)
+	warnings := def.Warnings()
+	require.Len(t, warnings, 101)
+	require.Equal(t, "/steps/a/value/99", warnings[99].Pointer)
+	require.Equal(t, "/steps/a/value/100", warnings[100].Pointer)
+	require.Equal(t, "there are 30 more warnings from here on", warnings[100].Message)
+}
+
+// What exceeds a limit whatever happens is known before.
+func TestWarnings_Limits(t *testing.T) {
+	members := `"entrypoint": "many", "middleware": [{$TIMEOUT, "onEntry": {"with": {"duration": "PT1S"}}}], "steps": {
+		"many": {"action": "Gather", "over": [1, 2, 3], "call": {$MOCK}, "next": "all"},
+		"all": {"action": "Gather", "calls": [{$MOCK}, {$MOCK}, {$MOCK}], "next": "deep"},
+		"deep": {"action": "Call", "call": {$MOCK}, "middleware": [
+			{$TIMEOUT, "onEntry": {"with": {"duration": "PT1S"}}}, {$TIMEOUT, "onEntry": {"with": {"duration": "PT1S"}}}], "next": "done"},
+		"done": {"action": "Return"}}`
+	enough := mwl.Limits{FanOut: 3, RunDepth: 4}
+	def := load(t, members, nil, mwl.WithLimits(enough))
+	require.Empty(t, def.Warnings())
+	require.Nil(t, def.Execute(t.Context(), nil).Failure)
+
+	def = load(t, members, nil, mwl.WithLimits(mwl.Limits{FanOut: 2, RunDepth: 3}))
+	var pointers []string
+	for _, w := range def.Warnings() {
+		pointers = append(pointers, w.Pointer)
+		require.Contains(t, w.Message, "more than the limit of")
+		require.NotEmpty(t, w.Remedy)
+	}
+	require.Equal(t, []string{"/steps/many/over", "/steps/all/calls", "/steps/deep/middleware/1"}, pointers)
+
+	for _, limits := range []mwl.Limits{{FanOut: 3, RunDepth: 3}, {FanOut: 2}} {
+		require.NotNil(t, load(t, members, nil, mwl.WithLimits(limits)).Execute(t.Context(), nil).Failure)
+	}
 }

@@ -11,14 +11,14 @@ type CallProvider struct {
 	// convention with a version as its last segment. The namespaces mwl and
 	// example are reserved.
 	URI string
-	// CodePrefix is the provider's segment in failure codes:
-	// Provider.Call.<CodePrefix>.<Code>.
+	// CodePrefix is the provider's segment in failure codes,
+	// Provider.Call.<CodePrefix>.<Code>: a capital letter, then letters and digits.
 	CodePrefix string
 	// Description is for people.
 	Description string
 	// Parameters is the JSON Schema (2020-12) of the arguments, with type object at
 	// the top. Arguments that it does not declare are refused unless it sets
-	// additionalProperties. Nil takes no arguments.
+	// additionalProperties. Nil takes no arguments. It has at most 5000 values.
 	Parameters json.RawMessage
 	// Metadata is the JSON Schema of what the provider reports beside its Result.
 	// Nil reports nothing.
@@ -39,7 +39,8 @@ type CallProvider struct {
 // another code is a defect of the provider: it arrives as the previous of a
 // Provider.<Kind>.<CodePrefix>.Error.
 type FailureCatalog struct {
-	// Closed are single codes.
+	// Closed are single codes, Provider.<Kind>.<CodePrefix>.<Code>, of letters, digits
+	// and dots.
 	Closed []string
 	// Open are regions of codes that are not known in advance, such as
 	// Provider.Call.Function.Errors.*; "*" is the whole code space.

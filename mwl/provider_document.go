@@ -19,7 +19,7 @@ func ParseCallProvider(document []byte) (CallProvider, error) {
 	}
 	return CallProvider{
 		URI: p.URI, CodePrefix: p.CodePrefix, Description: p.Description,
-		Parameters: p.Parameters, Metadata: p.Metadata, Failures: FailureCatalog(p.Failures),
+		Parameters: p.Parameters.Source, Metadata: p.Metadata.Source, Failures: FailureCatalog(p.Failures),
 	}, nil
 }
 
@@ -34,24 +34,29 @@ func ParseMiddleware(document []byte) (Middleware, error) {
 	}
 	m := Middleware{
 		URI: p.URI, CodePrefix: p.CodePrefix, Description: p.Description, Attach: Level(p.Levels),
-		Metadata: p.Metadata, Failures: FailureCatalog(p.Failures),
+		Metadata: p.Metadata.Source, Failures: FailureCatalog(p.Failures),
 	}
 	actions := [definition.PhaseCount]**PhaseAction{&m.OnEntry, &m.OnSuccess, &m.OnFailure, &m.OnAlways}
 	for phase, declared := range p.Phases {
 		if declared != nil {
-			*actions[phase] = &PhaseAction{Kind: ActionKind(declared.Kind), Parameters: declared.Parameters}
+			*actions[phase] = &PhaseAction{Kind: ActionKind(declared.Kind), Parameters: declared.Parameters.Source}
 		}
 	}
 	return m, nil
 }
 
 func parseProvider(document []byte, kind loader.ProviderKind) (*loader.Provider, error) {
-	limits := DefaultLimits()
-	p, problems, more := loader.LoadProvider(slices.Clone(document), kind, loader.Options{
-		MaxBytes: limits.DefinitionBytes, MaxDepth: limits.Depth, MaxProblems: maxProblems,
-	})
+	p, problems, more := readProvider(slices.Clone(document), kind)
 	if len(problems) > 0 {
 		return nil, &DefinitionError{Problems: problemsOf(problems), More: more}
 	}
 	return p, nil
+}
+
+// readProvider reads a document that must not be altered any more.
+func readProvider(document []byte, kind loader.ProviderKind) (p *loader.Provider, problems []definition.Problem, more int) {
+	limits := DefaultLimits()
+	return loader.LoadProvider(document, kind, loader.Options{
+		MaxBytes: limits.DefinitionBytes, MaxDepth: limits.Depth, MaxProblems: maxProblems,
+	})
 }

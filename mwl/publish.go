@@ -20,7 +20,8 @@ const PublishURI = "mwl:provider.call/eventbus/publish/v1"
 
 // The failure codes of [PublishURI].
 const (
-	// CodePublishInvalidEvent: the bus refuses the event; not retryable.
+	// CodePublishInvalidEvent: the bus refuses the event, whose arguments are valid by
+	// themselves; not retryable.
 	CodePublishInvalidEvent = "Provider.Call.Publish.InvalidEvent"
 	// CodePublishDuplicateID: an earlier event with other content has the id; not
 	// retryable.
@@ -100,13 +101,18 @@ func (p publisher) register(c *Catalog) error {
 	}.register(c)
 }
 
-const publishArguments = `{"type":"object","required":["type"],"allOf":[{"not":{"required":["after","at"]}},{"not":{"required":["id","idempotencyKey"]}}],"properties":{
-	"type":{"type":"string"},
+// publishArguments refuses what no bus accepts, so that a definition with such literals
+// does not load. The bus is stricter about types.
+const publishArguments = `{"type":"object","required":["type"],"dependentSchemas":{
+	"after":{"properties":{"at":false}},
+	"id":{"properties":{"idempotencyKey":false}}
+},"properties":{
+	"type":{"type":"string","maxLength":255,"pattern":"^[^.*?\\[\\]{}\\\\\\s]+(\\.[^.*?\\[\\]{}\\\\\\s]+)*$"},
 	"key":{"type":["string","null"]},
-	"metadata":{"type":["object","null"],"propertyNames":{"not":{"const":"causation_id"}},"additionalProperties":{"type":"string"}},
+	"metadata":{"type":["object","null"],"properties":{"causation_id":false},"additionalProperties":{"type":"string"}},
 	"after":{"type":"string","format":"duration"},
 	"at":{"type":"string","format":"date-time"},
-	"id":{"type":"string"},
+	"id":{"type":"string","format":"uuid"},
 	"idempotencyKey":{"type":"string","minLength":1}}}`
 
 func (p publisher) publish(ctx context.Context, r CallRequest) (CallResponse, error) {

@@ -121,9 +121,10 @@ func TestPublish_Failures(t *testing.T) {
 		code      string
 		retryable *bool
 	}{
-		"a type":     {known, `{"type": "a..b"}`, mwl.CodePublishInvalidEvent, new(bool)},
+		"a type":     {known, `{"type": "a\u200bb"}`, mwl.CodePublishInvalidEvent, new(bool)},
+		"no type":    {known, `{"type": "{{ 'a..b' }}"}`, mwl.CodeParameterValidationFailed, nil},
 		"a name":     {known, `{"type": "a", "metadata": {"eventbus.x": "1"}}`, mwl.CodePublishInvalidEvent, new(bool)},
-		"an id":      {known, `{"type": "a", "id": "7"}`, mwl.CodePublishInvalidEvent, new(bool)},
+		"an id":      {known, `{"type": "a", "id": "{{ '7' }}"}`, mwl.CodeParameterValidationFailed, nil},
 		"a known id": {known, `{"type": "b", "id": "` + id + `"}`, mwl.CodePublishDuplicateID, new(bool)},
 		"shut down":  {stopped, `{"type": "a"}`, mwl.CodePublishShutdown, yes()},
 		"full":       {full, `{"type": "a"}`, mwl.CodePublishQueueFull, yes()},
@@ -138,6 +139,34 @@ func TestPublish_Failures(t *testing.T) {
 	}
 	_, err = mwl.NewCatalog(mwl.PublishTo(nil))
 	require.ErrorContains(t, err, "the bus is nil; make one with eventbus.New")
+}
+
+// What no bus accepts does not load.
+func TestPublish_LiteralArguments(t *testing.T) {
+	bus, _ := startBus(t)
+	catalog, err := mwl.NewCatalog(mwl.PublishTo(bus))
+	require.NoError(t, err)
+	for with, place := range map[string]string{
+		`{"type": "a..b"}`: "/type",
+		`{"type": "a.*"}`:  "/type",
+		`{"type": "a b"}`:  "/type",
+		`{"type": "a", "metadata": {"causation_id": "x"}}`:                                   "/metadata/causation_id",
+		`{"type": "a", "after": "PT1S", "at": "2024-01-15T09:30:00Z"}`:                       "/at",
+		`{"type": "a", "id": "7"}`:                                                           "/id",
+		`{"type": "a", "id": "123E4567-e89b-12d3-a456-426614174000", "idempotencyKey": "k"}`: "/idempotencyKey",
+		`{"type": "a.ö-1_x", "id": "123E4567-e89b-12d3-a456-426614174000", "key": null}`:     "",
+	} {
+		_, err := mwl.Load([]byte(`{"$schema": "https://mwl.dev/v0.1/flow/schema.json", "entrypoint": "p", "steps": {
+			"p": {"action": "Call", "call": {`+publishURI+`, "with": `+with+`}, "next": "r"}, "r": {"action": "Return"}}}`), mwl.WithCatalog(catalog))
+		if place == "" {
+			require.NoError(t, err)
+			continue
+		}
+		problems := problemsOf(t, err)
+		require.Len(t, problems, 1)
+		require.Equal(t, "/steps/p/call/with"+place, problems[0].Pointer)
+		require.NotContains(t, problems[0].Remedy, "failed")
+	}
 }
 
 // Only a call whose next run has the same id may be repeated when its event may have been accepted.

@@ -1,7 +1,7 @@
 package mwl
 
 import (
-	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -64,9 +64,7 @@ func (c *contracts) ask(uri string) bool {
 		return false
 	}
 	if c.resolved == nil {
-		c.resolved = &Catalog{
-			calls: map[string]*definition.CallContract{}, middlewares: map[string]*definition.MiddlewareContract{}, documents: map[string]json.RawMessage{},
-		}
+		c.resolved = emptyCatalog()
 		c.asked = map[string]bool{}
 	}
 	if namespace := strings.Split(uri, "/")[1]; c.asked[uri] || slices.Contains(reserved, namespace) {
@@ -78,16 +76,19 @@ func (c *contracts) ask(uri string) bool {
 		c.err = err
 		return false
 	}
-	if entry == nil {
+	if isNil(entry) {
 		return true
 	}
-	if c.err = entry.register(c.resolved); c.err != nil {
+	one := emptyCatalog()
+	if c.err = entry.register(one); c.err != nil {
 		return false
 	}
-	if c.resolved.calls[uri] == nil && c.resolved.middlewares[uri] == nil {
+	if one.calls[uri] == nil && one.middlewares[uri] == nil {
 		c.err = &CatalogError{uri, "URI", "is not that of the entry that the resolver returned; return the entry of this URI, or nil"}
 		return false
 	}
+	maps.Copy(c.resolved.calls, one.calls)
+	maps.Copy(c.resolved.middlewares, one.middlewares)
 	return true
 }
 

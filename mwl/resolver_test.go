@@ -85,6 +85,20 @@ func TestWithResolver_Errors(t *testing.T) {
 	require.True(t, ok, "%v", err)
 	require.Equal(t, "URI", mistaken.Field)
 
+	// It returns the entry of the first URI for the second, too.
+	var first string
+	_, err = mwl.Load([]byte(strings.ReplaceAll(unknownProviders, `"b": {"action": "Call", "call": {"provider": "mwl:provider.call/shop/charge/v1"`,
+		`"b": {"action": "Call", "call": {"provider": "mwl:provider.call/shop/refund/v1"`)), mwl.WithResolver(func(uri string) (mwl.CatalogEntry, error) {
+		if strings.HasPrefix(uri, "mwl:provider.call/") {
+			if first == "" {
+				first = uri
+			}
+			uri = first
+		}
+		return anyProvider(uri)
+	}))
+	require.ErrorContains(t, err, "is not that of the entry that the resolver returned")
+
 	_, err = mwl.Load([]byte(unknownProviders), mwl.WithResolver(func(uri string) (mwl.CatalogEntry, error) {
 		return mwl.CallProvider{URI: uri}, nil
 	}))

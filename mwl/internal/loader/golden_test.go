@@ -82,8 +82,8 @@ func TestProviderDocumentsAreReadWhole(t *testing.T) {
 	require.Equal(t, "Charge", call.CodePrefix)
 	require.Equal(t, "Charges a card.", call.Description)
 	require.JSONEq(t, `{"type": "object", "required": ["amount"],
-		"properties": {"amount": {"type": "number", "minimum": 0}, "currency": {"type": "string", "default": "EUR"}}}`, string(call.Parameters))
-	require.JSONEq(t, `{"type": "object", "properties": {"requestId": {"type": "string"}}}`, string(call.Metadata))
+		"properties": {"amount": {"type": "number", "minimum": 0}, "currency": {"type": "string", "default": "EUR"}}}`, string(call.Parameters.Source))
+	require.JSONEq(t, `{"type": "object", "properties": {"requestId": {"type": "string"}}}`, string(call.Metadata.Source))
 	require.Equal(t, definition.FailureCatalog{
 		Closed: []string{"Provider.Call.Charge.Declined", "Provider.Call.Charge.Network.Down"}, Open: []string{"Provider.Call.Charge.Bank.*"},
 	}, call.Failures)
@@ -93,7 +93,7 @@ func TestProviderDocumentsAreReadWhole(t *testing.T) {
 	require.Equal(t, definition.StepLevel|definition.FlowLevel, lease.Levels)
 	require.Equal(t, definition.Control, lease.Phases[definition.OnEntry].Kind)
 	require.Equal(t, "A Result that rose before the lease was lost stands.", lease.Phases[definition.OnEntry].Acceptance)
-	require.JSONEq(t, `{"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}`, string(lease.Phases[definition.OnEntry].Parameters))
+	require.JSONEq(t, `{"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}`, string(lease.Phases[definition.OnEntry].Parameters.Source))
 	require.Equal(t, definition.Transform, lease.Phases[definition.OnSuccess].Kind)
 	require.Equal(t, definition.SideEffect, lease.Phases[definition.OnFailure].Kind)
 	require.Equal(t, []string{"tell"}, lease.Phases[definition.OnAlways].Structural)

@@ -1,6 +1,9 @@
 package loader
 
 import (
+	"encoding/json"
+	"strings"
+
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
 )
@@ -41,11 +44,20 @@ func (l *loader) lintFlow(f *flowSite) {
 	l.lintReach(f)
 }
 
-// lintParameters warns of parameters whose default can never be taken.
+// lintParameters warns of defaults that look like expressions, and of those that can
+// never be taken.
 func (l *loader) lintParameters(f *flowSite) {
 	parameters := f.node.Member("parameters")
 	if parameters == nil {
 		return
+	}
+	if properties := parameters.Member("properties"); properties != nil {
+		for _, m := range properties.Members {
+			if at := m.Value.Member("default"); at != nil && hasExpression(at) {
+				l.warn(at, "set the variable with the assign of a Step, or write the value out",
+					"the default of %q is used as it is written: {{ }} in it is not evaluated", m.Name)
+			}
+		}
 	}
 	required := parameters.Member("required")
 	if required == nil {
@@ -123,12 +135,22 @@ func (l *loader) lintMatch(s *definition.Step, n *strictjson.Node) {
 		case source == "true":
 			always = true
 			l.warn(cases.Items[i].Member("when"), "make it the default", "the case is always selected")
+		default:
+			l.lintWhen(c.When, cases.Items[i].Member("when"))
 		}
 		seen[source] = true
 	}
 }
 
 func (l *loader) lintGather(s *definition.Step, n *strictjson.Node) {
+	what, at := "calls", n.Member("calls")
+	if over := n.Member("over"); over != nil {
+		what, at = "elements", over
+	}
+	dispatches := len(at.Items)
+	if most := l.options.MaxFanOut; most > 0 && dispatches > most {
+		l.warn(at, "dispatch less, or raise the limit", "%d %s are more than the limit of %d dispatches, so that the Gather fails with %s", dispatches, what, most, fanOutExceeded)
+	}
 	if !s.Gather.Successes.Written() {
 		return
 	}
@@ -139,15 +161,28 @@ func (l *loader) lintGather(s *definition.Step, n *strictjson.Node) {
 	case !literal || !ok:
 	case number <= 0:
 		l.warn(successes, "write how many dispatches must succeed", "a Gather that needs %v successes succeeds whatever happens", number)
-	case s.Gather.Calls != nil && number > float64(len(s.Gather.Calls)):
-		l.warn(successes, "ask for less", "%v successes cannot be had from %d calls", number, len(s.Gather.Calls))
+	case at.Kind == strictjson.Array && number > float64(dispatches):
+		l.warn(successes, "ask for less", "%v successes cannot be had from %d %s", number, dispatches, what)
 	}
 }
 
+// fanOutExceeded is the interpreter's code for a Gather with too many dispatches.
+const fanOutExceeded = "Mwl.FanOutLimitExceeded"
+
 func (l *loader) lintStack(s *stackSite) {
+	// The Flow is one level, and its own middleware is around the Steps.
+	outer := 1
+	if s.step != nil && s.flow.stack != nil {
+		outer += len(s.flow.stack.entries)
+	}
+	if most, level := l.options.MaxRunDepth, outer+len(s.entries); most > 0 && len(s.entries) > 0 && level > most {
+		l.warn(s.nodes[len(s.nodes)-1], "use less middleware, or raise the limit",
+			"the Flow and the middleware around this are %d levels, more than the limit of %d, so that the execution is cancelled here", level, most)
+	}
 	for i, e := range s.entries {
 		l.lintEntry(e, s.nodes[i])
 	}
+	l.lintRetries(s)
 }
 
 func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
@@ -157,10 +192,11 @@ func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
 		if at != nil && block.When.Written() && contract.Kind == 0 {
 			l.warn(at.Member("when"), "delete it", "when has no effect: %s does nothing at %s", e.Contract.URI, phase)
 		}
-		if block.When.Written() {
-			if gate, ok := block.When.Template.Literal(); ok && gate == false {
-				continue // its with is not looked at
-			}
+		if at != nil {
+			l.lintWhen(block.When, at.Member("when"))
+		}
+		if gate, ok := literalOf(block.When); ok && gate == false {
+			continue // its with is not looked at
 		}
 		if at != nil && block.Envelope != nil {
 			l.lintEnvelope(block.Envelope, at)
@@ -169,9 +205,10 @@ func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
 	}
 	if e.Contract.NeedsContinuation {
 		when := n.At("/onSuccess/when")
-		if goesOn, ok := literalOf(e.Blocks[definition.OnSuccess].When); ok {
+		v, _ := literalOf(e.Blocks[definition.OnSuccess].When)
+		if goesOn, ok := v.(bool); ok {
 			what := "the loop runs once"
-			if goesOn == true {
+			if goesOn {
 				what = "only a failure or an interruption ends the loop"
 			}
 			l.warn(when, "write an expression", "%s, because onSuccess.when is %v", what, goesOn)
@@ -179,19 +216,32 @@ func (l *loader) lintEntry(e *definition.Entry, n *strictjson.Node) {
 	}
 }
 
-// literalOf is the value of a field that is written and has no expression.
+// lintWhen warns of a constant that is neither true nor false.
+func (l *loader) lintWhen(f definition.Field, n *strictjson.Node) {
+	if v, ok := literalOf(f); ok {
+		if _, gate := v.(bool); !gate {
+			l.warn(n, "compare it with something", "when is neither true nor false, so that it fails with %s", definition.CodeExpressionEvaluationError)
+		}
+	}
+}
+
+// literalOf is the value of a field that is written, if it is a literal or an
+// expression that is a constant.
 func literalOf(f definition.Field) (any, bool) {
 	if !f.Written() {
 		return nil, false
 	}
-	if p := f.Template.Program(); p != nil {
-		switch p.Source() {
-		case "true":
-			return true, true
-		case "false":
-			return false, true
-		}
-		return nil, false
+	p := f.Template.Program()
+	if p == nil {
+		return f.Template.Literal()
 	}
-	return f.Template.Literal()
+	source := p.Source()
+	if text, ok := strings.CutPrefix(source, "'"); ok {
+		text, ok = strings.CutSuffix(text, "'")
+		return text, ok && !strings.ContainsAny(text, `'\`)
+	}
+	// The constants of JSON are constants of CEL, too.
+	var v any
+	err := json.Unmarshal([]byte(source), &v)
+	return v, err == nil
 }

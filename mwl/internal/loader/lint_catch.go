@@ -23,15 +23,11 @@ func (l *loader) lintCatch(f *flowSite, s *definition.Step, catch *strictjson.No
 				break
 			}
 		}
-		if codes := n.At("/match/codes"); codes != nil {
-			for _, code := range codes.Items {
-				l.lintPattern(code, declared, known)
-			}
+		for _, code := range items(n.At("/match/codes")) {
+			l.lintPattern(code, "in this Step", declared, known)
 		}
-		if types := n.At("/match/types"); types != nil {
-			for _, typ := range types.Items {
-				l.lintType(typ.Text, typ)
-			}
+		for _, typ := range items(n.At("/match/types")) {
+			l.lintType(typ.Text, typ)
 		}
 	}
 }
@@ -67,8 +63,8 @@ var systemCodes = []string{
 }
 
 // lintPattern warns of a pattern that matches no code. The declared ones are all
-// that can arrive under Provider if they are known.
-func (l *loader) lintPattern(n *strictjson.Node, declared []string, known bool) {
+// that can arrive under Provider, from the given place, if they are known.
+func (l *loader) lintPattern(n *strictjson.Node, from string, declared []string, known bool) {
 	pattern := n.Text
 	switch {
 	case !codePattern.MatchString(pattern):
@@ -77,13 +73,13 @@ func (l *loader) lintPattern(n *strictjson.Node, declared []string, known bool) 
 		if !meets(pattern, systemCodes) {
 			l.warn(n, l.effort.meant(pattern, systemCodes), "the engine emits no code %q", pattern)
 		}
-	case strings.HasPrefix(pattern, "Provider.") && known:
+	case strings.HasPrefix(pattern, "Provider.") && known && l.effort.spend(len(declared)+1):
 		if !meets(pattern, declared) {
 			remedy := "delete it"
 			if len(declared) > 0 {
 				remedy = l.effort.meant(pattern, declared)
 			}
-			l.warn(n, remedy, "nothing in this Step emits a code %q", pattern)
+			l.warn(n, remedy, "nothing %s emits a code %q", from, pattern)
 		}
 	}
 }
@@ -101,19 +97,25 @@ func declaredCodes(s *definition.Step) (codes []string, known bool) {
 	if s.Action == definition.ActionGather {
 		return nil, true // dispatches' failures do not arrive
 	}
-	if s.Call.Provider == nil {
-		return nil, false
-	}
-	// Every provider can end in the error of its prefix.
-	codes = append(codes, "Provider.Call."+s.Call.Provider.CodePrefix+".Error")
-	codes = append(append(codes, s.Call.Provider.Failures.Closed...), s.Call.Provider.Failures.Open...)
+	codes, known = callCodes(s.Call)
 	for _, e := range s.Middleware {
-		emitted, known := entryCodes(e)
-		if !known {
+		emitted, ok := entryCodes(e)
+		if !known || !ok {
 			return nil, false
 		}
 		codes = append(codes, emitted...)
 	}
+	return codes, known
+}
+
+// callCodes are the codes under Provider that the target of a call can emit.
+func callCodes(call *definition.Call) (codes []string, known bool) {
+	if call.Provider == nil {
+		return nil, false
+	}
+	// Every provider can end in the error of its prefix.
+	codes = append(codes, "Provider.Call."+call.Provider.CodePrefix+".Error")
+	codes = append(append(codes, call.Provider.Failures.Closed...), call.Provider.Failures.Open...)
 	return codes, !slices.Contains(codes, "*")
 }
 
@@ -135,5 +137,5 @@ func entryCodes(e *definition.Entry) (codes []string, known bool) {
 		}
 		codes = append(codes, code)
 	}
-	return codes, true
+	return codes, !slices.Contains(codes, "*")
 }

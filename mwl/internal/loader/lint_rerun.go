@@ -1,23 +1,35 @@
 package loader
 
-import "github.com/surebus/eventbus/mwl/internal/definition"
+import (
+	"maps"
+	"slices"
+
+	"github.com/surebus/eventbus/mwl/internal/definition"
+)
 
 // lintReruns warns of middleware that re-runs what re-runs, too: the runs
-// multiply.
+// multiply. A Loop around a Retry is not meant: one repeats successes, and the other
+// failures.
 func (l *loader) lintReruns() {
-	r := reruns{stacks: map[*definition.Step]*stackSite{}, flows: map[*definition.Flow]*flowSite{}, found: map[*flowSite]string{}}
+	stacks, flows := map[*definition.Step]*stackSite{}, map[*definition.Flow]*flowSite{}
 	for _, s := range l.stacks {
 		if s.step != nil {
-			r.stacks[s.step] = s
+			stacks[s.step] = s
 		}
 	}
 	for _, f := range l.flows {
-		r.flows[f.flow] = f
+		flows[f.flow] = f
 	}
+	inLoop := reruns{loops: true, stacks: stacks, flows: flows, found: map[*flowSite]string{}}
+	inRetry := reruns{stacks: stacks, flows: flows, found: map[*flowSite]string{}}
 	for _, s := range l.stacks {
 		for i, e := range s.entries {
 			if !e.Contract.Reruns {
 				continue
+			}
+			r := inRetry
+			if e.Contract.NeedsContinuation {
+				r = inLoop
 			}
 			if inner := r.within(s, i+1); inner != "" {
 				l.warn(s.nodes[i], "make sure that the product of their runs is what you want",
@@ -29,6 +41,8 @@ func (l *loader) lintReruns() {
 
 // reruns finds middleware that re-runs its scope.
 type reruns struct {
+	// loops: only those that re-run successes.
+	loops  bool
 	stacks map[*definition.Step]*stackSite
 	flows  map[*definition.Flow]*flowSite
 	// found has what was found in a Flow, its own stack included.
@@ -38,7 +52,7 @@ type reruns struct {
 // within returns the pointer of the first one inside the stack's first entries,
 // "" for none.
 func (r reruns) within(s *stackSite, from int) string {
-	if p := first(s.entries[from:]); p != "" {
+	if p := r.first(s.entries[from:]); p != "" {
 		return p
 	}
 	switch {
@@ -51,10 +65,24 @@ func (r reruns) within(s *stackSite, from int) string {
 	}
 }
 
-func first(entries []*definition.Entry) string {
+// first looks at entries and at the cleanup that they make.
+func (r reruns) first(entries []*definition.Entry) string {
 	for _, e := range entries {
-		if e.Contract.Reruns {
+		if e.Contract.Reruns && (e.Contract.NeedsContinuation || !r.loops) {
 			return e.Pointer
+		}
+		for _, block := range e.Blocks {
+			for _, name := range slices.Sorted(maps.Keys(block.Structural)) {
+				structure := block.Structural[name]
+				if p := r.first(structure.Stack); p != "" {
+					return p
+				}
+				if call := structure.Call; call != nil && call.Flow != nil {
+					if p := r.flow(r.flows[call.Flow]); p != "" {
+						return p
+					}
+				}
+			}
 		}
 	}
 	return ""
@@ -64,7 +92,7 @@ func (r reruns) flow(f *flowSite) string {
 	if p, ok := r.found[f]; ok {
 		return p
 	}
-	p := first(f.flow.Middleware)
+	p := r.first(f.flow.Middleware)
 	if p == "" {
 		p = r.graph(f)
 	}
@@ -76,7 +104,7 @@ func (r reruns) flow(f *flowSite) string {
 func (r reruns) graph(f *flowSite) string {
 	for _, name := range f.order {
 		step := f.flow.Steps[name]
-		if p := first(step.Middleware); p != "" {
+		if p := r.first(step.Middleware); p != "" {
 			return p
 		}
 		calls := []*definition.Call{step.Call}

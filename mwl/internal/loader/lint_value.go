@@ -99,25 +99,38 @@ func (l *loader) meantArgument(n *strictjson.Node, declared []string) string {
 	return strings.Join(remedies, "; ")
 }
 
-// lintDuration reports a literal that is no duration.
+// lintDuration reports a constant that is no duration.
 func (l *loader) lintDuration(f definition.Field, n *strictjson.Node) {
-	text, ok := literalText(f)
-	if !ok {
-		return
-	}
-	if _, err := temporal.ParseDuration(text); err != nil {
-		l.argument(n, err.Error(), "for is no duration, %s", atRunTime)
-	}
+	l.lintTime(f, n, "for is no duration", "write an ISO 8601 duration such as PT30S", func(text string) error {
+		_, err := temporal.ParseDuration(text)
+		return err
+	})
 }
 
 func (l *loader) lintInstant(f definition.Field, n *strictjson.Node) {
-	text, ok := literalText(f)
+	l.lintTime(f, n, "until is no timestamp", "write an RFC 3339 timestamp such as 2024-01-15T09:30:00Z", func(text string) error {
+		_, err := temporal.ParseInstant(text)
+		return err
+	})
+}
+
+func (l *loader) lintTime(f definition.Field, n *strictjson.Node, what, remedy string, parse func(string) error) {
+	v, ok := literalOf(f)
 	if !ok {
 		return
 	}
-	if _, err := temporal.ParseInstant(text); err != nil {
-		l.argument(n, err.Error(), "until is no timestamp, %s", atRunTime)
+	if text, ok := v.(string); ok {
+		err := parse(text)
+		if err == nil {
+			return
+		}
+		remedy = err.Error()
 	}
+	report := l.argument
+	if f.Template.Whole() {
+		report = l.warn // an expression is no literal argument
+	}
+	report(n, remedy, "%s, %s", what, atRunTime)
 }
 
 func literalText(f definition.Field) (string, bool) {
@@ -162,17 +175,19 @@ var resultTypes = []string{"error", "cancellation", "timeout", "skipped"}
 
 // lintType warns of types that are likely misspelled.
 func (l *loader) lintType(typ string, n *strictjson.Node) {
-	for _, known := range resultTypes {
-		if typ == known {
-			return
-		}
+	if slices.Contains(resultTypes, typ) {
+		return
 	}
-	switch similar, ok := l.effort.closest(typ, resultTypes); {
-	case ok:
-		l.warn(n, "did you mean \""+similar+"\"?", "the language has no type %q", typ)
-	case typ == "":
+	if typ == "" {
 		l.warn(n, `write a type such as "error"`, "the type is empty")
-	case typ[0] < 'A' || typ[0] > 'Z':
+		return
+	}
+	capital := typ[0] >= 'A' && typ[0] <= 'Z'
+	similar, ok := l.effort.closest(typ, resultTypes)
+	switch {
+	case ok && (!capital || strings.EqualFold(similar, typ)): // Shipped is not a misspelt skipped
+		l.warn(n, "did you mean \""+similar+"\"?", "the language has no type %q", typ)
+	case !capital:
 		l.warn(n, "begin types of your own with a capital letter", "the language has no type %q, and lower case is kept for those that it has", typ)
 	}
 }

@@ -4,6 +4,8 @@
 package loader
 
 import (
+	"fmt"
+
 	"github.com/surebus/eventbus/mwl/internal/definition"
 	"github.com/surebus/eventbus/mwl/internal/expr"
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
@@ -25,10 +27,14 @@ type Options struct {
 	MaxFlowNesting int
 	// MaxSteps and MaxExpressions count those of the whole document.
 	MaxSteps, MaxExpressions int
+	// MaxFanOut and MaxRunDepth are limits of the executions: loading warns of what
+	// always exceeds them.
+	MaxFanOut, MaxRunDepth int
 	// DeferArgumentErrors makes literal arguments that are not valid a warning, as the
 	// language has it. Otherwise they are problems.
 	DeferArgumentErrors bool
-	// MaxProblems is how many problems, and how many warnings, are returned.
+	// MaxProblems is how many problems, and how many warnings, are returned. One more
+	// warning says how many were left out.
 	MaxProblems int
 }
 
@@ -51,8 +57,23 @@ func Load(source []byte, o Options) (root *definition.Root, problems []definitio
 	if problems, more = l.problems.list(document, nil, o.MaxProblems); len(problems) > 0 {
 		return nil, problems, more
 	}
-	warnings, _ := l.warnings.list(document, nil, o.MaxProblems)
-	return &definition.Root{Flow: flow.flow, Source: source, Warnings: warnings}, nil, 0
+	return &definition.Root{Flow: flow.flow, Source: source, Warnings: l.listWarnings(document)}, nil, 0
+}
+
+// listWarnings returns the first warnings. The last one stands where those that are
+// left out begin, and counts them.
+func (l *loader) listWarnings(document *strictjson.Node) []definition.Problem {
+	limit := l.options.MaxProblems
+	if limit <= 0 {
+		warnings, _ := l.warnings.list(document, nil, 0)
+		return warnings
+	}
+	warnings, more := l.warnings.list(document, nil, limit+1)
+	if len(warnings) > limit {
+		warnings[limit].Message = fmt.Sprintf("there are %d more warnings from here on", more+1)
+		warnings[limit].Remedy = "mend those above first"
+	}
+	return warnings
 }
 
 // Shape checks only what the language's published schema for definitions can

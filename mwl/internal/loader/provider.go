@@ -20,9 +20,8 @@ type Provider struct {
 	URI, CodePrefix, Description string
 	// Middleware tells the two kinds of providers apart.
 	Middleware bool
-	// Parameters is a call provider's; Metadata may be either's. They are JSON Schemas
-	// as they are written, nil when they are not.
-	Parameters, Metadata []byte
+	// Parameters is a call provider's; Metadata may be either's.
+	Parameters, Metadata ProviderSchema
 	Failures             definition.FailureCatalog
 	// Levels and Phases are a middleware's. A phase without an action is nil.
 	Levels definition.Level
@@ -33,9 +32,23 @@ type Provider struct {
 type ProviderPhase struct {
 	Kind                    definition.ActionKind
 	Description, Acceptance string
-	// Parameters is nil when it is not written.
-	Parameters []byte
-	Structural []string
+	Parameters              ProviderSchema
+	Structural              []string
+}
+
+// ProviderSchema is a JSON Schema of a provider document.
+type ProviderSchema struct {
+	// Source is the schema as it is written, nil when it is not.
+	Source   []byte
+	compiled *schema.Schema
+}
+
+// Compiled is [schema.Empty] when the schema is not written.
+func (s ProviderSchema) Compiled() *schema.Schema {
+	if s.compiled == nil {
+		return schema.Empty
+	}
+	return s.compiled
 }
 
 // ProviderKind says which provider documents are wanted.
@@ -168,10 +181,9 @@ func (l *loader) codePrefix(n *strictjson.Node) string {
 	return prefix
 }
 
-// objectSchema reads a JSON Schema for objects and returns its source.
-func (l *loader) objectSchema(n *strictjson.Node, what string) []byte {
-	l.compileSchema(n, what)
-	return n.Source()
+// objectSchema reads a JSON Schema for objects.
+func (l *loader) objectSchema(n *strictjson.Node, what string) ProviderSchema {
+	return ProviderSchema{Source: n.Source(), compiled: l.compileSchema(n, what)}
 }
 
 // maxSchemaValues bounds a JSON Schema: compiling takes the square of its size.
@@ -220,17 +232,21 @@ func (l *loader) compileSchema(n *strictjson.Node, what string) *schema.Schema {
 	if err == nil {
 		return compiled
 	}
-	at := n
+	at, remedy := n, ""
 	var problem *schema.Error
-	if errors.As(err, &problem) && n.At(problem.Pointer) != nil {
-		at, err = n.At(problem.Pointer), errors.New(problem.Text)
+	if errors.As(err, &problem) {
+		remedy = problem.Remedy
+		if there := n.At(problem.Pointer); there != nil {
+			at = there
+		}
+		err = errors.New(problem.Text)
 	}
-	l.refuse(at, "", "%s is no JSON Schema: %s", what, err)
+	l.refuse(at, remedy, "%s is no JSON Schema: %s", what, err)
 	return nil
 }
 
-func (l *loader) metadata(n *strictjson.Node, middleware bool) []byte {
-	source := l.objectSchema(n, "metadata")
+func (l *loader) metadata(n *strictjson.Node, middleware bool) ProviderSchema {
+	read := l.objectSchema(n, "metadata")
 	if middleware {
 		for _, name := range []string{"enteredAt", "exitedAt"} {
 			if taken := n.At("/properties/" + name); taken != nil {
@@ -238,7 +254,7 @@ func (l *loader) metadata(n *strictjson.Node, middleware bool) []byte {
 			}
 		}
 	}
-	return source
+	return read
 }
 
 func (l *loader) failureCatalog(n *strictjson.Node, p *Provider) {
@@ -324,9 +340,9 @@ func (l *loader) phase(n *strictjson.Node) *ProviderPhase {
 		},
 	})
 	if parameters := n.Member("parameters"); parameters != nil {
-		for i, name := range p.Structural {
-			if parameters.At(strictjson.AppendToken("/properties", name)) == nil {
-				l.refuse(n.At(fmt.Sprintf("/structural/%d", i)), "declare it in the parameters", "there is no parameter %q", name)
+		for _, name := range items(n.Member("structural")) {
+			if name.Kind == strictjson.String && parameters.At(strictjson.AppendToken("/properties", name.Text)) == nil {
+				l.refuse(name, "declare it in the parameters", "there is no parameter %q", name.Text)
 			}
 		}
 	}

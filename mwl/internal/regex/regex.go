@@ -28,7 +28,7 @@ func Size(pattern string) (int, error) {
 	return n, nil
 }
 
-var errTooLarge = fmt.Errorf("the pattern is too large: it takes more than %d instructions; use shorter repetitions", MaxSize)
+var errTooLarge = fmt.Errorf("the pattern is too large: it takes more than %d instructions", MaxSize)
 
 func size(tree *syntax.Regexp) int {
 	n := 1 + len(tree.Rune)

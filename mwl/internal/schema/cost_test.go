@@ -76,7 +76,7 @@ func TestValidate_FindsTheViolationAmongMany(t *testing.T) {
 	require.NotNil(t, v)
 	require.Equal(t, map[string]any{
 		"instancePath": "/a~1b/700/n/2", "schemaPath": "/$defs/list/items/properties/n/items/type",
-		"message": "it is string, and must be number", "value": "three",
+		"message": "it is a string, and must be a number", "value": "three",
 	}, v.Details())
 	items[700] = map[string]any{}
 	require.Contains(t, s.Validate(map[string]any{"a/b": items}).Message(), `at /a~1b/700: "n" is required and missing`)

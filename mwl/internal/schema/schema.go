@@ -32,15 +32,15 @@ var Empty = &Schema{}
 type Error struct {
 	// Pointer leads to the offence in the schema, as a JSON pointer; "" is the schema itself.
 	Pointer string
-	// Text names the offence and the remedy.
-	Text string
+	// Text is the offence, and Remedy what to do about it.
+	Text, Remedy string
 }
 
 func (e *Error) Error() string {
 	if e.Pointer == "" {
-		return "the parameter schema: " + e.Text
+		return fmt.Sprintf("the parameter schema: %s: %s", e.Text, e.Remedy)
 	}
-	return fmt.Sprintf("the parameter schema, at %s: %s", e.Pointer, e.Text)
+	return fmt.Sprintf("the parameter schema, at %s: %s: %s", e.Pointer, e.Text, e.Remedy)
 }
 
 // base is where a schema without an $id stands. The name can belong to nobody.
@@ -50,12 +50,12 @@ const base = "https://parameters.invalid/schema"
 func Compile(doc any) (*Schema, error) {
 	object, ok := doc.(map[string]any)
 	if !ok {
-		return nil, &Error{Text: fmt.Sprintf("it is %s, not an object: write one with \"type\": \"object\" and \"properties\"", article(doc))}
+		return nil, &Error{"", fmt.Sprintf("it is %s, not an object", article(doc)), `write one with "type": "object" and "properties"`}
 	}
 	if object["type"] != "object" {
-		return nil, &Error{Pointer: "/type", Text: `it must be "object": each property is a named parameter`}
+		return nil, &Error{"/type", `it must be "object"`, "write that: each property is a named parameter"}
 	}
-	if err := inspect(object, ""); err != nil {
+	if err := walk(object, "", inspect); err != nil {
 		return nil, err
 	}
 	if _, written := object["additionalProperties"]; !written {
@@ -70,11 +70,11 @@ func Compile(doc any) (*Schema, error) {
 		c.RegisterFormat(f)
 	}
 	if err := c.AddResource(base, object); err != nil {
-		return nil, compileError(err)
+		return nil, compileError(err, object)
 	}
 	compiled, err := c.Compile(base)
 	if err != nil {
-		return nil, compileError(err)
+		return nil, compileError(err, object)
 	}
 	if err := inspectWork(compiled); err != nil {
 		return nil, err
@@ -128,30 +128,43 @@ func (s *Schema) Bind(args map[string]any) map[string]any {
 type outside struct{}
 
 func (outside) Load(string) (any, error) {
-	return nil, errors.New("a schema may refer only to its own parts: copy what you need below $defs")
+	return nil, errors.New("a schema may refer only to its own parts")
 }
 
-func compileError(err error) *Error {
+func compileError(err error, source map[string]any) *Error {
 	var mismatch *jsonschema.SchemaValidationError
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &mismatch) && errors.As(mismatch.Err, &invalid) {
 		first := units(invalid)[0]
-		return &Error{Pointer: first.instance, Text: first.text}
+		return &Error{first.instance, first.text, "write what JSON Schema 2020-12 has there"}
 	}
 	var regex *jsonschema.InvalidRegexError
 	if errors.As(err, &regex) {
-		return &Error{Pointer: fragment(regex.URL), Text: notRE2(regex.Regex, regex.Err)}
+		return &Error{fragment(regex.URL), fmt.Sprintf("the pattern %q does not compile: %v", regex.Regex, regex.Err), re2}
 	}
 	var load *jsonschema.LoadURLError
 	if errors.As(err, &load) {
-		return &Error{Text: fmt.Sprintf("it refers to %s: %v", load.URL, load.Err)}
+		return &Error{reference(source, load.URL), fmt.Sprintf("it refers to %s, and %v", load.URL, load.Err), "copy what you need below $defs"}
 	}
 	var missing *jsonschema.JSONPointerNotFoundError
 	if errors.As(err, &missing) {
-		return &Error{Text: fmt.Sprintf("a reference leads to %s, where there is nothing", orRoot(fragment(missing.URL)))}
+		return &Error{
+			reference(source, missing.URL), fmt.Sprintf("a reference leads to %s, where there is nothing", orRoot(fragment(missing.URL))),
+			"define it there, or correct the reference",
+		}
 	}
-	return &Error{Text: strings.ReplaceAll(err.Error(), base, "")}
+	var anchor *jsonschema.AnchorNotFoundError
+	if errors.As(err, &anchor) {
+		return &Error{
+			reference(source, anchor.Reference), fmt.Sprintf("a reference leads to the anchor %q, which is not declared", fragment(anchor.Reference)),
+			"add the $anchor, or correct the reference",
+		}
+	}
+	return &Error{"", strings.ReplaceAll(err.Error(), base, ""), "correct it"}
 }
+
+// re2 is the remedy for a pattern that does not compile.
+const re2 = "patterns are RE2, without look-around and back-references"
 
 // fragment is the JSON pointer that a location ends in.
 func fragment(location string) string {
@@ -169,11 +182,14 @@ func orRoot(pointer string) string {
 	return pointer
 }
 
-func article(v any) string {
-	switch kind := value.Kind(v); kind {
+func article(v any) string { return withArticle(value.Kind(v)) }
+
+// withArticle is the name of a kind of JSON values in a sentence.
+func withArticle(kind string) string {
+	switch kind {
 	case "null":
 		return kind
-	case "array", "object":
+	case "array", "object", "integer":
 		return "an " + kind
 	case "":
 		return "no value"

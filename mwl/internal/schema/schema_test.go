@@ -81,7 +81,7 @@ func TestFlowObject_Parameters_DefaultsLieUnderTheArguments(t *testing.T) {
 	require.Equal(t, map[string]any{"b": "x", "c": nil, "d": "not validated"}, s.Defaults())
 
 	v := s.Validate(args(t, `{"a":1,"b":null}`))
-	require.Contains(t, v.Message(), "at /b: it is null, and must be string")
+	require.Contains(t, v.Message(), "at /b: it is null, and must be a string")
 }
 
 func TestFlowObject_Parameters_RequiredIsCheckedBeforeDefaults(t *testing.T) {
@@ -115,7 +115,7 @@ func TestFlowObject_Parameters_WhatIsNoParameterSchema(t *testing.T) {
 		`{"type":"object","$schema":"http://json-schema.org/draft-07/schema#"}`:                      "/$schema: the dialect is always",
 		`{"type":"object","$defs":{"x":{"$schema":"https://json-schema.org/draft/2019-09/schema"}}}`: "/$defs/x/$schema",
 		`{"type":"object","$ref":"#/$defs/missing"}`:                                                 "leads to /$defs/missing",
-		`{"type":"object","properties":{"a":{"$ref":"https://example.com/schema"}}}`:                 "refers to https://example.com/schema: a schema may refer only to its own parts",
+		`{"type":"object","properties":{"a":{"$ref":"https://example.com/schema"}}}`:                 "refers to https://example.com/schema, and a schema may refer only to its own parts",
 		`{"type":"object","properties":{"a":{"$ref":"other.json"}}}`:                                 "refer only to its own parts",
 		`{"type":"object","properties":{"a":{"$ref":"file:///etc/passwd"}}}`:                         "refer only to its own parts",
 		`{"type":"object","$id":"file:///etc/passwd","properties":{"a":{"$ref":"hosts"}}}`:           "refer only to its own parts",
@@ -127,6 +127,7 @@ func TestFlowObject_Parameters_WhatIsNoParameterSchema(t *testing.T) {
 		var e *schema.Error
 		require.ErrorAs(t, err, &e, text)
 		require.Contains(t, e.Error(), want, text)
+		require.NotEmpty(t, e.Remedy, text)
 	}
 }
 
@@ -215,9 +216,9 @@ func TestFlowObject_ParameterValidationFailed_Details(t *testing.T) {
 	s := compile(t, `{"type":"object","required":["z"],"properties":{"z":{},"a":{"type":"array","items":{"type":"string"}},"b/c":{"anyOf":[{"type":"null"},{"type":"object","required":["code"]}]}}}`)
 	v := s.Validate(args(t, `{"z":1,"a":["x",5]}`))
 	require.Equal(t, map[string]any{
-		"schemaPath": "/properties/a/items/type", "instancePath": "/a/1", "value": 5.0, "message": "it is number, and must be string",
+		"schemaPath": "/properties/a/items/type", "instancePath": "/a/1", "value": 5.0, "message": "it is a number, and must be a string",
 	}, v.Details())
-	require.Equal(t, "the arguments are not valid: at /a/1: it is number, and must be string", v.Message())
+	require.Equal(t, "the arguments are not valid: at /a/1: it is a number, and must be a string", v.Message())
 	require.Equal(t, v.Message(), v.Error())
 
 	v = s.Validate(args(t, `{"a":["x",5],"b/c":{},"d":1}`))
@@ -233,8 +234,8 @@ func TestFlowObject_ParameterValidationFailed_Details(t *testing.T) {
 	require.Equal(t, []string{
 		` /additionalProperties "d" is not declared: remove it, or declare it in the schema`,
 		` /required "z" is required and missing`,
-		`/a/1 /properties/a/items/type it is number, and must be string`,
-		`/b~1c /properties/b~1c/anyOf none of the alternatives fits: it is object, and must be null; or "code" is required and missing`,
+		`/a/1 /properties/a/items/type it is a number, and must be a string`,
+		`/b~1c /properties/b~1c/anyOf none of the alternatives fits: it is an object, and must be null; or "code" is required and missing`,
 	}, seen)
 	require.Contains(t, v.Message(), "(and 3 more)")
 	_, err := value.Of(details)
@@ -334,5 +335,40 @@ func TestWorkIsBounded(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, c.refused, c.schema)
+	}
+}
+
+func TestCompile_FindsTheSameOffenceEachTime(t *testing.T) {
+	twice := `{"anyOf":[{"$ref":"#/$defs/%[1]s"},{"$ref":"#/$defs/%[1]s"}]}`
+	for _, keyword := range []string{"properties", "patternProperties", "dependentSchemas"} {
+		var parts, defs []string
+		for _, name := range []string{"a", "b", "c", "d"} {
+			parts = append(parts, fmt.Sprintf(`"%[1]s":{"$ref":"#/$defs/%[1]s"}`, name))
+			defs = append(defs, fmt.Sprintf(`"%[1]s":{"properties":{"x":%[2]s}}`, name, fmt.Sprintf(twice, name)))
+		}
+		text := fmt.Sprintf(`{"type":"object","%s":{%s},"$defs":{%s}}`, keyword, strings.Join(parts, ","), strings.Join(defs, ","))
+		for range 20 {
+			_, err := schema.Compile(parse(t, text))
+			var refused *schema.Error
+			require.ErrorAs(t, err, &refused)
+			require.Equal(t, "/$defs/a", refused.Pointer, keyword)
+		}
+	}
+}
+
+func TestViolation_TextsNameTheRemedy(t *testing.T) {
+	for _, c := range []struct{ schema, args, message string }{
+		{`{"properties":{"a":{"type":["integer","null"]}}}`, `{"a":"x"}`, "at /a: it is a string, and must be null or an integer"},
+		{`{"properties":{"a":{"not":{"const":1}}}}`, `{"a":1}`, "at /a: it is what the schema excludes: write another value"},
+		{`{"properties":{"a":{"pattern":"^x$"}}}`, `{"a":"y"}`, `at /a: "y" does not match the pattern ^x$: write a text that does`},
+		{`{"properties":{"a":false}}`, `{"a":1}`, "at /a: nothing is allowed here: remove it"},
+		{
+			`{"properties":{"a":{},"b":{}},"dependentSchemas":{"a":{"properties":{"b":false}}}}`, `{"a":1,"b":2}`,
+			`at /b: "a" and "b" exclude one another: remove one of the two`,
+		},
+	} {
+		v := compile(t, `{"type":"object",`+c.schema[1:]).Validate(args(t, c.args))
+		require.NotNil(t, v, c.schema)
+		require.Equal(t, "the arguments are not valid: "+c.message, v.Message())
 	}
 }

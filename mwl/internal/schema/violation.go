@@ -165,15 +165,27 @@ func describe(e *jsonschema.ValidationError) string {
 			return k.Err.Error()
 		}
 	case *kind.Type:
-		return fmt.Sprintf("it is %s, and must be %s", k.Got, strings.Join(k.Want, " or "))
+		want := make([]string, len(k.Want))
+		for i, name := range k.Want {
+			want[i] = withArticle(name)
+		}
+		return fmt.Sprintf("it is %s, and must be %s", withArticle(k.Got), strings.Join(want, " or "))
+	case *kind.Pattern:
+		return fmt.Sprintf("%q does not match the pattern %s: write a text that does", k.Got, k.Want)
+	case *kind.Not:
+		return "it is what the schema excludes: write another value"
 	case *kind.FalseSchema:
-		return "nothing is allowed here"
+		tokens := strings.Split(fragment(e.SchemaURL), "/")
+		if n := len(tokens); n > 4 && tokens[n-4] == "dependentSchemas" && tokens[n-2] == "properties" {
+			return fmt.Sprintf("%q and %q exclude one another: remove one of the two", tokens[n-3], tokens[n-1])
+		}
+		return "nothing is allowed here: remove it"
 	}
 	return e.ErrorKind.LocalizedString(english)
 }
 
 func notRE2(pattern any, err error) string {
-	return fmt.Sprintf("the pattern %q does not compile: %v; patterns are RE2, without look-around and back-references", pattern, err)
+	return fmt.Sprintf("the pattern %q does not compile: %v; %s", pattern, err, re2)
 }
 
 func quoted(names []string) string {

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -43,12 +44,10 @@ func (w *work) apply(s *jsonschema.Schema) *Error {
 		return nil
 	}
 	if w.applied++; w.applied > maxApplications {
-		return &Error{Pointer: fragment(s.Location), Text: fmt.Sprintf("with all references followed the schema has more than %d parts: refer to shared parts fewer times", maxApplications)}
+		return &Error{fragment(s.Location), fmt.Sprintf("with all references followed the schema has more than %d parts", maxApplications), "refer to shared parts fewer times"}
 	}
 	here := slices.Concat([]*jsonschema.Schema{s.Not, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf, s.OneOf)
-	for _, part := range s.DependentSchemas {
-		here = append(here, part)
-	}
+	here = append(here, inOrder(s.DependentSchemas)...)
 	for _, part := range here {
 		if err := w.apply(part); err != nil {
 			return err
@@ -62,15 +61,17 @@ func (w *work) apply(s *jsonschema.Schema) *Error {
 			return err
 		}
 	}
-	for name, part := range s.Properties {
-		if err := w.inside("."+name, part); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		if err := w.inside("."+name, s.Properties[name]); err != nil {
 			return err
 		}
 	}
 	unnamed := slices.Concat([]*jsonschema.Schema{s.PropertyNames, s.Items2020, s.Contains, s.UnevaluatedItems, s.UnevaluatedProperties, s.ContentSchema}, s.PrefixItems)
-	for _, part := range s.PatternProperties {
-		unnamed = append(unnamed, part)
+	patterns := make(map[string]*jsonschema.Schema, len(s.PatternProperties))
+	for pattern, part := range s.PatternProperties {
+		patterns[pattern.String()] = part
 	}
+	unnamed = append(unnamed, inOrder(patterns)...)
 	if part, ok := s.AdditionalProperties.(*jsonschema.Schema); ok {
 		unnamed = append(unnamed, part)
 	}
@@ -80,6 +81,15 @@ func (w *work) apply(s *jsonschema.Schema) *Error {
 		}
 	}
 	return nil
+}
+
+// inOrder returns the parts by their names, because loading is deterministic.
+func inOrder(parts map[string]*jsonschema.Schema) []*jsonschema.Schema {
+	ordered := make([]*jsonschema.Schema, 0, len(parts))
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		ordered = append(ordered, parts[name])
+	}
+	return ordered
 }
 
 func (w *work) inside(label string, s *jsonschema.Schema) *Error {
@@ -104,7 +114,7 @@ func (w *work) follow(target *jsonschema.Schema) *Error {
 	for _, other := range at.again {
 		if overlap(path, other) {
 			pointer := fragment(target.Location)
-			return &Error{Pointer: pointer, Text: "it applies itself more than once to the same part of the arguments, which takes exponential time: refer to it once"}
+			return &Error{pointer, "it applies itself more than once to the same part of the arguments, which takes exponential time", "refer to it once"}
 		}
 	}
 	at.again = append(at.again, path)
