@@ -32,6 +32,7 @@ func (e *expressions) value(n *strictjson.Node, pointer string) any {
 			members[m.Name] = e.value(m.Value, strictjson.AppendToken(pointer, m.Name))
 		}
 		return members
+	default:
 	}
 	return n.Value()
 }

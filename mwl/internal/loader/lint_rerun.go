@@ -8,8 +8,7 @@ import (
 )
 
 // lintReruns warns of middleware that re-runs what re-runs, too: the runs
-// multiply. A Loop around a Retry is not meant: one repeats successes, and the other
-// failures.
+// multiply.
 func (l *loader) lintReruns() {
 	stacks, flows := map[*definition.Step]*stackSite{}, map[*definition.Flow]*flowSite{}
 	for _, s := range l.stacks {
@@ -20,16 +19,11 @@ func (l *loader) lintReruns() {
 	for _, f := range l.flows {
 		flows[f.flow] = f
 	}
-	inLoop := reruns{loops: true, stacks: stacks, flows: flows, found: map[*flowSite]string{}}
-	inRetry := reruns{stacks: stacks, flows: flows, found: map[*flowSite]string{}}
+	r := reruns{stacks: stacks, flows: flows, found: map[*flowSite]string{}}
 	for _, s := range l.stacks {
 		for i, e := range s.entries {
 			if !e.Contract.Reruns {
 				continue
-			}
-			r := inRetry
-			if e.Contract.NeedsContinuation {
-				r = inLoop
 			}
 			if inner := r.within(s, i+1); inner != "" {
 				l.warn(s.nodes[i], "make sure that the product of their runs is what you want",
@@ -41,8 +35,6 @@ func (l *loader) lintReruns() {
 
 // reruns finds middleware that re-runs its scope.
 type reruns struct {
-	// loops: only those that re-run successes.
-	loops  bool
 	stacks map[*definition.Step]*stackSite
 	flows  map[*definition.Flow]*flowSite
 	// found has what was found in a Flow, its own stack included.
@@ -68,7 +60,7 @@ func (r reruns) within(s *stackSite, from int) string {
 // first looks at entries and at the cleanup that they make.
 func (r reruns) first(entries []*definition.Entry) string {
 	for _, e := range entries {
-		if e.Contract.Reruns && (e.Contract.NeedsContinuation || !r.loops) {
+		if e.Contract.Reruns {
 			return e.Pointer
 		}
 		for _, block := range e.Blocks {
