@@ -109,7 +109,7 @@ func TestReadFile_HasAnEnd(t *testing.T) {
 	write(t, large, "")
 	require.NoError(t, os.Truncate(large, maxFileBytes+1))
 	_, err = readFile(large)
-	require.ErrorContains(t, err, "more than 16777216 bytes")
+	require.ErrorContains(t, err, "more than 8388608 bytes")
 }
 
 func TestMatches(t *testing.T) {

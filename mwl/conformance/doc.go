@@ -13,7 +13,7 @@
 //	README.md                             a text for readers, if there is one
 //
 // A case with any other file is malformed. Names that begin with a dot are ignored, and so
-// are files beside the cases. A file has 16 MiB at most. JSON is read strictly: a member
+// are files beside the cases. A file has 8 MiB at most. JSON is read strictly: a member
 // that repeats, or text that is not UTF-8, makes the case malformed.
 //
 // case.json is an object with these members, all of them required:

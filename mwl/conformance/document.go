@@ -29,7 +29,7 @@ var marks = []string{"temporal"}
 var scenarioName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
 // maxFileBytes bounds each file of a corpus.
-const maxFileBytes = 16 << 20
+const maxFileBytes = 8 << 20
 
 // readFile reads a file of a case. A device or a pipe is refused, because reading it may
 // never end.
