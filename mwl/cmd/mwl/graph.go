@@ -27,13 +27,13 @@ edges lead to the Flows that a Step calls.`,
 	}
 	c.Flags().StringVarP(&format, "format", "f", "mermaid", "`FORMAT`: mermaid, dot, svg or json")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		source, err := a.read(args[0])
+		source, err := a.definition(c.Context(), args[0], false)
 		if err != nil {
 			return err
 		}
 		d, _, err := load(source, &catalog{}, mwl.DeferArgumentErrors()) // which a drawing does not show
 		if err != nil {
-			return definitionFailure(err, args[0])
+			return definitionFailure(err, args[0], "--defer-arguments")
 		}
 		graph := d.Graph()
 		text := graph.Mermaid()
@@ -42,7 +42,8 @@ edges lead to the Flows that a Step calls.`,
 		case "dot":
 			text = graph.DOT()
 		case "svg":
-			if text, err = svg(c.Context(), graph.DOT()); err != nil {
+			text, err = within(c.Context(), func() (string, error) { return svg(c.Context(), graph.DOT()) })
+			if err != nil {
 				return &failure{exitProblem, err, "--format dot prints the graph for another program"}
 			}
 		case "json":
