@@ -44,8 +44,8 @@ svg; Graphviz itself draws it: mwl graph FILE --format dot | dot -Tsvg`,
 			text = graph.DOT()
 		case "svg":
 			if steps, branches := size(graph); steps*(branches+1) > maxDrawing {
-				return &failure{exitProblem, fmt.Errorf("the graph of %s and %d branches is too large for svg", counted(steps, "Step"), branches),
-					"use --format dot, and Graphviz to draw it: dot -Tsvg"}
+				err := fmt.Errorf("the graph of %s and %d branches is too large for svg", counted(steps, "Step"), branches)
+				return &failure{exitProblem, err, "use --format dot, and Graphviz to draw it: dot -Tsvg"}
 			}
 			text, err = within(c.Context(), func() (string, error) { return svg(c.Context(), graph.DOT()) })
 			if err != nil {

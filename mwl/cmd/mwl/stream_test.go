@@ -149,3 +149,26 @@ func TestProgress_ShortensNames(t *testing.T) {
 	p.last.Store(&name)
 	require.Equal(t, "0 steps, 0 calls, at "+strings.Repeat("ü", 40)+"…", p.String())
 }
+
+// interrupting is an output that presses Ctrl-C when something is printed.
+type interrupting struct {
+	bytes.Buffer
+	cancel context.CancelFunc
+}
+
+func (i *interrupting) Write(p []byte) (int, error) {
+	i.cancel()
+	return i.Buffer.Write(p)
+}
+
+// The rows of conform are printed as they come, so that the first ones are seen while the
+// others run.
+func TestConform_PrintsRowsAsTheyCome(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &interrupting{cancel: cancel}
+	var errOut bytes.Buffer
+	require.Equal(t, exitProblem, run(ctx, []string{"conform", "../../testdata/conformance"}, nil, out, &errOut))
+	require.Contains(t, errOut.String(), "interrupted after")
+	require.Contains(t, out.String(), "pass  basics-assign-fault-binds-none ")
+	require.NotContains(t, out.String(), "basics-assign-simultaneous")
+}
