@@ -133,8 +133,8 @@ func TestMatches(t *testing.T) {
 		{"success in details", `{"type":"error","code":"X","details":[{"type":"success","value":1}]}`, `{"type":"error","code":"X","details":[{"type":"success","value":2}]}`, false},
 		{"data with a type and a code", `{"type":"error","code":"X","details":{"type":"order","code":"A1"}}`, `{"type":"error","code":"X","details":{"type":"order","code":"A1","total":1}}`, false},
 		{"equal data with a type and a code", `{"type":"error","code":"X","details":{"type":"order","code":"A1","total":1}}`, `{"type":"error","code":"X","details":{"type":"order","code":"A1","total":1}}`, true},
-		{"previous in details is text", `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":"text"}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":{"type":"error","code":"Z"}}]}`, false},
-		{"previous in details is an array", `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":[1,2]}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":{"type":"error","code":"Z"}}]}`, false},
+		{"previous in details is text", `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":"text"}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":{"a":1}}]}`, false},
+		{"previous in details is an array", `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":[1,2]}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":{"a":1}}]}`, false},
 		{"type is an object", `{"type":"error","code":"X","details":[{"type":"error","code":"X","previous":{"type":{}}}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"X","previous":{"type":{}}}]}`, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
