@@ -1,15 +1,11 @@
 package conformance
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -38,21 +34,9 @@ type Scenario struct {
 	Expected any
 }
 
-// The profiles that this implementation claims: all there are.
-var profiles = []string{
-	"https://mwl.dev/v0.1/conformance/core",
-	"https://mwl.dev/v0.1/conformance/expressions/cel",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/strings",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/lists",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/sets",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/encoders",
-	"https://mwl.dev/v0.1/conformance/expressions/cel/math",
-}
-
-var scenarioName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
-
 // Read reads every case of the directory, sorted by name. A case that is malformed is
-// among them, with the reason. A directory without cases is an error, so that a corpus
+// among them, with the reason. Files of the directory, and directories whose names begin
+// with a dot, are no cases. A directory without cases is an error, so that a corpus
 // that was not run does not pass for one that was.
 func Read(dir string) ([]Case, error) {
 	entries, err := os.ReadDir(dir)
@@ -61,16 +45,18 @@ func Read(dir string) ([]Case, error) {
 	}
 	var corpus []Case
 	for _, entry := range entries {
-		path := filepath.Join(dir, entry.Name())
-		info, err := os.Stat(path)
-		if err != nil {
-			return nil, fmt.Errorf("the corpus cannot be read: %w", err)
-		}
-		if !info.IsDir() {
+		if hidden(entry) {
 			continue
 		}
-		c := Case{Name: entry.Name()}
-		c.Malformed = c.read(path)
+		path := filepath.Join(dir, entry.Name())
+		info, err := os.Stat(path)
+		if err == nil && !info.IsDir() {
+			continue
+		}
+		c := Case{Name: entry.Name(), Malformed: err}
+		if err == nil {
+			c.Malformed = c.read(path)
+		}
 		corpus = append(corpus, c)
 	}
 	if len(corpus) == 0 {
@@ -79,54 +65,39 @@ func Read(dir string) ([]Case, error) {
 	return corpus, nil
 }
 
-func (c *Case) read(dir string) error {
-	var meta struct {
-		Description *string   `json:"description"`
-		Profiles    *[]string `json:"profiles"`
-		Marks       *[]string `json:"marks"`
-		Scenarios   map[string]struct {
-			Description *string `json:"description"`
-		} `json:"scenarios"`
-	}
-	if err := readStrict(filepath.Join(dir, "case.json"), &meta); err != nil {
-		return err
-	}
-	switch {
-	case meta.Description == nil || *meta.Description == "":
-		return errors.New("case.json: there is no description")
-	case meta.Profiles == nil || !slices.Contains(*meta.Profiles, profiles[0]):
-		return fmt.Errorf("case.json: profiles must have %s", profiles[0])
-	case meta.Marks == nil:
-		return errors.New("case.json: there are no marks")
-	case len(meta.Scenarios) == 0:
-		return errors.New("case.json: there is no scenario")
-	}
-	for i, profile := range *meta.Profiles {
-		if !slices.Contains(profiles, profile) || slices.Contains((*meta.Profiles)[:i], profile) {
-			return fmt.Errorf("case.json: the profile %q is unknown or repeated", profile)
-		}
-	}
-	if marks := *meta.Marks; len(marks) > 1 || len(marks) == 1 && marks[0] != "temporal" {
-		return fmt.Errorf("case.json: marks are %q, only temporal is known", marks)
-	}
-	var err error
-	if c.Definition, err = os.ReadFile(filepath.Join(dir, "definition.json")); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(filepath.Join(dir, "scenarios"))
+// hidden reports whether the name begins with a dot, as those of tools do.
+func hidden(entry fs.DirEntry) bool { return strings.HasPrefix(entry.Name(), ".") }
+
+// hasOnly returns an error if the directory has another entry: a misplaced file would
+// otherwise be ignored. Hidden entries are.
+func hasOnly(dir, what string, known ...string) error {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		name := entry.Name()
-		if _, ok := meta.Scenarios[name]; !ok {
-			return fmt.Errorf("scenarios/%s is not declared in case.json", name)
+		if !hidden(entry) && !slices.Contains(known, entry.Name()) {
+			return fmt.Errorf("%s has no place in %s; move it, or name it as one of %s", entry.Name(), what, strings.Join(known, ", "))
 		}
 	}
-	for name := range meta.Scenarios {
-		if !scenarioName.MatchString(name) {
-			return fmt.Errorf("case.json: %q is no name for a scenario", name)
-		}
+	return nil
+}
+
+func (c *Case) read(dir string) error {
+	if err := hasOnly(dir, "a case", "case.json", "definition.json", "scenarios", "README.md"); err != nil {
+		return err
+	}
+	names, err := readMetadata(filepath.Join(dir, "case.json"))
+	if err != nil {
+		return err
+	}
+	if c.Definition, err = readFile(filepath.Join(dir, "definition.json")); err != nil {
+		return err
+	}
+	if err := hasOnly(filepath.Join(dir, "scenarios"), "scenarios", names...); err != nil {
+		return err
+	}
+	for _, name := range names {
 		s, err := readScenario(filepath.Join(dir, "scenarios", name))
 		if err != nil {
 			return fmt.Errorf("scenario %s: %w", name, err)
@@ -134,35 +105,26 @@ func (c *Case) read(dir string) error {
 		s.Name = name
 		c.Scenarios = append(c.Scenarios, s)
 	}
-	slices.SortFunc(c.Scenarios, func(a, b Scenario) int { return strings.Compare(a.Name, b.Name) })
 	return nil
 }
 
-func readScenario(dir string) (Scenario, error) {
-	var s Scenario
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+func readScenario(dir string) (s Scenario, err error) {
+	if err := hasOnly(dir, "a scenario", "input.json", "arguments.json", "expected-result.json"); err != nil {
 		return s, err
 	}
-	for _, entry := range entries {
-		switch entry.Name() {
-		case "input.json", "arguments.json", "expected-result.json":
-		default:
-			return s, fmt.Errorf("%s has no place in a scenario", entry.Name())
+	if s.Input, err = readValue(filepath.Join(dir, "input.json")); err != nil {
+		return s, err
+	}
+	arguments, err := readValue(filepath.Join(dir, "arguments.json"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return s, err
+	}
+	if err == nil {
+		if s.Arguments, _ = arguments.(map[string]any); s.Arguments == nil {
+			return s, errors.New("arguments.json: it must be an object")
 		}
 	}
-	if err := readStrict(filepath.Join(dir, "input.json"), &s.Input); err != nil {
-		return s, err
-	}
-	err = readStrict(filepath.Join(dir, "arguments.json"), &s.Arguments)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return s, err
-	case s.Arguments == nil:
-		return s, errors.New("arguments.json: it must be an object")
-	}
-	if err := readStrict(filepath.Join(dir, "expected-result.json"), &s.Expected); err != nil {
+	if s.Expected, err = readValue(filepath.Join(dir, "expected-result.json")); err != nil {
 		return s, err
 	}
 	return s, expectable(s.Expected)
@@ -189,22 +151,6 @@ func expectable(expected any) error {
 	}
 	if previous != nil {
 		return expectable(previous)
-	}
-	return nil
-}
-
-func readStrict(path string, into any) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Base(path), err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: there is more after the value", filepath.Base(path))
 	}
 	return nil
 }

@@ -41,15 +41,23 @@ func TestRead_RefusesWhatCannotBeRun(t *testing.T) {
 		"no scenario":           {"case.json", `{"description": "d", ` + core + `, "marks": [], "scenarios": {}}`, "no scenario"},
 		"unknown member":        {"case.json", `{"description": "d", "skip": true, ` + core + `, "marks": [], "scenarios": {"base": {}}}`, "skip"},
 		"scenario absent":       {"case.json", `{"description": "d", ` + core + `, "marks": [], "scenarios": {"base": {}, "more": {}}}`, "more"},
-		"scenario undeclared":   {"scenarios/other/input.json", `1`, "scenarios/other"},
+		"scenario undeclared":   {"scenarios/other/input.json", `1`, "other has no place in scenarios"},
 		"scenario misnamed":     {"case.json", `{"description": "d", ` + core + `, "marks": [], "scenarios": {"base": {}, "../base": {}}}`, "no name"},
 		"file misnamed":         {"scenarios/base/expected.json", `1`, "expected.json"},
 		"arguments no object":   {"scenarios/base/arguments.json", `null`, "object"},
-		"input trailing":        {"scenarios/base/input.json", `1 2`, "more after"},
+		"input trailing":        {"scenarios/base/input.json", `1 2`, "follows the end"},
 		"expectation no Result": {"scenarios/base/expected-result.json", `{"value": 1}`, "no Result"},
 		"success without value": {"scenarios/base/expected-result.json", `{"type": "success"}`, "no value"},
 		"failure without code":  {"scenarios/base/expected-result.json", `{"type": "error"}`, "code"},
 		"unknown envelope":      {"scenarios/base/expected-result.json", `{"type": "error", "code": "X", "cause": 1}`, "cause"},
+		"expectation of data":   {"scenarios/base/expected-result.json", `{"type": "error", "code": "X", "previous": "text"}`, "no Result"},
+		"member twice":          {"scenarios/base/expected-result.json", `{"type": "success", "value": 2, "value": 1}`, "value"},
+		"member in other case":  {"case.json", `{"description": "d", "Description": "e", ` + core + `, "marks": [], "scenarios": {"base": {}}}`, `"Description"`},
+		"input not UTF-8":       {"scenarios/base/input.json", "\"\xff\"", "UTF-8"},
+		"arguments misplaced":   {"arguments.json", `{}`, "arguments.json has no place in a case"},
+		"scenarios misspelt":    {"scenario/base/input.json", `1`, "scenario has no place in a case"},
+		"scenario no object":    {"case.json", `{"description": "d", ` + core + `, "marks": [], "scenarios": {"base": 1}}`, "want an object"},
+		"file of a tool":        {"scenarios/.DS_Store", `1`, ""},
 		"previous no Result":    {"scenarios/base/expected-result.json", `{"type": "error", "code": "X", "previous": {"code": "Y"}}`, "no Result"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,6 +86,32 @@ func TestRead_RefusesWhatCannotBeRun(t *testing.T) {
 	}
 }
 
+// Names that begin with a dot are no cases, and a case that cannot be opened is one failed
+// case, not the end of the corpus.
+func TestRead_EntriesThatAreNoCases(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, ".git", "HEAD"), "ref")
+	write(t, filepath.Join(dir, "README.md"), "text")
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "broken")))
+	corpus, err := Read(dir)
+	require.NoError(t, err)
+	require.Len(t, corpus, 1)
+	require.Equal(t, "broken", corpus[0].Name)
+	require.ErrorIs(t, corpus[0].Malformed, fs.ErrNotExist)
+}
+
+// A file that may never end is not read.
+func TestReadFile_HasAnEnd(t *testing.T) {
+	_, err := readFile(os.DevNull)
+	require.ErrorContains(t, err, "not a regular file")
+
+	large := filepath.Join(t.TempDir(), "large")
+	write(t, large, "")
+	require.NoError(t, os.Truncate(large, maxFileBytes+1))
+	_, err = readFile(large)
+	require.ErrorContains(t, err, "more than 8388608 bytes")
+}
+
 func TestMatches(t *testing.T) {
 	for _, test := range []struct {
 		name, expected, actual string
@@ -97,6 +131,11 @@ func TestMatches(t *testing.T) {
 		{"other Result in details", `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":null}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":{"type":"error","code":"Z"}}]}`, false},
 		{"no Result in details", `{"type":"error","code":"X","details":{"code":"Y"}}`, `{"type":"error","code":"X","details":{"code":"Y","message":"m"}}`, false},
 		{"success in details", `{"type":"error","code":"X","details":[{"type":"success","value":1}]}`, `{"type":"error","code":"X","details":[{"type":"success","value":2}]}`, false},
+		{"data with a type and a code", `{"type":"error","code":"X","details":{"type":"order","code":"A1"}}`, `{"type":"error","code":"X","details":{"type":"order","code":"A1","total":1}}`, false},
+		{"equal data with a type and a code", `{"type":"error","code":"X","details":{"type":"order","code":"A1","total":1}}`, `{"type":"error","code":"X","details":{"type":"order","code":"A1","total":1}}`, true},
+		{"previous in details is text", `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":"text"}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":{"a":1}}]}`, false},
+		{"previous in details is an array", `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":[1,2]}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"Y","previous":{"a":1}}]}`, false},
+		{"type is an object", `{"type":"error","code":"X","details":[{"type":"error","code":"X","previous":{"type":{}}}]}`, `{"type":"error","code":"X","details":[{"type":"error","code":"X","previous":{"type":{}}}]}`, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var expected, actual any

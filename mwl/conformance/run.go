@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"runtime/metrics"
 	"slices"
 	"sync"
@@ -22,14 +23,25 @@ type Outcome struct {
 
 // Run executes the scenarios of the case, one after another. Hours of Sleep take no
 // time: the clock is virtual, and advances to the next timer when an execution is idle.
-// The error is that of a case that is malformed or does not load. When ctx is done,
-// running scenarios are cancelled, and Run returns the error of ctx.
+// The error is that of a case that is malformed, has no scenario or does not load. When ctx
+// is done, the running scenario is cancelled, and Run returns the error of ctx.
+//
+// The clock stands still while a goroutine of the process computes. A scenario whose Timeout
+// is to end a computation therefore does not time out: let it wait instead.
 //
 // The definition is loaded with [mwl.DeferArgumentErrors], as the language's text says.
 // The options come after that.
 func (c *Case) Run(ctx context.Context, options ...mwl.LoadOption) ([]Outcome, error) {
-	if c.Malformed != nil {
+	switch {
+	case c == nil:
+		return nil, errors.New("the case is nil; take one that Read returned")
+	case c.Malformed != nil:
 		return nil, c.Malformed
+	case len(c.Scenarios) == 0:
+		return nil, errors.New("the case has no scenario; add one")
+	}
+	if ctx == nil {
+		ctx = context.Background()
 	}
 	var outcomes []Outcome
 	for _, s := range c.Scenarios {

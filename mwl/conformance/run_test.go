@@ -82,3 +82,21 @@ func TestRun_TellsTheDifference(t *testing.T) {
 	_, err = corpus[0].Run(t.Context())
 	require.EqualError(t, err, "no scenario")
 }
+
+// A case that executes nothing does not pass.
+func TestRun_WithoutScenarios(t *testing.T) {
+	_, err := (&conformance.Case{}).Run(t.Context())
+	require.ErrorContains(t, err, "no scenario")
+	_, err = (*conformance.Case)(nil).Run(t.Context())
+	require.ErrorContains(t, err, "nil")
+}
+
+func TestRun_NilContext(t *testing.T) {
+	c := conformance.Case{
+		Definition: []byte(`{"$schema": "https://mwl.dev/v0.1/flow/schema.json", "entrypoint": "a", "steps": {"a": {"action": "Return", "value": 1}}}`),
+		Scenarios:  []conformance.Scenario{{Name: "base", Expected: map[string]any{"type": "success", "value": 1.0}}},
+	}
+	outcomes, err := c.Run(nil) //nolint:staticcheck // what a caller may do
+	require.NoError(t, err)
+	require.NoError(t, outcomes[0].Err)
+}

@@ -25,10 +25,10 @@ type catalog struct {
 }
 
 // readCatalog reads provider definition documents.
-func (a *app) readCatalog(files []string) (*catalog, error) {
+func (a *app) readCatalog(ctx context.Context, files []string) (*catalog, error) {
 	c := &catalog{map[string]mwl.CallProvider{}, map[string]mwl.Middleware{}}
 	for _, file := range files {
-		document, err := a.read(file)
+		document, err := a.read(ctx, file)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func (a *app) readCatalog(files []string) (*catalog, error) {
 		if strings.Contains(string(document), middlewareScheme) {
 			err = other
 		}
-		return nil, &failure{exitProblem, fmt.Errorf("--catalog %s: %w", file, err), "give documents of call providers and middlewares"}
+		return nil, &failure{exitProblem, fmt.Errorf("--catalog %s: %w", oneLine(file), err), "give documents of call providers and middlewares"}
 	}
 	return c, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,14 +27,15 @@ type finding struct {
 
 func (a *app) checkCommand() *cobra.Command {
 	var (
-		documents           []string
-		strict, asSpecified bool
+		documents                         []string
+		strict, deferArguments, untrusted bool
 	)
 	c := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Print the problems and warnings of definitions",
 		Long: `Print the problems and warnings of definitions, each with its line, column and
-JSON pointer, and what to do about it. - is the standard input.
+JSON pointer, and what to do about it. - is the standard input. A file that cannot
+be read ends with exit code 3, after the others have been checked.
 
 Providers that no --catalog describes are taken for granted: their arguments are
 not checked, and a note names them.`,
@@ -42,44 +44,91 @@ not checked, and a note names them.`,
 	}
 	c.Flags().StringArrayVar(&documents, "catalog", nil, "provider definition `FILE`; may be repeated")
 	c.Flags().BoolVar(&strict, "strict", false, "end with exit code 1 for warnings, too")
-	c.Flags().BoolVar(&asSpecified, "defer-arguments", false, "report literal arguments that are not valid as warnings, as the language's text says")
-	c.RunE = func(_ *cobra.Command, files []string) error {
+	c.Flags().BoolVar(&deferArguments, "defer-arguments", false, "report literal arguments that are not valid as warnings, as the language's text says")
+	c.Flags().BoolVar(&untrusted, "untrusted", false, "check under the limits for definitions that nobody vetted")
+	a.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, files []string) error {
 		if len(files) == 0 {
 			return usage("name a file, or - for the standard input", "check needs a definition")
 		}
-		known, err := a.readCatalog(documents)
+		known, err := a.readCatalog(c.Context(), documents)
 		if err != nil {
 			return err
 		}
 		var options []mwl.LoadOption
-		if asSpecified {
+		if deferArguments {
 			options = append(options, mwl.DeferArgumentErrors())
 		}
-		bad, refused := 0, false
+		if untrusted {
+			options = append(options, mwl.Untrusted())
+		}
+		var t tally
 		for _, file := range files {
-			findings, err := a.check(file, known, options)
+			source, err := a.definition(c.Context(), file, untrusted)
+			if f, ok := errors.AsType[*failure](err); ok && f.code == exitIO {
+				a.report(err)
+				t.unreadable++
+				continue
+			}
+			var findings []finding
+			if large, ok := errors.AsType[*tooLargeError](err); ok {
+				findings, err = []finding{{File: file, Severity: "error", Message: large.Error(), Remedy: "make it smaller"}}, nil
+			} else if err == nil {
+				findings, err = check(file, source, known, options)
+			}
 			if err != nil {
 				return err
 			}
+			t.add(findings)
 			for _, f := range findings {
-				refused = refused || f.Severity == "error" || strict && f.Severity == "warning"
 				if err := a.show(f); err != nil {
 					return err
 				}
 			}
-			if len(findings) > 0 && findings[0].Severity == "error" {
-				bad++
-			}
 		}
 		if !a.json {
-			fmt.Fprintf(a.out, "%s checked, %d with problems\n", counted(len(files), "definition"), bad)
+			fmt.Fprintln(a.out, t.summary(strict))
 		}
-		if refused {
-			return errShown
-		}
-		return nil
+		return t.verdict(strict)
 	}
 	return c
+}
+
+// tally counts definitions.
+type tally struct{ checked, bad, warned, unreadable int }
+
+func (t *tally) add(findings []finding) {
+	t.checked++
+	has := func(severity string) bool {
+		return slices.ContainsFunc(findings, func(f finding) bool { return f.Severity == severity })
+	}
+	switch {
+	case has("error"):
+		t.bad++
+	case has("warning"):
+		t.warned++
+	}
+}
+
+func (t *tally) summary(strict bool) string {
+	text := fmt.Sprintf("%s checked, %d with problems", counted(t.checked, "definition"), t.bad)
+	if strict && t.warned > 0 {
+		text += fmt.Sprintf(", %d with warnings, which --strict refuses", t.warned)
+	}
+	if t.unreadable > 0 {
+		text += fmt.Sprintf("; %s cannot be read", counted(t.unreadable, "file"))
+	}
+	return text
+}
+
+func (t *tally) verdict(strict bool) error {
+	switch {
+	case t.unreadable > 0:
+		return shown(exitIO)
+	case t.bad > 0, strict && t.warned > 0:
+		return shown(exitProblem)
+	}
+	return nil
 }
 
 func counted(n int, noun string) string {
@@ -89,12 +138,8 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// check returns what it finds in a file: problems, or warnings and notes.
-func (a *app) check(file string, known *catalog, options []mwl.LoadOption) ([]finding, error) {
-	source, err := a.read(file)
-	if err != nil {
-		return nil, err
-	}
+// check returns what it finds in a definition: problems, or warnings and notes.
+func check(file string, source []byte, known *catalog, options []mwl.LoadOption) ([]finding, error) {
 	lines := bytes.Split(source, []byte("\n"))
 	d, unknown, err := load(source, known, options...)
 	var findings []finding

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -94,4 +95,40 @@ func TestGraph_SVGIsInert(t *testing.T) {
 		}
 	}
 	require.Contains(t, texts, "a b [2J ")
+}
+
+// A graph that would take long is not drawn as SVG, and one that is large but simple is.
+func TestGraph_SVGIsBounded(t *testing.T) {
+	definition := func(steps, cases int) string {
+		flow := map[string]any{"end": map[string]any{"action": "Return"}}
+		name := func(i int) string { return fmt.Sprintf("s%03d", i%steps) }
+		for i := range steps {
+			next := name(i + 1)
+			if i == steps-1 {
+				next = "end"
+			}
+			step := map[string]any{"action": "Pass", "next": next}
+			if cases > 0 {
+				clauses := make([]any, cases)
+				for j := range clauses {
+					clauses[j] = map[string]any{"when": "{{ step.input == 1.0 }}", "next": name(i*7 + j*13)}
+				}
+				step = map[string]any{"action": "Match", "cases": clauses, "default": map[string]any{"next": next}}
+			}
+			flow[name(i)] = step
+		}
+		source, err := json.Marshal(map[string]any{"$schema": "https://mwl.dev/v0.1/flow/schema.json", "entrypoint": name(0), "steps": flow})
+		require.NoError(t, err)
+		return writeFile(t, string(source))
+	}
+	var out, errOut bytes.Buffer
+	require.Equal(t, exitProblem, run(t.Context(), []string{"graph", definition(100, 3), "-f", "svg"}, strings.NewReader(""), &out, &errOut))
+	require.Contains(t, errOut.String(), "101 Steps and 299 branches")
+	require.Contains(t, errOut.String(), "--format dot")
+	require.Contains(t, errOut.String(), "dot -Tsvg")
+	require.Empty(t, out.String())
+
+	errOut.Reset()
+	require.Equal(t, exitOK, run(t.Context(), []string{"graph", definition(200, 0), "-f", "svg"}, strings.NewReader(""), &out, &errOut), errOut.String())
+	require.Contains(t, out.String(), "<svg ")
 }

@@ -18,7 +18,8 @@ func (a *app) graphCommand() *cobra.Command {
 		Short: "Draw the step graph of a definition",
 		Long: `Print the step graph of a definition: its Steps with what they call and the
 middleware around them, and an edge for each next, case and catch (dashed). Bold
-edges lead to the Flows that a Step calls.`,
+edges lead to the Flows that a Step calls. A graph with many branches is too much for
+svg; Graphviz itself draws it: mwl graph FILE --format dot | dot -Tsvg`,
 		Example: `  mwl graph saga.json                          # Mermaid, for Markdown
   mwl graph saga.json --format dot
   mwl graph saga.json --format svg >saga.svg
@@ -27,13 +28,13 @@ edges lead to the Flows that a Step calls.`,
 	}
 	c.Flags().StringVarP(&format, "format", "f", "mermaid", "`FORMAT`: mermaid, dot, svg or json")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		source, err := a.read(args[0])
+		source, err := a.definition(c.Context(), args[0], false)
 		if err != nil {
 			return err
 		}
 		d, _, err := load(source, &catalog{}, mwl.DeferArgumentErrors()) // which a drawing does not show
 		if err != nil {
-			return definitionFailure(err, args[0])
+			return definitionFailure(err, args[0], "--defer-arguments")
 		}
 		graph := d.Graph()
 		text := graph.Mermaid()
@@ -42,7 +43,12 @@ edges lead to the Flows that a Step calls.`,
 		case "dot":
 			text = graph.DOT()
 		case "svg":
-			if text, err = svg(c.Context(), graph.DOT()); err != nil {
+			if steps, branches := size(graph); steps*(branches+1) > maxDrawing {
+				err := fmt.Errorf("the graph of %s and %d branches is too large for svg", counted(steps, "Step"), branches)
+				return &failure{exitProblem, err, "use --format dot, and Graphviz to draw it: dot -Tsvg"}
+			}
+			text, err = within(c.Context(), func() (string, error) { return svg(c.Context(), graph.DOT()) })
+			if err != nil {
 				return &failure{exitProblem, err, "--format dot prints the graph for another program"}
 			}
 		case "json":
@@ -54,6 +60,41 @@ edges lead to the Flows that a Step calls.`,
 		return err
 	}
 	return c
+}
+
+// maxDrawing bounds the Steps of a drawing times its branches. The time of a drawing
+// depends on how far its branches reach; the worst graphs within the bound took 2 s. A
+// graph without branches is drawn fast.
+const maxDrawing = 2500
+
+// size returns the number of Steps, and of the edges that lead to a Step or a Flow to
+// which another edge leads, too.
+func size(g mwl.Graph) (steps, branches int) {
+	type target struct {
+		flow int
+		step string
+	}
+	reached := map[target]bool{}
+	edge := func(to target) {
+		if reached[to] {
+			branches++
+		}
+		reached[to] = true
+	}
+	for i, flow := range g.Flows {
+		steps += len(flow.Steps)
+		for _, step := range flow.Steps {
+			for _, e := range step.Edges {
+				edge(target{i, e.To})
+			}
+			for _, call := range step.Calls {
+				if call.Flow >= 0 {
+					edge(target{flow: call.Flow})
+				}
+			}
+		}
+	}
+	return steps, branches
 }
 
 // svg draws a graph in the language of Graphviz.

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -25,11 +26,14 @@ func main() {
 
 // run runs the command and returns its exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	a := &app{in: in, out: out, err: errOut}
+	a := &app{in: in, out: &output{w: out}, err: errOut}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
-	root.SetOut(out)
 	root.SetErr(errOut)
-	return a.report(root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	if a.out.err != nil {
+		err = &failure{exitIO, fmt.Errorf("the output cannot be written: %w", a.out.err), "look where it goes"}
+	}
+	return a.report(err)
 }

@@ -1,16 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/surebus/eventbus/mwl"
+	"github.com/surebus/eventbus/mwl/internal/strictjson"
+	"github.com/surebus/eventbus/mwl/internal/temporal"
 )
 
 // mocks has what the calls of each provider give, in their order; the last one for all
@@ -27,34 +27,45 @@ type mock struct {
 }
 
 // readMocks reads --mock files.
-func (a *app) readMocks(files []string) (*mocks, error) {
+func (a *app) readMocks(ctx context.Context, files []string) (*mocks, error) {
+	own, err := mwl.NewCatalog()
+	if err != nil {
+		return nil, err
+	}
 	m := &mocks{answers: map[string][]mock{}}
 	for _, file := range files {
-		source, err := a.read(file)
+		source, err := a.read(ctx, file)
 		if err != nil {
 			return nil, err
 		}
-		var byURI map[string]json.RawMessage
-		if err := json.Unmarshal(source, &byURI); err != nil {
-			return nil, usage("see 'mwl run --help'", "--mock %s is not an object of providers: %w", file, err)
+		root, err := parse(source)
+		if err != nil {
+			return nil, usage("see 'mwl run --help'", "--mock %s is not valid JSON: %w", file, err)
 		}
-		for uri, answers := range byURI {
+		if root.Kind != strictjson.Object {
+			return nil, usage("see 'mwl run --help'", "--mock %s is not an object of providers", file)
+		}
+		for _, member := range root.Members {
+			uri := member.Name
 			if !strings.HasPrefix(uri, callScheme) {
 				return nil, usage("write URIs of call providers: "+callScheme+"…", "--mock %s: %q is no call provider", file, uri)
 			}
-			list := []json.RawMessage{answers}
-			if bytes.HasPrefix(bytes.TrimSpace(answers), []byte("[")) {
-				if err := json.Unmarshal(answers, &list); err != nil || len(list) == 0 {
-					return nil, usage("write an object for each call", "--mock %s: %s has an invalid or empty list", file, uri)
-				}
+			if _, ok := own.Document(uri); ok {
+				return nil, usage("leave it out, or change the with of the call", "--mock %s: %s is the language's own, which runs as its arguments say", file, uri)
 			}
 			if m.have(uri) {
 				return nil, usage("leave one of the two out", "--mock %s: an earlier file has %s, too", file, uri)
 			}
+			list := []*strictjson.Node{member.Value}
+			if member.Value.Kind == strictjson.Array {
+				if list = member.Value.Items; len(list) == 0 {
+					return nil, usage("write an object for each call", "--mock %s: %s has an empty list", file, uri)
+				}
+			}
 			for i, answer := range list {
 				made, err := newMock(answer)
 				if err != nil {
-					return nil, usage("its members are value, failure, metadata and delay", "--mock %s: %s, answer %d: %w", file, uri, i+1, err)
+					return nil, usage("its members are value or failure, metadata and delay", "--mock %s: %s, answer %d: %w", oneLine(file), oneLine(uri), i+1, err)
 				}
 				m.answers[uri] = append(m.answers[uri], made)
 			}
@@ -64,13 +75,23 @@ func (a *app) readMocks(files []string) (*mocks, error) {
 }
 
 // newMock makes a definition that calls the language's own mock with these arguments.
-func newMock(with json.RawMessage) (m mock, err error) {
-	var members map[string]any
-	if err := json.Unmarshal(with, &members); err != nil || members == nil {
+func newMock(with *strictjson.Node) (m mock, err error) {
+	if with.Kind != strictjson.Object {
 		return m, errors.New("it is not an object")
 	}
-	m.metadata, _ = members["metadata"].(map[string]any)
-	arguments, err := json.Marshal(asText(members))
+	if failure := with.Member("failure"); failure != nil && failure.Kind != strictjson.Null && with.Member("value") != nil {
+		return m, errors.New("it has a value and a failure; leave one out")
+	}
+	// As text, an expression would fail only when the call is made.
+	if text := with.Member("delay"); text != nil && text.Kind == strictjson.String {
+		if delay, err := temporal.ParseDuration(text.Text); err != nil || delay < 0 {
+			return m, fmt.Errorf("the delay %q is not a duration of zero or more, such as PT2S", text.Text)
+		}
+	}
+	if metadata := with.Member("metadata"); metadata != nil {
+		m.metadata, _ = metadata.Value().(map[string]any)
+	}
+	arguments, err := json.Marshal(asText(with.Value()))
 	if err != nil {
 		return m, err
 	}
@@ -122,30 +143,13 @@ func (m *mocks) have(uri string) bool {
 	return len(m.answers[uri]) > 0
 }
 
-// progress counts what an execution has done.
-type progress struct {
-	steps, calls atomic.Int64
-	last         atomic.Pointer[string]
-}
-
-func (p *progress) observer() mwl.Observer {
-	return mwl.Observer{SpanBegun: func(_ context.Context, s mwl.Span) {
-		switch s.Kind {
-		case mwl.SpanStep:
-			p.steps.Add(1)
-			p.last.Store(&s.Name)
-		case mwl.SpanCall:
-			p.calls.Add(1)
-		default:
-		}
-	}}
-}
-
-// String says how far the execution is.
-func (p *progress) String() string {
-	text := fmt.Sprintf("%s, %s", counted(int(p.steps.Load()), "step"), counted(int(p.calls.Load()), "call"))
-	if last := p.last.Load(); last != nil {
-		text += ", at " + oneLine(*last)
+// uris returns the set of the providers that have a mock.
+func (m *mocks) uris() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	set := map[string]bool{}
+	for uri := range m.answers {
+		set[uri] = true
 	}
-	return text
+	return set
 }

@@ -1,42 +1,40 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/spf13/cobra"
+
+	"github.com/surebus/eventbus/mwl"
 )
 
 // The exit codes. exitCodes documents them.
 const (
-	exitOK       = 0
-	exitProblem  = 1
-	exitUsage    = 2
-	exitNotFound = 3
+	exitOK      = 0
+	exitProblem = 1
+	exitUsage   = 2
+	exitIO      = 3
 )
 
 const exitCodes = `The command ends with one of these codes:
 
   0  success
-  1  a definition has problems, an execution ended with a failure, or a case of a
-     corpus failed
+  1  a definition has problems, an execution ended with a failure, a case of a corpus
+     failed, or the command was interrupted
   2  usage: an unknown flag, a missing or invalid argument
-  3  a file cannot be read or written
+  3  a file, or the output, cannot be read or written
 `
 
 // app has the streams and the global flags of a run.
 type app struct {
-	in       io.Reader
-	out, err io.Writer
-	json     bool
-	inRead   bool // the standard input has been read
+	in     io.Reader
+	out    *output
+	err    io.Writer
+	json   bool
+	inRead bool // the standard input has been read
 }
 
 // failure is an error with its exit code and what to do next.
@@ -53,24 +51,30 @@ func usage(next, format string, args ...any) error {
 	return &failure{exitUsage, fmt.Errorf(format, args...), next}
 }
 
-// errShown ends the command with exitProblem: what was found has been printed.
-var errShown = errors.New("shown already")
+// shown is an exit code whose reason has been printed.
+type shown int
+
+func (s shown) Error() string { return fmt.Sprintf("exit code %d", int(s)) }
 
 // report prints an error and returns the exit code.
 func (a *app) report(err error) int {
 	if err == nil {
 		return exitOK
 	}
-	if errors.Is(err, errShown) {
-		return exitProblem
+	if code, ok := errors.AsType[shown](err); ok {
+		return int(code)
 	}
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		f = &failure{exitUsage, err, "see 'mwl --help'"}
 	}
-	fmt.Fprintf(a.err, "mwl: %s\n", printable(f.err.Error()))
+	text := oneLine(f.err.Error())
+	if _, ok := errors.AsType[*mwl.DefinitionError](f.err); ok {
+		text = printable(f.err.Error()) // a line for each problem
+	}
+	fmt.Fprintf(a.err, "mwl: %s\n", text)
 	if f.next != "" {
-		fmt.Fprintf(a.err, "     %s\n", printable(f.next))
+		fmt.Fprintf(a.err, "     %s\n", oneLine(f.next))
 	}
 	return f.code
 }
@@ -87,12 +91,16 @@ func (a *app) root() *cobra.Command {
   mwl run saga.json --input @order.json --mock mocks.json --trace
   mwl graph saga.json --format svg >saga.svg`,
 	}
+	root.SetOut(a.out) // before the completion command, which keeps the output
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage(fmt.Sprintf("see '%s --help'", c.CommandPath()), "%w", err)
 	})
-	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON, one object a line")
 	root.AddCommand(a.checkCommand(), a.runCommand(), a.graphCommand(), a.conformCommand(), a.schemaCommand(),
-		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes})
+		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(a.out, exitCodes)
+			return err
+		}})
+	root.SetHelpCommand(helpCommand(root))
 	root.Args = cobra.ArbitraryArgs
 	root.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -104,69 +112,23 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// read reads a file, or the standard input for "-".
-func (a *app) read(name string) ([]byte, error) {
-	var (
-		data []byte
-		err  error
-	)
-	if name == "-" {
-		if a.inRead {
-			return nil, usage("give a file for one of them", "two arguments read the standard input")
-		}
-		a.inRead = true
-		data, err = io.ReadAll(a.in)
-	} else {
-		data, err = os.ReadFile(name)
+// helpCommand is Cobra's, but an unknown command is an error.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			found, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usage("see 'mwl --help'", "unknown command %q", strings.Join(args, " "))
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
 	}
-	if err != nil {
-		return nil, &failure{exitNotFound, err, "check the name of the file; - is the standard input"}
-	}
-	return data, nil
 }
 
-// line prints a value as JSON on one line.
-func (a *app) line(v any) error {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(a.out, printableJSON(text))
-	return err
-}
-
-// printable shows what a terminal would execute, as Go escapes. Line breaks and tabs
-// stay.
-func printable(text string) string { return escaped(text, "\n\t", goEscape) }
-
-// oneLine is printable, but shows line breaks and tabs, too: text of a definition cannot
-// look like a line of the command.
-func oneLine(text string) string { return escaped(text, "", goEscape) }
-
-// printableJSON shows what a terminal would execute, as escapes of JSON.
-func printableJSON(text []byte) string { return escaped(string(text), "\n\t", jsonEscape) }
-
-func escaped(text, keep string, escape func(r rune) string) string {
-	var b strings.Builder
-	for _, r := range strings.ToValidUTF8(text, "\uFFFD") {
-		if unicode.IsPrint(r) || strings.ContainsRune(keep, r) {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(escape(r))
-		}
-	}
-	return b.String()
-}
-
-func goEscape(r rune) string {
-	quoted := strconv.QuoteToASCII(string(r))
-	return quoted[1 : len(quoted)-1]
-}
-
-func jsonEscape(r rune) string {
-	if r <= 0xFFFF {
-		return fmt.Sprintf(`\u%04x`, r)
-	}
-	high, low := utf16.EncodeRune(r)
-	return fmt.Sprintf(`\u%04x\u%04x`, high, low)
+// jsonFlag adds --json to a command that honours it.
+func (a *app) jsonFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&a.json, "json", false, "print JSON, one object a line")
 }

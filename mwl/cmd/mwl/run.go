@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/surebus/eventbus/mwl"
 )
@@ -35,8 +36,8 @@ is an object that has, for each provider's URI, what a call gives:
    "mwl:provider.call/shop/ship/v1":   {"failure": {"code": "Provider.Call.Ship.Lost"}, "delay": "PT2S"}}
 
 value is the value of the success, failure the failure's envelope, metadata what
-the call's arms read, delay how long the call takes. Without value and failure
-the call gives its input. Text with {{ }} in a mock stays text. A list of such objects
+the call's arms read, delay how long the call takes, such as PT2S. Without value and
+failure the call gives its input. Text with {{ }} in a mock stays text. A list of such objects
 gives one for each call, and the last one for all further calls. Middleware is not
 mocked: a note names what lets every Result pass.
 
@@ -54,7 +55,14 @@ and its Result is printed.`,
 	c.Flags().Lookup("trace").NoOptDefVal = "tree"
 	c.Flags().DurationVar(&f.timeout, "timeout", 0, "cancel the execution after this `DURATION`, such as 30s; 0 is never")
 	c.Flags().BoolVar(&f.untrusted, "untrusted", false, "run under the limits for definitions that nobody vetted")
-	c.RunE = func(c *cobra.Command, args []string) error { return a.execute(c.Context(), args[0], f) }
+	c.RunE = func(c *cobra.Command, args []string) error {
+		for _, name := range []string{"args", "trace"} {
+			if flag := c.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+				return usage("give it a value, or leave it out", "--%s is empty", name)
+			}
+		}
+		return a.execute(c.Context(), args[0], f)
+	}
 	return c
 }
 
@@ -65,15 +73,15 @@ func (a *app) execute(ctx context.Context, file string, f runFlags) error {
 	if f.timeout < 0 {
 		return usage("write a duration such as 30s", "--timeout %s is negative", f.timeout)
 	}
-	input, err := a.value("--input", f.input)
+	input, err := a.value(ctx, "--input", f.input)
 	if err != nil {
 		return err
 	}
-	execute, err := a.options(f)
+	execute, err := a.options(ctx, f)
 	if err != nil {
 		return err
 	}
-	d, err := a.runnable(file, f)
+	d, err := a.runnable(ctx, file, f)
 	if err != nil {
 		return err
 	}
@@ -98,33 +106,34 @@ func (a *app) execute(ctx context.Context, file string, f runFlags) error {
 		return err
 	}
 	if result.Failure != nil {
-		return errShown
+		return shown(exitProblem)
 	}
 	return nil
 }
 
 // value reads a JSON value from a flag.
-func (a *app) value(flag, text string) (v any, err error) {
+func (a *app) value(ctx context.Context, flag, text string) (v any, err error) {
 	source := []byte(text)
 	if name, file := strings.CutPrefix(text, "@"); file {
-		source, err = a.read(name)
+		source, err = a.read(ctx, name)
 	} else if text == "-" {
-		source, err = a.read("-")
+		source, err = a.read(ctx, "-")
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(source, &v); err != nil {
-		return nil, usage("write JSON, or @FILE; a string needs its quotes", "%s is not JSON: %w", flag, err)
+	root, err := parse(source)
+	if err != nil {
+		return nil, usage("write JSON, or @FILE; a string needs its quotes", "%s is not valid JSON: %w", flag, err)
 	}
-	return v, nil
+	return root.Value(), nil
 }
 
-func (a *app) options(f runFlags) ([]mwl.ExecuteOption, error) {
+func (a *app) options(ctx context.Context, f runFlags) ([]mwl.ExecuteOption, error) {
 	if f.arguments == "" {
 		return nil, nil
 	}
-	v, err := a.value("--args", f.arguments)
+	v, err := a.value(ctx, "--args", f.arguments)
 	if err != nil {
 		return nil, err
 	}
@@ -136,21 +145,23 @@ func (a *app) options(f runFlags) ([]mwl.ExecuteOption, error) {
 }
 
 // runnable loads a definition whose providers are mocked.
-func (a *app) runnable(file string, f runFlags) (*mwl.Definition, error) {
-	known, err := a.readCatalog(f.documents)
+func (a *app) runnable(ctx context.Context, file string, f runFlags) (*mwl.Definition, error) {
+	known, err := a.readCatalog(ctx, f.documents)
 	if err != nil {
 		return nil, err
 	}
-	mocks, err := a.readMocks(f.mocks)
+	mocks, err := a.readMocks(ctx, f.mocks)
 	if err != nil {
 		return nil, err
 	}
-	source, err := a.read(file)
+	source, err := a.definition(ctx, file, f.untrusted)
 	if err != nil {
 		return nil, err
 	}
 	var missing, passed []string
+	unused := mocks.uris()
 	asked := func(uri string, _ bool) {
+		delete(unused, uri)
 		switch {
 		case strings.HasPrefix(uri, middlewareScheme):
 			passed = append(passed, uri)
@@ -164,7 +175,7 @@ func (a *app) runnable(file string, f runFlags) (*mwl.Definition, error) {
 	}
 	d, err := mwl.Load(source, options...)
 	if err != nil {
-		return nil, definitionFailure(err, file)
+		return nil, definitionFailure(err, file, f.checkFlags()...)
 	}
 	if len(missing) > 0 {
 		return nil, usage("add them to a --mock file; see 'mwl run --help'", "no mock for %s", strings.Join(missing, ", "))
@@ -172,58 +183,60 @@ func (a *app) runnable(file string, f runFlags) (*mwl.Definition, error) {
 	for _, uri := range passed {
 		fmt.Fprintf(a.err, "mwl: %s is not run: it lets every Result pass\n", oneLine(uri))
 	}
+	for _, uri := range slices.Sorted(maps.Keys(unused)) {
+		fmt.Fprintf(a.err, "mwl: the mock of %s is not used: no call of the definition names it\n", oneLine(uri))
+	}
 	return d, nil
 }
 
-// definitionFailure is the error of a definition that does not load.
-func definitionFailure(err error, file string) error {
-	if _, ok := errors.AsType[*mwl.DefinitionError](err); ok {
-		return &failure{exitProblem, fmt.Errorf("%s: %w", file, err), fmt.Sprintf("'mwl check %s' shows where", file)}
+// checkFlags are the flags of check with which it loads the definition as run does.
+func (f runFlags) checkFlags() (flags []string) {
+	if f.untrusted {
+		flags = append(flags, "--untrusted")
 	}
-	return err
+	for _, document := range f.documents {
+		flags = append(flags, "--catalog", document)
+	}
+	return flags
 }
 
-// progress prints on a terminal, once a second, how far a long run is. It returns the
-// function that ends it.
-func (a *app) progress(execute *[]mwl.ExecuteOption) (stop func()) {
-	f, ok := a.err.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return func() {}
+// definitionFailure is the error of a definition that does not load. The flags are those
+// with which check finds the same.
+func definitionFailure(err error, file string, flags ...string) error {
+	if _, ok := errors.AsType[*mwl.DefinitionError](err); !ok {
+		return err
 	}
-	var p progress
-	*execute = append(*execute, mwl.WithObserver(p.observer()))
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		begin := time.Now()
-		shown := false
-		for {
-			select {
-			case <-tick.C:
-				shown = true
-				fmt.Fprintf(f, "\r\x1b[K%s, %s", time.Since(begin).Round(time.Second), p.String())
-			case <-quit:
-				if shown {
-					fmt.Fprint(f, "\r\x1b[K")
-				}
-				return
-			}
-		}
-	}()
-	return func() { close(quit); <-done }
+	command := "mwl check"
+	for _, word := range append(flags, file) {
+		command += " " + shellWord(word)
+	}
+	return &failure{exitProblem, fmt.Errorf("%s: %w", oneLine(file), err), "this shows where: " + command}
+}
+
+// shellWord quotes what a shell would not take as one word.
+func shellWord(word string) string {
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_./:@%+,=", r)
+	}) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 func (a *app) writeTrace(trace *mwl.Trace, format string) error {
 	if format == "tree" {
-		_, err := fmt.Fprint(a.err, printable(trace.String()))
-		return err
+		return traceFailure(fmt.Fprint(a.err, printable(trace.String())))
 	}
 	text, err := json.Marshal(trace)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.err, printableJSON(text))
-	return err
+	return traceFailure(fmt.Fprintln(a.err, printableJSON(text)))
+}
+
+func traceFailure(_ int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &failure{exitIO, fmt.Errorf("the trace cannot be written: %w", err), "look where the standard error goes"}
 }
