@@ -98,7 +98,7 @@ func TestGraph_SVGIsInert(t *testing.T) {
 }
 
 // A graph that would take long is not drawn as SVG, and one that is large but simple is.
-func TestGraph_SVGIsBounded(t *testing.T) {
+func TestGraph_LargeDrawings(t *testing.T) {
 	definition := func(steps, cases int) string {
 		flow := map[string]any{"end": map[string]any{"action": "Return"}}
 		name := func(i int) string { return fmt.Sprintf("s%03d", i%steps) }
@@ -131,4 +131,10 @@ func TestGraph_SVGIsBounded(t *testing.T) {
 	errOut.Reset()
 	require.Equal(t, exitOK, run(t.Context(), []string{"graph", definition(200, 0), "-f", "svg"}, strings.NewReader(""), &out, &errOut), errOut.String())
 	require.Contains(t, out.String(), "<svg ")
+
+	errOut.Reset()
+	require.Equal(t, exitOK, run(t.Context(), []string{"graph", definition(500, 0)}, strings.NewReader(""), &out, &errOut))
+	require.Empty(t, errOut.String())
+	require.Equal(t, exitOK, run(t.Context(), []string{"graph", definition(501, 0)}, strings.NewReader(""), &out, &errOut))
+	require.Contains(t, errOut.String(), "maxEdges")
 }

@@ -18,7 +18,7 @@ func (a *app) graphCommand() *cobra.Command {
 		Short: "Draw the step graph of a definition",
 		Long: `Print the step graph of a definition: its Steps with what they call and the
 middleware around them, and an edge for each next, case and catch (dashed). Bold
-edges lead to the Flows that a Step calls. A graph with many branches is too much for
+edges lead to the Flows that are called. A graph with many branches is too much for
 svg; Graphviz itself draws it: mwl graph FILE --format dot | dot -Tsvg`,
 		Example: `  mwl graph saga.json                          # Mermaid, for Markdown
   mwl graph saga.json --format dot
@@ -40,10 +40,13 @@ svg; Graphviz itself draws it: mwl graph FILE --format dot | dot -Tsvg`,
 		text := graph.Mermaid()
 		switch format {
 		case "mermaid":
+			if _, edges, _ := size(graph); edges > mermaidEdges || len(text) > mermaidBytes {
+				fmt.Fprintf(a.err, "mwl: Mermaid does not draw this unless its maxEdges and maxTextSize are raised: %d edges, %d bytes\n", edges, len(text))
+			}
 		case "dot":
 			text = graph.DOT()
 		case "svg":
-			if steps, branches := size(graph); steps*(branches+1) > maxDrawing {
+			if steps, _, branches := size(graph); steps*(branches+1) > maxDrawing {
 				err := fmt.Errorf("the graph of %s and %d branches is too large for svg", counted(steps, "Step"), branches)
 				return &failure{exitProblem, err, "use --format dot, and Graphviz to draw it: dot -Tsvg"}
 			}
@@ -67,34 +70,45 @@ svg; Graphviz itself draws it: mwl graph FILE --format dot | dot -Tsvg`,
 // graph without branches is drawn fast.
 const maxDrawing = 2500
 
-// size returns the number of Steps, and of the edges that lead to a Step or a Flow to
-// which another edge leads, too.
-func size(g mwl.Graph) (steps, branches int) {
+// The largest drawing that Mermaid makes with its own configuration.
+const (
+	mermaidEdges = 500
+	mermaidBytes = 50_000
+)
+
+// size returns the number of Steps, of edges, and of branches: the edges that lead to a
+// Step or a Flow to which another edge leads, too.
+func size(g mwl.Graph) (steps, edges, branches int) {
 	type target struct {
 		flow int
 		step string
 	}
 	reached := map[target]bool{}
 	edge := func(to target) {
+		edges++
 		if reached[to] {
 			branches++
 		}
 		reached[to] = true
 	}
+	calls := func(calls []mwl.GraphCall) {
+		for _, call := range calls {
+			if call.Flow >= 0 {
+				edge(target{flow: call.Flow})
+			}
+		}
+	}
 	for i, flow := range g.Flows {
 		steps += len(flow.Steps)
+		calls(flow.Calls)
 		for _, step := range flow.Steps {
 			for _, e := range step.Edges {
 				edge(target{i, e.To})
 			}
-			for _, call := range step.Calls {
-				if call.Flow >= 0 {
-					edge(target{flow: call.Flow})
-				}
-			}
+			calls(step.Calls)
 		}
 	}
-	return steps, branches
+	return steps, edges, branches
 }
 
 // svg draws a graph in the language of Graphviz.
