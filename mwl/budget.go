@@ -99,12 +99,14 @@ func (x *execution) dismiss() {
 // evaluated counts an evaluation whose value the frame now holds.
 func (f *frame) evaluated(ctx context.Context, used expr.Usage) *interruption {
 	cost := min(used.Cost+uint64(used.Bytes)/bytesPerCost+1, math.MaxInt32)
-	if i := f.x.count(ctx, &f.x.budget.cost, int(cost), f.x.limits.Cost, "Cost", "units of cost in its expressions and arguments"); i != nil { //nolint:gosec // at most MaxInt32
+	if i := f.x.count(ctx, &f.x.budget.cost, int(cost), f.x.limits.Cost, "Cost", costUnits); i != nil { //nolint:gosec // at most MaxInt32
 		return i
 	}
 	f.hold(used.Bytes)
 	return f.afford(ctx)
 }
+
+const costUnits = "units of cost in its expressions and arguments"
 
 // manyParts is the cost of a validation that takes the token.
 const manyParts = 1000
@@ -117,7 +119,7 @@ func (x *execution) validate(ctx context.Context, s *schema.Schema, arguments ma
 		limit = math.MaxInt32
 	}
 	cost := s.Cost(arguments, limit)
-	if i := x.count(ctx, &x.budget.cost, cost, x.limits.Cost, "Cost", "units of cost in its expressions and arguments"); i != nil {
+	if i := x.count(ctx, &x.budget.cost, cost, x.limits.Cost, "Cost", costUnits); i != nil {
 		unwound := i.unwound()
 		return &unwound
 	}
@@ -126,6 +128,10 @@ func (x *execution) validate(ctx context.Context, s *schema.Schema, arguments ma
 		defer func() { <-x.budget.evaluating }()
 	}
 	if v := s.Validate(arguments); v != nil {
+		if i := x.count(ctx, &x.budget.cost, v.Searched(), x.limits.Cost, "Cost", costUnits); i != nil {
+			unwound := i.unwound()
+			return &unwound
+		}
 		return stopped(newFailure(TypeError, CodeParameterValidationFailed, v.Message(), v.Details(), nil))
 	}
 	return nil

@@ -66,9 +66,9 @@ svg; Graphviz itself draws it: mwl graph FILE --format dot | dot -Tsvg`,
 }
 
 // maxDrawing bounds the Steps of a drawing times its branches. The time of a drawing
-// depends on how far its branches reach; the worst graphs within the bound took 2 s. A
+// depends on how far its branches reach; the worst graphs within the bound took 5 s. A
 // graph without branches is drawn fast.
-const maxDrawing = 2500
+const maxDrawing = 5000
 
 // The largest drawing that Mermaid makes with its own configuration.
 const (

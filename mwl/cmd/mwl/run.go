@@ -97,13 +97,15 @@ func (a *app) execute(ctx context.Context, file string, f runFlags) error {
 	stop := a.progress(&execute)
 	result := d.Execute(ctx, input, execute...)
 	stop()
+	var untraced error
 	if f.trace != "" {
-		if err := a.writeTrace(&trace, f.trace); err != nil {
-			return err
-		}
+		untraced = a.writeTrace(&trace, f.trace)
 	}
 	if err := a.line(result); err != nil {
 		return err
+	}
+	if untraced != nil {
+		return untraced
 	}
 	if result.Failure != nil {
 		return shown(exitProblem)

@@ -121,6 +121,7 @@ func TestWrite_ErrorsEndWithTheirCode(t *testing.T) {
 	}
 	var out bytes.Buffer
 	require.Equal(t, exitIO, run(t.Context(), []string{"run", file, "--trace"}, strings.NewReader(""), &out, full{}), "a trace that is lost")
+	require.NotEmpty(t, out.String(), "the Result is not lost with it")
 }
 
 // The name of a file cannot fake a line of the command.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/surebus/eventbus/mwl/internal/expr"
+	"github.com/surebus/eventbus/mwl/internal/schema"
 	"github.com/surebus/eventbus/mwl/internal/strictjson"
 )
 
@@ -52,16 +53,17 @@ func hasExpression(n *strictjson.Node) bool {
 var ofNames = []string{"type", "required", "additionalProperties", "minProperties", "maxProperties", "minItems", "maxItems"}
 
 // mayDecide reports whether it may depend on what an expression computes that a keyword
-// is violated at a place.
-func (e expressions) mayDecide(place, keyword string) bool {
-	if e.enclose(place) {
+// is violated.
+func (e expressions) mayDecide(p schema.Place) bool {
+	if e.enclose(p.Instance) {
 		return true
 	}
-	steps := strings.Split(keyword, "/")
-	if e.isInside(place) && !slices.Contains(ofNames, steps[len(steps)-1]) && steps[max(len(steps)-2, 0)] != "dependentRequired" {
+	steps := strings.Split(p.Schema, "/")
+	ofNames := slices.Contains(ofNames, steps[len(steps)-1]) || steps[max(len(steps)-2, 0)] == "dependentRequired"
+	if e.isInside(p.Instance) && (p.Whole || !ofNames) {
 		return true
 	}
-	subject, conditional := condition(steps, place)
+	subject, conditional := condition(steps, p.Instance)
 	return conditional && e.isInside(subject)
 }
 
@@ -76,25 +78,39 @@ func (e expressions) isInside(place string) bool {
 }
 
 // condition returns the place of the value that decides whether a keyword applies, if
-// there is a condition on the way to it, as in an if or an anyOf. The place of a
-// keyword behind a $ref is unknown: then it is the whole.
+// there is a condition on the way to it, as in an if or an anyOf. Behind a $ref the way
+// is unknown: then it is the whole.
 func condition(steps []string, place string) (subject string, conditional bool) {
 	tokens := strings.Split(place, "/")
 	depth := 1 // of the value that the part of the schema is for
+	here := func() string { return strings.Join(tokens[:depth], "/") }
 	for i := 1; i < len(steps); {
+		child, named := 0, false // steps to the schema of a child
 		switch steps[i] {
-		case "properties", "patternProperties", "prefixItems":
-			i, depth = i+2, depth+1
+		case "properties", "prefixItems":
+			child, named = 2, true
+		case "patternProperties":
+			child = 2
 		case "items", "additionalProperties":
-			i, depth = i+1, depth+1
-		case "allOf":
+			child = 1
+		case "allOf", "dependentSchemas": // names are known
 			i += 2
+			continue
+		case "unevaluatedProperties", "unevaluatedItems":
+			return here(), true
 		default:
-			if i == len(steps)-1 || steps[i] == "dependentRequired" {
-				return "", false
+			if i < len(steps)-1 && steps[i] != "dependentRequired" {
+				return here(), true
 			}
-			return strings.Join(tokens[:min(depth, len(tokens))], "/"), true
 		}
+		last := i+max(child, 1) >= len(steps)
+		if child == 0 || last && depth == len(tokens) { // a keyword of the value itself
+			return "", depth != len(tokens)
+		}
+		if depth == len(tokens) || named && (i+1 == len(steps) || steps[i+1] != tokens[depth]) {
+			return "", true
+		}
+		i, depth = i+child, depth+1
 	}
-	return "", false
+	return "", depth != len(tokens)
 }

@@ -59,16 +59,16 @@ func (l *loader) lintWith(at, with *strictjson.Node, parameters *schema.Schema, 
 	if violation == nil {
 		return
 	}
-	for _, v := range violation.List() {
-		path, keyword, message := v["instancePath"].(string), v["schemaPath"].(string), v["message"].(string)
-		if open.mayDecide(path, keyword) {
+	l.effort.spend(violation.Searched())
+	for _, p := range violation.Places() {
+		if open.mayDecide(p) {
 			continue
 		}
-		place := at
-		if with != nil && with.At(path) != nil {
-			place = with.At(path)
+		place, message := at, p.Message
+		if with != nil && with.At(p.Instance) != nil {
+			place = with.At(p.Instance)
 		}
-		if keyword, ok := strings.CutSuffix(keyword, "/additionalProperties"); ok {
+		if keyword, ok := strings.CutSuffix(p.Schema, "/additionalProperties"); ok {
 			if remedy := l.meantArgument(place, parameters.Properties(keyword)); remedy != "" {
 				message = remedy
 			}

@@ -8,8 +8,12 @@ import (
 const (
 	partCost   = 10 // a part of a schema that is applied to a part of the arguments
 	numberCost = 10 // a comparison of two numbers
-	memberCost = 1  // a name or another value that is compared
-	scanBytes  = 2  // bytes of a text that a pattern reads for one unit
+	memberCost = 1  // a name or another value that is compared, or kept as not evaluated
+
+	copyBytes    = 32  // bytes of a text that a part copies, or counts the characters of, for one unit
+	scanBytes    = 2   // bytes of a text that a small pattern, or a format, reads for one unit
+	patternSteps = 16  // instructions of a larger pattern for as much again
+	compileCost  = 150 // a byte of a text that is a pattern
 )
 
 // Cost returns about how long validating arguments takes, in units of 0.1 µs, or a number that exceeds
@@ -18,17 +22,26 @@ func (s *Schema) Cost(args map[string]any, limit int) int {
 	if s.compiled == nil {
 		return len(args)
 	}
-	return costOf(s.compiled, args, limit)
+	return s.costOf(s.compiled, args, limit)
 }
 
-func costOf(s *jsonschema.Schema, v any, limit int) int {
-	m := meter{limit: limit}
-	m.apply(s, v, nil)
+// costOf is Cost for a part of the schema.
+func (s *Schema) costOf(part *jsonschema.Schema, v any, limit int) int {
+	m := meter{facts: &s.facts, limit: limit}
+	m.apply(part, v, nil)
 	return m.cost
 }
 
 // meter adds up what validating costs, until it exceeds limit.
-type meter struct{ cost, limit int }
+type meter struct {
+	facts       *facts
+	cost, limit int
+}
+
+// scan adds the cost of matching a text.
+func (m *meter) scan(pattern jsonschema.Regexp, text string) {
+	m.cost += len(text) * (m.facts.sizes[pattern.String()]/patternSteps + 1) / scanBytes
+}
 
 func (m *meter) spent() bool { return m.cost > m.limit }
 
@@ -79,7 +92,15 @@ func (m *meter) own(s *jsonschema.Schema, v any) {
 	}
 	switch v := v.(type) {
 	case string:
-		if s.Pattern != nil || s.Format != nil {
+		m.cost += len(v) / copyBytes
+		if s.Pattern != nil {
+			m.scan(s.Pattern, v)
+		}
+		switch {
+		case s.Format == nil:
+		case s.Format.Name == "regex":
+			m.cost += len(v) * compileCost
+		default:
 			m.cost += len(v) / scanBytes
 		}
 	case float64:
@@ -119,6 +140,9 @@ func (m *meter) compare(v any, times int) {
 }
 
 func (m *meter) object(s *jsonschema.Schema, v map[string]any, around []*jsonschema.Schema) {
+	if m.facts.unevaluated {
+		m.cost += memberCost * len(v)
+	}
 	m.cost += memberCost * (len(s.Required) + len(s.DependentRequired) + len(s.DependentSchemas) + len(v))
 	for name, required := range s.DependentRequired {
 		if _, ok := v[name]; ok {
@@ -140,8 +164,9 @@ func (m *meter) object(s *jsonschema.Schema, v map[string]any, around []*jsonsch
 		if !ok {
 			m.apply(additional, member, nil)
 		}
-		for _, part := range s.PatternProperties {
-			m.cost += partCost + len(name)/scanBytes
+		for pattern, part := range s.PatternProperties {
+			m.cost += partCost
+			m.scan(pattern, name)
 			m.apply(part, member, nil)
 		}
 		m.apply(s.PropertyNames, name, nil)
@@ -152,6 +177,12 @@ func (m *meter) object(s *jsonschema.Schema, v map[string]any, around []*jsonsch
 func (m *meter) array(s *jsonschema.Schema, v []any) {
 	if s.UniqueItems {
 		m.compare(v, min(len(v), 20)) // the library compares 20 with one another, and hashes more
+	}
+	if m.facts.unevaluated {
+		m.cost += memberCost * len(v)
+	}
+	if len(s.PrefixItems) == 0 && s.Items2020 == nil && s.Contains == nil && s.UnevaluatedItems == nil {
+		return
 	}
 	for i, item := range v {
 		if m.spent() {

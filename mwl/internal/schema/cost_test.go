@@ -26,13 +26,17 @@ var costly = map[string]struct {
 	args   map[string]any
 	valid  bool
 }{
-	"many parts, many items": {`"a":{"items":{"allOf":` + parts(1000, `{"maximum":9}`) + `}}`, map[string]any{"a": numbers(300)}, true},
-	"many violations":        {`"a":{"items":{"allOf":` + parts(1000, `{"maximum":0}`) + `}}`, map[string]any{"a": numbers(300)}, false},
-	"many patterns":          {`"a":{"allOf":` + parts(500, `{"pattern":"x*y"}`) + `}`, map[string]any{"a": strings.Repeat("x", 10_000) + "y"}, true},
-	"an enumeration":         {`"a":{"items":{"enum":` + parts(1000, "0") + `}}`, map[string]any{"a": numbers(300)}, false},
-	"conditions":             {`"a":{"items":{"allOf":` + parts(300, `{"if":{"minimum":9},"else":{"minimum":1}}`) + `}}`, map[string]any{"a": numbers(300)}, true},
-	"alternatives":           {`"a":{"items":{"anyOf":` + parts(1000, `{"maximum":0}`) + `}}`, map[string]any{"a": numbers(300)}, false},
-	"a recursion":            {`"a":{"$ref":"#/$defs/t"}},"$defs":{"t":{"items":{"$ref":"#/$defs/t"},"allOf":` + parts(1000, `{"not":{"const":7}}`) + `}`, map[string]any{"a": numbers(300)}, true},
+	"many parts, many items":  {`"a":{"items":{"allOf":` + parts(1000, `{"maximum":9}`) + `}}`, map[string]any{"a": numbers(300)}, true},
+	"many violations":         {`"a":{"items":{"allOf":` + parts(1000, `{"maximum":0}`) + `}}`, map[string]any{"a": numbers(300)}, false},
+	"many patterns":           {`"a":{"allOf":` + parts(500, `{"pattern":"x*y"}`) + `}`, map[string]any{"a": strings.Repeat("x", 10_000) + "y"}, true},
+	"an enumeration":          {`"a":{"items":{"enum":` + parts(1000, "0") + `}}`, map[string]any{"a": numbers(300)}, false},
+	"conditions":              {`"a":{"items":{"allOf":` + parts(300, `{"if":{"minimum":9},"else":{"minimum":1}}`) + `}}`, map[string]any{"a": numbers(300)}, true},
+	"alternatives":            {`"a":{"items":{"anyOf":` + parts(1000, `{"maximum":0}`) + `}}`, map[string]any{"a": numbers(300)}, false},
+	"lengths of a text":       {`"a":{"allOf":` + parts(1000, `{"minLength":1}`) + `}`, map[string]any{"a": strings.Repeat("x", 100_000)}, true},
+	"a large pattern":         {`"a":{"items":{"pattern":"^(.{0,20}x){10,40}$"}}`, map[string]any{"a": slices.Repeat([]any{strings.Repeat("xy", 1000)}, 100)}, false},
+	"texts that are patterns": {`"a":{"items":{"format":"regex"}}`, map[string]any{"a": slices.Repeat([]any{`\pL{990}`}, 1000)}, true},
+	"what is not evaluated":   {`"a":{"allOf":` + parts(500, `{}`) + `,"unevaluatedItems":true}`, map[string]any{"a": numbers(3000)}, true},
+	"a recursion":             {`"a":{"$ref":"#/$defs/t"}},"$defs":{"t":{"items":{"$ref":"#/$defs/t"},"allOf":` + parts(1000, `{"not":{"const":7}}`) + `}`, map[string]any{"a": numbers(300)}, true},
 }
 
 func TestCost_GrowsWithTheWork(t *testing.T) {
@@ -41,7 +45,7 @@ func TestCost_GrowsWithTheWork(t *testing.T) {
 			s := compile(t, `{"type":"object","properties":{`+c.schema+`}}`)
 			require.Greater(t, s.Cost(c.args, math.MaxInt), 1_000_000)
 			require.Greater(t, s.Cost(c.args, 1000), 1000)
-			require.Less(t, s.Cost(c.args, 1000), 100_000, "it stops at the limit")
+			require.Less(t, s.Cost(c.args, 1000), 200_000, "it stops at the limit")
 			v := s.Validate(c.args)
 			require.Equal(t, c.valid, v == nil, "%v", v)
 			if v != nil {
@@ -53,6 +57,57 @@ func TestCost_GrowsWithTheWork(t *testing.T) {
 	item := map[string]any{"id": "x", "n": 1.0}
 	require.Less(t, ordinary.Cost(map[string]any{"a": slices.Repeat([]any{item}, 1000)}, math.MaxInt), 100_000)
 	require.Equal(t, 2, schema.Empty.Cost(map[string]any{"a": 1, "b": 2}, 10))
+}
+
+// A violation is described only as far as it is reported.
+func TestViolation_DescriptionsAreShort(t *testing.T) {
+	long := strings.Repeat("x", 200_000)
+	for name, part := range map[string]string{
+		"const": `{"const":"` + long + `"}`, "enum": `{"enum":["` + long + `"]}`, "pattern": `{"pattern":"^y"}`,
+		"format": `{"format":"uuid"}`, "alternatives": `{"anyOf":` + parts(200, `{"const":"`+long[:500]+`"}`) + `}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := compile(t, `{"type":"object","properties":{"a":{"items":`+part+`}}}`)
+			v := s.Validate(map[string]any{"a": []any{long, "z", "z"}})
+			require.NotNil(t, v)
+			details := v.Details()
+			delete(details, "value")
+			require.Less(t, len(fmt.Sprint(details)), 10_000)
+			require.Less(t, len(v.Message()), 1000)
+		})
+	}
+}
+
+// The search for a violation is bounded, and says what it has cost.
+func TestValidate_SearchIsBounded(t *testing.T) {
+	var chain strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&chain, `"d%d":{"$ref":"#/$defs/d%d"},`, i, i+1)
+	}
+	s := compile(t, `{"type":"object","properties":{"a":{"$ref":"#/$defs/d0"}},"$defs":{`+chain.String()+`"d1000":{"items":{"type":"number"}}}}`)
+	wrong := numbers(20_000)
+	wrong[len(wrong)-1] = "x"
+	args := map[string]any{"a": wrong}
+	v := s.Validate(args)
+	require.NotNil(t, v)
+	require.Contains(t, v.Message(), "at /a: ")
+	require.Positive(t, v.Searched())
+	require.LessOrEqual(t, v.Searched(), max(2*s.Cost(args, math.MaxInt), 1_000_000))
+	require.True(t, v.Places()[0].Whole)
+	require.Zero(t, compile(t, `{"type":"object"}`).Validate(map[string]any{"a": 1.0}).Searched())
+}
+
+func TestCompile_DynamicReferences(t *testing.T) {
+	s := compile(t, `{"type":"object","$defs":{"n":{"$dynamicAnchor":"N","type":"integer"}},"properties":{"a":{"items":{"$dynamicRef":"#N"}}}}`)
+	many := numbers(1000)
+	require.Nil(t, s.Validate(map[string]any{"a": many}))
+	many[7] = "x"
+	require.Contains(t, s.Validate(map[string]any{"a": many}).Message(), "is not valid")
+	require.Contains(t, s.Validate(map[string]any{"a": []any{"x"}}).Message(), "at /a/0: ")
+
+	_, err := schema.Compile(parse(t, `{"type":"object","$id":"https://parameters.invalid/r","$dynamicAnchor":"N","additionalProperties":true,
+		"properties":{"a":{"$ref":"leaf"}},"$defs":{"leaf":{"$id":"leaf","$defs":{"x":{"$dynamicAnchor":"N"}},"allOf":[{"$dynamicRef":"#N"},{"$dynamicRef":"#N"}]}}}`))
+	require.ErrorContains(t, err, "use $ref")
 }
 
 // A schema that leads to itself is refused by the library, at each value.

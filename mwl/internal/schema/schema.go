@@ -21,6 +21,8 @@ const Dialect = "https://json-schema.org/draft/2020-12/schema"
 // Schema is a compiled parameter schema. It is immutable and safe for concurrent use.
 type Schema struct {
 	compiled *jsonschema.Schema
+	negated  *jsonschema.Schema // "not" of it
+	facts    facts
 	source   map[string]any
 	defaults map[string]any
 }
@@ -43,8 +45,11 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the parameter schema, at %s: %s: %s", e.Pointer, e.Text, e.Remedy)
 }
 
-// base is where a schema without an $id stands. The name can belong to nobody.
-const base = "https://parameters.invalid/schema"
+// base is where a schema without an $id stands, and negation where its "not" does. The name can belong to nobody.
+const (
+	base     = "https://parameters.invalid/schema"
+	negation = "https://parameters.invalid/not"
+)
 
 // Compile compiles a schema from its JSON value, which it keeps. The error is an *Error.
 func Compile(doc any) (*Schema, error) {
@@ -76,10 +81,21 @@ func Compile(doc any) (*Schema, error) {
 	if err != nil {
 		return nil, compileError(err, object)
 	}
-	if err := inspectWork(compiled); err != nil {
-		return nil, err
+	f, refused := inspectWork(compiled)
+	if refused != nil {
+		return nil, refused
 	}
-	return &Schema{compiled: compiled, source: object, defaults: defaultsOf(object)}, nil
+	if f.dynamic && hasInnerID(object) {
+		return nil, &Error{"", "a $dynamicRef together with an $id below the root may lead anywhere, and take exponential time", "use $ref"}
+	}
+	if err := c.AddResource(negation, map[string]any{"not": map[string]any{"$ref": base}}); err != nil {
+		return nil, compileError(err, object)
+	}
+	negated, err := c.Compile(negation)
+	if err != nil {
+		return nil, compileError(err, object)
+	}
+	return &Schema{compiled: compiled, negated: negated, facts: f, source: object, defaults: defaultsOf(object)}, nil
 }
 
 func defaultsOf(object map[string]any) map[string]any {
@@ -103,7 +119,7 @@ func (s *Schema) Validate(args map[string]any) *Violation {
 	if s.compiled == nil {
 		return closed(args)
 	}
-	return validate(s.compiled, args)
+	return s.validate(args)
 }
 
 // Properties returns the names that the object schema at a pointer into the schema declares, sorted.
@@ -136,7 +152,7 @@ func compileError(err error, source map[string]any) *Error {
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &mismatch) && errors.As(mismatch.Err, &invalid) {
 		first := units(invalid)[0]
-		return &Error{first.instance, first.text, "write what JSON Schema 2020-12 has there"}
+		return &Error{first.instance, first.message(), "write what JSON Schema 2020-12 has there"}
 	}
 	var regex *jsonschema.InvalidRegexError
 	if errors.As(err, &regex) {

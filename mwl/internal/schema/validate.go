@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 
@@ -18,21 +19,20 @@ const maxExplained = 10_000
 
 // validate finds the violations. If they may be too many, it finds one part of the arguments that
 // has some.
-func validate(s *jsonschema.Schema, args map[string]any) *Violation {
-	if costOf(s, args, maxExplained) > maxExplained && isValid(s, args) {
-		return nil
-	}
-	part, v, path := s, any(args), ""
-	for costOf(part, v, maxExplained) > maxExplained {
-		invalid, child, token := invalidPart(part, v)
-		if invalid == nil {
-			return &Violation{violations: []unit{{
-				schema: fragment(part.Location), instance: path, value: v,
+func (s *Schema) validate(args map[string]any) *Violation {
+	part, v, path, searched := s.compiled, any(args), "", 0
+	if cost := s.costOf(part, v, math.MaxInt); cost > maxExplained {
+		if valid := s.negated.Validate(args) != nil; valid {
+			return nil
+		}
+		d := descent{schema: s, left: max(2*cost, minSearch)}
+		part, v, path = d.descend(part, v)
+		searched = d.searched
+		if part == nil {
+			return &Violation{searched: searched, violations: []unit{{
+				instance: path, value: v, whole: true,
 				text: fmt.Sprintf("%s of this size is not valid, and is too large to look for the places: make it smaller", article(v)),
 			}}}
-		}
-		if part, v = invalid, child; token != "" {
-			path += "/" + value.Escape(token)
 		}
 	}
 	var invalid *jsonschema.ValidationError
@@ -40,30 +40,65 @@ func validate(s *jsonschema.Schema, args map[string]any) *Violation {
 	case err == nil:
 		return nil
 	case errors.As(err, &invalid):
-		return violation(invalid, path, args)
+		found := violation(invalid, path, args)
+		found.searched = searched
+		return found
 	default:
-		return &Violation{violations: []unit{{text: err.Error(), instance: path, value: v}}}
+		return &Violation{searched: searched, violations: []unit{{text: err.Error(), instance: path, value: v}}}
 	}
 }
 
-// isValid reports whether a value is valid. Below a "not", the library keeps no errors, and stops at the
-// first violation of an allOf.
-func isValid(s *jsonschema.Schema, v any) bool {
-	return (&jsonschema.Schema{DraftVersion: s.DraftVersion, Not: s}).Validate(v) != nil
+// descent looks for a violated part of a schema that is small enough to be explained.
+type descent struct {
+	schema   *Schema
+	left     int // what validations may still cost
+	searched int // what they have cost
+}
+
+// minSearch is what every search may cost, so that it can look at several levels: 0.1 s.
+const minSearch = 1_000_000
+
+// descend returns the part, the value that it is for, and the place of that. The part is nil if none was
+// found.
+func (d *descent) descend(part *jsonschema.Schema, v any) (_ *jsonschema.Schema, _ any, path string) {
+	for part != nil && d.schema.costOf(part, v, maxExplained) > maxExplained {
+		invalid, child, token := d.invalidPart(part, v)
+		if invalid == nil {
+			return nil, v, path
+		}
+		if part, v = invalid, child; token != "" {
+			path += "/" + value.Escape(token)
+		}
+	}
+	return part, v, path
+}
+
+// isInvalid reports whether it is known that a value is not valid. Below a "not", the library keeps no
+// errors, and stops at the first violation of an allOf.
+func (d *descent) isInvalid(s *jsonschema.Schema, v any) bool {
+	if s == nil || d.schema.facts.dynamic { // which the library resolves from the root
+		return false
+	}
+	cost := d.schema.costOf(s, v, d.left)
+	if d.left -= cost; d.left < 0 {
+		return false
+	}
+	d.searched += cost
+	return (&jsonschema.Schema{DraftVersion: s.DraftVersion, Not: s}).Validate(v) == nil
 }
 
 // invalidPart returns a part of a schema that is not valid for the value, or for the child of the value at
 // the token. It is nil if no single part is to blame.
-func invalidPart(s *jsonschema.Schema, v any) (part *jsonschema.Schema, child any, token string) {
+func (d *descent) invalidPart(s *jsonschema.Schema, v any) (part *jsonschema.Schema, child any, token string) {
 	for _, part := range slices.Concat([]*jsonschema.Schema{s.Ref}, s.AllOf) {
-		if part != nil && !isValid(part, v) {
+		if d.isInvalid(part, v) {
 			return part, v, ""
 		}
 	}
 	switch v := v.(type) {
 	case map[string]any:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if part := s.Properties[name]; part != nil && !isValid(part, v[name]) {
+			if part := s.Properties[name]; d.isInvalid(part, v[name]) {
 				return part, v[name], name
 			}
 		}
@@ -73,7 +108,7 @@ func invalidPart(s *jsonschema.Schema, v any) (part *jsonschema.Schema, child an
 			if i < len(s.PrefixItems) {
 				part = s.PrefixItems[i]
 			}
-			if part != nil && !isValid(part, item) {
+			if d.isInvalid(part, item) {
 				return part, item, strconv.Itoa(i)
 			}
 		}

@@ -15,14 +15,33 @@ import (
 )
 
 // Violation says in what arguments fail their schema.
-type Violation struct{ violations []unit }
+type Violation struct {
+	violations []unit
+	searched   int
+}
+
+// Searched is what it has cost to find the place, beside [Schema.Cost].
+func (v *Violation) Searched() int { return v.searched }
 
 // unit is one failed keyword.
 type unit struct {
 	// schema and instance are JSON pointers, into the schema and into the arguments.
 	schema, instance string
-	text             string
+	text             string                      // or err
+	err              *jsonschema.ValidationError // is described when it is reported: there may be many
 	value            any
+	// whole: the place is only the whole in which it is.
+	whole bool
+}
+
+// maxText is how many bytes of one description are reported.
+const maxText = 400
+
+func (u *unit) message() string {
+	if u.err != nil {
+		return value.Cut(describe(u.err), maxText)
+	}
+	return u.text
 }
 
 // maxReported is how many violations a report lists: the first ones say what is wrong, and a failure travels.
@@ -35,7 +54,7 @@ func (v *Violation) Message() string {
 	if first.instance != "" {
 		text += "at " + first.instance + ": "
 	}
-	text += first.text
+	text += first.message()
 	if more := len(v.violations) - 1; more > 0 {
 		text += fmt.Sprintf(" (and %d more)", more)
 	}
@@ -59,17 +78,26 @@ func (v *Violation) Details() map[string]any {
 	return details
 }
 
-// List returns Details, without the value, of each violation.
-func (v *Violation) List() []map[string]any {
-	list := make([]map[string]any, len(v.violations))
-	for i, u := range v.violations {
-		list[i] = u.details()
-	}
-	return list
+// Place is where one keyword is violated.
+type Place struct {
+	// Schema and Instance are JSON pointers, into the schema and into the arguments.
+	Schema, Instance string
+	Message          string
+	// Whole is true if something inside of the instance is violated, and it is not known what.
+	Whole bool
 }
 
-func (u unit) details() map[string]any {
-	return map[string]any{"schemaPath": u.schema, "instancePath": u.instance, "message": u.text}
+// Places returns all violations.
+func (v *Violation) Places() []Place {
+	places := make([]Place, len(v.violations))
+	for i, u := range v.violations {
+		places[i] = Place{u.schema, u.instance, u.message(), u.whole}
+	}
+	return places
+}
+
+func (u *unit) details() map[string]any {
+	return map[string]any{"schemaPath": u.schema, "instancePath": u.instance, "message": u.message()}
 }
 
 // closed is the verdict of no schema.
@@ -115,42 +143,55 @@ func units(e *jsonschema.ValidationError) []unit {
 }
 
 func collect(e *jsonschema.ValidationError, found *[]unit) {
-	switch e.ErrorKind.(type) {
-	case *kind.AnyOf, *kind.OneOf:
-		if len(e.Causes) == 0 {
-			break
-		}
-		var reasons []string
-		for _, cause := range e.Causes {
-			var below []unit
-			collect(cause, &below)
-			if len(below) > 0 && !slices.Contains(reasons, below[0].text) {
-				reasons = append(reasons, below[0].text)
-			}
-		}
-		*found = append(*found, unitOf(e, "none of the alternatives fits: "+strings.Join(reasons, "; or ")))
+	if len(e.Causes) == 0 || hasAlternatives(e) {
+		*found = append(*found, unit{
+			schema:   fragment(e.SchemaURL) + pointer(e.ErrorKind.KeywordPath()),
+			instance: pointer(e.InstanceLocation),
+			err:      e,
+		})
 		return
 	}
-	if len(e.Causes) > 0 {
-		for _, cause := range e.Causes {
-			collect(cause, found)
-		}
-		return
+	for _, cause := range e.Causes {
+		collect(cause, found)
 	}
-	*found = append(*found, unitOf(e, describe(e)))
 }
 
-func unitOf(e *jsonschema.ValidationError, text string) unit {
-	return unit{
-		schema:   fragment(e.SchemaURL) + pointer(e.ErrorKind.KeywordPath()),
-		instance: pointer(e.InstanceLocation),
-		text:     text,
+func hasAlternatives(e *jsonschema.ValidationError) bool {
+	switch e.ErrorKind.(type) {
+	case *kind.AnyOf, *kind.OneOf:
+		return true
 	}
+	return false
+}
+
+// maxAlternatives is how many branches of an anyOf or oneOf are described.
+const maxAlternatives = 10
+
+func describeAlternatives(e *jsonschema.ValidationError) string {
+	var reasons []string
+	for _, cause := range e.Causes[:min(len(e.Causes), maxAlternatives)] {
+		var below []unit
+		collect(cause, &below)
+		if reason := below[0].message(); !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	if more := len(e.Causes) - maxAlternatives; more > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d more", more))
+	}
+	return "none of the alternatives fits: " + strings.Join(reasons, "; or ")
 }
 
 // describe says in the words of this language what the library says in those of JSON Schema, where its own do not name the remedy.
 func describe(e *jsonschema.ValidationError) string {
+	if len(e.Causes) > 0 && hasAlternatives(e) {
+		return describeAlternatives(e)
+	}
 	switch k := e.ErrorKind.(type) {
+	case *kind.Const:
+		return "it must be " + value.Excerpt(k.Want, maxText/2)
+	case *kind.Enum:
+		return "it must be one of " + value.Excerpt(k.Want, maxText/2)
 	case *kind.AdditionalProperties:
 		names := slices.Sorted(slices.Values(k.Properties))
 		return fmt.Sprintf("%s is not declared: remove it, or declare it in the schema", quoted(names))

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/surebus/eventbus/mwl/internal/regex"
 )
 
 // maxApplications is how many times the parts of a schema may be applied, each
@@ -18,6 +20,7 @@ const maxApplications = 10_000
 // arguments takes exponential time in their depth.
 type work struct {
 	applied int
+	facts   facts
 	// open are the targets of the references that are being followed.
 	open map[*jsonschema.Schema]*recursion
 	// path leads through the arguments to where a schema applies.
@@ -34,9 +37,57 @@ type recursion struct {
 // anyPart stands in a path for parts that have no name in the schema.
 const anyPart = ""
 
-func inspectWork(s *jsonschema.Schema) *Error {
-	w := &work{open: map[*jsonschema.Schema]*recursion{}}
-	return w.follow(s)
+// facts are what the cost of a validation depends on.
+type facts struct {
+	// sizes are those of the patterns, in instructions.
+	sizes map[string]int
+	// unevaluated: the library keeps for each part which children are evaluated.
+	unevaluated bool
+	dynamic     bool // there is a $dynamicRef
+}
+
+func inspectWork(s *jsonschema.Schema) (facts, *Error) {
+	w := &work{open: map[*jsonschema.Schema]*recursion{}, facts: facts{sizes: map[string]int{}}}
+	err := w.follow(s)
+	return w.facts, err
+}
+
+// note notes the facts of one part.
+func (w *work) note(s *jsonschema.Schema) {
+	w.facts.unevaluated = w.facts.unevaluated || s.UnevaluatedItems != nil || s.UnevaluatedProperties != nil
+	w.facts.dynamic = w.facts.dynamic || s.DynamicRef != nil
+	size := func(pattern string) {
+		if _, known := w.facts.sizes[pattern]; !known {
+			w.facts.sizes[pattern], _ = regex.Size(pattern)
+		}
+	}
+	if s.Pattern != nil {
+		size(s.Pattern.String())
+	}
+	for pattern := range s.PatternProperties {
+		size(pattern.String())
+	}
+}
+
+// hasInnerID reports whether an object inside v may have an $id.
+func hasInnerID(v any) bool {
+	switch v := v.(type) {
+	case []any:
+		return slices.ContainsFunc(v, hasID)
+	case map[string]any:
+		for _, member := range v {
+			if hasID(member) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func hasID(v any) bool {
+	object, _ := v.(map[string]any)
+	_, ok := object["$id"].(string)
+	return ok || hasInnerID(v)
 }
 
 func (w *work) apply(s *jsonschema.Schema) *Error {
@@ -46,6 +97,7 @@ func (w *work) apply(s *jsonschema.Schema) *Error {
 	if w.applied++; w.applied > maxApplications {
 		return &Error{fragment(s.Location), fmt.Sprintf("with all references followed the schema has more than %d parts", maxApplications), "refer to shared parts fewer times"}
 	}
+	w.note(s)
 	here := slices.Concat([]*jsonschema.Schema{s.Not, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf, s.OneOf)
 	here = append(here, inOrder(s.DependentSchemas)...)
 	for _, part := range here {
