@@ -243,6 +243,7 @@ func (f *feeder) stop() {
 	f.starting.Lock()
 	defer f.starting.Unlock()
 	if f.stopped == nil {
+		f.watching.Wait() // after a restart
 		return
 	}
 	f.unwatch()
@@ -261,7 +262,7 @@ func (f *feeder) othersCommitted() {
 		f.submitting.Lock()
 		f.behind, f.again = true, true
 		f.submitting.Unlock()
-		f.bus.obeyOthers()
+		f.failed(f.claimsContext(), f.bus.obeyOthers())
 		f.bus.noteBeside()
 		f.askForDue()
 		f.wakeUp()

@@ -189,8 +189,7 @@ func (b *Bus) keepOrder(o Order) {
 //
 // It reads them while no order is given here. Otherwise, if Resume commits after the read, the
 // subscription would be paused again by an order that the store no longer has.
-func (b *Bus) obeyOthers() {
-	claims := b.feeder.claimsContext()
+func (b *Bus) obeyOthers() error {
 	all := b.list()
 	for _, s := range all {
 		s.ordering.Lock()
@@ -204,13 +203,13 @@ func (b *Bus) obeyOthers() {
 		s.ordering.Unlock()
 	}
 	if err != nil {
-		b.feeder.failed(claims, err)
-		return
+		return err
 	}
 	for i, s := range all {
 		b.circuitChanged(s, changes[i])
 		b.tend(s)
 	}
+	return nil
 }
 
 // orderOf returns the order to a subscription that the store had when loadOrders read it.

@@ -89,7 +89,15 @@ func (b *Bus) restart() {
 	b.halts.clear(haltFailed)
 	b.log.Info("store reopened")
 	f.wakeUp()
-	f.othersCommitted() // a look at their last commits may have failed with the store
+	f.watching.Go(b.obeyAgain)
+}
+
+// obeyAgain reads the orders again: the read of the last commit of another process may have failed with the
+// store. If it fails once more, that does not restart the bus: it might do so without end.
+func (b *Bus) obeyAgain() {
+	if err := b.obeyOthers(); err != nil && b.feeder.ctx.Err() == nil {
+		b.log.Error("orders of other processes cannot be read", zap.Error(err))
+	}
 }
 
 // pauseBeforeReopen returns how long to wait before the store is reopened: 0, but if it fails again

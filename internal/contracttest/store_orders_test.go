@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
 )
 
 func TestC6_OperatorsOrdersSurviveACrash(t *testing.T) {
@@ -117,41 +118,71 @@ func TestC6_AnOrderIsNotUndoneByAnEarlierOneOfTheStore(t *testing.T) {
 	})
 }
 
-// failingOrders is a store whose Orders fails once.
+// failingOrders is a store whose Orders fails some times.
 type failingOrders struct {
 	eventbus.Store
-	fail atomic.Bool
+	failures atomic.Int64
+	delay    time.Duration
 }
 
 func (s *failingOrders) Orders(ctx context.Context) ([]eventbus.Order, error) {
-	if s.fail.Swap(false) {
+	time.Sleep(s.delay)
+	if s.failures.Add(-1) >= 0 {
 		return nil, errBroken
 	}
 	return s.Store.Orders(ctx)
 }
 
-// An order of another process whose read fails is read again after the restart.
+// An order of another process whose read fails is read again after the restart. If that fails too, the bus
+// goes on with the orders that it knows.
 func TestC6_AnOrderIsNotLostWithAFailedRead(t *testing.T) {
+	for failures, handled := range map[int64][]string{1: nil, 1000: {"mail x 1"}} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			inner, err := disk.Open()
+			require.NoError(t, err)
+			store := &failingOrders{Store: inner}
+			bus, logs := newBus(t, eventbus.WithStore(store))
+			disk.handles(t, bus, "mail", nil)
+			require.NoError(t, bus.Start(t.Context()))
+			time.Sleep(time.Second)
+			other := disk.Beside()
+			store.failures.Store(failures)
+			done := make(chan error, 1)
+			pause := eventbus.Order{Subscription: "mail", At: time.Now(), Pause: true}
+			other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{pause}}, func(err error) { done <- err })
+			require.NoError(t, <-done)
+			time.Sleep(time.Minute)
+			require.Equal(t, 1, logs.FilterMessage("store reopened").Len())
+			mustPublish(t, bus, "a", "x")
+			require.Equal(t, handled, disk.took())
+			require.NoError(t, other.Close(t.Context()))
+			shutdown(t, bus)
+		})
+	}
+}
+
+// A restart after a Start that failed reads the orders, too, and Shutdown waits for that.
+func TestS5_ARestartWithoutAStartLeavesNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk()
+		claims := 0
+		disk := newDisk(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) (f storetest.Fault) {
+			if claims++; claims == 1 {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
 		inner, err := disk.Open()
 		require.NoError(t, err)
 		store := &failingOrders{Store: inner}
 		bus, logs := newBus(t, eventbus.WithStore(store))
 		disk.handles(t, bus, "mail", nil)
-		require.NoError(t, bus.Start(t.Context()))
-		time.Sleep(time.Second)
-		other := disk.Beside()
-		store.fail.Store(true)
-		done := make(chan error, 1)
-		pause := eventbus.Order{Subscription: "mail", At: time.Now(), Pause: true}
-		other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{pause}}, func(err error) { done <- err })
-		require.NoError(t, <-done)
-		time.Sleep(time.Minute)
+		store.delay = time.Second
+		require.Error(t, bus.Start(t.Context()))
+		time.Sleep(500 * time.Millisecond)
 		require.Equal(t, 1, logs.FilterMessage("store reopened").Len())
-		mustPublish(t, bus, "a", "x")
-		require.Empty(t, disk.took())
-		require.NoError(t, other.Close(t.Context()))
+		began := time.Now()
 		shutdown(t, bus)
+		require.Equal(t, 500*time.Millisecond, time.Since(began))
 	})
 }

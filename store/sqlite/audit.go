@@ -36,6 +36,9 @@ func (tx *transaction) audit(e eventbus.AuditEntry) error {
 		return err
 	}
 	number := e.Number
+	if place > number { // trimming by it would remove what belongs there
+		return &CorruptError{Path: tx.store.path, Table: "audit", Row: fmt.Sprint(number - 1), Detail: "an entry has a place that does not exist yet"}
+	}
 	e.Number, e.At, e.Until = 0, e.At.UTC(), e.Until.UTC()
 	body, err := json.Marshal(e)
 	if err != nil {

@@ -119,7 +119,19 @@ func TestStore_DeniedEntriesDisplaceOnlyEachOther(t *testing.T) {
 	require.Equal(t, []int64{maxDenied + 1000 + 4, 3, 1}, numbers)
 	page, err = s.Audit(t.Context(), eventbus.AuditQuery{Denied: true, Limit: maxAudit})
 	require.NoError(t, err)
-	require.Len(t, page.Entries, maxDenied+1, "the one of the earlier schema was not marked")
+	require.Len(t, page.Entries, maxDenied)
+	report, err := s.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+	inside(t, s, func(c *committer) error {
+		_, err := c.w.exec("UPDATE audit SET place = 1000000 WHERE number = 3")
+		return err
+	})
+	report, err = s.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	require.Len(t, report.Problems, 1)
+	require.Contains(t, report.Problems[0].Error(), "table audit, row 3")
+	require.ErrorContains(t, submit(s, &eventbus.Batch{Audit: []eventbus.AuditEntry{pause}}), "table audit")
 }
 
 // A flipped byte in the catalog is noticed.

@@ -169,7 +169,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 	}{
 		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.order},
 		{"SELECT body, crc ", "FROM catalog", v.catalog},
-		{"SELECT number, body, crc ", "FROM audit NOT INDEXED", v.audit},
+		{"SELECT number, body, crc, denied, place ", "FROM audit NOT INDEXED", v.audit},
 		{"SELECT key, length(event), expires ", "FROM dedupe NOT INDEXED", v.dedupe},
 		{"SELECT ref, length(event), settled_at, outcome ", "FROM history NOT INDEXED", v.settled},
 		{"SELECT epoch, suspects ", "FROM crash", func(stmt *sqlite3.Stmt) error {
@@ -340,7 +340,10 @@ func (v *verification) catalog(stmt *sqlite3.Stmt) error {
 }
 
 func (v *verification) audit(stmt *sqlite3.Stmt) error {
-	_, err := v.store.scanAudit(stmt)
+	e, err := v.store.scanAudit(stmt)
+	if place := stmt.ColumnInt64(4); err == nil && (stmt.ColumnBool(3) != (e.Denied != "") || place < 1 || place > e.Number) {
+		err = &CorruptError{Path: v.store.path, Table: "audit", Row: fmt.Sprint(e.Number), Detail: "the entry is not at its place"}
+	}
 	return err
 }
 
