@@ -22,7 +22,7 @@ const maxExplained = 10_000
 func (s *Schema) validate(args map[string]any) *Violation {
 	part, v, path, searched := s.compiled, any(args), "", 0
 	if cost := s.costOf(part, v, math.MaxInt); cost > maxExplained {
-		if valid := s.negated.Validate(args) != nil; valid {
+		if s.isValid(args) {
 			return nil
 		}
 		d := descent{schema: s, left: max(2*cost, minSearch)}
@@ -47,6 +47,10 @@ func (s *Schema) validate(args map[string]any) *Violation {
 		return &Violation{searched: searched, violations: []unit{{text: err.Error(), instance: path, value: v}}}
 	}
 }
+
+// isValid keeps no errors: below a "not", the library only looks whether there is one, and stops at the
+// first violation of an allOf.
+func (s *Schema) isValid(args map[string]any) bool { return s.negated.Validate(args) != nil }
 
 // descent looks for a violated part of a schema that is small enough to be explained.
 type descent struct {
@@ -73,8 +77,7 @@ func (d *descent) descend(part *jsonschema.Schema, v any) (_ *jsonschema.Schema,
 	return part, v, path
 }
 
-// isInvalid reports whether it is known that a value is not valid. Below a "not", the library keeps no
-// errors, and stops at the first violation of an allOf.
+// isInvalid reports whether it is known that a value is not valid.
 func (d *descent) isInvalid(s *jsonschema.Schema, v any) bool {
 	if s == nil || d.schema.facts.dynamic { // which the library resolves from the root
 		return false
