@@ -35,6 +35,8 @@ func TestLoad_ArgumentsBesideExpressions(t *testing.T) {
 		"what is not evaluated":             {`"properties": {"a": {"properties": {"kind": {}}, "if": {"properties": {"kind": {"const": "card"}}}, "then": {"properties": {"number": {}}}, "unevaluatedProperties": false}}`, `{"a": {"kind": "{{ 'card' }}", "number": "1"}}`, ""},
 		"a condition and a reference":       {`"properties": {"leaf": {"required": ["n"]}, "a": {"if": {"properties": {"kind": {"const": "card"}}}, "else": {"$ref": "#/properties/leaf"}}}`, `{"a": {"kind": "{{ 'card' }}"}}`, ""},
 		"a reference to a property inside":  {`"properties": {"a": {"if": {"properties": {"kind": {"const": "card"}}}, "else": {"properties": {"a": {"$ref": "#/properties/b"}}}}, "b": {"minimum": 1}}`, `{"a": {"kind": "{{ 'card' }}", "a": 0}}`, ""},
+		"a reference to additional names":   {`"additionalProperties": {"type": "number", "minimum": 1}, "properties": {"kind": {}, "limit": {}}, "if": {"properties": {"kind": {"const": "card"}}}, "else": {"properties": {"limit": {"$ref": "#/additionalProperties"}}}`, `{"kind": "{{ 'card' }}", "limit": 0}`, ""},
+		"a property named as a keyword":     {`"properties": {"dependentRequired": {"enum": [[1]]}}`, `{"dependentRequired": ["{{ 1 }}"]}`, ""},
 		"a name that excludes another":      {`"properties": {"a": {}, "b": {}, "c": {}}, "dependentSchemas": {"a": {"properties": {"b": false}}}`, `{"a": 1, "b": 1, "c": "{{ 1 }}"}`, "/b"},
 		"a keyword on the way of all names": {`"properties": {"a": {}}, "patternProperties": {"^x": {"allOf": [{"prefixItems": [{"minimum": 1}]}]}}`, `{"a": "{{ 1 }}", "x": [0]}`, "/x/0"},
 	} {

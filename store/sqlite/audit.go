@@ -27,7 +27,8 @@ func (tx *transaction) audit(e eventbus.AuditEntry) error {
 	if e.Denied != "" {
 		denied, limit = 1, maxDenied
 	}
-	const last = "SELECT coalesce(max(number), 0), (SELECT coalesce(max(place), 0) FROM audit WHERE denied = ?) FROM audit"
+	// A place beyond the last number is damaged: trimming by it would remove what is not old.
+	const last = "SELECT coalesce(max(number), 0), (SELECT coalesce(max(place), 0) FROM audit WHERE denied = ? AND place <= (SELECT max(number) FROM audit)) FROM audit"
 	err := tx.one(last, func(stmt *sqlite3.Stmt) error {
 		e.Number, place = stmt.ColumnInt64(0)+1, stmt.ColumnInt64(1)+1
 		return nil
@@ -36,9 +37,6 @@ func (tx *transaction) audit(e eventbus.AuditEntry) error {
 		return err
 	}
 	number := e.Number
-	if place > number { // trimming by it would remove what belongs there
-		return &CorruptError{Path: tx.store.path, Table: "audit", Row: fmt.Sprint(number - 1), Detail: "an entry has a place that does not exist yet"}
-	}
 	e.Number, e.At, e.Until = 0, e.At.UTC(), e.Until.UTC()
 	body, err := json.Marshal(e)
 	if err != nil {

@@ -161,6 +161,9 @@ INSERT INTO beside (id, records) VALUES (1, 0);
 const schema4 = `
 ALTER TABLE audit ADD COLUMN denied INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE audit ADD COLUMN place  INTEGER NOT NULL DEFAULT 0; -- from 1 for each kind
-UPDATE audit SET place = number, denied = iif(json_valid(CAST(body AS TEXT)), json_extract(CAST(body AS TEXT), '$.denied') IS NOT NULL, 0);
-CREATE UNIQUE INDEX audit_place ON audit (denied, place);
+UPDATE audit SET denied = iif(json_valid(CAST(body AS TEXT)), json_extract(CAST(body AS TEXT), '$.denied') IS NOT NULL, 0);
+UPDATE audit SET place = ordered.place FROM
+	(SELECT number, row_number() OVER (PARTITION BY denied ORDER BY number) AS place FROM audit) AS ordered
+	WHERE ordered.number = audit.number;
+CREATE INDEX audit_place ON audit (denied, place);
 `

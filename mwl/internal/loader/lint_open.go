@@ -48,22 +48,19 @@ func hasExpression(n *strictjson.Node) bool {
 		slices.ContainsFunc(n.Members, func(m strictjson.Member) bool { return hasExpression(m.Value) })
 }
 
-// ofNames are the keywords that look at the members of an object, or the length of an
-// array, and at no value inside.
-var ofNames = []string{"type", "required", "additionalProperties", "minProperties", "maxProperties", "minItems", "maxItems"}
-
 // mayDecide reports whether it may depend on what an expression computes that a keyword
 // is violated.
 func (e expressions) mayDecide(p schema.Place) bool {
 	if e.enclose(p.Instance) {
 		return true
 	}
-	steps := strings.Split(p.Schema, "/")
-	ofNames := slices.Contains(ofNames, steps[len(steps)-1]) || steps[max(len(steps)-2, 0)] == "dependentRequired"
-	if e.isInside(p.Instance) && (p.Whole || !ofNames) {
+	if e.isInside(p.Instance) && !p.OfNames {
 		return true
 	}
-	subject, conditional := condition(steps, p.Instance)
+	subject, conditional := condition(strings.Split(p.Schema, "/"), p.Instance)
+	if p.Referred {
+		subject, conditional = "", true
+	}
 	return conditional && e.isInside(subject)
 }
 
@@ -78,39 +75,25 @@ func (e expressions) isInside(place string) bool {
 }
 
 // condition returns the place of the value that decides whether a keyword applies, if
-// there is a condition on the way to it, as in an if or an anyOf. Behind a $ref the way
-// is unknown: then it is the whole.
+// there is a condition on the way to it, as in an if or an anyOf.
 func condition(steps []string, place string) (subject string, conditional bool) {
 	tokens := strings.Split(place, "/")
 	depth := 1 // of the value that the part of the schema is for
-	here := func() string { return strings.Join(tokens[:depth], "/") }
-	for i := 1; i < len(steps); {
-		child, named := 0, false // steps to the schema of a child
+	here := func() string { return strings.Join(tokens[:min(depth, len(tokens))], "/") }
+	for i := 1; i < len(steps)-1; { // the last step is the keyword, or a child for which nothing is allowed
 		switch steps[i] {
-		case "properties", "prefixItems":
-			child, named = 2, true
-		case "patternProperties":
-			child = 2
+		case "properties", "patternProperties", "prefixItems":
+			i, depth = i+2, depth+1
 		case "items", "additionalProperties":
-			child = 1
+			i, depth = i+1, depth+1
 		case "allOf", "dependentSchemas": // names are known
 			i += 2
-			continue
-		case "unevaluatedProperties", "unevaluatedItems":
-			return here(), true
+		case "dependentRequired":
+			return "", false
 		default:
-			if i < len(steps)-1 && steps[i] != "dependentRequired" {
-				return here(), true
-			}
+			return here(), true
 		}
-		last := i+max(child, 1) >= len(steps)
-		if child == 0 || last && depth == len(tokens) { // a keyword of the value itself
-			return "", depth != len(tokens)
-		}
-		if depth == len(tokens) || named && (i+1 == len(steps) || steps[i+1] != tokens[depth]) {
-			return "", true
-		}
-		i, depth = i+child, depth+1
 	}
-	return "", depth != len(tokens)
+	last := steps[len(steps)-1]
+	return here(), last == "unevaluatedProperties" || last == "unevaluatedItems"
 }

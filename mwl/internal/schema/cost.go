@@ -10,10 +10,15 @@ const (
 	numberCost = 10 // a comparison of two numbers
 	memberCost = 1  // a name or another value that is compared, or kept as not evaluated
 
-	copyBytes    = 32  // bytes of a text that a part copies, or counts the characters of, for one unit
-	scanBytes    = 2   // bytes of a text that a small pattern, or a format, reads for one unit
-	patternSteps = 16  // instructions of a larger pattern for as much again
-	compileCost  = 150 // a byte of a text that is a pattern
+	copyBytes    = 32 // bytes of a text that a part copies, or counts the characters of, for one unit
+	scanBytes    = 2  // bytes of a text that a small pattern, or a format, reads for one unit
+	patternSteps = 16 // instructions of a larger pattern for as much again
+	largePattern = 500
+	parseCost    = 60 // a byte of a text that is a pattern
+
+	alternativeCost = 50  // a branch whose error is kept, too
+	nameCost        = 500 // a name with a schema, whose error is kept with its description
+	metaCost        = 100 // a value that is a schema
 )
 
 // Cost returns about how long validating arguments takes, in units of 0.1 µs, or a number that exceeds
@@ -40,7 +45,11 @@ type meter struct {
 
 // scan adds the cost of matching a text.
 func (m *meter) scan(pattern jsonschema.Regexp, text string) {
-	m.cost += len(text) * (m.facts.sizes[pattern.String()]/patternSteps + 1) / scanBytes
+	each := m.facts.sizes[pattern.String()] / patternSteps
+	if each > largePattern/patternSteps { // the package regexp then looks at each instruction, for each byte
+		each *= patternSteps
+	}
+	m.cost += (len(text) + 1) * (each + 1) / scanBytes
 }
 
 func (m *meter) spent() bool { return m.cost > m.limit }
@@ -56,9 +65,14 @@ func (m *meter) apply(s *jsonschema.Schema, v any, around []*jsonschema.Schema) 
 			return
 		}
 	}
+	m.cost += partCost + len(around)/8
+	if isMeta(s) {
+		m.compare(v, metaCost)
+		return
+	}
 	around = append(around, s)
-	m.cost += partCost
 	m.own(s, v)
+	m.cost += alternativeCost * (len(s.AnyOf) + len(s.OneOf))
 	for _, part := range [...]*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else} {
 		m.apply(part, v, around)
 	}
@@ -99,7 +113,7 @@ func (m *meter) own(s *jsonschema.Schema, v any) {
 		switch {
 		case s.Format == nil:
 		case s.Format.Name == "regex":
-			m.cost += len(v) * compileCost
+			m.cost += len(v) * parseCost
 		default:
 			m.cost += len(v) / scanBytes
 		}
@@ -159,6 +173,7 @@ func (m *meter) object(s *jsonschema.Schema, v map[string]any, around []*jsonsch
 		if m.spent() {
 			return
 		}
+		m.cost += len(name) / copyBytes
 		declared, ok := s.Properties[name]
 		m.apply(declared, member, nil)
 		if !ok {
@@ -169,7 +184,10 @@ func (m *meter) object(s *jsonschema.Schema, v map[string]any, around []*jsonsch
 			m.scan(pattern, name)
 			m.apply(part, member, nil)
 		}
-		m.apply(s.PropertyNames, name, nil)
+		if s.PropertyNames != nil {
+			m.cost += nameCost
+			m.apply(s.PropertyNames, name, nil)
+		}
 		m.apply(s.UnevaluatedProperties, member, nil)
 	}
 }

@@ -15,6 +15,15 @@ import (
 // numbers is an array of n numbers.
 func numbers(n int) []any { return slices.Repeat([]any{5.0}, n) }
 
+// members is an object of n members.
+func members(n int) map[string]any {
+	object := map[string]any{}
+	for i := range n {
+		object[fmt.Sprint("m", i)] = 1.0
+	}
+	return object
+}
+
 // parts is a JSON array of n copies of a schema.
 func parts(n int, part string) string {
 	return "[" + strings.TrimSuffix(strings.Repeat(part+",", n), ",") + "]"
@@ -33,8 +42,11 @@ var costly = map[string]struct {
 	"conditions":              {`"a":{"items":{"allOf":` + parts(300, `{"if":{"minimum":9},"else":{"minimum":1}}`) + `}}`, map[string]any{"a": numbers(300)}, true},
 	"alternatives":            {`"a":{"items":{"anyOf":` + parts(1000, `{"maximum":0}`) + `}}`, map[string]any{"a": numbers(300)}, false},
 	"lengths of a text":       {`"a":{"allOf":` + parts(1000, `{"minLength":1}`) + `}`, map[string]any{"a": strings.Repeat("x", 100_000)}, true},
-	"a large pattern":         {`"a":{"items":{"pattern":"^(.{0,20}x){10,40}$"}}`, map[string]any{"a": slices.Repeat([]any{strings.Repeat("xy", 1000)}, 100)}, false},
-	"texts that are patterns": {`"a":{"items":{"format":"regex"}}`, map[string]any{"a": slices.Repeat([]any{`\pL{990}`}, 1000)}, true},
+	"a large pattern":         {`"a":{"items":{"pattern":"^(.{0,20}x){10,40}$"}}`, map[string]any{"a": slices.Repeat([]any{strings.Repeat("xy", 100)}, 300)}, false},
+	"texts that are patterns": {`"a":{"items":{"format":"regex"}}`, map[string]any{"a": slices.Repeat([]any{strings.Repeat(`\pL{990}`, 50)}, 1000)}, true},
+	"many instructions":       {`"a":{"items":{"pattern":"^(?:a?){1000}(?:b?){1000}$"}}`, map[string]any{"a": slices.Repeat([]any{"ab"}, 2000)}, true},
+	"names":                   {`"a":{"propertyNames":{"maxLength":9}}`, map[string]any{"a": members(3000)}, true},
+	"a schema":                {`"a":{"$ref":"https://json-schema.org/draft/2020-12/schema"}`, map[string]any{"a": map[string]any{"allOf": slices.Repeat([]any{map[string]any{"minimum": 1.0}}, 6000)}}, true},
 	"what is not evaluated":   {`"a":{"allOf":` + parts(500, `{}`) + `,"unevaluatedItems":true}`, map[string]any{"a": numbers(3000)}, true},
 	"a recursion":             {`"a":{"$ref":"#/$defs/t"}},"$defs":{"t":{"items":{"$ref":"#/$defs/t"},"allOf":` + parts(1000, `{"not":{"const":7}}`) + `}`, map[string]any{"a": numbers(300)}, true},
 }
@@ -93,8 +105,35 @@ func TestValidate_SearchIsBounded(t *testing.T) {
 	require.Contains(t, v.Message(), "at /a: ")
 	require.Positive(t, v.Searched())
 	require.LessOrEqual(t, v.Searched(), max(2*s.Cost(args, math.MaxInt), 1_000_000))
-	require.True(t, v.Places()[0].Whole)
+	require.True(t, v.Places()[0].Referred)
+	require.False(t, v.Places()[0].OfNames)
 	require.Zero(t, compile(t, `{"type":"object"}`).Validate(map[string]any{"a": 1.0}).Searched())
+}
+
+func TestViolation_LongNames(t *testing.T) {
+	name := strings.Repeat("n", 900_000)
+	s := compile(t, `{"type":"object","additionalProperties":{"allOf":`+parts(480, `{"type":"null"}`)+`}}`)
+	args := map[string]any{name: 1.0}
+	require.Greater(t, s.Cost(args, math.MaxInt), 10_000)
+	v := s.Validate(args)
+	require.Less(t, len(v.Message()), 3000)
+	details := v.Details()
+	delete(details, "value")
+	require.Less(t, len(fmt.Sprint(details)), 200_000)
+}
+
+// The library forgets where the name was, if members follow: then the place is the whole.
+func TestViolation_OfANameHasItsPlace(t *testing.T) {
+	s := compile(t, `{"type":"object","additionalProperties":{"additionalProperties":{"propertyNames":{"maxLength":3},"additionalProperties":{}}}}`)
+	v := s.Validate(args(t, `{"a":{"b":{"toolong":{"d":1}}}}`))
+	require.NotNil(t, v)
+	require.Contains(t, []string{"", "/a/b"}, v.Details()["instancePath"])
+	require.Contains(t, v.Message(), `the name "toolong" is not allowed: `)
+}
+
+func TestCompile_OtherMetaschemas(t *testing.T) {
+	_, err := schema.Compile(parse(t, `{"type":"object","properties":{"a":{"$ref":"http://json-schema.org/draft-07/schema#"}}}`))
+	require.ErrorContains(t, err, "refer to its own parts")
 }
 
 func TestCompile_DynamicReferences(t *testing.T) {

@@ -2,8 +2,11 @@ package schema
 
 import (
 	"errors"
+	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -23,6 +26,28 @@ var formats = []*jsonschema.Format{
 	})},
 	{Name: "idn-email", Validate: ofString(idnEmail)},
 	{Name: "idn-hostname", Validate: ofString(idnHostname)},
+}
+
+// pattern is a regular expression that is compiled when it is first matched. The format "regex" is about texts
+// that never are, and compiling one may take 8 MB.
+type pattern struct {
+	text     string
+	once     sync.Once
+	compiled *regexp.Regexp
+}
+
+func newPattern(text string) (jsonschema.Regexp, error) {
+	if _, err := syntax.Parse(text, syntax.Perl); err != nil {
+		return nil, err
+	}
+	return &pattern{text: text}, nil
+}
+
+func (p *pattern) String() string { return p.text }
+
+func (p *pattern) MatchString(text string) bool {
+	p.once.Do(func() { p.compiled = regexp.MustCompile(p.text) }) // it was parsed
+	return p.compiled.MatchString(text)
 }
 
 // known are the formats of 2020-12, and what the library has beside them.

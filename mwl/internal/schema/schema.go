@@ -1,5 +1,5 @@
 // Package schema validates arguments against the parameter schemas of the language: JSON Schema 2020-12, closed at the top unless it says otherwise, with formats that are
-// asserted and no reference to anything outside of the schema.
+// asserted and no reference to anything outside of the schema but the metaschema.
 package schema
 
 import (
@@ -71,6 +71,7 @@ func Compile(doc any) (*Schema, error) {
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.AssertFormat()
 	c.UseLoader(outside{})
+	c.UseRegexpEngine(newPattern)
 	for _, f := range formats {
 		c.RegisterFormat(f)
 	}
@@ -85,7 +86,7 @@ func Compile(doc any) (*Schema, error) {
 	if refused != nil {
 		return nil, refused
 	}
-	if f.dynamic && hasInnerID(object) {
+	if f.own && hasInnerID(object) {
 		return nil, &Error{"", "a $dynamicRef together with an $id below the root may lead anywhere, and take exponential time", "use $ref"}
 	}
 	if err := c.AddResource(negation, map[string]any{"not": map[string]any{"$ref": base}}); err != nil {
@@ -124,7 +125,7 @@ func (s *Schema) Validate(args map[string]any) *Violation {
 
 // Properties returns the names that the object schema at a pointer into the schema declares, sorted.
 func (s *Schema) Properties(pointer string) []string {
-	at, _ := lookup(s.source, pointer).(map[string]any)
+	at, _ := lookup(s.source, tokensOf(pointer)).(map[string]any)
 	properties, _ := at["properties"].(map[string]any)
 	return slices.Sorted(maps.Keys(properties))
 }
@@ -152,7 +153,7 @@ func compileError(err error, source map[string]any) *Error {
 	var invalid *jsonschema.ValidationError
 	if errors.As(err, &mismatch) && errors.As(mismatch.Err, &invalid) {
 		first := units(invalid)[0]
-		return &Error{first.instance, first.message(), "write what JSON Schema 2020-12 has there"}
+		return &Error{first.instance(), first.message(), "write what JSON Schema 2020-12 has there"}
 	}
 	var regex *jsonschema.InvalidRegexError
 	if errors.As(err, &regex) {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -25,23 +26,37 @@ func (v *Violation) Searched() int { return v.searched }
 
 // unit is one failed keyword.
 type unit struct {
-	// schema and instance are JSON pointers, into the schema and into the arguments.
-	schema, instance string
-	text             string                      // or err
-	err              *jsonschema.ValidationError // is described when it is reported: there may be many
-	value            any
-	// whole: the place is only the whole in which it is.
+	at  []string                    // leads to its value in the arguments
+	err *jsonschema.ValidationError // is described when it is reported: there may be many
+	// schema and text stand for an err that is nil.
+	schema, text string
+	value        any // of the first unit only
+	// referred: a reference leads to the keyword.
+	referred bool
+	// whole: something inside of the value is violated, and it is not known what.
 	whole bool
 }
 
-// maxText is how many bytes of one description are reported.
-const maxText = 400
+// What is reported has at most this many bytes: names and values may be long.
+const (
+	maxText    = 400
+	maxPointer = 2000
+)
 
 func (u *unit) message() string {
 	if u.err != nil {
 		return value.Cut(describe(u.err), maxText)
 	}
 	return u.text
+}
+
+func (u *unit) instance() string { return value.Cut(pointer(u.at), maxPointer) }
+
+func (u *unit) keyword() string {
+	if u.err != nil {
+		return value.Cut(fragment(u.err.SchemaURL)+pointer(u.err.ErrorKind.KeywordPath()), maxPointer)
+	}
+	return u.schema
 }
 
 // maxReported is how many violations a report lists: the first ones say what is wrong, and a failure travels.
@@ -51,8 +66,8 @@ const maxReported = 20
 func (v *Violation) Message() string {
 	first := v.violations[0]
 	text := "the arguments are not valid: "
-	if first.instance != "" {
-		text += "at " + first.instance + ": "
+	if len(first.at) > 0 {
+		text += "at " + first.instance() + ": "
 	}
 	text += first.message()
 	if more := len(v.violations) - 1; more > 0 {
@@ -83,21 +98,37 @@ type Place struct {
 	// Schema and Instance are JSON pointers, into the schema and into the arguments.
 	Schema, Instance string
 	Message          string
-	// Whole is true if something inside of the instance is violated, and it is not known what.
-	Whole bool
+	// OfNames: the keyword looks at the names of an object or the length of an array, and
+	// at no value inside.
+	OfNames bool
+	// Referred: a reference leads to the keyword, so that Schema does not say on the way
+	// to which value it is.
+	Referred bool
 }
 
 // Places returns all violations.
 func (v *Violation) Places() []Place {
 	places := make([]Place, len(v.violations))
 	for i, u := range v.violations {
-		places[i] = Place{u.schema, u.instance, u.message(), u.whole}
+		places[i] = Place{u.keyword(), u.instance(), u.message(), u.ofNames(), u.referred}
 	}
 	return places
 }
 
+func (u *unit) ofNames() bool {
+	if u.err == nil {
+		return !u.whole
+	}
+	switch u.err.ErrorKind.(type) {
+	case *kind.Type, *kind.Required, *kind.AdditionalProperties, *kind.DependentRequired,
+		*kind.MinProperties, *kind.MaxProperties, *kind.MinItems, *kind.MaxItems, *kind.PropertyNames:
+		return true
+	}
+	return false
+}
+
 func (u *unit) details() map[string]any {
-	return map[string]any{"schemaPath": u.schema, "instancePath": u.instance, "message": u.message()}
+	return map[string]any{"schemaPath": u.keyword(), "instancePath": u.instance(), "message": u.message()}
 }
 
 // closed is the verdict of no schema.
@@ -117,14 +148,27 @@ func closed(args map[string]any) *Violation {
 	}}}
 }
 
-// violation reads the error of a part of the arguments.
-func violation(e *jsonschema.ValidationError, part string, args map[string]any) *Violation {
+// violation reads the error of the part of the arguments to which path leads. referred: a reference leads to
+// the part of the schema.
+func violation(e *jsonschema.ValidationError, path []string, referred bool, args map[string]any) *Violation {
 	found := units(e)
 	for i := range found {
-		found[i].instance = part + found[i].instance
-		found[i].value = lookup(args, found[i].instance)
+		u := &found[i]
+		u.at, u.referred = slices.Concat(path, u.at), u.referred || referred
+		if names, ok := u.err.ErrorKind.(*kind.PropertyNames); ok {
+			// The library keeps no copy of this location, and writes into it later.
+			if object, ok := lookup(args, u.at).(map[string]any); !ok || !has(object, names.Property) {
+				u.at = nil
+			}
+		}
 	}
+	found[0].value = lookup(args, found[0].at)
 	return &Violation{violations: found}
+}
+
+func has(object map[string]any, name string) bool {
+	_, ok := object[name]
+	return ok
 }
 
 var english = message.NewPrinter(language.English)
@@ -132,28 +176,38 @@ var english = message.NewPrinter(language.English)
 // units lists the keywords that failed, by their place in the arguments. Branches of anyOf and oneOf are one unit together: none of them alone is what is wrong.
 func units(e *jsonschema.ValidationError) []unit {
 	var found []unit
-	collect(e, &found)
+	collect(e, false, &found)
 	slices.SortStableFunc(found, func(a, b unit) int {
-		if c := strings.Compare(a.instance, b.instance); c != 0 {
-			return c
-		}
-		return strings.Compare(a.schema, b.schema)
+		return cmp.Or(slices.Compare(a.at, b.at), strings.Compare(a.err.SchemaURL, b.err.SchemaURL),
+			slices.Compare(a.err.ErrorKind.KeywordPath(), b.err.ErrorKind.KeywordPath()))
 	})
 	return found
 }
 
-func collect(e *jsonschema.ValidationError, found *[]unit) {
-	if len(e.Causes) == 0 || hasAlternatives(e) {
-		*found = append(*found, unit{
-			schema:   fragment(e.SchemaURL) + pointer(e.ErrorKind.KeywordPath()),
-			instance: pointer(e.InstanceLocation),
-			err:      e,
-		})
+func collect(e *jsonschema.ValidationError, referred bool, found *[]unit) {
+	if _, ok := e.ErrorKind.(*kind.Reference); ok {
+		referred = true
+	}
+	if len(e.Causes) == 0 || isOne(e) {
+		*found = append(*found, unit{at: e.InstanceLocation, err: e, referred: referred})
 		return
 	}
 	for _, cause := range e.Causes {
-		collect(cause, found)
+		collect(cause, referred, found)
 	}
+}
+
+// isOne reports whether an error is one unit with its causes.
+func isOne(e *jsonschema.ValidationError) bool {
+	_, names := e.ErrorKind.(*kind.PropertyNames)
+	return names || hasAlternatives(e)
+}
+
+// firstOf describes the first keyword of an error.
+func firstOf(e *jsonschema.ValidationError) string {
+	var found []unit
+	collect(e, false, &found)
+	return found[0].message()
 }
 
 func hasAlternatives(e *jsonschema.ValidationError) bool {
@@ -170,9 +224,7 @@ const maxAlternatives = 10
 func describeAlternatives(e *jsonschema.ValidationError) string {
 	var reasons []string
 	for _, cause := range e.Causes[:min(len(e.Causes), maxAlternatives)] {
-		var below []unit
-		collect(cause, &below)
-		if reason := below[0].message(); !slices.Contains(reasons, reason) {
+		if reason := firstOf(cause); !slices.Contains(reasons, reason) {
 			reasons = append(reasons, reason)
 		}
 	}
@@ -188,6 +240,12 @@ func describe(e *jsonschema.ValidationError) string {
 		return describeAlternatives(e)
 	}
 	switch k := e.ErrorKind.(type) {
+	case *kind.PropertyNames:
+		text := fmt.Sprintf("the name %q is not allowed", value.Cut(k.Property, maxText/4))
+		if len(e.Causes) > 0 {
+			text += ": " + firstOf(e.Causes[0])
+		}
+		return text
 	case *kind.Const:
 		return "it must be " + value.Excerpt(k.Want, maxText/2)
 	case *kind.Enum:
@@ -250,16 +308,9 @@ func pointer(tokens []string) string {
 	return b.String()
 }
 
-// lookup returns the part of the arguments at a pointer.
-func lookup(v any, pointer string) any {
-	for pointer != "" {
-		token, rest, more := strings.Cut(pointer[1:], "/")
-		if more {
-			pointer = "/" + rest
-		} else {
-			pointer = ""
-		}
-		token = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+// lookup returns the part of a value to which the tokens lead.
+func lookup(v any, tokens []string) any {
+	for _, token := range tokens {
 		switch container := v.(type) {
 		case map[string]any:
 			v = container[token]
@@ -274,4 +325,16 @@ func lookup(v any, pointer string) any {
 		}
 	}
 	return v
+}
+
+// tokensOf returns the tokens of a JSON pointer.
+func tokensOf(pointer string) []string {
+	if pointer == "" {
+		return nil
+	}
+	tokens := strings.Split(pointer[1:], "/")
+	for i, token := range tokens {
+		tokens[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(token)
+	}
+	return tokens
 }

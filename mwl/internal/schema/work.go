@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -43,7 +44,8 @@ type facts struct {
 	sizes map[string]int
 	// unevaluated: the library keeps for each part which children are evaluated.
 	unevaluated bool
-	dynamic     bool // there is a $dynamicRef
+	dynamic     bool // there is a $dynamicRef, if only in the metaschema
+	own         bool // there is one that is not in the metaschema
 }
 
 func inspectWork(s *jsonschema.Schema) (facts, *Error) {
@@ -55,6 +57,7 @@ func inspectWork(s *jsonschema.Schema) (facts, *Error) {
 // note notes the facts of one part.
 func (w *work) note(s *jsonschema.Schema) {
 	w.facts.unevaluated = w.facts.unevaluated || s.UnevaluatedItems != nil || s.UnevaluatedProperties != nil
+	w.facts.own = w.facts.own || s.DynamicRef != nil
 	w.facts.dynamic = w.facts.dynamic || s.DynamicRef != nil
 	size := func(pattern string) {
 		if _, known := w.facts.sizes[pattern]; !known {
@@ -68,6 +71,11 @@ func (w *work) note(s *jsonschema.Schema) {
 		size(pattern.String())
 	}
 }
+
+// metaschemas is where those of JSON Schema are, which the library has.
+const metaschemas = "https://json-schema.org/draft/2020-12/"
+
+func isMeta(s *jsonschema.Schema) bool { return strings.HasPrefix(s.Location, metaschemas) }
 
 // hasInnerID reports whether an object inside v may have an $id.
 func hasInnerID(v any) bool {
@@ -96,6 +104,13 @@ func (w *work) apply(s *jsonschema.Schema) *Error {
 	}
 	if w.applied++; w.applied > maxApplications {
 		return &Error{fragment(s.Location), fmt.Sprintf("with all references followed the schema has more than %d parts", maxApplications), "refer to shared parts fewer times"}
+	}
+	if isMeta(s) {
+		w.facts.dynamic = true
+		return nil
+	}
+	if strings.HasPrefix(s.Location, "http://json-schema.org/") || strings.HasPrefix(s.Location, "https://json-schema.org/") {
+		return &Error{"", "it refers to " + s.Location, "refer to its own parts, or to " + Dialect}
 	}
 	w.note(s)
 	here := slices.Concat([]*jsonschema.Schema{s.Not, s.If, s.Then, s.Else}, s.AllOf, s.AnyOf, s.OneOf)
