@@ -32,7 +32,7 @@ func durableBounds() []bound {
 		{work: some, against: single, limit: 10, least: true, figure: accept(64, "insert"), left: sync},
 		{work: one, against: single, limit: 0.5, least: true, figure: accept(1, "insert")},
 		{work: all, against: single, limit: 15, least: true, figure: settledAgainst("insert")},
-		{work: many, against: grouped, limit: 0.3, least: true, figure: accept(512, "grouped")},
+		{work: many, against: grouped, limit: 0.3, least: true, figure: accept(512, "grouped"), left: "an event of the bus takes 20 to 35 µs beside the INSERT; 0.26 to 0.3 × in the runs so far"},
 		{work: all, against: grouped, limit: 0.25, least: true, figure: settledAgainst("grouped")},
 		{work: some, against: "faster than backlite", limit: 8, least: true, figure: accept(64, "backlite")},
 		{work: some, against: "faster than goqite", limit: 10, least: true, figure: accept(64, "goqite")},
