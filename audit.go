@@ -122,8 +122,9 @@ type AuditPage struct {
 // operation has an entry from before its first letter, and one with its outcome.
 //
 // In memory, the bus keeps the last 1,000 entries of this process. A store keeps at least the last
-// 10,000 of all processes. Denied entries do not displace others. A store records an entry in the commit of what was done. Audit compares the entries
-// one by one. It blocks for the reads of a store only, which ctx bounds.
+// 10,000 of all processes. Denied entries do not push out others. A store records an entry in the commit
+// of what was done. Audit compares the entries one by one. It blocks for the reads of a store only, which
+// ctx bounds.
 //
 // Errors: *OptionError, the store's, the context's.
 func (b *Bus) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {

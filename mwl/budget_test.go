@@ -31,6 +31,35 @@ func TestDispatchesCount(t *testing.T) {
 	}
 }
 
+// Validating arguments counts before it begins, and the search for what is violated after it.
+func TestValidatingArgumentsCosts(t *testing.T) {
+	parts := strings.TrimSuffix(strings.Repeat(`{"minimum": 0},`, 100), ",")
+	for name, c := range map[string]struct {
+		item string
+		cost int
+		want string // of the message; "" for success
+	}{
+		"valid, too much":    {"i", 1_000_000, "Limits.Cost"},
+		"valid":              {"i", 3_000_000, ""},
+		"the search is much": {"i == 999 ? -1 : i", 3_000_000, "Limits.Cost"},
+		"not valid":          {"i == 999 ? -1 : i", 10_000_000, "the arguments are not valid: at /a/999: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			def := load(t, `"entrypoint": "c", "flows": {"f": {"parameters": {"type": "object", "properties": {"a": {"items": {"allOf": [`+parts+`]}}}},
+				"entrypoint": "r", "steps": {"r": {"action": "Return"}}}}, "steps": {"r": {"action": "Return"},
+				"c": {"action": "Call", "call": {"flow": "f", "with": {"a": "{{ lists.range(1000).map(i, `+c.item+`) }}"}}, "next": "r"}}`,
+				nil, mwl.WithLimits(mwl.Limits{Cost: c.cost}))
+			f := def.Execute(t.Context(), nil).Failure
+			if c.want == "" {
+				require.Nil(t, f)
+				return
+			}
+			require.NotNil(t, f)
+			require.Contains(t, f.Message, c.want)
+		})
+	}
+}
+
 // Every limit of an execution cancels it with a message that names the limit, and
 // its cleanup runs.
 func TestLimitsAreNamed(t *testing.T) {

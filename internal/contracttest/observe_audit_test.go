@@ -160,7 +160,7 @@ func TestC6_AnInvalidOperatorIsRefused(t *testing.T) {
 	})
 }
 
-// Memory keeps the last thousand entries. Denied ones do not displace others.
+// Memory keeps the last thousand entries. Denied ones do not push out others.
 func TestC6_TheAuditInMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)

@@ -83,8 +83,8 @@ func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
 	require.Equal(t, "audit", corrupt.Table)
 }
 
-// Denied entries do not displace what operators did. Entries of an earlier schema are kept.
-func TestStore_DeniedEntriesDisplaceOnlyEachOther(t *testing.T) {
+// Denied entries do not push out what operators did. Entries of an earlier schema are kept.
+func TestStore_DeniedEntriesPushOutOnlyEachOther(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path)
 	pause := eventbus.AuditEntry{At: t0, Action: eventbus.AuditPause, By: "ann"}

@@ -86,7 +86,7 @@ func Compile(doc any) (*Schema, error) {
 	if refused != nil {
 		return nil, refused
 	}
-	if f.own && hasInnerID(object) {
+	if f.ownDynamic && hasInnerID(object) {
 		return nil, &Error{"", "a $dynamicRef together with an $id below the root may lead anywhere, and take exponential time", "use $ref"}
 	}
 	if err := c.AddResource(negation, map[string]any{"not": map[string]any{"$ref": base}}); err != nil {

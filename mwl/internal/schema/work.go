@@ -45,7 +45,7 @@ type facts struct {
 	// unevaluated: the library keeps for each part which children are evaluated.
 	unevaluated bool
 	dynamic     bool // there is a $dynamicRef, if only in the metaschema
-	own         bool // there is one that is not in the metaschema
+	ownDynamic  bool // there is one that is not in the metaschema
 }
 
 func inspectWork(s *jsonschema.Schema) (facts, *Error) {
@@ -57,7 +57,7 @@ func inspectWork(s *jsonschema.Schema) (facts, *Error) {
 // note notes the facts of one part.
 func (w *work) note(s *jsonschema.Schema) {
 	w.facts.unevaluated = w.facts.unevaluated || s.UnevaluatedItems != nil || s.UnevaluatedProperties != nil
-	w.facts.own = w.facts.own || s.DynamicRef != nil
+	w.facts.ownDynamic = w.facts.ownDynamic || s.DynamicRef != nil
 	w.facts.dynamic = w.facts.dynamic || s.DynamicRef != nil
 	size := func(pattern string) {
 		if _, known := w.facts.sizes[pattern]; !known {
