@@ -2,6 +2,7 @@ package mwl
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -62,19 +63,16 @@ func (e *ExecutionError) Retryable() (retryable, said bool) {
 // Failure.Details. An envelope of more than 8 KiB loses details, then links of its
 // chain of previous failures, then the ends of its texts.
 func (e *ExecutionError) Details() json.RawMessage {
-	full, err := json.Marshal(e.Failure)
-	if err == nil && len(full) <= maxEnvelope {
-		return full
-	}
+	full, _ := e.Failure.envelope() // which says what did not encode
 	for _, bounds := range []envelopeBounds{
-		{details: maxEnvelope / 2, text: maxEnvelope, links: chainLinks, onlyFirst: true},
-		{details: maxEnvelope / 4, text: 1 << 10, links: 4, onlyFirst: true},
-		{details: 256, text: 256, links: 2, onlyFirst: true},
-		{text: 128, links: 1},
+		{details: maxEnvelope, before: maxEnvelope, text: maxEnvelope, links: math.MaxInt},
+		{details: maxEnvelope / 2, before: 64, text: maxEnvelope, links: chainLinks},
+		{details: maxEnvelope / 4, before: 64, text: 1 << 10, links: 4},
+		{details: 256, before: 64, text: 256, links: 2},
+		{details: 64, text: 128, links: 1},
 	} {
-		short, err := json.Marshal(bounds.shorten(e.Failure, 0))
-		if err == nil && len(short) <= maxEnvelope {
-			return short
+		if encoded, err := json.Marshal(bounds.shorten(full, 0)); err == nil && len(encoded) <= maxEnvelope {
+			return encoded
 		}
 	}
 	return nil // the last bounds always fit
@@ -83,39 +81,46 @@ func (e *ExecutionError) Details() json.RawMessage {
 // maxEnvelope is the most that a dead letter keeps of an envelope, in bytes.
 const maxEnvelope = 8 << 10
 
-// envelopeBounds bound the parts of an envelope, in bytes.
+// envelopeBounds bound the parts of an envelope, in bytes. No bound of details is less
+// than the text that stands for them.
 type envelopeBounds struct {
-	details, text, links int
-	// onlyFirst: previous failures lose their details.
-	onlyFirst bool
+	details int // of the failure
+	before  int // details of each failure before it
+	text    int
+	links   int
 }
 
-// shorten returns a copy of a failure, which is the link-th of its chain, within the
+// shorten returns a copy of an envelope, which is the link-th of its chain, within the
 // bounds.
-func (b envelopeBounds) shorten(f *Failure, link int) *Failure {
-	short := &Failure{
-		Type: cut(f.kind(), b.text), Code: cut(f.Code, b.text), Message: cut(f.Message, b.text),
-		Retryable: f.Retryable,
+func (b envelopeBounds) shorten(e *envelope, link int) *envelope {
+	short := *e
+	short.Type, short.Code = cut(e.Type, b.text), cut(e.Code, b.text)
+	if e.Message != nil {
+		message := cut(*e.Message, b.text)
+		short.Message = &message
 	}
-	if f.Details != nil {
-		details, err := json.Marshal(f.Details)
-		switch {
-		case err != nil:
-			short.Details = "details omitted: they have no JSON form"
-		case len(details) > b.details || b.onlyFirst && link > 0:
-			short.Details = "details omitted: " + strconv.Itoa(len(details)) + " bytes"
-		default:
-			short.Details = json.RawMessage(details)
-		}
+	details := b.details
+	if link > 0 {
+		details = b.before
+	}
+	if len(e.Details) > details {
+		short.Details = omitted(strconv.Itoa(len(e.Details)) + " bytes")
 	}
 	switch {
-	case f.Previous == nil:
+	case e.Previous == nil:
 	case link+1 >= b.links:
-		short.Previous = &Failure{Code: CodeFailureChainTruncated, Message: "the failures before this one were dropped"}
+		message := "the failures before this one were dropped"
+		short.Previous = &envelope{Type: TypeError, Code: CodeFailureChainTruncated, Message: &message}
 	default:
-		short.Previous = b.shorten(f.Previous, link+1)
+		short.Previous = b.shorten(e.Previous, link+1)
 	}
-	return short
+	return &short
+}
+
+// omitted stands for details that an envelope does not have.
+func omitted(reason string) json.RawMessage {
+	text, _ := json.Marshal("details omitted: " + reason) // a string always encodes
+	return text
 }
 
 // cut shortens a text to a number of bytes.

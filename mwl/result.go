@@ -1,6 +1,7 @@
 package mwl
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 )
@@ -84,26 +85,41 @@ func (f *Failure) Unwrap() error {
 // MarshalJSON writes the envelope; members that the failure does not have are
 // left out.
 func (f *Failure) MarshalJSON() ([]byte, error) {
-	type envelope struct {
-		Type      string          `json:"type"`
-		Code      string          `json:"code"`
-		Message   *string         `json:"message,omitempty"`
-		Details   json.RawMessage `json:"details,omitempty"`
-		Retryable *bool           `json:"retryable,omitempty"`
-		Previous  *Failure        `json:"previous,omitempty"`
+	e, err := f.envelope()
+	if err != nil {
+		return nil, err
 	}
-	e := envelope{Type: f.kind(), Code: f.Code, Retryable: f.Retryable, Previous: f.Previous}
+	return json.Marshal(e)
+}
+
+// envelope is the JSON form of a failure and its chain. It is no json.Marshaler: what
+// that writes for a link would be checked and copied again for each link above.
+type envelope struct {
+	Type      string          `json:"type"`
+	Code      string          `json:"code"`
+	Message   *string         `json:"message,omitempty"`
+	Details   json.RawMessage `json:"details,omitempty"`
+	Retryable *bool           `json:"retryable,omitempty"`
+	Previous  *envelope       `json:"previous,omitempty"`
+}
+
+// envelope returns the failure's envelope. With an error, which is the first of
+// encoding details, the envelope has a text in their place.
+func (f *Failure) envelope() (e *envelope, err error) {
+	e = &envelope{Type: f.kind(), Code: f.Code, Retryable: f.Retryable}
 	if f.Message != "" || f.emptyMessage {
 		e.Message = &f.Message
 	}
 	if f.Details != nil || f.nullDetails {
-		details, err := json.Marshal(f.Details)
-		if err != nil {
-			return nil, err
+		if e.Details, err = json.Marshal(f.Details); err != nil {
+			e.Details = omitted("they have no JSON form")
 		}
-		e.Details = details
 	}
-	return json.Marshal(e)
+	if f.Previous != nil {
+		previous, below := f.Previous.envelope()
+		e.Previous, err = previous, cmp.Or(err, below)
+	}
+	return e, err
 }
 
 func (f *Failure) kind() string {
