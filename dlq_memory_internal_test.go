@@ -81,7 +81,11 @@ func (m letterModel) checkQuery(t *testing.T, q *letterQueue, query LetterQuery)
 // After any sequence of additions, imports and removals, each query selects from the letters
 // that the queue has.
 func TestL2_QueriesAgreeWithAModel(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 0))
 		ids := uuid7.NewSource()
 		now := time.Unix(1_000_000, 0)

@@ -373,7 +373,7 @@ func TestHandler_RulesPoliciesAndCircuits(t *testing.T) {
 			_, err := bus.Publish(t.Context(), "order.placed", map[string]any{"code": "Bank.Broken", "retryable": nil})
 			require.NoError(t, err)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Second) // less than OpenFor, after which it is half-open for a moment
 		require.Equal(t, eventbus.CircuitOpen, bus.Metrics().Subscriptions[0].Circuit)
 	})
 }

@@ -122,7 +122,7 @@ func TestFault12_ARetryInTheFarthestFuture(t *testing.T) {
 // An event storm while everything is down: every event is held or dead, none is
 // lost, and when the services are back what was held is handled.
 func TestStorm_AllHandlersFail(t *testing.T) {
-	n := unlessShort(100_000, 50_000)
+	n := unlessShort(100_000, 20_000)
 	if *long {
 		n = 1_000_000
 	}
@@ -303,7 +303,7 @@ func TestStorm_SubscribeAndUnsubscribeUnderLoad(t *testing.T) {
 	var publishers, changers sync.WaitGroup
 	for p := range 4 {
 		publishers.Go(func() {
-			for i := range 3_000 { // each event may become 64 letters
+			for i := range unlessShort(3_000, 500) { // each event may become 64 letters
 				select {
 				case <-stop:
 					return

@@ -63,9 +63,13 @@ func TestStore_ReportsFlippedBits(t *testing.T) {
 	path := filled(t)
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
+	places := []int{3, 700, 2000, 4000}
 	caught, pages := 0, len(content)/4096
+	if testing.Short() {
+		places = places[:1]
+	}
 	for page := range pages {
-		for _, at := range []int{3, 700, 2000, 4000} {
+		for _, at := range places {
 			copied := testPath(t)
 			flipped := append([]byte(nil), content...)
 			flipped[page*4096+at] ^= 0x10
@@ -79,8 +83,8 @@ func TestStore_ReportsFlippedBits(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d flipped bits were reported; the others are in free space or unused indexes", caught, 4*pages)
-	require.Greater(t, caught, pages)
+	t.Logf("%d of %d flipped bits were reported; the others are in free space or unused indexes", caught, len(places)*pages)
+	require.Greater(t, caught, len(places)*pages/4)
 }
 
 func TestStore_RefusesDamagedFiles(t *testing.T) {

@@ -58,6 +58,9 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 
 // The audit keeps the newest entries, and a flipped byte is noticed.
 func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 101,000 entries")
+	}
 	path := testPath(t)
 	s := openAt(t, path)
 	entries := make([]eventbus.AuditEntry, 1000)

@@ -18,8 +18,7 @@ func TestScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	params := testscript.Params{
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -27,5 +26,12 @@ func TestScript(t *testing.T) {
 			e.Setenv("MODULE", root) // of mwl, with its corpus
 			return nil
 		},
-	})
+	}
+	const dir = "testdata/script"
+	if testing.Short() {
+		params.Files = []string{filepath.Join(dir, "run.txtar")} // the one with goroutines
+	} else {
+		params.Dir = dir
+	}
+	testscript.Run(t, params)
 }
