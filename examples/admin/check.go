@@ -119,12 +119,17 @@ func (c *client) pause(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d deliveries were held and have resumed", held), err
 }
 
-// bulk replays all letters of billing that can be retried, and watches the operation.
+// bulk waits until a payment has died, replays all letters of billing, and watches the operation.
 func (c *client) bulk(ctx context.Context) (string, error) {
 	var preview eventbus.ReplayPreview
-	query := map[string]any{"subscription": "billing", "until": time.Now().UTC()}
-	parameters := url.Values{"subscription": {"billing"}, "until": {query["until"].(time.Time).Format(time.RFC3339Nano)}}
-	if err := c.get(ctx, "/api/v1/preview?"+parameters.Encode(), &preview); err != nil {
+	var query map[string]any
+	err := c.until(ctx, func() (bool, error) {
+		query = map[string]any{"subscription": "billing", "until": time.Now().UTC()}
+		parameters := url.Values{"subscription": {"billing"}, "until": {query["until"].(time.Time).Format(time.RFC3339Nano)}}
+		err := c.get(ctx, "/api/v1/preview?"+parameters.Encode(), &preview)
+		return preview.Matched > 0, err
+	})
+	if err != nil {
 		return "", err
 	}
 	var operation struct {
@@ -135,7 +140,7 @@ func (c *client) bulk(ctx context.Context) (string, error) {
 	if err := c.post(ctx, "/api/v1/operations", order, &operation); err != nil {
 		return "", err
 	}
-	err := c.until(ctx, func() (bool, error) {
+	err = c.until(ctx, func() (bool, error) {
 		err := c.get(ctx, "/api/v1/operations/"+operation.ID, &operation)
 		return operation.State != "running", err
 	})
