@@ -433,8 +433,9 @@ func (b *Bus) settle(d *dispatch, outcome Outcome) {
 	b.record(&change{kind: toSettle, d: d, outcome: outcome})
 }
 
-// applySettle ends a dispatch. It counts the dispatch after the observers and the waiter have seen
-// the end, because Shutdown continues once all dispatches are counted.
+// applySettle ends a dispatch. It counts the dispatch after the observers have seen the end and the
+// waiter has its outcome, because Shutdown continues once all dispatches are counted, and answers
+// the waiter last, because its caller may read Metrics.
 func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	var reason Reason
 	if l != nil {
@@ -461,9 +462,8 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	case Cancelled:
 		count = &b.ledger.cancelled
 	}
-	if waiter := d.waiter(); waiter != nil {
-		waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
-	}
+	waiter := d.waiter()
+	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	d.state = stateSettled
 	d.arrived()
 	b.leaveKey(d)
@@ -475,6 +475,9 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 		s := d.seatedAt()
 		s.door.release(b, d)
 		b.tend(s)
+	}
+	if last {
+		waiter.answer()
 	}
 	b.checkDrained()
 }

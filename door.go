@@ -267,10 +267,10 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	}
 	reason := d.seat().Reason
 	o.line.Park(d, reason, b.time.Nanos())
+	o.countLocked(b)
 	if !parkingRules[reason].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
-	o.countLocked(b)
 	return ""
 }
 
@@ -301,7 +301,7 @@ func (b *Bus) tend(s *Subscription) {
 	}
 	o.mu.Lock()
 	now := b.time.Nanos()
-	converted := o.isShutLocked(now) && o.holdThrottledLocked(s)
+	converted := o.isShutLocked(now) && o.holdThrottledLocked(b, s)
 	for {
 		first, ok := o.line.Front()
 		if !ok || !o.releasesLocked(b, s, parking(first.seat().Reason), b.time.Nanos()) {
@@ -331,15 +331,20 @@ func (o *door) isShutLocked(now int64) bool {
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
 // waiters and Shutdown do not wait for held deliveries.
-func (o *door) holdThrottledLocked(s *Subscription) bool {
+func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
 	if o.line.Parked()[throttled] == 0 {
 		return false
 	}
+	var all []*dispatch
 	for _, d := range o.line.All() {
 		if d.seat().Reason == uint8(throttled) {
 			o.line.Change(d, uint8(held))
-			d.unawait(s)
+			all = append(all, d)
 		}
+	}
+	o.countLocked(b)
+	for _, d := range all {
+		d.unawait(s)
 	}
 	return true
 }

@@ -62,6 +62,7 @@ type Result struct {
 
 // PublishAndWait publishes an event and waits until it has settled. It waits for the event's delay,
 // its retries and its throttled deliveries, but not for held ones, which Result.Held names.
+// Metrics counts what has settled, or is held in memory, before PublishAndWait returns.
 //
 // The context bounds the wait too. If it ends first, the result has only the id, the error is the
 // context's, and the event proceeds. A handler that waits does not count against any concurrency
@@ -140,7 +141,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 type waiter struct {
 	origin  origin
 	hold    atomic.Pointer[keyHold] // place of the handler that waits; nil for other callers
-	settled chan struct{}           // closed when nothing is pending
+	settled chan struct{}           // closed by answer, once nothing is pending
 
 	// Guarded by feeder.mu.
 	gone      bool // the call has returned
@@ -189,22 +190,27 @@ func (w *waiter) expect(more int) {
 var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, Stored: 7, DeadLettered: 8}
 
 // ended records the end of one of the event's dispatches, with its letter or nil. The outcome of a
-// part that was split off is not the event's.
-func (w *waiter) ended(o Outcome, part bool, attempts int, letter *DeadLetter) {
+// part that was split off is not the event's. If it was the last, the caller must call answer.
+func (w *waiter) ended(o Outcome, part bool, attempts int, letter *DeadLetter) (last bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if letter != nil {
 		w.letters = append(w.letters, letter.clone())
 	}
-	w.endedLocked(o, part, attempts)
+	return w.endedLocked(o, part, attempts)
 }
+
+// answer lets PublishAndWait return.
+func (w *waiter) answer() { close(w.settled) }
 
 // held records that a delivery is held, and ends the wait for it.
 func (w *waiter) held(s *Subscription, part bool, attempts int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.heldAt = append(w.heldAt, s.id)
-	w.endedLocked(Held, part, attempts)
+	if w.endedLocked(Held, part, attempts) {
+		w.answer()
+	}
 }
 
 // leave ends the wait for an event that only the store has, and that nothing dispatches any more.
@@ -213,21 +219,22 @@ func (w *waiter) leave(shutDown bool) {
 	defer w.mu.Unlock()
 	if w.pending > 0 {
 		w.pending, w.shutDown = 1, shutDown
-		w.endedLocked(Stored, false, 0)
+		if w.endedLocked(Stored, false, 0) {
+			w.answer()
+		}
 		w.pending = math.MinInt32 / 2 // others that still run may end, or be split
 	}
 }
 
-func (w *waiter) endedLocked(o Outcome, part bool, attempts int) {
+func (w *waiter) endedLocked(o Outcome, part bool, attempts int) (last bool) {
 	if !part && severity[o] > severity[w.outcome] {
 		w.outcome = o
 	}
 	if !part {
 		w.attempts = max(w.attempts, int32(attempts))
 	}
-	if w.pending--; w.pending == 0 {
-		close(w.settled)
-	}
+	w.pending--
+	return w.pending == 0
 }
 
 // wouldDeadlock reports whether an event would queue behind a dispatch that ends only after the

@@ -308,7 +308,9 @@ func (f *feeder) endCancelled(ctx context.Context) error {
 		}
 		f.mu.Unlock()
 		if cancelled {
-			waiter.ended(Cancelled, false, 0, nil)
+			if waiter.ended(Cancelled, false, 0, nil) {
+				waiter.answer()
+			}
 		}
 	}
 	return nil

@@ -124,6 +124,28 @@ func TestD7_TheWaitEndsWithItsContext(t *testing.T) {
 }
 
 // Who comes to sleep at the very instant at which the event settles is not left asleep.
+// Who has waited reads the event in Metrics.
+func TestD7_MetricsCountWhatWasWaitedFor(t *testing.T) {
+	bus, _ := startBus(t)
+	s := mustSubscribe(t, bus, "*", ok, eventbus.LineCapacity(10_000))
+	events := unlessShort(5_000, 1_000)
+	for i := range events {
+		_, err := bus.PublishAndWait(t.Context(), "x", nil)
+		require.NoError(t, err)
+		require.EqualValues(t, i+1, bus.Metrics().Ledger.Handled)
+	}
+	require.NoError(t, s.Pause())
+	for i := range events {
+		r, err := bus.PublishAndWait(t.Context(), "x", nil)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Held, r.Outcome)
+		require.EqualValues(t, i+1, bus.Metrics().Ledger.Held)
+	}
+	require.NoError(t, s.Resume())
+	shutdown(t, bus)
+	require.EqualValues(t, 2*events, bus.Metrics().Ledger.Handled)
+}
+
 func TestD7_NobodySleepsOverTheEnd(t *testing.T) {
 	bus, err := eventbus.New()
 	require.NoError(t, err)
