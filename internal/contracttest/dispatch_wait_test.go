@@ -128,7 +128,7 @@ func TestD7_TheWaitEndsWithItsContext(t *testing.T) {
 func TestD7_MetricsCountWhatWasWaitedFor(t *testing.T) {
 	bus, _ := startBus(t)
 	s := mustSubscribe(t, bus, "*", ok, eventbus.LineCapacity(10_000))
-	events := unlessShort(5_000, 1_000)
+	events := unlessShort(10_000, 1_000)
 	for i := range events {
 		_, err := bus.PublishAndWait(t.Context(), "x", nil)
 		require.NoError(t, err)
