@@ -61,10 +61,14 @@ func (b *Bus) restart() {
 	if again := f.pauseBeforeReopen(); again > 0 && !f.sleep(again) {
 		return
 	}
+	var resolved []EventID
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := b.store.Reopen(f.ctx)
 		if err == nil {
-			err = errors.Join(b.countUnsettled(f.ctx), b.resolveAll(f.ctx))
+			err = b.countUnsettled(f.ctx)
+		}
+		if err == nil {
+			resolved, err = b.resolveAll(f.ctx)
 		}
 		if err == nil {
 			break
@@ -87,6 +91,7 @@ func (b *Bus) restart() {
 	f.mu.Unlock()
 	f.reopened = max(b.time.Nanos(), 1)
 	b.halts.clear(haltFailed)
+	b.unknown.settle(resolved)
 	b.log.Info("store reopened")
 	f.wakeUp()
 	f.watching.Go(b.obeyAgain)

@@ -126,8 +126,9 @@ func (u *unknowns) settle(ids []EventID) {
 }
 
 // resolveAll asks the store about all events in doubt, after it was reopened and before anything
-// is dispatched.
-func (b *Bus) resolveAll(ctx context.Context) error {
+// is dispatched. The caller settles their ids once the bus accepts publications again: the
+// repetitions that wait would be refused before.
+func (b *Bus) resolveAll(ctx context.Context) (ids []EventID, err error) {
 	u := &b.unknown
 	u.mu.Lock()
 	all := make([]unknown, 0, len(u.pending))
@@ -140,7 +141,7 @@ func (b *Bus) resolveAll(ctx context.Context) error {
 		if !pending.accepted { // otherwise it may have settled
 			records, err := b.store.Lookup(ctx, entry.Event)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			pending.accepted = len(records) > 0
 		}
@@ -148,10 +149,10 @@ func (b *Bus) resolveAll(ctx context.Context) error {
 			err := b.commit(ctx, &Batch{Now: b.time.Now().UTC, Remember: []Dedupe{entry}})
 			var refused *RefusedError // it is remembered already
 			if err != nil && !errors.As(err, &refused) {
-				return err
+				return nil, err
 			}
 		}
-		u.settle([]EventID{entry.Event})
+		ids = append(ids, entry.Event)
 	}
-	return nil
+	return ids, nil
 }
