@@ -134,7 +134,7 @@ func TestEnd_ReportsWhatIsUnfinished(t *testing.T) {
 				eventbus.Retry(eventbus.MaxRetries(eventbus.Unlimited)), eventbus.Circuit(eventbus.NoCircuit()))
 			publish(t, bus, "order.placed", nil)
 		}, "1 event unfinished", "cut short", "shutdown at billing", "the last 20 of", "the bank is busy")
-		require.Equal(t, 24*time.Hour, time.Since(begun))
+		require.InDelta(t, 24*time.Hour, time.Since(begun), float64(time.Millisecond))
 	})
 }
 
@@ -195,7 +195,7 @@ func TestEnd_AfterAFailure(t *testing.T) {
 			publish(t, bus, "order.placed", nil)
 			t.Errorf("the test has failed")
 		})
-		require.Equal(t, time.Second, time.Since(begun))
+		require.InDelta(t, time.Second, time.Since(begun), float64(time.Millisecond), "the end of the workers may take a tick or two")
 		require.Len(t, failures, 2)
 		require.Contains(t, failures[1], "1 event unfinished")
 	})
