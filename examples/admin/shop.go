@@ -62,12 +62,12 @@ func (s *shop) subscribe() error {
 	return errors.Join(err1, err2, err3, err4)
 }
 
-// bill is flaky: it refuses invalid refunds for good, and fails one time in four, so that a payment in 64 exhausts its retries.
+// bill is flaky: it refuses invalid refunds for good, and fails one time in twenty.
 func bill(_ context.Context, o Order) error {
 	if o.AmountCents <= 0 {
 		return eventbus.Permanent(fmt.Errorf("a refund of %d cents", o.AmountCents))
 	}
-	if rand.IntN(4) == 0 {
+	if rand.IntN(20) == 0 {
 		return fmt.Errorf("the bank is busy, ticket %d", rand.IntN(1_000_000))
 	}
 	return nil
@@ -86,8 +86,8 @@ func (s *shop) sell(ctx context.Context) {
 		s.publish(ctx, "order.paid", order)
 		if n%7 == 0 {
 			s.publish(ctx, "order.cancelled", order)
-			if order.AmountCents = 500 - int64(n%9)*100; n%11 != 0 {
-				order.AmountCents = 500
+			if order.AmountCents = 500; n%2 == 0 {
+				order.AmountCents = -int64(n%9) * 100 // not valid
 			}
 			s.publish(ctx, "payment.refunded", order)
 		}
