@@ -123,7 +123,6 @@ func TestD7_TheWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Who comes to sleep at the very instant at which the event settles is not left asleep.
 // Who has waited reads the event in Metrics.
 func TestD7_MetricsCountWhatWasWaitedFor(t *testing.T) {
 	bus, _ := startBus(t)
@@ -146,6 +145,7 @@ func TestD7_MetricsCountWhatWasWaitedFor(t *testing.T) {
 	require.EqualValues(t, 2*events, bus.Metrics().Ledger.Handled)
 }
 
+// Who comes to sleep at the very instant at which the event settles is not left asleep.
 func TestD7_NobodySleepsOverTheEnd(t *testing.T) {
 	bus, err := eventbus.New()
 	require.NoError(t, err)

@@ -457,7 +457,7 @@ func TestF2_DerivedContextsCostNoGoroutine(t *testing.T) {
 		})
 		_, err := bus.PublishAndWait(t.Context(), "x", nil)
 		require.NoError(t, err)
-		require.Less(t, during-before, 100) // other goroutines of the process come and go
+		require.LessOrEqual(t, during, before) // another goroutine may have ended
 		shutdown(t, bus)
 	})
 }

@@ -410,5 +410,5 @@ func TestLong_MemoryIsFlatOverManyBuses(t *testing.T) {
 	run(9000)
 	after := heldBytes()
 	require.Less(t, after-before, int64(4<<20), "%d bytes before, %d after", before, after)
-	require.Less(t, runtime.NumGoroutine()-goroutines, 100)
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+2)
 }

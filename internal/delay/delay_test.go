@@ -540,7 +540,7 @@ func TestQueue_D6_WaitingHoldsNoGoroutineAndFewBytes(t *testing.T) {
 	before := heapBytes()
 	fill(q, c, n)
 	perEntry := float64(heapBytes()-before) / n
-	require.Less(t, runtime.NumGoroutine()-goroutines, 10) // others of the process come and go
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
 	require.Less(t, perEntry, 64.0)
 	require.Len(t, q.Drain(), n)
 }
