@@ -75,6 +75,8 @@ type Bus struct {
 	ending  atomic.Bool // Shutdown has been called; set under mu
 	halts   halts
 	quota   quota
+	// hasLease is set if the store holds the lease. Otherwise another bus may settle what this one publishes.
+	hasLease atomic.Bool
 
 	suspects  suspects
 	unknown   unknowns

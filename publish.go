@@ -151,9 +151,9 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 		}
 	}
 	b.ids.Put((*[16]byte)(&d.id), now.Millis)
-	if b.store != nil && !b.started.Load() && d.records() > 0 {
-		// Another bus may have the lease, and settle the event before resolveAll asks for it. So the store
-		// remembers the id from the beginning.
+	if b.store != nil && !b.started.Load() && !b.hasLease.Load() && d.records() > 0 {
+		// The bus with the lease may settle the event before resolveAll asks for it. So the store remembers
+		// the id from the beginning.
 		d.origin.given = true
 	}
 	return d, nil

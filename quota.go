@@ -93,7 +93,7 @@ func (q *quota) release(n int64) {
 	}
 }
 
-// countUnsettled begins the count with what the store has.
+// countUnsettled begins the count with what the store has, and notes whether the store holds the lease.
 func (b *Bus) countUnsettled(ctx context.Context) error {
 	b.quota.noting.Lock()
 	defer b.quota.noting.Unlock()
@@ -101,6 +101,7 @@ func (b *Bus) countUnsettled(ctx context.Context) error {
 	if err == nil {
 		b.quota.beside = stats.Beside
 		b.quota.used.Store(stats.Unsettled())
+		b.hasLease.Store(stats.HasLease)
 	}
 	return err
 }

@@ -397,6 +397,13 @@ func (r *recording) settle() {
 	if r.change.outcome == Cancelled {
 		r.batch.Forget = []Dedupe{eventIDEntry(d.id)}
 	}
+	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.isAwaited(d)
+}
+
+// isAwaited reports whether something waits until a dispatch has settled: a PublishAndWait, the next dispatch of
+// its key, the next delivery of a line, a publisher at the quota, or Shutdown.
+func (b *Bus) isAwaited(d *dispatch) bool {
+	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.quota.full.Load() || b.ending.Load()
 }
 
 // splitFromParent records the progress of the dispatch from which another was split off. The

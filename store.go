@@ -312,6 +312,9 @@ type Batch struct {
 	Audit []AuditEntry
 	// Catalog replaces the catalog. nil keeps it.
 	Catalog *Catalog
+	// Deferrable is set if no caller, and no other dispatch, waits for the batch. A store may delay its
+	// commit by up to 1 ms, so that a batch that follows shares it.
+	Deferrable bool
 }
 
 // Dedupe is a remembered id of an event.
@@ -429,6 +432,9 @@ type StoreStats struct {
 	// Beside is the number of records that stores without the lease have inserted, less those that they
 	// have cancelled, from the beginning of the data. The bus corrects its count by it.
 	Beside int64 `json:"-"`
+
+	// HasLease reports that this store holds the lease. While it does, no other process settles records.
+	HasLease bool `json:"-"`
 }
 
 // Unsettled returns the number of records.

@@ -328,7 +328,7 @@ func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
 	if err := s.endedLocked(ctx); err != nil {
 		return eventbus.StoreStats{}, err
 	}
-	stats := eventbus.StoreStats{Letters: int64(len(s.model.letters)), Beside: s.model.beside}
+	stats := eventbus.StoreStats{Letters: int64(len(s.model.letters)), Beside: s.model.beside, HasLease: s.lease != 0}
 	for _, r := range s.model.records {
 		if r.lease == 0 {
 			stats.Free++

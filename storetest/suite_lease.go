@@ -79,6 +79,8 @@ func testBesideHasNoLease(t *testing.T, r *rig) {
 	held, free := ready(leased), ready()
 	insert(t, s, held, free)
 	beside := r.beside(t)
+	require.True(t, hasLease(t, s))
+	require.False(t, hasLease(t, beside))
 	_, err := beside.Claim(t.Context(), eventbus.ClaimQuery{Kind: eventbus.ClaimReady, Limit: 1})
 	require.ErrorIs(t, err, eventbus.ErrNoLease)
 	before := stats(t, s)

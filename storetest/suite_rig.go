@@ -135,12 +135,21 @@ func lookup(t *testing.T, s eventbus.Store, id eventbus.EventID) []*eventbus.Rec
 	return found
 }
 
-// stats returns the counts of the store.
+// stats returns the counts of the store, without HasLease.
 func stats(t *testing.T, s eventbus.Store) eventbus.StoreStats {
 	t.Helper()
 	counts, err := s.Stats(t.Context())
 	require.NoError(t, err, "Stats")
+	counts.HasLease = false
 	return counts
+}
+
+// hasLease returns StoreStats.HasLease.
+func hasLease(t *testing.T, s eventbus.Store) bool {
+	t.Helper()
+	counts, err := s.Stats(t.Context())
+	require.NoError(t, err, "Stats")
+	return counts.HasLease
 }
 
 // ready returns a new record that is ready and free.

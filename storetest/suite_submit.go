@@ -19,6 +19,7 @@ var submitTests = []conformanceTest{
 	{name: "DoneMaySubmit", run: testDoneMaySubmit},
 	{name: "IsDurableWhenDone", run: testIsDurableWhenDone},
 	{name: "EmptyBatch", run: testEmptyBatch},
+	{name: "Deferrable", run: testDeferrable},
 }
 
 // within fails the test if do does not return in time.
@@ -283,4 +284,27 @@ func testEndedContext(t *testing.T, r *rig) {
 	require.ErrorIs(t, err, context.Canceled, "Claim")
 	require.Empty(t, claimed.Records)
 	require.Len(t, claimReady(t, s), 1, "a Claim whose context had ended leased the record")
+}
+
+// A deferrable batch is committed although no other one follows, and in its place of the order.
+func testDeferrable(t *testing.T, r *rig) {
+	s := r.open(t)
+	first, second := ready(leased), ready(leased)
+	insert(t, s, first, second)
+	outcomes := make(chan int, 2)
+	for i, record := range []*eventbus.Record{first, second} {
+		s.Submit(&eventbus.Batch{Now: noon, Delete: []eventbus.Ref{record.Ref}, Deferrable: true}, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			outcomes <- i
+		})
+	}
+	within(t, "deferrable batches", func() {
+		if i := <-outcomes; i != 0 {
+			t.Errorf("batch %d was committed first", i)
+		}
+		<-outcomes
+	})
+	require.Zero(t, stats(t, s).Unsettled())
 }

@@ -77,7 +77,7 @@ func Main(opens map[string]Open) {
 func run(opens map[string]Open, args []string) (err error) {
 	flags := flag.NewFlagSet("durable", flag.ContinueOnError)
 	rival := flags.String("rival", "", "`name` of the rival in the plan")
-	kase := flags.String("case", "", "`name` of the case, such as accept,publishers=64 or settled,publishers=512")
+	kase := flags.String("case", "", "`name` of the case, such as accept,publishers=64, started,publishers=1 or settled,publishers=512")
 	duration := flags.Duration("time", time.Second, "publish for this `duration`")
 	base := flags.String("dir", os.Getenv(DirVariable), "`directory` for the files, on a disk; $"+DirVariable+" or the working directory by default")
 	if err := flags.Parse(args); err != nil {
@@ -88,7 +88,7 @@ func run(opens map[string]Open, args []string) (err error) {
 		return fmt.Errorf("-rival %q: this program has no such rival", *rival)
 	}
 	planned, _ := plan.RivalNamed(*rival)
-	settled, publishers, err := plan.ParseDurable(*kase)
+	c, err := plan.ParseDurable(*kase)
 	if err != nil {
 		return fmt.Errorf("-case: %w", err)
 	}
@@ -105,9 +105,9 @@ func run(opens map[string]Open, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	m := &measurement{publishers: publishers, duration: *duration}
-	options := Options{Dir: dir, Synchronous: planned.Synchronous, Publishers: publishers}
-	if settled {
+	m := &measurement{publishers: c.Publishers, duration: *duration}
+	options := Options{Dir: dir, Synchronous: planned.Synchronous, Publishers: c.Publishers}
+	if c.Handles {
 		options.Handle = m.handle
 	}
 	system, err := open(options)
@@ -117,7 +117,7 @@ func run(opens map[string]Open, args []string) (err error) {
 	if system.Synchronous != options.Synchronous {
 		return fmt.Errorf("%s runs with PRAGMA synchronous=%q, want %q", *rival, system.Synchronous, options.Synchronous)
 	}
-	events, took, err := m.run(system, settled)
+	events, took, err := m.run(system, c.Settles)
 	if err = errors.Join(err, system.Close()); err != nil {
 		return fmt.Errorf("%s, %s: %w", *rival, *kase, err)
 	}

@@ -9,6 +9,9 @@ func durableBounds() []bound {
 	accept := func(publishers int, rival string) func(lookup) float64 {
 		return times(plan.Accept(publishers, rival), plan.Accept(publishers, us), plan.Time)
 	}
+	started := func(publishers int, rival string) func(lookup) float64 {
+		return times(plan.Started(publishers, rival), plan.Started(publishers, us), plan.Time)
+	}
 	settled := func(publishers int, rival string) func(lookup) float64 {
 		return times(plan.Settled(publishers, rival), plan.Settled(publishers, us), plan.Time)
 	}
@@ -20,6 +23,8 @@ func durableBounds() []bound {
 		single  = "throughput, against one INSERT per commit"
 		grouped = "throughput, against a bare multi-row INSERT with grouped commits"
 		one     = "durable, accepted, 1 publisher"
+		beside  = "durable, accepted beside workers, 1 publisher"
+		oneEnd  = "durable, accepted, handled and settled, 1 publisher"
 		some    = "durable, accepted, 64 publishers"
 		many    = "durable, accepted, 512 publishers"
 		ended   = "durable, accepted, handled and settled, 64 publishers"
@@ -41,5 +46,7 @@ func durableBounds() []bound {
 		{work: ended, against: "faster than goqite", limit: 25, least: true, figure: settled(64, "goqite")},
 		{work: ended, against: "faster than River's SQLite driver", limit: 30, least: true, figure: settled(64, "river")},
 		{work: one, against: "throughput, against backlite", limit: 0.7, least: true, figure: accept(1, "backlite")},
+		{work: beside, against: "throughput, against backlite", limit: 0.9, least: true, figure: started(1, "backlite")},
+		{work: oneEnd, against: "throughput, against backlite", limit: 1, least: true, figure: settled(1, "backlite")},
 	}
 }

@@ -24,6 +24,8 @@ func TestBounds_EachOfDurableCanBeMissed(t *testing.T) {
 		{"settled, 64", "goqite", plan.Settled(64, "goqite"), plan.Time, 24.9},
 		{"settled, 64", "River", plan.Settled(64, "river"), plan.Time, 29.9},
 		{"accepted, 1 ", "backlite", plan.Accept(1, "backlite"), plan.Time, 0.69},
+		{"beside workers, 1 ", "backlite", plan.Started(1, "backlite"), plan.Time, 0.89},
+		{"settled, 1 ", "backlite", plan.Settled(1, "backlite"), plan.Time, 0.99},
 	})
 }
 

@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -411,4 +412,79 @@ func TestD7_AnUnknownBatchCanBeRepeated(t *testing.T) {
 		require.ElementsMatch(t, []string{"mail x 1", "mail y 1"}, disk.took())
 		shutdown(t, bus)
 	})
+}
+
+// The ids that a bus makes need no row in the store that holds the lease: no other process settles their events.
+// The store without the lease remembers them, because the bus with the lease may.
+func TestD7_MadeIDsAreRememberedOnlyWithoutTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "before Start")
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "after Start")
+		require.Empty(t, disk.Dump().Remembered)
+
+		beside, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		disk.handles(t, beside, "mail", nil)
+		id := mustPublish(t, beside, "a", "beside")
+		remembered := disk.Dump().Remembered
+		require.Len(t, remembered, 1)
+		require.Equal(t, id, remembered[0].Event)
+		shutdown(t, beside)
+		shutdown(t, bus)
+	})
+}
+
+// A batch is deferrable if nothing waits for its commit.
+func TestD7_OnlyWhatNothingAwaitsIsDeferrable(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fails bool
+		act   func(t *testing.T, bus *eventbus.Bus)
+		want  bool
+	}{
+		{name: "handled", want: true, act: func(t *testing.T, bus *eventbus.Bus) { mustPublish(t, bus, "a", "x") }},
+		{name: "waited for", act: func(t *testing.T, bus *eventbus.Bus) {
+			_, err := bus.PublishAndWait(t.Context(), "a", "x")
+			require.NoError(t, err)
+		}},
+		{name: "with a key", act: func(t *testing.T, bus *eventbus.Bus) { mustPublish(t, bus, "a", "x", eventbus.Key("k")) }},
+		{name: "dead-lettered", fails: true, act: func(t *testing.T, bus *eventbus.Bus) { mustPublish(t, bus, "a", "x") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				store, err := disk.Open()
+				require.NoError(t, err)
+				var mu sync.Mutex
+				var settled []bool
+				spy := &spyStore{Store: store, submit: func(b *eventbus.Batch, _ func(error)) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case len(b.Delete) > 0:
+						settled = append(settled, b.Deferrable)
+					case b.Deferrable:
+						t.Error("a batch that settles nothing is deferrable")
+					}
+					return false
+				}}
+				bus, _ := newBus(t, eventbus.WithStore(spy))
+				var result func(string, int) error
+				if c.fails {
+					result = always(eventbus.Permanent(errors.New("no")))
+				}
+				disk.handles(t, bus, "mail", result)
+				require.NoError(t, bus.Start(t.Context()))
+				c.act(t, bus)
+				synctest.Wait()
+				mu.Lock()
+				require.Equal(t, []bool{c.want}, settled)
+				mu.Unlock()
+				shutdown(t, bus)
+			})
+		})
+	}
 }

@@ -24,6 +24,16 @@ type job struct {
 	control func() // runs outside a transaction
 }
 
+// isDeferrable reports whether the job may wait for another one to share its commit.
+func (j *job) isDeferrable() bool { return j.batch != nil && j.batch.Deferrable }
+
+// A commit of deferrable jobs alone waits for another job for up to deferral, but not with maxDeferred of them:
+// then a commit of their own costs little for each.
+const (
+	deferral    = time.Millisecond
+	maxDeferred = 64
+)
+
 // committer applies the batches. Its goroutine takes everything that gathered during the last commit
 // and applies it in one transaction.
 type committer struct {
@@ -31,6 +41,7 @@ type committer struct {
 
 	mu     sync.Mutex // guards the following
 	queue  []*job
+	urgent int   // of queue: the jobs that are not deferrable
 	failed error // matches ErrStoreFailed; nil if the store works
 	ended  error // ErrStoreClosed after Close was called
 	late   []*job
@@ -73,6 +84,9 @@ func (c *committer) enqueue(j *job) {
 		return
 	}
 	c.queue = append(c.queue, j)
+	if !j.isDeferrable() {
+		c.urgent++
+	}
 	c.mu.Unlock()
 	c.signal()
 }
@@ -134,6 +148,7 @@ func (c *committer) close(last func()) {
 		last()
 		c.stopped = true
 	}})
+	c.urgent++
 	c.mu.Unlock()
 	c.signal()
 }
@@ -195,10 +210,11 @@ func (c *committer) run() {
 // log.
 func (c *committer) next() []*job {
 	for {
+		c.awaitUrgent()
 		c.mu.Lock()
 		jobs := c.queue
 		if len(jobs) > 0 {
-			c.queue = c.spare[:0]
+			c.queue, c.urgent = c.spare[:0], 0
 			c.spare = jobs
 		}
 		c.mu.Unlock()
@@ -217,6 +233,29 @@ func (c *committer) next() []*job {
 		}
 		idle.Stop()
 	}
+}
+
+// awaitUrgent lets a few deferrable jobs wait for another job, up to deferral.
+func (c *committer) awaitUrgent() {
+	if !c.defers() {
+		return
+	}
+	over := time.NewTimer(deferral)
+	defer over.Stop()
+	for c.defers() {
+		select {
+		case <-c.wake:
+		case <-over.C:
+			return
+		}
+	}
+}
+
+// defers reports whether the queue has deferrable jobs only, and few of them.
+func (c *committer) defers() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.urgent == 0 && len(c.queue) > 0 && len(c.queue) < maxDeferred
 }
 
 // commit applies jobs in one transaction and calls their done in order.

@@ -183,7 +183,7 @@ func checkBooks(t *testing.T, path string, state map[string]string) {
 	}
 	stats, err := s.Stats(ctx)
 	require.NoError(t, err)
-	require.Equal(t, eventbus.StoreStats{Ready: counted, Letters: int64(len(page.Letters))}, stats)
+	require.Equal(t, eventbus.StoreStats{HasLease: true, Ready: counted, Letters: int64(len(page.Letters))}, stats)
 	for id, verb := range state {
 		switch verb {
 		case "accepted":
