@@ -16,7 +16,9 @@ import (
 // Codec encodes the payloads of a bus with a store. Its methods must be safe for concurrent use.
 type Codec interface {
 	Marshal(payload any) ([]byte, error)
-	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does.
+	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does. If it
+	// decodes numbers into interfaces, it should keep all digits (integers, a json.Number): the bus
+	// cannot check it.
 	Unmarshal(data []byte, pointer any) error
 }
 

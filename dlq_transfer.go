@@ -150,7 +150,8 @@ type ImportReport struct {
 // none: it reads r to the end first, and keeps the letters in memory.
 //
 // A letter keeps its id, and so its position in the queue, and all fields that the JSON has. Its
-// payload and its Original are a json.RawMessage, which Typed handlers decode. Err of a failure has
+// payload and its Original are a json.RawMessage with every digit, which Typed handlers decode. To
+// change exported letters with encoding/json, decode them with UseNumber. Err of a failure has
 // the text only. Import skips a letter whose id is in the queue, so an import can be repeated. A
 // letter that was replayed or purged since is imported again.
 //

@@ -59,6 +59,13 @@ type Handler func(ctx context.Context, e Event) error
 // a *T, and nil to a T that can be nil. It decodes a json.RawMessage, the payload of an event from a
 // store or of an imported dead letter, for each call, and an EncodedPayload with the bus's codec. Any
 // other payload is a permanent failure, a *PayloadTypeError.
+//
+// A JSON number that is decoded into an interface, as in Typed[map[string]any] or a field of type
+// any, becomes a json.Number with the digits and the form of the payload (1.0, 1e400). A float64
+// would lose digits: 9007199254740993 would become 9007199254740992. Use struct fields of number
+// types, or the methods of json.Number. Without a store, a payload is not decoded: if you publish
+// map[string]any{"n": 5}, the handler receives the int 5. Typed[any] passes a json.RawMessage on as
+// it is. Types with an UnmarshalJSON method, and codecs, decode their numbers themselves.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil

@@ -131,7 +131,7 @@ func run(ctx context.Context, out io.Writer) error {
 
 // fix replays a letter with the address that its order lacks.
 func fix(ctx context.Context, bus *eventbus.Bus, letter *eventbus.DeadLetter) (replayed int, err error) {
-	var order map[string]any
+	var order map[string]json.RawMessage // the other members keep their digits
 	data, err := json.Marshal(letter.Event.Payload)
 	if err == nil {
 		err = json.Unmarshal(data, &order)
@@ -139,7 +139,7 @@ func fix(ctx context.Context, bus *eventbus.Bus, letter *eventbus.DeadLetter) (r
 	if err != nil {
 		return 0, err
 	}
-	order["address"] = "1 Pier Road"
+	order["address"] = json.RawMessage(`"1 Pier Road"`)
 	return 1, bus.DLQ().ReplayEdited(ctx, letter.ID, order, eventbus.Because("the customer has sent the address"))
 }
 

@@ -6,14 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"sync"
 )
 
 // ErrOtherType is returned by To for a payload that cannot become the wanted type.
 var ErrOtherType = errors.New("another type")
 
 // To returns a payload as a T. It converts a *T to a T, a T to a *T, and nil to a T that
-// can be nil. It decodes a json.RawMessage. The error is ErrOtherType, or an error of
-// encoding/json.
+// can be nil. It decodes a json.RawMessage; numbers without a Go type of their own become a
+// json.Number. The error is ErrOtherType, or an error of encoding/json.
 func To[T any](payload any) (T, error) {
 	if v, ok := payload.(T); ok {
 		return v, nil
@@ -43,8 +44,63 @@ func To[T any](payload any) (T, error) {
 		return To[T](nil)
 	}
 	decoded := new(T)
-	if err := json.Unmarshal(raw, decoded); err != nil {
+	decode := json.Unmarshal
+	if hasUntyped(want) {
+		decode = unmarshalExactly
+	}
+	if err := decode(raw, decoded); err != nil {
 		return none, err
 	}
 	return *decoded, nil
+}
+
+// unmarshalExactly is json.Unmarshal, but numbers that it stores in interfaces become a
+// json.Number: a float64 would lose digits. It copies the data, which json.Unmarshal does not.
+func unmarshalExactly(data []byte, pointer any) error {
+	in := json.NewDecoder(bytes.NewReader(data))
+	in.UseNumber()
+	err := in.Decode(pointer)
+	if err == nil && len(bytes.TrimSpace(data[in.InputOffset():])) == 0 {
+		return nil
+	}
+	// The Decoder has other errors for data that ends early, and none for data after the value.
+	if invalid := json.Unmarshal(data, new(json.RawMessage)); invalid != nil {
+		return invalid
+	}
+	return err
+}
+
+// untyped has the result of hasUntyped for each type that was asked for.
+var untyped sync.Map // reflect.Type: bool
+
+// hasUntyped reports whether encoding/json may store a value in an interface when it decodes a t.
+func hasUntyped(t reflect.Type) bool {
+	if known, ok := untyped.Load(t); ok {
+		return known.(bool)
+	}
+	found := reachesInterface(t, make(map[reflect.Type]bool))
+	untyped.Store(t, found)
+	return found
+}
+
+// reachesInterface reports whether a t has an interface at any depth. The types in seen have been
+// checked. encoding/json ignores unexported fields, except embedded ones, and map keys are strings.
+func reachesInterface(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return reachesInterface(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); (f.IsExported() || f.Anonymous) && reachesInterface(f.Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
 }
