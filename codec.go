@@ -16,9 +16,10 @@ import (
 // Codec encodes the payloads of a bus with a store. Its methods must be safe for concurrent use.
 type Codec interface {
 	Marshal(payload any) ([]byte, error)
-	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does. If it
-	// decodes numbers into interfaces, it should keep all digits (integers, a json.Number): the bus
-	// cannot check it.
+	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does. For
+	// types with interfaces, the bus passes a pointer with an UnmarshalJSON method first, which keeps
+	// all digits of numbers. If Unmarshal does not call it, it is called again, with the type: then it
+	// should keep the digits itself.
 	Unmarshal(data []byte, pointer any) error
 }
 

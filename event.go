@@ -65,7 +65,7 @@ type Handler func(ctx context.Context, e Event) error
 // would lose digits: 9007199254740993 would become 9007199254740992. Use struct fields of number
 // types, or the methods of json.Number. Without a store, a payload is not decoded: if you publish
 // map[string]any{"n": 5}, the handler receives the int 5. Typed[any] passes a json.RawMessage on as
-// it is. Types with an UnmarshalJSON method, and codecs, decode their numbers themselves.
+// it is. Types with an UnmarshalJSON method decode their numbers themselves.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil
@@ -94,9 +94,7 @@ func typedPayload[T any](ctx context.Context, payload any) (T, error) {
 	if !ok || c == nil || c.bus().config.codec == nil {
 		return convert.To[T](payload)
 	}
-	var decoded T
-	err := c.bus().config.codec.Unmarshal(encoded, &decoded)
-	return decoded, err
+	return convert.Decode[T](func(pointer any) error { return c.bus().config.codec.Unmarshal(encoded, pointer) })
 }
 
 // EventID identifies an event. NewEventID and the bus make UUIDs of version 7 (RFC 9562).

@@ -171,7 +171,7 @@ func (d contractDocument) read(kind loader.ProviderKind) (*loader.Provider, json
 		if len(s.source) == 0 {
 			continue
 		}
-		if _, err := value.Parse(s.source); err != nil {
+		if err := value.Valid(s.source); err != nil {
 			return nil, nil, &CatalogError{d.URI, s.field, "is not JSON: " + err.Error() + "; write a JSON Schema"}
 		}
 	}

@@ -14,7 +14,8 @@ type HandlerOption func(*flowHandler) error
 
 // MapInput computes the input of an execution from its event. Without it, the input
 // is the event's payload. Use it for payloads that the bus's codec cannot decode
-// without their Go type. An error of the function fails the attempt.
+// without their Go type, and for numbers that the input refuses. An error of the
+// function fails the attempt.
 func MapInput(input func(ctx context.Context, e eventbus.Event) (any, error)) HandlerOption {
 	return func(h *flowHandler) error {
 		if input == nil {
@@ -103,7 +104,9 @@ type flowHandler struct {
 // Handler returns a handler that runs the definition once for each delivery.
 //
 // The input is the event's payload, decoded if the bus has a store: any Go value with
-// a JSON form. Expressions read the delivery as execution.platform.event: id, type,
+// a JSON form. A number of it whose digits a float64 does not keep, such as
+// 9007199254740993 or 1e400, is refused, in memory as from a store: the execution fails
+// with [CodeParameterValidationFailed]. Carry it as a string. Expressions read the delivery as execution.platform.event: id, type,
 // time, subscription, attempt (1 for the first), replays, metadata (an object of
 // strings), and key, which is absent if the event has none. execution.id is
 // <event id>/<subscription>/<attempt>; after a replay, /replay-<number> follows.

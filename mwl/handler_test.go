@@ -134,6 +134,123 @@ func TestHandler_TheBusDecodesAnEncodedPayload(t *testing.T) {
 	require.Equal(t, []any{"o-1"}, got)
 }
 
+type ticket struct {
+	ID   int64   `json:"id"`
+	Rate float32 `json:"rate"`
+}
+
+// numbers are payloads with numbers, and what a workflow returns or refuses for each.
+var numbers = []struct {
+	payload     any
+	want, words string
+}{
+	{map[string]any{"n": int64(1<<53 + 1)}, "", "at /n: the integer 9007199254740993 is beyond ±2^53, where a number is no longer exact: carry it as a string"},
+	{map[string]any{"n": []uint64{1, 1<<64 - 1}}, "", "at /n/1: the integer 18446744073709551615 is beyond ±2^53"},
+	{ticket{ID: -1<<53 - 1}, "", "at /id: the integer -9007199254740993 is beyond ±2^53"},
+	{json.RawMessage(`{"a":{"b":[9007199254740993.0]}}`), "", "at /a/b/0: the number 9007199254740993.0 has more digits than a double keeps: carry it as a string"},
+	{json.Number("12345678901234567.89"), "", "the number 12345678901234567.89 has more digits"},
+	{[]any{json.Number("1e400")}, "", "at /0: the number 1e400 is beyond the range of a double: carry it as a string"},
+	{json.RawMessage(`1e-400`), "", "the number 1e-400 is beyond the range of a double"},
+	{json.RawMessage(`1e999999999999`), "", "the number 1e999999999999 is beyond the range of a double"},
+	{int64(1<<53 + 2), `9007199254740994`, ""},
+	{ticket{1 << 60, 0.1}, `{"id":1152921504606847000,"rate":0.1}`, ""},
+	{map[string]any{"n": 1e20, "m": 1e21, "f": float32(0.1)}, `{"f":0.1,"m":1e+21,"n":100000000000000000000}`, ""},
+	{json.RawMessage(`[-0,1.0,0.1,1e3]`), `[0,1,0.1,1000]`, ""},
+}
+
+// What a workflow computes with is what was published, or is refused, in memory as from a store.
+func TestHandler_NumbersAreExact(t *testing.T) {
+	for name, options := range map[string]func() []eventbus.Option{
+		"memory": func() []eventbus.Option { return nil },
+		"store":  func() []eventbus.Option { return []eventbus.Option{eventbus.WithStore(open(t, storetest.NewModel()))} },
+		"codec": func() []eventbus.Option {
+			return []eventbus.Option{eventbus.WithStore(open(t, storetest.NewModel())), eventbus.WithCodec(textCodec{})}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bus, _ := startBus(t, append(options(), eventbus.WithCircuit(eventbus.NoCircuit()))...)
+			var got []any
+			subscribed(t, bus, returning(t, "toJson(step.input)"), []mwl.HandlerOption{values(&got)})
+			for _, c := range numbers {
+				got = nil
+				_, err := bus.PublishAndWait(t.Context(), "order.placed", c.payload)
+				if c.words == "" {
+					require.NoError(t, err)
+					require.Equal(t, []any{c.want}, got)
+					continue
+				}
+				require.ErrorContains(t, err, "the input has no JSON form: not a value of the data model: "+c.words)
+				require.Empty(t, got)
+				require.Equal(t, eventbus.ReasonPermanent, letters(t, bus)[0].Reason)
+			}
+		})
+	}
+}
+
+// A letter that another process exported, and an edited payload, are stored JSON too.
+func TestHandler_NumbersOfReplaysAreExact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, stored := range []bool{false, true} {
+			var options []eventbus.Option
+			if stored {
+				options = append(options, eventbus.WithStore(open(t, storetest.NewModel())))
+			}
+			bus, _ := startBus(t, append(options, eventbus.WithCircuit(eventbus.NoCircuit()))...)
+			var got []any
+			subscribed(t, bus, returning(t, "toJson(step.input)"), []mwl.HandlerOption{values(&got)})
+			_, err := bus.PublishAndWait(t.Context(), "order.placed", map[string]any{"n": int64(1<<53 + 1)})
+			require.Error(t, err)
+			var lines bytes.Buffer
+			_, err = bus.DLQ().Export(t.Context(), &lines, eventbus.LetterQuery{})
+			require.NoError(t, err)
+			require.NoError(t, bus.DLQ().Purge(t.Context(), letters(t, bus)[0].ID))
+			_, err = bus.DLQ().Import(t.Context(), &lines)
+			require.NoError(t, err)
+			for _, edit := range []any{nil, json.RawMessage(`{"n":9007199254740995}`), map[string]any{"n": 7}} {
+				l := letters(t, bus)[0]
+				if edit == nil {
+					require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
+				} else {
+					require.NoError(t, bus.DLQ().ReplayEdited(t.Context(), l.ID, edit))
+				}
+				synctest.Wait()
+				if _, ok := edit.(map[string]any); ok {
+					break
+				}
+				died := letters(t, bus)
+				require.Len(t, died, 1)
+				require.Contains(t, died[0].Failures[len(died[0].Failures)-1].Error, "at /n: the integer 900719925474099")
+			}
+			require.Equal(t, []any{`{"n":7}`}, got)
+		}
+	})
+}
+
+// Arguments and inputs that Go code maps from stored JSON are exact, too.
+func TestHandler_MappedNumbersAreExact(t *testing.T) {
+	for name, option := range map[string]mwl.HandlerOption{
+		"input": mwl.MapInput(func(ctx context.Context, e eventbus.Event) (v any, err error) {
+			err = eventbus.Typed(func(_ context.Context, decoded map[string]any) error { v = decoded["n"]; return nil })(ctx, e)
+			return v, err
+		}),
+		"raw input": mwl.MapInput(func(_ context.Context, e eventbus.Event) (any, error) { return e.Payload, nil }),
+		"arguments": mwl.MapArguments(func(e eventbus.Event) (members map[string]any, err error) {
+			err = eventbus.Typed(func(_ context.Context, decoded map[string]any) error { members = decoded; return nil })(t.Context(), e)
+			return members, err
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bus, _ := startBus(t, eventbus.WithStore(open(t, storetest.NewModel())))
+			parameters := `"parameters": {"type": "object", "properties": {"n": {"type": "number"}}}`
+			subscribed(t, bus, returning(t, "toJson(step.input)", parameters), []mwl.HandlerOption{option})
+			_, err := bus.PublishAndWait(t.Context(), "order.placed", map[string]any{"n": int64(1<<53 + 1)})
+			require.ErrorContains(t, err, "the integer 9007199254740993 is beyond ±2^53, where a number is no longer exact: carry it as a string")
+			_, err = bus.PublishAndWait(t.Context(), "order.placed", map[string]any{"n": 1 << 53})
+			require.NoError(t, err)
+		})
+	}
+}
+
 func TestHandler_APayloadWithoutJSONFormIsPermanent(t *testing.T) {
 	bus, _ := startBus(t)
 	subscribed(t, bus, returning(t, "step.input"), nil)

@@ -58,26 +58,32 @@ func encodes[T any](note func(string)) eventbus.Handler {
 }
 
 func TestE5_ExactNumbersFromAStore(t *testing.T) {
-	for name, test := range map[string]struct {
+	type handlerOf struct {
 		handler func(note func(string)) eventbus.Handler
 		text    string
-	}{
-		"map":                {encodes[map[string]any], `{"a":#,"b":[#,{"c":#}]}`},
-		"pointer to a map":   {encodes[*map[string]any], `{"a":#}`},
-		"map of lists":       {encodes[map[string][]any], `{"a":[#]}`},
-		"list":               {encodes[[]any], `[#,[#],{"a":#}]`},
-		"list of lists":      {encodes[[][]any], `[[#]]`},
-		"any":                {encodes[any], `{"a":#}`},
-		"pointer to any":     {encodes[*any], `#`},
-		"struct":             {encodes[loose], ""},
-		"pointer to struct":  {encodes[*loose], ""},
-		"struct in a struct": {encodes[struct{ A []map[string]loose }], `{"A":[{"x":L}]}`},
+		opts    []eventbus.Option
+	}
+	codec := []eventbus.Option{eventbus.WithCodec(wrapped{})}
+	for name, test := range map[string]handlerOf{
+		"map":                {encodes[map[string]any], `{"a":#,"b":[#,{"c":#}]}`, nil},
+		"pointer to a map":   {encodes[*map[string]any], `{"a":#}`, nil},
+		"map of lists":       {encodes[map[string][]any], `{"a":[#]}`, nil},
+		"list":               {encodes[[]any], `[#,[#],{"a":#}]`, nil},
+		"list of lists":      {encodes[[][]any], `[[#]]`, nil},
+		"any":                {encodes[any], `{"a":#}`, nil},
+		"pointer to any":     {encodes[*any], `#`, nil},
+		"struct":             {encodes[loose], "", nil},
+		"pointer to struct":  {encodes[*loose], "", nil},
+		"struct in a struct": {encodes[struct{ A []map[string]loose }], `{"A":[{"x":L}]}`, nil},
+		"codec, map":         {encodes[map[string]any], `{"a":#,"b":[#,{"c":#}]}`, codec},
+		"codec, any":         {encodes[any], `{"a":[#]}`, codec},
+		"codec, struct":      {encodes[loose], "", codec},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				disk := newDisk()
 				note := func(text string) { disk.note("%s", text) }
-				bus, _ := disk.open(t)
+				bus, _ := disk.open(t, test.opts...)
 				mustSubscribe(t, bus, "*", test.handler(note), eventbus.Named("typed"))
 				require.NoError(t, bus.Start(t.Context()))
 				var want []string
@@ -94,7 +100,7 @@ func TestE5_ExactNumbersFromAStore(t *testing.T) {
 
 				mustPublish(t, bus, "a", json.RawMessage(want[0]), eventbus.After(time.Hour))
 				disk.crash(bus)
-				again, _ := disk.open(t)
+				again, _ := disk.open(t, test.opts...)
 				mustSubscribe(t, again, "*", test.handler(note), eventbus.Named("typed"))
 				require.NoError(t, again.Start(t.Context()))
 				time.Sleep(time.Hour)

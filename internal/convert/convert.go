@@ -54,6 +54,30 @@ func To[T any](payload any) (T, error) {
 	return *decoded, nil
 }
 
+// Decode returns what a codec decodes, as a T. unmarshal is the codec's Unmarshal for the payload.
+// If the codec uses encoding/json, numbers become as in To.
+func Decode[T any](unmarshal func(pointer any) error) (decoded T, err error) {
+	if hasUntyped(reflect.TypeFor[T]()) {
+		exact := exactDecoder{pointer: &decoded}
+		if err = unmarshal(&exact); exact.called {
+			return decoded, err
+		}
+	}
+	err = unmarshal(&decoded)
+	return decoded, err
+}
+
+// exactDecoder decodes JSON into pointer. Codecs of other encodings do not call it, and find no field to set.
+type exactDecoder struct {
+	pointer any
+	called  bool
+}
+
+func (e *exactDecoder) UnmarshalJSON(data []byte) error {
+	e.called = true
+	return unmarshalExactly(data, e.pointer)
+}
+
 // unmarshalExactly is json.Unmarshal, but numbers that it stores in interfaces become a
 // json.Number: a float64 would lose digits. It copies the data, which json.Unmarshal does not.
 func unmarshalExactly(data []byte, pointer any) error {

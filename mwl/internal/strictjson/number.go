@@ -41,7 +41,7 @@ func (p *parser) number(n *Node) bool {
 		p.report(n, start, "carry it as a string", "the number %s is beyond the range of a double", shortened(n.Text))
 		number = 0
 	}
-	n.Number, n.Exact = number, err == nil && exact(n.Text, number)
+	n.Number, n.Exact = number, err == nil && Exact(n.Text, number)
 	return true
 }
 
@@ -64,9 +64,9 @@ func shortened(text string) string {
 // exactDigits is enough for the exact decimal value of every float64.
 const exactDigits = 767
 
-// exact reports whether number is what text says, exactly or in its shortest
-// decimal form.
-func exact(text string, number float64) bool {
+// Exact reports whether a float64 is the number of a JSON text, in its exact or its
+// shortest decimal form.
+func Exact(text string, number float64) bool {
 	digits, exponent, ok := decimal(text)
 	if number == 0 || !ok {
 		return digits == "" // else what is not zero became zero

@@ -2,7 +2,6 @@ package value
 
 import (
 	"encoding/json"
-	"math"
 	"reflect"
 	"unicode/utf8"
 )
@@ -14,8 +13,11 @@ const MaxDepth = 1000
 //
 // The six forms of a value, all integer and float kinds, json.Number and maps and slices of these are taken as they are; everything else goes
 // through its JSON encoding, so struct tags, json.Marshaler and encoding.TextMarshaler hold. A []byte becomes base64 text, as in encoding/json; a json.RawMessage is
-// read as JSON. Refused, with an *Error: NaN and infinities, integers beyond ±2^53 (carry them as strings), strings that are not UTF-8, nesting beyond
-// [MaxDepth] (a cycle ends there) and what has no JSON encoding.
+// read as JSON. Refused, with an *Error: NaN and infinities, numbers that a double cannot hold exactly (carry them as strings), strings that are not UTF-8, nesting
+// beyond [MaxDepth] (a cycle ends there) and what has no JSON encoding.
+//
+// A double holds a number if its exact or its shortest decimal form has the same digits: 0.1 and 9007199254740994, but not 9007199254740993. Of judges the JSON form,
+// so a Go value and its JSON text make the same value, or are refused with the same words.
 func Of(v any) (any, error) {
 	out, err := of(v, nil, 0)
 	if err != nil {
@@ -38,7 +40,7 @@ func of(v any, at *path, depth int) (any, *Error) {
 	case float64:
 		return number(v, at)
 	case float32:
-		return number(float64(v), at)
+		return single(v, at)
 	case int:
 		return signed(int64(v), at)
 	case int64:
@@ -46,7 +48,7 @@ func of(v any, at *path, depth int) (any, *Error) {
 	case json.Number:
 		return numberOf(string(v), at)
 	case json.RawMessage:
-		return parsed(parser{data: v}, at)
+		return parsed(v, at)
 	case []any:
 		out := make([]any, len(v))
 		here := &path{up: at} // for all of them, because an error ends the loop
@@ -80,7 +82,7 @@ func of(v any, at *path, depth int) (any, *Error) {
 	return reflected(reflect.ValueOf(v), at, depth)
 }
 
-// reflected takes apart the kinds whose JSON encoding would lose something silently: big integers, and strings that are not UTF-8.
+// reflected takes apart the kinds whose JSON encoding would lose something silently: strings that are not UTF-8.
 func reflected(v reflect.Value, at *path, depth int) (any, *Error) {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -90,12 +92,10 @@ func reflected(v reflect.Value, at *path, depth int) (any, *Error) {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return signed(v.Int(), at)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
-		u := v.Uint()
-		if u > MaxInteger {
-			return nil, at.fail("the integer %d is beyond 2^53, where a number is no longer exact: carry it as a string", u)
-		}
-		return float64(u), nil
-	case reflect.Float32, reflect.Float64:
+		return unsigned(v.Uint(), at)
+	case reflect.Float32:
+		return single(float32(v.Float()), at)
+	case reflect.Float64:
 		return number(v.Float(), at)
 	case reflect.Slice:
 		if v.IsNil() {
@@ -150,12 +150,16 @@ func encoded(v any, at *path) (any, *Error) {
 	if err != nil {
 		return nil, at.fail("%v: convert it to null, a boolean, a number, a string, an array or an object", err)
 	}
-	return parsed(parser{data: data, exact: true}, at)
+	return parsed(data, at)
 }
 
-func parsed(p parser, at *path) (any, *Error) {
-	v, err := p.text()
-	if err != nil {
+func parsed(data []byte, at *path) (any, *Error) {
+	p := parser{data: data}
+	v, err := p.text(at)
+	switch {
+	case p.refused != nil:
+		return nil, p.refused
+	case err != nil:
 		return nil, at.fail("its JSON is not acceptable: %s", err.Problem)
 	}
 	return v, nil
@@ -166,26 +170,4 @@ func text(s string, at *path) (any, *Error) {
 		return nil, at.fail("the string is not valid UTF-8: encode binary data, as base64 for example")
 	}
 	return s, nil
-}
-
-func number(f float64, at *path) (any, *Error) {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return nil, at.fail("%v is not a number in JSON: use null or a string", f)
-	}
-	return f, nil
-}
-
-func signed(i int64, at *path) (any, *Error) {
-	if i > MaxInteger || i < -MaxInteger {
-		return nil, at.fail("the integer %d is beyond ±2^53, where a number is no longer exact: carry it as a string", i)
-	}
-	return float64(i), nil
-}
-
-func numberOf(literal string, at *path) (any, *Error) {
-	v, err := Parse([]byte(literal))
-	if f, ok := v.(float64); err == nil && ok {
-		return f, nil
-	}
-	return nil, at.fail("%q is not a number that a value can carry: use a finite JSON number or a string", literal)
 }

@@ -2,7 +2,6 @@ package value
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -21,30 +20,41 @@ func (e *SyntaxError) Error() string {
 }
 
 // Parse reads one JSON text. It is strict where readers differ: UTF-8 must be valid, a surrogate needs its pair, a member name must not repeat within an
-// object, a number must be finite, nesting ends at [MaxDepth], and nothing may follow the text. The error is a *SyntaxError.
+// object, a double must hold a number exactly (see [Of]), nesting ends at [MaxDepth], and nothing may follow the text. The error is a *SyntaxError.
 func Parse(data []byte) (any, error) {
 	p := parser{data: data}
-	v, err := p.text()
+	v, err := p.text(nil)
 	if err != nil {
 		return nil, err
 	}
 	return v, nil
 }
 
+// Valid returns the error of [Parse] for a text whose numbers are not used: a double need not hold them exactly.
+func Valid(data []byte) error {
+	p := parser{data: data, inexact: true}
+	if _, err := p.text(nil); err != nil {
+		return err
+	}
+	return nil
+}
+
 type parser struct {
 	data []byte
 	at   int
-	// exact refuses integers that a double cannot hold: the text comes from Go integers, whose owner still has the choice.
-	exact bool
+	// inexact accepts numbers that a double changes.
+	inexact bool
+	// refused is the number for which the parser failed, and its place; nil if it failed for another reason.
+	refused *Error
 }
 
 func (p *parser) fail(format string, args ...any) *SyntaxError {
 	return &SyntaxError{Offset: p.at, Problem: fmt.Sprintf(format, args...)}
 }
 
-func (p *parser) text() (any, *SyntaxError) {
+func (p *parser) text(root *path) (any, *SyntaxError) {
 	p.space()
-	v, err := p.value(0)
+	v, err := p.value(0, root)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +83,7 @@ func (p *parser) next() byte {
 	return 0
 }
 
-func (p *parser) value(depth int) (any, *SyntaxError) {
+func (p *parser) value(depth int, place *path) (any, *SyntaxError) {
 	if depth > MaxDepth {
 		return nil, p.fail("nested deeper than %d levels", MaxDepth)
 	}
@@ -81,13 +91,13 @@ func (p *parser) value(depth int) (any, *SyntaxError) {
 	case p.at >= len(p.data):
 		return nil, p.fail("the text ends where a value should be")
 	case c == '{':
-		return p.object(depth)
+		return p.object(depth, place)
 	case c == '[':
-		return p.array(depth)
+		return p.array(depth, place)
 	case c == '"':
 		return p.string()
 	case c == '-' || c >= '0' && c <= '9':
-		return p.number()
+		return p.number(place)
 	case p.word("true"):
 		return true, nil
 	case p.word("false"):
@@ -106,9 +116,10 @@ func (p *parser) word(w string) bool {
 	return true
 }
 
-func (p *parser) array(depth int) (any, *SyntaxError) {
+func (p *parser) array(depth int, place *path) (any, *SyntaxError) {
 	p.at++
 	out := []any{}
+	here := &path{up: place} // for all elements, because an error ends the loop
 	for p.space(); p.next() != ']'; {
 		if len(out) > 0 {
 			if p.next() != ',' {
@@ -117,7 +128,8 @@ func (p *parser) array(depth int) (any, *SyntaxError) {
 			p.at++
 			p.space()
 		}
-		v, err := p.value(depth + 1)
+		here.index = len(out)
+		v, err := p.value(depth+1, here)
 		if err != nil {
 			return nil, err
 		}
@@ -128,9 +140,10 @@ func (p *parser) array(depth int) (any, *SyntaxError) {
 	return out, nil
 }
 
-func (p *parser) object(depth int) (any, *SyntaxError) {
+func (p *parser) object(depth int, place *path) (any, *SyntaxError) {
 	p.at++
 	out := map[string]any{}
+	here := &path{up: place, index: -1}
 	for p.space(); p.next() != '}'; {
 		if len(out) > 0 {
 			if p.next() != ',' {
@@ -157,7 +170,8 @@ func (p *parser) object(depth int) (any, *SyntaxError) {
 		}
 		p.at++
 		p.space()
-		v, err := p.value(depth + 1)
+		here.name = name
+		v, err := p.value(depth+1, here)
 		if err != nil {
 			return nil, err
 		}
@@ -168,7 +182,7 @@ func (p *parser) object(depth int) (any, *SyntaxError) {
 	return out, nil
 }
 
-func (p *parser) number() (any, *SyntaxError) {
+func (p *parser) number(place *path) (any, *SyntaxError) {
 	start := p.at
 	if p.next() == '-' {
 		p.at++
@@ -181,16 +195,13 @@ func (p *parser) number() (any, *SyntaxError) {
 		p.at = start
 		return nil, p.fail("a number must not begin with a zero")
 	}
-	integer := true
 	if p.next() == '.' {
-		integer = false
 		p.at++
 		if !p.digits() {
 			return nil, p.fail("a fraction needs a digit here")
 		}
 	}
 	if c := p.next(); c == 'e' || c == 'E' {
-		integer = false
 		p.at++
 		if c := p.next(); c == '+' || c == '-' {
 			p.at++
@@ -199,14 +210,11 @@ func (p *parser) number() (any, *SyntaxError) {
 			return nil, p.fail("an exponent needs a digit here")
 		}
 	}
-	f, err := strconv.ParseFloat(string(p.data[start:p.at]), 64)
-	if err != nil {
-		p.at = start
-		return nil, p.fail("the number is beyond the range of a double: carry it as a string")
-	}
-	if p.exact && integer && math.Abs(f) >= MaxInteger && string(p.data[whole:p.at]) != "9007199254740992" {
-		p.at = start
-		return nil, p.fail("an integer beyond ±2^53, where a number is no longer exact: carry it as a string")
+	literal := string(p.data[start:p.at])
+	f, problem := double(literal, p.inexact)
+	if problem != "" {
+		p.at, p.refused = start, place.fail("%s", problem)
+		return nil, p.fail("%s", problem)
 	}
 	return f, nil
 }

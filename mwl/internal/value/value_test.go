@@ -3,6 +3,7 @@ package value_test
 import (
 	"encoding/json"
 	"math"
+	"math/big"
 	"runtime"
 	"strconv"
 	"strings"
@@ -40,7 +41,13 @@ func TestDataModel_JSONDataModel_WhatGoValuesBecome(t *testing.T) {
 		{uint16(7), 7.0},
 		{uint64(1 << 53), float64(1 << 53)},
 		{json.Number("12.5"), 12.5},
-		{json.Number("9007199254740993"), 9007199254740992.0},
+		{json.Number("9007199254740994"), 9007199254740994.0},
+		{int64(1<<53) + 2, 9007199254740994.0},
+		{uint64(1 << 60), 1152921504606846976.0},
+		{float32(0.1), 0.1},
+		{struct{ F float64 }{1e20}, map[string]any{"F": 1e20}},
+		{json.RawMessage("100000000000000000000"), 1e20},
+		{json.RawMessage("0.1000000000000000055511151231257827021181583404541015625"), 0.1},
 		{named("x"), "x"},
 		{&n, 7.0},
 		{none, nil},
@@ -77,9 +84,9 @@ func TestDataModel_JSONDataModel_WhatCannotBeAValue(t *testing.T) {
 		{[]any{1, math.NaN()}, "/1", "NaN"},
 		{int64(1<<53) + 1, "", "beyond ±2^53"},
 		{-(int64(1<<53) + 1), "", "carry it as a string"},
-		{uint64(1<<53) + 1, "", "beyond 2^53"},
-		{map[string]any{"a/b": []any{uint64(math.MaxUint64)}}, "/a~1b/0", "beyond 2^53"},
-		{order{ID: 1 << 62}, "", "carry it as a string"},
+		{uint64(1<<53) + 1, "", "the integer 9007199254740993 is beyond ±2^53"},
+		{map[string]any{"a/b": []any{uint64(math.MaxUint64)}}, "/a~1b/0", "beyond ±2^53"},
+		{order{ID: 1<<62 + 1}, "/id", "carry it as a string"},
 		{"\xff", "", "not valid UTF-8"},
 		{map[string]any{"\xff": 1}, "/\xff", "not valid UTF-8"},
 		{named("\xff"), "", "not valid UTF-8"},
@@ -88,9 +95,18 @@ func TestDataModel_JSONDataModel_WhatCannotBeAValue(t *testing.T) {
 		{complex(1, 2), "", "unsupported type"},
 		{json.RawMessage(`{"a":1,"a":2}`), "", "repeats"},
 		{json.RawMessage(`{`), "", "JSON"},
-		{json.Number("1e999"), "", "not a number"},
+		{json.Number("1e999"), "", "beyond the range"},
 		{json.Number("x"), "", "not a number"},
 		{json.Number("true"), "", "not a number"},
+		{json.Number("9007199254740993"), "", "the integer 9007199254740993 is beyond ±2^53"},
+		{json.RawMessage(`{"a":[0,{"b/c":9007199254740993}]}`), "/a/1/b~1c", "the integer 9007199254740993 is beyond ±2^53"},
+		{struct{ A []int64 }{[]int64{0, -1<<53 - 1}}, "/A/1", "the integer -9007199254740993 is beyond ±2^53"},
+		{[]any{json.RawMessage(`[1, 12345678901234567.89]`)}, "/0/1", "the number 12345678901234567.89 has more digits than a double keeps"},
+		{json.RawMessage("0.10000000000000001"), "", "more digits"},
+		{json.RawMessage("1e400"), "", "the number 1e400 is beyond the range"},
+		{json.Number("1e400"), "", "the number 1e400 is beyond the range"},
+		{json.RawMessage("1e-400"), "", "the number 1e-400 is beyond the range"},
+		{json.RawMessage("1" + strings.Repeat("0", 100) + "1"), "", "the integer 1" + strings.Repeat("0", 39) + "… is beyond"},
 		{cycle, strings.Repeat("/self", 1001), "break the cycle"},
 	} {
 		_, err := value.Of(tc.in)
@@ -155,7 +171,7 @@ func TestParse(t *testing.T) {
 		`{}`:                                    map[string]any{},
 		"{\n\"a\"\t: {\"\": null}\r}":           map[string]any{"a": map[string]any{"": nil}},
 		`"\u0000"`:                              "\x00",
-		`1e-400`:                                0.0,
+		`0e-400`:                                0.0,
 	} {
 		got, err := value.Parse([]byte(s))
 		require.NoError(t, err, s)
@@ -166,7 +182,7 @@ func TestParse(t *testing.T) {
 func TestParse_Strict(t *testing.T) {
 	for s, problem := range map[string]string{
 		``: "ends", ` `: "ends", `tru`: "cannot begin", `True`: "cannot begin", `nul`: "cannot begin", `+1`: "cannot begin", `.5`: "cannot begin", `NaN`: "cannot begin", `'a'`: "cannot begin",
-		`01`: "zero", `-01`: "zero", `-`: "digit", `1.`: "digit", `1e`: "digit", `1e+`: "digit", `1e999`: "range", `-1e999`: "range",
+		`01`: "zero", `-01`: "zero", `-`: "digit", `1.`: "digit", `1e`: "digit", `1e+`: "digit", `1e999`: "range", `-1e999`: "range", `1e-400`: "range", `[9007199254740993]`: "exact",
 		`"`: "does not end", `"a`: "does not end", `"\`: "escape", `"\x"`: "escape", `"\u12"`: "hexadecimal", `"\u12g4"`: "hexadecimal", "\"\n\"": "control", "\"\\n\t\"": "control",
 		`"\ud800"`: "surrogate", `"\ud800\u0041"`: "surrogate", `"\udc00"`: "surrogate", `"\ud800\n"`: "surrogate", "\"\xff\"": "UTF-8", "\"\\n\xff\"": "UTF-8",
 		`[`: "ends", `[1`: "','", `[1 2]`: "','", `[1,]`: "cannot begin", `[,1]`: "cannot begin",
@@ -246,6 +262,54 @@ func TestValuesReadBackAsWritten(t *testing.T) {
 		require.True(t, value.Equal(v, again))
 	})
 }
+
+// Of accepts a number if and only if its digits are those of a double, exactly or in the shortest form.
+func TestOf_KeepsEveryDigit(t *testing.T) {
+	literals := rapid.OneOf(
+		rapid.StringMatching(`-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,2})?`),
+		rapid.StringMatching(`-?(90071992547409[0-9]{2}|1844674407370955[0-9]{4})(\.0{1,3})?(e[0-3])?`),
+		rapid.Map(rapid.Float64(), func(f float64) string { return strconv.FormatFloat(f, 'e', -1, 64) }),
+		rapid.Map(rapid.Float64Range(-1e22, 1e22), func(f float64) string { return strconv.FormatFloat(f, 'f', 30, 64) }),
+		rapid.Map(rapid.Int64(), func(i int64) string { return strconv.FormatInt(i, 10) }),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		literal := literals.Draw(t, "literal")
+		nearest, err := strconv.ParseFloat(literal, 64)
+		require.NoError(t, err)
+		named, ok := new(big.Rat).SetString(literal)
+		require.True(t, ok)
+		short, _ := new(big.Rat).SetString(strconv.FormatFloat(nearest, 'e', -1, 64))
+		held := named.Cmp(short) == 0 || named.Cmp(new(big.Rat).SetFloat64(nearest)) == 0
+
+		v, err := value.Of(json.RawMessage(literal))
+		require.Equal(t, held, err == nil, literal)
+		if held {
+			require.Equal(t, nearest, v)
+		}
+	})
+}
+
+// A Go value and its JSON text make the same value, or are refused with the same words.
+func TestOf_GoAndItsJSONAgree(t *testing.T) {
+	numbers := rapid.OneOf(
+		rapid.Int64().AsAny(), rapid.Uint64().AsAny(), rapid.Int64Range(1<<53-4, 1<<53+4).AsAny(), rapid.Uint64Range(1<<63-4, 1<<63+4).AsAny(),
+		rapid.Float64().AsAny(), rapid.Float32().AsAny(), rapid.Float64Range(-1e22, 1e22).AsAny(), rapid.Map(rapid.Int64(), func(i int64) any { return named64(i) }),
+		rapid.Map(rapid.StringMatching(`(0|[1-9][0-9]{0,20})(\.[0-9]{1,20})?(e[0-9]{1,3})?`), func(s string) any { return json.Number(s) }),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		n := numbers.Draw(t, "number")
+		for _, v := range []any{n, []any{n}, map[string]any{"a": []any{n}}, struct{ A any }{n}, map[named]any{"a": &n}} {
+			text, err := json.Marshal(v)
+			require.NoError(t, err)
+			want, refused := value.Of(v)
+			got, err := value.Of(json.RawMessage(text))
+			require.Equal(t, refused, err, "%s", text)
+			require.Equal(t, want, got, "%s", text)
+		}
+	})
+}
+
+type named64 int64
 
 func TestMeasure(t *testing.T) {
 	small := map[string]any{"a": []any{1.0, "xyz", nil}}
