@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,7 +114,7 @@ func (a *app) execute(ctx context.Context, file string, f runFlags) error {
 	return nil
 }
 
-// value reads a JSON value from a flag.
+// value reads a JSON value from a flag. Its numbers are json.Number: the execution refuses those that a double would change.
 func (a *app) value(ctx context.Context, flag, text string) (v any, err error) {
 	source := []byte(text)
 	if name, file := strings.CutPrefix(text, "@"); file {
@@ -124,11 +125,16 @@ func (a *app) value(ctx context.Context, flag, text string) (v any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := parse(source)
+	_, err = parse(source)
+	if err == nil {
+		in := json.NewDecoder(bytes.NewReader(source))
+		in.UseNumber()
+		err = in.Decode(&v)
+	}
 	if err != nil {
 		return nil, usage("write JSON, or @FILE; a string needs its quotes", "%s is not valid JSON: %w", flag, err)
 	}
-	return root.Value(), nil
+	return v, nil
 }
 
 func (a *app) options(ctx context.Context, f runFlags) ([]mwl.ExecuteOption, error) {
