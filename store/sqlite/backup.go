@@ -129,10 +129,14 @@ func syncFile(path string) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
+	syncDir(filepath.Dir(path))
+	return nil
+}
+
+// syncDir makes the names in a directory durable. Windows, and some file systems, cannot do that.
+func syncDir(path string) {
+	if dir, err := os.Open(path); err == nil {
+		_ = dir.Sync()
+		_ = dir.Close()
 	}
-	_ = dir.Sync() // Windows, and some file systems, cannot sync a directory
-	return dir.Close()
 }

@@ -331,12 +331,18 @@ func (c *committer) committed(m meta, pages int64) {
 }
 
 // note records the last commit in the lease file. Without full syncs, a power cut can take the commit
-// and leave the note, which would refuse an intact file.
+// and leave the note, which would refuse an intact file: such a commit is noted with the run of the
+// operating system.
 func (s *Store) note() error {
-	if s.lease == nil || s.cfg.normal {
+	if s.lease == nil {
 		return nil
 	}
-	return s.lease.record(witness{s.committer.meta.store, s.committer.meta.commits})
+	m := &s.committer.meta
+	w := witness{store: m.store, commits: m.commits}
+	if s.cfg.normal {
+		w.commits, w.recent, w.boot = s.synced, m.commits, bootID()
+	}
+	return s.lease.record(w)
 }
 
 // begin begins a lease, unless the store is beside. verify, which may be nil, checks the state of

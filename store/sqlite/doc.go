@@ -22,6 +22,10 @@
 // that lacks this commit, for instance because its -wal file was deleted or an old copy was put in
 // its place. To accept such a file, or to start over after you deleted it, remove the lease file.
 //
+// A refused file and its log stay as they are, and a damaged log is copied under the suffix -wal-refused
+// (-wal-refused-2, ... if there is one), because SQLite overwrites what is behind the damage once you accept
+// the file. The error names the copy.
+//
 // Do not open the database with os.Open in a process that has it open as a store: on systems without
 // open file description locks, closing that file drops the locks of SQLite. Do not write to it with
 // another version of SQLite: versions before 3.51.3 can corrupt it.
@@ -33,6 +37,10 @@
 // opens the dead letters only.
 //
 // # Durability
+//
+// With WithNormalSync, a commit is recorded together with the run of the operating system (Linux only).
+// In the same run the store requires the commit, since only a power cut can take it. After a power cut it
+// opens what is left, and copies a log with more in it as above.
 //
 // Each commit is synced to the disk (synchronous=FULL) and contains all batches that gathered during
 // the previous commit, at most 1024. A checksum protects each row. A row that does not match its

@@ -60,13 +60,15 @@ func (e *LockedError) Error() string {
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
 // CorruptError reports that a file is damaged, or is no database of this package. Open does not
-// repair or recreate such a file. If the write-ahead log is damaged, SQLite applies the part before
-// the damage, and Open keeps the whole log under the suffix -wal-refused.
+// repair, change or recreate such a file or its write-ahead log.
 type CorruptError struct {
 	Path   string
 	Table  string // empty if it is unknown
 	Row    string // identifies the row of the table; empty if it is unknown
 	Detail string
+	// Log is the file that has a refused write-ahead log: a copy with the suffix -wal-refused (-wal-refused-2
+	// for a second one), or the log in its place if it could not be copied. It is empty if the log is not refused.
+	Log string
 }
 
 func (e *CorruptError) Error() string {

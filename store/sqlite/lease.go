@@ -25,8 +25,10 @@ const (
 	leaseSuffix  = "-lease"
 	holderSize   = 512 // the holder, padded with spaces
 	witnessSize  = 16 + 1 + 20 + 1
+	recentSize   = 20 + 1 + bootSize + 1
+	bootSize     = 36
 	leaseLockAt  = 1 << 30 // Windows locks this byte, so that others can read the holder
-	leaseFileEnd = holderSize + witnessSize
+	leaseFileEnd = holderSize + witnessSize + recentSize
 )
 
 // holder is the process that has the lease.
@@ -39,8 +41,23 @@ type holder struct {
 // witness is the last commit of a store, written after the commit.
 type witness struct {
 	store   storeID
-	commits int64
+	commits int64 // the last commit that was synced
+	// With WithNormalSync, recent is the last commit, and boot is the run of the operating system that made it.
+	// A power cut, after which another run begins, can take the commits from commits to recent.
+	recent int64
+	boot   string // empty if it is unknown
 }
+
+// required returns the number of commits that the database must have.
+func (w witness) required() int64 {
+	if w.boot != "" && w.boot == bootID() {
+		return max(w.commits, w.recent)
+	}
+	return w.commits
+}
+
+// isBinding reports whether the database must have each commit that was made.
+func (w witness) isBinding() bool { return w.recent <= w.required() }
 
 type storeID [8]byte
 
@@ -48,12 +65,20 @@ type storeID [8]byte
 // the lock.
 func acquireLease(path string) (*leaseFile, error) {
 	name := path + leaseSuffix
-	for {
+	for looks := 0; ; {
 		f, err := openLease(name, os.O_RDWR|os.O_CREATE)
 		if err != nil {
 			return nil, err
 		}
+		const moment = 5 * time.Millisecond // much longer than leaseIsHeld has the lock
 		switch err := lockFile(f); {
+		case errors.Is(err, errWouldBlock) && looks < 3:
+			looks++
+			if err := f.Close(); err != nil {
+				return nil, err
+			}
+			time.Sleep(moment)
+			continue
 		case errors.Is(err, errWouldBlock):
 			held := &LockedError{Path: path}
 			h := readHolder(f)
@@ -138,9 +163,21 @@ func (l *leaseFile) release() error {
 // record writes the number of the last commit. It is not synced: SIGKILL keeps it, and after a power
 // cut an older number detects less.
 func (l *leaseFile) record(w witness) error {
-	text := fmt.Appendf(nil, "%x %020d\n", w.store, w.commits)
+	// Earlier versions read and write the first line only.
+	text := fmt.Appendf(nil, "%x %020d\n%020d %-*.*s\n", w.store, w.commits, w.recent, bootSize, bootSize, w.boot)
 	_, err := l.file.WriteAt(text, holderSize)
 	return err
+}
+
+// leaseIsHeld reports whether a store has the lease of a database. It has the lock itself for a moment, for
+// which acquireLease waits.
+func leaseIsHeld(path string) bool {
+	f, err := openLease(path+leaseSuffix, os.O_RDWR)
+	if err != nil {
+		return false
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	return errors.Is(lockFile(f), errWouldBlock)
 }
 
 // readWitness returns the last recorded commit of a database, without a lock.
@@ -150,8 +187,9 @@ func readWitness(path string) (w witness, ok bool) {
 		return w, false
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
-	text := make([]byte, witnessSize)
-	if n, _ := f.ReadAt(text, holderSize); n < witnessSize {
+	text := make([]byte, witnessSize+recentSize)
+	n, _ := f.ReadAt(text, holderSize)
+	if n < witnessSize {
 		return w, false
 	}
 	if _, err := hex.Decode(w.store[:], text[:16]); err != nil {
@@ -160,6 +198,9 @@ func readWitness(path string) (w witness, ok bool) {
 	if _, err := fmt.Sscanf(string(text[17:37]), "%d", &w.commits); err != nil {
 		return w, false
 	}
+	if n == len(text) {
+		_, _ = fmt.Sscanf(string(text[witnessSize:]), "%d %s", &w.recent, &w.boot) // an unknown boot is empty
+	}
 	return w, true
 }
 
@@ -167,13 +208,14 @@ func readWitness(path string) (w witness, ok bool) {
 // its write-ahead log was deleted or damaged, or the file was replaced.
 func (w witness) verify(path string, m *meta) error {
 	const accept = "; restore the files, or remove " + leaseSuffix + " to accept the database as it is"
+	required := w.required()
 	switch {
 	case m.store != w.store:
 		return &CorruptError{Path: path, Detail: "it is another database than the lease file belongs to" + accept}
-	case m.commits < w.commits:
+	case m.commits < required:
 		return &CorruptError{
 			Path: path, Table: "meta",
-			Detail: fmt.Sprintf("it has %d commits, and %d were made: its -wal file was deleted or damaged, or an old copy replaced it%s", m.commits, w.commits, accept),
+			Detail: fmt.Sprintf("it has %d commits, and %d were made: its -wal file was deleted or damaged, or an old copy replaced it%s", m.commits, required, accept),
 		}
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"go.uber.org/zap"
 	sqlite3 "zombiezen.com/go/sqlite"
 )
 
@@ -109,20 +108,13 @@ func (s *Store) prepareFile(expected bool) error {
 	return f.Close()
 }
 
+// openConn opens a connection.
+func (s *Store) openConn(flags sqlite3.OpenFlags) (*sqlite3.Conn, error) {
+	return sqlite3.OpenConn(s.path, flags)
+}
+
 // inPlace reports whether the path still names the file that was opened.
 func (s *Store) inPlace() bool {
 	now, err := os.Stat(s.path)
 	return err == nil && os.SameFile(s.file, now)
-}
-
-// keepLog gives the write-ahead log of a refused database another name: SQLite deletes the log when
-// the connection is closed, with everything behind its first damaged page.
-func (s *Store) keepLog() {
-	wal := s.path + "-wal"
-	if info, err := os.Stat(wal); err != nil || info.Size() == 0 {
-		return
-	}
-	if err := os.Link(wal, wal+"-refused"); err != nil && !errors.Is(err, fs.ErrExist) {
-		s.cfg.logger.Warn("write-ahead log of a refused database cannot be kept", zap.String("path", wal), zap.Error(err))
-	}
 }

@@ -66,7 +66,8 @@ func WithLogger(l *zap.Logger) Option {
 // publisher is then several times as fast. The file survives the end of the process, SIGKILL
 // included. A power cut, or a crash of the operating system, can take all commits since the last
 // checkpoint: accepted events are lost, handled events are handled again, and purged letters
-// return. It does not corrupt the file.
+// return. It does not corrupt the file. On Linux, a file that lost commits in another way, such as a
+// damaged log after SIGKILL, is refused as without this option.
 func WithNormalSync() Option {
 	return func(c *config) error {
 		c.normal = true

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
 )
@@ -27,8 +28,10 @@ type Store struct {
 	counted   countedLetters // guarded by reads
 
 	// Written by the committer, with both readers taken.
-	file  fs.FileInfo
-	lease *leaseFile // nil without the lease
+	file   fs.FileInfo
+	lease  *leaseFile // nil without the lease
+	synced int64      // the last commit that was synced when the file was opened
+	guard  *sqlite3.Conn
 
 	claiming chan struct{} // held by Claim, so that two calls do not select the same records
 	claimMu  sync.Mutex
@@ -46,7 +49,8 @@ var _ eventbus.Store = (*Store)(nil)
 // takes the lease of the file. It waits for locks of other processes as WithLockWait says.
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the
-// header, the schema and the last commit, not each page. Reopen and the command line verify all.
+// header, the schema and the last commit, not each page. Reopen and the command line verify all. A file
+// that Open refuses, and its write-ahead log, stay as they are.
 //
 // Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrSchemaTooNew,
 // ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *eventbus.OptionError, those of the
@@ -105,7 +109,7 @@ const (
 	reopening
 )
 
-// connect opens the connections, verifies the file and begins a lease. If it fails, no connection is
+// connect verifies the file, opens the connections and begins a lease. If it fails, no connection is
 // open.
 func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	defer func() {
@@ -113,11 +117,14 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 			if err = s.explain(err); ctx.Err() != nil {
 				err = ctx.Err()
 			}
-			err = errors.Join(err, s.disconnect())
+			err = errors.Join(err, s.disconnect(true))
 		}
 	}()
 	noted, known := readWitness(s.path)
-	if err := s.prepareFile(known && noted.commits > 0); err != nil {
+	if err := s.prepareFile(known && noted.required() > 0); err != nil {
+		return err
+	}
+	if err := s.inspect(ctx, why, noted, known); err != nil {
 		return err
 	}
 	w, err := openWriter(ctx, s)
@@ -134,20 +141,18 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		return err
 	}
 	reach("open: migrated")
-	if why == reopening {
-		if err := w.quickCheck(); err != nil {
+	if s.guard == nil {
+		if err := s.openGuard(); err != nil {
 			return err
 		}
 	}
-	var verify func(*meta) error
-	if known && !s.cfg.normal {
-		verify = func(m *meta) error {
-			err := noted.verify(s.path, m)
-			if err != nil {
-				s.keepLog()
-			}
-			return err
+	s.synced = 0
+	verify := func(m *meta) error {
+		if !known {
+			return nil
 		}
+		s.synced = noted.commits
+		return noted.verify(s.path, m)
 	}
 	if err := s.committer.begin(why, verify); err != nil {
 		return err
@@ -170,14 +175,17 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	return errors.Join(s.claims.open(), s.reads.open())
 }
 
-// disconnect closes the connections.
-func (s *Store) disconnect() error {
-	err := errors.Join(s.claims.close(), s.reads.close())
+// disconnect closes the connections. keep leaves the log for the next store, which verifies it.
+func (s *Store) disconnect(keep bool) (err error) {
+	if !keep {
+		err = s.closeGuard()
+	}
+	err = errors.Join(err, s.claims.close(), s.reads.close())
 	if w := s.committer.w; w != nil {
 		s.committer.w = nil
 		err = errors.Join(err, w.close())
 	}
-	return err
+	return errors.Join(err, s.closeGuard())
 }
 
 // Submit enqueues a batch. See [eventbus.Store].
@@ -215,7 +223,7 @@ func (s *Store) reopen(ctx context.Context) error {
 	defer s.reads.give()
 	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed"))
 	reach("reopen: before")
-	if err := s.disconnect(); err != nil {
+	if err := s.disconnect(true); err != nil {
 		s.cfg.logger.Warn("closing the connections of a failed store failed", zap.String("path", s.path), zap.Error(err))
 	}
 	reach("reopen: disconnected")
@@ -284,7 +292,7 @@ func (s *Store) shut() error {
 		err = s.explain(s.committer.checkpoint(truncate))
 	}
 	reach("close: checkpointed")
-	err = errors.Join(err, s.disconnect())
+	err = errors.Join(err, s.disconnect(s.committer.failure() != nil))
 	reach("close: disconnected")
 	err = errors.Join(err, s.lease.release())
 	reach("close: released")

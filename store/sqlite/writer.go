@@ -30,7 +30,7 @@ func openWriter(ctx context.Context, s *Store) (*writer, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c, err := sqlite3.OpenConn(s.path, sqlite3.OpenReadWrite)
+	c, err := s.openConn(sqlite3.OpenReadWrite)
 	if err != nil {
 		return nil, err
 	}
