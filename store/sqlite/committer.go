@@ -58,7 +58,8 @@ type committer struct {
 	errs      []error                // reused
 	logSize   int64                  // estimate of the pages in the write-ahead log
 	logWarned bool                   // the log was reported as large
-	lookedAt  time.Time              // when the file was last seen in its place
+	logEnd    int64                  // the least size of the log, in bytes
+	lookedAt  time.Time              // when the files were last seen in their places
 	pruned    time.Time              // when expired ids were last removed, by Batch.Now
 	stopped   bool                   // Close has ended
 	killed    bool                   // by a test: the lease does not end
@@ -288,13 +289,13 @@ func (c *committer) commit(group []*job) {
 func (c *committer) apply(group []*job, errs []error) error {
 	now := time.Now()
 	if now.Sub(c.lookedAt) >= time.Second {
-		if !c.store.inPlace() {
-			return fmt.Errorf("%w: %s", ErrReplaced, c.store.path)
+		if err := c.look(); err != nil {
+			return err
 		}
 		c.lookedAt = now
 	}
 	reach("commit: before begin")
-	if err := c.w.begin(); err != nil {
+	if err := c.beginIntact(); err != nil {
 		return err
 	}
 	reach("commit: begun")
@@ -324,6 +325,7 @@ func (c *committer) apply(group []*job, errs []error) error {
 func (c *committer) committed(m meta, pages int64) {
 	c.meta = m
 	c.logSize += pages
+	c.grown()
 	if err := c.store.note(); err != nil {
 		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.lease.path), zap.Error(err))
 	}
@@ -350,7 +352,7 @@ func (s *Store) note() error {
 func (c *committer) begin(why occasion, verify func(*meta) error) error {
 	c.leased = make(map[eventbus.Ref]uint8)
 	c.crashed = make(map[int64]crashedLease)
-	c.logSize, c.lookedAt = 1, time.Time{}
+	c.logSize, c.logEnd, c.lookedAt = 1, 0, time.Time{}
 	if c.store.lease == nil {
 		m, err := c.readMeta()
 		if err == nil && verify != nil {
@@ -397,6 +399,9 @@ func (c *committer) begin(why occasion, verify func(*meta) error) error {
 func (c *committer) endLease() error {
 	if c.store.lease == nil || c.w == nil || c.killed {
 		return nil
+	}
+	if name := c.store.moved(); name != "" {
+		return fmt.Errorf("%w: %s", ErrReplaced, name)
 	}
 	err := c.w.transaction(func() error {
 		m, err := c.readMeta()

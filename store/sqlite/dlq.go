@@ -25,7 +25,7 @@ type DLQ struct {
 //
 // OpenDLQ takes no lease. It fails if the file does not exist, or has an older schema.
 //
-// Errors: those of Open but ErrLocked.
+// Errors: those of Open. ErrLocked means that the bus cannot share the file, see LockedError.Reason.
 func OpenDLQ(ctx context.Context, path string, opts ...Option) (*DLQ, error) {
 	q, err := openDLQ(ctx, path, opts)
 	if err != nil {

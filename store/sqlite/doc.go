@@ -26,6 +26,10 @@
 // (-wal-refused-2, ... if there is one), because SQLite overwrites what is behind the damage once you accept
 // the file. The error names the copy.
 //
+// The store fails with ErrReplaced when one of the files is deleted, replaced or truncated while it is open, and
+// keeps what it has acknowledged as far as the files still have it. It does not notice a change of bytes until it
+// reads them.
+//
 // Do not open the database with os.Open in a process that has it open as a store: on systems without
 // open file description locks, closing that file drops the locks of SQLite. Do not write to it with
 // another version of SQLite: versions before 3.51.3 can corrupt it.

@@ -13,7 +13,7 @@ import (
 
 var (
 	// ErrLocked is matched by the error of Open if another store holds the lease. The error is a
-	// *LockedError.
+	// *LockedError. A store beside it gets the error only if it cannot share the files of that store.
 	ErrLocked = errors.New("sqlite: another store holds the lease")
 	// ErrFull is matched by the error of a store that failed because the disk is full, or a quota or a
 	// limit on the size of files was reached. Reopen works when there is room again.
@@ -21,8 +21,9 @@ var (
 	// ErrBusy is matched by the error of a store that failed because another process held the write
 	// lock for longer than WithLockWait allows.
 	ErrBusy = errors.New("sqlite: another process holds the write lock")
-	// ErrReplaced is matched by the error of a store that failed because its file was deleted, renamed
-	// or replaced while it was open.
+	// ErrReplaced is matched by the error of a store that failed because its file, or one beside it (-wal, -shm,
+	// -lease), was deleted, renamed or replaced while it was open, or the -wal file was truncated. The store looks
+	// once a second, and at the size of the log before each commit. Reopen works if no commit is missing.
 	ErrReplaced = errors.New("sqlite: file was deleted or replaced while it was open")
 	// ErrLeaseLost is matched by the error of a store that failed because another store has the lease.
 	// This happens only if the lease file was deleted.
@@ -47,13 +48,19 @@ type LockedError struct {
 	PID   int       // 0 if it is unknown
 	Host  string    // empty if it is unknown
 	Since time.Time // zero if it is unknown
+	// Reason is why a store beside it cannot be opened. It is empty if the lease was asked for.
+	Reason string
 }
 
 func (e *LockedError) Error() string {
-	if e.PID == 0 {
-		return fmt.Sprintf("%v: %s", ErrLocked, e.Path)
+	text := fmt.Sprintf("%v: %s", ErrLocked, e.Path)
+	if e.PID != 0 {
+		text += fmt.Sprintf(": process %d on %s since %s", e.PID, e.Host, e.Since.Format(time.RFC3339))
 	}
-	return fmt.Sprintf("%v: %s: process %d on %s since %s", ErrLocked, e.Path, e.PID, e.Host, e.Since.Format(time.RFC3339))
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
 }
 
 // Unwrap returns ErrLocked.

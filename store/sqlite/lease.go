@@ -80,10 +80,10 @@ func acquireLease(path string) (*leaseFile, error) {
 			time.Sleep(moment)
 			continue
 		case errors.Is(err, errWouldBlock):
-			held := &LockedError{Path: path}
-			h := readHolder(f)
-			held.PID, held.Host, held.Since = h.PID, h.Host, h.Since
-			return nil, errors.Join(held, f.Close())
+			if err := f.Close(); err != nil {
+				return nil, err
+			}
+			return nil, lockedBy(path)
 		case err != nil:
 			return nil, errors.Join(fmt.Errorf("sqlite: lock %s: %w", name, err), f.Close())
 		}
@@ -130,6 +130,17 @@ func readHolder(f *os.File) (h holder) {
 		return holder{}
 	}
 	return h
+}
+
+// lockedBy returns the error that names the holder of a lease.
+func lockedBy(path string) *LockedError {
+	held := &LockedError{Path: path}
+	if f, err := openLease(path+leaseSuffix, os.O_RDONLY); err == nil {
+		h := readHolder(f)
+		held.PID, held.Host, held.Since = h.PID, h.Host, h.Since
+		_ = f.Close() // nothing was written
+	}
+	return held
 }
 
 // sign writes this process into the lease file.

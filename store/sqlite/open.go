@@ -75,6 +75,11 @@ func (s *Store) prepareFile(expected bool) error {
 	case !missing && hardLinks(info) > 1:
 		return &PathError{Path: s.path, Reason: "has several hard links: each name would have its own write-ahead log"}
 	}
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if info, err := os.Lstat(s.path + suffix); err == nil && !info.Mode().IsRegular() {
+			return &PathError{Path: s.path + suffix, Reason: fmt.Sprintf("is not a regular file (%s): remove it", info.Mode().Type())}
+		}
+	}
 	const smallest = 512 // SQLite takes a smaller file for a new one, and overwrites it
 	if !missing && info.Size() > 0 {
 		if info.Size() < smallest {

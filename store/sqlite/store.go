@@ -32,6 +32,7 @@ type Store struct {
 	lease  *leaseFile // nil without the lease
 	synced int64      // the last commit that was synced when the file was opened
 	guard  *sqlite3.Conn
+	side   sideFiles
 
 	claiming chan struct{} // held by Claim, so that two calls do not select the same records
 	claimMu  sync.Mutex
@@ -124,6 +125,11 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	if err := s.prepareFile(known && noted.required() > 0); err != nil {
 		return err
 	}
+	if s.cfg.beside {
+		if err := s.awaitFiles(ctx); err != nil {
+			return err
+		}
+	}
 	if err := s.inspect(ctx, why, noted, known); err != nil {
 		return err
 	}
@@ -158,6 +164,9 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		return err
 	}
 	reach("lease: committed")
+	if err := s.noteFiles(w); err != nil {
+		return err
+	}
 	if s.lease != nil {
 		if err := s.lease.sign(); err != nil {
 			return err
@@ -177,8 +186,9 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 
 // disconnect closes the connections. keep leaves the log for the next store, which verifies it.
 func (s *Store) disconnect(keep bool) (err error) {
+	err = s.forgetFiles()
 	if !keep {
-		err = s.closeGuard()
+		err = errors.Join(err, s.closeGuard())
 	}
 	err = errors.Join(err, s.claims.close(), s.reads.close())
 	if w := s.committer.w; w != nil {

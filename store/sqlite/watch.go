@@ -77,13 +77,19 @@ func (w *watch) run(stop chan struct{}) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	// The first look is a change: another process may have committed since Watch was called.
-	for seen, ok := int64(0), false; ; {
+	for seen, ok, broken := int64(0), false, false; ; {
 		select {
 		case <-stop:
 			return
 		case <-tick.C:
 		}
 		now, readable := w.version()
+		// A store that fails while it is idle is a change too: the watchers find out that it has failed.
+		if failed := w.store.committer.failure() != nil; failed != broken {
+			if broken = failed; failed && !w.call(stop) {
+				return
+			}
+		}
 		if !readable || ok && now == seen {
 			continue
 		}
@@ -116,6 +122,9 @@ func (w *watch) version() (n int64, ok bool) {
 		r = w.store.reads
 	}
 	err := r.read(r.ctx, func(c *sqlite3.Conn) error {
+		if w.store.moved() != "" {
+			w.store.committer.enqueue(&job{control: w.store.committer.lookIdle})
+		}
 		m, err := w.store.readMeta(c)
 		if n = m.beside; w.store.cfg.beside {
 			n = m.commits

@@ -1,0 +1,143 @@
+package sqlite
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// lookNow makes the store look at its files before the next commit.
+func lookNow(t *testing.T, s *Store) {
+	t.Helper()
+	inside(t, s, func(c *committer) error {
+		c.lookedAt = time.Time{}
+		return nil
+	})
+}
+
+// withEvents opens a store and accepts 20 events.
+func withEvents(t *testing.T) *Store {
+	t.Helper()
+	skipWindows(t)
+	s := openAt(t, testPath(t))
+	for range 20 {
+		accept(t, s, ready(""))
+	}
+	return s
+}
+
+func submitOne(s *Store) error {
+	return submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}})
+}
+
+// The bus goes on by itself: nothing was in the file alone.
+func TestVanished_NothingIsLostWithAFile(t *testing.T) {
+	for name, vanish := range map[string]func(path string) error{
+		"log":           func(path string) error { return os.Remove(path + "-wal") },
+		"index":         func(path string) error { return os.Remove(path + "-shm") },
+		"log and index": func(path string) error { _ = os.Remove(path + "-shm"); return os.Remove(path + "-wal") },
+		"lease":         func(path string) error { return os.Remove(path + leaseSuffix) },
+		"log is empty":  func(path string) error { _ = os.Remove(path + "-wal"); return os.WriteFile(path+"-wal", nil, 0o600) },
+		"log is moved":  func(path string) error { return os.Rename(path+"-wal", path+"-wal.old") },
+		"replaced index": func(path string) error {
+			_ = os.Remove(path + "-shm")
+			return os.WriteFile(path+"-shm", make([]byte, 32768), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := withEvents(t)
+			require.NoError(t, vanish(s.path))
+			lookNow(t, s)
+			err := submitOne(s)
+			require.ErrorIs(t, err, ErrReplaced)
+			require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+			require.NoError(t, s.Reopen(t.Context()))
+			accept(t, s, ready(""))
+			crash(t, s)
+			s = openAt(t, s.path)
+			require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 21)
+			require.Empty(t, problems(verifyAt(t, s.path)))
+		})
+	}
+}
+
+// A truncated log has lost commits: no later one hides that.
+func TestVanished_ATruncatedLogTakesNoCommit(t *testing.T) {
+	for name, size := range map[string]int64{"whole": 0, "half": logHeader + 10*(frameHeader+4096)} {
+		t.Run(name, func(t *testing.T) {
+			s := withEvents(t)
+			db := read(t, s.path)
+			inside(t, s, func(*committer) error { return os.Truncate(s.path+"-wal", size) })
+			require.ErrorIs(t, submitOne(s), ErrReplaced)
+			var corrupt *CorruptError
+			require.ErrorAs(t, s.Reopen(t.Context()), &corrupt)
+			_ = s.Close(t.Context())
+			require.Equal(t, db, read(t, s.path))
+		})
+	}
+}
+
+// A commit that was in progress can write behind the end of a log that was truncated.
+func TestVanished_AHoleInTheLogIsNoticed(t *testing.T) {
+	s := withEvents(t)
+	inside(t, s, func(c *committer) error {
+		size, err := c.logSizeNow()
+		require.NoError(t, err)
+		require.NoError(t, os.Truncate(s.path+"-wal", 0))
+		c.lookedAt = time.Time{}
+		return os.Truncate(s.path+"-wal", size+100_000)
+	})
+	require.ErrorIs(t, submitOne(s), ErrReplaced)
+	var corrupt *CorruptError
+	require.ErrorAs(t, s.Reopen(t.Context()), &corrupt)
+}
+
+// Another process may empty the log, which loses nothing.
+func TestVanished_ACheckpointOfAnotherProcessIsNone(t *testing.T) {
+	s := withEvents(t)
+	other := openAt(t, s.path, Beside())
+	for range 5 {
+		inside(t, other, func(c *committer) error { return c.checkpoint(truncate) })
+		require.Empty(t, read(t, s.path+"-wal"))
+		accept(t, s, ready(""))
+		lookNow(t, s)
+		accept(t, s, ready(""))
+		accept(t, other, free(ready("")))
+	}
+}
+
+// A tool beside a bus would make a second index of the log.
+func TestVanished_AToolRefuses(t *testing.T) {
+	for _, suffix := range []string{"-wal", "-shm"} {
+		s := withEvents(t)
+		openAt(t, s.path, Beside())
+		require.NoError(t, os.Remove(s.path+suffix))
+		_, err := OpenDLQ(t.Context(), s.path)
+		var locked *LockedError
+		require.ErrorAs(t, err, &locked)
+		require.Equal(t, os.Getpid(), locked.PID)
+		require.ErrorContains(t, err, s.path+suffix+" was deleted")
+		require.NoFileExists(t, s.path+suffix)
+	}
+	path := killed(t, 1)
+	require.NoFileExists(t, path+"-shm")
+	openAt(t, path, Beside()) // no bus has the file
+}
+
+// A bus that accepts nothing notices it by its watch.
+func TestVanished_AnIdleStoreNotices(t *testing.T) {
+	s := withEvents(t)
+	changed := make(chan struct{}, 100)
+	defer s.Watch(func() { changed <- struct{}{} })()
+	<-changed // the first look
+	require.NoError(t, os.Remove(s.path+"-wal"))
+	<-changed
+	_, err := s.Stats(t.Context())
+	require.ErrorIs(t, err, ErrReplaced)
+	require.NoError(t, s.Reopen(t.Context()))
+	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 20)
+}
