@@ -75,7 +75,7 @@ var known = []struct {
 	{eventbus.ErrNoCatalog, exitNotFound, "start the program that runs the bus once, or use --url"},
 	{sqlite.ErrSchemaTooNew, exitFailure, "use the eventbus command of the version that the program was built with"},
 	{sqlite.ErrNotMigrated, exitFailure, "open the file with the program once: it migrates the schema"},
-	{sqlite.ErrLocked, exitConflict, "stop the other process, or use its admin page: --url"},
+	{sqlite.ErrLocked, exitConflict, "use the admin API of the program that has the file: --url; or stop that program"},
 	{sqlite.ErrBusy, exitConflict, "try again: another process was writing for a long time"},
 	{sqlite.ErrFull, exitFailure, "make room on the disk and try again"},
 	{sqlite.ErrReplaced, exitConflict, "run the command again: the file is another one now"},

@@ -138,8 +138,8 @@ func publish(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // openBus returns a bus with the subscription mail, which was not started.
-func openBus(ts *testscript.TestScript, path string) *eventbus.Bus {
-	store, err := openAlone(ts.MkAbs(path))
+func openBus(ts *testscript.TestScript, path string, opts ...sqlite.Option) *eventbus.Bus {
+	store, err := openAlone(ts.MkAbs(path), opts...)
 	ts.Check(err)
 	bus, err := eventbus.New(eventbus.WithStore(store))
 	ts.Check(err)
@@ -150,9 +150,9 @@ func openBus(ts *testscript.TestScript, path string) *eventbus.Bus {
 
 // openAlone opens a store with the lease. Until a process that another script starts executes its program, it has
 // the lock of a lease that was released meanwhile.
-func openAlone(path string) (store *sqlite.Store, err error) {
+func openAlone(path string, opts ...sqlite.Option) (store *sqlite.Store, err error) {
 	for range 1000 {
-		store, err = sqlite.Open(context.Background(), path)
+		store, err = sqlite.Open(context.Background(), path, opts...)
 		if !errors.Is(err, sqlite.ErrLocked) {
 			break
 		}
@@ -161,9 +161,13 @@ func openAlone(path string) (store *sqlite.Store, err error) {
 	return store, err
 }
 
-// serveBus runs a bus over a file until the script ends: serve-bus FILE.
+// serveBus runs a bus over a file until the script ends: serve-bus FILE [exclusive].
 func serveBus(ts *testscript.TestScript, _ bool, args []string) {
-	bus := openBus(ts, args[0])
+	var opts []sqlite.Option
+	if len(args) > 1 {
+		opts = append(opts, sqlite.WithExclusive())
+	}
+	bus := openBus(ts, args[0], opts...)
 	ts.Check(bus.Start(context.Background()))
 	ts.Defer(func() { ts.Check(bus.Shutdown(context.Background())) })
 }

@@ -38,7 +38,7 @@
 //
 // One store at a time holds the lease of a file, in any process. The kernel releases the lease when
 // the process ends. Other processes read and write beside the bus with the option Beside, and OpenDLQ
-// opens the dead letters only.
+// opens the dead letters only. WithExclusive refuses them, and protects the program from disks that hang.
 //
 // # Durability
 //

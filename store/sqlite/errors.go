@@ -21,6 +21,8 @@ var (
 	// ErrBusy is matched by the error of a store that failed because another process held the write
 	// lock for longer than WithLockWait allows.
 	ErrBusy = errors.New("sqlite: another process holds the write lock")
+	// ErrShared is matched by the error of Open with WithExclusive if another process has the file open.
+	ErrShared = errors.New("sqlite: another process has the file open, and WithExclusive needs it alone: end that process")
 	// ErrReplaced is matched by the error of a store that failed because its file, or one beside it (-wal, -shm,
 	// -lease), was deleted, renamed or replaced while it was open, or the -wal file was truncated. The store looks
 	// once a second, and at the size of the log before each commit. Reopen works if no commit is missing.
@@ -116,6 +118,9 @@ func (s *Store) explain(err error) error {
 	}
 	if p := (*time.ParseError)(nil); errors.As(err, &p) {
 		return &CorruptError{Path: s.path, Detail: err.Error()}
+	}
+	if errors.Is(err, ErrShared) {
+		return err
 	}
 	switch sqlite3.ErrCode(err).ToPrimary() { //nolint:exhaustive // other codes have no error here
 	case sqlite3.ResultError:

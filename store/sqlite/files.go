@@ -32,7 +32,25 @@ func (s *Store) noteFiles(w *writer) (err error) {
 	if s.side.log, err = s.side.wal.Stat(); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
+	if s.cfg.exclusive {
+		return nil
+	}
 	if s.side.shm, err = os.Stat(s.path + "-shm"); err != nil {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	return nil
+}
+
+// lockAlone locks the file for this process. It removes the index that inspect has made: no process uses it.
+func (s *Store) lockAlone() error {
+	err := query(s.committer.w.conn, "PRAGMA schema_version", nil)
+	if sqlite3.ErrCode(err).ToPrimary() == sqlite3.ResultBusy {
+		return fmt.Errorf("%w: %s: %w", ErrShared, s.path, err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(s.path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("sqlite: %w", err)
 	}
 	return nil
@@ -191,6 +209,11 @@ func (c *committer) grown() {
 func (s *Store) awaitFiles(ctx context.Context) error {
 	const looks, pause = 200, 10 * time.Millisecond // much longer than a bus opens its files
 	for look := 1; ; look++ {
+		if holderOf(s.path).Exclusive && leaseIsHeld(s.path) {
+			held := lockedBy(s.path)
+			held.Reason = "it has opened the file with WithExclusive: use the admin API of that bus, for instance with eventbus --url"
+			return held
+		}
 		missing := ""
 		for _, suffix := range []string{"-wal", "-shm"} {
 			if _, err := os.Lstat(s.path + suffix); errors.Is(err, fs.ErrNotExist) {

@@ -133,9 +133,16 @@ func TestVanished_AnIdleStoreNotices(t *testing.T) {
 	s := withEvents(t)
 	changed := make(chan struct{}, 100)
 	defer s.Watch(func() { changed <- struct{}{} })()
-	<-changed // the first look
+	awaitChange := func() {
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Second):
+			require.Fail(t, "no change")
+		}
+	}
+	awaitChange() // the first look
 	require.NoError(t, os.Remove(s.path+"-wal"))
-	<-changed
+	awaitChange()
 	_, err := s.Stats(t.Context())
 	require.ErrorIs(t, err, ErrReplaced)
 	require.NoError(t, s.Reopen(t.Context()))

@@ -36,6 +36,8 @@ type holder struct {
 	PID   int       `json:"pid"`
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
+	// Exclusive reports that no other process can open the database.
+	Exclusive bool `json:"exclusive,omitempty"`
 }
 
 // witness is the last commit of a store, written after the commit.
@@ -134,22 +136,27 @@ func readHolder(f *os.File) (h holder) {
 
 // lockedBy returns the error that names the holder of a lease.
 func lockedBy(path string) *LockedError {
-	held := &LockedError{Path: path}
-	if f, err := openLease(path+leaseSuffix, os.O_RDONLY); err == nil {
-		h := readHolder(f)
-		held.PID, held.Host, held.Since = h.PID, h.Host, h.Since
-		_ = f.Close() // nothing was written
+	h := holderOf(path)
+	return &LockedError{Path: path, PID: h.PID, Host: h.Host, Since: h.Since}
+}
+
+// holderOf returns the last holder of a lease, which may have released it.
+func holderOf(path string) holder {
+	f, err := openLease(path+leaseSuffix, os.O_RDONLY)
+	if err != nil {
+		return holder{}
 	}
-	return held
+	defer f.Close() //nolint:errcheck // nothing was written
+	return readHolder(f)
 }
 
 // sign writes this process into the lease file.
-func (l *leaseFile) sign() error {
+func (l *leaseFile) sign(exclusive bool) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
 	}
-	text, err := json.Marshal(holder{PID: os.Getpid(), Host: host, Since: time.Now().UTC().Truncate(time.Millisecond)})
+	text, err := json.Marshal(holder{PID: os.Getpid(), Host: host, Since: time.Now().UTC().Truncate(time.Millisecond), Exclusive: exclusive})
 	if err != nil || len(text) > holderSize {
 		text = []byte("{}")
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -113,9 +114,14 @@ func (s *Store) prepareFile(expected bool) error {
 	return f.Close()
 }
 
-// openConn opens a connection.
+// openConn opens a connection. With WithExclusive, its first read locks the file for this process, and the index of the
+// log is in memory.
 func (s *Store) openConn(flags sqlite3.OpenFlags) (*sqlite3.Conn, error) {
-	return sqlite3.OpenConn(s.path, flags)
+	if !s.cfg.exclusive {
+		return sqlite3.OpenConn(s.path, flags)
+	}
+	name := url.URL{Scheme: "file", Path: s.path, RawQuery: "vfs=unix-excl"}
+	return sqlite3.OpenConn(name.String(), flags|sqlite3.OpenURI)
 }
 
 // inPlace reports whether the path still names the file that was opened.

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,6 +17,7 @@ type config struct {
 	beside       bool
 	normal       bool
 	network      bool
+	exclusive    bool
 	logger       *zap.Logger
 	lockWait     time.Duration
 	checkpointAt int           // pages
@@ -37,7 +39,21 @@ func newConfig(opts []Option) (*config, error) {
 			return nil, err
 		}
 	}
+	if reason := c.notExclusive(); c.exclusive && reason != "" {
+		return nil, &eventbus.OptionError{Option: "WithExclusive", Reason: reason}
+	}
 	return c, nil
+}
+
+// notExclusive returns why WithExclusive cannot be used, or "".
+func (c *config) notExclusive() string {
+	switch {
+	case c.beside:
+		return "cannot be combined with Beside: a store with the lease has the file alone"
+	case runtime.GOOS == "windows":
+		return "is not available on Windows"
+	}
+	return ""
 }
 
 // Beside opens the file without taking the lease, for tools and other processes. The store reads and
@@ -71,6 +87,21 @@ func WithLogger(l *zap.Logger) Option {
 func WithNormalSync() Option {
 	return func(c *config) error {
 		c.normal = true
+		return nil
+	}
+}
+
+// WithExclusive opens the file for this process alone, with the index of the write-ahead log in memory. Without it,
+// the index is a mapped file (-shm): while the disk hangs or a snapshot freezes the file system, writing to the map
+// blocks in the kernel, where the Go runtime cannot interrupt it, and the next garbage collection stops the whole
+// program until the disk works again. With it, only what waits for the store waits.
+//
+// Other processes are refused: Beside and OpenDLQ with a *LockedError, so that a tool uses the admin API of the running
+// bus (the program eventbus with --url). Open fails with ErrShared if another process still has the file open after
+// WithLockWait. WithExclusive cannot be combined with Beside, and is not available on Windows (*eventbus.OptionError).
+func WithExclusive() Option {
+	return func(c *config) error {
+		c.exclusive = true
 		return nil
 	}
 }

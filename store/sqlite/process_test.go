@@ -40,6 +40,11 @@ func TestChild(t *testing.T) {
 		accept(t, s, ready(""))
 		fmt.Println("open") //nolint:forbidigo // the parent reads it
 		time.Sleep(time.Minute)
+	case "beside":
+		_, err := Open(context.Background(), path, Beside())
+		require.NoError(t, err)
+		fmt.Println("open") //nolint:forbidigo // the parent reads it
+		time.Sleep(time.Minute)
 	case "publish":
 		publishForever(t, path)
 	}

@@ -121,6 +121,12 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 			err = errors.Join(err, s.disconnect(true))
 		}
 	}()
+	if s.lease != nil {
+		if err := s.lease.sign(s.cfg.exclusive); err != nil {
+			return err
+		}
+		reach("lease: signed")
+	}
 	noted, known := readWitness(s.path)
 	if err := s.prepareFile(known && noted.required() > 0); err != nil {
 		return err
@@ -133,11 +139,22 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	if err := s.inspect(ctx, why, noted, known); err != nil {
 		return err
 	}
+	if s.cfg.exclusive {
+		// The guard would have made the index a mapped file.
+		if err := s.closeGuard(); err != nil {
+			return err
+		}
+	}
 	w, err := openWriter(ctx, s)
 	if err != nil {
 		return err
 	}
 	s.committer.w = w
+	if s.cfg.exclusive {
+		if err := s.lockAlone(); err != nil {
+			return err
+		}
+	}
 	reach("open: connected")
 	w.conn.SetInterrupt(ctx.Done())
 	if s.file, err = os.Stat(s.path); err != nil {
@@ -168,10 +185,6 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		return err
 	}
 	if s.lease != nil {
-		if err := s.lease.sign(); err != nil {
-			return err
-		}
-		reach("lease: signed")
 		if err := s.note(); err != nil {
 			return fmt.Errorf("sqlite: %w", err)
 		}
