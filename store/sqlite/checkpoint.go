@@ -27,6 +27,9 @@ func (c *committer) checkpoint(mode checkpointMode) error {
 	if c.w == nil {
 		return nil
 	}
+	if err := c.checkLog(); err != nil {
+		return err // a log that was truncated would damage the database
+	}
 	var busy, log, done int64
 	err := query(c.w.conn, fmt.Sprintf("PRAGMA wal_checkpoint(%s)", mode), func(stmt *sqlite3.Stmt) error {
 		busy, log, done = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -397,11 +396,14 @@ func (c *committer) begin(why occasion, verify func(*meta) error) error {
 
 // endLease ends the lease without a crash. A store that has failed tries it as well.
 func (c *committer) endLease() error {
-	if c.store.lease == nil || c.w == nil || c.killed {
+	if c.w == nil || c.killed {
 		return nil
 	}
-	if name := c.store.moved(); name != "" {
-		return fmt.Errorf("%w: %s", ErrReplaced, name)
+	if err := c.look(); err != nil {
+		return c.store.explain(err)
+	}
+	if c.store.lease == nil {
+		return nil
 	}
 	err := c.w.transaction(func() error {
 		m, err := c.readMeta()

@@ -85,6 +85,9 @@ func TestExclusive_WorksWithinTheProcess(t *testing.T) {
 		require.NoError(t, s.Reopen(t.Context()))
 		require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 20)
 		require.NoFileExists(t, path+"-shm")
+		if maps, err := os.ReadFile("/proc/self/maps"); err == nil { // Linux
+			require.NotContains(t, string(maps), path, "a mapped index would stop the process while the disk hangs")
+		}
 	}
 	report, err := s.Verify(t.Context(), nil)
 	require.NoError(t, err)

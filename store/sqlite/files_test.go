@@ -65,6 +65,31 @@ func TestVanished_NothingIsLostWithAFile(t *testing.T) {
 	}
 }
 
+// Nothing has looked at the files since one of them was deleted.
+func TestVanished_NothingIsLostAtTheEnd(t *testing.T) {
+	for _, end := range []string{"Close", "Close beside", "Reopen"} {
+		t.Run(end, func(t *testing.T) {
+			s := withEvents(t)
+			path, n := s.path, 20
+			if end == "Close beside" {
+				crash(t, s)
+				s = openAt(t, path, Beside())
+				accept(t, s, free(ready("")))
+				n++
+			}
+			require.NoError(t, os.Remove(path+"-wal"))
+			if end == "Reopen" {
+				inside(t, s, func(c *committer) error { _ = c.fail(os.ErrInvalid); return nil })
+				require.NoError(t, s.Reopen(t.Context()))
+				closeStore(t, s)
+			} else {
+				require.ErrorIs(t, s.Close(t.Context()), ErrReplaced)
+			}
+			require.Len(t, claim(t, openAt(t, path), eventbus.ClaimQuery{}).Records, n)
+		})
+	}
+}
+
 // A truncated log has lost commits: no later one hides that.
 func TestVanished_ATruncatedLogTakesNoCommit(t *testing.T) {
 	for name, size := range map[string]int64{"whole": 0, "half": logHeader + 10*(frameHeader+4096)} {
@@ -73,6 +98,7 @@ func TestVanished_ATruncatedLogTakesNoCommit(t *testing.T) {
 			db := read(t, s.path)
 			inside(t, s, func(*committer) error { return os.Truncate(s.path+"-wal", size) })
 			require.ErrorIs(t, submitOne(s), ErrReplaced)
+			inside(t, s, func(c *committer) error { c.checkpointIdle(); return nil })
 			var corrupt *CorruptError
 			require.ErrorAs(t, s.Reopen(t.Context()), &corrupt)
 			_ = s.Close(t.Context())
@@ -89,7 +115,11 @@ func TestVanished_AHoleInTheLogIsNoticed(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.Truncate(s.path+"-wal", 0))
 		c.lookedAt = time.Time{}
-		return os.Truncate(s.path+"-wal", size+100_000)
+		require.NoError(t, os.Truncate(s.path+"-wal", size+100_000))
+		db := read(t, s.path)
+		require.ErrorIs(t, c.checkpoint(passive), ErrReplaced)
+		require.Equal(t, db, read(t, s.path), "a checkpoint of the hole would damage the database")
+		return nil
 	})
 	require.ErrorIs(t, submitOne(s), ErrReplaced)
 	var corrupt *CorruptError

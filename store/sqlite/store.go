@@ -246,6 +246,9 @@ func (s *Store) reopen(ctx context.Context) error {
 	defer s.reads.give()
 	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed"))
 	reach("reopen: before")
+	if s.committer.w != nil {
+		_ = s.committer.look() // saves a log that has lost its name; the file is verified below
+	}
 	if err := s.disconnect(true); err != nil {
 		s.cfg.logger.Warn("closing the connections of a failed store failed", zap.String("path", s.path), zap.Error(err))
 	}
@@ -315,7 +318,7 @@ func (s *Store) shut() error {
 		err = s.explain(s.committer.checkpoint(truncate))
 	}
 	reach("close: checkpointed")
-	err = errors.Join(err, s.disconnect(s.committer.failure() != nil))
+	err = errors.Join(err, s.disconnect(err != nil || s.committer.failure() != nil))
 	reach("close: disconnected")
 	err = errors.Join(err, s.lease.release())
 	reach("close: released")
