@@ -158,7 +158,7 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, b.due)
 	if c.store != nil {
-		b.guarded = &guardedStore{Store: c.store, log: b.log, calls: make(map[string]int)}
+		b.guarded = newGuardedStore(b)
 		b.store, b.feeder, b.recorder = b.guarded, newFeeder(b), b.submit
 		b.gaveUp = make(chan struct{})
 		if err := b.useStore(); err != nil {

@@ -286,7 +286,6 @@ func (b *Bus) catalogRecorded(err error) {
 	case errors.As(err, &refused):
 		b.log.Error("store refused the catalog of subscriptions", zap.Error(err))
 	default:
-		b.storeFailed(err)
 		b.catalogChanged()
 	}
 }

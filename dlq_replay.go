@@ -62,6 +62,11 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 		c.audit = r.audit
 		c.audit.Letter, c.audit.Event, c.audit.Subscription = id, l.Event.ID, l.Subscription
 	}
+	if b.store != nil {
+		if err := b.acquireRoom(ctx, &c, false); err != nil {
+			return nil, err
+		}
+	}
 	applied := make(chan error, 1)
 	if b.recorder == nil {
 		applied <- b.apply(&c, nil)

@@ -138,12 +138,7 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, audit *A
 // gives up on the store, the outcome is unknown.
 func (b *Bus) commit(ctx context.Context, batch *Batch) error {
 	committed := make(chan error, 1)
-	b.store.Submit(batch, func(err error) {
-		if err != nil {
-			b.storeFailed(err)
-		}
-		committed <- err
-	})
+	b.store.Submit(batch, func(err error) { committed <- err })
 	select {
 	case err := <-committed:
 		return err

@@ -109,7 +109,7 @@ func (f *feeder) submit(r *recording, done func(error)) {
 	if left {
 		f.leave(r)
 	}
-	f.bus.store.Submit(&r.batch, func(err error) {
+	f.bus.guarded.submit(&r.batch, c.pass, func(err error) {
 		r.committed(err)
 		done(err)
 		if left {

@@ -51,6 +51,9 @@ type Metrics struct {
 	// StoreError is why Store is not current. It is empty if Metrics has read Store, and for a bus in
 	// memory. Metrics waits up to 1 s for the store.
 	StoreError string `json:"store_error,omitempty"`
+	// StoreSilentSince is since when the store has confirmed nothing of what was submitted, if that is
+	// longer than its Patience: publications are refused until it confirms something. Otherwise it is zero.
+	StoreSilentSince time.Time `json:"store_silent_since,omitzero"`
 	// Orphaned counts the deliveries of Store.Parked whose subscription does not exist on this bus, by
 	// its name. It is as current as Store, and counts up to 100,000 in all.
 	Orphaned map[string]int64 `json:"orphaned,omitempty"`
@@ -291,6 +294,9 @@ func (b *Bus) storeMetrics(m *Metrics) {
 	err := b.readStats()
 	if err != nil {
 		m.StoreError = err.Error()
+	}
+	if since, silent := b.guarded.room.SilentSince(); silent {
+		m.StoreSilentSince = b.time.At(since)
 	}
 	m.Store = new(StoreStats)
 	if known := b.stats.last.Load(); known != nil {

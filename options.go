@@ -11,6 +11,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/texts"
 )
 
@@ -30,6 +31,9 @@ const (
 	DefaultPayloadLimit = 1 << 20
 	// DefaultIdempotencyWindow is the default of WithIdempotencyWindow.
 	DefaultIdempotencyWindow = 24 * time.Hour
+	// DefaultMaxUnconfirmed and DefaultMaxUnconfirmedBytes are the defaults of WithMaxUnconfirmed.
+	DefaultMaxUnconfirmed      = 65_536
+	DefaultMaxUnconfirmedBytes = 64 << 20
 )
 
 // Option is an option of New.
@@ -59,6 +63,7 @@ type config struct {
 	payloadLimit int   // of an encoded payload, in bytes
 	idempotency  time.Duration
 	unsettled    int // 0: not bounded
+	unconfirmed  room.Size
 	tool         bool
 	err          error
 }
@@ -80,6 +85,7 @@ func newConfig(opts []Option) (*config, error) {
 
 		payloadLimit: DefaultPayloadLimit,
 		idempotency:  DefaultIdempotencyWindow,
+		unconfirmed:  room.Size{Records: DefaultMaxUnconfirmed, Bytes: DefaultMaxUnconfirmedBytes},
 	}
 	for i, o := range opts {
 		if isNil(o) {

@@ -272,6 +272,10 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 		if err := b.acquireQuota(ctx, c.records(), inside); err != nil {
 			return err
 		}
+		if err := b.acquireRoom(ctx, c, inside); err != nil {
+			b.quota.release(c.records())
+			return err
+		}
 		err := b.recordNow(ctx, c)
 		var refused *RefusedError
 		switch {

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/surebus/eventbus/internal/room"
 )
 
 // quota bounds the unsettled dispatches of a bus with a store (WithMaxUnsettled).
@@ -54,6 +57,68 @@ func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
 		}
 	}
 	return nil
+}
+
+// acquireRoom waits until the store may get the records of a publication or a replay: see
+// WithMaxUnconfirmed. Handlers wait too, until the cut. With an error, nothing was submitted.
+func (b *Bus) acquireRoom(ctx context.Context, c *change, inside bool) error {
+	size := c.size()
+	if size.Records == 0 {
+		return nil // the store gets nothing of it
+	}
+	r := b.guarded.room
+	pass, waiter, silent := r.Enter(size)
+	if waiter == nil {
+		c.pass = pass
+		return silentError(silent)
+	}
+	failed, leaving := b.feeder.claimsContext().Done(), (<-chan struct{})(b.leaving)
+	if inside {
+		leaving = b.halts.cut
+	}
+	var err error
+	for waits := true; waits; {
+		waits = false
+		select {
+		case <-waiter.Ready():
+			c.pass, silent = waiter.Entered()
+			err = silentError(silent)
+		case <-ctx.Done():
+			err = fmt.Errorf("%w: it has not confirmed what was submitted before, and has nothing of this: %w", ErrStoreFailed, contextError(ctx))
+		case <-failed: // a restart waits for the publishers that are entering
+			waits, failed = b.storeRefuses() == nil, nil // Shutdown ends claims too
+		case <-leaving:
+			err = b.refuseShutdown()
+		}
+	}
+	if err == nil {
+		err = b.storeRefuses() // the answer that gave the room back may be a failure
+	}
+	if err != nil {
+		waiter.Leave()
+	}
+	return err
+}
+
+// silentError returns the error of a publication while the store is silent, or nil.
+func silentError(silent time.Duration) error {
+	if silent == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: it has confirmed nothing for %v; nothing was submitted, publish again later", ErrStoreFailed, silent.Round(time.Millisecond))
+}
+
+// size returns what the records of accepted dispatches count for WithMaxUnconfirmed.
+func (c *change) size() (size room.Size) {
+	for _, d := range c.all() {
+		n := d.records()
+		size.Bytes += n * int64(len(payloadBytes(d.payload)))
+		if n == 0 && d.from().given {
+			n = 1 // the store remembers the id
+		}
+		size.Records += n
+	}
+	return size
 }
 
 func (q *quota) tryAcquire(n int64) bool {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/surebus/eventbus/internal/room"
 )
 
 // change is a recorded transition of one dispatch, or of several that open together.
@@ -19,6 +21,7 @@ type change struct {
 	due       int64         // with toWait
 	delay     time.Duration // with toWait
 	audit     *AuditEntry   // of an operator's change, or nil
+	pass      room.Pass     // of acquireRoom
 
 	// here, if it is not nil, receives the function that applies the recorded change. Otherwise a
 	// followup applies it.
@@ -260,11 +263,7 @@ func (b *Bus) saveProgress(w *worker, d *dispatch) {
 	record := b.updatedRecord(d, RecordReady)
 	record.Progress.Next++
 	record.Leased = true
-	b.store.Submit(&Batch{Now: b.time.Now().UTC, Update: []*Record{record}}, func(err error) {
-		if err != nil {
-			b.storeFailed(err)
-		}
-	})
+	b.store.Submit(&Batch{Now: b.time.Now().UTC, Update: []*Record{record}}, func(error) {})
 }
 
 // submit is the recorder of a bus with a store.
@@ -423,10 +422,9 @@ func (r *recording) isEmpty() bool {
 	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget) == 0
 }
 
-// committed notes where the store has put the new records, or that it has failed.
+// committed notes where the store has put the new records.
 func (r *recording) committed(err error) {
 	if err != nil {
-		r.bus.storeFailed(err)
 		return
 	}
 	for i, d := range r.opened {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -51,6 +52,19 @@ func WithMaxUnsettled(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithMaxUnsettled", n, "must be at least 1; leave the option out for no bound")
 		c.unsettled = n
+	})
+}
+
+// WithMaxUnconfirmed bounds what the bus has submitted to the store and the store has not confirmed:
+// the number of records, and their payloads in bytes, 65,536 and 64 MiB by default, each at least 1.
+// Beyond it, publications and replays wait in their order, those of handlers too, and those larger than
+// the bound until no other is outstanding. The end of their context is then a refusal that matches
+// ErrStoreFailed: the store has nothing of them. All other changes count too, and never wait.
+func WithMaxUnconfirmed(records, bytes int) Option {
+	return option(func(c *config) {
+		c.refuseIf(records < 1, "WithMaxUnconfirmed", records, "the records must be at least 1; leave the option out for 65,536")
+		c.refuseIf(bytes < 1, "WithMaxUnconfirmed", bytes, "the bytes must be at least 1; leave the option out for 64 MiB")
+		c.unconfirmed = room.Size{Records: int64(records), Bytes: int64(bytes)}
 	})
 }
 
@@ -147,6 +161,11 @@ type Store interface {
 	// Watch calls changed within 250 ms after another process has committed. It is a hint: it may come
 	// without a change. changed must not block. stop ends the calls, and waits for one in progress.
 	Watch(changed func()) (stop func())
+
+	// Patience returns how long a commit may take before the store gives up by itself. If the store
+	// confirms nothing for as long, the bus refuses publications until it confirms something. New calls
+	// it once. 0 or less: the bus waits for ever.
+	Patience() time.Duration
 
 	// Reopen verifies the data, ends the lease of this store and begins a new one. Every record that
 	// the old lease had is free then. The bus calls it after the store has failed. It waits for every

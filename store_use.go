@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/room"
 )
 
 // storesInUse has the stores of all buses of the process that have not been shut down. Two buses on
@@ -38,13 +40,57 @@ func (b *Bus) releaseStore() {
 }
 
 // guardedStore is the store of a bus. It turns the panics of its methods into errors, and knows which
-// calls have not returned. It does not guard Submit and Watch.
+// calls have not returned. It does not guard Submit and Watch. It counts what Submit has outstanding.
 type guardedStore struct {
 	Store
-	log *zap.Logger
+	log    *zap.Logger
+	room   *room.Room
+	failed func(error) // handles every error of a batch
 
 	mu    sync.Mutex     // guards the following; a leaf
 	calls map[string]int // in progress, by method
+}
+
+func newGuardedStore(b *Bus) *guardedStore {
+	s := &guardedStore{Store: b.config.store, log: b.log, calls: make(map[string]int), failed: b.storeFailed}
+	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.Store.Patience(), nil })
+	s.room = room.New(room.Config{
+		Most:      b.config.unconfirmed,
+		Patience:  patience,
+		Nanos:     b.time.Nanos,
+		AfterFunc: func(d time.Duration, f func()) room.Timer { return b.time.AfterFunc(d, f) },
+	})
+	return s
+}
+
+// Submit submits a batch that waits for no room.
+func (s *guardedStore) Submit(batch *Batch, done func(error)) { s.submit(batch, room.Pass{}, done) }
+
+// submit submits a batch, with the room of its publication. The answer gives the room back before done
+// runs, which may wait for observers.
+func (s *guardedStore) submit(batch *Batch, pass room.Pass, done func(error)) {
+	size := batch.size()
+	s.room.Submitted(size, pass)
+	s.Store.Submit(batch, func(err error) {
+		if err != nil {
+			s.failed(err) // before Answered: the publishers that it wakes are refused
+		}
+		s.room.Answered(size, pass)
+		done(err)
+	})
+}
+
+// size returns what a batch counts for WithMaxUnconfirmed.
+func (b *Batch) size() room.Size {
+	changed := len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury)
+	size := room.Size{Records: int64(max(changed, len(b.Remember), 1))}
+	for _, r := range b.New {
+		size.Bytes += int64(len(r.Payload))
+	}
+	for _, l := range b.Bury {
+		size.Bytes += int64(len(payloadBytes(l.Event.Payload)) + len(payloadBytes(l.Original)))
+	}
+	return size
 }
 
 // guard calls a method of the store.

@@ -58,9 +58,6 @@ func (b *Bus) runSuspects() {
 		batch.Update = append(batch.Update, record)
 	}
 	b.store.Submit(batch, func(err error) {
-		if err != nil {
-			b.storeFailed(err)
-		}
 		b.ledger.waiting.Add(int64(-len(group)))
 		for _, d := range group {
 			d.stored().marked = true

@@ -34,6 +34,12 @@ func concernsOf(m *eventbus.Metrics, prefix string) []concern {
 	if m.StoreError != "" {
 		add(concern{Class: "bad", Title: "The store does not answer", Text: "The store counts are of " + rfc3339(m.StoreAt) + "."})
 	}
+	if !m.StoreSilentSince.IsZero() {
+		add(concern{
+			Class: "bad", Title: "The store confirms nothing",
+			Text: "Publications are refused. The last confirmation was at " + rfc3339(m.StoreSilentSince) + " or before. Look at its disk.",
+		})
+	}
 	for i := range m.Subscriptions {
 		s := &m.Subscriptions[i]
 		if state := stateOf(s); state != "" {

@@ -62,6 +62,12 @@ func WithApplied(applied func(n int, b *eventbus.Batch)) Option {
 	return func(m *Model) { m.applied = applied }
 }
 
+// WithPatience sets the Patience of the stores: 10 s by default. Their commits take as long as
+// WithFaults says, whatever it is.
+func WithPatience(d time.Duration) Option {
+	return func(m *Model) { m.patience = d }
+}
+
 // refusalOf returns the error of an injected refusal, or nil if nothing in the batch can be refused.
 func refusalOf(b *eventbus.Batch) error {
 	switch {

@@ -21,6 +21,7 @@ type Model struct {
 	faults      func(n int, b *eventbus.Batch) Fault
 	claimFaults func(n int, q eventbus.ClaimQuery) Fault
 	applied     func(n int, b *eventbus.Batch)
+	patience    time.Duration
 
 	mu       sync.Mutex // guards the following, and the state of the stores
 	stores   []*modelStore
@@ -53,6 +54,7 @@ type dedupeKey struct{ scope, key string }
 // NewModel returns a Model without data.
 func NewModel(opts ...Option) *Model {
 	m := &Model{
+		patience: 10 * time.Second,
 		records:  make(map[eventbus.Ref]*row),
 		letters:  make(map[eventbus.LetterID]*eventbus.DeadLetter),
 		remember: make(map[dedupeKey]eventbus.Dedupe),

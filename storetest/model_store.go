@@ -267,6 +267,8 @@ func (s *modelStore) Watch(changed func()) (stop func()) {
 	}
 }
 
+func (s *modelStore) Patience() time.Duration { return s.model.patience }
+
 func (s *modelStore) Reopen(ctx context.Context) error {
 	if err := s.idle(ctx); err != nil {
 		return err

@@ -211,6 +211,13 @@ func (s *Store) disconnect(keep bool) (err error) {
 	return errors.Join(err, s.closeGuard())
 }
 
+// leastPatience keeps a short WithLockWait from taking a slow disk for one that does not answer.
+const leastPatience = time.Second
+
+// Patience returns what WithLockWait has set, or 1 s if that is less: a commit waits for the lock and
+// then for the disk. See [eventbus.Store].
+func (s *Store) Patience() time.Duration { return max(s.cfg.lockWait, leastPatience) }
+
 // Submit enqueues a batch. See [eventbus.Store].
 //
 // It panics if a letter has a payload or an original that is not nil, a json.RawMessage or an
