@@ -17,6 +17,7 @@ import (
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/delay"
+	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/registry"
@@ -80,6 +81,7 @@ type Bus struct {
 
 	suspects  suspects
 	unknown   unknowns
+	doubts    doubt.Changes // while the store has failed
 	audits    auditLog      // without a store
 	cataloged catalogKeeper // with a store
 	stuck     atomic.Bool   // an observer did not return in time for the cut

@@ -445,29 +445,22 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 		}
 	}
 	b.attemptEnded(d, outcome, reason)
-	count := &b.ledger.handled
 	switch outcome { //nolint:exhaustive // the others end no dispatch
 	case Handled:
 		if d.recovered() {
 			d.to.counters.succeededAfterRetry.Add(1)
 		}
 	case DeadLettered:
-		count = &b.ledger.deadLettered
 		b.died(d, l)
-	case Dropped:
-		count = &b.ledger.dropped
 	case Unrouted:
-		count = &b.ledger.unrouted
 		b.observeUnrouted(d)
-	case Cancelled:
-		count = &b.ledger.cancelled
 	}
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	d.state = stateSettled
 	d.arrived()
 	b.leaveKey(d)
-	count.Add(1)
+	b.ledger.counter(outcome).Add(1)
 	if b.store != nil && outcome != Unrouted {
 		b.quota.release(1)
 	}

@@ -302,7 +302,7 @@ func (f *feeder) feed() {
 		return // restart wakes the feeder
 	}
 	claims := f.claimsContext()
-	f.failed(claims, f.claimAll(claims))
+	f.failed(claims, f.bus.noteGone(claims, f.claimAll(claims)))
 }
 
 // claimAll claims the records that are due, and those that wait for room in the queue.

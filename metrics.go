@@ -158,7 +158,7 @@ type Ledger struct {
 	Copies   int64 `json:"copies"`   // beyond the first, of events on a bus with isolation
 	Splits   int64 `json:"splits"`   // deliveries parked, dropped or dead-lettered at a shut door while others proceeded
 	Replays  int64 `json:"replays"`
-	Claimed  int64 `json:"claimed"` // from the store, of those that this process neither accepted nor left there
+	Claimed  int64 `json:"claimed"` // from the store, of those that this process neither accepted nor left there, also before a restart in place
 
 	// Settled.
 	Handled      int64 `json:"handled"`
@@ -175,7 +175,7 @@ type Ledger struct {
 	Held      int64 `json:"held"`      // parked, because a circuit is open or a subscription is paused
 	Throttled int64 `json:"throttled"` // parked, because a concurrency limit is reached
 	Recording int64 `json:"recording"` // the store is recording a change
-	Stored    int64 `json:"stored"`    // left to the store, and not in memory
+	Stored    int64 `json:"stored"`    // left to the store, and not in memory; 0 once the store has none
 
 	Closed bool `json:"closed"` // Shutdown has returned
 }
@@ -196,9 +196,10 @@ type ledger struct {
 	splits   atomic.Int64
 	replays  atomic.Int64
 	claimed  atomic.Int64
-	// reclaimed are the dispatches that this process has left to the store and claimed again.
-	reclaimed atomic.Int64
-	closed    atomic.Bool
+	// reclaimed are the dispatches that this process has left to the store and claimed again. Of those
+	// that it had left before the store was reopened, which has forgotten by whom, owed are not claimed yet.
+	reclaimed, owed atomic.Int64
+	closed          atomic.Bool
 
 	// Workers write these: the padding keeps them off the publishers' cache line.
 	_            [64]byte
@@ -214,6 +215,24 @@ type ledger struct {
 	parked       [parkings]atomic.Int64
 	_            [64]byte
 }
+
+// counter returns the counter of the dispatches that end with an outcome.
+func (l *ledger) counter(o Outcome) *atomic.Int64 {
+	switch o { //nolint:exhaustive // the others end no dispatch
+	case Unrouted:
+		return &l.unrouted
+	case DeadLettered:
+		return &l.deadLettered
+	case Dropped:
+		return &l.dropped
+	case Cancelled:
+		return &l.cancelled
+	}
+	return &l.handled
+}
+
+// left returns the number of dispatches that this process has left to the store.
+func (l *ledger) left() int64 { return l.stored.Load() - l.reclaimed.Load() }
 
 // settled returns the number of dispatches that are no longer in memory.
 func (l *ledger) settled() int64 {
@@ -238,7 +257,7 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 		Held:         l.parked[held].Load(),
 		Throttled:    l.parked[throttled].Load(),
 		Recording:    l.recording.Load(),
-		Stored:       l.stored.Load() - l.reclaimed.Load(),
+		Stored:       l.left(),
 		Claimed:      l.claimed.Load(),
 		Accepted:     l.accepted.Load(),
 		Copies:       l.copies.Load(),

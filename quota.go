@@ -19,6 +19,9 @@ type quota struct {
 	noting semaphore // held while the store's count is read; guards the following
 	beside int64     // StoreStats.Beside, as far as used has it
 
+	othersCancel atomic.Bool  // other processes may have cancelled events of this one
+	cancelling   atomic.Int64 // calls of cancelStored
+
 	mu   sync.Mutex    // guards the following; a leaf
 	room chan struct{} // closed when a dispatch has settled; nil while no publisher waits
 }
@@ -180,6 +183,7 @@ func (b *Bus) noteBeside() {
 	if err == nil {
 		q.release(q.beside - stats.Beside)
 		q.beside = stats.Beside
+		q.othersCancel.Store(true) // before the feeder looks
 	}
 	q.noting.Unlock()
 	if err == nil {

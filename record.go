@@ -422,9 +422,10 @@ func (r *recording) isEmpty() bool {
 	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget) == 0
 }
 
-// committed notes where the store has put the new records.
+// committed notes where the store has put the new records, or that the outcome is unknown.
 func (r *recording) committed(err error) {
 	if err != nil {
+		r.doubt(err)
 		return
 	}
 	for i, d := range r.opened {

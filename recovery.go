@@ -25,7 +25,7 @@ func (f *feeder) enter(r *Record, reserved bool) (taken bool) {
 // restore makes a dispatch of a claimed record, with its waiter if it has one.
 func (f *feeder) restore(r *Record) *dispatch {
 	b := f.bus
-	if r.Own {
+	if b.ledger.owns(r) {
 		b.ledger.reclaimed.Add(1)
 	} else {
 		b.ledger.claimed.Add(1)
@@ -197,7 +197,7 @@ func (f *feeder) fallBehind() {
 // they enter.
 func (b *Bus) countDivided(r *Record, parts int64) {
 	b.quota.used.Add(parts - 1)
-	if r.Own { // it is counted as left to the store
+	if b.ledger.owns(r) { // it is counted as left to the store
 		b.ledger.splits.Add(parts - 1)
 		b.ledger.stored.Add(parts - 1)
 		return

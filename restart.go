@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -65,7 +66,7 @@ func (b *Bus) restart() {
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := b.store.Reopen(f.ctx)
 		if err == nil {
-			err = b.countUnsettled(f.ctx)
+			err = b.recount(f.ctx)
 		}
 		if err == nil {
 			resolved, err = b.resolveAll(f.ctx)
@@ -95,6 +96,93 @@ func (b *Bus) restart() {
 	b.log.Info("store reopened")
 	f.wakeUp()
 	f.watching.Go(b.obeyAgain)
+}
+
+// doubt notes what a batch of unknown outcome would count. The answers of a store, and these calls, are in
+// the order of its batches.
+func (r *recording) doubt(err error) {
+	var refused *RefusedError
+	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
+		return
+	}
+	var c doubt.Change
+	l, inserted := &r.bus.ledger, int64(len(r.batch.New))
+	switch kind := r.change.kind; {
+	case kind == toOpen:
+		var opened int64
+		for _, d := range r.change.all() {
+			opened += min(d.records(), 1)
+		}
+		c.Applied = doubt.Opened(&l.accepted, opened, &l.copies, inserted-opened)
+	case kind == toReplay:
+		c.Applied = doubt.Opened(&l.replays, 1, &l.copies, inserted-1)
+	case kind == toDue:
+		c.Applied = doubt.Opened(&l.accepted, 0, &l.copies, inserted-1)
+	case kind == toSettle:
+		c.Applied = doubt.Ended(l.counter(r.change.outcome), 1)
+	}
+	if kind := r.change.kind; kind > toDue && inserted > 0 || kind == toSettle && len(r.batch.Delete) == 0 { // split off
+		c.Lost = doubt.Ended(&l.splits, -1) // its parent still has the delivery
+	}
+	r.bus.doubts.Add(c)
+}
+
+// recount begins the counts of what is left in the store anew, with what the store has. Nothing is in
+// memory, and no publication enters.
+func (b *Bus) recount(ctx context.Context) error {
+	q, l := &b.quota, &b.ledger
+	q.noting.Lock()
+	defer q.noting.Unlock()
+	stats, err := b.store.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	others := q.used.Load() - l.left() + stats.Beside - q.beside // that this process has not claimed
+	q.used.Store(stats.Unsettled())
+	q.beside = stats.Beside
+	l.stored.Add(b.doubts.Resolve(stats.Unsettled() - others - l.left()))
+	l.gone(stats.Unsettled())
+	l.owed.Store(l.left())
+	return nil
+}
+
+// owns reports whether this process has opened, and left to the store, the dispatch of a claimed record.
+func (l *ledger) owns(r *Record) bool {
+	for owed := l.owed.Load(); !r.Own && owed > 0; owed = l.owed.Load() {
+		if l.owed.CompareAndSwap(owed, owed-1) {
+			return true
+		}
+	}
+	return r.Own
+}
+
+// noteGone counts what other processes have cancelled, after a claim that ended with err. As long as the
+// store also has records that this process has not claimed, it may count fewer.
+func (b *Bus) noteGone(ctx context.Context, err error) error {
+	q, l := &b.quota, &b.ledger
+	if err != nil || !q.othersCancel.Load() {
+		return err
+	}
+	left := l.left()
+	stats, err := b.store.Stats(ctx)
+	switch {
+	case err != nil:
+		return err
+	case b.halts.any() || b.ending.Load() || q.cancelling.Load() > 0 || l.left() != left: // a dispatch may be in neither count
+		return nil
+	}
+	l.gone(stats.Free)
+	q.othersCancel.Store(stats.Free > 0 && l.left() > 0)
+	return nil
+}
+
+// gone counts the dispatches as cancelled that are left to the store, and of which it has fewer: another
+// process has cancelled them.
+func (l *ledger) gone(has int64) {
+	if gone := l.left() - has; gone > 0 {
+		l.cancelled.Add(gone)
+		l.stored.Add(-gone)
+	}
 }
 
 // obeyAgain reads the orders again: the read of the last commit of another process may have failed with the

@@ -56,8 +56,8 @@ func (b *Bus) buryScheduled(d *dispatch) {
 // or FromRequest, Audit has it.
 //
 // A bus without the lease of the store, such as one WithoutHandlers, cancels too. The bus that runs the
-// handlers then calls no observer, and its Ledger counts the event as Stored. A PublishAndWait there
-// ends with ErrCancelled within 250 ms.
+// handlers then calls no observer. Its Ledger counts the event as Cancelled, but as Stored while the store
+// has others that it has not claimed. A PublishAndWait there ends with ErrCancelled within 250 ms.
 //
 // Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; *OptionError; the
 // context's, and then it is unknown whether a store has cancelled the event; the store's.
@@ -99,6 +99,8 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 
 // cancelStored settles a scheduled event that the store has.
 func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
+	b.quota.cancelling.Add(1)
+	defer b.quota.cancelling.Add(-1)
 	claims := b.feeder.claimsContext()
 	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
 	switch {

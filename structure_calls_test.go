@@ -58,7 +58,7 @@ var rootCalls = callRules{
 		{"spill.go", "dispatcher.go"}:           "a dispatch that enters memory is queued",
 		{"restart.go", "unknown.go"}:            "an unknown outcome ends with the change",
 		{"restart.go", "suspects.go"}:           "a suspect ends its attempt",
-		{"restart.go", "quota.go"}:              "the end of a dispatch makes room",
+		{"restart.go", "store.go"}:              "the counts begin with what the store has",
 		{"record.go", "unknown.go"}:             "an unknown outcome ends with the change",
 		{"quota.go", "publish.go"}:              "a replay is refused as a publication is",
 		{"orders.go", "feeder.go"}:              "the feeder claims, and wakes, again",

@@ -103,6 +103,7 @@ func failAt(t *testing.T, kind storetest.FaultKind, batch int) {
 		}
 	}
 	time.Sleep(time.Minute)
+	requireEmptyBooks(t, bus, disk)
 	calls := disk.took()
 	defer func() {
 		if t.Failed() {
