@@ -62,10 +62,10 @@ type AuditEntry struct {
 	Letter       LetterID  `json:"letter_id,omitzero"` // of a replay or a purge
 	Event        EventID   `json:"event_id,omitzero"`  // of a replay or a cancellation
 	// Query is that of a bulk operation, and Count the number of letters that matched it when it
-	// began. Of an import, Count is the number of new letters.
+	// began. Of an import, Count is the number of letters of its input.
 	Query *LetterQuery `json:"query,omitempty"`
 	Count int          `json:"count,omitempty"`
-	// Outcome is set in the second entry of a bulk operation, from after its last letter. The other
+	// Outcome is set in the second entry of a bulk operation or an import, from after its last letter. The other
 	// fields, but Number and At, are those of the first entry.
 	Outcome *AuditOutcome `json:"outcome,omitempty"`
 }
@@ -74,8 +74,8 @@ type AuditEntry struct {
 // ended.
 type AuditOutcome struct {
 	BeganAt  time.Time `json:"began_at"` // At of the first entry
-	Done     int       `json:"done"`     // letters replayed or purged
-	Failures int       `json:"failures"` // as in ReplayReport; 0 for a purge
+	Done     int       `json:"done"`     // letters replayed, purged or imported
+	Failures int       `json:"failures"` // as in ReplayReport; 0 otherwise
 	Stopped  bool      `json:"stopped"`  // StopAfter ended it
 	// Error is the text of the error that ended it early, cut at 255 bytes.
 	Error string `json:"error,omitempty"`
@@ -312,23 +312,25 @@ func (b *Bus) auditBulk(ctx context.Context, e *AuditEntry) error {
 	return nil
 }
 
-// auditOutcome records how a bulk operation ended that began with an entry. If ctx has ended, it does not
-// wait for the store.
-func (b *Bus) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error) {
+// auditOutcome records how a bulk operation ended that began with an entry, and makes the store forget. If ctx
+// has ended, it does not wait for the store.
+func (b *Bus) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error, forget []Dedupe) error {
 	if o.BeganAt = began.At; ended != nil {
 		o.Error = texts.Shorten(textOf(ended, ""), maxName)
 	}
 	e := *began
 	e.At, e.Outcome = b.time.Now().UTC, &o
-	if b.store == nil {
-		b.audited(&e)
-		return
-	}
-	if err := b.commit(ctx, &Batch{Now: e.At, Audit: e.list()}); err != nil && ctx.Err() == nil {
-		b.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
-		return
+	if b.store != nil {
+		err := b.commit(ctx, &Batch{Now: e.At, Forget: forget, Audit: e.list()})
+		if err != nil && ctx.Err() == nil {
+			b.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
+		}
+		if err != nil && (forget != nil || ctx.Err() == nil) {
+			return err
+		}
 	}
 	b.audited(&e)
+	return nil
 }
 
 // AuditDenied records that an operator's action was denied, for a tool that decides who may do what. The

@@ -118,6 +118,7 @@ type DeadLetter struct {
 	mark window.Mark
 	at   *Subscription
 
+	size   int     // in bytes, about; of a letter that is imported or in the snapshot of a store
 	madeBy *Bus    // nil for an imported letter
 	order  EventID // orders the letters of a key, see dispatch.orderID; zero for an imported letter
 }
@@ -314,9 +315,10 @@ func checkJSON(payload any) error {
 	return refused
 }
 
-// Purge deletes a letter.
+// Purge deletes a letter. When it returns, a store that is an Eraser has no copy of the payload.
 //
-// Errors: ErrNotFound, *OptionError, the context's error if it has ended.
+// Errors: ErrNotFound, *OptionError, the context's error if it has ended; ErrNotErased, after which the
+// letter is deleted.
 func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error {
 	o, err := q.operator(ctx, "Purge", opts)
 	if err != nil {
@@ -327,6 +329,9 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error
 	removed, err := q.bus.removeLetters(ctx, []LetterID{id}, entry)
 	if err == nil && removed == 0 {
 		err = ErrNotFound
+	}
+	if err == nil {
+		err = q.bus.eraseLetters(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("Purge(%s): %w", id, err)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/errchain"
-	"github.com/surebus/eventbus/internal/timeline"
+	"github.com/surebus/eventbus/internal/pace"
 )
 
 // BulkOption is an option of ReplayMatching and PurgeMatching.
@@ -25,6 +25,31 @@ type BulkOption interface {
 type bulkOption func(*bulk)
 
 func (o bulkOption) applyBulk(b *bulk) { o(b) }
+
+// TransferOption is an option of Export and Import: OnProgress, and for Import By, Because and
+// FromRequest. It is a BulkOption too.
+type TransferOption interface {
+	BulkOption
+	transfers()
+}
+
+type progressOption struct{ bulkOption }
+
+func (progressOption) transfers() {}
+
+// newBulk applies options.
+func newBulk[O BulkOption](operation string, opts []O) (*bulk, error) {
+	b := new(bulk)
+	for i, o := range opts {
+		if isNil(o) {
+			return nil, nilOption(operation, i)
+		}
+		if o.applyBulk(b); b.err != nil {
+			return nil, b.err
+		}
+	}
+	return b, nil
+}
 
 // bulk has the options of a bulk operation.
 type bulk struct {
@@ -67,22 +92,29 @@ func StopAfter(n int) BulkOption {
 	})
 }
 
-// OnProgress calls f after each letter. A PurgeMatching without Rate calls f after every 1,000
-// letters and after the last one. The goroutine that runs the operation calls f without a lock and
-// waits for it. A panic of f reaches the caller of the operation; the letters processed before stay
-// processed.
-func OnProgress(f func(BulkProgress)) BulkOption {
-	return bulkOption(func(b *bulk) {
+// OnProgress calls f after each letter. PurgeMatching without Rate, Export and Import call f after every
+// 500 letters at the latest, and after the last one. The goroutine that runs the operation calls f
+// without a lock and waits for it. A panic of f reaches the caller of the operation; the letters
+// processed before stay processed.
+func OnProgress(f func(BulkProgress)) TransferOption {
+	return progressOption{func(b *bulk) {
 		b.refuseIf(f == nil, "OnProgress", "nil", "must not be nil; omit the option for no reports")
 		b.progress = f
-	})
+	}}
 }
 
-// BulkProgress is the progress of a bulk operation.
+// report calls the function of OnProgress.
+func (b *bulk) report(matched, done int) {
+	if b.progress != nil {
+		b.progress(BulkProgress{Matched: matched, Done: done})
+	}
+}
+
+// BulkProgress is the progress of a bulk operation, an export or an import.
 type BulkProgress struct {
 	Matched  int `json:"matched"`  // letters in the set
 	Done     int `json:"done"`     // of these, letters processed, with any outcome
-	Failures int `json:"failures"` // as in ReplayReport; 0 for PurgeMatching
+	Failures int `json:"failures"` // as in ReplayReport; 0 for the other operations
 }
 
 // ReplayReport counts the letters of a ReplayMatching by outcome. Letters in none of Replayed, Gone
@@ -162,11 +194,11 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 	}
 	defer func() {
 		outcome := AuditOutcome{Done: report.Replayed, Failures: report.Failures, Stopped: report.Stopped}
-		q.bus.auditOutcome(ctx, entry, outcome, err)
+		_ = q.bus.auditOutcome(ctx, entry, outcome, err, nil) // it is logged
 	}()
 	run := &bulkRun{stopAfter: int64(o.stopAfter), stopped: make(chan struct{})}
 	r := &replaying{run: run}
-	pace := pace{time: q.bus.time, perSecond: o.perSecond, shutdown: q.bus.leaving, stopped: run.stopped}
+	rate := pacing{pace.Pace{Time: q.bus.time, PerSecond: o.perSecond}, q.bus.leaving, run.stopped}
 	ended := func(done int, id LetterID, err error) error {
 		switch {
 		case err == nil:
@@ -195,11 +227,10 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 		}
 		return err
 	}
-	begun, cancel := context.WithCancel(context.WithoutCancel(ctx)) // else their outcome would be unknown
+	begun, cancel := pace.Patient(ctx, q.bus.time, bulkPatience)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { q.bus.time.AfterFunc(bulkPatience, cancel) })()
 	for _, id := range ids {
-		if err = pace.wait(ctx); err != nil {
+		if err = rate.wait(ctx); err != nil {
 			break
 		}
 		end, refused := q.bus.beginReplay(begun, id, r)
@@ -231,9 +262,6 @@ func (b *bulk) replaysAtOnce(bus *Bus) int {
 	}
 	return 256
 }
-
-// bulkPatience is how long a store may take to record replays that have begun when the context ends.
-const bulkPatience = time.Second
 
 // replayOrder returns the ids of letters in the order in which to replay them. The letters of a key
 // keep the set of places that they have in letters, sorted by publication. They may be out of order
@@ -280,9 +308,11 @@ func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
 
 // PurgeMatching deletes the letters that match a query, oldest first. The set is fixed at the
 // start: letters that match later stay. It stops early when ctx ends; the report is valid then too.
-// It blocks only for Rate and in OnProgress.
+// It blocks only for Rate, in OnProgress and for the store, which commits up to 500 letters at once and
+// has no copy of the payloads when PurgeMatching returns, if it is an Eraser.
 //
-// Errors: those of List; an *OptionError for StopAfter and for an empty query without All.
+// Errors: those of List; an *OptionError for StopAfter and for an empty query without All; ErrNotErased,
+// with a report of what is deleted.
 func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...BulkOption) (PurgeReport, error) {
 	o, f, err := q.bulk(ctx, "PurgeMatching", query, opts)
 	if err == nil && o.stopAfter != 0 {
@@ -298,8 +328,8 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 	return report, nil
 }
 
-// PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number. It
-// stops when ctx ends and returns the context's error. Its other error is an *OptionError.
+// PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number, as
+// PurgeMatching does. It stops when ctx ends. Errors: *OptionError, ErrNotErased, the context's, the store's.
 func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...OrderOption) (int, error) {
 	err := q.ready(ctx)
 	var o operator
@@ -316,41 +346,41 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...OrderOp
 	return report.Purged, nil
 }
 
-// purgeBatch is the number of letters purged under one lock. No letter can be added while it is
-// held.
-const purgeBatch = 1000
-
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report PurgeReport, err error) {
-	ids, err := q.bus.matchingLetters(ctx, f)
-	report.Matched = len(ids)
-	if err != nil || o.dryRun || len(ids) == 0 {
+	letters, err := q.bus.snapshotLetters(ctx, f)
+	report.Matched = len(letters)
+	if err != nil || o.dryRun || len(letters) == 0 {
 		return report, err
 	}
-	entry := q.bus.bulkEntry(o.operator, AuditPurgeMatching, f.LetterQuery, len(ids))
+	entry := q.bus.bulkEntry(o.operator, AuditPurgeMatching, f.LetterQuery, len(letters))
 	if err := q.bus.auditBulk(ctx, entry); err != nil {
 		return report, err
 	}
-	defer func() { q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Purged}, err) }()
-	batch := purgeBatch
-	if o.perSecond != 0 {
-		batch = 1
-	}
-	pace := pace{time: q.bus.time, perSecond: o.perSecond}
-	for done := 0; done < len(ids); {
-		if err := pace.wait(ctx); err != nil {
+	defer func() { _ = q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Purged}, err, nil) }()
+	commits, cancel := pace.Patient(ctx, q.bus.time, bulkPatience)
+	defer cancel()
+	defer func() {
+		if report.Purged > 0 {
+			err = cmp.Or(err, q.bus.eraseLetters(commits))
+		}
+	}()
+	rate := pacing{Pace: pace.Pace{Time: q.bus.time, PerSecond: o.perSecond}}
+	for done := 0; done < len(letters); {
+		if err := rate.wait(ctx); err != nil {
 			return report, err
 		}
-		part := ids[done:min(done+batch, len(ids))]
-		n, err := q.bus.removeLetters(ctx, part, nil)
+		part := nextPart(letters[done:])
+		if o.perSecond != 0 {
+			part = part[:1]
+		}
+		n, err := q.bus.removeLetters(commits, letterIDs(part), nil)
 		if err != nil {
 			return report, err
 		}
 		report.Purged += n
 		report.Gone += len(part) - n
 		done += len(part)
-		if o.progress != nil {
-			o.progress(BulkProgress{Matched: len(ids), Done: done})
-		}
+		o.report(len(letters), done)
 	}
 	return report, nil
 }
@@ -360,20 +390,15 @@ func (q *DLQ) bulk(ctx context.Context, operation string, query LetterQuery, opt
 	if err := q.ready(ctx); err != nil {
 		return nil, nil, err
 	}
-	var b bulk
-	for i, o := range opts {
-		if isNil(o) {
-			return nil, nil, nilOption(operation, i)
-		}
-		if o.applyBulk(&b); b.err != nil {
-			return nil, nil, b.err
-		}
+	b, err := newBulk(operation, opts)
+	if err != nil {
+		return nil, nil, err
 	}
 	f, err := q.wholeFilter(ctx, query)
 	if err == nil && !query.All && f.matchesAll() {
 		err = &OptionError{Option: "LetterQuery.All", Value: "false", Reason: "an empty query matches every letter; set All to confirm"}
 	}
-	return &b, f, err
+	return b, f, err
 }
 
 // bulkRun counts the failures of a ReplayMatching. Its replays may outlive it.
@@ -392,53 +417,29 @@ func (r *bulkRun) failed() {
 
 func (r *bulkRun) count() int { return int(r.failures.Load()) }
 
-// pace is the rate limiter of a bulk operation. It waits on the caller's goroutine, with one timer
-// and without a lock.
-type pace struct {
-	time      *timeline.Timeline
-	perSecond float64
-	shutdown  <-chan struct{} // ends the operation with ErrShutdown
-	stopped   <-chan struct{} // ends the operation with errStopped
-	begun     bool
-	due       int64 // when the last letter was due
+// pacing is the rate limiter of a bulk operation, and what ends it.
+type pacing struct {
+	pace.Pace
+	shutdown <-chan struct{} // ends the operation with ErrShutdown
+	stopped  <-chan struct{} // ends the operation with errStopped
 }
 
 var errStopped = errors.New("stopped")
 
-// paceBurst bounds how much a pace catches up. Timers fire about a millisecond late, so without it
-// a rate of 1,000 per second would reach only half of that.
-const paceBurst = 10 * time.Millisecond
-
 // wait blocks until the next letter may be processed. It returns an error if the operation must
 // end.
-func (p *pace) wait(ctx context.Context) error {
-	if err := p.ended(ctx); err != nil || p.perSecond == 0 {
+func (p *pacing) wait(ctx context.Context) error {
+	if err := p.ended(ctx); err != nil {
 		return err
 	}
-	now := p.time.Nanos()
-	if !p.begun {
-		p.begun, p.due = true, now
-		return nil
-	}
-	p.due = max(timeline.Later(p.due, clampDuration(float64(time.Second)/p.perSecond, math.MaxInt64)), now-int64(paceBurst))
-	if p.due <= now {
-		return nil
-	}
-	fired := make(chan struct{})
-	timer := p.time.AfterFunc(time.Duration(p.due-now), func() { close(fired) })
-	defer timer.Stop()
-	select {
-	case <-fired:
-	case <-ctx.Done():
+	if p.Wait(ctx.Done(), p.shutdown, p.stopped) {
 		return contextError(ctx)
-	case <-p.shutdown:
-	case <-p.stopped:
 	}
 	return p.ended(ctx)
 }
 
 // ended returns why the operation must end, or nil.
-func (p *pace) ended(ctx context.Context) error {
+func (p *pacing) ended(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return contextError(ctx)
 	}

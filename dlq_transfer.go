@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,7 +44,8 @@ type UnexportedLetter struct {
 // Export writes the letters that match a query to w, oldest first. Each letter is one line: a
 // DeadLetter as encoding/json encodes it. Import reads these lines. The letters stay in the queue.
 // An empty query matches all letters. The set is fixed at the start; letters that leave the queue
-// meanwhile are not written.
+// meanwhile are not written. From a store, Export reads up to 500 letters at once: it writes those that
+// were there then. For a query with Type, Error or MetadataName it reads them one by one.
 //
 // Export skips a letter whose payload cannot be encoded (a channel, a cycle, a MarshalJSON that
 // fails or panics) and a letter whose line is longer than 16 MiB. The report lists these.
@@ -51,15 +54,22 @@ type UnexportedLetter struct {
 // Export calls Write once per line, without a lock, and stops at the first error. Pass a
 // bufio.Writer and flush it afterwards. The report is valid with an error too.
 //
-// Errors: those of List; an *OptionError for Limit, Before and a nil writer; the writer's error.
-func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery) (ExportReport, error) {
+// Errors: those of List; an *OptionError for Limit, Before, a nil writer, and options other than
+// OnProgress; the writer's error.
+func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery, opts ...TransferOption) (ExportReport, error) {
 	var report ExportReport
 	f, err := q.wholeFilter(ctx, query)
-	if err == nil && isNil(w) {
+	o, invalid := newBulk("Export", opts)
+	switch {
+	case err != nil:
+	case invalid != nil:
+		err = invalid
+	case isNil(w):
 		err = &OptionError{Option: "Export", Value: "nil", Reason: "the writer must not be nil"}
-	}
-	if err == nil {
-		err = q.export(ctx, w, f, &report)
+	case o.operator != operator{}:
+		err = &OptionError{Option: "Export", Value: o.operator.by, Reason: "takes OnProgress only: an export is not in the audit"}
+	default:
+		err = q.export(ctx, w, f, o, &report)
 	}
 	if err != nil {
 		return report, fmt.Errorf("Export: %w", err)
@@ -67,23 +77,36 @@ func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery) (Expor
 	return report, nil
 }
 
-func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, report *ExportReport) error {
-	ids, err := q.bus.matchingLetters(ctx, f)
+func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, o *bulk, report *ExportReport) error {
+	letters, err := q.bus.snapshotLetters(ctx, f)
 	if err != nil {
 		return err
 	}
-	report.Matched = len(ids)
-	for _, id := range ids {
+	report.Matched = len(letters)
+	for done := 0; done < len(letters); {
+		part := nextPart(letters[done:])
+		get, err := q.bus.readLetters(ctx, f, part)
+		if err == nil {
+			err = q.exportPart(ctx, w, part, get, report)
+		}
+		if err != nil {
+			return err
+		}
+		done += len(part)
+		o.report(len(letters), done)
+	}
+	return nil
+}
+
+func (q *DLQ) exportPart(ctx context.Context, w io.Writer, part []*DeadLetter, get func(LetterID) (DeadLetter, bool), report *ExportReport) error {
+	for _, id := range letterIDs(part) {
 		if ctx.Err() != nil {
 			return contextError(ctx)
 		}
-		l, err := q.bus.getLetter(ctx, id)
-		switch {
-		case errors.Is(err, ErrNotFound):
+		l, ok := get(id)
+		if !ok {
 			report.Gone++
 			continue
-		case err != nil:
-			return err
 		}
 		line, err := l.encode(ctx)
 		if err != nil && ctx.Err() != nil {
@@ -139,21 +162,30 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 type ImportReport struct {
 	// Imported is the number of letters added.
 	Imported int `json:"imported"`
-	// Skipped counts the letters that were in the queue already, or earlier in the input.
+	// Skipped counts the letters that were in the queue already, earlier in the input, or Resumed.
 	Skipped int `json:"skipped"`
+	// Resumed is the number of letters that an earlier Import of the same letters, which did not
+	// complete, has added or skipped. Import continues behind them.
+	Resumed int `json:"resumed,omitempty"`
 	// Evicted counts the letters that were evicted to make room. They may be imported letters or older
 	// ones.
 	Evicted int `json:"evicted"`
 }
 
-// Import adds the letters that Export wrote, on this bus or another one. It adds all of them or
-// none: it reads r to the end first, and keeps the letters in memory.
+// Import adds the letters that Export wrote, on this bus or another one. It reads r to the end first,
+// and keeps the letters in memory: it adds none if a line is invalid.
+//
+// Import adds the letters in parts of up to 500 letters and 4 MiB, between which events are published. With a
+// store, each part is one commit that notes how far the import is. After an error or a crash, whole
+// letters are there, and the report counts them. Repeat the import with the same letters: it continues
+// behind the last part, and letters of earlier parts that were replayed or purged meanwhile do not come
+// back. The store keeps the note for 7 days, or until an import of these letters completes.
 //
 // A letter keeps its id, and so its position in the queue, and all fields that the JSON has. Its
 // payload and its Original are a json.RawMessage with every digit, which Typed handlers decode. To
 // change exported letters with encoding/json, decode them with UseNumber. Err of a failure has
 // the text only. Import skips a letter whose id is in the queue, so an import can be repeated. A
-// letter that was replayed or purged since is imported again.
+// letter that was replayed or purged since a complete import is imported again.
 //
 // WithDeadLetterCapacity applies: the oldest letters are evicted, and each is reported to
 // Observer.LetterEvicted and logged. Letters with the reason shutdown are not counted.
@@ -162,19 +194,24 @@ type ImportReport struct {
 // *ImportError with the line number. A line may have up to 16 MiB; decoding it takes memory in
 // proportion to its length.
 //
-// Errors: *ImportError; the reader's error; the context's error, checked between lines; an
-// *OptionError for a nil reader or an invalid option.
-func (q *DLQ) Import(ctx context.Context, r io.Reader, opts ...OrderOption) (ImportReport, error) {
+// Errors: *ImportError; the reader's error; the context's error, checked between lines and between parts; the
+// store's; an *OptionError for a nil reader or an invalid option.
+func (q *DLQ) Import(ctx context.Context, r io.Reader, opts ...TransferOption) (ImportReport, error) {
 	report, err := q.importLetters(ctx, r, opts)
+	if err != nil && report.Imported > 0 {
+		err = fmt.Errorf("after %d letters, behind which the same import continues: %w", report.Imported, err)
+	}
 	if err != nil {
 		return report, fmt.Errorf("Import: %w", err)
 	}
 	return report, nil
 }
 
-func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []OrderOption) (ImportReport, error) {
-	var report ImportReport
-	o, err := q.operator(ctx, "Import", opts)
+func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOption) (report ImportReport, err error) {
+	if err := q.ready(ctx); err != nil {
+		return report, err
+	}
+	o, err := newBulk("Import", opts)
 	if err != nil {
 		return report, err
 	}
@@ -182,6 +219,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []OrderOption
 		return report, &OptionError{Option: "Import", Value: "nil", Reason: "the reader must not be nil"}
 	}
 	var letters []*DeadLetter
+	known, digest := make(map[LetterID]bool), sha256.New()
 	var buffer []byte
 	in := bufio.NewReaderSize(r, 64<<10)
 	for number := 1; ; number++ {
@@ -202,18 +240,37 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []OrderOption
 			if reason != "" {
 				return report, &ImportError{Line: number, Reason: reason}
 			}
-			letters = append(letters, l)
+			_, _ = fmt.Fprintf(digest, "%d ", len(line)) // the length separates the lines
+			_, _ = digest.Write(line)
+			l.size = len(line)
+			if known[l.ID] {
+				report.Skipped++
+			} else {
+				letters, known[l.ID] = append(letters, l), true
+			}
 		}
 		if last {
 			break
 		}
 	}
-	inserted, evicted, err := q.bus.insertLetters(ctx, letters, q.bus.entry(o, AuditImport))
-	if err != nil {
+	if len(letters) == 0 {
+		return report, nil
+	}
+	entry := q.bus.entry(o.operator, AuditImport)
+	entry.Count = len(letters)
+	if err := q.bus.auditBulk(ctx, entry); err != nil {
 		return report, err
 	}
-	report.Imported, report.Evicted, report.Skipped = inserted, evicted, len(letters)-inserted
-	return report, nil
+	progress := func(done int) { o.report(len(letters), done) }
+	note, err := q.bus.insertLetters(ctx, letters, hex.EncodeToString(digest.Sum(nil)), &report, progress)
+	if err != nil {
+		note = nil // the next import needs it
+	}
+	unforgotten := q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Imported}, err, note)
+	if err == nil && note != nil {
+		err = unforgotten
+	}
+	return report, err
 }
 
 // letterLine is the type that parseLetter decodes a line into. Its fields bound the memory that

@@ -17,7 +17,7 @@ import (
 // OrderOption is By, Because or FromRequest: an option of what operators do to subscriptions, dead letters
 // and scheduled events. It is a BulkOption too. Audit and the log have it.
 type OrderOption interface {
-	BulkOption
+	TransferOption
 	applyOrder(*operator) error
 }
 
@@ -27,6 +27,8 @@ type operator struct{ by, why, remote, requestID string }
 type orderOption func(*operator) error
 
 func (o orderOption) applyOrder(to *operator) error { return o(to) }
+
+func (orderOption) transfers() {}
 
 func (o orderOption) applyBulk(b *bulk) {
 	if err := o(&b.operator); err != nil && b.err == nil {

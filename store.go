@@ -123,7 +123,7 @@ type Store interface {
 	Letter(ctx context.Context, id LetterID) (DeadLetter, error)
 
 	// Letters returns a page of dead letters, newest first: those with the largest ids. The bus has
-	// validated the query and set its Limit. ctx bounds a scan.
+	// validated the query and set its Limit. A page of large letters may end before. ctx bounds a scan.
 	Letters(ctx context.Context, q LetterQuery) (LetterPage, error)
 
 	// Groups returns the groups of the letters that match, as DLQ.Groups documents.
@@ -175,6 +175,13 @@ type Store interface {
 	// Close applies what was submitted, frees the records of its lease without counting a crash, and
 	// releases the lease. It waits for every done to return. A second Close returns nil.
 	Close(ctx context.Context) error
+}
+
+// Eraser is a Store that can overwrite what it has deleted. After the last part of a purge, the bus calls
+// Erase, which returns when the storage has no payload of a letter that was taken before. Its error
+// matches ErrNotErased if it could not.
+type Eraser interface {
+	Erase(ctx context.Context) error
 }
 
 // Ref identifies a record in its store. A store assigns growing numbers, from 1, in the order in
@@ -465,6 +472,9 @@ var (
 	ErrStoreFailed = errors.New("eventbus: store has failed")
 	// ErrStoreClosed is returned by a store after Close.
 	ErrStoreClosed = errors.New("eventbus: store is closed")
+	// ErrNotErased is matched by the error of a purge whose letters are deleted, and whose payloads are
+	// still in the storage for a while: see the store.
+	ErrNotErased = errors.New("eventbus: payloads of purged letters are not erased yet")
 	// ErrNoLease is returned by a store that does not hold the lease.
 	ErrNoLease = errors.New("eventbus: store does not hold the lease")
 	// ErrNotLeased is the refusal of a batch that changes a record that is not leased, or not by this

@@ -173,6 +173,17 @@ func (s *guardedStore) Remembered(ctx context.Context, scope, key string) (entry
 	return entry, known, err
 }
 
+// Erase does nothing if the store is no Eraser.
+func (s *guardedStore) Erase(ctx context.Context) error {
+	_, err := guard(s, "Erase", func() (none struct{}, err error) {
+		if e, ok := s.Store.(Eraser); ok {
+			err = e.Erase(ctx)
+		}
+		return none, err
+	})
+	return err
+}
+
 func (s *guardedStore) Reopen(ctx context.Context) error {
 	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.Store.Reopen(ctx) })
 	return err

@@ -143,6 +143,9 @@ func errorOf(err error) *Error {
 	case errors.As(err, &tooLarge):
 		return &Error{Code: CodeTooLarge, Message: "the body is larger than " + strconv.FormatInt(tooLarge.Limit, 10) + " bytes", Remedy: "send less"}
 
+	case errors.Is(err, eventbus.ErrNotErased):
+		return conflict("the letters are purged, and their payloads are not erased from the files of the store yet",
+			"end long reads of the file, such as a backup: the store erases them at its next checkpoint")
 	case errors.Is(err, eventbus.ErrNotFound):
 		return notFound("there is no such dead letter: it is unknown, was purged, or was replayed", "look for its event, and in the audit")
 	case errors.Is(err, eventbus.ErrInvalidLetter):

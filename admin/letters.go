@@ -156,7 +156,11 @@ func (c *call) importLetters() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	report, err := c.bus.DLQ().Import(c.ctx, from, c.operator(why)...)
+	var opts []eventbus.TransferOption
+	for _, o := range c.operator(why) {
+		opts = append(opts, o)
+	}
+	report, err := c.bus.DLQ().Import(c.ctx, from, opts...)
 	if errors.As(err, new(*http.MaxBytesError)) {
 		return nil, bodyError(err)
 	}

@@ -51,7 +51,7 @@ func TestImport_HasAReason(t *testing.T) {
 	require.Equal(t, http.StatusOK, serve(h, r).Code)
 	page, err := bus.Audit(t.Context(), eventbus.AuditQuery{Action: eventbus.AuditImport})
 	require.NoError(t, err)
-	require.Len(t, page.Entries, 1)
+	require.Len(t, page.Entries, 2, "its beginning and its outcome")
 	require.Equal(t, "from the old host", page.Entries[0].Why)
 	_ = refused(t, h, request(t, http.MethodPost, "/api/v1/subscriptions/billing/pause?until=2030-01-01T00:00:00Z", `{}`), admin.CodeBadRequest)
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -294,6 +295,9 @@ func (c *call) purgeForm() (any, error) {
 	id, err := c.letterID()
 	if err == nil {
 		err = c.purgeLetter(id, reason)
+	}
+	if errors.Is(err, eventbus.ErrNotErased) { // the letter is gone, so its page cannot show the error
+		return nil, err
 	}
 	if err != nil {
 		return c.showPurge(reason, err)

@@ -27,8 +27,10 @@ type backend interface {
 	Purge(ctx context.Context, id eventbus.LetterID, o operator) error
 	ReplayMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.ReplayReport, error)
 	PurgeMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.PurgeReport, error)
-	Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery) (eventbus.ExportReport, error)
-	Import(ctx context.Context, r io.Reader, o operator) (eventbus.ImportReport, error)
+	// Export and Import call progress, unless it is nil. Over a URL, an export does not know how many letters match, and
+	// an import has no progress.
+	Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery, progress func(eventbus.BulkProgress)) (eventbus.ExportReport, error)
+	Import(ctx context.Context, r io.Reader, o operator, progress func(eventbus.BulkProgress)) (eventbus.ImportReport, error)
 
 	Event(ctx context.Context, id eventbus.EventID) (eventbus.EventStatus, error)
 	Dispatches(ctx context.Context, q eventbus.DispatchQuery) (eventbus.DispatchPage, error)

@@ -151,12 +151,23 @@ func staleCount(expect, now int) error {
 	return conflict("run the command again and confirm the new number", "the number of matching letters changed from %d to %d: nothing was done", expect, now)
 }
 
-func (b *storeBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery) (eventbus.ExportReport, error) {
-	return b.bus.DLQ().Export(ctx, w, q)
+func (b *storeBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery, progress func(eventbus.BulkProgress)) (eventbus.ExportReport, error) {
+	return b.bus.DLQ().Export(ctx, w, q, transferOptions(operator{}, progress)...)
 }
 
-func (b *storeBackend) Import(ctx context.Context, r io.Reader, o operator) (eventbus.ImportReport, error) {
-	return b.bus.DLQ().Import(ctx, r, o.options()...)
+func (b *storeBackend) Import(ctx context.Context, r io.Reader, o operator, progress func(eventbus.BulkProgress)) (eventbus.ImportReport, error) {
+	return b.bus.DLQ().Import(ctx, r, transferOptions(o, progress)...)
+}
+
+// transferOptions returns the options of the Go API. progress may be nil.
+func transferOptions(o operator, progress func(eventbus.BulkProgress)) (opts []eventbus.TransferOption) {
+	for _, opt := range o.options() {
+		opts = append(opts, opt)
+	}
+	if progress != nil {
+		opts = append(opts, eventbus.OnProgress(progress))
+	}
+	return opts
 }
 
 func (b *storeBackend) Event(ctx context.Context, id eventbus.EventID) (eventbus.EventStatus, error) {

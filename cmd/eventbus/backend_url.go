@@ -250,7 +250,7 @@ func (b *urlBackend) PurgeMatching(ctx context.Context, q eventbus.LetterQuery, 
 }
 
 // Export writes each line with a call of Write, as DLQ.Export does.
-func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery) (report eventbus.ExportReport, err error) {
+func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery, progress func(eventbus.BulkProgress)) (report eventbus.ExportReport, err error) {
 	answer, err := b.do(ctx, http.MethodGet, "/letters/export", url.Values(letterParameters(q)), "", nil)
 	if err != nil {
 		return report, err
@@ -268,6 +268,9 @@ func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQ
 			}
 			report.Matched++
 			report.Exported++
+			if progress != nil {
+				progress(eventbus.BulkProgress{Done: report.Exported})
+			}
 		}
 		if errors.Is(err, io.EOF) {
 			return report, nil
@@ -278,7 +281,8 @@ func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQ
 	}
 }
 
-func (b *urlBackend) Import(ctx context.Context, r io.Reader, o operator) (report eventbus.ImportReport, err error) {
+// Import reports no progress: the bus adds the letters after it has received all of them.
+func (b *urlBackend) Import(ctx context.Context, r io.Reader, o operator, _ func(eventbus.BulkProgress)) (report eventbus.ImportReport, err error) {
 	answer, err := b.do(ctx, http.MethodPost, "/letters/import", url.Values(parameters{}.text("why", o.why)), "application/jsonl", r)
 	if err != nil {
 		return report, err

@@ -200,32 +200,41 @@ func (bc *bulkCommand) matching(ctx context.Context, b backend) error {
 		return err
 	}
 	o := bulk{operator: a.operator(), rate: bc.rate, stopAfter: bc.stopAfter, expect: preview.Matched}
-	line := a.progress()
-	if line != nil {
-		o.progress = bulkProgress(line, bc.verb)
-	}
+	progress, end := a.bulkProgress(bc.verb)
+	o.progress = progress
 	if _, offline := b.(*storeBackend); offline && bc.stopAfter > 0 {
 		a.notef("note: the handlers run in another process, so --stop-after-failures counts only letters that could not be replayed; --url counts failed handlers too\n")
 	}
 	report, err := bc.many(ctx, b, bc.q, o)
-	if line != nil {
-		line.End()
-	}
+	end()
 	return bc.ended(ctx, b, report, err)
 }
 
-// bulkProgress returns a function that draws the progress, at most ten times a second.
+// bulkProgress returns a function that draws the progress of an operation, and one that removes the line at its end.
+// The first is nil if the error output is no terminal.
+func (a *app) bulkProgress(verb string) (progress func(eventbus.BulkProgress), end func()) {
+	if line := a.progress(); line != nil {
+		return bulkProgress(line, verb), line.End
+	}
+	return nil, func() {}
+}
+
+// bulkProgress returns a function that draws the progress, at most ten times a second. Without Matched, the number
+// of letters is not known.
 func bulkProgress(line *term.Progress, verb string) func(eventbus.BulkProgress) {
 	const every = 100 * time.Millisecond
 	const bar = 20
 	var drawn time.Time
 	return func(p eventbus.BulkProgress) {
 		now := time.Now()
-		if now.Sub(drawn) < every && p.Done < p.Matched {
+		if now.Sub(drawn) < every && (p.Done < p.Matched || p.Matched == 0) {
 			return
 		}
 		drawn = now
 		text := fmt.Sprintf("%s %s %s of %s", verb, term.Bar(p.Done, p.Matched, bar), count(p.Done), count(p.Matched))
+		if p.Matched == 0 {
+			text = fmt.Sprintf("%s %s", verb, plural(p.Done, "letter"))
+		}
 		if p.Failures > 0 {
 			text += fmt.Sprintf(", %s", plural(p.Failures, "failure"))
 		}
@@ -276,6 +285,8 @@ func (bc *bulkCommand) ended(ctx context.Context, b backend, r bulkReport, err e
 	switch {
 	case interrupted:
 		return failed("to continue: "+resume, "interrupted: %s left", plural(left, "letter"))
+	case err != nil && left == 0: // of a purge: the payloads are not erased yet
+		return err
 	case err != nil:
 		return fmt.Errorf("%w; %s left; to continue: %s", err, plural(left, "letter"), resume)
 	case r.stoppedAfterFailures:

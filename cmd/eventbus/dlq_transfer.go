@@ -67,7 +67,12 @@ func (a *app) export(ctx context.Context, b backend, w io.Writer, q eventbus.Let
 		table = newCSVLetters(buffered)
 		to = table
 	}
-	report, err := b.Export(ctx, to, q)
+	progress, end := a.bulkProgress("export")
+	if isTerminal(w) { // the letters are there
+		progress = nil
+	}
+	report, err := b.Export(ctx, to, q, progress)
+	end()
 	if table != nil {
 		table.out.Flush()
 		err = errors.Join(err, table.out.Error())
@@ -180,8 +185,9 @@ func (a *app) dlqImport() *cobra.Command {
 		Short: "Add the dead letters that export wrote as JSON lines",
 		Long: `Add the dead letters that export wrote as JSON lines.
 
-It adds all letters of the file, or of the standard input without one, or none.
-It skips letters that are there already, so an import can be repeated.`,
+It reads the whole file, or the standard input without one, before it adds a
+letter. It skips letters that are there already, so an import can be repeated:
+after an error, the same import continues where it stopped.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	a.orderFlags(c)
@@ -201,7 +207,9 @@ It skips letters that are there already, so an import can be repeated.`,
 			defer f.Close() //nolint:errcheck // it was only read
 			in = f
 		}
-		report, err := b.Import(ctx, in, a.operator())
+		progress, end := a.bulkProgress("import")
+		report, err := b.Import(ctx, in, a.operator(), progress)
+		end()
 		if err != nil {
 			return err
 		}
@@ -209,6 +217,9 @@ It skips letters that are there already, so an import can be repeated.`,
 			return a.printJSON(report)
 		}
 		a.printf("imported %s, skipped %s\n", plural(report.Imported, "letter"), count(report.Skipped))
+		if report.Resumed > 0 {
+			a.notef("continued behind %s of an import that did not complete\n", plural(report.Resumed, "letter"))
+		}
 		if report.Evicted > 0 {
 			a.notef("%s evicted: the queue of the bus was full; raise WithDeadLetterCapacity\n", plural(report.Evicted, "old letter"))
 		}

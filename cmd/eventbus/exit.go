@@ -67,6 +67,7 @@ var known = []struct {
 	code int
 	next string
 }{
+	{eventbus.ErrNotErased, exitFailure, "the letters are purged; end long reads of the file, such as a backup: the next checkpoint erases the payloads"},
 	{eventbus.ErrNotFound, exitNotFound, "the letter may have been replayed or purged: see 'eventbus audit' and 'eventbus dlq list'"},
 	{eventbus.ErrUnknownEvent, exitNotFound, "check the id: an event that was handled leaves the bus after a while"},
 	{eventbus.ErrNotScheduled, exitConflict, "'eventbus events show ID' shows what became of the event"},

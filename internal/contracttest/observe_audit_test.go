@@ -53,7 +53,7 @@ func TestC6_TheAuditHasWhatOperatorsDid(t *testing.T) {
 		require.NoError(t, err)
 		_, err = bus.DLQ().PurgeMatching(t.Context(), eventbus.LetterQuery{Event: all[4].Event.ID}, bulk...)
 		require.NoError(t, err)
-		_, err = bus.DLQ().Import(t.Context(), &lines, who...)
+		_, err = bus.DLQ().Import(t.Context(), &lines, who[0], who[1], who[2])
 		require.NoError(t, err)
 		_, err = bus.DLQ().PurgeUntil(t.Context(), until, who...)
 		require.NoError(t, err)
@@ -88,6 +88,7 @@ func TestC6_TheAuditHasWhatOperatorsDid(t *testing.T) {
 			{Action: eventbus.AuditPurgeMatching, Query: q(eventbus.LetterQuery{Event: all[4].Event.ID}), Count: 1},
 			{Action: eventbus.AuditPurgeMatching, Query: q(eventbus.LetterQuery{Event: all[4].Event.ID}), Count: 1, Outcome: done(1)},
 			{Action: eventbus.AuditImport, Count: 1},
+			{Action: eventbus.AuditImport, Count: 1, Outcome: done(1)},
 			{Action: eventbus.AuditPurgeMatching, Query: q(eventbus.LetterQuery{Until: until}), Count: 2},
 			{Action: eventbus.AuditPurgeMatching, Query: q(eventbus.LetterQuery{Until: until}), Count: 2, Outcome: done(2)},
 			{Action: eventbus.AuditCancel, Event: later},

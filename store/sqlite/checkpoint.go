@@ -1,10 +1,14 @@
 package sqlite
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
 )
 
 // Sizes of the write-ahead log, in pages of 4 KiB.
@@ -40,6 +44,7 @@ func (c *committer) checkpoint(mode checkpointMode) error {
 		return err
 	case busy == 0 && log == done:
 		c.logSize, c.logWarned = 0, false
+		c.erasing = c.erasing && mode != truncate
 		return nil
 	}
 	// A reader needs the old pages, or another process writes. Try again after further commits.
@@ -52,11 +57,15 @@ func (c *committer) checkpoint(mode checkpointMode) error {
 	return nil
 }
 
-// checkpointIfLarge runs a checkpoint if the log has grown.
+// checkpointIfLarge runs a checkpoint if the log has grown. It truncates a log that Erase could not.
 func (c *committer) checkpointIfLarge() {
 	if c.logSize >= int64(c.store.cfg.checkpointAt) {
 		reach("checkpoint: before")
-		c.tryCheckpoint(passive)
+		mode := passive
+		if c.erasing {
+			mode = truncate
+		}
+		c.tryCheckpoint(mode)
 		reach("checkpoint: after")
 	}
 }
@@ -66,7 +75,64 @@ func (c *committer) checkpointIdle() {
 	reach("idle checkpoint: before")
 	c.tryCheckpoint(truncate)
 	reach("idle checkpoint: after")
-	c.logSize = 0 // not again before the next commit
+	if !c.erasing {
+		c.logSize = 0 // not again before the next commit
+	}
+}
+
+// eraseLook is the time between two tries of Erase. Batches are committed meanwhile.
+const eraseLook = 10 * time.Millisecond
+
+// Erase returns when neither the database nor its write-ahead log has a payload that was deleted before.
+// SQLite overwrites what it deletes (secure_delete). The log still has earlier versions of the pages: Erase
+// copies it into the database and empties it. While a read of an earlier commit prevents that, in this
+// process or another one, Erase tries again for as long as WithLockWait says. After an error, the store
+// goes on trying, at the next checkpoint or once a second while it is idle, and at Close.
+//
+// It does not erase what a version of this package without Erase has deleted: see OPERATIONS.md.
+//
+// Errors match eventbus.ErrNotErased, and wrap ErrStoreFailed, ErrStoreClosed or the context's error.
+func (s *Store) Erase(ctx context.Context) error {
+	for range max(1, s.cfg.lockWait/eraseLook) {
+		erased := false
+		err := s.committer.control(ctx, func() (err error) {
+			erased, err = s.committer.erase()
+			return err
+		})
+		if err == nil && erased {
+			return nil
+		}
+		if err == nil {
+			err = sleep(ctx, eraseLook)
+		}
+		if err != nil {
+			return fmt.Errorf("Erase: %w: %w", eventbus.ErrNotErased, err)
+		}
+	}
+	return fmt.Errorf("Erase: %w: a read has prevented a checkpoint of %s for %s; the next one that succeeds erases them",
+		eventbus.ErrNotErased, s.path, s.cfg.lockWait)
+}
+
+// erase tries to empty the log, and reports whether it is empty.
+func (c *committer) erase() (erased bool, err error) {
+	if err := c.failure(); err != nil {
+		return false, err
+	}
+	c.erasing = true
+	err = c.store.explain(c.checkpoint(truncate))
+	return !c.erasing, err
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // tryCheckpoint runs a checkpoint. A full disk fails no commit here: the commits are in the log.

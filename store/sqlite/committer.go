@@ -58,6 +58,7 @@ type committer struct {
 	logSize   int64                  // estimate of the pages in the write-ahead log
 	logWarned bool                   // the log was reported as large
 	logEnd    int64                  // the least size of the log, in bytes
+	erasing   bool                   // the log may have payloads of purged letters
 	lookedAt  time.Time              // when the files were last seen in their places
 	pruned    time.Time              // when expired ids were last removed, by Batch.Now
 	stopped   bool                   // Close has ended

@@ -44,7 +44,10 @@ type Store struct {
 	closed    chan struct{} // closed when Close has ended
 }
 
-var _ eventbus.Store = (*Store)(nil)
+var (
+	_ eventbus.Store  = (*Store)(nil)
+	_ eventbus.Eraser = (*Store)(nil)
+)
 
 // Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
 // takes the lease of the file. It waits for locks of other processes as WithLockWait says.

@@ -95,6 +95,7 @@ func (w *writer) setUp(s *Store) error {
 		{"trusted_schema", 0},
 		{"cell_size_check", 1},
 		{"temp_store", 2},
+		{"secure_delete", 1}, // see Erase
 	} {
 		if _, err := w.pragma(fmt.Sprintf("%s = %d", p.name, p.value)); err != nil {
 			return err

@@ -1,0 +1,92 @@
+// Package pace bounds what a bulk operation does: how much at once, how fast, and for how long after its context has
+// ended.
+package pace
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/surebus/eventbus/internal/timeline"
+)
+
+// Next returns the first elements of a list that are one part: at most count, and at most bytes in total, but at least
+// one. The parts of a list are always the same.
+func Next[E any](list []E, count, bytes int, size func(E) int) []E {
+	n, total := 0, 0
+	for ; n < min(len(list), count); n++ {
+		if total += size(list[n]); n > 0 && total > bytes {
+			break
+		}
+	}
+	return list[:n]
+}
+
+// After returns the smallest id that is larger than id. It is zero for the largest one.
+func After(id [16]byte) [16]byte {
+	for i := len(id) - 1; i >= 0; i-- {
+		if id[i]++; id[i] != 0 {
+			break
+		}
+	}
+	return id
+}
+
+// Patient returns a context that ends d after ctx, by the timeline, or with cancel.
+func Patient(ctx context.Context, t *timeline.Timeline, d time.Duration) (patient context.Context, cancel context.CancelFunc) {
+	patient, cancel = context.WithCancel(context.WithoutCancel(ctx))
+	ended := ctx.Done()
+	go func() { // context.AfterFunc panics if the methods of ctx contradict each other
+		select {
+		case <-ended:
+			t.AfterFunc(d, cancel)
+		case <-patient.Done():
+		}
+	}()
+	return patient, cancel
+}
+
+// Pace is a rate limiter. It waits on the caller's goroutine, with one timer and without a lock.
+type Pace struct {
+	Time      *timeline.Timeline
+	PerSecond float64 // 0: no limit
+
+	begun bool
+	due   int64 // when the last element was due
+}
+
+// burst bounds how much a Pace catches up. Timers fire about a millisecond late, so without it a rate of 1,000 per
+// second would reach only half of that.
+const burst = 10 * time.Millisecond
+
+// Wait blocks until the next element may be processed, or until one of the channels, which may be nil, is ready. It
+// reports whether that was done.
+func (p *Pace) Wait(done, shutdown, stopped <-chan struct{}) (isDone bool) {
+	if p.PerSecond == 0 {
+		return false
+	}
+	now := p.Time.Nanos()
+	if !p.begun {
+		p.begun, p.due = true, now
+		return false
+	}
+	interval := time.Duration(math.MaxInt64)
+	if exact := float64(time.Second) / p.PerSecond; exact < math.MaxInt64 {
+		interval = time.Duration(exact)
+	}
+	p.due = max(timeline.Later(p.due, interval), now-int64(burst))
+	if p.due <= now {
+		return false
+	}
+	fired := make(chan struct{})
+	timer := p.Time.AfterFunc(time.Duration(p.due-now), func() { close(fired) })
+	defer timer.Stop()
+	select {
+	case <-fired:
+	case <-done:
+		return true
+	case <-shutdown:
+	case <-stopped:
+	}
+	return false
+}
