@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"time"
 
@@ -10,8 +11,11 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// maxGroup is the largest number of batches in a commit. More batches wait for the next one.
-const maxGroup = 1024
+// Bounds of a commit: more batches wait for the next one. A batch that is larger is committed alone.
+const (
+	maxGroup       = 1024    // batches
+	maxGroupWeight = 8 << 20 // by job.weight
+)
 
 // job is an item of the committer's queue: a batch, records to lease, or a function.
 type job struct {
@@ -122,6 +126,51 @@ func (j *job) refuse(err error) {
 	}
 }
 
+// weight estimates what the job writes, in bytes.
+func (j *job) weight() int {
+	const row = 256 // with its share of the indexes
+	if j.lease != nil {
+		return len(j.lease.records) * row
+	}
+	b := j.batch
+	n := row * (len(b.Remember) + len(b.Forget) + len(b.Take) + len(b.Cancel) + len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury))
+	for _, r := range b.New {
+		n += len(r.Payload)
+		if r.Replay != nil {
+			n += len(r.Replay.Original) + weightOf(r.Replay.History)
+		}
+	}
+	for _, r := range b.Update {
+		if r.Progress != nil {
+			n += weightOf(r.Progress.Failures)
+		}
+	}
+	for _, l := range b.Bury {
+		n += letterWeight(l)
+	}
+	return n
+}
+
+func letterWeight(l *eventbus.DeadLetter) int {
+	n := weightOf(l.Failures)
+	for _, p := range []any{l.Event.Payload, l.Original} {
+		switch p := p.(type) {
+		case json.RawMessage:
+			n += len(p)
+		case eventbus.EncodedPayload:
+			n += len(p)
+		}
+	}
+	return n
+}
+
+func weightOf(failures []eventbus.Failure) (n int) {
+	for i := range failures {
+		n += len(failures[i].Error) + len(failures[i].Details)
+	}
+	return n
+}
+
 // control calls f on the committer's goroutine, after everything that was submitted. If ctx ends
 // while f waits, control returns its error, and f may still run.
 func (c *committer) control(ctx context.Context, f func() error) error {
@@ -197,8 +246,11 @@ func (c *committer) run() {
 				jobs = jobs[1:]
 				continue
 			}
-			n := 1
+			n, weight := 1, jobs[0].weight()
 			for n < len(jobs) && n < maxGroup && jobs[n].control == nil {
+				if weight += jobs[n].weight(); weight > maxGroupWeight {
+					break
+				}
 				n++
 			}
 			c.commit(jobs[:n])

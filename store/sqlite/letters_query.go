@@ -13,8 +13,13 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// maxTotal bounds LetterPage.Total, unless the query asks for an exact one.
-const maxTotal = 10_000
+const (
+	// maxTotal bounds LetterPage.Total, unless the query asks for an exact one.
+	maxTotal = 10_000
+	// maxPageBytes bounds the payloads and failures of a page: a page of large letters ends after the first letter
+	// beyond.
+	maxPageBytes = 32 << 20
+)
 
 // letterFilter is the part of a LetterQuery that SQL evaluates. Matcher evaluates the rest.
 type letterFilter struct {
@@ -143,15 +148,21 @@ func (s *Store) indexedLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.
 		}
 		sql = "SELECT " + letterColumns + ", crc FROM letter WHERE id IN (SELECT id" + f.from(index, more...) + order + ") ORDER BY id DESC"
 	}
-	return query(c, sql, func(stmt *sqlite3.Stmt) error {
-		if len(page.Letters) == f.q.Limit {
-			page.Next = page.Letters[f.q.Limit-1].ID
-			return nil
+	size := 0
+	err = query(c, sql, func(stmt *sqlite3.Stmt) error {
+		if n := len(page.Letters); n == f.q.Limit || size > maxPageBytes {
+			page.Next = page.Letters[n-1].ID
+			return errStop
 		}
 		l, err := s.scanLetter(stmt)
+		size += letterWeight(&l)
 		page.Letters = append(page.Letters, l)
 		return err
 	}, append(args, f.q.Limit+1)...)
+	if errors.Is(err, errStop) {
+		return nil
+	}
+	return err
 }
 
 // countedLetters is a total, and what it was counted of. A bulk operation reads many pages of one query, and
@@ -219,9 +230,15 @@ func (s *Store) scanLetters(c *sqlite3.Conn, f *letterFilter, page *eventbus.Let
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
+	size := 0
+	for i, id := range ids {
+		if size > maxPageBytes {
+			next, ids = true, ids[:i]
+			break
+		}
 		err := query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			l, err := s.scanLetter(stmt)
+			size += letterWeight(&l)
 			page.Letters = append(page.Letters, l)
 			return err
 		}, id[:])
