@@ -19,6 +19,7 @@ import (
 	"github.com/surebus/eventbus/internal/delay"
 	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/keys"
+	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/registry"
 	"github.com/surebus/eventbus/internal/route"
@@ -181,7 +182,7 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
 	if b.store != nil {
-		_, err := within(newPatience, func(ctx context.Context) (struct{}, error) {
+		_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, errors.Join(b.loadOrders(ctx), b.countUnsettled(ctx))
 		})
 		if err != nil {

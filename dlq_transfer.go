@@ -294,6 +294,7 @@ type letterLine struct {
 func parseLetter(line []byte) (*DeadLetter, string) {
 	l := &DeadLetter{}
 	in := letterLine{DeadLetter: l}
+	in.Failures = failureField{Name: "failures", First: firstFailures, Last: lastFailures, Normal: normalFailure}
 	if err := json.Unmarshal(line, &in); err != nil {
 		return nil, texts.Shorten(err.Error(), 400) + "; Import reads the output of Export"
 	}
@@ -301,8 +302,8 @@ func parseLetter(line []byte) (*DeadLetter, string) {
 	l.Event.Payload, l.Event.Metadata = in.Event.Payload.Value(), in.Event.Metadata.metadata
 	l.Original = in.Original.Value()
 	l.Succeeded, l.NotReached = in.Succeeded.Values, in.NotReached.Values
-	l.Failures = in.Failures.kept()
-	omitted := in.Failures.count - len(l.Failures)
+	l.Failures = in.Failures.Kept()
+	omitted := in.Failures.Count - len(l.Failures)
 	if reason := l.invalid(); reason != "" {
 		return nil, reason
 	}
@@ -323,62 +324,21 @@ func (f *metadataField) UnmarshalJSON(data []byte) error {
 	return f.metadata.UnmarshalJSON(data)
 }
 
+type failureField = jsonline.Ends[Failure]
+
 const emptyName = "a subscription name is empty"
 
-// failureField keeps the first failures of a list, and the last ones in a ring buffer.
-type failureField struct {
-	jsonline.Field
-	count       int
-	first, last []Failure
-}
-
-func (f *failureField) UnmarshalJSON(data []byte) error {
-	if err := f.See("failures"); err != nil {
-		return err
+// normalFailure limits the texts of an imported failure, and refuses one that a store could not keep.
+func normalFailure(f *Failure) error {
+	f.Error, f.Class = texts.Shorten(f.Error, maxFailureText), texts.Shorten(f.Class, maxFailureText)
+	f.Details, f.Err = texts.Details(f.Details), errors.New(f.Error)
+	if f.Time = f.Time.UTC(); !storable(f.Time) {
+		return errors.New(badTime)
 	}
-	if data[0] != '[' {
-		return json.Unmarshal(data, new([]Failure)) // null means no failures; other values are an error
-	}
-	in := json.NewDecoder(bytes.NewReader(data))
-	if _, err := in.Token(); err != nil {
-		return err
-	}
-	var next Failure
-	for ; in.More(); f.count++ {
-		next = Failure{}
-		if err := in.Decode(&next); err != nil {
-			return err
-		}
-		next.Error, next.Class = texts.Shorten(next.Error, maxFailureText), texts.Shorten(next.Class, maxFailureText)
-		next.Details = texts.Details(next.Details)
-		if next.Time = next.Time.UTC(); !storable(next.Time) {
-			return errors.New(badTime)
-		}
-		switch {
-		case next.Rule.invalid():
-			return errors.New(badRule)
-		case len(f.first) < firstFailures:
-			f.first = append(f.first, next)
-		case len(f.last) < lastFailures:
-			f.last = append(f.last, next)
-		default:
-			f.last[(f.count-firstFailures)%lastFailures] = next
-		}
+	if f.Rule.invalid() {
+		return errors.New(badRule)
 	}
 	return nil
-}
-
-// kept returns the kept failures in order, each with an Err that has its text.
-func (f *failureField) kept() []Failure {
-	oldest := 0
-	if f.count > firstFailures+lastFailures {
-		oldest = (f.count - firstFailures) % lastFailures
-	}
-	all := slices.Concat(f.first, f.last[oldest:], f.last[:oldest])
-	for i := range all {
-		all[i].Err = errors.New(all[i].Error)
-	}
-	return all
 }
 
 // maxFailureText bounds the texts of imported failures, in bytes. It is above what textOf keeps, so

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/histogram"
+	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
 )
 
@@ -348,7 +349,7 @@ func (b *Bus) readStats() error {
 	if b.stats.reading.Load() >= maxStatsReads {
 		return errStatsPending
 	}
-	stats, err := within(statsPatience, func(ctx context.Context) (known *knownStats, err error) {
+	stats, err := pace.Within(statsPatience, func(ctx context.Context) (known *knownStats, err error) {
 		b.stats.reading.Add(1)
 		defer b.stats.reading.Add(-1)
 		known = &knownStats{at: b.time.Now().UTC}

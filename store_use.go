@@ -196,26 +196,3 @@ func (s *guardedStore) Close(ctx context.Context) error {
 
 // newPatience is how long New waits for the store.
 const newPatience = 10 * time.Second
-
-// within runs a read of the store and waits for its answer, up to d of the runtime's time. A store that
-// ignores its context keeps the goroutine.
-func within[T any](d time.Duration, read func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	type answer struct {
-		result T
-		err    error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		result, err := read(ctx)
-		answers <- answer{result, err}
-	}()
-	select {
-	case a := <-answers:
-		return a.result, a.err
-	case <-ctx.Done():
-		var none T
-		return none, fmt.Errorf("eventbus: store did not answer within %s: %w", d, ctx.Err())
-	}
-}

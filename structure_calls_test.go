@@ -119,7 +119,6 @@ var rootCalls = callRules{
 		{"dlq.go", "codec.go"}:                  "an edited payload is encoded",
 		{"dlq_store.go", "codec.go"}:            "the errors of recorded failures",
 		{"dlq_store.go", "dlq.go"}:              "a letter's own data, and the check of the queue",
-		{"metrics.go", "store_use.go"}:          "metrics, observers, logs and plans read the state",
 		{"metrics.go", "dlq_memory.go"}:         "metrics, observers, logs and plans read the state",
 		{"metrics.go", "feeder.go"}:             "metrics, observers, logs and plans read the state",
 		{"metrics.go", "spill.go"}:              "metrics, observers, logs and plans read the state",

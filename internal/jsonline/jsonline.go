@@ -103,3 +103,58 @@ func (f *Strings) UnmarshalJSON(data []byte) error {
 	f.Values = make([]string, 0, n)
 	return json.Unmarshal(data, &f.Values)
 }
+
+// Ends is a field that has a list, or null. It keeps the first elements and the last ones: a list of millions takes
+// the memory of those.
+type Ends[E any] struct {
+	Field
+	Name        string         // of the field, for errors
+	First, Last int            // how many elements are kept
+	Normal      func(*E) error // normalizes an element, or refuses it
+
+	Count       int // of all elements
+	first, last []E // last is a ring
+}
+
+// UnmarshalJSON decodes one element at a time.
+func (f *Ends[E]) UnmarshalJSON(data []byte) error {
+	if err := f.See(f.Name); err != nil {
+		return err
+	}
+	if data[0] != '[' {
+		return json.Unmarshal(data, new([]E)) // null means no elements; other values are an error
+	}
+	in := json.NewDecoder(bytes.NewReader(data))
+	if _, err := in.Token(); err != nil {
+		return err
+	}
+	var next E
+	for ; in.More(); f.Count++ {
+		var zero E
+		next = zero
+		if err := in.Decode(&next); err != nil {
+			return err
+		}
+		if err := f.Normal(&next); err != nil {
+			return err
+		}
+		switch {
+		case len(f.first) < f.First:
+			f.first = append(f.first, next)
+		case len(f.last) < f.Last:
+			f.last = append(f.last, next)
+		default:
+			f.last[(f.Count-f.First)%f.Last] = next
+		}
+	}
+	return nil
+}
+
+// Kept returns the kept elements in order.
+func (f *Ends[E]) Kept() []E {
+	oldest := 0
+	if f.Count > f.First+f.Last {
+		oldest = (f.Count - f.First) % f.Last
+	}
+	return slices.Concat(f.first, f.last[oldest:], f.last[:oldest])
+}

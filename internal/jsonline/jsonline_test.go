@@ -3,6 +3,7 @@ package jsonline_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -86,4 +87,18 @@ func FuzzCountStrings(f *testing.F) {
 		require.True(t, only)
 		require.Equal(t, strs, n)
 	})
+}
+
+func TestEndsKeepTheFirstAndTheLast(t *testing.T) {
+	for list, kept := range map[string][]int{
+		"null": nil, "[]": nil, "[1,2]": {1, 2}, "[1,2,3,4,5]": {1, 2, 3, 4, 5}, "[1,2,3,4,5,6,7]": {1, 2, 5, 6, 7},
+	} {
+		f := jsonline.Ends[int]{Name: "a list", First: 2, Last: 3, Normal: func(*int) error { return nil }}
+		require.NoError(t, json.Unmarshal([]byte(list), &f))
+		require.Equal(t, kept, f.Kept(), list)
+		require.Error(t, json.Unmarshal([]byte(list), &f), "twice")
+	}
+	refuse := jsonline.Ends[int]{Normal: func(*int) error { return errors.New("refused") }}
+	require.ErrorContains(t, json.Unmarshal([]byte("[1]"), &refuse), "refused")
+	require.Error(t, json.Unmarshal([]byte("3"), new(jsonline.Ends[int])))
 }

@@ -1,9 +1,10 @@
-// Package pace bounds what a bulk operation does: how much at once, how fast, and for how long after its context has
-// ended.
+// Package pace bounds what a bulk operation does, how much at once, how fast, and for how long after its context has
+// ended; and how long the bus waits for a store.
 package pace
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -89,4 +90,27 @@ func (p *Pace) Wait(done, shutdown, stopped <-chan struct{}) (isDone bool) {
 	case <-stopped:
 	}
 	return false
+}
+
+// Within runs a read of the store and waits for its answer, up to d of the runtime's time. A store that
+// ignores its context keeps the goroutine.
+func Within[T any](d time.Duration, read func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	type answer struct {
+		result T
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		result, err := read(ctx)
+		answers <- answer{result, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.result, a.err
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("eventbus: store did not answer within %s: %w", d, ctx.Err())
+	}
 }
