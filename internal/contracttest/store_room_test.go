@@ -91,8 +91,8 @@ func (d *heldDisk) submitted() []string {
 	return slices.Clone(d.order)
 }
 
-// publishing publishes on a goroutine, and waits until nothing moves.
-func publishing(ctx context.Context, bus *eventbus.Bus, payloads ...any) (ends []chan error) {
+// publishAll publishes on a goroutine, and waits until nothing moves.
+func publishLater(ctx context.Context, bus *eventbus.Bus, payloads ...any) (ends []chan error) {
 	for _, p := range payloads {
 		end := make(chan error, 1)
 		ends = append(ends, end)
@@ -177,7 +177,7 @@ func TestS7_ThePayloadsAreBounded(t *testing.T) {
 		bus := disk.open(t, eventbus.WithMaxUnconfirmed(100, 10))
 		mustSubscribe(t, bus, "*", ok, eventbus.Named("mail"))
 		disk.hold()
-		ends := publishing(t.Context(), bus, 1234, 5678, 90, 1, 2)
+		ends := publishLater(t.Context(), bus, 1234, 5678, 90, 1, 2)
 		require.Equal(t, []string{"1234", "5678", "90"}, disk.submitted())
 		disk.releaseOne()
 		require.NoError(t, <-ends[0])
@@ -213,7 +213,7 @@ func TestS7_PublishersWaitInTheirOrder(t *testing.T) {
 				expected = append(expected, fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint(i))
 				continue
 			}
-			publishing(t.Context(), bus, i)
+			publishLater(t.Context(), bus, i)
 			expected = append(expected, fmt.Sprint(i))
 		}
 		require.Equal(t, expected[:10], disk.submitted())
@@ -234,7 +234,7 @@ func TestS7_TheEndOfTheContextIsARefusal(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		synctest.Wait()
 		disk.hold()
-		first := publishing(t.Context(), bus, "first")
+		first := publishLater(t.Context(), bus, "first")
 		id := eventbus.NewEventID()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -284,7 +284,7 @@ func TestS7_HandlersWait(t *testing.T) {
 		mustPublish(t, bus, "start", "s")
 		require.Equal(t, []string{"mail s 1"}, disk.took())
 		disk.hold()
-		publishing(t.Context(), bus, "p", "q")
+		publishLater(t.Context(), bus, "p", "q")
 		time.Sleep(2 * time.Second)
 		requireWaits(t, chained)
 		disk.release()
@@ -311,7 +311,7 @@ func TestS7_ResultsCountAndDoNotWait(t *testing.T) {
 		disk.hold()
 		time.Sleep(2 * time.Second)
 		require.Equal(t, 5, disk.letters)
-		ends := publishing(t.Context(), bus, "waits")
+		ends := publishLater(t.Context(), bus, "waits")
 		requireWaits(t, ends...)
 		require.Len(t, disk.submitted(), 5)
 		disk.release()
@@ -339,8 +339,8 @@ func TestS7_ShutdownEndsTheWait(t *testing.T) {
 		mustPublish(t, bus, "start", nil)
 		synctest.Wait()
 		disk.hold()
-		publishing(t.Context(), bus, "first")
-		ends := publishing(t.Context(), bus, "x", "y")
+		publishLater(t.Context(), bus, "first")
+		ends := publishLater(t.Context(), bus, "x", "y")
 		time.Sleep(2 * time.Second)
 		requireWaits(t, append(ends, inside)...)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -379,8 +379,8 @@ func TestS7_AFailureOfTheStoreEndsTheWait(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		synctest.Wait()
 		fail.Store(true)
-		first := publishing(t.Context(), bus, "first")
-		ends := publishing(t.Context(), bus, "x", "y", "z")
+		first := publishLater(t.Context(), bus, "first")
+		ends := publishLater(t.Context(), bus, "x", "y", "z")
 		requireWaits(t, ends...)
 		close(held)
 		for _, end := range ends {
@@ -403,14 +403,14 @@ func TestS7_ABatchLargerThanTheBoundGoesAlone(t *testing.T) {
 		bus := disk.open(t, eventbus.WithMaxUnconfirmed(2, 1<<20))
 		mustSubscribe(t, bus, "*", ok, eventbus.Named("mail"))
 		disk.hold()
-		first := publishing(t.Context(), bus, 1)
+		first := publishLater(t.Context(), bus, 1)
 		large := make(chan error, 1)
 		go func() {
 			_, err := bus.PublishBatch(t.Context(), []eventbus.Publication{{Type: "a", Payload: 2}, {Type: "a", Payload: 3}, {Type: "a", Payload: 4}})
 			large <- err
 		}()
 		synctest.Wait()
-		last := publishing(t.Context(), bus, 5)
+		last := publishLater(t.Context(), bus, 5)
 		require.Equal(t, []string{"1"}, disk.submitted())
 		disk.releaseOne()
 		require.NoError(t, <-first[0])
@@ -465,8 +465,8 @@ func TestS7_ASilentStoreIsRefusedAtOnce(t *testing.T) {
 		require.Zero(t, bus.Metrics().StoreSilentSince)
 		disk.hold()
 		began := time.Now()
-		first := publishing(t.Context(), bus, "1", "2")
-		waiting := publishing(t.Context(), bus, "3", "4")
+		first := publishLater(t.Context(), bus, "1", "2")
+		waiting := publishLater(t.Context(), bus, "3", "4")
 		time.Sleep(5*time.Second - time.Millisecond)
 		requireWaits(t, append(waiting, first...)...)
 		require.Zero(t, bus.Metrics().StoreSilentSince)
@@ -487,7 +487,7 @@ func TestS7_ASilentStoreIsRefusedAtOnce(t *testing.T) {
 		disk.releaseOne()
 		require.NoError(t, <-first[0])
 		require.Zero(t, bus.Metrics().StoreSilentSince)
-		later := publishing(t.Context(), bus, "6")
+		later := publishLater(t.Context(), bus, "6")
 		disk.release()
 		require.NoError(t, <-later[0])
 		synctest.Wait()
@@ -507,7 +507,7 @@ func TestS7_ReplaysWait(t *testing.T) {
 		synctest.Wait()
 		letter := oneLetter(t, bus)
 		disk.hold()
-		publishing(t.Context(), bus, "first")
+		publishLater(t.Context(), bus, "first")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := bus.DLQ().Replay(ctx, letter.ID)
