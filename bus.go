@@ -22,6 +22,7 @@ import (
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/registry"
+	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
@@ -128,7 +129,7 @@ func New(opts ...Option) (*Bus, error) {
 		log:           c.logger.Named("eventbus"),
 		ids:           uuid7.NewSource(),
 		keys:          keys.New[*dispatch](keyGates),
-		quota:         quota{most: int64(c.unsettled), noting: make(semaphore, 1)},
+		quota:         quota{Quota: room.Quota{Most: int64(c.unsettled)}, noting: make(semaphore, 1)},
 		halts:         halts{cut: make(chan struct{})},
 		leaving:       make(chan struct{}),
 		drained:       make(chan struct{}),

@@ -195,7 +195,7 @@ func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
 		if !free {
 			b.pool.Unreserve(d.places())
 		}
-		b.quota.release(d.records())
+		b.quota.Release(d.records())
 		return
 	}
 	b.ledger.accepted.Add(1)
@@ -331,7 +331,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	default:
 		s.counters.skipped.Add(1)
 		b.ledger.splits.Add(1)
-		b.quota.used.Add(1)
+		b.quota.Add(1)
 		parked = d.splitOff(b.policy(d.to))
 		if waiter != nil {
 			waiter.expect(1)
@@ -462,7 +462,7 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
 	b.leaveKey(d)
 	b.ledger.counter(outcome).Add(1)
 	if b.store != nil && outcome != Unrouted {
-		b.quota.release(1)
+		b.quota.Release(1)
 	}
 	if d.seat().Number != 0 {
 		s := d.seatedAt()

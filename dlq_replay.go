@@ -92,7 +92,7 @@ func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
 		return ErrNotFound
 	}
 	b.ledger.replays.Add(1)
-	b.quota.used.Add(d.records())
+	b.quota.Add(d.records())
 	switch scheduled := d.isScheduled(b.time.Nanos()); {
 	case b.store != nil && (free || scheduled):
 		b.ledger.stored.Add(int64(len(b.copies(d))))

@@ -273,7 +273,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 			return err
 		}
 		if err := b.acquireRoom(ctx, c, inside); err != nil {
-			b.quota.release(c.records())
+			b.quota.Release(c.records())
 			return err
 		}
 		err := b.recordNow(ctx, c)

@@ -3,7 +3,6 @@ package eventbus
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,38 +11,33 @@ import (
 
 // quota bounds the unsettled dispatches of a bus with a store (WithMaxUnsettled).
 type quota struct {
-	most int64 // 0: not bounded
-	used atomic.Int64
-	full atomic.Bool // publishers wait
+	room.Quota
 
 	noting semaphore // held while the store's count is read; guards the following
-	beside int64     // StoreStats.Beside, as far as used has it
+	beside int64     // StoreStats.Beside, as far as the count has it
 
 	othersCancel atomic.Bool  // other processes may have cancelled events of this one
 	cancelling   atomic.Int64 // calls of cancelStored
-
-	mu   sync.Mutex    // guards the following; a leaf
-	room chan struct{} // closed when a dispatch has settled; nil while no publisher waits
 }
 
 // acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store
 // fails: a restart waits for the publishers that are entering.
 func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
 	q := &b.quota
-	if inside || q.most == 0 {
-		q.used.Add(n)
+	if inside || q.Most == 0 {
+		q.Add(n)
 		return nil
 	}
 	failed := b.feeder.claimsContext().Done()
-	for !q.tryAcquire(n) {
+	for !q.TryAdd(n) {
 		if b.config.refuse {
-			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.used.Load(), q.most)
+			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.Used(), q.Most)
 		}
 		if !b.started.Load() {
 			return ErrQueueFull
 		}
-		room := q.wait()
-		if q.tryAcquire(n) { // a dispatch may have settled before wait
+		room := q.Wait()
+		if q.TryAdd(n) { // a dispatch may have settled before wait
 			return nil
 		}
 		select {
@@ -124,43 +118,6 @@ func (c *change) size() (size room.Size) {
 	return size
 }
 
-func (q *quota) tryAcquire(n int64) bool {
-	for {
-		used := q.used.Load()
-		if used > 0 && used+n > q.most {
-			return false
-		}
-		if q.used.CompareAndSwap(used, used+n) {
-			return true
-		}
-	}
-}
-
-func (q *quota) wait() <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.room == nil {
-		q.room = make(chan struct{})
-		q.full.Store(true)
-	}
-	return q.room
-}
-
-// release removes n dispatches, which have settled or were refused.
-func (q *quota) release(n int64) {
-	q.used.Add(-n)
-	if !q.full.Load() {
-		return
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.room != nil {
-		close(q.room)
-		q.room = nil
-		q.full.Store(false)
-	}
-}
-
 // countUnsettled begins the count with what the store has, and notes whether the store holds the lease.
 func (b *Bus) countUnsettled(ctx context.Context) error {
 	b.quota.noting.Lock()
@@ -168,7 +125,7 @@ func (b *Bus) countUnsettled(ctx context.Context) error {
 	stats, err := b.store.Stats(ctx)
 	if err == nil {
 		b.quota.beside = stats.Beside
-		b.quota.used.Store(stats.Unsettled())
+		b.quota.Set(stats.Unsettled())
 		b.hasLease.Store(stats.HasLease)
 	}
 	return err
@@ -181,7 +138,7 @@ func (b *Bus) noteBeside() {
 	q.noting.Lock()
 	stats, err := b.store.Stats(ctx)
 	if err == nil {
-		q.release(q.beside - stats.Beside)
+		q.Release(q.beside - stats.Beside)
 		q.beside = stats.Beside
 		q.othersCancel.Store(true) // before the feeder looks
 	}

@@ -137,8 +137,8 @@ func (b *Bus) recount(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	others := q.used.Load() - l.left() + stats.Beside - q.beside // that this process has not claimed
-	q.used.Store(stats.Unsettled())
+	others := q.Used() - l.left() + stats.Beside - q.beside // that this process has not claimed
+	q.Set(stats.Unsettled())
 	q.beside = stats.Beside
 	l.stored.Add(b.doubts.Resolve(stats.Unsettled() - others - l.left()))
 	l.gone(stats.Unsettled())

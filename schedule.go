@@ -36,10 +36,10 @@ func (b *Bus) applyDue(d *dispatch, free bool, err error) {
 	case err != nil:
 		b.leaveToStore(d)
 	case free:
-		b.quota.used.Add(int64(len(b.copiesOf(d))) - 1)
+		b.quota.Add(int64(len(b.copiesOf(d))) - 1)
 		b.ledger.stored.Add(int64(len(b.copies(d))))
 	default:
-		b.quota.used.Add(int64(len(b.copiesOf(d))) - 1)
+		b.quota.Add(int64(len(b.copiesOf(d))) - 1)
 		b.enqueue(d, false)
 	}
 }

@@ -66,7 +66,6 @@ var rootCalls = callRules{
 		{"orders.go", "control.go"}:             "an operator's order acts on the door",
 		{"orders.go", "breaker.go"}:             "an order acts on the circuit",
 		{"dlq_transfer.go", "store_times.go"}:   "a time must be one that a store keeps",
-		{"dispatcher.go", "quota.go"}:           "the end of a dispatch makes room",
 		{"control.go", "store_times.go"}:        "a time must be one that a store keeps",
 		{"door.go", "feeder.go"}:                "the feeder claims, and wakes, again",
 		{"restart.go", "record.go"}:             "a transition is a recorded change",
