@@ -27,8 +27,11 @@ const (
 
 // checkpoint copies the write-ahead log into the database. A passive checkpoint does not wait for
 // readers, and the log stays as long as it is. A truncating one empties it.
+//
+// A log that is not secured is not copied: a power cut could then take frames from the log whose pages are
+// in the database.
 func (c *committer) checkpoint(mode checkpointMode) error {
-	if c.w == nil {
+	if c.w == nil || !c.secured {
 		return nil
 	}
 	if err := c.checkLog(); err != nil {
@@ -135,15 +138,26 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tryCheckpoint runs a checkpoint. A full disk fails no commit here: the commits are in the log.
+// tryCheckpoint runs a checkpoint.
 func (c *committer) tryCheckpoint(mode checkpointMode) {
-	err := c.store.explain(c.checkpoint(mode))
-	if err == nil {
+	if err := c.checkpoint(mode); err != nil {
+		c.checkpointFailed(err)
+	}
+}
+
+// checkpointFailed handles the error of a checkpoint. A full disk, for example, fails no commit here: the
+// commits are in the log. A failed sync makes the store fail, because the next checkpoint would not write
+// the same pages again, and its sync would succeed without them. Reopen secures the log, and the next
+// checkpoint copies all of it.
+func (c *committer) checkpointFailed(err error) {
+	cause := c.store.explain(err)
+	c.logSize = 1
+	if isFailedSync(err) {
+		_ = c.reportFailure(fmt.Errorf("sqlite: checkpoint: %w", cause))
 		return
 	}
-	c.logSize = 1
 	if !c.logWarned {
 		c.logWarned = true
-		c.store.cfg.logger.Warn("checkpoint failed", zap.String("path", c.store.path), zap.Error(err))
+		c.store.cfg.logger.Warn("checkpoint failed", zap.String("path", c.store.path), zap.Error(cause))
 	}
 }

@@ -67,6 +67,7 @@ type committer struct {
 	pruned    time.Time              // when expired ids were last removed, by Batch.Now
 	stopped   bool                   // Close has ended
 	killed    bool                   // by a test: the lease does not end
+	secured   bool                   // the write-ahead log is on the disk; see secureLog
 	spare     []*job                 // a queue to reuse
 }
 
@@ -223,6 +224,12 @@ func (c *committer) fail(cause error) error {
 	return c.failed
 }
 
+// reportFailure makes the store fail and logs the cause.
+func (c *committer) reportFailure(cause error) error {
+	c.store.cfg.logger.Error("store failed", zap.String("path", c.store.path), zap.Error(cause))
+	return c.fail(cause)
+}
+
 // recover makes a store work again.
 func (c *committer) recover() {
 	c.mu.Lock()
@@ -317,9 +324,7 @@ func (c *committer) commit(group []*job) {
 	err := c.failure()
 	if err == nil {
 		if err = c.apply(group, c.errs); err != nil {
-			cause := c.store.explain(err)
-			err = c.fail(cause)
-			c.store.cfg.logger.Error("store failed", zap.String("path", c.store.path), zap.Error(cause))
+			err = c.reportFailure(c.store.explain(err))
 		}
 	}
 	for i, j := range group {
@@ -353,6 +358,9 @@ func (c *committer) apply(group []*job, errs []error) error {
 	reach("commit: begun")
 	tx := &c.tx
 	err := tx.begin()
+	if err == nil && !c.secured {
+		err = c.secureLog()
+	}
 	for i, j := range group {
 		if err != nil {
 			break
@@ -400,16 +408,19 @@ func (s *Store) note() error {
 }
 
 // begin begins a lease, unless the store is beside. verify, which may be nil, checks the state of
-// the file first.
+// the file first. A store beside secures the log with its first commit, so that a tool that only reads
+// neither waits for the write lock nor makes the bus wait.
 func (c *committer) begin(why occasion, verify func(*meta) error) error {
 	c.leased = make(map[eventbus.Ref]uint8)
 	c.crashed = make(map[int64]crashedLease)
-	c.logSize, c.logEnd, c.lookedAt = 1, 0, time.Time{}
+	c.logSize, c.logEnd, c.lookedAt, c.secured = 1, 0, time.Time{}, false
 	if c.store.lease == nil {
+		c.logSize = 0 // it changes nothing before it commits
 		m, err := c.readMeta()
 		if err == nil && verify != nil {
 			err = verify(&m)
 		}
+		c.secured = c.store.logIsEmpty()
 		c.meta = m
 		return err
 	}
@@ -422,6 +433,9 @@ func (c *committer) begin(why occasion, verify func(*meta) error) error {
 			if err := verify(&m); err != nil {
 				return err
 			}
+		}
+		if err := c.secureLog(); err != nil {
+			return err
 		}
 		// The records of a lease that Reopen replaces have seen no crash.
 		own := why == reopening && m.epoch == c.epoch

@@ -116,6 +116,9 @@ func (s *Store) explain(err error) error {
 	if c := (*CorruptError)(nil); errors.As(err, &c) || errors.Is(err, fs.ErrPermission) {
 		return err
 	}
+	if isFull(err) && !errors.Is(err, ErrFull) {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
 	if p := (*time.ParseError)(nil); errors.As(err, &p) {
 		return &CorruptError{Path: s.path, Detail: err.Error()}
 	}

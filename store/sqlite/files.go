@@ -41,8 +41,9 @@ func (s *Store) noteFiles(w *writer) (err error) {
 	return nil
 }
 
-// lockAlone locks the file for this process. It removes the index that inspect has made: no process uses it.
-func (s *Store) lockAlone() error {
+// lockAlone locks the file for this process, and opens the guard again if it was open. It removes the index that inspect
+// has made: no process uses it.
+func (s *Store) lockAlone(guarded bool) error {
 	err := query(s.committer.w.conn, "PRAGMA schema_version", nil)
 	if sqlite3.ErrCode(err).ToPrimary() == sqlite3.ResultBusy {
 		return fmt.Errorf("%w: %s: %w", ErrShared, s.path, err)
@@ -52,6 +53,9 @@ func (s *Store) lockAlone() error {
 	}
 	if err := os.Remove(s.path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("sqlite: %w", err)
+	}
+	if guarded {
+		return s.openGuard()
 	}
 	return nil
 }

@@ -130,9 +130,10 @@ func TestVanished_AHoleInTheLogIsNoticed(t *testing.T) {
 func TestVanished_ACheckpointOfAnotherProcessIsNone(t *testing.T) {
 	s := withEvents(t)
 	other := openAt(t, s.path, Beside())
+	accept(t, other, free(ready(""))) // a store beside empties no log before it has secured it
 	for range 5 {
 		inside(t, other, func(c *committer) error { return c.checkpoint(truncate) })
-		require.Empty(t, read(t, s.path+"-wal"))
+		require.True(t, s.logIsEmpty())
 		accept(t, s, ready(""))
 		lookNow(t, s)
 		accept(t, s, ready(""))

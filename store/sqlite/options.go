@@ -60,6 +60,9 @@ func (c *config) notExclusive() string {
 // writes beside the bus that has the lease: it publishes free records, takes, adds and lists dead
 // letters, and changes orders. Claim returns ErrNoLease. Open fails if the file does not exist. OpenDLQ
 // opens the dead letters of such a file. With [eventbus.WithoutHandlers], a bus gives orders beside it.
+//
+// A store that only reads takes no write lock and writes nothing. The first commit of the store waits until
+// the write-ahead log is written and synced again, some 10 ms for its usual 16 MiB apart from the sync.
 func Beside() Option {
 	return func(c *config) error {
 		c.beside = true
@@ -82,8 +85,9 @@ func WithLogger(l *zap.Logger) Option {
 // publisher is then several times as fast. The file survives the end of the process, SIGKILL
 // included. A power cut, or a crash of the operating system, can take all commits since the last
 // checkpoint: accepted events are lost, handled events are handled again, and purged letters
-// return. It does not corrupt the file. On Linux, a file that lost commits in another way, such as a
-// damaged log after SIGKILL, is refused as without this option.
+// return. It does not corrupt the file. If a checkpoint cannot sync a file, the store fails, and the bus
+// reopens it. On Linux, a file that lost commits in another way, such as a damaged log after SIGKILL, is
+// refused as without this option.
 func WithNormalSync() Option {
 	return func(c *config) error {
 		c.normal = true

@@ -54,7 +54,8 @@ var (
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the
 // header, the schema and the last commit, not each page. Reopen and the command line verify all. A file
-// that Open refuses, and its write-ahead log, stay as they are.
+// that Open refuses, and its write-ahead log, stay as they are. After a crash, Open writes the write-ahead
+// log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
 //
 // Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrSchemaTooNew,
 // ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *eventbus.OptionError, those of the
@@ -142,6 +143,7 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	if err := s.inspect(ctx, why, noted, known); err != nil {
 		return err
 	}
+	guarded := s.guard != nil
 	if s.cfg.exclusive {
 		// The guard would have made the index a mapped file.
 		if err := s.closeGuard(); err != nil {
@@ -154,7 +156,7 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	}
 	s.committer.w = w
 	if s.cfg.exclusive {
-		if err := s.lockAlone(); err != nil {
+		if err := s.lockAlone(guarded); err != nil {
 			return err
 		}
 	}
@@ -328,7 +330,7 @@ func (s *Store) shut() error {
 		err = s.explain(s.committer.checkpoint(truncate))
 	}
 	reach("close: checkpointed")
-	err = errors.Join(err, s.disconnect(err != nil || s.committer.failure() != nil))
+	err = errors.Join(err, s.disconnect(err != nil || s.committer.failure() != nil || !s.committer.secured))
 	reach("close: disconnected")
 	err = errors.Join(err, s.lease.release())
 	reach("close: released")

@@ -1,0 +1,207 @@
+package sqlite
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/surebus/eventbus"
+)
+
+// tierWork is what child processes do, by tierSpec.Work.
+var tierWork = map[string]func(*testing.T, tierSpec){
+	"publish": publishAtTier,
+	"beside":  publishBeside,
+	"normal":  checkpointAtTier,
+}
+
+var tierPayload = strings.Repeat("x", 3000)
+
+// publishAtTier publishes events that no handler takes.
+func publishAtTier(t *testing.T, spec tierSpec) {
+	bus := pausedBus(t, openAt(t, spec.Path))
+	require.NoError(t, bus.Start(t.Context()))
+	publishTo(bus, spec)
+	time.Sleep(time.Hour)
+}
+
+// publishBeside does the same beside the process with the lease.
+func publishBeside(t *testing.T, spec tierSpec) {
+	publishTo(pausedBus(t, openAt(t, spec.Path, Beside())), spec)
+	time.Sleep(time.Hour)
+}
+
+// pausedBus returns a bus with a subscription that is paused.
+func pausedBus(t *testing.T, s *Store) *eventbus.Bus {
+	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithLogger(logOfChild()))
+	require.NoError(t, err)
+	sub, err := bus.Subscribe("*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("paused"))
+	require.NoError(t, err)
+	if !s.cfg.beside {
+		require.NoError(t, sub.Pause())
+	}
+	return bus
+}
+
+func publishTo(bus *eventbus.Bus, spec tierSpec) {
+	for i := 0; spec.N == 0 || i < spec.N; i++ {
+		id, err := bus.Publish(context.Background(), "order", tierPayload)
+		if err == nil {
+			say("accepted", id)
+			continue
+		}
+		if say("refused", err); spec.Stop {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	say("done", "")
+}
+
+// checkpointAtTier works on a store without syncs, and does what the parent tells it.
+func checkpointAtTier(t *testing.T, spec tierSpec) {
+	s := openAt(t, spec.Path, WithNormalSync(), WithLogger(logOfChild()))
+	s.cfg.checkpointAt = 1 << 30
+	change := func(b *eventbus.Batch) {
+		for submit(s, b) != nil {
+			require.NoError(t, s.Reopen(t.Context())) // as a bus does
+		}
+	}
+	var first []*eventbus.Record
+	for told := bufio.NewScanner(os.Stdin); told.Scan(); {
+		switch told.Text() {
+		case "accept":
+			for range spec.N {
+				r := with(ready(""), func(r *eventbus.Record) { r.Payload = []byte(tierPayload) })
+				change(&eventbus.Batch{New: []*eventbus.Record{r}})
+				first = append(first, r)
+			}
+		case "settle":
+			for _, r := range first {
+				change(&eventbus.Batch{Delete: []eventbus.Ref{r.Ref}})
+			}
+			first = nil
+		case "empty the log":
+			inside(t, s, func(c *committer) error { return c.checkpoint(truncate) })
+		case "checkpoint":
+			inside(t, s, func(c *committer) error {
+				c.tryCheckpoint(passive)
+				return nil
+			})
+		}
+		say("done", told.Text())
+	}
+}
+
+// logOfChild passes warnings and errors to the parent.
+func logOfChild() *zap.Logger {
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), logToParent{}, zap.WarnLevel))
+}
+
+type logToParent struct{}
+
+func (logToParent) Write(b []byte) (int, error) { say("log", string(b)); return len(b), nil }
+func (logToParent) Sync() error                 { return nil }
+
+// failSync publishes until a sync fails because the disk has no space, and ends the process. It returns the books of
+// all that was acknowledged, with the disk in order again.
+func failSync(t *testing.T, d *disk) *tierBooks {
+	t.Helper()
+	books := newTierBooks()
+	first := startTierChild(t, tierSpec{Work: "publish", Path: d.path(), N: 40})
+	first.awaits("done", "", time.Time{})
+	first.kill()
+	d.exhaust(256 << 10)
+	second := startTierChild(t, tierSpec{Work: "publish", Path: d.path(), Stop: true})
+	t.Log("the first error: ", second.awaits("refused", "disk I/O error", time.Time{}).text)
+	second.kill()
+	d.release()
+	for _, c := range []*tierChild{first, second} {
+		books.add(c, time.Now(), time.Now())
+	}
+	return books
+}
+
+// powerCutWhile lets a child publish, cuts the power, and requires that nothing acknowledged is lost.
+func (b *tierBooks) powerCutWhile(t *testing.T, d *disk, c *tierChild) {
+	t.Helper()
+	c.awaits("done", "", time.Time{})
+	b.cut(t, d, c)
+}
+
+func (b *tierBooks) cut(t *testing.T, d *disk, c *tierChild) {
+	t.Helper()
+	before, after := d.cut()
+	c.kill()
+	b.add(c, before, after)
+	d.restart()
+	lost := b.lost(t, d.path())
+	require.Empty(t, lost, "%d of %d acknowledged events are lost", len(lost), len(b.acknowledged))
+	t.Logf("%d acknowledged, 0 lost", len(b.acknowledged))
+}
+
+// A supervisor starts the process again while the page cache has frames of the log that the disk lacks.
+func TestFailedSync_RestartOfTheProcess(t *testing.T) {
+	d := newDisk(t, 64, "")
+	books := failSync(t, d)
+	books.powerCutWhile(t, d, startTierChild(t, tierSpec{Work: "publish", Path: d.path(), N: 30}))
+}
+
+// The first process that reads the log is beside: it has no lease, and acknowledges as well.
+func TestFailedSync_ProcessBesideFirst(t *testing.T) {
+	d := newDisk(t, 64, "")
+	books := failSync(t, d)
+	books.powerCutWhile(t, d, startTierChild(t, tierSpec{Work: "beside", Path: d.path(), N: 30}))
+}
+
+// The bus reopens the store in the same process.
+func TestFailedSync_ReopenInPlace(t *testing.T) {
+	d := newDisk(t, 64, "")
+	c := startTierChild(t, tierSpec{Work: "publish", Path: d.path()})
+	c.awaits("accepted", "", time.Time{})
+	d.exhaust(256 << 10)
+	failed := c.awaits("refused", "", time.Time{})
+	t.Log("the first error: ", failed.text)
+	time.Sleep(time.Second) // the bus tries to reopen the store
+	d.release()
+	again := c.awaits("accepted", "", time.Now())
+	c.awaits("accepted", "", again.at.Add(100*time.Millisecond))
+	newTierBooks().cut(t, d, c)
+}
+
+// Without syncs of commits, a checkpoint is the first to sync the log. If that fails once, the next one must not copy
+// what the disk lacks into the database: after a power cut, it would have pages of different commits.
+func TestFailedSync_CheckpointWithNormalSync(t *testing.T) {
+	d := newDisk(t, 64, "discard") // the blocks of the first log need space again
+	c := startTierChild(t, tierSpec{Work: "normal", Path: d.path(), N: 100})
+	tell := func(what string) {
+		t.Helper()
+		before := time.Now()
+		c.tell(what)
+		c.awaits("done", what, before)
+	}
+	tell("accept")
+	tell("empty the log")
+	runTool(t, "sync", "-f", d.dir)
+	tell("accept")
+	runTool(t, "sync", "-f", d.dir)
+	d.exhaust(16 << 10)
+	tell("settle")
+	before := time.Now()
+	tell("checkpoint")
+	t.Log(c.awaits("log", "disk I/O error", before).text)
+	d.release()
+	tell("accept")
+	tell("checkpoint")
+	d.cut()
+	c.kill()
+	d.restart()
+	newTierBooks().lost(t, d.path()) // it verifies the store
+}

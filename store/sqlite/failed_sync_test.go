@@ -1,0 +1,142 @@
+package sqlite
+
+import (
+	"context"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
+)
+
+// afterCrash returns the path of a store as SIGKILL leaves it, with events in the log.
+func afterCrash(t *testing.T, events int) string {
+	t.Helper()
+	path := testPath(t)
+	s := openAt(t, path)
+	for range events {
+		accept(t, s, ready(""))
+	}
+	return copyFiles(t, path)
+}
+
+// setSyncLog replaces the sync of the log during a test.
+func setSyncLog(t *testing.T, sync func(*os.File) error) {
+	t.Helper()
+	before := syncLog
+	syncLog = sync
+	t.Cleanup(func() { syncLog = before })
+}
+
+// The log is written again and synced before anything is acknowledged, and has the same content.
+func TestFailedSync_TheLogIsWrittenAgain(t *testing.T) {
+	const events = 30
+	for name, work := range map[string]func(t *testing.T, path string){
+		"bus": func(t *testing.T, path string) { openAt(t, path) },
+		"normal sync": func(t *testing.T, path string) {
+			openAt(t, path, WithNormalSync())
+		},
+		"beside": func(t *testing.T, path string) { accept(t, openAt(t, path, Beside()), free(ready(""))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := afterCrash(t, events)
+			wal := path + logSuffix
+			before, err := os.ReadFile(wal)
+			require.NoError(t, err)
+			long := time.Now().Add(-time.Hour)
+			require.NoError(t, os.Chtimes(wal, long, long))
+			synced := 0
+			setSyncLog(t, func(f *os.File) error {
+				synced++
+				info, err := f.Stat()
+				require.NoError(t, err)
+				require.WithinDuration(t, time.Now(), info.ModTime(), time.Minute, "the log was not written")
+				after, err := os.ReadFile(wal)
+				require.NoError(t, err)
+				require.Equal(t, before, after[:len(before)])
+				for _, b := range after[len(before):] {
+					require.Zero(t, b, "behind the content")
+				}
+				return f.Sync()
+			})
+			work(t, path)
+			require.Equal(t, 1, synced)
+		})
+	}
+}
+
+// A tool that only reads does not touch the log, also when it ends.
+func TestFailedSync_AReaderLeavesTheLog(t *testing.T) {
+	path := afterCrash(t, 10)
+	before, err := os.ReadFile(path + logSuffix)
+	require.NoError(t, err)
+	database, err := os.ReadFile(path)
+	require.NoError(t, err)
+	setSyncLog(t, func(*os.File) error { t.Error("the log was synced"); return nil })
+	s := openAt(t, path, Beside())
+	_, err = s.Stats(context.Background())
+	require.NoError(t, err)
+	closeStore(t, s)
+	after, err := os.ReadFile(path + logSuffix)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	now, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, database, now, "the log was copied into the database")
+}
+
+// While the log cannot be synced, the store does not open, and all files stay.
+func TestFailedSync_OpenFailsAndTheLogStays(t *testing.T) {
+	path := afterCrash(t, 10)
+	database, err := os.ReadFile(path)
+	require.NoError(t, err)
+	cause := syscall.EIO
+	setSyncLog(t, func(f *os.File) error {
+		if cause == 0 {
+			return f.Sync()
+		}
+		return cause
+	})
+	_, err = Open(context.Background(), path)
+	require.ErrorIs(t, err, syscall.EIO)
+	require.NotErrorIs(t, err, ErrFull)
+	cause = syscall.ENOSPC
+	_, err = Open(context.Background(), path)
+	require.ErrorIs(t, err, ErrFull)
+	beside := openAt(t, path, Beside())
+	require.ErrorIs(t, submit(beside, &eventbus.Batch{New: []*eventbus.Record{free(ready(""))}}), ErrFull)
+	closeStore(t, beside)
+	now, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, database, now, "the log was copied into the database")
+	cause = 0
+	s := openAt(t, path)
+	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 10)
+}
+
+// A failed sync of a checkpoint makes the store fail. Other errors of a checkpoint do not.
+func TestFailedSync_OfACheckpoint(t *testing.T) {
+	s := openAt(t, testPath(t), WithNormalSync())
+	accept(t, s, ready(""))
+	fails := func(code sqlite3.ResultCode) {
+		inside(t, s, func(c *committer) error {
+			c.checkpointFailed(code.ToError())
+			return nil
+		})
+	}
+	fails(sqlite3.ResultFull)
+	fails(sqlite3.ResultIOErrWrite)
+	accept(t, s, ready(""))
+	fails(sqlite3.ResultIOErrFsync)
+	require.ErrorIs(t, submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}}), eventbus.ErrStoreFailed)
+	synced := 0
+	setSyncLog(t, func(f *os.File) error { synced++; return f.Sync() })
+	require.NoError(t, s.Reopen(context.Background()))
+	require.Equal(t, 1, synced, "the log was copied into the database without being written again")
+	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 2)
+	accept(t, s, ready(""))
+}
