@@ -337,6 +337,7 @@ func (c *tierChild) kill() {
 // tierBooks is what the children have said about their events, by id.
 type tierBooks struct {
 	acknowledged, handled map[string]bool
+	found                 int // of the acknowledged, in the store at the last look
 }
 
 func newTierBooks() *tierBooks {
@@ -378,8 +379,13 @@ func (b *tierBooks) lost(t *testing.T, path string) (lost []string) {
 	for _, l := range page.Letters {
 		letters[l.Event.ID.String()] = true
 	}
+	b.found = 0
 	for text := range b.acknowledged {
-		if b.handled[text] || letters[text] {
+		if letters[text] {
+			b.found++
+			continue
+		}
+		if b.handled[text] {
 			continue
 		}
 		id, err := eventbus.ParseEventID(text)
@@ -388,6 +394,8 @@ func (b *tierBooks) lost(t *testing.T, path string) (lost []string) {
 		require.NoError(t, err)
 		if len(records) == 0 {
 			lost = append(lost, text)
+		} else {
+			b.found++
 		}
 	}
 	return lost
