@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -159,50 +158,31 @@ func (b *Bus) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	if b.store != nil {
 		return b.store.Audit(ctx, q)
 	}
-	return b.audits.page(&q), nil
+	return b.pageOfAudits(&q), nil
 }
 
 // maxAudits is the number of entries that memory keeps of what was done, and of what was denied.
 const maxAudits = 1000
 
-// auditLog has the last entries of a bus in memory.
-type auditLog struct {
-	mu   sync.Mutex // guards the following; a leaf
-	done []AuditEntry
-	// Denied entries are apart: otherwise somebody who may do nothing could push out what others did.
-	denied []AuditEntry
-	last   int64 // Number of the last entry
-}
-
-func (l *auditLog) add(e AuditEntry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.last++
-	e.Number = l.last
-	entries := &l.done
+// keepAudit adds an entry to those of a bus in memory. Denied entries are a kind of their own: otherwise an operator
+// without permissions could push out what others did.
+func (b *Bus) keepAudit(e AuditEntry) {
+	kind := 0
 	if e.Denied != "" {
-		entries = &l.denied
+		kind = 1
 	}
-	if *entries = append(*entries, e); len(*entries) >= 2*maxAudits {
-		*entries = slices.Clone(newest(*entries))
-	}
+	b.audits.Add(kind, e)
 }
 
-// newest returns the entries that memory keeps.
-func newest(entries []AuditEntry) []AuditEntry { return entries[max(len(entries)-maxAudits, 0):] }
-
-func (l *auditLog) page(q *AuditQuery) (page AuditPage) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := slices.Concat(newest(l.done), newest(l.denied))
-	slices.SortFunc(all, func(a, b AuditEntry) int { return cmp.Compare(b.Number, a.Number) })
-	for _, e := range all {
-		if !q.Matches(&e) {
-			continue
-		}
-		if len(page.Entries) == q.Limit {
+func (b *Bus) pageOfAudits(q *AuditQuery) (page AuditPage) {
+	b.audits.All(func(number int64, e AuditEntry) bool {
+		e.Number = number
+		switch {
+		case !q.Matches(&e):
+			return true
+		case len(page.Entries) == q.Limit:
 			page.Next = page.Entries[q.Limit-1].Number
-			break
+			return false
 		}
 		if e.Query != nil {
 			query := *e.Query
@@ -213,7 +193,8 @@ func (l *auditLog) page(q *AuditQuery) (page AuditPage) {
 			e.Outcome = &outcome
 		}
 		page.Entries = append(page.Entries, e)
-	}
+		return true
+	})
 	return page
 }
 
@@ -259,7 +240,7 @@ func (b *Bus) audited(e *AuditEntry) {
 		return
 	}
 	if b.store == nil {
-		b.audits.add(*e)
+		b.keepAudit(*e)
 	}
 	if e.operator() != (operator{}) {
 		b.log.Info("operator action", e.fields()...)
@@ -355,7 +336,7 @@ func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 		e.Query = auditedQuery(*e.Query)
 	}
 	if b.store == nil {
-		b.audits.add(e)
+		b.keepAudit(e)
 	} else if err := b.commit(ctx, &Batch{Now: e.At, Audit: e.list()}); err != nil {
 		return fmt.Errorf("AuditDenied: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/window"
 )
@@ -32,7 +33,7 @@ const (
 
 // String returns "closed", "open", "half-open", "disabled" or "unknown".
 func (s CircuitState) String() string {
-	return nameOf("CircuitState", circuitStateNames, int(s))
+	return names.Of("CircuitState", circuitStateNames, int(s))
 }
 
 var circuitStateNames = []string{"closed", "open", "half-open", "disabled", "unknown"}
@@ -42,7 +43,7 @@ func (s CircuitState) MarshalText() ([]byte, error) { return []byte(s.String()),
 
 // UnmarshalText reads the text that String returns.
 func (s *CircuitState) UnmarshalText(text []byte) error {
-	return readName("CircuitState", circuitStateNames, text, s)
+	return names.Read("CircuitState", circuitStateNames, text, s)
 }
 
 // circuitConfig configures when a circuit opens and for how long.

@@ -21,6 +21,7 @@ import (
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
+	"github.com/surebus/eventbus/internal/recent"
 	"github.com/surebus/eventbus/internal/registry"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/route"
@@ -83,15 +84,15 @@ type Bus struct {
 
 	suspects  suspects
 	unknown   unknowns
-	doubts    doubt.Changes // while the store has failed
-	audits    auditLog      // without a store
-	cataloged catalogKeeper // with a store
-	stuck     atomic.Bool   // an observer did not return in time for the cut
-	leftKeys  sync.Map      // leftKey to nil, see noteLeft
-	leaving   chan struct{} // closed when ending has been set
-	drained   chan struct{} // closed during Shutdown, when it has no dispatch to wait for
-	gaveUp    chan struct{} // closed when Shutdown gives up on a store that does not answer; nil without one
-	closed    chan struct{} // closed when Shutdown is done, or has given up
+	doubts    doubt.Changes           // while the store has failed
+	audits    *recent.Log[AuditEntry] // without a store
+	cataloged catalogKeeper           // with a store
+	stuck     atomic.Bool             // an observer did not return in time for the cut
+	leftKeys  sync.Map                // leftKey to nil, see noteLeft
+	leaving   chan struct{}           // closed when ending has been set
+	drained   chan struct{}           // closed during Shutdown, when it has no dispatch to wait for
+	gaveUp    chan struct{}           // closed when Shutdown gives up on a store that does not answer; nil without one
+	closed    chan struct{}           // closed when Shutdown is done, or has given up
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
@@ -136,6 +137,7 @@ func New(opts ...Option) (*Bus, error) {
 		closed:        make(chan struct{}),
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		types:         capped.New[typeCounters](maxTypes),
+		audits:        recent.New[AuditEntry](2, maxAudits),
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
 	for _, o := range c.observers {

@@ -267,28 +267,8 @@ func (b *bulk) replaysAtOnce(bus *Bus) int {
 // keep the set of places that they have in letters, sorted by publication. They may be out of order
 // there: a shutdown buries the parked and the queued events of a key concurrently.
 func replayOrder(letters []*DeadLetter) []LetterID {
-	ids := make([]LetterID, len(letters))
-	places := make(map[string][]int)
-	for i, l := range letters {
-		ids[i] = l.ID
-		if l.Event.Key != "" {
-			places[l.Event.Key] = append(places[l.Event.Key], i)
-		}
-	}
-	for _, of := range places {
-		if len(of) < 2 {
-			continue
-		}
-		ordered := make([]*DeadLetter, len(of))
-		for n, i := range of {
-			ordered[n] = letters[i]
-		}
-		slices.SortStableFunc(ordered, publicationOrder(ordered))
-		for n, i := range of {
-			ids[i] = ordered[n].ID
-		}
-	}
-	return ids
+	pace.OrderWithin(letters, func(l *DeadLetter) string { return l.Event.Key }, publicationOrder)
+	return letterIDs(letters)
 }
 
 // publicationOrder returns the comparison for letters of one key. Imported letters have no order

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/internal/apart"
 	"github.com/surebus/eventbus/internal/jsonline"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
@@ -135,7 +136,7 @@ func (l *DeadLetter) encode(ctx context.Context) ([]byte, error) {
 		line []byte
 		err  error
 	})
-	_, done := guarded(ctx.Done(), nil, func() {
+	_, done := apart.Run(ctx.Done(), nil, panicText, func() {
 		defer func() {
 			if p := recover(); p != nil {
 				r.err = fmt.Errorf("a method of the payload panicked: %s", panicText(p))

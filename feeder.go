@@ -9,6 +9,7 @@ import (
 
 	"github.com/benbjohnson/clock"
 
+	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -48,9 +49,9 @@ type feeder struct {
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
-	feeding     semaphore     // held while records are claimed, and while the store is reopened
-	reopened    int64         // when the store was reopened last, or 0. Guarded by feeding
-	reopenDelay time.Duration // before it was. Guarded by feeding
+	feeding     semaphore    // held while records are claimed, and while the store is reopened
+	reopened    int64        // when the store was reopened last, or 0. Guarded by feeding
+	reopenDelay pace.Backoff // before it was. Guarded by feeding
 
 	restarts sync.WaitGroup // goroutines that reopen the store
 	starting semaphore      // held by start and stop
@@ -116,16 +117,6 @@ func (f *feeder) submit(r *recording, done func(error)) {
 			f.left(r, err)
 		}
 	})
-}
-
-// leave registers dispatches that only the store will have.
-func (f *feeder) leave(r *recording) {
-	for _, d := range r.change.all() {
-		f.keepWaiter(d)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.uncommitted++
 }
 
 // left is called when the store has the records, or has refused them.

@@ -4,46 +4,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/apart"
 )
-
-// guarded runs user code outside a call, such as observers, RetryIf and the methods of errors, on
-// its own goroutine. The code may panic or end that goroutine. The caller's goroutine, which owns a
-// dispatch, continues. After stop or late is closed, guarded waits for at most guardedGrace. It
-// returns the text of a panic, "" for none, and whether the code has returned.
-func guarded(stop, late <-chan struct{}, f func()) (panicked string, done bool) {
-	ended := make(chan string, 1)
-	go func() {
-		text := ""
-		defer func() { ended <- text }()
-		defer func() {
-			if r := recover(); r != nil {
-				if text = panicText(r); text == "" {
-					text = `""` // the panic has no text
-				}
-			}
-		}()
-		f()
-	}()
-	select {
-	case panicked = <-ended:
-		return panicked, true
-	case <-stop:
-	case <-late:
-	}
-	select {
-	case panicked = <-ended:
-		return panicked, true
-	case <-time.After(guardedGrace):
-		return "", false
-	}
-}
-
-// guardedGrace is how long guarded waits, by the real clock, for user code that is late, or after
-// Shutdown's context has ended.
-const guardedGrace = 100 * time.Millisecond
 
 // randomly returns a random number in [0, 1) for the jitter of a retry.
 func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
@@ -106,7 +71,7 @@ func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool)
 	late := make(chan struct{})
 	timer := b.time.AfterFunc(s.timeout, func() { close(late) })
 	defer timer.Stop()
-	return guarded(b.halts.cut, late, f)
+	return apart.Run(b.halts.cut, late, panicText, f)
 }
 
 func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {

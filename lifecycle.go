@@ -233,7 +233,7 @@ func (b *Bus) end(unconfirmed error) {
 // unconfirmed returns what the store has not confirmed.
 func (b *Bus) unconfirmed() error {
 	return &UnconfirmedError{
-		Calls: b.guarded.inProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
+		Calls: b.guarded.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
 	}
 }
 

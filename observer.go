@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/apart"
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
@@ -209,14 +210,14 @@ func (b *Bus) observe(name string, call func()) {
 		}
 	}
 	if b.stuck.Load() {
-		// After a cut there may be thousands of letters. Each call would cost guardedGrace.
+		// After a cut there may be thousands of letters. Each call would cost apart.Grace.
 		go func() {
-			panicked, _ := guarded(nil, nil, call)
+			panicked, _ := apart.Run(nil, nil, panicText, call)
 			report(panicked)
 		}()
 		return
 	}
-	panicked, done := guarded(b.halts.cut, nil, call)
+	panicked, done := apart.Run(b.halts.cut, nil, panicText, call)
 	report(panicked)
 	if !done {
 		b.stuck.Store(true)

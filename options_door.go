@@ -1,6 +1,10 @@
 package eventbus
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/surebus/eventbus/internal/names"
+)
 
 // WhenOpen selects how a subscription treats deliveries while its circuit is open. It is a
 // SubscribeOption.
@@ -20,7 +24,7 @@ const (
 
 // String returns "hold", "dead-letter" or "drop".
 func (w WhenOpen) String() string {
-	return nameOf("WhenOpen", whenOpenNames, int(w))
+	return names.Of("WhenOpen", whenOpenNames, int(w))
 }
 
 var whenOpenNames = []string{"hold", "dead-letter", "drop"}
@@ -30,7 +34,7 @@ func (w WhenOpen) MarshalText() ([]byte, error) { return []byte(w.String()), nil
 
 // UnmarshalText reads the text that String returns.
 func (w *WhenOpen) UnmarshalText(text []byte) error {
-	return readName("WhenOpen", whenOpenNames, text, w)
+	return names.Read("WhenOpen", whenOpenNames, text, w)
 }
 
 func (w WhenOpen) applySubscription(c *subscriptionConfig) {
@@ -57,7 +61,7 @@ const (
 
 // String returns "wait", "drop-oldest", "drop-newest" or "dead-letter".
 func (w WhenFull) String() string {
-	return nameOf("WhenFull", whenFullNames, int(w))
+	return names.Of("WhenFull", whenFullNames, int(w))
 }
 
 var whenFullNames = []string{"wait", "drop-oldest", "drop-newest", "dead-letter"}
@@ -67,7 +71,7 @@ func (w WhenFull) MarshalText() ([]byte, error) { return []byte(w.String()), nil
 
 // UnmarshalText reads the text that String returns.
 func (w *WhenFull) UnmarshalText(text []byte) error {
-	return readName("WhenFull", whenFullNames, text, w)
+	return names.Read("WhenFull", whenFullNames, text, w)
 }
 
 func (w WhenFull) applySubscription(c *subscriptionConfig) {

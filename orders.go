@@ -121,7 +121,7 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 		}
 		s.bus.keepOrder(next) // for a subscription of the name that is made later
 	} else {
-		s.bus.audits.add(*entry) // the caller logs it
+		s.bus.keepAudit(*entry) // the caller logs it
 	}
 	s.ordered = next
 	s.lastOrder.Store(&next)

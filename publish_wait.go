@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/surebus/eventbus/internal/names"
 )
 
 // Outcome is the state of a dispatch, or of an event.
@@ -38,13 +40,15 @@ var outcomeNames = []string{"waiting", "handled", "unrouted", "dead-lettered", "
 
 // String returns "waiting", "handled", "unrouted", "dead-lettered", "dropped", "held", "cancelled",
 // "repeated" or "stored".
-func (o Outcome) String() string { return nameOf("Outcome", outcomeNames, int(o)) }
+func (o Outcome) String() string { return names.Of("Outcome", outcomeNames, int(o)) }
 
 // MarshalText returns the text that String returns.
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
 // UnmarshalText reads the text that String returns.
-func (o *Outcome) UnmarshalText(text []byte) error { return readName("Outcome", outcomeNames, text, o) }
+func (o *Outcome) UnmarshalText(text []byte) error {
+	return names.Read("Outcome", outcomeNames, text, o)
+}
 
 // Result describes how an event has settled.
 type Result struct {

@@ -259,6 +259,16 @@ func (f *feeder) endWaiters() {
 	}
 }
 
+// leave registers dispatches that only the store will have.
+func (f *feeder) leave(r *recording) {
+	for _, d := range r.change.all() {
+		f.keepWaiter(d)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.uncommitted++
+}
+
 // keepWaiter keeps the waiter of a dispatch that leaves memory, until it is claimed again. Call it
 // before the record is submitted: the feeder may claim the record before it is called back about
 // it.

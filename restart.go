@@ -197,16 +197,11 @@ func (b *Bus) obeyAgain() {
 // and again soon after it was reopened, the delays between attempts. Otherwise the bus would restart
 // without end, as fast as it can.
 func (f *feeder) pauseBeforeReopen() time.Duration {
-	now := f.bus.time.Nanos()
-	switch {
-	case f.reopened == 0 || now-f.reopened >= int64(2*lastReopenDelay):
-		f.reopenDelay = 0
-	case f.reopenDelay == 0:
-		f.reopenDelay = firstReopenDelay
-	default:
-		f.reopenDelay = min(2*f.reopenDelay, lastReopenDelay)
+	if f.reopened == 0 || f.bus.time.Nanos()-f.reopened >= int64(2*lastReopenDelay) {
+		f.reopenDelay.Reset()
+		return 0
 	}
-	return f.reopenDelay
+	return f.reopenDelay.Grow(firstReopenDelay, lastReopenDelay)
 }
 
 // leaveAll leaves the dispatches that wait in memory to the store. Those that run follow when their calls end.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/surebus/eventbus/internal/names"
 )
 
 // Unlimited means no limit, as a MaxRetries, RetryRule.Attempts or Concurrency.
@@ -109,31 +111,15 @@ var jitterNames = [...]string{"proportional", "none", "full", "equal", "decorrel
 
 // String returns "proportional", "none", "full", "equal" or "decorrelated".
 func (j Jitter) String() string {
-	return nameOf("Jitter", jitterNames[:], int(j))
+	return names.Of("Jitter", jitterNames[:], int(j))
 }
 
 // MarshalText returns the text that String returns.
 func (j Jitter) MarshalText() ([]byte, error) { return []byte(j.String()), nil }
 
 // UnmarshalText reads the text that String returns.
-func (j *Jitter) UnmarshalText(text []byte) error { return readName("Jitter", jitterNames[:], text, j) }
-
-// nameOf returns the name of a constant, or typ(i) if there is none.
-func nameOf(typ string, names []string, i int) string {
-	if i < 0 || i >= len(names) {
-		return fmt.Sprintf("%s(%d)", typ, i)
-	}
-	return names[i]
-}
-
-// readName sets a constant to that of a name.
-func readName[T ~int | ~uint8](typ string, names []string, text []byte, to *T) error {
-	i := slices.Index(names, string(text))
-	if i < 0 {
-		return fmt.Errorf("eventbus: %q is no %s: it must be one of %q", shorten(string(text)), typ, names)
-	}
-	*to = T(i)
-	return nil
+func (j *Jitter) UnmarshalText(text []byte) error {
+	return names.Read("Jitter", jitterNames[:], text, j)
 }
 
 // spread applies the jitter to the delay before an attempt. previous is its result for the previous

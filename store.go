@@ -7,75 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/surebus/eventbus/internal/room"
+	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/route"
 )
-
-// WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
-// loses nothing. Start dispatches what an earlier process has left unfinished. The bus closes the
-// store at the end of Shutdown, also if it was not started. One store belongs to one bus: New refuses
-// a store that another bus of the process uses, with an *OptionError.
-//
-// Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
-// without Typed receive them encoded: a json.RawMessage with the default codec. Handlers do not see
-// the values of the context given to Publish; use WithMetadataFrom. The dead letter queue is the
-// store's, so WithDeadLetterCapacity has no effect.
-func WithStore(s Store) Option {
-	return option(func(c *config) {
-		c.refuseIf(isNil(s), "WithStore", "nil", "leave the option out for a bus in memory")
-		c.store = s
-	})
-}
-
-// WithCodec sets the encoding of payloads on a bus with a store: encoding/json by default.
-func WithCodec(codec Codec) Option {
-	return option(func(c *config) {
-		c.refuseIf(isNil(codec), "WithCodec", "nil", "leave the option out for encoding/json")
-		c.codec = codec
-	})
-}
-
-// WithPayloadLimit sets the largest encoded payload that a bus with a store accepts, in bytes: 1
-// MiB by default, at least 1.
-func WithPayloadLimit(bytes int) Option {
-	return option(func(c *config) {
-		c.refuseIf(bytes < 1, "WithPayloadLimit", bytes, "must be at least 1")
-		c.payloadLimit = bytes
-	})
-}
-
-// WithMaxUnsettled bounds the dispatches that a store has and that have not settled: at least 1,
-// without the option there is no bound but the disk. While the store has as many, Publish blocks,
-// or returns ErrQueueFull with RefuseWhenFull and before Start. Handlers that publish exceed the
-// bound, and so do replays. A batch larger than the bound waits for an empty store.
-func WithMaxUnsettled(n int) Option {
-	return option(func(c *config) {
-		c.refuseIf(n < 1, "WithMaxUnsettled", n, "must be at least 1; leave the option out for no bound")
-		c.unsettled = n
-	})
-}
-
-// WithMaxUnconfirmed bounds what the bus has submitted to the store and the store has not confirmed:
-// the number of records, and their payloads in bytes, 65,536 and 64 MiB by default, each at least 1.
-// Beyond it, publications and replays wait in their order, those of handlers too, and those larger than
-// the bound until no other is outstanding. The end of their context is then a refusal that matches
-// ErrStoreFailed: the store has nothing of them. All other changes count too, and never wait.
-func WithMaxUnconfirmed(records, bytes int) Option {
-	return option(func(c *config) {
-		c.refuseIf(records < 1, "WithMaxUnconfirmed", records, "the records must be at least 1; leave the option out for 65,536")
-		c.refuseIf(bytes < 1, "WithMaxUnconfirmed", bytes, "the bytes must be at least 1; leave the option out for 64 MiB")
-		c.unconfirmed = room.Size{Records: int64(records), Bytes: int64(bytes)}
-	})
-}
-
-// WithIdempotencyWindow sets how long a store remembers an id that was given with the option ID,
-// from its publication: 24 hours by default. More than 0.
-func WithIdempotencyWindow(d time.Duration) Option {
-	return option(func(c *config) {
-		c.refuseIf(d <= 0, "WithIdempotencyWindow", d, "must be more than 0")
-		c.idempotency = d
-	})
-}
 
 // Store keeps the records of accepted events, and the dead letters, outside the process. WithStore
 // makes a bus durable with it. store/sqlite has one for an embedded file, storetest has one in
@@ -204,7 +138,7 @@ const (
 
 // String returns "ready", "waiting", "scheduled" or "parked".
 func (s RecordState) String() string {
-	return nameOf("RecordState", recordStateNames, int(s))
+	return names.Of("RecordState", recordStateNames, int(s))
 }
 
 var recordStateNames = []string{"ready", "waiting", "scheduled", "parked"}
@@ -214,7 +148,7 @@ func (s RecordState) MarshalText() ([]byte, error) { return []byte(s.String()), 
 
 // UnmarshalText reads the text that String returns.
 func (s *RecordState) UnmarshalText(text []byte) error {
-	return readName("RecordState", recordStateNames, text, s)
+	return names.Read("RecordState", recordStateNames, text, s)
 }
 
 // Record is the durable truth about a dispatch: an event, its targets, and its progress through

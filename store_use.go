@@ -3,17 +3,82 @@ package eventbus
 import (
 	"context"
 	"fmt"
-	"maps"
 	"reflect"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/recent"
 	"github.com/surebus/eventbus/internal/room"
 )
+
+// WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
+// loses nothing. Start dispatches what an earlier process has left unfinished. The bus closes the
+// store at the end of Shutdown, also if it was not started. One store belongs to one bus: New refuses
+// a store that another bus of the process uses, with an *OptionError.
+//
+// Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
+// without Typed receive them encoded: a json.RawMessage with the default codec. Handlers do not see
+// the values of the context given to Publish; use WithMetadataFrom. The dead letter queue is the
+// store's, so WithDeadLetterCapacity has no effect.
+func WithStore(s Store) Option {
+	return option(func(c *config) {
+		c.refuseIf(isNil(s), "WithStore", "nil", "leave the option out for a bus in memory")
+		c.store = s
+	})
+}
+
+// WithCodec sets the encoding of payloads on a bus with a store: encoding/json by default.
+func WithCodec(codec Codec) Option {
+	return option(func(c *config) {
+		c.refuseIf(isNil(codec), "WithCodec", "nil", "leave the option out for encoding/json")
+		c.codec = codec
+	})
+}
+
+// WithPayloadLimit sets the largest encoded payload that a bus with a store accepts, in bytes: 1
+// MiB by default, at least 1.
+func WithPayloadLimit(bytes int) Option {
+	return option(func(c *config) {
+		c.refuseIf(bytes < 1, "WithPayloadLimit", bytes, "must be at least 1")
+		c.payloadLimit = bytes
+	})
+}
+
+// WithMaxUnsettled bounds the dispatches that a store has and that have not settled: at least 1,
+// without the option there is no bound but the disk. While the store has as many, Publish blocks,
+// or returns ErrQueueFull with RefuseWhenFull and before Start. Handlers that publish exceed the
+// bound, and so do replays. A batch larger than the bound waits for an empty store.
+func WithMaxUnsettled(n int) Option {
+	return option(func(c *config) {
+		c.refuseIf(n < 1, "WithMaxUnsettled", n, "must be at least 1; leave the option out for no bound")
+		c.unsettled = n
+	})
+}
+
+// WithMaxUnconfirmed bounds what the bus has submitted to the store and the store has not confirmed:
+// the number of records, and their payloads in bytes, 65,536 and 64 MiB by default, each at least 1.
+// Beyond it, publications and replays wait in their order, those of handlers too, and those larger than
+// the bound until no other is outstanding. The end of their context is then a refusal that matches
+// ErrStoreFailed: the store has nothing of them. All other changes count too, and never wait.
+func WithMaxUnconfirmed(records, bytes int) Option {
+	return option(func(c *config) {
+		c.refuseIf(records < 1, "WithMaxUnconfirmed", records, "the records must be at least 1; leave the option out for 65,536")
+		c.refuseIf(bytes < 1, "WithMaxUnconfirmed", bytes, "the bytes must be at least 1; leave the option out for 64 MiB")
+		c.unconfirmed = room.Size{Records: int64(records), Bytes: int64(bytes)}
+	})
+}
+
+// WithIdempotencyWindow sets how long a store remembers an id that was given with the option ID,
+// from its publication: 24 hours by default. More than 0.
+func WithIdempotencyWindow(d time.Duration) Option {
+	return option(func(c *config) {
+		c.refuseIf(d <= 0, "WithIdempotencyWindow", d, "must be more than 0")
+		c.idempotency = d
+	})
+}
 
 // storesInUse has the stores of all buses of the process that have not been shut down. Two buses on
 // one store would both change the records of its lease.
@@ -46,13 +111,11 @@ type guardedStore struct {
 	log    *zap.Logger
 	room   *room.Room
 	failed func(error) // handles every error of a batch
-
-	mu    sync.Mutex     // guards the following; a leaf
-	calls map[string]int // in progress, by method
+	calls  recent.Calls
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{Store: b.config.store, log: b.log, calls: make(map[string]int), failed: b.storeFailed}
+	s := &guardedStore{Store: b.config.store, log: b.log, failed: b.storeFailed}
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.Store.Patience(), nil })
 	s.room = room.New(room.Config{
 		Most:      b.config.unconfirmed,
@@ -95,30 +158,15 @@ func (b *Batch) size() room.Size {
 
 // guard calls a method of the store.
 func guard[T any](s *guardedStore, method string, call func() (T, error)) (result T, err error) {
-	s.count(method, 1)
+	end := s.calls.Begin(method)
 	defer func() {
-		s.count(method, -1)
+		end()
 		if p := recover(); p != nil {
 			err = fmt.Errorf("eventbus: store panicked in %s: %s", method, panicText(p))
 			s.log.Error("store panicked", zap.String("method", method), zap.Error(err), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
 	return call()
-}
-
-func (s *guardedStore) count(method string, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.calls[method] += n; s.calls[method] == 0 {
-		delete(s.calls, method)
-	}
-}
-
-// inProgress returns the methods that have not returned, sorted.
-func (s *guardedStore) inProgress() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.calls))
 }
 
 func (s *guardedStore) Claim(ctx context.Context, q ClaimQuery) (Claimed, error) {

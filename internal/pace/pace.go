@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/surebus/eventbus/internal/timeline"
@@ -113,4 +114,40 @@ func Within[T any](d time.Duration, read func(context.Context) (T, error)) (T, e
 		var none T
 		return none, fmt.Errorf("eventbus: store did not answer within %s: %w", d, ctx.Err())
 	}
+}
+
+// OrderWithin reorders the elements of each group among the places that they have in the list. Elements of the group ""
+// stay. compare returns the order of a group.
+func OrderWithin[E any](list []E, group func(E) string, compare func(group []E) func(x, y E) int) {
+	places := make(map[string][]int)
+	for i, e := range list {
+		if of := group(e); of != "" {
+			places[of] = append(places[of], i)
+		}
+	}
+	for _, of := range places {
+		if len(of) < 2 {
+			continue
+		}
+		ordered := make([]E, len(of))
+		for n, i := range of {
+			ordered[n] = list[i]
+		}
+		slices.SortStableFunc(ordered, compare(ordered))
+		for n, i := range of {
+			list[i] = ordered[n]
+		}
+	}
+}
+
+// Backoff is a delay that doubles. The zero Backoff has none.
+type Backoff struct{ delay time.Duration }
+
+// Reset begins again: the next delay is 0.
+func (b *Backoff) Reset() { b.delay = 0 }
+
+// Grow returns the next delay after a failure: first, then twice the one before, at most last.
+func (b *Backoff) Grow(first, last time.Duration) time.Duration {
+	b.delay = min(max(2*b.delay, first), last)
+	return b.delay
 }

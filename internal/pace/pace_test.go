@@ -1,7 +1,9 @@
 package pace
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,4 +27,27 @@ func TestAfter_IsTheNextID(t *testing.T) {
 		all[i] = 255
 	}
 	require.Zero(t, After(all))
+}
+
+func TestOrderWithin(t *testing.T) {
+	list := []string{"b3", "x", "a2", "b1", "a1", "b2", "w"}
+	group := func(s string) string {
+		if len(s) < 2 {
+			return ""
+		}
+		return s[:1]
+	}
+	OrderWithin(list, group, func([]string) func(x, y string) int { return strings.Compare })
+	require.Equal(t, []string{"b1", "x", "a1", "b2", "a2", "b3", "w"}, list)
+}
+
+func TestBackoff(t *testing.T) {
+	var b Backoff
+	var delays []time.Duration
+	for range 5 {
+		delays = append(delays, b.Grow(time.Second, 5*time.Second))
+	}
+	require.Equal(t, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second}, delays)
+	b.Reset()
+	require.Equal(t, time.Second, b.Grow(time.Second, 5*time.Second))
 }
