@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"syscall"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 )
@@ -88,6 +90,9 @@ func (s *Store) endLeaseOf(ctx context.Context, path string) error {
 		m.held, m.leased = false, 0
 		return m.update(w)
 	})
+	if err == nil {
+		err = w.emptyLog()
+	}
 	return errors.Join(err, w.close())
 }
 
@@ -120,6 +125,8 @@ func (s *Store) copyTo(ctx context.Context, path string) (err error) {
 	return s.explain(err)
 }
 
+var syncOpenDir = (*os.File).Sync // a variable for tests
+
 // syncFile makes a new file and its name durable. No connection of this process has the file.
 func syncFile(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -129,14 +136,18 @@ func syncFile(path string) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	syncDir(filepath.Dir(path))
-	return nil
+	return syncDir(filepath.Dir(path))
 }
 
-// syncDir makes the names in a directory durable. Windows, and some file systems, cannot do that.
-func syncDir(path string) {
-	if dir, err := os.Open(path); err == nil {
-		_ = dir.Sync()
-		_ = dir.Close()
+// syncDir makes the names in a directory durable.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
 	}
+	err = syncOpenDir(dir)
+	if runtime.GOOS == "windows" || errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		err = nil // Windows, and some file systems, cannot sync a directory
+	}
+	return errors.Join(err, dir.Close())
 }

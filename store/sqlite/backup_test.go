@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
 )
@@ -75,4 +78,38 @@ func TestBackup_OverwritesNothing(t *testing.T) {
 	}
 	closeStore(t, s)
 	require.ErrorIs(t, s.Backup(t.Context(), at("closed")), eventbus.ErrStoreClosed)
+}
+
+// An error of the disk is an error of the backup, also if it comes after the copy was written.
+func TestFailedSync_OfABackup(t *testing.T) {
+	s := openAt(t, filled(t), WithLockWait(10*time.Millisecond))
+	before := syncOpenDir
+	defer func() { syncOpenDir = before }()
+	cause := error(syscall.EIO)
+	syncOpenDir = func(*os.File) error { return cause }
+	path := testPath(t)
+	if runtime.GOOS != "windows" {
+		require.ErrorIs(t, s.Backup(t.Context(), path), syscall.EIO)
+		require.NoFileExists(t, path)
+	}
+	cause = syscall.EINVAL // there is no sync of a directory
+	require.NoError(t, s.Backup(t.Context(), path))
+
+	// The log of the copy cannot be emptied.
+	w, err := openWriter(t.Context(), &Store{path: path, cfg: s.cfg})
+	require.NoError(t, err)
+	require.NoError(t, w.transaction(func() error {
+		stmt, err := w.stmt(metaQuery)
+		require.NoError(t, err)
+		m, err := readMeta(stmt, path)
+		require.NoError(t, err)
+		m.held = true
+		return m.update(w)
+	}))
+	require.NoError(t, query(w.conn, "BEGIN", nil))
+	_, err = queryInt(w.conn, "SELECT count(*) FROM record")
+	require.NoError(t, err)
+	err = s.endLeaseOf(t.Context(), path)
+	require.Equal(t, sqlite3.ResultBusy, sqlite3.ErrCode(err), "%v", err)
+	require.NoError(t, w.close())
 }

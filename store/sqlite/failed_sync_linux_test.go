@@ -7,10 +7,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 
 	"github.com/surebus/eventbus"
 )
@@ -19,7 +21,7 @@ import (
 var tierWork = map[string]func(*testing.T, tierSpec){
 	"publish": publishAtTier,
 	"beside":  publishBeside,
-	"normal":  checkpointAtTier,
+	"obey":    checkpointAtTier,
 }
 
 var tierPayload = strings.Repeat("x", 3000)
@@ -65,9 +67,13 @@ func publishTo(bus *eventbus.Bus, spec tierSpec) {
 	say("done", "")
 }
 
-// checkpointAtTier works on a store without syncs, and does what the parent tells it.
+// checkpointAtTier works on a store, and does what the parent tells it.
 func checkpointAtTier(t *testing.T, spec tierSpec) {
-	s := openAt(t, spec.Path, WithNormalSync(), WithLogger(logOfChild()))
+	opts := []Option{WithLogger(logOfChild())}
+	if spec.Normal {
+		opts = append(opts, WithNormalSync())
+	}
+	s := openAt(t, spec.Path, opts...)
 	s.cfg.checkpointAt = 1 << 30
 	change := func(b *eventbus.Batch) {
 		for submit(s, b) != nil {
@@ -180,28 +186,84 @@ func TestFailedSync_ReopenInPlace(t *testing.T) {
 // what the disk lacks into the database: after a power cut, it would have pages of different commits.
 func TestFailedSync_CheckpointWithNormalSync(t *testing.T) {
 	d := newDisk(t, 64, "discard") // the blocks of the first log need space again
-	c := startTierChild(t, tierSpec{Work: "normal", Path: d.path(), N: 100})
-	tell := func(what string) {
-		t.Helper()
-		before := time.Now()
-		c.tell(what)
-		c.awaits("done", what, before)
-	}
-	tell("accept")
-	tell("empty the log")
-	runTool(t, "sync", "-f", d.dir)
-	tell("accept")
-	runTool(t, "sync", "-f", d.dir)
+	c := startTierChild(t, tierSpec{Work: "obey", Path: d.path(), N: 100, Normal: true})
+	c.does("accept")
+	c.does("empty the log")
+	d.sync()
+	c.does("accept")
+	d.sync()
 	d.exhaust(16 << 10)
-	tell("settle")
+	c.does("settle")
 	before := time.Now()
-	tell("checkpoint")
+	c.does("checkpoint")
 	t.Log(c.awaits("log", "disk I/O error", before).text)
 	d.release()
-	tell("accept")
-	tell("checkpoint")
+	c.does("accept")
+	c.does("checkpoint")
 	d.cut()
 	c.kill()
 	d.restart()
 	newTierBooks().lost(t, d.path()) // it verifies the store
+}
+
+// The sync of the database fails in a checkpoint. The next checkpoint must write the same pages to the disk.
+func TestFailedSync_OfTheDatabase(t *testing.T) {
+	d := newDisk(t, 64, "")
+	c := startTierChild(t, tierSpec{Work: "obey", Path: d.path(), N: 100})
+	c.does("accept")
+	d.exhaust(16 << 10)
+	before := time.Now()
+	c.does("checkpoint")
+	t.Log(c.awaits("log", "disk I/O error", before).text)
+	d.release()
+	c.does("accept")
+	c.does("empty the log")
+	d.sync()
+	d.cut()
+	c.kill()
+	d.restart()
+	newTierBooks().lost(t, d.path()) // it verifies the store
+}
+
+// Before the store copies anything into the database, the page cache forgets the pages of the database.
+func TestFailedSync_TheCacheForgetsTheDatabase(t *testing.T) {
+	var st unix.Statfs_t
+	require.NoError(t, unix.Statfs(t.TempDir(), &st))
+	if st.Type == unix.TMPFS_MAGIC {
+		t.Skip("SKIP: a file system in memory has no other place for its pages")
+	}
+	path := filled(t)
+	s := openAt(t, path)
+	accept(t, s, ready(""))
+	copied := copyFiles(t, path)
+	resident := -1
+	failpoint = func(name string) {
+		if name == "lease: log synced" {
+			resident = residentPages(t, copied)
+		}
+	}
+	defer func() { failpoint = nil }()
+	require.NotZero(t, residentPages(t, copied))
+	openAt(t, copied)
+	require.Zero(t, resident)
+}
+
+// residentPages returns the number of pages of a file in the page cache.
+func residentPages(t *testing.T, path string) (n int) {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	mapped, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unix.Munmap(mapped)) }()
+	pages := make([]byte, (len(mapped)+os.Getpagesize()-1)/os.Getpagesize())
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mapped[0])), uintptr(len(mapped)), uintptr(unsafe.Pointer(&pages[0])))
+	require.Zero(t, errno, errno.Error())
+	for _, p := range pages {
+		n += int(p & 1)
+	}
+	return n
 }

@@ -23,10 +23,17 @@ var syncLog = (*os.File).Sync // a variable for tests
 // page cache and appends to it. A power cut then takes the missing frames, and everything behind them. After this sync,
 // the disk has the log as SQLite has read it.
 //
+// The same has happened to the database if the sync of a checkpoint failed. The log still has these frames. If the cache
+// forgets the pages of the database, the next checkpoint writes them as new ones.
+//
 // A checkpoint is no replacement. It waits for the readers of all processes, and a power cut during it leaves a
 // database with some pages of the missing frames.
 func (c *committer) secureLog() error {
-	if err := rewrite(c.store.path + logSuffix); err != nil {
+	err := rewrite(c.store.path + logSuffix)
+	if err == nil && c.store.fileLocks {
+		err = forgetPages(c.store.path)
+	}
+	if err != nil {
 		return fmt.Errorf("sqlite: syncing the write-ahead log again: %w", err)
 	}
 	c.secured = true
@@ -99,6 +106,20 @@ func writePiece(f, direct *os.File, piece []byte, n int, at int64) error {
 		}
 	}
 	_, err := f.WriteAt(piece[:n], at)
+	return err
+}
+
+// emptyLog copies the log into the database and empties it. SQLite does the same when the last connection is closed, but
+// reports no error of it.
+func (w *writer) emptyLog() error {
+	var busy bool
+	err := query(w.conn, "PRAGMA wal_checkpoint(TRUNCATE)", func(stmt *sqlite3.Stmt) error {
+		busy = stmt.ColumnInt64(0) != 0
+		return nil
+	})
+	if err == nil && busy {
+		err = sqlite3.ResultBusy.ToError()
+	}
 	return err
 }
 

@@ -14,3 +14,14 @@ func openDirect(path string) *os.File {
 	}
 	return f
 }
+
+// forgetPages lets the page cache forget the pages of a file. Pages that are not on the disk yet are written first.
+func forgetPages(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	_ = f.Sync() // an error is that of an earlier write, and the log has what it was
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	return f.Close()
+}

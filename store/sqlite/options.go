@@ -62,7 +62,8 @@ func (c *config) notExclusive() string {
 // opens the dead letters of such a file. With [eventbus.WithoutHandlers], a bus gives orders beside it.
 //
 // A store that only reads takes no write lock and writes nothing. The first commit of the store waits until
-// the write-ahead log is written and synced again, some 10 ms for its usual 16 MiB apart from the sync.
+// the write-ahead log is written and synced again, up to 16 MiB usually. The system's cache forgets the file
+// then.
 func Beside() Option {
 	return func(c *config) error {
 		c.beside = true

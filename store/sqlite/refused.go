@@ -135,10 +135,9 @@ func keepLog(path string) (kept string, err error) {
 		to, err := os.OpenFile(kept, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err == nil {
 			_, err = io.Copy(to, from)
-			if err = errors.Join(err, to.Sync(), to.Close()); err != nil {
+			if err = errors.Join(err, to.Sync(), to.Close(), syncDir(filepath.Dir(kept))); err != nil {
 				return "", errors.Join(err, os.Remove(kept))
 			}
-			syncDir(filepath.Dir(kept))
 			return kept, nil
 		}
 		if !errors.Is(err, fs.ErrExist) {

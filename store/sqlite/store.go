@@ -21,6 +21,8 @@ type Store struct {
 	// Immutable after Open.
 	path string // absolute, without symbolic links
 	cfg  *config
+	// fileLocks reports that locks belong to open files: closing the database file drops no other ones.
+	fileLocks bool
 
 	committer committer
 	claims    *reader        // of Claim
@@ -85,11 +87,12 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 	if err := checkFileSystem(path, cfg); err != nil {
 		return nil, err
 	}
-	if openFileLocks() {
+	late := openFileLocks()
+	if late {
 		cfg.logger.Warn("open file description locks are not available, because this process has locked an SQLite file before",
 			zap.String("path", path))
 	}
-	s := &Store{path: path, cfg: cfg, closed: make(chan struct{}), claiming: make(chan struct{}, 1)}
+	s := &Store{path: path, cfg: cfg, fileLocks: !late, closed: make(chan struct{}), claiming: make(chan struct{}, 1)}
 	s.committer.init(s)
 	s.claims, s.reads = newReader(s), newReader(s)
 	s.watch.store = s

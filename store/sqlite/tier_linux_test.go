@@ -26,7 +26,7 @@ import (
 var requireDisks = flag.Bool("require", false, "fail, instead of skipping, where TestPowerCut cannot mount a file system")
 
 // tierTools are the programs of the tier, from e2fsprogs, mount and util-linux.
-var tierTools = []string{"mkfs.ext4", "debugfs", "losetup", "mount", "umount", "fsfreeze", "sync"}
+var tierTools = []string{"mkfs.ext4", "debugfs", "losetup", "mount", "umount", "fsfreeze"}
 
 // needsDisks skips a test where no loop device can be mounted.
 func needsDisks(t *testing.T) {
@@ -186,6 +186,16 @@ func (d *disk) exhaust(room int64) {
 	}
 }
 
+// sync writes what the page cache has to the device.
+func (d *disk) sync() {
+	d.t.Helper()
+	f, err := os.Open(d.dir)
+	require.NoError(d.t, err)
+	defer f.Close()
+	_ = unix.Syncfs(int(f.Fd())) // it reports an error of an earlier write once
+	require.NoError(d.t, unix.Syncfs(int(f.Fd())))
+}
+
 // release ends what exhaust has begun.
 func (d *disk) release() { require.NoError(d.t, os.Remove(d.ballast())) }
 
@@ -198,6 +208,8 @@ type tierSpec struct {
 	Seed uint64
 	N    int  // publications; 0: without an end
 	Stop bool // it ends at the first error
+
+	Normal bool // WithNormalSync
 }
 
 const tierEnv = "EVENTBUS_SQLITE_TIER"
@@ -320,11 +332,13 @@ func (c *tierChild) awaits(verb, text string, since time.Time) said {
 	return said{}
 }
 
-// tell writes a line to the child.
-func (c *tierChild) tell(line string) {
+// does tells the child what to do, and waits until it is done.
+func (c *tierChild) does(what string) {
 	c.t.Helper()
-	_, err := fmt.Fprintln(c.in, line)
+	before := time.Now()
+	_, err := fmt.Fprintln(c.in, what)
 	require.NoError(c.t, err)
+	c.awaits("done", what, before)
 }
 
 // kill ends the child, and waits for its last lines.
