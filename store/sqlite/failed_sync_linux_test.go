@@ -126,7 +126,8 @@ func failSync(t *testing.T, d *disk) *tierBooks {
 	first.kill()
 	d.exhaust(256 << 10)
 	second := startTierChild(t, tierSpec{Work: "publish", Path: d.path(), Stop: true})
-	t.Log("the first error: ", second.awaits("refused", "disk I/O error", time.Time{}).text)
+	t.Log("the first error: ", second.awaits("refused", eventbus.ErrStoreFailed.Error(), time.Time{}).text)
+	second.awaits("log", "disk I/O error", time.Time{})
 	second.kill()
 	d.release()
 	for _, c := range []*tierChild{first, second} {
