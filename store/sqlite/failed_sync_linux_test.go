@@ -237,6 +237,7 @@ func TestFailedSync_TheCacheForgetsTheDatabase(t *testing.T) {
 	s := openAt(t, path)
 	accept(t, s, ready(""))
 	copied := copyFiles(t, path)
+	closeStore(t, s) // its goroutines look at the failpoint
 	resident := -1
 	failpoint = func(name string) {
 		if name == "lease: log synced" {
@@ -245,7 +246,7 @@ func TestFailedSync_TheCacheForgetsTheDatabase(t *testing.T) {
 	}
 	defer func() { failpoint = nil }()
 	require.NotZero(t, residentPages(t, copied))
-	openAt(t, copied)
+	closeStore(t, openAt(t, copied))
 	require.Zero(t, resident)
 }
 
