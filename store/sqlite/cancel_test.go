@@ -48,7 +48,7 @@ func TestCancel_BetweenSelectionAndLease(t *testing.T) {
 	require.NoError(t, submit(s, &eventbus.Batch{Delete: leased}))
 	stats, err := s.Stats(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, eventbus.StoreStats{Beside: -2}, stats)
+	require.Equal(t, eventbus.StoreStats{HasLease: true, Beside: -2}, stats)
 
 	records = []*eventbus.Record{ready("")}
 	records[0].Leased = false

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-	"unsafe"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 )
@@ -47,7 +46,10 @@ func (s *Store) logIsEmpty() bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0
 }
 
-const diskBlock = 4096 // a multiple of the blocks of a disk
+const (
+	diskBlock = 4096 // a multiple of the blocks of a disk
+	pieceSize = 64 * diskBlock
+)
 
 // rewrite writes the content of a file again and syncs it. A file that does not exist has no content. Zeros may follow
 // the content then, which end a log.
@@ -67,7 +69,11 @@ func rewrite(path string) (err error) {
 	if direct != nil {
 		defer func() { err = errors.Join(err, direct.Close()) }()
 	}
-	piece := alignedPiece()
+	piece, free, err := alignedPiece(pieceSize)
+	if err != nil {
+		return err
+	}
+	defer free()
 	for at := int64(0); ; {
 		n, err := f.ReadAt(piece, at)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -86,14 +92,6 @@ func rewrite(path string) (err error) {
 	}
 	reach("lease: log written")
 	return syncLog(f)
-}
-
-// alignedPiece returns a buffer whose address is a multiple of diskBlock, as a direct write needs it.
-func alignedPiece() []byte {
-	const size = 256 << 10
-	b := make([]byte, size+diskBlock)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (diskBlock - 1)
-	return b[skip : skip+size]
 }
 
 // writePiece writes the first n bytes of a piece, past the page cache if direct is not nil and the file system can.

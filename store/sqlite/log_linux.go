@@ -15,6 +15,12 @@ func openDirect(path string) *os.File {
 	return f
 }
 
+// alignedPiece returns a buffer that begins on a page of memory, as a direct write needs it.
+func alignedPiece(size int) (piece []byte, free func(), err error) {
+	piece, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	return piece, func() { _ = unix.Munmap(piece) }, err
+}
+
 // forgetPages lets the page cache forget the pages of a file. Pages that are not on the disk yet are written first.
 func forgetPages(path string) error {
 	f, err := os.Open(path)
