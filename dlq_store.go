@@ -76,7 +76,7 @@ func (b *Bus) snapshotLetters(ctx context.Context, f *letterFilter) ([]*DeadLett
 // Bounds of a part: the letters of an import or a purge that one commit has, and those that an export reads at once.
 // Publications are committed between two parts.
 const (
-	partLetters = 500
+	partLetters = 500 // with another number, an import of an earlier version does not find its note
 	partBytes   = 4 << 20
 )
 
@@ -139,8 +139,8 @@ func (b *Bus) lookUp(ctx context.Context, ids []LetterID, found map[LetterID]Dea
 	return nil
 }
 
-// bulkPatience is how long a store may take to commit what has begun when the context of a bulk operation ends.
-// Otherwise its outcome would be unknown.
+// bulkPatience is how long a bulk operation waits for a commit in progress when its context ends. After that, the
+// outcome of that commit is unknown.
 const bulkPatience = time.Second
 
 // removeLetters deletes letters and returns how many existed.
@@ -162,7 +162,7 @@ func (b *Bus) removeLetters(ctx context.Context, ids []LetterID, audit *AuditEnt
 		if !errors.As(err, &refused) || !slices.Contains(ids, refused.Letter) {
 			return 0, err
 		}
-		// The batch names one letter that is gone. With a commit for each, many of them would take as many commits.
+		// A refusal names only one missing letter. lookUp finds all of them, so that few commits are needed.
 		found := make(map[LetterID]DeadLetter)
 		if err := b.lookUp(ctx, ids, found); err != nil {
 			return 0, err

@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// Quota bounds the unsettled dispatches of a bus. The zero Quota has room for none. Its methods are safe
-// for concurrent use.
+// Quota bounds the unsettled dispatches of a bus. Its methods are safe for concurrent use.
 type Quota struct {
-	Most int64 // 0: not bounded. Immutable after the first use
+	// Most is the bound of TryAdd. Without a bound, it is 0 and the bus calls Add. It is immutable after the first use.
+	Most int64
 
 	used atomic.Int64
 	full atomic.Bool // publishers wait

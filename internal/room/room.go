@@ -44,14 +44,14 @@ type Room struct {
 	batches int        // submitted and not answered
 	since   int64      // of the last answer, or of the submission after which batches was not 0
 	line    list.List  // of *Waiter, in order
-	turn    bool       // a publication that has waited is not submitted yet
+	turn    bool       // a publication that has waited is not submitted yet: no other one enters
 	timer   Timer      // runs while the line is not empty, if there is a Patience
 }
 
 // New returns an empty Room.
 func New(c Config) *Room { return &Room{config: c} }
 
-// Pass is the room of a publication. The zero Pass is none.
+// Pass is the room that a publication holds. The zero Pass holds none.
 type Pass struct {
 	size Size
 	held bool
@@ -65,7 +65,7 @@ type Waiter struct {
 	ready chan struct{} // closed when it has entered, or may not enter
 	// Guarded by Room.mu.
 	place  *list.Element // nil: it does not wait any more
-	silent time.Duration // how long the store has been silent; 0: it has entered
+	silent time.Duration // more than 0: the store was silent for as long, and the publication did not enter
 }
 
 // Enter admits a publication. It enters if it fits, and a publication that exceeds the bound by itself

@@ -59,15 +59,15 @@ type committer struct {
 	crashed   map[int64]crashedLease // leases that ended without Close, by epoch
 	tx        transaction            // reused
 	errs      []error                // reused
-	logSize   int64                  // estimate of the pages in the write-ahead log
+	logSize   int64                  // estimate of the pages since the last full checkpoint; 1: try again; 0: nothing to do
 	logWarned bool                   // the log was reported as large
-	logEnd    int64                  // the least size of the log, in bytes
-	erasing   bool                   // the log may have payloads of purged letters
+	logEnd    int64                  // in bytes; if the log is shorter, checkLog finds out whether commits are lost
+	erasing   bool                   // Erase has not emptied the log yet: checkpoints truncate it
 	lookedAt  time.Time              // when the files were last seen in their places
 	pruned    time.Time              // when expired ids were last removed, by Batch.Now
 	stopped   bool                   // Close has ended
 	killed    bool                   // by a test: the lease does not end
-	secured   bool                   // the write-ahead log is on the disk; see secureLog
+	secured   bool                   // the disk has the write-ahead log that was found at open; see secureLog
 	spare     []*job                 // a queue to reuse
 }
 
@@ -266,8 +266,8 @@ func (c *committer) run() {
 	}
 }
 
-// next waits for jobs and takes the whole queue. While there is none, it empties the write-ahead
-// log.
+// next waits for jobs and takes the whole queue. After idleAfter without a job, it tries to empty the
+// write-ahead log.
 func (c *committer) next() []*job {
 	for {
 		c.awaitUrgent()

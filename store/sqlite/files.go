@@ -72,12 +72,15 @@ func (s *Store) forgetFiles() error {
 
 // moved returns the file that was deleted, renamed or replaced while it was open, or "".
 func (s *Store) moved() string {
-	for suffix, was := range map[string]fs.FileInfo{"": s.file, "-wal": s.side.log, "-shm": s.side.shm} {
-		if was == nil {
+	for _, f := range []struct { // the log before its index: look saves a log that lost its name
+		suffix string
+		was    fs.FileInfo
+	}{{"", s.file}, {"-wal", s.side.log}, {"-shm", s.side.shm}} {
+		if f.was == nil {
 			continue
 		}
-		if now, err := os.Stat(s.path + suffix); err != nil || !os.SameFile(was, now) {
-			return s.path + suffix
+		if now, err := os.Stat(s.path + f.suffix); err != nil || !os.SameFile(f.was, now) {
+			return s.path + f.suffix
 		}
 	}
 	if s.lease != nil && !s.lease.inPlace() {
@@ -117,6 +120,9 @@ func (c *committer) lookIdle() {
 
 // saveLog applies the whole log to the database, unless the log is damaged. It waits for readers.
 func (c *committer) saveLog() error {
+	if !c.secured {
+		return nil // a store beside a bus that has committed nothing: the bus saves the log
+	}
 	if err := c.checkLog(); err != nil {
 		return err
 	}
@@ -135,7 +141,7 @@ func (c *committer) saveLog() error {
 }
 
 // checkLog returns an error if the log does not have the commits that its index has. Another process may empty the
-// log between a look at the index and one at the log, so that only a second difference counts.
+// log between a look at the index and one at the log, so that only the third difference in a row counts.
 func (c *committer) checkLog() error {
 	for looks, busy := 1, 0; ; looks++ {
 		var frames int64

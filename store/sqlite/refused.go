@@ -19,9 +19,9 @@ import (
 // refusedSuffix names the copy of a write-ahead log that SQLite would destroy.
 const refusedSuffix = "-wal-refused"
 
-// openGuard opens a connection for reading, which is closed after all others of a store that has failed or was
-// refused. The last connection that is closed applies the log to the database and deletes it, with all that is
-// behind its first damaged frame. A connection for reading cannot, and while it is open, no other one is the last.
+// openGuard opens a read-only connection. When SQLite closes the last connection that can write, it copies the log
+// into the database and deletes it, with all frames behind a damaged one. A read-only connection that is open prevents
+// that, and does not do it when it is closed. A store that has failed, or was refused, closes the guard last.
 func (s *Store) openGuard() error {
 	c, err := sqlite3.OpenConn(s.path, sqlite3.OpenReadOnly)
 	if err != nil {

@@ -32,7 +32,7 @@ type Store struct {
 	// Written by the committer, with both readers taken.
 	file   fs.FileInfo
 	lease  *leaseFile // nil without the lease
-	synced int64      // the last commit that was synced when the file was opened
+	synced int64      // with WithNormalSync: the last commit of the witness that a power cut cannot take
 	guard  *sqlite3.Conn
 	side   sideFiles
 
@@ -205,10 +205,10 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	return errors.Join(s.claims.open(), s.reads.open())
 }
 
-// disconnect closes the connections. keep leaves the log for the next store, which verifies it.
-func (s *Store) disconnect(keep bool) (err error) {
+// disconnect closes the connections. With keepLog, SQLite does not copy and delete the log: the next connect verifies it.
+func (s *Store) disconnect(keepLog bool) (err error) {
 	err = s.forgetFiles()
-	if !keep {
+	if !keepLog {
 		err = errors.Join(err, s.closeGuard())
 	}
 	err = errors.Join(err, s.claims.close(), s.reads.close())
@@ -259,7 +259,7 @@ func (s *Store) reopen(ctx context.Context) error {
 		return err
 	}
 	defer s.reads.give()
-	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed"))
+	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed")) // until it does; an earlier failure stays
 	reach("reopen: before")
 	if s.committer.w != nil {
 		_ = s.committer.look() // saves a log that has lost its name; the file is verified below
@@ -289,7 +289,7 @@ func (s *Store) reopen(ctx context.Context) error {
 // Close applies what was submitted, ends the lease and closes the file. If ctx ends first, Close
 // returns its error and continues in the background. A second Close waits for the first one.
 //
-// An error means that the lease ended as if the process had been killed. No event is lost.
+// Another error means that the lease may not have ended: the next Open takes that for a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
 	var result error
 	s.closeOnce.Do(func() {
