@@ -168,7 +168,10 @@ func (b *Bus) noteGone(ctx context.Context, err error) error {
 	switch {
 	case err != nil:
 		return err
-	case b.halts.any() || b.ending.Load() || q.cancelling.Load() > 0 || l.left() != left: // a dispatch may be in neither count
+	case b.halts.any() || b.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
+		return nil // the restart, or the end of the Cancel, looks again
+	case l.left() != left:
+		b.feeder.wakeUp()
 		return nil
 	}
 	l.gone(stats.Free)

@@ -100,7 +100,10 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 // cancelStored settles a scheduled event that the store has.
 func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
 	b.quota.cancelling.Add(1)
-	defer b.quota.cancelling.Add(-1)
+	defer func() {
+		b.quota.cancelling.Add(-1)
+		b.feeder.wakeUp() // for noteGone
+	}()
 	claims := b.feeder.claimsContext()
 	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
 	switch {
