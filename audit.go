@@ -167,11 +167,7 @@ const maxAudits = 1000
 // keepAudit adds an entry to those of a bus in memory. Denied entries are a kind of their own: otherwise an operator
 // without permissions could push out what others did.
 func (b *Bus) keepAudit(e AuditEntry) {
-	kind := 0
-	if e.Denied != "" {
-		kind = 1
-	}
-	b.audits.Add(kind, e)
+	b.audits.Add(min(len(e.Denied), 1), e)
 }
 
 func (b *Bus) pageOfAudits(q *AuditQuery) (page AuditPage) {

@@ -75,12 +75,11 @@ type Bus struct {
 	seenIDs   uint64       // of busy
 	attempts  atomic.Uint64
 
-	started atomic.Bool // Start has been called; set under mu
-	ending  atomic.Bool // Shutdown has been called; set under mu
-	halts   halts
-	quota   quota
-	// hasLease is set if the store holds the lease. Otherwise another bus may settle what this one publishes.
-	hasLease atomic.Bool
+	started  atomic.Bool // Start has been called; set under mu
+	ending   atomic.Bool // Shutdown has been called; set under mu
+	halts    halts
+	quota    quota
+	hasLease atomic.Bool // of the store. Without it, another bus may settle what this one publishes
 
 	suspects  suspects
 	unknown   unknowns
