@@ -16,10 +16,10 @@ import (
 // Codec encodes the payloads of a bus with a store. Its methods must be safe for concurrent use.
 type Codec interface {
 	Marshal(payload any) ([]byte, error)
-	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does. For
-	// types with interfaces, the bus passes a pointer with an UnmarshalJSON method first, which keeps
-	// all digits of numbers. If Unmarshal does not call it, it is called again, with the type: then it
-	// should keep the digits itself.
+	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does. For any,
+	// maps and lists of any, the bus passes a pointer with an UnmarshalJSON method first, which keeps all
+	// digits of numbers. If Unmarshal does not call it, it is called again, with the type. A field of type
+	// any in a struct has the digits that Unmarshal keeps.
 	Unmarshal(data []byte, pointer any) error
 }
 

@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,7 +78,7 @@ func TestE5_ExactNumbersFromAStore(t *testing.T) {
 		"struct in a struct": {encodes[struct{ A []map[string]loose }], `{"A":[{"x":L}]}`, nil},
 		"codec, map":         {encodes[map[string]any], `{"a":#,"b":[#,{"c":#}]}`, codec},
 		"codec, any":         {encodes[any], `{"a":[#]}`, codec},
-		"codec, struct":      {encodes[loose], "", codec},
+		"codec, list":        {encodes[[]map[string]any], `[{"a":#}]`, codec},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -234,5 +235,29 @@ func TestE5_ExactAnyLiteral(t *testing.T) {
 			shutdown(t, bus)
 		})
 		require.Equal(rt, []string{text}, got)
+	})
+}
+
+// strict is a codec that refuses unknown members, and knows the type that it decodes.
+type strict struct{}
+
+func (strict) Marshal(payload any) ([]byte, error) { return json.Marshal(payload) }
+
+func (strict) Unmarshal(data []byte, pointer any) error {
+	in := json.NewDecoder(bytes.NewReader(data))
+	in.DisallowUnknownFields()
+	return in.Decode(pointer.(*loose))
+}
+
+// A codec decodes types that have a Go type of their own alone: it may refuse members, or know the type.
+func TestE5_ExactNumbersLeaveTypesToTheCodec(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithCodec(strict{}))
+		mustSubscribe(t, bus, "*", eventbus.Typed(func(context.Context, loose) error { return nil }), eventbus.Named("typed"))
+		require.NoError(t, bus.Start(t.Context()))
+		_, err := bus.PublishAndWait(t.Context(), "a", map[string]any{"unknown": 1})
+		require.ErrorContains(t, err, "unknown field")
+		shutdown(t, bus)
 	})
 }

@@ -55,9 +55,10 @@ func To[T any](payload any) (T, error) {
 }
 
 // Decode returns what a codec decodes, as a T. unmarshal is the codec's Unmarshal for the payload.
-// If the codec uses encoding/json, numbers become as in To.
+// If T has no Go type of its own, such as a map[string]any, and the codec uses encoding/json, numbers
+// become as in To. Any other T is the codec's: it may refuse unknown members, or know the type.
 func Decode[T any](unmarshal func(pointer any) error) (decoded T, err error) {
-	if hasUntyped(reflect.TypeFor[T]()) {
+	if isUntyped(reflect.TypeFor[T]()) {
 		exact := exactDecoder{pointer: &decoded}
 		if err = unmarshal(&exact); exact.called {
 			return decoded, err
@@ -92,6 +93,17 @@ func unmarshalExactly(data []byte, pointer any) error {
 		return invalid
 	}
 	return err
+}
+
+// isUntyped reports whether a t consists of interfaces, and of maps, lists and pointers without names.
+func isUntyped(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Interface:
+		return t.NumMethod() == 0
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return t.Name() == "" && isUntyped(t.Elem())
+	}
+	return false
 }
 
 // untyped has the result of hasUntyped for each type that was asked for.
