@@ -400,9 +400,9 @@ func (r *recording) settle() {
 }
 
 // isAwaited reports whether something waits until a dispatch has settled: a PublishAndWait, the next dispatch of
-// its key, the next delivery of a line, a publisher at the quota, or Shutdown.
+// its key, the next delivery of a line, a publisher at the quota or for room, or Shutdown.
 func (b *Bus) isAwaited(d *dispatch) bool {
-	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.quota.IsAwaited() || b.ending.Load()
+	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.quota.IsAwaited() || b.guarded.room.IsAwaited() || b.ending.Load()
 }
 
 // splitFromParent records the progress of the dispatch from which another was split off. The

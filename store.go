@@ -393,7 +393,7 @@ type StoreStats struct {
 	// have cancelled, from the beginning of the data. The bus corrects its count by it.
 	Beside int64 `json:"-"`
 
-	// HasLease reports that this store holds the lease. While it does, no other process settles records.
+	// HasLease reports that this store holds the lease. While it does, no other process dispatches events.
 	HasLease bool `json:"-"`
 }
 

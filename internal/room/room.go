@@ -163,6 +163,13 @@ func (r *Room) Answered(size Size, p Pass) {
 	r.admitLocked()
 }
 
+// IsAwaited reports whether publications wait for room.
+func (r *Room) IsAwaited() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.line.Len() > 0
+}
+
 // SilentSince returns since when the store has answered nothing, if that is longer than the patience.
 func (r *Room) SilentSince() (nanos int64, silent bool) {
 	r.mu.Lock()
