@@ -25,6 +25,8 @@ const (
 	truncate checkpointMode = "TRUNCATE"
 )
 
+var afterCheckpoint = func(err error) error { return err } // a variable for tests
+
 // checkpoint copies the write-ahead log into the database. A passive checkpoint does not wait for
 // readers, and the log stays as long as it is. A truncating one empties it.
 //
@@ -42,6 +44,7 @@ func (c *committer) checkpoint(mode checkpointMode) error {
 		busy, log, done = stmt.ColumnInt64(0), stmt.ColumnInt64(1), stmt.ColumnInt64(2)
 		return nil
 	})
+	err = afterCheckpoint(err)
 	switch {
 	case err != nil:
 		return err
@@ -68,7 +71,7 @@ func (c *committer) checkpointIfLarge() {
 		if c.erasing {
 			mode = truncate
 		}
-		c.tryCheckpoint(mode)
+		_ = c.tryCheckpoint(mode) // it has been handled
 		reach("checkpoint: after")
 	}
 }
@@ -76,7 +79,7 @@ func (c *committer) checkpointIfLarge() {
 // checkpointIdle empties the log while nothing is submitted. It does not wait for other processes.
 func (c *committer) checkpointIdle() {
 	reach("idle checkpoint: before")
-	c.tryCheckpoint(truncate)
+	_ = c.tryCheckpoint(truncate) // it has been handled
 	reach("idle checkpoint: after")
 	if !c.erasing {
 		c.logSize = 0 // not again before the next commit
@@ -90,7 +93,9 @@ const eraseLook = 10 * time.Millisecond
 // SQLite overwrites what it deletes (secure_delete). The log still has earlier versions of the pages: Erase
 // copies it into the database and empties it. While a read of an earlier commit prevents that, in this
 // process or another one, Erase tries again for as long as WithLockWait says. After an error, the store
-// goes on trying, at the next checkpoint or once a second while it is idle, and at Close.
+// goes on trying, at the next checkpoint or once a second while it is idle, and at Close. If it is closed
+// before it succeeds, another process erases them the next time that it empties the log: when a second has
+// passed without a batch, or at its Close.
 //
 // It does not erase what a version of this package without Erase has deleted: see OPERATIONS.md.
 //
@@ -127,7 +132,7 @@ func (c *committer) erase() (erased bool, err error) {
 			return false, c.store.explain(err)
 		}
 	}
-	err = c.store.explain(c.checkpoint(truncate))
+	err = c.tryCheckpoint(truncate)
 	return !c.erasing, err
 }
 
@@ -143,11 +148,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tryCheckpoint runs a checkpoint.
-func (c *committer) tryCheckpoint(mode checkpointMode) {
-	if err := c.checkpoint(mode); err != nil {
+// tryCheckpoint runs a checkpoint, and handles its error.
+func (c *committer) tryCheckpoint(mode checkpointMode) error {
+	err := c.checkpoint(mode)
+	if err != nil {
 		c.checkpointFailed(err)
 	}
+	return c.store.explain(err)
 }
 
 // checkpointFailed handles the error of a checkpoint. A full disk, for example, fails no commit here: the

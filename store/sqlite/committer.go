@@ -477,6 +477,11 @@ func (c *committer) endLease() error {
 		if err != nil || m.epoch != c.epoch {
 			return err
 		}
+		if c.failure() != nil { // perhaps of a sync: the end of the lease would be behind what the disk lacks
+			if err := c.secureLog(); err != nil {
+				return err
+			}
+		}
 		m.commits++
 		m.held, m.leased = false, 0
 		c.meta = m

@@ -111,7 +111,7 @@ func (r *reader) give() { <-r.sem }
 
 // open opens the connection of a reader that is taken or not in use yet.
 func (r *reader) open() error {
-	c, err := r.store.openConn(sqlite3.OpenReadWrite)
+	c, err := r.store.openConn(sqlite3.OpenReadOnly) // as the guard, it leaves the log when it is closed last
 	if err != nil {
 		return err
 	}

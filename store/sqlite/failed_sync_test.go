@@ -140,3 +140,54 @@ func TestFailedSync_OfACheckpoint(t *testing.T) {
 	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 2)
 	accept(t, s, ready(""))
 }
+
+// A sync that fails during Erase makes the store fail, as it does in any other checkpoint.
+func TestFailedSync_OfAnErasure(t *testing.T) {
+	s := openAt(t, testPath(t))
+	accept(t, s, ready(""))
+	afterCheckpoint = func(error) error { return sqlite3.ResultIOErrFsync.ToError() }
+	defer func() { afterCheckpoint = func(err error) error { return err } }()
+	require.ErrorIs(t, s.Erase(t.Context()), eventbus.ErrNotErased)
+	require.ErrorIs(t, submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}}), eventbus.ErrStoreFailed)
+	afterCheckpoint = func(err error) error { return err }
+	require.NoError(t, s.Reopen(t.Context()))
+	require.NoError(t, s.Erase(t.Context()))
+	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 1)
+}
+
+// A store that has failed secures its log before it ends its lease: after a power cut, the end of the lease would be
+// missing, and the file would be refused.
+func TestFailedSync_TheEndOfTheLeaseIsSecured(t *testing.T) {
+	s := openAt(t, testPath(t))
+	accept(t, s, ready(""))
+	synced := 0
+	setSyncLog(t, func(f *os.File) error { synced++; return f.Sync() })
+	inside(t, s, func(c *committer) error {
+		_ = c.fail(sqlite3.ResultIOErrFsync.ToError())
+		return nil
+	})
+	_ = s.Close(t.Context())
+	require.Equal(t, 1, synced)
+}
+
+// A read in progress, such as Verify, leaves the log of a store that has failed when it is closed last.
+func TestFailedSync_TheLastReaderLeavesTheLog(t *testing.T) {
+	s := openAt(t, testPath(t))
+	for range 10 {
+		accept(t, s, ready(""))
+	}
+	r := newReader(s)
+	require.NoError(t, r.open())
+	inside(t, s, func(c *committer) error {
+		_ = c.fail(sqlite3.ResultIOErrFsync.ToError())
+		return nil
+	})
+	_ = s.Close(t.Context())
+	info, err := os.Stat(s.path + logSuffix)
+	require.NoError(t, err)
+	require.NotZero(t, info.Size())
+	require.NoError(t, r.close())
+	after, err := os.Stat(s.path + logSuffix)
+	require.NoError(t, err)
+	require.Equal(t, info.Size(), after.Size())
+}

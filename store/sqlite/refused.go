@@ -114,7 +114,7 @@ func (s *Store) keepUnread() error {
 	if err != nil {
 		return fmt.Errorf("sqlite: %s-wal is damaged, and cannot be copied before it is overwritten: %w", s.path, err)
 	}
-	s.cfg.logger.Warn("write-ahead log is damaged: it was copied, and only the commits before the damage are read",
+	s.cfg.logger.Warn("write-ahead log ends in a damaged or an interrupted commit: it was copied, and only the commits before are read",
 		zap.String("path", s.path), zap.String("copy", kept))
 	return nil
 }
