@@ -178,6 +178,8 @@ func TestFailedSync_TheLastReaderLeavesTheLog(t *testing.T) {
 	}
 	r := newReader(s)
 	require.NoError(t, r.open())
+	_, err := queryInt(r.conn, "SELECT count(*) FROM sqlite_master")
+	require.NoError(t, err)
 	inside(t, s, func(c *committer) error {
 		_ = c.fail(sqlite3.ResultIOErrFsync.ToError())
 		return nil
