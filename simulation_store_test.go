@@ -226,6 +226,11 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	if isolated {
 		options = append(options, eventbus.WithIsolation())
 	}
+	unconfirmed := 0
+	if room := rand.New(rand.NewPCG(s.seed, 80+uint64(s.n))); chance(room, 30) {
+		unconfirmed = 1 + room.IntN(5)
+		options = append(options, eventbus.WithMaxUnconfirmed(unconfirmed, 1<<20))
+	}
 	circuit := chance(rng, 40)
 	if circuit {
 		options = append(options, eventbus.WithCircuit(eventbus.MinEvents(4), eventbus.OpenFor(300*time.Millisecond)))
@@ -241,8 +246,8 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	case chance(rng, 15):
 		p.claimCrashAt = 1 + rng.IntN(5)
 	}
-	p.what = fmt.Sprintf("%d: queue %d, concurrency %d, isolated %v, circuit %v, retries %d, slow %d%%, bursts %v, crash at batch %d, claim %d",
-		s.n, queue, concurrency, isolated, circuit, p.retries, p.slow, p.bursts, p.crashAt, p.claimCrashAt)
+	p.what = fmt.Sprintf("%d: queue %d, concurrency %d, unconfirmed %d, isolated %v, circuit %v, retries %d, slow %d%%, bursts %v, crash at batch %d, claim %d",
+		s.n, queue, concurrency, unconfirmed, isolated, circuit, p.retries, p.slow, p.bursts, p.crashAt, p.claimCrashAt)
 	s.what += p.what + "\n"
 	store, err := s.data.Open()
 	if err != nil {
