@@ -217,7 +217,7 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, digest s
 		}
 		part := nextPart(letters[done:])
 		done += len(part)
-		inserted, evicted := 0, 0
+		var inserted, evicted int
 		if b.store == nil {
 			inserted, evicted = b.letters.insert(part)
 		} else if inserted, err = b.commitPart(ctx, part, note, b.importNote(digest, done)); err != nil {

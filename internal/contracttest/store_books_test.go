@@ -145,7 +145,7 @@ func TestO4_AfterRestart_WhatIsParkedScheduledAndWaiting(t *testing.T) {
 			require.True(t, m.Ledger.Balanced(), "%d: %+v", at, m.Ledger)
 			require.Zero(t, m.Ledger.Claimed)
 			require.EqualValues(t, 2, m.Ledger.Stored-m.Store.Waiting+int64(m.WaitingRetries), "%d: %+v", at, m)
-			require.EqualValues(t, metricsOf(t, bus, paused.ID()).Held, m.Held)
+			require.Equal(t, metricsOf(t, bus, paused.ID()).Held, m.Held)
 			require.Equal(t, m.Store.Parked, m.Ledger.Held, "%d: %+v", at, m)
 			require.Zero(t, m.Throttled)
 			require.Zero(t, metricsOf(t, bus, busy.ID()).Running)
@@ -188,7 +188,7 @@ func TestO4_AfterRestart_WhatOthersHaveCancelled(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		requireEmptyBooks(t, bus, disk.disk)
 		l = bus.Metrics().Ledger
-		require.EqualValues(t, []int64{5, 4, 1}, []int64{l.Accepted, l.Cancelled, l.Handled})
+		require.Equal(t, []int64{5, 4, 1}, []int64{l.Accepted, l.Cancelled, l.Handled})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_ = tool.Shutdown(ctx)

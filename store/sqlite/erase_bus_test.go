@@ -124,7 +124,7 @@ func TestL9_AReaderDelaysTheErasure(t *testing.T) {
 	p := lettersOf(t, path, sqlite.WithLockWait(200*time.Millisecond))
 	reader, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite)
 	require.NoError(t, err)
-	defer reader.Close() //nolint:errcheck // it only reads
+	defer reader.Close()
 	require.NoError(t, sqlitex.ExecuteTransient(reader, "BEGIN", nil))
 	require.NoError(t, sqlitex.ExecuteTransient(reader, "SELECT count(*) FROM letter", nil))
 
