@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -37,8 +38,8 @@ func (s *Subscription) Trip(opts ...OrderOption) error {
 	if err := s.tripable("Trip"); err != nil {
 		return err
 	}
-	var change circuitChange
-	act := func() { change = s.door.circuit.trip(s.bus.time.Nanos()) }
+	var change circuit.Change
+	act := func() { change = s.door.circuit.Trip(s.bus.time.Nanos()) }
 	if _, err := s.order("Trip", opts, func(o *Order) { o.Trip = true }, act); err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (s *Subscription) tripable(what string) error {
 	if err := s.controllable(what); err != nil {
 		return err
 	}
-	if s.door.circuit.config.disabled {
+	if s.door.circuit.Config().Disabled {
 		return fmt.Errorf("%s(%s): %w", what, s.id, ErrCircuitDisabled)
 	}
 	return nil
@@ -66,8 +67,8 @@ func (s *Subscription) Reset(opts ...OrderOption) error {
 	if err := s.tripable("Reset"); err != nil {
 		return err
 	}
-	var change circuitChange
-	act := func() { change = s.door.circuit.reset(s.bus.time.Nanos()) }
+	var change circuit.Change
+	act := func() { change = s.door.circuit.Reset(s.bus.time.Nanos()) }
 	if _, err := s.order("Reset", opts, func(o *Order) { o.Trip = false }, act); err != nil {
 		return err
 	}
@@ -175,19 +176,19 @@ func (o *door) pause(until int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pausedUntil = until
-	o.circuit.gate.Or(gatePaused)
+	o.circuit.Gate.Or(circuit.Paused)
 }
 
 // resume ends a pause.
 func (o *door) resume() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.circuit.gate.And(^uint64(gatePaused))
+	o.circuit.Gate.And(^uint64(circuit.Paused))
 }
 
 func (o *door) endPauseLocked(now int64) {
-	if o.circuit.gate.Load()&gatePaused != 0 && now >= o.pausedUntil {
-		o.circuit.gate.And(^uint64(gatePaused))
+	if o.circuit.Gate.Load()&circuit.Paused != 0 && now >= o.pausedUntil {
+		o.circuit.Gate.And(^uint64(circuit.Paused))
 	}
 }
 
@@ -196,5 +197,5 @@ func (o *door) paused(now int64) (until int64, paused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.endPauseLocked(now)
-	return o.pausedUntil, o.circuit.gate.Load()&gatePaused != 0
+	return o.pausedUntil, o.circuit.Gate.Load()&circuit.Paused != 0
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -183,7 +184,7 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 		d.passed()
 	}
 	b.circuitChanged(s, change)
-	if s.door.circuit.gate.Load()&gateLine != 0 {
+	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/surebus/eventbus/internal/circuit"
 )
 
 // DispatchState is where a dispatch is that has not settled.
@@ -303,7 +305,7 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 
 // shutByLocked returns what shuts the door of held deliveries.
 func (o *door) shutByLocked(now int64) ParkReason {
-	if o.endPauseLocked(now); o.circuit.gate.Load()&gatePaused != 0 {
+	if o.endPauseLocked(now); o.circuit.Gate.Load()&circuit.Paused != 0 {
 		return ParkPaused
 	}
 	return ParkCircuit

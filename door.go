@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/window"
 )
@@ -52,7 +53,7 @@ const releaseMost = 64
 // A parked delivery keeps its seat in the line until it has settled, also while it waits for a
 // retry.
 type door struct {
-	circuit  circuit
+	circuit  circuit.Circuit
 	running  atomic.Int32 // handler calls, except those abandoned or waiting in PublishAndWait
 	limit    int32        // limit of running; math.MaxInt32 for none
 	share    int32        // limit of running while the bus is full; math.MaxInt32 with Concurrency
@@ -66,7 +67,7 @@ type door struct {
 	line        line.Line[*dispatch]
 	reported    [line.Reasons]int // parked deliveries that the ledger includes
 	wakeAt      int64             // when the timer tends the door, 0 for no timer
-	pausedUntil int64             // with gatePaused
+	pausedUntil int64             // with circuit.Paused
 	room        chan struct{}     // non-nil while publishers wait for room; closed when there is
 	closed      Reason            // set once the line accepts no deliveries
 }
@@ -93,9 +94,9 @@ func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to
 //
 // The pass is the gate's value at entry. Every admitted delivery must leave exactly once.
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
-	pass = o.circuit.gate.Load()
+	pass = o.circuit.Gate.Load()
 	n := o.running.Add(1)
-	if pass&gateAsk == 0 && n <= o.limit && (n <= o.share || b.pool.Spare() > 0) {
+	if pass&circuit.Ask == 0 && n <= o.limit && (n <= o.share || b.pool.Spare() > 0) {
 		return pass, admitted
 	}
 	pass, why, change := o.ask(b, d)
@@ -113,28 +114,28 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
 }
 
 // ask is the slow path of enter, for a door that may be shut. It takes the circuit's permit last.
-func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circuitChange) {
+func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circuit.Change) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
 	o.endPauseLocked(now)
 	seated := d.seat().Number != 0
-	gate := o.circuit.gate.Load()
+	gate := o.circuit.Gate.Load()
 	switch {
-	case gate&gateRemoved != 0:
+	case gate&circuit.Removed != 0:
 		return gate, shutRemoved, change
 	case !seated && o.comesAfterLocked(d):
 		return gate, shutByKey, change
-	case gate&gatePaused != 0:
+	case gate&circuit.Paused != 0:
 		return gate, shutPaused, change
 	}
-	if most, _ := o.circuit.admits(now); most == 0 {
+	if most, _ := o.circuit.Admits(now); most == 0 {
 		return gate, shutOpen, change
 	}
 	if !seated && (o.line.Parked()[throttled] > 0 || o.goesToStoreLocked(d)) || o.running.Load() > o.limitNow(b) {
 		return gate, shutThrottled, change
 	}
-	pass, admits, change := o.circuit.enter(now)
+	pass, admits, change := o.circuit.Enter(now)
 	if !admits {
 		return pass, shutOpen, change
 	}
@@ -170,7 +171,7 @@ const (
 )
 
 // leave removes a delivery that was admitted, and reports its outcome to the circuit.
-func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change circuitChange) {
+func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change circuit.Change) {
 	o.running.Add(-1)
 	var was window.Mark
 	if d.story != nil {
@@ -179,21 +180,21 @@ func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change cir
 	switch what {
 	case succeeded:
 		now, _ := b.time.Recent()
-		change = o.circuit.succeeded(pass, now.Nanos, was)
+		change = o.circuit.Succeeded(pass, now.Nanos, was)
 	case failed:
-		d.story.mark, change = o.circuit.failed(pass, b.time.Nanos(), was)
+		d.story.mark, change = o.circuit.Failed(pass, b.time.Nanos(), was)
 	case noOutcome:
-		o.circuit.returnPermit(pass)
+		o.circuit.ReturnPermit(pass)
 	}
 	return change
 }
 
 // barred returns why a call must not start, regardless of the circuit.
 func (o *door) barred() refusal {
-	switch gate := o.circuit.gate.Load(); {
-	case gate&gateRemoved != 0:
+	switch gate := o.circuit.Gate.Load(); {
+	case gate&circuit.Removed != 0:
 		return shutRemoved
-	case gate&gatePaused != 0:
+	case gate&circuit.Paused != 0:
 		return shutPaused
 	}
 	return admitted
@@ -202,7 +203,7 @@ func (o *door) barred() refusal {
 // lend stops counting a call that waits for another event.
 func (b *Bus) lend(s *Subscription) {
 	s.door.running.Add(-1)
-	if s.door.circuit.gate.Load()&gateLine != 0 {
+	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
 	}
 }
@@ -239,7 +240,7 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 	}
 	if !seated {
 		o.line.Sit(d)
-		o.circuit.gate.Or(gateLine)
+		o.circuit.Gate.Or(circuit.Line)
 	}
 	d.Seat().Reason = uint8(reason)
 	return victim, false, ""
@@ -296,7 +297,7 @@ func (o *door) release(b *Bus, d *dispatch) {
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
 func (b *Bus) tend(s *Subscription) {
 	o := &s.door
-	if o.circuit.gate.Load()&gateLine == 0 {
+	if o.circuit.Gate.Load()&circuit.Line == 0 {
 		return
 	}
 	o.mu.Lock()
@@ -326,7 +327,7 @@ func (b *Bus) tend(s *Subscription) {
 // isShutLocked reports whether a pause or an outage shuts the door.
 func (o *door) isShutLocked(now int64) bool {
 	o.endPauseLocked(now)
-	return o.circuit.gate.Load()&(gatePaused|gateOutage) != 0
+	return o.circuit.Gate.Load()&(circuit.Paused|circuit.Outage) != 0
 }
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
@@ -381,13 +382,13 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 // alone changes that.
 func (o *door) admitsLocked(now int64) (most int, again int64) {
 	o.endPauseLocked(now)
-	switch gate := o.circuit.gate.Load(); {
-	case gate&gateRemoved != 0:
+	switch gate := o.circuit.Gate.Load(); {
+	case gate&circuit.Removed != 0:
 		return releaseMost, 0
-	case gate&gatePaused != 0:
+	case gate&circuit.Paused != 0:
 		return 0, o.pausedUntil
 	}
-	return o.circuit.admits(now)
+	return o.circuit.Admits(now)
 }
 
 // wake tends doors whose timers have fired.

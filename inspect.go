@@ -68,7 +68,7 @@ func (b *Bus) Explain(eventType string) Plan {
 	p := explain(to, b.config.isolation)
 	for i, s := range to.subscriptions {
 		t := &p.Targets[i]
-		t.Circuit, _ = s.door.circuit.state()
+		t.Circuit, _ = s.door.circuitState()
 		t.Held = s.door.parked()[held]
 		t.Paused, _ = s.paused()
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/circuit"
 )
 
 // Logger returns the logger of WithLogger, for what belongs to the bus and is not part of it. It
@@ -90,19 +92,19 @@ func (b *Bus) logLateEnd(c *call, err error) {
 }
 
 // circuitChanged logs and reports a circuit's change of state, if there is one.
-func (b *Bus) circuitChanged(s *Subscription, change circuitChange) {
-	if change.from == change.to {
+func (b *Bus) circuitChanged(s *Subscription, change circuit.Change) {
+	if change.From == change.To {
 		return
 	}
 	level := zap.InfoLevel
-	if change.to == CircuitOpen {
+	if change.To == circuit.Open {
 		level = zap.WarnLevel
 	}
-	if entry := b.log.Check(level, "circuit "+change.to.String()); entry != nil {
+	if entry := b.log.Check(level, "circuit "+CircuitState(change.To).String()); entry != nil {
 		entry.Write(
 			zap.String("subscription_id", s.id),
-			zap.Stringer("from", change.from),
-			zap.Stringer("to", change.to),
+			zap.Stringer("from", CircuitState(change.From)),
+			zap.Stringer("to", CircuitState(change.To)),
 		)
 	}
 	b.observeCircuit(s, change)

@@ -395,14 +395,14 @@ func (b *Bus) isBehindStore() bool {
 }
 
 func (s *Subscription) metrics() SubscriptionMetrics {
-	state, opens := s.door.circuit.state()
+	state, opens := s.door.circuitState()
 	line := s.door.parked()
 	c := &s.counters
 	paused, until := s.paused()
 	m := SubscriptionMetrics{
 		Subscription: s.id,
 		Pattern:      s.Pattern(),
-		Successes:    int64(s.door.circuit.window.Successes()),
+		Successes:    int64(s.door.circuit.Successes()),
 		Failures:     c.failures.Load(),
 		Timeouts:     c.timeouts.Load(),
 		Panics:       c.panics.Load(),

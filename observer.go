@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/apart"
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
@@ -377,12 +378,12 @@ func (b *Bus) observeReplay(l *DeadLetter) {
 	b.observeLetter(l, "Replayed", func(o *Observer) func(DeadLetter) { return o.Replayed })
 }
 
-func (b *Bus) observeCircuit(s *Subscription, change circuitChange) {
+func (b *Bus) observeCircuit(s *Subscription, change circuit.Change) {
 	b.notify(b.observers.Load(), "CircuitChanged", func(o *Observer) func() {
 		if o.CircuitChanged == nil {
 			return nil
 		}
-		told := CircuitChange{Subscription: s.id, From: change.from, To: change.to, At: b.time.Now().UTC}
+		told := CircuitChange{Subscription: s.id, From: CircuitState(change.From), To: CircuitState(change.To), At: b.time.Now().UTC}
 		return func() { o.CircuitChanged(told) }
 	})
 }

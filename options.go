@@ -11,6 +11,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -48,7 +49,7 @@ type config struct {
 	rules        *ruleSet
 	names        errorNames
 	random       func() float64 // nil: math/rand
-	circuit      circuitConfig
+	circuit      circuit.Config
 	timeout      time.Duration
 	concurrency  int
 	queue        int
@@ -147,15 +148,15 @@ func WithCircuit(opts ...CircuitOption) Option {
 	return option(func(c *config) { c.err = applyCircuit("WithCircuit", &c.circuit, opts) })
 }
 
-func applyCircuit(in string, c *circuitConfig, opts []CircuitOption) error {
-	c.disabled = false
+func applyCircuit(in string, c *circuit.Config, opts []CircuitOption) error {
+	c.Disabled = false
 	for i, o := range opts {
 		if isNil(o) {
 			return nilOption(in, i)
 		}
 		o.applyCircuit(c)
 	}
-	return c.validate(in)
+	return validateCircuit(in, c)
 }
 
 // WithTimeout sets the timeout of handlers whose subscriptions have no Timeout: 30 s by default.
@@ -268,7 +269,7 @@ type subscriptionConfig struct {
 	formerly   []string
 	timeout    time.Duration
 	retry      retrySettings
-	circuit    circuitConfig
+	circuit    circuit.Config
 	whenOpen   WhenOpen
 	whenFull   WhenFull
 	line       int

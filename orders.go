@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/texts"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -138,7 +139,7 @@ func (s *Subscription) obey(o Order) {
 }
 
 // obeyed is obey for a caller that holds s.ordering.
-func (s *Subscription) obeyed(o Order) (change circuitChange) {
+func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 	was := s.ordered
 	s.ordered = o
 	if s.lastOrder.Store(nil); o.Pause || o.Trip {
@@ -154,12 +155,12 @@ func (s *Subscription) obeyed(o Order) (change circuitChange) {
 	case was.Pause && !o.Pause:
 		s.door.resume()
 	}
-	if circuit := &s.door.circuit; !circuit.config.disabled {
-		switch left := circuit.config.openFor - now.UTC.Sub(o.At); {
+	if c := &s.door.circuit; !c.Config().Disabled {
+		switch left := c.Config().OpenFor - now.UTC.Sub(o.At); {
 		case o.Trip && !was.Trip && left > 0:
-			change = circuit.trip(now.Nanos - int64(now.UTC.Sub(o.At)))
+			change = c.Trip(now.Nanos - int64(now.UTC.Sub(o.At)))
 		case was.Trip && !o.Trip:
-			change = circuit.reset(now.Nanos)
+			change = c.Reset(now.Nanos)
 		}
 	}
 	return change
@@ -197,7 +198,7 @@ func (b *Bus) obeyOthers() error {
 		s.ordering.Lock()
 	}
 	err := b.loadOrders(b.feeder.ctx)
-	changes := make([]circuitChange, len(all))
+	changes := make([]circuit.Change, len(all))
 	for i, s := range all {
 		if err == nil {
 			changes[i] = s.obeyed(b.orderOf(s.id))

@@ -82,7 +82,7 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 func (b *Bus) absent(name string) *Subscription {
 	s := &Subscription{bus: b, id: name, named: true, ordering: make(semaphore, 1)}
 	s.door.ledger = &b.ledger
-	s.door.circuit.init(b.config.circuit, b.time)
+	s.door.circuit.Init(b.config.circuit, b.time)
 	s.retry.Store(&noRetry)
 	return s
 }

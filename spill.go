@@ -1,5 +1,7 @@
 package eventbus
 
+import "github.com/surebus/eventbus/internal/circuit"
+
 // spill is what a door knows of its deliveries in the store. Memory keeps DefaultLineCapacity parked
 // deliveries of a door. The others stay in the store until the line is half empty. While the store
 // may have one, all that come to the door go there too: they would overtake it. A door's mutex
@@ -17,7 +19,7 @@ type spill struct {
 func (o *door) spillLocked(d *dispatch, reason parking) {
 	o.spill.stored, o.spill.again = true, true
 	o.spill.committing++
-	o.circuit.gate.Or(gateLine)
+	o.circuit.Gate.Or(circuit.Line)
 	if !parkingRules[reason].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
@@ -86,7 +88,7 @@ func (o *door) comes(d *dispatch) {
 		o.spill.coming = make(map[string]int)
 	}
 	o.spill.coming[d.key]++
-	o.circuit.gate.Or(gateLine)
+	o.circuit.Gate.Or(circuit.Line)
 	d.origin.stored.comes = true
 }
 
@@ -124,7 +126,7 @@ func (d *dispatch) arrived() {
 // endLineLocked opens the fast way into the door again when nothing is parked there.
 func (o *door) endLineLocked() {
 	if o.line.Taken() == 0 && !o.spill.stored && len(o.spill.coming) == 0 {
-		o.circuit.gate.And(^uint64(gateLine))
+		o.circuit.Gate.And(^uint64(circuit.Line))
 	}
 }
 
@@ -134,12 +136,12 @@ func (o *door) recover() {
 	defer o.mu.Unlock()
 	o.spill = spill{allowed: o.spill.allowed}
 	o.spill.begin()
-	o.circuit.gate.Or(gateLine)
+	o.circuit.Gate.Or(circuit.Line)
 }
 
 // hasSpilled reports whether the door is open and the store may have deliveries for it.
 func (o *door) hasSpilled() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.spill.stored && o.closed == "" && o.circuit.gate.Load()&(gatePaused|gateOutage) == 0
+	return o.spill.stored && o.closed == "" && o.circuit.Gate.Load()&(circuit.Paused|circuit.Outage) == 0
 }

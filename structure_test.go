@@ -30,11 +30,11 @@ const contractTests = "internal/contracttest"
 var allowedImports = map[string][]string{
 	".": {
 		"github.com/benbjohnson/clock",
-		"github.com/sony/gobreaker/v2", // and see allowedFiles
 		"go.uber.org/zap",
 		"go.uber.org/zap/zapcore",
 		modulePath + "/internal/apart",
 		modulePath + "/internal/capped",
+		modulePath + "/internal/circuit",
 		modulePath + "/internal/convert",
 		modulePath + "/internal/deadline",
 		modulePath + "/internal/dedupe",
@@ -60,9 +60,12 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/uuid7",
 		modulePath + "/internal/window",
 	},
-	"internal/apart":       {},
-	"internal/capped":      {},
-	"internal/chart":       {},
+	"internal/apart":  {},
+	"internal/capped": {},
+	"internal/chart":  {},
+	"internal/circuit": {
+		"github.com/sony/gobreaker/v2", modulePath + "/internal/timeline", modulePath + "/internal/window",
+	},
 	"internal/convert":     {},
 	"internal/deadline":    {},
 	"internal/dedupe":      {},
@@ -99,11 +102,6 @@ var allowedImports = map[string][]string{
 	"storetest":       {modulePath, "github.com/stretchr/testify/require"},
 }
 
-// allowedFiles narrows an import to one file.
-var allowedFiles = map[string]string{
-	"github.com/sony/gobreaker/v2": "breaker.go",
-}
-
 // allowedTestImports are what tests may import as well, sub-packages included.
 var allowedTestImports = []string{
 	modulePath,
@@ -134,7 +132,7 @@ func TestStructure_Imports(t *testing.T) {
 			if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
 				continue // standard library
 			}
-			switch file, narrowed := allowedFiles[imported]; {
+			switch {
 			case f.test && strings.HasPrefix(f.pkg, "internal/") && f.pkg != contractTests && imported == modulePath:
 				t.Errorf("%s imports the root: internal packages never do, their tests included", f.name)
 			case f.pkg == contractTests && imported == modulePath+"/storetest":
@@ -143,8 +141,6 @@ func TestStructure_Imports(t *testing.T) {
 			case f.test && isUnderAny(imported, allowedTestImports):
 			case !slices.Contains(allowed, imported):
 				t.Errorf("%s imports %s, which package %s may not (allowedImports in structure_test.go)", f.name, imported, f.pkg)
-			case narrowed && !f.test && path.Base(f.name) != file:
-				t.Errorf("%s imports %s, which only %s may", f.name, imported, file)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/route"
 )
@@ -99,7 +100,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
-	s.door.circuit.init(c.circuit, b.time)
+	s.door.circuit.Init(c.circuit, b.time)
 	if b.store != nil {
 		s.door.spill.allowed = c.line == 0 && c.whenFull == WaitWhenFull
 		s.door.recover()
@@ -193,7 +194,7 @@ func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.bus.config.tool || s.left.Swap(true) {
 		return
 	}
-	s.door.circuit.gate.Or(gateRemoved)
+	s.door.circuit.Gate.Or(circuit.Removed)
 	b := s.bus
 	// Close the door before the subscription leaves the registry. Otherwise Shutdown, which
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is

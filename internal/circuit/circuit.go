@@ -1,0 +1,281 @@
+// Package circuit is the circuit breaker of a subscription, and the gate of its door.
+package circuit
+
+import (
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/surebus/eventbus/internal/timeline"
+	"github.com/surebus/eventbus/internal/window"
+)
+
+// State is the state of a circuit.
+type State int
+
+// The states of a circuit.
+const (
+	Closed State = iota
+	Open
+	HalfOpen
+	Disabled
+)
+
+// Config configures when a circuit opens and for how long.
+type Config struct {
+	FailureRatio float64
+	MinEvents    int
+	Window       time.Duration
+	OpenFor      time.Duration
+	Disabled     bool
+}
+
+// Bits of a door's gate. A delivery needs one load to see whether anything is shut. The other bits
+// are the circuit's generation, which changes with the circuit's state.
+const (
+	Outage     = 1 << iota // the circuit is open or half-open
+	Paused                 // Pause or HoldUntil applies
+	Removed                // the subscription has ended
+	Line                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
+	Generation             // the lowest bit of the generation
+
+	Ask = Outage | Paused | Removed | Line // any of these needs the slow path
+)
+
+// errNoOutcome is passed to gobreaker for a probe that ended without an outcome.
+var errNoOutcome = errors.New("no outcome")
+
+// errFailure is passed to gobreaker for every failure.
+var errFailure = errors.New("failure")
+
+// Circuit is the circuit breaker of one subscription.
+//
+// This package implements the window, and gobreaker the states. A gobreaker lives for one outage.
+// Without one the circuit is closed, so a delivery to a healthy subscription only reads the gate
+// and counts a success. The bus's clock decides when gobreaker receives a probe. It receives the
+// result of every probe exactly once. Its clock, its counts and its callbacks, which run under its
+// lock, are not used.
+type Circuit struct {
+	config   Config
+	timeline *timeline.Timeline
+	Gate     atomic.Uint64
+
+	mu        sync.Mutex // guards the following
+	window    window.Window
+	breaker   *gobreaker.TwoStepCircuitBreaker[any]
+	openUntil int64
+	halfOpen  bool
+	probe     func(error) // reports the result of the running probe; nil if none runs
+	opened    uint64      // number of times that it has opened
+}
+
+// Init prepares a new circuit.
+func (c *Circuit) Init(config Config, t *timeline.Timeline) {
+	c.config, c.timeline = config, t
+	c.Gate.Store(Generation)
+	c.window.Init(config.Window, t.Nanos())
+}
+
+// Change is a change of state, to be reported when no lock is held.
+type Change struct{ From, To State }
+
+// Enter asks for a permit. A closed circuit admits everything, a half-open one a single probe at a
+// time.
+//
+// The pass is the gate at the time of entry, with Outage for a probe. Its holder returns it
+// exactly once, with succeeded, failed or released.
+func (c *Circuit) Enter(now int64) (pass uint64, admits bool, change Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pass = c.Gate.Load()
+	if c.breaker == nil {
+		return pass, true, change
+	}
+	if !c.halfOpen {
+		if now < c.openUntil {
+			return pass, false, change
+		}
+		c.halfOpen = true
+		change = Change{Open, HalfOpen}
+	}
+	if c.probe != nil {
+		return pass, false, change
+	}
+	done, err := c.breaker.Allow()
+	if err != nil {
+		// gobreaker uses the real clock, which has not moved since it opened. The bus's clock has moved,
+		// so the probe runs, and this circuit handles its result.
+		done = func(error) {}
+	}
+	c.probe = done
+	return pass, true, change
+}
+
+// Admits returns how many deliveries may ask for a permit. If none may, it returns when that
+// changes without an event.
+func (c *Circuit) Admits(now int64) (most int, again int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.breaker == nil:
+		return math.MaxInt, 0
+	case !c.halfOpen && now < c.openUntil:
+		return 0, c.openUntil
+	case c.probe != nil:
+		return 0, math.MaxInt64
+	}
+	return 1, 0
+}
+
+// Trip opens the circuit, regardless of its counts. It ignores the outcomes of running handlers,
+// which belong to an earlier generation.
+func (c *Circuit) Trip(now int64) Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.stateLocked()
+	c.openLocked(now)
+	return Change{was, Open}
+}
+
+// Reset closes the circuit, with an empty window.
+func (c *Circuit) Reset(now int64) Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.stateLocked()
+	c.closeLocked(now)
+	return Change{was, Closed}
+}
+
+// Succeeded records a success. was is the place of the event's last failure in the window: an event
+// counts once.
+func (c *Circuit) Succeeded(pass uint64, now int64, was window.Mark) Change {
+	quiet := was == 0 && pass&Outage == 0 && pass == c.Gate.Load() && c.window.Quiet(now)
+	if quiet || c.config.Disabled {
+		c.window.Succeed()
+		return Change{}
+	}
+	_, change := c.record(pass, now, was, nil)
+	return change
+}
+
+// Failed records a failure, and returns its place in the window.
+func (c *Circuit) Failed(pass uint64, now int64, was window.Mark) (window.Mark, Change) {
+	if c.config.Disabled {
+		return 0, Change{}
+	}
+	return c.record(pass, now, was, errFailure)
+}
+
+// ReturnPermit returns a pass without an outcome.
+func (c *Circuit) ReturnPermit(pass uint64) {
+	if pass&Outage != 0 {
+		c.record(pass, 0, 0, errNoOutcome)
+	}
+}
+
+func (c *Circuit) record(pass uint64, now int64, was window.Mark, outcome error) (is window.Mark, change Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if pass/Generation != c.Gate.Load()/Generation { // of an earlier generation
+		if outcome == nil {
+			c.window.SucceedOutside()
+		}
+		return 0, change
+	}
+	c.window.Advance(now)
+	if outcome == nil {
+		c.window.Succeed()
+	}
+	if pass&Outage != 0 {
+		return 0, c.probedLocked(now, outcome)
+	}
+	c.window.Forget(was)
+	if outcome != nil {
+		is = c.window.Fail()
+	}
+	failures, events := c.window.Counts()
+	if failures > 0 && events >= uint64(c.config.MinEvents) && float64(failures) > c.config.FailureRatio*float64(events) {
+		change = c.openLocked(c.timeline.Nanos()) // now may be a tick old
+	}
+	return is, change
+}
+
+// openLocked opens a closed circuit with a new gobreaker.
+func (c *Circuit) openLocked(now int64) Change {
+	c.breaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		MaxRequests: 1,
+		Timeout:     1, // the bus's clock decides when it is half-open
+		ReadyToTrip: func(gobreaker.Counts) bool { return true },
+		IsExcluded:  func(err error) bool { return errors.Is(err, errNoOutcome) },
+	})
+	if done, err := c.breaker.Allow(); err == nil {
+		done(errFailure)
+	}
+	c.beginOutageLocked(now)
+	return Change{Closed, Open}
+}
+
+func (c *Circuit) beginOutageLocked(now int64) {
+	c.openUntil = now + int64(c.config.OpenFor)
+	if c.openUntil < now {
+		c.openUntil = math.MaxInt64
+	}
+	c.halfOpen, c.probe = false, nil
+	c.opened++
+	c.Gate.Or(Outage) // first: a delivery must not enter with the new generation as if closed
+	c.Gate.Add(Generation)
+}
+
+// probedLocked handles the result of a probe.
+func (c *Circuit) probedLocked(now int64, outcome error) Change {
+	c.probe(outcome)
+	c.probe = nil
+	switch {
+	case errors.Is(outcome, errNoOutcome):
+		return Change{}
+	case outcome == nil:
+		c.closeLocked(now)
+		return Change{HalfOpen, Closed}
+	default:
+		c.beginOutageLocked(now)
+		return Change{HalfOpen, Open}
+	}
+}
+
+// closeLocked ends the outage, with an empty window.
+func (c *Circuit) closeLocked(now int64) {
+	c.breaker, c.probe, c.halfOpen = nil, nil, false
+	c.window.Clear(now)
+	c.Gate.Add(Generation)
+	c.Gate.And(^uint64(Outage))
+}
+
+// State returns the current state, and how often the circuit has opened.
+func (c *Circuit) State() (State, uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stateLocked(), c.opened
+}
+
+func (c *Circuit) stateLocked() State {
+	switch {
+	case c.config.Disabled:
+		return Disabled
+	case c.breaker == nil:
+		return Closed
+	case c.halfOpen:
+		return HalfOpen
+	default:
+		return Open
+	}
+}
+
+// Successes returns the number of successes ever counted.
+func (c *Circuit) Successes() uint64 { return c.window.Successes() }
+
+// Config returns what Init has received. Do not change it.
+func (c *Circuit) Config() *Config { return &c.config }
