@@ -22,7 +22,26 @@ const refusedSuffix = "-wal-refused"
 // openGuard opens a read-only connection. When SQLite closes the last connection that can write, it copies the log
 // into the database and deletes it, with all frames behind a damaged one. A read-only connection that is open prevents
 // that, and does not do it when it is closed. A store that has failed, or was refused, closes the guard last.
+//
+// A process that ended while SQLite made the file has left a rollback journal, which only a connection that can
+// write undoes. There is no log yet.
 func (s *Store) openGuard() error {
+	err := s.openReadOnly()
+	if sqlite3.ErrCode(err) != sqlite3.ResultReadOnlyRollback {
+		return err
+	}
+	w, err := s.openConn(sqlite3.OpenReadWrite)
+	if err != nil {
+		return errors.Join(err, s.closeGuard())
+	}
+	w.SetBusyTimeout(s.cfg.lockWait)
+	if err := errors.Join(s.closeGuard(), query(w, "PRAGMA schema_version", nil), w.Close()); err != nil {
+		return err
+	}
+	return s.openReadOnly()
+}
+
+func (s *Store) openReadOnly() error {
 	c, err := sqlite3.OpenConn(s.path, sqlite3.OpenReadOnly)
 	if err != nil {
 		return err

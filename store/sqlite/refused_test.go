@@ -14,6 +14,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus"
 )
 
 // killed returns the path of a store whose process was killed with n events in the log.
@@ -317,4 +320,25 @@ func skipWindows(t *testing.T) {
 	if os.PathSeparator == '\\' {
 		t.Skip("SKIP: Windows does not change open files")
 	}
+}
+
+// A process that ended while SQLite made the file has left a rollback journal: the next one undoes it, and makes the
+// file.
+func TestWALRefused_AHalfMadeFileIsMadeAgain(t *testing.T) {
+	made := testPath(t)
+	w, err := sqlite3.OpenConn(made, sqlite3.OpenReadWrite|sqlite3.OpenCreate)
+	require.NoError(t, err)
+	defer w.Close() //nolint:errcheck // it is not used any more
+	for _, text := range []string{"PRAGMA cache_size = 1", "BEGIN", "CREATE TABLE t (x)", "INSERT INTO t VALUES (randomblob(100000))"} {
+		require.NoError(t, query(w, text, nil), text)
+	}
+	path := testPath(t)
+	for _, suffix := range []string{"", "-journal"} {
+		require.NoError(t, os.WriteFile(path+suffix, read(t, made+suffix), 0o600))
+	}
+	require.NotEmpty(t, read(t, path))
+	s := openAt(t, path)
+	accept(t, s, ready(""))
+	closeStore(t, s)
+	require.Len(t, claim(t, openAt(t, path), eventbus.ClaimQuery{}).Records, 1)
 }
