@@ -7,6 +7,7 @@ import (
 
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/names"
+	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/window"
 )
 
@@ -73,7 +74,8 @@ func Window(d time.Duration) CircuitOption {
 }
 
 // OpenFor sets how long a circuit stays open before one delivery probes. It is at least 1 ms; 30 s
-// by default.
+// by default. If a delivery has succeeded within this time, one that has not failed at the subscription
+// probes at once.
 func OpenFor(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuit.Config) { c.OpenFor = d })
 }
@@ -104,4 +106,46 @@ func validateCircuit(in string, c *circuit.Config) error {
 func (o *door) circuitState() (CircuitState, uint64) {
 	is, opened := o.circuit.State()
 	return CircuitState(is), opened
+}
+
+// nextLocked returns the delivery of the line to release next, or nil, and the earliest time: the oldest,
+// or behind an outage the one whose turn it is to probe. While the store has newer deliveries, the newest
+// of the line gives way to the next that arrives.
+func (o *door) nextLocked() (d *dispatch, from int64) {
+	if o.circuit.Gate.Load()&circuit.Outage != 0 {
+		turn, since := o.circuit.Turn()
+		fresh, ok := o.line.Fresh(turn == circuit.NewestFresh)
+		switch {
+		case !ok || turn == circuit.OldestOfAll:
+		case turn == circuit.NewestFresh && o.spill.stored:
+			return fresh, timeline.Later(since, o.circuit.Config().OpenFor)
+		default:
+			return fresh, 0
+		}
+	}
+	d, _ = o.line.Front()
+	return d, 0
+}
+
+// isTurnOfLineLocked reports whether the oldest of the line is to probe, and not a new delivery.
+func (o *door) isTurnOfLineLocked() bool {
+	turn, _ := o.circuit.Turn()
+	_, waits := o.line.Front()
+	return turn == circuit.OldestOfAll && (waits || o.candidate != nil)
+}
+
+// choseLocked reports whether a delivery that arrives, or has settled, was released to probe. Others with a
+// seat, which were released before the outage or come from a retry, go back to it.
+func (o *door) choseLocked(d *dispatch) bool {
+	if o.candidate != d {
+		return false
+	}
+	o.candidate = nil
+	return true
+}
+
+// isNewestLocked reports whether it is the turn of the newest delivery to probe, and a new one is that.
+func (o *door) isNewestLocked(d *dispatch) bool {
+	turn, _ := o.circuit.Turn()
+	return turn == circuit.NewestFresh && d.key == "" && o.circuit.Gate.Load()&circuit.Outage != 0
 }

@@ -182,7 +182,7 @@ func New(opts ...Option) (*Bus, error) {
 		})
 		b.followups.Start()
 	}
-	b.abandoned.calls, b.abandoned.late = make(map[*call]time.Time), make(map[*call]bool)
+	b.abandoned.calls, b.abandoned.late = make(map[*call]abandonedCall), make(map[*call]bool)
 	if b.store != nil {
 		_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, errors.Join(b.loadOrders(ctx), b.countUnsettled(ctx))

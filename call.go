@@ -214,7 +214,7 @@ func (c *call) Err() error {
 	return a.err // nil until Done is closed
 }
 
-// Value returns the value of the context that was passed to Publish.
+// Value returns the value of the context that WithContextFrom returned.
 func (c *call) Value(key any) any {
 	if key == (callKey{}) {
 		return c
@@ -387,40 +387,52 @@ type AbandonedHandler struct {
 // abandonedCalls is the set of calls that were abandoned and still run.
 type abandonedCalls struct {
 	mu    sync.Mutex // guards the following
-	calls map[*call]time.Time
+	calls map[*call]abandonedCall
 	late  map[*call]bool // calls that ended before they were added
 }
 
-func (a *abandonedCalls) add(c *call, since time.Time) {
+type abandonedCall struct {
+	since time.Time
+	era   uint32 // see door.hangs
+}
+
+// add adds a call. It reports whether its subscription is hung from now on.
+func (a *abandonedCalls) add(c *call, since time.Time) (hung bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.late[c] {
 		delete(a.late, c)
-		return
+		return false
 	}
-	a.calls[c] = since
+	one := abandonedCall{since: since}
+	one.era, hung = c.subscription().door.hangs()
+	a.calls[c] = one
+	return hung
 }
 
-func (a *abandonedCalls) remove(c *call) {
+// remove removes a call. It reports whether its subscription is no longer hung.
+func (a *abandonedCalls) remove(c *call) (resumes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, added := a.calls[c]; !added {
+	one, added := a.calls[c]
+	if !added {
 		a.late[c] = true
-		return
+		return false
 	}
 	delete(a.calls, c)
+	return c.subscription().door.returns(one.era)
 }
 
 func (a *abandonedCalls) list() []AbandonedHandler {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var all []AbandonedHandler
-	for c, since := range a.calls {
+	for c, one := range a.calls {
 		all = append(all, AbandonedHandler{
 			Subscription: c.subscription().id,
 			EventID:      c.dispatch.id,
 			EventType:    c.dispatch.to.eventType,
-			Since:        since,
+			Since:        one.since,
 		})
 	}
 	return all
@@ -437,7 +449,9 @@ func (b *Bus) overran(c *call) {
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (b *Bus) abandon(c *call, err error) {
 	c.cancel()
-	b.abandoned.add(c, b.time.Now().UTC)
+	if b.abandoned.add(c, b.time.Now().UTC) {
+		b.reportHung(c.subscription())
+	}
 	b.takeOver(c, err)
 }
 
@@ -474,7 +488,9 @@ func (b *Bus) takeOver(c *call, err error) {
 // endedLate counts and logs the return of an abandoned handler. Its result is ignored.
 func (b *Bus) endedLate(w *worker, c *call, r result) {
 	w.lost = true
-	b.abandoned.remove(c)
+	if s := c.subscription(); b.abandoned.remove(c) {
+		b.tend(s)
+	}
 	c.subscription().counters.lateEnds.Add(1)
 	b.logLateEnd(c, r.err)
 }

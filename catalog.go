@@ -13,7 +13,6 @@ import (
 	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
 
-	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -129,7 +128,7 @@ func (b *Bus) catalogNow() Catalog {
 	settings := b.retry.Load()
 	c := Catalog{
 		At: b.time.Now().UTC, Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
-		Timeout: b.config.timeout, Circuit: circuitSettings(&b.config.circuit), Isolated: b.config.isolation,
+		Timeout: b.config.timeout, Circuit: CircuitSettings(b.config.circuit), Isolated: b.config.isolation,
 		Concurrency: b.config.concurrency, QueueCapacity: b.config.queue, MaxUnsettled: b.config.unsettled,
 		Subscriptions: []CatalogSubscription{},
 	}
@@ -139,7 +138,7 @@ func (b *Bus) catalogNow() Catalog {
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly),
 			Concurrency: s.door.concurrency(), Timeout: s.timeout, LineCapacity: s.door.bound(),
-			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: circuitSettings(s.door.circuit.Config()),
+			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: CircuitSettings(*s.door.circuit.Config()),
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}
 		if in.Retry.RetryIf = nil; own.set != 0 {
@@ -148,10 +147,6 @@ func (b *Bus) catalogNow() Catalog {
 		c.Subscriptions = append(c.Subscriptions, in)
 	}
 	return c
-}
-
-func circuitSettings(c *circuit.Config) CircuitSettings {
-	return CircuitSettings{FailureRatio: c.FailureRatio, MinEvents: c.MinEvents, Window: c.Window, OpenFor: c.OpenFor, Disabled: c.Disabled}
 }
 
 // concurrency returns the limit as the option Concurrency sets it.

@@ -129,8 +129,8 @@ func (s *Subscription) reportPause(fields ...zap.Field) {
 }
 
 // Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
-// them. On a subscription that is not paused, Resume does nothing. It blocks until the store has the
-// order.
+// them. A subscription that is hung (MaxAbandoned) goes on as if the calls that hang now had returned.
+// On a subscription that is neither, Resume does nothing. It blocks until the store has the order.
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Resume(opts ...OrderOption) error {
@@ -139,6 +139,7 @@ func (s *Subscription) Resume(opts ...OrderOption) error {
 		if _, resumed = s.door.paused(s.bus.time.Nanos()); resumed {
 			s.door.resume()
 		}
+		resumed = s.door.forgive() || resumed
 	}
 	o, err := s.order("Resume", opts, func(o *Order) { o.Pause, o.Until = false, time.Time{} }, act)
 	if err != nil {
@@ -192,10 +193,78 @@ func (o *door) endPauseLocked(now int64) {
 	}
 }
 
+// shutsForLong are the bits of the gate for which nothing waits, and deliveries are held.
+const shutsForLong = circuit.Paused | circuit.Outage | circuit.Hung
+
+// isShutLocked reports whether a pause, an outage or calls that hang shut the door.
+func (o *door) isShutLocked(now int64) bool {
+	o.endPauseLocked(now)
+	return o.circuit.Gate.Load()&shutsForLong != 0
+}
+
 // paused reports whether the door is paused, and until when.
 func (o *door) paused(now int64) (until int64, paused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.endPauseLocked(now)
 	return o.pausedUntil, o.circuit.Gate.Load()&circuit.Paused != 0
+}
+
+// hung counts the abandoned calls of a subscription that still run. A door's mutex guards it.
+type hung struct {
+	most  int32  // see MaxAbandoned; math.MaxInt32 for none
+	calls int32  // of this era
+	era   uint32 // Resume begins a new one: it admits deliveries as if those that hang had returned
+}
+
+// hangs counts an abandoned call. It reports whether that shuts the door.
+func (o *door) hangs() (era uint32, shuts bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.hung.calls++
+	if o.hung.calls >= o.hung.most {
+		shuts = o.circuit.Gate.Or(circuit.Hung)&circuit.Hung == 0
+	}
+	return o.hung.era, shuts
+}
+
+// returns ends an abandoned call. It reports whether that opens the door.
+func (o *door) returns(era uint32) (opens bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if era != o.hung.era {
+		return false
+	}
+	if o.hung.calls--; o.hung.calls < o.hung.most {
+		opens = o.circuit.Gate.And(^uint64(circuit.Hung))&circuit.Hung != 0
+	}
+	return opens
+}
+
+// forgive opens a door that calls which hang have shut.
+func (o *door) forgive() (opens bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.hung.calls = 0
+	o.hung.era++
+	return o.circuit.Gate.And(^uint64(circuit.Hung))&circuit.Hung != 0
+}
+
+// isHung returns how many calls hang, and whether they shut the door.
+func (o *door) isHung() (calls int, shut bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return int(o.hung.calls), o.circuit.Gate.Load()&circuit.Hung != 0
+}
+
+// reportHung logs that a subscription is hung, if it still is after a second: handlers that return soon
+// after their timeouts are no trouble.
+func (b *Bus) reportHung(s *Subscription) {
+	b.tend(s) // what was throttled is held now
+	b.time.AfterFunc(time.Second, func() {
+		if calls, shut := s.door.isHung(); shut {
+			b.log.Warn("subscription hung: its deliveries are held until abandoned calls return, or Resume",
+				zap.String("subscription_id", s.id), zap.Int("abandoned", calls), zap.Duration("timeout", s.timeout))
+		}
+	})
 }

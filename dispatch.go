@@ -22,7 +22,7 @@ type dispatch struct {
 	payload any
 	key     string
 	to      *targets
-	values  context.Context // of the context given to Publish; nil for none
+	values  context.Context // of WithContextFrom; nil for none
 	origin  *origin         // nil for a new event without metadata
 	wall    int64           // time of publication, see timeline.UTC
 
@@ -274,6 +274,15 @@ func (d *dispatch) lastFailure() *failure {
 	}
 	return &d.story.failures[len(d.story.failures)-1]
 }
+
+// failedAt reports whether the dispatch has failed at its next target.
+func (d *dispatch) failedAt(next *Subscription) bool {
+	f := d.lastFailure()
+	return f != nil && f.subscription == next
+}
+
+// Fresh reports whether the dispatch has not failed yet at the subscription at which it has its seat.
+func (d *dispatch) Fresh() bool { return !d.failedAt(d.seatedAt()) }
 
 // keep adds a failure at the next target. Beyond the limits of F5 it drops a failure from the
 // middle.

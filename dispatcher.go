@@ -390,8 +390,8 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	if reason == throttled && s.door.limit == math.MaxInt32 {
 		b.shared.Store(s, nil)
 	}
-	b.checkDrained()
 	b.tend(s)
+	b.checkDrained() // after tend: it may be the next to probe
 }
 
 // unawait ends the wait of the delivery's waiter, because the delivery is held.

@@ -38,6 +38,8 @@ const (
 	ParkPaused ParkReason = "paused"
 	// ParkCircuit: the subscription's circuit is open, or probes.
 	ParkCircuit ParkReason = "circuit_open"
+	// ParkHung: MaxAbandoned calls of the subscription were abandoned and still run.
+	ParkHung ParkReason = "hung"
 	// ParkThrottled: a concurrency limit is reached, or an earlier delivery of the key is at the door.
 	ParkThrottled ParkReason = "throttled"
 	// ParkMissing: the subscription does not exist. Only a store has such dispatches.
@@ -305,8 +307,12 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 
 // shutByLocked returns what shuts the door of held deliveries.
 func (o *door) shutByLocked(now int64) ParkReason {
-	if o.endPauseLocked(now); o.circuit.Gate.Load()&circuit.Paused != 0 {
+	o.endPauseLocked(now)
+	switch gate := o.circuit.Gate.Load(); {
+	case gate&circuit.Paused != 0:
 		return ParkPaused
+	case gate&circuit.Hung != 0:
+		return ParkHung
 	}
 	return ParkCircuit
 }

@@ -52,7 +52,7 @@
 //   - Payloads are encoded: as JSON, or by [WithCodec]. [Typed] decodes them. Other handlers receive
 //     an [encoding/json.RawMessage]. Publish rejects a payload that cannot be encoded with a
 //     [*PayloadError].
-//   - Handlers do not see the values of the context passed to Publish. [WithMetadataFrom] copies them
+//   - [WithContextFrom] has no effect. [WithMetadataFrom] copies values of the context passed to Publish
 //     into the event's metadata.
 //   - Delivery is at least once: a handler that runs when the process dies runs again in the next one,
 //     with the same event id. A subscription whose success is recorded does not run again.

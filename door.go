@@ -18,6 +18,7 @@ const (
 	admitted      refusal = iota
 	shutOpen              // the circuit is open, or half-open with a probe
 	shutPaused            // an operator has paused the subscription
+	shutHung              // too many abandoned calls run
 	shutThrottled         // a concurrency limit is reached
 	shutByKey             // an earlier delivery of its key is at the door
 	shutRemoved           // the subscription has ended
@@ -27,7 +28,7 @@ const (
 type parking uint8
 
 const (
-	held      parking = iota // circuit open, paused, hold-until
+	held      parking = iota // circuit open, paused, hold-until, hung
 	throttled                // a limit is reached
 	parkings
 )
@@ -70,6 +71,8 @@ type door struct {
 	pausedUntil int64             // with circuit.Paused
 	room        chan struct{}     // non-nil while publishers wait for room; closed when there is
 	closed      Reason            // set once the line accepts no deliveries
+	candidate   *dispatch         // the delivery of the line that was released to probe, until it arrives
+	hung        hung
 }
 
 // Seat returns the dispatch's seat at the door of its last target.
@@ -119,7 +122,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
 	o.endPauseLocked(now)
-	seated := d.seat().Number != 0
+	seated, chosen := d.seat().Number != 0, o.choseLocked(d)
 	gate := o.circuit.Gate.Load()
 	switch {
 	case gate&circuit.Removed != 0:
@@ -128,14 +131,19 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 		return gate, shutByKey, change
 	case gate&circuit.Paused != 0:
 		return gate, shutPaused, change
-	}
-	if most, _ := o.circuit.Admits(now); most == 0 {
+	case gate&circuit.Hung != 0:
+		return gate, shutHung, change
+	case gate&circuit.Outage != 0 && o.whenOpen == HoldWhenOpen && !chosen && (seated || o.isTurnOfLineLocked()):
 		return gate, shutOpen, change
 	}
-	if !seated && (o.line.Parked()[throttled] > 0 || o.goesToStoreLocked(d)) || o.running.Load() > o.limitNow(b) {
+	fresh := !d.failedAt(d.to.subscriptions[d.next])
+	if most, _ := o.circuit.Admits(now, fresh); most == 0 {
+		return gate, shutOpen, change
+	}
+	if !seated && (o.line.Parked()[throttled] > 0 || o.goesToStoreLocked(d) && !o.isNewestLocked(d)) || o.running.Load() > o.limitNow(b) {
 		return gate, shutThrottled, change
 	}
-	pass, admits, change := o.circuit.Enter(now)
+	pass, admits, change := o.circuit.Enter(now, fresh)
 	if !admits {
 		return pass, shutOpen, change
 	}
@@ -287,11 +295,13 @@ func (o *door) release(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.line.Leave(d)
+	o.choseLocked(d)
 	o.endLineLocked()
 	o.countLocked(b)
 }
 
-// tend releases as many deliveries of the line as may enter, oldest first.
+// tend releases as many deliveries of the line as may enter, oldest first; behind an outage, the one to
+// probe.
 //
 // Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
@@ -304,11 +314,14 @@ func (b *Bus) tend(s *Subscription) {
 	now := b.time.Nanos()
 	converted := o.isShutLocked(now) && o.holdThrottledLocked(b, s)
 	for {
-		first, ok := o.line.Front()
-		if !ok || !o.releasesLocked(b, s, parking(first.seat().Reason), b.time.Nanos()) {
+		d, from := o.nextLocked()
+		if d == nil || !o.releasesLocked(b, s, d, from, b.time.Nanos()) {
 			break
 		}
-		d := o.line.Next()
+		o.line.Go(d)
+		if o.candidate = nil; o.circuit.Gate.Load()&circuit.Outage != 0 {
+			o.candidate = d
+		}
 		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
 		o.countLocked(b) // before the delivery can settle: see unsettled
 		b.requeue(d)
@@ -322,12 +335,6 @@ func (b *Bus) tend(s *Subscription) {
 	if asks {
 		b.feeder.askDoor(s.id)
 	}
-}
-
-// isShutLocked reports whether a pause or an outage shuts the door.
-func (o *door) isShutLocked(now int64) bool {
-	o.endPauseLocked(now)
-	return o.circuit.Gate.Load()&(circuit.Paused|circuit.Outage) != 0
 }
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
@@ -350,11 +357,14 @@ func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
 	return true
 }
 
-// releasesLocked reports whether to release the first delivery of the line. If not, one of these
+// releasesLocked reports whether to release the next delivery of the line. If not, one of these
 // tends the door again: a delivery that leaves or is refused, the timer set here, or a worker that
 // becomes free.
-func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64) bool {
-	most, again := o.admitsLocked(now)
+func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now int64) bool {
+	most, again := o.admitsLocked(now, next.Fresh())
+	if most > 0 && now < from {
+		most, again = 0, from
+	}
 	coming := o.line.Count(line.Coming)
 	running := int(o.running.Load()) + coming
 	switch {
@@ -370,7 +380,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 		return coming == 0 // otherwise the coming delivery is the probe
 	case coming >= releaseMost:
 		return false
-	case reason == held && coming+o.line.Count(line.Inside) >= releaseMost:
+	case parking(next.seat().Reason) == held && coming+o.line.Count(line.Inside) >= releaseMost:
 		return false
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
@@ -378,17 +388,19 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, reason parking, now int64
 	return running < int(o.share) || !b.several.Load() || coming == 0 && b.pool.Spare() > 1
 }
 
-// admitsLocked returns how many deliveries may come to the door. If none may, it returns when time
-// alone changes that.
-func (o *door) admitsLocked(now int64) (most int, again int64) {
+// admitsLocked returns how many deliveries, fresh ones or others, may come to the door. If none may, it
+// returns when time alone changes that.
+func (o *door) admitsLocked(now int64, fresh bool) (most int, again int64) {
 	o.endPauseLocked(now)
 	switch gate := o.circuit.Gate.Load(); {
 	case gate&circuit.Removed != 0:
 		return releaseMost, 0
 	case gate&circuit.Paused != 0:
 		return 0, o.pausedUntil
+	case gate&circuit.Hung != 0:
+		return 0, math.MaxInt64
 	}
-	return o.circuit.Admits(now)
+	return o.circuit.Admits(now, fresh)
 }
 
 // wake tends doors whose timers have fired.

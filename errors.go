@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -301,6 +303,13 @@ func (e *ShutdownError) Error() string {
 	}
 	fmt.Fprintf(&b, "eventbus: shutdown %s: unfinished: %d, handlers still running: %d",
 		why, len(e.Unfinished), len(e.Abandoned))
+	running := make(map[string]int)
+	for _, h := range e.Abandoned {
+		running[h.Subscription]++
+	}
+	for _, name := range slices.Sorted(maps.Keys(running)) {
+		fmt.Fprintf(&b, ", %d of %s", running[name], name)
+	}
 	const shown = 10
 	for i := range e.Unfinished {
 		if i == shown {

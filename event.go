@@ -50,9 +50,9 @@ type EncodedPayload []byte
 // error, a panic, runtime.Goexit and exceeding the timeout are failures.
 //
 // A handler is called concurrently for different events. ctx is cancelled at the timeout, when the
-// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown). In memory, ctx
-// has the values of the context passed to Publish. FromContext returns its Delivery. A handler
-// controls retries with Permanent and RetryAfter.
+// handler returns, and when Shutdown's own context ends (with the cause ErrShutdown). It has no values of
+// the publisher's context: see WithContextFrom and WithMetadataFrom. FromContext returns its Delivery. A
+// handler controls retries with Permanent and RetryAfter.
 type Handler func(ctx context.Context, e Event) error
 
 // Typed returns a Handler that passes the payload to handle as a T. It converts a *T to a T, a T to
@@ -290,6 +290,43 @@ func (p publication) refuse(err error) publication {
 		p.err = err
 	}
 	return p
+}
+
+// WithMetadataFrom adds metadata from the context given to Publish, such as a trace id that dead
+// letters should keep. Publish calls the function. Of a name that several add, the last option counts;
+// Metadata given to Publish takes precedence.
+func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
+	return option(func(c *config) {
+		c.refuseIf(from == nil, "WithMetadataFrom", "nil", "must be a function")
+		c.metadataFrom = append(c.metadataFrom, from)
+	})
+}
+
+// WithContextFrom gives handlers, in memory only, the values of the context that the function returns, and
+// nothing else of it. Publish calls the function with its own context, and keeps the result until the event
+// has settled. nil is no values. Copy the values that handlers need, as in the example: frameworks such as
+// gin and fiber give the context of one request to the next, so a handler that reads it later acts for
+// another user. At most 100 handlers in a row pass on a context derived from their own.
+func WithContextFrom(from func(ctx context.Context) context.Context) Option {
+	return option(func(c *config) {
+		c.refuseIf(from == nil, "WithContextFrom", "nil", "must be a function")
+		c.refuseIf(c.contextFrom != nil, "WithContextFrom", "a second one", "one function returns all values")
+		c.contextFrom = from
+	})
+}
+
+// WithInheritedMetadata hands metadata with these names on: from the event that a handler handles to the
+// events that it publishes with a context derived from its own. Metadata and WithMetadataFrom take
+// precedence. The rules for names are those of Metadata.
+func WithInheritedMetadata(names ...string) Option {
+	return option(func(c *config) {
+		c.refuseIf(len(names) == 0, "WithInheritedMetadata", "", "names nothing; leave it out")
+		for _, name := range names {
+			err := new(EventMetadata).set(name, "")
+			c.refuseIf(err != nil, "WithInheritedMetadata", shorten(name), fmt.Sprint(err))
+		}
+		c.inherited = append(c.inherited, names...)
+	})
 }
 
 // Metadata adds a name and a value to an event. Dead letters and their exports keep them. A

@@ -117,6 +117,8 @@ type SubscriptionMetrics struct {
 	// for Pause.
 	Paused      bool      `json:"paused"`
 	PausedUntil time.Time `json:"paused_until,omitzero"`
+	Abandoned   int       `json:"abandoned"` // calls that were abandoned after the last Resume, and run
+	Hung        bool      `json:"hung"`      // they hold the deliveries: see MaxAbandoned
 	// Order is the operator's order that is in force, or the last one, with who and why. With a store, a
 	// Resume or Reset of another process leaves none. It is nil if there was none.
 	Order   *Order  `json:"order,omitempty"`
@@ -399,6 +401,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 	line := s.door.parked()
 	c := &s.counters
 	paused, until := s.paused()
+	abandoned, hung := s.door.isHung()
 	m := SubscriptionMetrics{
 		Subscription: s.id,
 		Pattern:      s.Pattern(),
@@ -416,6 +419,8 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Running:      int(s.door.running.Load()),
 		Paused:       paused,
 		PausedUntil:  until,
+		Abandoned:    abandoned,
+		Hung:         hung,
 		Latency:      Latency(c.latency.Summary()),
 		Options: SubscriptionOptions{
 			Timeout:      s.timeout,

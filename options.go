@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -28,6 +29,8 @@ const (
 	DefaultLineCapacity = 10_000
 	// DefaultDeadLetterCapacity is the default of WithDeadLetterCapacity.
 	DefaultDeadLetterCapacity = 10_000
+	// DefaultMaxAbandoned is the default of MaxAbandoned.
+	DefaultMaxAbandoned = 100
 	// DefaultPayloadLimit is the default of WithPayloadLimit, in bytes.
 	DefaultPayloadLimit = 1 << 20
 	// DefaultIdempotencyWindow is the default of WithIdempotencyWindow.
@@ -57,7 +60,9 @@ type config struct {
 	isolation    bool
 	deadLetters  int
 	middleware   []Middleware
-	metadataFrom func(context.Context) map[string]string
+	metadataFrom []func(context.Context) map[string]string
+	contextFrom  func(context.Context) context.Context
+	inherited    []string // names of metadata
 	observers    []Observer
 	store        Store
 	codec        Codec // nil: encoding/json
@@ -242,16 +247,6 @@ func WithMiddleware(mw ...Middleware) Option {
 	})
 }
 
-// WithMetadataFrom adds metadata from the context given to Publish, such as a trace id that dead
-// letters should keep. Metadata given to Publish takes precedence. Publish calls the function. A
-// second WithMetadataFrom replaces the first.
-func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
-	return option(func(c *config) {
-		c.refuseIf(from == nil, "WithMetadataFrom", "nil", "must be a function")
-		c.metadataFrom = from
-	})
-}
-
 // WithObserver adds an observer, which the bus keeps. The bus calls several in the order of the options.
 // Bus.Observe adds one that can be removed.
 func WithObserver(o Observer) Option {
@@ -274,6 +269,7 @@ type subscriptionConfig struct {
 	whenFull   WhenFull
 	line       int
 	limit      int // 0: the default
+	abandoned  int // 0: the default
 	middleware []Middleware
 	callerSkip int
 	err        error
@@ -413,7 +409,7 @@ func LineCapacity(n int) SubscribeOption {
 }
 
 // Concurrency limits how many calls of the subscription's handler run at once. Abandoned calls do
-// not count. Calls that wait in PublishAndWait do not count either, and may exceed n when they
+// not count: see MaxAbandoned. Calls that wait in PublishAndWait do not count either, and may exceed n when they
 // continue. A delivery beyond the limit is throttled: it waits in the subscription's line, without
 // a goroutine and without spending an attempt. The event's other subscriptions proceed.
 //
@@ -427,6 +423,33 @@ func Concurrency(n int) SubscribeOption {
 		}
 		c.limit = n
 	})
+}
+
+// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run:
+// each keeps a goroutine and what its handler holds. While n do, the subscription is hung: its deliveries
+// are held, without an attempt, until one returns or Resume. Handlers that return when their context ends
+// are never hung.
+//
+// n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
+// calls together are never more than Concurrency and n.
+func MaxAbandoned(n int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if n < 1 && n != Unlimited {
+			c.err = &OptionError{Option: "MaxAbandoned", Value: fmt.Sprint(n), Reason: "must be at least 1, or Unlimited"}
+		}
+		c.abandoned = n
+	})
+}
+
+// maxAbandoned returns the limit of abandoned calls.
+func (c *subscriptionConfig) maxAbandoned() int32 {
+	switch {
+	case c.abandoned == Unlimited:
+		return math.MaxInt32
+	case c.abandoned == 0 && c.limit > 0:
+		return int32(min(c.limit, DefaultMaxAbandoned))
+	}
+	return int32(min(cmp.Or(c.abandoned, DefaultMaxAbandoned), math.MaxInt32))
 }
 
 // Formerly lists earlier names of the subscription, or names of removed subscriptions. Replays and

@@ -22,12 +22,11 @@ import (
 // RefuseWhenFull, and before Start, it returns ErrQueueFull instead. It never blocks for a
 // scheduled event (After, At), nor if a handler calls it with a context derived from its own.
 //
-// The context bounds the acceptance only: handlers see its values, but neither its cancellation nor
-// its deadline. The values pass through at most 100 handlers that publish with a context derived
-// from their own. After that, an event starts without values.
+// The context bounds the acceptance only: its cancellation and its deadline do not reach handlers, nor do
+// its values. WithContextFrom and WithMetadataFrom carry values.
 //
 // With a store, Publish returns nil when the event is durable, and handlers receive the encoded
-// payload, without values of ctx. Publish does not wait for room in the queue: the disk is the
+// payload. Publish does not wait for room in the queue: the disk is the
 // queue, and WithMaxUnsettled bounds it.
 //
 // Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, *OptionError for a
@@ -127,13 +126,11 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 		}
 		d.payload = encoded
 		d.store(stored{})
-	case from != nil:
-		d.values = from.valuesFor(ctx)
-	case ctx != context.Background():
-		d.values = ctx
+	case b.config.contextFrom != nil:
+		d.values = valuesOf(b.config.contextFrom(ctx))
 	}
-	if len(opts) > 0 || b.config.metadataFrom != nil {
-		p, err := b.publication(ctx, opts)
+	if len(opts) > 0 || b.config.metadataFrom != nil || b.config.inherited != nil {
+		p, err := b.publication(ctx, from, opts)
 		if err != nil {
 			return nil, err
 		}
@@ -387,8 +384,8 @@ func (b *Bus) running(c *call) bool {
 	return c != nil && c.bus() == b && c.running()
 }
 
-// publication applies the options, and the metadata of WithMetadataFrom.
-func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publication, err error) {
+// publication applies the options, and the metadata of WithMetadataFrom and WithInheritedMetadata.
+func (b *Bus) publication(ctx context.Context, from *call, opts []PublishOption) (p publication, err error) {
 	for i, o := range opts {
 		if o == nil {
 			return p, nilOption("Publish", i)
@@ -397,10 +394,20 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publicat
 			return p, p.err
 		}
 	}
-	if b.config.metadataFrom == nil {
+	if b.config.metadataFrom == nil && b.config.inherited == nil {
 		return p, nil
 	}
-	more := b.config.metadataFrom(ctx)
+	more := make(map[string]string)
+	if from != nil && from.dispatch.origin != nil {
+		for _, name := range b.config.inherited {
+			if value, ok := from.dispatch.origin.metadata.Lookup(name); ok {
+				more[name] = value
+			}
+		}
+	}
+	for _, f := range b.config.metadataFrom {
+		maps.Copy(more, f(ctx))
+	}
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		if _, given := p.metadata.Lookup(name); given {
 			continue
@@ -412,9 +419,14 @@ func (b *Bus) publication(ctx context.Context, opts []PublishOption) (p publicat
 	return p, nil
 }
 
-// valuesFor returns the values for the handlers of an event that c's handler publishes with ctx.
-func (c *call) valuesFor(ctx context.Context) context.Context {
-	if ctx == context.Context(c) {
+// valuesOf returns the values for the handlers of an event from the context of WithContextFrom, which may be
+// derived from that of a handler.
+func valuesOf(ctx context.Context) context.Context {
+	c := callFrom(ctx)
+	switch {
+	case c == nil:
+		return ctx
+	case ctx == context.Context(c):
 		return c.dispatch.values // the handler added none
 	}
 	links := 1

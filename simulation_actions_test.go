@@ -262,6 +262,7 @@ func (s *simulation) operate(sub *simSub, what string) {
 	case "trip":
 		if err = sub.made.Trip(); should == nil {
 			c.turn(eventbus.CircuitOpen, s.last)
+			c.newest, c.failed = false, 0
 		}
 	case "reset":
 		if err = sub.made.Reset(); should == nil {
@@ -276,7 +277,8 @@ func (s *simulation) operate(sub *simSub, what string) {
 		sub.pausedUntil = s.last + d
 	case "resume":
 		err = sub.made.Resume()
-		sub.pausedUntil = 0
+		sub.pausedUntil, sub.hanging = 0, 0
+		sub.era++
 	}
 	simCheck(errors.Is(err, should), "%s: %v, and should be %v", what, err, should)
 }
@@ -309,6 +311,9 @@ func (s *simulation) conclude(c *simCall, how string) {
 		cut := m.cut && errors.Is(err, context.Canceled) && errors.Is(cause, eventbus.ErrShutdown)
 		simCheck(cut || errors.Is(err, context.DeadlineExceeded), "the context of %s, which was given up, has ended with %v, %v", c.name, err, cause)
 		m.abandoned--
+		if c.era == c.sub.era {
+			c.sub.hanging--
+		}
 		c.sub.counts.LateEnds++
 	case how == "success":
 		simCheck(err == nil, "the context of %s has ended with %v", c.name, err)
@@ -579,7 +584,7 @@ func (s *simulation) quiesce() {
 	s.logf("quiesce")
 	s.hasty = true
 	for _, sub := range m.subs {
-		if m.now < sub.pausedUntil && !m.ending {
+		if (m.now < sub.pausedUntil || sub.hung()) && !m.ending {
 			s.operate(sub, "resume")
 		}
 	}
@@ -597,6 +602,11 @@ func (s *simulation) quiesce() {
 			continue
 		}
 		next := s.nextInstant()
+		if i := slices.IndexFunc(m.subs, (*simSub).hung); next == math.MaxInt64 && i >= 0 && !m.ending {
+			s.operate(m.subs[i], "resume")
+			s.settle()
+			continue
+		}
 		simCheck(next < math.MaxInt64 || s.spare(), "nothing goes on by itself, and not all has settled: %+v", m.books())
 		s.sleep(min(max(next-s.last, 100*time.Microsecond), time.Hour))
 		s.settle()

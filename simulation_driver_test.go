@@ -83,6 +83,7 @@ type simCall struct {
 	gate     chan simOrder
 	sub      *simSub
 	dispatch *simDispatch // nil once it has been given up
+	era      int          // of the subscription, when it was
 	wait     *simWait     // for an event that it has published
 	over     atomic.Bool  // the handler has returned, in a call at the same moment as others
 	waited   atomic.Bool  // the handler has called PublishAndWait, likewise
@@ -111,6 +112,8 @@ type simSub struct {
 	limit         int // of its concurrency; 0: none that can be checked
 	circuit       simCircuit
 	pausedUntil   time.Duration
+	most          int // abandoned calls, of this era
+	hanging, era  int
 	removed       bool
 	skipped       int64
 	made          *eventbus.Subscription
@@ -440,6 +443,11 @@ func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
 	sub.holds = simPick(s, 1, 3, 60, 60) // no more than the bus lets go at a time
 	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.LineCapacity(sub.holds))
+	sub.most = eventbus.DefaultMaxAbandoned
+	if hung := rand.New(rand.NewPCG(s.seed, 200+uint64(s.names))); hung.IntN(3) == 0 { // so that the others stay as they are
+		sub.most = 1 + hung.IntN(3)
+		options = append(options, eventbus.MaxAbandoned(sub.most))
+	}
 	return sub, options
 }
 
@@ -543,7 +551,7 @@ func (s *simulation) nextInstant() time.Duration {
 		if d.state != "held" {
 			continue
 		}
-		for _, at := range []time.Duration{d.rest[0].pausedUntil, d.rest[0].circuit.until} {
+		for _, at := range []time.Duration{d.rest[0].pausedUntil, d.rest[0].circuit.until, d.rest[0].circuit.freshFrom} {
 			if at > m.now {
 				next = min(next, at)
 			}

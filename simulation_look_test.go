@@ -119,7 +119,7 @@ func (s *simulation) look() {
 	for _, c := range s.calls {
 		if c.dispatch != nil && c.dispatch.state != "running" {
 			s.logf("gave up %s", c.name)
-			c.dispatch = nil
+			c.dispatch, c.era = nil, c.sub.era
 			if !m.cut {
 				c.sub.counts.Timeouts++
 				c.sub.counts.Failures++
@@ -302,10 +302,11 @@ func (s *simulation) compare() {
 		is, should := metrics.Subscriptions[i], sub.counts
 		should.Subscription, should.Pattern, should.Skipped, should.Held = sub.name, sub.pattern, sub.skipped, len(held)
 		should.Circuit, should.CircuitOpens, should.Latency, should.Slow = sub.circuit.state, sub.circuit.opens, is.Latency, is.Slow
+		should.Abandoned, should.Hung = sub.hanging, sub.hung()
 		should.Order, should.Options = is.Order, is.Options
 		should.LastError, should.LastFailed = is.LastError, is.LastFailed // failures are compared in letters
 		should.Running = is.Running                                       // see what runs of the model
-		if m.cut && is.Circuit == eventbus.CircuitHalfOpen && should.Circuit == eventbus.CircuitOpen && m.now >= sub.circuit.until {
+		if m.cut && is.Circuit == eventbus.CircuitHalfOpen && should.Circuit == eventbus.CircuitOpen && m.now >= sub.circuit.freshFrom {
 			should.Circuit = is.Circuit // a worker has come to its door, or has left that to the cut
 		}
 		if should.Paused = m.now < sub.pausedUntil; should.Paused && sub.pausedUntil < math.MaxInt64 {

@@ -43,6 +43,7 @@ type simDispatch struct {
 	place    bool     // later ones of its key wait for it
 	seated   bool     // it has been held
 	coming   bool     // it was, and has been let go
+	chosen   bool     // to probe
 	pass     int      // the circuit's generation when the call began
 	due      time.Duration
 	replayed time.Duration   // when
@@ -89,6 +90,7 @@ func (m *simModel) advance(now time.Duration) {
 			d.state = "queued"
 		case d.state == "running":
 			m.abandoned++
+			d.rest[0].hanging++
 			m.fail(d, "timeout", m.delay(d))
 		}
 	}
@@ -183,10 +185,36 @@ func (m *simModel) refuses(d *simDispatch, s *simSub) string {
 		return "behind"
 	case m.now < s.pausedUntil:
 		return "paused"
-	case s.circuit.admits(m.now) == 0:
+	case s.hung():
+		return "hung"
+	case s.circuit.shut() && s.whenOpen == eventbus.HoldWhenOpen && (d.seated && !d.chosen || !d.seated && s.circuit.failed == 2 && m.probes(s)):
+		return "open"
+	case s.circuit.admits(m.now, d.fresh()) == 0:
 		return "open"
 	}
 	return ""
+}
+
+// fresh reports whether a dispatch has not failed at the next subscription.
+func (d *simDispatch) fresh() bool {
+	return !slices.ContainsFunc(d.failures, func(f simFailure) bool { return f.sub == d.rest[0].name && f.replays == d.replays })
+}
+
+// ready are those that a subscription holds, but for those behind another of their key.
+func (m *simModel) ready(s *simSub) (can []*simDispatch) {
+	keys := map[string]bool{}
+	for _, d := range m.seated(s) {
+		if d.state == "held" && !keys[d.event.key] {
+			can = append(can, d)
+		}
+		keys[d.event.key] = d.event.key != ""
+	}
+	return can
+}
+
+// probes reports whether one that a subscription has held is to probe, or could.
+func (m *simModel) probes(s *simSub) bool {
+	return len(m.ready(s)) > 0 || slices.ContainsFunc(m.seated(s), func(d *simDispatch) bool { return d.chosen })
 }
 
 // skip does with what is for a skipped subscription what that wants.
@@ -218,21 +246,34 @@ func (m *simModel) skip(d *simDispatch, s *simSub, why string) {
 // circuit admits.
 func (m *simModel) tend() {
 	for _, s := range m.subs {
-		keys := map[string]bool{}
 		coming := len(m.all(func(d *simDispatch) bool { return d.coming && d.rest[0] == s }))
-		for _, d := range m.seated(s) {
-			if d.state == "held" && !keys[d.event.key] && m.now >= s.pausedUntil && coming < s.circuit.admits(m.now) {
-				d.state, d.coming = "queued", true
+		can := m.ready(s)
+		if s.circuit.shut() && len(can) > 0 { // the one to probe
+			fresh := slices.DeleteFunc(slices.Clone(can), func(d *simDispatch) bool { return !d.fresh() })
+			switch {
+			case len(fresh) == 0 || s.circuit.failed == 2:
+				can = can[:1]
+			case s.circuit.newest:
+				can = fresh[len(fresh)-1:]
+			default:
+				can = fresh[:1]
+			}
+		}
+		for _, d := range can {
+			if m.now >= s.pausedUntil && !s.hung() && coming < s.circuit.admits(m.now, d.fresh()) {
+				for _, x := range m.seated(s) {
+					x.chosen = false
+				}
+				d.state, d.coming, d.chosen = "queued", true, s.circuit.shut()
 				d.idle += m.now - d.parked
 				coming++
 			}
-			keys[d.event.key] = d.event.key != ""
 		}
 	}
 }
 
 func (m *simModel) begin(d *simDispatch, s *simSub) {
-	d.pass = s.circuit.enter(m.now)
+	d.pass, d.chosen = s.circuit.enter(m.now, d.fresh()), false
 	if m.cut {
 		s.circuit.release(d.pass)
 		d.attempt--
@@ -331,6 +372,7 @@ func (m *simModel) end() {
 	for _, d := range slices.Clone(m.open) {
 		if d.state == "running" {
 			m.abandoned++
+			d.rest[0].hanging++
 			d.attempt--
 			d.rest[0].circuit.release(d.pass)
 		}
@@ -341,6 +383,9 @@ func (m *simModel) end() {
 	}
 }
 
+// hung reports whether too many abandoned calls run.
+func (s *simSub) hung() bool { return s.hanging >= s.most }
+
 // simCircuit is a circuit, by C1 to C4.
 type simCircuit struct {
 	ratio      float64
@@ -350,7 +395,12 @@ type simCircuit struct {
 	state      eventbus.CircuitState
 	generation int // of the state
 	probing    bool
-	until      time.Duration
+	until      time.Duration            // from then on any may probe
+	freshFrom  time.Duration            // from then on one may that has not failed
+	aliveUntil time.Duration            // the success of a probe is a sign of life
+	fresh      bool                     // the probe is
+	newest     bool                     // the newest of the fresh ones probes
+	failed     int                      // probes of fresh ones in a row; after 2, the oldest of all probes
 	outcomes   map[*simEvent]simOutcome // the latest: an event counts once
 	opens      int64
 }
@@ -361,14 +411,18 @@ type simOutcome struct {
 }
 
 // admits is how many deliveries may come at a time.
-func (c *simCircuit) admits(now time.Duration) int {
+func (c *simCircuit) admits(now time.Duration, fresh bool) int {
 	switch {
-	case c.probing || c.state == eventbus.CircuitOpen && now < c.until:
+	case !c.shut():
+		return math.MaxInt
+	case c.probing, fresh && now < c.freshFrom, !fresh && now < c.until:
 		return 0
-	case c.state == eventbus.CircuitOpen || c.state == eventbus.CircuitHalfOpen:
-		return 1
 	}
-	return math.MaxInt
+	return 1
+}
+
+func (c *simCircuit) shut() bool {
+	return c.state == eventbus.CircuitOpen || c.state == eventbus.CircuitHalfOpen
 }
 
 func (c *simCircuit) turn(to eventbus.CircuitState, now time.Duration) {
@@ -377,15 +431,18 @@ func (c *simCircuit) turn(to eventbus.CircuitState, now time.Duration) {
 	if to == eventbus.CircuitOpen {
 		c.opens++
 		c.until = now + c.openFor
+		c.freshFrom = c.until
 	}
 }
 
 // enter returns the generation that an outcome must be of.
-func (c *simCircuit) enter(now time.Duration) int {
+func (c *simCircuit) enter(now time.Duration, fresh bool) int {
 	if c.state == eventbus.CircuitOpen {
 		c.turn(eventbus.CircuitHalfOpen, now)
 	}
-	c.probing = c.state == eventbus.CircuitHalfOpen
+	if c.probing = c.state == eventbus.CircuitHalfOpen; c.probing {
+		c.fresh = fresh
+	}
 	return c.generation
 }
 
@@ -401,22 +458,36 @@ func (c *simCircuit) record(pass int, e *simEvent, now time.Duration, failed boo
 		return
 	case c.state == eventbus.CircuitHalfOpen && !failed:
 		c.turn(eventbus.CircuitClosed, now)
+		c.aliveUntil, c.failed = now+c.openFor, 0
 		return
 	case c.state == eventbus.CircuitHalfOpen:
 		c.turn(eventbus.CircuitOpen, now)
+		switch {
+		case c.failed == 2:
+			c.failed = 0
+			c.newest = c.newest || c.fresh
+		case c.fresh:
+			c.newest = !c.newest
+			c.failed++
+		}
 		return
 	}
 	c.outcomes[e] = simOutcome{now / c.step, failed}
-	events, failures := 0, 0
+	events, failures, alive := 0, 0, now < c.aliveUntil
 	for _, o := range c.outcomes {
 		if o.step > now/c.step-12 {
 			events++
 			if o.failed {
 				failures++
+			} else if o.step >= (now-c.openFor)/c.step {
+				alive = true
 			}
 		}
 	}
 	if events >= c.minEvents && float64(failures) > c.ratio*float64(events) {
-		c.turn(eventbus.CircuitOpen, now)
+		c.newest = c.newest && now < c.aliveUntil
+		if c.turn(eventbus.CircuitOpen, now); alive {
+			c.freshFrom = now
+		}
 	}
 }

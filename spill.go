@@ -143,5 +143,5 @@ func (o *door) recover() {
 func (o *door) hasSpilled() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.spill.stored && o.closed == "" && o.circuit.Gate.Load()&(circuit.Paused|circuit.Outage) == 0
+	return o.spill.stored && o.closed == "" && o.circuit.Gate.Load()&shutsForLong == 0
 }

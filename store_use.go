@@ -20,9 +20,8 @@ import (
 // a store that another bus of the process uses, with an *OptionError.
 //
 // Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
-// without Typed receive them encoded: a json.RawMessage with the default codec. Handlers do not see
-// the values of the context given to Publish; use WithMetadataFrom. The dead letter queue is the
-// store's, so WithDeadLetterCapacity has no effect.
+// without Typed receive them encoded: a json.RawMessage with the default codec. WithContextFrom has no
+// effect: use WithMetadataFrom. The dead letter queue is the store's, so WithDeadLetterCapacity has none.
 func WithStore(s Store) Option {
 	return option(func(c *config) {
 		c.refuseIf(isNil(s), "WithStore", "nil", "leave the option out for a bus in memory")

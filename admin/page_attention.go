@@ -94,6 +94,9 @@ func stateOf(s *eventbus.SubscriptionMetrics) string {
 	if s.Paused {
 		states = append(states, "is paused")
 	}
+	if s.Hung {
+		states = append(states, "is hung: "+plural(int64(s.Abandoned), "abandoned call runs", "abandoned calls run"))
+	}
 	return strings.Join(states, " and ")
 }
 

@@ -39,11 +39,12 @@ type Config struct {
 const (
 	Outage     = 1 << iota // the circuit is open or half-open
 	Paused                 // Pause or HoldUntil applies
+	Hung                   // too many abandoned calls run
 	Removed                // the subscription has ended
 	Line                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
 	Generation             // the lowest bit of the generation
 
-	Ask = Outage | Paused | Removed | Line // any of these needs the slow path
+	Ask = Outage | Paused | Hung | Removed | Line // any of these needs the slow path
 )
 
 // errNoOutcome is passed to gobreaker for a probe that ended without an outcome.
@@ -64,13 +65,18 @@ type Circuit struct {
 	timeline *timeline.Timeline
 	Gate     atomic.Uint64
 
-	mu        sync.Mutex // guards the following
-	window    window.Window
-	breaker   *gobreaker.TwoStepCircuitBreaker[any]
-	openUntil int64
-	halfOpen  bool
-	probe     func(error) // reports the result of the running probe; nil if none runs
-	opened    uint64      // number of times that it has opened
+	mu         sync.Mutex // guards the following
+	window     window.Window
+	breaker    *gobreaker.TwoStepCircuitBreaker[any]
+	openUntil  int64 // any delivery may probe from then on
+	freshFrom  int64 // a fresh one may
+	aliveUntil int64 // when the success of a probe is no sign of life any more
+	halfOpen   bool
+	probe      func(error) // reports the result of the running probe; nil if none runs
+	fresh      bool        // the running probe is fresh
+	newest     bool        // the last fresh probe to fail was the oldest
+	failed     int         // fresh probes that have failed in a row, or 0 after the oldest of all has failed
+	opened     uint64      // number of times that it has opened
 }
 
 // Init prepares a new circuit.
@@ -83,27 +89,49 @@ func (c *Circuit) Init(config Config, t *timeline.Timeline) {
 // Change is a change of state, to be reported when no lock is held.
 type Change struct{ From, To State }
 
+// Probe says which delivery of a line is to probe. A delivery is fresh if it has not failed behind this
+// door yet: another failure of one that has would say little.
+type Probe int
+
+// The deliveries that may probe.
+const (
+	OldestFresh Probe = iota
+	NewestFresh
+	OldestOfAll // fresh or not: those that have failed in an outage must not starve behind fresh ones that fail
+)
+
+// Turn returns which delivery is to probe next, and since when it may if it is fresh. After the oldest
+// fresh one has failed, it is the other end of the line, which a burst of events that fail has not reached.
+func (c *Circuit) Turn() (p Probe, since int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.failed == 2:
+		p = OldestOfAll
+	case c.newest:
+		p = NewestFresh
+	}
+	return p, c.freshFrom
+}
+
 // Enter asks for a permit. A closed circuit admits everything, a half-open one a single probe at a
 // time.
 //
 // The pass is the gate at the time of entry, with Outage for a probe. Its holder returns it
 // exactly once, with succeeded, failed or released.
-func (c *Circuit) Enter(now int64) (pass uint64, admits bool, change Change) {
+func (c *Circuit) Enter(now int64, fresh bool) (pass uint64, admits bool, change Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pass = c.Gate.Load()
 	if c.breaker == nil {
 		return pass, true, change
 	}
+	if c.probe != nil || now < c.probesFromLocked(fresh) {
+		return pass, false, change
+	}
 	if !c.halfOpen {
-		if now < c.openUntil {
-			return pass, false, change
-		}
 		c.halfOpen = true
 		change = Change{Open, HalfOpen}
-	}
-	if c.probe != nil {
-		return pass, false, change
 	}
 	done, err := c.breaker.Allow()
 	if err != nil {
@@ -111,22 +139,29 @@ func (c *Circuit) Enter(now int64) (pass uint64, admits bool, change Change) {
 		// so the probe runs, and this circuit handles its result.
 		done = func(error) {}
 	}
-	c.probe = done
+	c.probe, c.fresh = done, fresh
 	return pass, true, change
 }
 
-// Admits returns how many deliveries may ask for a permit. If none may, it returns when that
-// changes without an event.
-func (c *Circuit) Admits(now int64) (most int, again int64) {
+func (c *Circuit) probesFromLocked(fresh bool) int64 {
+	if fresh {
+		return c.freshFrom
+	}
+	return c.openUntil
+}
+
+// Admits returns how many deliveries, fresh ones or others, may ask for a permit. If none may, it
+// returns when that changes without an event.
+func (c *Circuit) Admits(now int64, fresh bool) (most int, again int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
+	switch from := c.probesFromLocked(fresh); {
 	case c.breaker == nil:
 		return math.MaxInt, 0
-	case !c.halfOpen && now < c.openUntil:
-		return 0, c.openUntil
 	case c.probe != nil:
 		return 0, math.MaxInt64
+	case now < from:
+		return 0, from
 	}
 	return 1, 0
 }
@@ -137,6 +172,7 @@ func (c *Circuit) Trip(now int64) Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.stateLocked()
+	c.newest, c.failed = false, 0
 	c.openLocked(now)
 	return Change{was, Open}
 }
@@ -199,9 +235,22 @@ func (c *Circuit) record(pass uint64, now int64, was window.Mark, outcome error)
 	}
 	failures, events := c.window.Counts()
 	if failures > 0 && events >= uint64(c.config.MinEvents) && float64(failures) > c.config.FailureRatio*float64(events) {
-		change = c.openLocked(c.timeline.Nanos()) // now may be a tick old
+		change = c.tripLocked(c.timeline.Nanos()) // now may be a tick old
 	}
 	return is, change
+}
+
+// tripLocked opens the circuit because of its counts. If the service was alive lately, the events may be
+// what fails: a fresh delivery may probe at once.
+func (c *Circuit) tripLocked(now int64) Change {
+	probed := now < c.aliveUntil
+	alive := probed || c.window.SucceededSince(now-int64(c.config.OpenFor))
+	change := c.openLocked(now)
+	if alive {
+		c.freshFrom = now
+	}
+	c.newest = c.newest && probed // the old ones that made it open again are before the one that has succeeded
+	return change
 }
 
 // openLocked opens a closed circuit with a new gobreaker.
@@ -220,10 +269,8 @@ func (c *Circuit) openLocked(now int64) Change {
 }
 
 func (c *Circuit) beginOutageLocked(now int64) {
-	c.openUntil = now + int64(c.config.OpenFor)
-	if c.openUntil < now {
-		c.openUntil = math.MaxInt64
-	}
+	c.openUntil = timeline.Later(now, c.config.OpenFor)
+	c.freshFrom = c.openUntil
 	c.halfOpen, c.probe = false, nil
 	c.opened++
 	c.Gate.Or(Outage) // first: a delivery must not enter with the new generation as if closed
@@ -239,10 +286,24 @@ func (c *Circuit) probedLocked(now int64, outcome error) Change {
 		return Change{}
 	case outcome == nil:
 		c.closeLocked(now)
+		c.aliveUntil, c.failed = timeline.Later(now, c.config.OpenFor), 0
 		return Change{HalfOpen, Closed}
 	default:
+		c.nextTurnLocked()
 		c.beginOutageLocked(now)
 		return Change{HalfOpen, Open}
+	}
+}
+
+// nextTurnLocked takes turns after a probe has failed.
+func (c *Circuit) nextTurnLocked() {
+	third := c.failed == 2
+	if c.fresh {
+		c.newest = third || !c.newest
+		c.failed++
+	}
+	if third {
+		c.failed = 0
 	}
 }
 

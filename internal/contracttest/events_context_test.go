@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,13 +21,16 @@ import (
 	"github.com/surebus/eventbus"
 )
 
+// itself passes all values of a context on, for WithContextFrom.
+func itself(ctx context.Context) context.Context { return ctx }
+
 // What an event is, and what its context says, is its own, whatever the events before and
 // after it are.
 func TestE4_EachOfManyEventsHasItsOwnContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		const n = 500
-		q := newQueue(t)
+		q := newQueue(t, eventbus.WithContextFrom(itself))
 		var want []eventbus.Event
 		var before context.Context
 		seen := 0
@@ -219,7 +224,7 @@ func TestE4_AnEndedContextSaysWhy(t *testing.T) {
 
 func TestE4_ValuesReachTheHandlerAndCancellationDoesNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, eventbus.WithTimeout(time.Hour))
+		bus, _ := startBus(t, eventbus.WithTimeout(time.Hour), eventbus.WithContextFrom(itself))
 		var value any
 		var errs []error
 		var deadline time.Time
@@ -289,7 +294,7 @@ func TestE4_ANilContextIsRefused(t *testing.T) {
 
 func TestE4_ValuesGoThroughChains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t)
+		bus, _ := startBus(t, eventbus.WithContextFrom(itself))
 		var seen []string
 		var causes []error
 		chain := func(next string, derive func(context.Context) context.Context) eventbus.Handler {
@@ -321,7 +326,7 @@ func TestE4_ValuesGoThroughChains(t *testing.T) {
 // Each link of a chain keeps the event before it alive, so a chain that goes on
 // for ever must not be one.
 func TestE4_AChainOfDerivedContextsIsBounded(t *testing.T) {
-	bus, _ := startBus(t)
+	bus, _ := startBus(t, eventbus.WithContextFrom(itself))
 	const links = 1000
 	var payloads []weak.Pointer[[1024]byte]
 	var afresh []int
@@ -357,7 +362,7 @@ func TestE4_AChainOfDerivedContextsIsBounded(t *testing.T) {
 
 // The handler's own context adds no link.
 func TestE4_AnUnchangedContextCanBePassedOnForEver(t *testing.T) {
-	bus, _ := startBus(t)
+	bus, _ := startBus(t, eventbus.WithContextFrom(itself))
 	n, lost := 0, 0
 	mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
 		if ctx.Value(key("k")) != "v" {
@@ -446,7 +451,7 @@ func TestE4_MetadataOfOneEventIsNotAnothers(t *testing.T) {
 // An idle worker keeps neither the payload nor the context of its last event.
 func TestE4_ARestingBusKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithRetry(retry(1, time.Millisecond)))
+		bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithContextFrom(itself), eventbus.WithRetry(retry(1, time.Millisecond)))
 		type big struct{ _ [1 << 20]byte }
 		type key struct{}
 		failures := 1
@@ -476,7 +481,7 @@ func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
 		"without values": context.Background(),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := startBus(t, eventbus.WithConcurrency(1))
+			bus, _ := startBus(t, eventbus.WithConcurrency(1), eventbus.WithContextFrom(itself))
 			type big struct{ _ [1 << 10]byte }
 			var kept []weak.Pointer[big]
 			begin, reached, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -515,7 +520,7 @@ func TestE4_AskedContextsLetGoOfTheirEvents(t *testing.T) {
 // Each handler waits for the next one's event, and gives that up when it has begun.
 func TestE4_AChainOfWaitsThatWereGivenUpIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus, _ := startBus(t)
+		bus, _ := startBus(t, eventbus.WithContextFrom(itself))
 		const links = 1000
 		var values []weak.Pointer[[1024]byte]
 		alive := 0
@@ -563,7 +568,7 @@ func TestE4_AChainOfDerivedContextsKeepsNoEvents(t *testing.T) {
 	const links = 20_000
 	for _, ask := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			bus, _ := startBus(t)
+			bus, _ := startBus(t, eventbus.WithContextFrom(itself))
 			var kept []weak.Pointer[big]
 			done, release := make(chan struct{}), make(chan struct{})
 			mustSubscribe(t, bus, "a", func(ctx context.Context, e eventbus.Event) error {
@@ -627,4 +632,172 @@ func TestE4_AContextHasEndedWhenTheNextHandlerBegins(t *testing.T) {
 		require.Len(t, s.ran.all(), 5*5)
 		shutdown(t, s.bus)
 	})
+}
+
+// requestContext is a context as web frameworks give it to the handler of a request, and then to the next one.
+type requestContext struct {
+	context.Context
+	user atomic.Pointer[string]
+}
+
+func (c *requestContext) serve(user string) { c.user.Store(&user) }
+
+func (c *requestContext) Value(k any) any {
+	if k == key("user") {
+		return *c.user.Load()
+	}
+	return c.Context.Value(k)
+}
+
+// A handler sees no value of the context given to Publish, which may have those of another request by then.
+func TestE4_NoValuesOfAReusedContext(t *testing.T) {
+	for name, opts := range map[string][]eventbus.Option{"by default": nil, "copied": {eventbus.WithContextFrom(
+		func(ctx context.Context) context.Context {
+			return context.WithValue(context.Background(), key("user"), ctx.Value(key("user")))
+		},
+	)}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t, append(opts, eventbus.WithConcurrency(2))...)
+				var wrong journal[string]
+				mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
+					time.Sleep(time.Millisecond)
+					var want any
+					if opts != nil {
+						want = e.Payload
+					}
+					if got := ctx.Value(key("user")); got != want {
+						wrong.add(fmt.Sprintf("%v sees %v", e.Payload, got))
+					}
+					return nil
+				})
+				request := &requestContext{Context: t.Context()}
+				for i := range 200 {
+					user := fmt.Sprint("user ", i)
+					request.serve(user)
+					publish := func() error { _, err := bus.Publish(request, "x", user); return err }
+					if i%3 == 0 {
+						publish = func() error {
+							_, err := bus.PublishBatch(request, []eventbus.Publication{{Type: "x", Payload: user}})
+							return err
+						}
+					}
+					require.NoError(t, publish())
+				}
+				time.Sleep(time.Minute)
+				require.Empty(t, wrong.all())
+				shutdown(t, bus)
+			})
+		})
+	}
+}
+
+// Not even those of the handler that publishes.
+func TestE4_NoValuesThroughHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var seen journal[any]
+		mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+			_, err := bus.Publish(context.WithValue(ctx, key("user"), "u"), "b", nil)
+			return err
+		})
+		mustSubscribe(t, bus, "b", func(ctx context.Context, _ eventbus.Event) error {
+			seen.add(ctx.Value(key("user")))
+			return nil
+		})
+		_, err := bus.PublishAndWait(context.WithValue(t.Context(), key("user"), "u"), "a", nil)
+		require.NoError(t, err)
+		shutdown(t, bus)
+		require.Equal(t, []any{nil}, seen.all())
+	})
+}
+
+// WithContextFrom runs during Publish, and may return nothing.
+func TestE4_NoValuesOfNoContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls int
+		bus, _ := startBus(t, eventbus.WithContextFrom(func(context.Context) context.Context { calls++; return nil }))
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			if v := ctx.Value(key("user")); v != nil {
+				return fmt.Errorf("it sees %v", v)
+			}
+			return nil
+		})
+		for _, ctx := range []context.Context{context.Background(), context.WithValue(t.Context(), key("user"), "u")} {
+			_, err := bus.PublishAndWait(ctx, "x", nil)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 2, calls)
+		shutdown(t, bus)
+	})
+	_, err := eventbus.New(eventbus.WithContextFrom(nil))
+	requireOptionError(t, err, "WithContextFrom")
+	_, err = eventbus.New(eventbus.WithContextFrom(itself), eventbus.WithContextFrom(itself))
+	requireOptionError(t, err, "WithContextFrom")
+}
+
+// Several WithMetadataFrom compose. Of a name that several add, the last counts, and Metadata before all.
+func TestE4_MetadataFromSeveral(t *testing.T) {
+	from := func(pairs map[string]string) eventbus.Option {
+		return eventbus.WithMetadataFrom(func(context.Context) map[string]string { return pairs })
+	}
+	bus, _ := startBus(t, from(map[string]string{"a": "1", "b": "1", "c": "1"}), from(nil), from(map[string]string{"b": "2", "c": "2"}))
+	var got eventbus.EventMetadata
+	mustSubscribe(t, bus, "x", func(_ context.Context, e eventbus.Event) error { got = e.Metadata; return nil })
+	_, err := bus.PublishAndWait(t.Context(), "x", nil, eventbus.Metadata("c", "3"))
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a": "1", "b": "2", "c": "3"}, maps.Collect(got.All()))
+	shutdown(t, bus)
+}
+
+// What a handler publishes inherits the metadata that was named, in memory and on a store.
+func TestE4_InheritedMetadata(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := []eventbus.Option{
+				eventbus.WithInheritedMetadata("trace", "tenant"), eventbus.WithInheritedMetadata("absent"),
+				eventbus.WithMetadataFrom(func(ctx context.Context) map[string]string {
+					if tenant, ok := ctx.Value(key("tenant")).(string); ok {
+						return map[string]string{"tenant": tenant}
+					}
+					return nil
+				}),
+			}
+			if stored {
+				store, err := newDisk().Open()
+				require.NoError(t, err)
+				opts = append(opts, eventbus.WithStore(store))
+			}
+			bus, _ := newBus(t, opts...)
+			got := map[string]map[string]string{}
+			publish := func(next string, with any, opts ...eventbus.PublishOption) eventbus.Handler {
+				return func(ctx context.Context, e eventbus.Event) error {
+					got[e.Type] = maps.Collect(e.Metadata.All())
+					if next == "" {
+						return nil
+					}
+					_, err := bus.PublishAndWait(context.WithValue(ctx, key("tenant"), with), next, nil, opts...)
+					return err
+				}
+			}
+			mustSubscribe(t, bus, "a", publish("b", nil), eventbus.Named("a"))
+			mustSubscribe(t, bus, "b", publish("c", "of the context"), eventbus.Named("b"))
+			mustSubscribe(t, bus, "c", publish("d", "of the context", eventbus.Metadata("trace", "given")), eventbus.Named("c"))
+			mustSubscribe(t, bus, "d", publish("", nil), eventbus.Named("d"))
+			require.NoError(t, bus.Start(t.Context()))
+			_, err := bus.PublishAndWait(t.Context(), "a", nil, eventbus.Metadata("trace", "t"), eventbus.Metadata("tenant", "n"), eventbus.Metadata("own", "o"))
+			require.NoError(t, err)
+			require.Equal(t, map[string]map[string]string{
+				"a": {"trace": "t", "tenant": "n", "own": "o"},
+				"b": {"trace": "t", "tenant": "n"},
+				"c": {"trace": "t", "tenant": "of the context"},
+				"d": {"trace": "given", "tenant": "of the context"},
+			}, got)
+			shutdown(t, bus)
+		})
+	}
+	for _, names := range [][]string{nil, {""}, {"eventbus.x"}, {"ok", "\xff"}} {
+		_, err := eventbus.New(eventbus.WithInheritedMetadata(names...))
+		requireOptionError(t, err, "WithInheritedMetadata")
+	}
 }

@@ -147,7 +147,7 @@ func TestF7_AContextThatPanicsInAHandler(t *testing.T) {
 	for ending, leave := range hostileEndings {
 		t.Run(ending, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bus, _ := newBus(t, oneAttempt)
+				bus, _ := newBus(t, oneAttempt, eventbus.WithContextFrom(itself))
 				published := false
 				mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
 					_ = ctx.Value(key("user"))

@@ -531,7 +531,7 @@ func TestF2_DerivedContextsEndAsTheirParentDoes(t *testing.T) {
 // Fault 24: a context that was never asked for anything while its handler ran.
 func TestF2_AKeptContextStaysUsable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bus := once(t)
+		bus := once(t, eventbus.WithContextFrom(itself))
 		var kept []context.Context
 		mustSubscribe(t, bus, "x", func(ctx context.Context, e eventbus.Event) error {
 			if e.Payload == "asked" {

@@ -214,7 +214,7 @@ func TestD11_OneWorkerForTwoSubscriptions(t *testing.T) {
 	})
 }
 
-// Abandoned calls do not count.
+// Abandoned calls do not count for Concurrency.
 func TestD11_AHandlerThatIgnoresItsCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithCircuit(eventbus.NoCircuit()))
@@ -224,7 +224,7 @@ func TestD11_AHandlerThatIgnoresItsCancellation(t *testing.T) {
 				<-release
 			}
 			return nil
-		}, eventbus.Concurrency(1), eventbus.Timeout(time.Second))
+		}, eventbus.Concurrency(1), eventbus.MaxAbandoned(2), eventbus.Timeout(time.Second))
 		mustPublish(t, bus, "x", 0)
 		settleWorkers()
 		began := time.Now()

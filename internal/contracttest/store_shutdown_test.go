@@ -14,8 +14,8 @@ import (
 
 func TestS2_APublicationDuringShutdownDoesNotOvertakeARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
-			if n == 3 {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+			if len(b.New) == 1 && string(b.New[0].Payload) == `"1"` {
 				f.Delay = time.Second
 			}
 			return f

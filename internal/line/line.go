@@ -39,6 +39,7 @@ type Holder interface {
 	comparable
 	Seat() *Seat // its seat in the line; only the line changes it
 	Key() string
+	Fresh() bool // it has not failed behind the door; it does not change while it is parked
 }
 
 // Line is a line of holders T. The zero Line is empty. Its methods must not be called
@@ -46,6 +47,7 @@ type Holder interface {
 type Line[T Holder] struct {
 	all    []T // parked, by number
 	ready  []T // of these, the first of each key, and those without a key
+	fresh  []T // of these, the fresh ones
 	keys   map[string]*keyed[T]
 	at     [places]int  // seats in each place but Away
 	parked [Reasons]int // seats in the line, by reason
@@ -103,8 +105,21 @@ func (l *Line[T]) Park(x T, reason uint8, now int64) {
 	seat.Reason, seat.Since = reason, now
 	l.Move(x, Parked)
 	if k := l.keys[x.Key()]; k == nil || k.first == x {
-		l.ready = insert(l.ready, x)
+		l.mayGo(x)
 	}
+}
+
+// mayGo notes that a parked holder may go.
+func (l *Line[T]) mayGo(x T) {
+	l.ready = insert(l.ready, x)
+	if x.Fresh() {
+		l.fresh = insert(l.fresh, x)
+	}
+}
+
+// mayNot notes that a holder may not go any more, if it might.
+func (l *Line[T]) mayNot(x T) {
+	l.ready, l.fresh = remove(l.ready, x), remove(l.fresh, x)
 }
 
 // insert adds a holder in the order of numbers. New holders have the highest numbers.
@@ -129,7 +144,7 @@ func remove[T Holder](list []T, x T) []T {
 
 func byNumber[T Holder](x, y T) int { return cmp.Compare(x.Seat().Number, y.Seat().Number) }
 
-// Move sets the place of the holder of a seat. Use Park and Next to move into and out of
+// Move sets the place of the holder of a seat. Use Park and Go to move into and out of
 // the line.
 func (l *Line[T]) Move(x T, to Place) {
 	seat := x.Seat()
@@ -171,17 +186,26 @@ func (l *Line[T]) Oldest() (oldest T, ok bool) {
 	return l.all[0], true
 }
 
-// Next removes and returns the front of the line. Its place is then Coming.
-func (l *Line[T]) Next() T {
-	x := l.ready[0]
-	l.ready = remove(l.ready, x)
+// Fresh returns the parked holder that is fresh and may go: the oldest, or the newest.
+func (l *Line[T]) Fresh(newest bool) (x T, ok bool) {
+	switch n := len(l.fresh); {
+	case n == 0:
+		return x, false
+	case newest:
+		return l.fresh[n-1], true
+	}
+	return l.fresh[0], true
+}
+
+// Go removes a holder that may go from the line. Its place is then Coming.
+func (l *Line[T]) Go(x T) {
+	l.mayNot(x)
 	l.Move(x, Coming)
-	return x
 }
 
 // Drop removes a parked holder from the line. Its place is then Away.
 func (l *Line[T]) Drop(x T) {
-	l.ready = remove(l.ready, x)
+	l.mayNot(x)
 	l.Move(x, Away)
 }
 
@@ -202,7 +226,7 @@ func (l *Line[T]) Leave(x T) {
 		k.behind[0] = none
 		k.behind = k.behind[1:]
 		if k.first.Seat().Place == Parked {
-			l.ready = insert(l.ready, k.first)
+			l.mayGo(k.first)
 		}
 	default:
 		delete(l.keys, key)
@@ -219,7 +243,7 @@ func (l *Line[T]) All() []T { return slices.Clone(l.all) }
 // none of them is behind another.
 func (l *Line[T]) Empty() []T {
 	all := l.All()
-	l.ready = nil
+	l.ready, l.fresh = nil, nil
 	for _, k := range l.keys {
 		k.behind = slices.DeleteFunc(k.behind, func(x T) bool { return x.Seat().Place == Parked })
 	}

@@ -14,20 +14,28 @@ type holder struct {
 	name int
 	key  string
 	seat line.Seat
+
+	failed bool
 }
 
 func (h *holder) Seat() *line.Seat { return &h.seat }
 func (h *holder) Key() string      { return h.key }
+func (h *holder) Fresh() bool      { return !h.failed }
 
 func TestHoldersOfAKeyGoOneAfterTheOther(t *testing.T) {
 	var l line.Line[*holder]
-	a, b, c := &holder{1, "k", line.Seat{}}, &holder{2, "k", line.Seat{}}, &holder{3, "", line.Seat{}}
+	a, b, c := &holder{name: 1, key: "k"}, &holder{name: 2, key: "k"}, &holder{name: 3}
+	next := func() *holder {
+		x, _ := l.Front()
+		l.Go(x)
+		return x
+	}
 	for _, x := range []*holder{a, b, c} {
 		l.Sit(x)
 		l.Park(x, 1, 5)
 	}
 	require.Equal(t, [line.Reasons]int{1: 3}, l.Parked())
-	require.Same(t, a, l.Next())
+	require.Same(t, a, next())
 	front, _ := l.Front()
 	require.Same(t, c, front, "2 is behind 1")
 	l.Move(a, line.Inside)
@@ -35,7 +43,7 @@ func TestHoldersOfAKeyGoOneAfterTheOther(t *testing.T) {
 	require.True(t, ok)
 	require.Same(t, a, first)
 	l.Leave(a)
-	require.Same(t, b, l.Next(), "its number is lower than 3's")
+	require.Same(t, b, next(), "its number is lower than 3's")
 	l.Park(b, 0, 6)
 	front, _ = l.Front()
 	require.Same(t, b, front, "it is back in its old place")
@@ -76,7 +84,7 @@ func TestLineAgainstAModel(t *testing.T) {
 			return rapid.SampledFrom(all).Draw(t, "holder")
 		}
 		for step := range 60 {
-			switch rapid.IntRange(0, 8).Draw(t, "step") {
+			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0, 1:
 				x := &holder{name: step, key: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "key")}
 				l.Sit(x)
@@ -86,9 +94,11 @@ func TestLineAgainstAModel(t *testing.T) {
 				}
 			case 2:
 				if front, ok := l.Front(); ok {
-					if l.Next() != front {
-						t.Fatal("Next is not Front")
-					}
+					l.Go(front)
+				}
+			case 9:
+				if fresh, ok := l.Fresh(rapid.Bool().Draw(t, "newest")); ok {
+					l.Go(fresh)
 				}
 			case 3:
 				if x := pick(line.Coming); x != nil {
@@ -96,6 +106,7 @@ func TestLineAgainstAModel(t *testing.T) {
 				}
 			case 4: // only those that came, or are the first of their keys, park again
 				if x := pick(line.Coming, line.Inside); x != nil {
+					x.failed = x.seat.Place == line.Inside && rapid.Bool().Draw(t, "failed")
 					l.Park(x, 0, 0)
 				}
 			case 5:
@@ -125,6 +136,13 @@ func TestLineAgainstAModel(t *testing.T) {
 			front, ok := l.Front()
 			if ok != (len(want) > 0) || ok && front != want[0] {
 				t.Fatalf("step %d: the front is %+v, and should be %+v", step, front, want)
+			}
+			fresh := slices.DeleteFunc(want, func(x *holder) bool { return x.failed })
+			for _, newest := range []bool{false, true} {
+				got, ok := l.Fresh(newest)
+				if i := map[bool]int{true: len(fresh) - 1}[newest]; ok != (len(fresh) > 0) || ok && got != fresh[i] {
+					t.Fatalf("step %d: fresh, newest %v, is %+v, and should be %+v", step, newest, got, fresh)
+				}
 			}
 			var parked []*holder
 			var reasons [line.Reasons]int

@@ -90,6 +90,13 @@ func (w *Window) Counts() (failures, outcomes uint64) {
 	return c.failed, c.failed + w.successes.Load() - c.before[index(w.youngest+1)]
 }
 
+// SucceededSince reports whether the window has a success of the step of an earlier time, or of a later
+// step.
+func (w *Window) SucceededSince(t int64) bool {
+	first := min(max(w.stepAt(t), w.youngest-Steps+1), w.youngest)
+	return w.successes.Load() > w.counted().before[index(first)]
+}
+
 // Advance moves the window's end to a time. An earlier time than the last one changes nothing.
 func (w *Window) Advance(now int64) {
 	if now < w.youngestEnds() {

@@ -328,7 +328,7 @@ func TestWALRefused_AHalfMadeFileIsMadeAgain(t *testing.T) {
 	made := testPath(t)
 	w, err := sqlite3.OpenConn(made, sqlite3.OpenReadWrite|sqlite3.OpenCreate)
 	require.NoError(t, err)
-	defer w.Close() //nolint:errcheck // it is not used any more
+	defer w.Close()
 	for _, text := range []string{"PRAGMA cache_size = 1", "BEGIN", "CREATE TABLE t (x)", "INSERT INTO t VALUES (randomblob(100000))"} {
 		require.NoError(t, query(w, text, nil), text)
 	}
