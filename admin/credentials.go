@@ -4,12 +4,9 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 )
 
 // minToken is the least length of a bearer token, in bytes.
@@ -26,9 +23,12 @@ type Operator struct {
 // sends the password with each request.
 //
 // Every comparison takes the same time, whether the name or the password is wrong. After 5 failures, a peer gets a
-// *RateLimitError, also with the right password, and one more attempt each second. Behind a proxy, all clients are
-// one peer, and one who guesses locks out the others: let a handler in front of this one set Request.RemoteAddr
-// from a header that the proxy overwrites.
+// *RateLimitError, also with the right password, and one more attempt each second. A peer is an IPv4 address, or the
+// first 64 bits of an IPv6 address. A peer without failures gets in at once with the right password, however many
+// others fail. 65,536 peers are counted, which takes about 10 MB.
+//
+// Behind a proxy, all clients are one peer, and one who guesses locks out the others: let a handler in front of this
+// one set Request.RemoteAddr from a header that the proxy overwrites.
 //
 // Errors: an *eventbus.OptionError without operators, for a repeated or invalid name, an unknown action, and
 // an empty password, such as one from an unset environment variable.
@@ -93,17 +93,14 @@ func newCredentials(option string, minSecret int, challenge string, operators []
 }
 
 func (c *credentials) authorize(r *http.Request, action Action) (Principal, error) {
-	peer, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		peer = r.RemoteAddr
-	}
 	text, given := c.presented(r)
 	if !given { // a browser's first request has none
 		return Principal{}, &ChallengeError{c.challenge}
 	}
+	digest := sha256.Sum256([]byte(text)) // of up to a megabyte: not under the lock of the limiter
 	var who *Operator
-	if wait := c.failures.attempt(peer, func() bool {
-		who = c.operator(sha256.Sum256([]byte(text)))
+	if wait := c.failures.attempt(peerOf(r.RemoteAddr), func() bool {
+		who = c.operator(digest)
 		return who != nil
 	}); wait > 0 {
 		return Principal{}, &RateLimitError{RetryAfter: wait}
@@ -125,56 +122,4 @@ func (c *credentials) operator(digest [sha256.Size]byte) (found *Operator) {
 		}
 	}
 	return found
-}
-
-// Limits of failed logins.
-const (
-	freeFailures  = 5
-	failureRefill = time.Second // until a further attempt is accepted
-	maxPeers      = 1024        // that are counted apart; the others share one count
-)
-
-// limiter counts the failed logins of each peer. The zero value is ready.
-type limiter struct {
-	mu    sync.Mutex           // guards peers; a leaf
-	peers map[string]time.Time // when each peer has no failure left that counts
-}
-
-// attempt calls check, which reports whether a peer's credentials are valid, or returns how long the peer must wait. The
-// lock is held during check, so that concurrent guesses are counted one by one.
-func (l *limiter) attempt(peer string, check func() bool) (wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	peer, until := l.findLocked(peer, now)
-	if wait := until.Add(-(freeFailures - 1) * failureRefill).Sub(now); wait > 0 {
-		return wait
-	}
-	if !check() {
-		if until.Before(now) {
-			until = now
-		}
-		if l.peers == nil {
-			l.peers = make(map[string]time.Time)
-		}
-		l.peers[peer] = until.Add(failureRefill)
-	}
-	return 0
-}
-
-// findLocked returns the name under which a peer is counted, and its entry.
-func (l *limiter) findLocked(peer string, now time.Time) (string, time.Time) {
-	until, known := l.peers[peer]
-	if known || len(l.peers) < maxPeers {
-		return peer, until
-	}
-	for name, end := range l.peers {
-		if end.Before(now) {
-			delete(l.peers, name)
-		}
-	}
-	if len(l.peers) >= maxPeers {
-		return "", l.peers[""]
-	}
-	return peer, time.Time{}
 }
