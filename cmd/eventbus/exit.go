@@ -74,6 +74,7 @@ var known = []struct {
 	{eventbus.ErrNoSubscription, exitConflict, "'eventbus subs list' shows the subscriptions"},
 	{eventbus.ErrCircuitDisabled, exitConflict, "'eventbus subs pause NAME' holds the deliveries without a circuit"},
 	{eventbus.ErrNoCatalog, exitNotFound, "start the program that runs the bus once, or use --url"},
+	{sqlite.ErrOtherProgram, exitDamaged, "give the path of the store that the program opens"},
 	{sqlite.ErrSchemaTooNew, exitFailure, "use the eventbus command of the version that the program was built with"},
 	{sqlite.ErrNotMigrated, exitFailure, "open the file with the program once: it migrates the schema"},
 	{sqlite.ErrLocked, exitConflict, "use the admin API of the program that has the file: --url; or stop that program"},

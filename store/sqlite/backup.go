@@ -21,7 +21,7 @@ import (
 // log of the store grows meanwhile. To restore a store, stop its bus, move its four files away, and copy
 // the backup to its path.
 //
-// Errors: *PathError if path is empty or exists (a symbolic link too); ErrFull; *CorruptError;
+// Errors: *PathError if path is empty, ":memory:", a URI, or exists (a symbolic link too); ErrFull; *CorruptError;
 // ErrStoreFailed; ErrStoreClosed; those of the operating system; the context's error.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	if err := s.backup(ctx, path); err != nil {
@@ -31,8 +31,8 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 }
 
 func (s *Store) backup(ctx context.Context, path string) (err error) {
-	if path == "" {
-		return &PathError{Path: path, Reason: "the path is empty"}
+	if err := checkPath(path); err != nil {
+		return err
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return err

@@ -15,6 +15,9 @@
 //
 // # Files
 //
+// The path is that of a file: Open refuses ":memory:" and URIs (*PathError), and leaves the database of another program
+// as it is (ErrOtherProgram).
+//
 // The store creates four files with the permissions 0600: the database at the path, its write-ahead
 // log (suffix -wal), the index of the log (-shm) and the lease file (-lease). Keep them together, on
 // a local disk. Copy them only while no process has the database open. The lease file names the

@@ -30,6 +30,9 @@ var (
 	// ErrLeaseLost is matched by the error of a store that failed because another store has the lease.
 	// This happens only if the lease file was deleted.
 	ErrLeaseLost = errors.New("sqlite: another store took over the lease")
+	// ErrOtherProgram is matched by the error of Open and OpenDLQ for an SQLite database that is no store.
+	// The file stays as it is.
+	ErrOtherProgram = errors.New("sqlite: another program's database")
 	// ErrSchemaTooNew is matched by the error of Open for a file that a newer version of this package
 	// has written.
 	ErrSchemaTooNew = errors.New("sqlite: schema is newer than this version of the package")
@@ -68,7 +71,7 @@ func (e *LockedError) Error() string {
 // Unwrap returns ErrLocked.
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
-// CorruptError reports that a file is damaged, or is no database of this package. Open does not
+// CorruptError reports that a file is damaged, or is no SQLite database. Open does not
 // repair, change or recreate such a file or its write-ahead log.
 type CorruptError struct {
 	Path   string
@@ -91,14 +94,19 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("sqlite: %s%s is corrupt: %s", e.Path, at, e.Detail)
 }
 
-// PathError reports that a path cannot be a database: it is a directory, a named pipe, a link
-// without a target, or a file with several names.
+// PathError reports that a path cannot be a database: it is empty, ":memory:" or a URI, a directory, a named
+// pipe, a link without a target, or a file with several names.
 type PathError struct {
 	Path   string
 	Reason string
 }
 
-func (e *PathError) Error() string { return fmt.Sprintf("sqlite: %s: %s", e.Path, e.Reason) }
+func (e *PathError) Error() string {
+	if e.Path == "" {
+		return "sqlite: " + e.Reason
+	}
+	return fmt.Sprintf("sqlite: %s: %s", e.Path, e.Reason)
+}
 
 // failed returns the error of a store that has failed.
 func failed(cause error) error {

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 )
@@ -17,11 +18,25 @@ const safeVersion = 3_051_003
 
 var linkedVersion = sqlite3.VersionNumber // a variable for tests
 
+// checkPath refuses what SQLite takes for something else than the name of a file.
+func checkPath(path string) error {
+	const inMemory = "for a bus in memory, leave eventbus.WithStore out"
+	switch {
+	case path == "":
+		return &PathError{Path: path, Reason: "the path is empty: give the path of a file; " + inMemory}
+	case strings.HasPrefix(path, ":memory:"):
+		return &PathError{Path: path, Reason: "a store keeps events in a file, and a database in memory would lose them: give the path of a file; " + inMemory}
+	case strings.HasPrefix(path, "file:"):
+		return &PathError{Path: path, Reason: "is a URI: give the path of the file alone, and options of Open instead of parameters; a file whose name begins so is ./" + path}
+	}
+	return nil
+}
+
 // locate makes a path absolute and resolves symbolic links, so that all names of a file have the
 // same lease file.
 func locate(path string) (string, error) {
-	if path == "" {
-		return "", &PathError{Path: path, Reason: "the path is empty"}
+	if err := checkPath(path); err != nil {
+		return "", err
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {

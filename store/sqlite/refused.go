@@ -72,6 +72,9 @@ func (s *Store) inspect(ctx context.Context, why occasion, noted witness, known 
 	defer s.guard.SetInterrupt(nil)
 	r := &writer{conn: s.guard, stmts: make(map[string]*sqlite3.Stmt), lockWait: s.cfg.lockWait}
 	version, err := r.version(s)
+	if known && errors.Is(err, ErrOtherProgram) { // it may be the store, with a damaged header
+		return &CorruptError{Path: s.path, Detail: "its header is that of another program's database, and its lease file has commits of a store; restore the file"}
+	}
 	if err != nil {
 		return err
 	}

@@ -53,13 +53,14 @@ var (
 
 // Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
 // takes the lease of the file. It waits for locks of other processes as WithLockWait says.
+// The path is that of a file: ":memory:" and URIs are refused.
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the
 // header, the schema and the last commit, not each page. Reopen and the command line verify all. A file
 // that Open refuses, and its write-ahead log, stay as they are. After a crash, Open writes the write-ahead
 // log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
 //
-// Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrSchemaTooNew,
+// Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew,
 // ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *eventbus.OptionError, those of the
 // operating system, the context's error.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {

@@ -178,8 +178,10 @@ func (w *writer) version(s *Store) (int, error) {
 		return version, nil
 	case id == 0 && version == 0 && schema == 0:
 		return 0, nil
+	case id == applicationID:
+		return 0, &CorruptError{Path: s.path, Detail: fmt.Sprintf("it is marked as a store, and has no valid version (%d)", version)}
 	}
-	return 0, &CorruptError{Path: s.path, Detail: fmt.Sprintf("it is a database of another program (application id %#x, version %d)", id, version)}
+	return 0, fmt.Errorf("%w: %s (application id %#x, version %d): give the store a file of its own, at another path", ErrOtherProgram, s.path, id, version)
 }
 
 // begin takes the write lock. It waits up to lockWait, counted in looks: inside a synctest bubble, time stands still.
