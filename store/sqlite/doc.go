@@ -4,7 +4,7 @@
 //
 //	store, err := sqlite.Open(ctx, "events.db")
 //	if err != nil {
-//		return err // *LockedError: another bus has the file open
+//		return err // *LockedError: another bus has the file open; WaitForLease waits for its end
 //	}
 //	bus, err := eventbus.New(eventbus.WithStore(store))
 //	if err != nil {
@@ -40,7 +40,7 @@
 // # Processes
 //
 // One store at a time holds the lease of a file, in any process. The kernel releases the lease when
-// the process ends. Other processes read and write beside the bus with the option Beside, and OpenDLQ
+// the process ends. A deploy needs no loop: the new process waits with WaitForLease. Other processes read and write beside the bus with the option Beside, and OpenDLQ
 // opens the dead letters only. WithExclusive refuses them, and protects the program from disks that hang.
 //
 // # Durability

@@ -53,6 +53,8 @@ type LockedError struct {
 	PID   int       // 0 if it is unknown
 	Host  string    // empty if it is unknown
 	Since time.Time // zero if it is unknown
+	// Waited is how long Open has waited for the lease. It is 0 without WaitForLease.
+	Waited time.Duration
 	// Reason is why a store beside it cannot be opened. It is empty if the lease was asked for.
 	Reason string
 }
@@ -61,6 +63,9 @@ func (e *LockedError) Error() string {
 	text := fmt.Sprintf("%v: %s", ErrLocked, e.Path)
 	if e.PID != 0 {
 		text += fmt.Sprintf(": process %d on %s since %s", e.PID, e.Host, e.Since.Format(time.RFC3339))
+	}
+	if e.Waited != 0 {
+		text += fmt.Sprintf(": waited %v for it", e.Waited.Round(time.Millisecond))
 	}
 	if e.Reason != "" {
 		text += ": " + e.Reason

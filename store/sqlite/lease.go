@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // leaseFile is the file beside the database whose lock is the lease. The kernel releases the lock
@@ -66,21 +69,58 @@ type storeID [8]byte
 // acquireLease locks the lease file of a database. The error is a *LockedError if another store has
 // the lock.
 func acquireLease(path string) (*leaseFile, error) {
+	const looks, moment = 4, 5 * time.Millisecond // much longer than leaseIsHeld has the lock
+	for look := 1; ; look++ {
+		l, err := tryLease(path)
+		if look == looks || !errors.Is(err, ErrLocked) {
+			return l, err
+		}
+		time.Sleep(moment)
+	}
+}
+
+// leaseLook is the time between two looks at a lease that another store has.
+const leaseLook = 50 * time.Millisecond
+
+// awaitLease is acquireLease, and waits for the lease as WaitForLease says, until ctx ends.
+func awaitLease(ctx context.Context, path string, cfg *config) (*leaseFile, error) {
+	if cfg.leaseWait == 0 {
+		return acquireLease(path)
+	}
+	began := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, cfg.leaseWait)
+	defer cancel()
+	l, err := acquireLease(path)
+	for waiting := false; ; waiting = true {
+		var held *LockedError
+		if !errors.As(err, &held) {
+			return l, err
+		}
+		if !waiting {
+			cfg.logger.Info("waiting for the lease", zap.String("path", path), zap.Int("holder_pid", held.PID),
+				zap.String("holder_host", held.Host), zap.Duration("at_most", cfg.leaseWait))
+		}
+		select {
+		case <-time.After(leaseLook):
+		case <-bounded.Done():
+			if held.Waited = time.Since(began); ctx.Err() != nil {
+				return nil, fmt.Errorf("%w: %w", held, ctx.Err())
+			}
+			return nil, held
+		}
+		l, err = tryLease(path)
+	}
+}
+
+// tryLease is acquireLease without a second look.
+func tryLease(path string) (*leaseFile, error) {
 	name := path + leaseSuffix
-	for looks := 0; ; {
+	for {
 		f, err := openLease(name, os.O_RDWR|os.O_CREATE)
 		if err != nil {
 			return nil, err
 		}
-		const moment = 5 * time.Millisecond // much longer than leaseIsHeld has the lock
 		switch err := lockFile(f); {
-		case errors.Is(err, errWouldBlock) && looks < 3:
-			looks++
-			if err := f.Close(); err != nil {
-				return nil, err
-			}
-			time.Sleep(moment)
-			continue
 		case errors.Is(err, errWouldBlock):
 			if err := f.Close(); err != nil {
 				return nil, err

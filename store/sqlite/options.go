@@ -20,6 +20,7 @@ type config struct {
 	exclusive    bool
 	logger       *zap.Logger
 	lockWait     time.Duration
+	leaseWait    time.Duration // 0: none
 	checkpointAt int           // pages
 	history      time.Duration // 0: none
 }
@@ -41,6 +42,12 @@ func newConfig(opts []Option) (*config, error) {
 	}
 	if reason := c.notExclusive(); c.exclusive && reason != "" {
 		return nil, &eventbus.OptionError{Option: "WithExclusive", Reason: reason}
+	}
+	if c.beside && c.leaseWait != 0 {
+		return nil, &eventbus.OptionError{
+			Option: "WaitForLease", Value: c.leaseWait.String(),
+			Reason: "cannot be combined with Beside or OpenDLQ, which take no lease; leave it out",
+		}
 	}
 	return c, nil
 }
@@ -122,6 +129,30 @@ func WithLockWait(d time.Duration) Option {
 			}
 		}
 		c.lockWait = d
+		return nil
+	}
+}
+
+// WaitForLease makes Open wait for up to d while another store holds the lease, for instance that of the process
+// which a deploy replaces. Without it, Open fails at once. d must be more than 0. The context of Open bounds the
+// wait too.
+//
+// Open looks every 50 ms, and takes the lease within that time after the other store is closed or its process
+// has ended. Of several stores that wait, any one gets it. A process that waits has no bus yet: it can neither
+// publish nor look at dead letters, and nothing of it has begun.
+//
+// When d is over, the error is a *LockedError with the holder and the time of the wait. When the context ends
+// before, the error also matches the context's error. WaitForLease cannot be combined with Beside or OpenDLQ
+// (*eventbus.OptionError).
+func WaitForLease(d time.Duration) Option {
+	return func(c *config) error {
+		if d <= 0 {
+			return &eventbus.OptionError{
+				Option: "WaitForLease", Value: d.String(),
+				Reason: "must be more than 0; leave the option out to fail at once",
+			}
+		}
+		c.leaseWait = d
 		return nil
 	}
 }

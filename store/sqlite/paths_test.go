@@ -80,6 +80,7 @@ func TestOpen_AnotherProgramsDatabase(t *testing.T) {
 			before := read(t, path)
 			for mode, open := range map[string]func() error{
 				"Open":    func() error { _, err := Open(t.Context(), path); return err },
+				"waits":   func() error { _, err := Open(t.Context(), path, WaitForLease(1)); return err },
 				"Beside":  func() error { _, err := Open(t.Context(), path, Beside()); return err },
 				"OpenDLQ": func() error { _, err := OpenDLQ(t.Context(), path); return err },
 			} {

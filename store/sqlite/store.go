@@ -52,8 +52,9 @@ var (
 )
 
 // Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
-// takes the lease of the file. It waits for locks of other processes as WithLockWait says.
-// The path is that of a file: ":memory:" and URIs are refused.
+// takes the lease of the file. If another store holds it, Open fails, or waits with WaitForLease. It waits
+// for other locks of other processes as WithLockWait says. The path is that of a file: ":memory:" and URIs
+// are refused.
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the
 // header, the schema and the last commit, not each page. Reopen and the command line verify all. A file
@@ -98,7 +99,7 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 	s.claims, s.reads = newReader(s), newReader(s)
 	s.watch.store = s
 	if !cfg.beside {
-		if s.lease, err = acquireLease(path); err != nil {
+		if s.lease, err = awaitLease(ctx, path, cfg); err != nil {
 			return nil, err
 		}
 		reach("open: locked")
