@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/capped"
@@ -226,8 +225,6 @@ type delayClock struct{ *timeline.Timeline }
 func (c delayClock) AfterFunc(d time.Duration, f func()) delay.Timer {
 	return c.Timeline.AfterFunc(d, f)
 }
-
-var _ delay.Timer = (*clock.Timer)(nil)
 
 // usable reports whether New made the bus.
 func (b *Bus) usable() bool { return b != nil && b.config != nil }

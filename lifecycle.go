@@ -155,7 +155,9 @@ func (b *Bus) awaitEnd() {
 		}
 		before := now
 		if now = progress(); now == before {
-			b.end(b.unconfirmed())
+			b.end(&UnconfirmedError{
+				Calls: b.guarded.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
+			})
 			b.freePublishers()
 			return
 		}
@@ -228,13 +230,6 @@ func (b *Bus) end(unconfirmed error) {
 	}
 	b.ledger.closed.Store(true)
 	close(b.closed)
-}
-
-// unconfirmed returns what the store has not confirmed.
-func (b *Bus) unconfirmed() error {
-	return &UnconfirmedError{
-		Calls: b.guarded.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
-	}
 }
 
 // closeDelay leaves retries to the store: Shutdown does not wait for them.

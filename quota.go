@@ -118,19 +118,6 @@ func (c *change) size() (size room.Size) {
 	return size
 }
 
-// countUnsettled begins the count with what the store has, and notes whether the store holds the lease.
-func (b *Bus) countUnsettled(ctx context.Context) error {
-	b.quota.noting.Lock()
-	defer b.quota.noting.Unlock()
-	stats, err := b.store.Stats(ctx)
-	if err == nil {
-		b.quota.beside = stats.Beside
-		b.quota.Set(stats.Unsettled())
-		b.hasLease.Store(stats.HasLease)
-	}
-	return err
-}
-
 // noteBeside counts the records that other processes have inserted and cancelled, and ends the waits for
 // the events that they have cancelled.
 func (b *Bus) noteBeside() {

@@ -127,6 +127,22 @@ func (r *recording) doubt(err error) {
 	r.bus.doubts.Add(c)
 }
 
+// countUnsettled begins the count with what the store has. It notes the lease, and logs a crash of the last process.
+func (b *Bus) countUnsettled(ctx context.Context) error {
+	b.quota.noting.Lock()
+	defer b.quota.noting.Unlock()
+	stats, err := b.store.Stats(ctx)
+	if err == nil {
+		b.quota.beside = stats.Beside
+		b.quota.Set(stats.Unsettled())
+		b.hasLease.Store(stats.HasLease)
+	}
+	if stats.Crashed {
+		b.log.Warn("last process ended without shutdown", zap.Int64("crashed_events", stats.CrashedEvents))
+	}
+	return err
+}
+
 // recount begins the counts of what is left in the store anew, with what the store has. Nothing is in
 // memory, and no publication enters.
 func (b *Bus) recount(ctx context.Context) error {

@@ -395,6 +395,11 @@ type StoreStats struct {
 
 	// HasLease reports that this store holds the lease. While it does, no other process dispatches events.
 	HasLease bool `json:"-"`
+
+	// Crashed reports that the lease before the first one of this store ended by neither Close nor Reopen.
+	// CrashedEvents is the number of events that count a crash for it, see Record.Crashes; -1 if that is unknown.
+	Crashed       bool  `json:"-"`
+	CrashedEvents int64 `json:"-"`
 }
 
 // Unsettled returns the number of records.

@@ -74,8 +74,9 @@ func (m *Model) Open() (eventbus.Store, error) {
 	if m.holder != nil {
 		return nil, fmt.Errorf("storetest: Open: %w: another store has it", eventbus.ErrNoLease)
 	}
-	m.countCrashesLocked()
+	after := m.countCrashesLocked()
 	s := m.newStoreLocked()
+	s.after = after
 	m.leases++
 	m.holder, s.lease = s, m.leases
 	return s, nil
@@ -129,25 +130,32 @@ func (m *Model) removeLocked(s *modelStore) {
 	}
 }
 
+// crashOf is the crash of the lease before that of a store: see StoreStats.Crashed.
+type crashOf struct {
+	crashed bool
+	events  int64
+}
+
 // countCrashesLocked frees the records of crashed leases, and counts the crashes.
-func (m *Model) countCrashesLocked() {
+func (m *Model) countCrashesLocked() (last crashOf) {
 	for _, lease := range m.crashed {
 		suspects := false
 		for _, r := range m.records {
 			suspects = suspects || r.lease == lease && r.Suspect
 		}
+		events := make(map[eventbus.EventID]bool)
 		for _, r := range m.records {
-			switch {
-			case r.lease != lease:
-			case r.Suspect:
+			unmarked := !suspects && r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes
+			if r.lease == lease && (r.Suspect || unmarked) {
 				r.Crashes++
-			case !suspects && r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes:
-				r.Crashes++
+				events[r.ID] = true
 			}
 		}
+		last = crashOf{true, int64(len(events))}
 		m.freeLocked(lease)
 	}
 	m.crashed = nil
+	return last
 }
 
 // freeLocked frees the records of a lease that has ended.

@@ -328,7 +328,10 @@ func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
 	if err := s.endedLocked(ctx); err != nil {
 		return eventbus.StoreStats{}, err
 	}
-	stats := eventbus.StoreStats{Letters: int64(len(s.model.letters)), Beside: s.model.beside, HasLease: s.lease != 0}
+	stats := eventbus.StoreStats{
+		Letters: int64(len(s.model.letters)), Beside: s.model.beside, HasLease: s.lease != 0,
+		Crashed: s.after.crashed, CrashedEvents: s.after.events,
+	}
 	for _, r := range s.model.records {
 		if r.lease == 0 {
 			stats.Free++

@@ -19,6 +19,7 @@ type modelStore struct {
 	crashed atomic.Bool // set under Model.mu
 	// Model.mu guards the following.
 	lease    int64 // 0 without the lease
+	after    crashOf
 	failed   error // matches ErrStoreFailed; nil if the store has not failed
 	watchers []*watcher
 

@@ -159,6 +159,7 @@ var crashTests = []conformanceTest{
 	{name: "SuspectsOfOtherLeases", needs: needsCrash, run: testSuspectsOfOtherLeases},
 	{name: "FreeRecordsCountNone", needs: needsCrash, run: testCrashOfFreeRecords},
 	{name: "Fences", needs: needsCrash, run: testCrashFences},
+	{name: "IsReported", needs: needsCrash, run: testCrashIsReported},
 }
 
 // crashesOf claims all ready records and returns their Crashes by Ref.
@@ -256,6 +257,42 @@ func testCrashFences(t *testing.T, r *rig) {
 	refuse(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}}, eventbus.ErrNotLeased)
 	require.Len(t, claimReady(t, s), 1)
 	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref}})
+}
+
+// Stats reports the crash of the lease before, until the end of the store, and the number of its events.
+func testCrashIsReported(t *testing.T, r *rig) {
+	s := r.open(t)
+	requireCrash := func(events int64) {
+		t.Helper()
+		for range 2 {
+			counts, err := s.Stats(t.Context())
+			require.NoError(t, err, "Stats")
+			require.True(t, counts.Crashed, "Crashed")
+			require.Equal(t, events, counts.CrashedEvents, "CrashedEvents")
+			require.NoError(t, s.Reopen(t.Context()))
+		}
+	}
+	requireNone := func() {
+		t.Helper()
+		counts, err := s.Stats(t.Context())
+		require.NoError(t, err, "Stats")
+		require.False(t, counts.Crashed, "Crashed")
+		require.Zero(t, counts.CrashedEvents, "CrashedEvents")
+	}
+	requireNone()
+	a, b, c, d := ready(leased), ready(leased), ready(leased, waiting(time.Hour)), ready()
+	b.ID = a.ID
+	insert(t, s, a, b, c, d, ready(leased))
+	s = r.crash(t, s)
+	requireCrash(2) // a and b are of one event, c waits, d is free
+	require.Len(t, claimReady(t, s), 4)
+	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Suspect: true}}})
+	s = r.crash(t, s)
+	requireCrash(1)
+	s = r.reopen(t, s)
+	requireNone()
+	s = r.crash(t, s)
+	requireCrash(0)
 }
 
 var watchTests = []conformanceTest{

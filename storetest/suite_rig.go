@@ -135,12 +135,12 @@ func lookup(t *testing.T, s eventbus.Store, id eventbus.EventID) []*eventbus.Rec
 	return found
 }
 
-// stats returns the counts of the store, without HasLease.
+// stats returns the counts of the store, without HasLease and Crashed.
 func stats(t *testing.T, s eventbus.Store) eventbus.StoreStats {
 	t.Helper()
 	counts, err := s.Stats(t.Context())
 	require.NoError(t, err, "Stats")
-	counts.HasLease = false
+	counts.HasLease, counts.Crashed, counts.CrashedEvents = false, false, 0
 	return counts
 }
 

@@ -444,6 +444,9 @@ func (c *committer) begin(why occasion, verify func(*meta) error) error {
 			if _, err := c.w.exec(sql, m.epoch); err != nil {
 				return err
 			}
+			if why == opening {
+				c.store.crashed, c.store.crashedEvents = true, c.countCrash(&m)
+			}
 			reach("lease: crash noted")
 		}
 		m.epoch++

@@ -150,7 +150,7 @@ func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error
 		m, err := s.readMeta(c)
 		stats = eventbus.StoreStats{
 			Ready: m.states[0], Waiting: m.states[1], Scheduled: m.states[2], Parked: m.states[3],
-			Letters: m.letters, HasLease: s.lease != nil,
+			Letters: m.letters, HasLease: s.lease != nil, Crashed: s.crashed, CrashedEvents: s.crashedEvents,
 		}
 		stats.Free = stats.Unsettled() - m.leased
 		if err == nil {

@@ -188,6 +188,8 @@ func checkBooks(t *testing.T, path string, state map[string]string) {
 	}
 	stats, err := s.Stats(ctx)
 	require.NoError(t, err)
+	require.True(t, stats.Crashed)
+	stats.Crashed, stats.CrashedEvents = false, 0
 	require.Equal(t, eventbus.StoreStats{HasLease: true, Ready: counted, Letters: int64(len(page.Letters))}, stats)
 	for id, verb := range state {
 		switch verb {

@@ -23,6 +23,9 @@ type Store struct {
 	cfg  *config
 	// fileLocks reports that locks belong to open files: closing the database file drops no other ones.
 	fileLocks bool
+	// crashed reports that the lease before the first one ended without Close, see StoreStats.Crashed.
+	crashed       bool
+	crashedEvents int64
 
 	committer committer
 	claims    *reader        // of Claim
