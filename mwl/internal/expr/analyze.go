@@ -8,6 +8,8 @@ import (
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
+
+	"github.com/surebus/eventbus/mwl/internal/regex"
 )
 
 // Name is a name in an expression that resolves to nothing at its site, or may resolve to nothing. An evaluation that reaches it faults; one that goes around it does not.
@@ -39,11 +41,11 @@ type analysis struct {
 	guarded map[string]bool
 	// counted is set when the expression's work is not bounded by its text and data.
 	counted bool
-	// comparisons are those of an expression that loops, to be guarded.
-	comparisons []ast.Expr
-	loops       bool
-	// patterns are the constant ones of matches().
+	// comparisons, keyed and loops are the comparisons, what has keys, and the comprehensions of an expression that loops, to be guarded; messages and matches are guarded everywhere.
+	comparisons, keyed, loops, messages, matches []ast.Expr
+	// patterns are the constant ones of matches(), each as often as it is compiled, and sizes their sizes.
 	patterns       []string
+	sizes          map[string]int
 	depth, deepest int
 	// local counts the variables of enclosing comprehensions.
 	local map[string]int
@@ -52,12 +54,10 @@ type analysis struct {
 func (e *environment) analyze(tree *ast.AST, roots Root) *analysis {
 	a := &analysis{
 		env: e, info: tree.SourceInfo(), roots: roots,
-		references: map[int64]*ast.ReferenceInfo{}, types: map[int64]*types.Type{}, local: map[string]int{}, guarded: map[string]bool{},
+		references: map[int64]*ast.ReferenceInfo{}, types: map[int64]*types.Type{}, local: map[string]int{}, guarded: map[string]bool{}, sizes: map[string]int{},
 	}
 	a.walk(tree.Expr())
-	if a.loops {
-		a.guardComparisons()
-	}
+	a.guard()
 	a.details = slices.DeleteFunc(a.details, func(n Name) bool { return a.guarded[n.Name] })
 	return a
 }
@@ -84,35 +84,124 @@ func (a *analysis) walk(x ast.Expr) {
 			a.walk(e)
 		}
 	case ast.MapKind:
+		a.keyed = append(a.keyed, x)
 		for _, entry := range x.AsMap().Entries() {
 			a.walk(entry.AsMapEntry().Key())
 			a.walk(entry.AsMapEntry().Value())
 		}
 	case ast.StructKind:
 		a.counted = true
+		a.messages = append(a.messages, x)
 		for _, field := range x.AsStruct().Fields() {
 			a.walk(field.AsStructField().Value())
 		}
 	case ast.ComprehensionKind:
+		a.loops = append(a.loops, x)
 		a.comprehension(x.AsComprehension())
 	case ast.LiteralKind, ast.UnspecifiedExprKind:
 	}
 }
 
-// guardComparisons replaces comparisons by functions that have a guard. Only loops can make values whose parts repeat without end.
-func (a *analysis) guardComparisons() {
-	factory := ast.NewExprFactory()
+func (a *analysis) guard() {
+	g := guarding{factory: ast.NewExprFactory(), next: 1 << 40}
+	for _, x := range a.messages {
+		g.message(x)
+	}
+	for _, x := range a.matches {
+		g.match(x, a.sizes)
+	}
+	if a.loops == nil { // what is compared and hashed once is bounded by the data
+		return
+	}
 	for _, x := range a.comparisons {
-		call, name := x.AsCall(), equalsName
-		if call.FunctionName() == operators.NotEquals {
-			name = differsName
-		}
-		x.SetKindCase(factory.NewCall(x.ID(), name, call.Args()...))
+		g.comparison(x)
+	}
+	for _, x := range a.keyed {
+		g.key(x)
+	}
+	for _, x := range a.loops {
+		g.loop(x)
+	}
+}
+
+// guarding puts functions with a guard or a cost around the operands of what CEL plans without a call. Loops would repeat that without a limit, or make values
+// whose parts repeat without end.
+type guarding struct {
+	factory ast.ExprFactory
+	// next is the id of the next node. CEL numbers from 1.
+	next int64
+}
+
+// wrap returns a call with x as its argument. Literals are bounded by the text.
+func (g *guarding) wrap(function string, x ast.Expr, more ...ast.Expr) ast.Expr {
+	if x.Kind() == ast.LiteralKind {
+		return x
+	}
+	return g.factory.NewCall(g.id(), function, append([]ast.Expr{x}, more...)...)
+}
+
+func (g *guarding) id() int64 {
+	g.next++
+	return g.next
+}
+
+func (g *guarding) comparison(x ast.Expr) {
+	call, name := x.AsCall(), equalsName
+	if call.FunctionName() == operators.NotEquals {
+		name = differsName
+	}
+	x.SetKindCase(g.factory.NewCall(x.ID(), name, call.Args()...))
+}
+
+// key wraps the key of an index, or those of a map.
+func (g *guarding) key(x ast.Expr) {
+	if x.Kind() == ast.CallKind {
+		args := x.AsCall().Args()
+		x.SetKindCase(g.factory.NewCall(x.ID(), operators.Index, args[0], g.wrap(keyName, args[1])))
+		return
+	}
+	var entries []ast.EntryExpr
+	for _, e := range x.AsMap().Entries() {
+		entry := e.AsMapEntry()
+		entries = append(entries, g.factory.NewMapEntry(e.ID(), g.wrap(keyName, entry.Key()), entry.Value(), entry.IsOptional()))
+	}
+	x.SetKindCase(g.factory.NewMap(x.ID(), entries))
+}
+
+// loop counts the iterations of a loop that need not make a call, such as exists_one(x, false). Loops that make lists do.
+func (g *guarding) loop(x ast.Expr) {
+	c := x.AsComprehension()
+	if c.LoopCondition().Kind() != ast.LiteralKind || c.AccuInit().Kind() == ast.ListKind || c.HasIterVar2() {
+		return
+	}
+	condition := g.factory.NewCall(g.id(), turnName, c.LoopCondition())
+	x.SetKindCase(g.factory.NewComprehension(x.ID(), c.IterRange(), c.IterVar(), c.AccuVar(), c.AccuInit(), condition, c.LoopStep(), c.Result()))
+}
+
+func (g *guarding) message(x ast.Expr) {
+	var fields []ast.EntryExpr
+	for _, e := range x.AsStruct().Fields() {
+		field := e.AsStructField()
+		fields = append(fields, g.factory.NewStructField(e.ID(), field.Name(), g.wrap(fieldName, field.Value()), field.IsOptional()))
+	}
+	x.SetKindCase(g.factory.NewStruct(x.ID(), x.AsStruct().TypeName(), fields))
+}
+
+// match wraps the text for a constant pattern: CEL compiles the pattern in advance, and calls nothing of ours.
+func (g *guarding) match(x ast.Expr, sizes map[string]int) {
+	call := x.AsCall()
+	args := call.Args()
+	pattern, _ := constantText(args[len(args)-1])
+	size := g.factory.NewLiteral(g.id(), types.Int(sizes[pattern]))
+	if call.IsMemberFunction() {
+		x.SetKindCase(g.factory.NewMemberCall(x.ID(), "matches", g.wrap(subjectName, call.Target(), size), args...))
+	} else {
+		x.SetKindCase(g.factory.NewCall(x.ID(), "matches", g.wrap(subjectName, args[0], size), args[1]))
 	}
 }
 
 func (a *analysis) comprehension(c ast.ComprehensionExpr) {
-	a.counted, a.loops = true, true
+	a.counted = true
 	a.walk(c.IterRange())
 	a.walk(c.AccuInit())
 	a.local[c.AccuVar()]++
@@ -176,6 +265,7 @@ func (a *analysis) call(x ast.Expr) {
 	case len(args) != 2:
 	case name == operators.Index:
 		a.readsDetails(x, args[0])
+		a.keyed = append(a.keyed, x)
 	case name == operators.In && args[0].Kind() == ast.LiteralKind && args[0].AsLiteral().Value() == "details":
 		if failure, ok := qualified(args[1]); ok {
 			a.guarded[failure] = true
@@ -184,18 +274,27 @@ func (a *analysis) call(x ast.Expr) {
 	if name == operators.Equals || name == operators.NotEquals {
 		a.comparisons = append(a.comparisons, x)
 	}
-	if !constant[name] && !a.brief(name, call.Args()) {
+	if !plainCall(name, len(call.Args())) && !a.brief(name, call.Args()) {
 		a.counted = true
 	}
 	if name == "matches" {
-		for _, arg := range call.Args() {
-			if pattern, ok := constantText(arg); ok {
-				a.patterns = append(a.patterns, pattern)
-			}
-		}
+		a.pattern(x, call)
 	}
 	if !a.isFunction(name) {
 		a.report(x, name, true, fmt.Sprintf("there is no function %s()", name))
+	}
+}
+
+// pattern records a call of matches() with a constant pattern.
+func (a *analysis) pattern(x ast.Expr, call ast.CallExpr) {
+	args := call.Args()
+	if len(args) == 0 || len(args) == 1 && !call.IsMemberFunction() || len(args) > 2 {
+		return
+	}
+	if pattern, ok := constantText(args[len(args)-1]); ok {
+		a.sizes[pattern], _ = regex.Size(pattern) // the compiler refuses what is too large
+		a.patterns = append(a.patterns, pattern)
+		a.matches = append(a.matches, x)
 	}
 }
 

@@ -77,7 +77,7 @@ func NewCompiler(limits Limits) (*Compiler, error) {
 // conditional whose sides differ in type above all.
 type environment struct {
 	*cel.Env
-	guarded []*functions.Overload
+	replaced []*functions.Overload
 	// functions holds the names of all functions.
 	functions map[string]bool
 }
@@ -103,7 +103,7 @@ var shared = sync.OnceValues(func() (*environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := guarded(env)
+	g, err := replacements(env)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ var shared = sync.OnceValues(func() (*environment, error) {
 	for name := range env.Functions() {
 		names[name] = true
 	}
-	return &environment{Env: env, guarded: g, functions: names}, nil
+	return &environment{Env: env, replaced: g, functions: names}, nil
 })
 
 // Compile compiles one expression, written with its delimiters, for a site that sees the given roots. The error is a *SyntaxError. A name that does not resolve is no
@@ -166,16 +166,16 @@ func (c *Compiler) compile(s string, roots Root) (*Program, *SyntaxError) {
 		}
 	}
 	p.unresolved, p.details, p.counted = seen.unresolved, seen.details, seen.counted
-	p.program, p.broken = c.env.plan(ast.NewCheckedAST(tree, seen.types, seen.references), c.limits, p.counted)
+	p.program, p.broken = c.env.plan(ast.NewCheckedAST(tree, seen.types, seen.references), c.limits, seen)
 	return p, nil
 }
 
 // plan makes the program. What CEL finds wrong only now, a constant regular expression that does not compile for example, is found again when an evaluation reaches it; so it is
 // tried without the optimization first, and what still fails faults at every evaluation.
-func (e *environment) plan(tree *ast.AST, limits Limits, counted bool) (cel.Program, error) {
-	options := []cel.ProgramOption{replaced(e.guarded)}
-	if counted {
-		options = append(options, cel.CostTracking(work{}), cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100))
+func (e *environment) plan(tree *ast.AST, limits Limits, seen *analysis) (cel.Program, error) {
+	options := []cel.ProgramOption{inPlace(e.replaced)}
+	if seen.counted {
+		options = append(options, cel.CostTracking(work{seen.sizes}), cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(10))
 	}
 	program, err := e.tryPlan(tree, append(options, cel.EvalOptions(cel.OptOptimize)))
 	if err == nil {
@@ -194,8 +194,8 @@ func (e *environment) tryPlan(tree *ast.AST, options []cel.ProgramOption) (progr
 	return e.PlanProgram(tree, options...)
 }
 
-// replaced puts overloads in the place of those of the environment.
-func replaced(overloads []*functions.Overload) cel.ProgramOption {
+// inPlace puts overloads in the place of those of the environment.
+func inPlace(overloads []*functions.Overload) cel.ProgramOption {
 	return cel.Functions(overloads...) //nolint:staticcheck // The way that replaced it declares new functions; these take the place of declared ones.
 }
 

@@ -19,7 +19,6 @@ func TestEval_CostIsLimited(t *testing.T) {
 		t.Skip("the expressions go to their limits, which takes seconds")
 	}
 	s := vars("text", strings.Repeat("x", 1<<20), "list", make([]any, 10_000))
-	start := time.Now()
 	for _, body := range []string{
 		"lists.range(100000).map(a, lists.range(100000).map(b, a * b))",
 		"lists.range(100000).all(a, lists.range(100000).all(b, true))",
@@ -61,7 +60,6 @@ func TestEval_CostIsLimited(t *testing.T) {
 		requireFault(t, expr.EvaluationError, nested, s)
 	}
 	requireFault(t, expr.Unrepresentable, "lists.range(100).map(i, lists.range(100).map(j, vars.text))", s)
-	require.Less(t, time.Since(start), 20*time.Second)
 }
 
 func TestEval_WhatWorkflowsDoIsWithinTheLimits(t *testing.T) {
