@@ -27,9 +27,6 @@ type request struct {
 	delivery *eventbus.Delivery
 	// withoutValue: nobody reads the value of the Result.
 	withoutValue bool
-	// exceeded receives the limit that cancelled the execution; "" for none. Nil: nobody
-	// asks.
-	exceeded *string
 }
 
 // WithArguments supplies the root Flow's parameters. They are validated as any
@@ -91,15 +88,12 @@ func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteO
 	_, o := x.run(x.ctx, d.root.Flow, in, arguments, x.now, nil)
 	end()
 	abandoned := x.cleaning.finish()
-	if r.exceeded != nil {
-		*r.exceeded = x.exceededLimit()
-	}
 	if o.failure != nil {
 		f := o.failure.export()
 		if abandoned != "" {
 			f.Message += "; " + abandoned
 		}
-		return Result{Failure: f}
+		return Result{Failure: f, exceeded: x.exceededLimit()}
 	}
 	if r.withoutValue {
 		return Result{}

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// ExecutionError is the error of a handler whose execution failed. It declares the
+// ExecutionError is the error of an execution that failed: [Result.Err], and the error of
+// the handler of [Definition.Handler]. It declares the
 // traits by which the bus's rules, policies and circuits judge errors; errors.As finds
 // the [*Failure] and those before it. It is immutable.
 type ExecutionError struct {

@@ -156,16 +156,15 @@ func (h *flowHandler) handle(ctx context.Context, e eventbus.Event) error {
 			return fmt.Errorf("mwl: arguments of the execution: %w", err)
 		}
 	}
-	var exceeded string
 	own := func(r *request) {
 		r.id, r.arguments = executionID(&delivery), arguments
-		r.delivery, r.withoutValue, r.exceeded = &delivery, h.onResult == nil, &exceeded
+		r.delivery, r.withoutValue = &delivery, h.onResult == nil
 	}
 	result := h.definition.Execute(&publishingContext{Context: ctx}, input, append(h.execute[:len(h.execute):len(h.execute)], own)...)
 	if result.Failure != nil {
 		return &ExecutionError{
 			Failure:       result.Failure,
-			deterministic: !h.retryDefinitionErrors && isDeterministic(result.Failure, exceeded),
+			deterministic: !h.retryDefinitionErrors && isDeterministic(result.Failure, result.exceeded),
 		}
 	}
 	if h.onResult == nil {

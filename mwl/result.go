@@ -13,14 +13,20 @@ type Result struct {
 	Value any
 	// Failure is nil when the execution succeeded.
 	Failure *Failure
+
+	// exceeded is the limit that cancelled the execution; "" for none.
+	exceeded string
 }
 
-// Err is the failure as an error: nil, or a [*Failure].
+// Err returns nil if the execution succeeded, and an [*ExecutionError] if it failed. A
+// handler of a bus can return it: the bus sees the failure's code, type and retryable,
+// as from [Definition.Handler], and does not retry what the definition declares final.
+// errors.As finds the [*Failure].
 func (r Result) Err() error {
 	if r.Failure == nil {
 		return nil
 	}
-	return r.Failure
+	return &ExecutionError{Failure: r.Failure, deterministic: isDeterministic(r.Failure, r.exceeded)}
 }
 
 // MarshalJSON writes the Result as the language defines it: an object with type
