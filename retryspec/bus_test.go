@@ -105,8 +105,11 @@ func TestPolicy_OnTheBus(t *testing.T) {
 		{`{"stop": {"max_attempts": 1}}`, ValueError{}, after(0), eventbus.ReasonExhausted},
 		{`{"wait": {"strategy": "fixed", "delay": 40, "max_delay": 5}, "stop": {"max_attempts": 3}}`, ValueError{}, after(0, 40, 80), eventbus.ReasonExhausted},
 		{`{"wait": {"strategy": "fixed", "delay": 10}, "stop": {"max_attempts": null, "max_delay": 35}}`, ValueError{}, after(0, 10, 20, 30), eventbus.ReasonExpired},
-		{`{"wait": {"strategy": "fixed", "delay": 0}, "stop": {"max_delay": 0}}`, ValueError{}, after(0), eventbus.ReasonExhausted},
-		{`{"wait": {"strategy": "fixed", "delay": 0}, "stop": {"max_delay": 1e-10}}`, ValueError{}, after(0), eventbus.ReasonExhausted},
+		{`{"wait": {"strategy": "fixed", "delay": 0}, "stop": {"max_delay": 0}}`, ValueError{}, after(0), eventbus.ReasonExpired},
+		{`{"wait": {"strategy": "fixed", "delay": 0}, "stop": {"max_delay": 1e-10}}`, ValueError{}, after(0), eventbus.ReasonExpired},
+		{`{"stop": {"max_delay": 0, "max_attempts": null}}`, ValueError{}, after(0), eventbus.ReasonExpired},
+		{`{"wait": {"initial_delay": 0}, "stop": {"max_delay": 0}}`, ValueError{}, after(0), eventbus.ReasonExpired},
+		{`{"stop": {"max_delay": 0, "max_attempts": 1}}`, ValueError{}, after(0), eventbus.ReasonExhausted},
 		{`{"wait": {"strategy": "exponential", "initial_delay": 2, "multiplier": 3, "max_delay": 10}}`, ValueError{}, after(0, 2, 8, 18, 28), eventbus.ReasonExhausted},
 		{`{"wait": {"strategy": "exponential", "initial_delay": 20, "max_delay": 10}, "stop": {"max_attempts": 3}}`, ValueError{}, after(0, 10, 20), eventbus.ReasonExhausted},
 		{`{}`, eventbus.Permanent(ValueError{}), after(0), eventbus.ReasonPermanent},
@@ -117,6 +120,22 @@ func TestPolicy_OnTheBus(t *testing.T) {
 		require.Equal(t, want, fail(t, always(c.err), nil, eventbus.Retry(p)), c.document)
 		require.Equal(t, want, fail(t, always(c.err), []eventbus.Option{eventbus.WithRetry(p)}), c.document)
 	}
+}
+
+// In the orchestrator of these documents, TaskError is the type of every failed task.
+func TestPolicy_TaskErrorIncludesEveryError(t *testing.T) {
+	for _, include := range []string{`["TaskError"]`, `["OtherError", "TaskError"]`} {
+		document := mustParse(t, `{"retry": {"include_errors": `+include+`, "exclude_errors": ["fault"]}, "wait": {"strategy": "fixed"}, "stop": {"max_attempts": 3}}`)
+		retried := story{calls: after(0, 1, 2), reason: eventbus.ReasonExhausted}
+		for _, err := range []error{ValueError{}, errors.New("without a name"), context.DeadlineExceeded} {
+			require.Equal(t, retried, fail(t, always(err), nil, eventbus.Retry(document.Policy())), "%T", err)
+		}
+		excluded := story{calls: after(0), reason: eventbus.ReasonPermanent}
+		require.Equal(t, excluded, fail(t, always(fault{}), nil, eventbus.Retry(document.Policy())))
+		require.True(t, document.Retries("AnyError"))
+		require.False(t, document.Retries("fault"))
+	}
+	require.False(t, mustParse(t, `{"retry": {"include_errors": ["taskerror"]}}`).Retries("AnyError"), "names are exact")
 }
 
 // Not a field is left to the bus.

@@ -2,6 +2,7 @@ package retryspec
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/surebus/eventbus"
@@ -13,8 +14,9 @@ import (
 //
 // MaxAttempts includes the first run, and MaxRetries does not. Stop.MaxDelay becomes
 // MaxElapsed, which counts from when the event can first run. The bus makes no retry that
-// would begin at or after that bound. A bound below a nanosecond means no retry. The bus
-// counts up to 2^31−1 attempts.
+// would begin at or after that bound: the event ends as expired. With a bound below a
+// nanosecond, which is no retry, the policy has no jitter and no delay of 0. The bus counts
+// up to 2^31−1 attempts. If IncludeErrors has AllErrors, the policy includes every error.
 //
 // The bus merges the policies of all subscriptions of an event. The jitter and the error
 // lists of the failing subscription apply.
@@ -47,8 +49,12 @@ func (d Document) Policy() eventbus.RetryPolicy {
 	if d.Stop.MaxDelay != NoLimit {
 		p.MaxElapsed = max(duration(d.Stop.MaxDelay), 1)
 		if d.Stop.MaxDelay < time.Nanosecond.Seconds() {
-			p.MaxRetries = 0
+			// The bus has no bound of 0. A delay of 0 would begin before one of a nanosecond.
+			p.BaseDelay, p.MaxDelay, p.Jitter = max(p.BaseDelay, 1), max(p.MaxDelay, 1), eventbus.NoJitter
 		}
+	}
+	if slices.Contains(d.Retry.IncludeErrors, AllErrors) {
+		p.IncludeErrors = nil
 	}
 	return p
 }

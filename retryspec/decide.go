@@ -53,7 +53,8 @@ func (d Document) Delay(attempt int, random float64) time.Duration {
 
 // Retries reports whether errors of this name are retried. It ignores the limits of Stop.
 func (d Document) Retries(errorName string) bool {
-	return !slices.Contains(d.Retry.ExcludeErrors, errorName) && slices.Contains(d.Retry.IncludeErrors, errorName)
+	return !slices.Contains(d.Retry.ExcludeErrors, errorName) &&
+		(slices.Contains(d.Retry.IncludeErrors, errorName) || slices.Contains(d.Retry.IncludeErrors, AllErrors))
 }
 
 // Stopped reports whether an attempt that just failed was the last one, at a time since the

@@ -35,7 +35,7 @@
 //
 // A document without retry.include_errors, even {}, retries only errors named "ValueError".
 // Hardly any error in Go has that name, so with such a document the first failure is the
-// last one. List the errors to retry, and register names for the errors of other packages:
+// last one. List the errors to retry, or AllErrors ("TaskError") for all of them, and register names for the errors of other packages:
 //
 //	eventbus.New(
 //		eventbus.WithErrorName(context.DeadlineExceeded, "TimeoutError"),
@@ -51,8 +51,10 @@
 //
 // # Files
 //
-// Open reads a file, and File.Watch reads it again when it changes, while the bus runs. The
-// program in the directory check shows the effect of a file:
+// Open reads a regular file of at most 1 MiB, and File.Watch reads it again when it changes,
+// while the bus runs. Unknown members at the top level of a document are ignored, and
+// Document.Ignored lists them. The program in the directory check shows the effect of a file,
+// and with -strict it fails on ignored members:
 //
-//	go run github.com/surebus/eventbus/retryspec/check retry.json
+//	go run github.com/surebus/eventbus/retryspec/check -strict retry.json
 package retryspec

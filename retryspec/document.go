@@ -21,6 +21,10 @@ type Document struct {
 	Stop  Stop
 	Wait  Wait
 	Retry Retry
+	// Ignored lists the members at the top level that Parse does not know, in the order of
+	// their names. The format ignores them, so that later versions can add some; one may be misspelt.
+	// Go code need not set it: Policy and the JSON of the document leave it out. Nil is none.
+	Ignored []string
 }
 
 // Stop has the limits of the attempts. No attempt follows after either limit is reached.
@@ -64,10 +68,16 @@ const (
 
 var strategies = []string{string(Fixed), string(Exponential), string(ExponentialJitter)}
 
+// AllErrors, in IncludeErrors, stands for every error. In the orchestrator of these
+// documents, it is the name of the type of every failed task. In ExcludeErrors it is a name
+// like any other.
+const AllErrors = "TaskError"
+
 // Retry lists the errors that are retried and those that are not, by name (see Names of
 // eventbus.ErrorTraits).
 type Retry struct {
-	// IncludeErrors lists the errors to retry. An empty list retries nothing. The default is
+	// IncludeErrors lists the errors to retry. AllErrors in it retries all but those of
+	// ExcludeErrors. An empty list retries nothing. The default is
 	// ["ValueError"], a name that hardly any error in Go has, see eventbus.WithErrorName.
 	IncludeErrors []string
 	// ExcludeErrors lists errors not to retry, even if IncludeErrors lists them. It is empty
@@ -110,7 +120,7 @@ const (
 )
 
 func (d *Document) read(r reader, root *node) *Error {
-	return r.object(root, false, []field{
+	ignored, err := r.members(root, []field{
 		{"version", func(n *node) *Error {
 			version, err := r.integer(n, Version, strconv.Itoa(Version))
 			if err == nil && version != Version {
@@ -122,10 +132,13 @@ func (d *Document) read(r reader, root *node) *Error {
 		{"wait", func(n *node) *Error { return d.Wait.read(r, n) }},
 		{"retry", func(n *node) *Error { return d.Retry.read(r, n) }},
 	})
+	slices.Sort(ignored) // the order of members means nothing
+	d.Ignored = ignored
+	return err
 }
 
 func (s *Stop) read(r reader, n *node) *Error {
-	return r.object(n, true, []field{
+	return r.object(n, []field{
 		{"max_attempts", func(n *node) (err *Error) {
 			if s.MaxAttempts = NoLimit; n.kind != isNull {
 				s.MaxAttempts, err = r.integer(n, 1, "an integer of at least 1, or null")
@@ -148,7 +161,7 @@ func (w *Wait) read(r reader, n *node) *Error {
 			return err
 		}
 	}
-	return r.object(n, true, []field{
+	return r.object(n, []field{
 		{"strategy", func(n *node) *Error {
 			if n.kind != isString || !slices.Contains(strategies, n.text) {
 				return r.refuse(n, suggest(oneOf(quoted(strategies)), n.text, strategies))
@@ -173,7 +186,7 @@ func (t *Retry) read(r reader, n *node) *Error {
 			return err
 		}
 	}
-	return r.object(n, true, []field{
+	return r.object(n, []field{
 		{"include_errors", names(&t.IncludeErrors)},
 		{"exclude_errors", names(&t.ExcludeErrors)},
 	})
@@ -258,6 +271,9 @@ func (d Document) encode() ([]byte, error) {
 	}
 	return json.Marshal(w)
 }
+
+// ignored lets File report what a parsed text has that means nothing.
+func (d Document) ignored() []string { return d.Ignored }
 
 // UnmarshalJSON parses the document as Parse does.
 func (d *Document) UnmarshalJSON(text []byte) error {

@@ -85,6 +85,18 @@ func TestParse_LargeIntegers(t *testing.T) {
 	require.Error(t, parse([]byte(`{"version": 1e400}`)))
 }
 
+func TestParse_IgnoredMembersAreListed(t *testing.T) {
+	d := mustParse(t, `{"owner": "me", "stop": {"max_attempts": 2}, "Retry": {}, "wiat": {"delay": 1}}`)
+	require.Equal(t, []string{"Retry", "owner", "wiat"}, d.Ignored)
+	require.EqualValues(t, 2, d.Stop.MaxAttempts)
+	text, err := json.Marshal(d)
+	require.NoError(t, err)
+	require.Nil(t, mustParse(t, string(text)).Ignored)
+	require.NotContains(t, string(text), "owner")
+	_, err = retryspec.Parse([]byte(`{"owner": "me", "stop": {"atempts": 2}}`))
+	require.ErrorIs(t, err, retryspec.ErrInvalid, "below the top level they are errors")
+}
+
 func TestParse_DepthIsBounded(t *testing.T) {
 	nested := func(depth int) []byte {
 		return []byte(`{"x":` + strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}`)
@@ -124,6 +136,7 @@ func TestDocument_JSON(t *testing.T) {
 
 	var in struct{ Policy retryspec.Document }
 	require.NoError(t, json.Unmarshal([]byte(`{"policy": `+string(text)+`}`), &in))
+	d.Ignored = nil // the JSON has what the document means
 	require.Equal(t, d, in.Policy)
 	var e *retryspec.Error
 	require.ErrorAs(t, json.Unmarshal([]byte(`{"policy": {"stop": 1}}`), &in), &e)

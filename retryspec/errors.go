@@ -3,6 +3,7 @@ package retryspec
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 )
@@ -44,6 +45,52 @@ func (e *Error) Error() string {
 
 // Is reports whether target is ErrInvalid.
 func (e *Error) Is(target error) bool { return target == ErrInvalid }
+
+// FileError reports a file that Open and Reload do not read, because reading it could block
+// or take much memory: it is no regular file, or has more than MaxFileSize bytes.
+type FileError struct {
+	// Path is the path given to Open.
+	Path string
+	// Mode is the file's mode. The file is regular if it is only too large.
+	Mode fs.FileMode
+	// Size is the size of a regular file in bytes, at least: one that grows meanwhile has more.
+	Size int64
+}
+
+func (e *FileError) Error() string {
+	if e.Mode.IsRegular() {
+		return fmt.Sprintf("retryspec: %s has %d bytes, more than %d: write a smaller document", e.Path, e.Size, MaxFileSize)
+	}
+	return fmt.Sprintf("retryspec: %s is %s, not a regular file: give the path of a file with the document", e.Path, kindOf(e.Mode))
+}
+
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "a special file"
+}
+
+// IgnoredError reports members at the top level of a document that mean nothing, such as a
+// misspelt one. The document is valid all the same: Watch applies it.
+type IgnoredError struct {
+	// Path is the path of the file.
+	Path string
+	// Members are their names, as in Document.Ignored.
+	Members []string
+}
+
+func (e *IgnoredError) Error() string {
+	names := strings.Join(quoted(e.Members), ", ")
+	return fmt.Sprintf("retryspec: %s: ignored members: %s; the members are version, stop, wait and retry", e.Path, shorten(names))
+}
 
 // at sets the position of an offence in the text.
 func (e *Error) at(text []byte, offset int) *Error {

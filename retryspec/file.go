@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -30,8 +31,14 @@ type File[T any] struct {
 	err     error
 }
 
-// Open reads a file. parse is Parse or ParseRules. The error has the path, and wraps the
-// error of os.ReadFile or parse. For a nil parse it is an *eventbus.OptionError.
+// MaxFileSize is the size of the largest file that File reads, in bytes: 1 MiB.
+const MaxFileSize = 1 << 20
+
+// Open reads a file. parse is Parse or ParseRules. The file must be regular and have at most
+// MaxFileSize bytes; Open does not wait for a pipe. Symbolic links are followed.
+//
+// Errors, each with the path: *FileError, those of opening and reading the file, those of
+// parse; *eventbus.OptionError for a nil parse.
 func Open[T any](path string, parse func([]byte) (T, error)) (*File[T], error) {
 	if parse == nil {
 		return nil, &eventbus.OptionError{Option: "Open", Value: "nil", Reason: "parse must not be nil: use Parse or ParseRules"}
@@ -46,13 +53,46 @@ func Open[T any](path string, parse func([]byte) (T, error)) (*File[T], error) {
 }
 
 func (f *File[T]) read() (text []byte, parsed T, err error) {
-	if text, err = os.ReadFile(f.path); err != nil {
+	if text, err = readFile(f.path); err != nil {
 		return nil, parsed, err // it has the path
 	}
 	if parsed, err = f.parse(text); err != nil {
 		err = fmt.Errorf("%s: %w", f.path, err)
 	}
 	return text, parsed, err
+}
+
+// readFile reads a regular file. It checks the type of the file that it has opened: the file
+// of the path may be another one by now.
+func readFile(path string) (text []byte, err error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|nonblocking, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	refused := &FileError{Path: path, Mode: info.Mode(), Size: info.Size()}
+	if !info.Mode().IsRegular() || info.Size() > MaxFileSize {
+		return nil, refused
+	}
+	text, err = io.ReadAll(io.LimitReader(file, MaxFileSize+1))
+	if len(text) > MaxFileSize { // it has grown
+		refused.Size = int64(len(text))
+		return nil, refused
+	}
+	return text, err
+}
+
+// Ignored returns the names of the members at the top level of Current that mean nothing. It
+// is nil for rules, which have none.
+func (f *File[T]) Ignored() []string {
+	if d, ok := any(f.Current()).(interface{ ignored() []string }); ok {
+		return d.ignored()
+	}
+	return nil
 }
 
 // Current returns the last valid content. It must not be changed.
@@ -140,7 +180,8 @@ func (f *File[T]) apply(parsed T) error {
 
 // Watch calls Reload at every interval until the context ends, and then returns nil. It
 // calls report, if not nil, on its own goroutine: with nil for each new text that is
-// applied, and with each error once, not at every interval.
+// applied, and with each error once, not at every interval. For a text that is applied and
+// has members that mean nothing, the error is an *IgnoredError; Ignored has those of Open.
 //
 // To change the file, write another one and rename it. Otherwise Watch may read a partly
 // written file and report invalid JSON.
@@ -178,6 +219,9 @@ func (f *File[T]) WatchTicks(ctx context.Context, ticks <-chan time.Time, report
 		}
 		swaps := f.swapped()
 		if report != nil && (text != told || swaps != seen) {
+			if ignored := f.Ignored(); err == nil && len(ignored) > 0 {
+				err = &IgnoredError{Path: f.path, Members: ignored}
+			}
 			report(err)
 		}
 		told, seen = text, swaps

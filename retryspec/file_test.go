@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -43,6 +45,60 @@ func TestOpen_OfABadFile(t *testing.T) {
 	_, err = retryspec.Open(name, retryspec.Parse)
 	require.ErrorIs(t, err, retryspec.ErrInvalid)
 	require.ErrorContains(t, err, name+": retryspec: line 1, column 27: stop.max_attempts: got 0")
+}
+
+func TestOpen_IrregularFilesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	_, err := retryspec.Open(dir, retryspec.Parse)
+	var refused *retryspec.FileError
+	require.ErrorAs(t, err, &refused)
+	require.ErrorContains(t, err, "is a directory, not a regular file")
+	require.ErrorContains(t, err, dir)
+	if device := os.DevNull; runtime.GOOS != "windows" {
+		_, err = retryspec.Open(device, retryspec.ParseRules)
+		require.ErrorAs(t, err, &refused)
+		require.ErrorContains(t, err, "is a device")
+	}
+}
+
+func TestOpen_LargeFilesAreRefused(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "retry.json")
+	write(t, name, "{}"+strings.Repeat(" ", retryspec.MaxFileSize-2))
+	f, err := retryspec.Open(name, retryspec.Parse)
+	require.NoError(t, err, "the bound is inclusive")
+	require.NoError(t, os.Truncate(name, 1<<40)) // a sparse file
+	var refused *retryspec.FileError
+	require.ErrorAs(t, f.Reload(), &refused)
+	require.EqualValues(t, 1<<40, refused.Size)
+	require.True(t, refused.Mode.IsRegular())
+	require.ErrorContains(t, f.Err(), "more than 1048576: write a smaller document")
+	require.EqualValues(t, 5, f.Current().Stop.MaxAttempts, "the last valid content stays")
+}
+
+func TestFile_ReportsIgnoredMembers(t *testing.T) {
+	name, f := open(t, `{"owner": "me"}`)
+	require.Equal(t, []string{"owner"}, f.Ignored())
+	ticks := make(chan time.Time)
+	var reports []error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.WatchTicks(t.Context(), ticks, func(err error) { reports = append(reports, err) })
+	}()
+	ticks <- time.Time{}
+	ticks <- time.Time{}
+	write(t, name, `{"stopp": {"max_attempts": 2}, "stop": {"max_attempts": 4}}`)
+	ticks <- time.Time{}
+	ticks <- time.Time{}
+	close(ticks)
+	<-done
+	require.Len(t, reports, 1, "each text is reported once: %v", reports)
+	var ignored *retryspec.IgnoredError
+	require.ErrorAs(t, reports[0], &ignored)
+	require.Equal(t, []string{"stopp"}, ignored.Members)
+	require.ErrorContains(t, ignored, name)
+	require.EqualValues(t, 4, f.Current().Stop.MaxAttempts, "it is applied all the same")
+	require.NoError(t, f.Err())
 }
 
 func TestFile_ABadTextKeepsTheOldOneAndSaysWhy(t *testing.T) {

@@ -35,7 +35,9 @@ func FuzzParse(f *testing.F) {
 		require.NoError(t, err)
 		again, err := retryspec.Parse(printed)
 		require.NoError(t, err)
-		require.Equal(t, d, again)
+		meant := d
+		meant.Ignored = nil
+		require.Equal(t, meant, again)
 		for _, attempt := range []int{0, 1, 2, 10, 1_000_000} {
 			least, most := d.Bounds(attempt)
 			delay := d.Delay(attempt, 0.5)

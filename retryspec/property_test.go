@@ -157,9 +157,10 @@ func TestPolicy_HasTheDelaysOfTheDocument(t *testing.T) {
 
 		last := p.MaxRetries // is the number of the last attempt, counted from 0
 		switch {
+		case p.MaxElapsed == 1:
 		case p.MaxRetries == eventbus.Unlimited:
 			require.False(t, d.Stopped(attempt, 0))
-		case p.MaxElapsed != 1:
+		default:
 			require.True(t, d.Stopped(last, 0) || d.Stop.MaxAttempts > math.MaxInt32)
 			require.False(t, last > 0 && d.Stopped(last-1, 0))
 		}

@@ -19,25 +19,35 @@ type field struct {
 	read func(*node) *Error
 }
 
-// object reads the members of an object, in their order. Unknown members are an error if
-// the object is closed.
-func (r reader) object(n *node, closed bool, fields []field) *Error {
+// object reads the members of an object, in their order. Unknown members are an error.
+func (r reader) object(n *node, fields []field) *Error {
+	_, err := r.read(n, true, fields)
+	return err
+}
+
+// members is object, except that it returns the names of unknown members.
+func (r reader) members(n *node, fields []field) (unknown []string, err *Error) {
+	return r.read(n, false, fields)
+}
+
+func (r reader) read(n *node, closed bool, fields []field) (unknown []string, err *Error) {
 	if n.kind != isObject {
-		return r.refuse(n, "an object")
+		return nil, r.refuse(n, "an object")
 	}
 	for _, m := range n.members {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == m.name })
 		if i < 0 {
 			if closed {
-				return r.unknown(m, fields)
+				return nil, r.unknown(m, fields)
 			}
+			unknown = append(unknown, m.name)
 			continue
 		}
 		if err := fields[i].read(m.value); err != nil {
-			return err.below(m.name)
+			return nil, err.below(m.name)
 		}
 	}
-	return nil
+	return unknown, nil
 }
 
 func (r reader) unknown(m member, fields []field) *Error {

@@ -64,7 +64,7 @@ const (
 )
 
 func readRules(r reader, root *node) (rules Rules, err *Error) {
-	err = r.object(root, true, []field{
+	err = r.object(root, []field{
 		{"policies", func(n *node) *Error {
 			return r.array(n, 1, wantRules, func(n *node) *Error {
 				rule, err := readRule(r, n)
@@ -81,7 +81,7 @@ func readRules(r reader, root *node) (rules Rules, err *Error) {
 
 func readRule(r reader, n *node) (eventbus.RetryRule, *Error) {
 	rule := eventbus.RetryRule{BackoffMultiplier: 1, Jitter: eventbus.NoJitter}
-	err := r.object(n, true, []field{
+	err := r.object(n, []field{
 		{"match", func(n *node) *Error { return readMatch(r, n, &rule.Match) }},
 		{"attempts", func(n *node) *Error {
 			attempts, err := r.integer(n, 1, wantAttempts)
@@ -117,7 +117,7 @@ func readMatch(r reader, n *node, m *eventbus.ErrorMatch) *Error {
 			return nil
 		}},
 	}
-	err := r.object(n, true, fields)
+	err := r.object(n, fields)
 	if err == nil && len(n.members) == 0 {
 		err = r.refuse(n, `at least one of codes, types, retryable; {"codes": ["*"]} is every error`)
 	}
@@ -126,7 +126,7 @@ func readMatch(r reader, n *node, m *eventbus.ErrorMatch) *Error {
 
 func readBackoff(r reader, n *node, rule *eventbus.RetryRule) *Error {
 	capped := false
-	err := r.object(n, true, []field{
+	err := r.object(n, []field{
 		{"initial", func(n *node) (err *Error) {
 			rule.BaseDelay, err = r.duration(n)
 			return err

@@ -1,17 +1,19 @@
 // Check reads files of retry policies, tells what they say, and shows their first ten
 // delays:
 //
-//	go run github.com/surebus/eventbus/retryspec/check [-policy | -rules] FILE...
+//	go run github.com/surebus/eventbus/retryspec/check [-policy | -rules] [-strict] FILE...
 //
 // A file that is "-" is the standard input. Whether a file is a policy document or
 // ordered rules, it tells by their members, unless it is told. At the first file that
-// is neither, or not a good one, it says why, and ends with the exit status 1.
+// is neither, or not a good one, it says why, and ends with the exit status 1. With
+// -strict, a policy document with members that mean nothing is not a good one.
 package main
 
 import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log"
 	"os"
@@ -36,9 +38,10 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 	flags.SetOutput(errs)
 	policy := flags.Bool("policy", false, "the files are policy documents")
 	rules := flags.Bool("rules", false, "the files are ordered rules")
+	strict := flags.Bool("strict", false, "fail on ignored members of policy documents")
 	say := log.New(errs, "", 0)
 	flags.Usage = func() {
-		say.Print("usage: check [-policy | -rules] FILE...\nFILE may be -, the standard input.")
+		say.Print("usage: check [-policy | -rules] [-strict] FILE...\nFILE may be -, the standard input.")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -55,7 +58,7 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 		text, err := read(name, in)
 		shown := ""
 		if err == nil {
-			shown, err = check(name, text, *rules || !*policy && hasRules(text))
+			shown, err = check(name, text, *rules || !*policy && hasRules(text), *strict)
 		}
 		if err != nil {
 			say.Printf("%s: %v", name, err)
@@ -74,14 +77,20 @@ func run(args []string, in io.Reader, out, errs io.Writer) int {
 
 func read(name string, in io.Reader) ([]byte, error) {
 	if name == "-" {
-		return io.ReadAll(in)
+		text, err := io.ReadAll(io.LimitReader(in, retryspec.MaxFileSize+1))
+		if len(text) > retryspec.MaxFileSize {
+			return nil, fmt.Errorf("the input has more than %d bytes: write a smaller document", retryspec.MaxFileSize)
+		}
+		return text, err
 	}
-	text, err := os.ReadFile(name)
-	var path *os.PathError
-	if errors.As(err, &path) {
-		err = path.Err // the name is told anyway
+	file, err := retryspec.Open(name, func(text []byte) ([]byte, error) { return text, nil })
+	if path := new(os.PathError); errors.As(err, &path) {
+		return nil, path.Err // the name is told anyway
 	}
-	return text, err
+	if err != nil {
+		return nil, err
+	}
+	return file.Current(), nil
 }
 
 // sections are the members of a policy document that mean something.
@@ -99,7 +108,7 @@ func hasRules(text []byte) bool {
 }
 
 // check is what there is to show of a file.
-func check(name string, text []byte, isRules bool) (string, error) {
+func check(name string, text []byte, isRules, strict bool) (string, error) {
 	if isRules {
 		rules, err := retryspec.ParseRules(text)
 		if err != nil {
@@ -111,5 +120,8 @@ func check(name string, text []byte, isRules bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return showPolicy(name, text, document)
+	if strict && len(document.Ignored) > 0 {
+		return "", &retryspec.IgnoredError{Path: name, Members: document.Ignored}
+	}
+	return showPolicy(name, document)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/retryspec"
 )
 
 func checkFiles(in string, args ...string) (status int, out, errs string) {
@@ -125,6 +127,26 @@ func TestCheck_TellsTheFormatsApart(t *testing.T) {
 	status, _, errs = checkFiles(`{}`, "-rules", "-")
 	require.Equal(t, bad, status)
 	require.Contains(t, errs, "policies: got nothing")
+}
+
+func TestCheck_StrictFailsOnIgnoredMembers(t *testing.T) {
+	status, out, errs := checkFiles(`{"owner":"me","wiat":{}}`, "-strict", "-")
+	require.Equal(t, bad, status)
+	require.Empty(t, out)
+	require.Contains(t, errs, `ignored members: "owner", "wiat"`)
+	status, _, errs = checkFiles(`{"stop":{"max_attempts":2}}`, "-strict", "-")
+	require.Equal(t, good, status, errs)
+	status, _, errs = checkFiles(`{"policies":[{"match":{"codes":["*"]},"attempts":2}]}`, "-strict", "-")
+	require.Equal(t, good, status, errs)
+}
+
+func TestCheck_InputsAreBounded(t *testing.T) {
+	status, _, errs := checkFiles("{}"+strings.Repeat(" ", retryspec.MaxFileSize), "-")
+	require.Equal(t, bad, status)
+	require.Contains(t, errs, "more than 1048576 bytes")
+	status, _, errs = checkFiles("", t.TempDir())
+	require.Equal(t, bad, status)
+	require.Contains(t, errs, "is a directory, not a regular file")
 }
 
 func TestCheck_Usage(t *testing.T) {

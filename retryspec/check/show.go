@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -21,15 +19,15 @@ const (
 	width = 40
 )
 
-func showPolicy(name string, text []byte, d retryspec.Document) (string, error) {
+func showPolicy(name string, d retryspec.Document) (string, error) {
 	printed, err := json.MarshalIndent(d, "", "  ")
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: a policy document\n", name)
-	if names := ignored(text); len(names) > 0 {
-		fmt.Fprintf(&b, "Ignored: %s.\n", strings.Join(names, ", "))
+	if len(d.Ignored) > 0 {
+		fmt.Fprintf(&b, "Ignored: %s.\n", quoted(d.Ignored))
 	}
 	fmt.Fprintf(&b, "%s\n", printed)
 	if d.Stop.MaxDelay != retryspec.NoLimit {
@@ -121,18 +119,11 @@ func sum(a, b time.Duration) time.Duration {
 	return math.MaxInt64
 }
 
-// ignored are the members of a policy document that mean nothing, quoted.
-func ignored(text []byte) []string {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(text, &members) != nil {
-		return nil
-	}
-	for _, name := range sections {
-		delete(members, name)
-	}
-	names := slices.Sorted(maps.Keys(members))
+// quoted are the names of members, as a list.
+func quoted(names []string) string {
+	q := make([]string, len(names))
 	for i, name := range names {
-		names[i] = strconv.Quote(name)
+		q[i] = strconv.Quote(name)
 	}
-	return names
+	return strings.Join(q, ", ")
 }
