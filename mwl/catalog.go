@@ -124,7 +124,7 @@ func (m Middleware) register(c *Catalog) error {
 	if !acts {
 		return &CatalogError{m.URI, "OnEntry, OnSuccess, OnFailure, OnAlways", "are all nil; set an action"}
 	}
-	read, text, err := m.document(levels).read(loader.GoMiddleware)
+	read, text, err := m.document(levels).read(loader.MiddlewareProvider)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,9 @@ func (m Middleware) register(c *Catalog) error {
 	for phase, declared := range read.Phases {
 		contract.Phases[phase].Parameters = schema.Empty
 		if declared != nil {
-			contract.Phases[phase] = definition.PhaseContract{Kind: declared.Kind, Parameters: declared.Parameters.Compiled()}
+			contract.Phases[phase] = definition.PhaseContract{
+				Kind: declared.Kind, Parameters: declared.Parameters.Compiled(), Structural: structural(declared, nil),
+			}
 		}
 	}
 	c.middlewares[m.URI] = contract

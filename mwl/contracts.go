@@ -1,6 +1,7 @@
 package mwl
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -34,8 +35,8 @@ var ownBehaviors = []struct {
 	{file: "finally", middleware: definition.MiddlewareContract{Implementation: finallyMiddleware{}}},
 }
 
-// structures are the kinds of the structural parameters, which documents only
-// name.
+// structures are the kinds of the language's own structural parameters, which documents
+// only name.
 var structures = map[string]definition.StructureKind{
 	"call": definition.CallStructure, "middleware": definition.MiddlewareStructure,
 }
@@ -74,17 +75,24 @@ func (c *Catalog) addOwn(file string, behavior definition.MiddlewareContract, ca
 		if declared == nil {
 			declared = &loader.ProviderPhase{}
 		}
-		contract := definition.PhaseContract{Kind: declared.Kind, Parameters: declared.Parameters.Compiled()}
-		for _, name := range declared.Structural {
-			if contract.Structural == nil {
-				contract.Structural = map[string]definition.StructureKind{}
-			}
-			contract.Structural[name] = structures[name]
+		behavior.Phases[phase] = definition.PhaseContract{
+			Kind: declared.Kind, Parameters: declared.Parameters.Compiled(), Structural: structural(declared, structures),
 		}
-		behavior.Phases[phase] = contract
 	}
 	c.middlewares[p.URI] = &behavior
 	return nil
+}
+
+// structural returns the structural parameters of a phase, with their kinds.
+func structural(declared *loader.ProviderPhase, kinds map[string]definition.StructureKind) map[string]definition.StructureKind {
+	if len(declared.Structural) == 0 {
+		return nil
+	}
+	parameters := make(map[string]definition.StructureKind, len(declared.Structural))
+	for _, name := range declared.Structural {
+		parameters[name] = cmp.Or(kinds[name], definition.OtherStructure)
+	}
+	return parameters
 }
 
 // Document returns the contract of the entry with the URI as a provider definition
@@ -113,6 +121,7 @@ type contractDocument struct {
 type phaseDocument struct {
 	Action     actionDocument  `json:"action"`
 	Parameters json.RawMessage `json:"parameters,omitempty"`
+	Structural []string        `json:"structural,omitempty"`
 }
 
 type actionDocument struct {
@@ -150,7 +159,7 @@ func (m Middleware) document(levels definition.Level) contractDocument {
 	for phase, action := range []*PhaseAction{m.OnEntry, m.OnSuccess, m.OnFailure, m.OnAlways} {
 		if action != nil {
 			d.Phases[definition.Phase(phase).String()] = phaseDocument{ //nolint:gosec // there are four
-				Action: actionDocument{Kind: actionKinds[action.Kind]}, Parameters: action.Parameters,
+				Action: actionDocument{Kind: actionKinds[action.Kind]}, Parameters: action.Parameters, Structural: action.Structural,
 			}
 		}
 	}
@@ -224,6 +233,11 @@ func (d contractDocument) refused(p definition.Problem) *CatalogError {
 				message = fmt.Sprintf("at %s: %s", inside, message)
 			}
 			return &CatalogError{d.URI, s.field, message}
+		}
+	}
+	for phase := range definition.PhaseCount {
+		if strings.HasPrefix(p.Pointer, "/phases/"+phase.String()+"/structural") {
+			return &CatalogError{d.URI, phaseField(phase) + ".Structural", message}
 		}
 	}
 	for pointer, field := range map[string]string{

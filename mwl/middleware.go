@@ -61,6 +61,11 @@ type PhaseAction struct {
 	// Parameters is the JSON Schema of the phase's with, closed like a
 	// [CallProvider]'s. Nil accepts no with.
 	Parameters json.RawMessage
+	// Structural are the members of with that are definitions instead of values, by
+	// name; Parameters declares them, too. Run gets each as it is written, its
+	// expressions included, and none is evaluated at the phase. The whole member cannot
+	// be an expression. Nil is none.
+	Structural []string
 	// Run does the work when the phase's when is true. It must return soon after ctx
 	// is done; at OnAlways, that is not when the execution is cancelled. An error
 	// fails the phase: a [*Failure] as it stands, any other and a panic as

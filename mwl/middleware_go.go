@@ -33,6 +33,9 @@ func (m *goMiddleware) act(ctx context.Context, p *phaseRun) (verdict, *outcome)
 	run := &PhaseRun{EnteredAt: p.enteredAt, ExecutionID: e.f.x.id, State: e.state}
 	err := isolated(func() error {
 		run.With, _ = value.Copy(p.with).(map[string]any)
+		for name, structure := range p.block.Structural {
+			run.With[name] = value.Copy(structure.Source)
+		}
 		run.Input = value.Copy(e.input)
 		if p.result != nil {
 			run.Result = &Result{}

@@ -24,11 +24,10 @@ func ParseCallProvider(document []byte) (CallProvider, error) {
 }
 
 // ParseMiddleware is [ParseCallProvider] for middleware. The actions that the
-// document declares are set, and their Run is left to be set. A document that
-// declares structural parameters is refused, because middleware of Go functions
-// has none.
+// document declares are set, with their structural parameters, and their Run is left to
+// be set.
 func ParseMiddleware(document []byte) (Middleware, error) {
-	p, err := parseProvider(document, loader.GoMiddleware)
+	p, err := parseProvider(document, loader.MiddlewareProvider)
 	if err != nil {
 		return Middleware{}, err
 	}
@@ -39,7 +38,7 @@ func ParseMiddleware(document []byte) (Middleware, error) {
 	actions := [definition.PhaseCount]**PhaseAction{&m.OnEntry, &m.OnSuccess, &m.OnFailure, &m.OnAlways}
 	for phase, declared := range p.Phases {
 		if declared != nil {
-			*actions[phase] = &PhaseAction{Kind: ActionKind(declared.Kind), Parameters: declared.Parameters.Source}
+			*actions[phase] = &PhaseAction{Kind: ActionKind(declared.Kind), Parameters: declared.Parameters.Source, Structural: declared.Structural}
 		}
 	}
 	return m, nil

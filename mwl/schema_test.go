@@ -171,6 +171,23 @@ func compareShapes(t *testing.T, kind string, judge []byte) {
 	require.Greater(t, c.refused, 50)
 }
 
+// TestProviderSchema_AgreesWithWhatIsRead does the same for provider documents.
+func TestProviderSchema_AgreesWithWhatIsRead(t *testing.T) {
+	compareShapes(t, "provider", mwl.ProviderSchema())
+}
+
+// TestProviderSchema_AcceptsOwnContracts includes what Catalog.Document makes of Go values.
+func TestProviderSchema_AcceptsOwnContracts(t *testing.T) {
+	oracle := compile(t, mwl.ProviderSchema())
+	catalog, err := mwl.NewCatalog()
+	require.NoError(t, err)
+	for _, uri := range catalog.URIs() {
+		document, ok := catalog.Document(uri)
+		require.True(t, ok)
+		require.NoError(t, oracle.Validate(decode(t, document)), uri)
+	}
+}
+
 // TestSchemaJudgesDefinitions compares the verdicts of the schema that this package
 // publishes with those about whole documents: valid ones pass, and what it refuses,
 // Load refuses.
@@ -218,7 +235,13 @@ func TestSchemaJudgesDefinitions(t *testing.T) {
 // TestSchemaDescribesEveryMember requires a text for an editor to show wherever a
 // member may stand.
 func TestSchemaDescribesEveryMember(t *testing.T) {
-	root := decode(t, mwl.Schema()).(map[string]any)
+	describesEveryMember(t, mwl.Schema(), 80)
+	describesEveryMember(t, mwl.ProviderSchema(), 20)
+}
+
+func describesEveryMember(t *testing.T, source []byte, least int) {
+	t.Helper()
+	root := decode(t, source).(map[string]any)
 	definitions := root["$defs"].(map[string]any)
 	described := func(member map[string]any) bool {
 		if member["description"] != nil {
@@ -244,7 +267,7 @@ func TestSchemaDescribesEveryMember(t *testing.T) {
 		require.NotEmpty(t, object.(map[string]any)["description"], name)
 		judge(name, object.(map[string]any))
 	}
-	require.Greater(t, members, 80)
+	require.Greater(t, members, least)
 }
 
 // comparison compares verdicts, and counts them.

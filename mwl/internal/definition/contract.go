@@ -53,6 +53,8 @@ type StructureKind uint8
 const (
 	CallStructure StructureKind = iota + 1
 	MiddlewareStructure
+	// OtherStructure is any JSON value: the middleware itself reads it.
+	OtherStructure
 )
 
 // MiddlewareContract is the catalog's entry for a middleware.

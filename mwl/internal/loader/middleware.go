@@ -163,7 +163,7 @@ func (l *loader) phaseWith(n *strictjson.Node, f *flowSite, b *definition.Block,
 			l.refuse(m.Value, "write it out", "%s is structural, so it cannot be an expression", m.Name)
 		case kind == definition.CallStructure:
 			s.Call = l.call(m.Value, f, roots|expr.Middleware)
-		default:
+		case kind == definition.MiddlewareStructure:
 			s.Stack = l.stack(m.Value, f, definition.StepLevel, roots).entries
 		}
 	}

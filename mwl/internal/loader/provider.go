@@ -2,7 +2,6 @@ package loader
 
 import (
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 
@@ -54,11 +53,11 @@ func (s ProviderSchema) Compiled() *schema.Schema {
 // ProviderKind says which provider documents are wanted.
 type ProviderKind uint8
 
-// The kinds of providers. Middleware of Go functions has no structural parameters.
+// The kinds of providers.
 const (
 	AnyProvider ProviderKind = iota
 	CallProvider
-	GoMiddleware
+	MiddlewareProvider
 )
 
 // LoadProvider reads a provider document. The provider is nil if and only if
@@ -85,17 +84,8 @@ func (l *loader) wanted(n *strictjson.Node, p *Provider, kind ProviderKind) {
 	case kind == AnyProvider || p.URI == "":
 	case kind == CallProvider && p.Middleware:
 		l.refuse(uri, "read it as middleware", "%q is no call provider", p.URI)
-	case kind == GoMiddleware && !p.Middleware:
+	case kind == MiddlewareProvider && !p.Middleware:
 		l.refuse(uri, "read it as a call provider", "%q is no middleware", p.URI)
-	}
-	if kind != GoMiddleware {
-		return
-	}
-	for phase, declared := range p.Phases {
-		if declared != nil && len(declared.Structural) > 0 {
-			l.refuse(n.At(fmt.Sprintf("/phases/%s/structural", definition.Phase(phase))), //nolint:gosec // there are four
-				"declare them as values", "structural parameters are for the language's own middleware")
-		}
 	}
 }
 
