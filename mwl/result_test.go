@@ -2,7 +2,6 @@ package mwl_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 
@@ -73,7 +72,7 @@ func TestResult_ErrOfAProviderIsItsFailure(t *testing.T) {
 	inner := raising(t, `{"code": "Provider.Call.Outer.Refused", "retryable": false}`)
 	err := inner.Execute(t.Context(), nil).Err()
 	var failure *mwl.Failure
-	require.True(t, errors.As(err, &failure))
+	require.ErrorAs(t, err, &failure)
 	catalog, err := mwl.NewCatalog(mwl.CallProvider{
 		URI: "mwl:provider.call/shop/outer/v1", CodePrefix: "Outer", Failures: mwl.FailureCatalog{Open: []string{"*"}},
 		Call: func(ctx context.Context, _ mwl.CallRequest) (mwl.CallResponse, error) {

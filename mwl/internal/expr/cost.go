@@ -121,8 +121,8 @@ func inCost(_ work, args []ref.Val, _ ref.Val) int {
 	return extent(args[0]) + sizeOf(args[1])*longComparison(args[0])
 }
 
-// keyCost is for a key that is hashed.
-func keyCost(_ work, args []ref.Val, _ ref.Val) int { return longComparison(args[0]) - 1 }
+// keyCost is for a key that is hashed, or quoted in the error that it is not there.
+func keyCost(_ work, args []ref.Val, _ ref.Val) int { return extent(args[0]) }
 
 // fieldCost is dear: a field takes a message for each part.
 func fieldCost(_ work, args []ref.Val, _ ref.Val) int { return extent(args[0]) + 20*partsOf(args) }

@@ -124,6 +124,9 @@ func lastIndexOf(args []ref.Val, cel call) ref.Val {
 		return cel(args...)
 	}
 	end := len(text)
+	if len(args) == 2 && len(args[0].(types.String)) < len(args[1].(types.String)) {
+		return types.Int(-1) // whatever is not valid UTF-8 in them
+	}
 	if len(args) == 3 {
 		offset, ok := args[2].(types.Int)
 		if !ok {

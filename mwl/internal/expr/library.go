@@ -83,7 +83,7 @@ var library = func() map[string]function {
 	}
 	for _, name := range []string{
 		turnName, operators.Index, operators.Conditional, operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot,
-		operators.NotStrictlyFalse, operators.OldNotStrictlyFalse,
+		operators.NotStrictlyFalse, "__not_strictly_false__",
 		operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo, operators.Negate,
 		"type", "dyn", "durationToIso8601",
 		"math.ceil", "math.floor", "math.round", "math.trunc", "math.abs", "math.sign", "math.isNaN", "math.isInf", "math.isFinite", "math.sqrt",
