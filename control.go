@@ -257,8 +257,7 @@ func (o *door) isHung() (calls int, shut bool) {
 	return int(o.hung.calls), o.circuit.Gate.Load()&circuit.Hung != 0
 }
 
-// reportHung logs that a subscription is hung, if it still is after a second: handlers that return soon
-// after their timeouts are no trouble.
+// reportHung logs that a subscription is hung, if it still is after a second.
 func (b *Bus) reportHung(s *Subscription) {
 	b.tend(s) // what was throttled is held now
 	b.time.AfterFunc(time.Second, func() {

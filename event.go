@@ -165,7 +165,7 @@ func (m EventMetadata) Lookup(name string) (string, bool) {
 }
 
 // All returns an iterator over the names and values: first those of the options, in their order,
-// then those of WithMetadataFrom, sorted by name.
+// then those of each WithMetadataFrom, sorted by name, the last one first, then inherited ones.
 func (m EventMetadata) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		if m.pairs == nil {
@@ -292,6 +292,14 @@ func (p publication) refuse(err error) publication {
 	return p
 }
 
+// add sets a name that m does not have.
+func (m *EventMetadata) add(name, value string) error {
+	if _, known := m.Lookup(name); known {
+		return nil
+	}
+	return m.set(name, value)
+}
+
 // WithMetadataFrom adds metadata from the context given to Publish, such as a trace id that dead
 // letters should keep. Publish calls the function. Of a name that several add, the last option counts;
 // Metadata given to Publish takes precedence.
@@ -315,9 +323,8 @@ func WithContextFrom(from func(ctx context.Context) context.Context) Option {
 	})
 }
 
-// WithInheritedMetadata hands metadata with these names on: from the event that a handler handles to the
-// events that it publishes with a context derived from its own. Metadata and WithMetadataFrom take
-// precedence. The rules for names are those of Metadata.
+// WithInheritedMetadata hands metadata with these names on, from the event that a handler handles to those
+// that it publishes with a context derived from its own. Metadata and WithMetadataFrom take precedence.
 func WithInheritedMetadata(names ...string) Option {
 	return option(func(c *config) {
 		c.refuseIf(len(names) == 0, "WithInheritedMetadata", "", "names nothing; leave it out")

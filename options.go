@@ -425,10 +425,9 @@ func Concurrency(n int) SubscribeOption {
 	})
 }
 
-// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run:
-// each keeps a goroutine and what its handler holds. While n do, the subscription is hung: its deliveries
-// are held, without an attempt, until one returns or Resume. Handlers that return when their context ends
-// are never hung.
+// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run.
+// While n do, the subscription is hung: its deliveries are held, without an attempt, until one returns or
+// Resume. Handlers that return when their contexts end are never hung.
 //
 // n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
 // calls together are never more than Concurrency and n.

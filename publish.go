@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -394,29 +395,20 @@ func (b *Bus) publication(ctx context.Context, from *call, opts []PublishOption)
 			return p, p.err
 		}
 	}
-	if b.config.metadataFrom == nil && b.config.inherited == nil {
-		return p, nil
+	for _, f := range slices.Backward(b.config.metadataFrom) {
+		more := f(ctx)
+		for _, name := range slices.Sorted(maps.Keys(more)) {
+			err = cmp.Or(err, p.metadata.add(name, more[name]))
+		}
 	}
-	more := make(map[string]string)
 	if from != nil && from.dispatch.origin != nil {
 		for _, name := range b.config.inherited {
 			if value, ok := from.dispatch.origin.metadata.Lookup(name); ok {
-				more[name] = value
+				err = cmp.Or(err, p.metadata.add(name, value))
 			}
 		}
 	}
-	for _, f := range b.config.metadataFrom {
-		maps.Copy(more, f(ctx))
-	}
-	for _, name := range slices.Sorted(maps.Keys(more)) {
-		if _, given := p.metadata.Lookup(name); given {
-			continue
-		}
-		if err := p.metadata.set(name, more[name]); err != nil {
-			return p, err
-		}
-	}
-	return p, nil
+	return p, err
 }
 
 // valuesOf returns the values for the handlers of an event from the context of WithContextFrom, which may be
