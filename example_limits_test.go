@@ -95,3 +95,44 @@ func ExampleWhenFull() {
 	// EUR/USD 1.08
 	// dropped: 2
 }
+
+// While as many calls hang as MaxAbandoned allows, deliveries wait and spend no attempt. They go on when a
+// call returns, or after Resume.
+func ExampleMaxAbandoned() {
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	service := make(chan struct{}) // does not answer
+	s, err := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+		<-service
+		return nil
+	}, eventbus.Named("crm"), eventbus.Timeout(time.Millisecond), eventbus.MaxAbandoned(1), eventbus.Concurrency(1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for range 3 {
+		if _, err := bus.Publish(ctx, "order.placed", nil); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for !bus.Metrics().Subscriptions[0].Hung {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("abandoned:", bus.Metrics().Subscriptions[0].Abandoned)
+	close(service) // it answers again
+	for bus.Metrics().Ledger.Handled < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("hung:", bus.Metrics().Subscriptions[0].Hung, "dead letters:", bus.Metrics().DeadLetters, s.ID())
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// abandoned: 1
+	// hung: false dead letters: 0 crm
+}

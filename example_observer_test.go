@@ -96,3 +96,40 @@ func ExampleSlowHandler() {
 	}
 	// Output: mail, made in example_observer_test.go, is slow with order.placed
 }
+
+type tenantKey struct{}
+
+// A web framework may give the context of a request to the next one. So copy what handlers need while
+// Publish runs: values for handlers in memory, text for stores and dead letters.
+func ExampleWithContextFrom() {
+	bus, err := eventbus.New(
+		eventbus.WithContextFrom(func(ctx context.Context) context.Context {
+			return context.WithValue(context.Background(), tenantKey{}, ctx.Value(tenantKey{}))
+		}),
+		eventbus.WithMetadataFrom(func(ctx context.Context) map[string]string {
+			return map[string]string{"tenant": fmt.Sprint(ctx.Value(tenantKey{}))}
+		}),
+		eventbus.WithInheritedMetadata("tenant"), // events that handlers publish have it too
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, e eventbus.Event) error {
+		fmt.Println(ctx.Value(tenantKey{}), e.Metadata.Get("tenant"))
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(context.WithValue(ctx, tenantKey{}, "acme"), "order.placed", nil); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: acme acme
+}

@@ -48,6 +48,11 @@
 // neither DeadLetter nor DeadLetters returned fails the test, unless [AllowDeadLetters] allows
 // it. Letters of unfinished events (eventbus.ReasonShutdown) must be allowed by their reason.
 //
+// # Requests
+//
+// A [RequestContext] is the context of a request as web frameworks reuse it. Publish with one to see that
+// handlers do not act for the next request's user.
+//
 // # Stores
 //
 // A bus with a store takes eventbus.WithStore, with a store of package storetest in memory, or of

@@ -2,10 +2,9 @@
 // Billing is flaky, mail is slow, and the warehouse is down until it is repaired. Then the
 // program replays the dead letters, and the ledger must balance.
 //
-//	go run ./examples/orders [-store FILE] [file | -] 2>orders.log
+//	go run ./examples/orders [file | -] 2>orders.log
 //
-// With -store the bus is durable: it keeps the events in an SQLite file. What an interrupted run
-// has left, the next run with the same file handles first.
+// The bus is in memory. See examples/durable for one that keeps its events in a file.
 package main
 
 import (
@@ -30,7 +29,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/surebus/eventbus"
-	"github.com/surebus/eventbus/store/sqlite"
 )
 
 //go:embed orders.jsonl
@@ -50,8 +48,7 @@ const warehousePause = 300 * time.Millisecond // interval of the checks whether 
 type shop struct {
 	mu                          sync.Mutex // for out and err
 	out, err                    io.Writer
-	terminal                    bool   // out is one
-	store                       string // file of a durable bus, or empty
+	terminal                    bool // out is one
 	bus                         *eventbus.Bus
 	warehouseUp                 atomic.Bool
 	published, refused, audited atomic.Int64
@@ -104,7 +101,6 @@ func run(ctx context.Context, args []string, in io.Reader, stdout, stderr io.Wri
 	s := &shop{out: stdout, err: stderr, terminal: ok && term.IsTerminal(int(f.Fd()))}
 	flags := flag.NewFlagSet("orders", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&s.store, "store", "", "keep the events in this `file`")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -115,7 +111,7 @@ func run(ctx context.Context, args []string, in io.Reader, stdout, stderr io.Wri
 	} else if args[0] != "-" {
 		file, err := os.ReadFile(args[0])
 		if err != nil || len(args) > 1 {
-			s.printf(s.err, "usage: orders [-store FILE] [file | -]: %v %v\n", err, args[1:])
+			s.printf(s.err, "usage: orders [file | -]: %v %v\n", err, args[1:])
 			return 2
 		}
 		in = bytes.NewReader(file)
@@ -134,13 +130,6 @@ func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (er
 	opts := []eventbus.Option{
 		eventbus.WithLogger(zap.New(core)), eventbus.WithRetry(eventbus.BaseDelay(50 * time.Millisecond)),
 		eventbus.WithDeadLetterCapacity(1_000_000), // for larger inputs
-	}
-	if s.store != "" {
-		store, err := sqlite.Open(ctx, s.store)
-		if err != nil {
-			return err
-		}
-		opts = append(opts, eventbus.WithStore(store)) // Shutdown closes it
 	}
 	if s.bus, err = eventbus.New(opts...); err != nil {
 		return err
@@ -161,9 +150,6 @@ func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (er
 	err = errors.Join(err, s.bus.Shutdown(context.WithoutCancel(ctx)))
 	m := s.report("At the end:")
 	audited := s.audited.Load() == s.published.Load()
-	if s.store != "" { // an interrupted run has left events, or this one is interrupted
-		audited = s.audited.Load() >= s.published.Load() && m.Store.Unsettled() == 0
-	}
 	if left := int64(m.DeadLetters) + m.LettersEvicted; err == nil && (left > 0 || !settled(m) || !audited) {
 		err = fmt.Errorf("%d dead letters are left, or the books do not balance", left)
 	}
@@ -209,9 +195,6 @@ func (s *shop) settle(ctx context.Context) error {
 // read.
 func settled(m eventbus.Metrics) bool {
 	l := m.Ledger
-	if m.Store != nil && (m.Behind || m.Store.Ready+m.Store.Waiting > 0) {
-		return false
-	}
 	return l.Balanced() && l.Queued+l.Running+l.Waiting+l.Recording == 0
 }
 
@@ -264,11 +247,7 @@ func (s *shop) report(title string) eventbus.Metrics {
 	for _, x := range m.Subscriptions {
 		s.printf(s.out, row, x.Subscription, x.Pattern, x.Successes, x.Failures, x.Timeouts, x.Skipped, x.Circuit, x.Latency.P99.Round(time.Microsecond))
 	}
-	s.printf(s.out, "  in:  %d accepted + %d split off (skipped deliveries) + %d replayed", m.Ledger.Accepted, m.Ledger.Splits, m.Ledger.Replays)
-	if m.Ledger.Claimed > 0 {
-		s.printf(s.out, " + %d of an earlier run", m.Ledger.Claimed)
-	}
-	s.printf(s.out, "\n")
+	s.printf(s.out, "  in:  %d accepted + %d split off (skipped deliveries) + %d replayed\n", m.Ledger.Accepted, m.Ledger.Splits, m.Ledger.Replays)
 	s.printf(s.out, "  out: %d handled + %d dead-lettered; %d dead letters are left\n\n", m.Ledger.Handled, m.Ledger.DeadLettered, m.DeadLetters)
 	return m
 }
