@@ -22,7 +22,9 @@ import (
 
 func write(t *testing.T, name, text string) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	next := name + ".next" // a watcher may read at any moment
+	require.NoError(t, os.WriteFile(next, []byte(text), 0o600))
+	require.NoError(t, os.Rename(next, name))
 }
 
 func attempts(n string) string { return `{"stop": {"max_attempts": ` + n + `}}` }
