@@ -286,7 +286,7 @@ func (c *Circuit) probedLocked(now int64, outcome error) Change {
 		return Change{}
 	case outcome == nil:
 		c.closeLocked(now)
-		c.aliveUntil, c.failed = timeline.Later(now, c.config.OpenFor), 0
+		c.aliveUntil, c.failed = timeline.Later(c.timeline.Nanos(), c.config.OpenFor), 0 // now may be a tick old
 		return Change{HalfOpen, Closed}
 	default:
 		c.nextTurnLocked()
