@@ -109,29 +109,31 @@ func (o *door) circuitState() (CircuitState, uint64) {
 }
 
 // nextLocked returns the delivery of the line to release next, or nil, and the earliest time: the oldest,
-// or behind an outage the one whose turn it is to probe. While the store has newer deliveries, the newest
-// of the line gives way to the next that arrives.
+// or behind an outage the one whose turn it is to probe. While the store has newer deliveries, and it
+// is the turn of the newest or the line has none that is fresh, it gives way to the next that arrives.
 func (o *door) nextLocked() (d *dispatch, from int64) {
 	if o.circuit.Gate.Load()&circuit.Outage != 0 {
 		turn, since := o.circuit.Turn()
 		fresh, ok := o.line.Fresh(turn == circuit.NewestFresh)
-		switch {
-		case !ok || turn == circuit.OldestOfAll:
-		case turn == circuit.NewestFresh && o.spill.stored:
-			return fresh, timeline.Later(since, o.circuit.Config().OpenFor)
-		default:
-			return fresh, 0
+		if o.spill.stored && (turn == circuit.NewestFresh || turn == circuit.OldestFresh && !ok) {
+			from = timeline.Later(since, o.circuit.Config().OpenFor)
+		}
+		if ok && turn != circuit.OldestOfAll {
+			return fresh, from
 		}
 	}
 	d, _ = o.line.Front()
-	return d, 0
+	return d, from
 }
 
 // isTurnOfLineLocked reports whether the oldest of the line is to probe, and not a new delivery.
 func (o *door) isTurnOfLineLocked() bool {
 	turn, _ := o.circuit.Turn()
 	_, waits := o.line.Front()
-	return turn == circuit.OldestOfAll && (waits || o.candidate != nil)
+	if turn == circuit.OldestFresh {
+		_, waits = o.line.Fresh(false)
+	}
+	return turn != circuit.NewestFresh && (waits || o.candidate != nil)
 }
 
 // choseLocked reports whether a delivery that arrives, or has settled, was released to probe. Others with a
@@ -144,8 +146,11 @@ func (o *door) choseLocked(d *dispatch) bool {
 	return true
 }
 
-// isNewestLocked reports whether it is the turn of the newest delivery to probe, and a new one is that.
+// isNewestLocked reports whether it is the turn of the newest delivery to probe, or of a fresh one that only
+// the store may have, and a new delivery is that.
 func (o *door) isNewestLocked(d *dispatch) bool {
 	turn, _ := o.circuit.Turn()
-	return turn == circuit.NewestFresh && d.key == "" && o.circuit.Gate.Load()&circuit.Outage != 0
+	_, fresh := o.line.Fresh(false)
+	turns := turn == circuit.NewestFresh || turn == circuit.OldestFresh && !fresh
+	return turns && d.key == "" && o.circuit.Gate.Load()&circuit.Outage != 0
 }

@@ -394,18 +394,22 @@ type abandonedCalls struct {
 type abandonedCall struct {
 	since time.Time
 	era   uint32 // see door.hangs
+	cut   bool
 }
 
-// add adds a call. It reports whether its subscription is hung from now on.
-func (a *abandonedCalls) add(c *call, since time.Time) (hung bool) {
+// add adds a call. If its subscription is hung from now on, it returns the number of the time: see hangs. A
+// call that Shutdown has cut does not count for that.
+func (a *abandonedCalls) add(c *call, since time.Time, cut bool) (hung uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.late[c] {
 		delete(a.late, c)
-		return false
+		return 0
 	}
-	one := abandonedCall{since: since}
-	one.era, hung = c.subscription().door.hangs()
+	one := abandonedCall{since: since, cut: cut}
+	if !cut {
+		one.era, hung = c.subscription().door.hangs()
+	}
 	a.calls[c] = one
 	return hung
 }
@@ -420,7 +424,7 @@ func (a *abandonedCalls) remove(c *call) (resumes bool) {
 		return false
 	}
 	delete(a.calls, c)
-	return c.subscription().door.returns(one.era)
+	return !one.cut && c.subscription().door.returns(one.era)
 }
 
 func (a *abandonedCalls) list() []AbandonedHandler {
@@ -449,8 +453,8 @@ func (b *Bus) overran(c *call) {
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (b *Bus) abandon(c *call, err error) {
 	c.cancel()
-	if b.abandoned.add(c, b.time.Now().UTC) {
-		b.reportHung(c.subscription())
+	if shuts := b.abandoned.add(c, b.time.Now().UTC, err == nil); shuts > 0 {
+		b.reportHung(c.subscription(), shuts)
 	}
 	b.takeOver(c, err)
 }

@@ -130,7 +130,8 @@ func (s *Subscription) reportPause(fields ...zap.Field) {
 
 // Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
 // them. A subscription that is hung (MaxAbandoned) goes on as if the calls that hang now had returned.
-// On a subscription that is neither, Resume does nothing. It blocks until the store has the order.
+// A Resume of another process ends pauses only. On a subscription that is neither paused nor hung, Resume
+// only forgets the calls that hang. It blocks until the store has the order.
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Resume(opts ...OrderOption) error {
@@ -196,10 +197,12 @@ func (o *door) endPauseLocked(now int64) {
 // shutsForLong are the bits of the gate for which nothing waits, and deliveries are held.
 const shutsForLong = circuit.Paused | circuit.Outage | circuit.Hung
 
-// isShutLocked reports whether a pause, an outage or calls that hang shut the door.
+// isShutLocked reports whether a pause, an outage or calls that hang shut the door: not calls that have
+// only just been cancelled, and may be about to return.
 func (o *door) isShutLocked(now int64) bool {
 	o.endPauseLocked(now)
-	return o.circuit.Gate.Load()&shutsForLong != 0
+	gate := o.circuit.Gate.Load()
+	return gate&(circuit.Paused|circuit.Outage) != 0 || gate&circuit.Hung != 0 && o.hung.lasts
 }
 
 // paused reports whether the door is paused, and until when.
@@ -214,16 +217,22 @@ func (o *door) paused(now int64) (until int64, paused bool) {
 type hung struct {
 	most  int32  // see MaxAbandoned; math.MaxInt32 for none
 	calls int32  // of this era
+	shuts uint32 // times that they have shut the door
+	lasts bool   // they have shut it for hungPatience
 	era   uint32 // Resume begins a new one: it admits deliveries as if those that hang had returned
 }
 
-// hangs counts an abandoned call. It reports whether that shuts the door.
-func (o *door) hangs() (era uint32, shuts bool) {
+// hangs counts an abandoned call. If that shuts the door, shuts is the number of the time, from 1.
+func (o *door) hangs() (era, shuts uint32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.hung.calls++
 	if o.hung.calls >= o.hung.most {
-		shuts = o.circuit.Gate.Or(circuit.Hung)&circuit.Hung == 0
+		if o.circuit.Gate.Or(circuit.Hung)&circuit.Hung == 0 {
+			o.hung.lasts = false
+			o.hung.shuts++
+			shuts = o.hung.shuts
+		}
 	}
 	return o.hung.era, shuts
 }
@@ -250,6 +259,16 @@ func (o *door) forgive() (opens bool) {
 	return o.circuit.Gate.And(^uint64(circuit.Hung))&circuit.Hung != 0
 }
 
+// lasts notes that a door has been shut by calls that hang for hungPatience, if it is the same time.
+func (o *door) lasts(shuts uint32) (calls int, lasts bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.circuit.Gate.Load()&circuit.Hung != 0 && o.hung.shuts == shuts {
+		o.hung.lasts = true
+	}
+	return int(o.hung.calls), o.hung.lasts && o.hung.shuts == shuts
+}
+
 // isHung returns how many calls hang, and whether they shut the door.
 func (o *door) isHung() (calls int, shut bool) {
 	o.mu.Lock()
@@ -257,13 +276,19 @@ func (o *door) isHung() (calls int, shut bool) {
 	return int(o.hung.calls), o.circuit.Gate.Load()&circuit.Hung != 0
 }
 
-// reportHung logs that a subscription is hung, if it still is after a second.
-func (b *Bus) reportHung(s *Subscription) {
-	b.tend(s) // what was throttled is held now
-	b.time.AfterFunc(time.Second, func() {
-		if calls, shut := s.door.isHung(); shut {
-			b.log.Warn("subscription hung: its deliveries are held until abandoned calls return, or Resume",
-				zap.String("subscription_id", s.id), zap.Int("abandoned", calls), zap.Duration("timeout", s.timeout))
+// hungPatience is how long a subscription is hung before what is throttled there becomes held, and the log
+// says so: handlers that return when their contexts end are no trouble.
+const hungPatience = time.Second
+
+// reportHung reports that a subscription is hung, if it still is after hungPatience.
+func (b *Bus) reportHung(s *Subscription, shuts uint32) {
+	b.time.AfterFunc(hungPatience, func() {
+		calls, lasts := s.door.lasts(shuts)
+		if !lasts || b.ledger.closed.Load() {
+			return
 		}
+		b.tend(s)
+		b.log.Warn("subscription hung: its deliveries are held until abandoned calls return, or Resume",
+			zap.String("subscription_id", s.id), zap.Int("abandoned", calls), zap.Duration("timeout", s.timeout))
 	})
 }

@@ -258,7 +258,8 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 // outage, else for the reason of the delivery that it comes behind. If the door has opened since it
 // refused the delivery, the delivery is throttled until tend releases it.
 func (o *door) reasonLocked(b *Bus, d *dispatch, why refusal) parking {
-	if o.isShutLocked(b.time.Nanos()) {
+	hung := why == shutHung && o.line.Parked()[throttled] == 0 // otherwise they become held together
+	if hung || o.isShutLocked(b.time.Nanos()) {
 		return held
 	}
 	if first, behind := o.line.First(d.key); behind && why == shutByKey {
@@ -300,8 +301,7 @@ func (o *door) release(b *Bus, d *dispatch) {
 	o.countLocked(b)
 }
 
-// tend releases as many deliveries of the line as may enter, oldest first; behind an outage, the one to
-// probe.
+// tend releases as many deliveries of the line as may enter, oldest first, or the one to probe.
 //
 // Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.

@@ -1,12 +1,10 @@
 package eventbus
 
 import (
-	"context"
 	"encoding/json"
 	"slices"
 
 	"github.com/surebus/eventbus/internal/errchain"
-	"github.com/surebus/eventbus/internal/texts"
 )
 
 // ErrorTraits are the properties of an error that rules and name lists of retry policies use. An
@@ -39,13 +37,6 @@ type ErrorTraits struct {
 	Details json.RawMessage
 }
 
-// Result types of errors that declare none.
-const (
-	resultError        = "error"
-	resultTimeout      = "timeout"
-	resultCancellation = "cancellation"
-)
-
 // ErrorTraits returns the traits of an error. Use it to find out why a rule or a list of names did
 // not match. It calls the error's methods, which may block. A method that panics declares nothing.
 // For nil it returns the zero ErrorTraits.
@@ -58,62 +49,12 @@ func (b *Bus) ErrorTraits(err error) ErrorTraits {
 		names = &b.config.names
 	}
 	return ErrorTraits{
-		Code:       codeOf(err),
+		Code:       errchain.Code(err),
 		Names:      names.of(err),
-		ResultType: resultTypeOf(err),
-		Retryable:  retryableOf(err),
-		Details:    detailsOf(err),
+		ResultType: errchain.ResultType(err),
+		Retryable:  errchain.Retryable(err),
+		Details:    errchain.Details(err),
 	}
-}
-
-func codeOf(err error) (code string) {
-	errchain.Ask(err, func(e interface{ Code() string }) bool {
-		code = e.Code()
-		return code != ""
-	})
-	return code
-}
-
-func resultTypeOf(err error) (resultType string) {
-	if errchain.Ask(err, func(e interface{ ResultType() string }) bool {
-		resultType = e.ResultType()
-		return resultType != ""
-	}) {
-		return resultType
-	}
-	switch {
-	case errchain.Is(err, context.DeadlineExceeded):
-		return resultTimeout
-	case errchain.Is(err, context.Canceled):
-		return resultCancellation
-	}
-	return resultError
-}
-
-func retryableOf(err error) *bool {
-	var retryable, said bool
-	errchain.Each(err, func(e error) bool {
-		said = errchain.AskOne(e, func(e interface{ Retryable() bool }) bool {
-			retryable = e.Retryable()
-			return true
-		}) || errchain.AskOne(e, func(e interface{ Retryable() (bool, bool) }) (said bool) {
-			retryable, said = e.Retryable()
-			return said
-		})
-		return said
-	})
-	if !said {
-		return nil
-	}
-	return &retryable
-}
-
-func detailsOf(err error) (details json.RawMessage) {
-	errchain.Ask(err, func(e interface{ Details() json.RawMessage }) bool {
-		details = texts.Details(e.Details())
-		return details != nil
-	})
-	return details
 }
 
 // errorNames are the registered names.

@@ -59,7 +59,7 @@ func (v *verdict) judge(err error, by *judgement) {
 	}()
 	v.text = textOf(err, "")
 	told = true
-	if details := detailsOf(err); details != nil {
+	if details := errchain.Details(err); details != nil {
 		v.details = &details
 	}
 	own := isOwnFailure(err)
@@ -74,7 +74,7 @@ func (v *verdict) judge(err error, by *judgement) {
 	if v.rule = by.rules.decides(err); v.rule >= 0 {
 		return
 	}
-	if said := retryableOf(err); said != nil && !*said && !own {
+	if said := errchain.Retryable(err); said != nil && !*said && !own {
 		v.permanent, v.rejected = true, true
 		return
 	}

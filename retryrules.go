@@ -63,7 +63,7 @@ func (m ErrorMatch) Matches(err error) bool {
 		return false
 	}
 	return (m.Codes == nil || m.matchesCode(err)) &&
-		(m.Types == nil || slices.Contains(m.Types, resultTypeOf(err))) &&
+		(m.Types == nil || slices.Contains(m.Types, errchain.ResultType(err))) &&
 		(m.Retryable == nil || m.matchesRetryable(err)) &&
 		(m.Is == nil || slices.ContainsFunc(m.Is, func(target error) bool { return target != nil && errchain.Is(err, target) })) &&
 		(m.As == nil || slices.ContainsFunc(m.As, func(target any) bool {
@@ -76,12 +76,12 @@ func (m *ErrorMatch) isZero() bool {
 }
 
 func (m *ErrorMatch) matchesCode(err error) bool {
-	code := codeOf(err)
+	code := errchain.Code(err)
 	return slices.ContainsFunc(m.Codes, func(pattern string) bool { return errcode.Matches(pattern, code) })
 }
 
 func (m *ErrorMatch) matchesRetryable(err error) bool {
-	said := retryableOf(err)
+	said := errchain.Retryable(err)
 	return said != nil && *said == *m.Retryable
 }
 

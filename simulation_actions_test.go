@@ -267,6 +267,7 @@ func (s *simulation) operate(sub *simSub, what string) {
 	case "reset":
 		if err = sub.made.Reset(); should == nil {
 			c.turn(eventbus.CircuitClosed, s.last)
+			c.newest, c.failed = false, 0
 		}
 	case "pause":
 		err = sub.made.Pause()

@@ -119,7 +119,9 @@ func (s *simulation) look() {
 	for _, c := range s.calls {
 		if c.dispatch != nil && c.dispatch.state != "running" {
 			s.logf("gave up %s", c.name)
-			c.dispatch, c.era = nil, c.sub.era
+			if c.dispatch, c.era = nil, c.sub.era; m.cut {
+				c.era = -1 // it does not count
+			}
 			if !m.cut {
 				c.sub.counts.Timeouts++
 				c.sub.counts.Failures++

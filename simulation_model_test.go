@@ -187,7 +187,7 @@ func (m *simModel) refuses(d *simDispatch, s *simSub) string {
 		return "paused"
 	case s.hung():
 		return "hung"
-	case s.circuit.shut() && s.whenOpen == eventbus.HoldWhenOpen && (d.seated && !d.chosen || !d.seated && s.circuit.failed == 2 && m.probes(s)):
+	case s.circuit.shut() && s.whenOpen == eventbus.HoldWhenOpen && (d.seated && !d.chosen || !d.seated && m.probes(s)):
 		return "open"
 	case s.circuit.admits(m.now, d.fresh()) == 0:
 		return "open"
@@ -212,9 +212,17 @@ func (m *simModel) ready(s *simSub) (can []*simDispatch) {
 	return can
 }
 
-// probes reports whether one that a subscription has held is to probe, or could.
+// probes reports whether it is the turn of one that a subscription has held to probe, and not of a new one.
 func (m *simModel) probes(s *simSub) bool {
-	return len(m.ready(s)) > 0 || slices.ContainsFunc(m.seated(s), func(d *simDispatch) bool { return d.chosen })
+	can := m.ready(s)
+	switch {
+	case s.circuit.failed == 2:
+	case s.circuit.newest:
+		return false
+	default:
+		can = slices.DeleteFunc(can, func(d *simDispatch) bool { return !d.fresh() })
+	}
+	return len(can) > 0 || slices.ContainsFunc(m.seated(s), func(d *simDispatch) bool { return d.chosen })
 }
 
 // skip does with what is for a skipped subscription what that wants.
@@ -372,7 +380,6 @@ func (m *simModel) end() {
 	for _, d := range slices.Clone(m.open) {
 		if d.state == "running" {
 			m.abandoned++
-			d.rest[0].hanging++
 			d.attempt--
 			d.rest[0].circuit.release(d.pass)
 		}

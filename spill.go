@@ -72,7 +72,7 @@ func (o *door) claimed(more bool) (tends bool) {
 	}
 	s.stored = s.again
 	o.endLineLocked()
-	return s.stored
+	return s.stored || o.line.Taken() > 0
 }
 
 // comes notes that a delivery was claimed from those that are parked at the door. Until it arrives,

@@ -108,7 +108,6 @@ var rootCalls = callRules{
 		{"door.go", "dispatcher.go"}:            "a throttled delivery that becomes held is no longer waited for",
 		{"control.go", "door.go"}:               "an operator's order acts on the door",
 		{"failure.go", "subscribe.go"}:          "a subscription's own data, and the policy of its targets",
-		{"retryrules.go", "errortraits.go"}:     "a rule matches what an error says of itself",
 		{"retryrules.go", "retrypolicy.go"}:     "a policy's fields and their merge",
 		{"retry_settings.go", "control.go"}:     "settings, like orders, are refused after Unsubscribe",
 		{"retry_settings.go", "retrypolicy.go"}: "a policy's fields and their merge",

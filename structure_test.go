@@ -71,7 +71,7 @@ var allowedImports = map[string][]string{
 	"internal/dedupe":      {},
 	"internal/delay":       {},
 	"internal/doubt":       {},
-	"internal/errchain":    {},
+	"internal/errchain":    {modulePath + "/internal/texts"},
 	"internal/errcode":     {},
 	"internal/fingerprint": {modulePath + "/internal/uuid7"},
 	"internal/histogram":   {},

@@ -182,6 +182,7 @@ func (c *Circuit) Reset(now int64) Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.stateLocked()
+	c.newest, c.failed = false, 0
 	c.closeLocked(now)
 	return Change{was, Closed}
 }

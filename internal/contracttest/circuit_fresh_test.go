@@ -285,3 +285,58 @@ func TestC5_FreshBehindALongLineOfAStore(t *testing.T) {
 		require.Less(t, worst, time.Second, "those that came while it was their turn")
 	})
 }
+
+// The same if all that memory keeps has failed already.
+func TestC5_FreshBehindKnownFailersOfAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithRetry(retry(30, time.Hour)), eventbus.WithIsolation(), eventbus.WithConcurrency(4),
+			eventbus.WithCircuit(eventbus.MinEvents(20_000)))
+		var handled atomic.Int32
+		disk.handles(t, bus, "mail", func(payload string, _ int) error {
+			if payload == "sick" {
+				return errBroken
+			}
+			handled.Add(1)
+			return nil
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		for range eventbus.DefaultLineCapacity + 500 {
+			mustPublish(t, bus, "x", "sick")
+		}
+		time.Sleep(30 * time.Minute)
+		for range 200 { // open until all have come back
+			require.NoError(t, bus.Subscription("mail").Trip())
+			time.Sleep(25 * time.Second)
+		}
+		for range 600 {
+			time.Sleep(time.Second)
+			mustPublish(t, bus, "x", "healthy")
+		}
+		require.Positive(t, handled.Load())
+		_ = cutShort(t, bus)
+	})
+}
+
+// A new delivery does not take the turn of an older one that waits.
+func TestC5_FreshWaitsForAnOlderOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)))
+		var calls journal[any]
+		s := mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error {
+			calls.add(e.Payload)
+			return errBroken
+		}, eventbus.Named("s"))
+		require.NoError(t, s.Trip())
+		mustPublish(t, bus, "x", "older")
+		synctest.Wait()
+		time.Sleep(30*time.Second - time.Nanosecond)
+		go func() {
+			time.Sleep(time.Nanosecond)
+			mustPublish(t, bus, "x", "newer")
+		}()
+		time.Sleep(time.Second)
+		require.Equal(t, []any{"older"}, calls.all())
+		_ = cutShort(t, bus)
+	})
+}
