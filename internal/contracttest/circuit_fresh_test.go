@@ -331,10 +331,14 @@ func TestC5_FreshWaitsForAnOlderOne(t *testing.T) {
 		mustPublish(t, bus, "x", "older")
 		synctest.Wait()
 		time.Sleep(30*time.Second - time.Nanosecond)
-		go func() {
+		var publisher sync.WaitGroup
+		publisher.Go(func() {
 			time.Sleep(time.Nanosecond)
-			mustPublish(t, bus, "x", "newer")
-		}()
+			if _, err := bus.Publish(t.Context(), "x", "newer"); err != nil {
+				t.Error(err)
+			}
+		})
+		publisher.Wait()
 		time.Sleep(time.Second)
 		require.Equal(t, []any{"older"}, calls.all())
 		_ = cutShort(t, bus)

@@ -3,6 +3,7 @@ package contracttest
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -286,9 +287,9 @@ func TestD11_HungNeedsCallsThatStay(t *testing.T) {
 	for _, lingers := range []time.Duration{0, 20 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, logs := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)), eventbus.WithCircuit(eventbus.NoCircuit()))
-			calls := 0
-			mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
-				if calls++; calls%10 == 1 {
+			var calls atomic.Int32
+			mustSubscribe(t, bus, "*", func(ctx context.Context, _ eventbus.Event) error {
+				if calls.Add(1)%10 == 1 {
 					<-ctx.Done()
 					time.Sleep(lingers)
 					return ctx.Err()
@@ -307,7 +308,7 @@ func TestD11_HungNeedsCallsThatStay(t *testing.T) {
 			go func() { _ = bus.Shutdown(context.Background()) }()
 			require.NotEqual(t, eventbus.Held, <-outcome)
 			time.Sleep(time.Minute)
-			require.Equal(t, 301, calls)
+			require.EqualValues(t, 301, calls.Load())
 			for _, l := range letters(t, bus) {
 				require.Equal(t, eventbus.ReasonExhausted, l.Reason)
 			}
