@@ -197,8 +197,8 @@ func (o *door) endPauseLocked(now int64) {
 // shutsForLong are the bits of the gate for which nothing waits, and deliveries are held.
 const shutsForLong = circuit.Paused | circuit.Outage | circuit.Hung
 
-// isShutLocked reports whether a pause, an outage or calls that hang shut the door: not calls that have
-// only just been cancelled, and may be about to return.
+// isShutLocked reports whether a pause, an outage or calls that hang shut the door. Calls count after
+// hungPatience: one that was cancelled just now may be about to return.
 func (o *door) isShutLocked(now int64) bool {
 	o.endPauseLocked(now)
 	gate := o.circuit.Gate.Load()
@@ -276,8 +276,8 @@ func (o *door) isHung() (calls int, shut bool) {
 	return int(o.hung.calls), o.circuit.Gate.Load()&circuit.Hung != 0
 }
 
-// hungPatience is how long a subscription is hung before what is throttled there becomes held, and the log
-// says so: handlers that return when their contexts end are no trouble.
+// hungPatience is how long a subscription is hung before its throttled deliveries become held and the log
+// says so. A handler that returns when its context ends causes neither.
 const hungPatience = time.Second
 
 // reportHung reports that a subscription is hung, if it still is after hungPatience.

@@ -111,7 +111,7 @@ func apiRoutes() []*route {
 		},
 		order("pause", eventbus.AuditPause, "holds its deliveries until resume"),
 		order("hold-until", eventbus.AuditHoldUntil, "holds its deliveries until a time"),
-		order("resume", eventbus.AuditResume, "ends pause and hold-until"),
+		order("resume", eventbus.AuditResume, "ends pause, hold-until and, in the process of the handlers, a hang"),
 		order("trip", eventbus.AuditTrip, "opens its circuit"),
 		order("reset", eventbus.AuditReset, "closes its circuit"),
 

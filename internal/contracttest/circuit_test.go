@@ -457,8 +457,7 @@ func TestC1_TheCircuitIsItsModel(t *testing.T) {
 	}
 }
 
-// A circuit that a success has opened stays open as long as one that a failure has, for what has failed there: it
-// takes the time exactly then, too.
+// A success can open a circuit too. A delivery that has failed there waits the whole period, counted from that success.
 func TestC1_ACircuitThatASuccessOpensIsOpenForAllItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t, eventbus.WithRetry(eventbus.BaseDelay(1005*time.Millisecond), eventbus.NoJitter),

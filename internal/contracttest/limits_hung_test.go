@@ -281,8 +281,8 @@ func TestD11_HungOptionIsChecked(t *testing.T) {
 	shutdown(t, bus)
 }
 
-// Handlers that return when their contexts end are no trouble: what is throttled stays throttled, waiters wait for it, and
-// Shutdown too.
+// A handler that returns when its context ends makes no subscription hung: throttled deliveries stay throttled, and
+// PublishAndWait and Shutdown wait for them.
 func TestD11_HungNeedsCallsThatStay(t *testing.T) {
 	for _, lingers := range []time.Duration{0, 20 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -334,6 +334,8 @@ func TestD11_HungIsNotWhatShutdownCuts(t *testing.T) {
 		}()
 		settleWorkers()
 		require.NotNil(t, cutShort(t, bus))
+		require.False(t, metricsOf(t, bus, "s").Hung)
+		require.Len(t, bus.Abandoned(), 1)
 		var died *eventbus.DeliveryError
 		require.ErrorAs(t, <-ended, &died)
 		require.Equal(t, eventbus.DeadLettered, r.Outcome)
