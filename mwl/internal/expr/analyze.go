@@ -41,7 +41,8 @@ type analysis struct {
 	guarded map[string]bool
 	// counted is set when the expression's work is not bounded by its text and data.
 	counted bool
-	// comparisons, keyed and loops are the comparisons, what has keys, and the comprehensions of an expression that loops, to be guarded; messages and matches are guarded everywhere.
+	// In an expression with a comprehension, comparisons, maps with keys (keyed) and the comprehensions (loops) are
+	// guarded. Messages and calls of matches() are guarded everywhere.
 	comparisons, keyed, loops, messages, matches []ast.Expr
 	// patterns are the constant ones of matches(), each as often as it is compiled, and sizes their sizes.
 	patterns       []string
@@ -110,7 +111,7 @@ func (a *analysis) guard() {
 	for _, x := range a.matches {
 		g.match(x, a.sizes)
 	}
-	if a.loops == nil { // what is compared and hashed once is bounded by the data
+	if a.loops == nil { // values that are compared and hashed once are bounded by the data
 		return
 	}
 	for _, x := range a.comparisons {
@@ -292,7 +293,7 @@ func (a *analysis) pattern(x ast.Expr, call ast.CallExpr) {
 		return
 	}
 	if pattern, ok := constantText(args[len(args)-1]); ok {
-		a.sizes[pattern], _ = regex.Size(pattern) // the compiler refuses what is too large
+		a.sizes[pattern], _ = regex.Size(pattern) // the compiler refuses a pattern that is too large
 		a.patterns = append(a.patterns, pattern)
 		a.matches = append(a.matches, x)
 	}

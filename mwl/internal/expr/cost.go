@@ -54,7 +54,8 @@ func extent(v ref.Val) int {
 	return 0
 }
 
-// linearCost is for functions that visit the bytes and elements of their arguments and their result, and not what is below.
+// linearCost is the cost of functions that visit the bytes or elements of their arguments and of their result, but not the
+// elements of these elements.
 func linearCost(_ work, args []ref.Val, result ref.Val) int {
 	n := extent(result)
 	if _, list := result.(traits.Lister); list {

@@ -151,7 +151,8 @@ func lastIndexOf(args []ref.Val, cel call) ref.Val {
 	return types.Int(utf8.RuneCountInString(text[:i]))
 }
 
-// search returns the text and what is sought in it, in valid UTF-8: CEL compares characters, and takes each byte that is none for the same one.
+// search returns a text and the text to find in it, both as valid UTF-8: CEL compares characters, and all bytes that are
+// not UTF-8 are the same character to it.
 func search(args []ref.Val) (text, sought string, ok bool) {
 	text, first := textOf(args, 0)
 	sought, second := textOf(args, 1)
