@@ -111,8 +111,8 @@ func (o *door) circuitState() (CircuitState, uint64) {
 // nextLocked returns the delivery of the line to release next, or nil, and the earliest time: the oldest,
 // or behind an outage the one whose turn it is to probe. While the store has newer deliveries, and it
 // is the turn of the newest or the line has none that is fresh, it gives way to the next that arrives.
-func (o *door) nextLocked() (d *dispatch, from int64) {
-	if o.circuit.Gate.Load()&circuit.Outage != 0 {
+func (o *door) nextLocked(gate uint64) (d *dispatch, from int64) {
+	if gate&circuit.Outage != 0 {
 		turn, since := o.circuit.Turn()
 		fresh, ok := o.line.Fresh(turn == circuit.NewestFresh)
 		if o.spill.stored && (turn == circuit.NewestFresh || turn == circuit.OldestFresh && !ok) {
@@ -136,14 +136,22 @@ func (o *door) isTurnOfLineLocked() bool {
 	return turn != circuit.NewestFresh && (waits || o.candidate != nil)
 }
 
-// choseLocked reports whether a delivery that arrives, or has settled, was released to probe. Others with a
-// seat, which were released before the outage or come from a retry, go back to it.
+// chooseLocked notes that a delivery is released to probe, if it was chosen in an outage. The gate is that of
+// the choice: the circuit may have changed since, and it is another one's turn.
+func (o *door) chooseLocked(d *dispatch, gate uint64) {
+	if o.candidate = nil; gate&circuit.Outage != 0 {
+		o.candidate, o.chosenIn = d, gate/circuit.Generation
+	}
+}
+
+// choseLocked reports whether a delivery that arrives, or has settled, was released to probe in this outage.
+// Others with a seat, which were released before or come from a retry, go back to it.
 func (o *door) choseLocked(d *dispatch) bool {
 	if o.candidate != d {
 		return false
 	}
 	o.candidate = nil
-	return true
+	return o.chosenIn == o.circuit.Gate.Load()/circuit.Generation
 }
 
 // isNewestLocked reports whether it is the turn of the newest delivery to probe, or of a fresh one that only

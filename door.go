@@ -72,6 +72,7 @@ type door struct {
 	room        chan struct{}     // non-nil while publishers wait for room; closed when there is
 	closed      Reason            // set once the line accepts no deliveries
 	candidate   *dispatch         // the delivery of the line that was released to probe, until it arrives
+	chosenIn    uint64            // the circuit's generation in which candidate was chosen
 	hung        hung
 }
 
@@ -314,14 +315,13 @@ func (b *Bus) tend(s *Subscription) {
 	now := b.time.Nanos()
 	converted := o.isShutLocked(now) && o.holdThrottledLocked(b, s)
 	for {
-		d, from := o.nextLocked()
+		gate := o.circuit.Gate.Load()
+		d, from := o.nextLocked(gate)
 		if d == nil || !o.releasesLocked(b, s, d, from, b.time.Nanos()) {
 			break
 		}
 		o.line.Go(d)
-		if o.candidate = nil; o.circuit.Gate.Load()&circuit.Outage != 0 {
-			o.candidate = d
-		}
+		o.chooseLocked(d, gate)
 		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
 		o.countLocked(b) // before the delivery can settle: see unsettled
 		b.requeue(d)
