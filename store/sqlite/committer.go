@@ -270,14 +270,11 @@ func (c *committer) run() {
 // write-ahead log.
 func (c *committer) next() []*job {
 	for {
-		c.awaitUrgent()
-		c.mu.Lock()
-		jobs := c.queue
-		if len(jobs) > 0 {
-			c.queue, c.urgent = c.spare[:0], 0
-			c.spare = jobs
+		jobs := c.take(false)
+		if len(jobs) == 0 && c.defers() {
+			c.awaitUrgent()
+			jobs = c.take(true)
 		}
-		c.mu.Unlock()
 		if len(jobs) > 0 {
 			return jobs
 		}
@@ -295,11 +292,21 @@ func (c *committer) next() []*job {
 	}
 }
 
+// take takes the whole queue, or nothing if it may wait for another job.
+func (c *committer) take(now bool) []*job {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	jobs := c.queue
+	if len(jobs) == 0 || !now && c.defersLocked() {
+		return nil
+	}
+	c.queue, c.urgent = c.spare[:0], 0
+	c.spare = jobs
+	return jobs
+}
+
 // awaitUrgent lets a few deferrable jobs wait for another job, up to deferral.
 func (c *committer) awaitUrgent() {
-	if !c.defers() {
-		return
-	}
 	over := time.NewTimer(deferral)
 	defer over.Stop()
 	for c.defers() {
@@ -315,6 +322,10 @@ func (c *committer) awaitUrgent() {
 func (c *committer) defers() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.defersLocked()
+}
+
+func (c *committer) defersLocked() bool {
 	return c.urgent == 0 && len(c.queue) > 0 && len(c.queue) < maxDeferred
 }
 

@@ -42,7 +42,6 @@ func TestD7_ADeferrableBatchSharesTheNextCommit(t *testing.T) {
 		first, second := ready(""), ready("")
 		accept(t, s, first)
 		before := commits(t, s)
-		synctest.Wait() // the committer is idle: it does not take the batch in passing
 
 		began := time.Now()
 		settled := deferred(t, s, first)
