@@ -393,11 +393,11 @@ type abandonedCalls struct {
 
 type abandonedCall struct {
 	since time.Time
-	era   uint32 // see door.hangs
+	era   uint32 // see circuit.Hanging
 	cut   bool
 }
 
-// add adds a call. If its subscription is hung from now on, it returns the number of the time: see hangs. A
+// add adds a call. If its subscription is hung from now on, it returns the number of the time: see Hanging. A
 // call that Shutdown has cut does not count for that.
 func (a *abandonedCalls) add(c *call, since time.Time, cut bool) (hung uint32) {
 	a.mu.Lock()
@@ -408,7 +408,7 @@ func (a *abandonedCalls) add(c *call, since time.Time, cut bool) (hung uint32) {
 	}
 	one := abandonedCall{since: since, cut: cut}
 	if !cut {
-		one.era, hung = c.subscription().door.hangs()
+		one.era, hung = c.subscription().door.hanging.Add()
 	}
 	a.calls[c] = one
 	return hung
@@ -424,7 +424,7 @@ func (a *abandonedCalls) remove(c *call) (resumes bool) {
 		return false
 	}
 	delete(a.calls, c)
-	return !one.cut && c.subscription().door.returns(one.era)
+	return !one.cut && c.subscription().door.hanging.Remove(one.era)
 }
 
 func (a *abandonedCalls) list() []AbandonedHandler {

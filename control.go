@@ -140,7 +140,7 @@ func (s *Subscription) Resume(opts ...OrderOption) error {
 		if _, resumed = s.door.paused(s.bus.time.Nanos()); resumed {
 			s.door.resume()
 		}
-		resumed = s.door.forgive() || resumed
+		resumed = s.door.hanging.Forgive() || resumed
 	}
 	o, err := s.order("Resume", opts, func(o *Order) { o.Pause, o.Until = false, time.Time{} }, act)
 	if err != nil {
@@ -202,7 +202,7 @@ const shutsForLong = circuit.Paused | circuit.Outage | circuit.Hung
 func (o *door) isShutLocked(now int64) bool {
 	o.endPauseLocked(now)
 	gate := o.circuit.Gate.Load()
-	return gate&(circuit.Paused|circuit.Outage) != 0 || gate&circuit.Hung != 0 && o.hung.lasts
+	return gate&(circuit.Paused|circuit.Outage) != 0 || gate&circuit.Hung != 0 && o.hanging.Lasts()
 }
 
 // paused reports whether the door is paused, and until when.
@@ -213,69 +213,6 @@ func (o *door) paused(now int64) (until int64, paused bool) {
 	return o.pausedUntil, o.circuit.Gate.Load()&circuit.Paused != 0
 }
 
-// hung counts the abandoned calls of a subscription that still run. A door's mutex guards it.
-type hung struct {
-	most  int32  // see MaxAbandoned; math.MaxInt32 for none
-	calls int32  // of this era
-	shuts uint32 // times that they have shut the door
-	lasts bool   // they have shut it for hungPatience
-	era   uint32 // Resume begins a new one: it admits deliveries as if those that hang had returned
-}
-
-// hangs counts an abandoned call. If that shuts the door, shuts is the number of the time, from 1.
-func (o *door) hangs() (era, shuts uint32) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.hung.calls++
-	if o.hung.calls >= o.hung.most {
-		if o.circuit.Gate.Or(circuit.Hung)&circuit.Hung == 0 {
-			o.hung.lasts = false
-			o.hung.shuts++
-			shuts = o.hung.shuts
-		}
-	}
-	return o.hung.era, shuts
-}
-
-// returns ends an abandoned call. It reports whether that opens the door.
-func (o *door) returns(era uint32) (opens bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if era != o.hung.era {
-		return false
-	}
-	if o.hung.calls--; o.hung.calls < o.hung.most {
-		opens = o.circuit.Gate.And(^uint64(circuit.Hung))&circuit.Hung != 0
-	}
-	return opens
-}
-
-// forgive opens a door that calls which hang have shut.
-func (o *door) forgive() (opens bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.hung.calls = 0
-	o.hung.era++
-	return o.circuit.Gate.And(^uint64(circuit.Hung))&circuit.Hung != 0
-}
-
-// lasts notes that a door has been shut by calls that hang for hungPatience, if it is the same time.
-func (o *door) lasts(shuts uint32) (calls int, lasts bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.circuit.Gate.Load()&circuit.Hung != 0 && o.hung.shuts == shuts {
-		o.hung.lasts = true
-	}
-	return int(o.hung.calls), o.hung.lasts && o.hung.shuts == shuts
-}
-
-// isHung returns how many calls hang, and whether they shut the door.
-func (o *door) isHung() (calls int, shut bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return int(o.hung.calls), o.circuit.Gate.Load()&circuit.Hung != 0
-}
-
 // hungPatience is how long a subscription is hung before its throttled deliveries become held and the log
 // says so. A handler that returns when its context ends causes neither.
 const hungPatience = time.Second
@@ -283,7 +220,7 @@ const hungPatience = time.Second
 // reportHung reports that a subscription is hung, if it still is after hungPatience.
 func (b *Bus) reportHung(s *Subscription, shuts uint32) {
 	b.time.AfterFunc(hungPatience, func() {
-		calls, lasts := s.door.lasts(shuts)
+		calls, lasts := s.door.hanging.Last(shuts)
 		if !lasts || b.ledger.closed.Load() {
 			return
 		}

@@ -55,6 +55,7 @@ const releaseMost = 64
 // retry.
 type door struct {
 	circuit  circuit.Circuit
+	hanging  circuit.Hanging
 	running  atomic.Int32 // handler calls, except those abandoned or waiting in PublishAndWait
 	limit    int32        // limit of running; math.MaxInt32 for none
 	share    int32        // limit of running while the bus is full; math.MaxInt32 with Concurrency
@@ -73,7 +74,6 @@ type door struct {
 	closed      Reason            // set once the line accepts no deliveries
 	candidate   *dispatch         // the delivery of the line that was released to probe, until it arrives
 	chosenIn    uint64            // the circuit's generation in which candidate was chosen
-	hung        hung
 }
 
 // Seat returns the dispatch's seat at the door of its last target.

@@ -401,7 +401,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 	line := s.door.parked()
 	c := &s.counters
 	paused, until := s.paused()
-	abandoned, hung := s.door.isHung()
+	abandoned, hung := s.door.hanging.Calls()
 	m := SubscriptionMetrics{
 		Subscription: s.id,
 		Pattern:      s.Pattern(),

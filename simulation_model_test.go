@@ -43,7 +43,7 @@ type simDispatch struct {
 	place    bool     // later ones of its key wait for it
 	seated   bool     // it has been held
 	coming   bool     // it was, and has been let go
-	chosen   bool     // to probe
+	chosenIn int64    // to probe in this outage of the circuit, from 1; 0: it was not
 	pass     int      // the circuit's generation when the call began
 	due      time.Duration
 	replayed time.Duration   // when
@@ -187,7 +187,7 @@ func (m *simModel) refuses(d *simDispatch, s *simSub) string {
 		return "paused"
 	case s.hung():
 		return "hung"
-	case s.circuit.shut() && s.whenOpen == eventbus.HoldWhenOpen && (d.seated && !d.chosen || !d.seated && m.probes(s)):
+	case s.circuit.shut() && s.whenOpen == eventbus.HoldWhenOpen && (d.seated && d.chosenIn != s.circuit.opens || !d.seated && m.probes(s)):
 		return "open"
 	case s.circuit.admits(m.now, d.fresh()) == 0:
 		return "open"
@@ -222,7 +222,7 @@ func (m *simModel) probes(s *simSub) bool {
 	default:
 		can = slices.DeleteFunc(can, func(d *simDispatch) bool { return !d.fresh() })
 	}
-	return len(can) > 0 || slices.ContainsFunc(m.seated(s), func(d *simDispatch) bool { return d.chosen })
+	return len(can) > 0 || slices.ContainsFunc(m.seated(s), func(d *simDispatch) bool { return d.chosenIn > 0 })
 }
 
 // skip does with what is for a skipped subscription what that wants.
@@ -270,9 +270,11 @@ func (m *simModel) tend() {
 		for _, d := range can {
 			if m.now >= s.pausedUntil && !s.hung() && coming < s.circuit.admits(m.now, d.fresh()) {
 				for _, x := range m.seated(s) {
-					x.chosen = false
+					x.chosenIn = 0
 				}
-				d.state, d.coming, d.chosen = "queued", true, s.circuit.shut()
+				if d.state, d.coming = "queued", true; s.circuit.shut() {
+					d.chosenIn = s.circuit.opens
+				}
 				d.idle += m.now - d.parked
 				coming++
 			}
@@ -281,7 +283,7 @@ func (m *simModel) tend() {
 }
 
 func (m *simModel) begin(d *simDispatch, s *simSub) {
-	d.pass, d.chosen = s.circuit.enter(m.now, d.fresh()), false
+	d.pass, d.chosenIn = s.circuit.enter(m.now, d.fresh()), 0
 	if m.cut {
 		s.circuit.release(d.pass)
 		d.attempt--

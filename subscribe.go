@@ -100,7 +100,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
-	s.door.hung.most = c.maxAbandoned()
+	s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
 	s.door.circuit.Init(c.circuit, b.time)
 	if b.store != nil {
 		s.door.spill.allowed = c.line == 0 && c.whenFull == WaitWhenFull
