@@ -156,6 +156,35 @@ func TestD11_HungGoesOnAfterResume(t *testing.T) {
 	})
 }
 
+// A call that Resume has forgiven opens nothing when it returns, while another one hangs.
+func TestD11_HungIsNotEndedByForgivenCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, patient()...)
+		var calls atomic.Int32
+		returns := []chan struct{}{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+		s := mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error {
+			<-returns[calls.Add(1)-1]
+			return nil
+		}, eventbus.Named("s"), eventbus.Concurrency(1), eventbus.MaxAbandoned(1))
+		for range 3 {
+			mustPublish(t, bus, "x", nil)
+		}
+		time.Sleep(time.Minute)
+		require.NoError(t, s.Resume())
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 2, calls.Load())
+		close(returns[0])
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 2, calls.Load())
+		require.True(t, metricsOf(t, bus, "s").Hung)
+		close(returns[1])
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 3, calls.Load())
+		close(returns[2])
+		_ = cutShort(t, bus)
+	})
+}
+
 // Shutdown does not wait for what a hung subscription holds, and names it.
 func TestD11_HungDelaysNoShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
