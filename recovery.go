@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -83,6 +84,7 @@ func (b *Bus) absent(name string) *Subscription {
 	s := &Subscription{bus: b, id: name, named: true, ordering: make(semaphore, 1)}
 	s.door.ledger = &b.ledger
 	s.door.circuit.Init(b.config.circuit, b.time)
+	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
 	s.retry.Store(&noRetry)
 	return s
 }
