@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/texts"
 )
 
@@ -85,13 +86,15 @@ type AuditQuery struct {
 	Action       AuditAction `json:"action,omitzero"`
 	By           string      `json:"by,omitzero"`
 	RequestID    string      `json:"request_id,omitzero"`
-	Denied       bool        `json:"denied,omitzero"` // selects denied actions only
-	Subscription string      `json:"subscription,omitzero"`
+	Denied       bool        `json:"denied,omitzero"`       // selects denied actions only
+	Subscription string      `json:"subscription,omitzero"` // as in LetterQuery
 	Letter       LetterID    `json:"letter_id,omitzero"`
 	Event        EventID     `json:"event_id,omitzero"`
 	// Since and Until bound At, both inclusive.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
+
+	same *names.Same
 
 	// Limit is the size of a page: 100 if it is 0, at most 10,000.
 	Limit int `json:"limit,omitzero"`
@@ -103,7 +106,7 @@ type AuditQuery struct {
 func (q *AuditQuery) Matches(e *AuditEntry) bool {
 	return (q.Action == "" || q.Action == e.Action) && (q.By == "" || q.By == e.By) &&
 		(q.RequestID == "" || q.RequestID == e.RequestID) && (!q.Denied || e.Denied != "") &&
-		(q.Subscription == "" || q.Subscription == e.Subscription) &&
+		(q.Subscription == "" || q.Subscription == e.Subscription || q.same.Has(e.Subscription)) &&
 		(q.Letter.IsZero() || q.Letter == e.Letter) && (q.Event.IsZero() || q.Event == e.Event) &&
 		(q.Since.IsZero() || !e.At.Before(q.Since)) && (q.Until.IsZero() || !e.At.After(q.Until)) &&
 		(q.Before == 0 || e.Number < q.Before)
@@ -153,6 +156,10 @@ func (b *Bus) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 		return refuse("Limit", q.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
 	case q.Before < 0:
 		return refuse("Before", q.Before, "must be the Next of the previous page")
+	}
+	var err error
+	if q.same, err = b.namesOf(ctx, q.Subscription); err != nil {
+		return AuditPage{}, err
 	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
 	if b.store != nil {
@@ -219,6 +226,7 @@ func auditedQuery(q LetterQuery) *LetterQuery {
 	for _, text := range []*string{&q.Type, &q.Subscription, &q.MetadataValue, &q.Error} {
 		*text = texts.Shorten(*text, maxName)
 	}
+	q.same = nil
 	return &q
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/surebus/eventbus/internal/contexts"
 	"github.com/surebus/eventbus/internal/deadline"
 )
 
@@ -124,39 +125,12 @@ type cancellation struct {
 	waits    int // PublishAndWait calls in progress
 }
 
-// context.Cause reads a cause only from contexts of the standard library, so these provide it for
-// calls.
+// What context.Cause reads of a call that has ended.
 var (
-	endedContext    = cancelled(context.Canceled)
-	overranContext  = cancelled(context.DeadlineExceeded)
-	shutdownContext = cancelled(ErrShutdown)
+	endedContext    = contexts.Cancelled(context.Canceled)
+	overranContext  = contexts.Cancelled(context.DeadlineExceeded)
+	shutdownContext = contexts.Cancelled(ErrShutdown)
 )
-
-func cancelled(cause error) context.Context {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(cause)
-	return ctx
-}
-
-// causeKey is the key that context.Cause passes to a context's Value. Only the standard library
-// knows it.
-var causeKey = func() any {
-	var c keyCatcher
-	_ = context.Cause(&c)
-	return c.key
-}()
-
-type keyCatcher struct {
-	context.Context
-	key any
-}
-
-func (*keyCatcher) Err() error { return context.Canceled }
-
-func (c *keyCatcher) Value(key any) any {
-	c.key = key
-	return nil
-}
 
 type callKey struct{}
 
@@ -219,7 +193,7 @@ func (c *call) Value(key any) any {
 	if key == (callKey{}) {
 		return c
 	}
-	if key == causeKey {
+	if key == contexts.CauseKey {
 		// Not the publisher's cause: its cancellation does not reach the handlers.
 		if c.running() {
 			return nil

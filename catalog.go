@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -112,10 +112,10 @@ func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
 				c.Orders = append(c.Orders, *o)
 			}
 		}
-		slices.SortFunc(c.Orders, func(x, y Order) int { return strings.Compare(x.Subscription, y.Subscription) })
 	} else if c.Orders, err = b.store.Orders(ctx); err != nil {
 		return Catalog{}, err
 	}
+	c.Orders = c.underPresentNames(c.Orders)
 	now := b.time.Now().UTC
 	c.Orders = slices.DeleteFunc(c.Orders, func(o Order) bool {
 		return !o.Trip && (!o.Pause || !o.Until.IsZero() && !o.Until.After(now)) // it has ended
@@ -168,6 +168,24 @@ func (o *door) bound() int {
 		return 0
 	}
 	return o.capacity
+}
+
+// underPresentNames returns the latest order to each subscription under any of its names, as one to its
+// present name, sorted by Subscription.
+func (c *Catalog) underPresentNames(orders []Order) (present []Order) {
+	latest := make(map[string]Order, len(orders))
+	for _, o := range orders {
+		if in, ok := c.Find(o.Subscription); ok {
+			o.Subscription = in.Subscription
+		}
+		if was, ok := latest[o.Subscription]; !ok || o.At.After(was.At) {
+			latest[o.Subscription] = o
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(latest)) {
+		present = append(present, latest[name])
+	}
+	return present
 }
 
 // Explain returns how the bus of the catalog would dispatch an event of a type, as Bus.Explain does.

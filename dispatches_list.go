@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/surebus/eventbus/internal/names"
+	"github.com/surebus/eventbus/internal/pace"
 )
 
 // DispatchQuery selects the dispatches that match every field that is set.
@@ -14,8 +17,10 @@ type DispatchQuery struct {
 	State DispatchState
 	// Type is a pattern of event types, as for Subscribe.
 	Type string
-	// Subscription selects dispatches with this target, also one that has handled the event.
+	// Subscription selects dispatches with this target, also one that has handled the event. As to names,
+	// it is as in LetterQuery.
 	Subscription string
+	same         *names.Same
 	// Key matches the key of the event. It cannot select events without a key.
 	Key string
 
@@ -70,6 +75,10 @@ func (b *Bus) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 	case q.Limit < 0 || q.Limit > maxPage:
 		return refuse("Limit", q.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
 	}
+	var err error
+	if q.same, err = b.namesOf(ctx, q.Subscription); err != nil {
+		return DispatchPage{}, err
+	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
 	if b.store != nil && q.State != DispatchRunning {
 		after, err := strconv.ParseInt(cmp.Or(q.After, "0"), 10, 64)
@@ -80,7 +89,6 @@ func (b *Bus) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 	}
 	var after EventID
 	if q.After != "" {
-		var err error
 		if after, err = ParseEventID(q.After); err != nil {
 			return refuse("After", shorten(q.After), "must be the Next of the previous page")
 		}
@@ -100,7 +108,7 @@ func (q *DispatchQuery) matcher() (func(*dispatch) bool, error) {
 	}
 	return func(d *dispatch) bool {
 		return (q.Key == "" || q.Key == d.key) && matchesType(d.to.eventType) &&
-			(q.Subscription == "" || slices.ContainsFunc(d.to.subscriptions, func(s *Subscription) bool { return s.id == q.Subscription }))
+			(q.Subscription == "" || slices.ContainsFunc(d.to.subscriptions, func(s *Subscription) bool { return s.id == q.Subscription || q.same.Has(s.id) }))
 	}, nil
 }
 
@@ -108,9 +116,9 @@ func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*d
 	all := b.candidates(q.State, func(d *dispatch) bool {
 		return matches(d) && (after.IsZero() || bytes.Compare(d.id[:], after[:]) > 0)
 	})
-	ids := smallestIDs(all, q.Limit+1)
+	ids := pace.Smallest(q.Limit+1, all, func(d *dispatch) [16]byte { return d.id })
 	if len(ids) > q.Limit {
-		last := ids[q.Limit-1]
+		last := EventID(ids[q.Limit-1])
 		page.Next = last.String()
 		all = slices.DeleteFunc(all, func(d *dispatch) bool { return bytes.Compare(d.id[:], last[:]) > 0 })
 	}
@@ -125,31 +133,8 @@ func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*d
 	return page
 }
 
-// smallestIDs returns the n smallest different event ids of dispatches, in order.
-func smallestIDs(all []*dispatch, n int) []EventID {
-	ids := make([]EventID, 0, min(len(all), 4*n))
-	var bound EventID // no larger one is among them; zero for none
-	trim := func() {
-		slices.SortFunc(ids, func(x, y EventID) int { return bytes.Compare(x[:], y[:]) })
-		ids = slices.Compact(ids)
-		if ids = ids[:min(len(ids), n)]; len(ids) == n {
-			bound = ids[n-1]
-		}
-	}
-	for _, d := range all {
-		if !bound.IsZero() && bytes.Compare(d.id[:], bound[:]) >= 0 {
-			continue
-		}
-		if ids = append(ids, d.id); len(ids) >= 4*n {
-			trim()
-		}
-	}
-	trim()
-	return ids
-}
-
 func (b *Bus) storedDispatches(ctx context.Context, q DispatchQuery, after Ref) (page DispatchPage, err error) {
-	records := RecordQuery{Type: q.Type, Key: q.Key, Target: q.Subscription, After: after, Limit: q.Limit}
+	records := RecordQuery{Type: q.Type, Key: q.Key, Target: q.Subscription, same: q.same, After: after, Limit: q.Limit}
 	switch q.State {
 	case DispatchQueued:
 		records.States = []RecordState{RecordReady}

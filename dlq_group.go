@@ -57,7 +57,7 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 		return nil, fmt.Errorf("Groups: %w", err)
 	}
 	if q.bus.store != nil {
-		groups, err := q.bus.store.Groups(ctx, query)
+		groups, err := q.bus.store.Groups(ctx, f.LetterQuery)
 		if err != nil {
 			return nil, fmt.Errorf("Groups: %w", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -16,8 +17,10 @@ import (
 type LetterQuery struct {
 	// Type is a pattern of event types, as for Subscribe.
 	Type string `json:"type,omitzero"`
-	// Subscription matches DeadLetter.Subscription.
+	// Subscription matches DeadLetter.Subscription. A name that a subscription has, or had by Formerly,
+	// matches the letters of all its names.
 	Subscription string `json:"subscription,omitzero"`
+	same         *names.Same
 	// Reason matches DeadLetter.Reason.
 	Reason Reason `json:"reason,omitzero"`
 	// Fingerprint selects the letters of a group, see DLQ.Groups.
@@ -91,6 +94,9 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 	if query.Limit == 0 {
 		f.limit = defaultPage
 	}
+	if f.same, err = q.bus.namesOf(ctx, query.Subscription); err != nil {
+		return nil, err
+	}
 	key := checkKey(query.Key)
 	name, _ := texts.Problem(query.MetadataName, maxName)
 	switch {
@@ -127,6 +133,10 @@ func (q LetterQuery) filter() (*letterFilter, error) {
 	return f, nil
 }
 
+// Names returns the names that Subscription stands for, or nil without one: see Formerly. A store returns the letters of all
+// of them.
+func (q *LetterQuery) Names() []string { return q.same.Of(q.Subscription) }
+
 // Matcher returns a function that reports whether a letter matches the fields of the query, except
 // Before, for stores that compare letters one by one. The error is a *PatternError.
 func (q LetterQuery) Matcher() (matches func(*DeadLetter) bool, err error) {
@@ -160,11 +170,15 @@ func (f *letterFilter) matchesAll() bool {
 // each event, fingerprint, key, subscription, reason, and pair of the last two.
 func (f *letterFilter) lists() []letterKey {
 	var keys []letterKey
+	subscription := f.Subscription
+	if f.same != nil { // no list has all its letters
+		subscription = ""
+	}
 	for _, key := range []letterKey{
 		{event: f.Event},
 		{fingerprint: f.Fingerprint},
 		{key: f.Key},
-		{subscription: f.Subscription, reason: f.Reason},
+		{subscription: subscription, reason: f.Reason},
 	} {
 		if key != (letterKey{}) {
 			keys = append(keys, key)
@@ -177,7 +191,7 @@ func (f *letterFilter) lists() []letterKey {
 // matches. Then no letter has to be compared.
 func (f *letterFilter) byIndex() bool {
 	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
-		f.PublishedSince.IsZero() && f.PublishedUntil.IsZero() && f.MetadataName == "" && len(f.lists()) <= 1
+		f.same == nil && f.PublishedSince.IsZero() && f.PublishedUntil.IsZero() && f.MetadataName == "" && len(f.lists()) <= 1
 }
 
 // isBefore reports whether the letter is older than the last page.
@@ -187,7 +201,7 @@ func (f *letterFilter) isBefore(l *DeadLetter) bool {
 
 // matches reports whether the letter matches all fields of the filter.
 func (f *letterFilter) matches(l *DeadLetter) bool {
-	return (f.Subscription == "" || f.Subscription == l.Subscription) &&
+	return (f.Subscription == "" || f.Subscription == l.Subscription || f.same.Has(l.Subscription)) &&
 		(f.Reason == "" || f.Reason == l.Reason) &&
 		(f.Fingerprint == "" || f.Fingerprint == l.Fingerprint) &&
 		(f.Event.IsZero() || f.Event == l.Event.ID) &&

@@ -1,10 +1,13 @@
 package eventbus
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -174,4 +177,46 @@ func (b *Bus) Abandoned() []AbandonedHandler {
 		return nil
 	}
 	return b.abandoned.list()
+}
+
+// names returns the names of Formerly and Named: what belongs to one of them belongs to the subscription.
+func (s *Subscription) names() []string { return append(slices.Clone(s.formerly), s.id) }
+
+// owns reports whether Named or Formerly gives the subscription a name.
+func (s *Subscription) owns(name string) bool {
+	return s.named && s.id == name || slices.Contains(s.formerly, name)
+}
+
+// namesOf returns all names of the subscription that has a name. A tool knows those of the store's catalog.
+func (b *Bus) namesOf(ctx context.Context, name string) (*names.Same, error) {
+	var all []string
+	if b.config.tool {
+		c, err := b.store.Catalog(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if in, ok := c.Find(name); ok {
+			all = append(slices.Clone(in.Formerly), in.Subscription)
+		}
+	} else {
+		b.mu.Lock()
+		if s, ok := b.subscriptions.Find(name); ok {
+			all = s.names()
+		}
+		b.mu.Unlock()
+	}
+	return names.NewSame(all), nil
+}
+
+// Find returns the subscription that has a name, or had it by Formerly.
+func (c *Catalog) Find(name string) (*CatalogSubscription, bool) {
+	if c == nil {
+		return nil, false
+	}
+	for i := range c.Subscriptions {
+		if in := &c.Subscriptions[i]; in.Subscription == name || slices.Contains(in.Formerly, name) {
+			return in, true
+		}
+	}
+	return nil, false
 }

@@ -102,7 +102,11 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 	}
 	s.ordering.Lock()
 	defer s.ordering.Unlock()
-	if err := s.refreshOrder(); err != nil {
+	same, err := s.bus.namesOf(context.Background(), s.id)
+	if err == nil {
+		err = s.refreshOrder(same)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	o, err := newOperator(what, opts)
@@ -117,10 +121,16 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 		entry.Until = next.Until
 	}
 	if s.bus.store != nil {
-		if err := s.bus.commit(context.Background(), &Batch{Now: next.At, Orders: []Order{next}, Audit: entry.list()}); err != nil {
+		batch := &Batch{Now: next.At, Audit: entry.list()}
+		for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
+			one := next
+			one.Subscription = name
+			batch.Orders = append(batch.Orders, one)
+		}
+		if err := s.bus.commit(context.Background(), batch); err != nil {
 			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 		}
-		s.bus.keepOrder(next) // for a subscription of the name that is made later
+		s.bus.keepOrders(batch.Orders) // for a subscription of one of the names that is made later
 	} else {
 		s.bus.keepAudit(*entry) // the caller logs it
 	}
@@ -181,11 +191,13 @@ func (b *Bus) loadOrders(ctx context.Context) error {
 	return nil
 }
 
-// keepOrder replaces the order of a name.
-func (b *Bus) keepOrder(o Order) {
+// keepOrders replaces the orders of names.
+func (b *Bus) keepOrders(all []Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.orders[o.Subscription] = o
+	for _, o := range all {
+		b.orders[o.Subscription] = o
+	}
 }
 
 // obeyOthers applies the orders that another process has recorded.
@@ -201,7 +213,7 @@ func (b *Bus) obeyOthers() error {
 	changes := make([]circuit.Change, len(all))
 	for i, s := range all {
 		if err == nil {
-			changes[i] = s.obeyed(b.orderOf(s.id))
+			changes[i] = s.obeyed(b.orderOf(s.names()))
 		}
 		s.ordering.Unlock()
 	}
@@ -215,9 +227,15 @@ func (b *Bus) obeyOthers() error {
 	return nil
 }
 
-// orderOf returns the order to a subscription that the store had when loadOrders read it.
-func (b *Bus) orderOf(name string) Order {
+// orderOf returns the latest order to a subscription, under any of its names, that the store had when loadOrders
+// read it.
+func (b *Bus) orderOf(names []string) (latest Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.orders[name]
+	for _, name := range names {
+		if o := b.orders[name]; !o.At.Before(latest.At) {
+			latest = o
+		}
+	}
+	return latest
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/surebus/eventbus/internal/backoff"
 	"github.com/surebus/eventbus/internal/names"
 )
 
@@ -70,15 +71,7 @@ func DefaultRetryPolicy() RetryPolicy {
 func (p RetryPolicy) Delay(attempt int) time.Duration { return p.delay(attempt) }
 
 func (p *RetryPolicy) delay(attempt int) time.Duration {
-	if attempt <= 1 || p.BaseDelay == 0 {
-		return 0
-	}
-	d := float64(p.BaseDelay) * math.Pow(p.BackoffMultiplier, float64(attempt-2))
-	// Compare as floats: d may be infinite, or too large for a Duration.
-	if !(d < float64(p.MaxDelay)) { // true for NaN too
-		return p.MaxDelay
-	}
-	return time.Duration(max(d, 0))
+	return backoff.Delay(attempt, p.BaseDelay, p.MaxDelay, p.BackoffMultiplier)
 }
 
 // maxAttempts returns the number of the last attempt, or 0 if there is no limit.
@@ -130,24 +123,14 @@ func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64
 	case NoJitter:
 		return d
 	case FullJitter:
-		return time.Duration(float64(d) * random)
+		return backoff.Full(d, random)
 	case EqualJitter:
-		return d - time.Duration(float64(d)/2*random)
+		return backoff.Equal(d, random)
 	case DecorrelatedJitter:
-		base := float64(min(p.BaseDelay, p.MaxDelay))
-		upper := 3 * max(float64(previous), base)
-		return clampDuration(base+(upper-base)*random, p.MaxDelay)
+		return backoff.Decorrelated(p.BaseDelay, p.MaxDelay, previous, random)
 	default:
-		return clampDuration(float64(d)*(0.9+0.2*random), math.MaxInt64)
+		return backoff.Proportional(d, random)
 	}
-}
-
-// clampDuration returns the smaller of d and most.
-func clampDuration(d float64, most time.Duration) time.Duration {
-	if d >= float64(most) {
-		return most
-	}
-	return time.Duration(d)
 }
 
 // RetryOption sets one field of a retry policy. A RetryPolicy is an option that sets all.

@@ -67,7 +67,7 @@ func (m ErrorMatch) Matches(err error) bool {
 		(m.Retryable == nil || m.matchesRetryable(err)) &&
 		(m.Is == nil || slices.ContainsFunc(m.Is, func(target error) bool { return target != nil && errchain.Is(err, target) })) &&
 		(m.As == nil || slices.ContainsFunc(m.As, func(target any) bool {
-			return asTargetProblem(target) == "" && errchain.AsType(err, reflect.TypeOf(target).Elem())
+			return errchain.TargetProblem(target) == "" && errchain.AsType(err, reflect.TypeOf(target).Elem())
 		}))
 }
 
@@ -83,19 +83,6 @@ func (m *ErrorMatch) matchesCode(err error) bool {
 func (m *ErrorMatch) matchesRetryable(err error) bool {
 	said := errchain.Retryable(err)
 	return said != nil && *said == *m.Retryable
-}
-
-// asTargetProblem returns why a target of errors.As is invalid, or "".
-func asTargetProblem(target any) string {
-	const want = "must be a pointer to a type that is an error, or to an interface, as in new(*net.OpError)"
-	t := reflect.TypeOf(target)
-	if t == nil || t.Kind() != reflect.Pointer || reflect.ValueOf(target).IsNil() {
-		return want
-	}
-	if e := t.Elem(); e.Kind() != reflect.Interface && !e.Implements(reflect.TypeFor[error]()) {
-		return want
-	}
-	return ""
 }
 
 // Delay returns the delay before an attempt, without jitter, if the rule matched all earlier
@@ -378,7 +365,7 @@ func (m *ErrorMatch) validate(in string) error {
 		}
 	}
 	for i, target := range m.As {
-		if reason := asTargetProblem(target); reason != "" {
+		if reason := errchain.TargetProblem(target); reason != "" {
 			return refuse(fmt.Sprintf(".As[%d]", i), fmt.Sprintf("%T", target), reason)
 		}
 	}

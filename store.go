@@ -63,7 +63,7 @@ type Store interface {
 	// Groups returns the groups of the letters that match, as DLQ.Groups documents.
 	Groups(ctx context.Context, q LetterQuery) ([]LetterGroup, error)
 
-	// Orders returns the operators' orders that were not removed, sorted by Subscription.
+	// Orders returns the last order of each Subscription, sorted by Subscription.
 	Orders(ctx context.Context) ([]Order, error)
 
 	// Audit returns a page of the entries that match, newest first: those with the largest Number. A store
@@ -266,7 +266,8 @@ type Batch struct {
 	// Bury inserts letters, which have their ids. An id that exists is skipped: an import may repeat.
 	// Event.Payload and Original are a json.RawMessage, an EncodedPayload, or nil.
 	Bury []*DeadLetter
-	// Orders replaces the order of each Subscription. An Order without Pause and Trip removes it.
+	// Orders replaces the order of each Subscription. One without Pause and Trip stays too: it is later than
+	// those under other names of the subscription.
 	Orders []Order
 	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
 	Audit []AuditEntry
@@ -341,9 +342,10 @@ type RecordQuery struct {
 	States []RecordState // empty: all
 	Type   string        // a pattern of event types, as for Subscribe
 	Key    string
-	Target string // one of Targets
-	After  Ref    // selects larger ones
-	Limit  int    // at least 1
+	Target string // one of Targets, also under another of its names
+	same   *names.Same
+	After  Ref // selects larger ones
+	Limit  int // at least 1
 }
 
 // Matcher returns a function that reports whether a record matches the fields of the query, except
@@ -355,7 +357,7 @@ func (q RecordQuery) Matcher() (matches func(*Record) bool, err error) {
 	}
 	return func(r *Record) bool {
 		return (len(q.States) == 0 || slices.Contains(q.States, r.State)) && (q.Key == "" || q.Key == r.Key) &&
-			(q.Target == "" || slices.Contains(r.Targets, q.Target)) && matchesType(r.Type)
+			(q.Target == "" || slices.Contains(r.Targets, q.Target) || slices.ContainsFunc(r.Targets, q.same.Has)) && matchesType(r.Type)
 	}, nil
 }
 

@@ -115,7 +115,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.store != nil {
 		defer b.feeder.holdBack()(c.name)
 		s.id = c.name
-		s.obey(b.orderOf(s.id)) // before its first delivery
+		s.obey(b.orderOf(s.names())) // before its first delivery
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,14 +151,6 @@ func (s *Subscription) ID() string {
 		return ""
 	}
 	return s.id
-}
-
-// names returns the names of Formerly and Named.
-func (s *Subscription) names() []string { return append(slices.Clone(s.formerly), s.id) }
-
-// owns reports whether Named or Formerly gives the subscription a name.
-func (s *Subscription) owns(name string) bool {
-	return s.named && s.id == name || slices.Contains(s.formerly, name)
 }
 
 // String returns the name and the pattern: mail (pattern "order.*").

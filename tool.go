@@ -1,6 +1,10 @@
 package eventbus
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/surebus/eventbus/internal/names"
+)
 
 // WithoutHandlers makes a bus for a tool: a command, or an admin page, in another process than the bus
 // that runs the handlers, or while none runs. It needs a store, usually one that has not the lease. Use
@@ -39,13 +43,13 @@ func (b *Bus) toolSubscriptionLocked(name string) *Subscription {
 
 // refreshOrder reads the last order to a subscription before a tool gives the next one: another process
 // may have given one.
-func (s *Subscription) refreshOrder() error {
+func (s *Subscription) refreshOrder(same *names.Same) error {
 	if !s.bus.config.tool {
 		return nil
 	}
 	if err := s.bus.loadOrders(s.bus.feeder.ctx); err != nil {
 		return fmt.Errorf("orders of %s: %w", s.id, err)
 	}
-	s.ordered = s.bus.orderOf(s.id)
+	s.ordered = s.bus.orderOf(same.Of(s.id))
 	return nil
 }

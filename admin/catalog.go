@@ -92,10 +92,8 @@ func (c *call) checkCatalogued(name string) error {
 	if c.bus.Metrics().Orphaned[name] > 0 { // its deliveries wait for a deployment
 		return nil
 	}
-	for i := range catalog.Subscriptions {
-		if s := &catalog.Subscriptions[i]; s.Subscription == name || slices.Contains(s.Formerly, name) {
-			return nil
-		}
+	if _, ok := catalog.Find(name); ok {
+		return nil
 	}
 	return noSubscription(name)
 }

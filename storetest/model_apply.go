@@ -75,11 +75,7 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 	}
 	for _, o := range b.Orders {
 		o.Until, o.At = o.Until.Round(0).UTC(), o.At.Round(0).UTC()
-		if o.Pause || o.Trip {
-			set(tx, tx.orders, o.Subscription, &o)
-		} else {
-			set(tx, tx.orders, o.Subscription, nil)
-		}
+		set(tx, tx.orders, o.Subscription, &o)
 	}
 	for _, e := range b.Audit {
 		c := deepCopy(e)

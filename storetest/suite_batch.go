@@ -305,7 +305,7 @@ func testRememberTwiceInBatch(t *testing.T, r *rig) {
 }
 
 var orderTests = []conformanceTest{
-	{name: "SetReplaceRemove", run: testOrders},
+	{name: "SetReplaceResume", run: testOrders},
 	{name: "TwiceInBatch", run: testOrderTwiceInBatch},
 }
 
@@ -329,10 +329,12 @@ func testOrders(t *testing.T, r *rig) {
 	requireOrders(billing, shipping)
 	s = r.reopen(t, s)
 	requireOrders(billing, shipping)
-	apply(t, s, &eventbus.Batch{Now: noon, Orders: []eventbus.Order{{Subscription: "billing", By: "ann", At: noon}, {Subscription: "unknown"}}})
-	requireOrders(shipping)
-	apply(t, s, &eventbus.Batch{Now: noon.Add(1000 * time.Hour), Orders: []eventbus.Order{{Subscription: "shipping"}}})
-	requireOrders()
+	billing, unknown := eventbus.Order{Subscription: "billing", By: "ann", At: noon}, eventbus.Order{Subscription: "unknown", At: noon}
+	apply(t, s, &eventbus.Batch{Now: noon, Orders: []eventbus.Order{billing, unknown}})
+	requireOrders(billing, shipping, unknown)
+	shipping = eventbus.Order{Subscription: "shipping", At: noon.Add(time.Hour)}
+	apply(t, s, &eventbus.Batch{Now: noon.Add(1000 * time.Hour), Orders: []eventbus.Order{shipping}})
+	requireOrders(billing, shipping, unknown)
 }
 
 func testOrderTwiceInBatch(t *testing.T, r *rig) {

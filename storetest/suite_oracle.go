@@ -107,9 +107,7 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 	}
 	for _, order := range b.Orders {
 		o.orders = slices.DeleteFunc(o.orders, func(other eventbus.Order) bool { return other.Subscription == order.Subscription })
-		if order.Pause || order.Trip {
-			o.orders = append(o.orders, order)
-		}
+		o.orders = append(o.orders, order)
 	}
 	slices.SortFunc(o.orders, func(x, y eventbus.Order) int { return strings.Compare(x.Subscription, y.Subscription) })
 	return nil

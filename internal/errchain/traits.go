@@ -3,6 +3,7 @@ package errchain
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -66,4 +67,17 @@ func Details(err error) (details json.RawMessage) {
 		return details != nil
 	})
 	return details
+}
+
+// TargetProblem returns why a target of errors.As is invalid, or "".
+func TargetProblem(target any) string {
+	const want = "must be a pointer to a type that is an error, or to an interface, as in new(*net.OpError)"
+	t := reflect.TypeOf(target)
+	if t == nil || t.Kind() != reflect.Pointer || reflect.ValueOf(target).IsNil() {
+		return want
+	}
+	if e := t.Elem(); e.Kind() != reflect.Interface && !e.Implements(reflect.TypeFor[error]()) {
+		return want
+	}
+	return ""
 }

@@ -25,3 +25,28 @@ func Read[T ~int | ~uint8](typ string, names []string, text []byte, to *T) error
 	*to = T(i)
 	return nil
 }
+
+// Same are all names of a thing that has several. nil stands for the one name that its holder knows.
+type Same struct{ names []string }
+
+// NewSame returns the names, or nil for fewer than two.
+func NewSame(names []string) *Same {
+	if len(names) < 2 {
+		return nil
+	}
+	return &Same{names}
+}
+
+// Has reports whether a name is one of several.
+func (s *Same) Has(name string) bool { return s != nil && slices.Contains(s.names, name) }
+
+// Of returns the names of what has a name; none for "".
+func (s *Same) Of(name string) []string {
+	switch {
+	case s != nil:
+		return slices.Clone(s.names)
+	case name == "":
+		return nil
+	}
+	return []string{name}
+}

@@ -3,6 +3,7 @@
 package pace
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -150,4 +151,31 @@ func (b *Backoff) Reset() { b.delay = 0 }
 func (b *Backoff) Grow(first, last time.Duration) time.Duration {
 	b.delay = min(max(2*b.delay, first), last)
 	return b.delay
+}
+
+// Smallest returns the n smallest different ids of all, in order.
+func Smallest[T any](n int, all []T, id func(T) [16]byte) [][16]byte {
+	ids := make([][16]byte, 0, min(len(all), 4*n))
+	compare := func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) }
+	bounded := false // ids are the n smallest so far
+	trim := func() {
+		slices.SortFunc(ids, compare)
+		ids = slices.Compact(ids)
+		ids = ids[:min(len(ids), n)]
+		bounded = len(ids) == n
+	}
+	var bound [16]byte
+	for _, x := range all {
+		next := id(x)
+		if bounded && compare(next, bound) >= 0 {
+			continue
+		}
+		if ids = append(ids, next); len(ids) >= 4*n {
+			if trim(); bounded {
+				bound = ids[n-1]
+			}
+		}
+	}
+	trim()
+	return ids
 }

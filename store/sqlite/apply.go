@@ -435,10 +435,6 @@ func (tx *transaction) catalog(c *eventbus.Catalog) error {
 
 // order replaces the orders of a subscription.
 func (tx *transaction) order(o eventbus.Order) error {
-	if !o.Pause && !o.Trip {
-		_, err := tx.w.exec("DELETE FROM orders WHERE subscription = ?", o.Subscription)
-		return err
-	}
 	body, crc, err := encodeJSON(o)
 	if err != nil {
 		return err

@@ -40,10 +40,16 @@ func newLetterFilter(q eventbus.LetterQuery) (*letterFilter, error) {
 	if q.Key != "" {
 		f.add("key <> '' AND key = ?", q.Key) // the condition of letter_key
 	}
+	if names := q.Names(); len(names) > 0 {
+		f.add("subscription IN (?"+strings.Repeat(", ?", len(names)-1)+")", names[0])
+		for _, name := range names[1:] {
+			f.args = append(f.args, name)
+		}
+	}
 	for _, c := range []struct {
 		column, value string
 	}{
-		{"subscription", q.Subscription}, {"reason", string(q.Reason)}, {"fingerprint", q.Fingerprint},
+		{"reason", string(q.Reason)}, {"fingerprint", q.Fingerprint},
 	} {
 		if c.value != "" {
 			f.add(c.column+" = ?", c.value)
