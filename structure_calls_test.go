@@ -37,7 +37,7 @@ var rootCalls = callRules{
 		"door.go", "spill.go", "breaker.go", "control.go", "orders.go", "audit.go", "tool.go", "catalog.go",
 		"failure.go", "errortraits.go", "retrypolicy.go", "retryrules.go", "retry_settings.go",
 		"dlq.go", "dlq_replay.go", "dlq_query.go", "dlq_bulk.go", "dlq_preview.go", "dlq_group.go", "dlq_transfer.go", "dlq_store.go", "dlq_memory.go",
-		"metrics.go", "observer.go", "log.go", "inspect.go", "dispatches.go", "dispatches_list.go",
+		"metrics.go", "observer.go", "log.go", "dispatches.go", "dispatches_list.go", "inspect.go",
 	},
 	vocabulary: map[string]string{
 		"event.go":    "every file handles events, ids and metadata",
@@ -159,7 +159,6 @@ var rootCalls = callRules{
 		{"dispatches.go", "control.go"}:         "metrics, observers, logs and plans read the state",
 		{"dispatches.go", "dlq_store.go"}:       "metrics, observers, logs and plans read the state",
 		{"dispatches.go", "door.go"}:            "metrics, observers, logs and plans read the state",
-		{"dispatches.go", "inspect.go"}:         "metrics, observers, logs and plans read the state",
 		{"dispatches.go", "publish_ids.go"}:     "metrics, observers, logs and plans read the state",
 		{"dispatches_list.go", "dispatches.go"}: "metrics, observers, logs and plans read the state",
 		{"dispatches_list.go", "store.go"}:      "metrics, observers, logs and plans read the state",

@@ -240,10 +240,11 @@ func TestStore_KeepsOrders(t *testing.T) {
 	s := openAt(t, testPath(t))
 	o := eventbus.Order{Subscription: "mail", Pause: true, Until: t0.Add(time.Hour), By: "eve", Why: "test", At: t0}
 	require.NoError(t, submit(s, &eventbus.Batch{Orders: []eventbus.Order{{Subscription: "a", Trip: true, At: t0}, o}}))
-	require.NoError(t, submit(s, &eventbus.Batch{Orders: []eventbus.Order{{Subscription: "a"}}}))
+	resumed := eventbus.Order{Subscription: "a", At: t0.Add(time.Second)}
+	require.NoError(t, submit(s, &eventbus.Batch{Orders: []eventbus.Order{resumed}}))
 	orders, err := s.Orders(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, []eventbus.Order{o}, orders)
+	require.Equal(t, []eventbus.Order{resumed, o}, orders, "one that resumes counts against older ones under other names")
 }
 
 // A clock that is set back by less than an hour finds the ids that have expired.
