@@ -8,24 +8,34 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/circuit"
+	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Subscription returns the subscription with a name: from Named, from Formerly, or a pattern and
-// number ("order.*#3"). It returns nil if there is none. On a bus WithoutHandlers it returns a handle for
-// any name but "".
+// number ("order.*#3"). It never returns nil: if there is none, Exists reports false, and each method that
+// returns an error returns one that matches ErrNoSubscription and has the nearest name. On a bus
+// WithoutHandlers any name but "" has a subscription.
 func (b *Bus) Subscription(name string) *Subscription {
 	if !b.usable() {
-		return nil
+		return &Subscription{id: name}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s, ok := b.subscriptions.Find(name)
-	if !ok && b.config.tool && name != "" {
+	if s, ok := b.subscriptions.Find(name); ok {
+		return s
+	}
+	if b.config.tool && name != "" {
 		return b.toolSubscriptionLocked(name)
 	}
+	s := b.absent(name)
+	s.left.Store(true)
 	return s
 }
+
+// Exists reports whether the bus has the subscription: false after Unsubscribe, and for what
+// Bus.Subscription returns for a name that no subscription has.
+func (s *Subscription) Exists() bool { return s != nil && s.bus != nil && !s.left.Load() }
 
 // Trip opens the subscription's circuit for OpenFor, as failures would. After that, one delivery at
 // a time probes. The circuit ignores the outcomes of handlers that run now.
@@ -157,10 +167,24 @@ func (s *Subscription) controllable(what string) error {
 	switch {
 	case s == nil || s.bus == nil:
 		return fmt.Errorf("%s: %w", what, ErrUninitialized)
+	case s.left.Load() && s.handler != nil:
+		return fmt.Errorf("%s: %w: %q was unsubscribed", what, ErrNoSubscription, shorten(s.id))
 	case s.left.Load():
-		return fmt.Errorf("%s: %w: %q was unsubscribed", what, ErrNoSubscription, s.id)
+		return fmt.Errorf("%s: %w: %s", what, ErrNoSubscription, s.bus.noneNamed(s.id))
 	}
 	return nil
+}
+
+// noneNamed says that no subscription has a name, and which name is the nearest.
+func (b *Bus) noneNamed(name string) string {
+	var all []string
+	for _, s := range b.list() {
+		all = append(all, s.names()...)
+	}
+	if len(all) == 0 {
+		return fmt.Sprintf("%q; the bus has none", shorten(name))
+	}
+	return fmt.Sprintf("%q; the nearest name is %q", shorten(name), names.Nearest(name, all))
 }
 
 // paused reports whether the subscription is paused, and until when for HoldUntil.

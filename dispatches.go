@@ -363,7 +363,7 @@ func (b *Bus) describeRecord(r *Record) DispatchInfo {
 // parkedAt returns why deliveries to a subscription are parked in the store.
 func (b *Bus) parkedAt(name string) ParkReason {
 	s := b.Subscription(name)
-	if s == nil {
+	if !s.Exists() {
 		return ParkMissing
 	}
 	o := &s.door

@@ -52,6 +52,9 @@ var (
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself: the event that is being handled, or one that waits for it, has the place of the key; publish without waiting, or with another key")
 	// ErrNotScheduled is returned by Cancel if no scheduled event has the id.
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
+	// ErrHeld is returned by PublishAndWait if nothing died and a subscription holds its delivery: the event
+	// is accepted, and handled later.
+	ErrHeld = errors.New("eventbus: delivery is held: its circuit is open, or its subscription is paused or hung")
 	// ErrCancelled is returned by PublishAndWait for an event that was cancelled.
 	ErrCancelled = errors.New("eventbus: event was cancelled before it was due")
 	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.
@@ -63,8 +66,8 @@ var (
 	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
-	// ErrNoSubscription is returned by Replay if a subscription of the letter does not exist. The
-	// letter stays.
+	// ErrNoSubscription is returned by Replay if a subscription of the letter does not exist (the letter
+	// stays), and by the methods of a subscription that does not.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
 	// ErrNoCatalog is returned by Catalog on a bus WithoutHandlers if the store has none.
 	ErrNoCatalog = errors.New("eventbus: store has no catalog of subscriptions: start the bus that runs the handlers once")

@@ -27,7 +27,7 @@ func ExampleBus_Event() {
 		log.Fatal(err)
 	}
 	published, err := bus.PublishAndWait(ctx, "order.placed", "o-17") // does not wait for held deliveries
-	if err != nil {
+	if !errors.Is(err, eventbus.ErrHeld) {
 		log.Fatal(err)
 	}
 	status, err := bus.Event(ctx, published.ID)

@@ -65,7 +65,8 @@ type Result struct {
 }
 
 // PublishAndWait publishes an event and waits until it has settled. It waits for the event's delay,
-// its retries and its throttled deliveries, but not for held ones, which Result.Held names.
+// its retries and its throttled deliveries, but not for held ones, which Result.Held names. After a nil
+// error every target has handled the event, or the outcome is Unrouted, Dropped or Repeated.
 // Metrics counts what has settled, or is held in memory, before PublishAndWait returns.
 //
 // The context bounds the wait too. If it ends first, the result has only the id, the error is the
@@ -74,8 +75,8 @@ type Result struct {
 // the handler's own event, or behind one whose handler waits for that. Two handlers that wait for
 // each other's keys are not detected: both waits end at the handlers' timeouts.
 //
-// Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, and *DeliveryError if a
-// delivery was dead-lettered. If the result has the id, the event was accepted: do not publish it
+// Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, *DeliveryError if a delivery
+// was dead-lettered, and otherwise ErrHeld if one is held. If the result has the id, the event was accepted: do not publish it
 // again.
 func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
@@ -179,6 +180,8 @@ func (w *waiter) result(r Result, eventType string) (Result, error) {
 			shorten(eventType), r.ID, ErrStoreFailed)
 	case r.Outcome == Cancelled:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s: %w", shorten(eventType), r.ID, ErrCancelled)
+	case len(r.Held) > 0:
+		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted, and goes on later at %q: %w", shorten(eventType), r.ID, r.Held, ErrHeld)
 	}
 	return r, nil
 }

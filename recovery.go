@@ -3,7 +3,6 @@ package eventbus
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -77,16 +76,6 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 		b.isolate(to)
 	}
 	return to, missing
-}
-
-// absent returns a subscription for a name that the bus does not have. It receives nothing.
-func (b *Bus) absent(name string) *Subscription {
-	s := &Subscription{bus: b, id: name, named: true, ordering: make(semaphore, 1)}
-	s.door.ledger = &b.ledger
-	s.door.circuit.Init(b.config.circuit, b.time)
-	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
-	s.retry.Store(&noRetry)
-	return s
 }
 
 // divide divides the claimed records that cannot become one dispatch each, and returns those to

@@ -267,7 +267,8 @@ func (s *simulation) lookAtWaits() {
 			letters = len(died.Letters)
 		}
 		simCheck(w.result.Outcome == w.outcome && w.result.Attempts == w.attempts && len(w.result.Letters) == w.letters &&
-			letters == w.letters && len(w.result.Held) == w.held && (w.err == nil) == (letters == 0 && w.outcome != eventbus.Cancelled),
+			letters == w.letters && len(w.result.Held) == w.held && (w.err == nil) == (letters == 0 && w.held == 0 && w.outcome != eventbus.Cancelled) &&
+			errors.Is(w.err, eventbus.ErrHeld) == (letters == 0 && w.held > 0 && w.outcome != eventbus.Cancelled),
 			"PublishAndWait of event %d returned %+v, %v, and should %+v", w.event, w.result, w.err, w)
 		return true
 	})

@@ -164,7 +164,6 @@ var rootCalls = callRules{
 		{"dispatches_list.go", "store.go"}:      "metrics, observers, logs and plans read the state",
 		{"dlq_replay.go", "tool.go"}:            "a tool stands for the subscriptions that another process has",
 		{"tool.go", "orders.go"}:                "a tool stands for the subscriptions that another process has",
-		{"tool.go", "recovery.go"}:              "a tool stands for the subscriptions that another process has",
 		{"retry_settings.go", "catalog.go"}:     "the catalog has the settings",
 		{"feeder.go", "quota.go"}:               "what other processes commit makes room, or takes it",
 		{"feeder.go", "store_use.go"}:           "a publication is submitted with its room",

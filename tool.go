@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/surebus/eventbus/internal/names"
 )
@@ -26,6 +27,16 @@ func (c *config) checkTool() error {
 		return &OptionError{Option: "WithoutHandlers", Reason: "needs WithStore: a bus in memory has nothing but what its handlers do"}
 	}
 	return nil
+}
+
+// absent returns a subscription for a name that the bus does not have. It receives nothing.
+func (b *Bus) absent(name string) *Subscription {
+	s := &Subscription{bus: b, id: name, named: true, ordering: make(semaphore, 1)}
+	s.door.ledger = &b.ledger
+	s.door.circuit.Init(b.config.circuit, b.time)
+	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
+	s.retry.Store(&noRetry)
+	return s
 }
 
 // toolSubscriptionLocked returns the handle of a name for the orders of a tool.

@@ -247,7 +247,7 @@ func (c *call) showLetter(reason string, err error) (any, error) {
 		body.Group = linkTo(c.path("letters"), url.Values{"fingerprint": {l.Fingerprint}})
 	}
 	body.CanEdit = body.Payload.editor != "" && c.may(ActionEdit)
-	if s := c.bus.Subscription(l.Subscription); s == nil {
+	if !c.bus.Subscription(l.Subscription).Exists() {
 		body.Warning = "The subscription " + l.Subscription + " does not exist on this bus: a replay fails until it does."
 	}
 	return c.show("letter", &page{Title: l.Event.Type, Section: sectionLetters, Body: body}, err)

@@ -52,7 +52,7 @@ func (c *call) getSubscription() (any, error) {
 
 // subscription returns the metrics of a subscription, by its name or one that it had.
 func (c *call) subscription(name string) (eventbus.SubscriptionMetrics, error) {
-	if s := c.bus.Subscription(name); s != nil {
+	if s := c.bus.Subscription(name); s.Exists() {
 		all, _, err := c.allSubscriptions()
 		if err != nil {
 			return eventbus.SubscriptionMetrics{}, err
@@ -81,7 +81,7 @@ func (c *call) postOrder() (any, error) {
 func (c *call) control(name string, action eventbus.AuditAction, r ControlRequest) (eventbus.SubscriptionMetrics, error) {
 	none := eventbus.SubscriptionMetrics{}
 	s := c.bus.Subscription(name)
-	if s == nil {
+	if !s.Exists() {
 		return none, noSubscription(name)
 	}
 	if c.tool {

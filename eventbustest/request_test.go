@@ -40,10 +40,11 @@ func TestRequestContext(t *testing.T) {
 					return nil
 				})
 				require.NoError(t, err)
-				request := eventbustest.NewRequestContext(context.WithValue(t.Context(), "parent", "value")) //nolint:staticcheck // any key
+				type parentKey struct{}
+				request := eventbustest.NewRequestContext(context.WithValue(t.Context(), parentKey{}, "value"))
 				request.Set(userKey{}, "ann")
 				require.Equal(t, "ann", request.Value(userKey{}))
-				require.Equal(t, "value", request.Value("parent"))
+				require.Equal(t, "value", request.Value(parentKey{}))
 				_, err = bus.Publish(request, "x", nil)
 				require.NoError(t, err)
 				request.Reuse()

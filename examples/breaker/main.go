@@ -47,7 +47,7 @@ func main() {
 	for i := range 20 {
 		result, err := bus.PublishAndWait(ctx, "order.placed", i)
 		var dead *eventbus.DeliveryError
-		if err != nil && !errors.As(err, &dead) {
+		if err != nil && !errors.As(err, &dead) && !errors.Is(err, eventbus.ErrHeld) {
 			log.Fatal(err)
 		}
 		if i == 2 || i == 19 {

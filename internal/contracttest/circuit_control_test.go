@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -43,18 +44,40 @@ func TestControl_WhatCannotBeControlledSaysSo(t *testing.T) {
 }
 
 func TestControl_SubscriptionByName(t *testing.T) {
-	require.Nil(t, (*eventbus.Bus)(nil).Subscription("a"))
-	require.Nil(t, (&eventbus.Bus{}).Subscription("a"))
+	for _, unusable := range []*eventbus.Bus{nil, {}} {
+		s := unusable.Subscription("a")
+		require.False(t, s.Exists())
+		for name, control := range controlAll(s) {
+			require.ErrorIs(t, control(), eventbus.ErrUninitialized, name)
+		}
+	}
 	bus, _ := startBus(t)
 	a := mustSubscribe(t, bus, "*", ok, eventbus.Named("a"))
 	unnamed := mustSubscribe(t, bus, "x.*", ok)
 	require.Same(t, a, bus.Subscription("a"))
 	require.Same(t, unnamed, bus.Subscription(unnamed.ID()))
-	require.Nil(t, bus.Subscription("b"))
-	require.Nil(t, bus.Subscription(""))
+	require.True(t, a.Exists())
+	for _, name := range []string{"", "x", "aa", "a*", strings.Repeat("long", 100)} {
+		s := bus.Subscription(name)
+		require.False(t, s.Exists())
+		require.Equal(t, name, s.ID())
+		for method, control := range controlAll(s) {
+			err := control()
+			require.ErrorIs(t, err, eventbus.ErrNoSubscription, method)
+			require.ErrorContains(t, err, method)
+			require.Less(t, len(err.Error()), 300)
+		}
+		s.Unsubscribe()
+		require.Empty(t, s.Pattern())
+		require.Empty(t, s.MadeAt())
+	}
+	require.ErrorContains(t, bus.Subscription("aa").Pause(), `"aa"; the nearest name is "a"`)
+	require.ErrorContains(t, bus.Subscription("y.*#2").Pause(), `the nearest name is "x.*#2"`)
 	a.Unsubscribe()
-	require.Nil(t, bus.Subscription("a"))
-	require.ErrorIs(t, bus.Subscription("a").Pause(), eventbus.ErrUninitialized)
+	require.False(t, a.Exists())
+	require.False(t, bus.Subscription("a").Exists())
+	unnamed.Unsubscribe()
+	require.ErrorContains(t, bus.Subscription("a").Pause(), "the bus has none")
 	shutdown(t, bus)
 }
 

@@ -680,7 +680,7 @@ func TestC5_AMockClockLetsHeldOnesGo(t *testing.T) {
 	require.NoError(t, s.Trip())
 	for i := range 3 {
 		r, err := bus.PublishAndWait(t.Context(), "x", i)
-		require.NoError(t, err)
+		require.ErrorIs(t, err, eventbus.ErrHeld)
 		require.Equal(t, eventbus.Held, r.Outcome)
 	}
 	mock.Add(29999 * time.Millisecond)
@@ -691,7 +691,7 @@ func TestC5_AMockClockLetsHeldOnesGo(t *testing.T) {
 	}
 	require.NoError(t, s.HoldUntil(mock.Now().Add(time.Minute)))
 	_, err := bus.PublishAndWait(t.Context(), "x", 3)
-	require.NoError(t, err)
+	require.ErrorIs(t, err, eventbus.ErrHeld)
 	mock.Add(59 * time.Second)
 	require.Empty(t, got)
 	mock.Add(time.Second)
@@ -750,11 +750,11 @@ func TestC5_WhoWaitsIsToldOfWhatIsHeld(t *testing.T) {
 		require.NoError(t, c.Pause())
 		began := time.Now()
 		r, err := bus.PublishAndWait(t.Context(), "x", nil)
-		require.NoError(t, err)
+		require.ErrorIs(t, err, eventbus.ErrHeld)
 		require.Equal(t, eventbus.Result{ID: r.ID, Outcome: eventbus.Held, Held: []string{"a"}}, r)
 		require.Less(t, time.Since(began), 100*time.Millisecond)
 		r, err = bus.PublishAndWait(t.Context(), "y", nil)
-		require.NoError(t, err)
+		require.ErrorIs(t, err, eventbus.ErrHeld)
 		require.Equal(t, eventbus.Result{ID: r.ID, Outcome: eventbus.Handled, Attempts: 1, Held: []string{"a", "c"}}, r)
 		require.NoError(t, d.Trip())
 		r, err = bus.PublishAndWait(t.Context(), "y", nil)

@@ -182,7 +182,7 @@ func TestD10_TheWorstOutcomeIsTheEvents(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, eventbus.Handled, r.Outcome)
 		r, err = bus.PublishAndWait(t.Context(), "held", nil)
-		require.NoError(t, err)
+		require.ErrorIs(t, err, eventbus.ErrHeld)
 		require.Equal(t, eventbus.Held, r.Outcome)
 		require.Equal(t, []string{"held"}, r.Held)
 		r, err = bus.PublishAndWait(t.Context(), "all", nil)

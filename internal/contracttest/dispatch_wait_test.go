@@ -136,7 +136,7 @@ func TestD7_MetricsCountWhatWasWaitedFor(t *testing.T) {
 	require.NoError(t, s.Pause())
 	for i := range events {
 		r, err := bus.PublishAndWait(t.Context(), "x", nil)
-		require.NoError(t, err)
+		require.ErrorIs(t, err, eventbus.ErrHeld)
 		require.Equal(t, eventbus.Held, r.Outcome)
 		require.EqualValues(t, i+1, bus.Metrics().Ledger.Held)
 	}
@@ -380,7 +380,10 @@ func TestD7_AHeldDeliveryMayWaitForItsKey(t *testing.T) {
 			}
 			r, err := bus.PublishAndWait(ctx, "x", "inner", eventbus.Key("k"))
 			results.add(r)
-			return err
+			if !errors.Is(err, eventbus.ErrHeld) {
+				return err
+			}
+			return nil
 		}, eventbus.Named("s"))
 		require.NoError(t, s.Pause())
 		mustPublish(t, bus, "x", nil, eventbus.Key("k"))
@@ -623,7 +626,7 @@ func TestD7_WhatSettlesBeforeTheWaitIsToldOf(t *testing.T) {
 		mustSubscribe(t, bus, "x", ok)
 		require.NoError(t, s.Pause())
 		r, err := bus.PublishAndWait(t.Context(), "x", nil)
-		require.NoError(t, err)
+		require.ErrorIs(t, err, eventbus.ErrHeld)
 		require.Equal(t, eventbus.Result{ID: r.ID, Outcome: eventbus.Handled, Attempts: 1, Held: []string{"s"}}, r)
 		r, err = bus.PublishAndWait(t.Context(), "x", nil) // there is no room for it
 		l := oneLetter(t, bus)
@@ -633,6 +636,62 @@ func TestD7_WhatSettlesBeforeTheWaitIsToldOf(t *testing.T) {
 		require.Equal(t, []eventbus.DeadLetter{l}, died.Letters)
 		require.NoError(t, s.Resume())
 		shutdown(t, bus)
+	})
+}
+
+// A nil error means that all have handled the event, or dropped it: of one that is held, the error says so, and that it
+// was accepted.
+func TestD7_HeldIsAnError(t *testing.T) {
+	for name, hold := range map[string]func(*eventbus.Subscription) error{
+		"paused": func(s *eventbus.Subscription) error { return s.Pause() },
+		"open":   func(s *eventbus.Subscription) error { return s.Trip() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t)
+			var handled atomic.Int32
+			s := mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error {
+				handled.Add(1)
+				return nil
+			}, eventbus.Named("mail"))
+			mustSubscribe(t, bus, "b", ok)
+			require.NoError(t, hold(s))
+			for _, eventType := range []string{"a", "b"} { // alone, and beside one that handles it
+				r, err := bus.PublishAndWait(t.Context(), eventType, nil)
+				require.ErrorIs(t, err, eventbus.ErrHeld, name)
+				require.ErrorContains(t, err, `"mail"`)
+				require.ErrorContains(t, err, r.ID.String())
+				require.Equal(t, []string{"mail"}, r.Held)
+				require.Empty(t, r.Letters)
+			}
+			require.NoError(t, s.Resume())
+			time.Sleep(time.Minute)
+			require.EqualValues(t, 2, handled.Load(), "they were accepted")
+			shutdown(t, bus)
+		})
+	}
+}
+
+// What a subscription drops, and what no subscription wants, is no error. Of a delivery that dies beside one that is
+// held, the error has the letter.
+func TestD7_HeldIsNotDroppedOrDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		drops := mustSubscribe(t, bus, "a", ok, eventbus.DropWhenOpen)
+		require.NoError(t, drops.Trip())
+		held := mustSubscribe(t, bus, "b", ok)
+		mustSubscribe(t, bus, "b", failing(eventbus.Permanent(errBroken)))
+		require.NoError(t, held.Pause())
+		for eventType, outcome := range map[string]eventbus.Outcome{"a": eventbus.Dropped, "nobody": eventbus.Unrouted} {
+			r, err := bus.PublishAndWait(t.Context(), eventType, nil)
+			require.NoError(t, err)
+			require.Equal(t, outcome, r.Outcome)
+		}
+		r, err := bus.PublishAndWait(t.Context(), "b", nil)
+		var died *eventbus.DeliveryError
+		require.ErrorAs(t, err, &died)
+		require.NotErrorIs(t, err, eventbus.ErrHeld)
+		require.Len(t, r.Held, 1)
+		_ = cutShort(t, bus)
 	})
 }
 
@@ -670,7 +729,8 @@ func TestD7_EveryWaitHasItsOwnResult(t *testing.T) {
 				for eventType, want := range want {
 					r, err := bus.PublishAndWait(t.Context(), eventType, nil)
 					assert.Equal(t, want, result{r.Outcome, r.Attempts, len(r.Letters), len(r.Held)}, eventType)
-					assert.Equal(t, want.letters > 0, err != nil, eventType)
+					assert.Equal(t, want.letters+want.held > 0, err != nil, eventType)
+					assert.Equal(t, want.held > 0, errors.Is(err, eventbus.ErrHeld), eventType)
 				}
 			}
 		})

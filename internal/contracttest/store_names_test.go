@@ -41,8 +41,9 @@ func TestD5_AdoptionKeepsTheOrderOfAKey(t *testing.T) {
 				bus, _ := disk.open(t, options...)
 				require.NoError(t, bus.Start(t.Context()))
 				require.Empty(t, disk.took(), "its subscription is missing")
-				disk.handles(t, bus, "newest", func(string, int) error { time.Sleep(time.Millisecond); return nil },
+				newest := disk.handles(t, bus, "newest", func(string, int) error { time.Sleep(time.Millisecond); return nil },
 					eventbus.Formerly("new", "old"))
+				require.NoError(t, newest.Resume())
 				for range 50 {
 					publish(bus, 1)
 					time.Sleep(time.Millisecond / 2)

@@ -50,3 +50,37 @@ func (s *Same) Of(name string) []string {
 	}
 	return []string{name}
 }
+
+// Nearest returns the one of all, of which there is at least one, that fewest insertions, deletions and replacements
+// of bytes make of name: the first of several. Long names are compared by their first 255 bytes.
+func Nearest(name string, all []string) (nearest string) {
+	least := -1
+	for _, other := range all {
+		if d := distance(name, other); least < 0 || d < least {
+			nearest, least = other, d
+		}
+	}
+	return nearest
+}
+
+// distance is the Levenshtein distance, by rows of the table of Wagner and Fischer.
+func distance(x, y string) int {
+	x, y = x[:min(len(x), 255)], y[:min(len(y), 255)]
+	row := make([]int, len(y)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(x) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(y) {
+			replace := diagonal
+			if x[i] != y[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(y)]
+}

@@ -20,3 +20,25 @@ func TestOfAndRead(t *testing.T) {
 	require.ErrorContains(t, err, "is no Colour: it must be one of")
 	require.Less(t, len(err.Error()), 200)
 }
+
+func TestNearest(t *testing.T) {
+	all := []string{"billing", "mail", "audit", "", "mails"}
+	for name, want := range map[string]string{
+		"mail": "mail", "mial": "mail", "Mail": "mail", "mailss": "mails", "bilings": "billing", "a": "", "auditor": "audit",
+	} {
+		require.Equal(t, want, Nearest(name, all), name)
+	}
+	long := strings.Repeat("x", 100_000)
+	require.Equal(t, long, Nearest(long+"y", []string{"mail", long}))
+}
+
+func TestSame(t *testing.T) {
+	require.Nil(t, NewSame([]string{"mail"}))
+	var one *Same
+	require.Equal(t, []string{"mail"}, one.Of("mail"))
+	require.Empty(t, one.Of(""))
+	require.False(t, one.Has("mail"))
+	two := NewSame([]string{"post", "mail"})
+	require.Equal(t, []string{"post", "mail"}, two.Of("mail"))
+	require.True(t, two.Has("post"))
+}

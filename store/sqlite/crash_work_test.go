@@ -167,7 +167,7 @@ func (p *publisher) publishAndWait(ctx context.Context, name, eventType, key str
 	opts := p.intend(name, eventType, key, 0, eventbus.EventID{}, false)
 	r, err := p.bus.PublishAndWait(ctx, eventType, payloadOf(name), opts...)
 	var died *eventbus.DeliveryError
-	if err != nil && !errors.As(err, &died) {
+	if err != nil && !errors.As(err, &died) && !errors.Is(err, eventbus.ErrHeld) {
 		if r.ID.IsZero() {
 			p.published(name, r.ID, err)
 		} else {
