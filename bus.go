@@ -96,7 +96,7 @@ type Bus struct {
 	subscriptions *registry.Registry[*Subscription]
 	missing       map[string]bool          // names in records that no subscription has had yet
 	handles       map[string]*Subscription // of a tool, see WithoutHandlers
-	removed       map[string]*Subscription // subscriptions that have ended, by name, with a store
+	removed       map[string]*Subscription // the last subscription of each name to end, with a store
 	orders        map[string]Order         // of the store, by subscription
 	drainedOnce   bool
 	cause         error         // of the cut

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -408,16 +409,10 @@ func contextError(ctx context.Context) error {
 	if err == nil { // a context of user code may contradict itself
 		err = context.Canceled
 	}
-	if cause == nil || identical(err, cause) {
+	if cause == nil || errchain.Identical(err, cause) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, cause)
-}
-
-// identical compares two errors, one of which may be of a type that cannot be compared.
-func identical(x, y error) (is bool) {
-	defer func() { _ = recover() }()
-	return x == y //nolint:errorlint // identity is meant
 }
 
 // shorten bounds a user's input in error messages.

@@ -2,7 +2,6 @@ package eventbus
 
 import (
 	"encoding/json"
-	"slices"
 
 	"github.com/surebus/eventbus/internal/errchain"
 )
@@ -58,61 +57,28 @@ func (b *Bus) ErrorTraits(err error) ErrorTraits {
 }
 
 // errorNames are the registered names.
-type errorNames struct{ registered []errorName }
-
-type errorName struct {
-	name string
-	fits func(error) bool // reports whether one error of a tree has the name
-}
+type errorNames struct{ errchain.Names }
 
 func (n *errorNames) add(option, name string, fits func(error) bool) error {
 	if err := checkName(option, name); err != nil {
 		return err
 	}
-	n.registered = append(n.registered, errorName{name, fits})
+	n.Add(name, fits)
 	return nil
 }
 
 // of returns the names of the errors of a tree. n may be nil.
-func (n *errorNames) of(err error) (names []string) {
-	errchain.Each(err, func(e error) bool {
-		if name := n.ofOne(e); name != "" {
-			names = append(names, name)
+func (n *errorNames) of(err error) []string {
+	if n == nil {
+		n = &errorNames{}
+	}
+	return n.Of(err, func(err error) bool {
+		switch err.(type) { //nolint:errorlint // this error only
+		case *permanentError, *retryAfterError:
+			return true
 		}
 		return false
 	})
-	return names
-}
-
-// ofOne returns the name of one error, regardless of the errors that it wraps.
-func (n *errorNames) ofOne(err error) (name string) {
-	switch err.(type) { //nolint:errorlint // this error only
-	case *permanentError, *retryAfterError:
-		return ""
-	}
-	if n != nil {
-		for _, r := range n.registered {
-			if r.fits(err) {
-				return r.name
-			}
-		}
-	}
-	type namer interface{ Name() string }
-	if _, ok := err.(namer); ok { // AskOne alone would also call its As method
-		errchain.AskOne(err, func(e namer) bool { name = e.Name(); return true })
-	}
-	if name != "" {
-		return name
-	}
-	return errchain.TypeName(err)
-}
-
-// passes reports whether the lists of a policy retry errors with these names.
-func passes(names, include, exclude []string) bool {
-	in := func(list []string) bool {
-		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(list, name) })
-	}
-	return !in(exclude) && (include == nil || in(include))
 }
 
 // WithErrorName registers a name for errors that match target by errors.Is. IncludeErrors and

@@ -99,10 +99,10 @@ func (j *judgement) worthIt(err error) (worthIt, rejected bool) {
 	p := j.policy
 	if p.IncludeErrors != nil || len(p.ExcludeErrors) > 0 {
 		names := j.names.of(err)
-		if !passes(names, nil, p.ExcludeErrors) {
+		if !errchain.Passes(names, nil, p.ExcludeErrors) {
 			return false, true
 		}
-		if !passes(names, p.IncludeErrors, nil) {
+		if !errchain.Passes(names, p.IncludeErrors, nil) {
 			return false, false
 		}
 	}

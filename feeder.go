@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/clock"
@@ -34,6 +35,8 @@ type feeder struct {
 	caught   *sync.Cond // catching is false
 	arriving int        // subscriptions that are being made
 	doors    []string   // subscriptions with deliveries to claim before anything else
+
+	succeeding atomic.Int32 // subscriptions that succeed another of their name and have had no event
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records

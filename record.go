@@ -431,5 +431,8 @@ func (r *recording) committed(err error) {
 	for i, d := range r.opened {
 		s := d.stored()
 		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
+		if f := r.bus.feeder; f.succeeding.Load() > 0 && (r.change.kind == toOpen || r.change.kind == toReplay) {
+			f.place(d)
+		}
 	}
 }

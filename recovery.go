@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -61,8 +62,8 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 	b.mu.Lock()
 	for i, name := range r.Targets {
 		s, ok := b.subscriptions.Find(name)
-		if !ok {
-			s = b.removed[name] // it dead-letters the delivery
+		if old := b.removed[name]; !ok || old != nil && r.Position < s.firstPosition() {
+			s = old // it dead-letters the delivery
 		}
 		if s == nil {
 			s = b.absent(name)
@@ -88,26 +89,41 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 func (f *feeder) divide(ctx context.Context, claimed []*Record) (entering []*Record, err error) {
 	b := f.bus
 	batch := &Batch{Now: b.time.Now().UTC}
+	if len(claimed) > 0 && f.succeeding.Load() > 0 {
+		// Until every change that the claim has seen is noted here, the first event of a subscription that succeeds
+		// another would be taken for one of the other's.
+		if err := f.apply(ctx, &Batch{Now: batch.Now}); err != nil {
+			return nil, err
+		}
+	}
 	for _, r := range claimed {
 		entering = append(entering, f.divideRecord(batch, r)...)
 	}
-	if len(batch.Update)+len(batch.New) == 0 {
-		return entering, nil
+	if len(batch.Update)+len(batch.New) > 0 {
+		err = f.apply(ctx, batch)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return entering, nil
+}
+
+// apply waits for a batch that a claim needs.
+func (f *feeder) apply(ctx context.Context, batch *Batch) (err error) {
 	applied := make(chan error, 1)
-	b.store.Submit(batch, func(err error) { applied <- err })
+	f.bus.store.Submit(batch, func(err error) { applied <- err })
 	select {
 	case err = <-applied:
 	case <-ctx.Done():
 		err = contextError(ctx)
 	}
 	if err == nil {
-		return entering, nil
+		return nil
 	}
 	if f.ctx.Err() == nil { // memory has none of the claimed records: Reopen frees them
-		b.storeFailed(fmt.Errorf("%w: it has not divided claimed records: %v", ErrStoreFailed, err)) //nolint:errorlint // a refusal is a failure here
+		f.bus.storeFailed(fmt.Errorf("%w: it has not divided claimed records: %v", ErrStoreFailed, err)) //nolint:errorlint // a refusal is a failure here
 	}
-	return nil, errClaimsEnded
+	return errClaimsEnded
 }
 
 // divideRecord adds the division of a record to a batch, and returns what to enter instead of it.
@@ -214,11 +230,32 @@ func (b *Bus) warnMissing(r *Record, missing []int) {
 	}
 }
 
-// existsLocked notes that a subscription with these names exists.
-func (b *Bus) existsLocked(names []string) {
+// existsLocked notes that a subscription with these names exists. What the store has for an ended one of the names is
+// dead-lettered all the same.
+func (b *Bus) existsLocked(s *Subscription, names []string) {
 	for _, name := range names {
 		delete(b.missing, name)
-		delete(b.removed, name)
+		s.succeeds = s.succeeds || b.removed[name] != nil
+	}
+	if s.succeeds {
+		b.feeder.succeeding.Add(1)
+	}
+}
+
+// firstPosition returns the Record.Position of the first event of a subscription that succeeds another.
+func (s *Subscription) firstPosition() int64 {
+	if p := s.since.Load(); p > 0 {
+		return p
+	}
+	return math.MaxInt64
+}
+
+// place notes the position of an accepted dispatch that may be the first of a subscription which succeeds another.
+func (f *feeder) place(d *dispatch) {
+	for _, s := range d.to.subscriptions {
+		if s.succeeds && s.since.CompareAndSwap(0, d.stored().position) {
+			f.succeeding.Add(-1)
+		}
 	}
 }
 
@@ -227,7 +264,8 @@ func (b *Bus) doorsOf(s *Subscription) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.DeleteFunc(s.names(), func(name string) bool {
-		return s.left.Load() && b.removed[name] != s // another has it now
+		_, taken := b.subscriptions.Find(name)
+		return s.left.Load() && (taken || b.removed[name] != s) // another has it now
 	})
 }
 
@@ -238,6 +276,9 @@ func (b *Bus) removedLocked(s *Subscription) {
 	}
 	for _, name := range s.names() {
 		b.removed[name] = s
+	}
+	if s.succeeds && s.since.CompareAndSwap(0, math.MaxInt64) {
+		b.feeder.succeeding.Add(-1)
 	}
 }
 

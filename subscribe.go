@@ -38,6 +38,8 @@ type Subscription struct {
 	place    *route.Place[*Subscription]
 	left     atomic.Bool
 
+	succeeds bool         // another one had one of its names, until Unsubscribe
+	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
 	ordering semaphore // held while an order is recorded
 	ordered  Order     // the last one
 
@@ -138,7 +140,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 			break
 		}
 	}
-	b.existsLocked(taken)
+	b.existsLocked(s, taken)
 	b.subscriptions.Add(s)
 	b.several.Store(b.subscriptions.Len() > 1)
 	s.place = b.routes.Add(parsed, s)

@@ -357,6 +357,9 @@ func TestFault17_AZeroBusAndANilBus(t *testing.T) {
 					require.NotNil(t, x, called)
 				case *zap.Logger:
 					require.NotNil(t, x, called) // it is silent
+				case *eventbus.Subscription:
+					require.False(t, x.Exists(), called)
+					require.ErrorIs(t, x.Pause(), eventbus.ErrUninitialized, called)
 				case func():
 					require.NotPanics(t, x, called)
 				default:

@@ -94,7 +94,7 @@ func TestS3_ARenameMayBeUndoneWhileDeliveriesAreParked(t *testing.T) {
 		shutdown(t, bus)
 
 		bus, _ = disk.open(t)
-		disk.handles(t, bus, "old", nil)
+		require.NoError(t, disk.handles(t, bus, "old", nil).Resume())
 		require.NoError(t, bus.Start(t.Context()))
 		require.Equal(t, []string{"old x 1"}, disk.took())
 		require.Empty(t, disk.Dump().Records)

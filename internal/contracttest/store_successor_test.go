@@ -1,0 +1,123 @@
+package contracttest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// What a subscription had when it ended becomes letters, and a new one of its name, made at once, gets what is published
+// after that, in memory as with a store, wherever the old deliveries are.
+func TestD14_NameIsTakenAtOnce(t *testing.T) {
+	for place, prepare := range map[string]func(*testing.T, *eventbus.Bus, *eventbus.Subscription){
+		"parked":    func(t *testing.T, _ *eventbus.Bus, s *eventbus.Subscription) { require.NoError(t, s.Pause()) },
+		"held":      func(t *testing.T, _ *eventbus.Bus, s *eventbus.Subscription) { require.NoError(t, s.Trip()) },
+		"retrying":  func(*testing.T, *eventbus.Bus, *eventbus.Subscription) {},
+		"scheduled": func(*testing.T, *eventbus.Bus, *eventbus.Subscription) {},
+		"keys":      func(t *testing.T, _ *eventbus.Bus, s *eventbus.Subscription) { require.NoError(t, s.Pause()) },
+	} {
+		for _, stored := range []bool{false, true} {
+			for _, n := range []int{3, eventbus.DefaultLineCapacity + 5} {
+				if !stored && n > 3 || n > 3 && place != "parked" {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s, stored %v, %d", place, stored, n), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						disk := newDisk()
+						var bus *eventbus.Bus
+						if stored {
+							bus, _ = disk.open(t, eventbus.WithRetry(retry(3, time.Hour)))
+						} else {
+							bus, _ = newBus(t, eventbus.WithRetry(retry(3, time.Hour)))
+						}
+						require.NoError(t, bus.Start(t.Context()))
+						var opts []eventbus.PublishOption
+						switch place {
+						case "scheduled":
+							opts = append(opts, eventbus.After(time.Minute))
+						case "keys":
+							opts = append(opts, eventbus.Key("k"))
+						}
+						old := disk.handles(t, bus, "mail", always(errBroken), eventbus.Circuit(eventbus.MinEvents(1000)))
+						prepare(t, bus, old)
+						for range n {
+							mustPublish(t, bus, "a", "old", opts...)
+						}
+						synctest.Wait()
+						disk.took()
+
+						old.Unsubscribe()
+						disk.handles(t, bus, "mail", nil)
+						if place == "parked" || place == "held" || place == "keys" {
+							require.NoError(t, bus.Subscription("mail").Reset())
+							require.NoError(t, bus.Subscription("mail").Resume()) // an order belongs to the name
+						}
+						mustPublish(t, bus, "a", "new", opts...)
+						time.Sleep(2 * time.Hour)
+						require.Equal(t, []string{"mail new 1"}, disk.took())
+						page, err := bus.DLQ().List(t.Context(), eventbus.LetterQuery{Reason: eventbus.ReasonUnsubscribed, ExactTotal: true})
+						require.NoError(t, err)
+						require.Equal(t, n, page.Total)
+						shutdown(t, bus)
+					})
+				})
+			}
+		}
+	}
+}
+
+// However often the name changes hands, beside publications: each event is handled, or named in a letter, and none that was
+// published after a subscription was made goes to an earlier one.
+func TestD14_NameChangesHandsUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithIsolation())
+		require.NoError(t, bus.Start(t.Context()))
+		handled := map[string]int{}
+		subscribe := func(generation int) *eventbus.Subscription {
+			return mustSubscribe(t, bus, "*", eventbus.Typed(func(_ context.Context, payload string) error {
+				disk.note("%d %s", generation, payload)
+				return nil
+			}), eventbus.Named("mail"))
+		}
+		mustSubscribe(t, bus, "*", ok, eventbus.Named("other"))
+		s := subscribe(0)
+		const generations, each = 30, 20
+		for generation := 1; generation <= generations; generation++ {
+			require.NoError(t, s.Pause())
+			for i := range each {
+				mustPublish(t, bus, "a", fmt.Sprintf("%d-%d", generation-1, i))
+			}
+			if generation%2 == 0 {
+				synctest.Wait()
+			}
+			s.Unsubscribe()
+			s = subscribe(generation)
+		}
+		require.NoError(t, s.Resume())
+		for i := range each {
+			mustPublish(t, bus, "a", fmt.Sprintf("%d-%d", generations, i))
+		}
+		time.Sleep(time.Minute)
+		for _, call := range disk.took() {
+			var to, from, i int
+			_, err := fmt.Sscanf(call, "%d %d-%d", &to, &from, &i)
+			require.NoError(t, err)
+			require.Equal(t, generations, from, "the others were paused when they ended")
+			require.Equal(t, from, to)
+			handled[call]++
+		}
+		require.Len(t, handled, each)
+		page, err := bus.DLQ().List(t.Context(), eventbus.LetterQuery{Reason: eventbus.ReasonUnsubscribed, ExactTotal: true})
+		require.NoError(t, err)
+		require.Equal(t, generations*each, page.Total)
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
