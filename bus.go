@@ -160,7 +160,7 @@ func New(opts ...Option) (*Bus, error) {
 		evicted:  b.observeEviction,
 		letters:  newLetterIndex(),
 	}
-	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, b.due)
+	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), b.due)
 	if c.store != nil {
 		b.guarded = newGuardedStore(b)
 		b.store, b.feeder, b.recorder = b.guarded, newFeeder(b), b.submit
@@ -225,6 +225,11 @@ type delayClock struct{ *timeline.Timeline }
 func (c delayClock) AfterFunc(d time.Duration, f func()) delay.Timer {
 	return c.Timeline.AfterFunc(d, f)
 }
+
+// wallClock is the wall clock of the timeline, for instants.
+type wallClock struct{ delayClock }
+
+func (c wallClock) Nanos() int64 { return c.Now().Wall }
 
 // usable reports whether New made the bus.
 func (b *Bus) usable() bool { return b != nil && b.config != nil }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -74,8 +73,8 @@ func (b *Bus) newRecord(d *dispatch, state RecordState) *Record {
 	r := b.updatedRecord(d, state)
 	r.ID, r.Type, r.Key, r.Payload = d.id, d.to.eventType, d.key, payloadBytes(d.payload)
 	r.Metadata, r.Published, r.Targets = d.from().metadata, d.published(b.time), d.to.recorded
-	if due := d.from().due; due != 0 {
-		r.Scheduled = b.time.At(due)
+	if due := d.from().due; due != nil {
+		r.Scheduled = due.time(b.time)
 		if state == RecordScheduled {
 			r.Due = r.Scheduled
 		}
@@ -126,23 +125,16 @@ func (b *Bus) updatedRecord(d *dispatch, state RecordState) *Record {
 // restore returns the dispatch of a record.
 func (b *Bus) restore(r *Record, to *targets) *dispatch {
 	now := b.time.Now()
-	fromNow := func(t time.Time) int64 {
-		d := t.Sub(now.UTC)
-		if d > 0 {
-			return timeline.Later(now.Nanos, d)
-		}
-		return now.Nanos + max(int64(d), math.MinInt64/2)
-	}
 	d := &dispatch{
 		id: r.ID, payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
 		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
 	}
 	if !r.Scheduled.IsZero() {
-		d.origin.due = fromNow(r.Scheduled)
+		d.origin.due = &due{nanos: now.Point(r.Scheduled), at: r.Scheduled}
 	}
 	if p := r.Replay; p != nil {
 		d.origin.replay = &replay{
-			published: r.Published, due: r.Scheduled, began: fromNow(p.Began), count: int32(p.Count),
+			published: r.Published, due: r.Scheduled, began: now.Point(p.Began), count: int32(p.Count),
 			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edited: p.Edited,
 		}
 		if p.Edited {
@@ -150,10 +142,10 @@ func (b *Bus) restore(r *Record, to *targets) *dispatch {
 		}
 	}
 	if r.Progress != nil {
-		b.restoreProgress(d, r.Progress, fromNow)
+		b.restoreProgress(d, r.Progress, now)
 	}
 	if r.State != RecordScheduled && !r.Due.IsZero() {
-		d.ensureStory().notBefore = fromNow(r.dueAfter(now.UTC))
+		d.ensureStory().notBefore = now.Point(r.dueAfter(now.UTC))
 	}
 	return d
 }
@@ -171,7 +163,7 @@ func (r *Record) dueAfter(now time.Time) time.Time {
 	return r.Due
 }
 
-func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.Time) int64) {
+func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, now timeline.Instant) {
 	find := func(name string) *Subscription {
 		if i := slices.Index(d.to.recorded, name); i >= 0 {
 			return d.to.subscriptions[i]
@@ -190,7 +182,7 @@ func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, fromNow func(time.
 	}
 	for _, f := range withErrors(p.Failures) {
 		kept := failure{
-			err: f.Err, text: f.Error, subscription: find(f.Subscription), at: fromNow(f.Time),
+			err: f.Err, text: f.Error, subscription: find(f.Subscription), at: now.Point(f.Time),
 			duration: f.Duration, attempt: int32(f.Attempt),
 		}
 		if f.Details != nil {

@@ -2,14 +2,12 @@ package eventbus
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/names"
-	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Subscription returns the subscription with a name: from Named, from Formerly, or a pattern and
@@ -97,7 +95,7 @@ func (s *Subscription) Reset(opts ...OrderOption) error {
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Pause(opts ...OrderOption) error {
-	act := func() { s.door.pause(math.MaxInt64) }
+	act := func() { s.door.pause(time.Time{}) }
 	o, err := s.order("Pause", opts, func(o *Order) { o.Pause, o.Until = true, time.Time{} }, act)
 	if err != nil {
 		return err
@@ -115,16 +113,14 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
 	}
-	now := s.bus.time.Now()
-	d := t.Sub(now.UTC)
-	if d <= 0 {
+	if t = t.UTC(); !t.After(s.bus.time.Now().UTC) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
 	}
 	if !storable(t) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: badYear + "; Pause has no end"}
 	}
-	act := func() { s.door.pause(timeline.Later(now.Nanos, d)) }
-	o, err := s.order("HoldUntil", opts, func(o *Order) { o.Pause, o.Until = true, t.UTC() }, act)
+	act := func() { s.door.pause(t) }
+	o, err := s.order("HoldUntil", opts, func(o *Order) { o.Pause, o.Until = true, t }, act)
 	if err != nil {
 		return err
 	}
@@ -147,7 +143,7 @@ func (s *Subscription) reportPause(fields ...zap.Field) {
 func (s *Subscription) Resume(opts ...OrderOption) error {
 	resumed := false
 	act := func() {
-		if _, resumed = s.door.paused(s.bus.time.Nanos()); resumed {
+		if resumed, _ = s.paused(); resumed {
 			s.door.resume()
 		}
 		resumed = s.door.hanging.Forgive() || resumed
@@ -189,16 +185,18 @@ func (b *Bus) noneNamed(name string) string {
 
 // paused reports whether the subscription is paused, and until when for HoldUntil.
 func (s *Subscription) paused() (paused bool, until time.Time) {
-	line := s.bus.time
-	nanos, paused := s.door.paused(line.Nanos())
-	if paused && nanos != math.MaxInt64 {
-		until = line.At(nanos)
+	o := &s.door
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.endPauseLocked(s.bus)
+	if o.circuit.Gate.Load()&circuit.Paused == 0 {
+		return false, time.Time{}
 	}
-	return paused, until
+	return true, o.pausedUntil
 }
 
-// pause shuts the door until an instant.
-func (o *door) pause(until int64) {
+// pause shuts the door until an instant, or without an end for the zero time.
+func (o *door) pause(until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pausedUntil = until
@@ -212,8 +210,8 @@ func (o *door) resume() {
 	o.circuit.Gate.And(^uint64(circuit.Paused))
 }
 
-func (o *door) endPauseLocked(now int64) {
-	if o.circuit.Gate.Load()&circuit.Paused != 0 && now >= o.pausedUntil {
+func (o *door) endPauseLocked(b *Bus) {
+	if o.circuit.Gate.Load()&circuit.Paused != 0 && b.time.HasCome(o.pausedUntil) {
 		o.circuit.Gate.And(^uint64(circuit.Paused))
 	}
 }
@@ -223,18 +221,10 @@ const shutsForLong = circuit.Paused | circuit.Outage | circuit.Hung
 
 // isShutLocked reports whether a pause, an outage or calls that hang shut the door. Calls count after
 // hungPatience: one that was cancelled just now may be about to return.
-func (o *door) isShutLocked(now int64) bool {
-	o.endPauseLocked(now)
+func (o *door) isShutLocked(b *Bus) bool {
+	o.endPauseLocked(b)
 	gate := o.circuit.Gate.Load()
 	return gate&(circuit.Paused|circuit.Outage) != 0 || gate&circuit.Hung != 0 && o.hanging.Lasts()
-}
-
-// paused reports whether the door is paused, and until when.
-func (o *door) paused(now int64) (until int64, paused bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.endPauseLocked(now)
-	return o.pausedUntil, o.circuit.Gate.Load()&circuit.Paused != 0
 }
 
 // hungPatience is how long a subscription is hung before its throttled deliveries become held and the log

@@ -54,10 +54,24 @@ type origin struct {
 	metadata EventMetadata
 	waiter   *waiter // the PublishAndWait in progress, if any
 	order    EventID // see orderID
-	due      int64   // when a scheduled event is due; 0 if it was not scheduled
+	due      *due    // of a scheduled event; nil if it was not scheduled
 	given    bool    // the publisher chose the id, or may have to repeat it: it is remembered
 	replay   *replay
 	stored   *stored // nil without a store; the only field that changes later
+}
+
+// due is when a scheduled event is due: after a delay, or at an instant.
+type due struct {
+	nanos int64     // as a point on the timeline. That of an instant is final when it has come
+	at    time.Time // the instant as given, in UTC. Zero for a delay, which a store keeps as an instant
+}
+
+// time returns when the event is due, in UTC.
+func (d *due) time(t *timeline.Timeline) time.Time {
+	if d.at.IsZero() {
+		return t.At(d.nanos)
+	}
+	return d.at
 }
 
 // replay has the fields of a dispatch that a replay opened.
@@ -134,10 +148,10 @@ func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Dura
 		parked = d.story.parked
 	}
 	switch o := d.from(); {
-	case o.replay != nil:
-		return time.Duration(now.Nanos-max(o.due, o.replay.began)) - parked
-	case o.due != 0:
-		return time.Duration(now.Nanos-o.due) - parked
+	case o.replay != nil && (o.due == nil || o.due.nanos < o.replay.began):
+		return time.Duration(now.Nanos-o.replay.began) - parked
+	case o.due != nil:
+		return time.Duration(now.Nanos-o.due.nanos) - parked
 	}
 	return now.UTC.Sub(d.published(t)) - parked
 }
@@ -204,8 +218,11 @@ func (d *dispatch) store(s stored) {
 	d.origin = &o
 }
 
-// isScheduled reports whether the dispatch is not due yet.
-func (d *dispatch) isScheduled(now int64) bool { return d.from().due > now }
+// isScheduled reports whether a replayed dispatch is not due yet.
+func (d *dispatch) isScheduled(t *timeline.Timeline) bool {
+	due := d.from().due
+	return due != nil && !t.HasCome(due.at)
+}
 
 // story is the history of a dispatch. Most dispatches have none.
 type story struct {
@@ -414,7 +431,7 @@ func (s *story) at(target *Subscription) *story {
 
 // records returns the number of records that the dispatch begins with.
 func (d *dispatch) records() int64 {
-	if d.from().due != 0 && len(d.to.subscriptions) > 0 {
+	if d.from().due != nil && len(d.to.subscriptions) > 0 {
 		return 1
 	}
 	return int64(d.places())

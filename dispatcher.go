@@ -203,9 +203,9 @@ func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
 	d.to.counters.events.Add(1)
 	switch {
 	case len(d.to.subscriptions) == 0: // accept settles it after the observers
-	case free, d.from().due != 0 && b.store != nil:
+	case free, d.from().due != nil && b.store != nil:
 		b.ledger.stored.Add(int64(len(b.copies(d))))
-	case d.from().due != 0:
+	case d.from().due != nil:
 		b.schedule(d)
 	default:
 		b.enqueue(d, true)
@@ -214,7 +214,7 @@ func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
 
 // places returns the number of places that an accepted dispatch takes in the queue.
 func (d *dispatch) places() int {
-	if len(d.to.subscriptions) == 0 || d.from().due != 0 {
+	if len(d.to.subscriptions) == 0 || d.from().due != nil {
 		return 0
 	}
 	return max(len(d.to.each), 1)
@@ -294,7 +294,7 @@ func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) 
 	b.observeRetry(d, delay, due)
 	if free {
 		b.leaveToStore(d)
-		b.feeder.wakeAt(due)
+		b.feeder.due.Add(b.time.At(due))
 		return
 	}
 	b.await(d, due)

@@ -193,7 +193,7 @@ func (b *Bus) places() []place {
 	}
 	all := []place{
 		{DispatchScheduled, func(visit visitor) {
-			b.scheduled.Each(func(d *dispatch) { visit(d, d.from().due, "") })
+			b.scheduled.Each(func(d *dispatch) { visit(d, 0, "") })
 		}},
 		{DispatchQueued, func(visit visitor) { b.pool.Each(plain(visit)) }},
 		{DispatchQueued, func(visit visitor) { b.keys.Each(plain(visit)) }},
@@ -268,7 +268,10 @@ func (b *Bus) describe(d *dispatch, state DispatchState, due int64, why ParkReas
 	if f := d.lastFailure(); f != nil {
 		i.LastError = f.text
 	}
-	if due != 0 {
+	switch {
+	case state == DispatchScheduled:
+		i.Due = d.from().due.time(b.time)
+	case due != 0:
 		i.Due = b.time.At(due)
 	}
 	return i
@@ -299,15 +302,15 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 	for _, d := range o.line.All() {
 		why := ParkThrottled
 		if parking(d.seat().Reason) == held {
-			why = o.shutByLocked(b.time.Nanos())
+			why = o.shutByLocked(b)
 		}
 		visit(d, 0, why)
 	}
 }
 
 // shutByLocked returns what shuts the door of held deliveries.
-func (o *door) shutByLocked(now int64) ParkReason {
-	o.endPauseLocked(now)
+func (o *door) shutByLocked(b *Bus) ParkReason {
+	o.endPauseLocked(b)
 	switch gate := o.circuit.Gate.Load(); {
 	case gate&circuit.Paused != 0:
 		return ParkPaused
@@ -369,8 +372,8 @@ func (b *Bus) parkedAt(name string) ParkReason {
 	o := &s.door
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.isShutLocked(b.time.Nanos()) {
+	if !o.isShutLocked(b) {
 		return ParkThrottled
 	}
-	return o.shutByLocked(b.time.Nanos())
+	return o.shutByLocked(b)
 }

@@ -362,8 +362,8 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 	if s := d.stored(); s != nil {
 		l.ID, l.Position = b.ids.Next(b.time.Now().Millis), s.position
 	}
-	if due := d.from().due; due != 0 && l.Due.IsZero() {
-		l.Due = b.time.At(due)
+	if due := d.from().due; due != nil && l.Due.IsZero() {
+		l.Due = due.time(b.time)
 	}
 	var skipped []int32
 	if d.story != nil && d.story.detours != nil {

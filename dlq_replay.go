@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // replaying has the parameters of a replay. nil stands for none.
@@ -93,7 +91,7 @@ func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
 	}
 	b.ledger.replays.Add(1)
 	b.quota.Add(d.records())
-	switch scheduled := d.isScheduled(b.time.Nanos()); {
+	switch scheduled := d.isScheduled(b.time); {
 	case b.store != nil && (free || scheduled):
 		b.ledger.stored.Add(int64(len(b.copies(d))))
 	case scheduled:
@@ -161,7 +159,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		origin: &origin{metadata: l.Event.Metadata, order: l.order, replay: again},
 	}
 	if l.Due.After(now.UTC) {
-		d.origin.due = timeline.Later(now.Nanos, l.Due.Sub(now.UTC))
+		d.origin.due = &due{nanos: now.Point(l.Due), at: l.Due}
 	}
 	if b.store != nil {
 		d.store(stored{})

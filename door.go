@@ -69,7 +69,7 @@ type door struct {
 	line        line.Line[*dispatch]
 	reported    [line.Reasons]int // parked deliveries that the ledger includes
 	wakeAt      int64             // when the timer tends the door, 0 for no timer
-	pausedUntil int64             // with circuit.Paused
+	pausedUntil time.Time         // with circuit.Paused; zero for no end
 	room        chan struct{}     // non-nil while publishers wait for room; closed when there is
 	closed      Reason            // set once the line accepts no deliveries
 	candidate   *dispatch         // the delivery of the line that was released to probe, until it arrives
@@ -122,7 +122,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circui
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
-	o.endPauseLocked(now)
+	o.endPauseLocked(b)
 	seated, chosen := d.seat().Number != 0, o.choseLocked(d)
 	gate := o.circuit.Gate.Load()
 	switch {
@@ -260,7 +260,7 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 // refused the delivery, the delivery is throttled until tend releases it.
 func (o *door) reasonLocked(b *Bus, d *dispatch, why refusal) parking {
 	hung := why == shutHung && o.line.Parked()[throttled] == 0 // otherwise they become held together
-	if hung || o.isShutLocked(b.time.Nanos()) {
+	if hung || o.isShutLocked(b) {
 		return held
 	}
 	if first, behind := o.line.First(d.key); behind && why == shutByKey {
@@ -313,7 +313,7 @@ func (b *Bus) tend(s *Subscription) {
 	}
 	o.mu.Lock()
 	now := b.time.Nanos()
-	converted := o.isShutLocked(now) && o.holdThrottledLocked(b, s)
+	converted := o.isShutLocked(b) && o.holdThrottledLocked(b, s)
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
@@ -361,7 +361,7 @@ func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
 // tends the door again: a delivery that leaves or is refused, the timer set here, or a worker that
 // becomes free.
 func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now int64) bool {
-	most, again := o.admitsLocked(now, next.Fresh())
+	most, again := o.admitsLocked(b, now, next.Fresh())
 	if most > 0 && now < from {
 		most, again = 0, from
 	}
@@ -390,13 +390,13 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now
 
 // admitsLocked returns how many deliveries, fresh ones or others, may come to the door. If none may, it
 // returns when time alone changes that.
-func (o *door) admitsLocked(now int64, fresh bool) (most int, again int64) {
-	o.endPauseLocked(now)
+func (o *door) admitsLocked(b *Bus, now int64, fresh bool) (most int, again int64) {
+	o.endPauseLocked(b)
 	switch gate := o.circuit.Gate.Load(); {
 	case gate&circuit.Removed != 0:
 		return releaseMost, 0
 	case gate&circuit.Paused != 0:
-		return 0, o.pausedUntil
+		return 0, b.time.Look(o.pausedUntil)
 	case gate&circuit.Hung != 0:
 		return 0, math.MaxInt64
 	}

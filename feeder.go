@@ -3,12 +3,8 @@ package eventbus
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"github.com/benbjohnson/clock"
 
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -45,9 +41,8 @@ type feeder struct {
 	stopping    bool            // stop has been called
 	claims      context.Context // ends when the store fails, and at Shutdown
 	endClaims   context.CancelFunc
-	timer       *clock.Timer
-	nextDue     int64 // when the timer fires; 0: the store must be asked
 
+	due    *timeline.Alarm // for the next record of the store that becomes due; it has come if the store must be asked
 	wake   chan struct{}
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
@@ -74,6 +69,7 @@ const feederPage = 1024
 
 func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1)}
+	f.due = timeline.NewAlarm(b.time, f.wakeUp)
 	f.committed, f.caught = sync.NewCond(&f.mu), sync.NewCond(&f.submitting)
 	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -129,32 +125,13 @@ func (f *feeder) left(r *recording, err error) {
 		f.committed.Broadcast()
 	}
 	for _, d := range r.change.all() {
-		if due := d.from().due; due != 0 && err == nil {
-			f.wakeAtLocked(due)
+		if due := d.from().due; due != nil && err == nil {
+			f.due.Add(due.at)
 			f.awaitScheduledLocked(d)
 		}
 	}
 	f.mu.Unlock()
 	f.wakeUp()
-}
-
-// wakeAtLocked makes the feeder look for due records at a time.
-func (f *feeder) wakeAtLocked(due int64) {
-	if f.nextDue == 0 || f.nextDue <= due {
-		return // it looks before, or has not looked yet
-	}
-	f.nextDue = due
-	if f.timer != nil {
-		f.timer.Stop()
-	}
-	f.timer = f.bus.time.AfterFunc(time.Duration(max(due-f.bus.time.Nanos(), 0)), f.wakeUp)
-}
-
-// wakeAt is wakeAtLocked for a dispatch that the store keeps until it is due.
-func (f *feeder) wakeAt(due int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.wakeAtLocked(due)
 }
 
 func (f *feeder) wakeUp() {
@@ -243,11 +220,7 @@ func (f *feeder) stop() {
 	f.unwatch()
 	f.watching.Wait()
 	<-f.stopped
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.timer != nil {
-		f.timer.Stop()
-	}
+	f.due.Stop()
 }
 
 // othersCommitted makes the feeder look for records that another process has inserted.
@@ -258,15 +231,9 @@ func (f *feeder) othersCommitted() {
 		f.submitting.Unlock()
 		f.failed(f.claimsContext(), f.bus.obeyOthers())
 		f.bus.noteBeside()
-		f.askForDue()
+		f.due.Ring()
 		f.wakeUp()
 	})
-}
-
-func (f *feeder) askForDue() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.nextDue = 0
 }
 
 func (f *feeder) run() {
@@ -368,16 +335,11 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 
 // feedDue claims records that are due. The others set the timer.
 func (f *feeder) feedDue(ctx context.Context) error {
-	f.mu.Lock()
-	asks := f.nextDue == 0 || f.nextDue <= f.bus.time.Nanos()
-	f.mu.Unlock()
-	for asks {
-		f.mu.Lock()
-		f.nextDue = math.MaxInt64
-		f.mu.Unlock()
+	for asks := f.due.Due(); asks; {
+		f.due.Clear()
 		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimDue, Limit: f.page()}, true)
 		if err != nil {
-			f.askForDue()
+			f.due.Ring()
 			return err
 		}
 		asks = more
@@ -488,7 +450,7 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 	pool.Unreserve(q.Limit - queued)
 	f.bus.checkDrained()
 	if !claimed.NextDue.IsZero() {
-		f.wakeAt(f.bus.time.Nanos() + int64(claimed.NextDue.Sub(q.Now)))
+		f.due.Add(claimed.NextDue)
 	}
 	return claimed.More, err
 }

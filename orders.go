@@ -4,15 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"strconv"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/texts"
-	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // OrderOption is By, Because or FromRequest: an option of what operators do to subscriptions, dead letters
@@ -156,19 +153,17 @@ func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 		s.lastOrder.Store(&o)
 	}
 	now := s.bus.time.Now()
-	fromNow := func(t time.Time) int64 { return timeline.Later(now.Nanos, max(t.Sub(now.UTC), 0)) }
 	switch {
-	case o.Pause && o.Until.IsZero():
-		s.door.pause(math.MaxInt64)
-	case o.Pause && o.Until.After(now.UTC):
-		s.door.pause(fromNow(o.Until))
-	case was.Pause && !o.Pause:
+	case o.Pause: // it ends at once if Until has come
+		s.door.pause(o.Until)
+	case was.Pause:
 		s.door.resume()
 	}
 	if c := &s.door.circuit; !c.Config().Disabled {
-		switch left := c.Config().OpenFor - now.UTC.Sub(o.At); {
+		since := max(now.UTC.Sub(o.At), 0) // not later than now if the clock was set back
+		switch left := c.Config().OpenFor - since; {
 		case o.Trip && !was.Trip && left > 0:
-			change = c.Trip(now.Nanos - int64(now.UTC.Sub(o.At)))
+			change = c.Trip(now.Nanos - int64(since))
 		case was.Trip && !o.Trip:
 			change = c.Reset(now.Nanos)
 		}

@@ -366,18 +366,21 @@ func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
 	return nil
 }
 
-// dueFrom returns the current time as the time of publication, and when the event is due: 0 for
+// dueFrom returns the current time as the time of publication, and when the event is due: nil for
 // now.
-func (b *Bus) dueFrom(when *dueOption) (wall, due int64) {
+func (b *Bus) dueFrom(when *dueOption) (wall int64, is *due) {
 	now := b.time.Now()
-	delay := when.after
-	if !when.at.IsZero() {
-		delay = when.at.Sub(now.UTC)
+	at, delay := when.at.UTC(), when.after
+	switch {
+	case !at.IsZero():
+		delay = at.Sub(now.UTC)
+	case b.store != nil: // after a restart there is no other clock
+		at = now.UTC.Add(delay)
 	}
 	if delay <= 0 {
-		return now.Wall, 0
+		return now.Wall, nil
 	}
-	return now.Wall, max(timeline.Later(now.Nanos, delay), 1)
+	return now.Wall, &due{nanos: timeline.Later(now.Nanos, delay), at: at}
 }
 
 // running reports whether c is a running call of this bus.

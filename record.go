@@ -340,7 +340,7 @@ func (r *recording) open(d *dispatch) {
 	switch {
 	case len(d.to.subscriptions) == 0:
 		return // it settles at once
-	case r.change.kind == toOpen && d.from().due != 0, r.change.kind == toReplay && d.isScheduled(r.bus.time.Nanos()):
+	case r.change.kind == toOpen && d.from().due != nil, r.change.kind == toReplay && d.isScheduled(r.bus.time):
 		state = RecordScheduled
 	default:
 		copies = r.bus.copiesOf(d)

@@ -87,7 +87,7 @@ func (b *Bus) restart() {
 	f.doors = slices.AppendSeq(f.doors, maps.Keys(b.knownNames()))
 	f.submitting.Unlock()
 	f.mu.Lock()
-	f.nextDue = 0
+	f.due.Ring()
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
 	f.mu.Unlock()
 	f.reopened = max(b.time.Nanos(), 1)

@@ -10,7 +10,11 @@ import (
 func (b *Bus) schedule(d *dispatch) {
 	d.state = stateScheduled
 	b.ledger.scheduled.Add(1)
-	if !b.scheduled.Add(d.from().due, d.id, d) { // Shutdown has closed it
+	due, add := d.from().due.nanos, b.scheduled.Add
+	if at := d.from().due.at; !at.IsZero() {
+		due, add = b.time.WallOf(at), b.scheduled.AddInstant
+	}
+	if !add(due, d.id, d) { // Shutdown has closed it
 		b.ledger.scheduled.Add(-1)
 		b.buryScheduled(d)
 	}
@@ -19,8 +23,11 @@ func (b *Bus) schedule(d *dispatch) {
 
 // due queues a scheduled dispatch. It takes its place in its key's order now.
 func (b *Bus) due(d *dispatch) {
-	o := *d.origin
-	b.ids.Put((*[16]byte)(&o.order), b.time.Now().Millis)
+	o, now := *d.origin, b.time.Now()
+	b.ids.Put((*[16]byte)(&o.order), now.Millis)
+	if at := o.due.at; !at.IsZero() {
+		o.due = &due{nanos: now.Point(at), at: at}
+	}
 	d.origin = &o
 	if b.store != nil { // the feeder has claimed it
 		b.record(&change{kind: toDue, d: d})

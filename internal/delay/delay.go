@@ -47,6 +47,7 @@ type Timer interface {
 // within due. New creates one.
 type Queue[T any] struct {
 	clock Clock
+	every time.Duration // the timer fires at least as often, to look at the clock
 	due   func([]T)
 
 	mu      sync.Mutex // protects following fields; never held while due runs
@@ -67,7 +68,7 @@ type Queue[T any] struct {
 // A call delays the items that become due meanwhile, so due must be quick. The slice is
 // valid until due returns.
 func New[T any](clock Clock, due func([]T)) *Queue[T] {
-	q := &Queue[T]{clock: clock, due: due}
+	q := &Queue[T]{clock: clock, every: math.MaxInt64, due: due}
 	q.ended.L = &q.mu
 	return q
 }
@@ -224,7 +225,7 @@ func (q *Queue[T]) armLocked(pause time.Duration) bool {
 		if d < 0 { // overflow
 			d = math.MaxInt64
 		}
-		d = max(d, pause)
+		d = min(max(d, pause), q.every)
 		if q.timer == nil {
 			q.timer = q.clock.AfterFunc(d, q.fire)
 		} else {

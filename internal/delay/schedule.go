@@ -4,17 +4,20 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
-// Schedule is a Queue whose items can be cancelled by key before they are due. Its methods
-// are safe for concurrent use.
+// Schedule holds items until they are due on one of two clocks. They can be cancelled by key before
+// that. Its methods are safe for concurrent use.
 type Schedule[K comparable, T any] struct {
-	queue *Queue[*planned[K, T]]
+	// Two queues, because the clocks move apart: in one queue, an item that is not due on its clock
+	// would hide one behind it that is due on the other clock.
+	delays, instants *Queue[*planned[K, T]]
 
 	mu        sync.Mutex // guards the following, and the items
 	byKey     map[K][]*planned[K, T]
 	most      int // largest number of keys in this map
-	cancelled int // entries of the queue that were cancelled
+	cancelled int // entries of the queues that were cancelled
 }
 
 // planned is an entry of the queue. A cancelled entry stays in the queue, without its item,
@@ -25,26 +28,37 @@ type planned[K comparable, T any] struct {
 	cancelled bool
 }
 
-// NewSchedule returns a schedule that calls due, without a lock, for each item that is due.
-func NewSchedule[K comparable, T any](clock Clock, due func(T)) *Schedule[K, T] {
+// NewSchedule returns a schedule that calls due, without a lock, for each item that is due: for those
+// of Add by the first clock, for those of AddInstant by wall. Two calls of due, one for each clock,
+// can run at once. wall can be set, so a timer looks at it at least every so often.
+func NewSchedule[K comparable, T any](clock, wall Clock, every time.Duration, due func(T)) *Schedule[K, T] {
 	s := &Schedule[K, T]{byKey: make(map[K][]*planned[K, T])}
-	s.queue = New(clock, func(entries []*planned[K, T]) {
+	take := func(entries []*planned[K, T]) {
 		for _, e := range entries {
 			if item, ok := s.take(e); ok {
 				due(item)
 			}
 		}
-	})
+	}
+	s.delays, s.instants = New(clock, take), New(wall, take)
+	s.instants.every = every
 	return s
 }
 
 // Add adds an item. Several items may have the same key. It returns false if the schedule
 // is closed.
-func (s *Schedule[K, T]) Add(due int64, key K, item T) bool {
+func (s *Schedule[K, T]) Add(due int64, key K, item T) bool { return s.add(s.delays, due, key, item) }
+
+// AddInstant is Add for an item that is due at an instant of the wall clock.
+func (s *Schedule[K, T]) AddInstant(due int64, key K, item T) bool {
+	return s.add(s.instants, due, key, item)
+}
+
+func (s *Schedule[K, T]) add(q *Queue[*planned[K, T]], due int64, key K, item T) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := &planned[K, T]{key: key, item: item}
-	if !s.queue.Add(due, e) {
+	if !q.Add(due, e) {
 		return false
 	}
 	s.byKey[key] = append(s.byKey[key], e)
@@ -92,7 +106,9 @@ func (s *Schedule[K, T]) Cancel(key K) (items []T) {
 		s.cancelled++
 	}
 	if s.cancelled > 64+len(s.byKey) {
-		s.queue.Prune(func(e *planned[K, T]) bool { return e.cancelled })
+		for _, q := range s.queues() {
+			q.Prune(func(e *planned[K, T]) bool { return e.cancelled })
+		}
 		s.cancelled = 0
 	}
 	return items
@@ -124,15 +140,25 @@ func (s *Schedule[K, T]) Each(f func(T)) {
 func (s *Schedule[K, T]) Close() (items []T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue.Close()
-	for _, e := range s.queue.Drain() {
-		if !e.cancelled {
-			s.removeLocked(e)
-			items = append(items, e.item)
+	for _, q := range s.queues() {
+		q.Close()
+		for _, e := range q.Drain() {
+			if !e.cancelled {
+				s.removeLocked(e)
+				items = append(items, e.item)
+			}
 		}
 	}
 	return items
 }
 
 // Wait blocks until no call of due runs.
-func (s *Schedule[K, T]) Wait() { s.queue.Wait() }
+func (s *Schedule[K, T]) Wait() {
+	for _, q := range s.queues() {
+		q.Wait()
+	}
+}
+
+func (s *Schedule[K, T]) queues() []*Queue[*planned[K, T]] {
+	return []*Queue[*planned[K, T]]{s.delays, s.instants}
+}

@@ -1,6 +1,7 @@
 package delay_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -16,7 +17,7 @@ func TestScheduledItemsCanBeTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := newRealClock()
 		var due []string
-		s := delay.NewSchedule[string](clock, func(item string) { due = append(due, item) })
+		s := delay.NewSchedule[string](clock, clock, math.MaxInt64, func(item string) { due = append(due, item) })
 		for _, item := range []string{"a", "b", "c"} {
 			require.True(t, s.Add(clock.in(time.Second), item[:1], item))
 		}
@@ -42,7 +43,7 @@ func TestScheduleAgreesWithAModel(t *testing.T) {
 		type item struct{ key, number int }
 		clock := &handClock{}
 		left := make(map[item]int64) // due times
-		s := delay.NewSchedule[int](clock, func(x item) {
+		s := delay.NewSchedule[int](clock, clock, math.MaxInt64, func(x item) {
 			require.Contains(t, left, x)
 			require.LessOrEqual(t, left[x], clock.Nanos())
 			delete(left, x)
@@ -94,7 +95,7 @@ func TestScheduleAgreesWithAModel(t *testing.T) {
 
 // Items that are taken back leave no memory, also if others share their keys.
 func TestManyCancelledItemsAreFreed(t *testing.T) {
-	s := delay.NewSchedule[int](newRealClock(), func(*[1 << 10]byte) {})
+	s := delay.NewSchedule[int](newRealClock(), newRealClock(), math.MaxInt64, func(*[1 << 10]byte) {})
 	for n := range 100_000 {
 		require.True(t, s.Add(int64(time.Hour), n%7, new([1 << 10]byte)))
 		if n%7 != 0 {

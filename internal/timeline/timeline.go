@@ -19,12 +19,22 @@ import (
 // Tick is the age that a shared reading can reach.
 const Tick = time.Millisecond
 
+// CheckEvery is how often code that waits for an instant compares it with the wall clock. The
+// wall clock can be set, and goes on while the machine is suspended, unlike timers.
+const CheckEvery = 30 * time.Second
+
+const (
+	stepLeast = time.Minute // a larger advance of the wall clock over the monotonic one is a step
+	ageHold   = time.Hour   // how long nothing is removed by age after a step
+)
+
 // Timeline reads a clock. Make one with New. Its methods are safe for concurrent use.
 type Timeline struct {
 	clock  clock.Clock
 	real   bool // the clock is the clock package's wrapper around package time
 	origin time.Time
-	began  time.Time // origin on the wall clock, in UTC
+	began  time.Time     // origin on the wall clock, in UTC
+	check  time.Duration // the longest wait for an instant without a look at the wall clock
 	// last is the shared reading, nil while the timeline does not tick.
 	last atomic.Pointer[Instant]
 	busy func() bool
@@ -33,6 +43,11 @@ type Timeline struct {
 	mu      sync.Mutex // guards the following
 	ticker  *clock.Timer
 	stopped bool
+
+	ageMu     sync.Mutex // guards the following
+	ahead     int64      // nanoseconds by which the wall clock has gained on the monotonic one, without steps
+	heldAt    time.Time  // what Aged returns until heldUntil; zero before the first step
+	heldUntil int64
 }
 
 // Instant is one reading of the clock.
@@ -47,11 +62,16 @@ type Instant struct {
 // Recent.
 func New(c clock.Clock) *Timeline {
 	origin := c.Now()
+	check := CheckEvery
+	if origin == origin.Round(0) { // without a monotonic reading, as of a clock.Mock: timers follow the wall clock
+		check = math.MaxInt64
+	}
 	return &Timeline{
 		clock:  c,
 		real:   reflect.TypeOf(c) == reflect.TypeOf(clock.New()),
 		origin: origin,
 		began:  wallTime(origin),
+		check:  check,
 		busy:   func() bool { return false },
 		rest:   func() {},
 	}
@@ -93,6 +113,57 @@ func (t *Timeline) UTC(wall int64) time.Time {
 
 // WallOf returns the Wall of an instant by its time. UTC is its inverse.
 func (t *Timeline) WallOf(utc time.Time) int64 { return int64(utc.Sub(t.began)) }
+
+// Point returns the point on the timeline at which the wall clock shows a time, unless it is set
+// meanwhile.
+func (i Instant) Point(at time.Time) int64 {
+	if d := at.Sub(i.UTC); d < 0 {
+		return i.Nanos + max(int64(d), math.MinInt64/2)
+	}
+	return Later(i.Nanos, at.Sub(i.UTC))
+}
+
+// HasCome reports whether the wall clock shows a time or a later one. The zero time never comes.
+func (t *Timeline) HasCome(at time.Time) bool {
+	return !at.IsZero() && !t.Now().UTC.Before(at)
+}
+
+// Look returns the point on the timeline at which code that waits for a time must compare it with
+// the wall clock again. For the zero time it is math.MaxInt64.
+func (t *Timeline) Look(at time.Time) int64 {
+	if at.IsZero() {
+		return math.MaxInt64
+	}
+	now := t.Now()
+	return min(now.Point(at), Later(now.Nanos, t.check))
+}
+
+// Check returns the longest wait for an instant without a look at the wall clock: CheckEvery, or
+// the longest duration for a clock whose timers follow its wall clock.
+func (t *Timeline) Check() time.Duration { return t.check }
+
+// Aged returns the time, in UTC, that decides what is removed by age. It is the wall clock's. After
+// the wall clock has gained more than a minute on the monotonic one, it stands still for an hour: an
+// operator can set a wrong clock right before anything is lost.
+func (t *Timeline) Aged() time.Time {
+	now := t.Now()
+	ahead := now.Wall - now.Nanos
+	t.ageMu.Lock()
+	defer t.ageMu.Unlock()
+	switch step := ahead - t.ahead; {
+	case step > int64(stepLeast):
+		if now.Nanos >= t.heldUntil { // otherwise Aged has stood still since an earlier step
+			t.heldAt = now.UTC.Add(-time.Duration(step))
+		}
+		t.heldUntil, t.ahead = Later(now.Nanos, ageHold), ahead
+	case step < 0: // the clock was set back
+		t.ahead = ahead
+	}
+	if !t.heldAt.IsZero() && now.Nanos < t.heldUntil && t.heldAt.Before(now.UTC) {
+		return t.heldAt
+	}
+	return now.UTC
+}
 
 // At returns the wall-clock time of a point on the timeline, in UTC.
 func (t *Timeline) At(nanos int64) time.Time {
