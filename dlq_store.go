@@ -206,7 +206,7 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, digest s
 		if err != nil {
 			return nil, err
 		}
-		if known && kept.Expires.After(b.time.Now().UTC) {
+		if known && kept.Expires.After(b.time.Aged()) {
 			report.Resumed, note = at, []Dedupe{mine}
 		}
 	}

@@ -242,9 +242,12 @@ type RecordBudget struct {
 // Batch is a set of changes that apply together or not at all. A store applies the fields in their
 // order.
 type Batch struct {
-	// Now is the bus's time, in UTC. It decides which entries of Remember have expired.
+	// Now is the bus's time, in UTC.
 	Now time.Time
-	// Remember adds entries to the table of remembered ids. If one is known, and Now is before its
+	// AgedAt decides which entries of Remember have expired, and what else a store removes by age. It
+	// stands still for an hour after the bus's clock was set ahead. Zero means Now. See Aged.
+	AgedAt time.Time
+	// Remember adds entries to the table of remembered ids. If one is known, and Aged is before its
 	// Expires, the batch is refused.
 	Remember []Dedupe
 	// Forget removes entries from the table of remembered ids, by Scope and Key. Unknown ones are
@@ -278,6 +281,14 @@ type Batch struct {
 	Deferrable bool
 }
 
+// Aged returns AgedAt, or Now if AgedAt is zero.
+func (b *Batch) Aged() time.Time {
+	if b.AgedAt.IsZero() {
+		return b.Now
+	}
+	return b.AgedAt
+}
+
 // Dedupe is a remembered id of an event.
 type Dedupe struct {
 	Scope   string // empty for event ids
@@ -285,7 +296,7 @@ type Dedupe struct {
 	Event   EventID
 	Content string // identifies the content: a repetition must have the same
 	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
-	// Batch.Now at or after Expires. So after the clock is set back, an expired entry may be known or not.
+	// Batch.Aged at or after Expires. So after the clock is set back, an expired entry may be known or not.
 	Expires time.Time
 }
 

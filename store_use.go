@@ -109,12 +109,13 @@ type guardedStore struct {
 	Store
 	log    *zap.Logger
 	room   *room.Room
-	failed func(error) // handles every error of a batch
+	failed func(error)      // handles every error of a batch
+	aged   func() time.Time // see Batch.AgedAt
 	calls  recent.Calls
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{Store: b.config.store, log: b.log, failed: b.storeFailed}
+	s := &guardedStore{Store: b.config.store, log: b.log, failed: b.storeFailed, aged: b.time.Aged}
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.Store.Patience(), nil })
 	s.room = room.New(room.Config{
 		Most:      b.config.unconfirmed,
@@ -132,6 +133,7 @@ func (s *guardedStore) Submit(batch *Batch, done func(error)) { s.submit(batch, 
 // runs, which may wait for observers.
 func (s *guardedStore) submit(batch *Batch, pass room.Pass, done func(error)) {
 	size := batch.size()
+	batch.AgedAt = s.aged()
 	s.room.Submitted(size, pass)
 	s.Store.Submit(batch, func(err error) {
 		if err != nil {

@@ -35,7 +35,7 @@ type Model struct {
 	letters  map[eventbus.LetterID]*eventbus.DeadLetter
 	order    []eventbus.LetterID // of letters, ascending
 	remember map[dedupeKey]eventbus.Dedupe
-	latest   time.Time // the latest Batch.Now: entries of remember that expire until then are unknown
+	latest   time.Time // the latest Batch.Aged: entries of remember that expire until then are unknown
 	orders   map[string]eventbus.Order
 	audit    []eventbus.AuditEntry // by Number
 	catalog  []byte                // JSON; nil for none

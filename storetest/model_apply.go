@@ -92,8 +92,8 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 		}
 		tx.catalog = body
 	}
-	if b.Now.After(tx.latest) {
-		tx.latest = b.Now
+	if b.Aged().After(tx.latest) {
+		tx.latest = b.Aged()
 	}
 	for i, ref := range refs { // the batch is not refused: its records may change now
 		b.New[i].Ref, b.New[i].Position = ref, tx.records[ref].Position
@@ -116,7 +116,7 @@ func set[K comparable, V any](tx *transaction, in map[K]V, key K, value *V) {
 
 func (tx *transaction) rememberID(b *eventbus.Batch, d eventbus.Dedupe) error {
 	key := dedupeKey{d.Scope, d.Key}
-	if known, ok := tx.remember[key]; ok && b.Now.Before(known.Expires) && tx.latest.Before(known.Expires) {
+	if known, ok := tx.remember[key]; ok && b.Aged().Before(known.Expires) && tx.latest.Before(known.Expires) {
 		return &eventbus.RefusedError{Known: &known, Err: eventbus.ErrDuplicateID}
 	}
 	d.Expires = d.Expires.Round(0).UTC()

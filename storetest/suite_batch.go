@@ -268,8 +268,8 @@ func testRememberScopes(t *testing.T, r *rig) {
 	refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{in("a", "b")}}, eventbus.ErrDuplicateID)
 }
 
-// Batch.Now decides which entries have expired, not the clock of the store. After an entry has
-// expired, an earlier Now may find it or not.
+// Batch.Aged decides which entries have expired, not the clock of the store. After an entry has
+// expired, an earlier Aged may find it or not.
 func testRememberExpires(t *testing.T, r *rig) {
 	s := r.open(t)
 	entry := eventbus.Dedupe{Key: "k", Event: eventbus.NewEventID(), Expires: noon}
@@ -281,6 +281,9 @@ func testRememberExpires(t *testing.T, r *rig) {
 		}
 		apply(t, s, remember(-time.Hour))
 		refuse(t, s, remember(-time.Nanosecond), eventbus.ErrDuplicateID)
+		stepped := remember(48 * time.Hour)
+		stepped.AgedAt = entry.Expires.Add(-time.Nanosecond)
+		refuse(t, s, stepped, eventbus.ErrDuplicateID)
 		apply(t, s, remember(0))
 		apply(t, s, remember(time.Hour))
 	}

@@ -37,7 +37,7 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 		return func(other eventbus.Dedupe) bool { return other.Scope == d.Scope && other.Key == d.Key }
 	}
 	for _, d := range b.Remember {
-		if i := slices.IndexFunc(o.known, same(d)); i >= 0 && o.known[i].Expires.After(b.Now) {
+		if i := slices.IndexFunc(o.known, same(d)); i >= 0 && o.known[i].Expires.After(b.Aged()) {
 			return &eventbus.RefusedError{Err: eventbus.ErrDuplicateID, Known: &o.known[i]}
 		}
 		o.known = append(slices.DeleteFunc(o.known, same(d)), d)

@@ -17,8 +17,8 @@ type transaction struct {
 	*committer
 	m       meta
 	changed bool
-	pages   int64 // estimate of the pages that it writes
-	now     time.Time
+	pages   int64     // estimate of the pages that it writes
+	now     time.Time // the latest Batch.Aged
 	inserts []insertion
 	written int // of inserts
 	deletes []eventbus.Ref
@@ -105,8 +105,8 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		return refusal, err
 	}
 	tx.changed = true
-	if b.Now.After(tx.now) {
-		tx.now = b.Now
+	if b.Aged().After(tx.now) {
+		tx.now = b.Aged()
 	}
 	for _, d := range b.Remember {
 		const sql = "INSERT OR REPLACE INTO dedupe (scope, key, event, content, expires) VALUES (?, ?, ?, ?, ?)"
@@ -217,7 +217,7 @@ func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
 func (tx *transaction) known(b *eventbus.Batch, i int) (*eventbus.Dedupe, error) {
 	d := &b.Remember[i]
 	for _, earlier := range b.Remember[:i] {
-		if earlier.Scope == d.Scope && earlier.Key == d.Key && earlier.Expires.After(b.Now) {
+		if earlier.Scope == d.Scope && earlier.Key == d.Key && earlier.Expires.After(b.Aged()) {
 			return &earlier, nil
 		}
 	}
@@ -229,7 +229,7 @@ func (tx *transaction) known(b *eventbus.Batch, i int) (*eventbus.Dedupe, error)
 		if err != nil {
 			return &CorruptError{Path: tx.store.path, Table: "dedupe", Row: d.Key, Detail: err.Error()}
 		}
-		if k.Expires = expires; expires.After(b.Now) {
+		if k.Expires = expires; expires.After(b.Aged()) {
 			known = k
 		}
 		return nil

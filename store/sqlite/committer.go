@@ -64,7 +64,7 @@ type committer struct {
 	logEnd    int64                  // in bytes; if the log is shorter, checkLog finds out whether commits are lost
 	erasing   bool                   // Erase has not emptied the log yet: checkpoints truncate it
 	lookedAt  time.Time              // when the files were last seen in their places
-	pruned    time.Time              // when expired ids were last removed, by Batch.Now
+	pruned    time.Time              // when expired ids were last removed, by Batch.Aged
 	stopped   bool                   // Close has ended
 	killed    bool                   // by a test: the lease does not end
 	secured   bool                   // the disk has the write-ahead log that was found at open; see secureLog
