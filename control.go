@@ -104,8 +104,9 @@ func (s *Subscription) Pause(opts ...OrderOption) error {
 	return nil
 }
 
-// HoldUntil pauses the subscription until an instant or Resume. A later Pause or HoldUntil replaces
-// it. As to a store, it is as Pause.
+// HoldUntil pauses the subscription until an instant of the wall clock or Resume. A later Pause or
+// HoldUntil replaces it. As to a store, it is as Pause. If the clock is set, or the machine is suspended,
+// it is as for At: the pause ends at most 30 s late, and never before the clock shows the instant.
 //
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
 // future or after the year 9999 or an invalid option, the store's.

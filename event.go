@@ -395,6 +395,9 @@ func ID(id EventID) PublishOption {
 // matching subscription is unrouted at once. Its place in its key's order, and MaxElapsed, count
 // from when it is due. Shutdown does not wait for it. A d of 0 or less means now. The last After or
 // At option applies.
+//
+// The delay is monotonic: it does not change when the clock is set, and stands still while the machine is
+// suspended. A store keeps an instant instead, as for At, that other processes understand.
 func After(d time.Duration) PublishOption {
 	return func(p publication) publication {
 		p.when = &dueOption{after: d}
@@ -402,8 +405,11 @@ func After(d time.Duration) PublishOption {
 	}
 }
 
-// At schedules an event as After does, for an instant. A past instant means now. The zero time and
-// an instant after the year 9999 are errors.
+// At schedules an event as After does, for an instant of the wall clock, which is kept to the nanosecond.
+// A past instant means now. The zero time and an instant after the year 9999 are errors.
+//
+// If the clock is set ahead, or the machine is suspended, the event is at most 30 s late. If the clock is set
+// back, the event waits until the clock shows the instant.
 func At(t time.Time) PublishOption {
 	return func(p publication) publication {
 		if t.IsZero() {
