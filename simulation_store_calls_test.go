@@ -40,6 +40,8 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 	switch {
 	case p.closed || *gone:
 		m.failf(e, "s%d is called after Shutdown (%v) or Unsubscribe (%v)", sub.index, p.closed, *gone)
+	case sub.paused:
+		m.failf(e, "s%d is called, and was paused", sub.index)
 	case d == nil:
 		m.failf(e, "s%d is called, and no record has that delivery", sub.index)
 	case d.place != placeRecord:

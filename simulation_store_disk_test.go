@@ -218,11 +218,11 @@ func (p *storeProcess) work() {
 		case 0, 1, 2:
 			p.letters(rng)
 		case 3:
-			s.logs("beside: pause s%d: %v", sub.index, p.targets[sub.index].Pause())
+			s.logs("beside: pause s%d: %v", sub.index, p.orderBeside(sub, (*eventbus.Subscription).Pause))
 		case 4, 5:
-			s.logs("beside: resume s%d: %v", sub.index, p.targets[sub.index].Resume())
+			s.logs("beside: resume s%d: %v", sub.index, p.orderBeside(sub, (*eventbus.Subscription).Resume))
 		case 6:
-			s.logs("beside: trip s%d: %v", sub.index, p.targets[sub.index].Trip())
+			s.logs("beside: trip s%d: %v", sub.index, p.orderBeside(sub, (*eventbus.Subscription).Trip))
 		case 7:
 			p.publishBatch(p.ctx, []*storeEvent{s.newEvent(eventType, key, 0, false), s.newEvent(eventType, "", 0, false)})
 		case 8:

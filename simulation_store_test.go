@@ -93,6 +93,8 @@ type storeSub struct {
 	since   int                    // changes with each Subscribe and Unsubscribe
 	present bool
 	gone    *bool // no call may begin
+	paused  bool  // by an order that returned, in this process or in one before it, under any name
+	resumes int   // orders that may have ended that
 }
 
 func (s *storeSub) name(i int) string {
@@ -433,7 +435,7 @@ func (p *storeProcess) rest() {
 		if !sub.present {
 			p.subscribe(sub)
 		}
-		_, _ = sub.sub.Resume(), sub.sub.Reset()
+		_, _ = p.resume(sub), sub.sub.Reset()
 	}
 	time.Sleep(time.Hour)
 	for i, eventType := range []string{"a.x", "a.y", "b.x"} { // the keys are free
@@ -442,7 +444,7 @@ func (p *storeProcess) rest() {
 		}
 	}
 	for _, sub := range s.subs {
-		_, _ = sub.sub.Resume(), sub.sub.Reset()
+		_, _ = p.resume(sub), sub.sub.Reset()
 	}
 	time.Sleep(time.Hour)
 	s.checkQuiet()
