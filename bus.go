@@ -12,11 +12,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/abandoned"
 	"github.com/surebus/eventbus/internal/capped"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/delay"
 	"github.com/surebus/eventbus/internal/doubt"
+	"github.com/surebus/eventbus/internal/halt"
+	"github.com/surebus/eventbus/internal/idle"
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
@@ -33,7 +36,7 @@ import (
 type Bus struct {
 	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and Subscription.ordering,
 	// which may be held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the
-	// store; letterQueue.mu; cancellation.mu, Bus.mu, the route table's; abandonedCalls.mu; door.mu,
+	// store; letterQueue.mu; cancellation.mu, Bus.mu, the route table's; abandoned.Calls; door.mu,
 	// circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
 	// after that. All others are leaves. A store calls done without its locks, and done may take all
 	// but the semaphores and feeder.submitting. No user code runs under any of them: handlers, middleware,
@@ -66,7 +69,8 @@ type Bus struct {
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
 	stats     storeStats
-	abandoned abandonedCalls
+	abandoned abandoned.Calls[*call]
+	idle      idle.Watch   // Shutdown and Drain wait until isDrained
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
 	fullLines atomic.Int32 // doors with room != nil
 	several   atomic.Bool  // the bus has two subscriptions or more
@@ -76,7 +80,7 @@ type Bus struct {
 
 	started  atomic.Bool // Start has been called; set under mu
 	ending   atomic.Bool // Shutdown has been called; set under mu
-	halts    halts
+	halts    *halt.Reasons
 	quota    quota
 	hasLease atomic.Bool // of the store. Without it, another bus may settle what this one publishes
 
@@ -88,7 +92,6 @@ type Bus struct {
 	stuck     atomic.Bool             // an observer did not return in time for the cut
 	leftKeys  sync.Map                // leftKey to nil, see noteLeft
 	leaving   chan struct{}           // closed when ending has been set
-	drained   chan struct{}           // closed during Shutdown, when it has no dispatch to wait for
 	gaveUp    chan struct{}           // closed when Shutdown gives up on a store that does not answer; nil without one
 	closed    chan struct{}           // closed when Shutdown is done, or has given up
 
@@ -98,13 +101,12 @@ type Bus struct {
 	handles       map[string]*Subscription // of a tool, see WithoutHandlers
 	removed       map[string]*Subscription // the last subscription of each name to end, with a store
 	orders        map[string]Order         // of the store, by subscription
-	drainedOnce   bool
-	cause         error         // of the cut
-	storeErr      error         // of a store that did not close
-	cutEnded      chan struct{} // closed when cut is done; nil if there was none
-	unfinished    []DeadLetter  // with the reason shutdown
-	ended         bool          // closed is closed
-	shutdownErr   error         // valid once closed is closed
+	cause         error                    // of the cut
+	storeErr      error                    // of a store that did not close
+	cutEnded      chan struct{}            // closed when cut is done; nil if there was none
+	unfinished    []DeadLetter             // with the reason shutdown
+	ended         bool                     // closed is closed
+	shutdownErr   error                    // valid once closed is closed
 }
 
 // keyGate holds dispatches until earlier ones with the same key have settled. A bus has one, and
@@ -129,9 +131,8 @@ func New(opts ...Option) (*Bus, error) {
 		ids:           uuid7.NewSource(),
 		keys:          keys.New[*dispatch](keyGates),
 		quota:         quota{Quota: room.Quota{Most: int64(c.unsettled)}, noting: make(semaphore, 1)},
-		halts:         halts{cut: make(chan struct{})},
+		halts:         halt.New(),
 		leaving:       make(chan struct{}),
-		drained:       make(chan struct{}),
 		closed:        make(chan struct{}),
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		types:         capped.New[typeCounters](maxTypes),
@@ -181,7 +182,6 @@ func New(opts ...Option) (*Bus, error) {
 		})
 		b.followups.Start()
 	}
-	b.abandoned.calls, b.abandoned.late = make(map[*call]abandonedCall), make(map[*call]bool)
 	if b.store != nil {
 		_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
 			return struct{}{}, errors.Join(b.loadOrders(ctx), b.countUnsettled(ctx))

@@ -75,10 +75,10 @@ type result struct {
 // and methods of the error, so the watch bounds it too. If user code ends the goroutine, a fresh
 // worker concludes the call.
 func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
-	// After the call is visible to the watch: cut sets haltCut before it stops the visible calls, so
+	// After the call is visible to the watch: cut sets halt.Cut before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
 	// Unsubscribe and Pause do not wait for it.
-	if why := s.door.barred(); why != admitted || s.bus.halts.any() {
+	if why := s.door.barred(); why != admitted || s.bus.stops(c.dispatch) {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false
@@ -358,61 +358,15 @@ type AbandonedHandler struct {
 	Since        time.Time `json:"since"`
 }
 
-// abandonedCalls is the set of calls that were abandoned and still run.
-type abandonedCalls struct {
-	mu    sync.Mutex // guards the following
-	calls map[*call]abandonedCall
-	late  map[*call]bool // calls that ended before they were added
-}
-
-type abandonedCall struct {
-	since time.Time
-	era   uint32 // see circuit.Hanging
-	cut   bool
-}
-
-// add adds a call. If its subscription is hung from now on, it returns the number of the time: see Hanging. A
-// call that Shutdown has cut does not count for that.
-func (a *abandonedCalls) add(c *call, since time.Time, cut bool) (hung uint32) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.late[c] {
-		delete(a.late, c)
-		return 0
-	}
-	one := abandonedCall{since: since, cut: cut}
-	if !cut {
-		one.era, hung = c.subscription().door.hanging.Add()
-	}
-	a.calls[c] = one
-	return hung
-}
-
-// remove removes a call. It reports whether its subscription is no longer hung.
-func (a *abandonedCalls) remove(c *call) (resumes bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	one, added := a.calls[c]
-	if !added {
-		a.late[c] = true
-		return false
-	}
-	delete(a.calls, c)
-	return !one.cut && c.subscription().door.hanging.Remove(one.era)
-}
-
-func (a *abandonedCalls) list() []AbandonedHandler {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var all []AbandonedHandler
-	for c, one := range a.calls {
+func (b *Bus) abandonedHandlers() (all []AbandonedHandler) {
+	b.abandoned.Each(func(c *call, since time.Time) {
 		all = append(all, AbandonedHandler{
 			Subscription: c.subscription().id,
 			EventID:      c.dispatch.id,
 			EventType:    c.dispatch.to.eventType,
-			Since:        one.since,
+			Since:        since,
 		})
-	}
+	})
 	return all
 }
 
@@ -427,7 +381,11 @@ func (b *Bus) overran(c *call) {
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (b *Bus) abandon(c *call, err error) {
 	c.cancel()
-	if shuts := b.abandoned.add(c, b.time.Now().UTC, err == nil); shuts > 0 {
+	hanging := &c.subscription().door.hanging
+	if err == nil { // Shutdown has cut the call
+		hanging = nil
+	}
+	if shuts := b.abandoned.Add(c, b.time.Now().UTC, hanging); shuts > 0 {
 		b.reportHung(c.subscription(), shuts)
 	}
 	b.takeOver(c, err)
@@ -466,7 +424,7 @@ func (b *Bus) takeOver(c *call, err error) {
 // endedLate counts and logs the return of an abandoned handler. Its result is ignored.
 func (b *Bus) endedLate(w *worker, c *call, r result) {
 	w.lost = true
-	if s := c.subscription(); b.abandoned.remove(c) {
+	if s := c.subscription(); b.abandoned.Remove(c) {
 		b.tend(s)
 	}
 	c.subscription().counters.lateEnds.Add(1)

@@ -179,6 +179,15 @@ func (d *dispatch) waiter() *waiter {
 	return d.origin.waiter
 }
 
+// isAwaitedByCall reports whether a running handler waits for the dispatch.
+func (d *dispatch) isAwaitedByCall() bool {
+	if w := d.waiter(); w != nil {
+		hold := w.hold.Load()
+		return hold != nil && hold.of.running()
+	}
+	return false
+}
+
 // stored is the part of a dispatch that only a bus with a store has.
 type stored struct {
 	ref      Ref         // 0 until it has a record

@@ -44,7 +44,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
-		if b.hasLeft(&s.door, d) {
+		if b.store != nil && b.stops(d) || b.hasLeft(&s.door, d) {
 			b.withdraw(d)
 			return
 		}
@@ -67,7 +67,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 			b.leave(d, s, pass, noOutcome)
 			shut = r.shut
 		}
-		if b.halts.any() {
+		if b.stops(d) {
 			b.withdraw(d)
 			return
 		}
@@ -141,6 +141,11 @@ func (b *Bus) conclude(d *dispatch, s *Subscription, ran *callState, r result) b
 
 // fail records a failure, and retries the dispatch or dead-letters it.
 func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
+	if r.verdict != nil && r.verdict.cutShort {
+		b.leave(d, s, ran.pass, noOutcome)
+		b.withdraw(d)
+		return
+	}
 	now := b.time.Now()
 	merged := b.policy(d.to)
 	by := merged.at(s, &b.config.names)
@@ -187,6 +192,7 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
 	}
+	b.leaveUnawaited()
 }
 
 // applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
@@ -316,6 +322,7 @@ func (b *Bus) await(d *dispatch, due int64) {
 	if seated {
 		b.tend(s)
 	}
+	b.leaveUnawaited() // Shutdown may have looked before Add
 }
 
 // park handles a delivery that the door does not admit: it parks it in the line, or drops or

@@ -66,8 +66,8 @@
 //
 // If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
 // returns an [*IndeterminateError]. Publish again with its ID: the bus accepts the event once. After
-// a failure the bus reopens the store and continues. [Bus.Shutdown] leaves unfinished work to the
-// store.
+// a failure the bus reopens the store and continues. [Bus.Shutdown] waits for running handlers, and leaves
+// the rest to the store; [Bus.Drain] waits for it.
 //
 // # The way of an event
 //

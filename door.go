@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/circuit"
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/window"
 )
@@ -198,6 +199,11 @@ func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change cir
 	return change
 }
 
+// stops reports whether no call of a dispatch may start, at any door.
+func (b *Bus) stops(d *dispatch) bool {
+	return b.halts.Any() || b.halts.Has(halt.Leave) && !d.isAwaitedByCall()
+}
+
 // barred returns why a call must not start, regardless of the circuit.
 func (o *door) barred() refusal {
 	switch gate := o.circuit.Gate.Load(); {
@@ -273,8 +279,11 @@ func (o *door) reasonLocked(b *Bus, d *dispatch, why refusal) parking {
 func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed != "" {
+	switch {
+	case o.closed != "":
 		return o.closed
+	case b.store != nil && b.stops(d): // after leaveAll
+		return ReasonShutdown
 	}
 	reason := d.seat().Reason
 	o.line.Park(d, reason, b.time.Nanos())
@@ -421,15 +430,6 @@ func (o *door) close(b *Bus, why Reason) []*dispatch {
 	if o.closed == "" {
 		o.closed = why
 	}
-	all := o.line.Empty()
-	o.countLocked(b)
-	return all
-}
-
-// empty returns the deliveries of the line, oldest first. They keep their seats.
-func (o *door) empty(b *Bus) []*dispatch {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	all := o.line.Empty()
 	o.countLocked(b)
 	return all

@@ -49,8 +49,8 @@ var (
 	// ErrDuplicateID is returned by Publish if an earlier event with another type or key has the id.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
 	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
-	// key's order, for the handler's own event.
-	ErrWouldDeadlock = errors.New("eventbus: would wait for itself: the event that is being handled, or one that waits for it, has the place of the key; publish without waiting, or with another key")
+	// key's order, for the handler's own event, and by Drain in a handler.
+	ErrWouldDeadlock = errors.New("eventbus: would wait for itself")
 	// ErrNotScheduled is returned by Cancel if no scheduled event has the id.
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
 	// ErrHeld is returned by PublishAndWait if nothing died and a subscription holds its delivery: the event
@@ -282,7 +282,7 @@ func (e *DeliveryError) Unwrap() []error {
 }
 
 // ShutdownError is returned by Shutdown if events or handlers remain: its context ended, or events
-// were held or scheduled. It matches its cause.
+// were held or scheduled. Events that a store keeps do not count. It matches its cause.
 type ShutdownError struct {
 	// Unfinished has a dead letter for each dispatch that had not settled. The dead letter queue
 	// has them too.

@@ -601,6 +601,42 @@ func ExampleBus_Shutdown() {
 	// Publish("order.placed"): eventbus: bus is shut down
 }
 
+// Drain waits for the retry, too. It refuses nothing, and the bus goes on.
+func ExampleBus_Drain() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, e eventbus.Event) error {
+		d, _ := eventbus.FromContext(ctx)
+		fmt.Println(e.Type, "attempt", d.Attempt)
+		if d.Attempt == 1 {
+			return eventbus.RetryAfter(errors.New("the mail server is down"), 10*time.Millisecond)
+		}
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(ctx, "order.placed", nil); err != nil {
+		log.Fatal(err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	fmt.Println(bus.Drain(waiting))
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// order.placed attempt 1
+	// order.placed attempt 2
+	// <nil>
+}
+
 // A durable bus. The model is a store in memory that stands for the disk here; a program opens one of
 // store/sqlite. Both runs are a process: the second one handles what the first one has left.
 func ExampleWithStore() {

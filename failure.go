@@ -44,6 +44,7 @@ type verdict struct {
 	rule       int              // position of the rule that decides; -1 if the policy does
 	worthIt    bool             // the policy retries such errors
 	rejected   bool             // declared not worth retrying: no outcome for the circuit
+	cutShort   bool             // Shutdown has ended a publication or a wait of the call, with a store
 	retryAfter *retryAfterError
 }
 

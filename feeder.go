@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -193,7 +194,7 @@ func (f *feeder) awaitRestart(ctx context.Context) error {
 		case <-f.ctx.Done():
 			return ErrShutdown
 		}
-		if !f.bus.halts.has(haltFailed) {
+		if !f.bus.halts.Has(halt.Failed) {
 			return nil
 		}
 		f.feeding.Unlock()
@@ -259,7 +260,7 @@ func (f *feeder) failed(claims context.Context, err error) {
 func (f *feeder) feed() {
 	f.feeding.Lock()
 	defer f.feeding.Unlock()
-	if f.bus.halts.has(haltFailed) {
+	if f.bus.halts.Has(halt.Failed) {
 		return // restart wakes the feeder
 	}
 	claims := f.claimsContext()

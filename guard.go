@@ -8,6 +8,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/apart"
+	"github.com/surebus/eventbus/internal/errchain"
+	"github.com/surebus/eventbus/internal/halt"
 )
 
 // randomly returns a random number in [0, 1) for the jitter of a retry.
@@ -35,6 +37,10 @@ func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
 // judgeInside classifies a handler's error inside its call, so that the watch bounds the time.
 func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
 	v = new(verdict)
+	if b.halts.Has(halt.Leave) && errchain.Is(err, ErrShutdown) {
+		v.cutShort = true
+		return v
+	}
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			b.logRetryIfPanic(s, panicText(panicked))
@@ -71,7 +77,7 @@ func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool)
 	late := make(chan struct{})
 	timer := b.time.AfterFunc(s.timeout, func() { close(late) })
 	defer timer.Stop()
-	return apart.Run(b.halts.cut, late, panicText, f)
+	return apart.Run(b.halts.IsCut(), late, panicText, f)
 }
 
 func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {

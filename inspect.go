@@ -176,7 +176,7 @@ func (b *Bus) Abandoned() []AbandonedHandler {
 	if !b.usable() {
 		return nil
 	}
-	return b.abandoned.list()
+	return b.abandonedHandlers()
 }
 
 // names returns the names of Formerly and Named: what belongs to one of them belongs to the subscription.

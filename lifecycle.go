@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -84,18 +85,20 @@ func (b *Bus) Stopping() <-chan struct{} {
 // dead-lettered with the reason shutdown. On a bus that was not started, Shutdown does this at
 // once.
 //
-// Shutdown returns a *ShutdownError if dispatches or handlers remain. It has every dead letter with
-// the reason shutdown, and every handler that still runs, including abandoned ones. The log has an
-// entry for each of the first 100 of these letters, and a summary of the others.
+// With a store, nothing is dead-lettered with the reason shutdown. Shutdown waits only for running calls, for
+// the events for which they wait in PublishAndWait, and for the store's last commits. Everything else
+// stays in the store for the next start: the log entry "bus shut down" counts it. Events that
+// handlers publish meanwhile stay too. A wait for an event that stays ends with ErrShutdown: waits from outside,
+// and waits for an event that is scheduled, or behind one that stays. If a call returns an error that matches
+// ErrShutdown, that is neither an outcome nor an attempt, and its delivery stays. Shutdown then closes the store.
+//
+// Shutdown returns a *ShutdownError if dispatches are dead-lettered, if handlers still run, abandoned ones included, or if the
+// store does not close. With a store, cancelled handlers have 100 ms to return. The log has an entry for each of the first 100
+// letters, and a summary of the others.
 //
 // Shutdown is idempotent and may be called from anywhere. All calls wait for the same end and
 // return the same error. When the context of one call ends, all calls stop waiting. If a handler
 // calls it with its own context, Shutdown starts and returns nil at once.
-//
-// With a store, nothing is dead-lettered with the reason shutdown: the store keeps retries, held deliveries, scheduled events,
-// and events that only the store has. Shutdown does not wait for these, and after its context has
-// ended it leaves unfinished dispatches there too. It then closes the store. If that fails, the
-// error is a *ShutdownError with the store's error as its cause.
 //
 // A store that hangs does not block Shutdown for ever. Once ctx has ended and the store has confirmed
 // nothing for 2 s, Shutdown returns a *ShutdownError whose cause matches *UnconfirmedError. No
@@ -115,12 +118,14 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	started := b.started.Load()
 	b.mu.Unlock()
 	if first {
+		if b.store != nil {
+			b.halts.Set(halt.Leave)
+		}
 		close(b.leaving)
 		b.pool.Refuse()
 		if !started {
 			b.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
 		}
-		b.checkDrained()
 		go b.finish()
 	}
 	if inside {
@@ -178,9 +183,10 @@ func (b *Bus) freePublishers() {
 func (b *Bus) finish() {
 	if b.store != nil {
 		b.feeder.stop()
-		b.closeDelay()
+		b.leaveAll()
+		b.feeder.endWaiters()
 	}
-	<-b.drained
+	b.idle.Await(b.isDrained, nil, 0, nil, nil)
 	b.awaitCut() // cut dead-letters the same dispatches
 	for b.buryParkedAndScheduled(); !b.empty(); b.buryParkedAndScheduled() {
 		// Unsubscribe, Resume or a timer released a line at the last moment. The handlers may publish.
@@ -201,7 +207,15 @@ func (b *Bus) finish() {
 	b.watch.Rest()
 	b.watch.Wait()
 	b.awaitCut()
+	b.awaitReturns()
 	b.end(nil)
+}
+
+// awaitReturns waits, with a store, up to 100 ms for cancelled handlers: the error names those that run.
+func (b *Bus) awaitReturns() {
+	for i := 0; i < 100 && b.store != nil && b.halts.Has(halt.Cut) && b.abandoned.Len() > 0; i++ {
+		time.Sleep(timeline.Tick)
+	}
 }
 
 // end ends Shutdown, once. unconfirmed is set if the store does not answer: finish goes on then.
@@ -221,8 +235,8 @@ func (b *Bus) end(unconfirmed error) {
 	if b.storeErr != nil {
 		cause = errors.Join(cause, b.storeErr)
 	}
-	abandoned := b.abandoned.list()
-	if len(b.unfinished) > 0 || len(abandoned) > 0 || b.storeErr != nil || b.store != nil && b.cause != nil && b.started.Load() {
+	abandoned := b.abandonedHandlers()
+	if len(b.unfinished) > 0 || len(abandoned) > 0 || b.storeErr != nil {
 		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: abandoned, Cause: cause}
 	}
 	if unlogged := len(b.unfinished) - loggedUnfinished; unlogged > 0 {
@@ -230,13 +244,6 @@ func (b *Bus) end(unconfirmed error) {
 	}
 	b.ledger.closed.Store(true)
 	close(b.closed)
-}
-
-// closeDelay leaves retries to the store: Shutdown does not wait for them.
-func (b *Bus) closeDelay() {
-	b.delay.Close()
-	b.leaveWaiting()
-	b.checkDrained()
 }
 
 // closeStore closes the store after the last change is applied.
@@ -248,7 +255,9 @@ func (b *Bus) closeStore() {
 	b.feeder.endWaiters()
 	b.endCatalog()
 	defer b.releaseStore()
-	_ = b.readStats() // for Metrics after the end
+	if err := b.readStats(); err == nil && b.started.Load() { // Metrics shows them after the end
+		b.log.Info("bus shut down", zap.Int64("left_in_store", b.stats.last.Load().Unsettled()))
+	}
 	if err := b.store.Close(context.Background()); err != nil {
 		b.log.Error("store did not close", zap.Error(err))
 		b.mu.Lock()
@@ -257,33 +266,6 @@ func (b *Bus) closeStore() {
 	}
 }
 
-// halts records why no call may start.
-type halts struct {
-	why atomic.Uint32 // haltCut, haltFailed
-	cut chan struct{} // closed when haltCut is set
-}
-
-const (
-	haltCut    = 1 << iota // Shutdown's context has ended, or the bus was not started
-	haltFailed             // the store has failed, and the bus restarts
-)
-
-// any reports whether no call may start.
-func (h *halts) any() bool { return h.why.Load() != 0 }
-
-func (h *halts) has(why uint32) bool { return h.why.Load()&why != 0 }
-
-// set adds a reason. It returns false if it is set already.
-func (h *halts) set(why uint32) bool {
-	added := h.why.Or(why)&why == 0
-	if added && why == haltCut {
-		close(h.cut)
-	}
-	return added
-}
-
-func (h *halts) clear(why uint32) { h.why.And(^why) }
-
 // cutBecause cuts because a context has ended, even if a method of the context panics.
 func (b *Bus) cutBecause(ctx context.Context) {
 	cause := context.Canceled
@@ -291,7 +273,7 @@ func (b *Bus) cutBecause(ctx context.Context) {
 	cause = contextError(ctx)
 }
 
-// cut dead-letters every unfinished dispatch. Calls that start after haltCut is set check it; this
+// cut dead-letters every unfinished dispatch. Calls that start after halt.Cut is set check it; this
 // function stops the calls that started earlier and empties the queues.
 func (b *Bus) cut(cause error) {
 	b.mu.Lock()
@@ -300,7 +282,7 @@ func (b *Bus) cut(cause error) {
 		return
 	}
 	b.cause, b.cutEnded = cause, make(chan struct{})
-	b.halts.set(haltCut)
+	b.halts.Set(halt.Cut)
 	b.mu.Unlock()
 	defer close(b.cutEnded)
 	for _, c := range b.watch.StopAll() {
@@ -360,24 +342,64 @@ func (b *Bus) noteUnfinished(l *DeadLetter) (log bool) {
 	return len(b.unfinished) <= loggedUnfinished
 }
 
-// checkDrained wakes Shutdown if the bus is drained.
+// checkDrained wakes Shutdown and Drain if the bus is drained.
 func (b *Bus) checkDrained() {
-	if b.ending.Load() {
+	if b.idle.IsWatched() {
 		b.lookWhetherDrained()
 	}
 }
 
 // lookWhetherDrained is a separate function so that checkDrained can be inlined.
 func (b *Bus) lookWhetherDrained() {
-	if !b.isDrained() {
-		return
+	if b.isDrained() {
+		b.idle.Reached()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.drainedOnce {
-		b.drainedOnce = true
-		close(b.drained)
+}
+
+// Drain waits until the bus has nothing to do. It returns nil at an instant at which no dispatch is
+// queued, running, waiting for a retry or throttled. It does not wait for held deliveries, scheduled
+// events, deliveries of missing subscriptions and abandoned handlers.
+//
+// Drain refuses nothing: while events are published, there may be no such instant. With a store, it
+// also waits for what only the store has, and reads the store up to ten times a second. Before
+// Start, it waits for Start. To end a bus and leave nothing behind, call Drain, then Shutdown.
+//
+// Errors: the context's; ErrWouldDeadlock if a handler calls it with its own context; ErrShutdown if
+// Shutdown ends before.
+func (b *Bus) Drain(ctx context.Context) error {
+	if err := b.ready(ctx); err != nil {
+		return fmt.Errorf("Drain: %w", err)
 	}
+	ended := ctx.Done() // before anything begins: the context may panic
+	if b.running(callFrom(ctx)) {
+		return fmt.Errorf("Drain: %w: it would wait for the handler that calls it; call it elsewhere", ErrWouldDeadlock)
+	}
+	var elsewhere func() bool
+	if b.store != nil {
+		elsewhere = func() bool { return b.isStoreDrained(ctx) }
+	}
+	switch {
+	case b.idle.Await(b.isDrained, elsewhere, drainPoll, ended, b.closed):
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("Drain: %w", contextError(ctx))
+	}
+	return fmt.Errorf("Drain: %w", ErrShutdown)
+}
+
+// drainPoll is how often Drain looks whether the store has dispatches that memory has not.
+const drainPoll = 100 * time.Millisecond
+
+// isStoreDrained reports whether Drain need not wait for anything in the store, at an instant at which the bus is
+// drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
+func (b *Bus) isStoreDrained(ctx context.Context) bool {
+	opened := b.ledger.opened()
+	if b.halts.Has(halt.Cut|halt.Failed|halt.Leave) || !b.isDrained() {
+		return false
+	}
+	stats, err := b.store.Stats(ctx)
+	throttles := stats.Parked > 0 && slices.ContainsFunc(b.list(), func(s *Subscription) bool { return s.door.hasSpilled() })
+	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.isDrained() && b.ledger.opened() == opened
 }
 
 // isDrained reports whether every dispatch that Shutdown waits for has settled.

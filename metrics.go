@@ -283,7 +283,7 @@ func (b *Bus) Metrics() Metrics {
 		QueueDepth:        stats.Queued,
 		QueueOverflows:    stats.Over,
 		RunningDispatches: stats.Running,
-		AbandonedHandlers: len(b.abandoned.list()),
+		AbandonedHandlers: b.abandoned.Len(),
 		Workers:           stats.Workers,
 		Ledger:            b.ledger.snapshot(stats),
 	}

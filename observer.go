@@ -218,7 +218,7 @@ func (b *Bus) observe(name string, call func()) {
 		}()
 		return
 	}
-	panicked, done := apart.Run(b.halts.cut, nil, panicText, call)
+	panicked, done := apart.Run(b.halts.IsCut(), nil, panicText, call)
 	report(panicked)
 	if !done {
 		b.stuck.Store(true)

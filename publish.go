@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -106,7 +107,7 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	if b.halts.has(haltCut) || b.ending.Load() && !inside {
+	if b.halts.Has(halt.Cut) || b.ending.Load() && !inside {
 		return nil, b.refuseShutdown()
 	}
 	if b.store != nil {
@@ -207,7 +208,7 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 		b.entering.Add(-1)
 		b.checkDrained()
 	}()
-	if b.halts.has(haltCut) || b.pool.Sealed() || b.ending.Load() && !inside {
+	if b.halts.Has(halt.Cut) || b.pool.Sealed() || b.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
 	if b.store != nil {

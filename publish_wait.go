@@ -76,7 +76,8 @@ type Result struct {
 // each other's keys are not detected: both waits end at the handlers' timeouts.
 //
 // Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, *DeliveryError if a delivery
-// was dead-lettered, and otherwise ErrHeld if one is held. If the result has the id, the event was accepted: do not publish it
+// was dead-lettered, otherwise ErrHeld if one is held, and with a store ErrShutdown if Shutdown leaves the
+// event there. If the result has the id, the event was accepted: do not publish it
 // again.
 func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
@@ -104,7 +105,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	}
 	w.origin.waiter, d.origin = w, &w.origin
 	if w.wouldDeadlock(d) && !b.given.has(d) {
-		return refuse(fmt.Errorf("%w %q", ErrWouldDeadlock, d.key))
+		return refuse(fmt.Errorf("%w: the event that is being handled, or one that waits for it, has the place of the key %q; publish without waiting, or with another key", ErrWouldDeadlock, d.key))
 	}
 	if b.store != nil {
 		defer b.feeder.forget(d.id, w)
@@ -134,6 +135,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		case <-w.settled:
 		default:
 			w.hold.Store(nil) // otherwise a chain of waiters keeps all their events in memory
+			b.leaveUnawaited()
 			return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 				shorten(eventType), r.ID, contextError(ctx))
 		}

@@ -71,7 +71,7 @@ func (b *Bus) acquireRoom(ctx context.Context, c *change, inside bool) error {
 	}
 	failed, leaving := b.feeder.claimsContext().Done(), (<-chan struct{})(b.leaving)
 	if inside {
-		leaving = b.halts.cut
+		leaving = b.halts.IsCut()
 	}
 	var err error
 	for waits := true; waits; {

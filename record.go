@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/room"
 )
 
@@ -244,7 +245,7 @@ func (b *Bus) hasLeft(at any, d *dispatch) bool {
 // endWait ends the wait for a dispatch that leaves memory for longer than until there is room.
 func (b *Bus) endWait(w *waiter) {
 	switch {
-	case b.halts.has(haltFailed):
+	case b.halts.Has(halt.Failed):
 		w.leave(false)
 	case b.ending.Load():
 		w.leave(true)

@@ -301,7 +301,8 @@ func (f *feeder) leave(r *recording) {
 	f.uncommitted++
 }
 
-// keepWaiter keeps the waiter of a dispatch that leaves memory, until it is claimed again. Call it
+// keepWaiter keeps the waiter of a dispatch that leaves memory, until it is claimed again: during
+// Shutdown, it ends the wait. Call it
 // before the record is submitted: the feeder may claim the record before it is called back about
 // it.
 func (f *feeder) keepWaiter(d *dispatch) {
@@ -313,6 +314,7 @@ func (f *feeder) keepWaiter(d *dispatch) {
 	defer f.mu.Unlock()
 	if !waiter.gone {
 		f.waiters[d.id] = waiter
+		f.bus.endWait(waiter)
 	}
 }
 

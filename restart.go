@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/doubt"
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -21,7 +22,7 @@ import (
 // storeFailed notes that the store has failed, and restarts the bus, once. A refusal is no failure.
 func (b *Bus) storeFailed(err error) {
 	var refused *RefusedError
-	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) || !b.halts.set(haltFailed) {
+	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) || !b.halts.Set(halt.Failed) {
 		return
 	}
 	b.log.Error("store failed: the bus restarts", zap.Error(err))
@@ -36,7 +37,7 @@ func (b *Bus) storeFailed(err error) {
 
 // storeRefuses returns the error of a publication while the store has failed, or nil.
 func (b *Bus) storeRefuses() error {
-	if !b.halts.has(haltFailed) {
+	if !b.halts.Has(halt.Failed) {
 		return nil
 	}
 	return fmt.Errorf("%w: the bus reopens it; publish again later", ErrStoreFailed)
@@ -91,7 +92,7 @@ func (b *Bus) restart() {
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
 	f.mu.Unlock()
 	f.reopened = max(b.time.Nanos(), 1)
-	b.halts.clear(haltFailed)
+	b.halts.Clear(halt.Failed)
 	b.unknown.settle(resolved)
 	b.log.Info("store reopened")
 	f.wakeUp()
@@ -184,7 +185,7 @@ func (b *Bus) noteGone(ctx context.Context, err error) error {
 	switch {
 	case err != nil:
 		return err
-	case b.halts.any() || b.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
+	case b.halts.Any() || b.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
 		return nil // the restart, or the end of the Cancel, looks again
 	case l.left() != left:
 		b.feeder.wakeUp()
@@ -223,7 +224,15 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 	return f.reopenDelay.Grow(firstReopenDelay, lastReopenDelay)
 }
 
-// leaveAll leaves the dispatches that wait in memory to the store. Those that run follow when their calls end.
+// leaveUnawaited leaves to the store, during Shutdown, what no running call waits for any more.
+func (b *Bus) leaveUnawaited() {
+	if b.halts.Has(halt.Leave) {
+		b.leaveAll()
+	}
+}
+
+// leaveAll leaves the dispatches that wait in memory to the store, except those that halts does not stop. Those
+// that run follow when their calls end.
 func (b *Bus) leaveAll() {
 	b.leaveWaiting()
 	for _, s := range b.list() {
@@ -231,19 +240,21 @@ func (b *Bus) leaveAll() {
 			b.leaveToStore(d)
 		}
 	}
-	for {
-		d, ok := b.pool.TryTake()
-		if !ok {
-			return
-		}
-		b.leaveToStore(d)
-		b.pool.Finish()
-	}
+	b.pool.Sift(b.stops, b.leaveToStore)
+}
+
+// empty removes from the line what may not start, oldest first. It keeps its seats.
+func (o *door) empty(b *Bus) []*dispatch {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := o.line.Take(b.stops)
+	o.countLocked(b)
+	return all
 }
 
 // leaveWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
 func (b *Bus) leaveWaiting() {
-	for _, d := range append(b.suspects.drain(), b.delay.Drain()...) {
+	for _, d := range append(b.suspects.drain(), b.delay.Take(b.stops)...) {
 		b.ledger.waiting.Add(-1)
 		b.leaveToStore(d)
 	}

@@ -387,8 +387,12 @@ func (p *storeProcess) shutdown(limit time.Duration) {
 	if errors.As(err, &left) && len(left.Unfinished) > 0 {
 		s.failf(nil, "Shutdown names %d unfinished events, which the store has", len(left.Unfinished))
 	}
-	if took := time.Since(began); took > limit+time.Second {
+	took := time.Since(began)
+	if took > min(limit, storeTimeout)+2*time.Second { // calls that run, and commits
 		s.failf(nil, "Shutdown took %v", took)
+	}
+	if safe := took < limit && took < storeTimeout; safe && err != nil { // no call has been abandoned meanwhile
+		s.failf(nil, "Shutdown: %v", err)
 	}
 	p.closed = true
 }

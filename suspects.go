@@ -25,7 +25,7 @@ type suspects struct {
 // detain keeps a dispatch that was read from a store from running now. It reports whether it does.
 func (b *Bus) detain(d *dispatch, s *stored) bool {
 	switch due := d.takeNotBefore(); {
-	case s.leaves:
+	case s.leaves, b.stops(d):
 		b.leaveToStore(d)
 	case due > b.time.Nanos():
 		b.await(d, due)

@@ -142,6 +142,18 @@ func (q *Queue[T]) Prune(drop func(T) bool) {
 	}
 }
 
+// Take removes and returns, in due order, the items for which takes returns true, as Prune does.
+func (q *Queue[T]) Take(takes func(T) bool) (taken []T) {
+	q.Prune(func(item T) bool {
+		is := takes(item)
+		if is {
+			taken = append(taken, item)
+		}
+		return is
+	})
+	return taken
+}
+
 // Close stops the timer and makes Add return false. No call of due starts after Close has
 // returned. Close does not wait for a running call. The remaining items stay for Drain.
 // Further calls do nothing.

@@ -239,6 +239,16 @@ func (l *Line[T]) Leave(x T) {
 // All returns the parked holders, oldest first.
 func (l *Line[T]) All() []T { return slices.Clone(l.all) }
 
+// Take removes and returns the parked holders for which takes returns true, oldest first. Their place is
+// then Away.
+func (l *Line[T]) Take(takes func(T) bool) []T {
+	taken := slices.DeleteFunc(l.All(), func(x T) bool { return !takes(x) })
+	for _, x := range taken {
+		l.Drop(x)
+	}
+	return taken
+}
+
 // Empty removes and returns all parked holders, oldest first. Their place is then Away, and
 // none of them is behind another.
 func (l *Line[T]) Empty() []T {

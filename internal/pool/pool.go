@@ -562,6 +562,21 @@ func (p *Pool[T, W]) Finish() {
 	p.countFreeLocked()
 }
 
+// Sift takes the queued items for which takes returns true, and calls done with each, on the caller's
+// goroutine. The others are queued again, in their order.
+func (p *Pool[T, W]) Sift(takes func(T) bool, done func(T)) {
+	var kept []T
+	for item, ok := p.TryTake(); ok; item, ok = p.TryTake() {
+		if takes(item) {
+			done(item)
+		} else {
+			kept = append(kept, item)
+		}
+		p.Finish()
+	}
+	p.Return(false, kept...)
+}
+
 // Block marks a running item as waiting for other items. It does not count against the
 // concurrency until Unblock.
 func (p *Pool[T, W]) Block() {
