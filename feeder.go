@@ -60,10 +60,7 @@ type feeder struct {
 }
 
 // semaphore is a lock that is held while the store works.
-type semaphore chan struct{}
-
-func (s semaphore) Lock()   { s <- struct{}{} }
-func (s semaphore) Unlock() { <-s }
+type semaphore = pace.Semaphore
 
 // feederPage is the largest number of records that the feeder claims at once.
 const feederPage = 1024

@@ -68,9 +68,7 @@ func DefaultRetryPolicy() RetryPolicy {
 // Delay returns the delay before an attempt, without jitter: 0 before attempt 1, and min(BaseDelay
 // × BackoffMultiplier^(attempt−2), MaxDelay) before later ones. The default policy has 0, 1 s, 2 s,
 // 4 s, 8 s, 16 s, 30 s.
-func (p RetryPolicy) Delay(attempt int) time.Duration { return p.delay(attempt) }
-
-func (p *RetryPolicy) delay(attempt int) time.Duration {
+func (p RetryPolicy) Delay(attempt int) time.Duration {
 	return backoff.Delay(attempt, p.BaseDelay, p.MaxDelay, p.BackoffMultiplier)
 }
 
@@ -118,7 +116,7 @@ func (j *Jitter) UnmarshalText(text []byte) error {
 // spread applies the jitter to the delay before an attempt. previous is its result for the previous
 // attempt, or 0. random is in [0, 1).
 func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64) time.Duration {
-	d := p.delay(attempt)
+	d := p.Delay(attempt)
 	switch p.Jitter {
 	case NoJitter:
 		return d

@@ -88,8 +88,7 @@ func (m *ErrorMatch) matchesRetryable(err error) bool {
 // Delay returns the delay before an attempt, without jitter, if the rule matched all earlier
 // failures: 0 before attempt 1, BaseDelay before attempt 2.
 func (r RetryRule) Delay(attempt int) time.Duration {
-	p := r.policy()
-	return p.Delay(attempt)
+	return r.policy().Delay(attempt)
 }
 
 // policy returns the rule's budget and delays as a policy.

@@ -179,3 +179,13 @@ func Smallest[T any](n int, all []T, id func(T) [16]byte) [][16]byte {
 	trim()
 	return ids
 }
+
+// Semaphore is a lock that may be held for long: its waiters are durably blocked in a bubble of testing/synctest. Make it
+// with a capacity of 1.
+type Semaphore chan struct{}
+
+// Lock waits for the semaphore.
+func (s Semaphore) Lock() { s <- struct{}{} }
+
+// Unlock frees it.
+func (s Semaphore) Unlock() { <-s }
