@@ -61,7 +61,6 @@ var rootCalls = callRules{
 		{"restart.go", "store.go"}:              "the counts begin with what the store has",
 		{"record.go", "unknown.go"}:             "an unknown outcome ends with the change",
 		{"quota.go", "publish.go"}:              "a replay is refused as a publication is",
-		{"orders.go", "feeder.go"}:              "the feeder claims, and wakes, again",
 		{"orders.go", "door.go"}:                "an operator's order acts on the door",
 		{"orders.go", "control.go"}:             "an operator's order acts on the door",
 		{"dlq_transfer.go", "store_times.go"}:   "a time must be one that a store keeps",
