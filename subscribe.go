@@ -40,8 +40,8 @@ type Subscription struct {
 
 	succeeds bool         // another one had one of its names, until Unsubscribe
 	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
-	ordering semaphore // held while an order is recorded
-	ordered  Order     // the last one
+	ordering semaphore    // held while an order is recorded
+	ordered  Order        // the last one
 
 	lastOrder atomic.Pointer[Order] // ordered, for readers that do not wait for the store; nil for none
 }
