@@ -204,12 +204,16 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 		s := of(catalog.Subscriptions[i].Subscription)
 		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At
 	}
-	orders, err := b.store.Orders(ctx)
-	if err != nil {
-		return all, err
+	orders := catalog.Orders
+	if all.Known.IsZero() {
+		if orders, err = b.store.Orders(ctx); err != nil {
+			return all, err
+		}
 	}
 	for _, o := range orders {
-		of(o.Subscription).Order = &o
+		if o.Pause || o.Trip {
+			of(o.Subscription).Order = &o
+		}
 	}
 	parked, err := b.store.Parked(ctx, nil)
 	if err != nil {
