@@ -182,9 +182,11 @@ func (r *storeRecord) remaining() (subs []int) {
 
 // overtakes reports whether a call of a record comes too early, because another one is before it. Of
 // two records, one of which another process inserted, the bus may dispatch its own first: it may not
-// have noticed the other yet.
-func (m *storeModel) overtakes(r, other *storeRecord) bool {
-	return other.before(r) && m.besides[r.position] == m.besides[other.position]
+// have noticed the other yet. What another process publishes for a subscription whose name has changed hands dies,
+// unless the new subscription has had an event.
+func (m *storeModel) overtakes(sub int, r, other *storeRecord) bool {
+	dies := m.besides[other.position] && m.changes[sub] > 0
+	return other.before(r) && m.besides[r.position] == m.besides[other.position] && !dies
 }
 
 func (r *storeRecord) before(other *storeRecord) bool {
