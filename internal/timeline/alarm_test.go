@@ -1,6 +1,7 @@
 package timeline_test
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,16 +15,30 @@ import (
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := timeline.New(clock.New())
-		var woken []time.Duration
+		var mu sync.Mutex // guards the following
+		var times []time.Time
+		a := timeline.NewAlarm(line, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			times = append(times, time.Now())
+		})
 		began := time.Now()
-		a := timeline.NewAlarm(line, func() { woken = append(woken, time.Since(began)) })
+		woken := func() (after []time.Duration) {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for _, t := range times {
+				after = append(after, t.Sub(began))
+			}
+			return after
+		}
 		require.True(t, a.Due(), "a new alarm is due")
 		a.Add(began.Add(time.Minute))
 		require.True(t, a.Due(), "it stays due")
 		a.Clear()
 		require.False(t, a.Due())
 		time.Sleep(time.Hour)
-		require.Empty(t, woken)
+		require.Empty(t, woken())
 
 		began = time.Now()
 		a.Add(began.Add(3 * time.Second))
@@ -32,22 +47,21 @@ func TestAlarm(t *testing.T) {
 		time.Sleep(2*time.Second - 1)
 		require.False(t, a.Due())
 		time.Sleep(time.Nanosecond)
-		synctest.Wait()
-		require.Equal(t, []time.Duration{2 * time.Second}, woken)
+		require.Equal(t, []time.Duration{2 * time.Second}, woken())
 		require.True(t, a.Due())
 		a.Clear()
 		a.Add(began.Add(5 * time.Second))
 		a.Ring()
 		require.True(t, a.Due())
 		time.Sleep(time.Hour)
-		require.Equal(t, []time.Duration{2 * time.Second, 5 * time.Second}, woken)
+		require.Equal(t, []time.Duration{2 * time.Second, 5 * time.Second}, woken())
 
 		a.Clear()
 		a.Add(time.Now().Add(time.Second))
 		a.Stop()
 		a.Add(time.Now().Add(time.Millisecond))
 		time.Sleep(time.Hour)
-		require.Len(t, woken, 2)
+		require.Len(t, woken(), 2)
 	})
 }
 
