@@ -131,3 +131,36 @@ func TestD5_AShutdownKeepsTheOrderOfAKeyWithARetryInTheStore(t *testing.T) {
 		shutdown(t, again)
 	})
 }
+
+// An event that a running call waits for may run during Shutdown, but not before a retry of its key that stays in the
+// store: then the wait ends.
+func TestS2_APublicationThatACallAwaitsDoesNotOvertakeARetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithRetry(retry(2, time.Hour)))
+		disk.handles(t, bus, "mail", func(payload string, _ int) error {
+			if payload == "call" {
+				return nil
+			}
+			return errBoom
+		})
+		waited := make(chan error, 1)
+		mustSubscribe(t, bus, "call", func(ctx context.Context, _ eventbus.Event) error {
+			<-bus.Stopping()
+			time.Sleep(time.Second) // the retry has been left
+			_, err := bus.PublishAndWait(ctx, "a", "1", eventbus.Key("k"))
+			waited <- err
+			return nil
+		}, eventbus.Named("caller"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
+		synctest.Wait()
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		mustPublish(t, bus, "call", "call")
+		synctest.Wait()
+		disk.took()
+		shutdown(t, bus)
+		require.ErrorIs(t, <-waited, eventbus.ErrShutdown)
+		require.NotContains(t, disk.took(), "mail 1 1")
+	})
+}
