@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/surebus/eventbus/internal/uuid7"
 )
+
+var search = flag.Bool("search", false, "search as long as CI does")
 
 // Each of its parts makes another group, and where one ends and the next begins.
 func TestL2_FingerprintsTellGroupsApart(t *testing.T) {
@@ -81,9 +84,9 @@ func (m letterModel) checkQuery(t *testing.T, q *letterQueue, query LetterQuery)
 // After any sequence of additions, imports and removals, each query selects from the letters
 // that the queue has.
 func TestL2_QueriesAgreeWithAModel(t *testing.T) {
-	seeds := uint64(20)
-	if testing.Short() {
-		seeds = 4
+	seeds := uint64(4)
+	if *search {
+		seeds = 40
 	}
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 0))

@@ -53,7 +53,7 @@ func TestSimulation(t *testing.T) {
 	}
 	schedules := *simSchedules
 	if schedules == 0 {
-		if schedules = 400; testing.Short() {
+		if schedules = 200; testing.Short() {
 			schedules = 100
 		}
 	}

@@ -157,7 +157,7 @@ func compareShapes(t *testing.T, kind string, judge []byte) {
 	for _, document := range documents[:whole[kind]] {
 		for _, part := range pieces(document) {
 			m.each(t, part, func(source []byte) {
-				if !testing.Short() || m.rand.IntN(40) == 0 {
+				if *search || m.rand.IntN(10) == 0 {
 					c.compare(t, source)
 				}
 			})

@@ -242,10 +242,7 @@ func TestD5_AHandlersPublishExceedsAQueueFullOfAKey(t *testing.T) {
 
 func TestD5_KeysLeaveNoMemory(t *testing.T) {
 	const at = 100_000 // at the same time
-	through := 300_000
-	if testing.Short() {
-		through = 0
-	}
+	through := searching(300_000, 50_000)
 	for _, opts := range [][]eventbus.Option{nil, {eventbus.WithIsolation()}} {
 		bus, _ := newBus(t, append(opts, eventbus.WithQueueCapacity(at))...)
 		var handled atomic.Int64

@@ -19,10 +19,7 @@ import (
 // What is published for later as the bus shuts down is refused, or a letter of the
 // shutdown's error.
 func TestS2_PublishedForLaterAtTheMomentOfShutdown(t *testing.T) {
-	rounds := 2000
-	if testing.Short() {
-		rounds = 500
-	}
+	rounds := searching(2000, 500)
 	for range rounds {
 		bus, _ := startBus(t)
 		mustSubscribe(t, bus, "*", ok)

@@ -127,7 +127,7 @@ func TestD7_TheWaitEndsWithItsContext(t *testing.T) {
 func TestD7_MetricsCountWhatWasWaitedFor(t *testing.T) {
 	bus, _ := startBus(t)
 	s := mustSubscribe(t, bus, "*", ok, eventbus.LineCapacity(10_000))
-	events := unlessShort(10_000, 1_000)
+	events := searching(10_000, 1_000)
 	for i := range events {
 		_, err := bus.PublishAndWait(t.Context(), "x", nil)
 		require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestD7_NobodySleepsOverTheEnd(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			for i := range unlessShort(20_000, 5_000) {
+			for i := range searching(20_000, 5_000) {
 				r, err := bus.PublishAndWait(context.Background(), "x", i%4)
 				if err != nil || r.Outcome != eventbus.Handled || r.Attempts != 1 {
 					t.Errorf("%+v, %v", r, err)
@@ -185,7 +185,7 @@ func TestD7_TwoDispatchesAreWaitedFor(t *testing.T) {
 				return nil
 			})
 		}
-		for i := range unlessShort(5_000, 1_000) {
+		for i := range searching(5_000, 1_000) {
 			r, err := bus.PublishAndWait(t.Context(), "x", nil)
 			require.NoError(t, err)
 			require.Equal(t, eventbus.Handled, r.Outcome)

@@ -182,10 +182,7 @@ func TestE6_AKnownIDNeedsNoRoom(t *testing.T) {
 // queue is full: it is dispatched once if anybody was told that it is accepted, and
 // not at all otherwise.
 func TestE6_ConcurrentPublishersOfOneID(t *testing.T) {
-	rounds := 300
-	if testing.Short() {
-		rounds = 60
-	}
+	rounds := searching(300, 60)
 	for round := range rounds {
 		bus, _ := startBus(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(1))
 		release := make(chan struct{})

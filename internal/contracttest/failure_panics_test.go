@@ -112,7 +112,7 @@ func TestF3_AValueThatIsWrittenMayPanic(t *testing.T) {
 		}
 	}()
 	defer func() { close(stop); <-stopped }()
-	for range unlessShort(200, 20) {
+	for range searching(200, 20) {
 		require.Equal(t, "a value of type map[int]int", requirePanicText(t, written))
 	}
 }

@@ -781,10 +781,10 @@ func (s *sequence) publish(t *testing.T, opts ...eventbus.PublishOption) {
 	synctest.Wait()
 }
 
-// unlessShort is n, or less of it with -short.
-func unlessShort(n, short int) int {
-	if testing.Short() {
-		return short
+// searching is n with -search, and fewer without.
+func searching(n, fewer int) int {
+	if *search {
+		return n
 	}
-	return n
+	return fewer
 }

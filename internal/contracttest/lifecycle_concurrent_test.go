@@ -20,10 +20,7 @@ import (
 // it does not wait for. Each delivery must end in exactly one letter, whichever of the
 // two calls takes it.
 func TestS2_UnsubscribeDuringShutdownLosesNothing(t *testing.T) {
-	rounds := 1_000
-	if testing.Short() {
-		rounds = 200
-	}
+	rounds := searching(1_000, 200)
 	for name, subscriptions := range map[string]int{"one subscription": 1, "thirty subscriptions": 30} {
 		t.Run(name, func(t *testing.T) {
 			for round := range rounds {

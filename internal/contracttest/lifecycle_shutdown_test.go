@@ -121,10 +121,7 @@ func TestS2_ShutdownDoesNotWaitForWhatIsPausedMeanwhile(t *testing.T) {
 // What is let go at the very moment of a shutdown is handled, or a letter: never
 // both, never neither, and the error names all letters.
 func TestS2_LetGoAtTheMomentOfShutdown(t *testing.T) {
-	rounds := 400
-	if testing.Short() {
-		rounds = 100
-	}
+	rounds := searching(400, 100)
 	for round := range rounds {
 		const n = 100
 		bus, _ := startBus(t, eventbus.WithRetry(retry(2, 0)))

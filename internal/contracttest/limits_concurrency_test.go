@@ -582,10 +582,7 @@ func TestP6_TimeAtADoorDoesNotCount(t *testing.T) {
 
 // Whatever is mixed, nothing is lost, no limit is exceeded, and the books balance.
 func TestD12_LimitsAndEverythingElse(t *testing.T) {
-	rounds := 60
-	if testing.Short() {
-		rounds = 15
-	}
+	rounds := searching(60, 15)
 	for seed := range rounds {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(seed), 11))

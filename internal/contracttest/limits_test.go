@@ -122,7 +122,7 @@ func TestFault12_ARetryInTheFarthestFuture(t *testing.T) {
 // An event storm while everything is down: every event is held or dead, none is
 // lost, and when the services are back what was held is handled.
 func TestStorm_AllHandlersFail(t *testing.T) {
-	n := unlessShort(100_000, 20_000)
+	n := searching(100_000, 20_000)
 	if *long {
 		n = 1_000_000
 	}
@@ -171,7 +171,7 @@ func TestStorm_AllHandlersFail(t *testing.T) {
 }
 
 func TestStorm_ManySubscriptions(t *testing.T) {
-	n := unlessShort(30_000, 5_000)
+	n := searching(30_000, 5_000)
 	if *long {
 		n = 100_000
 	}
@@ -198,7 +198,7 @@ func TestStorm_ManySubscriptions(t *testing.T) {
 
 // Everybody gets one event: a fan-out far beyond any queue.
 func TestStorm_OneEventForManySubscriptions(t *testing.T) {
-	n := unlessShort(50_000, 5_000)
+	n := searching(50_000, 5_000)
 	for name, opts := range map[string][]eventbus.Option{"sequential": nil, "isolated": {eventbus.WithIsolation(), eventbus.WithQueueCapacity(10)}} {
 		t.Run(name, func(t *testing.T) {
 			bus, _ := startBus(t, opts...)
@@ -233,7 +233,7 @@ func TestStorm_TheLongestType(t *testing.T) {
 }
 
 func TestStorm_ManyPublishers(t *testing.T) {
-	publishers := unlessShort(10_000, 1_000)
+	publishers := searching(10_000, 1_000)
 	bus, _ := startBus(t, eventbus.WithQueueCapacity(100))
 	var sum atomic.Int64
 	mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error {
@@ -296,14 +296,14 @@ func TestStorm_AHandlerPublishesToItselfForEver(t *testing.T) {
 // Subscribe and Unsubscribe, Pause and Resume, from many goroutines under load.
 func TestStorm_SubscribeAndUnsubscribeUnderLoad(t *testing.T) {
 	bus, _ := startBus(t, eventbus.WithDeadLetterCapacity(1_000_000))
-	rounds := unlessShort(60, 20)
+	rounds := searching(60, 20)
 	var published, called atomic.Int64
 	mustSubscribe(t, bus, "*", func(context.Context, eventbus.Event) error { called.Add(1); return nil })
 	stop := make(chan struct{})
 	var publishers, changers sync.WaitGroup
 	for p := range 4 {
 		publishers.Go(func() {
-			for i := range unlessShort(3_000, 500) { // each event may become 64 letters
+			for i := range searching(3_000, 500) { // each event may become 64 letters
 				select {
 				case <-stop:
 					return
@@ -343,7 +343,10 @@ func TestStorm_SubscribeAndUnsubscribeUnderLoad(t *testing.T) {
 	}
 }
 
-var long = flag.Bool("long", false, "run the tests that take minutes")
+var (
+	long   = flag.Bool("long", false, "run the tests that take minutes")
+	search = flag.Bool("search", false, "search as long as CI does")
+)
 
 // Ten million events, and what is left of them.
 func TestLong_MemoryIsFlatOverManyEvents(t *testing.T) {

@@ -409,7 +409,7 @@ func TestP5_SettingWhileManyPublish(t *testing.T) {
 // leave nothing behind, also while dispatches from before wait, are held or scheduled.
 func TestP5_ManyChangesLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		changes := unlessShort(100_000, 20_000)
+		changes := searching(100_000, 20_000)
 		bus, _ := startBus(t, silent(withoutCircuit, eventbus.WithRetry(retry(1, time.Hour)))...)
 		calls := newCallLog()
 		s := mustSubscribe(t, bus, "order.*", func(_ context.Context, e eventbus.Event) error {

@@ -17,6 +17,7 @@ import (
 
 // Scenarios that sleep for hours end soon, with the Results that the corpus expects.
 func TestRun_InVirtualTime(t *testing.T) {
+	t.Parallel()
 	corpus, err := conformance.Read("../testdata/conformance")
 	require.NoError(t, err)
 	for _, c := range corpus {

@@ -62,6 +62,7 @@ func TestL6_LettersFromAnotherProcess(t *testing.T) {
 // A bus at full speed frees the write lock for moments only. Another process gets it all the same: SQLite's own wait
 // lets it wait for seconds.
 func TestL6_BesideABusAtFullSpeed(t *testing.T) {
+	t.Parallel()
 	path := newPath(t)
 	withLetters(t, path, 30)
 	p := begin(t, path)

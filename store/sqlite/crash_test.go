@@ -37,6 +37,7 @@ const killsPerFile = 50
 // In some of the processes the store keeps a history. Beside some, another process publishes, works on
 // the dead letters and gives orders, and is killed later, or earlier.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	kills, seed := *crashKills, *crashSeed
 	if kills == 0 {
 		kills = 15

@@ -120,6 +120,7 @@ func TestL9_PurgeBesideTheBusLeavesNoPayload(t *testing.T) {
 // A read of an earlier commit needs the log. The purge says so, publications go on meanwhile, and when the read has
 // ended the store completes the erasure by itself.
 func TestL9_AReaderDelaysTheErasure(t *testing.T) {
+	t.Parallel()
 	path := newPath(t)
 	p := lettersOf(t, path, sqlite.WithLockWait(200*time.Millisecond))
 	reader, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite)

@@ -17,6 +17,7 @@ import (
 
 // TestExclusive_Store runs the conformance suite with the option.
 func TestExclusive_Store(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
 		return storetest.Backend{

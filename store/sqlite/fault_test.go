@@ -60,12 +60,13 @@ func readAll(path string) error {
 }
 
 func TestStore_ReportsFlippedBits(t *testing.T) {
+	t.Parallel()
 	path := filled(t)
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	places := []int{3, 700, 2000, 4000}
 	caught, pages := 0, len(content)/4096
-	if testing.Short() {
+	if !*search {
 		places = places[:1]
 	}
 	for page := range pages {
@@ -88,6 +89,7 @@ func TestStore_ReportsFlippedBits(t *testing.T) {
 }
 
 func TestStore_RefusesDamagedFiles(t *testing.T) {
+	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, path string){
 		"garbage": func(t *testing.T, path string) {
 			require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("garbage ", 1000)), 0o600))

@@ -106,6 +106,7 @@ func TestRow73_DamagedAtOpen(t *testing.T) {
 // The file is damaged while the bus runs: the bus stops safely. An operator restores a copy, accepts
 // with the removal of the lease file that it lacks the last commits, and the bus goes on.
 func TestRow73_DamagedWhileOpen(t *testing.T) {
+	t.Parallel()
 	skipOnWindows(t)
 	path := newPath(t)
 	p := begin(t, path)

@@ -143,6 +143,7 @@ func TestVanished_ACheckpointOfAnotherProcessIsNone(t *testing.T) {
 
 // A tool beside a bus would make a second index of the log.
 func TestVanished_AToolRefuses(t *testing.T) {
+	t.Parallel()
 	for _, suffix := range []string{"-wal", "-shm"} {
 		s := withEvents(t)
 		openAt(t, s.path, Beside())

@@ -91,6 +91,7 @@ func TestRow55_ReplayLoop(t *testing.T) {
 // A bulk replay of thousands is interrupted by a crash. Each letter is then replayed or still there,
 // and a second bulk replay handles the others.
 func TestRow56_BulkReplayAndCrash(t *testing.T) {
+	t.Parallel()
 	count := 2000
 	if testing.Short() {
 		count = 600

@@ -15,7 +15,10 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-var long = flag.Bool("long", false, "run the tests that take minutes")
+var (
+	long   = flag.Bool("long", false, "run the tests that take minutes")
+	search = flag.Bool("search", false, "search as long as CI does")
+)
 
 // TestLong_TheRateHolds publishes, handles and settles 5,000,000 events. It prints the rate of the
 // last 100,000 against the first, and the size of the heap.

@@ -132,6 +132,7 @@ func TestStore_LockOfAnotherProcess(t *testing.T) {
 // TestStore_SurvivesKills kills a child again and again while it publishes, and checks after each
 // kill that nothing acknowledged is lost and nothing settled returns.
 func TestStore_SurvivesKills(t *testing.T) {
+	t.Parallel()
 	kills := 12
 	if testing.Short() {
 		kills = 4

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) {
 
 // TestStore runs the conformance suite of stores.
 func TestStore(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
 		return storetest.Backend{

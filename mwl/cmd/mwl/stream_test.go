@@ -97,6 +97,7 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 
 // A command whose output is lost does not succeed.
 func TestWrite_ErrorsEndWithTheirCode(t *testing.T) {
+	t.Parallel()
 	file := writeFile(t, good)
 	for _, args := range [][]string{
 		{"check", file},

@@ -1,6 +1,7 @@
 package schema_test
 
 import (
+	"flag"
 	"fmt"
 	"math"
 	"slices"
@@ -51,6 +52,8 @@ var costly = map[string]struct {
 	"a recursion":             {`"a":{"$ref":"#/$defs/t"}},"$defs":{"t":{"items":{"$ref":"#/$defs/t"},"allOf":` + parts(1000, `{"not":{"const":7}}`) + `}`, map[string]any{"a": numbers(300)}, true},
 }
 
+var search = flag.Bool("search", false, "search as long as CI does")
+
 func TestCost_GrowsWithTheWork(t *testing.T) {
 	for name, c := range costly {
 		t.Run(name, func(t *testing.T) {
@@ -58,7 +61,7 @@ func TestCost_GrowsWithTheWork(t *testing.T) {
 			require.Greater(t, s.Cost(c.args, math.MaxInt), 1_000_000)
 			require.Greater(t, s.Cost(c.args, 1000), 1000)
 			require.Less(t, s.Cost(c.args, 1000), 200_000, "it stops at the limit")
-			if testing.Short() {
+			if !*search {
 				return
 			}
 			v := s.Validate(c.args)
