@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	if !*mustRun {
-		fmt.Fprintln(os.Stderr, "SKIP: browsertest: a browser takes minutes; to run it: go test ./admin/browsertest -args -require")
+		fmt.Fprintln(os.Stderr, "SKIP: browsertest: a browser takes minutes; to run it: GOWORK=off go -C admin/browsertest test . -args -require")
 		return 0
 	}
 	path, err := findBrowser()
