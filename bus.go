@@ -47,7 +47,7 @@ type Bus struct {
 	time    *timeline.Timeline
 	log     *zap.Logger
 	ids     *uuid7.Source
-	routes  *route.Table[*Subscription, *targets]
+	routes  route.Router[*Subscription, *targets]
 	pool    *pool.Pool[*dispatch, *worker]
 	keys    *keyGate
 	delay   *delay.Queue[*dispatch]     // retries

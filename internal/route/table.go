@@ -5,6 +5,18 @@ import (
 	"sync/atomic"
 )
 
+// Router is what the bus needs of a [Table]. It is an interface because of those who import the
+// bus: with a *Table in it, each of their packages would compile all methods of a Table and of what
+// is in it, for half a second.
+type Router[S comparable, R any] interface {
+	Add(p *Pattern, s S) *Place[S]
+	Remove(p *Pattern, place *Place[S])
+	Renew()
+	Match(typ string) []S
+	Cached(typ string) (r R, hash Hash, ok bool)
+	Find(typ string, hash Hash) R
+}
+
 // Table indexes values of type S, the subscriptions, by pattern. For an event type it
 // returns a result of type R, built from the matching subscriptions in the order in which
 // they were added. It caches the results of types that are looked up more than once.
