@@ -60,19 +60,27 @@ func (p *storeProcess) unsubscribe(sub *storeSub) {
 	s.mu.Unlock()
 }
 
-// pause pauses a subscription. After that no call begins, whatever name the subscription has in the next process, until it
-// is resumed.
+// pause pauses a subscription, maybe until an instant. After that no call begins, whatever name the subscription has in
+// the next process, until it is resumed or the wall clock has shown the instant.
 func (p *storeProcess) pause(sub *storeSub) error {
 	s := p.sim
 	s.mu.Lock()
 	before := sub.resumes
+	until := s.pauseEnds(p.rng)
+	sub.shown = time.Time{}
+	sub.paused = sub.paused && until.IsZero() // HoldUntil replaces a pause, maybe although it fails
 	s.mu.Unlock()
-	err := sub.sub.Pause()
+	err := func() error {
+		if until.IsZero() {
+			return sub.sub.Pause()
+		}
+		return sub.sub.HoldUntil(until)
+	}()
 	time.Sleep(time.Nanosecond) // calls that have begun arrive
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil && sub.resumes == before {
-		sub.paused = true
+		sub.paused, sub.until = true, until
 	}
 	return err
 }
@@ -184,7 +192,10 @@ func (e *storeEvent) options() []eventbus.PublishOption {
 	if e.key != "" {
 		options = append(options, eventbus.Key(e.key))
 	}
-	if e.after > 0 {
+	switch {
+	case !e.at.IsZero():
+		options = append(options, eventbus.At(e.at))
+	case e.after > 0:
 		options = append(options, eventbus.After(e.after))
 	}
 	if e.given || e.learned {
@@ -403,7 +414,7 @@ func (p *storeProcess) cancelOne(rng *rand.Rand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("cancel e%d: %v", e.n, err)
-	if err != nil {
+	if err != nil || e.hasComeOnce() {
 		return
 	}
 	for sub, d := range e.deliveries {

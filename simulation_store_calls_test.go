@@ -40,8 +40,8 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 	switch {
 	case p.closed || *gone:
 		m.failf(e, "s%d is called after Shutdown (%v) or Unsubscribe (%v)", sub.index, p.closed, *gone)
-	case sub.paused:
-		m.failf(e, "s%d is called, and was paused", sub.index)
+	case sub.paused && !m.hasEnded(sub):
+		m.failf(e, "s%d is called, and was paused until %v", sub.index, sub.until)
 	case d == nil:
 		m.failf(e, "s%d is called, and no record has that delivery", sub.index)
 	case d.place != placeRecord:
@@ -56,9 +56,9 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 	}
 	r := d.record
 	switch {
-	case r.state == eventbus.RecordScheduled || time.Now().Before(r.scheduled):
+	case r.state == eventbus.RecordScheduled || !m.hasCome(e, r.scheduled) && (!e.at.IsZero() || time.Now().Before(m.wall.monotonic(r.scheduled))):
 		m.failf(e, "s%d is called, and the event is not due before %v", sub.index, r.scheduled)
-	case r.state == eventbus.RecordWaiting && time.Now().Before(r.due):
+	case r.state == eventbus.RecordWaiting && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
 		m.failf(e, "s%d is called, and the retry is not due before %v", sub.index, r.due)
 	case in.Attempt != r.attempts+1:
 		m.failf(e, "s%d is called in attempt %d, and the record has %d", sub.index, in.Attempt, r.attempts)
@@ -129,6 +129,9 @@ func (m *storeModel) newEvent(eventType, key string, after time.Duration, given 
 		n: len(m.events), eventType: eventType, key: key, after: after, given: given,
 		deliveries: map[int]*storeDelivery{},
 	}
+	if after > 0 && m.wall.clock != nil && e.n%2 == 0 {
+		e.at = m.wall.now().Add(after)
+	}
 	if given {
 		e.id = eventbus.NewEventID()
 	}
@@ -144,7 +147,7 @@ func (m *storeModel) publishes(how string, events ...*storeEvent) {
 	for _, e := range events {
 		e.attempts++
 		e.changes = maps.Clone(m.changes)
-		m.logf("%s e%d type=%s key=%q after=%v given=%v", how, e.n, e.eventType, e.key, e.after, e.given)
+		m.logf("%s e%d type=%s key=%q after=%v at=%v given=%v", how, e.n, e.eventType, e.key, e.after, e.at, e.given)
 	}
 }
 

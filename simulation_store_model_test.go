@@ -32,6 +32,7 @@ type storeModel struct {
 	live    map[storeLine]map[*storeDelivery]bool // with keys, in records that are not scheduled
 
 	changes map[int]int // number of times that a subscription was loosened
+	wall    storeWall
 
 	process *storeProcess
 	foreign map[*eventbus.Batch]*storeProcess // outstanding batches of the process beside
@@ -50,6 +51,8 @@ type storeEvent struct {
 	key       string
 	payload   string
 	after     time.Duration
+	at        time.Time // the instant that it is for, instead of after, or zero
+	shown     time.Time // the latest that the wall clock has shown since, at its steps
 	id        eventbus.EventID
 	given     bool
 	learned   bool          // the id is that of an *IndeterminateError

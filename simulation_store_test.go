@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/wallclock"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -32,13 +33,14 @@ const storeShare = 4
 type storeTally struct {
 	schedules, processes, crashes, restarts, violations atomic.Int64
 	besides, repeats, claimFaults, readFaults           atomic.Int64
+	clockSteps                                          atomic.Int64
 }
 
 func (t *storeTally) String() string {
 	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d processes beside, "+
-		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d violations",
+		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d steps of the wall clock, %d violations",
 		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.besides.Load(),
-		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.violations.Load())
+		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), t.violations.Load())
 }
 
 // simulateStores runs store schedules. In each, several processes follow each other on the data of
@@ -92,9 +94,11 @@ type storeSub struct {
 	sub     *eventbus.Subscription // of the present process; nil without
 	since   int                    // changes with each Subscribe and Unsubscribe
 	present bool
-	gone    *bool // no call may begin
-	paused  bool  // by an order that returned, in this process or in one before it, under any name
-	resumes int   // orders that may have ended that
+	gone    *bool     // no call may begin
+	paused  bool      // by an order that returned, in this process or in one before it, under any name
+	resumes int       // orders that may have ended that
+	until   time.Time // when the wall clock ends it, or zero
+	shown   time.Time // the latest that it has shown since, at its steps
 }
 
 func (s *storeSub) name(i int) string {
@@ -163,6 +167,9 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 			origin: time.Now(), records: map[eventbus.Ref]*storeRecord{}, letters: map[eventbus.LetterID]*storeLetter{},
 			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*eventbus.Batch]*storeProcess{}, besides: map[int64]bool{},
 		},
+	}
+	if rng := rand.New(rand.NewPCG(seed, 32)); chance(rng, 40) {
+		s.wall.clock = wallclock.New()
 	}
 	s.data = storetest.NewModel(
 		storetest.WithFaults(s.fault), storetest.WithClaimFaults(s.claimFault), storetest.WithApplied(s.applied))
@@ -256,7 +263,7 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 		panic(err)
 	}
 	disk := &storeDisk{Store: store, process: p}
-	p.bus, err = eventbus.New(append(options, eventbus.WithStore(disk))...)
+	p.bus, err = eventbus.New(append(append(options, s.wall.options()...), eventbus.WithStore(disk))...)
 	if err != nil {
 		panic(err)
 	}
@@ -311,6 +318,9 @@ func (s *storeSim) process(quiet bool) {
 		p.startPublishers()
 	}
 	p.publishers.Go(func() { p.operate(late) })
+	if s.wall.clock != nil && !quiet {
+		p.publishers.Go(func() { p.setClock(rand.New(rand.NewPCG(s.seed, 100+uint64(s.n)))) })
+	}
 	lasts := time.Hour
 	end := pick(s.rng, "crash", "shutdown", "cut")
 	if !quiet && end != "shutdown" {
@@ -441,6 +451,7 @@ func (p *storeProcess) rest() {
 		}
 		_, _ = p.resume(sub), sub.sub.Reset()
 	}
+	s.restClock()
 	time.Sleep(time.Hour)
 	for i, eventType := range []string{"a.x", "a.y", "b.x"} { // the keys are free
 		for _, key := range []string{"", "k0", "k1"} {

@@ -3,71 +3,29 @@ package contracttest
 import (
 	"bytes"
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
-	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/wallclock"
 )
-
-// outside has a monotonic reading, unlike the times of a bubble.
-var outside = time.Now()
-
-// wallClock is a clock that goes with the bubble's time, and whose wall clock can be set. Timers and
-// monotonic readings do not notice that, as after a suspend.
-type wallClock struct {
-	clock.Clock
-	began time.Time
-	ahead atomic.Int64 // by which the wall clock was set ahead
-	reads atomic.Int64 // calls of Now
-}
-
-func newWallClock(t *testing.T) *wallClock {
-	t.Helper()
-	c := &wallClock{Clock: clock.New(), began: time.Now()}
-	before := c.Now()
-	c.set(-time.Hour)
-	require.Zero(t, c.Now().Sub(before), "the monotonic readings agree")
-	require.Equal(t, -time.Hour, c.Now().Round(0).Sub(before.Round(0)))
-	c.set(time.Hour)
-	require.Equal(t, before, c.Now())
-	return c
-}
-
-// set moves the wall clock.
-func (c *wallClock) set(by time.Duration) { c.ahead.Add(int64(by)) }
-
-func (c *wallClock) Now() time.Time {
-	c.reads.Add(1)
-	by := c.ahead.Load()
-	now := outside.Add(time.Since(c.began) + time.Duration(by)) // moves both readings
-	// Package time has no way to move one of them. newWallClock checks this layout of time.Time.
-	(*struct {
-		wall uint64
-		ext  int64 // the monotonic reading
-		loc  *time.Location
-	})(unsafe.Pointer(&now)).ext -= by
-	return now
-}
 
 // latest is how late an instant is at most after the wall clock was set.
 const latest = 30 * time.Second
 
 func TestS4_WallAnInstantIsNotLateByASleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		bus, _ := startBus(t, eventbus.WithClock(c))
 		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
 		mustPublish(t, bus, "x", "at", eventbus.At(c.Now().Add(time.Hour)))
 		mustPublish(t, bus, "x", "after", eventbus.After(time.Hour))
 		time.Sleep(10*time.Minute + 10*time.Second)
-		c.set(2 * time.Hour)
+		c.Advance(2 * time.Hour)
 		require.Zero(t, calls.len())
 		time.Sleep(latest)
 		synctest.Wait()
@@ -85,7 +43,7 @@ func TestS4_WallAnInstantIsNotLateByASleep(t *testing.T) {
 // Without a step, an instant comes when the wall clock shows it, not at the next look.
 func TestS4_WallAnInstantIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		disk := newDisk()
 		durable, _ := disk.open(t, eventbus.WithClock(c))
 		disk.handles(t, durable, "mail", nil)
@@ -110,18 +68,18 @@ func TestS4_WallAnInstantIsExact(t *testing.T) {
 // Entries that are not due on their own clock hide none that are due on the other.
 func TestS4_WallOneEventHidesNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		bus, _ := startBus(t, eventbus.WithClock(c))
 		calls := newCallLog()
 		mustSubscribe(t, bus, "*", calls.handler("s"))
 		mustPublish(t, bus, "x", "delay", eventbus.After(90*time.Minute))
 		mustPublish(t, bus, "x", "later", eventbus.At(c.Now().Add(5*time.Hour)))
 		mustPublish(t, bus, "x", "instant", eventbus.At(c.Now().Add(2*time.Hour)))
-		c.set(3 * time.Hour)
+		c.Advance(3 * time.Hour)
 		time.Sleep(latest)
 		synctest.Wait()
 		require.Equal(t, []string{"+30s s:instant"}, calls.all())
-		c.set(-12 * time.Hour)
+		c.Advance(-12 * time.Hour)
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		require.Equal(t, []string{"+30s s:instant", "+1h30m0s s:delay"}, calls.all())
@@ -135,7 +93,7 @@ func TestS4_WallOneEventHidesNoOther(t *testing.T) {
 
 func TestS4_WallSetBackAnInstantIsNotEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		disk := newDisk()
 		durable, _ := disk.open(t, eventbus.WithClock(c))
 		disk.handles(t, durable, "mail", nil)
@@ -147,7 +105,7 @@ func TestS4_WallSetBackAnInstantIsNotEarly(t *testing.T) {
 		mustPublish(t, bus, "x", 1, eventbus.At(at))
 		mustPublish(t, durable, "x", "1", eventbus.At(at))
 		time.Sleep(time.Minute)
-		c.set(-2 * time.Hour)
+		c.Advance(-2 * time.Hour)
 		time.Sleep(3*time.Hour - time.Minute - 1)
 		require.Zero(t, calls.len())
 		require.Empty(t, disk.took())
@@ -161,7 +119,7 @@ func TestS4_WallSetBackAnInstantIsNotEarly(t *testing.T) {
 
 func TestS4_WallAnInstantOfAStoreIsNotLateByASleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		disk := newDisk()
 		bus, _ := disk.open(t, eventbus.WithClock(c))
 		disk.handles(t, bus, "mail", nil)
@@ -169,7 +127,7 @@ func TestS4_WallAnInstantOfAStoreIsNotLateByASleep(t *testing.T) {
 		mustPublish(t, bus, "x", "first", eventbus.At(c.Now().Add(time.Hour)))
 		mustPublish(t, bus, "x", "second", eventbus.At(c.Now().Add(5*time.Hour)))
 		time.Sleep(10*time.Minute + 10*time.Second)
-		c.set(2 * time.Hour)
+		c.Advance(2 * time.Hour)
 		require.Empty(t, disk.took())
 		time.Sleep(latest)
 		require.Equal(t, []string{"mail first 1"}, disk.took())
@@ -180,7 +138,7 @@ func TestS4_WallAnInstantOfAStoreIsNotLateByASleep(t *testing.T) {
 		require.NoError(t, again.Start(t.Context()))
 		time.Sleep(10*time.Minute + 10*time.Second)
 		require.Empty(t, disk.took())
-		c.set(3 * time.Hour)
+		c.Advance(3 * time.Hour)
 		time.Sleep(latest)
 		require.Equal(t, []string{"mail second 1"}, disk.took())
 		shutdown(t, again)
@@ -190,7 +148,7 @@ func TestS4_WallAnInstantOfAStoreIsNotLateByASleep(t *testing.T) {
 // What is reported and stored is the instant as given, also when the clocks have moved apart.
 func TestS4_WallAnInstantIsKeptAsGiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		zone := time.FixedZone("z", 3600)
 		for _, durable := range []bool{false, true} {
 			for _, given := range []time.Time{c.Now().Add(time.Hour + 123456789), time.Date(2999, 12, 31, 23, 59, 59, 987654321, zone)} {
@@ -203,9 +161,9 @@ func TestS4_WallAnInstantIsKeptAsGiven(t *testing.T) {
 				require.NoError(t, bus.Start(t.Context()))
 				mustPublish(t, bus, "x", nil, eventbus.At(given))
 				require.NoError(t, s.HoldUntil(given))
-				c.set(17 * time.Nanosecond)
+				c.Advance(17 * time.Nanosecond)
 				time.Sleep(time.Second)
-				c.set(time.Minute + 1)
+				c.Advance(time.Minute + 1)
 				page, err := bus.Dispatches(t.Context(), eventbus.DispatchQuery{})
 				require.NoError(t, err)
 				require.Equal(t, given.UTC(), page.Dispatches[0].Due)
@@ -238,7 +196,7 @@ func TestS4_WallHoldUntil(t *testing.T) {
 	for name, durable := range map[string]bool{"memory": false, "store": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newWallClock(t)
+				c := wallclock.New()
 				disk := newDisk()
 				open := func() (*eventbus.Bus, *eventbus.Subscription) {
 					bus, _ := newBus(t, eventbus.WithClock(c))
@@ -258,7 +216,7 @@ func TestS4_WallHoldUntil(t *testing.T) {
 				mustPublish(t, bus, "x", "ahead")
 				time.Sleep(10*time.Minute + 10*time.Second)
 				require.Empty(t, disk.took())
-				c.set(2 * time.Hour)
+				c.Advance(2 * time.Hour)
 				time.Sleep(latest)
 				require.Equal(t, []string{"mail ahead 1"}, disk.took())
 				require.False(t, metricsOf(t, bus, "mail").Paused)
@@ -266,7 +224,7 @@ func TestS4_WallHoldUntil(t *testing.T) {
 				require.NoError(t, s.HoldUntil(c.Now().Add(time.Hour)))
 				mustPublish(t, bus, "x", "back")
 				time.Sleep(10*time.Minute + 10*time.Second)
-				c.set(-2 * time.Hour)
+				c.Advance(-2 * time.Hour)
 				time.Sleep(3*time.Hour - 10*time.Minute - 10*time.Second - 1)
 				require.Empty(t, disk.took())
 				require.True(t, metricsOf(t, bus, "mail").Paused)
@@ -281,7 +239,7 @@ func TestS4_WallHoldUntil(t *testing.T) {
 // Another process replaces a pause by a HoldUntil that ends before this one obeys it.
 func TestS4_WallAHoldUntilThatHasPassedEndsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		disk := newDisk()
 		bus, _ := disk.open(t, eventbus.WithClock(c))
 		s := disk.handles(t, bus, "mail", nil)
@@ -306,7 +264,7 @@ func TestS4_WallAReplayBeforeTheInstant(t *testing.T) {
 	for name, durable := range map[string]bool{"memory": false, "store": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newWallClock(t)
+				c := wallclock.New()
 				disk := newDisk()
 				bus, _ := newBus(t, eventbus.WithClock(c))
 				if durable {
@@ -325,7 +283,7 @@ func TestS4_WallAReplayBeforeTheInstant(t *testing.T) {
 				require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
 				time.Sleep(10*time.Minute + 10*time.Second)
 				require.Empty(t, disk.took())
-				c.set(2 * time.Hour)
+				c.Advance(2 * time.Hour)
 				time.Sleep(latest)
 				require.Equal(t, []string{"mail again 1"}, disk.took())
 				shutdown(t, bus)
@@ -337,12 +295,12 @@ func TestS4_WallAReplayBeforeTheInstant(t *testing.T) {
 // The rest of OpenFor is a delay: it is not longer after the clock was set back.
 func TestS4_WallSetBackATripIsNotLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		disk := newDisk()
 		bus, _ := disk.open(t, eventbus.WithClock(c))
 		require.NoError(t, disk.handles(t, bus, "mail", nil).Trip())
 		disk.crash(bus)
-		c.set(-24 * time.Hour)
+		c.Advance(-24 * time.Hour)
 		again, _ := disk.open(t, eventbus.WithClock(c))
 		disk.handles(t, again, "mail", nil)
 		require.NoError(t, again.Start(t.Context()))
@@ -359,7 +317,7 @@ func TestS4_WallSetBackATripIsNotLonger(t *testing.T) {
 // within that.
 func TestS4_WallSetAheadNothingIsForgottenForAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		disk := newDisk()
 		bus, _ := disk.open(t, eventbus.WithClock(c))
 		disk.handles(t, bus, "mail", nil)
@@ -372,24 +330,24 @@ func TestS4_WallSetAheadNothingIsForgottenForAnHour(t *testing.T) {
 		}
 		is("mail 1 1")
 		time.Sleep(time.Hour)
-		c.set(48 * time.Hour)
+		c.Advance(48 * time.Hour)
 		is()
 		time.Sleep(59 * time.Minute)
 		is()
-		c.set(-48 * time.Hour)
+		c.Advance(-48 * time.Hour)
 		time.Sleep(2 * time.Hour)
 		is()
-		c.set(48 * time.Hour)
+		c.Advance(48 * time.Hour)
 		is()
 		time.Sleep(30 * time.Minute)
-		c.set(48 * time.Hour) // the hour begins again
+		c.Advance(48 * time.Hour) // the hour begins again
 		is()
 		time.Sleep(time.Hour - 1)
 		is()
 		time.Sleep(time.Nanosecond)
 		is("mail 1 1")
 		time.Sleep(time.Hour)
-		c.set(30 * time.Second) // less than a minute
+		c.Advance(30 * time.Second) // less than a minute
 		time.Sleep(22*time.Hour + 59*time.Minute + 29*time.Second)
 		is()
 		time.Sleep(time.Second)
@@ -401,7 +359,7 @@ func TestS4_WallSetAheadNothingIsForgottenForAnHour(t *testing.T) {
 // The bus looks at the wall clock only while something waits for it.
 func TestS4_WallNoLookWithoutAnInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newWallClock(t)
+		c := wallclock.New()
 		disk := newDisk()
 		durable, _ := disk.open(t, eventbus.WithClock(c))
 		disk.handles(t, durable, "mail", nil)
@@ -418,9 +376,9 @@ func TestS4_WallNoLookWithoutAnInstant(t *testing.T) {
 		require.NoError(t, s.Resume())
 		time.Sleep(latest) // a look may have been planned
 		synctest.Wait()
-		before := c.reads.Load()
+		before := c.Reads()
 		time.Sleep(24 * time.Hour)
-		require.Equal(t, before, c.reads.Load())
+		require.Equal(t, before, c.Reads())
 		shutdown(t, bus)
 		shutdown(t, durable)
 	})
