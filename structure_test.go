@@ -108,7 +108,7 @@ var allowedImports = map[string][]string{
 		modulePath, modulePath + "/internal/chart", modulePath + "/internal/linediff", modulePath + "/internal/texts",
 	},
 	"eventbustest":    {modulePath, modulePath + "/internal/errchain"},
-	"retryspec":       {modulePath},
+	"retryspec":       {modulePath, modulePath + "/internal/names"},
 	"retryspec/check": {modulePath + "/retryspec"},
 	"storetest":       {modulePath, "github.com/stretchr/testify/require"},
 }

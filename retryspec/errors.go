@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"github.com/surebus/eventbus/internal/names"
 )
 
 // ErrInvalid is matched by every *Error.
@@ -126,10 +128,10 @@ func index(i int) string { return "[" + strconv.Itoa(i) + "]" }
 func oneOf(names []string) string { return "one of " + strings.Join(names, ", ") }
 
 // suggest adds the most similar valid name to the expectation, if one is similar enough.
-func suggest(expected, name string, names []string) string {
+func suggest(expected, name string, all []string) string {
 	best, least := "", len(name)/3+1
-	for _, n := range names {
-		if d := distance(strings.ToLower(name), n); d <= least && d < len(n) {
+	for _, n := range all {
+		if d := names.Distance(strings.ToLower(name), n); d <= least && d < len(n) {
 			best, least = n, d-1
 		}
 	}
@@ -137,28 +139,4 @@ func suggest(expected, name string, names []string) string {
 		return expected
 	}
 	return expected + "; did you mean " + best + "?"
-}
-
-// distance returns the number of letters to change, add or remove to turn a into b.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -52,19 +52,19 @@ func (s *Same) Of(name string) []string {
 }
 
 // Nearest returns the one of all, of which there is at least one, that fewest insertions, deletions and replacements
-// of bytes make of name: the first of several. Long names are compared by their first 255 bytes.
+// of bytes make of name: the first of several.
 func Nearest(name string, all []string) (nearest string) {
 	least := -1
 	for _, other := range all {
-		if d := distance(name, other); least < 0 || d < least {
+		if d := Distance(name, other); least < 0 || d < least {
 			nearest, least = other, d
 		}
 	}
 	return nearest
 }
 
-// distance is the Levenshtein distance, by rows of the table of Wagner and Fischer.
-func distance(x, y string) int {
+// Distance is the Levenshtein distance of the first 255 bytes of two texts, by rows of the table of Wagner and Fischer.
+func Distance(x, y string) int {
 	x, y = x[:min(len(x), 255)], y[:min(len(y), 255)]
 	row := make([]int, len(y)+1)
 	for j := range row {
