@@ -310,8 +310,8 @@ func (d *dispatch) failedAt(next *Subscription) bool {
 // Fresh reports whether the dispatch has not failed yet at the subscription at which it has its seat.
 func (d *dispatch) Fresh() bool { return !d.failedAt(d.seatedAt()) }
 
-// keep adds a failure at the next target. Beyond the limits of F5 it drops a failure from the
-// middle.
+// keep adds a failure at the next target. Beyond firstFailures and lastFailures it
+// drops one from the middle.
 func (d *dispatch) keep(f failure) {
 	s := d.ensureStory()
 	if s.omitted == 0 {

@@ -39,7 +39,7 @@ const (
 var parkingRules = [parkings]struct {
 	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows
 	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
-	drains       bool // Shutdown waits for the delivery
+	drains       bool // Drain waits for the delivery, and Shutdown without a store
 }{
 	held:      {},
 	throttled: {publishWaits: true, waiterWaits: true, drains: true},

@@ -331,7 +331,7 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// feedDue claims records that are due. The others set the timer.
+// feedDue claims records that are due. A claim sets the alarm for the next one.
 func (f *feeder) feedDue(ctx context.Context) error {
 	for asks := f.due.Due(); asks; {
 		f.due.Clear()

@@ -178,8 +178,7 @@ func (b *Bus) freePublishers() {
 	f.caught.Broadcast()
 }
 
-// finish drains the bus, dead-letters held deliveries and scheduled events, and ends the
-// goroutines.
+// finish drains the bus, buries or leaves to the store what Shutdown does not wait for, and ends the goroutines.
 func (b *Bus) finish() {
 	if b.store != nil {
 		b.feeder.stop()
@@ -273,7 +272,7 @@ func (b *Bus) cutBecause(ctx context.Context) {
 	cause = contextError(ctx)
 }
 
-// cut dead-letters every unfinished dispatch. Calls that start after halt.Cut is set check it; this
+// cut buries every unfinished dispatch, or leaves it to the store. Calls that start after halt.Cut is set check it; this
 // function stops the calls that started earlier and empties the queues.
 func (b *Bus) cut(cause error) {
 	b.mu.Lock()
@@ -361,11 +360,11 @@ func (b *Bus) lookWhetherDrained() {
 // events, deliveries of missing subscriptions and abandoned handlers.
 //
 // Drain refuses nothing: while events are published, there may be no such instant. With a store, it
-// also waits for what only the store has, and reads the store up to ten times a second. Before
-// Start, it waits for Start. To end a bus and leave nothing behind, call Drain, then Shutdown.
+// also waits for what only the store has, and reads the store up to ten times a second. What is queued
+// before Start waits for Start. To end a bus and leave nothing behind, call Drain, then Shutdown.
 //
 // Errors: the context's; ErrWouldDeadlock if a handler calls it with its own context; ErrShutdown if
-// Shutdown ends before.
+// Shutdown ends while it waits.
 func (b *Bus) Drain(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Drain: %w", err)

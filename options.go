@@ -430,7 +430,7 @@ func Concurrency(n int) SubscribeOption {
 // Resume. Handlers that return when their contexts end are never hung.
 //
 // n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
-// calls together are never more than Concurrency and n.
+// calls together are never more than the sum of Concurrency and n.
 func MaxAbandoned(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 && n != Unlimited {

@@ -352,7 +352,10 @@ func (r *recording) open(d *dispatch) {
 	}
 	for i, copied := range copies {
 		record := r.bus.newRecord(copied, state)
-		if i > 0 {
+		switch {
+		case r.change.kind == toDue && !copied.to.subscriptions[0].Exists(): // see isolate
+			record.Position = d.stored().position // a new one would be that of an event for its successor
+		case i > 0 && r.batch.New[len(r.batch.New)-1].Position <= 0:
 			record.Position = BesidePrevious
 		}
 		r.insert(copied, record)

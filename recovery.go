@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -244,10 +245,7 @@ func (b *Bus) existsLocked(s *Subscription, names []string) {
 
 // firstPosition returns the Record.Position of the first event of a subscription that succeeds another.
 func (s *Subscription) firstPosition() int64 {
-	if p := s.since.Load(); p > 0 {
-		return p
-	}
-	return math.MaxInt64
+	return cmp.Or(s.since.Load(), math.MaxInt64)
 }
 
 // place notes the position of an accepted dispatch that may be the first of a subscription which succeeds another.

@@ -182,9 +182,9 @@ func (s *Subscription) MadeAt() string {
 }
 
 // Unsubscribe ends the subscription. After it has returned, no call of the handler begins. It does
-// not wait for running calls. Events that have not reached the handler, including held and retrying
-// ones, are dead-lettered with the reason unsubscribed. The name becomes free. Further calls do
-// nothing.
+// not wait for running calls. Events that have not reached the handler are dead-lettered with the
+// reason unsubscribed: held ones now, retrying ones and those for later when they are due. The name becomes free.
+// Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.bus.config.tool || s.left.Swap(true) {
 		return
@@ -273,7 +273,8 @@ func (t *targets) recordedAt(i int) []string {
 
 // isolate fills each.
 func (b *Bus) isolate(t *targets) {
-	if !b.config.isolation || len(t.subscriptions) < 2 {
+	ended := slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return !s.Exists() }) // it dead-letters its own
+	if !b.config.isolation && !ended || len(t.subscriptions) < 2 {
 		return
 	}
 	each := make([]targets, len(t.subscriptions))

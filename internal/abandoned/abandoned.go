@@ -21,8 +21,8 @@ type call struct {
 	era     uint32           // see circuit.Hanging
 }
 
-// Add adds a call that counts in hanging, if that is not nil. If its subscription is hung from now on, it returns the
-// number of the time.
+// Add adds a call that counts in hanging, if that is not nil. If its subscription is hung from now on, it returns how
+// often that has happened, else 0.
 func (a *Calls[C]) Add(c C, since time.Time, hanging *circuit.Hanging) (hung uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

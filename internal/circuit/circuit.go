@@ -118,7 +118,7 @@ func (c *Circuit) Turn() (p Probe, since int64) {
 // time.
 //
 // The pass is the gate at the time of entry, with Outage for a probe. Its holder returns it
-// exactly once, with succeeded, failed or released.
+// exactly once, with Succeeded, Failed or ReturnPermit.
 func (c *Circuit) Enter(now int64, fresh bool) (pass uint64, admits bool, change Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ type Hanging struct {
 // Init prepares the count for a gate, which most calls shut.
 func (h *Hanging) Init(gate *atomic.Uint64, most int32) { h.gate, h.most = gate, most }
 
-// Add counts an abandoned call. If that shuts the gate, shuts is the number of the time, from 1.
+// Add counts an abandoned call. If that shuts the gate, shuts is how often that has happened, from 1.
 func (h *Hanging) Add() (era, shuts uint32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

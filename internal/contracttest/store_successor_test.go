@@ -3,6 +3,8 @@ package contracttest
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // What a subscription had when it ended becomes letters, and a new one of its name, made at once, gets what is published
@@ -120,4 +123,51 @@ func TestD14_NameChangesHandsUnderLoad(t *testing.T) {
 		shutdown(t, bus)
 		require.Empty(t, disk.Dump().Records)
 	})
+}
+
+// An event for later of the ended subscription becomes due while the bus is behind: its record is made anew in the
+// store, after those of the subscription that has the name now.
+func TestD14_NameIsTakenBeforeAnEventIsDue(t *testing.T) {
+	for _, others := range []bool{false, true} {
+		for _, key := range []string{"", "k"} {
+			t.Run(fmt.Sprintf("others %v, key %q", others, key), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var slow atomic.Bool
+					disk := newDisk(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) (f storetest.Fault) {
+						if slow.Load() {
+							f.Delay = 10 * time.Millisecond
+						}
+						return f
+					}))
+					bus, _ := disk.open(t)
+					require.NoError(t, bus.Start(t.Context()))
+					other := disk.Beside()
+					if others {
+						disk.handles(t, bus, "audit", nil)
+					}
+					old := disk.handles(t, bus, "mail", nil)
+					began := time.Now()
+					mustPublish(t, bus, "a", "old", eventbus.After(time.Minute), eventbus.Key(key))
+					old.Unsubscribe()
+					disk.handles(t, bus, "mail", nil)
+					mustPublish(t, bus, "a", "new", eventbus.Key(key))
+					slow.Store(true)
+					time.Sleep(time.Minute + 5*time.Millisecond - time.Since(began)) // the claim of what is due runs
+					done := make(chan error, 1)
+					other.Submit(&eventbus.Batch{Now: time.Now().UTC(), Orders: []eventbus.Order{{Subscription: "x"}}}, func(err error) { done <- err })
+					require.NoError(t, <-done) // the bus is behind
+					time.Sleep(time.Minute)
+					calls := disk.took()
+					require.Contains(t, calls, "mail new 1")
+					require.NotContains(t, calls, "mail old 1")
+					require.Equal(t, others, slices.Contains(calls, "audit old 1"))
+					page, err := bus.DLQ().List(t.Context(), eventbus.LetterQuery{Reason: eventbus.ReasonUnsubscribed})
+					require.NoError(t, err)
+					require.Len(t, page.Letters, 1)
+					require.NoError(t, other.Close(t.Context()))
+					shutdown(t, bus)
+				})
+			})
+		}
+	}
 }
