@@ -27,6 +27,7 @@ import (
 	"github.com/surebus/eventbus/internal/registry"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/route"
+	"github.com/surebus/eventbus/internal/suspects"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
 )
@@ -34,7 +35,7 @@ import (
 // Bus is an in-process event bus. New creates one. Its methods are safe for concurrent use, and may
 // be called from handlers.
 type Bus struct {
-	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and Subscription.ordering,
+	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and Bus.ordering,
 	// which may be held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the
 	// store; letterQueue.mu; cancellation.mu, Bus.mu, the route table's; abandoned.Calls; door.mu,
 	// circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
@@ -84,7 +85,7 @@ type Bus struct {
 	quota    quota
 	hasLease atomic.Bool // of the store. Without it, another bus may settle what this one publishes
 
-	suspects  suspects
+	suspects  suspects.Waiting[*dispatch]
 	unknown   unknowns
 	doubts    doubt.Changes           // while the store has failed
 	audits    *recent.Log[AuditEntry] // without a store
@@ -94,6 +95,8 @@ type Bus struct {
 	leaving   chan struct{}           // closed when ending has been set
 	gaveUp    chan struct{}           // closed when Shutdown gives up on a store that does not answer; nil without one
 	closed    chan struct{}           // closed when Shutdown is done, or has given up
+
+	ordering semaphore // held while an order is recorded or read, and carried out
 
 	mu            sync.Mutex // guards the following
 	subscriptions *registry.Registry[*Subscription]
@@ -137,6 +140,7 @@ func New(opts ...Option) (*Bus, error) {
 		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 		types:         capped.New[typeCounters](maxTypes),
 		audits:        recent.New[AuditEntry](2, maxAudits),
+		ordering:      make(semaphore, 1),
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
 	for _, o := range c.observers {

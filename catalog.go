@@ -288,7 +288,17 @@ func (b *Bus) recordCatalogLocked() {
 	}
 	k.begun, k.timer = true, nil
 	c := b.catalogNow()
-	b.store.Submit(&Batch{Now: c.At, Catalog: &c}, b.catalogRecorded)
+	batch := &Batch{Now: c.At, Catalog: &c}
+	if b.ordering.TryLock() { // otherwise an order is being recorded, under all names that there are
+		batch.Orders = b.inherited()
+		defer b.ordering.Unlock()
+	}
+	b.store.Submit(batch, func(err error) {
+		if err == nil {
+			b.keepOrders(batch.Orders)
+		}
+		b.catalogRecorded(err)
+	})
 }
 
 // catalogRecorded is called when the store has the catalog. If it has failed, the bus tries again after

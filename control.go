@@ -114,7 +114,7 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
 	}
-	if t = t.UTC(); !t.After(s.bus.time.Now().UTC) {
+	if t = t.Round(0).UTC(); !t.After(s.bus.time.Now().UTC) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
 	}
 	if !storable(t) {

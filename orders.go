@@ -91,18 +91,36 @@ func (o *Order) fields() (fields []zap.Field) {
 	return fields
 }
 
-// order records an operator's order in the store, if there is one, and then carries it out. Of
-// concurrent orders, the last one that is recorded is the last one that is carried out.
+// order records an operator's order in the store, if there is one, and then carries it out. The last one that is
+// recorded is the last one that is carried out, by whoever has the names then.
 func (s *Subscription) order(what string, opts []OrderOption, change func(*Order), act func()) (*Order, error) {
 	if err := s.controllable(what); err != nil {
 		return nil, err
 	}
-	s.ordering.Lock()
-	defer s.ordering.Unlock()
-	same, err := s.bus.namesOf(context.Background(), s.id)
-	if err == nil {
-		err = s.refreshOrder(same)
+	b := s.bus
+	b.ordering.Lock()
+	var err error
+	if b.store != nil {
+		err = b.loadOrders(b.feeder.ctx) // another process may have given one
 	}
+	before := b.obeyLocked()
+	var o *Order
+	if err == nil {
+		o, err = s.orderLocked(what, opts, change, act)
+	} else {
+		err = fmt.Errorf("%s(%s): %w", what, s.id, err)
+	}
+	after := b.obeyLocked()
+	b.ordering.Unlock()
+	before()
+	after()
+	return o, err
+}
+
+// orderLocked is order for a caller that holds b.ordering and has read the orders.
+func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(*Order), act func()) (*Order, error) {
+	b := s.bus
+	same, err := b.namesOf(context.Background(), s.id)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -110,26 +128,30 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 	if err != nil {
 		return nil, err
 	}
-	entry := s.bus.entry(o, actionOf[what])
+	if b.config.tool {
+		s.ordered = b.orderOf(same.Of(s.id))
+	}
+	entry := b.entry(o, actionOf[what])
 	next := s.ordered
 	next.Subscription, next.At, next.By, next.Why = s.id, entry.At, o.by, o.why
+	if !next.At.After(s.ordered.At) { // the clock was set back, and the latest counts
+		next.At = s.ordered.At.Add(1)
+	}
 	change(&next)
 	if entry.Subscription = s.id; entry.Action == AuditHoldUntil {
 		entry.Until = next.Until
 	}
-	if s.bus.store != nil {
-		batch := &Batch{Now: next.At, Audit: entry.list()}
+	if b.store != nil {
+		batch := &Batch{Now: entry.At, Audit: entry.list()}
 		for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
-			one := next
-			one.Subscription = name
-			batch.Orders = append(batch.Orders, one)
+			batch.Orders = append(batch.Orders, next.to(name))
 		}
-		if err := s.bus.commit(context.Background(), batch); err != nil {
+		if err := b.commit(context.Background(), batch); err != nil {
 			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 		}
-		s.bus.keepOrders(batch.Orders) // for a subscription of one of the names that is made later
+		b.keepOrders(batch.Orders)
 	} else {
-		s.bus.keepAudit(*entry) // the caller logs it
+		b.keepAudit(*entry) // the caller logs it
 	}
 	s.ordered = next
 	s.lastOrder.Store(&next)
@@ -137,15 +159,14 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 	return &next, nil
 }
 
-// obey applies an order from the store that was given to an earlier process, or by another one.
-func (s *Subscription) obey(o Order) {
-	s.ordering.Lock()
-	change := s.obeyed(o)
-	s.ordering.Unlock()
-	s.bus.circuitChanged(s, change)
+// to returns the order as one to the subscription of a name.
+func (o Order) to(name string) Order {
+	o.Subscription = name
+	return o
 }
 
-// obeyed is obey for a caller that holds s.ordering.
+// obeyed applies an order from the store that was given to an earlier process, by another one, or to another
+// subscription of a name. The caller holds b.ordering, or nobody knows the subscription yet.
 func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 	was := s.ordered
 	s.ordered = o
@@ -171,7 +192,7 @@ func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 	return change
 }
 
-// loadOrders reads the orders for subscriptions that are made later.
+// loadOrders reads the orders.
 func (b *Bus) loadOrders(ctx context.Context) error {
 	orders, err := b.store.Orders(ctx)
 	if err != nil {
@@ -191,46 +212,71 @@ func (b *Bus) keepOrders(all []Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, o := range all {
-		b.orders[o.Subscription] = o
+		if !o.At.Before(b.orders[o.Subscription].At) {
+			b.orders[o.Subscription] = o
+		}
 	}
 }
 
 // obeyOthers applies the orders that another process has recorded.
-//
-// It reads them while no order is given here. Otherwise, if Resume commits after the read, the
-// subscription would be paused again by an order that the store no longer has.
 func (b *Bus) obeyOthers() error {
-	all := b.list()
-	for _, s := range all {
-		s.ordering.Lock()
-	}
+	b.ordering.Lock()
 	err := b.loadOrders(b.feeder.ctx)
-	changes := make([]circuit.Change, len(all))
-	for i, s := range all {
-		if err == nil {
-			changes[i] = s.obeyed(b.orderOf(s.names()))
+	report := b.obeyLocked()
+	b.ordering.Unlock()
+	report()
+	return err
+}
+
+// obeyLocked makes every subscription obey the latest order to it. The caller holds b.ordering, and calls the result
+// when it has released it. Subscriptions that are made meanwhile obey in Subscribe.
+func (b *Bus) obeyLocked() (report func()) {
+	var reports []func()
+	for _, s := range b.list() {
+		if o := b.orderOf(s.names()); b.store != nil && o != s.ordered {
+			change := s.obeyed(o)
+			reports = append(reports, func() {
+				b.circuitChanged(s, change)
+				b.tend(s)
+			})
 		}
-		s.ordering.Unlock()
 	}
-	if err != nil {
-		return err
+	return func() {
+		for _, r := range reports {
+			r()
+		}
 	}
-	for i, s := range all {
-		b.circuitChanged(s, changes[i])
-		b.tend(s)
-	}
-	return nil
 }
 
 // orderOf returns the latest order to a subscription, under any of its names, that the store had when loadOrders
-// read it.
+// read it, as one to the last of the names.
 func (b *Bus) orderOf(names []string) (latest Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.orderOfLocked(names)
+}
+
+func (b *Bus) orderOfLocked(names []string) (latest Order) {
 	for _, name := range names {
-		if o := b.orders[name]; !o.At.Before(latest.At) {
-			latest = o
+		if o := b.orders[name]; o.At.After(latest.At) {
+			latest = o.to(names[len(names)-1])
 		}
 	}
 	return latest
+}
+
+// inherited returns orders that a subscription found under another name, as ones to each of its names, for the
+// store: the next version of the program may know only the present one.
+func (b *Bus) inherited() (all []Order) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.subscriptions.All() {
+		latest := b.orderOfLocked(s.names())
+		for _, name := range s.names() {
+			if latest.At.After(b.orders[name].At) {
+				all = append(all, latest.to(name))
+			}
+		}
+	}
+	return all
 }

@@ -254,7 +254,7 @@ func (o *door) empty(b *Bus) []*dispatch {
 
 // leaveWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
 func (b *Bus) leaveWaiting() {
-	for _, d := range append(b.suspects.drain(), b.delay.Take(b.stops)...) {
+	for _, d := range append(b.suspects.Drain(), b.delay.Take(b.stops)...) {
 		b.ledger.waiting.Add(-1)
 		b.leaveToStore(d)
 	}

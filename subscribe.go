@@ -40,8 +40,7 @@ type Subscription struct {
 
 	succeeds bool         // another one had one of its names, until Unsubscribe
 	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
-	ordering semaphore    // held while an order is recorded
-	ordered  Order        // the last one
+	ordered  Order        // the last one; Bus.ordering guards it
 
 	lastOrder atomic.Pointer[Order] // ordered, for readers that do not wait for the store; nil for none
 }
@@ -108,7 +107,6 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		s.door.spill.allowed = c.line == 0 && c.whenFull == WaitWhenFull
 		s.door.recover()
 	}
-	s.ordering = make(semaphore, 1)
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
@@ -117,10 +115,14 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.store != nil {
 		defer b.feeder.holdBack()(c.name)
 		s.id = c.name
-		s.obey(b.orderOf(s.names())) // before its first delivery
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for o := b.orderOfLocked(s.names()); b.store != nil && o != s.ordered; o = b.orderOfLocked(s.names()) {
+		b.mu.Unlock()
+		b.circuitChanged(s, s.obeyed(o)) // before its first delivery
+		b.mu.Lock()
+	}
 	if b.ending.Load() {
 		return nil, ErrShutdown
 	}

@@ -1,10 +1,7 @@
 package eventbus
 
 import (
-	"fmt"
 	"math"
-
-	"github.com/surebus/eventbus/internal/names"
 )
 
 // WithoutHandlers makes a bus for a tool: a command, or an admin page, in another process than the bus
@@ -31,7 +28,7 @@ func (c *config) checkTool() error {
 
 // absent returns a subscription for a name that the bus does not have. It receives nothing.
 func (b *Bus) absent(name string) *Subscription {
-	s := &Subscription{bus: b, id: name, named: true, ordering: make(semaphore, 1)}
+	s := &Subscription{bus: b, id: name, named: true}
 	s.door.ledger = &b.ledger
 	s.door.circuit.Init(b.config.circuit, b.time)
 	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
@@ -50,17 +47,4 @@ func (b *Bus) toolSubscriptionLocked(name string) *Subscription {
 		b.handles[name] = s
 	}
 	return s
-}
-
-// refreshOrder reads the last order to a subscription before a tool gives the next one: another process
-// may have given one.
-func (s *Subscription) refreshOrder(same *names.Same) error {
-	if !s.bus.config.tool {
-		return nil
-	}
-	if err := s.bus.loadOrders(s.bus.feeder.ctx); err != nil {
-		return fmt.Errorf("orders of %s: %w", s.id, err)
-	}
-	s.ordered = s.bus.orderOf(same.Of(s.id))
-	return nil
 }

@@ -187,5 +187,15 @@ type Semaphore chan struct{}
 // Lock waits for the semaphore.
 func (s Semaphore) Lock() { s <- struct{}{} }
 
+// TryLock acquires the semaphore if it is free, and reports whether it has.
+func (s Semaphore) TryLock() bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
 // Unlock frees it.
 func (s Semaphore) Unlock() { <-s }
