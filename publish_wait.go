@@ -66,7 +66,7 @@ type Result struct {
 
 // PublishAndWait publishes an event and waits until it has settled. It waits for the event's delay,
 // its retries and its throttled deliveries, but not for held ones, which Result.Held names. After a nil
-// error every target has handled the event, or the outcome is Unrouted, Dropped or Repeated.
+// error every target has handled the event, or drops what it skips; or the outcome is Unrouted or Repeated.
 // Metrics counts what has settled, or is held in memory, before PublishAndWait returns.
 //
 // The context bounds the wait too. If it ends first, the result has only the id, the error is the
