@@ -17,6 +17,9 @@ import (
 
 // TestExclusive_Store runs the conformance suite with the option.
 func TestExclusive_Store(t *testing.T) {
+	if !*search {
+		t.Skip("SKIP: only with -search: TestStore is the same without exclusive access")
+	}
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)

@@ -36,8 +36,8 @@ func init() {
 func TestPowerCut(t *testing.T) {
 	cuts, seed := *powerCuts, *cutSeed
 	if cuts == 0 {
-		if testing.Short() {
-			t.Skip("SKIP: without -cuts, not with -short")
+		if !*search {
+			t.Skip("SKIP: only with -cuts or -search")
 		}
 		cuts = 3
 	}

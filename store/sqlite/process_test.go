@@ -133,9 +133,9 @@ func TestStore_LockOfAnotherProcess(t *testing.T) {
 // kill that nothing acknowledged is lost and nothing settled returns.
 func TestStore_SurvivesKills(t *testing.T) {
 	t.Parallel()
-	kills := 12
-	if testing.Short() {
-		kills = 4
+	kills := 4
+	if *search {
+		kills = 12
 	}
 	path := testPath(t)
 	state := make(map[string]string) // of each event: accepted, settling, settled, buried
