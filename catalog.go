@@ -289,9 +289,11 @@ func (b *Bus) recordCatalogLocked() {
 	k.begun, k.timer = true, nil
 	c := b.catalogNow()
 	batch := &Batch{Now: c.At, Catalog: &c}
-	if b.ordering.TryLock() { // otherwise an order is being recorded, under all names that there are
+	if b.ordering.TryLock() {
 		batch.Orders = b.inherited()
 		defer b.ordering.Unlock()
+	} else { // an order is being read or recorded, which may take long
+		k.timer = b.time.AfterFunc(catalogDelay, b.recordCatalog)
 	}
 	b.store.Submit(batch, func(err error) {
 		if err == nil {
@@ -323,5 +325,7 @@ func (b *Bus) endCatalog() {
 		k.timer.Stop()
 		b.recordCatalogLocked()
 	}
-	k.ended = true
+	if k.ended = true; k.timer != nil {
+		k.timer.Stop()
+	}
 }

@@ -310,8 +310,7 @@ func (d *dispatch) failedAt(next *Subscription) bool {
 // Fresh reports whether the dispatch has not failed yet at the subscription at which it has its seat.
 func (d *dispatch) Fresh() bool { return !d.failedAt(d.seatedAt()) }
 
-// keep adds a failure at the next target. Beyond firstFailures and lastFailures it
-// drops one from the middle.
+// keep adds a failure at the next target. Beyond firstFailures and lastFailures it drops one from the middle.
 func (d *dispatch) keep(f failure) {
 	s := d.ensureStory()
 	if s.omitted == 0 {
@@ -326,8 +325,7 @@ func (d *dispatch) keep(f failure) {
 	s.failures, _ = keepFailure(s.failures, int(s.first), f)
 }
 
-// passed resets the parts of the story that belong to the next target, before the dispatch moves
-// on.
+// passed resets the parts of the story that belong to the next target, before the dispatch moves on.
 func (d *dispatch) passed() {
 	if d.story != nil {
 		d.story.mark, d.story.omittedHere = 0, 0

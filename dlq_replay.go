@@ -139,7 +139,7 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 	if b.store != nil {
 		to.recorded = namesOf(to.subscriptions)
 	}
-	b.isolate(to)
+	b.isolate(to, false)
 	now := b.time.Now()
 	again := &replay{
 		published:      l.Event.Time,

@@ -75,7 +75,7 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 	b.mu.Unlock()
 	to.retry = b.retryInForce(to.subscriptions)
 	if r.State == RecordScheduled { // its copies do not exist yet
-		b.isolate(to)
+		b.isolate(to, slices.ContainsFunc(to.subscriptions, func(s *Subscription) bool { return !s.Exists() }))
 	}
 	return to, missing
 }

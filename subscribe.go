@@ -183,10 +183,9 @@ func (s *Subscription) MadeAt() string {
 	return fmt.Sprintf("%s:%d", frame.File, frame.Line)
 }
 
-// Unsubscribe ends the subscription. After it has returned, no call of the handler begins. It does
-// not wait for running calls. Events that have not reached the handler are dead-lettered with the
-// reason unsubscribed: held ones now, retrying ones and those for later when they are due. The name becomes free.
-// Further calls do nothing.
+// Unsubscribe ends the subscription. After it has returned, no call of the handler begins. It does not wait for running
+// calls. Events that have not reached the handler are dead-lettered with the reason unsubscribed: held ones now, retrying
+// ones and those for later when they are due. The name becomes free. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.bus.config.tool || s.left.Swap(true) {
 		return
@@ -253,7 +252,7 @@ func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targe
 	if b.store != nil {
 		t.recorded = namesOf(subscriptions)
 	}
-	b.isolate(t)
+	b.isolate(t, false)
 	return t
 }
 
@@ -273,9 +272,8 @@ func (t *targets) recordedAt(i int) []string {
 	return t.recorded[i : i+1 : i+1]
 }
 
-// isolate fills each.
-func (b *Bus) isolate(t *targets) {
-	ended := slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return !s.Exists() }) // it dead-letters its own
+// isolate fills each, on a bus with isolation, or because one has ended, which dead-letters its own.
+func (b *Bus) isolate(t *targets, ended bool) {
 	if !b.config.isolation && !ended || len(t.subscriptions) < 2 {
 		return
 	}

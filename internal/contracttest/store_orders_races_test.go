@@ -139,3 +139,29 @@ func TestC6_FormerlyTheLatestOrderCountsAfterTheClockWasSetBack(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// The inherited order is recorded although another one is being recorded when Start records the catalog.
+func TestC6_FormerlyKeepsOrdersWhileOneIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		require.NoError(t, disk.handles(t, bus, "a", nil).Pause())
+		shutdown(t, bus)
+		store, err := disk.Open()
+		require.NoError(t, err)
+		bus, _ = newBus(t, eventbus.WithStore(slowReads{store}))
+		disk.handles(t, bus, "b", nil, eventbus.Formerly("a"))
+		other := disk.handles(t, bus, "other", nil)
+		done := make(chan error, 1)
+		go func() { done <- other.Reset() }()
+		time.Sleep(10 * time.Millisecond) // it reads the orders
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, <-done)
+		time.Sleep(time.Minute)
+		shutdown(t, bus)
+		bus, _ = disk.open(t)
+		disk.handles(t, bus, "c", nil, eventbus.Formerly("b"))
+		require.True(t, metricsOf(t, bus, "c").Paused)
+		shutdown(t, bus)
+	})
+}
