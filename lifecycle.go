@@ -210,9 +210,9 @@ func (b *Bus) finish() {
 	b.end(nil)
 }
 
-// awaitReturns waits, with a store, up to 100 ms for cancelled handlers: the error names those that run.
+// awaitReturns waits, with a store, up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
 func (b *Bus) awaitReturns() {
-	for i := 0; i < 100 && b.store != nil && b.halts.Has(halt.Cut) && b.abandoned.Len() > 0; i++ {
+	for i := 0; i < 100 && b.store != nil && b.abandoned.Len() > 0; i++ {
 		time.Sleep(timeline.Tick)
 	}
 }

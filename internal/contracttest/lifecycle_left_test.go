@@ -368,6 +368,29 @@ func TestS2_LeftErrorNamesWhatStillRuns(t *testing.T) {
 	})
 }
 
+// A handler that its timeout has cancelled has 100 ms to return before Shutdown's error names it.
+func TestS2_LeftErrorNamesNoHandlerThatObeysItsTimeout(t *testing.T) {
+	for took, named := range map[time.Duration]bool{0: false, 50 * time.Millisecond: false, 150 * time.Millisecond: true} {
+		t.Run(took.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				bus, _ := disk.open(t)
+				mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+					<-ctx.Done()
+					time.Sleep(took)
+					return nil
+				}, eventbus.Named("obeys"), eventbus.Timeout(time.Second))
+				require.NoError(t, bus.Start(t.Context()))
+				mustPublish(t, bus, "a", "x")
+				time.Sleep(time.Millisecond)
+				err := bus.Shutdown(t.Context())
+				require.Equal(t, named, errors.As(err, new(*eventbus.ShutdownError)), "%v", err)
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
 // An event is left once the call that waits for it has ended: at its timeout, or because its wait has.
 func TestS2_WhatACallAwaitsIsLeftOnceItWaitsNoMore(t *testing.T) {
 	for _, what := range []string{"timeout", "context", "another goroutine"} {
