@@ -1,0 +1,107 @@
+package driver
+
+import "time"
+
+// Batch is a set of changes that apply together or not at all. A store applies the fields in their
+// order.
+type Batch struct {
+	// Now is the bus's time, in UTC.
+	Now time.Time
+	// AgedAt decides which entries of Remember have expired, and what else a store removes by age. It
+	// stands still for an hour after the bus's clock was set ahead. Zero means Now. See Aged.
+	AgedAt time.Time
+	// Remember adds entries to the table of remembered ids. If one is known, and Aged is before its
+	// Expires, the batch is refused.
+	Remember []Dedupe
+	// Forget removes entries from the table of remembered ids, by Scope and Key. Unknown ones are
+	// ignored.
+	Forget []Dedupe
+	// Take removes letters. If one is unknown, the batch is refused.
+	Take []ID
+	// Cancel removes the free records in Scheduled of events. It needs no lease. If an event has
+	// none, the batch is refused with ErrNotScheduled.
+	Cancel []ID
+	// New inserts records. If the store has no lease and one is Leased, the batch is refused with
+	// ErrNotLeased.
+	New []*Record
+	// Update changes State, Due, Door, Progress, Leased, Suspect and Crashes of records that the lease
+	// has. If the lease does not have one, the batch is refused.
+	Update []*Record
+	// Delete removes records that the lease has. If it does not have one, the batch is refused.
+	Delete []Ref
+	// Bury inserts letters, which have their ids. An id that exists is skipped: an import may repeat.
+	Bury []*Letter
+	// Directives replaces the directive of each Subscription.
+	Directives []Directive
+	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
+	Audit []AuditEntry
+	// Catalog replaces the catalog. nil keeps it.
+	Catalog []byte
+	// Deferrable is set if no caller, and no other dispatch, waits for the batch. A store may delay its
+	// commit by up to 1 ms, so that a batch that follows shares it.
+	Deferrable bool
+}
+
+// Aged returns AgedAt, or Now if AgedAt is zero.
+func (b *Batch) Aged() time.Time {
+	if b.AgedAt.IsZero() {
+		return b.Now
+	}
+	return b.AgedAt
+}
+
+// Dedupe is a remembered id of an event.
+type Dedupe struct {
+	Scope   string // empty for event ids
+	Key     string
+	Event   ID
+	Content string // identifies the content: a repetition must have the same
+	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
+	// Batch.Aged at or after Expires. So after the clock is set back, an expired entry may be known or not.
+	Expires time.Time
+	// IfKnown is what becomes of the batch if the entry is known. The bus leaves it at RefuseKnown yet, and a store may
+	// ignore it.
+	IfKnown IfKnown
+}
+
+// IfKnown is what becomes of a batch with a Dedupe that is known.
+type IfKnown uint8
+
+const (
+	// RefuseKnown refuses the batch.
+	RefuseKnown IfKnown = iota
+	// SkipKnown applies the batch without the records of the event.
+	SkipKnown
+	// BuryKnown applies the batch with a letter instead of the records of the event.
+	BuryKnown
+)
+
+// Directive is what an operator has ordered of a subscription, and survives restarts.
+type Directive struct {
+	Subscription string
+	Body         []byte // JSON of the bus
+}
+
+// AuditEntry records what an operator did.
+type AuditEntry struct {
+	// Number grows with each entry, from 1. The store assigns it.
+	Number int64
+	// Denied is set if the action was not allowed.
+	Denied bool
+	Body   []byte // JSON of the bus
+}
+
+// AuditQuery selects entries.
+type AuditQuery struct {
+	// Match reports whether an entry matches, or the error that ends the scan; nil: all. It does not block.
+	Match  func(e *AuditEntry) (bool, error)
+	Before int64 // selects smaller numbers; 0: all
+	Limit  int   // at least 1
+}
+
+// AuditPage is a page of entries, newest first.
+type AuditPage struct {
+	Entries []AuditEntry
+	// Next is the Before of the next page. It is 0 on the last page.
+	Next int64
+}

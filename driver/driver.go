@@ -1,0 +1,144 @@
+// Package driver has what a store of a bus implements: the interface Store, the values that cross it, and the errors
+// that both sides compare. storetest has the suite that every store must pass, and a store in memory. store/sqlite is a
+// store in a file.
+//
+// A store knows records, letters, directives, audit entries and a catalog by the fields that it selects and sorts by.
+// Everything else is bytes in an encoding of the bus. A store keeps them as they are; nil and empty differ.
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// Store keeps the records of accepted events, and the dead letters, outside the process. eventbus.WithStore makes a bus
+// durable with it.
+//
+// A store applies batches of changed records atomically, in order, and fences them by lease: of all open stores over
+// the same data, at most one holds the lease. A record is leased while the bus with the lease has it in memory. Only
+// that bus changes it. All other records are free: any bus may claim them once it has the lease.
+//
+// The methods that take a context return soon after it has ended. A method that hangs does not block
+// Shutdown. While Claim hangs, Start and Publish may block beyond their contexts. Submit and Watch, and
+// functions on goroutines of the store, must not panic. A panic of any other method is an error of that
+// call: after one in Claim, the bus restarts in place.
+//
+// The methods are safe for concurrent use. All times are in UTC, in the years 0 to 9999, see
+// Batch.CheckTimes; those of queries may be others.
+type Store interface {
+	// Submit enqueues a batch and returns. It neither commits nor blocks nor calls done: the bus calls
+	// it under the lock that decides the order of events. The store must not change the batch, except
+	// for Ref and Position of its new records, and may use its memory until done is called.
+	//
+	// Batches apply in the order of Submit, each wholly or not at all, as many in one commit as have
+	// gathered. done is called once per batch, in the same order, on a goroutine of the store:
+	//
+	//   - nil: the batch is durable, and its new records have their Ref and Position.
+	//   - *RefusedError: this batch alone was not applied, and changed nothing, not even Ref and
+	//     Position of its new records.
+	//   - any other error: the outcome is unknown. The store has failed. It applies no further batch,
+	//     and passes an error that matches ErrFailed to the done of every batch that follows,
+	//     until Reopen. After Close the error matches ErrClosed.
+	//
+	// done does not block and runs no user code, but may call Submit.
+	Submit(b *Batch, done func(error))
+
+	// Claim leases free records and returns them. It needs the lease: without it the error matches
+	// ErrNoLease. Records that were submitted and are not committed yet may be missing. If ctx has
+	// ended, Claim leases nothing. After any other error it may have leased records, which are free
+	// again after Reopen.
+	Claim(ctx context.Context, q ClaimQuery) (Claimed, error)
+
+	// Letter returns a dead letter, or an error that matches ErrNotFound.
+	Letter(ctx context.Context, id ID) (Letter, error)
+
+	// Letters returns a page of dead letters, newest first: those with the largest ids. The bus has
+	// set Limit. A page of large letters may end before. ctx bounds a scan.
+	Letters(ctx context.Context, q LetterQuery) (LetterPage, error)
+
+	// Groups returns the letters that match, grouped by Fingerprint: by Count, then by Newest, both
+	// descending. It returns at most MaxGroups groups, those of the newest letters. All other letters are
+	// one more group at the end, without Fingerprint and Sample.
+	Groups(ctx context.Context, q LetterQuery) ([]Group, error)
+
+	// Directives returns the last directive for each Subscription, sorted by Subscription.
+	Directives(ctx context.Context) ([]Directive, error)
+
+	// Audit returns a page of the entries that match, newest first: those with the largest Number. A store
+	// may remove old entries, but keeps the newest 10,000. A denied entry never makes it remove one that
+	// was not denied. The bus has set Limit. ctx bounds a scan.
+	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
+
+	// Catalog returns the catalog of the last batch that had one, or nil.
+	Catalog(ctx context.Context) ([]byte, error)
+
+	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
+	Lookup(ctx context.Context, event ID) ([]*Record, error)
+
+	// Records returns a page of the unsettled records that match, by Ref, leased ones included. The bus
+	// has set Limit. ctx bounds a scan.
+	Records(ctx context.Context, q RecordQuery) (RecordPage, error)
+
+	// Remembered returns the remembered id of an event, by Scope and Key of Dedupe, and whether it is
+	// known. The entry may have expired.
+	Remembered(ctx context.Context, scope, key string) (Dedupe, bool, error)
+
+	// Stats counts what the store has.
+	Stats(ctx context.Context) (Stats, error)
+
+	// Parked counts the records in Parked by Door, free and leased, without the doors in except.
+	// It stops after 100,000 records.
+	Parked(ctx context.Context, except map[string]bool) (map[string]int64, error)
+
+	// Watch calls changed within 250 ms after another process has committed. It is a hint: it may come
+	// without a change. changed must not block. stop ends the calls, and waits for one in progress.
+	Watch(changed func()) (stop func())
+
+	// Patience returns how long a commit may take before the store gives up by itself. If the store
+	// confirms nothing for as long, the bus refuses publications until it confirms something. eventbus.New
+	// calls it once. 0 or less: the bus waits for ever.
+	Patience() time.Duration
+
+	// Reopen verifies the data, ends the lease of this store and begins a new one. Every record that
+	// the old lease had is free then. The bus calls it after the store has failed. It waits for every
+	// done to return.
+	Reopen(ctx context.Context) error
+
+	// Close applies what was submitted, frees the records of its lease without counting a crash, and
+	// releases the lease. It waits for every done to return. A second Close returns nil.
+	Close(ctx context.Context) error
+}
+
+// Eraser is a Store that can overwrite what it has deleted. After the last part of a purge, the bus calls
+// Erase, which returns when the storage has no payload of a letter that was taken before. Its error
+// matches ErrNotErased if it could not.
+type Eraser interface {
+	Erase(ctx context.Context) error
+}
+
+// Stats counts what a store has.
+type Stats struct {
+	// Records by state, free and leased.
+	Ready     int64 `json:"ready"`
+	Waiting   int64 `json:"waiting"`
+	Scheduled int64 `json:"scheduled"`
+	Parked    int64 `json:"parked"`
+
+	Free    int64 `json:"free"` // of all records
+	Letters int64 `json:"letters"`
+
+	// Beside is the number of records that stores without the lease have inserted, less those that they
+	// have cancelled, from the beginning of the data. The bus corrects its count by it.
+	Beside int64 `json:"-"`
+
+	// HasLease reports that this store holds the lease. While it does, no other process dispatches events.
+	HasLease bool `json:"-"`
+
+	// Crashed reports that the lease before the first one of this store ended by neither Close nor Reopen.
+	// CrashedEvents is the number of events that count a crash for it, see Record.Crashes; -1 if that is unknown.
+	Crashed       bool  `json:"-"`
+	CrashedEvents int64 `json:"-"`
+}
+
+// Unsettled returns the number of records.
+func (s Stats) Unsettled() int64 { return s.Ready + s.Waiting + s.Scheduled + s.Parked }

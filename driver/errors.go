@@ -1,0 +1,101 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Errors of stores. Package eventbus has those that users of a bus meet under names of its own.
+var (
+	// ErrFailed is matched by the errors of a store that has failed and was not reopened.
+	ErrFailed = errors.New("eventbus: store has failed")
+	// ErrClosed is returned by a store after Close.
+	ErrClosed = errors.New("eventbus: store is closed")
+	// ErrNotErased is matched by the error of an Erase after which payloads of purged letters are still in the storage
+	// for a while: see the store.
+	ErrNotErased = errors.New("eventbus: payloads of purged letters are not erased yet")
+	// ErrNoLease is returned by a store that does not hold the lease.
+	ErrNoLease = errors.New("eventbus: store does not hold the lease")
+	// ErrNotLeased is the refusal of a batch that changes a record that is not leased, or not by this
+	// bus.
+	ErrNotLeased = errors.New("eventbus: record is not leased by this bus")
+	// ErrNotFound is the refusal of a batch that takes an unknown letter, and the error of Letter.
+	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
+	// ErrNotScheduled is the refusal of a batch that cancels an event without a free scheduled record.
+	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
+	// ErrDuplicateID is the refusal of a batch that remembers a known id.
+	ErrDuplicateID = errors.New("eventbus: duplicate event id")
+	// ErrTime is the refusal of a batch with a time outside the years 0 to 9999.
+	ErrTime = errors.New("eventbus: time is outside the years 0 to 9999")
+)
+
+// RefusedError reports that a store did not apply a batch, and why. It changed nothing, and the
+// store goes on.
+type RefusedError struct {
+	Letter ID      // ErrNotFound: the letter of Take that is unknown
+	Event  ID      // ErrNotScheduled: the event of Cancel that has no such record
+	Known  *Dedupe // ErrDuplicateID: the remembered entry
+	Ref    Ref     // ErrNotLeased: the record of Update or Delete
+	Err    error   // the reason: ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, or one that matches ErrTime
+}
+
+func (e *RefusedError) Error() string {
+	switch {
+	case e.Known != nil:
+		return fmt.Sprintf("%v: %q is known as event %s", e.Err, e.Known.Key, e.Known.Event)
+	case e.Ref != 0:
+		return fmt.Sprintf("%v: %d", e.Err, e.Ref)
+	case !e.Letter.IsZero():
+		return fmt.Sprintf("%v: %s", e.Err, e.Letter)
+	case !e.Event.IsZero():
+		return fmt.Sprintf("%v: %s", e.Err, e.Event)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns the reason.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Storable reports whether the year of a time in UTC is from 0 to 9999. encoding/json encodes no other times.
+func Storable(t time.Time) bool {
+	const first, last = -62167219200, 253402300799 // 0000-01-01T00:00:00Z, 9999-12-31T23:59:59Z
+	s := t.Unix()
+	return first <= s && s <= last
+}
+
+// CheckTimes returns a *RefusedError that matches ErrTime if a time in the batch, except Now and AgedAt, is not
+// Storable. The bus rejects such times earlier. A store that encodes times calls CheckTimes first, so that a defect
+// costs one batch and does not make the store fail.
+func (b *Batch) CheckTimes() error {
+	for _, d := range b.Remember {
+		if err := checkTimes(d.Expires); err != nil {
+			return err
+		}
+	}
+	for _, r := range b.New {
+		if err := checkTimes(r.Published, r.Scheduled, r.Expires, r.Due); err != nil {
+			return err
+		}
+	}
+	for _, r := range b.Update {
+		if err := checkTimes(r.Due); err != nil {
+			return err
+		}
+	}
+	for _, l := range b.Bury {
+		if err := checkTimes(l.Published, l.DiedAt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkTimes(times ...time.Time) error {
+	for _, t := range times {
+		if !Storable(t) {
+			return &RefusedError{Err: fmt.Errorf("%w: %s", ErrTime, t)}
+		}
+	}
+	return nil
+}

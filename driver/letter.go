@@ -1,0 +1,102 @@
+package driver
+
+import (
+	"slices"
+	"time"
+)
+
+// Letter is a dead letter: the columns by which it is found, and four parts that only the bus reads.
+type Letter struct {
+	ID           ID
+	Event        ID
+	Type         string
+	Key          string
+	Subscription string
+	Reason       string
+	Fingerprint  string // of its group
+	Published    time.Time
+	DiedAt       time.Time
+
+	// Details and Failures are JSON. Queries may compare them, and not the other two, which may be large.
+	Details  []byte
+	Failures []byte
+	// Payload is the event's, Original the one that a replay has replaced; nil for none.
+	Payload  []byte
+	Original []byte
+}
+
+// Size returns the bytes of the four parts.
+func (l *Letter) Size() int {
+	return len(l.Details) + len(l.Failures) + len(l.Payload) + len(l.Original)
+}
+
+// LetterQuery selects the letters that match every field that is set.
+type LetterQuery struct {
+	Event         ID
+	Key           string
+	Subscriptions []string // one of these; empty: all
+	Reason        string
+	Fingerprint   string
+	// The bounds are inclusive. They may be outside of the years that a store keeps.
+	Since, Until                   time.Time // of DiedAt
+	PublishedSince, PublishedUntil time.Time
+	// Type compares the event's type; nil: all. It does not block.
+	Type func(eventType string) bool
+	// Parts compares Details and Failures; nil: all. It does not block. Its error ends the scan.
+	Parts func(details, failures []byte) (bool, error)
+
+	Limit      int  // of a page
+	Before     ID   // selects smaller ids; zero: all
+	ExactTotal bool // LetterPage.Total is exact beyond MaxTotal
+}
+
+// Compares reports whether the query has a function with which each letter must be compared.
+func (q *LetterQuery) Compares() bool { return q.Type != nil || q.Parts != nil }
+
+// Matches reports whether a letter matches all fields but Before, for stores that compare letters one by one.
+func (q *LetterQuery) Matches(l *Letter) (bool, error) {
+	if !(q.Event.IsZero() || q.Event == l.Event) ||
+		q.Key != "" && q.Key != l.Key ||
+		len(q.Subscriptions) > 0 && !slices.Contains(q.Subscriptions, l.Subscription) ||
+		q.Reason != "" && q.Reason != l.Reason ||
+		q.Fingerprint != "" && q.Fingerprint != l.Fingerprint ||
+		!q.Since.IsZero() && l.DiedAt.Before(q.Since) || !q.Until.IsZero() && l.DiedAt.After(q.Until) ||
+		!q.PublishedSince.IsZero() && l.Published.Before(q.PublishedSince) ||
+		!q.PublishedUntil.IsZero() && l.Published.After(q.PublishedUntil) ||
+		q.Type != nil && !q.Type(l.Type) {
+		return false, nil
+	}
+	if q.Parts == nil {
+		return true, nil
+	}
+	return q.Parts(l.Details, l.Failures)
+}
+
+// LetterPage is a page of letters, newest first.
+type LetterPage struct {
+	Letters []Letter
+	// Next is the Before of the next page. It is zero on the last page.
+	Next ID
+	// Total is the number of letters that match, on all pages. If TotalIsMore is set, more letters match.
+	Total       int
+	TotalIsMore bool
+}
+
+// Limits of stores.
+const (
+	// MaxTotal bounds LetterPage.Total, unless the query asks for an exact one.
+	MaxTotal = 10_000
+	// MaxGroups bounds the groups of Groups, without the one for all others.
+	MaxGroups = 10_000
+)
+
+// Group is a set of letters with one Fingerprint.
+type Group struct {
+	Fingerprint string
+	Count       int
+	First, Last time.Time // the earliest and the latest DiedAt
+	Newest      ID        // the largest id
+	// Sample is the letter Newest, of which Payload and Original may be missing. It is nil for the group of all other
+	// letters.
+	Sample *Letter
+}

@@ -1,0 +1,173 @@
+package driver
+
+import (
+	"slices"
+	"time"
+
+	"github.com/surebus/eventbus/internal/names"
+	"github.com/surebus/eventbus/internal/uuid7"
+)
+
+// ID is the UUID of an event or of a dead letter. Later letters have larger ids.
+type ID [16]byte
+
+// String returns the UUID as 36 characters, in lower case.
+func (id ID) String() string { return uuid7.Format(id) }
+
+// IsZero reports whether the id is not set.
+func (id ID) IsZero() bool { return id == ID{} }
+
+// Ref identifies a record in its store. A store assigns growing numbers, from 1, in the order in
+// which records become durable.
+type Ref int64
+
+// State is the state of a record.
+type State uint8
+
+const (
+	// Ready: the dispatch is queued or runs.
+	Ready State = iota
+	// Waiting: it waits for its next attempt, until Due.
+	Waiting
+	// Scheduled: the event was published for later, and is not due before Due.
+	Scheduled
+	// Parked: it waits at the door of the subscription Door.
+	Parked
+)
+
+var stateNames = []string{"ready", "waiting", "scheduled", "parked"}
+
+// String returns "ready", "waiting", "scheduled" or "parked".
+func (s State) String() string { return names.Of("State", stateNames, int(s)) }
+
+// Record is the durable truth about a dispatch: an event, its targets, and its progress through
+// them.
+type Record struct {
+	Ref Ref
+	// Position orders dispatches by acceptance. In a new record, 0 stands for its own Ref, and
+	// BesidePrevious for the Position of the record before it in Batch.New.
+	Position int64
+
+	// The following are fixed once the record exists.
+
+	ID        ID // of the event
+	Type      string
+	Key       string // empty for none
+	Published time.Time
+	// Targets names the subscriptions in the order of delivery.
+	Targets []string
+	// Scheduled is when a scheduled event is due. It is zero for other events.
+	Scheduled time.Time
+	// Payload has the bytes of the payload. Metadata and Replay are JSON of the bus, nil for none: the event's metadata,
+	// and the letter from which a replay opened the dispatch.
+	Payload  []byte
+	Metadata []byte
+	Replay   []byte
+
+	// The following change with each Batch.Update.
+
+	State State
+	Due   time.Time // in Waiting and Scheduled, at times in Parked; otherwise zero
+	Door  string    // in Parked
+	// Progress is JSON of the bus: how far the dispatch is. nil for one that has not begun.
+	Progress []byte
+	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
+	// free. Claim sets it.
+	Leased bool
+	// Suspect is set while the dispatch may be the one that crashes the process, see Crashes.
+	Suspect bool
+
+	// Crashes counts the leases that had the record and ended by neither Close nor Reopen. If such a
+	// lease had records with Suspect set, only those count it. Otherwise its records in Ready
+	// count it, up to SuspectCrashes. Claim clears Suspect. Batch.Update replaces the count. A new
+	// record has 0, whatever it says.
+	Crashes int
+	// Own is ignored in a batch. Claim sets it if the present lease has made the record free: by an
+	// update, or by inserting it without Leased.
+	Own bool
+
+	// The bus does not set the following yet, and a store need not keep them.
+
+	Slot           Slot      // fixed
+	Expires        time.Time // fixed: from when the dispatch must not begin any more; zero for never
+	IdempotencyKey string    // fixed; empty for none. KeyExpires is its end; zero: when no record of the event is left
+	KeyExpires     time.Time
+	Destination    string // changes with Batch.Update: of Door, where the dispatch is parked
+}
+
+// Slot is a part of the data with a lease of its own. Every store has one now, 0.
+type Slot uint8
+
+// SuspectCrashes is the number of Crashes from which the bus suspects a record of crashing the
+// process.
+const SuspectCrashes = 2
+
+// BesidePrevious is the Position of a new record that shares the Position of the record before it
+// in Batch.New.
+const BesidePrevious = -1
+
+// ClaimKind selects free records for Claim.
+type ClaimKind uint8
+
+const (
+	// ClaimReady claims what must be dispatched, in the order of Position, then Ref: all in Ready,
+	// and of those with a Key in Waiting or Parked the ones without Own, whatever their
+	// Due. Without them, a later event of the key would overtake after a restart.
+	ClaimReady ClaimKind = iota
+	// ClaimDue claims records without a Key in Waiting, and any in Scheduled, that are due
+	// at Now, in the order of Due, then Ref.
+	ClaimDue
+	// ClaimParked claims what is Parked at one of Doors, in the order of Position, then Ref: those
+	// without a Key, and those with Own. ClaimReady claims the others.
+	ClaimParked
+	// ClaimEvent claims what is Scheduled of Event, in the order of Ref.
+	ClaimEvent
+)
+
+// ClaimQuery selects free records.
+type ClaimQuery struct {
+	Kind  ClaimKind
+	Limit int       // at least 1
+	Now   time.Time // for ClaimDue
+	Doors []string  // for ClaimParked; distinct
+	Event ID        // for ClaimEvent
+
+	// The bus does not set the following yet, and a store may ignore them.
+
+	Slots        []Slot   // empty: all that the store has
+	Destinations []string // for ClaimParked; empty: all
+}
+
+// Claimed is the result of Claim.
+type Claimed struct {
+	Records []*Record
+	// More reports whether further records matched.
+	More bool
+	// NextDue is the earliest Due of the free records that ClaimDue claims later, after Now. It is zero
+	// if there is none, and for other kinds.
+	NextDue time.Time
+}
+
+// RecordQuery selects the records that match every field that is set.
+type RecordQuery struct {
+	States  []State                     // empty: all
+	Type    func(eventType string) bool // nil: all. It does not block
+	Key     string
+	Targets []string // one of these is one of the record's; empty: all
+	After   Ref      // selects larger ones
+	Limit   int      // at least 1
+}
+
+// Matches reports whether a record matches all fields but Limit, for stores that compare records one by one.
+func (q *RecordQuery) Matches(r *Record) bool {
+	return r.Ref > q.After && (len(q.States) == 0 || slices.Contains(q.States, r.State)) &&
+		(q.Key == "" || q.Key == r.Key) && (q.Type == nil || q.Type(r.Type)) &&
+		(len(q.Targets) == 0 || slices.ContainsFunc(r.Targets, func(t string) bool { return slices.Contains(q.Targets, t) }))
+}
+
+// RecordPage is a page of records, by Ref.
+type RecordPage struct {
+	Records []*Record
+	// Next is the After of the next page. It is 0 on the last page.
+	Next Ref
+}
