@@ -3,6 +3,7 @@ package eventbus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -37,6 +39,9 @@ var auditActions = []AuditAction{
 	AuditPause, AuditHoldUntil, AuditResume, AuditTrip, AuditReset, AuditReplay, AuditReplayEdited, AuditReplayMatching,
 	AuditPurge, AuditPurgeMatching, AuditImport, AuditCancel,
 }
+
+// AuditActions returns all actions.
+func AuditActions() []AuditAction { return slices.Clone(auditActions) }
 
 // actionOf maps the methods of Subscription to their actions.
 var actionOf = map[string]AuditAction{
@@ -102,8 +107,8 @@ type AuditQuery struct {
 	Before int64 `json:"before,omitzero"`
 }
 
-// Matches reports whether an entry matches all fields but Limit.
-func (q *AuditQuery) Matches(e *AuditEntry) bool {
+// matches reports whether an entry matches all fields but Limit.
+func (q *AuditQuery) matches(e *AuditEntry) bool {
 	return (q.Action == "" || q.Action == e.Action) && (q.By == "" || q.By == e.By) &&
 		(q.RequestID == "" || q.RequestID == e.RequestID) && (!q.Denied || e.Denied != "") &&
 		(q.Subscription == "" || q.Subscription == e.Subscription || q.same.Has(e.Subscription)) &&
@@ -163,9 +168,34 @@ func (b *Bus) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
 	if b.store != nil {
-		return b.store.Audit(ctx, q)
+		return b.storedAudits(ctx, &q)
 	}
 	return b.pageOfAudits(&q), nil
+}
+
+// storedAudits returns a page of a store.
+func (b *Bus) storedAudits(ctx context.Context, q *AuditQuery) (page AuditPage, err error) {
+	read, err := b.store.Audit(ctx, driver.AuditQuery{Before: q.Before, Limit: q.Limit, Match: func(e *driver.AuditEntry) (bool, error) {
+		decoded, err := decodeAudit(e)
+		return err == nil && q.matches(&decoded), err
+	}})
+	for i := range read.Entries {
+		e, undecodable := decodeAudit(&read.Entries[i])
+		page.Entries, err = append(page.Entries, e), cmp.Or(err, undecodable)
+	}
+	page.Next = read.Next
+	return page, err
+}
+
+func decodeAudit(e *driver.AuditEntry) (decoded AuditEntry, err error) {
+	if err = json.Unmarshal(e.Body, &decoded); err == nil && e.Denied != (decoded.Denied != "") {
+		err = fmt.Errorf("denied is %t", e.Denied)
+	}
+	if err != nil {
+		err = fmt.Errorf("eventbus: audit entry %d of the store cannot be decoded: %w", e.Number, err)
+	}
+	decoded.Number = e.Number
+	return decoded, err
 }
 
 // maxAudits is the number of entries that memory keeps of what was done, and of what was denied.
@@ -181,7 +211,7 @@ func (b *Bus) pageOfAudits(q *AuditQuery) (page AuditPage) {
 	b.audits.All(func(number int64, e AuditEntry) bool {
 		e.Number = number
 		switch {
-		case !q.Matches(&e):
+		case !q.matches(&e):
 			return true
 		case len(page.Entries) == q.Limit:
 			page.Next = page.Entries[q.Limit-1].Number
@@ -219,23 +249,14 @@ func (b *Bus) bulkEntry(o operator, action AuditAction, q LetterQuery, matched i
 // encode is left out.
 func auditedQuery(q LetterQuery) *LetterQuery {
 	for _, t := range []*time.Time{&q.Since, &q.Until, &q.PublishedSince, &q.PublishedUntil} {
-		if !storable(*t) {
+		if !driver.Storable(*t) {
 			*t = time.Time{}
 		}
 	}
 	for _, text := range []*string{&q.Type, &q.Subscription, &q.MetadataValue, &q.Error} {
 		*text = texts.Shorten(*text, maxName)
 	}
-	q.same = nil
 	return &q
-}
-
-// list returns the part of a batch for an entry. nil stands for none.
-func (e *AuditEntry) list() []AuditEntry {
-	if e == nil {
-		return nil
-	}
-	return []AuditEntry{*e}
 }
 
 // audited notes an action that was done. A store has its entry already. e may be nil.
@@ -286,10 +307,17 @@ func (e *AuditEntry) fields() []zap.Field {
 	return fields
 }
 
+// commitAudit records an entry in the store, and makes it forget.
+func (b *Bus) commitAudit(ctx context.Context, e *AuditEntry, forget []driver.Dedupe) error {
+	w := &batch{Batch: driver.Batch{Now: e.At, Forget: forget}}
+	w.audit(e)
+	return b.commit(ctx, w)
+}
+
 // auditBulk records the entry of a bulk operation before its first letter.
 func (b *Bus) auditBulk(ctx context.Context, e *AuditEntry) error {
 	if b.store != nil {
-		if err := b.commit(ctx, &Batch{Now: e.At, Audit: e.list()}); err != nil {
+		if err := b.commitAudit(ctx, e, nil); err != nil {
 			return err
 		}
 	}
@@ -299,14 +327,14 @@ func (b *Bus) auditBulk(ctx context.Context, e *AuditEntry) error {
 
 // auditOutcome records how a bulk operation ended that began with an entry, and makes the store forget. If ctx
 // has ended, it does not wait for the store.
-func (b *Bus) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error, forget []Dedupe) error {
+func (b *Bus) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error, forget []driver.Dedupe) error {
 	if o.BeganAt = began.At; ended != nil {
 		o.Error = texts.Shorten(textOf(ended, ""), maxName)
 	}
 	e := *began
 	e.At, e.Outcome = b.time.Now().UTC, &o
 	if b.store != nil {
-		err := b.commit(ctx, &Batch{Now: e.At, Forget: forget, Audit: e.list()})
+		err := b.commitAudit(ctx, &e, forget)
 		if err != nil && ctx.Err() == nil {
 			b.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
 		}
@@ -341,7 +369,7 @@ func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 	}
 	if b.store == nil {
 		b.keepAudit(e)
-	} else if err := b.commit(ctx, &Batch{Now: e.At, Audit: e.list()}); err != nil {
+	} else if err := b.commitAudit(ctx, &e, nil); err != nil {
 		return fmt.Errorf("AuditDenied: %w", err)
 	}
 	b.log.Warn("operator action denied", e.fields()...)
@@ -374,7 +402,7 @@ func (b *Bus) checkDenied(ctx context.Context, e *AuditEntry) error {
 		return refuse("Outcome", "not nil", "must be nil: a denied action has no outcome")
 	case e.Count < 0:
 		return refuse("Count", e.Count, "must not be negative")
-	case !storable(e.Until):
+	case !driver.Storable(e.Until):
 		return refuse("Until", e.Until, badYear)
 	case e.Query == nil:
 		return nil

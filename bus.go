@@ -55,8 +55,7 @@ type Bus struct {
 	doors   *delay.Queue[*Subscription] // doors to tend at a time
 	watch   *deadline.Watch[call]
 	letters *letterQueue
-	store   Store         // nil: memory only
-	guarded *guardedStore // the same
+	store   *guardedStore // nil: memory only
 	feeder  *feeder
 	// recorder records a change and then calls done: submit, or the simulation's hook. nil: changes
 	// apply at once.
@@ -167,8 +166,8 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), b.due)
 	if c.store != nil {
-		b.guarded = newGuardedStore(b)
-		b.store, b.feeder, b.recorder = b.guarded, newFeeder(b), b.submit
+		b.store = newGuardedStore(b)
+		b.feeder, b.recorder = newFeeder(b), b.submit
 		b.gaveUp = make(chan struct{})
 		if err := b.useStore(); err != nil {
 			return nil, fmt.Errorf("New: %w", err)

@@ -1,7 +1,9 @@
 package eventbus
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +15,8 @@ import (
 	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -78,11 +82,11 @@ type CircuitSettings struct {
 // returns what the last bus that started with the store has recorded. It blocks for the reads of a
 // store, which ctx bounds.
 //
-// Errors: ErrNoCatalog, ErrUninitialized, ErrNilContext, the store's, the context's.
+// Errors: ErrNoCatalog, with the last order to each subscription in Orders; ErrUninitialized, ErrNilContext, the store's, the context's.
 func (b *Bus) Catalog(ctx context.Context) (Catalog, error) {
 	c, err := b.readCatalog(ctx)
 	if err != nil {
-		return Catalog{}, fmt.Errorf("Catalog: %w", err)
+		return Catalog{Orders: c.Orders}, fmt.Errorf("Catalog: %w", err)
 	}
 	return c, nil
 }
@@ -97,12 +101,13 @@ func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
 	if !b.config.tool {
 		c = b.catalogNow()
 	} else {
-		stored, err := b.store.Catalog(ctx)
+		stored, err := b.storedCatalog(ctx)
 		switch {
 		case err != nil:
 			return c, err
 		case stored == nil:
-			return c, ErrNoCatalog
+			c.Orders, err = b.storedOrders(ctx)
+			return c, cmp.Or(err, ErrNoCatalog)
 		}
 		c = *stored
 	}
@@ -112,7 +117,7 @@ func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
 				c.Orders = append(c.Orders, *o)
 			}
 		}
-	} else if c.Orders, err = b.store.Orders(ctx); err != nil {
+	} else if c.Orders, err = b.storedOrders(ctx); err != nil {
 		return Catalog{}, err
 	}
 	c.Orders = c.underPresentNames(c.Orders)
@@ -120,6 +125,18 @@ func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
 	c.Orders = slices.DeleteFunc(c.Orders, func(o Order) bool {
 		return !o.Trip && (!o.Pause || !o.Until.IsZero() && !o.Until.After(now)) // it has ended
 	})
+	return c, nil
+}
+
+// storedCatalog returns the catalog of the store, or nil.
+func (b *Bus) storedCatalog(ctx context.Context) (c *Catalog, err error) {
+	body, err := b.store.Catalog(ctx)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(body, &c); err != nil {
+		return nil, fmt.Errorf("eventbus: catalog of the store cannot be decoded: %w", err)
+	}
 	return c, nil
 }
 
@@ -288,16 +305,19 @@ func (b *Bus) recordCatalogLocked() {
 	}
 	k.begun, k.timer = true, nil
 	c := b.catalogNow()
-	batch := &Batch{Now: c.At, Catalog: &c}
+	w := &batch{Batch: driver.Batch{Now: c.At}}
+	w.Catalog = w.encode(&c)
+	var inherited []Order
 	if b.ordering.TryLock() {
-		batch.Orders = b.inherited()
+		inherited = b.inherited()
+		w.direct(inherited...)
 		defer b.ordering.Unlock()
 	} else { // an order is being read or recorded, which may take long
 		k.timer = b.time.AfterFunc(catalogDelay, b.recordCatalog)
 	}
-	b.store.Submit(batch, func(err error) {
+	b.store.submit(w, room.Pass{}, func(err error) {
 		if err == nil {
-			b.keepOrders(batch.Orders)
+			b.keepOrders(inherited)
 		}
 		b.catalogRecorded(err)
 	})
@@ -306,7 +326,7 @@ func (b *Bus) recordCatalogLocked() {
 // catalogRecorded is called when the store has the catalog. If it has failed, the bus tries again after
 // the restart.
 func (b *Bus) catalogRecorded(err error) {
-	var refused *RefusedError
+	var refused *driver.RefusedError
 	switch {
 	case err == nil:
 	case errors.As(err, &refused):

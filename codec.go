@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/surebus/eventbus/internal/timeline"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Codec encodes the payloads of a bus with a store. Its methods must be safe for concurrent use.
@@ -68,159 +68,6 @@ func payloadBytes(payload any) []byte {
 	return nil
 }
 
-// newRecord returns the record of a dispatch that has none.
-func (b *Bus) newRecord(d *dispatch, state RecordState) *Record {
-	r := b.updatedRecord(d, state)
-	r.ID, r.Type, r.Key, r.Payload = d.id, d.to.eventType, d.key, payloadBytes(d.payload)
-	r.Metadata, r.Published, r.Targets = d.from().metadata, d.published(b.time), d.to.recorded
-	if due := d.from().due; due != nil {
-		r.Scheduled = due.time(b.time)
-		if state == RecordScheduled {
-			r.Due = r.Scheduled
-		}
-	}
-	if replay := d.from().replay; replay != nil {
-		r.Scheduled = replay.due
-		r.Replay = &RecordReplay{
-			Began: b.time.At(replay.began), Count: int(replay.count), Succeeded: replay.succeeded,
-			History: replay.history, HistoryOmitted: replay.historyOmitted,
-			Edited: replay.edited, Original: payloadBytes(replay.original),
-		}
-	}
-	return r
-}
-
-// updatedRecord returns the part of a dispatch's record that changes.
-func (b *Bus) updatedRecord(d *dispatch, state RecordState) *Record {
-	r := &Record{Ref: d.stored().ref, State: state, Suspect: d.stored().marked, Crashes: d.stored().crashes}
-	p := RecordProgress{Next: int(d.next), Attempts: int(d.attempt)}
-	if d.state == stateRunning {
-		p.Attempts-- // the attempt is not over
-	}
-	if s := d.story; s != nil {
-		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
-		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
-		for i := range s.failures {
-			f := b.failureOf(d, &s.failures[i])
-			f.Subscription = d.to.recordedName(s.failures[i].subscription)
-			p.Failures = append(p.Failures, f)
-		}
-		if s.detours != nil {
-			for _, i := range s.detours.skipped {
-				p.Skipped = append(p.Skipped, int(i))
-			}
-			for _, x := range s.detours.spent {
-				p.Budgets = append(p.Budgets, RecordBudget{
-					Subscription: d.to.recordedName(x.of), Rule: int(x.rule), Failures: int(x.failures), PreviousDelay: x.previous,
-				})
-			}
-		}
-	}
-	if d.state == stateRunning || p.Next != 0 || p.Attempts != 0 || d.story != nil {
-		r.Progress = &p
-	}
-	return r
-}
-
-// restore returns the dispatch of a record.
-func (b *Bus) restore(r *Record, to *targets) *dispatch {
-	now := b.time.Now()
-	d := &dispatch{
-		id: r.ID, payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
-		origin: &origin{metadata: r.Metadata, stored: &stored{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
-	}
-	if !r.Scheduled.IsZero() {
-		d.origin.due = &due{nanos: now.Point(r.Scheduled), at: r.Scheduled}
-	}
-	if p := r.Replay; p != nil {
-		d.origin.replay = &replay{
-			published: r.Published, due: r.Scheduled, began: now.Point(p.Began), count: int32(p.Count),
-			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edited: p.Edited,
-		}
-		if p.Edited {
-			d.origin.replay.original = b.encoded(p.Original)
-		}
-	}
-	if r.Progress != nil {
-		b.restoreProgress(d, r.Progress, now)
-	}
-	if r.State != RecordScheduled && !r.Due.IsZero() {
-		d.ensureStory().notBefore = now.Point(r.dueAfter(now.UTC))
-	}
-	return d
-}
-
-// dueAfter returns the Due of a waiting record. If the clock was set back after the failure that it
-// follows, the whole delay begins now: otherwise the retry would be late by as much.
-func (r *Record) dueAfter(now time.Time) time.Time {
-	if r.Progress == nil || len(r.Progress.Failures) == 0 {
-		return r.Due
-	}
-	last := r.Progress.Failures[len(r.Progress.Failures)-1].Time
-	if last.After(now) {
-		return now.Add(r.Due.Sub(last))
-	}
-	return r.Due
-}
-
-func (b *Bus) restoreProgress(d *dispatch, p *RecordProgress, now timeline.Instant) {
-	find := func(name string) *Subscription {
-		if i := slices.Index(d.to.recorded, name); i >= 0 {
-			return d.to.subscriptions[i]
-		}
-		for _, s := range d.to.subscriptions { // it failed under a later name than the recorded one
-			if s.owns(name) {
-				return s
-			}
-		}
-		return &Subscription{id: name} // of a target that the record no longer has
-	}
-	d.next, d.attempt = int32(p.Next), int32(p.Attempts)
-	d.story = &story{
-		omitted: int32(p.Omitted), omittedHere: int32(p.OmittedHere), first: uint8(p.FirstFailures),
-		previous: p.PreviousDelay, parked: p.ParkedFor, part: p.Part,
-	}
-	for _, f := range withErrors(p.Failures) {
-		kept := failure{
-			err: f.Err, text: f.Error, subscription: find(f.Subscription), at: now.Point(f.Time),
-			duration: f.Duration, attempt: int32(f.Attempt),
-		}
-		if f.Details != nil {
-			kept.details = &f.Details
-		}
-		if f.Rule != nil {
-			kept.rule = int32(f.Rule.Position) + 1
-		}
-		d.story.failures = append(d.story.failures, kept)
-	}
-	if len(p.Skipped)+len(p.Budgets) == 0 {
-		return
-	}
-	detours := d.ensureDetours()
-	for _, i := range p.Skipped {
-		detours.skipped = append(detours.skipped, int32(i))
-	}
-	for slices.Contains(detours.skipped, d.next) { // the last record is of when this target was split off
-		d.next++
-	}
-	for _, x := range p.Budgets {
-		budget := spent{rule: int32(x.Rule), failures: int32(x.Failures), previous: x.PreviousDelay}
-		if x.Subscription != "" {
-			budget.of = find(x.Subscription)
-		}
-		detours.spent = append(detours.spent, budget)
-	}
-}
-
-// recordedName returns the name of a target in records, which may be a former one. A failure or a
-// budget must find its target again, whatever name the subscription has then, and if it is missing.
-func (t *targets) recordedName(s *Subscription) string {
-	if i := slices.Index(t.subscriptions, s); i >= 0 {
-		return t.recorded[i]
-	}
-	return s.ID()
-}
-
 // recordedError is the error of a failure that was read from a store.
 type recordedError struct{ text, class string }
 
@@ -238,10 +85,12 @@ func withErrors(failures []Failure) []Failure {
 }
 
 // eventIDEntry returns the entry of the table of remembered ids for an event id.
-func eventIDEntry(id EventID) Dedupe { return Dedupe{Key: id.String(), Event: id} }
+func eventIDEntry(id EventID) driver.Dedupe {
+	return driver.Dedupe{Key: id.String(), Event: driver.ID(id)}
+}
 
 // remembered returns the entry for the id that a publisher gave to an event.
-func (b *Bus) remembered(d *dispatch, now time.Time) Dedupe {
+func (b *Bus) remembered(d *dispatch, now time.Time) driver.Dedupe {
 	entry := eventIDEntry(d.id)
 	digest := sha256.New()
 	for _, part := range [...]string{d.to.eventType, d.key, string(payloadBytes(d.payload))} {

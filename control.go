@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/names"
 )
@@ -117,7 +118,7 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 	if t = t.Round(0).UTC(); !t.After(s.bus.time.Now().UTC) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: "is not in the future; Resume ends a pause"}
 	}
-	if !storable(t) {
+	if !driver.Storable(t) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: badYear + "; Pause has no end"}
 	}
 	act := func() { s.door.pause(t) }
@@ -244,3 +245,5 @@ func (b *Bus) reportHung(s *Subscription, shuts uint32) {
 			zap.String("subscription_id", s.id), zap.Int("abandoned", calls), zap.Duration("timeout", s.timeout))
 	})
 }
+
+const badYear = "is outside the years 0 to 9999"

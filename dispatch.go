@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/window"
@@ -190,7 +191,7 @@ func (d *dispatch) isAwaitedByCall() bool {
 
 // stored is the part of a dispatch that only a bus with a store has.
 type stored struct {
-	ref      Ref         // 0 until it has a record
+	ref      driver.Ref  // 0 until it has a record
 	position int64       // see Record
 	parent   *dispatch   // from which it was split off, until that is recorded
 	copies   []*dispatch // once they are recorded

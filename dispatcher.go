@@ -444,13 +444,14 @@ func (b *Bus) settle(d *dispatch, outcome Outcome) {
 // applySettle ends a dispatch. It counts the dispatch after the observers have seen the end and the
 // waiter has its outcome, because Shutdown continues once all dispatches are counted, and answers
 // the waiter last, because its caller may read Metrics.
-func (b *Bus) applySettle(d *dispatch, outcome Outcome, l *DeadLetter) {
+func (b *Bus) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	var reason Reason
-	if l != nil {
-		reason = l.Reason
+	var l *DeadLetter
+	if kept != nil {
 		if b.store == nil {
-			b.letters.add(l)
+			b.letters.add(kept)
 		}
+		l, reason = &kept.DeadLetter, kept.Reason
 	}
 	b.attemptEnded(d, outcome, reason)
 	switch outcome { //nolint:exhaustive // the others end no dispatch

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 )
 
@@ -139,10 +140,13 @@ func (b *Bus) eventStatus(ctx context.Context, id EventID) (status EventStatus, 
 // adds the dispatches in memory to found.
 func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
 	status := EventStatus{ID: id, Dispatches: []DispatchInfo{}}
-	var records []*Record
+	var records []*record
 	if b.store != nil {
-		var err error
-		if records, err = b.store.Lookup(ctx, id); err != nil {
+		read, err := b.store.Lookup(ctx, driver.ID(id))
+		if err == nil {
+			records, err = decodeRecords(read)
+		}
+		if err != nil {
 			return status, err
 		}
 	}
@@ -155,11 +159,8 @@ func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dispa
 		}
 		slices.SortFunc(status.Dispatches, compareDispatches)
 	}
-	var err error
-	status.Letters, err = b.listLetters(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
-	if status.Letters.Letters == nil {
-		status.Letters.Letters = []DeadLetter{}
-	}
+	letters, err := b.listLetters(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
+	status.Letters = letters.page()
 	return status, err
 }
 
@@ -321,8 +322,8 @@ func (o *door) shutByLocked(b *Bus) ParkReason {
 }
 
 // describeRecords describes records of the store. found has the dispatches in memory: they know more.
-func (b *Bus) describeRecords(records []*Record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
-	inMemory := make(map[Ref]DispatchInfo, len(found))
+func (b *Bus) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
+	inMemory := make(map[driver.Ref]DispatchInfo, len(found))
 	for d, info := range found {
 		inMemory[d.stored().ref] = info
 	}
@@ -336,15 +337,15 @@ func (b *Bus) describeRecords(records []*Record, found map[*dispatch]DispatchInf
 	return all
 }
 
-func (b *Bus) describeRecord(r *Record) DispatchInfo {
+func (b *Bus) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
-		Event: r.ID, Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
+		Event: EventID(r.ID), Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
 	}
-	if r.Replay != nil {
-		i.Replays = r.Replay.Count
+	if r.replay != nil {
+		i.Replays = r.replay.Count
 	}
-	if p := r.Progress; p != nil {
+	if p := r.progress; p != nil {
 		next := p.Next
 		for slices.Contains(p.Skipped, next) {
 			next++
@@ -357,7 +358,7 @@ func (b *Bus) describeRecord(r *Record) DispatchInfo {
 	if len(i.Targets) > 0 {
 		i.Subscription = i.Targets[0]
 	}
-	if r.State == RecordParked && b.started.Load() {
+	if r.State == driver.Parked && b.started.Load() {
 		i.Parked = b.parkedAt(r.Door)
 	}
 	return i

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/pace"
+	"github.com/surebus/eventbus/internal/route"
 )
 
 // DispatchQuery selects the dispatches that match every field that is set.
@@ -85,7 +87,7 @@ func (b *Bus) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 		if err != nil {
 			return refuse("After", shorten(q.After), "must be the Next of the previous page")
 		}
-		return b.storedDispatches(ctx, q, Ref(after))
+		return b.storedDispatches(ctx, q, driver.Ref(after))
 	}
 	var after EventID
 	if q.After != "" {
@@ -107,7 +109,7 @@ func (q *DispatchQuery) matcher() (func(*dispatch) bool, error) {
 		return nil, err
 	}
 	return func(d *dispatch) bool {
-		return (q.Key == "" || q.Key == d.key) && matchesType(d.to.eventType) &&
+		return (q.Key == "" || q.Key == d.key) && (matchesType == nil || matchesType(d.to.eventType)) &&
 			(q.Subscription == "" || slices.ContainsFunc(d.to.subscriptions, func(s *Subscription) bool { return s.id == q.Subscription || q.same.Has(s.id) }))
 	}, nil
 }
@@ -133,33 +135,37 @@ func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*d
 	return page
 }
 
-func (b *Bus) storedDispatches(ctx context.Context, q DispatchQuery, after Ref) (page DispatchPage, err error) {
-	records := RecordQuery{Type: q.Type, Key: q.Key, Target: q.Subscription, same: q.same, After: after, Limit: q.Limit}
+func (b *Bus) storedDispatches(ctx context.Context, q DispatchQuery, after driver.Ref) (page DispatchPage, err error) {
+	records := driver.RecordQuery{Key: q.Key, Targets: q.same.Of(q.Subscription), After: after, Limit: q.Limit}
 	switch q.State {
 	case DispatchQueued:
-		records.States = []RecordState{RecordReady}
+		records.States = []driver.State{driver.Ready}
 	case DispatchWaiting:
-		records.States = []RecordState{RecordWaiting}
+		records.States = []driver.State{driver.Waiting}
 	case DispatchScheduled:
-		records.States = []RecordState{RecordScheduled}
+		records.States = []driver.State{driver.Scheduled}
 	case DispatchParked:
-		records.States = []RecordState{RecordParked}
+		records.States = []driver.State{driver.Parked}
 	case DispatchRunning: // memory has them
 	}
-	if _, err := records.Matcher(); err != nil {
+	if records.Type, err = typeMatcher(q.Type); err != nil {
 		return page, err
 	}
 	read, err := b.store.Records(ctx, records)
 	if err != nil {
 		return page, err
 	}
-	events := make(map[EventID]bool, len(read.Records))
-	for _, r := range read.Records {
-		events[r.ID] = true
+	decoded, err := decodeRecords(read.Records)
+	if err != nil {
+		return page, err
+	}
+	events := make(map[EventID]bool, len(decoded))
+	for _, r := range decoded {
+		events[EventID(r.ID)] = true
 	}
 	found := make(map[*dispatch]DispatchInfo)
 	b.describeAll(b.candidates("", func(d *dispatch) bool { return events[d.id] }), found)
-	for _, info := range b.describeRecords(read.Records, found) {
+	for _, info := range b.describeRecords(decoded, found) {
 		if q.State == "" || q.State == info.State {
 			page.Dispatches = append(page.Dispatches, info)
 		}
@@ -168,4 +174,16 @@ func (b *Bus) storedDispatches(ctx context.Context, q DispatchQuery, after Ref) 
 		page.Next = strconv.FormatInt(int64(read.Next), 10)
 	}
 	return page, nil
+}
+
+// typeMatcher returns a function that compares event types with a pattern, or nil for an empty one.
+func typeMatcher(pattern string) (matches func(string) bool, err error) {
+	if pattern == "" {
+		return nil, nil //nolint:nilnil // nil matches all
+	}
+	parsed, offence := route.Parse(pattern)
+	if offence != nil {
+		return nil, patternError(pattern, offence)
+	}
+	return parsed.Match, nil
 }

@@ -42,6 +42,9 @@ var reasons = []Reason{
 	ReasonExpired, ReasonUnsubscribed, ReasonShutdown,
 }
 
+// Reasons returns all reasons.
+func Reasons() []Reason { return slices.Clone(reasons) }
+
 // LetterID identifies a dead letter. It is a UUID of version 7. Later letters have larger ids.
 type LetterID [16]byte
 
@@ -112,15 +115,29 @@ type DeadLetter struct {
 	// Position is the event's place in the order of acceptance of its store. It is 0 in a letter of a
 	// bus without a store.
 	Position int64 `json:"position,omitempty"`
+}
 
+// keptLetter is a letter, and what its bus knows of it besides.
+type keptLetter struct {
+	DeadLetter
+	own *ownLetter // nil for a letter that was imported, or read from a store
+}
+
+// ownLetter is what only the bus that made a letter knows of it, and only in memory.
+type ownLetter struct {
 	// The entry of the event's last failure in the circuit window of a subscription. A replay is of
 	// the same event, so its outcome replaces that entry.
-	mark window.Mark
-	at   *Subscription
+	mark  window.Mark
+	at    *Subscription
+	order EventID // orders the letters of a key, see dispatch.orderID
+}
 
-	size   int     // in bytes, about; of a letter that is imported or in the snapshot of a store
-	madeBy *Bus    // nil for an imported letter
-	order  EventID // orders the letters of a key, see dispatch.orderID; zero for an imported letter
+// order returns what orders the letters of a key, or zero.
+func (l *keptLetter) order() (order EventID) {
+	if l.own != nil {
+		order = l.own.order
+	}
+	return order
 }
 
 // Failure is one failed attempt.
@@ -229,12 +246,9 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	}
 	page, err := q.bus.listLetters(ctx, f)
 	if err != nil {
-		return page, fmt.Errorf("List: %w", err)
+		return LetterPage{}, fmt.Errorf("List: %w", err)
 	}
-	if page.Letters == nil {
-		page.Letters = []DeadLetter{} // in JSON, a list
-	}
-	return page, nil
+	return page.page(), nil
 }
 
 // Get returns the letter with an id.
@@ -248,7 +262,7 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	if err != nil {
 		return DeadLetter{}, fmt.Errorf("Get(%s): %w", id, err)
 	}
-	return l, nil
+	return l.DeadLetter, nil
 }
 
 // Replay removes a letter and opens, in the same step, a dispatch of its event. The dispatch has
@@ -340,9 +354,10 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error
 }
 
 // letter returns the record of a dispatch that ends at its next target.
-func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
+func (b *Bus) letter(d *dispatch, reason Reason) *keptLetter {
 	r := d.replay()
-	l := &DeadLetter{
+	own := &ownLetter{order: d.orderID()}
+	l := &keptLetter{own: own, DeadLetter: DeadLetter{
 		Event:        d.event(b.time),
 		Reason:       reason,
 		Subscription: d.to.subscriptions[d.next].id,
@@ -356,9 +371,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 
 		FailuresOmitted: r.historyOmitted,
 		Due:             r.due,
-		madeBy:          b,
-		order:           d.orderID(),
-	}
+	}}
 	if s := d.stored(); s != nil {
 		l.ID, l.Position = b.ids.Next(b.time.Now().Millis), s.position
 	}
@@ -378,8 +391,8 @@ func (b *Bus) letter(d *dispatch, reason Reason) *DeadLetter {
 		l.NotReached = append(l.NotReached, s.id)
 	}
 	if d.story != nil {
-		if l.mark = d.story.mark; l.mark != 0 {
-			l.at = d.to.subscriptions[d.next]
+		if own.mark = d.story.mark; own.mark != 0 {
+			own.at = d.to.subscriptions[d.next]
 		}
 		l.FailuresOmitted += int(d.story.omitted)
 		for i := range d.story.failures {

@@ -266,23 +266,23 @@ func (b *bulk) replaysAtOnce(bus *Bus) int {
 // replayOrder returns the ids of letters in the order in which to replay them. The letters of a key
 // keep the set of places that they have in letters, sorted by publication. They may be out of order
 // there: a shutdown buries the parked and the queued events of a key concurrently.
-func replayOrder(letters []*DeadLetter) []LetterID {
-	pace.OrderWithin(letters, func(l *DeadLetter) string { return l.Event.Key }, publicationOrder)
+func replayOrder(letters []letterRef) []LetterID {
+	pace.OrderWithin(letters, func(l letterRef) string { return l.key }, publicationOrder)
 	return letterIDs(letters)
 }
 
 // publicationOrder returns the comparison for letters of one key. Imported letters have no order
 // field. If one letter lacks it, all are compared by time and id, because a mix of two comparisons
 // is not transitive.
-func publicationOrder(letters []*DeadLetter) func(x, y *DeadLetter) int {
-	if !slices.ContainsFunc(letters, func(l *DeadLetter) bool { return l.Position == 0 }) {
-		return func(x, y *DeadLetter) int { return cmp.Compare(x.Position, y.Position) }
+func publicationOrder(letters []letterRef) func(x, y letterRef) int {
+	if !slices.ContainsFunc(letters, func(l letterRef) bool { return l.position == 0 }) {
+		return func(x, y letterRef) int { return cmp.Compare(x.position, y.position) }
 	}
-	if !slices.ContainsFunc(letters, func(l *DeadLetter) bool { return l.order.IsZero() }) {
-		return func(x, y *DeadLetter) int { return bytes.Compare(x.order[:], y.order[:]) }
+	if !slices.ContainsFunc(letters, func(l letterRef) bool { return l.order.IsZero() }) {
+		return func(x, y letterRef) int { return bytes.Compare(x.order[:], y.order[:]) }
 	}
-	return func(x, y *DeadLetter) int {
-		return cmp.Or(x.Event.Time.Compare(y.Event.Time), bytes.Compare(x.Event.ID[:], y.Event.ID[:]))
+	return func(x, y letterRef) int {
+		return cmp.Or(x.published.Compare(y.published), bytes.Compare(x.event[:], y.event[:]))
 	}
 }
 

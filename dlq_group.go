@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/fingerprint"
 )
@@ -39,9 +40,12 @@ type LetterGroup struct {
 
 // Limits of Groups.
 const (
-	maxGroups       = 10_000
+	maxGroups       = driver.MaxGroups
 	maxGroupMessage = 1 << 10
 )
+
+// beyondGroups is the message of the group of all letters beyond maxGroups.
+var beyondGroups = fmt.Sprintf("(beyond %d groups)", maxGroups)
 
 // Groups returns the groups of the letters that match a query, with their counts. Groups are sorted
 // by Count, then by Newest, both descending. An empty query matches all letters.
@@ -57,7 +61,7 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 		return nil, fmt.Errorf("Groups: %w", err)
 	}
 	if q.bus.store != nil {
-		groups, err := q.bus.store.Groups(ctx, f.LetterQuery)
+		groups, err := q.bus.storedGroups(ctx, f)
 		if err != nil {
 			return nil, fmt.Errorf("Groups: %w", err)
 		}
@@ -74,7 +78,7 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 		}
 		g := groups[key]
 		if g == nil {
-			g = &LetterGroup{Message: fmt.Sprintf("(beyond %d groups)", maxGroups)}
+			g = &LetterGroup{Message: beyondGroups}
 			if key != "" {
 				*g = l.Group()
 			}
@@ -107,6 +111,25 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 		all = append(all, *others)
 	}
 	return all, nil
+}
+
+// storedGroups returns the groups of a store.
+func (b *Bus) storedGroups(ctx context.Context, f *letterFilter) (all []LetterGroup, err error) {
+	all = []LetterGroup{} // in JSON, a list
+	err = b.store.Groups(ctx, f.stored(0), func(read *driver.Group) error {
+		g := LetterGroup{Message: beyondGroups}
+		if read.Sample != nil {
+			l, err := decodeLetter(read.Sample)
+			if err != nil {
+				return err
+			}
+			g = l.Group()
+		}
+		g.Fingerprint, g.Count, g.First, g.Last, g.Newest = read.Fingerprint, read.Count, read.First, read.Last, LetterID(read.Newest)
+		all = append(all, g)
+		return nil
+	})
+	return all, err
 }
 
 // Group returns the group of a letter, without Count, First, Last and Newest.

@@ -20,8 +20,8 @@ type letterQueue struct {
 }
 
 type (
-	letterIndex = index.Index[letterKey, *DeadLetter]
-	letterList  = index.List[letterKey, *DeadLetter]
+	letterIndex = index.Index[letterKey, *keptLetter]
+	letterList  = index.List[letterKey, *keptLetter]
 )
 
 // letterKey holds the values that all letters of a list share. Empty fields do not matter.
@@ -35,8 +35,8 @@ type letterKey struct {
 
 func newLetterIndex() *letterIndex {
 	return index.New(
-		func(l *DeadLetter) index.ID { return index.ID(l.ID) },
-		func(l *DeadLetter) [index.Keys]letterKey {
+		func(l *keptLetter) index.ID { return index.ID(l.ID) },
+		func(l *keptLetter) [index.Keys]letterKey {
 			return [...]letterKey{
 				{subscription: l.Subscription},
 				{reason: l.Reason},
@@ -50,10 +50,10 @@ func newLetterIndex() *letterIndex {
 
 // evictLocked removes the oldest letters until the queue is within its capacity, and returns them.
 // Shutdown letters do not count: a shutdown with many of them would evict its own.
-func (q *letterQueue) evictLocked() []*DeadLetter {
-	var out []*DeadLetter
+func (q *letterQueue) evictLocked() []*keptLetter {
+	var out []*keptLetter
 	for q.letters.All().Len()-q.letters.With(letterKey{reason: ReasonShutdown}).Len() > q.capacity {
-		var oldest *DeadLetter
+		var oldest *keptLetter
 		for _, r := range reasons {
 			l, ok := q.letters.With(letterKey{reason: r}).First()
 			if ok && r != ReasonShutdown && (oldest == nil || bytes.Compare(l.ID[:], oldest.ID[:]) < 0) {
@@ -68,25 +68,29 @@ func (q *letterQueue) evictLocked() []*DeadLetter {
 }
 
 // add gives a letter its id, adds it, and evicts letters beyond the capacity.
-func (q *letterQueue) add(l *DeadLetter) {
+func (q *letterQueue) add(l *keptLetter) {
 	q.mu.Lock()
 	l.ID = q.newID()
 	q.letters.Add(l)
 	out := q.evictLocked()
 	q.mu.Unlock()
 	for _, l := range out {
-		q.evicted(l)
+		q.evicted(&l.DeadLetter)
 	}
 }
 
 // insert adds letters that have ids, and skips ids that the queue has.
-func (q *letterQueue) insert(letters []*DeadLetter) (inserted, evicted int) {
+func (q *letterQueue) insert(letters []importedLetter) (inserted, evicted int) {
+	kept := make([]*keptLetter, len(letters))
+	for i, l := range letters {
+		kept[i] = &keptLetter{DeadLetter: *l.DeadLetter}
+	}
 	q.mu.Lock()
-	inserted = q.letters.AddAll(letters)
+	inserted = q.letters.AddAll(kept)
 	out := q.evictLocked()
 	q.mu.Unlock()
 	for _, l := range out {
-		q.evicted(l)
+		q.evicted(&l.DeadLetter)
 	}
 	return inserted, len(out)
 }
@@ -102,26 +106,42 @@ func (q *letterQueue) candidatesLocked(f *letterFilter) *letterList {
 	return shortest
 }
 
+// keptPage is a LetterPage of kept letters.
+type keptPage struct {
+	LetterPage // without Letters
+	letters    []keptLetter
+}
+
+// page returns the page for users.
+func (p *keptPage) page() LetterPage {
+	page := p.LetterPage
+	page.Letters = make([]DeadLetter, len(p.letters)) // in JSON, a list
+	for i := range p.letters {
+		page.Letters[i] = p.letters[i].DeadLetter
+	}
+	return page
+}
+
 // list returns a page of matching letters, newest first.
-func (q *letterQueue) list(f *letterFilter) LetterPage {
+func (q *letterQueue) list(f *letterFilter) keptPage {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
-	var page LetterPage
+	var page keptPage
 	candidates := q.candidatesLocked(f)
 	from, counted := LetterID{}, f.byIndex()
 	if counted {
 		from, page.Total = f.Before, candidates.Len()
 	}
 	for l := range candidates.Descending(index.ID(from)) {
-		if !f.matches(l) {
+		if !f.matches(&l.DeadLetter) {
 			continue
 		}
 		switch {
-		case !f.isBefore(l) || !page.Next.IsZero():
-		case len(page.Letters) == f.limit:
-			page.Next = page.Letters[f.limit-1].ID
+		case !f.isBefore(l.ID) || !page.Next.IsZero():
+		case len(page.letters) == f.limit:
+			page.Next = page.letters[f.limit-1].ID
 		default:
-			page.Letters = append(page.Letters, l.clone())
+			page.letters = append(page.letters, keptLetter{l.clone(), l.own})
 		}
 		switch {
 		case counted:
@@ -138,16 +158,16 @@ func (q *letterQueue) list(f *letterFilter) LetterPage {
 }
 
 // snapshot returns the matching letters, oldest first.
-func (q *letterQueue) snapshot(f *letterFilter) []*DeadLetter {
+func (q *letterQueue) snapshot(f *letterFilter) []*keptLetter {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
-	var letters []*DeadLetter
+	var letters []*keptLetter
 	candidates := q.candidatesLocked(f)
 	if f.byIndex() {
-		letters = make([]*DeadLetter, 0, candidates.Len())
+		letters = make([]*keptLetter, 0, candidates.Len())
 	}
 	for l := range candidates.Ascending() {
-		if f.matches(l) {
+		if f.matches(&l.DeadLetter) {
 			letters = append(letters, l)
 		}
 	}
@@ -155,14 +175,14 @@ func (q *letterQueue) snapshot(f *letterFilter) []*DeadLetter {
 }
 
 // get returns a copy of a letter.
-func (q *letterQueue) get(id LetterID) (DeadLetter, bool) {
+func (q *letterQueue) get(id LetterID) (keptLetter, bool) {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
 	l, ok := q.letters.Get(index.ID(id))
 	if !ok {
-		return DeadLetter{}, false
+		return keptLetter{}, false
 	}
-	return l.clone(), true
+	return keptLetter{l.clone(), l.own}, true
 }
 
 // remove deletes letters and returns the number of those that were in the queue.

@@ -40,11 +40,11 @@ func TestL2_FingerprintsTellGroupsApart(t *testing.T) {
 }
 
 // letterModel is the queue as a slice.
-type letterModel []*DeadLetter
+type letterModel []*keptLetter
 
 func (m letterModel) check(t *testing.T, q *letterQueue) {
 	t.Helper()
-	require.True(t, slices.IsSortedFunc(m, func(x, y *DeadLetter) int { return slices.Compare(x.ID[:], y.ID[:]) }))
+	require.True(t, slices.IsSortedFunc(m, func(x, y *keptLetter) int { return slices.Compare(x.ID[:], y.ID[:]) }))
 	n, _ := q.count()
 	require.Equal(t, len(m), n)
 	for _, subscription := range []string{"", "s0", "s1", "s2"} {
@@ -67,7 +67,7 @@ func (m letterModel) checkQuery(t *testing.T, q *letterQueue, query LetterQuery)
 	f := &letterFilter{LetterQuery: query, limit: maxPage}
 	var want []LetterID
 	for _, l := range m {
-		if f.matches(l) {
+		if f.matches(&l.DeadLetter) {
 			want = append(want, l.ID)
 		}
 	}
@@ -75,8 +75,8 @@ func (m letterModel) checkQuery(t *testing.T, q *letterQueue, query LetterQuery)
 	require.Len(t, q.snapshot(f), len(want))
 	page := q.list(f)
 	require.Equal(t, len(want), page.Total)
-	slices.Reverse(page.Letters)
-	for i, l := range page.Letters {
+	slices.Reverse(page.letters)
+	for i, l := range page.letters {
 		require.Equal(t, want[i], l.ID)
 	}
 }
@@ -100,16 +100,16 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 			evicted:  func(l *DeadLetter) { evicted = append(evicted, l.ID) },
 		}
 		var m letterModel
-		letter := func() *DeadLetter {
-			return &DeadLetter{
+		letter := func() *keptLetter {
+			return &keptLetter{DeadLetter: DeadLetter{
 				Subscription: fmt.Sprintf("s%d", r.IntN(3)),
 				Reason:       reasons[r.IntN(len(reasons))],
 				Fingerprint:  fmt.Sprintf("f%d", r.IntN(2)),
 				Event:        Event{ID: EventID{byte(r.IntN(4))}, Key: []string{"", "k0", "k1"}[r.IntN(3)]},
-			}
+			}}
 		}
 		settle := func() {
-			slices.SortFunc(m, func(x, y *DeadLetter) int { return slices.Compare(x.ID[:], y.ID[:]) })
+			slices.SortFunc(m, func(x, y *keptLetter) int { return slices.Compare(x.ID[:], y.ID[:]) })
 			counted := 0
 			for _, l := range slices.Backward(m) {
 				if l.Reason != ReasonShutdown {
@@ -117,7 +117,7 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 				}
 			}
 			var fell []LetterID
-			m = slices.DeleteFunc(m, func(l *DeadLetter) bool {
+			m = slices.DeleteFunc(m, func(l *keptLetter) bool {
 				if l.Reason == ReasonShutdown || counted <= q.capacity {
 					return false
 				}
@@ -135,12 +135,12 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 				q.add(l)
 				m = append(m, l)
 			case 4: // older, newer and known ones
-				var in []*DeadLetter
+				var in []importedLetter
 				want := 0
 				for range r.IntN(40) {
 					l := letter()
 					l.ID = uuid7.NewSource().Next(now.Add(time.Duration(r.IntN(200)-100) * time.Second).UnixMilli())
-					in = append(in, l)
+					in = append(in, importedLetter{DeadLetter: &l.DeadLetter})
 					m = append(m, l)
 					want++
 				}
@@ -148,7 +148,7 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 					in = append(in, in[0])
 				}
 				if len(m) > len(in) {
-					in = append(in, &DeadLetter{ID: m[0].ID, Subscription: "another"})
+					in = append(in, importedLetter{DeadLetter: &DeadLetter{ID: m[0].ID, Subscription: "another"}})
 				}
 				inserted, fell := q.insert(in)
 				require.Equal(t, want, inserted)
@@ -159,7 +159,7 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 					remove = append(remove, m[r.IntN(len(m))].ID)
 				}
 				n := len(m)
-				m = slices.DeleteFunc(m, func(l *DeadLetter) bool { return slices.Contains(remove, l.ID) })
+				m = slices.DeleteFunc(m, func(l *keptLetter) bool { return slices.Contains(remove, l.ID) })
 				require.Equal(t, n-len(m), q.remove(remove))
 			case 6:
 				if len(m) > 0 {
@@ -181,7 +181,7 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 	}
 }
 
-func idsOf(letters []*DeadLetter) []LetterID {
+func idsOf(letters []*keptLetter) []LetterID {
 	ids := make([]LetterID, len(letters))
 	for i, l := range letters {
 		ids[i] = l.ID

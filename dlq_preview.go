@@ -84,8 +84,8 @@ func (q *DLQ) previewReplay(ctx context.Context, query LetterQuery) (ReplayPrevi
 		if f.Before.IsZero() {
 			p.Matched = page.Total
 		}
-		for i := range page.Letters {
-			p.add(q.bus, &page.Letters[i], targets)
+		for i := range page.letters {
+			p.add(q.bus, &page.letters[i], targets)
 		}
 		if f.Before = page.Next; f.Before.IsZero() || p.Examined >= previewLetters {
 			break
@@ -104,10 +104,10 @@ func (q *DLQ) previewReplay(ctx context.Context, query LetterQuery) (ReplayPrevi
 }
 
 // add adds a letter to the preview.
-func (p *ReplayPreview) add(b *Bus, l *DeadLetter, targets map[string]*ReplayTarget) {
+func (p *ReplayPreview) add(b *Bus, l *keptLetter, targets map[string]*ReplayTarget) {
 	p.Examined++
 	if len(p.Sample) < previewSample {
-		p.Sample = append(p.Sample, *l)
+		p.Sample = append(p.Sample, l.DeadLetter)
 	}
 	if p.Oldest.IsZero() || l.DiedAt.Before(p.Oldest) {
 		p.Oldest = l.DiedAt

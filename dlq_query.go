@@ -3,11 +3,13 @@ package eventbus
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
@@ -20,7 +22,6 @@ type LetterQuery struct {
 	// Subscription matches DeadLetter.Subscription. A name that a subscription has, or had by Formerly,
 	// matches the letters of all its names.
 	Subscription string `json:"subscription,omitzero"`
-	same         *names.Same
 	// Reason matches DeadLetter.Reason.
 	Reason Reason `json:"reason,omitzero"`
 	// Fingerprint selects the letters of a group, see DLQ.Groups.
@@ -73,6 +74,7 @@ const (
 // letterFilter is a validated LetterQuery.
 type letterFilter struct {
 	LetterQuery
+	same    *names.Same // of Subscription
 	pattern *route.Pattern
 	bounded bool // until applies, even if it is the zero time
 	until   time.Time
@@ -133,18 +135,40 @@ func (q LetterQuery) filter() (*letterFilter, error) {
 	return f, nil
 }
 
-// Names returns the names that Subscription stands for, or nil without one: see Formerly. A store returns the letters of all
-// of them.
-func (q *LetterQuery) Names() []string { return q.same.Of(q.Subscription) }
-
-// Matcher returns a function that reports whether a letter matches the fields of the query, except
-// Before, for stores that compare letters one by one. The error is a *PatternError.
-func (q LetterQuery) Matcher() (matches func(*DeadLetter) bool, err error) {
-	f, err := q.filter()
-	if err != nil {
-		return nil, err
+// stored returns the query for a store, of a page.
+func (f *letterFilter) stored(limit int) driver.LetterQuery {
+	q := driver.LetterQuery{
+		Event: driver.ID(f.Event), Key: f.Key, Subscriptions: f.same.Of(f.Subscription), Reason: string(f.Reason), Fingerprint: f.Fingerprint,
+		Since: f.Since, Until: f.Until, PublishedSince: f.PublishedSince, PublishedUntil: f.PublishedUntil,
+		Limit: limit, Before: driver.ID(f.Before), ExactTotal: f.ExactTotal,
 	}
-	return f.matches, nil
+	if f.pattern != nil {
+		q.Type = f.pattern.Match
+	}
+	if f.Error != "" || f.MetadataName != "" {
+		q.Parts = f.matchesParts
+	}
+	return q
+}
+
+// matchesParts compares the encoded parts of a letter.
+func (f *letterFilter) matchesParts(details, failures []byte) (bool, error) {
+	var l DeadLetter
+	if f.MetadataName != "" {
+		var of struct {
+			Event struct{ Metadata EventMetadata }
+		}
+		if err := json.Unmarshal(details, &of); err != nil {
+			return false, err
+		}
+		l.Event.Metadata = of.Event.Metadata
+	}
+	if f.Error != "" {
+		if err := json.Unmarshal(failures, &l.Failures); err != nil {
+			return false, err
+		}
+	}
+	return f.matchesTexts(&l), nil
 }
 
 // wholeFilter validates the query of an operation without pages.
@@ -195,8 +219,8 @@ func (f *letterFilter) byIndex() bool {
 }
 
 // isBefore reports whether the letter is older than the last page.
-func (f *letterFilter) isBefore(l *DeadLetter) bool {
-	return f.Before.IsZero() || bytes.Compare(l.ID[:], f.Before[:]) < 0
+func (f *letterFilter) isBefore(id LetterID) bool {
+	return f.Before.IsZero() || bytes.Compare(id[:], f.Before[:]) < 0
 }
 
 // matches reports whether the letter matches all fields of the filter.
@@ -210,8 +234,12 @@ func (f *letterFilter) matches(l *DeadLetter) bool {
 		(f.PublishedUntil.IsZero() || !l.Event.Time.After(f.PublishedUntil)) &&
 		(f.Since.IsZero() || !l.DiedAt.Before(f.Since)) &&
 		(!f.bounded || !l.DiedAt.After(f.until)) &&
-		(f.pattern == nil || f.pattern.Match(l.Event.Type)) &&
-		(f.MetadataName == "" || f.matchesMetadata(l.Event.Metadata)) &&
+		(f.pattern == nil || f.pattern.Match(l.Event.Type)) && f.matchesTexts(l)
+}
+
+// matchesTexts compares metadata and the texts of failures.
+func (f *letterFilter) matchesTexts(l *DeadLetter) bool {
+	return (f.MetadataName == "" || f.matchesMetadata(l.Event.Metadata)) &&
 		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
 }
 

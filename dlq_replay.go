@@ -76,7 +76,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 		err := b.awaitRecorded(ctx, c, applied)
 		if err == nil {
 			b.audited(c.audit)
-			b.observeReplay(&l)
+			b.observeReplay(&l.DeadLetter)
 		}
 		return err
 	}, nil
@@ -85,7 +85,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 // applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it
 // again. If several replays of a letter run concurrently, the first one removes it, and the others
 // get ErrNotFound.
-func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
+func (b *Bus) applyReplay(d *dispatch, l *keptLetter, free bool) error {
 	if b.store == nil && b.letters.remove([]LetterID{l.ID}) == 0 {
 		return ErrNotFound
 	}
@@ -105,7 +105,7 @@ func (b *Bus) applyReplay(d *dispatch, l *DeadLetter, free bool) error {
 // recipientLocked returns the subscription to which a name in a letter refers. A name such as
 // "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe calls.
 // Another bus may use it for another handler, so only the bus that made the letter resolves it.
-func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error) {
+func (b *Bus) recipientLocked(l *keptLetter, name string) (*Subscription, error) {
 	if b.config.tool {
 		return b.toolSubscriptionLocked(name), nil
 	}
@@ -113,7 +113,7 @@ func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error)
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%w: %q; subscribe with Named(%[2]q) or Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
-	case l.madeBy != b && !s.owns(name):
+	case l.own == nil && !s.owns(name):
 		return nil, fmt.Errorf("%w: another bus made the letter, and %q is an unnamed subscription here; "+
 			"subscribe with Named and Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
 	}
@@ -121,7 +121,7 @@ func (b *Bus) recipientLocked(l *DeadLetter, name string) (*Subscription, error)
 }
 
 // reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.
-func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
+func (b *Bus) reopen(l *keptLetter, r *replaying) (*dispatch, error) {
 	to := &targets{eventType: l.Event.Type}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,12 +151,13 @@ func (b *Bus) reopen(l *DeadLetter, r *replaying) (*dispatch, error) {
 		historyOmitted: l.FailuresOmitted,
 		edited:         l.Edited,
 		original:       l.Original,
-		at:             l.at,
-		mark:           l.mark,
+	}
+	if l.own != nil {
+		again.at, again.mark = l.own.at, l.own.mark
 	}
 	d := &dispatch{
 		id: l.Event.ID, payload: l.Event.Payload, to: to, key: l.Event.Key, wall: now.Wall,
-		origin: &origin{metadata: l.Event.Metadata, order: l.order, replay: again},
+		origin: &origin{metadata: l.Event.Metadata, order: l.order(), replay: again},
 	}
 	if l.Due.After(now.UTC) {
 		d.origin.due = &due{nanos: now.Point(l.Due), at: l.Due}

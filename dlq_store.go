@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,52 +10,75 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/pace"
+	"github.com/surebus/eventbus/internal/room"
 )
 
 // The functions of this file find the letters where the bus keeps them: in the letterQueue, or in
 // the store.
 
-func (b *Bus) listLetters(ctx context.Context, f *letterFilter) (LetterPage, error) {
+func (b *Bus) listLetters(ctx context.Context, f *letterFilter) (keptPage, error) {
 	if b.store == nil {
 		return b.letters.list(f), nil
 	}
-	q := f.LetterQuery
-	q.Limit = f.limit
-	page, err := b.store.Letters(ctx, q)
-	for i := range page.Letters {
-		page.Letters[i].Failures = withErrors(page.Letters[i].Failures)
+	return b.storedPage(ctx, f.stored(f.limit))
+}
+
+// storedPage returns a page of a store.
+func (b *Bus) storedPage(ctx context.Context, q driver.LetterQuery) (page keptPage, err error) {
+	read, err := b.store.Letters(ctx, q)
+	page.Next, page.Total, page.TotalIsMore = LetterID(read.Next), read.Total, read.TotalIsMore
+	for i := range read.Letters {
+		l, undecodable := decodeLetter(&read.Letters[i])
+		page.letters, err = append(page.letters, keptLetter{DeadLetter: l}), cmp.Or(err, undecodable)
 	}
 	return page, err
 }
 
-func (b *Bus) getLetter(ctx context.Context, id LetterID) (DeadLetter, error) {
+func (b *Bus) getLetter(ctx context.Context, id LetterID) (keptLetter, error) {
 	if b.store == nil {
 		if l, ok := b.letters.get(id); ok {
 			return l, nil
 		}
-		return DeadLetter{}, ErrNotFound
+		return keptLetter{}, ErrNotFound
 	}
-	l, err := b.store.Letter(ctx, id)
-	l.Failures = withErrors(l.Failures)
-	return l, err
+	read, err := b.store.Letter(ctx, driver.ID(id))
+	if err != nil {
+		return keptLetter{}, err
+	}
+	l, err := decodeLetter(&read)
+	return keptLetter{DeadLetter: l}, err
+}
+
+// letterRef is a letter of a set that is fixed: what orders it, and its size in a store.
+type letterRef struct {
+	id        LetterID
+	position  int64
+	order     EventID
+	event     EventID
+	key       string
+	published time.Time
+	size      int
 }
 
 // snapshotPage is the number of letters that a snapshot reads from a store at once.
 const snapshotPage = 1000
 
-// snapshotLetters returns the matching letters, oldest first. Those of a store have only the fields
-// that order them, and their size.
-func (b *Bus) snapshotLetters(ctx context.Context, f *letterFilter) ([]*DeadLetter, error) {
+// snapshotLetters returns the matching letters, oldest first.
+func (b *Bus) snapshotLetters(ctx context.Context, f *letterFilter) (all []letterRef, err error) {
 	if b.store == nil {
-		return b.letters.snapshot(f), nil
+		kept := b.letters.snapshot(f)
+		all = make([]letterRef, len(kept))
+		for i, l := range kept {
+			all[i] = letterRef{id: l.ID, position: l.Position, order: l.order(), event: l.Event.ID, key: l.Event.Key, published: l.Event.Time}
+		}
+		return all, nil
 	}
-	var all []*DeadLetter
-	q := f.LetterQuery
-	q.Limit = snapshotPage
 	if f.bounded && f.until.IsZero() { // a query of a store has no zero bound
 		return nil, nil
 	}
+	q := f.stored(snapshotPage)
 	for more := true; more; more = !q.Before.IsZero() {
 		page, err := b.store.Letters(ctx, q)
 		if err != nil {
@@ -62,9 +86,12 @@ func (b *Bus) snapshotLetters(ctx context.Context, f *letterFilter) ([]*DeadLett
 		}
 		for i := range page.Letters {
 			l := &page.Letters[i]
-			all = append(all, &DeadLetter{
-				ID: l.ID, Position: l.Position, size: l.weight(),
-				Event: Event{ID: l.Event.ID, Key: l.Event.Key, Time: l.Event.Time},
+			position, err := positionOf(l)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, letterRef{
+				id: LetterID(l.ID), position: position, event: EventID(l.Event), key: l.Key, published: l.Published, size: l.Size(),
 			})
 		}
 		q.Before = page.Next // letters that die meanwhile have larger ids
@@ -81,56 +108,52 @@ const (
 )
 
 // nextPart returns the first letters of a list that are one part.
-func nextPart(letters []*DeadLetter) []*DeadLetter {
-	return pace.Next(letters, partLetters, partBytes, func(l *DeadLetter) int { return l.size })
+func nextPart(letters []letterRef) []letterRef {
+	return pace.Next(letters, partLetters, partBytes, func(l letterRef) int { return l.size })
 }
 
-func letterIDs(letters []*DeadLetter) []LetterID {
+// nextImported is nextPart for an import.
+func nextImported(letters []importedLetter) []importedLetter {
+	return pace.Next(letters, partLetters, partBytes, func(l importedLetter) int { return l.size })
+}
+
+func letterIDs(letters []letterRef) []LetterID {
 	ids := make([]LetterID, len(letters))
 	for i, l := range letters {
-		ids[i] = l.ID
+		ids[i] = l.id
 	}
 	return ids
 }
 
-// weight estimates the size of a letter from a store, in bytes.
-func (l *DeadLetter) weight() int {
-	n := len(payloadBytes(l.Event.Payload)) + len(payloadBytes(l.Original))
-	for _, f := range l.Failures {
-		n += len(f.Error) + len(f.Details)
-	}
-	return n
-}
-
 // readLetters returns a function that returns the letters of a part of a snapshot, as far as they still exist.
-func (b *Bus) readLetters(ctx context.Context, f *letterFilter, part []*DeadLetter) (func(LetterID) (DeadLetter, bool), error) {
+func (b *Bus) readLetters(ctx context.Context, f *letterFilter, part []letterRef) (func(LetterID) (keptLetter, bool), error) {
 	if b.store == nil {
 		return b.letters.get, nil
 	}
-	found := make(map[LetterID]DeadLetter, len(part))
-	get := func(id LetterID) (l DeadLetter, ok bool) { l, ok = found[id]; return l, ok }
-	if f.pattern != nil || f.Error != "" || f.MetadataName != "" { // a page would compare all newer letters again
+	found := make(map[LetterID]keptLetter, len(part))
+	get := func(id LetterID) (l keptLetter, ok bool) { l, ok = found[id]; return l, ok }
+	q := f.stored(len(part))
+	if q.Compares() { // a page would compare all newer letters again
 		return get, b.lookUp(ctx, letterIDs(part), found)
 	}
-	q := f.LetterQuery
-	q.Limit, q.Before = len(part), pace.After(part[len(part)-1].ID)
-	for more := true; more; more = bytes.Compare(q.Before[:], part[0].ID[:]) > 0 {
-		page, err := b.store.Letters(ctx, q)
+	q.Before = pace.After(part[len(part)-1].id)
+	for more := true; more; more = bytes.Compare(q.Before[:], part[0].id[:]) > 0 {
+		page, err := b.storedPage(ctx, q)
 		if err != nil {
 			return nil, err
 		}
-		for _, l := range page.Letters {
+		for _, l := range page.letters {
 			found[l.ID] = l
 		}
-		q.Before = page.Next // zero on the last page
+		q.Before = driver.ID(page.Next) // zero on the last page
 	}
 	return get, nil
 }
 
 // lookUp reads letters of a store one by one, and adds those that exist to found.
-func (b *Bus) lookUp(ctx context.Context, ids []LetterID, found map[LetterID]DeadLetter) error {
+func (b *Bus) lookUp(ctx context.Context, ids []LetterID, found map[LetterID]keptLetter) error {
 	for _, id := range ids {
-		if l, err := b.store.Letter(ctx, id); err == nil {
+		if l, err := b.getLetter(ctx, id); err == nil {
 			found[id] = l
 		} else if !errors.Is(err, ErrNotFound) {
 			return err
@@ -154,20 +177,25 @@ func (b *Bus) removeLetters(ctx context.Context, ids []LetterID, audit *AuditEnt
 		return b.letters.remove(ids), nil
 	}
 	for len(ids) > 0 {
-		err := b.commit(ctx, &Batch{Now: b.time.Now().UTC, Take: ids, Audit: audit.list()})
-		var refused *RefusedError
+		w := b.newBatch()
+		w.audit(audit)
+		for _, id := range ids {
+			w.Take = append(w.Take, driver.ID(id))
+		}
+		err := b.commit(ctx, w)
+		var refused *driver.RefusedError
 		if err == nil {
 			return len(ids), nil
 		}
-		if !errors.As(err, &refused) || !slices.Contains(ids, refused.Letter) {
+		if !errors.As(err, &refused) || !slices.Contains(ids, LetterID(refused.Letter)) {
 			return 0, err
 		}
 		// A refusal names only one missing letter. lookUp finds all of them, so that few commits are needed.
-		found := make(map[LetterID]DeadLetter)
+		found := make(map[LetterID]keptLetter)
 		if err := b.lookUp(ctx, ids, found); err != nil {
 			return 0, err
 		}
-		delete(found, refused.Letter)
+		delete(found, LetterID(refused.Letter))
 		ids = slices.Collect(maps.Keys(found))
 	}
 	return 0, nil
@@ -175,10 +203,10 @@ func (b *Bus) removeLetters(ctx context.Context, ids []LetterID, audit *AuditEnt
 
 // eraseLetters makes the store overwrite the payloads of purged letters, if it can.
 func (b *Bus) eraseLetters(ctx context.Context) error {
-	if e, ok := b.store.(Eraser); ok {
-		return e.Erase(ctx)
+	if b.store == nil {
+		return nil
 	}
-	return nil
+	return b.store.Erase(ctx)
 }
 
 // What an import has committed is noted in the table of remembered ids, under the digest of its letters: the same
@@ -189,8 +217,8 @@ const (
 	importNoteKept = 7 * 24 * time.Hour
 )
 
-func (b *Bus) importNote(digest string, done int) Dedupe {
-	return Dedupe{
+func (b *Bus) importNote(digest string, done int) driver.Dedupe {
+	return driver.Dedupe{
 		Scope: importScope, Key: fmt.Sprintf("%s/%d", digest, done), Content: importScope,
 		Expires: b.time.Now().UTC.Add(importNoteKept),
 	}
@@ -198,16 +226,16 @@ func (b *Bus) importNote(digest string, done int) Dedupe {
 
 // insertLetters adds letters that have ids, in parts, and skips ids that exist. It returns the note that the import
 // leaves in the store.
-func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, digest string, report *ImportReport, progress func(done int)) (note []Dedupe, err error) {
+func (b *Bus) insertLetters(ctx context.Context, letters []importedLetter, digest string, report *ImportReport, progress func(done int)) (note []driver.Dedupe, err error) {
 	for at := 0; b.store != nil && at < len(letters); {
-		at += len(nextPart(letters[at:]))
+		at += len(nextImported(letters[at:]))
 		mine := b.importNote(digest, at)
 		kept, known, err := b.store.Remembered(ctx, mine.Scope, mine.Key)
 		if err != nil {
 			return nil, err
 		}
 		if known && kept.Expires.After(b.time.Aged()) {
-			report.Resumed, note = at, []Dedupe{mine}
+			report.Resumed, note = at, []driver.Dedupe{mine}
 		}
 	}
 	report.Skipped += report.Resumed
@@ -215,7 +243,7 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, digest s
 		if ctx.Err() != nil {
 			return note, contextError(ctx)
 		}
-		part := nextPart(letters[done:])
+		part := nextImported(letters[done:])
 		done += len(part)
 		var inserted, evicted int
 		if b.store == nil {
@@ -223,7 +251,7 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, digest s
 		} else if inserted, err = b.commitPart(ctx, part, note, b.importNote(digest, done)); err != nil {
 			return note, err
 		}
-		note = []Dedupe{b.importNote(digest, done)}
+		note = []driver.Dedupe{b.importNote(digest, done)}
 		report.Imported += inserted
 		report.Evicted += evicted
 		report.Skipped += len(part) - inserted
@@ -232,15 +260,21 @@ func (b *Bus) insertLetters(ctx context.Context, letters []*DeadLetter, digest s
 }
 
 // commitPart commits a part of an import and its note, which replaces that of the part before.
-func (b *Bus) commitPart(ctx context.Context, part []*DeadLetter, last []Dedupe, note Dedupe) (inserted int, err error) {
+func (b *Bus) commitPart(ctx context.Context, part []importedLetter, last []driver.Dedupe, note driver.Dedupe) (inserted int, err error) {
 	ctx, cancel := pace.Patient(ctx, b.time, bulkPatience)
 	defer cancel()
-	found := make(map[LetterID]DeadLetter)
-	if err := b.lookUp(ctx, letterIDs(part), found); err != nil {
+	found := make(map[LetterID]keptLetter)
+	w, ids := b.newBatch(), make([]LetterID, len(part))
+	w.Remember, w.Forget = []driver.Dedupe{note}, last
+	for i, l := range part {
+		ids[i] = l.ID
+		w.bury(l.DeadLetter)
+	}
+	if err := b.lookUp(ctx, ids, found); err != nil {
 		return 0, err
 	}
-	err = b.commit(ctx, &Batch{Now: b.time.Now().UTC, Remember: []Dedupe{note}, Forget: last, Bury: part})
-	var refused *RefusedError
+	err = b.commit(ctx, w)
+	var refused *driver.RefusedError
 	if errors.As(err, &refused) && refused.Known != nil {
 		return 0, nil // the same import, running twice, has committed the part
 	}
@@ -249,9 +283,9 @@ func (b *Bus) commitPart(ctx context.Context, part []*DeadLetter, last []Dedupe,
 
 // commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, or Shutdown
 // gives up on the store, the outcome is unknown.
-func (b *Bus) commit(ctx context.Context, batch *Batch) error {
+func (b *Bus) commit(ctx context.Context, w *batch) error {
 	committed := make(chan error, 1)
-	b.store.Submit(batch, func(err error) { committed <- err })
+	b.store.submit(w, room.Pass{}, func(err error) { committed <- err })
 	select {
 	case err := <-committed:
 		return err

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/apart"
 	"github.com/surebus/eventbus/internal/jsonline"
 	"github.com/surebus/eventbus/internal/route"
@@ -99,7 +100,7 @@ func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, o *bulk,
 	return nil
 }
 
-func (q *DLQ) exportPart(ctx context.Context, w io.Writer, part []*DeadLetter, get func(LetterID) (DeadLetter, bool), report *ExportReport) error {
+func (q *DLQ) exportPart(ctx context.Context, w io.Writer, part []letterRef, get func(LetterID) (keptLetter, bool), report *ExportReport) error {
 	for _, id := range letterIDs(part) {
 		if ctx.Err() != nil {
 			return contextError(ctx)
@@ -219,7 +220,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOpt
 	if isNil(r) {
 		return report, &OptionError{Option: "Import", Value: "nil", Reason: "the reader must not be nil"}
 	}
-	var letters []*DeadLetter
+	var letters []importedLetter
 	known, digest := make(map[LetterID]bool), sha256.New()
 	var buffer []byte
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -243,11 +244,10 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOpt
 			}
 			_, _ = fmt.Fprintf(digest, "%d ", len(line)) // the length separates the lines
 			_, _ = digest.Write(line)
-			l.size = len(line)
 			if known[l.ID] {
 				report.Skipped++
 			} else {
-				letters, known[l.ID] = append(letters, l), true
+				letters, known[l.ID] = append(letters, importedLetter{l, len(line)}), true
 			}
 		}
 		if last {
@@ -272,6 +272,12 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOpt
 		err = unforgotten
 	}
 	return report, err
+}
+
+// importedLetter is a letter of an import, and the length of its line.
+type importedLetter struct {
+	*DeadLetter
+	size int
 }
 
 // letterLine is the type that parseLetter decodes a line into. Its fields bound the memory that
@@ -333,7 +339,7 @@ const emptyName = "a subscription name is empty"
 func normalFailure(f *Failure) error {
 	f.Error, f.Class = texts.Shorten(f.Error, maxFailureText), texts.Shorten(f.Class, maxFailureText)
 	f.Details, f.Err = texts.Details(f.Details), errors.New(f.Error)
-	if f.Time = f.Time.UTC(); !storable(f.Time) {
+	if f.Time = f.Time.UTC(); !driver.Storable(f.Time) {
 		return errors.New(badTime)
 	}
 	if f.Rule.invalid() {
@@ -376,7 +382,7 @@ func (l *DeadLetter) invalid() string {
 		return fmt.Sprintf("event.key %q: %s", shorten(l.Event.Key), reason)
 	}
 	for _, t := range []*time.Time{&l.Event.Time, &l.DiedAt, &l.Due} {
-		if *t = t.UTC(); !storable(*t) {
+		if *t = t.UTC(); !driver.Storable(*t) {
 			return badTime
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
@@ -25,7 +26,7 @@ var (
 	// ErrInvalidPattern is matched by every *PatternError.
 	ErrInvalidPattern = errors.New("eventbus: invalid pattern")
 	// ErrInvalidOption is matched by every *OptionError.
-	ErrInvalidOption = errors.New("eventbus: invalid option")
+	ErrInvalidOption = driver.ErrInvalidOption
 	// ErrNilHandler is returned by Subscribe for a nil handler, or if a middleware returns nil.
 	ErrNilHandler = errors.New("eventbus: nil handler")
 	// ErrNilContext is returned by every method for a nil context.
@@ -47,12 +48,12 @@ var (
 	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue's capacity.
 	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
 	// ErrDuplicateID is returned by Publish if an earlier event with another type or key has the id.
-	ErrDuplicateID = errors.New("eventbus: duplicate event id")
+	ErrDuplicateID = driver.ErrDuplicateID
 	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
 	// key's order, for the handler's own event, and by Drain in a handler.
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself")
 	// ErrNotScheduled is returned by Cancel if no scheduled event has the id.
-	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
+	ErrNotScheduled = driver.ErrNotScheduled
 	// ErrHeld is returned by PublishAndWait if nothing died and a subscription holds its delivery: the event
 	// is accepted, and handled later.
 	ErrHeld = errors.New("eventbus: delivery is held: its circuit is open, or its subscription is paused or hung")
@@ -61,7 +62,16 @@ var (
 	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.
 	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
 	// ErrNotFound is returned if the dead letter is unknown, purged, evicted or replayed.
-	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
+	ErrNotFound = driver.ErrNotFound
+	// ErrStoreFailed is matched by the errors of a store that has failed and was not reopened.
+	ErrStoreFailed = driver.ErrFailed
+	// ErrStoreClosed is returned by a store after Shutdown.
+	ErrStoreClosed = driver.ErrClosed
+	// ErrNotErased is matched by the error of a purge whose letters are deleted, and whose payloads are
+	// still in the storage for a while: see the store.
+	ErrNotErased = driver.ErrNotErased
+	// ErrNoLease is returned by Start, and by a store, if the store does not hold the lease.
+	ErrNoLease = driver.ErrNoLease
 	// ErrUnknownEvent is returned by Event if the bus has no dispatch and no dead letter of the event,
 	// and does not remember its id.
 	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted")

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/convert"
 	"github.com/surebus/eventbus/internal/jsonline"
 	"github.com/surebus/eventbus/internal/texts"
@@ -415,7 +416,7 @@ func At(t time.Time) PublishOption {
 		if t.IsZero() {
 			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: "is zero; omit the option for an event that is due now"})
 		}
-		if t.Unix() > 0 && !storable(t) {
+		if t.Unix() > 0 && !driver.Storable(t) {
 			return p.refuse(&EventError{Field: "time", Value: t.String(), Reason: badYear})
 		}
 		p.when = &dueOption{at: t}

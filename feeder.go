@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -88,7 +89,7 @@ func (f *feeder) submit(r *recording, done func(error)) {
 	}
 	ready := 0
 	for _, record := range r.batch.New {
-		if record.State == RecordReady {
+		if record.State == driver.Ready {
 			ready++
 		}
 	}
@@ -101,13 +102,13 @@ func (f *feeder) submit(r *recording, done func(error)) {
 		c.free, f.behind = true, true
 	}
 	for _, record := range r.batch.New {
-		record.Leased = record.State == RecordReady && !c.free
+		record.Leased = record.State == driver.Ready && !c.free
 	}
 	left := c.free || ready < len(r.batch.New)
 	if left {
 		f.leave(r)
 	}
-	f.bus.guarded.submit(&r.batch, c.pass, func(err error) {
+	f.bus.store.submit(&r.batch, c.pass, func(err error) {
 		r.committed(err)
 		done(err)
 		if left {
@@ -157,7 +158,7 @@ func (f *feeder) start(ctx context.Context) error {
 		err = f.feedDoors(claims, false) // no worker makes room yet
 	}
 	if err == nil {
-		more, err = f.claim(claims, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
+		more, err = f.claim(claims, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
 	}
 	if err == nil && !more {
 		_, err = f.catchUp(claims)
@@ -276,7 +277,7 @@ func (f *feeder) claimAll(ctx context.Context) error {
 		if !f.isBehind() {
 			continue
 		}
-		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, true)
+		more, err := f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, true)
 		if err != nil {
 			return err
 		}
@@ -321,7 +322,7 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 		f.committed.Wait()
 	}
 	f.mu.Unlock()
-	more, err = f.claim(ctx, ClaimQuery{Kind: ClaimReady, Limit: f.page()}, false)
+	more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
 	f.catching = false
@@ -335,7 +336,7 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 func (f *feeder) feedDue(ctx context.Context) error {
 	for asks := f.due.Due(); asks; {
 		f.due.Clear()
-		more, err := f.claim(ctx, ClaimQuery{Kind: ClaimDue, Limit: f.page()}, true)
+		more, err := f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimDue, Limit: f.page()}, true)
 		if err != nil {
 			f.due.Ring()
 			return err
@@ -406,7 +407,7 @@ func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	if s == nil {
 		return nil
 	}
-	q := ClaimQuery{Kind: ClaimParked, Limit: s.door.claims(f.page()), Doors: b.doorsOf(s)}
+	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: s.door.claims(f.page()), Doors: b.doorsOf(s)}
 	more, err := f.claim(ctx, q, waits)
 	switch {
 	case err != nil, !exists && more:
@@ -422,7 +423,7 @@ var errClaimsEnded = errors.New("eventbus: claims were ended")
 
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
 // in the queue. Without room it reports that there are more.
-func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool, err error) {
+func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (more bool, err error) {
 	pool := f.bus.pool
 	switch {
 	case pool.TryReserve(q.Limit):
@@ -435,9 +436,12 @@ func (f *feeder) claim(ctx context.Context, q ClaimQuery, waits bool) (more bool
 	}
 	q.Now = f.bus.time.Now().UTC
 	claimed, err := f.bus.store.Claim(ctx, q)
-	var entering []*Record
+	var records, entering []*record
 	if err == nil {
-		entering, err = f.divide(ctx, claimed.Records)
+		records, err = decodeRecords(claimed.Records)
+	}
+	if err == nil {
+		entering, err = f.divide(ctx, records)
 	}
 	queued := 0
 	for _, r := range entering {

@@ -191,7 +191,7 @@ func (s *Subscription) owns(name string) bool {
 func (b *Bus) namesOf(ctx context.Context, name string) (*names.Same, error) {
 	var all []string
 	if b.config.tool {
-		c, err := b.store.Catalog(ctx)
+		c, err := b.storedCatalog(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -161,7 +161,7 @@ func (b *Bus) awaitEnd() {
 		before := now
 		if now = progress(); now == before {
 			b.end(&UnconfirmedError{
-				Calls: b.guarded.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
+				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
 			})
 			b.freePublishers()
 			return

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/histogram"
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
@@ -46,7 +47,7 @@ type Metrics struct {
 	// Store counts the records and letters of the store, those of other processes included. It is nil
 	// for a bus in memory. While the store does not answer, and after Shutdown, it is the last known
 	// value.
-	Store *StoreStats `json:"store,omitempty"`
+	Store *driver.Stats `json:"store,omitempty"`
 	// StoreAt is when Store was read, by the bus's clock. It is zero if it never was.
 	StoreAt time.Time `json:"store_at,omitzero"`
 	// StoreError is why Store is not current. It is empty if Metrics has read Store, and for a bus in
@@ -317,12 +318,12 @@ func (b *Bus) storeMetrics(m *Metrics) {
 	if err != nil {
 		m.StoreError = err.Error()
 	}
-	if since, silent := b.guarded.room.SilentSince(); silent {
+	if since, silent := b.store.room.SilentSince(); silent {
 		m.StoreSilentSince = b.time.At(since)
 	}
-	m.Store = new(StoreStats)
+	m.Store = new(driver.Stats)
 	if known := b.stats.last.Load(); known != nil {
-		*m.Store, m.StoreAt, m.Orphaned = known.StoreStats, known.at, maps.Clone(known.orphaned)
+		*m.Store, m.StoreAt, m.Orphaned = known.Stats, known.at, maps.Clone(known.orphaned)
 	}
 }
 
@@ -333,7 +334,7 @@ type storeStats struct {
 }
 
 type knownStats struct {
-	StoreStats
+	driver.Stats
 	orphaned map[string]int64
 	at       time.Time
 }
@@ -355,7 +356,7 @@ func (b *Bus) readStats() error {
 		b.stats.reading.Add(1)
 		defer b.stats.reading.Add(-1)
 		known = &knownStats{at: b.time.Now().UTC}
-		if known.StoreStats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
+		if known.Stats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
 			known.orphaned, err = b.store.Parked(ctx, b.knownNames())
 		}
 		return known, err

@@ -12,6 +12,7 @@ import (
 	"github.com/benbjohnson/clock"
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/texts"
@@ -64,7 +65,7 @@ type config struct {
 	contextFrom  func(context.Context) context.Context
 	inherited    []string // names of metadata
 	observers    []Observer
-	store        Store
+	store        driver.Store
 	codec        Codec // nil: encoding/json
 	payloadLimit int   // of an encoded payload, in bytes
 	idempotency  time.Duration

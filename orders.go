@@ -3,14 +3,28 @@ package eventbus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/texts"
 )
+
+// Order is an operator's order to a subscription that survives restarts.
+type Order struct {
+	Subscription string    `json:"subscription"`
+	Pause        bool      `json:"pause,omitempty"` // by Pause, or by HoldUntil with Until
+	Until        time.Time `json:"until,omitzero"`
+	Trip         bool      `json:"trip,omitempty"` // the circuit was opened
+	By           string    `json:"by,omitempty"`
+	Why          string    `json:"why,omitempty"`
+	At           time.Time `json:"at"`
+}
 
 // OrderOption is By, Because or FromRequest: an option of what operators do to subscriptions, dead letters
 // and scheduled events. It is a BulkOption too. Audit and the log have it.
@@ -142,14 +156,17 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 		entry.Until = next.Until
 	}
 	if b.store != nil {
-		batch := &Batch{Now: entry.At, Audit: entry.list()}
+		w := &batch{Batch: driver.Batch{Now: entry.At}}
+		w.audit(entry)
+		var all []Order
 		for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
-			batch.Orders = append(batch.Orders, next.to(name))
+			all = append(all, next.to(name))
 		}
-		if err := b.commit(context.Background(), batch); err != nil {
+		w.direct(all...)
+		if err := b.commit(context.Background(), w); err != nil {
 			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 		}
-		b.keepOrders(batch.Orders)
+		b.keepOrders(all)
 	} else {
 		b.keepAudit(*entry) // the caller logs it
 	}
@@ -192,9 +209,25 @@ func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 	return change
 }
 
+// storedOrders returns the orders of the store.
+func (b *Bus) storedOrders(ctx context.Context) ([]Order, error) {
+	read, err := b.store.Directives(ctx)
+	orders := make([]Order, len(read))
+	for i, d := range read {
+		offence := json.Unmarshal(d.Body, &orders[i])
+		if offence == nil && orders[i].Subscription != d.Subscription {
+			offence = fmt.Errorf("it is to %q", orders[i].Subscription)
+		}
+		if offence != nil {
+			err = cmp.Or(err, fmt.Errorf("eventbus: order to %q of the store cannot be decoded: %w", d.Subscription, offence))
+		}
+	}
+	return orders, err
+}
+
 // loadOrders reads the orders.
 func (b *Bus) loadOrders(ctx context.Context) error {
-	orders, err := b.store.Orders(ctx)
+	orders, err := b.storedOrders(ctx)
 	if err != nil {
 		return err
 	}

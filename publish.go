@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/route"
@@ -276,7 +277,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 			return err
 		}
 		err := b.recordNow(ctx, c)
-		var refused *RefusedError
+		var refused *driver.RefusedError
 		switch {
 		case err == nil:
 			return nil

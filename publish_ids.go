@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/dedupe"
 )
 
@@ -122,9 +123,9 @@ func (g *givenIDs) forgetAll(c *change) {
 }
 
 // repeated removes the dispatch from a change whose id the store knows.
-func (c *change) repeated(b *Bus, known *Dedupe) error {
+func (c *change) repeated(b *Bus, known *driver.Dedupe) error {
 	all := c.all()
-	i := slices.IndexFunc(all, func(d *dispatch) bool { return d.from().given && d.id == known.Event })
+	i := slices.IndexFunc(all, func(d *dispatch) bool { return d.from().given && d.id == EventID(known.Event) })
 	if i < 0 {
 		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/names"
 )
 
@@ -151,9 +152,9 @@ type waiter struct {
 	settled chan struct{}           // closed by answer, once nothing is pending
 
 	// Guarded by feeder.mu.
-	gone      bool // the call has returned
-	scheduled Ref  // the record of a scheduled event, once the store has it; 0 without
-	claimed   bool // the feeder has claimed that record
+	gone      bool       // the call has returned
+	scheduled driver.Ref // the record of a scheduled event, once the store has it; 0 without
+	claimed   bool       // the feeder has claimed that record
 
 	mu       sync.Mutex // guards the following
 	pending  int32      // dispatches to wait for

@@ -63,7 +63,7 @@ func (b *Bus) acquireRoom(ctx context.Context, c *change, inside bool) error {
 	if size.Records == 0 {
 		return nil // the store gets nothing of it
 	}
-	r := b.guarded.room
+	r := b.store.room
 	pass, waiter, silent := r.Enter(size)
 	if waiter == nil {
 		c.pass = pass

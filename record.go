@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/room"
 )
@@ -18,7 +19,7 @@ type change struct {
 	published []*dispatch
 	events    []Event       // with toOpen, for Observer.Accepted
 	outcome   Outcome       // with toSettle
-	letter    *DeadLetter   // new (toSettle), or replayed (toReplay)
+	letter    *keptLetter   // new (toSettle), or replayed (toReplay)
 	due       int64         // with toWait
 	delay     time.Duration // with toWait
 	audit     *AuditEntry   // of an operator's change, or nil
@@ -257,14 +258,15 @@ const progressAfter = 100 * time.Millisecond
 
 // saveProgress records that the next target has handled the event, in a long attempt with further
 // targets. It does not wait for the store: the next change of the dispatch is behind this one.
-func (b *Bus) saveProgress(w *worker, d *dispatch) {
-	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-w.began) < progressAfter {
+func (b *Bus) saveProgress(on *worker, d *dispatch) {
+	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-on.began) < progressAfter {
 		return
 	}
-	record := b.updatedRecord(d, RecordReady)
-	record.Progress.Next++
+	w := b.newBatch()
+	record := b.updatedRecord(w, d, driver.Ready, 1)
 	record.Leased = true
-	b.store.Submit(&Batch{Now: b.time.Now().UTC, Update: []*Record{record}}, func(error) {})
+	w.Update = []*driver.Record{record}
+	b.store.submit(w, room.Pass{}, func(error) {})
 }
 
 // submit is the recorder of a bus with a store.
@@ -283,7 +285,7 @@ func (b *Bus) submit(c *change, done func(error)) {
 		if c.free {
 			b.feeder.keepWaiter(c.d)
 		}
-		b.store.Submit(&r.batch, func(err error) {
+		b.store.submit(&r.batch, room.Pass{}, func(err error) {
 			r.committed(err)
 			apply := func() { done(err) }
 			if c.here != nil {
@@ -299,14 +301,15 @@ func (b *Bus) submit(c *change, done func(error)) {
 type recording struct {
 	bus    *Bus
 	change *change
-	batch  Batch
+	batch  batch
 	opened []*dispatch // the dispatches of batch.New
 }
 
 func (b *Bus) recordingOf(c *change) *recording {
 	now, _ := b.time.Recent()
 	r := &recording{bus: b, change: c}
-	r.batch.Now, r.batch.Audit = now.UTC, c.audit.list()
+	r.batch.Now = now.UTC
+	r.batch.audit(c.audit)
 	switch c.kind {
 	case toOpen:
 		for _, d := range c.all() {
@@ -316,17 +319,17 @@ func (b *Bus) recordingOf(c *change) *recording {
 			r.open(d)
 		}
 	case toReplay:
-		r.batch.Take = []LetterID{c.letter.ID}
+		r.batch.Take = []driver.ID{driver.ID(c.letter.ID)}
 		r.open(c.d)
 	case toDue:
-		r.batch.Delete = []Ref{c.d.stored().ref}
+		r.batch.Delete = []driver.Ref{c.d.stored().ref}
 		r.open(c.d)
 	case toWait:
-		r.keep(RecordWaiting).Due = b.time.At(c.due)
+		r.keep(driver.Waiting).Due = b.time.At(c.due)
 	case toPark:
-		r.keep(RecordParked).Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
+		r.keep(driver.Parked).Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
 	case toStore:
-		r.keep(RecordReady)
+		r.keep(driver.Ready)
 	case toSettle:
 		r.settle()
 	}
@@ -336,13 +339,13 @@ func (b *Bus) recordingOf(c *change) *recording {
 // open inserts the records of an event: one, or one for each of its copies. A scheduled event has
 // one, also if it has become due meanwhile: it was published without room in the queue.
 func (r *recording) open(d *dispatch) {
-	state := RecordReady
+	state := driver.Ready
 	copies := []*dispatch{d}
 	switch {
 	case len(d.to.subscriptions) == 0:
 		return // it settles at once
 	case r.change.kind == toOpen && d.from().due != nil, r.change.kind == toReplay && d.isScheduled(r.bus.time):
-		state = RecordScheduled
+		state = driver.Scheduled
 	default:
 		copies = r.bus.copiesOf(d)
 	}
@@ -351,33 +354,33 @@ func (r *recording) open(d *dispatch) {
 		waiter.expect(len(copies) - 1)
 	}
 	for i, copied := range copies {
-		record := r.bus.newRecord(copied, state)
+		record := r.bus.newRecord(&r.batch, copied, state)
 		switch {
 		case r.change.kind == toDue && !copied.to.subscriptions[0].Exists(): // see isolate
 			record.Position = d.stored().position // a new one would be that of an event for its successor
 		case i > 0 && r.batch.New[len(r.batch.New)-1].Position <= 0:
-			record.Position = BesidePrevious
+			record.Position = driver.BesidePrevious
 		}
 		r.insert(copied, record)
 	}
 }
 
-func (r *recording) insert(d *dispatch, record *Record) {
+func (r *recording) insert(d *dispatch, record *driver.Record) {
 	r.batch.New = append(r.batch.New, record)
 	r.opened = append(r.opened, d)
 }
 
 // keep records the progress of a dispatch that goes on. A delivery that was split off has no record
 // yet: it gets one, and its parent's record says that it was split off.
-func (r *recording) keep(state RecordState) *Record {
+func (r *recording) keep(state driver.State) *driver.Record {
 	d := r.change.d
 	if d.stored().ref != 0 {
-		record := r.bus.updatedRecord(d, state)
+		record := r.bus.updatedRecord(&r.batch, d, state, 0)
 		record.Leased, record.Suspect, record.Crashes = !r.change.free, false, 0 // see acquit
 		r.batch.Update = append(r.batch.Update, record)
 		return record
 	}
-	record := r.bus.newRecord(d, state)
+	record := r.bus.newRecord(&r.batch, d, state)
 	record.Position, record.Leased = d.stored().position, !r.change.free
 	r.insert(d, record)
 	r.splitFromParent()
@@ -390,15 +393,15 @@ func (r *recording) settle() {
 	switch {
 	case s == nil: // unrouted
 	case s.ref != 0:
-		r.batch.Delete = []Ref{s.ref}
+		r.batch.Delete = []driver.Ref{s.ref}
 	default:
 		r.splitFromParent()
 	}
 	if r.change.letter != nil {
-		r.batch.Bury = []*DeadLetter{r.change.letter}
+		r.batch.bury(&r.change.letter.DeadLetter)
 	}
 	if r.change.outcome == Cancelled {
-		r.batch.Forget = []Dedupe{eventIDEntry(d.id)}
+		r.batch.Forget = []driver.Dedupe{eventIDEntry(d.id)}
 	}
 	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.isAwaited(d)
 }
@@ -406,7 +409,7 @@ func (r *recording) settle() {
 // isAwaited reports whether something waits until a dispatch has settled: a PublishAndWait, the next dispatch of
 // its key, the next delivery of a line, a publisher at the quota or for room, or Shutdown.
 func (b *Bus) isAwaited(d *dispatch) bool {
-	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.quota.IsAwaited() || b.guarded.room.IsAwaited() || b.ending.Load()
+	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.quota.IsAwaited() || b.store.room.IsAwaited() || b.ending.Load()
 }
 
 // splitFromParent records the progress of the dispatch from which another was split off. The
@@ -414,7 +417,7 @@ func (b *Bus) isAwaited(d *dispatch) bool {
 func (r *recording) splitFromParent() {
 	s := r.change.d.stored()
 	if parent := s.parent; parent != nil {
-		record := r.bus.updatedRecord(parent, RecordReady)
+		record := r.bus.updatedRecord(&r.batch, parent, driver.Ready, 0)
 		record.Leased = true
 		r.batch.Update = append(r.batch.Update, record)
 		s.parent = nil

@@ -9,14 +9,17 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/room"
 )
 
 // enter makes a dispatch of a claimed record. reserved is set if the queue has room for it. It
 // reports whether the dispatch has taken that room.
-func (f *feeder) enter(r *Record, reserved bool) (taken bool) {
+func (f *feeder) enter(r *record, reserved bool) (taken bool) {
 	b := f.bus
 	d := f.restore(r)
-	if r.State == RecordScheduled {
+	if r.State == driver.Scheduled {
 		b.due(d)
 		return false
 	}
@@ -25,7 +28,7 @@ func (f *feeder) enter(r *Record, reserved bool) (taken bool) {
 }
 
 // restore makes a dispatch of a claimed record, with its waiter if it has one.
-func (f *feeder) restore(r *Record) *dispatch {
+func (f *feeder) restore(r *record) *dispatch {
 	b := f.bus
 	if b.ledger.owns(r) {
 		b.ledger.reclaimed.Add(1)
@@ -34,16 +37,16 @@ func (f *feeder) restore(r *Record) *dispatch {
 	}
 	to, _ := b.targetsOf(r)
 	d := b.restore(r, to)
-	if r.State == RecordParked && (r.Own || r.Key == "") { // see ClaimParked
+	if r.State == driver.Parked && (r.Own || r.Key == "") { // see ClaimParked
 		d.seatedAt().door.comes(d)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.State == RecordScheduled && r.Replay == nil {
+	if waiter := f.waiters[d.id]; waiter != nil && r.State == driver.Scheduled && r.replay == nil {
 		waiter.claimed = true
 	}
 	// A replay has the id of its event, and nothing waits for it.
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own && r.Replay == nil && !(r.State == RecordParked && waiter.holds(d.seatedAt())) {
+	if waiter := f.waiters[d.id]; waiter != nil && r.Own && r.replay == nil && !(r.State == driver.Parked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
 	}
 	return d
@@ -58,7 +61,7 @@ func (w *waiter) holds(s *Subscription) bool {
 
 // targetsOf returns the targets of a record, and the positions of those whose subscriptions do not
 // exist.
-func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
+func (b *Bus) targetsOf(r *record) (to *targets, missing []int) {
 	to = &targets{eventType: r.Type, recorded: r.Targets, counters: b.types.Of(r.Type)}
 	b.mu.Lock()
 	for i, name := range r.Targets {
@@ -74,7 +77,7 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 	}
 	b.mu.Unlock()
 	to.retry = b.retryInForce(to.subscriptions)
-	if r.State == RecordScheduled { // its copies do not exist yet
+	if r.State == driver.Scheduled { // its copies do not exist yet
 		b.isolate(to, slices.ContainsFunc(to.subscriptions, func(s *Subscription) bool { return !s.Exists() }))
 	}
 	return to, missing
@@ -87,21 +90,21 @@ func (b *Bus) targetsOf(r *Record) (to *targets, missing []int) {
 //
 // It waits for the store: the next claim must find the parked deliveries, and no dispatch may run
 // before it has a record.
-func (f *feeder) divide(ctx context.Context, claimed []*Record) (entering []*Record, err error) {
+func (f *feeder) divide(ctx context.Context, claimed []*record) (entering []*record, err error) {
 	b := f.bus
-	batch := &Batch{Now: b.time.Now().UTC}
+	w := b.newBatch()
 	if len(claimed) > 0 && f.succeeding.Load() > 0 {
 		// Until every change that the claim has seen is noted here, the first event of a subscription that succeeds
 		// another would be taken for one of the other's.
-		if err := f.apply(ctx, &Batch{Now: batch.Now}); err != nil {
+		if err := f.apply(ctx, b.newBatch()); err != nil {
 			return nil, err
 		}
 	}
 	for _, r := range claimed {
-		entering = append(entering, f.divideRecord(batch, r)...)
+		entering = append(entering, f.divideRecord(w, r)...)
 	}
-	if len(batch.Update)+len(batch.New) > 0 {
-		err = f.apply(ctx, batch)
+	if len(w.Update)+len(w.New) > 0 {
+		err = f.apply(ctx, w)
 	}
 	if err != nil {
 		return nil, err
@@ -110,9 +113,9 @@ func (f *feeder) divide(ctx context.Context, claimed []*Record) (entering []*Rec
 }
 
 // apply waits for a batch that a claim needs.
-func (f *feeder) apply(ctx context.Context, batch *Batch) (err error) {
+func (f *feeder) apply(ctx context.Context, w *batch) (err error) {
 	applied := make(chan error, 1)
-	f.bus.store.Submit(batch, func(err error) { applied <- err })
+	f.bus.store.submit(w, room.Pass{}, func(err error) { applied <- err })
 	select {
 	case err = <-applied:
 	case <-ctx.Done():
@@ -128,43 +131,46 @@ func (f *feeder) apply(ctx context.Context, batch *Batch) (err error) {
 }
 
 // divideRecord adds the division of a record to a batch, and returns what to enter instead of it.
-func (f *feeder) divideRecord(batch *Batch, r *Record) (entering []*Record) {
+func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 	b := f.bus
 	to, missing := b.targetsOf(r)
 	b.warnMissing(r, missing)
 	switch {
-	case r.State == RecordScheduled:
+	case r.State == driver.Scheduled:
 		if len(missing) > 0 { // its copies are divided when they are claimed
 			f.fallBehind()
 		}
-		return []*Record{r}
+		return []*record{r}
 	case len(missing) == 0 && (len(r.Targets) == 1 || !b.config.isolation):
-		return []*Record{r}
+		return []*record{r}
 	}
 	d := b.restore(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
 	isolates := b.config.isolation && len(r.Targets) > 1 && int(d.next) < len(r.Targets) // otherwise it only settles
 	switch {
 	case len(missing) == 0 && !isolates:
-		return []*Record{r}
+		return []*record{r}
 	case d.isLast() && !isolates: // the record itself parks
 		d.narrow()
-		parked := b.updatedRecord(d, RecordParked)
+		parked := b.updatedRecord(w, d, driver.Parked, 0)
 		parked.Door, parked.Due = r.Targets[d.next], r.Due
-		batch.Update = append(batch.Update, parked)
+		w.Update = append(w.Update, parked)
 		b.countDivided(r, 1)
 		return nil
 	}
-	parts := b.parts(r, d, missing)
-	batch.Delete, batch.New = append(batch.Delete, r.Ref), append(batch.New, parts...)
+	parts := b.parts(w, r, d, missing)
+	w.Delete = append(w.Delete, r.Ref)
+	for _, part := range parts {
+		w.New = append(w.New, part.Record)
+	}
 	b.countDivided(r, int64(len(parts)))
-	return slices.DeleteFunc(parts, func(part *Record) bool { return !part.Leased })
+	return slices.DeleteFunc(parts, func(part *record) bool { return !part.Leased })
 }
 
 // parts returns the records that replace one with several targets.
-func (b *Bus) parts(r *Record, d *dispatch, missing []int) (parts []*Record) {
+func (b *Bus) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*record) {
 	next := int(d.next)
-	together := *r // the targets that stay in one record, with the progress of all
+	together := *r.Record // the targets that stay in one record, with the progress of all
 	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
 	for i := next; i < len(r.Targets); i++ {
 		isMissing := slices.Contains(missing, i)
@@ -173,23 +179,23 @@ func (b *Bus) parts(r *Record, d *dispatch, missing []int) (parts []*Record) {
 			continue
 		}
 		d.next = int32(i)
-		part := b.newRecord(d.splitOff(b.policy(d.to)), RecordReady)
-		if i == next && r.State == RecordWaiting {
-			part.State, part.Due = RecordWaiting, r.Due
+		part := b.newRecord(w, d.splitOff(b.policy(d.to)), driver.Ready)
+		if i == next && r.State == driver.Waiting {
+			part.State, part.Due = driver.Waiting, r.Due
 		}
 		if isMissing {
-			part.State, part.Door = RecordParked, r.Targets[i]
+			part.State, part.Door = driver.Parked, r.Targets[i]
 		}
-		parts = append(parts, part)
+		parts = append(parts, w.decode(part))
 	}
 	if len(together.Targets) > next {
 		if slices.Contains(missing, next) { // for which it waits
-			together.State, together.Due = RecordReady, time.Time{}
+			together.State, together.Due = driver.Ready, time.Time{}
 		}
-		parts = append(parts, &together)
+		parts = append(parts, w.decode(&together))
 	}
 	for _, part := range parts {
-		part.Position, part.Own, part.Leased = r.Position, true, part.State != RecordParked
+		part.Position, part.Own, part.Leased = r.Position, true, part.State != driver.Parked
 	}
 	return parts
 }
@@ -203,7 +209,7 @@ func (f *feeder) fallBehind() {
 
 // countDivided counts the records that replace a claimed one. They count as left to the store until
 // they enter.
-func (b *Bus) countDivided(r *Record, parts int64) {
+func (b *Bus) countDivided(r *record, parts int64) {
 	b.quota.Add(parts - 1)
 	if b.ledger.owns(r) { // it is counted as left to the store
 		b.ledger.splits.Add(parts - 1)
@@ -215,7 +221,7 @@ func (b *Bus) countDivided(r *Record, parts int64) {
 }
 
 // warnMissing logs the names of subscriptions that do not exist, each once.
-func (b *Bus) warnMissing(r *Record, missing []int) {
+func (b *Bus) warnMissing(r *record, missing []int) {
 	for _, i := range missing {
 		name := r.Targets[i]
 		b.mu.Lock()
@@ -325,7 +331,7 @@ func (f *feeder) awaitScheduledLocked(d *dispatch) {
 
 // endCancelled ends the waits for scheduled events whose records another process has removed.
 func (f *feeder) endCancelled(ctx context.Context) error {
-	waits := make(map[EventID]Ref)
+	waits := make(map[EventID]driver.Ref)
 	f.mu.Lock()
 	for id, waiter := range f.waiters {
 		if waiter.scheduled != 0 && !waiter.claimed {
@@ -334,11 +340,11 @@ func (f *feeder) endCancelled(ctx context.Context) error {
 	}
 	f.mu.Unlock()
 	for id, ref := range waits {
-		records, err := f.bus.store.Lookup(ctx, id)
+		records, err := f.bus.store.Lookup(ctx, driver.ID(id))
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(records, func(r *Record) bool { return r.Ref == ref }) {
+		if slices.ContainsFunc(records, func(r *driver.Record) bool { return r.Ref == ref }) {
 			continue
 		}
 		f.mu.Lock()

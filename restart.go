@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -21,7 +22,7 @@ import (
 
 // storeFailed notes that the store has failed, and restarts the bus, once. A refusal is no failure.
 func (b *Bus) storeFailed(err error) {
-	var refused *RefusedError
+	var refused *driver.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) || !b.halts.Set(halt.Failed) {
 		return
 	}
@@ -102,7 +103,7 @@ func (b *Bus) restart() {
 // doubt notes what a batch of unknown outcome would count. The answers of a store, and these calls, are in
 // the order of its batches.
 func (r *recording) doubt(err error) {
-	var refused *RefusedError
+	var refused *driver.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
 		return
 	}
@@ -164,7 +165,7 @@ func (b *Bus) recount(ctx context.Context) error {
 }
 
 // owns reports whether this process has opened, and left to the store, the dispatch of a claimed record.
-func (l *ledger) owns(r *Record) bool {
+func (l *ledger) owns(r *record) bool {
 	for owed := l.owed.Load(); !r.Own && owed > 0; owed = l.owed.Load() {
 		if l.owed.CompareAndSwap(owed, owed-1) {
 			return true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/surebus/eventbus/driver"
 )
 
 // schedule stores a dispatch until it is due.
@@ -112,7 +114,7 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) e
 		b.feeder.wakeUp() // for noteGone
 	}()
 	claims := b.feeder.claimsContext()
-	claimed, err := b.store.Claim(ctx, ClaimQuery{Kind: ClaimEvent, Event: id, Limit: 1})
+	claimed, err := b.store.Claim(ctx, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: driver.ID(id), Limit: 1})
 	switch {
 	case errors.Is(err, ErrNoLease):
 		return b.cancelBeside(ctx, id, entry)
@@ -125,7 +127,12 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) e
 	if len(claimed.Records) == 0 {
 		return ErrNotScheduled
 	}
-	for _, r := range claimed.Records {
+	records, err := decodeRecords(claimed.Records)
+	if err != nil {
+		b.feeder.failed(claims, err)
+		return err
+	}
+	for _, r := range records {
 		// Not by a followup: all of those may run observers that cancel events.
 		here, settled := make(chan func(), 1), error(nil)
 		c := change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled, here: here, audit: entry}
@@ -153,8 +160,10 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) e
 // cancelBeside removes the record of a scheduled event without the lease, unless the bus that has it
 // has claimed the record. That bus learns of it by noteBeside.
 func (b *Bus) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
-	batch := &Batch{Now: b.time.Now().UTC, Forget: []Dedupe{eventIDEntry(id)}, Cancel: []EventID{id}, Audit: entry.list()}
-	err := b.commit(ctx, batch)
+	w := b.newBatch()
+	w.Forget, w.Cancel = []driver.Dedupe{eventIDEntry(id)}, []driver.ID{driver.ID(id)}
+	w.audit(entry)
+	err := b.commit(ctx, w)
 	if errors.Is(err, ErrNotScheduled) {
 		return ErrNotScheduled
 	}

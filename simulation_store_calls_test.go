@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // storeCall is a call of a handler.
@@ -56,9 +57,9 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 	}
 	r := d.record
 	switch {
-	case r.state == eventbus.RecordScheduled || !m.hasCome(e, r.scheduled) && (!e.at.IsZero() || time.Now().Before(m.wall.monotonic(r.scheduled))):
+	case r.state == driver.Scheduled || !m.hasCome(e, r.scheduled) && (!e.at.IsZero() || time.Now().Before(m.wall.monotonic(r.scheduled))):
 		m.failf(e, "s%d is called, and the event is not due before %v", sub.index, r.scheduled)
-	case r.state == eventbus.RecordWaiting && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
+	case r.state == driver.Waiting && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
 		m.failf(e, "s%d is called, and the retry is not due before %v", sub.index, r.due)
 	case in.Attempt != r.attempts+1:
 		m.failf(e, "s%d is called in attempt %d, and the record has %d", sub.index, in.Attempt, r.attempts)
@@ -251,7 +252,7 @@ func (m *storeModel) loosen(sub int) {
 }
 
 // checkData compares the data of a store with what the batches have done.
-func (m *storeModel) checkData(records []eventbus.Ref, letters []eventbus.LetterID) {
+func (m *storeModel) checkData(records []driver.Ref, letters []eventbus.LetterID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if known := slices.Sorted(maps.Keys(m.records)); !slices.Equal(known, records) {

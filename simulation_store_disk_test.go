@@ -11,11 +11,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
 // fault chooses the fault of a batch.
-func (s *storeSim) fault(_ int, b *eventbus.Batch) (f storetest.Fault) {
+func (s *storeSim) fault(_ int, b *driver.Batch) (f storetest.Fault) {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
 	s.mu.Lock()
@@ -71,7 +72,7 @@ func (s *storeSim) hasFailed(p *storeProcess) {
 }
 
 // claimFault chooses the fault of a Claim.
-func (s *storeSim) claimFault(_ int, _ eventbus.ClaimQuery) (f storetest.Fault) {
+func (s *storeSim) claimFault(_ int, _ driver.ClaimQuery) (f storetest.Fault) {
 	lease := int64(0)
 	if simStoreFails {
 		lease = s.data.Dump().Lease // before the locks: applied runs under the Model's
@@ -106,7 +107,7 @@ func (s *storeSim) claimFault(_ int, _ eventbus.ClaimQuery) (f storetest.Fault) 
 
 // storeDisk is the store of a process. Its reads fail and take their time.
 type storeDisk struct {
-	eventbus.Store
+	driver.Store
 	process *storeProcess
 	fails   atomic.Bool // once the bus is made
 }
@@ -131,23 +132,23 @@ func (d *storeDisk) read(what string) error {
 	return nil
 }
 
-func (d *storeDisk) Orders(ctx context.Context) ([]eventbus.Order, error) {
-	if err := d.read("Orders"); err != nil {
+func (d *storeDisk) Directives(ctx context.Context) ([]driver.Directive, error) {
+	if err := d.read("Directives"); err != nil {
 		return nil, err
 	}
-	return d.Store.Orders(ctx)
+	return d.Store.Directives(ctx)
 }
 
-func (d *storeDisk) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+func (d *storeDisk) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {
 	if err := d.read("Lookup"); err != nil {
 		return nil, err
 	}
 	return d.Store.Lookup(ctx, id)
 }
 
-func (d *storeDisk) Stats(ctx context.Context) (eventbus.StoreStats, error) {
+func (d *storeDisk) Stats(ctx context.Context) (driver.Stats, error) {
 	if err := d.read("Stats"); err != nil {
-		return eventbus.StoreStats{}, err
+		return driver.Stats{}, err
 	}
 	return d.Store.Stats(ctx)
 }
@@ -160,7 +161,7 @@ func (d *storeDisk) Reopen(ctx context.Context) error {
 }
 
 // Submit notes the batches of the process beside.
-func (d *storeDisk) Submit(b *eventbus.Batch, done func(error)) {
+func (d *storeDisk) Submit(b *driver.Batch, done func(error)) {
 	if s := d.process.sim; d.process.beside {
 		s.mu.Lock()
 		s.foreign[b] = d.process

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/wallclock"
 )
 
@@ -29,7 +30,7 @@ type storeModel struct {
 	about     *storeEvent // the event of the violation, for the report
 
 	events  []*storeEvent // by number
-	records map[eventbus.Ref]*storeRecord
+	records map[driver.Ref]*storeRecord
 	letters map[eventbus.LetterID]*storeLetter
 	live    map[storeLine]map[*storeDelivery]bool // with keys, in records that are not scheduled
 
@@ -37,8 +38,8 @@ type storeModel struct {
 	wall    storeWall
 
 	process *storeProcess
-	foreign map[*eventbus.Batch]*storeProcess // outstanding batches of the process beside
-	besides map[int64]bool                    // positions of its records
+	foreign map[*driver.Batch]*storeProcess // outstanding batches of the process beside
+	besides map[int64]bool                  // positions of its records
 }
 
 // storeLine is a key at a subscription.
@@ -103,10 +104,10 @@ type storeFailure struct {
 
 // storeRecord is a copy of what a record shows.
 type storeRecord struct {
-	ref       eventbus.Ref
+	ref       driver.Ref
 	position  int64
 	event     *storeEvent
-	state     eventbus.RecordState
+	state     driver.State
 	due       time.Time
 	scheduled time.Time
 	payload   string
@@ -198,17 +199,49 @@ func (r *storeRecord) before(other *storeRecord) bool {
 	return cmp.Or(cmp.Compare(r.position, other.position), cmp.Compare(r.ref, other.ref)) < 0
 }
 
-func (r *storeRecord) progress(n *eventbus.Record) {
+func (r *storeRecord) progress(n *driver.Record) {
+	p := progressOf(n)
 	r.state, r.due = n.State, n.Due
-	r.next, r.skipped, r.attempts, r.failures = 0, nil, 0, nil
-	if p := n.Progress; p != nil {
-		r.next, r.skipped, r.attempts = p.Next, slices.Clone(p.Skipped), p.Attempts
-		r.failures = slices.Clone(p.Failures)
-	}
+	r.next, r.skipped, r.attempts, r.failures = p.Next, p.Skipped, p.Attempts, p.Failures
 }
 
+// storeProgress is what the model reads of the JSON in a record.
+type storeProgress struct {
+	Next     int                `json:"next"`
+	Skipped  []int              `json:"skipped"`
+	Attempts int                `json:"attempts"`
+	Failures []eventbus.Failure `json:"failures"`
+}
+
+func progressOf(n *driver.Record) storeProgress { return decoded[storeProgress](n.Progress) }
+
+// decoded decodes a part of a record or of a letter that only the bus reads. nil is the zero value.
+func decoded[T any](part []byte) (v T) {
+	if part == nil {
+		return v
+	}
+	if err := json.Unmarshal(part, &v); err != nil {
+		panic(fmt.Sprintf("%s: %v", part, err))
+	}
+	return v
+}
+
+// letterOf decodes a letter of a store.
+func letterOf(l *driver.Letter) *eventbus.DeadLetter {
+	letter := decoded[eventbus.DeadLetter](l.Details)
+	letter.Failures = decoded[[]eventbus.Failure](l.Failures)
+	letter.Event.Payload = payloadOf(l)
+	if l.Original != nil {
+		letter.Original = json.RawMessage(l.Original[1:])
+	}
+	return &letter
+}
+
+// payloadOf returns the payload of a letter, which is JSON.
+func payloadOf(l *driver.Letter) json.RawMessage { return json.RawMessage(l.Payload[1:]) }
+
 // applied observes a batch that has become durable.
-func (m *storeModel) applied(n int, b *eventbus.Batch) {
+func (m *storeModel) applied(n int, b *driver.Batch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.process
@@ -220,7 +253,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 	if len(b.New) == 0 { // without targets
 		for _, r := range b.Remember {
 			for _, e := range m.events {
-				e.unrouted = e.unrouted || (e.given || e.learned) && e.id == r.Event
+				e.unrouted = e.unrouted || (e.given || e.learned) && e.id == eventbus.EventID(r.Event)
 			}
 		}
 	}
@@ -229,7 +262,8 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 		sub   int
 	}
 	before := map[place]bool{} // in records that the batch changes, or in letters that it takes
-	for _, id := range b.Take {
+	for _, take := range b.Take {
+		id := eventbus.LetterID(take)
 		l := m.letters[id]
 		if l == nil {
 			m.failf(nil, "batch %d takes the unknown letter %s", n, id)
@@ -248,7 +282,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 			p.replays++
 		}
 	}
-	remove := func(ref eventbus.Ref) *storeRecord {
+	remove := func(ref driver.Ref) *storeRecord {
 		r := m.records[ref]
 		if r == nil {
 			m.failf(nil, "batch %d changes the unknown record %d", n, ref)
@@ -299,7 +333,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 			}
 			d.place, d.record = placeRecord, r
 			d.loose = d.loose || p.beside && len(b.Take) > 0 // the bus learns of the replay later
-			if r.event.key != "" && r.state != eventbus.RecordScheduled {
+			if r.event.key != "" && r.state != driver.Scheduled {
 				line := storeLine{sub, r.event.key}
 				if m.live[line] == nil {
 					m.live[line] = map[*storeDelivery]bool{}
@@ -311,10 +345,11 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 	}
 	for _, l := range b.Bury {
 		p.buried++
-		e := m.eventOf(l.Event.Payload.(json.RawMessage))
+		e := m.eventOf(payloadOf(l))
 		if e == nil {
 			return
 		}
+		l := letterOf(l)
 		subs := append([]int{subOf(l.Subscription)}, subsOf(l.NotReached)...)
 		for _, sub := range subs {
 			if !before[place{e, sub}] {
@@ -331,7 +366,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 	for at := range before {
 		d := at.event.deliveries[at.sub]
 		switch {
-		case slices.ContainsFunc(b.Forget, func(f eventbus.Dedupe) bool { return f.Event == at.event.id }):
+		case slices.ContainsFunc(b.Forget, func(f driver.Dedupe) bool { return eventbus.EventID(f.Event) == at.event.id }):
 			d.place = placeCancelled
 		case d.handled:
 			d.place, d.handled, d.durable = placeHandled, false, len(d.failures)
@@ -340,6 +375,7 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 		}
 	}
 	for _, l := range b.Bury {
+		l := letterOf(l)
 		for _, name := range l.Succeeded {
 			if d := m.letters[l.ID].event.deliveries[subOf(name)]; d == nil || d.place != placeHandled {
 				m.failf(m.letters[l.ID].event, "letter %s: s%d did not succeed", l.ID, subOf(name))
@@ -348,8 +384,16 @@ func (m *storeModel) applied(n int, b *eventbus.Batch) {
 	}
 }
 
+// storeReplay is what the model reads of the JSON in a record that a replay made.
+type storeReplay struct {
+	Count    int                `json:"count"`
+	History  []eventbus.Failure `json:"history"`
+	Edited   bool               `json:"edited"`
+	Original []byte             `json:"original"`
+}
+
 // newRecord checks a new record. An event that is new becomes accepted.
-func (m *storeModel) newRecord(p *storeProcess, b *eventbus.Batch, n *eventbus.Record) *storeRecord {
+func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Record) *storeRecord {
 	e := m.eventOf(n.Payload)
 	if e == nil {
 		return nil
@@ -362,7 +406,8 @@ func (m *storeModel) newRecord(p *storeProcess, b *eventbus.Batch, n *eventbus.R
 	if r.position == int64(r.ref) && p.beside {
 		m.besides[r.position] = true
 	}
-	if replay := n.Replay; replay != nil {
+	if n.Replay != nil {
+		replay := decoded[storeReplay](n.Replay)
 		r.replays, r.edited, r.history = replay.Count, replay.Edited, replay.History
 		if replay.Edited && string(replay.Original) != e.payload {
 			m.failf(e, "the original payload is %s", replay.Original)
@@ -374,8 +419,8 @@ func (m *storeModel) newRecord(p *storeProcess, b *eventbus.Batch, n *eventbus.R
 	if !r.edited && r.payload != e.payload {
 		m.failf(e, "the payload is %s", r.payload)
 	}
-	if n.Type != e.eventType || n.Key != e.key || n.Metadata.Get("n") != fmt.Sprint(e.n) {
-		m.failf(e, "record %d has type %q, key %q and metadata %v", n.Ref, n.Type, n.Key, n.Metadata)
+	if n.Type != e.eventType || n.Key != e.key || decoded[map[string]string](n.Metadata)["n"] != fmt.Sprint(e.n) {
+		m.failf(e, "record %d has type %q, key %q and metadata %s", n.Ref, n.Type, n.Key, n.Metadata)
 	}
 	cancelled := len(e.deliveries) > 0
 	for _, d := range e.deliveries {
@@ -387,12 +432,12 @@ func (m *storeModel) newRecord(p *storeProcess, b *eventbus.Batch, n *eventbus.R
 	isNew := len(b.Take)+len(b.Delete)+len(b.Update) == 0
 	switch {
 	case !e.accepted && isNew:
-		e.accepted, e.id, e.published = true, n.ID, n.Published
+		e.accepted, e.id, e.published = true, eventbus.EventID(n.ID), n.Published
 		p.accepted++
 	case isNew && n.Ref > 1 && r.position != int64(n.Ref): // another copy
 	case isNew:
 		m.failf(e, "is accepted twice")
-	case n.ID != e.id:
+	case eventbus.EventID(n.ID) != e.id:
 		m.failf(e, "record %d has the id %s, not %s", n.Ref, n.ID, e.id)
 	case !n.Published.Equal(e.published):
 		m.failf(e, "record %d was published at %v, not %v", n.Ref, n.Published, e.published)
@@ -401,7 +446,7 @@ func (m *storeModel) newRecord(p *storeProcess, b *eventbus.Batch, n *eventbus.R
 }
 
 // checkProgress applies an update to a record. Targets may have been handled meanwhile.
-func (m *storeModel) checkProgress(r *storeRecord, u *eventbus.Record) bool {
+func (m *storeModel) checkProgress(r *storeRecord, u *driver.Record) bool {
 	old := *r
 	r.progress(u)
 	for _, sub := range old.remaining() {
@@ -414,7 +459,7 @@ func (m *storeModel) checkProgress(r *storeRecord, u *eventbus.Record) bool {
 		m.failf(r.event, "record %d goes back: from target %d, attempt %d to %d, %d", r.ref, old.next, old.attempts, r.next, r.attempts)
 	case r.attempts > old.attempts+1:
 		m.failf(r.event, "record %d has %d attempts after %d", r.ref, r.attempts, old.attempts)
-	case r.state == eventbus.RecordWaiting && r.attempts > m.process.retries:
+	case r.state == driver.Waiting && r.attempts > m.process.retries:
 		m.failf(r.event, "record %d waits after attempt %d, with %d retries", r.ref, r.attempts, m.process.retries)
 	}
 	return true
@@ -478,7 +523,7 @@ func (m *storeModel) checkLetter(e *storeEvent, from *storeRecord, l *eventbus.D
 }
 
 // describe is a line about a batch.
-func (m *storeModel) describe(b *eventbus.Batch) string {
+func (m *storeModel) describe(b *driver.Batch) string {
 	var s strings.Builder
 	number := func(payload []byte) int {
 		if e := m.eventOf(payload); e != nil {
@@ -493,7 +538,8 @@ func (m *storeModel) describe(b *eventbus.Batch) string {
 		if r := m.records[u.Ref]; r != nil {
 			fmt.Fprintf(&s, " update %d e%d %v%s leased=%v", u.Ref, r.event.n, u.State, u.Door, u.Leased)
 		}
-		if p := u.Progress; p != nil {
+		if u.Progress != nil {
+			p := progressOf(u)
 			fmt.Fprintf(&s, " next=%d skipped=%v attempts=%d failures=%d", p.Next, p.Skipped, p.Attempts, len(p.Failures))
 		}
 	}
@@ -503,12 +549,13 @@ func (m *storeModel) describe(b *eventbus.Batch) string {
 		}
 	}
 	for _, id := range b.Take {
-		if l := m.letters[id]; l != nil {
+		if l := m.letters[eventbus.LetterID(id)]; l != nil {
 			fmt.Fprintf(&s, " take e%d", l.event.n)
 		}
 	}
-	for _, l := range b.Bury {
-		fmt.Fprintf(&s, " bury e%d %s at %s, not reached %v, succeeded %v", number(l.Event.Payload.(json.RawMessage)), l.Reason, l.Subscription, l.NotReached, l.Succeeded)
+	for _, buried := range b.Bury {
+		l := letterOf(buried)
+		fmt.Fprintf(&s, " bury e%d %s at %s, not reached %v, succeeded %v", number(payloadOf(buried)), l.Reason, l.Subscription, l.NotReached, l.Succeeded)
 	}
 	return s.String()
 }
@@ -621,7 +668,7 @@ func (s *storeSim) restClock() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.records {
-		if r.state == eventbus.RecordScheduled && !s.wall.now().Add(-latest).Before(r.scheduled) {
+		if r.state == driver.Scheduled && !s.wall.now().Add(-latest).Before(r.scheduled) {
 			s.failf(r.event, "it still waits for %v, and the wall clock shows %v", r.scheduled, s.wall.now())
 		}
 	}

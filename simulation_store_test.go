@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/wallclock"
 	"github.com/surebus/eventbus/storetest"
 )
@@ -164,8 +165,8 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 	s := &storeSim{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 30)), faults: rand.New(rand.NewPCG(seed, 31)), tally: tally,
 		storeModel: &storeModel{
-			origin: time.Now(), records: map[eventbus.Ref]*storeRecord{}, letters: map[eventbus.LetterID]*storeLetter{},
-			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*eventbus.Batch]*storeProcess{}, besides: map[int64]bool{},
+			origin: time.Now(), records: map[driver.Ref]*storeRecord{}, letters: map[eventbus.LetterID]*storeLetter{},
+			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*driver.Batch]*storeProcess{}, besides: map[int64]bool{},
 		},
 	}
 	if rng := rand.New(rand.NewPCG(seed, 32)); chance(rng, 40) {
@@ -411,7 +412,7 @@ func (p *storeProcess) shutdown(limit time.Duration) {
 func (p *storeProcess) check() {
 	s := p.sim
 	dump := s.data.Dump()
-	var refs []eventbus.Ref
+	var refs []driver.Ref
 	for _, r := range dump.Records {
 		refs = append(refs, r.Ref)
 		if !p.dead.Load() && r.Lease != 0 {
@@ -420,7 +421,7 @@ func (p *storeProcess) check() {
 	}
 	var letters []eventbus.LetterID
 	for _, l := range dump.Letters {
-		letters = append(letters, l.ID)
+		letters = append(letters, eventbus.LetterID(l.ID))
 	}
 	s.checkData(refs, letters)
 	if p.dead.Load() {

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/recent"
 	"github.com/surebus/eventbus/internal/room"
 )
@@ -22,7 +23,7 @@ import (
 // Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
 // without Typed receive them encoded: a json.RawMessage with the default codec. WithContextFrom has no
 // effect: use WithMetadataFrom. The dead letter queue is the store's, so WithDeadLetterCapacity has none.
-func WithStore(s Store) Option {
+func WithStore(s driver.Store) Option {
 	return option(func(c *config) {
 		c.refuseIf(isNil(s), "WithStore", "nil", "leave the option out for a bus in memory")
 		c.store = s
@@ -106,7 +107,7 @@ func (b *Bus) releaseStore() {
 // guardedStore is the store of a bus. It turns the panics of its methods into errors, and knows which
 // calls have not returned. It does not guard Submit and Watch. It counts what Submit has outstanding.
 type guardedStore struct {
-	Store
+	of     driver.Store
 	log    *zap.Logger
 	room   *room.Room
 	failed func(error)      // handles every error of a batch
@@ -115,8 +116,8 @@ type guardedStore struct {
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{Store: b.config.store, log: b.log, failed: b.storeFailed, aged: b.time.Aged}
-	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.Store.Patience(), nil })
+	s := &guardedStore{of: b.config.store, log: b.log, failed: b.storeFailed, aged: b.time.Aged}
+	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	s.room = room.New(room.Config{
 		Most:      b.config.unconfirmed,
 		Patience:  patience,
@@ -126,16 +127,20 @@ func newGuardedStore(b *Bus) *guardedStore {
 	return s
 }
 
-// Submit submits a batch that waits for no room.
-func (s *guardedStore) Submit(batch *Batch, done func(error)) { s.submit(batch, room.Pass{}, done) }
-
-// submit submits a batch, with the room of its publication. The answer gives the room back before done
-// runs, which may wait for observers.
-func (s *guardedStore) submit(batch *Batch, pass room.Pass, done func(error)) {
-	size := batch.size()
-	batch.AgedAt = s.aged()
+// submit submits a batch, with the room of its publication, if it waited for that. The answer gives the room back
+// before done runs, which may wait for observers.
+func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
+	size := w.size()
+	w.AgedAt = s.aged()
+	submitted := &w.Batch
+	if w.err != nil { // its refusal comes in order, as that of a store
+		submitted = &driver.Batch{Now: w.Now, AgedAt: w.AgedAt}
+	}
 	s.room.Submitted(size, pass)
-	s.Store.Submit(batch, func(err error) {
+	s.of.Submit(submitted, func(err error) {
+		if err == nil && w.err != nil {
+			err = &driver.RefusedError{Err: w.err}
+		}
 		if err != nil {
 			s.failed(err) // before Answered: the publishers that it wakes are refused
 		}
@@ -145,14 +150,14 @@ func (s *guardedStore) submit(batch *Batch, pass room.Pass, done func(error)) {
 }
 
 // size returns what a batch counts for WithMaxUnconfirmed.
-func (b *Batch) size() room.Size {
-	changed := len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury)
-	size := room.Size{Records: int64(max(changed, len(b.Remember), 1))}
-	for _, r := range b.New {
+func (w *batch) size() room.Size {
+	changed := len(w.New) + len(w.Update) + len(w.Delete) + len(w.Bury)
+	size := room.Size{Records: int64(max(changed, len(w.Remember), 1))}
+	for _, r := range w.New {
 		size.Bytes += int64(len(r.Payload))
 	}
-	for _, l := range b.Bury {
-		size.Bytes += int64(len(payloadBytes(l.Event.Payload)) + len(payloadBytes(l.Original)))
+	for _, l := range w.Bury {
+		size.Bytes += int64(len(l.Payload) + len(l.Original))
 	}
 	return size
 }
@@ -170,53 +175,54 @@ func guard[T any](s *guardedStore, method string, call func() (T, error)) (resul
 	return call()
 }
 
-func (s *guardedStore) Claim(ctx context.Context, q ClaimQuery) (Claimed, error) {
-	return guard(s, "Claim", func() (Claimed, error) { return s.Store.Claim(ctx, q) })
+func (s *guardedStore) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
+	return guard(s, "Claim", func() (driver.Claimed, error) { return s.of.Claim(ctx, q) })
 }
 
-func (s *guardedStore) Letter(ctx context.Context, id LetterID) (DeadLetter, error) {
-	return guard(s, "Letter", func() (DeadLetter, error) { return s.Store.Letter(ctx, id) })
+func (s *guardedStore) Letter(ctx context.Context, id driver.ID) (driver.Letter, error) {
+	return guard(s, "Letter", func() (driver.Letter, error) { return s.of.Letter(ctx, id) })
 }
 
-func (s *guardedStore) Letters(ctx context.Context, q LetterQuery) (LetterPage, error) {
-	return guard(s, "Letters", func() (LetterPage, error) { return s.Store.Letters(ctx, q) })
+func (s *guardedStore) Letters(ctx context.Context, q driver.LetterQuery) (driver.LetterPage, error) {
+	return guard(s, "Letters", func() (driver.LetterPage, error) { return s.of.Letters(ctx, q) })
 }
 
-func (s *guardedStore) Groups(ctx context.Context, q LetterQuery) ([]LetterGroup, error) {
-	return guard(s, "Groups", func() ([]LetterGroup, error) { return s.Store.Groups(ctx, q) })
+func (s *guardedStore) Groups(ctx context.Context, q driver.LetterQuery, each func(*driver.Group) error) error {
+	_, err := guard(s, "Groups", func() (struct{}, error) { return struct{}{}, s.of.Groups(ctx, q, each) })
+	return err
 }
 
-func (s *guardedStore) Orders(ctx context.Context) ([]Order, error) {
-	return guard(s, "Orders", func() ([]Order, error) { return s.Store.Orders(ctx) })
+func (s *guardedStore) Directives(ctx context.Context) ([]driver.Directive, error) {
+	return guard(s, "Directives", func() ([]driver.Directive, error) { return s.of.Directives(ctx) })
 }
 
-func (s *guardedStore) Lookup(ctx context.Context, id EventID) ([]*Record, error) {
-	return guard(s, "Lookup", func() ([]*Record, error) { return s.Store.Lookup(ctx, id) })
+func (s *guardedStore) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {
+	return guard(s, "Lookup", func() ([]*driver.Record, error) { return s.of.Lookup(ctx, id) })
 }
 
-func (s *guardedStore) Stats(ctx context.Context) (StoreStats, error) {
-	return guard(s, "Stats", func() (StoreStats, error) { return s.Store.Stats(ctx) })
+func (s *guardedStore) Stats(ctx context.Context) (driver.Stats, error) {
+	return guard(s, "Stats", func() (driver.Stats, error) { return s.of.Stats(ctx) })
 }
 
 func (s *guardedStore) Parked(ctx context.Context, except map[string]bool) (map[string]int64, error) {
-	return guard(s, "Parked", func() (map[string]int64, error) { return s.Store.Parked(ctx, except) })
+	return guard(s, "Parked", func() (map[string]int64, error) { return s.of.Parked(ctx, except) })
 }
 
-func (s *guardedStore) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {
-	return guard(s, "Audit", func() (AuditPage, error) { return s.Store.Audit(ctx, q) })
+func (s *guardedStore) Audit(ctx context.Context, q driver.AuditQuery) (driver.AuditPage, error) {
+	return guard(s, "Audit", func() (driver.AuditPage, error) { return s.of.Audit(ctx, q) })
 }
 
-func (s *guardedStore) Catalog(ctx context.Context) (*Catalog, error) {
-	return guard(s, "Catalog", func() (*Catalog, error) { return s.Store.Catalog(ctx) })
+func (s *guardedStore) Catalog(ctx context.Context) ([]byte, error) {
+	return guard(s, "Catalog", func() ([]byte, error) { return s.of.Catalog(ctx) })
 }
 
-func (s *guardedStore) Records(ctx context.Context, q RecordQuery) (RecordPage, error) {
-	return guard(s, "Records", func() (RecordPage, error) { return s.Store.Records(ctx, q) })
+func (s *guardedStore) Records(ctx context.Context, q driver.RecordQuery) (driver.RecordPage, error) {
+	return guard(s, "Records", func() (driver.RecordPage, error) { return s.of.Records(ctx, q) })
 }
 
-func (s *guardedStore) Remembered(ctx context.Context, scope, key string) (entry Dedupe, known bool, err error) {
+func (s *guardedStore) Remembered(ctx context.Context, scope, key string) (entry driver.Dedupe, known bool, err error) {
 	_, err = guard(s, "Remembered", func() (_ struct{}, err error) {
-		entry, known, err = s.Store.Remembered(ctx, scope, key)
+		entry, known, err = s.of.Remembered(ctx, scope, key)
 		return struct{}{}, err
 	})
 	return entry, known, err
@@ -225,7 +231,7 @@ func (s *guardedStore) Remembered(ctx context.Context, scope, key string) (entry
 // Erase does nothing if the store is no Eraser.
 func (s *guardedStore) Erase(ctx context.Context) error {
 	_, err := guard(s, "Erase", func() (none struct{}, err error) {
-		if e, ok := s.Store.(Eraser); ok {
+		if e, ok := s.of.(driver.Eraser); ok {
 			err = e.Erase(ctx)
 		}
 		return none, err
@@ -233,13 +239,16 @@ func (s *guardedStore) Erase(ctx context.Context) error {
 	return err
 }
 
+// Watch is not guarded.
+func (s *guardedStore) Watch(changed func()) (stop func()) { return s.of.Watch(changed) }
+
 func (s *guardedStore) Reopen(ctx context.Context) error {
-	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.Store.Reopen(ctx) })
+	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.of.Reopen(ctx) })
 	return err
 }
 
 func (s *guardedStore) Close(ctx context.Context) error {
-	_, err := guard(s, "Close", func() (struct{}, error) { return struct{}{}, s.Store.Close(ctx) })
+	_, err := guard(s, "Close", func() (struct{}, error) { return struct{}{}, s.of.Close(ctx) })
 	return err
 }
 

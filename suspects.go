@@ -1,6 +1,10 @@
 package eventbus
 
-import "github.com/surebus/eventbus/internal/suspects"
+import (
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/room"
+	"github.com/surebus/eventbus/internal/suspects"
+)
 
 // An event that crashes the process is isolated. A dispatch that memory had in two crashes is a suspect. Suspects run
 // beside other dispatches, one marked group at a time. If the process crashes while a group is marked, only the group
@@ -8,7 +12,7 @@ import "github.com/surebus/eventbus/internal/suspects"
 // group of its own is dead-lettered. A suspect that ends its attempt is none any more.
 
 // fatalCrashes is the number of Crashes at which a dispatch is dead-lettered.
-const fatalCrashes = SuspectCrashes + suspects.Fatal
+const fatalCrashes = driver.SuspectCrashes + suspects.Fatal
 
 // detain keeps a dispatch that was read from a store from running now. It reports whether it does.
 func (b *Bus) detain(d *dispatch, s *stored) bool {
@@ -17,7 +21,7 @@ func (b *Bus) detain(d *dispatch, s *stored) bool {
 		b.leaveToStore(d)
 	case due > b.time.Nanos():
 		b.await(d, due)
-	case s.marked || s.crashes < SuspectCrashes:
+	case s.marked || s.crashes < driver.SuspectCrashes:
 		return false
 	case s.crashes >= fatalCrashes:
 		b.bury(d, ReasonCrash)
@@ -32,17 +36,17 @@ func (b *Bus) detain(d *dispatch, s *stored) bool {
 
 // runSuspects runs the next group of suspects, if none runs. The group is marked in the store before that.
 func (b *Bus) runSuspects() {
-	group := b.suspects.Next(func(d *dispatch) int { return d.stored().crashes - SuspectCrashes })
+	group := b.suspects.Next(func(d *dispatch) int { return d.stored().crashes - driver.SuspectCrashes })
 	if len(group) == 0 {
 		return
 	}
-	batch := &Batch{Now: b.time.Now().UTC}
+	w := b.newBatch()
 	for _, d := range group {
-		record := b.updatedRecord(d, RecordReady)
+		record := b.updatedRecord(w, d, driver.Ready, 0)
 		record.Leased, record.Suspect = true, true
-		batch.Update = append(batch.Update, record)
+		w.Update = append(w.Update, record)
 	}
-	b.store.Submit(batch, func(err error) {
+	b.store.submit(w, room.Pass{}, func(err error) {
 		b.ledger.waiting.Add(int64(-len(group)))
 		for _, d := range group {
 			d.stored().marked = true

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/surebus/eventbus/driver"
 )
 
 // unknowns are the ids of events whose publishers got an *IndeterminateError. The store does not
@@ -17,7 +19,7 @@ type unknowns struct {
 }
 
 type unknown struct {
-	entry    Dedupe
+	entry    driver.Dedupe
 	accepted bool          // the store has accepted it, and does not remember its id yet
 	settled  chan struct{} // closed when the outcome is known
 }
@@ -77,7 +79,7 @@ func (b *Bus) resolveLater(c change, applied <-chan error) {
 			b.entering.Add(-1)
 			b.checkDrained()
 		}()
-		var refused *RefusedError
+		var refused *driver.RefusedError
 		switch err := <-applied; {
 		case c.kind != toOpen:
 		case err == nil:
@@ -93,20 +95,20 @@ func (b *Bus) resolveLater(c change, applied <-chan error) {
 // resolve ends the doubt about events.
 func (b *Bus) resolve(events []*dispatch, accepted bool) {
 	u := &b.unknown
-	batch := &Batch{Now: b.time.Now().UTC}
+	w := b.newBatch()
 	var ids []EventID
 	u.mu.Lock()
 	for _, d := range events {
 		if pending := u.pending[d.id]; pending != nil {
 			pending.accepted = accepted
-			batch.Remember = append(batch.Remember, pending.entry)
+			w.Remember = append(w.Remember, pending.entry)
 			ids = append(ids, d.id)
 		}
 	}
 	u.mu.Unlock()
 	if accepted && len(ids) > 0 {
-		err := b.commit(context.Background(), batch)
-		var refused *RefusedError // they are remembered already
+		err := b.commit(context.Background(), w)
+		var refused *driver.RefusedError // they are remembered already
 		if err != nil && !errors.As(err, &refused) {
 			return // the store has failed, or is closed: resolveAll tries again after the restart
 		}
@@ -146,13 +148,15 @@ func (b *Bus) resolveAll(ctx context.Context) (ids []EventID, err error) {
 			pending.accepted = len(records) > 0
 		}
 		if pending.accepted {
-			err := b.commit(ctx, &Batch{Now: b.time.Now().UTC, Remember: []Dedupe{entry}})
-			var refused *RefusedError // it is remembered already
+			w := b.newBatch()
+			w.Remember = []driver.Dedupe{entry}
+			err := b.commit(ctx, w)
+			var refused *driver.RefusedError // it is remembered already
 			if err != nil && !errors.As(err, &refused) {
 				return nil, err
 			}
 		}
-		ids = append(ids, entry.Event)
+		ids = append(ids, EventID(entry.Event))
 	}
 	return ids, nil
 }

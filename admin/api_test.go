@@ -19,6 +19,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -142,7 +143,7 @@ func (f *fixture) request(t *testing.T, op operation) *http.Request {
 }
 
 // newStore returns a store in memory.
-func newStore(t *testing.T) eventbus.Store {
+func newStore(t *testing.T) driver.Store {
 	t.Helper()
 	store, err := storetest.NewModel().Open()
 	require.NoError(t, err)

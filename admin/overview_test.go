@@ -17,6 +17,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -105,11 +106,11 @@ func TestEvents_AreFoundAndCancelled(t *testing.T) {
 
 // counting is a store that counts the calls of Stats, of which Metrics makes one.
 type counting struct {
-	eventbus.Store
+	driver.Store
 	stats atomic.Int64
 }
 
-func (c *counting) Stats(ctx context.Context) (eventbus.StoreStats, error) {
+func (c *counting) Stats(ctx context.Context) (driver.Stats, error) {
 	c.stats.Add(1)
 	return c.Store.Stats(ctx)
 }

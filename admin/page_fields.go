@@ -21,9 +21,7 @@ var (
 	mainLetterFields = []field{
 		{Name: "type", Label: "Type, a pattern", Placeholder: "order.*"},
 		{Name: "subscription", Label: "Subscription"},
-		{Name: "reason", Label: "Reason", Options: namesOf(
-			eventbus.ReasonExhausted, eventbus.ReasonPermanent, eventbus.ReasonCircuitOpen, eventbus.ReasonOverflow,
-			eventbus.ReasonCrash, eventbus.ReasonExpired, eventbus.ReasonUnsubscribed, eventbus.ReasonShutdown)},
+		{Name: "reason", Label: "Reason", Options: namesOf(eventbus.Reasons()...)},
 		{Name: "error", Label: "Error contains"},
 		{Name: "since", Label: "Died since", Placeholder: exampleTime},
 		{Name: "until", Label: "Died until", Placeholder: exampleTime},
@@ -46,9 +44,7 @@ var (
 		{Name: "key", Label: "Key"},
 	}
 	auditFields = []field{
-		{Name: "action", Label: "Action", Options: namesOf(eventbus.AuditPause, eventbus.AuditHoldUntil, eventbus.AuditResume,
-			eventbus.AuditTrip, eventbus.AuditReset, eventbus.AuditReplay, eventbus.AuditReplayEdited,
-			eventbus.AuditReplayMatching, eventbus.AuditPurge, eventbus.AuditPurgeMatching, eventbus.AuditImport, eventbus.AuditCancel)},
+		{Name: "action", Label: "Action", Options: namesOf(eventbus.AuditActions()...)},
 		{Name: "by", Label: "By"},
 		{Name: "subscription", Label: "Subscription"},
 		{Name: "letter_id", Label: "Letter id"},

@@ -58,3 +58,11 @@ func TestZ3_PagesByPermission(t *testing.T) {
 		}
 	}
 }
+
+// Each reason has a text that says what to do.
+func TestReasonTexts_HaveAllReasons(t *testing.T) {
+	for _, reason := range eventbus.Reasons() {
+		require.NotEmpty(t, reasonTexts[reason], reason)
+	}
+	require.Len(t, reasonTexts, len(eventbus.Reasons()))
+}

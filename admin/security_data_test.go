@@ -17,6 +17,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/eventbustest"
 	"github.com/surebus/eventbus/storetest"
 )
@@ -263,7 +264,7 @@ func TestZ13_DeniedChangesAreInTheAudit(t *testing.T) {
 func TestZ13_ACrashSeparatesNoChangeFromItsEntry(t *testing.T) {
 	for _, kind := range []storetest.FaultKind{storetest.CrashBefore, storetest.CrashAfter, storetest.FailBefore, storetest.FailAfter} {
 		armed := false
-		model := storetest.NewModel(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		model := storetest.NewModel(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			if !armed || len(b.Audit) == 0 {
 				return storetest.Fault{}
 			}

@@ -15,11 +15,12 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
+	"github.com/surebus/eventbus/driver"
 )
 
 // damaged is a store whose reads fail, once it is broken, with what a client must not see.
 type damaged struct {
-	eventbus.Store
+	driver.Store
 	broken atomic.Bool
 }
 
@@ -32,51 +33,51 @@ func (d *damaged) err() error {
 	return nil
 }
 
-func (d *damaged) Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error) {
+func (d *damaged) Letter(ctx context.Context, id driver.ID) (driver.Letter, error) {
 	if err := d.err(); err != nil {
-		return eventbus.DeadLetter{}, err
+		return driver.Letter{}, err
 	}
 	return d.Store.Letter(ctx, id)
 }
 
-func (d *damaged) Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error) {
+func (d *damaged) Letters(ctx context.Context, q driver.LetterQuery) (driver.LetterPage, error) {
 	if err := d.err(); err != nil {
-		return eventbus.LetterPage{}, err
+		return driver.LetterPage{}, err
 	}
 	return d.Store.Letters(ctx, q)
 }
 
-func (d *damaged) Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error) {
+func (d *damaged) Groups(ctx context.Context, q driver.LetterQuery, each func(*driver.Group) error) error {
 	if err := d.err(); err != nil {
-		return nil, err
+		return err
 	}
-	return d.Store.Groups(ctx, q)
+	return d.Store.Groups(ctx, q, each)
 }
 
-func (d *damaged) Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error) {
+func (d *damaged) Audit(ctx context.Context, q driver.AuditQuery) (driver.AuditPage, error) {
 	if err := d.err(); err != nil {
-		return eventbus.AuditPage{}, err
+		return driver.AuditPage{}, err
 	}
 	return d.Store.Audit(ctx, q)
 }
 
-func (d *damaged) Records(ctx context.Context, q eventbus.RecordQuery) (eventbus.RecordPage, error) {
+func (d *damaged) Records(ctx context.Context, q driver.RecordQuery) (driver.RecordPage, error) {
 	if err := d.err(); err != nil {
-		return eventbus.RecordPage{}, err
+		return driver.RecordPage{}, err
 	}
 	return d.Store.Records(ctx, q)
 }
 
-func (d *damaged) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+func (d *damaged) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
 	return d.Store.Lookup(ctx, id)
 }
 
-func (d *damaged) Stats(ctx context.Context) (eventbus.StoreStats, error) {
+func (d *damaged) Stats(ctx context.Context) (driver.Stats, error) {
 	if err := d.err(); err != nil {
-		return eventbus.StoreStats{}, err
+		return driver.Stats{}, err
 	}
 	return d.Store.Stats(ctx)
 }

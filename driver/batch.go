@@ -29,7 +29,7 @@ type Batch struct {
 	Update []*Record
 	// Delete removes records that the lease has. If it does not have one, the batch is refused.
 	Delete []Ref
-	// Bury inserts letters, which have their ids. An id that exists is skipped: an import may repeat.
+	// Bury inserts letters. An id that exists, or is twice in Bury, is skipped: an import may repeat.
 	Bury []*Letter
 	// Directives replaces the directive of each Subscription.
 	Directives []Directive
@@ -59,8 +59,7 @@ type Dedupe struct {
 	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
 	// Batch.Aged at or after Expires. So after the clock is set back, an expired entry may be known or not.
 	Expires time.Time
-	// IfKnown is what becomes of the batch if the entry is known. The bus leaves it at RefuseKnown yet, and a store may
-	// ignore it.
+	// IfKnown is what becomes of the batch if the entry is known. The bus does not set it yet, and a store may ignore it.
 	IfKnown IfKnown
 }
 
@@ -79,24 +78,35 @@ const (
 // Directive is what an operator has ordered of a subscription, and survives restarts.
 type Directive struct {
 	Subscription string
-	Body         []byte // JSON of the bus
+	Body         []byte // JSON
 }
 
 // AuditEntry records what an operator did.
 type AuditEntry struct {
-	// Number grows with each entry, from 1. The store assigns it.
+	// Number counts the entries from 1, without gaps. The store assigns it.
 	Number int64
 	// Denied is set if the action was not allowed.
 	Denied bool
-	Body   []byte // JSON of the bus
+	Body   []byte // JSON
 }
 
 // AuditQuery selects entries.
 type AuditQuery struct {
-	// Match reports whether an entry matches, or the error that ends the scan; nil: all. It does not block.
-	Match  func(e *AuditEntry) (bool, error)
-	Before int64 // selects smaller numbers; 0: all
-	Limit  int   // at least 1
+	Match  func(e *AuditEntry) (bool, error) // nil: all
+	Before int64                             // selects smaller numbers; 0: all
+	Limit  int                               // at least 1
+}
+
+// Matches reports whether an entry matches all fields but Limit, Before included, for stores that compare entries one by
+// one.
+func (q *AuditQuery) Matches(e *AuditEntry) (bool, error) {
+	switch {
+	case q.Before != 0 && e.Number >= q.Before:
+		return false, nil
+	case q.Match == nil:
+		return true, nil
+	}
+	return q.Match(e)
 }
 
 // AuditPage is a page of entries, newest first.

@@ -3,7 +3,11 @@
 // store in a file.
 //
 // A store knows records, letters, directives, audit entries and a catalog by the fields that it selects and sorts by.
-// Everything else is bytes in an encoding of the bus. A store keeps them as they are; nil and empty differ.
+// Everything else is bytes in an encoding of the bus, which a store keeps as they are. Parts that are JSON are nil or
+// valid JSON, so that a store may embed them. Other bytes may be any: nil and empty differ.
+//
+// Queries have functions that read what only the bus can read. They do not block. They must not keep or change their
+// arguments, nor call the store. The store returns their errors as they are, without results: it has not failed.
 package driver
 
 import (
@@ -52,21 +56,21 @@ type Store interface {
 	// Letter returns a dead letter, or an error that matches ErrNotFound.
 	Letter(ctx context.Context, id ID) (Letter, error)
 
-	// Letters returns a page of dead letters, newest first: those with the largest ids. The bus has
-	// set Limit. A page of large letters may end before. ctx bounds a scan.
+	// Letters returns a page of dead letters, newest first: those with the largest ids. A page of large letters may end
+	// before Limit. ctx bounds a scan.
 	Letters(ctx context.Context, q LetterQuery) (LetterPage, error)
 
-	// Groups returns the letters that match, grouped by Fingerprint: by Count, then by Newest, both
-	// descending. It returns at most MaxGroups groups, those of the newest letters. All other letters are
-	// one more group at the end, without Fingerprint and Sample.
-	Groups(ctx context.Context, q LetterQuery) ([]Group, error)
+	// Groups groups the letters that match, whatever Limit, Before and ExactTotal are, by Fingerprint, and calls each with
+	// the groups: those with most letters first, then those with the largest Newest. There are at most MaxGroups groups,
+	// those of the newest letters. All other letters are one more group at the end, without Fingerprint and Sample.
+	Groups(ctx context.Context, q LetterQuery, each func(g *Group) error) error
 
-	// Directives returns the last directive for each Subscription, sorted by Subscription.
+	// Directives returns the last directive for each Subscription, sorted by the bytes of Subscription.
 	Directives(ctx context.Context) ([]Directive, error)
 
 	// Audit returns a page of the entries that match, newest first: those with the largest Number. A store
 	// may remove old entries, but keeps the newest 10,000. A denied entry never makes it remove one that
-	// was not denied. The bus has set Limit. ctx bounds a scan.
+	// was not denied. ctx bounds a scan.
 	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
 
 	// Catalog returns the catalog of the last batch that had one, or nil.
@@ -75,8 +79,7 @@ type Store interface {
 	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
 	Lookup(ctx context.Context, event ID) ([]*Record, error)
 
-	// Records returns a page of the unsettled records that match, by Ref, leased ones included. The bus
-	// has set Limit. ctx bounds a scan.
+	// Records returns a page of the unsettled records that match, by Ref, leased ones included. ctx bounds a scan.
 	Records(ctx context.Context, q RecordQuery) (RecordPage, error)
 
 	// Remembered returns the remembered id of an event, by Scope and Key of Dedupe, and whether it is

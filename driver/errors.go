@@ -26,6 +26,8 @@ var (
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
 	// ErrDuplicateID is the refusal of a batch that remembers a known id.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
+	// ErrInvalidOption is matched by the error of an option that is wrong.
+	ErrInvalidOption = errors.New("eventbus: invalid option")
 	// ErrTime is the refusal of a batch with a time outside the years 0 to 9999.
 	ErrTime = errors.New("eventbus: time is outside the years 0 to 9999")
 )
@@ -74,7 +76,7 @@ func (b *Batch) CheckTimes() error {
 		}
 	}
 	for _, r := range b.New {
-		if err := checkTimes(r.Published, r.Scheduled, r.Expires, r.Due); err != nil {
+		if err := checkTimes(r.Published, r.Scheduled, r.Expires, r.KeyExpires, r.Due); err != nil {
 			return err
 		}
 	}

@@ -40,12 +40,10 @@ type LetterQuery struct {
 	// The bounds are inclusive. They may be outside of the years that a store keeps.
 	Since, Until                   time.Time // of DiedAt
 	PublishedSince, PublishedUntil time.Time
-	// Type compares the event's type; nil: all. It does not block.
-	Type func(eventType string) bool
-	// Parts compares Details and Failures; nil: all. It does not block. Its error ends the scan.
-	Parts func(details, failures []byte) (bool, error)
+	Type                           func(eventType string) bool                  // nil: all
+	Parts                          func(details, failures []byte) (bool, error) // nil: all
 
-	Limit      int  // of a page
+	Limit      int  // of a page; at least 1
 	Before     ID   // selects smaller ids; zero: all
 	ExactTotal bool // LetterPage.Total is exact beyond MaxTotal
 }
@@ -53,7 +51,8 @@ type LetterQuery struct {
 // Compares reports whether the query has a function with which each letter must be compared.
 func (q *LetterQuery) Compares() bool { return q.Type != nil || q.Parts != nil }
 
-// Matches reports whether a letter matches all fields but Before, for stores that compare letters one by one.
+// Matches reports whether a letter matches all fields but Limit, Before and ExactTotal, for stores that compare letters
+// one by one: those before Before are not on the page, and in its Total.
 func (q *LetterQuery) Matches(l *Letter) (bool, error) {
 	if !(q.Event.IsZero() || q.Event == l.Event) ||
 		q.Key != "" && q.Key != l.Key ||
@@ -96,7 +95,6 @@ type Group struct {
 	Count       int
 	First, Last time.Time // the earliest and the latest DiedAt
 	Newest      ID        // the largest id
-	// Sample is the letter Newest, of which Payload and Original may be missing. It is nil for the group of all other
-	// letters.
+	// Sample is the letter Newest without Payload and Original. It is nil for the group of all other letters.
 	Sample *Letter
 }

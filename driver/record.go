@@ -58,18 +58,16 @@ type Record struct {
 	Targets []string
 	// Scheduled is when a scheduled event is due. It is zero for other events.
 	Scheduled time.Time
-	// Payload has the bytes of the payload. Metadata and Replay are JSON of the bus, nil for none: the event's metadata,
-	// and the letter from which a replay opened the dispatch.
-	Payload  []byte
-	Metadata []byte
-	Replay   []byte
+	Payload   []byte // any bytes
+	Metadata  []byte // JSON, nil for none
+	Replay    []byte // JSON: the letter from which a replay opened the dispatch; nil for a publication
 
 	// The following change with each Batch.Update.
 
 	State State
 	Due   time.Time // in Waiting and Scheduled, at times in Parked; otherwise zero
 	Door  string    // in Parked
-	// Progress is JSON of the bus: how far the dispatch is. nil for one that has not begun.
+	// Progress is JSON: how far the dispatch is. nil for one that has not begun.
 	Progress []byte
 	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
 	// free. Claim sets it.
@@ -90,9 +88,9 @@ type Record struct {
 
 	Slot           Slot      // fixed
 	Expires        time.Time // fixed: from when the dispatch must not begin any more; zero for never
-	IdempotencyKey string    // fixed; empty for none. KeyExpires is its end; zero: when no record of the event is left
-	KeyExpires     time.Time
-	Destination    string // changes with Batch.Update: of Door, where the dispatch is parked
+	IdempotencyKey string    // fixed; empty for none
+	KeyExpires     time.Time // fixed: the end of IdempotencyKey; zero for when no record of the event is left
+	Destination    string    // changes with Batch.Update: of Door, where the dispatch is parked
 }
 
 // Slot is a part of the data with a lease of its own. Every store has one now, 0.
@@ -151,14 +149,15 @@ type Claimed struct {
 // RecordQuery selects the records that match every field that is set.
 type RecordQuery struct {
 	States  []State                     // empty: all
-	Type    func(eventType string) bool // nil: all. It does not block
+	Type    func(eventType string) bool // nil: all
 	Key     string
 	Targets []string // one of these is one of the record's; empty: all
 	After   Ref      // selects larger ones
 	Limit   int      // at least 1
 }
 
-// Matches reports whether a record matches all fields but Limit, for stores that compare records one by one.
+// Matches reports whether a record matches all fields but Limit, After included, for stores that compare records one by
+// one.
 func (q *RecordQuery) Matches(r *Record) bool {
 	return r.Ref > q.After && (len(q.States) == 0 || slices.Contains(q.States, r.State)) &&
 		(q.Key == "" || q.Key == r.Key) && (q.Type == nil || q.Type(r.Type)) &&

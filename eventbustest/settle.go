@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // WaitSettled returns when no event of the bus is queued, running, throttled or waiting for a
@@ -99,9 +100,9 @@ func unsettledInMemory(l eventbus.Ledger) int64 {
 }
 
 // storeStats returns what the store has. It is zero for a bus in memory or after Shutdown.
-func storeStats(m eventbus.Metrics) eventbus.StoreStats {
+func storeStats(m eventbus.Metrics) driver.Stats {
 	if m.Store == nil || m.Ledger.Closed { // after Shutdown nothing continues
-		return eventbus.StoreStats{}
+		return driver.Stats{}
 	}
 	return *m.Store
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/mwl"
 	"github.com/surebus/eventbus/storetest"
 )
@@ -39,7 +40,7 @@ func subscribed(t *testing.T, bus *eventbus.Bus, d *mwl.Definition, handler []mw
 	return s
 }
 
-func open(t *testing.T, model *storetest.Model) eventbus.Store {
+func open(t *testing.T, model *storetest.Model) driver.Store {
 	t.Helper()
 	store, err := model.Open()
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/mwl"
 	"github.com/surebus/eventbus/storetest"
 )
@@ -174,7 +175,7 @@ func TestPublish_AStoreFails(t *testing.T) {
 	for _, kind := range []storetest.FaultKind{storetest.FailBefore, storetest.FailAfter} {
 		synctest.Test(t, func(t *testing.T) {
 			fail := false
-			model := storetest.NewModel(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+			model := storetest.NewModel(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
 				if len(b.New) > 0 && fail {
 					fail = false
 					f.Kind = kind

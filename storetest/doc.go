@@ -1,4 +1,4 @@
-// Package storetest is the test kit for stores, see [eventbus.Store].
+// Package storetest is the test kit for stores, see [driver.Store].
 //
 // [Run] is the conformance suite that every store passes. A store runs it from its own tests, with
 // a [Backend] that opens the store, opens it without the lease, and ends it as a killed process
@@ -8,7 +8,7 @@
 // batch. Tests of a durable bus run on it without a disk, inside [testing/synctest] with virtual
 // time:
 //
-//	model := storetest.NewModel(storetest.WithFaults(func(n int, b *eventbus.Batch) storetest.Fault {
+//	model := storetest.NewModel(storetest.WithFaults(func(n int, b *driver.Batch) storetest.Fault {
 //		if n == 7 {
 //			return storetest.Fault{Kind: storetest.CrashAfter}
 //		}

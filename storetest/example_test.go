@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -15,15 +15,15 @@ func ExampleRun() {
 		storetest.Run(t, func(t *testing.T) storetest.Backend {
 			model := storetest.NewModel() // dir := t.TempDir()
 			return storetest.Backend{
-				Open: func(t *testing.T) eventbus.Store {
+				Open: func(t *testing.T) driver.Store {
 					store, err := model.Open()
 					if err != nil {
 						t.Fatal(err)
 					}
 					return store
 				},
-				Beside: func(*testing.T) eventbus.Store { return model.Beside() },
-				Crash:  func(*testing.T, eventbus.Store) { model.Crash() },
+				Beside: func(*testing.T) driver.Store { return model.Beside() },
+				Crash:  func(*testing.T, driver.Store) { model.Crash() },
 			}
 		})
 	}
@@ -36,7 +36,7 @@ func ExampleModel_Crash() {
 		panic(err)
 	}
 	durable := make(chan error)
-	store.Submit(&eventbus.Batch{New: []*eventbus.Record{{Type: "order.placed", Leased: true}}}, func(err error) { durable <- err })
+	store.Submit(&driver.Batch{New: []*driver.Record{{Type: "order.placed", Leased: true}}}, func(err error) { durable <- err })
 	fmt.Println("accepted:", <-durable)
 
 	model.Crash()
@@ -45,7 +45,7 @@ func ExampleModel_Crash() {
 	if err != nil {
 		panic(err)
 	}
-	claimed, err := store.Claim(context.Background(), eventbus.ClaimQuery{Kind: eventbus.ClaimReady, Limit: 10})
+	claimed, err := store.Claim(context.Background(), driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 10})
 	if err != nil {
 		panic(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // FaultKind is what a Model does to a batch or a Claim.
@@ -14,7 +14,7 @@ const (
 	// NoFault applies the batch.
 	NoFault FaultKind = iota
 	// Refuse refuses the batch with a *RefusedError that fits its content, and goes on. A batch with
-	// only New, Forget, Bury, Orders, Audit and Catalog is not refused: no rule of a store allows it.
+	// only New, Forget, Bury, Directives, Audit and Catalog is not refused: no rule of a store allows it.
 	Refuse
 	// FailBefore fails the store without applying the batch.
 	FailBefore
@@ -37,7 +37,7 @@ type Fault struct {
 }
 
 // ErrInjected is the error of the batch or Claim at which FailBefore or FailAfter happens. It does
-// not match ErrStoreFailed. The errors of later calls match both.
+// not match driver.ErrFailed. The errors of later calls match both.
 var ErrInjected = errors.New("storetest: injected failure")
 
 // Option is an option of NewModel.
@@ -46,19 +46,19 @@ type Option func(*Model)
 // WithFaults sets the function that chooses the fault of each batch. n counts the batches of all
 // stores of the Model from 1, in the order in which they apply. Batches that reach a failed store do
 // not count. The function runs on the goroutine of a store, without a lock.
-func WithFaults(faults func(n int, b *eventbus.Batch) Fault) Option {
+func WithFaults(faults func(n int, b *driver.Batch) Fault) Option {
 	return func(m *Model) { m.faults = faults }
 }
 
 // WithClaimFaults sets the function that chooses the fault of each Claim. n counts the calls from 1.
 // Refuse has no effect. After FailAfter and CrashAfter, the records are leased.
-func WithClaimFaults(faults func(n int, q eventbus.ClaimQuery) Fault) Option {
+func WithClaimFaults(faults func(n int, q driver.ClaimQuery) Fault) Option {
 	return func(m *Model) { m.claimFaults = faults }
 }
 
 // WithApplied sets a function that observes each batch when it is durable, before its done. n is
 // the n of WithFaults. The function must not call the Model or its stores.
-func WithApplied(applied func(n int, b *eventbus.Batch)) Option {
+func WithApplied(applied func(n int, b *driver.Batch)) Option {
 	return func(m *Model) { m.applied = applied }
 }
 
@@ -69,20 +69,20 @@ func WithPatience(d time.Duration) Option {
 }
 
 // refusalOf returns the error of an injected refusal, or nil if nothing in the batch can be refused.
-func refusalOf(b *eventbus.Batch) error {
+func refusalOf(b *driver.Batch) error {
 	switch {
 	case len(b.Remember) > 0:
 		known := b.Remember[0]
-		known.Event = eventbus.NewEventID()
-		return &eventbus.RefusedError{Known: &known, Err: eventbus.ErrDuplicateID}
+		known.Event = newID()
+		return &driver.RefusedError{Known: &known, Err: driver.ErrDuplicateID}
 	case len(b.Take) > 0:
-		return &eventbus.RefusedError{Letter: b.Take[0], Err: eventbus.ErrNotFound}
+		return &driver.RefusedError{Letter: b.Take[0], Err: driver.ErrNotFound}
 	case len(b.Cancel) > 0:
-		return &eventbus.RefusedError{Event: b.Cancel[0], Err: eventbus.ErrNotScheduled}
+		return &driver.RefusedError{Event: b.Cancel[0], Err: driver.ErrNotScheduled}
 	case len(b.Update) > 0:
-		return &eventbus.RefusedError{Ref: b.Update[0].Ref, Err: eventbus.ErrNotLeased}
+		return &driver.RefusedError{Ref: b.Update[0].Ref, Err: driver.ErrNotLeased}
 	case len(b.Delete) > 0:
-		return &eventbus.RefusedError{Ref: b.Delete[0], Err: eventbus.ErrNotLeased}
+		return &driver.RefusedError{Ref: b.Delete[0], Err: driver.ErrNotLeased}
 	}
 	return nil
 }

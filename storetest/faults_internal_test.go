@@ -10,32 +10,32 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // script is a workload of batches. It continues over failures and crashes as a bus does.
 type script struct {
 	t       *testing.T
 	model   *Model
-	s       eventbus.Store
+	s       driver.Store
 	replica oracle // of the batches that were applied
 
-	applied map[*eventbus.Batch]bool
-	acked   map[*eventbus.Batch]bool
-	failed  map[*eventbus.Batch]bool
-	refused map[*eventbus.Batch]bool
+	applied map[*driver.Batch]bool
+	acked   map[*driver.Batch]bool
+	failed  map[*driver.Batch]bool
+	refused map[*driver.Batch]bool
 }
 
 func newScript(t *testing.T, fault func(n int) Fault) *script {
 	c := &script{
-		t: t, applied: map[*eventbus.Batch]bool{}, acked: map[*eventbus.Batch]bool{},
-		failed: map[*eventbus.Batch]bool{}, refused: map[*eventbus.Batch]bool{},
+		t: t, applied: map[*driver.Batch]bool{}, acked: map[*driver.Batch]bool{},
+		failed: map[*driver.Batch]bool{}, refused: map[*driver.Batch]bool{},
 	}
 	c.model = NewModel(
-		WithFaults(func(n int, _ *eventbus.Batch) Fault { return fault(n) }),
-		WithApplied(func(_ int, b *eventbus.Batch) {
+		WithFaults(func(n int, _ *driver.Batch) Fault { return fault(n) }),
+		WithApplied(func(_ int, b *driver.Batch) {
 			c.applied[b] = true
-			var refs []eventbus.Ref
+			var refs []driver.Ref
 			for _, n := range b.New {
 				refs = append(refs, n.Ref)
 			}
@@ -55,10 +55,10 @@ func (c *script) open() {
 }
 
 // submit submits a batch without waiting.
-func (c *script) submit(b *eventbus.Batch) *eventbus.Batch {
+func (c *script) submit(b *driver.Batch) *driver.Batch {
 	b.Now = noon
 	c.s.Submit(b, func(err error) {
-		var refused *eventbus.RefusedError
+		var refused *driver.RefusedError
 		switch {
 		case err == nil:
 			c.acked[b] = true
@@ -72,7 +72,7 @@ func (c *script) submit(b *eventbus.Batch) *eventbus.Batch {
 }
 
 // do submits a batch, waits, and recovers the store.
-func (c *script) do(b *eventbus.Batch) {
+func (c *script) do(b *driver.Batch) {
 	c.submit(b)
 	c.settle()
 }
@@ -83,14 +83,14 @@ func (c *script) settle() {
 	synctest.Wait()
 	switch c.model.Dump().Lease {
 	case 0:
-		require.ErrorIs(c.t, submit(c.t, c.s, &eventbus.Batch{}), eventbus.ErrStoreFailed)
+		require.ErrorIs(c.t, submit(c.t, c.s, &driver.Batch{}), driver.ErrFailed)
 		c.open()
 		c.replica.end(true)
 	default:
 		if _, err := c.s.Stats(c.t.Context()); err == nil {
 			return
 		}
-		require.ErrorIs(c.t, submit(c.t, c.s, &eventbus.Batch{}), eventbus.ErrStoreFailed)
+		require.ErrorIs(c.t, submit(c.t, c.s, &driver.Batch{}), driver.ErrFailed)
 		require.NoError(c.t, c.s.Reopen(c.t.Context()))
 		c.replica.end(false)
 	}
@@ -109,16 +109,16 @@ func (c *script) check() {
 	for i := range c.replica.records {
 		r := c.replica.records[i].Record
 		r.Own = false
-		want = append(want, recordText(&r))
+		want = append(want, text(&r))
 	}
 	for i := range d.Records {
 		require.Equal(c.t, d.Records[i].Leased, d.Records[i].Lease != 0)
-		got = append(got, recordText(&d.Records[i].Record))
+		got = append(got, text(&d.Records[i].Record))
 	}
 	require.Equal(c.t, want, got)
 	requireLetters(c.t, newestFirst(c.replica.letters), slices.Collect(reversed(d.Letters)))
 	require.ElementsMatch(c.t, c.replica.known, d.Remembered)
-	require.Equal(c.t, c.replica.orders, d.Orders)
+	require.Equal(c.t, c.replica.directives, d.Directives)
 	require.NoError(c.t, c.s.Close(c.t.Context()))
 }
 
@@ -133,33 +133,33 @@ func reversed[E any](s []E) func(yield func(E) bool) {
 }
 
 // claimed claims all ready records.
-func (c *script) claimed() []*eventbus.Record {
-	q := eventbus.ClaimQuery{Kind: eventbus.ClaimReady, Limit: 100}
+func (c *script) claimed() []*driver.Record {
+	q := driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 100}
 	want, got := c.replica.claim(q), claim(c.t, c.s, q)
-	require.Equal(c.t, recordTexts(want.Records), recordTexts(got.Records))
+	require.Equal(c.t, texts(want.Records), texts(got.Records))
 	return got.Records
 }
 
 // run is the life of some events: accepted, attempted, buried, replayed, settled.
 func (c *script) run() {
-	entry := eventbus.Dedupe{Key: "k", Event: eventbus.NewEventID(), Content: "c", Expires: noon.Add(time.Hour)}
-	c.do(&eventbus.Batch{New: []*eventbus.Record{ready(leased), ready(leased, suspect, at(eventbus.BesidePrevious))}, Remember: []eventbus.Dedupe{entry}})
-	c.do(&eventbus.Batch{New: []*eventbus.Record{ready()}, Remember: []eventbus.Dedupe{entry}})
-	c.do(&eventbus.Batch{New: []*eventbus.Record{ready(), ready(), ready(waiting(time.Hour), key("k")), ready()}, Orders: []eventbus.Order{{Subscription: "billing", Pause: true, At: noon}}})
-	var buried []eventbus.LetterID
+	entry := driver.Dedupe{Key: "k", Event: newID(), Content: "c", Expires: noon.Add(time.Hour)}
+	c.do(&driver.Batch{New: []*driver.Record{ready(leased), ready(leased, suspect, at(driver.BesidePrevious))}, Remember: []driver.Dedupe{entry}})
+	c.do(&driver.Batch{New: []*driver.Record{ready()}, Remember: []driver.Dedupe{entry}})
+	c.do(&driver.Batch{New: []*driver.Record{ready(), ready(), ready(waiting(time.Hour), key("k")), ready()}, Directives: []driver.Directive{directive("billing", "pause")}})
+	var buried []driver.ID
 	for _, n := range c.claimed() {
 		u := *n
-		u.Progress = &eventbus.RecordProgress{Attempts: 1}
-		c.do(&eventbus.Batch{Update: []*eventbus.Record{&u}})
+		u.Progress = []byte(`{"attempts":1}`)
+		c.do(&driver.Batch{Update: []*driver.Record{&u}})
 		l := letter()
 		buried = append(buried, l.ID)
-		c.do(&eventbus.Batch{Delete: []eventbus.Ref{n.Ref}, Bury: []*eventbus.DeadLetter{l}, Forget: []eventbus.Dedupe{entry}})
+		c.do(&driver.Batch{Delete: []driver.Ref{n.Ref}, Bury: []*driver.Letter{l}, Forget: []driver.Dedupe{entry}})
 	}
 	for _, id := range buried {
-		c.do(&eventbus.Batch{Take: []eventbus.LetterID{id}, New: []*eventbus.Record{ready(leased)}})
+		c.do(&driver.Batch{Take: []driver.ID{id}, New: []*driver.Record{ready(leased)}})
 	}
 	for _, n := range c.claimed() {
-		c.do(&eventbus.Batch{Delete: []eventbus.Ref{n.Ref}})
+		c.do(&driver.Batch{Delete: []driver.Ref{n.Ref}})
 	}
 }
 
@@ -209,10 +209,10 @@ func TestStore_FaultInGroup(t *testing.T) {
 					}
 					return Fault{}
 				})
-				var batches []*eventbus.Batch
+				var batches []*driver.Batch
 				for range count {
-					b := &eventbus.Batch{New: []*eventbus.Record{ready(leased)}, Remember: []eventbus.Dedupe{{
-						Key: eventbus.NewEventID().String(), Expires: noon.Add(time.Hour),
+					b := &driver.Batch{New: []*driver.Record{ready(leased)}, Remember: []driver.Dedupe{{
+						Key: newID().String(), Expires: noon.Add(time.Hour),
 					}}}
 					batches = append(batches, c.submit(b))
 					synctest.Wait() // the first one is a commit of its own

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Model is the data of a store in memory. It outlives the stores that Open and Beside return, as a
@@ -18,33 +18,33 @@ import (
 // A Model may be made outside of a testing/synctest bubble. Each of its stores must be used in the
 // bubble in which it was opened.
 type Model struct {
-	faults      func(n int, b *eventbus.Batch) Fault
-	claimFaults func(n int, q eventbus.ClaimQuery) Fault
-	applied     func(n int, b *eventbus.Batch)
+	faults      func(n int, b *driver.Batch) Fault
+	claimFaults func(n int, q driver.ClaimQuery) Fault
+	applied     func(n int, b *driver.Batch)
 	patience    time.Duration
 
-	mu       sync.Mutex // guards the following, and the state of the stores
-	stores   []*modelStore
-	holder   *modelStore // the store with the lease, or nil
-	leases   int64       // number of leases so far; a lease is its number
-	crashed  []int64     // leases that ended without Close, of which Open has not counted the crash
-	batches  int
-	claims   int
-	lastRef  eventbus.Ref
-	records  map[eventbus.Ref]*row
-	letters  map[eventbus.LetterID]*eventbus.DeadLetter
-	order    []eventbus.LetterID // of letters, ascending
-	remember map[dedupeKey]eventbus.Dedupe
-	latest   time.Time // the latest Batch.Aged: entries of remember that expire until then are unknown
-	orders   map[string]eventbus.Order
-	audit    []eventbus.AuditEntry // by Number
-	catalog  []byte                // JSON; nil for none
-	beside   int64                 // see StoreStats.Beside
+	mu         sync.Mutex // guards the following, and the state of the stores
+	stores     []*modelStore
+	holder     *modelStore // the store with the lease, or nil
+	leases     int64       // number of leases so far; a lease is its number
+	crashed    []int64     // leases that ended without Close, of which Open has not counted the crash
+	batches    int
+	claims     int
+	lastRef    driver.Ref
+	records    map[driver.Ref]*row
+	letters    map[driver.ID]*driver.Letter
+	order      []driver.ID // of letters, ascending
+	remember   map[dedupeKey]driver.Dedupe
+	latest     time.Time // the latest Batch.Aged: entries of remember that expire until then are unknown
+	directives map[string]driver.Directive
+	audit      []driver.AuditEntry // by Number
+	catalog    []byte              // nil for none
+	beside     int64               // see driver.Stats.Beside
 }
 
 // row is a record with its lease.
 type row struct {
-	eventbus.Record
+	driver.Record
 	lease   int64 // 0 if the record is free
 	freedIn int64 // the lease under which its own bus freed or inserted it; 0 otherwise
 }
@@ -54,11 +54,11 @@ type dedupeKey struct{ scope, key string }
 // NewModel returns a Model without data.
 func NewModel(opts ...Option) *Model {
 	m := &Model{
-		patience: 10 * time.Second,
-		records:  make(map[eventbus.Ref]*row),
-		letters:  make(map[eventbus.LetterID]*eventbus.DeadLetter),
-		remember: make(map[dedupeKey]eventbus.Dedupe),
-		orders:   make(map[string]eventbus.Order),
+		patience:   10 * time.Second,
+		records:    make(map[driver.Ref]*row),
+		letters:    make(map[driver.ID]*driver.Letter),
+		remember:   make(map[dedupeKey]driver.Dedupe),
+		directives: make(map[string]driver.Directive),
 	}
 	for _, opt := range opts {
 		opt(m)
@@ -67,12 +67,12 @@ func NewModel(opts ...Option) *Model {
 }
 
 // Open returns a store that holds the lease. While another store holds it, Open returns an error
-// that matches ErrNoLease.
-func (m *Model) Open() (eventbus.Store, error) {
+// that matches driver.ErrNoLease.
+func (m *Model) Open() (driver.Store, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.holder != nil {
-		return nil, fmt.Errorf("storetest: Open: %w: another store has it", eventbus.ErrNoLease)
+		return nil, fmt.Errorf("storetest: Open: %w: another store has it", driver.ErrNoLease)
 	}
 	after := m.countCrashesLocked()
 	s := m.newStoreLocked()
@@ -83,7 +83,7 @@ func (m *Model) Open() (eventbus.Store, error) {
 }
 
 // Beside returns a store without the lease, as another process opens it.
-func (m *Model) Beside() eventbus.Store {
+func (m *Model) Beside() driver.Store {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.newStoreLocked()
@@ -100,8 +100,8 @@ func (m *Model) newStoreLocked() *modelStore {
 //
 // The goroutines of the process go on, and a test must end them, for example with the bus's
 // Shutdown and a context that has ended. So that this is possible, later calls on the store return
-// ErrStoreFailed at once. The done of every outstanding or later batch gets an error that matches
-// ErrStoreFailed, in order, after the crash. Crash does not wait for that. Without an open store,
+// driver.ErrFailed at once. The done of every outstanding or later batch gets an error that matches
+// driver.ErrFailed, in order, after the crash. Crash does not wait for that. Without an open store,
 // Crash has no effect.
 func (m *Model) Crash() {
 	m.mu.Lock()
@@ -130,7 +130,7 @@ func (m *Model) removeLocked(s *modelStore) {
 	}
 }
 
-// crashOf is the crash of the lease before that of a store: see StoreStats.Crashed.
+// crashOf is the crash of the lease before that of a store: see driver.Stats.Crashed.
 type crashOf struct {
 	crashed bool
 	events  int64
@@ -143,9 +143,9 @@ func (m *Model) countCrashesLocked() (last crashOf) {
 		for _, r := range m.records {
 			suspects = suspects || r.lease == lease && r.Suspect
 		}
-		events := make(map[eventbus.EventID]bool)
+		events := make(map[driver.ID]bool)
 		for _, r := range m.records {
-			unmarked := !suspects && r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes
+			unmarked := !suspects && r.State == driver.Ready && r.Crashes < driver.SuspectCrashes
 			if r.lease == lease && (r.Suspect || unmarked) {
 				r.Crashes++
 				events[r.ID] = true
@@ -169,17 +169,17 @@ func (m *Model) freeLocked(lease int64) {
 
 // Dump is a consistent copy of a Model's data.
 type Dump struct {
-	Records    []DumpRecord          // by Ref
-	Letters    []eventbus.DeadLetter // by id
-	Remembered []eventbus.Dedupe     // by Scope, then Key; expired ones included
-	Orders     []eventbus.Order      // by Subscription
-	Audit      []eventbus.AuditEntry // by Number
-	Lease      int64                 // the lease that a store holds; 0 for none
+	Records    []DumpRecord        // by Ref
+	Letters    []driver.Letter     // by id
+	Remembered []driver.Dedupe     // by Scope, then Key; expired ones included
+	Directives []driver.Directive  // by Subscription
+	Audit      []driver.AuditEntry // by Number
+	Lease      int64               // the lease that a store holds; 0 for none
 }
 
 // DumpRecord is a record with its lease. Leases are numbered from 1.
 type DumpRecord struct {
-	eventbus.Record
+	driver.Record
 	Lease int64 // 0 if the record is free; after Crash, the crashed lease until Open
 }
 
@@ -201,22 +201,22 @@ func (m *Model) Dump() Dump {
 	for _, r := range m.remember {
 		d.Remembered = append(d.Remembered, r)
 	}
-	slices.SortFunc(d.Remembered, func(x, y eventbus.Dedupe) int {
+	slices.SortFunc(d.Remembered, func(x, y driver.Dedupe) int {
 		return cmp.Or(cmp.Compare(x.Scope, y.Scope), cmp.Compare(x.Key, y.Key))
 	})
-	d.Orders = m.ordersLocked()
+	d.Directives = m.directivesLocked()
 	for _, e := range m.audit {
 		d.Audit = append(d.Audit, deepCopy(e))
 	}
 	return d
 }
 
-func (m *Model) ordersLocked() []eventbus.Order {
-	var orders []eventbus.Order
-	for _, name := range slices.Sorted(maps.Keys(m.orders)) {
-		orders = append(orders, m.orders[name])
+func (m *Model) directivesLocked() []driver.Directive {
+	var all []driver.Directive
+	for _, name := range slices.Sorted(maps.Keys(m.directives)) {
+		all = append(all, deepCopy(m.directives[name]))
 	}
-	return orders
+	return all
 }
 
-func compareLetterIDs(x, y eventbus.LetterID) int { return bytes.Compare(x[:], y[:]) }
+func compareIDs(x, y driver.ID) int { return bytes.Compare(x[:], y[:]) }

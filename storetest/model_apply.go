@@ -1,11 +1,10 @@
 package storetest
 
 import (
-	"encoding/json"
-	"fmt"
+	"bytes"
 	"slices"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // transaction applies one batch. undo restores the data in reverse order.
@@ -16,7 +15,7 @@ type transaction struct {
 }
 
 // applyLocked applies a batch, or returns a *RefusedError and changes nothing.
-func (m *Model) applyLocked(lease int64, b *eventbus.Batch) error {
+func (m *Model) applyLocked(lease int64, b *driver.Batch) error {
 	if err := b.CheckTimes(); err != nil {
 		return err
 	}
@@ -30,7 +29,7 @@ func (m *Model) applyLocked(lease int64, b *eventbus.Batch) error {
 	return nil
 }
 
-func (tx *transaction) apply(b *eventbus.Batch) error {
+func (tx *transaction) apply(b *driver.Batch) error {
 	for _, d := range b.Remember {
 		if err := tx.rememberID(b, d); err != nil {
 			return err
@@ -41,7 +40,7 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 	}
 	for _, id := range b.Take {
 		if tx.letters[id] == nil {
-			return &eventbus.RefusedError{Letter: id, Err: eventbus.ErrNotFound}
+			return &driver.RefusedError{Letter: id, Err: driver.ErrNotFound}
 		}
 		tx.setLetter(id, nil)
 	}
@@ -49,7 +48,7 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 	for _, id := range b.Cancel {
 		n := tx.cancel(id)
 		if n == 0 {
-			return &eventbus.RefusedError{Event: id, Err: eventbus.ErrNotScheduled}
+			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}
 		}
 		cancelled += n
 	}
@@ -73,9 +72,9 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 			tx.setLetter(l.ID, l)
 		}
 	}
-	for _, o := range b.Orders {
-		o.Until, o.At = o.Until.Round(0).UTC(), o.At.Round(0).UTC()
-		set(tx, tx.orders, o.Subscription, &o)
+	for _, d := range b.Directives {
+		c := deepCopy(d)
+		set(tx, tx.directives, d.Subscription, &c)
 	}
 	for _, e := range b.Audit {
 		c := deepCopy(e)
@@ -86,11 +85,7 @@ func (tx *transaction) apply(b *eventbus.Batch) error {
 		tx.beside += int64(len(b.New) - cancelled)
 	}
 	if b.Catalog != nil {
-		body, err := json.Marshal(b.Catalog)
-		if err != nil {
-			panic(fmt.Sprintf("storetest: catalog: %v", err))
-		}
-		tx.catalog = body
+		tx.catalog = bytes.Clone(b.Catalog)
 	}
 	if b.Aged().After(tx.latest) {
 		tx.latest = b.Aged()
@@ -114,20 +109,20 @@ func set[K comparable, V any](tx *transaction, in map[K]V, key K, value *V) {
 	}
 }
 
-func (tx *transaction) rememberID(b *eventbus.Batch, d eventbus.Dedupe) error {
+func (tx *transaction) rememberID(b *driver.Batch, d driver.Dedupe) error {
 	key := dedupeKey{d.Scope, d.Key}
 	if known, ok := tx.remember[key]; ok && b.Aged().Before(known.Expires) && tx.latest.Before(known.Expires) {
-		return &eventbus.RefusedError{Known: &known, Err: eventbus.ErrDuplicateID}
+		return &driver.RefusedError{Known: &known, Err: driver.ErrDuplicateID}
 	}
-	d.Expires = d.Expires.Round(0).UTC()
-	set(tx, tx.remember, key, &d)
+	c := deepCopy(d)
+	set(tx, tx.remember, key, &c)
 	return nil
 }
 
 // cancel removes the free scheduled records of an event, and returns their number.
-func (tx *transaction) cancel(id eventbus.EventID) (n int) {
+func (tx *transaction) cancel(id driver.ID) (n int) {
 	for ref, r := range tx.records {
-		if r.ID == id && r.State == eventbus.RecordScheduled && r.lease == 0 {
+		if r.ID == id && r.State == driver.Scheduled && r.lease == 0 {
 			set(tx, tx.records, ref, nil)
 			n++
 		}
@@ -136,14 +131,14 @@ func (tx *transaction) cancel(id eventbus.EventID) (n int) {
 }
 
 // insert adds records and returns their refs.
-func (tx *transaction) insert(records []*eventbus.Record) ([]eventbus.Ref, error) {
+func (tx *transaction) insert(records []*driver.Record) ([]driver.Ref, error) {
 	lastRef := tx.lastRef
 	tx.undo = append(tx.undo, func() { tx.lastRef = lastRef })
-	var refs []eventbus.Ref
+	var refs []driver.Ref
 	var previous int64
 	for _, n := range records {
 		if n.Leased && tx.lease == 0 {
-			return nil, &eventbus.RefusedError{Err: eventbus.ErrNotLeased}
+			return nil, &driver.RefusedError{Err: driver.ErrNotLeased}
 		}
 		tx.lastRef++
 		r := &row{Record: deepCopy(*n)}
@@ -151,7 +146,7 @@ func (tx *transaction) insert(records []*eventbus.Record) ([]eventbus.Ref, error
 		switch n.Position {
 		case 0:
 			r.Position = int64(r.Ref)
-		case eventbus.BesidePrevious:
+		case driver.BesidePrevious:
 			r.Position = previous
 		}
 		previous = r.Position
@@ -172,32 +167,32 @@ func (r *row) setLease(lease int64) {
 }
 
 // leased returns a record of the store's lease.
-func (tx *transaction) leased(ref eventbus.Ref) (*row, error) {
+func (tx *transaction) leased(ref driver.Ref) (*row, error) {
 	if r := tx.records[ref]; r != nil && r.lease != 0 && r.lease == tx.lease {
 		return r, nil
 	}
-	return nil, &eventbus.RefusedError{Ref: ref, Err: eventbus.ErrNotLeased}
+	return nil, &driver.RefusedError{Ref: ref, Err: driver.ErrNotLeased}
 }
 
-func (tx *transaction) update(u *eventbus.Record) error {
+func (tx *transaction) update(u *driver.Record) error {
 	old, err := tx.leased(u.Ref)
 	if err != nil {
 		return err
 	}
 	r := new(row)
 	*r = *old
-	r.State, r.Due, r.Door = u.State, u.Due.Round(0).UTC(), u.Door
-	r.Progress, r.Leased, r.Suspect, r.Crashes = deepCopy(u.Progress), u.Leased, u.Suspect, u.Crashes
+	c := deepCopy(u)
+	r.State, r.Due, r.Door, r.Progress, r.Leased, r.Suspect, r.Crashes = c.State, c.Due, c.Door, c.Progress, c.Leased, c.Suspect, c.Crashes
 	r.setLease(tx.lease)
 	set(tx, tx.records, u.Ref, &r)
 	return nil
 }
 
 // setLetter adds a letter that does not exist, or removes one if l is nil.
-func (tx *transaction) setLetter(id eventbus.LetterID, l *eventbus.DeadLetter) {
+func (tx *transaction) setLetter(id driver.ID, l *driver.Letter) {
 	order := tx.order
 	tx.undo = append(tx.undo, func() { tx.order = order })
-	i, _ := slices.BinarySearchFunc(order, id, compareLetterIDs)
+	i, _ := slices.BinarySearchFunc(order, id, compareIDs)
 	if l == nil {
 		tx.order = slices.Concat(order[:i], order[i+1:])
 		set(tx, tx.letters, id, nil)
@@ -206,7 +201,7 @@ func (tx *transaction) setLetter(id eventbus.LetterID, l *eventbus.DeadLetter) {
 	if i == len(order) {
 		tx.order = append(order, id)
 	} else {
-		tx.order = slices.Concat(order[:i], []eventbus.LetterID{id}, order[i:])
+		tx.order = slices.Concat(order[:i], []driver.ID{id}, order[i:])
 	}
 	c := deepCopy(l)
 	set(tx, tx.letters, id, &c)

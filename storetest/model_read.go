@@ -1,24 +1,24 @@
 package storetest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
-// Claim leases records. See ClaimKind for the rules.
-func (s *modelStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
+// Claim leases records. See driver.ClaimKind for the rules.
+func (s *modelStore) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
 	m := s.model
 	m.mu.Lock()
 	if err := s.claimableLocked(ctx); err != nil {
 		m.mu.Unlock()
-		return eventbus.Claimed{}, err
+		return driver.Claimed{}, err
 	}
 	m.claims++
 	n := m.claims
@@ -29,17 +29,17 @@ func (s *modelStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus
 		s.wait(fault.Delay)
 	}
 	if fault.Kind == FailBefore || fault.Kind == CrashBefore {
-		return eventbus.Claimed{}, s.halt(fault.Kind)
+		return driver.Claimed{}, s.halt(fault.Kind)
 	}
 	m.mu.Lock()
 	if err := s.claimableLocked(ctx); err != nil {
 		m.mu.Unlock()
-		return eventbus.Claimed{}, err
+		return driver.Claimed{}, err
 	}
 	claimed := s.claimLocked(q)
 	m.mu.Unlock()
 	if fault.Kind == FailAfter || fault.Kind == CrashAfter {
-		return eventbus.Claimed{}, s.halt(fault.Kind)
+		return driver.Claimed{}, s.halt(fault.Kind)
 	}
 	return claimed, nil
 }
@@ -49,12 +49,12 @@ func (s *modelStore) claimableLocked(ctx context.Context) error {
 		return err
 	}
 	if s.lease == 0 {
-		return eventbus.ErrNoLease
+		return driver.ErrNoLease
 	}
 	return nil
 }
 
-func (s *modelStore) claimLocked(q eventbus.ClaimQuery) eventbus.Claimed {
+func (s *modelStore) claimLocked(q driver.ClaimQuery) driver.Claimed {
 	var matching []*row
 	var next time.Time
 	for _, r := range s.model.records {
@@ -62,22 +62,22 @@ func (s *modelStore) claimLocked(q eventbus.ClaimQuery) eventbus.Claimed {
 		case r.lease != 0:
 		case r.matches(q, s.lease):
 			matching = append(matching, r)
-		case q.Kind == eventbus.ClaimDue && r.isTimed() && (next.IsZero() || r.Due.Before(next)):
+		case q.Kind == driver.ClaimDue && r.isTimed() && (next.IsZero() || r.Due.Before(next)):
 			next = r.Due
 		}
 	}
 	slices.SortFunc(matching, func(x, y *row) int {
 		var first int
 		switch q.Kind {
-		case eventbus.ClaimReady, eventbus.ClaimParked:
+		case driver.ClaimReady, driver.ClaimParked:
 			first = cmp.Compare(x.Position, y.Position)
-		case eventbus.ClaimDue:
+		case driver.ClaimDue:
 			first = x.Due.Compare(y.Due)
-		case eventbus.ClaimEvent:
+		case driver.ClaimEvent:
 		}
 		return cmp.Or(first, cmp.Compare(x.Ref, y.Ref))
 	})
-	claimed := eventbus.Claimed{More: len(matching) > q.Limit, NextDue: next}
+	claimed := driver.Claimed{More: len(matching) > q.Limit, NextDue: next}
 	for _, r := range matching[:min(q.Limit, len(matching))] {
 		own := r.freedIn == s.lease
 		r.lease, r.Leased, r.Suspect = s.lease, true, false
@@ -90,54 +90,48 @@ func (s *modelStore) claimLocked(q eventbus.ClaimQuery) eventbus.Claimed {
 
 // isTimed reports whether ClaimDue claims the record once it is due.
 func (r *row) isTimed() bool {
-	return r.State == eventbus.RecordScheduled || r.State == eventbus.RecordWaiting && r.Key == ""
+	return r.State == driver.Scheduled || r.State == driver.Waiting && r.Key == ""
 }
 
 // matches reports whether a free record matches a query of the store with a lease.
-func (r *row) matches(q eventbus.ClaimQuery, lease int64) bool {
+func (r *row) matches(q driver.ClaimQuery, lease int64) bool {
 	switch q.Kind {
-	case eventbus.ClaimReady:
-		keyed := r.Key != "" && (r.State == eventbus.RecordWaiting || r.State == eventbus.RecordParked)
-		return r.State == eventbus.RecordReady || keyed && r.freedIn != lease
-	case eventbus.ClaimDue:
+	case driver.ClaimReady:
+		keyed := r.Key != "" && (r.State == driver.Waiting || r.State == driver.Parked)
+		return r.State == driver.Ready || keyed && r.freedIn != lease
+	case driver.ClaimDue:
 		return r.isTimed() && !r.Due.After(q.Now)
-	case eventbus.ClaimParked:
-		return r.State == eventbus.RecordParked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == lease)
-	case eventbus.ClaimEvent:
-		return r.State == eventbus.RecordScheduled && r.ID == q.Event
+	case driver.ClaimParked:
+		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == lease)
+	case driver.ClaimEvent:
+		return r.State == driver.Scheduled && r.ID == q.Event
 	}
 	return false
 }
 
-func (s *modelStore) Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error) {
+func (s *modelStore) Letter(ctx context.Context, id driver.ID) (driver.Letter, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	if err := s.endedLocked(ctx); err != nil {
-		return eventbus.DeadLetter{}, err
+		return driver.Letter{}, err
 	}
 	l := s.model.letters[id]
 	if l == nil {
-		return eventbus.DeadLetter{}, fmt.Errorf("%w: %s", eventbus.ErrNotFound, id)
+		return driver.Letter{}, fmt.Errorf("%w: %s", driver.ErrNotFound, id)
 	}
 	return deepCopy(*l), nil
 }
 
-// maxTotal bounds LetterPage.Total without ExactTotal, maxGroups the result of Groups.
-const (
-	maxTotal  = 10_000
-	maxGroups = 10_000
-)
-
-func (s *modelStore) Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error) {
-	var page eventbus.LetterPage
-	err := s.eachLetter(ctx, q, func(l *eventbus.DeadLetter) {
-		if page.Total == maxTotal && !q.ExactTotal {
+func (s *modelStore) Letters(ctx context.Context, q driver.LetterQuery) (driver.LetterPage, error) {
+	var page driver.LetterPage
+	err := s.eachLetter(ctx, q, func(l *driver.Letter) {
+		if page.Total == driver.MaxTotal && !q.ExactTotal {
 			page.TotalIsMore = true
 		} else {
 			page.Total++
 		}
 		switch {
-		case !q.Before.IsZero() && compareLetterIDs(l.ID, q.Before) >= 0 || !page.Next.IsZero():
+		case !q.Before.IsZero() && compareIDs(l.ID, q.Before) >= 0 || !page.Next.IsZero():
 		case len(page.Letters) == q.Limit:
 			page.Next = page.Letters[q.Limit-1].ID
 		default:
@@ -145,16 +139,17 @@ func (s *modelStore) Letters(ctx context.Context, q eventbus.LetterQuery) (event
 		}
 	})
 	if err != nil {
-		return eventbus.LetterPage{}, err
+		return driver.LetterPage{}, err
 	}
 	return page, nil
 }
 
 // eachLetter calls visit with each letter that matches, newest first.
-func (s *modelStore) eachLetter(ctx context.Context, q eventbus.LetterQuery, visit func(*eventbus.DeadLetter)) error {
-	matches, err := q.Matcher()
-	if err != nil {
-		return err
+func (s *modelStore) eachLetter(ctx context.Context, q driver.LetterQuery, visit func(*driver.Letter)) error {
+	if parts := q.Parts; parts != nil {
+		q.Parts = func(details, failures []byte) (bool, error) {
+			return parts(bytes.Clone(details), bytes.Clone(failures))
+		}
 	}
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
@@ -162,31 +157,36 @@ func (s *modelStore) eachLetter(ctx context.Context, q eventbus.LetterQuery, vis
 		return err
 	}
 	for _, id := range slices.Backward(s.model.order) {
-		if l := s.model.letters[id]; matches(l) {
+		l := s.model.letters[id]
+		matches, err := q.Matches(l)
+		if err != nil {
+			return err
+		}
+		if matches {
 			visit(l)
 		}
 	}
 	return nil
 }
 
-func (s *modelStore) Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error) {
-	var groups []*eventbus.LetterGroup
-	known := make(map[string]*eventbus.LetterGroup)
-	var others *eventbus.LetterGroup
-	err := s.eachLetter(ctx, q, func(l *eventbus.DeadLetter) {
+func (s *modelStore) Groups(ctx context.Context, q driver.LetterQuery, each func(g *driver.Group) error) error {
+	var groups []*driver.Group
+	known := make(map[string]*driver.Group)
+	var others *driver.Group
+	err := s.eachLetter(ctx, q, func(l *driver.Letter) {
 		g := known[l.Fingerprint]
 		switch {
 		case g != nil:
-		case len(groups) < maxGroups:
-			g = new(eventbus.LetterGroup)
-			*g = l.Group()
-			g.First, g.Last, g.Newest = l.DiedAt, l.DiedAt, l.ID
+		case len(groups) < driver.MaxGroups:
+			sample := deepCopy(*l)
+			sample.Payload, sample.Original = nil, nil
+			g = &driver.Group{Fingerprint: l.Fingerprint, First: l.DiedAt, Last: l.DiedAt, Newest: l.ID, Sample: &sample}
 			known[l.Fingerprint] = g
 			groups = append(groups, g)
 		case others != nil:
 			g = others
 		default:
-			g = &eventbus.LetterGroup{Message: fmt.Sprintf("(beyond %d groups)", maxGroups), First: l.DiedAt, Last: l.DiedAt, Newest: l.ID}
+			g = &driver.Group{First: l.DiedAt, Last: l.DiedAt, Newest: l.ID}
 			others = g
 		}
 		g.Count++
@@ -198,73 +198,77 @@ func (s *modelStore) Groups(ctx context.Context, q eventbus.LetterQuery) ([]even
 		}
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	slices.SortFunc(groups, func(x, y *eventbus.LetterGroup) int {
-		return cmp.Or(cmp.Compare(y.Count, x.Count), compareLetterIDs(y.Newest, x.Newest))
+	slices.SortFunc(groups, func(x, y *driver.Group) int {
+		return cmp.Or(cmp.Compare(y.Count, x.Count), compareIDs(y.Newest, x.Newest))
 	})
 	if others != nil {
 		groups = append(groups, others)
 	}
-	all := make([]eventbus.LetterGroup, len(groups))
-	for i, g := range groups {
-		all[i] = *g
+	for _, g := range groups {
+		if err := each(g); err != nil {
+			return err
+		}
 	}
-	return all, nil
+	return nil
 }
 
-func (s *modelStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
+func (s *modelStore) Directives(ctx context.Context) ([]driver.Directive, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	if err := s.endedLocked(ctx); err != nil {
 		return nil, err
 	}
-	return s.model.ordersLocked(), nil
+	return s.model.directivesLocked(), nil
 }
 
-func (s *modelStore) Catalog(ctx context.Context) (c *eventbus.Catalog, err error) {
+func (s *modelStore) Catalog(ctx context.Context) ([]byte, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
-	if err := s.endedLocked(ctx); err != nil || s.model.catalog == nil {
+	if err := s.endedLocked(ctx); err != nil {
 		return nil, err
 	}
-	c = new(eventbus.Catalog)
-	return c, json.Unmarshal(s.model.catalog, c)
+	return bytes.Clone(s.model.catalog), nil
 }
 
-func (s *modelStore) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus.AuditPage, err error) {
+func (s *modelStore) Audit(ctx context.Context, q driver.AuditQuery) (page driver.AuditPage, err error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	if err := s.endedLocked(ctx); err != nil {
 		return page, err
 	}
 	for _, e := range slices.Backward(s.model.audit) {
-		if !q.Matches(&e) {
+		c := deepCopy(e)
+		matches, err := q.Matches(&c)
+		switch {
+		case err != nil:
+			return driver.AuditPage{}, err
+		case !matches:
 			continue
-		}
-		if len(page.Entries) == q.Limit {
+		case len(page.Entries) == q.Limit:
 			page.Next = page.Entries[q.Limit-1].Number
-			break
+			return page, nil
 		}
 		page.Entries = append(page.Entries, deepCopy(e))
 	}
 	return page, nil
 }
 
-func (s *modelStore) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+func (s *modelStore) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	if err := s.endedLocked(ctx); err != nil {
 		return nil, err
 	}
-	var found []*eventbus.Record
+	var found []*driver.Record
 	for _, r := range s.model.records {
 		if r.ID == id {
 			c := deepCopy(r.Record)
 			found = append(found, &c)
 		}
 	}
-	slices.SortFunc(found, func(x, y *eventbus.Record) int { return cmp.Compare(x.Ref, y.Ref) })
+	slices.SortFunc(found, func(x, y *driver.Record) int { return cmp.Compare(x.Ref, y.Ref) })
 	return found, nil
 }
 
@@ -279,7 +283,7 @@ func (s *modelStore) Parked(ctx context.Context, except map[string]bool) (map[st
 	}
 	doors, all := make(map[string]int64), 0
 	for _, r := range s.model.records {
-		if r.State == eventbus.RecordParked && !except[r.Door] && all < maxParked {
+		if r.State == driver.Parked && !except[r.Door] && all < maxParked {
 			doors[r.Door]++
 			all++
 		}
@@ -287,11 +291,7 @@ func (s *modelStore) Parked(ctx context.Context, except map[string]bool) (map[st
 	return doors, nil
 }
 
-func (s *modelStore) Records(ctx context.Context, q eventbus.RecordQuery) (page eventbus.RecordPage, err error) {
-	matches, err := q.Matcher()
-	if err != nil {
-		return page, err
-	}
+func (s *modelStore) Records(ctx context.Context, q driver.RecordQuery) (page driver.RecordPage, err error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	if err := s.endedLocked(ctx); err != nil {
@@ -299,7 +299,7 @@ func (s *modelStore) Records(ctx context.Context, q eventbus.RecordQuery) (page 
 	}
 	for _, ref := range slices.Sorted(maps.Keys(s.model.records)) {
 		r := &s.model.records[ref].Record
-		if ref <= q.After || !matches(r) {
+		if !q.Matches(r) {
 			continue
 		}
 		if len(page.Records) == q.Limit {
@@ -312,23 +312,23 @@ func (s *modelStore) Records(ctx context.Context, q eventbus.RecordQuery) (page 
 	return page, nil
 }
 
-func (s *modelStore) Remembered(ctx context.Context, scope, key string) (eventbus.Dedupe, bool, error) {
+func (s *modelStore) Remembered(ctx context.Context, scope, key string) (driver.Dedupe, bool, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	if err := s.endedLocked(ctx); err != nil {
-		return eventbus.Dedupe{}, false, err
+		return driver.Dedupe{}, false, err
 	}
 	d, known := s.model.remember[dedupeKey{scope, key}]
 	return d, known, nil
 }
 
-func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
+func (s *modelStore) Stats(ctx context.Context) (driver.Stats, error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
 	if err := s.endedLocked(ctx); err != nil {
-		return eventbus.StoreStats{}, err
+		return driver.Stats{}, err
 	}
-	stats := eventbus.StoreStats{
+	stats := driver.Stats{
 		Letters: int64(len(s.model.letters)), Beside: s.model.beside, HasLease: s.lease != 0,
 		Crashed: s.after.crashed, CrashedEvents: s.after.events,
 	}
@@ -337,13 +337,13 @@ func (s *modelStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
 			stats.Free++
 		}
 		switch r.State {
-		case eventbus.RecordReady:
+		case driver.Ready:
 			stats.Ready++
-		case eventbus.RecordWaiting:
+		case driver.Waiting:
 			stats.Waiting++
-		case eventbus.RecordScheduled:
+		case driver.Scheduled:
 			stats.Scheduled++
-		case eventbus.RecordParked:
+		case driver.Parked:
 			stats.Parked++
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // modelStore is a store over a Model.
@@ -20,7 +20,7 @@ type modelStore struct {
 	// Model.mu guards the following.
 	lease    int64 // 0 without the lease
 	after    crashOf
-	failed   error // matches ErrStoreFailed; nil if the store has not failed
+	failed   error // matches driver.ErrFailed; nil if the store has not failed
 	watchers []*watcher
 
 	// mu is the lock of Submit. It is acquired after Model.mu, and never held during a commit.
@@ -33,15 +33,12 @@ type modelStore struct {
 
 // submitted is a batch in the queue.
 type submitted struct {
-	batch *eventbus.Batch
+	batch *driver.Batch
 	done  func(error)
 	err   error // set if the store had ended before Submit
 }
 
-func (s *modelStore) Submit(b *eventbus.Batch, done func(error)) {
-	for _, l := range b.Bury {
-		checkPayload(l)
-	}
+func (s *modelStore) Submit(b *driver.Batch, done func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	item := submitted{batch: b, done: done}
@@ -49,13 +46,13 @@ func (s *modelStore) Submit(b *eventbus.Batch, done func(error)) {
 	case s.crashed.Load():
 		item.err = errCrashed
 	case s.closing:
-		item.err = eventbus.ErrStoreClosed
+		item.err = driver.ErrClosed
 	}
 	s.queue = append(s.queue, item)
 	s.runLocked()
 }
 
-var errCrashed = fmt.Errorf("%w: the process has crashed", eventbus.ErrStoreFailed)
+var errCrashed = fmt.Errorf("%w: the process has crashed", driver.ErrFailed)
 
 // runLocked starts the committer if none runs, and returns the channel that is closed at its end.
 func (s *modelStore) runLocked() <-chan struct{} {
@@ -160,7 +157,7 @@ func (s *modelStore) commit(group []submitted) {
 }
 
 // faultOf returns the fault of a batch.
-func (m *Model) faultOf(n int, b *eventbus.Batch) Fault {
+func (m *Model) faultOf(n int, b *driver.Batch) Fault {
 	if m.faults == nil {
 		return Fault{}
 	}
@@ -207,12 +204,12 @@ func (s *modelStore) halt(kind FaultKind) error {
 		s.model.crashLocked(s)
 		return errCrashed
 	}
-	s.failed = fmt.Errorf("%w: %w", eventbus.ErrStoreFailed, ErrInjected)
+	s.failed = fmt.Errorf("%w: %w", driver.ErrFailed, ErrInjected)
 	return ErrInjected
 }
 
 // apply applies a batch, and calls the watchers of the other stores.
-func (s *modelStore) apply(n int, b *eventbus.Batch) error {
+func (s *modelStore) apply(n int, b *driver.Batch) error {
 	m := s.model
 	m.mu.Lock()
 	err := s.brokenLocked() // a crash during the delay
@@ -333,7 +330,7 @@ func (s *modelStore) endedLocked(ctx context.Context) error {
 	closing := s.closing
 	s.mu.Unlock()
 	if closing {
-		return eventbus.ErrStoreClosed
+		return driver.ErrClosed
 	}
 	return ctx.Err()
 }

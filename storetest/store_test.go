@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -13,13 +13,13 @@ func modelBackend(opts ...storetest.Option) func(t *testing.T) storetest.Backend
 	return func(*testing.T) storetest.Backend {
 		model := storetest.NewModel(opts...)
 		return storetest.Backend{
-			Open: func(t *testing.T) eventbus.Store {
+			Open: func(t *testing.T) driver.Store {
 				store, err := model.Open()
 				require.NoError(t, err)
 				return store
 			},
-			Beside: func(*testing.T) eventbus.Store { return model.Beside() },
-			Crash:  func(*testing.T, eventbus.Store) { model.Crash() },
+			Beside: func(*testing.T) driver.Store { return model.Beside() },
+			Crash:  func(*testing.T, driver.Store) { model.Crash() },
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Backend is the data of a store under test, empty at first. Its functions fail the test if they
@@ -13,19 +13,19 @@ import (
 type Backend struct {
 	// Open opens the data with the lease. The suite calls it again after it has closed or crashed the
 	// store.
-	Open func(t *testing.T) eventbus.Store
+	Open func(t *testing.T) driver.Store
 	// Beside opens the data without the lease, as another process does, while the store of Open may
 	// be open. If it is nil, the tests of two processes are skipped.
-	Beside func(t *testing.T) eventbus.Store
+	Beside func(t *testing.T) driver.Store
 	// Crash ends a store that Open returned without Close, as a killed process does. No batch is in
 	// progress. A store on disk may abandon its files and let Open continue with a copy of them. If it
 	// is nil, the tests of crashes are skipped.
-	Crash func(t *testing.T, store eventbus.Store)
+	Crash func(t *testing.T, store driver.Store)
 }
 
-// Run checks that a store keeps every rule of eventbus.Store. Each subtest calls newBackend for data
+// Run checks that a store keeps every rule of driver.Store. Each subtest calls newBackend for data
 // of its own. Run the tests with -race, and check for leaked goroutines. Run does not work inside a
-// testing/synctest bubble. With -short, it skips the tests with more than 10,000 letters.
+// testing/synctest bubble. With -short, it skips the tests with more than 10,000 letters or audit entries.
 func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	for _, part := range []struct {
 		name  string
@@ -41,7 +41,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Crash", crashTests},
 		{"Letters", letterTests},
 		{"Groups", groupTests},
-		{"Orders", orderTests},
+		{"Directives", directiveTests},
 		{"Audit", auditTests},
 		{"Catalog", catalogTests},
 		{"Close", closeTests},
@@ -67,7 +67,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 	}
 }
 
-// conformanceTest is one rule of eventbus.Store.
+// conformanceTest is one rule of driver.Store.
 type conformanceTest struct {
 	name  string
 	needs needs

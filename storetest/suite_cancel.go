@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var cancelTests = []conformanceTest{
@@ -21,27 +21,27 @@ var cancelTests = []conformanceTest{
 // Cancel removes all free scheduled records of an event, and no others.
 func testCancelFreeAndScheduled(t *testing.T, r *rig) {
 	s := r.open(t)
-	id := eventbus.NewEventID()
-	of := func(n *eventbus.Record) { n.ID = id }
-	stays := []*eventbus.Record{
+	id := newID()
+	of := func(n *driver.Record) { n.ID = id }
+	stays := []*driver.Record{
 		ready(of), ready(of, waiting(time.Hour)), ready(of, parked("door")), ready(of, scheduled(time.Hour), leased), ready(scheduled(time.Hour)),
 	}
 	insert(t, s, append(stays, ready(of, scheduled(time.Hour), key("k")), ready(of, scheduled(0)))...)
 	before := stats(t, s)
-	apply(t, s, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{id}})
+	apply(t, s, &driver.Batch{Now: noon, Cancel: []driver.ID{id}})
 	after := stats(t, s)
 	require.Equal(t, before.Scheduled-2, after.Scheduled)
 	require.Equal(t, before.Free-2, after.Free)
 	require.Zero(t, after.Beside, "this store has the lease")
-	var left []eventbus.Ref
+	var left []driver.Ref
 	for _, n := range lookup(t, s, id) {
 		left = append(left, n.Ref)
 	}
 	require.Equal(t, refsOf(stays[:4]), left)
-	refused := refuse(t, s, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{id}}, eventbus.ErrNotScheduled)
+	refused := refuse(t, s, &driver.Batch{Now: noon, Cancel: []driver.ID{id}}, driver.ErrNotScheduled)
 	require.Equal(t, id, refused.Event)
-	both := []eventbus.EventID{stays[4].ID, stays[4].ID}
-	refuse(t, s, &eventbus.Batch{Now: noon, Cancel: both}, eventbus.ErrNotScheduled)
+	both := []driver.ID{stays[4].ID, stays[4].ID}
+	refuse(t, s, &driver.Batch{Now: noon, Cancel: both}, driver.ErrNotScheduled)
 	require.Len(t, lookup(t, s, stays[4].ID), 1, "a refused batch cancels nothing")
 }
 
@@ -50,8 +50,8 @@ func testCancelInTheOrderOfSubmit(t *testing.T, r *rig) {
 	s := r.open(t)
 	var j journal
 	n := ready(scheduled(time.Hour))
-	cancel := &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{n.ID}, New: []*eventbus.Record{ready(func(r *eventbus.Record) { r.ID = n.ID }, scheduled(time.Hour))}}
-	j.submit(s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{n, ready()}})
+	cancel := &driver.Batch{Now: noon, Cancel: []driver.ID{n.ID}, New: []*driver.Record{ready(func(r *driver.Record) { r.ID = n.ID }, scheduled(time.Hour))}}
+	j.submit(s, &driver.Batch{Now: noon, New: []*driver.Record{n, ready()}})
 	j.submit(s, cancel)
 	require.Equal(t, 2, j.check(t))
 	require.NotZero(t, n.Ref)
@@ -67,16 +67,16 @@ func testCancelFromAnotherProcess(t *testing.T, r *rig) {
 	insert(t, s, free, claimed)
 	insert(t, beside, ready())
 	require.EqualValues(t, 1, stats(t, s).Beside)
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: claimed.ID}).Records, 1)
-	entry := eventbus.AuditEntry{At: noon, Action: eventbus.AuditCancel, Event: free.ID, By: "ann"}
-	apply(t, beside, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{free.ID}, Audit: []eventbus.AuditEntry{entry}})
-	refuse(t, beside, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{claimed.ID}, Audit: []eventbus.AuditEntry{entry}}, eventbus.ErrNotScheduled)
-	require.Len(t, auditOf(t, s, eventbus.AuditQuery{}), 1)
+	require.Len(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: claimed.ID}).Records, 1)
+	entry := audited("ann")
+	apply(t, beside, &driver.Batch{Now: noon, Cancel: []driver.ID{free.ID}, Audit: []driver.AuditEntry{entry}})
+	refuse(t, beside, &driver.Batch{Now: noon, Cancel: []driver.ID{claimed.ID}, Audit: []driver.AuditEntry{entry}}, driver.ErrNotScheduled)
+	require.Len(t, auditOf(t, s, driver.AuditQuery{}), 1)
 	require.Empty(t, lookup(t, s, free.ID))
-	require.Empty(t, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: free.ID}).Records)
+	require.Empty(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: free.ID}).Records)
 	require.Zero(t, stats(t, s).Beside)
 	require.EqualValues(t, 1, stats(t, s).Scheduled)
-	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{claimed.Ref}})
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{claimed.Ref}})
 	s = r.reopen(t, s)
 	require.Zero(t, stats(t, s).Scheduled)
 	require.Zero(t, stats(t, s).Beside)
@@ -88,11 +88,11 @@ func testCancelAfterACrash(t *testing.T, r *rig) {
 	a, b := ready(scheduled(time.Hour)), ready(scheduled(time.Hour))
 	insert(t, s, a, b)
 	r.Crash(t, s)
-	apply(t, r.beside(t), &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{a.ID}})
+	apply(t, r.beside(t), &driver.Batch{Now: noon, Cancel: []driver.ID{a.ID}})
 	s = r.open(t)
-	requireRecords(t, []*eventbus.Record{b}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: noon.Add(2 * time.Hour)}).Records)
+	requireRecords(t, []*driver.Record{b}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: noon.Add(2 * time.Hour)}).Records)
 	require.NoError(t, s.Close(t.Context()))
-	apply(t, r.beside(t), &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{b.ID}})
+	apply(t, r.beside(t), &driver.Batch{Now: noon, Cancel: []driver.ID{b.ID}})
 	require.Zero(t, stats(t, r.open(t)).Unsettled())
 }
 
@@ -100,7 +100,7 @@ func testCancelAfterACrash(t *testing.T, r *rig) {
 func testCancelOrClaim(t *testing.T, r *rig) {
 	const n = 300
 	s, beside := r.open(t), r.beside(t)
-	var records []*eventbus.Record
+	var records []*driver.Record
 	for range n {
 		records = append(records, ready(scheduled(time.Minute)))
 	}
@@ -109,15 +109,15 @@ func testCancelOrClaim(t *testing.T, r *rig) {
 	var group sync.WaitGroup
 	group.Go(func() {
 		for i := n - 1; i >= 0; i-- {
-			j.submit(beside, &eventbus.Batch{Now: noon, Cancel: []eventbus.EventID{records[i].ID}})
+			j.submit(beside, &driver.Batch{Now: noon, Cancel: []driver.ID{records[i].ID}})
 			if i%10 == 0 {
 				j.wait.Wait()
 			}
 		}
 	})
-	got := make(map[eventbus.EventID]int)
+	got := make(map[driver.ID]int)
 	for more := true; more; {
-		c, err := s.Claim(t.Context(), eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Limit: 20, Now: noon.Add(time.Hour)})
+		c, err := s.Claim(t.Context(), driver.ClaimQuery{Kind: driver.ClaimDue, Limit: 20, Now: noon.Add(time.Hour)})
 		require.NoError(t, err)
 		for _, claimed := range c.Records {
 			require.True(t, claimed.Leased)
@@ -131,7 +131,7 @@ func testCancelOrClaim(t *testing.T, r *rig) {
 		if err == nil {
 			got[j.done[i].Cancel[0]]++
 		} else {
-			require.ErrorIs(t, err, eventbus.ErrNotScheduled)
+			require.ErrorIs(t, err, driver.ErrNotScheduled)
 		}
 	}
 	require.Len(t, got, n)

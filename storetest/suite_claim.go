@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var claimTests = []conformanceTest{
@@ -26,9 +26,9 @@ var claimTests = []conformanceTest{
 // ClaimReady and ClaimParked claim in the order of Position, then Ref.
 func testClaimOrder(t *testing.T, r *rig) {
 	s := r.open(t)
-	for _, q := range []eventbus.ClaimQuery{{Kind: eventbus.ClaimReady, Limit: 2}, {Kind: eventbus.ClaimParked, Limit: 2, Doors: []string{"door"}}} {
-		of := func(n *eventbus.Record) {
-			if q.Kind == eventbus.ClaimParked {
+	for _, q := range []driver.ClaimQuery{{Kind: driver.ClaimReady, Limit: 2}, {Kind: driver.ClaimParked, Limit: 2, Doors: []string{"door"}}} {
+		of := func(n *driver.Record) {
+			if q.Kind == driver.ClaimParked {
 				parked("door")(n)
 			}
 		}
@@ -36,9 +36,9 @@ func testClaimOrder(t *testing.T, r *rig) {
 		insert(t, s, a, b)
 		insert(t, s, c, d, e)
 		first, second, third := claim(t, s, q), claim(t, s, q), claim(t, s, q)
-		requireRecords(t, []*eventbus.Record{d, b}, first.Records)
-		requireRecords(t, []*eventbus.Record{e, a}, second.Records)
-		requireRecords(t, []*eventbus.Record{c}, third.Records)
+		requireRecords(t, []*driver.Record{d, b}, first.Records)
+		requireRecords(t, []*driver.Record{e, a}, second.Records)
+		requireRecords(t, []*driver.Record{c}, third.Records)
 		require.Equal(t, []bool{true, true, false}, []bool{first.More, second.More, third.More})
 	}
 }
@@ -47,13 +47,13 @@ func testClaimOnlyItsKind(t *testing.T, r *rig) {
 	s := r.open(t)
 	isReady, isWaiting, isScheduled, isParked := ready(), ready(waiting(0)), ready(scheduled(0)), ready(parked("door"))
 	insert(t, s, isReady, isWaiting, isScheduled, isParked)
-	requireRecords(t, []*eventbus.Record{isReady}, claimReady(t, s))
+	requireRecords(t, []*driver.Record{isReady}, claimReady(t, s))
 	require.Empty(t, claimReady(t, s))
-	requireRecords(t, []*eventbus.Record{isWaiting, isScheduled}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: noon}).Records)
-	for _, q := range []eventbus.ClaimQuery{{Kind: eventbus.ClaimParked, Doors: []string{"other"}}, {Kind: eventbus.ClaimParked}, {Kind: eventbus.ClaimEvent, Event: isParked.ID}} {
+	requireRecords(t, []*driver.Record{isWaiting, isScheduled}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: noon}).Records)
+	for _, q := range []driver.ClaimQuery{{Kind: driver.ClaimParked, Doors: []string{"other"}}, {Kind: driver.ClaimParked}, {Kind: driver.ClaimEvent, Event: isParked.ID}} {
 		require.Empty(t, claim(t, s, q).Records)
 	}
-	requireRecords(t, []*eventbus.Record{isParked}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records)
+	requireRecords(t, []*driver.Record{isParked}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door"}}).Records)
 }
 
 func testClaimLimit(t *testing.T, r *rig) {
@@ -61,7 +61,7 @@ func testClaimLimit(t *testing.T, r *rig) {
 	for range 5 {
 		insert(t, s, ready())
 	}
-	q := eventbus.ClaimQuery{Kind: eventbus.ClaimReady, Limit: 4}
+	q := driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 4}
 	first := claim(t, s, q)
 	require.Len(t, first.Records, 4)
 	require.True(t, first.More)
@@ -87,19 +87,19 @@ func testClaimKeyed(t *testing.T, r *rig) {
 	far := ready(scheduled(time.Hour), key("k"))
 	unkeyed := ready(waiting(time.Hour))
 	insert(t, s, one, two, three, far, unkeyed)
-	requireRecords(t, []*eventbus.Record{three}, claimReady(t, s))
+	requireRecords(t, []*driver.Record{three}, claimReady(t, s))
 	s = r.reopen(t, s)
-	requireRecords(t, []*eventbus.Record{one, two, three}, claimReady(t, s))
+	requireRecords(t, []*driver.Record{one, two, three}, claimReady(t, s))
 
 	// The bus frees them: Own is set, until the lease ends.
 	one.Leased, two.Leased, three.Leased = false, false, false
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{one, two, three}})
-	requireRecords(t, []*eventbus.Record{three}, claimReady(t, s))
-	again := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records
-	requireRecords(t, []*eventbus.Record{two}, again)
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{one, two, three}})
+	requireRecords(t, []*driver.Record{three}, claimReady(t, s))
+	again := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door"}}).Records
+	requireRecords(t, []*driver.Record{two}, again)
 	require.True(t, again[0].Own)
 	require.NoError(t, s.Reopen(t.Context()))
-	requireRecords(t, []*eventbus.Record{one, two, three}, claimReady(t, s))
+	requireRecords(t, []*driver.Record{one, two, three}, claimReady(t, s))
 }
 
 // ClaimDue claims by Due, then Ref, what is due at Now: waiting records without a key, and all
@@ -109,22 +109,22 @@ func testClaimDue(t *testing.T, r *rig) {
 	a, b, c := ready(waiting(3*time.Second), at(1)), ready(scheduled(2*time.Second), key("k"), at(9)), ready(scheduled(3*time.Second), at(0))
 	d, e := ready(waiting(time.Second)), ready(waiting(4*time.Second))
 	insert(t, s, a, b, c, d, e, ready(waiting(0), key("k")), ready(parked("door")), ready())
-	q := eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: noon.Add(3 * time.Second), Limit: 3}
+	q := driver.ClaimQuery{Kind: driver.ClaimDue, Now: noon.Add(3 * time.Second), Limit: 3}
 	first := claim(t, s, q)
-	requireRecords(t, []*eventbus.Record{d, b, a}, first.Records)
+	requireRecords(t, []*driver.Record{d, b, a}, first.Records)
 	require.True(t, first.More)
 	second := claim(t, s, q)
-	requireRecords(t, []*eventbus.Record{c}, second.Records)
+	requireRecords(t, []*driver.Record{c}, second.Records)
 	require.False(t, second.More)
 	q.Now = e.Due.Add(-time.Nanosecond)
 	require.Empty(t, claim(t, s, q).Records)
 	q.Now = e.Due
-	requireRecords(t, []*eventbus.Record{e}, claim(t, s, q).Records)
+	requireRecords(t, []*driver.Record{e}, claim(t, s, q).Records)
 }
 
 func testClaimNextDue(t *testing.T, r *rig) {
 	s := r.open(t)
-	q := eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: noon}
+	q := driver.ClaimQuery{Kind: driver.ClaimDue, Now: noon}
 	require.True(t, claim(t, s, q).NextDue.IsZero(), "NextDue of an empty store")
 	insert(t, s,
 		ready(waiting(2*time.Hour+1)), ready(scheduled(3*time.Hour)), ready(waiting(0)),
@@ -136,7 +136,7 @@ func testClaimNextDue(t *testing.T, r *rig) {
 	claimed = claim(t, s, q)
 	require.Len(t, claimed.Records, 1)
 	require.Equal(t, noon.Add(3*time.Hour), claimed.NextDue)
-	require.True(t, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimReady}).NextDue.IsZero(), "NextDue of ClaimReady")
+	require.True(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimReady}).NextDue.IsZero(), "NextDue of ClaimReady")
 	q.Now = claimed.NextDue
 	require.True(t, claim(t, s, q).NextDue.IsZero(), "NextDue after the last record")
 }
@@ -147,30 +147,30 @@ func testClaimParked(t *testing.T, r *rig) {
 	a, b, c := ready(parked("door"), key("k")), ready(parked("door 2")), ready(parked("door"))
 	insert(t, s, a, b, c)
 	s = r.reopen(t, s)
-	requireRecords(t, []*eventbus.Record{c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records)
-	requireRecords(t, []*eventbus.Record{a}, claimReady(t, s))
+	requireRecords(t, []*driver.Record{c}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door"}}).Records)
+	requireRecords(t, []*driver.Record{a}, claimReady(t, s))
 	a.Leased, c.Leased = false, false
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{a, c}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{a, c}})
 	require.Empty(t, claimReady(t, s))
-	requireRecords(t, []*eventbus.Record{a, c}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door"}}).Records)
-	requireRecords(t, []*eventbus.Record{b}, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door 2"}}).Records)
+	requireRecords(t, []*driver.Record{a, c}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door"}}).Records)
+	requireRecords(t, []*driver.Record{b}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door 2"}}).Records)
 	a.Leased, b.Leased, c.Leased, a.Due = false, false, false, noon
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{a, b, c}})
-	both := eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door 2", "door"}, Limit: 2}
-	requireRecords(t, []*eventbus.Record{a, b}, claim(t, s, both).Records)
-	requireRecords(t, []*eventbus.Record{c}, claim(t, s, both).Records)
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{a, b, c}})
+	both := driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door 2", "door"}, Limit: 2}
+	requireRecords(t, []*driver.Record{a, b}, claim(t, s, both).Records)
+	requireRecords(t, []*driver.Record{c}, claim(t, s, both).Records)
 }
 
 // ClaimEvent claims the scheduled records of an event, whatever their Due.
 func testClaimEvent(t *testing.T, r *rig) {
 	s := r.open(t)
-	id := eventbus.NewEventID()
-	of := func(n *eventbus.Record) { n.ID = id }
+	id := newID()
+	of := func(n *driver.Record) { n.ID = id }
 	a, b := ready(of, scheduled(time.Hour), key("k")), ready(of, scheduled(time.Minute))
 	insert(t, s, ready(of), a, ready(of, waiting(0)), ready(scheduled(time.Hour)), b, ready(of, parked("door")), ready(of, scheduled(0), leased))
-	claimed := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: id})
-	require.Equal(t, []eventbus.Ref{a.Ref, b.Ref}, refsOf(claimed.Records), "in the order of Ref")
-	require.Empty(t, claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: id}).Records)
+	claimed := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: id})
+	require.Equal(t, []driver.Ref{a.Ref, b.Ref}, refsOf(claimed.Records), "in the order of Ref")
+	require.Empty(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: id}).Records)
 }
 
 // A claimed or leased record is not claimed again, until Update frees it.
@@ -178,21 +178,21 @@ func testClaimOnlyFree(t *testing.T, r *rig) {
 	s := r.open(t)
 	free, held := ready(), ready(leased)
 	insert(t, s, free, held)
-	requireRecords(t, []*eventbus.Record{free}, claimReady(t, s))
+	requireRecords(t, []*driver.Record{free}, claimReady(t, s))
 	require.Empty(t, claimReady(t, s))
 	require.Zero(t, stats(t, s).Free)
 	require.True(t, lookup(t, s, free.ID)[0].Leased)
 
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: free.Ref, Leased: true, Suspect: true}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: free.Ref, Leased: true, Suspect: true}}})
 	require.Empty(t, claimReady(t, s))
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: free.Ref, Suspect: true}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: free.Ref, Suspect: true}}})
 	require.EqualValues(t, 1, stats(t, s).Free)
 	require.False(t, lookup(t, s, free.ID)[0].Leased)
 	again := claimReady(t, s)
-	requireRecords(t, []*eventbus.Record{free}, again)
+	requireRecords(t, []*driver.Record{free}, again)
 	require.False(t, again[0].Suspect, "Claim clears Suspect")
 	require.False(t, lookup(t, s, free.ID)[0].Suspect, "Claim clears Suspect in the store")
-	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{free.Ref, held.Ref}})
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{free.Ref, held.Ref}})
 }
 
 // Own is set for records that the bus freed, or inserted without a lease, under its present lease.
@@ -200,14 +200,14 @@ func testClaimOwn(t *testing.T, r *rig) {
 	s := r.open(t)
 	inserted, freed := ready(), ready(leased)
 	insert(t, s, inserted, freed)
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: freed.Ref}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: freed.Ref}}})
 	for _, n := range claimReady(t, s) {
 		require.True(t, n.Own, "record %d", n.Ref)
 	}
 	s = r.reopen(t, s)
 	for _, n := range claimReady(t, s) {
 		require.False(t, n.Own, "record %d of an earlier lease", n.Ref)
-		apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: n.Ref}}})
+		apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: n.Ref}}})
 	}
 	claimed := claimReady(t, s)
 	require.Len(t, claimed, 2)
@@ -235,7 +235,7 @@ func testOwnEndsWithLease(t *testing.T, r *rig) {
 			require.NotEmpty(t, claimed)
 			for _, n := range claimed {
 				require.False(t, n.Own)
-				apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{n.Ref}})
+				apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{n.Ref}})
 			}
 			require.NoError(t, s.Close(t.Context()))
 		})

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var concurrentTests = []conformanceTest{
@@ -22,15 +22,15 @@ var concurrentTests = []conformanceTest{
 // does, and done acquires another.
 type journal struct {
 	mu        sync.Mutex // held during Submit
-	submitted []*eventbus.Batch
+	submitted []*driver.Batch
 
 	doneMu sync.Mutex // guards the following
-	done   []*eventbus.Batch
+	done   []*driver.Batch
 	errs   []error
 	wait   sync.WaitGroup
 }
 
-func (j *journal) submit(s eventbus.Store, b *eventbus.Batch) {
+func (j *journal) submit(s driver.Store, b *driver.Batch) {
 	j.wait.Add(1)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -53,7 +53,7 @@ func (j *journal) check(t *testing.T) (applied int) {
 	j.doneMu.Lock()
 	defer j.doneMu.Unlock()
 	require.Len(t, j.done, len(j.submitted))
-	var last eventbus.Ref
+	var last driver.Ref
 	for i, b := range j.done {
 		require.Same(t, j.submitted[i], b, "done %d was not called in the order of Submit", i)
 		if j.errs[i] != nil {
@@ -78,8 +78,8 @@ func testConcurrentSubmitters(t *testing.T, r *rig) {
 		group.Go(func() {
 			for k := range each {
 				n := ready(leased, key(fmt.Sprint(i)))
-				b := &eventbus.Batch{Now: noon, New: []*eventbus.Record{n}}
-				b.Remember = []eventbus.Dedupe{{Key: fmt.Sprint(i%4, k), Event: n.ID, Expires: noon.Add(1)}}
+				b := &driver.Batch{Now: noon, New: []*driver.Record{n}}
+				b.Remember = []driver.Dedupe{{Key: fmt.Sprint(i%4, k), Event: n.ID, Expires: noon.Add(1)}}
 				j.submit(s, b)
 			}
 		})
@@ -90,15 +90,15 @@ func testConcurrentSubmitters(t *testing.T, r *rig) {
 	require.EqualValues(t, 4*each, stats(t, s).Ready)
 	for _, err := range j.errs {
 		if err != nil {
-			require.ErrorIs(t, err, eventbus.ErrDuplicateID)
+			require.ErrorIs(t, err, driver.ErrDuplicateID)
 		}
 	}
 	for _, b := range j.done {
 		if b.New[0].Ref != 0 {
-			s.Submit(&eventbus.Batch{Now: noon, Delete: []eventbus.Ref{b.New[0].Ref}}, func(error) {})
+			s.Submit(&driver.Batch{Now: noon, Delete: []driver.Ref{b.New[0].Ref}}, func(error) {})
 		}
 	}
-	apply(t, s, &eventbus.Batch{Now: noon})
+	apply(t, s, &driver.Batch{Now: noon})
 	require.Zero(t, stats(t, s))
 }
 
@@ -108,9 +108,9 @@ func testConcurrentClaims(t *testing.T, r *rig) {
 	s := r.open(t)
 	var j journal
 	var mu sync.Mutex
-	var claimed []eventbus.Ref
+	var claimed []driver.Ref
 	claimSome := func() (int, error) {
-		c, err := s.Claim(t.Context(), eventbus.ClaimQuery{Kind: eventbus.ClaimReady, Limit: 7})
+		c, err := s.Claim(t.Context(), driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 7})
 		mu.Lock()
 		defer mu.Unlock()
 		claimed = append(claimed, refsOf(c.Records)...)
@@ -120,12 +120,12 @@ func testConcurrentClaims(t *testing.T, r *rig) {
 	for i := range submitters {
 		group.Go(func() {
 			for k := range each {
-				j.submit(s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}, Bury: []*eventbus.DeadLetter{letter()}})
+				j.submit(s, &driver.Batch{Now: noon, New: []*driver.Record{ready()}, Bury: []*driver.Letter{letter()}})
 				if (i+k)%5 == 0 {
 					if _, err := claimSome(); err != nil {
 						t.Errorf("Claim: %v", err)
 					}
-					if _, err := s.Letters(t.Context(), eventbus.LetterQuery{Limit: 3}); err != nil {
+					if _, err := s.Letters(t.Context(), driver.LetterQuery{Limit: 3}); err != nil {
 						t.Errorf("Letters: %v", err)
 					}
 				}
@@ -150,19 +150,19 @@ func testConcurrentClaims(t *testing.T, r *rig) {
 func testConcurrentProcesses(t *testing.T, r *rig) {
 	const letters, each = 40, 40
 	s, beside := r.open(t), r.beside(t)
-	var ids []eventbus.LetterID
+	var ids []driver.ID
 	for range letters {
 		l := letter()
 		ids = append(ids, l.ID)
-		apply(t, s, &eventbus.Batch{Now: noon, Bury: []*eventbus.DeadLetter{l}})
+		apply(t, s, &driver.Batch{Now: noon, Bury: []*driver.Letter{l}})
 	}
 	journals := make([]journal, 2)
 	var group sync.WaitGroup
-	for i, store := range []eventbus.Store{s, beside} {
+	for i, store := range []driver.Store{s, beside} {
 		group.Go(func() {
 			for k := range each {
-				journals[i].submit(store, &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}})
-				journals[i].submit(store, &eventbus.Batch{Now: noon, Take: ids[k : k+1], New: []*eventbus.Record{ready()}})
+				journals[i].submit(store, &driver.Batch{Now: noon, New: []*driver.Record{ready()}})
+				journals[i].submit(store, &driver.Batch{Now: noon, Take: ids[k : k+1], New: []*driver.Record{ready()}})
 			}
 		})
 	}
@@ -174,7 +174,7 @@ func testConcurrentProcesses(t *testing.T, r *rig) {
 	require.Len(t, claimReady(t, s), 2*each+letters)
 }
 
-// A batch that is submitted during Close is applied and durable, or fails with ErrStoreClosed.
+// A batch that is submitted during Close is applied and durable, or fails with driver.ErrClosed.
 func testSubmitDuringClose(t *testing.T, r *rig) {
 	s := r.open(t)
 	var j journal
@@ -182,7 +182,7 @@ func testSubmitDuringClose(t *testing.T, r *rig) {
 	for range 8 {
 		group.Go(func() {
 			for range 50 {
-				j.submit(s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}})
+				j.submit(s, &driver.Batch{Now: noon, New: []*driver.Record{ready()}})
 			}
 		})
 	}
@@ -191,8 +191,8 @@ func testSubmitDuringClose(t *testing.T, r *rig) {
 	applied := j.check(t)
 	for i, err := range j.errs {
 		if err != nil {
-			require.ErrorIs(t, err, eventbus.ErrStoreClosed)
-			require.GreaterOrEqual(t, i, applied, "a batch was applied after ErrStoreClosed")
+			require.ErrorIs(t, err, driver.ErrClosed)
+			require.GreaterOrEqual(t, i, applied, "a batch was applied after driver.ErrClosed")
 		}
 	}
 	require.Len(t, claimReady(t, r.open(t)), applied)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var leaseTests = []conformanceTest{
@@ -28,15 +28,15 @@ func testReopenFreesRecords(t *testing.T, r *rig) {
 	insert(t, s, a, b, c)
 	require.NoError(t, s.Reopen(t.Context()))
 	require.EqualValues(t, 3, stats(t, s).Free)
-	refuse(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref}}, eventbus.ErrNotLeased)
+	refuse(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{a.Ref}}, driver.ErrNotLeased)
 	claimed := claimReady(t, s)
-	requireRecords(t, []*eventbus.Record{a, b, c}, claimed)
+	requireRecords(t, []*driver.Record{a, b, c}, claimed)
 	for _, n := range claimed {
 		require.Zero(t, n.Crashes, "record %d", n.Ref)
 		require.False(t, n.Own, "record %d", n.Ref)
 		require.False(t, n.Suspect, "record %d", n.Ref)
 	}
-	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref, b.Ref, c.Ref}})
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{a.Ref, b.Ref, c.Ref}})
 }
 
 // Reopen waits for every done to return.
@@ -45,7 +45,7 @@ func testReopenAppliesSubmitted(t *testing.T, r *rig) {
 	var mu sync.Mutex
 	var errs []error
 	for range 100 {
-		s.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, func(err error) {
+		s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{ready()}}, func(err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)
@@ -65,9 +65,9 @@ func testCloseFreesRecords(t *testing.T, r *rig) {
 	insert(t, s, a, b)
 	for range 2 {
 		s = r.reopen(t, s)
-		refuse(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}}, eventbus.ErrNotLeased)
+		refuse(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: a.Ref, Leased: true}}}, driver.ErrNotLeased)
 		claimed := claimReady(t, s)
-		requireRecords(t, []*eventbus.Record{a, b}, claimed)
+		requireRecords(t, []*driver.Record{a, b}, claimed)
 		for _, n := range claimed {
 			require.Zero(t, n.Crashes, "record %d", n.Ref)
 		}
@@ -81,18 +81,18 @@ func testBesideHasNoLease(t *testing.T, r *rig) {
 	beside := r.beside(t)
 	require.True(t, hasLease(t, s))
 	require.False(t, hasLease(t, beside))
-	_, err := beside.Claim(t.Context(), eventbus.ClaimQuery{Kind: eventbus.ClaimReady, Limit: 1})
-	require.ErrorIs(t, err, eventbus.ErrNoLease)
+	_, err := beside.Claim(t.Context(), driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 1})
+	require.ErrorIs(t, err, driver.ErrNoLease)
 	before := stats(t, s)
-	for _, ref := range []eventbus.Ref{held.Ref, free.Ref} {
-		require.Equal(t, ref, refuse(t, beside, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: ref, State: eventbus.RecordParked}}}, eventbus.ErrNotLeased).Ref)
-		require.Equal(t, ref, refuse(t, beside, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{ref}}, eventbus.ErrNotLeased).Ref)
+	for _, ref := range []driver.Ref{held.Ref, free.Ref} {
+		require.Equal(t, ref, refuse(t, beside, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: ref, State: driver.Parked}}}, driver.ErrNotLeased).Ref)
+		require.Equal(t, ref, refuse(t, beside, &driver.Batch{Now: noon, Delete: []driver.Ref{ref}}, driver.ErrNotLeased).Ref)
 	}
-	refused := refuse(t, beside, &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready(), ready(leased)}}, eventbus.ErrNotLeased)
+	refused := refuse(t, beside, &driver.Batch{Now: noon, New: []*driver.Record{ready(), ready(leased)}}, driver.ErrNotLeased)
 	require.Zero(t, refused.Ref)
 	require.Equal(t, before, stats(t, s))
-	requireRecords(t, []*eventbus.Record{free}, claimReady(t, s))
-	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{held.Ref, free.Ref}})
+	requireRecords(t, []*driver.Record{free}, claimReady(t, s))
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{held.Ref, free.Ref}})
 }
 
 // A record that another process inserts is claimed by the bus with the lease, in its place, and is
@@ -106,11 +106,11 @@ func testBesideInserts(t *testing.T, r *rig) {
 	require.Less(t, a.Ref, b.Ref)
 	require.Less(t, b.Ref, c.Ref)
 	claimed := claimReady(t, s)
-	requireRecords(t, []*eventbus.Record{a, b, c}, claimed)
+	requireRecords(t, []*driver.Record{a, b, c}, claimed)
 	require.Equal(t, []bool{true, false, true}, []bool{claimed[0].Own, claimed[1].Own, claimed[2].Own})
-	known := eventbus.Dedupe{Key: "k", Event: a.ID, Expires: noon.Add(time.Hour)}
-	apply(t, beside, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{known}})
-	require.Equal(t, &known, refuse(t, s, &eventbus.Batch{Now: noon, Remember: []eventbus.Dedupe{known}}, eventbus.ErrDuplicateID).Known)
+	known := driver.Dedupe{Key: "k", Event: a.ID, Expires: noon.Add(time.Hour)}
+	apply(t, beside, &driver.Batch{Now: noon, Remember: []driver.Dedupe{known}})
+	require.Equal(t, &known, refuse(t, s, &driver.Batch{Now: noon, Remember: []driver.Dedupe{known}}, driver.ErrDuplicateID).Known)
 	require.NoError(t, beside.Close(t.Context()))
 	require.Zero(t, stats(t, s).Free, "Close without the lease freed records of the lease")
 }
@@ -118,21 +118,19 @@ func testBesideInserts(t *testing.T, r *rig) {
 func testBesideLetters(t *testing.T, r *rig) {
 	s, beside := r.open(t), r.beside(t)
 	one, two := letter(), letter()
-	apply(t, s, &eventbus.Batch{Now: noon, Bury: []*eventbus.DeadLetter{one}})
-	apply(t, beside, &eventbus.Batch{Now: noon, Bury: []*eventbus.DeadLetter{two}})
-	for _, store := range []eventbus.Store{s, beside} {
-		requireLetters(t, newestFirst([]*eventbus.DeadLetter{one, two}), page(t, store, eventbus.LetterQuery{}).Letters)
+	apply(t, s, &driver.Batch{Now: noon, Bury: []*driver.Letter{one}})
+	apply(t, beside, &driver.Batch{Now: noon, Bury: []*driver.Letter{two}})
+	for _, store := range []driver.Store{s, beside} {
+		requireLetters(t, newestFirst([]*driver.Letter{one, two}), page(t, store, driver.LetterQuery{}).Letters)
 	}
 	replay := ready()
-	apply(t, beside, &eventbus.Batch{Now: noon, Take: []eventbus.LetterID{one.ID}, New: []*eventbus.Record{replay}})
-	refuse(t, s, &eventbus.Batch{Now: noon, Take: []eventbus.LetterID{one.ID}}, eventbus.ErrNotFound)
-	requireRecords(t, []*eventbus.Record{replay}, lookup(t, beside, replay.ID))
-	requireRecords(t, []*eventbus.Record{replay}, claimReady(t, s))
-	order := eventbus.Order{Subscription: "billing", Pause: true, At: noon}
-	apply(t, beside, &eventbus.Batch{Now: noon, Orders: []eventbus.Order{order}})
-	orders, err := s.Orders(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, []eventbus.Order{order}, orders)
+	apply(t, beside, &driver.Batch{Now: noon, Take: []driver.ID{one.ID}, New: []*driver.Record{replay}})
+	refuse(t, s, &driver.Batch{Now: noon, Take: []driver.ID{one.ID}}, driver.ErrNotFound)
+	requireRecords(t, []*driver.Record{replay}, lookup(t, beside, replay.ID))
+	requireRecords(t, []*driver.Record{replay}, claimReady(t, s))
+	order := directive("billing", "pause")
+	apply(t, beside, &driver.Batch{Now: noon, Directives: []driver.Directive{order}})
+	requireDirectives(t, s, order)
 	require.Equal(t, stats(t, s), stats(t, beside))
 }
 
@@ -142,12 +140,12 @@ func testBesideKeepsTheLease(t *testing.T, r *rig) {
 	held := ready(leased)
 	insert(t, s, held)
 	require.NoError(t, beside.Reopen(t.Context()))
-	_, err := beside.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1})
-	require.ErrorIs(t, err, eventbus.ErrNoLease)
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{held}})
+	_, err := beside.Claim(t.Context(), driver.ClaimQuery{Limit: 1})
+	require.ErrorIs(t, err, driver.ErrNoLease)
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{held}})
 	require.NoError(t, s.Close(t.Context()))
-	_, err = beside.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1})
-	require.ErrorIs(t, err, eventbus.ErrNoLease)
+	_, err = beside.Claim(t.Context(), driver.ClaimQuery{Limit: 1})
+	require.ErrorIs(t, err, driver.ErrNoLease)
 	insert(t, beside, ready())
 	require.Len(t, claimReady(t, r.open(t)), 2)
 }
@@ -163,9 +161,9 @@ var crashTests = []conformanceTest{
 }
 
 // crashesOf claims all ready records and returns their Crashes by Ref.
-func crashesOf(t *testing.T, s eventbus.Store) map[eventbus.Ref]int {
+func crashesOf(t *testing.T, s driver.Store) map[driver.Ref]int {
 	t.Helper()
-	crashes := make(map[eventbus.Ref]int)
+	crashes := make(map[driver.Ref]int)
 	for _, n := range claimReady(t, s) {
 		require.False(t, n.Own, "record %d", n.Ref)
 		require.False(t, n.Suspect, "record %d", n.Ref)
@@ -182,7 +180,7 @@ func testCrashCounts(t *testing.T, r *rig) {
 	for i := range 3 {
 		s = r.crash(t, s)
 		require.EqualValues(t, 1, stats(t, s).Free)
-		want := map[eventbus.Ref]int{a.Ref: min(i+1, eventbus.SuspectCrashes)}
+		want := map[driver.Ref]int{a.Ref: min(i+1, driver.SuspectCrashes)}
 		require.Equal(t, want, crashesOf(t, s))
 		if i == 1 {
 			s = r.reopen(t, s)
@@ -191,9 +189,9 @@ func testCrashCounts(t *testing.T, r *rig) {
 			require.Equal(t, want, crashesOf(t, s))
 		}
 	}
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: a.Ref, Leased: true}}})
 	s = r.crash(t, s)
-	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1}, crashesOf(t, s), "an update has begun the count anew")
+	require.Equal(t, map[driver.Ref]int{a.Ref: 1}, crashesOf(t, s), "an update has begun the count anew")
 }
 
 // Of the records without Suspect, those that wait or are parked count no crash.
@@ -202,7 +200,7 @@ func testCrashWaiting(t *testing.T, r *rig) {
 	a, b, c := ready(leased), ready(leased, waiting(0), key("k")), ready(leased, parked("door"), key("l"))
 	insert(t, s, a, b, c)
 	s = r.crash(t, s)
-	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 0, c.Ref: 0}, crashesOf(t, s))
+	require.Equal(t, map[driver.Ref]int{a.Ref: 1, b.Ref: 0, c.Ref: 0}, crashesOf(t, s))
 }
 
 // If a crashed lease had suspects, only those count it.
@@ -210,19 +208,19 @@ func testCrashSuspects(t *testing.T, r *rig) {
 	s := r.open(t)
 	a, b, c := ready(leased), ready(leased, suspect), ready(leased)
 	insert(t, s, a, b, c)
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: c.Ref, Leased: true, Suspect: true}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: c.Ref, Leased: true, Suspect: true}}})
 	s = r.crash(t, s)
-	require.Equal(t, map[eventbus.Ref]int{a.Ref: 0, b.Ref: 1, c.Ref: 1}, crashesOf(t, s))
+	require.Equal(t, map[driver.Ref]int{a.Ref: 0, b.Ref: 1, c.Ref: 1}, crashesOf(t, s))
 	// Claim has cleared Suspect: now the crash counts for all.
 	s = r.crash(t, s)
-	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 2, c.Ref: 2}, crashesOf(t, s))
+	require.Equal(t, map[driver.Ref]int{a.Ref: 1, b.Ref: 2, c.Ref: 2}, crashesOf(t, s))
 	// An update clears Suspect too.
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{
 		{Ref: a.Ref, Leased: true, Suspect: true, Crashes: 1}, {Ref: b.Ref, Leased: true, Suspect: true, Crashes: 2},
 	}})
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Crashes: 1}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: a.Ref, Leased: true, Crashes: 1}}})
 	s = r.crash(t, s)
-	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 3, c.Ref: 2}, crashesOf(t, s))
+	require.Equal(t, map[driver.Ref]int{a.Ref: 1, b.Ref: 3, c.Ref: 2}, crashesOf(t, s))
 }
 
 // Two leases crash before a record is claimed. Each counts by its own suspects.
@@ -234,7 +232,7 @@ func testSuspectsOfOtherLeases(t *testing.T, r *rig) {
 	c, d := ready(leased), ready(leased)
 	insert(t, s, c, d)
 	s = r.crash(t, s)
-	require.Equal(t, map[eventbus.Ref]int{a.Ref: 1, b.Ref: 0, c.Ref: 1, d.Ref: 1}, crashesOf(t, s))
+	require.Equal(t, map[driver.Ref]int{a.Ref: 1, b.Ref: 0, c.Ref: 1, d.Ref: 1}, crashesOf(t, s))
 }
 
 // A lease does not have the records that are free when it crashes, suspects or not.
@@ -242,9 +240,9 @@ func testCrashOfFreeRecords(t *testing.T, r *rig) {
 	s := r.open(t)
 	a, b, c, d := ready(), ready(leased), ready(suspect), ready(leased)
 	insert(t, s, a, b, c, d)
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: b.Ref, Suspect: true}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: b.Ref, Suspect: true}}})
 	s = r.crash(t, s)
-	require.Equal(t, map[eventbus.Ref]int{a.Ref: 0, b.Ref: 0, c.Ref: 0, d.Ref: 1}, crashesOf(t, s))
+	require.Equal(t, map[driver.Ref]int{a.Ref: 0, b.Ref: 0, c.Ref: 0, d.Ref: 1}, crashesOf(t, s))
 }
 
 // The records of a crashed lease are free, and not leased by the next one.
@@ -253,10 +251,10 @@ func testCrashFences(t *testing.T, r *rig) {
 	a := ready(leased)
 	insert(t, s, a)
 	s = r.crash(t, s)
-	refuse(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref}}, eventbus.ErrNotLeased)
-	refuse(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true}}}, eventbus.ErrNotLeased)
+	refuse(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{a.Ref}}, driver.ErrNotLeased)
+	refuse(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: a.Ref, Leased: true}}}, driver.ErrNotLeased)
 	require.Len(t, claimReady(t, s), 1)
-	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{a.Ref}})
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{a.Ref}})
 }
 
 // Stats reports the crash of the lease before, until the end of the store, and the number of its events.
@@ -286,7 +284,7 @@ func testCrashIsReported(t *testing.T, r *rig) {
 	s = r.crash(t, s)
 	requireCrash(2) // a and b are of one event, c waits, d is free
 	require.Len(t, claimReady(t, s), 4)
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{{Ref: a.Ref, Leased: true, Suspect: true}}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: a.Ref, Leased: true, Suspect: true}}})
 	s = r.crash(t, s)
 	requireCrash(1)
 	s = r.reopen(t, s)
@@ -313,13 +311,13 @@ func testWatch(t *testing.T, r *rig) {
 		default:
 		}
 	}
-	for _, pair := range [][2]eventbus.Store{{s, beside}, {beside, s}} {
+	for _, pair := range [][2]driver.Store{{s, beside}, {beside, s}} {
 		stop := pair[0].Watch(hint)
 		for range 3 {
 			for len(hints) > 0 {
 				<-hints
 			}
-			apply(t, pair[1], &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}, Bury: []*eventbus.DeadLetter{letter()}})
+			apply(t, pair[1], &driver.Batch{Now: noon, New: []*driver.Record{ready()}, Bury: []*driver.Letter{letter()}})
 			timer := time.NewTimer(watchPatience)
 			select {
 			case <-hints:
@@ -332,7 +330,7 @@ func testWatch(t *testing.T, r *rig) {
 		for len(hints) > 0 {
 			<-hints
 		}
-		apply(t, pair[1], &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}})
+		apply(t, pair[1], &driver.Batch{Now: noon, New: []*driver.Record{ready()}})
 		pause(t, 300*time.Millisecond)
 		require.Empty(t, hints, "a hint came after stop")
 	}
@@ -362,7 +360,7 @@ func testWatchStop(t *testing.T, r *rig) {
 			returned = true
 		})
 	})
-	beside.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, func(error) {})
+	beside.Submit(&driver.Batch{Now: noon, New: []*driver.Record{ready()}}, func(error) {})
 	require.NoError(t, await(t, entered))
 	go func() {
 		pause(t, 20*time.Millisecond)

@@ -1,18 +1,21 @@
 package storetest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var letterTests = []conformanceTest{
@@ -21,105 +24,115 @@ var letterTests = []conformanceTest{
 	{name: "NewestFirst", run: testLettersNewestFirst},
 	{name: "Pages", run: testLetterPages},
 	{name: "Filters", run: testLetterFilters},
+	{name: "PartsFails", run: testLetterPartsFails},
 	{name: "Total", run: testLetterTotal},
 }
 
 func testLetterEveryField(t *testing.T, r *rig) {
 	s := r.open(t)
 	full, plain := fullLetter(), letter()
-	apply(t, s, &eventbus.Batch{Now: noon, Bury: []*eventbus.DeadLetter{full, plain}})
+	apply(t, s, &driver.Batch{Now: noon, Bury: []*driver.Letter{full, plain}})
 	for range 2 {
-		for _, l := range []*eventbus.DeadLetter{full, plain} {
+		for _, l := range []*driver.Letter{full, plain} {
 			got, err := s.Letter(t.Context(), l.ID)
 			require.NoError(t, err)
-			requireLetters(t, []*eventbus.DeadLetter{l}, []eventbus.DeadLetter{got})
+			requireLetters(t, []*driver.Letter{l}, []driver.Letter{got})
 		}
-		requireLetters(t, newestFirst([]*eventbus.DeadLetter{full, plain}), page(t, s, eventbus.LetterQuery{}).Letters)
+		requireLetters(t, newestFirst([]*driver.Letter{full, plain}), page(t, s, driver.LetterQuery{}).Letters)
 		s = r.reopen(t, s)
 	}
 	_, err := s.Letter(t.Context(), letter().ID)
-	require.ErrorIs(t, err, eventbus.ErrNotFound)
+	require.ErrorIs(t, err, driver.ErrNotFound)
 }
 
-// Payload and Original keep their type and bytes.
+// Every part returns in its place, with its bytes. Payload and Original are any bytes, of which nil
+// and empty differ.
 func testLetterPayloads(t *testing.T, r *rig) {
 	s := r.open(t)
-	payloads := []any{
-		nil,
-		json.RawMessage(`{ "a": 1.0 }`), json.RawMessage("null"), json.RawMessage(`"text"`),
-		eventbus.EncodedPayload{0, 0xff, 0xfe},
-		eventbus.EncodedPayload(`{"a":1}`),
-		eventbus.EncodedPayload{},
-	}
-	var letters []*eventbus.DeadLetter
-	for _, payload := range payloads {
-		for _, original := range payloads {
-			letters = append(letters, letter(func(l *eventbus.DeadLetter) {
-				l.Event.Payload, l.Original, l.Edited = payload, original, true
-			}))
+	var letters []*driver.Letter
+	for _, payload := range somePayloads() {
+		for _, original := range somePayloads() {
+			letters = append(letters, letter(func(l *driver.Letter) { l.Payload, l.Original = payload, original }))
 		}
 	}
-	apply(t, s, &eventbus.Batch{Now: noon, Bury: letters})
+	for _, part := range [][]byte{nil, []byte(`{}`), []byte(`[]`), []byte(`[{"error":"x"}]`)} {
+		letters = append(letters,
+			letter(func(l *driver.Letter) { l.Details = part }),
+			letter(func(l *driver.Letter) { l.Failures = part }),
+			letter(func(l *driver.Letter) { l.Details, l.Failures = part, part }))
+	}
+	apply(t, s, &driver.Batch{Now: noon, Bury: letters})
 	s = r.reopen(t, s)
-	requireLetters(t, newestFirst(letters), page(t, s, eventbus.LetterQuery{}).Letters)
+	requireLetters(t, newestFirst(letters), page(t, s, driver.LetterQuery{}).Letters)
 	for _, l := range letters {
 		got, err := s.Letter(t.Context(), l.ID)
 		require.NoError(t, err)
-		requireLetters(t, []*eventbus.DeadLetter{l}, []eventbus.DeadLetter{got})
+		requireLetters(t, []*driver.Letter{l}, []driver.Letter{got})
 	}
 }
 
 // The newest letter is the one with the largest id, however late it was buried.
 func testLettersNewestFirst(t *testing.T, r *rig) {
 	s := r.open(t)
-	letters := []*eventbus.DeadLetter{letter(), letter(), letter(), letter()}
+	letters := []*driver.Letter{letter(), letter(), letter(), letter()}
 	letters[1].DiedAt = noon.Add(time.Hour)
 	for _, i := range []int{2, 0, 3, 1} {
-		apply(t, s, &eventbus.Batch{Now: noon, Bury: []*eventbus.DeadLetter{letters[i]}})
+		apply(t, s, &driver.Batch{Now: noon, Bury: []*driver.Letter{letters[i]}})
 	}
-	requireLetters(t, newestFirst(letters), page(t, s, eventbus.LetterQuery{}).Letters)
+	requireLetters(t, newestFirst(letters), page(t, s, driver.LetterQuery{}).Letters)
 }
 
-// someLetters returns letters in which the fields of LetterQuery vary.
-func someLetters(seed uint64, count int) []*eventbus.DeadLetter {
+// someLetters returns letters in which the fields of LetterQuery vary, and what its functions
+// compare.
+func someLetters(seed uint64, count int) []*driver.Letter {
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // reproducible
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
-	var letters []*eventbus.DeadLetter
+	var letters []*driver.Letter
 	for range count {
-		letters = append(letters, letter(func(l *eventbus.DeadLetter) {
-			l.Event.Type = pick("order.placed", "order.paid", "order.item.added", "user.created")
+		letters = append(letters, letter(func(l *driver.Letter) {
+			l.Type = pick("order.placed", "order.paid", "order.item.added", "user.created")
 			l.Subscription = pick("billing", "shipping", "mail%_")
-			l.Reason = eventbus.Reason(pick("exhausted", "permanent", "expired", "shutdown"))
-			l.Event.Key = pick("", "", "key %_", "key", "Key", "ü'\"\\")
+			l.Reason = pick("exhausted", "permanent", "expired", "shutdown")
+			l.Key = pick("", "", "key %_", "key", "Key", "ü'\"\\")
+			l.Fingerprint = strings.Join([]string{l.Subscription, l.Reason, pick("%_", "f", "F")}, " ")
 			if len(letters) > 0 && random.IntN(3) == 0 {
-				l.Event.ID = letters[random.IntN(len(letters))].Event.ID
+				l.Event = letters[random.IntN(len(letters))].Event
 			}
-			l.Event.Time = noon.Add(-time.Duration(random.IntN(20)) * time.Nanosecond)
-			if metadata := pick("", `{"trace":"a"}`, `{"trace":"A"}`, `{"trace":"","b%_":"x"}`, `{"traces":"a","b":"a"}`); metadata != "" {
-				if err := json.Unmarshal([]byte(metadata), &l.Event.Metadata); err != nil {
-					panic(err)
-				}
-			}
+			l.Published = noon.Add(-time.Duration(random.IntN(20)) * time.Nanosecond)
 			l.DiedAt = noon.Add(time.Duration(random.IntN(20)) * time.Nanosecond)
+			l.Details = []byte(pick(`{}`, `{"trace":"a"}`, `{"trace":"A"}`, `{"trace":"","b%_":"x"}`, `{"traces":"dial","b":"a"}`))
+			failures := []string{}
 			for range random.IntN(3) {
-				l.Failures = append(l.Failures, eventbus.Failure{
-					Subscription: l.Subscription, Time: noon, Class: pick("", "*net.OpError"),
-					Error: pick("dial 10.0.0.1:80", "dial 10.0.0.2:80", "100% _full\\", "no such order", "Dial"),
-				})
+				failures = append(failures, pick("dial 10.0.0.1:80", "dial 10.0.0.2:80", "100% _full\\", "no such order", "Dial", "trace"))
 			}
+			l.Failures, _ = json.Marshal(failures)
 		}))
 	}
 	return letters
 }
 
-// matching returns the letters that a query selects, newest first, compared one by one.
-func matching(t *testing.T, letters []*eventbus.DeadLetter, q eventbus.LetterQuery) []*eventbus.DeadLetter {
+// matching returns the letters that a query selects, newest first. Stores may use LetterQuery.Matches,
+// and share no code with it.
+func matching(t *testing.T, letters []*driver.Letter, q driver.LetterQuery) []*driver.Letter {
 	t.Helper()
-	matches, err := q.Matcher()
-	require.NoError(t, err)
-	found := []*eventbus.DeadLetter{}
+	is := func(want, got string) bool { return want == "" || want == got }
+	within := func(since, until, got time.Time) bool {
+		return (since.IsZero() || got.Compare(since) >= 0) && (until.IsZero() || got.Compare(until) <= 0)
+	}
+	found := []*driver.Letter{}
 	for _, l := range newestFirst(letters) {
-		if matches(l) {
+		matches := (q.Event == driver.ID{} || q.Event == l.Event) && is(q.Key, l.Key) && is(q.Reason, l.Reason) && is(q.Fingerprint, l.Fingerprint) &&
+			(len(q.Subscriptions) == 0 || slices.Contains(q.Subscriptions, l.Subscription)) &&
+			within(q.Since, q.Until, l.DiedAt) && within(q.PublishedSince, q.PublishedUntil, l.Published)
+		if matches && q.Type != nil {
+			matches = q.Type(l.Type)
+		}
+		if matches && q.Parts != nil {
+			var err error
+			matches, err = q.Parts(l.Details, l.Failures)
+			require.NoError(t, err)
+		}
+		if matches {
 			found = append(found, l)
 		}
 	}
@@ -132,73 +145,104 @@ var (
 	farFuture = time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
+// typed matches the types with a prefix.
+func typed(prefix string) func(string) bool {
+	return func(eventType string) bool { return strings.HasPrefix(eventType, prefix) }
+}
+
+// detailed matches the letters with a text in Details.
+func detailed(text string) func(details, failures []byte) (bool, error) {
+	return func(details, _ []byte) (bool, error) { return bytes.Contains(details, []byte(text)), nil }
+}
+
+// failed matches the letters with a text in Failures.
+func failed(text string) func(details, failures []byte) (bool, error) {
+	return func(_, failures []byte) (bool, error) { return bytes.Contains(failures, []byte(text)), nil }
+}
+
 // someQueries returns queries of every field, alone and combined.
-func someQueries(letters []*eventbus.DeadLetter) []eventbus.LetterQuery {
+func someQueries(letters []*driver.Letter) []driver.LetterQuery {
 	one := letters[len(letters)/2]
-	queries := []eventbus.LetterQuery{
+	east, west := time.FixedZone("east", 3600), time.FixedZone("west", -3600)
+	return []driver.LetterQuery{
 		{},
-		{All: true},
-		{Type: "order.*"},
-		{Type: "order.**"},
-		{Type: "order.placed"},
-		{Type: "nothing.matches"},
-		{Subscription: "billing"},
-		{Subscription: "mail%_"},
-		{Subscription: "mail"},
-		{Reason: eventbus.ReasonExpired},
-		{Subscription: "shipping", Reason: eventbus.ReasonExpired},
+		{Type: typed("order.")},
+		{Type: typed("")},
+		{Type: typed("order.placed")},
+		{Type: typed("nothing.matches")},
+		{Subscriptions: []string{}},
+		{Subscriptions: []string{"billing"}},
+		{Subscriptions: []string{"mail%_"}},
+		{Subscriptions: []string{"mail"}},
+		{Subscriptions: []string{"mail%_", "other", "billing"}},
+		{Subscriptions: []string{"billing", "billing"}},
+		{Subscriptions: []string{"billing", "shipping", "mail%_"}, Key: "key"},
+		{Reason: "expired"},
+		{Reason: "Expired"},
+		{Subscriptions: []string{"shipping"}, Reason: "expired"},
 		{Fingerprint: one.Fingerprint},
-		{Fingerprint: one.Fingerprint, Subscription: one.Subscription},
-		{Fingerprint: one.Fingerprint, Subscription: "other"},
-		{Event: one.Event.ID},
-		{Event: eventbus.NewEventID()},
-		{Event: one.Event.ID, Key: one.Event.Key, Subscription: one.Subscription, Fingerprint: one.Fingerprint},
-		{Event: one.Event.ID, Type: "order.**"},
+		{Fingerprint: strings.ToUpper(one.Fingerprint)},
+		{Fingerprint: one.Fingerprint, Subscriptions: []string{one.Subscription}},
+		{Fingerprint: one.Fingerprint, Subscriptions: []string{"other"}},
+		{Event: one.Event},
+		{Event: newID()},
+		{Event: one.Event, Key: one.Key, Subscriptions: []string{"other", one.Subscription}, Fingerprint: one.Fingerprint},
+		{Event: one.Event, Type: typed("order.")},
 		{Key: "key"},
 		{Key: "key %_"},
 		{Key: "ü'\"\\"},
 		{Key: "none"},
-		{Key: "Key", Reason: eventbus.ReasonExpired},
-		{Key: "key", Type: "order.**", Subscription: "billing"},
-		{MetadataName: "trace"},
-		{MetadataName: "trace", MetadataValue: "a"},
-		{MetadataName: "b%_", MetadataValue: "x", Since: noon.Add(3)},
-		{MetadataName: "Trace"},
-		{MetadataName: "trace", MetadataValue: "b"},
-		{MetadataName: "trace", Key: "key", Error: "dial"},
+		{Key: "Key", Reason: "expired"},
+		{Key: "key", Type: typed("order."), Subscriptions: []string{"billing"}},
+		{Parts: detailed(`"trace":`)},
+		{Parts: detailed(`"trace":"a"`)},
+		{Parts: detailed(`"b%_":"x"`), Since: noon.Add(3)},
+		{Parts: detailed("dial")},
+		{Parts: detailed("nothing matches")},
+		{Parts: detailed("trace"), Key: "key"},
+		{Parts: detailed("trace"), Type: typed("order."), Subscriptions: []string{"billing", "shipping"}},
+		{Parts: failed("dial")},
+		{Parts: failed("0% _")},
+		{Parts: failed("trace")},
+		{Parts: failed("Dial"), Reason: "permanent"},
+		{Parts: func(details, failures []byte) (bool, error) { return len(details) == len(failures), nil }},
 		{PublishedSince: noon.Add(-7)},
 		{PublishedUntil: noon.Add(-7)},
-		{PublishedSince: noon.Add(-7), PublishedUntil: noon.Add(-7).In(time.FixedZone("zone", 3600)), Reason: eventbus.ReasonShutdown},
+		{PublishedSince: noon.Add(-7), PublishedUntil: noon.Add(-7).In(east), Reason: "shutdown"},
 		{PublishedSince: noon.Add(-9), PublishedUntil: noon.Add(-3), Since: noon.Add(7), Until: noon.Add(15)},
 		{PublishedSince: farPast, PublishedUntil: farFuture, Since: farPast, Until: farFuture},
 		{PublishedSince: farFuture},
-		{PublishedUntil: farPast, Type: "order.*"},
+		{PublishedUntil: farPast, Type: typed("order.")},
 		{Since: farFuture},
-		{Until: farPast, MetadataName: "trace"},
-		{Error: "dial"},
-		{Error: "0% _"},
-		{Error: `\`},
-		{Error: "%"},
-		{Error: "Dial", Reason: eventbus.ReasonPermanent},
+		{Until: farPast, Parts: detailed("trace")},
 		{Since: noon.Add(7)},
 		{Until: noon.Add(7)},
 		{Since: noon.Add(7), Until: noon.Add(7)},
-		{Since: noon.Add(5).In(time.FixedZone("zone", 3600)), Until: noon.Add(9).In(time.FixedZone("zone", -3600))},
+		{Since: noon.Add(5).In(east), Until: noon.Add(9).In(west)},
 		{Since: noon.Add(100)},
-		{Type: "order.*", Subscription: "billing", Reason: eventbus.ReasonExhausted, Error: "dial", Since: noon.Add(2), Until: noon.Add(18)},
+		{Type: typed("order."), Subscriptions: []string{"billing"}, Reason: "exhausted", Parts: failed("dial"), Since: noon.Add(2), Until: noon.Add(18)},
 	}
-	return queries
+}
+
+// queryText describes a query. Its functions have no text.
+func queryText(q driver.LetterQuery) string {
+	functions := fmt.Sprintf("Type:%t Parts:%t", q.Type != nil, q.Parts != nil)
+	q.Type, q.Parts = nil, nil
+	return fmt.Sprintf("%+v %s", q, functions)
 }
 
 func testLetterPages(t *testing.T, r *rig) {
 	s := r.open(t)
 	letters := someLetters(1, 120)
-	apply(t, s, &eventbus.Batch{Now: noon, Bury: letters})
-	for _, q := range []eventbus.LetterQuery{{}, {Subscription: "billing"}, {Key: "key"}, {Type: "order.*"}, {MetadataName: "trace"}, {Error: "dial", Reason: eventbus.ReasonPermanent}} {
+	apply(t, s, &driver.Batch{Now: noon, Bury: letters})
+	for _, q := range []driver.LetterQuery{
+		{}, {Subscriptions: []string{"billing"}}, {Subscriptions: []string{"billing", "mail%_"}}, {Key: "key"},
+		{Type: typed("order.")}, {Parts: detailed("trace")}, {Parts: failed("dial"), Reason: "permanent"},
+	} {
 		all := matching(t, letters, q)
 		require.NotEmpty(t, all)
 		for _, limit := range []int{1, 7, len(all) - 1, len(all), len(all) + 1} {
-			q.Limit, q.Before = max(limit, 1), eventbus.LetterID{}
+			q.Limit, q.Before = max(limit, 1), driver.ID{}
 			rest := all
 			for {
 				p := page(t, s, q)
@@ -218,9 +262,9 @@ func testLetterPages(t *testing.T, r *rig) {
 	}
 	// Before needs no letter with this id.
 	all := newestFirst(letters)
-	apply(t, s, &eventbus.Batch{Now: noon, Take: []eventbus.LetterID{all[50].ID}})
-	requireLetters(t, all[51:61], page(t, s, eventbus.LetterQuery{Before: all[50].ID, Limit: 10}).Letters)
-	last := page(t, s, eventbus.LetterQuery{Before: all[119].ID, Limit: 10})
+	apply(t, s, &driver.Batch{Now: noon, Take: []driver.ID{all[50].ID}})
+	requireLetters(t, all[51:61], page(t, s, driver.LetterQuery{Before: all[50].ID, Limit: 10}).Letters)
+	last := page(t, s, driver.LetterQuery{Before: all[119].ID, Limit: 10})
 	require.Empty(t, last.Letters)
 	require.Equal(t, 119, last.Total)
 }
@@ -229,10 +273,10 @@ func testLetterFilters(t *testing.T, r *rig) {
 	s := r.open(t)
 	letters := someLetters(2, 300)
 	for part := range slices.Chunk(letters, 37) {
-		apply(t, s, &eventbus.Batch{Now: noon, Bury: part})
+		apply(t, s, &driver.Batch{Now: noon, Bury: part})
 	}
-	for _, q := range someQueries(letters) {
-		t.Run(fmt.Sprintf("%+v", q), func(t *testing.T) {
+	for i, q := range someQueries(letters) {
+		t.Run(fmt.Sprint(i, " ", queryText(q)), func(t *testing.T) {
 			want := matching(t, letters, q)
 			p := page(t, s, q)
 			requireLetters(t, want, p.Letters)
@@ -241,9 +285,34 @@ func testLetterFilters(t *testing.T, r *rig) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if p, err := s.Letters(ctx, eventbus.LetterQuery{Limit: 1000}); err == nil {
+	if p, err := s.Letters(ctx, driver.LetterQuery{Limit: 1000}); err == nil {
 		requireLetters(t, newestFirst(letters), p.Letters)
 	}
+}
+
+// The error of Parts ends the scan, and the store goes on.
+func testLetterPartsFails(t *testing.T, r *rig) {
+	s := r.open(t)
+	letters := newestFirst(someLetters(4, 10))
+	apply(t, s, &driver.Batch{Now: noon, Bury: letters})
+	unreadable := errors.New("unreadable")
+	calls := 0
+	q := driver.LetterQuery{Limit: 10, Parts: func(_, _ []byte) (bool, error) {
+		if calls++; calls == 3 {
+			return true, unreadable
+		}
+		return true, nil
+	}}
+	p, err := s.Letters(t.Context(), q)
+	require.ErrorIs(t, err, unreadable)
+	require.Empty(t, p.Letters)
+	require.Equal(t, 3, calls)
+	calls = 0
+	groups, err := groupsIn(t.Context(), s, q)
+	require.ErrorIs(t, err, unreadable)
+	require.Empty(t, groups)
+	require.Equal(t, 3, calls)
+	requireLetters(t, letters, page(t, s, driver.LetterQuery{}).Letters)
 }
 
 // Total is exact up to 10,000, and beyond with ExactTotal. Without it, TotalIsMore reports a larger
@@ -254,34 +323,34 @@ func testLetterTotal(t *testing.T, r *rig) {
 	}
 	s := r.open(t)
 	bury := func(count int) {
-		letters := make([]*eventbus.DeadLetter, count)
+		letters := make([]*driver.Letter, count)
 		for i := range letters {
 			letters[i] = letter()
 		}
-		apply(t, s, &eventbus.Batch{Now: noon, Bury: letters})
+		apply(t, s, &driver.Batch{Now: noon, Bury: letters})
 	}
 	for range 10 {
 		bury(1000)
 	}
-	for _, q := range []eventbus.LetterQuery{{Limit: 2}, {Limit: 2, Type: "order.*"}, {Limit: 2, ExactTotal: true, Subscription: "billing"}} {
+	for _, q := range []driver.LetterQuery{{Limit: 2}, {Limit: 2, Type: typed("order.")}, {Limit: 2, ExactTotal: true, Subscriptions: []string{"billing"}}} {
 		p := page(t, s, q)
 		require.Len(t, p.Letters, 2)
-		require.Equal(t, 10_000, p.Total, "%+v", q)
-		require.False(t, p.TotalIsMore, "%+v", q)
+		require.Equal(t, driver.MaxTotal, p.Total, queryText(q))
+		require.False(t, p.TotalIsMore, queryText(q))
 	}
 	bury(1)
-	for _, q := range []eventbus.LetterQuery{{Limit: 2}, {Limit: 2, Type: "order.*"}} {
+	for _, q := range []driver.LetterQuery{{Limit: 2}, {Limit: 2, Type: typed("order.")}} {
 		p := page(t, s, q)
 		require.False(t, p.Next.IsZero())
 		if p.TotalIsMore {
-			require.Equal(t, 10_000, p.Total, "%+v", q)
+			require.Equal(t, driver.MaxTotal, p.Total, queryText(q))
 		} else {
-			require.Equal(t, 10_001, p.Total, "%+v", q)
+			require.Equal(t, driver.MaxTotal+1, p.Total, queryText(q))
 		}
 		q.ExactTotal = true
 		p = page(t, s, q)
-		require.Equal(t, 10_001, p.Total, "%+v", q)
-		require.False(t, p.TotalIsMore, "%+v", q)
+		require.Equal(t, driver.MaxTotal+1, p.Total, queryText(q))
+		require.False(t, p.TotalIsMore, queryText(q))
 	}
 }
 
@@ -290,14 +359,13 @@ var groupTests = []conformanceTest{
 	{name: "Beyond", run: testGroupsBeyond},
 }
 
-// groupsOf groups letters as DLQ.Groups documents.
-func groupsOf(letters []*eventbus.DeadLetter) []eventbus.LetterGroup {
-	groups := []eventbus.LetterGroup{}
+// groupsOf groups letters as driver.Store.Groups documents.
+func groupsOf(letters []*driver.Letter) []driver.Group {
+	groups := []driver.Group{}
 	for _, l := range letters {
-		i := slices.IndexFunc(groups, func(g eventbus.LetterGroup) bool { return g.Fingerprint == l.Fingerprint })
+		i := slices.IndexFunc(groups, func(g driver.Group) bool { return g.Fingerprint == l.Fingerprint })
 		if i < 0 {
-			g := l.Group()
-			g.First, g.Last, g.Newest = l.DiedAt, l.DiedAt, l.ID
+			g := driver.Group{Fingerprint: l.Fingerprint, First: l.DiedAt, Last: l.DiedAt}
 			groups, i = append(groups, g), len(groups)
 		}
 		g := &groups[i]
@@ -308,29 +376,61 @@ func groupsOf(letters []*eventbus.DeadLetter) []eventbus.LetterGroup {
 		if l.DiedAt.After(g.Last) {
 			g.Last = l.DiedAt
 		}
-		if compareLetterIDs(l.ID, g.Newest) > 0 {
-			g.Newest = l.ID
+		if compareIDs(l.ID, g.Newest) > 0 {
+			g.Newest, g.Sample = l.ID, l
 		}
 	}
-	slices.SortFunc(groups, func(x, y eventbus.LetterGroup) int {
-		return cmp.Or(cmp.Compare(y.Count, x.Count), compareLetterIDs(y.Newest, x.Newest))
+	slices.SortFunc(groups, func(x, y driver.Group) int {
+		return cmp.Or(cmp.Compare(y.Count, x.Count), compareIDs(y.Newest, x.Newest))
 	})
 	return groups
 }
 
+// groupsIn returns the groups of a store.
+func groupsIn(ctx context.Context, s driver.Store, q driver.LetterQuery) (groups []driver.Group, err error) {
+	err = s.Groups(ctx, q, func(g *driver.Group) error {
+		groups = append(groups, *g)
+		return nil
+	})
+	return groups, err
+}
+
+// requireGroups requires that the store groups the letters of a query as groupsOf does.
+func requireGroups(t *testing.T, want []driver.Group, s driver.Store, q driver.LetterQuery) {
+	t.Helper()
+	got, err := groupsIn(t.Context(), s, q)
+	require.NoError(t, err, "Groups of %s", queryText(q))
+	require.Len(t, got, len(want), "Groups of %s", queryText(q))
+	for i, g := range got {
+		require.NotNil(t, g.Sample, "group %d of %s", i, queryText(q))
+		sample := *want[i].Sample
+		sample.Payload, sample.Original = nil, nil
+		require.Equal(t, text(&sample), text(g.Sample), "group %d of %s", i, queryText(q))
+		g.Sample = want[i].Sample
+		require.Equal(t, want[i], g, "group %d of %s", i, queryText(q))
+	}
+}
+
 func testGroups(t *testing.T, r *rig) {
 	s := r.open(t)
-	groups, err := s.Groups(t.Context(), eventbus.LetterQuery{})
+	groups, err := groupsIn(t.Context(), s, driver.LetterQuery{})
 	require.NoError(t, err)
 	require.Empty(t, groups)
 	letters := someLetters(3, 300)
-	apply(t, s, &eventbus.Batch{Now: noon, Bury: letters})
+	apply(t, s, &driver.Batch{Now: noon, Bury: letters})
 	require.Greater(t, len(groupsOf(letters)), 10)
 	for _, q := range someQueries(letters) {
-		groups, err := s.Groups(t.Context(), q)
-		require.NoError(t, err)
-		require.Equal(t, groupsOf(matching(t, letters, q)), append([]eventbus.LetterGroup{}, groups...), "%+v", q)
+		requireGroups(t, groupsOf(matching(t, letters, q)), s, q)
 	}
+	ended, calls := errors.New("enough"), 0
+	err = s.Groups(t.Context(), driver.LetterQuery{}, func(*driver.Group) error {
+		if calls++; calls == 3 {
+			return ended
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, ended)
+	require.Equal(t, 3, calls)
 }
 
 // At most 10,000 groups, those of the newest letters, and one more for the rest.
@@ -339,26 +439,21 @@ func testGroupsBeyond(t *testing.T, r *rig) {
 		t.Skip("10,003 groups take a while")
 	}
 	s := r.open(t)
-	var letters []*eventbus.DeadLetter
+	var letters []*driver.Letter
 	for i := range 10_003 {
-		letters = append(letters, letter(func(l *eventbus.DeadLetter) {
+		letters = append(letters, letter(func(l *driver.Letter) {
 			l.Subscription = fmt.Sprint("subscription ", i)
 			l.DiedAt = noon.Add(-time.Duration(i))
 		}))
 	}
 	for part := range slices.Chunk(letters, 1000) {
-		apply(t, s, &eventbus.Batch{Now: noon, Bury: part})
+		apply(t, s, &driver.Batch{Now: noon, Bury: part})
 	}
-	groups, err := s.Groups(t.Context(), eventbus.LetterQuery{})
+	groups, err := groupsIn(t.Context(), s, driver.LetterQuery{})
 	require.NoError(t, err)
-	require.Len(t, groups, 10_001)
-	others := groups[10_000]
-	require.Empty(t, others.Fingerprint)
-	require.Empty(t, others.Subscription)
-	require.Equal(t, 3, others.Count)
-	require.Equal(t, letters[2].ID, others.Newest)
-	require.Equal(t, noon.Add(-2), others.First)
-	require.Equal(t, noon, others.Last)
-	require.Equal(t, letters[10_002].ID, groups[0].Newest)
-	require.Equal(t, letters[3].ID, groups[9_999].Newest)
+	require.Len(t, groups, driver.MaxGroups+1)
+	require.Equal(t, driver.Group{Count: 3, First: noon.Add(-2), Last: noon, Newest: letters[2].ID}, groups[driver.MaxGroups])
+	for i, g := range groups[:driver.MaxGroups] {
+		require.Equal(t, letters[len(letters)-1-i].ID, g.Newest, "group %d", i)
+	}
 }

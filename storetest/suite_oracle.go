@@ -4,27 +4,27 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // oracle is the simplest store: slices, searched from end to end. It predicts the outcome of each
 // call of the random test, and shares no code with the Model.
 type oracle struct {
-	records []oracleRecord // by Ref
-	letters []*eventbus.DeadLetter
-	known   []eventbus.Dedupe
-	orders  []eventbus.Order
-	beside  int64 // see StoreStats.Beside
+	records    []oracleRecord // by Ref
+	letters    []*driver.Letter
+	known      []driver.Dedupe
+	directives []driver.Directive
+	beside     int64 // see Stats.Beside
 }
 
 type oracleRecord struct {
-	eventbus.Record // with Own and Leased as the store with the lease has them
+	driver.Record // with Own and Leased as the store with the lease has them
 }
 
 // apply applies a batch whose new records have the refs that the store has assigned. holder is set
 // for the store with the lease. It returns nil, or the refusal that the store must return.
-func (o *oracle) apply(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *eventbus.RefusedError {
-	after := oracle{slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.orders), o.beside}
+func (o *oracle) apply(b *driver.Batch, refs []driver.Ref, holder bool) *driver.RefusedError {
+	after := oracle{slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.directives), o.beside}
 	if refused := after.change(b, refs, holder); refused != nil {
 		return refused
 	}
@@ -32,13 +32,13 @@ func (o *oracle) apply(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *eve
 	return nil
 }
 
-func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *eventbus.RefusedError {
-	same := func(d eventbus.Dedupe) func(eventbus.Dedupe) bool {
-		return func(other eventbus.Dedupe) bool { return other.Scope == d.Scope && other.Key == d.Key }
+func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver.RefusedError {
+	same := func(d driver.Dedupe) func(driver.Dedupe) bool {
+		return func(other driver.Dedupe) bool { return other.Scope == d.Scope && other.Key == d.Key }
 	}
 	for _, d := range b.Remember {
 		if i := slices.IndexFunc(o.known, same(d)); i >= 0 && o.known[i].Expires.After(b.Aged()) {
-			return &eventbus.RefusedError{Err: eventbus.ErrDuplicateID, Known: &o.known[i]}
+			return &driver.RefusedError{Err: driver.ErrDuplicateID, Known: &o.known[i]}
 		}
 		o.known = append(slices.DeleteFunc(o.known, same(d)), d)
 	}
@@ -46,9 +46,9 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 		o.known = slices.DeleteFunc(o.known, same(d))
 	}
 	for _, id := range b.Take {
-		i := slices.IndexFunc(o.letters, func(l *eventbus.DeadLetter) bool { return l.ID == id })
+		i := slices.IndexFunc(o.letters, func(l *driver.Letter) bool { return l.ID == id })
 		if i < 0 {
-			return &eventbus.RefusedError{Err: eventbus.ErrNotFound, Letter: id}
+			return &driver.RefusedError{Err: driver.ErrNotFound, Letter: id}
 		}
 		o.letters = slices.Delete(o.letters, i, i+1)
 	}
@@ -56,10 +56,10 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 	for _, id := range b.Cancel {
 		n := len(o.records)
 		o.records = slices.DeleteFunc(o.records, func(r oracleRecord) bool {
-			return r.ID == id && r.State == eventbus.RecordScheduled && !r.Leased
+			return r.ID == id && r.State == driver.Scheduled && !r.Leased
 		})
 		if len(o.records) == n {
-			return &eventbus.RefusedError{Err: eventbus.ErrNotScheduled, Event: id}
+			return &driver.RefusedError{Err: driver.ErrNotScheduled, Event: id}
 		}
 	}
 	if !holder {
@@ -67,7 +67,7 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 	}
 	for i, n := range b.New {
 		if n.Leased && !holder {
-			return &eventbus.RefusedError{Err: eventbus.ErrNotLeased}
+			return &driver.RefusedError{Err: driver.ErrNotLeased}
 		}
 		r := oracleRecord{*n}
 		r.Own, r.Crashes = holder && !n.Leased, 0
@@ -81,13 +81,13 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 		}
 		o.records = append(o.records, r)
 	}
-	find := func(ref eventbus.Ref) int {
+	find := func(ref driver.Ref) int {
 		return slices.IndexFunc(o.records, func(r oracleRecord) bool { return r.Ref == ref && r.Leased && holder })
 	}
 	for _, u := range b.Update {
 		i := find(u.Ref)
 		if i < 0 {
-			return &eventbus.RefusedError{Err: eventbus.ErrNotLeased, Ref: u.Ref}
+			return &driver.RefusedError{Err: driver.ErrNotLeased, Ref: u.Ref}
 		}
 		r := &o.records[i]
 		r.State, r.Due, r.Door, r.Progress, r.Leased, r.Suspect, r.Crashes = u.State, u.Due, u.Door, u.Progress, u.Leased, u.Suspect, u.Crashes
@@ -96,20 +96,20 @@ func (o *oracle) change(b *eventbus.Batch, refs []eventbus.Ref, holder bool) *ev
 	for _, ref := range b.Delete {
 		i := find(ref)
 		if i < 0 {
-			return &eventbus.RefusedError{Err: eventbus.ErrNotLeased, Ref: ref}
+			return &driver.RefusedError{Err: driver.ErrNotLeased, Ref: ref}
 		}
 		o.records = slices.Delete(o.records, i, i+1)
 	}
 	for _, l := range b.Bury {
-		if !slices.ContainsFunc(o.letters, func(other *eventbus.DeadLetter) bool { return other.ID == l.ID }) {
+		if !slices.ContainsFunc(o.letters, func(other *driver.Letter) bool { return other.ID == l.ID }) {
 			o.letters = append(o.letters, l)
 		}
 	}
-	for _, order := range b.Orders {
-		o.orders = slices.DeleteFunc(o.orders, func(other eventbus.Order) bool { return other.Subscription == order.Subscription })
-		o.orders = append(o.orders, order)
+	for _, d := range b.Directives {
+		o.directives = slices.DeleteFunc(o.directives, func(other driver.Directive) bool { return other.Subscription == d.Subscription })
+		o.directives = append(o.directives, d)
 	}
-	slices.SortFunc(o.orders, func(x, y eventbus.Order) int { return strings.Compare(x.Subscription, y.Subscription) })
+	slices.SortFunc(o.directives, func(x, y driver.Directive) int { return strings.Compare(x.Subscription, y.Subscription) })
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (o *oracle) end(crash bool) {
 	suspects := slices.ContainsFunc(o.records, func(r oracleRecord) bool { return r.Leased && r.Suspect })
 	for i := range o.records {
 		r := &o.records[i]
-		unmarked := !suspects && r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes
+		unmarked := !suspects && r.State == driver.Ready && r.Crashes < driver.SuspectCrashes
 		if crash && r.Leased && (unmarked || r.Suspect) {
 			r.Crashes++
 		}
@@ -127,8 +127,8 @@ func (o *oracle) end(crash bool) {
 }
 
 // claim leases the records of a query, one after the other.
-func (o *oracle) claim(q eventbus.ClaimQuery) eventbus.Claimed {
-	var c eventbus.Claimed
+func (o *oracle) claim(q driver.ClaimQuery) driver.Claimed {
+	var c driver.Claimed
 	for {
 		best := -1
 		for i := range o.records {
@@ -152,59 +152,59 @@ func (o *oracle) claim(q eventbus.ClaimQuery) eventbus.Claimed {
 	for i := range o.records {
 		later := q
 		later.Now = o.records[i].Due
-		if q.Kind == eventbus.ClaimDue && later.Now.After(q.Now) && o.records[i].isFor(later) && (c.NextDue.IsZero() || later.Now.Before(c.NextDue)) {
+		if q.Kind == driver.ClaimDue && later.Now.After(q.Now) && o.records[i].isFor(later) && (c.NextDue.IsZero() || later.Now.Before(c.NextDue)) {
 			c.NextDue = later.Now
 		}
 	}
 	return c
 }
 
-func (r *oracleRecord) isFor(q eventbus.ClaimQuery) bool {
+func (r *oracleRecord) isFor(q driver.ClaimQuery) bool {
 	if r.Leased {
 		return false
 	}
 	switch q.Kind {
-	case eventbus.ClaimReady:
+	case driver.ClaimReady:
 		switch r.State {
-		case eventbus.RecordReady:
+		case driver.Ready:
 			return true
-		case eventbus.RecordWaiting, eventbus.RecordParked:
+		case driver.Waiting, driver.Parked:
 			return r.Key != "" && !r.Own
-		case eventbus.RecordScheduled:
+		case driver.Scheduled:
 			return false
 		}
-	case eventbus.ClaimDue:
-		if r.State == eventbus.RecordWaiting && r.Key != "" || r.State == eventbus.RecordReady || r.State == eventbus.RecordParked {
+	case driver.ClaimDue:
+		if r.State == driver.Waiting && r.Key != "" || r.State == driver.Ready || r.State == driver.Parked {
 			return false
 		}
 		return q.Now.Compare(r.Due) >= 0
-	case eventbus.ClaimParked:
-		return r.State == eventbus.RecordParked && slices.Contains(q.Doors, r.Door) && (r.Own || r.Key == "")
-	case eventbus.ClaimEvent:
-		return r.State == eventbus.RecordScheduled && q.Event == r.ID
+	case driver.ClaimParked:
+		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Own || r.Key == "")
+	case driver.ClaimEvent:
+		return r.State == driver.Scheduled && q.Event == r.ID
 	}
 	return false
 }
 
-func (r *oracleRecord) isBefore(other *oracleRecord, kind eventbus.ClaimKind) bool {
+func (r *oracleRecord) isBefore(other *oracleRecord, kind driver.ClaimKind) bool {
 	switch {
-	case kind == eventbus.ClaimDue && !r.Due.Equal(other.Due):
+	case kind == driver.ClaimDue && !r.Due.Equal(other.Due):
 		return r.Due.Before(other.Due)
-	case (kind == eventbus.ClaimReady || kind == eventbus.ClaimParked) && r.Position != other.Position:
+	case (kind == driver.ClaimReady || kind == driver.ClaimParked) && r.Position != other.Position:
 		return r.Position < other.Position
 	}
 	return r.Ref < other.Ref
 }
 
-func (o *oracle) stats() eventbus.StoreStats {
-	s := eventbus.StoreStats{Letters: int64(len(o.letters)), Beside: o.beside}
+func (o *oracle) stats() driver.Stats {
+	s := driver.Stats{Letters: int64(len(o.letters)), Beside: o.beside}
 	for _, r := range o.records {
 		if !r.Leased {
 			s.Free++
 		}
-		*map[eventbus.RecordState]*int64{
-			eventbus.RecordReady: &s.Ready, eventbus.RecordWaiting: &s.Waiting,
-			eventbus.RecordScheduled: &s.Scheduled, eventbus.RecordParked: &s.Parked,
+		*map[driver.State]*int64{
+			driver.Ready: &s.Ready, driver.Waiting: &s.Waiting,
+			driver.Scheduled: &s.Scheduled, driver.Parked: &s.Parked,
 		}[r.State]++
 	}
 	return s
@@ -213,7 +213,7 @@ func (o *oracle) stats() eventbus.StoreStats {
 func (o *oracle) parkedBy(except string) map[string]int64 {
 	doors := make(map[string]int64)
 	for _, r := range o.records {
-		if r.State == eventbus.RecordParked && r.Door != except {
+		if r.State == driver.Parked && r.Door != except {
 			doors[r.Door]++
 		}
 	}

@@ -2,18 +2,20 @@ package storetest
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var recordTests = []conformanceTest{
 	{name: "EveryField", run: testEveryField},
 	{name: "Payload", run: testRecordPayload},
+	{name: "Parts", run: testRecordParts},
 	{name: "Times", run: testRecordTimes},
 	{name: "Position", run: testPosition},
 	{name: "RefsGrow", run: testRefsGrow},
@@ -28,68 +30,98 @@ var recordTests = []conformanceTest{
 // A record returns with every field, after any way out of the store.
 func testEveryField(t *testing.T, r *rig) {
 	s := r.open(t)
-	var records []*eventbus.Record
-	for _, state := range []eventbus.RecordState{eventbus.RecordReady, eventbus.RecordWaiting, eventbus.RecordScheduled, eventbus.RecordParked} {
+	var records []*driver.Record
+	for _, state := range []driver.State{driver.Ready, driver.Waiting, driver.Scheduled, driver.Parked} {
 		n := fullRecord()
 		n.State, n.Door = state, "door "+state.String()
-		if state == eventbus.RecordWaiting || state == eventbus.RecordParked {
+		if state == driver.Waiting || state == driver.Parked {
 			n.Key = "" // otherwise ClaimReady claims it
 		}
 		records = append(records, n)
 	}
 	insert(t, s, records...)
 	for _, n := range records {
-		requireRecords(t, []*eventbus.Record{n}, lookup(t, s, n.ID))
+		requireRecords(t, []*driver.Record{n}, lookup(t, s, n.ID))
 	}
 	s = r.reopen(t, s)
 	last := noon.Add(10_000 * time.Hour)
-	parkedAt := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"door parked"}})
+	parkedAt := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door parked"}})
 	requireRecords(t, records[3:], parkedAt.Records)
-	requireRecords(t, records[2:3], claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimEvent, Event: records[2].ID}).Records)
+	requireRecords(t, records[2:3], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: records[2].ID}).Records)
 	requireRecords(t, records[:1], claimReady(t, s))
-	requireRecords(t, records[1:2], claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: last}).Records)
+	requireRecords(t, records[1:2], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: last}).Records)
 	for _, n := range records {
-		requireRecords(t, []*eventbus.Record{n}, lookup(t, s, n.ID))
+		requireRecords(t, []*driver.Record{n}, lookup(t, s, n.ID))
 	}
 }
 
 // A payload is any bytes. nil and empty differ.
 func testRecordPayload(t *testing.T, r *rig) {
 	s := r.open(t)
+	var records []*driver.Record
+	for _, payload := range append(somePayloads(), slices.Repeat(everyByte(), 4096)) {
+		records = append(records, ready(func(n *driver.Record) { n.Payload = payload }))
+	}
+	insert(t, s, records...)
+	requireRecords(t, records, claimReady(t, r.reopen(t, s)))
+}
+
+// everyByte returns each value of a byte.
+func everyByte() []byte {
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
 	}
-	var records []*eventbus.Record
-	for _, payload := range [][]byte{nil, {}, {0}, []byte("null"), []byte(`{"a": 1}`), {0xff, 0xfe}, every, slices.Repeat(every, 4096)} {
-		records = append(records, ready(func(n *eventbus.Record) { n.Payload = payload }))
+	return every
+}
+
+// somePayloads returns payloads that a store might confuse.
+func somePayloads() [][]byte {
+	return [][]byte{nil, {}, {0}, []byte("null"), []byte(`"text"`), []byte(`{ "a": 1.0 }`), {0xff, 0xfe}, everyByte()}
+}
+
+// Metadata, Replay and Progress return with their bytes, in their places.
+func testRecordParts(t *testing.T, r *rig) {
+	s := r.open(t)
+	var records []*driver.Record
+	for _, part := range [][]byte{nil, []byte("null"), []byte("{}"), []byte(`{"b":1.0,"a":"ü\u003c\u0000","c":null}`)} {
+		records = append(records,
+			ready(func(n *driver.Record) { n.Metadata = part }),
+			ready(func(n *driver.Record) { n.Replay = part }),
+			ready(func(n *driver.Record) { n.Progress = part }),
+			ready(func(n *driver.Record) { n.Metadata, n.Replay, n.Progress = part, part, part }))
 	}
 	insert(t, s, records...)
+	s = r.reopen(t, s)
+	requireRecords(t, records, claimReady(t, s))
+	for i, n := range records {
+		n.Progress = records[len(records)-1-i].Metadata
+		apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{n}})
+	}
 	requireRecords(t, records, claimReady(t, r.reopen(t, s)))
 }
 
 // Times keep their nanoseconds and are in UTC, from the zero time to the year 9999.
 func testRecordTimes(t *testing.T, r *rig) {
 	s := r.open(t)
-	var records []*eventbus.Record
+	var records []*driver.Record
 	for _, instant := range []time.Time{
 		{}, noon, time.Unix(0, 0).UTC(), time.Date(1600, 1, 2, 3, 4, 5, 999999999, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC),
 	} {
-		records = append(records, ready(waiting(0), func(n *eventbus.Record) {
+		records = append(records, ready(waiting(0), func(n *driver.Record) {
 			n.Published, n.Due, n.Scheduled = instant, instant, instant
-			n.Progress = &eventbus.RecordProgress{Failures: []eventbus.Failure{{Time: instant}}}
 		}))
 	}
 	insert(t, s, records...)
-	byDue := []*eventbus.Record{records[0], records[3], records[2], records[1], records[4]}
-	early := claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: records[4].Due.Add(-1)})
+	byDue := []*driver.Record{records[0], records[3], records[2], records[1], records[4]}
+	early := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: records[4].Due.Add(-1)})
 	requireRecords(t, byDue[:4], early.Records)
 	require.True(t, early.NextDue.Equal(records[4].Due), "NextDue: %v", early.NextDue)
-	requireRecords(t, byDue[4:], claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimDue, Now: records[4].Due}).Records)
+	requireRecords(t, byDue[4:], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: records[4].Due}).Records)
 
 	zone := time.FixedZone("zone", 3600)
 	now := time.Now() // with a monotonic reading
-	local := ready(func(n *eventbus.Record) { n.Published, n.Scheduled = now, noon.In(zone) })
+	local := ready(func(n *driver.Record) { n.Published, n.Scheduled = now, noon.In(zone) })
 	insert(t, s, local)
 	got := lookup(t, s, local.ID)[0]
 	require.Equal(t, now.Round(0).UTC(), got.Published)
@@ -100,9 +132,9 @@ func testRecordTimes(t *testing.T, r *rig) {
 func testPosition(t *testing.T, r *rig) {
 	s := r.open(t)
 	insert(t, s, ready(), ready()) // so that a Ref is not an index
-	records := []*eventbus.Record{
-		ready(), ready(at(eventbus.BesidePrevious)), ready(at(eventbus.BesidePrevious)),
-		ready(at(7)), ready(at(eventbus.BesidePrevious)), ready(),
+	records := []*driver.Record{
+		ready(), ready(at(driver.BesidePrevious)), ready(at(driver.BesidePrevious)),
+		ready(at(7)), ready(at(driver.BesidePrevious)), ready(),
 	}
 	insert(t, s, records...)
 	want := []int64{int64(records[0].Ref), int64(records[0].Ref), int64(records[0].Ref), 7, 7, int64(records[5].Ref)}
@@ -115,15 +147,15 @@ func testPosition(t *testing.T, r *rig) {
 // Refs grow over batches, deletions and leases. A store never assigns one again.
 func testRefsGrow(t *testing.T, r *rig) {
 	s := r.open(t)
-	var last eventbus.Ref
+	var last driver.Ref
 	for i := range 12 {
-		records := []*eventbus.Record{ready(leased), ready(leased)}
+		records := []*driver.Record{ready(leased), ready(leased)}
 		insert(t, s, records...)
 		for _, n := range records {
 			require.Greater(t, n.Ref, last)
 			last = n.Ref
 		}
-		apply(t, s, &eventbus.Batch{Now: noon, Delete: refsOf(records)})
+		apply(t, s, &driver.Batch{Now: noon, Delete: refsOf(records)})
 		switch {
 		case i%4 == 1:
 			s = r.reopen(t, s)
@@ -141,53 +173,98 @@ func testIgnoredFields(t *testing.T, r *rig) {
 	n := ready(leased)
 	n.Ref, n.Crashes, n.Own = 99, 5, true // Crashes of a new record
 	insert(t, s, n)
-	require.NotEqual(t, eventbus.Ref(99), n.Ref)
+	require.NotEqual(t, driver.Ref(99), n.Ref)
 	u := *n
 	u.Leased, u.Crashes, u.Own = false, 0, false
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{&u}})
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{&u}})
 	claimed := claimReady(t, s)
 	require.Len(t, claimed, 1)
 	require.Zero(t, claimed[0].Crashes)
 	require.True(t, claimed[0].Own)
 }
 
-// After done, the store and the bus share no memory.
+// After done, the store and the bus share no memory, in neither direction.
 func testOwnMemory(t *testing.T, r *rig) {
 	s := r.open(t)
 	n, l := fullRecord(), fullLetter()
 	n.Leased = true
-	apply(t, s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{n}, Bury: []*eventbus.DeadLetter{l}})
-	wantRecord, wantLetter := recordText(n), letterText(l)
-	spoil := func(n *eventbus.Record, l *eventbus.DeadLetter) {
-		n.Payload[0]++
-		n.Targets[0], n.Progress.Failures[0].Error, n.Replay.Succeeded[0] = "x", "x", "x"
-		n.Progress.Attempts++
-		l.Succeeded[0], l.Failures[0].Rule.Name = "x", "x"
-		l.Event.Payload.(json.RawMessage)[2]++
-		n.Progress.Failures[0].Details[2]++
-		l.Failures[0].Details[2]++
+	id, letterID := n.ID, l.ID
+	b := &driver.Batch{
+		Now: noon, New: []*driver.Record{n}, Bury: []*driver.Letter{l}, Directives: []driver.Directive{*filled[driver.Directive]()},
+		Audit: []driver.AuditEntry{*filled[driver.AuditEntry]()}, Catalog: catalogWith("mail"),
 	}
-	spoil(n, l)
-	for range 2 {
-		gotRecord := lookup(t, s, n.ID)[0]
-		gotLetter, err := s.Letter(t.Context(), l.ID)
+	apply(t, s, b)
+	read := func() []any {
+		one, err := s.Letter(t.Context(), letterID)
 		require.NoError(t, err)
-		require.Equal(t, wantRecord, recordText(gotRecord))
-		require.Equal(t, wantLetter, letterText(&gotLetter))
-		gotPage := page(t, s, eventbus.LetterQuery{}).Letters
-		require.Equal(t, wantLetter, letterText(&gotPage[0]))
-		spoil(gotRecord, &gotLetter)
-		gotLetter = gotPage[0]
-		spoil(gotRecord, &gotLetter)
+		groups, err := groupsIn(t.Context(), s, driver.LetterQuery{})
+		require.NoError(t, err)
+		records, err := s.Records(t.Context(), driver.RecordQuery{Limit: 1})
+		require.NoError(t, err)
+		directives, err := s.Directives(t.Context())
+		require.NoError(t, err)
+		audit, err := s.Audit(t.Context(), driver.AuditQuery{Limit: 1})
+		require.NoError(t, err)
+		catalog, err := s.Catalog(t.Context())
+		require.NoError(t, err)
+		return []any{lookup(t, s, id), records, page(t, s, driver.LetterQuery{}), &one, groups, directives, audit, catalog}
+	}
+	content := func() string {
+		got, err := json.Marshal(read())
+		require.NoError(t, err)
+		return string(got)
+	}
+	want := content()
+	spoil(reflect.ValueOf(b))
+	require.Equal(t, want, content(), "after done, the batch changed")
+	spoil(reflect.ValueOf(read()))
+	require.Equal(t, want, content(), "a result changed")
+
+	b = &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: n.Ref, Door: "door", Progress: []byte(`{"attempts":1}`)}}}
+	apply(t, s, b)
+	want = content()
+	spoil(reflect.ValueOf(b))
+	require.Equal(t, want, content(), "after done, the update changed")
+	claimed := claimReady(t, s)
+	want = content()
+	spoil(reflect.ValueOf(claimed))
+	require.Equal(t, want, content(), "a claimed record changed")
+}
+
+// spoil changes every byte and text that v shares with others.
+func spoil(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			spoil(v.Elem())
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			spoil(v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() { // those of a time are not
+				spoil(v.Field(i))
+			}
+		}
+	case reflect.String:
+		if v.CanSet() {
+			v.SetString("spoiled")
+		}
+	case reflect.Uint8:
+		if v.CanSet() {
+			v.SetUint(v.Uint() ^ 1)
+		}
 	}
 }
 
 // Lookup returns the records of an event by Ref, free and leased ones.
 func testLookup(t *testing.T, r *rig) {
 	s := r.open(t)
-	id := eventbus.NewEventID()
-	of := func(n *eventbus.Record) { n.ID = id }
-	records := []*eventbus.Record{ready(of, at(9)), ready(of, leased, at(8)), ready(of, parked("door")), ready(of, scheduled(time.Hour))}
+	id := newID()
+	of := func(n *driver.Record) { n.ID = id }
+	records := []*driver.Record{ready(of, at(9)), ready(of, leased, at(8)), ready(of, parked("door")), ready(of, scheduled(time.Hour))}
 	insert(t, s, ready(), records[0], records[1])
 	insert(t, s, records[2:]...)
 	found := lookup(t, s, id)
@@ -195,15 +272,15 @@ func testLookup(t *testing.T, r *rig) {
 	for i, n := range found {
 		require.Equal(t, records[i].Leased, n.Leased, "record %d", i)
 	}
-	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{records[1].Ref}})
-	require.Equal(t, []eventbus.Ref{records[0].Ref, records[2].Ref, records[3].Ref}, refsOf(lookup(t, s, id)))
-	require.Empty(t, lookup(t, s, eventbus.NewEventID()))
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{records[1].Ref}})
+	require.Equal(t, []driver.Ref{records[0].Ref, records[2].Ref, records[3].Ref}, refsOf(lookup(t, s, id)))
+	require.Empty(t, lookup(t, s, newID()))
 }
 
 // Records returns pages by Ref, free and leased ones, and those of another state in between left out.
 func testRecords(t *testing.T, r *rig) {
 	s := r.open(t)
-	var records []*eventbus.Record
+	var records []*driver.Record
 	for i := range 9 {
 		n := ready(leased)
 		switch i % 3 {
@@ -217,7 +294,7 @@ func testRecords(t *testing.T, r *rig) {
 		records = append(records, n)
 	}
 	insert(t, s, records...)
-	pages := func(q eventbus.RecordQuery) (all []*eventbus.Record) {
+	pages := func(q driver.RecordQuery) (all []*driver.Record) {
 		for q.Limit = 2; ; {
 			page, err := s.Records(t.Context(), q)
 			require.NoError(t, err)
@@ -228,36 +305,37 @@ func testRecords(t *testing.T, r *rig) {
 			}
 		}
 	}
-	only := func(i int) []*eventbus.Record { return []*eventbus.Record{records[i], records[i+3], records[i+6]} }
-	all := pages(eventbus.RecordQuery{})
+	only := func(i int) []*driver.Record { return []*driver.Record{records[i], records[i+3], records[i+6]} }
+	all := pages(driver.RecordQuery{})
 	requireRecords(t, records, all)
 	for i, n := range all {
 		require.Equal(t, records[i].Leased, n.Leased, "record %d", i)
 	}
-	requireRecords(t, only(0), pages(eventbus.RecordQuery{States: []eventbus.RecordState{eventbus.RecordReady}}))
-	requireRecords(t, only(1), pages(eventbus.RecordQuery{Target: "other"}))
-	requireRecords(t, only(2), pages(eventbus.RecordQuery{Type: "invoice.*"}))
-	requireRecords(t, only(2), pages(eventbus.RecordQuery{Key: "k", States: []eventbus.RecordState{eventbus.RecordScheduled, eventbus.RecordParked}}))
-	require.Empty(t, pages(eventbus.RecordQuery{States: []eventbus.RecordState{eventbus.RecordWaiting}}))
-	require.Empty(t, pages(eventbus.RecordQuery{After: records[8].Ref}))
-	_, err := s.Records(t.Context(), eventbus.RecordQuery{Type: "[", Limit: 1})
-	require.ErrorIs(t, err, eventbus.ErrInvalidPattern)
-	apply(t, s, &eventbus.Batch{Now: noon, Delete: []eventbus.Ref{records[0].Ref}})
-	requireRecords(t, records[1:], pages(eventbus.RecordQuery{}))
+	requireRecords(t, only(0), pages(driver.RecordQuery{States: []driver.State{driver.Ready}}))
+	requireRecords(t, only(1), pages(driver.RecordQuery{Targets: []string{"nothing", "other"}}))
+	require.Empty(t, pages(driver.RecordQuery{Targets: []string{"nothing"}}))
+	requireRecords(t, only(2), pages(driver.RecordQuery{Type: typed("invoice.")}))
+	requireRecords(t, only(1), pages(driver.RecordQuery{Type: typed("order."), Targets: []string{"door"}}))
+	require.Empty(t, pages(driver.RecordQuery{Type: typed("invoice."), Targets: []string{"door"}}))
+	requireRecords(t, only(2), pages(driver.RecordQuery{Key: "k", States: []driver.State{driver.Scheduled, driver.Parked}}))
+	require.Empty(t, pages(driver.RecordQuery{States: []driver.State{driver.Waiting}}))
+	require.Empty(t, pages(driver.RecordQuery{After: records[8].Ref}))
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{records[0].Ref}})
+	requireRecords(t, records[1:], pages(driver.RecordQuery{}))
 }
 
 func testStats(t *testing.T, r *rig) {
 	s := r.open(t)
 	require.Zero(t, stats(t, s))
-	apply(t, s, &eventbus.Batch{
+	apply(t, s, &driver.Batch{
 		Now: noon,
-		New: []*eventbus.Record{
+		New: []*driver.Record{
 			ready(), ready(leased), ready(waiting(0)), ready(waiting(0), leased), ready(waiting(0)),
 			ready(scheduled(0)), ready(parked("door"), leased), ready(parked("door")),
 		},
-		Bury: []*eventbus.DeadLetter{letter(), letter()},
+		Bury: []*driver.Letter{letter(), letter()},
 	})
-	want := eventbus.StoreStats{Ready: 2, Waiting: 3, Scheduled: 1, Parked: 2, Free: 5, Letters: 2}
+	want := driver.Stats{Ready: 2, Waiting: 3, Scheduled: 1, Parked: 2, Free: 5, Letters: 2}
 	require.Equal(t, want, stats(t, s))
 	require.EqualValues(t, 8, stats(t, s).Unsettled())
 	claimReady(t, s)
@@ -272,22 +350,22 @@ func testStats(t *testing.T, r *rig) {
 func testParked(t *testing.T, r *rig) {
 	s := r.open(t)
 	require.Empty(t, parkedBy(t, s))
-	atDoor := func(n *eventbus.Record) { n.Door = "b" }
+	atDoor := func(n *driver.Record) { n.Door = "b" }
 	one, two := ready(parked("b"), leased), ready(parked("a"), key("k"))
 	insert(t, s, one, two, ready(parked("b"), key("k")), ready(parked("B")), ready(parked("b 2")), ready(atDoor), ready(waiting(0), atDoor))
 	require.Equal(t, map[string]int64{"a": 1, "b": 2, "B": 1, "b 2": 1}, parkedBy(t, s))
 	require.Equal(t, map[string]int64{"B": 1, "b 2": 1}, parkedBy(t, s, "a", "b", "c"))
 	claimReady(t, s)
-	claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimParked, Doors: []string{"B"}})
+	claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"B"}})
 	require.Equal(t, map[string]int64{"a": 1, "b": 2, "B": 1, "b 2": 1}, parkedBy(t, s), "after a claim")
-	one.State = eventbus.RecordReady
-	apply(t, s, &eventbus.Batch{Now: noon, Update: []*eventbus.Record{one}})
+	one.State = driver.Ready
+	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{one}})
 	s = r.reopen(t, s)
 	require.Equal(t, map[string]int64{"a": 1, "b": 1, "B": 1, "b 2": 1}, parkedBy(t, s), "after a restart")
 }
 
 // parkedBy counts the parked records by Door.
-func parkedBy(t *testing.T, s eventbus.Store, except ...string) map[string]int64 {
+func parkedBy(t *testing.T, s driver.Store, except ...string) map[string]int64 {
 	t.Helper()
 	names := make(map[string]bool)
 	for _, name := range except {

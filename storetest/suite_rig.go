@@ -2,15 +2,17 @@ package storetest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 // rig has the helpers of the conformance tests.
@@ -24,8 +26,13 @@ const patience = 20 * time.Second
 // noon is the time of the tests.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 123456789, time.UTC)
 
+var uuids = uuid7.NewSource()
+
+// newID returns an id that is larger than all before.
+func newID() driver.ID { return uuids.Next(time.Now().UnixMilli()) }
+
 // open opens the store with the lease and closes it at the end of the test.
-func (r *rig) open(t *testing.T) eventbus.Store {
+func (r *rig) open(t *testing.T) driver.Store {
 	t.Helper()
 	s := r.Open(t)
 	require.NotNil(t, s, "Backend.Open")
@@ -34,7 +41,7 @@ func (r *rig) open(t *testing.T) eventbus.Store {
 }
 
 // beside opens a store without the lease and closes it at the end of the test.
-func (r *rig) beside(t *testing.T) eventbus.Store {
+func (r *rig) beside(t *testing.T) driver.Store {
 	t.Helper()
 	s := r.Beside(t)
 	require.NotNil(t, s, "Backend.Beside")
@@ -43,28 +50,28 @@ func (r *rig) beside(t *testing.T) eventbus.Store {
 }
 
 // closeInTime closes a store that may have been closed or crashed.
-func closeInTime(s eventbus.Store) {
+func closeInTime(s driver.Store) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_ = s.Close(ctx)
 }
 
 // reopen closes the store and opens it again.
-func (r *rig) reopen(t *testing.T, s eventbus.Store) eventbus.Store {
+func (r *rig) reopen(t *testing.T, s driver.Store) driver.Store {
 	t.Helper()
 	require.NoError(t, s.Close(t.Context()), "Close")
 	return r.open(t)
 }
 
 // crash ends the store as a killed process does, and opens it again.
-func (r *rig) crash(t *testing.T, s eventbus.Store) eventbus.Store {
+func (r *rig) crash(t *testing.T, s driver.Store) driver.Store {
 	t.Helper()
 	r.Crash(t, s)
 	return r.open(t)
 }
 
 // submit submits a batch and returns the error of its done.
-func submit(t *testing.T, s eventbus.Store, b *eventbus.Batch) error {
+func submit(t *testing.T, s driver.Store, b *driver.Batch) error {
 	t.Helper()
 	outcome := make(chan error, 2)
 	s.Submit(b, func(err error) { outcome <- err })
@@ -86,29 +93,29 @@ func await(t *testing.T, outcome <-chan error) error {
 }
 
 // apply submits a batch that must apply.
-func apply(t *testing.T, s eventbus.Store, b *eventbus.Batch) {
+func apply(t *testing.T, s driver.Store, b *driver.Batch) {
 	t.Helper()
 	require.NoError(t, submit(t, s, b))
 }
 
 // refuse submits a batch that must be refused for a reason.
-func refuse(t *testing.T, s eventbus.Store, b *eventbus.Batch, reason error) eventbus.RefusedError {
+func refuse(t *testing.T, s driver.Store, b *driver.Batch, reason error) driver.RefusedError {
 	t.Helper()
 	err := submit(t, s, b)
-	refused, ok := err.(*eventbus.RefusedError) //nolint:errorlint // done receives it unwrapped
+	refused, ok := err.(*driver.RefusedError) //nolint:errorlint // done receives it unwrapped
 	require.True(t, ok, "want a *RefusedError, got %T: %v", err, err)
 	require.ErrorIs(t, err, reason)
 	return *refused
 }
 
 // insert inserts records.
-func insert(t *testing.T, s eventbus.Store, records ...*eventbus.Record) {
+func insert(t *testing.T, s driver.Store, records ...*driver.Record) {
 	t.Helper()
-	apply(t, s, &eventbus.Batch{Now: noon, New: records})
+	apply(t, s, &driver.Batch{Now: noon, New: records})
 }
 
 // claim claims records.
-func claim(t *testing.T, s eventbus.Store, q eventbus.ClaimQuery) eventbus.Claimed {
+func claim(t *testing.T, s driver.Store, q driver.ClaimQuery) driver.Claimed {
 	t.Helper()
 	if q.Limit == 0 {
 		q.Limit = 1000
@@ -122,13 +129,13 @@ func claim(t *testing.T, s eventbus.Store, q eventbus.ClaimQuery) eventbus.Claim
 }
 
 // claimReady claims all ready records.
-func claimReady(t *testing.T, s eventbus.Store) []*eventbus.Record {
+func claimReady(t *testing.T, s driver.Store) []*driver.Record {
 	t.Helper()
-	return claim(t, s, eventbus.ClaimQuery{Kind: eventbus.ClaimReady}).Records
+	return claim(t, s, driver.ClaimQuery{Kind: driver.ClaimReady}).Records
 }
 
 // lookup returns the records of an event.
-func lookup(t *testing.T, s eventbus.Store, id eventbus.EventID) []*eventbus.Record {
+func lookup(t *testing.T, s driver.Store, id driver.ID) []*driver.Record {
 	t.Helper()
 	found, err := s.Lookup(t.Context(), id)
 	require.NoError(t, err, "Lookup")
@@ -136,7 +143,7 @@ func lookup(t *testing.T, s eventbus.Store, id eventbus.EventID) []*eventbus.Rec
 }
 
 // stats returns the counts of the store, without HasLease and Crashed.
-func stats(t *testing.T, s eventbus.Store) eventbus.StoreStats {
+func stats(t *testing.T, s driver.Store) driver.Stats {
 	t.Helper()
 	counts, err := s.Stats(t.Context())
 	require.NoError(t, err, "Stats")
@@ -144,8 +151,8 @@ func stats(t *testing.T, s eventbus.Store) eventbus.StoreStats {
 	return counts
 }
 
-// hasLease returns StoreStats.HasLease.
-func hasLease(t *testing.T, s eventbus.Store) bool {
+// hasLease returns Stats.HasLease.
+func hasLease(t *testing.T, s driver.Store) bool {
 	t.Helper()
 	counts, err := s.Stats(t.Context())
 	require.NoError(t, err, "Stats")
@@ -153,9 +160,9 @@ func hasLease(t *testing.T, s eventbus.Store) bool {
 }
 
 // ready returns a new record that is ready and free.
-func ready(opts ...func(*eventbus.Record)) *eventbus.Record {
-	r := &eventbus.Record{
-		ID: eventbus.NewEventID(), Type: "order.placed", Payload: []byte(`{"cents":17}`), Published: noon,
+func ready(opts ...func(*driver.Record)) *driver.Record {
+	r := &driver.Record{
+		ID: newID(), Type: "order.placed", Payload: []byte(`{"cents":17}`), Published: noon,
 		Targets: []string{"billing", "shipping"},
 	}
 	for _, opt := range opts {
@@ -164,112 +171,130 @@ func ready(opts ...func(*eventbus.Record)) *eventbus.Record {
 	return r
 }
 
-func leased(r *eventbus.Record)  { r.Leased = true }
-func suspect(r *eventbus.Record) { r.Suspect = true }
+func leased(r *driver.Record)  { r.Leased = true }
+func suspect(r *driver.Record) { r.Suspect = true }
 
-func key(k string) func(*eventbus.Record) { return func(r *eventbus.Record) { r.Key = k } }
+func key(k string) func(*driver.Record) { return func(r *driver.Record) { r.Key = k } }
 
-func at(position int64) func(*eventbus.Record) {
-	return func(r *eventbus.Record) { r.Position = position }
+func at(position int64) func(*driver.Record) {
+	return func(r *driver.Record) { r.Position = position }
 }
 
-func parked(door string) func(*eventbus.Record) {
-	return func(r *eventbus.Record) { r.State, r.Door = eventbus.RecordParked, door }
+func parked(door string) func(*driver.Record) {
+	return func(r *driver.Record) { r.State, r.Door = driver.Parked, door }
 }
 
-func waiting(d time.Duration) func(*eventbus.Record) {
-	return func(r *eventbus.Record) { r.State, r.Due = eventbus.RecordWaiting, noon.Add(d) }
+func waiting(d time.Duration) func(*driver.Record) {
+	return func(r *driver.Record) { r.State, r.Due = driver.Waiting, noon.Add(d) }
 }
 
-func scheduled(d time.Duration) func(*eventbus.Record) {
-	return func(r *eventbus.Record) {
-		r.State, r.Due, r.Scheduled = eventbus.RecordScheduled, noon.Add(d), noon.Add(d)
+func scheduled(d time.Duration) func(*driver.Record) {
+	return func(r *driver.Record) {
+		r.State, r.Due, r.Scheduled = driver.Scheduled, noon.Add(d), noon.Add(d)
 	}
 }
 
 // letter returns a new dead letter.
-func letter(opts ...func(*eventbus.DeadLetter)) *eventbus.DeadLetter {
-	l := &eventbus.DeadLetter{
-		ID:     eventbus.LetterID(eventbus.NewEventID()),
-		Event:  eventbus.Event{ID: eventbus.NewEventID(), Type: "order.placed", Payload: json.RawMessage(`{"cents":17}`), Time: noon},
-		Reason: eventbus.ReasonCircuitOpen, Subscription: "billing", DiedAt: noon,
+func letter(opts ...func(*driver.Letter)) *driver.Letter {
+	l := &driver.Letter{
+		ID: newID(), Event: newID(), Type: "order.placed", Subscription: "billing", Reason: "circuit_open", Published: noon, DiedAt: noon,
+		Details: []byte(`{"due":0}`), Failures: []byte(`[]`), Payload: []byte(`{"cents":17}`),
 	}
 	for _, opt := range opts {
 		opt(l)
 	}
-	l.Fingerprint = l.Group().Fingerprint
+	if l.Fingerprint == "" {
+		l.Fingerprint = "of " + l.Subscription
+	}
 	return l
 }
 
 // refsOf returns the refs of records.
-func refsOf(records []*eventbus.Record) []eventbus.Ref {
-	refs := []eventbus.Ref{}
+func refsOf(records []*driver.Record) []driver.Ref {
+	refs := []driver.Ref{}
 	for _, r := range records {
 		refs = append(refs, r.Ref)
 	}
 	return refs
 }
 
-// recordText describes the durable content of a record. An empty slice equals a nil one, except for
-// the payload. The order of metadata does not matter.
-func recordText(r *eventbus.Record) string {
-	text, err := json.Marshal(r)
-	return fmt.Sprintf("%s nil payload=%t own=%t error=%v", text, r.Payload == nil, r.Own, err)
-}
-
-// letterText describes the content of a letter.
-func letterText(l *eventbus.DeadLetter) string {
-	text, err := json.Marshal(l)
-	return fmt.Sprintf("%s payload=%s original=%s error=%v", text, payloadText(l.Event.Payload), payloadText(l.Original), err)
-}
-
-func payloadText(payload any) string {
-	switch p := payload.(type) {
-	case json.RawMessage:
-		return fmt.Sprintf("json %q", []byte(p))
-	case eventbus.EncodedPayload:
-		return fmt.Sprintf("encoded %q", []byte(p))
+// text describes every field of a record or a letter. An empty slice equals a nil one, except for
+// bytes.
+func text[T driver.Record | driver.Letter](v *T) string {
+	var all strings.Builder
+	of := reflect.ValueOf(v).Elem()
+	for i := range of.NumField() {
+		fmt.Fprintf(&all, "%s:", of.Type().Field(i).Name)
+		switch field := of.Field(i).Interface().(type) {
+		case []byte:
+			all.WriteString(bytesText(field) + " ")
+		case string, []string:
+			fmt.Fprintf(&all, "%q ", field)
+		case time.Time:
+			all.WriteString(field.Format(time.RFC3339Nano) + " ")
+		default:
+			fmt.Fprintf(&all, "%v ", field)
+		}
 	}
-	return fmt.Sprintf("%T", payload)
+	return all.String()
+}
+
+// bytesText describes bytes. nil and empty differ.
+func bytesText(b []byte) string {
+	if b == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("%q", b)
+}
+
+// texts describes records or letters.
+func texts[T driver.Record | driver.Letter](values []*T) []string {
+	all := []string{}
+	for _, v := range values {
+		all = append(all, text(v))
+	}
+	return all
 }
 
 // requireRecords requires that the records have the content of want, apart from what Claim sets.
-func requireRecords(t *testing.T, want, got []*eventbus.Record) {
+func requireRecords(t *testing.T, want, got []*driver.Record) {
 	t.Helper()
-	texts := func(records []*eventbus.Record) []string {
-		all := []string{}
+	durable := func(records []*driver.Record) []string {
+		var all []*driver.Record
 		for _, r := range records {
 			c := *r
 			c.Leased, c.Crashes, c.Own, c.Suspect = false, 0, false, false
-			all = append(all, recordText(&c))
+			all = append(all, &c)
 		}
-		return all
+		return texts(all)
 	}
-	require.Equal(t, texts(want), texts(got))
+	require.Equal(t, durable(want), durable(got))
 }
 
 // requireLetters requires that the letters are those of want.
-func requireLetters(t *testing.T, want []*eventbus.DeadLetter, got []eventbus.DeadLetter) {
+func requireLetters(t *testing.T, want []*driver.Letter, got []driver.Letter) {
 	t.Helper()
-	wanted, gotten := []string{}, []string{}
-	for _, l := range want {
-		wanted = append(wanted, letterText(l))
+	require.Equal(t, texts(want), texts(pointers(got)))
+}
+
+// pointers returns pointers to the elements.
+func pointers[T any](s []T) []*T {
+	var all []*T
+	for i := range s {
+		all = append(all, &s[i])
 	}
-	for i := range got {
-		gotten = append(gotten, letterText(&got[i]))
-	}
-	require.Equal(t, wanted, gotten)
+	return all
 }
 
 // newestFirst sorts letters as Letters returns them.
-func newestFirst(letters []*eventbus.DeadLetter) []*eventbus.DeadLetter {
-	return slices.SortedFunc(slices.Values(letters), func(x, y *eventbus.DeadLetter) int {
-		return compareLetterIDs(y.ID, x.ID)
+func newestFirst(letters []*driver.Letter) []*driver.Letter {
+	return slices.SortedFunc(slices.Values(letters), func(x, y *driver.Letter) int {
+		return compareIDs(y.ID, x.ID)
 	})
 }
 
 // page returns a page of letters.
-func page(t *testing.T, s eventbus.Store, q eventbus.LetterQuery) eventbus.LetterPage {
+func page(t *testing.T, s driver.Store, q driver.LetterQuery) driver.LetterPage {
 	t.Helper()
 	if q.Limit == 0 {
 		q.Limit = 10_000

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var submitTests = []conformanceTest{
@@ -47,7 +47,7 @@ func testSubmitDoesNotCallDone(t *testing.T, r *rig) {
 	within(t, "Submit, under a lock that done acquires,", func() {
 		mu.Lock()
 		defer mu.Unlock()
-		s.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, func(err error) {
+		s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{ready()}}, func(err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			outcome <- err
@@ -72,10 +72,10 @@ func testSubmitDoesNotBlock(t *testing.T, r *rig) {
 	within(t, "Submit, while a done waits,", func() {
 		mu.Lock()
 		defer mu.Unlock()
-		s.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, done)
+		s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{ready()}}, done)
 		<-entered
 		for range count - 1 {
-			s.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, done)
+			s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{ready()}}, done)
 		}
 	})
 	for range count {
@@ -90,12 +90,12 @@ func testSubmitKeepsOrder(t *testing.T, r *rig) {
 	s := r.open(t)
 	var mu sync.Mutex
 	var order []int
-	var refs []eventbus.Ref
+	var refs []driver.Ref
 	outcomes := make(chan error, 2*count)
 	for i := range count {
-		b := &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready(), ready()}}
+		b := &driver.Batch{Now: noon, New: []*driver.Record{ready(), ready()}}
 		if i%5 == 3 {
-			b.Delete = []eventbus.Ref{1 << 40}
+			b.Delete = []driver.Ref{1 << 40}
 		}
 		s.Submit(b, func(err error) {
 			mu.Lock()
@@ -110,7 +110,7 @@ func testSubmitKeepsOrder(t *testing.T, r *rig) {
 	refused := 0
 	for range count {
 		if err := await(t, outcomes); err != nil {
-			require.ErrorIs(t, err, eventbus.ErrNotLeased)
+			require.ErrorIs(t, err, driver.ErrNotLeased)
 			refused++
 		}
 	}
@@ -123,19 +123,19 @@ func testSubmitKeepsOrder(t *testing.T, r *rig) {
 	require.True(t, slices.IsSorted(order), "done was not called in the order of Submit: %v", order)
 	require.True(t, slices.IsSorted(refs) && len(slices.Compact(slices.Clone(refs))) == len(refs),
 		"refs do not grow in the order of Submit: %v", refs)
-	require.GreaterOrEqual(t, refs[0], eventbus.Ref(1))
+	require.GreaterOrEqual(t, refs[0], driver.Ref(1))
 }
 
 func testDoneMaySubmit(t *testing.T, r *rig) {
 	s := r.open(t)
 	outcome := make(chan error, 1)
 	first := ready(leased)
-	s.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{first}}, func(err error) {
+	s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{first}}, func(err error) {
 		if err != nil {
 			outcome <- err
 			return
 		}
-		s.Submit(&eventbus.Batch{Now: noon, Delete: []eventbus.Ref{first.Ref}}, func(err error) { outcome <- err })
+		s.Submit(&driver.Batch{Now: noon, Delete: []driver.Ref{first.Ref}}, func(err error) { outcome <- err })
 	})
 	require.NoError(t, await(t, outcome))
 	require.Zero(t, stats(t, s).Unsettled())
@@ -145,20 +145,20 @@ func testDoneMaySubmit(t *testing.T, r *rig) {
 func testIsDurableWhenDone(t *testing.T, r *rig) {
 	s := r.open(t)
 	one, two, l := ready(), ready(leased), letter()
-	apply(t, s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{one, two}, Bury: []*eventbus.DeadLetter{l}})
+	apply(t, s, &driver.Batch{Now: noon, New: []*driver.Record{one, two}, Bury: []*driver.Letter{l}})
 	require.Len(t, lookup(t, s, one.ID), 1, "a read after done misses the batch")
 	if r.Crash != nil {
 		s = r.crash(t, s)
 	} else {
 		s = r.reopen(t, s)
 	}
-	requireRecords(t, []*eventbus.Record{one, two}, claimReady(t, s))
-	requireLetters(t, []*eventbus.DeadLetter{l}, page(t, s, eventbus.LetterQuery{}).Letters)
+	requireRecords(t, []*driver.Record{one, two}, claimReady(t, s))
+	requireLetters(t, []*driver.Letter{l}, page(t, s, driver.LetterQuery{}).Letters)
 }
 
 func testEmptyBatch(t *testing.T, r *rig) {
 	s := r.open(t)
-	apply(t, s, &eventbus.Batch{})
+	apply(t, s, &driver.Batch{})
 	require.Zero(t, stats(t, s))
 }
 
@@ -176,7 +176,7 @@ func testCloseAppliesSubmitted(t *testing.T, r *rig) {
 	var mu sync.Mutex
 	called := 0
 	for range count {
-		s.Submit(&eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}, func(err error) {
+		s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{ready()}}, func(err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -203,47 +203,50 @@ func testCloseRefusesLaterCalls(t *testing.T, r *rig) {
 	s := r.open(t)
 	require.NoError(t, s.Close(t.Context()))
 	next := r.open(t)
-	require.ErrorIs(t, submit(t, s, &eventbus.Batch{Now: noon, New: []*eventbus.Record{ready()}}), eventbus.ErrStoreClosed)
+	require.ErrorIs(t, submit(t, s, &driver.Batch{Now: noon, New: []*driver.Record{ready()}}), driver.ErrClosed)
 	for name, call := range callsOf(s) {
-		require.ErrorIs(t, call(t.Context()), eventbus.ErrStoreClosed, name)
+		require.ErrorIs(t, call(t.Context()), driver.ErrClosed, name)
 	}
 	s.Watch(func() {})()
 	require.Zero(t, stats(t, next))
 }
 
 // callsOf returns the calls of a store that return an error.
-func callsOf(s eventbus.Store) map[string]func(ctx context.Context) error {
+func callsOf(s driver.Store) map[string]func(ctx context.Context) error {
 	return map[string]func(ctx context.Context) error{
 		"Claim": func(ctx context.Context) error {
-			_, err := s.Claim(ctx, eventbus.ClaimQuery{Limit: 1})
+			_, err := s.Claim(ctx, driver.ClaimQuery{Limit: 1})
 			return err
 		},
 		"Letter": func(ctx context.Context) error {
-			_, err := s.Letter(ctx, eventbus.LetterID{1})
+			_, err := s.Letter(ctx, driver.ID{1})
 			return err
 		},
 		"Letters": func(ctx context.Context) error {
-			_, err := s.Letters(ctx, eventbus.LetterQuery{Limit: 1})
+			_, err := s.Letters(ctx, driver.LetterQuery{Limit: 1})
 			return err
 		},
 		"Groups": func(ctx context.Context) error {
-			_, err := s.Groups(ctx, eventbus.LetterQuery{})
-			return err
+			return s.Groups(ctx, driver.LetterQuery{}, func(*driver.Group) error { return nil })
 		},
-		"Orders": func(ctx context.Context) error {
-			_, err := s.Orders(ctx)
+		"Directives": func(ctx context.Context) error {
+			_, err := s.Directives(ctx)
 			return err
 		},
 		"Lookup": func(ctx context.Context) error {
-			_, err := s.Lookup(ctx, eventbus.NewEventID())
+			_, err := s.Lookup(ctx, newID())
+			return err
+		},
+		"Catalog": func(ctx context.Context) error {
+			_, err := s.Catalog(ctx)
 			return err
 		},
 		"Audit": func(ctx context.Context) error {
-			_, err := s.Audit(ctx, eventbus.AuditQuery{Limit: 1})
+			_, err := s.Audit(ctx, driver.AuditQuery{Limit: 1})
 			return err
 		},
 		"Records": func(ctx context.Context) error {
-			_, err := s.Records(ctx, eventbus.RecordQuery{Limit: 1})
+			_, err := s.Records(ctx, driver.RecordQuery{Limit: 1})
 			return err
 		},
 		"Remembered": func(ctx context.Context) error {
@@ -280,7 +283,7 @@ func testEndedContext(t *testing.T, r *rig) {
 	}
 	_, err := s.Stats(t.Context())
 	require.NoError(t, err, "a Reopen whose context had ended made the store fail")
-	claimed, err := s.Claim(ctx, eventbus.ClaimQuery{Limit: 1})
+	claimed, err := s.Claim(ctx, driver.ClaimQuery{Limit: 1})
 	require.ErrorIs(t, err, context.Canceled, "Claim")
 	require.Empty(t, claimed.Records)
 	require.Len(t, claimReady(t, s), 1, "a Claim whose context had ended leased the record")
@@ -292,8 +295,8 @@ func testDeferrable(t *testing.T, r *rig) {
 	first, second := ready(leased), ready(leased)
 	insert(t, s, first, second)
 	outcomes := make(chan int, 2)
-	for i, record := range []*eventbus.Record{first, second} {
-		s.Submit(&eventbus.Batch{Now: noon, Delete: []eventbus.Ref{record.Ref}, Deferrable: true}, func(err error) {
+	for i, record := range []*driver.Record{first, second} {
+		s.Submit(&driver.Batch{Now: noon, Delete: []driver.Ref{record.Ref}, Deferrable: true}, func(err error) {
 			if err != nil {
 				t.Error(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // backend is what the command works on: a store file, or a running bus by its admin API. Methods that change
@@ -100,8 +101,8 @@ type subscription struct {
 
 // stats are the counts of a backend.
 type stats struct {
-	Store   *eventbus.StoreStats `json:"store,omitempty"`
-	Metrics *eventbus.Metrics    `json:"metrics,omitempty"`
+	Store   *driver.Stats     `json:"store,omitempty"`
+	Metrics *eventbus.Metrics `json:"metrics,omitempty"`
 	// Balanced and Imbalance are what the running bus says about its ledger.
 	Balanced  *bool  `json:"balanced,omitempty"`
 	Imbalance string `json:"imbalance,omitempty"`

@@ -204,13 +204,7 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 		s := of(catalog.Subscriptions[i].Subscription)
 		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At
 	}
-	orders := catalog.Orders
-	if all.Known.IsZero() {
-		if orders, err = b.store.Orders(ctx); err != nil {
-			return all, err
-		}
-	}
-	for _, o := range orders {
+	for _, o := range catalog.Orders {
 		if o.Pause || o.Trip {
 			of(o.Subscription).Order = &o
 		}

@@ -16,7 +16,7 @@ func filterFlags(c *cobra.Command, q *eventbus.LetterQuery) {
 	f := c.Flags()
 	f.StringVar(&q.Type, "type", "", "`PATTERN` of the event type, such as 'order.*'")
 	f.StringVar(&q.Subscription, "subscription", "", "`NAME` of the subscription at which the letter died")
-	f.StringVar((*string)(&q.Reason), "reason", "", "`REASON` of the death: exhausted, permanent, circuit_open, overflow, crash, expired, unsubscribed, shutdown")
+	f.StringVar((*string)(&q.Reason), "reason", "", "`REASON` of the death: "+strings.Join(reasonNames(), ", "))
 	f.StringVar(&q.Fingerprint, "fingerprint", "", "`GROUP` of the letter, see 'eventbus dlq groups'")
 	f.TextVar(&q.Event, "event", eventbus.EventID{}, "`ID` of the event")
 	f.StringVar(&q.Key, "key", "", "`KEY` of the event")
@@ -28,7 +28,14 @@ func filterFlags(c *cobra.Command, q *eventbus.LetterQuery) {
 	timeFlag(f, &q.PublishedSince, "published-since", "published at or after `TIME`")
 	timeFlag(f, &q.PublishedUntil, "published-until", "published at or before `TIME`")
 	f.Lookup("event").DefValue = ""
-	completeFlag(c, "reason", "exhausted", "permanent", "circuit_open", "overflow", "crash", "expired", "unsubscribed", "shutdown")
+	completeFlag(c, "reason", reasonNames()...)
+}
+
+func reasonNames() (all []string) {
+	for _, r := range eventbus.Reasons() {
+		all = append(all, string(r))
+	}
+	return all
 }
 
 // completeFlag makes the shell complete the values of a flag.

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+	"github.com/surebus/eventbus/driver"
 )
 
 func (a *app) statsCommand() *cobra.Command {
@@ -67,7 +67,7 @@ func (a *app) showStats(s stats) {
 	}
 }
 
-func (a *app) showStoreStats(s *eventbus.StoreStats, field func(string, int64)) {
+func (a *app) showStoreStats(s *driver.Stats, field func(string, int64)) {
 	field("store: ready", s.Ready)
 	field("store: waiting", s.Waiting)
 	field("store: scheduled", s.Scheduled)

@@ -4,7 +4,7 @@
 //
 // The program starts a shop as a child process, a second run of its own executable, whose bus has a
 // store. Some payments have no amount, and the mail server is down: their events become dead letters.
-// The program opens the same file with sqlite.OpenDLQ. It groups the letters by what they died of,
+// The program opens the same file beside the bus, for a bus without handlers. It groups the letters by what they died of,
 // replays the payments with corrected amounts, and, when the mail server is back, all others. The
 // shop's bus takes the replayed events within 250 ms.
 //
@@ -69,11 +69,12 @@ func repair(ctx context.Context, file string, stdout, stderr io.Writer) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, s.end()) }()
-	dlq, err := sqlite.OpenDLQ(ctx, file) // beside the bus
+	tool, err := openTool(ctx, file)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dlq.Close(ctx)) }()
+	defer func() { err = errors.Join(err, tool.Shutdown(ctx)) }()
+	dlq := tool.DLQ()
 
 	if err := printGroups(ctx, dlq, stdout); err != nil {
 		return err
@@ -90,16 +91,29 @@ func repair(ctx context.Context, file string, stdout, stderr io.Writer) (err err
 	if err := replayMail(ctx, dlq, stdout); err != nil {
 		return err
 	}
-	if err := awaitEmpty(ctx, dlq); err != nil {
+	if err := awaitEmpty(ctx, tool); err != nil {
 		return err
 	}
-	if err := printAudit(ctx, dlq, stdout); err != nil {
+	if err := printAudit(ctx, tool, stdout); err != nil {
 		return err
 	}
 	return printBooks(ctx, dlq, stdout)
 }
 
-func printGroups(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
+// openTool opens the file beside the bus that runs the handlers.
+func openTool(ctx context.Context, file string) (*eventbus.Bus, error) {
+	store, err := sqlite.Open(ctx, file, sqlite.Beside())
+	if err != nil {
+		return nil, err
+	}
+	tool, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers())
+	if err != nil {
+		return nil, errors.Join(err, store.Close(ctx))
+	}
+	return tool, nil
+}
+
+func printGroups(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error {
 	groups, err := dlq.Groups(ctx, eventbus.LetterQuery{})
 	if err != nil {
 		return err
@@ -115,7 +129,7 @@ func printGroups(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
 var operator = []eventbus.OrderOption{eventbus.By("night shift"), eventbus.Because("ticket 4711")}
 
 // correctPayments replays each payment without an amount with a corrected payload.
-func correctPayments(ctx context.Context, dlq *sqlite.DLQ) (corrected int, err error) {
+func correctPayments(ctx context.Context, dlq *eventbus.DLQ) (corrected int, err error) {
 	page, err := dlq.List(ctx, eventbus.LetterQuery{Type: "order.paid", Reason: eventbus.ReasonPermanent})
 	if err != nil {
 		return 0, err
@@ -136,7 +150,7 @@ func correctPayments(ctx context.Context, dlq *sqlite.DLQ) (corrected int, err e
 
 // replayMail replays the remaining letters of the subscription mail, at most 100 a second, and stops
 // at the third that dies again.
-func replayMail(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
+func replayMail(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error {
 	// Until freezes the set: letters of events that die during the replay are not replayed.
 	q := eventbus.LetterQuery{Subscription: "mail", Until: time.Now()}
 	preview, err := dlq.PreviewReplay(ctx, q)
@@ -153,9 +167,9 @@ func replayMail(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
 }
 
 // awaitEmpty waits until the shop's bus has settled all replayed events.
-func awaitEmpty(ctx context.Context, dlq *sqlite.DLQ) error {
+func awaitEmpty(ctx context.Context, tool *eventbus.Bus) error {
 	for {
-		page, err := dlq.Bus().Dispatches(ctx, eventbus.DispatchQuery{Limit: 1})
+		page, err := tool.Dispatches(ctx, eventbus.DispatchQuery{Limit: 1})
 		if err != nil || len(page.Dispatches) == 0 {
 			return err
 		}
@@ -167,8 +181,8 @@ func awaitEmpty(ctx context.Context, dlq *sqlite.DLQ) error {
 	}
 }
 
-func printAudit(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
-	page, err := dlq.Bus().Audit(ctx, eventbus.AuditQuery{Limit: 3})
+func printAudit(ctx context.Context, tool *eventbus.Bus, stdout io.Writer) error {
+	page, err := tool.Audit(ctx, eventbus.AuditQuery{Limit: 3})
 	if err != nil {
 		return err
 	}
@@ -184,7 +198,7 @@ func printAudit(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
 }
 
 // printBooks returns an error if letters are left.
-func printBooks(ctx context.Context, dlq *sqlite.DLQ, stdout io.Writer) error {
+func printBooks(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error {
 	page, err := dlq.List(ctx, eventbus.LetterQuery{Limit: 1})
 	if err != nil {
 		return err

@@ -42,7 +42,6 @@ var jsonTypes = map[string]any{
 	"abandoned":       &eventbus.AbandonedHandler{},
 	"delivery":        &eventbus.Delivery{},
 	"publish_result":  &eventbus.Result{},
-	"record":          &eventbus.Record{},
 	"import_report":   &eventbus.ImportReport{},
 	"export_progress": &eventbus.ExportReport{},
 }
@@ -164,7 +163,7 @@ func TestJSON_EmptyListsAreLists(t *testing.T) {
 func TestJSON_NamesOfConstants(t *testing.T) {
 	for _, value := range []interface{ MarshalText() ([]byte, error) }{
 		eventbus.CircuitHalfOpen, eventbus.CircuitUnknown, eventbus.DeadLettered, eventbus.DecorrelatedJitter, eventbus.DropWhenOpen,
-		eventbus.DropNewestWhenFull, eventbus.RecordParked,
+		eventbus.DropNewestWhenFull,
 	} {
 		text, err := json.Marshal(value)
 		require.NoError(t, err)

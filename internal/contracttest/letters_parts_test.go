@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -32,7 +33,7 @@ func linesOf(first, count, size int) []byte {
 // parts records the batches of a store that add or remove letters, and the publications between them. Each takes a
 // millisecond.
 type parts struct {
-	fault func(part int, b *eventbus.Batch) storetest.Fault // of the parts, from 1
+	fault func(part int, b *driver.Batch) storetest.Fault // of the parts, from 1
 
 	mu      sync.Mutex // guards the following
 	applied []part
@@ -42,9 +43,9 @@ type parts struct {
 type part struct{ letters, bytes, publications int }
 
 func (p *parts) options() []storetest.Option {
-	isPart := func(b *eventbus.Batch) bool { return len(b.Bury)+len(b.Take) > 0 }
+	isPart := func(b *driver.Batch) bool { return len(b.Bury)+len(b.Take) > 0 }
 	return []storetest.Option{
-		storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			if !isPart(b) {
 				return storetest.Fault{}
 			}
@@ -59,14 +60,14 @@ func (p *parts) options() []storetest.Option {
 			}
 			return storetest.Fault{Delay: time.Millisecond}
 		}),
-		storetest.WithApplied(func(_ int, b *eventbus.Batch) {
+		storetest.WithApplied(func(_ int, b *driver.Batch) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			switch n := len(p.applied); {
 			case isPart(b):
 				size := 0
 				for _, l := range b.Bury {
-					size += len(fmt.Sprintf("%s", l.Event.Payload))
+					size += len(l.Payload) - 1
 				}
 				p.applied = append(p.applied, part{letters: len(b.Bury) + len(b.Take), bytes: size})
 			case n > 0 && len(b.New) > 0:
@@ -163,7 +164,7 @@ func TestL4_ImportContinuesBehindItsLastPart(t *testing.T) {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var parts parts
-				parts.fault = func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+				parts.fault = func(n int, _ *driver.Batch) (f storetest.Fault) {
 					if n == 3 {
 						f.Kind = kind
 					}
@@ -350,7 +351,7 @@ func TestL5_PurgeUntilTheZeroTime(t *testing.T) {
 
 // erasingStore is a store that erases.
 type erasingStore struct {
-	eventbus.Store
+	driver.Store
 	calls int
 	err   error
 }

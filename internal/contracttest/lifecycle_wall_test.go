@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/wallclock"
 )
 
@@ -170,7 +171,7 @@ func TestS4_WallAnInstantIsKeptAsGiven(t *testing.T) {
 				require.Equal(t, given.UTC(), metricsOf(t, bus, "s").PausedUntil)
 				if durable {
 					require.Equal(t, given.UTC(), disk.Dump().Records[0].Due)
-					require.Equal(t, given.UTC(), disk.Dump().Orders[0].Until)
+					require.Equal(t, given.UTC(), disk.orders(t)[0].Until)
 				}
 				if given.Year() == 2999 && durable {
 					shutdown(t, bus)
@@ -250,7 +251,7 @@ func TestS4_WallAHoldUntilThatHasPassedEndsAPause(t *testing.T) {
 		other := disk.Beside()
 		done := make(chan error, 1)
 		order := eventbus.Order{Subscription: "mail", Pause: true, Until: c.Now().UTC().Add(-1), At: c.Now().UTC()}
-		other.Submit(&eventbus.Batch{Now: order.At, Orders: []eventbus.Order{order}}, func(err error) { done <- err })
+		other.Submit(&driver.Batch{Now: order.At, Directives: []driver.Directive{directive(order)}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		time.Sleep(time.Second)
 		require.Equal(t, []string{"mail held 1"}, disk.took())

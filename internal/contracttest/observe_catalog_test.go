@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -129,7 +130,7 @@ func TestL6_AToolReadsTheCatalogOfTheBus(t *testing.T) {
 func TestL6_TheCatalogFollowsTheBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var recorded atomic.Int64
-		disk := newDisk(storetest.WithApplied(func(_ int, b *eventbus.Batch) {
+		disk := newDisk(storetest.WithApplied(func(_ int, b *driver.Batch) {
 			if b.Catalog != nil {
 				recorded.Add(1)
 			}
@@ -182,7 +183,7 @@ func TestL6_TheCatalogFollowsTheBus(t *testing.T) {
 // A store that fails while the catalog is recorded has it after its restart.
 func TestL6_TheCatalogSurvivesAFailureOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, b *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(n int, b *driver.Batch) (f storetest.Fault) {
 			if b.Catalog != nil && n < 3 {
 				f.Kind = storetest.FailBefore
 			}

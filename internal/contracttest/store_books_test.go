@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -36,7 +37,7 @@ type failingDisk struct {
 
 func newFailingDisk(kind storetest.FaultKind) *failingDisk {
 	d := &failingDisk{kind: kind}
-	d.disk = newDisk(storetest.WithFaults(func(int, *eventbus.Batch) (f storetest.Fault) {
+	d.disk = newDisk(storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
 		if d.fail.Add(-1) == 0 {
 			f.Kind = d.kind
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -69,7 +70,7 @@ func TestL6_AToolCancelsAScheduledEvent(t *testing.T) {
 func TestL6_AToolCancelsWhenTheEventIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 300
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *driver.Batch) storetest.Fault {
 			return storetest.Fault{Delay: time.Duration(n%3) * time.Millisecond}
 		}))
 		bus, _ := disk.open(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -20,7 +21,7 @@ func TestR5_ARemovedSubscriptionLeavesNothingInAStoreThatFails(t *testing.T) {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				failed := false
-				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+				disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
 					if len(b.Bury) > 0 && !failed {
 						failed = true
 						f.Kind = kind
@@ -49,7 +50,7 @@ func TestR5_ARemovedSubscriptionLeavesNothingInAStoreThatFails(t *testing.T) {
 func TestR5_DeliveriesOfAFormerNameAreDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow atomic.Bool
-		disk := newDisk(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) (f storetest.Fault) {
+		disk := newDisk(storetest.WithClaimFaults(func(int, driver.ClaimQuery) (f storetest.Fault) {
 			if slow.Load() {
 				f.Delay = time.Second
 			}
@@ -106,7 +107,7 @@ func TestS3_ARenameMayBeUndoneWhileDeliveriesAreParked(t *testing.T) {
 func TestS3_AnIsolatedBusSettlesARecordWhoseTargetsAreDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		crashed := false
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
 			if len(b.Delete) > 0 && !crashed {
 				crashed, f.Kind = true, storetest.CrashBefore
 			}
@@ -155,11 +156,11 @@ func TestS3_ABacklogLargerThanTheQueueIsRecovered(t *testing.T) {
 
 // lateStore calls done late. The store has the batch before.
 type lateStore struct {
-	eventbus.Store
-	late func(b *eventbus.Batch) time.Duration
+	driver.Store
+	late func(b *driver.Batch) time.Duration
 }
 
-func (s *lateStore) Submit(b *eventbus.Batch, done func(error)) {
+func (s *lateStore) Submit(b *driver.Batch, done func(error)) {
 	late := s.late(b)
 	s.Store.Submit(b, func(err error) {
 		time.Sleep(late)
@@ -172,14 +173,14 @@ func (s *lateStore) Submit(b *eventbus.Batch, done func(error)) {
 func TestD7_ACopyIsHeldBeforeTheStoreCallsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow atomic.Bool
-		inner, err := storetest.NewModel(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) (f storetest.Fault) {
+		inner, err := storetest.NewModel(storetest.WithClaimFaults(func(int, driver.ClaimQuery) (f storetest.Fault) {
 			if slow.Load() {
 				f.Delay = time.Millisecond
 			}
 			return f
 		})).Open()
 		require.NoError(t, err)
-		store := &lateStore{inner, func(b *eventbus.Batch) (late time.Duration) {
+		store := &lateStore{inner, func(b *driver.Batch) (late time.Duration) {
 			if len(b.New) == 2 {
 				late = 10 * time.Millisecond
 			}

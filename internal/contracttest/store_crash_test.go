@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -114,7 +115,7 @@ func TestS3_NoShutdown_CountsTheEventsThatCountACrash(t *testing.T) {
 func TestS3_NoShutdown_OtherEndsSayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails atomic.Bool
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
 			if fails.Swap(false) {
 				f.Kind = storetest.FailBefore
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // hang blocks calls of a store from a switch until its release.
@@ -73,7 +74,7 @@ func requireGivenUp(t *testing.T, bus *eventbus.Bus) *eventbus.UnconfirmedError 
 
 // A store that hangs in any of its methods does not block Shutdown, and costs no event.
 func TestS2_AStoreThatHangsDoesNotBlockShutdown(t *testing.T) {
-	for _, method := range []string{"Claim", "Close", "Orders", "Reopen"} {
+	for _, method := range []string{"Claim", "Close", "Directives", "Reopen"} {
 		t.Run(method, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { shutdownWithAHang(t, method) }) })
 	}
 }
@@ -82,7 +83,7 @@ func shutdownWithAHang(t *testing.T, method string) {
 	t.Helper()
 	disk, hangs := newDisk(), newHang()
 	var fail atomic.Bool
-	spy := &spyStore{before: hangs.in(method), submit: func(b *eventbus.Batch, done func(error)) bool {
+	spy := &spyStore{before: hangs.in(method), submit: func(b *driver.Batch, done func(error)) bool {
 		if len(b.Update) == 0 || !fail.Swap(false) {
 			return false
 		}
@@ -96,9 +97,9 @@ func shutdownWithAHang(t *testing.T, method string) {
 	hangs.on.Store(true)
 	other := disk.Beside()
 	switch method {
-	case "Claim", "Orders":
+	case "Claim", "Directives":
 		done := make(chan error, 1)
-		other.Submit(&eventbus.Batch{Now: time.Now().UTC()}, func(err error) { done <- err })
+		other.Submit(&driver.Batch{Now: time.Now().UTC()}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		time.Sleep(time.Second) // the bus looks for what another process has changed
 	case "Reopen":
@@ -127,7 +128,7 @@ func shutdownWithAHang(t *testing.T, method string) {
 func TestS2_ABatchThatIsNeverConfirmedDoesNotBlockShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk, hangs := newDisk(), newHang()
-		bus := disk.spy(t, &spyStore{submit: func(b *eventbus.Batch, done func(error)) bool {
+		bus := disk.spy(t, &spyStore{submit: func(b *driver.Batch, done func(error)) bool {
 			if hangs.on.Load() {
 				go func() { hangs.wait(); done(eventbus.ErrStoreFailed) }()
 			}
@@ -176,15 +177,15 @@ func TestS2_NoCallWaitsForAStoreThatHangsAfterShutdown(t *testing.T) {
 		disk, hangs, silent := newDisk(), newHang(), newHang()
 		ready := 0
 		bus := disk.spy(t, &spyStore{
-			claim: func(_ context.Context, q eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
-				if q.Kind == eventbus.ClaimReady && hangs.on.Load() {
+			claim: func(_ context.Context, q driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
+				if q.Kind == driver.ClaimReady && hangs.on.Load() {
 					if ready++; ready == 2 { // the bus catches up
 						hangs.wait()
 					}
 				}
 				return next()
 			},
-			submit: func(b *eventbus.Batch, done func(error)) bool {
+			submit: func(b *driver.Batch, done func(error)) bool {
 				if silent.on.Load() {
 					go func() { silent.wait(); done(eventbus.ErrStoreFailed) }()
 				}
@@ -203,7 +204,7 @@ func TestS2_NoCallWaitsForAStoreThatHangsAfterShutdown(t *testing.T) {
 		hangs.on.Store(true)
 		other := disk.Beside()
 		committed := make(chan error, 1)
-		other.Submit(&eventbus.Batch{Now: time.Now().UTC()}, func(err error) { committed <- err })
+		other.Submit(&driver.Batch{Now: time.Now().UTC()}, func(err error) { committed <- err })
 		require.NoError(t, <-committed)
 		time.Sleep(time.Second)
 		go func() {
@@ -251,7 +252,7 @@ func TestS2_ShutdownWaitsForAStoreThatIsSlow(t *testing.T) {
 			}
 		}()
 		spy := &spyStore{}
-		spy.submit = func(b *eventbus.Batch, done func(error)) bool {
+		spy.submit = func(b *driver.Batch, done func(error)) bool {
 			order <- func() {
 				applied := make(chan struct{})
 				spy.Store.Submit(b, func(err error) { done(err); close(applied) })
@@ -291,7 +292,7 @@ func TestS2_ShutdownWaitsForAStoreThatIsSlow(t *testing.T) {
 }
 
 func TestS1_NewDoesNotWaitForAStoreThatHangs(t *testing.T) {
-	for _, method := range []string{"Orders", "Stats"} {
+	for _, method := range []string{"Directives", "Stats"} {
 		synctest.Test(t, func(t *testing.T) {
 			disk, hangs := newDisk(), newHang()
 			hangs.on.Store(true)
@@ -399,8 +400,8 @@ func TestS3_AStoreThatPanicsDoesNotKillTheProcess(t *testing.T) {
 		err = bus.Shutdown(t.Context())
 		require.ErrorContains(t, err, "store panicked in Close")
 		require.NoError(t, store.Close(t.Context()))
-		in.Store("Orders")
+		in.Store("Directives")
 		_, err = eventbus.New(eventbus.WithStore(&spyStore{Store: store, before: func(string) { panic("no") }}))
-		require.ErrorContains(t, err, "store panicked in Orders: no")
+		require.ErrorContains(t, err, "store panicked in Directives: no")
 	})
 }

@@ -14,15 +14,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
 // spyStore is a store with hooks.
 type spyStore struct {
-	eventbus.Store
-	claim  func(ctx context.Context, q eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error)
+	driver.Store
+	claim  func(ctx context.Context, q driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error)
 	orders func()
-	submit func(b *eventbus.Batch, done func(error)) (taken bool)
+	submit func(b *driver.Batch, done func(error)) (taken bool)
 	before func(method string) // of the other methods
 }
 
@@ -32,27 +33,27 @@ func (s *spyStore) enter(method string) {
 	}
 }
 
-func (s *spyStore) Letter(ctx context.Context, id eventbus.LetterID) (eventbus.DeadLetter, error) {
+func (s *spyStore) Letter(ctx context.Context, id driver.ID) (driver.Letter, error) {
 	s.enter("Letter")
 	return s.Store.Letter(ctx, id)
 }
 
-func (s *spyStore) Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error) {
+func (s *spyStore) Letters(ctx context.Context, q driver.LetterQuery) (driver.LetterPage, error) {
 	s.enter("Letters")
 	return s.Store.Letters(ctx, q)
 }
 
-func (s *spyStore) Groups(ctx context.Context, q eventbus.LetterQuery) ([]eventbus.LetterGroup, error) {
+func (s *spyStore) Groups(ctx context.Context, q driver.LetterQuery, each func(*driver.Group) error) error {
 	s.enter("Groups")
-	return s.Store.Groups(ctx, q)
+	return s.Store.Groups(ctx, q, each)
 }
 
-func (s *spyStore) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+func (s *spyStore) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {
 	s.enter("Lookup")
 	return s.Store.Lookup(ctx, id)
 }
 
-func (s *spyStore) Stats(ctx context.Context) (eventbus.StoreStats, error) {
+func (s *spyStore) Stats(ctx context.Context) (driver.Stats, error) {
 	s.enter("Stats")
 	return s.Store.Stats(ctx)
 }
@@ -72,27 +73,27 @@ func (s *spyStore) Close(ctx context.Context) error {
 	return s.Store.Close(ctx)
 }
 
-func (s *spyStore) Submit(b *eventbus.Batch, done func(error)) {
+func (s *spyStore) Submit(b *driver.Batch, done func(error)) {
 	if s.submit == nil || !s.submit(b, done) {
 		s.Store.Submit(b, done)
 	}
 }
 
-func (s *spyStore) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
+func (s *spyStore) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
 	s.enter("Claim")
-	next := func() (eventbus.Claimed, error) { return s.Store.Claim(ctx, q) }
+	next := func() (driver.Claimed, error) { return s.Store.Claim(ctx, q) }
 	if s.claim == nil {
 		return next()
 	}
 	return s.claim(ctx, q, next)
 }
 
-func (s *spyStore) Orders(ctx context.Context) ([]eventbus.Order, error) {
-	s.enter("Orders")
+func (s *spyStore) Directives(ctx context.Context) ([]driver.Directive, error) {
+	s.enter("Directives")
 	if s.orders != nil {
 		s.orders()
 	}
-	return s.Store.Orders(ctx)
+	return s.Store.Directives(ctx)
 }
 
 // spy makes the bus of a process whose store has hooks.
@@ -108,7 +109,7 @@ func (d *disk) spy(t *testing.T, s *spyStore, opts ...eventbus.Option) *eventbus
 func TestS3_AStoreFailureWakesPublishersThatWaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail atomic.Bool
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
 			if fail.Swap(false) {
 				f.Kind = storetest.FailBefore
 			}
@@ -214,10 +215,10 @@ func TestS2_ShutdownDuringStart(t *testing.T) {
 		disk.crash(bus)
 
 		claims := 0
-		bus = disk.spy(t, &spyStore{claim: func(ctx context.Context, _ eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+		bus = disk.spy(t, &spyStore{claim: func(ctx context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
 			if claims++; claims == 2 {
 				<-ctx.Done() // a slow disk
-				return eventbus.Claimed{}, ctx.Err()
+				return driver.Claimed{}, ctx.Err()
 			}
 			return next()
 		}})
@@ -245,9 +246,9 @@ func TestS2_ShutdownDuringStart(t *testing.T) {
 func TestS2_ShutdownEndsAStartThatClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		bus := disk.spy(t, &spyStore{claim: func(ctx context.Context, _ eventbus.ClaimQuery, _ func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+		bus := disk.spy(t, &spyStore{claim: func(ctx context.Context, _ driver.ClaimQuery, _ func() (driver.Claimed, error)) (driver.Claimed, error) {
 			<-ctx.Done()
-			return eventbus.Claimed{}, ctx.Err()
+			return driver.Claimed{}, ctx.Err()
 		}})
 		disk.handles(t, bus, "mail", nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
@@ -267,7 +268,7 @@ func TestS2_ShutdownEndsAStartThatClaims(t *testing.T) {
 func TestS1_AStartThatFailsCanBeRepeated(t *testing.T) {
 	for _, kind := range []storetest.FaultKind{storetest.FailBefore, storetest.FailAfter} {
 		synctest.Test(t, func(t *testing.T) {
-			disk := newDisk(storetest.WithClaimFaults(func(n int, _ eventbus.ClaimQuery) (f storetest.Fault) {
+			disk := newDisk(storetest.WithClaimFaults(func(n int, _ driver.ClaimQuery) (f storetest.Fault) {
 				if n == 1 {
 					f.Kind = kind
 				}
@@ -292,12 +293,12 @@ func TestS3_AStoreWhoseClaimsFailDoesNotFloodTheLog(t *testing.T) {
 		var claims atomic.Int32
 		store, err := disk.Open()
 		require.NoError(t, err)
-		bus, logs := newBus(t, eventbus.WithStore(&spyStore{Store: store, claim: func(_ context.Context, _ eventbus.ClaimQuery, next func() (eventbus.Claimed, error)) (eventbus.Claimed, error) {
+		bus, logs := newBus(t, eventbus.WithStore(&spyStore{Store: store, claim: func(_ context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
 			if broken.Load() {
 				if claims.Add(1) > 5000 {
 					time.Sleep(time.Hour)
 				}
-				return eventbus.Claimed{}, errors.New("a record does not decode")
+				return driver.Claimed{}, errors.New("a record does not decode")
 			}
 			return next()
 		}}))
@@ -358,7 +359,7 @@ func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
 		slow.Store(true)
 		other := disk.Beside()
 		done := make(chan error, 1)
-		other.Submit(&eventbus.Batch{Now: time.Now().UTC(), Orders: []eventbus.Order{{Subscription: "x", Pause: true, At: time.Now().UTC()}}}, func(err error) { done <- err })
+		other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Order{Subscription: "x", Pause: true, At: time.Now().UTC()})}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		time.Sleep(500 * time.Millisecond)
 		require.EqualValues(t, 1, reading.Load())
@@ -405,9 +406,9 @@ func TestD7_AGivenUpWaitLeavesNothing(t *testing.T) {
 func TestE6_ARefusalIsNoDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		refused := &eventbus.RefusedError{Err: errBoom}
+		refused := &driver.RefusedError{Err: errBoom}
 		var refuse atomic.Bool
-		bus := disk.spy(t, &spyStore{submit: func(b *eventbus.Batch, done func(error)) bool {
+		bus := disk.spy(t, &spyStore{submit: func(b *driver.Batch, done func(error)) bool {
 			if refuse.Load() {
 				go done(refused)
 			}

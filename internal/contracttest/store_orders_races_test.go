@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/wallclock"
 	"github.com/surebus/eventbus/storetest"
 )
@@ -35,10 +36,10 @@ func TestC6_AnOrderErasesNoneOfAnotherProcess(t *testing.T) {
 }
 
 // slowReads takes its time to return what it has read.
-type slowReads struct{ eventbus.Store }
+type slowReads struct{ driver.Store }
 
-func (s slowReads) Orders(ctx context.Context) ([]eventbus.Order, error) {
-	all, err := s.Store.Orders(ctx)
+func (s slowReads) Directives(ctx context.Context) ([]driver.Directive, error) {
+	all, err := s.Store.Directives(ctx)
 	time.Sleep(50 * time.Millisecond)
 	return all, err
 }
@@ -68,8 +69,8 @@ func TestC6_AnOrderWhileTheNameChangesHands(t *testing.T) {
 	for name, resumes := range map[string]bool{"pause": false, "resume": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
-					if len(b.Orders) > 0 {
+				disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+					if len(b.Directives) > 0 {
 						f.Delay = 50 * time.Millisecond
 					}
 					return f

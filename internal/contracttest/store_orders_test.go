@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -28,7 +29,7 @@ func TestC6_OperatorsOrdersSurviveACrash(t *testing.T) {
 		require.NoError(t, errors.Join(resumed.Pause(), resumed.Resume()))
 		require.ErrorIs(t, resumed.Pause(eventbus.By("\n")), eventbus.ErrInvalidOption)
 		disk.crash(bus)
-		require.Equal(t, "ann", disk.Dump().Orders[1].By)
+		require.Equal(t, "ann", disk.orders(t)[1].By)
 		time.Sleep(10 * time.Second)
 
 		again, _ := disk.open(t)
@@ -61,7 +62,7 @@ func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
 		order := func(o eventbus.Order) {
 			done := make(chan error, 1)
 			o.Subscription, o.At = "mail", time.Now()
-			other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{o}}, func(err error) { done <- err })
+			other.Submit(&driver.Batch{Now: time.Now(), Directives: []driver.Directive{directive(o)}}, func(err error) { done <- err })
 			require.NoError(t, <-done)
 			time.Sleep(time.Second)
 		}
@@ -75,15 +76,15 @@ func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
 	})
 }
 
-// slowOrders is a store whose Orders returns some time after it has read them.
+// slowOrders is a store whose Directives returns some time after it has read them.
 type slowOrders struct {
-	eventbus.Store
+	driver.Store
 	delay   time.Duration
 	changed func()
 }
 
-func (s *slowOrders) Orders(ctx context.Context) ([]eventbus.Order, error) {
-	orders, err := s.Store.Orders(ctx)
+func (s *slowOrders) Directives(ctx context.Context) ([]driver.Directive, error) {
+	orders, err := s.Store.Directives(ctx)
 	time.Sleep(s.delay)
 	return orders, err
 }
@@ -118,19 +119,19 @@ func TestC6_AnOrderIsNotUndoneByAnEarlierOneOfTheStore(t *testing.T) {
 	})
 }
 
-// failingOrders is a store whose Orders fails some times.
+// failingOrders is a store whose Directives fails some times.
 type failingOrders struct {
-	eventbus.Store
+	driver.Store
 	failures atomic.Int64
 	delay    time.Duration
 }
 
-func (s *failingOrders) Orders(ctx context.Context) ([]eventbus.Order, error) {
+func (s *failingOrders) Directives(ctx context.Context) ([]driver.Directive, error) {
 	time.Sleep(s.delay)
 	if s.failures.Add(-1) >= 0 {
 		return nil, errBroken
 	}
-	return s.Store.Orders(ctx)
+	return s.Store.Directives(ctx)
 }
 
 // An order of another process whose read fails is read again after the restart. If that fails too, the bus
@@ -150,7 +151,7 @@ func TestC6_AnOrderIsNotLostWithAFailedRead(t *testing.T) {
 			store.failures.Store(failures)
 			done := make(chan error, 1)
 			pause := eventbus.Order{Subscription: "mail", At: time.Now(), Pause: true}
-			other.Submit(&eventbus.Batch{Now: time.Now(), Orders: []eventbus.Order{pause}}, func(err error) { done <- err })
+			other.Submit(&driver.Batch{Now: time.Now(), Directives: []driver.Directive{directive(pause)}}, func(err error) { done <- err })
 			require.NoError(t, <-done)
 			time.Sleep(time.Minute)
 			require.Equal(t, 1, logs.FilterMessage("store reopened").Len())
@@ -166,7 +167,7 @@ func TestC6_AnOrderIsNotLostWithAFailedRead(t *testing.T) {
 func TestS5_ARestartWithoutAStartLeavesNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claims := 0
-		disk := newDisk(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) (f storetest.Fault) {
+		disk := newDisk(storetest.WithClaimFaults(func(int, driver.ClaimQuery) (f storetest.Fault) {
 			if claims++; claims == 1 {
 				f.Kind = storetest.FailBefore
 			}

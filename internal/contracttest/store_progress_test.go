@@ -126,7 +126,7 @@ func TestD3_ALongAttemptRecordsItsProgress(t *testing.T) {
 		require.Nil(t, disk.Dump().Records[0].Progress)
 		time.Sleep(time.Millisecond)
 		require.Equal(t, []string{"quick x 1", "slow x 1", "hangs x 1"}, disk.took())
-		require.Equal(t, 2, disk.Dump().Records[0].Progress.Next)
+		require.Equal(t, 2, progressOf(t, disk.Dump().Records[0]).Next)
 		disk.crash(bus)
 		disk.took()
 

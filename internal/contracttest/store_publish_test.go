@@ -13,12 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
 func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) storetest.Fault {
 			return storetest.Fault{Delay: time.Second}
 		}))
 		bus, _ := disk.open(t)
@@ -36,7 +37,7 @@ func TestD7_AnIndeterminateEventWithoutTargetsSettles(t *testing.T) {
 
 func TestD7_CancelReportsAFailureOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *driver.Batch) (f storetest.Fault) {
 			if n == 3 { // 1 is that of the catalog
 				f.Kind = storetest.FailBefore
 			}
@@ -56,7 +57,7 @@ func TestD7_CancelReportsAFailureOfTheStore(t *testing.T) {
 
 func TestD7_PublishReturnsWhenTheStoreHasTheEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) storetest.Fault {
 			return storetest.Fault{Delay: time.Second}
 		}))
 		bus, _ := disk.open(t)
@@ -86,7 +87,7 @@ func TestD7_AScheduledEventMayBeDueBeforeItsCommit(t *testing.T) {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				first := true
-				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+				disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
 					if len(b.New) > 0 && first {
 						first = false
 						f = storetest.Fault{Kind: kind, Delay: 10 * time.Second}
@@ -113,7 +114,7 @@ func TestD7_AScheduledEventMayBeDueBeforeItsCommit(t *testing.T) {
 
 func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			return storetest.Fault{Delay: time.Duration(len(b.Take)) * 10 * time.Second}
 		}))
 		bus, _ := disk.open(t)
@@ -130,14 +131,15 @@ func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
 		mustPublish(t, bus, "a", "x")
 		time.Sleep(time.Minute)
 		dies.Store(false)
-		l, err := disk.Beside().Letter(t.Context(), letters(t, bus)[0].ID)
+		l, err := disk.Beside().Letter(t.Context(), driver.ID(letters(t, bus)[0].ID))
 		require.NoError(t, err)
-		l.ID, l.Due = eventbus.LetterID(eventbus.NewEventID()), time.Now().Add(time.Second).UTC() // as an import may have it
+		id, due := eventbus.LetterID(eventbus.NewEventID()), time.Now().Add(time.Second).UTC() // as an import may have it
+		l.ID, l.Details = driver.ID(id), edited(t, l.Details, map[string]any{"id": id, "due": due})
 		done := make(chan error, 1)
-		disk.Beside().Submit(&eventbus.Batch{Now: time.Now().UTC(), Bury: []*eventbus.DeadLetter{&l}}, func(err error) { done <- err })
+		disk.Beside().Submit(&driver.Batch{Now: time.Now().UTC(), Bury: []*driver.Letter{&l}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		disk.took()
-		require.NoError(t, bus.DLQ().Replay(t.Context(), l.ID))
+		require.NoError(t, bus.DLQ().Replay(t.Context(), id))
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"mail x 1"}, disk.took())
 		require.Empty(t, disk.Dump().Records)
@@ -147,9 +149,9 @@ func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
 }
 
 // slowLookup is a store that takes its time to look for an event.
-type slowLookup struct{ eventbus.Store }
+type slowLookup struct{ driver.Store }
 
-func (s slowLookup) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbus.Record, error) {
+func (s slowLookup) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {
 	time.Sleep(time.Second)
 	return s.Store.Lookup(ctx, id)
 }
@@ -159,7 +161,7 @@ func (s slowLookup) Lookup(ctx context.Context, id eventbus.EventID) ([]*eventbu
 func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails atomic.Bool
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			if len(b.New) > 0 && fails.Load() {
 				fails.Store(false)
 				return storetest.Fault{Kind: storetest.FailAfter}
@@ -194,7 +196,7 @@ func TestD7_AnEventInDoubtThatHasSettledIsRepeatedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails atomic.Bool
 		fails.Store(true)
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			switch {
 			case len(b.New) > 0:
 				return storetest.Fault{Delay: time.Second}
@@ -204,7 +206,7 @@ func TestD7_AnEventInDoubtThatHasSettledIsRepeatedOnce(t *testing.T) {
 			}
 			return storetest.Fault{}
 		}))
-		bus := disk.spy(t, &spyStore{submit: func(b *eventbus.Batch, _ func(error)) bool {
+		bus := disk.spy(t, &spyStore{submit: func(b *driver.Batch, _ func(error)) bool {
 			if len(b.New) == 0 && len(b.Remember) > 0 {
 				time.Sleep(time.Second) // until the event has settled
 			}
@@ -231,7 +233,7 @@ func TestS3_AStoreThatFailsAtAPurgeIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails atomic.Bool
 		fails.Store(true)
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			if len(b.Take) > 0 && fails.Load() {
 				fails.Store(false)
 				return storetest.Fault{Kind: storetest.FailBefore}
@@ -254,7 +256,7 @@ func TestS3_AStoreThatFailsAtAPurgeIsReopened(t *testing.T) {
 // An event whose publisher waits was accepted: it is in no doubt after its store has failed.
 func TestD7_AStoreFailureDuringTheWaitIsNoDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			if len(b.Update) > 0 {
 				return storetest.Fault{Kind: storetest.FailBefore}
 			}
@@ -340,7 +342,7 @@ func TestD7_AnUnknownOutcomeCanBeRepeated(t *testing.T) {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				faults := 0
-				disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+				disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 					if len(b.New) == 0 || faults > 0 {
 						return storetest.Fault{}
 					}
@@ -384,7 +386,7 @@ func TestD7_AnUnknownOutcomeCanBeRepeated(t *testing.T) {
 func TestD7_AnUnknownBatchCanBeRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fails atomic.Bool
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
 			if len(b.New) > 1 && fails.Load() {
 				fails.Store(false)
 				return storetest.Fault{Kind: storetest.FailAfter}
@@ -431,7 +433,7 @@ func TestD7_MadeIDsAreRememberedOnlyWithoutTheLease(t *testing.T) {
 		id := mustPublish(t, beside, "a", "beside")
 		remembered := disk.Dump().Remembered
 		require.Len(t, remembered, 1)
-		require.Equal(t, id, remembered[0].Event)
+		require.Equal(t, driver.ID(id), remembered[0].Event)
 		shutdown(t, beside)
 		shutdown(t, bus)
 	})
@@ -460,7 +462,7 @@ func TestD7_OnlyWhatNothingAwaitsIsDeferrable(t *testing.T) {
 				require.NoError(t, err)
 				var mu sync.Mutex
 				var settled []bool
-				spy := &spyStore{Store: store, submit: func(b *eventbus.Batch, _ func(error)) bool {
+				spy := &spyStore{Store: store, submit: func(b *driver.Batch, _ func(error)) bool {
 					mu.Lock()
 					defer mu.Unlock()
 					switch {

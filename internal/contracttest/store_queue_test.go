@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
 // The bus catches up while publications that the queue has no room for are still committing.
 func TestD8_NothingIsForgottenWhileTheStoreIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) storetest.Fault {
 			return storetest.Fault{Delay: 10 * time.Millisecond}
 		}))
 		bus, _ := disk.open(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(2))

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -94,7 +95,7 @@ func TestS3_ARenamedSubscriptionKeepsItsFailures(t *testing.T) {
 // Start recovers within its context, and can be repeated.
 func TestS1_StartRecoversWithinItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) storetest.Fault {
+		disk := newDisk(storetest.WithClaimFaults(func(int, driver.ClaimQuery) storetest.Fault {
 			return storetest.Fault{Delay: time.Minute}
 		}))
 		bus, _ := disk.open(t)
@@ -298,7 +299,7 @@ func TestS3_AnAttemptEndsTheSuspicionInTheStore(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		require.Equal(t, []string{"mail x 1"}, disk.took())
 		r := disk.Dump().Records[0]
-		require.Equal(t, eventbus.RecordWaiting, r.State)
+		require.Equal(t, driver.Waiting, r.State)
 		require.False(t, r.Suspect)
 		require.Zero(t, r.Crashes)
 		disk.crash(bus)
@@ -307,7 +308,7 @@ func TestS3_AnAttemptEndsTheSuspicionInTheStore(t *testing.T) {
 
 func TestS3_StartDuringARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *driver.Batch) (f storetest.Fault) {
 			if n == 2 {
 				f.Kind = storetest.FailAfter
 			}

@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
 // After a failure of the store, nothing runs twice at the same time.
 func TestS3_ARestartInPlaceWaitsForRunningCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(n int, _ *driver.Batch) (f storetest.Fault) {
 			if n == 3 { // 1 is that of the catalog
 				f.Kind = storetest.FailBefore
 			}
@@ -69,7 +70,7 @@ func TestS3_AStoreFailureRestartsTheBusInPlace(t *testing.T) {
 
 func failAt(t *testing.T, kind storetest.FaultKind, batch int) {
 	t.Helper()
-	disk := newDisk(storetest.WithFaults(func(n int, _ *eventbus.Batch) storetest.Fault {
+	disk := newDisk(storetest.WithFaults(func(n int, _ *driver.Batch) storetest.Fault {
 		if n == batch {
 			return storetest.Fault{Kind: kind}
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -30,7 +31,7 @@ type heldDisk struct {
 
 func newHeldDisk(opts ...storetest.Option) *heldDisk {
 	d := &heldDisk{}
-	d.disk = newDisk(append([]storetest.Option{storetest.WithFaults(func(int, *eventbus.Batch) storetest.Fault {
+	d.disk = newDisk(append([]storetest.Option{storetest.WithFaults(func(int, *driver.Batch) storetest.Fault {
 		d.mu.Lock()
 		held := d.held
 		d.mu.Unlock()
@@ -67,7 +68,7 @@ func (d *heldDisk) releaseOne() {
 func (d *heldDisk) open(t *testing.T, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
 	spy := &spyStore{}
-	spy.submit = func(b *eventbus.Batch, done func(error)) bool {
+	spy.submit = func(b *driver.Batch, done func(error)) bool {
 		n := int64(len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury))
 		d.mu.Lock()
 		d.most.Store(max(d.most.Load(), d.outstanding.Add(n)))
@@ -374,7 +375,7 @@ func TestS7_AFailureOfTheStoreEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail atomic.Bool
 		held := make(chan struct{})
-		disk := newDisk(storetest.WithFaults(func(int, *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
 			if fail.Swap(false) {
 				<-held
 				f.Kind = storetest.FailBefore

@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
 func TestS2_APublicationDuringShutdownDoesNotOvertakeARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk(storetest.WithFaults(func(_ int, b *eventbus.Batch) (f storetest.Fault) {
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
 			if len(b.New) == 1 && string(b.New[0].Payload) == `"1"` {
 				f.Delay = time.Second
 			}

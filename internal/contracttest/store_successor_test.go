@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -133,7 +134,7 @@ func TestD14_NameIsTakenBeforeAnEventIsDue(t *testing.T) {
 			t.Run(fmt.Sprintf("others %v, key %q", others, key), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var slow atomic.Bool
-					disk := newDisk(storetest.WithClaimFaults(func(int, eventbus.ClaimQuery) (f storetest.Fault) {
+					disk := newDisk(storetest.WithClaimFaults(func(int, driver.ClaimQuery) (f storetest.Fault) {
 						if slow.Load() {
 							f.Delay = 10 * time.Millisecond
 						}
@@ -154,7 +155,7 @@ func TestD14_NameIsTakenBeforeAnEventIsDue(t *testing.T) {
 					slow.Store(true)
 					time.Sleep(time.Minute + 5*time.Millisecond - time.Since(began)) // the claim of what is due runs
 					done := make(chan error, 1)
-					other.Submit(&eventbus.Batch{Now: time.Now().UTC(), Orders: []eventbus.Order{{Subscription: "x"}}}, func(err error) { done <- err })
+					other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Order{Subscription: "x"})}}, func(err error) { done <- err })
 					require.NoError(t, <-done) // the bus is behind
 					time.Sleep(time.Minute)
 					calls := disk.took()

@@ -8,7 +8,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // transaction is a commit in progress. Each batch is checked before it is applied, so a refused one
@@ -21,7 +21,7 @@ type transaction struct {
 	now     time.Time // the latest Batch.Aged
 	inserts []insertion
 	written int // of inserts
-	deletes []eventbus.Ref
+	deletes []driver.Ref
 	// besideRecords counts the new records, less those cancelled.
 	besideRecords int64
 	// deletions has the batches of deletes, with WithHistory.
@@ -32,9 +32,9 @@ type transaction struct {
 
 // insertion is a new record.
 type insertion struct {
-	ref      eventbus.Ref
+	ref      driver.Ref
 	position int64
-	record   *eventbus.Record
+	record   *driver.Record
 }
 
 func (tx *transaction) begin() error {
@@ -100,7 +100,7 @@ func (tx *transaction) commit() error {
 }
 
 // apply applies a batch, or returns a refusal and changes nothing.
-func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
+func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 	if refusal, err := tx.check(b); refusal != nil || err != nil {
 		return refusal, err
 	}
@@ -157,14 +157,14 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 		}
 		reach("batch: buried")
 	}
-	for _, o := range b.Orders {
-		if err := tx.order(o); err != nil {
+	for i := range b.Directives {
+		if err := tx.direct(&b.Directives[i]); err != nil {
 			return nil, err
 		}
 		reach("batch: ordered")
 	}
 	for i := range b.Audit {
-		if err := tx.audit(b.Audit[i]); err != nil {
+		if err := tx.audit(&b.Audit[i]); err != nil {
 			return nil, err
 		}
 		reach("batch: audited")
@@ -179,7 +179,7 @@ func (tx *transaction) apply(b *eventbus.Batch) (refusal, err error) {
 }
 
 // check returns the refusal of a batch, or nil.
-func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
+func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
 	if refusal := b.CheckTimes(); refusal != nil {
 		return refusal, nil
 	}
@@ -189,7 +189,7 @@ func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
 			return nil, err
 		}
 		if known != nil {
-			return &eventbus.RefusedError{Known: known, Err: eventbus.ErrDuplicateID}, nil
+			return &driver.RefusedError{Known: known, Err: driver.ErrDuplicateID}, nil
 		}
 	}
 	for i, id := range b.Take {
@@ -198,32 +198,32 @@ func (tx *transaction) check(b *eventbus.Batch) (refusal, err error) {
 			return nil, err
 		}
 		if !known || slices.Contains(b.Take[:i], id) {
-			return &eventbus.RefusedError{Letter: id, Err: eventbus.ErrNotFound}, nil
+			return &driver.RefusedError{Letter: id, Err: driver.ErrNotFound}, nil
 		}
 	}
 	if refusal, err := tx.checkCancel(b); refusal != nil || err != nil {
 		return refusal, err
 	}
-	if tx.store.lease == nil && slices.ContainsFunc(b.New, func(r *eventbus.Record) bool { return r.Leased }) {
-		return &eventbus.RefusedError{Err: eventbus.ErrNotLeased}, nil
+	if tx.store.lease == nil && slices.ContainsFunc(b.New, func(r *driver.Record) bool { return r.Leased }) {
+		return &driver.RefusedError{Err: driver.ErrNotLeased}, nil
 	}
 	if ref := tx.notLeased(b); ref != 0 {
-		return &eventbus.RefusedError{Ref: ref, Err: eventbus.ErrNotLeased}, nil
+		return &driver.RefusedError{Ref: ref, Err: driver.ErrNotLeased}, nil
 	}
 	return nil, nil
 }
 
 // known returns the entry that refuses b.Remember[i], or nil.
-func (tx *transaction) known(b *eventbus.Batch, i int) (*eventbus.Dedupe, error) {
+func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 	d := &b.Remember[i]
 	for _, earlier := range b.Remember[:i] {
 		if earlier.Scope == d.Scope && earlier.Key == d.Key && earlier.Expires.After(b.Aged()) {
 			return &earlier, nil
 		}
 	}
-	var known *eventbus.Dedupe
+	var known *driver.Dedupe
 	err := tx.one("SELECT event, content, expires FROM dedupe WHERE scope = ? AND key = ?", func(stmt *sqlite3.Stmt) error {
-		k := &eventbus.Dedupe{Scope: d.Scope, Key: d.Key, Content: stmt.ColumnText(1)}
+		k := &driver.Dedupe{Scope: d.Scope, Key: d.Key, Content: stmt.ColumnText(1)}
 		stmt.ColumnBytes(0, k.Event[:])
 		expires, err := parseTime(stmt.ColumnText(2))
 		if err != nil {
@@ -237,7 +237,7 @@ func (tx *transaction) known(b *eventbus.Batch, i int) (*eventbus.Dedupe, error)
 	return known, err
 }
 
-func (tx *transaction) hasLetter(id eventbus.LetterID) (found bool, err error) {
+func (tx *transaction) hasLetter(id driver.ID) (found bool, err error) {
 	err = tx.one("SELECT 1 FROM letter WHERE id = ?", func(*sqlite3.Stmt) error {
 		found = true
 		return nil
@@ -259,15 +259,15 @@ func (tx *transaction) one(sql string, row func(*sqlite3.Stmt) error, args ...an
 
 // notLeased returns the first record of Update or Delete that the lease does not have when its turn
 // comes, or 0.
-func (tx *transaction) notLeased(b *eventbus.Batch) eventbus.Ref {
-	var gone map[eventbus.Ref]bool // freed or deleted earlier in the batch
-	leave := func(ref eventbus.Ref) {
+func (tx *transaction) notLeased(b *driver.Batch) driver.Ref {
+	var gone map[driver.Ref]bool // freed or deleted earlier in the batch
+	leave := func(ref driver.Ref) {
 		if gone == nil {
-			gone = make(map[eventbus.Ref]bool)
+			gone = make(map[driver.Ref]bool)
 		}
 		gone[ref] = true
 	}
-	has := func(ref eventbus.Ref) bool {
+	has := func(ref driver.Ref) bool {
 		_, ok := tx.leased[ref]
 		return ok && !gone[ref]
 	}
@@ -291,16 +291,16 @@ func (tx *transaction) notLeased(b *eventbus.Batch) eventbus.Ref {
 }
 
 // open collects the new records of a batch and assigns their refs.
-func (tx *transaction) open(records []*eventbus.Record) {
+func (tx *transaction) open(records []*driver.Record) {
 	var previous int64
 	for _, r := range records {
-		ref := eventbus.Ref(tx.m.nextRef)
+		ref := driver.Ref(tx.m.nextRef)
 		tx.m.nextRef++
 		position := r.Position
 		switch position {
 		case 0:
 			position = int64(ref)
-		case eventbus.BesidePrevious:
+		case driver.BesidePrevious:
 			position = previous
 		}
 		previous = position
@@ -314,17 +314,14 @@ func (tx *transaction) open(records []*eventbus.Record) {
 }
 
 // update changes a record that the lease has.
-func (tx *transaction) update(r *eventbus.Record) error {
+func (tx *transaction) update(r *driver.Record) error {
 	const sql = `UPDATE record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?, crashes = ?
 		WHERE ref = ? AND owner = ?`
 	stmt, err := tx.w.stmt(sql)
 	if err != nil {
 		return err
 	}
-	live, err := encodeLive(r)
-	if err != nil {
-		return err
-	}
+	live := encodeLive(r)
 	stmt.BindInt64(1, int64(r.State))
 	live.bind(stmt, 2, 3, 6)
 	stmt.BindInt64(4, tx.ownerOf(r))
@@ -351,7 +348,7 @@ func (tx *transaction) update(r *eventbus.Record) error {
 }
 
 // ownerOf returns the owner of a record after a batch of this store.
-func (tx *transaction) ownerOf(r *eventbus.Record) int64 {
+func (tx *transaction) ownerOf(r *driver.Record) int64 {
 	switch {
 	case tx.store.lease == nil:
 		return 0
@@ -361,7 +358,7 @@ func (tx *transaction) ownerOf(r *eventbus.Record) int64 {
 	return -tx.epoch
 }
 
-func (tx *transaction) missing(ref eventbus.Ref) error {
+func (tx *transaction) missing(ref driver.Ref) error {
 	return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(ref), Detail: "the lease has the record, and the table does not"}
 }
 
@@ -371,7 +368,7 @@ func (tx *transaction) missing(ref eventbus.Ref) error {
 func (tx *transaction) deleteRecords() error {
 	const maxGap = 64
 	refs := tx.deletes
-	slices.SortFunc(refs, cmp.Compare[eventbus.Ref])
+	slices.SortFunc(refs, cmp.Compare[driver.Ref])
 	for i := 0; i < len(refs); {
 		n := 1
 		for i+n < len(refs) && refs[i+n]-refs[i+n-1] <= maxGap && !tx.leasesBetween(refs[i+n-1], refs[i+n]) {
@@ -392,7 +389,7 @@ func (tx *transaction) deleteRecords() error {
 }
 
 // leasesBetween reports whether the lease has a record between two refs.
-func (tx *transaction) leasesBetween(from, to eventbus.Ref) bool {
+func (tx *transaction) leasesBetween(from, to driver.Ref) bool {
 	for ref := from + 1; ref < to; ref++ {
 		if _, ok := tx.leased[ref]; ok {
 			return true
@@ -423,22 +420,15 @@ func (tx *transaction) prune() error {
 }
 
 // catalog replaces the catalog.
-func (tx *transaction) catalog(c *eventbus.Catalog) error {
-	body, crc, err := encodeJSON(c)
-	if err != nil {
-		return err
-	}
+func (tx *transaction) catalog(body []byte) error {
 	tx.bytes += len(body)
-	_, err = tx.w.exec("INSERT OR REPLACE INTO catalog (id, body, crc) VALUES (1, ?, ?)", body, crc)
+	_, err := tx.w.exec("INSERT OR REPLACE INTO catalog (id, body, crc) VALUES (1, ?, ?)", body, checksum(body))
 	return err
 }
 
-// order replaces the orders of a subscription.
-func (tx *transaction) order(o eventbus.Order) error {
-	body, crc, err := encodeJSON(o)
-	if err != nil {
-		return err
-	}
-	_, err = tx.w.exec("INSERT OR REPLACE INTO orders (subscription, body, crc) VALUES (?, ?, ?)", o.Subscription, body, crc)
+// direct replaces the directive of a subscription.
+func (tx *transaction) direct(d *driver.Directive) error {
+	const sql = "INSERT OR REPLACE INTO orders (subscription, body, crc) VALUES (?, ?, ?)"
+	_, err := tx.w.exec(sql, d.Subscription, d.Body, checksum(d.Body))
 	return err
 }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -11,7 +10,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // A file keeps this many audit entries. The denied ones have their own bound: otherwise somebody who
@@ -22,28 +21,22 @@ const (
 )
 
 // audit adds an entry, and removes the oldest one of its kind if there are too many.
-func (tx *transaction) audit(e eventbus.AuditEntry) error {
-	denied, limit, place := 0, int64(maxAudit), int64(0)
-	if e.Denied != "" {
+func (tx *transaction) audit(e *driver.AuditEntry) error {
+	denied, limit, number, place := 0, int64(maxAudit), int64(0), int64(0)
+	if e.Denied {
 		denied, limit = 1, maxDenied
 	}
 	// A place beyond the last number is damaged: trimming by it would remove what is not old.
 	const last = "SELECT coalesce(max(number), 0), (SELECT coalesce(max(place), 0) FROM audit WHERE denied = ? AND place <= (SELECT max(number) FROM audit)) FROM audit"
 	err := tx.one(last, func(stmt *sqlite3.Stmt) error {
-		e.Number, place = stmt.ColumnInt64(0)+1, stmt.ColumnInt64(1)+1
+		number, place = stmt.ColumnInt64(0)+1, stmt.ColumnInt64(1)+1
 		return nil
 	}, denied)
 	if err != nil {
 		return err
 	}
-	number := e.Number
-	e.Number, e.At, e.Until = 0, e.At.UTC(), e.Until.UTC()
-	body, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
 	const insert = "INSERT INTO audit (number, body, crc, denied, place) VALUES (?, ?, ?, ?, ?)"
-	if _, err := tx.w.exec(insert, number, body, auditCRC(number, body), denied, place); err != nil {
+	if _, err := tx.w.exec(insert, number, e.Body, auditCRC(number, e.Body), denied, place); err != nil {
 		return err
 	}
 	tx.pages += 3
@@ -59,23 +52,27 @@ func auditCRC(number int64, body []byte) int64 {
 }
 
 // Audit returns a page of what operators did. It compares the entries one by one, at about 2 µs each. The
-// file keeps the newest 100,000, and the newest 10,000 denied ones. See [eventbus.Store].
+// file keeps the newest 100,000, and the newest 10,000 denied ones. See [driver.Store].
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus.AuditPage, err error) {
+// Errors: that of AuditQuery.Match, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Audit(ctx context.Context, q driver.AuditQuery) (page driver.AuditPage, err error) {
 	before := q.Before
 	if before == 0 {
 		before = math.MaxInt64
 	}
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		page = eventbus.AuditPage{}
-		err := query(c, "SELECT number, body, crc FROM audit WHERE number < ? ORDER BY number DESC", func(stmt *sqlite3.Stmt) error {
+		page = driver.AuditPage{}
+		err := query(c, "SELECT number, body, crc, denied FROM audit WHERE number < ? ORDER BY number DESC", func(stmt *sqlite3.Stmt) error {
 			e, err := s.scanAudit(stmt)
 			if err != nil {
 				return err
 			}
-			if !q.Matches(&e) {
-				return nil
+			if q.Match != nil {
+				if matches, err := q.Match(&e); err != nil {
+					return &queryError{err}
+				} else if !matches {
+					return nil
+				}
 			}
 			if len(page.Entries) == q.Limit {
 				page.Next = page.Entries[q.Limit-1].Number
@@ -90,23 +87,16 @@ func (s *Store) Audit(ctx context.Context, q eventbus.AuditQuery) (page eventbus
 		return err
 	})
 	if err != nil {
-		return eventbus.AuditPage{}, fmt.Errorf("Audit: %w", err)
+		return driver.AuditPage{}, fmt.Errorf("Audit: %w", err)
 	}
 	return page, nil
 }
 
-// scanAudit reads a row of number, body and crc.
-func (s *Store) scanAudit(stmt *sqlite3.Stmt) (e eventbus.AuditEntry, err error) {
-	number, body := stmt.ColumnInt64(0), columnBytes(stmt, 1)
-	corrupt := func(detail string) error {
-		return &CorruptError{Path: s.path, Table: "audit", Row: fmt.Sprint(number), Detail: detail}
+// scanAudit reads a row of number, body, crc and denied.
+func (s *Store) scanAudit(stmt *sqlite3.Stmt) (e driver.AuditEntry, err error) {
+	e = driver.AuditEntry{Number: stmt.ColumnInt64(0), Body: columnBytes(stmt, 1), Denied: stmt.ColumnBool(3)}
+	if auditCRC(e.Number, e.Body) != stmt.ColumnInt64(2) {
+		return e, &CorruptError{Path: s.path, Table: "audit", Row: fmt.Sprint(e.Number), Detail: "the row does not match its checksum"}
 	}
-	if auditCRC(number, body) != stmt.ColumnInt64(2) {
-		return e, corrupt("the row does not match its checksum")
-	}
-	if err := json.Unmarshal(body, &e); err != nil {
-		return e, corrupt(err.Error())
-	}
-	e.Number = number
 	return e, nil
 }

@@ -22,7 +22,7 @@ import (
 // the backup to its path.
 //
 // Errors: *PathError if path is empty, ":memory:", a URI, or exists (a symbolic link too); ErrFull; *CorruptError;
-// ErrStoreFailed; ErrStoreClosed; those of the operating system; the context's error.
+// driver.ErrFailed; driver.ErrClosed; those of the operating system; the context's error.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	if err := s.backup(ctx, path); err != nil {
 		return fmt.Errorf("Backup(%s): %w", path, err)

@@ -14,12 +14,13 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 func TestBackup_IsAStore(t *testing.T) {
 	path, copied := filled(t), testPath(t)
 	s := openAt(t, path)
-	claimed, err := s.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1000})
+	claimed, err := s.Claim(t.Context(), driver.ClaimQuery{Limit: 1000})
 	require.NoError(t, err)
 	require.Len(t, claimed.Records, 200)
 	require.NoError(t, s.Backup(t.Context(), copied))
@@ -43,7 +44,7 @@ func TestBackup_IsAStore(t *testing.T) {
 	report, err := b.Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, VerifyReport{Records: 200, Letters: 50}, report)
-	claimed, err = b.Claim(t.Context(), eventbus.ClaimQuery{Limit: 1000})
+	claimed, err = b.Claim(t.Context(), driver.ClaimQuery{Limit: 1000})
 	require.NoError(t, err)
 	require.Len(t, claimed.Records, 200)
 	for _, r := range claimed.Records {
@@ -77,7 +78,7 @@ func TestBackup_OverwritesNothing(t *testing.T) {
 		require.ErrorIs(t, err, fs.ErrNotExist, name)
 	}
 	closeStore(t, s)
-	require.ErrorIs(t, s.Backup(t.Context(), at("closed")), eventbus.ErrStoreClosed)
+	require.ErrorIs(t, s.Backup(t.Context(), at("closed")), driver.ErrClosed)
 }
 
 // An error of the disk is an error of the backup, also if it comes after the copy was written.

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // busOver makes a bus over a file. It is not started.
@@ -158,10 +159,9 @@ func BenchmarkReplayMatching(b *testing.B) {
 		path := benchPath(b)
 		s := openAt(b, path)
 		for i := 0; i < total; {
-			batch := &eventbus.Batch{}
+			batch := &driver.Batch{}
 			for ; len(batch.Bury) < 1000; i++ {
-				l := letterFor("bench", eventbus.ReasonExhausted, "no answer")
-				l.Event.Key = fmt.Sprint("order ", i)
+				l := letterFor("bench", eventbus.ReasonExhausted, "no answer", func(l *eventbus.DeadLetter) { l.Event.Key = fmt.Sprint("order ", i) })
 				batch.Bury = append(batch.Bury, l)
 			}
 			require.NoError(b, submit(s, batch))

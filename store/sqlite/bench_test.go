@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // benchPath returns the path of a database on a real disk: in $EVENTBUS_BENCH_DIR, or in the
@@ -32,9 +32,9 @@ func benchPath(b *testing.B) string {
 
 var benchPayload = []byte(`{"order":"` + strings.Repeat("x", 130) + `"}`) // 150 bytes with the braces
 
-func benchRecord() *eventbus.Record {
-	return &eventbus.Record{
-		ID: eventbus.NewEventID(), Type: "order.placed", Payload: benchPayload, Published: time.Now().UTC(),
+func benchRecord() *driver.Record {
+	return &driver.Record{
+		ID: newID(), Type: "order.placed", Payload: benchPayload, Published: time.Now().UTC(),
 		Targets: []string{"billing"}, Leased: true,
 	}
 }
@@ -61,7 +61,7 @@ func BenchmarkAccept(b *testing.B) {
 		b.Run(fmt.Sprint(publishers), func(b *testing.B) {
 			s := openAt(b, benchPath(b))
 			publish(b, publishers, func() {
-				if err := submit(s, &eventbus.Batch{New: []*eventbus.Record{benchRecord()}}); err != nil {
+				if err := submit(s, &driver.Batch{New: []*driver.Record{benchRecord()}}); err != nil {
 					b.Error(err)
 				}
 			})
@@ -76,10 +76,10 @@ func BenchmarkSettle(b *testing.B) {
 			publish(b, publishers, func() {
 				// As the bus does: nobody waits for the deletion.
 				r := benchRecord()
-				if err := submit(s, &eventbus.Batch{New: []*eventbus.Record{r}}); err != nil {
+				if err := submit(s, &driver.Batch{New: []*driver.Record{r}}); err != nil {
 					b.Error(err)
 				}
-				s.Submit(&eventbus.Batch{Now: t0, Delete: []eventbus.Ref{r.Ref}}, func(err error) {
+				s.Submit(&driver.Batch{Now: t0, Delete: []driver.Ref{r.Ref}}, func(err error) {
 					if err != nil {
 						b.Error(err)
 					}
@@ -107,7 +107,7 @@ func rawConn(b *testing.B) *sqlite3.Conn {
 func BenchmarkOneInsertPerCommit(b *testing.B) {
 	c := rawConn(b)
 	publish(b, 1, func() {
-		id := eventbus.NewEventID()
+		id := newID()
 		if err := query(c, "INSERT INTO event (id, body) VALUES (?, ?)", nil, id[:], benchPayload); err != nil {
 			b.Error(err)
 		}
@@ -120,7 +120,7 @@ func BenchmarkBareGroupedInsert(b *testing.B) {
 	const publishers = 512
 	c := rawConn(b)
 	type item struct {
-		id   eventbus.EventID
+		id   driver.ID
 		body []byte
 		done chan struct{}
 	}
@@ -162,7 +162,7 @@ func BenchmarkBareGroupedInsert(b *testing.B) {
 		}
 	}()
 	publish(b, publishers, func() {
-		i := item{eventbus.NewEventID(), benchPayload, make(chan struct{})}
+		i := item{newID(), benchPayload, make(chan struct{})}
 		queue <- i
 		<-i.done
 	})
@@ -172,7 +172,7 @@ func BenchmarkBareGroupedInsert(b *testing.B) {
 func BenchmarkClaim(b *testing.B) {
 	s := openAt(b, benchPath(b))
 	for i := 0; i < b.N; {
-		batch := &eventbus.Batch{}
+		batch := &driver.Batch{}
 		for ; len(batch.New) < 1000 && i < b.N; i++ {
 			batch.New = append(batch.New, free(benchRecord()))
 		}
@@ -180,7 +180,7 @@ func BenchmarkClaim(b *testing.B) {
 	}
 	b.ResetTimer()
 	for n := 0; n < b.N; {
-		c, err := s.Claim(context.Background(), eventbus.ClaimQuery{Limit: 1000})
+		c, err := s.Claim(context.Background(), driver.ClaimQuery{Limit: 1000})
 		require.NoError(b, err)
 		n += len(c.Records)
 	}

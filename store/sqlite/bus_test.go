@@ -69,6 +69,12 @@ func begin(t testing.TB, path string, opts ...any) *process {
 	return p
 }
 
+// tool opens a file beside the bus that runs the handlers, as a program without handlers does.
+func tool(t testing.TB, path string, opts ...any) *process {
+	t.Helper()
+	return begin(t, path, append(opts, sqlite.Beside(), eventbus.WithoutHandlers())...)
+}
+
 // handles subscribes a handler of texts that notes its calls and returns what result returns.
 func (p *process) handles(name string, result func(payload string) error, opts ...eventbus.SubscribeOption) *eventbus.Subscription {
 	p.t.Helper()

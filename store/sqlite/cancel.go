@@ -5,7 +5,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // whereCancels selects the free scheduled records of an event. The second parameter is the epoch of the
@@ -21,14 +21,14 @@ func (tx *transaction) holder() int64 {
 }
 
 // checkCancel returns the refusal of a batch that cancels an event without a free scheduled record.
-func (tx *transaction) checkCancel(b *eventbus.Batch) (refusal, err error) {
+func (tx *transaction) checkCancel(b *driver.Batch) (refusal, err error) {
 	if len(b.Cancel) == 0 {
 		return nil, nil
 	}
 	if err := tx.insertRecords(); err != nil { // those of earlier batches
 		return nil, err
 	}
-	seen := make(map[eventbus.EventID]bool)
+	seen := make(map[driver.ID]bool)
 	for _, id := range b.Cancel {
 		found := false
 		err := tx.one("SELECT 1"+whereCancels+" LIMIT 1", func(*sqlite3.Stmt) error {
@@ -39,7 +39,7 @@ func (tx *transaction) checkCancel(b *eventbus.Batch) (refusal, err error) {
 			return nil, err
 		}
 		if !found || seen[id] {
-			return &eventbus.RefusedError{Event: id, Err: eventbus.ErrNotScheduled}, nil
+			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}, nil
 		}
 		seen[id] = true
 	}
@@ -47,10 +47,10 @@ func (tx *transaction) checkCancel(b *eventbus.Batch) (refusal, err error) {
 }
 
 // cancel removes the free scheduled records of an event.
-func (tx *transaction) cancel(b *eventbus.Batch, id eventbus.EventID) error {
-	var refs []eventbus.Ref
+func (tx *transaction) cancel(b *driver.Batch, id driver.ID) error {
+	var refs []driver.Ref
 	err := tx.one("SELECT ref"+whereCancels, func(stmt *sqlite3.Stmt) error {
-		refs = append(refs, eventbus.Ref(stmt.ColumnInt64(0)))
+		refs = append(refs, driver.Ref(stmt.ColumnInt64(0)))
 		return nil
 	}, id[:], tx.holder())
 	if err != nil {
@@ -67,7 +67,7 @@ func (tx *transaction) cancel(b *eventbus.Batch, id eventbus.EventID) error {
 		} else if n != 1 {
 			return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: "the row was found and cannot be deleted"}
 		}
-		tx.m.states[eventbus.RecordScheduled]--
+		tx.m.states[driver.Scheduled]--
 		tx.besideRecords--
 		tx.pages += 2
 	}
@@ -85,7 +85,7 @@ func (tx *transaction) countBeside() error {
 
 // keepClaimed returns those records of a claim that the lease has now. The others were cancelled by
 // another process after they had been selected: only scheduled ones may be.
-func (tx *transaction) keepClaimed(records []*eventbus.Record) (kept []*eventbus.Record, err error) {
+func (tx *transaction) keepClaimed(records []*driver.Record) (kept []*driver.Record, err error) {
 	for _, r := range records {
 		found := false
 		err := tx.one("SELECT 1 FROM record WHERE ref = ? AND owner = ?", func(*sqlite3.Stmt) error {
@@ -97,7 +97,7 @@ func (tx *transaction) keepClaimed(records []*eventbus.Record) (kept []*eventbus
 			return nil, err
 		case found:
 			kept = append(kept, r)
-		case r.State != eventbus.RecordScheduled:
+		case r.State != driver.Scheduled:
 			return nil, tx.missing(r.Ref)
 		}
 	}

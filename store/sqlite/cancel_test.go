@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Records that another process cancels after a claim has selected them are not claimed. Others cannot
@@ -14,10 +14,10 @@ import (
 func TestCancel_BetweenSelectionAndLease(t *testing.T) {
 	path := testPath(t)
 	s, beside := openAt(t, path), openAt(t, path, Beside())
-	var records []*eventbus.Record
+	var records []*driver.Record
 	for range 5 {
 		r := ready("")
-		r.State, r.Due = eventbus.RecordScheduled, t0.Add(time.Minute)
+		r.State, r.Due = driver.Scheduled, t0.Add(time.Minute)
 		records = append(records, r)
 	}
 	records = append(records, ready(""))
@@ -33,26 +33,26 @@ func TestCancel_BetweenSelectionAndLease(t *testing.T) {
 		}
 		return request
 	}
-	require.NoError(t, submit(s, &eventbus.Batch{New: records}))
+	require.NoError(t, submit(s, &driver.Batch{New: records}))
 	selected := request()
 	for _, i := range []int{1, 4} {
-		require.NoError(t, submit(beside, &eventbus.Batch{Cancel: []eventbus.EventID{records[i].ID}}))
+		require.NoError(t, submit(beside, &driver.Batch{Cancel: []driver.ID{records[i].ID}}))
 	}
 	require.NoError(t, s.leaseRecords(selected))
-	var leased []eventbus.Ref
+	var leased []driver.Ref
 	for _, r := range selected.records {
 		require.True(t, r.Leased)
 		leased = append(leased, r.Ref)
 	}
-	require.Equal(t, []eventbus.Ref{1, 3, 4, 6}, leased)
-	require.NoError(t, submit(s, &eventbus.Batch{Delete: leased}))
+	require.Equal(t, []driver.Ref{1, 3, 4, 6}, leased)
+	require.NoError(t, submit(s, &driver.Batch{Delete: leased}))
 	stats, err := s.Stats(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, eventbus.StoreStats{HasLease: true, Beside: -2}, stats)
+	require.Equal(t, driver.Stats{HasLease: true, Beside: -2}, stats)
 
-	records = []*eventbus.Record{ready("")}
+	records = []*driver.Record{ready("")}
 	records[0].Leased = false
-	require.NoError(t, submit(s, &eventbus.Batch{New: records}))
+	require.NoError(t, submit(s, &driver.Batch{New: records}))
 	selected = request()
 	inside(t, s, func(c *committer) error {
 		_, err := c.w.exec("DELETE FROM record")

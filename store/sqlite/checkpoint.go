@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Sizes of the write-ahead log, in pages of 4 KiB.
@@ -99,7 +99,7 @@ const eraseLook = 10 * time.Millisecond
 //
 // It does not erase what a version of this package without Erase has deleted: see OPERATIONS.md.
 //
-// Errors match eventbus.ErrNotErased, and wrap ErrStoreFailed, ErrStoreClosed or the context's error.
+// Errors match driver.ErrNotErased, and wrap driver.ErrFailed, driver.ErrClosed or the context's error.
 func (s *Store) Erase(ctx context.Context) error {
 	for range max(1, s.cfg.lockWait/eraseLook) {
 		erased := false
@@ -114,11 +114,11 @@ func (s *Store) Erase(ctx context.Context) error {
 			err = sleep(ctx, eraseLook)
 		}
 		if err != nil {
-			return fmt.Errorf("Erase: %w: %w", eventbus.ErrNotErased, err)
+			return fmt.Errorf("Erase: %w: %w", driver.ErrNotErased, err)
 		}
 	}
 	return fmt.Errorf("Erase: %w: a read has prevented a checkpoint of %s for %s; the next one that succeeds erases them",
-		eventbus.ErrNotErased, s.path, s.cfg.lockWait)
+		driver.ErrNotErased, s.path, s.cfg.lockWait)
 }
 
 // erase tries to empty the log, and reports whether it is empty.

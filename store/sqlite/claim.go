@@ -11,7 +11,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // claimState is what Claim remembers during a lease.
@@ -55,24 +55,24 @@ func compareCandidates(a, b candidate) int {
 }
 
 // Claim leases free records. It reads on a connection of its own and leases with the next commit.
-// See [eventbus.Store].
+// See [driver.Store].
 //
-// Errors: ErrNoLease, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error. ctx bounds
+// Errors: driver.ErrNoLease, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error. ctx bounds
 // the reading, not the commit.
-func (s *Store) Claim(ctx context.Context, q eventbus.ClaimQuery) (eventbus.Claimed, error) {
+func (s *Store) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
 	claimed, err := s.claimRecords(ctx, q)
 	if err != nil {
-		return eventbus.Claimed{}, fmt.Errorf("Claim: %w", err)
+		return driver.Claimed{}, fmt.Errorf("Claim: %w", err)
 	}
 	return claimed, nil
 }
 
-func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claimed eventbus.Claimed, err error) {
+func (s *Store) claimRecords(ctx context.Context, q driver.ClaimQuery) (claimed driver.Claimed, err error) {
 	if err := s.state(); err != nil {
 		return claimed, err
 	}
 	if s.cfg.beside {
-		return claimed, eventbus.ErrNoLease
+		return claimed, driver.ErrNoLease
 	}
 	select {
 	case s.claiming <- struct{}{}:
@@ -120,7 +120,7 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 	request := &leaseRequest{state: &state, records: claimed.Records, owners: owners}
 	reach("claim: selected")
 	if err := s.leaseRecords(request); err != nil {
-		return eventbus.Claimed{}, err
+		return driver.Claimed{}, err
 	}
 	reach("claim: leased")
 	claimed.Records = request.records
@@ -130,11 +130,11 @@ func (s *Store) claimRecords(ctx context.Context, q eventbus.ClaimQuery) (claime
 
 // advance moves the cursors behind the records that were leased. read is the state under which they
 // were selected.
-func (s *Store) advance(read *claimState, chosen []candidate, q eventbus.ClaimQuery) {
+func (s *Store) advance(read *claimState, chosen []candidate, q driver.ClaimQuery) {
 	s.claimMu.Lock()
 	defer s.claimMu.Unlock()
 	st := &s.claim
-	if q.Kind != eventbus.ClaimReady || st.epoch != read.epoch || st.done {
+	if q.Kind != driver.ClaimReady || st.epoch != read.epoch || st.done {
 		return
 	}
 	orphans := 0
@@ -158,23 +158,23 @@ func (s *Store) advance(read *claimState, chosen []candidate, q eventbus.ClaimQu
 type finder struct {
 	c     *sqlite3.Conn
 	state *claimState
-	q     eventbus.ClaimQuery
+	q     driver.ClaimQuery
 
 	nextDue time.Time
 }
 
 func (f *finder) find() ([]candidate, error) {
 	switch f.q.Kind {
-	case eventbus.ClaimReady:
+	case driver.ClaimReady:
 		return f.ready()
-	case eventbus.ClaimDue:
+	case driver.ClaimDue:
 		return f.due()
-	case eventbus.ClaimParked:
+	case driver.ClaimParked:
 		return f.parked()
-	case eventbus.ClaimEvent:
+	case driver.ClaimEvent:
 		return f.event()
 	default:
-		return nil, &eventbus.OptionError{Option: "ClaimQuery.Kind", Value: fmt.Sprint(f.q.Kind), Reason: "is unknown"}
+		return nil, fmt.Errorf("sqlite: ClaimKind %d is unknown", f.q.Kind)
 	}
 }
 
@@ -202,7 +202,7 @@ func (f *finder) readyStreams() (streams []stream, err error) {
 		if err != nil || !found {
 			return streams, err
 		}
-		if s.owner != -f.state.epoch || s.kind&kindStateMask == int64(eventbus.RecordReady) {
+		if s.owner != -f.state.epoch || s.kind&kindStateMask == int64(driver.Ready) {
 			streams = append(streams, s)
 		}
 	}
@@ -277,7 +277,7 @@ func (f *finder) parked() (found []candidate, err error) {
 					door, owner, f.q.Limit+1)
 			}
 			return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? AND kind = ? ORDER BY position, ref LIMIT ?",
-				door, owner, int64(eventbus.RecordParked), f.q.Limit+1)
+				door, owner, int64(driver.Parked), f.q.Limit+1)
 		}))
 	}
 	return found, err
@@ -324,7 +324,7 @@ func (f *finder) event() (found []candidate, err error) {
 // leaseRequest is a job of the committer: to lease free records.
 type leaseRequest struct {
 	state   *claimState
-	records []*eventbus.Record
+	records []*driver.Record
 	owners  []int64 // of the records, when they were read
 }
 
@@ -344,7 +344,7 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		return errOtherLease, nil
 	}
 	type row struct {
-		r     *eventbus.Record
+		r     *driver.Record
 		owner int64
 	}
 	rows := make([]row, len(request.records))
@@ -372,7 +372,7 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		if err != nil {
 			return nil, err
 		}
-		leased := make([]*eventbus.Record, n)
+		leased := make([]*driver.Record, n)
 		for i, row := range rows[:n] {
 			leased[i] = row.r
 		}
@@ -383,7 +383,7 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		}
 		reach("claim: updated")
 		for _, r := range leased {
-			unmarked := r.State == eventbus.RecordReady && r.Crashes < eventbus.SuspectCrashes
+			unmarked := r.State == driver.Ready && r.Crashes < driver.SuspectCrashes
 			if all == 1 && unmarked || all == 2 && r.Suspect {
 				r.Crashes++
 			}
@@ -394,7 +394,7 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		rows = rows[n:]
 	}
 	// Those that were cancelled meanwhile are not leased.
-	request.records = slices.DeleteFunc(request.records, func(r *eventbus.Record) bool { return !r.Leased })
+	request.records = slices.DeleteFunc(request.records, func(r *driver.Record) bool { return !r.Leased })
 	tx.changed = true
 	return nil, nil
 }

@@ -11,7 +11,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -39,13 +39,13 @@ func parseTime(text string) (time.Time, error) { return time.Parse(timeLayout, t
 
 // fixedFields are the fields of a record that never change, apart from the event's id and payload.
 type fixedFields struct {
-	Type      string                 `json:"type"`
-	Key       string                 `json:"key,omitempty"`
-	Metadata  eventbus.EventMetadata `json:"metadata,omitzero"`
-	Published time.Time              `json:"published"`
-	Targets   []string               `json:"targets"`
-	Scheduled time.Time              `json:"scheduled,omitzero"`
-	Replay    *eventbus.RecordReplay `json:"replay,omitempty"`
+	Type      string          `json:"type"`
+	Key       string          `json:"key,omitempty"`
+	Metadata  json.RawMessage `json:"metadata,omitempty"`
+	Published time.Time       `json:"published"`
+	Targets   []string        `json:"targets"`
+	Scheduled time.Time       `json:"scheduled,omitzero"`
+	Replay    json.RawMessage `json:"replay,omitempty"`
 }
 
 // hasPayload is set in the length at the beginning of a body if the payload is not nil. It may be
@@ -55,7 +55,7 @@ const hasPayload = 1 << 31
 // appendBody appends the column body of a record: the length of the JSON of its fixed fields, that
 // JSON, and the payload. It writes the JSON by hand, because reflection would take a third of the
 // committer's time.
-func appendBody(b []byte, r *eventbus.Record) ([]byte, error) {
+func appendBody(b []byte, r *driver.Record) []byte {
 	const lengthSize = 4
 	start := len(b)
 	b = append(b, 0, 0, 0, 0)
@@ -63,16 +63,10 @@ func appendBody(b []byte, r *eventbus.Record) ([]byte, error) {
 	if r.Key != "" {
 		b = appendString(append(b, `,"key":`...), r.Key)
 	}
-	var err error
-	if !r.Metadata.IsZero() {
-		if b, err = appendJSON(append(b, `,"metadata":`...), r.Metadata); err != nil {
-			return nil, err
-		}
+	if len(r.Metadata) > 0 {
+		b = append(append(b, `,"metadata":`...), r.Metadata...)
 	}
-	b = append(b, `,"published":`...)
-	if b, err = appendTime(b, r.Published); err != nil {
-		return nil, err
-	}
+	b = appendTime(append(b, `,"published":`...), r.Published)
 	b = append(b, `,"targets":`...)
 	if r.Targets == nil {
 		b = append(b, "null"...)
@@ -87,14 +81,10 @@ func appendBody(b []byte, r *eventbus.Record) ([]byte, error) {
 		b = append(b, ']')
 	}
 	if !r.Scheduled.IsZero() {
-		if b, err = appendTime(append(b, `,"scheduled":`...), r.Scheduled); err != nil {
-			return nil, err
-		}
+		b = appendTime(append(b, `,"scheduled":`...), r.Scheduled)
 	}
-	if r.Replay != nil {
-		if b, err = appendJSON(append(b, `,"replay":`...), r.Replay); err != nil {
-			return nil, err
-		}
+	if len(r.Replay) > 0 {
+		b = append(append(b, `,"replay":`...), r.Replay...)
 	}
 	b = append(b, '}')
 	size := uint32(len(b) - start - lengthSize)
@@ -102,21 +92,13 @@ func appendBody(b []byte, r *eventbus.Record) ([]byte, error) {
 		size |= hasPayload
 	}
 	binary.LittleEndian.PutUint32(b[start:], size)
-	return append(b, r.Payload...), nil
+	return append(b, r.Payload...)
 }
 
-func appendJSON(b []byte, v any) ([]byte, error) {
-	text, err := json.Marshal(v)
-	return append(b, text...), err
-}
-
-func appendTime(b []byte, t time.Time) ([]byte, error) {
-	if y := t.UTC().Year(); y < 0 || y > maxYear {
-		return nil, fmt.Errorf("sqlite: time %v is outside the years 0 to 9999", t)
-	}
+func appendTime(b []byte, t time.Time) []byte {
 	b = append(b, '"')
 	b = t.UTC().AppendFormat(b, time.RFC3339Nano)
-	return append(b, '"'), nil
+	return append(b, '"')
 }
 
 // appendString appends a JSON string.
@@ -135,7 +117,7 @@ func appendString(b []byte, s string) []byte {
 var errBody = errors.New("the body is cut off")
 
 // decodeBody sets the fixed fields and the payload of a record.
-func decodeBody(body []byte, r *eventbus.Record) error {
+func decodeBody(body []byte, r *driver.Record) error {
 	if len(body) < 4 {
 		return errBody
 	}
@@ -158,7 +140,7 @@ func decodeBody(body []byte, r *eventbus.Record) error {
 }
 
 // fixedCRC is the checksum of the columns of a record that never change.
-func fixedCRC(ref eventbus.Ref, position int64, event, body []byte) int64 {
+func fixedCRC(ref driver.Ref, position int64, event, body []byte) int64 {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(ref))
 	binary.LittleEndian.PutUint64(b[8:], uint64(position))
@@ -175,29 +157,24 @@ type live struct {
 	crc       int64
 }
 
-func encodeLive(r *eventbus.Record) (l live, err error) {
+func encodeLive(r *driver.Record) live {
+	l := live{door: r.Door, progress: r.Progress}
 	if !r.Due.IsZero() {
 		l.due = timeText(r.Due)
 	}
-	l.door = r.Door
-	if r.Progress != nil {
-		if l.progress, err = json.Marshal(r.Progress); err != nil {
-			return l, err
-		}
-	}
 	l.crc = liveCRC(r.State, l.due, l.door, l.progress)
-	return l, nil
+	return l
 }
 
 // plainCRC is the checksum of a new record that is ready.
-var plainCRC = liveCRC(eventbus.RecordReady, "", "", nil)
+var plainCRC = liveCRC(driver.Ready, "", "", nil)
 
 // isPlain reports whether a new record has only zero values in the columns that change.
-func isPlain(r *eventbus.Record) bool {
-	return r.State == eventbus.RecordReady && r.Due.IsZero() && r.Door == "" && r.Progress == nil && !r.Suspect
+func isPlain(r *driver.Record) bool {
+	return r.State == driver.Ready && r.Due.IsZero() && r.Door == "" && r.Progress == nil && !r.Suspect
 }
 
-func liveCRC(state eventbus.RecordState, due, door string, progress []byte) int64 {
+func liveCRC(state driver.State, due, door string, progress []byte) int64 {
 	sum := crc32.Update(0, castagnoli, []byte{byte(state), byte(len(due))})
 	sum = crc32.Update(sum, castagnoli, []byte(due))
 	sum = crc32.Update(sum, castagnoli, binary.LittleEndian.AppendUint32(nil, uint32(len(door))))
@@ -228,20 +205,20 @@ func bindText(stmt *sqlite3.Stmt, i int, s string) {
 const recordColumns = "ref, position, kind, due, door, owner, crashes, suspect, event, body, progress, crc, live_crc"
 
 // scanRecord reads a row of recordColumns. owner is the lease that has or had the record.
-func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *eventbus.Record, owner int64, err error) {
-	ref := eventbus.Ref(stmt.ColumnInt64(0))
+func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *driver.Record, owner int64, err error) {
+	ref := driver.Ref(stmt.ColumnInt64(0))
 	corrupt := func(detail string) error {
 		return &CorruptError{Path: s.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: detail}
 	}
 	kind := stmt.ColumnInt64(2)
-	r = &eventbus.Record{
-		Ref: ref, Position: stmt.ColumnInt64(1), State: eventbus.RecordState(kind & kindStateMask),
-		Door: stmt.ColumnText(4), Crashes: stmt.ColumnInt(6), Suspect: stmt.ColumnInt64(7) != 0,
+	r = &driver.Record{
+		Ref: ref, Position: stmt.ColumnInt64(1), State: driver.State(kind & kindStateMask),
+		Door: stmt.ColumnText(4), Progress: columnBytes(stmt, 10), Crashes: stmt.ColumnInt(6), Suspect: stmt.ColumnInt64(7) != 0,
 	}
 	owner = stmt.ColumnInt64(5)
-	event, body, progress, due := columnBytes(stmt, 8), columnBytes(stmt, 9), columnBytes(stmt, 10), stmt.ColumnText(3)
+	event, body, due := columnBytes(stmt, 8), columnBytes(stmt, 9), stmt.ColumnText(3)
 	if len(event) != len(r.ID) || stmt.ColumnInt64(11) != fixedCRC(ref, r.Position, event, body) ||
-		stmt.ColumnInt64(12) != liveCRC(r.State, due, r.Door, progress) {
+		stmt.ColumnInt64(12) != liveCRC(r.State, due, r.Door, r.Progress) {
 		return nil, 0, corrupt("the row does not match its checksum")
 	}
 	copy(r.ID[:], event)
@@ -253,38 +230,28 @@ func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *eventbus.Record, owner int64,
 			return nil, 0, corrupt(err.Error())
 		}
 	}
-	if progress != nil {
-		r.Progress = new(eventbus.RecordProgress)
-		if err := json.Unmarshal(progress, r.Progress); err != nil {
-			return nil, 0, corrupt(err.Error())
-		}
-	}
 	if keyed := kind&kindKeyed != 0; keyed != (r.Key != "") || kind>>3 != 0 {
 		return nil, 0, corrupt("the column kind does not match the key")
 	}
 	return r, owner, nil
 }
 
-func encodeJSON(v any) (body []byte, crc int64, err error) {
-	body, err = json.Marshal(v)
-	return body, int64(crc32.Checksum(body, castagnoli)), err
-}
+func checksum(body []byte) int64 { return int64(crc32.Checksum(body, castagnoli)) }
 
-// scanOrder reads a row of subscription, body and crc.
-func (s *Store) scanOrder(stmt *sqlite3.Stmt) (o eventbus.Order, err error) {
-	body := columnBytes(stmt, 1)
-	err = json.Unmarshal(body, &o)
-	if int64(crc32.Checksum(body, castagnoli)) != stmt.ColumnInt64(2) || err != nil || o.Subscription != stmt.ColumnText(0) {
-		return o, &CorruptError{Path: s.path, Table: "orders", Row: stmt.ColumnText(0), Detail: "the row does not match its checksum"}
+// scanDirective reads a row of subscription, body and crc.
+func (s *Store) scanDirective(stmt *sqlite3.Stmt) (d driver.Directive, err error) {
+	d = driver.Directive{Subscription: stmt.ColumnText(0), Body: columnBytes(stmt, 1)}
+	if checksum(d.Body) != stmt.ColumnInt64(2) {
+		return d, &CorruptError{Path: s.path, Table: "orders", Row: d.Subscription, Detail: "the row does not match its checksum"}
 	}
-	return o, nil
+	return d, nil
 }
 
 // scanCatalog reads a row of body and crc.
-func (s *Store) scanCatalog(stmt *sqlite3.Stmt) (*eventbus.Catalog, error) {
-	catalog, body := new(eventbus.Catalog), columnBytes(stmt, 0)
-	if crc := int64(crc32.Checksum(body, castagnoli)); crc != stmt.ColumnInt64(1) || json.Unmarshal(body, catalog) != nil {
+func (s *Store) scanCatalog(stmt *sqlite3.Stmt) ([]byte, error) {
+	body := columnBytes(stmt, 0)
+	if checksum(body) != stmt.ColumnInt64(1) {
 		return nil, &CorruptError{Path: s.path, Table: "catalog", Row: "1", Detail: "the row does not match its checksum"}
 	}
-	return catalog, nil
+	return body, nil
 }

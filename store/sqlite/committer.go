@@ -2,13 +2,12 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Bounds of a commit: more batches wait for the next one. A batch that is larger is committed alone.
@@ -19,7 +18,7 @@ const (
 
 // job is an item of the committer's queue: a batch, records to lease, or a function.
 type job struct {
-	batch *eventbus.Batch
+	batch *driver.Batch
 	done  func(error)
 
 	lease *leaseRequest // of Claim; done is set
@@ -45,8 +44,8 @@ type committer struct {
 	mu     sync.Mutex // guards the following
 	queue  []*job
 	urgent int   // of queue: the jobs that are not deferrable
-	failed error // matches ErrStoreFailed; nil if the store works
-	ended  error // ErrStoreClosed after Close was called
+	failed error // matches driver.ErrFailed; nil if the store works
+	ended  error // driver.ErrClosed after Close was called
 	late   []*job
 
 	wake chan struct{} // has an element while the queue may have jobs
@@ -55,7 +54,7 @@ type committer struct {
 	w         *writer
 	meta      meta                   // after the last commit
 	epoch     int64                  // of the lease; 0 without one
-	leased    map[eventbus.Ref]uint8 // state of each record that the lease has
+	leased    map[driver.Ref]uint8   // state of each record that the lease has
 	crashed   map[int64]crashedLease // leases that ended without Close, by epoch
 	tx        transaction            // reused
 	errs      []error                // reused
@@ -104,7 +103,7 @@ func (c *committer) signal() {
 	}
 }
 
-// refuseLate passes ErrStoreClosed to the jobs that came after Close, behind all others.
+// refuseLate passes driver.ErrClosed to the jobs that came after Close, behind all others.
 func (c *committer) refuseLate() {
 	<-c.store.closed
 	for i := 0; ; i++ {
@@ -116,7 +115,7 @@ func (c *committer) refuseLate() {
 		}
 		j := c.late[i]
 		c.mu.Unlock()
-		j.refuse(eventbus.ErrStoreClosed)
+		j.refuse(driver.ErrClosed)
 	}
 }
 
@@ -136,38 +135,13 @@ func (j *job) weight() int {
 	b := j.batch
 	n := row * (len(b.Remember) + len(b.Forget) + len(b.Take) + len(b.Cancel) + len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury))
 	for _, r := range b.New {
-		n += len(r.Payload)
-		if r.Replay != nil {
-			n += len(r.Replay.Original) + weightOf(r.Replay.History)
-		}
+		n += len(r.Payload) + len(r.Metadata) + len(r.Replay) + len(r.Progress)
 	}
 	for _, r := range b.Update {
-		if r.Progress != nil {
-			n += weightOf(r.Progress.Failures)
-		}
+		n += len(r.Progress)
 	}
 	for _, l := range b.Bury {
-		n += letterWeight(l)
-	}
-	return n
-}
-
-func letterWeight(l *eventbus.DeadLetter) int {
-	n := weightOf(l.Failures)
-	for _, p := range []any{l.Event.Payload, l.Original} {
-		switch p := p.(type) {
-		case json.RawMessage:
-			n += len(p)
-		case eventbus.EncodedPayload:
-			n += len(p)
-		}
-	}
-	return n
-}
-
-func weightOf(failures []eventbus.Failure) (n int) {
-	for i := range failures {
-		n += len(failures[i].Error) + len(failures[i].Details)
+		n += l.Size()
 	}
 	return n
 }
@@ -194,7 +168,7 @@ func (c *committer) control(ctx context.Context, f func() error) error {
 // close lets the committer end after everything that was submitted, with a call of last.
 func (c *committer) close(last func()) {
 	c.mu.Lock()
-	c.ended = eventbus.ErrStoreClosed
+	c.ended = driver.ErrClosed
 	c.queue = append(c.queue, &job{control: func() {
 		last()
 		c.stopped = true
@@ -422,7 +396,7 @@ func (s *Store) note() error {
 // the file first. A store beside secures the log with its first commit, so that a tool that only reads
 // neither waits for the write lock nor makes the bus wait.
 func (c *committer) begin(why occasion, verify func(*meta) error) error {
-	c.leased = make(map[eventbus.Ref]uint8)
+	c.leased = make(map[driver.Ref]uint8)
 	c.crashed = make(map[int64]crashedLease)
 	c.logSize, c.logEnd, c.lookedAt, c.secured = 1, 0, time.Time{}, false
 	if c.store.lease == nil {

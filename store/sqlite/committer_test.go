@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // commits returns the number of commits so far.
@@ -22,10 +22,10 @@ func commits(t *testing.T, s *Store) (n int64) {
 }
 
 // deferred submits the deletion of a record in a deferrable batch. committed is when it was committed.
-func deferred(t *testing.T, s *Store, r *eventbus.Record) (committed <-chan time.Time) {
+func deferred(t *testing.T, s *Store, r *driver.Record) (committed <-chan time.Time) {
 	t.Helper()
 	at := make(chan time.Time, 1)
-	s.Submit(&eventbus.Batch{Now: t0, Delete: []eventbus.Ref{r.Ref}, Deferrable: true}, func(err error) {
+	s.Submit(&driver.Batch{Now: t0, Delete: []driver.Ref{r.Ref}, Deferrable: true}, func(err error) {
 		if err != nil {
 			t.Error(err)
 		}
@@ -60,7 +60,7 @@ func TestD7_ManyDeferrableBatchesDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openAt(t, path)
 		defer closeStore(t, s)
-		records := make([]*eventbus.Record, maxDeferred)
+		records := make([]*driver.Record, maxDeferred)
 		for i := range records {
 			records[i] = ready("")
 		}

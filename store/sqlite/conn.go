@@ -7,7 +7,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // query runs a cached statement and calls row, which may be nil, for each row of its result. An
@@ -161,7 +161,7 @@ func (r *reader) read(ctx context.Context, f func(c *sqlite3.Conn) error) error 
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case r.ctx.Err() != nil:
-		return eventbus.ErrStoreClosed
+		return driver.ErrClosed
 	}
 	return r.store.explain(err)
 }

@@ -15,6 +15,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 const (
@@ -32,10 +33,10 @@ const (
 // crashDump is everything that a copy of a file has.
 type crashDump struct {
 	meta    meta
-	records []*eventbus.Record
+	records []*testRecord
 	owners  []int64
-	letters []eventbus.DeadLetter
-	orders  []eventbus.Order
+	letters []*testLetter
+	orders  []orderJSON
 	known   map[string]bool // remembered ids
 	history []historyRow
 }
@@ -53,15 +54,32 @@ func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 	}
 	defer s.Close(ctx)
 	d = &crashDump{known: make(map[string]bool)}
-	if d.orders, err = s.Orders(ctx); err != nil {
+	directives, err := s.Directives(ctx)
+	if err != nil {
 		return nil, nil, err
 	}
-	for q := (eventbus.LetterQuery{Limit: 1000}); ; {
+	for _, directive := range directives {
+		order, err := decodePart[orderJSON](directive.Body)
+		if err == nil && order.Subscription != directive.Subscription {
+			err = fmt.Errorf("the order of %s is one of %s", directive.Subscription, order.Subscription)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		d.orders = append(d.orders, order)
+	}
+	for q := (driver.LetterQuery{Limit: 1000}); ; {
 		page, err := s.Letters(ctx, q)
 		if err != nil {
 			return nil, nil, err
 		}
-		d.letters = append(d.letters, page.Letters...)
+		for _, l := range page.Letters {
+			decoded, err := decodeLetter(l)
+			if err != nil {
+				return nil, nil, err
+			}
+			d.letters = append(d.letters, decoded)
+		}
 		if q.Before = page.Next; q.Before.IsZero() {
 			break
 		}
@@ -72,7 +90,11 @@ func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 		}
 		err := query(c, "SELECT "+recordColumns+" FROM record ORDER BY ref", func(stmt *sqlite3.Stmt) error {
 			r, owner, err := s.scanRecord(stmt)
-			d.records, d.owners = append(d.records, r), append(d.owners, owner)
+			if err != nil {
+				return err
+			}
+			decoded, err := decodeRecord(r)
+			d.records, d.owners = append(d.records, decoded), append(d.owners, owner)
 			return err
 		})
 		if err != nil {
@@ -114,7 +136,7 @@ func wasInitialized(path string) (bool, error) {
 
 // verify compares the counters with what is there.
 func (d *crashDump) verify() (problems []string) {
-	states, leased, last := [4]int64{}, int64(0), eventbus.Ref(0)
+	states, leased, last := [4]int64{}, int64(0), driver.Ref(0)
 	for i, r := range d.records {
 		states[r.State]++
 		last = max(last, r.Ref)
@@ -125,10 +147,10 @@ func (d *crashDump) verify() (problems []string) {
 		if owner > d.meta.epoch || owner < -d.meta.epoch {
 			problems = append(problems, fmt.Sprintf("record %d belongs to lease %d, and the last one is %d", r.Ref, owner, d.meta.epoch))
 		}
-		if p := r.Progress; p != nil && (p.Next >= len(r.Targets) || p.Next < 0) {
+		if p := &r.progress; p.Next >= len(r.Targets) || p.Next < 0 {
 			problems = append(problems, fmt.Sprintf("record %d: next target is %d of %d", r.Ref, p.Next, len(r.Targets)))
 		}
-		if (r.Door != "") != (r.State == eventbus.RecordParked) {
+		if (r.Door != "") != (r.State == driver.Parked) {
 			problems = append(problems, fmt.Sprintf("record %d: state %s, door %q", r.Ref, r.State, r.Door))
 		}
 	}
@@ -144,7 +166,7 @@ type status struct {
 	pending int // records that will visit the target
 	done    bool
 	dead    int
-	record  *eventbus.Record
+	record  *testRecord
 }
 
 // check compares a copy with what was witnessed.
@@ -173,7 +195,7 @@ func (o *crashOracle) check(d *crashDump, settled bool) {
 		}
 	}
 	for name, want := range o.orders {
-		i := slices.IndexFunc(d.orders, func(x eventbus.Order) bool { return x.Subscription == name })
+		i := slices.IndexFunc(d.orders, func(x orderJSON) bool { return x.Subscription == name })
 		switch {
 		case i < 0 && want[0] != "" && want[1] != "":
 			o.violate("C6", nil, "the order %s is lost", name)
@@ -216,7 +238,7 @@ func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*st
 			o.violate("K2", nil, "the store has an event that was not published: %+v", r)
 			continue
 		}
-		if contentHash(r.Type, r.Key, r.Metadata.Get("name"), r.Payload) != e.hash || e.id != "" && e.id != r.ID.String() {
+		if contentHash(r.Type, r.Key, r.metadata["name"], r.Payload) != e.hash || e.id != "" && e.id != r.ID.String() {
 			o.violate("K2", e, "its record differs: %+v", r)
 		}
 		e.id = r.ID.String()
@@ -224,10 +246,6 @@ func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*st
 			o.violate("D7", e, "it has a record, and Publish returned an error that says that nothing was accepted")
 		}
 		o.open[p.Name] = e
-		progress := r.Progress
-		if progress == nil {
-			progress = &eventbus.RecordProgress{}
-		}
 		for i, name := range r.Targets {
 			t := e.target(canonical(name))
 			if t == nil {
@@ -236,8 +254,8 @@ func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*st
 			}
 			s := statusOf(found, p.Name, t.name)
 			switch {
-			case slices.Contains(progress.Skipped, i):
-			case i < progress.Next:
+			case slices.Contains(r.progress.Skipped, i):
+			case i < r.progress.Next:
 				if s.done = true; t.ok == 0 {
 					o.violate("K3", e, "the store says that %s has handled it: %+v", t.name, r)
 				}
@@ -252,18 +270,17 @@ func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*st
 // checkLetters checks the letters, and that none left that was not told to.
 func (o *crashOracle) checkLetters(d *crashDump, found map[string]map[string]*status) {
 	present := make(map[string]bool)
-	for i := range d.letters {
-		l := &d.letters[i]
+	for _, l := range d.letters {
 		id := l.ID.String()
 		present[id] = true
 		e := o.checkLetter(l)
 		if e == nil {
 			continue
 		}
-		e.id = l.Event.ID.String()
+		e.id = l.Event.String()
 		known := o.letters[id]
 		if known == nil {
-			known = &crashLetter{id: id, name: e.name, born: o.life, sub: canonical(l.Subscription), targets: targetsOfLetter(l.Subscription, l.NotReached)}
+			known = &crashLetter{id: id, name: e.name, born: o.life, sub: canonical(l.Subscription), targets: targetsOfLetter(l.Subscription, l.details.NotReached)}
 			o.letters[id] = known
 		}
 		if known.left != "" {
@@ -292,8 +309,8 @@ func (o *crashOracle) checkLetters(d *crashDump, found map[string]map[string]*st
 }
 
 // checkLetter checks a letter against the runs that were witnessed.
-func (o *crashOracle) checkLetter(l *eventbus.DeadLetter) *crashEvent {
-	payload, _ := l.Event.Payload.(json.RawMessage)
+func (o *crashOracle) checkLetter(l *testLetter) *crashEvent {
+	payload := l.payload()
 	var p crashPayload
 	_ = json.Unmarshal(payload, &p) // an unknown name is a violation
 	e := o.events[p.Name]
@@ -301,17 +318,17 @@ func (o *crashOracle) checkLetter(l *eventbus.DeadLetter) *crashEvent {
 	case e == nil:
 		o.violate("K2", nil, "letter of an event that was not published: %+v", l)
 		return nil
-	case contentHash(l.Event.Type, l.Event.Key, l.Event.Metadata.Get("name"), payload) != e.hash, e.id != "" && e.id != l.Event.ID.String():
+	case contentHash(l.Type, l.Key, l.details.Event.Metadata["name"], payload) != e.hash, e.id != "" && e.id != l.Event.String():
 		o.violate("K7", e, "the event of letter %s differs: %+v", l.ID, l)
 	case o.letters[l.ID.String()] != nil && o.letters[l.ID.String()].seen:
 		return e // it was checked
 	}
-	for _, name := range append([]string{l.Subscription}, l.NotReached...) {
+	for _, name := range append([]string{l.Subscription}, l.details.NotReached...) {
 		if e.target(canonical(name)) == nil {
 			o.violate("K7", e, "letter %s has the target %s", l.ID, name)
 		}
 	}
-	for _, name := range l.Succeeded {
+	for _, name := range l.details.Succeeded {
 		if t := e.target(canonical(name)); t == nil || t.ok == 0 {
 			o.violate("K3", e, "letter %s says that %s has handled it", l.ID, name)
 		}
@@ -321,10 +338,10 @@ func (o *crashOracle) checkLetter(l *eventbus.DeadLetter) *crashEvent {
 }
 
 // checkFailures checks that a letter has each failed attempt of its last dispatch, as witnessed.
-func (o *crashOracle) checkFailures(e *crashEvent, l *eventbus.DeadLetter) {
+func (o *crashOracle) checkFailures(e *crashEvent, l *testLetter) {
 	last := 0
 	var attempts []int
-	for _, f := range l.Failures {
+	for _, f := range l.failures {
 		sub := canonical(f.Subscription)
 		text := failureText(e.name, sub, f.Attempt, f.Replays)
 		if !strings.Contains(f.Error, text) {
@@ -338,25 +355,25 @@ func (o *crashOracle) checkFailures(e *crashEvent, l *eventbus.DeadLetter) {
 		}
 		place := f.Replays*100 + f.Attempt
 		if place <= last {
-			o.violate("K7", e, "letter %s: the failures are out of order: %+v", l.ID, l.Failures)
+			o.violate("K7", e, "letter %s: the failures are out of order: %+v", l.ID, l.failures)
 		}
-		if last = place; f.Replays == l.Replays {
+		if last = place; f.Replays == l.details.Replays {
 			attempts = append(attempts, f.Attempt)
 		}
 	}
 	b := behaviour{}
 	if n := len(attempts); n > 0 {
-		b = behaviourOf(o.seed, e.name, canonical(l.Subscription), attempts[n-1], l.Replays)
+		b = behaviourOf(o.seed, e.name, canonical(l.Subscription), attempts[n-1], l.details.Replays)
 	}
-	switch l.Reason {
+	switch eventbus.Reason(l.Reason) {
 	case eventbus.ReasonExhausted:
 		// A delivery that was split off has only the failures at its own subscription.
-		if len(attempts) == 0 || attempts[len(attempts)-1] != crashRetries+1 || l.Attempts != crashRetries+1 || b.result == "ok" || b.result == "perm" {
-			o.violate("K7", e, "letter %s is exhausted with the attempts %v of %d", l.ID, attempts, l.Attempts)
+		if len(attempts) == 0 || attempts[len(attempts)-1] != crashRetries+1 || l.details.Attempts != crashRetries+1 || b.result == "ok" || b.result == "perm" {
+			o.violate("K7", e, "letter %s is exhausted with the attempts %v of %d", l.ID, attempts, l.details.Attempts)
 		}
 	case eventbus.ReasonPermanent:
-		if len(attempts) == 0 || attempts[len(attempts)-1] != l.Attempts || b.result != "perm" {
-			o.violate("K7", e, "letter %s is permanent with the attempts %v of %d", l.ID, attempts, l.Attempts)
+		if len(attempts) == 0 || attempts[len(attempts)-1] != l.details.Attempts || b.result != "perm" {
+			o.violate("K7", e, "letter %s is permanent with the attempts %v of %d", l.ID, attempts, l.details.Attempts)
 		}
 	case eventbus.ReasonUnsubscribed:
 		if !o.mailLeft {
@@ -373,8 +390,8 @@ func (o *crashOracle) checkFailures(e *crashEvent, l *eventbus.DeadLetter) {
 	default:
 		o.violate("K7", e, "letter %s has the reason %s", l.ID, l.Reason)
 	}
-	if d := l.DiedAt; d.Before(l.Event.Time) || d.After(time.Now().Add(time.Second)) {
-		o.violate("K7", e, "letter %s: published %v, died %v", l.ID, l.Event.Time, d)
+	if d := l.DiedAt; d.Before(l.Published) || d.After(time.Now().Add(time.Second)) {
+		o.violate("K7", e, "letter %s: published %v, died %v", l.ID, l.Published, d)
 	}
 }
 
@@ -400,13 +417,8 @@ func (o *crashOracle) settle(e *crashEvent, found map[string]*status) (over bool
 		switch {
 		case s.pending > 0:
 			over, t.seen, t.gone = false, true, false
-			if r := s.record; r.Progress != nil {
-				t.recorded = lastAttempt(r.Progress.Failures, t.name)
-			}
-			t.ofReplay = 0
-			if s.record.Replay != nil {
-				t.ofReplay = s.record.Replay.Count
-			}
+			t.recorded = lastAttempt(s.record.progress.Failures, t.name)
+			t.ofReplay = s.record.replay.Count
 		case s.dead > 0:
 			t.seen, t.gone, t.closed = true, false, closedDead
 		case t.ok > 0:
@@ -422,7 +434,7 @@ func (o *crashOracle) settle(e *crashEvent, found map[string]*status) (over bool
 
 // lastAttempt returns the last attempt that failed at a subscription. A delivery that is split off
 // counts only those.
-func lastAttempt(failures []eventbus.Failure, sub string) (n int) {
+func lastAttempt(failures []failureJSON, sub string) (n int) {
 	for _, f := range failures {
 		if canonical(f.Subscription) == sub {
 			n = max(n, f.Attempt)

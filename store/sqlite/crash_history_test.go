@@ -8,7 +8,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // historyRow is a row of the history.
@@ -21,7 +21,7 @@ type historyRow struct {
 func historyOf(c *sqlite3.Conn) (rows []historyRow, err error) {
 	const sql = "SELECT ref, event, type, key, outcome, settled_at FROM history ORDER BY ref"
 	err = query(c, sql, func(stmt *sqlite3.Stmt) error {
-		var id eventbus.EventID
+		var id driver.ID
 		stmt.ColumnBytes(1, id[:])
 		at, err := parseTime(stmt.ColumnText(5))
 		rows = append(rows, historyRow{stmt.ColumnInt64(0), id.String(), stmt.ColumnText(2), stmt.ColumnText(3), stmt.ColumnText(4), at})
@@ -38,7 +38,7 @@ func (o *crashOracle) checkHistory(d *crashDump) (byEvent map[string][]historyRo
 	for _, e := range o.events {
 		events[e.id] = e
 	}
-	unsettled := make(map[int64]*eventbus.Record, len(d.records))
+	unsettled := make(map[int64]*testRecord, len(d.records))
 	for _, r := range d.records {
 		unsettled[int64(r.Ref)] = r
 	}
@@ -84,10 +84,10 @@ func (o *crashOracle) checkHistory(d *crashDump) (byEvent map[string][]historyRo
 // checkRefs checks that each record that the file has had is there, or in the history. Only two kinds
 // leave neither, because others replace them: that of a scheduled event when it is due, and one with
 // several targets that is divided.
-func (o *crashOracle) checkRefs(d *crashDump, history map[int64]historyRow, unsettled map[int64]*eventbus.Record) {
+func (o *crashOracle) checkRefs(d *crashDump, history map[int64]historyRow, unsettled map[int64]*testRecord) {
 	for ref, r := range o.unsettled {
 		_, settled := history[ref]
-		if unsettled[ref] == nil && !settled && r.State != eventbus.RecordScheduled && len(r.Targets) == 1 {
+		if unsettled[ref] == nil && !settled && r.State != driver.Scheduled && len(r.Targets) == 1 {
 			o.violate("H", nil, "record %d, %s, has settled, and the history has no row", ref, r.State)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // crashOracle knows what the processes with one file have witnessed. It says what the file must have,
@@ -24,10 +24,10 @@ type crashOracle struct {
 
 	repeatable []*crashEvent // those that can be published again with their ids
 
-	checked      bool                       // a copy had a schema
-	wholeHistory bool                       // all processes with the file keep a history, which stays
-	history      map[int64]historyRow       // of the last copy, by ref
-	unsettled    map[int64]*eventbus.Record // of the last copy, by ref
+	checked      bool                  // a copy had a schema
+	wholeHistory bool                  // all processes with the file keep a history, which stays
+	history      map[int64]historyRow  // of the last copy, by ref
+	unsettled    map[int64]*testRecord // of the last copy, by ref
 
 	life       int
 	retention  time.Duration // of the history of this process; 0: it keeps none
@@ -206,7 +206,7 @@ func (o *crashOracle) readEvent(e *crashEvent, f []string) {
 		}
 		e.acked = true
 	case "U":
-		if e.unknown = true; !e.given && f[2] != (eventbus.EventID{}).String() {
+		if e.unknown = true; !e.given && f[2] != (driver.ID{}).String() {
 			e.id = f[2]
 			o.repeatable = append(o.repeatable, e)
 		}

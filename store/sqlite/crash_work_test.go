@@ -14,6 +14,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // publisher is a goroutine that publishes. It has keys of its own, which it keeps in all processes.
@@ -288,7 +289,8 @@ func (c *crashChild) order(name string, n int) {
 	report("Y", name, why)
 	done := make(chan error, 1)
 	now := time.Now().UTC()
-	c.store.Submit(&eventbus.Batch{Now: now, Orders: []eventbus.Order{{Subscription: name, Pause: true, Why: why, At: now}}}, func(err error) { done <- err })
+	order := orderFor(eventbus.Order{Subscription: name, Pause: true, Why: why, At: now})
+	c.store.Submit(&driver.Batch{Now: now, Directives: []driver.Directive{order}}, func(err error) { done <- err })
 	if <-done == nil {
 		report("YA", name, why)
 	}

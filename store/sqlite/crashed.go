@@ -5,7 +5,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // crashLook bounds the records that countCrash reads at each end of the table, besides those of the lease: Open
@@ -26,7 +26,7 @@ func (c *committer) countCrash(m *meta) int64 {
 	case suspects > 0:
 		return suspects
 	}
-	events := make(map[eventbus.EventID]bool)
+	events := make(map[driver.ID]bool)
 	last, read, limit := m.nextRef, int64(0), m.leased+crashLook
 	visit := func(stmt *sqlite3.Stmt) error {
 		if left == 0 {
@@ -39,7 +39,7 @@ func (c *committer) countCrash(m *meta) int64 {
 		}
 		left--
 		if stmt.ColumnBool(2) {
-			var id eventbus.EventID
+			var id driver.ID
 			stmt.ColumnBytes(3, id[:])
 			events[id] = true
 		}

@@ -6,9 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/surebus/eventbus"
-	"github.com/surebus/eventbus/store/sqlite"
 )
 
 // crashed returns the number of events that the first entry of a process has about a crash.
@@ -39,9 +36,9 @@ func TestS3_NoShutdown_OverAFile(t *testing.T) {
 	for range 3 {
 		<-entered
 	}
-	tool := begin(t, path, sqlite.Beside(), eventbus.WithoutHandlers())
-	require.Zero(t, tool.logs.FilterMessage("last process ended without shutdown").Len())
-	tool.end()
+	beside := tool(t, path)
+	require.Zero(t, beside.logs.FilterMessage("last process ended without shutdown").Len())
+	beside.end()
 	p.crash()
 	close(release)
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // crashedEvents ends a store as SIGKILL does, and returns what the next one knows of it. The next one is closed.
@@ -30,8 +30,8 @@ func crashedEvents(t *testing.T, s *Store) int64 {
 }
 
 // many returns free records.
-func many(n int) []*eventbus.Record {
-	records := make([]*eventbus.Record, n)
+func many(n int) []*driver.Record {
+	records := make([]*driver.Record, n)
 	for i := range records {
 		records[i] = free(ready(""))
 	}
@@ -55,8 +55,8 @@ func TestS3_NoShutdown_InALargeFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := openAt(t, testPath(t))
 			a, b := ready(""), ready("")
-			same := with(ready(""), func(r *eventbus.Record) { r.ID = b.ID })
-			wait := with(ready(""), func(r *eventbus.Record) { r.State, r.Due = eventbus.RecordWaiting, t0.Add(time.Hour) })
+			same := with(ready(""), func(r *driver.Record) { r.ID = b.ID })
+			wait := with(ready(""), func(r *driver.Record) { r.State, r.Due = driver.Waiting, t0.Add(time.Hour) })
 			accept(t, s, many(c.before)...)
 			accept(t, s, a, b, same, wait)
 			accept(t, s, many(c.between)...)
@@ -74,9 +74,9 @@ func TestS3_NoShutdown_CountsAsClaimDoes(t *testing.T) {
 	for _, want := range []int64{2, 2, 0} {
 		require.Equal(t, want, crashedEvents(t, s))
 		s = openAt(t, s.path)
-		require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 2)
+		require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 2)
 	}
-	marked := with(ready(""), func(r *eventbus.Record) { r.Suspect = true })
+	marked := with(ready(""), func(r *driver.Record) { r.Suspect = true })
 	accept(t, s, ready(""), marked)
 	require.EqualValues(t, 1, crashedEvents(t, s))
 }

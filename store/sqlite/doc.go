@@ -40,8 +40,26 @@
 // # Processes
 //
 // One store at a time holds the lease of a file, in any process. The kernel releases the lease when
-// the process ends. A deploy needs no loop: the new process waits with WaitForLease. Other processes read and write beside the bus with the option Beside, and OpenDLQ
-// opens the dead letters only. WithExclusive refuses them, and protects the program from disks that hang.
+// the process ends. A deploy needs no loop: the new process waits with WaitForLease. WithExclusive refuses other
+// processes, and protects the program from disks that hang.
+//
+// Without it, other processes read and write beside the bus, or while none runs, with the option Beside. A program that
+// runs no handlers lists, groups, exports, imports, replays and purges dead letters, and gives orders:
+//
+//	store, err := sqlite.Open(ctx, "events.db", sqlite.Beside())
+//	if err != nil {
+//		return err
+//	}
+//	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers())
+//	if err != nil {
+//		return err
+//	}
+//	defer bus.Shutdown(context.Background()) // closes the store
+//	page, err := bus.DLQ().List(ctx, eventbus.LetterQuery{})
+//
+// A replay opens a dispatch for the subscriptions that the letter names, in one commit with the removal of the letter.
+// A running bus takes the dispatch within 250 ms. Otherwise the next bus does. If one of the subscriptions does not
+// exist in that bus, its delivery waits until it is made.
 //
 // # Durability
 //

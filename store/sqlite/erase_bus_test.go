@@ -15,6 +15,7 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
@@ -107,12 +108,11 @@ func TestL9_PurgeLeavesNoPayload(t *testing.T) {
 func TestL9_PurgeBesideTheBusLeavesNoPayload(t *testing.T) {
 	path := newPath(t)
 	p := lettersOf(t, path)
-	tool, err := sqlite.OpenDLQ(t.Context(), path)
-	require.NoError(t, err)
-	_, err = tool.PurgeMatching(t.Context(), secrets)
+	beside := tool(t, path)
+	_, err := beside.DLQ().PurgeMatching(t.Context(), secrets)
 	require.NoError(t, err)
 	require.Zero(t, copies(t, path, "secret-"))
-	require.NoError(t, tool.Close(t.Context()))
+	beside.end()
 	p.end()
 	require.Zero(t, copies(t, path, "secret-"))
 }
@@ -176,12 +176,12 @@ func TestL9_AReplayThatIsHandledLeavesNoPayload(t *testing.T) {
 func TestL9_ACrashBeforeTheErasure(t *testing.T) {
 	path := newPath(t)
 	p := lettersOf(t, path)
-	var ids []eventbus.LetterID
+	var ids []driver.ID
 	for _, l := range p.list(secrets) {
-		ids = append(ids, l.ID)
+		ids = append(ids, driver.ID(l.ID))
 	}
 	taken := make(chan error, 1)
-	p.store.Submit(&eventbus.Batch{Now: time.Now().UTC(), Take: ids}, func(err error) { taken <- err })
+	p.store.Submit(&driver.Batch{Now: time.Now().UTC(), Take: ids}, func(err error) { taken <- err })
 	require.NoError(t, <-taken)
 	p.crash()
 	p = begin(t, path)

@@ -8,7 +8,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var (
@@ -30,13 +30,13 @@ var (
 	// ErrLeaseLost is matched by the error of a store that failed because another store has the lease.
 	// This happens only if the lease file was deleted.
 	ErrLeaseLost = errors.New("sqlite: another store took over the lease")
-	// ErrOtherProgram is matched by the error of Open and OpenDLQ for an SQLite database that is no store.
+	// ErrOtherProgram is matched by the error of Open for an SQLite database that is no store.
 	// The file stays as it is.
 	ErrOtherProgram = errors.New("sqlite: another program's database")
 	// ErrSchemaTooNew is matched by the error of Open for a file that a newer version of this package
 	// has written.
 	ErrSchemaTooNew = errors.New("sqlite: schema is newer than this version of the package")
-	// ErrNotMigrated is matched by the error of Open with Beside, and of OpenDLQ, for a file that has an
+	// ErrNotMigrated is matched by the error of Open with Beside for a file that has an
 	// older schema or no tables yet. Open without Beside makes the present schema.
 	ErrNotMigrated = errors.New("sqlite: schema is older than this version of the package")
 	// ErrNetworkFileSystem is matched by the error of Open for a file on a network file system, where
@@ -113,18 +113,41 @@ func (e *PathError) Error() string {
 	return fmt.Sprintf("sqlite: %s: %s", e.Path, e.Reason)
 }
 
+// OptionError reports why an option of Open is invalid. It matches eventbus.ErrInvalidOption.
+type OptionError struct {
+	Option string // the option's name: "WithLockWait"
+	Value  string // the offending value; empty for none
+	Reason string // what is wrong, and what would be right
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("sqlite: invalid option %s(%s): %s", e.Option, e.Value, e.Reason)
+}
+
+// Is reports whether target is driver.ErrInvalidOption.
+func (e *OptionError) Is(target error) bool { return target == driver.ErrInvalidOption }
+
+// queryError is the error of a function of a query. It says nothing of the file, so explain leaves it as it is.
+type queryError struct{ err error }
+
+func (e *queryError) Error() string { return e.err.Error() }
+func (e *queryError) Unwrap() error { return e.err }
+
 // failed returns the error of a store that has failed.
 func failed(cause error) error {
-	if errors.Is(cause, eventbus.ErrStoreFailed) {
+	if errors.Is(cause, driver.ErrFailed) {
 		return cause
 	}
-	return fmt.Errorf("%w: %w", eventbus.ErrStoreFailed, cause)
+	return fmt.Errorf("%w: %w", driver.ErrFailed, cause)
 }
 
 // explain adds the error of this package to an error of SQLite.
 func (s *Store) explain(err error) error {
 	if err == nil {
 		return nil
+	}
+	if q := (*queryError)(nil); errors.As(err, &q) {
+		return q.err
 	}
 	if c := (*CorruptError)(nil); errors.As(err, &c) || errors.Is(err, fs.ErrPermission) {
 		return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
@@ -28,10 +29,10 @@ func Example() {
 		log.Fatal(err)
 	}
 	done := make(chan error)
-	store.Submit(&eventbus.Batch{
+	store.Submit(&driver.Batch{
 		Now: time.Now().UTC(),
-		New: []*eventbus.Record{{
-			ID: eventbus.NewEventID(), Type: "order.placed", Payload: []byte(`{"order":7}`),
+		New: []*driver.Record{{
+			ID: driver.ID(eventbus.NewEventID()), Type: "order.placed", Payload: []byte(`{"order":7}`),
 			Published: time.Now().UTC(), Targets: []string{"billing"}, Leased: true,
 		}},
 	}, func(err error) { done <- err })
@@ -44,7 +45,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer store.Close(ctx)
-	claimed, err := store.Claim(ctx, eventbus.ClaimQuery{Limit: 10})
+	claimed, err := store.Claim(ctx, driver.ClaimQuery{Limit: 10})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,18 +66,18 @@ func ExampleBeside() {
 		return
 	}
 	defer store.Close(ctx)
-	page, err := store.Letters(ctx, eventbus.LetterQuery{Subscription: "billing", Limit: 100})
+	page, err := store.Letters(ctx, driver.LetterQuery{Subscriptions: []string{"billing"}, Limit: 100})
 	if err != nil {
 		log.Print(err)
 		return
 	}
 	for _, l := range page.Letters {
-		fmt.Println(l.ID, l.Event.Type, l.Reason)
+		fmt.Println(l.ID, l.Type, l.Reason)
 	}
 }
 
 // A program without handlers lists the causes of dead letters, and replays those of one cause.
-func ExampleOpenDLQ() {
+func ExampleBeside_withoutHandlers() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
 		log.Fatal(err)
@@ -110,23 +111,27 @@ func ExampleOpenDLQ() {
 	away = false
 
 	// In another process:
-	letters, err := sqlite.OpenDLQ(ctx, path)
+	beside, err := sqlite.Open(ctx, path, sqlite.Beside())
 	if err != nil {
 		log.Fatal(err)
 	}
-	groups, err := letters.Groups(ctx, eventbus.LetterQuery{})
+	tool, err := eventbus.New(eventbus.WithStore(beside), eventbus.WithoutHandlers())
+	if err != nil {
+		log.Fatal(err)
+	}
+	groups, err := tool.DLQ().Groups(ctx, eventbus.LetterQuery{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, g := range groups {
 		fmt.Println(g.Count, "died at", g.Subscription, "of:", g.Message)
-		report, err := letters.ReplayMatching(ctx, eventbus.LetterQuery{Fingerprint: g.Fingerprint})
+		report, err := tool.DLQ().ReplayMatching(ctx, eventbus.LetterQuery{Fingerprint: g.Fingerprint})
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println("replayed:", report.Replayed)
 	}
-	if err := letters.Close(ctx); err != nil {
+	if err := tool.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
 

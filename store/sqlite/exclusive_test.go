@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -24,8 +24,8 @@ func TestExclusive_Store(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
 		return storetest.Backend{
-			Open:  func(t *testing.T) eventbus.Store { return openAt(t, path, WithExclusive()) },
-			Crash: func(t *testing.T, store eventbus.Store) { crash(t, store.(*Store)) },
+			Open:  func(t *testing.T) driver.Store { return openAt(t, path, WithExclusive()) },
+			Crash: func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
 		}
 	})
 }
@@ -35,16 +35,11 @@ func TestExclusive_RefusesOtherStores(t *testing.T) {
 	s := openAt(t, path, WithExclusive())
 	accept(t, s, ready(""))
 	began := time.Now()
-	for name, open := range map[string]func() error{
-		"Beside":  func() error { _, err := Open(t.Context(), path, Beside()); return err },
-		"OpenDLQ": func() error { _, err := OpenDLQ(t.Context(), path); return err },
-	} {
-		err := open()
-		var locked *LockedError
-		require.ErrorAs(t, err, &locked, name)
-		require.Equal(t, os.Getpid(), locked.PID)
-		require.ErrorContains(t, err, "eventbus --url")
-	}
+	_, err := Open(t.Context(), path, Beside())
+	var locked *LockedError
+	require.ErrorAs(t, err, &locked)
+	require.Equal(t, os.Getpid(), locked.PID)
+	require.ErrorContains(t, err, "eventbus --url")
 	require.Less(t, time.Since(began), defaultLockWait/2, "they do not wait for the lock")
 	require.NoFileExists(t, path+"-shm")
 
@@ -63,7 +58,7 @@ func TestExclusive_NeedsTheFileAlone(t *testing.T) {
 	require.ErrorIs(t, err, ErrShared)
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
-	require.Len(t, claim(t, openAt(t, path, WithExclusive()), eventbus.ClaimQuery{}).Records, 1)
+	require.Len(t, claim(t, openAt(t, path, WithExclusive()), driver.ClaimQuery{}).Records, 1)
 }
 
 func TestExclusive_RefusesOptions(t *testing.T) {
@@ -72,7 +67,7 @@ func TestExclusive_RefusesOptions(t *testing.T) {
 		"before": {Beside(), WithExclusive()},
 	} {
 		_, err := Open(t.Context(), testPath(t), opts...)
-		var wrong *eventbus.OptionError
+		var wrong *OptionError
 		require.ErrorAs(t, err, &wrong, name)
 		require.Equal(t, "WithExclusive", wrong.Option)
 	}
@@ -87,7 +82,7 @@ func TestExclusive_WorksWithinTheProcess(t *testing.T) {
 	}
 	for range 3 {
 		require.NoError(t, s.Reopen(t.Context()))
-		require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 20)
+		require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 20)
 		require.NoFileExists(t, path+"-shm")
 		if maps, err := os.ReadFile("/proc/self/maps"); err == nil { // Linux
 			require.NotContains(t, string(maps), path, "a mapped index would stop the process while the disk hangs")
@@ -98,7 +93,7 @@ func TestExclusive_WorksWithinTheProcess(t *testing.T) {
 	require.Empty(t, problems(report))
 	copied := testPath(t)
 	require.NoError(t, s.Backup(t.Context(), copied))
-	require.Len(t, claim(t, openAt(t, copied), eventbus.ClaimQuery{}).Records, 20)
+	require.Len(t, claim(t, openAt(t, copied), driver.ClaimQuery{}).Records, 20)
 
 	require.NoError(t, os.Remove(path+"-wal"))
 	lookNow(t, s)
@@ -107,7 +102,7 @@ func TestExclusive_WorksWithinTheProcess(t *testing.T) {
 	accept(t, s, ready(""))
 	crash(t, s)
 	s = openAt(t, path, WithExclusive())
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 21)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 21)
 	flipMiddleOfLog(t, s)
 	require.Error(t, s.Reopen(t.Context()))
 	_ = s.Close(context.Background())

@@ -4,13 +4,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/surebus/eventbus"
 )
 
 func TestExclusive_IsRefusedOnWindows(t *testing.T) {
 	_, err := Open(t.Context(), testPath(t), WithExclusive())
-	var wrong *eventbus.OptionError
+	var wrong *OptionError
 	require.ErrorAs(t, err, &wrong)
 	require.Equal(t, "WithExclusive", wrong.Option)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // tierWork is what child processes do, by tierSpec.Work.
@@ -77,7 +78,7 @@ func checkpointAtTier(t *testing.T, spec tierSpec) {
 	s := openAt(t, spec.Path, opts...)
 	s.cfg.checkpointAt = 1 << 30
 	vanished := false
-	change := func(b *eventbus.Batch) {
+	change := func(b *driver.Batch) {
 		for !vanished && submit(s, b) != nil {
 			err := s.Reopen(t.Context()) // as a bus does
 			var corrupt *CorruptError
@@ -88,18 +89,18 @@ func checkpointAtTier(t *testing.T, spec tierSpec) {
 			require.NoError(t, err)
 		}
 	}
-	var first []*eventbus.Record
+	var first []*driver.Record
 	for told := bufio.NewScanner(os.Stdin); told.Scan(); {
 		switch told.Text() {
 		case "accept":
 			for range spec.N {
-				r := with(ready(""), func(r *eventbus.Record) { r.Payload = []byte(tierPayload) })
-				change(&eventbus.Batch{New: []*eventbus.Record{r}})
+				r := with(ready(""), func(r *driver.Record) { r.Payload = []byte(tierPayload) })
+				change(&driver.Batch{New: []*driver.Record{r}})
 				first = append(first, r)
 			}
 		case "settle":
 			for _, r := range first {
-				change(&eventbus.Batch{Delete: []eventbus.Ref{r.Ref}})
+				change(&driver.Batch{Delete: []driver.Ref{r.Ref}})
 			}
 			first = nil
 		case "empty the log":

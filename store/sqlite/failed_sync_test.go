@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // afterCrash returns the path of a store as SIGKILL leaves it, with events in the log.
@@ -108,14 +108,14 @@ func TestFailedSync_OpenFailsAndTheLogStays(t *testing.T) {
 	_, err = Open(context.Background(), path)
 	require.ErrorIs(t, err, ErrFull)
 	beside := openAt(t, path, Beside())
-	require.ErrorIs(t, submit(beside, &eventbus.Batch{New: []*eventbus.Record{free(ready(""))}}), ErrFull)
+	require.ErrorIs(t, submit(beside, &driver.Batch{New: []*driver.Record{free(ready(""))}}), ErrFull)
 	closeStore(t, beside)
 	now, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, database, now, "the log was copied into the database")
 	cause = 0
 	s := openAt(t, path)
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 10)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 10)
 }
 
 // A failed sync of a checkpoint makes the store fail. Other errors of a checkpoint do not.
@@ -132,12 +132,12 @@ func TestFailedSync_OfACheckpoint(t *testing.T) {
 	fails(sqlite3.ResultIOErrWrite)
 	accept(t, s, ready(""))
 	fails(sqlite3.ResultIOErrFsync)
-	require.ErrorIs(t, submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}}), eventbus.ErrStoreFailed)
+	require.ErrorIs(t, submit(s, &driver.Batch{New: []*driver.Record{ready("")}}), driver.ErrFailed)
 	synced := 0
 	setSyncLog(t, func(f *os.File) error { synced++; return f.Sync() })
 	require.NoError(t, s.Reopen(context.Background()))
 	require.Equal(t, 1, synced, "the log was copied into the database without being written again")
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 2)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 2)
 	accept(t, s, ready(""))
 }
 
@@ -147,12 +147,12 @@ func TestFailedSync_OfAnErasure(t *testing.T) {
 	accept(t, s, ready(""))
 	afterCheckpoint = func(error) error { return sqlite3.ResultIOErrFsync.ToError() }
 	defer func() { afterCheckpoint = func(err error) error { return err } }()
-	require.ErrorIs(t, s.Erase(t.Context()), eventbus.ErrNotErased)
-	require.ErrorIs(t, submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}}), eventbus.ErrStoreFailed)
+	require.ErrorIs(t, s.Erase(t.Context()), driver.ErrNotErased)
+	require.ErrorIs(t, submit(s, &driver.Batch{New: []*driver.Record{ready("")}}), driver.ErrFailed)
 	afterCheckpoint = func(err error) error { return err }
 	require.NoError(t, s.Reopen(t.Context()))
 	require.NoError(t, s.Erase(t.Context()))
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 1)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
 }
 
 // A store that has failed secures its log before it ends its lease: after a power cut, the end of the lease would be

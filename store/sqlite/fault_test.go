@@ -17,6 +17,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // filled makes a store with records and letters, closes it, and returns its path.
@@ -25,7 +26,7 @@ func filled(t *testing.T) string {
 	path := testPath(t)
 	s := openAt(t, path)
 	for i := range 200 {
-		accept(t, s, with(ready(""), func(r *eventbus.Record) { r.Payload = []byte(strings.Repeat("p", 100+i)) }))
+		accept(t, s, with(ready(""), func(r *driver.Record) { r.Payload = []byte(strings.Repeat("p", 100+i)) }))
 	}
 	for i := range 50 {
 		bury(t, s, letterFor(fmt.Sprint("s", i%3), eventbus.ReasonExhausted, strings.Repeat("e", 300)))
@@ -43,16 +44,16 @@ func readAll(path string) error {
 	}
 	defer s.Close(ctx)
 	for more := true; more; {
-		c, err := s.Claim(ctx, eventbus.ClaimQuery{Limit: 100})
+		c, err := s.Claim(ctx, driver.ClaimQuery{Limit: 100})
 		if err != nil {
 			return err
 		}
 		more = c.More
 	}
-	if _, err := s.Letters(ctx, eventbus.LetterQuery{Limit: 1000}); err != nil {
+	if _, err := s.Letters(ctx, driver.LetterQuery{Limit: 1000}); err != nil {
 		return err
 	}
-	if _, err := s.Groups(ctx, eventbus.LetterQuery{}); err != nil {
+	if err := s.Groups(ctx, driver.LetterQuery{}, func(*driver.Group) error { return nil }); err != nil {
 		return err
 	}
 	_, err = s.Stats(ctx)
@@ -242,7 +243,7 @@ func TestStore_SyncsFully(t *testing.T) {
 		})
 	}
 	_, err := Open(context.Background(), testPath(t), WithLockWait(0))
-	var wrong *eventbus.OptionError
+	var wrong *OptionError
 	require.ErrorAs(t, err, &wrong)
 }
 
@@ -255,7 +256,7 @@ func TestStore_WaitsForALock(t *testing.T) {
 	defer c.Close()
 	require.NoError(t, query(c, "BEGIN IMMEDIATE", nil))
 	done := make(chan error, 1)
-	s.Submit(&eventbus.Batch{Now: t0, New: []*eventbus.Record{ready("")}}, func(err error) { done <- err })
+	s.Submit(&driver.Batch{Now: t0, New: []*driver.Record{ready("")}}, func(err error) { done <- err })
 	_, err = s.Stats(context.Background())
 	require.NoError(t, err, "reads do not wait")
 	time.Sleep(50 * time.Millisecond)
@@ -263,13 +264,13 @@ func TestStore_WaitsForALock(t *testing.T) {
 	require.NoError(t, <-done, "a short lock is waited out")
 
 	require.NoError(t, query(c, "BEGIN IMMEDIATE", nil))
-	err = submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}})
+	err = submit(s, &driver.Batch{New: []*driver.Record{ready("")}})
 	require.ErrorIs(t, err, ErrBusy)
-	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+	require.ErrorIs(t, err, driver.ErrFailed)
 	require.NoError(t, query(c, "ROLLBACK", nil))
-	require.ErrorIs(t, submit(s, &eventbus.Batch{}), eventbus.ErrStoreFailed)
+	require.ErrorIs(t, submit(s, &driver.Batch{}), driver.ErrFailed)
 	require.NoError(t, s.Reopen(context.Background()))
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 2)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 2)
 }
 
 func TestStore_FailsIfTheFileIsReplaced(t *testing.T) {
@@ -281,14 +282,14 @@ func TestStore_FailsIfTheFileIsReplaced(t *testing.T) {
 		c.lookedAt = time.Time{}
 		return nil
 	})
-	err := submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}})
+	err := submit(s, &driver.Batch{New: []*driver.Record{ready("")}})
 	require.ErrorIs(t, err, ErrReplaced)
-	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+	require.ErrorIs(t, err, driver.ErrFailed)
 	var corrupt *CorruptError
 	require.ErrorAs(t, s.Reopen(context.Background()), &corrupt, "the file is missing")
 	require.NoError(t, os.Rename(path+".old", path))
 	require.NoError(t, s.Reopen(context.Background()))
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 1)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
 }
 
 func TestStore_IsFenced(t *testing.T) {
@@ -298,16 +299,16 @@ func TestStore_IsFenced(t *testing.T) {
 	accept(t, s, r)
 	require.NoError(t, os.Remove(path+leaseSuffix))
 	second := openAt(t, path)
-	claim(t, second, eventbus.ClaimQuery{})
-	err := submit(s, &eventbus.Batch{Delete: []eventbus.Ref{r.Ref}})
+	claim(t, second, driver.ClaimQuery{})
+	err := submit(s, &driver.Batch{Delete: []driver.Ref{r.Ref}})
 	require.ErrorIs(t, err, ErrLeaseLost)
-	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
-	_, err = s.Claim(context.Background(), eventbus.ClaimQuery{Limit: 1})
-	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+	require.ErrorIs(t, err, driver.ErrFailed)
+	_, err = s.Claim(context.Background(), driver.ClaimQuery{Limit: 1})
+	require.ErrorIs(t, err, driver.ErrFailed)
 	require.ErrorIs(t, s.Reopen(context.Background()), ErrLocked)
 	closeStore(t, second)
 	require.NoError(t, s.Reopen(context.Background()))
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 1)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
 }
 
 func TestStore_ReadOnlyDirectory(t *testing.T) {

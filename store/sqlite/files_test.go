@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // lookNow makes the store look at its files before the next commit.
@@ -31,7 +31,7 @@ func withEvents(t *testing.T) *Store {
 }
 
 func submitOne(s *Store) error {
-	return submit(s, &eventbus.Batch{New: []*eventbus.Record{ready("")}})
+	return submit(s, &driver.Batch{New: []*driver.Record{ready("")}})
 }
 
 // The bus goes on by itself: nothing was in the file alone.
@@ -54,12 +54,12 @@ func TestVanished_NothingIsLostWithAFile(t *testing.T) {
 			lookNow(t, s)
 			err := submitOne(s)
 			require.ErrorIs(t, err, ErrReplaced)
-			require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+			require.ErrorIs(t, err, driver.ErrFailed)
 			require.NoError(t, s.Reopen(t.Context()))
 			accept(t, s, ready(""))
 			crash(t, s)
 			s = openAt(t, s.path)
-			require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 21)
+			require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 21)
 			require.Empty(t, problems(verifyAt(t, s.path)))
 		})
 	}
@@ -85,7 +85,7 @@ func TestVanished_NothingIsLostAtTheEnd(t *testing.T) {
 			} else {
 				require.ErrorIs(t, s.Close(t.Context()), ErrReplaced)
 			}
-			require.Len(t, claim(t, openAt(t, path), eventbus.ClaimQuery{}).Records, n)
+			require.Len(t, claim(t, openAt(t, path), driver.ClaimQuery{}).Records, n)
 		})
 	}
 }
@@ -148,7 +148,7 @@ func TestVanished_AToolRefuses(t *testing.T) {
 		s := withEvents(t)
 		openAt(t, s.path, Beside())
 		require.NoError(t, os.Remove(s.path+suffix))
-		_, err := OpenDLQ(t.Context(), s.path)
+		_, err := Open(t.Context(), s.path, Beside())
 		var locked *LockedError
 		require.ErrorAs(t, err, &locked)
 		require.Equal(t, os.Getpid(), locked.PID)
@@ -178,5 +178,5 @@ func TestVanished_AnIdleStoreNotices(t *testing.T) {
 	_, err := s.Stats(t.Context())
 	require.ErrorIs(t, err, ErrReplaced)
 	require.NoError(t, s.Reopen(t.Context()))
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{}).Records, 20)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 20)
 }

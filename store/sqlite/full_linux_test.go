@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // smallDisk mounts a file system in memory of a size.
@@ -33,18 +33,18 @@ func TestStore_FullDisk(t *testing.T) {
 	for err == nil {
 		r := ready("")
 		r.Payload = make([]byte, 5000)
-		if err = submit(s, &eventbus.Batch{New: []*eventbus.Record{r}}); err == nil {
+		if err = submit(s, &driver.Batch{New: []*driver.Record{r}}); err == nil {
 			accepted++
 		}
 	}
 	require.ErrorIs(t, err, ErrFull)
-	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
+	require.ErrorIs(t, err, driver.ErrFailed)
 	if err := s.Reopen(context.Background()); err != nil {
 		require.ErrorIs(t, err, ErrFull)
 	}
 	resize("16m")
 	require.NoError(t, s.Reopen(context.Background()))
-	require.Len(t, claim(t, s, eventbus.ClaimQuery{Limit: 10_000}).Records, accepted)
+	require.Len(t, claim(t, s, driver.ClaimQuery{Limit: 10_000}).Records, accepted)
 	accept(t, s, ready(""))
 	t.Logf("%d events accepted before the disk was full", accepted)
 }

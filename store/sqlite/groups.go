@@ -10,63 +10,52 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
-// maxGroups is the largest number of groups that Groups returns, without the one for all others.
-const maxGroups = 10_000
-
-// Groups returns the groups of the letters that match. See [eventbus.Store].
+// Groups groups the letters that match. It reads the samples one by one. See [driver.Store].
 //
-// Errors: *PatternError, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Groups(ctx context.Context, q eventbus.LetterQuery) (groups []eventbus.LetterGroup, err error) {
-	f, err := newLetterFilter(q)
-	if err == nil {
-		err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-			groups, err = s.groupLetters(c, f)
-			return err
-		})
-	}
+// Errors: those of LetterQuery.Parts and each, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Groups(ctx context.Context, q driver.LetterQuery, each func(g *driver.Group) error) error {
+	err := s.reads.read(ctx, func(c *sqlite3.Conn) error { return s.groupLetters(c, newLetterFilter(q), each) })
 	if err != nil {
-		return nil, fmt.Errorf("Groups: %w", err)
+		return fmt.Errorf("Groups: %w", err)
 	}
-	return groups, nil
+	return nil
 }
 
-func (s *Store) groupLetters(c *sqlite3.Conn, f *letterFilter) ([]eventbus.LetterGroup, error) {
+func (s *Store) groupLetters(c *sqlite3.Conn, f *letterFilter, each func(g *driver.Group) error) error {
 	groups, others, err := f.count(c)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for i := range groups {
-		g := &groups[i]
-		err := query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
-			l, err := s.scanLetter(stmt)
-			if err != nil {
-				return err
-			}
-			of := l.Group()
-			g.Subscription, g.Class, g.Message = of.Subscription, of.Class, of.Message
-			return nil
-		}, g.Newest[:])
-		if err != nil {
-			return nil, err
-		}
-	}
-	slices.SortFunc(groups, func(x, y eventbus.LetterGroup) int {
+	slices.SortFunc(groups, func(x, y driver.Group) int {
 		return cmp.Or(cmp.Compare(y.Count, x.Count), bytes.Compare(y.Newest[:], x.Newest[:]))
 	})
 	if others.Count > 0 {
-		others.Message = fmt.Sprintf("(beyond %d groups)", maxGroups)
 		groups = append(groups, others)
 	}
-	return groups, nil
+	for _, g := range groups {
+		err := query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ? AND ? <> ''", func(stmt *sqlite3.Stmt) error {
+			l, err := s.scanLetter(stmt)
+			l.Payload, l.Original = nil, nil
+			g.Sample = &l
+			return err
+		}, g.Newest[:], g.Fingerprint)
+		if err != nil {
+			return err
+		}
+		if err := each(&g); err != nil {
+			return &queryError{err}
+		}
+	}
+	return nil
 }
 
 // count returns the groups with their counts, times and newest letters. others counts the letters
 // beyond the limit.
-func (f *letterFilter) count(c *sqlite3.Conn) (groups []eventbus.LetterGroup, others eventbus.LetterGroup, err error) {
-	if f.scan {
+func (f *letterFilter) count(c *sqlite3.Conn) (groups []driver.Group, others driver.Group, err error) {
+	if f.q.Compares() {
 		return f.countByScan(c)
 	}
 	index := f.index
@@ -75,7 +64,7 @@ func (f *letterFilter) count(c *sqlite3.Conn) (groups []eventbus.LetterGroup, ot
 	}
 	const columns = "SELECT fingerprint, count(*), min(died_at), max(died_at), max(id) AS newest"
 	err = query(c, columns+f.from(index)+" GROUP BY fingerprint ORDER BY newest DESC", func(stmt *sqlite3.Stmt) error {
-		g := eventbus.LetterGroup{Fingerprint: stmt.ColumnText(0), Count: stmt.ColumnInt(1)}
+		g := driver.Group{Fingerprint: stmt.ColumnText(0), Count: stmt.ColumnInt(1)}
 		stmt.ColumnBytes(4, g.Newest[:])
 		var err error
 		if g.First, err = parseTime(stmt.ColumnText(2)); err != nil {
@@ -84,7 +73,7 @@ func (f *letterFilter) count(c *sqlite3.Conn) (groups []eventbus.LetterGroup, ot
 		if g.Last, err = parseTime(stmt.ColumnText(3)); err != nil {
 			return err
 		}
-		if len(groups) < maxGroups {
+		if len(groups) < driver.MaxGroups {
 			groups = append(groups, g)
 		} else {
 			addToGroup(&others, g.Count, g.First, g.Last, g.Newest)
@@ -94,18 +83,18 @@ func (f *letterFilter) count(c *sqlite3.Conn) (groups []eventbus.LetterGroup, ot
 	return groups, others, err
 }
 
-func (f *letterFilter) countByScan(c *sqlite3.Conn) (groups []eventbus.LetterGroup, others eventbus.LetterGroup, err error) {
+func (f *letterFilter) countByScan(c *sqlite3.Conn) (groups []driver.Group, others driver.Group, err error) {
 	index := make(map[string]int)
-	err = f.each(c, func(l *eventbus.DeadLetter) bool {
+	err = f.each(c, func(l *driver.Letter) bool {
 		i, ok := index[l.Fingerprint]
 		switch {
 		case ok:
 			addToGroup(&groups[i], 1, l.DiedAt, l.DiedAt, l.ID)
-		case len(groups) == maxGroups:
+		case len(groups) == driver.MaxGroups:
 			addToGroup(&others, 1, l.DiedAt, l.DiedAt, l.ID)
 		default:
 			index[l.Fingerprint] = len(groups)
-			groups = append(groups, eventbus.LetterGroup{Fingerprint: l.Fingerprint})
+			groups = append(groups, driver.Group{Fingerprint: l.Fingerprint})
 			addToGroup(&groups[len(groups)-1], 1, l.DiedAt, l.DiedAt, l.ID)
 		}
 		return true
@@ -113,7 +102,7 @@ func (f *letterFilter) countByScan(c *sqlite3.Conn) (groups []eventbus.LetterGro
 	return groups, others, err
 }
 
-func addToGroup(g *eventbus.LetterGroup, count int, first, last time.Time, newest eventbus.LetterID) {
+func addToGroup(g *driver.Group, count int, first, last time.Time, newest driver.ID) {
 	if g.Count == 0 || first.Before(g.First) {
 		g.First = first
 	}

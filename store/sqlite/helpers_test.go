@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var t0 = time.Date(2026, 11, 24, 10, 0, 0, 123, time.UTC)
@@ -50,7 +50,7 @@ func crash(t testing.TB, s *Store) {
 }
 
 // submit submits a batch and waits for its outcome.
-func submit(s *Store, b *eventbus.Batch) error {
+func submit(s *Store, b *driver.Batch) error {
 	if b.Now.IsZero() {
 		b.Now = t0
 	}
@@ -59,26 +59,28 @@ func submit(s *Store, b *eventbus.Batch) error {
 	return <-done
 }
 
-func ready(key string) *eventbus.Record {
-	return &eventbus.Record{
-		ID: eventbus.NewEventID(), Type: "order.placed", Key: key, Payload: []byte(`{"id":1}`),
+func newID() driver.ID { return driver.ID(eventbus.NewEventID()) }
+
+func ready(key string) *driver.Record {
+	return &driver.Record{
+		ID: newID(), Type: "order.placed", Key: key, Payload: []byte(`{"id":1}`),
 		Published: t0, Targets: []string{"billing", "mail"}, Leased: true,
 	}
 }
 
-func with(r *eventbus.Record, change func(*eventbus.Record)) *eventbus.Record {
+func with(r *driver.Record, change func(*driver.Record)) *driver.Record {
 	change(r)
 	return r
 }
 
-func free(r *eventbus.Record) *eventbus.Record { r.Leased = false; return r }
+func free(r *driver.Record) *driver.Record { r.Leased = false; return r }
 
-func accept(t testing.TB, s *Store, records ...*eventbus.Record) {
+func accept(t testing.TB, s *Store, records ...*driver.Record) {
 	t.Helper()
-	require.NoError(t, submit(s, &eventbus.Batch{New: records}))
+	require.NoError(t, submit(s, &driver.Batch{New: records}))
 }
 
-func claim(t testing.TB, s *Store, q eventbus.ClaimQuery) eventbus.Claimed {
+func claim(t testing.TB, s *Store, q driver.ClaimQuery) driver.Claimed {
 	t.Helper()
 	if q.Limit == 0 {
 		q.Limit = 100
@@ -88,25 +90,14 @@ func claim(t testing.TB, s *Store, q eventbus.ClaimQuery) eventbus.Claimed {
 	return c
 }
 
-func refsOf(records []*eventbus.Record) (refs []eventbus.Ref) {
+func refsOf(records []*driver.Record) (refs []driver.Ref) {
 	for _, r := range records {
 		refs = append(refs, r.Ref)
 	}
 	return refs
 }
 
-func letterFor(subscription string, reason eventbus.Reason, text string) *eventbus.DeadLetter {
-	l := &eventbus.DeadLetter{
-		ID: eventbus.LetterID(eventbus.NewEventID()), Reason: reason, Subscription: subscription,
-		Attempts: 1, DiedAt: t0,
-		Failures: []eventbus.Failure{{Attempt: 1, Subscription: subscription, Time: t0, Duration: time.Second, Error: text, Class: "*errors.errorString"}},
-	}
-	l.Event = eventbus.Event{ID: eventbus.NewEventID(), Type: "order.placed", Key: "k", Time: t0, Payload: json.RawMessage(`{"a":1}`)}
-	l.Fingerprint = l.Group().Fingerprint
-	return l
-}
-
-func bury(t testing.TB, s *Store, letters ...*eventbus.DeadLetter) {
+func bury(t testing.TB, s *Store, letters ...*driver.Letter) {
 	t.Helper()
-	require.NoError(t, submit(s, &eventbus.Batch{Bury: letters}))
+	require.NoError(t, submit(s, &driver.Batch{Bury: letters}))
 }

@@ -7,7 +7,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // SettledOutcome is how a dispatch in the history ended.
@@ -24,7 +24,7 @@ const (
 // subscription on a bus with isolation. A delivery that dies at a shut door while the event's others
 // proceed has a dead letter, and no Settled.
 type Settled struct {
-	Event   eventbus.EventID
+	Event   driver.ID
 	Type    string
 	Key     string
 	Outcome SettledOutcome
@@ -40,7 +40,7 @@ type Settled struct {
 func WithHistory(retention time.Duration) Option {
 	return func(c *config) error {
 		if retention <= 0 {
-			return &eventbus.OptionError{Option: "WithHistory", Value: retention.String(), Reason: "must be more than 0; leave the option out for no history"}
+			return &OptionError{Option: "WithHistory", Value: retention.String(), Reason: "must be more than 0; leave the option out for no history"}
 		}
 		c.history = retention
 		return nil
@@ -50,8 +50,8 @@ func WithHistory(retention time.Duration) Option {
 // History returns the settled dispatches of an event, oldest first. It is empty if the store that
 // settled them was opened without WithHistory, or if their retention has ended.
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) History(ctx context.Context, id eventbus.EventID) (history []Settled, err error) {
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) History(ctx context.Context, id driver.ID) (history []Settled, err error) {
 	const sql = "SELECT type, key, outcome, settled_at FROM history WHERE event = ? ORDER BY settled_at, ref"
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		history = nil
@@ -68,7 +68,7 @@ func (s *Store) History(ctx context.Context, id eventbus.EventID) (history []Set
 }
 
 // deletion is a batch that deletes records, for the history.
-type deletion struct{ batch *eventbus.Batch }
+type deletion struct{ batch *driver.Batch }
 
 // writeHistory adds the records that the batches delete to the history. They still exist.
 func (tx *transaction) writeHistory() error {
@@ -83,12 +83,12 @@ func (tx *transaction) writeHistory() error {
 }
 
 // addHistory adds a record that a batch deletes.
-func (tx *transaction) addHistory(ref eventbus.Ref, d deletion) error {
+func (tx *transaction) addHistory(ref driver.Ref, d deletion) error {
 	const (
 		find   = "SELECT event, body FROM record WHERE ref = ?"
 		insert = "INSERT OR REPLACE INTO history (ref, event, type, key, outcome, settled_at) VALUES (?,?,?,?,?,?)"
 	)
-	r := new(eventbus.Record)
+	r := new(driver.Record)
 	err := tx.one(find, func(stmt *sqlite3.Stmt) error {
 		stmt.ColumnBytes(0, r.ID[:])
 		if err := decodeBody(columnBytes(stmt, 1), r); err != nil {
@@ -108,7 +108,7 @@ func (tx *transaction) addHistory(ref eventbus.Ref, d deletion) error {
 }
 
 // reopens reports whether the batch replaces the record, because a scheduled event is due.
-func (d deletion) reopens(id eventbus.EventID) bool {
+func (d deletion) reopens(id driver.ID) bool {
 	for _, r := range d.batch.New {
 		if r.ID == id {
 			return true
@@ -117,9 +117,9 @@ func (d deletion) reopens(id eventbus.EventID) bool {
 	return false
 }
 
-func (d deletion) outcome(id eventbus.EventID) SettledOutcome {
+func (d deletion) outcome(id driver.ID) SettledOutcome {
 	for _, l := range d.batch.Bury {
-		if l.Event.ID == id {
+		if l.Event == id {
 			return OutcomeDeadLettered
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
@@ -36,17 +37,17 @@ func TestStore_History(t *testing.T) {
 		return err == nil && stats.Unsettled() == 0
 	})
 	outcomes := func(id eventbus.EventID) (outcomes []sqlite.SettledOutcome) {
-		history, err := p.store.History(t.Context(), id)
+		history, err := p.store.History(t.Context(), driver.ID(id))
 		require.NoError(t, err)
 		for _, s := range history {
-			require.Equal(t, id, s.Event)
+			require.Equal(t, driver.ID(id), s.Event)
 			require.Equal(t, "order.placed", s.Type)
 			require.False(t, s.At.Before(began))
 			outcomes = append(outcomes, s.Outcome)
 		}
 		return outcomes
 	}
-	history, err := p.store.History(t.Context(), handled)
+	history, err := p.store.History(t.Context(), driver.ID(handled))
 	require.NoError(t, err)
 	require.Len(t, history, 1)
 	require.Equal(t, "k", history[0].Key)
@@ -78,6 +79,6 @@ func TestStore_History(t *testing.T) {
 	require.Len(t, outcomes(last), 1)
 	p.end()
 	_, err = sqlite.Open(t.Context(), path, sqlite.WithHistory(0))
-	var bad *eventbus.OptionError
+	var bad *sqlite.OptionError
 	require.ErrorAs(t, err, &bad)
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Rows of an INSERT. Large statements are faster, and each number is a prepared statement.
@@ -97,9 +97,7 @@ func (tx *transaction) insertRows(rows []insertion) error {
 	}
 	for _, row := range rows {
 		r := row.record
-		if tx.buffer, err = appendBody(tx.buffer[:0], r); err != nil {
-			return err
-		}
+		tx.buffer = appendBody(tx.buffer[:0], r)
 		stmt.BindInt64(next(), int64(row.ref))
 		stmt.BindInt64(next(), row.position)
 		stmt.BindInt64(next(), kindOf(r))
@@ -110,10 +108,7 @@ func (tx *transaction) insertRows(rows []insertion) error {
 		if plain {
 			continue
 		}
-		live, err := encodeLive(r)
-		if err != nil {
-			return err
-		}
+		live := encodeLive(r)
 		live.bind(stmt, next(), next(), next())
 		stmt.BindInt64(next(), live.crc)
 		stmt.BindInt64(next(), tx.ownerOf(r))
@@ -122,7 +117,7 @@ func (tx *transaction) insertRows(rows []insertion) error {
 	return run(stmt, nil)
 }
 
-func kindOf(r *eventbus.Record) int64 {
+func kindOf(r *driver.Record) int64 {
 	kind := int64(r.State)
 	if r.Key != "" {
 		kind |= kindKeyed

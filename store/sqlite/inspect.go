@@ -7,13 +7,13 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
-// Lookup returns the unsettled records of an event. See [eventbus.Store].
+// Lookup returns the unsettled records of an event. See [driver.Store].
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Lookup(ctx context.Context, id eventbus.EventID) (records []*eventbus.Record, err error) {
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Lookup(ctx context.Context, id driver.ID) (records []*driver.Record, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		m, err := s.readMeta(c)
 		if err != nil {
@@ -35,14 +35,10 @@ func (s *Store) Lookup(ctx context.Context, id eventbus.EventID) (records []*eve
 }
 
 // Records returns a page of records. Each record after q.After is read and compared, apart from those
-// in other States. See [eventbus.Store].
+// in other States. See [driver.Store].
 //
-// Errors: *PatternError, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Records(ctx context.Context, q eventbus.RecordQuery) (page eventbus.RecordPage, err error) {
-	matches, err := q.Matcher()
-	if err != nil {
-		return page, fmt.Errorf("Records: %w", err)
-	}
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (page driver.RecordPage, err error) {
 	states := 0 // a bit for each
 	for _, state := range q.States {
 		states |= 1 << state
@@ -51,7 +47,7 @@ func (s *Store) Records(ctx context.Context, q eventbus.RecordQuery) (page event
 		states = 1<<(kindStateMask+1) - 1
 	}
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		page = eventbus.RecordPage{}
+		page = driver.RecordPage{}
 		m, err := s.readMeta(c)
 		if err != nil {
 			return err
@@ -59,7 +55,7 @@ func (s *Store) Records(ctx context.Context, q eventbus.RecordQuery) (page event
 		const sql = "SELECT " + recordColumns + " FROM record NOT INDEXED WHERE ref > ? AND (? >> (kind & 3)) & 1 ORDER BY ref"
 		err = query(c, sql, func(stmt *sqlite3.Stmt) error {
 			r, owner, err := s.scanRecord(stmt)
-			if err != nil || !matches(r) {
+			if err != nil || !q.Matches(r) {
 				return err
 			}
 			if len(page.Records) == q.Limit {
@@ -76,20 +72,20 @@ func (s *Store) Records(ctx context.Context, q eventbus.RecordQuery) (page event
 		return err
 	})
 	if err != nil {
-		return eventbus.RecordPage{}, fmt.Errorf("Records: %w", err)
+		return driver.RecordPage{}, fmt.Errorf("Records: %w", err)
 	}
 	return page, nil
 }
 
-// Remembered returns a remembered id. See [eventbus.Store].
+// Remembered returns a remembered id. See [driver.Store].
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Remembered(ctx context.Context, scope, key string) (d eventbus.Dedupe, known bool, err error) {
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Remembered(ctx context.Context, scope, key string) (d driver.Dedupe, known bool, err error) {
 	const sql = "SELECT event, content, expires FROM dedupe WHERE scope = ? AND key = ?"
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		d, known = eventbus.Dedupe{}, false
+		d, known = driver.Dedupe{}, false
 		return query(c, sql, func(stmt *sqlite3.Stmt) (err error) {
-			d, known = eventbus.Dedupe{Scope: scope, Key: key, Content: stmt.ColumnText(1)}, true
+			d, known = driver.Dedupe{Scope: scope, Key: key, Content: stmt.ColumnText(1)}, true
 			stmt.ColumnBytes(0, d.Event[:])
 			if d.Expires, err = parseTime(stmt.ColumnText(2)); err != nil {
 				return &CorruptError{Path: s.path, Table: "dedupe", Row: key, Detail: err.Error()}
@@ -98,57 +94,54 @@ func (s *Store) Remembered(ctx context.Context, scope, key string) (d eventbus.D
 		}, scope, key)
 	})
 	if err != nil {
-		return eventbus.Dedupe{}, false, fmt.Errorf("Remembered: %w", err)
+		return driver.Dedupe{}, false, fmt.Errorf("Remembered: %w", err)
 	}
 	return d, known, nil
 }
 
-// Orders returns the operators' orders. See [eventbus.Store].
+// Directives returns the directives, which are in the table orders. See [driver.Store].
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Orders(ctx context.Context) (orders []eventbus.Order, err error) {
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Directives(ctx context.Context) (directives []driver.Directive, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		return query(c, "SELECT subscription, body, crc FROM orders ORDER BY subscription", func(stmt *sqlite3.Stmt) error {
-			o, err := s.scanOrder(stmt)
-			if err != nil {
-				return err
-			}
-			orders = append(orders, o)
-			return nil
+			d, err := s.scanDirective(stmt)
+			directives = append(directives, d)
+			return err
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("Orders: %w", err)
+		return nil, fmt.Errorf("Directives: %w", err)
 	}
-	return orders, nil
+	return directives, nil
 }
 
-// Catalog returns the catalog of the last bus that started with the file, or nil. See [eventbus.Store].
+// Catalog returns the catalog of the last bus that started with the file, or nil. See [driver.Store].
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Catalog(ctx context.Context) (catalog *eventbus.Catalog, err error) {
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Catalog(ctx context.Context) (body []byte, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		catalog = nil
+		body = nil
 		return query(c, "SELECT body, crc FROM catalog", func(stmt *sqlite3.Stmt) (err error) {
-			catalog, err = s.scanCatalog(stmt)
+			body, err = s.scanCatalog(stmt)
 			return err
 		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("Catalog: %w", err)
 	}
-	return catalog, nil
+	return body, nil
 }
 
-// Stats returns the counts that each commit updates. It reads two rows. See [eventbus.Store].
+// Stats returns the counts that each commit updates. It reads two rows. See [driver.Store].
 //
 // The records of a bus that was killed count as leased until the next store takes the lease.
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error) {
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Stats(ctx context.Context) (stats driver.Stats, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		m, err := s.readMeta(c)
-		stats = eventbus.StoreStats{
+		stats = driver.Stats{
 			Ready: m.states[0], Waiting: m.states[1], Scheduled: m.states[2], Parked: m.states[3],
 			Letters: m.letters, HasLease: s.lease != nil, Crashed: s.crashed, CrashedEvents: s.crashedEvents,
 		}
@@ -159,7 +152,7 @@ func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error
 		return err
 	})
 	if err != nil {
-		return eventbus.StoreStats{}, fmt.Errorf("Stats: %w", err)
+		return driver.Stats{}, fmt.Errorf("Stats: %w", err)
 	}
 	return stats, nil
 }
@@ -168,9 +161,9 @@ func (s *Store) Stats(ctx context.Context) (stats eventbus.StoreStats, err error
 const maxParked = 100_000
 
 // Parked counts parked records by door. It reads an index: one entry of each door, and one of each
-// record that it counts. See [eventbus.Store].
+// record that it counts. See [driver.Store].
 //
-// Errors: *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
+// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Parked(ctx context.Context, except map[string]bool) (doors map[string]int64, err error) {
 	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked
 	doors = make(map[string]int64)

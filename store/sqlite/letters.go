@@ -2,52 +2,13 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"hash/crc32"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
-
-// Kinds of a letter's payload, in the first byte of the column. NULL stands for nil.
-const (
-	payloadJSON    = 'J' // json.RawMessage
-	payloadEncoded = 'E' // eventbus.EncodedPayload
-)
-
-func checkPayload(l *eventbus.DeadLetter) {
-	for _, p := range []any{l.Event.Payload, l.Original} {
-		switch p.(type) {
-		case nil, json.RawMessage, eventbus.EncodedPayload:
-		default:
-			panic(fmt.Sprintf("sqlite: letter %s has a payload of type %T, not a json.RawMessage or an EncodedPayload", l.ID, p))
-		}
-	}
-}
-
-func encodePayload(payload any) []byte {
-	switch p := payload.(type) {
-	case json.RawMessage:
-		return append([]byte{payloadJSON}, p...)
-	case eventbus.EncodedPayload:
-		return append([]byte{payloadEncoded}, p...)
-	}
-	return nil
-}
-
-func decodePayload(column []byte) (any, error) {
-	switch {
-	case column == nil:
-		return nil, nil //nolint:nilnil // a payload may be nil
-	case len(column) > 0 && column[0] == payloadJSON:
-		return json.RawMessage(column[1:]), nil
-	case len(column) > 0 && column[0] == payloadEncoded:
-		return eventbus.EncodedPayload(column[1:]), nil
-	}
-	return nil, fmt.Errorf("the payload has an unknown kind")
-}
 
 const (
 	letterColumns = "id, event, type, key, subscription, reason, fingerprint, published, died_at, failures, letter, payload, original"
@@ -55,31 +16,20 @@ const (
 )
 
 // bury inserts a letter, unless its id exists.
-func (tx *transaction) bury(l *eventbus.DeadLetter) error {
-	failures, err := json.Marshal(l.Failures)
-	if err != nil {
-		return err
-	}
-	rest := *l
-	rest.Failures, rest.Event.Payload, rest.Original = nil, nil, nil
-	text, err := json.Marshal(&rest)
-	if err != nil {
-		return err
-	}
+func (tx *transaction) bury(l *driver.Letter) error {
 	columns := []any{
-		l.ID[:], l.Event.ID[:], l.Event.Type, l.Event.Key, l.Subscription, string(l.Reason), l.Fingerprint,
-		timeText(l.Event.Time), timeText(l.DiedAt), failures, text, encodePayload(l.Event.Payload), encodePayload(l.Original),
+		l.ID[:], l.Event[:], l.Type, l.Key, l.Subscription, l.Reason, l.Fingerprint,
+		timeText(l.Published), timeText(l.DiedAt), l.Failures, l.Details, orNull(l.Payload), orNull(l.Original),
 	}
 	sum := uint32(0)
-	for i, c := range columns {
+	for _, c := range columns {
 		switch c := c.(type) {
+		case nil:
+			sum = addCRC(sum, nil)
 		case string:
 			sum = addCRC(sum, []byte(c))
 		case []byte:
 			sum = addCRC(sum, c)
-			if c == nil {
-				columns[i] = nil
-			}
 			tx.bytes += len(c)
 		}
 	}
@@ -87,6 +37,22 @@ func (tx *transaction) bury(l *eventbus.DeadLetter) error {
 	tx.m.letters += int64(inserted)
 	tx.pages += 4
 	return err
+}
+
+// orNull returns the argument for a column that is NULL for nil.
+func orNull(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+// orNone returns nil for an empty column: JSON is never empty, and the column is not NULL.
+func orNone(column []byte) []byte {
+	if len(column) == 0 {
+		return nil
+	}
+	return column
 }
 
 // addCRC adds a column and its length to a checksum.
@@ -97,7 +63,7 @@ func addCRC(sum uint32, column []byte) uint32 {
 }
 
 // scanLetter reads a row of letterColumns and crc.
-func (s *Store) scanLetter(stmt *sqlite3.Stmt) (l eventbus.DeadLetter, err error) {
+func (s *Store) scanLetter(stmt *sqlite3.Stmt) (l driver.Letter, err error) {
 	const columns = 13
 	var column [columns][]byte
 	sum := uint32(0)
@@ -112,25 +78,23 @@ func (s *Store) scanLetter(stmt *sqlite3.Stmt) (l eventbus.DeadLetter, err error
 	if int64(sum) != stmt.ColumnInt64(columns) {
 		return l, corrupt("the row does not match its checksum")
 	}
-	if err := json.Unmarshal(column[10], &l); err != nil {
+	copy(l.Event[:], column[1])
+	l.Type, l.Key, l.Subscription = string(column[2]), string(column[3]), string(column[4])
+	l.Reason, l.Fingerprint = string(column[5]), string(column[6])
+	if l.Published, err = parseTime(string(column[7])); err != nil {
 		return l, corrupt(err.Error())
 	}
-	if err := json.Unmarshal(column[9], &l.Failures); err != nil {
+	if l.DiedAt, err = parseTime(string(column[8])); err != nil {
 		return l, corrupt(err.Error())
 	}
-	if l.Event.Payload, err = decodePayload(column[11]); err != nil {
-		return l, corrupt(err.Error())
-	}
-	if l.Original, err = decodePayload(column[12]); err != nil {
-		return l, corrupt(err.Error())
-	}
+	l.Failures, l.Details, l.Payload, l.Original = orNone(column[9]), orNone(column[10]), column[11], column[12]
 	return l, nil
 }
 
-// Letter returns a dead letter. See [eventbus.Store].
+// Letter returns a dead letter. See [driver.Store].
 //
-// Errors: ErrNotFound, *CorruptError, ErrStoreFailed, ErrStoreClosed, the context's error.
-func (s *Store) Letter(ctx context.Context, id eventbus.LetterID) (l eventbus.DeadLetter, err error) {
+// Errors: driver.ErrNotFound, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Letter(ctx context.Context, id driver.ID) (l driver.Letter, err error) {
 	found := false
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		return query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
@@ -140,10 +104,10 @@ func (s *Store) Letter(ctx context.Context, id eventbus.LetterID) (l eventbus.De
 		}, id[:])
 	})
 	if err == nil && !found {
-		err = eventbus.ErrNotFound
+		err = driver.ErrNotFound
 	}
 	if err != nil {
-		return eventbus.DeadLetter{}, fmt.Errorf("Letter(%s): %w", id, err)
+		return driver.Letter{}, fmt.Errorf("Letter(%s): %w", id, err)
 	}
 	return l, nil
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/surebus/eventbus"
 )
 
 // Option is an option of Open.
@@ -41,12 +39,12 @@ func newConfig(opts []Option) (*config, error) {
 		}
 	}
 	if reason := c.notExclusive(); c.exclusive && reason != "" {
-		return nil, &eventbus.OptionError{Option: "WithExclusive", Reason: reason}
+		return nil, &OptionError{Option: "WithExclusive", Reason: reason}
 	}
 	if c.beside && c.leaseWait != 0 {
-		return nil, &eventbus.OptionError{
+		return nil, &OptionError{
 			Option: "WaitForLease", Value: c.leaseWait.String(),
-			Reason: "cannot be combined with Beside or OpenDLQ, which take no lease; leave it out",
+			Reason: "cannot be combined with Beside, which takes no lease; leave it out",
 		}
 	}
 	return c, nil
@@ -65,8 +63,9 @@ func (c *config) notExclusive() string {
 
 // Beside opens the file without taking the lease, for tools and other processes. The store reads and
 // writes beside the bus that has the lease: it publishes free records, takes, adds and lists dead
-// letters, and changes orders. Claim returns ErrNoLease. Open fails if the file does not exist. OpenDLQ
-// opens the dead letters of such a file. With [eventbus.WithoutHandlers], a bus gives orders beside it.
+// letters, and changes directives. Claim returns driver.ErrNoLease. Open fails if the file does not exist, or
+// has an older schema (ErrNotMigrated). A bus that was made with eventbus.WithoutHandlers works on the dead letters of
+// such a file and gives orders to its subscriptions, while the bus that runs the handlers works or while none does.
 //
 // A store that only reads takes no write lock and writes nothing. The first commit of the store waits until
 // the write-ahead log is written and synced again, up to 16 MiB usually. The system's cache forgets the file
@@ -108,9 +107,9 @@ func WithNormalSync() Option {
 // blocks in the kernel, where the Go runtime cannot interrupt it, and the next garbage collection stops the whole
 // program until the disk works again. With it, only what waits for the store waits.
 //
-// Other processes are refused: Beside and OpenDLQ with a *LockedError, so that a tool uses the admin API of the running
+// Other processes are refused: Beside with a *LockedError, so that a tool uses the admin API of the running
 // bus (the program eventbus with --url). Open fails with ErrShared if another process still has the file open after
-// WithLockWait. WithExclusive cannot be combined with Beside, and is not available on Windows (*eventbus.OptionError).
+// WithLockWait. WithExclusive cannot be combined with Beside, and is not available on Windows (*OptionError).
 func WithExclusive() Option {
 	return func(c *config) error {
 		c.exclusive = true
@@ -123,7 +122,7 @@ func WithExclusive() Option {
 func WithLockWait(d time.Duration) Option {
 	return func(c *config) error {
 		if d < time.Millisecond || d > maxLockWait {
-			return &eventbus.OptionError{
+			return &OptionError{
 				Option: "WithLockWait", Value: d.String(),
 				Reason: fmt.Sprintf("must be from %v to %v", time.Millisecond, maxLockWait),
 			}
@@ -142,12 +141,12 @@ func WithLockWait(d time.Duration) Option {
 // publish nor look at dead letters, and nothing of it has begun.
 //
 // When d is over, the error is a *LockedError with the holder and the time of the wait. When the context ends
-// before, the error also matches the context's error. WaitForLease cannot be combined with Beside or OpenDLQ
-// (*eventbus.OptionError).
+// before, the error also matches the context's error. WaitForLease cannot be combined with Beside
+// (*OptionError).
 func WaitForLease(d time.Duration) Option {
 	return func(c *config) error {
 		if d <= 0 {
-			return &eventbus.OptionError{
+			return &OptionError{
 				Option: "WaitForLease", Value: d.String(),
 				Reason: "must be more than 0; leave the option out to fail at once",
 			}

@@ -32,10 +32,9 @@ func TestOpen_MemoryIsRefusedWithTheRemedy(t *testing.T) {
 		"file:///var/lib/events.db?mode=rw": "give the path of the file alone",
 	} {
 		for name, open := range map[string]func() error{
-			"Open":    func() error { _, err := Open(t.Context(), path); return err },
-			"Beside":  func() error { _, err := Open(t.Context(), path, Beside()); return err },
-			"OpenDLQ": func() error { _, err := OpenDLQ(t.Context(), path); return err },
-			"Backup":  func() error { return s.Backup(t.Context(), path) },
+			"Open":   func() error { _, err := Open(t.Context(), path); return err },
+			"Beside": func() error { _, err := Open(t.Context(), path, Beside()); return err },
+			"Backup": func() error { return s.Backup(t.Context(), path) },
 		} {
 			err := open()
 			var refused *PathError
@@ -79,10 +78,9 @@ func TestOpen_AnotherProgramsDatabase(t *testing.T) {
 			path := otherDatabase(t, sql...)
 			before := read(t, path)
 			for mode, open := range map[string]func() error{
-				"Open":    func() error { _, err := Open(t.Context(), path); return err },
-				"waits":   func() error { _, err := Open(t.Context(), path, WaitForLease(1)); return err },
-				"Beside":  func() error { _, err := Open(t.Context(), path, Beside()); return err },
-				"OpenDLQ": func() error { _, err := OpenDLQ(t.Context(), path); return err },
+				"Open":   func() error { _, err := Open(t.Context(), path); return err },
+				"waits":  func() error { _, err := Open(t.Context(), path, WaitForLease(1)); return err },
+				"Beside": func() error { _, err := Open(t.Context(), path, Beside()); return err },
 			} {
 				err := open()
 				require.ErrorIs(t, err, ErrOtherProgram, mode)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // Environment of a child process of the tests.
@@ -66,19 +67,18 @@ func publishForever(t *testing.T, path string) {
 		publishers.Go(func() {
 			for i := 0; ; i++ {
 				r := ready("")
-				if err := submit(s, &eventbus.Batch{New: []*eventbus.Record{r}}); err != nil {
+				if err := submit(s, &driver.Batch{New: []*driver.Record{r}}); err != nil {
 					out("error: " + err.Error())
 					return
 				}
 				out("accepted " + r.ID.String())
-				var b eventbus.Batch
+				var b driver.Batch
 				switch {
 				case i%10 == p:
-					l := letterFor("s", eventbus.ReasonExhausted, "e")
-					l.Event.ID = r.ID
-					b = eventbus.Batch{Delete: []eventbus.Ref{r.Ref}, Bury: []*eventbus.DeadLetter{l}}
+					l := letterFor("s", eventbus.ReasonExhausted, "e", func(l *eventbus.DeadLetter) { l.Event.ID = eventbus.EventID(r.ID) })
+					b = driver.Batch{Delete: []driver.Ref{r.Ref}, Bury: []*driver.Letter{l}}
 				case i%2 == 0:
-					b = eventbus.Batch{Delete: []eventbus.Ref{r.Ref}}
+					b = driver.Batch{Delete: []driver.Ref{r.Ref}}
 				default:
 					continue
 				}
@@ -124,7 +124,7 @@ func TestStore_LockOfAnotherProcess(t *testing.T) {
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 	s := openAt(t, path)
-	c := claim(t, s, eventbus.ClaimQuery{})
+	c := claim(t, s, driver.ClaimQuery{})
 	require.Len(t, c.Records, 2)
 	require.Equal(t, []int{1, 0}, []int{c.Records[0].Crashes, c.Records[1].Crashes})
 }
@@ -174,7 +174,7 @@ func checkBooks(t *testing.T, path string, state map[string]string) {
 	stored := make(map[string]bool)
 	var counted int64
 	for more := true; more; {
-		c := claim(t, s, eventbus.ClaimQuery{Limit: 1000})
+		c := claim(t, s, driver.ClaimQuery{Limit: 1000})
 		for _, r := range c.Records {
 			stored[r.ID.String()] = true
 			counted++
@@ -182,16 +182,16 @@ func checkBooks(t *testing.T, path string, state map[string]string) {
 		more = c.More
 	}
 	letters := make(map[string]bool)
-	page, err := s.Letters(ctx, eventbus.LetterQuery{Limit: 100_000})
+	page, err := s.Letters(ctx, driver.LetterQuery{Limit: 100_000})
 	require.NoError(t, err)
 	for _, l := range page.Letters {
-		letters[l.Event.ID.String()] = true
+		letters[l.Event.String()] = true
 	}
 	stats, err := s.Stats(ctx)
 	require.NoError(t, err)
 	require.True(t, stats.Crashed)
 	stats.Crashed, stats.CrashedEvents = false, 0
-	require.Equal(t, eventbus.StoreStats{HasLease: true, Ready: counted, Letters: int64(len(page.Letters))}, stats)
+	require.Equal(t, driver.Stats{HasLease: true, Ready: counted, Letters: int64(len(page.Letters))}, stats)
 	for id, verb := range state {
 		switch verb {
 		case "accepted":

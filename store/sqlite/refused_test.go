@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // killed returns the path of a store whose process was killed with n events in the log.
@@ -340,5 +340,5 @@ func TestWALRefused_AHalfMadeFileIsMadeAgain(t *testing.T) {
 	s := openAt(t, path)
 	accept(t, s, ready(""))
 	closeStore(t, s)
-	require.Len(t, claim(t, openAt(t, path), eventbus.ClaimQuery{}).Records, 1)
+	require.Len(t, claim(t, openAt(t, path), driver.ClaimQuery{}).Records, 1)
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // tool runs a program of the system, and returns its output.
@@ -133,7 +134,7 @@ func requireStored(t *testing.T, path string, ids []string) {
 	for _, text := range ids {
 		id, err := eventbus.ParseEventID(text)
 		require.NoError(t, err)
-		records, err := s.Lookup(t.Context(), id)
+		records, err := s.Lookup(t.Context(), driver.ID(id))
 		require.NoError(t, err)
 		require.Len(t, records, 1, "event %s was acknowledged", text)
 	}

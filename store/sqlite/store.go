@@ -12,10 +12,10 @@ import (
 	"go.uber.org/zap"
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
-// Store is a store in an SQLite file. Its methods are safe for concurrent use. See [eventbus.Store]
+// Store is a store in an SQLite file. Its methods are safe for concurrent use. See [driver.Store]
 // for what they do.
 type Store struct {
 	// Immutable after Open.
@@ -23,7 +23,7 @@ type Store struct {
 	cfg  *config
 	// fileLocks reports that locks belong to open files: closing the database file drops no other ones.
 	fileLocks bool
-	// crashed reports that the lease before the first one ended without Close, see StoreStats.Crashed.
+	// crashed reports that the lease before the first one ended without Close, see driver.Stats.Crashed.
 	crashed       bool
 	crashedEvents int64
 
@@ -50,8 +50,8 @@ type Store struct {
 }
 
 var (
-	_ eventbus.Store  = (*Store)(nil)
-	_ eventbus.Eraser = (*Store)(nil)
+	_ driver.Store  = (*Store)(nil)
+	_ driver.Eraser = (*Store)(nil)
 )
 
 // Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
@@ -65,7 +65,7 @@ var (
 // log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
 //
 // Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew,
-// ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *eventbus.OptionError, those of the
+// ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *OptionError, those of the
 // operating system, the context's error.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
 	s, err := open(ctx, path, opts)
@@ -228,22 +228,16 @@ func (s *Store) disconnect(keepLog bool) (err error) {
 const leastPatience = time.Second
 
 // Patience returns what WithLockWait has set, or 1 s if that is less: a commit waits for the lock and
-// then for the disk. See [eventbus.Store].
+// then for the disk. See [driver.Store].
 func (s *Store) Patience() time.Duration { return max(s.cfg.lockWait, leastPatience) }
 
-// Submit enqueues a batch. See [eventbus.Store].
-//
-// It panics if a letter has a payload or an original that is not nil, a json.RawMessage or an
-// EncodedPayload.
-func (s *Store) Submit(b *eventbus.Batch, done func(error)) {
-	for _, l := range b.Bury {
-		checkPayload(l)
-	}
+// Submit enqueues a batch. See [driver.Store].
+func (s *Store) Submit(b *driver.Batch, done func(error)) {
 	s.committer.enqueue(&job{batch: b, done: done})
 }
 
 // Reopen closes the connections, checks the file, and begins a new lease. It reads the whole file.
-// See [eventbus.Store].
+// See [driver.Store].
 //
 // Errors: those of Open. The store has still failed then, and Reopen can be called again.
 func (s *Store) Reopen(ctx context.Context) error {

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -30,9 +30,9 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
 		return storetest.Backend{
-			Open:   func(t *testing.T) eventbus.Store { return openAt(t, path) },
-			Beside: func(t *testing.T) eventbus.Store { return openAt(t, path, Beside()) },
-			Crash:  func(t *testing.T, store eventbus.Store) { crash(t, store.(*Store)) },
+			Open:   func(t *testing.T) driver.Store { return openAt(t, path) },
+			Beside: func(t *testing.T) driver.Store { return openAt(t, path, Beside()) },
+			Crash:  func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
 		}
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 var requireDisks = flag.Bool("require", false, "fail, instead of skipping, where TestPowerCut cannot mount a file system")
@@ -387,11 +388,11 @@ func (b *tierBooks) lost(t *testing.T, path string) (lost []string) {
 		t.Errorf("Verify: %v", p)
 	}
 	letters := make(map[string]bool)
-	page, err := s.Letters(ctx, eventbus.LetterQuery{Limit: 100_000})
+	page, err := s.Letters(ctx, driver.LetterQuery{Limit: 100_000})
 	require.NoError(t, err)
 	require.Less(t, len(page.Letters), 100_000, "not all letters were listed")
 	for _, l := range page.Letters {
-		letters[l.Event.ID.String()] = true
+		letters[l.Event.String()] = true
 	}
 	b.found = 0
 	for text := range b.acknowledged {
@@ -404,7 +405,7 @@ func (b *tierBooks) lost(t *testing.T, path string) (lost []string) {
 		}
 		id, err := eventbus.ParseEventID(text)
 		require.NoError(t, err)
-		records, err := s.Lookup(ctx, id)
+		records, err := s.Lookup(ctx, driver.ID(id))
 		require.NoError(t, err)
 		if len(records) == 0 {
 			lost = append(lost, text)

@@ -10,7 +10,7 @@ import (
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // VerifyReport is what Verify has found.
@@ -46,7 +46,7 @@ const maxProblems = 100
 // takes about 5 µs a row. The report is valid without an error only.
 //
 // Damage is in the report and no error. Errors: *CorruptError if the file cannot be read further,
-// ErrStoreFailed, ErrStoreClosed, the context's error.
+// driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Verify(ctx context.Context, progress func(VerifyProgress)) (VerifyReport, error) {
 	v := &verification{store: s, progress: progress}
 	ctx, cancel := context.WithCancel(ctx)
@@ -167,7 +167,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		columns, from string
 		row           func(*sqlite3.Stmt) error
 	}{
-		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.order},
+		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.directive},
 		{"SELECT body, crc ", "FROM catalog", v.catalog},
 		{"SELECT number, body, crc, denied, place ", "FROM audit NOT INDEXED", v.audit},
 		{"SELECT key, length(event), expires ", "FROM dedupe NOT INDEXED", v.dedupe},
@@ -244,7 +244,7 @@ func (v *verification) records(c *sqlite3.Conn, m *meta) error {
 }
 
 // illegal returns the error of a record in an illegal state, or nil.
-func (v *verification) illegal(r *eventbus.Record, owner int64, m *meta) error {
+func (v *verification) illegal(r *driver.Record, owner int64, m *meta) error {
 	bad := func(format string, args ...any) error {
 		return &CorruptError{Path: v.store.path, Table: "record", Row: fmt.Sprint(int64(r.Ref)), Detail: fmt.Sprintf(format, args...)}
 	}
@@ -253,33 +253,26 @@ func (v *verification) illegal(r *eventbus.Record, owner int64, m *meta) error {
 		return bad("the event has no id, type or time")
 	case len(r.Targets) == 0:
 		return bad("the record has no targets")
-	case r.Progress != nil && (r.Progress.Next < 0 || r.Progress.Next >= len(r.Targets)):
-		return bad("the next target is %d of %d", r.Progress.Next, len(r.Targets))
 	case owner > m.epoch || owner < -m.epoch:
 		return bad("its lease %d has not begun", owner)
 	case r.Crashes < 0:
 		return bad("it has %d crashes", r.Crashes)
 	}
 	switch r.State {
-	case eventbus.RecordWaiting, eventbus.RecordScheduled:
+	case driver.Waiting, driver.Scheduled:
 		if r.Due.IsZero() {
 			return bad("it is %s, and has no due time", r.State)
 		}
-	case eventbus.RecordParked:
+	case driver.Parked:
 		if r.Door == "" {
 			return bad("it is parked, and has no door")
 		}
-	case eventbus.RecordReady:
+	case driver.Ready:
 		if r.Door != "" || !r.Due.IsZero() {
 			return bad("it is ready, and has a door or a due time")
 		}
 	}
 	return nil
-}
-
-var letterReasons = []eventbus.Reason{
-	eventbus.ReasonExhausted, eventbus.ReasonPermanent, eventbus.ReasonCircuitOpen, eventbus.ReasonOverflow,
-	eventbus.ReasonCrash, eventbus.ReasonExpired, eventbus.ReasonUnsubscribed, eventbus.ReasonShutdown,
 }
 
 // letters verifies the letters, and their number.
@@ -315,7 +308,7 @@ func (v *verification) letter(stmt *sqlite3.Stmt, buffer *[]byte) error {
 		}
 		sum = addCRC(sum, *buffer)
 	}
-	var id eventbus.LetterID
+	var id driver.ID
 	stmt.ColumnBytes(0, id[:])
 	bad := func(detail string) error {
 		return &CorruptError{Path: v.store.path, Table: "letter", Row: id.String(), Detail: detail}
@@ -323,14 +316,14 @@ func (v *verification) letter(stmt *sqlite3.Stmt, buffer *[]byte) error {
 	switch {
 	case int64(sum) != stmt.ColumnInt64(columns):
 		return bad("the row does not match its checksum")
-	case !slices.Contains(letterReasons, eventbus.Reason(stmt.ColumnText(reason))):
-		return bad("its reason is unknown")
+	case stmt.ColumnLen(reason) == 0:
+		return bad("it has no reason")
 	}
 	return nil
 }
 
-func (v *verification) order(stmt *sqlite3.Stmt) error {
-	_, err := v.store.scanOrder(stmt)
+func (v *verification) directive(stmt *sqlite3.Stmt) error {
+	_, err := v.store.scanDirective(stmt)
 	return err
 }
 
@@ -341,7 +334,7 @@ func (v *verification) catalog(stmt *sqlite3.Stmt) error {
 
 func (v *verification) audit(stmt *sqlite3.Stmt) error {
 	e, err := v.store.scanAudit(stmt)
-	if place := stmt.ColumnInt64(4); err == nil && (stmt.ColumnBool(3) != (e.Denied != "") || place < 1 || place > e.Number) {
+	if place := stmt.ColumnInt64(4); err == nil && (place < 1 || place > e.Number) {
 		err = &CorruptError{Path: v.store.path, Table: "audit", Row: fmt.Sprint(e.Number), Detail: "the entry is not at its place"}
 	}
 	return err
@@ -349,7 +342,7 @@ func (v *verification) audit(stmt *sqlite3.Stmt) error {
 
 func (v *verification) dedupe(stmt *sqlite3.Stmt) error {
 	_, err := parseTime(stmt.ColumnText(2))
-	if err != nil || stmt.ColumnInt(1) != len(eventbus.EventID{}) {
+	if err != nil || stmt.ColumnInt(1) != len(driver.ID{}) {
 		return &CorruptError{Path: v.store.path, Table: "dedupe", Row: stmt.ColumnText(0), Detail: "the row has no valid id or time"}
 	}
 	return nil
@@ -358,7 +351,7 @@ func (v *verification) dedupe(stmt *sqlite3.Stmt) error {
 func (v *verification) settled(stmt *sqlite3.Stmt) error {
 	_, err := parseTime(stmt.ColumnText(2))
 	outcome := SettledOutcome(stmt.ColumnText(3))
-	if err != nil || stmt.ColumnInt(1) != len(eventbus.EventID{}) || outcome != OutcomeSettled && outcome != OutcomeDeadLettered {
+	if err != nil || stmt.ColumnInt(1) != len(driver.ID{}) || outcome != OutcomeSettled && outcome != OutcomeDeadLettered {
 		return &CorruptError{Path: v.store.path, Table: "history", Row: stmt.ColumnText(0), Detail: "the row has no valid id, time or outcome"}
 	}
 	return nil

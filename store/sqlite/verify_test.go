@@ -11,6 +11,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 func verifyAt(t *testing.T, path string) VerifyReport {
@@ -44,19 +45,19 @@ func problems(r VerifyReport) string {
 func TestVerify_SoundFiles(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path, WithHistory(1e15))
-	for _, r := range []*eventbus.Record{
+	for _, r := range []*driver.Record{
 		ready("a"), ready(""),
-		with(ready(""), func(r *eventbus.Record) { r.State, r.Due = eventbus.RecordWaiting, t0 }),
-		with(ready(""), func(r *eventbus.Record) { r.State, r.Due, r.Scheduled = eventbus.RecordScheduled, t0, t0 }),
-		with(ready(""), func(r *eventbus.Record) { r.State, r.Door = eventbus.RecordParked, "mail" }),
+		with(ready(""), func(r *driver.Record) { r.State, r.Due = driver.Waiting, t0 }),
+		with(ready(""), func(r *driver.Record) { r.State, r.Due, r.Scheduled = driver.Scheduled, t0, t0 }),
+		with(ready(""), func(r *driver.Record) { r.State, r.Door = driver.Parked, "mail" }),
 	} {
 		accept(t, s, r)
 	}
 	bury(t, s, letterFor("mail", eventbus.ReasonCrash, "e"))
-	require.NoError(t, submit(s, &eventbus.Batch{
-		Remember: []eventbus.Dedupe{{Key: "k", Event: eventbus.NewEventID(), Expires: t0.AddDate(1, 0, 0)}},
-		Orders:   []eventbus.Order{{Subscription: "mail", Pause: true, At: t0}},
-		Audit:    []eventbus.AuditEntry{{Action: eventbus.AuditPause, At: t0}},
+	require.NoError(t, submit(s, &driver.Batch{
+		Remember:   []driver.Dedupe{{Key: "k", Event: newID(), Expires: t0.AddDate(1, 0, 0)}},
+		Directives: []driver.Directive{orderFor(eventbus.Order{Subscription: "mail", Pause: true, At: t0})},
+		Audit:      []driver.AuditEntry{auditOf(eventbus.AuditEntry{Action: eventbus.AuditPause, At: t0})},
 	}))
 	var last VerifyProgress
 	report, err := s.Verify(t.Context(), func(p VerifyProgress) { last = p })
@@ -108,6 +109,15 @@ func TestVerify_ReportsDamage(t *testing.T) {
 	}
 }
 
+func TestVerify_ReportsALetterWithoutReason(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path)
+	bury(t, s, letterFor("mail", "", "e"))
+	closeStore(t, s)
+	require.Contains(t, problems(verifyAt(t, path)), "table letter")
+	require.Contains(t, problems(verifyAt(t, path)), "it has no reason")
+}
+
 func execs(statements ...string) func(t *testing.T, path string) {
 	return func(t *testing.T, path string) { execAt(t, path, statements...) }
 }
@@ -153,5 +163,5 @@ func TestVerify_Ends(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	closeStore(t, s)
 	_, err = s.Verify(t.Context(), nil)
-	require.ErrorIs(t, err, eventbus.ErrStoreClosed)
+	require.ErrorIs(t, err, driver.ErrClosed)
 }

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // openCall is a call of Open in progress.
@@ -70,7 +70,7 @@ func TestWaitForLease_OpensWhenTheOtherStoreCloses(t *testing.T) {
 		closeStore(t, old)
 		require.NoError(t, <-next.ended)
 		require.LessOrEqual(t, next.after, 20*time.Second+leaseLook)
-		require.Equal(t, []eventbus.Ref{r.Ref}, refsOf(claim(t, next.store, eventbus.ClaimQuery{}).Records))
+		require.Equal(t, []driver.Ref{r.Ref}, refsOf(claim(t, next.store, driver.ClaimQuery{}).Records))
 		require.Equal(t, 1, logs.FilterMessage("waiting for the lease").Len())
 		closeStore(t, next.store)
 	})
@@ -86,7 +86,7 @@ func TestWaitForLease_OpensAfterACrash(t *testing.T) {
 		next.waits()
 		crash(t, old)
 		require.NoError(t, <-next.ended)
-		records := claim(t, next.store, eventbus.ClaimQuery{}).Records
+		records := claim(t, next.store, driver.ClaimQuery{}).Records
 		require.Len(t, records, 1)
 		require.Equal(t, 1, records[0].Crashes)
 		closeStore(t, next.store)
@@ -177,9 +177,8 @@ func TestWaitForLease_IsRefusedWithWhatItContradicts(t *testing.T) {
 		"negative": func() error { _, err := Open(t.Context(), path, WaitForLease(-time.Second)); return err },
 		"beside":   func() error { _, err := Open(t.Context(), path, WaitForLease(time.Second), Beside()); return err },
 		"before":   func() error { _, err := Open(t.Context(), path, Beside(), WaitForLease(time.Second)); return err },
-		"OpenDLQ":  func() error { _, err := OpenDLQ(t.Context(), path, WaitForLease(time.Second)); return err },
 	} {
-		var wrong *eventbus.OptionError
+		var wrong *OptionError
 		require.ErrorAs(t, open(), &wrong, name)
 		require.Equal(t, "WaitForLease", wrong.Option, name)
 		require.NotErrorIs(t, wrong, ErrLocked, name)

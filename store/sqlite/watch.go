@@ -36,7 +36,7 @@ func (w *watcher) call() {
 }
 
 // Watch calls changed after another process has committed. It polls the file every 100 ms, and not
-// at all without a watcher. See [eventbus.Store].
+// at all without a watcher. See [driver.Store].
 func (s *Store) Watch(changed func()) (stop func()) {
 	w := &watcher{changed: changed}
 	s.watch.mu.Lock()

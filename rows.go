@@ -1,0 +1,297 @@
+package eventbus
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/timeline"
+)
+
+// batch is a driver.Batch in the making. If a part of it cannot be encoded, the store refuses it: see guardedStore.
+type batch struct {
+	driver.Batch
+	err error // the first of encode
+}
+
+func (b *Bus) newBatch() *batch { return &batch{Batch: driver.Batch{Now: b.time.Now().UTC}} }
+
+// encode returns the JSON of a part.
+func (w *batch) encode(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil && w.err == nil {
+		w.err = err
+	}
+	return text
+}
+
+// bury adds dead letters.
+func (w *batch) bury(letters ...*DeadLetter) {
+	for _, l := range letters {
+		w.Bury = append(w.Bury, w.letter(l))
+	}
+}
+
+// audit adds an entry. nil stands for none.
+func (w *batch) audit(e *AuditEntry) {
+	if e != nil {
+		body := *e
+		body.Number, body.At, body.Until = 0, e.At.UTC(), e.Until.UTC()
+		w.Audit = append(w.Audit, driver.AuditEntry{Denied: e.Denied != "", Body: w.encode(&body)})
+	}
+}
+
+// direct adds orders.
+func (w *batch) direct(orders ...Order) {
+	for _, o := range orders {
+		w.Directives = append(w.Directives, driver.Directive{Subscription: o.Subscription, Body: w.encode(o)})
+	}
+}
+
+// undecodable is the error of what a store has and the bus cannot read: another program has written it, or it is damaged.
+func undecodable(what string, id fmt.Stringer, err error) error {
+	return fmt.Errorf("eventbus: %s %s of the store cannot be decoded: %w", what, id, err)
+}
+
+// record is a record of the store, decoded.
+type record struct {
+	*driver.Record
+	metadata EventMetadata
+	replay   *recordReplay   // nil for a publication
+	progress *recordProgress // nil for a dispatch that has not begun
+}
+
+// recordReplay is the JSON of driver.Record.Replay: the letter from which a replay opened a dispatch.
+type recordReplay struct {
+	Began          time.Time `json:"began"`
+	Count          int       `json:"count"` // replays of the event, with this one
+	Succeeded      []string  `json:"succeeded,omitempty"`
+	History        []Failure `json:"history,omitempty"`
+	HistoryOmitted int       `json:"history_omitted,omitempty"`
+	Edited         bool      `json:"edited,omitempty"`
+	Original       []byte    `json:"original,omitempty"` // the published payload, if Edited
+}
+
+// recordProgress is the JSON of driver.Record.Progress: how far a dispatch is. Positions count from 0.
+type recordProgress struct {
+	Next          int            `json:"next,omitempty"`    // position of the target to visit next
+	Skipped       []int          `json:"skipped,omitempty"` // positions of targets that were split off
+	Attempts      int            `json:"attempts,omitempty"`
+	Failures      []Failure      `json:"failures,omitempty"`
+	FirstFailures int            `json:"first_failures,omitempty"` // of these, those before the omitted ones
+	Omitted       int            `json:"omitted,omitempty"`
+	OmittedHere   int            `json:"omitted_here,omitempty"` // of these, those at the next target
+	PreviousDelay time.Duration  `json:"previous_delay,omitempty"`
+	ParkedFor     time.Duration  `json:"parked_for,omitempty"`
+	Budgets       []recordBudget `json:"budgets,omitempty"`
+	Part          bool           `json:"part,omitempty"` // it was split off: its outcome is not the event's
+}
+
+// recordBudget is how much of a retry rule's budget a dispatch has spent.
+type recordBudget struct {
+	Subscription  string        `json:"subscription,omitempty"` // empty for a rule of the bus
+	Rule          int           `json:"rule"`                   // its position
+	Failures      int           `json:"failures"`
+	PreviousDelay time.Duration `json:"previous_delay,omitempty"`
+}
+
+// newRecord returns the record of a dispatch that has none.
+func (b *Bus) newRecord(w *batch, d *dispatch, state driver.State) *driver.Record {
+	r := b.updatedRecord(w, d, state, 0)
+	r.ID, r.Type, r.Key, r.Payload = driver.ID(d.id), d.to.eventType, d.key, payloadBytes(d.payload)
+	r.Published, r.Targets = d.published(b.time), d.to.recorded
+	if m := d.from().metadata; !m.IsZero() {
+		r.Metadata = w.encode(m)
+	}
+	if due := d.from().due; due != nil {
+		r.Scheduled = due.time(b.time)
+		if state == driver.Scheduled {
+			r.Due = r.Scheduled
+		}
+	}
+	if replay := d.from().replay; replay != nil {
+		r.Scheduled = replay.due
+		r.Replay = w.encode(&recordReplay{
+			Began: b.time.At(replay.began), Count: int(replay.count), Succeeded: replay.succeeded,
+			History: replay.history, HistoryOmitted: replay.historyOmitted,
+			Edited: replay.edited, Original: payloadBytes(replay.original),
+		})
+	}
+	return r
+}
+
+// updatedRecord returns the part of a dispatch's record that changes. Of the next targets, passed have handled the event.
+func (b *Bus) updatedRecord(w *batch, d *dispatch, state driver.State, passed int) *driver.Record {
+	r := &driver.Record{Ref: d.stored().ref, State: state, Suspect: d.stored().marked, Crashes: d.stored().crashes}
+	p := recordProgress{Next: int(d.next) + passed, Attempts: int(d.attempt)}
+	if d.state == stateRunning {
+		p.Attempts-- // the attempt is not over
+	}
+	if s := d.story; s != nil {
+		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
+		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
+		for i := range s.failures {
+			f := b.failureOf(d, &s.failures[i])
+			f.Subscription = d.to.recordedName(s.failures[i].subscription)
+			p.Failures = append(p.Failures, f)
+		}
+		if s.detours != nil {
+			for _, i := range s.detours.skipped {
+				p.Skipped = append(p.Skipped, int(i))
+			}
+			for _, x := range s.detours.spent {
+				p.Budgets = append(p.Budgets, recordBudget{
+					Subscription: d.to.recordedName(x.of), Rule: int(x.rule), Failures: int(x.failures), PreviousDelay: x.previous,
+				})
+			}
+		}
+	}
+	if d.state == stateRunning || p.Next != 0 || p.Attempts != 0 || d.story != nil {
+		r.Progress = w.encode(&p)
+	}
+	return r
+}
+
+// decodeRecords decodes what a store has returned.
+func decodeRecords(read []*driver.Record) (all []*record, err error) {
+	for _, r := range read {
+		decoded, err := decodeRecord(r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, decoded)
+	}
+	return all, nil
+}
+
+func decodeRecord(r *driver.Record) (decoded *record, err error) {
+	decoded = &record{Record: r}
+	if r.Metadata != nil {
+		err = json.Unmarshal(r.Metadata, &decoded.metadata)
+	}
+	if r.Replay != nil && err == nil {
+		err = json.Unmarshal(r.Replay, &decoded.replay)
+	}
+	if r.Progress != nil && err == nil {
+		err = json.Unmarshal(r.Progress, &decoded.progress)
+	}
+	if p := decoded.progress; err == nil && p != nil && (p.Next < 0 || p.Next > len(r.Targets)) {
+		err = fmt.Errorf("the next target is %d of %d", p.Next, len(r.Targets))
+	}
+	if err != nil {
+		return nil, undecodable("record of event", EventID(r.ID), err)
+	}
+	return decoded, nil
+}
+
+// decode is decodeRecord for a record that was encoded for the batch.
+func (w *batch) decode(r *driver.Record) *record {
+	decoded, err := decodeRecord(r)
+	if err != nil {
+		w.err = cmp.Or(w.err, err)
+		return &record{Record: r} // the batch is refused
+	}
+	return decoded
+}
+
+// restore returns the dispatch of a record.
+func (b *Bus) restore(r *record, to *targets) *dispatch {
+	now := b.time.Now()
+	d := &dispatch{
+		id: EventID(r.ID), payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
+		origin: &origin{metadata: r.metadata, stored: &stored{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
+	}
+	if !r.Scheduled.IsZero() {
+		d.origin.due = &due{nanos: now.Point(r.Scheduled), at: r.Scheduled}
+	}
+	if p := r.replay; p != nil {
+		d.origin.replay = &replay{
+			published: r.Published, due: r.Scheduled, began: now.Point(p.Began), count: int32(p.Count),
+			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edited: p.Edited,
+		}
+		if p.Edited {
+			d.origin.replay.original = b.encoded(p.Original)
+		}
+	}
+	if r.progress != nil {
+		b.restoreProgress(d, r.progress, now)
+	}
+	if r.State != driver.Scheduled && !r.Due.IsZero() {
+		d.ensureStory().notBefore = now.Point(r.dueAfter(now.UTC))
+	}
+	return d
+}
+
+// dueAfter returns the Due of a waiting record. If the clock was set back after the failure that it
+// follows, the whole delay begins now: otherwise the retry would be late by as much.
+func (r *record) dueAfter(now time.Time) time.Time {
+	if r.progress == nil || len(r.progress.Failures) == 0 {
+		return r.Due
+	}
+	last := r.progress.Failures[len(r.progress.Failures)-1].Time
+	if last.After(now) {
+		return now.Add(r.Due.Sub(last))
+	}
+	return r.Due
+}
+
+func (b *Bus) restoreProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
+	find := func(name string) *Subscription {
+		if i := slices.Index(d.to.recorded, name); i >= 0 {
+			return d.to.subscriptions[i]
+		}
+		for _, s := range d.to.subscriptions { // it failed under a later name than the recorded one
+			if s.owns(name) {
+				return s
+			}
+		}
+		return &Subscription{id: name} // of a target that the record no longer has
+	}
+	d.next, d.attempt = int32(p.Next), int32(p.Attempts)
+	d.story = &story{
+		omitted: int32(p.Omitted), omittedHere: int32(p.OmittedHere), first: uint8(p.FirstFailures),
+		previous: p.PreviousDelay, parked: p.ParkedFor, part: p.Part,
+	}
+	for _, f := range withErrors(p.Failures) {
+		kept := failure{
+			err: f.Err, text: f.Error, subscription: find(f.Subscription), at: now.Point(f.Time),
+			duration: f.Duration, attempt: int32(f.Attempt),
+		}
+		if f.Details != nil {
+			kept.details = &f.Details
+		}
+		if f.Rule != nil {
+			kept.rule = int32(f.Rule.Position) + 1
+		}
+		d.story.failures = append(d.story.failures, kept)
+	}
+	if len(p.Skipped)+len(p.Budgets) == 0 {
+		return
+	}
+	detours := d.ensureDetours()
+	for _, i := range p.Skipped {
+		detours.skipped = append(detours.skipped, int32(i))
+	}
+	for slices.Contains(detours.skipped, d.next) { // the last record is of when this target was split off
+		d.next++
+	}
+	for _, x := range p.Budgets {
+		budget := spent{rule: int32(x.Rule), failures: int32(x.Failures), previous: x.PreviousDelay}
+		if x.Subscription != "" {
+			budget.of = find(x.Subscription)
+		}
+		detours.spent = append(detours.spent, budget)
+	}
+}
+
+// recordedName returns the name of a target in records, which may be a former one. A failure or a
+// budget must find its target again, whatever name the subscription has then, and if it is missing.
+func (t *targets) recordedName(s *Subscription) string {
+	if i := slices.Index(t.subscriptions, s); i >= 0 {
+		return t.recorded[i]
+	}
+	return s.ID()
+}

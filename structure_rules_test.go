@@ -1,0 +1,178 @@
+package eventbus_test
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The rules of the root's structure. A rule has no number that can be raised: what a feature would break is a question
+// about the design.
+
+// A store knows nothing of the bus.
+func TestStructure_Rule4_DriversDoNotDependOnTheRoot(t *testing.T) {
+	for _, pkg := range []string{"./driver", "./storetest", "./store/sqlite"} {
+		for _, dep := range goList(t, "-deps", "-f", "{{.ImportPath}}", pkg) {
+			if dep == modulePath || strings.Contains(dep, "gobreaker") || strings.Contains(dep, "benbjohnson") {
+				t.Errorf("%s depends on %s", pkg, dep)
+			}
+		}
+	}
+}
+
+// What only drivers need stands in package driver.
+func TestStructure_Rule5_NoExportedNameIsOfDriversAlone(t *testing.T) {
+	drivers, others := make(map[string]bool), make(map[string]bool)
+	walk(t, func(name string, d fs.DirEntry) error {
+		if d.IsDir() && name != "." && d.Name()[0] == '.' {
+			return fs.SkipDir
+		}
+		if path.Ext(name) != ".go" {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		slashed := filepath.ToSlash(name)
+		used := others
+		if strings.HasPrefix(slashed, "store/") || strings.HasPrefix(slashed, "storetest/") || strings.HasPrefix(slashed, "driver/") {
+			used = drivers
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "eventbus" {
+					used[s.Sel.Name] = true
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	for _, name := range loadRoot(t).types.Scope().Names() {
+		if token.IsExported(name) && drivers[name] && !others[name] {
+			t.Errorf("%s is used by drivers alone: move it to package driver", name)
+		}
+	}
+}
+
+// A value that crosses to a store shows all that it has.
+func TestStructure_Rule6_DriverValuesHideNothing(t *testing.T) {
+	scope := load(t, modulePath+"/driver").types.Scope()
+	structs := 0
+	for _, name := range scope.Names() {
+		of, ok := scope.Lookup(name).Type().Underlying().(*types.Struct)
+		if !ok {
+			continue
+		}
+		structs++
+		for i := range of.NumFields() {
+			if f := of.Field(i); !f.Exported() {
+				t.Errorf("driver.%s has the unexported field %s", name, f.Name())
+			}
+		}
+	}
+	if structs == 0 {
+		t.Error("package driver has no struct")
+	}
+}
+
+// goList returns the lines of go list.
+func goList(t *testing.T, args ...string) []string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
+	var failure strings.Builder
+	list.Stderr = &failure
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", list, err, failure.String())
+	}
+	return strings.Fields(string(out))
+}
+
+type typedPackage struct {
+	fset  *token.FileSet
+	types *types.Package
+	info  *types.Info
+}
+
+func (p typedPackage) position(node interface{ Pos() token.Pos }) token.Position {
+	position := p.fset.Position(node.Pos())
+	position.Filename = filepath.Base(position.Filename)
+	return position
+}
+
+func loadRoot(t *testing.T) typedPackage { return load(t, modulePath) }
+
+// load parses and type-checks the non-test files of a package. Dependencies come
+// from the compiler's export data in the build cache.
+func load(t *testing.T, of string) typedPackage {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles", of)
+	var failure strings.Builder
+	list.Stderr = &failure
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", list, err, failure.String())
+	}
+	exports := make(map[string]string) // import path → file with export data
+	sources := make(map[string]string)
+	for packages := json.NewDecoder(strings.NewReader(string(out))); packages.More(); {
+		var listed struct {
+			ImportPath, Export, Dir string
+			GoFiles                 []string
+		}
+		if err := packages.Decode(&listed); err != nil {
+			t.Fatalf("%s: %v", list, err)
+		}
+		exports[listed.ImportPath] = listed.Export
+		if listed.ImportPath != of {
+			continue
+		}
+		for _, file := range listed.GoFiles {
+			source, err := os.ReadFile(filepath.Join(listed.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[file] = string(source)
+		}
+	}
+	if len(sources) == 0 {
+		t.Fatalf("%s lists no file of %s", list, of)
+	}
+	return typeCheck(t, sources, func(importPath string) (io.ReadCloser, error) {
+		return os.Open(exports[importPath])
+	})
+}
+
+func typeCheck(t *testing.T, sources map[string]string, lookup importer.Lookup) typedPackage {
+	t.Helper()
+	pkg := typedPackage{fset: token.NewFileSet(), info: &types.Info{Uses: make(map[*ast.Ident]types.Object)}}
+	var files []*ast.File
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		file, err := parser.ParseFile(pkg.fset, name, sources[name], parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	config := types.Config{Importer: importer.ForCompiler(pkg.fset, "gc", lookup)}
+	var err error
+	if pkg.types, err = config.Check(modulePath, pkg.fset, files, pkg.info); err != nil {
+		t.Fatalf("the package does not compile: %v", err)
+	}
+	return pkg
+}
