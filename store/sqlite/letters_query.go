@@ -176,15 +176,15 @@ func (s *Store) total(c *sqlite3.Conn, f *letterFilter) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	sql := "SELECT count(*)" + f.from(f.index)
+	sql, args := "SELECT count(*)"+f.from(f.index), f.args
 	if !f.q.ExactTotal {
-		sql = fmt.Sprintf("SELECT count(*) FROM (SELECT 1%s LIMIT %d)", f.from(f.index), driver.MaxTotal+1)
+		sql, args = "SELECT count(*) FROM (SELECT 1"+f.from(f.index)+" LIMIT ?)", append(args[:len(args):len(args)], driver.MaxTotal+1)
 	}
-	text := fmt.Sprintf("%s %q", sql, f.args)
+	text := fmt.Sprintf("%s %q", sql, args)
 	if k := s.counted; k.query == text && k.store == m.store && k.commits == m.commits {
 		return k.total, nil
 	}
-	total, err := queryInt(c, sql, f.args...)
+	total, err := queryInt(c, sql, args...)
 	if err == nil {
 		s.counted = countedLetters{text, m.store, m.commits, total}
 	}
