@@ -69,9 +69,9 @@ const snapshotPage = 1000
 func (b *Bus) snapshotLetters(ctx context.Context, f *letterFilter) (all []letterRef, err error) {
 	if b.store == nil {
 		kept := b.letters.snapshot(f)
-		all = make([]letterRef, len(kept))
-		for i, l := range kept {
-			all[i] = letterRef{id: l.ID, position: l.Position, order: l.order(), event: l.Event.ID, key: l.Event.Key, published: l.Event.Time}
+		all = make([]letterRef, 0, len(kept))
+		for _, l := range kept {
+			all = append(all, letterRef{id: l.ID, position: l.Position, order: l.order(), event: l.Event.ID, key: l.Event.Key, published: l.Event.Time})
 		}
 		return all, nil
 	}

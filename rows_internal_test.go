@@ -35,7 +35,10 @@ func TestC4_TheJSONOfRecordsIsStable(t *testing.T) {
 		require.NoError(t, d.Decode(into))
 	}
 	for _, damaged := range []driver.Record{
-		{Metadata: []byte(`{"a":1}`)}, {Replay: []byte(`{`)}, {Progress: []byte(`[]`)}, {Progress: []byte(`{"next":3}`), Targets: r.Targets},
+		{Metadata: []byte(`{"a":1}`)},
+		{Replay: []byte(`{`)},
+		{Progress: []byte(`[]`)},
+		{Progress: []byte(`{"next":3}`), Targets: r.Targets},
 		{Progress: []byte(`{"next":-1}`)},
 	} {
 		_, err := decodeRecord(&damaged)

@@ -109,12 +109,6 @@ type typedPackage struct {
 	info  *types.Info
 }
 
-func (p typedPackage) position(node interface{ Pos() token.Pos }) token.Position {
-	position := p.fset.Position(node.Pos())
-	position.Filename = filepath.Base(position.Filename)
-	return position
-}
-
 func loadRoot(t *testing.T) typedPackage { return load(t, modulePath) }
 
 // load parses and type-checks the non-test files of a package. Dependencies come

@@ -236,8 +236,13 @@ func testLetterPages(t *testing.T, r *rig) {
 	letters := someLetters(1, 120)
 	apply(t, s, &driver.Batch{Now: noon, Bury: letters})
 	for _, q := range []driver.LetterQuery{
-		{}, {Subscriptions: []string{"billing"}}, {Subscriptions: []string{"billing", "mail%_"}}, {Key: "key"},
-		{Type: typed("order.")}, {Parts: detailed("trace")}, {Parts: failed("dial"), Reason: "permanent"},
+		{},
+		{Subscriptions: []string{"billing"}},
+		{Subscriptions: []string{"billing", "mail%_"}},
+		{Key: "key"},
+		{Type: typed("order.")},
+		{Parts: detailed("trace")},
+		{Parts: failed("dial"), Reason: "permanent"},
 	} {
 		all := matching(t, letters, q)
 		require.NotEmpty(t, all)

@@ -212,7 +212,7 @@ func TestS2_LeftCallThatShutdownEndsIsNoAttempt(t *testing.T) {
 				m := metricsOf(t, bus, "outer")
 				require.Zero(t, m.Failures+m.Successes+m.CircuitOpens)
 				for _, r := range disk.Dump().Records {
-					require.True(t, progressOf(t, r).Attempts == 0, "%+v", r)
+					require.Zero(t, progressOf(t, r).Attempts, "%+v", r)
 				}
 
 				again, _ := disk.open(t)
