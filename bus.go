@@ -62,7 +62,7 @@ type Bus struct {
 	recorder  func(c *change, done func(error))
 	followups *pool.Pool[func(), struct{}] // with a store: applies recorded changes
 
-	observers atomic.Pointer[observers] // nil: none
+	report    *reporter
 	types     *capped.Map[typeCounters]
 	retry     atomic.Pointer[retrySettings] // for subscriptions without their own
 	given     givenIDs
@@ -76,7 +76,6 @@ type Bus struct {
 	several   atomic.Bool  // the bus has two subscriptions or more
 	entering  atomic.Int64 // calls that open dispatches without room in the queue
 	seenIDs   uint64       // of busy
-	attempts  atomic.Uint64
 
 	started  atomic.Bool // Start has been called; set under mu
 	ending   atomic.Bool // Shutdown has been called; set under mu
@@ -89,7 +88,6 @@ type Bus struct {
 	doubts    doubt.Changes           // while the store has failed
 	audits    *recent.Log[AuditEntry] // without a store
 	cataloged catalogKeeper           // with a store
-	stuck     atomic.Bool             // an observer did not return in time for the cut
 	leftKeys  sync.Map                // leftKey to nil, see noteLeft
 	leaving   chan struct{}           // closed when ending has been set
 	gaveUp    chan struct{}           // closed when Shutdown gives up on a store that does not answer; nil without one
@@ -142,8 +140,9 @@ func New(opts ...Option) (*Bus, error) {
 		ordering:      make(semaphore, 1),
 		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
+	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut()}
 	for _, o := range c.observers {
-		b.Observe(o)
+		b.report.add(o)
 	}
 	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
 	b.routes = route.NewTable(b.newTargets)
@@ -152,7 +151,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.doors = delay.New(delayClock{b.time}, b.wake)
 	b.watch = deadline.New(deadline.Config[call]{
 		Of:        (*call).watched,
-		Slow:      b.observeSlow,
+		Slow:      b.report.slowHandlers,
 		Overrun:   b.overran,
 		Nanos:     b.time.Nanos,
 		AfterFunc: func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
@@ -161,7 +160,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.letters = &letterQueue{
 		capacity: c.deadLetters,
 		newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
-		evicted:  b.observeEviction,
+		evicted:  b.report.letterEvicted,
 		letters:  newLetterIndex(),
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), b.due)

@@ -428,5 +428,10 @@ func (b *Bus) endedLate(w *worker, c *call, r result) {
 		b.tend(s)
 	}
 	c.subscription().counters.lateEnds.Add(1)
-	b.logLateEnd(c, r.err)
+	b.report.abandonedEnded(c, func() string {
+		if r.err == nil {
+			return ""
+		}
+		return b.judge(c.subscription(), r.err, nil).text
+	})
 }

@@ -52,7 +52,7 @@ func (s *Subscription) Trip(opts ...OrderOption) error {
 	if _, err := s.order("Trip", opts, func(o *Order) { o.Trip = true }, act); err != nil {
 		return err
 	}
-	s.bus.circuitChanged(s, change)
+	s.bus.report.circuitChanged(s, change)
 	s.bus.tend(s)
 	return nil
 }
@@ -81,7 +81,7 @@ func (s *Subscription) Reset(opts ...OrderOption) error {
 	if _, err := s.order("Reset", opts, func(o *Order) { o.Trip = false }, act); err != nil {
 		return err
 	}
-	s.bus.circuitChanged(s, change)
+	s.bus.report.circuitChanged(s, change)
 	s.bus.tend(s)
 	return nil
 }

@@ -95,7 +95,7 @@ func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 // but never early. Otherwise, and for timeouts below two ticks, begin arms the watch at once. When
 // the ticking ends, the watch looks once more.
 func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
-	b.attemptBegun(d)
+	b.report.attemptBegun(d)
 	c := &d.first
 	if c.dispatch != nil {
 		if len(w.calls) == 0 {
@@ -147,7 +147,7 @@ func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 		return
 	}
 	now := b.time.Now()
-	merged := b.policy(d.to)
+	merged := d.to.policy()
 	by := merged.at(s, &b.config.names)
 	if r.verdict == nil {
 		r.verdict = b.judge(s, r.err, &by)
@@ -168,7 +168,7 @@ func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 		verdict: r.verdict, number: number, previous: *previous,
 		bound: merged.MaxElapsed, elapsed: d.elapsed(now, b.time),
 	}, b.randomly(policy, s))
-	b.logFailure(d, policy, next.delay)
+	b.report.handlerFailed(d, policy, next.delay)
 	outcome := failed
 	if r.verdict.rejected {
 		outcome = noOutcome
@@ -188,7 +188,7 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	if o == succeeded {
 		d.passed()
 	}
-	b.circuitChanged(s, change)
+	b.report.circuitChanged(s, change)
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
 	}
@@ -296,8 +296,8 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 const maxWaiting = 50_000
 
 func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
-	b.attemptEnded(d, Waiting, "")
-	b.observeRetry(d, delay, due)
+	b.report.attemptEnded(d, Waiting, "")
+	b.report.retryScheduled(d, delay, due)
 	if free {
 		b.leaveToStore(d)
 		b.feeder.due.Add(b.time.At(due))
@@ -340,7 +340,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		s.counters.skipped.Add(1)
 		b.ledger.splits.Add(1)
 		b.quota.Add(1)
-		parked = d.splitOff(b.policy(d.to))
+		parked = d.splitOff(d.to.policy())
 		if waiter != nil {
 			waiter.expect(1)
 			parked.ensureStory().part = true
@@ -375,7 +375,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 func (b *Bus) applyPark(d *dispatch, free bool) {
 	s := d.seatedAt()
 	if attempt := d.takeObserved(); attempt != nil {
-		b.observeEnd(attempt, EndedAttempt{Outcome: Held})
+		b.report.endAttempt(attempt, EndedAttempt{Outcome: Held})
 	}
 	b.leaveKey(d)
 	if free {
@@ -453,7 +453,7 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 		}
 		l, reason = &kept.DeadLetter, kept.Reason
 	}
-	b.attemptEnded(d, outcome, reason)
+	b.report.attemptEnded(d, outcome, reason)
 	switch outcome { //nolint:exhaustive // the others end no dispatch
 	case Handled:
 		if d.recovered() {
@@ -462,7 +462,7 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	case DeadLettered:
 		b.died(d, l)
 	case Unrouted:
-		b.observeUnrouted(d)
+		b.report.unrouted(d)
 	}
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
@@ -491,7 +491,7 @@ func (b *Bus) died(d *dispatch, l *DeadLetter) {
 		run.failed()
 	}
 	if b.noteUnfinished(l) {
-		b.logDeadLetter(d, l)
+		b.report.logDeadLetter(d, l)
 	}
-	b.observeDeadLetter(l)
+	b.report.deadLettered(l)
 }

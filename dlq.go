@@ -397,7 +397,7 @@ func (b *Bus) letter(d *dispatch, reason Reason) *keptLetter {
 		l.FailuresOmitted += int(d.story.omitted)
 		for i := range d.story.failures {
 			var omitted int
-			l.Failures, omitted = keepFailure(l.Failures, firstFailures, b.failureOf(d, &d.story.failures[i]))
+			l.Failures, omitted = keepFailure(l.Failures, firstFailures, d.failureOf(&d.story.failures[i], b.time))
 			l.FailuresOmitted += omitted
 		}
 		if n := len(l.Failures); reason == ReasonExhausted && n > 0 {

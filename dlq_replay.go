@@ -76,7 +76,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 		err := b.awaitRecorded(ctx, c, applied)
 		if err == nil {
 			b.audited(c.audit)
-			b.observeReplay(&l.DeadLetter)
+			b.report.replayed(&l.DeadLetter)
 		}
 		return err
 	}, nil

@@ -109,7 +109,7 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
 		o.running.Add(-1)
 	}
 	s := d.to.subscriptions[d.next]
-	b.circuitChanged(s, change)
+	b.report.circuitChanged(s, change)
 	// After a refusal too: if the last running call ended while this delivery was counted as running,
 	// tend found the limit reached, and no other call would release the line.
 	if why != admitted || d.seat().Number != 0 {

@@ -3,9 +3,11 @@ package eventbus
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/surebus/eventbus/internal/errchain"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // judgement is the policy and the rules that decide on the failures of a subscription.
@@ -200,4 +202,24 @@ func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
 		return &rules.policies[position]
 	}
 	return &p.RetryPolicy
+}
+
+// failureOf converts a failure to its exported form.
+func (d *dispatch) failureOf(f *failure, t *timeline.Timeline) Failure {
+	var details json.RawMessage
+	if f.details != nil {
+		details = slices.Clone(*f.details) // observers get it too
+	}
+	return Failure{
+		Attempt:      int(f.attempt),
+		Replays:      int(d.replay().count),
+		Subscription: f.subscription.id,
+		Time:         t.At(f.at),
+		Duration:     f.duration,
+		Error:        f.text,
+		Class:        classOf(f.err),
+		Details:      details,
+		Rule:         d.to.policy().ruleRef(f),
+		Err:          f.err,
+	}
 }

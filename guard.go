@@ -46,7 +46,7 @@ func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) 
 			b.logRetryIfPanic(s, panicText(panicked))
 		}
 	}()
-	by := b.policy(to).at(s, &b.config.names)
+	by := to.policy().at(s, &b.config.names)
 	v.judge(err, &by)
 	return v
 }

@@ -18,11 +18,11 @@ func (b *Bus) Logger() *zap.Logger {
 	return b.log
 }
 
-// logFailure logs a failed attempt. p decided on it. delay is 0 after the last attempt.
-func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
-	if entry := b.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
+// handlerFailed logs a failed attempt. p decided on it. delay is 0 after the last attempt.
+func (r *reporter) handlerFailed(d *dispatch, p *RetryPolicy, delay time.Duration) {
+	if entry := r.log.Check(zap.WarnLevel, "handler failed"); entry != nil {
 		f := d.lastFailure()
-		entry.Write(append(b.policy(d.to).ruleRef(f).fields(),
+		entry.Write(append(d.to.policy().ruleRef(f).fields(),
 			zap.Stringer("event_id", d.id),
 			zap.String("event_type", d.to.eventType),
 			zap.String("subscription_id", f.subscription.id),
@@ -34,9 +34,9 @@ func (b *Bus) logFailure(d *dispatch, p *RetryPolicy, delay time.Duration) {
 	}
 }
 
-func (b *Bus) logDeadLetter(d *dispatch, l *DeadLetter) {
-	if entry := b.log.Check(zap.WarnLevel, "event dead-lettered"); entry != nil {
-		merged := b.policy(d.to)
+func (r *reporter) logDeadLetter(d *dispatch, l *DeadLetter) {
+	if entry := r.log.Check(zap.WarnLevel, "event dead-lettered"); entry != nil {
+		merged := d.to.policy()
 		policy := &merged.RetryPolicy
 		if f := d.lastFailure(); f != nil {
 			policy = merged.decider(f)
@@ -75,8 +75,9 @@ func (l *DeadLetter) fields() []zap.Field {
 	return fields
 }
 
-func (b *Bus) logLateEnd(c *call, err error) {
-	if entry := b.log.Check(zap.InfoLevel, "abandoned handler ended"); entry != nil {
+// abandonedEnded logs that an abandoned handler has returned. text is that of its error, and called only if it is logged.
+func (r *reporter) abandonedEnded(c *call, text func() string) {
+	if entry := r.log.Check(zap.InfoLevel, "abandoned handler ended"); entry != nil {
 		d := c.delivery()
 		fields := []zap.Field{
 			zap.Stringer("event_id", d.Event.ID),
@@ -84,15 +85,15 @@ func (b *Bus) logLateEnd(c *call, err error) {
 			zap.String("subscription_id", d.Subscription),
 			zap.Int("attempt", d.Attempt),
 		}
-		if err != nil {
-			fields = append(fields, zap.String("error", b.judge(c.subscription(), err, nil).text))
+		if t := text(); t != "" {
+			fields = append(fields, zap.String("error", t))
 		}
 		entry.Write(fields...)
 	}
 }
 
 // circuitChanged logs and reports a circuit's change of state, if there is one.
-func (b *Bus) circuitChanged(s *Subscription, change circuit.Change) {
+func (r *reporter) circuitChanged(s *Subscription, change circuit.Change) {
 	if change.From == change.To {
 		return
 	}
@@ -100,19 +101,19 @@ func (b *Bus) circuitChanged(s *Subscription, change circuit.Change) {
 	if change.To == circuit.Open {
 		level = zap.WarnLevel
 	}
-	if entry := b.log.Check(level, "circuit "+CircuitState(change.To).String()); entry != nil {
+	if entry := r.log.Check(level, "circuit "+CircuitState(change.To).String()); entry != nil {
 		entry.Write(
 			zap.String("subscription_id", s.id),
 			zap.Stringer("from", CircuitState(change.From)),
 			zap.Stringer("to", CircuitState(change.To)),
 		)
 	}
-	b.observeCircuit(s, change)
+	r.observeCircuit(s, change)
 }
 
 // logSlow logs a subscription's first slow call.
-func (b *Bus) logSlow(slow *SlowHandler) {
-	if entry := b.log.Check(zap.WarnLevel, "slow handler"); entry != nil {
+func (r *reporter) logSlow(slow *SlowHandler) {
+	if entry := r.log.Check(zap.WarnLevel, "slow handler"); entry != nil {
 		entry.Write(
 			zap.Stringer("event_id", slow.Event.ID),
 			zap.String("event_type", slow.Event.Type),
@@ -125,8 +126,8 @@ func (b *Bus) logSlow(slow *SlowHandler) {
 }
 
 // logEviction logs a letter that the full queue has evicted.
-func (b *Bus) logEviction(l *DeadLetter) {
-	if entry := b.log.Check(zap.ErrorLevel, "dead letter queue is full: oldest letter evicted"); entry != nil {
+func (r *reporter) logEviction(l *DeadLetter) {
+	if entry := r.log.Check(zap.ErrorLevel, "dead letter queue is full: oldest letter evicted"); entry != nil {
 		entry.Write(l.fields()...)
 	}
 }

@@ -269,7 +269,7 @@ func (b *Bus) obeyLocked() (report func()) {
 		if o := b.orderOf(s.names()); b.store != nil && o != s.ordered {
 			change := s.obeyed(o)
 			reports = append(reports, func() {
-				b.circuitChanged(s, change)
+				b.report.circuitChanged(s, change)
 				b.tend(s)
 			})
 		}

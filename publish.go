@@ -190,7 +190,7 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 func (b *Bus) accepted(c *change) (fresh int) {
 	for i, d := range c.all() {
 		if c.events != nil {
-			b.observeAccepted(c.events[i])
+			b.report.accepted(c.events[i])
 		}
 		if len(d.to.subscriptions) == 0 {
 			b.settle(d, Unrouted)
@@ -244,7 +244,7 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 		}
 		b.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
 	}
-	if b.observers.Load().seeAccepted() { // before recordNow: workers own runnable dispatches
+	if b.report.seesAccepted() { // before recordNow: workers own runnable dispatches
 		for _, d := range c.all() {
 			c.events = append(c.events, d.event(b.time))
 		}
@@ -264,7 +264,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 	}
 	for {
 		c.events = nil
-		if b.observers.Load().seeAccepted() {
+		if b.report.seesAccepted() {
 			for _, d := range c.all() {
 				c.events = append(c.events, d.event(b.time))
 			}

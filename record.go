@@ -180,7 +180,7 @@ func (b *Bus) apply(c *change, err error) error {
 // Later dispatches of its key leave too: otherwise they would overtake it.
 func (b *Bus) leaveToStore(d *dispatch) {
 	b.acquit(d)
-	b.attemptEnded(d, Stored, "")
+	b.report.attemptEnded(d, Stored, "")
 	if waiter := d.waiter(); waiter != nil {
 		b.endWait(waiter)
 	}

@@ -179,7 +179,7 @@ func (b *Bus) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*r
 			continue
 		}
 		d.next = int32(i)
-		part := b.newRecord(w, d.splitOff(b.policy(d.to)), driver.Ready)
+		part := b.newRecord(w, d.splitOff(d.to.policy()), driver.Ready)
 		if i == next && r.State == driver.Waiting {
 			part.State, part.Due = driver.Waiting, r.Due
 		}

@@ -134,7 +134,7 @@ func (b *Bus) updatedRecord(w *batch, d *dispatch, state driver.State, passed in
 		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
 		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
 		for i := range s.failures {
-			f := b.failureOf(d, &s.failures[i])
+			f := d.failureOf(&s.failures[i], b.time)
 			f.Subscription = d.to.recordedName(s.failures[i].subscription)
 			p.Failures = append(p.Failures, f)
 		}

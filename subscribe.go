@@ -120,7 +120,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	defer b.mu.Unlock()
 	for o := b.orderOfLocked(s.names()); b.store != nil && o != s.ordered; o = b.orderOfLocked(s.names()) {
 		b.mu.Unlock()
-		b.circuitChanged(s, s.obeyed(o)) // before its first delivery
+		b.report.circuitChanged(s, s.obeyed(o)) // before its first delivery
 		b.mu.Lock()
 	}
 	if b.ending.Load() {
@@ -234,7 +234,7 @@ func (t *targets) only(index int, policy *mergedPolicy) *targets {
 }
 
 // policy returns the merged policy. The first failure computes it, from immutable settings.
-func (b *Bus) policy(t *targets) *mergedPolicy {
+func (t *targets) policy() *mergedPolicy {
 	if m := t.merged.Load(); m != nil {
 		return m
 	}
