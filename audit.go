@@ -311,7 +311,7 @@ func (e *AuditEntry) fields() []zap.Field {
 func (b *Bus) commitAudit(ctx context.Context, e *AuditEntry, forget []driver.Dedupe) error {
 	w := &batch{Batch: driver.Batch{Now: e.At, Forget: forget}}
 	w.audit(e)
-	return b.commit(ctx, w)
+	return b.store.commit(ctx, w)
 }
 
 // auditBulk records the entry of a bulk operation before its first letter.

@@ -54,7 +54,8 @@ type Bus struct {
 	delay   *delay.Queue[*dispatch]     // retries
 	doors   *delay.Queue[*Subscription] // doors to tend at a time
 	watch   *deadline.Watch[call]
-	letters *letterQueue
+	letters letterBook
+	kept    *letterQueue  // the same in memory; nil with a store
 	store   *guardedStore // nil: memory only
 	feeder  *feeder
 	// recorder records a change and then calls done: submit, or the simulation's hook. nil: changes
@@ -157,17 +158,21 @@ func New(opts ...Option) (*Bus, error) {
 		AfterFunc: func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
 	})
 	b.time.SetHooks(b.busy, func() { b.watch.Look() })
-	b.letters = &letterQueue{
-		capacity: c.deadLetters,
-		newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
-		evicted:  b.report.letterEvicted,
-		letters:  newLetterIndex(),
+	if c.store == nil {
+		b.kept = &letterQueue{
+			capacity: c.deadLetters,
+			newID:    func() LetterID { return b.ids.Next(b.time.Now().Millis) },
+			evicted:  b.report.letterEvicted,
+			letters:  newLetterIndex(),
+		}
+		b.letters = b.kept
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), b.due)
 	if c.store != nil {
-		b.store = newGuardedStore(b)
-		b.feeder, b.recorder = newFeeder(b), b.submit
 		b.gaveUp = make(chan struct{})
+		b.store = newGuardedStore(b)
+		b.letters = &storedLetters{b.store, b.time}
+		b.feeder, b.recorder = newFeeder(b), b.submit
 		if err := b.useStore(); err != nil {
 			return nil, fmt.Errorf("New: %w", err)
 		}

@@ -448,8 +448,8 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	var reason Reason
 	var l *DeadLetter
 	if kept != nil {
-		if b.store == nil {
-			b.letters.add(kept)
+		if b.kept != nil {
+			b.kept.add(kept)
 		}
 		l, reason = &kept.DeadLetter, kept.Reason
 	}

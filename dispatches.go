@@ -159,7 +159,7 @@ func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dispa
 		}
 		slices.SortFunc(status.Dispatches, compareDispatches)
 	}
-	letters, err := b.listLetters(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
+	letters, err := b.letters.page(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
 	status.Letters = letters.page()
 	return status, err
 }

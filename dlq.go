@@ -244,7 +244,7 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	if err != nil {
 		return LetterPage{}, fmt.Errorf("List: %w", err)
 	}
-	page, err := q.bus.listLetters(ctx, f)
+	page, err := q.bus.letters.page(ctx, f)
 	if err != nil {
 		return LetterPage{}, fmt.Errorf("List: %w", err)
 	}
@@ -258,7 +258,7 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	if err := q.ready(ctx); err != nil {
 		return DeadLetter{}, fmt.Errorf("Get: %w", err)
 	}
-	l, err := q.bus.getLetter(ctx, id)
+	l, err := q.bus.letters.get(ctx, id)
 	if err != nil {
 		return DeadLetter{}, fmt.Errorf("Get(%s): %w", id, err)
 	}
@@ -340,12 +340,13 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error
 	}
 	entry := q.bus.entry(o, AuditPurge)
 	entry.Letter = id
-	removed, err := q.bus.removeLetters(ctx, []LetterID{id}, entry)
+	removed, err := q.bus.letters.remove(ctx, []LetterID{id}, entry)
 	if err == nil && removed == 0 {
 		err = ErrNotFound
 	}
 	if err == nil {
-		err = q.bus.eraseLetters(ctx)
+		q.bus.audited(entry)
+		err = q.bus.letters.erase(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("Purge(%s): %w", id, err)

@@ -179,7 +179,7 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 	if err != nil {
 		return report, err
 	}
-	letters, err := q.bus.snapshotLetters(ctx, f)
+	letters, err := q.bus.letters.snapshot(ctx, f)
 	if err != nil {
 		return report, err
 	}
@@ -327,7 +327,7 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...OrderOp
 }
 
 func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report PurgeReport, err error) {
-	letters, err := q.bus.snapshotLetters(ctx, f)
+	letters, err := q.bus.letters.snapshot(ctx, f)
 	report.Matched = len(letters)
 	if err != nil || o.dryRun || len(letters) == 0 {
 		return report, err
@@ -341,7 +341,7 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report Purge
 	defer cancel()
 	defer func() {
 		if report.Purged > 0 {
-			err = cmp.Or(err, q.bus.eraseLetters(commits))
+			err = cmp.Or(err, q.bus.letters.erase(commits))
 		}
 	}()
 	rate := pacing{Pace: pace.Pace{Time: q.bus.time, PerSecond: o.perSecond}}
@@ -353,7 +353,7 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report Purge
 		if o.perSecond != 0 {
 			part = part[:1]
 		}
-		n, err := q.bus.removeLetters(commits, letterIDs(part), nil)
+		n, err := q.bus.letters.remove(commits, letterIDs(part), nil)
 		if err != nil {
 			return report, err
 		}

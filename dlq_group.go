@@ -1,12 +1,10 @@
 package eventbus
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -60,76 +58,11 @@ func (q *DLQ) Groups(ctx context.Context, query LetterQuery) ([]LetterGroup, err
 	if err != nil {
 		return nil, fmt.Errorf("Groups: %w", err)
 	}
-	if q.bus.store != nil {
-		groups, err := q.bus.storedGroups(ctx, f)
-		if err != nil {
-			return nil, fmt.Errorf("Groups: %w", err)
-		}
-		return groups, nil
+	groups, err := q.bus.letters.groups(ctx, f)
+	if err != nil {
+		return nil, fmt.Errorf("Groups: %w", err)
 	}
-	groups := make(map[string]*LetterGroup)
-	for i, l := range slices.Backward(q.bus.letters.snapshot(f)) {
-		if i%1024 == 0 && ctx.Err() != nil {
-			return nil, fmt.Errorf("Groups: %w", contextError(ctx))
-		}
-		key := l.Fingerprint
-		if groups[key] == nil && len(groups) >= maxGroups {
-			key = ""
-		}
-		g := groups[key]
-		if g == nil {
-			g = &LetterGroup{Message: beyondGroups}
-			if key != "" {
-				*g = l.Group()
-			}
-			g.First, g.Last, g.Newest = l.DiedAt, l.DiedAt, l.ID
-			groups[key] = g
-		}
-		g.Count++
-		// Letters are sorted by id. The order of DiedAt may differ: the id is made later, and the clock
-		// may be set back in between.
-		if l.DiedAt.Before(g.First) {
-			g.First = l.DiedAt
-		}
-		if l.DiedAt.After(g.Last) {
-			g.Last = l.DiedAt
-		}
-	}
-	others := groups[""]
-	delete(groups, "")
-	all := make([]LetterGroup, 0, len(groups))
-	for _, g := range groups {
-		all = append(all, *g)
-	}
-	slices.SortFunc(all, func(x, y LetterGroup) int {
-		return cmp.Or(
-			cmp.Compare(y.Count, x.Count),
-			slices.Compare(y.Newest[:], x.Newest[:]),
-		)
-	})
-	if others != nil {
-		all = append(all, *others)
-	}
-	return all, nil
-}
-
-// storedGroups returns the groups of a store.
-func (b *Bus) storedGroups(ctx context.Context, f *letterFilter) (all []LetterGroup, err error) {
-	all = []LetterGroup{} // in JSON, a list
-	err = b.store.Groups(ctx, f.stored(0), func(read *driver.Group) error {
-		g := LetterGroup{Message: beyondGroups}
-		if read.Sample != nil {
-			l, err := decodeLetter(read.Sample)
-			if err != nil {
-				return err
-			}
-			g = l.Group()
-		}
-		g.Fingerprint, g.Count, g.First, g.Last, g.Newest = read.Fingerprint, read.Count, read.First, read.Last, LetterID(read.Newest)
-		all = append(all, g)
-		return nil
-	})
-	return all, err
+	return groups, nil
 }
 
 // Group returns the group of a letter, without Count, First, Last and Newest.

@@ -2,6 +2,9 @@ package eventbus
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"slices"
 	"sync"
 
 	"github.com/surebus/eventbus/internal/index"
@@ -79,10 +82,11 @@ func (q *letterQueue) add(l *keptLetter) {
 	}
 }
 
-// insert adds letters that have ids, and skips ids that the queue has.
-func (q *letterQueue) insert(letters []importedLetter) (inserted, evicted int) {
-	kept := make([]*keptLetter, len(letters))
-	for i, l := range letters {
+func (q *letterQueue) resume(context.Context, *importing) (int, error) { return 0, nil }
+
+func (q *letterQueue) insert(_ context.Context, _ *importing, part []importedLetter, _ int) (inserted, evicted int, err error) {
+	kept := make([]*keptLetter, len(part))
+	for i, l := range part {
 		kept[i] = &keptLetter{DeadLetter: *l.DeadLetter}
 	}
 	q.mu.Lock()
@@ -92,7 +96,7 @@ func (q *letterQueue) insert(letters []importedLetter) (inserted, evicted int) {
 	for _, l := range out {
 		q.evicted(&l.DeadLetter)
 	}
-	return inserted, len(out)
+	return inserted, len(out), nil
 }
 
 // candidatesLocked returns the shortest list that contains all matching letters.
@@ -122,8 +126,7 @@ func (p *keptPage) page() LetterPage {
 	return page
 }
 
-// list returns a page of matching letters, newest first.
-func (q *letterQueue) list(f *letterFilter) keptPage {
+func (q *letterQueue) page(_ context.Context, f *letterFilter) (keptPage, error) {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
 	var page keptPage
@@ -154,11 +157,68 @@ func (q *letterQueue) list(f *letterFilter) keptPage {
 			break
 		}
 	}
-	return page
+	return page, nil
 }
 
-// snapshot returns the matching letters, oldest first.
-func (q *letterQueue) snapshot(f *letterFilter) []*keptLetter {
+func (q *letterQueue) snapshot(_ context.Context, f *letterFilter) (all []letterRef, err error) {
+	kept := q.matching(f)
+	all = make([]letterRef, 0, len(kept))
+	for _, l := range kept {
+		all = append(all, letterRef{id: l.ID, position: l.Position, order: l.order(), event: l.Event.ID, key: l.Event.Key, published: l.Event.Time})
+	}
+	return all, nil
+}
+
+// groups holds no lock while it counts.
+func (q *letterQueue) groups(ctx context.Context, f *letterFilter) ([]LetterGroup, error) {
+	groups := make(map[string]*LetterGroup)
+	for i, l := range slices.Backward(q.matching(f)) {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return nil, contextError(ctx)
+		}
+		key := l.Fingerprint
+		if groups[key] == nil && len(groups) >= maxGroups {
+			key = ""
+		}
+		g := groups[key]
+		if g == nil {
+			g = &LetterGroup{Message: beyondGroups}
+			if key != "" {
+				*g = l.Group()
+			}
+			g.First, g.Last, g.Newest = l.DiedAt, l.DiedAt, l.ID
+			groups[key] = g
+		}
+		g.Count++
+		// Letters are sorted by id. The order of DiedAt may differ: the id is made later, and the clock
+		// may be set back in between.
+		if l.DiedAt.Before(g.First) {
+			g.First = l.DiedAt
+		}
+		if l.DiedAt.After(g.Last) {
+			g.Last = l.DiedAt
+		}
+	}
+	others := groups[""]
+	delete(groups, "")
+	all := make([]LetterGroup, 0, len(groups))
+	for _, g := range groups {
+		all = append(all, *g)
+	}
+	slices.SortFunc(all, func(x, y LetterGroup) int {
+		return cmp.Or(
+			cmp.Compare(y.Count, x.Count),
+			slices.Compare(y.Newest[:], x.Newest[:]),
+		)
+	})
+	if others != nil {
+		all = append(all, *others)
+	}
+	return all, nil
+}
+
+// matching returns the matching letters, oldest first.
+func (q *letterQueue) matching(f *letterFilter) []*keptLetter {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
 	var letters []*keptLetter
@@ -174,8 +234,19 @@ func (q *letterQueue) snapshot(f *letterFilter) []*keptLetter {
 	return letters
 }
 
-// get returns a copy of a letter.
-func (q *letterQueue) get(id LetterID) (keptLetter, bool) {
+func (q *letterQueue) get(_ context.Context, id LetterID) (keptLetter, error) {
+	if l, ok := q.find(id); ok {
+		return l, nil
+	}
+	return keptLetter{}, ErrNotFound
+}
+
+func (q *letterQueue) read(context.Context, *letterFilter, []letterRef) (func(LetterID) (keptLetter, bool), error) {
+	return q.find, nil
+}
+
+// find returns a copy of a letter.
+func (q *letterQueue) find(id LetterID) (keptLetter, bool) {
 	q.mu.RLock()
 	defer q.mu.RUnlock()
 	l, ok := q.letters.Get(index.ID(id))
@@ -185,8 +256,14 @@ func (q *letterQueue) get(id LetterID) (keptLetter, bool) {
 	return keptLetter{l.clone(), l.own}, true
 }
 
-// remove deletes letters and returns the number of those that were in the queue.
-func (q *letterQueue) remove(ids []LetterID) int {
+func (q *letterQueue) remove(_ context.Context, ids []LetterID, _ *AuditEntry) (int, error) {
+	return q.take(ids...), nil
+}
+
+func (q *letterQueue) erase(context.Context) error { return nil }
+
+// take deletes letters and returns the number of those that were in the queue.
+func (q *letterQueue) take(ids ...LetterID) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0

@@ -71,9 +71,10 @@ func (m letterModel) checkQuery(t *testing.T, q *letterQueue, query LetterQuery)
 			want = append(want, l.ID)
 		}
 	}
-	require.Equal(t, append([]LetterID{}, want...), idsOf(q.snapshot(f)))
-	require.Len(t, q.snapshot(f), len(want))
-	page := q.list(f)
+	require.Equal(t, append([]LetterID{}, want...), idsOf(q.matching(f)))
+	require.Len(t, q.matching(f), len(want))
+	page, err := q.page(t.Context(), f)
+	require.NoError(t, err)
 	require.Equal(t, len(want), page.Total)
 	slices.Reverse(page.letters)
 	for i, l := range page.letters {
@@ -150,7 +151,8 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 				if len(m) > len(in) {
 					in = append(in, importedLetter{DeadLetter: &DeadLetter{ID: m[0].ID, Subscription: "another"}})
 				}
-				inserted, fell := q.insert(in)
+				inserted, fell, err := q.insert(t.Context(), nil, in, 0)
+				require.NoError(t, err)
 				require.Equal(t, want, inserted)
 				require.Len(t, evicted, fell)
 			case 5: // some of them, and one that is not there
@@ -160,11 +162,11 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 				}
 				n := len(m)
 				m = slices.DeleteFunc(m, func(l *keptLetter) bool { return slices.Contains(remove, l.ID) })
-				require.Equal(t, n-len(m), q.remove(remove))
+				require.Equal(t, n-len(m), q.take(remove...))
 			case 6:
 				if len(m) > 0 {
 					i := r.IntN(len(m))
-					require.Equal(t, 1, q.remove([]LetterID{m[i].ID}))
+					require.Equal(t, 1, q.take(m[i].ID))
 					m = slices.Delete(m, i, i+1)
 				}
 			case 7:
@@ -175,7 +177,7 @@ func TestL2_QueriesAgreeWithAModel(t *testing.T) {
 				m.check(t, q)
 			}
 		}
-		q.remove(idsOf(q.snapshot(&letterFilter{})))
+		q.take(idsOf(q.matching(&letterFilter{}))...)
 		m = nil
 		m.check(t, q)
 	}

@@ -77,7 +77,7 @@ func (q *DLQ) previewReplay(ctx context.Context, query LetterQuery) (ReplayPrevi
 	targets := make(map[string]*ReplayTarget)
 	f.ExactTotal = true
 	for f.limit = snapshotPage; ; f.ExactTotal = false {
-		page, err := q.bus.listLetters(ctx, f)
+		page, err := q.bus.letters.page(ctx, f)
 		if err != nil {
 			return p, err
 		}

@@ -47,7 +47,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 	if b.ending.Load() {
 		return nil, b.refuseShutdown()
 	}
-	l, err := b.getLetter(ctx, id)
+	l, err := b.letters.get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 // again. If several replays of a letter run concurrently, the first one removes it, and the others
 // get ErrNotFound.
 func (b *Bus) applyReplay(d *dispatch, l *keptLetter, free bool) error {
-	if b.store == nil && b.letters.remove([]LetterID{l.ID}) == 0 {
+	if b.kept != nil && b.kept.take(l.ID) == 0 {
 		return ErrNotFound
 	}
 	b.ledger.replays.Add(1)

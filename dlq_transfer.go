@@ -80,14 +80,14 @@ func (q *DLQ) Export(ctx context.Context, w io.Writer, query LetterQuery, opts .
 }
 
 func (q *DLQ) export(ctx context.Context, w io.Writer, f *letterFilter, o *bulk, report *ExportReport) error {
-	letters, err := q.bus.snapshotLetters(ctx, f)
+	letters, err := q.bus.letters.snapshot(ctx, f)
 	if err != nil {
 		return err
 	}
 	report.Matched = len(letters)
 	for done := 0; done < len(letters); {
 		part := nextPart(letters[done:])
-		get, err := q.bus.readLetters(ctx, f, part)
+		get, err := q.bus.letters.read(ctx, f, part)
 		if err == nil {
 			err = q.exportPart(ctx, w, part, get, report)
 		}
@@ -263,21 +263,38 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOpt
 		return report, err
 	}
 	progress := func(done int) { o.report(len(letters), done) }
-	note, err := q.bus.insertLetters(ctx, letters, hex.EncodeToString(digest.Sum(nil)), &report, progress)
-	if err != nil {
-		note = nil // the next import needs it
+	m := &importing{letters: letters, digest: hex.EncodeToString(digest.Sum(nil))}
+	if err = q.bus.insertLetters(ctx, m, &report, progress); err != nil {
+		m.note = nil // the next import needs it
 	}
-	unforgotten := q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Imported}, err, note)
-	if err == nil && note != nil {
+	unforgotten := q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Imported}, err, m.note)
+	if err == nil && m.note != nil {
 		err = unforgotten
 	}
 	return report, err
 }
 
-// importedLetter is a letter of an import, and the length of its line.
-type importedLetter struct {
-	*DeadLetter
-	size int
+// insertLetters adds the letters of an import in parts, behind those of an earlier one.
+func (b *Bus) insertLetters(ctx context.Context, m *importing, report *ImportReport, progress func(done int)) (err error) {
+	if report.Resumed, err = b.letters.resume(ctx, m); err != nil {
+		return err
+	}
+	report.Skipped += report.Resumed
+	for done := report.Resumed; done < len(m.letters); progress(done) {
+		if ctx.Err() != nil {
+			return contextError(ctx)
+		}
+		part := nextImported(m.letters[done:])
+		done += len(part)
+		inserted, evicted, err := b.letters.insert(ctx, m, part, done)
+		if err != nil {
+			return err
+		}
+		report.Imported += inserted
+		report.Evicted += evicted
+		report.Skipped += len(part) - inserted
+	}
+	return nil
 }
 
 // letterLine is the type that parseLetter decodes a line into. Its fields bound the memory that

@@ -295,7 +295,7 @@ func (b *Bus) Metrics() Metrics {
 		m.DeadLetters = int(m.Store.Letters)
 		m.Behind = b.isBehindStore()
 	} else {
-		m.DeadLetters, m.LettersEvicted = b.letters.count()
+		m.DeadLetters, m.LettersEvicted = b.kept.count()
 	}
 	for name, c := range b.types.All() {
 		m.Types[name] = c.snapshot()

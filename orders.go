@@ -163,7 +163,7 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 			all = append(all, next.to(name))
 		}
 		w.direct(all...)
-		if err := b.commit(context.Background(), w); err != nil {
+		if err := b.store.commit(context.Background(), w); err != nil {
 			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 		}
 		b.keepOrders(all)

@@ -262,7 +262,7 @@ func (b *Bus) saveProgress(on *worker, d *dispatch) {
 	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-on.began) < progressAfter {
 		return
 	}
-	w := b.newBatch()
+	w := newBatch(b.time)
 	record := b.updatedRecord(w, d, driver.Ready, 1)
 	record.Leased = true
 	w.Update = []*driver.Record{record}

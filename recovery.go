@@ -92,11 +92,11 @@ func (b *Bus) targetsOf(r *record) (to *targets, missing []int) {
 // before it has a record.
 func (f *feeder) divide(ctx context.Context, claimed []*record) (entering []*record, err error) {
 	b := f.bus
-	w := b.newBatch()
+	w := newBatch(b.time)
 	if len(claimed) > 0 && f.succeeding.Load() > 0 {
 		// Until every change that the claim has seen is noted here, the first event of a subscription that succeeds
 		// another would be taken for one of the other's.
-		if err := f.apply(ctx, b.newBatch()); err != nil {
+		if err := f.apply(ctx, newBatch(b.time)); err != nil {
 			return nil, err
 		}
 	}

@@ -17,7 +17,7 @@ type batch struct {
 	err error // the first of encode
 }
 
-func (b *Bus) newBatch() *batch { return &batch{Batch: driver.Batch{Now: b.time.Now().UTC}} }
+func newBatch(t *timeline.Timeline) *batch { return &batch{Batch: driver.Batch{Now: t.Now().UTC}} }
 
 // encode returns the JSON of a part.
 func (w *batch) encode(v any) []byte {

@@ -160,10 +160,10 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) e
 // cancelBeside removes the record of a scheduled event without the lease, unless the bus that has it
 // has claimed the record. That bus learns of it by noteBeside.
 func (b *Bus) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
-	w := b.newBatch()
+	w := newBatch(b.time)
 	w.Forget, w.Cancel = []driver.Dedupe{eventIDEntry(id)}, []driver.ID{driver.ID(id)}
 	w.audit(entry)
-	err := b.commit(ctx, w)
+	err := b.store.commit(ctx, w)
 	if errors.Is(err, ErrNotScheduled) {
 		return ErrNotScheduled
 	}

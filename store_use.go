@@ -113,10 +113,11 @@ type guardedStore struct {
 	failed func(error)      // handles every error of a batch
 	aged   func() time.Time // see Batch.AgedAt
 	calls  recent.Calls
+	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{of: b.config.store, log: b.log, failed: b.storeFailed, aged: b.time.Aged}
+	s := &guardedStore{of: b.config.store, log: b.log, failed: b.storeFailed, aged: b.time.Aged, gaveUp: b.gaveUp}
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	s.room = room.New(room.Config{
 		Most:      b.config.unconfirmed,
@@ -147,6 +148,21 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 		s.room.Answered(size, pass)
 		done(err)
 	})
+}
+
+// commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, or Shutdown
+// gives up on the store, the outcome is unknown.
+func (s *guardedStore) commit(ctx context.Context, w *batch) error {
+	committed := make(chan error, 1)
+	s.submit(w, room.Pass{}, func(err error) { committed <- err })
+	select {
+	case err := <-committed:
+		return err
+	case <-ctx.Done():
+		return contextError(ctx)
+	case <-s.gaveUp:
+		return fmt.Errorf("the outcome is unknown: %w", ErrShutdown)
+	}
 }
 
 // size returns what a batch counts for WithMaxUnconfirmed.

@@ -40,7 +40,7 @@ func (b *Bus) runSuspects() {
 	if len(group) == 0 {
 		return
 	}
-	w := b.newBatch()
+	w := newBatch(b.time)
 	for _, d := range group {
 		record := b.updatedRecord(w, d, driver.Ready, 0)
 		record.Leased, record.Suspect = true, true

@@ -95,7 +95,7 @@ func (b *Bus) resolveLater(c change, applied <-chan error) {
 // resolve ends the doubt about events.
 func (b *Bus) resolve(events []*dispatch, accepted bool) {
 	u := &b.unknown
-	w := b.newBatch()
+	w := newBatch(b.time)
 	var ids []EventID
 	u.mu.Lock()
 	for _, d := range events {
@@ -107,7 +107,7 @@ func (b *Bus) resolve(events []*dispatch, accepted bool) {
 	}
 	u.mu.Unlock()
 	if accepted && len(ids) > 0 {
-		err := b.commit(context.Background(), w)
+		err := b.store.commit(context.Background(), w)
 		var refused *driver.RefusedError // they are remembered already
 		if err != nil && !errors.As(err, &refused) {
 			return // the store has failed, or is closed: resolveAll tries again after the restart
@@ -148,9 +148,9 @@ func (b *Bus) resolveAll(ctx context.Context) (ids []EventID, err error) {
 			pending.accepted = len(records) > 0
 		}
 		if pending.accepted {
-			w := b.newBatch()
+			w := newBatch(b.time)
 			w.Remember = []driver.Dedupe{entry}
-			err := b.commit(ctx, w)
+			err := b.store.commit(ctx, w)
 			var refused *driver.RefusedError // it is remembered already
 			if err != nil && !errors.As(err, &refused) {
 				return nil, err
