@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/abandoned"
-	"github.com/surebus/eventbus/internal/capped"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/delay"
@@ -24,9 +23,7 @@ import (
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/recent"
-	"github.com/surebus/eventbus/internal/registry"
 	"github.com/surebus/eventbus/internal/room"
-	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/suspects"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
@@ -37,7 +34,7 @@ import (
 type Bus struct {
 	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and Bus.ordering,
 	// which may be held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the
-	// store; letterQueue.mu; cancellation.mu, Bus.mu, the route table's; abandoned.Calls; door.mu,
+	// store; letterQueue.mu; cancellation.mu, registry.mu, the route table's, Bus.mu; abandoned.Calls; door.mu,
 	// circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
 	// after that. All others are leaves. A store calls done without its locks, and done may take all
 	// but the semaphores and feeder.submitting. No user code runs under any of them: handlers, middleware,
@@ -48,7 +45,6 @@ type Bus struct {
 	time    *timeline.Timeline
 	log     *zap.Logger
 	ids     *uuid7.Source
-	routes  route.Router[*Subscription, *targets]
 	pool    *pool.Pool[*dispatch, *worker]
 	keys    *keyGate
 	delay   *delay.Queue[*dispatch]     // retries
@@ -64,8 +60,7 @@ type Bus struct {
 	followups *pool.Pool[func(), struct{}] // with a store: applies recorded changes
 
 	report    *reporter
-	types     *capped.Map[typeCounters]
-	retry     atomic.Pointer[retrySettings] // for subscriptions without their own
+	registry  *registry
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
 	ledger    ledger
@@ -74,7 +69,6 @@ type Bus struct {
 	idle      idle.Watch   // Shutdown and Drain wait until isDrained
 	shared    sync.Map     // *Subscription to nil: doors that may throttle because the bus is full
 	fullLines atomic.Int32 // doors with room != nil
-	several   atomic.Bool  // the bus has two subscriptions or more
 	entering  atomic.Int64 // calls that open dispatches without room in the queue
 	seenIDs   uint64       // of busy
 
@@ -96,18 +90,14 @@ type Bus struct {
 
 	ordering semaphore // held while an order is recorded or read, and carried out
 
-	mu            sync.Mutex // guards the following
-	subscriptions *registry.Registry[*Subscription]
-	missing       map[string]bool          // names in records that no subscription has had yet
-	handles       map[string]*Subscription // of a tool, see WithoutHandlers
-	removed       map[string]*Subscription // the last subscription of each name to end, with a store
-	orders        map[string]Order         // of the store, by subscription
-	cause         error                    // of the cut
-	storeErr      error                    // of a store that did not close
-	cutEnded      chan struct{}            // closed when cut is done; nil if there was none
-	unfinished    []DeadLetter             // with the reason shutdown
-	ended         bool                     // closed is closed
-	shutdownErr   error                    // valid once closed is closed
+	mu          sync.Mutex       // guards the following
+	orders      map[string]Order // of the store, by subscription
+	cause       error            // of the cut
+	storeErr    error            // of a store that did not close
+	cutEnded    chan struct{}    // closed when cut is done; nil if there was none
+	unfinished  []DeadLetter     // with the reason shutdown
+	ended       bool             // closed is closed
+	shutdownErr error            // valid once closed is closed
 }
 
 // keyGate holds dispatches until earlier ones with the same key have settled. A bus has one, and
@@ -126,27 +116,24 @@ func New(opts ...Option) (*Bus, error) {
 		return nil, fmt.Errorf("New: %w", err)
 	}
 	b := &Bus{
-		config:        c,
-		time:          timeline.New(c.clock),
-		log:           c.logger.Named("eventbus"),
-		ids:           uuid7.NewSource(),
-		keys:          keys.New[*dispatch](keyGates),
-		quota:         quota{Quota: room.Quota{Most: int64(c.unsettled)}, noting: make(semaphore, 1)},
-		halts:         halt.New(),
-		leaving:       make(chan struct{}),
-		closed:        make(chan struct{}),
-		subscriptions: registry.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
-		types:         capped.New[typeCounters](maxTypes),
-		audits:        recent.New[AuditEntry](2, maxAudits),
-		ordering:      make(semaphore, 1),
-		given:         givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
+		config:   c,
+		time:     timeline.New(c.clock),
+		log:      c.logger.Named("eventbus"),
+		ids:      uuid7.NewSource(),
+		keys:     keys.New[*dispatch](keyGates),
+		quota:    quota{Quota: room.Quota{Most: int64(c.unsettled)}, noting: make(semaphore, 1)},
+		halts:    halt.New(),
+		leaving:  make(chan struct{}),
+		closed:   make(chan struct{}),
+		audits:   recent.New[AuditEntry](2, maxAudits),
+		ordering: make(semaphore, 1),
+		given:    givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
 	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut()}
 	for _, o := range c.observers {
 		b.report.add(o)
 	}
-	b.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
-	b.routes = route.NewTable(b.newTargets)
+	b.registry = newRegistry(c, b.absent, b.catalogChanged)
 	b.pool = pool.New(b.workers())
 	b.delay = delay.New(delayClock{b.time}, b.retryDue)
 	b.doors = delay.New(delayClock{b.time}, b.wake)

@@ -112,7 +112,7 @@ func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
 		c = *stored
 	}
 	if b.store == nil {
-		for _, s := range b.list() {
+		for _, s := range b.registry.list() {
 			if o := s.lastOrder.Load(); o != nil {
 				c.Orders = append(c.Orders, *o)
 			}
@@ -142,7 +142,7 @@ func (b *Bus) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 
 // catalogNow returns the catalog of the bus, without orders.
 func (b *Bus) catalogNow() Catalog {
-	settings := b.retry.Load()
+	settings := b.registry.retry.Load()
 	c := Catalog{
 		At: b.time.Now().UTC, Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
 		Timeout: b.config.timeout, Circuit: CircuitSettings(b.config.circuit), Isolated: b.config.isolation,
@@ -150,7 +150,7 @@ func (b *Bus) catalogNow() Catalog {
 		Subscriptions: []CatalogSubscription{},
 	}
 	c.Policy.RetryIf = nil
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		own := s.retry.Load()
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly),

@@ -19,13 +19,11 @@ func (b *Bus) Subscription(name string) *Subscription {
 	if !b.usable() {
 		return &Subscription{id: name}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if s, ok := b.subscriptions.Find(name); ok {
+	if s := b.registry.find(name); s != nil {
 		return s
 	}
 	if b.config.tool && name != "" {
-		return b.toolSubscriptionLocked(name)
+		return b.registry.handle(name)
 	}
 	s := b.absent(name)
 	s.left.Store(true)
@@ -176,7 +174,7 @@ func (s *Subscription) controllable(what string) error {
 // noneNamed says that no subscription has a name, and which name is the nearest.
 func (b *Bus) noneNamed(name string) string {
 	var all []string
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		all = append(all, s.names()...)
 	}
 	if len(all) == 0 {

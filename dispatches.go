@@ -202,7 +202,7 @@ func (b *Bus) places() []place {
 			b.delay.Each(func(due int64, d *dispatch) { visit(d, due, "") })
 		}},
 	}
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		if s.gate != nil {
 			all = append(all, place{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
 		}

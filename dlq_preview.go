@@ -124,9 +124,7 @@ func (p *ReplayPreview) add(b *Bus, l *keptLetter, targets map[string]*ReplayTar
 	missing := false
 	seen := make(map[string]bool, 1) // Formerly may map two names to one subscription
 	for _, name := range append([]string{l.Subscription}, l.NotReached...) {
-		b.mu.Lock()
-		s, err := b.recipientLocked(l, name)
-		b.mu.Unlock()
+		s, err := b.registry.recipient(l, name)
 		if err == nil {
 			name = s.id
 		}

@@ -1,11 +1,8 @@
 package eventbus
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"math"
-	"slices"
 )
 
 // replaying has the parameters of a replay. nil stands for none.
@@ -102,44 +99,12 @@ func (b *Bus) applyReplay(d *dispatch, l *keptLetter, free bool) error {
 	return nil
 }
 
-// recipientLocked returns the subscription to which a name in a letter refers. A name such as
-// "order.*#1" belongs to an unnamed subscription and depends on the order of the Subscribe calls.
-// Another bus may use it for another handler, so only the bus that made the letter resolves it.
-func (b *Bus) recipientLocked(l *keptLetter, name string) (*Subscription, error) {
-	if b.config.tool {
-		return b.toolSubscriptionLocked(name), nil
-	}
-	s, ok := b.subscriptions.Find(name)
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("%w: %q; subscribe with Named(%[2]q) or Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
-	case l.own == nil && !s.owns(name):
-		return nil, fmt.Errorf("%w: another bus made the letter, and %q is an unnamed subscription here; "+
-			"subscribe with Named and Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
-	}
-	return s, nil
-}
-
 // reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.
 func (b *Bus) reopen(l *keptLetter, r *replaying) (*dispatch, error) {
-	to := &targets{eventType: l.Event.Type}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, id := range append([]string{l.Subscription}, l.NotReached...) {
-		s, err := b.recipientLocked(l, id)
-		if err != nil {
-			return nil, err
-		}
-		to.subscriptions = append(to.subscriptions, s)
+	to, err := b.registry.targetsOfLetter(l)
+	if err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(to.subscriptions, func(x, y *Subscription) int { return cmp.Compare(x.number, y.number) })
-	to.subscriptions = slices.Compact(to.subscriptions) // Formerly may map two names to one subscription
-	to.counters = b.types.Of(l.Event.Type)              // now that nothing refuses the replay
-	to.retry = b.retryInForce(to.subscriptions)
-	if b.store != nil {
-		to.recorded = namesOf(to.subscriptions)
-	}
-	b.isolate(to, false)
 	now := b.time.Now()
 	again := &replay{
 		published:      l.Event.Time,

@@ -165,7 +165,7 @@ func (o *door) comesAfterLocked(d *dispatch) bool {
 // limitNow returns the concurrency limit that applies now. While the bus has no free worker, a
 // subscription without Concurrency is limited to its share, so that others get workers too.
 func (o *door) limitNow(b *Bus) int32 {
-	if b.several.Load() && b.pool.Spare() == 0 {
+	if b.registry.several.Load() && b.pool.Spare() == 0 {
 		return min(o.limit, o.share)
 	}
 	return o.limit
@@ -394,7 +394,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
-	return running < int(o.share) || !b.several.Load() || coming == 0 && b.pool.Spare() > 1
+	return running < int(o.share) || !b.registry.several.Load() || coming == 0 && b.pool.Spare() > 1
 }
 
 // admitsLocked returns how many deliveries, fresh ones or others, may come to the door. If none may, it

@@ -37,7 +37,7 @@ func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
 		require.Equal(t, []any{"running"}, handled)
 		s.door.running.Add(-1) // the refused delivery is dropped
 
-		d := &dispatch{to: bus.routes.Find("x", 0)}
+		d := &dispatch{to: bus.registry.routes.Find("x", 0)}
 		_, why := s.door.enter(bus, d)
 		require.Equal(t, shutThrottled, why)
 		synctest.Wait()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
@@ -33,8 +32,6 @@ type feeder struct {
 	caught   *sync.Cond // catching is false
 	arriving int        // subscriptions that are being made
 	doors    []string   // subscriptions with deliveries to claim before anything else
-
-	succeeding atomic.Int32 // subscriptions that succeed another of their name and have had no event
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records
@@ -398,16 +395,11 @@ func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
 // subscription, under all its names. The door asks again when it has room.
 func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	b := f.bus
-	b.mu.Lock()
-	s, exists := b.subscriptions.Find(name)
-	if !exists {
-		s = b.removed[name]
-	}
-	b.mu.Unlock()
+	s, exists := b.registry.doorOf(name)
 	if s == nil {
 		return nil
 	}
-	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: s.door.claims(f.page()), Doors: b.doorsOf(s)}
+	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: s.door.claims(f.page()), Doors: b.registry.namesAtDoor(s)}
 	more, err := f.claim(ctx, q, waits)
 	switch {
 	case err != nil, !exists && more:

@@ -66,8 +66,8 @@ func (b *Bus) Explain(eventType string) Plan {
 	if b.config.tool {
 		return Plan{EventType: eventType, Err: ErrNoHandlers}
 	}
-	to := &targets{eventType: eventType, subscriptions: b.routes.Match(eventType)}
-	to.retry = b.retryInForce(to.subscriptions)
+	to := &targets{eventType: eventType, subscriptions: b.registry.routes.Match(eventType)}
+	to.retry = b.registry.retryInForce(to.subscriptions)
 	p := explain(to, b.config.isolation)
 	for i, s := range to.subscriptions {
 		t := &p.Targets[i]
@@ -163,13 +163,6 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// list returns the subscriptions in the order of Subscribe.
-func (b *Bus) list() []*Subscription {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.subscriptions.All()
-}
-
 // Abandoned returns the handlers that were abandoned, at their timeouts or by Shutdown, and have
 // not returned yet.
 func (b *Bus) Abandoned() []AbandonedHandler {
@@ -199,11 +192,9 @@ func (b *Bus) namesOf(ctx context.Context, name string) (*names.Same, error) {
 			all = append(slices.Clone(in.Formerly), in.Subscription)
 		}
 	} else {
-		b.mu.Lock()
-		if s, ok := b.subscriptions.Find(name); ok {
+		if s := b.registry.find(name); s != nil {
 			all = s.names()
 		}
-		b.mu.Unlock()
 	}
 	return names.NewSame(all), nil
 }

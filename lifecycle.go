@@ -118,6 +118,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	started := b.started.Load()
 	b.mu.Unlock()
 	if first {
+		b.registry.close()
 		if b.store != nil {
 			b.halts.Set(halt.Leave)
 		}
@@ -316,7 +317,7 @@ func (b *Bus) awaitCut() {
 
 // buryParkedAndScheduled dead-letters parked deliveries and scheduled events.
 func (b *Bus) buryParkedAndScheduled() {
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		for _, d := range s.door.close(b, ReasonShutdown) {
 			b.bury(d, ReasonShutdown)
 		}
@@ -397,7 +398,7 @@ func (b *Bus) isStoreDrained(ctx context.Context) bool {
 		return false
 	}
 	stats, err := b.store.Stats(ctx)
-	throttles := stats.Parked > 0 && slices.ContainsFunc(b.list(), func(s *Subscription) bool { return s.door.hasSpilled() })
+	throttles := stats.Parked > 0 && slices.ContainsFunc(b.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled() })
 	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.isDrained() && b.ledger.opened() == opened
 }
 

@@ -297,16 +297,16 @@ func (b *Bus) Metrics() Metrics {
 	} else {
 		m.DeadLetters, m.LettersEvicted = b.kept.count()
 	}
-	for name, c := range b.types.All() {
+	for name, c := range b.registry.types.All() {
 		m.Types[name] = c.snapshot()
 	}
-	if others := b.types.Others().snapshot(); others != (TypeMetrics{}) {
+	if others := b.registry.types.Others().snapshot(); others != (TypeMetrics{}) {
 		m.Types[OtherTypes] = others
 	}
 	for _, t := range m.Types {
 		m.Retries += t.Retries
 	}
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		m.Subscriptions = append(m.Subscriptions, s.metrics())
 	}
 	return m
@@ -357,7 +357,7 @@ func (b *Bus) readStats() error {
 		defer b.stats.reading.Add(-1)
 		known = &knownStats{at: b.time.Now().UTC}
 		if known.Stats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
-			known.orphaned, err = b.store.Parked(ctx, b.knownNames())
+			known.orphaned, err = b.store.Parked(ctx, b.registry.knownNames())
 		}
 		return known, err
 	})
@@ -367,31 +367,13 @@ func (b *Bus) readStats() error {
 	return err
 }
 
-// knownNames returns the names under which deliveries are no orphans: of the subscriptions, and of
-// those that this process has ended, whose deliveries are dead-lettered.
-func (b *Bus) knownNames() map[string]bool {
-	names := make(map[string]bool)
-	for _, s := range b.list() {
-		names[s.id] = true
-		for _, name := range s.formerly {
-			names[name] = true
-		}
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name := range b.removed {
-		names[name] = true
-	}
-	return names
-}
-
 // isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
 func (b *Bus) isBehindStore() bool {
 	if !b.started.Load() || b.ending.Load() {
 		return false
 	}
 	behind := b.feeder.hasWork()
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		behind = behind || s.door.hasSpilled()
 	}
 	return behind

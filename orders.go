@@ -265,7 +265,7 @@ func (b *Bus) obeyOthers() error {
 // when it has released it. Subscriptions that are made meanwhile obey in Subscribe.
 func (b *Bus) obeyLocked() (report func()) {
 	var reports []func()
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		if o := b.orderOf(s.names()); b.store != nil && o != s.ordered {
 			change := s.obeyed(o)
 			reports = append(reports, func() {
@@ -301,9 +301,10 @@ func (b *Bus) orderOfLocked(names []string) (latest Order) {
 // inherited returns orders that a subscription found under another name, as ones to each of its names, for the
 // store: the next version of the program may know only the present one.
 func (b *Bus) inherited() (all []Order) {
+	subscriptions := b.registry.list()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range b.subscriptions.All() {
+	for _, s := range subscriptions {
 		latest := b.orderOfLocked(s.names())
 		for _, name := range s.names() {
 			if latest.At.After(b.orders[name].At) {

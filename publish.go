@@ -99,7 +99,7 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 // open validates a publication and returns its dispatch, without accepting it. from is the call
 // whose handler publishes, or nil.
 func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
-	to, hash, known := b.routes.Cached(eventType)
+	to, hash, known := b.registry.routes.Cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
 			return nil, typeError(eventType, offence)
@@ -117,7 +117,7 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 		}
 	}
 	if !known {
-		to = b.routes.Find(eventType, hash)
+		to = b.registry.routes.Find(eventType, hash)
 	}
 	now, _ := b.time.Recent()
 	d := &dispatch{payload: payload, to: to, wall: now.Wall}

@@ -438,7 +438,7 @@ func (r *recording) committed(err error) {
 	for i, d := range r.opened {
 		s := d.stored()
 		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
-		if f := r.bus.feeder; f.succeeding.Load() > 0 && (r.change.kind == toOpen || r.change.kind == toReplay) {
+		if f := r.bus.feeder; r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toOpen || r.change.kind == toReplay) {
 			f.place(d)
 		}
 	}

@@ -35,7 +35,7 @@ func (f *feeder) restore(r *record) *dispatch {
 	} else {
 		b.ledger.claimed.Add(1)
 	}
-	to, _ := b.targetsOf(r)
+	to, _ := b.registry.targetsOfRecord(r)
 	d := b.restore(r, to)
 	if r.State == driver.Parked && (r.Own || r.Key == "") { // see ClaimParked
 		d.seatedAt().door.comes(d)
@@ -59,30 +59,6 @@ func (w *waiter) holds(s *Subscription) bool {
 	return slices.Contains(w.heldAt, s.id)
 }
 
-// targetsOf returns the targets of a record, and the positions of those whose subscriptions do not
-// exist.
-func (b *Bus) targetsOf(r *record) (to *targets, missing []int) {
-	to = &targets{eventType: r.Type, recorded: r.Targets, counters: b.types.Of(r.Type)}
-	b.mu.Lock()
-	for i, name := range r.Targets {
-		s, ok := b.subscriptions.Find(name)
-		if old := b.removed[name]; !ok || old != nil && r.Position < s.firstPosition() {
-			s = old // it dead-letters the delivery
-		}
-		if s == nil {
-			s = b.absent(name)
-			missing = append(missing, i)
-		}
-		to.subscriptions = append(to.subscriptions, s)
-	}
-	b.mu.Unlock()
-	to.retry = b.retryInForce(to.subscriptions)
-	if r.State == driver.Scheduled { // its copies do not exist yet
-		b.isolate(to, slices.ContainsFunc(to.subscriptions, func(s *Subscription) bool { return !s.Exists() }))
-	}
-	return to, missing
-}
-
 // divide divides the claimed records that cannot become one dispatch each, and returns those to
 // enter. A delivery whose subscription does not exist gets a record of its own, which stays in the
 // store, parked at the door of that name. With isolation, every other delivery gets one too: an
@@ -93,7 +69,7 @@ func (b *Bus) targetsOf(r *record) (to *targets, missing []int) {
 func (f *feeder) divide(ctx context.Context, claimed []*record) (entering []*record, err error) {
 	b := f.bus
 	w := newBatch(b.time)
-	if len(claimed) > 0 && f.succeeding.Load() > 0 {
+	if len(claimed) > 0 && f.bus.registry.succeeding.Load() > 0 {
 		// Until every change that the claim has seen is noted here, the first event of a subscription that succeeds
 		// another would be taken for one of the other's.
 		if err := f.apply(ctx, newBatch(b.time)); err != nil {
@@ -133,7 +109,7 @@ func (f *feeder) apply(ctx context.Context, w *batch) (err error) {
 // divideRecord adds the division of a record to a batch, and returns what to enter instead of it.
 func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 	b := f.bus
-	to, missing := b.targetsOf(r)
+	to, missing := b.registry.targetsOfRecord(r)
 	b.warnMissing(r, missing)
 	switch {
 	case r.State == driver.Scheduled:
@@ -224,28 +200,9 @@ func (b *Bus) countDivided(r *record, parts int64) {
 func (b *Bus) warnMissing(r *record, missing []int) {
 	for _, i := range missing {
 		name := r.Targets[i]
-		b.mu.Lock()
-		known := b.missing[name]
-		if b.missing == nil {
-			b.missing = make(map[string]bool)
-		}
-		b.missing[name] = true
-		b.mu.Unlock()
-		if !known {
+		if b.registry.isNewlyMissing(name) {
 			b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
 		}
-	}
-}
-
-// existsLocked notes that a subscription with these names exists. What the store has for an ended one of the names is
-// dead-lettered all the same.
-func (b *Bus) existsLocked(s *Subscription, names []string) {
-	for _, name := range names {
-		delete(b.missing, name)
-		s.succeeds = s.succeeds || b.removed[name] != nil
-	}
-	if s.succeeds {
-		b.feeder.succeeding.Add(1)
 	}
 }
 
@@ -258,31 +215,8 @@ func (s *Subscription) firstPosition() int64 {
 func (f *feeder) place(d *dispatch) {
 	for _, s := range d.to.subscriptions {
 		if s.succeeds && s.since.CompareAndSwap(0, d.stored().position) {
-			f.succeeding.Add(-1)
+			f.bus.registry.succeeding.Add(-1)
 		}
-	}
-}
-
-// doorsOf returns the names under which a subscription has deliveries in the store.
-func (b *Bus) doorsOf(s *Subscription) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.DeleteFunc(s.names(), func(name string) bool {
-		_, taken := b.subscriptions.Find(name)
-		return s.left.Load() && (taken || b.removed[name] != s) // another has it now
-	})
-}
-
-// removedLocked notes that a subscription has ended: it dead-letters its deliveries in the store.
-func (b *Bus) removedLocked(s *Subscription) {
-	if b.removed == nil {
-		b.removed = make(map[string]*Subscription)
-	}
-	for _, name := range s.names() {
-		b.removed[name] = s
-	}
-	if s.succeeds && s.since.CompareAndSwap(0, math.MaxInt64) {
-		b.feeder.succeeding.Add(-1)
 	}
 }
 

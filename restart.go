@@ -83,10 +83,10 @@ func (b *Bus) restart() {
 	}
 	f.submitting.Lock()
 	f.behind = true
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		s.door.recover()
 	}
-	f.doors = slices.AppendSeq(f.doors, maps.Keys(b.knownNames()))
+	f.doors = slices.AppendSeq(f.doors, maps.Keys(b.registry.knownNames()))
 	f.submitting.Unlock()
 	f.mu.Lock()
 	f.due.Ring()
@@ -236,7 +236,7 @@ func (b *Bus) leaveUnawaited() {
 // that run follow when their calls end.
 func (b *Bus) leaveAll() {
 	b.leaveWaiting()
-	for _, s := range b.list() {
+	for _, s := range b.registry.list() {
 		for _, d := range s.door.empty(b) {
 			b.leaveToStore(d)
 		}

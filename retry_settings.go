@@ -26,23 +26,6 @@ type retryInForce struct {
 	own []*retrySettings // by target, nil for none; nil if no target has any
 }
 
-// retryInForce returns the settings that now apply to the targets of a dispatch. The settings of
-// two targets may be from different moments if they are replaced during the call.
-func (b *Bus) retryInForce(subscriptions []*Subscription) retryInForce {
-	in := retryInForce{bus: b.retry.Load()}
-	for i, s := range subscriptions {
-		settings := s.retry.Load()
-		if settings == &noRetry {
-			continue
-		}
-		if in.own == nil {
-			in.own = make([]*retrySettings, len(subscriptions))
-		}
-		in.own[i] = settings
-	}
-	return in
-}
-
 // of returns the own settings of a target, by its index.
 func (in *retryInForce) of(i int) *retrySettings {
 	if in.own == nil || in.own[i] == nil {
@@ -59,24 +42,6 @@ func (in *retryInForce) only(i int) retryInForce {
 	return retryInForce{bus: in.bus, own: in.own[i : i+1 : i+1]}
 }
 
-// changeRetry replaces the settings of a subscription, or those of the bus if s is nil.
-func (b *Bus) changeRetry(s *Subscription, change func(*retrySettings)) {
-	defer b.catalogChanged()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	box := &b.retry
-	if s != nil {
-		box = &s.retry
-	}
-	settings := *box.Load()
-	change(&settings)
-	box.Store(&settings)
-	if s != nil && settings.set == 0 && settings.rules == nil {
-		box.Store(&noRetry)
-	}
-	b.routes.Renew() // cached targets have the previous settings
-}
-
 // SetRetry replaces the subscription's overrides of the retry policy. Without options it removes
 // them. SetRetry may be called at any time. It applies to events published, and letters replayed,
 // after it has returned. Earlier dispatches keep their policy.
@@ -90,7 +55,7 @@ func (s *Subscription) SetRetry(opts ...RetryOption) error {
 	if err != nil {
 		return err
 	}
-	s.bus.changeRetry(s, func(settings *retrySettings) { settings.retryOverride = r })
+	s.bus.registry.changeRetry(s, func(settings *retrySettings) { settings.retryOverride = r })
 	return nil
 }
 
@@ -105,7 +70,7 @@ func (s *Subscription) SetRetryRules(rules ...RetryRule) error {
 	if err != nil {
 		return err
 	}
-	s.bus.changeRetry(s, func(settings *retrySettings) { settings.rules = set })
+	s.bus.registry.changeRetry(s, func(settings *retrySettings) { settings.rules = set })
 	return nil
 }
 
@@ -119,7 +84,7 @@ func (b *Bus) SetRetry(opts ...RetryOption) error {
 	if err != nil {
 		return err
 	}
-	b.changeRetry(nil, func(settings *retrySettings) { settings.RetryPolicy = r.over(DefaultRetryPolicy()) })
+	b.registry.changeRetry(nil, func(settings *retrySettings) { settings.RetryPolicy = r.over(DefaultRetryPolicy()) })
 	return nil
 }
 
@@ -133,6 +98,6 @@ func (b *Bus) SetRetryRules(rules ...RetryRule) error {
 	if err != nil {
 		return err
 	}
-	b.changeRetry(nil, func(settings *retrySettings) { settings.rules = set })
+	b.registry.changeRetry(nil, func(settings *retrySettings) { settings.rules = set })
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -96,6 +95,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		pattern:  parsed.String(),
 		handler:  handler,
 		timeout:  c.timeout,
+		id:       c.name,
 		named:    c.named,
 		formerly: c.formerly,
 	}
@@ -114,38 +114,12 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	if b.store != nil {
 		defer b.feeder.holdBack()(c.name)
-		s.id = c.name
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for o := b.orderOfLocked(s.names()); b.store != nil && o != s.ordered; o = b.orderOfLocked(s.names()) {
-		b.mu.Unlock()
-		b.report.circuitChanged(s, s.obeyed(o)) // before its first delivery
-		b.mu.Lock()
+	latest := func() Order { return b.orderOf(s.names()) }
+	err = b.registry.add(s, parsed, latest, func(o Order) { b.report.circuitChanged(s, s.obeyed(o)) })
+	if err != nil {
+		return nil, err
 	}
-	if b.ending.Load() {
-		return nil, ErrShutdown
-	}
-	s.number, s.id = b.subscriptions.Next(), c.name
-	taken := c.formerly
-	if c.named {
-		taken = append([]string{s.id}, taken...)
-	}
-	for i, name := range taken {
-		if _, ok := b.subscriptions.Find(name); ok || slices.Contains(taken[:i], name) {
-			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, name)
-		}
-	}
-	for mark := "#"; !c.named; mark += "#" { // the number stays: no later subscription has it
-		s.id = fmt.Sprintf("%s%s%d", pattern, mark, s.number)
-		if _, taken := b.subscriptions.Find(s.id); !taken { // by Named
-			break
-		}
-	}
-	b.existsLocked(s, taken)
-	b.subscriptions.Add(s)
-	b.several.Store(b.subscriptions.Len() > 1)
-	s.place = b.routes.Add(parsed, s)
 	return s, nil
 }
 
@@ -196,15 +170,7 @@ func (s *Subscription) Unsubscribe() {
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is
 	// parked in between.
 	b.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
-	parsed, _ := route.Parse(s.pattern)
-	b.mu.Lock()
-	b.routes.Remove(parsed, s.place)
-	b.subscriptions.Remove(s.number)
-	b.several.Store(b.subscriptions.Len() > 1)
-	if b.store != nil {
-		b.removedLocked(s)
-	}
-	b.mu.Unlock()
+	b.registry.remove(s)
 	if b.store != nil {
 		b.feeder.askDoor(s.names()...) // another subscription may take some of them
 	}
@@ -246,16 +212,6 @@ func (t *targets) policy() *mergedPolicy {
 	return t.merged.Load()
 }
 
-func (b *Bus) newTargets(eventType string, subscriptions []*Subscription) *targets {
-	t := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions, counters: b.types.Of(eventType)}
-	t.retry = b.retryInForce(subscriptions)
-	if b.store != nil {
-		t.recorded = namesOf(subscriptions)
-	}
-	b.isolate(t, false)
-	return t
-}
-
 func namesOf(subscriptions []*Subscription) []string {
 	ids := make([]string, len(subscriptions))
 	for i, s := range subscriptions {
@@ -270,18 +226,4 @@ func (t *targets) recordedAt(i int) []string {
 		return nil
 	}
 	return t.recorded[i : i+1 : i+1]
-}
-
-// isolate fills each, on a bus with isolation, or because one has ended, which dead-letters its own.
-func (b *Bus) isolate(t *targets, ended bool) {
-	if !b.config.isolation && !ended || len(t.subscriptions) < 2 {
-		return
-	}
-	each := make([]targets, len(t.subscriptions))
-	t.each = make([]*targets, len(each))
-	for i := range each {
-		each[i].eventType, each[i].counters, each[i].retry = t.eventType, t.counters, t.retry.only(i)
-		each[i].subscriptions, each[i].recorded = t.subscriptions[i:i+1:i+1], t.recordedAt(i)
-		t.each[i] = &each[i]
-	}
 }

@@ -35,16 +35,3 @@ func (b *Bus) absent(name string) *Subscription {
 	s.retry.Store(&noRetry)
 	return s
 }
-
-// toolSubscriptionLocked returns the handle of a name for the orders of a tool.
-func (b *Bus) toolSubscriptionLocked(name string) *Subscription {
-	s := b.handles[name]
-	if s == nil {
-		if b.handles == nil {
-			b.handles = make(map[string]*Subscription)
-		}
-		s = b.absent(name)
-		b.handles[name] = s
-	}
-	return s
-}

@@ -1,4 +1,4 @@
-package registry_test
+package roster_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/surebus/eventbus/internal/registry"
+	"github.com/surebus/eventbus/internal/roster"
 )
 
 type value struct {
@@ -18,14 +18,14 @@ type value struct {
 	aliases []string
 }
 
-func newRegistry() *registry.Registry[*value] {
-	return registry.New(
+func newRoster() *roster.Roster[*value] {
+	return roster.New(
 		func(v *value) string { return v.name },
 		func(v *value) []string { return v.aliases })
 }
 
 func TestANumberIsNoName(t *testing.T) {
-	r := newRegistry()
+	r := newRoster()
 	v := &value{name: "order.*#1"}
 	r.Add(v)
 	found, ok := r.Find("order.*#1")
@@ -46,7 +46,7 @@ func TestANumberIsNoName(t *testing.T) {
 
 func TestNamesAgreeWithAModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, model := newRegistry(), make(map[string]*value)
+		r, model := newRoster(), make(map[string]*value)
 		drawName := func(label string) string {
 			return fmt.Sprintf("%s#%d", rapid.SampledFrom([]string{"a", "b"}).Draw(t, label), rapid.IntRange(0, 20).Draw(t, label))
 		}

@@ -1,5 +1,5 @@
-// Package registry finds numbered values by their names.
-package registry
+// Package roster finds numbered values by their names.
+package roster
 
 import (
 	"cmp"
@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Registry has values V in the order of their numbers. It is not safe for concurrent use.
+// Roster has values V in the order of their numbers. It is not safe for concurrent use.
 //
 // A name that ends with # and the value's number is found by that number. A map of all names would
 // be half of the garbage collector's work for a value, because it visits the names in the order
 // of their hashes.
-type Registry[V comparable] struct {
+type Roster[V comparable] struct {
 	name    func(V) string
 	aliases func(V) []string
 	last    uint64
@@ -28,20 +28,20 @@ type entry[V comparable] struct {
 	value  V
 }
 
-// New returns a registry of values with a name and aliases. Neither may change while the
-// registry has the value.
-func New[V comparable](name func(V) string, aliases func(V) []string) *Registry[V] {
-	return &Registry[V]{name: name, aliases: aliases, named: make(map[string]V)}
+// New returns a roster of values with a name and aliases. Neither may change while the
+// roster has the value.
+func New[V comparable](name func(V) string, aliases func(V) []string) *Roster[V] {
+	return &Roster[V]{name: name, aliases: aliases, named: make(map[string]V)}
 }
 
 // Next returns the number of the value that is added next.
-func (r *Registry[V]) Next() uint64 { return r.last + 1 }
+func (r *Roster[V]) Next() uint64 { return r.last + 1 }
 
 // Len returns the number of values.
-func (r *Registry[V]) Len() int { return len(r.entries) - r.removed }
+func (r *Roster[V]) Len() int { return len(r.entries) - r.removed }
 
 // Find returns the value with a name or an alias.
-func (r *Registry[V]) Find(name string) (v V, ok bool) {
+func (r *Roster[V]) Find(name string) (v V, ok bool) {
 	if v, ok = r.named[name]; ok {
 		return v, true
 	}
@@ -57,14 +57,14 @@ func (r *Registry[V]) Find(name string) (v V, ok bool) {
 	return v, false
 }
 
-func (r *Registry[V]) index(number uint64) (int, bool) {
+func (r *Roster[V]) index(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(r.entries, number, func(e entry[V], number uint64) int {
 		return cmp.Compare(e.number, number)
 	})
 }
 
 // Add adds a value, whose names must be free, as number Next.
-func (r *Registry[V]) Add(v V) {
+func (r *Roster[V]) Add(v V) {
 	r.last++
 	r.entries = append(r.entries, entry[V]{r.last, v})
 	if found, _ := r.Find(r.name(v)); found != v {
@@ -76,7 +76,7 @@ func (r *Registry[V]) Add(v V) {
 }
 
 // Remove removes the value with a number. Its names are free again.
-func (r *Registry[V]) Remove(number uint64) {
+func (r *Roster[V]) Remove(number uint64) {
 	i, ok := r.index(number)
 	var none V
 	if !ok || r.entries[i].value == none {
@@ -100,7 +100,7 @@ func (r *Registry[V]) Remove(number uint64) {
 }
 
 // All returns the values in the order of their numbers.
-func (r *Registry[V]) All() []V {
+func (r *Roster[V]) All() []V {
 	var none V
 	all := make([]V, 0, r.Len())
 	for _, e := range r.entries {
