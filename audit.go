@@ -3,7 +3,6 @@ package eventbus
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -167,68 +166,7 @@ func (b *Bus) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 		return AuditPage{}, err
 	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
-	if b.store != nil {
-		return b.storedAudits(ctx, &q)
-	}
-	return b.pageOfAudits(&q), nil
-}
-
-// storedAudits returns a page of a store.
-func (b *Bus) storedAudits(ctx context.Context, q *AuditQuery) (page AuditPage, err error) {
-	read, err := b.store.Audit(ctx, driver.AuditQuery{Before: q.Before, Limit: q.Limit, Match: func(e *driver.AuditEntry) (bool, error) {
-		decoded, err := decodeAudit(e)
-		return err == nil && q.matches(&decoded), err
-	}})
-	for i := range read.Entries {
-		e, undecodable := decodeAudit(&read.Entries[i])
-		page.Entries, err = append(page.Entries, e), cmp.Or(err, undecodable)
-	}
-	page.Next = read.Next
-	return page, err
-}
-
-func decodeAudit(e *driver.AuditEntry) (decoded AuditEntry, err error) {
-	if err = json.Unmarshal(e.Body, &decoded); err == nil && e.Denied != (decoded.Denied != "") {
-		err = fmt.Errorf("denied is %t", e.Denied)
-	}
-	if err != nil {
-		err = fmt.Errorf("eventbus: audit entry %d of the store cannot be decoded: %w", e.Number, err)
-	}
-	decoded.Number = e.Number
-	return decoded, err
-}
-
-// maxAudits is the number of entries that memory keeps of what was done, and of what was denied.
-const maxAudits = 1000
-
-// keepAudit adds an entry to those of a bus in memory. Denied entries are a kind of their own: otherwise an operator
-// without permissions could push out what others did.
-func (b *Bus) keepAudit(e AuditEntry) {
-	b.audits.Add(min(len(e.Denied), 1), e)
-}
-
-func (b *Bus) pageOfAudits(q *AuditQuery) (page AuditPage) {
-	b.audits.All(func(number int64, e AuditEntry) bool {
-		e.Number = number
-		switch {
-		case !q.matches(&e):
-			return true
-		case len(page.Entries) == q.Limit:
-			page.Next = page.Entries[q.Limit-1].Number
-			return false
-		}
-		if e.Query != nil {
-			query := *e.Query
-			e.Query = &query
-		}
-		if e.Outcome != nil {
-			outcome := *e.Outcome
-			e.Outcome = &outcome
-		}
-		page.Entries = append(page.Entries, e)
-		return true
-	})
-	return page
+	return b.audits.page(ctx, &q)
 }
 
 // entry returns an entry for an action of the operator, now.
@@ -259,14 +197,16 @@ func auditedQuery(q LetterQuery) *LetterQuery {
 	return &q
 }
 
-// audited notes an action that was done. A store has its entry already. e may be nil.
+// audited notes an action that was done. e may be nil.
 func (b *Bus) audited(e *AuditEntry) {
-	if e == nil {
-		return
+	if e != nil {
+		b.audits.done(e)
+		b.logAction(e)
 	}
-	if b.store == nil {
-		b.keepAudit(*e)
-	}
+}
+
+// logAction logs what an operator did.
+func (b *Bus) logAction(e *AuditEntry) {
 	if e.operator() != (operator{}) {
 		b.log.Info("operator action", e.fields()...)
 	}
@@ -307,21 +247,12 @@ func (e *AuditEntry) fields() []zap.Field {
 	return fields
 }
 
-// commitAudit records an entry in the store, and makes it forget.
-func (b *Bus) commitAudit(ctx context.Context, e *AuditEntry, forget []driver.Dedupe) error {
-	w := &batch{Batch: driver.Batch{Now: e.At, Forget: forget}}
-	w.audit(e)
-	return b.store.commit(ctx, w)
-}
-
 // auditBulk records the entry of a bulk operation before its first letter.
 func (b *Bus) auditBulk(ctx context.Context, e *AuditEntry) error {
-	if b.store != nil {
-		if err := b.commitAudit(ctx, e, nil); err != nil {
-			return err
-		}
+	if err := b.audits.record(ctx, e, nil); err != nil {
+		return err
 	}
-	b.audited(e)
+	b.logAction(e)
 	return nil
 }
 
@@ -333,16 +264,14 @@ func (b *Bus) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcom
 	}
 	e := *began
 	e.At, e.Outcome = b.time.Now().UTC, &o
-	if b.store != nil {
-		err := b.commitAudit(ctx, &e, forget)
-		if err != nil && ctx.Err() == nil {
-			b.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
-		}
-		if err != nil && (forget != nil || ctx.Err() == nil) {
-			return err
-		}
+	err := b.audits.record(ctx, &e, forget)
+	if err != nil && ctx.Err() == nil {
+		b.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
 	}
-	b.audited(&e)
+	if err != nil && (forget != nil || ctx.Err() == nil) {
+		return err
+	}
+	b.logAction(&e)
 	return nil
 }
 
@@ -367,9 +296,7 @@ func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 	if e.At, e.Until = b.time.Now().UTC, e.Until.UTC(); e.Query != nil {
 		e.Query = auditedQuery(*e.Query)
 	}
-	if b.store == nil {
-		b.keepAudit(e)
-	} else if err := b.commitAudit(ctx, &e, nil); err != nil {
+	if err := b.audits.record(ctx, &e, nil); err != nil {
 		return fmt.Errorf("AuditDenied: %w", err)
 	}
 	b.log.Warn("operator action denied", e.fields()...)

@@ -22,7 +22,6 @@ import (
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
-	"github.com/surebus/eventbus/internal/recent"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/suspects"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -80,13 +79,13 @@ type Bus struct {
 
 	suspects  suspects.Waiting[*dispatch]
 	unknown   unknowns
-	doubts    doubt.Changes           // while the store has failed
-	audits    *recent.Log[AuditEntry] // without a store
-	cataloged catalogKeeper           // with a store
-	leftKeys  sync.Map                // leftKey to nil, see noteLeft
-	leaving   chan struct{}           // closed when ending has been set
-	gaveUp    chan struct{}           // closed when Shutdown gives up on a store that does not answer; nil without one
-	closed    chan struct{}           // closed when Shutdown is done, or has given up
+	doubts    doubt.Changes // while the store has failed
+	audits    auditBook
+	cataloged catalogKeeper // with a store
+	leftKeys  sync.Map      // leftKey to nil, see noteLeft
+	leaving   chan struct{} // closed when ending has been set
+	gaveUp    chan struct{} // closed when Shutdown gives up on a store that does not answer; nil without one
+	closed    chan struct{} // closed when Shutdown is done, or has given up
 
 	ordering semaphore // held while an order is recorded or read, and carried out
 
@@ -125,7 +124,6 @@ func New(opts ...Option) (*Bus, error) {
 		halts:    halt.New(),
 		leaving:  make(chan struct{}),
 		closed:   make(chan struct{}),
-		audits:   recent.New[AuditEntry](2, maxAudits),
 		ordering: make(semaphore, 1),
 		given:    givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
@@ -152,13 +150,13 @@ func New(opts ...Option) (*Bus, error) {
 			evicted:  b.report.letterEvicted,
 			letters:  newLetterIndex(),
 		}
-		b.letters = b.kept
+		b.letters, b.audits = b.kept, newRecentAudits()
 	}
 	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), b.due)
 	if c.store != nil {
 		b.gaveUp = make(chan struct{})
 		b.store = newGuardedStore(b)
-		b.letters = &storedLetters{b.store, b.time}
+		b.letters, b.audits = &storedLetters{b.store, b.time}, &storedAudits{b.store}
 		b.feeder, b.recorder = newFeeder(b), b.submit
 		if err := b.useStore(); err != nil {
 			return nil, fmt.Errorf("New: %w", err)

@@ -168,7 +168,7 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 		}
 		b.keepOrders(all)
 	} else {
-		b.keepAudit(*entry) // the caller logs it
+		b.audits.done(entry) // the caller logs it
 	}
 	s.ordered = next
 	s.lastOrder.Store(&next)
