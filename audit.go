@@ -134,7 +134,10 @@ type AuditPage struct {
 //
 // Errors: *OptionError, the store's, the context's.
 func (b *Bus) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {
-	page, err := b.auditPage(ctx, q)
+	if err := b.ready(ctx); err != nil {
+		return AuditPage{}, fmt.Errorf("Audit: %w", err)
+	}
+	page, err := b.operators.auditPage(ctx, q)
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("Audit: %w", err)
 	}
@@ -144,10 +147,7 @@ func (b *Bus) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	return page, nil
 }
 
-func (b *Bus) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
-	if err := b.ready(ctx); err != nil {
-		return AuditPage{}, err
-	}
+func (b *operators) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	refuse := func(field string, value any, reason string) (AuditPage, error) {
 		return AuditPage{}, &OptionError{Option: "AuditQuery." + field, Value: fmt.Sprint(value), Reason: reason}
 	}
@@ -170,14 +170,14 @@ func (b *Bus) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 }
 
 // entry returns an entry for an action of the operator, now.
-func (b *Bus) entry(o operator, action AuditAction) *AuditEntry {
+func (b *operators) entry(o operator, action AuditAction) *AuditEntry {
 	return &AuditEntry{
 		At: b.time.Now().UTC, Action: action, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
 	}
 }
 
 // bulkEntry returns the entry of a bulk operation.
-func (b *Bus) bulkEntry(o operator, action AuditAction, q LetterQuery, matched int) *AuditEntry {
+func (b *operators) bulkEntry(o operator, action AuditAction, q LetterQuery, matched int) *AuditEntry {
 	e := b.entry(o, action)
 	e.Query, e.Count = auditedQuery(q), matched
 	return e
@@ -198,7 +198,7 @@ func auditedQuery(q LetterQuery) *LetterQuery {
 }
 
 // audited notes an action that was done. e may be nil.
-func (b *Bus) audited(e *AuditEntry) {
+func (b *operators) audited(e *AuditEntry) {
 	if e != nil {
 		b.audits.done(e)
 		b.logAction(e)
@@ -206,7 +206,7 @@ func (b *Bus) audited(e *AuditEntry) {
 }
 
 // logAction logs what an operator did.
-func (b *Bus) logAction(e *AuditEntry) {
+func (b *operators) logAction(e *AuditEntry) {
 	if e.operator() != (operator{}) {
 		b.log.Info("operator action", e.fields()...)
 	}
@@ -248,7 +248,7 @@ func (e *AuditEntry) fields() []zap.Field {
 }
 
 // auditBulk records the entry of a bulk operation before its first letter.
-func (b *Bus) auditBulk(ctx context.Context, e *AuditEntry) error {
+func (b *operators) auditBulk(ctx context.Context, e *AuditEntry) error {
 	if err := b.audits.record(ctx, e, nil); err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func (b *Bus) auditBulk(ctx context.Context, e *AuditEntry) error {
 
 // auditOutcome records how a bulk operation ended that began with an entry, and makes the store forget. If ctx
 // has ended, it does not wait for the store.
-func (b *Bus) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error, forget []driver.Dedupe) error {
+func (b *operators) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error, forget []driver.Dedupe) error {
 	if o.BeganAt = began.At; ended != nil {
 		o.Error = texts.Shorten(textOf(ended, ""), maxName)
 	}
@@ -288,7 +288,7 @@ func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 		err = contextError(ctx)
 	}
 	if err == nil {
-		err = b.checkDenied(ctx, &e)
+		err = b.operators.checkDenied(ctx, &e)
 	}
 	if err != nil {
 		return fmt.Errorf("AuditDenied: %w", err)
@@ -304,7 +304,7 @@ func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 }
 
 // checkDenied validates the entry of AuditDenied.
-func (b *Bus) checkDenied(ctx context.Context, e *AuditEntry) error {
+func (b *operators) checkDenied(ctx context.Context, e *AuditEntry) error {
 	refuse := func(field string, value any, reason string) error {
 		return &OptionError{Option: "AuditEntry." + field, Value: fmt.Sprint(value), Reason: reason}
 	}

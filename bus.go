@@ -59,6 +59,12 @@ type Bus struct {
 	followups *pool.Pool[func(), struct{}] // with a store: applies recorded changes
 
 	report    *reporter
+	machine   *machine
+	durable   *durable
+	intake    *intake
+	lifecycle *lifecycle
+	operators *operators
+	views     *views
 	registry  *registry
 	given     givenIDs
 	scheduled *delay.Schedule[EventID, *dispatch]
@@ -127,22 +133,24 @@ func New(opts ...Option) (*Bus, error) {
 		ordering: make(semaphore, 1),
 		given:    givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
 	}
+	b.machine, b.durable, b.intake = &machine{b}, &durable{b}, &intake{b}
+	b.lifecycle, b.operators, b.views = &lifecycle{b}, &operators{b}, &views{b}
 	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut()}
 	for _, o := range c.observers {
 		b.report.add(o)
 	}
-	b.registry = newRegistry(c, b.absent, b.catalogChanged)
-	b.pool = pool.New(b.workers())
-	b.delay = delay.New(delayClock{b.time}, b.retryDue)
-	b.doors = delay.New(delayClock{b.time}, b.wake)
+	b.registry = newRegistry(c, b.absent, b.operators.catalogChanged)
+	b.pool = pool.New(b.machine.workers())
+	b.delay = delay.New(delayClock{b.time}, b.machine.retryDue)
+	b.doors = delay.New(delayClock{b.time}, b.machine.wake)
 	b.watch = deadline.New(deadline.Config[call]{
 		Of:        (*call).watched,
 		Slow:      b.report.slowHandlers,
-		Overrun:   b.overran,
+		Overrun:   b.machine.overran,
 		Nanos:     b.time.Nanos,
 		AfterFunc: func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
 	})
-	b.time.SetHooks(b.busy, func() { b.watch.Look() })
+	b.time.SetHooks(b.machine.busy, func() { b.watch.Look() })
 	if c.store == nil {
 		b.kept = &letterQueue{
 			capacity: c.deadLetters,
@@ -152,13 +160,13 @@ func New(opts ...Option) (*Bus, error) {
 		}
 		b.letters, b.audits = b.kept, newRecentAudits()
 	}
-	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), b.due)
+	b.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), b.machine.due)
 	if c.store != nil {
 		b.gaveUp = make(chan struct{})
 		b.store = newGuardedStore(b)
 		b.letters, b.audits = &storedLetters{b.store, b.time}, &storedAudits{b.store}
-		b.feeder, b.recorder = newFeeder(b), b.submit
-		if err := b.useStore(); err != nil {
+		b.feeder, b.recorder = newFeeder(b), b.durable.submit
+		if err := b.durable.useStore(); err != nil {
 			return nil, fmt.Errorf("New: %w", err)
 		}
 		b.followups = pool.New(pool.Config[func(), struct{}]{
@@ -176,10 +184,10 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	if b.store != nil {
 		_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, errors.Join(b.loadOrders(ctx), b.countUnsettled(ctx))
+			return struct{}{}, errors.Join(b.operators.loadOrders(ctx), b.durable.countUnsettled(ctx))
 		})
 		if err != nil {
-			b.releaseStore()
+			b.durable.releaseStore()
 			return nil, fmt.Errorf("New: %w", err)
 		}
 	}
@@ -187,7 +195,7 @@ func New(opts ...Option) (*Bus, error) {
 }
 
 // workers returns the configuration of the pool.
-func (b *Bus) workers() pool.Config[*dispatch, *worker] {
+func (b *machine) workers() pool.Config[*dispatch, *worker] {
 	return pool.Config[*dispatch, *worker]{
 		Open:        func() *worker { return &worker{slot: b.watch.Open(), seen: rand.Uint32()} },
 		Close:       func(w *worker) { b.watch.Close(w.slot) },
@@ -204,7 +212,7 @@ func (b *Bus) workers() pool.Config[*dispatch, *worker] {
 
 // busy reports whether events were published, or handlers started, since the last call. It also
 // sets the deadlines of the handlers that started.
-func (b *Bus) busy() bool {
+func (b *machine) busy() bool {
 	made := b.ids.Count()
 	published := made != b.seenIDs
 	b.seenIDs = made

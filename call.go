@@ -78,17 +78,17 @@ func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
 	// After the call is visible to the watch: cut sets halt.Cut before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
 	// Unsubscribe and Pause do not wait for it.
-	if why := s.door.barred(); why != admitted || s.bus.stops(c.dispatch) {
+	if why := s.door.barred(); why != admitted || s.bus.machine.stops(c.dispatch) {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false
 	defer func() {
 		if !returned {
-			s.bus.exited(w, c, r.err)
+			s.bus.machine.exited(w, c, r.err)
 		}
 	}()
 	if r.err = c.handle(s, event); r.err != nil && c.running() {
-		r.verdict = s.bus.judgeInside(s, c.dispatch.to, r.err)
+		r.verdict = s.bus.machine.judgeInside(s, c.dispatch.to, r.err)
 	}
 	returned = true
 	return r
@@ -298,7 +298,7 @@ func (c *call) waits() (resume func()) {
 	}
 	if a.waits++; a.waits == 1 {
 		c.bus().pool.Block()
-		c.bus().lend(c.subscription())
+		c.bus().machine.lend(c.subscription())
 	}
 	return func() {
 		a.mu.Lock()
@@ -358,7 +358,7 @@ type AbandonedHandler struct {
 	Since        time.Time `json:"since"`
 }
 
-func (b *Bus) abandonedHandlers() (all []AbandonedHandler) {
+func (b *views) abandonedHandlers() (all []AbandonedHandler) {
 	b.abandoned.Each(func(c *call, since time.Time) {
 		all = append(all, AbandonedHandler{
 			Subscription: c.subscription().id,
@@ -372,14 +372,14 @@ func (b *Bus) abandonedHandlers() (all []AbandonedHandler) {
 
 // overran hands the dispatch of a call that exceeds its timeout to a fresh worker. It runs on the
 // goroutine that looks at the deadlines: a timer's, or a worker's.
-func (b *Bus) overran(c *call) {
+func (b *machine) overran(c *call) {
 	s := c.subscription()
 	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
 }
 
 // abandon cancels a call whose handler still runs, and hands its dispatch to a fresh worker. The
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
-func (b *Bus) abandon(c *call, err error) {
+func (b *machine) abandon(c *call, err error) {
 	c.cancel()
 	hanging := &c.subscription().door.hanging
 	if err == nil { // Shutdown has cut the call
@@ -392,7 +392,7 @@ func (b *Bus) abandon(c *call, err error) {
 }
 
 // exited runs when a handler, or a method of its error, ends its goroutine.
-func (b *Bus) exited(w *worker, c *call, err error) {
+func (b *machine) exited(w *worker, c *call, err error) {
 	if !c.word.End() {
 		b.endedLate(w, c, result{err: err})
 		return
@@ -406,7 +406,7 @@ func (b *Bus) exited(w *worker, c *call, err error) {
 }
 
 // takeOver hands the dispatch of a call that ended without its worker to a fresh worker.
-func (b *Bus) takeOver(c *call, err error) {
+func (b *machine) takeOver(c *call, err error) {
 	b.pool.Replace(func(w *worker) {
 		d, s := c.dispatch, c.subscription()
 		ran := d.worker.call
@@ -422,7 +422,7 @@ func (b *Bus) takeOver(c *call, err error) {
 }
 
 // endedLate counts and logs the return of an abandoned handler. Its result is ignored.
-func (b *Bus) endedLate(w *worker, c *call, r result) {
+func (b *machine) endedLate(w *worker, c *call, r result) {
 	w.lost = true
 	if s := c.subscription(); b.abandoned.Remove(c) {
 		b.tend(s)

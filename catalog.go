@@ -84,17 +84,17 @@ type CircuitSettings struct {
 //
 // Errors: ErrNoCatalog, with the last order to each subscription in Orders; ErrUninitialized, ErrNilContext, the store's, the context's.
 func (b *Bus) Catalog(ctx context.Context) (Catalog, error) {
-	c, err := b.readCatalog(ctx)
+	if err := b.ready(ctx); err != nil {
+		return Catalog{}, fmt.Errorf("Catalog: %w", err)
+	}
+	c, err := b.operators.readCatalog(ctx)
 	if err != nil {
 		return Catalog{Orders: c.Orders}, fmt.Errorf("Catalog: %w", err)
 	}
 	return c, nil
 }
 
-func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
-	if err := b.ready(ctx); err != nil {
-		return c, err
-	}
+func (b *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 	if ctx.Err() != nil {
 		return c, contextError(ctx)
 	}
@@ -129,7 +129,7 @@ func (b *Bus) readCatalog(ctx context.Context) (c Catalog, err error) {
 }
 
 // storedCatalog returns the catalog of the store, or nil.
-func (b *Bus) storedCatalog(ctx context.Context) (c *Catalog, err error) {
+func (b *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 	body, err := b.store.Catalog(ctx)
 	if err != nil || body == nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (b *Bus) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 }
 
 // catalogNow returns the catalog of the bus, without orders.
-func (b *Bus) catalogNow() Catalog {
+func (b *operators) catalogNow() Catalog {
 	settings := b.registry.retry.Load()
 	c := Catalog{
 		At: b.time.Now().UTC, Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
@@ -278,7 +278,7 @@ type catalogKeeper struct {
 const catalogDelay = 500 * time.Millisecond
 
 // catalogChanged makes the bus record its catalog soon. It does not wait for the store.
-func (b *Bus) catalogChanged() {
+func (b *operators) catalogChanged() {
 	if b.store == nil {
 		return
 	}
@@ -291,14 +291,14 @@ func (b *Bus) catalogChanged() {
 }
 
 // recordCatalog submits the catalog. It does not wait for the store.
-func (b *Bus) recordCatalog() {
+func (b *operators) recordCatalog() {
 	b.cataloged.mu.Lock()
 	defer b.cataloged.mu.Unlock()
 	b.recordCatalogLocked()
 }
 
 // recordCatalogLocked keeps the lock while it submits: an older catalog must not come later.
-func (b *Bus) recordCatalogLocked() {
+func (b *operators) recordCatalogLocked() {
 	k := &b.cataloged
 	if k.ended {
 		return
@@ -325,7 +325,7 @@ func (b *Bus) recordCatalogLocked() {
 
 // catalogRecorded is called when the store has the catalog. If it has failed, the bus tries again after
 // the restart.
-func (b *Bus) catalogRecorded(err error) {
+func (b *operators) catalogRecorded(err error) {
 	var refused *driver.RefusedError
 	switch {
 	case err == nil:
@@ -337,7 +337,7 @@ func (b *Bus) catalogRecorded(err error) {
 }
 
 // endCatalog records the last change. Later ones are not recorded.
-func (b *Bus) endCatalog() {
+func (b *operators) endCatalog() {
 	k := &b.cataloged
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,7 +24,7 @@ type Codec interface {
 
 // encode returns the payload that handlers receive on a bus with a store: the encoded one. A method
 // of the payload may panic.
-func (b *Bus) encode(payload any) (encoded any, err error) {
+func (b *durable) encode(payload any) (encoded any, err error) {
 	refuse := func(err error) error {
 		return &PayloadError{GoType: fmt.Sprintf("%T", payload), Err: err}
 	}
@@ -50,7 +50,7 @@ func (b *Bus) encode(payload any) (encoded any, err error) {
 }
 
 // encoded returns encoded bytes with the type that says who decodes them.
-func (b *Bus) encoded(data []byte) any {
+func (b *durable) encoded(data []byte) any {
 	if b.config.codec == nil {
 		return json.RawMessage(data)
 	}
@@ -90,7 +90,7 @@ func eventIDEntry(id EventID) driver.Dedupe {
 }
 
 // remembered returns the entry for the id that a publisher gave to an event.
-func (b *Bus) remembered(d *dispatch, now time.Time) driver.Dedupe {
+func (b *durable) remembered(d *dispatch, now time.Time) driver.Dedupe {
 	entry := eventIDEntry(d.id)
 	digest := sha256.New()
 	for _, part := range [...]string{d.to.eventType, d.key, string(payloadBytes(d.payload))} {

@@ -51,7 +51,7 @@ func (s *Subscription) Trip(opts ...OrderOption) error {
 		return err
 	}
 	s.bus.report.circuitChanged(s, change)
-	s.bus.tend(s)
+	s.bus.machine.tend(s)
 	return nil
 }
 
@@ -80,7 +80,7 @@ func (s *Subscription) Reset(opts ...OrderOption) error {
 		return err
 	}
 	s.bus.report.circuitChanged(s, change)
-	s.bus.tend(s)
+	s.bus.machine.tend(s)
 	return nil
 }
 
@@ -131,7 +131,7 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 // reportPause logs a pause, and wakes the door at its end.
 func (s *Subscription) reportPause(fields ...zap.Field) {
 	s.bus.log.Info("subscription paused", append(fields, zap.String("subscription_id", s.id))...)
-	s.bus.tend(s) // the time to wake the door has changed
+	s.bus.machine.tend(s) // the time to wake the door has changed
 }
 
 // Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
@@ -155,7 +155,7 @@ func (s *Subscription) Resume(opts ...OrderOption) error {
 	if resumed {
 		s.bus.log.Info("subscription resumed", append(o.fields(), zap.String("subscription_id", s.id))...)
 	}
-	s.bus.tend(s)
+	s.bus.machine.tend(s)
 	return nil
 }
 
@@ -166,13 +166,13 @@ func (s *Subscription) controllable(what string) error {
 	case s.left.Load() && s.handler != nil:
 		return fmt.Errorf("%s: %w: %q was unsubscribed", what, ErrNoSubscription, shorten(s.id))
 	case s.left.Load():
-		return fmt.Errorf("%s: %w: %s", what, ErrNoSubscription, s.bus.noneNamed(s.id))
+		return fmt.Errorf("%s: %w: %s", what, ErrNoSubscription, s.bus.operators.noneNamed(s.id))
 	}
 	return nil
 }
 
 // noneNamed says that no subscription has a name, and which name is the nearest.
-func (b *Bus) noneNamed(name string) string {
+func (b *operators) noneNamed(name string) string {
 	var all []string
 	for _, s := range b.registry.list() {
 		all = append(all, s.names()...)
@@ -232,7 +232,7 @@ func (o *door) isShutLocked(b *Bus) bool {
 const hungPatience = time.Second
 
 // reportHung reports that a subscription is hung, if it still is after hungPatience.
-func (b *Bus) reportHung(s *Subscription, shuts uint32) {
+func (b *machine) reportHung(s *Subscription, shuts uint32) {
 	b.time.AfterFunc(hungPatience, func() {
 		calls, lasts := s.door.hanging.Last(shuts)
 		if !lasts || b.ledger.closed.Load() {

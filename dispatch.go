@@ -446,7 +446,7 @@ func (d *dispatch) records() int64 {
 }
 
 // copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
-func (b *Bus) copies(d *dispatch) []*dispatch {
+func (b *machine) copies(d *dispatch) []*dispatch {
 	if d.to.each == nil {
 		return []*dispatch{d}
 	}
@@ -459,7 +459,7 @@ func (b *Bus) copies(d *dispatch) []*dispatch {
 }
 
 // copiesOf returns the copies of an event, the recorded ones if there are any.
-func (b *Bus) copiesOf(d *dispatch) []*dispatch {
+func (b *machine) copiesOf(d *dispatch) []*dispatch {
 	s := d.stored()
 	switch {
 	case d.to.each == nil:

@@ -9,6 +9,9 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
+// machine runs dispatches: the loop, its transitions, and the doors of the subscriptions.
+type machine struct{ *Bus }
+
 // worker is the state of one goroutine of the pool.
 type worker struct {
 	slot *deadline.Slot[call]
@@ -30,8 +33,8 @@ type callState struct {
 }
 
 // work runs a dispatch from the queue, unless it was read from a store and may not run now.
-func (b *Bus) work(w *worker, d *dispatch) {
-	if s := d.stored(); s != nil && b.detain(d, s) {
+func (b *machine) work(w *worker, d *dispatch) {
+	if s := d.stored(); s != nil && b.durable.detain(d, s) {
 		return
 	}
 	b.run(w, d)
@@ -39,7 +42,7 @@ func (b *Bus) work(w *worker, d *dispatch) {
 
 // run makes the next attempt of a dispatch: it visits the targets in order, from the next one,
 // until the first failure.
-func (b *Bus) run(w *worker, d *dispatch) {
+func (b *machine) run(w *worker, d *dispatch) {
 	var event Event
 	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
@@ -48,7 +51,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 			b.withdraw(d)
 			return
 		}
-		pass, shut := s.door.enter(b, d)
+		pass, shut := s.door.enter(b.Bus, d)
 		if shut == admitted {
 			c := b.begin(w, d, s, pass)
 			r := c.invoke(w, s, &event)
@@ -61,7 +64,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 				if !b.conclude(d, s, &w.call, r) {
 					return
 				}
-				b.saveProgress(w, d)
+				b.durable.saveProgress(w, d)
 				continue
 			}
 			b.leave(d, s, pass, noOutcome)
@@ -79,7 +82,7 @@ func (b *Bus) run(w *worker, d *dispatch) {
 }
 
 // beginAttempt prepares the next attempt and its event.
-func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
+func (b *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
 	if b.store != nil {
 		w.began = b.time.Nanos()
@@ -94,7 +97,7 @@ func (b *Bus) beginAttempt(w *worker, d *dispatch, event *Event) {
 // While the timeline ticks, the watch sets the call's deadline at the next tick: up to a tick late,
 // but never early. Otherwise, and for timeouts below two ticks, begin arms the watch at once. When
 // the ticking ends, the watch looks once more.
-func (b *Bus) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
+func (b *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
 	b.report.attemptBegun(d)
 	c := &d.first
 	if c.dispatch != nil {
@@ -127,7 +130,7 @@ func (w *worker) samples() bool {
 }
 
 // conclude applies the result of a call that has ended. It reports whether the attempt continues.
-func (b *Bus) conclude(d *dispatch, s *Subscription, ran *callState, r result) bool {
+func (b *machine) conclude(d *dispatch, s *Subscription, ran *callState, r result) bool {
 	if r.err != nil {
 		b.fail(d, s, ran, r)
 		return false
@@ -140,7 +143,7 @@ func (b *Bus) conclude(d *dispatch, s *Subscription, ran *callState, r result) b
 }
 
 // fail records a failure, and retries the dispatch or dead-letters it.
-func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
+func (b *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	if r.verdict != nil && r.verdict.cutShort {
 		b.leave(d, s, ran.pass, noOutcome)
 		b.withdraw(d)
@@ -183,8 +186,8 @@ func (b *Bus) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 }
 
 // leave removes a delivery from its door and reports its outcome to the circuit.
-func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
-	change := s.door.leave(b, d, pass, o)
+func (b *machine) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
+	change := s.door.leave(b.Bus, d, pass, o)
 	if o == succeeded {
 		d.passed()
 	}
@@ -192,12 +195,12 @@ func (b *Bus) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
 	}
-	b.leaveUnawaited()
+	b.durable.leaveUnawaited()
 }
 
 // applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
 // only the store keeps it.
-func (b *Bus) applyOpen(d *dispatch, free bool, err error) {
+func (b *machine) applyOpen(d *dispatch, free bool, err error) {
 	if err != nil {
 		if !free {
 			b.pool.Unreserve(d.places())
@@ -227,7 +230,7 @@ func (d *dispatch) places() int {
 }
 
 // enqueue queues a dispatch, or its copies. reserved is set if they have room in the queue.
-func (b *Bus) enqueue(d *dispatch, reserved bool) {
+func (b *machine) enqueue(d *dispatch, reserved bool) {
 	if d.to.each == nil {
 		b.queue(d, reserved)
 		return
@@ -237,7 +240,7 @@ func (b *Bus) enqueue(d *dispatch, reserved bool) {
 	}
 }
 
-func (b *Bus) queue(d *dispatch, reserved bool) {
+func (b *machine) queue(d *dispatch, reserved bool) {
 	d.state = stateQueued
 	// The outcome of a replay replaces the letter's failure in the circuit's window.
 	if r := d.replay(); r.at != nil && r.at == d.to.subscriptions[0] {
@@ -252,7 +255,7 @@ func (b *Bus) queue(d *dispatch, reserved bool) {
 
 // enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
 // the one before it leaves. enterKey runs under the pool's lock.
-func (b *Bus) enterKey(d *dispatch) bool {
+func (b *machine) enterKey(d *dispatch) bool {
 	d.placed = true
 	gate := b.gateOf(d)
 	admitted := gate.Enter(d.key, d)
@@ -262,7 +265,7 @@ func (b *Bus) enterKey(d *dispatch) bool {
 	return admitted
 }
 
-func (b *Bus) gateOf(d *dispatch) *keyGate {
+func (b *machine) gateOf(d *dispatch) *keyGate {
 	if own := d.to.subscriptions[0].gate; own != nil {
 		return own
 	}
@@ -270,7 +273,7 @@ func (b *Bus) gateOf(d *dispatch) *keyGate {
 }
 
 // leaveKey releases a dispatch's place in its key's order. The next dispatch of the key may run.
-func (b *Bus) leaveKey(d *dispatch) {
+func (b *machine) leaveKey(d *dispatch) {
 	if !d.placed {
 		return
 	}
@@ -281,7 +284,7 @@ func (b *Bus) leaveKey(d *dispatch) {
 }
 
 // wait schedules the next attempt of a dispatch.
-func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
+func (b *machine) wait(d *dispatch, delay time.Duration, due int64) {
 	if d.attempt == 1 {
 		d.to.counters.retried.Add(1)
 	} else {
@@ -295,11 +298,11 @@ func (b *Bus) wait(d *dispatch, delay time.Duration, due int64) {
 // key, if there is a store. Those with a key stay, because later ones wait for them there.
 const maxWaiting = 50_000
 
-func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
+func (b *machine) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
 	b.report.attemptEnded(d, Waiting, "")
 	b.report.retryScheduled(d, delay, due)
 	if free {
-		b.leaveToStore(d)
+		b.durable.leaveToStore(d)
 		b.feeder.due.Add(b.time.At(due))
 		return
 	}
@@ -307,7 +310,7 @@ func (b *Bus) applyWait(d *dispatch, delay time.Duration, due int64, free bool) 
 }
 
 // await keeps a dispatch until its next attempt is due.
-func (b *Bus) await(d *dispatch, due int64) {
+func (b *machine) await(d *dispatch, due int64) {
 	s := d.to.subscriptions[d.next]
 	seated := d.seat().Number != 0
 	if seated {
@@ -322,13 +325,13 @@ func (b *Bus) await(d *dispatch, due int64) {
 	if seated {
 		b.tend(s)
 	}
-	b.leaveUnawaited() // Shutdown may have looked before Add
+	b.durable.leaveUnawaited() // Shutdown may have looked before Add
 }
 
 // park handles a delivery that the door does not admit: it parks it in the line, or drops or
 // dead-letters it. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
-func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
+func (b *machine) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
 	case d.seat().Number != 0:
@@ -358,7 +361,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		b.bury(parked, ReasonCircuitOpen)
 		return all
 	}
-	victim, spills, reason := s.door.sit(b, parked, why)
+	victim, spills, reason := s.door.sit(b.Bus, parked, why)
 	if victim != nil {
 		b.settle(victim, Dropped)
 	}
@@ -372,7 +375,7 @@ func (b *Bus) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 }
 
 // applyPark puts a delivery that has a seat into the line, or leaves it to the store.
-func (b *Bus) applyPark(d *dispatch, free bool) {
+func (b *machine) applyPark(d *dispatch, free bool) {
 	s := d.seatedAt()
 	if attempt := d.takeObserved(); attempt != nil {
 		b.report.endAttempt(attempt, EndedAttempt{Outcome: Held})
@@ -380,7 +383,7 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	b.leaveKey(d)
 	if free {
 		s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
-		b.leaveToStore(d)
+		b.durable.leaveToStore(d)
 		if s.left.Load() { // it has dead-lettered those that the store had
 			b.feeder.askDoor(s.names()...)
 		}
@@ -389,7 +392,7 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 	}
 	d.state = stateParked
 	reason := parking(d.seat().Reason)
-	if refused := s.door.join(b, d); refused != "" {
+	if refused := s.door.join(b.Bus, d); refused != "" {
 		b.bury(d, refused)
 		return
 	}
@@ -398,7 +401,7 @@ func (b *Bus) applyPark(d *dispatch, free bool) {
 		b.shared.Store(s, nil)
 	}
 	b.tend(s)
-	b.checkDrained() // after tend: it may be the next to probe
+	b.lifecycle.checkDrained() // after tend: it may be the next to probe
 }
 
 // unawait ends the wait of the delivery's waiter, because the delivery is held.
@@ -413,13 +416,13 @@ func (d *dispatch) unawait(s *Subscription) {
 }
 
 // retryDue queues dispatches whose next attempt is due.
-func (b *Bus) retryDue(due []*dispatch) {
+func (b *machine) retryDue(due []*dispatch) {
 	b.requeue(due...)
 	b.ledger.waiting.Add(int64(-len(due)))
 }
 
 // requeue queues dispatches that were waiting or parked. They have had their key's turn.
-func (b *Bus) requeue(all ...*dispatch) {
+func (b *machine) requeue(all ...*dispatch) {
 	for _, d := range all {
 		d.state = stateQueued
 	}
@@ -428,23 +431,23 @@ func (b *Bus) requeue(all ...*dispatch) {
 
 // bury ends a dispatch at its next target with a dead letter. With ReasonShutdown, a store gets it
 // back instead.
-func (b *Bus) bury(d *dispatch, reason Reason) {
+func (b *machine) bury(d *dispatch, reason Reason) {
 	if reason == ReasonShutdown && b.store != nil {
-		b.putBack(d)
+		b.durable.putBack(d)
 		return
 	}
 	b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: b.letter(d, reason)})
 }
 
 // settle ends a dispatch without a dead letter.
-func (b *Bus) settle(d *dispatch, outcome Outcome) {
+func (b *machine) settle(d *dispatch, outcome Outcome) {
 	b.record(&change{kind: toSettle, d: d, outcome: outcome})
 }
 
 // applySettle ends a dispatch. It counts the dispatch after the observers have seen the end and the
 // waiter has its outcome, because Shutdown continues once all dispatches are counted, and answers
 // the waiter last, because its caller may read Metrics.
-func (b *Bus) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
+func (b *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	var reason Reason
 	var l *DeadLetter
 	if kept != nil {
@@ -475,22 +478,22 @@ func (b *Bus) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	}
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
-		s.door.release(b, d)
+		s.door.release(b.Bus, d)
 		b.tend(s)
 	}
 	if last {
 		waiter.answer()
 	}
-	b.checkDrained()
+	b.lifecycle.checkDrained()
 }
 
 // died counts, logs and reports a dead letter.
-func (b *Bus) died(d *dispatch, l *DeadLetter) {
+func (b *machine) died(d *dispatch, l *DeadLetter) {
 	d.to.counters.deadLettered.Add(1)
 	if run := d.replay().run; run != nil && d.lastFailure() == nil { // else its failures were counted
 		run.failed()
 	}
-	if b.noteUnfinished(l) {
+	if b.lifecycle.noteUnfinished(l) {
 		b.report.logDeadLetter(d, l)
 	}
 	b.report.deadLettered(l)

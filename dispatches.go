@@ -104,17 +104,17 @@ func (s EventStatus) IsSettled() bool { return len(s.Dispatches) == 0 }
 // Errors: ErrUnknownEvent if nothing of the event is known: it has settled and was forgotten, or was
 // never accepted; the store's; the context's.
 func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
-	status, err := b.eventStatus(ctx, id)
+	if err := b.ready(ctx); err != nil {
+		return EventStatus{}, fmt.Errorf("Event(%s): %w", id, err)
+	}
+	status, err := b.views.eventStatus(ctx, id)
 	if err != nil {
 		return EventStatus{}, fmt.Errorf("Event(%s): %w", id, err)
 	}
 	return status, nil
 }
 
-func (b *Bus) eventStatus(ctx context.Context, id EventID) (status EventStatus, err error) {
-	if err := b.ready(ctx); err != nil {
-		return status, err
-	}
+func (b *views) eventStatus(ctx context.Context, id EventID) (status EventStatus, err error) {
 	// A dispatch that goes back to an earlier place, such as a retry to the queue, may be missed once.
 	const looks = 3
 	found := make(map[*dispatch]DispatchInfo)
@@ -138,7 +138,7 @@ func (b *Bus) eventStatus(ctx context.Context, id EventID) (status EventStatus, 
 
 // lookFor looks for an event in each place, in the order in which dispatches pass through them. It
 // adds the dispatches in memory to found.
-func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
+func (b *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
 	status := EventStatus{ID: id, Dispatches: []DispatchInfo{}}
 	var records []*record
 	if b.store != nil {
@@ -165,7 +165,7 @@ func (b *Bus) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dispa
 }
 
 // remembers reports whether the bus knows that it has accepted an event with an id.
-func (b *Bus) remembers(ctx context.Context, id EventID) (bool, error) {
+func (b *views) remembers(ctx context.Context, id EventID) (bool, error) {
 	if b.store == nil {
 		return b.given.isKnown(id), nil
 	}
@@ -178,6 +178,9 @@ func compareDispatches(x, y DispatchInfo) int {
 	return cmp.Or(bytes.Compare(x.Event[:], y.Event[:]), cmp.Compare(x.Subscription, y.Subscription))
 }
 
+// views read the state of all other parts, and own nothing. Nothing calls them but the exported methods.
+type views struct{ *Bus }
+
 // place is a structure that holds dispatches. each calls visit with each of them, under the lock of
 // the structure, which owns them: their changing fields may be read.
 type place struct {
@@ -187,7 +190,7 @@ type place struct {
 
 // places returns the structures that hold dispatches, in the order in which a dispatch passes through
 // them.
-func (b *Bus) places() []place {
+func (b *views) places() []place {
 	type visitor = func(d *dispatch, due int64, why ParkReason)
 	plain := func(visit visitor) func(*dispatch) {
 		return func(d *dispatch) { visit(d, 0, "") }
@@ -206,7 +209,7 @@ func (b *Bus) places() []place {
 		if s.gate != nil {
 			all = append(all, place{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
 		}
-		all = append(all, place{DispatchParked, func(visit visitor) { s.door.each(b, visit) }})
+		all = append(all, place{DispatchParked, func(visit visitor) { s.door.each(b.Bus, visit) }})
 	}
 	return all
 }
@@ -214,7 +217,7 @@ func (b *Bus) places() []place {
 // candidates returns the dispatches in memory that match, in a state or in any. One that moves may be
 // there twice. matches reads only their fixed fields: it is called without a lock, because to read the memory of many dispatches takes
 // milliseconds.
-func (b *Bus) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
+func (b *views) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
 	held := max(b.ledger.waiting.Load(), b.ledger.scheduled.Load(), int64(b.pool.Depth()))
 	all := make([]*dispatch, 0, held+64) // so that it rarely grows under a lock
 	for _, p := range b.places() {
@@ -240,7 +243,7 @@ func (b *Bus) candidates(state DispatchState, matches func(*dispatch) bool) (mat
 }
 
 // describeAll adds the descriptions of dispatches to found. It leaves out those that are in no place.
-func (b *Bus) describeAll(candidates []*dispatch, found map[*dispatch]DispatchInfo) {
+func (b *views) describeAll(candidates []*dispatch, found map[*dispatch]DispatchInfo) {
 	if len(candidates) == 0 {
 		return
 	}
@@ -263,7 +266,7 @@ func (b *Bus) describeAll(candidates []*dispatch, found map[*dispatch]DispatchIn
 }
 
 // describe describes a dispatch in a place, whose lock the caller holds.
-func (b *Bus) describe(d *dispatch, state DispatchState, due int64, why ParkReason) DispatchInfo {
+func (b *views) describe(d *dispatch, state DispatchState, due int64, why ParkReason) DispatchInfo {
 	i := b.describeFixed(d, d.next)
 	i.State, i.Attempts, i.Parked = state, int(d.attempt), why
 	if f := d.lastFailure(); f != nil {
@@ -279,13 +282,13 @@ func (b *Bus) describe(d *dispatch, state DispatchState, due int64, why ParkReas
 }
 
 // describeCall describes a dispatch whose handler runs. It reads fixed fields only.
-func (b *Bus) describeCall(c *call) DispatchInfo {
+func (b *views) describeCall(c *call) DispatchInfo {
 	i := b.describeFixed(c.dispatch, c.target)
 	i.State, i.Attempts = DispatchRunning, int(c.word.Number())
 	return i
 }
 
-func (b *Bus) describeFixed(d *dispatch, next int32) DispatchInfo {
+func (b *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 	i := DispatchInfo{
 		Event: d.id, Type: d.to.eventType, Key: d.key, Published: d.published(b.time), Replays: int(d.replay().count),
 		Subscription: d.to.subscriptions[next].id,
@@ -322,7 +325,7 @@ func (o *door) shutByLocked(b *Bus) ParkReason {
 }
 
 // describeRecords describes records of the store. found has the dispatches in memory: they know more.
-func (b *Bus) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
+func (b *views) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
 	inMemory := make(map[driver.Ref]DispatchInfo, len(found))
 	for d, info := range found {
 		inMemory[d.stored().ref] = info
@@ -337,7 +340,7 @@ func (b *Bus) describeRecords(records []*record, found map[*dispatch]DispatchInf
 	return all
 }
 
-func (b *Bus) describeRecord(r *record) DispatchInfo {
+func (b *views) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
 		Event: EventID(r.ID), Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
@@ -365,7 +368,7 @@ func (b *Bus) describeRecord(r *record) DispatchInfo {
 }
 
 // parkedAt returns why deliveries to a subscription are parked in the store.
-func (b *Bus) parkedAt(name string) ParkReason {
+func (b *views) parkedAt(name string) ParkReason {
 	s := b.Subscription(name)
 	if !s.Exists() {
 		return ParkMissing
@@ -373,8 +376,8 @@ func (b *Bus) parkedAt(name string) ParkReason {
 	o := &s.door
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.isShutLocked(b) {
+	if !o.isShutLocked(b.Bus) {
 		return ParkThrottled
 	}
-	return o.shutByLocked(b)
+	return o.shutByLocked(b.Bus)
 }

@@ -52,7 +52,10 @@ type DispatchPage struct {
 //
 // Errors: *PatternError, *OptionError, the store's, the context's.
 func (b *Bus) Dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
-	page, err := b.dispatches(ctx, q)
+	if err := b.ready(ctx); err != nil {
+		return DispatchPage{}, fmt.Errorf("Dispatches: %w", err)
+	}
+	page, err := b.views.dispatches(ctx, q)
 	if err != nil {
 		return DispatchPage{}, fmt.Errorf("Dispatches: %w", err)
 	}
@@ -62,10 +65,7 @@ func (b *Bus) Dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 	return page, nil
 }
 
-func (b *Bus) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
-	if err := b.ready(ctx); err != nil {
-		return DispatchPage{}, err
-	}
+func (b *views) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
 	refuse := func(field string, value any, reason string) (DispatchPage, error) {
 		return DispatchPage{}, &OptionError{Option: "DispatchQuery." + field, Value: fmt.Sprint(value), Reason: reason}
 	}
@@ -78,7 +78,7 @@ func (b *Bus) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 		return refuse("Limit", q.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
 	}
 	var err error
-	if q.same, err = b.namesOf(ctx, q.Subscription); err != nil {
+	if q.same, err = b.operators.namesOf(ctx, q.Subscription); err != nil {
 		return DispatchPage{}, err
 	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
@@ -114,7 +114,7 @@ func (q *DispatchQuery) matcher() (func(*dispatch) bool, error) {
 	}, nil
 }
 
-func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*dispatch) bool) (page DispatchPage) {
+func (b *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*dispatch) bool) (page DispatchPage) {
 	all := b.candidates(q.State, func(d *dispatch) bool {
 		return matches(d) && (after.IsZero() || bytes.Compare(d.id[:], after[:]) > 0)
 	})
@@ -135,7 +135,7 @@ func (b *Bus) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*d
 	return page
 }
 
-func (b *Bus) storedDispatches(ctx context.Context, q DispatchQuery, after driver.Ref) (page DispatchPage, err error) {
+func (b *views) storedDispatches(ctx context.Context, q DispatchQuery, after driver.Ref) (page DispatchPage, err error) {
 	records := driver.RecordQuery{Key: q.Key, Targets: q.same.Of(q.Subscription), After: after, Limit: q.Limit}
 	switch q.State {
 	case DispatchQueued:

@@ -281,7 +281,7 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID, opts ...OrderOption) erro
 	if err != nil {
 		return fmt.Errorf("Replay: %w", err)
 	}
-	if err := q.bus.replay(ctx, id, &replaying{audit: q.bus.entry(o, AuditReplay)}); err != nil {
+	if err := q.bus.intake.replay(ctx, id, &replaying{audit: q.bus.operators.entry(o, AuditReplay)}); err != nil {
 		return fmt.Errorf("Replay(%s): %w", id, err)
 	}
 	return nil
@@ -299,12 +299,12 @@ func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any, opts .
 		err = checkJSON(payload)
 	}
 	if _, encoded := payload.(EncodedPayload); err == nil && q.bus.store != nil && !encoded {
-		payload, err = q.bus.encode(payload)
+		payload, err = q.bus.durable.encode(payload)
 	}
 	if err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
 	}
-	if err := q.bus.replay(ctx, id, &replaying{edits: true, payload: payload, audit: q.bus.entry(o, AuditReplayEdited)}); err != nil {
+	if err := q.bus.intake.replay(ctx, id, &replaying{edits: true, payload: payload, audit: q.bus.operators.entry(o, AuditReplayEdited)}); err != nil {
 		return fmt.Errorf("ReplayEdited(%s): %w", id, err)
 	}
 	return nil
@@ -338,14 +338,14 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error
 	if err != nil {
 		return fmt.Errorf("Purge: %w", err)
 	}
-	entry := q.bus.entry(o, AuditPurge)
+	entry := q.bus.operators.entry(o, AuditPurge)
 	entry.Letter = id
 	removed, err := q.bus.letters.remove(ctx, []LetterID{id}, entry)
 	if err == nil && removed == 0 {
 		err = ErrNotFound
 	}
 	if err == nil {
-		q.bus.audited(entry)
+		q.bus.operators.audited(entry)
 		err = q.bus.letters.erase(ctx)
 	}
 	if err != nil {
@@ -355,7 +355,7 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error
 }
 
 // letter returns the record of a dispatch that ends at its next target.
-func (b *Bus) letter(d *dispatch, reason Reason) *keptLetter {
+func (b *machine) letter(d *dispatch, reason Reason) *keptLetter {
 	r := d.replay()
 	own := &ownLetter{order: d.orderID()}
 	l := &keptLetter{own: own, DeadLetter: DeadLetter{

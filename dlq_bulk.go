@@ -188,13 +188,13 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 	if o.dryRun || len(ids) == 0 {
 		return report, nil
 	}
-	entry := q.bus.bulkEntry(o.operator, AuditReplayMatching, query, len(ids))
-	if err := q.bus.auditBulk(ctx, entry); err != nil {
+	entry := q.bus.operators.bulkEntry(o.operator, AuditReplayMatching, query, len(ids))
+	if err := q.bus.operators.auditBulk(ctx, entry); err != nil {
 		return report, err
 	}
 	defer func() {
 		outcome := AuditOutcome{Done: report.Replayed, Failures: report.Failures, Stopped: report.Stopped}
-		_ = q.bus.auditOutcome(ctx, entry, outcome, err, nil) // it is logged
+		_ = q.bus.operators.auditOutcome(ctx, entry, outcome, err, nil) // it is logged
 	}()
 	run := &bulkRun{stopAfter: int64(o.stopAfter), stopped: make(chan struct{})}
 	r := &replaying{run: run}
@@ -233,7 +233,7 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 		if err = rate.wait(ctx); err != nil {
 			break
 		}
-		end, refused := q.bus.beginReplay(begun, id, r)
+		end, refused := q.bus.intake.beginReplay(begun, id, r)
 		if refused != nil {
 			end = func() error { return refused }
 		}
@@ -332,11 +332,11 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report Purge
 	if err != nil || o.dryRun || len(letters) == 0 {
 		return report, err
 	}
-	entry := q.bus.bulkEntry(o.operator, AuditPurgeMatching, f.LetterQuery, len(letters))
-	if err := q.bus.auditBulk(ctx, entry); err != nil {
+	entry := q.bus.operators.bulkEntry(o.operator, AuditPurgeMatching, f.LetterQuery, len(letters))
+	if err := q.bus.operators.auditBulk(ctx, entry); err != nil {
 		return report, err
 	}
-	defer func() { _ = q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Purged}, err, nil) }()
+	defer func() { _ = q.bus.operators.auditOutcome(ctx, entry, AuditOutcome{Done: report.Purged}, err, nil) }()
 	commits, cancel := pace.Patient(ctx, q.bus.time, bulkPatience)
 	defer cancel()
 	defer func() {

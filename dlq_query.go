@@ -96,7 +96,7 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 	if query.Limit == 0 {
 		f.limit = defaultPage
 	}
-	if f.same, err = q.bus.namesOf(ctx, query.Subscription); err != nil {
+	if f.same, err = q.bus.operators.namesOf(ctx, query.Subscription); err != nil {
 		return nil, err
 	}
 	key := checkKey(query.Key)

@@ -14,7 +14,7 @@ type replaying struct {
 }
 
 // replay removes a letter and opens a dispatch of its event, in one step.
-func (b *Bus) replay(ctx context.Context, id LetterID, r *replaying) error {
+func (b *intake) replay(ctx context.Context, id LetterID, r *replaying) error {
 	end, err := b.beginReplay(ctx, id, r)
 	if err != nil {
 		return err
@@ -23,9 +23,9 @@ func (b *Bus) replay(ctx context.Context, id LetterID, r *replaying) error {
 }
 
 // beginReplay submits a replay. end waits until it is recorded, and must be called.
-func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end func() error, err error) {
+func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (end func() error, err error) {
 	if b.store != nil {
-		if err := b.storeRefuses(); err != nil {
+		if err := b.durable.storeRefuses(); err != nil {
 			return nil, err
 		}
 	}
@@ -34,7 +34,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 	b.entering.Add(1)
 	leave := func() {
 		b.entering.Add(-1)
-		b.checkDrained()
+		b.lifecycle.checkDrained()
 	}
 	defer func() {
 		if err != nil {
@@ -48,7 +48,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 	if err != nil {
 		return nil, err
 	}
-	d, err := b.reopen(&l, r)
+	d, err := b.machine.reopen(&l, r)
 	if err != nil {
 		return nil, err
 	}
@@ -64,15 +64,15 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 	}
 	applied := make(chan error, 1)
 	if b.recorder == nil {
-		applied <- b.apply(&c, nil)
+		applied <- b.machine.apply(&c, nil)
 	} else {
-		b.recordLater(c, func(err error) { applied <- err })
+		b.machine.recordLater(c, func(err error) { applied <- err })
 	}
 	return func() error {
 		defer leave()
-		err := b.awaitRecorded(ctx, c, applied)
+		err := b.durable.awaitRecorded(ctx, c, applied)
 		if err == nil {
-			b.audited(c.audit)
+			b.operators.audited(c.audit)
 			b.report.replayed(&l.DeadLetter)
 		}
 		return err
@@ -82,7 +82,7 @@ func (b *Bus) beginReplay(ctx context.Context, id LetterID, r *replaying) (end f
 // applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it
 // again. If several replays of a letter run concurrently, the first one removes it, and the others
 // get ErrNotFound.
-func (b *Bus) applyReplay(d *dispatch, l *keptLetter, free bool) error {
+func (b *machine) applyReplay(d *dispatch, l *keptLetter, free bool) error {
 	if b.kept != nil && b.kept.take(l.ID) == 0 {
 		return ErrNotFound
 	}
@@ -100,7 +100,7 @@ func (b *Bus) applyReplay(d *dispatch, l *keptLetter, free bool) error {
 }
 
 // reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.
-func (b *Bus) reopen(l *keptLetter, r *replaying) (*dispatch, error) {
+func (b *machine) reopen(l *keptLetter, r *replaying) (*dispatch, error) {
 	to, err := b.registry.targetsOfLetter(l)
 	if err != nil {
 		return nil, err

@@ -257,17 +257,17 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOpt
 	if len(letters) == 0 {
 		return report, nil
 	}
-	entry := q.bus.entry(o.operator, AuditImport)
+	entry := q.bus.operators.entry(o.operator, AuditImport)
 	entry.Count = len(letters)
-	if err := q.bus.auditBulk(ctx, entry); err != nil {
+	if err := q.bus.operators.auditBulk(ctx, entry); err != nil {
 		return report, err
 	}
 	progress := func(done int) { o.report(len(letters), done) }
 	m := &importing{letters: letters, digest: hex.EncodeToString(digest.Sum(nil))}
-	if err = q.bus.insertLetters(ctx, m, &report, progress); err != nil {
+	if err = q.bus.operators.insertLetters(ctx, m, &report, progress); err != nil {
 		m.note = nil // the next import needs it
 	}
-	unforgotten := q.bus.auditOutcome(ctx, entry, AuditOutcome{Done: report.Imported}, err, m.note)
+	unforgotten := q.bus.operators.auditOutcome(ctx, entry, AuditOutcome{Done: report.Imported}, err, m.note)
 	if err == nil && m.note != nil {
 		err = unforgotten
 	}
@@ -275,7 +275,7 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOpt
 }
 
 // insertLetters adds the letters of an import in parts, behind those of an earlier one.
-func (b *Bus) insertLetters(ctx context.Context, m *importing, report *ImportReport, progress func(done int)) (err error) {
+func (b *operators) insertLetters(ctx context.Context, m *importing, report *ImportReport, progress func(done int)) (err error) {
 	if report.Resumed, err = b.letters.resume(ctx, m); err != nil {
 		return err
 	}

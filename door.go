@@ -113,7 +113,7 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
 	// After a refusal too: if the last running call ended while this delivery was counted as running,
 	// tend found the limit reached, and no other call would release the line.
 	if why != admitted || d.seat().Number != 0 {
-		b.tend(s)
+		b.machine.tend(s)
 	}
 	return pass, why
 }
@@ -200,7 +200,7 @@ func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change cir
 }
 
 // stops reports whether no call of a dispatch may start, at any door.
-func (b *Bus) stops(d *dispatch) bool {
+func (b *machine) stops(d *dispatch) bool {
 	return b.halts.Any() || b.halts.Has(halt.Leave) && !d.isAwaitedByCall()
 }
 
@@ -216,7 +216,7 @@ func (o *door) barred() refusal {
 }
 
 // lend stops counting a call that waits for another event.
-func (b *Bus) lend(s *Subscription) {
+func (b *machine) lend(s *Subscription) {
 	s.door.running.Add(-1)
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
@@ -282,7 +282,7 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	switch {
 	case o.closed != "":
 		return o.closed
-	case b.store != nil && b.stops(d): // after leaveAll
+	case b.store != nil && b.machine.stops(d): // after leaveAll
 		return ReasonShutdown
 	}
 	reason := d.seat().Reason
@@ -315,31 +315,31 @@ func (o *door) release(b *Bus, d *dispatch) {
 //
 // Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
-func (b *Bus) tend(s *Subscription) {
+func (b *machine) tend(s *Subscription) {
 	o := &s.door
 	if o.circuit.Gate.Load()&circuit.Line == 0 {
 		return
 	}
 	o.mu.Lock()
 	now := b.time.Nanos()
-	converted := o.isShutLocked(b) && o.holdThrottledLocked(b, s)
+	converted := o.isShutLocked(b.Bus) && o.holdThrottledLocked(b.Bus, s)
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
-		if d == nil || !o.releasesLocked(b, s, d, from, b.time.Nanos()) {
+		if d == nil || !o.releasesLocked(b.Bus, s, d, from, b.time.Nanos()) {
 			break
 		}
 		o.line.Go(d)
 		o.chooseLocked(d, gate)
 		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
-		o.countLocked(b) // before the delivery can settle: see unsettled
+		o.countLocked(b.Bus) // before the delivery can settle: see unsettled
 		b.requeue(d)
 	}
-	o.countLocked(b)
+	o.countLocked(b.Bus)
 	asks := o.asksLocked()
 	o.mu.Unlock()
 	if converted {
-		b.checkDrained()
+		b.lifecycle.checkDrained()
 	}
 	if asks {
 		b.feeder.askDoor(s.id)
@@ -413,7 +413,7 @@ func (o *door) admitsLocked(b *Bus, now int64, fresh bool) (most int, again int6
 }
 
 // wake tends doors whose timers have fired.
-func (b *Bus) wake(all []*Subscription) {
+func (b *machine) wake(all []*Subscription) {
 	for _, s := range all {
 		s.door.mu.Lock()
 		s.door.wakeAt = 0
@@ -484,7 +484,7 @@ func (o *door) parked() [line.Reasons]int {
 
 // freed tends the doors that throttle because the bus was full. It runs when the bus has two spare
 // workers again, and when the share may have ended.
-func (b *Bus) freed() {
+func (b *machine) freed() {
 	b.shared.Range(func(key, _ any) bool {
 		s := key.(*Subscription)
 		b.shared.Delete(s)

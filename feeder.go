@@ -168,7 +168,7 @@ func (f *feeder) start(ctx context.Context) error {
 		return contextError(ctx)
 	default:
 		if !errors.Is(err, ErrNoLease) {
-			b.storeFailed(err) // otherwise nothing reopens it before the next Start
+			b.durable.storeFailed(err) // otherwise nothing reopens it before the next Start
 		}
 		return err
 	}
@@ -225,8 +225,8 @@ func (f *feeder) othersCommitted() {
 		f.submitting.Lock()
 		f.behind, f.again = true, true
 		f.submitting.Unlock()
-		f.failed(f.claimsContext(), f.bus.obeyOthers())
-		f.bus.noteBeside()
+		f.failed(f.claimsContext(), f.bus.operators.obeyOthers())
+		f.bus.durable.noteBeside()
 		f.due.Ring()
 		f.wakeUp()
 	})
@@ -248,7 +248,7 @@ func (f *feeder) run() {
 // ended, it is Shutdown, or a failure that is known: the bus may have restarted since.
 func (f *feeder) failed(claims context.Context, err error) {
 	if err != nil && claims.Err() == nil && !errors.Is(err, errClaimsEnded) {
-		f.bus.storeFailed(err)
+		f.bus.durable.storeFailed(err)
 	}
 }
 
@@ -259,7 +259,7 @@ func (f *feeder) feed() {
 		return // restart wakes the feeder
 	}
 	claims := f.claimsContext()
-	f.failed(claims, f.bus.noteGone(claims, f.claimAll(claims)))
+	f.failed(claims, f.bus.durable.noteGone(claims, f.claimAll(claims)))
 }
 
 // claimAll claims the records that are due, and those that wait for room in the queue.
@@ -405,7 +405,7 @@ func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	case err != nil, !exists && more:
 		f.askDoor(name)
 	case exists && s.door.claimed(more):
-		b.tend(s)
+		b.machine.tend(s)
 	}
 	return err
 }
@@ -442,7 +442,7 @@ func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (mo
 		}
 	}
 	pool.Unreserve(q.Limit - queued)
-	f.bus.checkDrained()
+	f.bus.lifecycle.checkDrained()
 	if !claimed.NextDue.IsZero() {
 		f.due.Add(claimed.NextDue)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // randomly returns a random number in [0, 1) for the jitter of a retry.
-func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
+func (b *machine) randomly(p *RetryPolicy, s *Subscription) float64 {
 	switch {
 	case p.Jitter == NoJitter:
 		return 0
@@ -35,7 +35,7 @@ func (b *Bus) randomly(p *RetryPolicy, s *Subscription) float64 {
 }
 
 // judgeInside classifies a handler's error inside its call, so that the watch bounds the time.
-func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
+func (b *machine) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
 	v = new(verdict)
 	if b.halts.Has(halt.Leave) && errchain.Is(err, ErrShutdown) {
 		v.cutShort = true
@@ -53,7 +53,7 @@ func (b *Bus) judgeInside(s *Subscription, to *targets, err error) (v *verdict) 
 
 // judge classifies an error after the call has ended, on its own goroutine. It waits up to the
 // handler's timeout.
-func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
+func (b *machine) judge(s *Subscription, err error, by *judgement) *verdict {
 	asked := new(verdict) // not v: code that hangs may write it later
 	panicked, done := b.guardedFor(s, func() { asked.judge(err, by) })
 	v := asked
@@ -73,13 +73,13 @@ func (b *Bus) judge(s *Subscription, err error, by *judgement) *verdict {
 
 // guardedFor runs user code that decides on a subscription's failure. It waits up to the handler's
 // timeout, and less if Shutdown's context ends.
-func (b *Bus) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
+func (b *machine) guardedFor(s *Subscription, f func()) (panicked string, done bool) {
 	late := make(chan struct{})
 	timer := b.time.AfterFunc(s.timeout, func() { close(late) })
 	defer timer.Stop()
 	return apart.Run(b.halts.IsCut(), late, panicText, f)
 }
 
-func (b *Bus) logRetryIfPanic(s *Subscription, panicked string) {
+func (b *machine) logRetryIfPanic(s *Subscription, panicked string) {
 	b.log.Error("RetryIf panicked", zap.String("subscription_id", s.id), zap.String("panic", panicked))
 }

@@ -169,7 +169,7 @@ func (b *Bus) Abandoned() []AbandonedHandler {
 	if !b.usable() {
 		return nil
 	}
-	return b.abandonedHandlers()
+	return b.views.abandonedHandlers()
 }
 
 // names returns the names of Formerly and Named: what belongs to one of them belongs to the subscription.
@@ -181,7 +181,7 @@ func (s *Subscription) owns(name string) bool {
 }
 
 // namesOf returns all names of the subscription that has a name. A tool knows those of the store's catalog.
-func (b *Bus) namesOf(ctx context.Context, name string) (*names.Same, error) {
+func (b *operators) namesOf(ctx context.Context, name string) (*names.Same, error) {
 	var all []string
 	if b.config.tool {
 		c, err := b.storedCatalog(ctx)

@@ -33,13 +33,13 @@ func (b *Bus) Start(ctx context.Context) error {
 	if b.config.tool {
 		return fmt.Errorf("Start: %w", ErrNoHandlers)
 	}
-	if err := b.start(ctx); err != nil {
+	if err := b.lifecycle.start(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)
 	}
 	return nil
 }
 
-func (b *Bus) start(ctx context.Context) error {
+func (b *lifecycle) start(ctx context.Context) error {
 	b.mu.Lock()
 	ending, started := b.ending.Load(), b.started.Load()
 	b.started.Store(started || !ending)
@@ -60,7 +60,7 @@ func (b *Bus) start(ctx context.Context) error {
 			}
 			return err
 		}
-		b.recordCatalog()
+		b.operators.recordCatalog()
 		defer b.feeder.wakeUp() // after the pool has started: before, a full queue refuses its claims
 	}
 	b.pool.Start()
@@ -112,7 +112,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("Shutdown: %w", err)
 	}
 	ended := ctx.Done() // before anything begins: the context may panic
-	inside := b.running(callFrom(ctx))
+	inside := b.intake.running(callFrom(ctx))
 	b.mu.Lock()
 	first := !b.ending.Swap(true)
 	started := b.started.Load()
@@ -125,9 +125,9 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 		close(b.leaving)
 		b.pool.Refuse()
 		if !started {
-			b.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
+			b.lifecycle.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
 		}
-		go b.finish()
+		go b.lifecycle.finish()
 	}
 	if inside {
 		return nil
@@ -135,18 +135,21 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	select {
 	case <-b.closed:
 	case <-ended:
-		b.cutBecause(ctx)
-		b.awaitEnd()
+		b.lifecycle.cutBecause(ctx)
+		b.lifecycle.awaitEnd()
 	}
 	return b.shutdownErr
 }
+
+// lifecycle starts, drains and ends a bus.
+type lifecycle struct{ *Bus }
 
 // storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has
 // ended.
 const storeGrace = 2 * time.Second
 
 // awaitEnd waits for the end of Shutdown after its cut, and gives up on a store that does not answer.
-func (b *Bus) awaitEnd() {
+func (b *lifecycle) awaitEnd() {
 	if b.store == nil {
 		<-b.closed
 		return
@@ -171,7 +174,7 @@ func (b *Bus) awaitEnd() {
 }
 
 // freePublishers ends the wait of publishers for a claim that hangs. The store keeps their events.
-func (b *Bus) freePublishers() {
+func (b *lifecycle) freePublishers() {
 	f := b.feeder
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
@@ -180,10 +183,10 @@ func (b *Bus) freePublishers() {
 }
 
 // finish drains the bus, buries or leaves to the store what Shutdown does not wait for, and ends the goroutines.
-func (b *Bus) finish() {
+func (b *lifecycle) finish() {
 	if b.store != nil {
 		b.feeder.stop()
-		b.leaveAll()
+		b.durable.leaveAll()
 		b.feeder.endWaiters()
 	}
 	b.idle.Await(b.isDrained, nil, 0, nil, nil)
@@ -212,14 +215,14 @@ func (b *Bus) finish() {
 }
 
 // awaitReturns waits, with a store, up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
-func (b *Bus) awaitReturns() {
+func (b *lifecycle) awaitReturns() {
 	for i := 0; i < 100 && b.store != nil && b.abandoned.Len() > 0; i++ {
 		time.Sleep(timeline.Tick)
 	}
 }
 
 // end ends Shutdown, once. unconfirmed is set if the store does not answer: finish goes on then.
-func (b *Bus) end(unconfirmed error) {
+func (b *lifecycle) end(unconfirmed error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -235,7 +238,7 @@ func (b *Bus) end(unconfirmed error) {
 	if b.storeErr != nil {
 		cause = errors.Join(cause, b.storeErr)
 	}
-	abandoned := b.abandonedHandlers()
+	abandoned := b.views.abandonedHandlers()
 	if len(b.unfinished) > 0 || len(abandoned) > 0 || b.storeErr != nil {
 		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: abandoned, Cause: cause}
 	}
@@ -247,15 +250,15 @@ func (b *Bus) end(unconfirmed error) {
 }
 
 // closeStore closes the store after the last change is applied.
-func (b *Bus) closeStore() {
+func (b *lifecycle) closeStore() {
 	if b.store == nil {
 		return
 	}
 	<-b.followups.Close()
 	b.feeder.endWaiters()
-	b.endCatalog()
-	defer b.releaseStore()
-	if err := b.readStats(); err == nil && b.started.Load() { // Metrics shows them after the end
+	b.operators.endCatalog()
+	defer b.durable.releaseStore()
+	if err := b.views.readStats(); err == nil && b.started.Load() { // Metrics shows them after the end
 		b.log.Info("bus shut down", zap.Int64("left_in_store", b.stats.last.Load().Unsettled()))
 	}
 	if err := b.store.Close(context.Background()); err != nil {
@@ -267,7 +270,7 @@ func (b *Bus) closeStore() {
 }
 
 // cutBecause cuts because a context has ended, even if a method of the context panics.
-func (b *Bus) cutBecause(ctx context.Context) {
+func (b *lifecycle) cutBecause(ctx context.Context) {
 	cause := context.Canceled
 	defer func() { b.cut(cause) }()
 	cause = contextError(ctx)
@@ -275,7 +278,7 @@ func (b *Bus) cutBecause(ctx context.Context) {
 
 // cut buries every unfinished dispatch, or leaves it to the store. Calls that start after halt.Cut is set check it; this
 // function stops the calls that started earlier and empties the queues.
-func (b *Bus) cut(cause error) {
+func (b *lifecycle) cut(cause error) {
 	b.mu.Lock()
 	if b.cutEnded != nil {
 		b.mu.Unlock()
@@ -286,13 +289,13 @@ func (b *Bus) cut(cause error) {
 	b.mu.Unlock()
 	defer close(b.cutEnded)
 	for _, c := range b.watch.StopAll() {
-		b.abandon(c, nil)
+		b.machine.abandon(c, nil)
 	}
 	b.pool.Start() // from now on the workers bury queued dispatches
 	b.delay.Close()
 	for _, d := range b.delay.Drain() {
 		b.ledger.waiting.Add(-1)
-		b.bury(d, ReasonShutdown)
+		b.machine.bury(d, ReasonShutdown)
 	}
 	b.buryParkedAndScheduled()
 	for {
@@ -300,13 +303,13 @@ func (b *Bus) cut(cause error) {
 		if !ok {
 			return
 		}
-		b.bury(d, ReasonShutdown)
+		b.machine.bury(d, ReasonShutdown)
 		b.pool.Finish()
 	}
 }
 
 // awaitCut returns when no cut is in progress.
-func (b *Bus) awaitCut() {
+func (b *lifecycle) awaitCut() {
 	b.mu.Lock()
 	ended := b.cutEnded
 	b.mu.Unlock()
@@ -316,15 +319,15 @@ func (b *Bus) awaitCut() {
 }
 
 // buryParkedAndScheduled dead-letters parked deliveries and scheduled events.
-func (b *Bus) buryParkedAndScheduled() {
+func (b *lifecycle) buryParkedAndScheduled() {
 	for _, s := range b.registry.list() {
-		for _, d := range s.door.close(b, ReasonShutdown) {
-			b.bury(d, ReasonShutdown)
+		for _, d := range s.door.close(b.Bus, ReasonShutdown) {
+			b.machine.bury(d, ReasonShutdown)
 		}
 	}
 	for _, d := range b.scheduled.Close() {
 		b.ledger.scheduled.Add(-1)
-		b.buryScheduled(d)
+		b.machine.buryScheduled(d)
 	}
 }
 
@@ -332,7 +335,7 @@ func (b *Bus) buryParkedAndScheduled() {
 const loggedUnfinished = 100
 
 // noteUnfinished keeps a letter of a shutdown for its error. It reports whether to log the letter.
-func (b *Bus) noteUnfinished(l *DeadLetter) (log bool) {
+func (b *lifecycle) noteUnfinished(l *DeadLetter) (log bool) {
 	if l.Reason != ReasonShutdown {
 		return true
 	}
@@ -343,14 +346,14 @@ func (b *Bus) noteUnfinished(l *DeadLetter) (log bool) {
 }
 
 // checkDrained wakes Shutdown and Drain if the bus is drained.
-func (b *Bus) checkDrained() {
+func (b *lifecycle) checkDrained() {
 	if b.idle.IsWatched() {
 		b.lookWhetherDrained()
 	}
 }
 
 // lookWhetherDrained is a separate function so that checkDrained can be inlined.
-func (b *Bus) lookWhetherDrained() {
+func (b *lifecycle) lookWhetherDrained() {
 	if b.isDrained() {
 		b.idle.Reached()
 	}
@@ -371,15 +374,15 @@ func (b *Bus) Drain(ctx context.Context) error {
 		return fmt.Errorf("Drain: %w", err)
 	}
 	ended := ctx.Done() // before anything begins: the context may panic
-	if b.running(callFrom(ctx)) {
+	if b.intake.running(callFrom(ctx)) {
 		return fmt.Errorf("Drain: %w: it would wait for the handler that calls it; call it elsewhere", ErrWouldDeadlock)
 	}
 	var elsewhere func() bool
 	if b.store != nil {
-		elsewhere = func() bool { return b.isStoreDrained(ctx) }
+		elsewhere = func() bool { return b.lifecycle.isStoreDrained(ctx) }
 	}
 	switch {
-	case b.idle.Await(b.isDrained, elsewhere, drainPoll, ended, b.closed):
+	case b.idle.Await(b.lifecycle.isDrained, elsewhere, drainPoll, ended, b.closed):
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("Drain: %w", contextError(ctx))
@@ -392,7 +395,7 @@ const drainPoll = 100 * time.Millisecond
 
 // isStoreDrained reports whether Drain need not wait for anything in the store, at an instant at which the bus is
 // drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
-func (b *Bus) isStoreDrained(ctx context.Context) bool {
+func (b *lifecycle) isStoreDrained(ctx context.Context) bool {
 	opened := b.ledger.opened()
 	if b.halts.Has(halt.Cut|halt.Failed|halt.Leave) || !b.isDrained() {
 		return false
@@ -403,7 +406,7 @@ func (b *Bus) isStoreDrained(ctx context.Context) bool {
 }
 
 // isDrained reports whether every dispatch that Shutdown waits for has settled.
-func (b *Bus) isDrained() bool {
+func (b *lifecycle) isDrained() bool {
 	settled := b.ledger.settled()
 	left := b.ledger.scheduled.Load()
 	for reason := range parkings {
@@ -415,12 +418,12 @@ func (b *Bus) isDrained() bool {
 }
 
 // empty reports whether every dispatch has settled.
-func (b *Bus) empty() bool { return b.unsettled(b.ledger.settled()) == 0 }
+func (b *lifecycle) empty() bool { return b.unsettled(b.ledger.settled()) == 0 }
 
 // unsettled returns the number of dispatches that were opened, or are about to open, and have not
 // settled. It may be too large for a moment, but never too small: the counters of settled, parked
 // and scheduled dispatches are read before those of opened ones.
-func (b *Bus) unsettled(settled int64) int64 {
+func (b *lifecycle) unsettled(settled int64) int64 {
 	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it runs:
 	// depth is read before accepted.
 	opening := b.entering.Load()

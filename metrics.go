@@ -291,9 +291,9 @@ func (b *Bus) Metrics() Metrics {
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
 	if b.store != nil {
-		b.storeMetrics(&m)
+		b.views.storeMetrics(&m)
 		m.DeadLetters = int(m.Store.Letters)
-		m.Behind = b.isBehindStore()
+		m.Behind = b.views.isBehindStore()
 	} else {
 		m.DeadLetters, m.LettersEvicted = b.kept.count()
 	}
@@ -313,7 +313,7 @@ func (b *Bus) Metrics() Metrics {
 }
 
 // storeMetrics reads the counts of the store, or takes the last known ones.
-func (b *Bus) storeMetrics(m *Metrics) {
+func (b *views) storeMetrics(m *Metrics) {
 	err := b.readStats()
 	if err != nil {
 		m.StoreError = err.Error()
@@ -348,7 +348,7 @@ const maxStatsReads = 64
 var errStatsPending = errors.New("eventbus: store does not answer: too many calls of Stats are in progress")
 
 // readStats updates the last known counts.
-func (b *Bus) readStats() error {
+func (b *views) readStats() error {
 	if b.stats.reading.Load() >= maxStatsReads {
 		return errStatsPending
 	}
@@ -368,7 +368,7 @@ func (b *Bus) readStats() error {
 }
 
 // isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
-func (b *Bus) isBehindStore() bool {
+func (b *views) isBehindStore() bool {
 	if !b.started.Load() || b.ending.Load() {
 		return false
 	}

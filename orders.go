@@ -15,6 +15,10 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
+// operators are what people order of a bus: orders to subscriptions, the audit of all that they do, and the catalog in which
+// a tool finds the subscriptions.
+type operators struct{ *Bus }
+
 // Order is an operator's order to a subscription that survives restarts.
 type Order struct {
 	Subscription string    `json:"subscription"`
@@ -115,16 +119,16 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 	b.ordering.Lock()
 	var err error
 	if b.store != nil {
-		err = b.loadOrders(b.feeder.ctx) // another process may have given one
+		err = b.operators.loadOrders(b.feeder.ctx) // another process may have given one
 	}
-	before := b.obeyLocked()
+	before := b.operators.obeyLocked()
 	var o *Order
 	if err == nil {
 		o, err = s.orderLocked(what, opts, change, act)
 	} else {
 		err = fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
-	after := b.obeyLocked()
+	after := b.operators.obeyLocked()
 	b.ordering.Unlock()
 	before()
 	after()
@@ -134,7 +138,7 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 // orderLocked is order for a caller that holds b.ordering and has read the orders.
 func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(*Order), act func()) (*Order, error) {
 	b := s.bus
-	same, err := b.namesOf(context.Background(), s.id)
+	same, err := b.operators.namesOf(context.Background(), s.id)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -143,9 +147,9 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 		return nil, err
 	}
 	if b.config.tool {
-		s.ordered = b.orderOf(same.Of(s.id))
+		s.ordered = b.operators.orderOf(same.Of(s.id))
 	}
-	entry := b.entry(o, actionOf[what])
+	entry := b.operators.entry(o, actionOf[what])
 	next := s.ordered
 	next.Subscription, next.At, next.By, next.Why = s.id, entry.At, o.by, o.why
 	if !next.At.After(s.ordered.At) { // the clock was set back, and the latest counts
@@ -166,7 +170,7 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 		if err := b.store.commit(context.Background(), w); err != nil {
 			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 		}
-		b.keepOrders(all)
+		b.operators.keepOrders(all)
 	} else {
 		b.audits.done(entry) // the caller logs it
 	}
@@ -210,7 +214,7 @@ func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 }
 
 // storedOrders returns the orders of the store.
-func (b *Bus) storedOrders(ctx context.Context) ([]Order, error) {
+func (b *operators) storedOrders(ctx context.Context) ([]Order, error) {
 	read, err := b.store.Directives(ctx)
 	orders := make([]Order, len(read))
 	for i, d := range read {
@@ -226,7 +230,7 @@ func (b *Bus) storedOrders(ctx context.Context) ([]Order, error) {
 }
 
 // loadOrders reads the orders.
-func (b *Bus) loadOrders(ctx context.Context) error {
+func (b *operators) loadOrders(ctx context.Context) error {
 	orders, err := b.storedOrders(ctx)
 	if err != nil {
 		return err
@@ -241,7 +245,7 @@ func (b *Bus) loadOrders(ctx context.Context) error {
 }
 
 // keepOrders replaces the orders of names.
-func (b *Bus) keepOrders(all []Order) {
+func (b *operators) keepOrders(all []Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, o := range all {
@@ -252,7 +256,7 @@ func (b *Bus) keepOrders(all []Order) {
 }
 
 // obeyOthers applies the orders that another process has recorded.
-func (b *Bus) obeyOthers() error {
+func (b *operators) obeyOthers() error {
 	b.ordering.Lock()
 	err := b.loadOrders(b.feeder.ctx)
 	report := b.obeyLocked()
@@ -263,14 +267,14 @@ func (b *Bus) obeyOthers() error {
 
 // obeyLocked makes every subscription obey the latest order to it. The caller holds b.ordering, and calls the result
 // when it has released it. Subscriptions that are made meanwhile obey in Subscribe.
-func (b *Bus) obeyLocked() (report func()) {
+func (b *operators) obeyLocked() (report func()) {
 	var reports []func()
 	for _, s := range b.registry.list() {
 		if o := b.orderOf(s.names()); b.store != nil && o != s.ordered {
 			change := s.obeyed(o)
 			reports = append(reports, func() {
 				b.report.circuitChanged(s, change)
-				b.tend(s)
+				b.machine.tend(s)
 			})
 		}
 	}
@@ -283,13 +287,13 @@ func (b *Bus) obeyLocked() (report func()) {
 
 // orderOf returns the latest order to a subscription, under any of its names, that the store had when loadOrders
 // read it, as one to the last of the names.
-func (b *Bus) orderOf(names []string) (latest Order) {
+func (b *operators) orderOf(names []string) (latest Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.orderOfLocked(names)
 }
 
-func (b *Bus) orderOfLocked(names []string) (latest Order) {
+func (b *operators) orderOfLocked(names []string) (latest Order) {
 	for _, name := range names {
 		if o := b.orders[name]; o.At.After(latest.At) {
 			latest = o.to(names[len(names)-1])
@@ -300,7 +304,7 @@ func (b *Bus) orderOfLocked(names []string) (latest Order) {
 
 // inherited returns orders that a subscription found under another name, as ones to each of its names, for the
 // store: the next version of the program may know only the present one.
-func (b *Bus) inherited() (all []Order) {
+func (b *operators) inherited() (all []Order) {
 	subscriptions := b.registry.list()
 	b.mu.Lock()
 	defer b.mu.Unlock()

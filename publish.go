@@ -41,10 +41,10 @@ func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts .
 		return EventID{}, fmt.Errorf("Publish: %w", err)
 	}
 	from := callFrom(ctx)
-	inside := b.running(from)
-	d, err := b.open(ctx, from, inside, eventType, payload, opts)
+	inside := b.intake.running(from)
+	d, err := b.intake.open(ctx, from, inside, eventType, payload, opts)
 	if err == nil {
-		_, err = b.accept(ctx, inside, d, nil)
+		_, err = b.intake.accept(ctx, inside, d, nil)
 	}
 	if err != nil {
 		return EventID{}, fmt.Errorf("Publish(%q): %w", shorten(eventType), err)
@@ -78,10 +78,10 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 		return refuse(fmt.Errorf("%w: %d events, and the queue has room for %d", ErrBatchTooLarge, len(batch), b.config.queue))
 	}
 	from := callFrom(ctx)
-	inside := b.running(from)
+	inside := b.intake.running(from)
 	dispatches, ids := make([]*dispatch, len(batch)), make([]EventID, len(batch))
 	for i, p := range batch {
-		d, err := b.open(ctx, from, inside, p.Type, p.Payload, p.Options)
+		d, err := b.intake.open(ctx, from, inside, p.Type, p.Payload, p.Options)
 		if err != nil {
 			return refuse(&BatchError{Index: i, EventType: shorten(p.Type), Err: err})
 		}
@@ -90,15 +90,18 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	if len(batch) == 0 {
 		return ids, nil
 	}
-	if _, err := b.accept(ctx, inside, dispatches[0], dispatches); err != nil {
+	if _, err := b.intake.accept(ctx, inside, dispatches[0], dispatches); err != nil {
 		return refuse(err)
 	}
 	return ids, nil
 }
 
+// intake accepts publications and replays.
+type intake struct{ *Bus }
+
 // open validates a publication and returns its dispatch, without accepting it. from is the call
 // whose handler publishes, or nil.
-func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
+func (b *intake) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
 	to, hash, known := b.registry.routes.Cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
@@ -112,7 +115,7 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 		return nil, b.refuseShutdown()
 	}
 	if b.store != nil {
-		if err := b.storeRefuses(); err != nil {
+		if err := b.durable.storeRefuses(); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +126,7 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 	d := &dispatch{payload: payload, to: to, wall: now.Wall}
 	switch {
 	case b.store != nil:
-		encoded, err := b.encode(payload)
+		encoded, err := b.durable.encode(payload)
 		if err != nil {
 			return nil, err
 		}
@@ -161,14 +164,14 @@ func (b *Bus) open(ctx context.Context, from *call, inside bool, eventType strin
 
 // refuseShutdown yields and returns ErrShutdown. Without the yield, publishers that retry in a loop
 // would take the processors from Shutdown.
-func (b *Bus) refuseShutdown() error {
+func (b *intake) refuseShutdown() error {
 	runtime.Gosched()
 	return ErrShutdown
 }
 
 // accept reserves room for a dispatch, or for a batch, and records that it is accepted, which makes
 // it runnable. With an error it changes nothing. It returns how many ids were new.
-func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
+func (b *intake) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	// A pointer: the compiler copies a change by value that it then takes the address of, which costs 7 ns.
 	c := &change{kind: toOpen, d: d, batch: batch, published: batch}
 	if err := b.unknown.await(ctx, b.gaveUp, c); err != nil { // before it counts as entering: a restart waits for those
@@ -187,13 +190,13 @@ func (b *Bus) accept(ctx context.Context, inside bool, d *dispatch, batch []*dis
 
 // accepted reports accepted dispatches to observers, which may block, and settles those without
 // targets. It returns how many there are.
-func (b *Bus) accepted(c *change) (fresh int) {
+func (b *intake) accepted(c *change) (fresh int) {
 	for i, d := range c.all() {
 		if c.events != nil {
 			b.report.accepted(c.events[i])
 		}
 		if len(d.to.subscriptions) == 0 {
-			b.settle(d, Unrouted)
+			b.machine.settle(d, Unrouted)
 		}
 		fresh++
 	}
@@ -202,18 +205,18 @@ func (b *Bus) accepted(c *change) (fresh int) {
 
 // acceptUnqueued accepts a change with dispatches that take no room in the queue. Shutdown waits
 // for reserved room; for these it waits by the count of callers that are entering.
-func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error {
+func (b *intake) acceptUnqueued(ctx context.Context, inside bool, c *change) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
 	b.entering.Add(1)
 	defer func() {
 		b.entering.Add(-1)
-		b.checkDrained()
+		b.lifecycle.checkDrained()
 	}()
 	if b.halts.Has(halt.Cut) || b.pool.Sealed() || b.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
 	if b.store != nil {
-		if err := b.storeRefuses(); err != nil {
+		if err := b.durable.storeRefuses(); err != nil {
 			return err
 		}
 		return b.acceptDurably(ctx, inside, c)
@@ -222,7 +225,7 @@ func (b *Bus) acceptUnqueued(ctx context.Context, inside bool, c *change) error 
 }
 
 // acceptQueued accepts the dispatches with new ids, and removes the others from the change.
-func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
+func (b *intake) acceptQueued(ctx context.Context, inside bool, c *change) error {
 	given := c.given()
 	if given {
 		if err := b.given.unknown(c); err != nil || c.d == nil {
@@ -232,14 +235,14 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 	places := c.places()
 	if places > 0 {
 		if err := b.reserve(ctx, c, places, inside); err != nil {
-			b.checkDrained() // it may have reserved room for a moment
+			b.lifecycle.checkDrained() // it may have reserved room for a moment
 			return err
 		}
 	}
 	if given {
 		if err := b.given.take(c); err != nil || c.d == nil {
 			b.pool.Unreserve(places)
-			b.checkDrained()
+			b.lifecycle.checkDrained()
 			return err
 		}
 		b.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
@@ -249,16 +252,16 @@ func (b *Bus) acceptQueued(ctx context.Context, inside bool, c *change) error {
 			c.events = append(c.events, d.event(b.time))
 		}
 	}
-	err := b.recordNow(ctx, c)
+	err := b.machine.recordNow(ctx, c)
 	if err != nil {
 		b.given.forgetAll(c)
-		b.checkDrained()
+		b.lifecycle.checkDrained()
 	}
 	return err
 }
 
 // acceptDurably accepts the dispatches of a change with a store.
-func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
+func (b *intake) acceptDurably(ctx context.Context, inside bool, c *change) error {
 	if err := b.given.unknown(c); err != nil { // an id may be twice in a batch
 		return err
 	}
@@ -276,7 +279,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 			b.quota.Release(c.records())
 			return err
 		}
-		err := b.recordNow(ctx, c)
+		err := b.machine.recordNow(ctx, c)
 		var refused *driver.RefusedError
 		switch {
 		case err == nil:
@@ -293,7 +296,7 @@ func (b *Bus) acceptDurably(ctx context.Context, inside bool, c *change) error {
 			}
 			return err
 		}
-		if err := c.repeated(b, refused.Known); err != nil || c.d == nil {
+		if err := c.repeated(b.Bus, refused.Known); err != nil || c.d == nil {
 			return err
 		}
 	}
@@ -318,7 +321,7 @@ func (c *change) places() (places int) {
 }
 
 // reserve blocks until the queue and the lines of the targets have room.
-func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) error {
+func (b *intake) reserve(ctx context.Context, c *change, places int, inside bool) error {
 	if b.fullLines.Load() > 0 && !inside {
 		for _, d := range c.all() {
 			if d.places() == 0 {
@@ -343,7 +346,7 @@ func (b *Bus) reserve(ctx context.Context, c *change, places int, inside bool) e
 }
 
 // awaitLines blocks until no target's line is full.
-func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
+func (b *intake) awaitLines(ctx context.Context, to *targets) error {
 	var ended <-chan struct{}
 	for i := 0; i < len(to.subscriptions); i++ {
 		room := to.subscriptions[i].door.roomSignal()
@@ -370,7 +373,7 @@ func (b *Bus) awaitLines(ctx context.Context, to *targets) error {
 
 // dueFrom returns the current time as the time of publication, and when the event is due: nil for
 // now.
-func (b *Bus) dueFrom(when *dueOption) (wall int64, is *due) {
+func (b *intake) dueFrom(when *dueOption) (wall int64, is *due) {
 	now := b.time.Now()
 	at, delay := when.at.UTC(), when.after
 	switch {
@@ -386,12 +389,12 @@ func (b *Bus) dueFrom(when *dueOption) (wall int64, is *due) {
 }
 
 // running reports whether c is a running call of this bus.
-func (b *Bus) running(c *call) bool {
-	return c != nil && c.bus() == b && c.running()
+func (b *intake) running(c *call) bool {
+	return c != nil && c.bus() == b.Bus && c.running()
 }
 
 // publication applies the options, and the metadata of WithMetadataFrom and WithInheritedMetadata.
-func (b *Bus) publication(ctx context.Context, from *call, opts []PublishOption) (p publication, err error) {
+func (b *intake) publication(ctx context.Context, from *call, opts []PublishOption) (p publication, err error) {
 	for i, o := range opts {
 		if o == nil {
 			return p, nilOption("Publish", i)

@@ -129,7 +129,7 @@ func (c *change) repeated(b *Bus, known *driver.Dedupe) error {
 	if i < 0 {
 		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
 	}
-	if is := b.remembered(all[i], known.Expires); is.Content != known.Content {
+	if is := b.durable.remembered(all[i], known.Expires); is.Content != known.Content {
 		return c.errorAt(all[i], fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key))
 	}
 	fresh := slices.Delete(slices.Clone(all), i, i+1)

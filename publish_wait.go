@@ -92,8 +92,8 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	}
 	ended := ctx.Done() // before anything is accepted: the context may panic
 	from := callFrom(ctx)
-	inside := b.running(from)
-	d, err := b.open(ctx, from, inside, eventType, payload, opts)
+	inside := b.intake.running(from)
+	d, err := b.intake.open(ctx, from, inside, eventType, payload, opts)
 	if err != nil {
 		return refuse(err)
 	}
@@ -111,7 +111,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if b.store != nil {
 		defer b.feeder.forget(d.id, w)
 	}
-	fresh, err := b.accept(ctx, inside, d, nil)
+	fresh, err := b.intake.accept(ctx, inside, d, nil)
 	if err != nil {
 		return refuse(err)
 	}
@@ -136,7 +136,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		case <-w.settled:
 		default:
 			w.hold.Store(nil) // otherwise a chain of waiters keeps all their events in memory
-			b.leaveUnawaited()
+			b.durable.leaveUnawaited()
 			return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 				shorten(eventType), r.ID, contextError(ctx))
 		}

@@ -22,7 +22,7 @@ type quota struct {
 
 // acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store
 // fails: a restart waits for the publishers that are entering.
-func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
+func (b *intake) acquireQuota(ctx context.Context, n int64, inside bool) error {
 	q := &b.quota
 	if inside || q.Most == 0 {
 		q.Add(n)
@@ -45,7 +45,7 @@ func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
 		case <-ctx.Done():
 			return contextError(ctx)
 		case <-failed:
-			if err := b.storeRefuses(); err != nil {
+			if err := b.durable.storeRefuses(); err != nil {
 				return err
 			}
 			return b.refuseShutdown()
@@ -58,7 +58,7 @@ func (b *Bus) acquireQuota(ctx context.Context, n int64, inside bool) error {
 
 // acquireRoom waits until the store may get the records of a publication or a replay: see
 // WithMaxUnconfirmed. Handlers wait too, until the cut. With an error, nothing was submitted.
-func (b *Bus) acquireRoom(ctx context.Context, c *change, inside bool) error {
+func (b *intake) acquireRoom(ctx context.Context, c *change, inside bool) error {
 	size := c.size()
 	if size.Records == 0 {
 		return nil // the store gets nothing of it
@@ -83,13 +83,13 @@ func (b *Bus) acquireRoom(ctx context.Context, c *change, inside bool) error {
 		case <-ctx.Done():
 			err = fmt.Errorf("%w: it has not confirmed what was submitted before, and has nothing of this: %w", ErrStoreFailed, contextError(ctx))
 		case <-failed: // a restart waits for the publishers that are entering
-			waits, failed = b.storeRefuses() == nil, nil // Shutdown ends claims too
+			waits, failed = b.durable.storeRefuses() == nil, nil // Shutdown ends claims too
 		case <-leaving:
 			err = b.refuseShutdown()
 		}
 	}
 	if err == nil {
-		err = b.storeRefuses() // the answer that gave the room back may be a failure
+		err = b.durable.storeRefuses() // the answer that gave the room back may be a failure
 	}
 	if err != nil {
 		waiter.Leave()
@@ -120,7 +120,7 @@ func (c *change) size() (size room.Size) {
 
 // noteBeside counts the records that other processes have inserted and cancelled, and ends the waits for
 // the events that they have cancelled.
-func (b *Bus) noteBeside() {
+func (b *durable) noteBeside() {
 	q, ctx := &b.quota, b.feeder.claimsContext() // a restart counts again, and waits for this
 	q.noting.Lock()
 	stats, err := b.store.Stats(ctx)

@@ -10,6 +10,9 @@ import (
 	"github.com/surebus/eventbus/internal/room"
 )
 
+// durable is what a store adds: a transition is recorded before it is applied, and what is left there is recovered.
+type durable struct{ *Bus }
+
 // change is a recorded transition of one dispatch, or of several that open together.
 type change struct {
 	kind  transition
@@ -75,7 +78,7 @@ func (c *change) records() (records int64) {
 //
 // Every transition that must survive a crash goes through record. Only changes that open dispatches
 // can be refused; their callers use recordNow.
-func (b *Bus) record(c *change) {
+func (b *machine) record(c *change) {
 	if b.recorder != nil {
 		b.recordLater(*c, func(error) {})
 		return
@@ -85,17 +88,17 @@ func (b *Bus) record(c *change) {
 
 // recordNow records a change and waits until it is applied or refused. If ctx ends before, or Shutdown
 // gives up on the store, the outcome is unknown.
-func (b *Bus) recordNow(ctx context.Context, c *change) error {
+func (b *machine) recordNow(ctx context.Context, c *change) error {
 	if b.recorder == nil {
 		return b.apply(c, nil)
 	}
 	applied := make(chan error, 1)
 	b.recordLater(*c, func(err error) { applied <- err })
-	return b.awaitRecorded(ctx, *c, applied)
+	return b.durable.awaitRecorded(ctx, *c, applied)
 }
 
 // awaitRecorded waits for the outcome of a change that opens dispatches.
-func (b *Bus) awaitRecorded(ctx context.Context, c change, applied <-chan error) error {
+func (b *durable) awaitRecorded(ctx context.Context, c change, applied <-chan error) error {
 	var ended <-chan struct{} // the simulation's hook takes its time, but never forgets a change
 	if b.store != nil {
 		ended = ctx.Done()
@@ -109,7 +112,7 @@ func (b *Bus) awaitRecorded(ctx context.Context, c change, applied <-chan error)
 	case <-b.gaveUp:
 		why = ErrShutdown
 	}
-	b.resolveLater(c, applied)
+	b.intake.resolveLater(c, applied)
 	if c.kind == toReplay {
 		return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", why)
 	}
@@ -128,7 +131,7 @@ func (c *change) indeterminate(why error) error {
 	return e
 }
 
-func (b *Bus) recordLater(c change, applied func(error)) {
+func (b *machine) recordLater(c change, applied func(error)) {
 	if c.kind.isCounted() {
 		c.d.state = stateRecording
 		b.ledger.recording.Add(1)
@@ -139,18 +142,18 @@ func (b *Bus) recordLater(c change, applied func(error)) {
 			b.ledger.recording.Add(-1)
 		}
 		applied(err)
-		b.checkDrained()
+		b.lifecycle.checkDrained()
 	})
 }
 
 // apply applies a change that was recorded, or that was refused with err.
-func (b *Bus) apply(c *change, err error) error {
+func (b *machine) apply(c *change, err error) error {
 	if err != nil && !c.kind.opens() && b.store != nil {
-		b.leaveToStore(c.d) // the store has failed, and has the dispatch as it was before the change
+		b.durable.leaveToStore(c.d) // the store has failed, and has the dispatch as it was before the change
 		return err
 	}
 	if b.store != nil && c.kind > toDue {
-		b.acquit(c.d)
+		b.durable.acquit(c.d)
 	}
 	switch c.kind {
 	case toOpen:
@@ -170,7 +173,7 @@ func (b *Bus) apply(c *change, err error) error {
 	case toSettle:
 		b.applySettle(c.d, c.outcome, c.letter)
 	case toStore:
-		b.leaveToStore(c.d)
+		b.durable.leaveToStore(c.d)
 	}
 	return err
 }
@@ -178,7 +181,7 @@ func (b *Bus) apply(c *change, err error) error {
 // leaveToStore removes a dispatch from memory. The store has it.
 //
 // Later dispatches of its key leave too: otherwise they would overtake it.
-func (b *Bus) leaveToStore(d *dispatch) {
+func (b *durable) leaveToStore(d *dispatch) {
 	b.acquit(d)
 	b.report.attemptEnded(d, Stored, "")
 	if waiter := d.waiter(); waiter != nil {
@@ -188,8 +191,8 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	d.arrived()
 	if d.placed {
 		d.placed = false
-		gate := b.gateOf(d)
-		b.noteLeft(gate, d) // before Leave, so that enterKey sees it
+		gate := b.machine.gateOf(d)
+		b.machine.noteLeft(gate, d) // before Leave, so that enterKey sees it
 		if next, ok := gate.Leave(d.key); ok {
 			next.stored().leaves = true
 			b.pool.Release(next)
@@ -198,24 +201,24 @@ func (b *Bus) leaveToStore(d *dispatch) {
 	b.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
-		b.noteLeft(&s.door, d)
-		s.door.release(b, d)
-		b.tend(s)
+		b.machine.noteLeft(&s.door, d)
+		s.door.release(b.Bus, d)
+		b.machine.tend(s)
 	}
-	b.checkDrained()
+	b.lifecycle.checkDrained()
 }
 
 // putBack leaves a dispatch that Shutdown, or a failure of the store, has cut short to the store.
-func (b *Bus) putBack(d *dispatch) {
+func (b *durable) putBack(d *dispatch) {
 	if d.state == stateRunning { // targets may have handled the event since the last record
-		b.record(&change{kind: toStore, d: d, free: true})
+		b.machine.record(&change{kind: toStore, d: d, free: true})
 		return
 	}
 	b.leaveToStore(d)
 }
 
 // withdraw ends an attempt that may not call the next handler. It is not counted.
-func (b *Bus) withdraw(d *dispatch) {
+func (b *machine) withdraw(d *dispatch) {
 	d.attempt--
 	b.bury(d, ReasonShutdown)
 }
@@ -228,14 +231,14 @@ type leftKey struct {
 
 // noteLeft notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
 // ones must not take it: they would overtake.
-func (b *Bus) noteLeft(at any, d *dispatch) {
+func (b *machine) noteLeft(at any, d *dispatch) {
 	if d.key != "" && b.ending.Load() {
 		b.leftKeys.Store(leftKey{at, d.key}, nil)
 	}
 }
 
 // hasLeft reports whether an earlier dispatch of the key was left to the store.
-func (b *Bus) hasLeft(at any, d *dispatch) bool {
+func (b *machine) hasLeft(at any, d *dispatch) bool {
 	if d.key == "" || b.store == nil || !b.ending.Load() {
 		return false
 	}
@@ -244,7 +247,7 @@ func (b *Bus) hasLeft(at any, d *dispatch) bool {
 }
 
 // endWait ends the wait for a dispatch that leaves memory for longer than until there is room.
-func (b *Bus) endWait(w *waiter) {
+func (b *durable) endWait(w *waiter) {
 	switch {
 	case b.halts.Has(halt.Failed):
 		w.leave(false)
@@ -258,7 +261,7 @@ const progressAfter = 100 * time.Millisecond
 
 // saveProgress records that the next target has handled the event, in a long attempt with further
 // targets. It does not wait for the store: the next change of the dispatch is behind this one.
-func (b *Bus) saveProgress(on *worker, d *dispatch) {
+func (b *durable) saveProgress(on *worker, d *dispatch) {
 	if b.store == nil || int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-on.began) < progressAfter {
 		return
 	}
@@ -274,7 +277,7 @@ func (b *Bus) saveProgress(on *worker, d *dispatch) {
 // The store calls done on its own goroutine, in the order of the batches. Changes that open
 // dispatches are applied there: they only queue the dispatches, in that order. All others may run
 // observers, so they are applied by the pool of followups.
-func (b *Bus) submit(c *change, done func(error)) {
+func (b *durable) submit(c *change, done func(error)) {
 	r := b.recordingOf(c)
 	switch {
 	case r.isEmpty():
@@ -305,9 +308,9 @@ type recording struct {
 	opened []*dispatch // the dispatches of batch.New
 }
 
-func (b *Bus) recordingOf(c *change) *recording {
+func (b *durable) recordingOf(c *change) *recording {
 	now, _ := b.time.Recent()
-	r := &recording{bus: b, change: c}
+	r := &recording{bus: b.Bus, change: c}
 	r.batch.Now = now.UTC
 	r.batch.audit(c.audit)
 	switch c.kind {
@@ -347,14 +350,14 @@ func (r *recording) open(d *dispatch) {
 	case r.change.kind == toOpen && d.from().due != nil, r.change.kind == toReplay && d.isScheduled(r.bus.time):
 		state = driver.Scheduled
 	default:
-		copies = r.bus.copiesOf(d)
+		copies = r.bus.machine.copiesOf(d)
 	}
 	d.stored().copies = copies
 	if waiter := d.waiter(); waiter != nil { // the feeder may claim a copy before the store calls back
 		waiter.expect(len(copies) - 1)
 	}
 	for i, copied := range copies {
-		record := r.bus.newRecord(&r.batch, copied, state)
+		record := r.bus.durable.newRecord(&r.batch, copied, state)
 		switch {
 		case r.change.kind == toDue && !copied.to.subscriptions[0].Exists(): // see isolate
 			record.Position = d.stored().position // a new one would be that of an event for its successor
@@ -375,12 +378,12 @@ func (r *recording) insert(d *dispatch, record *driver.Record) {
 func (r *recording) keep(state driver.State) *driver.Record {
 	d := r.change.d
 	if d.stored().ref != 0 {
-		record := r.bus.updatedRecord(&r.batch, d, state, 0)
+		record := r.bus.durable.updatedRecord(&r.batch, d, state, 0)
 		record.Leased, record.Suspect, record.Crashes = !r.change.free, false, 0 // see acquit
 		r.batch.Update = append(r.batch.Update, record)
 		return record
 	}
-	record := r.bus.newRecord(&r.batch, d, state)
+	record := r.bus.durable.newRecord(&r.batch, d, state)
 	record.Position, record.Leased = d.stored().position, !r.change.free
 	r.insert(d, record)
 	r.splitFromParent()
@@ -403,12 +406,12 @@ func (r *recording) settle() {
 	if r.change.outcome == Cancelled {
 		r.batch.Forget = []driver.Dedupe{eventIDEntry(d.id)}
 	}
-	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.isAwaited(d)
+	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.durable.isAwaited(d)
 }
 
 // isAwaited reports whether something waits until a dispatch has settled: a PublishAndWait, the next dispatch of
 // its key, the next delivery of a line, a publisher at the quota or for room, or Shutdown.
-func (b *Bus) isAwaited(d *dispatch) bool {
+func (b *durable) isAwaited(d *dispatch) bool {
 	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.quota.IsAwaited() || b.store.room.IsAwaited() || b.ending.Load()
 }
 
@@ -417,7 +420,7 @@ func (b *Bus) isAwaited(d *dispatch) bool {
 func (r *recording) splitFromParent() {
 	s := r.change.d.stored()
 	if parent := s.parent; parent != nil {
-		record := r.bus.updatedRecord(&r.batch, parent, driver.Ready, 0)
+		record := r.bus.durable.updatedRecord(&r.batch, parent, driver.Ready, 0)
 		record.Leased = true
 		r.batch.Update = append(r.batch.Update, record)
 		s.parent = nil

@@ -20,10 +20,10 @@ func (f *feeder) enter(r *record, reserved bool) (taken bool) {
 	b := f.bus
 	d := f.restore(r)
 	if r.State == driver.Scheduled {
-		b.due(d)
+		b.machine.due(d)
 		return false
 	}
-	b.queue(d, reserved)
+	b.machine.queue(d, reserved)
 	return reserved
 }
 
@@ -36,7 +36,7 @@ func (f *feeder) restore(r *record) *dispatch {
 		b.ledger.claimed.Add(1)
 	}
 	to, _ := b.registry.targetsOfRecord(r)
-	d := b.restore(r, to)
+	d := b.durable.restore(r, to)
 	if r.State == driver.Parked && (r.Own || r.Key == "") { // see ClaimParked
 		d.seatedAt().door.comes(d)
 	}
@@ -101,7 +101,7 @@ func (f *feeder) apply(ctx context.Context, w *batch) (err error) {
 		return nil
 	}
 	if f.ctx.Err() == nil { // memory has none of the claimed records: Reopen frees them
-		f.bus.storeFailed(fmt.Errorf("%w: it has not divided claimed records: %v", ErrStoreFailed, err)) //nolint:errorlint // a refusal is a failure here
+		f.bus.durable.storeFailed(fmt.Errorf("%w: it has not divided claimed records: %v", ErrStoreFailed, err)) //nolint:errorlint // a refusal is a failure here
 	}
 	return errClaimsEnded
 }
@@ -110,7 +110,7 @@ func (f *feeder) apply(ctx context.Context, w *batch) (err error) {
 func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 	b := f.bus
 	to, missing := b.registry.targetsOfRecord(r)
-	b.warnMissing(r, missing)
+	b.durable.warnMissing(r, missing)
 	switch {
 	case r.State == driver.Scheduled:
 		if len(missing) > 0 { // its copies are divided when they are claimed
@@ -120,7 +120,7 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 	case len(missing) == 0 && (len(r.Targets) == 1 || !b.config.isolation):
 		return []*record{r}
 	}
-	d := b.restore(r, to)
+	d := b.durable.restore(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
 	isolates := b.config.isolation && len(r.Targets) > 1 && int(d.next) < len(r.Targets) // otherwise it only settles
 	switch {
@@ -128,23 +128,23 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 		return []*record{r}
 	case d.isLast() && !isolates: // the record itself parks
 		d.narrow()
-		parked := b.updatedRecord(w, d, driver.Parked, 0)
+		parked := b.durable.updatedRecord(w, d, driver.Parked, 0)
 		parked.Door, parked.Due = r.Targets[d.next], r.Due
 		w.Update = append(w.Update, parked)
-		b.countDivided(r, 1)
+		b.durable.countDivided(r, 1)
 		return nil
 	}
-	parts := b.parts(w, r, d, missing)
+	parts := b.durable.parts(w, r, d, missing)
 	w.Delete = append(w.Delete, r.Ref)
 	for _, part := range parts {
 		w.New = append(w.New, part.Record)
 	}
-	b.countDivided(r, int64(len(parts)))
+	b.durable.countDivided(r, int64(len(parts)))
 	return slices.DeleteFunc(parts, func(part *record) bool { return !part.Leased })
 }
 
 // parts returns the records that replace one with several targets.
-func (b *Bus) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*record) {
+func (b *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*record) {
 	next := int(d.next)
 	together := *r.Record // the targets that stay in one record, with the progress of all
 	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
@@ -185,7 +185,7 @@ func (f *feeder) fallBehind() {
 
 // countDivided counts the records that replace a claimed one. They count as left to the store until
 // they enter.
-func (b *Bus) countDivided(r *record, parts int64) {
+func (b *durable) countDivided(r *record, parts int64) {
 	b.quota.Add(parts - 1)
 	if b.ledger.owns(r) { // it is counted as left to the store
 		b.ledger.splits.Add(parts - 1)
@@ -197,7 +197,7 @@ func (b *Bus) countDivided(r *record, parts int64) {
 }
 
 // warnMissing logs the names of subscriptions that do not exist, each once.
-func (b *Bus) warnMissing(r *record, missing []int) {
+func (b *durable) warnMissing(r *record, missing []int) {
 	for _, i := range missing {
 		name := r.Targets[i]
 		if b.registry.isNewlyMissing(name) {
@@ -225,7 +225,7 @@ func (f *feeder) endWaiters() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, waiter := range f.waiters {
-		f.bus.endWait(waiter)
+		f.bus.durable.endWait(waiter)
 	}
 }
 
@@ -252,7 +252,7 @@ func (f *feeder) keepWaiter(d *dispatch) {
 	defer f.mu.Unlock()
 	if !waiter.gone {
 		f.waiters[d.id] = waiter
-		f.bus.endWait(waiter)
+		f.bus.durable.endWait(waiter)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // abandoned, drops every dispatch from memory, reopens the store, and recovers from it.
 
 // storeFailed notes that the store has failed, and restarts the bus, once. A refusal is no failure.
-func (b *Bus) storeFailed(err error) {
+func (b *durable) storeFailed(err error) {
 	var refused *driver.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) || !b.halts.Set(halt.Failed) {
 		return
@@ -37,7 +37,7 @@ func (b *Bus) storeFailed(err error) {
 }
 
 // storeRefuses returns the error of a publication while the store has failed, or nil.
-func (b *Bus) storeRefuses() error {
+func (b *durable) storeRefuses() error {
 	if !b.halts.Has(halt.Failed) {
 		return nil
 	}
@@ -51,12 +51,12 @@ const (
 )
 
 // restart reopens the store when no dispatch is left in memory, and ends the failure.
-func (b *Bus) restart() {
+func (b *durable) restart() {
 	f := b.feeder
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
 	f.endWaiters()
-	for b.leaveAll(); !b.empty(); b.leaveAll() {
+	for b.leaveAll(); !b.lifecycle.empty(); b.leaveAll() {
 		if !f.sleep(timeline.Tick) {
 			return
 		}
@@ -71,7 +71,7 @@ func (b *Bus) restart() {
 			err = b.recount(f.ctx)
 		}
 		if err == nil {
-			resolved, err = b.resolveAll(f.ctx)
+			resolved, err = b.intake.resolveAll(f.ctx)
 		}
 		if err == nil {
 			break
@@ -130,7 +130,7 @@ func (r *recording) doubt(err error) {
 }
 
 // countUnsettled begins the count with what the store has. It notes the lease, and logs a crash of the last process.
-func (b *Bus) countUnsettled(ctx context.Context) error {
+func (b *durable) countUnsettled(ctx context.Context) error {
 	b.quota.noting.Lock()
 	defer b.quota.noting.Unlock()
 	stats, err := b.store.Stats(ctx)
@@ -147,7 +147,7 @@ func (b *Bus) countUnsettled(ctx context.Context) error {
 
 // recount begins the counts of what is left in the store anew, with what the store has. Nothing is in
 // memory, and no publication enters.
-func (b *Bus) recount(ctx context.Context) error {
+func (b *durable) recount(ctx context.Context) error {
 	q, l := &b.quota, &b.ledger
 	q.noting.Lock()
 	defer q.noting.Unlock()
@@ -176,7 +176,7 @@ func (l *ledger) owns(r *record) bool {
 
 // noteGone counts what other processes have cancelled, after a claim that ended with err. As long as the
 // store also has records that this process has not claimed, it may count fewer.
-func (b *Bus) noteGone(ctx context.Context, err error) error {
+func (b *durable) noteGone(ctx context.Context, err error) error {
 	q, l := &b.quota, &b.ledger
 	if err != nil || !q.othersCancel.Load() {
 		return err
@@ -208,8 +208,8 @@ func (l *ledger) gone(has int64) {
 
 // obeyAgain reads the orders again: the read of the last commit of another process may have failed with the
 // store. If it fails once more, that does not restart the bus: it might do so without end.
-func (b *Bus) obeyAgain() {
-	if err := b.obeyOthers(); err != nil && b.feeder.ctx.Err() == nil {
+func (b *durable) obeyAgain() {
+	if err := b.operators.obeyOthers(); err != nil && b.feeder.ctx.Err() == nil {
 		b.log.Error("orders of other processes cannot be read", zap.Error(err))
 	}
 }
@@ -226,7 +226,7 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 }
 
 // leaveUnawaited leaves to the store, during Shutdown, what no running call waits for any more.
-func (b *Bus) leaveUnawaited() {
+func (b *durable) leaveUnawaited() {
 	if b.halts.Has(halt.Leave) {
 		b.leaveAll()
 	}
@@ -234,28 +234,28 @@ func (b *Bus) leaveUnawaited() {
 
 // leaveAll leaves the dispatches that wait in memory to the store, except those that halts does not stop. Those
 // that run follow when their calls end.
-func (b *Bus) leaveAll() {
+func (b *durable) leaveAll() {
 	b.leaveWaiting()
 	for _, s := range b.registry.list() {
-		for _, d := range s.door.empty(b) {
+		for _, d := range s.door.empty(b.Bus) {
 			b.leaveToStore(d)
 		}
 	}
-	b.pool.Sift(b.stops, b.leaveToStore)
+	b.pool.Sift(b.machine.stops, b.leaveToStore)
 }
 
 // empty removes from the line what may not start, oldest first. It keeps its seats.
 func (o *door) empty(b *Bus) []*dispatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := o.line.Take(b.stops)
+	all := o.line.Take(b.machine.stops)
 	o.countLocked(b)
 	return all
 }
 
 // leaveWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
-func (b *Bus) leaveWaiting() {
-	for _, d := range append(b.suspects.Drain(), b.delay.Take(b.stops)...) {
+func (b *durable) leaveWaiting() {
+	for _, d := range append(b.suspects.Drain(), b.delay.Take(b.machine.stops)...) {
 		b.ledger.waiting.Add(-1)
 		b.leaveToStore(d)
 	}

@@ -24,11 +24,11 @@ func publishAllocs(t *testing.T, opts ...Option) float64 {
 			t.Fatal(err)
 		}
 	}
-	w := b.workers().Open()
-	defer b.workers().Close(w)
+	w := b.machine.workers().Open()
+	defer b.machine.workers().Close(w)
 	return testing.AllocsPerRun(5000, func() {
 		if d, ok := b.pool.TryTake(); ok {
-			b.run(w, d)
+			b.machine.run(w, d)
 		}
 	})
 }

@@ -99,7 +99,7 @@ type recordBudget struct {
 }
 
 // newRecord returns the record of a dispatch that has none.
-func (b *Bus) newRecord(w *batch, d *dispatch, state driver.State) *driver.Record {
+func (b *durable) newRecord(w *batch, d *dispatch, state driver.State) *driver.Record {
 	r := b.updatedRecord(w, d, state, 0)
 	r.ID, r.Type, r.Key, r.Payload = driver.ID(d.id), d.to.eventType, d.key, payloadBytes(d.payload)
 	r.Published, r.Targets = d.published(b.time), d.to.recorded
@@ -124,7 +124,7 @@ func (b *Bus) newRecord(w *batch, d *dispatch, state driver.State) *driver.Recor
 }
 
 // updatedRecord returns the part of a dispatch's record that changes. Of the next targets, passed have handled the event.
-func (b *Bus) updatedRecord(w *batch, d *dispatch, state driver.State, passed int) *driver.Record {
+func (b *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passed int) *driver.Record {
 	r := &driver.Record{Ref: d.stored().ref, State: state, Suspect: d.stored().marked, Crashes: d.stored().crashes}
 	p := recordProgress{Next: int(d.next) + passed, Attempts: int(d.attempt)}
 	if d.state == stateRunning {
@@ -198,7 +198,7 @@ func (w *batch) decode(r *driver.Record) *record {
 }
 
 // restore returns the dispatch of a record.
-func (b *Bus) restore(r *record, to *targets) *dispatch {
+func (b *durable) restore(r *record, to *targets) *dispatch {
 	now := b.time.Now()
 	d := &dispatch{
 		id: EventID(r.ID), payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
@@ -238,7 +238,7 @@ func (r *record) dueAfter(now time.Time) time.Time {
 	return r.Due
 }
 
-func (b *Bus) restoreProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
+func (b *durable) restoreProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
 	find := func(name string) *Subscription {
 		if i := slices.Index(d.to.recorded, name); i >= 0 {
 			return d.to.subscriptions[i]

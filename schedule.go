@@ -9,7 +9,7 @@ import (
 )
 
 // schedule stores a dispatch until it is due.
-func (b *Bus) schedule(d *dispatch) {
+func (b *machine) schedule(d *dispatch) {
 	d.state = stateScheduled
 	b.ledger.scheduled.Add(1)
 	due, add := d.from().due.nanos, b.scheduled.Add
@@ -20,11 +20,11 @@ func (b *Bus) schedule(d *dispatch) {
 		b.ledger.scheduled.Add(-1)
 		b.buryScheduled(d)
 	}
-	b.checkDrained() // Shutdown does not wait for d any more
+	b.lifecycle.checkDrained() // Shutdown does not wait for d any more
 }
 
 // due queues a scheduled dispatch. It takes its place in its key's order now.
-func (b *Bus) due(d *dispatch) {
+func (b *machine) due(d *dispatch) {
 	o, now := *d.origin, b.time.Now()
 	b.ids.Put((*[16]byte)(&o.order), now.Millis)
 	if at := o.due.at; !at.IsZero() {
@@ -40,10 +40,10 @@ func (b *Bus) due(d *dispatch) {
 }
 
 // applyDue queues a scheduled dispatch whose new place in the store's order is recorded.
-func (b *Bus) applyDue(d *dispatch, free bool, err error) {
+func (b *machine) applyDue(d *dispatch, free bool, err error) {
 	switch {
 	case err != nil:
-		b.leaveToStore(d)
+		b.durable.leaveToStore(d)
 	case free:
 		b.quota.Add(int64(len(b.copiesOf(d))) - 1)
 		b.ledger.stored.Add(int64(len(b.copies(d))))
@@ -54,7 +54,7 @@ func (b *Bus) applyDue(d *dispatch, free bool, err error) {
 }
 
 // buryScheduled dead-letters a scheduled dispatch, or each of its copies.
-func (b *Bus) buryScheduled(d *dispatch) {
+func (b *machine) buryScheduled(d *dispatch) {
 	for _, copied := range b.copies(d) {
 		b.bury(copied, ReasonShutdown)
 	}
@@ -80,14 +80,14 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 	}
 	var entry *AuditEntry
 	if o != (operator{}) { // otherwise the program cancels, not an operator
-		entry = b.entry(o, AuditCancel)
+		entry = b.operators.entry(o, AuditCancel)
 		entry.Event = id
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
 	if b.store != nil {
-		if err := b.cancelStored(ctx, id, entry); err != nil {
+		if err := b.durable.cancelStored(ctx, id, entry); err != nil {
 			return fmt.Errorf("Cancel(%s): %w", id, err)
 		}
 		return nil
@@ -98,16 +98,16 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 	}
 	for _, d := range cancelled {
 		b.ledger.scheduled.Add(-1) // before the dispatch settles: see unsettled
-		b.settle(d, Cancelled)
+		b.machine.settle(d, Cancelled)
 	}
 	b.given.forget(id)
-	b.audited(entry)
-	b.checkDrained()
+	b.operators.audited(entry)
+	b.lifecycle.checkDrained()
 	return nil
 }
 
 // cancelStored settles a scheduled event that the store has.
-func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
+func (b *durable) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
 	b.quota.cancelling.Add(1)
 	defer func() {
 		b.quota.cancelling.Add(-1)
@@ -136,7 +136,7 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) e
 		// Not by a followup: all of those may run observers that cancel events.
 		here, settled := make(chan func(), 1), error(nil)
 		c := change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled, here: here, audit: entry}
-		b.recordLater(c, func(refused error) { settled = refused })
+		b.machine.recordLater(c, func(refused error) { settled = refused })
 		var why error
 		select {
 		case apply := <-here:
@@ -152,14 +152,14 @@ func (b *Bus) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) e
 		err = errors.Join(err, fmt.Errorf("the outcome is unknown: %w", why))
 	}
 	if err == nil {
-		b.audited(entry)
+		b.operators.audited(entry)
 	}
 	return err
 }
 
 // cancelBeside removes the record of a scheduled event without the lease, unless the bus that has it
 // has claimed the record. That bus learns of it by noteBeside.
-func (b *Bus) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
+func (b *durable) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
 	w := newBatch(b.time)
 	w.Forget, w.Cancel = []driver.Dedupe{eventIDEntry(id)}, []driver.ID{driver.ID(id)}
 	w.audit(entry)
@@ -168,7 +168,7 @@ func (b *Bus) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) e
 		return ErrNotScheduled
 	}
 	if err == nil {
-		b.audited(entry)
+		b.operators.audited(entry)
 	}
 	return err
 }

@@ -12,7 +12,7 @@ func SetRandom(b *Bus, random func() float64) { b.config.random = random }
 // take more if a PublishAndWait has returned because of what they ran. It must be called before
 // anything is published.
 func SetGates(b *Bus, run func(e Event, subscription string, attempt int), next func()) {
-	workers := b.workers()
+	workers := b.machine.workers()
 	goOn := workers.Run
 	workers.Run = func(w *worker, d *dispatch) bool {
 		waiter := d.waiter()

@@ -85,7 +85,7 @@ func WithIdempotencyWindow(d time.Duration) Option {
 var storesInUse sync.Map // Store to nil
 
 // useStore registers the bus's store. It returns an *OptionError if another bus uses it.
-func (b *Bus) useStore() error {
+func (b *durable) useStore() error {
 	if !reflect.ValueOf(b.config.store).Comparable() {
 		return nil // it has no identity
 	}
@@ -98,7 +98,7 @@ func (b *Bus) useStore() error {
 	return nil
 }
 
-func (b *Bus) releaseStore() {
+func (b *durable) releaseStore() {
 	if reflect.ValueOf(b.config.store).Comparable() {
 		storesInUse.Delete(b.config.store)
 	}
@@ -117,7 +117,7 @@ type guardedStore struct {
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{of: b.config.store, log: b.log, failed: b.storeFailed, aged: b.time.Aged, gaveUp: b.gaveUp}
+	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, aged: b.time.Aged, gaveUp: b.gaveUp}
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	s.room = room.New(room.Config{
 		Most:      b.config.unconfirmed,

@@ -182,15 +182,15 @@ func TestStructure_Sizes(t *testing.T) {
 		}
 	}
 
-	switch n := linesOfMethod(t, "dispatcher.go", "Bus", "run"); {
+	switch n := linesOfMethod(t, "dispatcher.go", "machine", "run"); {
 	case n == 0:
-		t.Error("dispatcher.go declares no method (*Bus).run: the loop is missing")
+		t.Error("dispatcher.go declares no method (*machine).run: the loop is missing")
 	case n < minLoopLines:
-		t.Errorf("(*Bus).run has %d lines, fewer than %d: it no longer shows every decision of the loop", n, minLoopLines)
+		t.Errorf("(*machine).run has %d lines, fewer than %d: it no longer shows every decision of the loop", n, minLoopLines)
 	case n > maxLoopLines:
-		t.Errorf("(*Bus).run has %d lines, more than %d: move details into functions", n, maxLoopLines)
+		t.Errorf("(*machine).run has %d lines, more than %d: move details into functions", n, maxLoopLines)
 	default:
-		t.Logf("(*Bus).run: %d lines", n)
+		t.Logf("(*machine).run: %d lines", n)
 	}
 }
 

@@ -60,7 +60,7 @@ func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption
 	if err != nil {
 		return nil, fmt.Errorf("Subscribe(%q): %w", shorten(pattern), err)
 	}
-	b.catalogChanged()
+	b.operators.catalogChanged()
 	return s, nil
 }
 
@@ -115,7 +115,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if b.store != nil {
 		defer b.feeder.holdBack()(c.name)
 	}
-	latest := func() Order { return b.orderOf(s.names()) }
+	latest := func() Order { return b.operators.orderOf(s.names()) }
 	err = b.registry.add(s, parsed, latest, func(o Order) { b.report.circuitChanged(s, s.obeyed(o)) })
 	if err != nil {
 		return nil, err
@@ -169,13 +169,13 @@ func (s *Subscription) Unsubscribe() {
 	// Close the door before the subscription leaves the registry. Otherwise Shutdown, which
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is
 	// parked in between.
-	b.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
+	b.machine.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
 	b.registry.remove(s)
 	if b.store != nil {
 		b.feeder.askDoor(s.names()...) // another subscription may take some of them
 	}
-	b.freed() // the share of the last subscription has ended
-	b.catalogChanged()
+	b.machine.freed() // the share of the last subscription has ended
+	b.operators.catalogChanged()
 }
 
 // targets has the subscriptions of a dispatch, in the order of visit, and values derived from them.

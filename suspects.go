@@ -15,16 +15,16 @@ import (
 const fatalCrashes = driver.SuspectCrashes + suspects.Fatal
 
 // detain keeps a dispatch that was read from a store from running now. It reports whether it does.
-func (b *Bus) detain(d *dispatch, s *stored) bool {
+func (b *durable) detain(d *dispatch, s *stored) bool {
 	switch due := d.takeNotBefore(); {
-	case s.leaves, b.stops(d):
+	case s.leaves, b.machine.stops(d):
 		b.leaveToStore(d)
 	case due > b.time.Nanos():
-		b.await(d, due)
+		b.machine.await(d, due)
 	case s.marked || s.crashes < driver.SuspectCrashes:
 		return false
 	case s.crashes >= fatalCrashes:
-		b.bury(d, ReasonCrash)
+		b.machine.bury(d, ReasonCrash)
 	default:
 		b.ledger.waiting.Add(1)
 		d.state = stateWaiting
@@ -35,7 +35,7 @@ func (b *Bus) detain(d *dispatch, s *stored) bool {
 }
 
 // runSuspects runs the next group of suspects, if none runs. The group is marked in the store before that.
-func (b *Bus) runSuspects() {
+func (b *durable) runSuspects() {
 	group := b.suspects.Next(func(d *dispatch) int { return d.stored().crashes - driver.SuspectCrashes })
 	if len(group) == 0 {
 		return
@@ -52,12 +52,12 @@ func (b *Bus) runSuspects() {
 			d.stored().marked = true
 			d.stored().leaves = err != nil
 		}
-		b.requeue(group...)
+		b.machine.requeue(group...)
 	})
 }
 
 // acquit ends the suspicion of a dispatch whose attempt did not crash the process.
-func (b *Bus) acquit(d *dispatch) {
+func (b *durable) acquit(d *dispatch) {
 	s := d.stored()
 	if s == nil {
 		return

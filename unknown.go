@@ -25,7 +25,7 @@ type unknown struct {
 }
 
 // addUnknown notes that the outcome of a publication is unknown.
-func (b *Bus) addUnknown(events []*dispatch) {
+func (b *intake) addUnknown(events []*dispatch) {
 	u := &b.unknown
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -35,7 +35,7 @@ func (b *Bus) addUnknown(events []*dispatch) {
 	}
 	for _, d := range events {
 		if !d.from().given && d.records() > 0 {
-			u.pending[d.id] = &unknown{entry: b.remembered(d, b.time.Now().UTC), settled: make(chan struct{})}
+			u.pending[d.id] = &unknown{entry: b.durable.remembered(d, b.time.Now().UTC), settled: make(chan struct{})}
 		}
 	}
 }
@@ -69,7 +69,7 @@ func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *change)
 
 // resolveLater completes a publication, or a replay, whose caller no longer waits. Shutdown waits
 // for it.
-func (b *Bus) resolveLater(c change, applied <-chan error) {
+func (b *intake) resolveLater(c change, applied <-chan error) {
 	b.entering.Add(1)
 	if c.kind == toOpen {
 		b.addUnknown(c.all())
@@ -77,7 +77,7 @@ func (b *Bus) resolveLater(c change, applied <-chan error) {
 	go func() {
 		defer func() {
 			b.entering.Add(-1)
-			b.checkDrained()
+			b.lifecycle.checkDrained()
 		}()
 		var refused *driver.RefusedError
 		switch err := <-applied; {
@@ -93,7 +93,7 @@ func (b *Bus) resolveLater(c change, applied <-chan error) {
 }
 
 // resolve ends the doubt about events.
-func (b *Bus) resolve(events []*dispatch, accepted bool) {
+func (b *intake) resolve(events []*dispatch, accepted bool) {
 	u := &b.unknown
 	w := newBatch(b.time)
 	var ids []EventID
@@ -130,7 +130,7 @@ func (u *unknowns) settle(ids []EventID) {
 // resolveAll asks the store about all events in doubt, after it was reopened and before anything
 // is dispatched. The caller settles their ids once the bus accepts publications again: the
 // repetitions that wait would be refused before.
-func (b *Bus) resolveAll(ctx context.Context) (ids []EventID, err error) {
+func (b *intake) resolveAll(ctx context.Context) (ids []EventID, err error) {
 	u := &b.unknown
 	u.mu.Lock()
 	all := make([]unknown, 0, len(u.pending))
