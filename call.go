@@ -153,7 +153,7 @@ func (c *call) Deadline() (time.Time, bool) {
 			a.deadline = bus.time.Now().UTC
 		} else {
 			// The worker owns the dispatch until the call is cancelled, which needs a.mu.
-			a.deadline = bus.time.At(bus.watch.Deadline(c.dispatch.worker.slot, c))
+			a.deadline = bus.time.At(bus.machine.watch.Deadline(c.dispatch.worker.slot, c))
 		}
 	}
 	return a.deadline, true
@@ -297,7 +297,7 @@ func (c *call) waits() (resume func()) {
 		return func() {}
 	}
 	if a.waits++; a.waits == 1 {
-		c.bus().pool.Block()
+		c.bus().machine.pool.Block()
 		c.bus().machine.lend(c.subscription())
 	}
 	return func() {
@@ -312,7 +312,7 @@ func (c *call) waits() (resume func()) {
 // resumed counts the call against the concurrency limits again.
 func (c *call) resumed() {
 	c.subscription().door.running.Add(1)
-	c.bus().pool.Unblock()
+	c.bus().machine.pool.Unblock()
 }
 
 // keyHold is the place in a key's order that a dispatch has while its handler waits for another
@@ -359,7 +359,7 @@ type AbandonedHandler struct {
 }
 
 func (b *views) abandonedHandlers() (all []AbandonedHandler) {
-	b.abandoned.Each(func(c *call, since time.Time) {
+	b.machine.abandoned.Each(func(c *call, since time.Time) {
 		all = append(all, AbandonedHandler{
 			Subscription: c.subscription().id,
 			EventID:      c.dispatch.id,

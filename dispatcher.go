@@ -9,9 +9,6 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// machine runs dispatches: the loop, its transitions, and the doors of the subscriptions.
-type machine struct{ *Bus }
-
 // worker is the state of one goroutine of the pool.
 type worker struct {
 	slot *deadline.Slot[call]
@@ -205,7 +202,7 @@ func (b *machine) applyOpen(d *dispatch, free bool, err error) {
 		if !free {
 			b.pool.Unreserve(d.places())
 		}
-		b.quota.Release(d.records())
+		b.intake.quota.Release(d.records())
 		return
 	}
 	b.ledger.accepted.Add(1)
@@ -303,7 +300,7 @@ func (b *machine) applyWait(d *dispatch, delay time.Duration, due int64, free bo
 	b.report.retryScheduled(d, delay, due)
 	if free {
 		b.durable.leaveToStore(d)
-		b.feeder.due.Add(b.time.At(due))
+		b.durable.feeder.due.Add(b.time.At(due))
 		return
 	}
 	b.await(d, due)
@@ -342,7 +339,7 @@ func (b *machine) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	default:
 		s.counters.skipped.Add(1)
 		b.ledger.splits.Add(1)
-		b.quota.Add(1)
+		b.intake.quota.Add(1)
 		parked = d.splitOff(d.to.policy())
 		if waiter != nil {
 			waiter.expect(1)
@@ -385,7 +382,7 @@ func (b *machine) applyPark(d *dispatch, free bool) {
 		s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
 		b.durable.leaveToStore(d)
 		if s.left.Load() { // it has dead-lettered those that the store had
-			b.feeder.askDoor(s.names()...)
+			b.durable.feeder.askDoor(s.names()...)
 		}
 		b.tend(s)
 		return
@@ -474,7 +471,7 @@ func (b *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	b.leaveKey(d)
 	b.ledger.counter(outcome).Add(1)
 	if b.store != nil && outcome != Unrouted {
-		b.quota.Release(1)
+		b.intake.quota.Release(1)
 	}
 	if d.seat().Number != 0 {
 		s := d.seatedAt()

@@ -167,7 +167,7 @@ func (b *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dis
 // remembers reports whether the bus knows that it has accepted an event with an id.
 func (b *views) remembers(ctx context.Context, id EventID) (bool, error) {
 	if b.store == nil {
-		return b.given.isKnown(id), nil
+		return b.intake.given.isKnown(id), nil
 	}
 	entry := eventIDEntry(id)
 	_, known, err := b.store.Remembered(ctx, entry.Scope, entry.Key)
@@ -197,12 +197,12 @@ func (b *views) places() []place {
 	}
 	all := []place{
 		{DispatchScheduled, func(visit visitor) {
-			b.scheduled.Each(func(d *dispatch) { visit(d, 0, "") })
+			b.machine.scheduled.Each(func(d *dispatch) { visit(d, 0, "") })
 		}},
-		{DispatchQueued, func(visit visitor) { b.pool.Each(plain(visit)) }},
-		{DispatchQueued, func(visit visitor) { b.keys.Each(plain(visit)) }},
+		{DispatchQueued, func(visit visitor) { b.machine.pool.Each(plain(visit)) }},
+		{DispatchQueued, func(visit visitor) { b.machine.keys.Each(plain(visit)) }},
 		{DispatchWaiting, func(visit visitor) {
-			b.delay.Each(func(due int64, d *dispatch) { visit(d, due, "") })
+			b.machine.delay.Each(func(due int64, d *dispatch) { visit(d, due, "") })
 		}},
 	}
 	for _, s := range b.registry.list() {
@@ -218,7 +218,7 @@ func (b *views) places() []place {
 // there twice. matches reads only their fixed fields: it is called without a lock, because to read the memory of many dispatches takes
 // milliseconds.
 func (b *views) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
-	held := max(b.ledger.waiting.Load(), b.ledger.scheduled.Load(), int64(b.pool.Depth()))
+	held := max(b.ledger.waiting.Load(), b.ledger.scheduled.Load(), int64(b.machine.pool.Depth()))
 	all := make([]*dispatch, 0, held+64) // so that it rarely grows under a lock
 	for _, p := range b.places() {
 		if state != "" && state != p.state {
@@ -233,7 +233,7 @@ func (b *views) candidates(state DispatchState, matches func(*dispatch) bool) (m
 		}
 	}
 	if state == "" || state == DispatchRunning {
-		for _, c := range b.watch.Running() {
+		for _, c := range b.machine.watch.Running() {
 			if matches(c.dispatch) {
 				matching = append(matching, c.dispatch)
 			}
@@ -258,7 +258,7 @@ func (b *views) describeAll(candidates []*dispatch, found map[*dispatch]Dispatch
 			}
 		})
 	}
-	for _, c := range b.watch.Running() {
+	for _, c := range b.machine.watch.Running() {
 		if wanted[c.dispatch] {
 			found[c.dispatch] = b.describeCall(c)
 		}
@@ -361,7 +361,7 @@ func (b *views) describeRecord(r *record) DispatchInfo {
 	if len(i.Targets) > 0 {
 		i.Subscription = i.Targets[0]
 	}
-	if r.State == driver.Parked && b.started.Load() {
+	if r.State == driver.Parked && b.lifecycle.started.Load() {
 		i.Parked = b.parkedAt(r.Door)
 	}
 	return i

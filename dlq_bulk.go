@@ -198,7 +198,7 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 	}()
 	run := &bulkRun{stopAfter: int64(o.stopAfter), stopped: make(chan struct{})}
 	r := &replaying{run: run}
-	rate := pacing{pace.Pace{Time: q.bus.time, PerSecond: o.perSecond}, q.bus.leaving, run.stopped}
+	rate := pacing{pace.Pace{Time: q.bus.time, PerSecond: o.perSecond}, q.bus.lifecycle.leaving, run.stopped}
 	ended := func(done int, id LetterID, err error) error {
 		switch {
 		case err == nil:

@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/surebus/eventbus/internal/index"
+	"github.com/surebus/eventbus/internal/timeline"
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 // letterQueue is the bounded dead letter queue in memory. Letters are immutable once added, because
@@ -26,6 +28,11 @@ type (
 	letterIndex = index.Index[letterKey, *keptLetter]
 	letterList  = index.List[letterKey, *keptLetter]
 )
+
+func newLetterQueue(capacity int, ids *uuid7.Source, t *timeline.Timeline, evicted func(*DeadLetter)) *letterQueue {
+	newID := func() LetterID { return ids.Next(t.Now().Millis) }
+	return &letterQueue{capacity: capacity, newID: newID, evicted: evicted, letters: newLetterIndex()}
+}
 
 // letterKey holds the values that all letters of a list share. Empty fields do not matter.
 type letterKey struct {

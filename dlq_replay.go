@@ -41,7 +41,7 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 			leave()
 		}
 	}()
-	if b.ending.Load() {
+	if b.lifecycle.ending.Load() {
 		return nil, b.refuseShutdown()
 	}
 	l, err := b.letters.get(ctx, id)
@@ -87,7 +87,7 @@ func (b *machine) applyReplay(d *dispatch, l *keptLetter, free bool) error {
 		return ErrNotFound
 	}
 	b.ledger.replays.Add(1)
-	b.quota.Add(d.records())
+	b.intake.quota.Add(d.records())
 	switch scheduled := d.isScheduled(b.time); {
 	case b.store != nil && (free || scheduled):
 		b.ledger.stored.Add(int64(len(b.copies(d))))

@@ -101,7 +101,7 @@ func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
 	pass = o.circuit.Gate.Load()
 	n := o.running.Add(1)
-	if pass&circuit.Ask == 0 && n <= o.limit && (n <= o.share || b.pool.Spare() > 0) {
+	if pass&circuit.Ask == 0 && n <= o.limit && (n <= o.share || b.machine.pool.Spare() > 0) {
 		return pass, admitted
 	}
 	pass, why, change := o.ask(b, d)
@@ -165,7 +165,7 @@ func (o *door) comesAfterLocked(d *dispatch) bool {
 // limitNow returns the concurrency limit that applies now. While the bus has no free worker, a
 // subscription without Concurrency is limited to its share, so that others get workers too.
 func (o *door) limitNow(b *Bus) int32 {
-	if b.registry.several.Load() && b.pool.Spare() == 0 {
+	if b.registry.several.Load() && b.machine.pool.Spare() == 0 {
 		return min(o.limit, o.share)
 	}
 	return o.limit
@@ -342,7 +342,7 @@ func (b *machine) tend(s *Subscription) {
 		b.lifecycle.checkDrained()
 	}
 	if asks {
-		b.feeder.askDoor(s.id)
+		b.durable.feeder.askDoor(s.id)
 	}
 }
 
@@ -380,7 +380,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now
 	case most == 0:
 		if again != math.MaxInt64 && (o.wakeAt == 0 || again < o.wakeAt) {
 			o.wakeAt = again
-			b.doors.Add(again, s)
+			b.machine.doors.Add(again, s)
 		}
 		return false
 	case running >= int(o.limitNow(b)):
@@ -394,7 +394,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
-	return running < int(o.share) || !b.registry.several.Load() || coming == 0 && b.pool.Spare() > 1
+	return running < int(o.share) || !b.registry.several.Load() || coming == 0 && b.machine.pool.Spare() > 1
 }
 
 // admitsLocked returns how many deliveries, fresh ones or others, may come to the door. If none may, it
@@ -449,11 +449,11 @@ func (o *door) countLocked(b *Bus) {
 	switch {
 	case full && o.room == nil:
 		o.room = make(chan struct{})
-		b.fullLines.Add(1)
+		b.intake.fullLines.Add(1)
 	case !full && o.room != nil:
 		close(o.room)
 		o.room = nil
-		b.fullLines.Add(-1)
+		b.intake.fullLines.Add(-1)
 	}
 }
 

@@ -95,7 +95,7 @@ func (f *feeder) submit(r *recording, done func(error)) {
 		c.free = true
 	case c.kind == toReplay && ready == 0: // it is scheduled again, and may be due when this is applied
 		c.free = true
-	case c.kind == toOpen && !f.bus.pool.TryReserve(ready):
+	case c.kind == toOpen && !f.bus.machine.pool.TryReserve(ready):
 		c.free, f.behind = true, true
 	}
 	for _, record := range r.batch.New {
@@ -416,7 +416,7 @@ var errClaimsEnded = errors.New("eventbus: claims were ended")
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
 // in the queue. Without room it reports that there are more.
 func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (more bool, err error) {
-	pool := f.bus.pool
+	pool := f.bus.machine.pool
 	switch {
 	case pool.TryReserve(q.Limit):
 	case !waits:

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/halt"
+	"github.com/surebus/eventbus/internal/idle"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -50,7 +53,7 @@ func (b *lifecycle) start(ctx context.Context) error {
 	case started:
 		return ErrAlreadyStarted
 	case b.store != nil:
-		if err := b.feeder.start(ctx); err != nil {
+		if err := b.durable.feeder.start(ctx); err != nil {
 			b.mu.Lock()
 			b.started.Store(false)
 			ending = b.ending.Load()
@@ -61,9 +64,9 @@ func (b *lifecycle) start(ctx context.Context) error {
 			return err
 		}
 		b.operators.recordCatalog()
-		defer b.feeder.wakeUp() // after the pool has started: before, a full queue refuses its claims
+		defer b.durable.feeder.wakeUp() // after the pool has started: before, a full queue refuses its claims
 	}
-	b.pool.Start()
+	b.machine.pool.Start()
 	return nil
 }
 
@@ -72,7 +75,7 @@ func (b *Bus) Stopping() <-chan struct{} {
 	if !b.usable() {
 		return nil
 	}
-	return b.leaving
+	return b.lifecycle.leaving
 }
 
 // Shutdown ends the bus. It rejects new work from outside and waits until every running, queued,
@@ -113,36 +116,62 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	}
 	ended := ctx.Done() // before anything begins: the context may panic
 	inside := b.intake.running(callFrom(ctx))
-	b.mu.Lock()
-	first := !b.ending.Swap(true)
-	started := b.started.Load()
-	b.mu.Unlock()
-	if first {
-		b.registry.close()
-		if b.store != nil {
-			b.halts.Set(halt.Leave)
-		}
-		close(b.leaving)
-		b.pool.Refuse()
-		if !started {
-			b.lifecycle.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
-		}
-		go b.lifecycle.finish()
-	}
+	b.lifecycle.beginEnd()
 	if inside {
 		return nil
 	}
 	select {
-	case <-b.closed:
+	case <-b.lifecycle.closed:
 	case <-ended:
 		b.lifecycle.cutBecause(ctx)
 		b.lifecycle.awaitEnd()
 	}
-	return b.shutdownErr
+	return b.lifecycle.shutdownErr
 }
 
 // lifecycle starts, drains and ends a bus.
-type lifecycle struct{ *Bus }
+type lifecycle struct {
+	*Bus
+
+	idle    idle.Watch    // Shutdown and Drain wait until isDrained
+	started atomic.Bool   // Start has been called; set under mu
+	ending  atomic.Bool   // Shutdown has been called; set under mu
+	leaving chan struct{} // closed when ending has been set
+	closed  chan struct{} // closed when Shutdown is done, or has given up
+
+	mu          sync.Mutex    // guards the following
+	cause       error         // of the cut
+	storeErr    error         // of a store that did not close
+	cutEnded    chan struct{} // closed when cut is done; nil if there was none
+	unfinished  []DeadLetter  // with the reason shutdown
+	ended       bool          // closed is closed
+	shutdownErr error         // valid once closed is closed
+}
+
+func newLifecycle(b *Bus) *lifecycle {
+	return &lifecycle{Bus: b, leaving: make(chan struct{}), closed: make(chan struct{})}
+}
+
+// beginEnd begins Shutdown, once.
+func (b *lifecycle) beginEnd() {
+	b.mu.Lock()
+	first := !b.ending.Swap(true)
+	started := b.started.Load()
+	b.mu.Unlock()
+	if !first {
+		return
+	}
+	b.registry.close()
+	if b.store != nil {
+		b.halts.Set(halt.Leave)
+	}
+	close(b.leaving)
+	b.machine.pool.Refuse()
+	if !started {
+		b.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
+	}
+	go b.finish()
+}
 
 // storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has
 // ended.
@@ -165,7 +194,7 @@ func (b *lifecycle) awaitEnd() {
 		before := now
 		if now = progress(); now == before {
 			b.end(&UnconfirmedError{
-				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.entering.Load(),
+				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.intake.entering.Load(),
 			})
 			b.freePublishers()
 			return
@@ -175,7 +204,7 @@ func (b *lifecycle) awaitEnd() {
 
 // freePublishers ends the wait of publishers for a claim that hangs. The store keeps their events.
 func (b *lifecycle) freePublishers() {
-	f := b.feeder
+	f := b.durable.feeder
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
 	f.catching = false
@@ -185,9 +214,9 @@ func (b *lifecycle) freePublishers() {
 // finish drains the bus, buries or leaves to the store what Shutdown does not wait for, and ends the goroutines.
 func (b *lifecycle) finish() {
 	if b.store != nil {
-		b.feeder.stop()
+		b.durable.feeder.stop()
 		b.durable.leaveAll()
-		b.feeder.endWaiters()
+		b.durable.feeder.endWaiters()
 	}
 	b.idle.Await(b.isDrained, nil, 0, nil, nil)
 	b.awaitCut() // cut dead-letters the same dispatches
@@ -195,20 +224,20 @@ func (b *lifecycle) finish() {
 		// Unsubscribe, Resume or a timer released a line at the last moment. The handlers may publish.
 		time.Sleep(timeline.Tick)
 	}
-	b.pool.Seal()
+	b.machine.pool.Seal()
 	for ; !b.empty(); b.buryParkedAndScheduled() { // accepted between the last look and Seal
 		time.Sleep(timeline.Tick)
 	}
-	b.scheduled.Wait()
-	b.doors.Close()
-	b.doors.Wait()
-	b.delay.Close()
-	b.delay.Wait()
-	<-b.pool.Close()
+	b.machine.scheduled.Wait()
+	b.machine.doors.Close()
+	b.machine.doors.Wait()
+	b.machine.delay.Close()
+	b.machine.delay.Wait()
+	<-b.machine.pool.Close()
 	b.closeStore()
 	b.time.Stop()
-	b.watch.Rest()
-	b.watch.Wait()
+	b.machine.watch.Rest()
+	b.machine.watch.Wait()
 	b.awaitCut()
 	b.awaitReturns()
 	b.end(nil)
@@ -216,7 +245,7 @@ func (b *lifecycle) finish() {
 
 // awaitReturns waits, with a store, up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
 func (b *lifecycle) awaitReturns() {
-	for i := 0; i < 100 && b.store != nil && b.abandoned.Len() > 0; i++ {
+	for i := 0; i < 100 && b.store != nil && b.machine.abandoned.Len() > 0; i++ {
 		time.Sleep(timeline.Tick)
 	}
 }
@@ -254,12 +283,12 @@ func (b *lifecycle) closeStore() {
 	if b.store == nil {
 		return
 	}
-	<-b.followups.Close()
-	b.feeder.endWaiters()
+	<-b.durable.followups.Close()
+	b.durable.feeder.endWaiters()
 	b.operators.endCatalog()
 	defer b.durable.releaseStore()
 	if err := b.views.readStats(); err == nil && b.started.Load() { // Metrics shows them after the end
-		b.log.Info("bus shut down", zap.Int64("left_in_store", b.stats.last.Load().Unsettled()))
+		b.log.Info("bus shut down", zap.Int64("left_in_store", b.durable.stats.last.Load().Unsettled()))
 	}
 	if err := b.store.Close(context.Background()); err != nil {
 		b.log.Error("store did not close", zap.Error(err))
@@ -288,23 +317,23 @@ func (b *lifecycle) cut(cause error) {
 	b.halts.Set(halt.Cut)
 	b.mu.Unlock()
 	defer close(b.cutEnded)
-	for _, c := range b.watch.StopAll() {
+	for _, c := range b.machine.watch.StopAll() {
 		b.machine.abandon(c, nil)
 	}
-	b.pool.Start() // from now on the workers bury queued dispatches
-	b.delay.Close()
-	for _, d := range b.delay.Drain() {
+	b.machine.pool.Start() // from now on the workers bury queued dispatches
+	b.machine.delay.Close()
+	for _, d := range b.machine.delay.Drain() {
 		b.ledger.waiting.Add(-1)
 		b.machine.bury(d, ReasonShutdown)
 	}
 	b.buryParkedAndScheduled()
 	for {
-		d, ok := b.pool.TryTake()
+		d, ok := b.machine.pool.TryTake()
 		if !ok {
 			return
 		}
 		b.machine.bury(d, ReasonShutdown)
-		b.pool.Finish()
+		b.machine.pool.Finish()
 	}
 }
 
@@ -325,7 +354,7 @@ func (b *lifecycle) buryParkedAndScheduled() {
 			b.machine.bury(d, ReasonShutdown)
 		}
 	}
-	for _, d := range b.scheduled.Close() {
+	for _, d := range b.machine.scheduled.Close() {
 		b.ledger.scheduled.Add(-1)
 		b.machine.buryScheduled(d)
 	}
@@ -382,7 +411,7 @@ func (b *Bus) Drain(ctx context.Context) error {
 		elsewhere = func() bool { return b.lifecycle.isStoreDrained(ctx) }
 	}
 	switch {
-	case b.idle.Await(b.lifecycle.isDrained, elsewhere, drainPoll, ended, b.closed):
+	case b.lifecycle.idle.Await(b.lifecycle.isDrained, elsewhere, drainPoll, ended, b.lifecycle.closed):
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("Drain: %w", contextError(ctx))
@@ -426,8 +455,8 @@ func (b *lifecycle) empty() bool { return b.unsettled(b.ledger.settled()) == 0 }
 func (b *lifecycle) unsettled(settled int64) int64 {
 	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it runs:
 	// depth is read before accepted.
-	opening := b.entering.Load()
-	if b.pool.Depth() > 0 {
+	opening := b.intake.entering.Load()
+	if b.machine.pool.Depth() > 0 {
 		opening++
 	}
 	return opening + b.ledger.opened() - settled

@@ -277,14 +277,14 @@ func (b *Bus) Metrics() Metrics {
 	if !b.usable() {
 		return Metrics{}
 	}
-	stats := b.pool.Stats()
+	stats := b.machine.pool.Stats()
 	m := Metrics{
 		Types:             make(map[string]TypeMetrics),
 		Subscriptions:     []SubscriptionMetrics{},
 		QueueDepth:        stats.Queued,
 		QueueOverflows:    stats.Over,
 		RunningDispatches: stats.Running,
-		AbandonedHandlers: b.abandoned.Len(),
+		AbandonedHandlers: b.machine.abandoned.Len(),
 		Workers:           stats.Workers,
 		Ledger:            b.ledger.snapshot(stats),
 	}
@@ -322,7 +322,7 @@ func (b *views) storeMetrics(m *Metrics) {
 		m.StoreSilentSince = b.time.At(since)
 	}
 	m.Store = new(driver.Stats)
-	if known := b.stats.last.Load(); known != nil {
+	if known := b.durable.stats.last.Load(); known != nil {
 		*m.Store, m.StoreAt, m.Orphaned = known.Stats, known.at, maps.Clone(known.orphaned)
 	}
 }
@@ -349,12 +349,12 @@ var errStatsPending = errors.New("eventbus: store does not answer: too many call
 
 // readStats updates the last known counts.
 func (b *views) readStats() error {
-	if b.stats.reading.Load() >= maxStatsReads {
+	if b.durable.stats.reading.Load() >= maxStatsReads {
 		return errStatsPending
 	}
 	stats, err := pace.Within(statsPatience, func(ctx context.Context) (known *knownStats, err error) {
-		b.stats.reading.Add(1)
-		defer b.stats.reading.Add(-1)
+		b.durable.stats.reading.Add(1)
+		defer b.durable.stats.reading.Add(-1)
 		known = &knownStats{at: b.time.Now().UTC}
 		if known.Stats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
 			known.orphaned, err = b.store.Parked(ctx, b.registry.knownNames())
@@ -362,17 +362,17 @@ func (b *views) readStats() error {
 		return known, err
 	})
 	if err == nil {
-		b.stats.last.Store(stats)
+		b.durable.stats.last.Store(stats)
 	}
 	return err
 }
 
 // isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
 func (b *views) isBehindStore() bool {
-	if !b.started.Load() || b.ending.Load() {
+	if !b.lifecycle.started.Load() || b.lifecycle.ending.Load() {
 		return false
 	}
-	behind := b.feeder.hasWork()
+	behind := b.durable.feeder.hasWork()
 	for _, s := range b.registry.list() {
 		behind = behind || s.door.hasSpilled()
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,7 +18,17 @@ import (
 
 // operators are what people order of a bus: orders to subscriptions, the audit of all that they do, and the catalog in which
 // a tool finds the subscriptions.
-type operators struct{ *Bus }
+type operators struct {
+	*Bus
+
+	ordering  semaphore     // held while an order is recorded or read, and carried out
+	cataloged catalogKeeper // with a store
+
+	mu     sync.Mutex       // guards the following
+	orders map[string]Order // of the store, by subscription
+}
+
+func newOperators(b *Bus) *operators { return &operators{Bus: b, ordering: make(semaphore, 1)} }
 
 // Order is an operator's order to a subscription that survives restarts.
 type Order struct {
@@ -116,10 +127,10 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 		return nil, err
 	}
 	b := s.bus
-	b.ordering.Lock()
+	b.operators.ordering.Lock()
 	var err error
 	if b.store != nil {
-		err = b.operators.loadOrders(b.feeder.ctx) // another process may have given one
+		err = b.operators.loadOrders(b.durable.feeder.ctx) // another process may have given one
 	}
 	before := b.operators.obeyLocked()
 	var o *Order
@@ -129,7 +140,7 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 		err = fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
 	after := b.operators.obeyLocked()
-	b.ordering.Unlock()
+	b.operators.ordering.Unlock()
 	before()
 	after()
 	return o, err
@@ -258,7 +269,7 @@ func (b *operators) keepOrders(all []Order) {
 // obeyOthers applies the orders that another process has recorded.
 func (b *operators) obeyOthers() error {
 	b.ordering.Lock()
-	err := b.loadOrders(b.feeder.ctx)
+	err := b.loadOrders(b.durable.feeder.ctx)
 	report := b.obeyLocked()
 	b.ordering.Unlock()
 	report()

@@ -8,10 +8,13 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pool"
+	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -97,7 +100,23 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 }
 
 // intake accepts publications and replays.
-type intake struct{ *Bus }
+type intake struct {
+	*Bus
+
+	given     givenIDs
+	unknown   unknowns
+	quota     quota
+	entering  atomic.Int64 // calls that open dispatches without room in the queue
+	fullLines atomic.Int32 // doors with room != nil
+}
+
+func newIntake(b *Bus) *intake {
+	return &intake{
+		Bus:   b,
+		given: givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
+		quota: quota{Quota: room.Quota{Most: int64(b.config.unsettled)}, noting: make(semaphore, 1)},
+	}
+}
 
 // open validates a publication and returns its dispatch, without accepting it. from is the call
 // whose handler publishes, or nil.
@@ -111,7 +130,7 @@ func (b *intake) open(ctx context.Context, from *call, inside bool, eventType st
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	if b.halts.Has(halt.Cut) || b.ending.Load() && !inside {
+	if b.halts.Has(halt.Cut) || b.lifecycle.ending.Load() && !inside {
 		return nil, b.refuseShutdown()
 	}
 	if b.store != nil {
@@ -154,7 +173,7 @@ func (b *intake) open(ctx context.Context, from *call, inside bool, eventType st
 		}
 	}
 	b.ids.Put((*[16]byte)(&d.id), now.Millis)
-	if b.store != nil && !b.started.Load() && !b.hasLease.Load() && d.records() > 0 {
+	if b.store != nil && !b.lifecycle.started.Load() && !b.durable.hasLease.Load() && d.records() > 0 {
 		// The bus with the lease may settle the event before resolveAll asks for it. So the store remembers
 		// the id from the beginning.
 		d.origin.given = true
@@ -212,7 +231,7 @@ func (b *intake) acceptUnqueued(ctx context.Context, inside bool, c *change) err
 		b.entering.Add(-1)
 		b.lifecycle.checkDrained()
 	}()
-	if b.halts.Has(halt.Cut) || b.pool.Sealed() || b.ending.Load() && !inside {
+	if b.halts.Has(halt.Cut) || b.machine.pool.Sealed() || b.lifecycle.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
 	if b.store != nil {
@@ -241,11 +260,11 @@ func (b *intake) acceptQueued(ctx context.Context, inside bool, c *change) error
 	}
 	if given {
 		if err := b.given.take(c); err != nil || c.d == nil {
-			b.pool.Unreserve(places)
+			b.machine.pool.Unreserve(places)
 			b.lifecycle.checkDrained()
 			return err
 		}
-		b.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
+		b.machine.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
 	}
 	if b.report.seesAccepted() { // before recordNow: workers own runnable dispatches
 		for _, d := range c.all() {
@@ -332,7 +351,7 @@ func (b *intake) reserve(ctx context.Context, c *change, places int, inside bool
 			}
 		}
 	}
-	err := b.pool.Reserve(ctx, places, inside)
+	err := b.machine.pool.Reserve(ctx, places, inside)
 	switch {
 	case err == nil:
 		return nil
@@ -364,7 +383,7 @@ func (b *intake) awaitLines(ctx context.Context, to *targets) error {
 			i-- // it may be full again
 		case <-ended:
 			return contextError(ctx)
-		case <-b.leaving:
+		case <-b.lifecycle.leaving:
 			return b.refuseShutdown()
 		}
 	}

@@ -87,7 +87,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	refuse := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
 	}
-	if !b.started.Load() && !b.ending.Load() {
+	if !b.lifecycle.started.Load() && !b.lifecycle.ending.Load() {
 		return refuse(ErrNotStarted)
 	}
 	ended := ctx.Done() // before anything is accepted: the context may panic
@@ -105,11 +105,11 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		w.origin = *d.origin
 	}
 	w.origin.waiter, d.origin = w, &w.origin
-	if w.wouldDeadlock(d) && !b.given.has(d) {
+	if w.wouldDeadlock(d) && !b.intake.given.has(d) {
 		return refuse(fmt.Errorf("%w: the event that is being handled, or one that waits for it, has the place of the key %q; publish without waiting, or with another key", ErrWouldDeadlock, d.key))
 	}
 	if b.store != nil {
-		defer b.feeder.forget(d.id, w)
+		defer b.durable.feeder.forget(d.id, w)
 	}
 	fresh, err := b.intake.accept(ctx, inside, d, nil)
 	if err != nil {

@@ -28,12 +28,12 @@ func (b *intake) acquireQuota(ctx context.Context, n int64, inside bool) error {
 		q.Add(n)
 		return nil
 	}
-	failed := b.feeder.claimsContext().Done()
+	failed := b.durable.feeder.claimsContext().Done()
 	for !q.TryAdd(n) {
 		if b.config.refuse {
 			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.Used(), q.Most)
 		}
-		if !b.started.Load() {
+		if !b.lifecycle.started.Load() {
 			return ErrQueueFull
 		}
 		room := q.Wait()
@@ -49,7 +49,7 @@ func (b *intake) acquireQuota(ctx context.Context, n int64, inside bool) error {
 				return err
 			}
 			return b.refuseShutdown()
-		case <-b.leaving:
+		case <-b.lifecycle.leaving:
 			return b.refuseShutdown()
 		}
 	}
@@ -69,7 +69,7 @@ func (b *intake) acquireRoom(ctx context.Context, c *change, inside bool) error 
 		c.pass = pass
 		return silentError(silent)
 	}
-	failed, leaving := b.feeder.claimsContext().Done(), (<-chan struct{})(b.leaving)
+	failed, leaving := b.durable.feeder.claimsContext().Done(), (<-chan struct{})(b.lifecycle.leaving)
 	if inside {
 		leaving = b.halts.IsCut()
 	}
@@ -121,7 +121,7 @@ func (c *change) size() (size room.Size) {
 // noteBeside counts the records that other processes have inserted and cancelled, and ends the waits for
 // the events that they have cancelled.
 func (b *durable) noteBeside() {
-	q, ctx := &b.quota, b.feeder.claimsContext() // a restart counts again, and waits for this
+	q, ctx := &b.intake.quota, b.feeder.claimsContext() // a restart counts again, and waits for this
 	q.noting.Lock()
 	stats, err := b.store.Stats(ctx)
 	if err == nil {

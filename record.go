@@ -2,16 +2,61 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/halt"
+	"github.com/surebus/eventbus/internal/pace"
+	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/room"
+	"github.com/surebus/eventbus/internal/suspects"
 )
 
 // durable is what a store adds: a transition is recorded before it is applied, and what is left there is recovered.
-type durable struct{ *Bus }
+type durable struct {
+	*Bus
+
+	feeder    *feeder
+	followups *pool.Pool[func(), struct{}] // applies recorded changes
+	stats     storeStats
+	hasLease  atomic.Bool // of the store. Without it, another bus may settle what this one publishes
+	suspects  suspects.Waiting[*dispatch]
+	doubts    doubt.Changes // while the store has failed
+	leftKeys  sync.Map      // leftKey to nil, see noteLeft
+}
+
+// open begins to use the store. It reads the orders and the counts.
+func (b *durable) open() error {
+	b.feeder = newFeeder(b.Bus)
+	if err := b.useStore(); err != nil {
+		return err
+	}
+	b.followups = pool.New(pool.Config[func(), struct{}]{
+		Open:        func() struct{} { return struct{}{} },
+		Close:       func(struct{}) {},
+		Run:         func(_ struct{}, apply func()) bool { apply(); return true },
+		Enter:       func(func()) bool { return true },
+		Idle:        func(struct{}) {},
+		Freed:       func() {},
+		Rest:        func() {},
+		Concurrency: b.config.concurrency,
+		Capacity:    math.MaxInt32,
+	})
+	b.followups.Start()
+	_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, errors.Join(b.operators.loadOrders(ctx), b.countUnsettled(ctx))
+	})
+	if err != nil {
+		b.releaseStore()
+	}
+	return err
+}
 
 // change is a recorded transition of one dispatch, or of several that open together.
 type change struct {
@@ -195,7 +240,7 @@ func (b *durable) leaveToStore(d *dispatch) {
 		b.machine.noteLeft(gate, d) // before Leave, so that enterKey sees it
 		if next, ok := gate.Leave(d.key); ok {
 			next.stored().leaves = true
-			b.pool.Release(next)
+			b.machine.pool.Release(next)
 		}
 	}
 	b.ledger.stored.Add(1)
@@ -232,17 +277,17 @@ type leftKey struct {
 // noteLeft notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
 // ones must not take it: they would overtake.
 func (b *machine) noteLeft(at any, d *dispatch) {
-	if d.key != "" && b.ending.Load() {
-		b.leftKeys.Store(leftKey{at, d.key}, nil)
+	if d.key != "" && b.lifecycle.ending.Load() {
+		b.durable.leftKeys.Store(leftKey{at, d.key}, nil)
 	}
 }
 
 // hasLeft reports whether an earlier dispatch of the key was left to the store.
 func (b *machine) hasLeft(at any, d *dispatch) bool {
-	if d.key == "" || b.store == nil || !b.ending.Load() {
+	if d.key == "" || b.store == nil || !b.lifecycle.ending.Load() {
 		return false
 	}
-	_, left := b.leftKeys.Load(leftKey{at, d.key})
+	_, left := b.durable.leftKeys.Load(leftKey{at, d.key})
 	return left
 }
 
@@ -251,7 +296,7 @@ func (b *durable) endWait(w *waiter) {
 	switch {
 	case b.halts.Has(halt.Failed):
 		w.leave(false)
-	case b.ending.Load():
+	case b.lifecycle.ending.Load():
 		w.leave(true)
 	}
 }
@@ -412,7 +457,7 @@ func (r *recording) settle() {
 // isAwaited reports whether something waits until a dispatch has settled: a PublishAndWait, the next dispatch of
 // its key, the next delivery of a line, a publisher at the quota or for room, or Shutdown.
 func (b *durable) isAwaited(d *dispatch) bool {
-	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.quota.IsAwaited() || b.store.room.IsAwaited() || b.ending.Load()
+	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.intake.quota.IsAwaited() || b.store.room.IsAwaited() || b.lifecycle.ending.Load()
 }
 
 // splitFromParent records the progress of the dispatch from which another was split off. The
@@ -441,7 +486,7 @@ func (r *recording) committed(err error) {
 	for i, d := range r.opened {
 		s := d.stored()
 		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
-		if f := r.bus.feeder; r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toOpen || r.change.kind == toReplay) {
+		if f := r.bus.durable.feeder; r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toOpen || r.change.kind == toReplay) {
 			f.place(d)
 		}
 	}

@@ -186,7 +186,7 @@ func (f *feeder) fallBehind() {
 // countDivided counts the records that replace a claimed one. They count as left to the store until
 // they enter.
 func (b *durable) countDivided(r *record, parts int64) {
-	b.quota.Add(parts - 1)
+	b.intake.quota.Add(parts - 1)
 	if b.ledger.owns(r) { // it is counted as left to the store
 		b.ledger.splits.Add(parts - 1)
 		b.ledger.stored.Add(parts - 1)

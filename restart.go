@@ -94,7 +94,7 @@ func (b *durable) restart() {
 	f.mu.Unlock()
 	f.reopened = max(b.time.Nanos(), 1)
 	b.halts.Clear(halt.Failed)
-	b.unknown.settle(resolved)
+	b.intake.unknown.settle(resolved)
 	b.log.Info("store reopened")
 	f.wakeUp()
 	f.watching.Go(b.obeyAgain)
@@ -126,17 +126,17 @@ func (r *recording) doubt(err error) {
 	if kind := r.change.kind; kind > toDue && inserted > 0 || kind == toSettle && len(r.batch.Delete) == 0 { // split off
 		c.Lost = doubt.Ended(&l.splits, -1) // its parent still has the delivery
 	}
-	r.bus.doubts.Add(c)
+	r.bus.durable.doubts.Add(c)
 }
 
 // countUnsettled begins the count with what the store has. It notes the lease, and logs a crash of the last process.
 func (b *durable) countUnsettled(ctx context.Context) error {
-	b.quota.noting.Lock()
-	defer b.quota.noting.Unlock()
+	b.intake.quota.noting.Lock()
+	defer b.intake.quota.noting.Unlock()
 	stats, err := b.store.Stats(ctx)
 	if err == nil {
-		b.quota.beside = stats.Beside
-		b.quota.Set(stats.Unsettled())
+		b.intake.quota.beside = stats.Beside
+		b.intake.quota.Set(stats.Unsettled())
 		b.hasLease.Store(stats.HasLease)
 	}
 	if stats.Crashed {
@@ -148,7 +148,7 @@ func (b *durable) countUnsettled(ctx context.Context) error {
 // recount begins the counts of what is left in the store anew, with what the store has. Nothing is in
 // memory, and no publication enters.
 func (b *durable) recount(ctx context.Context) error {
-	q, l := &b.quota, &b.ledger
+	q, l := &b.intake.quota, &b.ledger
 	q.noting.Lock()
 	defer q.noting.Unlock()
 	stats, err := b.store.Stats(ctx)
@@ -177,7 +177,7 @@ func (l *ledger) owns(r *record) bool {
 // noteGone counts what other processes have cancelled, after a claim that ended with err. As long as the
 // store also has records that this process has not claimed, it may count fewer.
 func (b *durable) noteGone(ctx context.Context, err error) error {
-	q, l := &b.quota, &b.ledger
+	q, l := &b.intake.quota, &b.ledger
 	if err != nil || !q.othersCancel.Load() {
 		return err
 	}
@@ -186,7 +186,7 @@ func (b *durable) noteGone(ctx context.Context, err error) error {
 	switch {
 	case err != nil:
 		return err
-	case b.halts.Any() || b.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
+	case b.halts.Any() || b.lifecycle.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
 		return nil // the restart, or the end of the Cancel, looks again
 	case l.left() != left:
 		b.feeder.wakeUp()
@@ -241,7 +241,7 @@ func (b *durable) leaveAll() {
 			b.leaveToStore(d)
 		}
 	}
-	b.pool.Sift(b.machine.stops, b.leaveToStore)
+	b.machine.pool.Sift(b.machine.stops, b.leaveToStore)
 }
 
 // empty removes from the line what may not start, oldest first. It keeps its seats.
@@ -255,7 +255,7 @@ func (o *door) empty(b *Bus) []*dispatch {
 
 // leaveWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
 func (b *durable) leaveWaiting() {
-	for _, d := range append(b.suspects.Drain(), b.delay.Take(b.machine.stops)...) {
+	for _, d := range append(b.suspects.Drain(), b.machine.delay.Take(b.machine.stops)...) {
 		b.ledger.waiting.Add(-1)
 		b.leaveToStore(d)
 	}

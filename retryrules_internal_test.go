@@ -27,7 +27,7 @@ func publishAllocs(t *testing.T, opts ...Option) float64 {
 	w := b.machine.workers().Open()
 	defer b.machine.workers().Close(w)
 	return testing.AllocsPerRun(5000, func() {
-		if d, ok := b.pool.TryTake(); ok {
+		if d, ok := b.machine.pool.TryTake(); ok {
 			b.machine.run(w, d)
 		}
 	})

@@ -45,10 +45,10 @@ func (b *machine) applyDue(d *dispatch, free bool, err error) {
 	case err != nil:
 		b.durable.leaveToStore(d)
 	case free:
-		b.quota.Add(int64(len(b.copiesOf(d))) - 1)
+		b.intake.quota.Add(int64(len(b.copiesOf(d))) - 1)
 		b.ledger.stored.Add(int64(len(b.copies(d))))
 	default:
-		b.quota.Add(int64(len(b.copiesOf(d))) - 1)
+		b.intake.quota.Add(int64(len(b.copiesOf(d))) - 1)
 		b.enqueue(d, false)
 	}
 }
@@ -92,7 +92,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 		}
 		return nil
 	}
-	cancelled := b.scheduled.Cancel(id)
+	cancelled := b.machine.scheduled.Cancel(id)
 	if cancelled == nil {
 		return fmt.Errorf("Cancel(%s): %w", id, ErrNotScheduled)
 	}
@@ -100,7 +100,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 		b.ledger.scheduled.Add(-1) // before the dispatch settles: see unsettled
 		b.machine.settle(d, Cancelled)
 	}
-	b.given.forget(id)
+	b.intake.given.forget(id)
 	b.operators.audited(entry)
 	b.lifecycle.checkDrained()
 	return nil
@@ -108,9 +108,9 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 
 // cancelStored settles a scheduled event that the store has.
 func (b *durable) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
-	b.quota.cancelling.Add(1)
+	b.intake.quota.cancelling.Add(1)
 	defer func() {
-		b.quota.cancelling.Add(-1)
+		b.intake.quota.cancelling.Add(-1)
 		b.feeder.wakeUp() // for noteGone
 	}()
 	claims := b.feeder.claimsContext()

@@ -27,7 +27,7 @@ func SetGates(b *Bus, run func(e Event, subscription string, attempt int), next 
 		}
 		return stays
 	}
-	b.pool = pool.New(workers)
+	b.machine.pool = pool.New(workers)
 }
 
 // SetRecord lets a hook decide when a change has been recorded, and whether it is refused.

@@ -113,7 +113,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	if b.store != nil {
-		defer b.feeder.holdBack()(c.name)
+		defer b.durable.feeder.holdBack()(c.name)
 	}
 	latest := func() Order { return b.operators.orderOf(s.names()) }
 	err = b.registry.add(s, parsed, latest, func(o Order) { b.report.circuitChanged(s, s.obeyed(o)) })
@@ -172,7 +172,7 @@ func (s *Subscription) Unsubscribe() {
 	b.machine.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
 	b.registry.remove(s)
 	if b.store != nil {
-		b.feeder.askDoor(s.names()...) // another subscription may take some of them
+		b.durable.feeder.askDoor(s.names()...) // another subscription may take some of them
 	}
 	b.machine.freed() // the share of the last subscription has ended
 	b.operators.catalogChanged()

@@ -1,0 +1,91 @@
+package eventbus
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/surebus/eventbus/internal/abandoned"
+	"github.com/surebus/eventbus/internal/deadline"
+	"github.com/surebus/eventbus/internal/delay"
+	"github.com/surebus/eventbus/internal/keys"
+	"github.com/surebus/eventbus/internal/pool"
+	"github.com/surebus/eventbus/internal/timeline"
+)
+
+// machine runs dispatches: the loop, its transitions, and the doors of the subscriptions. It has the structures that hold
+// the dispatches of a bus.
+type machine struct {
+	*Bus
+
+	pool      *pool.Pool[*dispatch, *worker]
+	keys      *keyGate
+	delay     *delay.Queue[*dispatch] // retries
+	scheduled *delay.Schedule[EventID, *dispatch]
+	doors     *delay.Queue[*Subscription] // doors to tend at a time
+	watch     *deadline.Watch[call]
+	abandoned abandoned.Calls[*call]
+	shared    sync.Map // *Subscription to nil: doors that may throttle because the bus is full
+	seenIDs   uint64   // of busy
+}
+
+func newMachine(b *Bus) *machine {
+	m := &machine{Bus: b, keys: keys.New[*dispatch](keyGates)}
+	m.pool = pool.New(m.workers())
+	m.delay = delay.New(delayClock{b.time}, m.retryDue)
+	m.doors = delay.New(delayClock{b.time}, m.wake)
+	m.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), m.due)
+	m.watch = deadline.New(deadline.Config[call]{
+		Of:        (*call).watched,
+		Slow:      b.report.slowHandlers,
+		Overrun:   m.overran,
+		Nanos:     b.time.Nanos,
+		AfterFunc: func(d time.Duration, f func()) deadline.Timer { return b.time.AfterFunc(d, f) },
+	})
+	b.time.SetHooks(m.busy, func() { m.watch.Look() })
+	return m
+}
+
+// keyGate holds dispatches until earlier ones with the same key have settled. A bus has one, and
+// with isolation one for each subscription.
+type keyGate = keys.Gate[*dispatch]
+
+// keyGates is the number of shards of a bus's key gate.
+const keyGates = 32
+
+// workers returns the configuration of the pool.
+func (b *machine) workers() pool.Config[*dispatch, *worker] {
+	return pool.Config[*dispatch, *worker]{
+		Open:        func() *worker { return &worker{slot: b.watch.Open(), seen: rand.Uint32()} },
+		Close:       func(w *worker) { b.watch.Close(w.slot) },
+		Run:         func(w *worker, d *dispatch) bool { b.work(w, d); return !w.lost },
+		Enter:       b.enterKey,
+		Idle:        func(w *worker) { w.slot.Clear(); w.calls = nil },
+		Freed:       b.freed,
+		Rest:        func() { b.watch.Rest() },
+		Concurrency: b.config.concurrency,
+		Capacity:    b.config.queue,
+		Wait:        !b.config.refuse || b.config.store != nil,
+	}
+}
+
+// busy reports whether events were published, or handlers started, since the last call. It also
+// sets the deadlines of the handlers that started.
+func (b *machine) busy() bool {
+	made := b.ids.Count()
+	published := made != b.seenIDs
+	b.seenIDs = made
+	return b.watch.Look() || published
+}
+
+// delayClock adapts the timeline to the delay queue.
+type delayClock struct{ *timeline.Timeline }
+
+func (c delayClock) AfterFunc(d time.Duration, f func()) delay.Timer {
+	return c.Timeline.AfterFunc(d, f)
+}
+
+// wallClock is the wall clock of the timeline, for instants.
+type wallClock struct{ delayClock }
+
+func (c wallClock) Nanos() int64 { return c.Now().Wall }
