@@ -36,6 +36,7 @@ type Bus struct {
 	kept      *letterQueue // the same in memory; nil with a store
 	audits    auditBook
 	store     *guardedStore // nil: memory only
+	journal   journal
 	machine   *machine
 	durable   *durable
 	intake    *intake
@@ -43,10 +44,7 @@ type Bus struct {
 	operators *operators
 	views     *views
 
-	// recorder records a change and then calls done: durable.submit, or the simulation's hook. nil: changes
-	// apply at once.
-	recorder func(c *change, done func(error))
-	gaveUp   chan struct{} // closed when Shutdown gives up on a store that does not answer; nil without one
+	gaveUp chan struct{} // closed when Shutdown gives up on a store that does not answer; nil without one
 }
 
 // New returns a bus. It leaves no goroutine. Events wait until Start. With a store, New reads the
@@ -74,13 +72,14 @@ func New(opts ...Option) (*Bus, error) {
 	if c.store == nil {
 		b.kept = newLetterQueue(c.deadLetters, b.ids, b.time, b.report.letterEvicted)
 		b.letters, b.audits = b.kept, newRecentAudits()
+		b.journal = &memoryJournal{Bus: b}
 		return b, nil
 	}
 	b.gaveUp = make(chan struct{})
 	b.store = newGuardedStore(b)
 	b.letters, b.audits = &storedLetters{b.store, b.time}, &storedAudits{b.store}
-	b.recorder = b.durable.submit
-	if err := b.durable.open(); err != nil {
+	b.journal = b.durable
+	if err := b.durable.connect(); err != nil {
 		return nil, fmt.Errorf("New: %w", err)
 	}
 	return b, nil

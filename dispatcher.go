@@ -61,7 +61,7 @@ func (b *machine) run(w *worker, d *dispatch) {
 				if !b.conclude(d, s, &w.call, r) {
 					return
 				}
-				b.durable.saveProgress(w, d)
+				b.journal.passed(w, d)
 				continue
 			}
 			b.leave(d, s, pass, noOutcome)
@@ -197,19 +197,12 @@ func (b *machine) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 
 // applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
 // only the store keeps it.
-func (b *machine) applyOpen(d *dispatch, free bool, err error) {
-	if err != nil {
-		if !free {
-			b.pool.Unreserve(d.places())
-		}
-		b.intake.quota.Release(d.records())
-		return
-	}
+func (b *machine) applyOpen(d *dispatch, stored bool) {
 	b.ledger.accepted.Add(1)
 	d.to.counters.events.Add(1)
 	switch {
 	case len(d.to.subscriptions) == 0: // accept settles it after the observers
-	case free, d.from().due != nil && b.store != nil:
+	case stored:
 		b.ledger.stored.Add(int64(len(b.copies(d))))
 	case d.from().due != nil:
 		b.schedule(d)
@@ -287,22 +280,12 @@ func (b *machine) wait(d *dispatch, delay time.Duration, due int64) {
 	} else {
 		d.to.counters.again.Add(1)
 	}
-	free := b.store != nil && d.key == "" && b.ledger.waiting.Load() >= maxWaiting
-	b.record(&change{kind: toWait, d: d, delay: delay, due: due, free: free})
+	b.journal.wait(d, delay, due)
 }
 
-// maxWaiting is the number of waiting dispatches from which memory keeps no more of those without a
-// key, if there is a store. Those with a key stay, because later ones wait for them there.
-const maxWaiting = 50_000
-
-func (b *machine) applyWait(d *dispatch, delay time.Duration, due int64, free bool) {
+func (b *machine) applyWait(d *dispatch, delay time.Duration, due int64) {
 	b.report.attemptEnded(d, Waiting, "")
 	b.report.retryScheduled(d, delay, due)
-	if free {
-		b.durable.leaveToStore(d)
-		b.durable.feeder.due.Add(b.time.At(due))
-		return
-	}
 	b.await(d, due)
 }
 
@@ -366,27 +349,23 @@ func (b *machine) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 	case reason != "":
 		b.bury(parked, reason)
 	case victim != parked:
-		b.record(&change{kind: toPark, d: parked, free: spills})
+		b.journal.park(parked, spills)
 	}
 	return all
 }
 
-// applyPark puts a delivery that has a seat into the line, or leaves it to the store.
-func (b *machine) applyPark(d *dispatch, free bool) {
-	s := d.seatedAt()
+// attemptHeld reports the end of an attempt whose last delivery is parked.
+func (b *machine) attemptHeld(d *dispatch) {
 	if attempt := d.takeObserved(); attempt != nil {
 		b.report.endAttempt(attempt, EndedAttempt{Outcome: Held})
 	}
+}
+
+// applyPark puts a delivery that has a seat into the line.
+func (b *machine) applyPark(d *dispatch) {
+	s := d.seatedAt()
+	b.attemptHeld(d)
 	b.leaveKey(d)
-	if free {
-		s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
-		b.durable.leaveToStore(d)
-		if s.left.Load() { // it has dead-lettered those that the store had
-			b.durable.feeder.askDoor(s.names()...)
-		}
-		b.tend(s)
-		return
-	}
 	d.state = stateParked
 	reason := parking(d.seat().Reason)
 	if refused := s.door.join(b.Bus, d); refused != "" {
@@ -429,16 +408,22 @@ func (b *machine) requeue(all ...*dispatch) {
 // bury ends a dispatch at its next target with a dead letter. With ReasonShutdown, a store gets it
 // back instead.
 func (b *machine) bury(d *dispatch, reason Reason) {
-	if reason == ReasonShutdown && b.store != nil {
-		b.durable.putBack(d)
+	if reason == ReasonShutdown {
+		b.journal.cutShort(d)
 		return
 	}
-	b.record(&change{kind: toSettle, d: d, outcome: DeadLettered, letter: b.letter(d, reason)})
+	b.journal.settle(d, DeadLettered, b.letter(d, reason))
+}
+
+// withdraw ends an attempt that may not call the next handler. It is not counted.
+func (b *machine) withdraw(d *dispatch) {
+	d.attempt--
+	b.journal.cutShort(d)
 }
 
 // settle ends a dispatch without a dead letter.
 func (b *machine) settle(d *dispatch, outcome Outcome) {
-	b.record(&change{kind: toSettle, d: d, outcome: outcome})
+	b.journal.settle(d, outcome, nil)
 }
 
 // applySettle ends a dispatch. It counts the dispatch after the observers have seen the end and the
@@ -448,9 +433,6 @@ func (b *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	var reason Reason
 	var l *DeadLetter
 	if kept != nil {
-		if b.kept != nil {
-			b.kept.add(kept)
-		}
 		l, reason = &kept.DeadLetter, kept.Reason
 	}
 	b.report.attemptEnded(d, outcome, reason)
@@ -470,9 +452,6 @@ func (b *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	d.arrived()
 	b.leaveKey(d)
 	b.ledger.counter(outcome).Add(1)
-	if b.store != nil && outcome != Unrouted {
-		b.intake.quota.Release(1)
-	}
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
 		s.door.release(b.Bus, d)

@@ -52,51 +52,37 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 	if err != nil {
 		return nil, err
 	}
-	c := change{kind: toReplay, d: d, letter: &l}
+	o := opening{d: d}
+	var audit *AuditEntry
 	if r != nil && r.audit != nil {
-		c.audit = r.audit
-		c.audit.Letter, c.audit.Event, c.audit.Subscription = id, l.Event.ID, l.Subscription
+		audit = r.audit
+		audit.Letter, audit.Event, audit.Subscription = id, l.Event.ID, l.Subscription
 	}
 	if b.store != nil {
-		if err := b.acquireRoom(ctx, &c, false); err != nil {
+		if err := b.acquireRoom(ctx, &o, false); err != nil {
 			return nil, err
 		}
 	}
-	applied := make(chan error, 1)
-	if b.recorder == nil {
-		applied <- b.machine.apply(&c, nil)
-	} else {
-		b.machine.recordLater(c, func(err error) { applied <- err })
-	}
+	done := b.journal.replay(ctx, o, &l, audit)
 	return func() error {
 		defer leave()
-		err := b.durable.awaitRecorded(ctx, c, applied)
+		err := done()
 		if err == nil {
-			b.operators.audited(c.audit)
+			b.operators.audited(audit)
 			b.report.replayed(&l.DeadLetter)
 		}
 		return err
 	}, nil
 }
 
-// applyReplay removes the letter of a replay and makes its dispatch runnable, or schedules it
-// again. If several replays of a letter run concurrently, the first one removes it, and the others
-// get ErrNotFound.
-func (b *machine) applyReplay(d *dispatch, l *keptLetter, free bool) error {
-	if b.kept != nil && b.kept.take(l.ID) == 0 {
-		return ErrNotFound
-	}
+// applyReplay makes the dispatch of a letter runnable, or schedules it again.
+func (b *machine) applyReplay(d *dispatch) {
 	b.ledger.replays.Add(1)
-	b.intake.quota.Add(d.records())
-	switch scheduled := d.isScheduled(b.time); {
-	case b.store != nil && (free || scheduled):
-		b.ledger.stored.Add(int64(len(b.copies(d))))
-	case scheduled:
+	if d.isScheduled(b.time) {
 		b.schedule(d)
-	default:
+	} else {
 		b.enqueue(d, false)
 	}
-	return nil
 }
 
 // reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.

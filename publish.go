@@ -191,8 +191,7 @@ func (b *intake) refuseShutdown() error {
 // accept reserves room for a dispatch, or for a batch, and records that it is accepted, which makes
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *intake) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
-	// A pointer: the compiler copies a change by value that it then takes the address of, which costs 7 ns.
-	c := &change{kind: toOpen, d: d, batch: batch, published: batch}
+	c := &opening{d: d, batch: batch, published: batch}
 	if err := b.unknown.await(ctx, b.gaveUp, c); err != nil { // before it counts as entering: a restart waits for those
 		return 0, err
 	}
@@ -209,7 +208,7 @@ func (b *intake) accept(ctx context.Context, inside bool, d *dispatch, batch []*
 
 // accepted reports accepted dispatches to observers, which may block, and settles those without
 // targets. It returns how many there are.
-func (b *intake) accepted(c *change) (fresh int) {
+func (b *intake) accepted(c *opening) (fresh int) {
 	for i, d := range c.all() {
 		if c.events != nil {
 			b.report.accepted(c.events[i])
@@ -224,7 +223,7 @@ func (b *intake) accepted(c *change) (fresh int) {
 
 // acceptUnqueued accepts a change with dispatches that take no room in the queue. Shutdown waits
 // for reserved room; for these it waits by the count of callers that are entering.
-func (b *intake) acceptUnqueued(ctx context.Context, inside bool, c *change) error {
+func (b *intake) acceptUnqueued(ctx context.Context, inside bool, c *opening) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
 	b.entering.Add(1)
 	defer func() {
@@ -244,7 +243,7 @@ func (b *intake) acceptUnqueued(ctx context.Context, inside bool, c *change) err
 }
 
 // acceptQueued accepts the dispatches with new ids, and removes the others from the change.
-func (b *intake) acceptQueued(ctx context.Context, inside bool, c *change) error {
+func (b *intake) acceptQueued(ctx context.Context, inside bool, c *opening) error {
 	given := c.given()
 	if given {
 		if err := b.given.unknown(c); err != nil || c.d == nil {
@@ -266,12 +265,12 @@ func (b *intake) acceptQueued(ctx context.Context, inside bool, c *change) error
 		}
 		b.machine.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
 	}
-	if b.report.seesAccepted() { // before recordNow: workers own runnable dispatches
+	if b.report.seesAccepted() { // before open: workers own runnable dispatches
 		for _, d := range c.all() {
 			c.events = append(c.events, d.event(b.time))
 		}
 	}
-	err := b.machine.recordNow(ctx, c)
+	err := b.journal.open(ctx, *c)
 	if err != nil {
 		b.given.forgetAll(c)
 		b.lifecycle.checkDrained()
@@ -280,7 +279,7 @@ func (b *intake) acceptQueued(ctx context.Context, inside bool, c *change) error
 }
 
 // acceptDurably accepts the dispatches of a change with a store.
-func (b *intake) acceptDurably(ctx context.Context, inside bool, c *change) error {
+func (b *intake) acceptDurably(ctx context.Context, inside bool, c *opening) error {
 	if err := b.given.unknown(c); err != nil { // an id may be twice in a batch
 		return err
 	}
@@ -298,7 +297,7 @@ func (b *intake) acceptDurably(ctx context.Context, inside bool, c *change) erro
 			b.quota.Release(c.records())
 			return err
 		}
-		err := b.machine.recordNow(ctx, c)
+		err := b.journal.open(ctx, *c)
 		var refused *driver.RefusedError
 		switch {
 		case err == nil:
@@ -322,17 +321,17 @@ func (b *intake) acceptDurably(ctx context.Context, inside bool, c *change) erro
 }
 
 // hasUnqueued reports whether some dispatch of the change takes no room in the queue.
-func (c *change) hasUnqueued() bool {
+func (c *opening) hasUnqueued() bool {
 	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.places() == 0 })
 }
 
 // given reports whether a publisher chose the id of some dispatch of the change.
-func (c *change) given() bool {
+func (c *opening) given() bool {
 	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.from().given })
 }
 
 // places returns the number of places that the change takes in the queue.
-func (c *change) places() (places int) {
+func (c *opening) places() (places int) {
 	for _, d := range c.all() {
 		places += d.places()
 	}
@@ -340,7 +339,7 @@ func (c *change) places() (places int) {
 }
 
 // reserve blocks until the queue and the lines of the targets have room.
-func (b *intake) reserve(ctx context.Context, c *change, places int, inside bool) error {
+func (b *intake) reserve(ctx context.Context, c *opening, places int, inside bool) error {
 	if b.fullLines.Load() > 0 && !inside {
 		for _, d := range c.all() {
 			if d.places() == 0 {

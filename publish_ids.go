@@ -38,7 +38,7 @@ func (g *givenIDs) isKnown(id EventID) bool {
 
 // take remembers the given ids of a change, and removes dispatches whose ids are known. If an id is
 // known for another content, take remembers none and returns ErrDuplicateID.
-func (g *givenIDs) take(c *change) error {
+func (g *givenIDs) take(c *opening) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.unknownLocked(c); err != nil {
@@ -54,13 +54,13 @@ func (g *givenIDs) take(c *change) error {
 }
 
 // unknown removes the dispatches whose ids are known, as take does, and remembers none.
-func (g *givenIDs) unknown(c *change) error {
+func (g *givenIDs) unknown(c *opening) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.unknownLocked(c)
 }
 
-func (g *givenIDs) unknownLocked(c *change) error {
+func (g *givenIDs) unknownLocked(c *opening) error {
 	batch := make(map[EventID]*dispatch)
 	var fresh []*dispatch
 	for _, d := range c.all() {
@@ -99,7 +99,7 @@ func (g *givenIDs) unknownLocked(c *change) error {
 }
 
 // errorAt returns the error of a publication of the change.
-func (c *change) errorAt(d *dispatch, err error) error {
+func (c *opening) errorAt(d *dispatch, err error) error {
 	if c.batch == nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (g *givenIDs) forget(id EventID) {
 }
 
 // forgetAll removes the given ids of a change that was refused.
-func (g *givenIDs) forgetAll(c *change) {
+func (g *givenIDs) forgetAll(c *opening) {
 	for _, d := range c.all() {
 		if d.from().given {
 			g.forget(d.id)
@@ -123,7 +123,7 @@ func (g *givenIDs) forgetAll(c *change) {
 }
 
 // repeated removes the dispatch from a change whose id the store knows.
-func (c *change) repeated(b *Bus, known *driver.Dedupe) error {
+func (c *opening) repeated(b *Bus, known *driver.Dedupe) error {
 	all := c.all()
 	i := slices.IndexFunc(all, func(d *dispatch) bool { return d.from().given && d.id == EventID(known.Event) })
 	if i < 0 {

@@ -58,7 +58,7 @@ func (b *intake) acquireQuota(ctx context.Context, n int64, inside bool) error {
 
 // acquireRoom waits until the store may get the records of a publication or a replay: see
 // WithMaxUnconfirmed. Handlers wait too, until the cut. With an error, nothing was submitted.
-func (b *intake) acquireRoom(ctx context.Context, c *change, inside bool) error {
+func (b *intake) acquireRoom(ctx context.Context, c *opening, inside bool) error {
 	size := c.size()
 	if size.Records == 0 {
 		return nil // the store gets nothing of it
@@ -106,7 +106,7 @@ func silentError(silent time.Duration) error {
 }
 
 // size returns what the records of accepted dispatches count for WithMaxUnconfirmed.
-func (c *change) size() (size room.Size) {
+func (c *opening) size() (size room.Size) {
 	for _, d := range c.all() {
 		n := d.records()
 		size.Bytes += n * int64(len(payloadBytes(d.payload)))

@@ -31,26 +31,7 @@ func (b *machine) due(d *dispatch) {
 		o.due = &due{nanos: now.Point(at), at: at}
 	}
 	d.origin = &o
-	if b.store != nil { // the feeder has claimed it
-		b.record(&change{kind: toDue, d: d})
-		return
-	}
-	b.ledger.scheduled.Add(-1) // before the dispatch can settle: see unsettled
-	b.enqueue(d, false)
-}
-
-// applyDue queues a scheduled dispatch whose new place in the store's order is recorded.
-func (b *machine) applyDue(d *dispatch, free bool, err error) {
-	switch {
-	case err != nil:
-		b.durable.leaveToStore(d)
-	case free:
-		b.intake.quota.Add(int64(len(b.copiesOf(d))) - 1)
-		b.ledger.stored.Add(int64(len(b.copies(d))))
-	default:
-		b.intake.quota.Add(int64(len(b.copiesOf(d))) - 1)
-		b.enqueue(d, false)
-	}
+	b.journal.due(d)
 }
 
 // buryScheduled dead-letters a scheduled dispatch, or each of its copies.
@@ -134,14 +115,15 @@ func (b *durable) cancelStored(ctx context.Context, id EventID, entry *AuditEntr
 	}
 	for _, r := range records {
 		// Not by a followup: all of those may run observers that cancel events.
-		here, settled := make(chan func(), 1), error(nil)
-		c := change{kind: toSettle, d: b.feeder.restore(r), outcome: Cancelled, here: here, audit: entry}
-		b.machine.recordLater(c, func(refused error) { settled = refused })
+		here := make(chan func(), 1)
+		settled := b.recordLater(change{
+			kind: toSettle, opening: opening{d: b.feeder.restore(r)}, outcome: Cancelled, here: here, audit: entry,
+		})
 		var why error
 		select {
 		case apply := <-here:
 			apply()
-			err = errors.Join(err, settled)
+			err = errors.Join(err, <-settled)
 			continue
 		case <-ctx.Done():
 			why = contextError(ctx)

@@ -33,7 +33,7 @@ func SetGates(b *Bus, run func(e Event, subscription string, attempt int), next 
 // SetRecord lets a hook decide when a change has been recorded, and whether it is refused.
 // It must be called before anything is published.
 func SetRecord(b *Bus, record func(done func(error))) {
-	b.recorder = func(_ *change, done func(error)) { record(done) }
+	b.journal.(*memoryJournal).hook = record
 }
 
 // HeldAt is what waits at a subscription's door, oldest first.

@@ -42,7 +42,7 @@ func (b *intake) addUnknown(events []*dispatch) {
 
 // await waits for the outcomes of earlier publications with the ids of a change, until Shutdown gives
 // up on the store.
-func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *change) error {
+func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *opening) error {
 	if !u.any.Load() {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (b *intake) resolveLater(c change, applied <-chan error) {
 		switch err := <-applied; {
 		case c.kind != toOpen:
 		case err == nil:
-			b.accepted(&c)
+			b.accepted(&c.opening)
 			b.resolve(c.all(), true)
 		case errors.As(err, &refused):
 			b.resolve(c.all(), false)
