@@ -216,7 +216,10 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 		}
 		return nil
 	}
-	window := o.replaysAtOnce(q.bus)
+	window := 1
+	if o.stopAfter == 0 && o.perSecond == 0 { // StopAfter counts after each replay
+		window = q.bus.journal.replaysAtOnce()
+	}
 	pending := make([]func() error, 0, window) // of ids[done:], in order
 	done := 0
 	wait := func(left int) (err error) {
@@ -252,15 +255,6 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 		report.Stopped, err = true, nil
 	}
 	return report, err
-}
-
-// replaysAtOnce returns how many replays are in progress at a time. A store commits those that have
-// gathered at once. StopAfter counts after each replay.
-func (b *bulk) replaysAtOnce(bus *Bus) int {
-	if bus.store == nil || b.stopAfter > 0 || b.perSecond > 0 {
-		return 1
-	}
-	return 256
 }
 
 // replayOrder returns the ids of letters in the order in which to replay them. The letters of a key

@@ -24,10 +24,8 @@ func (b *intake) replay(ctx context.Context, id LetterID, r *replaying) error {
 
 // beginReplay submits a replay. end waits until it is recorded, and must be called.
 func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (end func() error, err error) {
-	if b.store != nil {
-		if err := b.durable.storeRefuses(); err != nil {
-			return nil, err
-		}
+	if err := b.journal.refuses(); err != nil {
+		return nil, err
 	}
 	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
 	// and waits.
@@ -58,12 +56,10 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 		audit = r.audit
 		audit.Letter, audit.Event, audit.Subscription = id, l.Event.ID, l.Subscription
 	}
-	if b.store != nil {
-		if err := b.acquireRoom(ctx, &o, false); err != nil {
-			return nil, err
-		}
+	done, err := b.journal.replay(ctx, o, &l, audit)
+	if err != nil {
+		return nil, err
 	}
-	done := b.journal.replay(ctx, o, &l, audit)
 	return func() error {
 		defer leave()
 		err := done()
@@ -112,9 +108,6 @@ func (b *machine) reopen(l *keptLetter, r *replaying) (*dispatch, error) {
 	}
 	if l.Due.After(now.UTC) {
 		d.origin.due = &due{nanos: now.Point(l.Due), at: l.Due}
-	}
-	if b.store != nil {
-		d.store(stored{})
 	}
 	if r != nil {
 		again.run = r.run

@@ -16,8 +16,10 @@ type journal interface {
 	// open makes accepted dispatches runnable, and waits until they are. The error is a refusal, or an *IndeterminateError.
 	open(ctx context.Context, o opening) error
 	// replay removes a letter and makes its dispatch runnable, or schedules it again: ErrNotFound if another call was first.
-	// end waits until it is done.
-	replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error)
+	// end waits until it is done, and must be called. An error is a refusal.
+	replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error)
+	// replaysAtOnce is how many replays a bulk operation has in progress.
+	replaysAtOnce() int
 	// due makes a scheduled dispatch runnable.
 	due(d *dispatch)
 	// wait keeps a dispatch until its next attempt.
@@ -30,6 +32,39 @@ type journal interface {
 	cutShort(d *dispatch)
 	// passed notes that the next target has handled the event, in an attempt with further targets.
 	passed(on *worker, d *dispatch)
+
+	// prepare gives a publication what its handlers get: the payload, and values of the publisher's context.
+	prepare(ctx context.Context, d *dispatch) error
+	// refuses returns why nothing can be published now, or nil.
+	refuses() error
+	// accept waits for room, and opens those of the dispatches whose ids are new, which it returns.
+	accept(ctx context.Context, inside bool, o opening) (opening, error)
+	// awaits is called before an event is published for which a waiter waits, and its result when the wait has ended.
+	awaits(id EventID, w *waiter) (ended func())
+	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.
+	cancel(ctx context.Context, id EventID, audit *AuditEntry) error
+
+	// comes is called before a subscription is added, and its result afterwards. spills is set if only room bounds its line.
+	comes(s *Subscription, spills bool) (arrived func())
+	// ends is called when a subscription has left.
+	ends(s *Subscription)
+
+	// start takes up what an earlier process has left, and started is called when the workers run.
+	start(ctx context.Context) error
+	started()
+	// leave is called when Shutdown begins, and stop before it waits: it leaves what Shutdown does not wait for.
+	leave()
+	stop()
+	// drainsElsewhere returns a function that reports whether nothing is left to do outside of memory, or nil.
+	drainsElsewhere(ctx context.Context) func() bool
+	// awaitEnd waits until Shutdown has ended, after its cut. The error is why it gives up.
+	awaitEnd(ended <-chan struct{}) error
+	// giveUp is called if awaitEnd has given up.
+	giveUp()
+	// awaitReturns gives handlers that were cancelled some time to return, before the error names them.
+	awaitReturns()
+	// close is called when nothing is left to do.
+	close() error
 }
 
 // opening has dispatches that become runnable together.
@@ -69,113 +104,3 @@ func (o *opening) indeterminate(why error) error {
 	}
 	return e
 }
-
-// memoryJournal is the journal of a bus without a store.
-type memoryJournal struct {
-	*Bus
-	// hook delays transitions, and refuses those that open dispatches: the simulation's. nil otherwise.
-	hook func(done func(error))
-}
-
-// later applies a transition when the hook says so.
-func (j *memoryJournal) later(d *dispatch, apply func()) {
-	d.state = stateRecording
-	j.ledger.recording.Add(1)
-	j.hook(func(error) {
-		apply()
-		j.ledger.recording.Add(-1)
-		j.lifecycle.checkDrained()
-	})
-}
-
-// opened waits until the hook lets dispatches open.
-func (j *memoryJournal) opened(open func(refused error) error) error {
-	opened := make(chan error, 1)
-	j.hook(func(refused error) {
-		opened <- open(refused)
-		j.lifecycle.checkDrained()
-	})
-	return <-opened
-}
-
-func (j *memoryJournal) open(_ context.Context, o opening) error {
-	if j.hook != nil {
-		all := o.all()
-		return j.opened(func(refused error) error {
-			for _, d := range all {
-				if refused == nil {
-					j.machine.applyOpen(d, false)
-				} else {
-					j.machine.pool.Unreserve(d.places())
-				}
-			}
-			return refused
-		})
-	}
-	for _, d := range o.all() {
-		j.machine.applyOpen(d, false)
-	}
-	return nil
-}
-
-func (j *memoryJournal) replay(_ context.Context, o opening, l *keptLetter, _ *AuditEntry) (end func() error) {
-	open := func(err error) error {
-		switch {
-		case err != nil:
-		case j.kept.take(l.ID) == 0:
-			err = ErrNotFound
-		default:
-			j.machine.applyReplay(o.d)
-		}
-		return err
-	}
-	var err error
-	if j.hook == nil {
-		err = open(nil)
-	} else {
-		err = j.opened(open)
-	}
-	return func() error { return err }
-}
-
-func (j *memoryJournal) due(d *dispatch) {
-	j.ledger.scheduled.Add(-1) // before the dispatch can settle: see unsettled
-	j.machine.enqueue(d, false)
-}
-
-func (j *memoryJournal) wait(d *dispatch, delay time.Duration, due int64) {
-	if j.hook != nil {
-		j.later(d, func() { j.machine.applyWait(d, delay, due) })
-		return
-	}
-	j.machine.applyWait(d, delay, due)
-}
-
-func (j *memoryJournal) park(d *dispatch, _ bool) {
-	if j.hook != nil {
-		j.later(d, func() { j.machine.applyPark(d) })
-		return
-	}
-	j.machine.applyPark(d)
-}
-
-func (j *memoryJournal) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
-	if j.hook != nil {
-		j.later(d, func() { j.keepAndSettle(d, outcome, letter) })
-		return
-	}
-	j.keepAndSettle(d, outcome, letter)
-}
-
-func (j *memoryJournal) keepAndSettle(d *dispatch, outcome Outcome, letter *keptLetter) {
-	if letter != nil {
-		j.kept.add(letter)
-	}
-	j.machine.applySettle(d, outcome, letter)
-}
-
-func (j *memoryJournal) cutShort(d *dispatch) {
-	j.settle(d, DeadLettered, j.machine.letter(d, ReasonShutdown))
-}
-
-func (j *memoryJournal) passed(*worker, *dispatch) {}

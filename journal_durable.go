@@ -101,11 +101,18 @@ func (b *durable) open(ctx context.Context, o opening) error {
 	return b.awaitRecorded(ctx, c, b.recordLater(c))
 }
 
-func (b *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error) {
+func (b *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error) {
+	o.d.store(stored{})
+	if err := b.acquireRoom(ctx, &o, false); err != nil {
+		return nil, err
+	}
 	c := change{kind: toReplay, opening: o, letter: l, audit: audit}
 	applied := b.recordLater(c)
-	return func() error { return b.awaitRecorded(ctx, c, applied) }
+	return func() error { return b.awaitRecorded(ctx, c, applied) }, nil
 }
+
+// replaysAtOnce: a store commits those that have gathered at once.
+func (b *durable) replaysAtOnce() int { return 256 }
 
 func (b *durable) due(d *dispatch) { b.recordLater(change{kind: toDue, opening: opening{d: d}}) }
 
@@ -317,7 +324,7 @@ func (b *machine) noteLeft(at any, d *dispatch) {
 
 // hasLeft reports whether an earlier dispatch of the key was left to the store.
 func (b *machine) hasLeft(at any, d *dispatch) bool {
-	if d.key == "" || b.store == nil || !b.lifecycle.ending.Load() {
+	if d.key == "" || !b.lifecycle.ending.Load() {
 		return false
 	}
 	_, left := b.durable.leftKeys.Load(leftKey{at, d.key})

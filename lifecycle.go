@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,21 +51,19 @@ func (b *lifecycle) start(ctx context.Context) error {
 		return ErrShutdown
 	case started:
 		return ErrAlreadyStarted
-	case b.store != nil:
-		if err := b.durable.feeder.start(ctx); err != nil {
-			b.mu.Lock()
-			b.started.Store(false)
-			ending = b.ending.Load()
-			b.mu.Unlock()
-			if ending { // Shutdown took the bus for started
-				b.cut(ErrNotStarted)
-			}
-			return err
+	}
+	if err := b.journal.start(ctx); err != nil {
+		b.mu.Lock()
+		b.started.Store(false)
+		ending = b.ending.Load()
+		b.mu.Unlock()
+		if ending { // Shutdown took the bus for started
+			b.cut(ErrNotStarted)
 		}
-		b.operators.recordCatalog()
-		defer b.durable.feeder.wakeUp() // after the pool has started: before, a full queue refuses its claims
+		return err
 	}
 	b.machine.pool.Start()
+	b.journal.started()
 	return nil
 }
 
@@ -162,9 +159,7 @@ func (b *lifecycle) beginEnd() {
 		return
 	}
 	b.registry.close()
-	if b.store != nil {
-		b.halts.Set(halt.Leave)
-	}
+	b.journal.leave()
 	close(b.leaving)
 	b.machine.pool.Refuse()
 	if !started {
@@ -173,51 +168,17 @@ func (b *lifecycle) beginEnd() {
 	go b.finish()
 }
 
-// storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has
-// ended.
-const storeGrace = 2 * time.Second
-
-// awaitEnd waits for the end of Shutdown after its cut, and gives up on a store that does not answer.
+// awaitEnd waits for the end of Shutdown after its cut.
 func (b *lifecycle) awaitEnd() {
-	if b.store == nil {
-		<-b.closed
-		return
+	if err := b.journal.awaitEnd(b.closed); err != nil {
+		b.end(err)
+		b.journal.giveUp()
 	}
-	// After the cut, a confirmed change opens a dispatch or removes one from memory.
-	progress := func() int64 { return b.ledger.opened() + b.ledger.settled() }
-	for now := progress(); ; {
-		select {
-		case <-b.closed:
-			return
-		case <-time.After(storeGrace): // in the runtime's time, like the context
-		}
-		before := now
-		if now = progress(); now == before {
-			b.end(&UnconfirmedError{
-				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.intake.entering.Load(),
-			})
-			b.freePublishers()
-			return
-		}
-	}
-}
-
-// freePublishers ends the wait of publishers for a claim that hangs. The store keeps their events.
-func (b *lifecycle) freePublishers() {
-	f := b.durable.feeder
-	f.submitting.Lock()
-	defer f.submitting.Unlock()
-	f.catching = false
-	f.caught.Broadcast()
 }
 
 // finish drains the bus, buries or leaves to the store what Shutdown does not wait for, and ends the goroutines.
 func (b *lifecycle) finish() {
-	if b.store != nil {
-		b.durable.feeder.stop()
-		b.durable.leaveAll()
-		b.durable.feeder.endWaiters()
-	}
+	b.journal.stop()
 	b.idle.Await(b.isDrained, nil, 0, nil, nil)
 	b.awaitCut() // cut dead-letters the same dispatches
 	for b.buryParkedAndScheduled(); !b.empty(); b.buryParkedAndScheduled() {
@@ -234,20 +195,13 @@ func (b *lifecycle) finish() {
 	b.machine.delay.Close()
 	b.machine.delay.Wait()
 	<-b.machine.pool.Close()
-	b.closeStore()
+	b.closeJournal()
 	b.time.Stop()
 	b.machine.watch.Rest()
 	b.machine.watch.Wait()
 	b.awaitCut()
-	b.awaitReturns()
+	b.journal.awaitReturns()
 	b.end(nil)
-}
-
-// awaitReturns waits, with a store, up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
-func (b *lifecycle) awaitReturns() {
-	for i := 0; i < 100 && b.store != nil && b.machine.abandoned.Len() > 0; i++ {
-		time.Sleep(timeline.Tick)
-	}
 }
 
 // end ends Shutdown, once. unconfirmed is set if the store does not answer: finish goes on then.
@@ -278,20 +232,9 @@ func (b *lifecycle) end(unconfirmed error) {
 	close(b.closed)
 }
 
-// closeStore closes the store after the last change is applied.
-func (b *lifecycle) closeStore() {
-	if b.store == nil {
-		return
-	}
-	<-b.durable.followups.Close()
-	b.durable.feeder.endWaiters()
-	b.operators.endCatalog()
-	defer b.durable.releaseStore()
-	if err := b.views.readStats(); err == nil && b.started.Load() { // Metrics shows them after the end
-		b.log.Info("bus shut down", zap.Int64("left_in_store", b.durable.stats.last.Load().Unsettled()))
-	}
-	if err := b.store.Close(context.Background()); err != nil {
-		b.log.Error("store did not close", zap.Error(err))
+// closeJournal closes what the bus stands on.
+func (b *lifecycle) closeJournal() {
+	if err := b.journal.close(); err != nil {
 		b.mu.Lock()
 		b.storeErr = err
 		b.mu.Unlock()
@@ -406,10 +349,7 @@ func (b *Bus) Drain(ctx context.Context) error {
 	if b.intake.running(callFrom(ctx)) {
 		return fmt.Errorf("Drain: %w: it would wait for the handler that calls it; call it elsewhere", ErrWouldDeadlock)
 	}
-	var elsewhere func() bool
-	if b.store != nil {
-		elsewhere = func() bool { return b.lifecycle.isStoreDrained(ctx) }
-	}
+	elsewhere := b.journal.drainsElsewhere(ctx)
 	switch {
 	case b.lifecycle.idle.Await(b.lifecycle.isDrained, elsewhere, drainPoll, ended, b.lifecycle.closed):
 		return nil
@@ -421,18 +361,6 @@ func (b *Bus) Drain(ctx context.Context) error {
 
 // drainPoll is how often Drain looks whether the store has dispatches that memory has not.
 const drainPoll = 100 * time.Millisecond
-
-// isStoreDrained reports whether Drain need not wait for anything in the store, at an instant at which the bus is
-// drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
-func (b *lifecycle) isStoreDrained(ctx context.Context) bool {
-	opened := b.ledger.opened()
-	if b.halts.Has(halt.Cut|halt.Failed|halt.Leave) || !b.isDrained() {
-		return false
-	}
-	stats, err := b.store.Stats(ctx)
-	throttles := stats.Parked > 0 && slices.ContainsFunc(b.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled() })
-	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.isDrained() && b.ledger.opened() == opened
-}
 
 // isDrained reports whether every dispatch that Shutdown waits for has settled.
 func (b *lifecycle) isDrained() bool {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pool"
@@ -133,50 +132,37 @@ func (b *intake) open(ctx context.Context, from *call, inside bool, eventType st
 	if b.halts.Has(halt.Cut) || b.lifecycle.ending.Load() && !inside {
 		return nil, b.refuseShutdown()
 	}
-	if b.store != nil {
-		if err := b.durable.storeRefuses(); err != nil {
-			return nil, err
-		}
+	if err := b.journal.refuses(); err != nil {
+		return nil, err
 	}
 	if !known {
 		to = b.registry.routes.Find(eventType, hash)
 	}
 	now, _ := b.time.Recent()
 	d := &dispatch{payload: payload, to: to, wall: now.Wall}
-	switch {
-	case b.store != nil:
-		encoded, err := b.durable.encode(payload)
-		if err != nil {
-			return nil, err
-		}
-		d.payload = encoded
-		d.store(stored{})
-	case b.config.contextFrom != nil:
-		d.values = valuesOf(b.config.contextFrom(ctx))
-	}
+	given := false
 	if len(opts) > 0 || b.config.metadataFrom != nil || b.config.inherited != nil {
 		p, err := b.publication(ctx, from, opts)
 		if err != nil {
 			return nil, err
 		}
-		d.key = p.key
-		if p.metadata.Len() > 0 || p.given || p.when != nil {
-			d.origin = &origin{metadata: p.metadata, given: p.given, stored: d.stored()}
+		d.key, given = p.key, p.given
+		if p.metadata.Len() > 0 || given || p.when != nil {
+			d.origin = &origin{metadata: p.metadata, given: given}
 		}
 		if p.when != nil {
 			d.wall, d.origin.due = b.dueFrom(p.when)
 		}
-		if p.given {
+		if given {
 			d.id = p.id
 			b.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
-			return d, nil
 		}
 	}
-	b.ids.Put((*[16]byte)(&d.id), now.Millis)
-	if b.store != nil && !b.lifecycle.started.Load() && !b.durable.hasLease.Load() && d.records() > 0 {
-		// The bus with the lease may settle the event before resolveAll asks for it. So the store remembers
-		// the id from the beginning.
-		d.origin.given = true
+	if !given {
+		b.ids.Put((*[16]byte)(&d.id), now.Millis)
+	}
+	if err := b.journal.prepare(ctx, d); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
@@ -191,19 +177,11 @@ func (b *intake) refuseShutdown() error {
 // accept reserves room for a dispatch, or for a batch, and records that it is accepted, which makes
 // it runnable. With an error it changes nothing. It returns how many ids were new.
 func (b *intake) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
-	c := &opening{d: d, batch: batch, published: batch}
-	if err := b.unknown.await(ctx, b.gaveUp, c); err != nil { // before it counts as entering: a restart waits for those
-		return 0, err
-	}
-	if b.store != nil || c.hasUnqueued() {
-		err = b.acceptUnqueued(ctx, inside, c)
-	} else {
-		err = b.acceptQueued(ctx, inside, c)
-	}
+	opened, err := b.journal.accept(ctx, inside, opening{d: d, batch: batch, published: batch})
 	if err != nil {
 		return 0, err
 	}
-	return b.accepted(c), nil
+	return b.accepted(&opened), nil
 }
 
 // accepted reports accepted dispatches to observers, which may block, and settles those without
@@ -221,9 +199,9 @@ func (b *intake) accepted(c *opening) (fresh int) {
 	return fresh
 }
 
-// acceptUnqueued accepts a change with dispatches that take no room in the queue. Shutdown waits
-// for reserved room; for these it waits by the count of callers that are entering.
-func (b *intake) acceptUnqueued(ctx context.Context, inside bool, c *opening) error {
+// whileEntering accepts dispatches that take no room in the queue. Shutdown waits for reserved room; for these it waits by
+// the count of callers that are entering.
+func (b *intake) whileEntering(inside bool, accept func() error) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
 	b.entering.Add(1)
 	defer func() {
@@ -233,91 +211,7 @@ func (b *intake) acceptUnqueued(ctx context.Context, inside bool, c *opening) er
 	if b.halts.Has(halt.Cut) || b.machine.pool.Sealed() || b.lifecycle.ending.Load() && !inside {
 		return b.refuseShutdown()
 	}
-	if b.store != nil {
-		if err := b.durable.storeRefuses(); err != nil {
-			return err
-		}
-		return b.acceptDurably(ctx, inside, c)
-	}
-	return b.acceptQueued(ctx, inside, c)
-}
-
-// acceptQueued accepts the dispatches with new ids, and removes the others from the change.
-func (b *intake) acceptQueued(ctx context.Context, inside bool, c *opening) error {
-	given := c.given()
-	if given {
-		if err := b.given.unknown(c); err != nil || c.d == nil {
-			return err
-		}
-	}
-	places := c.places()
-	if places > 0 {
-		if err := b.reserve(ctx, c, places, inside); err != nil {
-			b.lifecycle.checkDrained() // it may have reserved room for a moment
-			return err
-		}
-	}
-	if given {
-		if err := b.given.take(c); err != nil || c.d == nil {
-			b.machine.pool.Unreserve(places)
-			b.lifecycle.checkDrained()
-			return err
-		}
-		b.machine.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
-	}
-	if b.report.seesAccepted() { // before open: workers own runnable dispatches
-		for _, d := range c.all() {
-			c.events = append(c.events, d.event(b.time))
-		}
-	}
-	err := b.journal.open(ctx, *c)
-	if err != nil {
-		b.given.forgetAll(c)
-		b.lifecycle.checkDrained()
-	}
-	return err
-}
-
-// acceptDurably accepts the dispatches of a change with a store.
-func (b *intake) acceptDurably(ctx context.Context, inside bool, c *opening) error {
-	if err := b.given.unknown(c); err != nil { // an id may be twice in a batch
-		return err
-	}
-	for {
-		c.events = nil
-		if b.report.seesAccepted() {
-			for _, d := range c.all() {
-				c.events = append(c.events, d.event(b.time))
-			}
-		}
-		if err := b.acquireQuota(ctx, c.records(), inside); err != nil {
-			return err
-		}
-		if err := b.acquireRoom(ctx, c, inside); err != nil {
-			b.quota.Release(c.records())
-			return err
-		}
-		err := b.journal.open(ctx, *c)
-		var refused *driver.RefusedError
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, ErrStoreClosed):
-			return b.refuseShutdown()
-		case errors.As(err, &refused) && refused.Known == nil:
-			return err // the store has not the event
-		case refused == nil:
-			var unknown *IndeterminateError
-			if !errors.As(err, &unknown) {
-				b.addUnknown(c.all())
-				err = c.indeterminate(err)
-			}
-			return err
-		}
-		if err := c.repeated(b.Bus, refused.Known); err != nil || c.d == nil {
-			return err
-		}
-	}
+	return accept()
 }
 
 // hasUnqueued reports whether some dispatch of the change takes no room in the queue.
@@ -394,11 +288,8 @@ func (b *intake) awaitLines(ctx context.Context, to *targets) error {
 func (b *intake) dueFrom(when *dueOption) (wall int64, is *due) {
 	now := b.time.Now()
 	at, delay := when.at.UTC(), when.after
-	switch {
-	case !at.IsZero():
+	if !at.IsZero() {
 		delay = at.Sub(now.UTC)
-	case b.store != nil: // after a restart there is no other clock
-		at = now.UTC.Add(delay)
 	}
 	if delay <= 0 {
 		return now.Wall, nil

@@ -108,9 +108,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	if w.wouldDeadlock(d) && !b.intake.given.has(d) {
 		return refuse(fmt.Errorf("%w: the event that is being handled, or one that waits for it, has the place of the key %q; publish without waiting, or with another key", ErrWouldDeadlock, d.key))
 	}
-	if b.store != nil {
-		defer b.durable.feeder.forget(d.id, w)
-	}
+	defer b.journal.awaits(d.id, w)()
 	fresh, err := b.intake.accept(ctx, inside, d, nil)
 	if err != nil {
 		return refuse(err)

@@ -22,13 +22,13 @@ type quota struct {
 
 // acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store
 // fails: a restart waits for the publishers that are entering.
-func (b *intake) acquireQuota(ctx context.Context, n int64, inside bool) error {
-	q := &b.quota
+func (b *durable) acquireQuota(ctx context.Context, n int64, inside bool) error {
+	q := &b.intake.quota
 	if inside || q.Most == 0 {
 		q.Add(n)
 		return nil
 	}
-	failed := b.durable.feeder.claimsContext().Done()
+	failed := b.feeder.claimsContext().Done()
 	for !q.TryAdd(n) {
 		if b.config.refuse {
 			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.Used(), q.Most)
@@ -45,12 +45,12 @@ func (b *intake) acquireQuota(ctx context.Context, n int64, inside bool) error {
 		case <-ctx.Done():
 			return contextError(ctx)
 		case <-failed:
-			if err := b.durable.storeRefuses(); err != nil {
+			if err := b.storeRefuses(); err != nil {
 				return err
 			}
-			return b.refuseShutdown()
+			return b.intake.refuseShutdown()
 		case <-b.lifecycle.leaving:
-			return b.refuseShutdown()
+			return b.intake.refuseShutdown()
 		}
 	}
 	return nil
@@ -58,7 +58,7 @@ func (b *intake) acquireQuota(ctx context.Context, n int64, inside bool) error {
 
 // acquireRoom waits until the store may get the records of a publication or a replay: see
 // WithMaxUnconfirmed. Handlers wait too, until the cut. With an error, nothing was submitted.
-func (b *intake) acquireRoom(ctx context.Context, c *opening, inside bool) error {
+func (b *durable) acquireRoom(ctx context.Context, c *opening, inside bool) error {
 	size := c.size()
 	if size.Records == 0 {
 		return nil // the store gets nothing of it
@@ -69,7 +69,7 @@ func (b *intake) acquireRoom(ctx context.Context, c *opening, inside bool) error
 		c.pass = pass
 		return silentError(silent)
 	}
-	failed, leaving := b.durable.feeder.claimsContext().Done(), (<-chan struct{})(b.lifecycle.leaving)
+	failed, leaving := b.feeder.claimsContext().Done(), (<-chan struct{})(b.lifecycle.leaving)
 	if inside {
 		leaving = b.halts.IsCut()
 	}
@@ -83,13 +83,13 @@ func (b *intake) acquireRoom(ctx context.Context, c *opening, inside bool) error
 		case <-ctx.Done():
 			err = fmt.Errorf("%w: it has not confirmed what was submitted before, and has nothing of this: %w", ErrStoreFailed, contextError(ctx))
 		case <-failed: // a restart waits for the publishers that are entering
-			waits, failed = b.durable.storeRefuses() == nil, nil // Shutdown ends claims too
+			waits, failed = b.storeRefuses() == nil, nil // Shutdown ends claims too
 		case <-leaving:
-			err = b.refuseShutdown()
+			err = b.intake.refuseShutdown()
 		}
 	}
 	if err == nil {
-		err = b.durable.storeRefuses() // the answer that gave the room back may be a failure
+		err = b.storeRefuses() // the answer that gave the room back may be a failure
 	}
 	if err != nil {
 		waiter.Leave()

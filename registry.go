@@ -37,9 +37,9 @@ type registry struct {
 	closed  bool                     // Shutdown has begun
 }
 
-func newRegistry(c *config, absent func(name string) *Subscription, changed func()) *registry {
+func newRegistry(c *config, stored bool, absent func(name string) *Subscription, changed func()) *registry {
 	r := &registry{
-		config: c, stored: c.store != nil, absent: absent, changed: changed, types: capped.New[typeCounters](maxTypes),
+		config: c, stored: stored, absent: absent, changed: changed, types: capped.New[typeCounters](maxTypes),
 		all: roster.New((*Subscription).ID, func(s *Subscription) []string { return s.formerly }),
 	}
 	r.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})

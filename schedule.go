@@ -67,28 +67,14 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error
 	if ctx.Err() != nil {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
-	if b.store != nil {
-		if err := b.durable.cancelStored(ctx, id, entry); err != nil {
-			return fmt.Errorf("Cancel(%s): %w", id, err)
-		}
-		return nil
+	if err := b.journal.cancel(ctx, id, entry); err != nil {
+		return fmt.Errorf("Cancel(%s): %w", id, err)
 	}
-	cancelled := b.machine.scheduled.Cancel(id)
-	if cancelled == nil {
-		return fmt.Errorf("Cancel(%s): %w", id, ErrNotScheduled)
-	}
-	for _, d := range cancelled {
-		b.ledger.scheduled.Add(-1) // before the dispatch settles: see unsettled
-		b.machine.settle(d, Cancelled)
-	}
-	b.intake.given.forget(id)
-	b.operators.audited(entry)
-	b.lifecycle.checkDrained()
 	return nil
 }
 
-// cancelStored settles a scheduled event that the store has.
-func (b *durable) cancelStored(ctx context.Context, id EventID, entry *AuditEntry) error {
+// cancel settles a scheduled event that the store has.
+func (b *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) error {
 	b.intake.quota.cancelling.Add(1)
 	defer func() {
 		b.intake.quota.cancelling.Add(-1)

@@ -103,18 +103,12 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
 	s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
 	s.door.circuit.Init(c.circuit, b.time)
-	if b.store != nil {
-		s.door.spill.allowed = c.line == 0 && c.whenFull == WaitWhenFull
-		s.door.recover()
-	}
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
-	if b.store != nil {
-		defer b.durable.feeder.holdBack()(c.name)
-	}
+	defer b.journal.comes(s, c.line == 0 && c.whenFull == WaitWhenFull)()
 	latest := func() Order { return b.operators.orderOf(s.names()) }
 	err = b.registry.add(s, parsed, latest, func(o Order) { b.report.circuitChanged(s, s.obeyed(o)) })
 	if err != nil {
@@ -171,9 +165,7 @@ func (s *Subscription) Unsubscribe() {
 	// parked in between.
 	b.machine.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
 	b.registry.remove(s)
-	if b.store != nil {
-		b.durable.feeder.askDoor(s.names()...) // another subscription may take some of them
-	}
+	b.journal.ends(s)
 	b.machine.freed() // the share of the last subscription has ended
 	b.operators.catalogChanged()
 }

@@ -1,0 +1,199 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/halt"
+	"github.com/surebus/eventbus/internal/timeline"
+	"go.uber.org/zap"
+)
+
+// What follows is what intake, subscriptions and lifecycle ask of the journal.
+
+func (b *durable) prepare(_ context.Context, d *dispatch) error {
+	encoded, err := b.encode(d.payload)
+	if err != nil {
+		return err
+	}
+	d.payload = encoded
+	if d.origin == nil {
+		d.origin = &origin{}
+	}
+	d.origin.stored = &stored{}
+	if due := d.origin.due; due != nil && due.at.IsZero() { // after a restart there is no other clock
+		due.at = b.time.At(due.nanos)
+	}
+	return nil
+}
+
+func (b *durable) refuses() error { return b.storeRefuses() }
+
+func (b *durable) accept(ctx context.Context, inside bool, o opening) (opening, error) {
+	if !b.lifecycle.started.Load() && !b.hasLease.Load() {
+		// The bus with the lease may settle the event before resolveAll asks for it. So the store remembers
+		// the id from the beginning.
+		for _, d := range o.all() {
+			d.origin.given = d.origin.given || d.records() > 0
+		}
+	}
+	if err := b.intake.unknown.await(ctx, b.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
+		return o, err
+	}
+	err := b.intake.whileEntering(inside, func() error {
+		if err := b.storeRefuses(); err != nil {
+			return err
+		}
+		return b.acceptDurably(ctx, inside, &o)
+	})
+	return o, err
+}
+
+// acceptDurably accepts the dispatches of a change with a store.
+func (b *durable) acceptDurably(ctx context.Context, inside bool, c *opening) error {
+	if err := b.intake.given.unknown(c); err != nil { // an id may be twice in a batch
+		return err
+	}
+	for {
+		c.events = nil
+		if b.report.seesAccepted() {
+			for _, d := range c.all() {
+				c.events = append(c.events, d.event(b.time))
+			}
+		}
+		if err := b.acquireQuota(ctx, c.records(), inside); err != nil {
+			return err
+		}
+		if err := b.acquireRoom(ctx, c, inside); err != nil {
+			b.intake.quota.Release(c.records())
+			return err
+		}
+		err := b.open(ctx, *c)
+		var refused *driver.RefusedError
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrStoreClosed):
+			return b.intake.refuseShutdown()
+		case errors.As(err, &refused) && refused.Known == nil:
+			return err // the store has not the event
+		case refused == nil:
+			var unknown *IndeterminateError
+			if !errors.As(err, &unknown) {
+				b.intake.addUnknown(c.all())
+				err = c.indeterminate(err)
+			}
+			return err
+		}
+		if err := c.repeated(b.Bus, refused.Known); err != nil || c.d == nil {
+			return err
+		}
+	}
+}
+
+func (b *durable) awaits(id EventID, w *waiter) (ended func()) {
+	return func() { b.feeder.forget(id, w) }
+}
+
+func (b *durable) comes(s *Subscription, spills bool) (arrived func()) {
+	s.door.spill.allowed = spills
+	s.door.recover()
+	hold := b.feeder.holdBack()
+	return func() { hold(s.id) }
+}
+
+// ends makes the feeder ask for deliveries of the names: another subscription may take some of them.
+func (b *durable) ends(s *Subscription) { b.feeder.askDoor(s.names()...) }
+
+func (b *durable) start(ctx context.Context) error {
+	if err := b.feeder.start(ctx); err != nil {
+		return err
+	}
+	b.operators.recordCatalog()
+	return nil
+}
+
+// started wakes the feeder: before, a full queue refuses its claims.
+func (b *durable) started() { b.feeder.wakeUp() }
+
+func (b *durable) leave() { b.halts.Set(halt.Leave) }
+
+func (b *durable) stop() {
+	b.feeder.stop()
+	b.leaveAll()
+	b.feeder.endWaiters()
+}
+
+func (b *durable) drainsElsewhere(ctx context.Context) func() bool {
+	return func() bool { return b.isStoreDrained(ctx) }
+}
+
+// isStoreDrained reports whether Drain need not wait for anything in the store, at an instant at which the bus is
+// drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
+func (b *durable) isStoreDrained(ctx context.Context) bool {
+	opened := b.ledger.opened()
+	if b.halts.Has(halt.Cut|halt.Failed|halt.Leave) || !b.lifecycle.isDrained() {
+		return false
+	}
+	stats, err := b.store.Stats(ctx)
+	throttles := stats.Parked > 0 && slices.ContainsFunc(b.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled() })
+	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.lifecycle.isDrained() && b.ledger.opened() == opened
+}
+
+// storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has
+// ended.
+const storeGrace = 2 * time.Second
+
+// awaitEnd gives up on a store that does not answer.
+func (b *durable) awaitEnd(ended <-chan struct{}) error {
+	// After the cut, a confirmed change opens a dispatch or removes one from memory.
+	progress := func() int64 { return b.ledger.opened() + b.ledger.settled() }
+	for now := progress(); ; {
+		select {
+		case <-ended:
+			return nil
+		case <-time.After(storeGrace): // in the runtime's time, like the context
+		}
+		before := now
+		if now = progress(); now == before {
+			return &UnconfirmedError{
+				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.intake.entering.Load(),
+			}
+		}
+	}
+}
+
+// giveUp ends the wait of publishers for a claim that hangs. The store keeps their events.
+func (b *durable) giveUp() {
+	f := b.feeder
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
+	f.catching = false
+	f.caught.Broadcast()
+}
+
+// awaitReturns waits up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
+func (b *durable) awaitReturns() {
+	for i := 0; i < 100 && b.machine.abandoned.Len() > 0; i++ {
+		time.Sleep(timeline.Tick)
+	}
+}
+
+// close closes the store after the last change is applied.
+func (b *durable) close() error {
+	<-b.followups.Close()
+	b.feeder.endWaiters()
+	b.operators.endCatalog()
+	defer b.releaseStore()
+	if err := b.views.readStats(); err == nil && b.lifecycle.started.Load() { // Metrics shows them after the end
+		b.log.Info("bus shut down", zap.Int64("left_in_store", b.stats.last.Load().Unsettled()))
+	}
+	err := b.store.Close(context.Background())
+	if err != nil {
+		b.log.Error("store did not close", zap.Error(err))
+	}
+	return err
+}

@@ -1,0 +1,215 @@
+package eventbus
+
+import (
+	"context"
+	"time"
+)
+
+// memoryJournal is the journal of a bus without a store.
+type memoryJournal struct {
+	*Bus
+	// hook delays transitions, and refuses those that open dispatches: the simulation's. nil otherwise.
+	hook func(done func(error))
+}
+
+// later applies a transition when the hook says so.
+func (j *memoryJournal) later(d *dispatch, apply func()) {
+	d.state = stateRecording
+	j.ledger.recording.Add(1)
+	j.hook(func(error) {
+		apply()
+		j.ledger.recording.Add(-1)
+		j.lifecycle.checkDrained()
+	})
+}
+
+// opened waits until the hook lets dispatches open.
+func (j *memoryJournal) opened(open func(refused error) error) error {
+	opened := make(chan error, 1)
+	j.hook(func(refused error) {
+		opened <- open(refused)
+		j.lifecycle.checkDrained()
+	})
+	return <-opened
+}
+
+func (j *memoryJournal) open(_ context.Context, o opening) error {
+	if j.hook != nil {
+		all := o.all()
+		return j.opened(func(refused error) error {
+			for _, d := range all {
+				if refused == nil {
+					j.machine.applyOpen(d, false)
+				} else {
+					j.machine.pool.Unreserve(d.places())
+				}
+			}
+			return refused
+		})
+	}
+	for _, d := range o.all() {
+		j.machine.applyOpen(d, false)
+	}
+	return nil
+}
+
+func (j *memoryJournal) replay(_ context.Context, o opening, l *keptLetter, _ *AuditEntry) (end func() error, _ error) {
+	open := func(err error) error {
+		switch {
+		case err != nil:
+		case j.kept.take(l.ID) == 0:
+			err = ErrNotFound
+		default:
+			j.machine.applyReplay(o.d)
+		}
+		return err
+	}
+	var err error
+	if j.hook == nil {
+		err = open(nil)
+	} else {
+		err = j.opened(open)
+	}
+	return func() error { return err }, nil
+}
+
+func (j *memoryJournal) replaysAtOnce() int { return 1 }
+
+func (j *memoryJournal) due(d *dispatch) {
+	j.ledger.scheduled.Add(-1) // before the dispatch can settle: see unsettled
+	j.machine.enqueue(d, false)
+}
+
+func (j *memoryJournal) wait(d *dispatch, delay time.Duration, due int64) {
+	if j.hook != nil {
+		j.later(d, func() { j.machine.applyWait(d, delay, due) })
+		return
+	}
+	j.machine.applyWait(d, delay, due)
+}
+
+func (j *memoryJournal) park(d *dispatch, _ bool) {
+	if j.hook != nil {
+		j.later(d, func() { j.machine.applyPark(d) })
+		return
+	}
+	j.machine.applyPark(d)
+}
+
+func (j *memoryJournal) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
+	if j.hook != nil {
+		j.later(d, func() { j.keepAndSettle(d, outcome, letter) })
+		return
+	}
+	j.keepAndSettle(d, outcome, letter)
+}
+
+func (j *memoryJournal) keepAndSettle(d *dispatch, outcome Outcome, letter *keptLetter) {
+	if letter != nil {
+		j.kept.add(letter)
+	}
+	j.machine.applySettle(d, outcome, letter)
+}
+
+func (j *memoryJournal) cutShort(d *dispatch) {
+	j.settle(d, DeadLettered, j.machine.letter(d, ReasonShutdown))
+}
+
+func (j *memoryJournal) passed(*worker, *dispatch) {}
+
+func (j *memoryJournal) prepare(ctx context.Context, d *dispatch) error {
+	if j.config.contextFrom != nil {
+		d.values = valuesOf(j.config.contextFrom(ctx))
+	}
+	return nil
+}
+
+func (j *memoryJournal) refuses() error { return nil }
+
+func (j *memoryJournal) accept(ctx context.Context, inside bool, o opening) (opening, error) {
+	var err error
+	if o.hasUnqueued() {
+		err = j.intake.whileEntering(inside, func() error { return j.acceptQueued(ctx, inside, &o) })
+	} else {
+		err = j.acceptQueued(ctx, inside, &o)
+	}
+	return o, err
+}
+
+// acceptQueued accepts the dispatches with new ids, and removes the others from the change.
+func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *opening) error {
+	given := c.given()
+	if given {
+		if err := j.intake.given.unknown(c); err != nil || c.d == nil {
+			return err
+		}
+	}
+	places := c.places()
+	if places > 0 {
+		if err := j.intake.reserve(ctx, c, places, inside); err != nil {
+			j.lifecycle.checkDrained() // it may have reserved room for a moment
+			return err
+		}
+	}
+	if given {
+		if err := j.intake.given.take(c); err != nil || c.d == nil {
+			j.machine.pool.Unreserve(places)
+			j.lifecycle.checkDrained()
+			return err
+		}
+		j.machine.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
+	}
+	if j.report.seesAccepted() { // before open: workers own runnable dispatches
+		for _, d := range c.all() {
+			c.events = append(c.events, d.event(j.time))
+		}
+	}
+	err := j.open(ctx, *c)
+	if err != nil {
+		j.intake.given.forgetAll(c)
+		j.lifecycle.checkDrained()
+	}
+	return err
+}
+
+func (j *memoryJournal) awaits(EventID, *waiter) (ended func()) { return func() {} }
+
+func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry) error {
+	cancelled := j.machine.scheduled.Cancel(id)
+	if cancelled == nil {
+		return ErrNotScheduled
+	}
+	for _, d := range cancelled {
+		j.ledger.scheduled.Add(-1) // before the dispatch settles: see unsettled
+		j.machine.settle(d, Cancelled)
+	}
+	j.intake.given.forget(id)
+	j.operators.audited(audit)
+	j.lifecycle.checkDrained()
+	return nil
+}
+
+func (j *memoryJournal) comes(*Subscription, bool) (arrived func()) { return func() {} }
+
+func (j *memoryJournal) ends(*Subscription) {}
+
+func (j *memoryJournal) start(context.Context) error { return nil }
+
+func (j *memoryJournal) started() {}
+
+func (j *memoryJournal) leave() {}
+
+func (j *memoryJournal) stop() {}
+
+func (j *memoryJournal) drainsElsewhere(context.Context) func() bool { return nil }
+
+func (j *memoryJournal) awaitEnd(ended <-chan struct{}) error {
+	<-ended
+	return nil
+}
+
+func (j *memoryJournal) giveUp() {}
+
+func (j *memoryJournal) awaitReturns() {}
+
+func (j *memoryJournal) close() error { return nil }
