@@ -6,10 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/timeline"
-	"go.uber.org/zap"
 )
 
 // What follows is what intake, subscriptions and lifecycle ask of the journal.
