@@ -67,7 +67,7 @@ func New(opts ...Option) (*Bus, error) {
 		b.report.add(o)
 	}
 	b.lifecycle, b.operators, b.intake, b.views = newLifecycle(b), newOperators(b), newIntake(b), &views{b}
-	b.registry = newRegistry(c, c.store != nil, b.absent, b.operators.catalogChanged)
+	b.registry = newRegistry(c, c.store != nil, b.absent, b.operators.cataloged.changed)
 	b.machine, b.durable = newMachine(b), &durable{Bus: b}
 	if c.store == nil {
 		b.kept = newLetterQueue(c.deadLetters, b.ids, b.time, b.report.letterEvicted)

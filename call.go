@@ -143,8 +143,9 @@ func callFrom(ctx context.Context) *call {
 }
 
 // Deadline returns when the call exceeds its timeout.
-func (c *call) Deadline() (time.Time, bool) {
-	a := c.ensureCancellation()
+func (c *call) Deadline() (time.Time, bool) { return c.ensureCancellation().deadlineOf(c), true }
+
+func (a *cancellation) deadlineOf(c *call) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.deadline.IsZero() {
@@ -156,13 +157,14 @@ func (c *call) Deadline() (time.Time, bool) {
 			a.deadline = bus.time.At(bus.machine.watch.Deadline(c.dispatch.worker.slot, c))
 		}
 	}
-	return a.deadline, true
+	return a.deadline
 }
 
 // Done returns a channel that is closed when the handler returns, exceeds its timeout, or is
 // stopped by Shutdown.
-func (c *call) Done() <-chan struct{} {
-	a := c.ensureCancellation()
+func (c *call) Done() <-chan struct{} { return c.ensureCancellation().ended() }
+
+func (a *cancellation) ended() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.done == nil {
@@ -183,9 +185,14 @@ func (c *call) Err() error {
 	if a == nil {
 		return c.endingErr()
 	}
+	return a.cause()
+}
+
+// cause returns nil until Done is closed.
+func (a *cancellation) cause() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.err // nil until Done is closed
+	return a.err
 }
 
 // Value returns the value of the context that WithContextFrom returned.
@@ -208,8 +215,9 @@ func (c *call) Value(key any) any {
 
 // AfterFunc runs f on its own goroutine when the call has ended. The standard library uses it to
 // derive a context without a goroutine.
-func (c *call) AfterFunc(f func()) (stop func() bool) {
-	a := c.ensureCancellation()
+func (c *call) AfterFunc(f func()) (stop func() bool) { return c.ensureCancellation().afterFunc(f) }
+
+func (a *cancellation) afterFunc(f func()) (stop func() bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -265,10 +273,12 @@ func (c *call) ensureCancellation() *cancellation {
 
 // cancel ends the context of a call that has ended. The dispatch continues only after that.
 func (c *call) cancel() {
-	a := c.cancellation.Load()
-	if a == nil {
-		return
+	if a := c.cancellation.Load(); a != nil {
+		a.end(c)
 	}
+}
+
+func (a *cancellation) end(c *call) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -289,8 +299,9 @@ func (c *call) cancel() {
 
 // waits marks the handler as waiting for another event. The call does not count against any
 // concurrency limit until resume is called or the call ends.
-func (c *call) waits() (resume func()) {
-	a := c.ensureCancellation()
+func (c *call) waits() (resume func()) { return c.ensureCancellation().wait(c) }
+
+func (a *cancellation) wait(c *call) (resume func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -325,9 +336,10 @@ type keyHold struct {
 }
 
 // keyHold returns the place that the call's dispatch has until the handler returns.
-func (c *call) keyHold() *keyHold {
+func (c *call) keyHold() *keyHold { return c.ensureCancellation().keyHold(c) }
+
+func (a *cancellation) keyHold(c *call) *keyHold {
 	s := &keyHold{of: c}
-	a := c.ensureCancellation()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {

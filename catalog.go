@@ -106,21 +106,19 @@ func (b *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 		case err != nil:
 			return c, err
 		case stored == nil:
-			c.Orders, err = b.storedOrders(ctx)
+			c.Orders, _, err = b.journal.readOrders(ctx)
 			return c, cmp.Or(err, ErrNoCatalog)
 		}
 		c = *stored
 	}
-	if b.store == nil {
-		for _, s := range b.registry.list() {
-			if o := s.lastOrder.Load(); o != nil {
-				c.Orders = append(c.Orders, *o)
-			}
-		}
-	} else if c.Orders, err = b.storedOrders(ctx); err != nil {
+	orders, known, err := b.journal.readOrders(ctx)
+	if err != nil {
 		return Catalog{}, err
 	}
-	c.Orders = c.underPresentNames(c.Orders)
+	if !known {
+		orders = b.allOrders()
+	}
+	c.Orders = c.underPresentNames(orders)
 	now := b.time.Now().UTC
 	c.Orders = slices.DeleteFunc(c.Orders, func(o Order) bool {
 		return !o.Trip && (!o.Pause || !o.Until.IsZero() && !o.Until.After(now)) // it has ended
@@ -268,6 +266,8 @@ func (in *CatalogSubscription) settings() *retrySettings {
 
 // catalogKeeper records the catalog of a bus in its store.
 type catalogKeeper struct {
+	of *operators
+
 	mu    sync.Mutex // guards the following; see the lock order of Bus
 	begun bool       // Start has recorded the catalog
 	ended bool
@@ -277,73 +277,68 @@ type catalogKeeper struct {
 // catalogDelay is how long a change of the catalog waits for further ones.
 const catalogDelay = 500 * time.Millisecond
 
-// catalogChanged makes the bus record its catalog soon. It does not wait for the store.
-func (b *operators) catalogChanged() {
-	if b.store == nil {
-		return
-	}
-	k := &b.cataloged
+// changed makes the bus record its catalog soon. It does not wait for the store.
+func (k *catalogKeeper) changed() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.begun && !k.ended && k.timer == nil {
-		k.timer = b.time.AfterFunc(catalogDelay, b.recordCatalog)
+		k.timer = k.of.time.AfterFunc(catalogDelay, k.record)
 	}
 }
 
-// recordCatalog submits the catalog. It does not wait for the store.
-func (b *operators) recordCatalog() {
-	b.cataloged.mu.Lock()
-	defer b.cataloged.mu.Unlock()
-	b.recordCatalogLocked()
+// record submits the catalog. It does not wait for the store.
+func (k *catalogKeeper) record() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.recordLocked()
 }
 
-// recordCatalogLocked keeps the lock while it submits: an older catalog must not come later.
-func (b *operators) recordCatalogLocked() {
-	k := &b.cataloged
+// recordLocked keeps the lock while it submits: an older catalog must not come later.
+func (k *catalogKeeper) recordLocked() {
 	if k.ended {
 		return
 	}
 	k.begun, k.timer = true, nil
-	c := b.catalogNow()
+	o := k.of
+	c := o.catalogNow()
 	w := &batch{Batch: driver.Batch{Now: c.At}}
 	w.Catalog = w.encode(&c)
 	var inherited []Order
-	if b.ordering.TryLock() {
-		inherited = b.inherited()
+	if o.ordering.TryLock() {
+		inherited = o.inherited()
 		w.direct(inherited...)
-		defer b.ordering.Unlock()
+		defer o.ordering.Unlock()
 	} else { // an order is being read or recorded, which may take long
-		k.timer = b.time.AfterFunc(catalogDelay, b.recordCatalog)
+		k.timer = o.time.AfterFunc(catalogDelay, k.record)
 	}
-	b.store.submit(w, room.Pass{}, func(err error) {
+	o.store.submit(w, room.Pass{}, func(err error) {
 		if err == nil {
-			b.keepOrders(inherited)
+			o.keepOrders(inherited)
 		}
-		b.catalogRecorded(err)
+		k.recorded(err)
 	})
 }
 
-// catalogRecorded is called when the store has the catalog. If it has failed, the bus tries again after
+// recorded is called when the store has the catalog. If it has failed, the bus tries again after
 // the restart.
-func (b *operators) catalogRecorded(err error) {
+func (k *catalogKeeper) recorded(err error) {
 	var refused *driver.RefusedError
 	switch {
 	case err == nil:
 	case errors.As(err, &refused):
-		b.log.Error("store refused the catalog of subscriptions", zap.Error(err))
+		k.of.log.Error("store refused the catalog of subscriptions", zap.Error(err))
 	default:
-		b.catalogChanged()
+		k.changed()
 	}
 }
 
-// endCatalog records the last change. Later ones are not recorded.
-func (b *operators) endCatalog() {
-	k := &b.cataloged
+// end records the last change. Later ones are not recorded.
+func (k *catalogKeeper) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.timer != nil {
 		k.timer.Stop()
-		b.recordCatalogLocked()
+		k.recordLocked()
 	}
 	if k.ended = true; k.timer != nil {
 		k.timer.Stop()

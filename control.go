@@ -184,11 +184,12 @@ func (b *operators) noneNamed(name string) string {
 }
 
 // paused reports whether the subscription is paused, and until when for HoldUntil.
-func (s *Subscription) paused() (paused bool, until time.Time) {
-	o := &s.door
+func (s *Subscription) paused() (paused bool, until time.Time) { return s.door.paused(s.bus) }
+
+func (o *door) paused(b *Bus) (paused bool, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.endPauseLocked(s.bus)
+	o.endPauseLocked(b)
 	if o.circuit.Gate.Load()&circuit.Paused == 0 {
 		return false, time.Time{}
 	}

@@ -44,7 +44,7 @@ func (b *machine) run(w *worker, d *dispatch) {
 	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
-		if b.store != nil && b.stops(d) || b.hasLeft(&s.door, d) {
+		if b.stops(d) || b.hasLeft(&s.door, d) {
 			b.withdraw(d)
 			return
 		}
@@ -81,9 +81,8 @@ func (b *machine) run(w *worker, d *dispatch) {
 // beginAttempt prepares the next attempt and its event.
 func (b *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
-	if b.store != nil {
-		w.began = b.time.Nanos()
-	}
+	now, _ := b.time.Recent()
+	w.began = now.Nanos
 	w.calls = nil
 	d.attempt = min(d.attempt+1, deadline.MaxNumber) // stays at the largest number
 	d.putEvent(event, b.time)

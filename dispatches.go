@@ -130,7 +130,7 @@ func (b *views) eventStatus(ctx context.Context, id EventID) (status EventStatus
 		}
 		runtime.Gosched()
 	}
-	if known, err := b.remembers(ctx, id); err != nil || known {
+	if known, err := b.journal.remembers(ctx, id); err != nil || known {
 		return status, err
 	}
 	return status, ErrUnknownEvent
@@ -140,18 +140,12 @@ func (b *views) eventStatus(ctx context.Context, id EventID) (status EventStatus
 // adds the dispatches in memory to found.
 func (b *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
 	status := EventStatus{ID: id, Dispatches: []DispatchInfo{}}
-	var records []*record
-	if b.store != nil {
-		read, err := b.store.Lookup(ctx, driver.ID(id))
-		if err == nil {
-			records, err = decodeRecords(read)
-		}
-		if err != nil {
-			return status, err
-		}
+	records, exist, err := b.journal.recordsOf(ctx, id)
+	if err != nil {
+		return status, err
 	}
 	b.describeAll(b.candidates("", func(d *dispatch) bool { return d.id == id }), found)
-	if b.store != nil {
+	if exist {
 		status.Dispatches = append(status.Dispatches, b.describeRecords(records, found)...)
 	} else {
 		for _, info := range found {
@@ -162,16 +156,6 @@ func (b *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dis
 	letters, err := b.letters.page(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
 	status.Letters = letters.page()
 	return status, err
-}
-
-// remembers reports whether the bus knows that it has accepted an event with an id.
-func (b *views) remembers(ctx context.Context, id EventID) (bool, error) {
-	if b.store == nil {
-		return b.intake.given.isKnown(id), nil
-	}
-	entry := eventIDEntry(id)
-	_, known, err := b.store.Remembered(ctx, entry.Scope, entry.Key)
-	return known, err
 }
 
 func compareDispatches(x, y DispatchInfo) int {
@@ -373,11 +357,15 @@ func (b *views) parkedAt(name string) ParkReason {
 	if !s.Exists() {
 		return ParkMissing
 	}
-	o := &s.door
+	return s.door.parkReason(b.Bus)
+}
+
+// parkReason returns why a delivery that comes now is parked.
+func (o *door) parkReason(b *Bus) ParkReason {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.isShutLocked(b.Bus) {
+	if !o.isShutLocked(b) {
 		return ParkThrottled
 	}
-	return o.shutByLocked(b.Bus)
+	return o.shutByLocked(b)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/names"
@@ -82,12 +81,10 @@ func (b *views) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, 
 		return DispatchPage{}, err
 	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
-	if b.store != nil && q.State != DispatchRunning {
-		after, err := strconv.ParseInt(cmp.Or(q.After, "0"), 10, 64)
-		if err != nil {
-			return refuse("After", shorten(q.After), "must be the Next of the previous page")
+	if q.State != DispatchRunning { // memory has those that run
+		if page, exist, err := b.storedDispatches(ctx, q); exist || err != nil {
+			return page, err
 		}
-		return b.storedDispatches(ctx, q, driver.Ref(after))
 	}
 	var after EventID
 	if q.After != "" {
@@ -135,29 +132,18 @@ func (b *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(
 	return page
 }
 
-func (b *views) storedDispatches(ctx context.Context, q DispatchQuery, after driver.Ref) (page DispatchPage, err error) {
-	records := driver.RecordQuery{Key: q.Key, Targets: q.same.Of(q.Subscription), After: after, Limit: q.Limit}
-	switch q.State {
-	case DispatchQueued:
-		records.States = []driver.State{driver.Ready}
-	case DispatchWaiting:
-		records.States = []driver.State{driver.Waiting}
-	case DispatchScheduled:
-		records.States = []driver.State{driver.Scheduled}
-	case DispatchParked:
-		records.States = []driver.State{driver.Parked}
-	case DispatchRunning: // memory has them
+// storedDispatches returns a page of the store's records. exist is false without a store.
+func (b *views) storedDispatches(ctx context.Context, q DispatchQuery) (page DispatchPage, exist bool, err error) {
+	query := driver.RecordQuery{Key: q.Key, Targets: q.same.Of(q.Subscription), Limit: q.Limit}
+	if state, ok := recordStates[q.State]; ok {
+		query.States = []driver.State{state}
 	}
-	if records.Type, err = typeMatcher(q.Type); err != nil {
-		return page, err
+	if query.Type, err = typeMatcher(q.Type); err != nil {
+		return page, false, err
 	}
-	read, err := b.store.Records(ctx, records)
-	if err != nil {
-		return page, err
-	}
-	decoded, err := decodeRecords(read.Records)
-	if err != nil {
-		return page, err
+	decoded, next, exist, err := b.journal.recordPage(ctx, query, q.After)
+	if !exist || err != nil {
+		return page, exist, err
 	}
 	events := make(map[EventID]bool, len(decoded))
 	for _, r := range decoded {
@@ -170,10 +156,13 @@ func (b *views) storedDispatches(ctx context.Context, q DispatchQuery, after dri
 			page.Dispatches = append(page.Dispatches, info)
 		}
 	}
-	if read.Next != 0 {
-		page.Next = strconv.FormatInt(int64(read.Next), 10)
-	}
-	return page, nil
+	page.Next = next
+	return page, true, nil
+}
+
+// recordStates are the states of records, by those of their dispatches.
+var recordStates = map[DispatchState]driver.State{
+	DispatchQueued: driver.Ready, DispatchWaiting: driver.Waiting, DispatchScheduled: driver.Scheduled, DispatchParked: driver.Parked,
 }
 
 // typeMatcher returns a function that compares event types with a pattern, or nil for an empty one.

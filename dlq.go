@@ -298,8 +298,8 @@ func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any, opts .
 	if err == nil {
 		err = checkJSON(payload)
 	}
-	if _, encoded := payload.(EncodedPayload); err == nil && q.bus.store != nil && !encoded {
-		payload, err = q.bus.durable.encode(payload)
+	if err == nil {
+		payload, err = q.bus.journal.encodePayload(payload)
 	}
 	if err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)

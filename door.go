@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/circuit"
-	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/window"
 )
@@ -199,11 +198,6 @@ func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change cir
 	return change
 }
 
-// stops reports whether no call of a dispatch may start, at any door.
-func (b *machine) stops(d *dispatch) bool {
-	return b.halts.Any() || b.halts.Has(halt.Leave) && !d.isAwaitedByCall()
-}
-
 // barred returns why a call must not start, regardless of the circuit.
 func (o *door) barred() refusal {
 	switch gate := o.circuit.Gate.Load(); {
@@ -213,14 +207,6 @@ func (o *door) barred() refusal {
 		return shutPaused
 	}
 	return admitted
-}
-
-// lend stops counting a call that waits for another event.
-func (b *machine) lend(s *Subscription) {
-	s.door.running.Add(-1)
-	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
-		b.tend(s)
-	}
 }
 
 // sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
@@ -282,7 +268,7 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	switch {
 	case o.closed != "":
 		return o.closed
-	case b.store != nil && b.machine.stops(d): // after leaveAll
+	case b.machine.stops(d): // after leaveAll
 		return ReasonShutdown
 	}
 	reason := d.seat().Reason
@@ -316,34 +302,38 @@ func (o *door) release(b *Bus, d *dispatch) {
 // Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
 func (b *machine) tend(s *Subscription) {
-	o := &s.door
-	if o.circuit.Gate.Load()&circuit.Line == 0 {
+	if s.door.circuit.Gate.Load()&circuit.Line == 0 {
 		return
 	}
-	o.mu.Lock()
-	now := b.time.Nanos()
-	converted := o.isShutLocked(b.Bus) && o.holdThrottledLocked(b.Bus, s)
-	for {
-		gate := o.circuit.Gate.Load()
-		d, from := o.nextLocked(gate)
-		if d == nil || !o.releasesLocked(b.Bus, s, d, from, b.time.Nanos()) {
-			break
-		}
-		o.line.Go(d)
-		o.chooseLocked(d, gate)
-		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
-		o.countLocked(b.Bus) // before the delivery can settle: see unsettled
-		b.requeue(d)
-	}
-	o.countLocked(b.Bus)
-	asks := o.asksLocked()
-	o.mu.Unlock()
-	if converted {
+	held, asks := s.door.tend(b.Bus, s)
+	if held {
 		b.lifecycle.checkDrained()
 	}
 	if asks {
 		b.durable.feeder.askDoor(s.id)
 	}
+}
+
+// tend reports whether throttled deliveries became held ones, and whether to claim others that the store has.
+func (o *door) tend(b *Bus, s *Subscription) (held, asks bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := b.time.Nanos()
+	held = o.isShutLocked(b) && o.holdThrottledLocked(b, s)
+	for {
+		gate := o.circuit.Gate.Load()
+		d, from := o.nextLocked(gate)
+		if d == nil || !o.releasesLocked(b, s, d, from, b.time.Nanos()) {
+			break
+		}
+		o.line.Go(d)
+		o.chooseLocked(d, gate)
+		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
+		o.countLocked(b) // before the delivery can settle: see unsettled
+		b.machine.requeue(d)
+	}
+	o.countLocked(b)
+	return held, o.asksLocked()
 }
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
@@ -415,11 +405,16 @@ func (o *door) admitsLocked(b *Bus, now int64, fresh bool) (most int, again int6
 // wake tends doors whose timers have fired.
 func (b *machine) wake(all []*Subscription) {
 	for _, s := range all {
-		s.door.mu.Lock()
-		s.door.wakeAt = 0
-		s.door.mu.Unlock()
+		s.door.woken()
 		b.tend(s)
 	}
+}
+
+// woken notes that the door's timer has fired.
+func (o *door) woken() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wakeAt = 0
 }
 
 // close empties the line for good and returns its deliveries, oldest first. The line rejects later

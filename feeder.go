@@ -329,6 +329,14 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
+// endCatching ends the wait of publishers for a claim that hangs.
+func (f *feeder) endCatching() {
+	f.submitting.Lock()
+	defer f.submitting.Unlock()
+	f.catching = false
+	f.caught.Broadcast()
+}
+
 // feedDue claims records that are due. A claim sets the alarm for the next one.
 func (f *feeder) feedDue(ctx context.Context) error {
 	for asks := f.due.Due(); asks; {

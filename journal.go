@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/room"
 )
 
@@ -43,6 +44,23 @@ type journal interface {
 	awaits(id EventID, w *waiter) (ended func())
 	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.
 	cancel(ctx context.Context, id EventID, audit *AuditEntry) error
+
+	// encodePayload returns a payload as handlers get it.
+	encodePayload(payload any) (any, error)
+	// direct keeps orders to subscriptions, with their entry of the audit.
+	direct(orders []Order, audit *AuditEntry) error
+	// readOrders returns the latest order to each name. In memory there are no others than those that direct has kept: then
+	// known is false.
+	readOrders(ctx context.Context) (orders []Order, known bool, err error)
+
+	// recordsOf returns the records of an event. If there are any records, they are what exists: memory may have less.
+	recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error)
+	// recordPage returns a page of records, likewise.
+	recordPage(ctx context.Context, q driver.RecordQuery, after string) (records []*record, next string, exist bool, err error)
+	// remembers reports whether an event with an id was accepted.
+	remembers(ctx context.Context, id EventID) (bool, error)
+	// measure adds what only the journal counts.
+	measure(m *Metrics)
 
 	// comes is called before a subscription is added, and its result afterwards. spills is set if only room bounds its line.
 	comes(s *Subscription, spills bool) (arrived func())

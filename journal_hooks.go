@@ -1,9 +1,13 @@
 package eventbus
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -99,6 +103,71 @@ func (b *durable) awaits(id EventID, w *waiter) (ended func()) {
 	return func() { b.feeder.forget(id, w) }
 }
 
+// encodePayload leaves a payload that is encoded.
+func (b *durable) encodePayload(payload any) (any, error) {
+	if _, encoded := payload.(EncodedPayload); encoded {
+		return payload, nil
+	}
+	return b.encode(payload)
+}
+
+func (b *durable) direct(orders []Order, audit *AuditEntry) error {
+	w := &batch{Batch: driver.Batch{Now: audit.At}}
+	w.audit(audit)
+	w.direct(orders...)
+	return b.store.commit(context.Background(), w)
+}
+
+// readOrders ends with Shutdown too.
+func (b *durable) readOrders(ctx context.Context) (orders []Order, known bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(b.feeder.ctx, cancel)()
+	read, err := b.store.Directives(ctx)
+	orders = make([]Order, len(read))
+	for i, d := range read {
+		offence := json.Unmarshal(d.Body, &orders[i])
+		if offence == nil && orders[i].Subscription != d.Subscription {
+			offence = fmt.Errorf("it is to %q", orders[i].Subscription)
+		}
+		if offence != nil {
+			err = cmp.Or(err, fmt.Errorf("eventbus: order to %q of the store cannot be decoded: %w", d.Subscription, offence))
+		}
+	}
+	return orders, true, err
+}
+
+func (b *durable) recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error) {
+	read, err := b.store.Lookup(ctx, driver.ID(id))
+	if err == nil {
+		records, err = decodeRecords(read)
+	}
+	return records, true, err
+}
+
+func (b *durable) recordPage(ctx context.Context, q driver.RecordQuery, after string) (records []*record, next string, exist bool, err error) {
+	ref, err := strconv.ParseInt(cmp.Or(after, "0"), 10, 64)
+	if err != nil {
+		err = &OptionError{Option: "DispatchQuery.After", Value: shorten(after), Reason: "must be the Next of the previous page"}
+		return nil, "", true, err
+	}
+	q.After = driver.Ref(ref)
+	read, err := b.store.Records(ctx, q)
+	if err == nil {
+		records, err = decodeRecords(read.Records)
+	}
+	if read.Next != 0 {
+		next = strconv.FormatInt(int64(read.Next), 10)
+	}
+	return records, next, true, err
+}
+
+func (b *durable) remembers(ctx context.Context, id EventID) (bool, error) {
+	entry := eventIDEntry(id)
+	_, known, err := b.store.Remembered(ctx, entry.Scope, entry.Key)
+	return known, err
+}
+
 func (b *durable) comes(s *Subscription, spills bool) (arrived func()) {
 	s.door.spill.allowed = spills
 	s.door.recover()
@@ -113,7 +182,7 @@ func (b *durable) start(ctx context.Context) error {
 	if err := b.feeder.start(ctx); err != nil {
 		return err
 	}
-	b.operators.recordCatalog()
+	b.operators.cataloged.record()
 	return nil
 }
 
@@ -168,13 +237,7 @@ func (b *durable) awaitEnd(ended <-chan struct{}) error {
 }
 
 // giveUp ends the wait of publishers for a claim that hangs. The store keeps their events.
-func (b *durable) giveUp() {
-	f := b.feeder
-	f.submitting.Lock()
-	defer f.submitting.Unlock()
-	f.catching = false
-	f.caught.Broadcast()
-}
+func (b *durable) giveUp() { b.feeder.endCatching() }
 
 // awaitReturns waits up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
 func (b *durable) awaitReturns() {
@@ -187,9 +250,9 @@ func (b *durable) awaitReturns() {
 func (b *durable) close() error {
 	<-b.followups.Close()
 	b.feeder.endWaiters()
-	b.operators.endCatalog()
+	b.operators.cataloged.end()
 	defer b.releaseStore()
-	if err := b.views.readStats(); err == nil && b.lifecycle.started.Load() { // Metrics shows them after the end
+	if err := b.readStats(); err == nil && b.lifecycle.started.Load() { // Metrics shows them after the end
 		b.log.Info("bus shut down", zap.Int64("left_in_store", b.stats.last.Load().Unsettled()))
 	}
 	err := b.store.Close(context.Background())

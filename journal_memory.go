@@ -3,6 +3,8 @@ package eventbus
 import (
 	"context"
 	"time"
+
+	"github.com/surebus/eventbus/driver"
 )
 
 // memoryJournal is the journal of a bus without a store.
@@ -189,9 +191,35 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry)
 	return nil
 }
 
+func (j *memoryJournal) encodePayload(payload any) (any, error) { return payload, nil }
+
+func (j *memoryJournal) direct(_ []Order, audit *AuditEntry) error {
+	j.audits.done(audit)
+	return nil
+}
+
+func (j *memoryJournal) readOrders(context.Context) (orders []Order, known bool, err error) {
+	return nil, false, nil
+}
+
+func (j *memoryJournal) recordsOf(context.Context, EventID) (records []*record, exist bool, err error) {
+	return nil, false, nil
+}
+
+func (j *memoryJournal) recordPage(context.Context, driver.RecordQuery, string) (records []*record, next string, exist bool, err error) {
+	return nil, "", false, nil
+}
+
+func (j *memoryJournal) remembers(_ context.Context, id EventID) (bool, error) {
+	return j.intake.given.isKnown(id), nil
+}
+
+func (j *memoryJournal) measure(m *Metrics) { m.DeadLetters, m.LettersEvicted = j.kept.count() }
+
 func (j *memoryJournal) comes(*Subscription, bool) (arrived func()) { return func() {} }
 
-func (j *memoryJournal) ends(*Subscription) {}
+// ends forgets the orders: in memory they are not those of the next subscription with a name.
+func (j *memoryJournal) ends(s *Subscription) { j.operators.forgetOrders(s.names()) }
 
 func (j *memoryJournal) start(context.Context) error { return nil }
 

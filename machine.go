@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/abandoned"
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/delay"
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/keys"
 	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -65,7 +67,7 @@ func (b *machine) workers() pool.Config[*dispatch, *worker] {
 		Rest:        func() { b.watch.Rest() },
 		Concurrency: b.config.concurrency,
 		Capacity:    b.config.queue,
-		Wait:        !b.config.refuse || b.config.store != nil,
+		Wait:        b.config.queueWaits,
 	}
 }
 
@@ -76,6 +78,19 @@ func (b *machine) busy() bool {
 	published := made != b.seenIDs
 	b.seenIDs = made
 	return b.watch.Look() || published
+}
+
+// stops reports whether no call of a dispatch may start, at any door.
+func (b *machine) stops(d *dispatch) bool {
+	return b.halts.Any() || b.halts.Has(halt.Leave) && !d.isAwaitedByCall()
+}
+
+// lend stops counting a call that waits for another event.
+func (b *machine) lend(s *Subscription) {
+	s.door.running.Add(-1)
+	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
+		b.tend(s)
+	}
 }
 
 // delayClock adapts the timeline to the delay queue.

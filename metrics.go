@@ -1,16 +1,12 @@
 package eventbus
 
 import (
-	"context"
-	"errors"
-	"maps"
 	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/histogram"
-	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
 )
 
@@ -290,13 +286,7 @@ func (b *Bus) Metrics() Metrics {
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
 	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
-	if b.store != nil {
-		b.views.storeMetrics(&m)
-		m.DeadLetters = int(m.Store.Letters)
-		m.Behind = b.views.isBehindStore()
-	} else {
-		m.DeadLetters, m.LettersEvicted = b.kept.count()
-	}
+	b.journal.measure(&m)
 	for name, c := range b.registry.types.All() {
 		m.Types[name] = c.snapshot()
 	}
@@ -310,73 +300,6 @@ func (b *Bus) Metrics() Metrics {
 		m.Subscriptions = append(m.Subscriptions, s.metrics())
 	}
 	return m
-}
-
-// storeMetrics reads the counts of the store, or takes the last known ones.
-func (b *views) storeMetrics(m *Metrics) {
-	err := b.readStats()
-	if err != nil {
-		m.StoreError = err.Error()
-	}
-	if since, silent := b.store.room.SilentSince(); silent {
-		m.StoreSilentSince = b.time.At(since)
-	}
-	m.Store = new(driver.Stats)
-	if known := b.durable.stats.last.Load(); known != nil {
-		*m.Store, m.StoreAt, m.Orphaned = known.Stats, known.at, maps.Clone(known.orphaned)
-	}
-}
-
-// storeStats has the last known counts of the store.
-type storeStats struct {
-	last    atomic.Pointer[knownStats]
-	reading atomic.Int64
-}
-
-type knownStats struct {
-	driver.Stats
-	orphaned map[string]int64
-	at       time.Time
-}
-
-// statsPatience is how long Metrics waits for the store.
-const statsPatience = time.Second
-
-// maxStatsReads bounds the goroutines that wait for a store that hangs.
-const maxStatsReads = 64
-
-var errStatsPending = errors.New("eventbus: store does not answer: too many calls of Stats are in progress")
-
-// readStats updates the last known counts.
-func (b *views) readStats() error {
-	if b.durable.stats.reading.Load() >= maxStatsReads {
-		return errStatsPending
-	}
-	stats, err := pace.Within(statsPatience, func(ctx context.Context) (known *knownStats, err error) {
-		b.durable.stats.reading.Add(1)
-		defer b.durable.stats.reading.Add(-1)
-		known = &knownStats{at: b.time.Now().UTC}
-		if known.Stats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
-			known.orphaned, err = b.store.Parked(ctx, b.registry.knownNames())
-		}
-		return known, err
-	})
-	if err == nil {
-		b.durable.stats.last.Store(stats)
-	}
-	return err
-}
-
-// isBehindStore reports whether the feeder, or a door that admits deliveries, has records to claim.
-func (b *views) isBehindStore() bool {
-	if !b.lifecycle.started.Load() || b.lifecycle.ending.Load() {
-		return false
-	}
-	behind := b.durable.feeder.hasWork()
-	for _, s := range b.registry.list() {
-		behind = behind || s.door.hasSpilled()
-	}
-	return behind
 }
 
 func (s *Subscription) metrics() SubscriptionMetrics {

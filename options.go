@@ -66,6 +66,7 @@ type config struct {
 	inherited    []string // names of metadata
 	observers    []Observer
 	store        driver.Store
+	queueWaits   bool  // for room in the queue
 	codec        Codec // nil: encoding/json
 	payloadLimit int   // of an encoded payload, in bytes
 	idempotency  time.Duration
@@ -106,6 +107,7 @@ func newConfig(opts []Option) (*config, error) {
 	if c.refuse && c.store != nil && c.unsettled == 0 {
 		return nil, &OptionError{Option: "RefuseWhenFull", Reason: "needs WithMaxUnsettled on a bus with a store: the disk is the queue"}
 	}
+	c.queueWaits = !c.refuse || c.store != nil // with a store, WithMaxUnsettled refuses
 	return c, c.checkTool()
 }
 
@@ -302,6 +304,9 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 		if c.err != nil {
 			return nil, c.err
 		}
+	}
+	if bus.store != nil && !c.named {
+		return nil, &OptionError{Option: "Named", Reason: "is required on a bus with a store: its records name the subscriptions"}
 	}
 	if c.limit > bus.concurrency {
 		return nil, &OptionError{Option: "Concurrency", Value: fmt.Sprint(c.limit), Reason: fmt.Sprintf(

@@ -3,15 +3,15 @@ package eventbus
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/texts"
 )
@@ -25,10 +25,14 @@ type operators struct {
 	cataloged catalogKeeper // with a store
 
 	mu     sync.Mutex       // guards the following
-	orders map[string]Order // of the store, by subscription
+	orders map[string]Order // the latest one, by name
 }
 
-func newOperators(b *Bus) *operators { return &operators{Bus: b, ordering: make(semaphore, 1)} }
+func newOperators(b *Bus) *operators {
+	o := &operators{Bus: b, ordering: make(semaphore, 1)}
+	o.cataloged.of = o
+	return o
+}
 
 // Order is an operator's order to a subscription that survives restarts.
 type Order struct {
@@ -128,10 +132,7 @@ func (s *Subscription) order(what string, opts []OrderOption, change func(*Order
 	}
 	b := s.bus
 	b.operators.ordering.Lock()
-	var err error
-	if b.store != nil {
-		err = b.operators.loadOrders(b.durable.feeder.ctx) // another process may have given one
-	}
+	err := b.operators.loadOrders(context.Background()) // another process may have given one
 	before := b.operators.obeyLocked()
 	var o *Order
 	if err == nil {
@@ -170,21 +171,14 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 	if entry.Subscription = s.id; entry.Action == AuditHoldUntil {
 		entry.Until = next.Until
 	}
-	if b.store != nil {
-		w := &batch{Batch: driver.Batch{Now: entry.At}}
-		w.audit(entry)
-		var all []Order
-		for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
-			all = append(all, next.to(name))
-		}
-		w.direct(all...)
-		if err := b.store.commit(context.Background(), w); err != nil {
-			return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
-		}
-		b.operators.keepOrders(all)
-	} else {
-		b.audits.done(entry) // the caller logs it
+	var all []Order
+	for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
+		all = append(all, next.to(name))
 	}
+	if err := b.journal.direct(all, entry); err != nil {
+		return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
+	}
+	b.operators.keepOrders(all)
 	s.ordered = next
 	s.lastOrder.Store(&next)
 	act()
@@ -224,26 +218,10 @@ func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 	return change
 }
 
-// storedOrders returns the orders of the store.
-func (b *operators) storedOrders(ctx context.Context) ([]Order, error) {
-	read, err := b.store.Directives(ctx)
-	orders := make([]Order, len(read))
-	for i, d := range read {
-		offence := json.Unmarshal(d.Body, &orders[i])
-		if offence == nil && orders[i].Subscription != d.Subscription {
-			offence = fmt.Errorf("it is to %q", orders[i].Subscription)
-		}
-		if offence != nil {
-			err = cmp.Or(err, fmt.Errorf("eventbus: order to %q of the store cannot be decoded: %w", d.Subscription, offence))
-		}
-	}
-	return orders, err
-}
-
 // loadOrders reads the orders.
 func (b *operators) loadOrders(ctx context.Context) error {
-	orders, err := b.storedOrders(ctx)
-	if err != nil {
+	orders, known, err := b.journal.readOrders(ctx)
+	if err != nil || !known {
 		return err
 	}
 	b.mu.Lock()
@@ -259,6 +237,9 @@ func (b *operators) loadOrders(ctx context.Context) error {
 func (b *operators) keepOrders(all []Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.orders == nil {
+		b.orders = make(map[string]Order)
+	}
 	for _, o := range all {
 		if !o.At.Before(b.orders[o.Subscription].At) {
 			b.orders[o.Subscription] = o
@@ -266,10 +247,29 @@ func (b *operators) keepOrders(all []Order) {
 	}
 }
 
+// forgetOrders removes the orders to names.
+func (b *operators) forgetOrders(names []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range names {
+		delete(b.orders, name)
+	}
+}
+
+// allOrders returns the latest order to each name, by name.
+func (b *operators) allOrders() (all []Order) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(b.orders)) {
+		all = append(all, b.orders[name])
+	}
+	return all
+}
+
 // obeyOthers applies the orders that another process has recorded.
 func (b *operators) obeyOthers() error {
 	b.ordering.Lock()
-	err := b.loadOrders(b.durable.feeder.ctx)
+	err := b.loadOrders(context.Background())
 	report := b.obeyLocked()
 	b.ordering.Unlock()
 	report()
@@ -281,7 +281,7 @@ func (b *operators) obeyOthers() error {
 func (b *operators) obeyLocked() (report func()) {
 	var reports []func()
 	for _, s := range b.registry.list() {
-		if o := b.orderOf(s.names()); b.store != nil && o != s.ordered {
+		if o := b.orderOf(s.names()); o != s.ordered {
 			change := s.obeyed(o)
 			reports = append(reports, func() {
 				b.report.circuitChanged(s, change)

@@ -27,12 +27,16 @@ func (b *durable) storeFailed(err error) {
 		return
 	}
 	b.log.Error("store failed: the bus restarts", zap.Error(err))
-	f := b.feeder
+	b.feeder.noteFailure(b.restart)
+}
+
+// noteFailure ends the claims in progress, and runs restart unless the feeder stops.
+func (f *feeder) noteFailure(restart func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.endClaims()
 	if !f.stopping {
-		f.restarts.Go(b.restart)
+		f.restarts.Go(restart)
 	}
 }
 
@@ -81,23 +85,28 @@ func (b *durable) restart() {
 			return
 		}
 	}
-	f.submitting.Lock()
-	f.behind = true
-	for _, s := range b.registry.list() {
-		s.door.recover()
-	}
-	f.doors = slices.AppendSeq(f.doors, maps.Keys(b.registry.knownNames()))
-	f.submitting.Unlock()
-	f.mu.Lock()
-	f.due.Ring()
-	f.claims, f.endClaims = context.WithCancel(f.ctx)
-	f.mu.Unlock()
+	f.beginAnew()
 	f.reopened = max(b.time.Nanos(), 1)
 	b.halts.Clear(halt.Failed)
 	b.intake.unknown.settle(resolved)
 	b.log.Info("store reopened")
 	f.wakeUp()
 	f.watching.Go(b.obeyAgain)
+}
+
+// beginAnew makes the feeder claim all that the store has, behind every door.
+func (f *feeder) beginAnew() {
+	f.submitting.Lock()
+	f.behind = true
+	for _, s := range f.bus.registry.list() {
+		s.door.recover()
+	}
+	f.doors = slices.AppendSeq(f.doors, maps.Keys(f.bus.registry.knownNames()))
+	f.submitting.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.due.Ring()
+	f.claims, f.endClaims = context.WithCancel(f.ctx)
 }
 
 // doubt notes what a batch of unknown outcome would count. The answers of a store, and these calls, are in

@@ -187,7 +187,10 @@ func (p *storeProcess) still(before map[int]int, eventType string) (subs []int) 
 	return subs
 }
 
-func (e *storeEvent) options() []eventbus.PublishOption {
+// options returns the options of a publication. The model may learn the event's id meanwhile.
+func (m *storeModel) options(e *storeEvent) []eventbus.PublishOption {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	options := []eventbus.PublishOption{eventbus.Metadata("n", fmt.Sprint(e.n))}
 	if e.key != "" {
 		options = append(options, eventbus.Key(e.key))
@@ -211,7 +214,7 @@ func (p *storeProcess) publish(ctx context.Context, e *storeEvent) error {
 	s := p.sim
 	before := p.receivers(e.eventType)
 	s.publishes("publish", e)
-	_, err := p.bus.Publish(ctx, e.eventType, storePayload{e.n}, e.options()...)
+	_, err := p.bus.Publish(ctx, e.eventType, storePayload{e.n}, s.options(e)...)
 	s.published(p, err == nil, err, p.still(before, e.eventType), e)
 	return err
 }
@@ -222,7 +225,7 @@ func (p *storeProcess) publishAndWait(e *storeEvent, limit time.Duration) error 
 	defer cancel()
 	before := p.receivers(e.eventType)
 	s.publishes("publish and wait", e)
-	r, err := p.bus.PublishAndWait(ctx, e.eventType, storePayload{e.n}, e.options()...)
+	r, err := p.bus.PublishAndWait(ctx, e.eventType, storePayload{e.n}, s.options(e)...)
 	s.published(p, !r.ID.IsZero(), err, p.still(before, e.eventType), e)
 	if !r.ID.IsZero() && ctx.Err() == nil {
 		s.checkResult(e, r, err)
@@ -235,7 +238,7 @@ func (p *storeProcess) publishBatch(ctx context.Context, events []*storeEvent) {
 	var batch []eventbus.Publication
 	for _, e := range events {
 		e.batch = events
-		batch = append(batch, eventbus.Publication{Type: e.eventType, Payload: storePayload{e.n}, Options: e.options()})
+		batch = append(batch, eventbus.Publication{Type: e.eventType, Payload: storePayload{e.n}, Options: p.sim.options(e)})
 	}
 	before := p.receivers(events[0].eventType)
 	s.publishes("publish batch", events...)

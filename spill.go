@@ -117,7 +117,10 @@ func (d *dispatch) arrived() {
 	if s := d.stored(); s == nil || !s.comes {
 		return
 	}
-	o := &d.seatedAt().door
+	d.seatedAt().door.arrived(d)
+}
+
+func (o *door) arrived(d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.arrivedLocked(d)

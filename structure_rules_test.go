@@ -22,6 +22,95 @@ import (
 // The rules of the root's structure. A rule has no number that can be raised: what a feature would break is a question
 // about the design.
 
+// Whether there is a store is asked where the parts are chosen, and where options are checked.
+func TestStructure_Rule2_TheStoreIsAskedForInNewOnly(t *testing.T) {
+	allowed := map[string]bool{"New": true, "newConfig": true, "newSubscriptionConfig": true, "checkTool": true}
+	pkg := loadRoot(t)
+	asked := 0
+	for _, f := range pkg.files {
+		for _, decl := range f.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				compared, ok := n.(*ast.BinaryExpr)
+				if !ok || compared.Op != token.EQL && compared.Op != token.NEQ || !isNilIdent(compared.Y) || !isStore(pkg.info.TypeOf(compared.X)) {
+					return true
+				}
+				if asked++; !allowed[fn.Name.Name] {
+					t.Errorf("%s asks whether there is a store: the journal knows", pkg.fset.Position(n.Pos()))
+				}
+				return true
+			})
+		}
+	}
+	if asked == 0 {
+		t.Error("the test finds no question")
+	}
+}
+
+func isNilIdent(e ast.Expr) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == "nil"
+}
+
+// isStore reports whether a type is a store, or a part that a bus with one kind of journal has alone.
+func isStore(t types.Type) bool {
+	return slices.Contains([]string{modulePath + "/driver.Store", "*" + modulePath + ".guardedStore", "*" + modulePath + ".durable",
+		"*" + modulePath + ".letterQueue", "*" + modulePath + ".memoryJournal"}, t.String())
+}
+
+// The state of a type is the business of its methods.
+func TestStructure_Rule3_AMutexIsLockedByMethodsOfItsType(t *testing.T) {
+	pkg := loadRoot(t)
+	locked := 0
+	for _, f := range pkg.files {
+		for _, decl := range f.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			receiver := ""
+			if fn.Recv != nil {
+				receiver = typeName(pkg.info.TypeOf(fn.Recv.List[0].Type))
+			}
+			ast.Inspect(fn, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				method, ok := call.Fun.(*ast.SelectorExpr)
+				if !ok || !strings.HasSuffix(method.Sel.Name, "Lock") {
+					return true
+				}
+				mutex, ok := method.X.(*ast.SelectorExpr) // x.mu in x.mu.Lock()
+				if !ok || !strings.HasPrefix(pkg.info.TypeOf(mutex).String(), "sync.") {
+					return true
+				}
+				if locked++; typeName(pkg.info.TypeOf(mutex.X)) != receiver {
+					t.Errorf("%s locks the mutex of %s in a method of %q", pkg.fset.Position(n.Pos()), typeName(pkg.info.TypeOf(mutex.X)), receiver)
+				}
+				return true
+			})
+		}
+	}
+	if locked == 0 {
+		t.Error("the test finds no mutex")
+	}
+}
+
+// typeName returns the name of a type of the root, or of what a pointer to one points to.
+func typeName(t types.Type) string {
+	if pointer, ok := t.(*types.Pointer); ok {
+		t = pointer.Elem()
+	}
+	if named, ok := t.(*types.Named); ok {
+		return named.Obj().Name()
+	}
+	return t.String()
+}
+
 // A store knows nothing of the bus.
 func TestStructure_Rule4_DriversDoNotDependOnTheRoot(t *testing.T) {
 	for _, pkg := range []string{"./driver", "./storetest", "./store/sqlite"} {
@@ -105,6 +194,7 @@ func goList(t *testing.T, args ...string) []string {
 
 type typedPackage struct {
 	fset  *token.FileSet
+	files []*ast.File
 	types *types.Package
 	info  *types.Info
 }
@@ -154,7 +244,7 @@ func load(t *testing.T, of string) typedPackage {
 
 func typeCheck(t *testing.T, sources map[string]string, lookup importer.Lookup) typedPackage {
 	t.Helper()
-	pkg := typedPackage{fset: token.NewFileSet(), info: &types.Info{Uses: make(map[*ast.Ident]types.Object)}}
+	pkg := typedPackage{fset: token.NewFileSet(), info: &types.Info{Uses: make(map[*ast.Ident]types.Object), Types: make(map[ast.Expr]types.TypeAndValue)}}
 	var files []*ast.File
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		file, err := parser.ParseFile(pkg.fset, name, sources[name], parser.SkipObjectResolution)
@@ -163,6 +253,7 @@ func typeCheck(t *testing.T, sources map[string]string, lookup importer.Lookup) 
 		}
 		files = append(files, file)
 	}
+	pkg.files = files
 	config := types.Config{Importer: importer.ForCompiler(pkg.fset, "gc", lookup)}
 	var err error
 	if pkg.types, err = config.Check(modulePath, pkg.fset, files, pkg.info); err != nil {

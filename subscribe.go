@@ -60,7 +60,7 @@ func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption
 	if err != nil {
 		return nil, fmt.Errorf("Subscribe(%q): %w", shorten(pattern), err)
 	}
-	b.operators.catalogChanged()
+	b.operators.cataloged.changed()
 	return s, nil
 }
 
@@ -81,9 +81,6 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	c, err := newSubscriptionConfig(b.config, opts)
 	if err != nil {
 		return nil, err
-	}
-	if b.store != nil && !c.named {
-		return nil, &OptionError{Option: "Named", Reason: "is required on a bus with a store: its records name the subscriptions"}
 	}
 	for i, m := range slices.Backward(slices.Concat(b.config.middleware, c.middleware)) {
 		if handler = m(handler); handler == nil {
@@ -167,7 +164,7 @@ func (s *Subscription) Unsubscribe() {
 	b.registry.remove(s)
 	b.journal.ends(s)
 	b.machine.freed() // the share of the last subscription has ended
-	b.operators.catalogChanged()
+	b.operators.cataloged.changed()
 }
 
 // targets has the subscriptions of a dispatch, in the order of visit, and values derived from them.

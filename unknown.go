@@ -26,18 +26,21 @@ type unknown struct {
 
 // addUnknown notes that the outcome of a publication is unknown.
 func (b *intake) addUnknown(events []*dispatch) {
-	u := &b.unknown
+	for _, d := range events {
+		if !d.from().given && d.records() > 0 {
+			b.unknown.add(d.id, b.durable.remembered(d, b.time.Now().UTC))
+		}
+	}
+}
+
+func (u *unknowns) add(id EventID, entry driver.Dedupe) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.pending == nil {
 		u.any.Store(true)
 		u.pending = make(map[EventID]*unknown)
 	}
-	for _, d := range events {
-		if !d.from().given && d.records() > 0 {
-			u.pending[d.id] = &unknown{entry: b.durable.remembered(d, b.time.Now().UTC), settled: make(chan struct{})}
-		}
-	}
+	u.pending[id] = &unknown{entry: entry, settled: make(chan struct{})}
 }
 
 // await waits for the outcomes of earlier publications with the ids of a change, until Shutdown gives
@@ -94,18 +97,9 @@ func (b *intake) resolveLater(c change, applied <-chan error) {
 
 // resolve ends the doubt about events.
 func (b *intake) resolve(events []*dispatch, accepted bool) {
-	u := &b.unknown
-	w := newBatch(b.time)
+	u, w := &b.unknown, newBatch(b.time)
 	var ids []EventID
-	u.mu.Lock()
-	for _, d := range events {
-		if pending := u.pending[d.id]; pending != nil {
-			pending.accepted = accepted
-			w.Remember = append(w.Remember, pending.entry)
-			ids = append(ids, d.id)
-		}
-	}
-	u.mu.Unlock()
+	w.Remember, ids = u.note(events, accepted)
 	if accepted && len(ids) > 0 {
 		err := b.store.commit(context.Background(), w)
 		var refused *driver.RefusedError // they are remembered already
@@ -114,6 +108,30 @@ func (b *intake) resolve(events []*dispatch, accepted bool) {
 		}
 	}
 	u.settle(ids)
+}
+
+// note notes whether events were accepted. It returns those that are in doubt.
+func (u *unknowns) note(events []*dispatch, accepted bool) (entries []driver.Dedupe, ids []EventID) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, d := range events {
+		if pending := u.pending[d.id]; pending != nil {
+			pending.accepted = accepted
+			entries, ids = append(entries, pending.entry), append(ids, d.id)
+		}
+	}
+	return entries, ids
+}
+
+// all returns what is in doubt.
+func (u *unknowns) all() []unknown {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := make([]unknown, 0, len(u.pending))
+	for _, pending := range u.pending {
+		all = append(all, *pending)
+	}
+	return all
 }
 
 func (u *unknowns) settle(ids []EventID) {
@@ -131,14 +149,7 @@ func (u *unknowns) settle(ids []EventID) {
 // is dispatched. The caller settles their ids once the bus accepts publications again: the
 // repetitions that wait would be refused before.
 func (b *intake) resolveAll(ctx context.Context) (ids []EventID, err error) {
-	u := &b.unknown
-	u.mu.Lock()
-	all := make([]unknown, 0, len(u.pending))
-	for _, pending := range u.pending {
-		all = append(all, *pending)
-	}
-	u.mu.Unlock()
-	for _, pending := range all {
+	for _, pending := range b.unknown.all() {
 		entry := pending.entry
 		if !pending.accepted { // otherwise it may have settled
 			records, err := b.store.Lookup(ctx, entry.Event)
