@@ -198,17 +198,10 @@ func auditedQuery(q LetterQuery) *LetterQuery {
 }
 
 // audited notes an action that was done. e may be nil.
-func (b *operators) audited(e *AuditEntry) {
+func audited(book auditBook, r *reporter, e *AuditEntry) {
 	if e != nil {
-		b.audits.done(e)
-		b.logAction(e)
-	}
-}
-
-// logAction logs what an operator did.
-func (b *operators) logAction(e *AuditEntry) {
-	if e.operator() != (operator{}) {
-		b.log.Info("operator action", e.fields()...)
+		book.done(e)
+		r.action(e)
 	}
 }
 
@@ -252,7 +245,7 @@ func (b *operators) auditBulk(ctx context.Context, e *AuditEntry) error {
 	if err := b.audits.record(ctx, e, nil); err != nil {
 		return err
 	}
-	b.logAction(e)
+	b.report.action(e)
 	return nil
 }
 
@@ -271,7 +264,7 @@ func (b *operators) auditOutcome(ctx context.Context, began *AuditEntry, o Audit
 	if err != nil && (forget != nil || ctx.Err() == nil) {
 		return err
 	}
-	b.logAction(&e)
+	b.report.action(&e)
 	return nil
 }
 

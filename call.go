@@ -370,7 +370,7 @@ type AbandonedHandler struct {
 	Since        time.Time `json:"since"`
 }
 
-func (b *views) abandonedHandlers() (all []AbandonedHandler) {
+func (b *machine) abandonedHandlers() (all []AbandonedHandler) {
 	b.machine.abandoned.Each(func(c *call, since time.Time) {
 		all = append(all, AbandonedHandler{
 			Subscription: c.subscription().id,

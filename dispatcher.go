@@ -31,7 +31,7 @@ type callState struct {
 
 // work runs a dispatch from the queue, unless it was read from a store and may not run now.
 func (b *machine) work(w *worker, d *dispatch) {
-	if s := d.stored(); s != nil && b.durable.detain(d, s) {
+	if d.stored() != nil && b.journal.detains(d) {
 		return
 	}
 	b.run(w, d)
@@ -191,7 +191,7 @@ func (b *machine) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
 	}
-	b.durable.leaveUnawaited()
+	b.leaveUnawaited()
 }
 
 // applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
@@ -304,7 +304,7 @@ func (b *machine) await(d *dispatch, due int64) {
 	if seated {
 		b.tend(s)
 	}
-	b.durable.leaveUnawaited() // Shutdown may have looked before Add
+	b.leaveUnawaited() // Shutdown may have looked before Add
 }
 
 // park handles a delivery that the door does not admit: it parks it in the line, or drops or
@@ -376,7 +376,7 @@ func (b *machine) applyPark(d *dispatch) {
 		b.shared.Store(s, nil)
 	}
 	b.tend(s)
-	b.lifecycle.checkDrained() // after tend: it may be the next to probe
+	b.ledger.checkDrained() // after tend: it may be the next to probe
 }
 
 // unawait ends the wait of the delivery's waiter, because the delivery is held.
@@ -459,7 +459,7 @@ func (b *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	if last {
 		waiter.answer()
 	}
-	b.lifecycle.checkDrained()
+	b.ledger.checkDrained()
 }
 
 // died counts, logs and reports a dead letter.
@@ -468,8 +468,5 @@ func (b *machine) died(d *dispatch, l *DeadLetter) {
 	if run := d.replay().run; run != nil && d.lastFailure() == nil { // else its failures were counted
 		run.failed()
 	}
-	if b.lifecycle.noteUnfinished(l) {
-		b.report.logDeadLetter(d, l)
-	}
-	b.report.deadLettered(l)
+	b.report.deadLettered(d, l)
 }

@@ -345,7 +345,7 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error
 		err = ErrNotFound
 	}
 	if err == nil {
-		q.bus.operators.audited(entry)
+		audited(q.bus.audits, q.bus.report, entry)
 		err = q.bus.letters.erase(ctx)
 	}
 	if err != nil {

@@ -29,10 +29,10 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 	}
 	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
 	// and waits.
-	b.entering.Add(1)
+	b.ledger.entering.Add(1)
 	leave := func() {
-		b.entering.Add(-1)
-		b.lifecycle.checkDrained()
+		b.ledger.entering.Add(-1)
+		b.ledger.checkDrained()
 	}
 	defer func() {
 		if err != nil {
@@ -64,7 +64,7 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 		defer leave()
 		err := done()
 		if err == nil {
-			b.operators.audited(audit)
+			audited(b.audits, b.report, audit)
 			b.report.replayed(&l.DeadLetter)
 		}
 		return err

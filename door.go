@@ -307,10 +307,10 @@ func (b *machine) tend(s *Subscription) {
 	}
 	held, asks := s.door.tend(b.Bus, s)
 	if held {
-		b.lifecycle.checkDrained()
+		b.ledger.checkDrained()
 	}
 	if asks {
-		b.durable.feeder.askDoor(s.id)
+		b.journal.asksForDoor(s.id)
 	}
 }
 

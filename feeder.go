@@ -450,7 +450,7 @@ func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (mo
 		}
 	}
 	pool.Unreserve(q.Limit - queued)
-	f.bus.lifecycle.checkDrained()
+	f.bus.ledger.checkDrained()
 	if !claimed.NextDue.IsZero() {
 		f.due.Add(claimed.NextDue)
 	}

@@ -169,7 +169,7 @@ func (b *Bus) Abandoned() []AbandonedHandler {
 	if !b.usable() {
 		return nil
 	}
-	return b.views.abandonedHandlers()
+	return b.machine.abandonedHandlers()
 }
 
 // names returns the names of Formerly and Named: what belongs to one of them belongs to the subscription.

@@ -31,6 +31,12 @@ type journal interface {
 	settle(d *dispatch, outcome Outcome, letter *keptLetter)
 	// cutShort ends what Shutdown, or a failure of the store, does not let go on: with a letter in memory. A store keeps it.
 	cutShort(d *dispatch)
+	// detains keeps a dispatch that was read from a store from running now, and reports whether it does.
+	detains(d *dispatch) bool
+	// callEnded is called during Shutdown: nobody may wait any more for what the call, or the wait, waited for.
+	callEnded()
+	// asksForDoor is called when a door has room for deliveries that only the store has.
+	asksForDoor(name string)
 	// passed notes that the next target has handled the event, in an attempt with further targets.
 	passed(on *worker, d *dispatch)
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,8 +26,8 @@ type durable struct {
 	stats     storeStats
 	hasLease  atomic.Bool // of the store. Without it, another bus may settle what this one publishes
 	suspects  suspects.Waiting[*dispatch]
+	unknown   unknowns
 	doubts    doubt.Changes // while the store has failed
-	leftKeys  sync.Map      // leftKey to nil, see noteLeft
 }
 
 // connect begins to use the store. It reads the orders and the counts.
@@ -154,7 +153,7 @@ func (b *durable) awaitRecorded(ctx context.Context, c change, applied <-chan er
 	case <-b.gaveUp:
 		why = ErrShutdown
 	}
-	b.intake.resolveLater(c, applied)
+	b.resolveLater(c, applied)
 	if c.kind == toReplay {
 		return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", why)
 	}
@@ -175,7 +174,7 @@ func (b *durable) recordLater(c change) (applied <-chan error) {
 			b.ledger.recording.Add(-1)
 		}
 		done <- err
-		b.lifecycle.checkDrained()
+		b.ledger.checkDrained()
 	})
 	return done
 }
@@ -305,30 +304,7 @@ func (b *durable) leaveToStore(d *dispatch) {
 		s.door.release(b.Bus, d)
 		b.machine.tend(s)
 	}
-	b.lifecycle.checkDrained()
-}
-
-// leftKey is a key of which a shutdown has left a dispatch to the store.
-type leftKey struct {
-	at  any // the *keyGate or the *door where the dispatch had its key's place
-	key string
-}
-
-// noteLeft notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
-// ones must not take it: they would overtake.
-func (b *machine) noteLeft(at any, d *dispatch) {
-	if d.key != "" && b.lifecycle.ending.Load() {
-		b.durable.leftKeys.Store(leftKey{at, d.key}, nil)
-	}
-}
-
-// hasLeft reports whether an earlier dispatch of the key was left to the store.
-func (b *machine) hasLeft(at any, d *dispatch) bool {
-	if d.key == "" || !b.lifecycle.ending.Load() {
-		return false
-	}
-	_, left := b.durable.leftKeys.Load(leftKey{at, d.key})
-	return left
+	b.ledger.checkDrained()
 }
 
 // endWait ends the wait for a dispatch that leaves memory for longer than until there is room.
@@ -343,6 +319,15 @@ func (b *durable) endWait(w *waiter) {
 
 // progressAfter is how long an attempt lasts before its successes are recorded one by one.
 const progressAfter = 100 * time.Millisecond
+
+func (b *durable) detains(d *dispatch) bool {
+	s := d.stored()
+	return s != nil && b.detain(d, s)
+}
+
+func (b *durable) callEnded() { b.leaveAll() }
+
+func (b *durable) asksForDoor(name string) { b.feeder.askDoor(name) }
 
 // passed records it in a long attempt. It does not wait for the store: the next change of the dispatch is behind this one.
 func (b *durable) passed(on *worker, d *dispatch) {

@@ -45,7 +45,7 @@ func (b *durable) accept(ctx context.Context, inside bool, o opening) (opening, 
 			d.origin.given = d.origin.given || d.records() > 0
 		}
 	}
-	if err := b.intake.unknown.await(ctx, b.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
+	if err := b.unknown.await(ctx, b.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
 		return o, err
 	}
 	err := b.intake.whileEntering(inside, func() error {
@@ -88,7 +88,7 @@ func (b *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 		case refused == nil:
 			var unknown *IndeterminateError
 			if !errors.As(err, &unknown) {
-				b.intake.addUnknown(c.all())
+				b.addUnknown(c.all())
 				err = c.indeterminate(err)
 			}
 			return err
@@ -205,12 +205,12 @@ func (b *durable) drainsElsewhere(ctx context.Context) func() bool {
 // drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
 func (b *durable) isStoreDrained(ctx context.Context) bool {
 	opened := b.ledger.opened()
-	if b.halts.Has(halt.Cut|halt.Failed|halt.Leave) || !b.lifecycle.isDrained() {
+	if b.halts.Has(halt.Cut|halt.Failed|halt.Leave) || !b.ledger.isDrained() {
 		return false
 	}
 	stats, err := b.store.Stats(ctx)
 	throttles := stats.Parked > 0 && slices.ContainsFunc(b.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled() })
-	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.lifecycle.isDrained() && b.ledger.opened() == opened
+	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.ledger.isDrained() && b.ledger.opened() == opened
 }
 
 // storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has
@@ -230,7 +230,7 @@ func (b *durable) awaitEnd(ended <-chan struct{}) error {
 		before := now
 		if now = progress(); now == before {
 			return &UnconfirmedError{
-				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.intake.entering.Load(),
+				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.ledger.entering.Load(),
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func (j *memoryJournal) later(d *dispatch, apply func()) {
 	j.hook(func(error) {
 		apply()
 		j.ledger.recording.Add(-1)
-		j.lifecycle.checkDrained()
+		j.ledger.checkDrained()
 	})
 }
 
@@ -30,7 +30,7 @@ func (j *memoryJournal) opened(open func(refused error) error) error {
 	opened := make(chan error, 1)
 	j.hook(func(refused error) {
 		opened <- open(refused)
-		j.lifecycle.checkDrained()
+		j.ledger.checkDrained()
 	})
 	return <-opened
 }
@@ -117,6 +117,12 @@ func (j *memoryJournal) cutShort(d *dispatch) {
 	j.settle(d, DeadLettered, j.machine.letter(d, ReasonShutdown))
 }
 
+func (j *memoryJournal) detains(*dispatch) bool { return false }
+
+func (j *memoryJournal) callEnded() {}
+
+func (j *memoryJournal) asksForDoor(string) {}
+
 func (j *memoryJournal) passed(*worker, *dispatch) {}
 
 func (j *memoryJournal) prepare(ctx context.Context, d *dispatch) error {
@@ -149,14 +155,14 @@ func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *openin
 	places := c.places()
 	if places > 0 {
 		if err := j.intake.reserve(ctx, c, places, inside); err != nil {
-			j.lifecycle.checkDrained() // it may have reserved room for a moment
+			j.ledger.checkDrained() // it may have reserved room for a moment
 			return err
 		}
 	}
 	if given {
 		if err := j.intake.given.take(c); err != nil || c.d == nil {
 			j.machine.pool.Unreserve(places)
-			j.lifecycle.checkDrained()
+			j.ledger.checkDrained()
 			return err
 		}
 		j.machine.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
@@ -169,7 +175,7 @@ func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *openin
 	err := j.open(ctx, *c)
 	if err != nil {
 		j.intake.given.forgetAll(c)
-		j.lifecycle.checkDrained()
+		j.ledger.checkDrained()
 	}
 	return err
 }
@@ -186,8 +192,8 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry)
 		j.machine.settle(d, Cancelled)
 	}
 	j.intake.given.forget(id)
-	j.operators.audited(audit)
-	j.lifecycle.checkDrained()
+	audited(j.audits, j.report, audit)
+	j.ledger.checkDrained()
 	return nil
 }
 

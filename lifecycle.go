@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/halt"
-	"github.com/surebus/eventbus/internal/idle"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -130,7 +129,6 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 type lifecycle struct {
 	*Bus
 
-	idle    idle.Watch    // Shutdown and Drain wait until isDrained
 	started atomic.Bool   // Start has been called; set under mu
 	ending  atomic.Bool   // Shutdown has been called; set under mu
 	leaving chan struct{} // closed when ending has been set
@@ -140,7 +138,6 @@ type lifecycle struct {
 	cause       error         // of the cut
 	storeErr    error         // of a store that did not close
 	cutEnded    chan struct{} // closed when cut is done; nil if there was none
-	unfinished  []DeadLetter  // with the reason shutdown
 	ended       bool          // closed is closed
 	shutdownErr error         // valid once closed is closed
 }
@@ -179,14 +176,14 @@ func (b *lifecycle) awaitEnd() {
 // finish drains the bus, buries or leaves to the store what Shutdown does not wait for, and ends the goroutines.
 func (b *lifecycle) finish() {
 	b.journal.stop()
-	b.idle.Await(b.isDrained, nil, 0, nil, nil)
+	b.ledger.idle.Await(b.ledger.isDrained, nil, 0, nil, nil)
 	b.awaitCut() // cut dead-letters the same dispatches
-	for b.buryParkedAndScheduled(); !b.empty(); b.buryParkedAndScheduled() {
+	for b.buryParkedAndScheduled(); !b.ledger.isEmpty(); b.buryParkedAndScheduled() {
 		// Unsubscribe, Resume or a timer released a line at the last moment. The handlers may publish.
 		time.Sleep(timeline.Tick)
 	}
 	b.machine.pool.Seal()
-	for ; !b.empty(); b.buryParkedAndScheduled() { // accepted between the last look and Seal
+	for ; !b.ledger.isEmpty(); b.buryParkedAndScheduled() { // accepted between the last look and Seal
 		time.Sleep(timeline.Tick)
 	}
 	b.machine.scheduled.Wait()
@@ -221,11 +218,12 @@ func (b *lifecycle) end(unconfirmed error) {
 	if b.storeErr != nil {
 		cause = errors.Join(cause, b.storeErr)
 	}
-	abandoned := b.views.abandonedHandlers()
-	if len(b.unfinished) > 0 || len(abandoned) > 0 || b.storeErr != nil {
-		b.shutdownErr = &ShutdownError{Unfinished: b.unfinished, Abandoned: abandoned, Cause: cause}
+	abandoned := b.machine.abandonedHandlers()
+	unfinished := b.report.unfinished()
+	if len(unfinished) > 0 || len(abandoned) > 0 || b.storeErr != nil {
+		b.shutdownErr = &ShutdownError{Unfinished: unfinished, Abandoned: abandoned, Cause: cause}
 	}
-	if unlogged := len(b.unfinished) - loggedUnfinished; unlogged > 0 {
+	if unlogged := len(unfinished) - loggedUnfinished; unlogged > 0 {
 		b.log.Warn("more events dead-lettered by shutdown", zap.Int("events", unlogged))
 	}
 	b.ledger.closed.Store(true)
@@ -303,34 +301,6 @@ func (b *lifecycle) buryParkedAndScheduled() {
 	}
 }
 
-// loggedUnfinished is the number of letters of a shutdown that are logged one by one.
-const loggedUnfinished = 100
-
-// noteUnfinished keeps a letter of a shutdown for its error. It reports whether to log the letter.
-func (b *lifecycle) noteUnfinished(l *DeadLetter) (log bool) {
-	if l.Reason != ReasonShutdown {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unfinished = append(b.unfinished, l.clone())
-	return len(b.unfinished) <= loggedUnfinished
-}
-
-// checkDrained wakes Shutdown and Drain if the bus is drained.
-func (b *lifecycle) checkDrained() {
-	if b.idle.IsWatched() {
-		b.lookWhetherDrained()
-	}
-}
-
-// lookWhetherDrained is a separate function so that checkDrained can be inlined.
-func (b *lifecycle) lookWhetherDrained() {
-	if b.isDrained() {
-		b.idle.Reached()
-	}
-}
-
 // Drain waits until the bus has nothing to do. It returns nil at an instant at which no dispatch is
 // queued, running, waiting for a retry or throttled. It does not wait for held deliveries, scheduled
 // events, deliveries of missing subscriptions and abandoned handlers.
@@ -351,7 +321,7 @@ func (b *Bus) Drain(ctx context.Context) error {
 	}
 	elsewhere := b.journal.drainsElsewhere(ctx)
 	switch {
-	case b.lifecycle.idle.Await(b.lifecycle.isDrained, elsewhere, drainPoll, ended, b.lifecycle.closed):
+	case b.ledger.idle.Await(b.ledger.isDrained, elsewhere, drainPoll, ended, b.lifecycle.closed):
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("Drain: %w", contextError(ctx))
@@ -361,31 +331,3 @@ func (b *Bus) Drain(ctx context.Context) error {
 
 // drainPoll is how often Drain looks whether the store has dispatches that memory has not.
 const drainPoll = 100 * time.Millisecond
-
-// isDrained reports whether every dispatch that Shutdown waits for has settled.
-func (b *lifecycle) isDrained() bool {
-	settled := b.ledger.settled()
-	left := b.ledger.scheduled.Load()
-	for reason := range parkings {
-		if !parkingRules[reason].drains {
-			left += b.ledger.parked[reason].Load()
-		}
-	}
-	return b.unsettled(settled)-left <= 0
-}
-
-// empty reports whether every dispatch has settled.
-func (b *lifecycle) empty() bool { return b.unsettled(b.ledger.settled()) == 0 }
-
-// unsettled returns the number of dispatches that were opened, or are about to open, and have not
-// settled. It may be too large for a moment, but never too small: the counters of settled, parked
-// and scheduled dispatches are read before those of opened ones.
-func (b *lifecycle) unsettled(settled int64) int64 {
-	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it runs:
-	// depth is read before accepted.
-	opening := b.intake.entering.Load()
-	if b.machine.pool.Depth() > 0 {
-		opening++
-	}
-	return opening + b.ledger.opened() - settled
-}

@@ -131,3 +131,10 @@ func (r *reporter) logEviction(l *DeadLetter) {
 		entry.Write(l.fields()...)
 	}
 }
+
+// action logs what an operator did.
+func (r *reporter) action(e *AuditEntry) {
+	if e.operator() != (operator{}) {
+		r.log.Info("operator action", e.fields()...)
+	}
+}

@@ -28,12 +28,14 @@ type machine struct {
 	watch     *deadline.Watch[call]
 	abandoned abandoned.Calls[*call]
 	shared    sync.Map // *Subscription to nil: doors that may throttle because the bus is full
+	leftKeys  sync.Map // leftKey to nil, see noteLeft
 	seenIDs   uint64   // of busy
 }
 
 func newMachine(b *Bus) *machine {
 	m := &machine{Bus: b, keys: keys.New[*dispatch](keyGates)}
 	m.pool = pool.New(m.workers())
+	b.ledger.queued = func() int { return m.pool.Depth() }
 	m.delay = delay.New(delayClock{b.time}, m.retryDue)
 	m.doors = delay.New(delayClock{b.time}, m.wake)
 	m.scheduled = delay.NewSchedule[EventID](delayClock{b.time}, wallClock{delayClock{b.time}}, b.time.Check(), m.due)
@@ -85,12 +87,42 @@ func (b *machine) stops(d *dispatch) bool {
 	return b.halts.Any() || b.halts.Has(halt.Leave) && !d.isAwaitedByCall()
 }
 
+// leaveUnawaited lets the journal leave, during Shutdown, what no running call waits for any more.
+func (b *machine) leaveUnawaited() {
+	if b.halts.Has(halt.Leave) {
+		b.journal.callEnded()
+	}
+}
+
 // lend stops counting a call that waits for another event.
 func (b *machine) lend(s *Subscription) {
 	s.door.running.Add(-1)
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
 		b.tend(s)
 	}
+}
+
+// leftKey is a key of which a shutdown has left a dispatch to the store.
+type leftKey struct {
+	at  any // the *keyGate or the *door where the dispatch had its key's place
+	key string
+}
+
+// noteLeft notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
+// ones must not take it: they would overtake.
+func (b *machine) noteLeft(at any, d *dispatch) {
+	if d.key != "" && b.lifecycle.ending.Load() {
+		b.leftKeys.Store(leftKey{at, d.key}, nil)
+	}
+}
+
+// hasLeft reports whether an earlier dispatch of the key was left to the store.
+func (b *machine) hasLeft(at any, d *dispatch) bool {
+	if d.key == "" || !b.lifecycle.ending.Load() {
+		return false
+	}
+	_, left := b.leftKeys.Load(leftKey{at, d.key})
+	return left
 }
 
 // delayClock adapts the timeline to the delay queue.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/histogram"
-	"github.com/surebus/eventbus/internal/pool"
 )
 
 // Metrics is a snapshot of the bus's counters.
@@ -187,84 +186,6 @@ func (l Ledger) Balanced() bool {
 	return l.Accepted+l.Copies+l.Splits+l.Replays+l.Claimed ==
 		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+left+l.Stored &&
 		(!l.Closed || left == 0)
-}
-
-// ledger has the counters that the pool does not have.
-type ledger struct {
-	accepted atomic.Int64
-	copies   atomic.Int64
-	splits   atomic.Int64
-	replays  atomic.Int64
-	claimed  atomic.Int64
-	// reclaimed are the dispatches that this process has left to the store and claimed again. Of those
-	// that it had left before the store was reopened, which has forgotten by whom, owed are not claimed yet.
-	reclaimed, owed atomic.Int64
-	closed          atomic.Bool
-
-	// Workers write these: the padding keeps them off the publishers' cache line.
-	_            [64]byte
-	handled      atomic.Int64
-	unrouted     atomic.Int64
-	deadLettered atomic.Int64
-	dropped      atomic.Int64
-	cancelled    atomic.Int64
-	stored       atomic.Int64
-	scheduled    atomic.Int64
-	waiting      atomic.Int64
-	recording    atomic.Int64
-	parked       [parkings]atomic.Int64
-	_            [64]byte
-}
-
-// counter returns the counter of the dispatches that end with an outcome.
-func (l *ledger) counter(o Outcome) *atomic.Int64 {
-	switch o { //nolint:exhaustive // the others end no dispatch
-	case Unrouted:
-		return &l.unrouted
-	case DeadLettered:
-		return &l.deadLettered
-	case Dropped:
-		return &l.dropped
-	case Cancelled:
-		return &l.cancelled
-	}
-	return &l.handled
-}
-
-// left returns the number of dispatches that this process has left to the store.
-func (l *ledger) left() int64 { return l.stored.Load() - l.reclaimed.Load() }
-
-// settled returns the number of dispatches that are no longer in memory.
-func (l *ledger) settled() int64 {
-	return l.stored.Load() + l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
-}
-
-func (l *ledger) opened() int64 {
-	return l.claimed.Load() + l.reclaimed.Load() + l.accepted.Load() + l.copies.Load() + l.splits.Load() + l.replays.Load()
-}
-
-func (l *ledger) snapshot(pool pool.Stats) Ledger {
-	return Ledger{
-		Handled:      l.handled.Load(),
-		Unrouted:     l.unrouted.Load(),
-		DeadLettered: l.deadLettered.Load(),
-		Dropped:      l.dropped.Load(),
-		Cancelled:    l.cancelled.Load(),
-		Scheduled:    l.scheduled.Load(),
-		Queued:       int64(pool.Queued),
-		Running:      int64(pool.Running),
-		Waiting:      l.waiting.Load(),
-		Held:         l.parked[held].Load(),
-		Throttled:    l.parked[throttled].Load(),
-		Recording:    l.recording.Load(),
-		Stored:       l.left(),
-		Claimed:      l.claimed.Load(),
-		Accepted:     l.accepted.Load(),
-		Copies:       l.copies.Load(),
-		Splits:       l.splits.Load(),
-		Replays:      l.replays.Load(),
-		Closed:       l.closed.Load(),
-	}
 }
 
 // Metrics returns a snapshot without blocking the dispatcher. It is zero for a bus that New did not

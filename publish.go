@@ -103,9 +103,7 @@ type intake struct {
 	*Bus
 
 	given     givenIDs
-	unknown   unknowns
 	quota     quota
-	entering  atomic.Int64 // calls that open dispatches without room in the queue
 	fullLines atomic.Int32 // doors with room != nil
 }
 
@@ -120,7 +118,7 @@ func newIntake(b *Bus) *intake {
 // open validates a publication and returns its dispatch, without accepting it. from is the call
 // whose handler publishes, or nil.
 func (b *intake) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
-	to, hash, known := b.registry.routes.Cached(eventType)
+	to, hash, known := b.registry.cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
 			return nil, typeError(eventType, offence)
@@ -136,7 +134,7 @@ func (b *intake) open(ctx context.Context, from *call, inside bool, eventType st
 		return nil, err
 	}
 	if !known {
-		to = b.registry.routes.Find(eventType, hash)
+		to = b.registry.targetsOf(eventType, hash)
 	}
 	now, _ := b.time.Recent()
 	d := &dispatch{payload: payload, to: to, wall: now.Wall}
@@ -203,10 +201,10 @@ func (b *intake) accepted(c *opening) (fresh int) {
 // the count of callers that are entering.
 func (b *intake) whileEntering(inside bool, accept func() error) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
-	b.entering.Add(1)
+	b.ledger.entering.Add(1)
 	defer func() {
-		b.entering.Add(-1)
-		b.lifecycle.checkDrained()
+		b.ledger.entering.Add(-1)
+		b.ledger.checkDrained()
 	}()
 	if b.halts.Has(halt.Cut) || b.machine.pool.Sealed() || b.lifecycle.ending.Load() && !inside {
 		return b.refuseShutdown()

@@ -134,7 +134,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		case <-w.settled:
 		default:
 			w.hold.Store(nil) // otherwise a chain of waiters keeps all their events in memory
-			b.durable.leaveUnawaited()
+			b.machine.leaveUnawaited()
 			return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted and goes on: %w",
 				shorten(eventType), r.ID, contextError(ctx))
 		}

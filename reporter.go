@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,9 @@ type reporter struct {
 	observers atomic.Pointer[observers] // nil: none
 	attempts  atomic.Uint64             // that were numbered
 	stuck     atomic.Bool               // an observer did not return in time after the cut
+
+	mu       sync.Mutex   // guards the following; a leaf
+	cutShort []DeadLetter // with the reason shutdown
 }
 
 // add adds an observer. remove removes it.
@@ -223,7 +227,7 @@ func (r *reporter) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 }
 
 // observeLetter passes a copy of a letter to the function that of returns.
-func (r *reporter) observeLetter(l *DeadLetter, name string, of func(*Observer) func(DeadLetter)) {
+func (r *reporter) letter(l *DeadLetter, name string, of func(*Observer) func(DeadLetter)) {
 	r.notify(r.observers.Load(), name, func(o *Observer) func() {
 		f := of(o)
 		if f == nil {
@@ -233,18 +237,43 @@ func (r *reporter) observeLetter(l *DeadLetter, name string, of func(*Observer) 
 	})
 }
 
-func (r *reporter) deadLettered(l *DeadLetter) {
-	r.observeLetter(l, "DeadLettered", func(o *Observer) func(DeadLetter) { return o.DeadLettered })
+// deadLettered reports a dead letter. Of those of a shutdown it logs the first ones.
+func (r *reporter) deadLettered(d *dispatch, l *DeadLetter) {
+	if r.logs(l) {
+		r.logDeadLetter(d, l)
+	}
+	r.letter(l, "DeadLettered", func(o *Observer) func(DeadLetter) { return o.DeadLettered })
+}
+
+// loggedUnfinished is the number of letters of a shutdown that are logged one by one.
+const loggedUnfinished = 100
+
+// logs reports whether to log a letter. It keeps those of a shutdown for its error.
+func (r *reporter) logs(l *DeadLetter) bool {
+	if l.Reason != ReasonShutdown {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cutShort = append(r.cutShort, l.clone())
+	return len(r.cutShort) <= loggedUnfinished
+}
+
+// unfinished returns the letters of a shutdown.
+func (r *reporter) unfinished() []DeadLetter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cutShort
 }
 
 // letterEvicted reports a letter that the full queue has evicted.
 func (r *reporter) letterEvicted(l *DeadLetter) {
 	r.logEviction(l)
-	r.observeLetter(l, "LetterEvicted", func(o *Observer) func(DeadLetter) { return o.LetterEvicted })
+	r.letter(l, "LetterEvicted", func(o *Observer) func(DeadLetter) { return o.LetterEvicted })
 }
 
 func (r *reporter) replayed(l *DeadLetter) {
-	r.observeLetter(l, "Replayed", func(o *Observer) func(DeadLetter) { return o.Replayed })
+	r.letter(l, "Replayed", func(o *Observer) func(DeadLetter) { return o.Replayed })
 }
 
 func (r *reporter) observeCircuit(s *Subscription, change circuit.Change) {

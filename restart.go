@@ -60,7 +60,7 @@ func (b *durable) restart() {
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
 	f.endWaiters()
-	for b.leaveAll(); !b.lifecycle.empty(); b.leaveAll() {
+	for b.leaveAll(); !b.ledger.isEmpty(); b.leaveAll() {
 		if !f.sleep(timeline.Tick) {
 			return
 		}
@@ -75,7 +75,7 @@ func (b *durable) restart() {
 			err = b.recount(f.ctx)
 		}
 		if err == nil {
-			resolved, err = b.intake.resolveAll(f.ctx)
+			resolved, err = b.resolveAll(f.ctx)
 		}
 		if err == nil {
 			break
@@ -88,7 +88,7 @@ func (b *durable) restart() {
 	f.beginAnew()
 	f.reopened = max(b.time.Nanos(), 1)
 	b.halts.Clear(halt.Failed)
-	b.intake.unknown.settle(resolved)
+	b.unknown.settle(resolved)
 	b.log.Info("store reopened")
 	f.wakeUp()
 	f.watching.Go(b.obeyAgain)
@@ -173,16 +173,6 @@ func (b *durable) recount(ctx context.Context) error {
 	return nil
 }
 
-// owns reports whether this process has opened, and left to the store, the dispatch of a claimed record.
-func (l *ledger) owns(r *record) bool {
-	for owed := l.owed.Load(); !r.Own && owed > 0; owed = l.owed.Load() {
-		if l.owed.CompareAndSwap(owed, owed-1) {
-			return true
-		}
-	}
-	return r.Own
-}
-
 // noteGone counts what other processes have cancelled, after a claim that ended with err. As long as the
 // store also has records that this process has not claimed, it may count fewer.
 func (b *durable) noteGone(ctx context.Context, err error) error {
@@ -206,15 +196,6 @@ func (b *durable) noteGone(ctx context.Context, err error) error {
 	return nil
 }
 
-// gone counts the dispatches as cancelled that are left to the store, and of which it has fewer: another
-// process has cancelled them.
-func (l *ledger) gone(has int64) {
-	if gone := l.left() - has; gone > 0 {
-		l.cancelled.Add(gone)
-		l.stored.Add(-gone)
-	}
-}
-
 // obeyAgain reads the orders again: the read of the last commit of another process may have failed with the
 // store. If it fails once more, that does not restart the bus: it might do so without end.
 func (b *durable) obeyAgain() {
@@ -232,13 +213,6 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 		return 0
 	}
 	return f.reopenDelay.Grow(firstReopenDelay, lastReopenDelay)
-}
-
-// leaveUnawaited leaves to the store, during Shutdown, what no running call waits for any more.
-func (b *durable) leaveUnawaited() {
-	if b.halts.Has(halt.Leave) {
-		b.leaveAll()
-	}
 }
 
 // leaveAll leaves the dispatches that wait in memory to the store, except those that halts does not stop. Those

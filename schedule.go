@@ -20,7 +20,7 @@ func (b *machine) schedule(d *dispatch) {
 		b.ledger.scheduled.Add(-1)
 		b.buryScheduled(d)
 	}
-	b.lifecycle.checkDrained() // Shutdown does not wait for d any more
+	b.ledger.checkDrained() // Shutdown does not wait for d any more
 }
 
 // due queues a scheduled dispatch. It takes its place in its key's order now.
@@ -120,7 +120,7 @@ func (b *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) err
 		err = errors.Join(err, fmt.Errorf("the outcome is unknown: %w", why))
 	}
 	if err == nil {
-		b.operators.audited(entry)
+		audited(b.audits, b.report, entry)
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func (b *durable) cancelBeside(ctx context.Context, id EventID, entry *AuditEntr
 		return ErrNotScheduled
 	}
 	if err == nil {
-		b.operators.audited(entry)
+		audited(b.audits, b.report, entry)
 	}
 	return err
 }

@@ -57,8 +57,10 @@ func isNilIdent(e ast.Expr) bool {
 
 // isStore reports whether a type is a store, or a part that a bus with one kind of journal has alone.
 func isStore(t types.Type) bool {
-	return slices.Contains([]string{modulePath + "/driver.Store", "*" + modulePath + ".guardedStore", "*" + modulePath + ".durable",
-		"*" + modulePath + ".letterQueue", "*" + modulePath + ".memoryJournal"}, t.String())
+	return slices.Contains([]string{
+		modulePath + "/driver.Store", "*" + modulePath + ".guardedStore", "*" + modulePath + ".durable",
+		"*" + modulePath + ".letterQueue", "*" + modulePath + ".memoryJournal",
+	}, t.String())
 }
 
 // The state of a type is the business of its methods.
@@ -244,7 +246,7 @@ func load(t *testing.T, of string) typedPackage {
 
 func typeCheck(t *testing.T, sources map[string]string, lookup importer.Lookup) typedPackage {
 	t.Helper()
-	pkg := typedPackage{fset: token.NewFileSet(), info: &types.Info{Uses: make(map[*ast.Ident]types.Object), Types: make(map[ast.Expr]types.TypeAndValue)}}
+	pkg := typedPackage{fset: token.NewFileSet(), info: &types.Info{Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object), Types: make(map[ast.Expr]types.TypeAndValue)}}
 	var files []*ast.File
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		file, err := parser.ParseFile(pkg.fset, name, sources[name], parser.SkipObjectResolution)

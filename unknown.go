@@ -25,10 +25,10 @@ type unknown struct {
 }
 
 // addUnknown notes that the outcome of a publication is unknown.
-func (b *intake) addUnknown(events []*dispatch) {
+func (b *durable) addUnknown(events []*dispatch) {
 	for _, d := range events {
 		if !d.from().given && d.records() > 0 {
-			b.unknown.add(d.id, b.durable.remembered(d, b.time.Now().UTC))
+			b.unknown.add(d.id, b.remembered(d, b.time.Now().UTC))
 		}
 	}
 }
@@ -72,21 +72,21 @@ func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *opening
 
 // resolveLater completes a publication, or a replay, whose caller no longer waits. Shutdown waits
 // for it.
-func (b *intake) resolveLater(c change, applied <-chan error) {
-	b.entering.Add(1)
+func (b *durable) resolveLater(c change, applied <-chan error) {
+	b.ledger.entering.Add(1)
 	if c.kind == toOpen {
 		b.addUnknown(c.all())
 	}
 	go func() {
 		defer func() {
-			b.entering.Add(-1)
-			b.lifecycle.checkDrained()
+			b.ledger.entering.Add(-1)
+			b.ledger.checkDrained()
 		}()
 		var refused *driver.RefusedError
 		switch err := <-applied; {
 		case c.kind != toOpen:
 		case err == nil:
-			b.accepted(&c.opening)
+			b.intake.accepted(&c.opening)
 			b.resolve(c.all(), true)
 		case errors.As(err, &refused):
 			b.resolve(c.all(), false)
@@ -96,7 +96,7 @@ func (b *intake) resolveLater(c change, applied <-chan error) {
 }
 
 // resolve ends the doubt about events.
-func (b *intake) resolve(events []*dispatch, accepted bool) {
+func (b *durable) resolve(events []*dispatch, accepted bool) {
 	u, w := &b.unknown, newBatch(b.time)
 	var ids []EventID
 	w.Remember, ids = u.note(events, accepted)
@@ -148,7 +148,7 @@ func (u *unknowns) settle(ids []EventID) {
 // resolveAll asks the store about all events in doubt, after it was reopened and before anything
 // is dispatched. The caller settles their ids once the bus accepts publications again: the
 // repetitions that wait would be refused before.
-func (b *intake) resolveAll(ctx context.Context) (ids []EventID, err error) {
+func (b *durable) resolveAll(ctx context.Context) (ids []EventID, err error) {
 	for _, pending := range b.unknown.all() {
 		entry := pending.entry
 		if !pending.accepted { // otherwise it may have settled
