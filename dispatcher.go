@@ -18,7 +18,7 @@ type worker struct {
 	call  callState
 	seen  uint32 // number of calls, from a random start; one in latencySample is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
-	began int64  // the attempt, on a bus with a store
+	began int64  // the attempt, if it has several targets
 }
 
 // callState has the data of a call that conclude needs. It is a field of the worker, so that the
@@ -61,7 +61,9 @@ func (b *machine) run(w *worker, d *dispatch) {
 				if !b.conclude(d, s, &w.call, r) {
 					return
 				}
-				b.journal.passed(w, d)
+				if int(d.next) < len(d.to.subscriptions)-1 {
+					b.journal.passed(w, d)
+				}
 				continue
 			}
 			b.leave(d, s, pass, noOutcome)
@@ -81,8 +83,10 @@ func (b *machine) run(w *worker, d *dispatch) {
 // beginAttempt prepares the next attempt and its event.
 func (b *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
-	now, _ := b.time.Recent()
-	w.began = now.Nanos
+	if len(d.to.subscriptions) > 1 { // see passed
+		now, _ := b.time.Recent()
+		w.began = now.Nanos
+	}
 	w.calls = nil
 	d.attempt = min(d.attempt+1, deadline.MaxNumber) // stays at the largest number
 	d.putEvent(event, b.time)

@@ -3,6 +3,8 @@ package eventbus
 import (
 	"context"
 	"math"
+
+	"github.com/surebus/eventbus/internal/halt"
 )
 
 // replaying has the parameters of a replay. nil stands for none.
@@ -24,8 +26,8 @@ func (b *intake) replay(ctx context.Context, id LetterID, r *replaying) error {
 
 // beginReplay submits a replay. end waits until it is recorded, and must be called.
 func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (end func() error, err error) {
-	if err := b.journal.refuses(); err != nil {
-		return nil, err
+	if b.halts.Has(halt.Failed) {
+		return nil, errReopens()
 	}
 	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
 	// and waits.

@@ -14,8 +14,6 @@ import (
 //
 // Arguments are values: a pointer to a struct that crosses the interface would cost an allocation for each event.
 type journal interface {
-	// open makes accepted dispatches runnable, and waits until they are. The error is a refusal, or an *IndeterminateError.
-	open(ctx context.Context, o opening) error
 	// replay removes a letter and makes its dispatch runnable, or schedules it again: ErrNotFound if another call was first.
 	// end waits until it is done, and must be called. An error is a refusal.
 	replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error)
@@ -42,10 +40,9 @@ type journal interface {
 
 	// prepare gives a publication what its handlers get: the payload, and values of the publisher's context.
 	prepare(ctx context.Context, d *dispatch) error
-	// refuses returns why nothing can be published now, or nil.
-	refuses() error
-	// accept waits for room, and opens those of the dispatches whose ids are new, which it returns.
-	accept(ctx context.Context, inside bool, o opening) (opening, error)
+	// accept waits for room, and makes a dispatch, or a batch, runnable: those whose ids are new, of which it returns the
+	// number. The error is a refusal, or an *IndeterminateError.
+	accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error)
 	// awaits is called before an event is published for which a waiter waits, and its result when the wait has ended.
 	awaits(id EventID, w *waiter) (ended func())
 	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.

@@ -95,8 +95,9 @@ func (k transition) opens() bool { return k <= toDue }
 // isCounted reports whether the ledger has the dispatch before the change.
 func (k transition) isCounted() bool { return k >= toDue }
 
-func (b *durable) open(ctx context.Context, o opening) error {
-	c := change{kind: toOpen, opening: o}
+// open makes dispatches runnable, and waits until they are.
+func (b *durable) open(ctx context.Context, o *opening) error {
+	c := change{kind: toOpen, opening: *o}
 	return b.awaitRecorded(ctx, c, b.recordLater(c))
 }
 
@@ -331,7 +332,7 @@ func (b *durable) asksForDoor(name string) { b.feeder.askDoor(name) }
 
 // passed records it in a long attempt. It does not wait for the store: the next change of the dispatch is behind this one.
 func (b *durable) passed(on *worker, d *dispatch) {
-	if int(d.next) == len(d.to.subscriptions)-1 || time.Duration(b.time.Nanos()-on.began) < progressAfter {
+	if time.Duration(b.time.Nanos()-on.began) < progressAfter {
 		return
 	}
 	w := newBatch(b.time)

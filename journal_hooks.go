@@ -35,9 +35,8 @@ func (b *durable) prepare(_ context.Context, d *dispatch) error {
 	return nil
 }
 
-func (b *durable) refuses() error { return b.storeRefuses() }
-
-func (b *durable) accept(ctx context.Context, inside bool, o opening) (opening, error) {
+func (b *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
+	o := opening{d: d, batch: batch, published: batch}
 	if !b.lifecycle.started.Load() && !b.hasLease.Load() {
 		// The bus with the lease may settle the event before resolveAll asks for it. So the store remembers
 		// the id from the beginning.
@@ -46,15 +45,18 @@ func (b *durable) accept(ctx context.Context, inside bool, o opening) (opening, 
 		}
 	}
 	if err := b.unknown.await(ctx, b.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
-		return o, err
+		return 0, err
 	}
-	err := b.intake.whileEntering(inside, func() error {
+	err = b.intake.whileEntering(inside, func() error {
 		if err := b.storeRefuses(); err != nil {
 			return err
 		}
 		return b.acceptDurably(ctx, inside, &o)
 	})
-	return o, err
+	if err != nil {
+		return 0, err
+	}
+	return b.intake.accepted(&o), nil
 }
 
 // acceptDurably accepts the dispatches of a change with a store.
@@ -76,7 +78,7 @@ func (b *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 			b.intake.quota.Release(c.records())
 			return err
 		}
-		err := b.open(ctx, *c)
+		err := b.open(ctx, c)
 		var refused *driver.RefusedError
 		switch {
 		case err == nil:

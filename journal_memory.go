@@ -35,7 +35,8 @@ func (j *memoryJournal) opened(open func(refused error) error) error {
 	return <-opened
 }
 
-func (j *memoryJournal) open(_ context.Context, o opening) error {
+// open makes dispatches runnable.
+func (j *memoryJournal) open(o *opening) error {
 	if j.hook != nil {
 		all := o.all()
 		return j.opened(func(refused error) error {
@@ -132,27 +133,33 @@ func (j *memoryJournal) prepare(ctx context.Context, d *dispatch) error {
 	return nil
 }
 
-func (j *memoryJournal) refuses() error { return nil }
-
-func (j *memoryJournal) accept(ctx context.Context, inside bool, o opening) (opening, error) {
-	var err error
-	if o.hasUnqueued() {
-		err = j.intake.whileEntering(inside, func() error { return j.acceptQueued(ctx, inside, &o) })
+func (j *memoryJournal) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
+	o := opening{d: d, batch: batch, published: batch}
+	places, unqueued, given := o.needs()
+	if unqueued {
+		err = j.acceptUnqueued(ctx, inside, &o, places, given)
 	} else {
-		err = j.acceptQueued(ctx, inside, &o)
+		err = j.acceptQueued(ctx, inside, &o, places, given)
 	}
-	return o, err
+	if err != nil {
+		return 0, err
+	}
+	return j.intake.accepted(&o), nil
+}
+
+// acceptUnqueued accepts dispatches of which some take no room in the queue.
+func (j *memoryJournal) acceptUnqueued(ctx context.Context, inside bool, o *opening, places int, given bool) error {
+	return j.intake.whileEntering(inside, func() error { return j.acceptQueued(ctx, inside, o, places, given) })
 }
 
 // acceptQueued accepts the dispatches with new ids, and removes the others from the change.
-func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *opening) error {
-	given := c.given()
+func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *opening, places int, given bool) error {
 	if given {
 		if err := j.intake.given.unknown(c); err != nil || c.d == nil {
 			return err
 		}
+		places, _, _ = c.needs() // of those that are left
 	}
-	places := c.places()
 	if places > 0 {
 		if err := j.intake.reserve(ctx, c, places, inside); err != nil {
 			j.ledger.checkDrained() // it may have reserved room for a moment
@@ -165,14 +172,15 @@ func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *openin
 			j.ledger.checkDrained()
 			return err
 		}
-		j.machine.pool.Unreserve(places - c.places()) // for ids that another publisher used meanwhile
+		left, _, _ := c.needs()
+		j.machine.pool.Unreserve(places - left) // for ids that another publisher used meanwhile
 	}
 	if j.report.seesAccepted() { // before open: workers own runnable dispatches
 		for _, d := range c.all() {
 			c.events = append(c.events, d.event(j.time))
 		}
 	}
-	err := j.open(ctx, *c)
+	err := j.open(c)
 	if err != nil {
 		j.intake.given.forgetAll(c)
 		j.ledger.checkDrained()

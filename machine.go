@@ -84,7 +84,7 @@ func (b *machine) busy() bool {
 
 // stops reports whether no call of a dispatch may start, at any door.
 func (b *machine) stops(d *dispatch) bool {
-	return b.halts.Any() || b.halts.Has(halt.Leave) && !d.isAwaitedByCall()
+	return b.halts.Has(halt.Cut|halt.Failed|halt.Leave) && (b.halts.Any() || !d.isAwaitedByCall())
 }
 
 // leaveUnawaited lets the journal leave, during Shutdown, what no running call waits for any more.

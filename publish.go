@@ -46,7 +46,7 @@ func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts .
 	inside := b.intake.running(from)
 	d, err := b.intake.open(ctx, from, inside, eventType, payload, opts)
 	if err == nil {
-		_, err = b.intake.accept(ctx, inside, d, nil)
+		_, err = b.journal.accept(ctx, inside, d, nil)
 	}
 	if err != nil {
 		return EventID{}, fmt.Errorf("Publish(%q): %w", shorten(eventType), err)
@@ -92,7 +92,7 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	if len(batch) == 0 {
 		return ids, nil
 	}
-	if _, err := b.intake.accept(ctx, inside, dispatches[0], dispatches); err != nil {
+	if _, err := b.journal.accept(ctx, inside, dispatches[0], dispatches); err != nil {
 		return refuse(err)
 	}
 	return ids, nil
@@ -130,8 +130,8 @@ func (b *intake) open(ctx context.Context, from *call, inside bool, eventType st
 	if b.halts.Has(halt.Cut) || b.lifecycle.ending.Load() && !inside {
 		return nil, b.refuseShutdown()
 	}
-	if err := b.journal.refuses(); err != nil {
-		return nil, err
+	if b.halts.Has(halt.Failed) {
+		return nil, errReopens()
 	}
 	if !known {
 		to = b.registry.targetsOf(eventType, hash)
@@ -172,16 +172,6 @@ func (b *intake) refuseShutdown() error {
 	return ErrShutdown
 }
 
-// accept reserves room for a dispatch, or for a batch, and records that it is accepted, which makes
-// it runnable. With an error it changes nothing. It returns how many ids were new.
-func (b *intake) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
-	opened, err := b.journal.accept(ctx, inside, opening{d: d, batch: batch, published: batch})
-	if err != nil {
-		return 0, err
-	}
-	return b.accepted(&opened), nil
-}
-
 // accepted reports accepted dispatches to observers, which may block, and settles those without
 // targets. It returns how many there are.
 func (b *intake) accepted(c *opening) (fresh int) {
@@ -212,22 +202,15 @@ func (b *intake) whileEntering(inside bool, accept func() error) error {
 	return accept()
 }
 
-// hasUnqueued reports whether some dispatch of the change takes no room in the queue.
-func (c *opening) hasUnqueued() bool {
-	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.places() == 0 })
-}
-
-// given reports whether a publisher chose the id of some dispatch of the change.
-func (c *opening) given() bool {
-	return slices.ContainsFunc(c.all(), func(d *dispatch) bool { return d.from().given })
-}
-
-// places returns the number of places that the change takes in the queue.
-func (c *opening) places() (places int) {
-	for _, d := range c.all() {
-		places += d.places()
+// needs returns the number of places that dispatches take in the queue, whether some takes none, and whether a publisher
+// chose the id of some.
+func (o *opening) needs() (places int, unqueued, given bool) {
+	for _, d := range o.all() {
+		n := d.places()
+		places += n
+		unqueued, given = unqueued || n == 0, given || d.from().given
 	}
-	return places
+	return places, unqueued, given
 }
 
 // reserve blocks until the queue and the lines of the targets have room.

@@ -109,7 +109,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		return refuse(fmt.Errorf("%w: the event that is being handled, or one that waits for it, has the place of the key %q; publish without waiting, or with another key", ErrWouldDeadlock, d.key))
 	}
 	defer b.journal.awaits(d.id, w)()
-	fresh, err := b.intake.accept(ctx, inside, d, nil)
+	fresh, err := b.journal.accept(ctx, inside, d, nil)
 	if err != nil {
 		return refuse(err)
 	}

@@ -264,10 +264,14 @@ func (r *registry) targetsOfRecord(of *record) (to *targets, missing []int) {
 }
 
 // cached returns the targets of an event type, if they are cached, and the hash for targetsOf.
-func (r *registry) cached(eventType string) (to *targets, hash route.Hash, ok bool) { return r.routes.Cached(eventType) }
+func (r *registry) cached(eventType string) (to *targets, hash route.Hash, ok bool) {
+	return r.routes.Cached(eventType)
+}
 
 // targetsOf returns the targets of a valid event type.
-func (r *registry) targetsOf(eventType string, hash route.Hash) *targets { return r.routes.Find(eventType, hash) }
+func (r *registry) targetsOf(eventType string, hash route.Hash) *targets {
+	return r.routes.Find(eventType, hash)
+}
 
 func (r *registry) newTargets(eventType string, subscriptions []*Subscription) *targets {
 	to := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions}

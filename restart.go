@@ -45,6 +45,11 @@ func (b *durable) storeRefuses() error {
 	if !b.halts.Has(halt.Failed) {
 		return nil
 	}
+	return errReopens()
+}
+
+// errReopens returns the error of a publication while the store has failed.
+func errReopens() error {
 	return fmt.Errorf("%w: the bus reopens it; publish again later", ErrStoreFailed)
 }
 
