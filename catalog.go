@@ -116,7 +116,11 @@ func (b *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 		return Catalog{}, err
 	}
 	if !known {
-		orders = b.allOrders()
+		for _, s := range b.registry.list() {
+			if o := s.lastOrder.Load(); o != nil {
+				orders = append(orders, *o)
+			}
+		}
 	}
 	c.Orders = c.underPresentNames(orders)
 	now := b.time.Now().UTC

@@ -50,10 +50,9 @@ type journal interface {
 
 	// encodePayload returns a payload as handlers get it.
 	encodePayload(payload any) (any, error)
-	// direct keeps orders to subscriptions, with their entry of the audit.
-	direct(orders []Order, audit *AuditEntry) error
-	// readOrders returns the latest order to each name. In memory there are no others than those that direct has kept: then
-	// known is false.
+	// direct records orders to subscriptions, with their entry of the audit. It reports whether others may read them.
+	direct(orders []Order, audit *AuditEntry) (shared bool, err error)
+	// readOrders returns the latest order to each name. known is false in memory, where an order is its subscription's alone.
 	readOrders(ctx context.Context) (orders []Order, known bool, err error)
 
 	// recordsOf returns the records of an event. If there are any records, they are what exists: memory may have less.

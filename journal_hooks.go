@@ -113,11 +113,11 @@ func (b *durable) encodePayload(payload any) (any, error) {
 	return b.encode(payload)
 }
 
-func (b *durable) direct(orders []Order, audit *AuditEntry) error {
+func (b *durable) direct(orders []Order, audit *AuditEntry) (shared bool, err error) {
 	w := &batch{Batch: driver.Batch{Now: audit.At}}
 	w.audit(audit)
 	w.direct(orders...)
-	return b.store.commit(context.Background(), w)
+	return true, b.store.commit(context.Background(), w)
 }
 
 // readOrders ends with Shutdown too.

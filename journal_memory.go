@@ -207,9 +207,9 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry)
 
 func (j *memoryJournal) encodePayload(payload any) (any, error) { return payload, nil }
 
-func (j *memoryJournal) direct(_ []Order, audit *AuditEntry) error {
+func (j *memoryJournal) direct(_ []Order, audit *AuditEntry) (shared bool, err error) {
 	j.audits.done(audit)
-	return nil
+	return false, nil
 }
 
 func (j *memoryJournal) readOrders(context.Context) (orders []Order, known bool, err error) {
@@ -232,8 +232,7 @@ func (j *memoryJournal) measure(m *Metrics) { m.DeadLetters, m.LettersEvicted = 
 
 func (j *memoryJournal) comes(*Subscription, bool) (arrived func()) { return func() {} }
 
-// ends forgets the orders: in memory they are not those of the next subscription with a name.
-func (j *memoryJournal) ends(s *Subscription) { j.operators.forgetOrders(s.names()) }
+func (j *memoryJournal) ends(*Subscription) {}
 
 func (j *memoryJournal) start(context.Context) error { return nil }
 

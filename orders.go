@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,7 +23,7 @@ type operators struct {
 	cataloged catalogKeeper // with a store
 
 	mu     sync.Mutex       // guards the following
-	orders map[string]Order // the latest one, by name
+	orders map[string]Order // of the store, by name
 }
 
 func newOperators(b *Bus) *operators {
@@ -175,10 +173,13 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 	for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
 		all = append(all, next.to(name))
 	}
-	if err := b.journal.direct(all, entry); err != nil {
+	shared, err := b.journal.direct(all, entry)
+	if err != nil {
 		return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
-	b.operators.keepOrders(all)
+	if shared {
+		b.operators.keepOrders(all)
+	}
 	s.ordered = next
 	s.lastOrder.Store(&next)
 	act()
@@ -237,33 +238,11 @@ func (b *operators) loadOrders(ctx context.Context) error {
 func (b *operators) keepOrders(all []Order) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.orders == nil {
-		b.orders = make(map[string]Order)
-	}
 	for _, o := range all {
 		if !o.At.Before(b.orders[o.Subscription].At) {
 			b.orders[o.Subscription] = o
 		}
 	}
-}
-
-// forgetOrders removes the orders to names.
-func (b *operators) forgetOrders(names []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, name := range names {
-		delete(b.orders, name)
-	}
-}
-
-// allOrders returns the latest order to each name, by name.
-func (b *operators) allOrders() (all []Order) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(b.orders)) {
-		all = append(all, b.orders[name])
-	}
-	return all
 }
 
 // obeyOthers applies the orders that another process has recorded.
@@ -281,7 +260,7 @@ func (b *operators) obeyOthers() error {
 func (b *operators) obeyLocked() (report func()) {
 	var reports []func()
 	for _, s := range b.registry.list() {
-		if o := b.orderOf(s.names()); o != s.ordered {
+		if o := b.orderOf(s.names()); !o.At.IsZero() && o != s.ordered {
 			change := s.obeyed(o)
 			reports = append(reports, func() {
 				b.report.circuitChanged(s, change)
