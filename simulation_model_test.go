@@ -141,13 +141,18 @@ func (m *simModel) run(d *simDispatch) {
 // split off, unless that is all there is.
 func (m *simModel) visit(d *simDispatch) {
 	for ; len(d.rest) > 0; d.rest = d.rest[1:] {
+		if m.cut {
+			d.attempt--
+			m.bury(d, eventbus.ReasonShutdown)
+			return
+		}
 		s := d.rest[0]
 		why := m.refuses(d, s)
 		switch {
 		case why == "":
 			m.begin(d, s)
 			return
-		case m.cut, d.seated:
+		case d.seated:
 			d.attempt--
 			m.skip(d, s, why)
 			return
@@ -228,8 +233,6 @@ func (m *simModel) probes(s *simSub) bool {
 // skip does with what is for a skipped subscription what that wants.
 func (m *simModel) skip(d *simDispatch, s *simSub, why string) {
 	switch {
-	case m.cut:
-		m.bury(d, eventbus.ReasonShutdown)
 	case why == "removed":
 		m.bury(d, eventbus.ReasonUnsubscribed)
 	case why == "open" && s.whenOpen == eventbus.DropWhenOpen:
@@ -284,12 +287,6 @@ func (m *simModel) tend() {
 
 func (m *simModel) begin(d *simDispatch, s *simSub) {
 	d.pass, d.chosenIn = s.circuit.enter(m.now, d.fresh()), 0
-	if m.cut {
-		s.circuit.release(d.pass)
-		d.attempt--
-		m.bury(d, eventbus.ReasonShutdown)
-		return
-	}
 	d.state, d.due = "running", m.now+s.timeout
 	m.begun = append(m.begun, d)
 }
