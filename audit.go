@@ -309,7 +309,7 @@ func (b *operators) checkDenied(ctx context.Context, e *AuditEntry) error {
 		{"Denied", e.Denied},
 		{"Subscription", e.Subscription},
 	} {
-		if err := checkOrderText("AuditEntry."+text.field, text.value); err != nil {
+		if err := checkDirectiveText("AuditEntry."+text.field, text.value); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // Bus is an in-process event bus. New creates one. Its methods are safe for concurrent use, and may
 // be called from handlers.
 type Bus struct {
-	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and operators.ordering,
+	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and operators.directing,
 	// which may be held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the
 	// store; letterQueue.mu; cancellation.mu, registry.mu, the route table's, operators.mu; abandoned.Calls; door.mu,
 	// circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
@@ -48,7 +48,7 @@ type Bus struct {
 }
 
 // New returns a bus. It leaves no goroutine. Events wait until Start. With a store, New reads the
-// operators' orders, and waits up to 10 s for them. The error is an *OptionError, or that of the
+// directives, and waits up to 10 s for them. The error is an *OptionError, or that of the
 // store. A failed New does not close the store.
 func New(opts ...Option) (*Bus, error) {
 	c, err := newConfig(opts)

@@ -41,9 +41,25 @@ type Catalog struct {
 
 	// Subscriptions are in the order of Subscribe.
 	Subscriptions []CatalogSubscription `json:"subscriptions"`
-	// Orders are the operators' orders that hold now, not those of At, by Subscription. A
-	// subscription may have an order and not be in the catalog.
-	Orders []Order `json:"orders,omitempty"`
+	// Directives hold now, not at At. They are sorted by Subscription. A subscription may have
+	// one and not be in the catalog.
+	Directives []Directive `json:"directives,omitempty"`
+}
+
+// UnmarshalJSON also reads a catalog of an earlier version, whose directives are in "orders".
+func (c *Catalog) UnmarshalJSON(text []byte) error {
+	type plain Catalog
+	read := struct {
+		*plain
+		Orders []Directive `json:"orders"`
+	}{plain: (*plain)(c)}
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	if c.Directives == nil {
+		c.Directives = read.Orders
+	}
+	return nil
 }
 
 // CatalogSubscription describes a subscription and its options.
@@ -82,14 +98,14 @@ type CircuitSettings struct {
 // returns what the last bus that started with the store has recorded. It blocks for the reads of a
 // store, which ctx bounds.
 //
-// Errors: ErrNoCatalog, with the last order to each subscription in Orders; ErrUninitialized, ErrNilContext, the store's, the context's.
+// Errors: ErrNoCatalog, with the last directive to each subscription in Directives; ErrUninitialized, ErrNilContext, the store's, the context's.
 func (b *Bus) Catalog(ctx context.Context) (Catalog, error) {
 	if err := b.ready(ctx); err != nil {
 		return Catalog{}, fmt.Errorf("Catalog: %w", err)
 	}
 	c, err := b.operators.readCatalog(ctx)
 	if err != nil {
-		return Catalog{Orders: c.Orders}, fmt.Errorf("Catalog: %w", err)
+		return Catalog{Directives: c.Directives}, fmt.Errorf("Catalog: %w", err)
 	}
 	return c, nil
 }
@@ -106,25 +122,25 @@ func (b *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 		case err != nil:
 			return c, err
 		case stored == nil:
-			c.Orders, _, err = b.journal.readOrders(ctx)
+			c.Directives, _, err = b.journal.readDirectives(ctx)
 			return c, cmp.Or(err, ErrNoCatalog)
 		}
 		c = *stored
 	}
-	orders, known, err := b.journal.readOrders(ctx)
+	directives, known, err := b.journal.readDirectives(ctx)
 	if err != nil {
 		return Catalog{}, err
 	}
 	if !known {
 		for _, s := range b.registry.list() {
-			if o := s.lastOrder.Load(); o != nil {
-				orders = append(orders, *o)
+			if o := s.lastDirective.Load(); o != nil {
+				directives = append(directives, *o)
 			}
 		}
 	}
-	c.Orders = c.underPresentNames(orders)
+	c.Directives = c.underPresentNames(directives)
 	now := b.time.Now().UTC
-	c.Orders = slices.DeleteFunc(c.Orders, func(o Order) bool {
+	c.Directives = slices.DeleteFunc(c.Directives, func(o Directive) bool {
 		return !o.Trip && (!o.Pause || !o.Until.IsZero() && !o.Until.After(now)) // it has ended
 	})
 	return c, nil
@@ -142,7 +158,7 @@ func (b *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 	return c, nil
 }
 
-// catalogNow returns the catalog of the bus, without orders.
+// catalogNow returns the catalog of the bus, without directives.
 func (b *operators) catalogNow() Catalog {
 	settings := b.registry.retry.Load()
 	c := Catalog{
@@ -189,11 +205,11 @@ func (o *door) bound() int {
 	return o.capacity
 }
 
-// underPresentNames returns the latest order to each subscription under any of its names, as one to its
+// underPresentNames returns the latest directive to each subscription under any of its names, as one to its
 // present name, sorted by Subscription.
-func (c *Catalog) underPresentNames(orders []Order) (present []Order) {
-	latest := make(map[string]Order, len(orders))
-	for _, o := range orders {
+func (c *Catalog) underPresentNames(directives []Directive) (present []Directive) {
+	latest := make(map[string]Directive, len(directives))
+	for _, o := range directives {
 		if in, ok := c.Find(o.Subscription); ok {
 			o.Subscription = in.Subscription
 		}
@@ -243,7 +259,7 @@ func (c *Catalog) Explain(eventType string) Plan {
 		if t.Circuit = CircuitUnknown; in.Circuit.Disabled {
 			t.Circuit = CircuitDisabled
 		}
-		t.Paused = slices.ContainsFunc(c.Orders, func(o Order) bool { return o.Subscription == in.Subscription && o.Pause })
+		t.Paused = slices.ContainsFunc(c.Directives, func(o Directive) bool { return o.Subscription == in.Subscription && o.Pause })
 	}
 	return p
 }
@@ -307,17 +323,17 @@ func (k *catalogKeeper) recordLocked() {
 	c := o.catalogNow()
 	w := &batch{Batch: driver.Batch{Now: c.At}}
 	w.Catalog = w.encode(&c)
-	var inherited []Order
-	if o.ordering.TryLock() {
+	var inherited []Directive
+	if o.directing.TryLock() {
 		inherited = o.inherited()
 		w.direct(inherited...)
-		defer o.ordering.Unlock()
-	} else { // an order is being read or recorded, which may take long
+		defer o.directing.Unlock()
+	} else { // a directive is being read or recorded, which may take long
 		k.timer = o.time.AfterFunc(catalogDelay, k.record)
 	}
 	o.store.submit(w, room.Pass{}, func(err error) {
 		if err == nil {
-			o.keepOrders(inherited)
+			o.keepDirectives(inherited)
 		}
 		k.recorded(err)
 	})

@@ -37,17 +37,17 @@ func (s *Subscription) Exists() bool { return s != nil && s.bus != nil && !s.lef
 // Trip opens the subscription's circuit for OpenFor, as failures would. After that, one delivery at
 // a time probes. The circuit ignores the outcomes of handlers that run now.
 //
-// A store keeps the order: after a restart within OpenFor, the circuit is still open. Trip blocks
+// A store keeps the directive: after a restart within OpenFor, the circuit is still open. Trip blocks
 // until the store has it.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
-func (s *Subscription) Trip(opts ...OrderOption) error {
+func (s *Subscription) Trip(opts ...DirectiveOption) error {
 	if err := s.tripable("Trip"); err != nil {
 		return err
 	}
 	var change circuit.Change
 	act := func() { change = s.door.circuit.Trip(s.bus.time.Nanos()) }
-	if _, err := s.order("Trip", opts, func(o *Order) { o.Trip = true }, act); err != nil {
+	if _, err := s.direct("Trip", opts, func(o *Directive) { o.Trip = true }, act); err != nil {
 		return err
 	}
 	s.bus.report.circuitChanged(s, change)
@@ -55,7 +55,7 @@ func (s *Subscription) Trip(opts ...OrderOption) error {
 	return nil
 }
 
-// tripable returns the error of an order to a subscription without a circuit.
+// tripable returns the error of a directive to a subscription without a circuit.
 func (s *Subscription) tripable(what string) error {
 	if err := s.controllable(what); err != nil {
 		return err
@@ -67,16 +67,16 @@ func (s *Subscription) tripable(what string) error {
 }
 
 // Reset closes the subscription's circuit and clears its window. Held deliveries resume. It blocks
-// until the store has the order.
+// until the store has the directive.
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
-func (s *Subscription) Reset(opts ...OrderOption) error {
+func (s *Subscription) Reset(opts ...DirectiveOption) error {
 	if err := s.tripable("Reset"); err != nil {
 		return err
 	}
 	var change circuit.Change
 	act := func() { change = s.door.circuit.Reset(s.bus.time.Nanos()) }
-	if _, err := s.order("Reset", opts, func(o *Order) { o.Trip = false }, act); err != nil {
+	if _, err := s.direct("Reset", opts, func(o *Directive) { o.Trip = false }, act); err != nil {
 		return err
 	}
 	s.bus.report.circuitChanged(s, change)
@@ -90,12 +90,12 @@ func (s *Subscription) Reset(opts ...OrderOption) error {
 // default they are dead-lettered with the reason overflow. Shutdown does not wait for held
 // deliveries.
 //
-// A store keeps the order until Resume, also across restarts. Pause blocks until the store has it.
+// A store keeps the directive until Resume, also across restarts. Pause blocks until the store has it.
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
-func (s *Subscription) Pause(opts ...OrderOption) error {
+func (s *Subscription) Pause(opts ...DirectiveOption) error {
 	act := func() { s.door.pause(time.Time{}) }
-	o, err := s.order("Pause", opts, func(o *Order) { o.Pause, o.Until = true, time.Time{} }, act)
+	o, err := s.direct("Pause", opts, func(o *Directive) { o.Pause, o.Until = true, time.Time{} }, act)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (s *Subscription) Pause(opts ...OrderOption) error {
 //
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
 // future or after the year 9999 or an invalid option, the store's.
-func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
+func (s *Subscription) HoldUntil(t time.Time, opts ...DirectiveOption) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...OrderOption) error {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: badYear + "; Pause has no end"}
 	}
 	act := func() { s.door.pause(t) }
-	o, err := s.order("HoldUntil", opts, func(o *Order) { o.Pause, o.Until = true, t }, act)
+	o, err := s.direct("HoldUntil", opts, func(o *Directive) { o.Pause, o.Until = true, t }, act)
 	if err != nil {
 		return err
 	}
@@ -137,10 +137,10 @@ func (s *Subscription) reportPause(fields ...zap.Field) {
 // Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
 // them. A subscription that is hung (MaxAbandoned) goes on as if the calls that hang now had returned.
 // A Resume of another process ends pauses only. On a subscription that is neither paused nor hung, Resume
-// only forgets the calls that hang. It blocks until the store has the order.
+// only forgets the calls that hang. It blocks until the store has the directive.
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
-func (s *Subscription) Resume(opts ...OrderOption) error {
+func (s *Subscription) Resume(opts ...DirectiveOption) error {
 	resumed := false
 	act := func() {
 		if resumed, _ = s.paused(); resumed {
@@ -148,7 +148,7 @@ func (s *Subscription) Resume(opts ...OrderOption) error {
 		}
 		resumed = s.door.hanging.Forgive() || resumed
 	}
-	o, err := s.order("Resume", opts, func(o *Order) { o.Pause, o.Until = false, time.Time{} }, act)
+	o, err := s.direct("Resume", opts, func(o *Directive) { o.Pause, o.Until = false, time.Time{} }, act)
 	if err != nil {
 		return err
 	}

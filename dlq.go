@@ -226,7 +226,7 @@ func (q *DLQ) ready(ctx context.Context) error {
 }
 
 // operator returns the operator of a call that can proceed.
-func (q *DLQ) operator(ctx context.Context, what string, opts []OrderOption) (operator, error) {
+func (q *DLQ) operator(ctx context.Context, what string, opts []DirectiveOption) (operator, error) {
 	if err := q.ready(ctx); err != nil {
 		return operator{}, err
 	}
@@ -276,7 +276,7 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 // Errors, after which the letter stays in the queue: ErrNotFound for a letter that is unknown,
 // replayed or purged; ErrNoSubscription with the missing name; ErrShutdown; an *OptionError; the
 // context's error if it has ended.
-func (q *DLQ) Replay(ctx context.Context, id LetterID, opts ...OrderOption) error {
+func (q *DLQ) Replay(ctx context.Context, id LetterID, opts ...DirectiveOption) error {
 	o, err := q.operator(ctx, "Replay", opts)
 	if err != nil {
 		return fmt.Errorf("Replay: %w", err)
@@ -293,7 +293,7 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID, opts ...OrderOption) erro
 // unless it is an EncodedPayload.
 //
 // Errors: those of Replay; a *PayloadError; an *EventError for a json.RawMessage that is not valid JSON.
-func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any, opts ...OrderOption) error {
+func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any, opts ...DirectiveOption) error {
 	o, err := q.operator(ctx, "ReplayEdited", opts)
 	if err == nil {
 		err = checkJSON(payload)
@@ -333,7 +333,7 @@ func checkJSON(payload any) error {
 //
 // Errors: ErrNotFound, *OptionError, the context's error if it has ended; ErrNotErased, after which the
 // letter is deleted.
-func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...OrderOption) error {
+func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...DirectiveOption) error {
 	o, err := q.operator(ctx, "Purge", opts)
 	if err != nil {
 		return fmt.Errorf("Purge: %w", err)

@@ -304,7 +304,7 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 
 // PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number, as
 // PurgeMatching does. It stops when ctx ends. Errors: *OptionError, ErrNotErased, the context's, the store's.
-func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...OrderOption) (int, error) {
+func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...DirectiveOption) (int, error) {
 	err := q.ready(ctx)
 	var o operator
 	if err == nil {

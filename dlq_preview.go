@@ -43,7 +43,7 @@ type ReplayTarget struct {
 	PausedUntil time.Time    `json:"paused_until,omitzero"`
 	Held        int          `json:"held"` // deliveries that wait already
 	Throttled   int          `json:"throttled"`
-	Order       *Order       `json:"order,omitempty"` // the last one of an operator
+	Directive   *Directive   `json:"directive,omitempty"` // the last one of an operator
 }
 
 // Limits of a preview.
@@ -151,6 +151,6 @@ func replayTarget(name string, s *Subscription) *ReplayTarget {
 	}
 	m := s.metrics()
 	t.Exists, t.Circuit, t.WhenOpen, t.Paused, t.PausedUntil = true, m.Circuit, m.Options.WhenOpen, m.Paused, m.PausedUntil
-	t.Held, t.Throttled, t.Order = m.Held, m.Throttled, m.Order
+	t.Held, t.Throttled, t.Directive = m.Held, m.Throttled, m.Directive
 	return t
 }

@@ -50,10 +50,10 @@ type journal interface {
 
 	// encodePayload returns a payload as handlers get it.
 	encodePayload(payload any) (any, error)
-	// direct records orders to subscriptions, with their entry of the audit. It reports whether others may read them.
-	direct(orders []Order, audit *AuditEntry) (shared bool, err error)
-	// readOrders returns the latest order to each name. known is false in memory, where an order is its subscription's alone.
-	readOrders(ctx context.Context) (orders []Order, known bool, err error)
+	// direct records directives to subscriptions, with their entry of the audit. It reports whether others may read them.
+	direct(directives []Directive, audit *AuditEntry) (shared bool, err error)
+	// readDirectives returns the latest directive to each name. known is false in memory, where a directive is its subscription's alone.
+	readDirectives(ctx context.Context) (directives []Directive, known bool, err error)
 
 	// recordsOf returns the records of an event. If there are any records, they are what exists: memory may have less.
 	recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error)

@@ -30,7 +30,7 @@ type durable struct {
 	doubts    doubt.Changes // while the store has failed
 }
 
-// connect begins to use the store. It reads the orders and the counts.
+// connect begins to use the store. It reads the directives and the counts.
 func (b *durable) connect() error {
 	b.feeder = newFeeder(b.Bus)
 	if err := b.useStore(); err != nil {
@@ -49,7 +49,7 @@ func (b *durable) connect() error {
 	})
 	b.followups.Start()
 	_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, errors.Join(b.operators.loadOrders(ctx), b.countUnsettled(ctx))
+		return struct{}{}, errors.Join(b.operators.loadDirectives(ctx), b.countUnsettled(ctx))
 	})
 	if err != nil {
 		b.releaseStore()

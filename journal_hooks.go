@@ -113,30 +113,30 @@ func (b *durable) encodePayload(payload any) (any, error) {
 	return b.encode(payload)
 }
 
-func (b *durable) direct(orders []Order, audit *AuditEntry) (shared bool, err error) {
+func (b *durable) direct(directives []Directive, audit *AuditEntry) (shared bool, err error) {
 	w := &batch{Batch: driver.Batch{Now: audit.At}}
 	w.audit(audit)
-	w.direct(orders...)
+	w.direct(directives...)
 	return true, b.store.commit(context.Background(), w)
 }
 
-// readOrders ends with Shutdown too.
-func (b *durable) readOrders(ctx context.Context) (orders []Order, known bool, err error) {
+// readDirectives ends with Shutdown too.
+func (b *durable) readDirectives(ctx context.Context) (directives []Directive, known bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(b.feeder.ctx, cancel)()
 	read, err := b.store.Directives(ctx)
-	orders = make([]Order, len(read))
+	directives = make([]Directive, len(read))
 	for i, d := range read {
-		offence := json.Unmarshal(d.Body, &orders[i])
-		if offence == nil && orders[i].Subscription != d.Subscription {
-			offence = fmt.Errorf("it is to %q", orders[i].Subscription)
+		offence := json.Unmarshal(d.Body, &directives[i])
+		if offence == nil && directives[i].Subscription != d.Subscription {
+			offence = fmt.Errorf("it is to %q", directives[i].Subscription)
 		}
 		if offence != nil {
-			err = cmp.Or(err, fmt.Errorf("eventbus: order to %q of the store cannot be decoded: %w", d.Subscription, offence))
+			err = cmp.Or(err, fmt.Errorf("eventbus: directive to %q of the store cannot be decoded: %w", d.Subscription, offence))
 		}
 	}
-	return orders, true, err
+	return directives, true, err
 }
 
 func (b *durable) recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error) {

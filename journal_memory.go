@@ -207,12 +207,12 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry)
 
 func (j *memoryJournal) encodePayload(payload any) (any, error) { return payload, nil }
 
-func (j *memoryJournal) direct(_ []Order, audit *AuditEntry) (shared bool, err error) {
+func (j *memoryJournal) direct(_ []Directive, audit *AuditEntry) (shared bool, err error) {
 	j.audits.done(audit)
 	return false, nil
 }
 
-func (j *memoryJournal) readOrders(context.Context) (orders []Order, known bool, err error) {
+func (j *memoryJournal) readDirectives(context.Context) (directives []Directive, known bool, err error) {
 	return nil, false, nil
 }
 

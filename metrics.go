@@ -115,10 +115,10 @@ type SubscriptionMetrics struct {
 	PausedUntil time.Time `json:"paused_until,omitzero"`
 	Abandoned   int       `json:"abandoned"` // calls that were abandoned after the last Resume, and run
 	Hung        bool      `json:"hung"`      // they hold the deliveries: see MaxAbandoned
-	// Order is the operator's order that is in force, or the last one, with who and why. With a store, a
+	// Directive is the directive that is in force, or the last one, with who and why. With a store, a
 	// Resume or Reset of another process leaves none. It is nil if there was none.
-	Order   *Order  `json:"order,omitempty"`
-	Latency Latency `json:"latency"`
+	Directive *Directive `json:"directive,omitempty"`
+	Latency   Latency    `json:"latency"`
 	// LastError is the text of the handler's last failure, and LastFailed its time, in UTC. They are
 	// zero without a failure in this process.
 	LastError  string    `json:"last_error,omitempty"`
@@ -260,9 +260,9 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 	if s.door.limit != math.MaxInt32 {
 		m.Options.Concurrency = int(s.door.limit)
 	}
-	if order := s.lastOrder.Load(); order != nil {
-		o := *order
-		m.Order = &o
+	if directive := s.lastDirective.Load(); directive != nil {
+		o := *directive
+		m.Directive = &o
 	}
 	if last := c.last.Load(); last != nil {
 		m.LastError, m.LastFailed = last.text, s.bus.time.At(last.at)

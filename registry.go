@@ -47,12 +47,12 @@ func newRegistry(c *config, stored bool, absent func(name string) *Subscription,
 	return r
 }
 
-// add adds a subscription, whose id is its name or "". obeys makes it obey the latest order to it, without a lock, and
+// add adds a subscription, whose id is its name or "". obeys makes it obey the latest directive to it, without a lock, and
 // returns false if it has: another one may have come meanwhile.
-func (r *registry) add(s *Subscription, pattern *route.Pattern, latest func() Order, obeys func(Order)) error {
+func (r *registry) add(s *Subscription, pattern *route.Pattern, latest func() Directive, obeys func(Directive)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for o := latest(); o != s.ordered; o = latest() {
+	for o := latest(); o != s.directed; o = latest() {
 		r.mu.Unlock()
 		obeys(o) // before its first delivery
 		r.mu.Lock()

@@ -201,11 +201,11 @@ func (b *durable) noteGone(ctx context.Context, err error) error {
 	return nil
 }
 
-// obeyAgain reads the orders again: the read of the last commit of another process may have failed with the
+// obeyAgain reads the directives again: the read of the last commit of another process may have failed with the
 // store. If it fails once more, that does not restart the bus: it might do so without end.
 func (b *durable) obeyAgain() {
 	if err := b.operators.obeyOthers(); err != nil && b.feeder.ctx.Err() == nil {
-		b.log.Error("orders of other processes cannot be read", zap.Error(err))
+		b.log.Error("directives of other processes cannot be read", zap.Error(err))
 	}
 }
 

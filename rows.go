@@ -44,9 +44,9 @@ func (w *batch) audit(e *AuditEntry) {
 	}
 }
 
-// direct adds orders.
-func (w *batch) direct(orders ...Order) {
-	for _, o := range orders {
+// direct adds directives.
+func (w *batch) direct(directives ...Directive) {
+	for _, o := range directives {
 		w.Directives = append(w.Directives, driver.Directive{Subscription: o.Subscription, Body: w.encode(o)})
 	}
 }

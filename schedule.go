@@ -51,7 +51,7 @@ func (b *machine) buryScheduled(d *dispatch) {
 //
 // Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; *OptionError; the
 // context's, and then it is unknown whether a store has cancelled the event; the store's.
-func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...OrderOption) error {
+func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...DirectiveOption) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Cancel: %w", err)
 	}

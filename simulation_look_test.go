@@ -306,7 +306,7 @@ func (s *simulation) compare() {
 		should.Subscription, should.Pattern, should.Skipped, should.Held = sub.name, sub.pattern, sub.skipped, len(held)
 		should.Circuit, should.CircuitOpens, should.Latency, should.Slow = sub.circuit.state, sub.circuit.opens, is.Latency, is.Slow
 		should.Abandoned, should.Hung = sub.hanging, sub.hung()
-		should.Order, should.Options = is.Order, is.Options
+		should.Directive, should.Options = is.Directive, is.Options
 		should.LastError, should.LastFailed = is.LastError, is.LastFailed // failures are compared in letters
 		should.Running = is.Running                                       // see what runs of the model
 		if m.cut && is.Circuit == eventbus.CircuitHalfOpen && should.Circuit == eventbus.CircuitOpen && m.now >= sub.circuit.freshFrom {

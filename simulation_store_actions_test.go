@@ -91,7 +91,7 @@ func (p *storeProcess) resume(sub *storeSub) error {
 }
 
 // orderBeside gives an order beside the process with the lease. Of two that are given at once, one is lost.
-func (p *storeProcess) orderBeside(sub *storeSub, order func(*eventbus.Subscription, ...eventbus.OrderOption) error) error {
+func (p *storeProcess) orderBeside(sub *storeSub, order func(*eventbus.Subscription, ...eventbus.DirectiveOption) error) error {
 	p.sim.mayResume(sub)
 	defer p.sim.mayResume(sub)
 	return order(p.targets[sub.index])

@@ -560,7 +560,7 @@ func (b *simBurst) control(sub *simSub, what string) {
 		return
 	}
 	s := b.simulation
-	var call func(...eventbus.OrderOption) error
+	var call func(...eventbus.DirectiveOption) error
 	switch what {
 	case "trip":
 		call = sub.made.Trip
@@ -572,7 +572,7 @@ func (b *simBurst) control(sub *simSub, what string) {
 	case "hold":
 		b.pauses[sub] = false
 		until := time.Now().Add(s.odd(20 * time.Second))
-		call = func(...eventbus.OrderOption) error { return sub.made.HoldUntil(until) }
+		call = func(...eventbus.DirectiveOption) error { return sub.made.HoldUntil(until) }
 	case "resume":
 		call = sub.made.Resume
 		b.pauses[sub] = false

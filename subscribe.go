@@ -39,9 +39,9 @@ type Subscription struct {
 
 	succeeds bool         // another one had one of its names, until Unsubscribe
 	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
-	ordered  Order        // the last one; Bus.ordering guards it
+	directed Directive    // the last one; operators.directing guards it
 
-	lastOrder atomic.Pointer[Order] // ordered, for readers that do not wait for the store; nil for none
+	lastDirective atomic.Pointer[Directive] // directed, for readers that do not wait for the store; nil for none
 }
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
@@ -106,8 +106,8 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	defer b.journal.comes(s, c.line == 0 && c.whenFull == WaitWhenFull)()
-	latest := func() Order { return b.operators.orderOf(s.names()) }
-	err = b.registry.add(s, parsed, latest, func(o Order) { b.report.circuitChanged(s, s.obeyed(o)) })
+	latest := func() Directive { return b.operators.directiveOf(s.names()) }
+	err = b.registry.add(s, parsed, latest, func(o Directive) { b.report.circuitChanged(s, s.obeyed(o)) })
 	if err != nil {
 		return nil, err
 	}

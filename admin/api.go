@@ -109,11 +109,11 @@ func apiRoutes() []*route {
 			method: get, path: "/api/v1/subscriptions/{name}", actions: view, serve: (*call).getSubscription, answer: eventbus.SubscriptionMetrics{},
 			summary: "a subscription",
 		},
-		order("pause", eventbus.AuditPause, "holds its deliveries until resume"),
-		order("hold-until", eventbus.AuditHoldUntil, "holds its deliveries until a time"),
-		order("resume", eventbus.AuditResume, "ends pause, hold-until and, in the process of the handlers, a hang"),
-		order("trip", eventbus.AuditTrip, "opens its circuit"),
-		order("reset", eventbus.AuditReset, "closes its circuit"),
+		directive("pause", eventbus.AuditPause, "holds its deliveries until resume"),
+		directive("hold-until", eventbus.AuditHoldUntil, "holds its deliveries until a time"),
+		directive("resume", eventbus.AuditResume, "ends pause, hold-until and, in the process of the handlers, a hang"),
+		directive("trip", eventbus.AuditTrip, "opens its circuit"),
+		directive("reset", eventbus.AuditReset, "closes its circuit"),
 
 		{
 			method: get, path: "/api/v1/events/{id}", actions: view, serve: (*call).getEvent, answer: eventbus.EventStatus{},
@@ -138,10 +138,10 @@ func apiRoutes() []*route {
 	}
 }
 
-// order returns the route of an order to a subscription.
-func order(name string, action eventbus.AuditAction, summary string) *route {
+// directive returns the route of a directive to a subscription.
+func directive(name string, action eventbus.AuditAction, summary string) *route {
 	return &route{
 		method: http.MethodPost, path: "/api/v1/subscriptions/{name}/" + name, actions: []Action{ActionControl}, audit: action,
-		serve: (*call).postOrder, body: ControlRequest{}, answer: eventbus.SubscriptionMetrics{}, summary: summary,
+		serve: (*call).postDirective, body: ControlRequest{}, answer: eventbus.SubscriptionMetrics{}, summary: summary,
 	}
 }

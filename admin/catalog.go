@@ -53,12 +53,12 @@ func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, catalogAt
 	for i := range catalog.Subscriptions {
 		all = append(all, catalogued(&catalog.Subscriptions[i]))
 	}
-	for _, o := range catalog.Orders {
+	for _, o := range catalog.Directives {
 		i := slices.IndexFunc(all, func(m eventbus.SubscriptionMetrics) bool { return m.Subscription == o.Subscription })
 		if i < 0 {
 			i, all = len(all), append(all, eventbus.SubscriptionMetrics{Subscription: o.Subscription, Circuit: eventbus.CircuitUnknown})
 		}
-		all[i].Order, all[i].Paused, all[i].PausedUntil = &o, o.Pause, o.Until
+		all[i].Directive, all[i].Paused, all[i].PausedUntil = &o, o.Pause, o.Until
 	}
 	return all, catalog.At, nil
 }
@@ -77,7 +77,7 @@ func catalogued(in *eventbus.CatalogSubscription) eventbus.SubscriptionMetrics {
 	return m
 }
 
-// checkCatalogued refuses an order to a name that the store does not have: it would have no effect. Without a catalog,
+// checkCatalogued refuses a directive to a name that the store does not have: it would have no effect. Without a catalog,
 // each valid name may be one.
 func (c *call) checkCatalogued(name string) error {
 	catalog, err := c.catalog(c.ctx)
@@ -86,7 +86,7 @@ func (c *call) checkCatalogued(name string) error {
 		return err
 	case !validName(name):
 		return noSubscription(name)
-	case catalog.At.IsZero(), slices.ContainsFunc(catalog.Orders, func(o eventbus.Order) bool { return o.Subscription == name }):
+	case catalog.At.IsZero(), slices.ContainsFunc(catalog.Directives, func(o eventbus.Directive) bool { return o.Subscription == name }):
 		return nil
 	}
 	if c.bus.Metrics().Orphaned[name] > 0 { // its deliveries wait for a deployment

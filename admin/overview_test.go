@@ -60,7 +60,7 @@ func TestOverview_ShowsWhatWaitsAndWhichCircuitsAreOpen(t *testing.T) {
 		h := newHandler(t, bus.Bus)
 		m := post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/mail/trip", `{"why":"the provider is down"}`)
 		require.Equal(t, eventbus.CircuitOpen, m.Circuit)
-		require.Equal(t, "anna", m.Order.By)
+		require.Equal(t, "anna", m.Directive.By)
 		id, err := bus.Publish(t.Context(), "mail.sent", 1)
 		require.NoError(t, err)
 		synctest.Wait()
@@ -293,7 +293,7 @@ func TestTool_ShowsTheCatalogOfTheOtherBus(t *testing.T) {
 
 		m := post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/billing/pause", `{"why":"deployment"}`)
 		require.True(t, m.Paused)
-		require.Equal(t, "deployment", m.Order.Why)
+		require.Equal(t, "deployment", m.Directive.Why)
 		time.Sleep(time.Second)
 		require.True(t, bus.Metrics().Subscriptions[0].Paused, "the bus with the handlers obeys")
 		_ = post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/billing/resume", `{}`)

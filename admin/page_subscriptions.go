@@ -70,8 +70,8 @@ func (c *call) showSubscription(reason, until string, err error) (any, error) {
 	return c.show("subscription", &page{Title: m.Subscription, Section: sectionSubscriptions, Body: body}, err)
 }
 
-// orderForm gives an order. The buttons of one form send until with each order: only hold-until reads it.
-func (c *call) orderForm() (any, error) {
+// directiveForm gives a directive. The buttons of one form send until with each directive: only hold-until reads it.
+func (c *call) directiveForm() (any, error) {
 	var request ControlRequest
 	var until string
 	_, err := c.form(textParameter("why", &request.Why), textParameter("until", &until))

@@ -64,8 +64,8 @@ func pageRoutes() []*route {
 	post := func(path string, audit eventbus.AuditAction, serve func(*call) (any, error), actions ...Action) *route {
 		return &route{method: http.MethodPost, path: path, actions: actions, audit: audit, serve: serve, page: true, media: formMedia, gives: "text/html"}
 	}
-	order := func(name string, audit eventbus.AuditAction) *route {
-		return post("/subscriptions/{name}/"+name, audit, (*call).orderForm, ActionControl)
+	directive := func(name string, audit eventbus.AuditAction) *route {
+		return post("/subscriptions/{name}/"+name, audit, (*call).directiveForm, ActionControl)
 	}
 	bulk := get("/bulk", ActionReplay, (*call).bulkPage)
 	bulk.actions = append(bulk.actions, ActionPurge)
@@ -86,11 +86,11 @@ func pageRoutes() []*route {
 		post("/operations/{id}/cancel", eventbus.AuditReplayMatching, (*call).cancelOperationForm, ActionReplay, ActionPurge),
 		get("/subscriptions", ActionView, (*call).subscriptionsPage),
 		get("/subscriptions/{name}", ActionView, (*call).subscriptionPage),
-		order("pause", eventbus.AuditPause),
-		order("hold-until", eventbus.AuditHoldUntil),
-		order("resume", eventbus.AuditResume),
-		order("trip", eventbus.AuditTrip),
-		order("reset", eventbus.AuditReset),
+		directive("pause", eventbus.AuditPause),
+		directive("hold-until", eventbus.AuditHoldUntil),
+		directive("resume", eventbus.AuditResume),
+		directive("trip", eventbus.AuditTrip),
+		directive("reset", eventbus.AuditReset),
 		get("/events", ActionView, (*call).eventsPage),
 		get("/events/{id}", ActionView, (*call).eventPage),
 		post("/events/{id}/cancel", eventbus.AuditCancel, (*call).cancelEventForm, ActionCancel),

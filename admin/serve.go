@@ -261,8 +261,8 @@ func auditText(text string) string {
 }
 
 // operator returns the options that name the operator and the reason.
-func (c *call) operator(why string) []eventbus.OrderOption {
-	opts := []eventbus.OrderOption{eventbus.By(c.who.Name), eventbus.FromRequest(auditText(c.r.RemoteAddr), c.id)}
+func (c *call) operator(why string) []eventbus.DirectiveOption {
+	opts := []eventbus.DirectiveOption{eventbus.By(c.who.Name), eventbus.FromRequest(auditText(c.r.RemoteAddr), c.id)}
 	if why != "" {
 		opts = append(opts, eventbus.Because(why))
 	}

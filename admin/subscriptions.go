@@ -9,7 +9,7 @@ import (
 )
 
 // SubscriptionPage is a page of the subscriptions, in the order in which they were made. On a bus WithoutHandlers they are
-// those of the Catalog: they have their options and orders, but no counters, and the states of their circuits are not
+// those of the Catalog: they have their options and directives, but no counters, and the states of their circuits are not
 // known.
 type SubscriptionPage struct {
 	Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
@@ -18,7 +18,7 @@ type SubscriptionPage struct {
 	CatalogAt     time.Time                      `json:"catalog_at,omitzero"` // At of the catalog, if they are from one
 }
 
-// ControlRequest is the body of an order to a subscription.
+// ControlRequest is the body of a directive to a subscription.
 type ControlRequest struct {
 	Why   string    `json:"why,omitempty"`
 	Until time.Time `json:"until,omitzero"` // of hold-until, and required there
@@ -68,7 +68,7 @@ func noSubscription(name string) error {
 	return notFound(fmt.Sprintf("there is no subscription %q", cut(name, 80)), "copy the name from the list of subscriptions")
 }
 
-func (c *call) postOrder() (any, error) {
+func (c *call) postDirective() (any, error) {
 	var body ControlRequest
 	if err := c.body(&body); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (c *call) postOrder() (any, error) {
 	return c.control(c.args["name"], c.route.audit, body)
 }
 
-// control gives an order to a subscription, and returns its state after it. For a bus without handlers, which does not
+// control gives a directive to a subscription, and returns its state after it. For a bus without handlers, which does not
 // know it, this has the name only.
 func (c *call) control(name string, action eventbus.AuditAction, r ControlRequest) (eventbus.SubscriptionMetrics, error) {
 	none := eventbus.SubscriptionMetrics{}
@@ -90,11 +90,11 @@ func (c *call) control(name string, action eventbus.AuditAction, r ControlReques
 		}
 	}
 	if hold := action == eventbus.AuditHoldUntil; hold == r.Until.IsZero() {
-		return none, badRequest("until is missing, or given for another order than hold-until", "give hold-until, and no other order, a time as RFC 3339")
+		return none, badRequest("until is missing, or given for another directive than hold-until", "give hold-until, and no other directive, a time as RFC 3339")
 	}
 	opts := c.operator(r.Why)
 	var err error
-	switch action { //nolint:exhaustive // the others are no orders
+	switch action { //nolint:exhaustive // the others are no directives
 	case eventbus.AuditPause:
 		err = s.Pause(opts...)
 	case eventbus.AuditResume:

@@ -88,7 +88,7 @@ func isSettled(bus *eventbus.Bus) bool {
 	return current && unsettled(m) == 0 && !m.Behind && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
 }
 
-// unsettled counts the dispatches that the bus continues without an operator's order. A dispatch
+// unsettled counts the dispatches that the bus continues without a directive. A dispatch
 // that is in memory and in the store counts twice.
 func unsettled(m eventbus.Metrics) int64 {
 	stored := storeStats(m)

@@ -38,7 +38,7 @@ type backend interface {
 	Cancel(ctx context.Context, id eventbus.EventID, o operator) error
 
 	Subscriptions(ctx context.Context) (subscriptions, error)
-	Order(ctx context.Context, name string, order order, o operator) error
+	Direct(ctx context.Context, name string, d directive, o operator) error
 
 	Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error)
 	Explain(ctx context.Context, eventType string) (eventbus.Plan, error)
@@ -53,7 +53,7 @@ type operator struct{ by, why string }
 func (a *app) operator() operator { return operator{a.by, a.why} }
 
 // options returns the operator as options of the Go API.
-func (o operator) options() (opts []eventbus.OrderOption) {
+func (o operator) options() (opts []eventbus.DirectiveOption) {
 	if o.by != "" {
 		opts = append(opts, eventbus.By(o.by))
 	}
@@ -72,8 +72,8 @@ type bulk struct {
 	progress  func(eventbus.BulkProgress)
 }
 
-// order is an operator's order to a subscription.
-type order struct {
+// directive is what an operator orders of a subscription.
+type directive struct {
 	action eventbus.AuditAction
 	until  time.Time // of AuditHoldUntil
 }
@@ -94,7 +94,7 @@ type subscription struct {
 	Pattern      string                        `json:"pattern,omitempty"`
 	Metrics      *eventbus.SubscriptionMetrics `json:"metrics,omitempty"`
 	Options      *eventbus.CatalogSubscription `json:"options,omitempty"`
-	Order        *eventbus.Order               `json:"order,omitempty"`
+	Directive    *eventbus.Directive           `json:"directive,omitempty"`
 	Parked       int64                         `json:"parked"`
 	KnownAt      time.Time                     `json:"known_at,omitzero"` // of Options
 }

@@ -183,7 +183,7 @@ func (b *storeBackend) Cancel(ctx context.Context, id eventbus.EventID, o operat
 }
 
 // Subscriptions returns the subscriptions of the last catalog in the file, in their order, and then others that
-// orders and parked dispatches name.
+// directives and parked dispatches name.
 func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, err error) {
 	index := make(map[string]int)
 	of := func(name string) *subscription {
@@ -204,9 +204,9 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 		s := of(catalog.Subscriptions[i].Subscription)
 		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At
 	}
-	for _, o := range catalog.Orders {
+	for _, o := range catalog.Directives {
 		if o.Pause || o.Trip {
-			of(o.Subscription).Order = &o
+			of(o.Subscription).Directive = &o
 		}
 	}
 	parked, err := b.store.Parked(ctx, nil)
@@ -219,7 +219,7 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 	return all, nil
 }
 
-// checkKnown refuses an order to a name that the file does not have: it would have no effect. Without a catalog,
+// checkKnown refuses a directive to a name that the file does not have: it would have no effect. Without a catalog,
 // each name may be one.
 func (b *storeBackend) checkKnown(ctx context.Context, name string) error {
 	all, err := b.Subscriptions(ctx)
@@ -235,16 +235,16 @@ func (b *storeBackend) checkKnown(ctx context.Context, name string) error {
 	return notFound("'eventbus subs list' shows the names", "no subscription %q in %s as of %s", name, b.path, timeText(all.Known))
 }
 
-func (b *storeBackend) Order(ctx context.Context, name string, order order, o operator) error {
+func (b *storeBackend) Direct(ctx context.Context, name string, d directive, o operator) error {
 	if err := b.checkKnown(ctx, name); err != nil {
 		return err
 	}
 	s := b.bus.Subscription(name)
-	switch order.action { //nolint:exhaustive // the others are no orders
+	switch d.action { //nolint:exhaustive // the others are no directives
 	case eventbus.AuditPause:
 		return s.Pause(o.options()...)
 	case eventbus.AuditHoldUntil:
-		return s.HoldUntil(order.until, o.options()...)
+		return s.HoldUntil(d.until, o.options()...)
 	case eventbus.AuditResume:
 		return s.Resume(o.options()...)
 	case eventbus.AuditTrip:
@@ -252,7 +252,7 @@ func (b *storeBackend) Order(ctx context.Context, name string, order order, o op
 	case eventbus.AuditReset:
 		return s.Reset(o.options()...)
 	}
-	panic("unknown order " + order.action)
+	panic("unknown directive " + d.action)
 }
 
 func (b *storeBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error) {

@@ -338,7 +338,7 @@ func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err 
 		}
 		all.Known, all.Live = page.CatalogAt, page.CatalogAt.IsZero()
 		for _, m := range page.Subscriptions {
-			s := subscription{Subscription: m.Subscription, Pattern: m.Pattern, Order: m.Order, KnownAt: all.Known}
+			s := subscription{Subscription: m.Subscription, Pattern: m.Pattern, Directive: m.Directive, KnownAt: all.Known}
 			if all.Live {
 				s.Metrics, s.Parked = &m, int64(m.Held+m.Throttled)
 			}
@@ -350,12 +350,12 @@ func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err 
 	}
 }
 
-func (b *urlBackend) Order(ctx context.Context, name string, order order, o operator) error {
-	path := "/subscriptions/" + url.PathEscape(name) + "/" + strings.ReplaceAll(string(order.action), "_", "-")
+func (b *urlBackend) Direct(ctx context.Context, name string, d directive, o operator) error {
+	path := "/subscriptions/" + url.PathEscape(name) + "/" + strings.ReplaceAll(string(d.action), "_", "-")
 	return b.post(ctx, path, struct {
 		reason
 		Until time.Time `json:"until,omitzero"`
-	}{reason{o.why}, order.until}, &struct{}{})
+	}{reason{o.why}, d.until}, &struct{}{})
 }
 
 func (b *urlBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (all eventbus.AuditPage, err error) {

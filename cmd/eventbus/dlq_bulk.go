@@ -95,7 +95,7 @@ func (bc *bulkCommand) command(c *cobra.Command) *cobra.Command {
 	c.Flags().BoolVar(&bc.yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&bc.dryRun, "dry-run", false, "show what would be done, and change nothing")
 	c.Flags().Float64Var(&bc.rate, "rate", 0, "at most `N` letters a second")
-	bc.app.orderFlags(c)
+	bc.app.operatorFlags(c)
 	return bc.app.with(c, bc.run)
 }
 

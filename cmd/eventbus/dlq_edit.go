@@ -34,7 +34,7 @@ event with the new payload. If the event dies again, the letter has both.`,
 	c.Flags().StringVar(&file, "payload-file", "", "`FILE` with the new payload, - for the standard input, instead of the editor")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show the difference, and change nothing")
-	a.orderFlags(c)
+	a.operatorFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		if err := a.checkOperator(b); err != nil {
 			return err

@@ -190,7 +190,7 @@ letter. It skips letters that are there already, so an import can be repeated:
 after an error, the same import continues where it stopped.`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	a.orderFlags(c)
+	a.operatorFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		if err := a.checkOperator(b); err != nil {
 			return err

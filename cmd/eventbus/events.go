@@ -135,7 +135,7 @@ func (a *app) eventsCancel() *cobra.Command {
 		Short: "Cancel a scheduled event that is not due yet",
 		Args:  cobra.ExactArgs(1),
 	}
-	a.orderFlags(c)
+	a.operatorFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		if err := a.checkOperator(b); err != nil {
 			return err

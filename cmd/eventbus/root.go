@@ -124,8 +124,8 @@ func (a *app) with(c *cobra.Command, f func(ctx context.Context, b backend, args
 // closeTimeout bounds the checkpoint that closing a store may do.
 const closeTimeout = 30 * time.Second
 
-// orderFlags adds the flags that name the operator.
-func (a *app) orderFlags(c *cobra.Command) {
+// operatorFlags adds the flags that name the operator.
+func (a *app) operatorFlags(c *cobra.Command) {
 	c.Flags().StringVar(&a.by, "by", userName(), "`NAME` of the operator, for the audit; with --url the server knows it")
 	c.Flags().Lookup("by").DefValue = "$USER" // in help and man pages
 	c.Flags().StringVar(&a.why, "because", "", "`REASON`, for the audit")

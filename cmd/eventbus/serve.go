@@ -35,7 +35,7 @@ before it, and give --host the name that browsers show.`,
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "`ADDRESS` of this host and port; port 0 takes a free one")
 	c.Flags().StringSliceVar(&hosts, "host", nil, "further host `NAME` under which browsers reach the page")
 	c.Flags().BoolVar(&readOnly, "read-only", false, "change nothing, whoever asks")
-	a.orderFlags(c)
+	a.operatorFlags(c)
 	return a.command(c, func(ctx context.Context, _ []string) error {
 		path, err := a.storePath("serve")
 		if err != nil {

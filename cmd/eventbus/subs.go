@@ -22,15 +22,15 @@ func (a *app) subsCommand() *cobra.Command {
 
 With --store, the command shows the subscriptions that the last bus wrote to the
 file, and its age. It knows circuits and latency with --url only. A running bus
-carries out an order to the file within 250 ms. Otherwise the next bus does.`,
+carries out a directive to the file within 250 ms. Otherwise the next bus does.`,
 	}
 	c.AddCommand(
 		a.subsList(), a.subsShow(),
-		a.subsOrder("pause NAME", "Hold the deliveries of a subscription until resume", eventbus.AuditPause, "paused"),
-		a.subsOrder("hold-until NAME TIME", "Hold the deliveries of a subscription until a time", eventbus.AuditHoldUntil, "holds"),
-		a.subsOrder("resume NAME", "End pause and hold-until", eventbus.AuditResume, "resumed"),
-		a.subsOrder("trip NAME", "Open the circuit of a subscription", eventbus.AuditTrip, "tripped"),
-		a.subsOrder("reset NAME", "Close the circuit of a subscription", eventbus.AuditReset, "reset"),
+		a.subsDirective("pause NAME", "Hold the deliveries of a subscription until resume", eventbus.AuditPause, "paused"),
+		a.subsDirective("hold-until NAME TIME", "Hold the deliveries of a subscription until a time", eventbus.AuditHoldUntil, "holds"),
+		a.subsDirective("resume NAME", "End pause and hold-until", eventbus.AuditResume, "resumed"),
+		a.subsDirective("trip NAME", "Open the circuit of a subscription", eventbus.AuditTrip, "tripped"),
+		a.subsDirective("reset NAME", "Close the circuit of a subscription", eventbus.AuditReset, "reset"),
 	)
 	return group(c)
 }
@@ -62,21 +62,21 @@ func (a *app) subsList() *cobra.Command {
 
 func (a *app) subscriptionTable(all subscriptions) error {
 	if !all.Live {
-		t := term.NewTable(term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "PATTERN", Min: 8}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "ORDER", Min: 12})
+		t := term.NewTable(term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "PATTERN", Min: 8}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "DIRECTIVE", Min: 12})
 		for _, s := range all.List {
-			t.Add(s.Subscription, s.Pattern, count(s.Parked), orderText(s.Order))
+			t.Add(s.Subscription, s.Pattern, count(s.Parked), directiveText(s.Directive))
 		}
 		return a.printTable(t)
 	}
 	t := term.NewTable(
 		term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "CIRCUIT"}, term.Column{Name: "OK", Right: true}, term.Column{Name: "FAILED", Right: true},
 		term.Column{Name: "RUNNING", Right: true, Drop: true}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "P50", Right: true, Drop: true},
-		term.Column{Name: "P99", Right: true, Drop: true}, term.Column{Name: "ORDER", Min: 8, Drop: true}, term.Column{Name: "LAST ERROR", Min: 10, Drop: true},
+		term.Column{Name: "P99", Right: true, Drop: true}, term.Column{Name: "DIRECTIVE", Min: 8, Drop: true}, term.Column{Name: "LAST ERROR", Min: 10, Drop: true},
 	)
 	for _, s := range all.List {
 		m := s.Metrics
 		t.Add(s.Subscription, m.Circuit.String(), count(m.Successes), count(m.Failures), count(m.Running), count(m.Held+m.Throttled),
-			duration(m.Latency.P50), duration(m.Latency.P99), orderText(s.Order), m.LastError)
+			duration(m.Latency.P50), duration(m.Latency.P99), directiveText(s.Directive), m.LastError)
 	}
 	return a.printTable(t)
 }
@@ -91,8 +91,8 @@ func duration(d time.Duration) string {
 	return d.Round(unit).String()
 }
 
-// orderText describes the last order to a subscription.
-func orderText(o *eventbus.Order) string {
+// directiveText describes the last directive to a subscription.
+func directiveText(o *eventbus.Directive) string {
 	if o == nil {
 		return ""
 	}
@@ -150,7 +150,7 @@ func (a *app) showSubscription(s *subscription) {
 	}
 	field("subscription", s.Subscription)
 	field("pattern", s.Pattern)
-	field("order", orderText(s.Order))
+	field("directive", directiveText(s.Directive))
 	m := s.Metrics
 	if m == nil {
 		field("parked", count(s.Parked))
@@ -183,17 +183,17 @@ func (a *app) showSubscription(s *subscription) {
 	}
 }
 
-func (a *app) subsOrder(use, short string, action eventbus.AuditAction, past string) *cobra.Command {
+func (a *app) subsDirective(use, short string, action eventbus.AuditAction, past string) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(strings.Count(use, " "))}
 	if action == eventbus.AuditHoldUntil {
 		c.Long = short + ".\n\nTIME is a time such as 2026-11-25T06:00:00Z, or a duration from now such as 90m."
 	}
-	a.orderFlags(c)
+	a.operatorFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		if err := a.checkOperator(b); err != nil {
 			return err
 		}
-		o := order{action: action}
+		o := directive{action: action}
 		if len(args) > 1 {
 			var err error
 			if o.until, err = parseTime(args[1], true); err != nil {
@@ -203,7 +203,7 @@ func (a *app) subsOrder(use, short string, action eventbus.AuditAction, past str
 		if err := checkName(args[0]); err != nil {
 			return err
 		}
-		if err := b.Order(ctx, args[0], o, a.operator()); err != nil {
+		if err := b.Direct(ctx, args[0], o, a.operator()); err != nil {
 			return err
 		}
 		if a.json {

@@ -126,7 +126,7 @@ func printGroups(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error
 }
 
 // operator is who repairs, and why: the audit has both.
-var operator = []eventbus.OrderOption{eventbus.By("night shift"), eventbus.Because("ticket 4711")}
+var operator = []eventbus.DirectiveOption{eventbus.By("night shift"), eventbus.Because("ticket 4711")}
 
 // correctPayments replays each payment without an amount with a corrected payload.
 func correctPayments(ctx context.Context, dlq *eventbus.DLQ) (corrected int, err error) {

@@ -17,10 +17,10 @@ import (
 )
 
 // controlAll is every control of a subscription.
-func controlAll(s *eventbus.Subscription) map[string]func(...eventbus.OrderOption) error {
-	return map[string]func(...eventbus.OrderOption) error{
+func controlAll(s *eventbus.Subscription) map[string]func(...eventbus.DirectiveOption) error {
+	return map[string]func(...eventbus.DirectiveOption) error{
 		"Trip": s.Trip, "Reset": s.Reset, "Pause": s.Pause, "Resume": s.Resume,
-		"HoldUntil": func(...eventbus.OrderOption) error { return s.HoldUntil(time.Now().Add(time.Hour)) },
+		"HoldUntil": func(...eventbus.DirectiveOption) error { return s.HoldUntil(time.Now().Add(time.Hour)) },
 	}
 }
 
@@ -399,7 +399,7 @@ func TestControl_FromInsideTheHandler(t *testing.T) {
 		var s *eventbus.Subscription
 		s = mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
 			calls.note("%v", e.Payload)
-			for _, control := range []func(...eventbus.OrderOption) error{s.Trip, s.Reset, s.Pause, s.Resume} {
+			for _, control := range []func(...eventbus.DirectiveOption) error{s.Trip, s.Reset, s.Pause, s.Resume} {
 				if err := control(); err != nil {
 					return err
 				}

@@ -32,7 +32,7 @@ var jsonTypes = map[string]any{
 	"event_status":    &eventbus.EventStatus{},
 	"dispatch_page":   &eventbus.DispatchPage{},
 	"plan":            &eventbus.Plan{},
-	"order":           &eventbus.Order{},
+	"directive":       &eventbus.Directive{},
 	"catalog":         &eventbus.Catalog{},
 	"audit_page":      &eventbus.AuditPage{},
 	"attempt":         &eventbus.EndedAttempt{},
@@ -173,4 +173,11 @@ func TestJSON_NamesOfConstants(t *testing.T) {
 		require.ErrorContains(t, json.Unmarshal([]byte(`"sideways"`), back.Interface()), "must be one of")
 		require.Equal(t, value, back.Elem().Interface(), "an error changes nothing")
 	}
+}
+
+func TestJSON_ACatalogOfAnEarlierVersion(t *testing.T) {
+	var c eventbus.Catalog
+	require.NoError(t, json.Unmarshal([]byte(`{"timeout":30000000000,"orders":[{"subscription":"mail","pause":true,"by":"ann","at":"2026-01-02T03:04:05Z"}]}`), &c))
+	require.Equal(t, 30*time.Second, c.Timeout)
+	require.Equal(t, []eventbus.Directive{{Subscription: "mail", Pause: true, By: "ann", At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}, c.Directives)
 }

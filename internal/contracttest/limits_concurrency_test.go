@@ -124,7 +124,7 @@ func TestD11_BeingThrottledSpendsNoAttempt(t *testing.T) {
 // A throttled delivery becomes a held one when its subscription is paused: the waiter is
 // told, and Shutdown does not wait.
 func TestD11_AThrottledDeliveryThatBecomesHeld(t *testing.T) {
-	for name, order := range map[string]func(*eventbus.Subscription, ...eventbus.OrderOption) error{
+	for name, order := range map[string]func(*eventbus.Subscription, ...eventbus.DirectiveOption) error{
 		"pause": (*eventbus.Subscription).Pause,
 		"trip":  (*eventbus.Subscription).Trip,
 	} {

@@ -160,7 +160,7 @@ func TestO2_MetricsShowTheLastFailureAndOrder(t *testing.T) {
 		bus := open(eventbus.WithRetry(retry(0, 0)))
 		mail := mustSubscribe(t, bus, "a", failing(errBoom), eventbus.Named("mail"), eventbus.Concurrency(7), eventbus.DropNewestWhenFull)
 		require.NoError(t, bus.Start(t.Context()))
-		require.Nil(t, metricsOf(t, bus, "mail").Order)
+		require.Nil(t, metricsOf(t, bus, "mail").Directive)
 		mustPublish(t, bus, "a", nil)
 		synctest.Wait()
 		m := metricsOf(t, bus, "mail")
@@ -172,10 +172,10 @@ func TestO2_MetricsShowTheLastFailureAndOrder(t *testing.T) {
 			WhenFull: eventbus.DropNewestWhenFull,
 		}, m.Options)
 		require.NoError(t, mail.Pause(eventbus.By("ann"), eventbus.Because("the mail server moves")))
-		order := metricsOf(t, bus, "mail").Order
-		require.Equal(t, &eventbus.Order{Subscription: "mail", Pause: true, By: "ann", Why: "the mail server moves", At: order.At}, order)
+		order := metricsOf(t, bus, "mail").Directive
+		require.Equal(t, &eventbus.Directive{Subscription: "mail", Pause: true, By: "ann", Why: "the mail server moves", At: order.At}, order)
 		require.NoError(t, mail.Resume(eventbus.By("bob")))
-		require.Equal(t, "bob", metricsOf(t, bus, "mail").Order.By)
+		require.Equal(t, "bob", metricsOf(t, bus, "mail").Directive.By)
 		shutdown(t, bus)
 	})
 }

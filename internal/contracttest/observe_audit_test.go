@@ -32,7 +32,7 @@ func TestC6_TheAuditHasWhatOperatorsDid(t *testing.T) {
 		synctest.Wait()
 		all := letters(t, bus)
 		require.Len(t, all, 6)
-		who := []eventbus.OrderOption{
+		who := []eventbus.DirectiveOption{
 			eventbus.By("ann"), eventbus.Because("the mail server is back"), eventbus.FromRequest("10.0.0.7:4711", "r-1"),
 		}
 		bulk := []eventbus.BulkOption{who[0], who[1], who[2]}

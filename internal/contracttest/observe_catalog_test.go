@@ -208,7 +208,7 @@ func TestL6_TheCatalogHasTheOrders(t *testing.T) {
 		bill := mustSubscribe(t, bus, "a", ok, eventbus.Named("bill"))
 		require.NoError(t, bus.Start(t.Context()))
 		require.NoError(t, errors.Join(mail.Pause(eventbus.By("ann")), bill.HoldUntil(time.Now().Add(time.Minute))))
-		orders := catalog(t, bus).Orders
+		orders := catalog(t, bus).Directives
 		require.Len(t, orders, 2)
 		require.Equal(t, "bill", orders[len(orders)-2].Subscription, "by subscription")
 		require.Equal(t, "ann", orders[1].By)
@@ -217,10 +217,10 @@ func TestL6_TheCatalogHasTheOrders(t *testing.T) {
 			require.True(t, target.Paused)
 		}
 		time.Sleep(time.Hour)
-		orders = catalog(t, bus).Orders
+		orders = catalog(t, bus).Directives
 		require.Len(t, orders, 1, "a pause that has ended does not hold")
 		require.NoError(t, mail.Resume())
-		require.Empty(t, catalog(t, bus).Orders)
+		require.Empty(t, catalog(t, bus).Directives)
 		_, err := bus.Catalog(nil) //nolint:staticcheck // it is refused
 		require.ErrorIs(t, err, eventbus.ErrNilContext)
 		cancelled, cancel := context.WithCancel(t.Context())

@@ -29,7 +29,7 @@ func TestC6_FormerlyKeepsOrders(t *testing.T) {
 				require.NoError(t, renamed.Start(t.Context()))
 				mustPublish(t, renamed, "a", "x")
 				require.Empty(t, disk.took())
-				orders := catalog(t, renamed).Orders
+				orders := catalog(t, renamed).Directives
 				require.Len(t, orders, 1)
 				require.Equal(t, "mail", orders[0].Subscription)
 				if name == "Trip" {
@@ -38,7 +38,7 @@ func TestC6_FormerlyKeepsOrders(t *testing.T) {
 					require.NoError(t, mail.Resume())
 				}
 				require.Equal(t, []string{"mail x 1"}, disk.took())
-				require.Empty(t, catalog(t, renamed).Orders)
+				require.Empty(t, catalog(t, renamed).Directives)
 				disk.crash(renamed)
 
 				back, _ := disk.open(t) // the new version is rolled back
@@ -106,8 +106,8 @@ func TestC6_FormerlyForATool(t *testing.T) {
 			require.Equal(t, []string{"mail x 1"}, disk.took())
 			require.NoError(t, tool.Subscription(name).Pause(eventbus.By("ann")))
 			time.Sleep(time.Second)
-			require.Equal(t, "ann", catalog(t, bus).Orders[0].By)
-			require.Equal(t, "mail", catalog(t, tool).Orders[0].Subscription)
+			require.Equal(t, "ann", catalog(t, bus).Directives[0].By)
+			require.Equal(t, "mail", catalog(t, tool).Directives[0].Subscription)
 			mustPublish(t, bus, "a", "y")
 			require.Empty(t, disk.took())
 			for _, any := range []string{"mail", "post"} {

@@ -359,7 +359,7 @@ func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
 		slow.Store(true)
 		other := disk.Beside()
 		done := make(chan error, 1)
-		other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Order{Subscription: "x", Pause: true, At: time.Now().UTC()})}}, func(err error) { done <- err })
+		other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Directive{Subscription: "x", Pause: true, At: time.Now().UTC()})}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		time.Sleep(500 * time.Millisecond)
 		require.EqualValues(t, 1, reading.Load())

@@ -30,7 +30,7 @@ func progressOf(t *testing.T, r storetest.DumpRecord) (p progress) {
 }
 
 // directive returns an order as another process records it.
-func directive(o eventbus.Order) driver.Directive {
+func directive(o eventbus.Directive) driver.Directive {
 	body, err := json.Marshal(o)
 	if err != nil {
 		panic(fmt.Sprint(err))
@@ -39,10 +39,10 @@ func directive(o eventbus.Order) driver.Directive {
 }
 
 // orders returns the orders of the store.
-func (d *disk) orders(t *testing.T) (all []eventbus.Order) {
+func (d *disk) orders(t *testing.T) (all []eventbus.Directive) {
 	t.Helper()
 	for _, directive := range d.Dump().Directives {
-		var o eventbus.Order
+		var o eventbus.Directive
 		require.NoError(t, json.Unmarshal(directive.Body, &o))
 		all = append(all, o)
 	}

@@ -155,7 +155,7 @@ func TestD14_NameIsTakenBeforeAnEventIsDue(t *testing.T) {
 					slow.Store(true)
 					time.Sleep(time.Minute + 5*time.Millisecond - time.Since(began)) // the claim of what is due runs
 					done := make(chan error, 1)
-					other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Order{Subscription: "x"})}}, func(err error) { done <- err })
+					other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Directive{Subscription: "x"})}}, func(err error) { done <- err })
 					require.NoError(t, <-done) // the bus is behind
 					time.Sleep(time.Minute)
 					calls := disk.took()

@@ -63,7 +63,7 @@ func (c *crashChild) pauseStock(pause bool, n int) error {
 	do := s.Resume
 	if pause {
 		why = fmt.Sprintf("%d.%d", c.spec.Life, n)
-		do = func(opts ...eventbus.OrderOption) error { return s.Pause(append(opts, eventbus.Because(why))...) }
+		do = func(opts ...eventbus.DirectiveOption) error { return s.Pause(append(opts, eventbus.Because(why))...) }
 	}
 	report("Y", subStock, why)
 	err := do()

@@ -252,7 +252,7 @@ func (c *crashChild) operate() {
 }
 
 // oneLetter replays or purges a letter.
-func (c *crashChild) oneLetter(random *rand.Rand, verb string, do func(context.Context, eventbus.LetterID, ...eventbus.OrderOption) error) {
+func (c *crashChild) oneLetter(random *rand.Rand, verb string, do func(context.Context, eventbus.LetterID, ...eventbus.DirectiveOption) error) {
 	ctx := context.Background()
 	page, err := c.bus.DLQ().List(ctx, eventbus.LetterQuery{Limit: 50})
 	if err != nil || len(page.Letters) == 0 {
@@ -289,7 +289,7 @@ func (c *crashChild) order(name string, n int) {
 	report("Y", name, why)
 	done := make(chan error, 1)
 	now := time.Now().UTC()
-	order := orderFor(eventbus.Order{Subscription: name, Pause: true, Why: why, At: now})
+	order := orderFor(eventbus.Directive{Subscription: name, Pause: true, Why: why, At: now})
 	c.store.Submit(&driver.Batch{Now: now, Directives: []driver.Directive{order}}, func(err error) { done <- err })
 	if <-done == nil {
 		report("YA", name, why)

@@ -44,7 +44,7 @@
 // processes, and protects the program from disks that hang.
 //
 // Without it, other processes read and write beside the bus, or while none runs, with the option Beside. A program that
-// runs no handlers lists, groups, exports, imports, replays and purges dead letters, and gives orders:
+// runs no handlers lists, groups, exports, imports, replays and purges dead letters, and gives directives:
 //
 //	store, err := sqlite.Open(ctx, "events.db", sqlite.Beside())
 //	if err != nil {

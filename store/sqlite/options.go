@@ -65,7 +65,7 @@ func (c *config) notExclusive() string {
 // writes beside the bus that has the lease: it publishes free records, takes, adds and lists dead
 // letters, and changes directives. Claim returns driver.ErrNoLease. Open fails if the file does not exist, or
 // has an older schema (ErrNotMigrated). A bus that was made with eventbus.WithoutHandlers works on the dead letters of
-// such a file and gives orders to its subscriptions, while the bus that runs the handlers works or while none does.
+// such a file and gives directives to its subscriptions, while the bus that runs the handlers works or while none does.
 //
 // A store that only reads takes no write lock and writes nothing. The first commit of the store waits until
 // the write-ahead log is written and synced again, up to 16 MiB usually. The system's cache forgets the file

@@ -297,10 +297,10 @@ func TestStore_TotalsAreThoseOfTheQuery(t *testing.T) {
 
 func TestStore_KeepsOrders(t *testing.T) {
 	s := openAt(t, testPath(t))
-	o := orderFor(eventbus.Order{Subscription: "mail", Pause: true, Until: t0.Add(time.Hour), By: "eve", Why: "test", At: t0})
-	tripped := orderFor(eventbus.Order{Subscription: "a", Trip: true, At: t0})
+	o := orderFor(eventbus.Directive{Subscription: "mail", Pause: true, Until: t0.Add(time.Hour), By: "eve", Why: "test", At: t0})
+	tripped := orderFor(eventbus.Directive{Subscription: "a", Trip: true, At: t0})
 	require.NoError(t, submit(s, &driver.Batch{Directives: []driver.Directive{tripped, o}}))
-	resumed := orderFor(eventbus.Order{Subscription: "a", At: t0.Add(time.Second)})
+	resumed := orderFor(eventbus.Directive{Subscription: "a", At: t0.Add(time.Second)})
 	require.NoError(t, submit(s, &driver.Batch{Directives: []driver.Directive{resumed}}))
 	directives, err := s.Directives(context.Background())
 	require.NoError(t, err)

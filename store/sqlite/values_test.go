@@ -167,7 +167,7 @@ func letterFor(subscription string, reason eventbus.Reason, text string, changes
 }
 
 // orderFor returns an order to a subscription, as the bus encodes it.
-func orderFor(o eventbus.Order) driver.Directive {
+func orderFor(o eventbus.Directive) driver.Directive {
 	return driver.Directive{Subscription: o.Subscription, Body: encodePart(o)}
 }
 

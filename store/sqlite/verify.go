@@ -18,7 +18,7 @@ type VerifyReport struct {
 	// Rows that were read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
-	Others  int64 `json:"others"` // remembered ids, history, orders, catalog, audit, crashes
+	Others  int64 `json:"others"` // remembered ids, history, directives, catalog, audit, crashes
 	// Problems lists the damage, at most 100 of them, and More is the number of the others.
 	Problems []*CorruptError `json:"-"`
 	More     int64           `json:"more"`

@@ -56,7 +56,7 @@ func TestVerify_SoundFiles(t *testing.T) {
 	bury(t, s, letterFor("mail", eventbus.ReasonCrash, "e"))
 	require.NoError(t, submit(s, &driver.Batch{
 		Remember:   []driver.Dedupe{{Key: "k", Event: newID(), Expires: t0.AddDate(1, 0, 0)}},
-		Directives: []driver.Directive{orderFor(eventbus.Order{Subscription: "mail", Pause: true, At: t0})},
+		Directives: []driver.Directive{orderFor(eventbus.Directive{Subscription: "mail", Pause: true, At: t0})},
 		Audit:      []driver.AuditEntry{auditOf(eventbus.AuditEntry{Action: eventbus.AuditPause, At: t0})},
 	}))
 	var last VerifyProgress

@@ -59,17 +59,17 @@ func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
 		other := disk.Beside()
-		order := func(o eventbus.Order) {
+		order := func(o eventbus.Directive) {
 			done := make(chan error, 1)
 			o.Subscription, o.At = "mail", time.Now()
 			other.Submit(&driver.Batch{Now: time.Now(), Directives: []driver.Directive{directive(o)}}, func(err error) { done <- err })
 			require.NoError(t, <-done)
 			time.Sleep(time.Second)
 		}
-		order(eventbus.Order{Pause: true})
+		order(eventbus.Directive{Pause: true})
 		mustPublish(t, bus, "a", "x")
 		require.Empty(t, disk.took())
-		order(eventbus.Order{})
+		order(eventbus.Directive{})
 		require.Equal(t, []string{"mail x 1"}, disk.took())
 		require.NoError(t, other.Close(t.Context()))
 		shutdown(t, bus)
@@ -150,7 +150,7 @@ func TestC6_AnOrderIsNotLostWithAFailedRead(t *testing.T) {
 			other := disk.Beside()
 			store.failures.Store(failures)
 			done := make(chan error, 1)
-			pause := eventbus.Order{Subscription: "mail", At: time.Now(), Pause: true}
+			pause := eventbus.Directive{Subscription: "mail", At: time.Now(), Pause: true}
 			other.Submit(&driver.Batch{Now: time.Now(), Directives: []driver.Directive{directive(pause)}}, func(err error) { done <- err })
 			require.NoError(t, <-done)
 			time.Sleep(time.Minute)

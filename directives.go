@@ -14,26 +14,26 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// operators are what people order of a bus: orders to subscriptions, the audit of all that they do, and the catalog in which
+// operators is what people do to a bus: directives to subscriptions, the audit of all that they do, and the catalog in which
 // a tool finds the subscriptions.
 type operators struct {
 	*Bus
 
-	ordering  semaphore     // held while an order is recorded or read, and carried out
+	directing semaphore     // held while a directive is recorded or read, and carried out
 	cataloged catalogKeeper // with a store
 
-	mu     sync.Mutex       // guards the following
-	orders map[string]Order // of the store, by name
+	mu         sync.Mutex           // guards the following
+	directives map[string]Directive // of the store, by name
 }
 
 func newOperators(b *Bus) *operators {
-	o := &operators{Bus: b, ordering: make(semaphore, 1)}
+	o := &operators{Bus: b, directing: make(semaphore, 1)}
 	o.cataloged.of = o
 	return o
 }
 
-// Order is an operator's order to a subscription that survives restarts.
-type Order struct {
+// Directive is what an operator has ordered of a subscription. It survives restarts.
+type Directive struct {
 	Subscription string    `json:"subscription"`
 	Pause        bool      `json:"pause,omitempty"` // by Pause, or by HoldUntil with Until
 	Until        time.Time `json:"until,omitzero"`
@@ -43,68 +43,68 @@ type Order struct {
 	At           time.Time `json:"at"`
 }
 
-// OrderOption is By, Because or FromRequest: an option of what operators do to subscriptions, dead letters
+// DirectiveOption is By, Because or FromRequest: an option of what operators do to subscriptions, dead letters
 // and scheduled events. It is a BulkOption too. Audit and the log have it.
-type OrderOption interface {
+type DirectiveOption interface {
 	TransferOption
-	applyOrder(*operator) error
+	applyDirective(*operator) error
 }
 
 // operator is who does something, why, and from where.
 type operator struct{ by, why, remote, requestID string }
 
-type orderOption func(*operator) error
+type directiveOption func(*operator) error
 
-func (o orderOption) applyOrder(to *operator) error { return o(to) }
+func (o directiveOption) applyDirective(to *operator) error { return o(to) }
 
-func (orderOption) transfers() {}
+func (directiveOption) transfers() {}
 
-func (o orderOption) applyBulk(b *bulk) {
+func (o directiveOption) applyBulk(b *bulk) {
 	if err := o(&b.operator); err != nil && b.err == nil {
 		b.err = err
 	}
 }
 
 // By names the operator: up to 255 bytes of UTF-8 without control characters.
-func By(name string) OrderOption {
-	return orderOption(func(o *operator) error {
+func By(name string) DirectiveOption {
+	return directiveOption(func(o *operator) error {
 		o.by = name
-		return checkOrderText("By", name)
+		return checkDirectiveText("By", name)
 	})
 }
 
 // Because gives the operator's reason: up to 255 bytes of UTF-8 without control characters.
-func Because(reason string) OrderOption {
-	return orderOption(func(o *operator) error {
+func Because(reason string) DirectiveOption {
+	return directiveOption(func(o *operator) error {
 		o.why = reason
-		return checkOrderText("Because", reason)
+		return checkDirectiveText("Because", reason)
 	})
 }
 
 // FromRequest gives where the operator's call comes from: the address of the client, and the id of the
 // request in the logs of a server. Each is up to 255 bytes of UTF-8 without control characters, or
 // empty.
-func FromRequest(remote, id string) OrderOption {
-	return orderOption(func(o *operator) error {
+func FromRequest(remote, id string) DirectiveOption {
+	return directiveOption(func(o *operator) error {
 		o.remote, o.requestID = remote, id
-		return cmp.Or(checkOrderText("FromRequest", remote), checkOrderText("FromRequest", id))
+		return cmp.Or(checkDirectiveText("FromRequest", remote), checkDirectiveText("FromRequest", id))
 	})
 }
 
 // newOperator applies options.
-func newOperator(what string, opts []OrderOption) (o operator, err error) {
+func newOperator(what string, opts []DirectiveOption) (o operator, err error) {
 	for i, opt := range opts {
 		if isNil(opt) {
 			return o, nilOption(what, i)
 		}
-		if err := opt.applyOrder(&o); err != nil {
+		if err := opt.applyDirective(&o); err != nil {
 			return o, err
 		}
 	}
 	return o, nil
 }
 
-func checkOrderText(option, text string) error {
+func checkDirectiveText(option, text string) error {
 	if reason, _ := texts.Problem(text, maxName); reason != "" {
 		return &OptionError{Option: option, Value: strconv.Quote(shorten(text)), Reason: reason}
 	}
@@ -112,7 +112,7 @@ func checkOrderText(option, text string) error {
 }
 
 // fields returns the log fields of the operator and the reason.
-func (o *Order) fields() (fields []zap.Field) {
+func (o *Directive) fields() (fields []zap.Field) {
 	if o.By != "" {
 		fields = append(fields, zap.String("by", o.By))
 	}
@@ -122,31 +122,31 @@ func (o *Order) fields() (fields []zap.Field) {
 	return fields
 }
 
-// order records an operator's order in the store, if there is one, and then carries it out. The last one that is
+// direct gives a directive to the journal, and then carries it out. The last one that is
 // recorded is the last one that is carried out, by whoever has the names then.
-func (s *Subscription) order(what string, opts []OrderOption, change func(*Order), act func()) (*Order, error) {
+func (s *Subscription) direct(what string, opts []DirectiveOption, change func(*Directive), act func()) (*Directive, error) {
 	if err := s.controllable(what); err != nil {
 		return nil, err
 	}
 	b := s.bus
-	b.operators.ordering.Lock()
-	err := b.operators.loadOrders(context.Background()) // another process may have given one
+	b.operators.directing.Lock()
+	err := b.operators.loadDirectives(context.Background()) // another process may have given one
 	before := b.operators.obeyLocked()
-	var o *Order
+	var o *Directive
 	if err == nil {
-		o, err = s.orderLocked(what, opts, change, act)
+		o, err = s.directLocked(what, opts, change, act)
 	} else {
 		err = fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
 	after := b.operators.obeyLocked()
-	b.operators.ordering.Unlock()
+	b.operators.directing.Unlock()
 	before()
 	after()
 	return o, err
 }
 
-// orderLocked is order for a caller that holds b.ordering and has read the orders.
-func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(*Order), act func()) (*Order, error) {
+// directLocked is direct for a caller that holds b.directing and has read the directives.
+func (s *Subscription) directLocked(what string, opts []DirectiveOption, change func(*Directive), act func()) (*Directive, error) {
 	b := s.bus
 	same, err := b.operators.namesOf(context.Background(), s.id)
 	if err != nil {
@@ -157,19 +157,19 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 		return nil, err
 	}
 	if b.config.tool {
-		s.ordered = b.operators.orderOf(same.Of(s.id))
+		s.directed = b.operators.directiveOf(same.Of(s.id))
 	}
 	entry := b.operators.entry(o, actionOf[what])
-	next := s.ordered
+	next := s.directed
 	next.Subscription, next.At, next.By, next.Why = s.id, entry.At, o.by, o.why
-	if !next.At.After(s.ordered.At) { // the clock was set back, and the latest counts
-		next.At = s.ordered.At.Add(1)
+	if !next.At.After(s.directed.At) { // the clock was set back, and the latest counts
+		next.At = s.directed.At.Add(1)
 	}
 	change(&next)
 	if entry.Subscription = s.id; entry.Action == AuditHoldUntil {
 		entry.Until = next.Until
 	}
-	var all []Order
+	var all []Directive
 	for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
 		all = append(all, next.to(name))
 	}
@@ -178,27 +178,27 @@ func (s *Subscription) orderLocked(what string, opts []OrderOption, change func(
 		return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
 	if shared {
-		b.operators.keepOrders(all)
+		b.operators.keepDirectives(all)
 	}
-	s.ordered = next
-	s.lastOrder.Store(&next)
+	s.directed = next
+	s.lastDirective.Store(&next)
 	act()
 	return &next, nil
 }
 
-// to returns the order as one to the subscription of a name.
-func (o Order) to(name string) Order {
+// to returns the directive as one to the subscription of a name.
+func (o Directive) to(name string) Directive {
 	o.Subscription = name
 	return o
 }
 
-// obeyed applies an order from the store that was given to an earlier process, by another one, or to another
-// subscription of a name. The caller holds b.ordering, or nobody knows the subscription yet.
-func (s *Subscription) obeyed(o Order) (change circuit.Change) {
-	was := s.ordered
-	s.ordered = o
-	if s.lastOrder.Store(nil); o.Pause || o.Trip {
-		s.lastOrder.Store(&o)
+// obeyed applies a directive from the store that was given to an earlier process, by another one, or to another
+// subscription of a name. The caller holds b.directing, or nobody knows the subscription yet.
+func (s *Subscription) obeyed(o Directive) (change circuit.Change) {
+	was := s.directed
+	s.directed = o
+	if s.lastDirective.Store(nil); o.Pause || o.Trip {
+		s.lastDirective.Store(&o)
 	}
 	now := s.bus.time.Now()
 	switch {
@@ -219,48 +219,48 @@ func (s *Subscription) obeyed(o Order) (change circuit.Change) {
 	return change
 }
 
-// loadOrders reads the orders.
-func (b *operators) loadOrders(ctx context.Context) error {
-	orders, known, err := b.journal.readOrders(ctx)
+// loadDirectives reads the directives.
+func (b *operators) loadDirectives(ctx context.Context) error {
+	directives, known, err := b.journal.readDirectives(ctx)
 	if err != nil || !known {
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.orders = make(map[string]Order, len(orders))
-	for _, o := range orders {
-		b.orders[o.Subscription] = o
+	b.directives = make(map[string]Directive, len(directives))
+	for _, o := range directives {
+		b.directives[o.Subscription] = o
 	}
 	return nil
 }
 
-// keepOrders replaces the orders of names.
-func (b *operators) keepOrders(all []Order) {
+// keepDirectives replaces the directives of names.
+func (b *operators) keepDirectives(all []Directive) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, o := range all {
-		if !o.At.Before(b.orders[o.Subscription].At) {
-			b.orders[o.Subscription] = o
+		if !o.At.Before(b.directives[o.Subscription].At) {
+			b.directives[o.Subscription] = o
 		}
 	}
 }
 
-// obeyOthers applies the orders that another process has recorded.
+// obeyOthers applies the directives that another process has recorded.
 func (b *operators) obeyOthers() error {
-	b.ordering.Lock()
-	err := b.loadOrders(context.Background())
+	b.directing.Lock()
+	err := b.loadDirectives(context.Background())
 	report := b.obeyLocked()
-	b.ordering.Unlock()
+	b.directing.Unlock()
 	report()
 	return err
 }
 
-// obeyLocked makes every subscription obey the latest order to it. The caller holds b.ordering, and calls the result
+// obeyLocked makes every subscription obey the latest directive to it. The caller holds b.directing, and calls the result
 // when it has released it. Subscriptions that are made meanwhile obey in Subscribe.
 func (b *operators) obeyLocked() (report func()) {
 	var reports []func()
 	for _, s := range b.registry.list() {
-		if o := b.orderOf(s.names()); !o.At.IsZero() && o != s.ordered {
+		if o := b.directiveOf(s.names()); !o.At.IsZero() && o != s.directed {
 			change := s.obeyed(o)
 			reports = append(reports, func() {
 				b.report.circuitChanged(s, change)
@@ -275,33 +275,33 @@ func (b *operators) obeyLocked() (report func()) {
 	}
 }
 
-// orderOf returns the latest order to a subscription, under any of its names, that the store had when loadOrders
+// directiveOf returns the latest directive to a subscription, under any of its names, that the store had when loadDirectives
 // read it, as one to the last of the names.
-func (b *operators) orderOf(names []string) (latest Order) {
+func (b *operators) directiveOf(names []string) (latest Directive) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.orderOfLocked(names)
+	return b.directiveOfLocked(names)
 }
 
-func (b *operators) orderOfLocked(names []string) (latest Order) {
+func (b *operators) directiveOfLocked(names []string) (latest Directive) {
 	for _, name := range names {
-		if o := b.orders[name]; o.At.After(latest.At) {
+		if o := b.directives[name]; o.At.After(latest.At) {
 			latest = o.to(names[len(names)-1])
 		}
 	}
 	return latest
 }
 
-// inherited returns orders that a subscription found under another name, as ones to each of its names, for the
+// inherited returns directives that a subscription found under another name, as ones to each of its names, for the
 // store: the next version of the program may know only the present one.
-func (b *operators) inherited() (all []Order) {
+func (b *operators) inherited() (all []Directive) {
 	subscriptions := b.registry.list()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, s := range subscriptions {
-		latest := b.orderOfLocked(s.names())
+		latest := b.directiveOfLocked(s.names())
 		for _, name := range s.names() {
-			if latest.At.After(b.orders[name].At) {
+			if latest.At.After(b.directives[name].At) {
 				all = append(all, latest.to(name))
 			}
 		}
