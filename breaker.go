@@ -115,7 +115,7 @@ func (o *door) nextLocked(gate uint64) (d *dispatch, from int64) {
 	if gate&circuit.Outage != 0 {
 		turn, since := o.circuit.Turn()
 		fresh, ok := o.line.Fresh(turn == circuit.NewestFresh)
-		if o.spill.stored && (turn == circuit.NewestFresh || turn == circuit.OldestFresh && !ok) {
+		if o.spill.onDisk && (turn == circuit.NewestFresh || turn == circuit.OldestFresh && !ok) {
 			from = timeline.Later(since, o.circuit.Config().OpenFor)
 		}
 		if ok && turn != circuit.OldestOfAll {

@@ -297,11 +297,11 @@ func (a *cancellation) end(c *call) {
 	}
 }
 
-// waits marks the handler as waiting for another event. The call does not count against any
+// lendWhileWaiting marks the handler as waiting for another event. The call does not count against any
 // concurrency limit until resume is called or the call ends.
-func (c *call) waits() (resume func()) { return c.ensureCancellation().wait(c) }
+func (c *call) lendWhileWaiting() (resume func()) { return c.ensureCancellation().lendWhileWaiting(c) }
 
-func (a *cancellation) wait(c *call) (resume func()) {
+func (a *cancellation) lendWhileWaiting(c *call) (resume func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
@@ -352,7 +352,7 @@ func (a *cancellation) keyHold(c *call) *keyHold {
 	case seat.Number != 0 && parkingRules[seat.Reason].waiterWaits:
 		// An event of the key would park behind this one, and PublishAndWait would wait for it.
 		s.key, s.at = d.key, c.subscription()
-	case d.placed:
+	case d.hasTurn:
 		s.key = d.key
 		if at := c.subscription(); at.gate != nil {
 			s.at = at
@@ -427,7 +427,7 @@ func (b *machine) takeOver(c *call, err error) {
 			b.fail(d, s, &ran, result{err: err})
 			return
 		}
-		b.leave(d, s, ran.pass, noOutcome)
+		b.exit(d, s, ran.pass, noOutcome)
 		d.attempt--
 		b.bury(d, ReasonShutdown)
 	})

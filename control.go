@@ -26,13 +26,13 @@ func (b *Bus) Subscription(name string) *Subscription {
 		return b.registry.handle(name)
 	}
 	s := b.absent(name)
-	s.left.Store(true)
+	s.gone.Store(true)
 	return s
 }
 
 // Exists reports whether the bus has the subscription: false after Unsubscribe, and for what
 // Bus.Subscription returns for a name that no subscription has.
-func (s *Subscription) Exists() bool { return s != nil && s.bus != nil && !s.left.Load() }
+func (s *Subscription) Exists() bool { return s != nil && s.bus != nil && !s.gone.Load() }
 
 // Trip opens the subscription's circuit for OpenFor, as failures would. After that, one delivery at
 // a time probes. The circuit ignores the outcomes of handlers that run now.
@@ -163,9 +163,9 @@ func (s *Subscription) controllable(what string) error {
 	switch {
 	case s == nil || s.bus == nil:
 		return fmt.Errorf("%s: %w", what, ErrUninitialized)
-	case s.left.Load() && s.handler != nil:
+	case s.gone.Load() && s.handler != nil:
 		return fmt.Errorf("%s: %w: %q was unsubscribed", what, ErrNoSubscription, shorten(s.id))
-	case s.left.Load():
+	case s.gone.Load():
 		return fmt.Errorf("%s: %w: %s", what, ErrNoSubscription, s.bus.operators.noneNamed(s.id))
 	}
 	return nil

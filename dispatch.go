@@ -32,7 +32,7 @@ type dispatch struct {
 	next    int32   // index of the target to visit now, or in the next attempt
 	attempt int32
 	state   dispatchState
-	placed  bool // it has its key's place: the next dispatch of the key waits for it
+	hasTurn bool // it has its key's place: the next dispatch of the key waits for it
 	first   call // its first call; further ones are allocated an attempt at a time
 }
 
@@ -58,7 +58,7 @@ type origin struct {
 	due      *due    // of a scheduled event; nil if it was not scheduled
 	given    bool    // the publisher chose the id, or may have to repeat it: it is remembered
 	replay   *replay
-	stored   *stored // nil without a store; the only field that changes later
+	row      *row // nil without a store; the only field that changes later
 }
 
 // due is when a scheduled event is due: after a delay, or at an instant.
@@ -189,42 +189,42 @@ func (d *dispatch) isAwaitedByCall() bool {
 	return false
 }
 
-// stored is the part of a dispatch that only a bus with a store has.
-type stored struct {
+// row is the part of a dispatch that only a bus with a store has.
+type row struct {
 	ref      driver.Ref  // 0 until it has a record
 	position int64       // see Record
 	parent   *dispatch   // from which it was split off, until that is recorded
 	copies   []*dispatch // once they are recorded
-	leaves   bool        // it leaves memory, as the dispatch before it in its key's order did
+	unloads  bool        // it leaves memory, as the dispatch before it in its key's order did
 	crashes  int         // see Record; 0 once an attempt has not crashed the process
 	marked   bool        // it runs in a group of suspects
-	claimed  bool        // from those that are parked at its last target's door
-	comes    bool        // the door counts it in spill.coming
+	fromLine bool        // from those that are parked at its last target's door
+	counted  bool        // the door counts it in spill.coming
 }
 
-// stored returns nil without a store.
-func (d *dispatch) stored() *stored {
+// row returns nil without a store.
+func (d *dispatch) row() *row {
 	if d.origin == nil {
 		return nil
 	}
-	return d.origin.stored
+	return d.origin.row
 }
 
 // isClaimed reports whether the delivery was claimed from those that are parked at its last target's
 // door.
 func (d *dispatch) isClaimed() bool {
-	s := d.stored()
-	return s != nil && s.claimed
+	s := d.row()
+	return s != nil && s.fromLine
 }
 
-// store gives a dispatch a place for its record. Copies and split deliveries share their origin, so
+// addRow gives a dispatch a place for its record. Copies and split deliveries share their origin, so
 // each gets one of its own.
-func (d *dispatch) store(s stored) {
+func (d *dispatch) addRow(s row) {
 	var o origin
 	if d.origin != nil {
 		o = *d.origin
 	}
-	o.stored = &s
+	o.row = &s
 	d.origin = &o
 }
 
@@ -392,8 +392,8 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 		}
 		d.passed()
 	}
-	if s := d.stored(); s != nil {
-		split.store(stored{position: s.position, parent: d})
+	if s := d.row(); s != nil {
+		split.addRow(row{position: s.position, parent: d})
 	}
 	d.ensureDetours().skipped = append(d.ensureDetours().skipped, d.next)
 	return split
@@ -442,7 +442,7 @@ func (d *dispatch) records() int64 {
 	if d.from().due != nil && len(d.to.subscriptions) > 0 {
 		return 1
 	}
-	return int64(d.places())
+	return int64(d.queueRoom())
 }
 
 // copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
@@ -452,7 +452,7 @@ func (b *machine) copies(d *dispatch) []*dispatch {
 	}
 	all := b.copiesOf(d)
 	b.ledger.copies.Add(int64(len(all)) - 1)
-	if waiter := d.waiter(); waiter != nil && d.stored() == nil { // otherwise see recording.open
+	if waiter := d.waiter(); waiter != nil && d.row() == nil { // otherwise see recording.open
 		waiter.expect(len(all) - 1)
 	}
 	return all
@@ -460,7 +460,7 @@ func (b *machine) copies(d *dispatch) []*dispatch {
 
 // copiesOf returns the copies of an event, the recorded ones if there are any.
 func (b *machine) copiesOf(d *dispatch) []*dispatch {
-	s := d.stored()
+	s := d.row()
 	switch {
 	case d.to.each == nil:
 		return []*dispatch{d}
@@ -471,7 +471,7 @@ func (b *machine) copiesOf(d *dispatch) []*dispatch {
 	for i, to := range d.to.each {
 		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, to: to}
 		if s != nil {
-			all[i].store(stored{})
+			all[i].addRow(row{})
 		}
 	}
 	return all

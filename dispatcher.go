@@ -31,7 +31,7 @@ type callState struct {
 
 // work runs a dispatch from the queue, unless it was read from a store and may not run now.
 func (b *machine) work(w *worker, d *dispatch) {
-	if d.stored() != nil && b.journal.detains(d) {
+	if d.row() != nil && b.journal.detains(d) {
 		return
 	}
 	b.run(w, d)
@@ -44,7 +44,7 @@ func (b *machine) run(w *worker, d *dispatch) {
 	b.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
-		if b.stops(d) || b.hasLeft(&s.door, d) {
+		if b.stops(d) || b.wasUnloaded(&s.door, d) {
 			b.withdraw(d)
 			return
 		}
@@ -66,7 +66,7 @@ func (b *machine) run(w *worker, d *dispatch) {
 				}
 				continue
 			}
-			b.leave(d, s, pass, noOutcome)
+			b.exit(d, s, pass, noOutcome)
 			shut = r.shut
 		}
 		if b.stops(d) {
@@ -138,14 +138,14 @@ func (b *machine) conclude(d *dispatch, s *Subscription, ran *callState, r resul
 	if ran.weight > 0 {
 		s.counters.latency.Observe(max(time.Duration(b.time.Nanos()-ran.started), 0), ran.weight)
 	}
-	b.leave(d, s, ran.pass, succeeded)
+	b.exit(d, s, ran.pass, succeeded)
 	return true
 }
 
 // fail records a failure, and retries the dispatch or dead-letters it.
 func (b *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	if r.verdict != nil && r.verdict.cutShort {
-		b.leave(d, s, ran.pass, noOutcome)
+		b.exit(d, s, ran.pass, noOutcome)
 		b.withdraw(d)
 		return
 	}
@@ -176,18 +176,18 @@ func (b *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	if r.verdict.rejected {
 		outcome = noOutcome
 	}
-	b.leave(d, s, ran.pass, outcome)
+	b.exit(d, s, ran.pass, outcome)
 	if !next.retry {
 		b.bury(d, next.reason)
 		return
 	}
 	*previous = next.scheduled
-	b.wait(d, next.delay, timeline.Later(now.Nanos, next.delay))
+	b.retryLater(d, next.delay, timeline.Later(now.Nanos, next.delay))
 }
 
-// leave removes a delivery from its door and reports its outcome to the circuit.
-func (b *machine) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
-	change := s.door.leave(b.Bus, d, pass, o)
+// exit removes a delivery from its door and reports its outcome to the circuit.
+func (b *machine) exit(d *dispatch, s *Subscription, pass uint64, o outcome) {
+	change := s.door.exit(b.Bus, d, pass, o)
 	if o == succeeded {
 		d.passed()
 	}
@@ -198,9 +198,9 @@ func (b *machine) leave(d *dispatch, s *Subscription, pass uint64, o outcome) {
 	b.leaveUnawaited()
 }
 
-// applyOpen makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
+// applyAccept makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
 // only the store keeps it.
-func (b *machine) applyOpen(d *dispatch, stored bool) {
+func (b *machine) applyAccept(d *dispatch, stored bool) {
 	b.ledger.accepted.Add(1)
 	d.to.counters.events.Add(1)
 	switch {
@@ -214,8 +214,8 @@ func (b *machine) applyOpen(d *dispatch, stored bool) {
 	}
 }
 
-// places returns the number of places that an accepted dispatch takes in the queue.
-func (d *dispatch) places() int {
+// queueRoom returns the number of queueRoom that an accepted dispatch takes in the queue.
+func (d *dispatch) queueRoom() int {
 	if len(d.to.subscriptions) == 0 || d.from().due != nil {
 		return 0
 	}
@@ -249,11 +249,11 @@ func (b *machine) queue(d *dispatch, reserved bool) {
 // enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
 // the one before it leaves. enterKey runs under the pool's lock.
 func (b *machine) enterKey(d *dispatch) bool {
-	d.placed = true
+	d.hasTurn = true
 	gate := b.gateOf(d)
 	admitted := gate.Enter(d.key, d)
-	if s := d.stored(); admitted && s != nil {
-		s.leaves = s.leaves || b.hasLeft(gate, d)
+	if s := d.row(); admitted && s != nil {
+		s.unloads = s.unloads || b.wasUnloaded(gate, d)
 	}
 	return admitted
 }
@@ -267,37 +267,37 @@ func (b *machine) gateOf(d *dispatch) *keyGate {
 
 // leaveKey releases a dispatch's place in its key's order. The next dispatch of the key may run.
 func (b *machine) leaveKey(d *dispatch) {
-	if !d.placed {
+	if !d.hasTurn {
 		return
 	}
-	d.placed = false
+	d.hasTurn = false
 	if next, ok := b.gateOf(d).Leave(d.key); ok {
 		b.pool.Release(next)
 	}
 }
 
-// wait schedules the next attempt of a dispatch.
-func (b *machine) wait(d *dispatch, delay time.Duration, due int64) {
+// retryLater schedules the next attempt of a dispatch.
+func (b *machine) retryLater(d *dispatch, delay time.Duration, due int64) {
 	if d.attempt == 1 {
 		d.to.counters.retried.Add(1)
 	} else {
 		d.to.counters.again.Add(1)
 	}
-	b.journal.wait(d, delay, due)
+	b.journal.retryLater(d, delay, due)
 }
 
 func (b *machine) applyWait(d *dispatch, delay time.Duration, due int64) {
 	b.report.attemptEnded(d, Waiting, "")
 	b.report.retryScheduled(d, delay, due)
-	b.await(d, due)
+	b.delayUntil(d, due)
 }
 
-// await keeps a dispatch until its next attempt is due.
-func (b *machine) await(d *dispatch, due int64) {
+// delayUntil keeps a dispatch until its next attempt is due.
+func (b *machine) delayUntil(d *dispatch, due int64) {
 	s := d.to.subscriptions[d.next]
 	seated := d.seat().Number != 0
 	if seated {
-		s.door.wait(d)
+		s.door.away(d)
 	}
 	d.state = stateWaiting
 	b.ledger.waiting.Add(1)

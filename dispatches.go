@@ -165,21 +165,21 @@ func compareDispatches(x, y DispatchInfo) int {
 // views read the state of all other parts, and own nothing. Nothing calls them but the exported methods.
 type views struct{ *Bus }
 
-// place is a structure that holds dispatches. each calls visit with each of them, under the lock of
+// spot is a structure that holds dispatches. each calls visit with each of them, under the lock of
 // the structure, which owns them: their changing fields may be read.
-type place struct {
+type spot struct {
 	state DispatchState
 	each  func(visit func(d *dispatch, due int64, why ParkReason))
 }
 
-// places returns the structures that hold dispatches, in the order in which a dispatch passes through
+// spots returns the structures that hold dispatches, in the order in which a dispatch passes through
 // them.
-func (b *views) places() []place {
+func (b *views) spots() []spot {
 	type visitor = func(d *dispatch, due int64, why ParkReason)
 	plain := func(visit visitor) func(*dispatch) {
 		return func(d *dispatch) { visit(d, 0, "") }
 	}
-	all := []place{
+	all := []spot{
 		{DispatchScheduled, func(visit visitor) {
 			b.machine.scheduled.Each(func(d *dispatch) { visit(d, 0, "") })
 		}},
@@ -191,9 +191,9 @@ func (b *views) places() []place {
 	}
 	for _, s := range b.registry.list() {
 		if s.gate != nil {
-			all = append(all, place{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
+			all = append(all, spot{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
 		}
-		all = append(all, place{DispatchParked, func(visit visitor) { s.door.each(b.Bus, visit) }})
+		all = append(all, spot{DispatchParked, func(visit visitor) { s.door.each(b.Bus, visit) }})
 	}
 	return all
 }
@@ -204,7 +204,7 @@ func (b *views) places() []place {
 func (b *views) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
 	held := max(b.ledger.waiting.Load(), b.ledger.scheduled.Load(), int64(b.machine.pool.Depth()))
 	all := make([]*dispatch, 0, held+64) // so that it rarely grows under a lock
-	for _, p := range b.places() {
+	for _, p := range b.spots() {
 		if state != "" && state != p.state {
 			continue
 		}
@@ -235,7 +235,7 @@ func (b *views) describeAll(candidates []*dispatch, found map[*dispatch]Dispatch
 	for _, d := range candidates {
 		wanted[d] = true
 	}
-	for _, p := range b.places() {
+	for _, p := range b.spots() {
 		p.each(func(d *dispatch, due int64, why ParkReason) {
 			if wanted[d] {
 				found[d] = b.describe(d, p.state, due, why)
@@ -312,7 +312,7 @@ func (o *door) shutByLocked(b *Bus) ParkReason {
 func (b *views) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
 	inMemory := make(map[driver.Ref]DispatchInfo, len(found))
 	for d, info := range found {
-		inMemory[d.stored().ref] = info
+		inMemory[d.row().ref] = info
 	}
 	for _, r := range records {
 		info, ok := inMemory[r.Ref]

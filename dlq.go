@@ -373,7 +373,7 @@ func (b *machine) letter(d *dispatch, reason Reason) *keptLetter {
 		FailuresOmitted: r.historyOmitted,
 		Due:             r.due,
 	}}
-	if s := d.stored(); s != nil {
+	if s := d.row(); s != nil {
 		l.ID, l.Position = b.ids.Next(b.time.Now().Millis), s.position
 	}
 	if due := d.from().due; due != nil && l.Due.IsZero() {

@@ -48,7 +48,7 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 	if err != nil {
 		return nil, err
 	}
-	d, err := b.machine.reopen(&l, r)
+	d, err := b.machine.dispatchOf(&l, r)
 	if err != nil {
 		return nil, err
 	}
@@ -83,8 +83,8 @@ func (b *machine) applyReplay(d *dispatch) {
 	}
 }
 
-// reopen returns a dispatch of a letter's event for the subscriptions that did not succeed.
-func (b *machine) reopen(l *keptLetter, r *replaying) (*dispatch, error) {
+// dispatchOf returns a dispatch of a letter's event for the subscriptions that did not succeed.
+func (b *machine) dispatchOf(l *keptLetter, r *replaying) (*dispatch, error) {
 	to, err := b.registry.targetsOfLetter(l)
 	if err != nil {
 		return nil, err

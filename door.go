@@ -179,8 +179,8 @@ const (
 	noOutcome
 )
 
-// leave removes a delivery that was admitted, and reports its outcome to the circuit.
-func (o *door) leave(b *Bus, d *dispatch, pass uint64, what outcome) (change circuit.Change) {
+// exit removes a delivery that was admitted, and reports its outcome to the circuit.
+func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circuit.Change) {
 	o.running.Add(-1)
 	var was window.Mark
 	if d.story != nil {
@@ -280,8 +280,8 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	return ""
 }
 
-// wait marks a delivery with a seat as waiting for its next attempt.
-func (o *door) wait(d *dispatch) {
+// away marks a delivery with a seat as waiting for its next attempt.
+func (o *door) away(d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.line.Move(d, line.Away)

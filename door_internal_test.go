@@ -51,19 +51,19 @@ func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
 func TestD5_AClaimMissesADeliveryThatIsNotCommitted(t *testing.T) {
 	o := &door{capacity: 10}
 	o.recover()
-	o.claims(10)
-	require.False(t, o.claimed(false))
-	require.False(t, o.spill.stored)
+	o.roomToClaim(10)
+	require.False(t, o.claimEnded(false))
+	require.False(t, o.spill.onDisk)
 
 	d := &dispatch{to: &targets{subscriptions: []*Subscription{{}}}}
 	o.mu.Lock()
 	o.spillLocked(d, held)
 	o.mu.Unlock()
-	o.claims(10)
+	o.roomToClaim(10)
 	o.spilled() // the store has it now
-	require.True(t, o.claimed(false), "it does not ask again")
-	require.True(t, o.spill.stored)
-	o.claims(10)
-	require.False(t, o.claimed(false))
-	require.False(t, o.spill.stored)
+	require.True(t, o.claimEnded(false), "it does not ask again")
+	require.True(t, o.spill.onDisk)
+	o.roomToClaim(10)
+	require.False(t, o.claimEnded(false))
+	require.False(t, o.spill.onDisk)
 }

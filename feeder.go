@@ -76,8 +76,8 @@ func newFeeder(b *Bus) *feeder {
 // page returns how many records to claim at once.
 func (f *feeder) page() int { return min(feederPage, max(f.bus.config.queue/2, 1)) }
 
-// submit records a change that opens dispatches. It does not wait for the store.
-func (f *feeder) submit(r *recording, done func(error)) {
+// admit records a change that opens dispatches. It does not wait for the store.
+func (f *feeder) admit(r *changeBatch, done func(error)) {
 	c := r.change
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
@@ -92,30 +92,30 @@ func (f *feeder) submit(r *recording, done func(error)) {
 	}
 	switch {
 	case f.behind:
-		c.free = true
+		c.unload = true
 	case c.kind == toReplay && ready == 0: // it is scheduled again, and may be due when this is applied
-		c.free = true
-	case c.kind == toOpen && !f.bus.machine.pool.TryReserve(ready):
-		c.free, f.behind = true, true
+		c.unload = true
+	case c.kind == toAccept && !f.bus.machine.pool.TryReserve(ready):
+		c.unload, f.behind = true, true
 	}
 	for _, record := range r.batch.New {
-		record.Leased = record.State == driver.Ready && !c.free
+		record.Leased = record.State == driver.Ready && !c.unload
 	}
-	left := c.free || ready < len(r.batch.New)
+	left := c.unload || ready < len(r.batch.New)
 	if left {
-		f.leave(r)
+		f.expectOnDisk(r)
 	}
 	f.bus.store.submit(&r.batch, c.pass, func(err error) {
 		r.committed(err)
 		done(err)
 		if left {
-			f.left(r, err)
+			f.onDisk(r, err)
 		}
 	})
 }
 
-// left is called when the store has the records, or has refused them.
-func (f *feeder) left(r *recording, err error) {
+// onDisk is called when the store has the records, or has refused them.
+func (f *feeder) onDisk(r *changeBatch, err error) {
 	f.mu.Lock()
 	if f.uncommitted--; f.uncommitted == 0 {
 		f.committed.Broadcast()
@@ -407,12 +407,12 @@ func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
 	if s == nil {
 		return nil
 	}
-	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: s.door.claims(f.page()), Doors: b.registry.namesAtDoor(s)}
+	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: s.door.roomToClaim(f.page()), Doors: b.registry.namesAtDoor(s)}
 	more, err := f.claim(ctx, q, waits)
 	switch {
 	case err != nil, !exists && more:
 		f.askDoor(name)
-	case exists && s.door.claimed(more):
+	case exists && s.door.claimEnded(more):
 		b.machine.tend(s)
 	}
 	return err

@@ -37,7 +37,7 @@ func (b *machine) randomly(p *RetryPolicy, s *Subscription) float64 {
 // judgeInside classifies a handler's error inside its call, so that the watch bounds the time.
 func (b *machine) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
 	v = new(verdict)
-	if b.halts.Has(halt.Leave) && errchain.Is(err, ErrShutdown) {
+	if b.halts.Has(halt.Unload) && errchain.Is(err, ErrShutdown) {
 		v.cutShort = true
 		return v
 	}

@@ -21,8 +21,8 @@ type journal interface {
 	replaysAtOnce() int
 	// due makes a scheduled dispatch runnable.
 	due(d *dispatch)
-	// wait keeps a dispatch until its next attempt.
-	wait(d *dispatch, delay time.Duration, due int64)
+	// retryLater keeps a dispatch until its next attempt.
+	retryLater(d *dispatch, delay time.Duration, due int64)
 	// park keeps a delivery at its door. If it spills, only the store does.
 	park(d *dispatch, spills bool)
 	// settle ends a dispatch. It has a letter if it is dead-lettered.
@@ -72,8 +72,8 @@ type journal interface {
 	// start takes up what an earlier process has left, and started is called when the workers run.
 	start(ctx context.Context) error
 	started()
-	// leave is called when Shutdown begins, and stop before it waits: it leaves what Shutdown does not wait for.
-	leave()
+	// unloads is called when Shutdown begins, and stop before it waits: it leaves what Shutdown does not wait for.
+	unloads()
 	stop()
 	// drainsElsewhere returns a function that reports whether nothing is left to do outside of memory, or nil.
 	drainsElsewhere(ctx context.Context) func() bool

@@ -71,16 +71,16 @@ type change struct {
 	// followup applies it.
 	here chan<- func()
 
-	// free is set if the store keeps the records of the dispatches and memory does not keep the
+	// unload is set if the store keeps the records of the dispatches and memory does not keep the
 	// dispatches. The feeder decides for those that open.
-	free bool
+	unload bool
 }
 
 // transition is a kind of change.
 type transition uint8
 
 const (
-	toOpen   transition = iota // accepted dispatches become runnable
+	toAccept transition = iota // accepted dispatches become runnable
 	toReplay                   // a letter becomes a dispatch
 	toDue                      // a scheduled dispatch becomes runnable
 	toWait                     // for the next attempt
@@ -97,12 +97,12 @@ func (k transition) isCounted() bool { return k >= toDue }
 
 // open makes dispatches runnable, and waits until they are.
 func (b *durable) open(ctx context.Context, o *opening) error {
-	c := change{kind: toOpen, opening: *o}
+	c := change{kind: toAccept, opening: *o}
 	return b.awaitRecorded(ctx, c, b.recordLater(c))
 }
 
 func (b *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error) {
-	o.d.store(stored{})
+	o.d.addRow(row{})
 	if err := b.acquireRoom(ctx, &o, false); err != nil {
 		return nil, err
 	}
@@ -116,9 +116,9 @@ func (b *durable) replaysAtOnce() int { return 256 }
 
 func (b *durable) due(d *dispatch) { b.recordLater(change{kind: toDue, opening: opening{d: d}}) }
 
-func (b *durable) wait(d *dispatch, delay time.Duration, due int64) {
-	free := d.key == "" && b.ledger.waiting.Load() >= maxWaiting
-	b.recordLater(change{kind: toWait, opening: opening{d: d}, delay: delay, due: due, free: free})
+func (b *durable) retryLater(d *dispatch, delay time.Duration, due int64) {
+	unload := d.key == "" && b.ledger.waiting.Load() >= maxWaiting
+	b.recordLater(change{kind: toWait, opening: opening{d: d}, delay: delay, due: due, unload: unload})
 }
 
 // maxWaiting is the number of waiting dispatches from which memory keeps no more of those without a
@@ -126,7 +126,7 @@ func (b *durable) wait(d *dispatch, delay time.Duration, due int64) {
 const maxWaiting = 50_000
 
 func (b *durable) park(d *dispatch, spills bool) {
-	b.recordLater(change{kind: toPark, opening: opening{d: d}, free: spills})
+	b.recordLater(change{kind: toPark, opening: opening{d: d}, unload: spills})
 }
 
 func (b *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
@@ -136,10 +136,10 @@ func (b *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
 // cutShort leaves a dispatch to the store.
 func (b *durable) cutShort(d *dispatch) {
 	if d.state == stateRunning { // targets may have handled the event since the last record
-		b.recordLater(change{kind: toStore, opening: opening{d: d}, free: true})
+		b.recordLater(change{kind: toStore, opening: opening{d: d}, unload: true})
 		return
 	}
-	b.leaveToStore(d)
+	b.unload(d)
 }
 
 // awaitRecorded waits for the outcome of a change that opens dispatches. If ctx ends before, or Shutdown
@@ -169,7 +169,7 @@ func (b *durable) recordLater(c change) (applied <-chan error) {
 		c.d.state = stateRecording
 		b.ledger.recording.Add(1)
 	}
-	b.submit(&c, func(err error) {
+	b.record(&c, func(err error) {
 		err = b.apply(&c, err)
 		if c.kind.isCounted() {
 			b.ledger.recording.Add(-1)
@@ -183,52 +183,52 @@ func (b *durable) recordLater(c change) (applied <-chan error) {
 // apply applies a change that was recorded, or that was refused with err.
 func (b *durable) apply(c *change, err error) error {
 	if err != nil && !c.kind.opens() {
-		b.leaveToStore(c.d) // the store has failed, and has the dispatch as it was before the change
+		b.unload(c.d) // the store has failed, and has the dispatch as it was before the change
 		return err
 	}
 	if c.kind > toDue {
 		b.acquit(c.d)
 	}
 	switch c.kind {
-	case toOpen:
+	case toAccept:
 		for _, d := range c.all() {
-			b.applyOpen(d, c.free, err)
+			b.applyAccept(d, c.unload, err)
 		}
 	case toReplay:
 		if err == nil {
-			b.applyReplay(c.d, c.free)
+			b.applyReplay(c.d, c.unload)
 		}
 	case toDue:
-		b.applyDue(c.d, c.free, err)
+		b.applyDue(c.d, c.unload, err)
 	case toWait:
 		b.applyWait(c)
 	case toPark:
-		b.applyPark(c.d, c.free)
+		b.applyPark(c.d, c.unload)
 	case toSettle:
 		if c.outcome != Unrouted {
 			b.intake.quota.Release(1) // before a waiter has its answer, and publishes again
 		}
 		b.machine.applySettle(c.d, c.outcome, c.letter)
 	case toStore:
-		b.leaveToStore(c.d)
+		b.unload(c.d)
 	}
 	return err
 }
 
-func (b *durable) applyOpen(d *dispatch, free bool, err error) {
+func (b *durable) applyAccept(d *dispatch, unload bool, err error) {
 	switch {
 	case err == nil:
-		b.machine.applyOpen(d, free || d.from().due != nil)
+		b.machine.applyAccept(d, unload || d.from().due != nil)
 		return
-	case !free:
-		b.machine.pool.Unreserve(d.places())
+	case !unload:
+		b.machine.pool.Unreserve(d.queueRoom())
 	}
 	b.intake.quota.Release(d.records())
 }
 
-func (b *durable) applyReplay(d *dispatch, free bool) {
+func (b *durable) applyReplay(d *dispatch, unload bool) {
 	b.intake.quota.Add(d.records())
-	if !free && !d.isScheduled(b.time) {
+	if !unload && !d.isScheduled(b.time) {
 		b.machine.applyReplay(d)
 		return
 	}
@@ -237,11 +237,11 @@ func (b *durable) applyReplay(d *dispatch, free bool) {
 }
 
 // applyDue queues a scheduled dispatch whose new place in the store's order is recorded.
-func (b *durable) applyDue(d *dispatch, free bool, err error) {
+func (b *durable) applyDue(d *dispatch, unload bool, err error) {
 	switch {
 	case err != nil:
-		b.leaveToStore(d)
-	case free:
+		b.unload(d)
+	case unload:
 		b.intake.quota.Add(int64(len(b.machine.copiesOf(d))) - 1)
 		b.ledger.stored.Add(int64(len(b.machine.copies(d))))
 	default:
@@ -251,13 +251,13 @@ func (b *durable) applyDue(d *dispatch, free bool, err error) {
 }
 
 func (b *durable) applyWait(c *change) {
-	if !c.free {
+	if !c.unload {
 		b.machine.applyWait(c.d, c.delay, c.due)
 		return
 	}
 	b.report.attemptEnded(c.d, Waiting, "")
 	b.report.retryScheduled(c.d, c.delay, c.due)
-	b.leaveToStore(c.d)
+	b.unload(c.d)
 	b.feeder.due.Add(b.time.At(c.due))
 }
 
@@ -271,17 +271,17 @@ func (b *durable) applyPark(d *dispatch, spills bool) {
 	b.machine.attemptHeld(d)
 	b.machine.leaveKey(d)
 	s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
-	b.leaveToStore(d)
-	if s.left.Load() { // it has dead-lettered those that the store had
+	b.unload(d)
+	if s.gone.Load() { // it has dead-lettered those that the store had
 		b.feeder.askDoor(s.names()...)
 	}
 	b.machine.tend(s)
 }
 
-// leaveToStore removes a dispatch from memory. The store has it.
+// unload removes a dispatch from memory. The store has it.
 //
 // Later dispatches of its key leave too: otherwise they would overtake it.
-func (b *durable) leaveToStore(d *dispatch) {
+func (b *durable) unload(d *dispatch) {
 	b.acquit(d)
 	b.report.attemptEnded(d, Stored, "")
 	if waiter := d.waiter(); waiter != nil {
@@ -289,19 +289,19 @@ func (b *durable) leaveToStore(d *dispatch) {
 	}
 	d.state = stateSettled
 	d.arrived()
-	if d.placed {
-		d.placed = false
+	if d.hasTurn {
+		d.hasTurn = false
 		gate := b.machine.gateOf(d)
-		b.machine.noteLeft(gate, d) // before Leave, so that enterKey sees it
+		b.machine.noteUnloaded(gate, d) // before Leave, so that enterKey sees it
 		if next, ok := gate.Leave(d.key); ok {
-			next.stored().leaves = true
+			next.row().unloads = true
 			b.machine.pool.Release(next)
 		}
 	}
 	b.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
-		b.machine.noteLeft(&s.door, d)
+		b.machine.noteUnloaded(&s.door, d)
 		s.door.release(b.Bus, d)
 		b.machine.tend(s)
 	}
@@ -312,9 +312,9 @@ func (b *durable) leaveToStore(d *dispatch) {
 func (b *durable) endWait(w *waiter) {
 	switch {
 	case b.halts.Has(halt.Failed):
-		w.leave(false)
+		w.giveUp(false)
 	case b.lifecycle.ending.Load():
-		w.leave(true)
+		w.giveUp(true)
 	}
 }
 
@@ -322,11 +322,11 @@ func (b *durable) endWait(w *waiter) {
 const progressAfter = 100 * time.Millisecond
 
 func (b *durable) detains(d *dispatch) bool {
-	s := d.stored()
+	s := d.row()
 	return s != nil && b.detain(d, s)
 }
 
-func (b *durable) callEnded() { b.leaveAll() }
+func (b *durable) callEnded() { b.unloadAll() }
 
 func (b *durable) asksForDoor(name string) { b.feeder.askDoor(name) }
 

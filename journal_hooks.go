@@ -28,7 +28,7 @@ func (b *durable) prepare(_ context.Context, d *dispatch) error {
 	if d.origin == nil {
 		d.origin = &origin{}
 	}
-	d.origin.stored = &stored{}
+	d.origin.row = &row{}
 	if due := d.origin.due; due != nil && due.at.IsZero() { // after a restart there is no other clock
 		due.at = b.time.At(due.nanos)
 	}
@@ -191,11 +191,11 @@ func (b *durable) start(ctx context.Context) error {
 // started wakes the feeder: before, a full queue refuses its claims.
 func (b *durable) started() { b.feeder.wakeUp() }
 
-func (b *durable) leave() { b.halts.Set(halt.Leave) }
+func (b *durable) unloads() { b.halts.Set(halt.Unload) }
 
 func (b *durable) stop() {
 	b.feeder.stop()
-	b.leaveAll()
+	b.unloadAll()
 	b.feeder.endWaiters()
 }
 
@@ -207,7 +207,7 @@ func (b *durable) drainsElsewhere(ctx context.Context) func() bool {
 // drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
 func (b *durable) isStoreDrained(ctx context.Context) bool {
 	opened := b.ledger.opened()
-	if b.halts.Has(halt.Cut|halt.Failed|halt.Leave) || !b.ledger.isDrained() {
+	if b.halts.Has(halt.Cut|halt.Failed|halt.Unload) || !b.ledger.isDrained() {
 		return false
 	}
 	stats, err := b.store.Stats(ctx)

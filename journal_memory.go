@@ -42,16 +42,16 @@ func (j *memoryJournal) open(o *opening) error {
 		return j.opened(func(refused error) error {
 			for _, d := range all {
 				if refused == nil {
-					j.machine.applyOpen(d, false)
+					j.machine.applyAccept(d, false)
 				} else {
-					j.machine.pool.Unreserve(d.places())
+					j.machine.pool.Unreserve(d.queueRoom())
 				}
 			}
 			return refused
 		})
 	}
 	for _, d := range o.all() {
-		j.machine.applyOpen(d, false)
+		j.machine.applyAccept(d, false)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (j *memoryJournal) due(d *dispatch) {
 	j.machine.enqueue(d, false)
 }
 
-func (j *memoryJournal) wait(d *dispatch, delay time.Duration, due int64) {
+func (j *memoryJournal) retryLater(d *dispatch, delay time.Duration, due int64) {
 	if j.hook != nil {
 		j.later(d, func() { j.machine.applyWait(d, delay, due) })
 		return
@@ -238,7 +238,7 @@ func (j *memoryJournal) start(context.Context) error { return nil }
 
 func (j *memoryJournal) started() {}
 
-func (j *memoryJournal) leave() {}
+func (j *memoryJournal) unloads() {}
 
 func (j *memoryJournal) stop() {}
 

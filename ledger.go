@@ -56,8 +56,8 @@ func (l *ledger) counter(o Outcome) *atomic.Int64 {
 	return &l.handled
 }
 
-// left returns the number of dispatches that this process has left to the store.
-func (l *ledger) left() int64 { return l.stored.Load() - l.reclaimed.Load() }
+// unloaded returns the number of dispatches that this process has unloaded to the store.
+func (l *ledger) unloaded() int64 { return l.stored.Load() - l.reclaimed.Load() }
 
 // settled returns the number of dispatches that are no longer in memory.
 func (l *ledger) settled() int64 {
@@ -82,7 +82,7 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 		Held:         l.parked[held].Load(),
 		Throttled:    l.parked[throttled].Load(),
 		Recording:    l.recording.Load(),
-		Stored:       l.left(),
+		Stored:       l.unloaded(),
 		Claimed:      l.claimed.Load(),
 		Accepted:     l.accepted.Load(),
 		Copies:       l.copies.Load(),
@@ -147,7 +147,7 @@ func (l *ledger) owns(r *record) bool {
 // gone counts the dispatches as cancelled that are left to the store, and of which it has fewer: another
 // process has cancelled them.
 func (l *ledger) gone(has int64) {
-	if gone := l.left() - has; gone > 0 {
+	if gone := l.unloaded() - has; gone > 0 {
 		l.cancelled.Add(gone)
 		l.stored.Add(-gone)
 	}

@@ -156,7 +156,7 @@ func (b *lifecycle) beginEnd() {
 		return
 	}
 	b.registry.close()
-	b.journal.leave()
+	b.journal.unloads()
 	close(b.leaving)
 	b.machine.pool.Refuse()
 	if !started {

@@ -20,16 +20,16 @@ import (
 type machine struct {
 	*Bus
 
-	pool      *pool.Pool[*dispatch, *worker]
-	keys      *keyGate
-	delay     *delay.Queue[*dispatch] // retries
-	scheduled *delay.Schedule[EventID, *dispatch]
-	doors     *delay.Queue[*Subscription] // doors to tend at a time
-	watch     *deadline.Watch[call]
-	abandoned abandoned.Calls[*call]
-	shared    sync.Map // *Subscription to nil: doors that may throttle because the bus is full
-	leftKeys  sync.Map // leftKey to nil, see noteLeft
-	seenIDs   uint64   // of busy
+	pool         *pool.Pool[*dispatch, *worker]
+	keys         *keyGate
+	delay        *delay.Queue[*dispatch] // retries
+	scheduled    *delay.Schedule[EventID, *dispatch]
+	doors        *delay.Queue[*Subscription] // doors to tend at a time
+	watch        *deadline.Watch[call]
+	abandoned    abandoned.Calls[*call]
+	shared       sync.Map // *Subscription to nil: doors that may throttle because the bus is full
+	unloadedKeys sync.Map // leftKey to nil, see noteLeft
+	seenIDs      uint64   // of busy
 }
 
 func newMachine(b *Bus) *machine {
@@ -84,12 +84,12 @@ func (b *machine) busy() bool {
 
 // stops reports whether no call of a dispatch may start, at any door.
 func (b *machine) stops(d *dispatch) bool {
-	return b.halts.Has(halt.Cut|halt.Failed|halt.Leave) && (b.halts.Any() || !d.isAwaitedByCall())
+	return b.halts.Has(halt.Cut|halt.Failed|halt.Unload) && (b.halts.Any() || !d.isAwaitedByCall())
 }
 
 // leaveUnawaited lets the journal leave, during Shutdown, what no running call waits for any more.
 func (b *machine) leaveUnawaited() {
-	if b.halts.Has(halt.Leave) {
+	if b.halts.Has(halt.Unload) {
 		b.journal.callEnded()
 	}
 }
@@ -108,20 +108,20 @@ type leftKey struct {
 	key string
 }
 
-// noteLeft notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
+// noteUnloaded notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
 // ones must not take it: they would overtake.
-func (b *machine) noteLeft(at any, d *dispatch) {
+func (b *machine) noteUnloaded(at any, d *dispatch) {
 	if d.key != "" && b.lifecycle.ending.Load() {
-		b.leftKeys.Store(leftKey{at, d.key}, nil)
+		b.unloadedKeys.Store(leftKey{at, d.key}, nil)
 	}
 }
 
-// hasLeft reports whether an earlier dispatch of the key was left to the store.
-func (b *machine) hasLeft(at any, d *dispatch) bool {
+// wasUnloaded reports whether an earlier dispatch of the key was left to the store.
+func (b *machine) wasUnloaded(at any, d *dispatch) bool {
 	if d.key == "" || !b.lifecycle.ending.Load() {
 		return false
 	}
-	_, left := b.leftKeys.Load(leftKey{at, d.key})
+	_, left := b.unloadedKeys.Load(leftKey{at, d.key})
 	return left
 }
 

@@ -44,7 +44,7 @@ func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts .
 	}
 	from := callFrom(ctx)
 	inside := b.intake.running(from)
-	d, err := b.intake.open(ctx, from, inside, eventType, payload, opts)
+	d, err := b.intake.prepare(ctx, from, inside, eventType, payload, opts)
 	if err == nil {
 		_, err = b.journal.accept(ctx, inside, d, nil)
 	}
@@ -83,7 +83,7 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	inside := b.intake.running(from)
 	dispatches, ids := make([]*dispatch, len(batch)), make([]EventID, len(batch))
 	for i, p := range batch {
-		d, err := b.intake.open(ctx, from, inside, p.Type, p.Payload, p.Options)
+		d, err := b.intake.prepare(ctx, from, inside, p.Type, p.Payload, p.Options)
 		if err != nil {
 			return refuse(&BatchError{Index: i, EventType: shorten(p.Type), Err: err})
 		}
@@ -115,9 +115,9 @@ func newIntake(b *Bus) *intake {
 	}
 }
 
-// open validates a publication and returns its dispatch, without accepting it. from is the call
+// prepare validates a publication and returns its dispatch, without accepting it. from is the call
 // whose handler publishes, or nil.
-func (b *intake) open(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
+func (b *intake) prepare(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
 	to, hash, known := b.registry.cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
@@ -206,7 +206,7 @@ func (b *intake) whileEntering(inside bool, accept func() error) error {
 // chose the id of some.
 func (o *opening) needs() (places int, unqueued, given bool) {
 	for _, d := range o.all() {
-		n := d.places()
+		n := d.queueRoom()
 		places += n
 		unqueued, given = unqueued || n == 0, given || d.from().given
 	}
@@ -217,7 +217,7 @@ func (o *opening) needs() (places int, unqueued, given bool) {
 func (b *intake) reserve(ctx context.Context, c *opening, places int, inside bool) error {
 	if b.fullLines.Load() > 0 && !inside {
 		for _, d := range c.all() {
-			if d.places() == 0 {
+			if d.queueRoom() == 0 {
 				continue // it is scheduled or unrouted
 			}
 			if err := b.awaitLines(ctx, d.to); err != nil {

@@ -82,7 +82,7 @@ func (g *givenIDs) unknownLocked(c *opening) error {
 		case was != is:
 			err = fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
 				ErrDuplicateID, d.id, was.eventType, was.key, is.eventType, is.key)
-		case first != nil && !bytes.Equal(payloadBytes(first.payload), payloadBytes(d.payload)) && d.stored() != nil:
+		case first != nil && !bytes.Equal(payloadBytes(first.payload), payloadBytes(d.payload)) && d.row() != nil:
 			err = fmt.Errorf("%w: %s is twice in the batch, with different payloads", ErrDuplicateID, d.id)
 		}
 		if err != nil {

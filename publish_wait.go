@@ -93,7 +93,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	ended := ctx.Done() // before anything is accepted: the context may panic
 	from := callFrom(ctx)
 	inside := b.intake.running(from)
-	d, err := b.intake.open(ctx, from, inside, eventType, payload, opts)
+	d, err := b.intake.prepare(ctx, from, inside, eventType, payload, opts)
 	if err != nil {
 		return refuse(err)
 	}
@@ -123,12 +123,12 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	default:
 	}
 	if inside {
-		defer from.waits()()
+		defer from.lendWhileWaiting()()
 	}
 	select {
 	case <-w.settled:
 	case <-b.gaveUp:
-		w.leave(true)
+		w.giveUp(true)
 	case <-ended:
 		select {
 		case <-w.settled:
@@ -221,8 +221,8 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 	}
 }
 
-// leave ends the wait for an event that only the store has, and that nothing dispatches any more.
-func (w *waiter) leave(shutDown bool) {
+// giveUp ends the wait for an event that only the store has, and that nothing dispatches any more.
+func (w *waiter) giveUp(shutDown bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending > 0 {

@@ -5,20 +5,20 @@ import (
 	"github.com/surebus/eventbus/internal/room"
 )
 
-// submit submits the batch of a change.
+// record submits the batch of a change.
 //
 // The store calls done on its own goroutine, in the order of the batches. Changes that open
 // dispatches are applied there: they only queue the dispatches, in that order. All others may run
 // observers, so they are applied by the pool of followups.
-func (b *durable) submit(c *change, done func(error)) {
+func (b *durable) record(c *change, done func(error)) {
 	r := b.recordingOf(c)
 	switch {
 	case r.isEmpty():
 		b.followups.Return(false, func() { done(nil) })
 	case c.kind.opens():
-		b.feeder.submit(r, done)
+		b.feeder.admit(r, done)
 	default:
-		if c.free {
+		if c.unload {
 			b.feeder.keepWaiter(c.d)
 		}
 		b.store.submit(&r.batch, room.Pass{}, func(err error) {
@@ -33,33 +33,33 @@ func (b *durable) submit(c *change, done func(error)) {
 	}
 }
 
-// recording is the batch of a change.
-type recording struct {
+// changeBatch is the batch of a change.
+type changeBatch struct {
 	bus    *Bus
 	change *change
 	batch  batch
 	opened []*dispatch // the dispatches of batch.New
 }
 
-func (b *durable) recordingOf(c *change) *recording {
+func (b *durable) recordingOf(c *change) *changeBatch {
 	now, _ := b.time.Recent()
-	r := &recording{bus: b.Bus, change: c}
+	r := &changeBatch{bus: b.Bus, change: c}
 	r.batch.Now = now.UTC
 	r.batch.audit(c.audit)
 	switch c.kind {
-	case toOpen:
+	case toAccept:
 		for _, d := range c.all() {
 			if d.from().given {
 				r.batch.Remember = append(r.batch.Remember, b.remembered(d, now.UTC))
 			}
-			r.open(d)
+			r.insertEvent(d)
 		}
 	case toReplay:
 		r.batch.Take = []driver.ID{driver.ID(c.letter.ID)}
-		r.open(c.d)
+		r.insertEvent(c.d)
 	case toDue:
-		r.batch.Delete = []driver.Ref{c.d.stored().ref}
-		r.open(c.d)
+		r.batch.Delete = []driver.Ref{c.d.row().ref}
+		r.insertEvent(c.d)
 	case toWait:
 		r.keep(driver.Waiting).Due = b.time.At(c.due)
 	case toPark:
@@ -72,28 +72,28 @@ func (b *durable) recordingOf(c *change) *recording {
 	return r
 }
 
-// open inserts the records of an event: one, or one for each of its copies. A scheduled event has
+// insertEvent inserts the records of an event: one, or one for each of its copies. A scheduled event has
 // one, also if it has become due meanwhile: it was published without room in the queue.
-func (r *recording) open(d *dispatch) {
+func (r *changeBatch) insertEvent(d *dispatch) {
 	state := driver.Ready
 	copies := []*dispatch{d}
 	switch {
 	case len(d.to.subscriptions) == 0:
 		return // it settles at once
-	case r.change.kind == toOpen && d.from().due != nil, r.change.kind == toReplay && d.isScheduled(r.bus.time):
+	case r.change.kind == toAccept && d.from().due != nil, r.change.kind == toReplay && d.isScheduled(r.bus.time):
 		state = driver.Scheduled
 	default:
 		copies = r.bus.machine.copiesOf(d)
 	}
-	d.stored().copies = copies
+	d.row().copies = copies
 	if waiter := d.waiter(); waiter != nil { // the feeder may claim a copy before the store calls back
 		waiter.expect(len(copies) - 1)
 	}
 	for i, copied := range copies {
-		record := r.bus.durable.newRecord(&r.batch, copied, state)
+		record := r.bus.durable.encodeRow(&r.batch, copied, state)
 		switch {
 		case r.change.kind == toDue && !copied.to.subscriptions[0].Exists(): // see isolate
-			record.Position = d.stored().position // a new one would be that of an event for its successor
+			record.Position = d.row().position // a new one would be that of an event for its successor
 		case i > 0 && r.batch.New[len(r.batch.New)-1].Position <= 0:
 			record.Position = driver.BesidePrevious
 		}
@@ -101,31 +101,31 @@ func (r *recording) open(d *dispatch) {
 	}
 }
 
-func (r *recording) insert(d *dispatch, record *driver.Record) {
+func (r *changeBatch) insert(d *dispatch, record *driver.Record) {
 	r.batch.New = append(r.batch.New, record)
 	r.opened = append(r.opened, d)
 }
 
 // keep records the progress of a dispatch that goes on. A delivery that was split off has no record
 // yet: it gets one, and its parent's record says that it was split off.
-func (r *recording) keep(state driver.State) *driver.Record {
+func (r *changeBatch) keep(state driver.State) *driver.Record {
 	d := r.change.d
-	if d.stored().ref != 0 {
+	if d.row().ref != 0 {
 		record := r.bus.durable.updatedRecord(&r.batch, d, state, 0)
-		record.Leased, record.Suspect, record.Crashes = !r.change.free, false, 0 // see acquit
+		record.Leased, record.Suspect, record.Crashes = !r.change.unload, false, 0 // see acquit
 		r.batch.Update = append(r.batch.Update, record)
 		return record
 	}
-	record := r.bus.durable.newRecord(&r.batch, d, state)
-	record.Position, record.Leased = d.stored().position, !r.change.free
+	record := r.bus.durable.encodeRow(&r.batch, d, state)
+	record.Position, record.Leased = d.row().position, !r.change.unload
 	r.insert(d, record)
 	r.splitFromParent()
 	return record
 }
 
 // settle ends a dispatch. One that was split off may end before it has a record.
-func (r *recording) settle() {
-	d, s := r.change.d, r.change.d.stored()
+func (r *changeBatch) settle() {
+	d, s := r.change.d, r.change.d.row()
 	switch {
 	case s == nil: // unrouted
 	case s.ref != 0:
@@ -150,8 +150,8 @@ func (b *durable) isAwaited(d *dispatch) bool {
 
 // splitFromParent records the progress of the dispatch from which another was split off. The
 // caller's worker owns both.
-func (r *recording) splitFromParent() {
-	s := r.change.d.stored()
+func (r *changeBatch) splitFromParent() {
+	s := r.change.d.row()
 	if parent := s.parent; parent != nil {
 		record := r.bus.durable.updatedRecord(&r.batch, parent, driver.Ready, 0)
 		record.Leased = true
@@ -160,22 +160,22 @@ func (r *recording) splitFromParent() {
 	}
 }
 
-func (r *recording) isEmpty() bool {
+func (r *changeBatch) isEmpty() bool {
 	b := &r.batch
 	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget) == 0
 }
 
 // committed notes where the store has put the new records, or that the outcome is unknown.
-func (r *recording) committed(err error) {
+func (r *changeBatch) committed(err error) {
 	if err != nil {
 		r.doubt(err)
 		return
 	}
 	for i, d := range r.opened {
-		s := d.stored()
+		s := d.row()
 		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
-		if f := r.bus.durable.feeder; r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toOpen || r.change.kind == toReplay) {
-			f.place(d)
+		if f := r.bus.durable.feeder; r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toAccept || r.change.kind == toReplay) {
+			f.noteFirst(d)
 		}
 	}
 }

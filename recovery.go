@@ -18,7 +18,7 @@ import (
 // reports whether the dispatch has taken that room.
 func (f *feeder) enter(r *record, reserved bool) (taken bool) {
 	b := f.bus
-	d := f.restore(r)
+	d := f.load(r)
 	if r.State == driver.Scheduled {
 		b.machine.due(d)
 		return false
@@ -27,8 +27,8 @@ func (f *feeder) enter(r *record, reserved bool) (taken bool) {
 	return reserved
 }
 
-// restore makes a dispatch of a claimed record, with its waiter if it has one.
-func (f *feeder) restore(r *record) *dispatch {
+// load makes a dispatch of a claimed record, with its waiter if it has one.
+func (f *feeder) load(r *record) *dispatch {
 	b := f.bus
 	if b.ledger.owns(r) {
 		b.ledger.reclaimed.Add(1)
@@ -36,7 +36,7 @@ func (f *feeder) restore(r *record) *dispatch {
 		b.ledger.claimed.Add(1)
 	}
 	to, _ := b.registry.targetsOfRecord(r)
-	d := b.durable.restore(r, to)
+	d := b.durable.decodeRow(r, to)
 	if r.State == driver.Parked && (r.Own || r.Key == "") { // see ClaimParked
 		d.seatedAt().door.comes(d)
 	}
@@ -120,7 +120,7 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 	case len(missing) == 0 && (len(r.Targets) == 1 || !b.config.isolation):
 		return []*record{r}
 	}
-	d := b.durable.restore(r, to)
+	d := b.durable.decodeRow(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
 	isolates := b.config.isolation && len(r.Targets) > 1 && int(d.next) < len(r.Targets) // otherwise it only settles
 	switch {
@@ -155,7 +155,7 @@ func (b *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts 
 			continue
 		}
 		d.next = int32(i)
-		part := b.newRecord(w, d.splitOff(d.to.policy()), driver.Ready)
+		part := b.encodeRow(w, d.splitOff(d.to.policy()), driver.Ready)
 		if i == next && r.State == driver.Waiting {
 			part.State, part.Due = driver.Waiting, r.Due
 		}
@@ -211,10 +211,10 @@ func (s *Subscription) firstPosition() int64 {
 	return cmp.Or(s.since.Load(), math.MaxInt64)
 }
 
-// place notes the position of an accepted dispatch that may be the first of a subscription which succeeds another.
-func (f *feeder) place(d *dispatch) {
+// noteFirst notes the position of an accepted dispatch that may be the first of a subscription which succeeds another.
+func (f *feeder) noteFirst(d *dispatch) {
 	for _, s := range d.to.subscriptions {
-		if s.succeeds && s.since.CompareAndSwap(0, d.stored().position) {
+		if s.succeeds && s.since.CompareAndSwap(0, d.row().position) {
 			f.bus.registry.succeeding.Add(-1)
 		}
 	}
@@ -229,8 +229,8 @@ func (f *feeder) endWaiters() {
 	}
 }
 
-// leave registers dispatches that only the store will have.
-func (f *feeder) leave(r *recording) {
+// expectOnDisk registers dispatches that only the store will have.
+func (f *feeder) expectOnDisk(r *changeBatch) {
 	for _, d := range r.change.all() {
 		f.keepWaiter(d)
 	}
@@ -258,8 +258,8 @@ func (f *feeder) keepWaiter(d *dispatch) {
 
 // awaitScheduledLocked notes that the store has the record of a scheduled event, for endCancelled.
 func (f *feeder) awaitScheduledLocked(d *dispatch) {
-	if waiter := f.waiters[d.id]; waiter != nil && waiter == d.waiter() && d.stored() != nil {
-		waiter.scheduled = d.stored().ref
+	if waiter := f.waiters[d.id]; waiter != nil && waiter == d.waiter() && d.row() != nil {
+		waiter.scheduled = d.row().ref
 	}
 }
 

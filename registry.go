@@ -170,7 +170,7 @@ func (r *registry) namesAtDoor(s *Subscription) []string {
 	defer r.mu.Unlock()
 	return slices.DeleteFunc(s.names(), func(name string) bool {
 		_, taken := r.all.Find(name)
-		return s.left.Load() && (taken || r.removed[name] != s) // another has it now
+		return s.gone.Load() && (taken || r.removed[name] != s) // another has it now
 	})
 }
 

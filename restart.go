@@ -65,7 +65,7 @@ func (b *durable) restart() {
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
 	f.endWaiters()
-	for b.leaveAll(); !b.ledger.isEmpty(); b.leaveAll() {
+	for b.unloadAll(); !b.ledger.isEmpty(); b.unloadAll() {
 		if !f.sleep(timeline.Tick) {
 			return
 		}
@@ -93,7 +93,7 @@ func (b *durable) restart() {
 	f.beginAnew()
 	f.reopened = max(b.time.Nanos(), 1)
 	b.halts.Clear(halt.Failed)
-	b.unknown.settle(resolved)
+	b.unknown.resolved(resolved)
 	b.log.Info("store reopened")
 	f.wakeUp()
 	f.watching.Go(b.obeyAgain)
@@ -116,7 +116,7 @@ func (f *feeder) beginAnew() {
 
 // doubt notes what a batch of unknown outcome would count. The answers of a store, and these calls, are in
 // the order of its batches.
-func (r *recording) doubt(err error) {
+func (r *changeBatch) doubt(err error) {
 	var refused *driver.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
 		return
@@ -124,7 +124,7 @@ func (r *recording) doubt(err error) {
 	var c doubt.Change
 	l, inserted := &r.bus.ledger, int64(len(r.batch.New))
 	switch kind := r.change.kind; {
-	case kind == toOpen:
+	case kind == toAccept:
 		var opened int64
 		for _, d := range r.change.all() {
 			opened += min(d.records(), 1)
@@ -169,12 +169,12 @@ func (b *durable) recount(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	others := q.Used() - l.left() + stats.Beside - q.beside // that this process has not claimed
+	others := q.Used() - l.unloaded() + stats.Beside - q.beside // that this process has not claimed
 	q.Set(stats.Unsettled())
 	q.beside = stats.Beside
-	l.stored.Add(b.doubts.Resolve(stats.Unsettled() - others - l.left()))
+	l.stored.Add(b.doubts.Resolve(stats.Unsettled() - others - l.unloaded()))
 	l.gone(stats.Unsettled())
-	l.owed.Store(l.left())
+	l.owed.Store(l.unloaded())
 	return nil
 }
 
@@ -185,19 +185,19 @@ func (b *durable) noteGone(ctx context.Context, err error) error {
 	if err != nil || !q.othersCancel.Load() {
 		return err
 	}
-	left := l.left()
+	left := l.unloaded()
 	stats, err := b.store.Stats(ctx)
 	switch {
 	case err != nil:
 		return err
 	case b.halts.Any() || b.lifecycle.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
 		return nil // the restart, or the end of the Cancel, looks again
-	case l.left() != left:
+	case l.unloaded() != left:
 		b.feeder.wakeUp()
 		return nil
 	}
 	l.gone(stats.Free)
-	q.othersCancel.Store(stats.Free > 0 && l.left() > 0)
+	q.othersCancel.Store(stats.Free > 0 && l.unloaded() > 0)
 	return nil
 }
 
@@ -220,16 +220,16 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 	return f.reopenDelay.Grow(firstReopenDelay, lastReopenDelay)
 }
 
-// leaveAll leaves the dispatches that wait in memory to the store, except those that halts does not stop. Those
+// unloadAll leaves the dispatches that wait in memory to the store, except those that halts does not stop. Those
 // that run follow when their calls end.
-func (b *durable) leaveAll() {
-	b.leaveWaiting()
+func (b *durable) unloadAll() {
+	b.unloadWaiting()
 	for _, s := range b.registry.list() {
 		for _, d := range s.door.empty(b.Bus) {
-			b.leaveToStore(d)
+			b.unload(d)
 		}
 	}
-	b.machine.pool.Sift(b.machine.stops, b.leaveToStore)
+	b.machine.pool.Sift(b.machine.stops, b.unload)
 }
 
 // empty removes from the line what may not start, oldest first. It keeps its seats.
@@ -241,11 +241,11 @@ func (o *door) empty(b *Bus) []*dispatch {
 	return all
 }
 
-// leaveWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
-func (b *durable) leaveWaiting() {
+// unloadWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
+func (b *durable) unloadWaiting() {
 	for _, d := range append(b.suspects.Drain(), b.machine.delay.Take(b.machine.stops)...) {
 		b.ledger.waiting.Add(-1)
-		b.leaveToStore(d)
+		b.unload(d)
 	}
 }
 

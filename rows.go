@@ -98,8 +98,8 @@ type recordBudget struct {
 	PreviousDelay time.Duration `json:"previous_delay,omitempty"`
 }
 
-// newRecord returns the record of a dispatch that has none.
-func (b *durable) newRecord(w *batch, d *dispatch, state driver.State) *driver.Record {
+// encodeRow returns the record of a dispatch that has none.
+func (b *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.Record {
 	r := b.updatedRecord(w, d, state, 0)
 	r.ID, r.Type, r.Key, r.Payload = driver.ID(d.id), d.to.eventType, d.key, payloadBytes(d.payload)
 	r.Published, r.Targets = d.published(b.time), d.to.recorded
@@ -125,7 +125,7 @@ func (b *durable) newRecord(w *batch, d *dispatch, state driver.State) *driver.R
 
 // updatedRecord returns the part of a dispatch's record that changes. Of the next targets, passed have handled the event.
 func (b *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passed int) *driver.Record {
-	r := &driver.Record{Ref: d.stored().ref, State: state, Suspect: d.stored().marked, Crashes: d.stored().crashes}
+	r := &driver.Record{Ref: d.row().ref, State: state, Suspect: d.row().marked, Crashes: d.row().crashes}
 	p := recordProgress{Next: int(d.next) + passed, Attempts: int(d.attempt)}
 	if d.state == stateRunning {
 		p.Attempts-- // the attempt is not over
@@ -197,12 +197,12 @@ func (w *batch) decode(r *driver.Record) *record {
 	return decoded
 }
 
-// restore returns the dispatch of a record.
-func (b *durable) restore(r *record, to *targets) *dispatch {
+// decodeRow returns the dispatch of a record.
+func (b *durable) decodeRow(r *record, to *targets) *dispatch {
 	now := b.time.Now()
 	d := &dispatch{
 		id: EventID(r.ID), payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
-		origin: &origin{metadata: r.metadata, stored: &stored{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
+		origin: &origin{metadata: r.metadata, row: &row{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
 	}
 	if !r.Scheduled.IsZero() {
 		d.origin.due = &due{nanos: now.Point(r.Scheduled), at: r.Scheduled}
@@ -217,7 +217,7 @@ func (b *durable) restore(r *record, to *targets) *dispatch {
 		}
 	}
 	if r.progress != nil {
-		b.restoreProgress(d, r.progress, now)
+		b.decodeProgress(d, r.progress, now)
 	}
 	if r.State != driver.Scheduled && !r.Due.IsZero() {
 		d.ensureStory().notBefore = now.Point(r.dueAfter(now.UTC))
@@ -238,7 +238,7 @@ func (r *record) dueAfter(now time.Time) time.Time {
 	return r.Due
 }
 
-func (b *durable) restoreProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
+func (b *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
 	find := func(name string) *Subscription {
 		if i := slices.Index(d.to.recorded, name); i >= 0 {
 			return d.to.subscriptions[i]

@@ -103,7 +103,7 @@ func (b *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) err
 		// Not by a followup: all of those may run observers that cancel events.
 		here := make(chan func(), 1)
 		settled := b.recordLater(change{
-			kind: toSettle, opening: opening{d: b.feeder.restore(r)}, outcome: Cancelled, here: here, audit: entry,
+			kind: toSettle, opening: opening{d: b.feeder.load(r)}, outcome: Cancelled, here: here, audit: entry,
 		})
 		var why error
 		select {

@@ -8,7 +8,7 @@ import "github.com/surebus/eventbus/internal/circuit"
 // guards it.
 type spill struct {
 	allowed    bool           // the bus has a store, and LineCapacity and WhenFull are not set
-	stored     bool           // the store may have deliveries for the door
+	onDisk     bool           // the store may have deliveries for the door
 	committing int            // deliveries that the store does not have yet
 	again      bool           // the last claim may have missed one
 	asked      bool           // the feeder will claim deliveries, or does
@@ -17,7 +17,7 @@ type spill struct {
 
 // spillLocked notes that a delivery is parked in the store only. It has no seat.
 func (o *door) spillLocked(d *dispatch, reason parking) {
-	o.spill.stored, o.spill.again = true, true
+	o.spill.onDisk, o.spill.again = true, true
 	o.spill.committing++
 	o.circuit.Gate.Or(circuit.Line)
 	if !parkingRules[reason].waiterWaits {
@@ -35,34 +35,34 @@ func (o *door) spilled() {
 // goesToStoreLocked reports whether a delivery would overtake another in the store, or on its way
 // from there.
 func (o *door) goesToStoreLocked(d *dispatch) bool {
-	return !d.isClaimed() && (o.spill.stored || d.key != "" && o.spill.coming[d.key] > 0)
+	return !d.isClaimed() && (o.spill.onDisk || d.key != "" && o.spill.coming[d.key] > 0)
 }
 
 // begin makes the feeder claim the deliveries that the store may have for the door. The feeder has
 // been asked.
-func (s *spill) begin() { s.stored, s.asked = true, true }
+func (s *spill) begin() { s.onDisk, s.asked = true, true }
 
 // asksLocked reports whether the feeder must claim deliveries now.
 func (o *door) asksLocked() bool {
 	s := &o.spill
-	if !s.stored || s.asked || o.closed != "" || o.line.Taken() > o.capacity/2 {
+	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken() > o.capacity/2 {
 		return false
 	}
 	s.asked = true
 	return true
 }
 
-// claims begins a claim, and returns the largest number of deliveries to claim.
-func (o *door) claims(most int) int {
+// roomToClaim begins a claim, and returns the largest number of deliveries to claim.
+func (o *door) roomToClaim(most int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.again = o.spill.committing > 0 // the claim may miss those
 	return max(1, min(most, o.capacity-o.line.Taken()))
 }
 
-// claimed ends a claim. more is set if the store has others. It reports whether to tend the door,
+// claimEnded ends a claim. more is set if the store has others. It reports whether to tend the door,
 // which asks for them when it has room. A delivery that is not in the store yet tends it later.
-func (o *door) claimed(more bool) (tends bool) {
+func (o *door) claimEnded(more bool) (tends bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s := &o.spill
@@ -70,15 +70,15 @@ func (o *door) claimed(more bool) (tends bool) {
 	if more || s.committing > 0 {
 		return more
 	}
-	s.stored = s.again
+	s.onDisk = s.again
 	o.endLineLocked()
-	return s.stored || o.line.Taken() > 0
+	return s.onDisk || o.line.Taken() > 0
 }
 
 // comes notes that a delivery was claimed from those that are parked at the door. Until it arrives,
 // later ones of its key must not enter.
 func (o *door) comes(d *dispatch) {
-	d.origin.stored.claimed = true
+	d.origin.row.fromLine = true
 	if d.key == "" {
 		return
 	}
@@ -89,16 +89,16 @@ func (o *door) comes(d *dispatch) {
 	}
 	o.spill.coming[d.key]++
 	o.circuit.Gate.Or(circuit.Line)
-	d.origin.stored.comes = true
+	d.origin.row.counted = true
 }
 
 // arrivedLocked notes that a claimed delivery has a seat, enters, or does not come any more.
 func (o *door) arrivedLocked(d *dispatch) {
-	s := d.stored()
-	if s == nil || !s.comes {
+	s := d.row()
+	if s == nil || !s.counted {
 		return
 	}
-	s.comes = false
+	s.counted = false
 	coming := o.spill.coming
 	if coming[d.key] == 0 {
 		return // the store was reopened meanwhile
@@ -114,7 +114,7 @@ func (o *door) arrivedLocked(d *dispatch) {
 
 // arrived is arrivedLocked for a dispatch that settles or leaves memory.
 func (d *dispatch) arrived() {
-	if s := d.stored(); s == nil || !s.comes {
+	if s := d.row(); s == nil || !s.counted {
 		return
 	}
 	d.seatedAt().door.arrived(d)
@@ -128,7 +128,7 @@ func (o *door) arrived(d *dispatch) {
 
 // endLineLocked opens the fast way into the door again when nothing is parked there.
 func (o *door) endLineLocked() {
-	if o.line.Taken() == 0 && !o.spill.stored && len(o.spill.coming) == 0 {
+	if o.line.Taken() == 0 && !o.spill.onDisk && len(o.spill.coming) == 0 {
 		o.circuit.Gate.And(^uint64(circuit.Line))
 	}
 }
@@ -146,5 +146,5 @@ func (o *door) recover() {
 func (o *door) hasSpilled() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.spill.stored && o.closed == "" && o.circuit.Gate.Load()&shutsForLong == 0
+	return o.spill.onDisk && o.closed == "" && o.circuit.Gate.Load()&shutsForLong == 0
 }

@@ -35,7 +35,7 @@ type Subscription struct {
 	madeAt   [1]uintptr  // the caller of Subscribe
 	slow     atomic.Bool // the log has an entry about a slow call
 	place    *route.Place[*Subscription]
-	left     atomic.Bool
+	gone     atomic.Bool
 
 	succeeds bool         // another one had one of its names, until Unsubscribe
 	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
@@ -152,7 +152,7 @@ func (s *Subscription) MadeAt() string {
 // calls. Events that have not reached the handler are dead-lettered with the reason unsubscribed: held ones now, retrying
 // ones and those for later when they are due. The name becomes free. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
-	if s == nil || s.bus == nil || s.bus.config.tool || s.left.Swap(true) {
+	if s == nil || s.bus == nil || s.bus.config.tool || s.gone.Swap(true) {
 		return
 	}
 	s.door.circuit.Gate.Or(circuit.Removed)

@@ -15,12 +15,12 @@ import (
 const fatalCrashes = driver.SuspectCrashes + suspects.Fatal
 
 // detain keeps a dispatch that was read from a store from running now. It reports whether it does.
-func (b *durable) detain(d *dispatch, s *stored) bool {
+func (b *durable) detain(d *dispatch, s *row) bool {
 	switch due := d.takeNotBefore(); {
-	case s.leaves, b.machine.stops(d):
-		b.leaveToStore(d)
+	case s.unloads, b.machine.stops(d):
+		b.unload(d)
 	case due > b.time.Nanos():
-		b.machine.await(d, due)
+		b.machine.delayUntil(d, due)
 	case s.marked || s.crashes < driver.SuspectCrashes:
 		return false
 	case s.crashes >= fatalCrashes:
@@ -36,7 +36,7 @@ func (b *durable) detain(d *dispatch, s *stored) bool {
 
 // runSuspects runs the next group of suspects, if none runs. The group is marked in the store before that.
 func (b *durable) runSuspects() {
-	group := b.suspects.Next(func(d *dispatch) int { return d.stored().crashes - driver.SuspectCrashes })
+	group := b.suspects.Next(func(d *dispatch) int { return d.row().crashes - driver.SuspectCrashes })
 	if len(group) == 0 {
 		return
 	}
@@ -49,8 +49,8 @@ func (b *durable) runSuspects() {
 	b.store.submit(w, room.Pass{}, func(err error) {
 		b.ledger.waiting.Add(int64(-len(group)))
 		for _, d := range group {
-			d.stored().marked = true
-			d.stored().leaves = err != nil
+			d.row().marked = true
+			d.row().unloads = err != nil
 		}
 		b.machine.requeue(group...)
 	})
@@ -58,7 +58,7 @@ func (b *durable) runSuspects() {
 
 // acquit ends the suspicion of a dispatch whose attempt did not crash the process.
 func (b *durable) acquit(d *dispatch) {
-	s := d.stored()
+	s := d.row()
 	if s == nil {
 		return
 	}

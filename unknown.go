@@ -74,7 +74,7 @@ func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *opening
 // for it.
 func (b *durable) resolveLater(c change, applied <-chan error) {
 	b.ledger.entering.Add(1)
-	if c.kind == toOpen {
+	if c.kind == toAccept {
 		b.addUnknown(c.all())
 	}
 	go func() {
@@ -84,7 +84,7 @@ func (b *durable) resolveLater(c change, applied <-chan error) {
 		}()
 		var refused *driver.RefusedError
 		switch err := <-applied; {
-		case c.kind != toOpen:
+		case c.kind != toAccept:
 		case err == nil:
 			b.intake.accepted(&c.opening)
 			b.resolve(c.all(), true)
@@ -107,7 +107,7 @@ func (b *durable) resolve(events []*dispatch, accepted bool) {
 			return // the store has failed, or is closed: resolveAll tries again after the restart
 		}
 	}
-	u.settle(ids)
+	u.resolved(ids)
 }
 
 // note notes whether events were accepted. It returns those that are in doubt.
@@ -134,7 +134,7 @@ func (u *unknowns) all() []unknown {
 	return all
 }
 
-func (u *unknowns) settle(ids []EventID) {
+func (u *unknowns) resolved(ids []EventID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, id := range ids {

@@ -7,7 +7,7 @@ import "sync/atomic"
 const (
 	Cut    = 1 << iota // Shutdown's context has ended, or the bus was not started
 	Failed             // the store has failed, and the bus restarts
-	Leave              // with a store, Shutdown has begun: only what a running call waits for may start
+	Unload             // with a store, Shutdown has begun: only what a running call waits for may start
 )
 
 // Reasons is a set of reasons. New makes one.
@@ -20,7 +20,7 @@ type Reasons struct {
 func New() *Reasons { return &Reasons{cut: make(chan struct{})} }
 
 // Any reports whether there is a reason other than Leave, so that it concerns every call.
-func (r *Reasons) Any() bool { return r.why.Load()&^Leave != 0 }
+func (r *Reasons) Any() bool { return r.why.Load()&^Unload != 0 }
 
 // Has reports whether the set has a reason.
 func (r *Reasons) Has(why uint32) bool { return r.why.Load()&why != 0 }
