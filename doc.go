@@ -61,13 +61,51 @@
 //   - An event that kills the process repeatedly becomes a dead letter with [ReasonCrash].
 //
 // The disk is the queue: Publish does not wait for memory. [WithMaxUnsettled] bounds what the store
-// has. What operators order with [Subscription.Pause], [Subscription.HoldUntil] and
-// [Subscription.Trip] is in the store, too, and so is the [Catalog] of subscriptions.
+// has. Directives of operators ([Subscription.Pause], [Subscription.HoldUntil],
+// [Subscription.Trip]) are in the store, too, and so is the [Catalog] of subscriptions.
 //
 // If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
 // returns an [*IndeterminateError]. Publish again with its ID: the bus accepts the event once. After
 // a failure the bus reopens the store and continues. [Bus.Shutdown] waits for running handlers, and leaves
 // the rest to the store; [Bus.Drain] waits for it.
+//
+// # Options
+//
+// Options of a bus, for [New]:
+//
+//   - Capacity: [WithConcurrency], [WithQueueCapacity], [RefuseWhenFull], [WithDeadLetterCapacity]
+//   - Handlers: [WithTimeout], [WithIsolation], [WithMiddleware]
+//   - Failures: [WithRetry], [WithRetryRules], [WithErrorName], [WithErrorTypeName], [WithCircuit]
+//   - Store: [WithStore], [WithCodec], [WithIdempotencyWindow], [WithoutHandlers]
+//   - Limits of a store: [WithPayloadLimit], [WithMaxUnsettled], [WithMaxUnconfirmed]
+//   - Metadata and context: [WithMetadataFrom], [WithInheritedMetadata], [WithContextFrom]
+//   - Observation: [WithLogger], [WithObserver]
+//   - Tests: [WithClock], [WithRandom]
+//
+// Options of a subscription, for [Bus.Subscribe]:
+//
+//   - Name: [Named], [Formerly], [CallerSkip]
+//   - Limits: [Timeout], [Concurrency], [MaxAbandoned], [LineCapacity], [WhenFull]
+//   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
+//   - Handlers: [Use]
+//
+// Options of a publication, for [Bus.Publish], [Bus.PublishAndWait] and [Publication]:
+//
+//   - Order and identity: [Key], [ID]
+//   - Time: [After], [At]
+//   - Metadata: [Metadata]
+//
+// Options of retries and circuits, for [WithRetry], [Retry], [Bus.SetRetry], [WithCircuit] and [Circuit]:
+//
+//   - Limits of retries: [MaxRetries], [MaxElapsed], [RetryIf], [IncludeErrors], [ExcludeErrors]
+//   - Delays of retries: [BaseDelay], [BackoffMultiplier], [MaxDelay], [Jitter]
+//   - A whole policy: [RetryPolicy]
+//   - Circuits: [FailureRatio], [MinEvents], [Window], [OpenFor], [NoCircuit]
+//
+// Options of operators' calls:
+//
+//   - Who, why, from where: [By], [Because], [FromRequest]
+//   - Bulk operations on dead letters: [Rate], [DryRun], [StopAfter], [OnProgress]
 //
 // # The way of an event
 //
