@@ -28,21 +28,6 @@ func newBus(t *testing.T, opts ...eventbus.Option) (*eventbus.Bus, *observer.Obs
 	return bus, logs
 }
 
-// startBus makes a bus and starts it.
-func startBus(t *testing.T, opts ...eventbus.Option) (*eventbus.Bus, *observer.ObservedLogs) {
-	t.Helper()
-	bus, logs := newBus(t, opts...)
-	require.NoError(t, bus.Start(t.Context()))
-	return bus, logs
-}
-
-func mustSubscribe(t *testing.T, bus *eventbus.Bus, pattern string, h eventbus.Handler, opts ...eventbus.SubscribeOption) *eventbus.Subscription {
-	t.Helper()
-	s, err := bus.Subscribe(pattern, h, opts...)
-	require.NoError(t, err)
-	return s
-}
-
 func ok(context.Context, eventbus.Event) error { return nil }
 
 type flagError bool

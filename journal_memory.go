@@ -10,7 +10,7 @@ import (
 // memoryJournal is the journal of a bus without a store.
 type memoryJournal struct {
 	*Bus
-	// hook delays transitions, and refuses those that open dispatches: the simulation's. nil otherwise.
+	// hook delays transitions, and refuses those that open dispatches: the simulation's (testhooks.go). nil otherwise.
 	hook func(done func(error))
 }
 

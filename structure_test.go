@@ -18,14 +18,26 @@ import (
 
 const modulePath = "github.com/surebus/eventbus"
 
-// contractTests tests the whole bus through its exported names. It consists of test
-// files only, so no package can import it, and it is the one internal package that
-// imports the root.
+// contractTests tests the whole bus through its exported names.
 const contractTests = "internal/contracttest"
+
+// testHooks is what the simulation knows besides exported names. The root fills it in hooksOfRoot.
+const (
+	testHooks   = modulePath + "/internal/testhooks"
+	hooksOfRoot = "testhooks.go"
+	simulation  = "internal/simulation"
+)
+
+// busTests lists the internal packages that import the root, and what else of this module each may import.
+// They consist of test files only, so no package can import them.
+var busTests = map[string][]string{
+	contractTests: {modulePath + "/driver", modulePath + "/storetest", modulePath + "/internal/wallclock"},
+	simulation:    {modulePath + "/driver", modulePath + "/storetest", modulePath + "/internal/wallclock", testHooks},
+}
 
 // allowedImports lists, for each package of the root module, what its non-test files
 // may import besides the standard library. Imports run one way: sub-packages import the
-// root, the root imports internal packages, and internal packages never import the root.
+// root, the root imports internal packages, and internal packages never import the root (but see busTests).
 // An addition affects the dependencies of every user: explain it in the commit message.
 var allowedImports = map[string][]string{
 	".": {
@@ -62,6 +74,7 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/room",
 		modulePath + "/internal/route",
 		modulePath + "/internal/suspects",
+		testHooks, // in hooksOfRoot only
 		modulePath + "/internal/texts",
 		modulePath + "/internal/timeline",
 		modulePath + "/internal/uuid7",
@@ -102,6 +115,7 @@ var allowedImports = map[string][]string{
 	"internal/route":       {"github.com/gobwas/glob"},
 	"internal/sabotage":    {},
 	"internal/suspects":    {},
+	"internal/testhooks":   {},
 	"internal/texts":       {},
 	"internal/timeline":    {"github.com/benbjohnson/clock"},
 	"internal/uuid7":       {},
@@ -131,8 +145,9 @@ var allowedTestImports = []string{
 func TestStructure_Imports(t *testing.T) {
 	for _, f := range goFiles(t) {
 		allowed, known := allowedImports[f.pkg]
-		if f.pkg == contractTests && !f.test {
-			t.Errorf("%s is not a test file: %s contains only test files", f.name, contractTests)
+		ofBus, testsBus := busTests[f.pkg]
+		if testsBus && !f.test {
+			t.Errorf("%s is not a test file: %s contains only test files", f.name, f.pkg)
 			continue
 		}
 		if !known && !f.test {
@@ -148,11 +163,13 @@ func TestStructure_Imports(t *testing.T) {
 				continue // standard library
 			}
 			switch {
-			case f.test && strings.HasPrefix(f.pkg, "internal/") && f.pkg != contractTests && imported == modulePath:
+			case imported == testHooks && f.name != hooksOfRoot && f.pkg != simulation:
+				t.Errorf("%s imports %s, which only %s fills and only %s calls", f.name, imported, hooksOfRoot, simulation)
+			case f.test && strings.HasPrefix(f.pkg, "internal/") && !testsBus && imported == modulePath:
 				t.Errorf("%s imports the root: internal packages never do, their tests included", f.name)
-			case f.pkg == contractTests && slices.Contains([]string{modulePath + "/driver", modulePath + "/storetest", modulePath + "/internal/wallclock"}, imported):
-			case f.pkg == contractTests && imported != modulePath && isUnderAny(imported, []string{modulePath}):
-				t.Errorf("%s imports %s: contract tests know only the exported names of the root and of driver, the model store, and the clock that can be set", f.name, imported)
+			case testsBus && slices.Contains(ofBus, imported):
+			case testsBus && imported != modulePath && isUnderAny(imported, []string{modulePath}):
+				t.Errorf("%s imports %s: of this module, %s imports the root and %v only", f.name, imported, f.pkg, ofBus)
 			case f.test && isUnderAny(imported, allowedTestImports):
 			case !slices.Contains(allowed, imported):
 				t.Errorf("%s imports %s, which package %s may not (allowedImports in structure_test.go)", f.name, imported, f.pkg)

@@ -1,4 +1,4 @@
-package eventbus_test
+package simulation
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/testhooks"
 )
 
 // simPair names what is for one subscription of an event. It is in one place at a
@@ -298,8 +299,8 @@ func (s *simulation) compare() {
 			}
 		}
 		var seen []string
-		for _, e := range eventbus.HeldAt(sub.made) {
-			seen = append(seen, simPair(e.Payload.(int), ""))
+		for _, payload := range testhooks.Parked(sub.made) {
+			seen = append(seen, simPair(payload.(int), ""))
 		}
 		simCheck(slices.Equal(seen, held), "%s holds %v, and should %v", sub.name, seen, held)
 		is, should := metrics.Subscriptions[i], sub.counts

@@ -1,4 +1,4 @@
-package eventbus_test
+package simulation
 
 import (
 	"context"
@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/testhooks"
 )
 
 // TestD12_LimitsWhileChangesAreRecorded is the counterpart of contracttest's
@@ -88,6 +90,7 @@ func newLimitsMix(t *testing.T, seed uint64) *limitsMix {
 	m.graceful = m.rng.IntN(2) == 0
 	concurrency, capacity := 1+m.rng.IntN(6), 1+m.rng.IntN(20)
 	options := []eventbus.Option{
+		eventbus.WithLogger(zap.NewNop()),
 		eventbus.WithConcurrency(concurrency), eventbus.WithQueueCapacity(capacity), eventbus.WithTimeout(5 * time.Second),
 		eventbus.WithRetry(eventbus.MaxRetries(2), eventbus.BaseDelay(100*time.Millisecond)),
 	}
@@ -98,8 +101,16 @@ func newLimitsMix(t *testing.T, seed uint64) *limitsMix {
 	if isolated {
 		options = append(options, eventbus.WithIsolation())
 	}
-	m.bus, _ = startBus(t, options...)
-	eventbus.SetRecord(m.bus, m.record)
+	bus, err := eventbus.New(options...)
+	require.NoError(t, err)
+	t.Cleanup(func() { // run has shut it down, unless the test has failed
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = bus.Shutdown(ctx)
+	})
+	require.NoError(t, bus.Start(t.Context()))
+	testhooks.SetRecord(bus, m.record)
+	m.bus = bus
 	m.what = fmt.Sprintf("graceful %v, concurrency %d, capacity %d, isolated %v", m.graceful, concurrency, capacity, isolated)
 	for i := range 1 + m.rng.IntN(3) {
 		s := &mixSub{}
@@ -114,7 +125,8 @@ func newLimitsMix(t *testing.T, seed uint64) *limitsMix {
 			s.lossy = true
 			options = append(options, []eventbus.WhenFull{eventbus.DropOldestWhenFull, eventbus.DropNewestWhenFull}[m.rng.IntN(2)])
 		}
-		s.Subscription = mustSubscribe(t, m.bus, "x", m.handler(t, s), options...)
+		s.Subscription, err = bus.Subscribe("x", m.handler(t, s), options...)
+		require.NoError(t, err)
 		m.subs = append(m.subs, s)
 		m.what += fmt.Sprintf("; %s limit %d, lossy %v", s.ID(), s.limit, s.lossy)
 	}

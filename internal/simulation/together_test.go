@@ -1,4 +1,4 @@
-package eventbus_test
+package simulation
 
 import (
 	"context"
@@ -15,12 +15,8 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/testhooks"
 )
-
-// simRecordHook installs a hook that receives the second half of every transition and
-// calls it once: at once, later on another goroutine, or with an error that refuses the
-// transition.
-var simRecordHook = eventbus.SetRecord
 
 var errRefusedRecord = errors.New("the simulation refuses to record this")
 
@@ -685,15 +681,14 @@ func (b *simBurst) record(n int, refuse bool) {
 	})
 }
 
-// hookRecords has the driver decide when changes are recorded, if the bus has a hook for
-// that. Of three schedules one has no hook, one records at once, and one later, on another
+// hookRecords has the driver decide when changes are recorded. Of three schedules one has no hook, one records at once, and one later, on another
 // goroutine. Among calls at the same moment, it is a call (see record).
 func (s *simulation) hookRecords() {
-	if simRecordHook == nil || s.seed%3 == 0 {
+	if s.seed%3 == 0 {
 		return
 	}
 	s.recordsLater = s.seed%3 == 1
-	simRecordHook(s.bus, func(then func(error)) {
+	testhooks.SetRecord(s.bus, func(then func(error)) {
 		s.mu.Lock()
 		switch {
 		case s.over || s.loose == nil && !s.recordsLater:
@@ -756,7 +751,7 @@ func (s *simulation) auditBooks(metrics eventbus.Metrics) {
 	})
 	held := 0
 	for _, sub := range s.model.subs {
-		held += len(eventbus.HeldAt(sub.made))
+		held += len(testhooks.Parked(sub.made))
 	}
 	simCheck(metrics.Ledger.Held+metrics.Ledger.Throttled == int64(held), "%d are parked at subscriptions: %+v", held, metrics.Ledger)
 }

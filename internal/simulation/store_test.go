@@ -1,4 +1,4 @@
-package eventbus_test
+package simulation
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func simulateStores(t *testing.T, schedules int) {
 					seed := uint64(*simBase + n)
 					if violation, report := simulateStore(t, seed, &tally); violation != "" {
 						tally.violations.Add(1)
-						t.Errorf("store seed %d: %s\n%s\nto run it again: go test -count=1 -v -run '^TestSimulation$' . -args -storeseed=%d",
+						t.Errorf("store seed %d: %s\n%s\nto run it again: go test -count=1 -v -run '^TestSimulation$' ./internal/simulation -args -storeseed=%d",
 							seed, violation, report, seed)
 					}
 				}

@@ -1,4 +1,4 @@
-package eventbus_test
+package simulation
 
 import (
 	"bytes"
@@ -92,7 +92,7 @@ func TestSimulation(t *testing.T) {
 }
 
 func simReport(seed uint64, r simResult) string {
-	return fmt.Sprintf("seed %d: %s\nthe last steps:\n%s\nto replay it: go test -count=1 -v -run '^TestSimulation$' . -args -seed=%d",
+	return fmt.Sprintf("seed %d: %s\nthe last steps:\n%s\nto replay it: go test -count=1 -v -run '^TestSimulation$' ./internal/simulation -args -seed=%d",
 		seed, r.violation, lastLines(r.trace, 40), seed)
 }
 

@@ -1,4 +1,4 @@
-package eventbus_test
+package simulation
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/testhooks"
 )
 
 // simulation is one schedule. The driver is the only goroutine that decides
@@ -266,7 +267,7 @@ func (s *simulation) setUp() {
 	s.capacity = simPick(s, eventbus.DefaultQueueCapacity, eventbus.DefaultQueueCapacity, 3, 6)
 	options := []eventbus.Option{
 		eventbus.WithRetry(policy), eventbus.WithConcurrency(s.concurrency), eventbus.WithQueueCapacity(s.capacity),
-		eventbus.WithObserver(s.observer()),
+		eventbus.WithObserver(s.observer()), eventbus.WithRandom(func() float64 { return s.random(s.now()) }),
 	}
 	if s.capacity < eventbus.DefaultQueueCapacity {
 		options = append(options, eventbus.RefuseWhenFull())
@@ -276,8 +277,7 @@ func (s *simulation) setUp() {
 	}
 	bus, err := eventbus.New(options...)
 	simCheck(err == nil, "New: %v", err)
-	eventbus.SetRandom(bus, func() float64 { return s.random(s.now()) })
-	eventbus.SetGates(bus, s.gateRun, s.gateNext)
+	testhooks.SetGates(bus, s.gateRun, s.gateNext)
 	s.bus = bus
 	s.hookRecords()
 	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v", policy, s.concurrency, s.capacity, m.isolation)
@@ -295,8 +295,8 @@ func simBound[N int | time.Duration](n, none N) float64 {
 }
 
 // gateRun is where workers wait before they run what they have taken.
-func (s *simulation) gateRun(e eventbus.Event, subscription string, attempt int) {
-	r := &simRun{name: fmt.Sprintf("%s#%d", simPair(e.Payload.(int), subscription), attempt), gate: make(chan struct{})}
+func (s *simulation) gateRun(payload any, subscription string, attempt int) {
+	r := &simRun{name: fmt.Sprintf("%s#%d", simPair(payload.(int), subscription), attempt), gate: make(chan struct{})}
 	s.mu.Lock()
 	s.taken = append(s.taken, r)
 	s.mu.Unlock()
