@@ -219,8 +219,10 @@ func (s *Subscription) obeyed(o Directive) (change circuit.Change) {
 	return change
 }
 
-// loadDirectives reads the directives.
+// loadDirectives reads the directives. It ends with Shutdown too.
 func (b *operators) loadDirectives(ctx context.Context) error {
+	ctx, done := b.journal.untilStop(ctx)
+	defer done()
 	directives, known, err := b.journal.readDirectives(ctx)
 	if err != nil || !known {
 		return err

@@ -75,6 +75,8 @@ type journal interface {
 	// unloads is called when Shutdown begins, and stop before it waits: it leaves what Shutdown does not wait for.
 	unloads()
 	stop()
+	// untilStop returns a context that ends with ctx, and after stop.
+	untilStop(ctx context.Context) (ending context.Context, done func())
 	// drainsElsewhere returns a function that reports whether nothing is left to do outside of memory, or nil.
 	drainsElsewhere(ctx context.Context) func() bool
 	// awaitEnd waits until Shutdown has ended, after its cut. The error is why it gives up.

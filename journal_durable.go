@@ -164,7 +164,10 @@ func (b *durable) awaitRecorded(ctx context.Context, c change, applied <-chan er
 // recordLater submits a change, and applies it once the store has answered. Only changes that open dispatches can be
 // refused.
 func (b *durable) recordLater(c change) (applied <-chan error) {
-	done := make(chan error, 1)
+	var done chan error
+	if c.kind == toAccept || c.kind == toReplay || c.here != nil { // otherwise nobody waits
+		done = make(chan error, 1)
+	}
 	if c.kind.isCounted() {
 		c.d.state = stateRecording
 		b.ledger.recording.Add(1)
@@ -174,7 +177,9 @@ func (b *durable) recordLater(c change) (applied <-chan error) {
 		if c.kind.isCounted() {
 			b.ledger.recording.Add(-1)
 		}
-		done <- err
+		if done != nil {
+			done <- err
+		}
 		b.ledger.checkDrained()
 	})
 	return done

@@ -30,7 +30,9 @@ func (b *durable) prepare(_ context.Context, d *dispatch) error {
 	}
 	d.origin.row = &row{}
 	if due := d.origin.due; due != nil && due.at.IsZero() { // after a restart there is no other clock
-		due.at = b.time.At(due.nanos)
+		if due.at = b.time.At(due.nanos); !driver.Storable(due.at) {
+			return &EventError{Field: "time", Value: due.at.String(), Reason: badYear}
+		}
 	}
 	return nil
 }
@@ -120,11 +122,7 @@ func (b *durable) direct(directives []Directive, audit *AuditEntry) (shared bool
 	return true, b.store.commit(context.Background(), w)
 }
 
-// readDirectives ends with Shutdown too.
 func (b *durable) readDirectives(ctx context.Context) (directives []Directive, known bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(b.feeder.ctx, cancel)()
 	read, err := b.store.Directives(ctx)
 	directives = make([]Directive, len(read))
 	for i, d := range read {
@@ -137,6 +135,15 @@ func (b *durable) readDirectives(ctx context.Context) (directives []Directive, k
 		}
 	}
 	return directives, true, err
+}
+
+func (b *durable) untilStop(ctx context.Context) (ending context.Context, done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	forget := context.AfterFunc(b.feeder.ctx, cancel)
+	return ctx, func() {
+		forget()
+		cancel()
+	}
 }
 
 func (b *durable) recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error) {

@@ -195,11 +195,15 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry)
 	if cancelled == nil {
 		return ErrNotScheduled
 	}
+	forgets := true
 	for _, d := range cancelled {
-		j.ledger.scheduled.Add(-1) // before the dispatch settles: see unsettled
+		forgets = forgets && d.from().replay == nil // the event of a replay has had a handler
+		j.ledger.scheduled.Add(-1)                  // before the dispatch settles: see unsettled
 		j.machine.settle(d, Cancelled)
 	}
-	j.intake.given.forget(id)
+	if forgets {
+		j.intake.given.forget(id)
+	}
 	audited(j.audits, j.report, audit)
 	j.ledger.checkDrained()
 	return nil
@@ -214,6 +218,10 @@ func (j *memoryJournal) direct(_ []Directive, audit *AuditEntry) (shared bool, e
 
 func (j *memoryJournal) readDirectives(context.Context) (directives []Directive, known bool, err error) {
 	return nil, false, nil
+}
+
+func (j *memoryJournal) untilStop(ctx context.Context) (ending context.Context, done func()) {
+	return ctx, func() {}
 }
 
 func (j *memoryJournal) recordsOf(context.Context, EventID) (records []*record, exist bool, err error) {

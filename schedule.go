@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/surebus/eventbus/driver"
 )
@@ -42,7 +43,7 @@ func (b *machine) buryScheduled(d *dispatch) {
 }
 
 // Cancel cancels an event that was published with After or At and is not due yet. No handler runs
-// for it, and its id can be used again. Cancel waits for the store, if there is one. With By, Because
+// for it, and its id can be used again, unless it is a replay. Cancel waits for the store, if there is one. With By, Because
 // or FromRequest, Audit has it.
 //
 // A bus without the lease of the store, such as one WithoutHandlers, cancels too. The bus that runs the
@@ -128,10 +129,17 @@ func (b *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) err
 // cancelBeside removes the record of a scheduled event without the lease, unless the bus that has it
 // has claimed the record. That bus learns of it by noteBeside.
 func (b *durable) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
+	records, _, err := b.recordsOf(ctx, id)
+	if err != nil {
+		return err
+	}
 	w := newBatch(b.time)
-	w.Forget, w.Cancel = []driver.Dedupe{eventIDEntry(id)}, []driver.ID{driver.ID(id)}
+	w.Cancel = []driver.ID{driver.ID(id)}
+	if !slices.ContainsFunc(records, func(r *record) bool { return r.replay != nil }) { // the event of a replay has had a handler
+		w.Forget = []driver.Dedupe{eventIDEntry(id)}
+	}
 	w.audit(entry)
-	err := b.store.commit(ctx, w)
+	err = b.store.commit(ctx, w)
 	if errors.Is(err, ErrNotScheduled) {
 		return ErrNotScheduled
 	}

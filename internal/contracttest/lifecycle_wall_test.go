@@ -3,10 +3,12 @@ package contracttest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -287,6 +289,54 @@ func TestS4_WallAReplayBeforeTheInstant(t *testing.T) {
 				c.Advance(2 * time.Hour)
 				time.Sleep(latest)
 				require.Equal(t, []string{"mail again 1"}, disk.took())
+				shutdown(t, bus)
+			})
+		})
+	}
+}
+
+// A store keeps no time after the year 9999, and a delay may end there.
+func TestE1_ADelayBeyondTheLastYearIsInvalid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clock.NewMock()
+		c.Set(time.Date(9999, 6, 1, 0, 0, 0, 0, time.UTC))
+		bus, _ := newDisk().open(t, eventbus.WithClock(c))
+		_, err := bus.Publish(t.Context(), "x", 1, eventbus.After(365*24*time.Hour))
+		require.ErrorIs(t, err, eventbus.ErrInvalidEvent)
+		var invalid *eventbus.EventError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, "time", invalid.Field)
+		shutdown(t, bus)
+	})
+}
+
+// A handler may have had the event of a replay: Cancel of the replay does not free its id.
+func TestE6_CancelOfAReplayKeepsTheID(t *testing.T) {
+	for name, durable := range map[string]bool{"memory": false, "store": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := wallclock.New()
+				c.Advance(2 * time.Hour)
+				disk := newDisk()
+				bus, _ := newBus(t, eventbus.WithClock(c))
+				if durable {
+					bus, _ = disk.open(t, eventbus.WithClock(c))
+				}
+				disk.handles(t, bus, "mail", func(string, int) error { return eventbus.Permanent(errors.New("no")) })
+				require.NoError(t, bus.Start(t.Context()))
+				id := eventbus.NewEventID()
+				publish := func() {
+					mustPublish(t, bus, "x", "once", eventbus.ID(id), eventbus.At(c.Now().Add(time.Minute)))
+				}
+				publish()
+				time.Sleep(2 * time.Minute)
+				require.Len(t, disk.took(), 1)
+				c.Advance(-time.Hour)
+				require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
+				require.NoError(t, bus.Cancel(t.Context(), id))
+				publish()
+				time.Sleep(2 * time.Minute)
+				require.Empty(t, disk.took(), "it is known")
 				shutdown(t, bus)
 			})
 		})
