@@ -14,10 +14,10 @@ type quota struct {
 	room.Quota
 
 	noting semaphore // held while the store's count is read; guards the following
-	beside int64     // StoreStats.Beside, as far as the count has it
+	beside int64     // driver.Stats.Beside, as far as the count has it
 
 	othersCancel atomic.Bool  // other processes may have cancelled events of this one
-	cancelling   atomic.Int64 // calls of cancelStored
+	cancelling   atomic.Int64 // calls of durable.cancel
 }
 
 // acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store

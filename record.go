@@ -11,7 +11,7 @@ import (
 // dispatches are applied there: they only queue the dispatches, in that order. All others may run
 // observers, so they are applied by the pool of followups.
 func (b *durable) record(c *change, done func(error)) {
-	r := b.recordingOf(c)
+	r := b.batchOf(c)
 	switch {
 	case r.isEmpty():
 		b.followups.Return(false, func() { done(nil) })
@@ -41,7 +41,7 @@ type changeBatch struct {
 	opened []*dispatch // the dispatches of batch.New
 }
 
-func (b *durable) recordingOf(c *change) *changeBatch {
+func (b *durable) batchOf(c *change) *changeBatch {
 	now, _ := b.time.Recent()
 	r := &changeBatch{bus: b.Bus, change: c}
 	r.batch.Now = now.UTC

@@ -226,7 +226,7 @@ func (r *reporter) retryScheduled(d *dispatch, delay time.Duration, due int64) {
 	})
 }
 
-// observeLetter passes a copy of a letter to the function that of returns.
+// letter passes a copy of a letter to the function that of returns.
 func (r *reporter) letter(l *DeadLetter, name string, of func(*Observer) func(DeadLetter)) {
 	r.notify(r.observers.Load(), name, func(o *Observer) func() {
 		f := of(o)
