@@ -232,3 +232,35 @@ func TestL6_TheCatalogHasTheOrders(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// unhurriedReads reads directives after some time, unless the context has ended.
+type unhurriedReads struct{ driver.Store }
+
+func (s unhurriedReads) Directives(ctx context.Context) ([]driver.Directive, error) {
+	select {
+	case <-time.After(50 * time.Millisecond):
+		return s.Store.Directives(ctx)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func TestL6_TheCatalogIsReadDuringShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := newDisk().Open()
+		require.NoError(t, err)
+		bus, _ := newBus(t, eventbus.WithStore(unhurriedReads{store}))
+		release := make(chan struct{})
+		mail := mustSubscribe(t, bus, "a", until(release), eventbus.Named("mail"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", 1)
+		synctest.Wait()
+		require.NoError(t, mail.Pause())
+		done := make(chan error, 1)
+		go func() { done <- bus.Shutdown(t.Context()) }()
+		time.Sleep(time.Second)
+		require.Len(t, catalog(t, bus).Directives, 1)
+		close(release)
+		require.NoError(t, <-done)
+	})
+}
