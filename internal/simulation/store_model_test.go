@@ -77,10 +77,11 @@ const (
 	placeLetter
 	placePurged
 	placeCancelled
+	placeReplayCancelled // its event stays known
 )
 
 func (p storePlace) String() string {
-	return []string{"in a record", "handled", "in a letter", "purged", "cancelled"}[p]
+	return []string{"in a record", "handled", "in a letter", "purged", "cancelled", "cancelled as a replay"}[p]
 }
 
 type storeDelivery struct {
@@ -368,6 +369,11 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 		switch {
 		case slices.ContainsFunc(b.Forget, func(f driver.Dedupe) bool { return eventbus.EventID(f.Event) == at.event.id }):
 			d.place = placeCancelled
+			if d.record.replays > 0 {
+				m.failf(at.event, "batch %d: Cancel of a replay frees the id", n)
+			}
+		case d.record.replays > 0 && d.record.state == driver.Scheduled:
+			d.place = placeReplayCancelled
 		case d.handled:
 			d.place, d.handled, d.durable = placeHandled, false, len(d.failures)
 		default:
