@@ -24,7 +24,7 @@ type auditBook interface {
 // permissions could push out what others did.
 type recentAudits struct{ log *recent.Log[AuditEntry] }
 
-// maxAudits is the number of entries that memory keeps of what was done, and of what was denied.
+// maxAudits is how many entries memory keeps of each kind: actions, and denied requests.
 const maxAudits = 1000
 
 func newRecentAudits() *recentAudits { return &recentAudits{recent.New[AuditEntry](2, maxAudits)} }

@@ -14,8 +14,8 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// operators is what people do to a bus: directives to subscriptions, the audit of all that they do, and the catalog in which
-// a tool finds the subscriptions.
+// operators has the directives to subscriptions, the audit of what operators do, and the catalog in which a tool finds the
+// subscriptions.
 type operators struct {
 	*Bus
 
@@ -122,8 +122,8 @@ func (o *Directive) fields() (fields []zap.Field) {
 	return fields
 }
 
-// direct gives a directive to the journal, and then carries it out. The last one that is
-// recorded is the last one that is carried out, by whoever has the names then.
+// direct gives a directive to the journal, and then carries it out. Directives are carried out in the order in which they are
+// recorded, by the subscriptions that have the names then.
 func (s *Subscription) direct(what string, opts []DirectiveOption, change func(*Directive), act func()) (*Directive, error) {
 	if err := s.controllable(what); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (s *Subscription) direct(what string, opts []DirectiveOption, change func(*
 	return o, err
 }
 
-// directLocked is direct for a caller that holds b.directing and has read the directives.
+// directLocked is direct for a caller that holds operators.directing and has read the directives.
 func (s *Subscription) directLocked(what string, opts []DirectiveOption, change func(*Directive), act func()) (*Directive, error) {
 	b := s.bus
 	same, err := b.operators.namesOf(context.Background(), s.id)
@@ -193,7 +193,7 @@ func (o Directive) to(name string) Directive {
 }
 
 // obeyed applies a directive from the store that was given to an earlier process, by another one, or to another
-// subscription of a name. The caller holds b.directing, or nobody knows the subscription yet.
+// subscription of a name. The caller holds operators.directing, or has not added the subscription yet.
 func (s *Subscription) obeyed(o Directive) (change circuit.Change) {
 	was := s.directed
 	s.directed = o

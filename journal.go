@@ -31,7 +31,8 @@ type journal interface {
 	cutShort(d *dispatch)
 	// detains keeps a dispatch that was read from a store from running now, and reports whether it does.
 	detains(d *dispatch) bool
-	// callEnded is called during Shutdown: nobody may wait any more for what the call, or the wait, waited for.
+	// callEnded is called during Shutdown when a call, or a wait in PublishAndWait, has ended: what only it waited for may be
+	// left to the store now.
 	callEnded()
 	// asksForDoor is called when a door has room for deliveries that only the store has.
 	asksForDoor(name string)

@@ -197,7 +197,7 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry)
 	}
 	forgets := true
 	for _, d := range cancelled {
-		forgets = forgets && d.from().replay == nil // the event of a replay has had a handler
+		forgets = forgets && d.from().replay == nil // a handler may have had the event of a replay
 		j.ledger.scheduled.Add(-1)                  // before the dispatch settles: see unsettled
 		j.machine.settle(d, Cancelled)
 	}

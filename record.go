@@ -136,7 +136,7 @@ func (r *changeBatch) settle() {
 	if r.change.letter != nil {
 		r.batch.bury(&r.change.letter.DeadLetter)
 	}
-	if r.change.outcome == Cancelled && d.from().replay == nil { // the event of a replay has had a handler
+	if r.change.outcome == Cancelled && d.from().replay == nil { // a handler may have had the event of a replay
 		r.batch.Forget = []driver.Dedupe{eventIDEntry(d.id)}
 	}
 	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.durable.isAwaited(d)

@@ -135,7 +135,7 @@ func (b *durable) cancelBeside(ctx context.Context, id EventID, entry *AuditEntr
 	}
 	w := newBatch(b.time)
 	w.Cancel = []driver.ID{driver.ID(id)}
-	if !slices.ContainsFunc(records, func(r *record) bool { return r.replay != nil }) { // the event of a replay has had a handler
+	if !slices.ContainsFunc(records, func(r *record) bool { return r.replay != nil }) { // a handler may have had the event of a replay
 		w.Forget = []driver.Dedupe{eventIDEntry(id)}
 	}
 	w.audit(entry)
