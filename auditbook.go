@@ -89,7 +89,7 @@ func decodeAudit(e *driver.AuditEntry) (decoded AuditEntry, err error) {
 		err = fmt.Errorf("denied is %t", e.Denied)
 	}
 	if err != nil {
-		err = fmt.Errorf("eventbus: audit entry %d of the store cannot be decoded: %w", e.Number, err)
+		err = &DecodeError{What: fmt.Sprintf("audit entry %d", e.Number), Err: err}
 	}
 	decoded.Number = e.Number
 	return decoded, err

@@ -48,18 +48,16 @@ type Catalog struct {
 
 // UnmarshalJSON also reads a catalog of an earlier version, whose directives are in "orders".
 func (c *Catalog) UnmarshalJSON(text []byte) error {
-	type plain Catalog
-	read := struct {
-		*plain
-		Orders []Directive `json:"orders"`
-	}{plain: (*plain)(c)}
-	if err := json.Unmarshal(text, &read); err != nil {
+	type catalog Catalog
+	if err := json.Unmarshal(text, (*catalog)(c)); err != nil || c.Directives != nil {
 		return err
 	}
-	if c.Directives == nil {
-		c.Directives = read.Orders
+	var earlier struct {
+		Orders []Directive `json:"orders"`
 	}
-	return nil
+	err := json.Unmarshal(text, &earlier)
+	c.Directives = earlier.Orders
+	return err
 }
 
 // CatalogSubscription describes a subscription and its options.
@@ -153,7 +151,7 @@ func (b *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 		return nil, err
 	}
 	if err := json.Unmarshal(body, &c); err != nil {
-		return nil, fmt.Errorf("eventbus: catalog of the store cannot be decoded: %w", err)
+		return nil, &DecodeError{What: "catalog", Err: err}
 	}
 	return c, nil
 }

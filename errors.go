@@ -356,6 +356,20 @@ func (e *UnconfirmedError) Error() string {
 		calls, e.Recording, e.Publishing)
 }
 
+// DecodeError reports that the bus cannot read something of its store: it is damaged, or another program has written
+// it. Bus.Start and calls that read it return the error until it is repaired or removed.
+type DecodeError struct {
+	What string // such as "record of event 01940000-0000-7000-8000-000000000001" or "catalog"
+	Err  error  // why
+}
+
+func (e *DecodeError) Error() string {
+	return fmt.Sprintf("eventbus: %s of the store cannot be decoded: %s", e.What, e.Err)
+}
+
+// Unwrap returns why.
+func (e *DecodeError) Unwrap() error { return e.Err }
+
 type permanentError struct{ err error }
 
 func (e *permanentError) Error() string { return e.err.Error() }

@@ -130,8 +130,8 @@ func (b *durable) readDirectives(ctx context.Context) (directives []Directive, k
 		if offence == nil && directives[i].Subscription != d.Subscription {
 			offence = fmt.Errorf("it is to %q", directives[i].Subscription)
 		}
-		if offence != nil {
-			err = cmp.Or(err, fmt.Errorf("eventbus: directive to %q of the store cannot be decoded: %w", d.Subscription, offence))
+		if offence != nil && err == nil {
+			err = &DecodeError{What: "directive to " + strconv.Quote(d.Subscription), Err: offence}
 		}
 	}
 	return directives, true, err

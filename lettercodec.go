@@ -59,7 +59,7 @@ func decodeLetter(from *driver.Letter) (l DeadLetter, err error) {
 		l.Original, err = decodedLetterPayload(from.Original)
 	}
 	if err != nil {
-		return DeadLetter{}, undecodable("dead letter", LetterID(from.ID), err)
+		return DeadLetter{}, &DecodeError{What: "dead letter " + LetterID(from.ID).String(), Err: err}
 	}
 	l.Failures = withErrors(l.Failures)
 	return l, nil
@@ -71,7 +71,7 @@ func positionOf(from *driver.Letter) (int64, error) {
 		Position int64 `json:"position"`
 	}
 	if err := json.Unmarshal(from.Details, &of); err != nil {
-		return 0, undecodable("dead letter", LetterID(from.ID), err)
+		return 0, &DecodeError{What: "dead letter " + LetterID(from.ID).String(), Err: err}
 	}
 	return of.Position, nil
 }

@@ -51,11 +51,6 @@ func (w *batch) direct(directives ...Directive) {
 	}
 }
 
-// undecodable is the error of what a store has and the bus cannot read: another program has written it, or it is damaged.
-func undecodable(what string, id fmt.Stringer, err error) error {
-	return fmt.Errorf("eventbus: %s %s of the store cannot be decoded: %w", what, id, err)
-}
-
 // record is a record of the store, decoded.
 type record struct {
 	*driver.Record
@@ -178,11 +173,11 @@ func decodeRecord(r *driver.Record) (decoded *record, err error) {
 	if r.Progress != nil && err == nil {
 		err = json.Unmarshal(r.Progress, &decoded.progress)
 	}
-	if p := decoded.progress; err == nil && p != nil && (p.Next < 0 || p.Next > len(r.Targets)) {
+	if p := decoded.progress; err == nil && p != nil && (p.Next < 0 || p.Next >= len(r.Targets)) {
 		err = fmt.Errorf("the next target is %d of %d", p.Next, len(r.Targets))
 	}
 	if err != nil {
-		return nil, undecodable("record of event", EventID(r.ID), err)
+		return nil, &DecodeError{What: "record of event " + EventID(r.ID).String(), Err: err}
 	}
 	return decoded, nil
 }

@@ -39,10 +39,12 @@ func TestC4_TheJSONOfRecordsIsStable(t *testing.T) {
 		{Replay: []byte(`{`)},
 		{Progress: []byte(`[]`)},
 		{Progress: []byte(`{"next":3}`), Targets: r.Targets},
+		{Progress: []byte(`{"next":1}`), Targets: []string{"the only one"}},
 		{Progress: []byte(`{"next":-1}`)},
 	} {
 		_, err := decodeRecord(&damaged)
 		require.ErrorContains(t, err, "cannot be decoded")
+		require.ErrorAs(t, err, new(*DecodeError))
 	}
 }
 

@@ -105,6 +105,7 @@ func describe(err error, began bool) *failure {
 		invalid *eventbus.EventError
 		line    *eventbus.ImportError
 		corrupt *sqlite.CorruptError
+		decode  *eventbus.DecodeError
 		path    *sqlite.PathError
 	)
 	switch {
@@ -114,7 +115,7 @@ func describe(err error, began bool) *failure {
 		return &failure{exitUsage, err, "correct the argument; --help explains it"}
 	case errors.As(err, &line):
 		return &failure{exitFailure, err, "nothing was imported: correct the line, or export the letters again"}
-	case errors.As(err, &corrupt):
+	case errors.As(err, &corrupt), errors.As(err, &decode):
 		return &failure{exitDamaged, err, "copy the file with its -wal and -lease before anything else, then run 'eventbus verify', and restore a backup"}
 	case errors.As(err, &path):
 		return &failure{exitFailure, err, "give another path"}

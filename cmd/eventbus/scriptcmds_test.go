@@ -23,6 +23,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/admin"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
@@ -34,6 +35,7 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"serve-bus":      serveBus,
 	"serve-admin":    serveAdmin,
 	"sql":            execSQL,
+	"unreadable":     addUnreadable,
 	"flip":           flip,
 	"scrub":          scrub,
 	"code":           exitCode,
@@ -207,6 +209,33 @@ func execSQL(ts *testscript.TestScript, _ bool, args []string) {
 	err = sqlitex.ExecuteScript(conn, args[1], nil)
 	ts.Check(conn.Close())
 	ts.Check(err)
+}
+
+// addUnreadable adds rows with right checksums whose contents no bus can read: unreadable FILE [catalog or directive].
+func addUnreadable(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, now := context.Background(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	b := &driver.Batch{
+		Now: now,
+		New: []*driver.Record{{
+			ID: driver.ID{15: 1}, Type: "a", Published: now, Payload: []byte("1"), Targets: []string{"mail"}, State: driver.Ready,
+			Progress: []byte(`{"next":1}`),
+		}},
+		Bury: []*driver.Letter{{
+			ID: driver.ID{15: 2}, Event: driver.ID{15: 3}, Type: "a", Subscription: "mail", Reason: "exhausted", Published: now, DiedAt: now,
+			Details: []byte("7"), Failures: []byte("[]"), Payload: []byte("1"),
+		}},
+	}
+	if len(args) > 1 {
+		b = map[string]*driver.Batch{
+			"catalog":   {Now: now, Catalog: []byte("7")},
+			"directive": {Now: now, Directives: []driver.Directive{{Subscription: "mail", Body: []byte("7")}}},
+		}[args[1]]
+	}
+	store, err := sqlite.Open(ctx, ts.MkAbs(args[0]))
+	ts.Check(err)
+	done := make(chan error, 1)
+	store.Submit(b, func(err error) { done <- err })
+	ts.Check(errors.Join(<-done, store.Close(ctx)))
 }
 
 // flip flips a bit of the first byte of each occurrence of a text in a file: flip FILE TEXT.

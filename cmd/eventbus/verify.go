@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
 	"github.com/surebus/eventbus/store/sqlite"
 )
@@ -15,7 +18,9 @@ func (a *app) verifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "Verify a store file: pages, rows, states and counts",
 		Long: `Verify a store file: each page and index, the checksum of each row, whether each
-state is legal, and whether the counts of the store are those of its rows.
+state is legal, and whether the counts of the store are those of its rows. If they
+are, it reads all that a bus reads: records, letters, directives, the audit and the
+catalog, up to the first of each kind that a bus cannot decode.
 
 It reads the whole file and changes nothing. A bus may use the file meanwhile.
 The exit code is 5 if the file is damaged.`,
@@ -32,12 +37,73 @@ The exit code is 5 if the file is damaged.`,
 			if line != nil {
 				line.End()
 			}
+			if err == nil && report.IsSound() {
+				report.Problems, err = readAsABus(ctx, path)
+			}
 			if err != nil {
 				return err
 			}
 			return a.verified(path, &report)
 		})
 	})
+}
+
+// readAsABus reads what a bus reads of a sound file, and returns the first of each kind that it cannot decode.
+func readAsABus(ctx context.Context, path string) (problems []*sqlite.CorruptError, err error) {
+	take := func(err error) error { // most reads begin with the catalog, and find the same
+		if decode := (*eventbus.DecodeError)(nil); errors.As(err, &decode) {
+			if !slices.ContainsFunc(problems, func(p *sqlite.CorruptError) bool { return p.Detail == decode.Error() }) {
+				problems = append(problems, &sqlite.CorruptError{Path: path, Detail: decode.Error()})
+			}
+			return nil
+		}
+		return err
+	}
+	b, err := openStore(ctx, path)
+	if err != nil {
+		return problems, take(err) // a bus reads the directives first
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, b.Close(closing))
+	}()
+	return problems, errors.Join(take(readRecords(ctx, b)), take(readLetters(ctx, b)), take(readAudit(ctx, b)), take(readCatalog(ctx, b)))
+}
+
+func readRecords(ctx context.Context, b *storeBackend) error {
+	for q := (eventbus.DispatchQuery{Limit: 1000}); ; {
+		page, err := b.Dispatches(ctx, q)
+		if q.After = page.Next; err != nil || q.After == "" {
+			return err
+		}
+	}
+}
+
+func readLetters(ctx context.Context, b *storeBackend) error {
+	for q := (eventbus.LetterQuery{Limit: 1000}); ; {
+		page, err := b.Letters(ctx, q)
+		if q.Before = page.Next; err != nil || q.Before.IsZero() {
+			return err
+		}
+	}
+}
+
+func readAudit(ctx context.Context, b *storeBackend) error {
+	for q := (eventbus.AuditQuery{Limit: 1000}); ; {
+		page, err := b.Audit(ctx, q)
+		if q.Before = page.Next; err != nil || q.Before == 0 {
+			return err
+		}
+	}
+}
+
+func readCatalog(ctx context.Context, b *storeBackend) error {
+	_, err := b.bus.Catalog(ctx)
+	if errors.Is(err, eventbus.ErrNoCatalog) {
+		return nil
+	}
+	return err
 }
 
 // withStore opens the store of a command that needs a file, beside the bus.
