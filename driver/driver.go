@@ -107,12 +107,12 @@ type Store interface {
 	// done to return.
 	Reopen(ctx context.Context) error
 
-	// Close applies what was submitted, frees the records of its lease without counting a crash, and
+	// Close applies the submitted batches, frees the records of its lease without counting a crash, and
 	// releases the lease. It waits for every done to return. A second Close returns nil.
 	Close(ctx context.Context) error
 }
 
-// Eraser is a Store that can overwrite what it has deleted. After the last part of a purge, the bus calls
+// Eraser is a Store that can overwrite deleted data. After the last part of a purge, the bus calls
 // Erase, which returns when the storage has no payload of a letter that was taken before. Its error
 // matches ErrNotErased if it could not.
 type Eraser interface {

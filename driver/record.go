@@ -108,17 +108,16 @@ const BesidePrevious = -1
 type ClaimKind uint8
 
 const (
-	// ClaimReady claims what must be dispatched, in the order of Position, then Ref: all in Ready,
-	// and of those with a Key in Waiting or Parked the ones without Own, whatever their
-	// Due. Without them, a later event of the key would overtake after a restart.
+	// ClaimReady claims the records that must be dispatched, in the order of Position, then Ref: all in
+	// Ready, and those in Waiting or Parked that have a Key and not Own, whatever their Due. Without these, a later event of the key would overtake after a restart.
 	ClaimReady ClaimKind = iota
 	// ClaimDue claims records without a Key in Waiting, and any in Scheduled, that are due
 	// at Now, in the order of Due, then Ref.
 	ClaimDue
-	// ClaimParked claims what is Parked at one of Doors, in the order of Position, then Ref: those
-	// without a Key, and those with Own. ClaimReady claims the others.
+	// ClaimParked claims the records in Parked at one of Doors that have no Key, or have Own, in the order
+	// of Position, then Ref. ClaimReady claims the others.
 	ClaimParked
-	// ClaimEvent claims what is Scheduled of Event, in the order of Ref.
+	// ClaimEvent claims the records in Scheduled of Event, in the order of Ref.
 	ClaimEvent
 )
 
