@@ -66,9 +66,9 @@ type result struct {
 	err     error
 	verdict *verdict // on err; nil if the call ended before err was classified
 	// withdrawn is set if the handler was not called, because it must no longer start. shut is the
-	// reason. After a cut it is admitted: a cut shuts no door.
+	// reason. After a cut it is nil: a cut shuts no door.
 	withdrawn bool
-	shut      refusal
+	shut      *barrier
 }
 
 // invoke runs the handler and classifies its error. Classification runs user code, such as RetryIf
@@ -78,7 +78,7 @@ func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
 	// After the call is visible to the watch: cut sets halt.Cut before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
 	// Unsubscribe and Pause do not wait for it.
-	if why := s.door.barred(); why != admitted || s.bus.machine.stops(c.dispatch) {
+	if why := s.door.barred(); why != nil || s.bus.machine.stops(c.dispatch) {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false

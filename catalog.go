@@ -258,6 +258,9 @@ func (c *Catalog) Explain(eventType string) Plan {
 			t.Circuit = CircuitDisabled
 		}
 		t.Paused = slices.ContainsFunc(c.Directives, func(o Directive) bool { return o.Subscription == in.Subscription && o.Pause })
+		if t.Paused {
+			t.ShutBy = ParkPaused
+		}
 	}
 	return p
 }

@@ -217,17 +217,6 @@ func (o *door) endPauseLocked(b *Bus) {
 	}
 }
 
-// shutsForLong are the bits of the gate for which nothing waits, and deliveries are held.
-const shutsForLong = circuit.Paused | circuit.Outage | circuit.Hung
-
-// isShutLocked reports whether a pause, an outage or calls that hang shut the door. Calls count after
-// hungPatience: one that was cancelled just now may be about to return.
-func (o *door) isShutLocked(b *Bus) bool {
-	o.endPauseLocked(b)
-	gate := o.circuit.Gate.Load()
-	return gate&(circuit.Paused|circuit.Outage) != 0 || gate&circuit.Hung != 0 && o.hanging.Lasts()
-}
-
 // hungPatience is how long a subscription is hung before its throttled deliveries become held and the log
 // says so. A handler that returns when its context ends causes neither.
 const hungPatience = time.Second

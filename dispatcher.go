@@ -49,7 +49,7 @@ func (b *machine) run(w *worker, d *dispatch) {
 			return
 		}
 		pass, shut := s.door.enter(b.Bus, d)
-		if shut == admitted {
+		if shut == nil {
 			c := b.begin(w, d, s, pass)
 			r := c.invoke(w, s, &event)
 			if !c.word.End() {
@@ -314,7 +314,7 @@ func (b *machine) delayUntil(d *dispatch, due int64) {
 // park handles a delivery that the door does not admit: it parks it in the line, or drops or
 // dead-letters it. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
-func (b *machine) park(d *dispatch, s *Subscription, why refusal) (all bool) {
+func (b *machine) park(d *dispatch, s *Subscription, why *barrier) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
 	case d.seat().Number != 0:
@@ -333,16 +333,15 @@ func (b *machine) park(d *dispatch, s *Subscription, why refusal) (all bool) {
 		}
 	}
 	all = parked == d
-	switch {
-	case why == shutRemoved:
-		b.bury(parked, ReasonUnsubscribed)
-		return all
-	case why == shutOpen && s.door.whenOpen == DropWhenOpen:
-		b.settle(parked, Dropped)
-		return all
-	case why == shutOpen && s.door.whenOpen == DeadLetterWhenOpen:
-		b.bury(parked, ReasonCircuitOpen)
-		return all
+	if why != nil && why.ends != nil {
+		switch outcome, reason := why.ends(&s.door); outcome { //nolint:exhaustive // the others park it
+		case Dropped:
+			b.settle(parked, Dropped)
+			return all
+		case DeadLettered:
+			b.bury(parked, reason)
+			return all
+		}
 	}
 	victim, spills, reason := s.door.sit(b.Bus, parked, why)
 	if victim != nil {
@@ -370,13 +369,13 @@ func (b *machine) applyPark(d *dispatch) {
 	b.attemptHeld(d)
 	b.leaveKey(d)
 	d.state = stateParked
-	reason := parking(d.seat().Reason)
+	how := parking(d.seat().Reason)
 	if refused := s.door.join(b.Bus, d); refused != "" {
 		b.bury(d, refused)
 		return
 	}
 	// From here on the line owns the delivery and may release it.
-	if reason == throttled && s.door.limit == math.MaxInt32 {
+	if how == throttled && s.door.limit == math.MaxInt32 {
 		b.shared.Store(s, nil)
 	}
 	b.tend(s)

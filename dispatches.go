@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/circuit"
 )
 
 // DispatchState is where a dispatch is that has not settled.
@@ -283,31 +282,6 @@ func (b *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 	return i
 }
 
-// each calls visit with the deliveries of the line, and why they are parked.
-func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, d := range o.line.All() {
-		why := ParkThrottled
-		if parking(d.seat().Reason) == held {
-			why = o.shutByLocked(b)
-		}
-		visit(d, 0, why)
-	}
-}
-
-// shutByLocked returns what shuts the door of held deliveries.
-func (o *door) shutByLocked(b *Bus) ParkReason {
-	o.endPauseLocked(b)
-	switch gate := o.circuit.Gate.Load(); {
-	case gate&circuit.Paused != 0:
-		return ParkPaused
-	case gate&circuit.Hung != 0:
-		return ParkHung
-	}
-	return ParkCircuit
-}
-
 // describeRecords describes records of the store. found has the dispatches in memory: they know more.
 func (b *views) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
 	inMemory := make(map[driver.Ref]DispatchInfo, len(found))
@@ -357,15 +331,5 @@ func (b *views) parkedAt(name string) ParkReason {
 	if !s.Exists() {
 		return ParkMissing
 	}
-	return s.door.parkReason(b.Bus)
-}
-
-// parkReason returns why a delivery that comes now is parked.
-func (o *door) parkReason(b *Bus) ParkReason {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.isShutLocked(b) {
-		return ParkThrottled
-	}
-	return o.shutByLocked(b)
+	return cmp.Or(s.door.shutBy(b.Bus), ParkThrottled)
 }

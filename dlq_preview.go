@@ -41,7 +41,8 @@ type ReplayTarget struct {
 	WhenOpen    WhenOpen     `json:"when_open"` // what becomes of the events if the circuit is open
 	Paused      bool         `json:"paused"`
 	PausedUntil time.Time    `json:"paused_until,omitzero"`
-	Held        int          `json:"held"` // deliveries that wait already
+	ShutBy      ParkReason   `json:"shut_by,omitempty"` // why they would be held
+	Held        int          `json:"held"`              // deliveries that wait already
 	Throttled   int          `json:"throttled"`
 	Directive   *Directive   `json:"directive,omitempty"` // the last one of an operator
 }
@@ -151,6 +152,6 @@ func replayTarget(name string, s *Subscription) *ReplayTarget {
 	}
 	m := s.metrics()
 	t.Exists, t.Circuit, t.WhenOpen, t.Paused, t.PausedUntil = true, m.Circuit, m.Options.WhenOpen, m.Paused, m.PausedUntil
-	t.Held, t.Throttled, t.Directive = m.Held, m.Throttled, m.Directive
+	t.ShutBy, t.Held, t.Throttled, t.Directive = m.ShutBy, m.Held, m.Throttled, m.Directive
 	return t
 }

@@ -11,39 +11,6 @@ import (
 	"github.com/surebus/eventbus/internal/window"
 )
 
-// refusal is the reason why a door does not admit a delivery now.
-type refusal uint8
-
-const (
-	admitted      refusal = iota
-	shutOpen              // the circuit is open, or half-open with a probe
-	shutPaused            // an operator has paused the subscription
-	shutHung              // too many abandoned calls run
-	shutThrottled         // a concurrency limit is reached
-	shutByKey             // an earlier delivery of its key is at the door
-	shutRemoved           // the subscription has ended
-)
-
-// parking is the reason why a delivery waits at a door.
-type parking uint8
-
-const (
-	held      parking = iota // circuit open, paused, hold-until, hung
-	throttled                // a limit is reached
-	parkings
-)
-
-// parkingRules defines who waits for parked deliveries, by reason. A delivery behind another one of
-// its key takes over its reason.
-var parkingRules = [parkings]struct {
-	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows
-	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
-	drains       bool // Drain waits for the delivery, and Shutdown without a store
-}{
-	held:      {},
-	throttled: {publishWaits: true, waiterWaits: true, drains: true},
-}
-
 // releaseMost limits the released deliveries that have not reached the door yet. For held ones it
 // also includes those inside: it protects a service that has just recovered from a burst.
 const releaseMost = 64
@@ -96,63 +63,48 @@ func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to
 // enter requests admission for a delivery. Call it immediately before the handler runs: an attempt
 // must take no permit of a subscription that it does not reach.
 //
-// The pass is the gate's value at entry. Every admitted delivery must leave exactly once.
-func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why refusal) {
+// The pass is the gate's value at entry. Every admitted delivery must leave exactly once. A delivery is
+// admitted if why is nil.
+func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 	pass = o.circuit.Gate.Load()
 	n := o.running.Add(1)
 	if pass&circuit.Ask == 0 && n <= o.limit && (n <= o.share || b.machine.pool.Spare() > 0) {
-		return pass, admitted
+		return pass, nil
 	}
 	pass, why, change := o.ask(b, d)
-	if why != admitted {
+	if why != nil {
 		o.running.Add(-1)
 	}
 	s := d.to.subscriptions[d.next]
 	b.report.circuitChanged(s, change)
 	// After a refusal too: if the last running call ended while this delivery was counted as running,
 	// tend found the limit reached, and no other call would release the line.
-	if why != admitted || d.seat().Number != 0 {
+	if why != nil || d.seat().Number != 0 {
 		b.machine.tend(s)
 	}
 	return pass, why
 }
 
 // ask is the slow path of enter, for a door that may be shut. It takes the circuit's permit last.
-func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why refusal, change circuit.Change) {
+func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why *barrier, change circuit.Change) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := b.time.Nanos()
-	o.endPauseLocked(b)
-	seated, chosen := d.seat().Number != 0, o.choseLocked(d)
-	gate := o.circuit.Gate.Load()
-	switch {
-	case gate&circuit.Removed != 0:
-		return gate, shutRemoved, change
-	case !seated && o.comesAfterLocked(d):
-		return gate, shutByKey, change
-	case gate&circuit.Paused != 0:
-		return gate, shutPaused, change
-	case gate&circuit.Hung != 0:
-		return gate, shutHung, change
-	case gate&circuit.Outage != 0 && o.whenOpen == HoldWhenOpen && !chosen && (seated || o.isTurnOfLineLocked()):
-		return gate, shutOpen, change
+	a := arrival{
+		dispatch: d, now: b.time.Nanos(), others: int(o.running.Load()) - 1,
+		seated: d.seat().Number != 0, fresh: !d.failedAt(d.to.subscriptions[d.next]), chosen: o.choseLocked(d),
 	}
-	fresh := !d.failedAt(d.to.subscriptions[d.next])
-	if most, _ := o.circuit.Admits(now, fresh); most == 0 {
-		return gate, shutOpen, change
+	if why, _, _ = o.refusesLocked(b, a); why != nil {
+		return o.circuit.Gate.Load(), why, change
 	}
-	if !seated && (o.line.Parked()[throttled] > 0 || o.goesToStoreLocked(d) && !o.isNewestLocked(d)) || o.running.Load() > o.limitNow(b) {
-		return gate, shutThrottled, change
-	}
-	pass, admits, change := o.circuit.Enter(now, fresh)
+	pass, admits, change := o.circuit.Enter(a.now, a.fresh)
 	if !admits {
-		return pass, shutOpen, change
+		return pass, outage, change
 	}
 	o.arrivedLocked(d)
-	if seated {
+	if a.seated {
 		o.line.Move(d, line.Inside)
 	}
-	return pass, admitted, change
+	return pass, nil, change
 }
 
 // comesAfterLocked reports whether an earlier delivery of the key has a seat.
@@ -198,32 +150,32 @@ func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circ
 	return change
 }
 
-// barred returns why a call must not start, regardless of the circuit.
-func (o *door) barred() refusal {
+// barred returns why a call must not start, regardless of the circuit, or nil.
+func (o *door) barred() *barrier {
 	switch gate := o.circuit.Gate.Load(); {
 	case gate&circuit.Removed != 0:
-		return shutRemoved
+		return removed
 	case gate&circuit.Paused != 0:
-		return shutPaused
+		return paused
 	}
-	return admitted
+	return nil
 }
 
 // sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
 // full, it returns the reason for a dead letter, or the delivery to drop: the oldest in the line,
 // or d. With spills, the delivery has no seat: only the store keeps it.
-func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills bool, refused Reason) {
+func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills bool, refused Reason) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	seated := d.seat().Number != 0
-	reason := o.reasonLocked(b, d, why)
+	how := o.parksLocked(b, d, why)
 	o.arrivedLocked(d)
 	switch {
 	case o.closed != "":
 		return nil, false, o.closed
 	case seated:
 	case o.goesToStoreLocked(d), o.spill.allowed && o.line.Taken() >= o.capacity && !d.isClaimed():
-		o.spillLocked(d, reason)
+		o.spillLocked(d, how)
 		return nil, true, ""
 	case o.line.Taken() < o.capacity || d.isClaimed():
 	case o.whenFull == DropNewestWhenFull:
@@ -236,26 +188,25 @@ func (o *door) sit(b *Bus, d *dispatch, why refusal) (victim *dispatch, spills b
 		o.line.Drop(oldest)
 		o.countLocked(b) // before the victim settles: see unsettled
 		victim = oldest
-	case o.whenFull == DeadLetterWhenFull || !parkingRules[reason].publishWaits:
+	case o.whenFull == DeadLetterWhenFull || !parkingRules[how].publishWaits:
 		return nil, false, ReasonOverflow
 	}
 	if !seated {
 		o.line.Sit(d)
 		o.circuit.Gate.Or(circuit.Line)
 	}
-	d.Seat().Reason = uint8(reason)
+	d.Seat().Reason = uint8(how)
 	return victim, false, ""
 }
 
-// reasonLocked returns why a delivery is parked: held while the door is shut by a pause or an
-// outage, else for the reason of the delivery that it comes behind. If the door has opened since it
-// refused the delivery, the delivery is throttled until tend releases it.
-func (o *door) reasonLocked(b *Bus, d *dispatch, why refusal) parking {
-	hung := why == shutHung && o.line.Parked()[throttled] == 0 // otherwise they become held together
-	if hung || o.isShutLocked(b) {
+// parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
+// or held while the door is shut for long. If the door has opened since, it is throttled until tend releases it.
+func (o *door) parksLocked(b *Bus, d *dispatch, why *barrier) parking {
+	holdsAtOnce := why == hung && o.line.Parked()[throttled] == 0 // otherwise they become held together
+	if holdsAtOnce || o.shutsForLongLocked(b) {
 		return held
 	}
-	if first, behind := o.line.First(d.key); behind && why == shutByKey {
+	if first, behind := o.line.First(d.key); behind && why == behindKey {
 		return parking(first.seat().Reason)
 	}
 	return throttled
@@ -271,10 +222,10 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	case b.machine.stops(d): // after leaveAll
 		return ReasonShutdown
 	}
-	reason := d.seat().Reason
-	o.line.Park(d, reason, b.time.Nanos())
+	how := d.seat().Reason
+	o.line.Park(d, how, b.time.Nanos())
 	o.countLocked(b)
-	if !parkingRules[reason].waiterWaits {
+	if !parkingRules[how].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
 	return ""
@@ -319,7 +270,7 @@ func (o *door) tend(b *Bus, s *Subscription) (held, asks bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
-	held = o.isShutLocked(b) && o.holdThrottledLocked(b, s)
+	held = o.shutsForLongLocked(b) && o.holdThrottledLocked(b, s)
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
@@ -360,20 +311,18 @@ func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
 // tends the door again: a delivery that leaves or is refused, the timer set here, or a worker that
 // becomes free.
 func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now int64) bool {
-	most, again := o.admitsLocked(b, now, next.Fresh())
-	if most > 0 && now < from {
-		most, again = 0, from
+	a := o.inLineLocked(b, next)
+	why, most, again := o.refusesLocked(b, a)
+	if why == nil && now < from {
+		why, again = outage, from
 	}
 	coming := o.line.Count(line.Coming)
-	running := int(o.running.Load()) + coming
 	switch {
-	case most == 0:
+	case why != nil:
 		if again != math.MaxInt64 && (o.wakeAt == 0 || again < o.wakeAt) {
 			o.wakeAt = again
 			b.machine.doors.Add(again, s)
 		}
-		return false
-	case running >= int(o.limitNow(b)):
 		return false
 	case most == 1:
 		return coming == 0 // otherwise the coming delivery is the probe
@@ -384,22 +333,15 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
-	return running < int(o.share) || !b.registry.several.Load() || coming == 0 && b.machine.pool.Spare() > 1
+	return a.others < int(o.share) || !b.registry.several.Load() || coming == 0 && b.machine.pool.Spare() > 1
 }
 
-// admitsLocked returns how many deliveries, fresh ones or others, may come to the door. If none may, it
-// returns when time alone changes that.
-func (o *door) admitsLocked(b *Bus, now int64, fresh bool) (most int, again int64) {
-	o.endPauseLocked(b)
-	switch gate := o.circuit.Gate.Load(); {
-	case gate&circuit.Removed != 0:
-		return releaseMost, 0
-	case gate&circuit.Paused != 0:
-		return 0, b.time.Look(o.pausedUntil)
-	case gate&circuit.Hung != 0:
-		return 0, math.MaxInt64
+// inLineLocked returns a parked delivery as an arrival, for the decision whether to release it.
+func (o *door) inLineLocked(b *Bus, d *dispatch) arrival {
+	return arrival{
+		dispatch: d, now: b.time.Nanos(), others: int(o.running.Load()) + o.line.Count(line.Coming),
+		inLine: true, seated: true, fresh: d.Fresh(),
 	}
-	return o.circuit.Admits(now, fresh)
 }
 
 // wake tends doors whose timers have fired.
@@ -450,16 +392,6 @@ func (o *door) countLocked(b *Bus) {
 		o.room = nil
 		b.intake.fullLines.Add(-1)
 	}
-}
-
-// publishWaits reports whether a parked delivery has a reason for which Publish waits.
-func publishWaits(parked [line.Reasons]int) bool {
-	for reason, rule := range parkingRules {
-		if rule.publishWaits && parked[reason] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // roomSignal returns a channel that is closed when the line has room. It returns nil if publishers

@@ -39,7 +39,7 @@ func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
 
 		d := &dispatch{to: bus.registry.routes.Find("x", 0)}
 		_, why := s.door.enter(bus, d)
-		require.Equal(t, shutThrottled, why)
+		require.Same(t, behindLine, why)
 		synctest.Wait()
 		require.Equal(t, []any{"running", "throttled"}, handled)
 		require.NoError(t, bus.Shutdown(t.Context()))

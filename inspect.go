@@ -49,8 +49,9 @@ type Target struct {
 	RulesOrigin string       `json:"rules_origin,omitempty"`
 	Circuit     CircuitState `json:"circuit"`
 	WhenOpen    WhenOpen     `json:"when_open"`
-	Held        int          `json:"held"`   // deliveries that are held
-	Paused      bool         `json:"paused"` // by Pause or HoldUntil
+	Held        int          `json:"held"`              // deliveries that are held
+	Paused      bool         `json:"paused"`            // by Pause or HoldUntil
+	ShutBy      ParkReason   `json:"shut_by,omitempty"` // why deliveries are held that come now
 }
 
 // Explain returns the subscriptions that receive an event of a type, the retry policy of the
@@ -74,6 +75,7 @@ func (b *Bus) Explain(eventType string) Plan {
 		t.Circuit, _ = s.door.circuitState()
 		t.Held = s.door.parked()[held]
 		t.Paused, _ = s.paused()
+		t.ShutBy = s.door.shutBy(b)
 	}
 	return p
 }
@@ -139,8 +141,8 @@ func (p Plan) String() string {
 				fmt.Fprintf(&b, ", %s %s", field.name, text)
 			}
 		}
-		if t.Paused {
-			b.WriteString(", paused")
+		if t.ShutBy != "" && t.ShutBy != ParkCircuit {
+			fmt.Fprintf(&b, ", %s", t.ShutBy)
 		}
 		if t.Held > 0 {
 			fmt.Fprintf(&b, ", %d held", t.Held)

@@ -218,7 +218,7 @@ func (b *durable) isStoreDrained(ctx context.Context) bool {
 		return false
 	}
 	stats, err := b.store.Stats(ctx)
-	throttles := stats.Parked > 0 && slices.ContainsFunc(b.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled() })
+	throttles := stats.Parked > 0 && slices.ContainsFunc(b.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled(b.Bus) })
 	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.ledger.isDrained() && b.ledger.opened() == opened
 }
 

@@ -110,9 +110,9 @@ func (l *ledger) lookWhetherDrained() {
 func (l *ledger) isDrained() bool {
 	settled := l.settled()
 	left := l.scheduled.Load()
-	for reason := range parkings {
-		if !parkingRules[reason].drains {
-			left += l.parked[reason].Load()
+	for how := range parkings {
+		if !parkingRules[how].drains {
+			left += l.parked[how].Load()
 		}
 	}
 	return l.unsettled(settled)-left <= 0

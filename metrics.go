@@ -109,6 +109,9 @@ type SubscriptionMetrics struct {
 	Held         int          `json:"held"`          // deliveries that wait for the circuit, or for Resume
 	Throttled    int          `json:"throttled"`     // deliveries that wait for the concurrency limit
 	Running      int          `json:"running"`       // handler calls, except those abandoned or waiting in PublishAndWait
+	// ShutBy is why deliveries that come now may not enter: they are held, or ended as WhenOpen says. It is
+	// empty if they may enter or wait for a limit.
+	ShutBy ParkReason `json:"shut_by,omitempty"`
 	// Paused is set while Pause or HoldUntil applies. PausedUntil is when HoldUntil ends. It is zero
 	// for Pause.
 	Paused      bool      `json:"paused"`
@@ -244,6 +247,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Held:         line[held],
 		Throttled:    line[throttled],
 		Running:      int(s.door.running.Load()),
+		ShutBy:       s.door.shutBy(s.bus),
 		Paused:       paused,
 		PausedUntil:  until,
 		Abandoned:    abandoned,

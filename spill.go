@@ -16,11 +16,11 @@ type spill struct {
 }
 
 // spillLocked notes that a delivery is parked in the store only. It has no seat.
-func (o *door) spillLocked(d *dispatch, reason parking) {
+func (o *door) spillLocked(d *dispatch, how parking) {
 	o.spill.onDisk, o.spill.again = true, true
 	o.spill.committing++
 	o.circuit.Gate.Or(circuit.Line)
-	if !parkingRules[reason].waiterWaits {
+	if !parkingRules[how].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
 }
@@ -143,8 +143,8 @@ func (o *door) recover() {
 }
 
 // hasSpilled reports whether the door is open and the store may have deliveries for it.
-func (o *door) hasSpilled() bool {
+func (o *door) hasSpilled(b *Bus) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.spill.onDisk && o.closed == "" && o.circuit.Gate.Load()&shutsForLong == 0
+	return o.spill.onDisk && o.closed == "" && o.shutLocked(b) == nil
 }

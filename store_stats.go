@@ -75,7 +75,7 @@ func (b *durable) isBehind() bool {
 	}
 	behind := b.feeder.hasWork()
 	for _, s := range b.registry.list() {
-		behind = behind || s.door.hasSpilled()
+		behind = behind || s.door.hasSpilled(b.Bus)
 	}
 	return behind
 }

@@ -59,6 +59,9 @@ func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, catalogAt
 			i, all = len(all), append(all, eventbus.SubscriptionMetrics{Subscription: o.Subscription, Circuit: eventbus.CircuitUnknown})
 		}
 		all[i].Directive, all[i].Paused, all[i].PausedUntil = &o, o.Pause, o.Until
+		if o.Pause {
+			all[i].ShutBy = eventbus.ParkPaused
+		}
 	}
 	return all, catalog.At, nil
 }

@@ -91,8 +91,10 @@ func stateOf(s *eventbus.SubscriptionMetrics) string {
 	if s.Circuit == eventbus.CircuitOpen || s.Circuit == eventbus.CircuitHalfOpen {
 		states = append(states, "has its circuit "+s.Circuit.String())
 	}
-	if s.Paused {
-		states = append(states, "is paused")
+	switch s.ShutBy {
+	case "", eventbus.ParkCircuit, eventbus.ParkHung:
+	default:
+		states = append(states, "is "+string(s.ShutBy))
 	}
 	if s.Hung {
 		states = append(states, "is hung: "+plural(int64(s.Abandoned), "abandoned call runs", "abandoned calls run"))

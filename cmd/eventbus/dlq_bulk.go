@@ -320,8 +320,8 @@ func (a *app) showPreview(bc *bulkCommand, p *eventbus.ReplayPreview) {
 		state := ""
 		if t.Exists {
 			state = fmt.Sprintf(", circuit %s", t.Circuit)
-			if t.Paused {
-				state += ", paused"
+			if t.ShutBy != "" && t.ShutBy != eventbus.ParkCircuit {
+				state += ", " + string(t.ShutBy)
 			}
 			if n := t.Held + t.Throttled; n > 0 {
 				state += fmt.Sprintf(", %s parked", count(n))

@@ -69,13 +69,13 @@ func (a *app) subscriptionTable(all subscriptions) error {
 		return a.printTable(t)
 	}
 	t := term.NewTable(
-		term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "CIRCUIT"}, term.Column{Name: "OK", Right: true}, term.Column{Name: "FAILED", Right: true},
+		term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "CIRCUIT"}, term.Column{Name: "SHUT BY", Drop: true}, term.Column{Name: "OK", Right: true}, term.Column{Name: "FAILED", Right: true},
 		term.Column{Name: "RUNNING", Right: true, Drop: true}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "P50", Right: true, Drop: true},
 		term.Column{Name: "P99", Right: true, Drop: true}, term.Column{Name: "DIRECTIVE", Min: 8, Drop: true}, term.Column{Name: "LAST ERROR", Min: 10, Drop: true},
 	)
 	for _, s := range all.List {
 		m := s.Metrics
-		t.Add(s.Subscription, m.Circuit.String(), count(m.Successes), count(m.Failures), count(m.Running), count(m.Held+m.Throttled),
+		t.Add(s.Subscription, m.Circuit.String(), string(m.ShutBy), count(m.Successes), count(m.Failures), count(m.Running), count(m.Held+m.Throttled),
 			duration(m.Latency.P50), duration(m.Latency.P99), directiveText(s.Directive), m.LastError)
 	}
 	return a.printTable(t)
@@ -164,6 +164,7 @@ func (a *app) showSubscription(s *subscription) {
 		return
 	}
 	field("circuit", fmt.Sprintf("%s, opened %s times", m.Circuit, count(m.CircuitOpens)))
+	field("shut by", string(m.ShutBy))
 	field("successes", count(m.Successes))
 	field("failures", fmt.Sprintf("%s, of these %s timeouts and %s panics", count(m.Failures), count(m.Timeouts), count(m.Panics)))
 	field("running", count(m.Running))

@@ -38,10 +38,10 @@ func TestL4_ThePreviewOfAReplay(t *testing.T) {
 		require.Equal(t, letters(t, bus)[2].ID, p.Sample[0].ID)
 		require.False(t, p.Newest.Before(p.Oldest))
 		require.Equal(t, []eventbus.ReplayTarget{
-			{Subscription: "mail", Letters: 20, Exists: true, Paused: true, Directive: metricsOf(t, bus, "mail").Directive},
+			{Subscription: "mail", Letters: 20, Exists: true, Paused: true, ShutBy: eventbus.ParkPaused, Directive: metricsOf(t, bus, "mail").Directive},
 			{
 				Subscription: "stock", Letters: 20, Exists: true, Circuit: eventbus.CircuitOpen, WhenOpen: eventbus.DropWhenOpen,
-				Directive: metricsOf(t, bus, "stock").Directive,
+				ShutBy: eventbus.ParkCircuit, Directive: metricsOf(t, bus, "stock").Directive,
 			},
 		}, p.Targets)
 

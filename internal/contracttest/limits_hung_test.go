@@ -246,6 +246,7 @@ func TestD11_HungIsSeen(t *testing.T) {
 			mustPublish(t, bus, "x", nil)
 			time.Sleep(1500 * time.Millisecond)
 			require.True(t, metricsOf(t, bus, "s").Hung)
+			require.Equal(t, eventbus.ParkHung, metricsOf(t, bus, "s").ShutBy)
 			require.Zero(t, logs.FilterMessageSnippet("hung").Len(), "it may be a short burst")
 			if returns {
 				close(service.mended)

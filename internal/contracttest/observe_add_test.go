@@ -155,6 +155,37 @@ func TestO2_ObserversComeAndGoUnderLoad(t *testing.T) {
 	require.Equal(t, bus.Metrics().Ledger.Accepted, total.Load())
 }
 
+// Metrics, Explain and the preview of a replay name what keeps deliveries out.
+func TestO2_ShutByNamesTheReason(t *testing.T) {
+	onBothBuses(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithRetry(retry(0, 0)))
+		mail := mustSubscribe(t, bus, "a", failing(errBoom), eventbus.Named("mail"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", nil)
+		synctest.Wait()
+		isShut := func(by eventbus.ParkReason, text string) {
+			t.Helper()
+			require.Equal(t, by, metricsOf(t, bus, "mail").ShutBy)
+			plan := bus.Explain("a")
+			require.Equal(t, by, plan.Targets[0].ShutBy)
+			require.Contains(t, plan.String(), text)
+			preview, err := bus.DLQ().PreviewReplay(t.Context(), eventbus.LetterQuery{})
+			require.NoError(t, err)
+			require.Equal(t, by, preview.Targets[0].ShutBy)
+		}
+		isShut("", "circuit closed, hold when open\n")
+		require.NoError(t, mail.Trip())
+		isShut(eventbus.ParkCircuit, "circuit open, hold when open\n")
+		require.NoError(t, mail.Pause())
+		isShut(eventbus.ParkPaused, "circuit open, hold when open, paused\n")
+		require.NoError(t, mail.Resume())
+		isShut(eventbus.ParkCircuit, "circuit open")
+		require.NoError(t, mail.Reset())
+		isShut("", "circuit closed")
+		shutdown(t, bus)
+	})
+}
+
 func TestO2_MetricsShowTheLastFailureAndOrder(t *testing.T) {
 	onBothBuses(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
 		bus := open(eventbus.WithRetry(retry(0, 0)))

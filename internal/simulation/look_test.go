@@ -317,6 +317,14 @@ func (s *simulation) compare() {
 			is.PausedUntil = is.PausedUntil.Round(0)
 			should.PausedUntil = s.origin.Add(sub.pausedUntil).UTC().Round(0)
 		}
+		switch {
+		case should.Paused:
+			should.ShutBy = eventbus.ParkPaused
+		case should.Hung:
+			should.ShutBy = eventbus.ParkHung
+		case should.Circuit == eventbus.CircuitOpen || should.Circuit == eventbus.CircuitHalfOpen:
+			should.ShutBy = eventbus.ParkCircuit
+		}
 		simCheck(is == should, "subscription\n%+v should be\n%+v", is, should)
 	}
 	s.compareTypes(metrics)

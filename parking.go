@@ -1,0 +1,224 @@
+package eventbus
+
+import (
+	"math"
+
+	"github.com/surebus/eventbus/internal/circuit"
+	"github.com/surebus/eventbus/internal/line"
+)
+
+// parking is how a delivery is parked: who waits for it, and what happens when the line is full.
+type parking uint8
+
+const (
+	held      parking = iota // nobody waits
+	throttled                // a running handler will return soon, so callers wait
+	parkings
+)
+
+var parkingRules = [parkings]struct {
+	usually      ParkReason // the name, if no barrier keeps the delivery in the line any more
+	publishWaits bool       // Publish waits while the line is full; otherwise the delivery overflows
+	waiterWaits  bool       // PublishAndWait waits for the delivery; otherwise its result names it
+	drains       bool       // Drain waits for the delivery, and Shutdown without a store
+}{
+	held:      {usually: ParkCircuit},
+	throttled: {usually: ParkThrottled, publishWaits: true, waiterWaits: true, drains: true},
+}
+
+// publishWaits reports whether Publish waits for one of the parked deliveries.
+func publishWaits(parked [line.Reasons]int) bool {
+	for how, rule := range parkingRules {
+		if rule.publishWaits && parked[how] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// barrier is a reason not to admit a delivery. Its value is all that doors, Metrics, the page and the command
+// know of it. A door looks at barriers only if a limit is reached or its gate has a bit of circuit.Ask: the
+// option or the method behind a barrier sets such a bit.
+//
+// The functions are called with the door's mutex.
+type barrier struct {
+	name ParkReason
+	as   parking // how it parks deliveries
+
+	// shuts reports whether it keeps out all deliveries now, and when to look again: math.MaxInt64 if that
+	// takes a call of tend.
+	shuts func(o *door, b *Bus) (shut bool, again int64)
+
+	// admits, if set, decides instead of shuts on an arrival: how many deliveries like it may enter now. If
+	// none may, again is as for shuts.
+	admits func(o *door, b *Bus, a arrival) (most int, again int64)
+
+	// lasts, if set, reports whether shuts will be true for long. Until then, throttled deliveries stay throttled.
+	lasts func(o *door) bool
+
+	// ends, if set, returns the outcome of a delivery that is refused and not parked, and the reason of its
+	// dead letter. It returns Waiting for one that is parked.
+	ends func(o *door) (Outcome, Reason)
+}
+
+// arrival is a delivery that asks for admission.
+type arrival struct {
+	*dispatch
+	now    int64
+	others int  // calls that run, and deliveries that were released before
+	inLine bool // it is parked; when it is released, it asks again at the door
+	seated bool // it has a seat, in the line or from an earlier attempt
+	fresh  bool // it has not failed at the subscription
+	chosen bool // it was released to probe
+}
+
+var (
+	// removed: the subscription has ended.
+	removed = &barrier{
+		admits: func(o *door, _ *Bus, a arrival) (int, int64) { return unless(!a.inLine && o.has(circuit.Removed)) },
+		ends:   func(*door) (Outcome, Reason) { return DeadLettered, ReasonUnsubscribed },
+	}
+
+	// behindKey: an earlier delivery of the key has a seat. This one is parked as that one is.
+	behindKey = &barrier{
+		name: ParkThrottled, as: throttled,
+		admits: func(o *door, _ *Bus, a arrival) (int, int64) {
+			return unless(!a.seated && o.comesAfterLocked(a.dispatch))
+		},
+	}
+
+	paused = &barrier{
+		name: ParkPaused,
+		shuts: func(o *door, b *Bus) (bool, int64) {
+			o.endPauseLocked(b)
+			return o.has(circuit.Paused), b.time.Look(o.pausedUntil)
+		},
+	}
+
+	// hung: too many abandoned calls run. One that was cancelled just now may be about to return.
+	hung = &barrier{
+		name:  ParkHung,
+		shuts: func(o *door, _ *Bus) (bool, int64) { return o.has(circuit.Hung), math.MaxInt64 },
+		lasts: func(o *door) bool { return o.hanging.Lasts() },
+	}
+
+	// outage: the circuit is open, or half-open with a probe.
+	outage = &barrier{
+		name:   ParkCircuit,
+		shuts:  func(o *door, _ *Bus) (bool, int64) { return o.has(circuit.Outage), math.MaxInt64 },
+		admits: (*door).admitsProbeLocked,
+		ends: func(o *door) (Outcome, Reason) {
+			switch o.whenOpen {
+			case DropWhenOpen:
+				return Dropped, ""
+			case DeadLetterWhenOpen:
+				return DeadLettered, ReasonCircuitOpen
+			default:
+				return Waiting, ""
+			}
+		},
+	}
+
+	// behindLine: earlier deliveries are throttled, or in the store.
+	behindLine = &barrier{
+		name: ParkThrottled, as: throttled,
+		admits: func(o *door, _ *Bus, a arrival) (int, int64) {
+			return unless(!a.seated && (o.line.Parked()[throttled] > 0 || o.goesToStoreLocked(a.dispatch) && !o.isNewestLocked(a.dispatch)))
+		},
+	}
+
+	// limited: a concurrency limit is reached.
+	limited = &barrier{
+		name: ParkThrottled, as: throttled,
+		admits: func(o *door, b *Bus, a arrival) (int, int64) { return unless(a.others >= int(o.limitNow(b))) },
+	}
+)
+
+// barriers lists all reasons not to admit a delivery. A door refuses a delivery for the first that applies.
+var barriers = [...]*barrier{removed, behindKey, paused, hung, outage, behindLine, limited}
+
+// unless returns the result of admits for a barrier that admits all deliveries or none.
+func unless(refuses bool) (most int, again int64) {
+	if refuses {
+		return 0, math.MaxInt64
+	}
+	return math.MaxInt, 0
+}
+
+// has reports whether the gate has a bit.
+func (o *door) has(bit uint64) bool { return o.circuit.Gate.Load()&bit != 0 }
+
+// ask returns how many deliveries like an arrival the barrier admits now. If it admits none, something
+// tends the door at the time again or before.
+func (r *barrier) ask(o *door, b *Bus, a arrival) (most int, again int64) {
+	if r.admits != nil {
+		return r.admits(o, b, a)
+	}
+	if shut, again := r.shuts(o, b); shut {
+		return 0, again
+	}
+	return math.MaxInt, 0
+}
+
+// refusesLocked returns the first barrier that does not admit an arrival, and when to look again. Without
+// one, most is how many deliveries like it may enter.
+func (o *door) refusesLocked(b *Bus, a arrival) (why *barrier, most int, again int64) {
+	most = math.MaxInt
+	for _, r := range barriers {
+		n, again := r.ask(o, b, a)
+		if n == 0 {
+			return r, 0, again
+		}
+		most = min(most, n)
+	}
+	return nil, most, 0
+}
+
+// shutLocked returns the first barrier that keeps out all deliveries now, or nil.
+func (o *door) shutLocked(b *Bus) *barrier {
+	for _, r := range barriers {
+		if r.shuts == nil {
+			continue
+		}
+		if shut, _ := r.shuts(o, b); shut {
+			return r
+		}
+	}
+	return nil
+}
+
+// shutsForLongLocked reports whether the throttled deliveries must be held too.
+func (o *door) shutsForLongLocked(b *Bus) bool {
+	for _, r := range barriers {
+		if r.as != held || r.shuts == nil || r.lasts != nil && !r.lasts(o) {
+			continue
+		}
+		if shut, _ := r.shuts(o, b); shut {
+			return true
+		}
+	}
+	return false
+}
+
+// shutBy returns why no delivery may enter now, or "".
+func (o *door) shutBy(b *Bus) ParkReason {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r := o.shutLocked(b); r != nil {
+		return r.name
+	}
+	return ""
+}
+
+// each calls visit with the deliveries of the line, and why they are parked.
+func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, d := range o.line.All() {
+		why := parkingRules[d.seat().Reason].usually
+		if r, _, _ := o.refusesLocked(b, o.inLineLocked(b, d)); r != nil {
+			why = r.name
+		}
+		visit(d, 0, why)
+	}
+}
