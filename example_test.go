@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -220,6 +222,138 @@ func ExampleRetryAfter() {
 	// Output: handled <nil> true
 }
 
+// BankError is an error that rules can tell from others.
+type BankError struct{ code string }
+
+func (e *BankError) Error() string { return "the bank says " + e.code }
+func (e *BankError) Code() string  { return "Bank." + e.code }
+
+// Each kind of error has a budget of its own.
+func ExampleRetryRules() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	answers := []string{"Busy", "Busy", "Declined"}
+	_, err = bus.Subscribe("order.placed", func(context.Context, eventbus.Event) error {
+		answer := answers[0]
+		answers = answers[1:]
+		return &BankError{answer}
+	}, eventbus.Named("billing"), eventbus.RetryRules(
+		// The first one that matches decides.
+		eventbus.RetryRule{Name: "declined", Match: eventbus.ErrorMatch{Codes: []string{"Bank.Declined"}}, Attempts: 1},
+		eventbus.RetryRule{Name: "busy", Match: eventbus.ErrorMatch{Codes: []string{"Bank.*"}}, Attempts: 10, BaseDelay: time.Millisecond},
+	))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.PublishAndWait(ctx, "order.placed", "o-17")
+	var died *eventbus.DeliveryError
+	if errors.As(err, &died) {
+		letter := died.Letters[0]
+		fmt.Printf("%s after %d attempts by %s\n", letter.Reason, letter.Attempts, letter.Rule)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: exhausted after 3 attempts by rule 0 of billing, "declined"
+}
+
+// A rule that is refused is named by its position.
+func ExampleWithRetryRules() {
+	_, err := eventbus.New(eventbus.WithRetryRules(
+		eventbus.RetryRule{Match: eventbus.ErrorMatch{Types: []string{"timeout"}}, Attempts: 3},
+		eventbus.RetryRule{Match: eventbus.ErrorMatch{Codes: []string{"*"}}},
+	))
+	fmt.Println(err)
+	// Output: New: eventbus: invalid option WithRetryRules[1].Attempts(0): must be from 1 to 2147483647, the first run counted, or Unlimited
+}
+
+// Every member that is set must match.
+func ExampleErrorMatch_Matches() {
+	busy := eventbus.ErrorMatch{Codes: []string{"Bank.Busy", "Net.*"}, As: []any{new(*BankError)}}
+	fmt.Println(busy.Matches(fmt.Errorf("charging: %w", &BankError{"Busy"})))
+	fmt.Println(busy.Matches(&BankError{"Declined"}))
+	fmt.Println(busy)
+	// Output:
+	// true
+	// false
+	// code Bank.Busy or Net.*, as *eventbus_test.BankError
+}
+
+// Only errors of some names are retried: those of their types, or what they are called
+// instead.
+func ExampleIncludeErrors() {
+	bus, err := eventbus.New(
+		eventbus.WithErrorName(context.DeadlineExceeded, "TimeoutError"),
+		eventbus.WithErrorTypeName[*net.OpError]("ConnectionError"),
+		eventbus.WithRetry(eventbus.IncludeErrors("TimeoutError", "ConnectionError", "BankError")),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, err := range []error{
+		fmt.Errorf("asking: %w", context.DeadlineExceeded),
+		&net.OpError{Op: "dial", Err: errors.New("no route")},
+		errors.Join(&BankError{"Busy"}, fs.ErrClosed),
+	} {
+		fmt.Println(bus.ErrorTraits(err).Names)
+	}
+	// Output:
+	// [wrapError TimeoutError]
+	// [ConnectionError errorString]
+	// [joinError BankError errorString]
+}
+
+// An operator has learnt that the bank is down for an hour.
+func ExampleSubscription_SetRetry() {
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	billing, err := bus.Subscribe("order.placed", func(context.Context, eventbus.Event) error { return nil },
+		eventbus.Named("billing"), eventbus.Retry(eventbus.MaxRetries(5)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := billing.SetRetry(eventbus.MaxRetries(20), eventbus.MaxDelay(10*time.Minute)); err != nil {
+		log.Fatal(err)
+	}
+	policy := bus.Explain("order.placed").Policy // of what is published from now on
+	fmt.Println(policy.MaxRetries, policy.MaxDelay, policy.BaseDelay)
+	// Output: 20 10m0s 1s
+}
+
+// A test has jitter come out as it likes.
+func ExampleWithRandom() {
+	ctx := context.Background()
+	bus, err := eventbus.New(
+		eventbus.WithRandom(func() float64 { return 0.5 }),
+		eventbus.WithRetry(eventbus.BaseDelay(10*time.Millisecond), eventbus.MaxRetries(1), eventbus.FullJitter),
+		eventbus.WithObserver(eventbus.Observer{RetryScheduled: func(r eventbus.ScheduledRetry) { fmt.Println("again in", r.Delay) }}),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Subscribe("a", func(context.Context, eventbus.Event) error { return errors.New("broken") }); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(ctx, "a", nil); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: again in 5ms
+}
+
 // PublishAndWait returns when the event has settled, and says what died of it.
 func ExampleBus_PublishAndWait() {
 	ctx := context.Background()
@@ -285,127 +419,6 @@ func ExampleBus_Explain() {
 	//      RetryIf = every error  (bus default, for those that set none)
 }
 
-// An event that a service did not handle is replayed once that is repaired.
-func ExampleDLQ_Replay() {
-	ctx := context.Background()
-	bus, err := eventbus.New(eventbus.WithRetry(eventbus.MaxRetries(0)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	var repaired atomic.Bool
-	_, err = bus.Subscribe("order.placed", func(ctx context.Context, e eventbus.Event) error {
-		if !repaired.Load() {
-			return errors.New("the warehouse does not answer")
-		}
-		delivery, _ := eventbus.FromContext(ctx)
-		fmt.Println("reserved", e.Payload, "at replay", delivery.Replays)
-		return nil
-	}, eventbus.Named("stock"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := bus.Start(ctx); err != nil {
-		log.Fatal(err)
-	}
-	if _, err := bus.PublishAndWait(ctx, "order.placed", "o-17"); err == nil {
-		log.Fatal("it should have failed")
-	}
-	page, err := bus.DLQ().List(ctx, eventbus.LetterQuery{Subscription: "stock"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	repaired.Store(true)
-	for _, letter := range page.Letters {
-		fmt.Println("dead:", letter.Event.Payload, letter.Failures[0].Error)
-		if err := bus.DLQ().Replay(ctx, letter.ID); err != nil {
-			log.Fatal(err)
-		}
-	}
-	if err := bus.Shutdown(ctx); err != nil { // which waits for the replay
-		log.Fatal(err)
-	}
-	fmt.Println("dead letters:", bus.Metrics().DeadLetters)
-	// Output:
-	// dead: o-17 the warehouse does not answer
-	// reserved o-17 at replay 1
-	// dead letters: 0
-}
-
-// A page of dead letters, newest first, and the next one.
-func ExampleDLQ_List() {
-	ctx := context.Background()
-	bus, err := eventbus.New(eventbus.WithRetry(eventbus.MaxRetries(0)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	broken := func(context.Context, eventbus.Event) error { return errors.New("it is broken") }
-	if _, err := bus.Subscribe("**", broken, eventbus.Circuit(eventbus.NoCircuit())); err != nil {
-		log.Fatal(err)
-	}
-	if err := bus.Start(ctx); err != nil {
-		log.Fatal(err)
-	}
-	for _, order := range []string{"o-1", "o-2", "o-3"} {
-		if _, err := bus.PublishAndWait(ctx, "order.placed", order); err == nil {
-			log.Fatal("it should have failed")
-		}
-	}
-	query := eventbus.LetterQuery{Type: "order.*", Error: "broken", Limit: 2}
-	for {
-		page, err := bus.DLQ().List(ctx, query)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%d of %d:", len(page.Letters), page.Total)
-		for _, letter := range page.Letters {
-			fmt.Print(" ", letter.Event.Payload)
-		}
-		fmt.Println()
-		if page.Next.IsZero() {
-			break
-		}
-		query.Before = page.Next
-	}
-	if err := bus.Shutdown(ctx); err != nil {
-		log.Fatal(err)
-	}
-	// Output:
-	// 2 of 3: o-3 o-2
-	// 1 of 3: o-1
-}
-
-// Letters that nobody has replayed for a week are deleted.
-func ExampleDLQ_PurgeUntil() {
-	ctx := context.Background()
-	watch := clock.NewMock() // so that the example need not take a week
-	bus, err := eventbus.New(eventbus.WithClock(watch), eventbus.WithRetry(eventbus.MaxRetries(0)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	_, err = bus.Subscribe("**", func(context.Context, eventbus.Event) error { return errors.New("it is broken") })
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := bus.Start(ctx); err != nil {
-		log.Fatal(err)
-	}
-	for _, order := range []string{"o-1", "o-2"} {
-		if _, err := bus.PublishAndWait(ctx, "order.placed", order); err == nil {
-			log.Fatal("it should have failed")
-		}
-		watch.Add(5 * 24 * time.Hour)
-	}
-	purged, err := bus.DLQ().PurgeUntil(ctx, watch.Now().AddDate(0, 0, -7))
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("purged:", purged, "left:", bus.Metrics().DeadLetters)
-	if err := bus.Shutdown(ctx); err != nil {
-		log.Fatal(err)
-	}
-	// Output: purged: 1 left: 1
-}
-
 // A subscription that fails at more than half of its events is left alone for a
 // while. What it misses is kept, as dead letters.
 func ExampleCircuit() {
@@ -447,6 +460,133 @@ func ExampleCircuit() {
 	// o-3 held open
 	// 1 held for order.placed#1
 	// placed o-3
+}
+
+// A concurrency limit protects a slow service. Deliveries beyond it wait in the subscription's line,
+// without goroutines, and Shutdown waits for them.
+func ExampleConcurrency() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	var running atomic.Int32
+	render := func(context.Context, eventbus.Event) error {
+		if n := running.Add(1); n > 2 {
+			fmt.Println(n, "calls at once")
+		}
+		defer running.Add(-1)
+		time.Sleep(time.Millisecond)
+		return nil
+	}
+	if _, err = bus.Subscribe("report.requested", render, eventbus.Concurrency(2)); err != nil {
+		log.Fatal(err)
+	}
+	if err = bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for range 20 {
+		if _, err = bus.Publish(ctx, "report.requested", "monthly"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err = bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("handled:", bus.Metrics().Ledger.Handled)
+	// Output: handled: 20
+}
+
+// A lossy subscription drops deliveries instead of making publishers wait for room in its line.
+// Metrics count the dropped deliveries.
+func ExampleWhenFull() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	began, slow := make(chan struct{}), make(chan struct{})
+	show := func(_ context.Context, e eventbus.Event) error {
+		if e.Payload == 1.07 {
+			close(began)
+			<-slow
+		}
+		fmt.Println("EUR/USD", e.Payload)
+		return nil
+	}
+	_, err = bus.Subscribe("price", show, eventbus.Concurrency(1), eventbus.LineCapacity(1), eventbus.DropNewestWhenFull)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err = bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	publish := func(price float64, opts ...eventbus.PublishOption) {
+		if _, err := bus.Publish(ctx, "price", price, opts...); err != nil {
+			log.Fatal(err)
+		}
+	}
+	publish(1.07)
+	<-began
+	order := eventbus.Key("EUR/USD") // the next prices reach the line one after the other
+	publish(1.08, order)             // waits in the line
+	publish(1.09, order)             // finds it full
+	result, err := bus.PublishAndWait(ctx, "price", 1.10, order)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Outcome)
+	close(slow)
+	if err = bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("dropped:", bus.Metrics().Ledger.Dropped)
+	// Output:
+	// dropped
+	// EUR/USD 1.07
+	// EUR/USD 1.08
+	// dropped: 2
+}
+
+// While as many calls hang as MaxAbandoned allows, deliveries wait and spend no attempt. They go on when a
+// call returns, or after Resume.
+func ExampleMaxAbandoned() {
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	service := make(chan struct{}) // does not answer
+	s, err := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+		<-service
+		return nil
+	}, eventbus.Named("crm"), eventbus.Timeout(time.Millisecond), eventbus.MaxAbandoned(1), eventbus.Concurrency(1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for range 3 {
+		if _, err := bus.Publish(ctx, "order.placed", nil); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for !bus.Metrics().Subscriptions[0].Hung {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("abandoned:", bus.Metrics().Subscriptions[0].Abandoned)
+	close(service) // it answers again
+	for bus.Metrics().Ledger.Handled < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("hung:", bus.Metrics().Subscriptions[0].Hung, "dead letters:", bus.Metrics().DeadLetters, s.ID())
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// abandoned: 1
+	// hung: false dead letters: 0 crm
 }
 
 // Middleware wraps a handler; it sees every attempt.
@@ -524,42 +664,41 @@ func ExampleFromContext() {
 	// keys: 1
 }
 
-// The metrics of a subscription, and the books of the bus.
-func ExampleBus_Metrics() {
-	ctx := context.Background()
-	bus, err := eventbus.New(eventbus.WithRetry(eventbus.BaseDelay(time.Millisecond)))
+type tenantKey struct{}
+
+// A web framework may give the context of a request to the next one. So copy what handlers need while
+// Publish runs: values for handlers in memory, text for stores and dead letters.
+func ExampleWithContextFrom() {
+	bus, err := eventbus.New(
+		eventbus.WithContextFrom(func(ctx context.Context) context.Context {
+			return context.WithValue(context.Background(), tenantKey{}, ctx.Value(tenantKey{}))
+		}),
+		eventbus.WithMetadataFrom(func(ctx context.Context) map[string]string {
+			return map[string]string{"tenant": fmt.Sprint(ctx.Value(tenantKey{}))}
+		}),
+		eventbus.WithInheritedMetadata("tenant"), // events that handlers publish have it too
+	)
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = bus.Subscribe("order.*", func(ctx context.Context, _ eventbus.Event) error {
-		if delivery, _ := eventbus.FromContext(ctx); delivery.Attempt == 1 {
-			return errors.New("the bank is busy")
-		}
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, e eventbus.Event) error {
+		fmt.Println(ctx.Value(tenantKey{}), e.Metadata.Get("tenant"))
 		return nil
-	}, eventbus.Named("billing"))
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
+	ctx := context.Background()
 	if err := bus.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	for _, eventType := range []string{"order.placed", "order.paid", "user.created"} {
-		if _, err := bus.Publish(ctx, eventType, nil); err != nil {
-			log.Fatal(err)
-		}
+	if _, err := bus.Publish(context.WithValue(ctx, tenantKey{}, "acme"), "order.placed", nil); err != nil {
+		log.Fatal(err)
 	}
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
-	m := bus.Metrics()
-	for _, s := range m.Subscriptions {
-		fmt.Printf("%s: %d successes, %d failures, circuit %s\n", s.Subscription, s.Successes, s.Failures, s.Circuit)
-	}
-	fmt.Printf("%d accepted = %d handled + %d unrouted: %t\n",
-		m.Ledger.Accepted, m.Ledger.Handled, m.Ledger.Unrouted, m.Ledger.Balanced())
-	// Output:
-	// billing: 2 successes, 2 failures, circuit closed
-	// 3 accepted = 2 handled + 1 unrouted: true
+	// Output: acme acme
 }
 
 // Shutdown refuses what is new and waits for what has been published. How long, its

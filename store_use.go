@@ -80,6 +80,28 @@ func WithIdempotencyWindow(d time.Duration) Option {
 	})
 }
 
+// WithoutHandlers makes a bus for a tool: a command, or an admin page, in another process than the bus
+// that runs the handlers, or while none runs. It needs a store, usually one that has not the lease. Use
+// its DLQ, Event, Dispatches, Audit, Catalog and Cancel, and the directives of Subscription. Subscribe and Start
+// return ErrNoHandlers. Shutdown closes the store.
+//
+// The tool does not know the subscriptions. A replay opens a dispatch for the names in the letter. If
+// one of them does not exist in the bus that runs the handlers, its delivery waits there, as after a
+// restart, and the replay returns no ErrNoSubscription. Subscription returns a handle for any name: its
+// directives, such as Pause, are recorded in the store, and the bus that runs the handlers obeys them within
+// 250 ms. Publish sees no subscription, so its events are unrouted.
+func WithoutHandlers() Option {
+	return option(func(c *config) { c.tool = true })
+}
+
+// checkTool refuses a tool without a store.
+func (c *config) checkTool() error {
+	if c.tool && c.store == nil {
+		return &OptionError{Option: "WithoutHandlers", Reason: "needs WithStore: a bus in memory has nothing but what its handlers do"}
+	}
+	return nil
+}
+
 // storesInUse has the stores of all buses of the process that have not been shut down. Two buses on
 // one store would both change the records of its lease.
 var storesInUse sync.Map // Store to nil

@@ -3,6 +3,7 @@ package eventbus
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -215,4 +216,14 @@ func (t *targets) recordedAt(i int) []string {
 		return nil
 	}
 	return t.recorded[i : i+1 : i+1]
+}
+
+// absent returns a subscription for a name that the bus does not have. It receives nothing.
+func (b *Bus) absent(name string) *Subscription {
+	s := &Subscription{bus: b, id: name, named: true}
+	s.door.ledger = &b.ledger
+	s.door.circuit.Init(b.config.circuit, b.time)
+	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
+	s.retry.Store(&noRetry)
+	return s
 }

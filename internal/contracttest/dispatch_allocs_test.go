@@ -1,6 +1,6 @@
 //go:build !race
 
-package eventbus_test
+package contracttest
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package eventbus_test
+package structure
 
 import (
 	"os"

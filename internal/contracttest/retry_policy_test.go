@@ -1,4 +1,4 @@
-package eventbus_test
+package contracttest
 
 import (
 	"context"
@@ -42,41 +42,6 @@ func TestP2_TheEdgesOfAPolicy(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.policy.Delay(c.attempt), c.name)
 	}
-}
-
-// anyDuration is a duration of any size, and often of one that matters.
-func anyDuration() *rapid.Generator[time.Duration] {
-	return rapid.OneOf(
-		rapid.SampledFrom([]time.Duration{0, 1, time.Millisecond, time.Second, 30 * time.Second, math.MaxInt64 - 1, math.MaxInt64}),
-		rapid.Custom(func(t *rapid.T) time.Duration {
-			return time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "nanos") >> rapid.IntRange(0, 62).Draw(t, "shift"))
-		}),
-	)
-}
-
-func anyMultiplier() *rapid.Generator[float64] {
-	return rapid.OneOf(
-		rapid.SampledFrom([]float64{1, 1.0000000000000002, 1.5, 2, 10, 1e300, math.MaxFloat64}),
-		rapid.Float64Range(1, 4),
-		rapid.Float64Range(1, 1.0001),
-	)
-}
-
-func anyPolicy() *rapid.Generator[eventbus.RetryPolicy] {
-	return rapid.Custom(func(t *rapid.T) eventbus.RetryPolicy {
-		return eventbus.RetryPolicy{
-			MaxRetries:        rapid.SampledFrom([]int{0, 1, 3, eventbus.Unlimited, math.MaxInt32 - 1}).Draw(t, "MaxRetries"),
-			BaseDelay:         anyDuration().Draw(t, "BaseDelay"),
-			MaxDelay:          anyDuration().Draw(t, "MaxDelay"),
-			BackoffMultiplier: anyMultiplier().Draw(t, "BackoffMultiplier"),
-			MaxElapsed:        anyDuration().Draw(t, "MaxElapsed"),
-			Jitter:            rapid.SampledFrom(jitters).Draw(t, "Jitter"),
-		}
-	})
-}
-
-var jitters = []eventbus.Jitter{
-	eventbus.ProportionalJitter, eventbus.NoJitter, eventbus.FullJitter, eventbus.EqualJitter, eventbus.DecorrelatedJitter,
 }
 
 func anyAttempt() *rapid.Generator[int] {
