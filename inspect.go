@@ -185,7 +185,9 @@ func (s *Subscription) owns(name string) bool {
 // namesOf returns all names of the subscription that has a name. A tool knows those of the store's catalog.
 func (b *operators) namesOf(ctx context.Context, name string) (*names.Same, error) {
 	var all []string
-	if b.config.tool {
+	switch {
+	case name == "": // whoever asks for no subscription needs no catalog
+	case b.config.tool:
 		c, err := b.storedCatalog(ctx)
 		if err != nil {
 			return nil, err
@@ -193,7 +195,7 @@ func (b *operators) namesOf(ctx context.Context, name string) (*names.Same, erro
 		if in, ok := c.Find(name); ok {
 			all = append(slices.Clone(in.Formerly), in.Subscription)
 		}
-	} else {
+	default:
 		if s := b.registry.find(name); s != nil {
 			all = s.names()
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // A process beside the one that runs the bus lists, purges, replays and publishes.
@@ -157,5 +158,37 @@ func TestL3_ReplayAndPurgeOnAStore(t *testing.T) {
 		require.ElementsMatch(t, []string{"mail 0 1", "mail 2 1"}, disk.took())
 		require.Empty(t, letters(t, again))
 		shutdown(t, again)
+	})
+}
+
+// The letters, dispatches and audit entries of a file are listed although its catalog cannot be read. Only
+// what asks for a subscription by name needs it.
+func TestL6_AToolListsWithoutTheCatalog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithRetry(retry(0, 0)))
+		mustSubscribe(t, bus, "*", failing(errBoom), eventbus.Named("mail"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "x", nil)
+		synctest.Wait()
+		shutdown(t, bus)
+
+		store, err := disk.Open()
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		store.Submit(&driver.Batch{Now: time.Now(), Catalog: []byte("?")}, func(err error) { done <- err })
+		require.NoError(t, <-done)
+		require.NoError(t, store.Close(t.Context()))
+
+		tool, _ := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		require.Equal(t, "mail", oneLetter(t, tool).Subscription)
+		_, err = tool.Dispatches(t.Context(), eventbus.DispatchQuery{})
+		require.NoError(t, err)
+		_, err = tool.Audit(t.Context(), eventbus.AuditQuery{})
+		require.NoError(t, err)
+		var unreadable *eventbus.DecodeError
+		_, err = tool.DLQ().List(t.Context(), eventbus.LetterQuery{Subscription: "mail"})
+		require.ErrorAs(t, err, &unreadable)
+		shutdown(t, tool)
 	})
 }
