@@ -57,12 +57,13 @@ func TestSimulation(t *testing.T) {
 			schedules = 100
 		}
 	}
-	var next, steps, virtual, violations, compared, together atomic.Int64
+	var next, steps, virtual, compared, together atomic.Int64
+	var violations violations
 	t.Run("schedules", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
-				for n := next.Add(1) - 1; n < int64(schedules) && violations.Load() < 3; n = next.Add(1) - 1 {
+				for n := next.Add(1) - 1; n < int64(schedules) && violations.count.Load() < 3; n = next.Add(1) - 1 {
 					seed := *simBase + n
 					r := simulate(t, uint64(seed))
 					steps.Add(int64(r.steps))
@@ -78,7 +79,7 @@ func TestSimulation(t *testing.T) {
 						}
 					}
 					if r.violation != "" {
-						violations.Add(1)
+						violations.add(uint64(seed), r.violation)
 						t.Error(simReport(uint64(seed), r))
 					}
 				}
@@ -86,9 +87,30 @@ func TestSimulation(t *testing.T) {
 		}
 	})
 	t.Logf("%d schedules were run twice, for the same traces; %d ended with calls at the same moment", compared.Load(), together.Load())
-	t.Logf("%d schedules, %d steps, %s of virtual time, %d violations",
-		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), violations.Load())
+	t.Logf("%d schedules, %d steps, %s of virtual time, %s",
+		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), &violations)
 	simulateStores(t, schedules/storeShare)
+}
+
+// violations counts violations, and has the first one.
+type violations struct {
+	count atomic.Int64
+	first atomic.Pointer[string]
+}
+
+func (v *violations) add(seed uint64, text string) {
+	v.count.Add(1)
+	first := fmt.Sprintf("seed %d: %.600s", seed, strings.ReplaceAll(text, "\n", " | "))
+	v.first.CompareAndSwap(nil, &first)
+}
+
+// String returns the count, and in the same line the first violation: the end of a log may be all that is kept of it.
+func (v *violations) String() string {
+	text := fmt.Sprintf("%d violations", v.count.Load())
+	if first := v.first.Load(); first != nil {
+		text += ", the first in " + *first
+	}
+	return text
 }
 
 func simReport(seed uint64, r simResult) string {

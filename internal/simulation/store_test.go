@@ -32,16 +32,17 @@ const storeShare = 4
 
 // storeTally sums up the store schedules.
 type storeTally struct {
-	schedules, processes, crashes, restarts, violations atomic.Int64
-	besides, repeats, claimFaults, readFaults           atomic.Int64
-	clockSteps                                          atomic.Int64
+	schedules, processes, crashes, restarts   atomic.Int64
+	besides, repeats, claimFaults, readFaults atomic.Int64
+	clockSteps                                atomic.Int64
+	violations                                violations
 }
 
 func (t *storeTally) String() string {
 	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d processes beside, "+
-		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d steps of the wall clock, %d violations",
+		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d steps of the wall clock, %s",
 		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.besides.Load(),
-		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), t.violations.Load())
+		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), &t.violations)
 }
 
 // simulateStores runs store schedules. In each, several processes follow each other on the data of
@@ -56,10 +57,10 @@ func simulateStores(t *testing.T, schedules int) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
-				for n := next.Add(1) - 1; n < int64(schedules) && tally.violations.Load() < 3; n = next.Add(1) - 1 {
+				for n := next.Add(1) - 1; n < int64(schedules) && tally.violations.count.Load() < 3; n = next.Add(1) - 1 {
 					seed := uint64(*simBase + n)
 					if violation, report := simulateStore(t, seed, &tally); violation != "" {
-						tally.violations.Add(1)
+						tally.violations.add(seed, violation)
 						t.Errorf("store seed %d: %s\n%s\nto run it again: go test -count=1 -v -run '^TestSimulation$' ./internal/simulation -args -storeseed=%d",
 							seed, violation, report, seed)
 					}
