@@ -16,7 +16,7 @@ import (
 type Bus struct {
 	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and operators.directing,
 	// which may be held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the
-	// store; letterQueue.mu; cancellation.mu, registry.mu, the route table's, operators.mu; abandoned.Calls; door.mu,
+	// store; letters.Queue.mu; cancellation.mu, registry.mu, the route table's, operators.mu; abandoned.Calls; door.mu,
 	// circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
 	// after that. All others are leaves. A store calls done without its locks, and done may take all
 	// but the semaphores and feeder.submitting. No user code runs under any of them: handlers, middleware,

@@ -140,6 +140,9 @@ func (l *keptLetter) order() (order EventID) {
 	return order
 }
 
+// copy returns a copy for users, who may change it.
+func (l *keptLetter) copy() keptLetter { return keptLetter{l.clone(), l.own} }
+
 // Failure is one failed attempt.
 type Failure struct {
 	Attempt      int           `json:"attempt"`

@@ -1,7 +1,6 @@
 package eventbus
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/letters"
 	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/route"
 	"github.com/surebus/eventbus/internal/texts"
@@ -68,7 +68,6 @@ type LetterPage struct {
 const (
 	defaultPage = 100
 	maxPage     = 10_000
-	maxTotal    = 10_000
 )
 
 // letterFilter is a validated LetterQuery.
@@ -187,49 +186,36 @@ func (q *DLQ) wholeFilter(ctx context.Context, query LetterQuery) (*letterFilter
 
 // matchesAll reports whether no field excludes a letter. A zero time of any location excludes none.
 func (f *letterFilter) matchesAll() bool {
-	return f.byIndex() && len(f.lists()) == 0
+	return !f.compares() && f.labels() == (letters.Labels{})
 }
 
-// lists returns the keys of the lists that each contain all matching letters. There is a list for
-// each event, fingerprint, key, subscription, reason, and pair of the last two.
-func (f *letterFilter) lists() []letterKey {
-	var keys []letterKey
-	subscription := f.Subscription
-	if f.same != nil { // no list has all its letters
-		subscription = ""
+// inMemory returns the query for the queue in memory.
+func (f *letterFilter) inMemory() letters.Query[*keptLetter] {
+	q := letters.Query[*keptLetter]{Labels: f.labels(), Limit: f.limit, Before: letters.ID(f.Before), ExactTotal: f.ExactTotal}
+	if f.compares() {
+		q.Matches = func(l *keptLetter) bool { return f.matches(&l.DeadLetter) }
 	}
-	for _, key := range []letterKey{
-		{event: f.Event},
-		{fingerprint: f.Fingerprint},
-		{key: f.Key},
-		{subscription: subscription, reason: f.Reason},
-	} {
-		if key != (letterKey{}) {
-			keys = append(keys, key)
-		}
+	return q
+}
+
+// labels returns the labels that all matching letters have. Letters of a subscription with several names have none of it.
+func (f *letterFilter) labels() letters.Labels {
+	l := letters.Labels{Reason: string(f.Reason), Fingerprint: f.Fingerprint, Event: letters.ID(f.Event), Key: f.Key}
+	if f.same == nil {
+		l.Subscription = f.Subscription
 	}
-	return keys
+	return l
 }
 
-// byIndex reports whether every letter of the filter's only list, or every letter of the queue,
-// matches. Then no letter has to be compared.
-func (f *letterFilter) byIndex() bool {
-	return f.pattern == nil && f.Error == "" && f.Since.IsZero() && !f.bounded &&
-		f.same == nil && f.PublishedSince.IsZero() && f.PublishedUntil.IsZero() && f.MetadataName == "" && len(f.lists()) <= 1
+// compares reports whether a letter with the labels may not match.
+func (f *letterFilter) compares() bool {
+	return f.pattern != nil || f.Error != "" || !f.Since.IsZero() || f.bounded ||
+		f.same != nil || !f.PublishedSince.IsZero() || !f.PublishedUntil.IsZero() || f.MetadataName != ""
 }
 
-// isBefore reports whether the letter is older than the last page.
-func (f *letterFilter) isBefore(id LetterID) bool {
-	return f.Before.IsZero() || bytes.Compare(id[:], f.Before[:]) < 0
-}
-
-// matches reports whether the letter matches all fields of the filter.
+// matches reports whether a letter with the labels matches the other fields of the filter.
 func (f *letterFilter) matches(l *DeadLetter) bool {
-	return (f.Subscription == "" || f.Subscription == l.Subscription || f.same.Has(l.Subscription)) &&
-		(f.Reason == "" || f.Reason == l.Reason) &&
-		(f.Fingerprint == "" || f.Fingerprint == l.Fingerprint) &&
-		(f.Event.IsZero() || f.Event == l.Event.ID) &&
-		(f.Key == "" || f.Key == l.Event.Key) &&
+	return (f.same == nil || f.same.Has(l.Subscription)) &&
 		(f.PublishedSince.IsZero() || !l.Event.Time.Before(f.PublishedSince)) &&
 		(f.PublishedUntil.IsZero() || !l.Event.Time.After(f.PublishedUntil)) &&
 		(f.Since.IsZero() || !l.DiedAt.Before(f.Since)) &&

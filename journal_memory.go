@@ -60,7 +60,7 @@ func (j *memoryJournal) replay(_ context.Context, o opening, l *keptLetter, _ *A
 	open := func(err error) error {
 		switch {
 		case err != nil:
-		case j.kept.take(l.ID) == 0:
+		case !j.kept.take(l.ID):
 			err = ErrNotFound
 		default:
 			j.machine.applyReplay(o.d)

@@ -30,6 +30,22 @@ type letterBook interface {
 	insert(ctx context.Context, m *importing, part []importedLetter, upTo int) (inserted, evicted int, err error)
 }
 
+// keptPage is a LetterPage of kept letters.
+type keptPage struct {
+	LetterPage // without Letters
+	letters    []keptLetter
+}
+
+// page returns the page for users.
+func (p *keptPage) page() LetterPage {
+	page := p.LetterPage
+	page.Letters = make([]DeadLetter, len(p.letters)) // in JSON, a list
+	for i := range p.letters {
+		page.Letters[i] = p.letters[i].DeadLetter
+	}
+	return page
+}
+
 // letterRef is a letter of a set that is fixed: what orders it, and its size in a store.
 type letterRef struct {
 	id        LetterID

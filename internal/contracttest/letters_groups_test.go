@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -149,6 +150,30 @@ func TestL2_Classes(t *testing.T) {
 				shutdown(t, bus)
 			})
 		})
+	}
+}
+
+// Each of its parts makes another group, and where one ends and the next begins.
+func TestL2_FingerprintsTellGroupsApart(t *testing.T) {
+	const maxMessage = 1 << 10
+	seen := make(map[string]eventbus.LetterGroup)
+	for _, l := range []eventbus.DeadLetter{
+		{Subscription: "a", Reason: eventbus.ReasonShutdown},
+		{Subscription: "a", Reason: eventbus.ReasonExpired},
+		{Subscription: "b", Reason: eventbus.ReasonExpired},
+		{Subscription: "a", Failures: []eventbus.Failure{{Class: "c", Error: "expired"}}},
+		{Subscription: "a", Failures: []eventbus.Failure{{Class: "", Error: "expired"}}},
+		{Subscription: "a", Failures: []eventbus.Failure{{Class: "c", Error: "d"}}},
+		{Subscription: "a c", Failures: []eventbus.Failure{{Class: "", Error: "d"}}},
+		{Subscription: "a", Failures: []eventbus.Failure{{Class: "c d", Error: ""}}},
+		{Subscription: "a", Failures: []eventbus.Failure{{Class: "c", Error: strings.Repeat("x", maxMessage)}}},
+		{Subscription: "a", Failures: []eventbus.Failure{{Class: "c", Error: strings.Repeat("x", maxMessage) + "y"}}},
+	} {
+		g := l.Group()
+		require.Regexp(t, "^[0-9a-f]{32}$", g.Fingerprint)
+		require.LessOrEqual(t, len(g.Message), maxMessage+len("…"))
+		require.NotContains(t, seen, g.Fingerprint, "%+v and %+v", g, seen[g.Fingerprint])
+		seen[g.Fingerprint] = g
 	}
 }
 
