@@ -69,13 +69,13 @@ type Pool[T, W any] struct {
 	spare   atomic.Int32 // see Spare
 	crowded atomic.Bool  // some worker must leave
 
-	_            [64]byte   // workers write the following fields
-	out          sync.Mutex // guards the following; acquired before mu
-	outbox       fifo[entry[T]]
-	released     fifo[T]      // items that Enter kept and Release returned
-	releasedNext bool         // the next item comes from released
-	begun        atomic.Int64 // items taken so far; written under out
-	ahead        atomic.Int64 // items in outbox and released; written under out
+	_         [64]byte   // workers write the following fields
+	out       sync.Mutex // guards the following; acquired before mu
+	outbox    fifo[entry[T]]
+	released  fifo[T]      // items that Enter kept and Release returned
+	queueNext bool         // it is the turn of outbox, and not of released
+	begun     atomic.Int64 // items taken so far; written under out
+	ahead     atomic.Int64 // items in outbox and released; written under out
 
 	_        [64]byte     // publishers write the following fields
 	reserved atomic.Int64 // places reserved so far
@@ -436,12 +436,12 @@ func (p *Pool[T, W]) admitWaiters() {
 }
 
 // pop takes the next item that may run. Released and queued items alternate: a released
-// item has had its turn, but the items of one gate must not delay all others.
+// item has had its turn, but the items of one gate must not delay all others. A look in vain
+// changes no turn: how many workers look is up to the scheduler.
 func (p *Pool[T, W]) pop() (item T, ok bool) {
 	p.out.Lock()
 	defer p.out.Unlock()
-	p.releasedNext = !p.releasedNext
-	if p.releasedNext {
+	if !p.queueNext {
 		item, ok = p.released.pop()
 	}
 	if !ok {
@@ -451,6 +451,7 @@ func (p *Pool[T, W]) pop() (item T, ok bool) {
 		item, ok = p.released.pop()
 	}
 	if ok {
+		p.queueNext = !p.queueNext
 		p.begun.Store(p.begun.Load() + 1)
 	}
 	p.countAheadLocked()

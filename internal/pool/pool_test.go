@@ -356,6 +356,31 @@ func TestD4_ReleasedItemsDoNotDelayTheOthers(t *testing.T) {
 	})
 }
 
+// Several workers may look for one item. Those that find none take no turn from released or queued items.
+func TestD4_ALookInVainTakesNoTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for vain := range 4 {
+			b := newBench(t, 1, 100, false)
+			b.enter = func(string) bool { return false }
+			released := &item{"released", nil}
+			require.NoError(t, b.Reserve(t.Context(), 1, false))
+			b.Push(released, true)
+			for range vain + 1 {
+				_, ok := b.TryTake()
+				require.False(t, ok)
+			}
+			b.Release(released)
+			b.push(t, "queued", nil)
+			for _, want := range []string{"released", "queued"} {
+				x, ok := b.TryTake()
+				require.True(t, ok)
+				require.Equal(t, want, x.name, "after %d looks in vain", vain)
+				b.Finish()
+			}
+		}
+	})
+}
+
 // Replace gives the item to a fresh worker. The old goroutine ends, by itself or by
 // runtime.Goexit, and its state is closed.
 func TestF1_ReplaceTakesOverAnItem(t *testing.T) {
