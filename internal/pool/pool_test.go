@@ -357,7 +357,7 @@ func TestD4_ReleasedItemsDoNotDelayTheOthers(t *testing.T) {
 }
 
 // Several workers may look for one item. Those that find none take no turn from released or queued items.
-func TestD4_ALookInVainTakesNoTurn(t *testing.T) {
+func TestD5_ALookInVainTakesNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for vain := range 4 {
 			b := newBench(t, 1, 100, false)
