@@ -149,7 +149,7 @@ func (b *Bus) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	return page, nil
 }
 
-func (b *operators) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
+func (op *operators) auditPage(ctx context.Context, q AuditQuery) (AuditPage, error) {
 	refuse := func(field string, value any, reason string) (AuditPage, error) {
 		return AuditPage{}, &OptionError{Option: "AuditQuery." + field, Value: fmt.Sprint(value), Reason: reason}
 	}
@@ -164,23 +164,23 @@ func (b *operators) auditPage(ctx context.Context, q AuditQuery) (AuditPage, err
 		return refuse("Before", q.Before, "must be the Next of the previous page")
 	}
 	var err error
-	if q.same, err = b.namesOf(ctx, q.Subscription); err != nil {
+	if q.same, err = op.namesOf(ctx, q.Subscription); err != nil {
 		return AuditPage{}, err
 	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
-	return b.audits.page(ctx, &q)
+	return op.audits.page(ctx, &q)
 }
 
 // entry returns an entry for an action of the operator, now.
-func (b *operators) entry(o operator, action AuditAction) *AuditEntry {
+func (op *operators) entry(o operator, action AuditAction) *AuditEntry {
 	return &AuditEntry{
-		At: b.time.Now().UTC, Action: action, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
+		At: op.time.Now().UTC, Action: action, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
 	}
 }
 
 // bulkEntry returns the entry of a bulk operation.
-func (b *operators) bulkEntry(o operator, action AuditAction, q LetterQuery, matched int) *AuditEntry {
-	e := b.entry(o, action)
+func (op *operators) bulkEntry(o operator, action AuditAction, q LetterQuery, matched int) *AuditEntry {
+	e := op.entry(o, action)
 	e.Query, e.Count = auditedQuery(q), matched
 	return e
 }
@@ -243,30 +243,30 @@ func (e *AuditEntry) fields() []zap.Field {
 }
 
 // auditBulk records the entry of a bulk operation before its first letter.
-func (b *operators) auditBulk(ctx context.Context, e *AuditEntry) error {
-	if err := b.audits.record(ctx, e, nil); err != nil {
+func (op *operators) auditBulk(ctx context.Context, e *AuditEntry) error {
+	if err := op.audits.record(ctx, e, nil); err != nil {
 		return err
 	}
-	b.report.action(e)
+	op.report.action(e)
 	return nil
 }
 
 // auditOutcome records how a bulk operation ended that began with an entry, and makes the store forget. If ctx
 // has ended, it does not wait for the store.
-func (b *operators) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error, forget []driver.Dedupe) error {
+func (op *operators) auditOutcome(ctx context.Context, began *AuditEntry, o AuditOutcome, ended error, forget []driver.Dedupe) error {
 	if o.BeganAt = began.At; ended != nil {
 		o.Error = texts.Shorten(textOf(ended, ""), maxName)
 	}
 	e := *began
-	e.At, e.Outcome = b.time.Now().UTC, &o
-	err := b.audits.record(ctx, &e, forget)
+	e.At, e.Outcome = op.time.Now().UTC, &o
+	err := op.audits.record(ctx, &e, forget)
 	if err != nil && ctx.Err() == nil {
-		b.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
+		op.log.Warn("outcome of a bulk operation is not in the audit", append(e.fields(), zap.Error(err))...)
 	}
 	if err != nil && (forget != nil || ctx.Err() == nil) {
 		return err
 	}
-	b.report.action(&e)
+	op.report.action(&e)
 	return nil
 }
 
@@ -299,7 +299,7 @@ func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 }
 
 // checkDenied validates the entry of AuditDenied.
-func (b *operators) checkDenied(ctx context.Context, e *AuditEntry) error {
+func (op *operators) checkDenied(ctx context.Context, e *AuditEntry) error {
 	refuse := func(field string, value any, reason string) error {
 		return &OptionError{Option: "AuditEntry." + field, Value: fmt.Sprint(value), Reason: reason}
 	}
@@ -329,7 +329,7 @@ func (b *operators) checkDenied(ctx context.Context, e *AuditEntry) error {
 	case e.Query == nil:
 		return nil
 	}
-	_, err := b.DLQ().filter(ctx, *e.Query)
+	_, err := op.DLQ().filter(ctx, *e.Query)
 	return err
 }
 

@@ -370,8 +370,8 @@ type AbandonedHandler struct {
 	Since        time.Time `json:"since"`
 }
 
-func (b *machine) abandonedHandlers() (all []AbandonedHandler) {
-	b.machine.abandoned.Each(func(c *call, since time.Time) {
+func (m *machine) abandonedHandlers() (all []AbandonedHandler) {
+	m.abandoned.Each(func(c *call, since time.Time) {
 		all = append(all, AbandonedHandler{
 			Subscription: c.subscription().id,
 			EventID:      c.dispatch.id,
@@ -384,29 +384,29 @@ func (b *machine) abandonedHandlers() (all []AbandonedHandler) {
 
 // overran hands the dispatch of a call that exceeds its timeout to a fresh worker. It runs on the
 // goroutine that looks at the deadlines: a timer's, or a worker's.
-func (b *machine) overran(c *call) {
+func (m *machine) overran(c *call) {
 	s := c.subscription()
-	b.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
+	m.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
 }
 
 // abandon cancels a call whose handler still runs, and hands its dispatch to a fresh worker. The
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
-func (b *machine) abandon(c *call, err error) {
+func (m *machine) abandon(c *call, err error) {
 	c.cancel()
 	hanging := &c.subscription().door.hanging
 	if err == nil { // Shutdown has cut the call
 		hanging = nil
 	}
-	if shuts := b.abandoned.Add(c, b.time.Now().UTC, hanging); shuts > 0 {
-		b.reportHung(c.subscription(), shuts)
+	if shuts := m.abandoned.Add(c, m.time.Now().UTC, hanging); shuts > 0 {
+		m.reportHung(c.subscription(), shuts)
 	}
-	b.takeOver(c, err)
+	m.takeOver(c, err)
 }
 
 // exited runs when a handler, or a method of its error, ends its goroutine.
-func (b *machine) exited(w *worker, c *call, err error) {
+func (m *machine) exited(w *worker, c *call, err error) {
 	if !c.word.End() {
-		b.endedLate(w, c, result{err: err})
+		m.endedLate(w, c, result{err: err})
 		return
 	}
 	w.lost = true
@@ -414,36 +414,36 @@ func (b *machine) exited(w *worker, c *call, err error) {
 	if err == nil {
 		err = ErrHandlerExited
 	}
-	b.takeOver(c, err)
+	m.takeOver(c, err)
 }
 
 // takeOver hands the dispatch of a call that ended without its worker to a fresh worker.
-func (b *machine) takeOver(c *call, err error) {
-	b.pool.Replace(func(w *worker) {
+func (m *machine) takeOver(c *call, err error) {
+	m.pool.Replace(func(w *worker) {
 		d, s := c.dispatch, c.subscription()
 		ran := d.worker.call
 		d.worker = w
 		if err != nil {
-			b.fail(d, s, &ran, result{err: err})
+			m.fail(d, s, &ran, result{err: err})
 			return
 		}
-		b.exit(d, s, ran.pass, noOutcome)
+		m.exit(d, s, ran.pass, noOutcome)
 		d.attempt--
-		b.bury(d, ReasonShutdown)
+		m.bury(d, ReasonShutdown)
 	})
 }
 
 // endedLate counts and logs the return of an abandoned handler. Its result is ignored.
-func (b *machine) endedLate(w *worker, c *call, r result) {
+func (m *machine) endedLate(w *worker, c *call, r result) {
 	w.lost = true
-	if s := c.subscription(); b.abandoned.Remove(c) {
-		b.tend(s)
+	if s := c.subscription(); m.abandoned.Remove(c) {
+		m.tend(s)
 	}
 	c.subscription().counters.lateEnds.Add(1)
-	b.report.abandonedEnded(c, func() string {
+	m.report.abandonedEnded(c, func() string {
 		if r.err == nil {
 			return ""
 		}
-		return b.judge(c.subscription(), r.err, nil).text
+		return m.judge(c.subscription(), r.err, nil).text
 	})
 }

@@ -108,36 +108,36 @@ func (b *Bus) Catalog(ctx context.Context) (Catalog, error) {
 	return c, nil
 }
 
-func (b *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
+func (op *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 	if ctx.Err() != nil {
 		return c, contextError(ctx)
 	}
-	if !b.config.tool {
-		c = b.catalogNow()
+	if !op.config.tool {
+		c = op.catalogNow()
 	} else {
-		stored, err := b.storedCatalog(ctx)
+		stored, err := op.storedCatalog(ctx)
 		switch {
 		case err != nil:
 			return c, err
 		case stored == nil:
-			c.Directives, _, err = b.journal.readDirectives(ctx)
+			c.Directives, _, err = op.journal.readDirectives(ctx)
 			return c, cmp.Or(err, ErrNoCatalog)
 		}
 		c = *stored
 	}
-	directives, known, err := b.journal.readDirectives(ctx)
+	directives, known, err := op.journal.readDirectives(ctx)
 	if err != nil {
 		return Catalog{}, err
 	}
 	if !known {
-		for _, s := range b.registry.list() {
+		for _, s := range op.registry.list() {
 			if o := s.lastDirective.Load(); o != nil {
 				directives = append(directives, *o)
 			}
 		}
 	}
 	c.Directives = c.underPresentNames(directives)
-	now := b.time.Now().UTC
+	now := op.time.Now().UTC
 	c.Directives = slices.DeleteFunc(c.Directives, func(o Directive) bool {
 		return !o.Trip && (!o.Pause || !o.Until.IsZero() && !o.Until.After(now)) // it has ended
 	})
@@ -145,8 +145,8 @@ func (b *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 }
 
 // storedCatalog returns the catalog of the store, or nil.
-func (b *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
-	body, err := b.store.Catalog(ctx)
+func (op *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
+	body, err := op.store.Catalog(ctx)
 	if err != nil || body == nil {
 		return nil, err
 	}
@@ -157,16 +157,16 @@ func (b *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 }
 
 // catalogNow returns the catalog of the bus, without directives.
-func (b *operators) catalogNow() Catalog {
-	settings := b.registry.retry.Load()
+func (op *operators) catalogNow() Catalog {
+	settings := op.registry.retry.Load()
 	c := Catalog{
-		At: b.time.Now().UTC, Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
-		Timeout: b.config.timeout, Circuit: CircuitSettings(b.config.circuit), Isolated: b.config.isolation,
-		Concurrency: b.config.concurrency, QueueCapacity: b.config.queue, MaxUnsettled: b.config.unsettled,
+		At: op.time.Now().UTC, Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
+		Timeout: op.config.timeout, Circuit: CircuitSettings(op.config.circuit), Isolated: op.config.isolation,
+		Concurrency: op.config.concurrency, QueueCapacity: op.config.queue, MaxUnsettled: op.config.unsettled,
 		Subscriptions: []CatalogSubscription{},
 	}
 	c.Policy.RetryIf = nil
-	for _, s := range b.registry.list() {
+	for _, s := range op.registry.list() {
 		own := s.retry.Load()
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly),

@@ -144,18 +144,18 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 }
 
 // parts returns the records that replace one with several targets.
-func (b *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*record) {
+func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*record) {
 	next := int(d.next)
 	together := *r.Record // the targets that stay in one record, with the progress of all
 	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
 	for i := next; i < len(r.Targets); i++ {
 		isMissing := slices.Contains(missing, i)
-		if !isMissing && !b.config.isolation {
+		if !isMissing && !j.config.isolation {
 			together.Targets = append(together.Targets, r.Targets[i])
 			continue
 		}
 		d.next = int32(i)
-		part := b.encodeRow(w, d.splitOff(d.to.policy()), driver.Ready)
+		part := j.encodeRow(w, d.splitOff(d.to.policy()), driver.Ready)
 		if i == next && r.State == driver.Waiting {
 			part.State, part.Due = driver.Waiting, r.Due
 		}
@@ -185,23 +185,23 @@ func (f *feeder) fallBehind() {
 
 // countDivided counts the records that replace a claimed one. They count as left to the store until
 // they enter.
-func (b *durable) countDivided(r *record, parts int64) {
-	b.intake.quota.Add(parts - 1)
-	if b.ledger.owns(r) { // it is counted as left to the store
-		b.ledger.splits.Add(parts - 1)
-		b.ledger.stored.Add(parts - 1)
+func (j *durable) countDivided(r *record, parts int64) {
+	j.intake.quota.Add(parts - 1)
+	if j.ledger.owns(r) { // it is counted as left to the store
+		j.ledger.splits.Add(parts - 1)
+		j.ledger.stored.Add(parts - 1)
 		return
 	}
-	b.ledger.claimed.Add(parts)
-	b.ledger.stored.Add(parts)
+	j.ledger.claimed.Add(parts)
+	j.ledger.stored.Add(parts)
 }
 
 // warnMissing logs the names of subscriptions that do not exist, each once.
-func (b *durable) warnMissing(r *record, missing []int) {
+func (j *durable) warnMissing(r *record, missing []int) {
 	for _, i := range missing {
 		name := r.Targets[i]
-		if b.registry.isNewlyMissing(name) {
-			b.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
+		if j.registry.isNewlyMissing(name) {
+			j.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
 		}
 	}
 }

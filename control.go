@@ -172,9 +172,9 @@ func (s *Subscription) controllable(what string) error {
 }
 
 // noneNamed says that no subscription has a name, and which name is the nearest.
-func (b *operators) noneNamed(name string) string {
+func (op *operators) noneNamed(name string) string {
 	var all []string
-	for _, s := range b.registry.list() {
+	for _, s := range op.registry.list() {
 		all = append(all, s.names()...)
 	}
 	if len(all) == 0 {
@@ -222,14 +222,14 @@ func (o *door) endPauseLocked(b *Bus) {
 const hungPatience = time.Second
 
 // reportHung reports that a subscription is hung, if it still is after hungPatience.
-func (b *machine) reportHung(s *Subscription, shuts uint32) {
-	b.time.AfterFunc(hungPatience, func() {
+func (m *machine) reportHung(s *Subscription, shuts uint32) {
+	m.time.AfterFunc(hungPatience, func() {
 		calls, lasts := s.door.hanging.Last(shuts)
-		if !lasts || b.ledger.closed.Load() {
+		if !lasts || m.ledger.closed.Load() {
 			return
 		}
-		b.tend(s)
-		b.log.Warn("subscription hung: its deliveries are held until abandoned calls return, or Resume",
+		m.tend(s)
+		m.log.Warn("subscription hung: its deliveries are held until abandoned calls return, or Resume",
 			zap.String("subscription_id", s.id), zap.Int("abandoned", calls), zap.Duration("timeout", s.timeout))
 	})
 }

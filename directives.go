@@ -220,53 +220,53 @@ func (s *Subscription) obeyed(o Directive) (change circuit.Change) {
 }
 
 // loadDirectives reads the directives. It ends with Shutdown too.
-func (b *operators) loadDirectives(ctx context.Context) error {
-	ctx, done := b.journal.untilStop(ctx)
+func (op *operators) loadDirectives(ctx context.Context) error {
+	ctx, done := op.journal.untilStop(ctx)
 	defer done()
-	directives, known, err := b.journal.readDirectives(ctx)
+	directives, known, err := op.journal.readDirectives(ctx)
 	if err != nil || !known {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.directives = make(map[string]Directive, len(directives))
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.directives = make(map[string]Directive, len(directives))
 	for _, o := range directives {
-		b.directives[o.Subscription] = o
+		op.directives[o.Subscription] = o
 	}
 	return nil
 }
 
 // keepDirectives replaces the directives of names.
-func (b *operators) keepDirectives(all []Directive) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (op *operators) keepDirectives(all []Directive) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
 	for _, o := range all {
-		if !o.At.Before(b.directives[o.Subscription].At) {
-			b.directives[o.Subscription] = o
+		if !o.At.Before(op.directives[o.Subscription].At) {
+			op.directives[o.Subscription] = o
 		}
 	}
 }
 
 // obeyOthers applies the directives that another process has recorded.
-func (b *operators) obeyOthers() error {
-	b.directing.Lock()
-	err := b.loadDirectives(context.Background())
-	report := b.obeyLocked()
-	b.directing.Unlock()
+func (op *operators) obeyOthers() error {
+	op.directing.Lock()
+	err := op.loadDirectives(context.Background())
+	report := op.obeyLocked()
+	op.directing.Unlock()
 	report()
 	return err
 }
 
 // obeyLocked makes every subscription obey the latest directive to it. The caller holds b.directing, and calls the result
 // when it has released it. Subscriptions that are made meanwhile obey in Subscribe.
-func (b *operators) obeyLocked() (report func()) {
+func (op *operators) obeyLocked() (report func()) {
 	var reports []func()
-	for _, s := range b.registry.list() {
-		if o := b.directiveOf(s.names()); !o.At.IsZero() && o != s.directed {
+	for _, s := range op.registry.list() {
+		if o := op.directiveOf(s.names()); !o.At.IsZero() && o != s.directed {
 			change := s.obeyed(o)
 			reports = append(reports, func() {
-				b.report.circuitChanged(s, change)
-				b.machine.tend(s)
+				op.report.circuitChanged(s, change)
+				op.machine.tend(s)
 			})
 		}
 	}
@@ -279,15 +279,15 @@ func (b *operators) obeyLocked() (report func()) {
 
 // directiveOf returns the latest directive to a subscription, under any of its names, that the store had when loadDirectives
 // read it, as one to the last of the names.
-func (b *operators) directiveOf(names []string) (latest Directive) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.directiveOfLocked(names)
+func (op *operators) directiveOf(names []string) (latest Directive) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.directiveOfLocked(names)
 }
 
-func (b *operators) directiveOfLocked(names []string) (latest Directive) {
+func (op *operators) directiveOfLocked(names []string) (latest Directive) {
 	for _, name := range names {
-		if o := b.directives[name]; o.At.After(latest.At) {
+		if o := op.directives[name]; o.At.After(latest.At) {
 			latest = o.to(names[len(names)-1])
 		}
 	}
@@ -296,14 +296,14 @@ func (b *operators) directiveOfLocked(names []string) (latest Directive) {
 
 // inherited returns directives that a subscription found under another name, as ones to each of its names, for the
 // store: the next version of the program may know only the present one.
-func (b *operators) inherited() (all []Directive) {
-	subscriptions := b.registry.list()
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (op *operators) inherited() (all []Directive) {
+	subscriptions := op.registry.list()
+	op.mu.Lock()
+	defer op.mu.Unlock()
 	for _, s := range subscriptions {
-		latest := b.directiveOfLocked(s.names())
+		latest := op.directiveOfLocked(s.names())
 		for _, name := range s.names() {
-			if latest.At.After(b.directives[name].At) {
+			if latest.At.After(op.directives[name].At) {
 				all = append(all, latest.to(name))
 			}
 		}

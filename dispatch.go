@@ -446,12 +446,12 @@ func (d *dispatch) records() int64 {
 }
 
 // copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
-func (b *machine) copies(d *dispatch) []*dispatch {
+func (m *machine) copies(d *dispatch) []*dispatch {
 	if d.to.each == nil {
 		return []*dispatch{d}
 	}
-	all := b.copiesOf(d)
-	b.ledger.copies.Add(int64(len(all)) - 1)
+	all := m.copiesOf(d)
+	m.ledger.copies.Add(int64(len(all)) - 1)
 	if waiter := d.waiter(); waiter != nil && d.row() == nil { // otherwise see recording.open
 		waiter.expect(len(all) - 1)
 	}
@@ -459,7 +459,7 @@ func (b *machine) copies(d *dispatch) []*dispatch {
 }
 
 // copiesOf returns the copies of an event, the recorded ones if there are any.
-func (b *machine) copiesOf(d *dispatch) []*dispatch {
+func (m *machine) copiesOf(d *dispatch) []*dispatch {
 	s := d.row()
 	switch {
 	case d.to.each == nil:

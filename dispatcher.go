@@ -30,66 +30,66 @@ type callState struct {
 }
 
 // work runs a dispatch from the queue, unless it was read from a store and may not run now.
-func (b *machine) work(w *worker, d *dispatch) {
-	if d.row() != nil && b.journal.detains(d) {
+func (m *machine) work(w *worker, d *dispatch) {
+	if d.row() != nil && m.journal.detains(d) {
 		return
 	}
-	b.run(w, d)
+	m.run(w, d)
 }
 
 // run makes the next attempt of a dispatch: it visits the targets in order, from the next one,
 // until the first failure.
-func (b *machine) run(w *worker, d *dispatch) {
+func (m *machine) run(w *worker, d *dispatch) {
 	var event Event
-	b.beginAttempt(w, d, &event)
+	m.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s := d.to.subscriptions[d.next]
-		if b.stops(d) || b.wasUnloaded(&s.door, d) {
-			b.withdraw(d)
+		if m.stops(d) || m.wasUnloaded(&s.door, d) {
+			m.withdraw(d)
 			return
 		}
-		pass, shut := s.door.enter(b.Bus, d)
+		pass, shut := s.door.enter(m.Bus, d)
 		if shut == nil {
-			c := b.begin(w, d, s, pass)
+			c := m.begin(w, d, s, pass)
 			r := c.invoke(w, s, &event)
 			if !c.word.End() {
-				b.endedLate(w, c, r) // the watch abandoned it: a fresh worker owns d
+				m.endedLate(w, c, r) // the watch abandoned it: a fresh worker owns d
 				return
 			}
 			c.cancel()
 			if !r.withdrawn {
-				if !b.conclude(d, s, &w.call, r) {
+				if !m.conclude(d, s, &w.call, r) {
 					return
 				}
 				if int(d.next) < len(d.to.subscriptions)-1 {
-					b.journal.passed(w, d)
+					m.journal.passed(w, d)
 				}
 				continue
 			}
-			b.exit(d, s, pass, noOutcome)
+			m.exit(d, s, pass, noOutcome)
 			shut = r.shut
 		}
-		if b.stops(d) {
-			b.withdraw(d)
+		if m.stops(d) {
+			m.withdraw(d)
 			return
 		}
-		if b.park(d, s, shut) { // d itself is parked or settled
+		if m.park(d, s, shut) { // d itself is parked or settled
 			return
 		}
 	}
-	b.settle(d, Handled)
+	m.settle(d, Handled)
 }
 
 // beginAttempt prepares the next attempt and its event.
-func (b *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
+func (m *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
 	if len(d.to.subscriptions) > 1 { // see passed
-		now, _ := b.time.Recent()
+		now, _ := m.time.Recent()
 		w.began = now.Nanos
 	}
 	w.calls = nil
 	d.attempt = min(d.attempt+1, deadline.MaxNumber) // stays at the largest number
-	d.putEvent(event, b.time)
+	d.putEvent(event, m.time)
 }
 
 // begin sets up the call of the next target and shows it to the watch.
@@ -97,8 +97,8 @@ func (b *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 // While the timeline ticks, the watch sets the call's deadline at the next tick: up to a tick late,
 // but never early. Otherwise, and for timeouts below two ticks, begin arms the watch at once. When
 // the ticking ends, the watch looks once more.
-func (b *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
-	b.report.attemptBegun(d)
+func (m *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
+	m.report.attemptBegun(d)
 	c := &d.first
 	if c.dispatch != nil {
 		if len(w.calls) == 0 {
@@ -107,17 +107,17 @@ func (b *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *c
 		c, w.calls = &w.calls[0], w.calls[1:]
 	}
 	c.dispatch, c.target, c.word = d, d.next, deadline.Begin(uint32(d.attempt))
-	now, exact := b.time.Recent()
+	now, exact := m.time.Recent()
 	w.call = callState{pass: pass, started: now.Nanos}
 	switch {
 	case exact:
 		w.call.weight = 1
 	case w.samples(): // other calls start up to a tick after the reading
-		w.call.started, w.call.weight = b.time.Nanos(), latencySample
+		w.call.started, w.call.weight = m.time.Nanos(), latencySample
 	}
 	w.slot.Show(c)
-	if !b.time.Ticks() || s.timeout < 2*timeline.Tick {
-		b.watch.Arm(w.slot)
+	if !m.time.Ticks() || s.timeout < 2*timeline.Tick {
+		m.watch.Arm(w.slot)
 	}
 	return c
 }
@@ -130,30 +130,30 @@ func (w *worker) samples() bool {
 }
 
 // conclude applies the result of a call that has ended. It reports whether the attempt continues.
-func (b *machine) conclude(d *dispatch, s *Subscription, ran *callState, r result) bool {
+func (m *machine) conclude(d *dispatch, s *Subscription, ran *callState, r result) bool {
 	if r.err != nil {
-		b.fail(d, s, ran, r)
+		m.fail(d, s, ran, r)
 		return false
 	}
 	if ran.weight > 0 {
-		s.counters.latency.Observe(max(time.Duration(b.time.Nanos()-ran.started), 0), ran.weight)
+		s.counters.latency.Observe(max(time.Duration(m.time.Nanos()-ran.started), 0), ran.weight)
 	}
-	b.exit(d, s, ran.pass, succeeded)
+	m.exit(d, s, ran.pass, succeeded)
 	return true
 }
 
 // fail records a failure, and retries the dispatch or dead-letters it.
-func (b *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
+func (m *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	if r.verdict != nil && r.verdict.cutShort {
-		b.exit(d, s, ran.pass, noOutcome)
-		b.withdraw(d)
+		m.exit(d, s, ran.pass, noOutcome)
+		m.withdraw(d)
 		return
 	}
-	now := b.time.Now()
+	now := m.time.Now()
 	merged := d.to.policy()
-	by := merged.at(s, &b.config.names)
+	by := merged.at(s, &m.config.names)
 	if r.verdict == nil {
-		r.verdict = b.judge(s, r.err, &by)
+		r.verdict = m.judge(s, r.err, &by)
 	}
 	f := failure{
 		err: r.err, text: r.verdict.text, details: r.verdict.details, subscription: s, at: now.Nanos,
@@ -169,48 +169,48 @@ func (b *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	d.keep(f)
 	next := policy.decide(&failedAttempt{
 		verdict: r.verdict, number: number, previous: *previous,
-		bound: merged.MaxElapsed, elapsed: d.elapsed(now, b.time),
-	}, b.randomly(policy, s))
-	b.report.handlerFailed(d, policy, next.delay)
+		bound: merged.MaxElapsed, elapsed: d.elapsed(now, m.time),
+	}, m.randomly(policy, s))
+	m.report.handlerFailed(d, policy, next.delay)
 	outcome := failed
 	if r.verdict.rejected {
 		outcome = noOutcome
 	}
-	b.exit(d, s, ran.pass, outcome)
+	m.exit(d, s, ran.pass, outcome)
 	if !next.retry {
-		b.bury(d, next.reason)
+		m.bury(d, next.reason)
 		return
 	}
 	*previous = next.scheduled
-	b.retryLater(d, next.delay, timeline.Later(now.Nanos, next.delay))
+	m.retryLater(d, next.delay, timeline.Later(now.Nanos, next.delay))
 }
 
 // exit removes a delivery from its door and reports its outcome to the circuit.
-func (b *machine) exit(d *dispatch, s *Subscription, pass uint64, o outcome) {
-	change := s.door.exit(b.Bus, d, pass, o)
+func (m *machine) exit(d *dispatch, s *Subscription, pass uint64, o outcome) {
+	change := s.door.exit(m.Bus, d, pass, o)
 	if o == succeeded {
 		d.passed()
 	}
-	b.report.circuitChanged(s, change)
+	m.report.circuitChanged(s, change)
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
-		b.tend(s)
+		m.tend(s)
 	}
-	b.leaveUnawaited()
+	m.leaveUnawaited()
 }
 
 // applyAccept makes an accepted dispatch runnable. Its room in the queue is already reserved, unless
 // only the store keeps it.
-func (b *machine) applyAccept(d *dispatch, stored bool) {
-	b.ledger.accepted.Add(1)
+func (m *machine) applyAccept(d *dispatch, stored bool) {
+	m.ledger.accepted.Add(1)
 	d.to.counters.events.Add(1)
 	switch {
 	case len(d.to.subscriptions) == 0: // accept settles it after the observers
 	case stored:
-		b.ledger.stored.Add(int64(len(b.copies(d))))
+		m.ledger.stored.Add(int64(len(m.copies(d))))
 	case d.from().due != nil:
-		b.schedule(d)
+		m.schedule(d)
 	default:
-		b.enqueue(d, true)
+		m.enqueue(d, true)
 	}
 }
 
@@ -223,98 +223,98 @@ func (d *dispatch) queueRoom() int {
 }
 
 // enqueue queues a dispatch, or its copies. reserved is set if they have room in the queue.
-func (b *machine) enqueue(d *dispatch, reserved bool) {
+func (m *machine) enqueue(d *dispatch, reserved bool) {
 	if d.to.each == nil {
-		b.queue(d, reserved)
+		m.queue(d, reserved)
 		return
 	}
-	for _, copied := range b.copies(d) {
-		b.queue(copied, reserved)
+	for _, copied := range m.copies(d) {
+		m.queue(copied, reserved)
 	}
 }
 
-func (b *machine) queue(d *dispatch, reserved bool) {
+func (m *machine) queue(d *dispatch, reserved bool) {
 	d.state = stateQueued
 	// The outcome of a replay replaces the letter's failure in the circuit's window.
 	if r := d.replay(); r.at != nil && r.at == d.to.subscriptions[0] {
 		d.ensureStory().mark = r.mark
 	}
 	if gated := d.key != ""; reserved {
-		b.pool.Push(d, gated)
+		m.pool.Push(d, gated)
 	} else {
-		b.pool.Return(gated, d)
+		m.pool.Return(gated, d)
 	}
 }
 
 // enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
 // the one before it leaves. enterKey runs under the pool's lock.
-func (b *machine) enterKey(d *dispatch) bool {
+func (m *machine) enterKey(d *dispatch) bool {
 	d.hasTurn = true
-	gate := b.gateOf(d)
+	gate := m.gateOf(d)
 	admitted := gate.Enter(d.key, d)
 	if s := d.row(); admitted && s != nil {
-		s.unloads = s.unloads || b.wasUnloaded(gate, d)
+		s.unloads = s.unloads || m.wasUnloaded(gate, d)
 	}
 	return admitted
 }
 
-func (b *machine) gateOf(d *dispatch) *keyGate {
+func (m *machine) gateOf(d *dispatch) *keyGate {
 	if own := d.to.subscriptions[0].gate; own != nil {
 		return own
 	}
-	return b.keys
+	return m.keys
 }
 
 // leaveKey releases a dispatch's place in its key's order. The next dispatch of the key may run.
-func (b *machine) leaveKey(d *dispatch) {
+func (m *machine) leaveKey(d *dispatch) {
 	if !d.hasTurn {
 		return
 	}
 	d.hasTurn = false
-	if next, ok := b.gateOf(d).Leave(d.key); ok {
-		b.pool.Release(next)
+	if next, ok := m.gateOf(d).Leave(d.key); ok {
+		m.pool.Release(next)
 	}
 }
 
 // retryLater schedules the next attempt of a dispatch.
-func (b *machine) retryLater(d *dispatch, delay time.Duration, due int64) {
+func (m *machine) retryLater(d *dispatch, delay time.Duration, due int64) {
 	if d.attempt == 1 {
 		d.to.counters.retried.Add(1)
 	} else {
 		d.to.counters.again.Add(1)
 	}
-	b.journal.retryLater(d, delay, due)
+	m.journal.retryLater(d, delay, due)
 }
 
-func (b *machine) applyWait(d *dispatch, delay time.Duration, due int64) {
-	b.report.attemptEnded(d, Waiting, "")
-	b.report.retryScheduled(d, delay, due)
-	b.delayUntil(d, due)
+func (m *machine) applyWait(d *dispatch, delay time.Duration, due int64) {
+	m.report.attemptEnded(d, Waiting, "")
+	m.report.retryScheduled(d, delay, due)
+	m.delayUntil(d, due)
 }
 
 // delayUntil keeps a dispatch until its next attempt is due.
-func (b *machine) delayUntil(d *dispatch, due int64) {
+func (m *machine) delayUntil(d *dispatch, due int64) {
 	s := d.to.subscriptions[d.next]
 	seated := d.seat().Number != 0
 	if seated {
 		s.door.away(d)
 	}
 	d.state = stateWaiting
-	b.ledger.waiting.Add(1)
-	if !b.delay.Add(due, d) { // Shutdown has ended waiting
-		b.ledger.waiting.Add(-1)
-		b.bury(d, ReasonShutdown)
+	m.ledger.waiting.Add(1)
+	if !m.delay.Add(due, d) { // Shutdown has ended waiting
+		m.ledger.waiting.Add(-1)
+		m.bury(d, ReasonShutdown)
 	}
 	if seated {
-		b.tend(s)
+		m.tend(s)
 	}
-	b.leaveUnawaited() // Shutdown may have looked before Add
+	m.leaveUnawaited() // Shutdown may have looked before Add
 }
 
 // park handles a delivery that the door does not admit: it parks it in the line, or drops or
 // dead-letters it. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
-func (b *machine) park(d *dispatch, s *Subscription, why *barrier) (all bool) {
+func (m *machine) park(d *dispatch, s *Subscription, why *barrier) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
 	case d.seat().Number != 0:
@@ -324,8 +324,8 @@ func (b *machine) park(d *dispatch, s *Subscription, why *barrier) (all bool) {
 		d.narrow()
 	default:
 		s.counters.skipped.Add(1)
-		b.ledger.splits.Add(1)
-		b.intake.quota.Add(1)
+		m.ledger.splits.Add(1)
+		m.intake.quota.Add(1)
 		parked = d.splitOff(d.to.policy())
 		if waiter != nil {
 			waiter.expect(1)
@@ -336,50 +336,50 @@ func (b *machine) park(d *dispatch, s *Subscription, why *barrier) (all bool) {
 	if why != nil && why.ends != nil {
 		switch outcome, reason := why.ends(&s.door); outcome { //nolint:exhaustive // the others park it
 		case Dropped:
-			b.settle(parked, Dropped)
+			m.settle(parked, Dropped)
 			return all
 		case DeadLettered:
-			b.bury(parked, reason)
+			m.bury(parked, reason)
 			return all
 		}
 	}
-	victim, spills, reason := s.door.sit(b.Bus, parked, why)
+	victim, spills, reason := s.door.sit(m.Bus, parked, why)
 	if victim != nil {
-		b.settle(victim, Dropped)
+		m.settle(victim, Dropped)
 	}
 	switch {
 	case reason != "":
-		b.bury(parked, reason)
+		m.bury(parked, reason)
 	case victim != parked:
-		b.journal.park(parked, spills)
+		m.journal.park(parked, spills)
 	}
 	return all
 }
 
 // attemptHeld reports the end of an attempt whose last delivery is parked.
-func (b *machine) attemptHeld(d *dispatch) {
+func (m *machine) attemptHeld(d *dispatch) {
 	if attempt := d.takeObserved(); attempt != nil {
-		b.report.endAttempt(attempt, EndedAttempt{Outcome: Held})
+		m.report.endAttempt(attempt, EndedAttempt{Outcome: Held})
 	}
 }
 
 // applyPark puts a delivery that has a seat into the line.
-func (b *machine) applyPark(d *dispatch) {
+func (m *machine) applyPark(d *dispatch) {
 	s := d.seatedAt()
-	b.attemptHeld(d)
-	b.leaveKey(d)
+	m.attemptHeld(d)
+	m.leaveKey(d)
 	d.state = stateParked
 	how := parking(d.seat().Reason)
-	if refused := s.door.join(b.Bus, d); refused != "" {
-		b.bury(d, refused)
+	if refused := s.door.join(m.Bus, d); refused != "" {
+		m.bury(d, refused)
 		return
 	}
 	// From here on the line owns the delivery and may release it.
 	if how == throttled && s.door.limit == math.MaxInt32 {
-		b.shared.Store(s, nil)
+		m.shared.Store(s, nil)
 	}
-	b.tend(s)
-	b.ledger.checkDrained() // after tend: it may be the next to probe
+	m.tend(s)
+	m.ledger.checkDrained() // after tend: it may be the next to probe
 }
 
 // unawait ends the wait of the delivery's waiter, because the delivery is held.
@@ -394,82 +394,82 @@ func (d *dispatch) unawait(s *Subscription) {
 }
 
 // retryDue queues dispatches whose next attempt is due.
-func (b *machine) retryDue(due []*dispatch) {
-	b.requeue(due...)
-	b.ledger.waiting.Add(int64(-len(due)))
+func (m *machine) retryDue(due []*dispatch) {
+	m.requeue(due...)
+	m.ledger.waiting.Add(int64(-len(due)))
 }
 
 // requeue queues dispatches that were waiting or parked. They have had their key's turn.
-func (b *machine) requeue(all ...*dispatch) {
+func (m *machine) requeue(all ...*dispatch) {
 	for _, d := range all {
 		d.state = stateQueued
 	}
-	b.pool.Return(false, all...)
+	m.pool.Return(false, all...)
 }
 
 // bury ends a dispatch at its next target with a dead letter. With ReasonShutdown, a store gets it
 // back instead.
-func (b *machine) bury(d *dispatch, reason Reason) {
+func (m *machine) bury(d *dispatch, reason Reason) {
 	if reason == ReasonShutdown {
-		b.journal.cutShort(d)
+		m.journal.cutShort(d)
 		return
 	}
-	b.journal.settle(d, DeadLettered, b.letter(d, reason))
+	m.journal.settle(d, DeadLettered, m.letter(d, reason))
 }
 
 // withdraw ends an attempt that may not call the next handler. It is not counted.
-func (b *machine) withdraw(d *dispatch) {
+func (m *machine) withdraw(d *dispatch) {
 	d.attempt--
-	b.journal.cutShort(d)
+	m.journal.cutShort(d)
 }
 
 // settle ends a dispatch without a dead letter.
-func (b *machine) settle(d *dispatch, outcome Outcome) {
-	b.journal.settle(d, outcome, nil)
+func (m *machine) settle(d *dispatch, outcome Outcome) {
+	m.journal.settle(d, outcome, nil)
 }
 
 // applySettle ends a dispatch. It counts the dispatch after the observers have seen the end and the
 // waiter has its outcome, because Shutdown continues once all dispatches are counted, and answers
 // the waiter last, because its caller may read Metrics.
-func (b *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
+func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	var reason Reason
 	var l *DeadLetter
 	if kept != nil {
 		l, reason = &kept.DeadLetter, kept.Reason
 	}
-	b.report.attemptEnded(d, outcome, reason)
+	m.report.attemptEnded(d, outcome, reason)
 	switch outcome { //nolint:exhaustive // the others end no dispatch
 	case Handled:
 		if d.recovered() {
 			d.to.counters.succeededAfterRetry.Add(1)
 		}
 	case DeadLettered:
-		b.died(d, l)
+		m.died(d, l)
 	case Unrouted:
-		b.report.unrouted(d)
+		m.report.unrouted(d)
 	}
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	d.state = stateSettled
 	d.arrived()
-	b.leaveKey(d)
-	b.ledger.counter(outcome).Add(1)
+	m.leaveKey(d)
+	m.ledger.counter(outcome).Add(1)
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
-		s.door.release(b.Bus, d)
-		b.tend(s)
+		s.door.release(m.Bus, d)
+		m.tend(s)
 	}
 	if last {
 		waiter.answer()
 	}
-	b.ledger.checkDrained()
+	m.ledger.checkDrained()
 }
 
 // died counts, logs and reports a dead letter.
-func (b *machine) died(d *dispatch, l *DeadLetter) {
+func (m *machine) died(d *dispatch, l *DeadLetter) {
 	d.to.counters.deadLettered.Add(1)
 	if run := d.replay().run; run != nil && d.lastFailure() == nil { // else its failures were counted
 		run.failed()
 	}
-	b.report.deadLettered(d, l)
+	m.report.deadLettered(d, l)
 }

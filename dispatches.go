@@ -113,7 +113,7 @@ func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
 	return status, nil
 }
 
-func (b *views) eventStatus(ctx context.Context, id EventID) (status EventStatus, err error) {
+func (v *views) eventStatus(ctx context.Context, id EventID) (status EventStatus, err error) {
 	// A dispatch that goes back to an earlier place, such as a retry to the queue, may be missed once.
 	const looks = 3
 	found := make(map[*dispatch]DispatchInfo)
@@ -121,7 +121,7 @@ func (b *views) eventStatus(ctx context.Context, id EventID) (status EventStatus
 		if ctx.Err() != nil {
 			return status, contextError(ctx)
 		}
-		if status, err = b.lookFor(ctx, id, found); err != nil {
+		if status, err = v.lookFor(ctx, id, found); err != nil {
 			return status, err
 		}
 		if look > 0 && len(status.Dispatches)+len(status.Letters.Letters) > 0 {
@@ -129,7 +129,7 @@ func (b *views) eventStatus(ctx context.Context, id EventID) (status EventStatus
 		}
 		runtime.Gosched()
 	}
-	if known, err := b.journal.remembers(ctx, id); err != nil || known {
+	if known, err := v.journal.remembers(ctx, id); err != nil || known {
 		return status, err
 	}
 	return status, ErrUnknownEvent
@@ -137,22 +137,22 @@ func (b *views) eventStatus(ctx context.Context, id EventID) (status EventStatus
 
 // lookFor looks for an event in each place, in the order in which dispatches pass through them. It
 // adds the dispatches in memory to found.
-func (b *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
+func (v *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
 	status := EventStatus{ID: id, Dispatches: []DispatchInfo{}}
-	records, exist, err := b.journal.recordsOf(ctx, id)
+	records, exist, err := v.journal.recordsOf(ctx, id)
 	if err != nil {
 		return status, err
 	}
-	b.describeAll(b.candidates("", func(d *dispatch) bool { return d.id == id }), found)
+	v.describeAll(v.candidates("", func(d *dispatch) bool { return d.id == id }), found)
 	if exist {
-		status.Dispatches = append(status.Dispatches, b.describeRecords(records, found)...)
+		status.Dispatches = append(status.Dispatches, v.describeRecords(records, found)...)
 	} else {
 		for _, info := range found {
 			status.Dispatches = append(status.Dispatches, info)
 		}
 		slices.SortFunc(status.Dispatches, compareDispatches)
 	}
-	letters, err := b.letters.page(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
+	letters, err := v.letters.page(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
 	status.Letters = letters.page()
 	return status, err
 }
@@ -173,26 +173,26 @@ type spot struct {
 
 // spots returns the structures that hold dispatches, in the order in which a dispatch passes through
 // them.
-func (b *views) spots() []spot {
+func (v *views) spots() []spot {
 	type visitor = func(d *dispatch, due int64, why ParkReason)
 	plain := func(visit visitor) func(*dispatch) {
 		return func(d *dispatch) { visit(d, 0, "") }
 	}
 	all := []spot{
 		{DispatchScheduled, func(visit visitor) {
-			b.machine.scheduled.Each(func(d *dispatch) { visit(d, 0, "") })
+			v.machine.scheduled.Each(func(d *dispatch) { visit(d, 0, "") })
 		}},
-		{DispatchQueued, func(visit visitor) { b.machine.pool.Each(plain(visit)) }},
-		{DispatchQueued, func(visit visitor) { b.machine.keys.Each(plain(visit)) }},
+		{DispatchQueued, func(visit visitor) { v.machine.pool.Each(plain(visit)) }},
+		{DispatchQueued, func(visit visitor) { v.machine.keys.Each(plain(visit)) }},
 		{DispatchWaiting, func(visit visitor) {
-			b.machine.delay.Each(func(due int64, d *dispatch) { visit(d, due, "") })
+			v.machine.delay.Each(func(due int64, d *dispatch) { visit(d, due, "") })
 		}},
 	}
-	for _, s := range b.registry.list() {
+	for _, s := range v.registry.list() {
 		if s.gate != nil {
 			all = append(all, spot{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
 		}
-		all = append(all, spot{DispatchParked, func(visit visitor) { s.door.each(b.Bus, visit) }})
+		all = append(all, spot{DispatchParked, func(visit visitor) { s.door.each(v.Bus, visit) }})
 	}
 	return all
 }
@@ -200,10 +200,10 @@ func (b *views) spots() []spot {
 // candidates returns the dispatches in memory that match, in a state or in any. One that moves may be
 // there twice. matches reads only their fixed fields: it is called without a lock, because to read the memory of many dispatches takes
 // milliseconds.
-func (b *views) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
-	held := max(b.ledger.waiting.Load(), b.ledger.scheduled.Load(), int64(b.machine.pool.Depth()))
+func (v *views) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
+	held := max(v.ledger.waiting.Load(), v.ledger.scheduled.Load(), int64(v.machine.pool.Depth()))
 	all := make([]*dispatch, 0, held+64) // so that it rarely grows under a lock
-	for _, p := range b.spots() {
+	for _, p := range v.spots() {
 		if state != "" && state != p.state {
 			continue
 		}
@@ -216,7 +216,7 @@ func (b *views) candidates(state DispatchState, matches func(*dispatch) bool) (m
 		}
 	}
 	if state == "" || state == DispatchRunning {
-		for _, c := range b.machine.watch.Running() {
+		for _, c := range v.machine.watch.Running() {
 			if matches(c.dispatch) {
 				matching = append(matching, c.dispatch)
 			}
@@ -226,7 +226,7 @@ func (b *views) candidates(state DispatchState, matches func(*dispatch) bool) (m
 }
 
 // describeAll adds the descriptions of dispatches to found. It leaves out those that are in no place.
-func (b *views) describeAll(candidates []*dispatch, found map[*dispatch]DispatchInfo) {
+func (v *views) describeAll(candidates []*dispatch, found map[*dispatch]DispatchInfo) {
 	if len(candidates) == 0 {
 		return
 	}
@@ -234,46 +234,46 @@ func (b *views) describeAll(candidates []*dispatch, found map[*dispatch]Dispatch
 	for _, d := range candidates {
 		wanted[d] = true
 	}
-	for _, p := range b.spots() {
+	for _, p := range v.spots() {
 		p.each(func(d *dispatch, due int64, why ParkReason) {
 			if wanted[d] {
-				found[d] = b.describe(d, p.state, due, why)
+				found[d] = v.describe(d, p.state, due, why)
 			}
 		})
 	}
-	for _, c := range b.machine.watch.Running() {
+	for _, c := range v.machine.watch.Running() {
 		if wanted[c.dispatch] {
-			found[c.dispatch] = b.describeCall(c)
+			found[c.dispatch] = v.describeCall(c)
 		}
 	}
 }
 
 // describe describes a dispatch in a place, whose lock the caller holds.
-func (b *views) describe(d *dispatch, state DispatchState, due int64, why ParkReason) DispatchInfo {
-	i := b.describeFixed(d, d.next)
+func (v *views) describe(d *dispatch, state DispatchState, due int64, why ParkReason) DispatchInfo {
+	i := v.describeFixed(d, d.next)
 	i.State, i.Attempts, i.Parked = state, int(d.attempt), why
 	if f := d.lastFailure(); f != nil {
 		i.LastError = f.text
 	}
 	switch {
 	case state == DispatchScheduled:
-		i.Due = d.from().due.time(b.time)
+		i.Due = d.from().due.time(v.time)
 	case due != 0:
-		i.Due = b.time.At(due)
+		i.Due = v.time.At(due)
 	}
 	return i
 }
 
 // describeCall describes a dispatch whose handler runs. It reads fixed fields only.
-func (b *views) describeCall(c *call) DispatchInfo {
-	i := b.describeFixed(c.dispatch, c.target)
+func (v *views) describeCall(c *call) DispatchInfo {
+	i := v.describeFixed(c.dispatch, c.target)
 	i.State, i.Attempts = DispatchRunning, int(c.word.Number())
 	return i
 }
 
-func (b *views) describeFixed(d *dispatch, next int32) DispatchInfo {
+func (v *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 	i := DispatchInfo{
-		Event: d.id, Type: d.to.eventType, Key: d.key, Published: d.published(b.time), Replays: int(d.replay().count),
+		Event: d.id, Type: d.to.eventType, Key: d.key, Published: d.published(v.time), Replays: int(d.replay().count),
 		Subscription: d.to.subscriptions[next].id,
 	}
 	for _, s := range d.to.subscriptions[next:] {
@@ -283,7 +283,7 @@ func (b *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 }
 
 // describeRecords describes records of the store. found has the dispatches in memory: they know more.
-func (b *views) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
+func (v *views) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
 	inMemory := make(map[driver.Ref]DispatchInfo, len(found))
 	for d, info := range found {
 		inMemory[d.row().ref] = info
@@ -291,14 +291,14 @@ func (b *views) describeRecords(records []*record, found map[*dispatch]DispatchI
 	for _, r := range records {
 		info, ok := inMemory[r.Ref]
 		if !ok {
-			info = b.describeRecord(r)
+			info = v.describeRecord(r)
 		}
 		all = append(all, info)
 	}
 	return all
 }
 
-func (b *views) describeRecord(r *record) DispatchInfo {
+func (v *views) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
 		Event: EventID(r.ID), Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
@@ -319,17 +319,17 @@ func (b *views) describeRecord(r *record) DispatchInfo {
 	if len(i.Targets) > 0 {
 		i.Subscription = i.Targets[0]
 	}
-	if r.State == driver.Parked && b.lifecycle.started.Load() {
-		i.Parked = b.parkedAt(r.Door)
+	if r.State == driver.Parked && v.lifecycle.started.Load() {
+		i.Parked = v.parkedAt(r.Door)
 	}
 	return i
 }
 
 // parkedAt returns why deliveries to a subscription are parked in the store.
-func (b *views) parkedAt(name string) ParkReason {
-	s := b.Subscription(name)
+func (v *views) parkedAt(name string) ParkReason {
+	s := v.Subscription(name)
 	if !s.Exists() {
 		return ParkMissing
 	}
-	return cmp.Or(s.door.shutBy(b.Bus), ParkThrottled)
+	return cmp.Or(s.door.shutBy(v.Bus), ParkThrottled)
 }

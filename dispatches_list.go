@@ -64,7 +64,7 @@ func (b *Bus) Dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 	return page, nil
 }
 
-func (b *views) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
+func (v *views) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
 	refuse := func(field string, value any, reason string) (DispatchPage, error) {
 		return DispatchPage{}, &OptionError{Option: "DispatchQuery." + field, Value: fmt.Sprint(value), Reason: reason}
 	}
@@ -77,12 +77,12 @@ func (b *views) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, 
 		return refuse("Limit", q.Limit, fmt.Sprintf("must be from 1 to %d, or 0 for %d", maxPage, defaultPage))
 	}
 	var err error
-	if q.same, err = b.operators.namesOf(ctx, q.Subscription); err != nil {
+	if q.same, err = v.operators.namesOf(ctx, q.Subscription); err != nil {
 		return DispatchPage{}, err
 	}
 	q.Limit = cmp.Or(q.Limit, defaultPage)
 	if q.State != DispatchRunning { // memory has those that run
-		if page, exist, err := b.storedDispatches(ctx, q); exist || err != nil {
+		if page, exist, err := v.storedDispatches(ctx, q); exist || err != nil {
 			return page, err
 		}
 	}
@@ -96,7 +96,7 @@ func (b *views) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, 
 	if err != nil {
 		return DispatchPage{}, err
 	}
-	return b.dispatchesInMemory(q, after, matches), nil
+	return v.dispatchesInMemory(q, after, matches), nil
 }
 
 // matcher returns a function that compares the fixed fields of dispatches.
@@ -111,8 +111,8 @@ func (q *DispatchQuery) matcher() (func(*dispatch) bool, error) {
 	}, nil
 }
 
-func (b *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*dispatch) bool) (page DispatchPage) {
-	all := b.candidates(q.State, func(d *dispatch) bool {
+func (v *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(*dispatch) bool) (page DispatchPage) {
+	all := v.candidates(q.State, func(d *dispatch) bool {
 		return matches(d) && (after.IsZero() || bytes.Compare(d.id[:], after[:]) > 0)
 	})
 	ids := pace.Smallest(q.Limit+1, all, func(d *dispatch) [16]byte { return d.id })
@@ -122,7 +122,7 @@ func (b *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(
 		all = slices.DeleteFunc(all, func(d *dispatch) bool { return bytes.Compare(d.id[:], last[:]) > 0 })
 	}
 	found := make(map[*dispatch]DispatchInfo, len(all))
-	b.describeAll(all, found)
+	v.describeAll(all, found)
 	for _, info := range found {
 		if q.State == "" || q.State == info.State {
 			page.Dispatches = append(page.Dispatches, info)
@@ -133,7 +133,7 @@ func (b *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(
 }
 
 // storedDispatches returns a page of the store's records. exist is false without a store.
-func (b *views) storedDispatches(ctx context.Context, q DispatchQuery) (page DispatchPage, exist bool, err error) {
+func (v *views) storedDispatches(ctx context.Context, q DispatchQuery) (page DispatchPage, exist bool, err error) {
 	query := driver.RecordQuery{Key: q.Key, Targets: q.same.Of(q.Subscription), Limit: q.Limit}
 	if state, ok := recordStates[q.State]; ok {
 		query.States = []driver.State{state}
@@ -141,7 +141,7 @@ func (b *views) storedDispatches(ctx context.Context, q DispatchQuery) (page Dis
 	if query.Type, err = typeMatcher(q.Type); err != nil {
 		return page, false, err
 	}
-	decoded, next, exist, err := b.journal.recordPage(ctx, query, q.After)
+	decoded, next, exist, err := v.journal.recordPage(ctx, query, q.After)
 	if !exist || err != nil {
 		return page, exist, err
 	}
@@ -150,8 +150,8 @@ func (b *views) storedDispatches(ctx context.Context, q DispatchQuery) (page Dis
 		events[EventID(r.ID)] = true
 	}
 	found := make(map[*dispatch]DispatchInfo)
-	b.describeAll(b.candidates("", func(d *dispatch) bool { return events[d.id] }), found)
-	for _, info := range b.describeRecords(decoded, found) {
+	v.describeAll(v.candidates("", func(d *dispatch) bool { return events[d.id] }), found)
+	for _, info := range v.describeRecords(decoded, found) {
 		if q.State == "" || q.State == info.State {
 			page.Dispatches = append(page.Dispatches, info)
 		}

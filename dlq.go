@@ -358,15 +358,15 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...DirectiveOption) e
 }
 
 // letter returns the record of a dispatch that ends at its next target.
-func (b *machine) letter(d *dispatch, reason Reason) *keptLetter {
+func (m *machine) letter(d *dispatch, reason Reason) *keptLetter {
 	r := d.replay()
 	own := &ownLetter{order: d.orderID()}
 	l := &keptLetter{own: own, DeadLetter: DeadLetter{
-		Event:        d.event(b.time),
+		Event:        d.event(m.time),
 		Reason:       reason,
 		Subscription: d.to.subscriptions[d.next].id,
 		Attempts:     int(d.attempt),
-		DiedAt:       b.time.Now().UTC,
+		DiedAt:       m.time.Now().UTC,
 		Replays:      int(r.count),
 		Edited:       r.edited,
 		Original:     r.original,
@@ -377,10 +377,10 @@ func (b *machine) letter(d *dispatch, reason Reason) *keptLetter {
 		Due:             r.due,
 	}}
 	if s := d.row(); s != nil {
-		l.ID, l.Position = b.ids.Next(b.time.Now().Millis), s.position
+		l.ID, l.Position = m.ids.Next(m.time.Now().Millis), s.position
 	}
 	if due := d.from().due; due != nil && l.Due.IsZero() {
-		l.Due = due.time(b.time)
+		l.Due = due.time(m.time)
 	}
 	var skipped []int32
 	if d.story != nil && d.story.detours != nil {
@@ -401,7 +401,7 @@ func (b *machine) letter(d *dispatch, reason Reason) *keptLetter {
 		l.FailuresOmitted += int(d.story.omitted)
 		for i := range d.story.failures {
 			var omitted int
-			l.Failures, omitted = keepFailure(l.Failures, firstFailures, d.failureOf(&d.story.failures[i], b.time))
+			l.Failures, omitted = keepFailure(l.Failures, firstFailures, d.failureOf(&d.story.failures[i], m.time))
 			l.FailuresOmitted += omitted
 		}
 		if n := len(l.Failures); reason == ReasonExhausted && n > 0 {

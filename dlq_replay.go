@@ -16,8 +16,8 @@ type replaying struct {
 }
 
 // replay removes a letter and opens a dispatch of its event, in one step.
-func (b *intake) replay(ctx context.Context, id LetterID, r *replaying) error {
-	end, err := b.beginReplay(ctx, id, r)
+func (in *intake) replay(ctx context.Context, id LetterID, r *replaying) error {
+	end, err := in.beginReplay(ctx, id, r)
 	if err != nil {
 		return err
 	}
@@ -25,30 +25,30 @@ func (b *intake) replay(ctx context.Context, id LetterID, r *replaying) error {
 }
 
 // beginReplay submits a replay. end waits until it is recorded, and must be called.
-func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (end func() error, err error) {
-	if b.halts.Has(halt.Failed) {
+func (in *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (end func() error, err error) {
+	if in.halts.Has(halt.Failed) {
 		return nil, errReopens()
 	}
 	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
 	// and waits.
-	b.ledger.entering.Add(1)
+	in.ledger.entering.Add(1)
 	leave := func() {
-		b.ledger.entering.Add(-1)
-		b.ledger.checkDrained()
+		in.ledger.entering.Add(-1)
+		in.ledger.checkDrained()
 	}
 	defer func() {
 		if err != nil {
 			leave()
 		}
 	}()
-	if b.lifecycle.ending.Load() {
-		return nil, b.refuseShutdown()
+	if in.lifecycle.ending.Load() {
+		return nil, in.refuseShutdown()
 	}
-	l, err := b.letters.get(ctx, id)
+	l, err := in.letters.get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	d, err := b.machine.dispatchOf(&l, r)
+	d, err := in.machine.dispatchOf(&l, r)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 		audit = r.audit
 		audit.Letter, audit.Event, audit.Subscription = id, l.Event.ID, l.Subscription
 	}
-	done, err := b.journal.replay(ctx, o, &l, audit)
+	done, err := in.journal.replay(ctx, o, &l, audit)
 	if err != nil {
 		return nil, err
 	}
@@ -66,30 +66,30 @@ func (b *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (en
 		defer leave()
 		err := done()
 		if err == nil {
-			audited(b.audits, b.report, audit)
-			b.report.replayed(&l.DeadLetter)
+			audited(in.audits, in.report, audit)
+			in.report.replayed(&l.DeadLetter)
 		}
 		return err
 	}, nil
 }
 
 // applyReplay makes the dispatch of a letter runnable, or schedules it again.
-func (b *machine) applyReplay(d *dispatch) {
-	b.ledger.replays.Add(1)
-	if d.isScheduled(b.time) {
-		b.schedule(d)
+func (m *machine) applyReplay(d *dispatch) {
+	m.ledger.replays.Add(1)
+	if d.isScheduled(m.time) {
+		m.schedule(d)
 	} else {
-		b.enqueue(d, false)
+		m.enqueue(d, false)
 	}
 }
 
 // dispatchOf returns a dispatch of a letter's event for the subscriptions that did not succeed.
-func (b *machine) dispatchOf(l *keptLetter, r *replaying) (*dispatch, error) {
-	to, err := b.registry.targetsOfLetter(l)
+func (m *machine) dispatchOf(l *keptLetter, r *replaying) (*dispatch, error) {
+	to, err := m.registry.targetsOfLetter(l)
 	if err != nil {
 		return nil, err
 	}
-	now := b.time.Now()
+	now := m.time.Now()
 	again := &replay{
 		published:      l.Event.Time,
 		due:            l.Due,

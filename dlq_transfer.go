@@ -275,8 +275,8 @@ func (q *DLQ) importLetters(ctx context.Context, r io.Reader, opts []TransferOpt
 }
 
 // insertLetters adds the letters of an import in parts, behind those of an earlier one.
-func (b *operators) insertLetters(ctx context.Context, m *importing, report *ImportReport, progress func(done int)) (err error) {
-	if report.Resumed, err = b.letters.resume(ctx, m); err != nil {
+func (op *operators) insertLetters(ctx context.Context, m *importing, report *ImportReport, progress func(done int)) (err error) {
+	if report.Resumed, err = op.letters.resume(ctx, m); err != nil {
 		return err
 	}
 	report.Skipped += report.Resumed
@@ -286,7 +286,7 @@ func (b *operators) insertLetters(ctx context.Context, m *importing, report *Imp
 		}
 		part := nextImported(m.letters[done:])
 		done += len(part)
-		inserted, evicted, err := b.letters.insert(ctx, m, part, done)
+		inserted, evicted, err := op.letters.insert(ctx, m, part, done)
 		if err != nil {
 			return err
 		}

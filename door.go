@@ -252,16 +252,16 @@ func (o *door) release(b *Bus, d *dispatch) {
 //
 // Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
-func (b *machine) tend(s *Subscription) {
+func (m *machine) tend(s *Subscription) {
 	if s.door.circuit.Gate.Load()&circuit.Line == 0 {
 		return
 	}
-	held, asks := s.door.tend(b.Bus, s)
+	held, asks := s.door.tend(m.Bus, s)
 	if held {
-		b.ledger.checkDrained()
+		m.ledger.checkDrained()
 	}
 	if asks {
-		b.journal.asksForDoor(s.id)
+		m.journal.asksForDoor(s.id)
 	}
 }
 
@@ -345,10 +345,10 @@ func (o *door) inLineLocked(b *Bus, d *dispatch) arrival {
 }
 
 // wake tends doors whose timers have fired.
-func (b *machine) wake(all []*Subscription) {
+func (m *machine) wake(all []*Subscription) {
 	for _, s := range all {
 		s.door.woken()
-		b.tend(s)
+		m.tend(s)
 	}
 }
 
@@ -411,15 +411,15 @@ func (o *door) parked() [line.Reasons]int {
 
 // freed tends the doors that throttle because the bus was full. It runs when the bus has two spare
 // workers again, and when the share may have ended.
-func (b *machine) freed() {
-	b.shared.Range(func(key, _ any) bool {
+func (m *machine) freed() {
+	m.shared.Range(func(key, _ any) bool {
 		s := key.(*Subscription)
-		b.shared.Delete(s)
-		b.tend(s)
+		m.shared.Delete(s)
+		m.tend(s)
 		if s.door.parked()[throttled] > 0 {
-			b.shared.Store(s, nil)
-			if b.pool.Spare() > 1 { // a worker may have become free before Store
-				b.tend(s)
+			m.shared.Store(s, nil)
+			if m.pool.Spare() > 1 { // a worker may have become free before Store
+				m.tend(s)
 			}
 		}
 		return true

@@ -183,12 +183,12 @@ func (s *Subscription) owns(name string) bool {
 }
 
 // namesOf returns all names of the subscription that has a name. A tool knows those of the store's catalog.
-func (b *operators) namesOf(ctx context.Context, name string) (*names.Same, error) {
+func (op *operators) namesOf(ctx context.Context, name string) (*names.Same, error) {
 	var all []string
 	switch {
 	case name == "": // whoever asks for no subscription needs no catalog
-	case b.config.tool:
-		c, err := b.storedCatalog(ctx)
+	case op.config.tool:
+		c, err := op.storedCatalog(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -196,7 +196,7 @@ func (b *operators) namesOf(ctx context.Context, name string) (*names.Same, erro
 			all = append(slices.Clone(in.Formerly), in.Subscription)
 		}
 	default:
-		if s := b.registry.find(name); s != nil {
+		if s := op.registry.find(name); s != nil {
 			all = s.names()
 		}
 	}

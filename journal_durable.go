@@ -31,12 +31,12 @@ type durable struct {
 }
 
 // connect begins to use the store. It reads the directives and the counts.
-func (b *durable) connect() error {
-	b.feeder = newFeeder(b.Bus)
-	if err := b.useStore(); err != nil {
+func (j *durable) connect() error {
+	j.feeder = newFeeder(j.Bus)
+	if err := j.useStore(); err != nil {
 		return err
 	}
-	b.followups = pool.New(pool.Config[func(), struct{}]{
+	j.followups = pool.New(pool.Config[func(), struct{}]{
 		Open:        func() struct{} { return struct{}{} },
 		Close:       func(struct{}) {},
 		Run:         func(_ struct{}, apply func()) bool { apply(); return true },
@@ -44,15 +44,15 @@ func (b *durable) connect() error {
 		Idle:        func(struct{}) {},
 		Freed:       func() {},
 		Rest:        func() {},
-		Concurrency: b.config.concurrency,
+		Concurrency: j.config.concurrency,
 		Capacity:    math.MaxInt32,
 	})
-	b.followups.Start()
+	j.followups.Start()
 	_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, errors.Join(b.operators.loadDirectives(ctx), b.countUnsettled(ctx))
+		return struct{}{}, errors.Join(j.operators.loadDirectives(ctx), j.countUnsettled(ctx))
 	})
 	if err != nil {
-		b.releaseStore()
+		j.releaseStore()
 	}
 	return err
 }
@@ -96,65 +96,65 @@ func (k transition) opens() bool { return k <= toDue }
 func (k transition) isCounted() bool { return k >= toDue }
 
 // open makes dispatches runnable, and waits until they are.
-func (b *durable) open(ctx context.Context, o *opening) error {
+func (j *durable) open(ctx context.Context, o *opening) error {
 	c := change{kind: toAccept, opening: *o}
-	return b.awaitRecorded(ctx, c, b.recordLater(c))
+	return j.awaitRecorded(ctx, c, j.recordLater(c))
 }
 
-func (b *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error) {
+func (j *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error) {
 	o.d.addRow(row{})
-	if err := b.acquireRoom(ctx, &o, false); err != nil {
+	if err := j.acquireRoom(ctx, &o, false); err != nil {
 		return nil, err
 	}
 	c := change{kind: toReplay, opening: o, letter: l, audit: audit}
-	applied := b.recordLater(c)
-	return func() error { return b.awaitRecorded(ctx, c, applied) }, nil
+	applied := j.recordLater(c)
+	return func() error { return j.awaitRecorded(ctx, c, applied) }, nil
 }
 
 // replaysAtOnce: a store commits those that have gathered at once.
-func (b *durable) replaysAtOnce() int { return 256 }
+func (j *durable) replaysAtOnce() int { return 256 }
 
-func (b *durable) due(d *dispatch) { b.recordLater(change{kind: toDue, opening: opening{d: d}}) }
+func (j *durable) due(d *dispatch) { j.recordLater(change{kind: toDue, opening: opening{d: d}}) }
 
-func (b *durable) retryLater(d *dispatch, delay time.Duration, due int64) {
-	unload := d.key == "" && b.ledger.waiting.Load() >= maxWaiting
-	b.recordLater(change{kind: toWait, opening: opening{d: d}, delay: delay, due: due, unload: unload})
+func (j *durable) retryLater(d *dispatch, delay time.Duration, due int64) {
+	unload := d.key == "" && j.ledger.waiting.Load() >= maxWaiting
+	j.recordLater(change{kind: toWait, opening: opening{d: d}, delay: delay, due: due, unload: unload})
 }
 
 // maxWaiting is the number of waiting dispatches from which memory keeps no more of those without a
 // key, if there is a store. Those with a key stay, because later ones wait for them there.
 const maxWaiting = 50_000
 
-func (b *durable) park(d *dispatch, spills bool) {
-	b.recordLater(change{kind: toPark, opening: opening{d: d}, unload: spills})
+func (j *durable) park(d *dispatch, spills bool) {
+	j.recordLater(change{kind: toPark, opening: opening{d: d}, unload: spills})
 }
 
-func (b *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
-	b.recordLater(change{kind: toSettle, opening: opening{d: d}, outcome: outcome, letter: letter})
+func (j *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
+	j.recordLater(change{kind: toSettle, opening: opening{d: d}, outcome: outcome, letter: letter})
 }
 
 // cutShort leaves a dispatch to the store.
-func (b *durable) cutShort(d *dispatch) {
+func (j *durable) cutShort(d *dispatch) {
 	if d.state == stateRunning { // targets may have handled the event since the last record
-		b.recordLater(change{kind: toStore, opening: opening{d: d}, unload: true})
+		j.recordLater(change{kind: toStore, opening: opening{d: d}, unload: true})
 		return
 	}
-	b.unload(d)
+	j.unload(d)
 }
 
 // awaitRecorded waits for the outcome of a change that opens dispatches. If ctx ends before, or Shutdown
 // gives up on the store, the outcome is unknown.
-func (b *durable) awaitRecorded(ctx context.Context, c change, applied <-chan error) error {
+func (j *durable) awaitRecorded(ctx context.Context, c change, applied <-chan error) error {
 	var why error
 	select {
 	case err := <-applied:
 		return err
 	case <-ctx.Done():
 		why = contextError(ctx)
-	case <-b.gaveUp:
+	case <-j.gaveUp:
 		why = ErrShutdown
 	}
-	b.resolveLater(c, applied)
+	j.resolveLater(c, applied)
 	if c.kind == toReplay {
 		return fmt.Errorf("the replay may have been recorded; look whether the letter is left: %w", why)
 	}
@@ -163,162 +163,162 @@ func (b *durable) awaitRecorded(ctx context.Context, c change, applied <-chan er
 
 // recordLater submits a change, and applies it once the store has answered. Only changes that open dispatches can be
 // refused.
-func (b *durable) recordLater(c change) (applied <-chan error) {
+func (j *durable) recordLater(c change) (applied <-chan error) {
 	var done chan error
 	if c.kind == toAccept || c.kind == toReplay || c.here != nil { // otherwise nobody waits
 		done = make(chan error, 1)
 	}
 	if c.kind.isCounted() {
 		c.d.state = stateRecording
-		b.ledger.recording.Add(1)
+		j.ledger.recording.Add(1)
 	}
-	b.record(&c, func(err error) {
-		err = b.apply(&c, err)
+	j.record(&c, func(err error) {
+		err = j.apply(&c, err)
 		if c.kind.isCounted() {
-			b.ledger.recording.Add(-1)
+			j.ledger.recording.Add(-1)
 		}
 		if done != nil {
 			done <- err
 		}
-		b.ledger.checkDrained()
+		j.ledger.checkDrained()
 	})
 	return done
 }
 
 // apply applies a change that was recorded, or that was refused with err.
-func (b *durable) apply(c *change, err error) error {
+func (j *durable) apply(c *change, err error) error {
 	if err != nil && !c.kind.opens() {
-		b.unload(c.d) // the store has failed, and has the dispatch as it was before the change
+		j.unload(c.d) // the store has failed, and has the dispatch as it was before the change
 		return err
 	}
 	if c.kind > toDue {
-		b.acquit(c.d)
+		j.acquit(c.d)
 	}
 	switch c.kind {
 	case toAccept:
 		for _, d := range c.all() {
-			b.applyAccept(d, c.unload, err)
+			j.applyAccept(d, c.unload, err)
 		}
 	case toReplay:
 		if err == nil {
-			b.applyReplay(c.d, c.unload)
+			j.applyReplay(c.d, c.unload)
 		}
 	case toDue:
-		b.applyDue(c.d, c.unload, err)
+		j.applyDue(c.d, c.unload, err)
 	case toWait:
-		b.applyWait(c)
+		j.applyWait(c)
 	case toPark:
-		b.applyPark(c.d, c.unload)
+		j.applyPark(c.d, c.unload)
 	case toSettle:
 		if c.outcome != Unrouted {
-			b.intake.quota.Release(1) // before a waiter has its answer, and publishes again
+			j.intake.quota.Release(1) // before a waiter has its answer, and publishes again
 		}
-		b.machine.applySettle(c.d, c.outcome, c.letter)
+		j.machine.applySettle(c.d, c.outcome, c.letter)
 	case toStore:
-		b.unload(c.d)
+		j.unload(c.d)
 	}
 	return err
 }
 
-func (b *durable) applyAccept(d *dispatch, unload bool, err error) {
+func (j *durable) applyAccept(d *dispatch, unload bool, err error) {
 	switch {
 	case err == nil:
-		b.machine.applyAccept(d, unload || d.from().due != nil)
+		j.machine.applyAccept(d, unload || d.from().due != nil)
 		return
 	case !unload:
-		b.machine.pool.Unreserve(d.queueRoom())
+		j.machine.pool.Unreserve(d.queueRoom())
 	}
-	b.intake.quota.Release(d.records())
+	j.intake.quota.Release(d.records())
 }
 
-func (b *durable) applyReplay(d *dispatch, unload bool) {
-	b.intake.quota.Add(d.records())
-	if !unload && !d.isScheduled(b.time) {
-		b.machine.applyReplay(d)
+func (j *durable) applyReplay(d *dispatch, unload bool) {
+	j.intake.quota.Add(d.records())
+	if !unload && !d.isScheduled(j.time) {
+		j.machine.applyReplay(d)
 		return
 	}
-	b.ledger.replays.Add(1)
-	b.ledger.stored.Add(int64(len(b.machine.copies(d))))
+	j.ledger.replays.Add(1)
+	j.ledger.stored.Add(int64(len(j.machine.copies(d))))
 }
 
 // applyDue queues a scheduled dispatch whose new place in the store's order is recorded.
-func (b *durable) applyDue(d *dispatch, unload bool, err error) {
+func (j *durable) applyDue(d *dispatch, unload bool, err error) {
 	switch {
 	case err != nil:
-		b.unload(d)
+		j.unload(d)
 	case unload:
-		b.intake.quota.Add(int64(len(b.machine.copiesOf(d))) - 1)
-		b.ledger.stored.Add(int64(len(b.machine.copies(d))))
+		j.intake.quota.Add(int64(len(j.machine.copiesOf(d))) - 1)
+		j.ledger.stored.Add(int64(len(j.machine.copies(d))))
 	default:
-		b.intake.quota.Add(int64(len(b.machine.copiesOf(d))) - 1)
-		b.machine.enqueue(d, false)
+		j.intake.quota.Add(int64(len(j.machine.copiesOf(d))) - 1)
+		j.machine.enqueue(d, false)
 	}
 }
 
-func (b *durable) applyWait(c *change) {
+func (j *durable) applyWait(c *change) {
 	if !c.unload {
-		b.machine.applyWait(c.d, c.delay, c.due)
+		j.machine.applyWait(c.d, c.delay, c.due)
 		return
 	}
-	b.report.attemptEnded(c.d, Waiting, "")
-	b.report.retryScheduled(c.d, c.delay, c.due)
-	b.unload(c.d)
-	b.feeder.due.Add(b.time.At(c.due))
+	j.report.attemptEnded(c.d, Waiting, "")
+	j.report.retryScheduled(c.d, c.delay, c.due)
+	j.unload(c.d)
+	j.feeder.due.Add(j.time.At(c.due))
 }
 
 // applyPark parks a delivery in its line, or leaves it to the store.
-func (b *durable) applyPark(d *dispatch, spills bool) {
+func (j *durable) applyPark(d *dispatch, spills bool) {
 	if !spills {
-		b.machine.applyPark(d)
+		j.machine.applyPark(d)
 		return
 	}
 	s := d.seatedAt()
-	b.machine.attemptHeld(d)
-	b.machine.leaveKey(d)
+	j.machine.attemptHeld(d)
+	j.machine.leaveKey(d)
 	s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
-	b.unload(d)
+	j.unload(d)
 	if s.gone.Load() { // it has dead-lettered those that the store had
-		b.feeder.askDoor(s.names()...)
+		j.feeder.askDoor(s.names()...)
 	}
-	b.machine.tend(s)
+	j.machine.tend(s)
 }
 
 // unload removes a dispatch from memory. The store has it.
 //
 // Later dispatches of its key leave too: otherwise they would overtake it.
-func (b *durable) unload(d *dispatch) {
-	b.acquit(d)
-	b.report.attemptEnded(d, Stored, "")
+func (j *durable) unload(d *dispatch) {
+	j.acquit(d)
+	j.report.attemptEnded(d, Stored, "")
 	if waiter := d.waiter(); waiter != nil {
-		b.endWait(waiter)
+		j.endWait(waiter)
 	}
 	d.state = stateSettled
 	d.arrived()
 	if d.hasTurn {
 		d.hasTurn = false
-		gate := b.machine.gateOf(d)
-		b.machine.noteUnloaded(gate, d) // before Leave, so that enterKey sees it
+		gate := j.machine.gateOf(d)
+		j.machine.noteUnloaded(gate, d) // before Leave, so that enterKey sees it
 		if next, ok := gate.Leave(d.key); ok {
 			next.row().unloads = true
-			b.machine.pool.Release(next)
+			j.machine.pool.Release(next)
 		}
 	}
-	b.ledger.stored.Add(1)
+	j.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
 		s := d.seatedAt()
-		b.machine.noteUnloaded(&s.door, d)
-		s.door.release(b.Bus, d)
-		b.machine.tend(s)
+		j.machine.noteUnloaded(&s.door, d)
+		s.door.release(j.Bus, d)
+		j.machine.tend(s)
 	}
-	b.ledger.checkDrained()
+	j.ledger.checkDrained()
 }
 
 // endWait ends the wait for a dispatch that leaves memory for longer than until there is room.
-func (b *durable) endWait(w *waiter) {
+func (j *durable) endWait(w *waiter) {
 	switch {
-	case b.halts.Has(halt.Failed):
+	case j.halts.Has(halt.Failed):
 		w.giveUp(false)
-	case b.lifecycle.ending.Load():
+	case j.lifecycle.ending.Load():
 		w.giveUp(true)
 	}
 }
@@ -326,23 +326,23 @@ func (b *durable) endWait(w *waiter) {
 // progressAfter is how long an attempt lasts before its successes are recorded one by one.
 const progressAfter = 100 * time.Millisecond
 
-func (b *durable) detains(d *dispatch) bool {
+func (j *durable) detains(d *dispatch) bool {
 	s := d.row()
-	return s != nil && b.detain(d, s)
+	return s != nil && j.detain(d, s)
 }
 
-func (b *durable) callEnded() { b.unloadAll() }
+func (j *durable) callEnded() { j.unloadAll() }
 
-func (b *durable) asksForDoor(name string) { b.feeder.askDoor(name) }
+func (j *durable) asksForDoor(name string) { j.feeder.askDoor(name) }
 
 // passed records it in a long attempt. It does not wait for the store: the next change of the dispatch is behind this one.
-func (b *durable) passed(on *worker, d *dispatch) {
-	if time.Duration(b.time.Nanos()-on.began) < progressAfter {
+func (j *durable) passed(on *worker, d *dispatch) {
+	if time.Duration(j.time.Nanos()-on.began) < progressAfter {
 		return
 	}
-	w := newBatch(b.time)
-	record := b.updatedRecord(w, d, driver.Ready, 1)
+	w := newBatch(j.time)
+	record := j.updatedRecord(w, d, driver.Ready, 1)
 	record.Leased = true
 	w.Update = []*driver.Record{record}
-	b.store.submit(w, room.Pass{}, func(error) {})
+	j.store.submit(w, room.Pass{}, func(error) {})
 }

@@ -22,8 +22,8 @@ import (
 
 // What follows is what intake, subscriptions and lifecycle ask of the journal.
 
-func (b *durable) prepare(_ context.Context, d *dispatch) error {
-	encoded, err := b.encode(d.payload)
+func (j *durable) prepare(_ context.Context, d *dispatch) error {
+	encoded, err := j.encode(d.payload)
 	if err != nil {
 		return err
 	}
@@ -33,100 +33,100 @@ func (b *durable) prepare(_ context.Context, d *dispatch) error {
 	}
 	d.origin.row = &row{}
 	if due := d.origin.due; due != nil && due.at.IsZero() { // after a restart there is no other clock
-		if due.at = b.time.At(due.nanos); !driver.Storable(due.at) {
+		if due.at = j.time.At(due.nanos); !driver.Storable(due.at) {
 			return &EventError{Field: "time", Value: due.at.String(), Reason: badYear}
 		}
 	}
 	return nil
 }
 
-func (b *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
+func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	o := opening{d: d, batch: batch, published: batch}
-	if !b.lifecycle.started.Load() && !b.hasLease.Load() {
+	if !j.lifecycle.started.Load() && !j.hasLease.Load() {
 		// The bus with the lease may settle the event before resolveAll asks for it. So the store remembers
 		// the id from the beginning.
 		for _, d := range o.all() {
 			d.origin.given = d.origin.given || d.records() > 0
 		}
 	}
-	if err := b.unknown.await(ctx, b.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
+	if err := j.unknown.await(ctx, j.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
 		return 0, err
 	}
-	err = b.intake.whileEntering(inside, func() error {
-		if err := b.storeRefuses(); err != nil {
+	err = j.intake.whileEntering(inside, func() error {
+		if err := j.storeRefuses(); err != nil {
 			return err
 		}
-		return b.acceptDurably(ctx, inside, &o)
+		return j.acceptDurably(ctx, inside, &o)
 	})
 	if err != nil {
 		return 0, err
 	}
-	return b.intake.accepted(&o), nil
+	return j.intake.accepted(&o), nil
 }
 
 // acceptDurably accepts the dispatches of a change with a store.
-func (b *durable) acceptDurably(ctx context.Context, inside bool, c *opening) error {
-	if err := b.intake.given.unknown(c); err != nil { // an id may be twice in a batch
+func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) error {
+	if err := j.intake.given.unknown(c); err != nil { // an id may be twice in a batch
 		return err
 	}
 	for {
 		c.events = nil
-		if b.report.seesAccepted() {
+		if j.report.seesAccepted() {
 			for _, d := range c.all() {
-				c.events = append(c.events, d.event(b.time))
+				c.events = append(c.events, d.event(j.time))
 			}
 		}
-		if err := b.acquireQuota(ctx, c.records(), inside); err != nil {
+		if err := j.acquireQuota(ctx, c.records(), inside); err != nil {
 			return err
 		}
-		if err := b.acquireRoom(ctx, c, inside); err != nil {
-			b.intake.quota.Release(c.records())
+		if err := j.acquireRoom(ctx, c, inside); err != nil {
+			j.intake.quota.Release(c.records())
 			return err
 		}
-		err := b.open(ctx, c)
+		err := j.open(ctx, c)
 		var refused *driver.RefusedError
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, ErrStoreClosed):
-			return b.intake.refuseShutdown()
+			return j.intake.refuseShutdown()
 		case errors.As(err, &refused) && refused.Known == nil:
 			return err // the store has not the event
 		case refused == nil:
 			var unknown *IndeterminateError
 			if !errors.As(err, &unknown) {
-				b.addUnknown(c.all())
+				j.addUnknown(c.all())
 				err = c.indeterminate(err)
 			}
 			return err
 		}
-		if err := c.repeated(b.Bus, refused.Known); err != nil || c.d == nil {
+		if err := c.repeated(j.Bus, refused.Known); err != nil || c.d == nil {
 			return err
 		}
 	}
 }
 
-func (b *durable) awaits(id EventID, w *waiter) (ended func()) {
-	return func() { b.feeder.forget(id, w) }
+func (j *durable) awaits(id EventID, w *waiter) (ended func()) {
+	return func() { j.feeder.forget(id, w) }
 }
 
 // encodePayload leaves a payload that is encoded.
-func (b *durable) encodePayload(payload any) (any, error) {
+func (j *durable) encodePayload(payload any) (any, error) {
 	if _, encoded := payload.(EncodedPayload); encoded {
 		return payload, nil
 	}
-	return b.encode(payload)
+	return j.encode(payload)
 }
 
-func (b *durable) direct(directives []Directive, audit *AuditEntry) (shared bool, err error) {
+func (j *durable) direct(directives []Directive, audit *AuditEntry) (shared bool, err error) {
 	w := &batch{Batch: driver.Batch{Now: audit.At}}
 	w.audit(audit)
 	w.direct(directives...)
-	return true, b.store.commit(context.Background(), w)
+	return true, j.store.commit(context.Background(), w)
 }
 
-func (b *durable) readDirectives(ctx context.Context) (directives []Directive, known bool, err error) {
-	read, err := b.store.Directives(ctx)
+func (j *durable) readDirectives(ctx context.Context) (directives []Directive, known bool, err error) {
+	read, err := j.store.Directives(ctx)
 	directives = make([]Directive, len(read))
 	for i, d := range read {
 		offence := json.Unmarshal(d.Body, &directives[i])
@@ -140,31 +140,31 @@ func (b *durable) readDirectives(ctx context.Context) (directives []Directive, k
 	return directives, true, err
 }
 
-func (b *durable) untilStop(ctx context.Context) (ending context.Context, done func()) {
+func (j *durable) untilStop(ctx context.Context) (ending context.Context, done func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	forget := context.AfterFunc(b.feeder.ctx, cancel)
+	forget := context.AfterFunc(j.feeder.ctx, cancel)
 	return ctx, func() {
 		forget()
 		cancel()
 	}
 }
 
-func (b *durable) recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error) {
-	read, err := b.store.Lookup(ctx, driver.ID(id))
+func (j *durable) recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error) {
+	read, err := j.store.Lookup(ctx, driver.ID(id))
 	if err == nil {
 		records, err = decodeRecords(read)
 	}
 	return records, true, err
 }
 
-func (b *durable) recordPage(ctx context.Context, q driver.RecordQuery, after string) (records []*record, next string, exist bool, err error) {
+func (j *durable) recordPage(ctx context.Context, q driver.RecordQuery, after string) (records []*record, next string, exist bool, err error) {
 	ref, err := strconv.ParseInt(cmp.Or(after, "0"), 10, 64)
 	if err != nil {
 		err = &OptionError{Option: "DispatchQuery.After", Value: shorten(after), Reason: "must be the Next of the previous page"}
 		return nil, "", true, err
 	}
 	q.After = driver.Ref(ref)
-	read, err := b.store.Records(ctx, q)
+	read, err := j.store.Records(ctx, q)
 	if err == nil {
 		records, err = decodeRecords(read.Records)
 	}
@@ -174,55 +174,55 @@ func (b *durable) recordPage(ctx context.Context, q driver.RecordQuery, after st
 	return records, next, true, err
 }
 
-func (b *durable) remembers(ctx context.Context, id EventID) (bool, error) {
+func (j *durable) remembers(ctx context.Context, id EventID) (bool, error) {
 	entry := eventIDEntry(id)
-	_, known, err := b.store.Remembered(ctx, entry.Scope, entry.Key)
+	_, known, err := j.store.Remembered(ctx, entry.Scope, entry.Key)
 	return known, err
 }
 
-func (b *durable) comes(s *Subscription, spills bool) (arrived func()) {
+func (j *durable) comes(s *Subscription, spills bool) (arrived func()) {
 	s.door.spill.allowed = spills
 	s.door.recover()
-	hold := b.feeder.holdBack()
+	hold := j.feeder.holdBack()
 	return func() { hold(s.id) }
 }
 
 // ends makes the feeder ask for deliveries of the names: another subscription may take some of them.
-func (b *durable) ends(s *Subscription) { b.feeder.askDoor(s.names()...) }
+func (j *durable) ends(s *Subscription) { j.feeder.askDoor(s.names()...) }
 
-func (b *durable) start(ctx context.Context) error {
-	if err := b.feeder.start(ctx); err != nil {
+func (j *durable) start(ctx context.Context) error {
+	if err := j.feeder.start(ctx); err != nil {
 		return err
 	}
-	b.operators.cataloged.record()
+	j.operators.cataloged.record()
 	return nil
 }
 
 // started wakes the feeder: before, a full queue refuses its claims.
-func (b *durable) started() { b.feeder.wakeUp() }
+func (j *durable) started() { j.feeder.wakeUp() }
 
-func (b *durable) unloads() { b.halts.Set(halt.Unload) }
+func (j *durable) unloads() { j.halts.Set(halt.Unload) }
 
-func (b *durable) stop() {
-	b.feeder.stop()
-	b.unloadAll()
-	b.feeder.endWaiters()
+func (j *durable) stop() {
+	j.feeder.stop()
+	j.unloadAll()
+	j.feeder.endWaiters()
 }
 
-func (b *durable) drainsElsewhere(ctx context.Context) func() bool {
-	return func() bool { return b.isStoreDrained(ctx) }
+func (j *durable) drainsElsewhere(ctx context.Context) func() bool {
+	return func() bool { return j.isStoreDrained(ctx) }
 }
 
 // isStoreDrained reports whether Drain need not wait for anything in the store, at an instant at which the bus is
 // drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
-func (b *durable) isStoreDrained(ctx context.Context) bool {
-	opened := b.ledger.opened()
-	if b.halts.Has(halt.Cut|halt.Failed|halt.Unload) || !b.ledger.isDrained() {
+func (j *durable) isStoreDrained(ctx context.Context) bool {
+	opened := j.ledger.opened()
+	if j.halts.Has(halt.Cut|halt.Failed|halt.Unload) || !j.ledger.isDrained() {
 		return false
 	}
-	stats, err := b.store.Stats(ctx)
-	throttles := stats.Parked > 0 && slices.ContainsFunc(b.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled(b.Bus) })
-	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && b.ledger.isDrained() && b.ledger.opened() == opened
+	stats, err := j.store.Stats(ctx)
+	throttles := stats.Parked > 0 && slices.ContainsFunc(j.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled(j.Bus) })
+	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && j.ledger.isDrained() && j.ledger.opened() == opened
 }
 
 // storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has
@@ -230,9 +230,9 @@ func (b *durable) isStoreDrained(ctx context.Context) bool {
 const storeGrace = 2 * time.Second
 
 // awaitEnd gives up on a store that does not answer.
-func (b *durable) awaitEnd(ended <-chan struct{}) error {
+func (j *durable) awaitEnd(ended <-chan struct{}) error {
 	// After the cut, a confirmed change opens a dispatch or removes one from memory.
-	progress := func() int64 { return b.ledger.opened() + b.ledger.settled() }
+	progress := func() int64 { return j.ledger.opened() + j.ledger.settled() }
 	for now := progress(); ; {
 		select {
 		case <-ended:
@@ -242,53 +242,53 @@ func (b *durable) awaitEnd(ended <-chan struct{}) error {
 		before := now
 		if now = progress(); now == before {
 			return &UnconfirmedError{
-				Calls: b.store.calls.InProgress(), Recording: b.ledger.recording.Load(), Publishing: b.ledger.entering.Load(),
+				Calls: j.store.calls.InProgress(), Recording: j.ledger.recording.Load(), Publishing: j.ledger.entering.Load(),
 			}
 		}
 	}
 }
 
 // giveUp ends the wait of publishers for a claim that hangs. The store keeps their events.
-func (b *durable) giveUp() { b.feeder.endCatching() }
+func (j *durable) giveUp() { j.feeder.endCatching() }
 
 // awaitReturns waits up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
-func (b *durable) awaitReturns() {
-	for i := 0; i < 100 && b.machine.abandoned.Len() > 0; i++ {
+func (j *durable) awaitReturns() {
+	for i := 0; i < 100 && j.machine.abandoned.Len() > 0; i++ {
 		time.Sleep(timeline.Tick)
 	}
 }
 
 // close closes the store after the last change is applied.
-func (b *durable) close() error {
-	<-b.followups.Close()
-	b.feeder.endWaiters()
-	b.operators.cataloged.end()
-	defer b.releaseStore()
-	if err := b.readStats(); err == nil && b.lifecycle.started.Load() { // Metrics shows them after the end
-		b.log.Info("bus shut down", zap.Int64("left_in_store", b.stats.last.Load().Unsettled()))
+func (j *durable) close() error {
+	<-j.followups.Close()
+	j.feeder.endWaiters()
+	j.operators.cataloged.end()
+	defer j.releaseStore()
+	if err := j.readStats(); err == nil && j.lifecycle.started.Load() { // Metrics shows them after the end
+		j.log.Info("bus shut down", zap.Int64("left_in_store", j.stats.last.Load().Unsettled()))
 	}
-	err := b.store.Close(context.Background())
+	err := j.store.Close(context.Background())
 	if err != nil {
-		b.log.Error("store did not close", zap.Error(err))
+		j.log.Error("store did not close", zap.Error(err))
 	}
 	return err
 }
 
 // measure reads the counts of the store, or takes the last known ones.
-func (b *durable) measure(m *Metrics) {
-	err := b.readStats()
+func (j *durable) measure(m *Metrics) {
+	err := j.readStats()
 	if err != nil {
 		m.StoreError = err.Error()
 	}
-	if since, silent := b.store.room.SilentSince(); silent {
-		m.StoreSilentSince = b.time.At(since)
+	if since, silent := j.store.room.SilentSince(); silent {
+		m.StoreSilentSince = j.time.At(since)
 	}
 	m.Store = new(driver.Stats)
-	if known := b.stats.last.Load(); known != nil {
+	if known := j.stats.last.Load(); known != nil {
 		*m.Store, m.StoreAt, m.Orphaned = known.Stats, known.at, maps.Clone(known.orphaned)
 	}
 	m.DeadLetters = int(m.Store.Letters)
-	m.Behind = b.isBehind()
+	m.Behind = j.isBehind()
 }
 
 // storeStats has the last known counts of the store.
@@ -312,33 +312,33 @@ const maxStatsReads = 64
 var errStatsPending = errors.New("eventbus: store does not answer: too many calls of Stats are in progress")
 
 // readStats updates the last known counts.
-func (b *durable) readStats() error {
-	if b.stats.reading.Load() >= maxStatsReads {
+func (j *durable) readStats() error {
+	if j.stats.reading.Load() >= maxStatsReads {
 		return errStatsPending
 	}
 	stats, err := pace.Within(statsPatience, func(ctx context.Context) (known *knownStats, err error) {
-		b.stats.reading.Add(1)
-		defer b.stats.reading.Add(-1)
-		known = &knownStats{at: b.time.Now().UTC}
-		if known.Stats, err = b.store.Stats(ctx); err == nil && known.Parked > 0 {
-			known.orphaned, err = b.store.Parked(ctx, b.registry.knownNames())
+		j.stats.reading.Add(1)
+		defer j.stats.reading.Add(-1)
+		known = &knownStats{at: j.time.Now().UTC}
+		if known.Stats, err = j.store.Stats(ctx); err == nil && known.Parked > 0 {
+			known.orphaned, err = j.store.Parked(ctx, j.registry.knownNames())
 		}
 		return known, err
 	})
 	if err == nil {
-		b.stats.last.Store(stats)
+		j.stats.last.Store(stats)
 	}
 	return err
 }
 
 // isBehind reports whether the feeder, or a door that admits deliveries, has records to claim.
-func (b *durable) isBehind() bool {
-	if !b.lifecycle.started.Load() || b.lifecycle.ending.Load() {
+func (j *durable) isBehind() bool {
+	if !j.lifecycle.started.Load() || j.lifecycle.ending.Load() {
 		return false
 	}
-	behind := b.feeder.hasWork()
-	for _, s := range b.registry.list() {
-		behind = behind || s.door.hasSpilled(b.Bus)
+	behind := j.feeder.hasWork()
+	for _, s := range j.registry.list() {
+		behind = behind || s.door.hasSpilled(j.Bus)
 	}
 	return behind
 }

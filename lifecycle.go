@@ -40,29 +40,29 @@ func (b *Bus) Start(ctx context.Context) error {
 	return nil
 }
 
-func (b *lifecycle) start(ctx context.Context) error {
-	b.mu.Lock()
-	ending, started := b.ending.Load(), b.started.Load()
-	b.started.Store(started || !ending)
-	b.mu.Unlock()
+func (lc *lifecycle) start(ctx context.Context) error {
+	lc.mu.Lock()
+	ending, started := lc.ending.Load(), lc.started.Load()
+	lc.started.Store(started || !ending)
+	lc.mu.Unlock()
 	switch {
 	case ending:
 		return ErrShutdown
 	case started:
 		return ErrAlreadyStarted
 	}
-	if err := b.journal.start(ctx); err != nil {
-		b.mu.Lock()
-		b.started.Store(false)
-		ending = b.ending.Load()
-		b.mu.Unlock()
+	if err := lc.journal.start(ctx); err != nil {
+		lc.mu.Lock()
+		lc.started.Store(false)
+		ending = lc.ending.Load()
+		lc.mu.Unlock()
 		if ending { // Shutdown took the bus for started
-			b.cut(ErrNotStarted)
+			lc.cut(ErrNotStarted)
 		}
 		return err
 	}
-	b.machine.pool.Start()
-	b.journal.started()
+	lc.machine.pool.Start()
+	lc.journal.started()
 	return nil
 }
 
@@ -147,157 +147,157 @@ func newLifecycle(b *Bus) *lifecycle {
 }
 
 // beginEnd begins Shutdown, once.
-func (b *lifecycle) beginEnd() {
-	b.mu.Lock()
-	first := !b.ending.Swap(true)
-	started := b.started.Load()
-	b.mu.Unlock()
+func (lc *lifecycle) beginEnd() {
+	lc.mu.Lock()
+	first := !lc.ending.Swap(true)
+	started := lc.started.Load()
+	lc.mu.Unlock()
 	if !first {
 		return
 	}
-	b.registry.close()
-	b.journal.unloads()
-	close(b.leaving)
-	b.machine.pool.Refuse()
+	lc.registry.close()
+	lc.journal.unloads()
+	close(lc.leaving)
+	lc.machine.pool.Refuse()
 	if !started {
-		b.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
+		lc.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
 	}
-	go b.finish()
+	go lc.finish()
 }
 
 // awaitEnd waits for the end of Shutdown after its cut.
-func (b *lifecycle) awaitEnd() {
-	if err := b.journal.awaitEnd(b.closed); err != nil {
-		b.end(err)
-		b.journal.giveUp()
+func (lc *lifecycle) awaitEnd() {
+	if err := lc.journal.awaitEnd(lc.closed); err != nil {
+		lc.end(err)
+		lc.journal.giveUp()
 	}
 }
 
 // finish drains the bus, buries or leaves to the store what Shutdown does not wait for, and ends the goroutines.
-func (b *lifecycle) finish() {
-	b.journal.stop()
-	b.ledger.idle.Await(b.ledger.isDrained, nil, 0, nil, nil)
-	b.awaitCut() // cut dead-letters the same dispatches
-	for b.buryParkedAndScheduled(); !b.ledger.isEmpty(); b.buryParkedAndScheduled() {
+func (lc *lifecycle) finish() {
+	lc.journal.stop()
+	lc.ledger.idle.Await(lc.ledger.isDrained, nil, 0, nil, nil)
+	lc.awaitCut() // cut dead-letters the same dispatches
+	for lc.buryParkedAndScheduled(); !lc.ledger.isEmpty(); lc.buryParkedAndScheduled() {
 		// Unsubscribe, Resume or a timer released a line at the last moment. The handlers may publish.
 		time.Sleep(timeline.Tick)
 	}
-	b.machine.pool.Seal()
-	for ; !b.ledger.isEmpty(); b.buryParkedAndScheduled() { // accepted between the last look and Seal
+	lc.machine.pool.Seal()
+	for ; !lc.ledger.isEmpty(); lc.buryParkedAndScheduled() { // accepted between the last look and Seal
 		time.Sleep(timeline.Tick)
 	}
-	b.machine.scheduled.Wait()
-	b.machine.doors.Close()
-	b.machine.doors.Wait()
-	b.machine.delay.Close()
-	b.machine.delay.Wait()
-	<-b.machine.pool.Close()
-	b.closeJournal()
-	b.time.Stop()
-	b.machine.watch.Rest()
-	b.machine.watch.Wait()
-	b.awaitCut()
-	b.journal.awaitReturns()
-	b.end(nil)
+	lc.machine.scheduled.Wait()
+	lc.machine.doors.Close()
+	lc.machine.doors.Wait()
+	lc.machine.delay.Close()
+	lc.machine.delay.Wait()
+	<-lc.machine.pool.Close()
+	lc.closeJournal()
+	lc.time.Stop()
+	lc.machine.watch.Rest()
+	lc.machine.watch.Wait()
+	lc.awaitCut()
+	lc.journal.awaitReturns()
+	lc.end(nil)
 }
 
 // end ends Shutdown, once. unconfirmed is set if the store does not answer: finish goes on then.
-func (b *lifecycle) end(unconfirmed error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
+func (lc *lifecycle) end(unconfirmed error) {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if lc.ended {
 		return
 	}
-	b.ended = true
+	lc.ended = true
 	if unconfirmed != nil {
-		b.storeErr = errors.Join(b.storeErr, unconfirmed)
-		b.log.Error("store does not answer: shutdown does not wait for it", zap.Error(unconfirmed))
-		close(b.gaveUp)
+		lc.storeErr = errors.Join(lc.storeErr, unconfirmed)
+		lc.log.Error("store does not answer: shutdown does not wait for it", zap.Error(unconfirmed))
+		close(lc.gaveUp)
 	}
-	cause := b.cause
-	if b.storeErr != nil {
-		cause = errors.Join(cause, b.storeErr)
+	cause := lc.cause
+	if lc.storeErr != nil {
+		cause = errors.Join(cause, lc.storeErr)
 	}
-	abandoned := b.machine.abandonedHandlers()
-	unfinished := b.report.unfinished()
-	if len(unfinished) > 0 || len(abandoned) > 0 || b.storeErr != nil {
-		b.shutdownErr = &ShutdownError{Unfinished: unfinished, Abandoned: abandoned, Cause: cause}
+	abandoned := lc.machine.abandonedHandlers()
+	unfinished := lc.report.unfinished()
+	if len(unfinished) > 0 || len(abandoned) > 0 || lc.storeErr != nil {
+		lc.shutdownErr = &ShutdownError{Unfinished: unfinished, Abandoned: abandoned, Cause: cause}
 	}
 	if unlogged := len(unfinished) - loggedUnfinished; unlogged > 0 {
-		b.log.Warn("more events dead-lettered by shutdown", zap.Int("events", unlogged))
+		lc.log.Warn("more events dead-lettered by shutdown", zap.Int("events", unlogged))
 	}
-	b.ledger.closed.Store(true)
-	close(b.closed)
+	lc.ledger.closed.Store(true)
+	close(lc.closed)
 }
 
 // closeJournal closes what the bus stands on.
-func (b *lifecycle) closeJournal() {
-	if err := b.journal.close(); err != nil {
-		b.mu.Lock()
-		b.storeErr = err
-		b.mu.Unlock()
+func (lc *lifecycle) closeJournal() {
+	if err := lc.journal.close(); err != nil {
+		lc.mu.Lock()
+		lc.storeErr = err
+		lc.mu.Unlock()
 	}
 }
 
 // cutBecause cuts because a context has ended, even if a method of the context panics.
-func (b *lifecycle) cutBecause(ctx context.Context) {
+func (lc *lifecycle) cutBecause(ctx context.Context) {
 	cause := context.Canceled
-	defer func() { b.cut(cause) }()
+	defer func() { lc.cut(cause) }()
 	cause = contextError(ctx)
 }
 
 // cut buries every unfinished dispatch, or leaves it to the store. Calls that start after halt.Cut is set check it; this
 // function stops the calls that started earlier and empties the queues.
-func (b *lifecycle) cut(cause error) {
-	b.mu.Lock()
-	if b.cutEnded != nil {
-		b.mu.Unlock()
+func (lc *lifecycle) cut(cause error) {
+	lc.mu.Lock()
+	if lc.cutEnded != nil {
+		lc.mu.Unlock()
 		return
 	}
-	b.cause, b.cutEnded = cause, make(chan struct{})
-	b.halts.Set(halt.Cut)
-	b.mu.Unlock()
-	defer close(b.cutEnded)
-	for _, c := range b.machine.watch.StopAll() {
-		b.machine.abandon(c, nil)
+	lc.cause, lc.cutEnded = cause, make(chan struct{})
+	lc.halts.Set(halt.Cut)
+	lc.mu.Unlock()
+	defer close(lc.cutEnded)
+	for _, c := range lc.machine.watch.StopAll() {
+		lc.machine.abandon(c, nil)
 	}
-	b.machine.pool.Start() // from now on the workers bury queued dispatches
-	b.machine.delay.Close()
-	for _, d := range b.machine.delay.Drain() {
-		b.ledger.waiting.Add(-1)
-		b.machine.bury(d, ReasonShutdown)
+	lc.machine.pool.Start() // from now on the workers bury queued dispatches
+	lc.machine.delay.Close()
+	for _, d := range lc.machine.delay.Drain() {
+		lc.ledger.waiting.Add(-1)
+		lc.machine.bury(d, ReasonShutdown)
 	}
-	b.buryParkedAndScheduled()
+	lc.buryParkedAndScheduled()
 	for {
-		d, ok := b.machine.pool.TryTake()
+		d, ok := lc.machine.pool.TryTake()
 		if !ok {
 			return
 		}
-		b.machine.bury(d, ReasonShutdown)
-		b.machine.pool.Finish()
+		lc.machine.bury(d, ReasonShutdown)
+		lc.machine.pool.Finish()
 	}
 }
 
 // awaitCut returns when no cut is in progress.
-func (b *lifecycle) awaitCut() {
-	b.mu.Lock()
-	ended := b.cutEnded
-	b.mu.Unlock()
+func (lc *lifecycle) awaitCut() {
+	lc.mu.Lock()
+	ended := lc.cutEnded
+	lc.mu.Unlock()
 	if ended != nil {
 		<-ended
 	}
 }
 
 // buryParkedAndScheduled dead-letters parked deliveries and scheduled events.
-func (b *lifecycle) buryParkedAndScheduled() {
-	for _, s := range b.registry.list() {
-		for _, d := range s.door.close(b.Bus, ReasonShutdown) {
-			b.machine.bury(d, ReasonShutdown)
+func (lc *lifecycle) buryParkedAndScheduled() {
+	for _, s := range lc.registry.list() {
+		for _, d := range s.door.close(lc.Bus, ReasonShutdown) {
+			lc.machine.bury(d, ReasonShutdown)
 		}
 	}
-	for _, d := range b.machine.scheduled.Close() {
-		b.ledger.scheduled.Add(-1)
-		b.machine.buryScheduled(d)
+	for _, d := range lc.machine.scheduled.Close() {
+		lc.ledger.scheduled.Add(-1)
+		lc.machine.buryScheduled(d)
 	}
 }
 

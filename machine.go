@@ -58,47 +58,47 @@ type keyGate = keys.Gate[*dispatch]
 const keyGates = 32
 
 // workers returns the configuration of the pool.
-func (b *machine) workers() pool.Config[*dispatch, *worker] {
+func (m *machine) workers() pool.Config[*dispatch, *worker] {
 	return pool.Config[*dispatch, *worker]{
-		Open:        func() *worker { return &worker{slot: b.watch.Open(), seen: rand.Uint32()} },
-		Close:       func(w *worker) { b.watch.Close(w.slot) },
-		Run:         func(w *worker, d *dispatch) bool { b.work(w, d); return !w.lost },
-		Enter:       b.enterKey,
+		Open:        func() *worker { return &worker{slot: m.watch.Open(), seen: rand.Uint32()} },
+		Close:       func(w *worker) { m.watch.Close(w.slot) },
+		Run:         func(w *worker, d *dispatch) bool { m.work(w, d); return !w.lost },
+		Enter:       m.enterKey,
 		Idle:        func(w *worker) { w.slot.Clear(); w.calls = nil },
-		Freed:       b.freed,
-		Rest:        func() { b.watch.Rest() },
-		Concurrency: b.config.concurrency,
-		Capacity:    b.config.queue,
-		Wait:        b.config.queueWaits,
+		Freed:       m.freed,
+		Rest:        func() { m.watch.Rest() },
+		Concurrency: m.config.concurrency,
+		Capacity:    m.config.queue,
+		Wait:        m.config.queueWaits,
 	}
 }
 
 // busy reports whether events were published, or handlers started, since the last call. It also
 // sets the deadlines of the handlers that started.
-func (b *machine) busy() bool {
-	made := b.ids.Count()
-	published := made != b.seenIDs
-	b.seenIDs = made
-	return b.watch.Look() || published
+func (m *machine) busy() bool {
+	made := m.ids.Count()
+	published := made != m.seenIDs
+	m.seenIDs = made
+	return m.watch.Look() || published
 }
 
 // stops reports whether no call of a dispatch may start, at any door.
-func (b *machine) stops(d *dispatch) bool {
-	return b.halts.Has(halt.Cut|halt.Failed|halt.Unload) && (b.halts.Any() || !d.isAwaitedByCall())
+func (m *machine) stops(d *dispatch) bool {
+	return m.halts.Has(halt.Cut|halt.Failed|halt.Unload) && (m.halts.Any() || !d.isAwaitedByCall())
 }
 
 // leaveUnawaited lets the journal leave, during Shutdown, what no running call waits for any more.
-func (b *machine) leaveUnawaited() {
-	if b.halts.Has(halt.Unload) {
-		b.journal.callEnded()
+func (m *machine) leaveUnawaited() {
+	if m.halts.Has(halt.Unload) {
+		m.journal.callEnded()
 	}
 }
 
 // lend stops counting a call that waits for another event.
-func (b *machine) lend(s *Subscription) {
+func (m *machine) lend(s *Subscription) {
 	s.door.running.Add(-1)
 	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
-		b.tend(s)
+		m.tend(s)
 	}
 }
 
@@ -110,18 +110,18 @@ type leftKey struct {
 
 // noteUnloaded notes that a dispatch leaves its key's place at a gate or a door. During Shutdown, later
 // ones must not take it: they would overtake.
-func (b *machine) noteUnloaded(at any, d *dispatch) {
-	if d.key != "" && b.lifecycle.ending.Load() {
-		b.unloadedKeys.Store(leftKey{at, d.key}, nil)
+func (m *machine) noteUnloaded(at any, d *dispatch) {
+	if d.key != "" && m.lifecycle.ending.Load() {
+		m.unloadedKeys.Store(leftKey{at, d.key}, nil)
 	}
 }
 
 // wasUnloaded reports whether an earlier dispatch of the key was left to the store.
-func (b *machine) wasUnloaded(at any, d *dispatch) bool {
-	if d.key == "" || !b.lifecycle.ending.Load() {
+func (m *machine) wasUnloaded(at any, d *dispatch) bool {
+	if d.key == "" || !m.lifecycle.ending.Load() {
 		return false
 	}
-	_, left := b.unloadedKeys.Load(leftKey{at, d.key})
+	_, left := m.unloadedKeys.Load(leftKey{at, d.key})
 	return left
 }
 

@@ -117,8 +117,8 @@ func newIntake(b *Bus) *intake {
 
 // prepare validates a publication and returns its dispatch, without accepting it. from is the call
 // whose handler publishes, or nil.
-func (b *intake) prepare(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
-	to, hash, known := b.registry.cached(eventType)
+func (in *intake) prepare(ctx context.Context, from *call, inside bool, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
+	to, hash, known := in.registry.cached(eventType)
 	if !known {
 		if offence := route.CheckType(eventType); offence != nil {
 			return nil, typeError(eventType, offence)
@@ -127,20 +127,20 @@ func (b *intake) prepare(ctx context.Context, from *call, inside bool, eventType
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	if b.halts.Has(halt.Cut) || b.lifecycle.ending.Load() && !inside {
-		return nil, b.refuseShutdown()
+	if in.halts.Has(halt.Cut) || in.lifecycle.ending.Load() && !inside {
+		return nil, in.refuseShutdown()
 	}
-	if b.halts.Has(halt.Failed) {
+	if in.halts.Has(halt.Failed) {
 		return nil, errReopens()
 	}
 	if !known {
-		to = b.registry.targetsOf(eventType, hash)
+		to = in.registry.targetsOf(eventType, hash)
 	}
-	now, _ := b.time.Recent()
+	now, _ := in.time.Recent()
 	d := &dispatch{payload: payload, to: to, wall: now.Wall}
 	given := false
-	if len(opts) > 0 || b.config.metadataFrom != nil || b.config.inherited != nil {
-		p, err := b.publication(ctx, from, opts)
+	if len(opts) > 0 || in.config.metadataFrom != nil || in.config.inherited != nil {
+		p, err := in.publication(ctx, from, opts)
 		if err != nil {
 			return nil, err
 		}
@@ -149,17 +149,17 @@ func (b *intake) prepare(ctx context.Context, from *call, inside bool, eventType
 			d.origin = &origin{metadata: p.metadata, given: given}
 		}
 		if p.when != nil {
-			d.wall, d.origin.due = b.dueFrom(p.when)
+			d.wall, d.origin.due = in.dueFrom(p.when)
 		}
 		if given {
 			d.id = p.id
-			b.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
+			in.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
 		}
 	}
 	if !given {
-		b.ids.Put((*[16]byte)(&d.id), now.Millis)
+		in.ids.Put((*[16]byte)(&d.id), now.Millis)
 	}
-	if err := b.journal.prepare(ctx, d); err != nil {
+	if err := in.journal.prepare(ctx, d); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -167,20 +167,20 @@ func (b *intake) prepare(ctx context.Context, from *call, inside bool, eventType
 
 // refuseShutdown yields and returns ErrShutdown. Without the yield, publishers that retry in a loop
 // would take the processors from Shutdown.
-func (b *intake) refuseShutdown() error {
+func (in *intake) refuseShutdown() error {
 	runtime.Gosched()
 	return ErrShutdown
 }
 
 // accepted reports accepted dispatches to observers, which may block, and settles those without
 // targets. It returns how many there are.
-func (b *intake) accepted(c *opening) (fresh int) {
+func (in *intake) accepted(c *opening) (fresh int) {
 	for i, d := range c.all() {
 		if c.events != nil {
-			b.report.accepted(c.events[i])
+			in.report.accepted(c.events[i])
 		}
 		if len(d.to.subscriptions) == 0 {
-			b.machine.settle(d, Unrouted)
+			in.machine.settle(d, Unrouted)
 		}
 		fresh++
 	}
@@ -189,15 +189,15 @@ func (b *intake) accepted(c *opening) (fresh int) {
 
 // whileEntering accepts dispatches that take no room in the queue. Shutdown waits for reserved room; for these it waits by
 // the count of callers that are entering.
-func (b *intake) whileEntering(inside bool, accept func() error) error {
+func (in *intake) whileEntering(inside bool, accept func() error) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
-	b.ledger.entering.Add(1)
+	in.ledger.entering.Add(1)
 	defer func() {
-		b.ledger.entering.Add(-1)
-		b.ledger.checkDrained()
+		in.ledger.entering.Add(-1)
+		in.ledger.checkDrained()
 	}()
-	if b.halts.Has(halt.Cut) || b.machine.pool.Sealed() || b.lifecycle.ending.Load() && !inside {
-		return b.refuseShutdown()
+	if in.halts.Has(halt.Cut) || in.machine.pool.Sealed() || in.lifecycle.ending.Load() && !inside {
+		return in.refuseShutdown()
 	}
 	return accept()
 }
@@ -214,18 +214,18 @@ func (o *opening) needs() (places int, unqueued, given bool) {
 }
 
 // reserve blocks until the queue and the lines of the targets have room.
-func (b *intake) reserve(ctx context.Context, c *opening, places int, inside bool) error {
-	if b.fullLines.Load() > 0 && !inside {
+func (in *intake) reserve(ctx context.Context, c *opening, places int, inside bool) error {
+	if in.fullLines.Load() > 0 && !inside {
 		for _, d := range c.all() {
 			if d.queueRoom() == 0 {
 				continue // it is scheduled or unrouted
 			}
-			if err := b.awaitLines(ctx, d.to); err != nil {
+			if err := in.awaitLines(ctx, d.to); err != nil {
 				return err
 			}
 		}
 	}
-	err := b.machine.pool.Reserve(ctx, places, inside)
+	err := in.machine.pool.Reserve(ctx, places, inside)
 	switch {
 	case err == nil:
 		return nil
@@ -234,19 +234,19 @@ func (b *intake) reserve(ctx context.Context, c *opening, places int, inside boo
 	case errors.Is(err, pool.ErrContext):
 		return contextError(ctx)
 	default:
-		return b.refuseShutdown()
+		return in.refuseShutdown()
 	}
 }
 
 // awaitLines blocks until no target's line is full.
-func (b *intake) awaitLines(ctx context.Context, to *targets) error {
+func (in *intake) awaitLines(ctx context.Context, to *targets) error {
 	var ended <-chan struct{}
 	for i := 0; i < len(to.subscriptions); i++ {
 		room := to.subscriptions[i].door.roomSignal()
 		if room == nil {
 			continue
 		}
-		if b.config.refuse {
+		if in.config.refuse {
 			return fmt.Errorf("%w: the line of %s is full", ErrQueueFull, to.subscriptions[i].id)
 		}
 		if ended == nil {
@@ -257,8 +257,8 @@ func (b *intake) awaitLines(ctx context.Context, to *targets) error {
 			i-- // it may be full again
 		case <-ended:
 			return contextError(ctx)
-		case <-b.lifecycle.leaving:
-			return b.refuseShutdown()
+		case <-in.lifecycle.leaving:
+			return in.refuseShutdown()
 		}
 	}
 	return nil
@@ -266,8 +266,8 @@ func (b *intake) awaitLines(ctx context.Context, to *targets) error {
 
 // dueFrom returns the current time as the time of publication, and when the event is due: nil for
 // now.
-func (b *intake) dueFrom(when *dueOption) (wall int64, is *due) {
-	now := b.time.Now()
+func (in *intake) dueFrom(when *dueOption) (wall int64, is *due) {
+	now := in.time.Now()
 	at, delay := when.at.UTC(), when.after
 	if !at.IsZero() {
 		delay = at.Sub(now.UTC)
@@ -279,12 +279,12 @@ func (b *intake) dueFrom(when *dueOption) (wall int64, is *due) {
 }
 
 // running reports whether c is a running call of this bus.
-func (b *intake) running(c *call) bool {
-	return c != nil && c.bus() == b.Bus && c.running()
+func (in *intake) running(c *call) bool {
+	return c != nil && c.bus() == in.Bus && c.running()
 }
 
 // publication applies the options, and the metadata of WithMetadataFrom and WithInheritedMetadata.
-func (b *intake) publication(ctx context.Context, from *call, opts []PublishOption) (p publication, err error) {
+func (in *intake) publication(ctx context.Context, from *call, opts []PublishOption) (p publication, err error) {
 	for i, o := range opts {
 		if o == nil {
 			return p, nilOption("Publish", i)
@@ -293,14 +293,14 @@ func (b *intake) publication(ctx context.Context, from *call, opts []PublishOpti
 			return p, p.err
 		}
 	}
-	for _, f := range slices.Backward(b.config.metadataFrom) {
+	for _, f := range slices.Backward(in.config.metadataFrom) {
 		more := f(ctx)
 		for _, name := range slices.Sorted(maps.Keys(more)) {
 			err = cmp.Or(err, p.metadata.add(name, more[name]))
 		}
 	}
 	if from != nil && from.dispatch.origin != nil {
-		for _, name := range b.config.inherited {
+		for _, name := range in.config.inherited {
 			if value, ok := from.dispatch.origin.metadata.Lookup(name); ok {
 				err = cmp.Or(err, p.metadata.add(name, value))
 			}

@@ -22,18 +22,18 @@ type quota struct {
 
 // acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store
 // fails: a restart waits for the publishers that are entering.
-func (b *durable) acquireQuota(ctx context.Context, n int64, inside bool) error {
-	q := &b.intake.quota
+func (j *durable) acquireQuota(ctx context.Context, n int64, inside bool) error {
+	q := &j.intake.quota
 	if inside || q.Most == 0 {
 		q.Add(n)
 		return nil
 	}
-	failed := b.feeder.claimsContext().Done()
+	failed := j.feeder.claimsContext().Done()
 	for !q.TryAdd(n) {
-		if b.config.refuse {
+		if j.config.refuse {
 			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.Used(), q.Most)
 		}
-		if !b.lifecycle.started.Load() {
+		if !j.lifecycle.started.Load() {
 			return ErrQueueFull
 		}
 		room := q.Wait()
@@ -45,12 +45,12 @@ func (b *durable) acquireQuota(ctx context.Context, n int64, inside bool) error 
 		case <-ctx.Done():
 			return contextError(ctx)
 		case <-failed:
-			if err := b.storeRefuses(); err != nil {
+			if err := j.storeRefuses(); err != nil {
 				return err
 			}
-			return b.intake.refuseShutdown()
-		case <-b.lifecycle.leaving:
-			return b.intake.refuseShutdown()
+			return j.intake.refuseShutdown()
+		case <-j.lifecycle.leaving:
+			return j.intake.refuseShutdown()
 		}
 	}
 	return nil
@@ -58,20 +58,20 @@ func (b *durable) acquireQuota(ctx context.Context, n int64, inside bool) error 
 
 // acquireRoom waits until the store may get the records of a publication or a replay: see
 // WithMaxUnconfirmed. Handlers wait too, until the cut. With an error, nothing was submitted.
-func (b *durable) acquireRoom(ctx context.Context, c *opening, inside bool) error {
+func (j *durable) acquireRoom(ctx context.Context, c *opening, inside bool) error {
 	size := c.size()
 	if size.Records == 0 {
 		return nil // the store gets nothing of it
 	}
-	r := b.store.room
+	r := j.store.room
 	pass, waiter, silent := r.Enter(size)
 	if waiter == nil {
 		c.pass = pass
 		return silentError(silent)
 	}
-	failed, leaving := b.feeder.claimsContext().Done(), (<-chan struct{})(b.lifecycle.leaving)
+	failed, leaving := j.feeder.claimsContext().Done(), (<-chan struct{})(j.lifecycle.leaving)
 	if inside {
-		leaving = b.halts.IsCut()
+		leaving = j.halts.IsCut()
 	}
 	var err error
 	for waits := true; waits; {
@@ -83,13 +83,13 @@ func (b *durable) acquireRoom(ctx context.Context, c *opening, inside bool) erro
 		case <-ctx.Done():
 			err = fmt.Errorf("%w: it has not confirmed what was submitted before, and has nothing of this: %w", ErrStoreFailed, contextError(ctx))
 		case <-failed: // a restart waits for the publishers that are entering
-			waits, failed = b.storeRefuses() == nil, nil // Shutdown ends claims too
+			waits, failed = j.storeRefuses() == nil, nil // Shutdown ends claims too
 		case <-leaving:
-			err = b.intake.refuseShutdown()
+			err = j.intake.refuseShutdown()
 		}
 	}
 	if err == nil {
-		err = b.storeRefuses() // the answer that gave the room back may be a failure
+		err = j.storeRefuses() // the answer that gave the room back may be a failure
 	}
 	if err != nil {
 		waiter.Leave()
@@ -120,10 +120,10 @@ func (c *opening) size() (size room.Size) {
 
 // noteBeside counts the records that other processes have inserted and cancelled, and ends the waits for
 // the events that they have cancelled.
-func (b *durable) noteBeside() {
-	q, ctx := &b.intake.quota, b.feeder.claimsContext() // a restart counts again, and waits for this
+func (j *durable) noteBeside() {
+	q, ctx := &j.intake.quota, j.feeder.claimsContext() // a restart counts again, and waits for this
 	q.noting.Lock()
-	stats, err := b.store.Stats(ctx)
+	stats, err := j.store.Stats(ctx)
 	if err == nil {
 		q.Release(q.beside - stats.Beside)
 		q.beside = stats.Beside
@@ -131,7 +131,7 @@ func (b *durable) noteBeside() {
 	}
 	q.noting.Unlock()
 	if err == nil {
-		err = b.feeder.endCancelled(ctx)
+		err = j.feeder.endCancelled(ctx)
 	}
-	b.feeder.failed(ctx, err)
+	j.feeder.failed(ctx, err)
 }

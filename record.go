@@ -10,25 +10,25 @@ import (
 // The store calls done on its own goroutine, in the order of the batches. Changes that open
 // dispatches are applied there: they only queue the dispatches, in that order. All others may run
 // observers, so they are applied by the pool of followups.
-func (b *durable) record(c *change, done func(error)) {
-	r := b.batchOf(c)
+func (j *durable) record(c *change, done func(error)) {
+	r := j.batchOf(c)
 	switch {
 	case r.isEmpty():
-		b.followups.Return(false, func() { done(nil) })
+		j.followups.Return(false, func() { done(nil) })
 	case c.kind.opens():
-		b.feeder.admit(r, done)
+		j.feeder.admit(r, done)
 	default:
 		if c.unload {
-			b.feeder.keepWaiter(c.d)
+			j.feeder.keepWaiter(c.d)
 		}
-		b.store.submit(&r.batch, room.Pass{}, func(err error) {
+		j.store.submit(&r.batch, room.Pass{}, func(err error) {
 			r.committed(err)
 			apply := func() { done(err) }
 			if c.here != nil {
 				c.here <- apply
 				return
 			}
-			b.followups.Return(false, apply)
+			j.followups.Return(false, apply)
 		})
 	}
 }
@@ -41,16 +41,16 @@ type changeBatch struct {
 	opened []*dispatch // the dispatches of batch.New
 }
 
-func (b *durable) batchOf(c *change) *changeBatch {
-	now, _ := b.time.Recent()
-	r := &changeBatch{bus: b.Bus, change: c}
+func (j *durable) batchOf(c *change) *changeBatch {
+	now, _ := j.time.Recent()
+	r := &changeBatch{bus: j.Bus, change: c}
 	r.batch.Now = now.UTC
 	r.batch.audit(c.audit)
 	switch c.kind {
 	case toAccept:
 		for _, d := range c.all() {
 			if d.from().given {
-				r.batch.Remember = append(r.batch.Remember, b.remembered(d, now.UTC))
+				r.batch.Remember = append(r.batch.Remember, j.remembered(d, now.UTC))
 			}
 			r.insertEvent(d)
 		}
@@ -61,7 +61,7 @@ func (b *durable) batchOf(c *change) *changeBatch {
 		r.batch.Delete = []driver.Ref{c.d.row().ref}
 		r.insertEvent(c.d)
 	case toWait:
-		r.keep(driver.Waiting).Due = b.time.At(c.due)
+		r.keep(driver.Waiting).Due = j.time.At(c.due)
 	case toPark:
 		r.keep(driver.Parked).Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
 	case toStore:
@@ -144,8 +144,8 @@ func (r *changeBatch) settle() {
 
 // isAwaited reports whether something waits until a dispatch has settled: a PublishAndWait, the next dispatch of
 // its key, the next delivery of a line, a publisher at the quota or for room, or Shutdown.
-func (b *durable) isAwaited(d *dispatch) bool {
-	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || b.intake.quota.IsAwaited() || b.store.room.IsAwaited() || b.lifecycle.ending.Load()
+func (j *durable) isAwaited(d *dispatch) bool {
+	return d.waiter() != nil || d.key != "" || d.seat().Number != 0 || j.intake.quota.IsAwaited() || j.store.room.IsAwaited() || j.lifecycle.ending.Load()
 }
 
 // splitFromParent records the progress of the dispatch from which another was split off. The

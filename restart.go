@@ -23,13 +23,13 @@ import (
 // abandoned, drops every dispatch from memory, reopens the store, and recovers from it.
 
 // storeFailed notes that the store has failed, and restarts the bus, once. A refusal is no failure.
-func (b *durable) storeFailed(err error) {
+func (j *durable) storeFailed(err error) {
 	var refused *driver.RefusedError
-	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) || !b.halts.Set(halt.Failed) {
+	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) || !j.halts.Set(halt.Failed) {
 		return
 	}
-	b.log.Error("store failed: the bus restarts", zap.Error(err))
-	b.feeder.noteFailure(b.restart)
+	j.log.Error("store failed: the bus restarts", zap.Error(err))
+	j.feeder.noteFailure(j.restart)
 }
 
 // noteFailure ends the claims in progress, and runs restart unless the feeder stops.
@@ -43,8 +43,8 @@ func (f *feeder) noteFailure(restart func()) {
 }
 
 // storeRefuses returns the error of a publication while the store has failed, or nil.
-func (b *durable) storeRefuses() error {
-	if !b.halts.Has(halt.Failed) {
+func (j *durable) storeRefuses() error {
+	if !j.halts.Has(halt.Failed) {
 		return nil
 	}
 	return errReopens()
@@ -62,12 +62,12 @@ const (
 )
 
 // restart reopens the store when no dispatch is left in memory, and ends the failure.
-func (b *durable) restart() {
-	f := b.feeder
+func (j *durable) restart() {
+	f := j.feeder
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
 	f.endWaiters()
-	for b.unloadAll(); !b.ledger.isEmpty(); b.unloadAll() {
+	for j.unloadAll(); !j.ledger.isEmpty(); j.unloadAll() {
 		if !f.sleep(timeline.Tick) {
 			return
 		}
@@ -77,28 +77,28 @@ func (b *durable) restart() {
 	}
 	var resolved []EventID
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
-		err := b.store.Reopen(f.ctx)
+		err := j.store.Reopen(f.ctx)
 		if err == nil {
-			err = b.recount(f.ctx)
+			err = j.recount(f.ctx)
 		}
 		if err == nil {
-			resolved, err = b.resolveAll(f.ctx)
+			resolved, err = j.resolveAll(f.ctx)
 		}
 		if err == nil {
 			break
 		}
-		b.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))
+		j.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))
 		if !f.sleep(delay) {
 			return
 		}
 	}
 	f.beginAnew()
-	f.reopened = max(b.time.Nanos(), 1)
-	b.halts.Clear(halt.Failed)
-	b.unknown.resolved(resolved)
-	b.log.Info("store reopened")
+	f.reopened = max(j.time.Nanos(), 1)
+	j.halts.Clear(halt.Failed)
+	j.unknown.resolved(resolved)
+	j.log.Info("store reopened")
 	f.wakeUp()
-	f.watching.Go(b.obeyAgain)
+	f.watching.Go(j.obeyAgain)
 }
 
 // beginAnew makes the feeder claim all that the store has, behind every door.
@@ -146,35 +146,35 @@ func (r *changeBatch) doubt(err error) {
 }
 
 // countUnsettled begins the count with what the store has. It notes the lease, and logs a crash of the last process.
-func (b *durable) countUnsettled(ctx context.Context) error {
-	b.intake.quota.noting.Lock()
-	defer b.intake.quota.noting.Unlock()
-	stats, err := b.store.Stats(ctx)
+func (j *durable) countUnsettled(ctx context.Context) error {
+	j.intake.quota.noting.Lock()
+	defer j.intake.quota.noting.Unlock()
+	stats, err := j.store.Stats(ctx)
 	if err == nil {
-		b.intake.quota.beside = stats.Beside
-		b.intake.quota.Set(stats.Unsettled())
-		b.hasLease.Store(stats.HasLease)
+		j.intake.quota.beside = stats.Beside
+		j.intake.quota.Set(stats.Unsettled())
+		j.hasLease.Store(stats.HasLease)
 	}
 	if stats.Crashed {
-		b.log.Warn("last process ended without shutdown", zap.Int64("crashed_events", stats.CrashedEvents))
+		j.log.Warn("last process ended without shutdown", zap.Int64("crashed_events", stats.CrashedEvents))
 	}
 	return err
 }
 
 // recount begins the counts of what is left in the store anew, with what the store has. Nothing is in
 // memory, and no publication enters.
-func (b *durable) recount(ctx context.Context) error {
-	q, l := &b.intake.quota, &b.ledger
+func (j *durable) recount(ctx context.Context) error {
+	q, l := &j.intake.quota, &j.ledger
 	q.noting.Lock()
 	defer q.noting.Unlock()
-	stats, err := b.store.Stats(ctx)
+	stats, err := j.store.Stats(ctx)
 	if err != nil {
 		return err
 	}
 	others := q.Used() - l.unloaded() + stats.Beside - q.beside // that this process has not claimed
 	q.Set(stats.Unsettled())
 	q.beside = stats.Beside
-	l.stored.Add(b.doubts.Resolve(stats.Unsettled() - others - l.unloaded()))
+	l.stored.Add(j.doubts.Resolve(stats.Unsettled() - others - l.unloaded()))
 	l.gone(stats.Unsettled())
 	l.owed.Store(l.unloaded())
 	return nil
@@ -182,20 +182,20 @@ func (b *durable) recount(ctx context.Context) error {
 
 // noteGone counts what other processes have cancelled, after a claim that ended with err. As long as the
 // store also has records that this process has not claimed, it may count fewer.
-func (b *durable) noteGone(ctx context.Context, err error) error {
-	q, l := &b.intake.quota, &b.ledger
+func (j *durable) noteGone(ctx context.Context, err error) error {
+	q, l := &j.intake.quota, &j.ledger
 	if err != nil || !q.othersCancel.Load() {
 		return err
 	}
 	left := l.unloaded()
-	stats, err := b.store.Stats(ctx)
+	stats, err := j.store.Stats(ctx)
 	switch {
 	case err != nil:
 		return err
-	case b.halts.Any() || b.lifecycle.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
+	case j.halts.Any() || j.lifecycle.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
 		return nil // the restart, or the end of the Cancel, looks again
 	case l.unloaded() != left:
-		b.feeder.wakeUp()
+		j.feeder.wakeUp()
 		return nil
 	}
 	l.gone(stats.Free)
@@ -205,9 +205,9 @@ func (b *durable) noteGone(ctx context.Context, err error) error {
 
 // obeyAgain reads the directives again: the read of the last commit of another process may have failed with the
 // store. If it fails once more, that does not restart the bus: it might do so without end.
-func (b *durable) obeyAgain() {
-	if err := b.operators.obeyOthers(); err != nil && b.feeder.ctx.Err() == nil {
-		b.log.Error("directives of other processes cannot be read", zap.Error(err))
+func (j *durable) obeyAgain() {
+	if err := j.operators.obeyOthers(); err != nil && j.feeder.ctx.Err() == nil {
+		j.log.Error("directives of other processes cannot be read", zap.Error(err))
 	}
 }
 
@@ -224,14 +224,14 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 
 // unloadAll leaves the dispatches that wait in memory to the store, except those that halts does not stop. Those
 // that run follow when their calls end.
-func (b *durable) unloadAll() {
-	b.unloadWaiting()
-	for _, s := range b.registry.list() {
-		for _, d := range s.door.empty(b.Bus) {
-			b.unload(d)
+func (j *durable) unloadAll() {
+	j.unloadWaiting()
+	for _, s := range j.registry.list() {
+		for _, d := range s.door.empty(j.Bus) {
+			j.unload(d)
 		}
 	}
-	b.machine.pool.Sift(b.machine.stops, b.unload)
+	j.machine.pool.Sift(j.machine.stops, j.unload)
 }
 
 // empty removes from the line what may not start, oldest first. It keeps its seats.
@@ -244,10 +244,10 @@ func (o *door) empty(b *Bus) []*dispatch {
 }
 
 // unloadWaiting leaves the dispatches that wait for their next attempts, or as suspects, to the store.
-func (b *durable) unloadWaiting() {
-	for _, d := range append(b.suspects.Drain(), b.machine.delay.Take(b.machine.stops)...) {
-		b.ledger.waiting.Add(-1)
-		b.unload(d)
+func (j *durable) unloadWaiting() {
+	for _, d := range append(j.suspects.Drain(), j.machine.delay.Take(j.machine.stops)...) {
+		j.ledger.waiting.Add(-1)
+		j.unload(d)
 	}
 }
 
@@ -270,49 +270,49 @@ func (f *feeder) sleep(d time.Duration) bool {
 const fatalCrashes = driver.SuspectCrashes + suspects.Fatal
 
 // detain keeps a dispatch that was read from a store from running now. It reports whether it does.
-func (b *durable) detain(d *dispatch, s *row) bool {
+func (j *durable) detain(d *dispatch, s *row) bool {
 	switch due := d.takeNotBefore(); {
-	case s.unloads, b.machine.stops(d):
-		b.unload(d)
-	case due > b.time.Nanos():
-		b.machine.delayUntil(d, due)
+	case s.unloads, j.machine.stops(d):
+		j.unload(d)
+	case due > j.time.Nanos():
+		j.machine.delayUntil(d, due)
 	case s.marked || s.crashes < driver.SuspectCrashes:
 		return false
 	case s.crashes >= fatalCrashes:
-		b.machine.bury(d, ReasonCrash)
+		j.machine.bury(d, ReasonCrash)
 	default:
-		b.ledger.waiting.Add(1)
+		j.ledger.waiting.Add(1)
 		d.state = stateWaiting
-		b.suspects.Add(d)
-		b.runSuspects()
+		j.suspects.Add(d)
+		j.runSuspects()
 	}
 	return true
 }
 
 // runSuspects runs the next group of suspects, if none runs. The group is marked in the store before that.
-func (b *durable) runSuspects() {
-	group := b.suspects.Next(func(d *dispatch) int { return d.row().crashes - driver.SuspectCrashes })
+func (j *durable) runSuspects() {
+	group := j.suspects.Next(func(d *dispatch) int { return d.row().crashes - driver.SuspectCrashes })
 	if len(group) == 0 {
 		return
 	}
-	w := newBatch(b.time)
+	w := newBatch(j.time)
 	for _, d := range group {
-		record := b.updatedRecord(w, d, driver.Ready, 0)
+		record := j.updatedRecord(w, d, driver.Ready, 0)
 		record.Leased, record.Suspect = true, true
 		w.Update = append(w.Update, record)
 	}
-	b.store.submit(w, room.Pass{}, func(err error) {
-		b.ledger.waiting.Add(int64(-len(group)))
+	j.store.submit(w, room.Pass{}, func(err error) {
+		j.ledger.waiting.Add(int64(-len(group)))
 		for _, d := range group {
 			d.row().marked = true
 			d.row().unloads = err != nil
 		}
-		b.machine.requeue(group...)
+		j.machine.requeue(group...)
 	})
 }
 
 // acquit ends the suspicion of a dispatch whose attempt did not crash the process.
-func (b *durable) acquit(d *dispatch) {
+func (j *durable) acquit(d *dispatch) {
 	s := d.row()
 	if s == nil {
 		return
@@ -322,6 +322,6 @@ func (b *durable) acquit(d *dispatch) {
 		return
 	}
 	s.marked = false
-	b.suspects.Ended()
-	b.runSuspects()
+	j.suspects.Ended()
+	j.runSuspects()
 }

@@ -97,15 +97,15 @@ type recordBudget struct {
 }
 
 // encodeRow returns the record of a dispatch that has none.
-func (b *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.Record {
-	r := b.updatedRecord(w, d, state, 0)
+func (j *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.Record {
+	r := j.updatedRecord(w, d, state, 0)
 	r.ID, r.Type, r.Key, r.Payload = driver.ID(d.id), d.to.eventType, d.key, payloadBytes(d.payload)
-	r.Published, r.Targets = d.published(b.time), d.to.recorded
+	r.Published, r.Targets = d.published(j.time), d.to.recorded
 	if m := d.from().metadata; !m.IsZero() {
 		r.Metadata = w.encode(m)
 	}
 	if due := d.from().due; due != nil {
-		r.Scheduled = due.time(b.time)
+		r.Scheduled = due.time(j.time)
 		if state == driver.Scheduled {
 			r.Due = r.Scheduled
 		}
@@ -113,7 +113,7 @@ func (b *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 	if replay := d.from().replay; replay != nil {
 		r.Scheduled = replay.due
 		r.Replay = w.encode(&recordReplay{
-			Began: b.time.At(replay.began), Count: int(replay.count), Succeeded: replay.succeeded,
+			Began: j.time.At(replay.began), Count: int(replay.count), Succeeded: replay.succeeded,
 			History: replay.history, HistoryOmitted: replay.historyOmitted,
 			Edited: replay.edited, Original: payloadBytes(replay.original),
 		})
@@ -122,7 +122,7 @@ func (b *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 }
 
 // updatedRecord returns the part of a dispatch's record that changes. Of the next targets, passed have handled the event.
-func (b *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passed int) *driver.Record {
+func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passed int) *driver.Record {
 	r := &driver.Record{Ref: d.row().ref, State: state, Suspect: d.row().marked, Crashes: d.row().crashes}
 	p := recordProgress{Next: int(d.next) + passed, Attempts: int(d.attempt)}
 	if d.state == stateRunning {
@@ -132,7 +132,7 @@ func (b *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passe
 		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
 		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
 		for i := range s.failures {
-			f := d.failureOf(&s.failures[i], b.time)
+			f := d.failureOf(&s.failures[i], j.time)
 			f.Subscription = d.to.recordedName(s.failures[i].subscription)
 			p.Failures = append(p.Failures, f)
 		}
@@ -196,10 +196,10 @@ func (w *batch) decode(r *driver.Record) *record {
 }
 
 // decodeRow returns the dispatch of a record.
-func (b *durable) decodeRow(r *record, to *targets) *dispatch {
-	now := b.time.Now()
+func (j *durable) decodeRow(r *record, to *targets) *dispatch {
+	now := j.time.Now()
 	d := &dispatch{
-		id: EventID(r.ID), payload: b.encoded(r.Payload), key: r.Key, to: to, wall: b.time.WallOf(r.Published),
+		id: EventID(r.ID), payload: j.encoded(r.Payload), key: r.Key, to: to, wall: j.time.WallOf(r.Published),
 		origin: &origin{metadata: r.metadata, row: &row{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
 	}
 	if !r.Scheduled.IsZero() {
@@ -211,11 +211,11 @@ func (b *durable) decodeRow(r *record, to *targets) *dispatch {
 			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edited: p.Edited,
 		}
 		if p.Edited {
-			d.origin.replay.original = b.encoded(p.Original)
+			d.origin.replay.original = j.encoded(p.Original)
 		}
 	}
 	if r.progress != nil {
-		b.decodeProgress(d, r.progress, now)
+		j.decodeProgress(d, r.progress, now)
 	}
 	if r.State != driver.Scheduled && !r.Due.IsZero() {
 		d.ensureStory().notBefore = now.Point(r.dueAfter(now.UTC))
@@ -236,7 +236,7 @@ func (r *record) dueAfter(now time.Time) time.Time {
 	return r.Due
 }
 
-func (b *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
+func (j *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
 	find := func(name string) *Subscription {
 		if i := slices.Index(d.to.recorded, name); i >= 0 {
 			return d.to.subscriptions[i]
@@ -306,7 +306,7 @@ type Codec interface {
 
 // encode returns the payload that handlers receive on a bus with a store: the encoded one. A method
 // of the payload may panic.
-func (b *durable) encode(payload any) (encoded any, err error) {
+func (j *durable) encode(payload any) (encoded any, err error) {
 	refuse := func(err error) error {
 		return &PayloadError{GoType: fmt.Sprintf("%T", payload), Err: err}
 	}
@@ -315,7 +315,7 @@ func (b *durable) encode(payload any) (encoded any, err error) {
 			err = refuse(errors.New("a method of the payload panicked: " + panicText(p)))
 		}
 	}()
-	codec := b.config.codec
+	codec := j.config.codec
 	var data []byte
 	if codec == nil {
 		data, err = json.Marshal(payload)
@@ -325,15 +325,15 @@ func (b *durable) encode(payload any) (encoded any, err error) {
 	switch {
 	case err != nil:
 		return nil, refuse(err)
-	case len(data) > b.config.payloadLimit:
-		return nil, &PayloadError{GoType: fmt.Sprintf("%T", payload), Size: len(data), Limit: b.config.payloadLimit}
+	case len(data) > j.config.payloadLimit:
+		return nil, &PayloadError{GoType: fmt.Sprintf("%T", payload), Size: len(data), Limit: j.config.payloadLimit}
 	}
-	return b.encoded(data), nil
+	return j.encoded(data), nil
 }
 
 // encoded returns encoded bytes with the type that says who decodes them.
-func (b *durable) encoded(data []byte) any {
-	if b.config.codec == nil {
+func (j *durable) encoded(data []byte) any {
+	if j.config.codec == nil {
 		return json.RawMessage(data)
 	}
 	return EncodedPayload(data)
@@ -372,13 +372,13 @@ func eventIDEntry(id EventID) driver.Dedupe {
 }
 
 // remembered returns the entry for the id that a publisher gave to an event.
-func (b *durable) remembered(d *dispatch, now time.Time) driver.Dedupe {
+func (j *durable) remembered(d *dispatch, now time.Time) driver.Dedupe {
 	entry := eventIDEntry(d.id)
 	digest := sha256.New()
 	for _, part := range [...]string{d.to.eventType, d.key, string(payloadBytes(d.payload))} {
 		_, _ = fmt.Fprintf(digest, "%d %s", len(part), part) // the length separates the parts
 	}
 	entry.Content = hex.EncodeToString(digest.Sum(nil))
-	entry.Expires = now.Add(b.config.idempotency)
+	entry.Expires = now.Add(j.config.idempotency)
 	return entry
 }

@@ -10,35 +10,35 @@ import (
 )
 
 // schedule stores a dispatch until it is due.
-func (b *machine) schedule(d *dispatch) {
+func (m *machine) schedule(d *dispatch) {
 	d.state = stateScheduled
-	b.ledger.scheduled.Add(1)
-	due, add := d.from().due.nanos, b.scheduled.Add
+	m.ledger.scheduled.Add(1)
+	due, add := d.from().due.nanos, m.scheduled.Add
 	if at := d.from().due.at; !at.IsZero() {
-		due, add = b.time.WallOf(at), b.scheduled.AddInstant
+		due, add = m.time.WallOf(at), m.scheduled.AddInstant
 	}
 	if !add(due, d.id, d) { // Shutdown has closed it
-		b.ledger.scheduled.Add(-1)
-		b.buryScheduled(d)
+		m.ledger.scheduled.Add(-1)
+		m.buryScheduled(d)
 	}
-	b.ledger.checkDrained() // Shutdown does not wait for d any more
+	m.ledger.checkDrained() // Shutdown does not wait for d any more
 }
 
 // due queues a scheduled dispatch. It takes its place in its key's order now.
-func (b *machine) due(d *dispatch) {
-	o, now := *d.origin, b.time.Now()
-	b.ids.Put((*[16]byte)(&o.order), now.Millis)
+func (m *machine) due(d *dispatch) {
+	o, now := *d.origin, m.time.Now()
+	m.ids.Put((*[16]byte)(&o.order), now.Millis)
 	if at := o.due.at; !at.IsZero() {
 		o.due = &due{nanos: now.Point(at), at: at}
 	}
 	d.origin = &o
-	b.journal.due(d)
+	m.journal.due(d)
 }
 
 // buryScheduled dead-letters a scheduled dispatch, or each of its copies.
-func (b *machine) buryScheduled(d *dispatch) {
-	for _, copied := range b.copies(d) {
-		b.bury(copied, ReasonShutdown)
+func (m *machine) buryScheduled(d *dispatch) {
+	for _, copied := range m.copies(d) {
+		m.bury(copied, ReasonShutdown)
 	}
 }
 
@@ -75,20 +75,20 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...DirectiveOption) e
 }
 
 // cancel settles a scheduled event that the store has.
-func (b *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) error {
-	b.intake.quota.cancelling.Add(1)
+func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) error {
+	j.intake.quota.cancelling.Add(1)
 	defer func() {
-		b.intake.quota.cancelling.Add(-1)
-		b.feeder.wakeUp() // for noteGone
+		j.intake.quota.cancelling.Add(-1)
+		j.feeder.wakeUp() // for noteGone
 	}()
-	claims := b.feeder.claimsContext()
-	claimed, err := b.store.Claim(ctx, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: driver.ID(id), Limit: 1})
+	claims := j.feeder.claimsContext()
+	claimed, err := j.store.Claim(ctx, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: driver.ID(id), Limit: 1})
 	switch {
 	case errors.Is(err, ErrNoLease):
-		return b.cancelBeside(ctx, id, entry)
+		return j.cancelBeside(ctx, id, entry)
 	case err != nil:
 		if ctx.Err() == nil {
-			b.feeder.failed(claims, err)
+			j.feeder.failed(claims, err)
 		}
 		return err
 	}
@@ -97,14 +97,14 @@ func (b *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) err
 	}
 	records, err := decodeRecords(claimed.Records)
 	if err != nil {
-		b.feeder.failed(claims, err)
+		j.feeder.failed(claims, err)
 		return err
 	}
 	for _, r := range records {
 		// Not by a followup: all of those may run observers that cancel events.
 		here := make(chan func(), 1)
-		settled := b.recordLater(change{
-			kind: toSettle, opening: opening{d: b.feeder.load(r)}, outcome: Cancelled, here: here, audit: entry,
+		settled := j.recordLater(change{
+			kind: toSettle, opening: opening{d: j.feeder.load(r)}, outcome: Cancelled, here: here, audit: entry,
 		})
 		var why error
 		select {
@@ -114,37 +114,37 @@ func (b *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) err
 			continue
 		case <-ctx.Done():
 			why = contextError(ctx)
-		case <-b.gaveUp:
+		case <-j.gaveUp:
 			why = ErrShutdown
 		}
 		go func() { (<-here)() }()
 		err = errors.Join(err, fmt.Errorf("the outcome is unknown: %w", why))
 	}
 	if err == nil {
-		audited(b.audits, b.report, entry)
+		audited(j.audits, j.report, entry)
 	}
 	return err
 }
 
 // cancelBeside removes the record of a scheduled event without the lease, unless the bus that has it
 // has claimed the record. That bus learns of it by noteBeside.
-func (b *durable) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
-	records, _, err := b.recordsOf(ctx, id)
+func (j *durable) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
+	records, _, err := j.recordsOf(ctx, id)
 	if err != nil {
 		return err
 	}
-	w := newBatch(b.time)
+	w := newBatch(j.time)
 	w.Cancel = []driver.ID{driver.ID(id)}
 	if !slices.ContainsFunc(records, func(r *record) bool { return r.replay != nil }) { // a handler may have had the event of a replay
 		w.Forget = []driver.Dedupe{eventIDEntry(id)}
 	}
 	w.audit(entry)
-	err = b.store.commit(ctx, w)
+	err = j.store.commit(ctx, w)
 	if errors.Is(err, ErrNotScheduled) {
 		return ErrNotScheduled
 	}
 	if err == nil {
-		audited(b.audits, b.report, entry)
+		audited(j.audits, j.report, entry)
 	}
 	return err
 }

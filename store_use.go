@@ -107,22 +107,22 @@ func (c *config) checkTool() error {
 var storesInUse sync.Map // Store to nil
 
 // useStore registers the bus's store. It returns an *OptionError if another bus uses it.
-func (b *durable) useStore() error {
-	if !reflect.ValueOf(b.config.store).Comparable() {
+func (j *durable) useStore() error {
+	if !reflect.ValueOf(j.config.store).Comparable() {
 		return nil // it has no identity
 	}
-	if _, used := storesInUse.LoadOrStore(b.config.store, nil); used {
+	if _, used := storesInUse.LoadOrStore(j.config.store, nil); used {
 		return &OptionError{
-			Option: "WithStore", Value: fmt.Sprintf("%T", b.config.store),
+			Option: "WithStore", Value: fmt.Sprintf("%T", j.config.store),
 			Reason: "another bus uses this store; open a store for each bus",
 		}
 	}
 	return nil
 }
 
-func (b *durable) releaseStore() {
-	if reflect.ValueOf(b.config.store).Comparable() {
-		storesInUse.Delete(b.config.store)
+func (j *durable) releaseStore() {
+	if reflect.ValueOf(j.config.store).Comparable() {
+		storesInUse.Delete(j.config.store)
 	}
 }
 

@@ -25,10 +25,10 @@ type unknown struct {
 }
 
 // addUnknown notes that the outcome of a publication is unknown.
-func (b *durable) addUnknown(events []*dispatch) {
+func (j *durable) addUnknown(events []*dispatch) {
 	for _, d := range events {
 		if !d.from().given && d.records() > 0 {
-			b.unknown.add(d.id, b.remembered(d, b.time.Now().UTC))
+			j.unknown.add(d.id, j.remembered(d, j.time.Now().UTC))
 		}
 	}
 }
@@ -72,36 +72,36 @@ func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *opening
 
 // resolveLater completes a publication, or a replay, whose caller no longer waits. Shutdown waits
 // for it.
-func (b *durable) resolveLater(c change, applied <-chan error) {
-	b.ledger.entering.Add(1)
+func (j *durable) resolveLater(c change, applied <-chan error) {
+	j.ledger.entering.Add(1)
 	if c.kind == toAccept {
-		b.addUnknown(c.all())
+		j.addUnknown(c.all())
 	}
 	go func() {
 		defer func() {
-			b.ledger.entering.Add(-1)
-			b.ledger.checkDrained()
+			j.ledger.entering.Add(-1)
+			j.ledger.checkDrained()
 		}()
 		var refused *driver.RefusedError
 		switch err := <-applied; {
 		case c.kind != toAccept:
 		case err == nil:
-			b.intake.accepted(&c.opening)
-			b.resolve(c.all(), true)
+			j.intake.accepted(&c.opening)
+			j.resolve(c.all(), true)
 		case errors.As(err, &refused):
-			b.resolve(c.all(), false)
+			j.resolve(c.all(), false)
 		}
 		// Otherwise the store has failed: resolveAll asks it after the restart.
 	}()
 }
 
 // resolve ends the doubt about events.
-func (b *durable) resolve(events []*dispatch, accepted bool) {
-	u, w := &b.unknown, newBatch(b.time)
+func (j *durable) resolve(events []*dispatch, accepted bool) {
+	u, w := &j.unknown, newBatch(j.time)
 	var ids []EventID
 	w.Remember, ids = u.note(events, accepted)
 	if accepted && len(ids) > 0 {
-		err := b.store.commit(context.Background(), w)
+		err := j.store.commit(context.Background(), w)
 		var refused *driver.RefusedError // they are remembered already
 		if err != nil && !errors.As(err, &refused) {
 			return // the store has failed, or is closed: resolveAll tries again after the restart
@@ -148,20 +148,20 @@ func (u *unknowns) resolved(ids []EventID) {
 // resolveAll asks the store about all events in doubt, after it was reopened and before anything
 // is dispatched. The caller settles their ids once the bus accepts publications again: the
 // repetitions that wait would be refused before.
-func (b *durable) resolveAll(ctx context.Context) (ids []EventID, err error) {
-	for _, pending := range b.unknown.all() {
+func (j *durable) resolveAll(ctx context.Context) (ids []EventID, err error) {
+	for _, pending := range j.unknown.all() {
 		entry := pending.entry
 		if !pending.accepted { // otherwise it may have settled
-			records, err := b.store.Lookup(ctx, entry.Event)
+			records, err := j.store.Lookup(ctx, entry.Event)
 			if err != nil {
 				return nil, err
 			}
 			pending.accepted = len(records) > 0
 		}
 		if pending.accepted {
-			w := newBatch(b.time)
+			w := newBatch(j.time)
 			w.Remember = []driver.Dedupe{entry}
-			err := b.store.commit(ctx, w)
+			err := j.store.commit(ctx, w)
 			var refused *driver.RefusedError // it is remembered already
 			if err != nil && !errors.As(err, &refused) {
 				return nil, err
