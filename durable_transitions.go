@@ -2,60 +2,13 @@ package eventbus
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/halt"
-	"github.com/surebus/eventbus/internal/pace"
-	"github.com/surebus/eventbus/internal/pool"
 	"github.com/surebus/eventbus/internal/room"
-	"github.com/surebus/eventbus/internal/suspects"
 )
-
-// durable is what a store adds: a transition is recorded before it is applied, and what is left there is recovered.
-type durable struct {
-	*Bus
-
-	feeder    *feeder
-	followups *pool.Pool[func(), struct{}] // applies recorded changes
-	stats     storeStats
-	hasLease  atomic.Bool // of the store. Without it, another bus may settle what this one publishes
-	suspects  suspects.Waiting[*dispatch]
-	unknown   unknowns
-	doubts    doubt.Changes // while the store has failed
-}
-
-// connect begins to use the store. It reads the directives and the counts.
-func (j *durable) connect() error {
-	j.feeder = newFeeder(j.Bus)
-	if err := j.useStore(); err != nil {
-		return err
-	}
-	j.followups = pool.New(pool.Config[func(), struct{}]{
-		Open:        func() struct{} { return struct{}{} },
-		Close:       func(struct{}) {},
-		Run:         func(_ struct{}, apply func()) bool { apply(); return true },
-		Enter:       func(func()) bool { return true },
-		Idle:        func(struct{}) {},
-		Freed:       func() {},
-		Rest:        func() {},
-		Concurrency: j.config.concurrency,
-		Capacity:    math.MaxInt32,
-	})
-	j.followups.Start()
-	_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, errors.Join(j.operators.loadDirectives(ctx), j.countUnsettled(ctx))
-	})
-	if err != nil {
-		j.releaseStore()
-	}
-	return err
-}
 
 // change is a recorded transition of one dispatch, or of several that open together.
 type change struct {
