@@ -84,7 +84,7 @@ func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
 	returned := false
 	defer func() {
 		if !returned {
-			s.bus.machine.exited(w, c, r.err)
+			s.bus.machine.handlerExited(w, c, r.err)
 		}
 	}()
 	if r.err = c.handle(s, event); r.err != nil && c.running() {
@@ -383,7 +383,7 @@ func (m *machine) abandonedHandlers() (all []AbandonedHandler) {
 }
 
 // overran hands the dispatch of a call that exceeds its timeout to a fresh worker. It runs on the
-// goroutine that looks at the deadlines: a timer's, or a worker's.
+// goroutine that looks at the deadlines: the timeline's tick, a timer's, a worker's that goes to rest, or one of its own.
 func (m *machine) overran(c *call) {
 	s := c.subscription()
 	m.abandon(c, &TimeoutError{Subscription: s.id, Timeout: s.timeout})
@@ -403,8 +403,8 @@ func (m *machine) abandon(c *call, err error) {
 	m.takeOver(c, err)
 }
 
-// exited runs when a handler, or a method of its error, ends its goroutine.
-func (m *machine) exited(w *worker, c *call, err error) {
+// handlerExited runs when a handler, or a method of its error, ends its goroutine.
+func (m *machine) handlerExited(w *worker, c *call, err error) {
 	if !c.word.End() {
 		m.endedLate(w, c, result{err: err})
 		return

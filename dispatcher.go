@@ -18,7 +18,7 @@ type worker struct {
 	call  callState
 	seen  uint32 // number of calls, from a random start; one in latencySample is timed exactly
 	lost  bool   // its call was abandoned: another worker owns the dispatch
-	began int64  // the attempt, if it has several targets
+	began int64  // when the attempt began, if it has several targets
 }
 
 // callState has the data of a call that conclude needs. It is a field of the worker, so that the
@@ -83,7 +83,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 // beginAttempt prepares the next attempt and its event.
 func (m *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 	d.state, d.worker = stateRunning, w
-	if len(d.to.subscriptions) > 1 { // see passed
+	if len(d.to.subscriptions) > 1 { // see journal.passed
 		now, _ := m.time.Recent()
 		w.began = now.Nanos
 	}
@@ -100,7 +100,7 @@ func (m *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 func (m *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
 	m.report.attemptBegun(d)
 	c := &d.first
-	if c.dispatch != nil {
+	if c.dispatch != nil { // a handler of an earlier attempt may still use it
 		if len(w.calls) == 0 {
 			w.calls = make([]call, len(d.to.subscriptions)-int(d.next))
 		}
@@ -204,7 +204,7 @@ func (m *machine) applyAccept(d *dispatch, stored bool) {
 	m.ledger.accepted.Add(1)
 	d.to.counters.events.Add(1)
 	switch {
-	case len(d.to.subscriptions) == 0: // accept settles it after the observers
+	case len(d.to.subscriptions) == 0: // intake.accepted settles it after the observers
 	case stored:
 		m.ledger.stored.Add(int64(len(m.copies(d))))
 	case d.from().due != nil:
@@ -214,7 +214,7 @@ func (m *machine) applyAccept(d *dispatch, stored bool) {
 	}
 }
 
-// queueRoom returns the number of queueRoom that an accepted dispatch takes in the queue.
+// queueRoom returns how many places an accepted dispatch takes in the queue.
 func (d *dispatch) queueRoom() int {
 	if len(d.to.subscriptions) == 0 || d.from().due != nil {
 		return 0
@@ -247,7 +247,7 @@ func (m *machine) queue(d *dispatch, reserved bool) {
 }
 
 // enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
-// the one before it leaves. enterKey runs under the pool's lock.
+// the one before it leaves. enterKey runs under a lock of the pool.
 func (m *machine) enterKey(d *dispatch) bool {
 	d.hasTurn = true
 	gate := m.gateOf(d)

@@ -40,7 +40,8 @@ const (
 	ParkCircuit ParkReason = "circuit_open"
 	// ParkHung: MaxAbandoned calls of the subscription were abandoned and still run.
 	ParkHung ParkReason = "hung"
-	// ParkThrottled: a concurrency limit is reached, or an earlier delivery of the key is at the door.
+	// ParkThrottled: a concurrency limit is reached, or an earlier delivery of the key is at the door. Of the
+	// deliveries that were held, at most 64 come at once: the others are throttled.
 	ParkThrottled ParkReason = "throttled"
 	// ParkMissing: the subscription does not exist. Only a store has such dispatches.
 	ParkMissing ParkReason = "missing"

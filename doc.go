@@ -114,7 +114,7 @@
 //	              ┌──────────────────────────────────────────────────┘
 //	              ▼
 //	   for each subscription in order:
-//	     circuit open, paused, or limit reached? ── yes ── parked
+//	     shut, or a limit reached? ── yes ── parked
 //	        │ no
 //	     handler, with a timeout ── nil ── next one ── … ── handled
 //	        │ error, panic, Goexit, timeout

@@ -150,7 +150,8 @@ func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circ
 	return change
 }
 
-// barred returns why a call must not start, regardless of the circuit, or nil.
+// barred returns why a call must not start, although its delivery was admitted, or nil: after Unsubscribe and Pause
+// have returned, no call begins. The other barriers do not promise that.
 func (o *door) barred() *barrier {
 	switch gate := o.circuit.Gate.Load(); {
 	case gate&circuit.Removed != 0:
@@ -202,7 +203,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 // parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
 // or held while the door is shut for long. If the door has opened since, it is throttled until tend releases it.
 func (o *door) parksLocked(b *Bus, d *dispatch, why *barrier) parking {
-	holdsAtOnce := why == hung && o.line.Parked()[throttled] == 0 // otherwise they become held together
+	holdsAtOnce := why != nil && why.lasts != nil && o.line.Parked()[throttled] == 0 // otherwise they become held together
 	if holdsAtOnce || o.shutsForLongLocked(b) {
 		return held
 	}

@@ -56,7 +56,7 @@ var (
 	ErrNotScheduled = driver.ErrNotScheduled
 	// ErrHeld is returned by PublishAndWait if nothing died and a subscription holds its delivery: the event
 	// is accepted, and handled later.
-	ErrHeld = errors.New("eventbus: delivery is held: its circuit is open, or its subscription is paused or hung")
+	ErrHeld = errors.New("eventbus: delivery is held by its subscription; SubscriptionMetrics.ShutBy says why")
 	// ErrCancelled is returned by PublishAndWait for an event that was cancelled.
 	ErrCancelled = errors.New("eventbus: event was cancelled before it was due")
 	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.

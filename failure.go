@@ -95,11 +95,14 @@ func (v *verdict) judge(err error, by *judgement) {
 // isOwnFailure reports whether the bus made the error: for a timeout, a panic, or a handler that
 // ended its goroutine. These are never rejections.
 func isOwnFailure(err error) bool {
-	switch err.(type) { //nolint:errorlint // an error that wraps one of these comes from the handler
-	case *TimeoutError, *PanicError:
-		return true
-	}
-	return err == ErrHandlerExited //nolint:errorlint // see above
+	_, panicked := err.(*PanicError) //nolint:errorlint // an error that wraps one of these comes from the handler
+	return panicked || isBusError(err)
+}
+
+// isBusError reports whether no method of an error is user code. That of a panic asks its value.
+func isBusError(err error) bool {
+	_, timeout := err.(*TimeoutError)         //nolint:errorlint // see above
+	return timeout || err == ErrHandlerExited //nolint:errorlint // see above
 }
 
 // worthIt reports whether the policy retries an error, and if not, whether it rejects the error.
@@ -121,7 +124,7 @@ func (j *judgement) worthIt(err error) (worthIt, rejected bool) {
 	return true, false
 }
 
-// deciding returns the policy of the verdict's rule, or the policy of the dispatch.
+// deciding returns the policy of the verdict's rule, or else the one that applies at the subscription.
 func (j *judgement) deciding(v *verdict) *RetryPolicy {
 	if v.rule >= 0 {
 		return &j.rules.policies[v.rule]
@@ -201,7 +204,7 @@ func (p *mergedPolicy) ruleRef(f *failure) *RuleRef {
 	return ref
 }
 
-// decider returns the policy of the rule that decided on a failure, or the policy of the dispatch.
+// decider returns the policy of the rule that decided on a failure, or else the merged policy.
 func (p *mergedPolicy) decider(f *failure) *RetryPolicy {
 	rules, _ := p.rulesAt(f.subscription)
 	if position := int(f.rule) - 1; rules != nil && position >= 0 && position < len(rules.policies) {
@@ -280,7 +283,9 @@ func (m *machine) judge(s *Subscription, err error, by *judgement) *verdict {
 		if by == nil {
 			return v
 		}
-		v.text = textOf(err, "") // the bus made it
+		if isBusError(err) {
+			v.text = textOf(err, "")
+		}
 		m.log.Error("RetryIf did not return", zap.String("subscription_id", s.id))
 	}
 	if panicked != "" {

@@ -152,7 +152,7 @@ func (j *memoryJournal) acceptUnqueued(ctx context.Context, inside bool, o *open
 	return j.intake.whileEntering(inside, func() error { return j.acceptQueued(ctx, inside, o, places, given) })
 }
 
-// acceptQueued accepts the dispatches with new ids, and removes the others from the change.
+// acceptQueued accepts the dispatches with new ids, and removes the others.
 func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *opening, places int, given bool) error {
 	if given {
 		if err := j.intake.given.unknown(c); err != nil || c.d == nil {

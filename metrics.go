@@ -102,12 +102,12 @@ type SubscriptionMetrics struct {
 	Timeouts     int64        `json:"timeouts"`
 	Panics       int64        `json:"panics"`    // including runtime.Goexit
 	LateEnds     int64        `json:"late_ends"` // abandoned handlers that returned
-	Skipped      int64        `json:"skipped"`   // deliveries not admitted: circuit, pause, concurrency limit, key, Unsubscribe
+	Skipped      int64        `json:"skipped"`   // deliveries not admitted
 	Slow         int64        `json:"slow"`      // calls that exceeded a third of their timeouts
 	Circuit      CircuitState `json:"circuit"`
 	CircuitOpens int64        `json:"circuit_opens"` // times that the circuit opened
-	Held         int          `json:"held"`          // deliveries that wait for the circuit, or for Resume
-	Throttled    int          `json:"throttled"`     // deliveries that wait for the concurrency limit
+	Held         int          `json:"held"`          // parked deliveries for which nobody waits: see ShutBy
+	Throttled    int          `json:"throttled"`     // parked deliveries that wait for a limit
 	Running      int          `json:"running"`       // handler calls, except those abandoned or waiting in PublishAndWait
 	// ShutBy is why deliveries that come now may not enter: they are held, or ended as WhenOpen says. It is
 	// empty if they may enter or wait for a limit.
@@ -174,8 +174,8 @@ type Ledger struct {
 	Queued    int64 `json:"queued"`    // waiting for a worker, or for an earlier dispatch of their key
 	Running   int64 `json:"running"`
 	Waiting   int64 `json:"waiting"`   // waiting for their next attempt
-	Held      int64 `json:"held"`      // parked, because a circuit is open or a subscription is paused
-	Throttled int64 `json:"throttled"` // parked, because a concurrency limit is reached
+	Held      int64 `json:"held"`      // parked, because a subscription is shut: see ShutBy
+	Throttled int64 `json:"throttled"` // parked, because a limit is reached
 	Recording int64 `json:"recording"` // the store is recording a change
 	Stored    int64 `json:"stored"`    // left to the store, and not in memory; 0 once the store has none
 

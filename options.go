@@ -395,8 +395,7 @@ func Circuit(opts ...CircuitOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.err = applyCircuit("Circuit", &c.circuit, opts) })
 }
 
-// LineCapacity bounds the deliveries that wait for the subscription, because its circuit is open,
-// it is paused, or its concurrency limit is reached. It is 10,000 by default, and at least 1. A
+// LineCapacity bounds the deliveries that are parked at the subscription (see ParkReason). It is 10,000 by default, and at least 1. A
 // delivery counts from when it first waits until it has settled.
 //
 // While the line is full, a further held delivery is dead-lettered with the reason overflow. If

@@ -17,13 +17,12 @@ const (
 )
 
 var parkingRules = [parkings]struct {
-	usually      ParkReason // the name, if no barrier keeps the delivery in the line any more
-	publishWaits bool       // Publish waits while the line is full; otherwise the delivery overflows
-	waiterWaits  bool       // PublishAndWait waits for the delivery; otherwise its result names it
-	drains       bool       // Drain waits for the delivery, and Shutdown without a store
+	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows
+	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
+	drains       bool // Drain waits for the delivery, and Shutdown without a store
 }{
-	held:      {usually: ParkCircuit},
-	throttled: {usually: ParkThrottled, publishWaits: true, waiterWaits: true, drains: true},
+	held:      {},
+	throttled: {publishWaits: true, waiterWaits: true, drains: true},
 }
 
 // publishWaits reports whether Publish waits for one of the parked deliveries.
@@ -38,7 +37,9 @@ func publishWaits(parked [line.Reasons]int) bool {
 
 // barrier is a reason not to admit a delivery. Its value is all that doors, Metrics, the page and the command
 // know of it. A door looks at barriers only if a limit is reached or its gate has a bit of circuit.Ask: the
-// option or the method behind a barrier sets such a bit.
+// option or the method behind a barrier sets such a bit. Whoever begins to shut a door tends it afterwards,
+// a barrier that begins at a time by a timer (machine.doors): otherwise what is throttled stays so, and
+// callers wait for it.
 //
 // The functions are called with the door's mutex.
 type barrier struct {
@@ -134,7 +135,8 @@ var (
 	}
 )
 
-// barriers lists all reasons not to admit a delivery. A door refuses a delivery for the first that applies.
+// barriers lists all reasons not to admit a delivery. A door refuses a delivery for the first that applies,
+// which gives the name and the outcome: what an operator has paused is held, and not dropped by DropWhenOpen.
 var barriers = [...]*barrier{removed, behindKey, paused, hung, outage, behindLine, limited}
 
 // unless returns the result of admits for a barrier that admits all deliveries or none.
@@ -215,10 +217,13 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, d := range o.line.All() {
-		why := parkingRules[d.seat().Reason].usually
-		if r, _, _ := o.refusesLocked(b, o.inLineLocked(b, d)); r != nil {
-			why = r.name
+		r, _, _ := o.refusesLocked(b, o.inLineLocked(b, d))
+		if r == nil {
+			r = o.shutLocked(b) // it is about to probe
 		}
-		visit(d, 0, why)
+		if r == nil {
+			r = limited // of those that were held, releaseMost come at once
+		}
+		visit(d, 0, r.name)
 	}
 }

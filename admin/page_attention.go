@@ -93,8 +93,10 @@ func stateOf(s *eventbus.SubscriptionMetrics) string {
 	}
 	switch s.ShutBy {
 	case "", eventbus.ParkCircuit, eventbus.ParkHung:
+	case eventbus.ParkPaused:
+		states = append(states, "is paused")
 	default:
-		states = append(states, "is "+string(s.ShutBy))
+		states = append(states, "is shut: "+string(s.ShutBy))
 	}
 	if s.Hung {
 		states = append(states, "is hung: "+plural(int64(s.Abandoned), "abandoned call runs", "abandoned calls run"))

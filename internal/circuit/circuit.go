@@ -44,7 +44,7 @@ const (
 	Line                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
 	Generation             // the lowest bit of the generation
 
-	Ask = Outage | Paused | Hung | Removed | Line // any of these needs the slow path
+	Ask = Generation - 1 // any of the bits before it needs the slow path
 )
 
 // errNoOutcome is passed to gobreaker for a probe that ended without an outcome.
@@ -82,7 +82,7 @@ type Circuit struct {
 // Init prepares a new circuit.
 func (c *Circuit) Init(config Config, t *timeline.Timeline) {
 	c.config, c.timeline = config, t
-	c.Gate.Store(Generation)
+	c.Gate.Add(Generation) // an option may have set bits
 	c.window.Init(config.Window, t.Nanos())
 }
 

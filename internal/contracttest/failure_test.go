@@ -836,6 +836,41 @@ func TestF4_ErrorThatEndsItsGoroutineHasAText(t *testing.T) {
 	})
 }
 
+// An error may end its goroutine when it is asked for its text, and hang when it is asked again.
+func TestF4_AnErrorThatHangsWhenAskedAgainHasAText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		for name, fail := range map[string]func(error) error{
+			"returned": func(err error) error { return err },
+			"panics":   func(err error) error { panic(err) },
+		} {
+			bus, _ := startBus(t, eventbus.WithRetry(eventbus.MaxRetries(0)))
+			mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error {
+				return fail(&moodyError{release: release})
+			}, eventbus.Timeout(time.Second))
+			r, _ := bus.PublishAndWait(t.Context(), "x", nil)
+			require.Equal(t, eventbus.DeadLettered, r.Outcome, name)
+			require.Contains(t, oneLetter(t, bus).Failures[0].Error, "whose methods did not return", name)
+			shutdown(t, bus)
+		}
+	})
+}
+
+// moodyError ends the goroutine that asks it first, and hangs later.
+type moodyError struct {
+	asked   atomic.Bool
+	release chan struct{}
+}
+
+func (e *moodyError) Error() string {
+	if !e.asked.Swap(true) {
+		runtime.Goexit()
+	}
+	<-e.release
+	return ""
+}
+
 func TestF4_PanicWithAPermanentError(t *testing.T) {
 	bus, _ := startBus(t)
 	mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error { panic(eventbus.Permanent(errBoom)) })

@@ -36,10 +36,10 @@ type Config[T, W any] struct {
 	Run func(W, T) bool
 	// Enter reports whether a gated item may run now. It is called once for each, in queue
 	// order. If it returns false, it keeps the item until Release. It is called under the
-	// pool's lock, so it must neither block nor call the pool.
+	// lock out, so it must neither block nor call the pool.
 	Enter func(T) bool
 	// Idle is called when a worker is about to rest, to release the memory of its last item.
-	// It is called under the pool's lock.
+	// It is called under the lock mu.
 	Idle func(W)
 	// Freed is called without a lock when Spare returns 2 again.
 	Freed func()
@@ -532,7 +532,8 @@ func (p *Pool[T, W]) callHooksLocked() {
 func (p *Pool[T, W]) lenLocked() int { return p.inbox.len() + int(p.ahead.Load()) }
 
 // Replace hands a running item to a fresh worker, because its own is stuck or ends. The
-// worker calls rest to complete the item.
+// worker calls rest to complete the item. It takes the place of the old one, which counts no
+// longer as a worker.
 func (p *Pool[T, W]) Replace(rest func(W)) {
 	go func() {
 		w := p.cfg.Open()
