@@ -74,21 +74,21 @@ type result struct {
 // invoke runs the handler and classifies its error. Classification runs user code, such as RetryIf
 // and methods of the error, so the watch bounds it too. If user code ends the goroutine, a fresh
 // worker concludes the call.
-func (c *call) invoke(w *worker, s *Subscription, event *Event) (r result) {
+func (c *call) invoke(m *machine, w *worker, s *Subscription, event *Event) (r result) {
 	// After the call is visible to the watch: cut sets halt.Cut before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
 	// Unsubscribe and Pause do not wait for it.
-	if why := s.door.barred(); why != nil || s.bus.machine.stops(c.dispatch) {
+	if why := s.door.barred(); why != nil || m.stops(c.dispatch) {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false
 	defer func() {
 		if !returned {
-			s.bus.machine.handlerExited(w, c, r.err)
+			m.handlerExited(w, c, r.err)
 		}
 	}()
 	if r.err = c.handle(s, event); r.err != nil && c.running() {
-		r.verdict = s.bus.machine.judgeInside(s, c.dispatch.to, r.err)
+		r.verdict = m.judgeInside(s, c.dispatch.to, r.err)
 	}
 	returned = true
 	return r

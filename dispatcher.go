@@ -51,7 +51,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 		pass, shut := s.door.enter(m.Bus, d)
 		if shut == nil {
 			c := m.begin(w, d, s, pass)
-			r := c.invoke(w, s, &event)
+			r := c.invoke(m, w, s, &event)
 			if !c.word.End() {
 				m.endedLate(w, c, r) // the watch abandoned it: a fresh worker owns d
 				return
