@@ -219,16 +219,23 @@ func (f *feeder) stop() {
 	f.due.Stop()
 }
 
-// othersCommitted makes the feeder look for records that another process has inserted.
-func (f *feeder) othersCommitted() {
+// othersCommitted obeys the directives that another process has recorded, and makes the feeder look for
+// the records that it has inserted.
+func (f *feeder) othersCommitted(c driver.Change) {
 	f.watching.Go(func() { // the store must not wait for publishers
-		f.submitting.Lock()
-		f.behind, f.again = true, true
-		f.submitting.Unlock()
-		f.failed(f.claimsContext(), f.bus.operators.obeyOthers())
-		f.bus.durable.noteBeside()
-		f.due.Ring()
-		f.wakeUp()
+		if c&driver.ChangedRecords != 0 {
+			f.submitting.Lock()
+			f.behind, f.again = true, true
+			f.submitting.Unlock()
+		}
+		if c&driver.ChangedDirectives != 0 {
+			f.failed(f.claimsContext(), f.bus.operators.obeyOthers())
+		}
+		if c&driver.ChangedRecords != 0 {
+			f.bus.durable.noteBeside()
+			f.due.Ring()
+			f.wakeUp()
+		}
 	})
 }
 

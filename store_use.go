@@ -278,7 +278,7 @@ func (s *guardedStore) Erase(ctx context.Context) error {
 }
 
 // Watch is not guarded.
-func (s *guardedStore) Watch(changed func()) (stop func()) { return s.of.Watch(changed) }
+func (s *guardedStore) Watch(changed func(driver.Change)) (stop func()) { return s.of.Watch(changed) }
 
 func (s *guardedStore) Reopen(ctx context.Context) error {
 	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.of.Reopen(ctx) })

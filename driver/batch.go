@@ -50,6 +50,17 @@ func (b *Batch) Aged() time.Time {
 	return b.AgedAt
 }
 
+// Changes returns what Watch tells other stores of a batch of a store without the lease.
+func (b *Batch) Changes() (c Change) {
+	if len(b.New) > 0 || len(b.Cancel) > 0 {
+		c |= ChangedRecords
+	}
+	if len(b.Directives) > 0 {
+		c |= ChangedDirectives
+	}
+	return c
+}
+
 // Dedupe is a remembered id of an event.
 type Dedupe struct {
 	Scope   string // empty for event ids

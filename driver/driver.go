@@ -93,9 +93,10 @@ type Store interface {
 	// It stops after 100,000 records.
 	Parked(ctx context.Context, except map[string]bool) (map[string]int64, error)
 
-	// Watch calls changed within 250 ms after another process has committed. It is a hint: it may come
-	// without a change. changed must not block. stop ends the calls, and waits for one in progress.
-	Watch(changed func()) (stop func())
+	// Watch calls changed within 250 ms after another process has committed what Batch.Changes tells of. It is
+	// a hint: it may come without a change, or with more than what has changed. changed must not block. stop
+	// ends the calls, and waits for one in progress.
+	Watch(changed func(Change)) (stop func())
 
 	// Patience returns how long a commit may take before the store gives up by itself. If the store
 	// confirms nothing for as long, the bus refuses publications until it confirms something. eventbus.New
@@ -111,6 +112,19 @@ type Store interface {
 	// releases the lease. It waits for every done to return. A second Close returns nil.
 	Close(ctx context.Context) error
 }
+
+// Change is what another process may have changed: a set of bits.
+type Change uint8
+
+const (
+	// ChangedRecords is set if free records were inserted or cancelled.
+	ChangedRecords Change = 1 << iota
+	// ChangedDirectives is set if directives were recorded.
+	ChangedDirectives
+
+	// AnyChange has all bits.
+	AnyChange = ChangedRecords | ChangedDirectives
+)
 
 // Eraser is a Store that can overwrite deleted data. After the last part of a purge, the bus calls
 // Erase, which returns when the storage has no payload of a letter that was taken before. Its error

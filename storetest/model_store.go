@@ -222,35 +222,35 @@ func (s *modelStore) apply(n int, b *driver.Batch) error {
 			m.applied(n, b)
 		}
 		for _, other := range m.stores {
-			if other != s {
+			if other != s && b.Changes() != 0 {
 				watchers = append(watchers, other.watchers...)
 			}
 		}
 	}
 	m.mu.Unlock()
 	for _, w := range watchers {
-		w.call()
+		w.call(b.Changes())
 	}
 	return err
 }
 
 // watcher is a Watch in progress.
 type watcher struct {
-	changed func()
+	changed func(driver.Change)
 
 	mu      sync.Mutex // held during a call
 	stopped bool
 }
 
-func (w *watcher) call() {
+func (w *watcher) call(c driver.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.stopped {
-		w.changed()
+		w.changed(c)
 	}
 }
 
-func (s *modelStore) Watch(changed func()) (stop func()) {
+func (s *modelStore) Watch(changed func(driver.Change)) (stop func()) {
 	w := &watcher{changed: changed}
 	s.model.mu.Lock()
 	s.watchers = append(s.watchers, w)

@@ -304,25 +304,45 @@ const watchPatience = 5 * time.Second
 
 func testWatch(t *testing.T, r *rig) {
 	s, beside := r.open(t), r.beside(t)
+	var mu sync.Mutex
+	var seen driver.Change
 	hints := make(chan struct{}, 1000)
-	hint := func() {
+	hint := func(c driver.Change) {
+		mu.Lock()
+		seen |= c
+		mu.Unlock()
 		select {
 		case hints <- struct{}{}:
 		default:
 		}
 	}
+	sees := func(c driver.Change) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return seen&c == c
+	}
+	batches := []*driver.Batch{
+		{Now: noon, New: []*driver.Record{ready()}, Bury: []*driver.Letter{letter()}},
+		{Now: noon, Directives: []driver.Directive{{Subscription: "mail", Body: []byte(`{}`)}}},
+		{Now: noon, New: []*driver.Record{ready()}, Directives: []driver.Directive{{Subscription: "mail", Body: []byte(`{}`)}}},
+	}
 	for _, pair := range [][2]driver.Store{{s, beside}, {beside, s}} {
 		stop := pair[0].Watch(hint)
-		for range 3 {
+		for _, b := range batches {
+			mu.Lock()
+			seen = 0
+			mu.Unlock()
 			for len(hints) > 0 {
 				<-hints
 			}
-			apply(t, pair[1], &driver.Batch{Now: noon, New: []*driver.Record{ready()}, Bury: []*driver.Letter{letter()}})
+			apply(t, pair[1], b)
 			timer := time.NewTimer(watchPatience)
-			select {
-			case <-hints:
-			case <-timer.C:
-				require.FailNow(t, "no hint", "%v after another process has committed", watchPatience)
+			for !sees(b.Changes()) {
+				select {
+				case <-hints:
+				case <-timer.C:
+					require.FailNow(t, "no hint", "%v after another process has committed changes %b, Watch has told of %b", watchPatience, b.Changes(), seen)
+				}
 			}
 			timer.Stop()
 		}
@@ -351,7 +371,7 @@ func testWatchStop(t *testing.T, r *rig) {
 	var once sync.Once
 	var mu sync.Mutex
 	returned := false
-	stop := s.Watch(func() {
+	stop := s.Watch(func(driver.Change) {
 		once.Do(func() {
 			entered <- nil
 			<-leave
@@ -374,7 +394,7 @@ func testWatchStop(t *testing.T, r *rig) {
 
 func testWatchStopAfterClose(t *testing.T, r *rig) {
 	s := r.open(t)
-	stop := s.Watch(func() {})
+	stop := s.Watch(func(driver.Change) {})
 	require.NoError(t, s.Close(t.Context()))
 	within(t, "stop, after Close,", stop)
 }

@@ -207,7 +207,7 @@ func testCloseRefusesLaterCalls(t *testing.T, r *rig) {
 	for name, call := range callsOf(s) {
 		require.ErrorIs(t, call(t.Context()), driver.ErrClosed, name)
 	}
-	s.Watch(func() {})()
+	s.Watch(func(driver.Change) {})()
 	require.Zero(t, stats(t, next))
 }
 

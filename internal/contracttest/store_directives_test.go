@@ -80,7 +80,7 @@ func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
 type slowOrders struct {
 	driver.Store
 	delay   time.Duration
-	changed func()
+	changed func(driver.Change)
 }
 
 func (s *slowOrders) Directives(ctx context.Context) ([]driver.Directive, error) {
@@ -89,7 +89,7 @@ func (s *slowOrders) Directives(ctx context.Context) ([]driver.Directive, error)
 	return orders, err
 }
 
-func (s *slowOrders) Watch(changed func()) (stop func()) {
+func (s *slowOrders) Watch(changed func(driver.Change)) (stop func()) {
 	s.changed = changed
 	return func() {}
 }
@@ -108,7 +108,7 @@ func TestC6_AnOrderIsNotUndoneByAnEarlierOneOfTheStore(t *testing.T) {
 		require.Empty(t, disk.took())
 
 		store.delay = time.Second
-		store.changed() // reads the pause
+		store.changed(driver.AnyChange) // reads the pause
 		time.Sleep(time.Second / 2)
 		require.NoError(t, mail.Resume())
 		time.Sleep(time.Minute)

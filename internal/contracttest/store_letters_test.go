@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -190,5 +191,39 @@ func TestL6_AToolListsWithoutTheCatalog(t *testing.T) {
 		_, err = tool.DLQ().List(t.Context(), eventbus.LetterQuery{Subscription: "mail"})
 		require.ErrorAs(t, err, &unreadable)
 		shutdown(t, tool)
+	})
+}
+
+// A bus reads only what another process has changed: a directive makes no publication wait in the store, and an
+// event makes no directive be read again.
+func TestL6_OnlyWhatOthersChangeIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var reads, claims atomic.Int32
+		bus := disk.spy(t, &spyStore{
+			orders: func() { reads.Add(1) },
+			claim: func(_ context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
+				claims.Add(1)
+				return next()
+			},
+		})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		tool, _ := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		time.Sleep(time.Second)
+		began := reads.Load()
+
+		mustPublish(t, tool, "x", "1")
+		time.Sleep(time.Second)
+		require.Equal(t, began, reads.Load(), "an event of another process is no directive")
+
+		claimed := claims.Load()
+		require.NoError(t, tool.Subscription("mail").Pause())
+		time.Sleep(time.Second)
+		require.True(t, metricsOf(t, bus, "mail").Paused)
+		require.Greater(t, reads.Load(), began)
+		require.Equal(t, claimed, claims.Load(), "a directive of another process is no event")
+		shutdown(t, tool)
+		shutdown(t, bus)
 	})
 }

@@ -24,6 +24,7 @@ type transaction struct {
 	deletes []driver.Ref
 	// besideRecords counts the new records, less those cancelled.
 	besideRecords int64
+	changes       driver.Change // of the batches applied so far
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
 	buffer    []byte // of insertRows
@@ -39,7 +40,7 @@ type insertion struct {
 
 func (tx *transaction) begin() error {
 	tx.changed, tx.pages, tx.bytes, tx.now = false, 4, 0, time.Time{}
-	tx.written, tx.besideRecords = 0, 0
+	tx.written, tx.besideRecords, tx.changes = 0, 0, 0
 	clear(tx.inserts)
 	clear(tx.deletions)
 	tx.inserts, tx.deletes, tx.deletions = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0]
@@ -105,6 +106,7 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 		return refusal, err
 	}
 	tx.changed = true
+	tx.changes |= b.Changes()
 	if b.Aged().After(tx.now) {
 		tx.now = b.Aged()
 	}

@@ -74,12 +74,19 @@ func (tx *transaction) cancel(b *driver.Batch, id driver.ID) error {
 	return nil
 }
 
-// countBeside adds the records of this transaction to those of stores without the lease.
+// countBeside counts what this transaction has changed without the lease.
 func (tx *transaction) countBeside() error {
-	if tx.store.lease != nil || tx.besideRecords == 0 {
+	if tx.store.lease != nil || tx.changes == 0 {
 		return nil
 	}
-	_, err := tx.w.exec("UPDATE beside SET records = records + ?", tx.besideRecords)
+	one := func(bit driver.Change) int64 {
+		if tx.changes&bit != 0 {
+			return 1
+		}
+		return 0
+	}
+	_, err := tx.w.exec("UPDATE beside SET records = records + ?, record_commits = record_commits + ?, directive_commits = directive_commits + ?",
+		tx.besideRecords, one(driver.ChangedRecords), one(driver.ChangedDirectives))
 	return err
 }
 

@@ -164,7 +164,7 @@ func TestVanished_AToolRefuses(t *testing.T) {
 func TestVanished_AnIdleStoreNotices(t *testing.T) {
 	s := withEvents(t)
 	changed := make(chan struct{}, 100)
-	defer s.Watch(func() { changed <- struct{}{} })()
+	defer s.Watch(func(driver.Change) { changed <- struct{}{} })()
 	awaitChange := func() {
 		select {
 		case <-changed:

@@ -96,7 +96,8 @@ func TestStore_DeniedEntriesPushOutOnlyEachOther(t *testing.T) {
 	require.NoError(t, submit(s, &driver.Batch{Audit: []driver.AuditEntry{pause, denied, pause}}))
 	inside(t, s, func(c *committer) error { // as schema 3 has it
 		for _, sql := range []string{
-			"DROP INDEX audit_place", "ALTER TABLE audit DROP COLUMN place", "ALTER TABLE audit DROP COLUMN denied", "PRAGMA user_version = 3",
+			"DROP INDEX audit_place", "ALTER TABLE audit DROP COLUMN place", "ALTER TABLE audit DROP COLUMN denied",
+			"ALTER TABLE beside DROP COLUMN record_commits", "ALTER TABLE beside DROP COLUMN directive_commits", "PRAGMA user_version = 3",
 		} {
 			if _, err := c.w.exec(sql); err != nil {
 				return err

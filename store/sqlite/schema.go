@@ -5,7 +5,7 @@ const applicationID = 0x53757265
 
 // migrations are the scripts that make the schema of a version from that of the version before. The
 // user_version of a file is the number of scripts that were applied.
-var migrations = []string{schema1, schema2, schema3, schema4}
+var migrations = []string{schema1, schema2, schema3, schema4, schema5}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
 // rather than two columns.
@@ -166,4 +166,10 @@ UPDATE audit SET place = ordered.place FROM
 	(SELECT number, row_number() OVER (PARTITION BY denied ORDER BY number) AS place FROM audit) AS ordered
 	WHERE ordered.number = audit.number;
 CREATE INDEX audit_place ON audit (denied, place);
+`
+
+// schema5 counts what the commits without the lease have changed, for Watch.
+const schema5 = `
+ALTER TABLE beside ADD COLUMN record_commits    INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE beside ADD COLUMN directive_commits INTEGER NOT NULL DEFAULT 0;
 `

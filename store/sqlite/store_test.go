@@ -323,7 +323,7 @@ func TestStore_Watch(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path)
 	changed := make(chan struct{}, 1)
-	stop := s.Watch(func() {
+	stop := s.Watch(func(driver.Change) {
 		select {
 		case changed <- struct{}{}:
 		default:

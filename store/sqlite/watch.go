@@ -6,6 +6,8 @@ import (
 	"time"
 
 	sqlite3 "zombiezen.com/go/sqlite"
+
+	"github.com/surebus/eventbus/driver"
 )
 
 // watch looks for commits of other processes while there are watchers.
@@ -21,23 +23,23 @@ type watch struct {
 
 // watcher is a Watch in progress.
 type watcher struct {
-	changed func()
+	changed func(driver.Change)
 
 	mu      sync.Mutex // held during a call
 	stopped bool
 }
 
-func (w *watcher) call() {
+func (w *watcher) call(c driver.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.stopped {
-		w.changed()
+		w.changed(c)
 	}
 }
 
 // Watch calls changed after another process has committed. It polls the file every 100 ms, and not
 // at all without a watcher. See [driver.Store].
-func (s *Store) Watch(changed func()) (stop func()) {
+func (s *Store) Watch(changed func(driver.Change)) (stop func()) {
 	w := &watcher{changed: changed}
 	s.watch.mu.Lock()
 	s.watch.watchers = append(s.watch.watchers, w)
@@ -71,35 +73,62 @@ func (w *watch) close() {
 	}
 }
 
+// seen is what a look at the file has found.
+type seen struct {
+	commits             int64 // without the lease; of a store beside, all
+	records, directives int64 // those of them that changed these
+}
+
+// changes returns what has changed since an earlier look. A store beside cannot tell what the store with the
+// lease has changed.
+func (w *watch) changes(was, now seen) (c driver.Change) {
+	if w.store.cfg.beside && now.commits != was.commits {
+		return driver.AnyChange
+	}
+	if now.records != was.records {
+		c |= driver.ChangedRecords
+	}
+	if now.directives != was.directives {
+		c |= driver.ChangedDirectives
+	}
+	return c
+}
+
 // run polls. Commits of this store change the version of the data as well. A store with the lease
 // therefore compares the number of commits without the lease.
 func (w *watch) run(stop chan struct{}) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	// The first look is a change: another process may have committed since Watch was called.
-	for seen, ok, broken := int64(0), false, false; ; {
+	var was seen
+	for ok, broken := false, false; ; {
 		select {
 		case <-stop:
 			return
 		case <-tick.C:
 		}
-		now, readable := w.version()
+		now, readable := w.look(was)
 		// A store that fails while it is idle is a change too: the watchers find out that it has failed.
 		if failed := w.store.committer.failure() != nil; failed != broken {
-			if broken = failed; failed && !w.call(stop) {
+			if broken = failed; failed && !w.call(stop, driver.AnyChange) {
 				return
 			}
 		}
-		if !readable || ok && now == seen {
+		if !readable {
 			continue
 		}
-		if seen, ok = now, true; !w.call(stop) {
+		changed := driver.AnyChange
+		if ok {
+			changed = w.changes(was, now)
+		}
+		was, ok = now, true
+		if changed != 0 && !w.call(stop, changed) {
 			return
 		}
 	}
 }
 
-func (w *watch) call(stop chan struct{}) (goOn bool) {
+func (w *watch) call(stop chan struct{}, c driver.Change) (goOn bool) {
 	w.mu.Lock()
 	watchers := slices.Clone(w.watchers)
 	w.mu.Unlock()
@@ -108,15 +137,14 @@ func (w *watch) call(stop chan struct{}) (goOn bool) {
 		case <-stop:
 			return false
 		default:
-			one.call()
+			one.call(c)
 		}
 	}
 	return true
 }
 
-// version returns a number that changes with the commits of other processes. ok is false if the file
-// cannot be read now.
-func (w *watch) version() (n int64, ok bool) {
+// look returns what the file has now. ok is false if it cannot be read.
+func (w *watch) look(was seen) (now seen, ok bool) {
 	r := w.store.claims
 	if w.store.cfg.beside {
 		r = w.store.reads
@@ -126,10 +154,22 @@ func (w *watch) version() (n int64, ok bool) {
 			w.store.committer.enqueue(&job{control: w.store.committer.lookIdle})
 		}
 		m, err := w.store.readMeta(c)
-		if n = m.beside; w.store.cfg.beside {
-			n = m.commits
+		if err != nil {
+			return err
 		}
-		return err
+		if w.store.cfg.beside {
+			now = seen{commits: m.commits}
+			return nil
+		}
+		if m.beside == was.commits {
+			now = was
+			return nil
+		}
+		now.commits = m.beside
+		return query(c, "SELECT record_commits, directive_commits FROM beside", func(stmt *sqlite3.Stmt) error {
+			now.records, now.directives = stmt.ColumnInt64(0), stmt.ColumnInt64(1)
+			return nil
+		})
 	})
-	return n, err == nil
+	return now, err == nil
 }
