@@ -46,7 +46,8 @@ type Store struct {
 	watch watch
 
 	closeOnce sync.Once
-	closed    chan struct{} // closed when Close has ended
+	closed    chan struct{} // closed when the first Close has done its work
+	closeErr  error         // of that work; written before closed is closed
 }
 
 var (
@@ -290,29 +291,28 @@ func (s *Store) reopen(ctx context.Context) error {
 //
 // Another error means that the lease may not have ended: the next Open takes that for a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
-	var result error
-	s.closeOnce.Do(func() {
+	first := false
+	s.closeOnce.Do(func() { // without waiting: the context of a second call may end earlier
+		first = true
 		s.watch.close()
-		ended := make(chan error, 1)
 		s.committer.close(func() {
-			ended <- s.shut()
+			s.closeErr = s.shut()
 			close(s.closed)
 		})
-		select {
-		case result = <-ended:
-		case <-ctx.Done():
-			result = ctx.Err()
-		}
 	})
-	if result != nil {
-		return fmt.Errorf("Close: %w", result)
-	}
 	select {
 	case <-s.closed:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("Close: %w", ctx.Err())
+	default:
+		select {
+		case <-s.closed:
+		case <-ctx.Done():
+			return fmt.Errorf("Close: %w", ctx.Err())
+		}
 	}
+	if first && s.closeErr != nil {
+		return fmt.Errorf("Close: %w", s.closeErr)
+	}
+	return nil
 }
 
 // shut ends the lease and closes the file. It runs on the committer's goroutine.

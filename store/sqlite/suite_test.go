@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -33,6 +34,12 @@ func TestStore(t *testing.T) {
 			Open:   func(t *testing.T) driver.Store { return openAt(t, path) },
 			Beside: func(t *testing.T) driver.Store { return openAt(t, path, Beside()) },
 			Crash:  func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
+			Fail: func(t *testing.T, store driver.Store) {
+				inside(t, store.(*Store), func(c *committer) error {
+					c.broken = errors.New("of the test")
+					return nil
+				})
+			},
 		}
 	})
 }
