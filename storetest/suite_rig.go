@@ -249,8 +249,8 @@ func fields[T driver.Record | driver.Letter](v *T) (all [][2]string) {
 	return all
 }
 
-// name names a record by its Ref, and a letter by its ID.
-func name[T driver.Record | driver.Letter](v *T) string {
+// nameOf names a record by its Ref, and a letter by its ID.
+func nameOf[T driver.Record | driver.Letter](v *T) string {
 	switch v := any(v).(type) {
 	case *driver.Record:
 		return fmt.Sprint("record ", int64(v.Ref))
@@ -265,7 +265,7 @@ func difference[T driver.Record | driver.Letter](want, got []*T) string {
 	names := func(all []*T) string {
 		texts := []string{}
 		for _, v := range all {
-			texts = append(texts, name(v))
+			texts = append(texts, nameOf(v))
 		}
 		return fmt.Sprint(len(all), ": ", strings.Join(texts, ", "))
 	}
@@ -277,7 +277,7 @@ func difference[T driver.Record | driver.Letter](want, got []*T) string {
 		of := fields(got[i])
 		for k, field := range fields(want[i]) {
 			if field != of[k] {
-				fmt.Fprintf(&all, "%s: %s: want %s, got %s\n", name(want[i]), field[0], field[1], of[k][1])
+				fmt.Fprintf(&all, "%s: %s: want %s, got %s\n", nameOf(want[i]), field[0], field[1], of[k][1])
 			}
 		}
 	}

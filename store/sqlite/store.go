@@ -65,7 +65,7 @@ var (
 // that Open refuses, and its write-ahead log, stay as they are. After a crash, Open writes the write-ahead
 // log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
 //
-// Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew,
+// Errors: *LockedError (ErrLocked, driver.ErrNoLease), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew,
 // ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *OptionError, those of the
 // operating system, the context's error.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
@@ -287,7 +287,7 @@ func (s *Store) reopen(ctx context.Context) error {
 }
 
 // Close applies what was submitted, ends the lease and closes the file. If ctx ends first, Close
-// returns its error and continues in the background. A second Close waits for the first one.
+// returns its error and continues in the background. A second Close waits for the first one until its own ctx ends.
 //
 // Another error means that the lease may not have ended: the next Open takes that for a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
