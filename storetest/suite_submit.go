@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -233,11 +232,9 @@ func testCloseCutShort(t *testing.T, r *rig) {
 			cancel()
 			cut := func(name string, call func(context.Context) error) {
 				t.Helper()
-				within(t, name+", with an ended context while a done hangs,", func() {
-					if err := call(ended); !errors.Is(err, context.Canceled) {
-						t.Errorf("%s, with an ended context while a done hangs: want the context's error, got %v", name, err)
-					}
-				})
+				var err error
+				within(t, name+", with an ended context while a done hangs,", func() { err = call(ended) })
+				require.ErrorIs(t, err, context.Canceled, "%s, with an ended context while a done hangs", name)
 			}
 			cut("Reopen", s.Reopen)
 			if first == "ended" {
