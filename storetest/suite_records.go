@@ -120,7 +120,6 @@ func testRecordTimes(t *testing.T, r *rig) {
 	requireRecords(t, byDue[:4], early.Records)
 	require.True(t, early.NextDue.Equal(records[4].Due), "NextDue: %v", early.NextDue)
 	requireRecords(t, byDue[4:], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: records[4].Due}).Records)
-
 }
 
 // A store returns times in UTC and without a monotonic reading, whatever it was given.
