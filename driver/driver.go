@@ -61,11 +61,11 @@ type Store interface {
 	//   - nil: the batch is durable, and its new records have their Ref and Position.
 	//   - *RefusedError: this batch alone was not applied, and changed nothing, not even Ref and
 	//     Position of its new records.
-	//   - any other error: the outcome is unknown. The store has failed. All batches of the commit get
-	//     such an error, also those that it would have refused: they were compared with data that may
-	//     not be durable. The store applies no further batch. The batches of later commits get an error
-	//     that matches ErrFailed, until Reopen.
 	//   - an error that matches ErrClosed: the batch was submitted after Close, and not applied.
+	//   - any other error, which wraps neither of these: the outcome is unknown. The store has failed.
+	//     All batches of the commit get such an error, also those that it would have refused: they were
+	//     compared with data that may not be durable. The store applies no further batch. The batches of
+	//     later commits get an error that matches ErrFailed, until Reopen.
 	//
 	// done does not block and runs no user code, but may call Submit.
 	Submit(b *Batch, done func(error))

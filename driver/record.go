@@ -116,9 +116,9 @@ const (
 	// ClaimDue claims records without a Key in Waiting, and any in Scheduled, that are due
 	// at Now, in the order of Due, then Ref.
 	//
-	// No kind claims a record in Waiting that has a Key and Own. It is not lost: the bus keeps such a
-	// dispatch in memory, in the order of its key, and frees the record only before it ends the lease.
-	// Under the next lease Own is false, and ClaimReady claims it.
+	// No kind claims a record in Waiting that has a Key and Own. Such a record is not lost: the bus keeps
+	// the dispatch in memory, in the order of its key, and does not free the record. The end of the lease
+	// does, and under the next lease Own is false, so that ClaimReady claims the record.
 	ClaimDue
 	// ClaimParked claims the records in Parked at one of Doors that have no Key, or have Own, in the order
 	// of Position, then Ref. ClaimReady claims the others.
