@@ -10,22 +10,22 @@ type Batch struct {
 	// AgedAt decides which entries of Remember have expired, and what else a store removes by age. It
 	// stands still for an hour after the bus's clock was set ahead. Zero means Now. See Aged.
 	AgedAt time.Time
-	// Remember adds entries to the table of remembered ids. If one is known, and Aged is before its
-	// Expires, the batch is refused.
+	// Remember adds entries to the table of remembered ids, one after the other. If one is known, and Aged
+	// is before the Expires of the known one, the batch is refused: so is the second of two with one Scope and Key.
 	Remember []Dedupe
 	// Forget removes entries from the table of remembered ids, by Scope and Key. Unknown ones are
 	// ignored.
 	Forget []Dedupe
-	// Take removes letters. If one is unknown, the batch is refused.
+	// Take removes letters. If one is unknown, or is twice in Take, the batch is refused.
 	Take []ID
 	// Cancel removes the free records in Scheduled of events. It needs no lease. If an event has
-	// none, the batch is refused with ErrNotScheduled.
+	// none, or is twice in Cancel, the batch is refused with ErrNotScheduled.
 	Cancel []ID
 	// New inserts records. If the store has no lease and one is Leased, the batch is refused with
-	// ErrNotLeased.
+	// ErrNotLeased, without RefusedError.Ref: the record has none.
 	New []*Record
-	// Update changes State, Due, Door, Progress, Leased, Suspect and Crashes of records that the lease
-	// has. If the lease does not have one, the batch is refused.
+	// Update changes State, Due, Door, Progress, Leased, Suspect, Crashes and Destination of records that
+	// the lease has, and ignores the other fields. If the lease does not have one, the batch is refused.
 	Update []*Record
 	// Delete removes records that the lease has. If it does not have one, the batch is refused.
 	Delete []Ref
@@ -35,7 +35,7 @@ type Batch struct {
 	Directives []Directive
 	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
 	Audit []AuditEntry
-	// Catalog replaces the catalog. nil keeps it.
+	// Catalog replaces the catalog. nil keeps it. The bus writes JSON, but a store keeps any bytes.
 	Catalog []byte
 	// Deferrable is set if no caller, and no other dispatch, waits for the batch. A store may delay its
 	// commit by up to 1 ms, so that a batch that follows shares it.
@@ -63,18 +63,19 @@ func (b *Batch) Changes() (c Change) {
 
 // Dedupe is a remembered id of an event.
 type Dedupe struct {
-	Scope   string // empty for event ids
-	Key     string
+	Scope string // empty for event ids
+	Key   string
+	// A store keeps Event and Content and does not interpret them.
 	Event   ID
-	Content string // identifies the content: a repetition must have the same
+	Content string // identifies the content: the bus compares it with that of a repetition
 	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
 	// Batch.Aged at or after Expires. So after the clock is set back, an expired entry may be known or not.
 	Expires time.Time
-	// IfKnown is what becomes of the batch if the entry is known. The bus does not set it yet, and a store may ignore it.
+	// IfKnown is what becomes of the batch if the entry is known. The bus does not set it yet, and a store ignores it.
 	IfKnown IfKnown
 }
 
-// IfKnown is what becomes of a batch with a Dedupe that is known.
+// IfKnown is what becomes of a batch with a Dedupe that is known. Only RefuseKnown has an effect yet.
 type IfKnown uint8
 
 const (
@@ -82,23 +83,25 @@ const (
 	RefuseKnown IfKnown = iota
 	// SkipKnown applies the batch without the records of the event.
 	SkipKnown
-	// BuryKnown applies the batch with a letter instead of the records of the event.
+	// BuryKnown applies the batch with a letter instead of the records of the event. The batch will have a field
+	// for that letter.
 	BuryKnown
 )
 
 // Directive is what an operator has ordered of a subscription, and survives restarts.
 type Directive struct {
 	Subscription string
-	Body         []byte // JSON
+	Body         []byte // JSON, never nil
 }
 
 // AuditEntry records what an operator did.
 type AuditEntry struct {
 	// Number counts the entries from 1, without gaps. The store assigns it.
 	Number int64
-	// Denied is set if the action was not allowed.
+	// Denied is set if the action was not allowed. A store keeps it, and uses it only to choose the entries
+	// that it removes, see Store.Audit.
 	Denied bool
-	Body   []byte // JSON
+	Body   []byte // JSON, never nil
 }
 
 // AuditQuery selects entries.

@@ -6,8 +6,25 @@
 // Everything else is bytes in an encoding of the bus, which a store keeps as they are. Parts that are JSON are nil or
 // valid JSON, so that a store may embed them. Other bytes may be any: nil and empty differ.
 //
+// Strings in a batch are valid UTF-8. A string of a query may be invalid, and matches nothing then.
+//
+// A store returns every time in UTC and without a monotonic reading, whatever location the time of the batch had.
+//
 // Queries have functions that read what only the bus can read. They do not block. They must not keep or change their
-// arguments, nor call the store. The store returns their errors as they are, without results: it has not failed.
+// arguments, nor call the store. After an error of such a function, the store returns an error that wraps it, and no
+// results. The store has not failed.
+//
+// # What opening a store does
+//
+// The interface has no Open: each store has a function of its own, and the program passes the result to the bus. An
+// Open with the lease does the following, as one change of the data:
+//
+//   - It acquires the lease. If another open store has it, Open fails, with an error that matches ErrNoLease.
+//   - If the last lease ended by neither Close nor Reopen, Open counts the crash: see Record.Crashes and
+//     Stats.Crashed. So the data must show whether a lease has ended.
+//   - It frees the records that earlier leases had, and begins a new lease. Own is false for all records then.
+//
+// An Open without the lease changes nothing. It may be called while another store has the lease.
 package driver
 
 import (
@@ -27,8 +44,12 @@ import (
 // functions on goroutines of the store, must not panic. A panic of any other method is an error of that
 // call: after one in Claim, the bus restarts in place.
 //
-// The methods are safe for concurrent use. All times are in UTC, in the years 0 to 9999, see
-// Batch.CheckTimes; those of queries may be others.
+// After a commit has failed, the store has failed, until Reopen. All methods that return an error then return one
+// that matches ErrFailed and change nothing, except Reopen and Close. After Close, all of them return one that matches
+// ErrClosed, also on a store that has failed.
+//
+// The methods are safe for concurrent use. The times of a batch are in the years 0 to 9999, see Batch.CheckTimes.
+// Those of queries may be others.
 type Store interface {
 	// Submit enqueues a batch and returns. It neither commits nor blocks nor calls done: the bus calls
 	// it under the lock that decides the order of events. The store must not change the batch, except
@@ -40,9 +61,11 @@ type Store interface {
 	//   - nil: the batch is durable, and its new records have their Ref and Position.
 	//   - *RefusedError: this batch alone was not applied, and changed nothing, not even Ref and
 	//     Position of its new records.
-	//   - any other error: the outcome is unknown. The store has failed. It applies no further batch,
-	//     and passes an error that matches ErrFailed to the done of every batch that follows,
-	//     until Reopen. After Close the error matches ErrClosed.
+	//   - an error that matches ErrClosed: the batch was submitted after Close, and not applied.
+	//   - any other error, which wraps neither of these: the outcome is unknown. The store has failed.
+	//     All batches of the commit get such an error, also those that it would have refused: they were
+	//     compared with data that may not be durable. The store applies no further batch. The batches of
+	//     later commits get an error that matches ErrFailed, until Reopen.
 	//
 	// done does not block and runs no user code, but may call Submit.
 	Submit(b *Batch, done func(error))
@@ -60,9 +83,10 @@ type Store interface {
 	// before Limit. ctx bounds a scan.
 	Letters(ctx context.Context, q LetterQuery) (LetterPage, error)
 
-	// Groups groups the letters that match, whatever Limit, Before and ExactTotal are, by Fingerprint, and calls each with
+	// Groups groups the letters that match by Fingerprint, whatever Limit, Before and ExactTotal are, and calls each with
 	// the groups: those with most letters first, then those with the largest Newest. There are at most MaxGroups groups,
 	// those of the newest letters. All other letters are one more group at the end, without Fingerprint and Sample.
+	// An error of each ends the calls. Groups returns an error that wraps it.
 	Groups(ctx context.Context, q LetterQuery, each func(g *Group) error) error
 
 	// Directives returns the last directive for each Subscription, sorted by the bytes of Subscription.
@@ -76,10 +100,13 @@ type Store interface {
 	// Catalog returns the catalog of the last batch that had one, or nil.
 	Catalog(ctx context.Context) ([]byte, error)
 
-	// Lookup returns the unsettled records of an event, by Ref, leased ones included.
+	// Lookup returns the unsettled records of an event, by Ref, leased ones included. Leased is set for the
+	// records that a lease has, of this store or another. Own is false. Until Claim, Suspect and Crashes may
+	// be those from before the last crash.
 	Lookup(ctx context.Context, event ID) ([]*Record, error)
 
-	// Records returns a page of the unsettled records that match, by Ref, leased ones included. ctx bounds a scan.
+	// Records returns a page of the unsettled records that match, by Ref, leased ones included, with the
+	// fields as Lookup has them. ctx bounds a scan.
 	Records(ctx context.Context, q RecordQuery) (RecordPage, error)
 
 	// Remembered returns the remembered id of an event, by Scope and Key of Dedupe, and whether it is
@@ -89,13 +116,15 @@ type Store interface {
 	// Stats counts what the store has.
 	Stats(ctx context.Context) (Stats, error)
 
-	// Parked counts the records in Parked by Door, free and leased, without the doors in except.
-	// It stops after 100,000 records.
+	// Parked counts the records in Parked by Door, free and leased, without the doors in except, which may be nil.
+	// It may stop once it has counted 100,000 records.
 	Parked(ctx context.Context, except map[string]bool) (map[string]int64, error)
 
-	// Watch calls changed within 250 ms after another process has committed what Batch.Changes tells of. It is
-	// a hint: it may come without a change, or with more than what has changed. changed must not block. stop
-	// ends the calls, and waits for one in progress.
+	// Watch calls changed within 250 ms after another store over the same data has committed what
+	// Batch.Changes tells of, in this or another process. It is a hint: it may come without a change, or with
+	// more than what has changed. changed must not block. The calls go on after Reopen and end with Close.
+	// stop ends them earlier, and waits for one in progress. It may be called again, and after Close. After
+	// Close, Watch does nothing.
 	Watch(changed func(Change)) (stop func())
 
 	// Patience returns how long a commit may take before the store gives up by itself. If the store
@@ -103,13 +132,22 @@ type Store interface {
 	// calls it once. 0 or less: the bus waits for ever.
 	Patience() time.Duration
 
-	// Reopen verifies the data, ends the lease of this store and begins a new one. Every record that
-	// the old lease had is free then. The bus calls it after the store has failed. It waits for every
-	// done to return.
+	// Reopen verifies the data, ends the lease of this store and begins a new one, without counting a crash.
+	// Every record that the old lease had is free then. The bus calls it after the store has failed.
+	//
+	// Reopen first waits until the done of every batch submitted so far has returned. A store that has not
+	// failed applies those batches. A store without the lease begins none: Reopen only ends its failure.
+	//
+	// If Reopen returns an error, the store may have failed, and one that had failed still has. Reopen can be
+	// called again. If another store has acquired the lease meanwhile, the error matches ErrNoLease.
 	Reopen(ctx context.Context) error
 
-	// Close applies the submitted batches, frees the records of its lease without counting a crash, and
-	// releases the lease. It waits for every done to return. A second Close returns nil.
+	// Close applies the submitted batches, waits for every done to return, frees the records of its lease
+	// without counting a crash, and releases the lease. A store that has failed applies no batch, and
+	// tries to do the rest. After an error, the next Open may count a crash.
+	//
+	// If ctx ends first, or has ended, Close returns its error and goes on in the background. A later Close waits
+	// for that until its own ctx ends, and then returns nil.
 	Close(ctx context.Context) error
 }
 
@@ -152,7 +190,8 @@ type Stats struct {
 	HasLease bool `json:"-"`
 
 	// Crashed reports that the lease before the first one of this store ended by neither Close nor Reopen.
-	// CrashedEvents is the number of events that count a crash for it, see Record.Crashes; -1 if that is unknown.
+	// CrashedEvents is the number of distinct event ids of the records whose Crashes grew by it; -1 if that is
+	// unknown. Reopen changes neither.
 	Crashed       bool  `json:"-"`
 	CrashedEvents int64 `json:"-"`
 }

@@ -8,14 +8,15 @@ import (
 
 // Errors of stores. Package eventbus has those that users of a bus meet under names of its own.
 var (
-	// ErrFailed is matched by the errors of a store that has failed and was not reopened.
+	// ErrFailed is matched by the errors of a store that has failed and was not reopened. See Store.
 	ErrFailed = errors.New("eventbus: store has failed")
-	// ErrClosed is returned by a store after Close.
+	// ErrClosed is matched by the errors of a store after Close.
 	ErrClosed = errors.New("eventbus: store is closed")
 	// ErrNotErased is matched by the error of an Erase after which payloads of purged letters are still in the storage
 	// for a while: see the store.
 	ErrNotErased = errors.New("eventbus: payloads of purged letters are not erased yet")
-	// ErrNoLease is returned by a store that does not hold the lease.
+	// ErrNoLease is matched by the error of a Claim without the lease, and by that of an Open or Reopen that
+	// does not get the lease, because another store has it.
 	ErrNoLease = errors.New("eventbus: store does not hold the lease")
 	// ErrNotLeased is the refusal of a batch that changes a record that is not leased, or not by this
 	// bus.
@@ -38,7 +39,7 @@ type RefusedError struct {
 	Letter ID      // ErrNotFound: the letter of Take that is unknown
 	Event  ID      // ErrNotScheduled: the event of Cancel that has no such record
 	Known  *Dedupe // ErrDuplicateID: the remembered entry
-	Ref    Ref     // ErrNotLeased: the record of Update or Delete
+	Ref    Ref     // ErrNotLeased: the record of Update or Delete; 0 if New has a record that is Leased
 	Err    error   // the reason: ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, or one that matches ErrTime
 }
 

@@ -45,7 +45,7 @@ func (s State) String() string { return names.Of("State", stateNames, int(s)) }
 type Record struct {
 	Ref Ref
 	// Position orders dispatches by acceptance. In a new record, 0 stands for its own Ref, and
-	// BesidePrevious for the Position of the record before it in Batch.New.
+	// BesidePrevious for the Position of the record before it in Batch.New. The first one never has BesidePrevious.
 	Position int64
 
 	// The following are fixed once the record exists.
@@ -54,7 +54,7 @@ type Record struct {
 	Type      string
 	Key       string // empty for none
 	Published time.Time
-	// Targets names the subscriptions in the order of delivery.
+	// Targets names the subscriptions in the order of delivery. nil and empty need not differ.
 	Targets []string
 	// Scheduled is when a scheduled event is due. It is zero for other events.
 	Scheduled time.Time
@@ -72,16 +72,18 @@ type Record struct {
 	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
 	// free. Claim sets it.
 	Leased bool
-	// Suspect is set while the dispatch may be the one that crashes the process, see Crashes.
+	// Suspect is set while the dispatch may be the one that crashes the process, see Crashes. Batch.New
+	// and Batch.Update set it. Claim clears it, and nothing else does, not even the end of the lease.
 	Suspect bool
 
 	// Crashes counts the leases that had the record and ended by neither Close nor Reopen. If such a
-	// lease had records with Suspect set, only those count it. Otherwise its records in Ready
-	// count it, up to SuspectCrashes. Claim clears Suspect. Batch.Update replaces the count. A new
-	// record has 0, whatever it says.
+	// lease had records with Suspect set, in any state, all those count it, without a limit, and no others.
+	// Otherwise those of its records count it that are in Ready and have fewer than SuspectCrashes:
+	// a larger count stays as it is. A record that does not count a crash is not in Stats.CrashedEvents.
+	// Batch.Update replaces the count. A new record has 0, whatever it says.
 	Crashes int
 	// Own is ignored in a batch. Claim sets it if the present lease has made the record free: by an
-	// update, or by inserting it without Leased.
+	// update, or by inserting it without Leased. It is false wherever else a store returns records.
 	Own bool
 
 	// The bus does not set the following yet, and a store need not keep them.
@@ -113,6 +115,10 @@ const (
 	ClaimReady ClaimKind = iota
 	// ClaimDue claims records without a Key in Waiting, and any in Scheduled, that are due
 	// at Now, in the order of Due, then Ref.
+	//
+	// No kind claims a record in Waiting that has a Key and Own. Such a record is not lost: the bus keeps
+	// the dispatch in memory, in the order of its key, and does not free the record. The end of the lease
+	// does, and under the next lease Own is false, so that ClaimReady claims the record.
 	ClaimDue
 	// ClaimParked claims the records in Parked at one of Doors that have no Key, or have Own, in the order
 	// of Position, then Ref. ClaimReady claims the others.
@@ -140,8 +146,8 @@ type Claimed struct {
 	Records []*Record
 	// More reports whether further records matched.
 	More bool
-	// NextDue is the earliest Due of the free records that ClaimDue claims later, after Now. It is zero
-	// if there is none, and for other kinds.
+	// NextDue is the earliest Due after Now of the free records that ClaimDue selects. It is zero if there
+	// is none, and for other kinds.
 	NextDue time.Time
 }
 

@@ -1,8 +1,8 @@
 // Package storetest is the test kit for stores, see [driver.Store].
 //
 // [Run] is the conformance suite that every store passes. A store runs it from its own tests, with
-// a [Backend] that opens the store, opens it without the lease, and ends it as a killed process
-// does.
+// a [Backend] that opens the store, opens it without the lease, ends it as a killed process does,
+// and makes it fail.
 //
 // [Model] is a store in memory. It obeys every rule of the suite and can fail or crash at any
 // batch. Tests of a durable bus run on it without a disk, inside [testing/synctest] with virtual

@@ -105,17 +105,17 @@ func (c *script) check() {
 		require.False(c.t, c.applied[b], "a refused batch was applied")
 	}
 	d := c.model.Dump()
-	want, got := []string{}, []string{}
+	var want, got []*driver.Record
 	for i := range c.replica.records {
 		r := c.replica.records[i].Record
 		r.Own = false
-		want = append(want, text(&r))
+		want = append(want, &r)
 	}
 	for i := range d.Records {
 		require.Equal(c.t, d.Records[i].Leased, d.Records[i].Lease != 0)
-		got = append(got, text(&d.Records[i].Record))
+		got = append(got, &d.Records[i].Record)
 	}
-	require.Equal(c.t, want, got)
+	requireSame(c.t, want, got, "the Model has other records")
 	requireLetters(c.t, newestFirst(c.replica.letters), slices.Collect(reversed(d.Letters)))
 	require.ElementsMatch(c.t, c.replica.known, d.Remembered)
 	require.Equal(c.t, c.replica.directives, d.Directives)
@@ -136,7 +136,7 @@ func reversed[E any](s []E) func(yield func(E) bool) {
 func (c *script) claimed() []*driver.Record {
 	q := driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 100}
 	want, got := c.replica.claim(q), claim(c.t, c.s, q)
-	require.Equal(c.t, texts(want.Records), texts(got.Records))
+	requireSame(c.t, want.Records, got.Records, "Claim(%+v)", q)
 	return got.Records
 }
 

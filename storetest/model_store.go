@@ -323,14 +323,14 @@ func (s *modelStore) idle(ctx context.Context) error {
 // endedLocked returns the error of a call on a store that has failed, crashed or been closed, or
 // whose context has ended.
 func (s *modelStore) endedLocked(ctx context.Context) error {
-	if err := s.brokenLocked(); err != nil {
-		return err
-	}
 	s.mu.Lock()
 	closing := s.closing
 	s.mu.Unlock()
-	if closing {
+	if closing && !s.crashed.Load() {
 		return driver.ErrClosed
+	}
+	if err := s.brokenLocked(); err != nil {
+		return err
 	}
 	return ctx.Err()
 }

@@ -17,10 +17,18 @@ type Backend struct {
 	// Beside opens the data without the lease, as another process does, while the store of Open may
 	// be open. If it is nil, the tests of two processes are skipped.
 	Beside func(t *testing.T) driver.Store
-	// Crash ends a store that Open returned without Close, as a killed process does. No batch is in
-	// progress. A store on disk may abandon its files and let Open continue with a copy of them. If it
-	// is nil, the tests of crashes are skipped.
+	// Crash ends a store that Open returned without Close, as a killed process does: the lease ends, and its
+	// lock with it, and the data stays as it is. No batch is in progress. Stores of Beside may be open. A store
+	// on disk may abandon its files and let Open continue with a copy of them. If Crash is nil, the tests of
+	// crashes are skipped.
+	//
+	// Afterwards the suite calls only Close on the store, at the end of the test, and ignores its error. Close
+	// must not touch the data. The goroutines of the store end with Crash or with that Close.
 	Crash func(t *testing.T, store driver.Store)
+	// Fail makes the commit of the next batch fail, for a store of Open or Beside, as a fault of the
+	// storage does. No batch is in progress. The batch may be durable or not. Later the storage works, so
+	// that Reopen and Close succeed. If Fail is nil, the tests of failures are skipped.
+	Fail func(t *testing.T, store driver.Store)
 }
 
 // Run checks that a store keeps every rule of driver.Store. Each subtest calls newBackend for data
@@ -39,6 +47,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Claim", claimTests},
 		{"Lease", leaseTests},
 		{"Crash", crashTests},
+		{"Failure", failureTests},
 		{"Letters", letterTests},
 		{"Groups", groupTests},
 		{"Directives", directiveTests},
@@ -60,6 +69,9 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 					if test.needs&needsCrash != 0 && b.Crash == nil {
 						t.Skip("Backend.Crash is nil: crashes are not tested")
 					}
+					if test.needs&needsFail != 0 && b.Fail == nil {
+						t.Skip("Backend.Fail is nil: failures are not tested")
+					}
 					test.run(t, &rig{Backend: b})
 				})
 			}
@@ -80,4 +92,5 @@ type needs uint8
 const (
 	needsBeside needs = 1 << iota
 	needsCrash
+	needsFail
 )

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -78,6 +77,12 @@ func testAuditPages(t *testing.T, r *rig) {
 		require.Equal(t, ann[1:], auditOf(t, s, driver.AuditQuery{Match: auditedBy("ann"), Before: want[1].Number}))
 		require.Empty(t, auditOf(t, s, driver.AuditQuery{Match: auditedBy("bob")}))
 		require.Equal(t, want[6:], auditOf(t, s, driver.AuditQuery{Before: 2}))
+		for _, q := range []driver.AuditQuery{{Limit: 7}, {Limit: 3, Match: auditedBy("ann")}, {Limit: 2, Before: 3}} {
+			full, err := s.Audit(t.Context(), q)
+			require.NoError(t, err)
+			require.Len(t, full.Entries, q.Limit)
+			require.Zero(t, full.Next, "Next must be 0 on a last page that has Limit entries: %d", q.Limit)
+		}
 		require.Empty(t, auditOf(t, s, driver.AuditQuery{Before: 1}))
 		require.Equal(t, []driver.AuditEntry{want[0], want[2], want[4], want[6]},
 			auditOf(t, s, driver.AuditQuery{Match: func(e *driver.AuditEntry) (bool, error) { return e.Denied, nil }}))
@@ -97,7 +102,6 @@ func testAuditPages(t *testing.T, r *rig) {
 func testAuditMatchFails(t *testing.T, r *rig) {
 	s := r.open(t)
 	apply(t, s, &driver.Batch{Now: noon, Audit: []driver.AuditEntry{audited("ann"), audited("bob"), audited("eve")}})
-	unreadable := errors.New("unreadable")
 	calls := 0
 	page, err := s.Audit(t.Context(), driver.AuditQuery{Limit: 3, Match: func(e *driver.AuditEntry) (bool, error) {
 		calls++
@@ -106,7 +110,7 @@ func testAuditMatchFails(t *testing.T, r *rig) {
 		}
 		return true, nil
 	}})
-	require.ErrorIs(t, err, unreadable)
+	requireUnreadable(t, err, "Audit: the error of Match")
 	require.Empty(t, page.Entries)
 	require.Equal(t, 2, calls)
 	require.Len(t, auditOf(t, s, driver.AuditQuery{}), 3)

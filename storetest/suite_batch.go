@@ -135,8 +135,8 @@ func testFieldsInOrder(t *testing.T, r *rig) {
 	// Update comes before Delete.
 	freed := *held
 	freed.Leased = false
-	refused := refuse(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{&freed}, Delete: []driver.Ref{held.Ref}}, driver.ErrNotLeased)
-	require.Equal(t, held.Ref, refused.Ref)
+	both := &driver.Batch{Now: noon, Update: []*driver.Record{&freed}, Delete: []driver.Ref{held.Ref}}
+	refuseUnleased(t, s, both, held.Ref, "Delete of a record that the same batch frees")
 	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{held}, Delete: []driver.Ref{held.Ref}})
 	require.Zero(t, stats(t, s).Unsettled())
 }
@@ -146,7 +146,7 @@ func testTakeUnknown(t *testing.T, r *rig) {
 	known, unknown := letter(), letter()
 	apply(t, s, &driver.Batch{Now: noon, Bury: []*driver.Letter{known}})
 	refused := refuse(t, s, &driver.Batch{Now: noon, Take: []driver.ID{known.ID, unknown.ID}}, driver.ErrNotFound)
-	require.Equal(t, unknown.ID, refused.Letter)
+	require.Equal(t, unknown.ID, refused.Letter, "RefusedError.Letter must name the unknown letter")
 	apply(t, s, &driver.Batch{Now: noon, Take: []driver.ID{known.ID}})
 	_, err := s.Letter(t.Context(), known.ID)
 	require.ErrorIs(t, err, driver.ErrNotFound)
@@ -158,7 +158,7 @@ func testTakeTwice(t *testing.T, r *rig) {
 	l := letter()
 	apply(t, s, &driver.Batch{Now: noon, Bury: []*driver.Letter{l}})
 	refused := refuse(t, s, &driver.Batch{Now: noon, Take: []driver.ID{l.ID, l.ID}}, driver.ErrNotFound)
-	require.Equal(t, l.ID, refused.Letter)
+	require.Equal(t, l.ID, refused.Letter, "RefusedError.Letter must name the letter that is twice in Take")
 	require.EqualValues(t, 1, stats(t, s).Letters)
 }
 
@@ -205,8 +205,8 @@ func testUnleased(t *testing.T, r *rig) {
 	for name, ref := range map[string]driver.Ref{
 		"free": free.Ref, "deleted": deleted.Ref, "freed": freed.Ref, "unknown": 1 << 40, "negative": -1,
 	} {
-		require.Equal(t, ref, refuse(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: ref, Leased: true}}}, driver.ErrNotLeased).Ref, name)
-		require.Equal(t, ref, refuse(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{ref}}, driver.ErrNotLeased).Ref, name)
+		refuseUnleased(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: ref, Leased: true}}}, ref, "Update of a record: "+name)
+		refuseUnleased(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{ref}}, ref, "Delete of a record: "+name)
 	}
 	require.Equal(t, driver.Stats{Ready: 2, Free: 2}, stats(t, s))
 }
@@ -215,8 +215,7 @@ func testLeasedOnce(t *testing.T, r *rig) {
 	s := r.open(t)
 	n := ready(leased)
 	insert(t, s, n)
-	refused := refuse(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{n.Ref, n.Ref}}, driver.ErrNotLeased)
-	require.Equal(t, n.Ref, refused.Ref)
+	refuseUnleased(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{n.Ref, n.Ref}}, n.Ref, "Delete of a record twice")
 	require.Len(t, lookup(t, s, n.ID), 1)
 	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{n.Ref}})
 	require.Empty(t, lookup(t, s, n.ID))
@@ -228,6 +227,7 @@ var rememberTests = []conformanceTest{
 	{name: "Expires", run: testRememberExpires},
 	{name: "Forget", run: testForget},
 	{name: "TwiceInBatch", run: testRememberTwiceInBatch},
+	{name: "RemovedByAgedAt", run: testRememberRemovedByAgedAt},
 }
 
 func testRememberKnown(t *testing.T, r *rig) {
@@ -284,6 +284,23 @@ func testRememberExpires(t *testing.T, r *rig) {
 		apply(t, s, remember(0))
 		apply(t, s, remember(time.Hour))
 	}
+}
+
+// AgedAt, and not Now, decides which entries a store may remove.
+func testRememberRemovedByAgedAt(t *testing.T, r *rig) {
+	s := r.open(t)
+	entry := driver.Dedupe{Key: "k", Event: newID(), Expires: noon.Add(time.Hour)}
+	apply(t, s, &driver.Batch{Now: noon, Remember: []driver.Dedupe{entry}})
+	for i := range 3 {
+		after := time.Duration(48+i) * time.Hour
+		apply(t, s, &driver.Batch{Now: noon.Add(after), AgedAt: entry.Expires.Add(-1), New: []*driver.Record{ready()}})
+	}
+	const rule = "an entry that expires after AgedAt must stay, although it expires before Now"
+	_, known, err := s.Remembered(t.Context(), entry.Scope, entry.Key)
+	require.NoError(t, err)
+	require.True(t, known, rule)
+	again := &driver.Batch{Now: noon.Add(60 * time.Hour), AgedAt: entry.Expires.Add(-1), Remember: []driver.Dedupe{entry}}
+	refuse(t, s, again, driver.ErrDuplicateID, rule)
 }
 
 func testForget(t *testing.T, r *rig) {

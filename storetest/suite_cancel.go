@@ -70,7 +70,8 @@ func testCancelFromAnotherProcess(t *testing.T, r *rig) {
 	require.Len(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: claimed.ID}).Records, 1)
 	entry := audited("ann")
 	apply(t, beside, &driver.Batch{Now: noon, Cancel: []driver.ID{free.ID}, Audit: []driver.AuditEntry{entry}})
-	refuse(t, beside, &driver.Batch{Now: noon, Cancel: []driver.ID{claimed.ID}, Audit: []driver.AuditEntry{entry}}, driver.ErrNotScheduled)
+	refuse(t, beside, &driver.Batch{Now: noon, Cancel: []driver.ID{claimed.ID}, Audit: []driver.AuditEntry{entry}}, driver.ErrNotScheduled,
+		"Cancel of a record that the store with the lease has claimed")
 	require.Len(t, auditOf(t, s, driver.AuditQuery{}), 1)
 	require.Empty(t, lookup(t, s, free.ID))
 	require.Empty(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: free.ID}).Records)

@@ -85,11 +85,11 @@ func testBesideHasNoLease(t *testing.T, r *rig) {
 	require.ErrorIs(t, err, driver.ErrNoLease)
 	before := stats(t, s)
 	for _, ref := range []driver.Ref{held.Ref, free.Ref} {
-		require.Equal(t, ref, refuse(t, beside, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: ref, State: driver.Parked}}}, driver.ErrNotLeased).Ref)
-		require.Equal(t, ref, refuse(t, beside, &driver.Batch{Now: noon, Delete: []driver.Ref{ref}}, driver.ErrNotLeased).Ref)
+		refuseUnleased(t, beside, &driver.Batch{Now: noon, Update: []*driver.Record{{Ref: ref, State: driver.Parked}}}, ref, "Update without the lease")
+		refuseUnleased(t, beside, &driver.Batch{Now: noon, Delete: []driver.Ref{ref}}, ref, "Delete without the lease")
 	}
 	refused := refuse(t, beside, &driver.Batch{Now: noon, New: []*driver.Record{ready(), ready(leased)}}, driver.ErrNotLeased)
-	require.Zero(t, refused.Ref)
+	require.Zero(t, refused.Ref, "RefusedError.Ref of a new record that is Leased: it has no Ref yet")
 	require.Equal(t, before, stats(t, s))
 	requireRecords(t, []*driver.Record{free}, claimReady(t, s))
 	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{held.Ref, free.Ref}})
@@ -158,6 +158,7 @@ var crashTests = []conformanceTest{
 	{name: "FreeRecordsCountNone", needs: needsCrash, run: testCrashOfFreeRecords},
 	{name: "Fences", needs: needsCrash, run: testCrashFences},
 	{name: "IsReported", needs: needsCrash, run: testCrashIsReported},
+	{name: "AtTheLimit", needs: needsCrash, run: testCrashAtTheLimit},
 }
 
 // crashesOf claims all ready records and returns their Crashes by Ref.
@@ -293,8 +294,39 @@ func testCrashIsReported(t *testing.T, r *rig) {
 	requireCrash(0)
 }
 
+// Without suspects, a record with SuspectCrashes or more counts no further crash, and keeps its count. A suspect
+// counts each crash.
+func testCrashAtTheLimit(t *testing.T, r *rig) {
+	s := r.open(t)
+	at, above, below := ready(leased), ready(leased), ready(leased)
+	insert(t, s, at, above, below)
+	update := func(suspect bool) *driver.Batch {
+		return &driver.Batch{Now: noon, Update: []*driver.Record{
+			{Ref: at.Ref, Leased: true, Crashes: driver.SuspectCrashes},
+			{Ref: above.Ref, Leased: true, Crashes: driver.SuspectCrashes + 3, Suspect: suspect},
+			{Ref: below.Ref, Leased: true, Crashes: driver.SuspectCrashes - 1},
+		}}
+	}
+	crash := func(suspect bool, want map[driver.Ref]int) {
+		t.Helper()
+		apply(t, s, update(suspect))
+		s = r.crash(t, s)
+		counts, err := s.Stats(t.Context())
+		require.NoError(t, err, "Stats")
+		require.EqualValues(t, 1, counts.CrashedEvents, "CrashedEvents counts the events whose Crashes grew")
+		require.Equal(t, want, crashesOf(t, s), "Crashes by Ref; a suspect: %t", suspect)
+	}
+	crash(false, map[driver.Ref]int{
+		at.Ref: driver.SuspectCrashes, above.Ref: driver.SuspectCrashes + 3, below.Ref: driver.SuspectCrashes,
+	})
+	crash(true, map[driver.Ref]int{
+		at.Ref: driver.SuspectCrashes, above.Ref: driver.SuspectCrashes + 4, below.Ref: driver.SuspectCrashes - 1,
+	})
+}
+
 var watchTests = []conformanceTest{
 	{name: "OtherProcess", needs: needsBeside, run: testWatch},
+	{name: "GoesOnAfterReopen", needs: needsBeside, run: testWatchGoesOnAfterReopen},
 	{name: "StopWaits", needs: needsBeside, run: testWatchStop},
 	{name: "StopAfterClose", run: testWatchStopAfterClose},
 }
@@ -302,57 +334,86 @@ var watchTests = []conformanceTest{
 // watchPatience is how long a test waits for a hint: 250 ms, and time for a slow machine.
 const watchPatience = 5 * time.Second
 
+// watched is what the calls of changed have told.
+type watched struct {
+	calls chan struct{}
+
+	mu  sync.Mutex // guards the following
+	all driver.Change
+}
+
+func newWatched() *watched { return &watched{calls: make(chan struct{}, 1000)} }
+
+func (w *watched) changed(c driver.Change) {
+	w.mu.Lock()
+	w.all |= c
+	w.mu.Unlock()
+	select {
+	case w.calls <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watched) told() driver.Change {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all
+}
+
+func (w *watched) forget() {
+	w.mu.Lock()
+	w.all = 0
+	w.mu.Unlock()
+	for len(w.calls) > 0 {
+		<-w.calls
+	}
+}
+
+// await requires that changed is told of several commits of a store.
+func (w *watched) await(t *testing.T, other driver.Store) {
+	t.Helper()
+	directive := driver.Directive{Subscription: "mail", Body: []byte(`{}`)}
+	for _, b := range []*driver.Batch{
+		{Now: noon, New: []*driver.Record{ready()}, Bury: []*driver.Letter{letter()}},
+		{Now: noon, Directives: []driver.Directive{directive}},
+		{Now: noon, New: []*driver.Record{ready()}, Directives: []driver.Directive{directive}},
+	} {
+		w.forget()
+		apply(t, other, b)
+		timer := time.NewTimer(watchPatience)
+		for w.told()&b.Changes() != b.Changes() {
+			select {
+			case <-w.calls:
+			case <-timer.C:
+				require.FailNow(t, "Watch did not call changed", "%v after another store has committed changes %b, it has told of %b", watchPatience, b.Changes(), w.told())
+			}
+		}
+		timer.Stop()
+	}
+}
+
+func testWatchGoesOnAfterReopen(t *testing.T, r *rig) {
+	s, beside := r.open(t), r.beside(t)
+	hints := newWatched()
+	stop := s.Watch(hints.changed)
+	require.NoError(t, s.Reopen(t.Context()))
+	pause(t, 300*time.Millisecond) // a hint of the Reopen
+	hints.await(t, beside)
+	stop()
+	stop()
+}
+
 func testWatch(t *testing.T, r *rig) {
 	s, beside := r.open(t), r.beside(t)
-	var mu sync.Mutex
-	var seen driver.Change
-	hints := make(chan struct{}, 1000)
-	hint := func(c driver.Change) {
-		mu.Lock()
-		seen |= c
-		mu.Unlock()
-		select {
-		case hints <- struct{}{}:
-		default:
-		}
-	}
-	sees := func(c driver.Change) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return seen&c == c
-	}
-	batches := []*driver.Batch{
-		{Now: noon, New: []*driver.Record{ready()}, Bury: []*driver.Letter{letter()}},
-		{Now: noon, Directives: []driver.Directive{{Subscription: "mail", Body: []byte(`{}`)}}},
-		{Now: noon, New: []*driver.Record{ready()}, Directives: []driver.Directive{{Subscription: "mail", Body: []byte(`{}`)}}},
-	}
+	hints := newWatched()
 	for _, pair := range [][2]driver.Store{{s, beside}, {beside, s}} {
-		stop := pair[0].Watch(hint)
-		for _, b := range batches {
-			mu.Lock()
-			seen = 0
-			mu.Unlock()
-			for len(hints) > 0 {
-				<-hints
-			}
-			apply(t, pair[1], b)
-			timer := time.NewTimer(watchPatience)
-			for !sees(b.Changes()) {
-				select {
-				case <-hints:
-				case <-timer.C:
-					require.FailNow(t, "no hint", "%v after another process has committed changes %b, Watch has told of %b", watchPatience, b.Changes(), seen)
-				}
-			}
-			timer.Stop()
-		}
+		stop := pair[0].Watch(hints.changed)
+		hints.await(t, pair[1])
 		stop()
-		for len(hints) > 0 {
-			<-hints
-		}
+		hints.forget()
 		apply(t, pair[1], &driver.Batch{Now: noon, New: []*driver.Record{ready()}})
 		pause(t, 300*time.Millisecond)
-		require.Empty(t, hints, "a hint came after stop")
+		require.Empty(t, hints.calls, "a hint came after stop")
 	}
 }
 
@@ -397,4 +458,5 @@ func testWatchStopAfterClose(t *testing.T, r *rig) {
 	stop := s.Watch(func(driver.Change) {})
 	require.NoError(t, s.Close(t.Context()))
 	within(t, "stop, after Close,", stop)
+	within(t, "a second stop", stop)
 }

@@ -5,9 +5,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -224,6 +224,18 @@ func someQueries(letters []*driver.Letter) []driver.LetterQuery {
 	}
 }
 
+// queryName names the fields that a query has set.
+func queryName(q driver.LetterQuery) string {
+	var set []string
+	of := reflect.ValueOf(q)
+	for i := range of.NumField() {
+		if !of.Field(i).IsZero() {
+			set = append(set, of.Type().Field(i).Name)
+		}
+	}
+	return strings.Join(set, "+")
+}
+
 // queryText describes a query. Its functions have no text.
 func queryText(q driver.LetterQuery) string {
 	functions := fmt.Sprintf("Type:%t Parts:%t", q.Type != nil, q.Parts != nil)
@@ -257,10 +269,10 @@ func testLetterPages(t *testing.T, r *rig) {
 				require.False(t, p.TotalIsMore)
 				rest = rest[n:]
 				if len(rest) == 0 {
-					require.True(t, p.Next.IsZero(), "Next of the last page")
+					require.True(t, p.Next.IsZero(), "Next must be zero on the last page of %s, and is %s", queryText(q), p.Next)
 					break
 				}
-				require.Equal(t, p.Letters[n-1].ID, p.Next)
+				require.Equal(t, p.Letters[n-1].ID.String(), p.Next.String(), "Next must be the last id of the page of %s", queryText(q))
 				q.Before = p.Next
 			}
 		}
@@ -281,11 +293,11 @@ func testLetterFilters(t *testing.T, r *rig) {
 		apply(t, s, &driver.Batch{Now: noon, Bury: part})
 	}
 	for i, q := range someQueries(letters) {
-		t.Run(fmt.Sprint(i, " ", queryText(q)), func(t *testing.T) {
+		t.Run(fmt.Sprint(i, " ", queryName(q)), func(t *testing.T) {
 			want := matching(t, letters, q)
 			p := page(t, s, q)
-			requireLetters(t, want, p.Letters)
-			require.Equal(t, len(want), p.Total)
+			requireSame(t, want, pointers(p.Letters), "%s", queryText(q))
+			require.Equal(t, len(want), p.Total, "Total of %s", queryText(q))
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -295,12 +307,29 @@ func testLetterFilters(t *testing.T, r *rig) {
 	}
 }
 
+// unreadable is an error of a function of a query. It is not about the call of the store, although it matches
+// context.Canceled.
+var unreadable error = &unreadableError{}
+
+type unreadableError struct{}
+
+func (*unreadableError) Error() string { return "unreadable" }
+func (*unreadableError) Unwrap() error { return context.Canceled }
+
+// requireUnreadable requires that a store has returned unreadable, and has not failed.
+func requireUnreadable(t *testing.T, err error, what string) {
+	t.Helper()
+	require.ErrorIs(t, err, unreadable, "%s must come back", what)
+	var same *unreadableError
+	require.ErrorAs(t, err, &same, "%s must come back", what)
+	require.NotErrorIs(t, err, driver.ErrFailed, "%s does not make the store fail", what)
+}
+
 // The error of Parts ends the scan, and the store goes on.
 func testLetterPartsFails(t *testing.T, r *rig) {
 	s := r.open(t)
 	letters := newestFirst(someLetters(4, 10))
 	apply(t, s, &driver.Batch{Now: noon, Bury: letters})
-	unreadable := errors.New("unreadable")
 	calls := 0
 	q := driver.LetterQuery{Limit: 10, Parts: func(_, _ []byte) (bool, error) {
 		if calls++; calls == 3 {
@@ -309,12 +338,12 @@ func testLetterPartsFails(t *testing.T, r *rig) {
 		return true, nil
 	}}
 	p, err := s.Letters(t.Context(), q)
-	require.ErrorIs(t, err, unreadable)
+	requireUnreadable(t, err, "Letters: the error of Parts")
 	require.Empty(t, p.Letters)
 	require.Equal(t, 3, calls)
 	calls = 0
 	groups, err := groupsIn(t.Context(), s, q)
-	require.ErrorIs(t, err, unreadable)
+	requireUnreadable(t, err, "Groups: the error of Parts")
 	require.Empty(t, groups)
 	require.Equal(t, 3, calls)
 	requireLetters(t, letters, page(t, s, driver.LetterQuery{}).Letters)
@@ -410,7 +439,7 @@ func requireGroups(t *testing.T, want []driver.Group, s driver.Store, q driver.L
 		require.NotNil(t, g.Sample, "group %d of %s", i, queryText(q))
 		sample := *want[i].Sample
 		sample.Payload, sample.Original = nil, nil
-		require.Equal(t, text(&sample), text(g.Sample), "group %d of %s", i, queryText(q))
+		requireSame(t, []*driver.Letter{&sample}, []*driver.Letter{g.Sample}, "Sample of group %d of %s", i, queryText(q))
 		g.Sample = want[i].Sample
 		require.Equal(t, want[i], g, "group %d of %s", i, queryText(q))
 	}
@@ -427,15 +456,20 @@ func testGroups(t *testing.T, r *rig) {
 	for _, q := range someQueries(letters) {
 		requireGroups(t, groupsOf(matching(t, letters, q)), s, q)
 	}
-	ended, calls := errors.New("enough"), 0
+	some := driver.LetterQuery{Limit: 1, Before: letters[len(letters)/2].ID, ExactTotal: true}
+	requireGroups(t, groupsOf(letters), s, some)
+	some.Reason = "expired"
+	requireGroups(t, groupsOf(matching(t, letters, some)), s, some)
+	calls := 0
 	err = s.Groups(t.Context(), driver.LetterQuery{}, func(*driver.Group) error {
 		if calls++; calls == 3 {
-			return ended
+			return unreadable
 		}
 		return nil
 	})
-	require.ErrorIs(t, err, ended)
+	requireUnreadable(t, err, "Groups: the error of each")
 	require.Equal(t, 3, calls)
+	requireGroups(t, groupsOf(letters), s, driver.LetterQuery{})
 }
 
 // At most 10,000 groups, those of the newest letters, and one more for the rest.

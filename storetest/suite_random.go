@@ -230,7 +230,7 @@ func (w *walk) claimSome(step int) {
 		Doors: [][]string{nil, {"door0"}, {"door1"}, {"door1", "door0"}}[w.IntN(4)], Event: w.ids[w.IntN(len(w.ids))],
 	}
 	want, got := w.claim(q), claim(w.t, w.s, q)
-	require.Equal(w.t, texts(want.Records), texts(got.Records), "step %d: %+v", step, q)
+	requireSame(w.t, want.Records, got.Records, "step %d: Claim(%+v)", step, q)
 	require.Equal(w.t, want.More, got.More, "step %d: More of %+v", step, q)
 	require.True(w.t, want.NextDue.Equal(got.NextDue), "step %d: NextDue of %+v is %v, want %v", step, q, got.NextDue, want.NextDue)
 }

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -17,6 +18,7 @@ var recordTests = []conformanceTest{
 	{name: "Payload", run: testRecordPayload},
 	{name: "Parts", run: testRecordParts},
 	{name: "Times", run: testRecordTimes},
+	{name: "LocalTimes", run: testLocalTimes},
 	{name: "Position", run: testPosition},
 	{name: "RefsGrow", run: testRefsGrow},
 	{name: "IgnoredFields", run: testIgnoredFields},
@@ -118,14 +120,71 @@ func testRecordTimes(t *testing.T, r *rig) {
 	requireRecords(t, byDue[:4], early.Records)
 	require.True(t, early.NextDue.Equal(records[4].Due), "NextDue: %v", early.NextDue)
 	requireRecords(t, byDue[4:], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: records[4].Due}).Records)
+}
 
+// A store returns times in UTC and without a monotonic reading, whatever it was given.
+func testLocalTimes(t *testing.T, r *rig) {
+	s := r.open(t)
 	zone := time.FixedZone("zone", 3600)
-	now := time.Now() // with a monotonic reading
-	local := ready(func(n *driver.Record) { n.Published, n.Scheduled = now, noon.In(zone) })
-	insert(t, s, local)
-	got := lookup(t, s, local.ID)[0]
-	require.Equal(t, now.Round(0).UTC(), got.Published)
-	require.Equal(t, noon, got.Scheduled)
+	now := time.Now().In(zone) // with a monotonic reading
+	later := now.Add(time.Hour)
+	is := func(want, got time.Time, what string) {
+		t.Helper()
+		// Equal would ignore the location, and == the times of two locations that are UTC.
+		require.Equal(t, fmt.Sprintf("%#v", want.Round(0).UTC()), fmt.Sprintf("%#v", got),
+			"%s: a store returns a time in UTC and without a monotonic reading, whatever it was given", what)
+	}
+	check := func(n *driver.Record, what string) {
+		t.Helper()
+		is(now, n.Published, what+": Published")
+		is(later, n.Scheduled, what+": Scheduled")
+		is(later, n.Due, what+": Due")
+	}
+	n := ready(func(n *driver.Record) {
+		n.State, n.Published, n.Scheduled, n.Due = driver.Scheduled, now, later, later
+	})
+	updated := ready(leased, func(n *driver.Record) { n.Published, n.Scheduled = now, later })
+	l := letter(func(l *driver.Letter) { l.Published, l.DiedAt = now, later })
+	entry := driver.Dedupe{Key: "k", Event: n.ID, Expires: later}
+	apply(t, s, &driver.Batch{Now: now, New: []*driver.Record{n, updated}, Bury: []*driver.Letter{l}, Remember: []driver.Dedupe{entry}})
+	apply(t, s, &driver.Batch{Now: now, Update: []*driver.Record{{Ref: updated.Ref, State: driver.Waiting, Due: later}}})
+	for _, id := range []driver.ID{n.ID, updated.ID} {
+		check(lookup(t, s, id)[0], "Lookup")
+	}
+	records, err := s.Records(t.Context(), driver.RecordQuery{Limit: 2})
+	require.NoError(t, err)
+	for _, n := range records.Records {
+		check(n, "Records")
+	}
+
+	one, err := s.Letter(t.Context(), l.ID)
+	require.NoError(t, err)
+	groups, err := groupsIn(t.Context(), s, driver.LetterQuery{})
+	require.NoError(t, err)
+	require.Len(t, groups, 1)
+	for what, l := range map[string]*driver.Letter{
+		"Letter": &one, "Letters": &page(t, s, driver.LetterQuery{}).Letters[0], "Groups": groups[0].Sample,
+	} {
+		is(now, l.Published, what+": Published")
+		is(later, l.DiedAt, what+": DiedAt")
+	}
+	is(later, groups[0].First, "Group.First")
+	is(later, groups[0].Last, "Group.Last")
+
+	known, _, err := s.Remembered(t.Context(), "", "k")
+	require.NoError(t, err)
+	is(later, known.Expires, "Remembered: Expires")
+	is(later, refuse(t, s, &driver.Batch{Now: now, Remember: []driver.Dedupe{entry}}, driver.ErrDuplicateID).Known.Expires, "RefusedError.Known: Expires")
+	entry.Key = "twice"
+	twice := &driver.Batch{Now: now, Remember: []driver.Dedupe{entry, entry}}
+	is(later, refuse(t, s, twice, driver.ErrDuplicateID).Known.Expires, "RefusedError.Known of an entry of the same batch: Expires")
+
+	is(later, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: now}).NextDue, "Claimed.NextDue")
+	claimed := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: later}).Records
+	require.Len(t, claimed, 2)
+	for _, n := range claimed {
+		check(n, "Claim")
+	}
 }
 
 // Position 0 stands for the own Ref, BesidePrevious for the Position of the record before.
@@ -136,11 +195,15 @@ func testPosition(t *testing.T, r *rig) {
 		ready(), ready(at(driver.BesidePrevious)), ready(at(driver.BesidePrevious)),
 		ready(at(7)), ready(at(driver.BesidePrevious)), ready(),
 	}
+	given := []int64{}
+	for _, n := range records {
+		given = append(given, n.Position)
+	}
 	insert(t, s, records...)
 	want := []int64{int64(records[0].Ref), int64(records[0].Ref), int64(records[0].Ref), 7, 7, int64(records[5].Ref)}
 	for i, n := range records {
-		require.Equal(t, want[i], n.Position, "record %d", i)
-		require.Equal(t, want[i], lookup(t, s, n.ID)[0].Position, "stored record %d", i)
+		require.Equal(t, want[i], n.Position, "Position of the new record %d (Ref %d) after done; it was submitted with %d", i, n.Ref, given[i])
+		require.Equal(t, want[i], lookup(t, s, n.ID)[0].Position, "Position of record %d (Ref %d) in the store; it was submitted with %d", i, n.Ref, given[i])
 	}
 }
 
@@ -167,7 +230,7 @@ func testRefsGrow(t *testing.T, r *rig) {
 	}
 }
 
-// A store ignores Ref, Crashes and Own of a new record, and Crashes and Own of an update.
+// A store ignores Ref, Crashes and Own of a new record, and Own of an update.
 func testIgnoredFields(t *testing.T, r *rig) {
 	s := r.open(t)
 	n := ready(leased)
@@ -181,6 +244,16 @@ func testIgnoredFields(t *testing.T, r *rig) {
 	require.Len(t, claimed, 1)
 	require.Zero(t, claimed[0].Crashes)
 	require.True(t, claimed[0].Own)
+
+	free, held := ready(), ready(leased)
+	for _, n := range []*driver.Record{free, held} {
+		n.Crashes = 5
+	}
+	insert(t, s, free, held)
+	for _, n := range []*driver.Record{free, held} {
+		require.Zero(t, lookup(t, s, n.ID)[0].Crashes, "Crashes of a new record is 0, whatever the batch says")
+	}
+	require.Zero(t, claimReady(t, s)[0].Crashes, "Crashes of a new record is 0, whatever the batch says")
 }
 
 // After done, the store and the bus share no memory, in neither direction.
@@ -270,7 +343,8 @@ func testLookup(t *testing.T, r *rig) {
 	found := lookup(t, s, id)
 	requireRecords(t, records, found)
 	for i, n := range found {
-		require.Equal(t, records[i].Leased, n.Leased, "record %d", i)
+		require.Equal(t, records[i].Leased, n.Leased, "Leased of record %d in Lookup: whether a lease has it", i)
+		require.False(t, n.Own, "Own of record %d in Lookup: only Claim sets it", i)
 	}
 	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{records[1].Ref}})
 	require.Equal(t, []driver.Ref{records[0].Ref, records[2].Ref, records[3].Ref}, refsOf(lookup(t, s, id)))
@@ -309,7 +383,14 @@ func testRecords(t *testing.T, r *rig) {
 	all := pages(driver.RecordQuery{})
 	requireRecords(t, records, all)
 	for i, n := range all {
-		require.Equal(t, records[i].Leased, n.Leased, "record %d", i)
+		require.Equal(t, records[i].Leased, n.Leased, "Leased of record %d in Records: whether a lease has it", i)
+		require.False(t, n.Own, "Own of record %d in Records: only Claim sets it", i)
+	}
+	for _, q := range []driver.RecordQuery{{Limit: 9}, {Limit: 3, States: []driver.State{driver.Scheduled}}, {Limit: 2, After: records[6].Ref}} {
+		full, err := s.Records(t.Context(), q)
+		require.NoError(t, err)
+		require.Len(t, full.Records, q.Limit)
+		require.Zero(t, full.Next, "Next must be 0 on a last page that has Limit records: %d", q.Limit)
 	}
 	requireRecords(t, only(0), pages(driver.RecordQuery{States: []driver.State{driver.Ready}}))
 	requireRecords(t, only(1), pages(driver.RecordQuery{Targets: []string{"nothing", "other"}}))

@@ -98,14 +98,22 @@ func apply(t *testing.T, s driver.Store, b *driver.Batch) {
 	require.NoError(t, submit(t, s, b))
 }
 
-// refuse submits a batch that must be refused for a reason.
-func refuse(t *testing.T, s driver.Store, b *driver.Batch, reason error) driver.RefusedError {
+// refuse submits a batch that must be refused for a reason. what, if there is one, says which batch it is.
+func refuse(t *testing.T, s driver.Store, b *driver.Batch, reason error, what ...string) driver.RefusedError {
 	t.Helper()
+	of := strings.Join(append([]string{""}, what...), ": ")
 	err := submit(t, s, b)
 	refused, ok := err.(*driver.RefusedError) //nolint:errorlint // done receives it unwrapped
-	require.True(t, ok, "want a *RefusedError, got %T: %v", err, err)
-	require.ErrorIs(t, err, reason)
+	require.True(t, ok, "done: want a *RefusedError for %q, got %T: %v%s", reason, err, err, of)
+	require.ErrorIs(t, err, reason, "RefusedError.Err%s", of)
 	return *refused
+}
+
+// refuseUnleased submits a batch that must be refused because of a record of Update or Delete.
+func refuseUnleased(t *testing.T, s driver.Store, b *driver.Batch, ref driver.Ref, what string) {
+	t.Helper()
+	got := refuse(t, s, b, driver.ErrNotLeased, what).Ref
+	require.Equal(t, ref, got, "%s: RefusedError.Ref must name the record that the lease does not have", what)
 }
 
 // insert inserts records.
@@ -218,25 +226,70 @@ func refsOf(records []*driver.Record) []driver.Ref {
 	return refs
 }
 
-// text describes every field of a record or a letter. An empty slice equals a nil one, except for
-// bytes.
-func text[T driver.Record | driver.Letter](v *T) string {
-	var all strings.Builder
+// fieldText describes a field of a record or a letter. An empty slice equals a nil one, except for bytes.
+func fieldText(field any) string {
+	switch field := field.(type) {
+	case []byte:
+		return bytesText(field)
+	case string, []string:
+		return fmt.Sprintf("%q", field)
+	case time.Time:
+		return field.Format(time.RFC3339Nano)
+	default:
+		return fmt.Sprint(field)
+	}
+}
+
+// fields describes each field of a record or a letter: its name and its value.
+func fields[T driver.Record | driver.Letter](v *T) (all [][2]string) {
 	of := reflect.ValueOf(v).Elem()
 	for i := range of.NumField() {
-		fmt.Fprintf(&all, "%s:", of.Type().Field(i).Name)
-		switch field := of.Field(i).Interface().(type) {
-		case []byte:
-			all.WriteString(bytesText(field) + " ")
-		case string, []string:
-			fmt.Fprintf(&all, "%q ", field)
-		case time.Time:
-			all.WriteString(field.Format(time.RFC3339Nano) + " ")
-		default:
-			fmt.Fprintf(&all, "%v ", field)
+		all = append(all, [2]string{of.Type().Field(i).Name, fieldText(of.Field(i).Interface())})
+	}
+	return all
+}
+
+// nameOf names a record by its Ref, and a letter by its ID.
+func nameOf[T driver.Record | driver.Letter](v *T) string {
+	switch v := any(v).(type) {
+	case *driver.Record:
+		return fmt.Sprint("record ", int64(v.Ref))
+	case *driver.Letter:
+		return "letter " + v.ID.String()
+	}
+	return ""
+}
+
+// difference describes in which fields records or letters differ. It is empty for equal ones.
+func difference[T driver.Record | driver.Letter](want, got []*T) string {
+	names := func(all []*T) string {
+		texts := []string{}
+		for _, v := range all {
+			texts = append(texts, nameOf(v))
+		}
+		return fmt.Sprint(len(all), ": ", strings.Join(texts, ", "))
+	}
+	if names(want) != names(got) {
+		return fmt.Sprintf("want %s\ngot  %s", names(want), names(got))
+	}
+	var all strings.Builder
+	for i := range want {
+		of := fields(got[i])
+		for k, field := range fields(want[i]) {
+			if field != of[k] {
+				fmt.Fprintf(&all, "%s: %s: want %s, got %s\n", nameOf(want[i]), field[0], field[1], of[k][1])
+			}
 		}
 	}
 	return all.String()
+}
+
+// requireSame requires that records or letters have the fields of want.
+func requireSame[T driver.Record | driver.Letter](t *testing.T, want, got []*T, what string, args ...any) {
+	t.Helper()
+	if found := difference(want, got); found != "" {
+		require.FailNow(t, fmt.Sprintf(what, args...)+":\n"+found)
+	}
 }
 
 // bytesText describes bytes. nil and empty differ.
@@ -247,34 +300,24 @@ func bytesText(b []byte) string {
 	return fmt.Sprintf("%q", b)
 }
 
-// texts describes records or letters.
-func texts[T driver.Record | driver.Letter](values []*T) []string {
-	all := []string{}
-	for _, v := range values {
-		all = append(all, text(v))
-	}
-	return all
-}
-
 // requireRecords requires that the records have the content of want, apart from what Claim sets.
 func requireRecords(t *testing.T, want, got []*driver.Record) {
 	t.Helper()
-	durable := func(records []*driver.Record) []string {
-		var all []*driver.Record
+	durable := func(records []*driver.Record) (all []*driver.Record) {
 		for _, r := range records {
 			c := *r
 			c.Leased, c.Crashes, c.Own, c.Suspect = false, 0, false, false
 			all = append(all, &c)
 		}
-		return texts(all)
+		return all
 	}
-	require.Equal(t, durable(want), durable(got))
+	requireSame(t, durable(want), durable(got), "the store returned other records")
 }
 
 // requireLetters requires that the letters are those of want.
 func requireLetters(t *testing.T, want []*driver.Letter, got []driver.Letter) {
 	t.Helper()
-	require.Equal(t, texts(want), texts(pointers(got)))
+	requireSame(t, want, pointers(got), "the store returned other letters")
 }
 
 // pointers returns pointers to the elements.

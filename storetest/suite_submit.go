@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +165,8 @@ func testEmptyBatch(t *testing.T, r *rig) {
 
 var closeTests = []conformanceTest{
 	{name: "AppliesSubmitted", run: testCloseAppliesSubmitted},
+	{name: "WaitsForDone", run: testCloseWaitsForDone},
+	{name: "CutShort", run: testCloseCutShort},
 	{name: "Twice", run: testCloseTwice},
 	{name: "RefusesLaterCalls", run: testCloseRefusesLaterCalls},
 	{name: "EndedContext", run: testEndedContext},
@@ -189,6 +192,68 @@ func testCloseAppliesSubmitted(t *testing.T, r *rig) {
 	require.Equal(t, count, called, "done that returned before Close")
 	mu.Unlock()
 	require.EqualValues(t, count, stats(t, r.open(t)).Ready)
+}
+
+// Reopen and Close return after every done has returned, and not when it is called.
+func testCloseWaitsForDone(t *testing.T, r *rig) {
+	const takes = 50 * time.Millisecond
+	s := r.open(t)
+	for _, call := range []struct {
+		name string
+		call func(context.Context) error
+	}{{"Reopen", s.Reopen}, {"Close", s.Close}} {
+		var returned atomic.Bool
+		s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{ready()}}, func(error) {
+			pause(t, takes)
+			returned.Store(true)
+		})
+		require.NoError(t, call.call(t.Context()), call.name)
+		require.True(t, returned.Load(), "%s returned before a done that takes %v", call.name, takes)
+	}
+}
+
+// Close and Reopen return soon after their ctx has ended, although a done hangs, and beside a Close that waits. Close
+// goes on, and later ones wait for it.
+func testCloseCutShort(t *testing.T, r *rig) {
+	for _, first := range []string{"ended", "waiting"} {
+		t.Run("First_"+first, func(t *testing.T) {
+			s := r.open(t)
+			entered, leave := make(chan error, 1), make(chan struct{})
+			var once sync.Once
+			release := func() { once.Do(func() { close(leave) }) }
+			defer release()
+			n := ready(leased)
+			s.Submit(&driver.Batch{Now: noon, New: []*driver.Record{n}}, func(err error) {
+				entered <- err
+				<-leave
+			})
+			require.NoError(t, await(t, entered))
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			cut := func(name string, call func(context.Context) error) {
+				t.Helper()
+				var err error
+				within(t, name+", with an ended context while a done hangs,", func() { err = call(ended) })
+				require.ErrorIs(t, err, context.Canceled, "%s, with an ended context while a done hangs", name)
+			}
+			cut("Reopen", s.Reopen)
+			if first == "ended" {
+				cut("Close", s.Close)
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- s.Close(t.Context()) }()
+			pause(t, 20*time.Millisecond)
+			cut("Close", s.Close)
+			require.Empty(t, closed, "Close returned before a done that hangs")
+			release()
+			require.NoError(t, await(t, closed), "a Close that waited")
+			require.NoError(t, s.Close(t.Context()), "a last Close")
+			s = r.open(t)
+			require.Zero(t, crashesOf(t, s)[n.Ref], "Close counts no crash")
+			apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{n.Ref}})
+			require.NoError(t, s.Close(t.Context()))
+		})
+	}
 }
 
 func testCloseTwice(t *testing.T, r *rig) {

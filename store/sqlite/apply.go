@@ -89,6 +89,10 @@ func (tx *transaction) commit() error {
 		return err
 	}
 	reach("commit: counted")
+	if err := tx.broken; err != nil {
+		tx.broken = nil
+		return err
+	}
 	if _, err := tx.w.exec("COMMIT"); err != nil {
 		return err
 	}
@@ -220,6 +224,7 @@ func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 	d := &b.Remember[i]
 	for _, earlier := range b.Remember[:i] {
 		if earlier.Scope == d.Scope && earlier.Key == d.Key && earlier.Expires.After(b.Aged()) {
+			earlier.Expires = earlier.Expires.Round(0).UTC()
 			return &earlier, nil
 		}
 	}

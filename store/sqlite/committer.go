@@ -66,6 +66,7 @@ type committer struct {
 	pruned    time.Time              // when expired ids were last removed, by Batch.Aged
 	stopped   bool                   // Close has ended
 	killed    bool                   // by a test: the lease does not end
+	broken    error                  // by a test: the error of the next commit
 	secured   bool                   // the disk has the write-ahead log that was found at open; see secureLog
 	spare     []*job                 // a queue to reuse
 }

@@ -47,7 +47,8 @@ var (
 	ErrUnsafeSQLite = errors.New("sqlite: version of SQLite is unsafe")
 )
 
-// LockedError reports which process holds the lease of a file. It matches ErrLocked.
+// LockedError reports which process holds the lease of a file. It matches ErrLocked, and driver.ErrNoLease if the
+// lease was asked for.
 type LockedError struct {
 	Path  string
 	PID   int       // 0 if it is unknown
@@ -75,6 +76,9 @@ func (e *LockedError) Error() string {
 
 // Unwrap returns ErrLocked.
 func (e *LockedError) Unwrap() error { return ErrLocked }
+
+// Is reports whether target is driver.ErrNoLease, and the lease was asked for.
+func (e *LockedError) Is(target error) bool { return target == driver.ErrNoLease && e.Reason == "" }
 
 // CorruptError reports that a file is damaged, or is no SQLite database. Open does not
 // repair, change or recreate such a file or its write-ahead log.

@@ -26,6 +26,7 @@ func TestExclusive_Store(t *testing.T) {
 		return storetest.Backend{
 			Open:  func(t *testing.T) driver.Store { return openAt(t, path, WithExclusive()) },
 			Crash: func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
+			Fail:  failNextCommit,
 		}
 	})
 }

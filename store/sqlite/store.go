@@ -46,7 +46,8 @@ type Store struct {
 	watch watch
 
 	closeOnce sync.Once
-	closed    chan struct{} // closed when Close has ended
+	closed    chan struct{} // closed when the first Close has done its work
+	closeErr  error         // of that work; written before closed is closed
 }
 
 var (
@@ -64,7 +65,7 @@ var (
 // that Open refuses, and its write-ahead log, stay as they are. After a crash, Open writes the write-ahead
 // log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
 //
-// Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew,
+// Errors: *LockedError (ErrLocked, driver.ErrNoLease), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew,
 // ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *OptionError, those of the
 // operating system, the context's error.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
@@ -286,33 +287,32 @@ func (s *Store) reopen(ctx context.Context) error {
 }
 
 // Close applies what was submitted, ends the lease and closes the file. If ctx ends first, Close
-// returns its error and continues in the background. A second Close waits for the first one.
+// returns its error and continues in the background. A second Close waits for the first one until its own ctx ends.
 //
 // Another error means that the lease may not have ended: the next Open takes that for a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
-	var result error
-	s.closeOnce.Do(func() {
+	first := false
+	s.closeOnce.Do(func() { // without waiting: the context of a second call may end earlier
+		first = true
 		s.watch.close()
-		ended := make(chan error, 1)
 		s.committer.close(func() {
-			ended <- s.shut()
+			s.closeErr = s.shut()
 			close(s.closed)
 		})
-		select {
-		case result = <-ended:
-		case <-ctx.Done():
-			result = ctx.Err()
-		}
 	})
-	if result != nil {
-		return fmt.Errorf("Close: %w", result)
-	}
 	select {
 	case <-s.closed:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("Close: %w", ctx.Err())
+	default:
+		select {
+		case <-s.closed:
+		case <-ctx.Done():
+			return fmt.Errorf("Close: %w", ctx.Err())
+		}
 	}
+	if first && s.closeErr != nil {
+		return fmt.Errorf("Close: %w", s.closeErr)
+	}
+	return nil
 }
 
 // shut ends the lease and closes the file. It runs on the committer's goroutine.

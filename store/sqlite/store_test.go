@@ -126,6 +126,7 @@ func TestStore_HasOneLease(t *testing.T) {
 	s := openAt(t, path)
 	_, err := Open(context.Background(), path)
 	require.ErrorIs(t, err, ErrLocked)
+	require.ErrorIs(t, err, driver.ErrNoLease)
 	var locked *LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Equal(t, os.Getpid(), locked.PID)

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"errors"
 	"os"
 	"testing"
 
@@ -24,6 +25,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// failNextCommit makes the next commit of a store fail.
+func failNextCommit(t *testing.T, store driver.Store) {
+	t.Helper()
+	inside(t, store.(*Store), func(c *committer) error {
+		c.broken = errors.New("of the test")
+		return nil
+	})
+}
+
 // TestStore runs the conformance suite of stores.
 func TestStore(t *testing.T) {
 	t.Parallel()
@@ -33,6 +43,7 @@ func TestStore(t *testing.T) {
 			Open:   func(t *testing.T) driver.Store { return openAt(t, path) },
 			Beside: func(t *testing.T) driver.Store { return openAt(t, path, Beside()) },
 			Crash:  func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
+			Fail:   failNextCommit,
 		}
 	})
 }
