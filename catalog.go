@@ -138,9 +138,12 @@ func (op *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 	}
 	c.Directives = c.underPresentNames(directives)
 	now := op.time.Now().UTC
-	c.Directives = slices.DeleteFunc(c.Directives, func(o Directive) bool {
-		return !o.Trip && (!o.Pause || !o.Until.IsZero() && !o.Until.After(now)) // it has ended
-	})
+	for i := range c.Directives {
+		if o := &c.Directives[i]; o.Pause && !o.Until.IsZero() && !o.Until.After(now) { // the pause has ended
+			o.Pause, o.Until = false, time.Time{}
+		}
+	}
+	c.Directives = slices.DeleteFunc(c.Directives, func(o Directive) bool { return !o.Trip && !o.Pause })
 	return c, nil
 }
 

@@ -109,8 +109,8 @@ type SubscriptionMetrics struct {
 	Held         int          `json:"held"`          // parked deliveries for which nobody waits: see ShutBy
 	Throttled    int          `json:"throttled"`     // parked deliveries that wait for a limit
 	Running      int          `json:"running"`       // handler calls, except those abandoned or waiting in PublishAndWait
-	// ShutBy is why deliveries that come now may not enter: they are held, or ended as WhenOpen says. It is
-	// empty if they may enter or wait for a limit.
+	// ShutBy is why deliveries that come now may not enter: they are held, or ended as WhenOpen says. Behind an
+	// open or half-open circuit one of them may probe. It is empty if they may enter or wait for a limit.
 	ShutBy ParkReason `json:"shut_by,omitempty"`
 	// Paused is set while Pause or HoldUntil applies. PausedUntil is when HoldUntil ends. It is zero
 	// for Pause.

@@ -320,8 +320,11 @@ func (a *app) showPreview(bc *bulkCommand, p *eventbus.ReplayPreview) {
 		state := ""
 		if t.Exists {
 			state = fmt.Sprintf(", circuit %s", t.Circuit)
-			if t.ShutBy != "" && t.ShutBy != eventbus.ParkCircuit {
+			switch {
+			case t.ShutBy != "" && t.ShutBy != eventbus.ParkCircuit:
 				state += ", " + string(t.ShutBy)
+			case t.Paused: // of a server that does not say more
+				state += ", paused"
 			}
 			if n := t.Held + t.Throttled; n > 0 {
 				state += fmt.Sprintf(", %s parked", count(n))

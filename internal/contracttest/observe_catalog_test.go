@@ -264,3 +264,26 @@ func TestL6_TheCatalogIsReadDuringShutdown(t *testing.T) {
 		require.NoError(t, <-done)
 	})
 }
+
+// The end of HoldUntil ends the pause of a directive that also has Trip.
+func TestL6_ACatalogHasNoPauseThatHasEnded(t *testing.T) {
+	onBothBuses(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		mail := mustSubscribe(t, bus, "x", ok, eventbus.Named("mail"))
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, mail.HoldUntil(time.Now().Add(time.Minute)))
+		require.NoError(t, mail.Trip())
+		for _, paused := range []bool{true, false} {
+			c, err := bus.Catalog(t.Context())
+			require.NoError(t, err)
+			require.Len(t, c.Directives, 1)
+			require.True(t, c.Directives[0].Trip)
+			require.Equal(t, paused, c.Directives[0].Pause)
+			require.Equal(t, paused, !c.Directives[0].Until.IsZero())
+			require.Equal(t, paused, c.Explain("x").Targets[0].Paused)
+			require.Equal(t, bus.Explain("x").Targets[0].Paused, paused)
+			time.Sleep(2 * time.Minute)
+		}
+		shutdown(t, bus)
+	})
+}
