@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -212,12 +213,56 @@ func (s *Subscription) firstPosition() int64 {
 }
 
 // noteFirst notes the position of an accepted dispatch that may be the first of a subscription which succeeds another.
-func (f *feeder) noteFirst(d *dispatch) {
-	for _, s := range d.to.subscriptions {
-		if s.succeeds && s.since.CompareAndSwap(0, d.row().position) {
-			f.bus.registry.succeeding.Add(-1)
+func (r *registry) noteFirst(of []*Subscription, position int64) {
+	for _, s := range of {
+		if s.succeeds && s.since.CompareAndSwap(0, position) {
+			r.succeeding.Add(-1)
 		}
 	}
+}
+
+// doubtFirst notes dispatches that may be the first of a subscription which succeeds another, if the store has
+// them.
+func (f *feeder) doubtFirst(r *changeBatch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, d := range r.opened {
+		f.doubtful = append(f.doubtful, first{r.batch.New[i], d.to.subscriptions})
+	}
+}
+
+// first is a dispatch of doubtFirst.
+type first struct {
+	record *driver.Record
+	of     []*Subscription
+}
+
+// is reports whether a record of the same event is that of the dispatch: there may be an older one.
+func (d first) is(r *driver.Record) bool {
+	return slices.Equal(r.Targets, d.record.Targets) && bytes.Equal(r.Replay, d.record.Replay)
+}
+
+// resolveFirst notes the positions of those of doubtFirst that the reopened store has. Otherwise the first later event
+// would be taken for the first, and those would die with the subscription that has ended.
+func (f *feeder) resolveFirst(ctx context.Context) error {
+	f.mu.Lock()
+	doubtful := f.doubtful
+	f.mu.Unlock()
+	for _, d := range doubtful { // in the order of their batches
+		records, err := f.bus.store.Lookup(ctx, d.record.ID)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			if d.is(r) {
+				f.bus.registry.noteFirst(d.of, r.Position)
+			}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.doubtful = nil
+	return nil
 }
 
 // endWaiters ends the waits for events that only the store has.

@@ -167,15 +167,18 @@ func (r *changeBatch) isEmpty() bool {
 
 // committed notes where the store has put the new records, or that the outcome is unknown.
 func (r *changeBatch) committed(err error) {
+	mayBeFirst := r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toAccept || r.change.kind == toReplay)
 	if err != nil {
-		r.doubt(err)
+		if r.doubt(err) && mayBeFirst {
+			r.bus.durable.feeder.doubtFirst(r)
+		}
 		return
 	}
 	for i, d := range r.opened {
 		s := d.row()
 		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
-		if f := r.bus.durable.feeder; r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toAccept || r.change.kind == toReplay) {
-			f.noteFirst(d)
+		if mayBeFirst {
+			r.bus.registry.noteFirst(d.to.subscriptions, s.position)
 		}
 	}
 }

@@ -37,6 +37,7 @@ type feeder struct {
 	uncommitted int        // submitted batches with free records
 	committed   *sync.Cond // uncommitted is 0
 	waiters     map[EventID]*waiter
+	doubtful    []first         // of doubtFirst
 	stopping    bool            // stop has been called
 	claims      context.Context // ends when the store fails, and at Shutdown
 	endClaims   context.CancelFunc

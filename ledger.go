@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/surebus/eventbus/internal/idle"
+	"github.com/surebus/eventbus/internal/line"
 	"github.com/surebus/eventbus/internal/pool"
 )
 
@@ -37,7 +38,7 @@ type ledger struct {
 	scheduled    atomic.Int64
 	waiting      atomic.Int64
 	recording    atomic.Int64
-	parked       [parkings]atomic.Int64
+	parked       [line.Reasons]atomic.Int64
 	_            [64]byte
 }
 
@@ -110,8 +111,8 @@ func (l *ledger) lookWhetherDrained() {
 func (l *ledger) isDrained() bool {
 	settled := l.settled()
 	left := l.scheduled.Load()
-	for how := range parkings {
-		if !parkingRules[how].drains {
+	for how, rule := range parkingRules {
+		if !rule.drains {
 			left += l.parked[how].Load()
 		}
 	}

@@ -7,16 +7,16 @@ import (
 	"github.com/surebus/eventbus/internal/line"
 )
 
-// parking is how a delivery is parked: who waits for it, and what happens when the line is full.
+// parking is how a delivery is parked: who waits for it, and what happens when the line is full. There are
+// line.Reasons of them.
 type parking uint8
 
 const (
 	held      parking = iota // nobody waits
 	throttled                // a running handler will return soon, so callers wait
-	parkings
 )
 
-var parkingRules = [parkings]struct {
+var parkingRules = [line.Reasons]struct {
 	publishWaits bool // Publish waits while the line is full; otherwise the delivery overflows
 	waiterWaits  bool // PublishAndWait waits for the delivery; otherwise its result names it
 	drains       bool // Drain waits for the delivery, and Shutdown without a store

@@ -82,6 +82,9 @@ func (j *durable) restart() {
 			err = j.recount(f.ctx)
 		}
 		if err == nil {
+			err = f.resolveFirst(f.ctx)
+		}
+		if err == nil {
 			resolved, err = j.resolveAll(f.ctx)
 		}
 		if err == nil {
@@ -117,11 +120,11 @@ func (f *feeder) beginAnew() {
 }
 
 // doubt notes what a batch of unknown outcome would count. The answers of a store, and these calls, are in
-// the order of its batches.
-func (r *changeBatch) doubt(err error) {
+// the order of its batches. It reports whether the outcome is unknown.
+func (r *changeBatch) doubt(err error) bool {
 	var refused *driver.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
-		return
+		return false
 	}
 	var c doubt.Change
 	l, inserted := &r.bus.ledger, int64(len(r.batch.New))
@@ -143,6 +146,7 @@ func (r *changeBatch) doubt(err error) {
 		c.Lost = doubt.Ended(&l.splits, -1) // its parent still has the delivery
 	}
 	r.bus.durable.doubts.Add(c)
+	return true
 }
 
 // countUnsettled begins the count with what the store has. It notes the lease, and logs a crash of the last process.

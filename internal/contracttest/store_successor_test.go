@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -170,5 +171,46 @@ func TestD14_NameIsTakenBeforeAnEventIsDue(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// The store fails when it has accepted the first event of the new subscription. That is the new one's all the same.
+func TestD14_NameIsTakenAndTheStoreFails(t *testing.T) {
+	for _, isolated := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var fails atomic.Bool
+			disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
+				if len(b.New) > 0 && fails.CompareAndSwap(true, false) {
+					return storetest.Fault{Kind: storetest.FailAfter}
+				}
+				return storetest.Fault{}
+			}))
+			var opts []eventbus.Option
+			if isolated {
+				opts = append(opts, eventbus.WithIsolation())
+			}
+			bus, _ := disk.open(t, opts...)
+			require.NoError(t, bus.Start(t.Context()))
+			old := disk.handles(t, bus, "mail", nil)
+			require.NoError(t, old.Pause())
+			mustPublish(t, bus, "x", "old")
+			synctest.Wait()
+			old.Unsubscribe()
+			disk.handles(t, bus, "mail", nil)
+			require.NoError(t, bus.Subscription("mail").Resume())
+
+			fails.Store(true)
+			_, err := bus.Publish(t.Context(), "x", "first")
+			var unknown *eventbus.IndeterminateError
+			require.ErrorAs(t, err, &unknown)
+			time.Sleep(time.Minute)
+			mustPublish(t, bus, "x", "second")
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"mail first 1", "mail second 1"}, disk.took())
+			l := oneLetter(t, bus)
+			require.Equal(t, eventbus.ReasonUnsubscribed, l.Reason)
+			require.JSONEq(t, `"old"`, string(l.Event.Payload.(json.RawMessage)))
+			shutdown(t, bus)
+		})
 	}
 }

@@ -23,7 +23,7 @@ const (
 	places
 )
 
-// Reasons is the number of reasons for waiting.
+// Reasons is the number of reasons for waiting that a line tells apart.
 const Reasons = 2
 
 // Seat is a place in a line. The zero Seat is none.
