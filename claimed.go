@@ -242,8 +242,8 @@ func (d first) is(r *driver.Record) bool {
 	return slices.Equal(r.Targets, d.record.Targets) && bytes.Equal(r.Replay, d.record.Replay)
 }
 
-// resolveFirst notes the positions of those of doubtFirst that the reopened store has. Otherwise the first later event
-// would be taken for the first, and those would die with the subscription that has ended.
+// resolveFirst notes the positions of those of doubtFirst that the reopened store has. Otherwise a later event would
+// count as the first one, and the events before it would become letters of the subscription that has ended.
 func (f *feeder) resolveFirst(ctx context.Context) error {
 	f.mu.Lock()
 	doubtful := f.doubtful

@@ -275,7 +275,7 @@ func (o *door) tend(b *Bus, s *Subscription) (held, asks bool) {
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
-		if d == nil || !o.releasesLocked(b, s, d, from, b.time.Nanos()) {
+		if d == nil || !o.releasesLocked(b, s, d, from) {
 			break
 		}
 		o.line.Go(d)
@@ -311,10 +311,10 @@ func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
 // releasesLocked reports whether to release the next delivery of the line. If not, one of these
 // tends the door again: a delivery that leaves or is refused, the timer set here, or a worker that
 // becomes free.
-func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from, now int64) bool {
+func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from int64) bool {
 	a := o.inLineLocked(b, next)
 	why, most, again := o.refusesLocked(b, a)
-	if why == nil && now < from {
+	if why == nil && a.now < from {
 		why, again = outage, from
 	}
 	coming := o.line.Count(line.Coming)

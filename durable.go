@@ -24,7 +24,8 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// durable is what a store adds: a transition is recorded before it is applied, and what is left there is recovered.
+// durable is the journal of a bus with a store. It records a transition before it applies it, and recovers the records
+// that an earlier process has left.
 type durable struct {
 	*Bus
 

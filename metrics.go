@@ -106,7 +106,7 @@ type SubscriptionMetrics struct {
 	Slow         int64        `json:"slow"`      // calls that exceeded a third of their timeouts
 	Circuit      CircuitState `json:"circuit"`
 	CircuitOpens int64        `json:"circuit_opens"` // times that the circuit opened
-	Held         int          `json:"held"`          // parked deliveries for which nobody waits: see ShutBy
+	Held         int          `json:"held"`          // parked deliveries for which no caller waits: see ShutBy
 	Throttled    int          `json:"throttled"`     // parked deliveries that wait for a limit
 	Running      int          `json:"running"`       // handler calls, except those abandoned or waiting in PublishAndWait
 	// ShutBy is why deliveries that come now may not enter: they are held, or ended as WhenOpen says. Behind an

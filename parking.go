@@ -12,7 +12,7 @@ import (
 type parking uint8
 
 const (
-	held      parking = iota // nobody waits
+	held      parking = iota // no caller waits
 	throttled                // a running handler will return soon, so callers wait
 )
 

@@ -214,3 +214,34 @@ func TestD14_NameIsTakenAndTheStoreFails(t *testing.T) {
 		})
 	}
 }
+
+// The same with a replay: its event is the first of the new subscription.
+func TestD14_NameIsTakenAndTheStoreFailsDuringAReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fails atomic.Bool
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) storetest.Fault {
+			if len(b.New) > 0 && fails.CompareAndSwap(true, false) {
+				return storetest.Fault{Kind: storetest.FailAfter}
+			}
+			return storetest.Fault{}
+		}))
+		bus, _ := disk.open(t, eventbus.WithRetry(retry(0, 0)))
+		require.NoError(t, bus.Start(t.Context()))
+		old := disk.handles(t, bus, "mail", always(errBroken))
+		mustPublish(t, bus, "x", "replayed")
+		time.Sleep(time.Minute)
+		died := oneLetter(t, bus)
+		old.Unsubscribe()
+		disk.handles(t, bus, "mail", nil)
+		disk.took()
+
+		fails.Store(true)
+		require.Error(t, bus.DLQ().Replay(t.Context(), died.ID))
+		time.Sleep(time.Minute)
+		mustPublish(t, bus, "x", "second")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail replayed 1", "mail second 1"}, disk.took())
+		require.Empty(t, letters(t, bus))
+		shutdown(t, bus)
+	})
+}
