@@ -40,7 +40,7 @@ func TestC6_AnOrderErasesNoneOfAnotherProcess(t *testing.T) {
 // deafStore never tells what other processes have committed.
 type deafStore struct{ driver.Store }
 
-func (deafStore) Watch(func()) (stop func()) { return func() {} }
+func (deafStore) Watch(func(driver.Change)) (stop func()) { return func() {} }
 
 // slowReads takes its time to return what it has read.
 type slowReads struct{ driver.Store }
