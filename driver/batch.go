@@ -7,6 +7,9 @@ import "time"
 type Batch struct {
 	// Now is the bus's time, in UTC.
 	Now time.Time
+	// Epoch is that of the lease under which the bus made the batch, or 0 for none. If the store does not have that lease
+	// when it applies the batch, the batch is refused with ErrLeaseLost. A batch with Accept, Cancel, New, Update, Delete, Directives or Answer is refused with ErrLeaseLost if Epoch is 0.
+	Epoch int64
 	// AgedAt decides which entries of Remember have expired, and what else a store removes by age. It
 	// stands still for an hour after the bus's clock was set ahead. Zero means Now. See Aged.
 	AgedAt time.Time
@@ -18,11 +21,17 @@ type Batch struct {
 	Forget []Dedupe
 	// Take removes letters. If one is unknown, or is twice in Take, the batch is refused.
 	Take []ID
-	// Cancel removes the free records in Scheduled of events. It needs no lease. If an event has
+	// Withdraw removes the incoming events in Scheduled with the ids of events. If there is none, or an id is twice in
+	// Withdraw, the batch is refused with ErrNotScheduled.
+	Withdraw []ID
+	// Accept removes incoming events: the bus takes them in with New. If one is unknown, in a slot of another lease, or
+	// twice in Accept, the batch is refused with ErrNotFound and RefusedError.Incoming.
+	Accept []IncomingID
+	// Cancel removes the free records in Scheduled of events, in slots of the lease. If an event has
 	// none, or is twice in Cancel, the batch is refused with ErrNotScheduled.
 	Cancel []ID
-	// New inserts records. If the store has no lease and one is Leased, the batch is refused with
-	// ErrNotLeased, without RefusedError.Ref: the record has none.
+	// New inserts records in slots of the lease. If one is in another slot, the batch is refused with ErrNotLeased,
+	// without RefusedError.Ref: the record has none.
 	New []*Record
 	// Update changes State, Due, Door, Progress, Leased, Suspect, Crashes and Destination of records that
 	// the lease has, and ignores the other fields. If the lease does not have one, the batch is refused.
@@ -31,12 +40,22 @@ type Batch struct {
 	Delete []Ref
 	// Bury inserts letters. An id that exists, or is twice in Bury, is skipped: an import may repeat.
 	Bury []*Letter
+	// Leave inserts incoming events.
+	Leave []*Incoming
+	// Ask inserts requests.
+	Ask []*Request
+	// Unask removes requests without an answer. If one is unknown, has an answer, or is twice in Unask, the batch is
+	// refused with ErrNotFound and RefusedError.Request.
+	Unask []RequestID
+	// Answer adds the answers of requests. If a request is unknown, has an answer, or is twice in Answer, the batch is
+	// refused with ErrNotFound and RefusedError.Request.
+	Answer []Answer
 	// Directives replaces the directive of each Subscription.
 	Directives []Directive
 	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
 	Audit []AuditEntry
-	// Catalog replaces the catalog. nil keeps it. The bus writes JSON, but a store keeps any bytes.
-	Catalog []byte
+	// Catalog replaces the catalog of its Instance, or removes it. nil keeps all.
+	Catalog *Catalog
 	// Deferrable is set if no caller, and no other dispatch, waits for the batch. A store may delay its
 	// commit by up to 1 ms, so that a batch that follows shares it.
 	Deferrable bool
@@ -48,17 +67,6 @@ func (b *Batch) Aged() time.Time {
 		return b.Now
 	}
 	return b.AgedAt
-}
-
-// Changes returns what Watch tells other stores of a batch of a store without the lease.
-func (b *Batch) Changes() (c Change) {
-	if len(b.New) > 0 || len(b.Cancel) > 0 {
-		c |= ChangedRecords
-	}
-	if len(b.Directives) > 0 {
-		c |= ChangedDirectives
-	}
-	return c
 }
 
 // Dedupe is a remembered id of an event.

@@ -14,17 +14,18 @@
 // arguments, nor call the store. After an error of such a function, the store returns an error that wraps it, and no
 // results. The store has not failed.
 //
-// # What opening a store does
+// # Leases
 //
-// The interface has no Open: each store has a function of its own, and the program passes the result to the bus. An
-// Open with the lease does the following, as one change of the data:
+// The interface has no Open: each store has a function of its own, and the program passes the result to the bus. Open
+// takes no lease: Acquire does. Only the store that has the lease inserts, changes and deletes records. All others leave
+// accepted events in the table of incoming events (Batch.Leave), and the bus with the lease takes them in. They leave
+// requests (Batch.Ask) for what else only that bus may do. So every record has one writer.
 //
-//   - It acquires the lease. If another open store has it, Open fails, with an error that matches ErrNoLease.
-//   - If the last lease ended by neither Close nor Reopen, Open counts the crash: see Record.Crashes and
-//     Stats.Crashed. So the data must show whether a lease has ended.
+// Acquire does the following, as one change of the data:
+//
+//   - If the last lease ended by neither Release, Close nor Reopen, it counts the crash: see Record.Crashes and
+//     Lease.Crashed. So the data must show whether a lease has ended.
 //   - It frees the records that earlier leases had, and begins a new lease. Own is false for all records then.
-//
-// An Open without the lease changes nothing. It may be called while another store has the lease.
 package driver
 
 import (
@@ -36,8 +37,8 @@ import (
 // durable with it.
 //
 // A store applies batches of changed records atomically, in order, and fences them by lease: of all open stores over
-// the same data, at most one holds the lease. A record is leased while the bus with the lease has it in memory. Only
-// that bus changes it. All other records are free: any bus may claim them once it has the lease.
+// the same data, at most one holds the lease of a slot. A record is leased while the bus with the lease has it in memory.
+// All other records are free: the bus with the lease may claim them.
 //
 // The methods that take a context return soon after it has ended. A method that hangs does not block
 // Shutdown. While Claim hangs, Start and Publish may block beyond their contexts. Submit and Watch, and
@@ -52,15 +53,15 @@ import (
 // Those of queries may be others.
 type Store interface {
 	// Submit enqueues a batch and returns. It neither commits nor blocks nor calls done: the bus calls
-	// it under the lock that decides the order of events. The store must not change the batch, except
-	// for Ref and Position of its new records, and may use its memory until done is called.
+	// it under the lock that decides the order of events. The store must not change the batch, except for what it
+	// assigns: Ref, Position and Leased of New, and the ID of Leave and Ask. It may use its memory until done is called.
 	//
 	// Batches apply in the order of Submit, each wholly or not at all, as many in one commit as have
 	// gathered. done is called once per batch, in the same order, on a goroutine of the store:
 	//
-	//   - nil: the batch is durable, and its new records have their Ref and Position.
-	//   - *RefusedError: this batch alone was not applied, and changed nothing, not even Ref and
-	//     Position of its new records.
+	//   - nil: the batch is durable, and the store has assigned what it assigns.
+	//   - *RefusedError: this batch alone was not applied, and changed nothing, nor was anything assigned. With
+	//     ErrLeaseLost, all later batches with that Epoch are refused too.
 	//   - an error that matches ErrClosed: the batch was submitted after Close, and not applied.
 	//   - any other error, which wraps neither of these: the outcome is unknown. The store has failed.
 	//     All batches of the commit get such an error, also those that it would have refused: they were
@@ -97,8 +98,18 @@ type Store interface {
 	// was not denied. ctx bounds a scan.
 	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
 
-	// Catalog returns the catalog of the last batch that had one, or nil.
-	Catalog(ctx context.Context) ([]byte, error)
+	// Catalogs returns the catalogs of all instances, by Instance.
+	Catalogs(ctx context.Context) ([]Catalog, error)
+
+	// Incoming returns a page of the events that wait to be taken in. It needs no lease.
+	Incoming(ctx context.Context, q IncomingQuery) (IncomingPage, error)
+
+	// Requests returns the requests without an answer that match.
+	Requests(ctx context.Context, q RequestQuery) ([]Request, error)
+
+	// Answer returns the answer of a request, and whether there is one yet. The error matches ErrNotFound if there is no
+	// such request.
+	Answer(ctx context.Context, id RequestID) (body []byte, answered bool, err error)
 
 	// Lookup returns the unsettled records of an event, by Ref, leased ones included. Leased is set for the
 	// records that a lease has, of this store or another. Own is false. Until Claim, Suspect and Crashes may
@@ -121,11 +132,33 @@ type Store interface {
 	Parked(ctx context.Context, except map[string]bool) (map[string]int64, error)
 
 	// Watch calls changed within 250 ms after another store over the same data has committed what
-	// Batch.Changes tells of, in this or another process. It is a hint: it may come without a change, or with
-	// more than what has changed. changed must not block. The calls go on after Reopen and end with Close.
-	// stop ends them earlier, and waits for one in progress. It may be called again, and after Close. After
-	// Close, Watch does nothing.
+	// Batch.Changes tells of, in this or another process, and after this store has lost its lease. It is a hint: it may
+	// come without a change, or with more than what has changed. changed must not block. The calls go on after Reopen and
+	// end with Close. stop ends them earlier, and waits for one in progress. It may be called again, and after Close.
+	// After Close, Watch does nothing.
 	Watch(changed func(Change)) (stop func())
+
+	// Acquire acquires the lease, or returns the one that the store has. A store with more than one slot adds free slots
+	// to the lease that it has, up to Want, without waiting.
+	//
+	// While another store has the lease, Acquire waits with AcquireQuery.Wait until ctx ends, and otherwise returns an
+	// error that matches ErrNoLease. When the other store releases the lease, a store that waits gets it within 250 ms.
+	// When its process ends, that takes as long as the store says. The store works meanwhile, Submit included: the
+	// batches submitted before the lease begins have been applied when it begins. After an error, nothing is acquired.
+	Acquire(ctx context.Context, q AcquireQuery) (Lease, error)
+
+	// Lease returns the lease that the store has, from memory. A store that has lost its lease may not know that yet.
+	Lease() Lease
+
+	// Release applies the batches submitted so far, waits for every done to return, frees the records of the slots
+	// without counting a crash, and ends their lease. Slots that the store does not have are ignored. Once it has
+	// none, Lease is the zero Lease, and later batches with the old Epoch are refused with ErrLeaseLost. After an error, the store has
+	// failed, or still has the lease.
+	Release(ctx context.Context, slots SlotSet) error
+
+	// Now returns the time of the clock that the stores over the same data share, such as a server's. It is the zero time
+	// if they have none but those of their processes.
+	Now(ctx context.Context) (time.Time, error)
 
 	// Patience returns how long a commit may take before the store gives up by itself. If the store
 	// confirms nothing for as long, the bus refuses publications until it confirms something. eventbus.New
@@ -136,33 +169,37 @@ type Store interface {
 	// Every record that the old lease had is free then. The bus calls it after the store has failed.
 	//
 	// Reopen first waits until the done of every batch submitted so far has returned. A store that has not
-	// failed applies those batches. A store without the lease begins none: Reopen only ends its failure.
+	// failed applies those batches. If the store has no lease, or another store has acquired the lease meanwhile, Reopen
+	// ends the failure, and the store has no lease.
 	//
 	// If Reopen returns an error, the store may have failed, and one that had failed still has. Reopen can be
-	// called again. If another store has acquired the lease meanwhile, the error matches ErrNoLease.
+	// called again.
 	Reopen(ctx context.Context) error
 
 	// Close applies the submitted batches, waits for every done to return, frees the records of its lease
 	// without counting a crash, and releases the lease. A store that has failed applies no batch, and
-	// tries to do the rest. After an error, the next Open may count a crash.
+	// tries to do the rest. After an error, the next Acquire may count a crash.
 	//
 	// If ctx ends first, or has ended, Close returns its error and goes on in the background. A later Close waits
 	// for that until its own ctx ends, and then returns nil.
 	Close(ctx context.Context) error
 }
 
-// Change is what another process may have changed: a set of bits.
-type Change uint8
+// Exclusive is a Store that may have its data alone: no other store can open them meanwhile. The bus refuses a standby
+// then.
+type Exclusive interface {
+	IsExclusive() bool
+}
 
-const (
-	// ChangedRecords is set if free records were inserted or cancelled.
-	ChangedRecords Change = 1 << iota
-	// ChangedDirectives is set if directives were recorded.
-	ChangedDirectives
-
-	// AnyChange has all bits.
-	AnyChange = ChangedRecords | ChangedDirectives
-)
+// TxStore is a Store in a database in which callers have tables of their own. SubmitTx inserts incoming events in a
+// transaction of the caller. They exist if and only if the caller commits.
+//
+// SubmitTx only inserts rows. It locks nothing for which a commit of a store could wait, and assigns no ID. If the
+// store does not take such a transaction, or if it is one of another database, the error matches ErrNoTransaction and
+// names the types that the store takes. After any other error, the caller must roll back.
+type TxStore interface {
+	SubmitTx(ctx context.Context, tx any, in []*Incoming) error
+}
 
 // Eraser is a Store that can overwrite deleted data. After the last part of a purge, the bus calls
 // Erase, which returns when the storage has no payload of a letter that was taken before. Its error
@@ -182,18 +219,8 @@ type Stats struct {
 	Free    int64 `json:"free"` // of all records
 	Letters int64 `json:"letters"`
 
-	// Beside is the number of records that stores without the lease have inserted, less those that they
-	// have cancelled, from the beginning of the data. The bus corrects its count by it.
-	Beside int64 `json:"-"`
-
-	// HasLease reports that this store holds the lease. While it does, no other process dispatches events.
-	HasLease bool `json:"-"`
-
-	// Crashed reports that the lease before the first one of this store ended by neither Close nor Reopen.
-	// CrashedEvents is the number of distinct event ids of the records whose Crashes grew by it; -1 if that is
-	// unknown. Reopen changes neither.
-	Crashed       bool  `json:"-"`
-	CrashedEvents int64 `json:"-"`
+	// Incoming is the number of events that wait to be taken in. They are no records.
+	Incoming int64 `json:"incoming"`
 }
 
 // Unsettled returns the number of records.

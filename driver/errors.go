@@ -15,18 +15,24 @@ var (
 	// ErrNotErased is matched by the error of an Erase after which payloads of purged letters are still in the storage
 	// for a while: see the store.
 	ErrNotErased = errors.New("eventbus: payloads of purged letters are not erased yet")
-	// ErrNoLease is matched by the error of a Claim without the lease, and by that of an Open or Reopen that
-	// does not get the lease, because another store has it.
+	// ErrNoLease is matched by the error of a Claim without the lease, and by that of an Acquire that does not wait,
+	// while another store has the lease. The error of Acquire names the process that has it, if the store knows it.
 	ErrNoLease = errors.New("eventbus: store does not hold the lease")
+	// ErrLeaseLost is the refusal of a batch whose Epoch is not that of a lease that the store has. Nothing was
+	// committed. The bus that had the lease becomes a standby.
+	ErrLeaseLost = errors.New("eventbus: lease was lost")
 	// ErrNotLeased is the refusal of a batch that changes a record that is not leased, or not by this
 	// bus.
 	ErrNotLeased = errors.New("eventbus: record is not leased by this bus")
-	// ErrNotFound is the refusal of a batch that takes an unknown letter, and the error of Letter.
+	// ErrNotFound is the refusal of a batch with an unknown letter, incoming event or request, and the error of Letter
+	// and Answer.
 	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
 	// ErrNotScheduled is the refusal of a batch that cancels an event without a free scheduled record.
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
 	// ErrDuplicateID is the refusal of a batch that remembers a known id.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
+	// ErrNoTransaction is matched by the error of SubmitTx for a transaction that the store does not take.
+	ErrNoTransaction = errors.New("eventbus: not a transaction of the store's database")
 	// ErrInvalidOption is matched by the error of an option that is wrong.
 	ErrInvalidOption = errors.New("eventbus: invalid option")
 	// ErrTime is the refusal of a batch with a time outside the years 0 to 9999.
@@ -36,11 +42,15 @@ var (
 // RefusedError reports that a store did not apply a batch, and why. It changed nothing, and the
 // store goes on.
 type RefusedError struct {
-	Letter ID      // ErrNotFound: the letter of Take that is unknown
-	Event  ID      // ErrNotScheduled: the event of Cancel that has no such record
-	Known  *Dedupe // ErrDuplicateID: the remembered entry
-	Ref    Ref     // ErrNotLeased: the record of Update or Delete; 0 if New has a record that is Leased
-	Err    error   // the reason: ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, or one that matches ErrTime
+	Letter   ID         // ErrNotFound: the letter of Take that is unknown
+	Incoming IncomingID // ErrNotFound: the incoming event of Accept that is unknown
+	Request  RequestID  // ErrNotFound: the request of Answer or Unask that is unknown, or has an answer
+	Event    ID         // ErrNotScheduled: the event of Cancel or Withdraw that has no such record
+	Known    *Dedupe    // ErrDuplicateID: the remembered entry
+	Ref      Ref        // ErrNotLeased: the record of Update or Delete; 0 if New has a record in a slot of another lease
+	// Err is the reason: ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, ErrLeaseLost, or one that matches
+	// ErrTime.
+	Err error
 }
 
 func (e *RefusedError) Error() string {
@@ -77,6 +87,12 @@ func (b *Batch) CheckTimes() error {
 		}
 	}
 	for _, r := range b.New {
+		if err := checkTimes(r.Published, r.Scheduled, r.Expires, r.KeyExpires, r.Due); err != nil {
+			return err
+		}
+	}
+	for _, in := range b.Leave {
+		r := in.Record
 		if err := checkTimes(r.Published, r.Scheduled, r.Expires, r.KeyExpires, r.Due); err != nil {
 			return err
 		}

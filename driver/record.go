@@ -17,8 +17,8 @@ func (id ID) String() string { return uuid7.Format(id) }
 // IsZero reports whether the id is not set.
 func (id ID) IsZero() bool { return id == ID{} }
 
-// Ref identifies a record in its store. A store assigns growing numbers, from 1, in the order in
-// which records become durable.
+// Ref identifies a record in its store, for ever. A store assigns numbers from 1. Those of one lease and Slot grow in the
+// order in which the records become durable.
 type Ref int64
 
 // State is the state of a record.
@@ -70,33 +70,32 @@ type Record struct {
 	// Progress is JSON: how far the dispatch is. nil for one that has not begun.
 	Progress []byte
 	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
-	// free. Claim sets it.
+	// free. In Batch.New it is a wish: the store clears it if it does not grant it, and the record is free then. Claim sets it.
 	Leased bool
 	// Suspect is set while the dispatch may be the one that crashes the process, see Crashes. Batch.New
 	// and Batch.Update set it. Claim clears it, and nothing else does, not even the end of the lease.
 	Suspect bool
 
-	// Crashes counts the leases that had the record and ended by neither Close nor Reopen. If such a
+	// Crashes counts the leases that had the record and ended by neither Release, Close nor Reopen. A store may
+	// leave out one of which it cannot tell a crash from a pause of the process. If such a
 	// lease had records with Suspect set, in any state, all those count it, without a limit, and no others.
 	// Otherwise those of its records count it that are in Ready and have fewer than SuspectCrashes:
 	// a larger count stays as it is. A record that does not count a crash is not in Stats.CrashedEvents.
 	// Batch.Update replaces the count. A new record has 0, whatever it says.
 	Crashes int
-	// Own is ignored in a batch. Claim sets it if the present lease has made the record free: by an
-	// update, or by inserting it without Leased. It is false wherever else a store returns records.
+	// Own is ignored in a batch. Claim sets it if the present lease of the Slot has made the record free: by an
+	// update, or by inserting it without Leased, or by refusing the wish. It is false wherever else a store returns records.
 	Own bool
+
+	Slot Slot // fixed
 
 	// The bus does not set the following yet, and a store need not keep them.
 
-	Slot           Slot      // fixed
 	Expires        time.Time // fixed: from when the dispatch must not begin any more; zero for never
 	IdempotencyKey string    // fixed; empty for none
 	KeyExpires     time.Time // fixed: the end of IdempotencyKey; zero for when no record of the event is left
 	Destination    string    // changes with Batch.Update: of Door, where the dispatch is parked
 }
-
-// Slot is a part of the data with a lease of its own. Every store has one now, 0.
-type Slot uint8
 
 // SuspectCrashes is the number of Crashes from which the bus suspects a record of crashing the
 // process.
@@ -134,10 +133,10 @@ type ClaimQuery struct {
 	Now   time.Time // for ClaimDue
 	Doors []string  // for ClaimParked; distinct
 	Event ID        // for ClaimEvent
+	Slots SlotSet   // of the lease; empty: all that the lease has
 
-	// The bus does not set the following yet, and a store may ignore them.
+	// The bus does not set the following yet, and a store may ignore it.
 
-	Slots        []Slot   // empty: all that the store has
 	Destinations []string // for ClaimParked; empty: all
 }
 
