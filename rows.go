@@ -304,6 +304,14 @@ type Codec interface {
 	Unmarshal(data []byte, pointer any) error
 }
 
+// codecName names the codec of payloads, in incoming events.
+func (c *config) codecName() string {
+	if c.codec == nil {
+		return "json"
+	}
+	return fmt.Sprintf("%T", c.codec)
+}
+
 // encode returns the payload that handlers receive on a bus with a store: the encoded one. A method
 // of the payload may panic.
 func (j *durable) encode(payload any) (encoded any, err error) {
