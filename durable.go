@@ -35,12 +35,12 @@ type durable struct {
 	stats     storeStats
 	suspects  suspects.Waiting[*dispatch]
 	unknown   unknowns
-	answering semaphore     // held while requests are answered
+	answering semaphore // held while requests are answered
 
-	atStart []string    // names of the subscriptions when Start was called; immutable then
-	yielded sync.Map    // instances to which the lease was handed over, to nil
-	handing atomic.Bool // handOver has begun
-	doubts    doubt.Changes // while the store has failed
+	atStart []string      // names of the subscriptions when Start was called; immutable then
+	yielded sync.Map      // instances to which the lease was handed over, to nil
+	handing atomic.Bool   // handOver has begun
+	doubts  doubt.Changes // while the store has failed
 }
 
 // connect begins to use the store. It reads the directives and the counts.

@@ -35,7 +35,7 @@ type ledger struct {
 	dropped      atomic.Int64
 	cancelled    atomic.Int64
 	stored       atomic.Int64
-	handedOver atomic.Int64
+	handedOver   atomic.Int64
 	scheduled    atomic.Int64
 	waiting      atomic.Int64
 	recording    atomic.Int64

@@ -250,7 +250,7 @@ func TestS4_WallAHoldUntilThatHasPassedEndsAPause(t *testing.T) {
 		require.NoError(t, s.Pause())
 		mustPublish(t, bus, "x", "held")
 		require.Empty(t, disk.took())
-		other := disk.Beside()
+		other := disk.Open()
 		done := make(chan error, 1)
 		order := eventbus.Directive{Subscription: "mail", Pause: true, Until: c.Now().UTC().Add(-1), At: c.Now().UTC()}
 		other.Submit(&driver.Batch{Now: order.At, Directives: []driver.Directive{directive(order)}}, func(err error) { done <- err })
