@@ -155,7 +155,7 @@ func (op *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) 
 	all, err := op.storedCatalogs(ctx)
 	for i := range all {
 		in := &all[i]
-		if c == nil || in.Active && !c.Active || in.Active == c.Active && in.At.After(c.At) {
+		if c == nil || in.Active && !c.Active || in.Active == c.Active && !in.At.Before(c.At) {
 			c = &in.Catalog
 		}
 	}
@@ -392,6 +392,7 @@ func (k *catalogKeeper) recorded(err error) {
 	var refused *driver.RefusedError
 	switch {
 	case err == nil:
+		k.of.durable.othersCommitted(driver.ChangedCatalogs)
 	case errors.As(err, &refused):
 		k.of.log.Error("store refused the catalog of subscriptions", zap.Error(err))
 	default:

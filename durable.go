@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -194,12 +195,28 @@ func (j *durable) untilStop(ctx context.Context) (ending context.Context, done f
 }
 
 func (j *durable) recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error) {
-	read, err := j.store.Lookup(ctx, driver.ID(id))
+	left, err := j.store.Incoming(ctx, driver.IncomingQuery{Event: driver.ID(id), Limit: incomingOfEvent})
+	if err != nil {
+		return nil, true, err
+	}
+	read, err := j.store.Lookup(ctx, driver.ID(id)) // last: it may have been taken in
 	if err == nil {
 		records, err = decodeRecords(read)
 	}
+	for i := 0; i < len(left.Events) && err == nil; i++ {
+		var r *record
+		if r, err = decodeRecord(left.Events[i].Record); err == nil && !slices.ContainsFunc(records, r.isSame) {
+			r.incoming, records = true, append(records, r)
+		}
+	}
 	return records, true, err
 }
+
+// incomingOfEvent bounds the incoming events with one id: a publication, and its replays.
+const incomingOfEvent = 100
+
+// isSame reports whether two records are of the same publication or replay.
+func (r *record) isSame(other *record) bool { return bytes.Equal(r.Replay, other.Replay) }
 
 func (j *durable) recordPage(ctx context.Context, q driver.RecordQuery, after string) (records []*record, next string, exist bool, err error) {
 	ref, err := strconv.ParseInt(cmp.Or(after, "0"), 10, 64)

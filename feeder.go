@@ -169,7 +169,7 @@ func (f *feeder) start(ctx context.Context) error {
 	claims, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(f.ctx, cancel)() // Shutdown waits for start
-	f.unwatch = f.bus.store.Watch(f.othersCommitted)
+	f.unwatch = f.bus.store.Watch(f.bus.durable.othersCommitted)
 	f.bus.durable.atStart = namesOf(f.bus.registry.list())
 	if f.bus.config.standby {
 		f.bus.operators.cataloged.record()
@@ -256,16 +256,16 @@ func (f *feeder) stop() {
 }
 
 // othersCommitted looks at what another process has committed.
-func (f *feeder) othersCommitted(c driver.Change) {
+func (j *durable) othersCommitted(c driver.Change) {
+	f := j.feeder
 	f.watching.Go(func() { // the store must not wait for publishers
-		j := f.bus.durable
 		if c&driver.ChangedLease != 0 {
 			j.lookAtLease()
 		}
 		switch {
-		case !f.bus.store.leads():
+		case !j.store.leads():
 			if c&driver.ChangedDirectives != 0 {
-				f.failed(f.claimsContext(), f.bus.operators.obeyOthers())
+				f.failed(f.claimsContext(), j.operators.obeyOthers())
 			}
 			return
 		case c&driver.ChangedIncoming != 0:

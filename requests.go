@@ -9,7 +9,6 @@ import (
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/pace"
-	"github.com/surebus/eventbus/internal/room"
 )
 
 // A bus without the lease asks the one that has it for what only that one may do. The request is a row of the store. The
@@ -245,5 +244,5 @@ func (j *durable) answerRequest(ctx context.Context, asked *driver.Request) {
 	}
 	w := newBatch(j.time)
 	w.answer(r, replyTo(nil, err))
-	j.store.submit(w, room.Pass{}, func(error) {}) // a refusal: it was taken back, or is answered
+	_ = j.store.commit(ctx, w) // a refusal: it was taken back. A failure of the store: it is answered after the restart
 }

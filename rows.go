@@ -60,6 +60,7 @@ type record struct {
 	metadata EventMetadata
 	replay   *recordReplay   // nil for a publication
 	progress *recordProgress // nil for a dispatch that has not begun
+	incoming bool            // it is that of an incoming event
 }
 
 // recordReplay is the JSON of driver.Record.Replay: the letter from which a replay opened a dispatch.

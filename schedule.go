@@ -1,7 +1,6 @@
 package eventbus
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,8 +76,11 @@ func (op *operators) cancel(ctx context.Context, id EventID, o operator) error {
 		answer, asked, err := op.journal.ask(ctx, request{
 			Action: AuditCancel, Event: id, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
 		})
+		if asked && err == nil {
+			err = answer.err()
+		}
 		if asked {
-			return cmp.Or(err, answer.err())
+			return err
 		}
 	}
 }

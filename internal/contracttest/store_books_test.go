@@ -203,8 +203,8 @@ func TestO4_AfterRestart_WhatAnEarlierProcessLeft(t *testing.T) {
 		disk := newFailingDisk(kind)
 		earlier, _ := disk.open(t)
 		disk.handles(t, earlier, "mail", nil)
-		publishAll(t, earlier, 3, eventbus.After(time.Hour))
-		publishAll(t, earlier, 2)
+		require.NoError(t, earlier.Start(t.Context()))
+		publishAll(t, earlier, 5, eventbus.After(time.Hour))
 		shutdown(t, earlier)
 
 		bus, _ := disk.open(t)
