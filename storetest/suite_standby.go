@@ -399,8 +399,7 @@ func testExchange(t *testing.T, r *rig) {
 	for i, s := range stores {
 		group.Go(func() {
 			for range rounds * each {
-				j := &journals[i]
-				j.submit(s, &driver.Batch{Now: noon, Leave: []*driver.Incoming{incoming()}})
+				journals[i].submitAs(s, &driver.Batch{Now: noon, Leave: []*driver.Incoming{incoming()}})
 			}
 		})
 	}
