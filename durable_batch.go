@@ -205,7 +205,7 @@ func (r *changeBatch) committed(err error) {
 	}
 	for i, d := range r.opened {
 		s := d.row()
-		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
+		s.ref, s.position, s.fence = r.batch.New[i].Ref, r.batch.New[i].Position, r.batch.Epoch
 		if mayBeFirst {
 			r.bus.registry.noteFirst(d.to.subscriptions, s.position)
 		}
