@@ -36,6 +36,8 @@ type feeder struct {
 	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
 	leads atomic.Bool
 	looks atomic.Bool // there may be incoming events
+	// denied is set while the store may have records of direct changes that it did not lease, see obeyDenial.
+	denied atomic.Bool
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records, or with incoming events
@@ -317,6 +319,15 @@ func (f *feeder) feed() {
 
 // claimAll claims the records that are due, and those that wait for room in the queue.
 func (f *feeder) claimAll(ctx context.Context) error {
+	if f.denied.Load() {
+		f.fallBehind()
+		for range 2 { // until every direct change is answered, and then until what that has freed is free
+			if err := f.apply(ctx, newBatch(f.bus.time)); err != nil {
+				return err
+			}
+		}
+		f.denied.Store(false)
+	}
 	if err := f.takeInAll(ctx); err != nil {
 		return err
 	}
