@@ -366,6 +366,7 @@ func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
 				}}, eventbus.WithStandby())
 				disk.handles(t, bus, "mail", nil)
 				lead, _ := disk.open(t)
+				disk.handles(t, lead, "mail", nil)
 				if method == "Directives" {
 					require.NoError(t, lead.Start(t.Context()))
 				}
