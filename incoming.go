@@ -123,10 +123,8 @@ func (j *durable) incoming(in *driver.Incoming) (d *dispatch, missing bool, err 
 	to, missing := j.registry.targetsOfIncoming(r)
 	d = j.decodeRow(r, to)
 	d.origin.given = in.Given
-	j.feeder.mu.Lock()
-	defer j.feeder.mu.Unlock()
-	if waiter := j.feeder.waiters[d.id]; waiter != nil && r.replay == nil {
-		d.origin.waiter = waiter
+	if r.replay == nil {
+		d.origin.waiter = j.feeder.waiterOf(d.id)
 	}
 	return d, missing, nil
 }
