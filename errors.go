@@ -75,6 +75,9 @@ var (
 	ErrNoLease = driver.ErrNoLease
 	// ErrLeaseLost is the cause of the cancellation of handlers when another process has taken the lease of the store.
 	ErrLeaseLost = driver.ErrLeaseLost
+	// ErrNoTransaction is matched by the error of PublishTx for a transaction that the store does not take. The error names
+	// the types that it takes.
+	ErrNoTransaction = driver.ErrNoTransaction
 	// ErrNoAnswer is returned by what a bus without the lease asks of the one that has it, such as Pause and Cancel,
 	// if that process does not answer. Nothing was done.
 	ErrNoAnswer = errors.New("eventbus: the process that has the lease of the store did not answer; look whether it runs, and try again")
