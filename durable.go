@@ -36,6 +36,7 @@ type durable struct {
 	stats     storeStats
 	suspects  suspects.Waiting[*dispatch]
 	repeated  atomic.Int64 // incoming events that were dropped, because their ids were known
+	locks     txLocks
 	inTx      txKeys
 	unknown   unknowns
 	answering semaphore // held while requests are answered
@@ -48,6 +49,7 @@ type durable struct {
 
 // connect begins to use the store. It reads the directives and the counts.
 func (j *durable) connect() error {
+	j.locks.lock, _ = j.config.store.(driver.TxLock)
 	j.feeder, j.answering = newFeeder(j.Bus), make(semaphore, 1)
 	if err := j.useStore(); err != nil {
 		return err
@@ -99,6 +101,9 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 	err = j.intake.whileEntering(inside, func() error {
 		if err := j.storeRefuses(); err != nil {
 			return err
+		}
+		if j.locks.wouldDeadlock(ctx) {
+			return fmt.Errorf("%w: %w", ErrWouldDeadlock, errOwnTx)
 		}
 		if !j.feeder.leaves() {
 			if err := j.feeder.takeInBefore(ctx, &o); err != nil {

@@ -121,6 +121,8 @@ func (j *durable) awaitRecorded(ctx context.Context, c *change, applied <-chan e
 	select {
 	case err := <-applied:
 		return err
+	case <-j.store.blocks.signal():
+		why = j.store.blocks.cause()
 	case <-ctx.Done():
 		why = contextError(ctx)
 	case <-j.gaveUp:

@@ -50,7 +50,8 @@ var (
 	// ErrDuplicateID is returned by Publish if an earlier event with another type or key has the id.
 	ErrDuplicateID = driver.ErrDuplicateID
 	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
-	// key's order, for the handler's own event, and by Drain in a handler.
+	// key's order, for the handler's own event, by Drain in a handler, and by Publish if the store would wait for a
+	// transaction of PublishTx that the caller has open.
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself")
 	// ErrNotScheduled is returned by Cancel if no scheduled event has the id.
 	ErrNotScheduled = driver.ErrNotScheduled

@@ -18,6 +18,9 @@ import (
 // count from there. The payload is encoded now. In one process, Publish keeps the order of a key: it comes behind the events
 // of the key whose transactions were committed before.
 //
+// With store/sqlite, the commits of the bus wait for the transaction: keep it short. Until it has ended, a Publish with the
+// same context, or in the handler that began it, is ErrWouldDeadlock.
+//
 // PublishTx only inserts rows, with the caller's connection. It blocks as an insert does, and ctx bounds it. It works
 // before Start, on a standby and on a bus WithoutHandlers. In a handler it does what Publish does: the event exists when the
 // transaction is committed, whatever the handler returns.
@@ -73,6 +76,7 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 			j.inTx.forget(d.key, d.id)
 			return err
 		}
+		j.locks.note(ctx, tx)
 		return nil
 	})
 }

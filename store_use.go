@@ -163,18 +163,23 @@ type guardedStore struct {
 	epoch  atomic.Int64      // of the lease; 0 without one
 	aged   func() time.Time  // see Batch.AgedAt
 	calls  recent.Calls
+	blocks blocking
 	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
 	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, gaveUp: b.gaveUp}
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
-	s.room = room.New(room.Config{
+	config := room.Config{
 		Most:      b.config.unconfirmed,
 		Patience:  patience,
 		Nanos:     b.time.Nanos,
 		AfterFunc: func(d time.Duration, f func()) room.Timer { return b.time.AfterFunc(d, f) },
-	})
+	}
+	if by, ok := s.of.(driver.Blocked); ok {
+		config.Silent = func() { s.lookWhyBlocked(by) }
+	}
+	s.room = room.New(config)
 	return s
 }
 
@@ -201,6 +206,9 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 			s.failed(err) // before Answered: the publishers that it wakes are refused
 		}
 		s.room.Answered(size, pass)
+		if s.blocks.end() {
+			s.log.Info("commits of the store go on")
+		}
 		done(err)
 	})
 }
@@ -213,6 +221,8 @@ func (s *guardedStore) commit(ctx context.Context, w *batch) error {
 	select {
 	case err := <-committed:
 		return err
+	case <-s.blocks.signal():
+		return fmt.Errorf("the outcome is unknown: %w", s.blocks.cause())
 	case <-ctx.Done():
 		return contextError(ctx)
 	case <-s.gaveUp:

@@ -53,12 +53,15 @@ func incomingOf(t *testing.T, s driver.Store, q driver.IncomingQuery) (all []*dr
 		page, err := s.Incoming(t.Context(), q)
 		require.NoError(t, err, "Incoming")
 		require.LessOrEqual(t, len(page.Events), q.Limit, "Incoming returned more than Limit")
-		all = append(all, page.Events...)
+		for _, in := range page.Events {
+			require.Greater(t, in.ID, q.After, "Incoming returns events in the order of ID, after After")
+			q.After = in.ID
+			all = append(all, in)
+		}
 		if !page.More {
 			return all
 		}
 		require.NotEmpty(t, page.Events, "a page without events has More")
-		q.After = page.Events[len(page.Events)-1].ID
 	}
 }
 

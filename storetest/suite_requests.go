@@ -128,7 +128,7 @@ func testRequestPages(t *testing.T, r *rig) {
 	want := []driver.RequestID{ids[0], ids[2], ids[4]}
 	for limit := 1; limit <= 4; limit++ {
 		var got []driver.RequestID
-		for q := (driver.RequestQuery{Limit: limit}); ; q.After = got[len(got)-1] {
+		for q := (driver.RequestQuery{Limit: limit}); ; {
 			page, err := s.Requests(t.Context(), q)
 			require.NoError(t, err)
 			require.LessOrEqual(t, len(page), limit)
@@ -136,6 +136,8 @@ func testRequestPages(t *testing.T, r *rig) {
 				break
 			}
 			for _, asked := range page {
+				require.Greater(t, asked.ID, q.After, "Requests returns requests in the order of ID, after After")
+				q.After = asked.ID
 				got = append(got, asked.ID)
 			}
 		}

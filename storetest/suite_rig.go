@@ -18,6 +18,7 @@ import (
 // rig has the helpers of the conformance tests.
 type rig struct {
 	Backend
+	another func(t *testing.T) Backend // returns the backend of other data
 }
 
 // patience is how long a test waits for a done.

@@ -22,6 +22,8 @@ var slotTests = []conformanceTest{
 	{name: "Claim", needs: needsSlots, run: testSlotsClaim},
 	{name: "Own", needs: needsSlots, run: testSlotsOwn},
 	{name: "Crash", needs: needsSlots | needsCrash, run: testSlotsCrash},
+	{name: "CrashOfSome", needs: needsSlots | needsCrash, run: testSlotsCrashOfSome},
+	{name: "CrashOfSeveral", needs: needsSlots | needsCrash, run: testSlotsCrashOfSeveral},
 	{name: "CrashOfSuspects", needs: needsSlots | needsCrash, run: testSlotsCrashOfSuspects},
 	{name: "Loss", needs: needsSlots | needsLoss, run: testSlotsLoss},
 }
@@ -294,6 +296,44 @@ func testSlotsCrash(t *testing.T, r *rig) {
 	require.Equal(t, 1, lookup(t, other, a.ID)[0].Crashes)
 	require.Zero(t, lookup(t, other, b.ID)[0].Crashes)
 	require.True(t, lookup(t, other, b.ID)[0].Leased)
+}
+
+// Acquire reports the crashes of earlier leases of its slots, and of no others.
+func testSlotsCrashOfSome(t *testing.T, r *rig) {
+	s, other, mine, theirs := twoStores(t, r)
+	insert(t, s, ready(leased, slot(mine)))
+	insert(t, other, ready(leased, slot(theirs)))
+	r.Crash(t, other)
+	require.NoError(t, s.Close(t.Context()))
+	for range r.Slots {
+		lease, err := r.beside(t).Acquire(t.Context(), driver.AcquireQuery{Want: 1})
+		require.NoError(t, err)
+		require.Equal(t, lease.Slots.Has(theirs), lease.Crashed, "Crashed of a lease: whether it has the slot of the lease that crashed")
+		require.Equal(t, lease.Slots.Has(theirs), lease.CrashedEvents == 1, "CrashedEvents: %d", lease.CrashedEvents)
+	}
+}
+
+// Each record of a crashed lease counts the crash once, although several leases have its slots now.
+func testSlotsCrashOfSeveral(t *testing.T, r *rig) {
+	s := r.beside(t)
+	one, two := acquireSlot(t, s), acquireSlot(t, s)
+	a, b := ready(leased, slot(one)), ready(leased, slot(two))
+	insert(t, s, a, b)
+	r.Crash(t, s)
+	for range r.Slots {
+		next := r.beside(t)
+		lease, err := next.Acquire(t.Context(), driver.AcquireQuery{Want: 1})
+		require.NoError(t, err)
+		for _, n := range claimReady(t, next) {
+			require.Equal(t, 1, n.Crashes, "Crashes of record %d", n.Ref)
+			require.EqualValues(t, 1, lease.CrashedEvents)
+		}
+	}
+	for _, n := range []*driver.Record{a, b} {
+		found := lookup(t, r.beside(t), n.ID)
+		require.Equal(t, 1, found[0].Crashes, "Crashes of record %d", n.Ref)
+		require.True(t, found[0].Leased)
+	}
 }
 
 // The suspects of a crashed lease are those in all its slots, although different leases have these now.

@@ -18,6 +18,7 @@ var txTests = []conformanceTest{
 	{name: "BlocksNoCommit", needs: needsTx, run: testTxBlocksNoCommit},
 	{name: "Watch", needs: needsTx, run: testTxWatch},
 	{name: "AnotherType", needs: needsTx, run: testTxAnotherType},
+	{name: "AnotherDatabase", needs: needsTx, run: testTxAnotherDatabase},
 	{name: "Ended", needs: needsTx, run: testTxEnded},
 	{name: "OfAClosedStore", needs: needsTx, run: testTxOfAClosedStore},
 	{name: "OfAFailedStore", needs: needsTx | needsFail, run: testTxOfAFailedStore},
@@ -193,6 +194,19 @@ func testTxAnotherType(t *testing.T, r *rig) {
 	insert(t, s, ready())
 }
 
+// SubmitTx returns ErrNoTransaction for a transaction of another database.
+func testTxAnotherDatabase(t *testing.T, r *rig) {
+	s := r.open(t)
+	other := &rig{Backend: r.another(t)}
+	reader := other.open(t)
+	tx, _, rollback := other.Begin(t)
+	err := txStore(t, s).SubmitTx(t.Context(), tx, []*driver.Incoming{incoming()})
+	require.ErrorIs(t, err, driver.ErrNoTransaction, "SubmitTx with a transaction of another database")
+	require.NoError(t, rollback())
+	requireEvents(t, s)
+	requireEvents(t, reader)
+}
+
 // SubmitTx fails for a transaction that has ended.
 func testTxEnded(t *testing.T, r *rig) {
 	s := r.open(t)
@@ -208,16 +222,22 @@ func testTxEnded(t *testing.T, r *rig) {
 	requireEvents(t, s, in)
 }
 
+// A closed store takes no transaction. An open one may commit after Close.
 func testTxOfAClosedStore(t *testing.T, r *rig) {
 	s, other := r.open(t), r.beside(t)
-	in := incoming()
-	tx, commit, _ := r.Begin(t)
-	submitTx(t, other, tx, in)
+	var want []*driver.Incoming
+	before, commit, _ := r.Begin(t)
+	if !r.TxBlocks { // Close may need a commit
+		want = append(want, incoming())
+		submitTx(t, other, before, want...)
+	}
 	require.NoError(t, other.Close(t.Context()))
+	require.NoError(t, commit())
+	tx, _, rollback := r.Begin(t)
 	err := txStore(t, other).SubmitTx(t.Context(), tx, []*driver.Incoming{incoming()})
 	require.ErrorIs(t, err, driver.ErrClosed, "SubmitTx after Close")
-	require.NoError(t, commit())
-	requireEvents(t, s, in)
+	require.NoError(t, rollback())
+	requireEvents(t, s, want...)
 }
 
 func testTxOfAFailedStore(t *testing.T, r *rig) {
