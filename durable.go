@@ -130,7 +130,7 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 				c.events = append(c.events, d.event(j.time))
 			}
 		}
-		if err := j.acquireQuota(ctx, c.records(), inside); err != nil {
+		if err := j.acquireQuota(ctx, c, inside); err != nil {
 			return err
 		}
 		if err := j.acquireRoom(ctx, c, inside); err != nil {

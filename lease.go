@@ -133,9 +133,9 @@ func (j *durable) leaseLost(epoch int64) {
 	j.feeder.noteFailure(j.restart)
 }
 
-// stopCalls cancels the calls that run, and leaves their dispatches.
+// stopCalls cancels the calls that run, with the cause ErrLeaseLost, and leaves their dispatches.
 func (j *durable) stopCalls() {
-	for _, c := range j.machine.watch.StopAll() {
+	for _, c := range j.machine.watch.RevokeAll() {
 		j.machine.abandon(c, nil)
 	}
 }

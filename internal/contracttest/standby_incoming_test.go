@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -74,16 +75,31 @@ func TestT2_ANameAndItsFormerNamesAreOneTarget(t *testing.T) {
 		mustPublish(t, tool, "a", "2") // it has no subscriptions
 		time.Sleep(250 * time.Millisecond)
 		require.Equal(t, []string{"new 1 1", "new 2 1"}, disk.took())
-		unrouted := mustPublish(t, tool, "none.matches", "3")
-		time.Sleep(250 * time.Millisecond)
-		require.EqualValues(t, 1, first.Metrics().Ledger.Unrouted)
-		status, err := tool.Event(t.Context(), unrouted)
-		require.NoError(t, err)
-		require.True(t, status.IsSettled())
 		require.Empty(t, disk.Dump().Records)
 		shutdown(t, tool)
 		shutdown(t, earlier)
 		shutdown(t, first)
+	})
+}
+
+// An event that has no target anywhere is unrouted when it is taken in.
+func TestT2_AnEventWithoutTargetsIsUnrouted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		tool := disk.tool(t)
+		id := mustPublish(t, tool, "a", "x")
+		bus, _ := disk.open(t)
+		mustSubscribe(t, bus, "b", ok, eventbus.Named("mail"))
+		require.NoError(t, bus.Start(t.Context()))
+		synctest.Wait()
+		require.EqualValues(t, 1, bus.Metrics().Ledger.Unrouted)
+		require.Empty(t, disk.Dump().Incoming)
+		status, err := tool.Event(t.Context(), id)
+		require.NoError(t, err)
+		require.True(t, status.IsSettled())
+		requireBalanced(t, bus)
+		shutdown(t, tool)
+		shutdown(t, bus)
 	})
 }
 
@@ -224,7 +240,7 @@ func TestT2_AReplayIsTakenIn(t *testing.T) {
 		require.ErrorIs(t, standby.DLQ().Replay(t.Context(), all[2].ID), eventbus.ErrNotFound)
 		require.NoError(t, standby.DLQ().Replay(t.Context(), all[1].ID))
 		time.Sleep(250 * time.Millisecond)
-		require.Equal(t, []string{"mail 1 1", "mail 2 1"}, disk.took(), "a replay is that of its letter's subscription alone")
+		require.Equal(t, []string{"mail 1 1", "audit 1 1", "mail 2 1", "audit 2 1"}, disk.took())
 		l := first.Metrics().Ledger
 		require.EqualValues(t, 2, l.Replays)
 		requireBalanced(t, first)
@@ -236,7 +252,7 @@ func TestT2_AReplayIsTakenIn(t *testing.T) {
 		require.Equal(t, eventbus.DispatchIncoming, info.State)
 		require.Equal(t, 1, info.Replays)
 		require.NoError(t, standby.Start(t.Context()))
-		require.Equal(t, []string{"mail 3 1"}, disk.took())
+		require.Equal(t, []string{"mail 3 1", "audit 3 1"}, disk.took(), "a replay has the targets of its letter, and not third")
 		require.Empty(t, letters(t, standby))
 		shutdown(t, tool)
 		shutdown(t, standby)
@@ -314,14 +330,14 @@ func TestT4_MaxUnsettledOnAStandby(t *testing.T) {
 		disk := newDisk()
 		first, _ := disk.open(t, eventbus.WithMaxUnsettled(most))
 		release := make(chan struct{}, 100)
-		disk.handles(t, first, "mail", func(string, int) error { <-release; return nil })
+		disk.handles(t, first, "mail", func(string, int) error { <-release; return nil }, eventbus.Timeout(time.Hour))
 		require.NoError(t, first.Start(t.Context()))
 		second, _ := disk.open(t, eventbus.WithStandby(), eventbus.WithMaxUnsettled(most)) // it would wait, if it had the lease
 		disk.handles(t, second, "mail", nil)
 		unbounded := disk.tool(t)
 		for i := range most {
 			mustPublish(t, second, "a", fmt.Sprint(i))
-			synctest.Wait()
+			settleWorkers()
 		}
 		_, err := second.Publish(t.Context(), "a", "x")
 		require.ErrorIs(t, err, eventbus.ErrQueueFull)
@@ -334,13 +350,15 @@ func TestT4_MaxUnsettledOnAStandby(t *testing.T) {
 		require.Empty(t, disk.took())
 
 		release <- struct{}{}
+		settleWorkers()
 		require.Equal(t, []string{"mail 3 1"}, disk.took())
 		require.Empty(t, disk.Dump().Incoming)
 		_, err = second.Publish(t.Context(), "a", "x")
 		require.ErrorIs(t, err, eventbus.ErrQueueFull)
 		release <- struct{}{}
-		synctest.Wait()
+		settleWorkers()
 		mustPublish(t, second, "a", "4")
+		settleWorkers()
 		require.Equal(t, []string{"mail 4 1"}, disk.took())
 		close(release)
 		synctest.Wait()
@@ -406,5 +424,29 @@ func TestT2_AScheduledEventOfAStandbyIsDueOnTime(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"mail 2 1"}, disk.took())
 		shutdown(t, second)
+	})
+}
+
+// A handler that publishes exceeds the bound, also while other events wait for room to be taken in: it would wait for itself.
+func TestT4_AHandlerExceedsTheBoundWhileEventsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		tool := disk.tool(t)
+		for i := range 3 {
+			mustPublish(t, tool, "a", fmt.Sprint(i), eventbus.Key("k"))
+		}
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1))
+		mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+			r, err := bus.PublishAndWait(ctx, "b", "inner")
+			disk.note("%v", r.Outcome)
+			return err
+		}, eventbus.Named("outer"), eventbus.Timeout(time.Minute))
+		mustSubscribe(t, bus, "b", ok, eventbus.Named("inner"))
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"handled", "handled", "handled"}, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, tool)
+		shutdown(t, bus)
 	})
 }
