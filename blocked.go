@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -14,48 +15,41 @@ import (
 // Commits of a store may wait for a lock that another program holds, such as a transaction of a service that has its
 // tables in the same file. The store goes on waiting, and the callers that wait for it get an *IndeterminateError.
 
-// blocking is the state of a store whose commits wait for a foreign lock.
+// blocking tells callers that wait for a commit that it waits for a foreign lock.
 type blocking struct {
-	mu    sync.Mutex    // guards the following; a leaf
-	begun chan struct{} // closed when the commits wait for longer than Patience, with why; replaced when one is confirmed
-	why   error
+	now atomic.Pointer[block] // replaced when a commit is confirmed after a block
 }
 
-// signal returns a channel that is closed when the commits wait for longer than Patience.
-func (k *blocking) signal() <-chan struct{} {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.begun == nil {
-		k.begun = make(chan struct{})
-	}
-	return k.begun
+type block struct {
+	begun chan struct{} // closed when the commits wait for longer than Patience
+	why   error         // fixed before begun is closed
+	once  sync.Once
 }
 
-// cause returns why the commits wait. It is valid once signal is closed.
-func (k *blocking) cause() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.why
-}
+// signal returns the block whose begun is closed when the commits wait for longer than Patience.
+func (k *blocking) signal() *block { return k.now.Load() }
 
+func newBlock() *block { return &block{begun: make(chan struct{})} }
+
+// begin reports whether the block has begun only now.
 func (k *blocking) begin(why error) (first bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if first = k.why == nil; k.begun != nil && first {
-		close(k.begun)
-	}
-	k.why = why
+	b := k.now.Load()
+	b.once.Do(func() {
+		b.why, first = why, true
+		close(b.begun)
+	})
 	return first
 }
 
-// end is called when a commit is confirmed.
-func (k *blocking) end() (was bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if was = k.why != nil; was {
-		k.begun, k.why = nil, nil
+// end is called when a commit is confirmed. It reports whether that ends a block.
+func (k *blocking) end() bool {
+	b := k.now.Load()
+	select {
+	case <-b.begun:
+		return k.now.CompareAndSwap(b, newBlock())
+	default:
+		return false
 	}
-	return was
 }
 
 // lookWhyBlocked is called when the store has confirmed nothing for Patience.

@@ -169,6 +169,7 @@ type guardedStore struct {
 
 func newGuardedStore(b *Bus) *guardedStore {
 	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, gaveUp: b.gaveUp}
+	s.blocks.now.Store(newBlock())
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	config := room.Config{
 		Most:      b.config.unconfirmed,
@@ -216,13 +217,13 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 // commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, or Shutdown
 // gives up on the store, the outcome is unknown.
 func (s *guardedStore) commit(ctx context.Context, w *batch) error {
-	committed := make(chan error, 1)
+	committed, blocked := make(chan error, 1), s.blocks.signal()
 	s.submit(w, room.Pass{}, func(err error) { committed <- err })
 	select {
 	case err := <-committed:
 		return err
-	case <-s.blocks.signal():
-		return fmt.Errorf("the outcome is unknown: %w", s.blocks.cause())
+	case <-blocked.begun:
+		return fmt.Errorf("the outcome is unknown: %w", blocked.why)
 	case <-ctx.Done():
 		return contextError(ctx)
 	case <-s.gaveUp:
