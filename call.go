@@ -139,6 +139,7 @@ var (
 	endedContext    = contexts.Cancelled(context.Canceled)
 	overranContext  = contexts.Cancelled(context.DeadlineExceeded)
 	shutdownContext = contexts.Cancelled(ErrShutdown)
+	lostContext     = contexts.Cancelled(ErrLeaseLost)
 )
 
 type callKey struct{}
@@ -170,7 +171,7 @@ func (a *cancellation) deadlineOf(c *call) time.Time {
 }
 
 // Done returns a channel that is closed when the handler returns, exceeds its timeout, or is
-// stopped by Shutdown.
+// stopped by Shutdown or because the lease is lost.
 func (c *call) Done() <-chan struct{} { return c.ensureCancellation().ended() }
 
 func (a *cancellation) ended() <-chan struct{} {
@@ -252,6 +253,8 @@ func (c *call) ending() context.Context {
 	switch c.word.State() { //nolint:exhaustive // the call has ended
 	case deadline.Stopped:
 		return shutdownContext
+	case deadline.Revoked:
+		return lostContext
 	case deadline.Overran:
 		return overranContext
 	}

@@ -298,6 +298,13 @@ func (f *feeder) keepWaiter(d *dispatch) {
 	}
 }
 
+// waiterOf returns the wait for an event that memory does not have, or nil.
+func (f *feeder) waiterOf(id EventID) *waiter {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.waiters[id]
+}
+
 // forget drops a waiter that no longer waits.
 func (f *feeder) forget(id EventID, w *waiter) {
 	f.mu.Lock()

@@ -76,7 +76,7 @@
 //   - Capacity: [WithConcurrency], [WithQueueCapacity], [RefuseWhenFull], [WithDeadLetterCapacity]
 //   - Handlers: [WithTimeout], [WithIsolation], [WithMiddleware]
 //   - Failures: [WithRetry], [WithRetryRules], [WithErrorName], [WithErrorTypeName], [WithCircuit]
-//   - Store: [WithStore], [WithCodec], [WithIdempotencyWindow], [WithoutHandlers]
+//   - Store: [WithStore], [WithCodec], [WithIdempotencyWindow], [WithStandby], [WithoutHandlers]
 //   - Limits of a store: [WithPayloadLimit], [WithMaxUnsettled], [WithMaxUnconfirmed]
 //   - Metadata and context: [WithMetadataFrom], [WithInheritedMetadata], [WithContextFrom]
 //   - Observation: [WithLogger], [WithObserver]

@@ -130,7 +130,7 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 				c.events = append(c.events, d.event(j.time))
 			}
 		}
-		if err := j.acquireQuota(ctx, c.records(), inside); err != nil {
+		if err := j.acquireQuota(ctx, c, inside); err != nil {
 			return err
 		}
 		if err := j.acquireRoom(ctx, c, inside); err != nil {
@@ -300,7 +300,25 @@ func (j *durable) isStoreDrained(ctx context.Context) bool {
 	}
 	stats, err := j.store.Stats(ctx)
 	throttles := stats.Parked > 0 && slices.ContainsFunc(j.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled(j.Bus) })
-	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && j.ledger.isDrained() && j.ledger.opened() == opened
+	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && !j.hasIncoming(ctx, stats) &&
+		j.ledger.isDrained() && j.ledger.opened() == opened
+}
+
+// hasIncoming reports whether events that are not scheduled wait to be taken in.
+func (j *durable) hasIncoming(ctx context.Context, stats driver.Stats) bool {
+	for q, more := (driver.IncomingQuery{Limit: feederPage}), stats.Incoming > 0; more; {
+		page, err := j.store.Incoming(ctx, q)
+		if err != nil {
+			return true
+		}
+		for _, in := range page.Events {
+			if q.After = in.ID; in.Record.State != driver.Scheduled {
+				return true
+			}
+		}
+		more = page.More
+	}
+	return false
 }
 
 // storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has

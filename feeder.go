@@ -257,32 +257,6 @@ func (f *feeder) stop() {
 	f.due.Stop()
 }
 
-// othersCommitted looks at what another process has committed.
-func (j *durable) othersCommitted(c driver.Change) {
-	f := j.feeder
-	f.watching.Go(func() { // the store must not wait for publishers
-		if c&driver.ChangedLease != 0 {
-			j.lookAtLease()
-		}
-		switch {
-		case !j.store.leads():
-			if c&driver.ChangedDirectives != 0 {
-				f.failed(f.claimsContext(), j.operators.obeyOthers())
-			}
-			return
-		case c&driver.ChangedIncoming != 0:
-			f.looks.Store(true)
-			f.wakeUp()
-		}
-		if c&driver.ChangedRequests != 0 {
-			j.answerRequests()
-		}
-		if c&driver.ChangedCatalogs != 0 {
-			j.lookAtInstances()
-		}
-	})
-}
-
 func (f *feeder) run() {
 	defer close(f.stopped)
 	for {

@@ -246,10 +246,8 @@ func (j *durable) incoming(in *incomingEvent) (d *dispatch, missing bool) {
 	if waited := j.time.Now().UTC.Sub(in.Record.Published); waited > shortWait { // MaxElapsed counts from now
 		d.ensureStory().parked = waited
 	}
-	j.feeder.mu.Lock()
-	defer j.feeder.mu.Unlock()
-	if waiter := j.feeder.waiters[d.id]; waiter != nil && in.record.replay == nil {
-		d.origin.waiter = waiter
+	if in.record.replay == nil {
+		d.origin.waiter = j.feeder.waiterOf(d.id)
 	}
 	return d, missing
 }

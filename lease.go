@@ -88,6 +88,32 @@ func (j *durable) giveUpLease() {
 	}
 }
 
+// othersCommitted looks at what another process has committed.
+func (j *durable) othersCommitted(c driver.Change) {
+	f := j.feeder
+	f.watching.Go(func() { // the store must not wait for publishers
+		if c&driver.ChangedLease != 0 {
+			j.lookAtLease()
+		}
+		switch {
+		case !j.store.leads():
+			if c&driver.ChangedDirectives != 0 {
+				f.failed(f.claimsContext(), j.operators.obeyOthers())
+			}
+			return
+		case c&driver.ChangedIncoming != 0:
+			f.looks.Store(true)
+			f.wakeUp()
+		}
+		if c&driver.ChangedRequests != 0 {
+			j.answerRequests()
+		}
+		if c&driver.ChangedCatalogs != 0 {
+			j.lookAtInstances()
+		}
+	})
+}
+
 // lookAtLease finds out whether the store has lost the lease.
 func (j *durable) lookAtLease() {
 	if epoch := j.store.epoch.Load(); j.store.lease().Epoch != epoch {
@@ -107,9 +133,9 @@ func (j *durable) leaseLost(epoch int64) {
 	j.feeder.noteFailure(j.restart)
 }
 
-// stopCalls cancels the calls that run, and leaves their dispatches.
+// stopCalls cancels the calls that run, with the cause ErrLeaseLost, and leaves their dispatches.
 func (j *durable) stopCalls() {
-	for _, c := range j.machine.watch.StopAll() {
+	for _, c := range j.machine.watch.RevokeAll() {
 		j.machine.abandon(c, nil)
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/surebus/eventbus/internal/room"
 )
 
-// acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store
+// acquireQuota adds the dispatches of a publication. It waits for room until ctx ends, the bus shuts down, or the store
 // fails: a restart waits for the publishers that are entering.
-func (j *durable) acquireQuota(ctx context.Context, n int64, inside bool) error {
-	q := &j.intake.quota
+func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) error {
+	q, n := &j.intake.quota, c.records()
 	if inside || q.Most == 0 {
 		q.Add(n)
 		return nil
 	}
 	if !j.store.leads() {
-		if err := j.admitsIncoming(ctx, n); err != nil {
+		if err := j.admitsIncoming(ctx, max(n, int64(len(c.all())))); err != nil {
 			return err
 		}
 		q.Add(n)
@@ -54,7 +54,7 @@ func (j *durable) acquireQuota(ctx context.Context, n int64, inside bool) error 
 // acquireRoom waits until the store may get the records of a publication or a replay: see
 // WithMaxUnconfirmed. Handlers wait too, until the cut. With an error, nothing was submitted.
 func (j *durable) acquireRoom(ctx context.Context, c *opening, inside bool) error {
-	size := c.size()
+	size := c.size(j.feeder.leaves())
 	if size.Records == 0 {
 		return nil // the store gets nothing of it
 	}
@@ -100,10 +100,14 @@ func silentError(silent time.Duration) error {
 	return fmt.Errorf("%w: it has confirmed nothing for %v; nothing was submitted, publish again later", ErrStoreFailed, silent.Round(time.Millisecond))
 }
 
-// size returns what the records of accepted dispatches count for WithMaxUnconfirmed.
-func (c *opening) size() (size room.Size) {
+// size returns what the records of accepted dispatches count for WithMaxUnconfirmed. If the events are left in incoming,
+// those without targets count too.
+func (c *opening) size(leaves bool) (size room.Size) {
 	for _, d := range c.all() {
 		n := d.records()
+		if n == 0 && leaves {
+			n = 1
+		}
 		size.Bytes += n * int64(len(payloadBytes(d.payload)))
 		if n == 0 && d.from().given {
 			n = 1 // the store remembers the id

@@ -56,7 +56,7 @@ func NewUnstarted(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 //   - a ledger that does not balance
 //
 // With a store, Adopt waits until the bus is settled, as WaitSettled defines it, and checks what the
-// store has: records of unfinished events, and dead letters. Then it shuts the bus down, which closes
+// store has: unfinished events, those that no bus has taken in included, and dead letters. Then it shuts the bus down, which closes
 // the store. For a bus that the test itself has shut down, it does not check the store: the next bus
 // over the same data shows what the store has.
 func Adopt(t testing.TB, bus *eventbus.Bus) {
@@ -213,7 +213,7 @@ func (k *kit) endStored(t testing.TB, limit time.Duration) []eventbus.DeadLetter
 		return isSettled(k.bus) || idle && time.Since(begun) >= leakGrace // the bus was not started
 	})
 	m := k.bus.Metrics()
-	if m.Store.Unsettled() > 0 && !k.allows(eventbus.ReasonShutdown) {
+	if m.Store.Unsettled()+m.Store.Incoming > 0 && !k.allows(eventbus.ReasonShutdown) {
 		t.Errorf("%s", unfinishedStoredText(m))
 	}
 	return k.unseen(t)
@@ -310,9 +310,10 @@ func unfinishedText(unfinished []eventbus.DeadLetter, cut *eventbus.ShutdownErro
 }
 
 func unfinishedStoredText(m eventbus.Metrics) string {
-	return fmt.Sprintf("eventbustest: the test ends with %s unfinished in the store: %d ready, %d waiting for a retry, %d scheduled, %d parked; "+
+	return fmt.Sprintf("eventbustest: the test ends with %s unfinished in the store: %d ready, %d waiting for a retry, %d scheduled, %d parked, %d incoming; "+
 		"start the bus, release blocked handlers, resume subscriptions, advance the time, or allow them with AllowDeadLetters and the reason shutdown\n  ledger: %+v\n",
-		count(int(m.Store.Unsettled()), "event"), m.Store.Ready, m.Store.Waiting, m.Store.Scheduled, m.Store.Parked, m.Ledger)
+		count(int(m.Store.Unsettled()+m.Store.Incoming), "event"), m.Store.Ready, m.Store.Waiting, m.Store.Scheduled, m.Store.Parked,
+		m.Store.Incoming, m.Ledger)
 }
 
 func unbalancedText(l eventbus.Ledger) string {

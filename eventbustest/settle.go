@@ -92,7 +92,7 @@ func isSettled(bus *eventbus.Bus) bool {
 // that is in memory and in the store counts twice.
 func unsettled(m eventbus.Metrics) int64 {
 	stored := storeStats(m)
-	return unsettledInMemory(m.Ledger) + stored.Ready + stored.Waiting
+	return unsettledInMemory(m.Ledger) + stored.Ready + stored.Waiting + stored.Incoming
 }
 
 func unsettledInMemory(l eventbus.Ledger) int64 {
@@ -111,7 +111,7 @@ func storeStats(m eventbus.Metrics) driver.Stats {
 func isWaiting(bus *eventbus.Bus) bool {
 	m := bus.Metrics()
 	stored := storeStats(m)
-	return m.Ledger.Waiting == unsettledInMemory(m.Ledger) && stored.Ready == 0 && !m.Behind && m.Ledger.Waiting+stored.Waiting > 0
+	return m.Ledger.Waiting == unsettledInMemory(m.Ledger) && stored.Ready+stored.Incoming == 0 && !m.Behind && m.Ledger.Waiting+stored.Waiting > 0
 }
 
 func unsettledText(m eventbus.Metrics, limit time.Duration) string {
@@ -119,8 +119,9 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "eventbustest: not settled after %s: %d queued, %d running, %d waiting for a retry, %d throttled\n",
 		limit, l.Queued, l.Running, l.Waiting, l.Throttled)
-	if stored := storeStats(m); stored.Ready+stored.Waiting > 0 {
-		fmt.Fprintf(&b, "  the store has %d ready and %d waiting for a retry, those in memory included\n", stored.Ready, stored.Waiting)
+	if stored := storeStats(m); stored.Ready+stored.Waiting+stored.Incoming > 0 {
+		fmt.Fprintf(&b, "  the store has %d ready and %d waiting for a retry, those in memory included, and %d incoming\n",
+			stored.Ready, stored.Waiting, stored.Incoming)
 		if m.Workers == 0 && unsettledInMemory(l) == 0 {
 			b.WriteString("  nothing takes events from the store; is the bus started?\n")
 		}

@@ -96,7 +96,7 @@ func TestStore_UnfinishedEventsFailTheTest(t *testing.T) {
 			bus := eventbustest.NewUnstarted(t, stored(t, storetest.NewModel()))
 			subscribe(t, bus, ok, mail)
 			publish(t, bus, "order.placed", nil)
-		}, "1 event unfinished in the store", "1 ready", "start the bus")
+		}, "1 event unfinished in the store", "1 incoming", "start the bus")
 
 		oneFailure(t, func(t testing.TB) {
 			bus := eventbustest.NewUnstarted(t, stored(t, storetest.NewModel()))
@@ -104,7 +104,7 @@ func TestStore_UnfinishedEventsFailTheTest(t *testing.T) {
 			subscribe(t, bus, ok, mail)
 			publish(t, bus, "order.placed", nil)
 			eventbustest.WaitSettled(t, bus)
-		}, "the store has 1 ready and 0 waiting", "is the bus started?")
+		}, "the store has 0 ready and 0 waiting", "1 incoming", "is the bus started?")
 	})
 }
 

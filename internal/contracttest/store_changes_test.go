@@ -84,7 +84,7 @@ func TestS3_ARenameMayBeUndoneWhileDeliveriesAreParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "old", nil)
+		slow(t, bus, "old")
 		mustPublish(t, bus, "a", "x")
 		disk.crash(bus)
 

@@ -60,10 +60,15 @@ func TestS3_NoShutdown_TheFirstEntrySaysSo(t *testing.T) {
 		disk.crash(bus)
 
 		bus, logs = disk.open(t)
-		require.EqualValues(t, 5, crashEntry(t, logs), "what is scheduled counts no crash")
+		require.Empty(t, logs.All(), "the lease is acquired by Start")
 		shutdown(t, bus)
 		bus, logs = disk.open(t)
-		noCrashEntry(t, logs) // the process before has shut down, although it has not started
+		require.NoError(t, bus.Start(t.Context()))
+		require.EqualValues(t, 5, crashEntry(t, logs), "what is scheduled counts no crash, and a process that has not started reports none")
+		shutdown(t, bus)
+		bus, logs = disk.open(t)
+		require.NoError(t, bus.Start(t.Context()))
+		noCrashEntry(t, logs)
 		shutdown(t, bus)
 		disk.took()
 	})
@@ -74,12 +79,35 @@ func TestS3_NoShutdown_WithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
+		require.NoError(t, bus.Start(t.Context()))
 		disk.crash(bus)
 		bus, logs := disk.open(t)
+		require.NoError(t, bus.Start(t.Context()))
 		require.Zero(t, crashEntry(t, logs))
 		disk.crash(bus)
 		bus, logs = disk.open(t)
+		require.NoError(t, bus.Start(t.Context()))
 		require.Zero(t, crashEntry(t, logs))
+		shutdown(t, bus)
+	})
+}
+
+// A process that has not started has no lease, and its crash is none of the store.
+func TestS3_NoShutdown_BeforeStartIsNoCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "x")
+		disk.crash(bus)
+		require.Empty(t, disk.Dump().Records)
+		require.Len(t, disk.Dump().Incoming, 1)
+
+		bus, logs := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		noCrashEntry(t, logs)
 		shutdown(t, bus)
 	})
 }
@@ -91,10 +119,10 @@ func TestS3_NoShutdown_CountsTheEventsThatCountACrash(t *testing.T) {
 		disk := newDisk()
 		for life, want := range []int64{0, 3, 3, 1} {
 			bus, logs := disk.open(t, eventbus.WithIsolation())
+			slow(t, bus, "mail", "audit")
 			if life > 0 {
 				require.Equal(t, want, crashEntry(t, logs), "life %d", life)
 			}
-			slow(t, bus, "mail", "audit")
 			if life == 0 {
 				for i := range 3 {
 					mustPublish(t, bus, "a", fmt.Sprint(i))

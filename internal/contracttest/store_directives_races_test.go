@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,26 +15,37 @@ import (
 	"github.com/surebus/eventbus/storetest"
 )
 
-// A local order does not erase that of another process which the bus has not read yet.
+// An order of a bus without the lease does not erase that of another process which the bus has not read yet, whether a
+// process has the lease or the bus acquires it for the call.
 func TestC6_AnOrderErasesNoneOfAnotherProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk()
-		store := disk.Open()
-		bus, _ := newBus(t, eventbus.WithStore(deafStore{store}))
-		mail := disk.handles(t, bus, "mail", nil)
-		require.NoError(t, bus.Start(t.Context()))
-		time.Sleep(time.Second)
-		tool := disk.tool(t)
-		require.NoError(t, tool.Subscription("mail").Pause())
-		require.NoError(t, mail.Reset())
-		require.True(t, metricsOf(t, bus, "mail").Paused)
-		time.Sleep(time.Minute)
-		require.Len(t, catalog(t, bus).Directives, 1)
-		mustPublish(t, bus, "x", "1")
-		require.Empty(t, disk.took())
-		shutdown(t, tool)
-		shutdown(t, bus)
-	})
+	for _, led := range []bool{false, true} {
+		t.Run(fmt.Sprint("led ", led), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				bus, _ := newBus(t, eventbus.WithStore(deafStore{disk.Open()}))
+				mail := disk.handles(t, bus, "mail", nil)
+				lead, _ := disk.open(t)
+				disk.handles(t, lead, "mail", nil)
+				if led {
+					require.NoError(t, lead.Start(t.Context()))
+				}
+				time.Sleep(time.Second)
+				tool := disk.tool(t)
+				require.NoError(t, tool.Subscription("mail").Pause())
+				require.False(t, metricsOf(t, bus, "mail").Paused, "the bus has not read it")
+				require.NoError(t, mail.Reset())
+				require.True(t, metricsOf(t, bus, "mail").Paused)
+				time.Sleep(time.Minute)
+				require.Len(t, catalog(t, bus).Directives, 1)
+				shutdown(t, lead)
+				require.NoError(t, bus.Start(t.Context()))
+				mustPublish(t, bus, "x", "1")
+				require.Empty(t, disk.took())
+				shutdown(t, tool)
+				shutdown(t, bus)
+			})
+		})
+	}
 }
 
 // deafStore never tells what other processes have committed.

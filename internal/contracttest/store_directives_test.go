@@ -58,21 +58,35 @@ func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
 		bus, _ := disk.open(t)
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
-		other := disk.Open()
-		order := func(o eventbus.Directive) {
-			done := make(chan error, 1)
-			o.Subscription, o.At = "mail", time.Now()
-			other.Submit(&driver.Batch{Now: time.Now(), Directives: []driver.Directive{directive(o)}}, func(err error) { done <- err })
-			require.NoError(t, <-done)
-			time.Sleep(time.Second)
+		standby, _ := disk.open(t, eventbus.WithStandby())
+		disk.handles(t, standby, "mail", nil)
+		began := startLater(t, standby)
+		tool := disk.tool(t)
+		paused := func(want bool) {
+			t.Helper()
+			require.Equal(t, want, metricsOf(t, bus, "mail").Paused, "the bus has answered")
+			time.Sleep(250 * time.Millisecond)
+			require.Equal(t, want, metricsOf(t, standby, "mail").Paused)
 		}
-		order(eventbus.Directive{Pause: true})
+		require.NoError(t, tool.Subscription("mail").Pause())
+		paused(true)
 		mustPublish(t, bus, "a", "x")
 		require.Empty(t, disk.took())
-		order(eventbus.Directive{})
+		require.NoError(t, tool.Subscription("mail").Resume())
+		paused(false)
 		require.Equal(t, []string{"mail x 1"}, disk.took())
+
+		other, done := disk.Open(), make(chan error, 1) // an order without the lease is refused
+		pause := directive(eventbus.Directive{Subscription: "mail", At: time.Now(), Pause: true})
+		other.Submit(&driver.Batch{Now: time.Now(), Directives: []driver.Directive{pause}}, func(err error) { done <- err })
+		require.ErrorIs(t, <-done, eventbus.ErrLeaseLost)
+		time.Sleep(time.Second)
+		paused(false)
 		require.NoError(t, other.Close(t.Context()))
+		shutdown(t, tool)
 		shutdown(t, bus)
+		require.NoError(t, <-began)
+		shutdown(t, standby)
 	})
 }
 
@@ -133,29 +147,30 @@ func (s *failingOrders) Directives(ctx context.Context) ([]driver.Directive, err
 	return s.Store.Directives(ctx)
 }
 
-// An order of another process whose read fails is read again after the restart. If that fails too, the bus
-// goes on with the orders that it knows.
+// An order of another process whose read by a standby fails is read again after the restart. If that fails too, the
+// standby goes on with the orders that it knows, until it has the lease.
 func TestC6_AnOrderIsNotLostWithAFailedRead(t *testing.T) {
-	for failures, handled := range map[int64][]string{1: nil, 1000: {"mail x 1"}} {
+	for failures, paused := range map[int64]bool{1: true, 1000: false} {
 		synctest.Test(t, func(t *testing.T) {
 			disk := newDisk()
-			inner := disk.Open()
-			store := &failingOrders{Store: inner}
-			bus, logs := newBus(t, eventbus.WithStore(store))
+			lead, _ := disk.open(t)
+			mail := disk.handles(t, lead, "mail", nil)
+			require.NoError(t, lead.Start(t.Context()))
+			store := &failingOrders{Store: disk.Open()}
+			bus, logs := newBus(t, eventbus.WithStore(store), eventbus.WithStandby())
 			disk.handles(t, bus, "mail", nil)
-			require.NoError(t, bus.Start(t.Context()))
+			began := startLater(t, bus)
 			time.Sleep(time.Second)
-			other := disk.Open()
 			store.failures.Store(failures)
-			done := make(chan error, 1)
-			pause := eventbus.Directive{Subscription: "mail", At: time.Now(), Pause: true}
-			other.Submit(&driver.Batch{Now: time.Now(), Directives: []driver.Directive{directive(pause)}}, func(err error) { done <- err })
-			require.NoError(t, <-done)
+			require.NoError(t, mail.Pause())
 			time.Sleep(time.Minute)
 			require.Equal(t, 1, logs.FilterMessage("store reopened").Len())
+			require.Equal(t, paused, metricsOf(t, bus, "mail").Paused)
+			store.failures.Store(0)
+			shutdown(t, lead)
+			require.NoError(t, <-began)
 			mustPublish(t, bus, "a", "x")
-			require.Equal(t, handled, disk.took())
-			require.NoError(t, other.Close(t.Context()))
+			require.Empty(t, disk.took())
 			shutdown(t, bus)
 		})
 	}

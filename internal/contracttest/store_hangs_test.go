@@ -74,7 +74,7 @@ func requireGivenUp(t *testing.T, bus *eventbus.Bus) *eventbus.UnconfirmedError 
 
 // A store that hangs in any of its methods does not block Shutdown, and costs no event.
 func TestS2_AStoreThatHangsDoesNotBlockShutdown(t *testing.T) {
-	for _, method := range []string{"Claim", "Close", "Directives", "Reopen"} {
+	for _, method := range []string{"Claim", "Close", "Directives", "Incoming", "Reopen", "Requests"} {
 		t.Run(method, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { shutdownWithAHang(t, method) }) })
 	}
 }
@@ -95,13 +95,23 @@ func shutdownWithAHang(t *testing.T, method string) {
 	require.NoError(t, bus.Start(t.Context()))
 	synctest.Wait()
 	hangs.on.Store(true)
-	other := disk.Open()
+	tool := disk.tool(t)
 	switch method {
-	case "Claim", "Directives":
-		done := make(chan error, 1)
-		other.Submit(&driver.Batch{Now: time.Now().UTC()}, func(err error) { done <- err })
-		require.NoError(t, <-done)
-		time.Sleep(time.Second) // the bus looks for what another process has changed
+	case "Claim":
+		mustSubscribe(t, bus, "other", ok, eventbus.Named("other"))
+		time.Sleep(time.Second) // the bus claims what is parked for it
+	case "Incoming":
+		mustPublish(t, tool, "a", "left")
+		time.Sleep(time.Second)
+	case "Requests":
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, tool.Cancel(brief, eventbus.NewEventID()), context.DeadlineExceeded)
+	case "Directives":
+		fail.Store(true)
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(100 * time.Millisecond) // the bus has reopened the store, and reads the directives again
+		require.Equal(t, []string{"mail x 1", "mail x 1"}, disk.took())
 	case "Reopen":
 		fail.Store(true)
 		fallthrough
@@ -114,13 +124,14 @@ func shutdownWithAHang(t *testing.T, method string) {
 	require.Equal(t, []string{method}, unconfirmed.Calls)
 	close(hangs.release)
 	time.Sleep(time.Minute) // the shutdown completes
-	require.NoError(t, other.Close(t.Context()))
+	shutdown(t, tool)
 
 	again, _ := disk.open(t)
 	disk.handles(t, again, "mail", nil)
 	require.NoError(t, again.Start(t.Context()))
 	time.Sleep(time.Minute)
 	require.Empty(t, disk.Dump().Records)
+	require.Empty(t, disk.Dump().Incoming)
 	shutdown(t, again)
 }
 
@@ -202,10 +213,7 @@ func TestS2_NoCallWaitsForAStoreThatHangsAfterShutdown(t *testing.T) {
 		results := make(chan error, 2)
 		go func() { results <- bus.Cancel(context.Background(), second) }()
 		hangs.on.Store(true)
-		other := disk.Open()
-		committed := make(chan error, 1)
-		other.Submit(&driver.Batch{Now: time.Now().UTC()}, func(err error) { committed <- err })
-		require.NoError(t, <-committed)
+		mustSubscribe(t, bus, "other", ok, eventbus.Named("other")) // the bus claims what is parked for it
 		time.Sleep(time.Second)
 		go func() {
 			_, err := bus.Publish(context.Background(), "a", "3")
@@ -224,7 +232,6 @@ func TestS2_NoCallWaitsForAStoreThatHangsAfterShutdown(t *testing.T) {
 		close(hangs.release)
 		close(silent.release)
 		time.Sleep(time.Minute)
-		require.NoError(t, other.Close(t.Context()))
 
 		again, _ := disk.open(t)
 		disk.handles(t, again, "mail", nil)
@@ -316,7 +323,7 @@ func TestO2_MetricsSayWhetherTheStoreIsCurrent(t *testing.T) {
 		mustPublish(t, bus, "a", "x")
 		read := time.Now().UTC()
 		m := bus.Metrics()
-		require.EqualValues(t, 1, m.Store.Ready)
+		require.EqualValues(t, 1, m.Store.Incoming)
 		require.Equal(t, read, m.StoreAt)
 		require.Empty(t, m.StoreError)
 
@@ -326,7 +333,7 @@ func TestO2_MetricsSayWhetherTheStoreIsCurrent(t *testing.T) {
 			began := time.Now()
 			m = bus.Metrics()
 			require.LessOrEqual(t, time.Since(began), time.Second)
-			require.EqualValues(t, 1, m.Store.Ready)
+			require.EqualValues(t, 1, m.Store.Incoming)
 			require.Equal(t, read, m.StoreAt)
 			require.Contains(t, m.StoreError, "not answer")
 		}

@@ -73,6 +73,16 @@ func (s *spyStore) Close(ctx context.Context) error {
 	return s.Store.Close(ctx)
 }
 
+func (s *spyStore) Incoming(ctx context.Context, q driver.IncomingQuery) (driver.IncomingPage, error) {
+	s.enter("Incoming")
+	return s.Store.Incoming(ctx, q)
+}
+
+func (s *spyStore) Requests(ctx context.Context, q driver.RequestQuery) ([]driver.Request, error) {
+	s.enter("Requests")
+	return s.Store.Requests(ctx, q)
+}
+
 func (s *spyStore) Submit(b *driver.Batch, done func(error)) {
 	if s.submit == nil || !s.submit(b, done) {
 		s.Store.Submit(b, done)
@@ -341,31 +351,44 @@ func TestF7_AnObserverMayCancel(t *testing.T) {
 }
 
 func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		disk := newDisk()
-		var slow atomic.Bool
-		var reading atomic.Int32
-		bus := disk.spy(t, &spyStore{orders: func() {
-			if slow.Load() {
-				reading.Add(1)
-				time.Sleep(time.Second)
-				reading.Add(-1)
-			}
-		}})
-		disk.handles(t, bus, "mail", nil)
-		require.NoError(t, bus.Start(t.Context()))
-		slow.Store(true)
-		other := disk.Open()
-		done := make(chan error, 1)
-		other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Directive{Subscription: "x", Pause: true, At: time.Now().UTC()})}}, func(err error) { done <- err })
-		require.NoError(t, <-done)
-		time.Sleep(500 * time.Millisecond)
-		require.EqualValues(t, 1, reading.Load())
-		require.NoError(t, bus.Shutdown(context.Background()))
-		require.Zero(t, reading.Load(), "a goroutine of the bus is left")
-		require.NoError(t, other.Close(t.Context()))
-		time.Sleep(time.Minute)
-	})
+	for _, method := range []string{"Directives", "Requests"} { // a standby obeys orders, and the bus with the lease answers
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				var slow atomic.Bool
+				var reading atomic.Int32
+				bus := disk.spy(t, &spyStore{before: func(called string) {
+					if called == method && slow.Load() {
+						reading.Add(1)
+						time.Sleep(time.Second)
+						reading.Add(-1)
+					}
+				}}, eventbus.WithStandby())
+				disk.handles(t, bus, "mail", nil)
+				lead, _ := disk.open(t)
+				disk.handles(t, lead, "mail", nil)
+				if method == "Directives" {
+					require.NoError(t, lead.Start(t.Context()))
+				}
+				began := startLater(t, bus)
+				slow.Store(true)
+				tool := disk.tool(t)
+				asked := make(chan error, 1)
+				go func() { asked <- tool.Subscription("x").Pause() }()
+				time.Sleep(500 * time.Millisecond)
+				require.EqualValues(t, 1, reading.Load())
+				require.NoError(t, bus.Shutdown(context.Background()))
+				require.Zero(t, reading.Load(), "a goroutine of the bus is left")
+				if err := <-began; method == "Directives" {
+					require.ErrorIs(t, err, eventbus.ErrShutdown)
+				}
+				require.NoError(t, <-asked)
+				shutdown(t, tool)
+				shutdown(t, lead)
+				time.Sleep(time.Minute)
+			})
+		})
+	}
 }
 
 func TestD7_AGivenUpWaitLeavesNothing(t *testing.T) {

@@ -1,8 +1,8 @@
 package contracttest
 
 import (
-	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -198,31 +198,41 @@ func TestL6_AToolListsWithoutTheCatalog(t *testing.T) {
 func TestL6_OnlyWhatOthersChangeIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		var reads, claims atomic.Int32
-		bus := disk.spy(t, &spyStore{
-			orders: func() { reads.Add(1) },
-			claim: func(_ context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
-				claims.Add(1)
-				return next()
-			},
-		})
+		var reads, standbys journal[string]
+		counts := func(in *journal[string]) *spyStore {
+			return &spyStore{before: func(method string) {
+				if slices.Contains([]string{"Claim", "Directives", "Incoming", "Requests"}, method) {
+					in.add(method)
+				}
+			}}
+		}
+		bus := disk.spy(t, counts(&reads))
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
+		standby := disk.spy(t, counts(&standbys), eventbus.WithStandby())
+		disk.handles(t, standby, "mail", nil)
+		began := startLater(t, standby)
 		tool, _ := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithoutHandlers())
 		time.Sleep(time.Second)
-		began := reads.Load()
+		read := func(of *journal[string], do func()) (methods []string) {
+			before := of.len()
+			do()
+			time.Sleep(time.Second)
+			return slices.Compact(slices.Sorted(slices.Values(of.all()[before:])))
+		}
 
-		mustPublish(t, tool, "x", "1")
-		time.Sleep(time.Second)
-		require.Equal(t, began, reads.Load(), "an event of another process is no directive")
-
-		claimed := claims.Load()
-		require.NoError(t, tool.Subscription("mail").Pause())
-		time.Sleep(time.Second)
+		publishes := func() { mustPublish(t, tool, "x", "1") }
+		require.Equal(t, []string{"Incoming"}, read(&reads, publishes), "an event of another process is no directive and no request")
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		require.Empty(t, read(&standbys, publishes), "a standby takes nothing in")
+		pauses := func() { require.NoError(t, tool.Subscription("mail").Pause()) }
+		require.Equal(t, []string{"Requests"}, read(&reads, pauses), "a request is no event, and the bus knows its own directives")
 		require.True(t, metricsOf(t, bus, "mail").Paused)
-		require.Greater(t, reads.Load(), began)
-		require.Equal(t, claimed, claims.Load(), "a directive of another process is no event")
+		require.Equal(t, []string{"Directives"}, read(&standbys, func() { require.NoError(t, tool.Subscription("mail").Resume()) }))
+		disk.took()
 		shutdown(t, tool)
 		shutdown(t, bus)
+		require.NoError(t, <-began)
+		shutdown(t, standby)
 	})
 }

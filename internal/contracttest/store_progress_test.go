@@ -41,9 +41,7 @@ func TestR4_TheOrderOfVisitSurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		for _, name := range []string{"b", "c", "a"} {
-			disk.handles(t, bus, name, nil)
-		}
+		slow(t, bus, "b", "c", "a")
 		mustPublish(t, bus, "x", "x")
 		disk.crash(bus)
 

@@ -67,7 +67,7 @@ func TestS3_StartWithMoreThanTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "old", nil)
+		slow(t, bus, "old")
 		for i := range 10 {
 			mustPublish(t, bus, "a", fmt.Sprint(i))
 		}

@@ -45,7 +45,7 @@ func TestS3_AnOrphanDoesNotHoldUpItsKeyElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "old", nil)
+		slow(t, bus, "old")
 		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
 		disk.handles(t, bus, "mail", nil)
 		mustPublish(t, bus, "a", "1", eventbus.Key("k"))

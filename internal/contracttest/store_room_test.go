@@ -25,7 +25,7 @@ type heldDisk struct {
 	held        chan struct{} // nil: commits go on
 	outstanding atomic.Int64  // records that were submitted and not answered
 	most        atomic.Int64
-	order       []string // payloads of new records, in the order of Submit
+	order       []string // payloads of new records and incoming events, in the order of Submit
 	letters     int      // submitted
 }
 
@@ -69,11 +69,14 @@ func (d *heldDisk) open(t *testing.T, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
 	spy := &spyStore{}
 	spy.submit = func(b *driver.Batch, done func(error)) bool {
-		n := int64(len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury))
+		n := int64(len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury) + len(b.Leave))
 		d.mu.Lock()
 		d.most.Store(max(d.most.Load(), d.outstanding.Add(n)))
 		for _, r := range b.New {
 			d.order = append(d.order, string(r.Payload))
+		}
+		for _, in := range b.Leave {
+			d.order = append(d.order, string(in.Record.Payload))
 		}
 		d.letters += len(b.Bury)
 		d.mu.Unlock()

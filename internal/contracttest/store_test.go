@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -35,11 +36,14 @@ func TestS3_AStoreBelongsToOneBus(t *testing.T) {
 // disk is the data of a model store, and what the handlers of its processes have done.
 type disk struct {
 	*storetest.Model
-	mu    sync.Mutex // guards the following
-	calls []string
+	mu     sync.Mutex // guards the following
+	calls  []string
+	stores map[*eventbus.Bus]driver.Store // of open
 }
 
-func newDisk(opts ...storetest.Option) *disk { return &disk{Model: storetest.NewModel(opts...)} }
+func newDisk(opts ...storetest.Option) *disk {
+	return &disk{Model: storetest.NewModel(opts...), stores: make(map[*eventbus.Bus]driver.Store)}
+}
 
 func (d *disk) note(format string, args ...any) {
 	d.mu.Lock()
@@ -61,7 +65,18 @@ func (d *disk) took() []string {
 func (d *disk) open(t *testing.T, opts ...eventbus.Option) (*eventbus.Bus, *observer.ObservedLogs) {
 	t.Helper()
 	store := d.Open()
-	return newBus(t, append([]eventbus.Option{eventbus.WithStore(store), eventbus.WithRetry(retry(2, time.Second))}, opts...)...)
+	bus, logs := newBus(t, append([]eventbus.Option{eventbus.WithStore(store), eventbus.WithRetry(retry(2, time.Second))}, opts...)...)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stores[bus] = store
+	return bus, logs
+}
+
+// storeOf returns the store of a bus that open has made, or nil.
+func (d *disk) storeOf(bus *eventbus.Bus) driver.Store {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stores[bus]
 }
 
 // handles subscribes a handler that notes its calls and returns what result returns.
@@ -77,13 +92,26 @@ func (d *disk) handles(t *testing.T, bus *eventbus.Bus, name string, result func
 	}), append([]eventbus.SubscribeOption{eventbus.Named(name)}, opts...)...)
 }
 
-// crash ends the process of a bus as SIGKILL does.
+// crash ends the process of a bus as SIGKILL does: that of open, whether it has the lease or not, or another one that has it.
 func (d *disk) crash(bus *eventbus.Bus) {
-	d.Crash()
+	if store := d.storeOf(bus); store != nil {
+		d.Kill(store)
+	} else {
+		d.Crash()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = bus.Shutdown(ctx) // its goroutines end; nothing that it does reaches the disk
 	synctest.Wait()
+}
+
+// startLater calls Start, and returns its result later. Start has begun to wait, if it waits.
+func startLater(t *testing.T, bus *eventbus.Bus) (began <-chan error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- bus.Start(context.Background()) }()
+	synctest.Wait()
+	return ended
 }
 
 func always(err error) func(string, int) error {
@@ -94,12 +122,12 @@ func TestS3_WhatWasAcceptedIsHandledAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "mail", nil)
+		slow(t, bus, "mail")
 		for i := range 3 {
 			mustPublish(t, bus, "order.placed", fmt.Sprint(i), eventbus.Key("k"), eventbus.Metadata("trace", "7"))
 		}
 		disk.crash(bus)
-		require.Empty(t, disk.took())
+		require.Len(t, disk.Dump().Records, 3)
 
 		again, _ := disk.open(t)
 		disk.handles(t, again, "mail", nil)
@@ -109,6 +137,31 @@ func TestS3_WhatWasAcceptedIsHandledAfterACrash(t *testing.T) {
 		require.EqualValues(t, 3, l.Claimed)
 		require.EqualValues(t, 3, l.Handled)
 		require.Empty(t, disk.Dump().Records)
+		shutdown(t, again)
+	})
+}
+
+// What a process accepts before Start has no record. The next one takes it in.
+func TestS3_WhatWasAcceptedBeforeStartIsHandledAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		for i := range 3 {
+			mustPublish(t, bus, "order.placed", fmt.Sprint(i), eventbus.Key("k"), eventbus.Metadata("trace", "7"))
+		}
+		require.Zero(t, bus.Metrics().Ledger.Accepted)
+		disk.crash(bus)
+		require.Empty(t, disk.Dump().Records)
+
+		again, _ := disk.open(t)
+		disk.handles(t, again, "mail", nil)
+		require.NoError(t, again.Start(t.Context()))
+		require.Equal(t, []string{"mail 0 1", "mail 1 1", "mail 2 1"}, disk.took())
+		l := again.Metrics().Ledger
+		require.EqualValues(t, 3, l.Accepted, "the process that takes it in counts it")
+		require.EqualValues(t, 3, l.Handled)
+		require.Empty(t, disk.Dump().Incoming)
 		shutdown(t, again)
 	})
 }

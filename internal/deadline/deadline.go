@@ -23,8 +23,9 @@ const (
 	Ended         // by its goroutine
 	Overran       // its deadline has passed
 	Stopped       // by StopAll
+	Revoked       // by RevokeAll
 
-	stateBits = 2
+	stateBits = 3
 )
 
 // Word is the state of a call, and a number that its user chooses, in four bytes. Its methods are
@@ -223,12 +224,17 @@ func (w *Watch[T]) Wait() {
 }
 
 // StopAll ends every running call, regardless of its deadline, and returns them.
-func (w *Watch[T]) StopAll() []*T {
+func (w *Watch[T]) StopAll() []*T { return w.endAll(Stopped) }
+
+// RevokeAll does what StopAll does. The state of the calls is Revoked.
+func (w *Watch[T]) RevokeAll() []*T { return w.endAll(Revoked) }
+
+func (w *Watch[T]) endAll(as State) []*T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []*T
 	for _, s := range w.slots {
-		if call, _ := w.runningLocked(s); call != nil && w.end(call, Stopped) {
+		if call, _ := w.runningLocked(s); call != nil && w.end(call, as) {
 			all = append(all, call)
 		}
 	}

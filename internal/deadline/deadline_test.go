@@ -310,6 +310,19 @@ func TestF1_RestStopsTheTimer(t *testing.T) {
 	require.Equal(t, 1, w.made)
 }
 
+func TestS6_RevokeAllEndsEveryRunningCall(t *testing.T) {
+	w := newWatch(0)
+	a, _ := w.begin(10)
+	b, _ := w.begin(500)
+	w.Open()
+	w.moveTo(10)
+	require.Equal(t, []*call{b}, w.RevokeAll())
+	require.Empty(t, w.StopAll())
+	require.Equal(t, deadline.Overran, a.state())
+	require.Equal(t, deadline.Revoked, b.state())
+	require.False(t, b.end())
+}
+
 func TestS2_StopAllEndsEveryRunningCall(t *testing.T) {
 	w := newWatch(0)
 	a, _ := w.begin(10)

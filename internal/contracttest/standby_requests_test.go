@@ -1,0 +1,161 @@
+package contracttest
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// A request without an answer is taken back: nothing carries it out later.
+func TestS6_ARequestWithoutAnAnswerIsNotCarriedOutLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk, hangs := newDisk(), newHang()
+		first := disk.spy(t, &spyStore{before: hangs.in("Requests")})
+		disk.handles(t, first, "mail", nil)
+		require.NoError(t, first.Start(t.Context()))
+		id := mustPublish(t, first, "a", "x", eventbus.After(time.Hour))
+		synctest.Wait()
+		second, _ := disk.standby(t, "mail")
+		waits := startLater(t, second)
+		hangs.on.Store(true)
+		began := time.Now()
+		require.ErrorIs(t, second.Subscription("mail").Pause(), eventbus.ErrNoAnswer)
+		require.ErrorIs(t, second.Cancel(t.Context(), id), eventbus.ErrNoAnswer)
+		require.Equal(t, 20*time.Second, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, second.Cancel(ctx, id), context.DeadlineExceeded)
+		require.Empty(t, disk.Dump().Requests)
+
+		close(hangs.release)
+		time.Sleep(time.Minute)
+		require.False(t, metricsOf(t, first, "mail").Paused)
+		require.NoError(t, second.Subscription("mail").Pause(), "it answers again")
+		require.True(t, metricsOf(t, first, "mail").Paused)
+		require.NoError(t, second.Subscription("mail").Resume())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		require.Len(t, audit(t, first, eventbus.AuditQuery{}), 2)
+		shutdown(t, first)
+		require.NoError(t, <-waits)
+		shutdown(t, second)
+	})
+}
+
+// The bus that gets the lease answers what the one before has not answered.
+func TestS6_ARequestIsAnsweredByTheNextBusWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk, hangs := newDisk(), newHang()
+		first := disk.spy(t, &spyStore{before: hangs.in("Requests")})
+		disk.handles(t, first, "mail", nil)
+		require.NoError(t, first.Start(t.Context()))
+		id := mustPublish(t, first, "a", "x", eventbus.After(time.Hour))
+		second, _ := disk.standby(t, "mail")
+		waits := startLater(t, second)
+		hangs.on.Store(true)
+		tool := disk.tool(t)
+		asked := make(chan error, 2)
+		go func() { asked <- tool.Subscription("mail").Pause() }()
+		go func() { asked <- second.Cancel(context.Background(), id) }()
+		time.Sleep(time.Second)
+		disk.Crash()
+		require.NoError(t, <-waits)
+		began := time.Now()
+		require.NoError(t, <-asked)
+		require.NoError(t, <-asked)
+		require.LessOrEqual(t, time.Since(began), 250*time.Millisecond)
+		require.True(t, metricsOf(t, second, "mail").Paused)
+		require.Empty(t, disk.Dump().Records)
+		close(hangs.release)
+		_ = first.Shutdown(ended())
+		shutdown(t, tool)
+		shutdown(t, second)
+	})
+}
+
+// Where no process has the lease, the caller holds it for the call, and nothing is dispatched meanwhile.
+func TestS6_WithoutALeaseTheCallerHoldsItForTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, _ := disk.lead(t, "mail")
+		id := mustPublish(t, first, "a", "1", eventbus.After(time.Minute))
+		later := mustPublish(t, first, "a", "2", eventbus.After(time.Minute))
+		shutdown(t, first)
+		second, _ := disk.open(t)
+		disk.handles(t, second, "mail", nil)
+		mustPublish(t, second, "a", "3")
+		time.Sleep(time.Hour)
+		for _, bus := range []*eventbus.Bus{second, disk.tool(t)} {
+			require.NoError(t, bus.Subscription("mail").Pause())
+			disk.requireLease(t, second, false)
+			require.NoError(t, bus.Cancel(t.Context(), id))
+			require.ErrorIs(t, bus.Cancel(t.Context(), id), eventbus.ErrNotScheduled)
+			disk.requireLease(t, second, false)
+			id = later
+			require.Empty(t, disk.took())
+			requireBalanced(t, bus)
+			if bus != second {
+				shutdown(t, bus)
+			}
+		}
+		require.NoError(t, second.Start(t.Context()))
+		require.Empty(t, disk.took())
+		require.NoError(t, second.Subscription("mail").Resume())
+		require.Equal(t, []string{"mail 3 1"}, disk.took())
+		shutdown(t, second)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
+
+// Many buses ask at once, and the lease changes hands meanwhile. Each request is carried out once or not at all.
+func TestS6_RequestsWhileTheLeaseChangesHands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, _ := disk.lead(t, "mail")
+		second, _ := disk.standby(t, "mail")
+		waits := startLater(t, second)
+		const n = 50
+		var ids [n]eventbus.EventID
+		for i := range ids {
+			ids[i] = mustPublish(t, first, "a", "x", eventbus.After(time.Hour))
+		}
+		synctest.Wait()
+		var cancelled [n]chan int
+		tools := []*eventbus.Bus{disk.tool(t), disk.tool(t), first, second}
+		for i := range ids {
+			cancelled[i] = make(chan int, len(tools))
+			for _, bus := range tools {
+				go func() {
+					time.Sleep(time.Duration(i) * time.Millisecond)
+					if bus.Cancel(context.Background(), ids[i]) == nil {
+						cancelled[i] <- 1
+						return
+					}
+					cancelled[i] <- 0
+				}()
+			}
+		}
+		for range 5 {
+			time.Sleep(9 * time.Millisecond)
+			disk.LoseLease(false)
+		}
+		for i := range ids {
+			sum := 0
+			for range tools {
+				sum += <-cancelled[i]
+			}
+			require.Equal(t, 1, sum, "%d", i)
+		}
+		require.Empty(t, disk.Dump().Records)
+		require.NoError(t, <-waits)
+		for _, bus := range tools {
+			requireBalanced(t, bus)
+			shutdown(t, bus)
+		}
+	})
+}
