@@ -204,7 +204,7 @@ func (r *changeBatch) obeyDenial() {
 	}
 	wished := 0
 	freed := newBatch(r.bus.time)
-	for i, record := range r.batch.New {
+	for _, record := range r.batch.New {
 		if record.State != driver.Ready {
 			continue
 		}
@@ -215,13 +215,15 @@ func (r *changeBatch) obeyDenial() {
 		} else {
 			f.denied.Store(true)
 		}
-		f.keepWaiter(r.opened[i])
 	}
 	if wished == 0 || !f.denied.Load() {
 		return
 	}
 	if c.unload = true; c.kind == toAccept {
 		r.bus.machine.pool.Unreserve(wished)
+	}
+	for _, d := range c.all() {
+		f.keepWaiter(d)
 	}
 	if len(freed.Update) > 0 {
 		r.bus.store.submit(freed, room.Pass{}, func(error) {})

@@ -105,6 +105,7 @@ type opening struct {
 	// published is batch before the dispatches with known ids were removed.
 	published []*dispatch
 	events    []Event   // for Observer.Accepted
+	inside    bool      // a handler publishes them
 	left      bool      // the events were left in incoming
 	pass      room.Pass // of acquireRoom
 }
