@@ -53,9 +53,9 @@ type committer struct {
 	// Only the committer's goroutine uses the following, and Open before it starts.
 	w         *writer
 	meta      meta                   // after the last commit
-	epoch     int64                  // of the lease; 0 without one
+	epoch     int64                  // of the lease; 0 without one. See setLease
 	leased    map[driver.Ref]uint8   // state of each record that the lease has
-	crashed   map[int64]crashedLease // leases that ended without Close, by epoch
+	crashed   map[int64]crashedLease // leases that ended without Release and Close, by epoch
 	tx        transaction            // reused
 	errs      []error                // reused
 	logSize   int64                  // estimate of the pages since the last full checkpoint; 1: try again; 0: nothing to do
@@ -134,7 +134,8 @@ func (j *job) weight() int {
 		return len(j.lease.records) * row
 	}
 	b := j.batch
-	n := row * (len(b.Remember) + len(b.Forget) + len(b.Take) + len(b.Cancel) + len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury))
+	n := row * (len(b.Remember) + len(b.Forget) + len(b.Take) + len(b.Withdraw) + len(b.Accept) + len(b.Cancel) + len(b.New) +
+		len(b.Update) + len(b.Delete) + len(b.Bury) + len(b.Leave) + len(b.Ask) + len(b.Unask) + len(b.Answer))
 	for _, r := range b.New {
 		n += len(r.Payload) + len(r.Metadata) + len(r.Replay) + len(r.Progress)
 	}
@@ -143,6 +144,9 @@ func (j *job) weight() int {
 	}
 	for _, l := range b.Bury {
 		n += l.Size()
+	}
+	for _, in := range b.Leave {
+		n += len(in.Record.Payload) + len(in.Record.Metadata) + len(in.Record.Replay)
 	}
 	return n
 }
@@ -373,7 +377,7 @@ func (c *committer) committed(m meta, pages int64) {
 	c.logSize += pages
 	c.grown()
 	if err := c.store.note(); err != nil {
-		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.lease.path), zap.Error(err))
+		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.path+leaseSuffix), zap.Error(err))
 	}
 	reach("commit: witnessed")
 }
@@ -382,7 +386,8 @@ func (c *committer) committed(m meta, pages int64) {
 // and leave the note, which would refuse an intact file: such a commit is noted with the run of the
 // operating system.
 func (s *Store) note() error {
-	if s.lease == nil {
+	l := s.lock.Load()
+	if l == nil {
 		return nil
 	}
 	m := &s.committer.meta
@@ -390,96 +395,7 @@ func (s *Store) note() error {
 	if s.cfg.normal {
 		w.commits, w.recent, w.boot = s.synced, m.commits, bootID()
 	}
-	return s.lease.record(w)
-}
-
-// begin begins a lease, unless the store is beside. verify, which may be nil, checks the state of
-// the file first. A store beside secures the log with its first commit, so that a tool that only reads
-// neither waits for the write lock nor makes the bus wait.
-func (c *committer) begin(why occasion, verify func(*meta) error) error {
-	c.leased = make(map[driver.Ref]uint8)
-	c.crashed = make(map[int64]crashedLease)
-	c.logSize, c.logEnd, c.lookedAt, c.secured = 1, 0, time.Time{}, false
-	if c.store.lease == nil {
-		c.logSize = 0 // it changes nothing before it commits
-		m, err := c.readMeta()
-		if err == nil && verify != nil {
-			err = verify(&m)
-		}
-		c.secured = c.store.logIsEmpty()
-		c.meta = m
-		return err
-	}
-	return c.w.transaction(func() error {
-		m, err := c.readMeta()
-		if err != nil {
-			return err
-		}
-		if verify != nil {
-			if err := verify(&m); err != nil {
-				return err
-			}
-		}
-		if err := c.secureLog(); err != nil {
-			return err
-		}
-		// The records of a lease that Reopen replaces have seen no crash.
-		own := why == reopening && m.epoch == c.epoch
-		if m.held && !own {
-			const sql = "INSERT INTO crash (epoch, suspects) VALUES (?1, EXISTS (SELECT 1 FROM record INDEXED BY record_suspect WHERE suspect = 1 AND owner = ?1))"
-			if _, err := c.w.exec(sql, m.epoch); err != nil {
-				return err
-			}
-			if why == opening {
-				c.store.crashed, c.store.crashedEvents = true, c.countCrash(&m)
-			}
-			reach("lease: crash noted")
-		}
-		m.epoch++
-		m.commits++
-		m.held, m.leased = true, 0
-		if err := m.update(c.w); err != nil {
-			return err
-		}
-		if err := c.loadCrashes(); err != nil {
-			return err
-		}
-		reach("lease: before commit")
-		c.meta, c.epoch = m, m.epoch
-		return nil
-	})
-}
-
-// endLease ends the lease without a crash. A store that has failed tries it as well.
-func (c *committer) endLease() error {
-	if c.w == nil || c.killed {
-		return nil
-	}
-	if err := c.look(); err != nil {
-		return c.store.explain(err)
-	}
-	if c.store.lease == nil {
-		return nil
-	}
-	err := c.w.transaction(func() error {
-		m, err := c.readMeta()
-		if err != nil || m.epoch != c.epoch {
-			return err
-		}
-		if c.failure() != nil { // perhaps of a sync: the end of the lease would be behind what the disk lacks
-			if err := c.secureLog(); err != nil {
-				return err
-			}
-		}
-		m.commits++
-		m.held, m.leased = false, 0
-		c.meta = m
-		return m.update(c.w)
-	})
-	if err == nil {
-		c.committed(c.meta, 1)
-	}
-	return c.store.explain(err)
+	return l.record(w)
 }
 
 func (c *committer) readMeta() (meta, error) {
