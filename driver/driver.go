@@ -138,8 +138,8 @@ type Store interface {
 	// After Close, Watch does nothing.
 	Watch(changed func(Change)) (stop func())
 
-	// Acquire acquires the lease, or returns the one that the store has. A store with more than one slot adds free slots
-	// to the lease that it has, up to Want, without waiting.
+	// Acquire acquires the lease, or returns the one that the store has. A store with more than one slot adds up to
+	// Want free slots to the lease that it has, without waiting. The Epoch stays the same.
 	//
 	// While another store has the lease, Acquire waits with AcquireQuery.Wait until ctx ends, and otherwise returns an
 	// error that matches ErrNoLease. When the other store releases the lease, a store that waits gets it within 250 ms.

@@ -1,8 +1,8 @@
 // Package storetest is the test kit for stores, see [driver.Store].
 //
 // [Run] is the conformance suite that every store passes. A store runs it from its own tests, with
-// a [Backend] that opens the store, opens it without the lease, ends it as a killed process does,
-// and makes it fail.
+// a [Backend] that opens the store, ends it as a killed process does, takes its lease away, and
+// makes it fail.
 //
 // [Model] is a store in memory. It obeys every rule of the suite and can fail or crash at any
 // batch. Tests of a durable bus run on it without a disk, inside [testing/synctest] with virtual
@@ -14,5 +14,5 @@
 //		}
 //		return storetest.Fault{}
 //	}))
-//	store, err := model.Open()
+//	store := model.Open()
 package storetest

@@ -15,15 +15,8 @@ func ExampleRun() {
 		storetest.Run(t, func(t *testing.T) storetest.Backend {
 			model := storetest.NewModel() // dir := t.TempDir()
 			return storetest.Backend{
-				Open: func(t *testing.T) driver.Store {
-					store, err := model.Open()
-					if err != nil {
-						t.Fatal(err)
-					}
-					return store
-				},
-				Beside: func(*testing.T) driver.Store { return model.Beside() },
-				Crash:  func(*testing.T, driver.Store) { model.Crash() },
+				Open:  func(*testing.T) driver.Store { return model.Open() },
+				Crash: func(_ *testing.T, store driver.Store) { model.Kill(store) },
 			}
 		})
 	}
@@ -31,31 +24,38 @@ func ExampleRun() {
 
 func ExampleModel_Crash() {
 	model := storetest.NewModel()
-	store, err := model.Open()
+	ctx := context.Background()
+	store := model.Open()
+	lease, err := store.Acquire(ctx, driver.AcquireQuery{})
 	if err != nil {
 		panic(err)
 	}
 	durable := make(chan error)
-	store.Submit(&driver.Batch{New: []*driver.Record{{Type: "order.placed", Leased: true}}}, func(err error) { durable <- err })
+	store.Submit(&driver.Batch{
+		Epoch: lease.Epoch, New: []*driver.Record{{Type: "order.placed", Leased: true}},
+	}, func(err error) { durable <- err })
 	fmt.Println("accepted:", <-durable)
 
 	model.Crash()
 
-	store, err = model.Open()
+	store = model.Open()
+	lease, err = store.Acquire(ctx, driver.AcquireQuery{})
 	if err != nil {
 		panic(err)
 	}
-	claimed, err := store.Claim(context.Background(), driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 10})
+	fmt.Println("crashed:", lease.Crashed)
+	claimed, err := store.Claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 10})
 	if err != nil {
 		panic(err)
 	}
 	for _, r := range claimed.Records {
 		fmt.Printf("claimed: %s, crashes: %d\n", r.Type, r.Crashes)
 	}
-	fmt.Println("closed:", store.Close(context.Background()))
+	fmt.Println("closed:", store.Close(ctx))
 
 	// Output:
 	// accepted: <nil>
+	// crashed: true
 	// claimed: order.placed, crashes: 1
 	// closed: <nil>
 }

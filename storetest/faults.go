@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
@@ -14,7 +15,8 @@ const (
 	// NoFault applies the batch.
 	NoFault FaultKind = iota
 	// Refuse refuses the batch with a *RefusedError that fits its content, and goes on. A batch with
-	// only New, Forget, Bury, Directives, Audit and Catalog is not refused: no rule of a store allows it.
+	// only New, Forget, Bury, Leave, Ask, Directives, Audit and Catalog is not refused: no rule but that of the
+	// lease allows it. LoseLease, called from the function of WithFaults, is that refusal.
 	Refuse
 	// FailBefore fails the store without applying the batch.
 	FailBefore
@@ -62,6 +64,21 @@ func WithApplied(applied func(n int, b *driver.Batch)) Option {
 	return func(m *Model) { m.applied = applied }
 }
 
+// WithSlots sets the number of slots, from 1 to 256, each with a lease of its own. The default is 1:
+// a lease has driver.AllSlots then, and all records and incoming events are in Slot 0.
+func WithSlots(n int) Option {
+	if n < 1 || n > driver.AllSlots().Len() {
+		panic(fmt.Sprintf("storetest: WithSlots(%d): want 1 to 256", n))
+	}
+	return func(m *Model) { m.slots = n }
+}
+
+// WithLeaseDenied sets the function that chooses the new records whose wish Leased is not granted. They
+// are free. The function gets a copy, and must not call the Model or its stores.
+func WithLeaseDenied(denied func(r *driver.Record) bool) Option {
+	return func(m *Model) { m.denied = denied }
+}
+
 // WithPatience sets the Patience of the stores: 10 s by default. Their commits take as long as
 // WithFaults says, whatever it is.
 func WithPatience(d time.Duration) Option {
@@ -77,12 +94,20 @@ func refusalOf(b *driver.Batch) error {
 		return &driver.RefusedError{Known: &known, Err: driver.ErrDuplicateID}
 	case len(b.Take) > 0:
 		return &driver.RefusedError{Letter: b.Take[0], Err: driver.ErrNotFound}
+	case len(b.Withdraw) > 0:
+		return &driver.RefusedError{Event: b.Withdraw[0], Err: driver.ErrNotScheduled}
+	case len(b.Accept) > 0:
+		return &driver.RefusedError{Incoming: b.Accept[0], Err: driver.ErrNotFound}
 	case len(b.Cancel) > 0:
 		return &driver.RefusedError{Event: b.Cancel[0], Err: driver.ErrNotScheduled}
 	case len(b.Update) > 0:
 		return &driver.RefusedError{Ref: b.Update[0].Ref, Err: driver.ErrNotLeased}
 	case len(b.Delete) > 0:
 		return &driver.RefusedError{Ref: b.Delete[0], Err: driver.ErrNotLeased}
+	case len(b.Unask) > 0:
+		return &driver.RefusedError{Request: b.Unask[0], Err: driver.ErrNotFound}
+	case len(b.Answer) > 0:
+		return &driver.RefusedError{Request: b.Answer[0].Request, Err: driver.ErrNotFound}
 	}
 	return nil
 }

@@ -49,15 +49,14 @@ func newScript(t *testing.T, fault func(n int) Fault) *script {
 }
 
 func (c *script) open() {
-	var err error
-	c.s, err = c.model.Open()
-	require.NoError(c.t, err)
+	c.s = c.model.Open()
+	acquire(c.t, c.s)
 }
 
 // submit submits a batch without waiting.
 func (c *script) submit(b *driver.Batch) *driver.Batch {
 	b.Now = noon
-	c.s.Submit(b, func(err error) {
+	send(c.s, b, func(err error) {
 		var refused *driver.RefusedError
 		switch {
 		case err == nil:

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/surebus/eventbus/driver"
@@ -10,16 +9,20 @@ import (
 // transaction applies one batch. undo restores the data in reverse order.
 type transaction struct {
 	*Model
-	lease int64 // of the store; 0 without
+	epoch int64          // of the lease of the store; 0 for none
+	slots driver.SlotSet // of the lease
 	undo  []func()
 }
 
 // applyLocked applies a batch, or returns a *RefusedError and changes nothing.
-func (m *Model) applyLocked(lease int64, b *driver.Batch) error {
+func (m *Model) applyLocked(s *modelStore, b *driver.Batch) error {
+	if b.Epoch != 0 && b.Epoch != s.lease.Epoch || b.Epoch == 0 && needsLease(b) {
+		return &driver.RefusedError{Err: driver.ErrLeaseLost}
+	}
 	if err := b.CheckTimes(); err != nil {
 		return err
 	}
-	tx := &transaction{Model: m, lease: lease}
+	tx := &transaction{Model: m, epoch: s.lease.Epoch, slots: s.slots}
 	if err := tx.apply(b); err != nil {
 		for _, undo := range slices.Backward(tx.undo) {
 			undo()
@@ -27,6 +30,11 @@ func (m *Model) applyLocked(lease int64, b *driver.Batch) error {
 		return err
 	}
 	return nil
+}
+
+// needsLease reports whether a batch is refused without an Epoch.
+func needsLease(b *driver.Batch) bool {
+	return len(b.Accept)+len(b.Cancel)+len(b.New)+len(b.Update)+len(b.Delete)+len(b.Directives)+len(b.Answer) > 0
 }
 
 func (tx *transaction) apply(b *driver.Batch) error {
@@ -44,15 +52,22 @@ func (tx *transaction) apply(b *driver.Batch) error {
 		}
 		tx.setLetter(id, nil)
 	}
-	cancelled := 0
+	for _, id := range b.Withdraw {
+		if err := tx.withdraw(id); err != nil {
+			return err
+		}
+	}
+	for _, id := range b.Accept {
+		if err := tx.accept(id); err != nil {
+			return err
+		}
+	}
 	for _, id := range b.Cancel {
-		n := tx.cancel(id)
-		if n == 0 {
+		if tx.cancel(id) == 0 {
 			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}
 		}
-		cancelled += n
 	}
-	refs, err := tx.insert(b.New)
+	inserted, err := tx.insert(b.New)
 	if err != nil {
 		return err
 	}
@@ -72,6 +87,17 @@ func (tx *transaction) apply(b *driver.Batch) error {
 			tx.setLetter(l.ID, l)
 		}
 	}
+	left, asked := tx.leave(b.Leave), tx.ask(b.Ask)
+	for _, id := range b.Unask {
+		if err := tx.unask(id); err != nil {
+			return err
+		}
+	}
+	for _, a := range b.Answer {
+		if err := tx.answer(b, a); err != nil {
+			return err
+		}
+	}
 	for _, d := range b.Directives {
 		c := deepCopy(d)
 		set(tx, tx.directives, d.Subscription, &c)
@@ -81,17 +107,25 @@ func (tx *transaction) apply(b *driver.Batch) error {
 		c.Number = int64(len(tx.audit)) + 1
 		tx.audit = append(tx.audit, c)
 	}
-	if tx.lease == 0 {
-		tx.beside += int64(len(b.New) - cancelled)
-	}
 	if b.Catalog != nil {
-		tx.catalog = bytes.Clone(b.Catalog)
+		c := deepCopy(*b.Catalog)
+		c.Seen = deepCopy(b.Now)
+		if set(tx, tx.catalogs, c.Instance, &c); c.Body == nil {
+			delete(tx.catalogs, c.Instance)
+		}
 	}
 	if b.Aged().After(tx.latest) {
 		tx.latest = b.Aged()
+		tx.ageLocked()
 	}
-	for i, ref := range refs { // the batch is not refused: its records may change now
-		b.New[i].Ref, b.New[i].Position = ref, tx.records[ref].Position
+	for i, n := range inserted { // the batch is not refused: what the store assigns may change now
+		b.New[i].Ref, b.New[i].Position, b.New[i].Leased = n.Ref, n.Position, n.Leased
+	}
+	for i, id := range left {
+		b.Leave[i].ID = id
+	}
+	for i, id := range asked {
+		b.Ask[i].ID = id
 	}
 	return nil
 }
@@ -119,10 +153,10 @@ func (tx *transaction) rememberID(b *driver.Batch, d driver.Dedupe) error {
 	return nil
 }
 
-// cancel removes the free scheduled records of an event, and returns their number.
+// cancel removes the free scheduled records of an event in slots of the lease, and returns their number.
 func (tx *transaction) cancel(id driver.ID) (n int) {
 	for ref, r := range tx.records {
-		if r.ID == id && r.State == driver.Scheduled && r.lease == 0 {
+		if r.ID == id && r.State == driver.Scheduled && r.lease == 0 && tx.slots.Has(r.Slot) {
 			set(tx, tx.records, ref, nil)
 			n++
 		}
@@ -130,18 +164,21 @@ func (tx *transaction) cancel(id driver.ID) (n int) {
 	return n
 }
 
-// insert adds records and returns their refs.
-func (tx *transaction) insert(records []*driver.Record) ([]driver.Ref, error) {
+// insert adds records and returns them.
+func (tx *transaction) insert(records []*driver.Record) (inserted []driver.Record, err error) {
 	lastRef := tx.lastRef
 	tx.undo = append(tx.undo, func() { tx.lastRef = lastRef })
-	var refs []driver.Ref
 	var previous int64
 	for _, n := range records {
-		if n.Leased && tx.lease == 0 {
+		if !tx.slots.Has(n.Slot) {
 			return nil, &driver.RefusedError{Err: driver.ErrNotLeased}
 		}
 		tx.lastRef++
 		r := &row{Record: deepCopy(*n)}
+		if r.Leased && tx.denied != nil {
+			c := deepCopy(r.Record)
+			r.Leased = !tx.denied(&c)
+		}
 		r.Ref, r.Crashes, r.Own = tx.lastRef, 0, false
 		switch n.Position {
 		case 0:
@@ -150,25 +187,25 @@ func (tx *transaction) insert(records []*driver.Record) ([]driver.Ref, error) {
 			r.Position = previous
 		}
 		previous = r.Position
-		r.setLease(tx.lease)
+		r.setLease(tx.epoch)
 		set(tx, tx.records, r.Ref, &r)
-		refs = append(refs, r.Ref)
+		inserted = append(inserted, r.Record)
 	}
-	return refs, nil
+	return inserted, nil
 }
 
 // setLease records whether the record is leased or free, after a batch of the store with a lease.
-func (r *row) setLease(lease int64) {
+func (r *row) setLease(epoch int64) {
 	if r.Leased {
-		r.lease, r.freedIn = lease, 0
+		r.lease, r.freedIn = epoch, 0
 	} else {
-		r.lease, r.freedIn = 0, lease
+		r.lease, r.freedIn = 0, epoch
 	}
 }
 
 // leased returns a record of the store's lease.
 func (tx *transaction) leased(ref driver.Ref) (*row, error) {
-	if r := tx.records[ref]; r != nil && r.lease != 0 && r.lease == tx.lease {
+	if r := tx.records[ref]; r != nil && r.lease != 0 && r.lease == tx.epoch {
 		return r, nil
 	}
 	return nil, &driver.RefusedError{Ref: ref, Err: driver.ErrNotLeased}
@@ -183,7 +220,7 @@ func (tx *transaction) update(u *driver.Record) error {
 	*r = *old
 	c := deepCopy(u)
 	r.State, r.Due, r.Door, r.Progress, r.Leased, r.Suspect, r.Crashes = c.State, c.Due, c.Door, c.Progress, c.Leased, c.Suspect, c.Crashes
-	r.setLease(tx.lease)
+	r.setLease(tx.epoch)
 	set(tx, tx.records, u.Ref, &r)
 	return nil
 }

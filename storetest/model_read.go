@@ -48,19 +48,23 @@ func (s *modelStore) claimableLocked(ctx context.Context) error {
 	if err := s.endedLocked(ctx); err != nil {
 		return err
 	}
-	if s.lease == 0 {
+	if !s.lease.IsHeld() {
 		return driver.ErrNoLease
 	}
 	return nil
 }
 
 func (s *modelStore) claimLocked(q driver.ClaimQuery) driver.Claimed {
+	slots, epoch := s.slots, s.lease.Epoch
+	if !q.Slots.IsEmpty() {
+		slots = slots.Without(slots.Without(q.Slots))
+	}
 	var matching []*row
 	var next time.Time
 	for _, r := range s.model.records {
 		switch {
-		case r.lease != 0:
-		case r.matches(q, s.lease):
+		case r.lease != 0 || !slots.Has(r.Slot):
+		case r.matches(q, epoch):
 			matching = append(matching, r)
 		case q.Kind == driver.ClaimDue && r.isTimed() && (next.IsZero() || r.Due.Before(next)):
 			next = r.Due
@@ -79,8 +83,8 @@ func (s *modelStore) claimLocked(q driver.ClaimQuery) driver.Claimed {
 	})
 	claimed := driver.Claimed{More: len(matching) > q.Limit, NextDue: next}
 	for _, r := range matching[:min(q.Limit, len(matching))] {
-		own := r.freedIn == s.lease
-		r.lease, r.Leased, r.Suspect = s.lease, true, false
+		own := r.freedIn == epoch
+		r.lease, r.Leased, r.Suspect = epoch, true, false
 		c := deepCopy(r.Record)
 		c.Own = own
 		claimed.Records = append(claimed.Records, &c)
@@ -93,16 +97,16 @@ func (r *row) isTimed() bool {
 	return r.State == driver.Scheduled || r.State == driver.Waiting && r.Key == ""
 }
 
-// matches reports whether a free record matches a query of the store with a lease.
-func (r *row) matches(q driver.ClaimQuery, lease int64) bool {
+// matches reports whether a free record matches a query under a lease.
+func (r *row) matches(q driver.ClaimQuery, epoch int64) bool {
 	switch q.Kind {
 	case driver.ClaimReady:
 		keyed := r.Key != "" && (r.State == driver.Waiting || r.State == driver.Parked)
-		return r.State == driver.Ready || keyed && r.freedIn != lease
+		return r.State == driver.Ready || keyed && r.freedIn != epoch
 	case driver.ClaimDue:
 		return r.isTimed() && !r.Due.After(q.Now)
 	case driver.ClaimParked:
-		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == lease)
+		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == epoch)
 	case driver.ClaimEvent:
 		return r.State == driver.Scheduled && r.ID == q.Event
 	}
@@ -223,15 +227,6 @@ func (s *modelStore) Directives(ctx context.Context) ([]driver.Directive, error)
 	return s.model.directivesLocked(), nil
 }
 
-func (s *modelStore) Catalog(ctx context.Context) ([]byte, error) {
-	s.model.mu.Lock()
-	defer s.model.mu.Unlock()
-	if err := s.endedLocked(ctx); err != nil {
-		return nil, err
-	}
-	return bytes.Clone(s.model.catalog), nil
-}
-
 func (s *modelStore) Audit(ctx context.Context, q driver.AuditQuery) (page driver.AuditPage, err error) {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
@@ -328,10 +323,7 @@ func (s *modelStore) Stats(ctx context.Context) (driver.Stats, error) {
 	if err := s.endedLocked(ctx); err != nil {
 		return driver.Stats{}, err
 	}
-	stats := driver.Stats{
-		Letters: int64(len(s.model.letters)), Beside: s.model.beside, HasLease: s.lease != 0,
-		Crashed: s.after.crashed, CrashedEvents: s.after.events,
-	}
+	stats := driver.Stats{Letters: int64(len(s.model.letters)), Incoming: int64(len(s.model.incoming))}
 	for _, r := range s.model.records {
 		if r.lease == 0 {
 			stats.Free++

@@ -16,11 +16,12 @@ type modelStore struct {
 	model *Model
 	gone  chan struct{} // closed by a crash
 
-	crashed atomic.Bool // set under Model.mu
+	crashed atomic.Bool                  // set under Model.mu
+	visible atomic.Pointer[driver.Lease] // lease, for Lease; nil for none
 	// Model.mu guards the following.
-	lease    int64 // 0 without the lease
-	after    crashOf
-	failed   error // matches driver.ErrFailed; nil if the store has not failed
+	lease    driver.Lease
+	slots    driver.SlotSet // of the lease, without those that the Model does not have
+	failed   error          // matches driver.ErrFailed; nil if the store has not failed
 	watchers []*watcher
 
 	// mu is the lock of Submit. It is acquired after Model.mu, and never held during a commit.
@@ -31,11 +32,12 @@ type modelStore struct {
 	closed  bool // the lease is released
 }
 
-// submitted is a batch in the queue.
+// submitted is a batch in the queue, or a call.
 type submitted struct {
 	batch *driver.Batch
 	done  func(error)
-	err   error // set if the store had ended before Submit
+	err   error  // set if the store had ended before Submit
+	call  func() // runs after the done of all batches before it; nil for a batch
 }
 
 func (s *modelStore) Submit(b *driver.Batch, done func(error)) {
@@ -48,6 +50,14 @@ func (s *modelStore) Submit(b *driver.Batch, done func(error)) {
 	case s.closing:
 		item.err = driver.ErrClosed
 	}
+	s.queue = append(s.queue, item)
+	s.runLocked()
+}
+
+// enqueue adds an item to the queue.
+func (s *modelStore) enqueue(item submitted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.queue = append(s.queue, item)
 	s.runLocked()
 }
@@ -94,13 +104,12 @@ func (s *modelStore) release() {
 	if s.crashed.Load() {
 		return
 	}
-	if s.lease != 0 {
-		s.model.freeLocked(s.lease)
-	}
 	s.model.removeLocked(s)
+	s.model.endLeaseLocked(s, false)
+	s.model.handOverLocked()
 }
 
-// commit applies a group of batches and calls their done.
+// commit applies a group of batches and calls their done, and runs the calls between them.
 func (s *modelStore) commit(group []submitted) {
 	var errs []error // of the first batches of the group
 	flush := func() {
@@ -113,6 +122,12 @@ func (s *modelStore) commit(group []submitted) {
 		group, errs = group[len(errs):], nil
 	}
 	for i := 0; i < len(group); i++ {
+		if call := group[i].call; call != nil {
+			flush()
+			group, i = group[1:], -1
+			call()
+			continue
+		}
 		if group[i].err != nil {
 			errs = append(errs, group[i].err)
 			continue
@@ -144,6 +159,9 @@ func (s *modelStore) commit(group []submitted) {
 			continue
 		}
 		for _, behind := range group[i+1:] {
+			if behind.call != nil {
+				break
+			}
 			if behind.err != nil {
 				continue
 			}
@@ -205,6 +223,7 @@ func (s *modelStore) halt(kind FaultKind) error {
 		return errCrashed
 	}
 	s.failed = fmt.Errorf("%w: %w", driver.ErrFailed, ErrInjected)
+	s.model.endWaitLocked(s, s.failed)
 	return ErrInjected
 }
 
@@ -214,17 +233,15 @@ func (s *modelStore) apply(n int, b *driver.Batch) error {
 	m.mu.Lock()
 	err := s.brokenLocked() // a crash during the delay
 	if err == nil {
-		err = m.applyLocked(s.lease, b)
+		err = m.applyLocked(s, b)
 	}
 	var watchers []*watcher
 	if err == nil {
 		if m.applied != nil {
 			m.applied(n, b)
 		}
-		for _, other := range m.stores {
-			if other != s && b.Changes() != 0 {
-				watchers = append(watchers, other.watchers...)
-			}
+		if b.Changes() != 0 {
+			watchers = m.watchersLocked(s)
 		}
 	}
 	m.mu.Unlock()
@@ -232,6 +249,16 @@ func (s *modelStore) apply(n int, b *driver.Batch) error {
 		w.call(b.Changes())
 	}
 	return err
+}
+
+// watchersLocked returns the watchers of all stores but one.
+func (m *Model) watchersLocked(but *modelStore) (all []*watcher) {
+	for _, s := range m.stores {
+		if s != but {
+			all = append(all, s.watchers...)
+		}
+	}
+	return all
 }
 
 // watcher is a Watch in progress.
@@ -267,32 +294,14 @@ func (s *modelStore) Watch(changed func(driver.Change)) (stop func()) {
 
 func (s *modelStore) Patience() time.Duration { return s.model.patience }
 
-func (s *modelStore) Reopen(ctx context.Context) error {
-	if err := s.idle(ctx); err != nil {
-		return err
-	}
-	m := s.model
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	failed := s.failed
-	s.failed = nil
-	if err := s.endedLocked(ctx); err != nil {
-		s.failed = failed
-		return err
-	}
-	if s.lease != 0 {
-		m.freeLocked(s.lease)
-		m.leases++
-		s.lease = m.leases
-	}
-	return nil
-}
-
 func (s *modelStore) Close(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.closed
 	s.closing = true
 	s.mu.Unlock()
+	s.model.mu.Lock()
+	s.model.endWaitLocked(s, driver.ErrClosed)
+	s.model.mu.Unlock()
 	if err := s.idle(ctx); err != nil {
 		return err
 	}

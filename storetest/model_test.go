@@ -20,12 +20,13 @@ func TestStore_ModelInBubble(t *testing.T) {
 	}))
 	for range 2 {
 		synctest.Test(t, func(t *testing.T) {
-			store, err := model.Open()
-			require.NoError(t, err)
-			_, err = model.Open()
+			store := open(t, model)
+			other := model.Open()
+			_, err := other.Acquire(t.Context(), driver.AcquireQuery{})
 			require.ErrorIs(t, err, driver.ErrNoLease)
+			require.NoError(t, other.Close(t.Context()))
 			began, acked := time.Now(), false
-			store.Submit(&driver.Batch{New: []*driver.Record{{Leased: true}}}, func(err error) { acked = err == nil })
+			store.Submit(batch(store, true), func(err error) { acked = err == nil })
 			require.NoError(t, store.Close(context.Background()))
 			require.True(t, acked)
 			require.Equal(t, time.Hour, time.Since(began))
@@ -46,13 +47,14 @@ func faultAt(at int, fault storetest.Fault) storetest.Option {
 
 func open(t *testing.T, model *storetest.Model) driver.Store {
 	t.Helper()
-	store, err := model.Open()
+	store := model.Open()
+	_, err := store.Acquire(t.Context(), driver.AcquireQuery{})
 	require.NoError(t, err)
 	return store
 }
 
-func batch(leased bool) *driver.Batch {
-	return &driver.Batch{New: []*driver.Record{{Leased: leased}}}
+func batch(store driver.Store, leased bool) *driver.Batch {
+	return &driver.Batch{Epoch: store.Lease().Epoch, New: []*driver.Record{{Leased: leased}}}
 }
 
 // A crash during a commit: the outstanding batches fail, later calls fail at once, and the next Open
@@ -61,13 +63,13 @@ func TestStore_ModelCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model := storetest.NewModel(faultAt(2, storetest.Fault{Delay: time.Hour}))
 		store := open(t, model)
-		beside := model.Beside()
+		beside := model.Open()
 		var outcomes []error
 		done := func(err error) { outcomes = append(outcomes, err) }
-		store.Submit(batch(true), done)
+		store.Submit(batch(store, true), done)
 		synctest.Wait()
-		store.Submit(batch(true), done)
-		store.Submit(batch(true), done)
+		store.Submit(batch(store, true), done)
+		store.Submit(batch(store, true), done)
 		closed := make(chan error)
 		go func() { closed <- store.Close(context.Background()) }()
 		synctest.Wait()
@@ -79,7 +81,7 @@ func TestStore_ModelCrash(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, outcomes, 3)
 		require.NoError(t, outcomes[0])
-		store.Submit(batch(true), done)
+		store.Submit(batch(store, true), done)
 		synctest.Wait()
 		require.Len(t, outcomes, 4)
 		for _, err := range outcomes[1:] {
@@ -112,7 +114,7 @@ func TestStore_ModelFailure(t *testing.T) {
 		store := open(t, model)
 		var outcomes []error
 		for range 3 {
-			store.Submit(batch(true), func(err error) { outcomes = append(outcomes, err) })
+			store.Submit(batch(store, true), func(err error) { outcomes = append(outcomes, err) })
 			synctest.Wait()
 		}
 		require.NoError(t, outcomes[0])
@@ -151,7 +153,7 @@ func TestStore_ModelClaimFaults(t *testing.T) {
 				return storetest.Fault{}
 			}))
 			store := open(t, model)
-			store.Submit(batch(false), func(error) {})
+			store.Submit(batch(store, false), func(error) {})
 			synctest.Wait()
 			_, err := store.Claim(t.Context(), driver.ClaimQuery{Limit: 1})
 			require.Error(t, err)
@@ -208,12 +210,14 @@ func TestStore_ModelCloseOfEndedContext(t *testing.T) {
 		model := storetest.NewModel(faultAt(1, storetest.Fault{Delay: time.Hour}))
 		store := open(t, model)
 		var outcomes []error
-		store.Submit(batch(true), func(err error) { outcomes = append(outcomes, err) })
+		store.Submit(batch(store, true), func(err error) { outcomes = append(outcomes, err) })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		require.ErrorIs(t, store.Close(ctx), context.DeadlineExceeded)
-		_, err := model.Open()
+		other := model.Open()
+		_, err := other.Acquire(t.Context(), driver.AcquireQuery{})
 		require.ErrorIs(t, err, driver.ErrNoLease)
+		require.NoError(t, other.Close(t.Context()))
 		require.NoError(t, store.Close(t.Context()))
 		require.Equal(t, []error{nil}, outcomes)
 		require.NoError(t, open(t, model).Close(t.Context()))

@@ -9,26 +9,32 @@ import (
 )
 
 // Backend is the data of a store under test, empty at first. Its functions fail the test if they
-// cannot do their work.
+// cannot do their work. Those that are nil skip the tests that need them.
 type Backend struct {
-	// Open opens the data with the lease. The suite calls it again after it has closed or crashed the
-	// store.
+	// Open opens the data as another process does. The store has no lease. Several stores are open at
+	// once.
 	Open func(t *testing.T) driver.Store
-	// Beside opens the data without the lease, as another process does, while the store of Open may
-	// be open. If it is nil, the tests of two processes are skipped.
-	Beside func(t *testing.T) driver.Store
-	// Crash ends a store that Open returned without Close, as a killed process does: the lease ends, and its
-	// lock with it, and the data stays as it is. No batch is in progress. Stores of Beside may be open. A store
-	// on disk may abandon its files and let Open continue with a copy of them. If Crash is nil, the tests of
-	// crashes are skipped.
+	// Crash ends a store that Open returned without Close, as a killed process does: its lease ends, and its
+	// lock with it, and the data stays as it is. No batch is in progress, but Acquire may be. Other stores may
+	// be open. A store on disk may abandon its files and let Open continue with a copy of them, if no other store is open.
 	//
 	// Afterwards the suite calls only Close on the store, at the end of the test, and ignores its error. Close
 	// must not touch the data. The goroutines of the store end with Crash or with that Close.
 	Crash func(t *testing.T, store driver.Store)
-	// Fail makes the commit of the next batch fail, for a store of Open or Beside, as a fault of the
-	// storage does. No batch is in progress. The batch may be durable or not. Later the storage works, so
-	// that Reopen and Close succeed. If Fail is nil, the tests of failures are skipped.
+	// Fail makes the commit of the next batch of a store fail, as a fault of the storage does. No batch is
+	// in progress. The batch may be durable or not. Later the storage works, so that Reopen and Close succeed.
 	Fail func(t *testing.T, store driver.Store)
+	// LoseLease takes the lease away from a store that has it, without a crash of its process, as if its time
+	// had run out. No batch is in progress. The store may count it as a crash.
+	LoseLease func(t *testing.T, store driver.Store)
+	// Deny makes a store not grant the wish Leased of the records of its next batch.
+	Deny func(t *testing.T, store driver.Store)
+	// Begin begins a transaction that SubmitTx of the stores takes. The stores are driver.TxStores then.
+	Begin func(t *testing.T) (tx any, commit, rollback func() error)
+	// TxBlocks is set if a transaction that has submitted events blocks the commits of the stores until it ends.
+	TxBlocks bool
+	// Slots is the number of slots; 0 stands for 1.
+	Slots int
 }
 
 // Run checks that a store keeps every rule of driver.Store. Each subtest calls newBackend for data
@@ -46,6 +52,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Record", recordTests},
 		{"Claim", claimTests},
 		{"Lease", leaseTests},
+		{"Standby", standbyTests},
 		{"Crash", crashTests},
 		{"Failure", failureTests},
 		{"Letters", letterTests},
@@ -63,14 +70,8 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 				t.Run(test.name, func(t *testing.T) {
 					b := newBackend(t)
 					require.NotNil(t, b.Open, "Backend.Open")
-					if test.needs&needsBeside != 0 && b.Beside == nil {
-						t.Skip("Backend.Beside is nil: two processes are not tested")
-					}
-					if test.needs&needsCrash != 0 && b.Crash == nil {
-						t.Skip("Backend.Crash is nil: crashes are not tested")
-					}
-					if test.needs&needsFail != 0 && b.Fail == nil {
-						t.Skip("Backend.Fail is nil: failures are not tested")
+					if missing := b.missing(test.needs); missing != "" {
+						t.Skip(missing)
 					}
 					test.run(t, &rig{Backend: b})
 				})
@@ -86,11 +87,35 @@ type conformanceTest struct {
 	run   func(t *testing.T, r *rig)
 }
 
-// needs names the optional functions of a Backend that a test calls.
+// needs names the optional parts of a Backend that a test uses.
 type needs uint8
 
 const (
-	needsBeside needs = 1 << iota
-	needsCrash
+	needsCrash needs = 1 << iota
 	needsFail
+	needsLoss
+	needsDeny
+	needsTx
+	needsSlots
 )
+
+// missing returns why a test is skipped. It is empty if the backend has all that the test needs.
+func (b *Backend) missing(n needs) string {
+	for _, part := range []struct {
+		needs needs
+		has   bool
+		text  string
+	}{
+		{needsCrash, b.Crash != nil, "Backend.Crash is nil: crashes are not tested"},
+		{needsFail, b.Fail != nil, "Backend.Fail is nil: failures are not tested"},
+		{needsLoss, b.LoseLease != nil, "Backend.LoseLease is nil: the loss of a lease is not tested"},
+		{needsDeny, b.Deny != nil, "Backend.Deny is nil: wishes that are not granted are not tested"},
+		{needsTx, b.Begin != nil, "Backend.Begin is nil: transactions of callers are not tested"},
+		{needsSlots, b.Slots >= 2, "Backend.Slots is less than 2: slots are not tested"},
+	} {
+		if n&part.needs != 0 && !part.has {
+			return part.text
+		}
+	}
+	return ""
+}

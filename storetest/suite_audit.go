@@ -16,7 +16,7 @@ var auditTests = []conformanceTest{
 	{name: "MatchFails", run: testAuditMatchFails},
 	{name: "Bounds", run: testAuditBounds},
 	{name: "WithTheChange", run: testAuditWithTheChange},
-	{name: "OfAnotherProcess", needs: needsBeside, run: testAuditOfAnotherProcess},
+	{name: "OfAnotherProcess", run: testAuditOfAnotherProcess},
 }
 
 // auditOf returns the matching entries, page by page.

@@ -97,7 +97,7 @@ func testRefusedIsAlone(t *testing.T, r *rig) {
 		} else {
 			applied = append(applied, b.New[0])
 		}
-		s.Submit(b, func(err error) { outcomes <- err })
+		send(s, b, func(err error) { outcomes <- err })
 	}
 	for i := range 30 {
 		if err := await(t, outcomes); i%3 == 1 {

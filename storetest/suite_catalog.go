@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -10,17 +12,24 @@ import (
 
 var catalogTests = []conformanceTest{
 	{name: "Replaces", run: testCatalogReplaces},
+	{name: "OfInstances", run: testCatalogOfInstances},
 	{name: "WithTheBatch", run: testCatalogWithTheBatch},
-	{name: "OfAnotherProcess", needs: needsBeside, run: testCatalogOfAnotherProcess},
+	{name: "OfAnotherProcess", run: testCatalogOfAnotherProcess},
 	{name: "SurvivesACrash", needs: needsCrash, run: testCatalogSurvivesACrash},
 }
 
-// requireCatalog requires that the store has a catalog: nil for none.
-func requireCatalog(t *testing.T, want []byte, s driver.Store) {
+// requireCatalogs requires that the store has exactly these catalogs.
+func requireCatalogs(t *testing.T, s driver.Store, want ...driver.Catalog) {
 	t.Helper()
-	got, err := s.Catalog(t.Context())
-	require.NoError(t, err, "Catalog")
-	require.Equal(t, bytesText(want), bytesText(got))
+	got, err := s.Catalogs(t.Context())
+	require.NoError(t, err, "Catalogs")
+	text := func(all []driver.Catalog) (lines []string) {
+		for _, c := range all {
+			lines = append(lines, fmt.Sprintf("%q %s %s", c.Instance, c.Seen.Format(time.RFC3339Nano), bytesText(c.Body)))
+		}
+		return lines
+	}
+	require.Equal(t, text(want), text(got), "Catalogs")
 }
 
 // catalogWith returns a catalog as a bus encodes it.
@@ -28,40 +37,84 @@ func catalogWith(name string) []byte {
 	return []byte(`{"at":"2026-03-04T12:00:00Z","subscriptions":[{"subscription":"` + name + `","pattern":"order.*","text":"ü'\u003c"}],"a":null}`)
 }
 
+// catalogOf returns the catalog of an instance, seen at noon.
+func catalogOf(instance string, body []byte) driver.Catalog {
+	return driver.Catalog{Instance: instance, Seen: noon, Body: body}
+}
+
 // The bytes of the last catalog return, also after the store was opened again.
 func testCatalogReplaces(t *testing.T, r *rig) {
 	s := r.open(t)
-	requireCatalog(t, nil, s)
-	for _, catalog := range [][]byte{catalogWith("mail"), catalogWith("other"), {}, []byte("null"), catalogWith("a shorter one")} {
-		apply(t, s, &driver.Batch{Now: noon, Catalog: catalog})
-		requireCatalog(t, catalog, s)
-		apply(t, s, &driver.Batch{Now: noon})
-		requireCatalog(t, catalog, s) // a batch without one keeps it
+	requireCatalogs(t, s)
+	for i, body := range [][]byte{catalogWith("mail"), catalogWith("other"), {}, []byte("null"), anyBytes("a catalog"), catalogWith("a shorter one")} {
+		c := driver.Catalog{Instance: "one", Body: body, Seen: noon.AddDate(1, 0, 0)} // a store ignores Seen of the batch
+		at := noon.Add(time.Duration(i) * time.Hour)
+		apply(t, s, &driver.Batch{Now: at, Catalog: &c})
+		require.Equal(t, noon.AddDate(1, 0, 0), c.Seen, "the batch does not change")
+		c.Seen = at
+		requireCatalogs(t, s, c)
+		apply(t, s, &driver.Batch{Now: at.Add(time.Minute)})
+		requireCatalogs(t, s, c) // a batch without one keeps it
 		s = r.reopen(t, s)
-		requireCatalog(t, catalog, s)
+		requireCatalogs(t, s, c)
 	}
+}
+
+// Each instance has a catalog. They are sorted by the bytes of Instance.
+func testCatalogOfInstances(t *testing.T, r *rig) {
+	s := r.open(t)
+	put := func(instance string, body []byte) {
+		apply(t, s, &driver.Batch{Now: noon, Catalog: &driver.Catalog{Instance: instance, Body: body}})
+	}
+	names := []string{"b", "a", "B", "a 'ü\"%", "", "ab"}
+	for _, name := range names {
+		put(name, catalogWith(name))
+	}
+	all := func(names ...string) (of []driver.Catalog) {
+		for _, name := range names {
+			of = append(of, catalogOf(name, catalogWith(name)))
+		}
+		return of
+	}
+	requireCatalogs(t, s, all("", "B", "a", "a 'ü\"%", "ab", "b")...)
+	put("a", nil)
+	put("unknown", nil)
+	requireCatalogs(t, s, all("", "B", "a 'ü\"%", "ab", "b")...)
+	put("", nil)
+	put("b", []byte{})
+	s = r.reopen(t, s)
+	requireCatalogs(t, s, append(all("B", "a 'ü\"%", "ab"), catalogOf("b", []byte{}))...)
 }
 
 // A refused batch changes no catalog.
 func testCatalogWithTheBatch(t *testing.T, r *rig) {
 	s := r.open(t)
-	first := catalogWith("mail")
-	apply(t, s, &driver.Batch{Now: noon, Catalog: first})
-	refuse(t, s, &driver.Batch{Now: noon, Take: []driver.ID{newID()}, Catalog: catalogWith("other")}, driver.ErrNotFound)
-	requireCatalog(t, first, s)
+	first := catalogOf("one", catalogWith("mail"))
+	apply(t, s, &driver.Batch{Now: noon, Catalog: &first})
+	for _, c := range []driver.Catalog{catalogOf("one", catalogWith("other")), catalogOf("one", nil), catalogOf("two", catalogWith("other"))} {
+		refuse(t, s, &driver.Batch{Now: noon, Take: []driver.ID{newID()}, Catalog: &c}, driver.ErrNotFound)
+		requireCatalogs(t, s, first)
+	}
 }
 
+// A store needs no lease to put its catalog. All stores see it.
 func testCatalogOfAnotherProcess(t *testing.T, r *rig) {
 	s := r.open(t)
 	beside := r.beside(t)
-	requireCatalog(t, nil, beside)
-	apply(t, s, &driver.Batch{Now: noon, Catalog: catalogWith("mail")})
-	requireCatalog(t, catalogWith("mail"), beside)
+	requireCatalogs(t, beside)
+	one, two := catalogOf("one", catalogWith("mail")), catalogOf("two", catalogWith("other"))
+	apply(t, s, &driver.Batch{Now: noon, Catalog: &one})
+	apply(t, beside, &driver.Batch{Now: noon, Catalog: &two})
+	requireCatalogs(t, s, one, two)
+	requireCatalogs(t, beside, one, two)
+	apply(t, beside, &driver.Batch{Now: noon, Catalog: &driver.Catalog{Instance: "one"}})
+	requireCatalogs(t, s, two)
 }
 
 func testCatalogSurvivesACrash(t *testing.T, r *rig) {
 	s := r.open(t)
-	apply(t, s, &driver.Batch{Now: noon, Catalog: catalogWith("mail")})
+	c := catalogOf("one", catalogWith("mail"))
+	apply(t, s, &driver.Batch{Now: noon, Catalog: &c})
 	r.Crash(t, s)
-	requireCatalog(t, catalogWith("mail"), r.open(t))
+	requireCatalogs(t, r.open(t), c)
 }

@@ -14,7 +14,7 @@ import (
 var concurrentTests = []conformanceTest{
 	{name: "Submitters", run: testConcurrentSubmitters},
 	{name: "Claims", run: testConcurrentClaims},
-	{name: "Processes", needs: needsBeside, run: testConcurrentProcesses},
+	{name: "Processes", run: testConcurrentProcesses},
 	{name: "SubmitDuringClose", run: testSubmitDuringClose},
 }
 
@@ -35,7 +35,7 @@ func (j *journal) submit(s driver.Store, b *driver.Batch) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.submitted = append(j.submitted, b)
-	s.Submit(b, func(err error) {
+	send(s, b, func(err error) {
 		j.doneMu.Lock()
 		defer j.doneMu.Unlock()
 		j.done = append(j.done, b)
@@ -95,7 +95,7 @@ func testConcurrentSubmitters(t *testing.T, r *rig) {
 	}
 	for _, b := range j.done {
 		if b.New[0].Ref != 0 {
-			s.Submit(&driver.Batch{Now: noon, Delete: []driver.Ref{b.New[0].Ref}}, func(error) {})
+			send(s, &driver.Batch{Now: noon, Delete: []driver.Ref{b.New[0].Ref}}, func(error) {})
 		}
 	}
 	apply(t, s, &driver.Batch{Now: noon})
@@ -146,7 +146,7 @@ func testConcurrentClaims(t *testing.T, r *rig) {
 	require.Zero(t, stats(t, s).Free)
 }
 
-// Two processes insert, and take each other's letters: one of them gets each.
+// Two processes leave and insert events, and take each other's letters: one of them gets each.
 func testConcurrentProcesses(t *testing.T, r *rig) {
 	const letters, each = 40, 40
 	s, beside := r.open(t), r.beside(t)
@@ -161,8 +161,12 @@ func testConcurrentProcesses(t *testing.T, r *rig) {
 	for i, store := range []driver.Store{s, beside} {
 		group.Go(func() {
 			for k := range each {
-				journals[i].submit(store, &driver.Batch{Now: noon, New: []*driver.Record{ready()}})
-				journals[i].submit(store, &driver.Batch{Now: noon, Take: ids[k : k+1], New: []*driver.Record{ready()}})
+				var news []*driver.Record
+				if store == s {
+					news = append(news, ready())
+				}
+				journals[i].submit(store, &driver.Batch{Now: noon, Leave: []*driver.Incoming{incoming()}})
+				journals[i].submit(store, &driver.Batch{Now: noon, Take: ids[k : k+1], Leave: []*driver.Incoming{incoming()}, New: news})
 			}
 		})
 	}
@@ -170,8 +174,9 @@ func testConcurrentProcesses(t *testing.T, r *rig) {
 	require.Equal(t, 2*each+letters, journals[0].check(t)+journals[1].check(t))
 	counts := stats(t, s)
 	require.Zero(t, counts.Letters)
-	require.EqualValues(t, 2*each+letters, counts.Ready)
-	require.Len(t, claimReady(t, s), 2*each+letters)
+	require.EqualValues(t, 2*each+letters, counts.Incoming)
+	require.Len(t, incomingOf(t, s, driver.IncomingQuery{Limit: 7}), 2*each+letters)
+	require.Len(t, claimReady(t, s), int(counts.Ready))
 }
 
 // A batch that is submitted during Close is applied and durable, or fails with driver.ErrClosed.

@@ -71,6 +71,16 @@ func fullRecord() *driver.Record {
 	return r
 }
 
+// fullIncoming returns a new incoming event in which every field is set that a store keeps.
+func fullIncoming() *driver.Incoming {
+	in := filled[driver.Incoming]()
+	in.ID = 0
+	r := fullRecord()
+	in.Record = r
+	r.State, r.Door, r.Progress = driver.Scheduled, "", nil
+	return in
+}
+
 // fullLetter returns a new letter in which every field is set.
 func fullLetter() *driver.Letter {
 	l := filled[driver.Letter]()

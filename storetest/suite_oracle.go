@@ -14,7 +14,6 @@ type oracle struct {
 	letters    []*driver.Letter
 	known      []driver.Dedupe
 	directives []driver.Directive
-	beside     int64 // see Stats.Beside
 }
 
 type oracleRecord struct {
@@ -24,7 +23,7 @@ type oracleRecord struct {
 // apply applies a batch whose new records have the refs that the store has assigned. holder is set
 // for the store with the lease. It returns nil, or the refusal that the store must return.
 func (o *oracle) apply(b *driver.Batch, refs []driver.Ref, holder bool) *driver.RefusedError {
-	after := oracle{slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.directives), o.beside}
+	after := oracle{slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.directives)}
 	if refused := after.change(b, refs, holder); refused != nil {
 		return refused
 	}
@@ -52,7 +51,6 @@ func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver
 		}
 		o.letters = slices.Delete(o.letters, i, i+1)
 	}
-	before := len(o.records)
 	for _, id := range b.Cancel {
 		n := len(o.records)
 		o.records = slices.DeleteFunc(o.records, func(r oracleRecord) bool {
@@ -62,13 +60,7 @@ func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver
 			return &driver.RefusedError{Err: driver.ErrNotScheduled, Event: id}
 		}
 	}
-	if !holder {
-		o.beside += int64(len(b.New) - (before - len(o.records)))
-	}
 	for i, n := range b.New {
-		if n.Leased && !holder {
-			return &driver.RefusedError{Err: driver.ErrNotLeased}
-		}
 		r := oracleRecord{*n}
 		r.Own, r.Crashes = holder && !n.Leased, 0
 		if refs != nil {
@@ -197,7 +189,7 @@ func (r *oracleRecord) isBefore(other *oracleRecord, kind driver.ClaimKind) bool
 }
 
 func (o *oracle) stats() driver.Stats {
-	s := driver.Stats{Letters: int64(len(o.letters)), Beside: o.beside}
+	s := driver.Stats{Letters: int64(len(o.letters))}
 	for _, r := range o.records {
 		if !r.Leased {
 			s.Free++

@@ -30,7 +30,6 @@ type walk struct {
 	t       *testing.T
 	rig     *rig
 	s       driver.Store
-	beside  driver.Store // nil if the backend has none
 	now     time.Time
 	last    driver.Ref
 	letters []driver.ID // of all letters so far
@@ -43,9 +42,6 @@ func testRandom(t *testing.T, r *rig, seed uint64) {
 		steps = 100
 	}
 	w := &walk{Rand: rand.New(rand.NewPCG(seed, 2)), t: t, rig: r, s: r.open(t), now: noon} //nolint:gosec // reproducible
-	if r.Beside != nil {
-		w.beside = r.beside(t)
-	}
 	for range 5 {
 		w.ids = append(w.ids, newID())
 	}
@@ -78,9 +74,6 @@ func testRandom(t *testing.T, r *rig, seed uint64) {
 // submit submits a random batch.
 func (w *walk) submit(step int) {
 	s, holder := w.s, true
-	if w.beside != nil && w.IntN(8) == 0 {
-		s, holder = w.beside, false
-	}
 	b := w.batch(holder)
 	specified := *b
 	specified.New = nil

@@ -264,9 +264,13 @@ func testOwnMemory(t *testing.T, r *rig) {
 	id, letterID := n.ID, l.ID
 	b := &driver.Batch{
 		Now: noon, New: []*driver.Record{n}, Bury: []*driver.Letter{l}, Directives: []driver.Directive{*filled[driver.Directive]()},
-		Audit: []driver.AuditEntry{*filled[driver.AuditEntry]()}, Catalog: catalogWith("mail"),
+		Audit: []driver.AuditEntry{*filled[driver.AuditEntry]()}, Catalog: &driver.Catalog{Instance: "one", Body: catalogWith("mail")},
+		Leave: []*driver.Incoming{fullIncoming()}, Ask: []*driver.Request{request(), request()},
 	}
 	apply(t, s, b)
+	asked := b.Ask[0].ID
+	answer := &driver.Batch{Now: noon, Answer: []driver.Answer{{Request: asked, Body: []byte(`{"done":true}`)}}}
+	apply(t, s, answer)
 	read := func() []any {
 		one, err := s.Letter(t.Context(), letterID)
 		require.NoError(t, err)
@@ -278,9 +282,16 @@ func testOwnMemory(t *testing.T, r *rig) {
 		require.NoError(t, err)
 		audit, err := s.Audit(t.Context(), driver.AuditQuery{Limit: 1})
 		require.NoError(t, err)
-		catalog, err := s.Catalog(t.Context())
+		catalogs, err := s.Catalogs(t.Context())
 		require.NoError(t, err)
-		return []any{lookup(t, s, id), records, page(t, s, driver.LetterQuery{}), &one, groups, directives, audit, catalog}
+		requests, err := s.Requests(t.Context(), driver.RequestQuery{Limit: 9})
+		require.NoError(t, err)
+		body, _, err := s.Answer(t.Context(), asked)
+		require.NoError(t, err)
+		return []any{
+			lookup(t, s, id), records, page(t, s, driver.LetterQuery{}), &one, groups, directives, audit, catalogs,
+			incomingOf(t, s, driver.IncomingQuery{}), requests, body,
+		}
 	}
 	content := func() string {
 		got, err := json.Marshal(read())
@@ -289,6 +300,7 @@ func testOwnMemory(t *testing.T, r *rig) {
 	}
 	want := content()
 	spoil(reflect.ValueOf(b))
+	spoil(reflect.ValueOf(answer))
 	require.Equal(t, want, content(), "after done, the batch changed")
 	spoil(reflect.ValueOf(read()))
 	require.Equal(t, want, content(), "a result changed")

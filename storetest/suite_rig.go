@@ -31,22 +31,42 @@ var uuids = uuid7.NewSource()
 // newID returns an id that is larger than all before.
 func newID() driver.ID { return uuids.Next(time.Now().UnixMilli()) }
 
-// open opens the store with the lease and closes it at the end of the test.
+// open opens a store, acquires the lease of all slots, and closes the store at the end of the test.
 func (r *rig) open(t *testing.T) driver.Store {
 	t.Helper()
-	s := r.Open(t)
-	require.NotNil(t, s, "Backend.Open")
-	t.Cleanup(func() { closeInTime(s) })
+	s, _ := r.openLease(t)
 	return s
+}
+
+// openLease opens a store as open does, and returns what Acquire returned.
+func (r *rig) openLease(t *testing.T) (driver.Store, driver.Lease) {
+	t.Helper()
+	s := r.beside(t)
+	return s, acquire(t, s)
 }
 
 // beside opens a store without the lease and closes it at the end of the test.
 func (r *rig) beside(t *testing.T) driver.Store {
 	t.Helper()
-	s := r.Beside(t)
-	require.NotNil(t, s, "Backend.Beside")
+	s := r.Open(t)
+	require.NotNil(t, s, "Backend.Open")
+	require.Zero(t, s.Lease(), "Open acquires no lease")
 	t.Cleanup(func() { closeInTime(s) })
 	return s
+}
+
+// acquire acquires the lease. It waits a while for the end of another one.
+func acquire(t *testing.T, s driver.Store) driver.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	lease, err := s.Acquire(ctx, driver.AcquireQuery{Wait: true})
+	require.NoError(t, err, "Acquire")
+	require.True(t, lease.IsHeld(), "Acquire returned no lease")
+	require.False(t, lease.Slots.IsEmpty(), "Acquire returned a lease without slots")
+	require.Equal(t, lease.Epoch, s.Lease().Epoch, "Lease returns what Acquire returned")
+	require.Equal(t, lease.Slots, s.Lease().Slots, "Lease returns what Acquire returned")
+	return lease
 }
 
 // closeInTime closes a store that may have been closed or crashed.
@@ -70,11 +90,19 @@ func (r *rig) crash(t *testing.T, s driver.Store) driver.Store {
 	return r.open(t)
 }
 
-// submit submits a batch and returns the error of its done.
+// send submits a batch under the lease that the store has, unless the batch has an Epoch.
+func send(s driver.Store, b *driver.Batch, done func(error)) {
+	if b.Epoch == 0 {
+		b.Epoch = s.Lease().Epoch
+	}
+	s.Submit(b, done)
+}
+
+// submit sends a batch and returns the error of its done.
 func submit(t *testing.T, s driver.Store, b *driver.Batch) error {
 	t.Helper()
 	outcome := make(chan error, 2)
-	s.Submit(b, func(err error) { outcome <- err })
+	send(s, b, func(err error) { outcome <- err })
 	return await(t, outcome)
 }
 
@@ -150,21 +178,12 @@ func lookup(t *testing.T, s driver.Store, id driver.ID) []*driver.Record {
 	return found
 }
 
-// stats returns the counts of the store, without HasLease and Crashed.
+// stats returns the counts of the store.
 func stats(t *testing.T, s driver.Store) driver.Stats {
 	t.Helper()
 	counts, err := s.Stats(t.Context())
 	require.NoError(t, err, "Stats")
-	counts.HasLease, counts.Crashed, counts.CrashedEvents = false, false, 0
 	return counts
-}
-
-// hasLease returns Stats.HasLease.
-func hasLease(t *testing.T, s driver.Store) bool {
-	t.Helper()
-	counts, err := s.Stats(t.Context())
-	require.NoError(t, err, "Stats")
-	return counts.HasLease
 }
 
 // ready returns a new record that is ready and free.
