@@ -205,7 +205,7 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 
 // check returns the refusal of a batch, or nil.
 func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
-	if b.Epoch != tx.epoch && (b.Epoch != 0 || needsLease(b)) {
+	if b.Epoch != 0 && b.Epoch != tx.epoch || b.Epoch == 0 && needsLease(b) {
 		return &driver.RefusedError{Err: driver.ErrLeaseLost}, nil
 	}
 	if refusal := b.CheckTimes(); refusal != nil {

@@ -2,14 +2,15 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 var t0 = time.Date(2026, 11, 24, 10, 0, 0, 123, time.UTC)
@@ -19,12 +20,40 @@ func testPath(t testing.TB) string {
 	return filepath.Join(t.TempDir(), "events.db")
 }
 
+// openAt opens a store and acquires the lease.
 func openAt(t testing.TB, path string, opts ...Option) *Store {
+	t.Helper()
+	s := openOnly(t, path, opts...)
+	acquire(t, s)
+	return s
+}
+
+// openOnly opens a store without the lease.
+func openOnly(t testing.TB, path string, opts ...Option) *Store {
 	t.Helper()
 	s, err := Open(context.Background(), path, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
 	return s
+}
+
+// openErr returns the error of Open and Acquire.
+func openErr(ctx context.Context, path string, opts ...Option) error {
+	s, err := Open(ctx, path, opts...)
+	if err != nil {
+		return err
+	}
+	_, err = s.Acquire(ctx, driver.AcquireQuery{})
+	return errors.Join(err, s.Close(context.Background()))
+}
+
+func acquire(t testing.TB, s *Store) driver.Lease {
+	t.Helper()
+	lease, err := s.Acquire(context.Background(), driver.AcquireQuery{})
+	require.NoError(t, err)
+	require.Equal(t, lease, s.Lease())
+	require.Equal(t, driver.AllSlots(), lease.Slots)
+	return lease
 }
 
 func closeStore(t testing.TB, s *Store) {
@@ -49,17 +78,24 @@ func crash(t testing.TB, s *Store) {
 	require.NoError(t, s.Close(context.Background()))
 }
 
-// submit submits a batch and waits for its outcome.
+// submit submits a batch, under the lease of the store if it needs one, and waits for its outcome.
 func submit(s *Store, b *driver.Batch) error {
 	if b.Now.IsZero() {
 		b.Now = t0
+	}
+	if b.Epoch == 0 && needsLease(b) {
+		b.Epoch = s.Lease().Epoch
 	}
 	done := make(chan error, 1)
 	s.Submit(b, func(err error) { done <- err })
 	return <-done
 }
 
-func newID() driver.ID { return driver.ID(eventbus.NewEventID()) }
+var ids = uuid7.NewSource()
+
+func newID() driver.ID { return ids.Next(time.Now().UnixMilli()) }
+
+func catalogOf(body []byte) *driver.Catalog { return &driver.Catalog{Instance: "a", Body: body} }
 
 func ready(key string) *driver.Record {
 	return &driver.Record{
