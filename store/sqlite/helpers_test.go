@@ -116,6 +116,29 @@ func accept(t testing.TB, s *Store, records ...*driver.Record) {
 	require.NoError(t, submit(s, &driver.Batch{New: records}))
 }
 
+// waiting returns a new incoming event.
+func waiting() *driver.Incoming { return &driver.Incoming{Record: free(ready("")), Codec: "json"} }
+
+// leave leaves an incoming event, for which no lease is needed.
+func leave(t testing.TB, s *Store) *driver.Incoming {
+	t.Helper()
+	in := waiting()
+	require.NoError(t, submit(s, &driver.Batch{Leave: []*driver.Incoming{in}}))
+	return in
+}
+
+// takeIn accepts all incoming events, as the bus with the lease does.
+func takeIn(t testing.TB, s *Store) {
+	t.Helper()
+	page, err := s.Incoming(context.Background(), driver.IncomingQuery{Limit: 1000})
+	require.NoError(t, err)
+	b := &driver.Batch{}
+	for _, in := range page.Events {
+		b.Accept, b.New = append(b.Accept, in.ID), append(b.New, in.Record)
+	}
+	require.NoError(t, submit(s, b))
+}
+
 func claim(t testing.TB, s *Store, q driver.ClaimQuery) driver.Claimed {
 	t.Helper()
 	if q.Limit == 0 {

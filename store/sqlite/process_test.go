@@ -34,6 +34,9 @@ func TestChild(t *testing.T) {
 		t.Skip("runs in a child process only")
 	case "hold":
 		s, err := Open(context.Background(), path)
+		if err == nil {
+			_, err = s.Acquire(context.Background(), driver.AcquireQuery{})
+		}
 		if err != nil {
 			fmt.Println("error:", err) //nolint:forbidigo // the parent reads it
 			return
@@ -41,8 +44,8 @@ func TestChild(t *testing.T) {
 		accept(t, s, ready(""))
 		fmt.Println("open") //nolint:forbidigo // the parent reads it
 		time.Sleep(time.Minute)
-	case "beside":
-		_, err := Open(context.Background(), path, Beside())
+	case "open":
+		_, err := Open(context.Background(), path)
 		require.NoError(t, err)
 		fmt.Println("open") //nolint:forbidigo // the parent reads it
 		time.Sleep(time.Minute)
@@ -54,8 +57,7 @@ func TestChild(t *testing.T) {
 // publishForever accepts events, settles every second one and buries every tenth. It prints each
 // outcome after it is durable, and "settling" before it is submitted.
 func publishForever(t *testing.T, path string) {
-	s, err := Open(context.Background(), path)
-	require.NoError(t, err)
+	s := openAt(t, path)
 	var printing sync.Mutex
 	out := func(line string) {
 		printing.Lock()
@@ -114,16 +116,19 @@ func TestStore_LockOfAnotherProcess(t *testing.T) {
 	cmd, out := child(t, "hold", path)
 	require.True(t, out.Scan())
 	require.Equal(t, "open", out.Text())
-	_, err := Open(context.Background(), path)
+	s := openOnly(t, path)
+	_, err := s.Acquire(context.Background(), driver.AcquireQuery{})
 	var locked *LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Equal(t, cmd.Process.Pid, locked.PID)
 	require.WithinDuration(t, time.Now(), locked.Since, time.Minute)
-	beside := openAt(t, path, Beside())
-	accept(t, beside, free(ready("")))
+	leave(t, s)
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
-	s := openAt(t, path)
+	require.True(t, acquire(t, s).Crashed)
+	takeIn(t, s)
+	require.NoError(t, s.Release(t.Context(), driver.AllSlots()))
+	acquire(t, s)
 	c := claim(t, s, driver.ClaimQuery{})
 	require.Len(t, c.Records, 2)
 	require.Equal(t, []int{1, 0}, []int{c.Records[0].Crashes, c.Records[1].Crashes})
@@ -189,9 +194,8 @@ func checkBooks(t *testing.T, path string, state map[string]string) {
 	}
 	stats, err := s.Stats(ctx)
 	require.NoError(t, err)
-	require.True(t, stats.Crashed)
-	stats.Crashed, stats.CrashedEvents = false, 0
-	require.Equal(t, driver.Stats{HasLease: true, Ready: counted, Letters: int64(len(page.Letters))}, stats)
+	require.True(t, s.Lease().Crashed)
+	require.Equal(t, driver.Stats{Ready: counted, Letters: int64(len(page.Letters))}, stats)
 	for id, verb := range state {
 		switch verb {
 		case "accepted":
