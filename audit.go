@@ -44,11 +44,6 @@ var auditActions = []AuditAction{
 // AuditActions returns all actions.
 func AuditActions() []AuditAction { return slices.Clone(auditActions) }
 
-// actionOf maps the methods of Subscription to their actions.
-var actionOf = map[string]AuditAction{
-	"Pause": AuditPause, "HoldUntil": AuditHoldUntil, "Resume": AuditResume, "Trip": AuditTrip, "Reset": AuditReset,
-}
-
 // AuditEntry records what an operator did. By and Because give By and Why.
 type AuditEntry struct {
 	// Number grows with each entry, from 1. The bus or the store assigns it.
@@ -176,6 +171,16 @@ func (op *operators) entry(o operator, action AuditAction) *AuditEntry {
 	return &AuditEntry{
 		At: op.time.Now().UTC, Action: action, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
 	}
+}
+
+// cancelEntry returns the entry of Cancel, or nil if the program cancels and no operator.
+func (op *operators) cancelEntry(o operator, id EventID) *AuditEntry {
+	if o == (operator{}) {
+		return nil
+	}
+	entry := op.entry(o, AuditCancel)
+	entry.Event = id
+	return entry
 }
 
 // bulkEntry returns the entry of a bulk operation.

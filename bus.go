@@ -14,8 +14,8 @@ import (
 // Bus is an in-process event bus. New creates one. Its methods are safe for concurrent use, and may
 // be called from handlers.
 type Bus struct {
-	// Lock order: the semaphores feeder.starting, feeder.feeding, quota.noting and operators.directing,
-	// which may be held while the store works; catalogKeeper.mu, feeder.submitting, then the locks of the
+	// Lock order: the semaphores feeder.starting, feeder.feeding and operators.directing,
+	// which may be held while the store works, as may durable.answering; catalogKeeper.mu, feeder.submitting, then the locks of the
 	// store; letters.Queue.mu; cancellation.mu, registry.mu, the route table's, operators.mu; abandoned.Calls; door.mu,
 	// circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
 	// after that. All others are leaves. A store calls done without its locks, and done may take all
@@ -23,12 +23,13 @@ type Bus struct {
 	// observers, options, methods of errors and contexts, log sinks.
 
 	// All is immutable after New, and has its own synchronization.
-	config *config
-	time   *timeline.Timeline
-	log    *zap.Logger
-	ids    *uuid7.Source
-	halts  *halt.Reasons
-	ledger ledger
+	config   *config
+	instance string // identifies the bus among those on its store
+	time     *timeline.Timeline
+	log      *zap.Logger
+	ids      *uuid7.Source
+	halts    *halt.Reasons
+	ledger   ledger
 
 	report    *reporter
 	registry  *registry
@@ -62,6 +63,7 @@ func New(opts ...Option) (*Bus, error) {
 		ids:    uuid7.NewSource(),
 		halts:  halt.New(),
 	}
+	b.instance = EventID(b.ids.Next(b.time.Now().Millis)).String()
 	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut()}
 	for _, o := range c.observers {
 		b.report.add(o)

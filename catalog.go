@@ -20,12 +20,15 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Catalog describes the subscriptions of a bus, and its defaults. A store keeps the catalog of the last
-// bus that started with it: a tool shows it while that bus does not run, or runs in another process.
+// Catalog describes the subscriptions of a bus, and its defaults. A store keeps the catalogs of the last
+// bus that had its lease, which a tool shows while that bus does not run or runs in another process, and of the standbys.
 type Catalog struct {
 	// At is when the bus had these subscriptions and settings, in UTC. A bus records each change in the
 	// store within a second.
 	At time.Time `json:"at"`
+	// Instance identifies the bus. Active is set if it had the lease of the store at At, and was no standby.
+	Instance string `json:"instance,omitempty"`
+	Active   bool   `json:"active,omitempty"`
 
 	// Policy is the retry policy of the bus, without RetryIf. RetryIf is set if it has one.
 	Policy  RetryPolicy `json:"policy"`
@@ -149,21 +152,42 @@ func (op *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 
 // storedCatalog returns the catalog of the store, or nil.
 func (op *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
-	body, err := op.store.Catalog(ctx)
-	if err != nil || body == nil {
-		return nil, err
+	all, err := op.storedCatalogs(ctx)
+	for i := range all {
+		in := &all[i]
+		if c == nil || in.Active && !c.Active || in.Active == c.Active && !in.At.Before(c.At) {
+			c = &in.Catalog
+		}
 	}
-	if err := json.Unmarshal(body, &c); err != nil {
-		return nil, &DecodeError{What: "catalog", Err: err}
+	return c, err
+}
+
+// instance is the catalog of a bus, as the store has it.
+type instance struct {
+	Catalog
+	number int64
+	seen   time.Time
+}
+
+// storedCatalogs returns the catalogs of the store, in the order in which their buses began to use it.
+func (op *operators) storedCatalogs(ctx context.Context) (all []instance, err error) {
+	read, err := op.store.Catalogs(ctx)
+	for _, r := range read {
+		in := instance{number: r.Number, seen: r.Seen}
+		if err := json.Unmarshal(r.Body, &in.Catalog); err != nil {
+			return nil, &DecodeError{What: "catalog", Err: err}
+		}
+		in.Instance = r.Instance
+		all = append(all, in)
 	}
-	return c, nil
+	return all, err
 }
 
 // catalogNow returns the catalog of the bus, without directives.
 func (op *operators) catalogNow() Catalog {
 	settings := op.registry.retry.Load()
 	c := Catalog{
-		At: op.time.Now().UTC, Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
+		At: op.time.Now().UTC, Instance: op.instance, Active: op.journal.dispatches(), Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
 		Timeout: op.config.timeout, Circuit: CircuitSettings(op.config.circuit), Isolated: op.config.isolation,
 		Concurrency: op.config.concurrency, QueueCapacity: op.config.queue, MaxUnsettled: op.config.unsettled,
 		Subscriptions: []CatalogSubscription{},
@@ -295,19 +319,33 @@ type catalogKeeper struct {
 	mu    sync.Mutex // guards the following; see the lock order of Bus
 	begun bool       // Start has recorded the catalog
 	ended bool
-	timer *clock.Timer // of a change that is not recorded yet; nil without
+	timer *clock.Timer // of the next record; nil without
+	soon  bool         // the timer is that of a change, not of a standby
 }
 
 // catalogDelay is how long a change of the catalog waits for further ones.
 const catalogDelay = 500 * time.Millisecond
 
+// standbySeen is how often a standby records its catalog, so that others see that it lives.
+const standbySeen = 15 * time.Second
+
 // changed makes the bus record its catalog soon. It does not wait for the store.
 func (k *catalogKeeper) changed() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.begun && !k.ended && k.timer == nil {
-		k.timer = k.of.time.AfterFunc(catalogDelay, k.record)
+	if k.begun && !k.ended {
+		k.changedLocked()
 	}
+}
+
+func (k *catalogKeeper) changedLocked() {
+	if k.soon {
+		return
+	}
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	k.soon, k.timer = true, k.of.time.AfterFunc(catalogDelay, k.record)
 }
 
 // record submits the catalog. It does not wait for the store.
@@ -322,18 +360,23 @@ func (k *catalogKeeper) recordLocked() {
 	if k.ended {
 		return
 	}
-	k.begun, k.timer = true, nil
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	k.begun, k.soon, k.timer = true, false, nil
 	o := k.of
 	c := o.catalogNow()
 	w := &batch{Batch: driver.Batch{Now: c.At}}
-	w.Catalog = w.encode(&c)
+	w.Catalog = &driver.Catalog{Instance: c.Instance, Body: w.encode(&c)}
 	var inherited []Directive
-	if o.directing.TryLock() {
+	if !c.Active { // the bus with the lease records directives
+		k.timer = o.time.AfterFunc(standbySeen, k.record)
+	} else if o.directing.TryLock() {
 		inherited = o.inherited()
 		w.direct(inherited...)
 		defer o.directing.Unlock()
 	} else { // a directive is being read or recorded, which may take long
-		k.timer = o.time.AfterFunc(catalogDelay, k.record)
+		k.changedLocked()
 	}
 	o.store.submit(w, room.Pass{}, func(err error) {
 		if err == nil {
@@ -349,6 +392,7 @@ func (k *catalogKeeper) recorded(err error) {
 	var refused *driver.RefusedError
 	switch {
 	case err == nil:
+		k.of.durable.othersCommitted(driver.ChangedCatalogs)
 	case errors.As(err, &refused):
 		k.of.log.Error("store refused the catalog of subscriptions", zap.Error(err))
 	default:
@@ -356,12 +400,16 @@ func (k *catalogKeeper) recorded(err error) {
 	}
 }
 
-// end records the last change. Later ones are not recorded.
+// end records the last change, or removes the catalog of a standby. Later changes are not recorded.
 func (k *catalogKeeper) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.timer != nil {
-		k.timer.Stop()
+	switch o := k.of; {
+	case k.begun && !o.store.leads():
+		w := newBatch(o.time)
+		w.Catalog = &driver.Catalog{Instance: o.instance}
+		o.store.submit(w, room.Pass{}, func(error) {})
+	case k.soon:
 		k.recordLocked()
 	}
 	if k.ended = true; k.timer != nil {

@@ -43,9 +43,6 @@ func (f *feeder) load(r *record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if waiter := f.waiters[d.id]; waiter != nil && r.State == driver.Scheduled && r.replay == nil {
-		waiter.claimed = true
-	}
 	// A replay has the id of its event, and nothing waits for it.
 	if waiter := f.waiters[d.id]; waiter != nil && r.Own && r.replay == nil && !(r.State == driver.Parked && waiter.holds(d.seatedAt())) {
 		d.origin.waiter = waiter
@@ -299,48 +296,6 @@ func (f *feeder) keepWaiter(d *dispatch) {
 		f.waiters[d.id] = waiter
 		f.bus.durable.endWait(waiter)
 	}
-}
-
-// awaitScheduledLocked notes that the store has the record of a scheduled event, for endCancelled.
-func (f *feeder) awaitScheduledLocked(d *dispatch) {
-	if waiter := f.waiters[d.id]; waiter != nil && waiter == d.waiter() && d.row() != nil {
-		waiter.scheduled = d.row().ref
-	}
-}
-
-// endCancelled ends the waits for scheduled events whose records another process has removed.
-func (f *feeder) endCancelled(ctx context.Context) error {
-	waits := make(map[EventID]driver.Ref)
-	f.mu.Lock()
-	for id, waiter := range f.waiters {
-		if waiter.scheduled != 0 && !waiter.claimed {
-			waits[id] = waiter.scheduled
-		}
-	}
-	f.mu.Unlock()
-	for id, ref := range waits {
-		records, err := f.bus.store.Lookup(ctx, driver.ID(id))
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(records, func(r *driver.Record) bool { return r.Ref == ref }) {
-			continue
-		}
-		f.mu.Lock()
-		waiter := f.waiters[id]
-		// If the feeder has claimed the record since, it may have settled.
-		cancelled := waiter != nil && waiter.scheduled == ref && !waiter.claimed
-		if cancelled {
-			delete(f.waiters, id)
-		}
-		f.mu.Unlock()
-		if cancelled {
-			if waiter.ended(Cancelled, false, 0, nil) {
-				waiter.answer()
-			}
-		}
-	}
-	return nil
 }
 
 // forget drops a waiter that no longer waits.

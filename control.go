@@ -42,28 +42,16 @@ func (s *Subscription) Exists() bool { return s != nil && s.bus != nil && !s.gon
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
 func (s *Subscription) Trip(opts ...DirectiveOption) error {
-	if err := s.tripable("Trip"); err != nil {
-		return err
-	}
-	var change circuit.Change
-	act := func() { change = s.door.circuit.Trip(s.bus.time.Nanos()) }
-	if _, err := s.direct("Trip", opts, func(o *Directive) { o.Trip = true }, act); err != nil {
-		return err
-	}
-	s.bus.report.circuitChanged(s, change)
-	s.bus.machine.tend(s)
-	return nil
+	return s.order(AuditTrip, time.Time{}, opts)
 }
 
-// tripable returns the error of a directive to a subscription without a circuit.
-func (s *Subscription) tripable(what string) error {
-	if err := s.controllable(what); err != nil {
-		return err
+// switched trips or resets the circuit.
+func (s *Subscription) switched(circuitTo func(nanos int64) circuit.Change) (report func()) {
+	change := circuitTo(s.bus.time.Nanos())
+	return func() {
+		s.bus.report.circuitChanged(s, change)
+		s.bus.machine.tend(s)
 	}
-	if s.door.circuit.Config().Disabled {
-		return fmt.Errorf("%s(%s): %w", what, s.id, ErrCircuitDisabled)
-	}
-	return nil
 }
 
 // Reset closes the subscription's circuit and clears its window. Held deliveries resume. It blocks
@@ -71,17 +59,7 @@ func (s *Subscription) tripable(what string) error {
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
 func (s *Subscription) Reset(opts ...DirectiveOption) error {
-	if err := s.tripable("Reset"); err != nil {
-		return err
-	}
-	var change circuit.Change
-	act := func() { change = s.door.circuit.Reset(s.bus.time.Nanos()) }
-	if _, err := s.direct("Reset", opts, func(o *Directive) { o.Trip = false }, act); err != nil {
-		return err
-	}
-	s.bus.report.circuitChanged(s, change)
-	s.bus.machine.tend(s)
-	return nil
+	return s.order(AuditReset, time.Time{}, opts)
 }
 
 // Pause holds the subscription's deliveries until Resume, regardless of its circuit and its
@@ -94,13 +72,7 @@ func (s *Subscription) Reset(opts ...DirectiveOption) error {
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Pause(opts ...DirectiveOption) error {
-	act := func() { s.door.pause(time.Time{}) }
-	o, err := s.direct("Pause", opts, func(o *Directive) { o.Pause, o.Until = true, time.Time{} }, act)
-	if err != nil {
-		return err
-	}
-	s.reportPause(o.fields()...)
-	return nil
+	return s.order(AuditPause, time.Time{}, opts)
 }
 
 // HoldUntil pauses the subscription until an instant of the wall clock or Resume. A later Pause or
@@ -119,13 +91,17 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...DirectiveOption) error {
 	if !driver.Storable(t) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: badYear + "; Pause has no end"}
 	}
-	act := func() { s.door.pause(t) }
-	o, err := s.direct("HoldUntil", opts, func(o *Directive) { o.Pause, o.Until = true, t }, act)
-	if err != nil {
-		return err
+	return s.order(AuditHoldUntil, t, opts)
+}
+
+// holds pauses the subscription.
+func (s *Subscription) holds(o *Directive) (report func()) {
+	s.door.pause(o.Until)
+	fields := o.fields()
+	if !o.Until.IsZero() {
+		fields = append(fields, zap.Time("until", o.Until))
 	}
-	s.reportPause(append(o.fields(), zap.Time("until", t))...)
-	return nil
+	return func() { s.reportPause(fields...) }
 }
 
 // reportPause logs a pause, and wakes the door at its end.
@@ -136,27 +112,28 @@ func (s *Subscription) reportPause(fields ...zap.Field) {
 
 // Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
 // them. A subscription that is hung (MaxAbandoned) goes on as if the calls that hang now had returned.
-// A Resume of another process ends pauses only. On a subscription that is neither paused nor hung, Resume
+// On a subscription that is neither paused nor hung, Resume
 // only forgets the calls that hang. It blocks until the store has the directive.
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Resume(opts ...DirectiveOption) error {
-	resumed := false
-	act := func() {
-		if resumed, _ = s.paused(); resumed {
-			s.door.resume()
-		}
-		resumed = s.door.hanging.Forgive() || resumed
-	}
-	o, err := s.direct("Resume", opts, func(o *Directive) { o.Pause, o.Until = false, time.Time{} }, act)
-	if err != nil {
-		return err
-	}
+	return s.order(AuditResume, time.Time{}, opts)
+}
+
+// resumes ends a pause, and forgets the calls that hang.
+func (s *Subscription) resumes(o *Directive) (report func()) {
+	resumed, _ := s.paused()
 	if resumed {
-		s.bus.log.Info("subscription resumed", append(o.fields(), zap.String("subscription_id", s.id))...)
+		s.door.resume()
 	}
-	s.bus.machine.tend(s)
-	return nil
+	resumed = s.door.hanging.Forgive() || resumed
+	fields := append(o.fields(), zap.String("subscription_id", s.id))
+	return func() {
+		if resumed {
+			s.bus.log.Info("subscription resumed", fields...)
+		}
+		s.bus.machine.tend(s)
+	}
 }
 
 func (s *Subscription) controllable(what string) error {

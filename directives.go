@@ -3,6 +3,7 @@ package eventbus
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -122,50 +123,129 @@ func (o *Directive) fields() (fields []zap.Field) {
 	return fields
 }
 
-// direct gives a directive to the journal, and then carries it out. Directives are carried out in the order in which they are
-// recorded, by the subscriptions that have the names then.
-func (s *Subscription) direct(what string, opts []DirectiveOption, change func(*Directive), act func()) (*Directive, error) {
-	if err := s.controllable(what); err != nil {
-		return nil, err
-	}
-	b := s.bus
-	b.operators.directing.Lock()
-	err := b.operators.loadDirectives(context.Background()) // another process may have given one
-	before := b.operators.obeyLocked()
-	var o *Directive
-	if err == nil {
-		o, err = s.directLocked(what, opts, change, act)
-	} else {
-		err = fmt.Errorf("%s(%s): %w", what, s.id, err)
-	}
-	after := b.operators.obeyLocked()
-	b.operators.directing.Unlock()
-	before()
-	after()
-	return o, err
+// verb is what an operator orders of a subscription.
+type verb struct {
+	what   string // the method of Subscription
+	change func(o *Directive, until time.Time)
+	// act carries it out, under operators.directing. The caller calls the result when it has released it.
+	act func(s *Subscription, o *Directive) (report func())
 }
 
-// directLocked is direct for a caller that holds operators.directing and has read the directives.
-func (s *Subscription) directLocked(what string, opts []DirectiveOption, change func(*Directive), act func()) (*Directive, error) {
-	b := s.bus
-	same, err := b.operators.namesOf(context.Background(), s.id)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+// verbs has the orders to subscriptions.
+var verbs = map[AuditAction]*verb{
+	AuditPause: {
+		what:   "Pause",
+		change: func(o *Directive, _ time.Time) { o.Pause, o.Until = true, time.Time{} },
+		act:    (*Subscription).holds,
+	},
+	AuditHoldUntil: {
+		what:   "HoldUntil",
+		change: func(o *Directive, until time.Time) { o.Pause, o.Until = true, until },
+		act:    (*Subscription).holds,
+	},
+	AuditResume: {
+		what:   "Resume",
+		change: func(o *Directive, _ time.Time) { o.Pause, o.Until = false, time.Time{} },
+		act:    (*Subscription).resumes,
+	},
+	AuditTrip: {
+		what:   "Trip",
+		change: func(o *Directive, _ time.Time) { o.Trip = true },
+		act:    func(s *Subscription, _ *Directive) func() { return s.switched(s.door.circuit.Trip) },
+	},
+	AuditReset: {
+		what:   "Reset",
+		change: func(o *Directive, _ time.Time) { o.Trip = false },
+		act:    func(s *Subscription, _ *Directive) func() { return s.switched(s.door.circuit.Reset) },
+	},
+}
+
+// order carries out what an operator orders of the subscription, or asks the bus with the lease to do it. until is that of
+// AuditHoldUntil.
+func (s *Subscription) order(action AuditAction, until time.Time, opts []DirectiveOption) error {
+	what := verbs[action].what
+	if err := s.controllable(what); err != nil {
+		return err
 	}
 	o, err := newOperator(what, opts)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if b.config.tool {
-		s.directed = b.operators.directiveOf(same.Of(s.id))
+	r := request{Action: action, Subscription: s.id, Until: until, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID}
+	if err := s.bus.operators.order(s, r); err != nil {
+		return fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
-	entry := b.operators.entry(o, actionOf[what])
+	return nil
+}
+
+func (op *operators) order(s *Subscription, r request) error {
+	for {
+		answer, asked, err := op.journal.ask(context.Background(), r)
+		if !asked {
+			if err = op.direct(s, r); errors.Is(err, ErrLeaseLost) {
+				continue // another process carries it out
+			}
+			return err
+		}
+		if err == nil {
+			err = answer.err()
+		}
+		if err != nil {
+			return err
+		}
+		s.lastDirective.Store(answer.Directive)
+		return op.obeyOthers()
+	}
+}
+
+// carryOut does what another process has asked for.
+func (op *operators) carryOut(ctx context.Context, r request) error {
+	switch {
+	case r.Action == AuditCancel:
+		return op.journal.cancel(ctx, r.Event, op.cancelEntry(r.operator(), r.Event), r)
+	case verbs[r.Action] == nil:
+		return fmt.Errorf("eventbus: unknown request %q: it is one of a later version", shorten(string(r.Action)))
+	}
+	s := op.registry.find(r.Subscription)
+	if s == nil {
+		s = op.registry.handle(r.Subscription)
+	}
+	return op.direct(s, r)
+}
+
+// direct records a directive, and then carries it out. Directives are carried out in the order in which they are recorded,
+// by the subscriptions that have the names then.
+func (op *operators) direct(s *Subscription, r request) error {
+	v := verbs[r.Action]
+	if s.door.circuit.Config().Disabled && (r.Action == AuditTrip || r.Action == AuditReset) {
+		return ErrCircuitDisabled
+	}
+	op.directing.Lock()
+	report, err := op.directLocked(s, v, r)
+	after := op.obeyLocked()
+	op.directing.Unlock()
+	report()
+	after()
+	return err
+}
+
+// directLocked is direct for a caller that holds operators.directing.
+func (op *operators) directLocked(s *Subscription, v *verb, r request) (report func(), err error) {
+	nothing := func() {}
+	same, err := op.namesOf(context.Background(), s.id)
+	if err != nil {
+		return nothing, err
+	}
+	if s.handler == nil { // a stand-in
+		s.directed = op.directiveOf(same.Of(s.id))
+	}
+	entry := op.entry(r.operator(), r.Action)
 	next := s.directed
-	next.Subscription, next.At, next.By, next.Why = s.id, entry.At, o.by, o.why
+	next.Subscription, next.At, next.By, next.Why = s.id, entry.At, r.By, r.Why
 	if !next.At.After(s.directed.At) { // the clock was set back, and the latest counts
 		next.At = s.directed.At.Add(1)
 	}
-	change(&next)
+	v.change(&next, r.Until)
 	if entry.Subscription = s.id; entry.Action == AuditHoldUntil {
 		entry.Until = next.Until
 	}
@@ -173,17 +253,16 @@ func (s *Subscription) directLocked(what string, opts []DirectiveOption, change 
 	for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
 		all = append(all, next.to(name))
 	}
-	shared, err := b.journal.direct(all, entry)
+	shared, err := op.journal.direct(all, entry, r, &next)
 	if err != nil {
-		return nil, fmt.Errorf("%s(%s): %w", what, s.id, err)
+		return nothing, err
 	}
 	if shared {
-		b.operators.keepDirectives(all)
+		op.keepDirectives(all)
 	}
 	s.directed = next
 	s.lastDirective.Store(&next)
-	act()
-	return &next, nil
+	return v.act(s, &next), nil
 }
 
 // to returns the directive as one to the subscription of a name.

@@ -26,6 +26,9 @@ const (
 	DispatchScheduled DispatchState = "scheduled"
 	// DispatchParked: it waits at the door of a subscription.
 	DispatchParked DispatchState = "parked"
+	// DispatchIncoming: the bus with the lease of the store has not taken the event in. Event reports it, and Dispatches
+	// does not. Targets are those of the publisher.
+	DispatchIncoming DispatchState = "incoming"
 )
 
 var dispatchStates = []DispatchState{DispatchQueued, DispatchRunning, DispatchWaiting, DispatchScheduled, DispatchParked}
@@ -303,6 +306,9 @@ func (v *views) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
 		Event: EventID(r.ID), Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
+	}
+	if r.incoming {
+		i.State = DispatchIncoming
 	}
 	if r.replay != nil {
 		i.Replays = r.replay.Count

@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,15 +34,19 @@ type durable struct {
 	feeder    *feeder
 	followups *pool.Pool[func(), struct{}] // applies recorded changes
 	stats     storeStats
-	hasLease  atomic.Bool // of the store. Without it, another bus may settle what this one publishes
 	suspects  suspects.Waiting[*dispatch]
 	unknown   unknowns
-	doubts    doubt.Changes // while the store has failed
+	answering semaphore // held while requests are answered
+
+	atStart []string      // names of the subscriptions when Start was called; immutable then
+	yielded sync.Map      // instances to which the lease was handed over, to nil
+	handing atomic.Bool   // handOver has begun
+	doubts  doubt.Changes // while the store has failed
 }
 
 // connect begins to use the store. It reads the directives and the counts.
 func (j *durable) connect() error {
-	j.feeder = newFeeder(j.Bus)
+	j.feeder, j.answering = newFeeder(j.Bus), make(semaphore, 1)
 	if err := j.useStore(); err != nil {
 		return err
 	}
@@ -85,13 +91,6 @@ func (j *durable) prepare(_ context.Context, d *dispatch) error {
 
 func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	o := opening{d: d, batch: batch, published: batch}
-	if !j.lifecycle.started.Load() && !j.hasLease.Load() {
-		// The bus with the lease may settle the event before resolveAll asks for it. So the store remembers
-		// the id from the beginning.
-		for _, d := range o.all() {
-			d.origin.given = d.origin.given || d.records() > 0
-		}
-	}
 	if err := j.unknown.await(ctx, j.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
 		return 0, err
 	}
@@ -133,6 +132,8 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 			return nil
 		case errors.Is(err, ErrStoreClosed):
 			return j.intake.refuseShutdown()
+		case errors.Is(err, ErrLeaseLost):
+			continue // it is left in incoming now
 		case errors.As(err, &refused) && refused.Known == nil:
 			return err // the store has not the event
 		case refused == nil:
@@ -161,9 +162,10 @@ func (j *durable) encodePayload(payload any) (any, error) {
 	return j.encode(payload)
 }
 
-func (j *durable) direct(directives []Directive, audit *AuditEntry) (shared bool, err error) {
+func (j *durable) direct(directives []Directive, audit *AuditEntry, answers request, given *Directive) (shared bool, err error) {
 	w := &batch{Batch: driver.Batch{Now: audit.At}}
 	w.audit(audit)
+	w.answer(answers, &reply{Directive: given})
 	w.direct(directives...)
 	return true, j.store.commit(context.Background(), w)
 }
@@ -193,12 +195,28 @@ func (j *durable) untilStop(ctx context.Context) (ending context.Context, done f
 }
 
 func (j *durable) recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error) {
-	read, err := j.store.Lookup(ctx, driver.ID(id))
+	left, err := j.store.Incoming(ctx, driver.IncomingQuery{Event: driver.ID(id), Limit: incomingOfEvent})
+	if err != nil {
+		return nil, true, err
+	}
+	read, err := j.store.Lookup(ctx, driver.ID(id)) // last: it may have been taken in
 	if err == nil {
 		records, err = decodeRecords(read)
 	}
+	for i := 0; i < len(left.Events) && err == nil; i++ {
+		var r *record
+		if r, err = decodeRecord(left.Events[i].Record); err == nil && !slices.ContainsFunc(records, r.isSame) {
+			r.incoming, records = true, append(records, r)
+		}
+	}
 	return records, true, err
 }
+
+// incomingOfEvent bounds the incoming events with one id: a publication, and its replays.
+const incomingOfEvent = 100
+
+// isSame reports whether two records are of the same publication or replay.
+func (r *record) isSame(other *record) bool { return bytes.Equal(r.Replay, other.Replay) }
 
 func (j *durable) recordPage(ctx context.Context, q driver.RecordQuery, after string) (records []*record, next string, exist bool, err error) {
 	ref, err := strconv.ParseInt(cmp.Or(after, "0"), 10, 64)
@@ -233,16 +251,21 @@ func (j *durable) comes(s *Subscription, spills bool) (arrived func()) {
 // ends makes the feeder ask for deliveries of the names: another subscription may take some of them.
 func (j *durable) ends(s *Subscription) { j.feeder.askDoor(s.names()...) }
 
+func (j *durable) dispatches() bool { return j.lifecycle.started.Load() && j.store.leads() }
+
 func (j *durable) start(ctx context.Context) error {
 	if err := j.feeder.start(ctx); err != nil {
 		return err
 	}
-	j.operators.cataloged.record()
 	return nil
 }
 
 // started wakes the feeder: before, a full queue refuses its claims.
-func (j *durable) started() { j.feeder.wakeUp() }
+func (j *durable) started() {
+	j.operators.cataloged.record()
+	j.feeder.wakeUp()
+	j.feeder.watching.Go(j.answerRequests)
+}
 
 func (j *durable) unloads() { j.halts.Set(halt.Unload) }
 

@@ -13,6 +13,8 @@ import (
 func (j *durable) record(c *change, done func(error)) {
 	r := j.batchOf(c)
 	switch {
+	case c.kind.opens() && j.feeder.leaves(): // an event without targets too is left to the bus that has the lease
+		j.feeder.admit(r, done)
 	case r.isEmpty():
 		j.followups.Return(false, func() { done(nil) })
 	case c.kind.opens():
@@ -46,6 +48,8 @@ func (j *durable) batchOf(c *change) *changeBatch {
 	r := &changeBatch{bus: j.Bus, change: c}
 	r.batch.Now = now.UTC
 	r.batch.audit(c.audit)
+	r.batch.answer(c.answers, nil)
+	r.batch.Accept = c.takesIn
 	switch c.kind {
 	case toAccept:
 		for _, d := range c.all() {
@@ -55,7 +59,9 @@ func (j *durable) batchOf(c *change) *changeBatch {
 			r.insertEvent(d)
 		}
 	case toReplay:
-		r.batch.Take = []driver.ID{driver.ID(c.letter.ID)}
+		if c.letter != nil { // otherwise the bus that left the replay in incoming has taken it
+			r.batch.Take = []driver.ID{driver.ID(c.letter.ID)}
+		}
 		r.insertEvent(c.d)
 	case toDue:
 		r.batch.Delete = []driver.Ref{c.d.row().ref}
@@ -104,6 +110,24 @@ func (r *changeBatch) insertEvent(d *dispatch) {
 func (r *changeBatch) insert(d *dispatch, record *driver.Record) {
 	r.batch.New = append(r.batch.New, record)
 	r.opened = append(r.opened, d)
+}
+
+// leave makes the batch leave the events in incoming. The store remembers their ids, because the bus with the lease may
+// settle an event before this one asks whether the store has it.
+func (r *changeBatch) leave() {
+	b := &r.batch
+	b.New, b.Remember, r.opened = nil, nil, nil
+	for _, d := range r.change.all() {
+		state := driver.Ready
+		if due := d.from().due; due != nil && (r.change.kind == toAccept || d.isScheduled(r.bus.time)) {
+			state = driver.Scheduled
+		}
+		record := r.bus.durable.encodeRow(b, d, state)
+		b.Leave = append(b.Leave, &driver.Incoming{Record: record, Codec: r.bus.config.codecName()})
+		if r.change.kind == toAccept {
+			b.Remember = append(b.Remember, r.bus.durable.remembered(d, b.Now))
+		}
+	}
 }
 
 // keep records the progress of a dispatch that goes on. A delivery that was split off has no record
@@ -162,7 +186,7 @@ func (r *changeBatch) splitFromParent() {
 
 func (r *changeBatch) isEmpty() bool {
 	b := &r.batch
-	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget) == 0
+	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget)+len(b.Accept)+len(b.Answer) == 0
 }
 
 // committed notes where the store has put the new records, or that the outcome is unknown.

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,12 @@ type change struct {
 	due     int64         // with toWait
 	delay   time.Duration // with toWait
 	audit   *AuditEntry   // of an operator's change, or nil
+	answers request       // the request of another process that the change carries out
+
+	// takesIn has the incoming events that the change takes in. divides is set if a subscription of their publisher is
+	// missing: only the store gets the records then, and divide parks those deliveries.
+	takesIn []driver.IncomingID
+	divides bool
 
 	// here, if it is not nil, receives the function that applies the recorded change. Otherwise a
 	// followup applies it.
@@ -48,10 +55,14 @@ func (k transition) opens() bool { return k <= toDue }
 // isCounted reports whether the ledger has the dispatch before the change.
 func (k transition) isCounted() bool { return k >= toDue }
 
-// open makes dispatches runnable, and waits until they are.
+// open makes dispatches runnable, or leaves their events in incoming, and waits until it is done.
 func (j *durable) open(ctx context.Context, o *opening) error {
-	c := change{kind: toAccept, opening: *o}
-	return j.awaitRecorded(ctx, c, j.recordLater(c))
+	c := &change{kind: toAccept, opening: *o}
+	err := j.awaitRecorded(ctx, c, j.recordLater(c))
+	if err == nil {
+		o.left = c.left
+	}
+	return err
 }
 
 func (j *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error) {
@@ -59,19 +70,27 @@ func (j *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *A
 	if err := j.acquireRoom(ctx, &o, false); err != nil {
 		return nil, err
 	}
-	c := change{kind: toReplay, opening: o, letter: l, audit: audit}
+	c := &change{kind: toReplay, opening: o, letter: l, audit: audit}
 	applied := j.recordLater(c)
-	return func() error { return j.awaitRecorded(ctx, c, applied) }, nil
+	return func() error {
+		for {
+			err := j.awaitRecorded(ctx, c, applied)
+			if !errors.Is(err, ErrLeaseLost) {
+				return err
+			}
+			applied = j.recordLater(c) // it is left in incoming now
+		}
+	}, nil
 }
 
 // replaysAtOnce: a store commits those that have gathered at once.
 func (j *durable) replaysAtOnce() int { return 256 }
 
-func (j *durable) due(d *dispatch) { j.recordLater(change{kind: toDue, opening: opening{d: d}}) }
+func (j *durable) due(d *dispatch) { j.recordLater(&change{kind: toDue, opening: opening{d: d}}) }
 
 func (j *durable) retryLater(d *dispatch, delay time.Duration, due int64) {
 	unload := d.key == "" && j.ledger.waiting.Load() >= maxWaiting
-	j.recordLater(change{kind: toWait, opening: opening{d: d}, delay: delay, due: due, unload: unload})
+	j.recordLater(&change{kind: toWait, opening: opening{d: d}, delay: delay, due: due, unload: unload})
 }
 
 // maxWaiting is the number of waiting dispatches from which memory keeps no more of those without a
@@ -79,17 +98,17 @@ func (j *durable) retryLater(d *dispatch, delay time.Duration, due int64) {
 const maxWaiting = 50_000
 
 func (j *durable) park(d *dispatch, spills bool) {
-	j.recordLater(change{kind: toPark, opening: opening{d: d}, unload: spills})
+	j.recordLater(&change{kind: toPark, opening: opening{d: d}, unload: spills})
 }
 
 func (j *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
-	j.recordLater(change{kind: toSettle, opening: opening{d: d}, outcome: outcome, letter: letter})
+	j.recordLater(&change{kind: toSettle, opening: opening{d: d}, outcome: outcome, letter: letter})
 }
 
 // cutShort leaves a dispatch to the store.
 func (j *durable) cutShort(d *dispatch) {
 	if d.state == stateRunning { // targets may have handled the event since the last record
-		j.recordLater(change{kind: toStore, opening: opening{d: d}, unload: true})
+		j.recordLater(&change{kind: toStore, opening: opening{d: d}, unload: true})
 		return
 	}
 	j.unload(d)
@@ -97,7 +116,7 @@ func (j *durable) cutShort(d *dispatch) {
 
 // awaitRecorded waits for the outcome of a change that opens dispatches. If ctx ends before, or Shutdown
 // gives up on the store, the outcome is unknown.
-func (j *durable) awaitRecorded(ctx context.Context, c change, applied <-chan error) error {
+func (j *durable) awaitRecorded(ctx context.Context, c *change, applied <-chan error) error {
 	var why error
 	select {
 	case err := <-applied:
@@ -116,7 +135,7 @@ func (j *durable) awaitRecorded(ctx context.Context, c change, applied <-chan er
 
 // recordLater submits a change, and applies it once the store has answered. Only changes that open dispatches can be
 // refused.
-func (j *durable) recordLater(c change) (applied <-chan error) {
+func (j *durable) recordLater(c *change) (applied <-chan error) {
 	var done chan error
 	if c.kind == toAccept || c.kind == toReplay || c.here != nil { // otherwise nobody waits
 		done = make(chan error, 1)
@@ -125,8 +144,8 @@ func (j *durable) recordLater(c change) (applied <-chan error) {
 		c.d.state = stateRecording
 		j.ledger.recording.Add(1)
 	}
-	j.record(&c, func(err error) {
-		err = j.apply(&c, err)
+	j.record(c, func(err error) {
+		err = j.apply(c, err)
 		if c.kind.isCounted() {
 			j.ledger.recording.Add(-1)
 		}
@@ -150,10 +169,10 @@ func (j *durable) apply(c *change, err error) error {
 	switch c.kind {
 	case toAccept:
 		for _, d := range c.all() {
-			j.applyAccept(d, c.unload, err)
+			j.applyAccept(c, d, err)
 		}
 	case toReplay:
-		if err == nil {
+		if err == nil && !c.left {
 			j.applyReplay(c.d, c.unload)
 		}
 	case toDue:
@@ -165,6 +184,7 @@ func (j *durable) apply(c *change, err error) error {
 	case toSettle:
 		if c.outcome != Unrouted {
 			j.intake.quota.Release(1) // before a waiter has its answer, and publishes again
+			j.feeder.lookIfWaiting()
 		}
 		j.machine.applySettle(c.d, c.outcome, c.letter)
 	case toStore:
@@ -173,12 +193,16 @@ func (j *durable) apply(c *change, err error) error {
 	return err
 }
 
-func (j *durable) applyAccept(d *dispatch, unload bool, err error) {
+func (j *durable) applyAccept(c *change, d *dispatch, err error) {
 	switch {
-	case err == nil:
-		j.machine.applyAccept(d, unload || d.from().due != nil)
+	case err == nil && !c.left:
+		j.machine.applyAccept(d, c.unload || d.from().due != nil)
 		return
-	case !unload:
+	case err == nil: // the bus that takes it in counts it
+		if w := d.waiter(); w != nil && !j.store.leads() {
+			w.giveUp(ErrLeaseLost)
+		}
+	case !c.unload && !c.left:
 		j.machine.pool.Unreserve(d.queueRoom())
 	}
 	j.intake.quota.Release(d.records())
@@ -270,9 +294,11 @@ func (j *durable) unload(d *dispatch) {
 func (j *durable) endWait(w *waiter) {
 	switch {
 	case j.halts.Has(halt.Failed):
-		w.giveUp(false)
+		w.giveUp(ErrStoreFailed)
+	case j.halts.Has(halt.Lost):
+		w.giveUp(ErrLeaseLost)
 	case j.lifecycle.ending.Load():
-		w.giveUp(true)
+		w.giveUp(ErrShutdown)
 	}
 }
 

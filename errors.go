@@ -70,8 +70,14 @@ var (
 	// ErrNotErased is matched by the error of a purge whose letters are deleted, and whose payloads are
 	// still in the storage for a while: see the store.
 	ErrNotErased = driver.ErrNotErased
-	// ErrNoLease is returned by Start, and by a store, if the store does not hold the lease.
+	// ErrNoLease is matched by the error of Start if another process has the lease of the store, and the bus was made
+	// without WithStandby.
 	ErrNoLease = driver.ErrNoLease
+	// ErrLeaseLost is the cause of the cancellation of handlers when another process has taken the lease of the store.
+	ErrLeaseLost = driver.ErrLeaseLost
+	// ErrNoAnswer is returned by what a bus without the lease asks of the one that has it, such as Pause and Cancel,
+	// if that process does not answer. Nothing was done.
+	ErrNoAnswer = errors.New("eventbus: the process that has the lease of the store did not answer; look whether it runs, and try again")
 	// ErrUnknownEvent is returned by Event if the bus has no dispatch and no dead letter of the event,
 	// and does not remember its id.
 	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted")

@@ -782,10 +782,7 @@ func ExampleWithStore() {
 	ctx := context.Background()
 	disk := storetest.NewModel()
 	run := func(process string, work func(bus *eventbus.Bus)) {
-		store, err := disk.Open() // sqlite.Open(ctx, "events.db")
-		if err != nil {
-			log.Fatal(err)
-		}
+		store := disk.Open() // sqlite.Open(ctx, "events.db")
 		bus, err := eventbus.New(eventbus.WithStore(store))
 		if err != nil {
 			log.Fatal(err)

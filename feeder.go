@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
@@ -27,18 +28,22 @@ type feeder struct {
 	submitting sync.Mutex
 	// Guarded by submitting.
 	behind   bool
-	again    bool       // another process has committed since catchUp began
 	catching bool       // catchUp is in progress: changes that open dispatches wait
 	caught   *sync.Cond // catching is false
 	arriving int        // subscriptions that are being made
 	doors    []string   // subscriptions with deliveries to claim before anything else
 
+	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
+	leads atomic.Bool
+	looks atomic.Bool // there may be incoming events
+
 	mu          sync.Mutex // guards the following
-	uncommitted int        // submitted batches with free records
+	uncommitted int        // submitted batches with free records, or with incoming events
 	committed   *sync.Cond // uncommitted is 0
 	waiters     map[EventID]*waiter
 	doubtful    []first         // of doubtFirst
 	stopping    bool            // stop has been called
+	restarting  bool            // restart runs
 	claims      context.Context // ends when the store fails, and at Shutdown
 	endClaims   context.CancelFunc
 
@@ -82,8 +87,13 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 	c := r.change
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
-	for f.catching {
+	for f.catching && c.takesIn == nil {
 		f.caught.Wait()
+	}
+	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves(); c.left {
+		r.leave()
+		f.submitLocked(r, true, done)
+		return
 	}
 	ready := 0
 	for _, record := range r.batch.New {
@@ -94,6 +104,8 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 	switch {
 	case f.behind:
 		c.unload = true
+	case c.divides: // divide parks a delivery whose subscription does not exist
+		c.unload, f.behind = true, true
 	case c.kind == toReplay && ready == 0: // it is scheduled again, and may be due when this is applied
 		c.unload = true
 	case c.kind == toAccept && !f.bus.machine.pool.TryReserve(ready):
@@ -102,18 +114,27 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 	for _, record := range r.batch.New {
 		record.Leased = record.State == driver.Ready && !c.unload
 	}
-	left := c.unload || ready < len(r.batch.New)
-	if left {
+	f.submitLocked(r, c.unload || ready < len(r.batch.New), done)
+}
+
+// submitLocked submits a change that opens dispatches. onDisk is set if only the store will have some of them. The caller
+// holds submitting.
+func (f *feeder) submitLocked(r *changeBatch, onDisk bool, done func(error)) {
+	if onDisk {
 		f.expectOnDisk(r)
 	}
-	f.bus.store.submit(&r.batch, c.pass, func(err error) {
+	f.bus.store.submit(&r.batch, r.change.pass, func(err error) {
 		r.committed(err)
 		done(err)
-		if left {
+		if onDisk {
 			f.onDisk(r, err)
 		}
 	})
 }
+
+// leaves reports whether new events are left in incoming: the bus has no lease, or has not taken in yet what this process
+// has left there before.
+func (f *feeder) leaves() bool { return !f.leads.Load() || !f.bus.store.leads() }
 
 // onDisk is called when the store has the records, or has refused them.
 func (f *feeder) onDisk(r *changeBatch, err error) {
@@ -122,9 +143,8 @@ func (f *feeder) onDisk(r *changeBatch, err error) {
 		f.committed.Broadcast()
 	}
 	for _, d := range r.change.all() {
-		if due := d.from().due; due != nil && err == nil {
+		if due := d.from().due; due != nil && err == nil && !r.change.left {
 			f.due.Add(due.at)
-			f.awaitScheduledLocked(d)
 		}
 	}
 	f.mu.Unlock()
@@ -138,10 +158,9 @@ func (f *feeder) wakeUp() {
 	}
 }
 
-// start recovers the first records and starts the feeder. The feeder recovers the others in the
+// start waits for the lease, recovers the first records and starts the feeder. The feeder recovers the others in the
 // background.
 func (f *feeder) start(ctx context.Context) error {
-	b := f.bus
 	f.starting.Lock()
 	defer f.starting.Unlock()
 	if f.ctx.Err() != nil {
@@ -150,33 +169,49 @@ func (f *feeder) start(ctx context.Context) error {
 	claims, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(f.ctx, cancel)() // Shutdown waits for start
-	more, err := false, f.awaitRestart(claims)
+	f.unwatch = f.bus.store.Watch(f.bus.durable.othersCommitted)
+	f.bus.durable.atStart = namesOf(f.bus.registry.list())
+	if f.bus.config.standby {
+		f.bus.operators.cataloged.record()
+	}
+	err := f.bus.durable.awaitLease(claims)
 	if err == nil {
-		defer f.feeding.Unlock()
-		err = f.feedDoors(claims, false) // no worker makes room yet
+		err = f.recoverFirst(claims)
 	}
 	if err == nil {
-		more, err = f.claim(claims, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
+		f.stopped = make(chan struct{})
+		go f.run()
+		return nil
 	}
-	if err == nil && !more {
-		_, err = f.catchUp(claims)
-	}
+	f.unwatch()
+	f.bus.durable.giveUpLease()
 	switch {
-	case err == nil:
 	case f.ctx.Err() != nil:
 		return ErrShutdown
 	case ctx.Err() != nil:
-		return contextError(ctx)
-	default:
-		if !errors.Is(err, ErrNoLease) {
-			b.durable.storeFailed(err) // otherwise nothing reopens it before the next Start
-		}
+		return errors.Join(contextError(ctx), noLease(err))
+	}
+	return err
+}
+
+// recoverFirst claims the first records after the lease has begun.
+func (f *feeder) recoverFirst(ctx context.Context) error {
+	more, err := false, f.awaitRestart(ctx)
+	if err != nil {
 		return err
 	}
-	f.unwatch = b.store.Watch(f.othersCommitted)
-	f.stopped = make(chan struct{})
-	go f.run()
-	return nil
+	defer f.feeding.Unlock()
+	if err = f.takeInAll(ctx); err == nil {
+		err = f.feedDoors(ctx, false) // no worker makes room yet
+	}
+	if err == nil {
+		more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
+	}
+	if err == nil && !more {
+		_, err = f.catchUp(ctx)
+	}
+	f.failed(ctx, err) // otherwise nothing reopens it before the next Start
+	return err
 }
 
 // awaitRestart locks feeding when the store has not failed, or was reopened: a restart drops what is
@@ -190,7 +225,7 @@ func (f *feeder) awaitRestart(ctx context.Context) error {
 		case <-f.ctx.Done():
 			return ErrShutdown
 		}
-		if !f.bus.halts.Has(halt.Failed) {
+		if !f.bus.halts.Has(halt.Failed | halt.Lost) {
 			return nil
 		}
 		f.feeding.Unlock()
@@ -220,22 +255,28 @@ func (f *feeder) stop() {
 	f.due.Stop()
 }
 
-// othersCommitted obeys the directives that another process has recorded, and makes the feeder look for
-// the records that it has inserted.
-func (f *feeder) othersCommitted(c driver.Change) {
+// othersCommitted looks at what another process has committed.
+func (j *durable) othersCommitted(c driver.Change) {
+	f := j.feeder
 	f.watching.Go(func() { // the store must not wait for publishers
-		if c&driver.ChangedRecords != 0 {
-			f.submitting.Lock()
-			f.behind, f.again = true, true
-			f.submitting.Unlock()
+		if c&driver.ChangedLease != 0 {
+			j.lookAtLease()
 		}
-		if c&driver.ChangedDirectives != 0 {
-			f.failed(f.claimsContext(), f.bus.operators.obeyOthers())
-		}
-		if c&driver.ChangedRecords != 0 {
-			f.bus.durable.noteBeside()
-			f.due.Ring()
+		switch {
+		case !j.store.leads():
+			if c&driver.ChangedDirectives != 0 {
+				f.failed(f.claimsContext(), j.operators.obeyOthers())
+			}
+			return
+		case c&driver.ChangedIncoming != 0:
+			f.looks.Store(true)
 			f.wakeUp()
+		}
+		if c&driver.ChangedRequests != 0 {
+			j.answerRequests()
+		}
+		if c&driver.ChangedCatalogs != 0 {
+			j.lookAtInstances()
 		}
 	})
 }
@@ -255,7 +296,11 @@ func (f *feeder) run() {
 // failed handles the error, if any, of a read or a claim that began under the claimsContext. If that has
 // ended, it is Shutdown, or a failure that is known: the bus may have restarted since.
 func (f *feeder) failed(claims context.Context, err error) {
-	if err != nil && claims.Err() == nil && !errors.Is(err, errClaimsEnded) {
+	switch {
+	case err == nil, claims.Err() != nil, errors.Is(err, errClaimsEnded):
+	case errors.Is(err, ErrNoLease), errors.Is(err, ErrLeaseLost):
+		f.bus.durable.leaseLost(f.bus.store.epoch.Load())
+	default:
 		f.bus.durable.storeFailed(err)
 	}
 }
@@ -263,15 +308,18 @@ func (f *feeder) failed(claims context.Context, err error) {
 func (f *feeder) feed() {
 	f.feeding.Lock()
 	defer f.feeding.Unlock()
-	if f.bus.halts.Has(halt.Failed) {
+	if f.bus.halts.Has(halt.Failed | halt.Lost) {
 		return // restart wakes the feeder
 	}
 	claims := f.claimsContext()
-	f.failed(claims, f.bus.durable.noteGone(claims, f.claimAll(claims)))
+	f.failed(claims, f.claimAll(claims))
 }
 
 // claimAll claims the records that are due, and those that wait for room in the queue.
 func (f *feeder) claimAll(ctx context.Context) error {
+	if err := f.takeInAll(ctx); err != nil {
+		return err
+	}
 	if err := f.feedDue(ctx); err != nil {
 		return err
 	}
@@ -319,22 +367,27 @@ func (f *feeder) isBehind() bool {
 // commit: otherwise it would never end while they are quick. It reports whether there is more to
 // claim.
 func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
-	f.submitting.Lock()
-	f.catching, f.again = true, false
-	f.submitting.Unlock()
-	f.mu.Lock()
-	for f.uncommitted > 0 {
-		f.committed.Wait()
-	}
-	f.mu.Unlock()
+	f.beginCatching()
 	more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
 	f.catching = false
 	f.caught.Broadcast()
-	more = more || f.again || len(f.doors) > 0
+	more = more || len(f.doors) > 0
 	f.behind = err != nil || more || f.arriving > 0
 	return more, err
+}
+
+// beginCatching makes publishers wait, and waits until the store has what they have submitted.
+func (f *feeder) beginCatching() {
+	f.submitting.Lock()
+	f.catching = true
+	f.submitting.Unlock()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.uncommitted > 0 {
+		f.committed.Wait()
+	}
 }
 
 // endCatching ends the wait of publishers for a claim that hangs.

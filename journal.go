@@ -47,12 +47,16 @@ type journal interface {
 	// awaits is called before an event is published for which a waiter waits, and its result when the wait has ended.
 	awaits(id EventID, w *waiter) (ended func())
 	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.
-	cancel(ctx context.Context, id EventID, audit *AuditEntry) error
+	// answers is the request of another process, if one has asked for it.
+	cancel(ctx context.Context, id EventID, audit *AuditEntry, answers request) error
 
 	// encodePayload returns a payload as handlers get it.
 	encodePayload(payload any) (any, error)
-	// direct records directives to subscriptions, with their entry of the audit. It reports whether others may read them.
-	direct(directives []Directive, audit *AuditEntry) (shared bool, err error)
+	// ask asks the bus with the lease to do something, and returns its answer. asked is false if this is the bus that does it.
+	ask(ctx context.Context, r request) (answer *reply, asked bool, err error)
+	// direct records directives to subscriptions, with their entry of the audit, and answers the request with the one that
+	// was asked for. It reports whether others may read them.
+	direct(directives []Directive, audit *AuditEntry, answers request, given *Directive) (shared bool, err error)
 	// readDirectives returns the latest directive to each name. known is false in memory, where a directive is its subscription's alone.
 	readDirectives(ctx context.Context) (directives []Directive, known bool, err error)
 
@@ -70,7 +74,9 @@ type journal interface {
 	// ends is called when a subscription has left.
 	ends(s *Subscription)
 
-	// start takes up what an earlier process has left, and started is called when the workers run.
+	// dispatches reports whether the bus dispatches events: it was started, and is no standby.
+	dispatches() bool
+	// start waits for the lease and takes up what an earlier process has left, and started is called when the workers run.
 	start(ctx context.Context) error
 	started()
 	// unloads is called when Shutdown begins, and stop before it waits: it leaves what Shutdown does not wait for.
@@ -97,6 +103,7 @@ type opening struct {
 	// published is batch before the dispatches with known ids were removed.
 	published []*dispatch
 	events    []Event   // for Observer.Accepted
+	left      bool      // the events were left in incoming
 	pass      room.Pass // of acquireRoom
 }
 

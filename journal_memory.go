@@ -191,7 +191,7 @@ func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *openin
 
 func (j *memoryJournal) awaits(EventID, *waiter) (ended func()) { return func() {} }
 
-func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry) error {
+func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry, _ request) error {
 	cancelled := j.machine.scheduled.Cancel(id)
 	if cancelled == nil {
 		return ErrNotScheduled
@@ -212,7 +212,11 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry)
 
 func (j *memoryJournal) encodePayload(payload any) (any, error) { return payload, nil }
 
-func (j *memoryJournal) direct(_ []Directive, audit *AuditEntry) (shared bool, err error) {
+func (j *memoryJournal) ask(context.Context, request) (answer *reply, asked bool, err error) {
+	return nil, false, nil
+}
+
+func (j *memoryJournal) direct(_ []Directive, audit *AuditEntry, _ request, _ *Directive) (shared bool, err error) {
 	j.audits.done(audit)
 	return false, nil
 }
@@ -242,6 +246,8 @@ func (j *memoryJournal) measure(m *Metrics) { m.DeadLetters, m.LettersEvicted = 
 func (j *memoryJournal) comes(*Subscription, bool) (arrived func()) { return func() {} }
 
 func (j *memoryJournal) ends(*Subscription) {}
+
+func (j *memoryJournal) dispatches() bool { return j.lifecycle.started.Load() }
 
 func (j *memoryJournal) start(context.Context) error { return nil }
 

@@ -35,6 +35,7 @@ type ledger struct {
 	dropped      atomic.Int64
 	cancelled    atomic.Int64
 	stored       atomic.Int64
+	handedOver   atomic.Int64
 	scheduled    atomic.Int64
 	waiting      atomic.Int64
 	recording    atomic.Int64
@@ -62,7 +63,7 @@ func (l *ledger) unloaded() int64 { return l.stored.Load() - l.reclaimed.Load() 
 
 // settled returns the number of dispatches that are no longer in memory.
 func (l *ledger) settled() int64 {
-	return l.stored.Load() + l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
+	return l.stored.Load() + l.handedOver.Load() + l.handled.Load() + l.unrouted.Load() + l.deadLettered.Load() + l.dropped.Load() + l.cancelled.Load()
 }
 
 func (l *ledger) opened() int64 {
@@ -84,6 +85,7 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 		Throttled:    l.parked[throttled].Load(),
 		Recording:    l.recording.Load(),
 		Stored:       l.unloaded(),
+		HandedOver:   l.handedOver.Load(),
 		Claimed:      l.claimed.Load(),
 		Accepted:     l.accepted.Load(),
 		Copies:       l.copies.Load(),
@@ -143,6 +145,14 @@ func (l *ledger) owns(r *record) bool {
 		}
 	}
 	return r.Own
+}
+
+// handOver counts what is left to the store as handed over: another process may have the lease.
+func (l *ledger) handOver() {
+	left := l.unloaded()
+	l.handedOver.Add(left)
+	l.stored.Add(-left)
+	l.owed.Store(0)
 }
 
 // gone counts the dispatches as cancelled that are left to the store, and of which it has fewer: another

@@ -84,7 +84,7 @@ func (m *machine) busy() bool {
 
 // stops reports whether no call of a dispatch may start, at any door.
 func (m *machine) stops(d *dispatch) bool {
-	return m.halts.Has(halt.Cut|halt.Failed|halt.Unload) && (m.halts.Any() || !d.isAwaitedByCall())
+	return m.halts.Has(halt.Cut|halt.Failed|halt.Lost|halt.Unload) && (m.halts.Any() || !d.isAwaitedByCall())
 }
 
 // leaveUnawaited lets the journal leave, during Shutdown, what no running call waits for any more.

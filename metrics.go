@@ -178,6 +178,8 @@ type Ledger struct {
 	Throttled int64 `json:"throttled"` // parked, because a limit is reached
 	Recording int64 `json:"recording"` // the store is recording a change
 	Stored    int64 `json:"stored"`    // left to the store, and not in memory; 0 once the store has none
+	// HandedOver are those that were left to the store when the bus lost its lease, or handed it over.
+	HandedOver int64 `json:"handed_over"`
 
 	Closed bool `json:"closed"` // Shutdown has returned
 }
@@ -187,7 +189,7 @@ type Ledger struct {
 func (l Ledger) Balanced() bool {
 	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording
 	return l.Accepted+l.Copies+l.Splits+l.Replays+l.Claimed ==
-		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+left+l.Stored &&
+		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+left+l.Stored+l.HandedOver &&
 		(!l.Closed || left == 0)
 }
 

@@ -73,6 +73,7 @@ type config struct {
 	unsettled    int // 0: not bounded
 	unconfirmed  room.Size
 	tool         bool
+	standby      bool
 	err          error
 }
 
@@ -108,7 +109,7 @@ func newConfig(opts []Option) (*config, error) {
 		return nil, &OptionError{Option: "RefuseWhenFull", Reason: "needs WithMaxUnsettled on a bus with a store: the disk is the queue"}
 	}
 	c.queueWaits = !c.refuse || c.store != nil // with a store, WithMaxUnsettled refuses
-	return c, c.checkTool()
+	return c, cmp.Or(c.checkTool(), c.checkStandby())
 }
 
 // isNil reports whether a user's value is nil, or an interface that contains nil.

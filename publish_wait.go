@@ -2,13 +2,13 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/names"
 )
 
@@ -32,8 +32,8 @@ const (
 	Cancelled
 	// Repeated: the event's id is known, and nothing was dispatched.
 	Repeated
-	// Stored: Shutdown, or a failure of the store, has left it in the store. It is dispatched by the next
-	// Start, or when the bus has reopened the store.
+	// Stored: Shutdown, a failure of the store, or the loss of its lease has left it in the store. It is dispatched by
+	// the next Start, when the bus has reopened the store, or by the process that has the lease.
 	Stored
 )
 
@@ -76,9 +76,9 @@ type Result struct {
 // the handler's own event, or behind one whose handler waits for that. Two handlers that wait for
 // each other's keys are not detected: both waits end at the handlers' timeouts.
 //
-// Errors: those of Publish, ErrNotStarted, ErrWouldDeadlock, ErrCancelled, *DeliveryError if a delivery
-// was dead-lettered, otherwise ErrHeld if one is held, and with a store ErrShutdown if Shutdown leaves the
-// event there. If the result has the id, the event was accepted: do not publish it
+// Errors: those of Publish, ErrNotStarted also on a standby (nothing is accepted then), ErrWouldDeadlock, ErrCancelled,
+// *DeliveryError if a delivery was dead-lettered, otherwise ErrHeld if one is held, and with a store ErrShutdown if
+// Shutdown leaves the event there, and ErrLeaseLost if the bus has become a standby. If the result has the id, the event was accepted: do not publish it
 // again.
 func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
@@ -87,7 +87,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	refuse := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
 	}
-	if !b.lifecycle.started.Load() && !b.lifecycle.ending.Load() {
+	if !b.journal.dispatches() && !b.lifecycle.ending.Load() {
 		return refuse(ErrNotStarted)
 	}
 	ended := ctx.Done() // before anything is accepted: the context may panic
@@ -128,7 +128,7 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 	select {
 	case <-w.settled:
 	case <-b.gaveUp:
-		w.giveUp(true)
+		w.giveUp(ErrShutdown)
 	case <-ended:
 		select {
 		case <-w.settled:
@@ -150,14 +150,12 @@ type waiter struct {
 	settled chan struct{}           // closed by answer, once nothing is pending
 
 	// Guarded by feeder.mu.
-	gone      bool       // the call has returned
-	scheduled driver.Ref // the record of a scheduled event, once the store has it; 0 without
-	claimed   bool       // the feeder has claimed that record
+	gone bool // the call has returned
 
 	mu       sync.Mutex // guards the following
 	pending  int32      // dispatches to wait for
 	attempts int32
-	shutDown bool // with the outcome Stored: by Shutdown, not by a failure of the store
+	why      error // of the outcome Stored: ErrShutdown, ErrStoreFailed or ErrLeaseLost
 	outcome  Outcome
 	letters  []DeadLetter
 	heldAt   []string
@@ -174,8 +172,11 @@ func (w *waiter) result(r Result, eventType string) (Result, error) {
 	switch {
 	case len(w.letters) > 0:
 		return r, &DeliveryError{ID: r.ID, EventType: eventType, Letters: w.letters}
-	case r.Outcome == Stored && w.shutDown:
+	case r.Outcome == Stored && errors.Is(w.why, ErrShutdown):
 		return r, fmt.Errorf("PublishAndWait(%q): event %s goes on at the next start: %w", shorten(eventType), r.ID, ErrShutdown)
+	case r.Outcome == Stored && errors.Is(w.why, ErrLeaseLost):
+		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted, and goes on in the process that has the lease of the store: %w",
+			shorten(eventType), r.ID, ErrLeaseLost)
 	case r.Outcome == Stored:
 		return r, fmt.Errorf("PublishAndWait(%q): event %s was accepted, and goes on when the bus has reopened the store: %w",
 			shorten(eventType), r.ID, ErrStoreFailed)
@@ -222,11 +223,11 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 }
 
 // giveUp ends the wait for an event that only the store has, and that nothing dispatches any more.
-func (w *waiter) giveUp(shutDown bool) {
+func (w *waiter) giveUp(why error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending > 0 {
-		w.pending, w.shutDown = 1, shutDown
+		w.pending, w.why = 1, why
 		if w.endedLocked(Stored, false, 0) {
 			w.answer()
 		}

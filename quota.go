@@ -3,22 +3,10 @@ package eventbus
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus/internal/room"
 )
-
-// quota bounds the unsettled dispatches of a bus with a store (WithMaxUnsettled).
-type quota struct {
-	room.Quota
-
-	noting semaphore // held while the store's count is read; guards the following
-	beside int64     // driver.Stats.Beside, as far as the count has it
-
-	othersCancel atomic.Bool  // other processes may have cancelled events of this one
-	cancelling   atomic.Int64 // calls of durable.cancel
-}
 
 // acquireQuota adds n dispatches. It waits for room until ctx ends, the bus shuts down, or the store
 // fails: a restart waits for the publishers that are entering.
@@ -27,6 +15,9 @@ func (j *durable) acquireQuota(ctx context.Context, n int64, inside bool) error 
 	if inside || q.Most == 0 {
 		q.Add(n)
 		return nil
+	}
+	if !j.store.leads() {
+		return j.acquireIncoming(ctx, n)
 	}
 	failed := j.feeder.claimsContext().Done()
 	for !q.TryAdd(n) {
@@ -118,20 +109,17 @@ func (c *opening) size() (size room.Size) {
 	return size
 }
 
-// noteBeside counts the records that other processes have inserted and cancelled, and ends the waits for
-// the events that they have cancelled.
-func (j *durable) noteBeside() {
-	q, ctx := &j.intake.quota, j.feeder.claimsContext() // a restart counts again, and waits for this
-	q.noting.Lock()
+// acquireIncoming refuses dispatches that the store has no room for, by its own count: the bus without the lease does
+// not learn when others settle.
+func (j *durable) acquireIncoming(ctx context.Context, n int64) error {
+	q := &j.intake.quota
 	stats, err := j.store.Stats(ctx)
-	if err == nil {
-		q.Release(q.beside - stats.Beside)
-		q.beside = stats.Beside
-		q.othersCancel.Store(true) // before the feeder looks
+	if err != nil {
+		return err
 	}
-	q.noting.Unlock()
-	if err == nil {
-		err = j.feeder.endCancelled(ctx)
+	if has := stats.Unsettled() + stats.Incoming; has > 0 && has+n > q.Most {
+		return fmt.Errorf("%w: the store has %d unsettled events, and WithMaxUnsettled allows %d", ErrQueueFull, has, q.Most)
 	}
-	j.feeder.failed(ctx, err)
+	q.Add(n)
+	return nil
 }

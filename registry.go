@@ -111,6 +111,19 @@ func (r *registry) remove(s *Subscription) {
 	}
 }
 
+// forgetEnded forgets the subscriptions that have ended. The lease begins: what the store has under their names was not
+// theirs alone.
+func (r *registry) forgetEnded() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removed = nil
+	for _, s := range r.all.All() {
+		if s.succeeds && s.since.CompareAndSwap(0, 1) {
+			r.succeeding.Add(-1)
+		}
+	}
+}
+
 // close refuses further subscriptions.
 func (r *registry) close() {
 	r.mu.Lock()

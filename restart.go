@@ -32,14 +32,24 @@ func (j *durable) storeFailed(err error) {
 	j.feeder.noteFailure(j.restart)
 }
 
-// noteFailure ends the claims in progress, and runs restart unless the feeder stops.
+// noteFailure ends the claims in progress, and runs restart unless it runs or the feeder stops.
 func (f *feeder) noteFailure(restart func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.endClaims()
-	if !f.stopping {
-		f.restarts.Go(restart)
+	if f.restarting || f.stopping {
+		return
 	}
+	f.restarting = true
+	f.restarts.Go(restart)
+}
+
+// restarted ends a restart. It reports whether another one must follow.
+func (f *feeder) restarted() (again bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.restarting = f.bus.halts.Has(halt.Failed | halt.Lost)
+	return f.restarting
 }
 
 // storeRefuses returns the error of a publication while the store has failed, or nil.
@@ -61,20 +71,57 @@ const (
 	lastReopenDelay  = 10 * time.Second
 )
 
-// restart reopens the store when no dispatch is left in memory, and ends the failure.
+// restart drops every dispatch from memory, reopens a store that has failed, and waits for a lease that is lost.
 func (j *durable) restart() {
+	f := j.feeder
+	for again := true; again; again = f.restarted() {
+		if !j.restartOnce() {
+			return
+		}
+	}
+}
+
+// restartOnce returns false if Shutdown has stopped the feeder.
+func (j *durable) restartOnce() (goesOn bool) {
 	f := j.feeder
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
 	f.endWaiters()
 	for j.unloadAll(); !j.ledger.isEmpty(); j.unloadAll() {
+		if j.halts.Has(halt.Lost) && !j.handing.Load() {
+			j.stopCalls()
+		}
 		if !f.sleep(timeline.Tick) {
-			return
+			return false
 		}
 	}
-	if again := f.pauseBeforeReopen(); again > 0 && !f.sleep(again) {
-		return
+	if j.halts.Has(halt.Failed) && !j.reopen() {
+		return false
 	}
+	if j.handing.Load() && !j.release() {
+		return false
+	}
+	if j.halts.Has(halt.Lost) && !j.standBy() {
+		return false
+	}
+	if j.halts.Has(halt.Failed) { // since it was reopened
+		return true
+	}
+	f.beginAnew()
+	j.halts.Clear(halt.Lost)
+	f.wakeUp()
+	j.operators.cataloged.record()
+	f.watching.Go(j.answerRequests)
+	return true
+}
+
+// reopen reopens the store after a failure.
+func (j *durable) reopen() (goesOn bool) {
+	f := j.feeder
+	if again := f.pauseBeforeReopen(); again > 0 && !f.sleep(again) {
+		return false
+	}
+	hadLease := j.store.leads()
 	var resolved []EventID
 	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
 		err := j.store.Reopen(f.ctx)
@@ -92,19 +139,41 @@ func (j *durable) restart() {
 		}
 		j.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))
 		if !f.sleep(delay) {
-			return
+			return false
 		}
 	}
-	f.beginAnew()
 	f.reopened = max(j.time.Nanos(), 1)
+	if hadLease && !j.store.leads() {
+		f.leads.Store(false)
+		j.halts.Set(halt.Lost)
+		j.log.Warn("lease lost: the bus is a standby until it has the lease again")
+	}
+	f.renewClaims()
 	j.halts.Clear(halt.Failed)
 	j.unknown.resolved(resolved)
 	j.log.Info("store reopened")
-	f.wakeUp()
 	f.watching.Go(j.obeyAgain)
+	return true
 }
 
-// beginAnew makes the feeder claim all that the store has, behind every door.
+// standBy waits for the lease.
+func (j *durable) standBy() (goesOn bool) {
+	f := j.feeder
+	j.ledger.handOver()
+	j.operators.cataloged.record()
+	err := j.acquire(f.ctx, true)
+	switch {
+	case f.ctx.Err() != nil:
+		return false
+	case err != nil:
+		j.storeFailed(err)
+		return true
+	}
+	j.log.Info("lease acquired: the bus dispatches again")
+	return true
+}
+
+// beginAnew makes the feeder take in and claim all that the store has, behind every door.
 func (f *feeder) beginAnew() {
 	f.submitting.Lock()
 	f.behind = true
@@ -113,9 +182,16 @@ func (f *feeder) beginAnew() {
 	}
 	f.doors = slices.AppendSeq(f.doors, maps.Keys(f.bus.registry.knownNames()))
 	f.submitting.Unlock()
+	f.looks.Store(true)
+	f.due.Ring()
+	f.renewClaims()
+}
+
+// renewClaims allows claims again.
+func (f *feeder) renewClaims() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.due.Ring()
+	f.endClaims()
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
 }
 
@@ -125,6 +201,9 @@ func (r *changeBatch) doubt(err error) bool {
 	var refused *driver.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, ErrStoreClosed) {
 		return false
+	}
+	if r.change.left {
+		return true // it counts nothing here
 	}
 	var c doubt.Change
 	l, inserted := &r.bus.ledger, int64(len(r.batch.New))
@@ -149,18 +228,11 @@ func (r *changeBatch) doubt(err error) bool {
 	return true
 }
 
-// countUnsettled begins the count with what the store has. It notes the lease, and logs a crash of the last process.
+// countUnsettled begins the count with what the store has.
 func (j *durable) countUnsettled(ctx context.Context) error {
-	j.intake.quota.noting.Lock()
-	defer j.intake.quota.noting.Unlock()
 	stats, err := j.store.Stats(ctx)
 	if err == nil {
-		j.intake.quota.beside = stats.Beside
 		j.intake.quota.Set(stats.Unsettled())
-		j.hasLease.Store(stats.HasLease)
-	}
-	if stats.Crashed {
-		j.log.Warn("last process ended without shutdown", zap.Int64("crashed_events", stats.CrashedEvents))
 	}
 	return err
 }
@@ -169,41 +241,15 @@ func (j *durable) countUnsettled(ctx context.Context) error {
 // memory, and no publication enters.
 func (j *durable) recount(ctx context.Context) error {
 	q, l := &j.intake.quota, &j.ledger
-	q.noting.Lock()
-	defer q.noting.Unlock()
 	stats, err := j.store.Stats(ctx)
 	if err != nil {
 		return err
 	}
-	others := q.Used() - l.unloaded() + stats.Beside - q.beside // that this process has not claimed
+	others := q.Used() - l.unloaded() // that this process has not claimed
 	q.Set(stats.Unsettled())
-	q.beside = stats.Beside
 	l.stored.Add(j.doubts.Resolve(stats.Unsettled() - others - l.unloaded()))
 	l.gone(stats.Unsettled())
 	l.owed.Store(l.unloaded())
-	return nil
-}
-
-// noteGone counts what other processes have cancelled, after a claim that ended with err. As long as the
-// store also has records that this process has not claimed, it may count fewer.
-func (j *durable) noteGone(ctx context.Context, err error) error {
-	q, l := &j.intake.quota, &j.ledger
-	if err != nil || !q.othersCancel.Load() {
-		return err
-	}
-	left := l.unloaded()
-	stats, err := j.store.Stats(ctx)
-	switch {
-	case err != nil:
-		return err
-	case j.halts.Any() || j.lifecycle.ending.Load() || q.cancelling.Load() > 0: // a dispatch may be in neither count
-		return nil // the restart, or the end of the Cancel, looks again
-	case l.unloaded() != left:
-		j.feeder.wakeUp()
-		return nil
-	}
-	l.gone(stats.Free)
-	q.othersCancel.Store(stats.Free > 0 && l.unloaded() > 0)
 	return nil
 }
 

@@ -60,6 +60,7 @@ type record struct {
 	metadata EventMetadata
 	replay   *recordReplay   // nil for a publication
 	progress *recordProgress // nil for a dispatch that has not begun
+	incoming bool            // it is that of an incoming event
 }
 
 // recordReplay is the JSON of driver.Record.Replay: the letter from which a replay opened a dispatch.
@@ -302,6 +303,14 @@ type Codec interface {
 	// digits of numbers. If Unmarshal does not call it, it is called again, with the type. A field of type
 	// any in a struct has the digits that Unmarshal keeps.
 	Unmarshal(data []byte, pointer any) error
+}
+
+// codecName names the codec of payloads, in incoming events.
+func (c *config) codecName() string {
+	if c.codec == nil {
+		return "json"
+	}
+	return fmt.Sprintf("%T", c.codec)
 }
 
 // encode returns the payload that handlers receive on a bus with a store: the encoded one. A method

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/surebus/eventbus/driver"
 )
@@ -46,12 +45,11 @@ func (m *machine) buryScheduled(d *dispatch) {
 // for it, and its id can be used again, unless it is a replay. Cancel waits for the store, if there is one. With By, Because
 // or FromRequest, Audit has it.
 //
-// A bus without the lease of the store, such as one WithoutHandlers, cancels too. The bus that runs the
-// handlers then calls no observer. Its Ledger counts the event as Cancelled, but as Stored while the store
-// has others that it has not claimed. A PublishAndWait there ends with ErrCancelled within 250 ms.
+// A bus without the lease of the store, such as a standby or one WithoutHandlers, cancels an event that waits to be taken
+// in, and otherwise asks the bus that has the lease.
 //
 // Errors: ErrNotScheduled if the id is unknown, due already, or cancelled; *OptionError; the
-// context's, and then it is unknown whether a store has cancelled the event; the store's.
+// context's, and then it is unknown whether a store has cancelled the event; ErrNoAnswer; the store's.
 func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...DirectiveOption) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Cancel: %w", err)
@@ -60,33 +58,44 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...DirectiveOption) e
 	if err != nil {
 		return fmt.Errorf("Cancel: %w", err)
 	}
-	var entry *AuditEntry
-	if o != (operator{}) { // otherwise the program cancels, not an operator
-		entry = b.operators.entry(o, AuditCancel)
-		entry.Event = id
-	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("Cancel: %w", contextError(ctx))
 	}
-	if err := b.journal.cancel(ctx, id, entry); err != nil {
+	if err := b.operators.cancel(ctx, id, o); err != nil {
 		return fmt.Errorf("Cancel(%s): %w", id, err)
 	}
 	return nil
 }
 
-// cancel settles a scheduled event that the store has.
-func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) error {
-	j.intake.quota.cancelling.Add(1)
-	defer func() {
-		j.intake.quota.cancelling.Add(-1)
-		j.feeder.wakeUp() // for noteGone
-	}()
+func (op *operators) cancel(ctx context.Context, id EventID, o operator) error {
+	for {
+		err := op.journal.cancel(ctx, id, op.cancelEntry(o, id), request{})
+		if !errors.Is(err, ErrNoLease) && !errors.Is(err, ErrLeaseLost) {
+			return err
+		}
+		answer, asked, err := op.journal.ask(ctx, request{
+			Action: AuditCancel, Event: id, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
+		})
+		if asked && err == nil {
+			err = answer.err()
+		}
+		if asked {
+			return err
+		}
+	}
+}
+
+// cancel settles a scheduled event that the store has. The error matches ErrNoLease if only the bus with the lease may.
+func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry, answers request) error {
+	if err := j.withdraw(ctx, id, entry, answers); !errors.Is(err, ErrNotScheduled) {
+		return err
+	}
+	if !j.store.leads() {
+		return ErrNoLease
+	}
 	claims := j.feeder.claimsContext()
 	claimed, err := j.store.Claim(ctx, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: driver.ID(id), Limit: 1})
-	switch {
-	case errors.Is(err, ErrNoLease):
-		return j.cancelBeside(ctx, id, entry)
-	case err != nil:
+	if err != nil {
 		if ctx.Err() == nil {
 			j.feeder.failed(claims, err)
 		}
@@ -103,8 +112,8 @@ func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) err
 	for _, r := range records {
 		// Not by a followup: all of those may run observers that cancel events.
 		here := make(chan func(), 1)
-		settled := j.recordLater(change{
-			kind: toSettle, opening: opening{d: j.feeder.load(r)}, outcome: Cancelled, here: here, audit: entry,
+		settled := j.recordLater(&change{
+			kind: toSettle, opening: opening{d: j.feeder.load(r)}, outcome: Cancelled, here: here, audit: entry, answers: answers,
 		})
 		var why error
 		select {
@@ -126,21 +135,23 @@ func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry) err
 	return err
 }
 
-// cancelBeside removes the record of a scheduled event without the lease, unless the bus that has it
-// has claimed the record. That bus learns of it by noteBeside.
-func (j *durable) cancelBeside(ctx context.Context, id EventID, entry *AuditEntry) error {
-	records, _, err := j.recordsOf(ctx, id)
+// withdraw removes a scheduled event that waits to be taken in. Every bus may.
+func (j *durable) withdraw(ctx context.Context, id EventID, entry *AuditEntry, answers request) error {
+	page, err := j.store.Incoming(ctx, driver.IncomingQuery{Event: driver.ID(id), Limit: 1})
 	if err != nil {
 		return err
 	}
+	if len(page.Events) == 0 {
+		return ErrNotScheduled
+	}
 	w := newBatch(j.time)
-	w.Cancel = []driver.ID{driver.ID(id)}
-	if !slices.ContainsFunc(records, func(r *record) bool { return r.replay != nil }) { // a handler may have had the event of a replay
+	w.Withdraw = []driver.ID{driver.ID(id)}
+	if page.Events[0].Record.Replay == nil { // a handler may have had the event of a replay
 		w.Forget = []driver.Dedupe{eventIDEntry(id)}
 	}
 	w.audit(entry)
-	err = j.store.commit(ctx, w)
-	if errors.Is(err, ErrNotScheduled) {
+	w.answer(answers, nil)
+	if err = j.store.commit(ctx, w); errors.Is(err, ErrNotScheduled) {
 		return ErrNotScheduled
 	}
 	if err == nil {

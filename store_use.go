@@ -2,10 +2,12 @@ package eventbus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -80,16 +82,40 @@ func WithIdempotencyWindow(d time.Duration) Option {
 	})
 }
 
+// WithStandby makes Start wait while another process has the lease of the store: that process dispatches, and this
+// bus is its standby. A standby publishes, cancels, pauses and looks. The bus with the lease dispatches what it publishes. When that bus
+// shuts down, or its process ends, one of the standbys acquires the lease, and its Start returns.
+//
+// The bus with the lease also hands it over, once for each standby that started later, to one that has all of its
+// subscriptions and more: the newest version of the program routes. It is a standby then. So is a bus that has lost its
+// lease: the store says how that can happen. Its running calls are cancelled with the cause ErrLeaseLost.
+func WithStandby() Option {
+	return option(func(c *config) { c.standby = true })
+}
+
+// checkStandby refuses a standby that could not be one.
+func (c *config) checkStandby() error {
+	switch exclusive, ok := c.store.(driver.Exclusive); {
+	case !c.standby:
+	case c.store == nil:
+		return &OptionError{Option: "WithStandby", Reason: "needs WithStore: a bus in memory is alone"}
+	case c.tool:
+		return &OptionError{Option: "WithStandby", Reason: "cannot be combined with WithoutHandlers: such a bus never dispatches; leave one out"}
+	case ok && exclusive.IsExclusive():
+		return &OptionError{Option: "WithStandby", Reason: "cannot be used with a store that has its data alone, as with sqlite.WithExclusive: open it without"}
+	}
+	return nil
+}
+
 // WithoutHandlers makes a bus for a tool: a command, or an admin page, in another process than the bus
-// that runs the handlers, or while none runs. It needs a store, usually one that has not the lease. Use
-// its DLQ, Event, Dispatches, Audit, Catalog and Cancel, and the directives of Subscription. Subscribe and Start
+// that runs the handlers, or while none runs. It needs a store. Use its Publish, DLQ, Event, Dispatches, Audit, Catalog and Cancel, and the directives of Subscription. Subscribe and Start
 // return ErrNoHandlers. Shutdown closes the store.
 //
 // The tool does not know the subscriptions. A replay opens a dispatch for the names in the letter. If
 // one of them does not exist in the bus that runs the handlers, its delivery waits there, as after a
 // restart, and the replay returns no ErrNoSubscription. Subscription returns a handle for any name: its
-// directives, such as Pause, are recorded in the store, and the bus that runs the handlers obeys them within
-// 250 ms. Publish sees no subscription, so its events are unrouted.
+// directives, such as Pause, and Cancel are carried out by the bus that has the lease, within 250 ms. If none has it,
+// the tool acquires it for as long as that takes. Events that the tool publishes are routed by the bus with the lease.
 func WithoutHandlers() Option {
 	return option(func(c *config) { c.tool = true })
 }
@@ -132,14 +158,16 @@ type guardedStore struct {
 	of     driver.Store
 	log    *zap.Logger
 	room   *room.Room
-	failed func(error)      // handles every error of a batch
-	aged   func() time.Time // see Batch.AgedAt
+	failed func(error)       // handles every error of a batch
+	lost   func(epoch int64) // is called when the lease is lost
+	epoch  atomic.Int64      // of the lease; 0 without one
+	aged   func() time.Time  // see Batch.AgedAt
 	calls  recent.Calls
 	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, aged: b.time.Aged, gaveUp: b.gaveUp}
+	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, gaveUp: b.gaveUp}
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	s.room = room.New(room.Config{
 		Most:      b.config.unconfirmed,
@@ -155,6 +183,9 @@ func newGuardedStore(b *Bus) *guardedStore {
 func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 	size := w.size()
 	w.AgedAt = s.aged()
+	if w.NeedsLease() {
+		w.Epoch = s.epoch.Load()
+	}
 	submitted := &w.Batch
 	if w.err != nil { // its refusal comes in order, as that of a store
 		submitted = &driver.Batch{Now: w.Now, AgedAt: w.AgedAt}
@@ -164,7 +195,9 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 		if err == nil && w.err != nil {
 			err = &driver.RefusedError{Err: w.err}
 		}
-		if err != nil {
+		if errors.Is(err, ErrLeaseLost) {
+			s.lost(w.Epoch) // before done: it leaves what it could not record in incoming
+		} else if err != nil {
 			s.failed(err) // before Answered: the publishers that it wakes are refused
 		}
 		s.room.Answered(size, pass)
@@ -189,10 +222,13 @@ func (s *guardedStore) commit(ctx context.Context, w *batch) error {
 
 // size returns what a batch counts for WithMaxUnconfirmed.
 func (w *batch) size() room.Size {
-	changed := len(w.New) + len(w.Update) + len(w.Delete) + len(w.Bury)
+	changed := len(w.New) + len(w.Leave) + len(w.Update) + len(w.Delete) + len(w.Bury)
 	size := room.Size{Records: int64(max(changed, len(w.Remember), 1))}
 	for _, r := range w.New {
 		size.Bytes += int64(len(r.Payload))
+	}
+	for _, in := range w.Leave {
+		size.Bytes += int64(len(in.Record.Payload))
 	}
 	for _, l := range w.Bury {
 		size.Bytes += int64(len(l.Payload) + len(l.Original))
@@ -250,9 +286,49 @@ func (s *guardedStore) Audit(ctx context.Context, q driver.AuditQuery) (driver.A
 	return guard(s, "Audit", func() (driver.AuditPage, error) { return s.of.Audit(ctx, q) })
 }
 
-func (s *guardedStore) Catalog(ctx context.Context) ([]byte, error) {
-	return guard(s, "Catalog", func() ([]byte, error) { return s.of.Catalog(ctx) })
+func (s *guardedStore) Catalogs(ctx context.Context) ([]driver.Catalog, error) {
+	return guard(s, "Catalogs", func() ([]driver.Catalog, error) { return s.of.Catalogs(ctx) })
 }
+
+func (s *guardedStore) Incoming(ctx context.Context, q driver.IncomingQuery) (driver.IncomingPage, error) {
+	return guard(s, "Incoming", func() (driver.IncomingPage, error) { return s.of.Incoming(ctx, q) })
+}
+
+func (s *guardedStore) Requests(ctx context.Context, q driver.RequestQuery) ([]driver.Request, error) {
+	return guard(s, "Requests", func() ([]driver.Request, error) { return s.of.Requests(ctx, q) })
+}
+
+func (s *guardedStore) Answer(ctx context.Context, id driver.RequestID) (body []byte, answered bool, err error) {
+	_, err = guard(s, "Answer", func() (_ struct{}, err error) {
+		body, answered, err = s.of.Answer(ctx, id)
+		return struct{}{}, err
+	})
+	return body, answered, err
+}
+
+// Acquire acquires the lease, under which the batches are submitted from then on.
+func (s *guardedStore) Acquire(ctx context.Context, q driver.AcquireQuery) (driver.Lease, error) {
+	lease, err := guard(s, "Acquire", func() (driver.Lease, error) { return s.of.Acquire(ctx, q) })
+	if err == nil {
+		s.epoch.Store(lease.Epoch)
+	}
+	return lease, err
+}
+
+// Release ends the lease. Publications are left in incoming from its beginning.
+func (s *guardedStore) Release(ctx context.Context) error {
+	s.epoch.Store(0)
+	_, err := guard(s, "Release", func() (struct{}, error) { return struct{}{}, s.of.Release(ctx, driver.AllSlots()) })
+	if err != nil {
+		s.epoch.Store(s.of.Lease().Epoch)
+	}
+	return err
+}
+
+func (s *guardedStore) lease() driver.Lease { return s.of.Lease() }
+
+// leads reports whether the store has the lease, as far as the bus knows.
+func (s *guardedStore) leads() bool { return s.epoch.Load() != 0 }
 
 func (s *guardedStore) Records(ctx context.Context, q driver.RecordQuery) (driver.RecordPage, error) {
 	return guard(s, "Records", func() (driver.RecordPage, error) { return s.of.Records(ctx, q) })
@@ -282,6 +358,9 @@ func (s *guardedStore) Watch(changed func(driver.Change)) (stop func()) { return
 
 func (s *guardedStore) Reopen(ctx context.Context) error {
 	_, err := guard(s, "Reopen", func() (struct{}, error) { return struct{}{}, s.of.Reopen(ctx) })
+	if err == nil {
+		s.epoch.Store(s.of.Lease().Epoch)
+	}
 	return err
 }
 

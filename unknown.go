@@ -72,7 +72,7 @@ func (u *unknowns) await(ctx context.Context, gaveUp <-chan struct{}, c *opening
 
 // resolveLater completes a publication, or a replay, whose caller no longer waits. Shutdown waits
 // for it.
-func (j *durable) resolveLater(c change, applied <-chan error) {
+func (j *durable) resolveLater(c *change, applied <-chan error) {
 	j.ledger.entering.Add(1)
 	if c.kind == toAccept {
 		j.addUnknown(c.all())
@@ -145,6 +145,18 @@ func (u *unknowns) resolved(ids []EventID) {
 	}
 }
 
+// has reports whether the store has an event that has not settled, or its id: the bus with the lease may have settled one
+// that was left in incoming, which has its id remembered.
+func (j *durable) has(ctx context.Context, id driver.ID) (bool, error) {
+	if incoming, err := j.store.Incoming(ctx, driver.IncomingQuery{Event: id, Limit: 1}); err != nil || len(incoming.Events) > 0 {
+		return err == nil, err
+	}
+	if records, err := j.store.Lookup(ctx, id); err != nil || len(records) > 0 { // it may have been taken in meanwhile
+		return err == nil, err
+	}
+	return j.remembers(ctx, EventID(id))
+}
+
 // resolveAll asks the store about all events in doubt, after it was reopened and before anything
 // is dispatched. The caller settles their ids once the bus accepts publications again: the
 // repetitions that wait would be refused before.
@@ -152,11 +164,9 @@ func (j *durable) resolveAll(ctx context.Context) (ids []EventID, err error) {
 	for _, pending := range j.unknown.all() {
 		entry := pending.entry
 		if !pending.accepted { // otherwise it may have settled
-			records, err := j.store.Lookup(ctx, entry.Event)
-			if err != nil {
+			if pending.accepted, err = j.has(ctx, entry.Event); err != nil {
 				return nil, err
 			}
-			pending.accepted = len(records) > 0
 		}
 		if pending.accepted {
 			w := newBatch(j.time)

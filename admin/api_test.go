@@ -145,8 +145,7 @@ func (f *fixture) request(t *testing.T, op operation) *http.Request {
 // newStore returns a store in memory.
 func newStore(t *testing.T) driver.Store {
 	t.Helper()
-	store, err := storetest.NewModel().Open()
-	require.NoError(t, err)
+	store := storetest.NewModel().Open()
 	return store
 }
 

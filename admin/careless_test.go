@@ -84,10 +84,9 @@ func TestZ13_TheAuditHasWhoCancelled(t *testing.T) {
 // Beside a bus, an order to a name that its catalog does not have is refused: it would have no effect.
 func TestC6_OrdersAreToKnownSubscriptions(t *testing.T) {
 	model := storetest.NewModel()
-	store, err := model.Open()
-	require.NoError(t, err)
+	store := model.Open()
 	bus := newBus(t, eventbus.WithStore(store))
-	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("billing"), eventbus.Formerly("invoices"))
+	_, err := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("billing"), eventbus.Formerly("invoices"))
 	require.NoError(t, err)
 	pause := func(name string) *http.Request {
 		return request(t, http.MethodPost, "/api/v1/subscriptions/"+name+"/pause", "{}")

@@ -271,13 +271,12 @@ func TestLive_OverTheNetwork(t *testing.T) {
 func TestTool_ShowsTheCatalogOfTheOtherBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model := storetest.NewModel()
-		store, err := model.Open()
-		require.NoError(t, err)
+		store := model.Open()
 		bus := newFailing(t, eventbus.WithStore(store))
 		letter := bus.die(t, 1)[0]
 		time.Sleep(time.Minute) // the catalog is recorded
 
-		tool, err := eventbus.New(eventbus.WithStore(model.Beside()), eventbus.WithoutHandlers())
+		tool, err := eventbus.New(eventbus.WithStore(model.Open()), eventbus.WithoutHandlers())
 		require.NoError(t, err)
 		defer tool.Shutdown(t.Context())
 		h := newHandler(t, tool)

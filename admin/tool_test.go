@@ -16,16 +16,15 @@ import (
 // newTool returns a bus WithoutHandlers beside another one, over the same store.
 func newTool(t *testing.T, model *storetest.Model) *eventbus.Bus {
 	t.Helper()
-	return newBus(t, eventbus.WithStore(model.Beside()), eventbus.WithoutHandlers())
+	return newBus(t, eventbus.WithStore(model.Open()), eventbus.WithoutHandlers())
 }
 
 // Beside the bus, the handler shows subscriptions and plans from the catalog in the store, and its orders are obeyed.
 func TestTool_ShowsTheCatalog(t *testing.T) {
 	model := storetest.NewModel()
-	store, err := model.Open()
-	require.NoError(t, err)
+	store := model.Open()
 	bus := newBus(t, eventbus.WithStore(store))
-	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+	_, err := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
 		return eventbus.Permanent(errDeclined)
 	}, eventbus.Named("billing"), eventbus.Retry(eventbus.MaxRetries(5)))
 	require.NoError(t, err)

@@ -98,7 +98,7 @@ type Store interface {
 	// was not denied. ctx bounds a scan.
 	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
 
-	// Catalogs returns the catalogs of all instances, by Instance.
+	// Catalogs returns the catalogs of all instances, by Number.
 	Catalogs(ctx context.Context) ([]Catalog, error)
 
 	// Incoming returns a page of the events that wait to be taken in. It needs no lease.

@@ -62,6 +62,8 @@ type RequestQuery struct {
 type Catalog struct {
 	// Instance identifies the bus.
 	Instance string
+	// Number orders the instances by the first batch with their catalog. The store assigns it.
+	Number int64
 	// Seen is Batch.Now of the last batch with the catalog.
 	Seen time.Time
 	// Body is nil to remove the catalog. The bus writes JSON, but a store keeps any bytes.

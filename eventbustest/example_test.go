@@ -135,8 +135,7 @@ func TestOrders_Dead(t *testing.T) {
 func TestOrders_Crash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model := storetest.NewModel()
-		store, err := model.Open()
-		require.NoError(t, err)
+		store := model.Open()
 		orders, bus, rec := newOrders(t, solvent, eventbus.WithStore(store))
 		rec.FailNext(1, errors.New("the network is down"))
 		require.NoError(t, orders.Place(t.Context(), Order{"o-17", 4200}))
@@ -144,8 +143,7 @@ func TestOrders_Crash(t *testing.T) {
 		synctest.Wait() // the store has recorded the failure
 		eventbustest.Crash(t, bus, model.Crash)
 
-		store, err = model.Open()
-		require.NoError(t, err)
+		store = model.Open()
 		_, bus, rec = newOrders(t, solvent, eventbus.WithStore(store))
 		eventbustest.NoDeadLetters(t, bus)
 		require.Equal(t, 2, rec.ByType("order.placed")[0].Attempt)

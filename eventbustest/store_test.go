@@ -21,8 +21,7 @@ import (
 // stored returns the option for a store over a model.
 func stored(t testing.TB, model *storetest.Model) eventbus.Option {
 	t.Helper()
-	store, err := model.Open()
-	require.NoError(t, err)
+	store := model.Open()
 	return eventbus.WithStore(store)
 }
 

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -111,9 +112,10 @@ func (m *Model) directivesLocked() []driver.Directive {
 
 func (m *Model) catalogsLocked() []driver.Catalog {
 	var all []driver.Catalog
-	for _, name := range slices.Sorted(maps.Keys(m.catalogs)) {
-		all = append(all, deepCopy(m.catalogs[name]))
+	for _, c := range m.catalogs {
+		all = append(all, deepCopy(c))
 	}
+	slices.SortFunc(all, func(x, y driver.Catalog) int { return cmp.Compare(x.Number, y.Number) })
 	return all
 }
 

@@ -109,6 +109,7 @@ func (tx *transaction) apply(b *driver.Batch) error {
 	}
 	if b.Catalog != nil {
 		c := deepCopy(*b.Catalog)
+		c.Number = tx.numberOf(c.Instance)
 		c.Seen = deepCopy(b.Now)
 		if set(tx, tx.catalogs, c.Instance, &c); c.Body == nil {
 			delete(tx.catalogs, c.Instance)
@@ -242,4 +243,16 @@ func (tx *transaction) setLetter(id driver.ID, l *driver.Letter) {
 	}
 	c := deepCopy(l)
 	set(tx, tx.letters, id, &c)
+}
+
+// numberOf returns the Number of an instance's catalog: the next one if it has none.
+func (m *Model) numberOf(instance string) int64 {
+	if c, known := m.catalogs[instance]; known {
+		return c.Number
+	}
+	var last int64
+	for _, c := range m.catalogs {
+		last = max(last, c.Number)
+	}
+	return last + 1
 }

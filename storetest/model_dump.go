@@ -17,7 +17,7 @@ type Dump struct {
 	Audit      []driver.AuditEntry // by Number
 	Incoming   []driver.Incoming   // by ID
 	Requests   []DumpRequest       // by ID, answered ones included
-	Catalogs   []driver.Catalog    // by Instance
+	Catalogs   []driver.Catalog    // by Number
 	Leases     []driver.Lease      // that stores hold, by Epoch
 	Lease      int64               // the Epoch of the first of Leases; 0 for none
 }

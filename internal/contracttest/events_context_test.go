@@ -764,8 +764,7 @@ func TestE4_InheritedMetadata(t *testing.T) {
 				}),
 			}
 			if stored {
-				store, err := newDisk().Open()
-				require.NoError(t, err)
+				store := newDisk().Open()
 				opts = append(opts, eventbus.WithStore(store))
 			}
 			bus, _ := newBus(t, opts...)

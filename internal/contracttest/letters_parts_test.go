@@ -365,8 +365,7 @@ func (s *erasingStore) Erase(context.Context) error {
 func TestL9_APurgeErasesOnceAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		inner, err := disk.Open()
-		require.NoError(t, err)
+		inner := disk.Open()
 		store := &erasingStore{Store: inner}
 		bus, _ := newBus(t, eventbus.WithStore(store))
 		disk.handles(t, bus, "s", nil)
@@ -380,7 +379,7 @@ func TestL9_APurgeErasesOnceAtItsEnd(t *testing.T) {
 		require.Equal(t, 1, store.calls)
 		require.ErrorIs(t, q.Purge(t.Context(), all[1].ID), eventbus.ErrNotFound)
 		require.Equal(t, 1, store.calls)
-		_, err = q.PurgeMatching(t.Context(), eventbus.LetterQuery{Event: all[2].Event.ID}, eventbus.DryRun())
+		_, err := q.PurgeMatching(t.Context(), eventbus.LetterQuery{Event: all[2].Event.ID}, eventbus.DryRun())
 		require.NoError(t, err)
 		require.Equal(t, 1, store.calls)
 

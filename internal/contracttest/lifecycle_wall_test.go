@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -250,10 +251,10 @@ func TestS4_WallAHoldUntilThatHasPassedEndsAPause(t *testing.T) {
 		require.NoError(t, s.Pause())
 		mustPublish(t, bus, "x", "held")
 		require.Empty(t, disk.took())
-		other := disk.Beside()
+		other := disk.Open()
 		done := make(chan error, 1)
-		order := eventbus.Directive{Subscription: "mail", Pause: true, Until: c.Now().UTC().Add(-1), At: c.Now().UTC()}
-		other.Submit(&driver.Batch{Now: order.At, Directives: []driver.Directive{directive(order)}}, func(err error) { done <- err })
+		body := fmt.Sprintf(`{"action": "hold_until", "subscription": "mail", "until": %q}`, c.Now().UTC().Add(-1).Format(time.RFC3339Nano))
+		other.Submit(&driver.Batch{Now: c.Now().UTC(), Ask: []*driver.Request{{Body: []byte(body)}}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		time.Sleep(time.Second)
 		require.Equal(t, []string{"mail held 1"}, disk.took())

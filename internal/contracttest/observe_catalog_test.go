@@ -19,7 +19,7 @@ import (
 // tool opens a bus beside the one that runs the handlers.
 func (d *disk) tool(t *testing.T) *eventbus.Bus {
 	t.Helper()
-	bus, err := eventbus.New(eventbus.WithStore(d.Beside()), eventbus.WithoutHandlers())
+	bus, err := eventbus.New(eventbus.WithStore(d.Open()), eventbus.WithoutHandlers())
 	require.NoError(t, err)
 	return bus
 }
@@ -247,8 +247,7 @@ func (s unhurriedReads) Directives(ctx context.Context) ([]driver.Directive, err
 
 func TestL6_TheCatalogIsReadDuringShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := newDisk().Open()
-		require.NoError(t, err)
+		store := newDisk().Open()
 		bus, _ := newBus(t, eventbus.WithStore(unhurriedReads{store}))
 		release := make(chan struct{})
 		mail := mustSubscribe(t, bus, "a", until(release), eventbus.Named("mail"))

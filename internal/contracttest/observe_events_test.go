@@ -207,7 +207,7 @@ func TestO6_WhatOnlyTheStoreHas(t *testing.T) {
 		require.False(t, onlyDispatch(t, bus, id).InStore)
 		disk.crash(bus)
 
-		beside, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		beside, _ := newBus(t, eventbus.WithStore(disk.Open()))
 		info := onlyDispatch(t, beside, id)
 		require.Equal(t, eventbus.DispatchWaiting, info.State)
 		require.Equal(t, "boom", info.LastError)

@@ -173,7 +173,7 @@ func TestO4_AfterRestart_WhatOthersHaveCancelled(t *testing.T) {
 			ids = append(ids, mustPublish(t, bus, "a", fmt.Sprint(i), eventbus.After(2*time.Hour)))
 		}
 		require.EqualValues(t, 5, bus.Metrics().Ledger.Stored)
-		tool, _ := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		tool, _ := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithoutHandlers())
 		require.NoError(t, tool.Cancel(t.Context(), ids[0]))
 		disk.fail.Store(1)
 		_, err := bus.Publish(t.Context(), "a", "fails")
@@ -203,8 +203,8 @@ func TestO4_AfterRestart_WhatAnEarlierProcessLeft(t *testing.T) {
 		disk := newFailingDisk(kind)
 		earlier, _ := disk.open(t)
 		disk.handles(t, earlier, "mail", nil)
-		publishAll(t, earlier, 3, eventbus.After(time.Hour))
-		publishAll(t, earlier, 2)
+		require.NoError(t, earlier.Start(t.Context()))
+		publishAll(t, earlier, 5, eventbus.After(time.Hour))
 		shutdown(t, earlier)
 
 		bus, _ := disk.open(t)

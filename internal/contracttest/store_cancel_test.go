@@ -170,7 +170,7 @@ func TestL6_OtherProcessesCountForTheQuota(t *testing.T) {
 		}
 
 		// Those of others do not make room when they settle.
-		other, err := eventbus.New(eventbus.WithStore(disk.Beside()))
+		other, err := eventbus.New(eventbus.WithStore(disk.Open()))
 		require.NoError(t, err)
 		disk.handles(t, other, "mail", nil)
 		for range 3 * most {

@@ -173,13 +173,12 @@ func (s *lateStore) Submit(b *driver.Batch, done func(error)) {
 func TestD7_ACopyIsHeldBeforeTheStoreCallsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow atomic.Bool
-		inner, err := storetest.NewModel(storetest.WithClaimFaults(func(int, driver.ClaimQuery) (f storetest.Fault) {
+		inner := storetest.NewModel(storetest.WithClaimFaults(func(int, driver.ClaimQuery) (f storetest.Fault) {
 			if slow.Load() {
 				f.Delay = time.Millisecond
 			}
 			return f
 		})).Open()
-		require.NoError(t, err)
 		store := &lateStore{inner, func(b *driver.Batch) (late time.Duration) {
 			if len(b.New) == 2 {
 				late = 10 * time.Millisecond

@@ -132,7 +132,7 @@ func TestS3_NoShutdown_OtherEndsSayNothing(t *testing.T) {
 		require.Equal(t, 1, logs.FilterMessage("store reopened").Len())
 		mustPublish(t, bus, "a", "z")
 		disk.took()
-		beside, besideLogs := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		beside, besideLogs := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithoutHandlers())
 		noCrashEntry(t, besideLogs)
 		shutdown(t, beside)
 		noCrashEntry(t, logs)

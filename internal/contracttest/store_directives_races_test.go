@@ -18,8 +18,7 @@ import (
 func TestC6_AnOrderErasesNoneOfAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		store, err := disk.Open()
-		require.NoError(t, err)
+		store := disk.Open()
 		bus, _ := newBus(t, eventbus.WithStore(deafStore{store}))
 		mail := disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
@@ -54,8 +53,7 @@ func (s slowReads) Directives(ctx context.Context) ([]driver.Directive, error) {
 func TestC6_ASubscriptionMadeWhileOrdersAreReadObeysThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		store, err := disk.Open()
-		require.NoError(t, err)
+		store := disk.Open()
 		bus, _ := newBus(t, eventbus.WithStore(slowReads{store}))
 		require.NoError(t, bus.Start(t.Context()))
 		time.Sleep(time.Second)
@@ -155,8 +153,7 @@ func TestC6_FormerlyKeepsOrdersWhileOneIsRead(t *testing.T) {
 		bus, _ := disk.open(t)
 		require.NoError(t, disk.handles(t, bus, "a", nil).Pause())
 		shutdown(t, bus)
-		store, err := disk.Open()
-		require.NoError(t, err)
+		store := disk.Open()
 		bus, _ = newBus(t, eventbus.WithStore(slowReads{store}))
 		disk.handles(t, bus, "b", nil, eventbus.Formerly("a"))
 		other := disk.handles(t, bus, "other", nil)

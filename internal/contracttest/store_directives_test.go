@@ -58,7 +58,7 @@ func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
 		bus, _ := disk.open(t)
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
-		other := disk.Beside()
+		other := disk.Open()
 		order := func(o eventbus.Directive) {
 			done := make(chan error, 1)
 			o.Subscription, o.At = "mail", time.Now()
@@ -97,8 +97,7 @@ func (s *slowOrders) Watch(changed func(driver.Change)) (stop func()) {
 func TestC6_AnOrderIsNotUndoneByAnEarlierOneOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
-		inner, err := disk.Open()
-		require.NoError(t, err)
+		inner := disk.Open()
 		store := &slowOrders{Store: inner}
 		bus, _ := newBus(t, eventbus.WithStore(store))
 		mail := disk.handles(t, bus, "mail", nil)
@@ -140,14 +139,13 @@ func TestC6_AnOrderIsNotLostWithAFailedRead(t *testing.T) {
 	for failures, handled := range map[int64][]string{1: nil, 1000: {"mail x 1"}} {
 		synctest.Test(t, func(t *testing.T) {
 			disk := newDisk()
-			inner, err := disk.Open()
-			require.NoError(t, err)
+			inner := disk.Open()
 			store := &failingOrders{Store: inner}
 			bus, logs := newBus(t, eventbus.WithStore(store))
 			disk.handles(t, bus, "mail", nil)
 			require.NoError(t, bus.Start(t.Context()))
 			time.Sleep(time.Second)
-			other := disk.Beside()
+			other := disk.Open()
 			store.failures.Store(failures)
 			done := make(chan error, 1)
 			pause := eventbus.Directive{Subscription: "mail", At: time.Now(), Pause: true}
@@ -173,8 +171,7 @@ func TestS5_ARestartWithoutAStartLeavesNoGoroutine(t *testing.T) {
 			}
 			return f
 		}))
-		inner, err := disk.Open()
-		require.NoError(t, err)
+		inner := disk.Open()
 		store := &failingOrders{Store: inner}
 		bus, logs := newBus(t, eventbus.WithStore(store))
 		disk.handles(t, bus, "mail", nil)

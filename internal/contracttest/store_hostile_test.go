@@ -99,8 +99,7 @@ func (s *spyStore) Directives(ctx context.Context) ([]driver.Directive, error) {
 // spy makes the bus of a process whose store has hooks.
 func (d *disk) spy(t *testing.T, s *spyStore, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
-	store, err := d.Open()
-	require.NoError(t, err)
+	store := d.Open()
 	s.Store = store
 	bus, _ := newBus(t, append([]eventbus.Option{eventbus.WithStore(s), eventbus.WithRetry(retry(2, time.Second))}, opts...)...)
 	return bus
@@ -291,8 +290,7 @@ func TestS3_AStoreWhoseClaimsFailDoesNotFloodTheLog(t *testing.T) {
 		disk := newDisk()
 		var broken atomic.Bool
 		var claims atomic.Int32
-		store, err := disk.Open()
-		require.NoError(t, err)
+		store := disk.Open()
 		bus, logs := newBus(t, eventbus.WithStore(&spyStore{Store: store, claim: func(_ context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
 			if broken.Load() {
 				if claims.Add(1) > 5000 {
@@ -357,7 +355,7 @@ func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
 		slow.Store(true)
-		other := disk.Beside()
+		other := disk.Open()
 		done := make(chan error, 1)
 		other.Submit(&driver.Batch{Now: time.Now().UTC(), Directives: []driver.Directive{directive(eventbus.Directive{Subscription: "x", Pause: true, At: time.Now().UTC()})}}, func(err error) { done <- err })
 		require.NoError(t, <-done)

@@ -33,7 +33,7 @@ func TestL6_AnotherProcessWorksBesideTheBus(t *testing.T) {
 			disk.took()
 		}
 
-		beside, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		beside, _ := newBus(t, eventbus.WithStore(disk.Open()))
 		disk.handles(t, beside, "mail", nil)
 		require.ErrorIs(t, beside.Start(t.Context()), eventbus.ErrNoLease)
 		all := letters(t, beside)
@@ -80,7 +80,7 @@ func TestL6_AToolWithoutHandlers(t *testing.T) {
 		mustPublish(t, bus, "x", "1")
 		require.Equal(t, []string{"b 1 1", "c 1 1"}, disk.took())
 
-		tool, _ := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		tool, _ := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithoutHandlers())
 		require.ErrorIs(t, tool.Start(t.Context()), eventbus.ErrNoHandlers)
 		_, err = tool.Subscribe("*", ok, eventbus.Named("mail"))
 		require.ErrorIs(t, err, eventbus.ErrNoHandlers)
@@ -174,16 +174,15 @@ func TestL6_AToolListsWithoutTheCatalog(t *testing.T) {
 		synctest.Wait()
 		shutdown(t, bus)
 
-		store, err := disk.Open()
-		require.NoError(t, err)
+		store := disk.Open()
 		done := make(chan error, 1)
-		store.Submit(&driver.Batch{Now: time.Now(), Catalog: []byte("?")}, func(err error) { done <- err })
+		store.Submit(&driver.Batch{Now: time.Now(), Catalog: &driver.Catalog{Instance: "other", Body: []byte("?")}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		require.NoError(t, store.Close(t.Context()))
 
-		tool, _ := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		tool, _ := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithoutHandlers())
 		require.Equal(t, "mail", oneLetter(t, tool).Subscription)
-		_, err = tool.Dispatches(t.Context(), eventbus.DispatchQuery{})
+		_, err := tool.Dispatches(t.Context(), eventbus.DispatchQuery{})
 		require.NoError(t, err)
 		_, err = tool.Audit(t.Context(), eventbus.AuditQuery{})
 		require.NoError(t, err)
@@ -209,7 +208,7 @@ func TestL6_OnlyWhatOthersChangeIsRead(t *testing.T) {
 		})
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
-		tool, _ := newBus(t, eventbus.WithStore(disk.Beside()), eventbus.WithoutHandlers())
+		tool, _ := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithoutHandlers())
 		time.Sleep(time.Second)
 		began := reads.Load()
 

@@ -131,12 +131,12 @@ func TestL3_AScheduledEventMayBeDueBeforeItsReplay(t *testing.T) {
 		mustPublish(t, bus, "a", "x")
 		time.Sleep(time.Minute)
 		dies.Store(false)
-		l, err := disk.Beside().Letter(t.Context(), driver.ID(letters(t, bus)[0].ID))
+		l, err := disk.Open().Letter(t.Context(), driver.ID(letters(t, bus)[0].ID))
 		require.NoError(t, err)
 		id, due := eventbus.LetterID(eventbus.NewEventID()), time.Now().Add(time.Second).UTC() // as an import may have it
 		l.ID, l.Details = driver.ID(id), edited(t, l.Details, map[string]any{"id": id, "due": due})
 		done := make(chan error, 1)
-		disk.Beside().Submit(&driver.Batch{Now: time.Now().UTC(), Bury: []*driver.Letter{&l}}, func(err error) { done <- err })
+		disk.Open().Submit(&driver.Batch{Now: time.Now().UTC(), Bury: []*driver.Letter{&l}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		disk.took()
 		require.NoError(t, bus.DLQ().Replay(t.Context(), id))
@@ -171,7 +171,7 @@ func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
 		bus, _ := disk.open(t)
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
-		beside, _ := newBus(t, eventbus.WithStore(slowLookup{disk.Beside()}))
+		beside, _ := newBus(t, eventbus.WithStore(slowLookup{disk.Open()}))
 		disk.handles(t, beside, "mail", nil)
 		fails.Store(true)
 		_, err := beside.Publish(t.Context(), "a", "x")
@@ -183,7 +183,7 @@ func TestD7_AnUnknownPublicationBesideTheBusIsRepeatedOnce(t *testing.T) {
 		require.Equal(t, []string{"mail x 1"}, disk.took())
 		known := len(disk.Dump().Remembered)
 		shutdown(t, beside)
-		unrouted, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		unrouted, _ := newBus(t, eventbus.WithStore(disk.Open()))
 		mustPublish(t, unrouted, "a", "y")
 		require.Len(t, disk.Dump().Remembered, known, "an event without targets needs no store")
 		shutdown(t, unrouted)
@@ -428,7 +428,7 @@ func TestD7_MadeIDsAreRememberedOnlyWithoutTheLease(t *testing.T) {
 		mustPublish(t, bus, "a", "after Start")
 		require.Empty(t, disk.Dump().Remembered)
 
-		beside, _ := newBus(t, eventbus.WithStore(disk.Beside()))
+		beside, _ := newBus(t, eventbus.WithStore(disk.Open()))
 		disk.handles(t, beside, "mail", nil)
 		id := mustPublish(t, beside, "a", "beside")
 		remembered := disk.Dump().Remembered
@@ -458,8 +458,7 @@ func TestD7_OnlyWhatNothingAwaitsIsDeferrable(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				disk := newDisk()
-				store, err := disk.Open()
-				require.NoError(t, err)
+				store := disk.Open()
 				var mu sync.Mutex
 				var settled []bool
 				spy := &spyStore{Store: store, submit: func(b *driver.Batch, _ func(error)) bool {

@@ -150,9 +150,8 @@ func TestD8_TheDiskIsTheQueue(t *testing.T) {
 
 func TestD8_MaxUnsettledBoundsTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := newDisk().Open()
-		require.NoError(t, err)
-		_, err = eventbus.New(eventbus.WithStore(store), eventbus.RefuseWhenFull())
+		store := newDisk().Open()
+		_, err := eventbus.New(eventbus.WithStore(store), eventbus.RefuseWhenFull())
 		require.ErrorIs(t, err, eventbus.ErrInvalidOption)
 		require.NoError(t, store.Close(t.Context()))
 

@@ -143,7 +143,7 @@ func TestD14_NameIsTakenBeforeAnEventIsDue(t *testing.T) {
 					}))
 					bus, _ := disk.open(t)
 					require.NoError(t, bus.Start(t.Context()))
-					other := disk.Beside()
+					other := disk.Open()
 					if others {
 						disk.handles(t, bus, "audit", nil)
 					}

@@ -17,14 +17,13 @@ import (
 
 func TestS3_AStoreBelongsToOneBus(t *testing.T) {
 	model := storetest.NewModel()
-	store, err := model.Open()
-	require.NoError(t, err)
+	store := model.Open()
 	bus, _ := newBus(t, eventbus.WithStore(store))
-	_, err = eventbus.New(eventbus.WithStore(store))
+	_, err := eventbus.New(eventbus.WithStore(store))
 	var refused *eventbus.OptionError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, "WithStore", refused.Option)
-	beside, _ := newBus(t, eventbus.WithStore(model.Beside()))
+	beside, _ := newBus(t, eventbus.WithStore(model.Open()))
 	shutdown(t, beside)
 	shutdown(t, bus)
 	for range 2 { // a failed New does not keep the store
@@ -61,8 +60,7 @@ func (d *disk) took() []string {
 // open makes the bus of a process. It is not started.
 func (d *disk) open(t *testing.T, opts ...eventbus.Option) (*eventbus.Bus, *observer.ObservedLogs) {
 	t.Helper()
-	store, err := d.Open()
-	require.NoError(t, err)
+	store := d.Open()
 	return newBus(t, append([]eventbus.Option{eventbus.WithStore(store), eventbus.WithRetry(retry(2, time.Second))}, opts...)...)
 }
 

@@ -7,6 +7,7 @@ import "sync/atomic"
 const (
 	Cut    = 1 << iota // Shutdown's context has ended, or the bus was not started
 	Failed             // the store has failed, and the bus restarts
+	Lost               // the lease of the store is lost or handed over, and the bus is a standby again
 	Unload             // with a store, Shutdown has begun: only what a running call waits for may start
 )
 

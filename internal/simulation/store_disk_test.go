@@ -176,7 +176,7 @@ func (s *storeSim) newBeside(main *storeProcess) *storeProcess {
 	p := &storeProcess{
 		sim: s, beside: true, crashing: make(chan struct{}), rng: rand.New(rand.NewPCG(s.seed, 60+uint64(s.n))), ctx: context.Background(), quiet: main.quiet,
 	}
-	disk := &storeDisk{Store: s.data.Beside(), process: p}
+	disk := &storeDisk{Store: s.data.Open(), process: p}
 	options := append(s.wall.options(), eventbus.WithLogger(zap.NewNop()), eventbus.WithStore(disk))
 	if chance(p.rng, 25) {
 		options = append(options, eventbus.WithIsolation())

@@ -260,11 +260,9 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	p.what = fmt.Sprintf("%d: queue %d, concurrency %d, unconfirmed %d, isolated %v, circuit %v, retries %d, slow %d%%, bursts %v, crash at batch %d, claim %d",
 		s.n, queue, concurrency, unconfirmed, isolated, circuit, p.retries, p.slow, p.bursts, p.crashAt, p.claimCrashAt)
 	s.what += p.what + "\n"
-	store, err := s.data.Open()
-	if err != nil {
-		panic(err)
-	}
+	store := s.data.Open()
 	disk := &storeDisk{Store: store, process: p}
+	var err error
 	p.bus, err = eventbus.New(append(append(options, s.wall.options()...), eventbus.WithStore(disk))...)
 	if err != nil {
 		panic(err)

@@ -1,0 +1,195 @@
+package eventbus
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/halt"
+	"github.com/surebus/eventbus/internal/room"
+)
+
+// Of the buses on one store, the one with the lease dispatches. The others are standbys: they publish into incoming, and
+// ask the one with the lease for what only it may do.
+
+// toolPatience is how long Start waits for the lease without WithStandby: a tool holds it while it carries out a request.
+const toolPatience = time.Second
+
+// awaitLease waits until the bus has the lease. Without WithStandby, that is an error soon.
+func (j *durable) awaitLease(ctx context.Context) error {
+	for {
+		if err := j.feeder.awaitRestart(ctx); err != nil { // of a store that has failed
+			return err
+		}
+		j.feeder.feeding.Unlock()
+		err := j.acquireAtStart(ctx)
+		if err == nil || ctx.Err() != nil || !j.config.standby || !errors.Is(err, ErrStoreFailed) {
+			j.feeder.failed(ctx, noFailure(err))
+			return err
+		}
+		j.storeFailed(err)
+	}
+}
+
+// noFailure returns nil for the error of a store that has not failed because another one has the lease.
+func noFailure(err error) error {
+	if errors.Is(err, ErrNoLease) {
+		return nil
+	}
+	return err
+}
+
+// noLease returns an error if it says which process has the lease.
+func noLease(err error) error {
+	if errors.Is(err, ErrNoLease) {
+		return err
+	}
+	return nil
+}
+
+func (j *durable) acquireAtStart(ctx context.Context) error {
+	if j.config.standby {
+		return j.acquire(ctx, true)
+	}
+	short, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer j.time.AfterFunc(toolPatience, cancel).Stop()
+	err := j.acquire(short, true)
+	if err != nil && short.Err() != nil && ctx.Err() == nil {
+		err = j.acquire(ctx, false) // it names the process that has the lease
+	}
+	return err
+}
+
+// acquire acquires the lease, and reads what another process may have changed meanwhile.
+func (j *durable) acquire(ctx context.Context, wait bool) error {
+	lease, err := j.store.Acquire(ctx, driver.AcquireQuery{Wait: wait})
+	if err != nil {
+		return err
+	}
+	if lease.Crashed {
+		j.log.Warn("last process ended without shutdown", zap.Int64("crashed_events", lease.CrashedEvents))
+	}
+	j.registry.forgetEnded()
+	j.feeder.looks.Store(true)
+	return errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx))
+}
+
+// giveUpLease releases the lease after Start has failed. The lease of a store that has failed is that of the restart.
+func (j *durable) giveUpLease() {
+	if j.store.leads() && !j.halts.Has(halt.Failed) {
+		if err := j.store.Release(j.feeder.ctx); err != nil {
+			j.log.Error("lease of the store was not released", zap.Error(err))
+		}
+	}
+}
+
+// lookAtLease finds out whether the store has lost the lease.
+func (j *durable) lookAtLease() {
+	if epoch := j.store.epoch.Load(); j.store.lease().Epoch != epoch {
+		j.leaseLost(epoch)
+	}
+}
+
+// leaseLost makes the bus a standby, once for each lease: it starts no calls, cancels those that run, and drops every
+// dispatch from memory, because another process has them.
+func (j *durable) leaseLost(epoch int64) {
+	if epoch == 0 || !j.store.epoch.CompareAndSwap(epoch, 0) {
+		return
+	}
+	j.feeder.leads.Store(false)
+	j.halts.Set(halt.Lost)
+	j.log.Warn("lease lost: the bus is a standby until it has the lease again")
+	j.feeder.noteFailure(j.restart)
+}
+
+// stopCalls cancels the calls that run, and leaves their dispatches.
+func (j *durable) stopCalls() {
+	for _, c := range j.machine.watch.StopAll() {
+		j.machine.abandon(c, nil)
+	}
+}
+
+// handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then.
+func (j *durable) handOver() {
+	j.handing.Store(true)
+	if !j.halts.Set(halt.Lost) {
+		return
+	}
+	j.feeder.leads.Store(false)
+	j.feeder.noteFailure(j.restart)
+}
+
+// release releases the lease that the bus hands over, when it has no dispatch left, and gives the others time to acquire
+// it.
+func (j *durable) release() (goesOn bool) {
+	j.handing.Store(false)
+	if !j.store.leads() { // it was lost meanwhile
+		return true
+	}
+	if err := j.store.Release(j.feeder.ctx); err != nil {
+		if j.feeder.ctx.Err() == nil {
+			j.storeFailed(err)
+		}
+		return j.feeder.ctx.Err() == nil
+	}
+	return j.feeder.sleep(handOverPause)
+}
+
+const (
+	// handOverPause is how long a bus that has handed the lease over does not ask for it.
+	handOverPause = time.Second
+	// standbyLives is how long after its last record a standby counts as one that lives, and forgotten when its record
+	// is removed.
+	standbyLives     = 3 * standbySeen
+	standbyForgotten = time.Hour
+)
+
+// lookAtInstances hands the lease over if a standby that started later has all subscriptions of this bus and more, and
+// removes the catalogs of buses that are gone.
+func (j *durable) lookAtInstances() {
+	claims := j.feeder.claimsContext()
+	all, err := j.operators.storedCatalogs(claims)
+	if err != nil {
+		j.feeder.failed(claims, err)
+		return
+	}
+	mine := slices.IndexFunc(all, func(in instance) bool { return in.Instance == j.instance })
+	if mine < 0 || !j.dispatches() {
+		return
+	}
+	now := j.time.Now().UTC
+	for _, in := range all {
+		age := now.Sub(in.seen)
+		switch {
+		case in.Instance == j.instance:
+		case in.Active || age > standbyForgotten:
+			w := newBatch(j.time)
+			w.Catalog = &driver.Catalog{Instance: in.Instance}
+			j.store.submit(w, room.Pass{}, func(error) {})
+		case in.number > all[mine].number && age < standbyLives && j.yieldsTo(&in.Catalog):
+			j.log.Info("lease handed over to a standby with more subscriptions", zap.String("instance", in.Instance))
+			j.handOver()
+			return
+		}
+	}
+}
+
+// yieldsTo reports whether a standby has all subscriptions that the bus had when it started, and more. It does so once for
+// each standby.
+func (j *durable) yieldsTo(c *Catalog) bool {
+	if len(c.Subscriptions) <= len(j.atStart) {
+		return false
+	}
+	for _, name := range j.atStart {
+		if _, ok := c.Find(name); !ok {
+			return false
+		}
+	}
+	_, before := j.yielded.LoadOrStore(c.Instance, nil)
+	return !before
+}

@@ -1,0 +1,248 @@
+package eventbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/pace"
+)
+
+// A bus without the lease asks the one that has it for what only that one may do. The request is a row of the store. The
+// bus with the lease commits the answer together with what it does, so that it is done once or not at all. If no process
+// has the lease, the bus that asks holds it until it has answered.
+
+// request is the JSON of driver.Request.Body.
+type request struct {
+	id driver.RequestID // 0: none
+
+	Action       AuditAction `json:"action"`
+	Subscription string      `json:"subscription,omitempty"` // of a directive
+	Until        time.Time   `json:"until,omitzero"`         // of AuditHoldUntil
+	Event        EventID     `json:"event,omitzero"`         // of AuditCancel
+	By           string      `json:"by,omitempty"`
+	Why          string      `json:"why,omitempty"`
+	Remote       string      `json:"remote,omitempty"`
+	RequestID    string      `json:"request_id,omitempty"`
+}
+
+func (r *request) operator() operator {
+	return operator{by: r.By, why: r.Why, remote: r.Remote, requestID: r.RequestID}
+}
+
+// reply is the JSON of driver.Answer.Body.
+type reply struct {
+	Directive *Directive `json:"directive,omitempty"`
+	Error     string     `json:"error,omitempty"` // empty if it was done
+	Is        string     `json:"is,omitempty"`    // the name of the error in answerErrors; empty for another one
+}
+
+// answerErrors are the errors that an answer keeps.
+var answerErrors = map[string]error{
+	"not_scheduled":    ErrNotScheduled,
+	"circuit_disabled": ErrCircuitDisabled,
+	"no_subscription":  ErrNoSubscription,
+	"shutdown":         ErrShutdown,
+}
+
+// replyTo returns the reply that says how a request ended.
+func replyTo(directive *Directive, err error) *reply {
+	r := &reply{Directive: directive}
+	if err == nil {
+		return r
+	}
+	r.Error = err.Error()
+	for name, is := range answerErrors {
+		if errors.Is(err, is) {
+			r.Is = name
+		}
+	}
+	return r
+}
+
+// err returns the error that the process with the lease met.
+func (r *reply) err() error {
+	switch {
+	case r.Error == "":
+		return nil
+	case answerErrors[r.Is] != nil:
+		return answeredError{r.Error, answerErrors[r.Is]}
+	}
+	return errors.New(r.Error)
+}
+
+// answeredError is the error of another process.
+type answeredError struct {
+	text string
+	is   error
+}
+
+func (e answeredError) Error() string { return e.text }
+func (e answeredError) Unwrap() error { return e.is }
+
+// answer adds the answer of a request, if there is one.
+func (w *batch) answer(to request, with *reply) {
+	if to.id == 0 {
+		return
+	}
+	if with == nil {
+		with = &reply{}
+	}
+	w.Answer = append(w.Answer, driver.Answer{Request: to.id, Body: w.encode(with)})
+}
+
+const (
+	// answerPatience is how long a bus waits for an answer. A process that has the lease answers within 250 ms.
+	answerPatience = 10 * time.Second
+	// answerPoll is how often it looks for the answer, and whether the lease is free. Watch makes it look earlier.
+	answerPoll = 250 * time.Millisecond
+)
+
+func (j *durable) ask(ctx context.Context, r request) (answer *reply, asked bool, err error) {
+	if j.store.leads() {
+		return nil, false, nil
+	}
+	answer, err = j.askOther(ctx, r)
+	return answer, true, err
+}
+
+// askOther waits for the answer. If ctx ends before, the request is taken back.
+func (j *durable) askOther(ctx context.Context, r request) (*reply, error) {
+	w := newBatch(j.time)
+	asked := &driver.Request{Body: w.encode(&r)}
+	w.Ask = []*driver.Request{asked}
+	if err := j.store.commit(ctx, w); err != nil {
+		return nil, err
+	}
+	changed := make(chan struct{}, 1)
+	stop := j.store.Watch(func(driver.Change) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	defer stop()
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer j.time.AfterFunc(answerPatience, cancel).Stop()
+	for {
+		err := j.answerInstead(waiting)
+		if err == nil {
+			var answer *reply
+			if answer, err = j.readAnswer(waiting, asked.ID); answer != nil {
+				return answer, nil
+			}
+		}
+		if err != nil && waiting.Err() == nil {
+			return nil, err
+		}
+		look, done := context.WithCancel(waiting)
+		timer := j.time.AfterFunc(answerPoll, done)
+		select {
+		case <-changed:
+		case <-look.Done():
+		}
+		timer.Stop()
+		done()
+		if waiting.Err() != nil {
+			return j.takeBack(ctx, asked.ID)
+		}
+	}
+}
+
+// readAnswer returns nil while there is no answer.
+func (j *durable) readAnswer(ctx context.Context, id driver.RequestID) (*reply, error) {
+	body, answered, err := j.store.Answer(ctx, id)
+	if err != nil || !answered {
+		return nil, err
+	}
+	answer := new(reply)
+	if err := json.Unmarshal(body, answer); err != nil {
+		return nil, &DecodeError{What: fmt.Sprintf("answer of request %d", id), Err: err}
+	}
+	return answer, nil
+}
+
+// takeBack removes a request that nobody has answered, or returns the answer.
+func (j *durable) takeBack(ctx context.Context, id driver.RequestID) (*reply, error) {
+	why := fmt.Errorf("%w within %v", ErrNoAnswer, answerPatience)
+	if ctx.Err() != nil {
+		why = contextError(ctx)
+	}
+	return pace.Within(storeGrace, func(ctx context.Context) (*reply, error) {
+		w := newBatch(j.time)
+		w.Unask = []driver.RequestID{id}
+		err := j.store.commit(ctx, w)
+		var refused *driver.RefusedError
+		switch {
+		case err == nil:
+			return nil, why
+		case errors.As(err, &refused):
+			return j.readAnswer(ctx, id)
+		}
+		return nil, fmt.Errorf("the outcome is unknown: %w", err)
+	})
+}
+
+// answerInstead answers the requests if no process has the lease. A bus whose Start waits for the lease, or has had it,
+// answers them when it gets the lease.
+func (j *durable) answerInstead(ctx context.Context) error {
+	if !j.feeder.starting.TryLock() {
+		return nil
+	}
+	defer j.feeder.starting.Unlock()
+	if j.feeder.stopped != nil || j.halts.Any() {
+		return nil
+	}
+	if err := j.acquire(ctx, false); err != nil {
+		return noFailure(err)
+	}
+	defer j.giveUpLease()
+	j.answerRequests()
+	return nil
+}
+
+// answerPage is the number of requests that are read at once.
+const answerPage = 100
+
+// answerRequests answers the requests of other processes, in their order.
+func (j *durable) answerRequests() {
+	j.answering.Lock()
+	defer j.answering.Unlock()
+	for q := (driver.RequestQuery{Limit: answerPage}); j.store.leads(); {
+		claims := j.feeder.claimsContext()
+		page, err := j.store.Requests(claims, q)
+		if err != nil {
+			j.feeder.failed(claims, err)
+			return
+		}
+		for i := range page {
+			q.After = page[i].ID
+			j.answerRequest(claims, &page[i])
+		}
+		if len(page) < q.Limit {
+			return
+		}
+	}
+}
+
+// answerRequest does what is asked. If that fails, the answer says why.
+func (j *durable) answerRequest(ctx context.Context, asked *driver.Request) {
+	r := request{}
+	err := json.Unmarshal(asked.Body, &r)
+	r.id = asked.ID
+	if err != nil {
+		err = &DecodeError{What: fmt.Sprintf("request %d", asked.ID), Err: err}
+	} else {
+		err = j.operators.carryOut(ctx, r)
+	}
+	if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrStoreFailed) {
+		return
+	}
+	w := newBatch(j.time)
+	w.answer(r, replyTo(nil, err))
+	_ = j.store.commit(ctx, w) // a refusal: it was taken back. A failure of the store: it is answered after the restart
+}
