@@ -205,7 +205,7 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 
 // check returns the refusal of a batch, or nil.
 func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
-	if b.Epoch != 0 && b.Epoch != tx.epoch || b.Epoch == 0 && needsLease(b) {
+	if b.Epoch != 0 && b.Epoch != tx.epoch || b.Epoch == 0 && b.NeedsLease() {
 		return &driver.RefusedError{Err: driver.ErrLeaseLost}, nil
 	}
 	if refusal := b.CheckTimes(); refusal != nil {
@@ -239,11 +239,6 @@ func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
 		return &driver.RefusedError{Ref: ref, Err: driver.ErrNotLeased}, nil
 	}
 	return tx.checkRequests(b)
-}
-
-// needsLease reports whether a batch changes what only the lease changes.
-func needsLease(b *driver.Batch) bool {
-	return len(b.Accept)+len(b.Cancel)+len(b.New)+len(b.Update)+len(b.Delete)+len(b.Directives)+len(b.Answer) > 0
 }
 
 // known returns the entry that refuses b.Remember[i], or nil.
@@ -461,7 +456,8 @@ func (tx *transaction) catalog(b *driver.Batch) error {
 		return err
 	}
 	tx.bytes += len(c.Body)
-	const sql = "INSERT OR REPLACE INTO catalogs (instance, seen, body, crc) VALUES (?, ?, ?, ?)"
+	const sql = `INSERT INTO catalogs (instance, seen, body, crc) VALUES (?, ?, ?, ?)
+		ON CONFLICT (instance) DO UPDATE SET seen = excluded.seen, body = excluded.body, crc = excluded.crc`
 	_, err := tx.w.exec(sql, c.Instance, timeText(b.Now), c.Body, checksum(c.Body))
 	return err
 }

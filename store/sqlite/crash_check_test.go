@@ -41,14 +41,14 @@ type crashDump struct {
 	history []historyRow
 }
 
-// dumpCopy reads a copy through a store beside, and verifies the file. It returns nil for a file that
+// dumpCopy reads a copy through a store without the lease, and verifies the file. It returns nil for a file that
 // was not initialized yet.
 func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 	if begun, err := wasInitialized(path); err != nil || !begun {
 		return nil, nil, err
 	}
 	ctx := context.Background()
-	s, err := Open(ctx, path, Beside())
+	s, err := Open(ctx, path, MustExist())
 	if err != nil {
 		return nil, nil, err
 	}

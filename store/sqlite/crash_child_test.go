@@ -126,7 +126,7 @@ func (c *crashChild) open() {
 		opts = append(opts, WithHistory(c.spec.History))
 	}
 	if c.spec.IsBeside {
-		opts = append(opts, Beside())
+		opts = append(opts, MustExist())
 	}
 	before := time.Now()
 	store, err := Open(context.Background(), c.spec.Path, opts...)

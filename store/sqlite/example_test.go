@@ -28,9 +28,14 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	lease, err := store.Acquire(ctx, driver.AcquireQuery{})
+	if err != nil {
+		log.Fatal(err)
+	}
 	done := make(chan error)
 	store.Submit(&driver.Batch{
-		Now: time.Now().UTC(),
+		Now:   time.Now().UTC(),
+		Epoch: lease.Epoch,
 		New: []*driver.Record{{
 			ID: driver.ID(eventbus.NewEventID()), Type: "order.placed", Payload: []byte(`{"order":7}`),
 			Published: time.Now().UTC(), Targets: []string{"billing"}, Leased: true,
@@ -45,6 +50,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer store.Close(ctx)
+	if _, err := store.Acquire(ctx, driver.AcquireQuery{}); err != nil {
+		log.Fatal(err)
+	}
 	claimed, err := store.Claim(ctx, driver.ClaimQuery{Limit: 10})
 	if err != nil {
 		log.Fatal(err)
@@ -58,9 +66,9 @@ func Example() {
 }
 
 // A tool reads dead letters beside a running bus.
-func ExampleBeside() {
+func ExampleMustExist() {
 	ctx := context.Background()
-	store, err := sqlite.Open(ctx, "events.db", sqlite.Beside())
+	store, err := sqlite.Open(ctx, "events.db", sqlite.MustExist())
 	if err != nil {
 		log.Print(err)
 		return
@@ -77,7 +85,7 @@ func ExampleBeside() {
 }
 
 // A program without handlers lists the causes of dead letters, and replays those of one cause.
-func ExampleBeside_withoutHandlers() {
+func ExampleMustExist_withoutHandlers() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
 		log.Fatal(err)
@@ -111,7 +119,7 @@ func ExampleBeside_withoutHandlers() {
 	away = false
 
 	// In another process:
-	beside, err := sqlite.Open(ctx, path, sqlite.Beside())
+	beside, err := sqlite.Open(ctx, path, sqlite.MustExist())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -149,7 +149,7 @@ func TestE6_IDsUsedTwice(t *testing.T) {
 	p := begin(t, path)
 	p.handles("mail", nil)
 	p.start()
-	other := begin(t, path, sqlite.Beside())
+	other := begin(t, path)
 	other.handles("mail", nil)
 	id := eventbus.NewEventID()
 	var publishers sync.WaitGroup

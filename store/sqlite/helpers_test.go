@@ -83,7 +83,7 @@ func submit(s *Store, b *driver.Batch) error {
 	if b.Now.IsZero() {
 		b.Now = t0
 	}
-	if b.Epoch == 0 && needsLease(b) {
+	if b.Epoch == 0 && b.NeedsLease() {
 		b.Epoch = s.Lease().Epoch
 	}
 	done := make(chan error, 1)

@@ -142,14 +142,14 @@ func (s *Store) Answer(ctx context.Context, id driver.RequestID) (body []byte, a
 	return body, body != nil, nil
 }
 
-// Catalogs returns the catalogs of all instances, by instance. The one that an earlier schema had is that of the instance
+// Catalogs returns the catalogs of all instances, by number. The one that an earlier schema had is that of the instance
 // "", with the zero time in Seen. See [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Catalogs(ctx context.Context) (catalogs []driver.Catalog, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		catalogs = nil
-		return query(c, "SELECT instance, seen, body, crc FROM catalogs ORDER BY instance", func(stmt *sqlite3.Stmt) error {
+		return query(c, "SELECT "+catalogColumns+" FROM catalogs NOT INDEXED ORDER BY number", func(stmt *sqlite3.Stmt) error {
 			c, err := s.scanCatalog(stmt)
 			catalogs = append(catalogs, c)
 			return err
@@ -161,16 +161,18 @@ func (s *Store) Catalogs(ctx context.Context) (catalogs []driver.Catalog, err er
 	return catalogs, nil
 }
 
-// scanCatalog reads a row of instance, seen, body and crc.
+const catalogColumns = "number, instance, seen, body, crc"
+
+// scanCatalog reads a row of catalogColumns.
 func (s *Store) scanCatalog(stmt *sqlite3.Stmt) (c driver.Catalog, err error) {
-	c = driver.Catalog{Instance: stmt.ColumnText(0), Body: columnBytes(stmt, 2)}
+	c = driver.Catalog{Number: stmt.ColumnInt64(0), Instance: stmt.ColumnText(1), Body: columnBytes(stmt, 3)}
 	corrupt := func(detail string) error {
 		return &CorruptError{Path: s.path, Table: "catalogs", Row: fmt.Sprintf("%q", c.Instance), Detail: detail}
 	}
-	if checksum(c.Body) != stmt.ColumnInt64(3) {
+	if checksum(c.Body) != stmt.ColumnInt64(4) {
 		return c, corrupt("the row does not match its checksum")
 	}
-	if c.Seen, err = parseTime(stmt.ColumnText(1)); err != nil {
+	if c.Seen, err = parseTime(stmt.ColumnText(2)); err != nil {
 		return c, corrupt(err.Error())
 	}
 	return c, nil

@@ -215,12 +215,13 @@ CREATE TABLE counter (
 INSERT INTO counter VALUES (1, 0, 0, 0, 0, 0, 0);
 
 CREATE TABLE catalogs (
-	instance TEXT PRIMARY KEY,
+	number   INTEGER PRIMARY KEY AUTOINCREMENT,
+	instance TEXT NOT NULL UNIQUE,
 	seen     TEXT NOT NULL,
 	body     BLOB NOT NULL,
 	crc      INTEGER NOT NULL -- of body
-) STRICT, WITHOUT ROWID;
-INSERT INTO catalogs SELECT '', '0001-01-01T00:00:00.000000000Z', body, crc FROM catalog;
+) STRICT;
+INSERT INTO catalogs (instance, seen, body, crc) SELECT '', '0001-01-01T00:00:00.000000000Z', body, crc FROM catalog;
 DROP TABLE catalog;
 DROP TABLE beside;
 `

@@ -169,7 +169,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		row           func(*sqlite3.Stmt) error
 	}{
 		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.directive},
-		{"SELECT instance, seen, body, crc ", "FROM catalogs", v.catalog},
+		{"SELECT " + catalogColumns + " ", "FROM catalogs NOT INDEXED", v.catalog},
 		{"SELECT " + incomingColumns + " ", "FROM incoming NOT INDEXED", v.incoming},
 		{"SELECT id, body, answer, answered, crc ", "FROM request NOT INDEXED", v.request},
 		{"SELECT number, body, crc, denied, place ", "FROM audit NOT INDEXED", v.audit},
