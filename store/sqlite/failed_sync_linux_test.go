@@ -80,6 +80,7 @@ func checkpointAtTier(t *testing.T, spec tierSpec) {
 	vanished := false
 	change := func(b *driver.Batch) {
 		for !vanished && submit(s, b) != nil {
+			b.Epoch = 0                  // that of the next lease
 			err := s.Reopen(t.Context()) // as a bus does
 			var corrupt *CorruptError
 			if vanished = spec.Normal && errors.As(err, &corrupt); vanished {
@@ -170,7 +171,7 @@ func TestFailedSync_RestartOfTheProcess(t *testing.T) {
 	books.powerCutWhile(t, d, startTierChild(t, tierSpec{Work: "publish", Path: d.path(), N: 30}))
 }
 
-// The first process that reads the log is beside: it has no lease, and acknowledges as well.
+// The first process that reads the log has no lease, and acknowledges as well.
 func TestFailedSync_ProcessBesideFirst(t *testing.T) {
 	d := newDisk(t, 64, "")
 	books := failSync(t, d)

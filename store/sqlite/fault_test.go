@@ -43,6 +43,9 @@ func readAll(path string) error {
 		return err
 	}
 	defer s.Close(ctx)
+	if _, err := s.Acquire(ctx, driver.AcquireQuery{}); err != nil {
+		return err
+	}
 	for more := true; more; {
 		c, err := s.Claim(ctx, driver.ClaimQuery{Limit: 100})
 		if err != nil {
