@@ -134,6 +134,9 @@ func takeIn(t testing.TB, s *Store) {
 	require.NoError(t, err)
 	b := &driver.Batch{}
 	for _, in := range page.Events {
+		if in.Record.Targets == nil {
+			in.Record.Targets = []string{"mail"}
+		}
 		b.Accept, b.New = append(b.Accept, in.ID), append(b.New, in.Record)
 	}
 	require.NoError(t, submit(s, b))
