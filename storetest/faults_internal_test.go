@@ -35,11 +35,7 @@ func newScript(t *testing.T, fault func(n int) Fault) *script {
 		WithFaults(func(n int, _ *driver.Batch) Fault { return fault(n) }),
 		WithApplied(func(_ int, b *driver.Batch) {
 			c.applied[b] = true
-			var refs []driver.Ref
-			for _, n := range b.New {
-				refs = append(refs, n.Ref)
-			}
-			if refused := c.replica.apply(b, refs, true); refused != nil {
+			if refused := c.replica.apply(b, assignedIn(b), b.Epoch); refused != nil {
 				t.Errorf("applied a batch that must be refused: %v", refused)
 			}
 		}),

@@ -53,6 +53,10 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Claim", claimTests},
 		{"Lease", leaseTests},
 		{"Standby", standbyTests},
+		{"Incoming", incomingTests},
+		{"Requests", requestTests},
+		{"Slots", slotTests},
+		{"Tx", txTests},
 		{"Crash", crashTests},
 		{"Failure", failureTests},
 		{"Letters", letterTests},
@@ -73,7 +77,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 					if missing := b.missing(test.needs); missing != "" {
 						t.Skip(missing)
 					}
-					test.run(t, &rig{Backend: b})
+					test.run(t, &rig{b, newBackend})
 				})
 			}
 		})

@@ -28,9 +28,13 @@ func testRefusedChangesNothing(t *testing.T, r *rig) {
 	held, free, kept := ready(leased), ready(), letter()
 	entry := driver.Dedupe{Key: "known", Event: held.ID, Expires: noon.Add(time.Hour)}
 	order := directive("billing", "pause")
+	now, due := incoming(), incoming(scheduled(time.Hour))
+	open, unasked := request(), request()
+	catalog := catalogOf("one", []byte(`{}`))
 	apply(t, s, &driver.Batch{
 		Now: noon, New: []*driver.Record{held, free}, Bury: []*driver.Letter{kept},
 		Remember: []driver.Dedupe{entry}, Directives: []driver.Directive{order},
+		Leave: []*driver.Incoming{now, due}, Ask: []*driver.Request{open, unasked}, Catalog: &catalog,
 	})
 	before := stats(t, s)
 	for name, offend := range map[string]func(b *driver.Batch) error{
@@ -40,6 +44,22 @@ func testRefusedChangesNothing(t *testing.T, r *rig) {
 		},
 		"Take": func(b *driver.Batch) error {
 			b.Take = append(b.Take, letter().ID)
+			return driver.ErrNotFound
+		},
+		"Withdraw": func(b *driver.Batch) error {
+			b.Withdraw = append(b.Withdraw, now.Record.ID)
+			return driver.ErrNotScheduled
+		},
+		"Accept": func(b *driver.Batch) error {
+			b.Accept = append(b.Accept, now.ID)
+			return driver.ErrNotFound
+		},
+		"Unask": func(b *driver.Batch) error {
+			b.Unask = append(b.Unask, unasked.ID)
+			return driver.ErrNotFound
+		},
+		"Answer": func(b *driver.Batch) error {
+			b.Answer = append(b.Answer, driver.Answer{Request: unasked.ID, Body: []byte(`{}`)})
 			return driver.ErrNotFound
 		},
 		"Cancel": func(b *driver.Batch) error {
@@ -68,8 +88,22 @@ func testRefusedChangesNothing(t *testing.T, r *rig) {
 			Delete:     []driver.Ref{held.Ref},
 			Bury:       []*driver.Letter{letter()},
 			Directives: []driver.Directive{directive("billing", "resume"), directive("shipping", "trip")},
+			Withdraw:   []driver.ID{due.Record.ID},
+			Accept:     []driver.IncomingID{now.ID},
+			Leave:      []*driver.Incoming{incoming()},
+			Ask:        []*driver.Request{request()},
+			Unask:      []driver.RequestID{unasked.ID},
+			Answer:     []driver.Answer{{Request: open.ID, Body: []byte(`{}`)}},
+			Catalog:    &driver.Catalog{Instance: catalog.Instance},
+			Audit:      []driver.AuditEntry{audited("ann")},
 		}
-		refuse(t, s, b, offend(b))
+		refuse(t, s, b, offend(b), name)
+		requireIncoming(t, s, driver.IncomingQuery{}, now, due)
+		requireRequests(t, s, open.ID, unasked.ID)
+		requireCatalogs(t, s, catalog)
+		require.Empty(t, auditOf(t, s, driver.AuditQuery{}), "%s: the audit", name)
+		require.Zero(t, b.Leave[0].ID, "%s: ID of an incoming event", name)
+		require.Zero(t, b.Ask[0].ID, "%s: ID of a request", name)
 		for i, position := range []int64{0, driver.BesidePrevious, 77} {
 			require.Zero(t, b.New[i].Ref, "%s: Ref of a new record", name)
 			require.Equal(t, position, b.New[i].Position, "%s: Position of a new record", name)

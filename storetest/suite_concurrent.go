@@ -31,11 +31,18 @@ type journal struct {
 }
 
 func (j *journal) submit(s driver.Store, b *driver.Batch) {
+	j.submitBy(func(b *driver.Batch, done func(error)) { send(s, b, done) }, b)
+}
+
+// submitAs submits a batch as it is, also without an Epoch.
+func (j *journal) submitAs(s driver.Store, b *driver.Batch) { j.submitBy(s.Submit, b) }
+
+func (j *journal) submitBy(submit func(b *driver.Batch, done func(error)), b *driver.Batch) {
 	j.wait.Add(1)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.submitted = append(j.submitted, b)
-	send(s, b, func(err error) {
+	submit(b, func(err error) {
 		j.doneMu.Lock()
 		defer j.doneMu.Unlock()
 		j.done = append(j.done, b)

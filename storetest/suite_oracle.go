@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -14,24 +15,71 @@ type oracle struct {
 	letters    []*driver.Letter
 	known      []driver.Dedupe
 	directives []driver.Directive
+	incoming   []driver.Incoming // by ID
+	requests   []oracleRequest   // by ID
+	catalogs   []driver.Catalog
+}
+
+// assigned has what a store has assigned to the parts of a batch.
+type assigned struct {
+	refs     []driver.Ref
+	incoming []driver.IncomingID
+	requests []driver.RequestID
+}
+
+// assignedIn returns what a store has assigned in a batch.
+func assignedIn(b *driver.Batch) (as assigned) {
+	for _, n := range b.New {
+		as.refs = append(as.refs, n.Ref)
+	}
+	for _, in := range b.Leave {
+		as.incoming = append(as.incoming, in.ID)
+	}
+	for _, asked := range b.Ask {
+		as.requests = append(as.requests, asked.ID)
+	}
+	return as
+}
+
+// oracleRequest is a request with its answer: nil for none.
+type oracleRequest struct {
+	driver.Request
+	answer []byte
 }
 
 type oracleRecord struct {
 	driver.Record // with Own and Leased as the store with the lease has them
 }
 
-// apply applies a batch whose new records have the refs that the store has assigned. holder is set
-// for the store with the lease. It returns nil, or the refusal that the store must return.
-func (o *oracle) apply(b *driver.Batch, refs []driver.Ref, holder bool) *driver.RefusedError {
-	after := oracle{slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.directives)}
-	if refused := after.change(b, refs, holder); refused != nil {
+// apply applies a batch to which the store has assigned the refs and ids. epoch is that of the lease of
+// the store; 0 for none. It returns nil, or the refusal that the store must return.
+func (o *oracle) apply(b *driver.Batch, as assigned, epoch int64) *driver.RefusedError {
+	leased := len(b.Accept) > 0 || len(b.Cancel) > 0 || len(b.New) > 0 || len(b.Update) > 0 || len(b.Delete) > 0 ||
+		len(b.Directives) > 0 || len(b.Answer) > 0
+	if leased && b.Epoch == 0 || b.Epoch != 0 && b.Epoch != epoch {
+		return &driver.RefusedError{Err: driver.ErrLeaseLost}
+	}
+	after := oracle{
+		slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.directives),
+		slices.Clone(o.incoming), slices.Clone(o.requests), slices.Clone(o.catalogs),
+	}
+	if refused := after.remove(b); refused != nil {
 		return refused
 	}
+	after.insert(b, as.refs)
+	if refused := after.change(b); refused != nil {
+		return refused
+	}
+	if refused := after.leave(b, as); refused != nil {
+		return refused
+	}
+	after.replace(b)
 	*o = after
 	return nil
 }
 
-func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver.RefusedError {
+// remove applies the fields before New.
+func (o *oracle) remove(b *driver.Batch) *driver.RefusedError {
 	same := func(d driver.Dedupe) func(driver.Dedupe) bool {
 		return func(other driver.Dedupe) bool { return other.Scope == d.Scope && other.Key == d.Key }
 	}
@@ -51,6 +99,22 @@ func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver
 		}
 		o.letters = slices.Delete(o.letters, i, i+1)
 	}
+	for _, id := range b.Withdraw {
+		n := len(o.incoming)
+		o.incoming = slices.DeleteFunc(o.incoming, func(in driver.Incoming) bool {
+			return in.Record.ID == id && in.Record.State == driver.Scheduled
+		})
+		if len(o.incoming) == n {
+			return &driver.RefusedError{Err: driver.ErrNotScheduled, Event: id}
+		}
+	}
+	for _, id := range b.Accept {
+		i := slices.IndexFunc(o.incoming, func(in driver.Incoming) bool { return in.ID == id })
+		if i < 0 {
+			return &driver.RefusedError{Err: driver.ErrNotFound, Incoming: id}
+		}
+		o.incoming = slices.Delete(o.incoming, i, i+1)
+	}
 	for _, id := range b.Cancel {
 		n := len(o.records)
 		o.records = slices.DeleteFunc(o.records, func(r oracleRecord) bool {
@@ -60,24 +124,38 @@ func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver
 			return &driver.RefusedError{Err: driver.ErrNotScheduled, Event: id}
 		}
 	}
+	return nil
+}
+
+// insert applies New.
+func (o *oracle) insert(b *driver.Batch, refs []driver.Ref) {
+	previous := int64(0)
 	for i, n := range b.New {
 		r := oracleRecord{*n}
-		r.Own, r.Crashes = holder && !n.Leased, 0
+		r.Own, r.Crashes = !n.Leased, 0
 		if refs != nil {
 			r.Ref = refs[i]
 		}
 		if n.Position == 0 {
 			r.Position = int64(r.Ref)
 		} else if n.Position < 0 {
-			r.Position = o.records[len(o.records)-1].Position
+			r.Position = previous
 		}
+		previous = r.Position
 		o.records = append(o.records, r)
 	}
-	find := func(ref driver.Ref) int {
-		return slices.IndexFunc(o.records, func(r oracleRecord) bool { return r.Ref == ref && r.Leased && holder })
-	}
+	slices.SortStableFunc(o.records, func(x, y oracleRecord) int { return cmp.Compare(x.Ref, y.Ref) })
+}
+
+// find returns the index of a leased record; -1 for none.
+func (o *oracle) find(ref driver.Ref) int {
+	return slices.IndexFunc(o.records, func(r oracleRecord) bool { return r.Ref == ref && r.Leased })
+}
+
+// change applies Update, Delete and Bury.
+func (o *oracle) change(b *driver.Batch) *driver.RefusedError {
 	for _, u := range b.Update {
-		i := find(u.Ref)
+		i := o.find(u.Ref)
 		if i < 0 {
 			return &driver.RefusedError{Err: driver.ErrNotLeased, Ref: u.Ref}
 		}
@@ -86,7 +164,7 @@ func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver
 		r.Own = !u.Leased
 	}
 	for _, ref := range b.Delete {
-		i := find(ref)
+		i := o.find(ref)
 		if i < 0 {
 			return &driver.RefusedError{Err: driver.ErrNotLeased, Ref: ref}
 		}
@@ -97,12 +175,61 @@ func (o *oracle) change(b *driver.Batch, refs []driver.Ref, holder bool) *driver
 			o.letters = append(o.letters, l)
 		}
 	}
+	return nil
+}
+
+// leave applies Leave, Ask, Unask and Answer.
+func (o *oracle) leave(b *driver.Batch, as assigned) *driver.RefusedError {
+	for i, in := range b.Leave {
+		c := *in
+		if c.ID = 0; as.incoming != nil {
+			c.ID = as.incoming[i]
+		}
+		o.incoming = append(o.incoming, c)
+	}
+	slices.SortStableFunc(o.incoming, func(x, y driver.Incoming) int { return cmp.Compare(x.ID, y.ID) })
+	for i, asked := range b.Ask {
+		c := oracleRequest{Request: *asked}
+		if c.ID = 0; as.requests != nil {
+			c.ID = as.requests[i]
+		}
+		o.requests = append(o.requests, c)
+	}
+	slices.SortStableFunc(o.requests, func(x, y oracleRequest) int { return cmp.Compare(x.ID, y.ID) })
+	open := func(id driver.RequestID) int {
+		return slices.IndexFunc(o.requests, func(r oracleRequest) bool { return id != 0 && r.ID == id && r.answer == nil })
+	}
+	for _, id := range b.Unask {
+		i := open(id)
+		if i < 0 {
+			return &driver.RefusedError{Err: driver.ErrNotFound, Request: id}
+		}
+		o.requests = slices.Delete(o.requests, i, i+1)
+	}
+	for _, a := range b.Answer {
+		i := open(a.Request)
+		if i < 0 {
+			return &driver.RefusedError{Err: driver.ErrNotFound, Request: a.Request}
+		}
+		o.requests[i].answer = a.Body
+	}
+	return nil
+}
+
+// replace applies Directives and Catalog.
+func (o *oracle) replace(b *driver.Batch) {
 	for _, d := range b.Directives {
 		o.directives = slices.DeleteFunc(o.directives, func(other driver.Directive) bool { return other.Subscription == d.Subscription })
 		o.directives = append(o.directives, d)
 	}
 	slices.SortFunc(o.directives, func(x, y driver.Directive) int { return strings.Compare(x.Subscription, y.Subscription) })
-	return nil
+	if c := b.Catalog; c != nil {
+		o.catalogs = slices.DeleteFunc(o.catalogs, func(other driver.Catalog) bool { return other.Instance == c.Instance })
+		if c.Body != nil {
+			o.catalogs = append(o.catalogs, driver.Catalog{Instance: c.Instance, Seen: b.Now, Body: c.Body})
+		}
+	}
+	slices.SortFunc(o.catalogs, func(x, y driver.Catalog) int { return strings.Compare(x.Instance, y.Instance) })
 }
 
 // end ends the lease.
@@ -189,7 +316,7 @@ func (r *oracleRecord) isBefore(other *oracleRecord, kind driver.ClaimKind) bool
 }
 
 func (o *oracle) stats() driver.Stats {
-	s := driver.Stats{Letters: int64(len(o.letters))}
+	s := driver.Stats{Letters: int64(len(o.letters)), Incoming: int64(len(o.incoming))}
 	for _, r := range o.records {
 		if !r.Leased {
 			s.Free++

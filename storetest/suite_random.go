@@ -23,15 +23,19 @@ var randomTests = func() []conformanceTest {
 	return tests
 }()
 
-// walk is a random sequence of calls, whose outcomes the oracle predicts.
+// walk is a random sequence of calls of two stores that exchange the lease. The oracle predicts their
+// outcomes.
 type walk struct {
 	*rand.Rand
 	oracle
 	t       *testing.T
 	rig     *rig
-	s       driver.Store
+	s       driver.Store // with the lease
+	other   driver.Store // without
 	now     time.Time
-	last    driver.Ref
+	epoch   int64       // of the lease
+	inLease driver.Ref  // the last one of the lease
+	last    driver.Ref  // the largest one
 	letters []driver.ID // of all letters so far
 	ids     []driver.ID
 }
@@ -41,64 +45,120 @@ func testRandom(t *testing.T, r *rig, seed uint64) {
 	if testing.Short() {
 		steps = 100
 	}
-	w := &walk{Rand: rand.New(rand.NewPCG(seed, 2)), t: t, rig: r, s: r.open(t), now: noon} //nolint:gosec // reproducible
+	w := &walk{Rand: rand.New(rand.NewPCG(seed, 2)), t: t, rig: r, s: r.open(t), other: r.beside(t), now: noon} //nolint:gosec // reproducible
+	w.epoch = w.s.Lease().Epoch
 	for range 5 {
 		w.ids = append(w.ids, newID())
 	}
 	for step := range steps {
 		w.now = w.now.Add(time.Duration(w.IntN(1000)) * time.Millisecond)
 		switch n := w.IntN(100); {
-		case n < 60:
+		case n < 62:
 			w.submit(step)
-		case n < 92:
+		case n < 91:
 			w.claimSome(step)
-		case n < 94:
+		case n < 93:
 			require.NoError(t, w.s.Reopen(t.Context()))
-			w.end(false)
-		case n < 97:
+			w.began(false)
+		case n < 95:
 			w.s = r.reopen(t, w.s)
-			w.end(false)
+			w.began(false)
+		case n < 98:
+			w.exchange()
 		case r.Crash != nil:
-			w.s = r.crash(t, w.s)
-			w.end(true)
+			w.crash()
 		}
-		require.Equal(t, w.stats(), stats(t, w.s), "step %d", step)
-		require.Equal(t, w.parkedBy("door1"), parkedBy(t, w.s, "door1"), "step %d", step)
+		for _, s := range []driver.Store{w.s, w.other} {
+			require.Equal(t, w.stats(), stats(t, s), "step %d", step)
+			require.Equal(t, w.parkedBy("door1"), parkedBy(t, s, "door1"), "step %d", step)
+		}
 	}
 	w.compare()
 	w.s = r.reopen(t, w.s)
-	w.end(false)
+	w.began(false)
 	w.compare()
+}
+
+// began ends the lease of the oracle, and expects that the store has a new one.
+func (w *walk) began(crash bool) {
+	w.end(crash)
+	epoch := w.s.Lease().Epoch
+	require.Greater(w.t, epoch, w.epoch, "Epoch of a later lease")
+	w.epoch, w.inLease = epoch, 0
+}
+
+// exchange gives the lease to the other store.
+func (w *walk) exchange() {
+	if w.IntN(2) == 0 {
+		require.NoError(w.t, w.s.Release(w.t.Context(), driver.AllSlots()))
+	} else {
+		require.NoError(w.t, w.s.Close(w.t.Context()))
+		w.s = w.rig.beside(w.t)
+	}
+	w.s, w.other = w.other, w.s
+	acquire(w.t, w.s)
+	w.began(false)
+}
+
+// crash ends one of the stores, or both.
+func (w *walk) crash() {
+	n := w.IntN(3)
+	if n > 0 {
+		w.rig.Crash(w.t, w.other)
+		w.other = w.rig.beside(w.t)
+	}
+	if n < 2 {
+		w.rig.Crash(w.t, w.s)
+		w.s = w.rig.beside(w.t)
+		if w.IntN(2) == 0 {
+			w.s, w.other = w.other, w.s
+		}
+		acquire(w.t, w.s)
+		w.began(true)
+	}
 }
 
 // submit submits a random batch.
 func (w *walk) submit(step int) {
-	s, holder := w.s, true
-	b := w.batch(holder)
-	specified := *b
-	specified.New = nil
-	for _, n := range b.New {
-		c := *n
-		specified.New = append(specified.New, &c)
+	s, holds, epoch := w.s, true, w.epoch
+	if w.IntN(5) == 0 {
+		s, holds, epoch = w.other, false, 0
 	}
-	err := submit(w.t, s, b)
+	b := w.batch(holds || w.IntN(10) == 0)
+	switch w.IntN(25) {
+	case 0:
+		b.Epoch = 0
+	case 1:
+		b.Epoch = w.epoch - w.Int64N(2)
+	default:
+		b.Epoch = epoch
+	}
+	specified := deepCopy(*b)
+	if w.rig.Deny != nil && w.IntN(15) == 0 {
+		w.rig.Deny(w.t, s)
+		for _, n := range specified.New {
+			n.Leased = false
+		}
+	}
+	err := submitAs(w.t, s, b)
 	if err != nil {
-		want := w.apply(&specified, nil, holder)
+		want := w.apply(&specified, assigned{}, epoch)
 		require.NotNil(w.t, want, "step %d: refused: %v", step, err)
 		require.Equal(w.t, want, err, "step %d", step)
 		return
 	}
-	var refs []driver.Ref
-	for _, n := range b.New {
-		require.Greater(w.t, n.Ref, w.last, "step %d", step)
-		w.last = n.Ref
-		refs = append(refs, n.Ref)
+	for i, n := range b.New {
+		require.Greater(w.t, n.Ref, w.inLease, "step %d: refs of one lease grow", step)
+		require.False(w.t, slices.ContainsFunc(w.records, func(r oracleRecord) bool { return r.Ref == n.Ref }), "step %d: Ref %d is known", step, n.Ref)
+		w.inLease, w.last = n.Ref, max(w.last, n.Ref)
+		require.Equal(w.t, specified.New[i].Leased, n.Leased, "step %d: Leased of %d", step, n.Ref)
 	}
-	if want := w.apply(&specified, refs, holder); want != nil {
+	if want := w.apply(&specified, assignedIn(b), epoch); want != nil {
 		require.Fail(w.t, "a batch was applied", "step %d: want %v", step, want)
 	}
-	for i, n := range b.New {
-		require.Equal(w.t, w.records[len(w.records)-len(b.New)+i].Position, n.Position, "step %d: Position of %d", step, n.Ref)
+	for _, n := range b.New {
+		i := slices.IndexFunc(w.records, func(r oracleRecord) bool { return r.Ref == n.Ref })
+		require.Equal(w.t, w.records[i].Position, n.Position, "step %d: Position of %d", step, n.Ref)
 	}
 }
 
@@ -111,8 +171,8 @@ func (w *walk) chance(percent int, do func()) {
 	}
 }
 
-// batch returns a batch that the store applies more often than not.
-func (w *walk) batch(holder bool) *driver.Batch {
+// batch returns a batch that the store applies more often than not. leased is set for one that needs the lease.
+func (w *walk) batch(leased bool) *driver.Batch {
 	b := &driver.Batch{Now: w.now}
 	dedupe := func() driver.Dedupe {
 		return driver.Dedupe{
@@ -127,19 +187,25 @@ func (w *walk) batch(holder bool) *driver.Batch {
 			b.Take = append(b.Take, w.letters[max(0, len(w.letters)-1-w.IntN(12))])
 		}
 	})
-	w.chance(6, func() { b.Cancel = append(b.Cancel, w.scheduledEvent()) })
-	w.chance(35, func() { b.New = append(b.New, w.newRecord(holder, len(b.New) > 0)) })
-	if held := w.held(); holder {
-		if len(held) > 0 {
-			w.chance(25, func() { b.Update = append(b.Update, w.change(held[w.IntN(len(held))])) })
-			w.chance(15, func() { b.Delete = append(b.Delete, held[w.IntN(len(held))].Ref) })
+	w.chance(5, func() { b.Withdraw = append(b.Withdraw, w.withdrawable()) })
+	w.chance(20, func() {
+		in := fullIncoming()
+		in.Record.ID, in.Given = w.ids[w.IntN(len(w.ids))], w.IntN(2) == 0
+		if w.IntN(2) == 0 {
+			in.Record.State, in.Record.Due, in.Record.Scheduled = driver.Ready, time.Time{}, time.Time{}
 		}
-		if w.IntN(30) == 0 && len(w.records) > 0 {
-			b.Update = append(b.Update, w.change(w.records[w.IntN(len(w.records))]))
+		b.Leave = append(b.Leave, in)
+	})
+	w.chance(10, func() { b.Ask = append(b.Ask, &driver.Request{Body: fmt.Appendf(nil, `{"n":%d}`, w.IntN(1000))}) })
+	w.chance(4, func() { b.Unask = append(b.Unask, w.asked()) })
+	if w.IntN(12) == 0 {
+		b.Catalog = &driver.Catalog{Instance: fmt.Sprint("instance", w.IntN(3))}
+		if w.IntN(4) > 0 {
+			b.Catalog.Body = catalogWith(fmt.Sprint(w.IntN(100)))
 		}
-		if w.IntN(30) == 0 && w.last > 0 {
-			b.Delete = append(b.Delete, 1+driver.Ref(w.Int64N(int64(w.last))))
-		}
+	}
+	if leased {
+		w.leasedPart(b)
 	}
 	w.chance(8, func() {
 		l := fullLetter()
@@ -152,10 +218,54 @@ func (w *walk) batch(holder bool) *driver.Batch {
 		w.letters = append(w.letters, l.ID)
 		b.Bury = append(b.Bury, l)
 	})
+	return b
+}
+
+// leasedPart adds what needs the lease.
+func (w *walk) leasedPart(b *driver.Batch) {
+	w.chance(15, func() {
+		if len(w.incoming) > 0 {
+			b.Accept = append(b.Accept, w.incoming[w.IntN(len(w.incoming))].ID)
+		} else {
+			b.Accept = append(b.Accept, driver.IncomingID(w.IntN(20)))
+		}
+	})
+	w.chance(6, func() { b.Cancel = append(b.Cancel, w.scheduledEvent()) })
+	w.chance(35, func() { b.New = append(b.New, w.newRecord(len(b.New) > 0)) })
+	if held := w.held(); len(held) > 0 {
+		w.chance(25, func() { b.Update = append(b.Update, w.change(held[w.IntN(len(held))])) })
+		w.chance(15, func() { b.Delete = append(b.Delete, held[w.IntN(len(held))].Ref) })
+	}
+	if w.IntN(30) == 0 && len(w.records) > 0 {
+		b.Update = append(b.Update, w.change(w.records[w.IntN(len(w.records))]))
+	}
+	if w.IntN(30) == 0 && w.last > 0 {
+		b.Delete = append(b.Delete, 1+driver.Ref(w.Int64N(int64(w.last))))
+	}
+	w.chance(8, func() {
+		b.Answer = append(b.Answer, driver.Answer{Request: w.asked(), Body: fmt.Appendf(nil, `{"of":%d}`, w.IntN(1000))})
+	})
 	w.chance(8, func() {
 		b.Directives = append(b.Directives, directive(fmt.Sprint("subscription", w.IntN(4)), fmt.Sprint(w.IntN(100))))
 	})
-	return b
+}
+
+// withdrawable returns the event of an incoming event that is scheduled, or any event.
+func (w *walk) withdrawable() driver.ID {
+	for _, in := range w.incoming {
+		if in.Record.State == driver.Scheduled && w.IntN(4) > 0 {
+			return in.Record.ID
+		}
+	}
+	return w.ids[w.IntN(len(w.ids))]
+}
+
+// asked returns the ID of a request, more often than not.
+func (w *walk) asked() driver.RequestID {
+	if len(w.requests) == 0 {
+		return driver.RequestID(w.IntN(10))
+	}
+	return w.requests[max(0, len(w.requests)-1-w.IntN(6))].ID
 }
 
 // scheduledEvent returns the event of a record that is scheduled and free, or any event.
@@ -177,12 +287,11 @@ func (w *walk) held() []oracleRecord {
 	return slices.DeleteFunc(slices.Clone(w.records), func(r oracleRecord) bool { return !r.Leased })
 }
 
-func (w *walk) newRecord(holder, follows bool) *driver.Record {
+func (w *walk) newRecord(follows bool) *driver.Record {
 	n := fullRecord()
 	n.ID = w.ids[w.IntN(len(w.ids))]
 	n.Key = []string{"", "", "k", "l"}[w.IntN(4)]
 	w.progress(n)
-	n.Leased = n.Leased && holder || !holder && w.IntN(20) == 0
 	switch {
 	case w.IntN(5) == 0 && follows:
 		n.Position = driver.BesidePrevious
@@ -241,6 +350,16 @@ func (w *walk) compare() {
 		}
 	}
 	requireDirectives(w.t, w.s, w.directives...)
+	requireCatalogs(w.t, w.s, w.catalogs...)
+	requireIncoming(w.t, w.s, driver.IncomingQuery{Limit: 3}, pointers(w.incoming)...)
+	var open []driver.RequestID
+	for _, asked := range w.requests {
+		requireAnswer(w.t, w.s, asked.ID, string(asked.answer))
+		if asked.answer == nil {
+			open = append(open, asked.ID)
+		}
+	}
+	requireRequests(w.t, w.s, open...)
 	for _, id := range w.ids {
 		var want []*driver.Record
 		for i := range w.records {

@@ -207,25 +207,28 @@ func testPosition(t *testing.T, r *rig) {
 	}
 }
 
-// Refs grow over batches, deletions and leases. A store never assigns one again.
+// Refs grow over the batches and deletions of one lease. A store never assigns one again.
 func testRefsGrow(t *testing.T, r *rig) {
 	s := r.open(t)
+	known := make(map[driver.Ref]bool)
 	var last driver.Ref
 	for i := range 12 {
 		records := []*driver.Record{ready(leased), ready(leased)}
 		insert(t, s, records...)
 		for _, n := range records {
-			require.Greater(t, n.Ref, last)
-			last = n.Ref
+			require.Greater(t, n.Ref, last, "refs of one lease grow")
+			require.False(t, known[n.Ref], "Ref %d was assigned twice", n.Ref)
+			last, known[n.Ref] = n.Ref, true
 		}
 		apply(t, s, &driver.Batch{Now: noon, Delete: refsOf(records)})
 		switch {
 		case i%4 == 1:
-			s = r.reopen(t, s)
+			s, last = r.reopen(t, s), 0
 		case i%4 == 2 && r.Crash != nil:
-			s = r.crash(t, s)
+			s, last = r.crash(t, s), 0
 		case i%4 == 3:
 			require.NoError(t, s.Reopen(t.Context()))
+			last = 0
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 // rig has the helpers of the conformance tests.
 type rig struct {
 	Backend
+	another func(t *testing.T) Backend // returns the backend of other data
 }
 
 // patience is how long a test waits for a done.
@@ -106,6 +107,14 @@ func submit(t *testing.T, s driver.Store, b *driver.Batch) error {
 	return await(t, outcome)
 }
 
+// submitAs submits a batch as it is, also without an Epoch, and returns the error of its done.
+func submitAs(t *testing.T, s driver.Store, b *driver.Batch) error {
+	t.Helper()
+	outcome := make(chan error, 2)
+	s.Submit(b, func(err error) { outcome <- err })
+	return await(t, outcome)
+}
+
 // await receives the error of a done.
 func await(t *testing.T, outcome <-chan error) error {
 	t.Helper()
@@ -129,8 +138,19 @@ func apply(t *testing.T, s driver.Store, b *driver.Batch) {
 // refuse submits a batch that must be refused for a reason. what, if there is one, says which batch it is.
 func refuse(t *testing.T, s driver.Store, b *driver.Batch, reason error, what ...string) driver.RefusedError {
 	t.Helper()
+	return requireRefused(t, submit(t, s, b), reason, what...)
+}
+
+// refuseAs does the same with a batch as it is.
+func refuseAs(t *testing.T, s driver.Store, b *driver.Batch, reason error, what ...string) driver.RefusedError {
+	t.Helper()
+	return requireRefused(t, submitAs(t, s, b), reason, what...)
+}
+
+// requireRefused requires the error of a batch that was refused for a reason.
+func requireRefused(t *testing.T, err, reason error, what ...string) driver.RefusedError {
+	t.Helper()
 	of := strings.Join(append([]string{""}, what...), ": ")
-	err := submit(t, s, b)
 	refused, ok := err.(*driver.RefusedError) //nolint:errorlint // done receives it unwrapped
 	require.True(t, ok, "done: want a *RefusedError for %q, got %T: %v%s", reason, err, err, of)
 	require.ErrorIs(t, err, reason, "RefusedError.Err%s", of)
