@@ -97,21 +97,25 @@ func (f *feeder) takeInTogether(ctx context.Context, all []*driver.Incoming) err
 			}
 		}
 	}
+	j.ledger.entering.Add(1)
+	applied := j.recordLater(c)
 	select {
-	case err := <-j.recordLater(c):
-		if err != nil || c.kind == toReplay {
-			return err
-		}
+	case err := <-applied:
+		j.followups.Return(false, func() { j.takenIn(c, err) }) // observers may block
+		return err
 	case <-ctx.Done():
+		go func() { j.takenIn(c, <-applied) }()
 		return errClaimsEnded
 	}
-	j.ledger.entering.Add(1)
-	j.followups.Return(false, func() { // observers may block
+}
+
+// takenIn reports events that were taken in, and settles those without targets.
+func (j *durable) takenIn(c *change, err error) {
+	if err == nil && c.kind == toAccept {
 		j.intake.accepted(&c.opening)
-		j.ledger.entering.Add(-1)
-		j.ledger.checkDrained()
-	})
-	return nil
+	}
+	j.ledger.entering.Add(-1)
+	j.ledger.checkDrained()
 }
 
 // incoming returns the dispatch of an incoming event, and whether a subscription of its publisher is missing here.

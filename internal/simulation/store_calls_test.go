@@ -203,7 +203,7 @@ func (m *storeModel) checkResult(e *storeEvent, r eventbus.Result, err error) {
 		}
 	case r.Outcome == eventbus.Held && len(r.Held) == 0:
 		m.failf(e, "the result is held at no subscription")
-	case r.Outcome == eventbus.Unrouted && e.accepted:
+	case r.Outcome == eventbus.Unrouted && e.accepted && len(e.deliveries) > 0:
 		m.failf(e, "the result is unrouted, and it has %d targets", len(e.deliveries))
 	case r.Outcome == eventbus.Cancelled != errors.Is(err, eventbus.ErrCancelled):
 		m.failf(e, "the result is %v, the error is %v", r.Outcome, err)
@@ -282,6 +282,9 @@ func (m *storeModel) checkQuiet() {
 	defer m.mu.Unlock()
 	for _, e := range m.events {
 		for sub, d := range e.deliveries {
+			if d.place == placeIncoming {
+				m.failf(e, "at rest, the delivery to s%d is incoming", sub)
+			}
 			if d.place == placeRecord {
 				m.failf(e, "at rest, the delivery to s%d is in record %d: %+v", sub, d.record.ref, *d.record)
 			}

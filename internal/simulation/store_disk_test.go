@@ -22,7 +22,7 @@ func (s *storeSim) fault(_ int, b *driver.Batch) (f storetest.Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.storeModel.process
-	refusable := len(b.Update)+len(b.Delete) == 0 && len(b.Remember)*len(b.New)+len(b.Take) > 0
+	refusable := len(b.Update)+len(b.Delete)+len(b.Accept) == 0 && len(b.Remember)*(len(b.New)+len(b.Leave))+len(b.Take) > 0
 	if other := s.foreign[b]; other != nil {
 		switch {
 		case refusable && chance(s.faults, 4):
@@ -83,6 +83,9 @@ func (s *storeSim) claimFault(_ int, _ driver.ClaimQuery) (f storetest.Fault) {
 	defer s.mu.Unlock()
 	p := s.storeModel.process
 	p.claims++
+	if p.lease == 0 {
+		p.lease = lease
+	}
 	if lease != 0 && lease != p.lease { // what the lease that has ended had not recorded is lost
 		p.lease = lease
 		s.forget()

@@ -29,17 +29,27 @@ type storeModel struct {
 	violation string
 	about     *storeEvent // the event of the violation, for the report
 
-	events  []*storeEvent // by number
-	records map[driver.Ref]*storeRecord
-	letters map[eventbus.LetterID]*storeLetter
-	live    map[storeLine]map[*storeDelivery]bool // with keys, in records that are not scheduled
+	events   []*storeEvent // by number
+	records  map[driver.Ref]*storeRecord
+	incoming map[driver.IncomingID]*storeIncoming
+	letters  map[eventbus.LetterID]*storeLetter
+	live     map[storeLine]map[*storeDelivery]bool // with keys, in records that are not scheduled
 
 	changes map[int]int // number of times that a subscription was loosened
 	wall    storeWall
 
 	process *storeProcess
 	foreign map[*driver.Batch]*storeProcess // outstanding batches of the process beside
-	besides map[int64]bool                  // positions of its records
+	besides map[int64]bool                  // positions of records of its events
+}
+
+// storeIncoming is an event, or a replay, that waits to be taken in.
+type storeIncoming struct {
+	event   *storeEvent
+	process *storeProcess // that has left it
+	replay  bool
+	counted bool  // as accepted
+	subs    []int // of the letter, with replay; otherwise those of the publisher
 }
 
 // storeLine is a key at a subscription.
@@ -63,6 +73,8 @@ type storeEvent struct {
 
 	attempts, acked, unknown, refused int // calls that published it
 	accepted, unrouted                bool
+	left                              bool                   // accepted into incoming, and not taken in
+	withdrawn                         bool                   // cancelled there
 	deliveries                        map[int]*storeDelivery // by subscription
 	published                         time.Time
 	changes                           map[int]int // storeModel.changes when Publish was called
@@ -73,6 +85,7 @@ type storePlace int
 
 const (
 	placeRecord storePlace = iota
+	placeIncoming
 	placeHandled
 	placeLetter
 	placePurged
@@ -81,7 +94,7 @@ const (
 )
 
 func (p storePlace) String() string {
-	return []string{"in a record", "handled", "in a letter", "purged", "cancelled", "cancelled as a replay"}[p]
+	return []string{"in a record", "incoming", "handled", "in a letter", "purged", "cancelled", "cancelled as a replay"}[p]
 }
 
 type storeDelivery struct {
@@ -251,7 +264,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 	}
 	delete(m.foreign, b)
 	m.logf("batch %d, beside=%v:%s", n, p.beside, m.describe(b))
-	if len(b.New) == 0 { // without targets
+	if len(b.New)+len(b.Leave) == 0 { // without targets
 		for _, r := range b.Remember {
 			for _, e := range m.events {
 				e.unrouted = e.unrouted || (e.given || e.learned) && e.id == eventbus.EventID(r.Event)
@@ -272,16 +285,47 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 		}
 		delete(m.letters, id)
 		for _, sub := range l.subs {
-			if len(b.New) > 0 {
+			switch {
+			case len(b.New) > 0:
 				before[place{l.event, sub}] = true
-				continue
+			case len(b.Leave) > 0:
+				l.event.deliveries[sub].place = placeIncoming
+			default:
+				l.event.deliveries[sub].place = placePurged
+				p.purged++
 			}
-			l.event.deliveries[sub].place = placePurged
-			p.purged++
 		}
 		if len(b.New) > 0 {
 			p.replays++
 		}
+	}
+	for _, id := range b.Withdraw {
+		m.withdrawn(n, eventbus.EventID(id))
+	}
+	taken := map[*storeEvent]*storeIncoming{} // by the batch
+	for _, id := range b.Accept {
+		in := m.incoming[id]
+		if in == nil {
+			m.failf(nil, "batch %d accepts the unknown incoming event %d", n, id)
+			return
+		}
+		delete(m.incoming, id)
+		taken[in.event] = in
+		for earlier, other := range m.incoming {
+			if earlier < id && in.event.key != "" && other.event.key == in.event.key && other.process == in.process && !other.event.isLater() {
+				m.failf(in.event, "batch %d takes it in before e%d of the same key", n, other.event.n)
+			}
+		}
+		in.event.left = in.event.left && in.replay
+		for _, sub := range in.subs {
+			before[place{in.event, sub}] = true
+		}
+		if in.replay {
+			p.replays++
+		}
+	}
+	for _, in := range b.Leave {
+		m.leaves(p, b, in)
 	}
 	remove := func(ref driver.Ref) *storeRecord {
 		r := m.records[ref]
@@ -311,7 +355,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 		}
 	}
 	for _, record := range b.New {
-		if r := m.newRecord(p, b, record); r != nil {
+		if r := m.newRecord(p, b, record, taken); r != nil {
 			changed = append(changed, r)
 			m.records[r.ref] = r
 		}
@@ -333,7 +377,9 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 				m.failf(r.event, "batch %d: the delivery to s%d, %v, appears in record %d", n, sub, d.place, r.ref)
 			}
 			d.place, d.record = placeRecord, r
-			d.loose = d.loose || p.beside && len(b.Take) > 0 // the bus learns of the replay later
+			if in := taken[r.event]; in != nil && in.process != m.process {
+				d.loose = d.loose || in.replay // the bus learns of the replay later
+			}
 			if r.event.key != "" && r.state != driver.Scheduled {
 				line := storeLine{sub, r.event.key}
 				if m.live[line] == nil {
@@ -343,6 +389,14 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			}
 		}
 		m.checkFailures(r.event, r.remaining(), r.history, r.failures, false)
+	}
+	for e, in := range taken {
+		if !in.replay && !slices.ContainsFunc(b.New, func(r *driver.Record) bool { return m.eventOf(r.Payload) == e }) {
+			e.unrouted = true
+			if len(in.subs) > 0 {
+				m.failf(e, "batch %d takes it in without the targets of its publisher", n)
+			}
+		}
 	}
 	for _, l := range b.Bury {
 		p.buried++
@@ -399,7 +453,7 @@ type storeReplay struct {
 }
 
 // newRecord checks a new record. An event that is new becomes accepted.
-func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Record) *storeRecord {
+func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Record, taken map[*storeEvent]*storeIncoming) *storeRecord {
 	e := m.eventOf(n.Payload)
 	if e == nil {
 		return nil
@@ -409,7 +463,7 @@ func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Recor
 		scheduled: n.Scheduled,
 	}
 	r.progress(n)
-	if r.position == int64(r.ref) && p.beside {
+	if in := taken[e]; in != nil && r.position == int64(r.ref) && in.process.beside {
 		m.besides[r.position] = true
 	}
 	if n.Replay != nil {
@@ -428,15 +482,19 @@ func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Recor
 	if n.Type != e.eventType || n.Key != e.key || decoded[map[string]string](n.Metadata)["n"] != fmt.Sprint(e.n) {
 		m.failf(e, "record %d has type %q, key %q and metadata %s", n.Ref, n.Type, n.Key, n.Metadata)
 	}
-	cancelled := len(e.deliveries) > 0
-	for _, d := range e.deliveries {
-		cancelled = cancelled && d.place == placeCancelled
+	if len(b.Delete) == 0 && taken[e] == nil {
+		e.isNewAgain()
 	}
-	if cancelled && len(b.Delete) == 0 { // its id is free again
-		e.deliveries, e.accepted = map[int]*storeDelivery{}, false
+	isNew := len(b.Take)+len(b.Delete)+len(b.Update)+len(taken) == 0
+	for _, in := range m.incoming {
+		if isNew && e.key != "" && in.event.key == e.key && in.process == p && !in.replay && !in.event.isLater() {
+			m.failf(e, "record %d overtakes e%d of the same key, which waits to be taken in", n.Ref, in.event.n)
+		}
 	}
-	isNew := len(b.Take)+len(b.Delete)+len(b.Update) == 0
 	switch {
+	case taken[e] != nil && !taken[e].replay && !taken[e].counted:
+		taken[e].counted = true
+		p.accepted++
 	case !e.accepted && isNew:
 		e.accepted, e.id, e.published = true, eventbus.EventID(n.ID), n.Published
 		p.accepted++
@@ -449,6 +507,63 @@ func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Recor
 		m.failf(e, "record %d was published at %v, not %v", n.Ref, n.Published, e.published)
 	}
 	return r
+}
+
+// isLater reports whether the event is for later: it takes its place in the order of its key then.
+func (e *storeEvent) isLater() bool { return e.after > 0 || !e.at.IsZero() }
+
+// isNewAgain forgets that an event was accepted, if it was cancelled: its id is free again.
+func (e *storeEvent) isNewAgain() {
+	cancelled := len(e.deliveries) > 0
+	for _, d := range e.deliveries {
+		cancelled = cancelled && d.place == placeCancelled
+	}
+	if cancelled || e.withdrawn {
+		e.deliveries, e.accepted, e.withdrawn = map[int]*storeDelivery{}, false, false
+	}
+}
+
+// leaves notes an event, or a replay, that was left in incoming.
+func (m *storeModel) leaves(p *storeProcess, b *driver.Batch, left *driver.Incoming) {
+	r := left.Record
+	e := m.eventOf(r.Payload)
+	if e == nil {
+		return
+	}
+	in := &storeIncoming{event: e, process: p, replay: r.Replay != nil, subs: subsOf(r.Targets)}
+	m.incoming[left.ID] = in
+	if in.replay {
+		return
+	}
+	e.isNewAgain()
+	if e.accepted {
+		m.failf(e, "is accepted twice")
+	}
+	if len(b.Remember) == 0 {
+		m.failf(e, "is left in incoming, and its id is not remembered")
+	}
+	e.accepted, e.left, e.id, e.published = true, true, eventbus.EventID(r.ID), r.Published
+	for _, sub := range in.subs {
+		e.deliveries[sub] = &storeDelivery{event: e, sub: sub, place: placeIncoming, loose: m.changes[sub] != e.changes[sub]}
+	}
+}
+
+// withdrawn notes that Cancel has removed an event from incoming.
+func (m *storeModel) withdrawn(n int, id eventbus.EventID) {
+	for at, in := range m.incoming {
+		if in.event.id != id || !in.event.isLater() {
+			continue
+		}
+		delete(m.incoming, at)
+		in.event.withdrawn = !in.replay
+		for _, sub := range in.subs {
+			if in.event.deliveries[sub].place = placeCancelled; in.replay {
+				in.event.deliveries[sub].place = placeReplayCancelled
+			}
+		}
+		return
+	}
+	m.failf(nil, "batch %d withdraws the unknown event %s", n, id)
 }
 
 // checkProgress applies an update to a record. Targets may have been handled meanwhile.
@@ -539,6 +654,14 @@ func (m *storeModel) describe(b *driver.Batch) string {
 	}
 	for _, n := range b.New {
 		fmt.Fprintf(&s, " new %d@%d e%d %v %v leased=%v", n.Ref, n.Position, number(n.Payload), n.Targets, n.State, n.Leased)
+	}
+	for _, in := range b.Leave {
+		fmt.Fprintf(&s, " leave %d e%d %v %v", in.ID, number(in.Record.Payload), in.Record.Targets, in.Record.State)
+	}
+	for _, id := range b.Accept {
+		if in := m.incoming[id]; in != nil {
+			fmt.Fprintf(&s, " accept %d e%d", id, in.event.n)
+		}
 	}
 	for _, u := range b.Update {
 		if r := m.records[u.Ref]; r != nil {

@@ -166,7 +166,7 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 	s := &storeSim{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 30)), faults: rand.New(rand.NewPCG(seed, 31)), tally: tally,
 		storeModel: &storeModel{
-			origin: time.Now(), records: map[driver.Ref]*storeRecord{}, letters: map[eventbus.LetterID]*storeLetter{},
+			origin: time.Now(), records: map[driver.Ref]*storeRecord{}, incoming: map[driver.IncomingID]*storeIncoming{}, letters: map[eventbus.LetterID]*storeLetter{},
 			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*driver.Batch]*storeProcess{}, besides: map[int64]bool{},
 		},
 	}
@@ -197,6 +197,7 @@ func (s *storeSim) run() {
 type storeProcess struct {
 	sim     *storeSim
 	rng     *rand.Rand
+	store   driver.Store
 	bus     *eventbus.Bus
 	what    string
 	retries int
@@ -260,15 +261,14 @@ func (s *storeSim) newProcess(quiet bool) *storeProcess {
 	p.what = fmt.Sprintf("%d: queue %d, concurrency %d, unconfirmed %d, isolated %v, circuit %v, retries %d, slow %d%%, bursts %v, crash at batch %d, claim %d",
 		s.n, queue, concurrency, unconfirmed, isolated, circuit, p.retries, p.slow, p.bursts, p.crashAt, p.claimCrashAt)
 	s.what += p.what + "\n"
-	store := s.data.Open()
-	disk := &storeDisk{Store: store, process: p}
+	p.store = s.data.Open()
+	disk := &storeDisk{Store: p.store, process: p}
 	var err error
 	p.bus, err = eventbus.New(append(append(options, s.wall.options()...), eventbus.WithStore(disk))...)
 	if err != nil {
 		panic(err)
 	}
 	disk.fails.Store(true)
-	p.lease = s.data.Dump().Lease
 	s.opens(p)
 	s.tally.processes.Add(1)
 	return p
@@ -345,16 +345,14 @@ func (s *storeSim) process(quiet bool) {
 	switch {
 	case p.isCrashing():
 		time.Sleep(time.Nanosecond) // it comes at once
-		if s.data.Dump().Lease != 0 {
-			s.data.Crash() // it was to come in a Claim whose context has ended meanwhile
-		}
+		s.data.Kill(p.store)        // it may have been to come in a Claim whose context has ended meanwhile
 		p.crash(cancel)
 	case quiet:
 		<-published
 		p.rest()
 		p.shutdown(time.Hour)
 	case end == "crash":
-		s.data.Crash()
+		s.data.Kill(p.store)
 		p.crash(cancel)
 	case end == "shutdown":
 		p.shutdown(time.Hour)
