@@ -79,6 +79,12 @@ func (s *Store) tryAcquire(ctx context.Context) (driver.Lease, error) {
 		return driver.Lease{}, ctx.Err()
 	}
 	err := errors.Join(s.state(), ctx.Err())
+	if err == nil && s.Lease().IsHeld() {
+		err = s.committer.control(ctx, func() error { // it may be lost
+			_, err := s.committer.findLoss()
+			return s.explain(err)
+		})
+	}
 	if lease := s.Lease(); err != nil || lease.IsHeld() {
 		<-s.acquiring
 		return lease, err

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -152,20 +153,27 @@ func (j *job) weight() int {
 }
 
 // control calls f on the committer's goroutine, after everything that was submitted. If ctx ends
-// while f waits, control returns its error, and f may still run.
+// first, control returns its error. Then f does not run, unless it has begun.
 func (c *committer) control(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	const awaited, begun, abandoned = 0, 1, 2
+	var state atomic.Int32
 	result := make(chan error, 1)
 	c.enqueue(&job{
-		control: func() { result <- f() },
+		control: func() {
+			if state.CompareAndSwap(awaited, begun) {
+				result <- f()
+			}
+		},
 		done:    func(err error) { result <- err },
 	})
 	select {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
+		state.CompareAndSwap(awaited, abandoned)
 		return ctx.Err()
 	}
 }

@@ -43,7 +43,10 @@ func loseLease(t *testing.T, store driver.Store) {
 	t.Helper()
 	path := store.(*Store).path
 	require.NoError(t, os.Remove(path+leaseSuffix))
-	other := openAt(t, path)
+	other := openOnly(t, path)
+	if _, err := other.Acquire(context.Background(), driver.AcquireQuery{}); err != nil {
+		require.ErrorIs(t, err, driver.ErrNoLease, "a store that waits may have begun a lease")
+	}
 	closeStore(t, other)
 }
 
