@@ -2,6 +2,9 @@ package sqlite
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -390,20 +393,36 @@ func (c *committer) committed(m meta, pages int64) {
 	reach("commit: witnessed")
 }
 
+// noteUnlocked is note for a store without the lock of the lease file. Other stores may write meanwhile: a note of an
+// earlier commit that replaces a later one detects less. It makes no lease file, and needs no permission to write it.
+func (s *Store) noteUnlocked(w witness) error {
+	if !s.inPlace() {
+		return nil // the note would be of another database
+	}
+	f, err := openLease(s.path+leaseSuffix, os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l := &leaseFile{file: f}
+	return errors.Join(l.record(w), l.release())
+}
+
 // note records the last commit in the lease file. Without full syncs, a power cut can take the commit
 // and leave the note, which would refuse an intact file: such a commit is noted with the run of the
 // operating system.
 func (s *Store) note() error {
-	l := s.lock.Load()
-	if l == nil {
-		return nil
-	}
 	m := &s.committer.meta
 	w := witness{store: m.store, commits: m.commits}
 	if s.cfg.normal {
 		w.commits, w.recent, w.boot = s.synced, m.commits, bootID()
 	}
-	return l.record(w)
+	if l := s.lock.Load(); l != nil {
+		return l.record(w)
+	}
+	return s.noteUnlocked(w)
 }
 
 func (c *committer) readMeta() (meta, error) {

@@ -21,7 +21,7 @@
 // The store creates four files with the permissions 0600: the database at the path, its write-ahead
 // log (suffix -wal), the index of the log (-shm) and the lease file (-lease). Keep them together, on
 // a local disk. Copy them only while no process has the database open. The lease file names the
-// process that holds the lease, and records the last commit of a lease. The store refuses to open a database
+// process that holds the lease, and records the last commit. The store refuses to open a database
 // that lacks this commit, for instance because its -wal file was deleted or an old copy was put in
 // its place. To accept such a file, or to start over after you deleted it, remove the lease file.
 //

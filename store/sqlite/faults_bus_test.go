@@ -82,8 +82,9 @@ func TestRow41_TwoBuses(t *testing.T) {
 	_, err := eventbus.New(eventbus.WithStore(p.store))
 	var bad *eventbus.OptionError
 	require.ErrorAs(t, err, &bad)
-	_, err = sqlite.Open(t.Context(), path)
-	require.ErrorIs(t, err, sqlite.ErrLocked)
+	other := begin(t, path)
+	require.ErrorIs(t, other.Start(t.Context()), sqlite.ErrLocked)
+	other.end()
 	p.publish("x")
 	p.waitCalls("mail x")
 	p.end()

@@ -145,8 +145,7 @@ func TestAcquire_VerifiesTheLastCommit(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path)
 	accept(t, s, ready(""))
-	s.lock.Load().record(witness{store: s.committer.meta.store, commits: 1000})
-	closeStore(t, s) // notes its own last commit
+	closeStore(t, s)
 	s = openOnly(t, path)
 	l, err := acquireLease(path)
 	require.NoError(t, err)
@@ -157,6 +156,22 @@ func TestAcquire_VerifiesTheLastCommit(t *testing.T) {
 	require.ErrorContains(t, err, "1000 were made")
 	require.Zero(t, s.Lease())
 	require.False(t, leaseIsHeld(path))
+}
+
+// What a store commits without the lease is noted as well: a file without it is refused.
+func TestS6_CommitsOfAStandbyAreNoted(t *testing.T) {
+	path := testPath(t)
+	s := openOnly(t, path)
+	leave(t, s)
+	closeStore(t, s)
+	require.NoError(t, os.Remove(path))
+	for _, opts := range [][]Option{nil, {MustExist()}} {
+		_, err := Open(t.Context(), path, opts...)
+		require.Error(t, err)
+		require.NoFileExists(t, path)
+	}
+	require.NoError(t, os.Remove(path+leaseSuffix))
+	openOnly(t, path)
 }
 
 // The write lock of another process lets Acquire and Release fail, and not the store.
