@@ -92,7 +92,7 @@ func (s *Store) tryAcquire(ctx context.Context) (driver.Lease, error) {
 	var locked *leaseFile // nil if the store has it already
 	if s.lock.Load() == nil {
 		if locked, err = tryLease(s.path); err == nil {
-			reach("acquire: locked")
+			reach("lease: locked")
 			if err = locked.sign(holder{}); err != nil {
 				err = errors.Join(err, locked.release())
 			}
@@ -317,7 +317,6 @@ func (c *committer) release() error {
 		}
 		return c.reportFailure(err)
 	}
-	reach("release: lease ended")
 	c.setLease(driver.Lease{})
 	if c.store.cfg.exclusive {
 		return nil

@@ -170,7 +170,7 @@ func (c *committer) control(ctx context.Context, f func() error) error {
 				result <- f()
 			}
 		},
-		done:    func(err error) { result <- err },
+		done: func(err error) { result <- err },
 	})
 	select {
 	case err := <-result:

@@ -40,6 +40,18 @@ func isOfNewFile(point string) bool {
 	return strings.HasPrefix(point, "migrate: ") || point == "open: created"
 }
 
+// needsBeside reports whether a failpoint is reached only by a process without the lease (itself), or by the bus that
+// does what such a process has left.
+func needsBeside(point string) (itself, needs bool) {
+	switch point {
+	case "batch: left", "batch: asked", "batch: unasked", "batch: withdrawn":
+		return true, true
+	case "batch: accepted", "batch: answered":
+		return false, true
+	}
+	return false, false
+}
+
 // isOfRecovery reports whether a process reaches a failpoint before it publishes.
 func isOfRecovery(point string) bool {
 	for _, prefix := range []string{"migrate: ", "open: ", "lease: ", "claim: "} {
@@ -139,6 +151,10 @@ func (p *crashPlan) next(spec *crashSpec) {
 	// The process beside would make a store with a fault fail at any moment, and keep it from being idle.
 	if spec.Fault || spec.Idle || p.tries[spec.Failpoint] > 0 {
 		spec.Beside = false
+	}
+	if _, needs := needsBeside(spec.Failpoint); needs {
+		spec.Beside, spec.Fault, spec.Recover, spec.Shutdown = true, false, false, 0
+		spec.Hit = 1 + p.random.IntN(3)
 	}
 }
 

@@ -290,7 +290,7 @@ func (c *crashChild) order(name string, n int) {
 	done := make(chan error, 1)
 	now := time.Now().UTC()
 	order := orderFor(eventbus.Directive{Subscription: name, Pause: true, Why: why, At: now})
-	c.store.Submit(&driver.Batch{Now: now, Directives: []driver.Directive{order}}, func(err error) { done <- err })
+	c.store.Submit(&driver.Batch{Now: now, Epoch: c.store.Lease().Epoch, Directives: []driver.Directive{order}}, func(err error) { done <- err })
 	if <-done == nil {
 		report("YA", name, why)
 	}
@@ -299,17 +299,21 @@ func (c *crashChild) order(name string, n int) {
 func (c *crashChild) cancel() {
 	select {
 	case e := <-c.cancels:
-		report("K", e.name)
-		err := c.bus.Cancel(context.Background(), e.id)
-		result := "ok"
-		if errors.Is(err, eventbus.ErrNotScheduled) {
-			result = "late"
-		} else if err != nil {
-			result = "unknown"
-		}
-		report("KA", e.name, result)
+		c.cancelEvent(context.Background(), e)
 	default:
 	}
+}
+
+func (c *crashChild) cancelEvent(ctx context.Context, e scheduledEvent) {
+	report("K", e.name)
+	err := c.bus.Cancel(ctx, e.id)
+	result := "ok"
+	if errors.Is(err, eventbus.ErrNotScheduled) {
+		result = "late"
+	} else if err != nil {
+		result = "unknown"
+	}
+	report("KA", e.name, result)
 }
 
 // fault makes the store fail: another connection holds the write lock for longer than it waits.

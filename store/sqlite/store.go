@@ -115,7 +115,6 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 			return nil, err
 		}
 		s.lock.Store(l)
-		reach("open: locked")
 	}
 	if err := s.connect(ctx, opening); err != nil {
 		return nil, errors.Join(s.explain(err), s.unlock())
@@ -147,7 +146,6 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		if err := l.sign(holder{Exclusive: s.cfg.exclusive}); err != nil {
 			return err
 		}
-		reach("lease: signed")
 	}
 	noted, known := readWitness(s.path)
 	expected := known && noted.required() > 0
