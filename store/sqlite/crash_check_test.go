@@ -258,7 +258,10 @@ func statusOf(found map[string]map[string]*status, name, target string) *status 
 // checkRecords checks that the records were published as they are, and that what they call done was
 // done.
 func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*status) {
-	for _, r := range slices.Concat(d.records, d.waiting) {
+	for _, e := range o.events {
+		e.waits = false
+	}
+	for i, r := range slices.Concat(d.records, d.waiting) {
 		var p crashPayload
 		_ = json.Unmarshal(r.Payload, &p) // an unknown name is a violation
 		e := o.events[p.Name]
@@ -274,6 +277,7 @@ func (o *crashOracle) checkRecords(d *crashDump, found map[string]map[string]*st
 			o.violate("D7", e, "it has a record, and Publish returned an error that says that nothing was accepted")
 		}
 		o.open[p.Name] = e
+		e.waits = e.waits || i >= len(d.records)
 		for i, name := range r.Targets {
 			t := e.target(canonical(name))
 			if t == nil {
@@ -443,6 +447,8 @@ func (o *crashOracle) settle(e *crashEvent, found map[string]*status) (over bool
 			o.violate("K4", e, "%s was %s, and now %d records and %d letters have it", t.name, t.closed, s.pending, s.dead)
 		}
 		switch {
+		case s.pending == 0 && s.dead == 0 && t.closed == "" && e.waits:
+			over = false
 		case s.pending > 0:
 			over, t.seen, t.gone = false, true, false
 			t.recorded = lastAttempt(s.record.progress.Failures, t.name)
@@ -451,7 +457,7 @@ func (o *crashOracle) settle(e *crashEvent, found map[string]*status) (over bool
 			t.seen, t.gone, t.closed = true, false, closedDead
 		case t.ok > 0:
 			t.closed = closedDone
-		case t.gone, e.cancelled, e.cancelling && !t.seen:
+		case t.gone, e.cancelling: // a later process may carry out the request of an earlier one
 			t.closed = closedPurged
 		case e.acked && (!t.optional || t.seen):
 			o.violate("K1", e, "LOST: %s has neither handled it, nor a record, nor a letter", t.name)

@@ -52,6 +52,7 @@ type crashEvent struct {
 	due                            int64
 	acked, refused, unknown        bool
 	cancelling, cancelled          bool
+	waits                          bool // the last copy has it as an incoming event, which gets further targets
 	targets                        []*crashTarget
 	lines                          []string
 }

@@ -37,7 +37,7 @@ func failpointsOf(t *testing.T) (names []string) {
 
 // isOfNewFile reports whether a failpoint is reached only while a file is made.
 func isOfNewFile(point string) bool {
-	return strings.HasPrefix(point, "migrate: ") || point == "open: created"
+	return strings.HasPrefix(point, "migrate: ") || point == "open: created" || point == "open: locked"
 }
 
 // needsBeside reports whether a failpoint is reached only by a process without the lease (itself), or by the bus that
@@ -99,7 +99,7 @@ func (p *crashPlan) refill() {
 // newFile queues the failpoints of a new file.
 func (p *crashPlan) newFile() {
 	p.fresh, p.depth, p.isolation, p.wholeHistory = nil, 0, p.random.IntN(4) == 0, p.random.IntN(3) > 0
-	for _, point := range []string{"open: created", "migrate: begun", "migrate: tables made", "migrate: before commit"} {
+	for _, point := range []string{"open: locked", "open: created", "migrate: begun", "migrate: tables made", "migrate: before commit"} {
 		if slices.Contains(p.points, point) {
 			p.fresh = append(p.fresh, point)
 		}

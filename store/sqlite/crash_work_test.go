@@ -83,8 +83,7 @@ func (c *crashChild) intend(name, eventType, key string, delay time.Duration, id
 		switch {
 		case sub != subMail || c.spec.Mail == mailFirst || c.spec.Quiet:
 			targets = append(targets, sub)
-		case c.spec.IsBeside:
-		case c.spec.Mail == mailLate || c.spec.Mail == mailLeaves: // it depends on the moment
+		default: // it depends on the process that takes the event in, and on the moment
 			targets = append(targets, sub+"?")
 		}
 	}
