@@ -18,6 +18,10 @@ type Delivery struct {
 	Subscription string `json:"subscription"`      // its name, or its pattern and number
 	Attempt      int    `json:"attempt"`           // 1 for the first
 	Replays      int    `json:"replays,omitempty"` // number of replays of the event from dead letters
+	// Fence is a fencing token for other systems: the number of the store's lease under which the bus dispatches the event. A
+	// later lease has a larger one. A system that remembers the largest one it has seen can refuse the calls of a process that has lost
+	// the lease without knowing. It is 0 in memory.
+	Fence int64 `json:"fence,omitempty"`
 }
 
 // FromContext returns the delivery of the handler that received ctx or a parent of ctx. It returns
@@ -53,7 +57,12 @@ func (c *call) running() bool { return c.word.State() == deadline.Running }
 func (c *call) watched() (*deadline.Word, time.Duration) { return &c.word, c.subscription().timeout }
 
 func (c *call) delivery() Delivery {
+	var fence int64
+	if s := c.dispatch.row(); s != nil {
+		fence = s.fence
+	}
 	return Delivery{
+		Fence:        fence,
 		Event:        c.dispatch.event(c.bus().time),
 		Subscription: c.subscription().id,
 		Attempt:      int(c.word.Number()),

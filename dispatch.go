@@ -193,6 +193,7 @@ func (d *dispatch) isAwaitedByCall() bool {
 type row struct {
 	ref      driver.Ref  // 0 until it has a record
 	position int64       // see Record
+	fence    int64       // the epoch of the lease under which it is in memory
 	parent   *dispatch   // from which it was split off, until that is recorded
 	copies   []*dispatch // once they are recorded
 	unloads  bool        // it leaves memory, as the dispatch before it in its key's order did
@@ -393,7 +394,7 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 		d.passed()
 	}
 	if s := d.row(); s != nil {
-		split.addRow(row{position: s.position, parent: d})
+		split.addRow(row{position: s.position, fence: s.fence, parent: d})
 	}
 	d.ensureDetours().skipped = append(d.ensureDetours().skipped, d.next)
 	return split

@@ -35,11 +35,16 @@ const (
 	// ReasonShutdown: Shutdown ended the bus before the dispatch settled. The dispatch was cut short,
 	// parked or scheduled.
 	ReasonShutdown Reason = "shutdown"
+	// ReasonDuplicate: the id of an event that was published in a transaction was given to another event before. It was
+	// found when the event was taken in.
+	ReasonDuplicate Reason = "duplicate"
+	// ReasonInvalid: an event that another process has published does not fit this bus: its payload limit, its codec.
+	ReasonInvalid Reason = "invalid"
 )
 
 var reasons = []Reason{
 	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen, ReasonOverflow, ReasonCrash,
-	ReasonExpired, ReasonUnsubscribed, ReasonShutdown,
+	ReasonExpired, ReasonUnsubscribed, ReasonShutdown, ReasonDuplicate, ReasonInvalid,
 }
 
 // Reasons returns all reasons.

@@ -35,6 +35,9 @@ type durable struct {
 	followups *pool.Pool[func(), struct{}] // applies recorded changes
 	stats     storeStats
 	suspects  suspects.Waiting[*dispatch]
+	repeated  atomic.Int64 // incoming events that were dropped, because their ids were known
+	locks     txLocks
+	inTx      txKeys
 	unknown   unknowns
 	answering semaphore // held while requests are answered
 
@@ -46,6 +49,7 @@ type durable struct {
 
 // connect begins to use the store. It reads the directives and the counts.
 func (j *durable) connect() error {
+	j.locks.lock, _ = j.config.store.(driver.TxLock)
 	j.feeder, j.answering = newFeeder(j.Bus), make(semaphore, 1)
 	if err := j.useStore(); err != nil {
 		return err
@@ -97,6 +101,14 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 	err = j.intake.whileEntering(inside, func() error {
 		if err := j.storeRefuses(); err != nil {
 			return err
+		}
+		if j.locks.wouldDeadlock(ctx) {
+			return fmt.Errorf("%w: %w", ErrWouldDeadlock, errOwnTx)
+		}
+		if !j.feeder.leaves() {
+			if err := j.feeder.takeInBefore(ctx, &o); err != nil {
+				return err
+			}
 		}
 		return j.acceptDurably(ctx, inside, &o)
 	})
@@ -353,7 +365,7 @@ func (j *durable) measure(m *Metrics) {
 	if known := j.stats.last.Load(); known != nil {
 		*m.Store, m.StoreAt, m.Orphaned = known.Stats, known.at, maps.Clone(known.orphaned)
 	}
-	m.DeadLetters = int(m.Store.Letters)
+	m.DeadLetters, m.Repetitions = int(m.Store.Letters), j.repeated.Load()
 	m.Behind = j.isBehind()
 }
 

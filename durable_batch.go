@@ -118,16 +118,21 @@ func (r *changeBatch) leave() {
 	b := &r.batch
 	b.New, b.Remember, r.opened = nil, nil, nil
 	for _, d := range r.change.all() {
-		state := driver.Ready
-		if due := d.from().due; due != nil && (r.change.kind == toAccept || d.isScheduled(r.bus.time)) {
-			state = driver.Scheduled
-		}
-		record := r.bus.durable.encodeRow(b, d, state)
+		record := r.bus.durable.encodeIncoming(b, d, r.change.kind == toAccept)
 		b.Leave = append(b.Leave, &driver.Incoming{Record: record, Codec: r.bus.config.codecName()})
 		if r.change.kind == toAccept {
 			b.Remember = append(b.Remember, r.bus.durable.remembered(d, b.Now))
 		}
 	}
+}
+
+// encodeIncoming returns the record of an incoming event: a publication, or a replay.
+func (j *durable) encodeIncoming(w *batch, d *dispatch, isPublication bool) *driver.Record {
+	state := driver.Ready
+	if due := d.from().due; due != nil && (isPublication || d.isScheduled(j.time)) {
+		state = driver.Scheduled
+	}
+	return j.encodeRow(w, d, state)
 }
 
 // keep records the progress of a dispatch that goes on. A delivery that was split off has no record
@@ -200,7 +205,7 @@ func (r *changeBatch) committed(err error) {
 	}
 	for i, d := range r.opened {
 		s := d.row()
-		s.ref, s.position = r.batch.New[i].Ref, r.batch.New[i].Position
+		s.ref, s.position, s.fence = r.batch.New[i].Ref, r.batch.New[i].Position, r.batch.Epoch
 		if mayBeFirst {
 			r.bus.registry.noteFirst(d.to.subscriptions, s.position)
 		}

@@ -50,7 +50,8 @@ var (
 	// ErrDuplicateID is returned by Publish if an earlier event with another type or key has the id.
 	ErrDuplicateID = driver.ErrDuplicateID
 	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
-	// key's order, for the handler's own event, and by Drain in a handler.
+	// key's order, for the handler's own event, by Drain in a handler, and by Publish if the store would wait for a
+	// transaction of PublishTx that the caller has open.
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself")
 	// ErrNotScheduled is returned by Cancel if no scheduled event has the id.
 	ErrNotScheduled = driver.ErrNotScheduled
@@ -75,6 +76,9 @@ var (
 	ErrNoLease = driver.ErrNoLease
 	// ErrLeaseLost is the cause of the cancellation of handlers when another process has taken the lease of the store.
 	ErrLeaseLost = driver.ErrLeaseLost
+	// ErrNoTransaction is matched by the error of PublishTx for a transaction that the store does not take. The error names
+	// the types that it takes.
+	ErrNoTransaction = driver.ErrNoTransaction
 	// ErrNoAnswer is returned by what a bus without the lease asks of the one that has it, such as Pause and Cancel,
 	// if that process does not answer. Nothing was done.
 	ErrNoAnswer = errors.New("eventbus: the process that has the lease of the store did not answer; look whether it runs, and try again")

@@ -3,13 +3,43 @@ package eventbus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/route"
 )
 
 // Every bus may leave events in the incoming table of the store. The bus with the lease takes them in: it routes them, and
 // in one batch removes them from there and inserts their records.
+
+// incomingEvent is an incoming event, decoded.
+type incomingEvent struct {
+	*driver.Incoming
+	record *record
+}
+
+// decodeIncoming decodes an incoming event and checks it again: its publisher may have had other options, or be of another
+// version. invalid says what does not fit.
+func (j *durable) decodeIncoming(in *driver.Incoming) (e incomingEvent, invalid error) {
+	e.Incoming = in
+	if e.record, invalid = decodeRecord(in.Record); invalid != nil {
+		bare := *in.Record
+		bare.Metadata, bare.Replay = nil, nil
+		e.record = &record{Record: &bare}
+	}
+	codec := j.config.codecName()
+	switch offence := route.CheckType(in.Record.Type); {
+	case offence != nil:
+		invalid = typeError(in.Record.Type, offence)
+	case in.Codec != codec:
+		invalid = fmt.Errorf("the payload was encoded by the codec %q, and this bus has %q", in.Codec, codec)
+	case len(in.Record.Payload) > j.config.payloadLimit && in.Record.Replay == nil:
+		invalid = &PayloadError{GoType: "incoming event", Size: len(in.Record.Payload), Limit: j.config.payloadLimit}
+	}
+	return e, invalid
+}
 
 // takeIn takes in a page of incoming events. It reports whether there may be more, and whether WithMaxUnsettled has no room
 // for them.
@@ -25,20 +55,37 @@ func (f *feeder) takeIn(ctx context.Context) (more, full bool, err error) {
 	if err != nil {
 		return true, false, err
 	}
-	for rest := page.Events; len(rest) > 0 && err == nil; {
-		n := 1
-		if rest[0].Record.Replay == nil {
-			for n < len(rest) && rest[n].Record.Replay == nil {
-				n++
-			}
-		}
-		err = f.takeInTogether(ctx, rest[:n])
-		rest = rest[n:]
-	}
+	err = f.takeInPage(ctx, page.Events)
 	if refused := (*driver.RefusedError)(nil); errors.As(err, &refused) && refused.Incoming != 0 {
 		return true, false, nil // Cancel has withdrawn one since the page was read
 	}
 	return page.More || err != nil, false, err
+}
+
+// takeInPage takes in events in their order: as many publications as possible together, and replays one by one.
+func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err error) {
+	var together []incomingEvent
+	flush := func() error {
+		err := f.takeInTogether(ctx, together)
+		together = nil
+		return err
+	}
+	for _, in := range all {
+		e, invalid := f.bus.durable.decodeIncoming(in)
+		if len(together) > 0 && (invalid != nil || e.record.replay != nil || together[0].record.replay != nil) {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		if invalid != nil {
+			if err := f.buryIncoming(ctx, e, ReasonInvalid, invalid); err != nil {
+				return err
+			}
+			continue
+		}
+		together = append(together, e)
+	}
+	return flush()
 }
 
 // takeInAll takes in a page of what is there, if something may be. When nothing is left, new events get records.
@@ -74,17 +121,33 @@ func (f *feeder) beginToLead(ctx context.Context) (full bool, err error) {
 	return full, err
 }
 
-// takeInTogether takes in publications, or one replay, and waits until it is recorded.
-func (f *feeder) takeInTogether(ctx context.Context, all []*driver.Incoming) error {
-	j := f.bus.durable
-	c := &change{kind: toAccept}
-	for _, in := range all {
-		d, missing, err := j.incoming(in)
-		if err != nil {
+// takeInTogether takes in publications, or one replay, and waits until it is recorded. It leaves out repetitions.
+func (f *feeder) takeInTogether(ctx context.Context, all []incomingEvent) error {
+	for len(all) > 0 {
+		err := f.takeInOnce(ctx, all)
+		var refused *driver.RefusedError
+		if !errors.As(err, &refused) || refused.Known == nil {
 			return err
 		}
+		i := slices.IndexFunc(all, func(e incomingEvent) bool { return e.Given && e.Record.ID == refused.Known.Event })
+		if i < 0 {
+			return err
+		}
+		if err := f.dropRepetition(ctx, all[i], refused.Known); err != nil {
+			return err
+		}
+		all = slices.Delete(all, i, i+1)
+	}
+	return nil
+}
+
+func (f *feeder) takeInOnce(ctx context.Context, all []incomingEvent) error {
+	j := f.bus.durable
+	c := &change{kind: toAccept}
+	for i := range all {
+		d, missing := j.incoming(&all[i])
 		c.batch = append(c.batch, d)
-		c.takesIn = append(c.takesIn, in.ID)
+		c.takesIn = append(c.takesIn, all[i].ID)
 		c.divides = c.divides || missing
 	}
 	if c.d = c.batch[0]; c.d.from().replay != nil {
@@ -101,12 +164,69 @@ func (f *feeder) takeInTogether(ctx context.Context, all []*driver.Incoming) err
 	applied := j.recordLater(c)
 	select {
 	case err := <-applied:
+		if err == nil {
+			for _, d := range c.all() {
+				j.inTx.forget(d.key, d.id)
+			}
+		}
 		j.followups.Return(false, func() { j.takenIn(c, err) }) // observers may block
 		return err
 	case <-ctx.Done():
 		go func() { j.takenIn(c, <-applied) }()
 		return errClaimsEnded
 	}
+}
+
+// dropRepetition ends an incoming event whose id is known. With another content, nobody can be told but by a letter.
+func (f *feeder) dropRepetition(ctx context.Context, e incomingEvent, known *driver.Dedupe) error {
+	j := f.bus.durable
+	d, _ := j.incoming(&e)
+	if j.remembered(d, known.Expires).Content != known.Content {
+		return f.buryIncoming(ctx, e, ReasonDuplicate, fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, d.id))
+	}
+	w := newBatch(j.time)
+	w.Accept = []driver.IncomingID{e.ID}
+	if err := f.commit(ctx, w); err != nil {
+		return err
+	}
+	j.repeated.Add(1)
+	j.inTx.forget(d.key, d.id)
+	return nil
+}
+
+// buryIncoming takes in an event that becomes a dead letter at once. Without a target, it is unrouted.
+func (f *feeder) buryIncoming(ctx context.Context, e incomingEvent, reason Reason, why error) error {
+	j := f.bus.durable
+	d, _ := j.incoming(&e)
+	w := newBatch(j.time)
+	w.Accept = []driver.IncomingID{e.ID}
+	var l *keptLetter
+	outcome := Unrouted
+	if len(d.to.subscriptions) > 0 {
+		outcome = DeadLettered
+		d.ensureStory().failures = []failure{{
+			err: why, text: why.Error(), subscription: d.to.subscriptions[0], at: j.time.Nanos(),
+		}}
+		l = j.machine.letter(d, reason)
+		w.bury(&l.DeadLetter)
+	}
+	if err := f.commit(ctx, w); err != nil {
+		return err
+	}
+	j.inTx.forget(d.key, d.id)
+	j.ledger.accepted.Add(1)
+	d.to.counters.events.Add(1)
+	j.followups.Return(false, func() { j.machine.applySettle(d, outcome, l) })
+	return nil
+}
+
+// commit waits for a batch of the feeder.
+func (f *feeder) commit(ctx context.Context, w *batch) error {
+	err := f.bus.store.commit(ctx, w)
+	if err != nil && ctx.Err() != nil {
+		return errClaimsEnded
+	}
+	return err
 }
 
 // takenIn reports events that were taken in, and settles those without targets.
@@ -119,28 +239,30 @@ func (j *durable) takenIn(c *change, err error) {
 }
 
 // incoming returns the dispatch of an incoming event, and whether a subscription of its publisher is missing here.
-func (j *durable) incoming(in *driver.Incoming) (d *dispatch, missing bool, err error) {
-	r, err := decodeRecord(in.Record)
-	if err != nil {
-		return nil, false, err
-	}
-	to, missing := j.registry.targetsOfIncoming(r)
-	d = j.decodeRow(r, to)
+func (j *durable) incoming(in *incomingEvent) (d *dispatch, missing bool) {
+	to, missing := j.registry.targetsOfIncoming(in.record)
+	d = j.decodeRow(in.record, to)
 	d.origin.given = in.Given
+	if waited := j.time.Now().UTC.Sub(in.Record.Published); waited > shortWait { // MaxElapsed counts from now
+		d.ensureStory().parked = waited
+	}
 	j.feeder.mu.Lock()
 	defer j.feeder.mu.Unlock()
-	if waiter := j.feeder.waiters[d.id]; waiter != nil && r.replay == nil {
+	if waiter := j.feeder.waiters[d.id]; waiter != nil && in.record.replay == nil {
 		d.origin.waiter = waiter
 	}
-	return d, missing, nil
+	return d, missing
 }
+
+// shortWait is how long an event usually waits to be taken in. MaxElapsed ignores that.
+const shortWait = 250 * time.Millisecond
 
 // targetsOfIncoming returns the targets of an incoming event: those that match it here, and behind them those of its
 // publisher. A name and its former names are one target. missing is set if a subscription of the publisher does not exist
 // here. A replay has the targets of its letter.
 func (r *registry) targetsOfIncoming(of *record) (to *targets, missing bool) {
 	var here []*Subscription
-	if of.replay == nil {
+	if of.replay == nil && route.CheckType(of.Type) == nil {
 		known, hash, ok := r.cached(of.Type)
 		if !ok {
 			known = r.targetsOf(of.Type, hash)

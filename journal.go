@@ -44,6 +44,8 @@ type journal interface {
 	// accept waits for room, and makes a dispatch, or a batch, runnable: those whose ids are new, of which it returns the
 	// number. The error is a refusal, or an *IndeterminateError.
 	accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error)
+	// acceptTx leaves an event in a transaction of the caller.
+	acceptTx(ctx context.Context, inside bool, tx any, d *dispatch) error
 	// awaits is called before an event is published for which a waiter waits, and its result when the wait has ended.
 	awaits(id EventID, w *waiter) (ended func())
 	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.

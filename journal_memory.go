@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
@@ -187,6 +188,10 @@ func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *openin
 		j.ledger.checkDrained()
 	}
 	return err
+}
+
+func (j *memoryJournal) acceptTx(context.Context, bool, any, *dispatch) error {
+	return fmt.Errorf("%w: a bus in memory has no database; open a store with WithStore", ErrNoTransaction)
 }
 
 func (j *memoryJournal) awaits(EventID, *waiter) (ended func()) { return func() {} }

@@ -141,8 +141,9 @@ func (j *durable) release() (goesOn bool) {
 }
 
 const (
-	// handOverPause is how long a bus that has handed the lease over does not ask for it.
-	handOverPause = time.Second
+	// handOverPause is how long a bus that has handed the lease over does not ask for it. A store gives it to one that
+	// waits within 250 ms.
+	handOverPause = 300 * time.Millisecond
 	// standbyLives is how long after its last record a standby counts as one that lives, and forgotten when its record
 	// is removed.
 	standbyLives     = 3 * standbySeen

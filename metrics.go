@@ -51,6 +51,9 @@ type Metrics struct {
 	// StoreSilentSince is since when the store has confirmed nothing of what was submitted, if that is
 	// longer than its Patience: publications are refused until it confirms something. Otherwise it is zero.
 	StoreSilentSince time.Time `json:"store_silent_since,omitzero"`
+	// Repetitions counts the events that other processes, or transactions, have published and that were dropped when they
+	// were taken in, because their ids were known.
+	Repetitions int64 `json:"repetitions,omitempty"`
 	// Orphaned counts the deliveries of Store.Parked whose subscription does not exist on this bus, by
 	// its name. It is as current as Store, and counts up to 100,000 in all.
 	Orphaned map[string]int64 `json:"orphaned,omitempty"`

@@ -17,7 +17,11 @@ func (j *durable) acquireQuota(ctx context.Context, n int64, inside bool) error 
 		return nil
 	}
 	if !j.store.leads() {
-		return j.acquireIncoming(ctx, n)
+		if err := j.admitsIncoming(ctx, n); err != nil {
+			return err
+		}
+		q.Add(n)
+		return nil
 	}
 	failed := j.feeder.claimsContext().Done()
 	for !q.TryAdd(n) {
@@ -109,17 +113,19 @@ func (c *opening) size() (size room.Size) {
 	return size
 }
 
-// acquireIncoming refuses dispatches that the store has no room for, by its own count: the bus without the lease does
+// admitsIncoming refuses events that the store has no room for, by its own count: the bus without the lease does
 // not learn when others settle.
-func (j *durable) acquireIncoming(ctx context.Context, n int64) error {
-	q := &j.intake.quota
+func (j *durable) admitsIncoming(ctx context.Context, n int64) error {
+	most := j.intake.quota.Most
+	if most == 0 {
+		return nil
+	}
 	stats, err := j.store.Stats(ctx)
 	if err != nil {
 		return err
 	}
-	if has := stats.Unsettled() + stats.Incoming; has > 0 && has+n > q.Most {
-		return fmt.Errorf("%w: the store has %d unsettled events, and WithMaxUnsettled allows %d", ErrQueueFull, has, q.Most)
+	if has := stats.Unsettled() + stats.Incoming; has > 0 && has+n > most {
+		return fmt.Errorf("%w: the store has %d unsettled events, and WithMaxUnsettled allows %d", ErrQueueFull, has, most)
 	}
-	q.Add(n)
 	return nil
 }

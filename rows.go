@@ -201,7 +201,7 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	now := j.time.Now()
 	d := &dispatch{
 		id: EventID(r.ID), payload: j.encoded(r.Payload), key: r.Key, to: to, wall: j.time.WallOf(r.Published),
-		origin: &origin{metadata: r.metadata, row: &row{ref: r.Ref, position: r.Position, crashes: r.Crashes}},
+		origin: &origin{metadata: r.metadata, row: &row{ref: r.Ref, position: r.Position, fence: j.store.epoch.Load(), crashes: r.Crashes}},
 	}
 	if !r.Scheduled.IsZero() {
 		d.origin.due = &due{nanos: now.Point(r.Scheduled), at: r.Scheduled}

@@ -163,18 +163,24 @@ type guardedStore struct {
 	epoch  atomic.Int64      // of the lease; 0 without one
 	aged   func() time.Time  // see Batch.AgedAt
 	calls  recent.Calls
+	blocks blocking
 	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
 	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, gaveUp: b.gaveUp}
+	s.blocks.now.Store(newBlock())
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
-	s.room = room.New(room.Config{
+	config := room.Config{
 		Most:      b.config.unconfirmed,
 		Patience:  patience,
 		Nanos:     b.time.Nanos,
 		AfterFunc: func(d time.Duration, f func()) room.Timer { return b.time.AfterFunc(d, f) },
-	})
+	}
+	if by, ok := s.of.(driver.Blocked); ok {
+		config.Silent = func() { s.lookWhyBlocked(by) }
+	}
+	s.room = room.New(config)
 	return s
 }
 
@@ -201,6 +207,9 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 			s.failed(err) // before Answered: the publishers that it wakes are refused
 		}
 		s.room.Answered(size, pass)
+		if s.blocks.end() {
+			s.log.Info("commits of the store go on")
+		}
 		done(err)
 	})
 }
@@ -208,11 +217,13 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 // commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, or Shutdown
 // gives up on the store, the outcome is unknown.
 func (s *guardedStore) commit(ctx context.Context, w *batch) error {
-	committed := make(chan error, 1)
+	committed, blocked := make(chan error, 1), s.blocks.signal()
 	s.submit(w, room.Pass{}, func(err error) { committed <- err })
 	select {
 	case err := <-committed:
 		return err
+	case <-blocked.begun:
+		return fmt.Errorf("the outcome is unknown: %w", blocked.why)
 	case <-ctx.Done():
 		return contextError(ctx)
 	case <-s.gaveUp:

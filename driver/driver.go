@@ -201,6 +201,21 @@ type TxStore interface {
 	SubmitTx(ctx context.Context, tx any, in []*Incoming) error
 }
 
+// Blocked is a Store whose commits may wait for a lock that another program holds, for instance in a transaction of a
+// caller. Blocked returns an error that names the lock and the likely cause while a commit has waited for it for longer than Patience.
+// Otherwise it returns nil. The store has not failed: it goes on waiting. The publications that wait then end with an
+// outcome that is unknown.
+type Blocked interface {
+	Blocked() error
+}
+
+// TxLock is a TxStore whose commits wait for a transaction of a caller. HoldsLock reports whether a transaction that
+// SubmitTx took is open. A publication in the meantime, by the caller that has to end the transaction, would wait for itself: the
+// bus refuses it.
+type TxLock interface {
+	HoldsLock(tx any) bool
+}
+
 // Eraser is a Store that can overwrite deleted data. After the last part of a purge, the bus calls
 // Erase, which returns when the storage has no payload of a letter that was taken before. Its error
 // matches ErrNotErased if it could not.

@@ -7,31 +7,31 @@ import "math/bits"
 type Slot uint8
 
 // SlotSet is a set of slots. The zero value is empty.
-type SlotSet struct{ bits [4]uint64 }
+type SlotSet [4]uint64
 
 // AllSlots returns the set of all 256 slots.
 func AllSlots() SlotSet {
 	const all = ^uint64(0)
-	return SlotSet{[4]uint64{all, all, all, all}}
+	return SlotSet{all, all, all, all}
 }
 
 // SlotsOf returns the set of some slots.
 func SlotsOf(slots ...Slot) (s SlotSet) {
 	for _, slot := range slots {
-		s.bits[slot/64] |= 1 << (slot % 64)
+		s[slot/64] |= 1 << (slot % 64)
 	}
 	return s
 }
 
 // Has reports whether the set has a slot.
-func (s SlotSet) Has(slot Slot) bool { return s.bits[slot/64]&(1<<(slot%64)) != 0 }
+func (s SlotSet) Has(slot Slot) bool { return s[slot/64]&(1<<(slot%64)) != 0 }
 
 // IsEmpty reports whether the set has no slot.
 func (s SlotSet) IsEmpty() bool { return s == SlotSet{} }
 
 // Len returns the number of slots in the set.
 func (s SlotSet) Len() (n int) {
-	for _, word := range s.bits {
+	for _, word := range s {
 		n += bits.OnesCount64(word)
 	}
 	return n
@@ -39,16 +39,16 @@ func (s SlotSet) Len() (n int) {
 
 // Union returns the slots that are in one of two sets.
 func (s SlotSet) Union(other SlotSet) SlotSet {
-	for i, word := range other.bits {
-		s.bits[i] |= word
+	for i, word := range other {
+		s[i] |= word
 	}
 	return s
 }
 
 // Without returns the slots of the set that are not in the other one.
 func (s SlotSet) Without(other SlotSet) SlotSet {
-	for i, word := range other.bits {
-		s.bits[i] &^= word
+	for i, word := range other {
+		s[i] &^= word
 	}
 	return s
 }

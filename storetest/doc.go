@@ -15,4 +15,5 @@
 //		return storetest.Fault{}
 //	}))
 //	store := model.Open()
+//	lease, err := store.Acquire(ctx, driver.AcquireQuery{})
 package storetest

@@ -31,6 +31,9 @@ type Config struct {
 	Patience  time.Duration // without an answer, until the store is silent; 0 or less: it never is
 	Nanos     func() int64  // the current time
 	AfterFunc func(d time.Duration, f func()) Timer
+	// Silent, unless it is nil, is called without a lock when the store has answered nothing for Patience, and then again
+	// after each Patience.
+	Silent func()
 }
 
 // Room counts what is outstanding. New returns one. Its methods are safe for concurrent use and do not
@@ -46,6 +49,7 @@ type Room struct {
 	line    list.List  // of *Waiter, in order
 	turn    bool       // a publication that has waited is not submitted yet: no other one enters
 	timer   Timer      // runs while the line is not empty, if there is a Patience
+	watches bool // watch will be called
 }
 
 // New returns an empty Room.
@@ -143,6 +147,10 @@ func (r *Room) Submitted(size Size, p Pass) {
 	if r.batches++; r.batches == 1 {
 		r.since = r.config.Nanos()
 	}
+	if r.config.Silent != nil && r.config.Patience > 0 && !r.watches {
+		r.watches = true
+		r.config.AfterFunc(r.config.Patience, r.watch)
+	}
 	if p.turn {
 		r.turn = false
 		r.admitLocked()
@@ -161,6 +169,25 @@ func (r *Room) Answered(size Size, p Pass) {
 		r.since = r.config.Nanos()
 	}
 	r.admitLocked()
+}
+
+// watch calls Silent if the store is silent, and looks again while it has something to answer.
+func (r *Room) watch() {
+	r.mu.Lock()
+	if r.watches = r.batches > 0; !r.watches {
+		r.mu.Unlock()
+		return
+	}
+	silent := r.silenceLocked() > 0
+	next := r.config.Patience
+	if !silent {
+		next -= time.Duration(r.config.Nanos() - r.since)
+	}
+	r.config.AfterFunc(next, r.watch)
+	r.mu.Unlock()
+	if silent {
+		r.config.Silent()
+	}
 }
 
 // IsAwaited reports whether publications wait for room.

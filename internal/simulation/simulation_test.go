@@ -43,6 +43,14 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
+	if *simStandbySeed >= 0 {
+		violation, report := simulateStandby(t, uint64(*simStandbySeed), new(standbyTally))
+		t.Logf("trace of standby seed %d:\n%s", *simStandbySeed, report)
+		if violation != "" {
+			t.Errorf("standby seed %d: %s", *simStandbySeed, violation)
+		}
+		return
+	}
 	if *simSeed >= 0 {
 		r := simulate(t, uint64(*simSeed))
 		t.Logf("trace of seed %d:\n%s", *simSeed, r.trace)
@@ -90,6 +98,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d schedules, %d steps, %s of virtual time, %s",
 		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), &violations)
 	simulateStores(t, schedules/storeShare)
+	simulateStandbys(t, schedules/storeShare)
 }
 
 // violations counts violations, and has the first one.

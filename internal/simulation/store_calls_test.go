@@ -245,7 +245,7 @@ func (m *storeModel) loosen(sub int) {
 	defer m.mu.Unlock()
 	m.changes[sub]++
 	for _, e := range m.events {
-		if d := e.deliveries[sub]; d != nil && d.place == placeRecord {
+		if d := e.deliveries[sub]; d != nil && (d.place == placeRecord || d.place == placeIncoming) {
 			d.loose = true
 		}
 	}
