@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
 )
@@ -53,6 +55,8 @@ type committer struct {
 	late   []*job
 
 	wake chan struct{} // has an element while the queue may have jobs
+
+	waits atomic.Int64 // since when a commit waits for the write lock, in nanoseconds; 0: none does
 
 	// Only the committer's goroutine uses the following, and Open before it starts.
 	w         *writer
@@ -353,12 +357,15 @@ func (c *committer) apply(group []*job, errs []error) error {
 		c.lookedAt = now
 	}
 	reach("commit: before begin")
-	if err := c.beginIntact(); err != nil {
+	c.waits.Store(now.UnixNano())
+	err := c.awaitLock()
+	c.waits.Store(0)
+	if err != nil {
 		return err
 	}
 	reach("commit: begun")
 	tx := &c.tx
-	err := tx.begin()
+	err = tx.begin()
 	if err == nil && !c.secured {
 		err = c.secureLog()
 	}
@@ -380,6 +387,37 @@ func (c *committer) apply(group []*job, errs []error) error {
 		return err
 	}
 	return nil
+}
+
+// awaitLock begins a transaction. While another program holds the write lock, nothing is written, so the store does not
+// fail: awaitLock goes on waiting. After Close was called, it gives up when it has waited as long as WithLockWait says.
+func (c *committer) awaitLock() error {
+	for {
+		ends := errors.Is(c.state(), driver.ErrClosed)
+		err := c.beginIntact()
+		if sqlite3.ErrCode(err).ToPrimary() != sqlite3.ResultBusy || ends {
+			return err
+		}
+		if err := c.look(); err != nil {
+			return err
+		}
+	}
+}
+
+// Blocked returns an error that matches ErrBusy while a commit has waited for the write lock for about as long as Patience
+// says. See [driver.Blocked].
+func (s *Store) Blocked() error {
+	since := s.committer.waits.Load()
+	if since == 0 {
+		return nil
+	}
+	// The bus looks when Patience has passed since it submitted the batch, which may be a little earlier.
+	waited := time.Since(time.Unix(0, since))
+	if waited < s.Patience()-s.Patience()/10 {
+		return nil
+	}
+	return fmt.Errorf("%w: a commit has waited %v for that of %s: a transaction of another program, or of another connection of this one, "+
+		"has written and has not ended; end it, and keep such transactions short", ErrBusy, waited.Round(time.Millisecond), s.path)
 }
 
 // committed records a commit.

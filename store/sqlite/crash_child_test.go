@@ -120,9 +120,6 @@ func (c *crashChild) setFailpoint() {
 
 func (c *crashChild) open() {
 	opts := []Option{WithLogger(logOfErrors())}
-	if c.spec.Fault {
-		opts = append(opts, WithLockWait(5*time.Millisecond))
-	}
 	if c.spec.History > 0 {
 		opts = append(opts, WithHistory(c.spec.History))
 	}

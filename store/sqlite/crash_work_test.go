@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	sqlite3 "zombiezen.com/go/sqlite"
-
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
 )
@@ -315,24 +313,14 @@ func (c *crashChild) cancelEvent(ctx context.Context, e scheduledEvent) {
 	report("KA", e.name, result)
 }
 
-// fault makes the store fail: another connection holds the write lock for longer than it waits.
+// fault makes the store fail: its next commit does.
 func (c *crashChild) fault() {
 	report("F")
-	conn, err := sqlite3.OpenConn(c.spec.Path, sqlite3.OpenReadWrite)
+	err := c.store.committer.control(context.Background(), func() error {
+		c.store.committer.broken = errors.New("of the test")
+		return nil
+	})
 	if err != nil {
-		panic(err)
-	}
-	conn.SetBusyTimeout(time.Millisecond) // as lockLook: SQLite's own wait may take seconds
-	for range 5000 {
-		if err = query(conn, "BEGIN IMMEDIATE", nil); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		panic(err)
-	}
-	time.Sleep(25 * time.Millisecond)
-	if err := errors.Join(query(conn, "ROLLBACK", nil), conn.Close()); err != nil {
 		panic(err)
 	}
 }

@@ -18,9 +18,9 @@ var (
 	// ErrFull is matched by the error of a store that failed because the disk is full, or a quota or a
 	// limit on the size of files was reached. Reopen works when there is room again.
 	ErrFull = errors.New("sqlite: disk is full")
-	// ErrBusy is matched by the error of a store that failed because another process held the write
-	// lock for longer than WithLockWait allows.
-	ErrBusy = errors.New("sqlite: another process holds the write lock")
+	// ErrBusy is matched by the error of Blocked, and by that of Open, Acquire, Release, Reopen and Close if another
+	// program held the write lock for longer than WithLockWait says.
+	ErrBusy = errors.New("sqlite: another program holds the write lock")
 	// ErrShared is matched by the error of Open with WithExclusive if another process has the file open.
 	ErrShared = errors.New("sqlite: another process has the file open, and WithExclusive needs it alone: end that process")
 	// ErrReplaced is matched by the error of a store that failed because its file, or one beside it (-wal, -shm,

@@ -93,8 +93,9 @@ func WithExclusive() Option {
 	}
 }
 
-// WithLockWait sets how long the store waits while another process holds the write lock. Then it
-// fails with ErrBusy. The default is 10 s. d must be from 1 ms to 1 hour.
+// WithLockWait sets how long the store waits while another program holds the write lock. Then Open, Acquire, Release,
+// Reopen and Close fail with ErrBusy. A commit goes on waiting, and the store does not fail: the bus ends the publications
+// that wait, with an outcome that is unknown (see Store.Blocked). The default is 10 s. d must be from 1 ms to 1 hour.
 func WithLockWait(d time.Duration) Option {
 	return func(c *config) error {
 		if d < time.Millisecond || d > maxLockWait {

@@ -56,6 +56,8 @@ var (
 	_ driver.Eraser    = (*Store)(nil)
 	_ driver.Exclusive = (*Store)(nil)
 	_ driver.TxStore   = (*Store)(nil)
+	_ driver.TxLock    = (*Store)(nil)
+	_ driver.Blocked   = (*Store)(nil)
 )
 
 // Open opens the store at a path, and creates it if there is no file, unless MustExist is given. It makes the path

@@ -15,8 +15,8 @@ import (
 // database/sql for SQLite. It needs no lease. See [driver.TxStore].
 //
 // SQLite has one write lock for the file. From its first write to its end, the transaction of the caller keeps the store
-// from committing, so it must be short: a store that waits longer than WithLockWait fails. Begin it for writing (BEGIN
-// IMMEDIATE; _txlock=immediate in the name of a database of modernc.org/sqlite): a transaction that reads first fails to
+// from committing, so it must be short: publications that wait longer than WithLockWait end with an outcome that is
+// unknown. A publication by the caller itself would wait for its own transaction. Begin it for writing (BEGIN IMMEDIATE; _txlock=immediate in the name of a database of modernc.org/sqlite): a transaction that reads first fails to
 // write if the store has committed meanwhile. The commit is as durable as the connection of the caller makes it
 // (PRAGMA synchronous).
 //
@@ -53,6 +53,16 @@ func (s *Store) submitTx(ctx context.Context, tx any, in []*driver.Incoming) err
 		}
 	}
 	return nil
+}
+
+// HoldsLock reports whether a transaction is open. See [driver.TxLock].
+func (s *Store) HoldsLock(tx any) bool {
+	t, ok := tx.(*sql.Tx)
+	if !ok || t == nil {
+		return false
+	}
+	// Stmt does not wait for a statement of the caller that runs. Its error is not ErrTxDone: a zero Stmt is of no database.
+	return !errors.Is(t.Stmt(new(sql.Stmt)).Close(), sql.ErrTxDone)
 }
 
 // checkDatabase returns an error if the main database of a transaction is not the file of the store.
