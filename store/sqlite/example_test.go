@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log"
@@ -63,6 +64,101 @@ func Example() {
 	// Output:
 	// durable: true
 	// order.placed {"order":7} [billing]
+}
+
+// A second process waits for the lease while the first one has it, and works meanwhile.
+func ExampleStore_Acquire() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	path := filepath.Join(dir, "events.db")
+	active, err := sqlite.Open(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := active.Acquire(ctx, driver.AcquireQuery{}); err != nil {
+		log.Fatal(err)
+	}
+
+	// In another process:
+	standby, err := sqlite.Open(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer standby.Close(ctx)
+	_, err = standby.Acquire(ctx, driver.AcquireQuery{})
+	fmt.Println("another store has it:", errors.Is(err, sqlite.ErrLocked))
+	acquired := make(chan driver.Lease, 1)
+	go func() {
+		lease, err := standby.Acquire(ctx, driver.AcquireQuery{Wait: true})
+		if err != nil {
+			log.Fatal(err)
+		}
+		acquired <- lease
+	}()
+
+	if err := active.Close(ctx); err != nil { // or its process ends
+		log.Fatal(err)
+	}
+	lease := <-acquired
+	fmt.Println("epoch:", lease.Epoch, "crashed:", lease.Crashed)
+	// Output:
+	// another store has it: true
+	// epoch: 2 crashed: false
+}
+
+// A service inserts a row of its own and an event in one transaction. A bus does the same with PublishTx.
+func ExampleStore_SubmitTx() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	path := filepath.Join(dir, "events.db")
+	store, err := sqlite.Open(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close(ctx)
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=synchronous(FULL)")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "CREATE TABLE booking (id INTEGER PRIMARY KEY, room TEXT)"); err != nil {
+		log.Fatal(err)
+	}
+
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // it has committed, or failed
+	if _, err := tx.ExecContext(ctx, "INSERT INTO booking (room) VALUES ('blue')"); err != nil {
+		log.Fatal(err)
+	}
+	event := &driver.Incoming{Codec: "json", Record: &driver.Record{
+		ID: driver.ID(eventbus.NewEventID()), Type: "room.booked", Payload: []byte(`"blue"`), Published: time.Now().UTC(),
+	}}
+	if err := store.SubmitTx(ctx, tx, []*driver.Incoming{event}); err != nil {
+		log.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		log.Fatal(err)
+	}
+	waiting, err := store.Incoming(ctx, driver.IncomingQuery{Limit: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, in := range waiting.Events {
+		fmt.Println(in.Record.Type, string(in.Record.Payload))
+	}
+	// Output:
+	// room.booked "blue"
 }
 
 // A tool reads dead letters beside a running bus.

@@ -317,7 +317,7 @@ func TestT5_HoldsLock(t *testing.T) {
 	tx, err := openDB(t, path).BeginTx(ctx, nil)
 	require.NoError(t, err)
 	require.True(t, s.HoldsLock(tx))
-	rows, err := tx.Query("SELECT 1")
+	rows, err := tx.QueryContext(t.Context(), "SELECT 1")
 	require.NoError(t, err)
 	require.True(t, s.HoldsLock(tx))
 	require.NoError(t, rows.Close())

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/uuid7"
 )
 
 var t0 = time.Date(2026, 11, 24, 10, 0, 0, 123, time.UTC)
@@ -91,9 +91,7 @@ func submit(s *Store, b *driver.Batch) error {
 	return <-done
 }
 
-var ids = uuid7.NewSource()
-
-func newID() driver.ID { return ids.Next(time.Now().UnixMilli()) }
+func newID() driver.ID { return driver.ID(eventbus.NewEventID()) }
 
 func catalogOf(body []byte) *driver.Catalog { return &driver.Catalog{Instance: "a", Body: body} }
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -132,6 +133,35 @@ func TestStore_LockOfAnotherProcess(t *testing.T) {
 	c := claim(t, s, driver.ClaimQuery{})
 	require.Len(t, c.Records, 2)
 	require.Equal(t, []int{1, 0}, []int{c.Records[0].Crashes, c.Records[1].Crashes})
+}
+
+// A process that is stopped keeps its lease, and the lease ends with the process.
+func TestS6_AStoppedProcessKeepsItsLease(t *testing.T) {
+	path := testPath(t)
+	cmd, out := child(t, "hold", path)
+	require.True(t, out.Scan())
+	require.Equal(t, "open", out.Text())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	s := openOnly(t, path)
+	leave(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*leaseLook)
+	defer cancel()
+	_, err := s.Acquire(ctx, driver.AcquireQuery{Wait: true})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, ErrLocked)
+	ended := make(chan driver.Lease, 1)
+	go func() {
+		lease, err := s.Acquire(context.Background(), driver.AcquireQuery{Wait: true})
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- lease
+	}()
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	lease := <-ended
+	require.True(t, lease.Crashed)
+	require.EqualValues(t, 1, lease.CrashedEvents)
 }
 
 // TestStore_SurvivesKills kills a child again and again while it publishes, and checks after each

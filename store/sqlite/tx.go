@@ -61,8 +61,8 @@ func (s *Store) HoldsLock(tx any) bool {
 	if !ok || t == nil {
 		return false
 	}
-	// Stmt does not wait for a statement of the caller that runs. Its error is not ErrTxDone: a zero Stmt is of no database.
-	return !errors.Is(t.Stmt(new(sql.Stmt)).Close(), sql.ErrTxDone)
+	// StmtContext does not wait for a statement of the caller that runs. Its error is not ErrTxDone: a zero Stmt is of no database.
+	return !errors.Is(t.StmtContext(context.Background(), new(sql.Stmt)).Close(), sql.ErrTxDone)
 }
 
 // checkDatabase returns an error if the main database of a transaction is not the file of the store.

@@ -32,7 +32,7 @@ func TestT1_AnEventIsThereIfTheTransactionCommits(t *testing.T) {
 	path := testPath(t)
 	s := openOnly(t, path) // no store has the lease
 	db := openDB(t, path)
-	_, err := db.Exec("CREATE TABLE booking (id INTEGER PRIMARY KEY, what TEXT)")
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE booking (id INTEGER PRIMARY KEY, what TEXT)")
 	require.NoError(t, err)
 	events := []*driver.Incoming{waiting(), waiting()}
 	events[0].Given, events[0].Codec = true, "gob"
@@ -40,9 +40,9 @@ func TestT1_AnEventIsThereIfTheTransactionCommits(t *testing.T) {
 	events[1].Record.State, events[1].Record.Due = driver.Scheduled, t0.Add(time.Hour)
 	events[1].Record.Scheduled = t0.Add(time.Hour)
 	for _, commits := range []bool{false, true} {
-		tx, err := db.Begin()
+		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = tx.Exec("INSERT INTO booking (what) VALUES ('room')")
+		_, err = tx.ExecContext(t.Context(), "INSERT INTO booking (what) VALUES ('room')")
 		require.NoError(t, err)
 		require.NoError(t, s.SubmitTx(t.Context(), tx, events))
 		require.Empty(t, incomingAt(t, s, driver.IncomingQuery{}), "it has not committed")
@@ -75,7 +75,7 @@ func TestT1_AnEventIsThereIfTheTransactionCommits(t *testing.T) {
 	leave(t, s)
 	require.EqualValues(t, 3, incomingAt(t, s, driver.IncomingQuery{})[0].ID, "an id is never used again")
 	var n int
-	require.NoError(t, db.QueryRow("SELECT count(*) FROM booking").Scan(&n))
+	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM booking").Scan(&n))
 	require.Equal(t, 1, n)
 	require.Empty(t, problems(verifyAt(t, path)))
 }
@@ -87,7 +87,7 @@ func TestT1_AnotherTransactionIsRefused(t *testing.T) {
 	inMemory, err := sql.Open("sqlite", ":memory:")
 	require.NoError(t, err)
 	defer inMemory.Close()
-	inMemoryTx, err := inMemory.Begin()
+	inMemoryTx, err := inMemory.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	other := openAt(t, testPath(t))
 	otherTx := beginTx(t, other.path)
@@ -95,9 +95,9 @@ func TestT1_AnotherTransactionIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	defer attached.Close()
 	attached.SetMaxOpenConns(1)
-	_, err = attached.Exec("ATTACH ? AS events", path)
+	_, err = attached.ExecContext(t.Context(), "ATTACH ? AS events", path)
 	require.NoError(t, err)
-	attachedTx, err := attached.Begin()
+	attachedTx, err := attached.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	copied := copyFiles(t, path)
 	for name, tx := range map[string]any{
@@ -109,7 +109,7 @@ func TestT1_AnotherTransactionIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "*sql.Tx", name)
 		require.ErrorContains(t, err, path, name)
 		if tx, ok := tx.(*sql.Tx); ok && tx != nil {
-			_, err := tx.Exec("SELECT 1")
+			_, err := tx.ExecContext(t.Context(), "SELECT 1")
 			require.NoError(t, err, "it goes on")
 			require.NoError(t, tx.Rollback())
 		}
@@ -122,8 +122,6 @@ func TestT1_ErrorsOfTheTransaction(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path)
 	events := []*driver.Incoming{waiting()}
-	db := openDB(t, path)
-
 	tx := beginTx(t, path)
 	require.NoError(t, tx.Commit())
 	require.ErrorIs(t, s.SubmitTx(t.Context(), tx, events), sql.ErrTxDone)
@@ -140,13 +138,11 @@ func TestT1_ErrorsOfTheTransaction(t *testing.T) {
 	reading, err := sql.Open("sqlite", "file:"+path+"?mode=ro")
 	require.NoError(t, err)
 	defer reading.Close()
-	_, err = db.Exec("PRAGMA query_only = 1")
-	require.NoError(t, err)
 	queryOnly, err := sql.Open("sqlite", "file:"+path+"?_pragma=query_only(1)")
 	require.NoError(t, err)
 	defer queryOnly.Close()
 	for name, db := range map[string]*sql.DB{"mode=ro": reading, "query_only": queryOnly} {
-		tx, err := db.Begin()
+		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err, name)
 		err = s.SubmitTx(t.Context(), tx, events)
 		require.ErrorContains(t, err, "for reading only", name)
@@ -157,10 +153,10 @@ func TestT1_ErrorsOfTheTransaction(t *testing.T) {
 	deferred, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
 	require.NoError(t, err)
 	defer deferred.Close()
-	tx, err = deferred.Begin()
+	tx, err = deferred.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	var n int
-	require.NoError(t, tx.QueryRow("SELECT count(*) FROM incoming").Scan(&n))
+	require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT count(*) FROM incoming").Scan(&n))
 	accept(t, s, ready(""))
 	require.ErrorContains(t, s.SubmitTx(t.Context(), tx, events), "BEGIN IMMEDIATE")
 	require.NoError(t, tx.Rollback())
