@@ -27,7 +27,7 @@ func openStore(ctx context.Context, path string) (*storeBackend, error) {
 	if err := checkFile(path); err != nil {
 		return nil, err
 	}
-	store, err := sqlite.Open(ctx, path, sqlite.Beside())
+	store, err := sqlite.Open(ctx, path, sqlite.MustExist())
 	if err != nil {
 		return nil, err
 	}

@@ -227,12 +227,15 @@ func addUnreadable(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if len(args) > 1 {
 		b = map[string]*driver.Batch{
-			"catalog":   {Now: now, Catalog: []byte("7")},
+			"catalog":   {Now: now, Catalog: &driver.Catalog{Instance: "unreadable", Seen: now, Body: []byte("7")}},
 			"directive": {Now: now, Directives: []driver.Directive{{Subscription: "mail", Body: []byte("7")}}},
 		}[args[1]]
 	}
 	store, err := sqlite.Open(ctx, ts.MkAbs(args[0]))
 	ts.Check(err)
+	lease, err := store.Acquire(ctx, driver.AcquireQuery{})
+	ts.Check(err)
+	b.Epoch = lease.Epoch
 	done := make(chan error, 1)
 	store.Submit(b, func(err error) { done <- err })
 	ts.Check(errors.Join(<-done, store.Close(ctx)))
