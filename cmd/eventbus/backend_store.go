@@ -199,7 +199,7 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 	if err != nil && !errors.Is(err, eventbus.ErrNoCatalog) {
 		return all, err
 	}
-	all.Known = catalog.At
+	all.Known, all.Standby = catalog.At, err == nil && !catalog.Active
 	for i := range catalog.Subscriptions {
 		s := of(catalog.Subscriptions[i].Subscription)
 		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At
