@@ -276,7 +276,6 @@ func (j *durable) start(ctx context.Context) error {
 func (j *durable) started() {
 	j.operators.cataloged.record()
 	j.feeder.wakeUp()
-	j.feeder.watching.Go(j.answerRequests)
 }
 
 func (j *durable) unloads() { j.halts.Set(halt.Unload) }

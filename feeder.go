@@ -153,6 +153,15 @@ func (f *feeder) onDisk(r *changeBatch, err error) {
 	f.wakeUp()
 }
 
+// look runs a look at what others have committed, unless the feeder stops.
+func (f *feeder) look(at func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stopping {
+		f.watching.Go(at)
+	}
+}
+
 func (f *feeder) wakeUp() {
 	select {
 	case f.wake <- struct{}{}:

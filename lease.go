@@ -76,7 +76,11 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	}
 	j.registry.forgetEnded()
 	j.feeder.looks.Store(true)
-	return errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx))
+	if err := errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx)); err != nil {
+		return err
+	}
+	j.answerRequests() // before this process orders anything itself
+	return nil
 }
 
 // giveUpLease releases the lease after Start has failed. The lease of a store that has failed is that of the restart.
@@ -91,7 +95,7 @@ func (j *durable) giveUpLease() {
 // othersCommitted looks at what another process has committed.
 func (j *durable) othersCommitted(c driver.Change) {
 	f := j.feeder
-	f.watching.Go(func() { // the store must not wait for publishers
+	f.look(func() { // the store must not wait for publishers
 		if c&driver.ChangedLease != 0 {
 			j.lookAtLease()
 		}
