@@ -110,6 +110,7 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 				return err
 			}
 		}
+		o.exceeds = inside && j.store.leads()
 		return j.acceptDurably(ctx, inside, &o)
 	})
 	if err != nil {
@@ -276,7 +277,7 @@ func (j *durable) start(ctx context.Context) error {
 func (j *durable) started() {
 	j.operators.cataloged.record()
 	j.feeder.wakeUp()
-	j.feeder.watching.Go(j.answerRequests)
+	j.feeder.lookLater(j.answerRequests)
 }
 
 func (j *durable) unloads() { j.halts.Set(halt.Unload) }

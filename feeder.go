@@ -36,6 +36,7 @@ type feeder struct {
 	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
 	leads atomic.Bool
 	looks atomic.Bool // there may be incoming events
+	own   ownIncoming
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records, or with incoming events
@@ -60,7 +61,7 @@ type feeder struct {
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
 	unwatch  func()
-	watching sync.WaitGroup // goroutines that have seen the commits of others
+	watching sync.WaitGroup // goroutines of lookLater
 }
 
 // semaphore is a lock that is held while the store works.
@@ -124,6 +125,7 @@ func (f *feeder) submitLocked(r *changeBatch, onDisk bool, done func(error)) {
 		f.expectOnDisk(r)
 	}
 	f.bus.store.submit(&r.batch, r.change.pass, func(err error) {
+		f.own.note(r, err)
 		r.committed(err)
 		done(err)
 		if onDisk {

@@ -106,6 +106,7 @@ type opening struct {
 	published []*dispatch
 	events    []Event   // for Observer.Accepted
 	left      bool      // the events were left in incoming
+	exceeds   bool      // WithMaxUnsettled: a handler publishes them, and may wait for them
 	pass      room.Pass // of acquireRoom
 }
 
