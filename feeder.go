@@ -38,6 +38,7 @@ type feeder struct {
 	looks atomic.Bool // there may be incoming events
 	// denied is set while the store may have records of direct changes that it did not lease, see obeyDenial.
 	denied atomic.Bool
+	own    ownIncoming
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records, or with incoming events
@@ -62,7 +63,7 @@ type feeder struct {
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
 	unwatch  func()
-	watching sync.WaitGroup // goroutines that have seen the commits of others
+	watching sync.WaitGroup // goroutines of lookLater
 }
 
 // semaphore is a lock that is held while the store works.
@@ -126,6 +127,7 @@ func (f *feeder) submitLocked(r *changeBatch, onDisk bool, done func(error)) {
 		f.expectOnDisk(r)
 	}
 	f.bus.store.submit(&r.batch, r.change.pass, func(err error) {
+		f.own.note(r, err)
 		r.committed(err)
 		done(err)
 		if onDisk {
@@ -151,15 +153,6 @@ func (f *feeder) onDisk(r *changeBatch, err error) {
 	}
 	f.mu.Unlock()
 	f.wakeUp()
-}
-
-// look runs a look at what others have committed, unless the feeder stops.
-func (f *feeder) look(at func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.stopping {
-		f.watching.Go(at)
-	}
 }
 
 func (f *feeder) wakeUp() {
