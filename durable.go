@@ -94,7 +94,7 @@ func (j *durable) prepare(_ context.Context, d *dispatch) error {
 }
 
 func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
-	o := opening{d: d, batch: batch, published: batch}
+	o := opening{d: d, batch: batch, published: batch, inside: inside}
 	if err := j.unknown.await(ctx, j.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those
 		return 0, err
 	}
@@ -105,12 +105,11 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 		if j.locks.wouldDeadlock(ctx) {
 			return fmt.Errorf("%w: %w", ErrWouldDeadlock, errOwnTx)
 		}
-		if !j.feeder.leaves() {
+		if j.store.leads() && (inside || !j.feeder.leaves()) {
 			if err := j.feeder.takeInBefore(ctx, &o); err != nil {
 				return err
 			}
 		}
-		o.exceeds = inside && j.store.leads()
 		return j.acceptDurably(ctx, inside, &o)
 	})
 	if err != nil {
@@ -277,7 +276,6 @@ func (j *durable) start(ctx context.Context) error {
 func (j *durable) started() {
 	j.operators.cataloged.record()
 	j.feeder.wakeUp()
-	j.feeder.lookLater(j.answerRequests)
 }
 
 func (j *durable) unloads() { j.halts.Set(halt.Unload) }

@@ -194,6 +194,43 @@ func (r *changeBatch) isEmpty() bool {
 	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget)+len(b.Accept)+len(b.Answer) == 0
 }
 
+// obeyDenial leaves the dispatches of a change to the store if the store has not granted a wish Leased: another process may
+// claim such a record. Until the feeder is behind, it leaves those of later changes, too, because a later event of a key
+// would overtake.
+func (r *changeBatch) obeyDenial() {
+	f, c := r.bus.durable.feeder, r.change
+	if c.unload || !c.kind.opens() {
+		return
+	}
+	wished := 0
+	freed := newBatch(r.bus.time)
+	for _, record := range r.batch.New {
+		if record.State != driver.Ready {
+			continue
+		}
+		if wished++; record.Leased {
+			again := *record
+			again.Leased = false
+			freed.Update = append(freed.Update, &again)
+		} else {
+			f.denied.Store(true)
+		}
+	}
+	if wished == 0 || !f.denied.Load() {
+		return
+	}
+	if c.unload = true; c.kind == toAccept {
+		r.bus.machine.pool.Unreserve(wished)
+	}
+	for _, d := range c.all() {
+		f.keepWaiter(d)
+	}
+	if len(freed.Update) > 0 {
+		r.bus.store.submit(freed, room.Pass{}, func(error) {})
+	}
+	f.wakeUp()
+}
+
 // committed notes where the store has put the new records, or that the outcome is unknown.
 func (r *changeBatch) committed(err error) {
 	mayBeFirst := r.bus.registry.succeeding.Load() > 0 && (r.change.kind == toAccept || r.change.kind == toReplay)
@@ -203,6 +240,7 @@ func (r *changeBatch) committed(err error) {
 		}
 		return
 	}
+	r.obeyDenial()
 	for i, d := range r.opened {
 		s := d.row()
 		s.ref, s.position, s.fence = r.batch.New[i].Ref, r.batch.New[i].Position, r.batch.Epoch

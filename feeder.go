@@ -37,6 +37,8 @@ type feeder struct {
 	leads atomic.Bool
 	looks atomic.Bool // there may be incoming events
 	own   ownIncoming
+	// denied is set while the store may have records of direct changes that it did not lease, see obeyDenial.
+	denied atomic.Bool
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records, or with incoming events
@@ -91,7 +93,7 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 	for f.catching && c.takesIn == nil {
 		f.caught.Wait()
 	}
-	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves(); c.left {
+	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves() && !(c.inside && f.bus.store.leads() && f.own.areTakenIn()); c.left {
 		r.leave()
 		f.submitLocked(r, true, done)
 		return
@@ -151,6 +153,15 @@ func (f *feeder) onDisk(r *changeBatch, err error) {
 	}
 	f.mu.Unlock()
 	f.wakeUp()
+}
+
+// look runs a look at what others have committed, unless the feeder stops.
+func (f *feeder) look(at func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stopping {
+		f.watching.Go(at)
+	}
 }
 
 func (f *feeder) wakeUp() {
@@ -293,6 +304,15 @@ func (f *feeder) feed() {
 
 // claimAll claims the records that are due, and those that wait for room in the queue.
 func (f *feeder) claimAll(ctx context.Context) error {
+	if f.denied.Load() {
+		f.fallBehind()
+		for range 2 { // until every direct change is answered, and then until what that has freed is free
+			if err := f.apply(ctx, newBatch(f.bus.time)); err != nil {
+				return err
+			}
+		}
+		f.denied.Store(false)
+	}
 	if err := f.takeInAll(ctx); err != nil {
 		return err
 	}
@@ -386,73 +406,6 @@ func (f *feeder) feedDue(ctx context.Context) error {
 		asks = more
 	}
 	return nil
-}
-
-// holdBack makes new events wait in the store until the feeder has claimed the deliveries that are
-// parked there for a subscription that is being made. Call arrived with its name when it exists.
-func (f *feeder) holdBack() (arrived func(name string)) {
-	f.submitting.Lock()
-	defer f.submitting.Unlock()
-	f.behind = true
-	f.arriving++
-	return func(name string) {
-		f.submitting.Lock()
-		defer f.submitting.Unlock()
-		f.arriving--
-		f.doors = append(f.doors, name)
-		f.wakeUp()
-	}
-}
-
-// askDoor makes the feeder claim the deliveries that are parked in the store under these names.
-func (f *feeder) askDoor(names ...string) {
-	f.submitting.Lock()
-	defer f.submitting.Unlock()
-	f.doors = append(f.doors, names...)
-	f.wakeUp()
-}
-
-// nextDoor returns the next subscription whose deliveries are to be claimed, or "".
-func (f *feeder) nextDoor() (name string) {
-	f.submitting.Lock()
-	defer f.submitting.Unlock()
-	if len(f.doors) > 0 {
-		name, f.doors = f.doors[0], f.doors[1:]
-	}
-	return name
-}
-
-// feedDoors claims deliveries at the doors that have asked. It waits for room in the queue, or
-// leaves the others for later.
-func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
-	f.submitting.Lock()
-	asked := len(f.doors)
-	f.submitting.Unlock()
-	for range asked {
-		if err := f.feedDoor(ctx, f.nextDoor(), waits); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// feedDoor claims a page of the deliveries that are parked in the store at the door of a
-// subscription, under all its names. The door asks again when it has room.
-func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
-	b := f.bus
-	s, exists := b.registry.doorOf(name)
-	if s == nil {
-		return nil
-	}
-	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: s.door.roomToClaim(f.page()), Doors: b.registry.namesAtDoor(s)}
-	more, err := f.claim(ctx, q, waits)
-	switch {
-	case err != nil, !exists && more:
-		f.askDoor(name)
-	case exists && s.door.claimEnded(more):
-		b.machine.tend(s)
-	}
-	return err
 }
 
 // errClaimsEnded is the error of a claim that Shutdown or a failure of the store has ended, or a full queue.

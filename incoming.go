@@ -59,7 +59,7 @@ func (o *ownIncoming) note(r *changeBatch, err error) {
 		o.unknown.Store(true)
 	default:
 		raise(&o.last, int64(leave[len(leave)-1].ID))
-		if r.change.exceeds { // behind last: takeIn clears it when it has reached that
+		if r.change.inside { // behind last: takeIn clears it when it has reached that
 			o.exceeds.Store(true)
 		}
 	}
@@ -110,7 +110,8 @@ func (f *feeder) takeIn(ctx context.Context) (more, full bool, err error) {
 	return page.More || err != nil, false, err
 }
 
-// takeInPage takes in events in their order: as many publications as possible together, and replays one by one.
+// takeInPage takes in events in their order: as many publications as possible together, and replays one by one. Of two with
+// one id, the first must be known when the second is taken in.
 func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err error) {
 	var together []incomingEvent
 	flush := func() error {
@@ -120,7 +121,8 @@ func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err er
 	}
 	for _, in := range all {
 		e, invalid := f.bus.durable.decodeIncoming(in)
-		if len(together) > 0 && (invalid != nil || e.record.replay != nil || together[0].record.replay != nil) {
+		again := slices.ContainsFunc(together, func(other incomingEvent) bool { return e.Given && other.Record.ID == e.Record.ID })
+		if len(together) > 0 && (again || invalid != nil || e.record.replay != nil || together[0].record.replay != nil) {
 			if err := flush(); err != nil {
 				return err
 			}

@@ -105,8 +105,8 @@ type opening struct {
 	// published is batch before the dispatches with known ids were removed.
 	published []*dispatch
 	events    []Event   // for Observer.Accepted
+	inside    bool      // a handler publishes them
 	left      bool      // the events were left in incoming
-	exceeds   bool      // WithMaxUnsettled: a handler publishes them, and may wait for them
 	pass      room.Pass // of acquireRoom
 }
 

@@ -76,7 +76,11 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	}
 	j.registry.forgetEnded()
 	j.feeder.looks.Store(true)
-	return errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx))
+	if err := errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx)); err != nil {
+		return err
+	}
+	j.answerRequests() // before this process orders anything itself
+	return nil
 }
 
 // giveUpLease releases the lease after Start has failed. The lease of a store that has failed is that of the restart.
@@ -91,7 +95,7 @@ func (j *durable) giveUpLease() {
 // othersCommitted looks at what another process has committed.
 func (j *durable) othersCommitted(c driver.Change) {
 	f := j.feeder
-	f.lookLater(func() { // the store must not wait for publishers
+	f.look(func() { // the store must not wait for publishers
 		if c&driver.ChangedLease != 0 {
 			j.lookAtLease()
 		}
@@ -112,15 +116,6 @@ func (j *durable) othersCommitted(c driver.Change) {
 			j.lookAtInstances()
 		}
 	})
-}
-
-// lookLater runs a function on its own goroutine, for which stop waits. It does nothing once stop has been called.
-func (f *feeder) lookLater(look func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.stopping {
-		f.watching.Go(look)
-	}
 }
 
 // lookAtLease finds out whether the store has lost the lease.

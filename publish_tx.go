@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -186,8 +187,8 @@ func (f *feeder) takeInBefore(ctx context.Context, o *opening) error {
 			}
 		}
 	})
-	if all {
-		f.looks.Store(true)
+	if all || o.inside && f.leaves() {
+		return f.takeInKeys(ctx, o)
 	}
 	for _, id := range ids {
 		for again := true; again; {
@@ -205,6 +206,39 @@ func (f *feeder) takeInBefore(ctx context.Context, o *opening) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// takeInKeys takes in all incoming events of the keys of a publication, beyond WithMaxUnsettled too. A handler publishes
+// past the events that wait for room: they wait for the end of the handler's event.
+func (f *feeder) takeInKeys(ctx context.Context, o *opening) error {
+	keyed := func(key string) bool {
+		return key != "" && slices.ContainsFunc(o.all(), func(d *dispatch) bool { return d.key == key })
+	}
+	if !slices.ContainsFunc(o.all(), func(d *dispatch) bool { return d.key != "" }) {
+		return nil
+	}
+	for q, more := (driver.IncomingQuery{Limit: feederPage}), true; more; {
+		page, err := f.bus.store.Incoming(ctx, q)
+		if err != nil {
+			return err
+		}
+		var of []*driver.Incoming
+		for _, in := range page.Events {
+			if q.After = in.ID; keyed(in.Record.Key) {
+				of = append(of, in)
+			}
+		}
+		err = f.takeInPage(ctx, of)
+		if refused := (*driver.RefusedError)(nil); errors.As(err, &refused) && refused.Incoming != 0 {
+			q.After = 0 // the feeder has taken one in
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		more = page.More
 	}
 	return nil
 }

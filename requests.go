@@ -200,8 +200,7 @@ func (j *durable) answerInstead(ctx context.Context) error {
 	if err := j.acquire(ctx, false); err != nil {
 		return noFailure(err)
 	}
-	defer j.giveUpLease()
-	j.answerRequests()
+	j.giveUpLease()
 	return nil
 }
 

@@ -111,7 +111,6 @@ func (j *durable) restartOnce() (goesOn bool) {
 	j.halts.Clear(halt.Lost)
 	f.wakeUp()
 	j.operators.cataloged.record()
-	f.lookLater(j.answerRequests)
 	return true
 }
 
@@ -152,7 +151,7 @@ func (j *durable) reopen() (goesOn bool) {
 	j.halts.Clear(halt.Failed)
 	j.unknown.resolved(resolved)
 	j.log.Info("store reopened")
-	f.lookLater(j.obeyAgain)
+	f.look(j.obeyAgain)
 	return true
 }
 

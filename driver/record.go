@@ -70,7 +70,8 @@ type Record struct {
 	// Progress is JSON: how far the dispatch is. nil for one that has not begun.
 	Progress []byte
 	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
-	// free. In Batch.New it is a wish: the store clears it if it does not grant it, and the record is free then. Claim sets it.
+	// free. In Batch.New it is a wish, if the batch has neither Update nor Delete: the store clears it if it does not
+	// grant it, and the record is free then. Claim sets it.
 	Leased bool
 	// Suspect is set while the dispatch may be the one that crashes the process, see Crashes. Batch.New
 	// and Batch.Update set it. Claim clears it, and nothing else does, not even the end of the lease.

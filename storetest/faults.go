@@ -73,7 +73,8 @@ func WithSlots(n int) Option {
 	return func(m *Model) { m.slots = n }
 }
 
-// WithLeaseDenied sets the function that chooses the new records whose wish Leased is not granted. They
+// WithLeaseDenied sets the function that chooses the new records whose wish Leased is not granted, in batches without
+// Update and Delete. They
 // are free. The function gets a copy, and must not call the Model or its stores.
 func WithLeaseDenied(denied func(r *driver.Record) bool) Option {
 	return func(m *Model) { m.denied = denied }

@@ -67,7 +67,7 @@ func (tx *transaction) apply(b *driver.Batch) error {
 			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}
 		}
 	}
-	inserted, err := tx.insert(b.New)
+	inserted, err := tx.insert(b.New, len(b.Update)+len(b.Delete) == 0)
 	if err != nil {
 		return err
 	}
@@ -165,8 +165,8 @@ func (tx *transaction) cancel(id driver.ID) (n int) {
 	return n
 }
 
-// insert adds records and returns them.
-func (tx *transaction) insert(records []*driver.Record) (inserted []driver.Record, err error) {
+// insert adds records and returns them. With wishes, a Leased may be denied.
+func (tx *transaction) insert(records []*driver.Record, wishes bool) (inserted []driver.Record, err error) {
 	lastRef := tx.lastRef
 	tx.undo = append(tx.undo, func() { tx.lastRef = lastRef })
 	var previous int64
@@ -176,7 +176,7 @@ func (tx *transaction) insert(records []*driver.Record) (inserted []driver.Recor
 		}
 		tx.lastRef++
 		r := &row{Record: deepCopy(*n)}
-		if r.Leased && tx.denied != nil {
+		if r.Leased && wishes && tx.denied != nil {
 			c := deepCopy(r.Record)
 			r.Leased = !tx.denied(&c)
 		}

@@ -248,7 +248,7 @@ func TestStore_ModelDump(t *testing.T) {
 	d := model.Dump()
 	require.Equal(t, []driver.Incoming{*in}, d.Incoming)
 	require.Equal(t, []storetest.DumpRequest{{Request: *asked[0], Answered: true, Answer: []byte("3")}, {Request: *asked[1]}}, d.Requests)
-	require.Equal(t, []driver.Catalog{{Instance: "one", Seen: at, Body: []byte{1}}}, d.Catalogs)
+	require.Equal(t, []driver.Catalog{{Instance: "one", Number: 1, Seen: at, Body: []byte{1}}}, d.Catalogs)
 
 	// AgedAt removes the answer once it is AnswerAge old.
 	submit(&driver.Batch{Now: at.Add(9 * driver.AnswerAge), AgedAt: at.Add(driver.AnswerAge - 1)})

@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,12 +15,13 @@ import (
 var catalogTests = []conformanceTest{
 	{name: "Replaces", run: testCatalogReplaces},
 	{name: "OfInstances", run: testCatalogOfInstances},
+	{name: "Number", run: testCatalogNumber},
 	{name: "WithTheBatch", run: testCatalogWithTheBatch},
 	{name: "OfAnotherProcess", run: testCatalogOfAnotherProcess},
 	{name: "SurvivesACrash", needs: needsCrash, run: testCatalogSurvivesACrash},
 }
 
-// requireCatalogs requires that the store has exactly these catalogs.
+// requireCatalogs requires that the store has exactly these catalogs, in any order, and that their Numbers ascend.
 func requireCatalogs(t *testing.T, s driver.Store, want ...driver.Catalog) {
 	t.Helper()
 	got, err := s.Catalogs(t.Context())
@@ -29,7 +32,8 @@ func requireCatalogs(t *testing.T, s driver.Store, want ...driver.Catalog) {
 		}
 		return lines
 	}
-	require.Equal(t, text(want), text(got), "Catalogs")
+	require.ElementsMatch(t, text(want), text(got), "Catalogs")
+	require.True(t, slices.IsSortedFunc(got, func(x, y driver.Catalog) int { return cmp.Compare(x.Number, y.Number) }), "Catalogs: by Number")
 }
 
 // catalogWith returns a catalog as a bus encodes it.
@@ -60,7 +64,7 @@ func testCatalogReplaces(t *testing.T, r *rig) {
 	}
 }
 
-// Each instance has a catalog. They are sorted by the bytes of Instance.
+// Each instance has a catalog.
 func testCatalogOfInstances(t *testing.T, r *rig) {
 	s := r.open(t)
 	put := func(instance string, body []byte) {
@@ -84,6 +88,35 @@ func testCatalogOfInstances(t *testing.T, r *rig) {
 	put("b", []byte{})
 	s = r.reopen(t, s)
 	requireCatalogs(t, s, append(all("B", "a 'ü\"%", "ab"), catalogOf("b", []byte{}))...)
+}
+
+// Number orders the instances by their first catalogs, and stays when a catalog is replaced.
+func testCatalogNumber(t *testing.T, r *rig) {
+	s := r.open(t)
+	put := func(instance string, body []byte) {
+		apply(t, s, &driver.Batch{Now: noon, Catalog: &driver.Catalog{Instance: instance, Number: 77, Body: body}})
+	}
+	order := func() (names []string) {
+		all, err := s.Catalogs(t.Context())
+		require.NoError(t, err, "Catalogs")
+		for _, c := range all {
+			require.Positive(t, c.Number)
+			names = append(names, c.Instance)
+		}
+		return names
+	}
+	for _, name := range []string{"c", "a", "b"} {
+		put(name, []byte("first"))
+	}
+	put("c", []byte("second"))
+	put("a", []byte("second"))
+	require.Equal(t, []string{"c", "a", "b"}, order())
+	put("c", nil)
+	put("c", []byte("again"))
+	require.Equal(t, []string{"a", "b", "c"}, order())
+	s = r.reopen(t, s)
+	put("d", []byte("first"))
+	require.Equal(t, []string{"a", "b", "c", "d"}, order())
 }
 
 // A refused batch changes no catalog.

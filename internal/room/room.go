@@ -49,7 +49,7 @@ type Room struct {
 	line    list.List  // of *Waiter, in order
 	turn    bool       // a publication that has waited is not submitted yet: no other one enters
 	timer   Timer      // runs while the line is not empty, if there is a Patience
-	watches bool // watch will be called
+	watches bool       // watch will be called
 }
 
 // New returns an empty Room.

@@ -173,8 +173,16 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 	if rng := rand.New(rand.NewPCG(seed, 32)); chance(rng, 40) {
 		s.wall.clock = wallclock.New()
 	}
-	s.data = storetest.NewModel(
-		storetest.WithFaults(s.fault), storetest.WithClaimFaults(s.claimFault), storetest.WithApplied(s.applied))
+	options := []storetest.Option{storetest.WithFaults(s.fault), storetest.WithClaimFaults(s.claimFault), storetest.WithApplied(s.applied)}
+	if denials := rand.New(rand.NewPCG(seed, 33)); chance(denials, 25) {
+		percent := pick(denials, 5, 30, 100)
+		options = append(options, storetest.WithLeaseDenied(func(*driver.Record) bool {
+			s.faultMu.Lock()
+			defer s.faultMu.Unlock()
+			return chance(s.faults, percent)
+		}))
+	}
+	s.data = storetest.NewModel(options...)
 	for i := range 1 + s.rng.IntN(4) {
 		sub := &storeSub{index: i, pattern: pick(s.rng, "a.*", "*.x", "a.x", "[ab].*", "[ab].*", "**"), bad: pick(s.rng, 0, 10, 30, 70)}
 		s.subs = append(s.subs, sub)

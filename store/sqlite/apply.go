@@ -22,9 +22,10 @@ type transaction struct {
 	inserts []insertion
 	written int // of inserts
 	deletes []driver.Ref
-	// besideRecords counts the new records, less those cancelled.
-	besideRecords int64
-	changes       driver.Change // of the batches applied so far
+	changes driver.Change // of the batches applied so far
+	removed int64         // incoming events
+	left    []leaving     // new incoming events
+	asked   []asking
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
 	buffer    []byte // of insertRows
@@ -40,23 +41,25 @@ type insertion struct {
 
 func (tx *transaction) begin() error {
 	tx.changed, tx.pages, tx.bytes, tx.now = false, 4, 0, time.Time{}
-	tx.written, tx.besideRecords, tx.changes = 0, 0, 0
+	tx.written, tx.changes, tx.removed = 0, 0, 0
 	clear(tx.inserts)
 	clear(tx.deletions)
-	tx.inserts, tx.deletes, tx.deletions = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0]
+	clear(tx.left)
+	clear(tx.asked)
+	tx.inserts, tx.deletes, tx.deletions, tx.left, tx.asked = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0], tx.left[:0], tx.asked[:0]
 	m, err := tx.readMeta()
 	if err != nil {
 		return err
 	}
-	if tx.store.lease != nil && (m.epoch != tx.epoch || !m.held) {
-		return fmt.Errorf("%w: %s", ErrLeaseLost, tx.store.path)
+	if tx.epoch != 0 && (m.epoch != tx.epoch || !m.held) {
+		tx.lose()
 	}
 	tx.m = m
 	return nil
 }
 
 // commit writes what was collected, and commits. Then it sets the Ref and Position of the new
-// records.
+// records, and the ID of what else is new.
 func (tx *transaction) commit() error {
 	if !tx.changed {
 		_, err := tx.w.exec("ROLLBACK")
@@ -66,7 +69,7 @@ func (tx *transaction) commit() error {
 	if err := tx.insertRecords(); err != nil {
 		return err
 	}
-	if err := tx.countBeside(); err != nil {
+	if err := tx.countChanges(); err != nil {
 		return err
 	}
 	if err := tx.writeHistory(); err != nil {
@@ -80,7 +83,7 @@ func (tx *transaction) commit() error {
 	}
 	reach("commit: pruned")
 	tx.m.commits++
-	if tx.store.lease == nil {
+	if tx.epoch == 0 {
 		tx.m.beside++
 	} else {
 		tx.m.leased = int64(len(tx.leased))
@@ -100,6 +103,13 @@ func (tx *transaction) commit() error {
 	tx.committed(tx.m, tx.pages+int64(tx.bytes/3000))
 	for _, i := range tx.inserts {
 		i.record.Ref, i.record.Position = i.ref, i.position
+	}
+	tx.store.watch.noteOwn(tx.changes, len(tx.left))
+	for _, l := range tx.left {
+		l.in.ID = l.id
+	}
+	for _, a := range tx.asked {
+		a.request.ID = a.id
 	}
 	return nil
 }
@@ -137,6 +147,9 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 		tx.pages += 4
 		reach("batch: taken")
 	}
+	if err := tx.remove(b); err != nil {
+		return nil, err
+	}
 	for _, id := range b.Cancel {
 		if err := tx.cancel(b, id); err != nil {
 			return nil, err
@@ -163,6 +176,12 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 		}
 		reach("batch: buried")
 	}
+	if err := tx.leave(b.Leave); err != nil {
+		return nil, err
+	}
+	if err := tx.request(b); err != nil {
+		return nil, err
+	}
 	for i := range b.Directives {
 		if err := tx.direct(&b.Directives[i]); err != nil {
 			return nil, err
@@ -176,7 +195,7 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 		reach("batch: audited")
 	}
 	if b.Catalog != nil {
-		if err := tx.catalog(b.Catalog); err != nil {
+		if err := tx.catalog(b); err != nil {
 			return nil, err
 		}
 		reach("batch: cataloged")
@@ -186,6 +205,9 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 
 // check returns the refusal of a batch, or nil.
 func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
+	if b.Epoch != 0 && b.Epoch != tx.epoch || b.Epoch == 0 && b.NeedsLease() {
+		return &driver.RefusedError{Err: driver.ErrLeaseLost}, nil
+	}
 	if refusal := b.CheckTimes(); refusal != nil {
 		return refusal, nil
 	}
@@ -207,16 +229,16 @@ func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
 			return &driver.RefusedError{Letter: id, Err: driver.ErrNotFound}, nil
 		}
 	}
-	if refusal, err := tx.checkCancel(b); refusal != nil || err != nil {
+	if refusal, err := tx.checkRemove(b); refusal != nil || err != nil {
 		return refusal, err
 	}
-	if tx.store.lease == nil && slices.ContainsFunc(b.New, func(r *driver.Record) bool { return r.Leased }) {
-		return &driver.RefusedError{Err: driver.ErrNotLeased}, nil
+	if refusal, err := tx.checkCancel(b); refusal != nil || err != nil {
+		return refusal, err
 	}
 	if ref := tx.notLeased(b); ref != 0 {
 		return &driver.RefusedError{Ref: ref, Err: driver.ErrNotLeased}, nil
 	}
-	return nil, nil
+	return tx.checkRequests(b)
 }
 
 // known returns the entry that refuses b.Remember[i], or nil.
@@ -313,7 +335,6 @@ func (tx *transaction) open(records []*driver.Record) {
 		previous = position
 		tx.inserts = append(tx.inserts, insertion{ref, position, r})
 		tx.m.states[r.State]++
-		tx.besideRecords++
 		if r.Leased {
 			tx.leased[ref] = uint8(r.State)
 		}
@@ -356,10 +377,7 @@ func (tx *transaction) update(r *driver.Record) error {
 
 // ownerOf returns the owner of a record after a batch of this store.
 func (tx *transaction) ownerOf(r *driver.Record) int64 {
-	switch {
-	case tx.store.lease == nil:
-		return 0
-	case r.Leased:
+	if r.Leased {
 		return tx.epoch
 	}
 	return -tx.epoch
@@ -419,6 +437,10 @@ func (tx *transaction) prune() error {
 		none, failed := tx.pruneHistory()
 		done, err = done && none, failed
 	}
+	if err == nil {
+		answers, failed := tx.pruneAnswers()
+		done, err = done && answers, failed
+	}
 	if err == nil && done {
 		tx.pruned = tx.now
 	}
@@ -426,10 +448,17 @@ func (tx *transaction) prune() error {
 	return err
 }
 
-// catalog replaces the catalog.
-func (tx *transaction) catalog(body []byte) error {
-	tx.bytes += len(body)
-	_, err := tx.w.exec("INSERT OR REPLACE INTO catalog (id, body, crc) VALUES (1, ?, ?)", body, checksum(body))
+// catalog replaces or removes the catalog of an instance.
+func (tx *transaction) catalog(b *driver.Batch) error {
+	c := b.Catalog
+	if c.Body == nil {
+		_, err := tx.w.exec("DELETE FROM catalogs WHERE instance = ?", c.Instance)
+		return err
+	}
+	tx.bytes += len(c.Body)
+	const sql = `INSERT INTO catalogs (instance, seen, body, crc) VALUES (?, ?, ?, ?)
+		ON CONFLICT (instance) DO UPDATE SET seen = excluded.seen, body = excluded.body, crc = excluded.crc`
+	_, err := tx.w.exec(sql, c.Instance, timeText(b.Now), c.Body, checksum(c.Body))
 	return err
 }
 

@@ -79,7 +79,7 @@ func BenchmarkSettle(b *testing.B) {
 				if err := submit(s, &driver.Batch{New: []*driver.Record{r}}); err != nil {
 					b.Error(err)
 				}
-				s.Submit(&driver.Batch{Now: t0, Delete: []driver.Ref{r.Ref}}, func(err error) {
+				s.Submit(&driver.Batch{Now: t0, Epoch: s.Lease().Epoch, Delete: []driver.Ref{r.Ref}}, func(err error) {
 					if err != nil {
 						b.Error(err)
 					}

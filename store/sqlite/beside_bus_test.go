@@ -23,7 +23,7 @@ func TestL6_LettersFromAnotherProcess(t *testing.T) {
 	p.handles("mail", nil)
 	p.start()
 
-	other := begin(t, path, sqlite.Beside())
+	other := begin(t, path)
 	other.handles("mail", nil)
 	require.ErrorIs(t, other.Start(t.Context()), eventbus.ErrNoLease)
 	all := other.list(eventbus.LetterQuery{})
@@ -83,7 +83,7 @@ func TestL6_BesideABusAtFullSpeed(t *testing.T) {
 			}
 		})
 	}
-	other := begin(t, path, sqlite.Beside(), sqlite.WithLockWait(time.Second))
+	other := begin(t, path, sqlite.WithLockWait(time.Second))
 	for _, l := range other.list(eventbus.LetterQuery{}) {
 		before := p.Metrics().Ledger.Handled
 		require.Eventually(t, func() bool { return p.Metrics().Ledger.Handled > before+200 }, time.Minute, time.Millisecond)
@@ -102,7 +102,7 @@ func TestL6_PublicationsOfAnotherProcess(t *testing.T) {
 	p := begin(t, path)
 	p.handles("mail", nil)
 	p.start()
-	other := begin(t, path, sqlite.Beside())
+	other := begin(t, path)
 	mail := other.handles("mail", nil)
 	other.publish("0", eventbus.Key("k"))
 	other.publish("1", eventbus.Key("k"))
@@ -162,9 +162,8 @@ func TestL6_CancelFromAnotherProcess(t *testing.T) {
 func TestL6_WhileNoBusRuns(t *testing.T) {
 	path := newPath(t)
 	withLetters(t, path, 3)
-	other := begin(t, path, sqlite.Beside())
+	other := begin(t, path)
 	other.handles("mail", nil)
-	require.ErrorIs(t, other.Start(t.Context()), eventbus.ErrNoLease)
 	all := other.list(eventbus.LetterQuery{})
 	require.NoError(t, other.DLQ().Replay(t.Context(), all[0].ID))
 	require.NoError(t, other.DLQ().Purge(t.Context(), all[1].ID))
@@ -184,7 +183,7 @@ func TestL6_WhileNoBusRuns(t *testing.T) {
 // A program without handlers works on the dead letters, whether the bus runs or not. Its bus knows no subscriptions.
 func TestL6_AToolWithoutHandlers_OverAFile(t *testing.T) {
 	path := newPath(t)
-	_, err := sqlite.Open(t.Context(), path, sqlite.Beside())
+	_, err := sqlite.Open(t.Context(), path, sqlite.MustExist())
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoFileExists(t, path)
 	withLetters(t, path, 6)

@@ -72,7 +72,7 @@ func begin(t testing.TB, path string, opts ...any) *process {
 // tool opens a file beside the bus that runs the handlers, as a program without handlers does.
 func tool(t testing.TB, path string, opts ...any) *process {
 	t.Helper()
-	return begin(t, path, append(opts, sqlite.Beside(), eventbus.WithoutHandlers())...)
+	return begin(t, path, append(opts, sqlite.MustExist(), eventbus.WithoutHandlers())...)
 }
 
 // handles subscribes a handler of texts that notes its calls and returns what result returns.

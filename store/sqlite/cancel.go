@@ -8,17 +8,8 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// whereCancels selects the free scheduled records of an event. The second parameter is the epoch of the
-// lease that is held, or a number that no record has as its owner.
+// whereCancels selects the free scheduled records of an event. The second parameter is the epoch of the lease.
 const whereCancels = " FROM record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ?"
-
-// holder returns the epoch of the lease that is held, by any store.
-func (tx *transaction) holder() int64 {
-	if tx.m.held {
-		return tx.m.epoch
-	}
-	return 1 << 62 // epochs count from 1
-}
 
 // checkCancel returns the refusal of a batch that cancels an event without a free scheduled record.
 func (tx *transaction) checkCancel(b *driver.Batch) (refusal, err error) {
@@ -34,7 +25,7 @@ func (tx *transaction) checkCancel(b *driver.Batch) (refusal, err error) {
 		err := tx.one("SELECT 1"+whereCancels+" LIMIT 1", func(*sqlite3.Stmt) error {
 			found = true
 			return nil
-		}, id[:], tx.holder())
+		}, id[:], tx.epoch)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +43,7 @@ func (tx *transaction) cancel(b *driver.Batch, id driver.ID) error {
 	err := tx.one("SELECT ref"+whereCancels, func(stmt *sqlite3.Stmt) error {
 		refs = append(refs, driver.Ref(stmt.ColumnInt64(0)))
 		return nil
-	}, id[:], tx.holder())
+	}, id[:], tx.epoch)
 	if err != nil {
 		return err
 	}
@@ -68,30 +59,13 @@ func (tx *transaction) cancel(b *driver.Batch, id driver.ID) error {
 			return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: "the row was found and cannot be deleted"}
 		}
 		tx.m.states[driver.Scheduled]--
-		tx.besideRecords--
 		tx.pages += 2
 	}
 	return nil
 }
 
-// countBeside counts what this transaction has changed without the lease.
-func (tx *transaction) countBeside() error {
-	if tx.store.lease != nil || tx.changes == 0 {
-		return nil
-	}
-	one := func(bit driver.Change) int64 {
-		if tx.changes&bit != 0 {
-			return 1
-		}
-		return 0
-	}
-	_, err := tx.w.exec("UPDATE beside SET records = records + ?, record_commits = record_commits + ?, directive_commits = directive_commits + ?",
-		tx.besideRecords, one(driver.ChangedRecords), one(driver.ChangedDirectives))
-	return err
-}
-
-// keepClaimed returns those records of a claim that the lease has now. The others were cancelled by
-// another process after they had been selected: only scheduled ones may be.
+// keepClaimed returns those records of a claim that the lease has now. The others were cancelled
+// after they had been selected: only scheduled ones may be.
 func (tx *transaction) keepClaimed(records []*driver.Record) (kept []*driver.Record, err error) {
 	for _, r := range records {
 		found := false

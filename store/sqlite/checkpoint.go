@@ -127,7 +127,7 @@ func (c *committer) erase() (erased bool, err error) {
 		return false, err
 	}
 	c.erasing = true
-	if !c.secured { // a store without the lease that has committed nothing
+	if !c.secured { // the store has committed nothing
 		if err := c.w.transaction(c.secureLog); err != nil {
 			return false, c.store.explain(err)
 		}

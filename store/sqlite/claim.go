@@ -20,24 +20,25 @@ import (
 // records. ClaimReady finds them by scanning the table in the order of Ref, once: behind a cursor
 // there are none. Those whose Position is not their Ref are in the index record_beside.
 type claimState struct {
-	epoch   int64
-	crashed map[int64]crashedLease
-	end     int64     // next_ref at the beginning of the lease: no such record has a larger ref
-	ref     int64     // cursor of the scan
-	beside  candidate // cursor in record_beside
-	done    bool      // the scan has ended
+	epoch  int64     // 0 without a lease
+	end    int64     // next_ref at the beginning of the lease: no such record has a larger ref
+	ref    int64     // cursor of the scan
+	beside candidate // cursor in record_beside
+	done   bool      // the scan has ended
 }
 
 func (c *committer) newClaimState() claimState {
-	return claimState{epoch: c.epoch, crashed: c.crashed, end: c.meta.nextRef, done: c.meta.nextRef == 1}
+	return claimState{epoch: c.epoch, end: c.meta.nextRef, done: c.meta.nextRef == 1}
 }
 
-// loadCrashes reads the leases that ended without Close.
-func (c *committer) loadCrashes() error {
-	return query(c.w.conn, "SELECT epoch, suspects FROM crash", func(stmt *sqlite3.Stmt) error {
-		c.crashed[stmt.ColumnInt64(0)] = crashedLease{suspects: stmt.ColumnInt64(1) != 0}
+// loadCrashes reads the leases that ended without Release and Close.
+func (c *committer) loadCrashes() (map[int64]crashedLease, error) {
+	crashed := make(map[int64]crashedLease)
+	err := query(c.w.conn, "SELECT epoch, suspects FROM crash", func(stmt *sqlite3.Stmt) error {
+		crashed[stmt.ColumnInt64(0)] = crashedLease{suspects: stmt.ColumnInt64(1) != 0}
 		return nil
 	})
+	return crashed, err
 }
 
 // candidate is a free record that matches a query.
@@ -71,7 +72,7 @@ func (s *Store) claimRecords(ctx context.Context, q driver.ClaimQuery) (claimed 
 	if err := s.state(); err != nil {
 		return claimed, err
 	}
-	if s.cfg.beside {
+	if !s.Lease().IsHeld() {
 		return claimed, driver.ErrNoLease
 	}
 	select {
@@ -87,6 +88,9 @@ func (s *Store) claimRecords(ctx context.Context, q driver.ClaimQuery) (claimed 
 		s.claimMu.Lock()
 		state = s.claim
 		s.claimMu.Unlock()
+		if state.epoch == 0 {
+			return driver.ErrNoLease
+		}
 		finder := &finder{c: c, state: &state, q: q}
 		found, err := finder.find()
 		if err != nil {
@@ -328,7 +332,7 @@ type leaseRequest struct {
 	owners  []int64 // of the records, when they were read
 }
 
-var errOtherLease = errors.New("sqlite: the lease ended meanwhile")
+var errOtherLease = fmt.Errorf("%w: it has ended meanwhile", driver.ErrNoLease)
 
 // leaseRecords leases the records of a request with the next commit. It does not return before: a
 // caller without the records could not release them.
@@ -340,7 +344,7 @@ func (s *Store) leaseRecords(request *leaseRequest) error {
 
 // lease leases the records of a request, by ranges of refs, and completes them.
 func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
-	if request.state.epoch != tx.epoch {
+	if tx.epoch == 0 || request.state.epoch != tx.epoch {
 		return errOtherLease, nil
 	}
 	type row struct {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -46,6 +47,7 @@ type fixedFields struct {
 	Targets   []string        `json:"targets"`
 	Scheduled time.Time       `json:"scheduled,omitzero"`
 	Replay    json.RawMessage `json:"replay,omitempty"`
+	Slot      driver.Slot     `json:"slot,omitempty"`
 }
 
 // hasPayload is set in the length at the beginning of a body if the payload is not nil. It may be
@@ -85,6 +87,9 @@ func appendBody(b []byte, r *driver.Record) []byte {
 	}
 	if len(r.Replay) > 0 {
 		b = append(append(b, `,"replay":`...), r.Replay...)
+	}
+	if r.Slot != 0 {
+		b = strconv.AppendUint(append(b, `,"slot":`...), uint64(r.Slot), 10)
 	}
 	b = append(b, '}')
 	size := uint32(len(b) - start - lengthSize)
@@ -132,7 +137,7 @@ func decodeBody(body []byte, r *driver.Record) error {
 		return err
 	}
 	r.Type, r.Key, r.Metadata, r.Published, r.Targets = f.Type, f.Key, f.Metadata, f.Published, f.Targets
-	r.Scheduled, r.Replay = f.Scheduled, f.Replay
+	r.Scheduled, r.Replay, r.Slot = f.Scheduled, f.Replay, f.Slot
 	if header&hasPayload != 0 {
 		r.Payload = body[size:len(body):len(body)]
 	}
@@ -245,13 +250,4 @@ func (s *Store) scanDirective(stmt *sqlite3.Stmt) (d driver.Directive, err error
 		return d, &CorruptError{Path: s.path, Table: "orders", Row: d.Subscription, Detail: "the row does not match its checksum"}
 	}
 	return d, nil
-}
-
-// scanCatalog reads a row of body and crc.
-func (s *Store) scanCatalog(stmt *sqlite3.Stmt) ([]byte, error) {
-	body := columnBytes(stmt, 0)
-	if checksum(body) != stmt.ColumnInt64(1) {
-		return nil, &CorruptError{Path: s.path, Table: "catalog", Row: "1", Detail: "the row does not match its checksum"}
-	}
-	return body, nil
 }

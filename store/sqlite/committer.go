@@ -2,10 +2,16 @@ package sqlite
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
+	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
 )
@@ -50,12 +56,14 @@ type committer struct {
 
 	wake chan struct{} // has an element while the queue may have jobs
 
+	waits atomic.Int64 // since when a commit waits for the write lock, in nanoseconds; 0: none does
+
 	// Only the committer's goroutine uses the following, and Open before it starts.
 	w         *writer
 	meta      meta                   // after the last commit
-	epoch     int64                  // of the lease; 0 without one
+	epoch     int64                  // of the lease; 0 without one. See setLease
 	leased    map[driver.Ref]uint8   // state of each record that the lease has
-	crashed   map[int64]crashedLease // leases that ended without Close, by epoch
+	crashed   map[int64]crashedLease // leases that ended without Release and Close, by epoch
 	tx        transaction            // reused
 	errs      []error                // reused
 	logSize   int64                  // estimate of the pages since the last full checkpoint; 1: try again; 0: nothing to do
@@ -134,7 +142,8 @@ func (j *job) weight() int {
 		return len(j.lease.records) * row
 	}
 	b := j.batch
-	n := row * (len(b.Remember) + len(b.Forget) + len(b.Take) + len(b.Cancel) + len(b.New) + len(b.Update) + len(b.Delete) + len(b.Bury))
+	n := row * (len(b.Remember) + len(b.Forget) + len(b.Take) + len(b.Withdraw) + len(b.Accept) + len(b.Cancel) + len(b.New) +
+		len(b.Update) + len(b.Delete) + len(b.Bury) + len(b.Leave) + len(b.Ask) + len(b.Unask) + len(b.Answer))
 	for _, r := range b.New {
 		n += len(r.Payload) + len(r.Metadata) + len(r.Replay) + len(r.Progress)
 	}
@@ -144,24 +153,34 @@ func (j *job) weight() int {
 	for _, l := range b.Bury {
 		n += l.Size()
 	}
+	for _, in := range b.Leave {
+		n += len(in.Record.Payload) + len(in.Record.Metadata) + len(in.Record.Replay)
+	}
 	return n
 }
 
 // control calls f on the committer's goroutine, after everything that was submitted. If ctx ends
-// while f waits, control returns its error, and f may still run.
+// first, control returns its error. Then f does not run, unless it has begun.
 func (c *committer) control(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	const awaited, begun, abandoned = 0, 1, 2
+	var state atomic.Int32
 	result := make(chan error, 1)
 	c.enqueue(&job{
-		control: func() { result <- f() },
-		done:    func(err error) { result <- err },
+		control: func() {
+			if state.CompareAndSwap(awaited, begun) {
+				result <- f()
+			}
+		},
+		done: func(err error) { result <- err },
 	})
 	select {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
+		state.CompareAndSwap(awaited, abandoned)
 		return ctx.Err()
 	}
 }
@@ -338,12 +357,15 @@ func (c *committer) apply(group []*job, errs []error) error {
 		c.lookedAt = now
 	}
 	reach("commit: before begin")
-	if err := c.beginIntact(); err != nil {
+	c.waits.Store(now.UnixNano())
+	err := c.awaitLock()
+	c.waits.Store(0)
+	if err != nil {
 		return err
 	}
 	reach("commit: begun")
 	tx := &c.tx
-	err := tx.begin()
+	err = tx.begin()
 	if err == nil && !c.secured {
 		err = c.secureLog()
 	}
@@ -367,119 +389,78 @@ func (c *committer) apply(group []*job, errs []error) error {
 	return nil
 }
 
+// awaitLock begins a transaction. While another program holds the write lock, nothing is written, so the store does not
+// fail: awaitLock goes on waiting. After Close was called, it gives up when it has waited as long as WithLockWait says.
+func (c *committer) awaitLock() error {
+	for {
+		ends := errors.Is(c.state(), driver.ErrClosed)
+		err := c.beginIntact()
+		if sqlite3.ErrCode(err).ToPrimary() != sqlite3.ResultBusy || ends {
+			return err
+		}
+		if err := c.look(); err != nil {
+			return err
+		}
+	}
+}
+
+// Blocked returns an error that matches ErrBusy while a commit has waited for the write lock for about as long as Patience
+// says. See [driver.Blocked].
+func (s *Store) Blocked() error {
+	since := s.committer.waits.Load()
+	if since == 0 {
+		return nil
+	}
+	// The bus looks when Patience has passed since it submitted the batch, which may be a little earlier.
+	waited := time.Since(time.Unix(0, since))
+	if waited < s.Patience()-s.Patience()/10 {
+		return nil
+	}
+	return fmt.Errorf("%w: a commit has waited %v for that of %s: a transaction of another program, or of another connection of this one, "+
+		"has written and has not ended; end it, and keep such transactions short", ErrBusy, waited.Round(time.Millisecond), s.path)
+}
+
 // committed records a commit.
 func (c *committer) committed(m meta, pages int64) {
 	c.meta = m
 	c.logSize += pages
 	c.grown()
 	if err := c.store.note(); err != nil {
-		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.lease.path), zap.Error(err))
+		c.store.cfg.logger.Warn("lease file cannot be written", zap.String("path", c.store.path+leaseSuffix), zap.Error(err))
 	}
 	reach("commit: witnessed")
+}
+
+// noteUnlocked is note for a store without the lock of the lease file. Other stores may write meanwhile: a note of an
+// earlier commit that replaces a later one detects less. It makes no lease file, and needs no permission to write it.
+func (s *Store) noteUnlocked(w witness) error {
+	if !s.inPlace() {
+		return nil // the note would be of another database
+	}
+	f, err := openLease(s.path+leaseSuffix, os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	l := &leaseFile{file: f}
+	return errors.Join(l.record(w), l.release())
 }
 
 // note records the last commit in the lease file. Without full syncs, a power cut can take the commit
 // and leave the note, which would refuse an intact file: such a commit is noted with the run of the
 // operating system.
 func (s *Store) note() error {
-	if s.lease == nil {
-		return nil
-	}
 	m := &s.committer.meta
 	w := witness{store: m.store, commits: m.commits}
 	if s.cfg.normal {
 		w.commits, w.recent, w.boot = s.synced, m.commits, bootID()
 	}
-	return s.lease.record(w)
-}
-
-// begin begins a lease, unless the store is beside. verify, which may be nil, checks the state of
-// the file first. A store beside secures the log with its first commit, so that a tool that only reads
-// neither waits for the write lock nor makes the bus wait.
-func (c *committer) begin(why occasion, verify func(*meta) error) error {
-	c.leased = make(map[driver.Ref]uint8)
-	c.crashed = make(map[int64]crashedLease)
-	c.logSize, c.logEnd, c.lookedAt, c.secured = 1, 0, time.Time{}, false
-	if c.store.lease == nil {
-		c.logSize = 0 // it changes nothing before it commits
-		m, err := c.readMeta()
-		if err == nil && verify != nil {
-			err = verify(&m)
-		}
-		c.secured = c.store.logIsEmpty()
-		c.meta = m
-		return err
+	if l := s.lock.Load(); l != nil {
+		return l.record(w)
 	}
-	return c.w.transaction(func() error {
-		m, err := c.readMeta()
-		if err != nil {
-			return err
-		}
-		if verify != nil {
-			if err := verify(&m); err != nil {
-				return err
-			}
-		}
-		if err := c.secureLog(); err != nil {
-			return err
-		}
-		// The records of a lease that Reopen replaces have seen no crash.
-		own := why == reopening && m.epoch == c.epoch
-		if m.held && !own {
-			const sql = "INSERT INTO crash (epoch, suspects) VALUES (?1, EXISTS (SELECT 1 FROM record INDEXED BY record_suspect WHERE suspect = 1 AND owner = ?1))"
-			if _, err := c.w.exec(sql, m.epoch); err != nil {
-				return err
-			}
-			if why == opening {
-				c.store.crashed, c.store.crashedEvents = true, c.countCrash(&m)
-			}
-			reach("lease: crash noted")
-		}
-		m.epoch++
-		m.commits++
-		m.held, m.leased = true, 0
-		if err := m.update(c.w); err != nil {
-			return err
-		}
-		if err := c.loadCrashes(); err != nil {
-			return err
-		}
-		reach("lease: before commit")
-		c.meta, c.epoch = m, m.epoch
-		return nil
-	})
-}
-
-// endLease ends the lease without a crash. A store that has failed tries it as well.
-func (c *committer) endLease() error {
-	if c.w == nil || c.killed {
-		return nil
-	}
-	if err := c.look(); err != nil {
-		return c.store.explain(err)
-	}
-	if c.store.lease == nil {
-		return nil
-	}
-	err := c.w.transaction(func() error {
-		m, err := c.readMeta()
-		if err != nil || m.epoch != c.epoch {
-			return err
-		}
-		if c.failure() != nil { // perhaps of a sync: the end of the lease would be behind what the disk lacks
-			if err := c.secureLog(); err != nil {
-				return err
-			}
-		}
-		m.commits++
-		m.held, m.leased = false, 0
-		c.meta = m
-		return m.update(c.w)
-	})
-	if err == nil {
-		c.committed(c.meta, 1)
-	}
-	return c.store.explain(err)
+	return s.noteUnlocked(w)
 }
 
 func (c *committer) readMeta() (meta, error) {

@@ -25,7 +25,7 @@ func commits(t *testing.T, s *Store) (n int64) {
 func deferred(t *testing.T, s *Store, r *driver.Record) (committed <-chan time.Time) {
 	t.Helper()
 	at := make(chan time.Time, 1)
-	s.Submit(&driver.Batch{Now: t0, Delete: []driver.Ref{r.Ref}, Deferrable: true}, func(err error) {
+	s.Submit(&driver.Batch{Now: t0, Epoch: s.Lease().Epoch, Delete: []driver.Ref{r.Ref}, Deferrable: true}, func(err error) {
 		if err != nil {
 			t.Error(err)
 		}

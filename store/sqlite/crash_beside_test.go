@@ -37,7 +37,7 @@ func (c *crashChild) workBeside() {
 				c.purgeMany(sub)
 			}
 		case 5:
-			c.order(fmt.Sprint("beside", n%3), n)
+			c.cancelSoon(p, random.IntN(3) == 0)
 		case 6:
 			_ = c.pauseStock(random.IntN(3) == 0, n)
 		case 7:
@@ -53,6 +53,24 @@ func (c *crashChild) workBeside() {
 		}
 		report("B")
 		time.Sleep(time.Duration(random.IntN(2000)) * time.Microsecond)
+	}
+}
+
+// cancelSoon cancels an event that the bus may not have taken in yet. With hurry, it may give up before the bus has
+// answered.
+func (c *crashChild) cancelSoon(p *publisher, hurry bool) {
+	ctx := context.Background()
+	p.publish(ctx, p.name(), "bill.x", "", time.Second, eventbus.EventID{})
+	select {
+	case e := <-c.cancels:
+		if hurry {
+			time.Sleep(15 * time.Millisecond) // the bus takes it in
+			short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+			defer cancel()
+			ctx = short
+		}
+		c.cancelEvent(ctx, e)
+	default:
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 func init() { runCrashChild = crashChildMain }
@@ -119,14 +120,11 @@ func (c *crashChild) setFailpoint() {
 
 func (c *crashChild) open() {
 	opts := []Option{WithLogger(logOfErrors())}
-	if c.spec.Fault {
-		opts = append(opts, WithLockWait(5*time.Millisecond))
-	}
 	if c.spec.History > 0 {
 		opts = append(opts, WithHistory(c.spec.History))
 	}
 	if c.spec.IsBeside {
-		opts = append(opts, Beside())
+		opts = append(opts, MustExist())
 	}
 	before := time.Now()
 	store, err := Open(context.Background(), c.spec.Path, opts...)
@@ -266,6 +264,13 @@ func (c *crashChild) shutdown() {
 
 // quiet waits until everything is settled.
 func (c *crashChild) quiet() {
+	// Requests of earlier processes, such as Pause before Start, are carried out when the bus has the lease.
+	for range 1000 {
+		if requests, err := c.store.Requests(context.Background(), driver.RequestQuery{Limit: 1}); err != nil || len(requests) == 0 {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 	if err := errors.Join(c.pauseStock(false, 0), c.subs[subShip].Resume(), c.subs[subBill].Resume()); err != nil {
 		panic(err)
 	}

@@ -102,6 +102,9 @@ func (o *crashOracle) checkRefs(d *crashDump, history map[int64]historyRow, unse
 
 // checkHistoryOf checks that the history has each dispatch of an event that has settled, once.
 func (o *crashOracle) checkHistoryOf(e *crashEvent, byEvent map[string][]historyRow, found map[string]*status, over bool) {
+	if e.cancelling && len(byEvent[e.id]) == 0 {
+		return // it may have been withdrawn, and then it was never a dispatch
+	}
 	handled, dead := 0, 0
 	for _, row := range byEvent[e.id] {
 		switch SettledOutcome(row.outcome) {

@@ -18,9 +18,9 @@ type crashOracle struct {
 	events  map[string]*crashEvent // by name
 	open    map[string]*crashEvent // those that may still change
 	letters map[string]*crashLetter
-	keys    map[string]int       // last rank started, by key and subscription
-	ranks   map[string]int       // events so far, by key
-	orders  map[string][2]string // last acknowledged and last intended, by subscription
+	keys    map[string]int      // last rank started, by key and subscription
+	ranks   map[string]int      // events so far, by key
+	orders  map[string][]string // last acknowledged, and intended since, by subscription
 
 	repeatable []*crashEvent // those that can be published again with their ids
 
@@ -52,6 +52,7 @@ type crashEvent struct {
 	due                            int64
 	acked, refused, unknown        bool
 	cancelling, cancelled          bool
+	waits                          bool // the last copy has it as an incoming event, which gets further targets
 	targets                        []*crashTarget
 	lines                          []string
 }
@@ -85,7 +86,7 @@ type crashLetter struct {
 func newCrashOracle(seed uint64) *crashOracle {
 	return &crashOracle{
 		seed: seed, events: make(map[string]*crashEvent), open: make(map[string]*crashEvent), letters: make(map[string]*crashLetter),
-		keys: make(map[string]int), ranks: make(map[string]int), orders: make(map[string][2]string),
+		keys: make(map[string]int), ranks: make(map[string]int), orders: make(map[string][]string),
 	}
 }
 
@@ -139,9 +140,12 @@ func (o *crashOracle) read(line string) {
 	case "DM", "DMA", "XM", "XMA":
 		o.readMany(f)
 	case "Y":
-		o.orders[f[1]] = [2]string{o.orders[f[1]][0], f[2]}
+		if o.orders[f[1]] == nil {
+			o.orders[f[1]] = []string{""}
+		}
+		o.orders[f[1]] = append(o.orders[f[1]], f[2])
 	case "YA":
-		o.orders[f[1]] = [2]string{f[2], f[2]}
+		o.orders[f[1]] = []string{f[2]}
 	case "D", "X", "DA", "XA":
 		o.readLetter(f, line)
 	case "I":

@@ -37,7 +37,19 @@ func failpointsOf(t *testing.T) (names []string) {
 
 // isOfNewFile reports whether a failpoint is reached only while a file is made.
 func isOfNewFile(point string) bool {
-	return strings.HasPrefix(point, "migrate: ") || point == "open: created"
+	return strings.HasPrefix(point, "migrate: ") || point == "open: created" || point == "open: locked"
+}
+
+// needsBeside reports whether a failpoint is reached only by a process without the lease (itself), or by the bus that
+// does what such a process has left.
+func needsBeside(point string) (itself, needs bool) {
+	switch point {
+	case "batch: left", "batch: asked", "batch: unasked", "batch: withdrawn":
+		return true, true
+	case "batch: accepted", "batch: answered":
+		return false, true
+	}
+	return false, false
 }
 
 // isOfRecovery reports whether a process reaches a failpoint before it publishes.
@@ -87,7 +99,7 @@ func (p *crashPlan) refill() {
 // newFile queues the failpoints of a new file.
 func (p *crashPlan) newFile() {
 	p.fresh, p.depth, p.isolation, p.wholeHistory = nil, 0, p.random.IntN(4) == 0, p.random.IntN(3) > 0
-	for _, point := range []string{"open: created", "migrate: begun", "migrate: tables made", "migrate: before commit"} {
+	for _, point := range []string{"open: locked", "open: created", "migrate: begun", "migrate: tables made", "migrate: before commit"} {
 		if slices.Contains(p.points, point) {
 			p.fresh = append(p.fresh, point)
 		}
@@ -139,6 +151,10 @@ func (p *crashPlan) next(spec *crashSpec) {
 	// The process beside would make a store with a fault fail at any moment, and keep it from being idle.
 	if spec.Fault || spec.Idle || p.tries[spec.Failpoint] > 0 {
 		spec.Beside = false
+	}
+	if _, needs := needsBeside(spec.Failpoint); needs {
+		spec.Beside, spec.Fault, spec.Recover, spec.Shutdown = true, false, false, 0
+		spec.Hit = 1 + p.random.IntN(3)
 	}
 }
 

@@ -38,7 +38,7 @@ type crashSpec struct {
 	Beside     bool          // another process works beside it, for longer than it lives
 	IsBeside   bool          // it is that process
 	Pause      bool
-	Fault      bool // another connection holds the write lock for a while, so that the store fails
+	Fault      bool // a commit fails, and with it the store
 	Shutdown   time.Duration
 	Hurry      bool // Shutdown's context ends soon
 	Mail       mailLife

@@ -132,7 +132,7 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	out, in, err := os.Pipe()
 	require.NoError(t, err)
 	defer out.Close()
-	p := startCrashChild(t, spec, in)
+	p := startCrashChild(t, spec.ofBus(), in)
 	var beside *crashProcess
 	if spec.Beside {
 		r.besides++
@@ -163,6 +163,15 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	r.count(spec, p, ended)
 	r.check(spec)
 	return !ended
+}
+
+// ofBus returns the work of the process with the lease.
+func (s *crashSpec) ofBus() *crashSpec {
+	of := *s
+	if itself, _ := needsBeside(s.Failpoint); itself {
+		of.Failpoint = ""
+	}
+	return &of
 }
 
 func tail(text string) string { return text[max(0, len(text)-8000):] }
@@ -262,9 +271,12 @@ func startCrashChild(t *testing.T, spec *crashSpec, pipe *os.File) *crashProcess
 // startBeside starts the process beside another one. It is killed after that one, or before.
 func (p *crashProcess) startBeside(t *testing.T, spec crashSpec, pipe *os.File, random *rand.Rand) (beside *crashProcess) {
 	t.Helper()
-	spec.IsBeside, spec.Failpoint = true, ""
+	itself, needs := needsBeside(spec.Failpoint)
+	if spec.IsBeside = true; !itself {
+		spec.Failpoint = ""
+	}
 	beside = startCrashChild(t, &spec, pipe)
-	if random.IntN(5) == 0 {
+	if !needs && random.IntN(5) == 0 {
 		beside.guard = time.AfterFunc(time.Duration(random.IntN(80_000))*time.Microsecond, beside.kill)
 	}
 	longer := time.Duration(random.IntN(30_000)) * time.Microsecond
@@ -310,7 +322,9 @@ func (p *crashProcess) saw(spec *crashSpec, line string) {
 			time.AfterFunc(p.delay, p.kill)
 		}
 	case "T":
-		p.at = spec.Failpoint
+		if p.at = spec.Failpoint; spec.Beside { // it may be the process beside that has reached it
+			p.kill()
+		}
 	case "O":
 		p.opened, _ = time.ParseDuration(rest + "us")
 	}

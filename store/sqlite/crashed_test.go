@@ -15,18 +15,17 @@ func crashedEvents(t *testing.T, s *Store) int64 {
 	t.Helper()
 	crash(t, s)
 	s = openAt(t, s.path)
-	for range 2 {
-		stats, err := s.Stats(context.Background())
-		require.NoError(t, err)
-		require.True(t, stats.Crashed)
-		require.NoError(t, s.Reopen(context.Background()))
-	}
-	events := s.crashedEvents
+	lease := s.Lease()
+	require.True(t, lease.Crashed)
+	require.NoError(t, s.Reopen(context.Background()))
+	require.False(t, s.Lease().Crashed, "it ended by Reopen")
+	require.NoError(t, s.Release(context.Background(), driver.AllSlots()))
+	require.False(t, acquire(t, s).Crashed, "it ended by Release")
 	closeStore(t, s)
 	s = openAt(t, s.path)
-	require.False(t, s.crashed)
+	require.False(t, s.Lease().Crashed, "it ended by Close")
 	closeStore(t, s)
-	return events
+	return lease.CrashedEvents
 }
 
 // many returns free records.

@@ -80,7 +80,7 @@ func TestRow70_ReadOnlyMedia(t *testing.T) {
 	p.publish("kept")
 	p.end()
 	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	for _, opts := range [][]sqlite.Option{nil, {sqlite.Beside()}} {
+	for _, opts := range [][]sqlite.Option{nil, {sqlite.MustExist()}} {
 		_, err := sqlite.Open(t.Context(), path, opts...)
 		require.ErrorIs(t, err, unix.EROFS)
 	}

@@ -4,13 +4,13 @@
 //
 //	store, err := sqlite.Open(ctx, "events.db")
 //	if err != nil {
-//		return err // *LockedError: another bus has the file open; WaitForLease waits for its end
+//		return err
 //	}
 //	bus, err := eventbus.New(eventbus.WithStore(store))
 //	if err != nil {
 //		return err
 //	}
-//	// Subscribe with Named, then Start. Shutdown closes the store.
+//	// Subscribe with Named, then Start, which acquires the lease. Shutdown closes the store.
 //	defer bus.Shutdown(context.Background())
 //
 // # Files
@@ -39,27 +39,31 @@
 //
 // # Processes
 //
-// One store at a time holds the lease of a file, in any process. The kernel releases the lease when
-// the process ends. A deploy needs no loop: the new process waits with WaitForLease. WithExclusive refuses other
-// processes, and protects the program from disks that hang.
+// Several processes may open the file. One store at a time holds the lease, and its bus runs the handlers. The others are
+// standbys and tools: they leave events in the table incoming, and requests, and the bus with the lease takes them in.
+// They read, take and add dead letters themselves.
 //
-// Without it, other processes read and write beside the bus, or while none runs, with the option Beside. A program that
-// runs no handlers lists, groups, exports, imports, replays and purges dead letters, and gives directives:
+// Acquire waits for the lease with a lock of the lease file, which it tries every 50 ms. The kernel releases the lock when
+// the process ends, also by SIGKILL, and the next lease counts a crash. There is no timeout: a holder that is stopped
+// (SIGSTOP, a debugger) keeps the lease, and goes on with it when it continues. To take the lease from it, end its process.
 //
-//	store, err := sqlite.Open(ctx, "events.db", sqlite.Beside())
-//	if err != nil {
-//		return err
-//	}
-//	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers())
-//	if err != nil {
-//		return err
-//	}
-//	defer bus.Shutdown(context.Background()) // closes the store
-//	page, err := bus.DLQ().List(ctx, eventbus.LetterQuery{})
+// If the lease file is deleted or replaced, the store notices that within a second, fails with ErrReplaced, and Reopen
+// locks the new file. If another store has begun a lease meanwhile, this one has lost its lease: its batches are refused
+// with driver.ErrLeaseLost, watchers get driver.ChangedLease, and it goes on as a standby.
 //
-// A replay opens a dispatch for the subscriptions that the letter names, in one commit with the removal of the letter.
-// A running bus takes the dispatch within 250 ms. Otherwise the next bus does. If one of the subscriptions does not
-// exist in that bus, its delivery waits until it is made.
+// Open migrates an older schema, but not while a process holds the lease (*LockedError with a Reason). MustExist is for
+// tools: it neither creates nor migrates a file. WithExclusive refuses other processes, and protects the program from
+// disks that hang.
+//
+// A bus with the lease looks for new work of others every 10 ms, any other bus every 100 ms, at about 10 µs a look.
+//
+// # Transactions
+//
+// A service may have tables of its own in the file, with names that the store does not use, and insert events with
+// them in one transaction: see Store.SubmitTx. Keep such transactions short: while one has written and is open, no store
+// commits. Publications that wait for it longer than WithLockWait end with an outcome that is unknown. Open the file with the store before the service makes its tables: Open refuses
+// a database of another program (ErrOtherProgram). The pragmas application_id, user_version and journal_mode belong to the
+// store. Migrations and Verify leave the tables of the service alone.
 //
 // # Durability
 //

@@ -12,32 +12,29 @@ import (
 )
 
 var (
-	// ErrLocked is matched by the error of Open if another store holds the lease. The error is a
-	// *LockedError. A store beside it gets the error only if it cannot share the files of that store.
+	// ErrLocked is matched by the error of Acquire if another store holds the lease, and by that of Open if it cannot
+	// share or migrate the files of that store. The error is a *LockedError.
 	ErrLocked = errors.New("sqlite: another store holds the lease")
 	// ErrFull is matched by the error of a store that failed because the disk is full, or a quota or a
 	// limit on the size of files was reached. Reopen works when there is room again.
 	ErrFull = errors.New("sqlite: disk is full")
-	// ErrBusy is matched by the error of a store that failed because another process held the write
-	// lock for longer than WithLockWait allows.
-	ErrBusy = errors.New("sqlite: another process holds the write lock")
+	// ErrBusy is matched by the error of Blocked, and by that of Open, Acquire, Release, Reopen and Close if another
+	// program held the write lock for longer than WithLockWait says.
+	ErrBusy = errors.New("sqlite: another program holds the write lock")
 	// ErrShared is matched by the error of Open with WithExclusive if another process has the file open.
 	ErrShared = errors.New("sqlite: another process has the file open, and WithExclusive needs it alone: end that process")
 	// ErrReplaced is matched by the error of a store that failed because its file, or one beside it (-wal, -shm,
 	// -lease), was deleted, renamed or replaced while it was open, or the -wal file was truncated. The store looks
 	// once a second, and at the size of the log before each commit. Reopen works if no commit is missing.
 	ErrReplaced = errors.New("sqlite: file was deleted or replaced while it was open")
-	// ErrLeaseLost is matched by the error of a store that failed because another store has the lease.
-	// This happens only if the lease file was deleted.
-	ErrLeaseLost = errors.New("sqlite: another store took over the lease")
 	// ErrOtherProgram is matched by the error of Open for an SQLite database that is no store.
 	// The file stays as it is.
 	ErrOtherProgram = errors.New("sqlite: another program's database")
 	// ErrSchemaTooNew is matched by the error of Open for a file that a newer version of this package
 	// has written.
 	ErrSchemaTooNew = errors.New("sqlite: schema is newer than this version of the package")
-	// ErrNotMigrated is matched by the error of Open with Beside for a file that has an
-	// older schema or no tables yet. Open without Beside makes the present schema.
+	// ErrNotMigrated is matched by the error of Open with MustExist for a file that has an
+	// older schema or no tables yet. Open without MustExist makes the present schema.
 	ErrNotMigrated = errors.New("sqlite: schema is older than this version of the package")
 	// ErrNetworkFileSystem is matched by the error of Open for a file on a network file system, where
 	// the write-ahead log does not work. See AllowNetworkFileSystem.
@@ -54,9 +51,7 @@ type LockedError struct {
 	PID   int       // 0 if it is unknown
 	Host  string    // empty if it is unknown
 	Since time.Time // zero if it is unknown
-	// Waited is how long Open has waited for the lease. It is 0 without WaitForLease.
-	Waited time.Duration
-	// Reason is why a store beside it cannot be opened. It is empty if the lease was asked for.
+	// Reason is why Open failed. It is empty if the lease was asked for: by Acquire, or by Open with WithExclusive.
 	Reason string
 }
 
@@ -64,9 +59,6 @@ func (e *LockedError) Error() string {
 	text := fmt.Sprintf("%v: %s", ErrLocked, e.Path)
 	if e.PID != 0 {
 		text += fmt.Sprintf(": process %d on %s since %s", e.PID, e.Host, e.Since.Format(time.RFC3339))
-	}
-	if e.Waited != 0 {
-		text += fmt.Sprintf(": waited %v for it", e.Waited.Round(time.Millisecond))
 	}
 	if e.Reason != "" {
 		text += ": " + e.Reason

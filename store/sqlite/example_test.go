@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log"
@@ -28,9 +29,14 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	lease, err := store.Acquire(ctx, driver.AcquireQuery{})
+	if err != nil {
+		log.Fatal(err)
+	}
 	done := make(chan error)
 	store.Submit(&driver.Batch{
-		Now: time.Now().UTC(),
+		Now:   time.Now().UTC(),
+		Epoch: lease.Epoch,
 		New: []*driver.Record{{
 			ID: driver.ID(eventbus.NewEventID()), Type: "order.placed", Payload: []byte(`{"order":7}`),
 			Published: time.Now().UTC(), Targets: []string{"billing"}, Leased: true,
@@ -45,6 +51,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer store.Close(ctx)
+	if _, err := store.Acquire(ctx, driver.AcquireQuery{}); err != nil {
+		log.Fatal(err)
+	}
 	claimed, err := store.Claim(ctx, driver.ClaimQuery{Limit: 10})
 	if err != nil {
 		log.Fatal(err)
@@ -57,10 +66,105 @@ func Example() {
 	// order.placed {"order":7} [billing]
 }
 
-// A tool reads dead letters beside a running bus.
-func ExampleBeside() {
+// A second process waits for the lease while the first one has it, and works meanwhile.
+func ExampleStore_Acquire() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
 	ctx := context.Background()
-	store, err := sqlite.Open(ctx, "events.db", sqlite.Beside())
+	path := filepath.Join(dir, "events.db")
+	active, err := sqlite.Open(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := active.Acquire(ctx, driver.AcquireQuery{}); err != nil {
+		log.Fatal(err)
+	}
+
+	// In another process:
+	standby, err := sqlite.Open(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer standby.Close(ctx)
+	_, err = standby.Acquire(ctx, driver.AcquireQuery{})
+	fmt.Println("another store has it:", errors.Is(err, sqlite.ErrLocked))
+	acquired := make(chan driver.Lease, 1)
+	go func() {
+		lease, err := standby.Acquire(ctx, driver.AcquireQuery{Wait: true})
+		if err != nil {
+			log.Fatal(err)
+		}
+		acquired <- lease
+	}()
+
+	if err := active.Close(ctx); err != nil { // or its process ends
+		log.Fatal(err)
+	}
+	lease := <-acquired
+	fmt.Println("epoch:", lease.Epoch, "crashed:", lease.Crashed)
+	// Output:
+	// another store has it: true
+	// epoch: 2 crashed: false
+}
+
+// A service inserts a row of its own and an event in one transaction. A bus does the same with PublishTx.
+func ExampleStore_SubmitTx() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	path := filepath.Join(dir, "events.db")
+	store, err := sqlite.Open(ctx, path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close(ctx)
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=synchronous(FULL)")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "CREATE TABLE booking (id INTEGER PRIMARY KEY, room TEXT)"); err != nil {
+		log.Fatal(err)
+	}
+
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // it has committed, or failed
+	if _, err := tx.ExecContext(ctx, "INSERT INTO booking (room) VALUES ('blue')"); err != nil {
+		log.Fatal(err)
+	}
+	event := &driver.Incoming{Codec: "json", Record: &driver.Record{
+		ID: driver.ID(eventbus.NewEventID()), Type: "room.booked", Payload: []byte(`"blue"`), Published: time.Now().UTC(),
+	}}
+	if err := store.SubmitTx(ctx, tx, []*driver.Incoming{event}); err != nil {
+		log.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		log.Fatal(err)
+	}
+	waiting, err := store.Incoming(ctx, driver.IncomingQuery{Limit: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, in := range waiting.Events {
+		fmt.Println(in.Record.Type, string(in.Record.Payload))
+	}
+	// Output:
+	// room.booked "blue"
+}
+
+// A tool reads dead letters beside a running bus.
+func ExampleMustExist() {
+	ctx := context.Background()
+	store, err := sqlite.Open(ctx, "events.db", sqlite.MustExist())
 	if err != nil {
 		log.Print(err)
 		return
@@ -77,7 +181,7 @@ func ExampleBeside() {
 }
 
 // A program without handlers lists the causes of dead letters, and replays those of one cause.
-func ExampleBeside_withoutHandlers() {
+func ExampleMustExist_withoutHandlers() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
 		log.Fatal(err)
@@ -111,7 +215,7 @@ func ExampleBeside_withoutHandlers() {
 	away = false
 
 	// In another process:
-	beside, err := sqlite.Open(ctx, path, sqlite.Beside())
+	beside, err := sqlite.Open(ctx, path, sqlite.MustExist())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func TestExclusive_Store(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
 		return storetest.Backend{
-			Open:  func(t *testing.T) driver.Store { return openAt(t, path, WithExclusive()) },
+			Open:  func(t *testing.T) driver.Store { return openOnly(t, path, WithExclusive()) },
 			Crash: func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
 			Fail:  failNextCommit,
 		}
@@ -33,26 +33,44 @@ func TestExclusive_Store(t *testing.T) {
 
 func TestExclusive_RefusesOtherStores(t *testing.T) {
 	path := testPath(t)
-	s := openAt(t, path, WithExclusive())
+	s := openOnly(t, path, WithExclusive())
+	require.True(t, s.IsExclusive())
+	refused := func() {
+		began := time.Now()
+		for i, opts := range [][]Option{nil, {MustExist()}, {WithExclusive()}} {
+			_, err := Open(t.Context(), path, opts...)
+			var locked *LockedError
+			require.ErrorAs(t, err, &locked)
+			require.Equal(t, os.Getpid(), locked.PID)
+			if i < 2 {
+				require.ErrorContains(t, err, "eventbus --url")
+				require.NotErrorIs(t, err, driver.ErrNoLease)
+			} else {
+				require.ErrorIs(t, err, driver.ErrNoLease)
+			}
+		}
+		require.Less(t, time.Since(began), defaultLockWait/2, "they do not wait for the lock")
+		require.NoFileExists(t, path+"-shm")
+	}
+	require.Zero(t, s.Lease())
+	leave(t, s)
+	refused() // also without the lease
+	acquire(t, s)
 	accept(t, s, ready(""))
-	began := time.Now()
-	_, err := Open(t.Context(), path, Beside())
-	var locked *LockedError
-	require.ErrorAs(t, err, &locked)
-	require.Equal(t, os.Getpid(), locked.PID)
-	require.ErrorContains(t, err, "eventbus --url")
-	require.Less(t, time.Since(began), defaultLockWait/2, "they do not wait for the lock")
-	require.NoFileExists(t, path+"-shm")
+	refused()
+	require.NoError(t, s.Release(t.Context(), driver.AllSlots()))
+	refused()
+	require.Greater(t, acquire(t, s).Epoch, int64(1))
 
 	crash(t, s)
-	openAt(t, path, Beside()) // no bus has the file
+	require.False(t, openOnly(t, path).IsExclusive()) // no bus has the file
 }
 
 func TestExclusive_NeedsTheFileAlone(t *testing.T) {
 	path := killed(t, 1)
 	s := openAt(t, path)
 	closeStore(t, s)
-	cmd, out := child(t, "beside", path)
+	cmd, out := child(t, "open", path)
 	require.True(t, out.Scan())
 	require.Equal(t, "open", out.Text())
 	_, err := Open(t.Context(), path, WithExclusive(), WithLockWait(20*time.Millisecond))
@@ -60,18 +78,6 @@ func TestExclusive_NeedsTheFileAlone(t *testing.T) {
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 	require.Len(t, claim(t, openAt(t, path, WithExclusive()), driver.ClaimQuery{}).Records, 1)
-}
-
-func TestExclusive_RefusesOptions(t *testing.T) {
-	for name, opts := range map[string][]Option{
-		"beside": {WithExclusive(), Beside()},
-		"before": {Beside(), WithExclusive()},
-	} {
-		_, err := Open(t.Context(), testPath(t), opts...)
-		var wrong *OptionError
-		require.ErrorAs(t, err, &wrong, name)
-		require.Equal(t, "WithExclusive", wrong.Option)
-	}
 }
 
 // Everything within the process works: several connections, a restart, a crash, files that vanish.

@@ -30,7 +30,7 @@ var tierPayload = strings.Repeat("x", 3000)
 
 // publishAtTier publishes events that no handler takes.
 func publishAtTier(t *testing.T, spec tierSpec) {
-	bus := pausedBus(t, openAt(t, spec.Path))
+	bus := pausedBus(t, openAt(t, spec.Path), true)
 	require.NoError(t, bus.Start(t.Context()))
 	publishTo(bus, spec)
 	time.Sleep(time.Hour)
@@ -38,17 +38,17 @@ func publishAtTier(t *testing.T, spec tierSpec) {
 
 // publishBeside does the same beside the process with the lease.
 func publishBeside(t *testing.T, spec tierSpec) {
-	publishTo(pausedBus(t, openAt(t, spec.Path, Beside())), spec)
+	publishTo(pausedBus(t, openOnly(t, spec.Path), false), spec)
 	time.Sleep(time.Hour)
 }
 
-// pausedBus returns a bus with a subscription that is paused.
-func pausedBus(t *testing.T, s *Store) *eventbus.Bus {
+// pausedBus returns a bus with a subscription, which the bus with the lease has paused.
+func pausedBus(t *testing.T, s *Store, pause bool) *eventbus.Bus {
 	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithLogger(logOfChild()))
 	require.NoError(t, err)
 	sub, err := bus.Subscribe("*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("paused"))
 	require.NoError(t, err)
-	if !s.cfg.beside {
+	if pause {
 		require.NoError(t, sub.Pause())
 	}
 	return bus
@@ -80,6 +80,7 @@ func checkpointAtTier(t *testing.T, spec tierSpec) {
 	vanished := false
 	change := func(b *driver.Batch) {
 		for !vanished && submit(s, b) != nil {
+			b.Epoch = 0                  // that of the next lease
 			err := s.Reopen(t.Context()) // as a bus does
 			var corrupt *CorruptError
 			if vanished = spec.Normal && errors.As(err, &corrupt); vanished {
@@ -170,7 +171,7 @@ func TestFailedSync_RestartOfTheProcess(t *testing.T) {
 	books.powerCutWhile(t, d, startTierChild(t, tierSpec{Work: "publish", Path: d.path(), N: 30}))
 }
 
-// The first process that reads the log is beside: it has no lease, and acknowledges as well.
+// The first process that reads the log has no lease, and acknowledges as well.
 func TestFailedSync_ProcessBesideFirst(t *testing.T) {
 	d := newDisk(t, 64, "")
 	books := failSync(t, d)

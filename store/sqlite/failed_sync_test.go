@@ -40,7 +40,12 @@ func TestFailedSync_TheLogIsWrittenAgain(t *testing.T) {
 		"normal sync": func(t *testing.T, path string) {
 			openAt(t, path, WithNormalSync())
 		},
-		"beside": func(t *testing.T, path string) { accept(t, openAt(t, path, Beside()), free(ready(""))) },
+		"without the lease": func(t *testing.T, path string) { leave(t, openOnly(t, path)) },
+		"with the lease later": func(t *testing.T, path string) {
+			s := openOnly(t, path)
+			acquire(t, s)
+			accept(t, s, ready(""))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := afterCrash(t, events)
@@ -77,7 +82,7 @@ func TestFailedSync_AReaderLeavesTheLog(t *testing.T) {
 	database, err := os.ReadFile(path)
 	require.NoError(t, err)
 	setSyncLog(t, func(*os.File) error { t.Error("the log was synced"); return nil })
-	s := openAt(t, path, Beside())
+	s := openOnly(t, path)
 	_, err = s.Stats(context.Background())
 	require.NoError(t, err)
 	closeStore(t, s)
@@ -89,8 +94,8 @@ func TestFailedSync_AReaderLeavesTheLog(t *testing.T) {
 	require.Equal(t, database, now, "the log was copied into the database")
 }
 
-// While the log cannot be synced, the store does not open, and all files stay.
-func TestFailedSync_OpenFailsAndTheLogStays(t *testing.T) {
+// While the log cannot be synced, the lease does not begin, and all files stay.
+func TestFailedSync_AcquireFailsAndTheLogStays(t *testing.T) {
 	path := afterCrash(t, 10)
 	database, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -101,15 +106,15 @@ func TestFailedSync_OpenFailsAndTheLogStays(t *testing.T) {
 		}
 		return cause
 	})
-	_, err = Open(context.Background(), path)
+	err = openErr(context.Background(), path)
 	require.ErrorIs(t, err, syscall.EIO)
+	require.ErrorIs(t, err, driver.ErrFailed)
 	require.NotErrorIs(t, err, ErrFull)
 	cause = syscall.ENOSPC
-	_, err = Open(context.Background(), path)
-	require.ErrorIs(t, err, ErrFull)
-	beside := openAt(t, path, Beside())
-	require.ErrorIs(t, submit(beside, &driver.Batch{New: []*driver.Record{free(ready(""))}}), ErrFull)
-	closeStore(t, beside)
+	require.ErrorIs(t, openErr(context.Background(), path), ErrFull)
+	standby := openOnly(t, path)
+	require.ErrorIs(t, submit(standby, &driver.Batch{Leave: []*driver.Incoming{waiting()}}), ErrFull)
+	closeStore(t, standby)
 	now, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, database, now, "the log was copied into the database")

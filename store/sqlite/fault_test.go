@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -43,6 +44,9 @@ func readAll(path string) error {
 		return err
 	}
 	defer s.Close(ctx)
+	if _, err := s.Acquire(ctx, driver.AcquireQuery{}); err != nil {
+		return err
+	}
 	for more := true; more; {
 		c, err := s.Claim(ctx, driver.ClaimQuery{Limit: 100})
 		if err != nil {
@@ -186,7 +190,7 @@ func TestStore_RefusesPaths(t *testing.T) {
 	require.ErrorAs(t, err, &wrong)
 	_, err = Open(ctx, filepath.Join(dir, "none", "x.db"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = Open(ctx, filepath.Join(dir, "x.db"), Beside())
+	_, err = Open(ctx, filepath.Join(dir, "x.db"), MustExist())
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	path := filled(t)
 	require.NoError(t, os.Link(path, path+"2"))
@@ -197,8 +201,7 @@ func TestStore_RefusesPaths(t *testing.T) {
 	link := filepath.Join(dir, "link")
 	require.NoError(t, os.Symlink(path, link))
 	openAt(t, path)
-	_, err = Open(ctx, link)
-	require.ErrorIs(t, err, ErrLocked, "two names of a file have one lease")
+	require.ErrorIs(t, openErr(ctx, link), ErrLocked, "two names of a file have one lease")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "empty.db"), nil, 0o600))
 	openAt(t, filepath.Join(dir, "empty.db"))
 }
@@ -256,21 +259,80 @@ func TestStore_WaitsForALock(t *testing.T) {
 	defer c.Close()
 	require.NoError(t, query(c, "BEGIN IMMEDIATE", nil))
 	done := make(chan error, 1)
-	s.Submit(&driver.Batch{Now: t0, New: []*driver.Record{ready("")}}, func(err error) { done <- err })
+	s.Submit(&driver.Batch{Now: t0, Epoch: s.Lease().Epoch, New: []*driver.Record{ready("")}}, func(err error) { done <- err })
 	_, err = s.Stats(context.Background())
 	require.NoError(t, err, "reads do not wait")
 	time.Sleep(50 * time.Millisecond)
 	require.NoError(t, query(c, "ROLLBACK", nil))
 	require.NoError(t, <-done, "a short lock is waited out")
 
-	require.NoError(t, query(c, "BEGIN IMMEDIATE", nil))
-	err = submit(s, &driver.Batch{New: []*driver.Record{ready("")}})
-	require.ErrorIs(t, err, ErrBusy)
-	require.ErrorIs(t, err, driver.ErrFailed)
-	require.NoError(t, query(c, "ROLLBACK", nil))
-	require.ErrorIs(t, submit(s, &driver.Batch{}), driver.ErrFailed)
-	require.NoError(t, s.Reopen(context.Background()))
-	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 2)
+	require.Len(t, refsOf(lookupAll(t, s)), 2)
+}
+
+// A commit waits for a foreign lock as long as it takes, and the store says what it waits for.
+func TestT5_AForeignLockDoesNotMakeTheStoreFail(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path, WithLockWait(20*time.Millisecond))
+	require.Equal(t, time.Second, s.Patience())
+	tx := beginTx(t, path)
+	require.NoError(t, s.SubmitTx(t.Context(), tx, []*driver.Incoming{waiting()}))
+	require.True(t, s.HoldsLock(tx))
+	done := make(chan error, 1)
+	s.Submit(&driver.Batch{Now: t0, Epoch: s.Lease().Epoch, New: []*driver.Record{ready("")}}, func(err error) { done <- err })
+	require.NoError(t, s.Blocked(), "it waits for a moment only")
+	var why error
+	require.Eventually(t, func() bool { why = s.Blocked(); return why != nil }, 20*time.Second, 10*time.Millisecond)
+	require.ErrorIs(t, why, ErrBusy)
+	require.ErrorContains(t, why, path)
+	require.ErrorContains(t, why, "a transaction of another program")
+	require.Empty(t, done)
+	_, err := s.Stats(t.Context())
+	require.NoError(t, err, "reads do not wait, and it has not failed")
+	require.NoError(t, tx.Commit())
+	require.NoError(t, <-done)
+	require.NoError(t, s.Blocked())
+	require.False(t, s.HoldsLock(tx))
+	takeIn(t, s)
+	require.Len(t, lookupAll(t, s), 2)
+}
+
+// Close does not wait for a foreign lock for longer than WithLockWait says.
+func TestT5_CloseGivesUpWaiting(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path, WithLockWait(20*time.Millisecond))
+	tx := beginTx(t, path)
+	done := make(chan error, 1)
+	s.Submit(&driver.Batch{Now: t0, Epoch: s.Lease().Epoch, New: []*driver.Record{ready("")}}, func(err error) { done <- err })
+	require.ErrorIs(t, s.Close(t.Context()), ErrBusy)
+	require.ErrorIs(t, <-done, ErrBusy)
+	require.NoError(t, tx.Rollback())
+	require.Empty(t, lookupAll(t, openAt(t, path)))
+}
+
+// What has no lock does not hold it.
+func TestT5_HoldsLock(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path)
+	ctx, cancel := context.WithCancel(t.Context())
+	tx, err := openDB(t, path).BeginTx(ctx, nil)
+	require.NoError(t, err)
+	require.True(t, s.HoldsLock(tx))
+	rows, err := tx.QueryContext(t.Context(), "SELECT 1")
+	require.NoError(t, err)
+	require.True(t, s.HoldsLock(tx))
+	require.NoError(t, rows.Close())
+	cancel() // which rolls back
+	require.Eventually(t, func() bool { return !s.HoldsLock(tx) }, 20*time.Second, time.Millisecond)
+	for _, tx := range []any{nil, 7, (*sql.Tx)(nil)} {
+		require.False(t, s.HoldsLock(tx))
+	}
+}
+
+func lookupAll(t *testing.T, s *Store) []*driver.Record {
+	t.Helper()
+	page, err := s.Records(t.Context(), driver.RecordQuery{Limit: 1000})
+	require.NoError(t, err)
+	return page.Records
 }
 
 func TestStore_FailsIfTheFileIsReplaced(t *testing.T) {
@@ -288,27 +350,6 @@ func TestStore_FailsIfTheFileIsReplaced(t *testing.T) {
 	var corrupt *CorruptError
 	require.ErrorAs(t, s.Reopen(context.Background()), &corrupt, "the file is missing")
 	require.NoError(t, os.Rename(path+".old", path))
-	require.NoError(t, s.Reopen(context.Background()))
-	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
-}
-
-func TestStore_IsFenced(t *testing.T) {
-	path := testPath(t)
-	s := openAt(t, path)
-	r := ready("")
-	accept(t, s, r)
-	require.NoError(t, os.Remove(path+leaseSuffix))
-	second := openAt(t, path)
-	claim(t, second, driver.ClaimQuery{})
-	err := submit(s, &driver.Batch{Delete: []driver.Ref{r.Ref}})
-	require.ErrorIs(t, err, ErrLeaseLost)
-	require.ErrorIs(t, err, driver.ErrFailed)
-	_, err = s.Claim(context.Background(), driver.ClaimQuery{Limit: 1})
-	require.ErrorIs(t, err, driver.ErrFailed)
-	err = s.Reopen(context.Background())
-	require.ErrorIs(t, err, ErrLocked)
-	require.ErrorIs(t, err, driver.ErrNoLease)
-	closeStore(t, second)
 	require.NoError(t, s.Reopen(context.Background()))
 	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
 }

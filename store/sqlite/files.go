@@ -83,8 +83,8 @@ func (s *Store) moved() string {
 			return s.path + f.suffix
 		}
 	}
-	if s.lease != nil && !s.lease.inPlace() {
-		return s.lease.path
+	if l := s.lock.Load(); l != nil && !l.inPlace() {
+		return l.path
 	}
 	return ""
 }
@@ -95,6 +95,12 @@ func (c *committer) look() error {
 	name := s.moved()
 	if name == "" {
 		return c.checkLog()
+	}
+	if l := s.lock.Load(); l != nil && name == l.path {
+		// Another store may have locked the file that is in its place, and have begun a lease.
+		if lost, err := c.findLoss(); lost || err != nil {
+			return err
+		}
 	}
 	replaced := fmt.Errorf("%w: %s", ErrReplaced, name)
 	if name != s.path+"-wal" || !s.inPlace() {
@@ -107,12 +113,16 @@ func (c *committer) look() error {
 	return errors.Join(replaced, c.saveLog())
 }
 
-// lookIdle makes a store fail whose files have moved while nothing is submitted.
+// lookIdle makes a store fail whose files have moved while nothing is submitted, and notes the loss of the lease.
 func (c *committer) lookIdle() {
 	if c.failure() != nil {
 		return
 	}
-	if err := c.look(); err != nil {
+	err := c.look()
+	if err == nil {
+		_, err = c.findLoss()
+	}
+	if err != nil {
 		_ = c.fail(c.store.explain(err))
 		c.store.cfg.logger.Error("store failed", zap.String("path", c.store.path), zap.Error(err))
 	}
@@ -121,7 +131,7 @@ func (c *committer) lookIdle() {
 // saveLog applies the whole log to the database, unless the log is damaged. It waits for readers.
 func (c *committer) saveLog() error {
 	if !c.secured {
-		return nil // a store beside a bus that has committed nothing: the bus saves the log
+		return nil // the store has committed nothing: others save the log
 	}
 	if err := c.checkLog(); err != nil {
 		return err
@@ -214,7 +224,7 @@ func (c *committer) grown() {
 	}
 }
 
-// awaitFiles returns an error if a store beside a bus would not find the files of that bus: it would make a second
+// awaitFiles returns an error if the store would not find the files of a store that has the lease: it would make a second
 // index of the log, and the two processes would corrupt the file.
 func (s *Store) awaitFiles(ctx context.Context) error {
 	const looks, pause = 200, 10 * time.Millisecond // much longer than a bus opens its files

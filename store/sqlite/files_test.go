@@ -67,14 +67,14 @@ func TestVanished_NothingIsLostWithAFile(t *testing.T) {
 
 // Nothing has looked at the files since one of them was deleted.
 func TestVanished_NothingIsLostAtTheEnd(t *testing.T) {
-	for _, end := range []string{"Close", "Close beside", "Reopen"} {
+	for _, end := range []string{"Close", "Close without the lease", "Reopen"} {
 		t.Run(end, func(t *testing.T) {
 			s := withEvents(t)
 			path, n := s.path, 20
-			if end == "Close beside" {
+			if end == "Close without the lease" {
 				crash(t, s)
-				s = openAt(t, path, Beside())
-				accept(t, s, free(ready("")))
+				s = openOnly(t, path)
+				leave(t, s)
 				n++
 			}
 			require.NoError(t, os.Remove(path+"-wal"))
@@ -85,7 +85,11 @@ func TestVanished_NothingIsLostAtTheEnd(t *testing.T) {
 			} else {
 				require.ErrorIs(t, s.Close(t.Context()), ErrReplaced)
 			}
-			require.Len(t, claim(t, openAt(t, path), driver.ClaimQuery{}).Records, n)
+			s = openAt(t, path)
+			takeIn(t, s)
+			stats, err := s.Stats(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, n, stats.Ready)
 		})
 	}
 }
@@ -129,26 +133,26 @@ func TestVanished_AHoleInTheLogIsNoticed(t *testing.T) {
 // Another process may empty the log, which loses nothing.
 func TestVanished_ACheckpointOfAnotherProcessIsNone(t *testing.T) {
 	s := withEvents(t)
-	other := openAt(t, s.path, Beside())
-	accept(t, other, free(ready(""))) // a store beside empties no log before it has secured it
+	other := openOnly(t, s.path)
+	leave(t, other) // a store empties no log before it has secured it
 	for range 5 {
 		inside(t, other, func(c *committer) error { return c.checkpoint(truncate) })
 		require.True(t, s.logIsEmpty())
 		accept(t, s, ready(""))
 		lookNow(t, s)
 		accept(t, s, ready(""))
-		accept(t, other, free(ready("")))
+		leave(t, other)
 	}
 }
 
-// A tool beside a bus would make a second index of the log.
-func TestVanished_AToolRefuses(t *testing.T) {
+// A store that opens the file beside a bus would make a second index of the log.
+func TestVanished_AnotherStoreRefuses(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{"-wal", "-shm"} {
 		s := withEvents(t)
-		openAt(t, s.path, Beside())
+		openOnly(t, s.path)
 		require.NoError(t, os.Remove(s.path+suffix))
-		_, err := Open(t.Context(), s.path, Beside())
+		_, err := Open(t.Context(), s.path)
 		var locked *LockedError
 		require.ErrorAs(t, err, &locked)
 		require.Equal(t, os.Getpid(), locked.PID)
@@ -157,7 +161,7 @@ func TestVanished_AToolRefuses(t *testing.T) {
 	}
 	path := killed(t, 1)
 	require.NoFileExists(t, path+"-shm")
-	openAt(t, path, Beside()) // no bus has the file
+	openOnly(t, path) // no bus has the file
 }
 
 // A bus that accepts nothing notices it by its watch.

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 	"time"
@@ -19,12 +20,40 @@ func testPath(t testing.TB) string {
 	return filepath.Join(t.TempDir(), "events.db")
 }
 
+// openAt opens a store and acquires the lease.
 func openAt(t testing.TB, path string, opts ...Option) *Store {
+	t.Helper()
+	s := openOnly(t, path, opts...)
+	acquire(t, s)
+	return s
+}
+
+// openOnly opens a store without the lease.
+func openOnly(t testing.TB, path string, opts ...Option) *Store {
 	t.Helper()
 	s, err := Open(context.Background(), path, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close(context.Background()) })
 	return s
+}
+
+// openErr returns the error of Open and Acquire.
+func openErr(ctx context.Context, path string, opts ...Option) error {
+	s, err := Open(ctx, path, opts...)
+	if err != nil {
+		return err
+	}
+	_, err = s.Acquire(ctx, driver.AcquireQuery{})
+	return errors.Join(err, s.Close(context.Background()))
+}
+
+func acquire(t testing.TB, s *Store) driver.Lease {
+	t.Helper()
+	lease, err := s.Acquire(context.Background(), driver.AcquireQuery{})
+	require.NoError(t, err)
+	require.Equal(t, lease, s.Lease())
+	require.Equal(t, driver.AllSlots(), lease.Slots)
+	return lease
 }
 
 func closeStore(t testing.TB, s *Store) {
@@ -49,10 +78,13 @@ func crash(t testing.TB, s *Store) {
 	require.NoError(t, s.Close(context.Background()))
 }
 
-// submit submits a batch and waits for its outcome.
+// submit submits a batch, under the lease of the store if it needs one, and waits for its outcome.
 func submit(s *Store, b *driver.Batch) error {
 	if b.Now.IsZero() {
 		b.Now = t0
+	}
+	if b.Epoch == 0 && b.NeedsLease() {
+		b.Epoch = s.Lease().Epoch
 	}
 	done := make(chan error, 1)
 	s.Submit(b, func(err error) { done <- err })
@@ -60,6 +92,8 @@ func submit(s *Store, b *driver.Batch) error {
 }
 
 func newID() driver.ID { return driver.ID(eventbus.NewEventID()) }
+
+func catalogOf(body []byte) *driver.Catalog { return &driver.Catalog{Instance: "a", Body: body} }
 
 func ready(key string) *driver.Record {
 	return &driver.Record{
@@ -78,6 +112,32 @@ func free(r *driver.Record) *driver.Record { r.Leased = false; return r }
 func accept(t testing.TB, s *Store, records ...*driver.Record) {
 	t.Helper()
 	require.NoError(t, submit(s, &driver.Batch{New: records}))
+}
+
+// waiting returns a new incoming event.
+func waiting() *driver.Incoming { return &driver.Incoming{Record: free(ready("")), Codec: "json"} }
+
+// leave leaves an incoming event, for which no lease is needed.
+func leave(t testing.TB, s *Store) *driver.Incoming {
+	t.Helper()
+	in := waiting()
+	require.NoError(t, submit(s, &driver.Batch{Leave: []*driver.Incoming{in}}))
+	return in
+}
+
+// takeIn accepts all incoming events, as the bus with the lease does.
+func takeIn(t testing.TB, s *Store) {
+	t.Helper()
+	page, err := s.Incoming(context.Background(), driver.IncomingQuery{Limit: 1000})
+	require.NoError(t, err)
+	b := &driver.Batch{}
+	for _, in := range page.Events {
+		if in.Record.Targets == nil {
+			in.Record.Targets = []string{"mail"}
+		}
+		b.Accept, b.New = append(b.Accept, in.ID), append(b.New, in.Record)
+	}
+	require.NoError(t, submit(s, b))
 }
 
 func claim(t testing.TB, s *Store, q driver.ClaimQuery) driver.Claimed {

@@ -22,7 +22,8 @@ const (
 
 // Settled is a dispatch that has settled. An event has several if it was replayed, and one for each
 // subscription on a bus with isolation. A delivery that dies at a shut door while the event's others
-// proceed has a dead letter, and no Settled.
+// proceed has a dead letter, and no Settled. An event that is cancelled before the bus with the lease has taken it in has no
+// dispatch, and no Settled.
 type Settled struct {
 	Event   driver.ID
 	Type    string

@@ -116,26 +116,9 @@ func (s *Store) Directives(ctx context.Context) (directives []driver.Directive, 
 	return directives, nil
 }
 
-// Catalog returns the catalog of the last bus that started with the file, or nil. See [driver.Store].
+// Stats returns the counts that each commit updates. It reads three rows. See [driver.Store].
 //
-// Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Catalog(ctx context.Context) (body []byte, err error) {
-	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		body = nil
-		return query(c, "SELECT body, crc FROM catalog", func(stmt *sqlite3.Stmt) (err error) {
-			body, err = s.scanCatalog(stmt)
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("Catalog: %w", err)
-	}
-	return body, nil
-}
-
-// Stats returns the counts that each commit updates. It reads two rows. See [driver.Store].
-//
-// The records of a bus that was killed count as leased until the next store takes the lease.
+// The records of a bus that was killed count as leased until the next store acquires the lease.
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Stats(ctx context.Context) (stats driver.Stats, err error) {
@@ -143,11 +126,11 @@ func (s *Store) Stats(ctx context.Context) (stats driver.Stats, err error) {
 		m, err := s.readMeta(c)
 		stats = driver.Stats{
 			Ready: m.states[0], Waiting: m.states[1], Scheduled: m.states[2], Parked: m.states[3],
-			Letters: m.letters, HasLease: s.lease != nil, Crashed: s.crashed, CrashedEvents: s.crashedEvents,
+			Letters: m.letters,
 		}
 		stats.Free = stats.Unsettled() - m.leased
 		if err == nil {
-			stats.Beside, err = queryInt(c, "SELECT records FROM beside")
+			stats.Incoming, err = countIncoming(c)
 		}
 		return err
 	})

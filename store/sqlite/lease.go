@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -9,12 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"time"
-
-	"go.uber.org/zap"
 )
 
-// leaseFile is the file beside the database whose lock is the lease. The kernel releases the lock
-// when the process ends. SQLite does not use the file, so closing it drops no lock of SQLite.
+// leaseFile is the file beside the database. The store that has its lock may begin a lease, and migrate the schema. The
+// kernel releases the lock when the process ends. SQLite does not use the file, so closing it drops no lock of SQLite.
 //
 // The file has the holder in its first bytes, and the number of the last commit behind them. The
 // number detects a database that lost commits: see verify.
@@ -41,6 +38,8 @@ type holder struct {
 	Since time.Time `json:"since"`
 	// Exclusive reports that no other process can open the database.
 	Exclusive bool `json:"exclusive,omitempty"`
+	// Migrating reports that Open has the lock, to create or migrate the database.
+	Migrating bool `json:"migrating,omitempty"`
 }
 
 // witness is the last commit of a store, written after the commit.
@@ -66,49 +65,22 @@ func (w witness) isBinding() bool { return w.recent <= w.required() }
 
 type storeID [8]byte
 
+// The lock of a lease file that is seen once may be that of leaseIsHeld: only one that is seen shortLooks times, shortLook
+// apart, is that of a store.
+const (
+	shortLooks = 4
+	shortLook  = 5 * time.Millisecond
+)
+
 // acquireLease locks the lease file of a database. The error is a *LockedError if another store has
 // the lock.
 func acquireLease(path string) (*leaseFile, error) {
-	const looks, moment = 4, 5 * time.Millisecond // much longer than leaseIsHeld has the lock
 	for look := 1; ; look++ {
 		l, err := tryLease(path)
-		if look == looks || !errors.Is(err, ErrLocked) {
+		if look == shortLooks || !errors.Is(err, ErrLocked) {
 			return l, err
 		}
-		time.Sleep(moment)
-	}
-}
-
-// leaseLook is the time between two looks at a lease that another store has.
-const leaseLook = 50 * time.Millisecond
-
-// awaitLease is acquireLease, and waits for the lease as WaitForLease says, until ctx ends.
-func awaitLease(ctx context.Context, path string, cfg *config) (*leaseFile, error) {
-	if cfg.leaseWait == 0 {
-		return acquireLease(path)
-	}
-	began := time.Now()
-	bounded, cancel := context.WithTimeout(ctx, cfg.leaseWait)
-	defer cancel()
-	l, err := acquireLease(path)
-	for waiting := false; ; waiting = true {
-		var held *LockedError
-		if !errors.As(err, &held) {
-			return l, err
-		}
-		if !waiting {
-			cfg.logger.Info("waiting for the lease", zap.String("path", path), zap.Int("holder_pid", held.PID),
-				zap.String("holder_host", held.Host), zap.Duration("at_most", cfg.leaseWait))
-		}
-		select {
-		case <-time.After(leaseLook):
-		case <-bounded.Done():
-			if held.Waited = time.Since(began); ctx.Err() != nil {
-				return nil, fmt.Errorf("%w: %w", held, ctx.Err())
-			}
-			return nil, held
-		}
-		l, err = tryLease(path)
+		time.Sleep(shortLook)
 	}
 }
 
@@ -190,13 +162,14 @@ func holderOf(path string) holder {
 	return readHolder(f)
 }
 
-// sign writes this process into the lease file.
-func (l *leaseFile) sign(exclusive bool) error {
+// sign writes this process into the lease file. h has the other fields of the holder.
+func (l *leaseFile) sign(h holder) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
 	}
-	text, err := json.Marshal(holder{PID: os.Getpid(), Host: host, Since: time.Now().UTC().Truncate(time.Millisecond), Exclusive: exclusive})
+	h.PID, h.Host, h.Since = os.Getpid(), host, time.Now().UTC().Truncate(time.Millisecond)
+	text, err := json.Marshal(h)
 	if err != nil || len(text) > holderSize {
 		text = []byte("{}")
 	}
@@ -210,7 +183,7 @@ func (l *leaseFile) sign(exclusive bool) error {
 	return nil
 }
 
-// release ends the lease. The file stays: deleting it would race with the next store.
+// release unlocks the file. It stays: deleting it would race with the next store.
 func (l *leaseFile) release() error {
 	if l == nil {
 		return nil
@@ -227,15 +200,15 @@ func (l *leaseFile) record(w witness) error {
 	return err
 }
 
-// leaseIsHeld reports whether a store has the lease of a database. It has the lock itself for a moment, for
-// which acquireLease waits.
+// leaseIsHeld reports whether a store has locked the lease file of a database. It shares the lock itself for a moment,
+// for which acquireLease waits.
 func leaseIsHeld(path string) bool {
 	f, err := openLease(path+leaseSuffix, os.O_RDWR)
 	if err != nil {
 		return false
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
-	return errors.Is(lockFile(f), errWouldBlock)
+	return errors.Is(shareFile(f), errWouldBlock)
 }
 
 // readWitness returns the last recorded commit of a database, without a lock.

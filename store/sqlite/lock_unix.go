@@ -16,9 +16,14 @@ var errWouldBlock = unix.EWOULDBLOCK
 
 // lockFile locks a file without waiting. The lock belongs to the open file, so a second store in the
 // same process does not get it either.
-func lockFile(f *os.File) error {
+func lockFile(f *os.File) error { return flock(f, unix.LOCK_EX) }
+
+// shareFile is lockFile for a lock that others may share.
+func shareFile(f *os.File) error { return flock(f, unix.LOCK_SH) }
+
+func flock(f *os.File, how int) error {
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if !errors.Is(err, unix.EINTR) {
 			return err
 		}

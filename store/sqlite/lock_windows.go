@@ -11,9 +11,14 @@ import (
 var errWouldBlock error = windows.ERROR_LOCK_VIOLATION
 
 // lockFile locks a byte far behind the content, so that other processes can read the holder.
-func lockFile(f *os.File) error {
+func lockFile(f *os.File) error { return lockByte(f, windows.LOCKFILE_EXCLUSIVE_LOCK) }
+
+// shareFile is lockFile for a lock that others may share.
+func shareFile(f *os.File) error { return lockByte(f, 0) }
+
+func lockByte(f *os.File, how uint32) error {
 	at := &windows.Overlapped{Offset: leaseLockAt}
-	return windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, at)
+	return windows.LockFileEx(windows.Handle(f.Fd()), how|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, at)
 }
 
 func (s *Store) noRoom() bool {

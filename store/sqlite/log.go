@@ -29,7 +29,7 @@ var syncLog = (*os.File).Sync // a variable for tests
 // database with some pages of the missing frames.
 func (c *committer) secureLog() error {
 	err := rewrite(c.store.path + logSuffix)
-	if err == nil && c.store.fileLocks && (c.store.lease != nil || !leaseIsHeld(c.store.path)) { // the bus has done it
+	if err == nil && c.store.fileLocks && (c.store.lock.Load() != nil || !leaseIsHeld(c.store.path)) { // the holder of the lease has done it
 		err = forgetPages(c.store.path)
 	}
 	if err != nil {

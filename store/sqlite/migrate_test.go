@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,16 +19,47 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		path := testPath(t)
 		migrations = all[:version]
 		old := openAt(t, path)
+		inside(t, old, func(c *committer) error {
+			c.pruned = t0.AddDate(1, 0, 0) // it would look for answers
+			return nil
+		})
 		r, l := ready(""), letterFor("mail", eventbus.ReasonPermanent, "dead")
 		accept(t, old, r)
-		require.NoError(t, submit(old, &driver.Batch{Bury: []*driver.Letter{l}}))
-		closeStore(t, old)
+		bury(t, old, l)
+		catalog := encodePart(&eventbus.Catalog{At: t0})
+		inside(t, old, func(c *committer) error {
+			if version < 3 {
+				return nil
+			}
+			_, err := c.w.exec("INSERT INTO catalog VALUES (1, ?, ?)", catalog, checksum(catalog))
+			return err
+		})
 		migrations = all
 
-		_, err := Open(t.Context(), path, Beside())
+		// A store of an earlier version has the lease.
+		_, err := Open(t.Context(), path)
+		var locked *LockedError
+		require.ErrorAs(t, err, &locked)
+		require.ErrorIs(t, err, ErrLocked)
+		require.NotErrorIs(t, err, driver.ErrNoLease, "the lease was not asked for")
+		require.Equal(t, os.Getpid(), locked.PID)
+		require.Contains(t, locked.Reason, "end that process")
+		accept(t, old, ready(""))
+		closeStore(t, old)
+
+		_, err = Open(t.Context(), path, MustExist())
 		require.ErrorContains(t, err, "open the file with the bus first")
 		require.ErrorIs(t, err, ErrNotMigrated)
-		s := openAt(t, path)
+		execAt(t, path, "CREATE TABLE request_of_the_service (id INTEGER PRIMARY KEY)", "INSERT INTO request_of_the_service VALUES (7)")
+		s := openOnly(t, path)
+		require.False(t, leaseIsHeld(path), "the lock has ended with the migration")
+		acquire(t, s)
+		require.False(t, s.Lease().Crashed)
+		inside(t, s, func(c *committer) error {
+			n, err := queryInt(c.w.conn, "SELECT id FROM request_of_the_service")
+			require.EqualValues(t, 7, n)
+			return err
+		})
 		found, err := s.Lookup(t.Context(), r.ID)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
@@ -39,15 +71,17 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		require.NoError(t, err)
 		entry.Number = 1
 		require.Equal(t, []driver.AuditEntry{entry}, page.Entries)
-		catalog, err := s.Catalog(t.Context())
+		require.NoError(t, submit(s, &driver.Batch{Catalog: catalogOf([]byte(`{}`))}))
+		stored, err := s.Catalogs(t.Context())
 		require.NoError(t, err)
-		require.Nil(t, catalog)
-		catalog = encodePart(&eventbus.Catalog{At: t0, Subscriptions: []eventbus.CatalogSubscription{{Subscription: "mail"}}})
-		require.NoError(t, submit(s, &driver.Batch{Catalog: catalog}))
-		stored, err := s.Catalog(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, catalog, stored)
+		want := []driver.Catalog{{Instance: "a", Number: 1, Seen: t0, Body: []byte(`{}`)}}
+		if version >= 3 {
+			want[0].Number = 2
+			want = append([]driver.Catalog{{Number: 1, Body: catalog}}, want...)
+		}
+		require.Equal(t, want, stored)
 		closeStore(t, s)
+		require.Empty(t, problems(verifyAt(t, path)))
 
 		migrations = all[:version]
 		_, err = Open(t.Context(), path)
@@ -97,7 +131,8 @@ func TestStore_DeniedEntriesPushOutOnlyEachOther(t *testing.T) {
 	inside(t, s, func(c *committer) error { // as schema 3 has it
 		for _, sql := range []string{
 			"DROP INDEX audit_place", "ALTER TABLE audit DROP COLUMN place", "ALTER TABLE audit DROP COLUMN denied",
-			"ALTER TABLE beside DROP COLUMN record_commits", "ALTER TABLE beside DROP COLUMN directive_commits", "PRAGMA user_version = 3",
+			"CREATE TABLE beside (id INTEGER PRIMARY KEY)", "CREATE TABLE catalog (id INTEGER PRIMARY KEY, body BLOB, crc INTEGER)",
+			"DROP TABLE incoming", "DROP TABLE request", "DROP TABLE counter", "DROP TABLE catalogs", "PRAGMA user_version = 3",
 		} {
 			if _, err := c.w.exec(sql); err != nil {
 				return err
@@ -145,13 +180,13 @@ func TestStore_DeniedEntriesPushOutOnlyEachOther(t *testing.T) {
 // A flipped byte in the catalog is noticed.
 func TestStore_TheCatalogIsChecked(t *testing.T) {
 	s := openAt(t, testPath(t))
-	require.NoError(t, submit(s, &driver.Batch{Catalog: encodePart(&eventbus.Catalog{At: t0, Timeout: 17})}))
+	require.NoError(t, submit(s, &driver.Batch{Catalog: catalogOf(encodePart(&eventbus.Catalog{At: t0, Timeout: 17}))}))
 	inside(t, s, func(c *committer) error {
-		_, err := c.w.exec("UPDATE catalog SET body = CAST(replace(CAST(body AS TEXT), '17', '18') AS BLOB)")
+		_, err := c.w.exec("UPDATE catalogs SET body = CAST(replace(CAST(body AS TEXT), '17', '18') AS BLOB)")
 		return err
 	})
-	_, err := s.Catalog(t.Context())
+	_, err := s.Catalogs(t.Context())
 	var corrupt *CorruptError
 	require.ErrorAs(t, err, &corrupt)
-	require.Equal(t, "catalog", corrupt.Table)
+	require.Equal(t, "catalogs", corrupt.Table)
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 )
@@ -82,7 +84,7 @@ func (s *Store) prepareFile(expected bool) error {
 	switch {
 	case err != nil && !missing:
 		return fmt.Errorf("sqlite: %w", err)
-	case missing && s.cfg.beside:
+	case missing && s.cfg.mustExist:
 		return fmt.Errorf("sqlite: %w", err)
 	case !missing && info.IsDir():
 		return &PathError{Path: s.path, Reason: "is a directory"}
@@ -137,6 +139,95 @@ func (s *Store) openConn(flags sqlite3.OpenFlags) (*sqlite3.Conn, error) {
 	}
 	name := url.URL{Scheme: "file", Path: s.path, RawQuery: "vfs=unix-excl"}
 	return sqlite3.OpenConn(name.String(), flags|sqlite3.OpenURI)
+}
+
+// isNew reports whether there is no database at the path yet.
+func (s *Store) isNew() bool {
+	info, err := os.Stat(s.path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0
+}
+
+// lockToCreate locks the lease file if there is no database yet and the store is to create it. It returns nil if there
+// is one, or should be, or if the store has the lock already.
+func (s *Store) lockToCreate(ctx context.Context, expected bool) (*migrationLock, error) {
+	if s.lock.Load() != nil || s.cfg.mustExist || expected || !s.isNew() {
+		return nil, nil
+	}
+	l, err := s.awaitLock(ctx)
+	if l == nil && err == nil && s.isNew() {
+		err = s.lockedBy("it has not created the database: end that process, then open the file")
+	}
+	return l, err
+}
+
+// lockToMigrate is lockToCreate for a database with an older schema.
+func (s *Store) lockToMigrate(ctx context.Context) (*migrationLock, error) {
+	isCurrent := func() (bool, error) {
+		if s.guard == nil {
+			return false, nil // there is no database
+		}
+		r := &writer{conn: s.guard}
+		version, err := r.version(s)
+		return version == len(migrations), err
+	}
+	current, err := isCurrent()
+	if s.lock.Load() != nil || s.cfg.mustExist || current || err != nil {
+		return nil, err
+	}
+	l, err := s.awaitLock(ctx)
+	if l != nil || err != nil {
+		return l, err
+	}
+	if current, err = isCurrent(); !current && err == nil {
+		err = s.lockedBy("the schema is older than this version of the package, and is not changed under a store that has the lease: " +
+			"end that process, then open the file; a deploy that changes the schema needs a stop")
+	}
+	return nil, err
+}
+
+func (s *Store) lockedBy(reason string) error {
+	held := lockedBy(s.path)
+	held.Reason = reason
+	return held
+}
+
+// migrationLock is the lock of the lease file while Open creates or migrates the database.
+type migrationLock struct{ file *leaseFile }
+
+// awaitLock locks the lease file. It returns nil if another store has the lock, and does not create or migrate the
+// database either.
+func (s *Store) awaitLock(ctx context.Context) (*migrationLock, error) {
+	began := time.Now()
+	for looks := 0; ; looks++ {
+		l, err := tryLease(s.path)
+		if err == nil {
+			reach("open: locked")
+			if err := l.sign(holder{Migrating: true}); err != nil {
+				return nil, errors.Join(err, l.release())
+			}
+			return &migrationLock{l}, nil
+		}
+		if !errors.Is(err, ErrLocked) {
+			return nil, err
+		}
+		if holderOf(s.path).Migrating {
+			looks = 0
+		}
+		if looks == shortLooks || time.Since(began) > s.cfg.lockWait {
+			return nil, nil
+		}
+		if err := sleep(ctx, shortLook); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// unsign ends the lock. Nothing happens without one.
+func (l *migrationLock) unsign() error {
+	if l == nil {
+		return nil
+	}
+	return errors.Join(l.file.sign(holder{}), l.file.release())
 }
 
 // inPlace reports whether the path still names the file that was opened.

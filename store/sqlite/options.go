@@ -12,13 +12,12 @@ import (
 type Option func(*config) error
 
 type config struct {
-	beside       bool
+	mustExist    bool
 	normal       bool
 	network      bool
 	exclusive    bool
 	logger       *zap.Logger
 	lockWait     time.Duration
-	leaseWait    time.Duration // 0: none
 	checkpointAt int           // pages
 	history      time.Duration // 0: none
 }
@@ -38,41 +37,17 @@ func newConfig(opts []Option) (*config, error) {
 			return nil, err
 		}
 	}
-	if reason := c.notExclusive(); c.exclusive && reason != "" {
-		return nil, &OptionError{Option: "WithExclusive", Reason: reason}
-	}
-	if c.beside && c.leaseWait != 0 {
-		return nil, &OptionError{
-			Option: "WaitForLease", Value: c.leaseWait.String(),
-			Reason: "cannot be combined with Beside, which takes no lease; leave it out",
-		}
+	if c.exclusive && runtime.GOOS == "windows" {
+		return nil, &OptionError{Option: "WithExclusive", Reason: "is not available on Windows"}
 	}
 	return c, nil
 }
 
-// notExclusive returns why WithExclusive cannot be used, or "".
-func (c *config) notExclusive() string {
-	switch {
-	case c.beside:
-		return "cannot be combined with Beside: a store with the lease has the file alone"
-	case runtime.GOOS == "windows":
-		return "is not available on Windows"
-	}
-	return ""
-}
-
-// Beside opens the file without taking the lease, for tools and other processes. The store reads and
-// writes beside the bus that has the lease: it publishes free records, takes, adds and lists dead
-// letters, and changes directives. Claim returns driver.ErrNoLease. Open fails if the file does not exist, or
-// has an older schema (ErrNotMigrated). A bus that was made with eventbus.WithoutHandlers works on the dead letters of
-// such a file and gives directives to its subscriptions, while the bus that runs the handlers works or while none does.
-//
-// A store that only reads takes no write lock and writes nothing. The first commit of the store waits until
-// the write-ahead log is written and synced again, up to 16 MiB usually. The system's cache forgets the file
-// then.
-func Beside() Option {
+// MustExist makes Open fail if the file does not exist (fs.ErrNotExist) or has an older schema (ErrNotMigrated), for
+// tools: a tool neither creates nor migrates the file of a bus.
+func MustExist() Option {
 	return func(c *config) error {
-		c.beside = true
+		c.mustExist = true
 		return nil
 	}
 }
@@ -107,9 +82,10 @@ func WithNormalSync() Option {
 // blocks in the kernel, where the Go runtime cannot interrupt it, and the next garbage collection stops the whole
 // program until the disk works again. With it, only what waits for the store waits.
 //
-// Other processes are refused: Beside with a *LockedError, so that a tool uses the admin API of the running
-// bus (the program eventbus with --url). Open fails with ErrShared if another process still has the file open after
-// WithLockWait. WithExclusive cannot be combined with Beside, and is not available on Windows (*OptionError).
+// The store locks the lease file from Open to Close, also while it has no lease. Open fails with a *LockedError in other
+// processes, so there are no standbys, and a tool uses the admin API of the running bus (the program eventbus with
+// --url). Open with this option fails with a *LockedError if another store has the lease, and with ErrShared if another
+// process still has the file open after WithLockWait. WithExclusive is not available on Windows (*OptionError).
 func WithExclusive() Option {
 	return func(c *config) error {
 		c.exclusive = true
@@ -117,8 +93,9 @@ func WithExclusive() Option {
 	}
 }
 
-// WithLockWait sets how long the store waits while another process holds the write lock. Then it
-// fails with ErrBusy. The default is 10 s. d must be from 1 ms to 1 hour.
+// WithLockWait sets how long the store waits while another program holds the write lock. Then Open, Acquire, Release,
+// Reopen and Close fail with ErrBusy. A commit goes on waiting, and the store does not fail: the bus ends the publications
+// that wait, with an outcome that is unknown (see Store.Blocked). The default is 10 s. d must be from 1 ms to 1 hour.
 func WithLockWait(d time.Duration) Option {
 	return func(c *config) error {
 		if d < time.Millisecond || d > maxLockWait {
@@ -128,30 +105,6 @@ func WithLockWait(d time.Duration) Option {
 			}
 		}
 		c.lockWait = d
-		return nil
-	}
-}
-
-// WaitForLease makes Open wait for up to d while another store holds the lease, for instance that of the process
-// which a deploy replaces. Without it, Open fails at once. d must be more than 0. The context of Open bounds the
-// wait too.
-//
-// Open looks every 50 ms, and takes the lease within that time after the other store is closed or its process
-// has ended. Of several stores that wait, any one gets it. A process that waits has no bus yet: it can neither
-// publish nor look at dead letters, and nothing of it has begun.
-//
-// When d is over, the error is a *LockedError with the holder and the time of the wait. When the context ends
-// before, the error also matches the context's error. WaitForLease cannot be combined with Beside
-// (*OptionError).
-func WaitForLease(d time.Duration) Option {
-	return func(c *config) error {
-		if d <= 0 {
-			return &OptionError{
-				Option: "WaitForLease", Value: d.String(),
-				Reason: "must be more than 0; leave the option out to fail at once",
-			}
-		}
-		c.leaseWait = d
 		return nil
 	}
 }

@@ -33,7 +33,7 @@ func TestOpen_MemoryIsRefusedWithTheRemedy(t *testing.T) {
 	} {
 		for name, open := range map[string]func() error{
 			"Open":   func() error { _, err := Open(t.Context(), path); return err },
-			"Beside": func() error { _, err := Open(t.Context(), path, Beside()); return err },
+			"exists": func() error { _, err := Open(t.Context(), path, MustExist()); return err },
 			"Backup": func() error { return s.Backup(t.Context(), path) },
 		} {
 			err := open()
@@ -79,8 +79,7 @@ func TestOpen_AnotherProgramsDatabase(t *testing.T) {
 			before := read(t, path)
 			for mode, open := range map[string]func() error{
 				"Open":   func() error { _, err := Open(t.Context(), path); return err },
-				"waits":  func() error { _, err := Open(t.Context(), path, WaitForLease(1)); return err },
-				"Beside": func() error { _, err := Open(t.Context(), path, Beside()); return err },
+				"exists": func() error { _, err := Open(t.Context(), path, MustExist()); return err },
 			} {
 				err := open()
 				require.ErrorIs(t, err, ErrOtherProgram, mode)
@@ -105,7 +104,7 @@ func TestOpen_AnotherProgramsDatabaseInPlaceOfAStore(t *testing.T) {
 	err := s.Reopen(t.Context())
 	require.True(t, isCorrupt(err), "%v", err)
 	_ = s.Close(t.Context())
-	for _, opts := range [][]Option{nil, {Beside()}} {
+	for _, opts := range [][]Option{nil, {MustExist()}} {
 		_, err = Open(t.Context(), path, opts...)
 		require.True(t, isCorrupt(err), "%v", err)
 		require.ErrorContains(t, err, "another program's database")

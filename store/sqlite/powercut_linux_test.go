@@ -176,7 +176,7 @@ func publishUntilCut(bus *eventbus.Bus, publisher int, random *rand.Rand) {
 
 // workBesideUntilCut is the process beside it.
 func workBesideUntilCut(t *testing.T, spec tierSpec) {
-	bus, err := eventbus.New(eventbus.WithStore(openAt(t, spec.Path, Beside())))
+	bus, err := eventbus.New(eventbus.WithStore(openOnly(t, spec.Path)))
 	require.NoError(t, err)
 	_, err = bus.Subscribe("*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("works"))
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +35,9 @@ func TestChild(t *testing.T) {
 		t.Skip("runs in a child process only")
 	case "hold":
 		s, err := Open(context.Background(), path)
+		if err == nil {
+			_, err = s.Acquire(context.Background(), driver.AcquireQuery{})
+		}
 		if err != nil {
 			fmt.Println("error:", err) //nolint:forbidigo // the parent reads it
 			return
@@ -41,8 +45,8 @@ func TestChild(t *testing.T) {
 		accept(t, s, ready(""))
 		fmt.Println("open") //nolint:forbidigo // the parent reads it
 		time.Sleep(time.Minute)
-	case "beside":
-		_, err := Open(context.Background(), path, Beside())
+	case "open":
+		_, err := Open(context.Background(), path)
 		require.NoError(t, err)
 		fmt.Println("open") //nolint:forbidigo // the parent reads it
 		time.Sleep(time.Minute)
@@ -54,8 +58,7 @@ func TestChild(t *testing.T) {
 // publishForever accepts events, settles every second one and buries every tenth. It prints each
 // outcome after it is durable, and "settling" before it is submitted.
 func publishForever(t *testing.T, path string) {
-	s, err := Open(context.Background(), path)
-	require.NoError(t, err)
+	s := openAt(t, path)
 	var printing sync.Mutex
 	out := func(line string) {
 		printing.Lock()
@@ -114,19 +117,51 @@ func TestStore_LockOfAnotherProcess(t *testing.T) {
 	cmd, out := child(t, "hold", path)
 	require.True(t, out.Scan())
 	require.Equal(t, "open", out.Text())
-	_, err := Open(context.Background(), path)
+	s := openOnly(t, path)
+	_, err := s.Acquire(context.Background(), driver.AcquireQuery{})
 	var locked *LockedError
 	require.ErrorAs(t, err, &locked)
 	require.Equal(t, cmd.Process.Pid, locked.PID)
 	require.WithinDuration(t, time.Now(), locked.Since, time.Minute)
-	beside := openAt(t, path, Beside())
-	accept(t, beside, free(ready("")))
+	leave(t, s)
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
-	s := openAt(t, path)
+	require.True(t, acquire(t, s).Crashed)
+	takeIn(t, s)
+	require.NoError(t, s.Release(t.Context(), driver.AllSlots()))
+	acquire(t, s)
 	c := claim(t, s, driver.ClaimQuery{})
 	require.Len(t, c.Records, 2)
 	require.Equal(t, []int{1, 0}, []int{c.Records[0].Crashes, c.Records[1].Crashes})
+}
+
+// A process that is stopped keeps its lease, and the lease ends with the process.
+func TestS6_AStoppedProcessKeepsItsLease(t *testing.T) {
+	path := testPath(t)
+	cmd, out := child(t, "hold", path)
+	require.True(t, out.Scan())
+	require.Equal(t, "open", out.Text())
+	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	s := openOnly(t, path)
+	leave(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*leaseLook)
+	defer cancel()
+	_, err := s.Acquire(ctx, driver.AcquireQuery{Wait: true})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, ErrLocked)
+	ended := make(chan driver.Lease, 1)
+	go func() {
+		lease, err := s.Acquire(context.Background(), driver.AcquireQuery{Wait: true})
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- lease
+	}()
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	lease := <-ended
+	require.True(t, lease.Crashed)
+	require.EqualValues(t, 1, lease.CrashedEvents)
 }
 
 // TestStore_SurvivesKills kills a child again and again while it publishes, and checks after each
@@ -189,9 +224,8 @@ func checkBooks(t *testing.T, path string, state map[string]string) {
 	}
 	stats, err := s.Stats(ctx)
 	require.NoError(t, err)
-	require.True(t, stats.Crashed)
-	stats.Crashed, stats.CrashedEvents = false, 0
-	require.Equal(t, driver.Stats{HasLease: true, Ready: counted, Letters: int64(len(page.Letters))}, stats)
+	require.True(t, s.Lease().Crashed)
+	require.Equal(t, driver.Stats{Ready: counted, Letters: int64(len(page.Letters))}, stats)
 	for id, verb := range state {
 		switch verb {
 		case "accepted":

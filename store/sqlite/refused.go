@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 	sqlite3 "zombiezen.com/go/sqlite"
@@ -125,12 +126,19 @@ func (s *Store) keepRefused(refusal error) error {
 // keepUnread copies a log with frames that SQLite does not read and would overwrite, where no note says
 // whether they belong to commits.
 func (s *Store) keepUnread() error {
-	if s.lease == nil && leaseIsHeld(s.path) {
+	if s.lock.Load() == nil && leaseIsHeld(s.path) {
 		return nil // the log is in use, and its last frames may be incomplete
 	}
-	unread, err := hasUnread(s.path + "-wal")
-	if err != nil || !unread {
-		return err
+	// A store without the lease may be writing a frame: the next look finds it complete.
+	for look := 1; ; look++ {
+		unread, err := hasUnread(s.path + "-wal")
+		if err != nil || !unread {
+			return err
+		}
+		if look == shortLooks {
+			break
+		}
+		time.Sleep(shortLook)
 	}
 	kept, err := keepLog(s.path)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestWALRefused_StaysWhereItCannotBeCopied(t *testing.T) {
 	}
 	flipMiddle(t, path+"-wal")
 	db, log := read(t, path), read(t, path+"-wal")
-	for _, opts := range [][]Option{nil, {Beside()}} {
+	for _, opts := range [][]Option{nil, {MustExist()}} {
 		_, err := Open(t.Context(), path, opts...)
 		var corrupt *CorruptError
 		require.ErrorAs(t, err, &corrupt)
@@ -140,7 +140,7 @@ func TestWALRefused_AFailedOpenChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sound := killed(t, 20)
-			for mode, opts := range map[string][]Option{"full": nil, "normal": {WithNormalSync()}, "beside": {Beside()}, "reopen": nil} {
+			for mode, opts := range map[string][]Option{"full": nil, "normal": {WithNormalSync()}, "exists": {MustExist()}, "reopen": nil} {
 				if c.reopen && mode != "reopen" {
 					continue
 				}
@@ -251,7 +251,7 @@ func TestNormalSync_NotesItsCommits(t *testing.T) {
 			require.NoError(t, readAll(copyFiles(t, path)), "an intact copy")
 			damage(t, path)
 			log := read(t, path+"-wal")
-			for _, opts := range [][]Option{nil, {WithNormalSync()}, {Beside()}} {
+			for _, opts := range [][]Option{nil, {WithNormalSync()}, {MustExist()}} {
 				_, err := Open(t.Context(), path, opts...)
 				var corrupt *CorruptError
 				require.ErrorAs(t, err, &corrupt)

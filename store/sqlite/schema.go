@@ -5,7 +5,7 @@ const applicationID = 0x53757265
 
 // migrations are the scripts that make the schema of a version from that of the version before. The
 // user_version of a file is the number of scripts that were applied.
-var migrations = []string{schema1, schema2, schema3, schema4, schema5}
+var migrations = []string{schema1, schema2, schema3, schema4, schema5, schema6}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
 // rather than two columns.
@@ -29,7 +29,7 @@ const (
 // schema1 makes the first version.
 //
 // record.owner is the epoch of the lease that has the record. It is -epoch if the record was freed,
-// or inserted free, under that lease, and 0 if it was inserted without a lease. An epoch that has
+// or inserted free, under that lease, and 0 if a store without a lease inserted it, before schema 6. An epoch that has
 // ended owns nothing: its records are free, and no row is changed for that.
 const schema1 = `
 CREATE TABLE meta (
@@ -168,8 +168,60 @@ UPDATE audit SET place = ordered.place FROM
 CREATE INDEX audit_place ON audit (denied, place);
 `
 
-// schema5 counts what the commits without the lease have changed, for Watch.
+// schema5 counts what the commits without the lease have changed. No released version has made it.
 const schema5 = `
 ALTER TABLE beside ADD COLUMN record_commits    INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE beside ADD COLUMN directive_commits INTEGER NOT NULL DEFAULT 0;
+`
+
+// schema6 has the incoming events, requests, and a catalog for each instance. Since then, only the lease inserts records.
+//
+// Transactions of callers insert into incoming. So it has no unique key but the id, no trigger and no foreign key. Each
+// insert takes the next id, so that sqlite_sequence has the number of inserted rows, those of callers included.
+const schema6 = `
+CREATE TABLE incoming (
+	id    INTEGER PRIMARY KEY AUTOINCREMENT,
+	event BLOB NOT NULL,
+	slot  INTEGER NOT NULL,
+	state INTEGER NOT NULL,
+	due   TEXT,
+	body  BLOB NOT NULL,    -- as in record
+	given INTEGER NOT NULL,
+	codec TEXT NOT NULL,
+	crc   INTEGER NOT NULL  -- of all others but id
+) STRICT;
+CREATE INDEX incoming_event ON incoming (event);
+
+CREATE TABLE request (
+	id       INTEGER PRIMARY KEY AUTOINCREMENT,
+	body     BLOB NOT NULL,    -- JSON
+	answer   BLOB,             -- JSON
+	answered TEXT,
+	crc      INTEGER NOT NULL  -- of body, answer, answered
+) STRICT;
+CREATE INDEX request_open     ON request (id) WHERE answered IS NULL;
+CREATE INDEX request_answered ON request (answered) WHERE answered IS NOT NULL;
+
+-- Numbers of commits that have changed something, for Watch.
+CREATE TABLE counter (
+	id         INTEGER PRIMARY KEY CHECK (id = 1),
+	incoming   INTEGER NOT NULL, -- by stores, and not by transactions of callers
+	requests   INTEGER NOT NULL,
+	answers    INTEGER NOT NULL,
+	directives INTEGER NOT NULL,
+	catalogs   INTEGER NOT NULL,
+	removed    INTEGER NOT NULL  -- incoming events that were removed
+) STRICT;
+INSERT INTO counter VALUES (1, 0, 0, 0, 0, 0, 0);
+
+CREATE TABLE catalogs (
+	number   INTEGER PRIMARY KEY AUTOINCREMENT,
+	instance TEXT NOT NULL UNIQUE,
+	seen     TEXT NOT NULL,
+	body     BLOB NOT NULL,
+	crc      INTEGER NOT NULL -- of body
+) STRICT;
+INSERT INTO catalogs (instance, seen, body, crc) SELECT '', '0001-01-01T00:00:00.000000000Z', body, crc FROM catalog;
+DROP TABLE catalog;
+DROP TABLE beside;
 `

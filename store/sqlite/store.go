@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,10 +24,6 @@ type Store struct {
 	cfg  *config
 	// fileLocks reports that locks belong to open files: closing the database file drops no other ones.
 	fileLocks bool
-	// crashed reports that the lease before the first one ended without Close, see driver.Stats.Crashed.
-	crashed       bool
-	crashedEvents int64
-
 	committer committer
 	claims    *reader        // of Claim
 	reads     *reader        // of all other reads
@@ -34,10 +31,13 @@ type Store struct {
 
 	// Written by the committer, with both readers taken.
 	file   fs.FileInfo
-	lease  *leaseFile // nil without the lease
-	synced int64      // with WithNormalSync: the last commit of the witness that a power cut cannot take
+	synced int64 // with WithNormalSync: the last commit of the witness that a power cut cannot take
 	guard  *sqlite3.Conn
 	side   sideFiles
+
+	lock      atomic.Pointer[leaseFile]    // written by the committer; nil unless the store has locked the lease file
+	lease     atomic.Pointer[driver.Lease] // written by the committer; never nil
+	acquiring chan struct{}                // held by the Acquire that tries to begin a lease
 
 	claiming chan struct{} // held by Claim, so that two calls do not select the same records
 	claimMu  sync.Mutex
@@ -46,27 +46,34 @@ type Store struct {
 	watch watch
 
 	closeOnce sync.Once
+	closing   chan struct{} // closed when the first Close begins
 	closed    chan struct{} // closed when the first Close has done its work
 	closeErr  error         // of that work; written before closed is closed
 }
 
 var (
-	_ driver.Store  = (*Store)(nil)
-	_ driver.Eraser = (*Store)(nil)
+	_ driver.Store     = (*Store)(nil)
+	_ driver.Eraser    = (*Store)(nil)
+	_ driver.Exclusive = (*Store)(nil)
+	_ driver.TxStore   = (*Store)(nil)
+	_ driver.TxLock    = (*Store)(nil)
+	_ driver.Blocked   = (*Store)(nil)
 )
 
-// Open opens the store at a path, and creates it if there is no file. It makes the path absolute and
-// takes the lease of the file. If another store holds it, Open fails, or waits with WaitForLease. It waits
-// for other locks of other processes as WithLockWait says. The path is that of a file: ":memory:" and URIs
-// are refused.
+// Open opens the store at a path, and creates it if there is no file, unless MustExist is given. It makes the path
+// absolute. It takes no lease: Acquire does. It waits for locks of other processes as WithLockWait says. The path is that
+// of a file: ":memory:" and URIs are refused.
+//
+// Open migrates a file with an older schema, in one commit, but never under a process that has the lease: then the error is
+// a *LockedError with a Reason. So a deploy that changes the schema stops the old process before it starts the new one.
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the
 // header, the schema and the last commit, not each page. Reopen and the command line verify all. A file
-// that Open refuses, and its write-ahead log, stay as they are. After a crash, Open writes the write-ahead
-// log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
+// that Open refuses, and its write-ahead log, stay as they are. After a crash, Acquire or the first commit writes the
+// write-ahead log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
 //
-// Errors: *LockedError (ErrLocked, driver.ErrNoLease), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew,
-// ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, *OptionError, those of the
+// Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew, ErrNotMigrated,
+// ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, ErrShared, *OptionError, those of the
 // operating system, the context's error.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
 	s, err := open(ctx, path, opts)
@@ -98,18 +105,21 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 		cfg.logger.Warn("open file description locks are not available, because this process has locked an SQLite file before",
 			zap.String("path", path))
 	}
-	s := &Store{path: path, cfg: cfg, fileLocks: !late, closed: make(chan struct{}), claiming: make(chan struct{}, 1)}
+	s := &Store{path: path, cfg: cfg, fileLocks: !late, claiming: make(chan struct{}, 1), acquiring: make(chan struct{}, 1)}
+	s.closing, s.closed = make(chan struct{}), make(chan struct{})
+	s.lease.Store(new(driver.Lease))
 	s.committer.init(s)
 	s.claims, s.reads = newReader(s), newReader(s)
 	s.watch.store = s
-	if !cfg.beside {
-		if s.lease, err = awaitLease(ctx, path, cfg); err != nil {
+	if cfg.exclusive {
+		l, err := acquireLease(path)
+		if err != nil {
 			return nil, err
 		}
-		reach("open: locked")
+		s.lock.Store(l)
 	}
 	if err := s.connect(ctx, opening); err != nil {
-		return nil, errors.Join(s.explain(err), s.lease.release())
+		return nil, errors.Join(s.explain(err), s.unlock())
 	}
 	go s.committer.run()
 	return s, nil
@@ -123,8 +133,8 @@ const (
 	reopening
 )
 
-// connect verifies the file, opens the connections and begins a lease. If it fails, no connection is
-// open.
+// connect verifies the file, opens the connections, and replaces the lease that the store has. If it fails, no connection
+// is open.
 func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 	defer func() {
 		if err != nil {
@@ -134,23 +144,33 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 			err = errors.Join(err, s.disconnect(true))
 		}
 	}()
-	if s.lease != nil {
-		if err := s.lease.sign(s.cfg.exclusive); err != nil {
+	if l := s.lock.Load(); l != nil {
+		if err := l.sign(holder{Exclusive: s.cfg.exclusive}); err != nil {
 			return err
 		}
-		reach("lease: signed")
 	}
 	noted, known := readWitness(s.path)
-	if err := s.prepareFile(known && noted.required() > 0); err != nil {
+	expected := known && noted.required() > 0
+	locked, err := s.lockToCreate(ctx, expected)
+	if err != nil {
 		return err
 	}
-	if s.cfg.beside {
+	defer func() { err = errors.Join(err, locked.unsign()) }()
+	if err := s.prepareFile(expected); err != nil {
+		return err
+	}
+	if s.lock.Load() == nil && locked == nil {
 		if err := s.awaitFiles(ctx); err != nil {
 			return err
 		}
 	}
 	if err := s.inspect(ctx, why, noted, known); err != nil {
 		return err
+	}
+	if locked == nil {
+		if locked, err = s.lockToMigrate(ctx); err != nil {
+			return err
+		}
 	}
 	guarded := s.guard != nil
 	if s.cfg.exclusive {
@@ -191,23 +211,18 @@ func (s *Store) connect(ctx context.Context, why occasion) (err error) {
 		s.synced = noted.commits
 		return noted.verify(s.path, m)
 	}
-	if err := s.committer.begin(why, verify); err != nil {
+	if err := s.committer.start(verify); err != nil {
 		return err
 	}
-	reach("lease: committed")
 	if err := s.noteFiles(w); err != nil {
 		return err
 	}
-	if s.lease != nil {
-		if err := s.note(); err != nil {
-			return fmt.Errorf("sqlite: %w", err)
+	if s.committer.epoch != 0 {
+		if err := s.committer.renew(verify); err != nil {
+			return err
 		}
-		reach("lease: witnessed")
 	}
 	w.conn.SetInterrupt(nil)
-	s.claimMu.Lock()
-	s.claim = s.committer.newClaimState()
-	s.claimMu.Unlock()
 	return errors.Join(s.claims.open(), s.reads.open())
 }
 
@@ -237,8 +252,8 @@ func (s *Store) Submit(b *driver.Batch, done func(error)) {
 	s.committer.enqueue(&job{batch: b, done: done})
 }
 
-// Reopen closes the connections, checks the file, and begins a new lease. It reads the whole file.
-// See [driver.Store].
+// Reopen closes the connections and checks the file. It reads the whole file. If the store has the lease, Reopen begins a
+// new one, unless another store has begun one meanwhile: then the store has none. See [driver.Store].
 //
 // Errors: those of Open. The store has still failed then, and Reopen can be called again.
 func (s *Store) Reopen(ctx context.Context) error {
@@ -268,15 +283,19 @@ func (s *Store) reopen(ctx context.Context) error {
 		s.cfg.logger.Warn("closing the connections of a failed store failed", zap.String("path", s.path), zap.Error(err))
 	}
 	reach("reopen: disconnected")
-	if s.lease != nil && !s.lease.inPlace() {
+	if old := s.lock.Load(); old != nil && !old.inPlace() {
 		l, err := acquireLease(s.path)
-		if err != nil {
+		switch {
+		case err == nil:
+			s.lock.Store(l)
+			if err := old.release(); err != nil {
+				return err
+			}
+		case s.cfg.exclusive || !errors.Is(err, ErrLocked):
 			return err
+		default: // another store has the file that is in its place
+			s.committer.lose()
 		}
-		if err := s.lease.release(); err != nil {
-			return errors.Join(err, l.release())
-		}
-		s.lease = l
 	}
 	if err := s.connect(ctx, reopening); err != nil {
 		return err
@@ -294,6 +313,7 @@ func (s *Store) Close(ctx context.Context) error {
 	first := false
 	s.closeOnce.Do(func() { // without waiting: the context of a second call may end earlier
 		first = true
+		close(s.closing)
 		s.watch.close()
 		s.committer.close(func() {
 			s.closeErr = s.shut()
@@ -334,7 +354,7 @@ func (s *Store) shut() error {
 	reach("close: checkpointed")
 	err = errors.Join(err, s.disconnect(err != nil || s.committer.failure() != nil || !s.committer.secured))
 	reach("close: disconnected")
-	err = errors.Join(err, s.lease.release())
+	err = errors.Join(err, s.unlock())
 	reach("close: released")
 	return err
 }
@@ -344,6 +364,7 @@ func (s *Store) state() error { return s.committer.state() }
 
 // Sleeping times of the store, in real time.
 const (
+	leaseInterval = 10 * time.Millisecond // of Watch with the lease: callers wait for what they have left in incoming
 	watchInterval = 100 * time.Millisecond
 	idleAfter     = time.Second
 )

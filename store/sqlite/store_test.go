@@ -48,11 +48,11 @@ func TestStore_KeepsRecords(t *testing.T) {
 	require.Equal(t, []driver.Ref{3}, refsOf(c.Records))
 	stats, err := s.Stats(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, driver.Stats{HasLease: true, Ready: 3, Waiting: 1}, stats)
+	require.Equal(t, driver.Stats{Ready: 3, Waiting: 1}, stats)
 	require.NoError(t, submit(s, &driver.Batch{Delete: []driver.Ref{1, 4, 3, 2}}))
 	stats, err = s.Stats(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, driver.Stats{HasLease: true}, stats)
+	require.Equal(t, driver.Stats{}, stats)
 	accept(t, s, plain)
 	require.Equal(t, driver.Ref(5), plain.Ref)
 }
@@ -89,7 +89,7 @@ func TestStore_RefusesAlone(t *testing.T) {
 	}
 	stats, err := s.Stats(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, driver.Stats{HasLease: true, Ready: 2}, stats)
+	require.Equal(t, driver.Stats{Ready: 2}, stats)
 	require.NoError(t, submit(s, &driver.Batch{Now: entry.Expires, Remember: []driver.Dedupe{entry}}), "it has expired")
 }
 
@@ -124,7 +124,8 @@ func TestStore_CountsCrashes(t *testing.T) {
 func TestStore_HasOneLease(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path)
-	_, err := Open(context.Background(), path)
+	standby := openOnly(t, path)
+	_, err := standby.Acquire(context.Background(), driver.AcquireQuery{})
 	require.ErrorIs(t, err, ErrLocked)
 	require.ErrorIs(t, err, driver.ErrNoLease)
 	var locked *LockedError
@@ -132,20 +133,14 @@ func TestStore_HasOneLease(t *testing.T) {
 	require.Equal(t, os.Getpid(), locked.PID)
 	require.NotEmpty(t, locked.Host)
 
-	beside := openAt(t, path, Beside())
-	_, err = beside.Claim(context.Background(), driver.ClaimQuery{Limit: 1})
+	_, err = standby.Claim(context.Background(), driver.ClaimQuery{Limit: 1})
 	require.ErrorIs(t, err, driver.ErrNoLease)
-	require.ErrorIs(t, submit(beside, &driver.Batch{New: []*driver.Record{ready("")}}), driver.ErrNotLeased)
-	r := free(ready(""))
-	accept(t, beside, r)
-	c := claim(t, s, driver.ClaimQuery{})
-	require.Equal(t, []driver.Ref{r.Ref}, refsOf(c.Records))
-	require.False(t, c.Records[0].Own)
+	require.ErrorIs(t, submit(standby, &driver.Batch{New: []*driver.Record{ready("")}}), driver.ErrLeaseLost)
 	own := free(ready(""))
 	accept(t, s, own)
 	require.True(t, claim(t, s, driver.ClaimQuery{}).Records[0].Own)
 	closeStore(t, s)
-	openAt(t, path)
+	acquire(t, standby)
 }
 
 func TestStore_ClaimsInOrder(t *testing.T) {
@@ -331,7 +326,7 @@ func TestStore_Watch(t *testing.T) {
 		}
 	})
 	defer stop()
-	accept(t, openAt(t, path, Beside()), free(ready("")))
+	leave(t, openOnly(t, path))
 	select {
 	case <-changed:
 	case <-time.After(5 * time.Second):
@@ -343,7 +338,7 @@ func TestStore_Close(t *testing.T) {
 	s := openAt(t, testPath(t))
 	var done []error
 	for range 3 {
-		s.Submit(&driver.Batch{Now: t0, New: []*driver.Record{ready("")}}, func(err error) { done = append(done, err) })
+		s.Submit(&driver.Batch{Now: t0, Epoch: s.Lease().Epoch, New: []*driver.Record{ready("")}}, func(err error) { done = append(done, err) })
 	}
 	closeStore(t, s)
 	require.Equal(t, []error{nil, nil, nil}, done)

@@ -1,11 +1,15 @@
 package sqlite
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	_ "modernc.org/sqlite" // the driver of a service
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/storetest"
@@ -34,16 +38,50 @@ func failNextCommit(t *testing.T, store driver.Store) {
 	})
 }
 
+// loseLease takes the lease away from a store: another one locks a new lease file and begins a lease.
+func loseLease(t *testing.T, store driver.Store) {
+	t.Helper()
+	path := store.(*Store).path
+	require.NoError(t, os.Remove(path+leaseSuffix))
+	other := openOnly(t, path)
+	if _, err := other.Acquire(context.Background(), driver.AcquireQuery{}); err != nil {
+		require.ErrorIs(t, err, driver.ErrNoLease, "a store that waits may have begun a lease")
+	}
+	closeStore(t, other)
+}
+
+// beginTx begins a transaction in the file of a store, as a service does.
+func beginTx(t testing.TB, path string) *sql.Tx {
+	t.Helper()
+	db := openDB(t, path)
+	tx, err := db.BeginTx(context.Background(), nil)
+	require.NoError(t, err)
+	return tx
+}
+
+func openDB(t testing.TB, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=synchronous(FULL)")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
 // TestStore runs the conformance suite of stores.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
 		return storetest.Backend{
-			Open:   func(t *testing.T) driver.Store { return openAt(t, path) },
-			Beside: func(t *testing.T) driver.Store { return openAt(t, path, Beside()) },
-			Crash:  func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
-			Fail:   failNextCommit,
+			Open:      func(t *testing.T) driver.Store { return openOnly(t, path) },
+			Crash:     func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
+			Fail:      failNextCommit,
+			LoseLease: loseLease,
+			Begin: func(t *testing.T) (tx any, commit, rollback func() error) {
+				sqlTx := beginTx(t, path)
+				return sqlTx, sqlTx.Commit, sqlTx.Rollback
+			},
+			TxBlocks: true,
 		}
 	})
 }

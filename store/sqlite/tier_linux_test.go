@@ -407,7 +407,9 @@ func (b *tierBooks) lost(t *testing.T, path string) (lost []string) {
 		require.NoError(t, err)
 		records, err := s.Lookup(ctx, driver.ID(id))
 		require.NoError(t, err)
-		if len(records) == 0 {
+		incoming, err := s.Incoming(ctx, driver.IncomingQuery{Event: driver.ID(id), Limit: 1})
+		require.NoError(t, err)
+		if len(records)+len(incoming.Events) == 0 {
 			lost = append(lost, text)
 		} else {
 			b.found++

@@ -18,7 +18,7 @@ type VerifyReport struct {
 	// Rows that were read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
-	Others  int64 `json:"others"` // remembered ids, history, directives, catalog, audit, crashes
+	Others  int64 `json:"others"` // incoming events, requests, remembered ids, history, directives, catalogs, audit, crashes
 	// Problems lists the damage, at most 100 of them, and More is the number of the others.
 	Problems []*CorruptError `json:"-"`
 	More     int64           `json:"more"`
@@ -40,7 +40,7 @@ const maxProblems = 100
 
 // Verify reads the whole file and verifies it: each page and index (integrity_check of SQLite), the
 // checksum of each row, whether each state is legal, and whether the counts of the store are those of its
-// rows. What only a bus decodes (the details of letters, progress, directives, audit entries, the catalog) is covered by the
+// rows. Of tables that are not the store's, it verifies the pages alone. What only a bus decodes (the details of letters, progress, directives, audit entries, the catalog) is covered by the
 // checksums alone; the command eventbus verify reads that too. It changes nothing. A bus may work on the file meanwhile: Verify sees the data of one commit.
 //
 // It calls progress, which may be nil, about ten times a second on its own goroutines, one at a time, and
@@ -169,7 +169,9 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		row           func(*sqlite3.Stmt) error
 	}{
 		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.directive},
-		{"SELECT body, crc ", "FROM catalog", v.catalog},
+		{"SELECT " + catalogColumns + " ", "FROM catalogs NOT INDEXED", v.catalog},
+		{"SELECT " + incomingColumns + " ", "FROM incoming NOT INDEXED", v.incoming},
+		{"SELECT id, body, answer, answered, crc ", "FROM request NOT INDEXED", v.request},
 		{"SELECT number, body, crc, denied, place ", "FROM audit NOT INDEXED", v.audit},
 		{"SELECT key, length(event), expires ", "FROM dedupe NOT INDEXED", v.dedupe},
 		{"SELECT ref, length(event), settled_at, outcome ", "FROM history NOT INDEXED", v.settled},
@@ -207,7 +209,20 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 	v.report.Others = v.rows.Load() - before
 	v.mu.Unlock()
 	v.call()
-	return nil
+	return v.countIncoming(c)
+}
+
+// countIncoming verifies the number of incoming events.
+func (v *verification) countIncoming(c *sqlite3.Conn) error {
+	counted, err := countIncoming(c)
+	if err != nil {
+		return err
+	}
+	found, err := queryInt(c, "SELECT count(*) FROM incoming")
+	if err == nil && counted != found {
+		v.problem("counter", "1", "the books do not balance: %d incoming events are counted, and %d are there", counted, found)
+	}
+	return err
 }
 
 // records verifies the records, and their counts.
@@ -330,6 +345,30 @@ func (v *verification) directive(stmt *sqlite3.Stmt) error {
 
 func (v *verification) catalog(stmt *sqlite3.Stmt) error {
 	_, err := v.store.scanCatalog(stmt)
+	return err
+}
+
+func (v *verification) incoming(stmt *sqlite3.Stmt) error {
+	in, err := v.store.scanIncoming(stmt)
+	if err != nil {
+		return err
+	}
+	bad := func(format string, args ...any) error {
+		return &CorruptError{Path: v.store.path, Table: "incoming", Row: fmt.Sprint(int64(in.ID)), Detail: fmt.Sprintf(format, args...)}
+	}
+	switch r := in.Record; {
+	case r.Type == "" || r.Published.IsZero() || r.ID.IsZero():
+		return bad("the event has no id, type or time")
+	case r.State != driver.Ready && r.State != driver.Scheduled:
+		return bad("it is %s", r.State)
+	case (r.State == driver.Scheduled) == r.Due.IsZero():
+		return bad("it is %s, and its due time is %s", r.State, r.Due)
+	}
+	return nil
+}
+
+func (v *verification) request(stmt *sqlite3.Stmt) error {
+	_, _, err := v.store.scanRequest(stmt)
 	return err
 }
 

@@ -16,7 +16,7 @@ import (
 
 func verifyAt(t *testing.T, path string) VerifyReport {
 	t.Helper()
-	s := openAt(t, path, Beside())
+	s := openOnly(t, path, MustExist())
 	defer closeStore(t, s)
 	report, err := s.Verify(t.Context(), nil)
 	require.NoError(t, err)
@@ -58,14 +58,23 @@ func TestVerify_SoundFiles(t *testing.T) {
 		Remember:   []driver.Dedupe{{Key: "k", Event: newID(), Expires: t0.AddDate(1, 0, 0)}},
 		Directives: []driver.Directive{orderFor(eventbus.Directive{Subscription: "mail", Pause: true, At: t0})},
 		Audit:      []driver.AuditEntry{auditOf(eventbus.AuditEntry{Action: eventbus.AuditPause, At: t0})},
+		Catalog:    catalogOf([]byte(`{}`)),
+		Ask:        []*driver.Request{{Body: []byte(`{}`)}, {Body: []byte(`{}`)}},
 	}))
+	require.NoError(t, submit(s, &driver.Batch{Answer: []driver.Answer{{Request: 1, Body: []byte(`{}`)}}}))
+	leave(t, s)
+	takeIn(t, s)
+	leave(t, s)
+	later := waiting()
+	later.Record.State, later.Record.Due = driver.Scheduled, t0
+	require.NoError(t, submit(s, &driver.Batch{Leave: []*driver.Incoming{later}}))
 	var last VerifyProgress
 	report, err := s.Verify(t.Context(), func(p VerifyProgress) { last = p })
 	require.NoError(t, err)
 	require.True(t, report.IsSound(), problems(report))
-	require.Equal(t, VerifyReport{Records: 5, Letters: 1, Others: 3}, report)
-	require.EqualValues(t, 9, last.Rows)
-	require.EqualValues(t, 9, last.Total)
+	require.Equal(t, VerifyReport{Records: 6, Letters: 1, Others: 8}, report)
+	require.EqualValues(t, 15, last.Rows)
+	require.EqualValues(t, 15, last.Total)
 	require.Empty(t, problems(verifyAt(t, path)), "beside a store with the lease")
 	crash(t, s)
 	require.Empty(t, problems(verifyAt(t, path)), "after a crash")
@@ -88,7 +97,10 @@ func TestVerify_ReportsDamage(t *testing.T) {
 		"other state":              {execs("UPDATE record SET kind = 1 WHERE ref = 1"), "row 1 is corrupt: the row does not match its checksum"},
 		"lease of the future":      {execs("UPDATE record SET owner = 99 WHERE ref = 1"), "its lease 99 has not begun"},
 		"damaged order":            {execs(`INSERT INTO orders VALUES ('mail', x'7b7d', 0)`), "table orders, row mail"},
-		"damaged catalog":          {execs(`INSERT INTO catalog VALUES (1, x'7b7d', 0)`), "table catalog, row 1"},
+		"damaged catalog":          {execs(`INSERT INTO catalogs VALUES (1, 'a', '', x'7b7d', 0)`), `table catalogs, row "a"`},
+		"damaged incoming event":   {execs(`INSERT INTO incoming VALUES (1, x'00', 0, 0, NULL, x'00', 0, 'json', 0)`), "table incoming, row 1"},
+		"lost incoming event":      {execs(`INSERT INTO sqlite_sequence VALUES ('incoming', 3)`), "3 incoming events are counted, and 0 are there"},
+		"damaged request":          {execs(`INSERT INTO request VALUES (1, x'7b7d', NULL, NULL, 0)`), "table request, row 1"},
 		"damaged audit":            {execs(`INSERT INTO audit VALUES (1, x'7b7d', 0, 0, 1)`), "table audit, row 1"},
 		"damaged id":               {execs(`INSERT INTO dedupe VALUES ('', 'k', x'00', '', 'soon')`), "table dedupe, row k"},
 		"damaged history":          {execs(`INSERT INTO history VALUES (1, x'00', '', '', 'gone', 'soon')`), "table history, row 1"},

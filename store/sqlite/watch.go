@@ -3,6 +3,7 @@ package sqlite
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sqlite3 "zombiezen.com/go/sqlite"
@@ -10,15 +11,17 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// watch looks for commits of other processes while there are watchers.
+// watch looks for commits of others while there are watchers.
 type watch struct {
 	store *Store
+	lost  atomic.Int64 // leases that the store has lost
 
 	mu       sync.Mutex // guards the following
 	watchers []*watcher
 	running  bool
 	closed   bool
 	stop     chan struct{} // closed when the last watcher stops
+	own      seen          // what this store has committed
 }
 
 // watcher is a Watch in progress.
@@ -37,8 +40,10 @@ func (w *watcher) call(c driver.Change) {
 	}
 }
 
-// Watch calls changed after another process has committed. It polls the file every 100 ms, and not
-// at all without a watcher. See [driver.Store].
+// Watch calls changed after another store or a transaction of a caller has committed. While there is a watcher, it looks
+// at the version of the file every 10 ms with the lease, so that incoming events are taken in soon, and every 100 ms
+// without it. A look takes about 10 µs: 0.1 % of a core with the lease. It reads the counters only when the version has
+// changed. See [driver.Store].
 func (s *Store) Watch(changed func(driver.Change)) (stop func()) {
 	w := &watcher{changed: changed}
 	s.watch.mu.Lock()
@@ -75,39 +80,65 @@ func (w *watch) close() {
 
 // seen is what a look at the file has found.
 type seen struct {
-	commits             int64 // without the lease; of a store beside, all
-	records, directives int64 // those of them that changed these
+	counts   [len(changeBits)]int64 // commits of other stores, by changeBits
+	incoming int64                  // events that others have left
+	lost     int64                  // leases that this store has lost
 }
 
-// changes returns what has changed since an earlier look. A store beside cannot tell what the store with the
-// lease has changed.
-func (w *watch) changes(was, now seen) (c driver.Change) {
-	if w.store.cfg.beside && now.commits != was.commits {
-		return driver.AnyChange
+// changes returns what has changed since an earlier look.
+func (now seen) changes(was seen) (c driver.Change) {
+	for i, bit := range changeBits {
+		if now.counts[i] != was.counts[i] {
+			c |= bit
+		}
 	}
-	if now.records != was.records {
-		c |= driver.ChangedRecords
+	if now.incoming != was.incoming {
+		c |= driver.ChangedIncoming
 	}
-	if now.directives != was.directives {
-		c |= driver.ChangedDirectives
+	if now.lost != was.lost {
+		c |= driver.ChangedLease
 	}
 	return c
 }
 
-// run polls. Commits of this store change the version of the data as well. A store with the lease
-// therefore compares the number of commits without the lease.
+// noteOwn notes what a commit of this store has changed, so that its watchers are not called for it.
+func (w *watch) noteOwn(c driver.Change, left int) {
+	if c == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, bit := range changeBits {
+		if c&bit != 0 {
+			w.own.counts[i]++
+		}
+	}
+	w.own.incoming += int64(left)
+}
+
 func (w *watch) run(stop chan struct{}) {
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
 	// The first look is a change: another process may have committed since Watch was called.
 	var was seen
+	var looked time.Time
+	var at version
+	tick := time.NewTimer(watchInterval)
+	defer tick.Stop()
 	for ok, broken := false, false; ; {
+		interval := watchInterval
+		if w.store.Lease().IsHeld() {
+			interval = leaseInterval
+		}
+		tick.Reset(interval)
 		select {
 		case <-stop:
 			return
 		case <-tick.C:
 		}
-		now, readable := w.look(was)
+		files := time.Since(looked) >= watchInterval
+		if files {
+			looked = time.Now()
+		}
+		now, readable := w.look(was, &at, files)
 		// A store that fails while it is idle is a change too: the watchers find out that it has failed.
 		if failed := w.store.committer.failure() != nil; failed != broken {
 			if broken = failed; failed && !w.call(stop, driver.AnyChange) {
@@ -115,13 +146,14 @@ func (w *watch) run(stop chan struct{}) {
 			}
 		}
 		if !readable {
-			continue
+			at, now = version{}, was
 		}
-		changed := driver.AnyChange
-		if ok {
-			changed = w.changes(was, now)
+		now.lost = w.lost.Load()
+		changed := now.changes(was)
+		if readable && !ok {
+			changed, ok = driver.AnyChange, true
 		}
-		was, ok = now, true
+		was = now
 		if changed != 0 && !w.call(stop, changed) {
 			return
 		}
@@ -143,33 +175,56 @@ func (w *watch) call(stop chan struct{}, c driver.Change) (goOn bool) {
 	return true
 }
 
-// look returns what the file has now. ok is false if it cannot be read.
-func (w *watch) look(was seen) (now seen, ok bool) {
+// version is the version of the file as a connection sees it.
+type version struct {
+	conn   *sqlite3.Conn
+	number int64
+}
+
+// look returns what the file has now. It reads nothing if the version is the one of the last look. files looks for files
+// that were moved, too. ok is false if the file cannot be read.
+func (w *watch) look(was seen, at *version, files bool) (now seen, ok bool) {
 	r := w.store.claims
-	if w.store.cfg.beside {
-		r = w.store.reads
-	}
+	now = was
 	err := r.read(r.ctx, func(c *sqlite3.Conn) error {
-		if w.store.moved() != "" {
+		if files && w.store.moved() != "" {
 			w.store.committer.enqueue(&job{control: w.store.committer.lookIdle})
+		}
+		number, err := queryInt(c, "PRAGMA data_version")
+		latest := version{c, number}
+		if err != nil || latest == *at {
+			return err
 		}
 		m, err := w.store.readMeta(c)
 		if err != nil {
 			return err
 		}
-		if w.store.cfg.beside {
-			now = seen{commits: m.commits}
-			return nil
+		if epoch := w.store.Lease().Epoch; epoch != 0 && m.epoch > epoch {
+			w.store.committer.enqueue(&job{control: w.store.committer.lookIdle})
 		}
-		if m.beside == was.commits {
-			now = was
-			return nil
+		if now, err = w.count(c); err == nil {
+			*at = latest
 		}
-		now.commits = m.beside
-		return query(c, "SELECT record_commits, directive_commits FROM beside", func(stmt *sqlite3.Stmt) error {
-			now.records, now.directives = stmt.ColumnInt64(0), stmt.ColumnInt64(1)
-			return nil
-		})
+		return err
 	})
 	return now, err == nil
+}
+
+// count reads what other stores have changed.
+func (w *watch) count(c *sqlite3.Conn) (now seen, err error) {
+	w.mu.Lock()
+	own := w.own
+	w.mu.Unlock()
+	err = query(c, "SELECT incoming, requests, answers, directives, catalogs FROM counter", func(stmt *sqlite3.Stmt) error {
+		for i := range now.counts {
+			now.counts[i] = stmt.ColumnInt64(i) - own.counts[i]
+		}
+		return nil
+	})
+	if err != nil {
+		return now, err
+	}
+	inserted, err := insertedIncoming(c)
+	now.incoming = inserted - own.incoming
+	return now, err
 }

@@ -73,7 +73,7 @@ func (w *writer) setUp(s *Store) error {
 	if err != nil {
 		return err
 	}
-	if s.cfg.beside && version < len(migrations) {
+	if s.cfg.mustExist && version < len(migrations) {
 		return fmt.Errorf("%w: %s has version %d, and this package needs version %d: open the file with the bus first", ErrNotMigrated, s.path, version, len(migrations))
 	}
 	sync := 2 // FULL
