@@ -36,9 +36,9 @@ type feeder struct {
 	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
 	leads atomic.Bool
 	looks atomic.Bool // there may be incoming events
-	own   ownIncoming
 	// denied is set while the store may have records of direct changes that it did not lease, see obeyDenial.
 	denied atomic.Bool
+	own    ownIncoming
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records, or with incoming events
@@ -93,7 +93,7 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 	for f.catching && c.takesIn == nil {
 		f.caught.Wait()
 	}
-	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves() && !(c.inside && f.bus.store.leads() && f.own.areTakenIn()); c.left {
+	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves() && !(c.inside && f.bus.store.leads()); c.left {
 		r.leave()
 		f.submitLocked(r, true, done)
 		return
@@ -153,15 +153,6 @@ func (f *feeder) onDisk(r *changeBatch, err error) {
 	}
 	f.mu.Unlock()
 	f.wakeUp()
-}
-
-// look runs a look at what others have committed, unless the feeder stops.
-func (f *feeder) look(at func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.stopping {
-		f.watching.Go(at)
-	}
 }
 
 func (f *feeder) wakeUp() {

@@ -47,7 +47,6 @@ type ownIncoming struct {
 	last    atomic.Int64 // the largest IncomingID that it has left
 	unknown atomic.Bool  // it may have left others: the outcomes of batches are unknown
 	reached atomic.Int64 // all events are taken in up to this IncomingID
-	exceeds atomic.Bool  // a handler has left one: they are taken in beyond WithMaxUnsettled
 }
 
 // note notes the events that a batch has left.
@@ -59,9 +58,6 @@ func (o *ownIncoming) note(r *changeBatch, err error) {
 		o.unknown.Store(true)
 	default:
 		raise(&o.last, int64(leave[len(leave)-1].ID))
-		if r.change.inside { // behind last: takeIn clears it when it has reached that
-			o.exceeds.Store(true)
-		}
 	}
 }
 
@@ -80,10 +76,7 @@ func raise(v *atomic.Int64, n int64) {
 // for them.
 func (f *feeder) takeIn(ctx context.Context) (more, full bool, err error) {
 	limit := f.page()
-	if f.own.areTakenIn() {
-		f.own.exceeds.Store(false)
-	}
-	if q := &f.bus.intake.quota; q.Most > 0 && !f.own.exceeds.Load() {
+	if q := &f.bus.intake.quota; q.Most > 0 {
 		limit = int(min(int64(limit), q.Most-q.Used()))
 	}
 	if limit <= 0 {

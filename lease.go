@@ -95,7 +95,7 @@ func (j *durable) giveUpLease() {
 // othersCommitted looks at what another process has committed.
 func (j *durable) othersCommitted(c driver.Change) {
 	f := j.feeder
-	f.look(func() { // the store must not wait for publishers
+	f.lookLater(func() { // the store must not wait for publishers
 		if c&driver.ChangedLease != 0 {
 			j.lookAtLease()
 		}
@@ -116,6 +116,15 @@ func (j *durable) othersCommitted(c driver.Change) {
 			j.lookAtInstances()
 		}
 	})
+}
+
+// lookLater runs a function on its own goroutine, for which stop waits. It does nothing once stop has been called.
+func (f *feeder) lookLater(look func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stopping {
+		f.watching.Go(look)
+	}
 }
 
 // lookAtLease finds out whether the store has lost the lease.

@@ -151,7 +151,7 @@ func (j *durable) reopen() (goesOn bool) {
 	j.halts.Clear(halt.Failed)
 	j.unknown.resolved(resolved)
 	j.log.Info("store reopened")
-	f.look(j.obeyAgain)
+	f.lookLater(j.obeyAgain)
 	return true
 }
 
