@@ -428,7 +428,7 @@ func (j *durable) readStats() error {
 
 // isBehind reports whether the feeder, or a door that admits deliveries, has records to claim.
 func (j *durable) isBehind() bool {
-	if !j.lifecycle.started.Load() || j.lifecycle.ending.Load() {
+	if !j.dispatches() || j.lifecycle.ending.Load() {
 		return false
 	}
 	behind := j.feeder.hasWork()

@@ -62,6 +62,7 @@ type feeder struct {
 	restarts sync.WaitGroup // goroutines that reopen the store
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
+	runs     atomic.Bool    // run was called
 	unwatch  func()
 	watching sync.WaitGroup // goroutines of lookLater
 }
@@ -178,12 +179,16 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.bus.config.standby {
 		f.bus.operators.cataloged.record()
 	}
-	err := f.bus.durable.awaitLease(claims)
-	if err == nil {
-		err = f.recoverFirst(claims)
+	var err error
+	for again := true; again; {
+		if err = f.bus.durable.awaitLease(claims); err == nil {
+			err = f.recoverFirst(claims)
+		}
+		again = err != nil && claims.Err() == nil && f.bus.config.standby // the lease was lost, or the store has failed
 	}
 	if err == nil {
 		f.stopped = make(chan struct{})
+		f.runs.Store(true)
 		go f.run()
 		return nil
 	}
