@@ -276,7 +276,6 @@ func (j *durable) start(ctx context.Context) error {
 func (j *durable) started() {
 	j.operators.cataloged.record()
 	j.feeder.wakeUp()
-	j.feeder.watching.Go(j.answerRequests)
 }
 
 func (j *durable) unloads() { j.halts.Set(halt.Unload) }
@@ -429,7 +428,7 @@ func (j *durable) readStats() error {
 
 // isBehind reports whether the feeder, or a door that admits deliveries, has records to claim.
 func (j *durable) isBehind() bool {
-	if !j.lifecycle.started.Load() || j.lifecycle.ending.Load() {
+	if !j.dispatches() || j.lifecycle.ending.Load() {
 		return false
 	}
 	behind := j.feeder.hasWork()

@@ -38,6 +38,7 @@ type feeder struct {
 	looks atomic.Bool // there may be incoming events
 	// denied is set while the store may have records of direct changes that it did not lease, see obeyDenial.
 	denied atomic.Bool
+	own    ownIncoming
 
 	mu          sync.Mutex // guards the following
 	uncommitted int        // submitted batches with free records, or with incoming events
@@ -61,8 +62,9 @@ type feeder struct {
 	restarts sync.WaitGroup // goroutines that reopen the store
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
+	runs     atomic.Bool    // run was called
 	unwatch  func()
-	watching sync.WaitGroup // goroutines that have seen the commits of others
+	watching sync.WaitGroup // goroutines of lookLater
 }
 
 // semaphore is a lock that is held while the store works.
@@ -126,6 +128,7 @@ func (f *feeder) submitLocked(r *changeBatch, onDisk bool, done func(error)) {
 		f.expectOnDisk(r)
 	}
 	f.bus.store.submit(&r.batch, r.change.pass, func(err error) {
+		f.own.note(r, err)
 		r.committed(err)
 		done(err)
 		if onDisk {
@@ -176,12 +179,16 @@ func (f *feeder) start(ctx context.Context) error {
 	if f.bus.config.standby {
 		f.bus.operators.cataloged.record()
 	}
-	err := f.bus.durable.awaitLease(claims)
-	if err == nil {
-		err = f.recoverFirst(claims)
+	var err error
+	for again := true; again; {
+		if err = f.bus.durable.awaitLease(claims); err == nil {
+			err = f.recoverFirst(claims)
+		}
+		again = err != nil && claims.Err() == nil && f.bus.config.standby // the lease was lost, or the store has failed
 	}
 	if err == nil {
 		f.stopped = make(chan struct{})
+		f.runs.Store(true)
 		go f.run()
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
@@ -41,6 +42,36 @@ func (j *durable) decodeIncoming(in *driver.Incoming) (e incomingEvent, invalid 
 	return e, invalid
 }
 
+// ownIncoming has how far the events are taken in that this process has left in incoming.
+type ownIncoming struct {
+	last    atomic.Int64 // the largest IncomingID that it has left
+	unknown atomic.Bool  // it may have left others: the outcomes of batches are unknown
+	reached atomic.Int64 // all events are taken in up to this IncomingID
+}
+
+// note notes the events that a batch has left.
+func (o *ownIncoming) note(r *changeBatch, err error) {
+	var refused *driver.RefusedError
+	switch leave := r.batch.Leave; {
+	case len(leave) == 0 || errors.As(err, &refused):
+	case err != nil:
+		o.unknown.Store(true)
+	default:
+		raise(&o.last, int64(leave[len(leave)-1].ID))
+	}
+}
+
+// areTakenIn reports whether none is left.
+func (o *ownIncoming) areTakenIn() bool {
+	return !o.unknown.Load() && o.reached.Load() >= o.last.Load()
+}
+
+// raise sets a number to n unless it is larger.
+func raise(v *atomic.Int64, n int64) {
+	for was := v.Load(); was < n && !v.CompareAndSwap(was, n); was = v.Load() {
+	}
+}
+
 // takeIn takes in a page of incoming events. It reports whether there may be more, and whether WithMaxUnsettled has no room
 // for them.
 func (f *feeder) takeIn(ctx context.Context) (more, full bool, err error) {
@@ -51,18 +82,29 @@ func (f *feeder) takeIn(ctx context.Context) (more, full bool, err error) {
 	if limit <= 0 {
 		return true, true, nil
 	}
+	last, unknown := f.own.last.Load(), f.own.unknown.Swap(false)
 	page, err := f.bus.store.Incoming(ctx, driver.IncomingQuery{Limit: limit})
-	if err != nil {
-		return true, false, err
+	if err == nil {
+		err = f.takeInPage(ctx, page.Events)
 	}
-	err = f.takeInPage(ctx, page.Events)
+	switch n := len(page.Events); {
+	case err == nil && !page.More:
+		raise(&f.own.reached, last)
+		unknown = false
+	case err == nil:
+		raise(&f.own.reached, int64(page.Events[n-1].ID))
+	}
+	if unknown {
+		f.own.unknown.Store(true)
+	}
 	if refused := (*driver.RefusedError)(nil); errors.As(err, &refused) && refused.Incoming != 0 {
 		return true, false, nil // Cancel has withdrawn one since the page was read
 	}
 	return page.More || err != nil, false, err
 }
 
-// takeInPage takes in events in their order: as many publications as possible together, and replays one by one.
+// takeInPage takes in events in their order: as many publications as possible together, and replays one by one. Of two with
+// one id, the first must be known when the second is taken in.
 func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err error) {
 	var together []incomingEvent
 	flush := func() error {
@@ -72,7 +114,8 @@ func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err er
 	}
 	for _, in := range all {
 		e, invalid := f.bus.durable.decodeIncoming(in)
-		if len(together) > 0 && (invalid != nil || e.record.replay != nil || together[0].record.replay != nil) {
+		again := slices.ContainsFunc(together, func(other incomingEvent) bool { return e.Given && other.Record.ID == e.Record.ID })
+		if len(together) > 0 && (again || invalid != nil || e.record.replay != nil || together[0].record.replay != nil) {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -88,17 +131,21 @@ func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err er
 	return flush()
 }
 
-// takeInAll takes in a page of what is there, if something may be. When nothing is left, new events get records.
+// takeInAll takes in a page of what is there, if something may be. When nothing is left, new events get records; where
+// WithMaxUnsettled has no room, when nothing of this process is left.
 func (f *feeder) takeInAll(ctx context.Context) error {
 	if !f.looks.Swap(false) && f.leads.Load() {
 		return nil
 	}
 	more, full, err := f.takeIn(ctx)
-	if err == nil && !more && !f.leads.Load() {
+	if err == nil && !f.leads.Load() && (!more || full && f.own.areTakenIn()) {
 		full, err = f.beginToLead(ctx)
 	}
 	if more || full || err != nil {
 		f.looks.Store(true)
+	}
+	if q := &f.bus.intake.quota; full && q.Used() < q.Most { // a dispatch may have settled before looks was set
+		f.wakeUp()
 	}
 	if more && !full && err == nil {
 		f.wakeUp()
@@ -117,7 +164,7 @@ func (f *feeder) beginToLead(ctx context.Context) (full bool, err error) {
 	defer f.submitting.Unlock()
 	f.catching = false
 	f.caught.Broadcast()
-	f.leads.Store(err == nil && !full)
+	f.leads.Store(err == nil && (!full || f.own.areTakenIn()))
 	return full, err
 }
 

@@ -74,9 +74,29 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	if lease.Crashed {
 		j.log.Warn("last process ended without shutdown", zap.Int64("crashed_events", lease.CrashedEvents))
 	}
+	j.compareClocks(ctx)
 	j.registry.forgetEnded()
 	j.feeder.looks.Store(true)
-	return errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx))
+	if err := errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx)); err != nil {
+		return err
+	}
+	j.answerRequests() // before this process orders anything itself
+	return nil
+}
+
+// clockSkew is the difference to the store's clock from which the log warns: delays that only the store has, and ages, are
+// wrong by as much after another process has acquired the lease.
+const clockSkew = time.Minute
+
+// compareClocks compares the clock with that of the store, if it has one.
+func (j *durable) compareClocks(ctx context.Context) {
+	there, err := j.store.Now(ctx)
+	if err != nil || there.IsZero() {
+		return
+	}
+	if ahead := j.time.Now().UTC.Sub(there); ahead.Abs() > clockSkew {
+		j.log.Warn("clock differs from that of the store", zap.Duration("ahead", ahead))
+	}
 }
 
 // giveUpLease releases the lease after Start has failed. The lease of a store that has failed is that of the restart.
@@ -91,7 +111,7 @@ func (j *durable) giveUpLease() {
 // othersCommitted looks at what another process has committed.
 func (j *durable) othersCommitted(c driver.Change) {
 	f := j.feeder
-	f.watching.Go(func() { // the store must not wait for publishers
+	f.lookLater(func() { // the store must not wait for publishers
 		if c&driver.ChangedLease != 0 {
 			j.lookAtLease()
 		}
@@ -114,6 +134,15 @@ func (j *durable) othersCommitted(c driver.Change) {
 	})
 }
 
+// lookLater runs a function on its own goroutine, for which stop waits. It does nothing once stop has been called.
+func (f *feeder) lookLater(look func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stopping {
+		f.watching.Go(look)
+	}
+}
+
 // lookAtLease finds out whether the store has lost the lease.
 func (j *durable) lookAtLease() {
 	if epoch := j.store.epoch.Load(); j.store.lease().Epoch != epoch {
@@ -128,6 +157,9 @@ func (j *durable) leaseLost(epoch int64) {
 		return
 	}
 	j.feeder.leads.Store(false)
+	if !j.feeder.runs.Load() {
+		return // Start waits for it, or it was held for a request
+	}
 	j.halts.Set(halt.Lost)
 	j.log.Warn("lease lost: the bus is a standby until it has the lease again")
 	j.feeder.noteFailure(j.restart)
@@ -186,7 +218,7 @@ func (j *durable) lookAtInstances() {
 		return
 	}
 	mine := slices.IndexFunc(all, func(in instance) bool { return in.Instance == j.instance })
-	if mine < 0 || !j.dispatches() {
+	if mine < 0 || !j.dispatches() || j.lifecycle.ending.Load() {
 		return
 	}
 	now := j.time.Now().UTC

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/room"
 )
 
@@ -17,11 +18,7 @@ func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) err
 		return nil
 	}
 	if !j.store.leads() {
-		if err := j.admitsIncoming(ctx, max(n, int64(len(c.all())))); err != nil {
-			return err
-		}
-		q.Add(n)
-		return nil
+		return j.acquireIncoming(ctx, c)
 	}
 	failed := j.feeder.claimsContext().Done()
 	for !q.TryAdd(n) {
@@ -43,11 +40,25 @@ func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) err
 			if err := j.storeRefuses(); err != nil {
 				return err
 			}
+			if j.halts.Has(halt.Lost) { // it is left in incoming
+				return j.acquireIncoming(ctx, c)
+			}
 			return j.intake.refuseShutdown()
 		case <-j.lifecycle.leaving:
 			return j.intake.refuseShutdown()
 		}
 	}
+	return nil
+}
+
+// acquireIncoming adds the dispatches of a publication that is left in incoming, if the store has room for it. They are
+// removed when it is there: the bus that takes them in counts them.
+func (j *durable) acquireIncoming(ctx context.Context, c *opening) error {
+	n := c.records()
+	if err := j.admitsIncoming(ctx, max(n, int64(len(c.all())))); err != nil {
+		return err
+	}
+	j.intake.quota.Add(n)
 	return nil
 }
 

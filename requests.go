@@ -197,12 +197,9 @@ func (j *durable) answerInstead(ctx context.Context) error {
 	if j.feeder.stopped != nil || j.halts.Any() {
 		return nil
 	}
-	if err := j.acquire(ctx, false); err != nil {
-		return noFailure(err)
-	}
-	defer j.giveUpLease()
-	j.answerRequests()
-	return nil
+	err := j.acquire(ctx, false)
+	j.giveUpLease()
+	return noFailure(err)
 }
 
 // answerPage is the number of requests that are read at once.

@@ -111,7 +111,6 @@ func (j *durable) restartOnce() (goesOn bool) {
 	j.halts.Clear(halt.Lost)
 	f.wakeUp()
 	j.operators.cataloged.record()
-	f.watching.Go(j.answerRequests)
 	return true
 }
 
@@ -152,7 +151,7 @@ func (j *durable) reopen() (goesOn bool) {
 	j.halts.Clear(halt.Failed)
 	j.unknown.resolved(resolved)
 	j.log.Info("store reopened")
-	f.watching.Go(j.obeyAgain)
+	f.lookLater(j.obeyAgain)
 	return true
 }
 

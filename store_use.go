@@ -336,6 +336,10 @@ func (s *guardedStore) Release(ctx context.Context) error {
 	return err
 }
 
+func (s *guardedStore) Now(ctx context.Context) (time.Time, error) {
+	return guard(s, "Now", func() (time.Time, error) { return s.of.Now(ctx) })
+}
+
 func (s *guardedStore) lease() driver.Lease { return s.of.Lease() }
 
 // leads reports whether the store has the lease, as far as the bus knows.

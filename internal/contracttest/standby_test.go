@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // standby opens a bus with WithStandby that handles every event under the given names.
@@ -189,6 +191,7 @@ func TestS6_AStandbyPublishesSchedulesCancelsAndPauses(t *testing.T) {
 			t.Helper()
 			began := time.Now()
 			do()
+			synctest.Wait() // the answer is committed before the bus acts
 			require.LessOrEqual(t, time.Since(began), 250*time.Millisecond)
 		}
 		within(func() { mustPublish(t, second, "a", "1") })
@@ -460,5 +463,53 @@ func TestS6_APublicationSucceedsWhileTheLeaseIsLost(t *testing.T) {
 		shutdown(t, first)
 		require.Empty(t, disk.Dump().Records)
 		require.Empty(t, disk.Dump().Incoming)
+	})
+}
+
+// A publisher that waits for room at the bound is no victim of the loss of the lease: its event is left in incoming, or
+// refused because the store is full.
+func TestS6_APublisherThatWaitsForRoomSurvivesALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1))
+		disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(time.Minute); return nil })
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "first")
+		ended := make(chan error, 1)
+		go func() { _, err := bus.Publish(t.Context(), "a", "second"); ended <- err }()
+		time.Sleep(time.Second)
+		disk.LoseLease(false)
+		time.Sleep(time.Second)
+		err := <-ended
+		require.ErrorIs(t, err, eventbus.ErrQueueFull)
+		time.Sleep(time.Hour)
+		require.NotEmpty(t, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+	})
+}
+
+// The loss of a lease that a bus holds for a request makes it no standby.
+func TestS6_AToolThatLosesTheLeaseIsNoStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var tool *eventbus.Bus
+		var lose atomic.Bool
+		disk := newDisk()
+		disk.Model = storetest.NewModel(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+			if len(b.Directives) > 0 && lose.Swap(false) {
+				disk.LoseLease(true)
+			}
+			return f
+		}))
+		tool = disk.tool(t)
+		lose.Store(true)
+		require.NoError(t, tool.Subscription("mail").Pause(), "it is asked again")
+		bus, _ := disk.open(t)
+		mail := disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()), "the tool does not hold the lease")
+		require.True(t, metricsOf(t, bus, "mail").Paused)
+		require.NoError(t, mail.Resume())
+		shutdown(t, tool)
+		shutdown(t, bus)
 	})
 }

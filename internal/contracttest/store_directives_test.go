@@ -64,6 +64,7 @@ func TestC6_OrdersOfAnotherProcessAreObeyed(t *testing.T) {
 		tool := disk.tool(t)
 		paused := func(want bool) {
 			t.Helper()
+			synctest.Wait()
 			require.Equal(t, want, metricsOf(t, bus, "mail").Paused, "the bus has answered")
 			time.Sleep(250 * time.Millisecond)
 			require.Equal(t, want, metricsOf(t, standby, "mail").Paused)
