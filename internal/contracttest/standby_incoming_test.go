@@ -450,3 +450,27 @@ func TestT4_AHandlerExceedsTheBoundWhileEventsWait(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// It overtakes none of its key that the process has left before.
+func TestT4_AHandlerThatExceedsTheBoundKeepsTheOrderOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1))
+		disk.handles(t, bus, "mail", nil)
+		mustSubscribe(t, bus, "start", func(ctx context.Context, _ eventbus.Event) error {
+			_, err := bus.PublishAndWait(ctx, "a", "last", eventbus.Key("k"))
+			return err
+		}, eventbus.Named("outer"), eventbus.Timeout(time.Minute))
+		batch := []eventbus.Publication{{Type: "start", Payload: "start"}}
+		for i := range 5 {
+			batch = append(batch, eventbus.Publication{Type: "a", Payload: fmt.Sprint(i), Options: []eventbus.PublishOption{eventbus.Key("k")}})
+		}
+		_, err := bus.PublishBatch(t.Context(), batch)
+		require.NoError(t, err)
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail start 1", "mail 0 1", "mail 1 1", "mail 2 1", "mail 3 1", "mail 4 1", "mail last 1"}, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+	})
+}
