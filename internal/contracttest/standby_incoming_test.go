@@ -152,7 +152,9 @@ func TestT2_TheOrderOfAKeyHoldsWhileABusGetsTheLease(t *testing.T) {
 			for k := range 4 {
 				go func() {
 					for i := range 50 {
-						mustPublish(t, second, "a", fmt.Sprintf("%d/%02d", k, i), eventbus.Key(fmt.Sprint(k)))
+						if _, err := second.Publish(t.Context(), "a", fmt.Sprintf("%d/%02d", k, i), eventbus.Key(fmt.Sprint(k))); err != nil {
+							t.Error(err)
+						}
 						time.Sleep(time.Duration((i*7+seed+k)%3) * time.Millisecond)
 					}
 					done <- struct{}{}

@@ -346,7 +346,7 @@ func TestS6_TheHandOverWaitsForRunningCalls(t *testing.T) {
 		requireBalanced(t, first)
 		l := first.Metrics().Ledger
 		require.EqualValues(t, 1, l.Handled)
-		require.EqualValues(t, l.Accepted-1, l.HandedOver)
+		require.Equal(t, l.Accepted-1, l.HandedOver)
 		shutdown(t, first)
 		shutdown(t, second)
 		require.Empty(t, disk.Dump().Records)
