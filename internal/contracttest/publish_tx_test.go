@@ -336,7 +336,7 @@ var errForeignLock = errors.New("another program holds the lock")
 // store goes on, and nothing is lost.
 func TestT5_AForeignLockEndsTheWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var delay atomic.Int64 // a time.Duration
+		var delay atomic.Int64
 		disk := newDisk(storetest.WithPatience(time.Second), storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
 			f.Delay = time.Duration(delay.Load())
 			return f
@@ -371,7 +371,7 @@ func TestT5_AForeignLockEndsTheWaits(t *testing.T) {
 // A slow store that waits for no lock ends no wait.
 func TestT5_ASlowStoreEndsNoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var delay atomic.Int64 // a time.Duration
+		var delay atomic.Int64
 		disk := newDisk(storetest.WithPatience(time.Second), storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
 			f.Delay = time.Duration(delay.Load())
 			return f

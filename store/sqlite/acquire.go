@@ -188,6 +188,9 @@ func (c *committer) start(verify func(*meta) error) error {
 	if err == nil {
 		err = verify(&m)
 	}
+	if err == nil {
+		_, err = c.noteForeign()
+	}
 	c.secured = c.store.logIsEmpty()
 	c.meta = m
 	return err

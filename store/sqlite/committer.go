@@ -77,6 +77,7 @@ type committer struct {
 	broken    error                  // by a test: the error of the next commit
 	secured   bool                   // the disk has the write-ahead log that was found at open; see secureLog
 	spare     []*job                 // a queue to reuse
+	fair      fairness
 }
 
 type crashedLease struct{ suspects bool }
@@ -254,6 +255,7 @@ func (c *committer) run() {
 				}
 				n++
 			}
+			c.leaveGap()
 			c.commit(jobs[:n])
 			jobs = jobs[n:]
 		}
@@ -264,6 +266,9 @@ func (c *committer) run() {
 // write-ahead log.
 func (c *committer) next() []*job {
 	for {
+		if c.hasJobs() {
+			c.leaveGap() // before they are taken, so that more join them
+		}
 		jobs := c.take(false)
 		if len(jobs) == 0 && c.defers() {
 			c.awaitUrgent()
@@ -272,8 +277,10 @@ func (c *committer) next() []*job {
 		if len(jobs) > 0 {
 			return jobs
 		}
+		since := time.Now()
 		if c.logSize == 0 || c.failure() != nil {
 			<-c.wake
+			c.fair.free(since)
 			continue
 		}
 		idle := time.NewTimer(idleAfter)
@@ -283,6 +290,7 @@ func (c *committer) next() []*job {
 			c.checkpointIdle()
 		}
 		idle.Stop()
+		c.fair.free(since)
 	}
 }
 
@@ -365,7 +373,9 @@ func (c *committer) apply(group []*job, errs []error) error {
 	}
 	reach("commit: begun")
 	tx := &c.tx
-	err = tx.begin()
+	if _, err = c.noteForeign(); err == nil {
+		err = tx.begin()
+	}
 	if err == nil && !c.secured {
 		err = c.secureLog()
 	}

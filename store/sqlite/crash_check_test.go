@@ -41,6 +41,7 @@ type crashDump struct {
 	orders  []orderJSON
 	known   map[string]bool // remembered ids
 	history []historyRow
+	service map[string]bool // rows of the transactions of the processes
 }
 
 // dumpCopy reads a copy through a store without the lease, and verifies the file. It returns nil for a file that
@@ -137,6 +138,9 @@ func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 		if d.history, err = historyOf(c); err != nil {
 			return err
 		}
+		if d.service, err = serviceRows(c); err != nil {
+			return err
+		}
 		return query(c, "PRAGMA integrity_check", func(stmt *sqlite3.Stmt) error {
 			if text := stmt.ColumnText(0); text != "ok" {
 				problems = append(problems, text)
@@ -205,6 +209,7 @@ func (o *crashOracle) check(d *crashDump, settled bool) {
 		return
 	}
 	o.checked = true
+	o.checkTransactions(d)
 	found := make(map[string]map[string]*status)
 	o.checkRecords(d, found)
 	o.checkLetters(d, found)

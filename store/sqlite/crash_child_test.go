@@ -78,12 +78,16 @@ func crashChildMain(text string) {
 	if err := json.Unmarshal([]byte(text), &c.spec); err != nil {
 		panic(err)
 	}
-	report("C", c.spec.Life, os.Getpid(), c.spec.IsBeside)
+	report("C", c.spec.Life, os.Getpid(), c.spec.IsBeside, c.spec.Standby)
 	c.setFailpoint()
 	c.open()
 	c.subscribeAll()
 	if c.spec.IsBeside {
 		c.workBeside()
+		return
+	}
+	if c.spec.Standby > 0 {
+		c.standBy()
 		return
 	}
 	if err := c.bus.Start(context.Background()); err != nil {
@@ -123,7 +127,7 @@ func (c *crashChild) open() {
 	if c.spec.History > 0 {
 		opts = append(opts, WithHistory(c.spec.History))
 	}
-	if c.spec.IsBeside {
+	if c.spec.IsBeside || c.spec.Standby > 0 {
 		opts = append(opts, MustExist())
 	}
 	before := time.Now()
@@ -132,7 +136,7 @@ func (c *crashChild) open() {
 		panic(err)
 	}
 	store.cfg.checkpointAt = c.spec.Checkpoint
-	if !c.spec.IsBeside {
+	if !c.spec.IsBeside && c.spec.Standby == 0 {
 		report("O", time.Since(before).Microseconds())
 	}
 	busOpts := []eventbus.Option{
@@ -142,6 +146,9 @@ func (c *crashChild) open() {
 	}
 	if c.spec.Isolation {
 		busOpts = append(busOpts, eventbus.WithIsolation())
+	}
+	if c.spec.Standby > 0 {
+		busOpts = append(busOpts, eventbus.WithStore(&witnessedLease{Store: store, standby: c.spec.Standby}), eventbus.WithStandby())
 	}
 	bus, err := eventbus.New(busOpts...)
 	if err != nil {
@@ -168,7 +175,7 @@ func (c *crashChild) subscribeAll() {
 	if c.spec.Mail == mailFirst || c.spec.Mail == mailLeaves && !c.spec.IsBeside {
 		c.subs[subMail] = c.subscribe(subMail)
 	}
-	if c.spec.Pause && !c.spec.IsBeside {
+	if c.spec.Pause && !c.spec.IsBeside && c.spec.Standby == 0 {
 		_ = c.subs[subShip].Pause()
 	}
 }
@@ -212,7 +219,7 @@ func (c *crashChild) handler(sub string) eventbus.Handler {
 		report("S", p.Name, sub, d.Attempt, d.Replays, contentHash(e.Type, e.Key, e.Metadata.Get("name"), raw), e.ID, time.Now().UnixMilli())
 		b := behaviourOf(c.spec.Seed, p.Name, sub, d.Attempt, d.Replays)
 		if b.publish {
-			c.publish(ctx, fmt.Sprintf("%d.h.%d", c.spec.Life, c.nested.Add(1)), "mail.x", "", 0, eventbus.EventID{})
+			c.publish(ctx, fmt.Sprintf("%d.h%d.%d", c.spec.Life, c.spec.Standby, c.nested.Add(1)), "mail.x", "", 0, eventbus.EventID{})
 		}
 		if b.sleep > 0 && !c.spec.Quiet {
 			time.Sleep(b.sleep)
@@ -232,6 +239,9 @@ func (c *crashChild) work() {
 		c.working.Go(func() { newPublisher(c, p).run() })
 	}
 	c.working.Go(c.operate)
+	if c.spec.Tx {
+		c.working.Go(c.transact)
+	}
 	if c.spec.Fault {
 		time.AfterFunc(20*time.Millisecond, c.fault)
 	}

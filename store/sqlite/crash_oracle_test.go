@@ -41,6 +41,7 @@ type crashOracle struct {
 
 	acknowledged, reruns, replays, purges, cancels, crashLetters, neverRan int
 	byBeside, settled                                                      int
+	takeOvers, transactions, rolledBack                                    int
 }
 
 // crashEvent is what is known of an event.
@@ -53,6 +54,7 @@ type crashEvent struct {
 	acked, refused, unknown        bool
 	cancelling, cancelled          bool
 	waits                          bool // the last copy has it as an incoming event, which gets further targets
+	inTx                           bool // it was published in a transaction, and no copy has shown yet whether that committed
 	targets                        []*crashTarget
 	lines                          []string
 }
@@ -120,6 +122,10 @@ func (o *crashOracle) read(line string) {
 	f := strings.Split(line, "\t")
 	switch f[0] {
 	case "C", "O", "G", "T", "Q", "Z":
+	case "N": // a standby has the lease
+		o.life++
+		o.takeOvers++
+		o.clean = false
 	case "B":
 		o.byBeside++
 	case "ZA":
@@ -221,6 +227,8 @@ func (o *crashOracle) readEvent(e *crashEvent, f []string) {
 		e.refused = !e.acked && !e.unknown
 	case "W":
 		o.readWait(e, f)
+	case "J":
+		e.inTx = true
 	case "K":
 		e.cancelling = true
 	case "KA":

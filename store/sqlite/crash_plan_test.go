@@ -192,6 +192,17 @@ func (p *crashPlan) workload(spec *crashSpec) {
 	spec.Mail = []mailLife{mailFirst, mailFirst, mailFirst, mailLate, mailMissing, mailLeaves}[r.IntN(6)]
 }
 
+// standbys draws the number of standbys beside a process. They need a file, and a process that lives for a while.
+func (p *crashPlan) standbys(spec *crashSpec, hasFile bool) {
+	_, besides := needsBeside(spec.Failpoint)
+	if *crashStandbys == 0 || !hasFile || spec.Quiet || spec.Recover || besides || p.random.IntN(4) == 0 {
+		return
+	}
+	spec.Standbys, spec.Beside = *crashStandbys, false
+	spec.Hurry = false // handlers that Shutdown has abandoned would run beside the next bus
+	spec.Mail = mailFirst
+}
+
 // provoke makes the process reach its failpoint.
 func (p *crashPlan) provoke(spec *crashSpec) {
 	point := spec.Failpoint

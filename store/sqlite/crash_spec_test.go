@@ -37,6 +37,9 @@ type crashSpec struct {
 	History    time.Duration // retention; 0: no history
 	Beside     bool          // another process works beside it, for longer than it lives
 	IsBeside   bool          // it is that process
+	Standbys   int           // processes that wait for the lease beside it
+	Standby    int           // it is one of these, from 1
+	Tx         bool          // it publishes in transactions of its own, too
 	Pause      bool
 	Fault      bool // a commit fails, and with it the store
 	Shutdown   time.Duration

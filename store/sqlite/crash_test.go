@@ -23,6 +23,9 @@ import (
 var (
 	crashKills = flag.Int("kills", 0, "number of processes that TestCrash kills; 0 for a few")
 	crashSeed  = flag.Uint64("seed", 0, "seed of TestCrash; 0 for a new one")
+
+	crashStandbys = flag.Int("standbys", 0, "number of standbys beside most processes of TestCrash, which take over and are killed in turn")
+	crashTx       = flag.Bool("tx", false, "let the processes of TestCrash publish in transactions of their own, too")
 )
 
 // killsPerFile is the number of kills before everything must settle, and a new file begins.
@@ -35,7 +38,9 @@ const killsPerFile = 50
 // copy of the file with them. See crashOracle for what must hold.
 //
 // In some of the processes the store keeps a history. Beside some, another process publishes, works on
-// the dead letters and gives orders, and is killed later, or earlier.
+// the dead letters and gives orders, and is killed later, or earlier. With -standbys, standbys publish beside most of
+// them. When the bus with the lease is killed, one takes over, is killed, the next one takes over, and so on. With -tx, the
+// processes publish in transactions of a table of their own in the file, and commit them or roll them back.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	kills, seed := *crashKills, *crashSeed
@@ -77,6 +82,7 @@ type crashRun struct {
 	acknowledged, reruns, replays, purges, lines int
 	crashLetters, neverRan                       int
 	besides, byBeside, settled                   int // processes beside, what they acknowledged, rows of the history
+	takeOvers, transactions, rolledBack          int
 	slowestOpen                                  time.Duration
 	largestLog                                   int64
 }
@@ -113,6 +119,9 @@ func (r *crashRun) file() {
 	r.neverRan += r.oracle.neverRan
 	r.byBeside += r.oracle.byBeside
 	r.settled += r.oracle.settled
+	r.takeOvers += r.oracle.takeOvers
+	r.transactions += r.oracle.transactions
+	r.rolledBack += r.oracle.rolledBack
 	require.NoError(t, out.Close())
 	require.NoError(t, os.RemoveAll(r.dir))
 }
@@ -122,7 +131,9 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	t := r.t
 	spec.Path, spec.Seed, spec.Life, spec.Born, spec.Began = r.path(), r.seed, r.lives, r.born, time.Now()
 	spec.Beside = spec.Beside && r.oracle.checked
-	r.lives++
+	spec.Tx = *crashTx && !spec.Quiet
+	r.plan.standbys(spec, r.oracle.checked)
+	r.lives += 1 + spec.Standbys // each that takes over is a process with the lease
 	text, err := json.Marshal(spec)
 	require.NoError(t, err)
 	_, _ = fmt.Fprintf(r.log, "# %s\n", text)
@@ -138,8 +149,15 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 		r.besides++
 		beside = p.startBeside(t, *spec, in, r.plan.random)
 	}
-	require.NoError(t, in.Close())
+	standbys := &crashStandbyGroup{t: t, spec: *spec, random: r.plan.random, pipe: in}
+	if spec.Standbys == 0 {
+		standbys.closePipe()
+	}
 	p.killAfter(spec, r.plan)
+	go func() {
+		<-p.ended
+		standbys.closePipe()
+	}()
 	scanner := bufio.NewScanner(out)
 	scanner.Buffer(make([]byte, 64<<10), 1<<20)
 	for scanner.Scan() {
@@ -147,12 +165,14 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 		_, _ = fmt.Fprintln(r.log, line)
 		r.oracle.read(line)
 		p.saw(spec, line)
+		standbys.saw(line)
 	}
 	err = p.wait()
 	require.NoError(t, scanner.Err())
 	if beside != nil && (beside.wait() == nil || !beside.wasKilled()) {
 		r.oracle.violate("child", nil, "the process beside ended with %v:\n%s", beside.err, tail(beside.stderr.String()))
 	}
+	r.kills += standbys.wait(r.oracle)
 	ended := err == nil // by itself
 	if !ended && !p.wasKilled() {
 		r.oracle.violate("child", nil, "the process ended with %v:\n%s", err, tail(p.stderr.String()))
@@ -363,6 +383,9 @@ func (r *crashRun) report(points []string) {
 	t.Logf("%d processes, %d witness lines, %d replays, %d purges, %d letters of suspected crashes (%d of events that never ran); slowest open %v, largest write-ahead log %d KiB",
 		r.lives, r.lines, r.replays, r.purges, r.crashLetters, r.neverRan, r.slowestOpen, r.largestLog>>10)
 	t.Logf("%d processes beside, which acknowledged %d operations; %d dispatches in the histories", r.besides, r.byBeside, r.settled)
+	if *crashStandbys > 0 || *crashTx {
+		t.Logf("%d standbys took over; %d transactions committed an event, %d did not commit", r.takeOvers, r.transactions, r.rolledBack)
+	}
 	t.Logf("%d kills (%d at failpoints, %d in recovery), %d acknowledged, 0 lost, %d handler reruns, failpoints hit %d/%d",
 		r.kills, r.atPoints, r.inRecovery, r.acknowledged, r.reruns, hit, len(points))
 }

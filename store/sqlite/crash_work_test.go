@@ -18,12 +18,13 @@ import (
 // publisher is a goroutine that publishes. It has keys of its own, which it keeps in all processes.
 type publisher struct {
 	*crashChild
-	number int
+	number int // with 10,000 for each standby before its process
 	seq    int
 	random *rand.Rand
 }
 
 func newPublisher(c *crashChild, number int) *publisher {
+	number += 10_000 * c.spec.Standby
 	return &publisher{crashChild: c, number: number, random: c.random("publisher", number)}
 }
 

@@ -61,8 +61,12 @@
 //
 // A service may have tables of its own in the file, with names that the store does not use, and insert events with
 // them in one transaction: see Store.SubmitTx. Keep such transactions short: while one has written and is open, no store
-// commits. Publications that wait for it longer than WithLockWait end with an outcome that is unknown. Open the file with the store before the service makes its tables: Open refuses
-// a database of another program (ErrOtherProgram). The pragmas application_id, user_version and journal_mode belong to the
+// commits. Publications that wait for it longer than WithLockWait end with an outcome that is unknown. While other programs
+// commit, a bus at full speed leaves gaps between its commits (about a third of the time at most), in which SQLite's busy
+// handler gets the write lock: set a busy_timeout of some seconds.
+//
+// Open the file with the store before the service makes its tables: Open refuses a database of another program
+// (ErrOtherProgram). The pragmas application_id, user_version and journal_mode belong to the
 // store. Migrations and Verify leave the tables of the service alone.
 //
 // # Durability

@@ -17,6 +17,7 @@ type writer struct {
 	conn     *sqlite3.Conn
 	stmts    map[string]*sqlite3.Stmt // their bindings stay between uses
 	lockWait time.Duration
+	waited   bool // begin has met the write lock of another connection; see noteForeign
 }
 
 // lockLook is the time between two looks at the write lock. The looks of SQLite's own wait are up to 100 ms apart. A bus
@@ -190,6 +191,7 @@ func (w *writer) begin() (err error) {
 		if _, err = w.exec("BEGIN IMMEDIATE"); sqlite3.ErrCode(err).ToPrimary() != sqlite3.ResultBusy {
 			return err
 		}
+		w.waited = true
 	}
 	return err
 }
