@@ -353,6 +353,8 @@ func TestT5_AForeignLockEndsTheWaits(t *testing.T) {
 		go func() { results <- mail.Pause() }()
 		for range 2 {
 			err := <-results
+			var unknown *eventbus.IndeterminateError
+			require.ErrorAs(t, err, &unknown)
 			require.ErrorIs(t, err, errForeignLock)
 			require.NotErrorIs(t, err, eventbus.ErrStoreFailed)
 		}
