@@ -236,8 +236,8 @@ func (j *durable) answerRequest(ctx context.Context, asked *driver.Request) {
 	} else {
 		err = j.operators.carryOut(ctx, r)
 	}
-	if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrStoreFailed) {
-		return
+	if err == nil || errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrStoreFailed) || ctx.Err() != nil {
+		return // it is answered after the restart, or by the next process
 	}
 	w := newBatch(j.time)
 	w.answer(r, replyTo(nil, err))

@@ -111,6 +111,7 @@ func (j *durable) restartOnce() (goesOn bool) {
 	j.halts.Clear(halt.Lost)
 	f.wakeUp()
 	j.operators.cataloged.record()
+	f.lookLater(j.answerRequests) // the answer to those that came since the failure may have failed too
 	return true
 }
 
