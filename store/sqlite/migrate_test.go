@@ -55,11 +55,12 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		require.False(t, leaseIsHeld(path), "the lock has ended with the migration")
 		acquire(t, s)
 		require.False(t, s.Lease().Crashed)
-		inside(t, s, func(c *committer) error {
-			n, err := queryInt(c.w.conn, "SELECT id FROM request_of_the_service")
-			require.EqualValues(t, 7, n)
+		var ofService int64
+		inside(t, s, func(c *committer) (err error) {
+			ofService, err = queryInt(c.w.conn, "SELECT id FROM request_of_the_service")
 			return err
 		})
+		require.EqualValues(t, 7, ofService)
 		found, err := s.Lookup(t.Context(), r.ID)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
