@@ -126,6 +126,22 @@ func TestS6_ACommitUnderALostLeaseIsRefused(t *testing.T) {
 	require.Zero(t, stats.Letters)
 }
 
+// A store that commits nothing notices the lease of another store by its watch, also when its lease file is in its place.
+func TestS6_AnIdleStoreNoticesTheLossOfItsLease(t *testing.T) {
+	skipWindows(t)
+	path := testPath(t)
+	s := openAt(t, path)
+	accept(t, s, ready(""))
+	require.NoError(t, os.Rename(path+leaseSuffix, path+".aside"))
+	second := openAt(t, path)
+	require.Len(t, claim(t, second, driver.ClaimQuery{}).Records, 1)
+	require.NoError(t, os.Rename(path+".aside", path+leaseSuffix))
+	require.True(t, s.Lease().IsHeld(), "it has not looked")
+	watched(t, s)
+	require.Eventually(t, func() bool { return !s.Lease().IsHeld() }, 20*time.Second, time.Millisecond)
+	require.NoError(t, s.committer.state())
+}
+
 // A store whose lease file was deleted, and whose lease no other store has taken, locks the new file when it reopens.
 func TestS6_ReopenLocksANewLeaseFile(t *testing.T) {
 	skipWindows(t)
