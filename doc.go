@@ -64,6 +64,10 @@
 // has. Directives of operators ([Subscription.Pause], [Subscription.HoldUntil],
 // [Subscription.Trip]) are in the store, too, and so is the [Catalog] of subscriptions.
 //
+// Several processes may use one store. One bus has its lease and dispatches. [WithStandby] makes [Bus.Start] wait for
+// the lease. Without the lease, a bus publishes, and the bus with the lease routes its events. [Bus.PublishTx] publishes in a
+// transaction of the caller: with store/sqlite, a *sql.Tx on the store's file.
+//
 // If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
 // returns an [*IndeterminateError]. Publish again with its ID: the bus accepts the event once. After
 // a failure the bus reopens the store and continues. [Bus.Shutdown] waits for running handlers, and leaves
@@ -89,7 +93,7 @@
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
 //   - Handlers: [Use]
 //
-// Options of a publication, for [Bus.Publish], [Bus.PublishAndWait] and [Publication]:
+// Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //
 //   - Order and identity: [Key], [ID]
 //   - Time: [After], [At]

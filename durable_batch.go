@@ -16,6 +16,7 @@ func (j *durable) record(c *change, done func(error)) {
 	case c.kind.opens() && j.feeder.leaves(): // an event without targets too is left to the bus that has the lease
 		j.feeder.admit(r, done)
 	case r.isEmpty():
+		j.store.room.Leave(c.pass) // it may have come for the incoming table
 		j.followups.Return(false, func() { done(nil) })
 	case c.kind.opens():
 		j.feeder.admit(r, done)

@@ -137,9 +137,11 @@ func (e *PayloadError) Is(target error) bool {
 func (e *PayloadError) Unwrap() error { return e.Err }
 
 // IndeterminateError reports that Publish does not know whether the store has the event: the
-// context ended, or the store failed, during the commit. Publish it again with ID(e.ID), on the same
+// context ended, the store failed, or another program held its lock, during the commit. Publish it again with ID(e.ID), on the same
 // bus: it accepts the event once. After the end of the process, the store knows only the ids that
 // publishers gave with ID. So an event that must not be published twice needs ID from the beginning.
+//
+// A directive, or another operation, that a lock of another program delays for too long returns one without an ID.
 type IndeterminateError struct {
 	ID  EventID   // of the event; of a batch's first event
 	IDs []EventID // of all events of a batch, in their order; nil for a single event
@@ -147,6 +149,9 @@ type IndeterminateError struct {
 }
 
 func (e *IndeterminateError) Error() string {
+	if e.ID.IsZero() {
+		return fmt.Sprintf("eventbus: the outcome is unknown: %v", e.Err)
+	}
 	return fmt.Sprintf("eventbus: event %s may have been accepted: %v; publish it again with this id", e.ID, e.Err)
 }
 

@@ -823,3 +823,103 @@ func ExampleWithStore() {
 	// first process, attempt 1: a mail about o-17
 	// second process, attempt 2: a mail about o-17
 }
+
+// Two buses on one store, as two processes of a program have them: the second one is the standby of the first. What it
+// publishes, the first one handles, and when that shuts down, the second one goes on.
+func ExampleWithStandby() {
+	ctx := context.Background()
+	disk := storetest.NewModel() // a program opens a store of store/sqlite
+	open := func(process string) *eventbus.Bus {
+		bus, err := eventbus.New(eventbus.WithStore(disk.Open()), eventbus.WithStandby())
+		if err != nil {
+			log.Fatal(err)
+		}
+		_, err = bus.Subscribe("order.*", eventbus.Typed(func(_ context.Context, o OrderPlaced) error {
+			fmt.Println("the", process, "process handles", o.Order)
+			return nil
+		}), eventbus.Named("mail"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		return bus
+	}
+	publish := func(bus *eventbus.Bus, order string) {
+		if _, err := bus.Publish(ctx, "order.placed", OrderPlaced{order, 3}); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	first, second := open("first"), open("second")
+	if err := first.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	started := make(chan error)
+	go func() { started <- second.Start(ctx) }() // waits for the lease
+
+	publish(second, "o-17")
+	for first.Metrics().Ledger.Handled == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := first.Shutdown(ctx); err != nil { // hands the lease over
+		log.Fatal(err)
+	}
+	if err := <-started; err != nil {
+		log.Fatal(err)
+	}
+	publish(second, "o-18")
+	if err := second.Drain(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if err := second.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// the first process handles o-17
+	// the second process handles o-18
+}
+
+// An event exists if and only if the transaction of the caller commits. The model and its transactions stand for a
+// database here. With store/sqlite, tx is a *sql.Tx on the store's file, in which the service also writes its own tables.
+func ExampleBus_PublishTx() {
+	ctx := context.Background()
+	database := storetest.NewModel()
+	bus, err := eventbus.New(eventbus.WithStore(database.Open()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.*", eventbus.Typed(func(_ context.Context, o OrderPlaced) error {
+		fmt.Println("a mail about", o.Order)
+		return nil
+	}), eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	place := func(o OrderPlaced) error {
+		tx := database.Begin()
+		defer tx.Rollback()
+		// Here, a service inserts the order in a table of its own.
+		if _, err := bus.PublishTx(ctx, tx, "order.placed", o); err != nil {
+			return err
+		}
+		if o.Items == 0 {
+			return errors.New("an order of nothing")
+		}
+		return tx.Commit()
+	}
+	fmt.Println(place(OrderPlaced{"o-17", 3}))
+	for bus.Metrics().Ledger.Handled == 0 { // the bus takes it in within milliseconds
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(place(OrderPlaced{"o-18", 0}))
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// <nil>
+	// a mail about o-17
+	// an order of nothing
+}

@@ -65,6 +65,7 @@ func (j *durable) acquireIncoming(ctx context.Context, c *opening) error {
 // acquireRoom waits until the store may get the records of a publication or a replay: see
 // WithMaxUnconfirmed. Handlers wait too, until the cut. With an error, nothing was submitted.
 func (j *durable) acquireRoom(ctx context.Context, c *opening, inside bool) error {
+	c.pass = room.Pass{}
 	size := c.size(j.feeder.leaves())
 	if size.Records == 0 {
 		return nil // the store gets nothing of it

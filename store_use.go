@@ -223,7 +223,7 @@ func (s *guardedStore) commit(ctx context.Context, w *batch) error {
 	case err := <-committed:
 		return err
 	case <-blocked.begun:
-		return fmt.Errorf("the outcome is unknown: %w", blocked.why)
+		return &IndeterminateError{Err: blocked.why}
 	case <-ctx.Done():
 		return contextError(ctx)
 	case <-s.gaveUp:

@@ -13,6 +13,10 @@ import (
 type Overview struct {
 	At      time.Time        `json:"at"`
 	Metrics eventbus.Metrics `json:"metrics"`
+	// Instance and Active are those of eventbus.Catalog: without Active, a bus with a store is a standby or was not
+	// started. Instance is empty for a bus in memory, and if the store does not answer.
+	Instance string `json:"instance,omitempty"`
+	Active   bool   `json:"active,omitempty"`
 	// History has the minutes of the last hour, oldest first, as far as the handler has existed. The last one is in
 	// progress.
 	History []Minute `json:"history"`
@@ -41,6 +45,11 @@ func (s *server) overview(ctx context.Context) Overview {
 		At: time.Now().UTC(), Metrics: s.metrics(m), History: s.history.list(&m), OldestWaiting: s.oldest.find(ctx, s), OpenCircuits: []string{},
 		Balanced: m.Ledger.Balanced(),
 	}
+	if m.Store != nil {
+		if catalog, err := s.catalog(ctx); err == nil {
+			o.Instance, o.Active = catalog.Instance, catalog.Active
+		}
+	}
 	for _, sub := range m.Subscriptions {
 		if sub.Circuit == eventbus.CircuitOpen || sub.Circuit == eventbus.CircuitHalfOpen {
 			o.OpenCircuits = append(o.OpenCircuits, sub.Subscription)
@@ -56,11 +65,11 @@ func (s *server) overview(ctx context.Context) Overview {
 func imbalance(l eventbus.Ledger) string {
 	opened := l.Accepted + l.Copies + l.Splits + l.Replays + l.Claimed
 	settled := l.Handled + l.Unrouted + l.DeadLettered + l.Dropped + l.Cancelled
-	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording + l.Stored
+	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording + l.Stored + l.HandedOver
 	text := fmt.Sprintf("opened %d, settled %d and left %d: off by %d", opened, settled, left, opened-settled-left)
 	switch {
 	case opened == settled+left:
-		return fmt.Sprintf("the bus is shut down, and %d dispatches are left in memory", left-l.Stored)
+		return fmt.Sprintf("the bus is shut down, and %d dispatches are left in memory", left-l.Stored-l.HandedOver)
 	case l.Running+l.Recording > 0:
 		return text + fmt.Sprintf(", while %d dispatches are in progress", l.Running+l.Recording)
 	}

@@ -150,6 +150,7 @@ func accountsOf(l *eventbus.Ledger) []account {
 			{"Throttled", "throttled", l.Throttled},
 			{"Recording", "recording", l.Recording},
 			{"Left to the store", "stored", l.Stored},
+			{"Handed over", "handed_over", l.HandedOver},
 		}},
 	}
 }

@@ -77,7 +77,9 @@ func (c *call) showEvent(reason string, err error) (any, error) {
 		Status: status, Dispatches: status.Dispatches, Caption: "Dispatches that have not settled", Summary: summaryOf(&status),
 		Audit: linkTo(c.path("audit"), url.Values{"event_id": {id.String()}}), Why: why{"why", reason},
 	}
-	body.Scheduled = slices.ContainsFunc(status.Dispatches, func(d eventbus.DispatchInfo) bool { return d.State == eventbus.DispatchScheduled })
+	body.Scheduled = slices.ContainsFunc(status.Dispatches, func(d eventbus.DispatchInfo) bool {
+		return d.State == eventbus.DispatchScheduled || d.State == eventbus.DispatchIncoming && !d.Due.IsZero()
+	})
 	if errors.Is(bad, eventbus.ErrUnknownEvent) {
 		body.Summary = "The bus does not know the event: it has settled and was forgotten, or was never accepted. It has no dead letter."
 		if c.r.URL.Query().Has("done") { // it was known a moment ago
@@ -91,6 +93,8 @@ func (c *call) showEvent(reason string, err error) (any, error) {
 func summaryOf(s *eventbus.EventStatus) string {
 	waiting, dead := len(s.Dispatches), s.Letters.Total
 	switch {
+	case waiting > 0 && s.Dispatches[0].State == eventbus.DispatchIncoming:
+		return "The bus with the lease of the store has not taken the event in."
 	case waiting > 0 && dead > 0:
 		return fmt.Sprintf("%s not settled, and the event has %s.", plural(int64(waiting), "dispatch has", "dispatches have"), plural(int64(dead), "dead letter", "dead letters"))
 	case waiting > 0:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,4 +72,26 @@ func TestTool_WithoutACatalog(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, d.Code)
 	assert.Contains(t, d.text(), "start the bus that runs the handlers once")
 	assert.NotEmpty(t, refused(t, v.h, request(t, http.MethodGet, prefix+"/api/v1/explain?type=order.placed", ""), admin.CodeNotFound).Remedy)
+}
+
+// A standby says that it is one, and shows the events that wait for the bus with the lease.
+func TestStandby_IsShown(t *testing.T) {
+	bus := newBus(t, eventbus.WithStore(storetest.NewModel().Open()), eventbus.WithStandby())
+	_, err := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("billing"))
+	require.NoError(t, err)
+	id, err := bus.Publish(t.Context(), "order.placed", order{Number: 1}, eventbus.After(time.Hour))
+	require.NoError(t, err)
+
+	v := newVisitor(t, bus)
+	assert.Contains(t, v.visit(prefix+"/").text(), "Incoming 1 not taken in yet")
+	o := get[admin.Overview](t, v.h, prefix+"/api/v1/overview")
+	assert.False(t, o.Active)
+	assert.NotEmpty(t, o.Instance)
+	event := v.visit(prefix + "/events/" + id.String())
+	assert.Contains(t, event.text(), "The bus with the lease of the store has not taken the event in.")
+	v.follow(v.submit(event.formWith(t, "Cancel the event"), "Cancel the event", nil))
+
+	require.NoError(t, bus.Start(t.Context()))
+	assert.Contains(t, v.visit(prefix+"/").text(), "Incoming 0 not taken in yet")
+	assert.True(t, get[admin.Overview](t, v.h, prefix+"/api/v1/overview").Active)
 }

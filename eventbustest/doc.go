@@ -59,13 +59,15 @@
 // store/sqlite/sqlitetest on disk. Both run inside [testing/synctest]:
 //
 //	model := storetest.NewModel()
-//	store, err := model.Open()
-//	bus := eventbustest.New(t, eventbus.WithStore(store))
+//	bus := eventbustest.New(t, eventbus.WithStore(model.Open()))
 //
 // New starts the bus, which parks the events of an earlier process until their subscriptions exist.
 // [WaitSettled] also waits for the events that only the store has. Untyped handlers, deliveries and
 // dead letters have encoded payloads: [Payloads] and [Payload] decode them. [Crash] ends the bus as a
 // killed process ends, so that a test can start another one over the same data.
+//
+// A service that publishes in its own transactions, with [eventbus.Bus.PublishTx], gets them from Model.Begin in such a
+// test. [AdoptTx] fails the test for one that is left open.
 //
 // # Assertions in handlers
 //

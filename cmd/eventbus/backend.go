@@ -85,7 +85,9 @@ type subscriptions struct {
 	// Known is when they were written to the file. It is zero for a running bus, and for a file without a
 	// catalog.
 	Known time.Time
-	List  []subscription
+	// Standby is set if the bus that wrote them did not have the lease.
+	Standby bool
+	List    []subscription
 }
 
 // subscription is what a backend knows of one subscription. A running bus has metrics, a file has the options.

@@ -27,7 +27,7 @@ func openStore(ctx context.Context, path string) (*storeBackend, error) {
 	if err := checkFile(path); err != nil {
 		return nil, err
 	}
-	store, err := sqlite.Open(ctx, path, sqlite.Beside())
+	store, err := sqlite.Open(ctx, path, sqlite.MustExist())
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,7 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 	if err != nil && !errors.Is(err, eventbus.ErrNoCatalog) {
 		return all, err
 	}
-	all.Known = catalog.At
+	all.Known, all.Standby = catalog.At, err == nil && !catalog.Active
 	for i := range catalog.Subscriptions {
 		s := of(catalog.Subscriptions[i].Subscription)
 		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At

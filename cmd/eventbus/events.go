@@ -67,7 +67,8 @@ func (a *app) eventsList() *cobra.Command {
 		Short: "List the dispatches that have not settled, oldest first",
 		Long: `List the dispatches that have not settled, oldest first.
 
-With --store, a dispatch that a handler works on counts as queued.`,
+With --store, a dispatch that a handler works on counts as queued. Events that the
+bus has not taken in are counted, not listed: 'eventbus events show' finds them.`,
 		Example: `  eventbus events list --state scheduled
   eventbus events list --subscription mail --state parked`,
 		Args: cobra.NoArgs,
@@ -100,10 +101,21 @@ With --store, a dispatch that a handler works on counts as queued.`,
 		a.notef("%s", dispatches(len(page.Dispatches)))
 		if page.Next != "" {
 			a.notef("; next page: --after %s", term.Escape(shellQuote(page.Next)))
+		} else if n := incoming(ctx, b); n > 0 {
+			a.notef("; not taken in by the bus yet: %s", plural(n, "event"))
 		}
 		a.notef("\n")
 		return nil
 	})
+}
+
+// incoming returns how many events the bus has not taken in, or 0 if that is unknown.
+func incoming(ctx context.Context, b backend) int64 {
+	s, err := b.Stats(ctx)
+	if err != nil || s.Store == nil {
+		return 0
+	}
+	return s.Store.Incoming
 }
 
 func dispatches(n int) string {

@@ -31,7 +31,8 @@ const exitCodes = `The command ends with one of these codes:
   1  any other failure, an interrupt, or letters that could not be replayed
   2  usage: an unknown flag, a missing or invalid argument, no confirmation
   3  not found: no such letter, event, subscription or file
-  4  conflict: the state changed meanwhile, or another process holds the file
+  4  conflict: the state changed meanwhile, another process holds the file, or the
+     process that runs the bus does not answer
   5  damaged: the file is damaged, or is not a store
 `
 
@@ -73,6 +74,7 @@ var known = []struct {
 	{eventbus.ErrNotScheduled, exitConflict, "'eventbus events show ID' shows what became of the event"},
 	{eventbus.ErrNoSubscription, exitConflict, "'eventbus subs list' shows the subscriptions"},
 	{eventbus.ErrCircuitDisabled, exitConflict, "'eventbus subs pause NAME' holds the deliveries without a circuit"},
+	{eventbus.ErrNoAnswer, exitConflict, "look whether the program that runs the bus is stopped or hangs: it keeps the lease until its process ends"},
 	{eventbus.ErrNoCatalog, exitNotFound, "start the program that runs the bus once, or use --url"},
 	{sqlite.ErrOtherProgram, exitDamaged, "give the path of the store that the program opens"},
 	{sqlite.ErrSchemaTooNew, exitFailure, "use the eventbus command of the version that the program was built with"},

@@ -32,6 +32,9 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"mkstore":        makeStore,
 	"letters":        makeLetters,
 	"publish":        publish,
+	"leave":          leave,
+	"hold":           hold,
+	"serve-standby":  serveStandby,
 	"serve-bus":      serveBus,
 	"serve-admin":    serveAdmin,
 	"sql":            execSQL,
@@ -50,11 +53,22 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"end-background": endBackground,
 }
 
-// makeStore makes an empty store: mkstore FILE.
+// makeStore makes an empty store that has had a lease: mkstore FILE.
 func makeStore(ts *testscript.TestScript, _ bool, args []string) {
-	store, err := openAlone(ts.MkAbs(args[0]))
+	commit(ts, args[0], &driver.Batch{})
+}
+
+// commit commits a batch under the lease, which it then releases.
+func commit(ts *testscript.TestScript, path string, b *driver.Batch) {
+	ctx := context.Background()
+	store, err := sqlite.Open(ctx, ts.MkAbs(path))
 	ts.Check(err)
-	ts.Check(store.Close(context.Background()))
+	lease, err := store.Acquire(ctx, driver.AcquireQuery{Wait: true})
+	ts.Check(err)
+	b.Epoch = lease.Epoch
+	done := make(chan error, 1)
+	store.Submit(b, func(err error) { done <- err })
+	ts.Check(errors.Join(<-done, store.Close(ctx)))
 }
 
 // Fixtures are of 2025. Other times are of the test.
@@ -125,15 +139,37 @@ func sum(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// publish publishes two events for the subscription mail, one of them scheduled, which no handler has
+// publish commits the records of two events for the subscription mail, one of them scheduled, which no handler has
 // handled: publish FILE.
 func publish(ts *testscript.TestScript, _ bool, args []string) {
+	published := time.Now().UTC()
+	b := &driver.Batch{Now: published}
+	for n, r := range []*driver.Record{
+		{Key: "o-1", State: driver.Ready},
+		{State: driver.Scheduled, Scheduled: scheduledFor, Due: scheduledFor},
+	} {
+		r.ID, r.Type, r.Published, r.Targets = driver.ID(fixedID(ts, n+1)), "order.placed", published, []string{"mail"}
+		r.Payload = fmt.Appendf(nil, `{"n":%d}`, n)
+		b.New = append(b.New, r)
+	}
+	commit(ts, args[0], b)
+}
+
+var scheduledFor = time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// fixedID returns the id of the nth event of publish and leave.
+func fixedID(ts *testscript.TestScript, n int) eventbus.EventID {
+	id, err := eventbus.ParseEventID(fmt.Sprintf("01930000-0000-7000-8000-0000000000a%d", n))
+	ts.Check(err)
+	return id
+}
+
+// leave publishes an event, and a scheduled one, with a bus that has no lease: leave FILE.
+func leave(ts *testscript.TestScript, _ bool, args []string) {
 	ctx := context.Background()
 	bus := openBus(ts, args[0])
-	for i, opts := range [][]eventbus.PublishOption{{eventbus.Key("o-1")}, {eventbus.At(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))}} {
-		id, err := eventbus.ParseEventID(fmt.Sprintf("01930000-0000-7000-8000-0000000000a%d", i+1))
-		ts.Check(err)
-		_, err = bus.Publish(ctx, "order.placed", map[string]int{"n": i}, append(opts, eventbus.ID(id))...)
+	for n, opt := range []eventbus.PublishOption{eventbus.Key("o-3"), eventbus.At(scheduledFor)} {
+		_, err := bus.Publish(ctx, "order.placed", map[string]int{"n": n}, opt, eventbus.ID(fixedID(ts, n+3)))
 		ts.Check(err)
 	}
 	ts.Check(bus.Shutdown(ctx))
@@ -141,26 +177,17 @@ func publish(ts *testscript.TestScript, _ bool, args []string) {
 
 // openBus returns a bus with the subscription mail, which was not started.
 func openBus(ts *testscript.TestScript, path string, opts ...sqlite.Option) *eventbus.Bus {
-	store, err := openAlone(ts.MkAbs(path), opts...)
+	store, err := sqlite.Open(context.Background(), ts.MkAbs(path), opts...)
 	ts.Check(err)
-	bus, err := eventbus.New(eventbus.WithStore(store))
+	with := []eventbus.Option{eventbus.WithStore(store)}
+	if !store.IsExclusive() {
+		with = append(with, eventbus.WithStandby())
+	}
+	bus, err := eventbus.New(with...)
 	ts.Check(err)
 	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("mail"))
 	ts.Check(err)
 	return bus
-}
-
-// openAlone opens a store with the lease. Until a process that another script starts executes its program, it has
-// the lock of a lease that was released meanwhile.
-func openAlone(path string, opts ...sqlite.Option) (store *sqlite.Store, err error) {
-	for range 1000 {
-		store, err = sqlite.Open(context.Background(), path, opts...)
-		if !errors.Is(err, sqlite.ErrLocked) {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	return store, err
 }
 
 // serveBus runs a bus over a file until the script ends: serve-bus FILE [exclusive].
@@ -202,6 +229,50 @@ func serveAdmin(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("EVENTBUS_TOKEN", token)
 }
 
+// hold has the lease of a file until the script ends, and answers nothing: hold FILE.
+func hold(ts *testscript.TestScript, _ bool, args []string) {
+	ctx := context.Background()
+	store, err := sqlite.Open(ctx, ts.MkAbs(args[0]))
+	ts.Check(err)
+	ts.Defer(func() { ts.Check(store.Close(ctx)) })
+	_, err = store.Acquire(ctx, driver.AcquireQuery{Wait: true})
+	ts.Check(err)
+}
+
+// serveStandby runs a standby until the script ends, and waits until it has written its catalog: serve-standby FILE.
+func serveStandby(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, stop := context.WithCancel(context.Background())
+	bus := openBus(ts, args[0])
+	started := make(chan error, 1)
+	go func() { started <- bus.Start(ctx) }()
+	ts.Defer(func() {
+		stop()
+		<-started
+		ts.Check(bus.Shutdown(context.Background()))
+	})
+	tool := openTool(ts, args[0])
+	for {
+		_, err := tool.Catalog(ctx)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, eventbus.ErrNoCatalog) {
+			ts.Check(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	ts.Check(tool.Shutdown(ctx))
+}
+
+// openTool returns a bus without handlers.
+func openTool(ts *testscript.TestScript, path string) *eventbus.Bus {
+	store, err := sqlite.Open(context.Background(), ts.MkAbs(path), sqlite.MustExist())
+	ts.Check(err)
+	tool, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers())
+	ts.Check(err)
+	return tool
+}
+
 // execSQL runs statements on a database: sql FILE STATEMENTS.
 func execSQL(ts *testscript.TestScript, _ bool, args []string) {
 	conn, err := sqlite3.OpenConn(ts.MkAbs(args[0]))
@@ -213,7 +284,7 @@ func execSQL(ts *testscript.TestScript, _ bool, args []string) {
 
 // addUnreadable adds rows with right checksums whose contents no bus can read: unreadable FILE [catalog or directive].
 func addUnreadable(ts *testscript.TestScript, _ bool, args []string) {
-	ctx, now := context.Background(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	b := &driver.Batch{
 		Now: now,
 		New: []*driver.Record{{
@@ -227,15 +298,11 @@ func addUnreadable(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if len(args) > 1 {
 		b = map[string]*driver.Batch{
-			"catalog":   {Now: now, Catalog: []byte("7")},
+			"catalog":   {Now: now, Catalog: &driver.Catalog{Instance: "unreadable", Seen: now, Body: []byte("7")}},
 			"directive": {Now: now, Directives: []driver.Directive{{Subscription: "mail", Body: []byte("7")}}},
 		}[args[1]]
 	}
-	store, err := sqlite.Open(ctx, ts.MkAbs(args[0]))
-	ts.Check(err)
-	done := make(chan error, 1)
-	store.Submit(b, func(err error) { done <- err })
-	ts.Check(errors.Join(<-done, store.Close(ctx)))
+	commit(ts, args[0], b)
 }
 
 // flip flips a bit of the first byte of each occurrence of a text in a file: flip FILE TEXT.

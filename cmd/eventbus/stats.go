@@ -17,7 +17,8 @@ func (a *app) statsCommand() *cobra.Command {
 		Long: `Show counts of events and letters.
 
 With --store, the counts are those of the file: by state, whether the bus runs
-or not. With --url, they are those of the running process.`,
+or not. Incoming events are those that the bus has not taken in. With --url, they
+are those of the running process.`,
 		Args: cobra.NoArgs,
 	}
 	c.Flags().BoolVar(&watch, "watch", false, "show rates as they change, until Ctrl-C; needs --url")
@@ -73,5 +74,6 @@ func (a *app) showStoreStats(s *driver.Stats, field func(string, int64)) {
 	field("store: scheduled", s.Scheduled)
 	field("store: parked", s.Parked)
 	field("store: unsettled", s.Unsettled())
+	field("store: incoming", s.Incoming)
 	field("store: letters", s.Letters)
 }

@@ -53,11 +53,20 @@ func (a *app) subsList() *cobra.Command {
 		}
 		a.notef("%s", plural(len(all.List), "subscription"))
 		if !all.Known.IsZero() {
-			a.notef(", as of %s", asOf(all.Known))
+			a.notef(", %s", all.asOf())
 		}
 		a.notef("\n")
 		return nil
 	})
+}
+
+// asOf describes when the subscriptions were written to the file, and by which bus.
+func (s *subscriptions) asOf() string {
+	text := "as of " + asOf(s.Known)
+	if s.Standby {
+		text += ", recorded by a standby"
+	}
+	return text
 }
 
 func (a *app) subscriptionTable(all subscriptions) error {
@@ -136,7 +145,7 @@ func (a *app) subsShow() *cobra.Command {
 		}
 		a.showSubscription(s)
 		if !all.Known.IsZero() {
-			a.notef("as of %s\n", asOf(all.Known))
+			a.notef("%s\n", all.asOf())
 		}
 		return nil
 	})

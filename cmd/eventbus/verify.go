@@ -115,7 +115,7 @@ func (a *app) withStore(ctx context.Context, command string, f func(s *sqlite.St
 	if err := checkFile(path); err != nil {
 		return err
 	}
-	s, err := sqlite.Open(ctx, path, sqlite.Beside())
+	s, err := sqlite.Open(ctx, path, sqlite.MustExist())
 	if err != nil {
 		return err
 	}

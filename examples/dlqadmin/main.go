@@ -102,7 +102,7 @@ func repair(ctx context.Context, file string, stdout, stderr io.Writer) (err err
 
 // openTool opens the file beside the bus that runs the handlers.
 func openTool(ctx context.Context, file string) (*eventbus.Bus, error) {
-	store, err := sqlite.Open(ctx, file, sqlite.Beside())
+	store, err := sqlite.Open(ctx, file, sqlite.MustExist())
 	if err != nil {
 		return nil, err
 	}
@@ -169,9 +169,12 @@ func replayMail(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error 
 // awaitEmpty waits until the shop's bus has settled all replayed events.
 func awaitEmpty(ctx context.Context, tool *eventbus.Bus) error {
 	for {
-		page, err := tool.Dispatches(ctx, eventbus.DispatchQuery{Limit: 1})
-		if err != nil || len(page.Dispatches) == 0 {
-			return err
+		m := tool.Metrics()
+		if m.StoreError != "" {
+			return errors.New(m.StoreError)
+		}
+		if m.Store.Incoming+m.Store.Unsettled() == 0 { // the shop's bus has taken them in, and settled them
+			return nil
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -335,9 +336,9 @@ var errForeignLock = errors.New("another program holds the lock")
 // store goes on, and nothing is lost.
 func TestT5_AForeignLockEndsTheWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var delay time.Duration
+		var delay atomic.Int64
 		disk := newDisk(storetest.WithPatience(time.Second), storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
-			f.Delay = delay
+			f.Delay = time.Duration(delay.Load())
 			return f
 		}))
 		store := &blockedStore{Store: disk.Open(), why: errForeignLock}
@@ -345,19 +346,21 @@ func TestT5_AForeignLockEndsTheWaits(t *testing.T) {
 		mail := disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
 		time.Sleep(time.Minute)
-		delay = 5 * time.Second
+		delay.Store(int64(5 * time.Second))
 		began := time.Now()
 		results := make(chan error, 2)
 		go func() { _, err := bus.Publish(t.Context(), "a", "x"); results <- err }()
 		go func() { results <- mail.Pause() }()
 		for range 2 {
 			err := <-results
+			var unknown *eventbus.IndeterminateError
+			require.ErrorAs(t, err, &unknown)
 			require.ErrorIs(t, err, errForeignLock)
 			require.NotErrorIs(t, err, eventbus.ErrStoreFailed)
 		}
 		require.Equal(t, time.Second, time.Since(began))
 		require.Equal(t, 1, logs.FilterMessage("commits of the store wait for a lock of another program").Len())
-		delay = 0
+		delay.Store(0)
 		time.Sleep(time.Minute)
 		require.Equal(t, 1, logs.FilterMessage("commits of the store go on").Len())
 		require.Zero(t, logs.FilterMessage("store failed: the bus restarts").Len())
@@ -370,18 +373,18 @@ func TestT5_AForeignLockEndsTheWaits(t *testing.T) {
 // A slow store that waits for no lock ends no wait.
 func TestT5_ASlowStoreEndsNoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var delay time.Duration
+		var delay atomic.Int64
 		disk := newDisk(storetest.WithPatience(time.Second), storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
-			f.Delay = delay
+			f.Delay = time.Duration(delay.Load())
 			return f
 		}))
 		bus, _ := newBus(t, eventbus.WithStore(&blockedStore{Store: disk.Open()}))
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
-		delay = 5 * time.Second
+		delay.Store(int64(5 * time.Second))
 		mustPublish(t, bus, "a", "x")
 		require.Equal(t, []string{"mail x 1"}, disk.took())
-		delay = 0
+		delay.Store(0)
 		shutdown(t, bus)
 	})
 }

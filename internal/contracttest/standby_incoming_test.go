@@ -152,7 +152,9 @@ func TestT2_TheOrderOfAKeyHoldsWhileABusGetsTheLease(t *testing.T) {
 			for k := range 4 {
 				go func() {
 					for i := range 50 {
-						mustPublish(t, second, "a", fmt.Sprintf("%d/%02d", k, i), eventbus.Key(fmt.Sprint(k)))
+						if _, err := second.Publish(t.Context(), "a", fmt.Sprintf("%d/%02d", k, i), eventbus.Key(fmt.Sprint(k))); err != nil {
+							t.Error(err)
+						}
 						time.Sleep(time.Duration((i*7+seed+k)%3) * time.Millisecond)
 					}
 					done <- struct{}{}
@@ -447,6 +449,30 @@ func TestT4_AHandlerExceedsTheBoundWhileEventsWait(t *testing.T) {
 		require.Equal(t, []string{"handled", "handled", "handled"}, disk.took())
 		requireBalanced(t, bus)
 		shutdown(t, tool)
+		shutdown(t, bus)
+	})
+}
+
+// It overtakes none of its key that the process has left before.
+func TestT4_AHandlerThatExceedsTheBoundKeepsTheOrderOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1))
+		disk.handles(t, bus, "mail", nil)
+		mustSubscribe(t, bus, "start", func(ctx context.Context, _ eventbus.Event) error {
+			_, err := bus.PublishAndWait(ctx, "a", "last", eventbus.Key("k"))
+			return err
+		}, eventbus.Named("outer"), eventbus.Timeout(time.Minute))
+		batch := []eventbus.Publication{{Type: "start", Payload: "start"}}
+		for i := range 5 {
+			batch = append(batch, eventbus.Publication{Type: "a", Payload: fmt.Sprint(i), Options: []eventbus.PublishOption{eventbus.Key("k")}})
+		}
+		_, err := bus.PublishBatch(t.Context(), batch)
+		require.NoError(t, err)
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail start 1", "mail 0 1", "mail 1 1", "mail 2 1", "mail 3 1", "mail 4 1", "mail last 1"}, disk.took())
+		requireBalanced(t, bus)
 		shutdown(t, bus)
 	})
 }

@@ -49,22 +49,22 @@ func TestR5_ARemovedSubscriptionLeavesNothingInAStoreThatFails(t *testing.T) {
 // Another subscription may take the name of one that has ended, without its former names.
 func TestR5_DeliveriesOfAFormerNameAreDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var slow atomic.Bool
+		var late atomic.Bool
 		disk := newDisk(storetest.WithClaimFaults(func(int, driver.ClaimQuery) (f storetest.Fault) {
-			if slow.Load() {
+			if late.Load() {
 				f.Delay = time.Second
 			}
 			return f
 		}))
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "old", nil)
+		slow(t, bus, "old")
 		mustPublish(t, bus, "a", "x")
 		disk.crash(bus)
 
 		bus, _ = disk.open(t)
 		require.NoError(t, bus.Start(t.Context()))
 		synctest.Wait() // x is parked
-		slow.Store(true)
+		late.Store(true)
 		disk.handles(t, bus, "first", nil)
 		synctest.Wait() // a claim is in progress
 		s := disk.handles(t, bus, "mail", nil, eventbus.Formerly("old"))
@@ -139,7 +139,7 @@ func TestS3_ABacklogLargerThanTheQueueIsRecovered(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			disk := newDisk()
 			bus, _ := disk.open(t)
-			disk.handles(t, bus, "mail", nil)
+			slow(t, bus, "mail")
 			for i := range 5 {
 				mustPublish(t, bus, "a", fmt.Sprint(i))
 			}

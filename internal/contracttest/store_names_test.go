@@ -64,8 +64,7 @@ func TestD5_IsolationMayChangeBetweenProcesses(t *testing.T) {
 				disk := newDisk()
 				with := map[bool][]eventbus.Option{true: {eventbus.WithIsolation()}}
 				bus, _ := disk.open(t, with[!isolated]...)
-				disk.handles(t, bus, "mail", nil)
-				disk.handles(t, bus, "audit", nil)
+				slow(t, bus, "mail", "audit")
 				for i := range 3 {
 					mustPublish(t, bus, "a", fmt.Sprint(i), eventbus.Key("k"))
 				}
@@ -143,8 +142,7 @@ func TestS3_AScheduledEventOfAMissingSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "mail", nil)
-		disk.handles(t, bus, "audit", nil)
+		slow(t, bus, "mail", "audit")
 		mustPublish(t, bus, "a", "x", eventbus.After(time.Hour))
 		disk.crash(bus)
 

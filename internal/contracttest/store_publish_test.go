@@ -291,7 +291,7 @@ func TestE6_AStoreRemembersIDsAcrossACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "mail", nil)
+		slow(t, bus, "mail")
 		id := eventbus.NewEventID()
 		mustPublish(t, bus, "a", "x", eventbus.ID(id))
 		disk.crash(bus)

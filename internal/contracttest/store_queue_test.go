@@ -49,7 +49,7 @@ func TestD5_NewEventsDoNotOvertakeThoseOfAnEarlierProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "mail", nil)
+		slow(t, bus, "mail")
 		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
 		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
 		disk.crash(bus)

@@ -99,7 +99,7 @@ func TestS1_StartRecoversWithinItsContext(t *testing.T) {
 			return storetest.Fault{Delay: time.Minute}
 		}))
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "mail", nil)
+		slow(t, bus, "mail")
 		mustPublish(t, bus, "a", "x")
 		disk.crash(bus)
 
@@ -120,8 +120,7 @@ func TestS3_AMissingSubscriptionHoldsItsOwnDeliveriesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		disk.handles(t, bus, "old", nil)
-		disk.handles(t, bus, "mail", nil)
+		slow(t, bus, "old", "mail")
 		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
 		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
 		disk.crash(bus)
@@ -143,9 +142,7 @@ func TestS3_OrphansAreCountedApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		for _, name := range []string{"old", "former", "mail"} {
-			disk.handles(t, bus, name, nil)
-		}
+		slow(t, bus, "old", "former", "mail")
 		mustPublish(t, bus, "a", "0", eventbus.Key("k"))
 		mustPublish(t, bus, "a", "1")
 		disk.crash(bus)

@@ -102,7 +102,6 @@ type standbyEvent struct {
 type standbyDelivery struct {
 	handled  int
 	running  int
-	letter   bool
 	began    time.Time       // the first call
 	last     *standbyProcess // of the last call
 	disputed bool            // a call ran while its process lost the lease, failed or died: it may run again

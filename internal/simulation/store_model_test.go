@@ -619,7 +619,7 @@ func (m *storeModel) checkLetter(e *storeEvent, from *storeRecord, l *eventbus.D
 	case eventbus.ReasonPermanent:
 		ended = true
 	case eventbus.ReasonUnsubscribed, eventbus.ReasonOverflow, eventbus.ReasonCrash:
-	case eventbus.ReasonShutdown, eventbus.ReasonCircuitOpen, eventbus.ReasonExpired:
+	case eventbus.ReasonShutdown, eventbus.ReasonCircuitOpen, eventbus.ReasonExpired, eventbus.ReasonDuplicate, eventbus.ReasonInvalid:
 		m.failf(e, "a letter with the reason %s", l.Reason)
 	}
 	if l.Attempts > m.process.retries+1 && l.Attempts > from.attempts+1 {

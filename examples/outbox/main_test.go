@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain runs the shop if the test binary is a child process.
+func TestMain(m *testing.M) {
+	if isShop() {
+		os.Exit(shopMain(context.Background()))
+	}
+	os.Exit(m.Run())
+}
+
+func TestRun_TheBooksBalance(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "shop.db")
+	for range 2 { // a second time over the same file
+		var out, errs bytes.Buffer
+		require.Zero(t, run(t.Context(), []string{"-store", file}, &out, &errs), "stdout:\n%s\nstderr:\n%s", &out, &errs)
+		assert.Empty(t, errs.String())
+		assert.Contains(t, out.String(), "killed before a commit")
+		assert.Contains(t, out.String(), "killed after a commit")
+		assert.Regexp(t, `(?m)^OK: \d+ orders committed = \d+ orders charged; 28 rolled back`, out.String())
+	}
+}
+
+// The balance is an error for each way in which orders and charges can differ.
+func TestBooks_NoticeADifference(t *testing.T) {
+	t.Parallel()
+	for want, statement := range map[string]string{
+		"o-1 was charged, and it was never committed": "INSERT INTO shop_charges VALUES ('o-1', 1, 1)",
+		"o-1 was committed, and its event is lost":    "INSERT INTO shop_orders VALUES ('o-1', 1)",
+		"o-2 was rolled back, and it is in":           "INSERT INTO shop_orders VALUES ('o-2', 1); INSERT INTO shop_charges VALUES ('o-2', 1, 1)",
+		"o-3 was committed, and it is not in":         "SELECT 1",
+	} {
+		file := filepath.Join(t.TempDir(), "shop.db")
+		db, err := openTables(file)
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), tables+statement)
+		require.NoError(t, err)
+		require.NoError(t, db.Close())
+		b := newBooks()
+		b.enter("rolled-back o-2")
+		b.enter("committed o-3")
+		require.ErrorContains(t, b.balance(t.Context(), file, &bytes.Buffer{}), want)
+	}
+}
+
+func TestRun_BadInput(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	require.Equal(t, 2, run(t.Context(), []string{"surplus"}, &out, &errs))
+	require.Contains(t, errs.String(), "usage")
+	require.Equal(t, 1, run(t.Context(), []string{"-store", t.TempDir()}, &out, &errs))
+	require.Contains(t, errs.String(), "shop:")
+}

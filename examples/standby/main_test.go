@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain runs a node if the test binary is a child process.
+func TestMain(m *testing.M) {
+	if isNode() {
+		os.Exit(nodeMain(context.Background()))
+	}
+	os.Exit(m.Run())
+}
+
+func TestRun_TheBooksBalance(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	require.Zero(t, run(t.Context(), nil, &out, &errs), "stdout:\n%s\nstderr:\n%s", &out, &errs)
+	assert.Empty(t, errs.String())
+	assert.Regexp(t, `(?m)^kill +\d+ ms$`, out.String())
+	assert.Regexp(t, `(?m)^deployment +\d+ ms$`, out.String())
+	assert.Regexp(t, `(?m)^deployment of a subscription, by the bus itself +\d+ ms$`, out.String())
+	assert.Regexp(t, `(?m)^OK: \d+ events accepted`, out.String())
+}
+
+func TestBooks_NoticeALoss(t *testing.T) {
+	t.Parallel()
+	b := newBooks()
+	b.accepted["e-1"], b.accepted["e-2"] = oldVersion, newVersion
+	b.handle("e-1", "billing")
+	b.handle("e-2", "billing")
+	var out bytes.Buffer
+	require.ErrorContains(t, b.balance(&out), "e-2 of a node of version 2 is lost: mail has not handled it")
+	b.handle("e-2", "mail")
+	b.handle("e-2", "mail")
+	require.NoError(t, b.balance(&out))
+	require.Contains(t, out.String(), "3 deliveries, and 1 repeated")
+}
+
+func TestRun_BadInput(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	require.Equal(t, 2, run(t.Context(), []string{"surplus"}, &out, &errs))
+	require.Contains(t, errs.String(), "usage")
+	require.Equal(t, 1, run(t.Context(), []string{"-store", t.TempDir()}, &out, &errs))
+	require.Contains(t, errs.String(), "node:")
+}
