@@ -52,6 +52,7 @@ const (
 	Growth            = "B-heap-growth"
 	Limited           = "x-unlimited"
 	Rate              = "events/s"
+	Alone             = "x-alone"
 )
 
 // Few is the suffix of a case in which rivals that are faster with few events in flight get few.
@@ -89,7 +90,7 @@ var (
 )
 
 // Workloads are all workloads, in the order of the report.
-var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads, durableWorkloads)
+var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads, durableWorkloads, sharedWorkloads)
 
 // generalWorkloads are the workloads that need no limit of a subscription.
 var generalWorkloads = []Workload{

@@ -16,7 +16,7 @@ func quantity(v float64, unit string) string {
 		return scaled(v*1e9, []string{" ns", " µs", " ms", " s"})
 	case plan.Bytes, plan.Waiting, plan.Retained, plan.Growth:
 		return scaled(v, []string{" B", " kB", " MB", " GB"})
-	case plan.Drain, plan.Whole, plan.Limited:
+	case plan.Drain, plan.Whole, plan.Limited, plan.Alone:
 		return factor(v)
 	default:
 		return figures(v)
@@ -39,6 +39,7 @@ var columns = map[string]string{
 	plan.Growth:            "heap growth",
 	plan.Limited:           "cost against no limit",
 	plan.Rate:              "events per second",
+	plan.Alone:             "cost against no standby",
 }
 
 func factor(v float64) string { return figures(v) + " ×" }

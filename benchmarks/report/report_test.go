@@ -101,6 +101,8 @@ func everything(rounds int) *results {
 						switch {
 						case unit == plan.Allocs || unit == plan.Growth || unit == plan.GoroutinesWaiting:
 							v = 0
+						case w.Name == plan.Shared && unit != plan.Alone:
+							v = 1e-3
 						case rival == "globloop":
 							v = 2000
 						case rival != plan.Us && rival != "channel":

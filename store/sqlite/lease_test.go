@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
 )
 
@@ -94,6 +95,51 @@ func TestS6_ALostLeaseMakesAStandby(t *testing.T) {
 			require.Empty(t, problems(verifyAt(t, path)))
 		})
 	}
+}
+
+// A store that has not noticed the loss of its lease commits nothing under it.
+func TestS6_ACommitUnderALostLeaseIsRefused(t *testing.T) {
+	skipWindows(t)
+	path := testPath(t)
+	s := openAt(t, path) // without a watcher
+	r := ready("")
+	accept(t, s, r)
+	lease := s.Lease()
+	inside(t, s, func(c *committer) error {
+		c.lookedAt = time.Now().Add(time.Hour) // it does not look at its files
+		return nil
+	})
+	require.NoError(t, os.Remove(path+leaseSuffix))
+	second := openAt(t, path)
+	require.Equal(t, lease, s.Lease(), "it has noticed nothing")
+	for _, b := range []*driver.Batch{
+		{Delete: []driver.Ref{r.Ref}, Bury: []*driver.Letter{letterFor("mail", eventbus.ReasonPermanent, "dead")}},
+		{New: []*driver.Record{ready("")}},
+	} {
+		b.Epoch = lease.Epoch
+		require.ErrorIs(t, submit(s, b), driver.ErrLeaseLost)
+	}
+	require.Equal(t, []driver.Ref{r.Ref}, refsOf(claim(t, second, driver.ClaimQuery{}).Records))
+	stats, err := second.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, stats.Unsettled())
+	require.Zero(t, stats.Letters)
+}
+
+// A store that commits nothing notices the lease of another store by its watch, also when its lease file is in its place.
+func TestS6_AnIdleStoreNoticesTheLossOfItsLease(t *testing.T) {
+	skipWindows(t)
+	path := testPath(t)
+	s := openAt(t, path)
+	accept(t, s, ready(""))
+	require.NoError(t, os.Rename(path+leaseSuffix, path+".aside"))
+	second := openAt(t, path)
+	require.Len(t, claim(t, second, driver.ClaimQuery{}).Records, 1)
+	require.NoError(t, os.Rename(path+".aside", path+leaseSuffix))
+	require.True(t, s.Lease().IsHeld(), "it has not looked")
+	watched(t, s)
+	require.Eventually(t, func() bool { return !s.Lease().IsHeld() }, 20*time.Second, time.Millisecond)
+	require.NoError(t, s.committer.state())
 }
 
 // A store whose lease file was deleted, and whose lease no other store has taken, locks the new file when it reopens.

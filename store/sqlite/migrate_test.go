@@ -1,10 +1,12 @@
 package sqlite
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
@@ -55,11 +57,12 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		require.False(t, leaseIsHeld(path), "the lock has ended with the migration")
 		acquire(t, s)
 		require.False(t, s.Lease().Crashed)
-		inside(t, s, func(c *committer) error {
-			n, err := queryInt(c.w.conn, "SELECT id FROM request_of_the_service")
-			require.EqualValues(t, 7, n)
+		var ofService int64
+		inside(t, s, func(c *committer) (err error) {
+			ofService, err = queryInt(c.w.conn, "SELECT id FROM request_of_the_service")
 			return err
 		})
+		require.EqualValues(t, 7, ofService)
 		found, err := s.Lookup(t.Context(), r.ID)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
@@ -88,6 +91,78 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		require.ErrorIs(t, err, ErrSchemaTooNew)
 		migrations = all
 	}
+}
+
+// The migration of a file that the version before has made is one commit: until then, and after a failure in it, the file
+// is as it was.
+func TestStore_AMigrationIsOneCommit(t *testing.T) {
+	all := migrations
+	defer func() { migrations = all }()
+	path := testPath(t)
+	migrations = all[:4]
+	old := openAt(t, path)
+	inside(t, old, func(c *committer) error {
+		c.pruned = t0.AddDate(1, 0, 0) // it would look for answers
+		return nil
+	})
+	accept(t, old, ready(""))
+	closeStore(t, old)
+	migrations = all
+	defer func() { failpoint = nil }()
+	seen := 0
+	look := func() (version, tables int64) {
+		c, err := sqlite3.OpenConn(path, sqlite3.OpenReadOnly)
+		if err == nil {
+			defer c.Close()
+			version, err = queryInt(c, "PRAGMA user_version")
+		}
+		if err == nil {
+			tables, err = queryInt(c, "SELECT count(*) FROM sqlite_schema WHERE name IN ('incoming', 'request', 'counter', 'catalogs')")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return version, tables
+	}
+	failpoint = func(name string) {
+		if name != "migrate: tables made" && name != "migrate: before commit" {
+			return
+		}
+		seen++
+		if version, tables := look(); version != 4 || tables != 0 {
+			t.Errorf("%s: version %d, %d new tables", name, version, tables)
+		}
+	}
+	s := openAt(t, path)
+	require.Equal(t, 2, seen)
+	version, tables := look()
+	require.EqualValues(t, len(all), version)
+	require.EqualValues(t, 4, tables)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
+	require.Empty(t, problems(verifyAt(t, path)))
+}
+
+// A version refuses a file of a later one, and leaves it as it is.
+func TestStore_ALaterSchemaIsLeftAsItIs(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path)
+	accept(t, s, ready(""))
+	leave(t, s)
+	closeStore(t, s)
+	execAt(t, path, fmt.Sprintf("PRAGMA user_version = %d", len(migrations)+1), "PRAGMA wal_checkpoint(TRUNCATE)")
+	before, lease := read(t, path), read(t, path+leaseSuffix)
+	for _, opts := range [][]Option{nil, {MustExist()}, {WithExclusive()}} {
+		_, err := Open(t.Context(), path, opts...)
+		require.ErrorIs(t, err, ErrSchemaTooNew)
+		require.Equal(t, before, read(t, path))
+		if len(opts) == 0 {
+			require.Equal(t, lease, read(t, path+leaseSuffix))
+		}
+	}
+	execAt(t, path, fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))
+	s = openAt(t, path)
+	takeIn(t, s)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 2)
 }
 
 // The audit keeps the newest entries, and a flipped byte is noticed.

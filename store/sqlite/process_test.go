@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
@@ -52,7 +53,25 @@ func TestChild(t *testing.T) {
 		time.Sleep(time.Minute)
 	case "publish":
 		publishForever(t, path)
+	case "bus":
+		runBus(t, path)
 	}
+}
+
+// runBus handles events until it is killed, and prints their payloads.
+func runBus(t *testing.T, path string) {
+	store, err := Open(context.Background(), path)
+	require.NoError(t, err)
+	bus, err := eventbus.New(eventbus.WithStore(store))
+	require.NoError(t, err)
+	_, err = bus.Subscribe("*", eventbus.Typed(func(_ context.Context, payload string) error {
+		fmt.Println(payload) //nolint:forbidigo // the parent reads it
+		return nil
+	}), eventbus.Named("mail"))
+	require.NoError(t, err)
+	require.NoError(t, bus.Start(context.Background()))
+	fmt.Println("open") //nolint:forbidigo // the parent reads it
+	time.Sleep(time.Minute)
 }
 
 // publishForever accepts events, settles every second one and buries every tenth. It prints each
@@ -162,6 +181,66 @@ func TestS6_AStoppedProcessKeepsItsLease(t *testing.T) {
 	lease := <-ended
 	require.True(t, lease.Crashed)
 	require.EqualValues(t, 1, lease.CrashedEvents)
+}
+
+// While the active process is stopped, a standby publishes and does not take over. The active process goes on with what
+// it was left. When it is killed, the standby takes over.
+func TestS6_AStoppedActiveBus(t *testing.T) {
+	path := testPath(t)
+	cmd, out := child(t, "bus", path)
+	expect := func(want string) {
+		t.Helper()
+		require.True(t, out.Scan(), "the process has ended")
+		require.Equal(t, want, out.Text())
+	}
+	expect("open")
+	handled := make(chan string, 100)
+	store, err := Open(t.Context(), path)
+	require.NoError(t, err)
+	standby, err := eventbus.New(eventbus.WithStore(store), eventbus.WithStandby(), eventbus.WithLogger(zap.NewNop()))
+	require.NoError(t, err)
+	_, err = standby.Subscribe("*", eventbus.Typed(func(_ context.Context, payload string) error {
+		handled <- payload
+		return nil
+	}), eventbus.Named("mail"))
+	require.NoError(t, err)
+	started := make(chan error, 1)
+	go func() { started <- standby.Start(context.Background()) }()
+	publish := func(payload string) {
+		t.Helper()
+		_, err := standby.Publish(t.Context(), "order", payload)
+		require.NoError(t, err)
+	}
+	publish("before")
+	expect("before")
+
+	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	for i := range 5 {
+		publish(fmt.Sprint("stopped ", i))
+		time.Sleep(2 * leaseLook)
+	}
+	require.Empty(t, started, "the standby has taken over")
+	require.Empty(t, handled)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
+	var got []string
+	for range 5 {
+		require.True(t, out.Scan())
+		got = append(got, out.Text())
+	}
+	require.ElementsMatch(t, []string{"stopped 0", "stopped 1", "stopped 2", "stopped 3", "stopped 4"}, got)
+	require.Eventually(t, func() bool { // what is not recorded as handled is handled again after a kill
+		stats, err := store.Stats(t.Context())
+		return err == nil && stats.Unsettled() == 0
+	}, 20*time.Second, time.Millisecond)
+
+	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	publish("stopped and killed")
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	require.NoError(t, <-started)
+	require.Equal(t, "stopped and killed", <-handled)
+	require.NoError(t, standby.Shutdown(context.Background()))
+	require.Empty(t, handled)
 }
 
 // TestStore_SurvivesKills kills a child again and again while it publishes, and checks after each

@@ -298,6 +298,60 @@ func TestRequests_AnswersEnd(t *testing.T) {
 	require.Empty(t, requests)
 }
 
+// A request that has an answer was carried out, so it cannot be withdrawn or answered again. One that has none is withdrawn
+// once.
+func TestRequests_AnAnsweredOneIsNotWithdrawn(t *testing.T) {
+	path := testPath(t)
+	s, tool := openAt(t, path), openOnly(t, path)
+	answered, open := &driver.Request{Body: []byte(`{"n":1}`)}, &driver.Request{Body: []byte(`{"n":2}`)}
+	require.NoError(t, submit(tool, &driver.Batch{Ask: []*driver.Request{answered, open}}))
+	answer := driver.Answer{Request: answered.ID, Body: []byte(`{"ok":true}`)}
+	require.NoError(t, submit(s, &driver.Batch{Answer: []driver.Answer{answer}}))
+	require.NoError(t, submit(tool, &driver.Batch{Unask: []driver.RequestID{open.ID}}))
+	for name, b := range map[string]*driver.Batch{
+		"answered, withdrawn":  {Unask: []driver.RequestID{answered.ID}},
+		"answered, again":      {Answer: []driver.Answer{answer}},
+		"withdrawn, again":     {Unask: []driver.RequestID{open.ID}},
+		"withdrawn, answered":  {Answer: []driver.Answer{{Request: open.ID, Body: []byte(`{}`)}}},
+		"withdrawn with other": {Unask: []driver.RequestID{answered.ID}, Leave: []*driver.Incoming{waiting()}},
+	} {
+		require.ErrorIs(t, submit(s, b), driver.ErrNotFound, name)
+	}
+	body, ok, err := tool.Answer(t.Context(), answered.ID)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.JSONEq(t, `{"ok":true}`, string(body))
+	_, _, err = tool.Answer(t.Context(), open.ID)
+	require.ErrorIs(t, err, driver.ErrNotFound)
+	require.Empty(t, incomingAt(t, s, driver.IncomingQuery{}))
+}
+
+// Of two batches that accept the same incoming event, the second one changes nothing.
+func TestT2_AnIncomingEventIsAcceptedOnce(t *testing.T) {
+	s := openAt(t, testPath(t))
+	first, second := leave(t, s), leave(t, s)
+	accepts := func(in ...*driver.Incoming) error {
+		b := &driver.Batch{}
+		for _, one := range in {
+			r := *one.Record
+			b.Accept, b.New = append(b.Accept, one.ID), append(b.New, &r)
+		}
+		return submit(s, b)
+	}
+	require.NoError(t, accepts(first))
+	err := accepts(second, first)
+	var refusal *driver.RefusedError
+	require.ErrorAs(t, err, &refusal)
+	require.Equal(t, first.ID, refusal.Incoming)
+	require.ErrorIs(t, err, driver.ErrNotFound)
+	require.Len(t, incomingAt(t, s, driver.IncomingQuery{}), 1)
+	require.NoError(t, accepts(second))
+	stats, err := s.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stats.Unsettled())
+	require.Empty(t, problems(verifyAt(t, s.path)))
+}
+
 // A batch cannot remove an incoming event or a request twice.
 func TestIncoming_RefusesAlone(t *testing.T) {
 	s := openAt(t, testPath(t))
