@@ -104,6 +104,7 @@ type txKeys struct {
 	mu   sync.Mutex // guards the following; a leaf
 	keys map[string][]txEvent
 	n    int
+	over bool // one was not noted, because there were too many
 }
 
 type txEvent struct {
@@ -112,7 +113,8 @@ type txEvent struct {
 }
 
 const (
-	// maxTxKeys bounds the events of txKeys. Beyond it, each publication with a key takes in first what has come.
+	// maxTxKeys bounds the events of txKeys. Once there were more, each publication with a key takes in first what has come
+	// of that key.
 	maxTxKeys = 10_000
 	// txKeyAge is how long an event is noted that is not taken in: its transaction was rolled back.
 	txKeyAge = 24 * time.Hour
@@ -127,6 +129,10 @@ func (k *txKeys) note(key string, id EventID, now time.Time) {
 	defer k.mu.Unlock()
 	if k.n >= maxTxKeys {
 		k.dropLocked(now.Add(-txKeyAge))
+	}
+	if k.n >= maxTxKeys {
+		k.over = true
+		return
 	}
 	if k.keys == nil {
 		k.keys = make(map[string][]txEvent)
@@ -166,7 +172,7 @@ func (k *txKeys) forget(key string, id EventID) {
 func (k *txKeys) of(keys func(yield func(string) bool)) (ids []EventID, all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.n == 0 {
+	if k.n == 0 && !k.over {
 		return nil, false
 	}
 	for key := range keys {
@@ -174,7 +180,7 @@ func (k *txKeys) of(keys func(yield func(string) bool)) (ids []EventID, all bool
 			ids = append(ids, e.id)
 		}
 	}
-	return ids, k.n >= maxTxKeys
+	return ids, k.over
 }
 
 // takeInBefore takes in the events of the keys of a publication whose transactions were committed. Otherwise the

@@ -134,7 +134,7 @@ func (w *walk) submit(step int) {
 		b.Epoch = epoch
 	}
 	specified := deepCopy(*b)
-	if w.rig.Deny != nil && w.IntN(15) == 0 {
+	if w.rig.Deny != nil && w.IntN(15) == 0 && len(b.Update)+len(b.Delete) == 0 {
 		w.rig.Deny(w.t, s)
 		for _, n := range specified.New {
 			n.Leased = false

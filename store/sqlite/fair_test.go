@@ -90,7 +90,7 @@ func TestT5_TheCommitterLeavesGapsWhileOtherProgramsCommit(t *testing.T) {
 
 		// A commit of the service in a gap ends it.
 		inTheGap := func() {
-			time.Sleep(longGap / 2)
+			time.Sleep(longGap/2 + gapLook/2) // between two looks
 			other.commit()
 		}
 		require.Equal(t, longGap/2+gapLook, gapBefore(t, s, longEvery, inTheGap))
