@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -108,21 +109,22 @@ func (l *txLocks) dropEnded() {
 	}
 }
 
-// holds reports whether a transaction of a holder is open.
+// holds reports whether a transaction of a holder is open. It forgets those that have ended.
 func (l *txLocks) holds(by any) bool {
 	l.mu.Lock()
-	all := l.open[by]
+	all := slices.Clone(l.open[by])
 	l.mu.Unlock()
+	var ended []any
 	for _, tx := range all {
 		if l.lock.HoldsLock(tx) {
 			return true
 		}
+		ended = append(ended, tx)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if left := l.open[by][len(all):]; len(left) > 0 {
-		l.open[by] = left
-	} else {
+	l.open[by] = slices.DeleteFunc(l.open[by], func(tx any) bool { return slices.Contains(ended, tx) })
+	if len(l.open[by]) == 0 {
 		delete(l.open, by)
 	}
 	return false

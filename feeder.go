@@ -28,6 +28,7 @@ type feeder struct {
 	submitting sync.Mutex
 	// Guarded by submitting.
 	behind   bool
+	again    bool       // a free record was inserted since catching began
 	catching bool       // catchUp is in progress: changes that open dispatches wait
 	caught   *sync.Cond // catching is false
 	arriving int        // subscriptions that are being made
@@ -117,6 +118,9 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 	}
 	for _, record := range r.batch.New {
 		record.Leased = record.State == driver.Ready && !c.unload
+	}
+	if f.catching && c.unload { // a publisher takes events in meanwhile: the claim of catchUp may miss them
+		f.again = true
 	}
 	f.submitLocked(r, c.unload || ready < len(r.batch.New), done)
 }
@@ -365,7 +369,7 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	defer f.submitting.Unlock()
 	f.catching = false
 	f.caught.Broadcast()
-	more = more || len(f.doors) > 0
+	more = more || f.again || len(f.doors) > 0
 	f.behind = err != nil || more || f.arriving > 0
 	return more, err
 }
@@ -373,7 +377,7 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 // beginCatching makes publishers wait, and waits until the store has what they have submitted.
 func (f *feeder) beginCatching() {
 	f.submitting.Lock()
-	f.catching = true
+	f.catching, f.again = true, false
 	f.submitting.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -448,3 +448,42 @@ func TestT5_AHandlerWouldWaitForItsOwnTransaction(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// lateClaims is a store whose second claim of ready records, once it is slow, returns late.
+type lateClaims struct {
+	driver.Store
+	slow  atomic.Bool
+	ready atomic.Int32
+}
+
+func (s *lateClaims) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
+	claimed, err := s.Store.Claim(ctx, q)
+	if s.slow.Load() && q.Kind == driver.ClaimReady && s.ready.Add(1) == 2 {
+		time.Sleep(time.Second)
+	}
+	return claimed, err
+}
+
+// A publisher takes in the events of its key while the bus claims the last records that only the store has.
+func TestT2_ATakeInWhileTheBusCatchesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		late := &lateClaims{Store: disk.Open()}
+		bus, _ := newBus(t, eventbus.WithStore(deafTxStore{deafStore{late}, late.Store.(driver.TxStore)}))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		late.slow.Store(true)
+		mustSubscribe(t, bus, "other", ok, eventbus.Named("late"))
+		time.Sleep(100 * time.Millisecond)
+		require.EqualValues(t, 2, late.ready.Load(), "the bus catches up")
+		tx := disk.Begin()
+		_, err := bus.PublishTx(t.Context(), tx, "a", "tx", eventbus.Key("k"))
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit())
+		mustPublish(t, bus, "a", "plain", eventbus.Key("k"))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail tx 1", "mail plain 1"}, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+	})
+}
