@@ -106,7 +106,7 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 			return fmt.Errorf("%w: %w", ErrWouldDeadlock, errOwnTx)
 		}
 		if j.store.leads() && (inside || !j.feeder.leaves()) {
-			if err := j.feeder.takeInBefore(ctx, &o); err != nil {
+			if err := j.feeder.takeInBefore(ctx, &o); err != nil && !errors.Is(err, ErrLeaseLost) { // then it is left in incoming
 				return err
 			}
 		}
@@ -134,7 +134,7 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 			return err
 		}
 		if err := j.acquireRoom(ctx, c, inside); err != nil {
-			j.intake.quota.Release(c.records())
+			j.releaseQuota(c, c.records())
 			return err
 		}
 		err := j.open(ctx, c)
@@ -179,7 +179,7 @@ func (j *durable) direct(directives []Directive, audit *AuditEntry, answers requ
 	w.audit(audit)
 	w.answer(answers, &reply{Directive: given})
 	w.direct(directives...)
-	return true, j.store.commit(context.Background(), w)
+	return true, j.store.commitOr(context.Background(), w, func() { j.feeder.lookLater(j.obeyAgain) })
 }
 
 func (j *durable) readDirectives(ctx context.Context) (directives []Directive, known bool, err error) {
@@ -355,6 +355,10 @@ func (j *durable) awaitReturns() {
 
 // close closes the store after the last change is applied.
 func (j *durable) close() error {
+	if j.feeder.unwatch != nil { // until here, the loss of the lease cancels the calls for which Shutdown waits
+		j.feeder.unwatch()
+	}
+	j.feeder.losses.Wait()
 	<-j.followups.Close()
 	j.feeder.endWaiters()
 	j.operators.cataloged.end()

@@ -94,7 +94,7 @@ func (r *changeBatch) insertEvent(d *dispatch) {
 	}
 	d.row().copies = copies
 	if waiter := d.waiter(); waiter != nil { // the feeder may claim a copy before the store calls back
-		waiter.expect(len(copies) - 1)
+		waiter.expectCopies(len(copies))
 	}
 	for i, copied := range copies {
 		record := r.bus.durable.encodeRow(&r.batch, copied, state)

@@ -78,7 +78,8 @@ func (j *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *A
 			if !errors.Is(err, ErrLeaseLost) {
 				return err
 			}
-			applied = j.recordLater(c) // it is left in incoming now
+			c.pass, c.unload = room.Pass{}, false // its room was given back
+			applied = j.recordLater(c)            // it is left in incoming now
 		}
 	}, nil
 }
@@ -208,7 +209,7 @@ func (j *durable) applyAccept(c *change, d *dispatch, err error) {
 	case !c.unload && !c.left:
 		j.machine.pool.Unreserve(d.queueRoom())
 	}
-	j.intake.quota.Release(d.records())
+	j.releaseQuota(&c.opening, d.records())
 }
 
 func (j *durable) applyReplay(d *dispatch, unload bool) {

@@ -258,7 +258,7 @@ func (m *machine) randomly(p *RetryPolicy, s *Subscription) float64 {
 // judgeInside classifies a handler's error inside its call, so that the watch bounds the time.
 func (m *machine) judgeInside(s *Subscription, to *targets, err error) (v *verdict) {
 	v = new(verdict)
-	if m.halts.Has(halt.Unload) && errchain.Is(err, ErrShutdown) {
+	if m.halts.Has(halt.Unload) && errchain.Is(err, ErrShutdown) || m.halts.Has(halt.Lost) && errchain.Is(err, ErrLeaseLost) {
 		v.cutShort = true
 		return v
 	}

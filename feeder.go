@@ -64,6 +64,7 @@ type feeder struct {
 	starting semaphore      // held by start and stop
 	stopped  chan struct{}  // closed when run has returned; nil before Start
 	runs     atomic.Bool    // run was called
+	losses   sync.WaitGroup // looks for a loss of the lease while Shutdown waits for calls
 	unwatch  func()
 	watching sync.WaitGroup // goroutines of lookLater
 }
@@ -99,6 +100,10 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 		r.leave()
 		f.submitLocked(r, true, done)
 		return
+	}
+	if c.kind == toAccept && !c.counted { // it has the lease only now
+		f.bus.intake.quota.Add(c.records())
+		c.counted = true
 	}
 	ready := 0
 	for _, record := range r.batch.New {
@@ -186,7 +191,9 @@ func (f *feeder) start(ctx context.Context) error {
 	var err error
 	for again := true; again; {
 		if err = f.bus.durable.awaitLease(claims); err == nil {
-			err = f.recoverFirst(claims)
+			if err = f.recoverFirst(claims); err != nil {
+				f.bus.durable.dropClaimed()
+			}
 		}
 		again = err != nil && claims.Err() == nil && f.bus.config.standby // the lease was lost, or the store has failed
 	}
@@ -194,6 +201,9 @@ func (f *feeder) start(ctx context.Context) error {
 		f.stopped = make(chan struct{})
 		f.runs.Store(true)
 		go f.run()
+		if !f.bus.store.leads() { // it was lost since recoverFirst has looked
+			f.bus.durable.beginStandby()
+		}
 		return nil
 	}
 	f.unwatch()
@@ -262,7 +272,6 @@ func (f *feeder) stop() {
 		f.watching.Wait() // after a restart
 		return
 	}
-	f.unwatch()
 	f.watching.Wait()
 	<-f.stopped
 	f.due.Stop()

@@ -201,6 +201,7 @@ func (f *feeder) takeInOnce(ctx context.Context, all []incomingEvent) error {
 		c.kind, c.batch = toReplay, nil
 	} else {
 		j.intake.quota.Add(c.records())
+		c.counted = true
 		if j.report.seesAccepted() {
 			for _, d := range c.batch {
 				c.events = append(c.events, d.event(j.time))

@@ -107,6 +107,7 @@ type opening struct {
 	events    []Event   // for Observer.Accepted
 	inside    bool      // a handler publishes them
 	left      bool      // the events were left in incoming
+	counted   bool      // intake.quota has the records
 	pass      room.Pass // of acquireRoom
 }
 

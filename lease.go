@@ -11,6 +11,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/room"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Of the buses on one store, the one with the lease dispatches. The others are standbys: they publish into incoming, and
@@ -99,9 +100,16 @@ func (j *durable) compareClocks(ctx context.Context) {
 	}
 }
 
-// giveUpLease releases the lease after Start has failed. The lease of a store that has failed is that of the restart.
+// giveUpLease releases the lease of a bus that does not run, unless its store has failed: reopen releases it then.
 func (j *durable) giveUpLease() {
-	if j.store.leads() && !j.halts.Has(halt.Failed) {
+	if !j.halts.Has(halt.Failed) {
+		j.releaseLease()
+	}
+}
+
+func (j *durable) releaseLease() {
+	if j.store.leads() {
+		j.feeder.leads.Store(false)
 		if err := j.store.Release(j.feeder.ctx); err != nil {
 			j.log.Error("lease of the store was not released", zap.Error(err))
 		}
@@ -111,6 +119,10 @@ func (j *durable) giveUpLease() {
 // othersCommitted looks at what another process has committed.
 func (j *durable) othersCommitted(c driver.Change) {
 	f := j.feeder
+	if c&driver.ChangedLease != 0 && f.isStopping() {
+		f.losses.Go(j.lookAtLease)
+		return
+	}
 	f.lookLater(func() { // the store must not wait for publishers
 		if c&driver.ChangedLease != 0 {
 			j.lookAtLease()
@@ -132,6 +144,12 @@ func (j *durable) othersCommitted(c driver.Change) {
 			j.lookAtInstances()
 		}
 	})
+}
+
+func (f *feeder) isStopping() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stopping
 }
 
 // lookLater runs a function on its own goroutine, for which stop waits. It does nothing once stop has been called.
@@ -160,9 +178,27 @@ func (j *durable) leaseLost(epoch int64) {
 	if !j.feeder.runs.Load() {
 		return // Start waits for it, or it was held for a request
 	}
+	j.beginStandby()
+}
+
+// beginStandby makes a bus that has lost the lease wait for it.
+func (j *durable) beginStandby() {
 	j.halts.Set(halt.Lost)
 	j.log.Warn("lease lost: the bus is a standby until it has the lease again")
-	j.feeder.noteFailure(j.restart)
+	if !j.feeder.noteFailure(j.restart) { // Shutdown waits for the calls
+		j.stopCalls()
+	}
+}
+
+// dropClaimed drops from memory what Start has claimed before it failed: another process may claim it.
+func (j *durable) dropClaimed() {
+	if j.halts.Has(halt.Failed) || !j.halts.Set(halt.Lost) {
+		return // the restart drops it
+	}
+	defer j.halts.Clear(halt.Lost)
+	for j.unloadAll(); !j.ledger.isUnloaded() && j.feeder.sleep(timeline.Tick); j.unloadAll() {
+	}
+	j.ledger.handOver()
 }
 
 // stopCalls cancels the calls that run, with the cause ErrLeaseLost, and leaves their dispatches.
@@ -176,6 +212,7 @@ func (j *durable) stopCalls() {
 func (j *durable) handOver() {
 	j.handing.Store(true)
 	if !j.halts.Set(halt.Lost) {
+		j.handing.Store(false)
 		return
 	}
 	j.feeder.leads.Store(false)
@@ -218,7 +255,7 @@ func (j *durable) lookAtInstances() {
 		return
 	}
 	mine := slices.IndexFunc(all, func(in instance) bool { return in.Instance == j.instance })
-	if mine < 0 || !j.dispatches() || j.lifecycle.ending.Load() {
+	if mine < 0 || !j.feeder.runs.Load() || !j.dispatches() || j.lifecycle.ending.Load() {
 		return
 	}
 	now := j.time.Now().UTC

@@ -14,6 +14,7 @@ type ledger struct {
 	idle     idle.Watch   // Shutdown and Drain wait until isDrained
 	queued   func() int   // the depth of the pool
 	entering atomic.Int64 // calls that open dispatches without room in the queue
+	leaving  atomic.Int64 // calls that leave their events in incoming while the lease is lost
 
 	_ [64]byte // publishers write the following, and everybody reads what stands before
 
@@ -124,13 +125,20 @@ func (l *ledger) isDrained() bool {
 // isEmpty reports whether every dispatch has settled.
 func (l *ledger) isEmpty() bool { return l.unsettled(l.settled()) == 0 }
 
+// isUnloaded reports whether memory has no dispatch, and no call is about to open one. While the lease is lost, publishers
+// that come without a pause must not hold up the restart.
+func (l *ledger) isUnloaded() bool {
+	leaving := l.leaving.Load()
+	return l.unsettled(l.settled())-leaving <= 0
+}
+
 // unsettled returns the number of dispatches that were opened, or are about to open, and have not
 // settled. It may be too large for a moment, but never too small: the counters of settled, parked
 // and scheduled dispatches are read before those of opened ones.
 func (l *ledger) unsettled(settled int64) int64 {
 	// An accepted dispatch takes room in the queue before it is counted, and leaves it when it runs:
 	// depth is read before accepted.
-	opening := l.entering.Load()
+	opening := l.entering.Load() + l.leaving.Load()
 	if l.queued() > 0 {
 		opening++
 	}

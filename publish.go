@@ -194,11 +194,17 @@ func (in *intake) accepted(c *opening) (fresh int) {
 // the count of callers that are entering.
 func (in *intake) whileEntering(inside bool, accept func() error) error {
 	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
-	in.ledger.entering.Add(1)
+	counter := &in.ledger.entering
+	counter.Add(1)
 	defer func() {
-		in.ledger.entering.Add(-1)
+		counter.Add(-1)
 		in.ledger.checkDrained()
 	}()
+	if !inside && in.halts.Has(halt.Lost) { // they are left in incoming meanwhile
+		in.ledger.leaving.Add(1)
+		counter.Add(-1)
+		counter = &in.ledger.leaving
+	}
 	if in.halts.Has(halt.Cut) || in.machine.pool.Sealed() || in.lifecycle.ending.Load() && !inside {
 		return in.refuseShutdown()
 	}

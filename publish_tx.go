@@ -193,9 +193,39 @@ func (f *feeder) takeInBefore(ctx context.Context, o *opening) error {
 			}
 		}
 	})
-	if all || o.inside && f.leaves() {
-		return f.takeInKeys(ctx, o)
+	all = all || o.inside && f.leaves()
+	if !all && len(ids) == 0 {
+		return nil
 	}
+	blocked := f.bus.store.blocks.signal()
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-blocked.begun:
+			cancel()
+		case <-bounded.Done():
+		}
+	}()
+	var err error
+	if all {
+		err = f.takeInKeys(bounded, o)
+	} else {
+		err = f.takeInEvents(bounded, ids)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return contextError(ctx)
+	case bounded.Err() != nil: // nothing of the publication was submitted
+		return fmt.Errorf("%w: it has not taken in what was published before in transactions: %w", ErrStoreFailed, blocked.why)
+	}
+	return err
+}
+
+// takeInEvents takes in those of some events that are incoming.
+func (f *feeder) takeInEvents(ctx context.Context, ids []EventID) error {
 	for _, id := range ids {
 		for again := true; again; {
 			page, err := f.bus.store.Incoming(ctx, driver.IncomingQuery{Event: driver.ID(id), Limit: 1})

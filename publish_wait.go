@@ -154,6 +154,7 @@ type waiter struct {
 
 	mu       sync.Mutex // guards the following
 	pending  int32      // dispatches to wait for
+	copies   int32      // of the event, that pending has beyond the first
 	attempts int32
 	why      error // of the outcome Stored: ErrShutdown, ErrStoreFailed or ErrLeaseLost
 	outcome  Outcome
@@ -188,7 +189,15 @@ func (w *waiter) result(r Result, eventType string) (Result, error) {
 	return r, nil
 }
 
-// expect adds dispatches of the event: copies, or one that was split off.
+// expectCopies sets the number of copies of the event. A batch with them may be refused, and made again.
+func (w *waiter) expectCopies(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending += int32(n) - 1 - w.copies
+	w.copies = int32(n) - 1
+}
+
+// expect adds dispatches of the event that were split off.
 func (w *waiter) expect(more int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 // fails: a restart waits for the publishers that are entering.
 func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) error {
 	q, n := &j.intake.quota, c.records()
+	c.counted = true
 	if inside || q.Most == 0 {
 		q.Add(n)
 		return nil
@@ -51,15 +52,18 @@ func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) err
 	return nil
 }
 
-// acquireIncoming adds the dispatches of a publication that is left in incoming, if the store has room for it. They are
-// removed when it is there: the bus that takes them in counts them.
+// acquireIncoming admits a publication that is left in incoming, if the store has room for it. The bus that takes it in
+// counts its dispatches.
 func (j *durable) acquireIncoming(ctx context.Context, c *opening) error {
-	n := c.records()
-	if err := j.admitsIncoming(ctx, max(n, int64(len(c.all())))); err != nil {
-		return err
+	c.counted = false
+	return j.admitsIncoming(ctx, max(c.records(), int64(len(c.all()))))
+}
+
+// releaseQuota removes the dispatches of a publication that was refused, or left in incoming.
+func (j *durable) releaseQuota(c *opening, n int64) {
+	if c.counted {
+		j.intake.quota.Release(n)
 	}
-	j.intake.quota.Add(n)
-	return nil
 }
 
 // acquireRoom waits until the store may get the records of a publication or a replay: see

@@ -32,16 +32,19 @@ func (j *durable) storeFailed(err error) {
 	j.feeder.noteFailure(j.restart)
 }
 
-// noteFailure ends the claims in progress, and runs restart unless it runs or the feeder stops.
-func (f *feeder) noteFailure(restart func()) {
+// noteFailure ends the claims in progress, and runs restart unless it runs. It returns false if the feeder stops.
+func (f *feeder) noteFailure(restart func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.endClaims()
-	if f.restarting || f.stopping {
-		return
+	if f.stopping {
+		return false
 	}
-	f.restarting = true
-	f.restarts.Go(restart)
+	if !f.restarting {
+		f.restarting = true
+		f.restarts.Go(restart)
+	}
+	return true
 }
 
 // restarted ends a restart. It reports whether another one must follow.
@@ -86,8 +89,11 @@ func (j *durable) restartOnce() (goesOn bool) {
 	f := j.feeder
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
+	if j.halts.Has(halt.Lost) {
+		f.leads.Store(false) // beginToLead may have set it since
+	}
 	f.endWaiters()
-	for j.unloadAll(); !j.ledger.isEmpty(); j.unloadAll() {
+	for j.unloadAll(); !j.ledger.isUnloaded(); j.unloadAll() {
 		if j.halts.Has(halt.Lost) && !j.handing.Load() {
 			j.stopCalls()
 		}
@@ -143,7 +149,9 @@ func (j *durable) reopen() (goesOn bool) {
 		}
 	}
 	f.reopened = max(j.time.Nanos(), 1)
-	if hadLease && !j.store.leads() {
+	if !f.runs.Load() { // Start, or who holds it for a request, acquires it again
+		j.releaseLease()
+	} else if hadLease && !j.store.leads() {
 		f.leads.Store(false)
 		j.halts.Set(halt.Lost)
 		j.log.Warn("lease lost: the bus is a standby until it has the lease again")

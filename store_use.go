@@ -217,18 +217,33 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 // commit submits a batch that changes no dispatch, and waits for it. If ctx ends before, or Shutdown
 // gives up on the store, the outcome is unknown.
 func (s *guardedStore) commit(ctx context.Context, w *batch) error {
+	return s.commitOr(ctx, w, func() {})
+}
+
+// commitOr is commit, and calls late if the store applies the batch after the outcome was unknown.
+func (s *guardedStore) commitOr(ctx context.Context, w *batch, late func()) (err error) {
 	committed, blocked := make(chan error, 1), s.blocks.signal()
-	s.submit(w, room.Pass{}, func(err error) { committed <- err })
+	var over atomic.Bool // the answer has come, or the wait has ended: the first decides
+	s.submit(w, room.Pass{}, func(err error) {
+		committed <- err
+		if over.Swap(true) && err == nil {
+			late()
+		}
+	})
 	select {
 	case err := <-committed:
 		return err
 	case <-blocked.begun:
-		return &IndeterminateError{Err: blocked.why}
+		err = &IndeterminateError{Err: blocked.why}
 	case <-ctx.Done():
-		return contextError(ctx)
+		err = contextError(ctx)
 	case <-s.gaveUp:
-		return fmt.Errorf("the outcome is unknown: %w", ErrShutdown)
+		err = fmt.Errorf("the outcome is unknown: %w", ErrShutdown)
 	}
+	if over.Swap(true) { // it has come meanwhile
+		return <-committed
+	}
+	return err
 }
 
 // size returns what a batch counts for WithMaxUnconfirmed.

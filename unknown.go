@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/room"
 )
 
 // unknowns are the ids of events whose publishers got an *IndeterminateError. The store does not
@@ -101,7 +102,14 @@ func (j *durable) resolve(events []*dispatch, accepted bool) {
 	var ids []EventID
 	w.Remember, ids = u.note(events, accepted)
 	if accepted && len(ids) > 0 {
-		err := j.store.commit(context.Background(), w)
+		committed := make(chan error, 1) // a foreign lock does not end this wait
+		j.store.submit(w, room.Pass{}, func(err error) { committed <- err })
+		var err error
+		select {
+		case err = <-committed:
+		case <-j.gaveUp:
+			return
+		}
 		var refused *driver.RefusedError // they are remembered already
 		if err != nil && !errors.As(err, &refused) {
 			return // the store has failed, or is closed: resolveAll tries again after the restart

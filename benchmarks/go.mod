@@ -26,6 +26,7 @@ require (
 	github.com/surebus/eventbus v0.0.0
 	github.com/surebus/eventbus/store/sqlite v0.0.0-00010101000000-000000000000
 	go.etcd.io/bbolt v1.5.0
+	go.uber.org/zap v1.28.0
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da
 	maragu.dev/goqite v0.4.0
 	modernc.org/sqlite v1.62.0
@@ -63,7 +64,6 @@ require (
 	github.com/tidwall/pretty v1.2.1 // indirect
 	github.com/tidwall/sjson v1.2.5 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
-	go.uber.org/zap v1.28.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	go4.org/mem v0.0.0-20240501181205-ae6ca9944745 // indirect
 	go4.org/netipx v0.0.0-20231129151722-fdeea329fbba // indirect
