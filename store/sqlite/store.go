@@ -118,11 +118,27 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 		}
 		s.lock.Store(l)
 	}
+	if err := s.checkWritable(); err != nil {
+		return nil, errors.Join(err, s.unlock())
+	}
 	if err := s.connect(ctx, opening); err != nil {
 		return nil, errors.Join(s.explain(err), s.unlock())
 	}
 	go s.committer.run()
 	return s, nil
+}
+
+// checkWritable refuses a directory in which the lease file cannot be written, before an event is published. A tool may
+// read such a store.
+func (s *Store) checkWritable() error {
+	if s.cfg.mustExist {
+		return nil
+	}
+	f, err := openLease(s.path+leaseSuffix, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return err
+	}
+	return f.Close() // SQLite does not use the file: this drops no lock of it
 }
 
 // occasion is why connect is called.
