@@ -193,6 +193,7 @@ func (f *feeder) start(ctx context.Context) error {
 		if err = f.bus.durable.awaitLease(claims); err == nil {
 			if err = f.recoverFirst(claims); err != nil {
 				f.bus.durable.dropClaimed()
+				f.beginAnew() // for the next lease
 			}
 		}
 		again = err != nil && claims.Err() == nil && f.bus.config.standby // the lease was lost, or the store has failed
