@@ -43,7 +43,6 @@ type durable struct {
 
 	atStart []string      // names of the subscriptions when Start was called; immutable then
 	yielded sync.Map      // instances to which the lease was handed over, to nil
-	handing atomic.Bool   // handOver has begun
 	doubts  doubt.Changes // while the store has failed
 }
 

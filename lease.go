@@ -210,22 +210,15 @@ func (j *durable) stopCalls() {
 
 // handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then.
 func (j *durable) handOver() {
-	j.handing.Store(true)
-	if !j.halts.Set(halt.Lost) {
-		j.handing.Store(false)
-		return
+	if j.halts.Set(halt.Lost) {
+		j.feeder.leads.Store(false)
+		j.feeder.noteFailure(j.restart)
 	}
-	j.feeder.leads.Store(false)
-	j.feeder.noteFailure(j.restart)
 }
 
 // release releases the lease that the bus hands over, when it has no dispatch left, and gives the others time to acquire
 // it.
 func (j *durable) release() (goesOn bool) {
-	j.handing.Store(false)
-	if !j.store.leads() { // it was lost meanwhile
-		return true
-	}
 	if err := j.store.Release(j.feeder.ctx); err != nil {
 		if j.feeder.ctx.Err() == nil {
 			j.storeFailed(err)

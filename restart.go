@@ -94,7 +94,7 @@ func (j *durable) restartOnce() (goesOn bool) {
 	}
 	f.endWaiters()
 	for j.unloadAll(); !j.ledger.isUnloaded(); j.unloadAll() {
-		if j.halts.Has(halt.Lost) && !j.handing.Load() {
+		if j.halts.Has(halt.Lost) && !j.store.leads() { // otherwise the lease is handed over
 			j.stopCalls()
 		}
 		if !f.sleep(timeline.Tick) {
@@ -104,7 +104,7 @@ func (j *durable) restartOnce() (goesOn bool) {
 	if j.halts.Has(halt.Failed) && !j.reopen() {
 		return false
 	}
-	if j.handing.Load() && !j.release() {
+	if j.halts.Has(halt.Lost) && j.store.leads() && !j.release() {
 		return false
 	}
 	if j.halts.Has(halt.Lost) && !j.standBy() {

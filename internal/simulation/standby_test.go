@@ -517,6 +517,9 @@ func (s *standbySim) calls(p *standbyProcess, sub, n int, in eventbus.Delivery) 
 	case in.Event.ID != e.id && !e.id.IsZero():
 		s.failf("e%d has the id %s", n, in.Event.ID)
 	}
+	if n := len(p.troubled); n > 0 && time.Since(p.troubled[n-1]) < time.Millisecond { // its bus does not know of it yet
+		d.disputed = true
+	}
 	s.fence = max(s.fence, in.Fence)
 	for _, other := range s.events {
 		if before := other.at[sub]; e.key != "" && other.key == e.key && other.from == e.from && other != e && !other.scheduled && !e.scheduled && other.accepted &&
