@@ -37,8 +37,8 @@ type feeder struct {
 	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
 	leads atomic.Bool
 	looks atomic.Bool // there may be incoming events
-	// denied is set while the store may have records of direct changes that it did not lease, see obeyDenial.
-	denied atomic.Bool
+	direct atomic.Int64 // submitted changes with leased records
+	denied atomic.Bool  // the store may have records of direct changes that it did not lease, see obeyDenial
 	own    ownIncoming
 
 	mu          sync.Mutex // guards the following
@@ -136,9 +136,15 @@ func (f *feeder) submitLocked(r *changeBatch, onDisk bool, done func(error)) {
 	if onDisk {
 		f.expectOnDisk(r)
 	}
+	direct := int64(0)
+	if !r.change.unload && !r.change.left {
+		direct = 1
+	}
+	f.direct.Add(direct)
 	f.bus.store.submit(&r.batch, r.change.pass, func(err error) {
 		f.own.note(r, err)
 		r.committed(err)
+		f.direct.Add(-direct)
 		done(err)
 		if onDisk {
 			f.onDisk(r, err)
@@ -316,12 +322,6 @@ func (f *feeder) feed() {
 func (f *feeder) claimAll(ctx context.Context) error {
 	if f.denied.Load() {
 		f.fallBehind()
-		for range 2 { // until every direct change is answered, and then until what that has freed is free
-			if err := f.apply(ctx, newBatch(f.bus.time)); err != nil {
-				return err
-			}
-		}
-		f.denied.Store(false)
 	}
 	if err := f.takeInAll(ctx); err != nil {
 		return err
@@ -336,6 +336,9 @@ func (f *feeder) claimAll(ctx context.Context) error {
 		if !f.isBehind() {
 			continue
 		}
+		if err := f.awaitDirect(ctx); err != nil {
+			return err
+		}
 		more, err := f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, true)
 		if err != nil {
 			return err
@@ -348,6 +351,24 @@ func (f *feeder) claimAll(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// awaitDirect waits, behind, until no direct change is left. If the store has denied the lease of one, a claim would give
+// that record before an earlier one of its key, which is leased, and is freed only when the denial is obeyed.
+func (f *feeder) awaitDirect(ctx context.Context) error {
+	if f.direct.Load() > 0 {
+		if err := f.apply(ctx, newBatch(f.bus.time)); err != nil { // the answers come in order
+			return err
+		}
+	}
+	if !f.denied.Load() {
+		return nil
+	}
+	err := f.apply(ctx, newBatch(f.bus.time)) // then what obeyDenial frees is free
+	if err == nil {
+		f.denied.Store(false)
+	}
+	return err
 }
 
 // claimsContext returns a context that ends when the store fails, and at Shutdown.

@@ -79,29 +79,42 @@ func (p *storeProcess) pause(sub *storeSub) error {
 	time.Sleep(time.Nanosecond) // calls that have begun arrive
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil && sub.resumes == before {
+	if err == nil && sub.resumes == before && sub.ordering == 0 {
 		sub.paused, sub.until = true, until
 	}
 	return err
 }
 
 func (p *storeProcess) resume(sub *storeSub) error {
-	p.sim.mayResume(sub)
+	defer p.sim.mayResume(sub)()
 	return sub.sub.Resume()
 }
 
-// orderBeside gives an order beside the process with the lease. Of two that are given at once, one is lost.
+// orderBeside gives an order beside the process with the lease. Of two that are given at once, either counts. One that
+// fails may be carried out later.
 func (p *storeProcess) orderBeside(sub *storeSub, order func(*eventbus.Subscription, ...eventbus.DirectiveOption) error) error {
-	p.sim.mayResume(sub)
-	defer p.sim.mayResume(sub)
-	return order(p.targets[sub.index])
+	returned := p.sim.mayResume(sub)
+	err := order(p.targets[sub.index])
+	if err == nil {
+		returned()
+	}
+	return err
 }
 
-func (m *storeModel) mayResume(sub *storeSub) {
+// mayResume notes an order that may end a pause, until it has returned.
+func (m *storeModel) mayResume(sub *storeSub) (returned func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sub.paused = false
 	sub.resumes++
+	sub.ordering++
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		sub.paused = false
+		sub.resumes++
+		sub.ordering--
+	}
 }
 
 // handler returns a handler. What it does depends only on the seed, the event, the subscription,

@@ -93,14 +93,15 @@ type storeSub struct {
 	bad     int // percentage of failures
 	names   int // it has had: the latest is its name
 
-	sub     *eventbus.Subscription // of the present process; nil without
-	since   int                    // changes with each Subscribe and Unsubscribe
-	present bool
-	gone    *bool     // no call may begin
-	paused  bool      // by an order that returned, in this process or in one before it, under any name
-	resumes int       // orders that may have ended that
-	until   time.Time // when the wall clock ends it, or zero
-	shown   time.Time // the latest that it has shown since, at its steps
+	sub      *eventbus.Subscription // of the present process; nil without
+	since    int                    // changes with each Subscribe and Unsubscribe
+	present  bool
+	gone     *bool     // no call may begin
+	paused   bool      // by an order that returned, in this process or in one before it, under any name
+	resumes  int       // orders that may have ended that, twice each
+	ordering int       // of them have not returned
+	until    time.Time // when the wall clock ends it, or zero
+	shown    time.Time // the latest that it has shown since, at its steps
 }
 
 func (s *storeSub) name(i int) string {
