@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -98,9 +97,7 @@ func (f *feeder) apply(ctx context.Context, w *batch) (err error) {
 	if err == nil {
 		return nil
 	}
-	if f.ctx.Err() == nil { // memory has none of the claimed records: Reopen frees them
-		f.bus.durable.storeFailed(fmt.Errorf("%w: it has not divided claimed records: %v", ErrStoreFailed, err)) //nolint:errorlint // a refusal is a failure here
-	}
+	f.failed(ctx, err) // memory has none of the claimed records: they are free again after the restart
 	return errClaimsEnded
 }
 

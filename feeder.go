@@ -3,6 +3,7 @@ package eventbus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -35,8 +36,8 @@ type feeder struct {
 	doors    []string   // subscriptions with deliveries to claim before anything else
 
 	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
-	leads atomic.Bool
-	looks atomic.Bool // there may be incoming events
+	leads  atomic.Bool
+	looks  atomic.Bool  // there may be incoming events
 	direct atomic.Int64 // submitted changes with leased records
 	denied atomic.Bool  // the store may have records of direct changes that it did not lease, see obeyDenial
 	own    ownIncoming
@@ -304,8 +305,18 @@ func (f *feeder) failed(claims context.Context, err error) {
 	case errors.Is(err, ErrNoLease), errors.Is(err, ErrLeaseLost):
 		f.bus.durable.leaseLost(f.bus.store.epoch.Load())
 	default:
-		f.bus.durable.storeFailed(err)
+		f.bus.durable.storeFailed(asFailure(err))
 	}
+}
+
+// asFailure returns the error of what the store must not refuse: the feeder cannot go on without it. So the bus restarts,
+// and logs it.
+func asFailure(err error) error {
+	var refused *driver.RefusedError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("%w: it has refused what the feeder needs: %v", ErrStoreFailed, err) //nolint:errorlint // the refusal is a failure here
+	}
+	return err
 }
 
 func (f *feeder) feed() {

@@ -544,3 +544,28 @@ func TestT5_PublishersShareAContext(t *testing.T) {
 	}
 	shutdown(t, bus)
 }
+
+// The store refuses a take-in for a reason that the bus does not know.
+func TestT2_ARefusedTakeInIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var refusals atomic.Int64
+		spy := &spyStore{submit: func(b *driver.Batch, done func(error)) bool {
+			if len(b.Accept) == 0 || refusals.Add(1) > 3 {
+				return false
+			}
+			go done(&driver.RefusedError{Err: fmt.Errorf("an unknown reason")})
+			return true
+		}}
+		bus := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		other, _ := disk.standby(t, "mail")
+		mustPublish(t, other, "a", "1")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, other)
+		shutdown(t, bus)
+	})
+}

@@ -353,6 +353,46 @@ func TestS6_TheHandOverWaitsForRunningCalls(t *testing.T) {
 	})
 }
 
+// Of two standbys with more subscriptions that start at once, one gets the lease, and everything that the other bus had.
+func TestS6_TwoStandbysWithMoreSubscriptionsStartAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		spy := &spyStore{before: func(method string) {
+			if method == "end of Catalogs" {
+				time.Sleep(time.Second) // it has seen both when it hands over
+			}
+		}}
+		first := disk.spy(t, spy, eventbus.WithStandby(), eventbus.WithConcurrency(1))
+		var cancelled error
+		mustSubscribe(t, first, "*", eventbus.Typed(func(ctx context.Context, payload string) error {
+			select {
+			case <-time.After(10 * time.Second):
+			case <-ctx.Done():
+				cancelled = context.Cause(ctx)
+			}
+			disk.note("%s by the first", payload)
+			return nil
+		}), eventbus.Named("mail"))
+		require.NoError(t, first.Start(t.Context()))
+		for _, payload := range []string{"1", "2", "3"} {
+			mustPublish(t, first, "a", payload)
+		}
+		time.Sleep(time.Second)
+		second, _ := disk.standby(t, "mail", "audit")
+		third, _ := disk.standby(t, "mail", "audit")
+		startLater(t, second)
+		startLater(t, third)
+		time.Sleep(time.Minute)
+		require.NoError(t, cancelled, "the running call ends before the lease is handed over")
+		require.ElementsMatch(t, []string{"1 by the first", "mail 2 1", "mail 3 1"}, disk.took())
+		require.False(t, spy.Store.Lease().IsHeld())
+		for _, bus := range []*eventbus.Bus{first, second, third} {
+			shutdown(t, bus)
+		}
+		require.Empty(t, disk.Dump().Records)
+	})
+}
+
 // A bus whose lease is lost is a standby: its calls are cancelled, and it dispatches again when it has the lease.
 func TestS6_ABusWhoseLeaseIsLostIsAStandby(t *testing.T) {
 	for _, crash := range []bool{false, true} {

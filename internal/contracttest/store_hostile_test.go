@@ -83,6 +83,12 @@ func (s *spyStore) Requests(ctx context.Context, q driver.RequestQuery) ([]drive
 	return s.Store.Requests(ctx, q)
 }
 
+func (s *spyStore) Catalogs(ctx context.Context) ([]driver.Catalog, error) {
+	all, err := s.Store.Catalogs(ctx)
+	s.enter("end of Catalogs")
+	return all, err
+}
+
 func (s *spyStore) Submit(b *driver.Batch, done func(error)) {
 	if s.submit == nil || !s.submit(b, done) {
 		s.Store.Submit(b, done)

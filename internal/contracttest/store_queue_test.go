@@ -206,3 +206,32 @@ func TestD8_AnUnroutedScheduledEventTakesNoRoom(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A store denies the lease of some records. The feeder claims nothing while a direct change is on its way: the claim would
+// give a denied record before an earlier one of its key, which the bus frees because of the denial.
+func TestD5_ADeniedLeaseKeepsTheOrder(t *testing.T) {
+	denied := func(r *driver.Record) bool { return string(r.Payload) == `"1"` || string(r.Payload) == `"3"` }
+	for wait := range 12 {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk(storetest.WithLeaseDenied(denied), storetest.WithFaults(func(int, *driver.Batch) storetest.Fault {
+				return storetest.Fault{Delay: 10 * time.Millisecond}
+			}))
+			bus, _ := disk.open(t)
+			disk.handles(t, bus, "mail", nil)
+			require.NoError(t, bus.Start(t.Context()))
+			time.Sleep(time.Second)
+			var published sync.WaitGroup
+			for n := 1; n <= 4; n++ {
+				published.Go(func() { mustPublish(t, bus, "a", fmt.Sprint(n), eventbus.Key("k")) })
+				synctest.Wait()
+			}
+			time.Sleep(time.Duration(wait) * 5 * time.Millisecond)
+			mustSubscribe(t, bus, "none", ok, eventbus.Named("late")) // the feeder is behind meanwhile
+			published.Wait()
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"mail 1 1", "mail 2 1", "mail 3 1", "mail 4 1"}, disk.took())
+			requireBalanced(t, bus)
+			shutdown(t, bus)
+		})
+	}
+}
