@@ -24,7 +24,7 @@ type damaged struct {
 	broken atomic.Bool
 }
 
-var errDamaged = errors.New("sqlite: /var/lib/shop/events.db: SELECT * FROM letter WHERE id = ?: row 7 is corrupt\n\x1b[31mgoroutine 1 [running]:\nmain.go:17")
+var errDamaged = errors.New("sqlite: /var/lib/shop/events.db: SELECT * FROM eventbus_letter WHERE id = ?: row 7 is corrupt\n\x1b[31mgoroutine 1 [running]:\nmain.go:17")
 
 func (d *damaged) err() error {
 	if d.broken.Load() {

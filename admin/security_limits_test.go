@@ -83,7 +83,7 @@ func TestZ16_HostileFiltersAreTexts(t *testing.T) {
 	bus := newFailing(t, eventbus.WithStore(newStore(t)))
 	h := newHandler(t, bus.Bus)
 	_ = bus.die(t, 2, eventbus.Metadata("n", "v"))
-	for _, text := range []string{`' OR 1=1 --`, `"; DROP TABLE letter; --`, `%`, `_`, `\`, `billing' UNION SELECT * FROM meta`, `*`, "billing%00"} {
+	for _, text := range []string{`' OR 1=1 --`, `"; DROP TABLE eventbus_letter; --`, `%`, `_`, `\`, `billing' UNION SELECT * FROM eventbus_meta`, `*`, "billing%00"} {
 		for _, name := range []string{"subscription", "key", "error"} {
 			page := get[eventbus.LetterPage](t, h, "/api/v1/letters?"+name+"="+url.QueryEscape(text))
 			require.Zero(t, page.Total, "%s=%s", name, text)

@@ -67,7 +67,7 @@ func TestZ19_ErrorsSayWhatToDo(t *testing.T) {
 		args []string
 	}{
 		{exitUsage, []string{"dlq", "list", "--type", "a..b"}},
-		{exitUsage, []string{"dlq", "list", "--key", "x'; DROP TABLE letter; --", "--limit", "-1"}},
+		{exitUsage, []string{"dlq", "list", "--key", "x'; DROP TABLE eventbus_letter; --", "--limit", "-1"}},
 		{exitUsage, []string{"dlq", "replay"}},
 		{exitUsage, []string{"dlq", "show", "' OR 1=1"}},
 		{exitNotFound, []string{"dlq", "show", "01940000-0000-7000-8000-00000000ffff"}},
@@ -83,7 +83,7 @@ func TestZ19_ErrorsSayWhatToDo(t *testing.T) {
 			require.NotContains(t, errOut, secret, c.args)
 		}
 	}
-	code, out, _ := call(t, "dlq", "list", "--store", path, "--key", "x'; DROP TABLE letter; --")
+	code, out, _ := call(t, "dlq", "list", "--store", path, "--key", "x'; DROP TABLE eventbus_letter; --")
 	require.Zero(t, code)
 	require.Equal(t, 1, strings.Count(out, "\n"), "the head only")
 	code, _, _ = call(t, "dlq", "show", "01940000-0000-7000-8000-000000000001", "--store", path)

@@ -287,7 +287,7 @@ func (c *committer) writeLease(own bool, verify func(*meta) error) (m meta, leas
 		}
 	}
 	if m.held && !(own && m.epoch == c.epoch) {
-		const sql = "INSERT INTO crash (epoch, suspects) VALUES (?1, EXISTS (SELECT 1 FROM record INDEXED BY record_suspect WHERE suspect = 1 AND owner = ?1))"
+		const sql = "INSERT INTO eventbus_crash (epoch, suspects) VALUES (?1, EXISTS (SELECT 1 FROM eventbus_record INDEXED BY record_suspect WHERE suspect = 1 AND owner = ?1))"
 		if _, err = c.w.exec(sql, m.epoch); err != nil {
 			return m, lease, nil, err
 		}

@@ -125,23 +125,23 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 		tx.now = b.Aged()
 	}
 	for _, d := range b.Remember {
-		const sql = "INSERT OR REPLACE INTO dedupe (scope, key, event, content, expires) VALUES (?, ?, ?, ?, ?)"
+		const sql = "INSERT OR REPLACE INTO eventbus_dedupe (scope, key, event, content, expires) VALUES (?, ?, ?, ?, ?)"
 		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], d.Content, timeText(d.Expires)); err != nil {
 			return nil, err
 		}
 		reach("batch: remembered")
 	}
 	for _, d := range b.Forget {
-		if _, err := tx.w.exec("DELETE FROM dedupe WHERE scope = ? AND key = ?", d.Scope, d.Key); err != nil {
+		if _, err := tx.w.exec("DELETE FROM eventbus_dedupe WHERE scope = ? AND key = ?", d.Scope, d.Key); err != nil {
 			return nil, err
 		}
 		reach("batch: forgotten")
 	}
 	for _, id := range b.Take {
-		if n, err := tx.w.exec("DELETE FROM letter WHERE id = ?", id[:]); err != nil {
+		if n, err := tx.w.exec("DELETE FROM eventbus_letter WHERE id = ?", id[:]); err != nil {
 			return nil, err
 		} else if n != 1 {
-			return nil, &CorruptError{Path: tx.store.path, Table: "letter", Row: id.String(), Detail: "the row was found and cannot be deleted"}
+			return nil, &CorruptError{Path: tx.store.path, Table: "eventbus_letter", Row: id.String(), Detail: "the row was found and cannot be deleted"}
 		}
 		tx.m.letters--
 		tx.pages += 4
@@ -251,12 +251,12 @@ func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 		}
 	}
 	var known *driver.Dedupe
-	err := tx.one("SELECT event, content, expires FROM dedupe WHERE scope = ? AND key = ?", func(stmt *sqlite3.Stmt) error {
+	err := tx.one("SELECT event, content, expires FROM eventbus_dedupe WHERE scope = ? AND key = ?", func(stmt *sqlite3.Stmt) error {
 		k := &driver.Dedupe{Scope: d.Scope, Key: d.Key, Content: stmt.ColumnText(1)}
 		stmt.ColumnBytes(0, k.Event[:])
 		expires, err := parseTime(stmt.ColumnText(2))
 		if err != nil {
-			return &CorruptError{Path: tx.store.path, Table: "dedupe", Row: d.Key, Detail: err.Error()}
+			return &CorruptError{Path: tx.store.path, Table: "eventbus_dedupe", Row: d.Key, Detail: err.Error()}
 		}
 		if k.Expires = expires; expires.After(b.Aged()) {
 			known = k
@@ -267,7 +267,7 @@ func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 }
 
 func (tx *transaction) hasLetter(id driver.ID) (found bool, err error) {
-	err = tx.one("SELECT 1 FROM letter WHERE id = ?", func(*sqlite3.Stmt) error {
+	err = tx.one("SELECT 1 FROM eventbus_letter WHERE id = ?", func(*sqlite3.Stmt) error {
 		found = true
 		return nil
 	}, id[:])
@@ -343,7 +343,7 @@ func (tx *transaction) open(records []*driver.Record) {
 
 // update changes a record that the lease has.
 func (tx *transaction) update(r *driver.Record) error {
-	const sql = `UPDATE record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?, crashes = ?
+	const sql = `UPDATE eventbus_record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?, crashes = ?
 		WHERE ref = ? AND owner = ?`
 	stmt, err := tx.w.stmt(sql)
 	if err != nil {
@@ -384,7 +384,7 @@ func (tx *transaction) ownerOf(r *driver.Record) int64 {
 }
 
 func (tx *transaction) missing(ref driver.Ref) error {
-	return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(ref), Detail: "the lease has the record, and the table does not"}
+	return &CorruptError{Path: tx.store.path, Table: "eventbus_record", Row: fmt.Sprint(ref), Detail: "the lease has the record, and the table does not"}
 }
 
 // deleteRecords deletes the collected records, by ranges of refs. A range may contain refs of
@@ -399,7 +399,7 @@ func (tx *transaction) deleteRecords() error {
 		for i+n < len(refs) && refs[i+n]-refs[i+n-1] <= maxGap && !tx.leasesBetween(refs[i+n-1], refs[i+n]) {
 			n++
 		}
-		deleted, err := tx.w.exec("DELETE FROM record WHERE ref BETWEEN ? AND ? AND owner = ?", int64(refs[i]), int64(refs[i+n-1]), tx.epoch)
+		deleted, err := tx.w.exec("DELETE FROM eventbus_record WHERE ref BETWEEN ? AND ? AND owner = ?", int64(refs[i]), int64(refs[i+n-1]), tx.epoch)
 		if err != nil {
 			return err
 		}
@@ -430,7 +430,7 @@ func (tx *transaction) prune() error {
 	if tx.now.Sub(tx.pruned) < time.Second {
 		return nil
 	}
-	const sql = "DELETE FROM dedupe WHERE (scope, key) IN (SELECT scope, key FROM dedupe WHERE expires <= ? ORDER BY expires LIMIT ?)"
+	const sql = "DELETE FROM eventbus_dedupe WHERE (scope, key) IN (SELECT scope, key FROM eventbus_dedupe WHERE expires <= ? ORDER BY expires LIMIT ?)"
 	n, err := tx.w.exec(sql, timeText(tx.now.Add(-time.Hour)), some)
 	done := n < some
 	if err == nil && tx.store.cfg.history > 0 {
@@ -452,11 +452,11 @@ func (tx *transaction) prune() error {
 func (tx *transaction) catalog(b *driver.Batch) error {
 	c := b.Catalog
 	if c.Body == nil {
-		_, err := tx.w.exec("DELETE FROM catalogs WHERE instance = ?", c.Instance)
+		_, err := tx.w.exec("DELETE FROM eventbus_catalog WHERE instance = ?", c.Instance)
 		return err
 	}
 	tx.bytes += len(c.Body)
-	const sql = `INSERT INTO catalogs (instance, seen, body, crc) VALUES (?, ?, ?, ?)
+	const sql = `INSERT INTO eventbus_catalog (instance, seen, body, crc) VALUES (?, ?, ?, ?)
 		ON CONFLICT (instance) DO UPDATE SET seen = excluded.seen, body = excluded.body, crc = excluded.crc`
 	_, err := tx.w.exec(sql, c.Instance, timeText(b.Now), c.Body, checksum(c.Body))
 	return err
@@ -464,7 +464,7 @@ func (tx *transaction) catalog(b *driver.Batch) error {
 
 // direct replaces the directive of a subscription.
 func (tx *transaction) direct(d *driver.Directive) error {
-	const sql = "INSERT OR REPLACE INTO orders (subscription, body, crc) VALUES (?, ?, ?)"
+	const sql = "INSERT OR REPLACE INTO eventbus_directive (subscription, body, crc) VALUES (?, ?, ?)"
 	_, err := tx.w.exec(sql, d.Subscription, d.Body, checksum(d.Body))
 	return err
 }

@@ -27,7 +27,7 @@ func (tx *transaction) audit(e *driver.AuditEntry) error {
 		denied, limit = 1, maxDenied
 	}
 	// A place beyond the last number is damaged: trimming by it would remove what is not old.
-	const last = "SELECT coalesce(max(number), 0), (SELECT coalesce(max(place), 0) FROM audit WHERE denied = ? AND place <= (SELECT max(number) FROM audit)) FROM audit"
+	const last = "SELECT coalesce(max(number), 0), (SELECT coalesce(max(place), 0) FROM eventbus_audit WHERE denied = ? AND place <= (SELECT max(number) FROM eventbus_audit)) FROM eventbus_audit"
 	err := tx.one(last, func(stmt *sqlite3.Stmt) error {
 		number, place = stmt.ColumnInt64(0)+1, stmt.ColumnInt64(1)+1
 		return nil
@@ -35,13 +35,13 @@ func (tx *transaction) audit(e *driver.AuditEntry) error {
 	if err != nil {
 		return err
 	}
-	const insert = "INSERT INTO audit (number, body, crc, denied, place) VALUES (?, ?, ?, ?, ?)"
+	const insert = "INSERT INTO eventbus_audit (number, body, crc, denied, place) VALUES (?, ?, ?, ?, ?)"
 	if _, err := tx.w.exec(insert, number, e.Body, auditCRC(number, e.Body), denied, place); err != nil {
 		return err
 	}
 	tx.pages += 3
 	if place > limit {
-		_, err = tx.w.exec("DELETE FROM audit WHERE denied = ? AND place <= ?", denied, place-limit)
+		_, err = tx.w.exec("DELETE FROM eventbus_audit WHERE denied = ? AND place <= ?", denied, place-limit)
 	}
 	return err
 }
@@ -62,7 +62,7 @@ func (s *Store) Audit(ctx context.Context, q driver.AuditQuery) (page driver.Aud
 	}
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		page = driver.AuditPage{}
-		err := query(c, "SELECT number, body, crc, denied FROM audit WHERE number < ? ORDER BY number DESC", func(stmt *sqlite3.Stmt) error {
+		err := query(c, "SELECT number, body, crc, denied FROM eventbus_audit WHERE number < ? ORDER BY number DESC", func(stmt *sqlite3.Stmt) error {
 			e, err := s.scanAudit(stmt)
 			if err != nil {
 				return err
@@ -96,7 +96,7 @@ func (s *Store) Audit(ctx context.Context, q driver.AuditQuery) (page driver.Aud
 func (s *Store) scanAudit(stmt *sqlite3.Stmt) (e driver.AuditEntry, err error) {
 	e = driver.AuditEntry{Number: stmt.ColumnInt64(0), Body: columnBytes(stmt, 1), Denied: stmt.ColumnBool(3)}
 	if auditCRC(e.Number, e.Body) != stmt.ColumnInt64(2) {
-		return e, &CorruptError{Path: s.path, Table: "audit", Row: fmt.Sprint(e.Number), Detail: "the row does not match its checksum"}
+		return e, &CorruptError{Path: s.path, Table: "eventbus_audit", Row: fmt.Sprint(e.Number), Detail: "the row does not match its checksum"}
 	}
 	return e, nil
 }

@@ -108,7 +108,7 @@ func TestFailedSync_OfABackup(t *testing.T) {
 		return m.update(w)
 	}))
 	require.NoError(t, query(w.conn, "BEGIN", nil))
-	_, err = queryInt(w.conn, "SELECT count(*) FROM record")
+	_, err = queryInt(w.conn, "SELECT count(*) FROM eventbus_record")
 	require.NoError(t, err)
 	err = s.endLeaseOf(t.Context(), path)
 	require.Equal(t, sqlite3.ResultBusy, sqlite3.ErrCode(err), "%v", err)

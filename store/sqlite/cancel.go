@@ -9,7 +9,7 @@ import (
 )
 
 // whereCancels selects the free scheduled records of an event. The second parameter is the epoch of the lease.
-const whereCancels = " FROM record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ?"
+const whereCancels = " FROM eventbus_record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ?"
 
 // checkCancel returns the refusal of a batch that cancels an event without a free scheduled record.
 func (tx *transaction) checkCancel(b *driver.Batch) (refusal, err error) {
@@ -53,10 +53,10 @@ func (tx *transaction) cancel(b *driver.Batch, id driver.ID) error {
 				return err
 			}
 		}
-		if n, err := tx.w.exec("DELETE FROM record WHERE ref = ?", int64(ref)); err != nil {
+		if n, err := tx.w.exec("DELETE FROM eventbus_record WHERE ref = ?", int64(ref)); err != nil {
 			return err
 		} else if n != 1 {
-			return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: "the row was found and cannot be deleted"}
+			return &CorruptError{Path: tx.store.path, Table: "eventbus_record", Row: fmt.Sprint(int64(ref)), Detail: "the row was found and cannot be deleted"}
 		}
 		tx.m.states[driver.Scheduled]--
 		tx.pages += 2
@@ -69,7 +69,7 @@ func (tx *transaction) cancel(b *driver.Batch, id driver.ID) error {
 func (tx *transaction) keepClaimed(records []*driver.Record) (kept []*driver.Record, err error) {
 	for _, r := range records {
 		found := false
-		err := tx.one("SELECT 1 FROM record WHERE ref = ? AND owner = ?", func(*sqlite3.Stmt) error {
+		err := tx.one("SELECT 1 FROM eventbus_record WHERE ref = ? AND owner = ?", func(*sqlite3.Stmt) error {
 			found = true
 			return nil
 		}, int64(r.Ref), tx.epoch)

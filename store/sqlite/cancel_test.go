@@ -55,7 +55,7 @@ func TestCancel_BetweenSelectionAndLease(t *testing.T) {
 	require.NoError(t, submit(s, &driver.Batch{New: records}))
 	selected = request()
 	inside(t, s, func(c *committer) error {
-		_, err := c.w.exec("DELETE FROM record")
+		_, err := c.w.exec("DELETE FROM eventbus_record")
 		return err
 	})
 	var corrupt *CorruptError

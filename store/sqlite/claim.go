@@ -34,7 +34,7 @@ func (c *committer) newClaimState() claimState {
 // loadCrashes reads the leases that ended without Release and Close.
 func (c *committer) loadCrashes() (map[int64]crashedLease, error) {
 	crashed := make(map[int64]crashedLease)
-	err := query(c.w.conn, "SELECT epoch, suspects FROM crash", func(stmt *sqlite3.Stmt) error {
+	err := query(c.w.conn, "SELECT epoch, suspects FROM eventbus_crash", func(stmt *sqlite3.Stmt) error {
 		crashed[stmt.ColumnInt64(0)] = crashedLease{suspects: stmt.ColumnInt64(1) != 0}
 		return nil
 	})
@@ -101,7 +101,7 @@ func (s *Store) claimRecords(ctx context.Context, q driver.ClaimQuery) (claimed 
 		chosen, claimed.More = found[:n], len(found) > n
 		claimed.NextDue = finder.nextDue
 		for _, f := range chosen {
-			err := query(c, "SELECT "+recordColumns+" FROM record WHERE ref = ?", func(stmt *sqlite3.Stmt) error {
+			err := query(c, "SELECT "+recordColumns+" FROM eventbus_record WHERE ref = ?", func(stmt *sqlite3.Stmt) error {
 				r, owner, err := s.scanRecord(stmt)
 				claimed.Records, owners = append(claimed.Records, r), append(owners, owner)
 				return err
@@ -111,7 +111,7 @@ func (s *Store) claimRecords(ctx context.Context, q driver.ClaimQuery) (claimed 
 			}
 		}
 		if len(claimed.Records) != n {
-			return &CorruptError{Path: s.path, Table: "record", Detail: "an index has a row that the table does not have"}
+			return &CorruptError{Path: s.path, Table: "eventbus_record", Detail: "an index has a row that the table does not have"}
 		}
 		return nil
 	})
@@ -189,7 +189,7 @@ type stream struct{ owner, kind int64 }
 // ready ones.
 func (f *finder) readyStreams() (streams []stream, err error) {
 	// A condition (owner, kind) > (?, ?) would read all rows of the first pair.
-	const from = "SELECT owner, kind FROM record INDEXED BY record_ready WHERE " + whereReady
+	const from = "SELECT owner, kind FROM eventbus_record INDEXED BY record_ready WHERE " + whereReady
 	s, found := stream{owner: math.MinInt64}, false
 	next := func(sql string, args ...any) error {
 		found = false
@@ -219,7 +219,7 @@ func (f *finder) ready() ([]candidate, error) {
 	}
 	var found []candidate
 	for _, s := range streams {
-		const sql = "SELECT position, ref, owner FROM record INDEXED BY record_ready WHERE " + whereReady +
+		const sql = "SELECT position, ref, owner FROM eventbus_record INDEXED BY record_ready WHERE " + whereReady +
 			" AND owner = ? AND kind = ? ORDER BY position, ref LIMIT ?"
 		if err := f.collect(&found, candidate{}, sql, s.owner, s.kind, f.q.Limit+1); err != nil {
 			return nil, err
@@ -230,13 +230,13 @@ func (f *finder) ready() ([]candidate, error) {
 	}
 	const orphan = "owner > 0 AND owner <> ? AND " + kindReady
 	err = f.collect(&found, candidate{orphan: true},
-		"SELECT position, ref, owner FROM record NOT INDEXED WHERE ref > ? AND ref < ? AND position = ref AND "+orphan+" ORDER BY ref LIMIT ?",
+		"SELECT position, ref, owner FROM eventbus_record NOT INDEXED WHERE ref > ? AND ref < ? AND position = ref AND "+orphan+" ORDER BY ref LIMIT ?",
 		f.state.ref, f.state.end, f.state.epoch, f.q.Limit+1)
 	if err != nil {
 		return nil, err
 	}
 	err = f.collect(&found, candidate{orphanBeside: true},
-		"SELECT position, ref, owner FROM record INDEXED BY record_beside WHERE position <> ref AND (position, ref) > (?, ?) AND ref < ? AND "+
+		"SELECT position, ref, owner FROM eventbus_record INDEXED BY record_beside WHERE position <> ref AND (position, ref) > (?, ?) AND ref < ? AND "+
 			orphan+" ORDER BY position, ref LIMIT ?",
 		f.state.beside.at, f.state.beside.ref, f.state.end, f.state.epoch, f.q.Limit+1)
 	return found, err
@@ -273,7 +273,7 @@ func (f *finder) eachOwner(from string, args []any, visit func(owner int64) erro
 }
 
 func (f *finder) parked() (found []candidate, err error) {
-	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked + " AND door = ? AND "
+	const from = "FROM eventbus_record INDEXED BY record_parked WHERE " + whereParked + " AND door = ? AND "
 	for _, door := range f.q.Doors {
 		err = errors.Join(err, f.eachOwner(from, []any{door}, func(owner int64) error {
 			if owner == -f.state.epoch {
@@ -289,7 +289,7 @@ func (f *finder) parked() (found []candidate, err error) {
 
 // due returns the records that are due, and sets nextDue. A record without a due time is due.
 func (f *finder) due() (found []candidate, err error) {
-	const from = "FROM record INDEXED BY record_due WHERE " + whereDue + " AND "
+	const from = "FROM eventbus_record INDEXED BY record_due WHERE " + whereDue + " AND "
 	now := timeBound(f.q.Now)
 	err = f.eachOwner(from, nil, func(owner int64) error {
 		add := func(stmt *sqlite3.Stmt) error {
@@ -320,7 +320,7 @@ func (f *finder) due() (found []candidate, err error) {
 }
 
 func (f *finder) event() (found []candidate, err error) {
-	const sql = "SELECT 0, ref, owner FROM record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ? ORDER BY ref LIMIT ?"
+	const sql = "SELECT 0, ref, owner FROM eventbus_record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ? ORDER BY ref LIMIT ?"
 	err = f.collect(&found, candidate{}, sql, f.q.Event[:], f.state.epoch, f.q.Limit+1)
 	return found, err
 }
@@ -369,7 +369,7 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 				all = 2
 			}
 		}
-		const sql = `UPDATE record SET owner = ?, suspect = 0, crashes = crashes +
+		const sql = `UPDATE eventbus_record SET owner = ?, suspect = 0, crashes = crashes +
 				CASE ? WHEN 0 THEN 0 WHEN 1 THEN (kind & 3 = 0 AND crashes < 2) ELSE suspect END
 			WHERE ref BETWEEN ? AND ? AND owner = ?`
 		changed, err := tx.w.exec(sql, tx.epoch, all, int64(rows[0].r.Ref), int64(rows[n-1].r.Ref), owner)

@@ -213,7 +213,7 @@ const recordColumns = "ref, position, kind, due, door, owner, crashes, suspect, 
 func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *driver.Record, owner int64, err error) {
 	ref := driver.Ref(stmt.ColumnInt64(0))
 	corrupt := func(detail string) error {
-		return &CorruptError{Path: s.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: detail}
+		return &CorruptError{Path: s.path, Table: "eventbus_record", Row: fmt.Sprint(int64(ref)), Detail: detail}
 	}
 	kind := stmt.ColumnInt64(2)
 	r = &driver.Record{
@@ -247,7 +247,7 @@ func checksum(body []byte) int64 { return int64(crc32.Checksum(body, castagnoli)
 func (s *Store) scanDirective(stmt *sqlite3.Stmt) (d driver.Directive, err error) {
 	d = driver.Directive{Subscription: stmt.ColumnText(0), Body: columnBytes(stmt, 1)}
 	if checksum(d.Body) != stmt.ColumnInt64(2) {
-		return d, &CorruptError{Path: s.path, Table: "orders", Row: d.Subscription, Detail: "the row does not match its checksum"}
+		return d, &CorruptError{Path: s.path, Table: "eventbus_directive", Row: d.Subscription, Detail: "the row does not match its checksum"}
 	}
 	return d, nil
 }

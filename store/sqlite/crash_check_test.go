@@ -116,7 +116,7 @@ func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 		if d.meta, err = s.readMeta(c); err != nil {
 			return err
 		}
-		err := query(c, "SELECT "+recordColumns+" FROM record ORDER BY ref", func(stmt *sqlite3.Stmt) error {
+		err := query(c, "SELECT "+recordColumns+" FROM eventbus_record ORDER BY ref", func(stmt *sqlite3.Stmt) error {
 			r, owner, err := s.scanRecord(stmt)
 			if err != nil {
 				return err
@@ -128,7 +128,7 @@ func dumpCopy(path string) (d *crashDump, problems []string, err error) {
 		if err != nil {
 			return err
 		}
-		err = query(c, "SELECT key FROM dedupe", func(stmt *sqlite3.Stmt) error {
+		err = query(c, "SELECT key FROM eventbus_dedupe", func(stmt *sqlite3.Stmt) error {
 			d.known[stmt.ColumnText(0)] = true
 			return nil
 		})

@@ -19,7 +19,7 @@ type historyRow struct {
 }
 
 func historyOf(c *sqlite3.Conn) (rows []historyRow, err error) {
-	const sql = "SELECT ref, event, type, key, outcome, settled_at FROM history ORDER BY ref"
+	const sql = "SELECT ref, event, type, key, outcome, settled_at FROM eventbus_history ORDER BY ref"
 	err = query(c, sql, func(stmt *sqlite3.Stmt) error {
 		var id driver.ID
 		stmt.ColumnBytes(1, id[:])

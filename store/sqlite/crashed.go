@@ -19,7 +19,7 @@ const crashLook = 1 << 14
 // bus that is behind the oldest.
 func (c *committer) countCrash(m *meta) int64 {
 	conn, left := c.w.conn, m.leased
-	suspects, err := queryInt(conn, "SELECT count(DISTINCT event) FROM record INDEXED BY record_suspect WHERE suspect = 1 AND owner = ?", m.epoch)
+	suspects, err := queryInt(conn, "SELECT count(DISTINCT event) FROM eventbus_record INDEXED BY record_suspect WHERE suspect = 1 AND owner = ?", m.epoch)
 	switch {
 	case err != nil:
 		return -1
@@ -45,7 +45,7 @@ func (c *committer) countCrash(m *meta) int64 {
 		}
 		return nil
 	}
-	const columns = "SELECT ref, owner, kind & 3 = 0 AND crashes < 2, event FROM record NOT INDEXED WHERE ref < ? ORDER BY ref "
+	const columns = "SELECT ref, owner, kind & 3 = 0 AND crashes < 2, event FROM eventbus_record NOT INDEXED WHERE ref < ? ORDER BY ref "
 	for _, from := range []string{"DESC LIMIT ?", "LIMIT ?"} {
 		read = 0
 		if err := query(conn, columns+from, visit, last, limit); err != nil && !errors.Is(err, errStop) {

@@ -40,7 +40,7 @@
 // # Processes
 //
 // Several processes may open the file. One store at a time holds the lease, and its bus runs the handlers. The others are
-// standbys and tools: they leave events in the table incoming, and requests, and the bus with the lease takes them in.
+// standbys and tools: they leave events in the table eventbus_incoming, and requests, and the bus with the lease takes them in.
 // They read, take and add dead letters themselves.
 //
 // Acquire waits for the lease with a lock of the lease file, which it tries every 50 ms. The kernel releases the lock when
@@ -59,8 +59,8 @@
 //
 // # Transactions
 //
-// A service may have tables of its own in the file, with names that the store does not use, and insert events with
-// them in one transaction: see Store.SubmitTx. Keep such transactions short: while one has written and is open, no store
+// A service may have tables of its own in the file, and insert events with them in one transaction: see Store.SubmitTx. The
+// names of the store's tables begin with eventbus_. Keep such transactions short: while one has written and is open, no store
 // commits. Publications that wait for it longer than WithLockWait end with an outcome that is unknown. While other programs
 // commit, a bus at full speed leaves gaps between its commits (about a third of the time at most), in which SQLite's busy
 // handler gets the write lock: set a busy_timeout of some seconds.

@@ -127,7 +127,7 @@ func TestL9_AReaderDelaysTheErasure(t *testing.T) {
 	require.NoError(t, err)
 	defer reader.Close()
 	require.NoError(t, sqlitex.ExecuteTransient(reader, "BEGIN", nil))
-	require.NoError(t, sqlitex.ExecuteTransient(reader, "SELECT count(*) FROM letter", nil))
+	require.NoError(t, sqlitex.ExecuteTransient(reader, "SELECT count(*) FROM eventbus_letter", nil))
 
 	purged := make(chan error, 1)
 	go func() {

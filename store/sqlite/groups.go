@@ -36,7 +36,7 @@ func (s *Store) groupLetters(c *sqlite3.Conn, f *letterFilter, each func(g *driv
 		groups = append(groups, others)
 	}
 	for _, g := range groups {
-		err := query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ? AND ? <> ''", func(stmt *sqlite3.Stmt) error {
+		err := query(c, "SELECT "+letterColumns+", crc FROM eventbus_letter WHERE id = ? AND ? <> ''", func(stmt *sqlite3.Stmt) error {
 			l, err := s.scanLetter(stmt)
 			l.Payload, l.Original = nil, nil
 			g.Sample = &l

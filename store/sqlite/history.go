@@ -53,7 +53,7 @@ func WithHistory(retention time.Duration) Option {
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) History(ctx context.Context, id driver.ID) (history []Settled, err error) {
-	const sql = "SELECT type, key, outcome, settled_at FROM history WHERE event = ? ORDER BY settled_at, ref"
+	const sql = "SELECT type, key, outcome, settled_at FROM eventbus_history WHERE event = ? ORDER BY settled_at, ref"
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		history = nil
 		return query(c, sql, func(stmt *sqlite3.Stmt) error {
@@ -86,14 +86,14 @@ func (tx *transaction) writeHistory() error {
 // addHistory adds a record that a batch deletes.
 func (tx *transaction) addHistory(ref driver.Ref, d deletion) error {
 	const (
-		find   = "SELECT event, body FROM record WHERE ref = ?"
-		insert = "INSERT OR REPLACE INTO history (ref, event, type, key, outcome, settled_at) VALUES (?,?,?,?,?,?)"
+		find   = "SELECT event, body FROM eventbus_record WHERE ref = ?"
+		insert = "INSERT OR REPLACE INTO eventbus_history (ref, event, type, key, outcome, settled_at) VALUES (?,?,?,?,?,?)"
 	)
 	r := new(driver.Record)
 	err := tx.one(find, func(stmt *sqlite3.Stmt) error {
 		stmt.ColumnBytes(0, r.ID[:])
 		if err := decodeBody(columnBytes(stmt, 1), r); err != nil {
-			return &CorruptError{Path: tx.store.path, Table: "record", Row: fmt.Sprint(int64(ref)), Detail: err.Error()}
+			return &CorruptError{Path: tx.store.path, Table: "eventbus_record", Row: fmt.Sprint(int64(ref)), Detail: err.Error()}
 		}
 		return nil
 	}, int64(ref))
@@ -130,7 +130,7 @@ func (d deletion) outcome(id driver.ID) SettledOutcome {
 // pruneHistory removes rows whose retention has ended. It reports whether none is left.
 func (tx *transaction) pruneHistory() (done bool, err error) {
 	const some = 2 * maxGroup // more than a commit usually adds
-	const sql = "DELETE FROM history WHERE ref IN (SELECT ref FROM history WHERE settled_at <= ? ORDER BY settled_at LIMIT ?)"
+	const sql = "DELETE FROM eventbus_history WHERE ref IN (SELECT ref FROM eventbus_history WHERE settled_at <= ? ORDER BY settled_at LIMIT ?)"
 	n, err := tx.w.exec(sql, timeText(tx.now.Add(-tx.store.cfg.history)), some)
 	tx.pages += int64(n / 8)
 	reach("history: pruned")

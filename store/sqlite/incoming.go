@@ -15,7 +15,7 @@ import (
 
 const (
 	incomingColumns = "id, event, slot, state, due, body, given, codec, crc"
-	insertIncoming  = "INSERT INTO main.incoming (event, slot, state, due, body, given, codec, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+	insertIncoming  = "INSERT INTO main.eventbus_incoming (event, slot, state, due, body, given, codec, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 // incomingArgs returns the arguments of insertIncoming, of types that all drivers of database/sql take.
@@ -52,7 +52,7 @@ func incomingCRC(event []byte, slot, state int64, due string, body []byte, given
 func (s *Store) scanIncoming(stmt *sqlite3.Stmt) (*driver.Incoming, error) {
 	in := &driver.Incoming{ID: driver.IncomingID(stmt.ColumnInt64(0)), Given: stmt.ColumnInt64(6) != 0, Codec: stmt.ColumnText(7)}
 	corrupt := func(detail string) error {
-		return &CorruptError{Path: s.path, Table: "incoming", Row: fmt.Sprint(int64(in.ID)), Detail: detail}
+		return &CorruptError{Path: s.path, Table: "eventbus_incoming", Row: fmt.Sprint(int64(in.ID)), Detail: detail}
 	}
 	event, slot, state, due, body := columnBytes(stmt, 1), stmt.ColumnInt64(2), stmt.ColumnInt64(3), stmt.ColumnText(4), columnBytes(stmt, 5)
 	r := &driver.Record{State: driver.State(state), Slot: driver.Slot(slot)}
@@ -96,7 +96,7 @@ func (tx *transaction) leave(events []*driver.Incoming) error {
 
 // checkRemove returns the refusal of a batch that withdraws or accepts an incoming event that is not there.
 func (tx *transaction) checkRemove(b *driver.Batch) (refusal, err error) {
-	const withdraws = "SELECT 1 FROM incoming INDEXED BY incoming_event WHERE event = ? AND state = ? LIMIT 1"
+	const withdraws = "SELECT 1 FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE event = ? AND state = ? LIMIT 1"
 	for i, id := range b.Withdraw {
 		found, err := tx.exists(withdraws, id[:], int64(driver.Scheduled))
 		if err != nil {
@@ -112,7 +112,7 @@ func (tx *transaction) checkRemove(b *driver.Batch) (refusal, err error) {
 	seen := make(map[driver.IncomingID]bool, len(b.Accept))
 	for _, id := range b.Accept {
 		found := false
-		err := tx.one("SELECT event, state FROM incoming WHERE id = ?", func(stmt *sqlite3.Stmt) error {
+		err := tx.one("SELECT event, state FROM eventbus_incoming WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			var event driver.ID
 			stmt.ColumnBytes(0, event[:])
 			withdrawn := driver.State(stmt.ColumnInt64(1)) == driver.Scheduled && slices.Contains(b.Withdraw, event)
@@ -147,14 +147,14 @@ func (tx *transaction) remove(b *driver.Batch) error {
 		return err
 	}
 	for _, id := range b.Withdraw {
-		const sql = "DELETE FROM incoming INDEXED BY incoming_event WHERE event = ? AND state = ?"
+		const sql = "DELETE FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE event = ? AND state = ?"
 		if err := count(tx.w.exec(sql, id[:], int64(driver.Scheduled))); err != nil {
 			return err
 		}
 		reach("batch: withdrawn")
 	}
 	for _, id := range b.Accept {
-		if err := count(tx.w.exec("DELETE FROM incoming WHERE id = ?", int64(id))); err != nil {
+		if err := count(tx.w.exec("DELETE FROM eventbus_incoming WHERE id = ?", int64(id))); err != nil {
 			return err
 		}
 		reach("batch: accepted")
@@ -166,9 +166,9 @@ func (tx *transaction) remove(b *driver.Batch) error {
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Incoming(ctx context.Context, q driver.IncomingQuery) (page driver.IncomingPage, err error) {
-	sql, args := "SELECT "+incomingColumns+" FROM incoming NOT INDEXED WHERE id > ? ORDER BY id", []any{int64(q.After)}
+	sql, args := "SELECT "+incomingColumns+" FROM eventbus_incoming NOT INDEXED WHERE id > ? ORDER BY id", []any{int64(q.After)}
 	if !q.Event.IsZero() {
-		sql = "SELECT " + incomingColumns + " FROM incoming INDEXED BY incoming_event WHERE id > ? AND event = ? ORDER BY id"
+		sql = "SELECT " + incomingColumns + " FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE id > ? AND event = ? ORDER BY id"
 		args = append(args, q.Event[:])
 	}
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
@@ -202,11 +202,11 @@ func countIncoming(c *sqlite3.Conn) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	removed, err := queryInt(c, "SELECT removed FROM counter")
+	removed, err := queryInt(c, "SELECT removed FROM eventbus_counter")
 	return max(0, inserted-removed), err
 }
 
 // insertedIncoming returns the largest id that was used. Ids have no gaps: a transaction that is rolled back uses none.
 func insertedIncoming(c *sqlite3.Conn) (int64, error) {
-	return queryInt(c, "SELECT seq FROM sqlite_sequence WHERE name = 'incoming'")
+	return queryInt(c, "SELECT seq FROM sqlite_sequence WHERE name = 'eventbus_incoming'")
 }

@@ -41,7 +41,7 @@ func insertStatements(columns string, row func(p func() string) string, shared i
 		for i := range rows {
 			rows[i] = row(p)
 		}
-		all[n] = "INSERT OR ROLLBACK INTO record (" + columns + ") VALUES " + strings.Join(rows, ",")
+		all[n] = "INSERT OR ROLLBACK INTO eventbus_record (" + columns + ") VALUES " + strings.Join(rows, ",")
 	}
 	return all
 }

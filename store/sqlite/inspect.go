@@ -19,7 +19,7 @@ func (s *Store) Lookup(ctx context.Context, id driver.ID) (records []*driver.Rec
 		if err != nil {
 			return err
 		}
-		return query(c, "SELECT "+recordColumns+" FROM record INDEXED BY record_event WHERE event = ? ORDER BY ref", func(stmt *sqlite3.Stmt) error {
+		return query(c, "SELECT "+recordColumns+" FROM eventbus_record INDEXED BY record_event WHERE event = ? ORDER BY ref", func(stmt *sqlite3.Stmt) error {
 			r, owner, err := s.scanRecord(stmt)
 			if err == nil {
 				r.Leased = m.held && owner == m.epoch
@@ -52,7 +52,7 @@ func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (page driver.
 		if err != nil {
 			return err
 		}
-		const sql = "SELECT " + recordColumns + " FROM record NOT INDEXED WHERE ref > ? AND (? >> (kind & 3)) & 1 ORDER BY ref"
+		const sql = "SELECT " + recordColumns + " FROM eventbus_record NOT INDEXED WHERE ref > ? AND (? >> (kind & 3)) & 1 ORDER BY ref"
 		err = query(c, sql, func(stmt *sqlite3.Stmt) error {
 			r, owner, err := s.scanRecord(stmt)
 			if err != nil || !q.Matches(r) {
@@ -81,14 +81,14 @@ func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (page driver.
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Remembered(ctx context.Context, scope, key string) (d driver.Dedupe, known bool, err error) {
-	const sql = "SELECT event, content, expires FROM dedupe WHERE scope = ? AND key = ?"
+	const sql = "SELECT event, content, expires FROM eventbus_dedupe WHERE scope = ? AND key = ?"
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		d, known = driver.Dedupe{}, false
 		return query(c, sql, func(stmt *sqlite3.Stmt) (err error) {
 			d, known = driver.Dedupe{Scope: scope, Key: key, Content: stmt.ColumnText(1)}, true
 			stmt.ColumnBytes(0, d.Event[:])
 			if d.Expires, err = parseTime(stmt.ColumnText(2)); err != nil {
-				return &CorruptError{Path: s.path, Table: "dedupe", Row: key, Detail: err.Error()}
+				return &CorruptError{Path: s.path, Table: "eventbus_dedupe", Row: key, Detail: err.Error()}
 			}
 			return nil
 		}, scope, key)
@@ -99,12 +99,12 @@ func (s *Store) Remembered(ctx context.Context, scope, key string) (d driver.Ded
 	return d, known, nil
 }
 
-// Directives returns the directives, which are in the table orders. See [driver.Store].
+// Directives returns the directives. See [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Directives(ctx context.Context) (directives []driver.Directive, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		return query(c, "SELECT subscription, body, crc FROM orders ORDER BY subscription", func(stmt *sqlite3.Stmt) error {
+		return query(c, "SELECT subscription, body, crc FROM eventbus_directive ORDER BY subscription", func(stmt *sqlite3.Stmt) error {
 			d, err := s.scanDirective(stmt)
 			directives = append(directives, d)
 			return err
@@ -148,7 +148,7 @@ const maxParked = 100_000
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Parked(ctx context.Context, except map[string]bool) (doors map[string]int64, err error) {
-	const from = "FROM record INDEXED BY record_parked WHERE " + whereParked
+	const from = "FROM eventbus_record INDEXED BY record_parked WHERE " + whereParked
 	doors = make(map[string]int64)
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		left := int64(maxParked)

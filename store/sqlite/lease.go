@@ -245,7 +245,7 @@ func (w witness) verify(path string, m *meta) error {
 		return &CorruptError{Path: path, Detail: "it is another database than the lease file belongs to" + accept}
 	case m.commits < required:
 		return &CorruptError{
-			Path: path, Table: "meta",
+			Path:   path,
 			Detail: fmt.Sprintf("it has %d commits, and %d were made: its -wal file was deleted or damaged, or an old copy replaced it%s", m.commits, required, accept),
 		}
 	}

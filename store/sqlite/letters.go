@@ -12,7 +12,7 @@ import (
 
 const (
 	letterColumns = "id, event, type, key, subscription, reason, fingerprint, published, died_at, failures, letter, payload, original"
-	insertLetter  = "INSERT OR IGNORE INTO letter (" + letterColumns + ", crc) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+	insertLetter  = "INSERT OR IGNORE INTO eventbus_letter (" + letterColumns + ", crc) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 )
 
 // bury inserts a letter, unless its id exists.
@@ -73,7 +73,7 @@ func (s *Store) scanLetter(stmt *sqlite3.Stmt) (l driver.Letter, err error) {
 	}
 	copy(l.ID[:], column[0])
 	corrupt := func(detail string) error {
-		return &CorruptError{Path: s.path, Table: "letter", Row: l.ID.String(), Detail: detail}
+		return &CorruptError{Path: s.path, Table: "eventbus_letter", Row: l.ID.String(), Detail: detail}
 	}
 	if int64(sum) != stmt.ColumnInt64(columns) {
 		return l, corrupt("the row does not match its checksum")
@@ -97,7 +97,7 @@ func (s *Store) scanLetter(stmt *sqlite3.Stmt) (l driver.Letter, err error) {
 func (s *Store) Letter(ctx context.Context, id driver.ID) (l driver.Letter, err error) {
 	found := false
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		return query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
+		return query(c, "SELECT "+letterColumns+", crc FROM eventbus_letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			found = true
 			l, err = s.scanLetter(stmt)
 			return err

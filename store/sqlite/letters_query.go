@@ -86,7 +86,7 @@ func (f *letterFilter) add(condition string, arg any) {
 
 // from returns the FROM and WHERE of a query over the letters that SQL selects.
 func (f *letterFilter) from(index string, more ...string) string {
-	sql := " FROM letter " + index
+	sql := " FROM eventbus_letter " + index
 	if all := append(f.where[:len(f.where):len(f.where)], more...); len(all) > 0 {
 		sql += " WHERE " + strings.Join(all, " AND ")
 	}
@@ -135,9 +135,9 @@ func (s *Store) indexedLetters(c *sqlite3.Conn, f *letterFilter, page *driver.Le
 		// Sorting few ids is faster than passing all newer letters.
 		index := "INDEXED BY letter_died_at"
 		if total > driver.MaxTotal {
-			index = "INDEXED BY sqlite_autoindex_letter_1"
+			index = "INDEXED BY sqlite_autoindex_eventbus_letter_1"
 		}
-		sql = "SELECT " + letterColumns + ", crc FROM letter WHERE id IN (SELECT id" + f.from(index, more...) + order + ") ORDER BY id DESC"
+		sql = "SELECT " + letterColumns + ", crc FROM eventbus_letter WHERE id IN (SELECT id" + f.from(index, more...) + order + ") ORDER BY id DESC"
 	}
 	size := 0
 	err = query(c, sql, func(stmt *sqlite3.Stmt) error {
@@ -170,7 +170,7 @@ type countedLetters struct {
 // The caller has s.reads.
 func (s *Store) total(c *sqlite3.Conn, f *letterFilter) (int64, error) {
 	if len(f.where) == 0 {
-		return queryInt(c, "SELECT letters FROM meta")
+		return queryInt(c, "SELECT letters FROM eventbus_meta")
 	}
 	m, err := s.readMeta(c)
 	if err != nil {
@@ -220,7 +220,7 @@ func (s *Store) scanLetters(c *sqlite3.Conn, f *letterFilter, page *driver.Lette
 			next, ids = true, ids[:i]
 			break
 		}
-		err := query(c, "SELECT "+letterColumns+", crc FROM letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
+		err := query(c, "SELECT "+letterColumns+", crc FROM eventbus_letter WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			l, err := s.scanLetter(stmt)
 			size += l.Size()
 			page.Letters = append(page.Letters, l)

@@ -7,7 +7,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 )
 
-// meta is the row of the table meta. Each commit reads it first, which detects that another store
+// meta is the row of the table eventbus_meta. Each commit reads it first, which detects that another store
 // has taken the lease.
 type meta struct {
 	store   storeID
@@ -49,12 +49,12 @@ func (m *meta) insert(w *writer) error {
 	for _, n := range m.numbers() {
 		args = append(args, n)
 	}
-	_, err := w.exec("INSERT INTO meta (id, store, "+metaColumns+", crc) VALUES (1, ?,?,?,?,?,?,?,?,?,?,?,?,?)", append(args, m.crc())...)
+	_, err := w.exec("INSERT INTO eventbus_meta (id, store, "+metaColumns+", crc) VALUES (1, ?,?,?,?,?,?,?,?,?,?,?,?,?)", append(args, m.crc())...)
 	return err
 }
 
 func (m *meta) update(w *writer) error {
-	const sql = `UPDATE meta SET epoch = ?, held = ?, next_ref = ?, commits = ?, beside = ?,
+	const sql = `UPDATE eventbus_meta SET epoch = ?, held = ?, next_ref = ?, commits = ?, beside = ?,
 		ready = ?, waiting = ?, scheduled = ?, parked = ?, leased = ?, letters = ?, crc = ? WHERE id = 1`
 	stmt, err := w.stmt(sql)
 	if err != nil {
@@ -68,10 +68,33 @@ func (m *meta) update(w *writer) error {
 	return run(stmt, nil)
 }
 
-const metaQuery = "SELECT store, crc, " + metaColumns + " FROM meta WHERE id = 1"
+const (
+	metaTable = "eventbus_meta"
+	metaQuery = "SELECT store, crc, " + metaColumns + " FROM " + metaTable + " WHERE id = 1"
+	// The same in a schema before 6.
+	oldMetaTable = "meta"
+	oldMetaQuery = "SELECT store, crc, " + metaColumns + " FROM " + oldMetaTable + " WHERE id = 1"
+)
 
 // readMeta reads the row through a statement of metaQuery.
-func readMeta(stmt *sqlite3.Stmt, path string) (m meta, err error) {
+func readMeta(stmt *sqlite3.Stmt, path string) (meta, error) {
+	return scanMeta(stmt, path, metaTable)
+}
+
+// readMetaOf reads the row of a file whose schema may be older than that of this package.
+func (w *writer) readMetaOf(version int, path string) (meta, error) {
+	sql, table := metaQuery, metaTable
+	if version < 6 {
+		sql, table = oldMetaQuery, oldMetaTable
+	}
+	stmt, err := w.stmt(sql)
+	if err != nil {
+		return meta{}, err
+	}
+	return scanMeta(stmt, path, table)
+}
+
+func scanMeta(stmt *sqlite3.Stmt, path, table string) (m meta, err error) {
 	found, crc := false, int64(0)
 	err = run(stmt, func(stmt *sqlite3.Stmt) error {
 		found = true
@@ -87,7 +110,7 @@ func readMeta(stmt *sqlite3.Stmt, path string) (m meta, err error) {
 		return nil
 	})
 	if err == nil && (!found || crc != m.crc()) {
-		err = &CorruptError{Path: path, Table: "meta", Row: "1", Detail: "the row is missing or does not match its checksum"}
+		err = &CorruptError{Path: path, Table: table, Row: "1", Detail: "the row is missing or does not match its checksum"}
 	}
 	return m, err
 }

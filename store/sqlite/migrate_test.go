@@ -1,16 +1,77 @@
 package sqlite
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	sqlite3 "zombiezen.com/go/sqlite"
+	"zombiezen.com/go/sqlite/sqlitex"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
 )
+
+// turnBack gives a closed file the schema of an earlier version. It loses what that version cannot have.
+func turnBack(t *testing.T, path string, version int) {
+	t.Helper()
+	undo := [][]string{
+		nil, // schema 1
+		{"DROP TABLE audit"},
+		{"DROP TABLE catalog", "DROP TABLE beside"},
+		{"DROP INDEX audit_place", "ALTER TABLE audit DROP COLUMN place", "ALTER TABLE audit DROP COLUMN denied"},
+		{"ALTER TABLE beside DROP COLUMN record_commits", "ALTER TABLE beside DROP COLUMN directive_commits"},
+		{
+			"CREATE TABLE catalog (id INTEGER PRIMARY KEY CHECK (id = 1), body BLOB NOT NULL, crc INTEGER NOT NULL) STRICT",
+			"INSERT INTO catalog SELECT 1, body, crc FROM eventbus_catalog LIMIT 1",
+			`CREATE TABLE beside (id INTEGER PRIMARY KEY CHECK (id = 1), records INTEGER NOT NULL,
+				record_commits INTEGER NOT NULL DEFAULT 0, directive_commits INTEGER NOT NULL DEFAULT 0) STRICT`,
+			"INSERT INTO beside (id, records) VALUES (1, 0)",
+			"DROP TABLE eventbus_incoming", "DROP TABLE eventbus_request", "DROP TABLE eventbus_counter", "DROP TABLE eventbus_catalog",
+			"ALTER TABLE eventbus_directive RENAME TO orders",
+		},
+	}
+	for _, name := range []string{"meta", "crash", "record", "letter", "dedupe", "history", "audit"} {
+		undo[5] = append(undo[5], "ALTER TABLE eventbus_"+name+" RENAME TO "+name)
+	}
+	for v := len(undo); v > version; v-- {
+		execAt(t, path, undo[v-1]...)
+	}
+	execAt(t, path, fmt.Sprintf("PRAGMA user_version = %d", version))
+}
+
+// tablesAt returns the tables in a file, with their columns and the names of their indexes.
+func tablesAt(t *testing.T, path string) map[string]string {
+	t.Helper()
+	c, err := sqlite3.OpenConn(path, sqlite3.OpenReadOnly)
+	require.NoError(t, err)
+	defer c.Close()
+	tables := make(map[string]string)
+	const sql = `SELECT name, (SELECT group_concat(name) FROM pragma_table_info(t.name)),
+		(SELECT group_concat(name) FROM (SELECT name FROM pragma_index_list(t.name) ORDER BY name))
+		FROM sqlite_schema AS t WHERE type = 'table' AND name NOT LIKE 'sqlite%'`
+	require.NoError(t, query(c, sql, func(stmt *sqlite3.Stmt) error {
+		tables[stmt.ColumnText(0)] = stmt.ColumnText(1) + "; " + stmt.ColumnText(2)
+		return nil
+	}))
+	return tables
+}
+
+// tablesOf returns the tables of a version.
+func tablesOf(t *testing.T, version int) map[string]string {
+	t.Helper()
+	path := testPath(t)
+	c, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite|sqlite3.OpenCreate)
+	require.NoError(t, err)
+	for _, script := range migrations[:version] {
+		require.NoError(t, sqlitex.ExecuteScript(c, script, nil))
+	}
+	require.NoError(t, c.Close())
+	return tablesAt(t, path)
+}
 
 // A file of an earlier schema is migrated by the bus, in one transaction, and keeps what it has. A
 // program beside the bus does not migrate it.
@@ -19,40 +80,39 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 	defer func() { migrations = all }()
 	for version := 1; version < len(all); version++ {
 		path := testPath(t)
-		migrations = all[:version]
 		old := openAt(t, path)
-		inside(t, old, func(c *committer) error {
-			c.pruned = t0.AddDate(1, 0, 0) // it would look for answers
-			return nil
-		})
 		r, l := ready(""), letterFor("mail", eventbus.ReasonPermanent, "dead")
+		catalog := encodePart(&eventbus.Catalog{At: t0})
 		accept(t, old, r)
 		bury(t, old, l)
-		catalog := encodePart(&eventbus.Catalog{At: t0})
-		inside(t, old, func(c *committer) error {
-			if version < 3 {
-				return nil
-			}
-			_, err := c.w.exec("INSERT INTO catalog VALUES (1, ?, ?)", catalog, checksum(catalog))
-			return err
-		})
-		migrations = all
+		require.NoError(t, submit(old, &driver.Batch{Catalog: catalogOf(catalog)}))
+		closeStore(t, old)
+		turnBack(t, path, version)
+		require.Equal(t, tablesOf(t, version), tablesAt(t, path))
 
-		// A store of an earlier version has the lease.
-		_, err := Open(t.Context(), path)
+		// A store of an earlier version has the file and the lease.
+		conn, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite)
+		require.NoError(t, err)
+		require.NoError(t, query(conn, "SELECT * FROM meta", nil))
+		held, err := acquireLease(path)
+		require.NoError(t, err)
+		require.NoError(t, held.sign(holder{}))
+		before := read(t, path)
+		_, err = Open(t.Context(), path)
 		var locked *LockedError
 		require.ErrorAs(t, err, &locked)
 		require.ErrorIs(t, err, ErrLocked)
 		require.NotErrorIs(t, err, driver.ErrNoLease, "the lease was not asked for")
 		require.Equal(t, os.Getpid(), locked.PID)
 		require.Contains(t, locked.Reason, "end that process")
-		accept(t, old, ready(""))
-		closeStore(t, old)
+		require.Equal(t, before, read(t, path))
+		require.NoError(t, errors.Join(conn.Close(), held.release()))
 
 		_, err = Open(t.Context(), path, MustExist())
 		require.ErrorContains(t, err, "open the file with the bus first")
 		require.ErrorIs(t, err, ErrNotMigrated)
-		execAt(t, path, "CREATE TABLE request_of_the_service (id INTEGER PRIMARY KEY)", "INSERT INTO request_of_the_service VALUES (7)")
+		execAt(t, path, "CREATE TABLE request_of_the_service (id INTEGER PRIMARY KEY)", "INSERT INTO request_of_the_service VALUES (7)",
+			"CREATE VIEW stale AS SELECT * FROM table_that_is_gone")
 		s := openOnly(t, path)
 		require.False(t, leaseIsHeld(path), "the lock has ended with the migration")
 		acquire(t, s)
@@ -63,6 +123,9 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 			return err
 		})
 		require.EqualValues(t, 7, ofService)
+		tables := tablesOf(t, len(all))
+		tables["request_of_the_service"] = "id; "
+		require.Equal(t, tables, tablesAt(t, path))
 		found, err := s.Lookup(t.Context(), r.ID)
 		require.NoError(t, err)
 		require.Len(t, found, 1)
@@ -96,18 +159,11 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 // The migration of a file that the version before has made is one commit: until then, and after a failure in it, the file
 // is as it was.
 func TestStore_AMigrationIsOneCommit(t *testing.T) {
-	all := migrations
-	defer func() { migrations = all }()
 	path := testPath(t)
-	migrations = all[:4]
 	old := openAt(t, path)
-	inside(t, old, func(c *committer) error {
-		c.pruned = t0.AddDate(1, 0, 0) // it would look for answers
-		return nil
-	})
 	accept(t, old, ready(""))
 	closeStore(t, old)
-	migrations = all
+	turnBack(t, path, 4)
 	defer func() { failpoint = nil }()
 	seen := 0
 	look := func() (version, tables int64) {
@@ -117,7 +173,7 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 			version, err = queryInt(c, "PRAGMA user_version")
 		}
 		if err == nil {
-			tables, err = queryInt(c, "SELECT count(*) FROM sqlite_schema WHERE name IN ('incoming', 'request', 'counter', 'catalogs')")
+			tables, err = queryInt(c, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name LIKE 'eventbus\_%' ESCAPE '\'`)
 		}
 		if err != nil {
 			t.Error(err)
@@ -136,9 +192,63 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 	s := openAt(t, path)
 	require.Equal(t, 2, seen)
 	version, tables := look()
-	require.EqualValues(t, len(all), version)
-	require.EqualValues(t, 4, tables)
+	require.EqualValues(t, len(migrations), version)
+	require.EqualValues(t, 12, tables)
 	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
+	require.Empty(t, problems(verifyAt(t, path)))
+}
+
+// Two processes open a file with an older schema at once. One migrates it while the other one inspects it.
+func TestOpen_WhileAnotherProcessMigrates(t *testing.T) {
+	path := testPath(t)
+	closeStore(t, openAt(t, path))
+	turnBack(t, path, 4)
+	defer func() { failpoint = nil }()
+	failpoint = func(name string) {
+		if name == "open: version read" {
+			failpoint = nil
+			openOnly(t, path)
+		}
+	}
+	s := openAt(t, path)
+	require.Nil(t, failpoint)
+	accept(t, s, ready(""))
+}
+
+// A damaged file with an older schema is refused before it is migrated.
+func TestOpen_ADamagedFileOfAnEarlierSchema(t *testing.T) {
+	path := testPath(t)
+	closeStore(t, openAt(t, path))
+	turnBack(t, path, 5)
+	execAt(t, path, "UPDATE meta SET crc = crc + 1")
+	before := read(t, path)
+	_, err := Open(t.Context(), path)
+	var corrupt *CorruptError
+	require.ErrorAs(t, err, &corrupt)
+	require.Equal(t, "meta", corrupt.Table)
+	require.Equal(t, before, read(t, path))
+}
+
+// All tables of the store have the prefix, so that a service finds no other name taken.
+func TestStore_ItsTablesHaveAPrefix(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path)
+	tables := tablesAt(t, path)
+	require.Len(t, tables, 12)
+	var ofService []string
+	for name := range tables {
+		common, ok := strings.CutPrefix(name, "eventbus_")
+		require.True(t, ok, name)
+		ofService = append(ofService, "CREATE TABLE "+common+" (id INTEGER PRIMARY KEY)", "INSERT INTO "+common+" VALUES (7)")
+	}
+	execAt(t, path, ofService...)
+	accept(t, s, ready(""))
+	bury(t, s, letterFor("mail", eventbus.ReasonPermanent, "dead"))
+	leave(t, s)
+	takeIn(t, s)
+	closeStore(t, s)
+	s = openAt(t, path)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 2)
 	require.Empty(t, problems(verifyAt(t, path)))
 }
 
@@ -184,7 +294,7 @@ func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
 	require.Len(t, page.Entries, maxAudit)
 	require.EqualValues(t, maxAudit+len(entries), page.Entries[0].Number)
 	inside(t, s, func(c *committer) error {
-		_, err := c.w.exec("UPDATE audit SET crc = crc + 1 WHERE number = 50000")
+		_, err := c.w.exec("UPDATE eventbus_audit SET crc = crc + 1 WHERE number = 50000")
 		return err
 	})
 	_, err = s.Audit(t.Context(), driver.AuditQuery{Limit: 10})
@@ -192,7 +302,7 @@ func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
 	_, err = s.Audit(t.Context(), driver.AuditQuery{Before: 50_001, Limit: 1})
 	var corrupt *CorruptError
 	require.ErrorAs(t, err, &corrupt)
-	require.Equal(t, "audit", corrupt.Table)
+	require.Equal(t, "eventbus_audit", corrupt.Table)
 }
 
 // Denied entries do not push out what operators did. Entries of an earlier schema are kept.
@@ -203,19 +313,8 @@ func TestStore_DeniedEntriesPushOutOnlyEachOther(t *testing.T) {
 	pause := auditOf(eventbus.AuditEntry{At: t0, Action: eventbus.AuditPause, By: "ann"})
 	denied := auditOf(eventbus.AuditEntry{At: t0, Action: eventbus.AuditPurge, By: "bob", Denied: "bob may only view"})
 	require.NoError(t, submit(s, &driver.Batch{Audit: []driver.AuditEntry{pause, denied, pause}}))
-	inside(t, s, func(c *committer) error { // as schema 3 has it
-		for _, sql := range []string{
-			"DROP INDEX audit_place", "ALTER TABLE audit DROP COLUMN place", "ALTER TABLE audit DROP COLUMN denied",
-			"CREATE TABLE beside (id INTEGER PRIMARY KEY)", "CREATE TABLE catalog (id INTEGER PRIMARY KEY, body BLOB, crc INTEGER)",
-			"DROP TABLE incoming", "DROP TABLE request", "DROP TABLE counter", "DROP TABLE catalogs", "PRAGMA user_version = 3",
-		} {
-			if _, err := c.w.exec(sql); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 	closeStore(t, s)
+	turnBack(t, path, 3)
 	s = openAt(t, path)
 	entries := make([]driver.AuditEntry, 1000)
 	for i := range entries {
@@ -239,13 +338,13 @@ func TestStore_DeniedEntriesPushOutOnlyEachOther(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
 	inside(t, s, func(c *committer) error {
-		_, err := c.w.exec("UPDATE audit SET place = 1000000 WHERE number = 3")
+		_, err := c.w.exec("UPDATE eventbus_audit SET place = 1000000 WHERE number = 3")
 		return err
 	})
 	report, err = s.Verify(t.Context(), nil)
 	require.NoError(t, err)
 	require.Len(t, report.Problems, 1)
-	require.Contains(t, report.Problems[0].Error(), "table audit, row 3")
+	require.Contains(t, report.Problems[0].Error(), "table eventbus_audit, row 3")
 	require.NoError(t, submit(s, &driver.Batch{Audit: []driver.AuditEntry{pause}}))
 	page, err = s.Audit(t.Context(), driver.AuditQuery{Match: auditsBy("ann"), Limit: 10})
 	require.NoError(t, err)
@@ -257,11 +356,11 @@ func TestStore_TheCatalogIsChecked(t *testing.T) {
 	s := openAt(t, testPath(t))
 	require.NoError(t, submit(s, &driver.Batch{Catalog: catalogOf(encodePart(&eventbus.Catalog{At: t0, Timeout: 17}))}))
 	inside(t, s, func(c *committer) error {
-		_, err := c.w.exec("UPDATE catalogs SET body = CAST(replace(CAST(body AS TEXT), '17', '18') AS BLOB)")
+		_, err := c.w.exec("UPDATE eventbus_catalog SET body = CAST(replace(CAST(body AS TEXT), '17', '18') AS BLOB)")
 		return err
 	})
 	_, err := s.Catalogs(t.Context())
 	var corrupt *CorruptError
 	require.ErrorAs(t, err, &corrupt)
-	require.Equal(t, "catalogs", corrupt.Table)
+	require.Equal(t, "eventbus_catalog", corrupt.Table)
 }

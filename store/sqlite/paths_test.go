@@ -71,7 +71,7 @@ func TestOpen_AnotherProgramsDatabase(t *testing.T) {
 	for name, sql := range map[string][]string{
 		"tables":         {"CREATE TABLE users (name)", "INSERT INTO users VALUES ('anna')"},
 		"log":            {"PRAGMA journal_mode = WAL", "CREATE TABLE users (name)"},
-		"version":        {"PRAGMA user_version = 4", "CREATE TABLE meta (id)"},
+		"version":        {"PRAGMA user_version = 4", "CREATE TABLE eventbus_meta (id)"},
 		"application id": {"PRAGMA application_id = 42"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -69,30 +69,9 @@ func (s *Store) inspect(ctx context.Context, why occasion, noted witness, known 
 	if err := s.openGuard(); err != nil {
 		return err
 	}
-	s.guard.SetInterrupt(ctx.Done())
-	defer s.guard.SetInterrupt(nil)
-	r := &writer{conn: s.guard, stmts: make(map[string]*sqlite3.Stmt), lockWait: s.cfg.lockWait}
-	version, err := r.version(s)
-	if known && errors.Is(err, ErrOtherProgram) { // it may be the store, with a damaged header
-		return &CorruptError{Path: s.path, Detail: "its header is that of another program's database, and its lease file has commits of a store; restore the file"}
-	}
+	m, err := s.inspectCommit(ctx, why, known)
 	if err != nil {
 		return err
-	}
-	if why == reopening {
-		if err := r.quickCheck(); err != nil {
-			return err
-		}
-	}
-	var m meta
-	if version > 0 {
-		stmt, err := r.stmt(metaQuery)
-		if err != nil {
-			return err
-		}
-		if m, err = readMeta(stmt, s.path); err != nil {
-			return err
-		}
 	}
 	if known {
 		if err := noted.verify(s.path, &m); err != nil {
@@ -103,6 +82,37 @@ func (s *Store) inspect(ctx context.Context, why occasion, noted witness, known 
 		return nil
 	}
 	return s.keepUnread()
+}
+
+// inspectCommit returns the row of meta. It reads one commit: another process may migrate the file after the version is
+// read.
+func (s *Store) inspectCommit(ctx context.Context, why occasion, known bool) (m meta, err error) {
+	r := &writer{conn: s.guard, stmts: make(map[string]*sqlite3.Stmt), lockWait: s.cfg.lockWait}
+	s.guard.SetInterrupt(ctx.Done())
+	defer func() {
+		s.guard.SetInterrupt(nil) // before the transaction ends
+		r.rollback()
+	}()
+	if _, err := r.exec("BEGIN"); err != nil {
+		return m, err
+	}
+	version, err := r.version(s)
+	if known && errors.Is(err, ErrOtherProgram) { // it may be the store, with a damaged header
+		return m, &CorruptError{Path: s.path, Detail: "its header is that of another program's database, and its lease file has commits of a store; restore the file"}
+	}
+	if err != nil {
+		return m, err
+	}
+	if why == reopening {
+		if err := r.quickCheck(); err != nil {
+			return m, err
+		}
+	}
+	reach("open: version read")
+	if version == 0 {
+		return m, nil
+	}
+	return r.readMetaOf(version, s.path)
 }
 
 // keepRefused copies the log of a refused database, and adds the place of the copy to its error: an operator

@@ -26,7 +26,7 @@ func (s *Store) scanRequest(stmt *sqlite3.Stmt) (r driver.Request, answer []byte
 	answer = columnBytes(stmt, 2)
 	answered := stmt.ColumnText(3)
 	if requestCRC(r.Body, answer, answered) != stmt.ColumnInt64(4) || (answer == nil) != (answered == "") {
-		return r, nil, &CorruptError{Path: s.path, Table: "request", Row: fmt.Sprint(int64(r.ID)), Detail: "the row does not match its checksum"}
+		return r, nil, &CorruptError{Path: s.path, Table: "eventbus_request", Row: fmt.Sprint(int64(r.ID)), Detail: "the row does not match its checksum"}
 	}
 	return r, answer, nil
 }
@@ -35,7 +35,7 @@ func (s *Store) scanRequest(stmt *sqlite3.Stmt) (r driver.Request, answer []byte
 func (tx *transaction) checkRequests(b *driver.Batch) (refusal, err error) {
 	var ended []driver.RequestID
 	check := func(id driver.RequestID) (refusal, err error) {
-		found, err := tx.exists("SELECT 1 FROM request WHERE id = ? AND answered IS NULL", int64(id))
+		found, err := tx.exists("SELECT 1 FROM eventbus_request WHERE id = ? AND answered IS NULL", int64(id))
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func (tx *transaction) checkRequests(b *driver.Batch) (refusal, err error) {
 // request applies Ask, Unask and Answer.
 func (tx *transaction) request(b *driver.Batch) error {
 	for _, r := range b.Ask {
-		if _, err := tx.w.exec("INSERT INTO request (body, crc) VALUES (?, ?)", r.Body, requestCRC(r.Body, nil, "")); err != nil {
+		if _, err := tx.w.exec("INSERT INTO eventbus_request (body, crc) VALUES (?, ?)", r.Body, requestCRC(r.Body, nil, "")); err != nil {
 			return err
 		}
 		tx.asked = append(tx.asked, asking{r, driver.RequestID(tx.w.conn.LastInsertRowID())})
@@ -69,7 +69,7 @@ func (tx *transaction) request(b *driver.Batch) error {
 		reach("batch: asked")
 	}
 	for _, id := range b.Unask {
-		if _, err := tx.w.exec("DELETE FROM request WHERE id = ?", int64(id)); err != nil {
+		if _, err := tx.w.exec("DELETE FROM eventbus_request WHERE id = ?", int64(id)); err != nil {
 			return err
 		}
 		reach("batch: unasked")
@@ -77,14 +77,14 @@ func (tx *transaction) request(b *driver.Batch) error {
 	at := timeText(b.Aged())
 	for _, a := range b.Answer {
 		var body []byte
-		err := tx.one("SELECT body FROM request WHERE id = ?", func(stmt *sqlite3.Stmt) error {
+		err := tx.one("SELECT body FROM eventbus_request WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			body = columnBytes(stmt, 0)
 			return nil
 		}, int64(a.Request))
 		if err != nil {
 			return err
 		}
-		const sql = "UPDATE request SET answer = ?, answered = ?, crc = ? WHERE id = ?"
+		const sql = "UPDATE eventbus_request SET answer = ?, answered = ?, crc = ? WHERE id = ?"
 		if _, err := tx.w.exec(sql, a.Body, at, requestCRC(body, a.Body, at), int64(a.Request)); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (tx *transaction) request(b *driver.Batch) error {
 // pruneAnswers removes some of the requests whose answers are older than driver.AnswerAge. It reports whether none is left.
 func (tx *transaction) pruneAnswers() (done bool, err error) {
 	const some = 64
-	const sql = "DELETE FROM request WHERE id IN (SELECT id FROM request INDEXED BY request_answered WHERE answered IS NOT NULL AND answered <= ? ORDER BY answered LIMIT ?)"
+	const sql = "DELETE FROM eventbus_request WHERE id IN (SELECT id FROM eventbus_request INDEXED BY eventbus_request_answered WHERE answered IS NOT NULL AND answered <= ? ORDER BY answered LIMIT ?)"
 	n, err := tx.w.exec(sql, timeBound(tx.now.Add(-driver.AnswerAge)), some)
 	return n < some, err
 }
@@ -106,7 +106,7 @@ func (tx *transaction) pruneAnswers() (done bool, err error) {
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Requests(ctx context.Context, q driver.RequestQuery) (requests []driver.Request, err error) {
-	const sql = "SELECT id, body, answer, answered, crc FROM request INDEXED BY request_open WHERE answered IS NULL AND id > ? ORDER BY id LIMIT ?"
+	const sql = "SELECT id, body, answer, answered, crc FROM eventbus_request INDEXED BY eventbus_request_open WHERE answered IS NULL AND id > ? ORDER BY id LIMIT ?"
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		requests = nil
 		return query(c, sql, func(stmt *sqlite3.Stmt) error {
@@ -127,7 +127,7 @@ func (s *Store) Requests(ctx context.Context, q driver.RequestQuery) (requests [
 func (s *Store) Answer(ctx context.Context, id driver.RequestID) (body []byte, answered bool, err error) {
 	found := false
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
-		return query(c, "SELECT id, body, answer, answered, crc FROM request WHERE id = ?", func(stmt *sqlite3.Stmt) (err error) {
+		return query(c, "SELECT id, body, answer, answered, crc FROM eventbus_request WHERE id = ?", func(stmt *sqlite3.Stmt) (err error) {
 			found = true
 			_, body, err = s.scanRequest(stmt)
 			return err
@@ -149,7 +149,7 @@ func (s *Store) Answer(ctx context.Context, id driver.RequestID) (body []byte, a
 func (s *Store) Catalogs(ctx context.Context) (catalogs []driver.Catalog, err error) {
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		catalogs = nil
-		return query(c, "SELECT "+catalogColumns+" FROM catalogs NOT INDEXED ORDER BY number", func(stmt *sqlite3.Stmt) error {
+		return query(c, "SELECT "+catalogColumns+" FROM eventbus_catalog NOT INDEXED ORDER BY number", func(stmt *sqlite3.Stmt) error {
 			c, err := s.scanCatalog(stmt)
 			catalogs = append(catalogs, c)
 			return err
@@ -167,7 +167,7 @@ const catalogColumns = "number, instance, seen, body, crc"
 func (s *Store) scanCatalog(stmt *sqlite3.Stmt) (c driver.Catalog, err error) {
 	c = driver.Catalog{Number: stmt.ColumnInt64(0), Instance: stmt.ColumnText(1), Body: columnBytes(stmt, 3)}
 	corrupt := func(detail string) error {
-		return &CorruptError{Path: s.path, Table: "catalogs", Row: fmt.Sprintf("%q", c.Instance), Detail: detail}
+		return &CorruptError{Path: s.path, Table: "eventbus_catalog", Row: fmt.Sprintf("%q", c.Instance), Detail: detail}
 	}
 	if checksum(c.Body) != stmt.ColumnInt64(4) {
 		return c, corrupt("the row does not match its checksum")
@@ -188,7 +188,7 @@ func (tx *transaction) countChanges() error {
 	if tx.changes == 0 && tx.removed == 0 {
 		return nil
 	}
-	const sql = `UPDATE counter SET incoming = incoming + ?, requests = requests + ?, answers = answers + ?,
+	const sql = `UPDATE eventbus_counter SET incoming = incoming + ?, requests = requests + ?, answers = answers + ?,
 		directives = directives + ?, catalogs = catalogs + ?, removed = removed + ?`
 	stmt, err := tx.w.stmt(sql)
 	if err != nil {

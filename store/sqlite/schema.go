@@ -174,36 +174,48 @@ ALTER TABLE beside ADD COLUMN record_commits    INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE beside ADD COLUMN directive_commits INTEGER NOT NULL DEFAULT 0;
 `
 
-// schema6 has the incoming events, requests, and a catalog for each instance. Since then, only the lease inserts records.
+// schema6 has the incoming events, requests, and a catalog for each instance. Since then, only the lease inserts records,
+// and all tables have a prefix: a service has tables of its own in the file.
 //
-// Transactions of callers insert into incoming. So it has no unique key but the id, no trigger and no foreign key. Each
-// insert takes the next id, so that sqlite_sequence has the number of inserted rows, those of callers included.
+// The indexes of earlier schemas keep their names, because a migration would have to build them again.
+//
+// Transactions of callers insert into eventbus_incoming. So it has no unique key but the id, no trigger and no foreign key.
+// Each insert takes the next id, so that sqlite_sequence has the number of inserted rows, those of callers included.
 const schema6 = `
-CREATE TABLE incoming (
+ALTER TABLE meta    RENAME TO eventbus_meta;
+ALTER TABLE crash   RENAME TO eventbus_crash;
+ALTER TABLE record  RENAME TO eventbus_record;
+ALTER TABLE letter  RENAME TO eventbus_letter;
+ALTER TABLE dedupe  RENAME TO eventbus_dedupe;
+ALTER TABLE history RENAME TO eventbus_history;
+ALTER TABLE audit   RENAME TO eventbus_audit;
+ALTER TABLE orders  RENAME TO eventbus_directive;
+
+CREATE TABLE eventbus_incoming (
 	id    INTEGER PRIMARY KEY AUTOINCREMENT,
 	event BLOB NOT NULL,
 	slot  INTEGER NOT NULL,
 	state INTEGER NOT NULL,
 	due   TEXT,
-	body  BLOB NOT NULL,    -- as in record
+	body  BLOB NOT NULL,    -- as in eventbus_record
 	given INTEGER NOT NULL,
 	codec TEXT NOT NULL,
 	crc   INTEGER NOT NULL  -- of all others but id
 ) STRICT;
-CREATE INDEX incoming_event ON incoming (event);
+CREATE INDEX eventbus_incoming_event ON eventbus_incoming (event);
 
-CREATE TABLE request (
+CREATE TABLE eventbus_request (
 	id       INTEGER PRIMARY KEY AUTOINCREMENT,
 	body     BLOB NOT NULL,    -- JSON
 	answer   BLOB,             -- JSON
 	answered TEXT,
 	crc      INTEGER NOT NULL  -- of body, answer, answered
 ) STRICT;
-CREATE INDEX request_open     ON request (id) WHERE answered IS NULL;
-CREATE INDEX request_answered ON request (answered) WHERE answered IS NOT NULL;
+CREATE INDEX eventbus_request_open     ON eventbus_request (id) WHERE answered IS NULL;
+CREATE INDEX eventbus_request_answered ON eventbus_request (answered) WHERE answered IS NOT NULL;
 
 -- Numbers of commits that have changed something, for Watch.
-CREATE TABLE counter (
+CREATE TABLE eventbus_counter (
 	id         INTEGER PRIMARY KEY CHECK (id = 1),
 	incoming   INTEGER NOT NULL, -- by stores, and not by transactions of callers
 	requests   INTEGER NOT NULL,
@@ -212,16 +224,16 @@ CREATE TABLE counter (
 	catalogs   INTEGER NOT NULL,
 	removed    INTEGER NOT NULL  -- incoming events that were removed
 ) STRICT;
-INSERT INTO counter VALUES (1, 0, 0, 0, 0, 0, 0);
+INSERT INTO eventbus_counter VALUES (1, 0, 0, 0, 0, 0, 0);
 
-CREATE TABLE catalogs (
+CREATE TABLE eventbus_catalog (
 	number   INTEGER PRIMARY KEY AUTOINCREMENT,
 	instance TEXT NOT NULL UNIQUE,
 	seen     TEXT NOT NULL,
 	body     BLOB NOT NULL,
 	crc      INTEGER NOT NULL -- of body
 ) STRICT;
-INSERT INTO catalogs (instance, seen, body, crc) SELECT '', '0001-01-01T00:00:00.000000000Z', body, crc FROM catalog;
+INSERT INTO eventbus_catalog (instance, seen, body, crc) SELECT '', '0001-01-01T00:00:00.000000000Z', body, crc FROM catalog;
 DROP TABLE catalog;
 DROP TABLE beside;
 `

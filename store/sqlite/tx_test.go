@@ -156,7 +156,7 @@ func TestT1_ErrorsOfTheTransaction(t *testing.T) {
 	tx, err = deferred.BeginTx(t.Context(), nil)
 	require.NoError(t, err)
 	var n int
-	require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT count(*) FROM incoming").Scan(&n))
+	require.NoError(t, tx.QueryRowContext(t.Context(), "SELECT count(*) FROM eventbus_incoming").Scan(&n))
 	accept(t, s, ready(""))
 	require.ErrorContains(t, s.SubmitTx(t.Context(), tx, events), "BEGIN IMMEDIATE")
 	require.NoError(t, tx.Rollback())
@@ -388,9 +388,9 @@ func TestIncoming_IsChecked(t *testing.T) {
 	leave(t, s)
 	require.NoError(t, submit(s, &driver.Batch{Ask: []*driver.Request{{Body: []byte(`{}`)}}}))
 	inside(t, s, func(c *committer) error {
-		_, err := c.w.exec("UPDATE incoming SET codec = 'gob'")
+		_, err := c.w.exec("UPDATE eventbus_incoming SET codec = 'gob'")
 		if err == nil {
-			_, err = c.w.exec("UPDATE request SET body = x'7b20'")
+			_, err = c.w.exec("UPDATE eventbus_request SET body = x'7b20'")
 		}
 		return err
 	})

@@ -168,16 +168,16 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		columns, from string
 		row           func(*sqlite3.Stmt) error
 	}{
-		{"SELECT subscription, body, crc ", "FROM orders NOT INDEXED", v.directive},
-		{"SELECT " + catalogColumns + " ", "FROM catalogs NOT INDEXED", v.catalog},
-		{"SELECT " + incomingColumns + " ", "FROM incoming NOT INDEXED", v.incoming},
-		{"SELECT id, body, answer, answered, crc ", "FROM request NOT INDEXED", v.request},
-		{"SELECT number, body, crc, denied, place ", "FROM audit NOT INDEXED", v.audit},
-		{"SELECT key, length(event), expires ", "FROM dedupe NOT INDEXED", v.dedupe},
-		{"SELECT ref, length(event), settled_at, outcome ", "FROM history NOT INDEXED", v.settled},
-		{"SELECT epoch, suspects ", "FROM crash", func(stmt *sqlite3.Stmt) error {
+		{"SELECT subscription, body, crc ", "FROM eventbus_directive NOT INDEXED", v.directive},
+		{"SELECT " + catalogColumns + " ", "FROM eventbus_catalog NOT INDEXED", v.catalog},
+		{"SELECT " + incomingColumns + " ", "FROM eventbus_incoming NOT INDEXED", v.incoming},
+		{"SELECT id, body, answer, answered, crc ", "FROM eventbus_request NOT INDEXED", v.request},
+		{"SELECT number, body, crc, denied, place ", "FROM eventbus_audit NOT INDEXED", v.audit},
+		{"SELECT key, length(event), expires ", "FROM eventbus_dedupe NOT INDEXED", v.dedupe},
+		{"SELECT ref, length(event), settled_at, outcome ", "FROM eventbus_history NOT INDEXED", v.settled},
+		{"SELECT epoch, suspects ", "FROM eventbus_crash", func(stmt *sqlite3.Stmt) error {
 			if epoch := stmt.ColumnInt64(0); epoch < 1 || epoch >= m.epoch || stmt.ColumnInt64(1)>>1 != 0 {
-				v.problem("crash", fmt.Sprint(epoch), "the row is not of an earlier lease")
+				v.problem("eventbus_crash", fmt.Sprint(epoch), "the row is not of an earlier lease")
 			}
 			return nil
 		}},
@@ -218,9 +218,9 @@ func (v *verification) countIncoming(c *sqlite3.Conn) error {
 	if err != nil {
 		return err
 	}
-	found, err := queryInt(c, "SELECT count(*) FROM incoming")
+	found, err := queryInt(c, "SELECT count(*) FROM eventbus_incoming")
 	if err == nil && counted != found {
-		v.problem("counter", "1", "the books do not balance: %d incoming events are counted, and %d are there", counted, found)
+		v.problem("eventbus_counter", "1", "the books do not balance: %d incoming events are counted, and %d are there", counted, found)
 	}
 	return err
 }
@@ -229,7 +229,7 @@ func (v *verification) countIncoming(c *sqlite3.Conn) error {
 func (v *verification) records(c *sqlite3.Conn, m *meta) error {
 	var states [4]int64
 	var leased, last int64
-	err := query(c, "SELECT "+recordColumns+" FROM record NOT INDEXED ORDER BY ref", func(stmt *sqlite3.Stmt) error {
+	err := query(c, "SELECT "+recordColumns+" FROM eventbus_record NOT INDEXED ORDER BY ref", func(stmt *sqlite3.Stmt) error {
 		last = stmt.ColumnInt64(0)
 		states[stmt.ColumnInt64(2)&kindStateMask]++
 		r, owner, err := v.store.scanRecord(stmt)
@@ -248,13 +248,13 @@ func (v *verification) records(c *sqlite3.Conn, m *meta) error {
 	v.report.Records = v.rows.Load()
 	v.mu.Unlock()
 	if states != m.states {
-		v.problem("meta", "1", "the books do not balance: %v records by state are counted, and %v are there", m.states, states)
+		v.problem("eventbus_meta", "1", "the books do not balance: %v records by state are counted, and %v are there", m.states, states)
 	}
 	if m.held && leased != m.leased {
-		v.problem("meta", "1", "the books do not balance: %d leased records are counted, and %d are there", m.leased, leased)
+		v.problem("eventbus_meta", "1", "the books do not balance: %d leased records are counted, and %d are there", m.leased, leased)
 	}
 	if last >= m.nextRef {
-		v.problem("meta", "1", "record %d is there, and the next one would be %d", last, m.nextRef)
+		v.problem("eventbus_meta", "1", "record %d is there, and the next one would be %d", last, m.nextRef)
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func (v *verification) records(c *sqlite3.Conn, m *meta) error {
 // illegal returns the error of a record in an illegal state, or nil.
 func (v *verification) illegal(r *driver.Record, owner int64, m *meta) error {
 	bad := func(format string, args ...any) error {
-		return &CorruptError{Path: v.store.path, Table: "record", Row: fmt.Sprint(int64(r.Ref)), Detail: fmt.Sprintf(format, args...)}
+		return &CorruptError{Path: v.store.path, Table: "eventbus_record", Row: fmt.Sprint(int64(r.Ref)), Detail: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case r.Type == "" || r.Published.IsZero() || r.ID.IsZero():
@@ -295,7 +295,7 @@ func (v *verification) illegal(r *driver.Record, owner int64, m *meta) error {
 func (v *verification) letters(c *sqlite3.Conn, m *meta) error {
 	before := v.rows.Load()
 	var buffer []byte
-	err := query(c, "SELECT "+letterColumns+", crc FROM letter NOT INDEXED", func(stmt *sqlite3.Stmt) error {
+	err := query(c, "SELECT "+letterColumns+", crc FROM eventbus_letter NOT INDEXED", func(stmt *sqlite3.Stmt) error {
 		return v.check(v.letter(stmt, &buffer))
 	})
 	if err != nil {
@@ -306,7 +306,7 @@ func (v *verification) letters(c *sqlite3.Conn, m *meta) error {
 	v.report.Letters = n
 	v.mu.Unlock()
 	if n != m.letters {
-		v.problem("meta", "1", "the books do not balance: %d letters are counted, and %d are there", m.letters, n)
+		v.problem("eventbus_meta", "1", "the books do not balance: %d letters are counted, and %d are there", m.letters, n)
 	}
 	return nil
 }
@@ -327,7 +327,7 @@ func (v *verification) letter(stmt *sqlite3.Stmt, buffer *[]byte) error {
 	var id driver.ID
 	stmt.ColumnBytes(0, id[:])
 	bad := func(detail string) error {
-		return &CorruptError{Path: v.store.path, Table: "letter", Row: id.String(), Detail: detail}
+		return &CorruptError{Path: v.store.path, Table: "eventbus_letter", Row: id.String(), Detail: detail}
 	}
 	switch {
 	case int64(sum) != stmt.ColumnInt64(columns):
@@ -354,7 +354,7 @@ func (v *verification) incoming(stmt *sqlite3.Stmt) error {
 		return err
 	}
 	bad := func(format string, args ...any) error {
-		return &CorruptError{Path: v.store.path, Table: "incoming", Row: fmt.Sprint(int64(in.ID)), Detail: fmt.Sprintf(format, args...)}
+		return &CorruptError{Path: v.store.path, Table: "eventbus_incoming", Row: fmt.Sprint(int64(in.ID)), Detail: fmt.Sprintf(format, args...)}
 	}
 	switch r := in.Record; {
 	case r.Type == "" || r.Published.IsZero() || r.ID.IsZero():
@@ -375,7 +375,7 @@ func (v *verification) request(stmt *sqlite3.Stmt) error {
 func (v *verification) audit(stmt *sqlite3.Stmt) error {
 	e, err := v.store.scanAudit(stmt)
 	if place := stmt.ColumnInt64(4); err == nil && (place < 1 || place > e.Number) {
-		err = &CorruptError{Path: v.store.path, Table: "audit", Row: fmt.Sprint(e.Number), Detail: "the entry is not at its place"}
+		err = &CorruptError{Path: v.store.path, Table: "eventbus_audit", Row: fmt.Sprint(e.Number), Detail: "the entry is not at its place"}
 	}
 	return err
 }
@@ -383,7 +383,7 @@ func (v *verification) audit(stmt *sqlite3.Stmt) error {
 func (v *verification) dedupe(stmt *sqlite3.Stmt) error {
 	_, err := parseTime(stmt.ColumnText(2))
 	if err != nil || stmt.ColumnInt(1) != len(driver.ID{}) {
-		return &CorruptError{Path: v.store.path, Table: "dedupe", Row: stmt.ColumnText(0), Detail: "the row has no valid id or time"}
+		return &CorruptError{Path: v.store.path, Table: "eventbus_dedupe", Row: stmt.ColumnText(0), Detail: "the row has no valid id or time"}
 	}
 	return nil
 }
@@ -392,7 +392,7 @@ func (v *verification) settled(stmt *sqlite3.Stmt) error {
 	_, err := parseTime(stmt.ColumnText(2))
 	outcome := SettledOutcome(stmt.ColumnText(3))
 	if err != nil || stmt.ColumnInt(1) != len(driver.ID{}) || outcome != OutcomeSettled && outcome != OutcomeDeadLettered {
-		return &CorruptError{Path: v.store.path, Table: "history", Row: stmt.ColumnText(0), Detail: "the row has no valid id, time or outcome"}
+		return &CorruptError{Path: v.store.path, Table: "eventbus_history", Row: stmt.ColumnText(0), Detail: "the row has no valid id, time or outcome"}
 	}
 	return nil
 }

@@ -89,22 +89,22 @@ func TestVerify_ReportsDamage(t *testing.T) {
 		damage func(t *testing.T, path string)
 		want   string
 	}{
-		"flipped byte of a record": {flipAll(strings.Repeat("p", 100)), "table record, row 1 is corrupt: the row does not match its checksum"},
-		"flipped byte of a letter": {flipAll(strings.Repeat("e", 300)), "table letter"},
+		"flipped byte of a record": {flipAll(strings.Repeat("p", 100)), "table eventbus_record, row 1 is corrupt: the row does not match its checksum"},
+		"flipped byte of a letter": {flipAll(strings.Repeat("e", 300)), "table eventbus_letter"},
 		"flipped byte of an index": {flipIndex, "missing from index"},
-		"missing letter":           {execs("DELETE FROM letter WHERE num = 1"), "the books do not balance: 50 letters are counted, and 49 are there"},
-		"missing record":           {execs("DELETE FROM record WHERE ref = 1"), "[200 0 0 0] records by state are counted, and [199 0 0 0] are there"},
-		"other state":              {execs("UPDATE record SET kind = 1 WHERE ref = 1"), "row 1 is corrupt: the row does not match its checksum"},
-		"lease of the future":      {execs("UPDATE record SET owner = 99 WHERE ref = 1"), "its lease 99 has not begun"},
-		"damaged order":            {execs(`INSERT INTO orders VALUES ('mail', x'7b7d', 0)`), "table orders, row mail"},
-		"damaged catalog":          {execs(`INSERT INTO catalogs VALUES (1, 'a', '', x'7b7d', 0)`), `table catalogs, row "a"`},
-		"damaged incoming event":   {execs(`INSERT INTO incoming VALUES (1, x'00', 0, 0, NULL, x'00', 0, 'json', 0)`), "table incoming, row 1"},
-		"lost incoming event":      {execs(`INSERT INTO sqlite_sequence VALUES ('incoming', 3)`), "3 incoming events are counted, and 0 are there"},
-		"damaged request":          {execs(`INSERT INTO request VALUES (1, x'7b7d', NULL, NULL, 0)`), "table request, row 1"},
-		"damaged audit":            {execs(`INSERT INTO audit VALUES (1, x'7b7d', 0, 0, 1)`), "table audit, row 1"},
-		"damaged id":               {execs(`INSERT INTO dedupe VALUES ('', 'k', x'00', '', 'soon')`), "table dedupe, row k"},
-		"damaged history":          {execs(`INSERT INTO history VALUES (1, x'00', '', '', 'gone', 'soon')`), "table history, row 1"},
-		"crash of the future":      {execs(`INSERT INTO crash VALUES (99, 0)`), "table crash, row 99"},
+		"missing letter":           {execs("DELETE FROM eventbus_letter WHERE num = 1"), "the books do not balance: 50 letters are counted, and 49 are there"},
+		"missing record":           {execs("DELETE FROM eventbus_record WHERE ref = 1"), "[200 0 0 0] records by state are counted, and [199 0 0 0] are there"},
+		"other state":              {execs("UPDATE eventbus_record SET kind = 1 WHERE ref = 1"), "row 1 is corrupt: the row does not match its checksum"},
+		"lease of the future":      {execs("UPDATE eventbus_record SET owner = 99 WHERE ref = 1"), "its lease 99 has not begun"},
+		"damaged order":            {execs(`INSERT INTO eventbus_directive VALUES ('mail', x'7b7d', 0)`), "table eventbus_directive, row mail"},
+		"damaged catalog":          {execs(`INSERT INTO eventbus_catalog VALUES (1, 'a', '', x'7b7d', 0)`), `table eventbus_catalog, row "a"`},
+		"damaged incoming event":   {execs(`INSERT INTO eventbus_incoming VALUES (1, x'00', 0, 0, NULL, x'00', 0, 'json', 0)`), "table eventbus_incoming, row 1"},
+		"lost incoming event":      {execs(`INSERT INTO sqlite_sequence VALUES ('eventbus_incoming', 3)`), "3 incoming events are counted, and 0 are there"},
+		"damaged request":          {execs(`INSERT INTO eventbus_request VALUES (1, x'7b7d', NULL, NULL, 0)`), "table eventbus_request, row 1"},
+		"damaged audit":            {execs(`INSERT INTO eventbus_audit VALUES (1, x'7b7d', 0, 0, 1)`), "table eventbus_audit, row 1"},
+		"damaged id":               {execs(`INSERT INTO eventbus_dedupe VALUES ('', 'k', x'00', '', 'soon')`), "table eventbus_dedupe, row k"},
+		"damaged history":          {execs(`INSERT INTO eventbus_history VALUES (1, x'00', '', '', 'gone', 'soon')`), "table eventbus_history, row 1"},
+		"crash of the future":      {execs(`INSERT INTO eventbus_crash VALUES (99, 0)`), "table eventbus_crash, row 99"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := testPath(t)
@@ -126,7 +126,7 @@ func TestVerify_ReportsALetterWithoutReason(t *testing.T) {
 	s := openAt(t, path)
 	bury(t, s, letterFor("mail", "", "e"))
 	closeStore(t, s)
-	require.Contains(t, problems(verifyAt(t, path)), "table letter")
+	require.Contains(t, problems(verifyAt(t, path)), "table eventbus_letter")
 	require.Contains(t, problems(verifyAt(t, path)), "it has no reason")
 }
 

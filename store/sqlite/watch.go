@@ -215,7 +215,7 @@ func (w *watch) count(c *sqlite3.Conn) (now seen, err error) {
 	w.mu.Lock()
 	own := w.own
 	w.mu.Unlock()
-	err = query(c, "SELECT incoming, requests, answers, directives, catalogs FROM counter", func(stmt *sqlite3.Stmt) error {
+	err = query(c, "SELECT incoming, requests, answers, directives, catalogs FROM eventbus_counter", func(stmt *sqlite3.Stmt) error {
 		for i := range now.counts {
 			now.counts[i] = stmt.ColumnInt64(i) - own.counts[i]
 		}

@@ -96,7 +96,8 @@ func (w *writer) setUp(s *Store) error {
 		{"trusted_schema", 0},
 		{"cell_size_check", 1},
 		{"temp_store", 2},
-		{"secure_delete", 1}, // see Erase
+		{"secure_delete", 1},      // see Erase
+		{"legacy_alter_table", 1}, // otherwise, an invalid view of the service stops a migration
 	} {
 		if _, err := w.pragma(fmt.Sprintf("%s = %d", p.name, p.value)); err != nil {
 			return err

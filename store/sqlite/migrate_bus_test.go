@@ -1,0 +1,109 @@
+package sqlite_test
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/benbjohnson/clock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/store/sqlite"
+)
+
+// fileOfSchema4 returns the path of a file that buses of commit de7165b have made: the last version with schema 4. The
+// first of its buses was shut down, the second was killed in the call with the payload "crashes", and the third was not
+// started.
+func fileOfSchema4(t *testing.T) string {
+	t.Helper()
+	packed, err := os.Open(filepath.Join("testdata", "schema4.db.gz"))
+	require.NoError(t, err)
+	defer packed.Close()
+	content, err := gzip.NewReader(packed)
+	require.NoError(t, err)
+	path := newPath(t)
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	_, err = io.Copy(file, content)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+	return path
+}
+
+// A bus takes over all that a bus of the version before has left.
+func TestStore_AFileOfSchema4(t *testing.T) {
+	path := fileOfSchema4(t)
+	_, err := sqlite.Open(t.Context(), path, sqlite.MustExist())
+	require.ErrorIs(t, err, sqlite.ErrNotMigrated)
+
+	mock := clock.NewMock()
+	began := time.Date(2026, 11, 24, 10, 1, 0, 0, time.UTC) // of the first bus
+	mock.Set(began.Add(10 * time.Minute))
+	p := begin(t, path, eventbus.WithClock(mock), eventbus.WithIdempotencyWindow(30*24*time.Hour))
+	sound := func() {
+		t.Helper()
+		report, err := p.store.Verify(t.Context(), nil)
+		require.NoError(t, err)
+		require.True(t, report.IsSound(), "%v", report.Problems)
+	}
+	sound()
+
+	payloads := make(map[string]driver.State)
+	records, err := p.store.Records(t.Context(), driver.RecordQuery{Limit: 100})
+	require.NoError(t, err)
+	for _, r := range records.Records {
+		payloads[string(r.Payload)] = r.State
+	}
+	require.Equal(t, map[string]driver.State{
+		`"waits"`: driver.Waiting, `"scheduled"`: driver.Scheduled, `"parked"`: driver.Parked, `"keyed"`: driver.Parked,
+		`"crashes"`: driver.Ready, `"ready"`: driver.Ready,
+	}, payloads)
+	letters := p.list(eventbus.LetterQuery{})
+	require.Len(t, letters, 1)
+	require.Equal(t, eventbus.ReasonPermanent, letters[0].Reason)
+	require.Equal(t, "no such account", letters[0].Failures[0].Error)
+	audit, err := p.Audit(t.Context(), eventbus.AuditQuery{Limit: 10})
+	require.NoError(t, err)
+	require.Equal(t, []eventbus.AuditEntry{{Number: 1, At: began, Action: eventbus.AuditPause, By: "ann", Why: "deploy", Subscription: "mail"}}, audit.Entries)
+	catalogs, err := p.store.Catalogs(t.Context())
+	require.NoError(t, err)
+	require.Len(t, catalogs, 1)
+	require.Contains(t, string(catalogs[0].Body), `"pattern":"payment.*"`)
+	id, err := eventbus.ParseEventID("01940000-0000-7000-8000-000000000001")
+	require.NoError(t, err)
+	_, known, err := p.store.Remembered(t.Context(), "", id.String())
+	require.NoError(t, err)
+	require.True(t, known)
+	for event, outcome := range map[eventbus.EventID]sqlite.SettledOutcome{id: sqlite.OutcomeSettled, letters[0].Event.ID: sqlite.OutcomeDeadLettered} {
+		history, err := p.store.History(t.Context(), driver.ID(event))
+		require.NoError(t, err)
+		require.Len(t, history, 1)
+		require.Equal(t, outcome, history[0].Outcome)
+	}
+
+	p.handles("mail", nil, eventbus.Retry(eventbus.MaxRetries(0)))
+	p.handles("billing", nil)
+	p.start()
+	catalog, err := p.Catalog(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []eventbus.Directive{{Subscription: "mail", Pause: true, By: "ann", Why: "deploy", At: began}}, catalog.Directives)
+	p.waitCalls("billing ready", "billing crashes")
+	require.NoError(t, p.Subscription("mail").Resume())
+	p.waitCalls("mail parked", "mail keyed")
+	_, err = p.Publish(t.Context(), "payment.made", "handled", eventbus.ID(id))
+	require.NoError(t, err)
+	mock.Add(2 * time.Hour)
+	p.waitCalls("billing waits", "billing scheduled")
+	p.settled()
+	require.NoError(t, p.DLQ().Replay(t.Context(), letters[0].ID))
+	p.waitCalls("billing dies")
+	p.settled()
+	require.Zero(t, p.called()["billing handled"])
+	sound()
+	p.end()
+}
