@@ -104,10 +104,10 @@ func (j *durable) restartOnce() (goesOn bool) {
 	if j.halts.Has(halt.Failed) && !j.reopen() {
 		return false
 	}
-	if j.halts.Has(halt.Lost) && j.store.leads() && !j.release() {
+	if j.isStandby() && j.store.leads() && !j.release() {
 		return false
 	}
-	if j.halts.Has(halt.Lost) && !j.standBy() {
+	if j.isStandby() && !j.standBy() {
 		return false
 	}
 	if j.halts.Has(halt.Failed) { // since it was reopened
@@ -120,6 +120,9 @@ func (j *durable) restartOnce() (goesOn bool) {
 	f.lookLater(j.answerRequests) // the answer to those that came since the failure may have failed too
 	return true
 }
+
+// isStandby reports whether a running bus has lost the lease, or hands it over. Otherwise dropClaimed has set halt.Lost.
+func (j *durable) isStandby() bool { return j.halts.Has(halt.Lost) && j.feeder.runs.Load() }
 
 // reopen reopens the store after a failure.
 func (j *durable) reopen() (goesOn bool) {
