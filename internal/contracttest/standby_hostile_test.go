@@ -339,7 +339,7 @@ func TestS6_AHandOverWhileTheLeaseIsRegained(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = second.Shutdown(ctx)
-		_ = <-waits
+		require.NoError(t, <-waits)
 		time.Sleep(time.Minute)
 		fail.Store(true)
 		_, err := first.Publish(t.Context(), "a", "1")

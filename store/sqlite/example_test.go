@@ -137,7 +137,7 @@ func ExampleStore_SubmitTx() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer tx.Rollback() //nolint:errcheck // it has committed, or failed
+	defer tx.Rollback()
 	if _, err := tx.ExecContext(ctx, "INSERT INTO booking (room) VALUES ('blue')"); err != nil {
 		log.Fatal(err)
 	}

@@ -356,6 +356,6 @@ func TestS6_TheLeaseFileIsReplaced(t *testing.T) {
 		return true
 	})
 	cancel()
-	<-ended
+	require.NoError(t, <-ended)
 	require.Empty(t, active.list(eventbus.LetterQuery{}))
 }
