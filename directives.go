@@ -202,7 +202,7 @@ func (op *operators) order(s *Subscription, r request) error {
 func (op *operators) carryOut(ctx context.Context, r request) error {
 	switch {
 	case r.Action == AuditCancel:
-		return op.journal.cancel(ctx, r.Event, op.cancelEntry(r.operator(), r.Event), r)
+		return op.journal.cancel(ctx, r.Event, op.cancelEntry(r.operator(), r.Event), r.id)
 	case verbs[r.Action] == nil:
 		return fmt.Errorf("eventbus: unknown request %q: it is one of a later version", shorten(string(r.Action)))
 	}
@@ -253,7 +253,7 @@ func (op *operators) directLocked(s *Subscription, v *verb, r request) (report f
 	for _, name := range same.Of(s.id) { // an earlier version of the program, too, finds it
 		all = append(all, next.to(name))
 	}
-	shared, err := op.journal.direct(all, entry, r, &next)
+	shared, err := op.journal.direct(all, entry, r.id, &next)
 	if err != nil {
 		return nothing, err
 	}

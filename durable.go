@@ -137,10 +137,11 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 			return err
 		}
 		err := j.open(ctx, c)
+		if err == nil {
+			return nil
+		}
 		var refused *driver.RefusedError
 		switch {
-		case err == nil:
-			return nil
 		case errors.Is(err, ErrStoreClosed):
 			return j.intake.refuseShutdown()
 		case errors.Is(err, ErrLeaseLost):
@@ -173,7 +174,7 @@ func (j *durable) encodePayload(payload any) (any, error) {
 	return j.encode(payload)
 }
 
-func (j *durable) direct(directives []Directive, audit *AuditEntry, answers request, given *Directive) (shared bool, err error) {
+func (j *durable) direct(directives []Directive, audit *AuditEntry, answers driver.RequestID, given *Directive) (shared bool, err error) {
 	w := &batch{Batch: driver.Batch{Now: audit.At}}
 	w.audit(audit)
 	w.answer(answers, &reply{Directive: given})

@@ -204,17 +204,12 @@ func (r *changeBatch) obeyDenial() {
 		return
 	}
 	wished := 0
-	freed := newBatch(r.bus.time)
 	for _, record := range r.batch.New {
-		if record.State != driver.Ready {
-			continue
-		}
-		if wished++; record.Leased {
-			again := *record
-			again.Leased = false
-			freed.Update = append(freed.Update, &again)
-		} else {
-			f.denied.Store(true)
+		if record.State == driver.Ready {
+			wished++
+			if !record.Leased {
+				f.denied.Store(true)
+			}
 		}
 	}
 	if wished == 0 || !f.denied.Load() {
@@ -226,10 +221,23 @@ func (r *changeBatch) obeyDenial() {
 	for _, d := range c.all() {
 		f.keepWaiter(d)
 	}
+	r.free()
+	f.wakeUp()
+}
+
+// free gives the records that the store has leased back to it.
+func (r *changeBatch) free() {
+	freed := newBatch(r.bus.time)
+	for _, record := range r.batch.New {
+		if record.State == driver.Ready && record.Leased {
+			again := *record
+			again.Leased = false
+			freed.Update = append(freed.Update, &again)
+		}
+	}
 	if len(freed.Update) > 0 {
 		r.bus.store.submit(freed, room.Pass{}, func(error) {})
 	}
-	f.wakeUp()
 }
 
 // committed notes where the store has put the new records, or that the outcome is unknown.

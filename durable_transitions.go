@@ -15,12 +15,12 @@ import (
 type change struct {
 	kind transition
 	opening
-	outcome Outcome       // with toSettle
-	letter  *keptLetter   // new (toSettle), or replayed (toReplay)
-	due     int64         // with toWait
-	delay   time.Duration // with toWait
-	audit   *AuditEntry   // of an operator's change, or nil
-	answers request       // the request of another process that the change carries out
+	outcome Outcome          // with toSettle
+	letter  *keptLetter      // new (toSettle), or replayed (toReplay)
+	due     int64            // with toWait
+	delay   time.Duration    // with toWait
+	audit   *AuditEntry      // of an operator's change, or nil
+	answers driver.RequestID // the request of another process that the change carries out, or 0
 
 	// takesIn has the incoming events that the change takes in. divides is set if a subscription of their publisher is
 	// missing: only the store gets the records then, and divide parks those deliveries.

@@ -50,7 +50,7 @@ type journal interface {
 	awaits(id EventID, w *waiter) (ended func())
 	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.
 	// answers is the request of another process, if one has asked for it.
-	cancel(ctx context.Context, id EventID, audit *AuditEntry, answers request) error
+	cancel(ctx context.Context, id EventID, audit *AuditEntry, answers driver.RequestID) error
 
 	// encodePayload returns a payload as handlers get it.
 	encodePayload(payload any) (any, error)
@@ -58,7 +58,7 @@ type journal interface {
 	ask(ctx context.Context, r request) (answer *reply, asked bool, err error)
 	// direct records directives to subscriptions, with their entry of the audit, and answers the request with the one that
 	// was asked for. It reports whether others may read them.
-	direct(directives []Directive, audit *AuditEntry, answers request, given *Directive) (shared bool, err error)
+	direct(directives []Directive, audit *AuditEntry, answers driver.RequestID, given *Directive) (shared bool, err error)
 	// readDirectives returns the latest directive to each name. known is false in memory, where a directive is its subscription's alone.
 	readDirectives(ctx context.Context) (directives []Directive, known bool, err error)
 

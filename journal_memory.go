@@ -196,7 +196,7 @@ func (j *memoryJournal) acceptTx(context.Context, bool, any, *dispatch) error {
 
 func (j *memoryJournal) awaits(EventID, *waiter) (ended func()) { return func() {} }
 
-func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry, _ request) error {
+func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry, _ driver.RequestID) error {
 	cancelled := j.machine.scheduled.Cancel(id)
 	if cancelled == nil {
 		return ErrNotScheduled
@@ -221,7 +221,7 @@ func (j *memoryJournal) ask(context.Context, request) (answer *reply, asked bool
 	return nil, false, nil
 }
 
-func (j *memoryJournal) direct(_ []Directive, audit *AuditEntry, _ request, _ *Directive) (shared bool, err error) {
+func (j *memoryJournal) direct(_ []Directive, audit *AuditEntry, _ driver.RequestID, _ *Directive) (shared bool, err error) {
 	j.audits.done(audit)
 	return false, nil
 }

@@ -84,14 +84,14 @@ func (e answeredError) Error() string { return e.text }
 func (e answeredError) Unwrap() error { return e.is }
 
 // answer adds the answer of a request, if there is one.
-func (w *batch) answer(to request, with *reply) {
-	if to.id == 0 {
+func (w *batch) answer(to driver.RequestID, with *reply) {
+	if to == 0 {
 		return
 	}
 	if with == nil {
 		with = &reply{}
 	}
-	w.Answer = append(w.Answer, driver.Answer{Request: to.id, Body: w.encode(with)})
+	w.Answer = append(w.Answer, driver.Answer{Request: to, Body: w.encode(with)})
 }
 
 const (
@@ -240,6 +240,6 @@ func (j *durable) answerRequest(ctx context.Context, asked *driver.Request) {
 		return // it is answered after the restart, or by the next process
 	}
 	w := newBatch(j.time)
-	w.answer(r, replyTo(nil, err))
+	w.answer(r.id, replyTo(nil, err))
 	_ = j.store.commit(ctx, w) // a refusal: it was taken back. A failure of the store: it is answered after the restart
 }

@@ -69,7 +69,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...DirectiveOption) e
 
 func (op *operators) cancel(ctx context.Context, id EventID, o operator) error {
 	for {
-		err := op.journal.cancel(ctx, id, op.cancelEntry(o, id), request{})
+		err := op.journal.cancel(ctx, id, op.cancelEntry(o, id), 0)
 		if !errors.Is(err, ErrNoLease) && !errors.Is(err, ErrLeaseLost) {
 			return err
 		}
@@ -86,7 +86,7 @@ func (op *operators) cancel(ctx context.Context, id EventID, o operator) error {
 }
 
 // cancel settles a scheduled event that the store has. The error matches ErrNoLease if only the bus with the lease may.
-func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry, answers request) error {
+func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry, answers driver.RequestID) error {
 	if err := j.withdraw(ctx, id, entry, answers); !errors.Is(err, ErrNotScheduled) {
 		return err
 	}
@@ -136,7 +136,7 @@ func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry, ans
 }
 
 // withdraw removes a scheduled event that waits to be taken in. Every bus may.
-func (j *durable) withdraw(ctx context.Context, id EventID, entry *AuditEntry, answers request) error {
+func (j *durable) withdraw(ctx context.Context, id EventID, entry *AuditEntry, answers driver.RequestID) error {
 	page, err := j.store.Incoming(ctx, driver.IncomingQuery{Event: driver.ID(id), Limit: 1})
 	if err != nil {
 		return err

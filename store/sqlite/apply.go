@@ -15,21 +15,23 @@ import (
 // needs no savepoint. New records and deletions are collected and written at the end.
 type transaction struct {
 	*committer
-	m       meta
-	changed bool
-	pages   int64     // estimate of the pages that it writes
-	now     time.Time // the latest Batch.Aged
-	inserts []insertion
-	written int // of inserts
-	deletes []driver.Ref
-	changes driver.Change // of the batches applied so far
-	removed int64         // incoming events
-	left    []leaving     // new incoming events
-	asked   []asking
+	m           meta
+	changed     bool
+	pages       int64     // estimate of the pages that it writes
+	now         time.Time // the latest Batch.Aged
+	inserts     []insertion
+	written     int // of inserts
+	deletes     []driver.Ref
+	changes     driver.Change // of the batches applied so far
+	removed     int64         // incoming events
+	left        []leaving     // new incoming events
+	leftWritten int           // of left
+	asked       []asking
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
 	buffer    []byte // of insertRows
-	bytes     int    // that insertRows wrote
+	args      []any  // of insertIncomingRows
+	bytes     int    // that were inserted
 }
 
 // insertion is a new record.
@@ -41,7 +43,7 @@ type insertion struct {
 
 func (tx *transaction) begin() error {
 	tx.changed, tx.pages, tx.bytes, tx.now = false, 4, 0, time.Time{}
-	tx.written, tx.changes, tx.removed = 0, 0, 0
+	tx.written, tx.leftWritten, tx.changes, tx.removed = 0, 0, 0, 0
 	clear(tx.inserts)
 	clear(tx.deletions)
 	clear(tx.left)
@@ -67,6 +69,9 @@ func (tx *transaction) commit() error {
 	}
 	reach("commit: batches applied")
 	if err := tx.insertRecords(); err != nil {
+		return err
+	}
+	if err := tx.insertIncoming(); err != nil {
 		return err
 	}
 	if err := tx.countChanges(); err != nil {
@@ -176,8 +181,8 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 		}
 		reach("batch: buried")
 	}
-	if err := tx.leave(b.Leave); err != nil {
-		return nil, err
+	for _, in := range b.Leave {
+		tx.left = append(tx.left, leaving{in: in})
 	}
 	if err := tx.request(b); err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func isOfNewFile(point string) bool {
 // does what such a process has left.
 func needsBeside(point string) (itself, needs bool) {
 	switch point {
-	case "batch: left", "batch: asked", "batch: unasked", "batch: withdrawn":
+	case "commit: left", "batch: asked", "batch: unasked", "batch: withdrawn":
 		return true, true
 	case "batch: accepted", "batch: answered":
 		return false, true

@@ -14,11 +14,19 @@ import (
 )
 
 const (
-	incomingColumns = "id, event, slot, state, due, body, given, codec, crc"
-	insertIncoming  = "INSERT INTO main.eventbus_incoming (event, slot, state, due, body, given, codec, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+	newIncomingColumns = "event, slot, state, due, body, given, codec, crc"
+	incomingColumns    = "id, " + newIncomingColumns
 )
 
-// incomingArgs returns the arguments of insertIncoming, of types that all drivers of database/sql take.
+// insertOneIncoming is for the transaction of a caller. After OR ROLLBACK, an error would end it unseen, and what the caller
+// executes next would commit by itself.
+const insertOneIncoming = "INSERT INTO main.eventbus_incoming (" + newIncomingColumns + ") VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+
+var insertIncoming = insertStatements("main.eventbus_incoming", newIncomingColumns, func(func() string) string {
+	return "(?, ?, ?, ?, ?, ?, ?, ?)"
+}, 0)
+
+// incomingArgs returns the arguments of a row of insertIncoming, of types that all drivers of database/sql take.
 func incomingArgs(in *driver.Incoming) []any {
 	r := in.Record
 	due, given := any(nil), int64(0)
@@ -79,23 +87,53 @@ type leaving struct {
 	id driver.IncomingID
 }
 
-// leave inserts incoming events.
-func (tx *transaction) leave(events []*driver.Incoming) error {
-	for _, in := range events {
-		args := incomingArgs(in)
-		if _, err := tx.w.exec(insertIncoming, args...); err != nil {
-			return err
+// insertIncoming inserts the collected incoming events that it has not inserted yet.
+func (tx *transaction) insertIncoming() error {
+	rows := tx.left[tx.leftWritten:]
+	tx.leftWritten = len(tx.left)
+	for len(rows) > 0 {
+		n, bytes := 0, 0
+		for ; n < len(rows) && (n == 0 || bytes < insertBytes); n++ {
+			bytes += len(rows[n].in.Record.Payload)
 		}
-		tx.left = append(tx.left, leaving{in, driver.IncomingID(tx.w.conn.LastInsertRowID())})
-		tx.bytes += len(args[4].([]byte)) + 64
-		tx.pages++
-		reach("batch: left")
+		for _, size := range insertSizes {
+			for ; n >= size; n -= size {
+				if err := tx.insertIncomingRows(rows[:size]); err != nil {
+					return err
+				}
+				reach("commit: left")
+				rows = rows[size:]
+			}
+		}
 	}
 	return nil
 }
 
+func (tx *transaction) insertIncomingRows(rows []leaving) error {
+	args := tx.args[:0]
+	for i := range rows {
+		args = append(args, incomingArgs(rows[i].in)...)
+		tx.bytes += len(args[len(args)-4].([]byte)) + 64
+		tx.pages++
+	}
+	_, err := tx.w.exec(insertIncoming[len(rows)], args...)
+	clear(args)
+	tx.args = args[:0]
+	last := tx.w.conn.LastInsertRowID() // AUTOINCREMENT counts by one
+	for i := range rows {
+		rows[i].id = driver.IncomingID(last - int64(len(rows)-1-i))
+	}
+	return err
+}
+
 // checkRemove returns the refusal of a batch that withdraws or accepts an incoming event that is not there.
 func (tx *transaction) checkRemove(b *driver.Batch) (refusal, err error) {
+	if len(b.Withdraw)+len(b.Accept) == 0 {
+		return nil, nil
+	}
+	if err := tx.insertIncoming(); err != nil { // an earlier batch may have left what this one removes
+		return nil, err
+	}
 	const withdraws = "SELECT 1 FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE event = ? AND state = ? LIMIT 1"
 	for i, id := range b.Withdraw {
 		found, err := tx.exists(withdraws, id[:], int64(driver.Scheduled))
@@ -105,9 +143,6 @@ func (tx *transaction) checkRemove(b *driver.Batch) (refusal, err error) {
 		if !found || slices.Contains(b.Withdraw[:i], id) {
 			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}, nil
 		}
-	}
-	if len(b.Accept) == 0 {
-		return nil, nil
 	}
 	seen := make(map[driver.IncomingID]bool, len(b.Accept))
 	for _, id := range b.Accept {

@@ -74,8 +74,8 @@ func (tx *transaction) request(b *driver.Batch) error {
 		}
 		reach("batch: unasked")
 	}
-	at := timeText(b.Aged())
 	for _, a := range b.Answer {
+		at := timeText(b.Aged())
 		var body []byte
 		err := tx.one("SELECT body FROM eventbus_request WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			body = columnBytes(stmt, 0)

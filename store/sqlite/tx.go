@@ -48,7 +48,7 @@ func (s *Store) submitTx(ctx context.Context, tx any, in []*driver.Incoming) err
 		return err
 	}
 	for _, event := range in {
-		if _, err := t.ExecContext(ctx, insertIncoming, incomingArgs(event)...); err != nil {
+		if _, err := t.ExecContext(ctx, insertOneIncoming, incomingArgs(event)...); err != nil {
 			return explainInsert(err)
 		}
 	}

@@ -17,7 +17,7 @@ func main() {
 	durable.Main(map[string]durable.Open{plan.Us: open})
 }
 
-// open creates the bus with all its defaults. A case that only accepts does not start the bus: the
+// open creates the bus with all its defaults. A case that only accepts pauses the subscription: the
 // events stay in the store.
 func open(o durable.Options) (*durable.System, error) {
 	if o.Synchronous != "FULL" {
@@ -36,13 +36,17 @@ func open(o durable.Options) (*durable.System, error) {
 		o.Handle()
 		return nil
 	}
-	if _, err := bus.Subscribe("order.*", eventbus.Typed(handle), eventbus.Named("billing")); err != nil {
+	subscription, err := bus.Subscribe("order.*", eventbus.Typed(handle), eventbus.Named("billing"))
+	if err != nil {
 		return nil, err
 	}
-	if o.Handle != nil {
-		if err := bus.Start(ctx); err != nil {
+	if o.Handle == nil {
+		if err := subscription.Pause(); err != nil {
 			return nil, err
 		}
+	}
+	if err := bus.Start(ctx); err != nil {
+		return nil, err
 	}
 	return &durable.System{
 		Accept: func(e durable.Event) error {
@@ -59,12 +63,6 @@ func open(o durable.Options) (*durable.System, error) {
 		},
 		// The store reads the setting back when it opens the file, and refuses another one.
 		Synchronous: o.Synchronous,
-		Close: func() error {
-			err := bus.Shutdown(ctx)
-			if o.Handle == nil && errors.Is(err, eventbus.ErrNotStarted) {
-				err = nil // the events stay in the store
-			}
-			return err
-		},
+		Close:       func() error { return bus.Shutdown(ctx) },
 	}, nil
 }
