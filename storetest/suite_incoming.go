@@ -225,13 +225,19 @@ func testIncomingIDsGrow(t *testing.T, r *rig) {
 	s := r.open(t)
 	var last driver.IncomingID
 	for i := range 8 {
-		batch := []*driver.Incoming{incoming(), incoming()}
+		batch := make([]*driver.Incoming, 2+20*i)
+		for k := range batch {
+			batch[k] = incoming()
+		}
 		apply(t, s, &driver.Batch{Now: noon, Leave: batch})
+		requireIncoming(t, s, driver.IncomingQuery{}, batch...)
+		accept := &driver.Batch{Now: noon}
 		for _, in := range batch {
 			require.Greater(t, in.ID, last, "IncomingID")
 			last = in.ID
+			accept.Accept = append(accept.Accept, in.ID)
 		}
-		apply(t, s, &driver.Batch{Now: noon, Accept: []driver.IncomingID{batch[0].ID, batch[1].ID}})
+		apply(t, s, accept)
 		switch i % 4 {
 		case 1:
 			s = r.reopen(t, s)
