@@ -20,7 +20,9 @@ import (
 // of the key whose transactions were committed before.
 //
 // With store/sqlite, the commits of the bus wait for the transaction: keep it short. Until it has ended, a Publish with the
-// same context, or in the handler that began it, is ErrWouldDeadlock.
+// same context, or in the handler that began it, is ErrWouldDeadlock. Give each transaction outside a handler a context of
+// its own that can end: with context.Background such a Publish waits for WithLockWait, and with a context that goroutines
+// share, unrelated ones get ErrWouldDeadlock.
 //
 // PublishTx only inserts rows, with the caller's connection. It blocks as an insert does, and ctx bounds it. It works
 // before Start, on a standby and on a bus WithoutHandlers. In a handler it does what Publish does: the event exists when the
