@@ -96,8 +96,8 @@ type CircuitSettings struct {
 }
 
 // Catalog returns the subscriptions of the bus now, and its defaults. On a bus WithoutHandlers, it
-// returns what the last bus that started with the store has recorded. It blocks for the reads of a
-// store, which ctx bounds.
+// returns what the last bus that had the lease of the store has recorded, or a standby if there was
+// none. It blocks for the reads of a store, which ctx bounds.
 //
 // Errors: ErrNoCatalog, with the last directive to each subscription in Directives; ErrUninitialized, ErrNilContext, the store's, the context's.
 func (b *Bus) Catalog(ctx context.Context) (Catalog, error) {

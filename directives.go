@@ -336,7 +336,7 @@ func (op *operators) obeyOthers() error {
 	return err
 }
 
-// obeyLocked makes every subscription obey the latest directive to it. The caller holds b.directing, and calls the result
+// obeyLocked makes every subscription obey the latest directive to it. The caller holds directing, and calls the result
 // when it has released it. Subscriptions that are made meanwhile obey in Subscribe.
 func (op *operators) obeyLocked() (report func()) {
 	var reports []func()

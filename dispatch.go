@@ -453,7 +453,7 @@ func (m *machine) copies(d *dispatch) []*dispatch {
 	}
 	all := m.copiesOf(d)
 	m.ledger.copies.Add(int64(len(all)) - 1)
-	if waiter := d.waiter(); waiter != nil && d.row() == nil { // otherwise see recording.open
+	if waiter := d.waiter(); waiter != nil && d.row() == nil { // otherwise see insertEvent
 		waiter.expect(len(all) - 1)
 	}
 	return all

@@ -39,7 +39,8 @@ type DispatchPage struct {
 }
 
 // Dispatches returns a page of the dispatches that have not settled: in memory, and running ones, in
-// the order of their event ids; others of a store in its order of acceptance.
+// the order of their event ids; others of a store in its order of acceptance. Events that wait to be
+// taken in are no dispatches yet: Event finds them, and Metrics counts them.
 //
 // In memory, all dispatches of an event are on the same page, which may have more than Limit. Each page
 // compares all dispatches, at about 100 ns each, mostly without a lock. With a store, a page may have fewer than Limit, since

@@ -38,7 +38,8 @@ const (
 	// ReasonDuplicate: the id of an event that was published in a transaction was given to another event before. It was
 	// found when the event was taken in.
 	ReasonDuplicate Reason = "duplicate"
-	// ReasonInvalid: an event that another process has published does not fit this bus: its payload limit, its codec.
+	// ReasonInvalid: an event that another process has published does not fit this bus (its payload limit, its codec, its
+	// rules for types), or cannot be decoded.
 	ReasonInvalid Reason = "invalid"
 )
 

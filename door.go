@@ -220,7 +220,7 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	switch {
 	case o.closed != "":
 		return o.closed
-	case b.machine.stops(d): // after leaveAll
+	case b.machine.stops(d): // after unloadAll
 		return ReasonShutdown
 	}
 	how := d.seat().Reason

@@ -137,8 +137,8 @@ func (j *durable) awaitRecorded(ctx context.Context, c *change, applied <-chan e
 	return c.indeterminate(why)
 }
 
-// recordLater submits a change, and applies it once the store has answered. Only changes that open dispatches can be
-// refused.
+// recordLater submits a change, and applies it once the store has answered. Changes that open dispatches or answer a
+// request can be refused, and after the loss of the lease all others too.
 func (j *durable) recordLater(c *change) (applied <-chan error) {
 	var done chan error
 	if c.kind == toAccept || c.kind == toReplay || c.here != nil { // otherwise nobody waits
@@ -164,7 +164,7 @@ func (j *durable) recordLater(c *change) (applied <-chan error) {
 // apply applies a change that was recorded, or that was refused with err.
 func (j *durable) apply(c *change, err error) error {
 	if err != nil && !c.kind.opens() {
-		j.unload(c.d) // the store has failed, and has the dispatch as it was before the change
+		j.unload(c.d) // refused, or the store has failed: it has the dispatch as it was before the change
 		return err
 	}
 	if c.kind > toDue {

@@ -71,8 +71,8 @@ var (
 	// ErrNotErased is matched by the error of a purge whose letters are deleted, and whose payloads are
 	// still in the storage for a while: see the store.
 	ErrNotErased = driver.ErrNotErased
-	// ErrNoLease is matched by the error of Start if another process has the lease of the store, and the bus was made
-	// without WithStandby.
+	// ErrNoLease is matched by the error of Start if another process has the lease of the store: soon, or with WithStandby
+	// when the context of Start ends.
 	ErrNoLease = driver.ErrNoLease
 	// ErrLeaseLost is the cause of the cancellation of handlers when another process has taken the lease of the store.
 	ErrLeaseLost = driver.ErrLeaseLost

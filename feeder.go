@@ -30,7 +30,7 @@ type feeder struct {
 	// Guarded by submitting.
 	behind   bool
 	again    bool       // a free record was inserted since catching began
-	catching bool       // catchUp is in progress: changes that open dispatches wait
+	catching bool       // catchUp or beginToLead is in progress: changes that open dispatches wait
 	caught   *sync.Cond // catching is false
 	arriving int        // subscriptions that are being made
 	doors    []string   // subscriptions with deliveries to claim before anything else
@@ -57,12 +57,12 @@ type feeder struct {
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
-	feeding     semaphore    // held while records are claimed, and while the store is reopened
+	feeding     semaphore    // held while records are claimed, while the store is reopened, and while the bus waits for a lost lease
 	reopened    int64        // when the store was reopened last, or 0. Guarded by feeding
 	reopenDelay pace.Backoff // before it was. Guarded by feeding
 
 	restarts sync.WaitGroup // goroutines that reopen the store
-	starting semaphore      // held by start and stop
+	starting semaphore      // held by start, stop and answerInstead
 	stopped  chan struct{}  // closed when run has returned; nil before Start
 	runs     atomic.Bool    // run was called
 	losses   sync.WaitGroup // looks for a loss of the lease while Shutdown waits for calls
@@ -89,7 +89,7 @@ func newFeeder(b *Bus) *feeder {
 // page returns how many records to claim at once.
 func (f *feeder) page() int { return min(feederPage, max(f.bus.config.queue/2, 1)) }
 
-// admit records a change that opens dispatches. It does not wait for the store.
+// admit records a change that opens dispatches. It waits while catching is set, and otherwise not for the store.
 func (f *feeder) admit(r *changeBatch, done func(error)) {
 	c := r.change
 	f.submitting.Lock()

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/route"
 )
@@ -242,7 +244,8 @@ func (f *feeder) dropRepetition(ctx context.Context, e incomingEvent, known *dri
 	return nil
 }
 
-// buryIncoming takes in an event that becomes a dead letter at once. Without a target, it is unrouted.
+// buryIncoming takes in an event that becomes a dead letter at once. Without a target, it is unrouted: a letter belongs to a
+// subscription.
 func (f *feeder) buryIncoming(ctx context.Context, e incomingEvent, reason Reason, why error) error {
 	j := f.bus.durable
 	d, _ := j.incoming(&e)
@@ -260,6 +263,10 @@ func (f *feeder) buryIncoming(ctx context.Context, e incomingEvent, reason Reaso
 	}
 	if err := f.commit(ctx, w); err != nil {
 		return err
+	}
+	if outcome == Unrouted {
+		j.log.Warn("incoming event refused: it matches no subscription, so there is no dead letter", zap.Stringer("event_id", d.id),
+			zap.String("event_type", d.to.eventType), zap.String("reason", string(reason)), zap.Error(why))
 	}
 	j.inTx.forget(d.key, d.id)
 	j.ledger.accepted.Add(1)

@@ -36,7 +36,7 @@ func (j *durable) awaitLease(ctx context.Context) error {
 	}
 }
 
-// noFailure returns nil for the error of a store that has not failed because another one has the lease.
+// noFailure drops ErrNoLease: the store has not failed if another one has the lease. It keeps all other errors.
 func noFailure(err error) error {
 	if errors.Is(err, ErrNoLease) {
 		return nil
@@ -44,7 +44,7 @@ func noFailure(err error) error {
 	return err
 }
 
-// noLease returns an error if it says which process has the lease.
+// noLease keeps ErrNoLease only, which says which process has the lease.
 func noLease(err error) error {
 	if errors.Is(err, ErrNoLease) {
 		return err
@@ -190,7 +190,7 @@ func (j *durable) beginStandby() {
 	}
 }
 
-// dropClaimed drops from memory what Start has claimed before it failed: another process may claim it.
+// dropClaimed drops from memory what Start has claimed before it failed. The bus may have the lease still, or another process.
 func (j *durable) dropClaimed() {
 	if j.halts.Has(halt.Failed) || !j.halts.Set(halt.Lost) {
 		return // the restart drops it

@@ -17,13 +17,17 @@ import (
 // Start starts dispatching, including the events that were published before. Without a store it does
 // not block.
 //
-// With a store, Start also begins the recovery: it claims the first records that an earlier process
-// has left, and the bus claims the others in the background, in the order of acceptance. A new
-// event waits until those that were accepted before it are claimed. ctx bounds the first claims
-// only.
+// With a store, Start acquires its lease. While another process has the lease, Start returns
+// ErrNoLease after a second. With WithStandby it blocks until it has the lease or ctx ends, which may
+// take days. Start then begins the recovery: it claims the first records that an earlier process has
+// left, and the bus claims the others in the background, in the order of acceptance. A new event
+// waits until those that were accepted before it are claimed.
 //
-// Errors: ErrAlreadyStarted, ErrShutdown, the context's; with a store ErrNoLease if another bus has
-// its lease, and the store's; ErrNoHandlers. After an error, the bus is not started.
+// ctx bounds Start, not the life of the bus.
+//
+// Errors: ErrAlreadyStarted, ErrShutdown, the context's; with a store ErrNoLease if another process has
+// its lease (together with the context's error if WithStandby waited), and the store's; ErrNoHandlers.
+// After an error, the bus is not started.
 func (b *Bus) Start(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)

@@ -28,7 +28,7 @@ type machine struct {
 	watch        *deadline.Watch[call]
 	abandoned    abandoned.Calls[*call]
 	shared       sync.Map // *Subscription to nil: doors that may throttle because the bus is full
-	unloadedKeys sync.Map // leftKey to nil, see noteLeft
+	unloadedKeys sync.Map // leftKey to nil, see noteUnloaded
 	seenIDs      uint64   // of busy
 }
 

@@ -35,9 +35,11 @@ import (
 // queue, and WithMaxUnsettled bounds it.
 //
 // Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, *OptionError for a
-// nil option; with a store *PayloadError, ErrStoreFailed while the bus reopens the store, and
-// *IndeterminateError if ctx ends, or the store fails, during the commit. After an
-// *IndeterminateError the store may have the event. After any other error it has not.
+// nil option; with a store *PayloadError, ErrStoreFailed while the bus reopens the store or the store
+// confirms nothing, ErrWouldDeadlock if the commit would wait for a transaction of the caller (see
+// PublishTx), and *IndeterminateError if during the commit ctx ends, the store fails, or it waits too
+// long for a lock of another program. After an *IndeterminateError the store may have the event. After
+// any other error it has not.
 func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)

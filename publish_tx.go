@@ -20,7 +20,9 @@ import (
 // of the key whose transactions were committed before.
 //
 // With store/sqlite, the commits of the bus wait for the transaction: keep it short. Until it has ended, a Publish with the
-// same context, or in the handler that began it, is ErrWouldDeadlock.
+// same context, or in the handler that began it, is ErrWouldDeadlock. Give each transaction outside a handler a context of
+// its own that can end: with context.Background such a Publish waits for WithLockWait, and with a context that goroutines
+// share, unrelated ones get ErrWouldDeadlock.
 //
 // PublishTx only inserts rows, with the caller's connection. It blocks as an insert does, and ctx bounds it. It works
 // before Start, on a standby and on a bus WithoutHandlers. In a handler it does what Publish does: the event exists when the
@@ -70,7 +72,7 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 		if w.err != nil {
 			return w.err
 		}
-		j.inTx.note(d.key, d.id, j.time.Now().UTC)
+		j.inTx.note(d.key, d.id, j.time.Nanos())
 		if _, err := guard(j.store, "SubmitTx", func() (struct{}, error) {
 			return struct{}{}, store.SubmitTx(ctx, tx, []*driver.Incoming{in})
 		}); err != nil {
@@ -99,88 +101,97 @@ func (j *durable) isRepeated(ctx context.Context, d *dispatch) (bool, error) {
 }
 
 // txKeys has the keys of events that were published in transactions and that the bus has not taken in, as far as this
-// process knows. A transaction may have been rolled back.
+// process knows. It does not know the transactions that were rolled back, nor the events that were cancelled or that another
+// process has taken in: those are dropped by age. A bus without the lease notes its events too: it may get the lease while
+// their transactions are open.
 type txKeys struct {
-	mu   sync.Mutex // guards the following; a leaf
-	keys map[string][]txEvent
-	n    int
-	over bool // one was not noted, because there were too many
+	mu         sync.Mutex // guards the following; a leaf
+	young, old txNotes    // the old ones are dropped together, after txKeyAge to twice that
+	since      int64      // when young began
 }
 
-type txEvent struct {
-	id EventID
-	at time.Time
+type txNotes struct {
+	keys map[string][]EventID
+	n    int
+	over bool // an event was not noted, because there were too many
 }
 
 const (
-	// maxTxKeys bounds the events of txKeys. Once there were more, each publication with a key takes in first what has come
-	// of that key.
+	// maxTxKeys bounds the events of txKeys. If there were more, each publication with a key takes in first what has come
+	// of that key, until they have aged.
 	maxTxKeys = 10_000
-	// txKeyAge is how long an event is noted that is not taken in: its transaction was rolled back.
-	txKeyAge = 24 * time.Hour
+	// txKeyAge is how long a transaction may be open and its events are noted still.
+	txKeyAge = 2 * time.Hour
+	// maxTxReads bounds the events that a publication looks for one by one. If its keys have more, it reads all of incoming.
+	maxTxReads = 16
 )
 
-// note notes an event. It drops those that are too old, at the bound.
-func (k *txKeys) note(key string, id EventID, now time.Time) {
+// note notes an event.
+func (k *txKeys) note(key string, id EventID, nanos int64) {
 	if key == "" {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.n >= maxTxKeys {
-		k.dropLocked(now.Add(-txKeyAge))
-	}
-	if k.n >= maxTxKeys {
-		k.over = true
+	k.ageLocked(nanos)
+	if k.young.n+k.old.n >= maxTxKeys {
+		k.young.over = true
 		return
 	}
-	if k.keys == nil {
-		k.keys = make(map[string][]txEvent)
+	if k.young.keys == nil {
+		k.young.keys = make(map[string][]EventID)
 	}
-	k.keys[key] = append(k.keys[key], txEvent{id, now})
-	k.n++
+	k.young.keys[key] = append(k.young.keys[key], id)
+	k.young.n++
 }
 
-func (k *txKeys) dropLocked(before time.Time) {
-	for key, events := range k.keys {
-		for len(events) > 0 && events[0].at.Before(before) {
-			events = events[1:]
-			k.n--
-		}
-		if k.keys[key] = events; len(events) == 0 {
-			delete(k.keys, key)
-		}
+// ageLocked drops what is too old.
+func (k *txKeys) ageLocked(nanos int64) {
+	age := time.Duration(nanos - k.since)
+	if age < txKeyAge {
+		return
 	}
+	if k.old = k.young; age >= 2*txKeyAge {
+		k.old = txNotes{}
+	}
+	k.young, k.since = txNotes{}, nanos
 }
 
 // forget drops an event that was taken in, or not inserted.
 func (k *txKeys) forget(key string, id EventID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for i, e := range k.keys[key] {
-		if e.id == id {
-			k.n--
-			if k.keys[key] = append(k.keys[key][:i:i], k.keys[key][i+1:]...); len(k.keys[key]) == 0 {
-				delete(k.keys, key)
-			}
-			return
+	for _, notes := range []*txNotes{&k.old, &k.young} {
+		ids := notes.keys[key]
+		i := slices.Index(ids, id)
+		if i < 0 {
+			continue
 		}
+		notes.n--
+		if notes.keys[key] = slices.Delete(ids, i, i+1); len(ids) == 1 {
+			delete(notes.keys, key)
+		}
+		return
 	}
 }
 
-// of returns the events of some keys, in the order of PublishTx. all is set if there may be others.
-func (k *txKeys) of(keys func(yield func(string) bool)) (ids []EventID, all bool) {
+// of returns the events of some keys, in the order of PublishTx. all is set if there may be others, or if they are too many
+// to look for each.
+func (k *txKeys) of(keys func(yield func(string) bool), nanos int64) (ids []EventID, all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.n == 0 && !k.over {
-		return nil, false
+	k.ageLocked(nanos)
+	all = k.young.over || k.old.over
+	if k.young.n+k.old.n == 0 || all {
+		return nil, all
 	}
 	for key := range keys {
-		for _, e := range k.keys[key] {
-			ids = append(ids, e.id)
+		ids = append(append(ids, k.old.keys[key]...), k.young.keys[key]...)
+		if len(ids) > maxTxReads {
+			return nil, true
 		}
 	}
-	return ids, k.over
+	return ids, false
 }
 
 // takeInBefore takes in the events of the keys of a publication whose transactions were committed. Otherwise the
@@ -192,7 +203,7 @@ func (f *feeder) takeInBefore(ctx context.Context, o *opening) error {
 				return
 			}
 		}
-	})
+	}, f.bus.time.Nanos())
 	all = all || o.inside && f.leaves()
 	if !all && len(ids) == 0 {
 		return nil

@@ -78,8 +78,8 @@ type Result struct {
 //
 // Errors: those of Publish, ErrNotStarted also on a standby (nothing is accepted then), ErrWouldDeadlock, ErrCancelled,
 // *DeliveryError if a delivery was dead-lettered, otherwise ErrHeld if one is held, and with a store ErrShutdown if
-// Shutdown leaves the event there, and ErrLeaseLost if the bus has become a standby. If the result has the id, the event was accepted: do not publish it
-// again.
+// Shutdown leaves the event there, and ErrLeaseLost if the bus has become a standby. If the result has the id, the event
+// was accepted: do not publish it again.
 func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
 	if err := b.ready(ctx); err != nil {
 		return r, fmt.Errorf("PublishAndWait: %w", err)

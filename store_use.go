@@ -51,8 +51,11 @@ func WithPayloadLimit(bytes int) Option {
 
 // WithMaxUnsettled bounds the dispatches that a store has and that have not settled: at least 1,
 // without the option there is no bound but the disk. While the store has as many, Publish blocks,
-// or returns ErrQueueFull with RefuseWhenFull and before Start. Handlers that publish exceed the
-// bound, and so do replays. A batch larger than the bound waits for an empty store.
+// or returns ErrQueueFull with RefuseWhenFull, and the bus takes in no events. Without the lease of
+// the store (before Start, on a standby and on a bus WithoutHandlers), Publish returns ErrQueueFull at
+// once, and so does PublishTx on every bus: for these calls the events that wait to be taken in count
+// too. Handlers that publish exceed the bound, and so do replays. A batch larger than the bound waits
+// for an empty store.
 func WithMaxUnsettled(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithMaxUnsettled", n, "must be at least 1; leave the option out for no bound")
@@ -82,13 +85,16 @@ func WithIdempotencyWindow(d time.Duration) Option {
 	})
 }
 
-// WithStandby makes Start wait while another process has the lease of the store: that process dispatches, and this
-// bus is its standby. A standby publishes, cancels, pauses and looks. The bus with the lease dispatches what it publishes. When that bus
-// shuts down, or its process ends, one of the standbys acquires the lease, and its Start returns.
+// WithStandby makes Start wait while another process has the lease of the store. That process dispatches events, and
+// this bus is a standby. A standby publishes, schedules, cancels, pauses and answers questions. The bus with the lease
+// dispatches the events of a standby. When that bus shuts down, or its process ends, one of the standbys acquires the
+// lease, and its Start returns.
 //
-// The bus with the lease also hands it over, once for each standby that started later, to one that has all of its
-// subscriptions and more: the newest version of the program routes. It is a standby then. So is a bus that has lost its
-// lease: the store says how that can happen. Its running calls are cancelled with the cause ErrLeaseLost.
+// The bus with the lease also hands the lease over to a standby that started later and has all of its subscriptions and
+// more, once for each standby: the newest version of the program routes. The old holder becomes a standby.
+//
+// A bus that loses its lease becomes a standby too, and cancels its running calls with the cause ErrLeaseLost. The
+// documentation of the store says how a lease can be lost.
 func WithStandby() Option {
 	return option(func(c *config) { c.standby = true })
 }

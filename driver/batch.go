@@ -8,7 +8,8 @@ type Batch struct {
 	// Now is the bus's time, in UTC.
 	Now time.Time
 	// Epoch is that of the lease under which the bus made the batch, or 0 for none. If the store does not have that lease
-	// when it applies the batch, the batch is refused with ErrLeaseLost. A batch with Accept, Cancel, New, Update, Delete, Directives or Answer is refused with ErrLeaseLost if Epoch is 0.
+	// when it applies the batch, the batch is refused with ErrLeaseLost. If Epoch is 0, a batch with Accept, Cancel, New,
+	// Update, Delete, Directives or Answer is refused with ErrLeaseLost.
 	Epoch int64
 	// AgedAt decides which entries of Remember have expired, and what else a store removes by age. It
 	// stands still for an hour after the bus's clock was set ahead. Zero means Now. See Aged.

@@ -132,10 +132,11 @@ type Store interface {
 	Parked(ctx context.Context, except map[string]bool) (map[string]int64, error)
 
 	// Watch calls changed within 250 ms after another store over the same data has committed what
-	// Batch.Changes tells of, in this or another process, and after this store has lost its lease. It is a hint: it may
-	// come without a change, or with more than what has changed. changed must not block. The calls go on after Reopen and
-	// end with Close. stop ends them earlier, and waits for one in progress. It may be called again, and after Close.
-	// After Close, Watch does nothing.
+	// Batch.Changes tells of, in this or another process, and after this store has lost its lease. Over a TxStore it does
+	// so also after a caller has committed a transaction with SubmitTx of any store, this one too: ChangedIncoming. A call
+	// is a hint: it may come without a change, or with more than what has changed. changed must not block. The calls go on
+	// after Reopen and end with Close. stop ends them earlier, and waits for one in progress. It may be called again, and
+	// after Close. After Close, Watch does nothing.
 	Watch(changed func(Change)) (stop func())
 
 	// Acquire acquires the lease, or returns the one that the store has. A store with more than one slot adds up to
@@ -194,24 +195,25 @@ type Exclusive interface {
 // TxStore is a Store in a database in which callers have tables of their own. SubmitTx inserts incoming events in a
 // transaction of the caller. They exist if and only if the caller commits.
 //
-// SubmitTx only inserts rows. It locks nothing for which a commit of a store could wait, and assigns no ID. If the
-// store does not take such a transaction, or if it is one of another database, the error matches ErrNoTransaction and
-// names the types that the store takes. After any other error, the caller must roll back.
+// SubmitTx only inserts rows, and assigns no ID. Unless the store is a TxLock, it locks nothing for which a commit of a
+// store could wait. If the store does not take such a transaction, or if it is one of another database, the error matches
+// ErrNoTransaction and names the types that the store takes. After any other error, the caller must roll back. The
+// commit of the caller is announced to the watchers of all stores: see Watch.
 type TxStore interface {
 	SubmitTx(ctx context.Context, tx any, in []*Incoming) error
 }
 
 // Blocked is a Store whose commits may wait for a lock that another program holds, for instance in a transaction of a
-// caller. Blocked returns an error that names the lock and the likely cause while a commit has waited for it for longer than Patience.
-// Otherwise it returns nil. The store has not failed: it goes on waiting. The publications that wait then end with an
-// outcome that is unknown.
+// caller. Blocked returns an error that names the lock and the likely cause while a commit has waited for it for longer
+// than Patience. Otherwise it returns nil. The store has not failed: it goes on waiting. The publications that wait then
+// end with an outcome that is unknown.
 type Blocked interface {
 	Blocked() error
 }
 
 // TxLock is a TxStore whose commits wait for a transaction of a caller. HoldsLock reports whether a transaction that
-// SubmitTx took is open. A publication in the meantime, by the caller that has to end the transaction, would wait for itself: the
-// bus refuses it.
+// SubmitTx took is open. Until it has ended, a publication by the caller that must end it would wait for itself: the bus
+// refuses it.
 type TxLock interface {
 	HoldsLock(tx any) bool
 }

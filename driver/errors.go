@@ -26,7 +26,7 @@ var (
 	ErrNotLeased = errors.New("eventbus: record is not leased by this bus")
 	// ErrNotFound is the refusal of a batch with an unknown letter, incoming event or request, and the error of Letter
 	// and Answer.
-	ErrNotFound = errors.New("eventbus: no such dead letter: unknown, purged, or replayed already")
+	ErrNotFound = errors.New("eventbus: no such dead letter, incoming event or request: unknown, or removed already")
 	// ErrNotScheduled is the refusal of a batch that cancels an event without a free scheduled record.
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
 	// ErrDuplicateID is the refusal of a batch that remembers a known id.
@@ -63,6 +63,10 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("%v: %s", e.Err, e.Letter)
 	case !e.Event.IsZero():
 		return fmt.Sprintf("%v: %s", e.Err, e.Event)
+	case e.Incoming != 0:
+		return fmt.Sprintf("%v: incoming event %d", e.Err, e.Incoming)
+	case e.Request != 0:
+		return fmt.Sprintf("%v: request %d", e.Err, e.Request)
 	}
 	return e.Err.Error()
 }

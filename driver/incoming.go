@@ -6,8 +6,8 @@ import "time"
 // used again. Between stores, and with transactions of callers, a smaller one may become visible later.
 type IncomingID int64
 
-// Incoming is an accepted event that no bus with the lease has taken in yet. Every store may leave one, without a lease
-// and without a lock that another commit could wait for.
+// Incoming is an accepted event that no bus with the lease has taken in yet. Every store may leave one without a lease,
+// and, unless it is a TxLock, without a lock that another commit could wait for.
 type Incoming struct {
 	ID IncomingID // set by the store
 	// Record has the fixed fields of the event, and State and Due: it is Ready, or Scheduled. Its Targets are those of the

@@ -82,7 +82,7 @@ type AcquireQuery struct {
 type Change uint8
 
 const (
-	// ChangedIncoming is set if a batch had Leave or Withdraw.
+	// ChangedIncoming is set if a batch had Leave or Withdraw, or if a transaction of SubmitTx was committed.
 	ChangedIncoming Change = 1 << iota
 	// ChangedRequests is set if a batch had Ask or Unask.
 	ChangedRequests

@@ -315,6 +315,70 @@ func TestT4_AnotherCodecDoesNotFit(t *testing.T) {
 	})
 }
 
+// leaves commits an incoming event as the program of another version might.
+func (d *disk) leaves(t *testing.T, of *driver.Record) {
+	t.Helper()
+	id := eventbus.NewEventID()
+	of.ID, of.State, of.Payload, of.Published = driver.ID(id), driver.Ready, []byte(`"x"`), time.Now().UTC()
+	store, done := d.Open(), make(chan error, 1)
+	store.Submit(&driver.Batch{Now: time.Now().UTC(), Leave: []*driver.Incoming{{Record: of, Codec: "json"}}}, func(err error) { done <- err })
+	require.NoError(t, <-done)
+	require.NoError(t, store.Close(t.Context()))
+}
+
+// A type that this version refuses, and metadata that it cannot decode.
+func TestT4_ABadRowBecomesALetter(t *testing.T) {
+	for name, c := range map[string]struct {
+		of  driver.Record
+		why string
+	}{
+		"type":     {driver.Record{Type: "a b", Targets: []string{"mail"}}, "type"},
+		"no type":  {driver.Record{Targets: []string{"mail"}}, "type"},
+		"metadata": {driver.Record{Type: "a", Metadata: []byte("{")}, "decoded"},
+		"replay":   {driver.Record{Type: "a", Replay: []byte("?"), Targets: []string{"mail"}}, "decoded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				disk := newDisk()
+				bus, _ := disk.lead(t, "mail")
+				disk.leaves(t, &c.of)
+				require.Empty(t, disk.took())
+				l := oneLetter(t, bus)
+				require.Equal(t, eventbus.ReasonInvalid, l.Reason)
+				require.Equal(t, "mail", l.Subscription)
+				require.Contains(t, l.Failures[0].Error, c.why)
+				require.JSONEq(t, `"x"`, string(l.Event.Payload.(json.RawMessage)))
+				mustPublish(t, bus, "a", "next")
+				require.Equal(t, []string{"mail next 1"}, disk.took())
+				requireBalanced(t, bus)
+				shutdown(t, bus)
+				require.Empty(t, disk.Dump().Incoming)
+			})
+		})
+	}
+}
+
+// Without a subscription there is no dead letter: the event is unrouted, as any other one, and the log says why it was refused.
+func TestT4_ABadRowWithoutSubscriptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var unrouted []eventbus.Event
+		bus, logs := disk.open(t, eventbus.WithObserver(eventbus.Observer{Unrouted: func(e eventbus.Event) { unrouted = append(unrouted, e) }}))
+		require.NoError(t, bus.Start(t.Context()))
+		disk.leaves(t, &driver.Record{Type: "a b"})
+		synctest.Wait()
+		require.Empty(t, letters(t, bus))
+		require.EqualValues(t, 1, bus.Metrics().Ledger.Unrouted)
+		require.Len(t, unrouted, 1)
+		all := logs.FilterMessageSnippet("incoming event refused").All()
+		require.Len(t, all, 1)
+		require.Equal(t, "invalid", all[0].ContextMap()["reason"])
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Incoming)
+	})
+}
+
 // blockedStore says that its commits wait for a foreign lock.
 type blockedStore struct {
 	driver.Store

@@ -20,7 +20,7 @@ type Reasons struct {
 // New returns an empty set.
 func New() *Reasons { return &Reasons{cut: make(chan struct{})} }
 
-// Any reports whether there is a reason other than Leave, so that it concerns every call.
+// Any reports whether there is a reason other than Unload, so that it concerns every call.
 func (r *Reasons) Any() bool { return r.why.Load()&^Unload != 0 }
 
 // Has reports whether the set has a reason.

@@ -16,9 +16,9 @@ import (
 //
 // SQLite has one write lock for the file. From its first write to its end, the transaction of the caller keeps the store
 // from committing, so it must be short: publications that wait longer than WithLockWait end with an outcome that is
-// unknown. A publication by the caller itself would wait for its own transaction. Begin it for writing (BEGIN IMMEDIATE; _txlock=immediate in the name of a database of modernc.org/sqlite): a transaction that reads first fails to
-// write if the store has committed meanwhile. The commit is as durable as the connection of the caller makes it
-// (PRAGMA synchronous).
+// unknown. A publication by the caller itself would wait for its own transaction. Begin it for writing (BEGIN IMMEDIATE;
+// _txlock=immediate in the name of a database of modernc.org/sqlite): a transaction that reads first fails to write if the
+// store has committed meanwhile. The commit is as durable as the connection of the caller makes it (PRAGMA synchronous).
 //
 // The driver may be modernc.org/sqlite in the process of the store, which shares its locks, or any driver in another
 // process.
