@@ -208,12 +208,15 @@ func (j *durable) stopCalls() {
 	}
 }
 
-// handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then.
-func (j *durable) handOver() {
-	if j.halts.Set(halt.Lost) {
-		j.feeder.leads.Store(false)
-		j.feeder.noteFailure(j.restart)
+// handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then. It does nothing
+// while the bus stands by: restart looks at the instances again when the bus dispatches.
+func (j *durable) handOver(to string) {
+	if !j.halts.Set(halt.Lost) {
+		return
 	}
+	j.log.Info("lease handed over to a standby with more subscriptions", zap.String("instance", to))
+	j.yielded.Store(to, nil)
+	j.feeder.noteFailure(j.restart)
 }
 
 // release releases the lease that the bus hands over, when it has no dispatch left, and gives the others time to acquire
@@ -261,15 +264,14 @@ func (j *durable) lookAtInstances() {
 			w.Catalog = &driver.Catalog{Instance: in.Instance}
 			j.store.submit(w, room.Pass{}, func(error) {})
 		case in.number > all[mine].number && age < standbyLives && j.yieldsTo(&in.Catalog):
-			j.log.Info("lease handed over to a standby with more subscriptions", zap.String("instance", in.Instance))
-			j.handOver()
+			j.handOver(in.Instance)
 			return
 		}
 	}
 }
 
-// yieldsTo reports whether a standby has all subscriptions that the bus had when it started, and more. It does so once for
-// each standby.
+// yieldsTo reports whether a standby has all subscriptions that the bus had when it started, and more, and the lease was not
+// handed over to it before.
 func (j *durable) yieldsTo(c *Catalog) bool {
 	if len(c.Subscriptions) <= len(j.atStart) {
 		return false
@@ -279,6 +281,6 @@ func (j *durable) yieldsTo(c *Catalog) bool {
 			return false
 		}
 	}
-	_, before := j.yielded.LoadOrStore(c.Instance, nil)
+	_, before := j.yielded.Load(c.Instance)
 	return !before
 }

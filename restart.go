@@ -51,7 +51,7 @@ func (f *feeder) noteFailure(restart func()) bool {
 func (f *feeder) restarted() (again bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.restarting = f.bus.halts.Has(halt.Failed | halt.Lost)
+	f.restarting = f.bus.halts.Has(halt.Failed) || f.bus.durable.isStandby()
 	return f.restarting
 }
 
@@ -89,7 +89,8 @@ func (j *durable) restartOnce() (goesOn bool) {
 	f := j.feeder
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
-	if j.halts.Has(halt.Lost) {
+	standsBy := j.isStandby() // a loss or a hand-over that begins later is for the next round
+	if standsBy {
 		f.leads.Store(false) // beginToLead may have set it since
 	}
 	f.endWaiters()
@@ -104,17 +105,22 @@ func (j *durable) restartOnce() (goesOn bool) {
 	if j.halts.Has(halt.Failed) && !j.reopen() {
 		return false
 	}
-	if j.isStandby() && j.store.leads() && !j.release() {
+	if standsBy && j.store.leads() && !j.release() {
 		return false
 	}
-	if j.isStandby() && !j.standBy() {
+	if standsBy && !j.standBy() {
 		return false
 	}
 	if j.halts.Has(halt.Failed) { // since it was reopened
 		return true
 	}
 	f.beginAnew()
-	j.halts.Clear(halt.Lost)
+	if standsBy {
+		j.halts.Clear(halt.Lost)
+		if !j.store.leads() { // it was lost again, and leaseLost found halt.Lost set
+			j.halts.Set(halt.Lost)
+		}
+	}
 	f.wakeUp()
 	j.operators.cataloged.record()
 	f.lookLater(j.answerRequests) // the answer to those that came since the failure may have failed too

@@ -1,0 +1,103 @@
+package contracttest
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
+)
+
+// A lease that is lost again while the bus reads what has changed meanwhile is acquired once more.
+func TestS6_ALeaseLostWhileItIsRegainedIsRegained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var lose atomic.Bool
+		spy := &spyStore{orders: func() {
+			if lose.Swap(false) {
+				disk.LoseLease(false)
+				time.Sleep(time.Second) // the bus has noted the loss
+			}
+		}}
+		bus := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Minute)
+		lose.Store(true)
+		disk.LoseLease(false)
+		time.Sleep(time.Minute)
+		require.False(t, lose.Load())
+		require.True(t, spy.Store.Lease().IsHeld())
+		mustPublish(t, bus, "a", "1")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+	})
+}
+
+// A standby that appears while the bus regains its lease gets it afterwards.
+func TestS6_AHandOverThatCannotBeginFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var fail, slow atomic.Bool
+		disk.Model = storetest.NewModel(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+			if len(b.New) > 0 && fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		wait := func() {
+			if slow.Load() {
+				time.Sleep(5 * time.Second)
+			}
+		}
+		spy := &spyStore{orders: wait, before: func(method string) {
+			if method == "Stats" {
+				wait()
+			}
+		}}
+		first := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, first, "mail", nil)
+		require.NoError(t, first.Start(t.Context()))
+		time.Sleep(time.Minute)
+		slow.Store(true)
+		fail.Store(true)
+		_, err := first.Publish(t.Context(), "a", "x")
+		require.Error(t, err)
+		time.Sleep(time.Second)
+		disk.LoseLease(false) // while it reopens the store
+		time.Sleep(6 * time.Second)
+		require.True(t, spy.Store.Lease().IsHeld(), "it reads the directives")
+		second, _ := disk.standby(t, "mail", "audit")
+		waits := startLater(t, second)
+		time.Sleep(time.Second)
+		slow.Store(false)
+		time.Sleep(time.Minute)
+		requireStarted(t, waits)
+		disk.requireLease(t, second, true)
+		mustPublish(t, first, "a", "1")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1", "audit 1 1"}, disk.took())
+		requireBalanced(t, first)
+		shutdown(t, first)
+		shutdown(t, second)
+	})
+}
+
+// requireStarted requires that Start has returned nil.
+func requireStarted(t *testing.T, began <-chan error) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-began:
+		require.NoError(t, err)
+	default:
+		require.FailNow(t, "Start has not returned")
+	}
+}
