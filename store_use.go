@@ -275,8 +275,14 @@ func guard[T any](s *guardedStore, method string, call func() (T, error)) (resul
 	return call()
 }
 
+// Claim also notes the loss of the lease that the store had before the call. Another goroutine may acquire one meanwhile.
 func (s *guardedStore) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
-	return guard(s, "Claim", func() (driver.Claimed, error) { return s.of.Claim(ctx, q) })
+	epoch := s.epoch.Load()
+	claimed, err := guard(s, "Claim", func() (driver.Claimed, error) { return s.of.Claim(ctx, q) })
+	if errors.Is(err, ErrNoLease) {
+		s.lost(epoch)
+	}
+	return claimed, err
 }
 
 func (s *guardedStore) Letter(ctx context.Context, id driver.ID) (driver.Letter, error) {

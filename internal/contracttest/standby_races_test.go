@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -100,4 +101,48 @@ func requireStarted(t *testing.T, began <-chan error) {
 	default:
 		require.FailNow(t, "Start has not returned")
 	}
+}
+
+// A claim without the lease is no loss of the one that the tool has acquired since.
+func TestS6_AToolReleasesALeaseThatItAcquiredMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, _ := disk.lead(t, "mail")
+		id := mustPublish(t, first, "a", "x", eventbus.After(time.Hour))
+		shutdown(t, first)
+
+		var tool *eventbus.Bus
+		paused := make(chan error, 2)
+		pause := func() {
+			go func() { paused <- tool.Subscription("mail").Pause() }()
+			time.Sleep(500 * time.Millisecond)
+		}
+		spy := &spyStore{}
+		spy.submit = func(b *driver.Batch, done func(error)) bool {
+			if len(b.Directives) > 0 { // the tool has the lease for a second
+				spy.Store.Submit(b, func(err error) { go func() { time.Sleep(time.Second); done(err) }() })
+			}
+			return len(b.Directives) > 0
+		}
+		var again atomic.Bool
+		spy.claim = func(_ context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
+			if again.Swap(true) {
+				return next()
+			}
+			require.NoError(t, <-paused) // the lease is released
+			r, err := next()
+			require.ErrorIs(t, err, driver.ErrNoLease)
+			pause()
+			return r, err
+		}
+		tool = disk.spy(t, spy, eventbus.WithoutHandlers())
+		pause()
+		ctx, cancel := context.WithTimeout(t.Context(), 1100*time.Millisecond)
+		defer cancel()
+		_ = tool.Cancel(ctx, id) // it may end with ctx: the tool does nothing more then
+		require.NoError(t, <-paused)
+		time.Sleep(time.Minute)
+		require.Zero(t, disk.Dump().Lease)
+		shutdown(t, tool)
+	})
 }
