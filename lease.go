@@ -244,14 +244,14 @@ const (
 // lookAtInstances hands the lease over if a standby that started later has all subscriptions of this bus and more, and
 // removes the catalogs of buses that are gone.
 func (j *durable) lookAtInstances() {
-	claims := j.feeder.claimsContext()
+	claims, epoch := j.feeder.claimsContext(), j.store.epoch.Load()
 	all, err := j.operators.storedCatalogs(claims)
 	if err != nil {
 		j.feeder.failed(claims, err)
 		return
 	}
 	mine := slices.IndexFunc(all, func(in instance) bool { return in.Instance == j.instance })
-	if mine < 0 || !j.feeder.runs.Load() || !j.dispatches() || j.lifecycle.ending.Load() {
+	if epoch == 0 || mine < 0 || !j.feeder.runs.Load() || !j.dispatches() || j.lifecycle.ending.Load() {
 		return
 	}
 	now := j.time.Now().UTC
@@ -262,6 +262,7 @@ func (j *durable) lookAtInstances() {
 		case in.Active || age > standbyForgotten:
 			w := newBatch(j.time)
 			w.Catalog = &driver.Catalog{Instance: in.Instance}
+			w.Epoch = epoch // if another bus has the lease now, the catalog may be its own
 			j.store.submit(w, room.Pass{}, func(error) {})
 		case in.number > all[mine].number && age < standbyLives && j.yieldsTo(&in.Catalog):
 			j.handOver(in.Instance)

@@ -189,7 +189,7 @@ func newGuardedStore(b *Bus) *guardedStore {
 func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 	size := w.size()
 	w.AgedAt = s.aged()
-	if w.NeedsLease() {
+	if w.Epoch == 0 && w.NeedsLease() {
 		w.Epoch = s.epoch.Load()
 	}
 	submitted := &w.Batch

@@ -146,3 +146,54 @@ func TestS6_AToolReleasesALeaseThatItAcquiredMeanwhile(t *testing.T) {
 		shutdown(t, tool)
 	})
 }
+
+// unawareStore does not know that it has lost its lease.
+type unawareStore struct {
+	driver.Store
+	had atomic.Pointer[driver.Lease]
+}
+
+func (s *unawareStore) Lease() driver.Lease {
+	if had := s.had.Load(); had != nil {
+		return *had
+	}
+	return s.Store.Lease()
+}
+
+func (s *unawareStore) Watch(changed func(driver.Change)) (stop func()) {
+	return s.Store.Watch(func(c driver.Change) {
+		if s.had.Load() != nil {
+			c &^= driver.ChangedLease
+		}
+		changed(c)
+	})
+}
+
+// A bus that does not know yet that it has lost the lease keeps the catalog of the bus that has it.
+func TestS6_TheCatalogOfTheNextBusIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		store := &unawareStore{Store: disk.Open()}
+		first, _ := newBus(t, eventbus.WithStore(store), eventbus.WithStandby())
+		disk.handles(t, first, "mail", nil)
+		require.NoError(t, first.Start(t.Context()))
+		second, _ := disk.standby(t, "mail")
+		waits := startLater(t, second)
+		time.Sleep(time.Minute)
+		had := store.Lease()
+		store.had.Store(&had)
+		disk.LoseLease(false)
+		requireStarted(t, waits)
+		time.Sleep(time.Second)
+		tool := disk.tool(t)
+		require.True(t, catalog(t, tool).Active)
+		shutdown(t, tool)
+		store.had.Store(nil)
+		mustPublish(t, first, "a", "1")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		requireBalanced(t, first)
+		shutdown(t, first)
+		shutdown(t, second)
+	})
+}
