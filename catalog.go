@@ -150,23 +150,29 @@ func (op *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 	return c, nil
 }
 
-// storedCatalog returns the catalog of the store, or nil.
+// storedCatalog returns the catalog of the store, or nil. It is an error if none can be read.
 func (op *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 	all, err := op.storedCatalogs(ctx)
 	for i := range all {
 		in := &all[i]
-		if c == nil || in.Active && !c.Active || in.Active == c.Active && !in.At.Before(c.At) {
+		if in.unreadable != nil {
+			err = errors.Join(err, in.unreadable)
+		} else if c == nil || in.Active && !c.Active || in.Active == c.Active && !in.At.Before(c.At) {
 			c = &in.Catalog
 		}
 	}
-	return c, err
+	if c != nil {
+		return c, nil
+	}
+	return nil, err
 }
 
 // instance is the catalog of a bus, as the store has it.
 type instance struct {
 	Catalog
-	number int64
-	seen   time.Time
+	number     int64
+	seen       time.Time
+	unreadable error // another version has written the catalog: only Instance is known
 }
 
 // storedCatalogs returns the catalogs of the store, in the order in which their buses began to use it.
@@ -175,7 +181,10 @@ func (op *operators) storedCatalogs(ctx context.Context) (all []instance, err er
 	for _, r := range read {
 		in := instance{number: r.Number, seen: r.Seen}
 		if err := json.Unmarshal(r.Body, &in.Catalog); err != nil {
-			return nil, &DecodeError{What: "catalog", Err: err}
+			in.Catalog, in.unreadable = Catalog{}, &DecodeError{What: "catalog", Err: err}
+			if _, known := op.unreadable.LoadOrStore(r.Instance, nil); !known {
+				op.log.Warn("catalog of another bus cannot be read", zap.String("instance", r.Instance), zap.Error(err))
+			}
 		}
 		in.Instance = r.Instance
 		all = append(all, in)

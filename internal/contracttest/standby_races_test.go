@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"bytes"
 	"context"
 	"sync/atomic"
 	"testing"
@@ -194,6 +195,46 @@ func TestS6_TheCatalogOfTheNextBusIsKept(t *testing.T) {
 		require.Equal(t, []string{"mail 1 1"}, disk.took())
 		requireBalanced(t, first)
 		shutdown(t, first)
+		shutdown(t, second)
+	})
+}
+
+// catalogsOf makes the catalogs of a store those of a newer version: this one does not know the text of a setting.
+func catalogsOf(s *spyStore) {
+	s.submit = func(b *driver.Batch, done func(error)) bool {
+		if b.Catalog != nil && b.Catalog.Body != nil {
+			b.Catalog.Body = bytes.ReplaceAll(b.Catalog.Body, []byte(`"when_open":"hold"`), []byte(`"when_open":"newer"`))
+		}
+		return false
+	}
+}
+
+// An active bus of an older version, and a standby of a newer one whose catalog it cannot read.
+func TestS6_AnOlderActiveBusAndANewerStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, logs := disk.lead(t, "mail")
+		spy := &spyStore{}
+		catalogsOf(spy)
+		second := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, second, "mail", nil)
+		disk.handles(t, second, "audit", nil)
+		waits := startLater(t, second)
+		time.Sleep(10 * time.Minute)
+		requireBlocked(t, waits)
+		require.Zero(t, logs.FilterMessage("store failed: the bus restarts").Len())
+		require.Equal(t, 1, logs.FilterMessage("catalog of another bus cannot be read").Len())
+		tool := disk.tool(t)
+		require.True(t, catalog(t, tool).Active, "it reads the other one")
+		mustPublish(t, second, "a", "1")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		shutdown(t, first)
+		requireStarted(t, waits)
+		_, err := tool.Catalog(t.Context())
+		var unreadable *eventbus.DecodeError
+		require.ErrorAs(t, err, &unreadable, "there is no other one")
+		shutdown(t, tool)
 		shutdown(t, second)
 	})
 }
