@@ -354,7 +354,7 @@ func (k *catalogKeeper) changedLocked() {
 	if k.timer != nil {
 		k.timer.Stop()
 	}
-	k.soon, k.timer = true, k.of.time.AfterFunc(catalogDelay, k.record)
+	k.soon, k.timer = true, k.of.time.AfterFunc(catalogDelay, k.recordAgain)
 }
 
 // record submits the catalog. It does not wait for the store.
@@ -362,6 +362,35 @@ func (k *catalogKeeper) record() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.recordLocked()
+}
+
+// recordAgain is record for a bus that has recorded its catalog.
+func (k *catalogKeeper) recordAgain() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.begun {
+		k.recordLocked()
+	}
+}
+
+// withdraw removes the catalog of a bus whose Start has failed: it is no standby.
+func (k *catalogKeeper) withdraw() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.begun || k.ended {
+		return
+	}
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	k.begun, k.soon, k.timer = false, false, nil
+	k.removeLocked()
+}
+
+func (k *catalogKeeper) removeLocked() {
+	w := newBatch(k.of.time)
+	w.Catalog = &driver.Catalog{Instance: k.of.instance}
+	k.of.store.submit(w, room.Pass{}, func(error) {})
 }
 
 // recordLocked keeps the lock while it submits: an older catalog must not come later.
@@ -379,7 +408,7 @@ func (k *catalogKeeper) recordLocked() {
 	w.Catalog = &driver.Catalog{Instance: c.Instance, Body: w.encode(&c)}
 	var inherited []Directive
 	if !c.Active { // the bus with the lease records directives
-		k.timer = o.time.AfterFunc(standbySeen, k.record)
+		k.timer = o.time.AfterFunc(standbySeen, k.recordAgain)
 	} else if o.directing.TryLock() {
 		inherited = o.inherited()
 		w.direct(inherited...)
@@ -413,11 +442,9 @@ func (k *catalogKeeper) recorded(err error) {
 func (k *catalogKeeper) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch o := k.of; {
-	case k.begun && !o.store.leads():
-		w := newBatch(o.time)
-		w.Catalog = &driver.Catalog{Instance: o.instance}
-		o.store.submit(w, room.Pass{}, func(error) {})
+	switch {
+	case k.begun && !k.of.store.leads():
+		k.removeLocked()
 	case k.soon:
 		k.recordLocked()
 	}

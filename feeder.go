@@ -215,6 +215,7 @@ func (f *feeder) start(ctx context.Context) error {
 		return nil
 	}
 	f.unwatch()
+	f.bus.operators.cataloged.withdraw()
 	f.bus.durable.giveUpLease()
 	switch {
 	case f.ctx.Err() != nil:

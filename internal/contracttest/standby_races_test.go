@@ -238,3 +238,43 @@ func TestS6_AnOlderActiveBusAndANewerStandby(t *testing.T) {
 		shutdown(t, second)
 	})
 }
+
+// A bus whose Start has failed, and a tool, are no standbys: they have no catalog.
+func TestS6_AFailedStartLeavesNoCatalog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail atomic.Bool
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+			if len(b.Leave) > 0 && fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		first, _ := disk.lead(t, "mail")
+		second, _ := disk.standby(t, "mail")
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ended := make(chan error, 1)
+			go func() { ended <- second.Start(ctx) }()
+			time.Sleep(time.Second)
+			require.Len(t, disk.Dump().Catalogs, 2)
+			require.ErrorIs(t, <-ended, context.DeadlineExceeded)
+			cancel()
+			for range 10 {
+				synctest.Wait()
+				require.Len(t, disk.Dump().Catalogs, 1)
+				time.Sleep(10 * time.Second)
+			}
+		}
+		tool := disk.tool(t)
+		for _, bus := range []*eventbus.Bus{second, tool} {
+			fail.Store(true)
+			_, err := bus.Publish(t.Context(), "a", "x")
+			require.Error(t, err)
+			time.Sleep(time.Minute)
+			require.Len(t, disk.Dump().Catalogs, 1, "the store was reopened")
+		}
+		shutdown(t, tool)
+		shutdown(t, second)
+		shutdown(t, first)
+	})
+}
