@@ -36,17 +36,17 @@ func (j *durable) awaitLease(ctx context.Context) error {
 	}
 }
 
-// noFailure returns nil for the error of a store that has not failed because another one has the lease.
+// noFailure returns nil for the error of a store that has not failed: another one has the lease, or another program a lock.
 func noFailure(err error) error {
-	if errors.Is(err, ErrNoLease) {
+	if errors.Is(err, ErrNoLease) || errors.Is(err, driver.ErrBusy) {
 		return nil
 	}
 	return err
 }
 
-// noLease returns an error if it says which process has the lease.
+// noLease returns an error if it says which process has the lease, or that another program has a lock.
 func noLease(err error) error {
-	if errors.Is(err, ErrNoLease) {
+	if noFailure(err) == nil {
 		return err
 	}
 	return nil

@@ -319,14 +319,7 @@ func (j *durable) unloadWaiting() {
 }
 
 // sleep waits on the bus's clock. It returns false at once when Shutdown stops the feeder.
-func (f *feeder) sleep(d time.Duration) bool {
-	ctx, cancel := context.WithCancel(f.ctx)
-	timer := f.bus.time.AfterFunc(d, cancel)
-	<-ctx.Done()
-	timer.Stop()
-	cancel()
-	return f.ctx.Err() == nil
-}
+func (f *feeder) sleep(d time.Duration) bool { return f.bus.time.Sleep(f.ctx, d) }
 
 // An event that crashes the process is isolated. A dispatch that memory had in two crashes is a suspect. Suspects run
 // beside other dispatches, one marked group at a time. If the process crashes while a group is marked, only the group

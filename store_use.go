@@ -15,6 +15,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/recent"
 	"github.com/surebus/eventbus/internal/room"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
@@ -162,13 +163,14 @@ type guardedStore struct {
 	lost   func(epoch int64) // is called when the lease is lost
 	epoch  atomic.Int64      // of the lease; 0 without one
 	aged   func() time.Time  // see Batch.AgedAt
+	time   *timeline.Timeline
 	calls  recent.Calls
 	blocks blocking
 	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, gaveUp: b.gaveUp}
+	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, time: b.time, gaveUp: b.gaveUp}
 	s.blocks.now.Store(newBlock())
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	config := room.Config{
@@ -338,19 +340,44 @@ func (s *guardedStore) Answer(ctx context.Context, id driver.RequestID) (body []
 	return body, answered, err
 }
 
-// Acquire acquires the lease, under which the batches are submitted from then on.
-func (s *guardedStore) Acquire(ctx context.Context, q driver.AcquireQuery) (driver.Lease, error) {
-	lease, err := guard(s, "Acquire", func() (driver.Lease, error) { return s.of.Acquire(ctx, q) })
+// busyPause is how long the bus waits before it calls a store again that has waited for the lock of another program.
+const busyPause = 50 * time.Millisecond
+
+// waitOut calls a method again while another program holds the lock of the store, until ctx ends.
+func (s *guardedStore) waitOut(ctx context.Context, call func() error) error {
+	for {
+		err := call()
+		if !errors.Is(err, driver.ErrBusy) || !s.time.Sleep(ctx, busyPause) {
+			return err
+		}
+	}
+}
+
+// Acquire acquires the lease, under which the batches are submitted from then on. With Wait, it also waits for the lock of
+// another program.
+func (s *guardedStore) Acquire(ctx context.Context, q driver.AcquireQuery) (lease driver.Lease, err error) {
+	acquire := func() (err error) {
+		lease, err = guard(s, "Acquire", func() (driver.Lease, error) { return s.of.Acquire(ctx, q) })
+		return err
+	}
+	if q.Wait {
+		err = s.waitOut(ctx, acquire)
+	} else {
+		err = acquire()
+	}
 	if err == nil {
 		s.epoch.Store(lease.Epoch)
 	}
 	return lease, err
 }
 
-// Release ends the lease. Publications are left in incoming from its beginning.
+// Release ends the lease, and waits for the lock of another program. Publications are left in incoming from its beginning.
 func (s *guardedStore) Release(ctx context.Context) error {
 	s.epoch.Store(0)
-	_, err := guard(s, "Release", func() (struct{}, error) { return struct{}{}, s.of.Release(ctx, driver.AllSlots()) })
+	err := s.waitOut(ctx, func() error {
+		_, err := guard(s, "Release", func() (struct{}, error) { return struct{}{}, s.of.Release(ctx, driver.AllSlots()) })
+		return err
+	})
 	if err != nil {
 		s.epoch.Store(s.of.Lease().Epoch)
 	}
